@@ -1,0 +1,74 @@
+"""The shared vocabulary: what a table, a ragged array and a batch are.
+
+No logic lives here. Every layer of the library may import this file.
+"""
+
+import dataclasses
+
+import jax
+
+PAD = 0  # item index 0 is padding in every vocabulary; items are 1..V
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+  """One embedding table.
+
+  Attributes:
+    name: key of the table in `TrainState.tables`.
+    rows: number of rows, the padding row 0 included.
+    dim: width of a row.
+    init_std: standard deviation of the truncated normal initialiser.
+    update: 'dense' (optax, for small tables) or the name of a row optimizer in
+      `embedding.row_optimizers` (touched rows only).
+  """
+
+  name: str
+  rows: int
+  dim: int
+  init_std: float = 0.02
+  update: str = 'dense'
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Jagged:
+  """Rows of uneven length, packed one behind the other.
+
+  Attributes:
+    values: `[capacity, ...]`; the values of one row are contiguous, rows are in
+      order, padding sits at the end.
+    lengths: `[B]` int32, their sum is at most `capacity`.
+  """
+
+  values: jax.Array
+  lengths: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """B event sequences as packed tokens; T is the (static) token capacity.
+
+  The training and the evaluation batch have the same form: token i of a
+  sequence is an event the model may read, `next_item[i]` the event that
+  followed it. Training scores every position, evaluation the last one.
+
+  Attributes:
+    users: `[B]` int32, row of the user in the data set, -1 for padding.
+    lengths: `[B]` int32, tokens of each sequence; 0 for padding.
+    item: `[T]` int32 item index of each token, PAD behind the last sequence.
+    time: `[T]` int32 seconds since the first token of the same sequence.
+    next_item: `[T]` int32 the item to predict after the token, PAD for none.
+    next_time: `[T]` int32 when that item was met, on the clock of `time`.
+    seen: item indices the evaluator must not recommend to each user, or None
+      for "the tokens of the sequence itself".
+  """
+
+  users: jax.Array
+  lengths: jax.Array
+  item: jax.Array
+  time: jax.Array
+  next_item: jax.Array
+  next_time: jax.Array
+  seen: Jagged | None = None

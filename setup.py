@@ -1,0 +1,43 @@
+"""Installs genrec_jax: `pip install -e .` or `pip install -e '.[dev]'`."""
+
+import setuptools
+
+setuptools.setup(
+  name='genrec_jax',
+  version='0.1.0',
+  description='Generative recommenders (HSTU, SASRec, ...) in JAX.',
+  license='Apache-2.0',
+  python_requires='>=3.11',
+  packages=setuptools.find_packages(
+    include=['genrec_jax*', 'pallas_kernels*']
+  ),
+  install_requires=[
+    'absl-py>=2.1',
+    'etils[epath]>=1.9',
+    'flatbuffers>=24',  # jax.export needs it to serialize
+    'flax>=0.12.8',
+    'grain>=0.2.18',
+    'jax>=0.10.2',
+    'ml_collections>=1.0',
+    'numpy>=2.0',
+    'optax>=0.2.8',
+    'orbax-checkpoint>=0.12.8',
+    'tensorboardX>=2.6',
+  ],
+  extras_require={
+    'gpu': ['jax[cuda12]<0.12', 'jax-triton>=0.3.1'],
+    'triton': ['triton>=3.6'],
+    'tpu': ['jax[tpu]'],
+    'parquet': ['pyarrow>=15'],
+    'xm': ['xmanager>=0.8'],
+    'serve': ['fastapi>=0.110', 'uvicorn>=0.29'],
+    'dev': [
+      'hypothesis>=6',
+      'psutil>=5.9',
+      'pyarrow>=15',
+      'pytest>=8',
+      'pytest-xdist>=3.6',
+      'ruff>=0.15',
+    ],
+  },
+)
