@@ -1,0 +1,235 @@
+"""Tests of the progress line, with a clock that tests set."""
+
+import doctest
+import io
+import os
+
+import pytest
+
+from genrec_jax.train import progress
+
+
+class Clock:
+  def __init__(self):
+    self.now = 1000.0
+
+  def __call__(self):
+    return self.now
+
+
+class Terminal(io.StringIO):
+  encoding = 'utf-8'
+
+  def isatty(self):
+    return True
+
+  def screen(self):
+    """What a terminal shows: a line is erased before it is rewritten."""
+    lines = self.getvalue().split('\n')
+    return [line.rsplit('\r\x1b[K', 1)[-1] for line in lines]
+
+
+@pytest.fixture
+def clock():
+  return Clock()
+
+
+@pytest.fixture
+def wide(monkeypatch):
+  size = os.terminal_size((200, 24))
+  monkeypatch.setattr('shutil.get_terminal_size', lambda: size)
+
+
+def _steps(p, clock, steps, seconds=0.5, **values):
+  for step in steps:
+    clock.now += seconds
+    p.update(step, **values)
+
+
+def test_plain_lines_every_so_often(clock):
+  stream = io.StringIO()
+  with progress.Progress(100, stream=stream, clock=clock) as p:
+    clock.now += 7  # compilation
+    _steps(p, clock, range(1, 101), loss=1.25, tokens=1000)
+  assert stream.getvalue().splitlines() == [
+    'step 1/100 · 7.5s so far · loss 1.25',
+    'step 21/100 · 40s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 41/100 · 30s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 61/100 · 20s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 81/100 · 9.5s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 100/100 · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+  ]
+
+
+def test_a_terminal_sees_one_line_rewritten(clock, wide):
+  stream = Terminal()
+  with progress.Progress(100, 'example', stream, clock=clock) as p:
+    _steps(p, clock, range(1, 51), loss=2, lr=1e-3)
+    assert stream.screen() == [
+      '━━━━━━━━━━━━──────────── example 50/100 · 25s left · loss 2 · lr 0.001'
+      ' · 2.00 examples/s'
+    ]
+  assert len(stream.screen()) == 2 and stream.screen()[1] == ''
+
+
+def test_a_terminal_is_not_flooded(clock, wide):
+  stream = Terminal()
+  p = progress.Progress(10_000, stream=stream, clock=clock)
+  _steps(p, clock, range(1, 1001), seconds=0.001)
+  assert stream.getvalue().count('\r') <= 11
+
+
+def test_a_narrow_terminal_gets_no_second_line(clock, monkeypatch):
+  size = os.terminal_size((40, 24))
+  monkeypatch.setattr('shutil.get_terminal_size', lambda: size)
+  stream = Terminal()
+  p = progress.Progress(100, stream=stream, clock=clock)
+  _steps(p, clock, range(1, 10), loss=1.0)
+  assert len(stream.screen()) == 1 and len(stream.screen()[0]) == 39
+
+
+def test_the_bar_gives_way_to_the_numbers(clock, monkeypatch):
+  lines = {}
+  for columns in (80, 55, 50):
+    size = os.terminal_size((columns, 24))
+    monkeypatch.setattr('shutil.get_terminal_size', lambda s=size: s)
+    stream = Terminal()
+    p = progress.Progress(100, stream=stream, clock=clock)
+    _steps(p, clock, range(1, 26), loss=1.0)
+    lines[columns] = stream.screen()[0]
+  text = 'step 25/100 · 38s left · loss 1 · 2.00 steps/s'
+  assert lines[80] == '━' * 6 + '─' * 18 + ' ' + text
+  assert lines[55] == text and lines[50] == text
+  assert len(lines[55]) == 46  # eight more and a space would not fit
+
+
+def test_pauses_count_for_the_remaining_time_but_not_for_the_rate(clock):
+  p = progress.Progress(40, stream=io.StringIO(), clock=clock)
+  p.update(0)
+  _steps(p, clock, range(1, 21))
+  assert p.rate == pytest.approx(2) and p.remaining_s == pytest.approx(10)
+  with p.pause('evaluating'):
+    clock.now += 10
+  p.update(20)
+  assert p.rate == pytest.approx(2) and p.remaining_s == pytest.approx(20)
+  with pytest.raises(KeyError), p.pause():
+    clock.now += 5
+    raise KeyError
+  p.update(20)
+  assert p.rate == pytest.approx(2) and p.remaining_s == pytest.approx(25)
+
+
+def test_the_label_of_a_pause_is_shown_while_it_lasts(clock, wide):
+  stream = Terminal()
+  p = progress.Progress(10, stream=stream, clock=clock)
+  _steps(p, clock, range(1, 4))
+  shown = stream.screen()[0]
+  for label in ('evaluating', 'saving'):
+    with p.pause(label):
+      clock.now += 1
+      assert stream.screen() == [f'{shown} · {label}']
+    assert stream.screen() == [shown]
+
+
+def test_lines_of_others_stand_above(clock, wide):
+  stream = Terminal()
+  p = progress.Progress(10, stream=stream, clock=clock)
+  p.write('before')
+  _steps(p, clock, range(1, 4))
+  shown = stream.screen()[-1]
+  p.write('valid/ndcg@10 0.17')
+  assert stream.screen() == ['before', 'valid/ndcg@10 0.17', shown]
+  plain = io.StringIO()
+  progress.Progress(10, stream=plain).write('a line')
+  assert plain.getvalue() == 'a line\n'
+
+
+def test_the_rate_is_that_of_late_and_starts_behind_a_restart(clock):
+  p = progress.Progress(None, stream=io.StringIO(), clock=clock)
+  _steps(p, clock, range(5001, 5101), seconds=10)
+  assert p.rate == pytest.approx(0.1) and p.remaining_s is None
+  _steps(p, clock, range(5101, 5201), seconds=1)
+  assert p.rate == pytest.approx(1)
+  _steps(p, clock, range(5201, 10_201), seconds=0.01)
+  assert p.rate == pytest.approx(100)
+  assert len(p._samples) < 120
+
+
+def test_slow_steps_are_told_in_seconds_a_step(clock):
+  stream = io.StringIO()
+  with progress.Progress(100, stream=stream, clock=clock) as p:
+    _steps(p, clock, [1, 2], seconds=20)
+  assert stream.getvalue().splitlines() == [
+    'step 1/100 · 20s so far',
+    'step 2/100 · 32m 40s left · 20.0 s/step',
+  ]
+
+
+def test_the_loss_is_fetched_only_when_it_is_drawn(clock):
+  fetched = []
+
+  class Loss:
+    def __float__(self):
+      fetched.append(clock.now)
+      return 1.0
+
+  p = progress.Progress(100, stream=io.StringIO(), clock=clock)
+  _steps(p, clock, range(1, 42), loss=Loss())
+  assert len(fetched) == 3
+
+
+def test_ascii_streams_get_ascii(clock, wide):
+  raw = io.BytesIO()
+  stream = io.TextIOWrapper(raw, encoding='ascii')
+  stream.isatty = lambda: True
+  with progress.Progress(10, stream=stream, clock=clock) as p:
+    _steps(p, clock, range(1, 11), loss=float('nan'))
+    p.write('done · Amélie')
+  assert b'done, Am?lie\n' in raw.getvalue()
+  assert b'========= step 10/10, loss nan, 2.00 steps/s' in (raw.getvalue())
+
+
+def test_nothing_done_nothing_said(clock):
+  stream = io.StringIO()
+  with progress.Progress(10, stream=stream, clock=clock) as p:
+    with p.pause('evaluating'):
+      pass
+    assert p.rate is None and p.tokens_per_s is None
+    assert p.remaining_s is None
+  p.close()
+  assert stream.getvalue() == ''
+
+
+@pytest.mark.parametrize(
+  'seconds, text',
+  [
+    (0, '0.0s'),
+    (9.96, '10s'),
+    (59.6, '1m 00s'),
+    (3599, '59m 59s'),
+    (7810, '2h 10m'),
+    (273_600, '3d 4h'),
+  ],
+)
+def test_duration(seconds, text):
+  assert progress.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+  'number, text',
+  [
+    (0.254, '0.25'),
+    (12.34, '12.3'),
+    (999.4, '999'),
+    (999.6, '1.00k'),
+    (14_530, '14.5k'),
+    (2_310_000, '2.31M'),
+    (5e15, '5000T'),
+  ],
+)
+def test_compact(number, text):
+  assert progress.compact(number) == text
+
+
+def test_examples_in_docstrings():
+  assert doctest.testmod(progress).failed == 0

@@ -1,0 +1,193 @@
+"""Tests of metrics.jsonl and the TensorBoard events, resumed and not."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from genrec_jax.train import writers
+
+
+def _events(workdir):
+  """The events of all files, in the order in which TensorBoard reads them."""
+  events = []
+  for path in sorted(workdir.glob('events.*')):
+    data = path.read_bytes()
+    while data:  # record: length 8, crc 4, payload, crc 4
+      size = int.from_bytes(data[:8], 'little')
+      events.append(Event.FromString(data[12 : 12 + size]))
+      data = data[16 + size :]
+  return events
+
+
+def _run(workdir, steps, resume_step=None):
+  with writers.Writers(workdir, resume_step, log=None) as w:
+    for step in steps:
+      w.scalars(step, {'train/loss': 1 / (step + 1)})
+      if step % 2 == 0:
+        w.scalars(step, {'valid/ndcg@10': step / 7, 'valid/mrr': step / 9})
+
+
+def test_lines_hold_the_step_and_the_numbers(tmp_path):
+  lines = []
+  with writers.Writers(tmp_path / 'new', log=lines.append) as w:
+    w.scalars(12, {'train/loss': jnp.float32(0.1), 'n': np.int64(3)})
+    w.scalars(13, {'train/loss': jnp.bfloat16(0.5), 'perf/x': 1.5})
+  rows = writers.read_jsonl(tmp_path / 'new' / 'metrics.jsonl')
+  assert rows == [
+    {'step': 12, 'train/loss': float(np.float32(0.1)), 'n': 3},
+    {'step': 13, 'train/loss': 0.5, 'perf/x': 1.5},
+  ]
+  assert lines == [
+    'step 12: train/loss 0.1, n 3',
+    'step 13: train/loss 0.5, perf/x 1.5',
+  ]
+
+
+def test_a_line_is_out_of_the_process_when_scalars_returns(tmp_path):
+  w = writers.Writers(tmp_path, log=None)
+  w.scalars(1, {'a': 1.0})
+  assert len(writers.read_jsonl(tmp_path / 'metrics.jsonl')) == 1
+  assert [e.step for e in _events(tmp_path) if e.summary.value] == [1]
+  w.flush()
+  w.close()
+  w.close()
+
+
+def test_tensorboard_holds_the_same_scalars(tmp_path):
+  _run(tmp_path, [0, 1])
+  found = [
+    (e.step, v.tag, v.simple_value)
+    for e in _events(tmp_path)
+    for v in e.summary.value
+  ]
+  assert found == [
+    (0, 'train/loss', 1.0),
+    (0, 'valid/ndcg@10', 0.0),
+    (0, 'valid/mrr', 0.0),
+    (1, 'train/loss', 0.5),
+  ]
+
+
+@pytest.mark.parametrize('resume_step', [None, 0, 3, 4])
+def test_interrupted_and_uninterrupted_runs_leave_the_same_lines(
+  tmp_path, resume_step
+):
+  _run(tmp_path / 'whole', range(10))
+  _run(tmp_path / 'parts', range(7))
+  with open(tmp_path / 'parts' / 'metrics.jsonl', 'a') as f:
+    f.write('{"step": 7, "train/lo')  # killed while writing
+  first = 0 if resume_step is None else resume_step + 1
+  _run(tmp_path / 'parts', range(first, 10), resume_step)
+  lines = [(tmp_path / d / 'metrics.jsonl') for d in ('whole', 'parts')]
+  assert lines[0].read_bytes() == lines[1].read_bytes()
+  # TensorBoard forgets earlier events from the step of a START event onwards.
+  starts = [e.step for e in _events(tmp_path / 'parts') if e.session_log.status]
+  assert starts == [0, first]
+
+
+def test_a_killed_process_loses_no_line(tmp_path):
+  code = (
+    'import os, signal, sys\n'
+    'from genrec_jax.train import writers\n'
+    'w = writers.Writers(sys.argv[1], log=None)\n'
+    'for step in range(20):\n'
+    '  w.scalars(step, {"a": step / 3})\n'
+    'os.kill(os.getpid(), signal.SIGKILL)\n'
+  )
+  process = subprocess.run([sys.executable, '-c', code, str(tmp_path)])
+  assert process.returncode == -signal.SIGKILL
+  rows = writers.read_jsonl(tmp_path / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == list(range(20))
+
+
+def test_non_finite_numbers_are_json_and_come_back(tmp_path):
+  values = {'a': math.nan, 'b': math.inf, 'c': -math.inf}
+  with writers.Writers(tmp_path, log=None) as w:
+    w.scalars(1, values)
+  path = tmp_path / 'metrics.jsonl'
+  assert path.read_text() == (
+    '{"step": 1, "a": "NaN", "b": "Infinity", "c": "-Infinity"}\n'
+  )
+  (row,) = writers.read_jsonl(path)
+  assert math.isnan(row['a']) and row['b'] == math.inf
+  assert row['c'] == -math.inf
+
+
+@pytest.mark.parametrize(
+  'value, message',
+  [
+    (np.zeros(3), r"'train/x' must be one number.*shape \(3,\)"),
+    ('0.5', "'train/x' must be one number, not a str"),
+    (None, "'train/x' must be one number, not a NoneType"),
+  ],
+)
+def test_only_numbers_are_written(tmp_path, value, message):
+  with writers.Writers(tmp_path, log=None) as w:
+    with pytest.raises(ValueError, match=message):
+      w.scalars(1, {'train/x': value})
+    with pytest.raises(ValueError, match="'step' is no name"):
+      w.scalars(1, {'step': 2})
+  assert (tmp_path / 'metrics.jsonl').read_text() == ''
+
+
+def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  damaged = '{"step": 1}\n{"st\n{"step": 3}\n'
+  path.write_text(damaged)
+  with pytest.raises(ValueError, match='metrics.jsonl, line 2 is not JSON'):
+    writers.read_jsonl(path)
+  with pytest.raises(ValueError, match='line 2'):
+    writers.Writers(tmp_path, resume_step=3)
+  assert path.read_text() == damaged
+  path.write_text('{"loss": 1}\n')
+  with pytest.raises(ValueError, match='line 1 has no "step"'):
+    writers.Writers(tmp_path, resume_step=3)
+  path.write_text('[1]\n')
+  with pytest.raises(ValueError, match='line 1 is not a JSON object'):
+    writers.read_jsonl(path)
+
+
+@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='no /dev/full')
+def test_a_full_disk_stops_the_run(tmp_path):
+  os.symlink('/dev/full', tmp_path / 'full')
+  with writers.Writers(tmp_path, log=None) as w:
+    file, w._jsonl = w._jsonl, open(tmp_path / 'full', 'w')
+    with pytest.raises(OSError, match='No space left'):
+      w.scalars(1, {'a': 1.0})
+    os.dup2(file.fileno(), w._jsonl.fileno())  # else close would fail as well
+    file.close()
+
+
+def test_dump_json_takes_what_reports_hold():
+  value = {
+    'array': np.arange(2),
+    'tuple': (1, jnp.int32(2)),
+    'flag': np.bool_(True),
+    'none': None,
+    3: np.float64(0.25),
+  }
+  assert json.loads(writers.dump_json(value)) == {
+    'array': [0, 1],
+    'tuple': [1, 2],
+    'flag': True,
+    'none': None,
+    '3': 0.25,
+  }
+  with pytest.raises(ValueError, match='one number, not a object'):
+    writers.dump_json({'a': object()})
+
+
+def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path):
+  path = tmp_path / 'file'
+  writers.write_atomically(path, 'old')
+  with pytest.raises(UnicodeEncodeError):
+    writers.write_atomically(path, 'new \udc80')
+  assert path.read_text() == 'old'
