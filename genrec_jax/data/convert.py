@@ -1,0 +1,421 @@
+"""A log of any length -> a directory of histories, in constant memory.
+
+1. Read: the chunks are appended to one spill file with provisional codes for
+   users and items, and events per user and item are counted.
+2. Route: the spill is dealt to one file per range of users, a range holding
+   about `partition_events` events.
+3. Sort: each file is loaded, sorted stably by (user, time), and appended to the
+   columns.
+
+Memory holds the ids of users and items, one chunk and one partition, never the
+events. The result appears under its name by a rename, when it is complete.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import socket
+import time as clock
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from genrec_jax.data import histories as histories_lib
+from genrec_jax.data import readers
+from genrec_jax.data import vocab as vocab_lib
+
+PARTITION_EVENTS = 1 << 21
+SPILL_CHUNK = 1 << 19
+LOG_SECONDS = 5.0
+_SPILL = np.dtype(
+  [('user', '<i4'), ('item', '<i4'), ('time', '<i8'), ('rating', '<f4')]
+)
+
+
+class _Codes:
+  """Numbers ids 0, 1, 2, ... in the order in which they are met."""
+
+  def __init__(self):
+    self._ids = None  # sorted, with the code of each beside it
+    self._codes = np.zeros(0, np.int32)
+
+  def __len__(self) -> int:
+    return len(self._codes)
+
+  def encode(self, ids: np.ndarray) -> np.ndarray:
+    """Codes `[N]` int32; ids not met before get the next ones."""
+    unique, inverse = np.unique(ids, return_inverse=True)
+    if self._ids is None:
+      self._ids = unique[:0]
+    if self._ids.dtype.kind != unique.dtype.kind:
+      raise ValueError(
+        'the log gives ids as integers in one place and as text in another; '
+        "read them with ids='str'"
+      )
+    place = np.searchsorted(self._ids, unique)
+    inside = np.minimum(place, max(len(self) - 1, 0))
+    known = self._ids[inside] == unique if len(self) else unique != unique
+    codes = np.empty(len(unique), np.int32)
+    codes[known] = self._codes[place[known]]
+    fresh = np.arange(len(self), len(self) + np.sum(~known), dtype=np.int32)
+    codes[~known] = fresh
+    width = max(self._ids.dtype, unique.dtype, key=lambda d: d.itemsize)
+    self._ids = np.insert(
+      self._ids.astype(width), place[~known], unique[~known]
+    )
+    self._codes = np.insert(self._codes, place[~known], fresh)
+    return codes[inverse]
+
+  def by_code(self) -> np.ndarray:
+    """`[V]` ids in the order of their codes."""
+    if self._ids is None:
+      return np.zeros(0, np.int64)
+    ids = np.empty_like(self._ids)
+    ids[self._codes] = self._ids
+    return ids
+
+
+class _Counts:
+  """A count for each code, growing with the codes."""
+
+  def __init__(self):
+    self.values = np.zeros(0, np.int64)
+
+  def add(self, codes: np.ndarray, total: int) -> None:
+    counts = np.bincount(codes, minlength=total).astype(np.int64)
+    counts[: len(self.values)] += self.values
+    self.values = counts
+
+
+class _Columns:
+  """Appends to .npy files whose final length is known."""
+
+  def __init__(self, directory: pathlib.Path, names: Iterable[str], rows: int):
+    self._files = {}
+    for name in names:
+      f = open(directory / f'{name}.npy', 'wb')
+      np.lib.format.write_array_header_1_0(
+        f,
+        {
+          'descr': np.dtype(histories_lib.DTYPES[name]).str,
+          'fortran_order': False,
+          'shape': (rows,),
+        },
+      )
+      self._files[name] = f
+
+  def append(self, name: str, values: np.ndarray) -> None:
+    if name in self._files:
+      dtype = histories_lib.DTYPES[name]
+      self._files[name].write(np.ascontiguousarray(values, dtype).data)
+
+  def close(self) -> None:
+    for f in self._files.values():
+      f.close()
+
+
+class _Progress:
+  """Passes a line on to `log` at most every `LOG_SECONDS`."""
+
+  def __init__(self, log: Callable[[str], None]):
+    self._log = log
+    self._last = clock.monotonic()
+
+  def __call__(self, what: str, events: int) -> None:
+    if clock.monotonic() - self._last > LOG_SECONDS:
+      self._last = clock.monotonic()
+      self._log(f'{what}: {events:,} events')
+
+
+def _alive(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except PermissionError:
+    pass
+  return True
+
+
+def _work_directory(out: pathlib.Path) -> pathlib.Path:
+  """A fresh directory beside `out`; those of killed conversions are removed."""
+  stem = f'{out.name}.partial-{socket.gethostname()}-'
+  for old in out.parent.glob(f'{stem}*'):
+    pid = int(old.name.removeprefix(stem))
+    if pid == os.getpid() or not _alive(pid):
+      shutil.rmtree(old, ignore_errors=True)
+  work = out.parent / f'{stem}{os.getpid()}'
+  work.mkdir(parents=True)
+  return work
+
+
+@dataclasses.dataclass
+class _Log:
+  """What the reading pass learns; the events themselves are in `spill`."""
+
+  spill: pathlib.Path
+  vocab: vocab_lib.Vocab | None
+  users: _Codes = dataclasses.field(default_factory=_Codes)
+  items: _Codes = dataclasses.field(default_factory=_Codes)
+  user_counts: _Counts = dataclasses.field(default_factory=_Counts)
+  item_counts: _Counts = dataclasses.field(default_factory=_Counts)
+  has: dict[str, bool] | None = None
+  read: int = 0
+  unknown: int = 0
+  low: int = 0
+
+
+def _item_codes(chunk, seen: _Log, unknown: str):
+  """Codes of a chunk's items, and which events may stay (None: all)."""
+  if seen.vocab is None:
+    return seen.items.encode(chunk.item), None
+  index = seen.vocab.encode(chunk.item)
+  good = index > 0
+  if good.all():
+    return index - 1, None
+  if unknown == 'error':
+    bad = int(np.argmin(good))
+    raise ValueError(
+      f'{chunk.where(bad)}: item {chunk.item[bad]} is not in the vocabulary '
+      f"of {len(seen.vocab)} items; unknown_items='skip' leaves such events "
+      'out'
+    )
+  seen.unknown += int(np.sum(~good))
+  return index - 1, good
+
+
+def _take(chunk: readers.Events, keep: np.ndarray) -> readers.Events:
+  rows = np.flatnonzero(keep)
+
+  def pick(column):
+    return None if column is None else column[rows]
+
+  return readers.Events(
+    user=chunk.user[rows],
+    item=chunk.item[rows],
+    time=pick(chunk.time),
+    rating=pick(chunk.rating),
+    where=lambda i: chunk.where(int(rows[i])),
+  )
+
+
+def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
+  """Pass 1: chunks -> spill."""
+  with open(seen.spill, 'wb') as f:
+    for chunk in chunks:
+      seen.read += len(chunk)
+      has = {
+        'items': True,
+        'times': chunk.time is not None,
+        'ratings': chunk.rating is not None,
+      }
+      if seen.has not in (None, has):
+        raise ValueError(
+          f'{chunk.where(0)}: the log has times or ratings in some files and '
+          'not in others'
+        )
+      seen.has = has
+      if min_rating is not None:
+        if chunk.rating is None:
+          raise ValueError('min_rating needs a log with ratings')
+        keep = chunk.rating >= min_rating
+        seen.low += int(np.sum(~keep))
+        chunk = _take(chunk, keep)
+      items, good = _item_codes(chunk, seen, unknown)
+      if good is not None:
+        chunk, items = _take(chunk, good), items[good]
+      users = seen.users.encode(chunk.user)
+      seen.user_counts.add(users, len(seen.users))
+      total = len(seen.items) if seen.vocab is None else len(seen.vocab)
+      seen.item_counts.add(items, total)
+      spilled = np.zeros(len(chunk), _SPILL)
+      spilled['user'], spilled['item'] = users, items
+      if chunk.time is not None:
+        spilled['time'] = chunk.time
+      if chunk.rating is not None:
+        spilled['rating'] = chunk.rating
+      f.write(spilled.data)
+      progress('reading', seen.read)
+
+
+def _records(path: pathlib.Path) -> Iterator[np.ndarray]:
+  with open(path, 'rb') as f:
+    while len(records := np.fromfile(f, _SPILL, SPILL_CHUNK)):
+      yield records
+
+
+def _ranks(ids: np.ndarray, keep: np.ndarray, none: int, first: int):
+  """Place of each kept code in the order of the ids; `none` for the others."""
+  kept = np.flatnonzero(keep)
+  order = kept[np.argsort(ids[kept], kind='stable')]
+  ranks = np.full(len(ids), none, np.int32)
+  ranks[order] = np.arange(first, first + len(order), dtype=np.int32)
+  return ranks, ids[order]
+
+
+def _final_codes(seen: _Log, min_item_events: int, min_user_events: int):
+  """Maps of codes to final user rows (-1: dropped) and item indices (0)."""
+  item_keep = seen.item_counts.values >= min_item_events
+  user_keep = seen.user_counts.values >= max(1, min_user_events)
+  remaining = seen.user_counts.values
+  if not item_keep.all():
+    remaining = np.zeros_like(remaining)
+    for records in _records(seen.spill):
+      users = records['user'][item_keep[records['item']]]
+      remaining += np.bincount(users, minlength=len(remaining))
+    user_keep &= remaining > 0
+  if seen.vocab is None:
+    items, item_ids = _ranks(seen.items.by_code(), item_keep, 0, 1)
+    vocab = vocab_lib.Vocab(item_ids)
+  else:  # a vocabulary that was given stays whole
+    vocab = seen.vocab
+    items = np.where(item_keep, np.arange(1, vocab.rows), 0).astype(np.int32)
+  users, user_ids = _ranks(seen.users.by_code(), user_keep, -1, 0)
+  counts = np.zeros(len(user_ids), np.int64)
+  counts[users[user_keep]] = remaining[user_keep]
+  return users, items, vocab_lib.Vocab(user_ids), vocab, counts
+
+
+def _route(seen, users, items, part_of_user, work, progress) -> None:
+  """Pass 2: spill -> one file per range of users, in input order."""
+  done = 0
+  for records in _records(seen.spill):
+    done += len(records)
+    records['user'] = users[records['user']]
+    records['item'] = items[records['item']]
+    records = records[(records['user'] >= 0) & (records['item'] > 0)]
+    part = part_of_user[records['user']]
+    order = np.argsort(part, kind='stable')
+    cuts = np.flatnonzero(np.diff(part[order])) + 1
+    for group in np.split(order, cuts):
+      if len(group):
+        with open(work / f'part-{part[group[0]]}', 'ab') as f:
+          f.write(records[group].data)
+    progress('sorting into partitions', done)
+
+
+def _arrange(
+  seen: _Log, work, min_item_events, min_user_events, partition_events, progress
+) -> dict:
+  """Passes 2 and 3: spill -> columns; returns what meta.json shall say."""
+  users, items, user_vocab, vocab, counts = _final_codes(
+    seen, min_item_events, min_user_events
+  )
+  offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+  part_of_user = offsets[:-1] // partition_events
+  _route(seen, users, items, part_of_user, work, progress)
+  seen.spill.unlink()
+  names = [name for name, present in seen.has.items() if present]
+  columns = _Columns(work, names, int(offsets[-1]))
+  done = 0
+  for part in np.unique(part_of_user):
+    path = work / f'part-{part}'
+    records = np.fromfile(path, _SPILL)
+    path.unlink()
+    order, _ = histories_lib.grouped(records['user'], records['time'])
+    for name in names:
+      columns.append(name, records[name.removesuffix('s')][order])
+    done += len(records)
+    progress('writing columns', done)
+  columns.close()
+  np.save(work / 'offsets.npy', offsets)
+  user_vocab.save(work / 'user_ids.npy')
+  vocab.save(work / 'item_ids.npy')
+  return {
+    'events': int(offsets[-1]),
+    'users': len(user_vocab),
+    'items': len(vocab),
+    'columns': names,
+    'read': seen.read,
+    'skipped_unknown_item': seen.unknown,
+    'dropped_low_rating': seen.low,
+  }
+
+
+def convert(
+  chunks: Iterable[readers.Events],
+  out_dir: str | pathlib.Path,
+  *,
+  item_vocab: vocab_lib.Vocab | None = None,
+  unknown: str = 'error',
+  min_rating: float | None = None,
+  min_item_events: int = 0,
+  min_user_events: int = 0,
+  fingerprint: str = '',
+  partition_events: int = PARTITION_EVENTS,
+  log: Callable[[str], None] = print,
+) -> histories_lib.Histories:
+  """Converts a log once; later calls with the same fingerprint open it.
+
+  Args:
+    chunks: the log, in any order of users and times; read only when needed.
+    out_dir: where the histories shall be.
+    item_vocab: the items; None takes those that remain, in order of their ids.
+    unknown: an item that `item_vocab` lacks is an 'error', or 'skip' its event.
+    min_rating: events rated lower are dropped, before anything is counted.
+    min_item_events: items with fewer events are dropped.
+    min_user_events: users with fewer events are dropped. Both are counted once
+      on the log as it is; dropping one kind does not make the other recounted.
+    fingerprint: names sources and options; '' never matches.
+    partition_events: events sorted in memory at a time (some 100 bytes each).
+    log: told about the progress.
+
+  Returns:
+    The histories, mapped from `out_dir`.
+  """
+  if unknown not in ('error', 'skip'):
+    raise ValueError(f"unknown must be 'error' or 'skip', not {unknown!r}")
+  out = pathlib.Path(out_dir)
+  if (out / 'meta.json').exists():
+    if fingerprint and histories_lib.read_meta(out)['fingerprint'] == (
+      fingerprint
+    ):
+      return histories_lib.Histories.open(out)
+    raise ValueError(
+      f'{out}: holds histories made from other files or with other options; '
+      'remove it or choose another directory'
+    )
+  work = _work_directory(out)
+  try:
+    seen = _Log(work / 'spill', item_vocab)
+    progress = _Progress(log)
+    _read(chunks, seen, unknown, min_rating, progress)
+    if not len(seen.users):
+      raise ValueError(
+        f'no events remain of the {seen.read:,} read ({seen.low:,} rated too '
+        f'low, {seen.unknown:,} of unknown items)'
+      )
+    meta = _arrange(
+      seen,
+      work,
+      min_item_events,
+      min_user_events,
+      partition_events,
+      progress,
+    )
+    if not meta['events']:
+      raise ValueError(
+        f'no events remain of the {seen.read:,} read: every one falls to '
+        'min_item_events or min_user_events'
+      )
+    meta = {'format': histories_lib.FORMAT, 'fingerprint': fingerprint, **meta}
+    (work / 'meta.json').write_text(json.dumps(meta, indent=1))
+    try:
+      work.rename(out)
+    except OSError:  # another process was faster with the same conversion
+      if not (out / 'meta.json').exists():
+        raise
+  finally:
+    shutil.rmtree(work, ignore_errors=True)
+  dropped = ', '.join(
+    f'{meta[key]:,} {key.replace("_", " ")}'
+    for key in ('skipped_unknown_item', 'dropped_low_rating')
+    if meta[key]
+  )
+  log(
+    f'converted {meta["read"]:,} events: kept {meta["events"]:,} of '
+    f'{meta["users"]:,} users' + (f' ({dropped})' if dropped else '')
+  )
+  return histories_lib.Histories.open(out)

@@ -1,0 +1,209 @@
+"""Named data sets: official layouts, your own files, generated logs."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from genrec_jax.data import convert as convert_lib
+from genrec_jax.data import histories as histories_lib
+from genrec_jax.data import readers, synthetic
+from genrec_jax.data import vocab as vocab_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """A data set, ready to be split.
+
+  Attributes:
+    name: as in the config.
+    histories: the events.
+    corpus: `[C]` int32 sorted item indices that may be recommended.
+    titles: item index -> title for reports, or None.
+  """
+
+  name: str
+  histories: histories_lib.Histories
+  corpus: np.ndarray
+  titles: dict[int, str] | None = None
+
+  def summary(self) -> str:
+    """One line for the log of a run."""
+    h = self.histories
+    lengths = np.diff(h.offsets)
+    line = (
+      f'{self.name}: {len(h):,} users, {len(h.items):,} events, '
+      f'{len(self.corpus):,} items to recommend, '
+      f'{int(np.median(lengths)):,} events a user (median; '
+      f'{lengths.min():,} to {lengths.max():,})'
+    )
+    if h.has_times:
+      first, last = (
+        datetime.datetime.fromtimestamp(int(t), datetime.UTC).date()
+        for t in (h.times.min(), h.times.max())
+      )
+      line += f', {first} to {last}'
+    return line
+
+
+_SITE = 'https://files.grouplens.org/datasets/movielens/'
+
+
+def _file(cfg, name: str, source: str) -> pathlib.Path:
+  """The file `name` of the directory `cfg.path`."""
+  if not cfg.get('path', ''):
+    raise ValueError(
+      f'data.path is not set: download {source} and set config.data.path to '
+      'its directory'
+    )
+  path = pathlib.Path(cfg.path)
+  path = path if path.is_file() else path / name
+  if not path.exists():
+    raise FileNotFoundError(
+      f'{path}: no such file; download {source} and set config.data.path to '
+      'its directory'
+    )
+  return path
+
+
+def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
+  """Converted histories of `paths`, made when they are not in the cache."""
+  options = {
+    **options,
+    'min_rating': cfg.get('min_rating', None),
+    'min_item_events': cfg.get('min_item_events', 0),
+    'min_user_events': cfg.get('min_user_events', 0),
+    'unknown': cfg.get('unknown_items', 'error'),
+  }
+  sources = [
+    [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths
+  ]
+  told = [sources, options, vocab.fingerprint() if vocab is not None else '']
+  fingerprint = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+  return convert_lib.convert(
+    chunks,
+    pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}',
+    item_vocab=vocab,
+    unknown=options['unknown'],
+    min_rating=options['min_rating'],
+    min_item_events=options['min_item_events'],
+    min_user_events=options['min_user_events'],
+    fingerprint=fingerprint,
+    log=log,
+  )
+
+
+def _all_items(name, histories, titles=None) -> Dataset:
+  """The corpus is the whole vocabulary."""
+  corpus = np.arange(1, histories.vocab.rows, dtype=np.int32)
+  return Dataset(name, histories, corpus, titles)
+
+
+def _given_vocab(cfg) -> vocab_lib.Vocab | None:
+  path = cfg.get('item_vocab', '')
+  return vocab_lib.Vocab.load(path) if path else None
+
+
+def _movielens(
+  cfg, cache_dir, log, ratings, catalogue, source, read
+) -> Dataset:
+  """The HSTU protocol: every item of the catalogue, rated or not."""
+  ratings = _file(cfg, ratings, source)
+  ids, names = readers.catalogue(ratings.parent / catalogue)
+  vocab = _given_vocab(cfg) or vocab_lib.Vocab(ids)
+  histories = _convert(
+    cfg, cache_dir, log, [ratings], read(ratings), {'read': cfg.name}, vocab
+  )
+  index = vocab.encode(ids).tolist()
+  titles = {i: name for i, name in zip(index, names, strict=True) if i}
+  return _all_items(cfg.name, histories, titles)
+
+
+def _ml100k(cfg, cache_dir, log) -> Dataset:
+  source = _SITE + 'ml-100k.zip'
+  read = readers.movielens_tab
+  return _movielens(cfg, cache_dir, log, 'u.data', 'u.item', source, read)
+
+
+def _ml1m(cfg, cache_dir, log) -> Dataset:
+  source = _SITE + 'ml-1m.zip'
+  read = readers.movielens_dat
+  return _movielens(
+    cfg, cache_dir, log, 'ratings.dat', 'movies.dat', source, read
+  )
+
+
+def _ml_csv(cfg, cache_dir, log) -> Dataset:
+  archive = 'ml-20m.zip' if cfg.name == 'ml20m' else 'ml-latest-small.zip'
+  read = readers.movielens_csv
+  return _movielens(
+    cfg, cache_dir, log, 'ratings.csv', 'movies.csv', _SITE + archive, read
+  )
+
+
+def _sasrec_text(cfg, cache_dir, log) -> Dataset:
+  path = _file(cfg, 'sasrec.txt', 'a "user item" text file')
+  histories = _convert(
+    cfg,
+    cache_dir,
+    log,
+    [path],
+    readers.sasrec_text(path),
+    {'read': 'sasrec_text'},
+    _given_vocab(cfg),
+  )
+  return _all_items(cfg.name, histories)
+
+
+def _synthetic(cfg, cache_dir, log) -> Dataset:
+  options = dict(cfg.synthetic)
+  histories = synthetic.stream(**options)
+  category = synthetic.item_categories(
+    len(histories.vocab), options.get('categories', 100), options.get('seed', 0)
+  )
+  titles = {
+    i: f'item {i} (category {c})' for i, c in enumerate(category.tolist(), 1)
+  }
+  return _all_items(cfg.name, histories, titles)
+
+
+def _histories(cfg, cache_dir, log) -> Dataset:
+  return _all_items(cfg.name, histories_lib.Histories.open(cfg.path))
+
+
+DATASETS = {
+  'ml100k': _ml100k,
+  'ml1m': _ml1m,
+  'ml20m': _ml_csv,
+  'ml_latest': _ml_csv,
+  'sasrec_text': _sasrec_text,
+  'synthetic': _synthetic,
+  'histories': _histories,
+}
+
+
+def load(
+  cfg,
+  cache_dir: str | pathlib.Path,
+  log: Callable[[str], None] = print,
+) -> Dataset:
+  """Loads the data set that `config.data` names.
+
+  Args:
+    cfg: mapping with `name` (a key of `DATASETS`), `path` and the options that
+      docs/data.md lists.
+    cache_dir: where converted columns are kept.
+    log: told about the progress of a conversion.
+
+  Returns:
+    The data set; its columns are mapped from `cache_dir`.
+  """
+  if cfg.name not in DATASETS:
+    raise ValueError(
+      f'data.name must be one of {", ".join(DATASETS)}, not {cfg.name!r}'
+    )
+  return DATASETS[cfg.name](cfg, cache_dir, log)

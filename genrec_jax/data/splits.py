@@ -1,0 +1,285 @@
+"""Which part of which history trains, validates and tests.
+
+An example is a target event and the events before it. Nothing is copied: an
+example is three integers that point into the columns of the histories.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from genrec_jax.data import histories as histories_lib
+
+CHUNK = 1 << 22  # events looked at together
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """N examples; their tokens are at begin .. end - 1, at most the last few.
+
+  Attributes:
+    row: `[N]` int32 user row.
+    begin: `[N]` int64 position of the first event that may be a token.
+    end: `[N]` int64 position of the target, the last event to predict.
+  """
+
+  row: np.ndarray
+  begin: np.ndarray
+  end: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.row)
+
+
+def _examples(row, begin, end, keep) -> Examples:
+  return Examples(
+    row=row[keep].astype(np.int32), begin=begin[keep], end=end[keep]
+  )
+
+
+def _windowed(examples: Examples, max_len: int) -> Examples:
+  """Older tokens too: windows of `max_len` from the newest event backwards."""
+  tokens = examples.end - examples.begin
+  windows = -(-tokens // max_len)
+  source = np.repeat(np.arange(len(examples)), windows)
+  first = np.cumsum(windows) - windows
+  back = np.arange(len(source)) - first[source]
+  end = examples.end[source] - back * max_len
+  return Examples(
+    row=examples.row[source],
+    begin=np.maximum(examples.begin[source], end - max_len),
+    end=end,
+  )
+
+
+def whole(
+  histories: histories_lib.Histories,
+  *,
+  windows: str = 'latest',
+  max_len: int | None = None,
+) -> Examples:
+  """Every history as one example (or its windows), nothing held out."""
+  begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
+  examples = _examples(np.arange(len(histories)), begin, end, end > begin)
+  return _windows(examples, windows, max_len)
+
+
+def _windows(examples: Examples, windows: str, max_len) -> Examples:
+  if windows == 'latest':
+    return examples
+  if windows != 'all':
+    raise ValueError(f"windows must be 'latest' or 'all', not {windows!r}")
+  if not max_len:
+    raise ValueError("windows='all' needs max_len")
+  return _windowed(examples, max_len)
+
+
+def _leave_last_out(histories, cfg, log) -> dict[str, Examples]:
+  holdout = cfg.get('holdout', 2)
+  if holdout not in (1, 2):
+    raise ValueError(f'split.holdout must be 1 or 2, not {holdout}')
+  rows = np.arange(len(histories))
+  begin, last = histories.offsets[:-1], histories.offsets[1:] - 1
+  targets = {'train': last - holdout, 'valid': last - 1, 'test': last}
+  if holdout == 1:
+    del targets['valid']
+  return {
+    part: _examples(rows, begin, end, end > begin)
+    for part, end in targets.items()
+  }
+
+
+def _chunks(histories) -> Iterator[tuple[int, int]]:
+  """Ranges of user rows that hold about `CHUNK` events."""
+  part = histories.offsets[:-1] // CHUNK
+  cuts = np.flatnonzero(np.diff(part)) + 1
+  bounds = [0, *cuts.tolist(), len(histories)]
+  return zip(bounds[:-1], bounds[1:], strict=True)
+
+
+def time_quantile(times: np.ndarray, fraction: float) -> int:
+  """`sorted(times)[int(fraction * N)]`, without sorting or copying."""
+  rank = min(int(fraction * len(times)), len(times) - 1)
+  low, high = int(times.min()), int(times.max())
+  while low < high:  # the answer is in low .. high
+    width = -(-(high - low + 1) // 4096)
+    counts = np.zeros(4096, np.int64)
+    for i in range(0, len(times), CHUNK):
+      part = times[i : i + CHUNK]
+      part = part[(part >= low) & (part <= high)]
+      counts += np.bincount((part - low) // width, minlength=4096)
+    cumulative = np.cumsum(counts)
+    bucket = int(np.searchsorted(cumulative, rank, side='right'))
+    rank -= int(cumulative[bucket] - counts[bucket])
+    low, high = low + bucket * width, min(high, low + (bucket + 1) * width - 1)
+  return low
+
+
+def _moment(histories, value: float, name: str) -> int:
+  """A timestamp from a timestamp, or from a fraction of the events."""
+  if 0 < value < 1:
+    return time_quantile(histories.times, value)
+  if value < 1 or not math.isfinite(value):
+    raise ValueError(
+      f'split.{name} must be a time in seconds or a fraction in (0, 1), '
+      f'not {value}'
+    )
+  return int(value)
+
+
+def _before(histories, moment: int) -> np.ndarray:
+  """`[U]` position of each user's first event at or after `moment`."""
+  counts = np.zeros(len(histories), np.int64)
+  for a, b in _chunks(histories):
+    offsets = histories.offsets[a : b + 1]
+    early = histories.times[offsets[0] : offsets[-1]] < moment
+    total = np.concatenate([[0], np.cumsum(early)])
+    counts[a:b] = np.diff(total[offsets - offsets[0]])
+  return histories.offsets[:-1] + counts
+
+
+def _period(histories, start, stop, target: str) -> Examples:
+  """Targets among the events at positions start .. stop - 1 of each user."""
+  rows, begin = np.arange(len(histories)), histories.offsets[:-1]
+  start = np.maximum(start, begin + 1)  # a target needs an event before it
+  if target == 'last':
+    return _examples(rows, begin, stop - 1, stop > start)
+  if target == 'first':
+    return _examples(rows, begin, start, stop > start)
+  if target != 'all':
+    raise ValueError(
+      f"split.target must be 'last', 'first' or 'all', not {target!r}"
+    )
+  counts = np.maximum(stop - start, 0)
+  source = np.repeat(rows, counts)
+  back = np.arange(len(source)) - (np.cumsum(counts) - counts)[source]
+  keep = np.ones(len(source), bool)
+  return _examples(source, begin[source], start[source] + back, keep)
+
+
+def _global_time(histories, cfg, log) -> dict[str, Examples]:
+  if not histories.has_times:
+    raise ValueError("split 'global_time' needs a log with times")
+  test_from = _moment(histories, cfg.get('test_from', 0.9), 'test_from')
+  valid_from = cfg.get('valid_from', None)
+  if valid_from is None:
+    valid_from = test_from
+  else:
+    valid_from = _moment(histories, valid_from, 'valid_from')
+  if valid_from > test_from:
+    raise ValueError(
+      f'split.valid_from ({valid_from}) is after test_from ({test_from})'
+    )
+  target = cfg.get('target', 'last')
+  begin, stop = histories.offsets[:-1], histories.offsets[1:]
+  test = _before(histories, test_from)
+  valid = _before(histories, valid_from)
+  log(f'split: validation from time {valid_from}, test from {test_from}')
+  rows = np.arange(len(histories))
+  parts = {'train': _examples(rows, begin, valid - 1, valid - 1 > begin)}
+  if valid_from < test_from:
+    parts['valid'] = _period(histories, valid, test, target)
+  parts['test'] = _period(histories, test, stop, target)
+  return parts
+
+
+def _stream(histories, cfg, log) -> dict[str, Examples]:
+  """Whole records: the first ones train, the last ones test."""
+  records = len(histories)
+  test = round(cfg.get('test_fraction', 0.1) * records)
+  valid = round(cfg.get('valid_fraction', 0.0) * records)
+  cuts = {
+    'train': (0, records - test - valid),
+    'valid': (records - test - valid, records - test),
+    'test': (records - test, records),
+  }
+  if not valid:
+    del cuts['valid']
+  begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
+  rows = np.arange(records)
+  return {
+    part: _examples(rows, begin, end, (end > begin) & (a <= rows) & (rows < b))
+    for part, (a, b) in cuts.items()
+  }
+
+
+SPLITS = {
+  'leave_last_out': _leave_last_out,
+  'global_time': _global_time,
+  'stream': _stream,
+}
+
+
+def split(
+  histories: histories_lib.Histories,
+  cfg,
+  *,
+  max_len: int | None = None,
+  log: Callable[[str], None] = print,
+) -> dict[str, Examples]:
+  """Divides histories into the parts 'train', 'valid' and 'test'.
+
+  Args:
+    histories: the data.
+    cfg: mapping with `name` (a key of `SPLITS`), the options of that split, and
+      `windows`: 'latest' trains on the latest `max_len` tokens of each
+      training sequence, 'all' on the older ones too, in windows of their own.
+      leave_last_out: `holdout` 2 (default: the last event tests, the one before
+        validates) or 1 (the last event tests, no 'valid').
+      global_time: `test_from`, `valid_from` (None: no 'valid'), seconds since
+        1970 or a fraction of the events in (0, 1); `target` 'last', 'first' or
+        'all' events of a user in the period.
+      stream: `test_fraction` 0.1, `valid_fraction` 0: the last records.
+    max_len: tokens of a window.
+    log: told about users that are too short for a part.
+
+  Returns:
+    The parts, in the order of the users.
+  """
+  name = cfg.get('name', 'leave_last_out')
+  if name not in SPLITS:
+    raise ValueError(
+      f'split.name must be one of {", ".join(SPLITS)}, not {name!r}'
+    )
+  parts = SPLITS[name](histories, cfg, log)
+  for part, examples in parts.items():
+    if not len(examples):
+      raise ValueError(
+        f'the {part} part is empty: no user has enough events for it'
+      )
+    if name == 'leave_last_out' and len(examples) < len(histories):
+      log(
+        f'split: {len(histories) - len(examples):,} of {len(histories):,} '
+        f'users have too few events for the {part} part and are left out of it'
+      )
+  windows = cfg.get('windows', 'latest')
+  parts['train'] = _windows(parts['train'], windows, max_len)
+  return parts
+
+
+def train_counts(
+  histories: histories_lib.Histories, examples: Examples, rows: int
+) -> np.ndarray:
+  """`[rows]` int64: how often each item occurs in a training part.
+
+  Every event of the part counts once, also when windows share it.
+  """
+  first = examples.begin == histories.offsets[examples.row]
+  begin = examples.begin + np.where(first, 0, 1)
+  lengths = examples.end + 1 - begin
+  counts = np.zeros(rows, np.int64)
+  part = (np.cumsum(lengths) - lengths) // CHUNK
+  for group in np.split(
+    np.arange(len(examples)), np.flatnonzero(np.diff(part)) + 1
+  ):
+    at = positions(begin[group], lengths[group])
+    counts += np.bincount(histories.items[at], minlength=rows)
+  return counts
+
+
+def positions(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """begin[0], begin[0] + 1, ... (lengths[0] of them), begin[1], ... int64."""
+  shift = begin - (np.cumsum(lengths) - lengths)
+  return np.repeat(shift, lengths) + np.arange(lengths.sum())

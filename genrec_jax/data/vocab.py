@@ -1,0 +1,147 @@
+"""Vocabularies: original ids <-> the indices 1..V that tables are rows of."""
+
+import functools
+import hashlib
+import pathlib
+
+import numpy as np
+
+from genrec_jax import features
+
+
+def parse_ints(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Reads decimal integers that are written in the one canonical way.
+
+  '007' and '7' are two ids to whoever wrote them, so '007' is no integer here.
+
+  Args:
+    text: `[N]` array of strings.
+
+  Returns:
+    `[N]` int64 values (0 where not an integer) and the `[N]` bool mask.
+  """
+  try:  # the common case: all are integers
+    values = text.astype(np.int64)
+    good = values.astype(text.dtype) == text
+    return np.where(good, values, 0), good
+  except (ValueError, OverflowError):
+    pass
+  values = np.zeros(len(text), np.int64)
+  good = np.zeros(len(text), bool)
+  limits = np.iinfo(np.int64)
+  for i, word in enumerate(text.tolist()):
+    try:
+      value = int(word)
+    except ValueError:
+      continue
+    if str(value) == word and limits.min <= value <= limits.max:
+      values[i], good[i] = value, True
+  return values, good
+
+
+class Vocab:
+  """Ordered distinct ids; id number i (from 0) has index i + 1, 0 is PAD.
+
+  Attributes:
+    ids: `[V]` int64 or str array; `ids[i]` has index i + 1.
+  """
+
+  def __init__(self, ids: np.ndarray):
+    ids = np.asarray(ids)
+    if ids.ndim != 1:
+      raise ValueError(f'ids must be a flat list, not of shape {ids.shape}')
+    if ids.dtype.kind in 'iu' or not len(ids):
+      ids = ids.astype(np.int64)
+    elif ids.dtype.kind == 'U':
+      width = max(1, int(np.char.str_len(ids).max()))
+      ids = ids.astype(f'U{width}')
+    else:
+      raise ValueError(f'ids must be integers or strings, not {ids.dtype}')
+    self.ids = ids
+    if len(ids) > 1:
+      ordered = ids[self._order]
+      twice = ordered[1:] == ordered[:-1]
+      if twice.any():
+        raise ValueError(
+          f'id {ordered[1:][twice][0]} appears twice in the vocabulary'
+        )
+
+  @functools.cached_property
+  def _order(self) -> np.ndarray:
+    return np.argsort(self.ids, kind='stable')
+
+  @functools.cached_property
+  def _sorted(self) -> np.ndarray:
+    return self.ids[self._order]
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  @property
+  def rows(self) -> int:
+    """Rows of a table over this vocabulary, the PAD row included."""
+    return len(self.ids) + 1
+
+  def encode(self, ids: np.ndarray) -> np.ndarray:
+    """Indices `[N]` int32 of `ids [N]`; PAD where an id is not known."""
+    ids = np.asarray(ids)
+    if not len(self) or not len(ids):
+      return np.full(len(ids), features.PAD, np.int32)
+    good = None
+    if self.ids.dtype.kind == 'U' and ids.dtype.kind in 'iu':
+      ids = ids.astype(str)
+    elif self.ids.dtype.kind == 'i' and ids.dtype.kind == 'U':
+      ids, good = parse_ints(ids)
+    place = np.searchsorted(self._sorted, ids)
+    place = np.minimum(place, len(self) - 1)
+    found = self._sorted[place] == ids
+    if good is not None:
+      found &= good
+    return np.where(found, self._order[place] + 1, features.PAD).astype(
+      np.int32
+    )
+
+  def decode(self, indices: np.ndarray) -> np.ndarray:
+    """Original ids of `indices`, any shape, each in 1..V."""
+    indices = np.asarray(indices)
+    if indices.size and (indices.min() < 1 or indices.max() > len(self)):
+      bad = indices[(indices < 1) | (indices > len(self))].flat[0]
+      raise ValueError(
+        f'item index {bad} is outside this vocabulary (1..{len(self)}); '
+        'was it made with another one?'
+      )
+    return self.ids[indices - 1]
+
+  def __eq__(self, other: object) -> bool:
+    return (
+      isinstance(other, Vocab)
+      and self.ids.dtype.kind == other.ids.dtype.kind
+      and np.array_equal(self.ids, other.ids)
+    )
+
+  __hash__ = None
+
+  def fingerprint(self) -> str:
+    """A short name of the content: equal vocabularies, equal fingerprints."""
+    digest = hashlib.sha256(self.ids.dtype.str.encode())
+    digest.update(np.ascontiguousarray(self.ids).data)
+    return digest.hexdigest()[:16]
+
+  def save(self, path: str | pathlib.Path) -> None:
+    """Writes the ids, in order, as a NumPy file."""
+    with open(path, 'wb') as f:
+      np.save(f, self.ids, allow_pickle=False)
+
+  @classmethod
+  def load(cls, path: str | pathlib.Path) -> 'Vocab':
+    """Reads what `save` wrote."""
+    try:
+      ids = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+      raise FileNotFoundError(
+        f'{path}: no such vocabulary; give the file that Vocab.save wrote '
+        '(items.npy in a directory of converted histories)'
+      ) from None
+    except (ValueError, EOFError, OSError) as e:
+      raise ValueError(f'{path}: not a saved vocabulary ({e})') from None
+    return cls(ids)

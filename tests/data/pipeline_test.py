@@ -1,0 +1,249 @@
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax.data import histories, pipeline, splits
+
+
+def make(lengths, times=True, seed=0):
+  rng = np.random.default_rng(seed)
+  user = np.repeat(np.arange(len(lengths)) + 100, lengths)
+  time = np.sort(rng.integers(10**9, 10**9 + 10**5, len(user)))
+  item = rng.integers(1, 30, len(user))
+  return histories.from_arrays(user, item, time if times else None)
+
+
+def quiet(_):
+  pass
+
+
+def slow_collate(h, examples, indices, max_len, batch_size, capacity):
+  """One sequence, one token at a time."""
+  out = {
+    'users': [-1] * batch_size,
+    'lengths': [0] * batch_size,
+    'item': [],
+    'time': [],
+    'next_item': [],
+    'next_time': [],
+  }
+  for place, i in enumerate(indices):
+    end = int(examples.end[i])
+    begin = max(int(examples.begin[i]), end - max_len)
+    out['users'][place] = int(examples.row[i])
+    out['lengths'][place] = end - begin
+    for p in range(begin, end):
+      out['item'].append(int(h.items[p]))
+      out['next_item'].append(int(h.items[p + 1]))
+      t = h.times if h.has_times else [0] * len(h.items)
+      out['time'].append(int(t[p] - t[begin]))
+      out['next_time'].append(int(t[p + 1] - t[begin]))
+  for name in ('item', 'time', 'next_item', 'next_time'):
+    out[name] += [0] * (capacity - len(out[name]))
+  return out
+
+
+def assert_equals(batch, expected):
+  for name, values in expected.items():
+    got = getattr(batch, name)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, values, err_msg=name)
+
+
+@pytest.mark.parametrize('times', [True, False])
+@pytest.mark.parametrize('max_len', [1, 4, 100])
+@pytest.mark.parametrize('windows', ['latest', 'all'])
+def test_collate_equals_a_loop(times, max_len, windows):
+  h = make([2, 3, 10, 11, 1, 12, 25], times)
+  examples = splits.whole(h, windows=windows, max_len=max_len)
+  rng = np.random.default_rng(1)
+  for n in (0, 1, 4):
+    indices = rng.permutation(len(examples))[:n]
+    batch = pipeline.collate(
+      h, examples, indices, max_len=max_len, batch_size=5
+    )
+    capacity = pipeline.capacity_for(batch.lengths.sum())
+    assert batch.item.shape == (capacity,) and batch.seen is None
+    assert_equals(
+      batch, slow_collate(h, examples, indices, max_len, 5, capacity)
+    )
+
+
+def test_collate_refuses_what_does_not_fit():
+  h = make([5, 6, 7])
+  examples = splits.whole(h)
+  with pytest.raises(ValueError, match='3 examples for a batch of 2'):
+    pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=2)
+  with pytest.raises(ValueError, match='15 tokens for a capacity of 14'):
+    pipeline.collate(
+      h, examples, [0, 1, 2], max_len=9, batch_size=3, capacity=14
+    )
+
+
+def test_times_beyond_int32_are_refused_and_the_user_is_named():
+  time = [0, 1, 0, 2**31 - 1, 0, 2**31]
+  h = histories.from_arrays(list('aabbcc'), [1] * 6, time)
+  examples = splits.whole(h)
+  batch = pipeline.collate(h, examples, [0, 1], max_len=9, batch_size=2)
+  assert batch.next_time.max() == 2**31 - 1
+  with pytest.raises(ValueError, match='user c span 2147483648.*milliseconds'):
+    pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=3)
+
+
+def test_capacity_ladder():
+  ladder = sorted({pipeline.capacity_for(n) for n in range(5000)})
+  expected = {m * 2**k for m in range(8, 16) for k in range(12)}
+  assert ladder == sorted(c for c in expected if 128 <= c <= ladder[-1])
+  for n in range(1, 5000):
+    c = pipeline.capacity_for(n)
+    assert c >= n and (c == 128 or c * 8 <= 9 * n)
+    assert pipeline.capacity_for(c) == c
+  assert pipeline.capacity_for(0) == 128
+
+
+def rows(batch):
+  return batch.users[batch.users >= 0].tolist()
+
+
+@pytest.mark.parametrize('prefetch', [0, 2])
+def test_every_epoch_takes_each_example_once_in_its_own_order(prefetch):
+  h = make([4] * 10)
+  examples = splits.whole(h)
+  steps = pipeline.steps_per_epoch(examples, 4)
+  assert steps == 3
+  it = iter(
+    pipeline.train_batches(
+      h, examples, batch_size=4, max_len=9, seed=1, prefetch=prefetch
+    )
+  )
+  epochs = [[rows(next(it)) for _ in range(steps)] for _ in range(4)]
+  it.close()
+  orders = [sum(epoch, []) for epoch in epochs]
+  for epoch, order in zip(epochs, orders, strict=True):
+    assert [len(b) for b in epoch] == [4, 4, 2]
+    assert sorted(order) == list(range(10))
+  assert len({tuple(order) for order in orders}) == 4
+
+
+def test_unshuffled_batches_are_in_order_in_every_epoch():
+  h = make([4] * 5)
+  it = iter(
+    pipeline.train_batches(
+      h, splits.whole(h), batch_size=3, max_len=9, seed=1, shuffle=False
+    )
+  )
+  got = [rows(next(it)) for _ in range(4)]
+  it.close()
+  assert got == [[0, 1, 2], [3, 4]] * 2
+
+
+def test_seeds_differ():
+  h = make([4] * 10)
+  first = []
+  for seed in (1, 2, 1):
+    dataset = pipeline.train_batches(
+      h, splits.whole(h), batch_size=10, max_len=9, seed=seed, prefetch=0
+    )
+    first.append(rows(next(iter(dataset))))
+  assert first[0] == first[2] != first[1]
+
+
+@pytest.mark.parametrize('before, after', [(0, 0), (0, 2), (2, 0), (2, 2)])
+def test_resume_is_exact_within_and_across_epochs(before, after):
+  h = make([3, 4, 5, 6, 7, 8, 9, 10, 2, 2])
+
+  def dataset(prefetch):
+    return pipeline.train_batches(
+      h, splits.whole(h), batch_size=4, max_len=9, seed=5, prefetch=prefetch
+    )
+
+  it = iter(dataset(before))
+  states, batches = [], []
+  for _ in range(11):  # three epochs and a bit
+    states.append(it.get_state())
+    batches.append(next(it))
+  it.close()
+  for stop in (0, 1, 2, 3, 4, 7):
+    again = iter(dataset(after))
+    again.set_state(states[stop])
+    for batch in batches[stop:]:
+      jax.tree.map(np.testing.assert_array_equal, next(again), batch)
+    again.close()
+
+
+@pytest.mark.parametrize('seen', ['window', 'history'])
+@pytest.mark.parametrize('capacity', [9, 20, 1000])
+def test_eval_batches_equal_a_loop(seen, capacity):
+  h = make([2, 3, 10, 11, 12, 25, 1, 2, 5, 5, 5])
+  examples = splits.split(h, dict(holdout=2), log=quiet)['test']
+  batches = list(
+    pipeline.eval_batches(
+      h, examples, batch_size=3, capacity=capacity, max_len=9, seen=seen
+    )
+  )
+  done = 0
+  for batch in batches:
+    n = len(rows(batch))
+    assert_equals(
+      batch,
+      slow_collate(h, examples, range(done, done + n), 9, 3, capacity),
+    )
+    done += n
+    full = n == 3 or done == len(examples)
+    if not full:  # the next example would not have fitted
+      following = min(9, examples.end[done] - examples.begin[done])
+      assert batch.lengths.sum() + following > capacity
+    if seen == 'window':
+      assert batch.seen is None
+      continue
+    bounds = np.cumsum(batch.seen.lengths)
+    for place, row in enumerate(rows(batch)):
+      stop = bounds[place]
+      values = batch.seen.values[stop - batch.seen.lengths[place] : stop]
+      own = h.items[h.offsets[row] : h.offsets[row + 1] - 1]
+      np.testing.assert_array_equal(values, own)
+    assert not batch.seen.values[bounds[-1] :].any()
+  assert done == len(examples)
+  shapes = {
+    tuple(leaf.shape for leaf in jax.tree.leaves(batch)) for batch in batches
+  }
+  assert len(shapes) == 1
+
+
+def test_eval_batches_of_nothing_and_bad_arguments():
+  h = make([3, 4])
+  none = splits.Examples(*(np.zeros(0, np.int64),) * 3)
+
+  def run(examples, **changed):
+    options = dict(batch_size=2, capacity=9, max_len=9) | changed
+    return list(pipeline.eval_batches(h, examples, **options))
+
+  assert run(none) == [] == run(none, seen='history')
+  with pytest.raises(ValueError, match='cannot hold one example of 9'):
+    run(splits.whole(h), capacity=8)
+  with pytest.raises(ValueError, match="'window' or 'history'"):
+    run(splits.whole(h), seen='all')
+
+
+def test_batches_are_read_from_mapped_columns_alike(tmp_path):
+  from genrec_jax.data import convert, readers
+
+  h = make([3, 9, 4])
+  user = np.repeat(h.users.ids, np.diff(h.offsets))
+  events = readers.Events(user, h.vocab.ids[h.items - 1], h.times)
+  mapped = convert.convert([events], tmp_path / 'h', log=quiet)
+  for a, b in itertools.islice(
+    zip(
+      *(
+        pipeline.train_batches(
+          x, splits.whole(x), batch_size=2, max_len=5, seed=0, prefetch=0
+        )
+        for x in (h, mapped)
+      ),
+      strict=True,
+    ),
+    5,
+  ):
+    jax.tree.map(np.testing.assert_array_equal, a, b)

@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+
+from genrec_jax.data import histories, splits
+
+
+def quiet(_):
+  pass
+
+
+def make(lengths, seed=0, span=1000, ties=True):
+  rng = np.random.default_rng(seed)
+  user = np.repeat(np.arange(len(lengths)), lengths)
+  time = rng.integers(0, span if ties else 10**9, len(user)) + 10**6
+  item = rng.integers(1, 30, len(user))
+  return histories.from_arrays(user, item, time)
+
+
+def as_lists(examples):
+  return list(
+    zip(
+      examples.row.tolist(),
+      examples.begin.tolist(),
+      examples.end.tolist(),
+      strict=True,
+    )
+  )
+
+
+@pytest.mark.parametrize('holdout', [1, 2])
+def test_leave_last_out_equals_a_loop(holdout):
+  h = make([1, 2, 3, 4, 9, 1, 30])
+  said = []
+  parts = splits.split(h, dict(holdout=holdout), log=said.append)
+  expected = {'train': [], 'valid': [], 'test': []}
+  for row in range(len(h)):
+    begin, stop = h.offsets[row : row + 2].tolist()
+    for part, end in [
+      ('train', stop - 1 - holdout),
+      ('valid', stop - 2),
+      ('test', stop - 1),
+    ]:
+      if end - begin >= 1:
+        expected[part].append((row, begin, end))
+  if holdout == 1:
+    del expected['valid']
+  assert {k: as_lists(v) for k, v in parts.items()} == expected
+  assert '2 of 7 users have too few events for the test part' in said[-1]
+
+
+def test_users_too_short_are_counted_and_an_empty_part_is_an_error():
+  with pytest.raises(ValueError, match='train part is empty'):
+    splits.split(make([2, 3]), dict(holdout=2), log=quiet)
+
+
+@pytest.mark.parametrize('target', ['last', 'first', 'all'])
+@pytest.mark.parametrize('valid', [None, 1_000_300, 0.3])
+def test_global_time_equals_a_loop(target, valid, monkeypatch):
+  monkeypatch.setattr(splits, 'CHUNK', 7)  # many chunks
+  h = make([1, 2, 3, 17, 1, 5, 30, 2, 8], seed=4)
+  cfg = dict(
+    name='global_time', valid_from=valid, test_from=1_000_600, target=target
+  )
+  parts = splits.split(h, cfg, log=quiet)
+  cut = {None: 1_000_600, 1_000_300: 1_000_300}.get(valid)
+  if cut is None:
+    cut = np.sort(h.times)[int(0.3 * len(h.times))]
+  expected = {'train': [], 'valid': [], 'test': []}
+  for row in range(len(h)):
+    begin, stop = h.offsets[row : row + 2].tolist()
+    at = range(begin, stop)
+    train = [p for p in at if h.times[p] < cut]
+    if len(train) >= 2:
+      expected['train'].append((row, begin, train[-1]))
+    for part, low, high in [
+      ('valid', cut, 1_000_600),
+      ('test', 1_000_600, 10**9),
+    ]:
+      targets = [p for p in at if low <= h.times[p] < high and p > begin]
+      if target == 'last':
+        targets = targets[-1:]
+      if target == 'first':
+        targets = targets[:1]
+      expected[part] += [(row, begin, p) for p in targets]
+  if valid is None:
+    del expected['valid']
+  assert {k: as_lists(v) for k, v in parts.items()} == expected
+
+
+@pytest.mark.parametrize('span', [1, 50, 10**12])
+@pytest.mark.parametrize('fraction', [0.001, 0.1, 0.5, 0.9, 0.9999])
+def test_time_quantile_equals_sorting(span, fraction, monkeypatch):
+  monkeypatch.setattr(splits, 'CHUNK', 100)
+  times = np.random.default_rng(1).integers(0, span, 777)
+  expected = np.sort(times)[int(fraction * len(times))]
+  assert splits.time_quantile(times, fraction) == expected
+
+
+def test_windows_cover_every_target_once():
+  h = make([2, 3, 10, 11, 12, 13, 40])
+  parts = splits.split(h, dict(holdout=1, windows='all'), max_len=5, log=quiet)
+  train, max_len = parts['train'], 5
+  expected = []
+  for row in range(len(h)):
+    begin, end = int(h.offsets[row]), int(h.offsets[row + 1]) - 2
+    while end > begin:
+      expected.append((row, max(begin, end - max_len), end))
+      end -= max_len
+  assert as_lists(train) == expected
+  targets = np.concatenate(
+    [np.arange(b + 1, e + 1) for _, b, e in as_lists(train)]
+  )
+  latest = splits.split(h, dict(holdout=1), log=quiet)['train']
+  assert sorted(targets) == sorted(
+    p for _, b, e in as_lists(latest) for p in range(b + 1, e + 1)
+  )
+  # Only the training part has windows.
+  assert len(parts['test']) == len(h)
+
+
+@pytest.mark.parametrize('windows', ['latest', 'all'])
+def test_train_counts_count_each_event_once(windows, monkeypatch):
+  monkeypatch.setattr(splits, 'CHUNK', 13)
+  h = make([2, 3, 10, 11, 12, 1, 13, 40])
+  cfg = dict(holdout=1, windows=windows)
+  train = splits.split(h, cfg, max_len=4, log=quiet)['train']
+  counts = splits.train_counts(h, train, 40)
+  events = [
+    h.items[p]
+    for row in range(len(h))
+    if h.offsets[row + 1] - h.offsets[row] >= 3
+    for p in range(h.offsets[row], h.offsets[row + 1] - 1)
+  ]
+  np.testing.assert_array_equal(counts, np.bincount(events, minlength=40))
+  assert counts.dtype == np.int64
+
+
+def test_stream_splits_records_in_order():
+  h = make([3] * 20)
+  parts = splits.split(h, dict(name='stream'), log=quiet)
+  assert parts['train'].row.tolist() == list(range(18))
+  assert parts['test'].row.tolist() == [18, 19]
+  assert parts['test'].end.tolist() == [56, 59]
+  cfg = dict(name='stream', test_fraction=0.2, valid_fraction=0.1)
+  parts = splits.split(h, cfg, log=quiet)
+  assert [len(parts[k]) for k in ('train', 'valid', 'test')] == [14, 2, 4]
+
+
+def test_whole_holds_nothing_out():
+  h = make([1, 2, 9])
+  assert as_lists(splits.whole(h)) == [(1, 1, 2), (2, 3, 11)]
+  windows = splits.whole(h, windows='all', max_len=5)
+  assert as_lists(windows) == [(1, 1, 2), (2, 6, 11), (2, 3, 6)]
+
+
+@pytest.mark.parametrize(
+  'cfg, message',
+  [
+    (dict(name='nope'), 'split.name must be one of'),
+    (dict(holdout=3), 'holdout must be 1 or 2'),
+    (dict(windows='some'), "windows must be 'latest' or 'all'"),
+    (dict(windows='all'), 'needs max_len'),
+    (dict(name='global_time', test_from=0), 'test_from must be'),
+    (dict(name='global_time', test_from=float('nan')), 'test_from must be'),
+    (dict(name='global_time', test_from=0.5, target='x'), 'target must be'),
+    (dict(name='global_time', valid_from=0.9, test_from=0.5), 'is after'),
+  ],
+)
+def test_errors(cfg, message):
+  with pytest.raises(ValueError, match=message):
+    splits.split(make([5, 6, 7]), cfg, log=quiet)
+
+
+def test_global_time_needs_times():
+  h = histories.from_arrays([1, 1, 1], [1, 2, 3])
+  with pytest.raises(ValueError, match='needs a log with times'):
+    splits.split(h, dict(name='global_time'), log=quiet)
