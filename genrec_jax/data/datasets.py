@@ -159,6 +159,56 @@ def _sasrec_text(cfg, cache_dir, log) -> Dataset:
   return _all_items(cfg.name, histories)
 
 
+def _files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
+  """The file `cfg.path`, or the files of that directory in order of names."""
+  if not cfg.get('path', ''):
+    raise ValueError(
+      'data.path is not set: give config.data.path a file, or a directory of '
+      f'{suffixes[0]} files'
+    )
+  path = pathlib.Path(cfg.path)
+  if not path.is_dir():
+    return [path]
+  paths = sorted(p for p in path.iterdir() if p.name.endswith(suffixes))
+  if not paths:
+    raise FileNotFoundError(f'{path}: the directory has no {suffixes[0]} files')
+  return paths
+
+
+def _own_files(cfg, cache_dir, log, paths, read, **extra) -> Dataset:
+  options = {
+    'columns': dict(cfg.columns),
+    'ids': cfg.get('ids', 'auto'),
+    'time_unit': cfg.get('time_unit', 's'),
+    **extra,
+  }
+  for path in paths:
+    if not path.is_file():
+      raise FileNotFoundError(f'{path}: no such file (data.path)')
+  histories = _convert(
+    cfg,
+    cache_dir,
+    log,
+    paths,
+    read(paths, **options),
+    options,
+    _given_vocab(cfg),
+  )
+  return _all_items(cfg.name, histories)
+
+
+def _csv(cfg, cache_dir, log) -> Dataset:
+  paths = _files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
+  delimiter = cfg.get('delimiter', ',')
+  read = readers.read_csv
+  return _own_files(cfg, cache_dir, log, paths, read, delimiter=delimiter)
+
+
+def _parquet(cfg, cache_dir, log) -> Dataset:
+  paths = _files(cfg, ('.parquet',))
+  return _own_files(cfg, cache_dir, log, paths, readers.read_parquet)
+
+
 def _synthetic(cfg, cache_dir, log) -> Dataset:
   options = dict(cfg.synthetic)
   histories = synthetic.stream(**options)
@@ -181,6 +231,8 @@ DATASETS = {
   'ml20m': _ml_csv,
   'ml_latest': _ml_csv,
   'sasrec_text': _sasrec_text,
+  'csv': _csv,
+  'parquet': _parquet,
   'synthetic': _synthetic,
   'histories': _histories,
 }

@@ -3,38 +3,50 @@
 import functools
 import hashlib
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from genrec_jax import features
 
+_POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
-def parse_ints(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+
+def parse_ints(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Reads decimal integers that are written in the one canonical way.
 
   '007' and '7' are two ids to whoever wrote them, so '007' is no integer here.
 
   Args:
-    text: `[N]` array of strings.
+    words: N strings.
 
   Returns:
     `[N]` int64 values (0 where not an integer) and the `[N]` bool mask.
   """
+  words = words.tolist() if isinstance(words, np.ndarray) else words
   try:  # the common case: all are integers
-    values = text.astype(np.int64)
-    good = values.astype(text.dtype) == text
-    return np.where(good, values, 0), good
+    values = np.fromiter(map(int, words), np.int64, len(words))
   except (ValueError, OverflowError):
-    pass
-  values = np.zeros(len(text), np.int64)
-  good = np.zeros(len(text), bool)
+    return _parse_one_by_one(words)
+  if not ''.join(words).isascii():  # int() reads the digits of any script
+    return _parse_one_by_one(words)
+  # Written canonically, an integer is as long as its digits and its sign.
+  digits = 1 + np.searchsorted(_POWERS, np.abs(values), side='right')
+  lengths = np.fromiter(map(len, words), np.int64, len(words))
+  good = lengths == digits + (values < 0)
+  return np.where(good, values, 0), good
+
+
+def _parse_one_by_one(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+  values = np.zeros(len(words), np.int64)
+  good = np.zeros(len(words), bool)
   limits = np.iinfo(np.int64)
-  for i, word in enumerate(text.tolist()):
+  for i, word in enumerate(words):
     try:
       value = int(word)
     except ValueError:
       continue
-    if str(value) == word and limits.min <= value <= limits.max:
+    if str(value) == word and limits.min < value <= limits.max:
       values[i], good[i] = value, True
   return values, good
 

@@ -1,0 +1,82 @@
+"""Columns of text fields -> typed columns, with a mask of what was readable."""
+
+import datetime
+from collections.abc import Sequence
+
+import numpy as np
+
+from genrec_jax.data import vocab as vocab_lib
+
+UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': 10**9}
+WANTED = {
+  'user': 'a user id',
+  'item': 'an item id',
+  'time': 'a time (seconds since 1970, zero or more, or an ISO date)',
+  'rating': 'a finite number',
+}
+
+
+def ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
+  """Ids `[N]` of kind 'int' or 'str' and which of them are good."""
+  if kind == 'int':
+    return vocab_lib.parse_ints(words)
+  text = np.array(words)
+  return text, text != ''
+
+
+def times(words: Sequence[str], unit: str) -> tuple[np.ndarray, np.ndarray]:
+  """Whole seconds `[N]` int64 and which of them are good.
+
+  A column is numbers in `unit` or ISO dates; fractions of a second are cut
+  off, dates without a zone are UTC.
+  """
+  try:
+    values = np.fromiter(map(int, words), np.int64, len(words))
+    return values // UNITS[unit], values >= 0
+  except (ValueError, OverflowError):
+    pass
+  try:
+    seconds = np.fromiter(map(float, words), np.float64, len(words))
+    seconds /= UNITS[unit]
+  except ValueError:
+    # Dates, or numbers with a damaged one among them: field by field.
+    seconds = np.array([_seconds(word, unit) for word in words])
+  return whole_seconds(seconds)
+
+
+def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Float seconds `[N]` -> int64, and which of them are good."""
+  good = (seconds >= 0) & (seconds < 2.0**62)  # NaN is not
+  return np.where(good, seconds, 0).astype(np.int64), good
+
+
+def _seconds(word: str, unit: str) -> float:
+  try:
+    return float(word) / UNITS[unit]
+  except ValueError:
+    pass
+  try:
+    moment = datetime.datetime.fromisoformat(word.strip())
+  except ValueError:
+    return float('nan')
+  if moment.tzinfo is None:
+    moment = moment.replace(tzinfo=datetime.UTC)
+  return moment.timestamp()
+
+
+def ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+  """Numbers `[N]` float32 and which of them are finite."""
+  try:
+    values = np.fromiter(map(float, words), np.float64, len(words))
+  except ValueError:
+    values = np.array([_number(word) for word in words])
+  with np.errstate(over='ignore'):  # too large becomes inf, which is not good
+    values = values.astype(np.float32)
+  return values, np.isfinite(values)
+
+
+def _number(word: str) -> float:
+  try:
+    return float(word)
+  except ValueError:
+    return float('nan')

@@ -1,0 +1,121 @@
+"""Parquet columns -> typed columns; the only importer of pyarrow."""
+
+import pathlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from genrec_jax.data import fields
+from genrec_jax.data import vocab as vocab_lib
+
+
+def opened(path: pathlib.Path) -> pq.ParquetFile:
+  try:
+    return pq.ParquetFile(path)
+  except (pa.ArrowException, OSError) as e:
+    raise ValueError(f'{path}: not a readable Parquet file ({e})') from None
+
+
+def batches(
+  path: pathlib.Path,
+  file: pq.ParquetFile,
+  named: Mapping[str, str],
+  chunk_rows: int,
+) -> Iterator[pa.RecordBatch]:
+  """Batches of the named columns; never an empty one."""
+  done = 0
+  try:
+    for batch in file.iter_batches(chunk_rows, columns=list(named.values())):
+      if batch.num_rows:
+        done += batch.num_rows
+        yield batch
+  except (pa.ArrowException, OSError) as e:
+    raise ValueError(
+      f'{path}, after row {done}: the file is damaged ({e})'
+    ) from None
+
+
+def _numpy(values: pa.Array, dtype) -> np.ndarray:
+  return values.to_numpy(zero_copy_only=False).astype(dtype)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+  """Dictionary-coded columns hold the same values in another form."""
+  if pa.types.is_dictionary(values.type):
+    return values.dictionary_decode()
+  return values
+
+
+def column(
+  values: pa.Array, role: str, ids: str, time_unit: str, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """One column of a batch as NumPy, and which rows are good.
+
+  Args:
+    values: `[N]` the column.
+    role: 'user', 'item', 'time' or 'rating'.
+    ids: kind of ids: 'auto', 'int' or 'str'.
+    time_unit: of numeric times.
+    where: names the column, for a type that does not fit.
+
+  Returns:
+    `[N]` values and `[N]` bool mask; nulls are not good.
+  """
+  values = _plain(values)
+  present = values.is_valid().to_numpy(zero_copy_only=False)
+  kind = values.type
+  if role in ('user', 'item'):
+    converted = _ids(values, kind, ids)
+  elif role == 'time':
+    converted = _times(values, kind, time_unit)
+  else:
+    converted = _ratings(values, kind)
+  if converted is None:
+    raise ValueError(
+      f'{where.replace(", row {}", "")}: type {kind} is not '
+      f'{fields.WANTED[role]}'
+    )
+  return converted[0], converted[1] & present
+
+
+def _is_text(kind: pa.DataType) -> bool:
+  return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _ids(values, kind, ids):
+  if pa.types.is_integer(kind):
+    whole = _numpy(values.fill_null(0), kind.to_pandas_dtype())
+    good = whole <= np.iinfo(np.int64).max  # uint64 reaches further
+    whole = whole.astype(np.int64)
+    return (whole.astype(str) if ids == 'str' else whole), good
+  if not _is_text(kind):
+    return None
+  text = _numpy(values.fill_null(''), str)
+  if ids == 'int':
+    return vocab_lib.parse_ints(text)
+  return text, text != ''
+
+
+def _times(values, kind, unit):
+  if pa.types.is_date(kind):
+    values, kind = values.cast(pa.timestamp('s')), pa.timestamp('s')
+  if pa.types.is_timestamp(kind):
+    unit, kind, values = kind.unit, pa.int64(), values.cast(pa.int64())
+  if pa.types.is_integer(kind):
+    whole = _numpy(values.fill_null(0), np.int64)
+    return whole // fields.UNITS[unit], whole >= 0
+  if pa.types.is_floating(kind):
+    seconds = _numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
+    return fields.whole_seconds(seconds)
+  if _is_text(kind):
+    return fields.times(values.fill_null('').to_pylist(), unit)
+  return None
+
+
+def _ratings(values, kind):
+  if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    return None
+  numbers = _numpy(values.fill_null(0), np.float32)
+  return numbers, np.isfinite(numbers)

@@ -1,0 +1,216 @@
+import os
+import pathlib
+
+import ml_collections
+import numpy as np
+import pytest
+
+from genrec_jax.data import datasets, splits, vocab
+
+DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
+
+
+def config(**changes):
+  base = dict(
+    name='csv',
+    path='',
+    columns=dict(user='user', item='item', time='time', rating=''),
+    min_rating=None,
+    min_item_events=0,
+    min_user_events=0,
+    item_vocab='',
+    unknown_items='error',
+  )
+  return ml_collections.ConfigDict(base | changes)
+
+
+def quiet(_):
+  pass
+
+
+def movielens(directory, layout):
+  """The four official layouts with three items, one of them unrated."""
+  ratings = [(9, 30, 4, 200), (9, 10, 5, 100), (2, 30, 1, 50)]
+  marks = {'ml100k': '\t', 'ml1m': '::'}
+  names = {
+    'ml100k': ('u.data', 'u.item', '30|Trent|x\n10|Ten|y\n20|Vingt|z\n'),
+    'ml1m': (
+      'ratings.dat',
+      'movies.dat',
+      '30::Trent::x\n10::Ten::\n20::Vingt::\n',
+    ),
+  }.get(
+    layout,
+    (
+      'ratings.csv',
+      'movies.csv',
+      'movieId,title,genres\n30,Trent,x\n10,Ten,y\n20,Vingt,z\n',
+    ),
+  )
+  mark = marks.get(layout, ',')
+  text = '\n'.join(mark.join(map(str, row)) for row in ratings) + '\n'
+  if layout not in marks:
+    text = 'userId,movieId,rating,timestamp\n' + text
+  (directory / names[0]).write_text(text)
+  (directory / names[1]).write_text(names[2])
+
+
+@pytest.mark.parametrize('name', ['ml100k', 'ml1m', 'ml20m', 'ml_latest'])
+def test_movielens_takes_every_item_of_the_catalogue_in_its_order(
+  tmp_path, name
+):
+  movielens(tmp_path, name)
+  cfg = config(name=name, path=str(tmp_path))
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert data.histories.vocab.ids.tolist() == [30, 10, 20]
+  assert data.corpus.tolist() == [1, 2, 3] and data.corpus.dtype == np.int32
+  assert data.titles == {1: 'Trent', 2: 'Ten', 3: 'Vingt'}
+  assert data.histories.users.ids.tolist() == [2, 9]
+  assert data.histories.items.tolist() == [1, 2, 1]
+  assert data.histories.ratings.tolist() == [1, 5, 4]
+  assert data.summary() == (
+    f'{name}: 2 users, 3 events, 3 items to recommend, 1 events a user '
+    '(median; 1 to 2), 1970-01-01 to 1970-01-01'
+  )
+
+
+def test_an_item_outside_the_catalogue_is_named_with_its_line(tmp_path):
+  movielens(tmp_path, 'ml1m')
+  with open(tmp_path / 'ratings.dat', 'a') as f:
+    f.write('9::77::5::300\n')
+  cfg = config(name='ml1m', path=str(tmp_path))
+  with pytest.raises(ValueError, match='ratings.dat, line 4: item 77 is not'):
+    datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  cfg.unknown_items = 'skip'
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert len(data.histories.items) == 3
+
+
+def test_columns_are_converted_once_until_something_changes(tmp_path):
+  movielens(tmp_path, 'ml1m')
+  cfg = config(name='ml1m', path=str(tmp_path))
+  cache, said = tmp_path / 'cache', []
+
+  def load(**changes):
+    said.clear()
+    with cfg.unlocked():
+      changed = ml_collections.ConfigDict(cfg.to_dict() | changes)
+    return datasets.load(changed, cache, log=said.append)
+
+  load()
+  assert said
+  load()
+  assert not said
+  load(min_rating=2.0)
+  assert said and len(list(cache.iterdir())) == 2
+  with open(tmp_path / 'ratings.dat', 'a') as f:
+    f.write('9::20::5::300\n')
+  assert len(load().histories.items) == 4
+
+
+@pytest.mark.parametrize('name', ['ml100k', 'ml1m', 'ml20m', 'sasrec_text'])
+def test_absent_files_say_where_to_get_them(tmp_path, name):
+  with pytest.raises(ValueError, match='data.path is not set: download'):
+    datasets.load(config(name=name), tmp_path, log=quiet)
+  with pytest.raises(FileNotFoundError, match='no such file; download'):
+    datasets.load(config(name=name, path=str(tmp_path)), tmp_path, log=quiet)
+
+
+def test_own_csv_files(tmp_path):
+  (tmp_path / 'b.csv').write_text('item,user,time\nx,u,3\ny,v,2\n')
+  (tmp_path / 'a.csv').write_text('user,item,time\nu,y,3\nu,z,1\n')
+  (tmp_path / 'notes.txt').write_text('not data')
+  cfg = config(path=str(tmp_path))
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert data.histories.vocab.ids.tolist() == ['x', 'y', 'z']
+  # u: z at 1, then y (file a) before x (file b), both at 3
+  assert data.histories.items.tolist() == [3, 2, 1, 2]
+  assert data.titles is None and data.corpus.tolist() == [1, 2, 3]
+
+
+def test_a_saved_vocabulary_is_applied_to_new_data(tmp_path):
+  (tmp_path / 'old.csv').write_text('user,item,time\n1,5,1\n1,3,2\n1,9,3\n')
+  (tmp_path / 'new.csv').write_text('user,item,time\n7,9,1\n7,4,2\n8,3,3\n')
+  old = datasets.load(
+    config(path=str(tmp_path / 'old.csv')), tmp_path / 'cache', log=quiet
+  )
+  saved = old.histories.path / 'item_ids.npy'
+  cfg = config(path=str(tmp_path / 'new.csv'), item_vocab=str(saved))
+  with pytest.raises(ValueError, match='new.csv, line 3: item 4 is not'):
+    datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  cfg.unknown_items = 'skip'
+  said = []
+  new = datasets.load(cfg, tmp_path / 'cache', log=said.append)
+  assert new.histories.vocab == old.histories.vocab == vocab.Vocab.load(saved)
+  assert new.histories.items.tolist() == [3, 1]
+  assert new.corpus.tolist() == [1, 2, 3]
+  assert '1 skipped unknown item' in said[-1]
+
+
+def test_own_parquet_files(tmp_path):
+  pa = pytest.importorskip('pyarrow')
+  pq = pytest.importorskip('pyarrow.parquet')
+  table = pa.table({'user': [1, 1], 'item': ['b', 'a'], 'time': [2, 1]})
+  pq.write_table(table, tmp_path / 'log.parquet')
+  cfg = config(name='parquet', path=str(tmp_path))
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert data.histories.items.tolist() == [1, 2]
+
+
+def test_sasrec_text_and_converted_histories(tmp_path):
+  (tmp_path / 'sasrec.txt').write_text('1 3\n1 1\n2 3\n')
+  cfg = config(name='sasrec_text', path=str(tmp_path))
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert data.histories.items.tolist() == [2, 1, 2]
+  assert not data.histories.has_times
+  cfg = config(name='histories', path=str(data.histories.path))
+  again = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  np.testing.assert_array_equal(again.histories.items, data.histories.items)
+
+
+def test_synthetic(tmp_path):
+  shape = dict(
+    records=30, length=8, items=50, categories=5, per_record=3, seed=1
+  )
+  cfg = config(name='synthetic', synthetic=shape)
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert len(data.histories) == 30 and len(data.corpus) == 50
+  assert data.titles[7].startswith('item 7 (category ')
+  assert not (tmp_path / 'cache').exists()
+
+
+def test_errors(tmp_path):
+  with pytest.raises(ValueError, match="one of ml100k, .*, not 'ml2m'"):
+    datasets.load(config(name='ml2m'), tmp_path)
+  with pytest.raises(ValueError, match='data.path is not set'):
+    datasets.load(config(), tmp_path)
+  with pytest.raises(FileNotFoundError, match='has no .csv files'):
+    datasets.load(config(path=str(tmp_path)), tmp_path)
+  with pytest.raises(FileNotFoundError, match='x.csv: no such file'):
+    datasets.load(config(path=str(tmp_path / 'x.csv')), tmp_path)
+
+
+def real(name, path):
+  if not (DATA / path).exists():
+    pytest.skip(f'{path} is not under GENREC_DATA or ../shared/data')
+  return config(name=name, path=str(DATA / path))
+
+
+def test_official_ml1m(tmp_path):
+  data = datasets.load(real('ml1m', 'ml-1m'), tmp_path, log=quiet)
+  h = data.histories
+  assert (len(h), len(h.items), len(data.corpus)) == (6040, 1_000_209, 3883)
+  assert len(np.unique(h.items)) == 3706
+  assert data.titles[1] == 'Toy Story (1995)' and h.vocab.ids[-1] == 3952
+  parts = splits.split(h, dict(holdout=1), log=quiet)
+  assert {k: len(v) for k, v in parts.items()} == {'train': 6040, 'test': 6040}
+
+
+def test_official_sasrec_text(tmp_path):
+  cfg = real('sasrec_text', 'ml-1m/sasrec.txt')
+  data = datasets.load(cfg, tmp_path, log=quiet)
+  h = data.histories
+  assert (len(h), len(h.items), len(data.corpus)) == (6040, 999_611, 3416)
+  lines = (DATA / 'ml-1m/sasrec.txt').read_text().splitlines()
+  last = [int(x.split()[1]) for x in lines if x.startswith('6040 ')]
+  np.testing.assert_array_equal(h.items[h.offsets[-2] :], last)

@@ -1,0 +1,151 @@
+import datetime
+import sys
+
+import numpy as np
+import pytest
+
+from genrec_jax.data import readers
+
+pa = pytest.importorskip('pyarrow')
+pq = pytest.importorskip('pyarrow.parquet')
+
+COLUMNS = dict(user='who', item='what', time='when', rating='stars')
+DAY = 1709164800
+DATE = datetime.datetime(2024, 2, 29)
+ZONE = datetime.timezone(datetime.timedelta(hours=1))
+
+
+def write(tmp_path, **columns):
+  path = tmp_path / 'log.parquet'
+  pq.write_table(pa.table(columns), path, row_group_size=3)
+  return path
+
+
+def read(path, columns=None, **options):
+  return list(readers.read_parquet([path], columns or COLUMNS, **options))
+
+
+def test_columns_by_name_in_chunks(tmp_path):
+  rng = np.random.default_rng(0)
+  columns = dict(
+    extra=['x'] * 10,
+    stars=rng.random(10),
+    who=rng.integers(0, 5, 10),
+    what=rng.integers(0, 5, 10).astype(np.int32).astype(str),
+    when=rng.integers(0, 99, 10),
+  )
+  path = write(tmp_path, **columns)
+  chunks = read(path, chunk_rows=4)
+  assert max(map(len, chunks)) <= 4
+  for name, column in [
+    ('user', columns['who']),
+    ('item', columns['what']),
+    ('time', columns['when']),
+    ('rating', columns['stars'].astype(np.float32)),
+  ]:
+    got = np.concatenate([getattr(c, name) for c in chunks])
+    np.testing.assert_array_equal(got, column)
+  assert chunks[0].where(2) == f'{path}, row 3'
+  assert chunks[-1].where(len(chunks[-1]) - 1) == f'{path}, row 10'
+
+
+@pytest.mark.parametrize(
+  'when',
+  [
+    pa.array([DAY, DAY + 1]),
+    pa.array([DAY + 0.5, DAY + 1.9]),
+    pa.array([DATE, DATE + datetime.timedelta(seconds=1.5)]),
+    pa.array(
+      [
+        datetime.datetime(2024, 2, 29, 1, tzinfo=ZONE),
+        datetime.datetime(2024, 2, 29, 1, 0, 1, tzinfo=ZONE),
+      ]
+    ),
+    pa.array(['2024-02-29', '2024-02-29 00:00:01']),
+    pa.array([DATE, DATE + datetime.timedelta(seconds=1)], pa.timestamp('ns')),
+  ],
+)
+def test_times_of_every_type(tmp_path, when):
+  path = write(tmp_path, who=[1, 2], what=[1, 2], when=when, stars=[1, 2])
+  assert read(path)[0].time.tolist() == [DAY, DAY + 1]
+
+
+def test_dates(tmp_path):
+  when = pa.array([DATE.date(), DATE.date()])
+  path = write(tmp_path, who=[1, 2], what=[1, 2], when=when, stars=[1, 2])
+  assert read(path)[0].time.tolist() == [DAY, DAY]
+
+
+def test_ids_of_every_type(tmp_path):
+  who = pa.array(['b', 'a']).dictionary_encode()
+  what = pa.array([1, 2], pa.uint8())
+  path = write(tmp_path, who=who, what=what)
+  columns = dict(user='who', item='what')
+  chunk = read(path, columns)[0]
+  assert chunk.user.tolist() == ['b', 'a'] and chunk.item.tolist() == [1, 2]
+  assert chunk.time is None and chunk.rating is None
+  assert read(path, columns, ids='str')[0].item.tolist() == ['1', '2']
+  with pytest.raises(
+    ValueError, match="row 1, column 'who': 'b' is not a user"
+  ):
+    read(path, columns, ids='int')
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (dict(who=[1, None, 3]), "row 2, column 'who': None is not a user id"),
+    (dict(what=['a', 'b', '']), "row 3, column 'what': '' is not an item id"),
+    (dict(when=[1, -2, 3]), "row 2, column 'when': -2 is not a time"),
+    (dict(when=[1.0, 2.0, float('nan')]), "row 3, column 'when': nan"),
+    (dict(when=[True, False, True]), "column 'when': type bool is not a time"),
+    (dict(stars=[1, float('nan'), 3]), "row 2, column 'stars': nan"),
+    (dict(stars=['1', '2', '3']), 'type string is not a finite number'),
+    (dict(who=[1.0, 2.0, 3.0]), 'type double is not a user id'),
+    (
+      dict(who=pa.array([2**63, 1, 2], pa.uint64())),
+      'row 1.*is not a user id',
+    ),
+  ],
+)
+def test_bad_values_are_named(tmp_path, change, message):
+  good = dict(who=[1, 2, 3], what=[1, 2, 3], when=[1, 2, 3], stars=[1, 2, 3])
+  path = write(tmp_path, **good | change)
+  with pytest.raises(ValueError, match=f'log.parquet, .*{message}'):
+    read(path)
+
+
+def test_bad_files_are_named(tmp_path):
+  path = write(tmp_path, who=[1], what=[2])
+  with pytest.raises(ValueError, match="no column 'whom'.*mean 'who'"):
+    read(path, dict(user='whom', item='what'))
+  path = write(tmp_path, who=np.zeros(0, int), what=np.zeros(0, int))
+  with pytest.raises(ValueError, match='log.parquet: the file holds no events'):
+    read(path, dict(user='who', item='what'))
+  path.write_text('no parquet')
+  with pytest.raises(ValueError, match='log.parquet: not a readable Parquet'):
+    read(path, dict(user='who', item='what'))
+  with pytest.raises(FileNotFoundError, match='no such file'):
+    read(tmp_path / 'absent', dict(user='who', item='what'))
+
+
+def test_a_damaged_page_is_named(tmp_path):
+  rng = np.random.default_rng(0)
+  path = write(
+    tmp_path, who=rng.integers(0, 9, 99), what=rng.integers(0, 9, 99)
+  )
+  content = bytearray(path.read_bytes())
+  content[4:200] = bytes(196)
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match='log.parquet, after row 0: .*damaged'):
+    read(path, dict(user='who', item='what'))
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pyarrow', None)
+  monkeypatch.delitem(sys.modules, 'genrec_jax.data.parquet', raising=False)
+  import genrec_jax.data
+
+  monkeypatch.delattr(genrec_jax.data, 'parquet', raising=False)
+  with pytest.raises(ImportError, match=r"'genrec_jax\[parquet\]'"):
+    read(tmp_path / 'x', dict(user='a', item='b'))
