@@ -38,6 +38,10 @@ class Events:
     return len(self.user)
 
 
+class EmptyFileError(ValueError):
+  """A file without a single event."""
+
+
 def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
   hint = 'mend or remove the line'
   if kind == 'int':
@@ -87,7 +91,7 @@ def _from_blocks(
       where=lambda i, lines=block.lines: f'{path}, line {lines[i]}',
     )
   if empty:
-    raise ValueError(f'{path}: the file holds no events')
+    raise EmptyFileError(f'{path}: the file holds no events')
 
 
 def _fixed(path, delimiter, roles, chunk_rows) -> Iterator[Events]:
@@ -282,4 +286,4 @@ def read_parquet(
         )
         first += table.num_rows
       if first == 1:
-        raise ValueError(f'{path}: the file holds no events')
+        raise EmptyFileError(f'{path}: the file holds no events')

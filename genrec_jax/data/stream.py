@@ -1,0 +1,276 @@
+"""A growing directory of part files -> an endless stream of batches.
+
+Parts are taken once each, in the order of their names. The state of the
+iterator says which parts were taken and how far the last one is used up, so
+that a resumed stream continues with the very next batch.
+
+A part is read whole and grouped by user; a user's sequence begins anew in
+every part. Parts must appear complete: write them under a name that the
+pattern does not match and rename them.
+"""
+
+import concurrent.futures
+import dataclasses
+import pathlib
+import time as clock
+import zlib
+from collections.abc import Callable, Mapping
+
+import grain
+import numpy as np
+
+from genrec_jax.data import histories as histories_lib
+from genrec_jax.data import pipeline, readers, splits
+from genrec_jax.data import vocab as vocab_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """A part in memory; `stamp` is [size, mtime_ns, crc32] of its file."""
+
+  stamp: list[int]
+  histories: histories_lib.Histories
+  examples: splits.Examples
+
+
+def _stamp(path: pathlib.Path) -> list[int]:
+  stat = path.stat()
+  return [stat.st_size, stat.st_mtime_ns]
+
+
+def _crc32(path: pathlib.Path) -> int:
+  crc = 0
+  with open(path, 'rb') as f:
+    while block := f.read(1 << 20):
+      crc = zlib.crc32(block, crc)
+  return crc
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+  """The directory: what is there, and how a part is read."""
+
+  directory: pathlib.Path
+  pattern: str
+  read: Callable[[pathlib.Path], object]
+  item_vocab: vocab_lib.Vocab
+  unknown: str
+  max_len: int
+  log: Callable[[str], None]
+
+  def names(self) -> list[str]:
+    if not self.directory.is_dir():
+      raise FileNotFoundError(f'{self.directory}: no such directory')
+    return sorted(p.name for p in self.directory.glob(self.pattern))
+
+  def load(self, name: str) -> _Part:
+    path = self.directory / name
+    before = _stamp(path)
+    try:
+      chunks = list(self.read(path))
+    except readers.EmptyFileError:
+      chunks = []
+    stamp = [*before, _crc32(path)]
+    if _stamp(path) != before:
+      raise ValueError(
+        f'{path} changed while it was read; write parts under another name '
+        'and rename them when they are complete'
+      )
+    histories = self._grouped(chunks)
+    read, kept = sum(map(len, chunks)), len(histories.items)
+    examples = splits.whole(histories, windows='all', max_len=self.max_len)
+    self.log(
+      f'stream: {name}: {read:,} events of {len(histories):,} users'
+      + (f', {read - kept:,} of unknown items skipped' * (read > kept))
+    )
+    return _Part(stamp, histories, examples)
+
+  def _grouped(self, chunks) -> histories_lib.Histories:
+    def column(name):
+      return np.concatenate([getattr(chunk, name) for chunk in chunks])
+
+    if not chunks:
+      return histories_lib.from_arrays([], [], item_vocab=self.item_vocab)
+    return histories_lib.from_arrays(
+      column('user'),
+      column('item'),
+      None if chunks[0].time is None else column('time'),
+      item_vocab=self.item_vocab,
+      unknown=self.unknown,
+    )
+
+  def check_names(self, taken: Mapping[str, list[int]]) -> list[str]:
+    """Names of all parts; a new one before a taken one is refused."""
+    names, last = self.names(), max(taken, default='')
+    late = [name for name in names if name < last and name not in taken]
+    if late:
+      raise ValueError(
+        f'{self.directory / late[0]} sorts before {last}, which was taken '
+        'already; give new parts names that sort after the old ones'
+      )
+    return names
+
+  def check_content(self, taken: Mapping[str, list[int]]) -> None:
+    """Refuses taken parts that are other files now; deleted ones may be."""
+    for name, (size, mtime, crc) in taken.items():
+      path = self.directory / name
+      if not path.exists():
+        continue
+      now = _stamp(path)
+      # Copying a directory changes the times; then the content decides.
+      if now[0] != size or (now[1] != mtime and _crc32(path) != crc):
+        raise ValueError(
+          f'{path} is not the file that was taken; a part must not change '
+          'after it appeared'
+        )
+
+
+class _StreamIterator(grain.DatasetIterator):
+  """State: `taken` {name: stamp}, `current` name or '', `used` batches."""
+
+  def __init__(self, stream: '_Stream'):
+    super().__init__()
+    self._stream = stream
+    self._taken: dict[str, list[int]] = {}
+    self._current = ''
+    self._used = 0
+    self._part: _Part | None = None
+    self._pool = concurrent.futures.ThreadPoolExecutor(1)
+    self._ahead: tuple[str, concurrent.futures.Future] | None = None
+
+  def get_state(self) -> dict:
+    return {
+      'taken': {name: list(stamp) for name, stamp in self._taken.items()},
+      'current': self._current,
+      'used': self._used,
+    }
+
+  def set_state(self, state: Mapping) -> None:
+    self._taken = {k: list(v) for k, v in state['taken'].items()}
+    self._current = state['current']
+    self._used = state['used']
+    self._part = self._ahead = None
+
+  def close(self) -> None:
+    self._pool.shutdown(wait=False, cancel_futures=True)
+    super().close()
+
+  def __next__(self):
+    parts, batch_size = self._stream.parts, self._stream.batch_size
+    if self._current and self._part is None:  # resumed within a part
+      names = parts.check_names(self._taken)
+      parts.check_content(self._taken)
+      if self._current not in names:
+        raise FileNotFoundError(
+          f'{parts.directory / self._current}: the stream stopped within this '
+          'part and cannot continue without it'
+        )
+      self._part = parts.load(self._current)
+    while self._part is None or self._used == pipeline.steps_per_epoch(
+      self._part.examples, batch_size
+    ):
+      self._next_part()
+    start = self._used * batch_size
+    stop = min(start + batch_size, len(self._part.examples))
+    self._used += 1
+    return pipeline.collate(
+      self._part.histories,
+      self._part.examples,
+      np.arange(start, stop),
+      max_len=parts.max_len,
+      batch_size=batch_size,
+    )
+
+  def _next_part(self) -> None:
+    """Waits for the part after the current one and takes it."""
+    stream, parts = self._stream, self._stream.parts
+    since = clock.monotonic()
+    while True:
+      names = parts.check_names(self._taken)
+      last = max(self._taken, default='')
+      new = [name for name in names if name > last]
+      if new:
+        break
+      idle = clock.monotonic() - since
+      if stream.stop() or (stream.idle_s is not None and idle > stream.idle_s):
+        raise StopIteration
+      clock.sleep(stream.poll_s)
+    parts.check_content(self._taken)
+    ahead, self._ahead = self._ahead, None
+    if ahead is not None and ahead[0] == new[0]:
+      self._part = ahead[1].result()
+    else:
+      self._part = parts.load(new[0])
+    self._current, self._used = new[0], 0
+    self._taken = {k: v for k, v in self._taken.items() if k in set(names)}
+    self._taken[new[0]] = self._part.stamp
+    if len(new) > 1:  # parse it while this one is trained on
+      self._ahead = new[1], self._pool.submit(parts.load, new[1])
+
+
+class _Stream(grain.IterDataset):
+  def __init__(self, parts, batch_size, poll_s, idle_s, stop):
+    super().__init__()
+    self.parts = parts
+    self.batch_size = batch_size
+    self.poll_s = poll_s
+    self.idle_s = idle_s
+    self.stop = stop
+
+  def __iter__(self) -> _StreamIterator:
+    return _StreamIterator(self)
+
+
+def stream_batches(
+  directory: str | pathlib.Path,
+  pattern: str = '*.csv',
+  *,
+  columns: Mapping[str, str],
+  item_vocab: vocab_lib.Vocab,
+  batch_size: int,
+  max_len: int,
+  unknown: str = 'skip',
+  ids: str = 'auto',
+  delimiter: str = ',',
+  time_unit: str = 's',
+  poll_s: float = 1.0,
+  idle_s: float | None = None,
+  stop: Callable[[], bool] = lambda: False,
+  log: Callable[[str], None] = print,
+) -> grain.IterDataset:
+  """Batches of the parts of a directory, for as long as parts appear.
+
+  Args:
+    directory: where the parts appear.
+    pattern: which files are parts; those that end in '.parquet' are read as
+      Parquet, all others as CSV with a header.
+    columns: names of the columns, see `readers.read_csv`.
+    item_vocab: the items.
+    batch_size: B; the last batch of a part is filled up with empty sequences.
+    max_len: most tokens of a sequence; longer ones become several.
+    unknown: an item that `item_vocab` lacks: 'skip' its event, or 'error'.
+    ids: see `readers.read_csv`.
+    delimiter: of CSV.
+    time_unit: of numeric times.
+    poll_s: seconds between two looks into the directory.
+    idle_s: the stream ends after so many seconds without a new part; None
+      waits for ever.
+    stop: asked while waiting; True ends the stream.
+    log: told about every part.
+
+  Returns:
+    A dataset of `Batch`, whose iterators save and restore their state. The
+    users of a batch are rows within its part. Users with one event in a part
+    give no sequence there.
+  """
+  options = dict(ids=ids, time_unit=time_unit)
+
+  def read(path: pathlib.Path):
+    if path.suffix == '.parquet':
+      return readers.read_parquet([path], columns, **options)
+    return readers.read_csv([path], columns, delimiter=delimiter, **options)
+
+  parts = _Parts(
+    pathlib.Path(directory), pattern, read, item_vocab, unknown, max_len, log
+  )
+  return _Stream(parts, batch_size, poll_s, idle_s, stop)
