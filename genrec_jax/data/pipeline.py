@@ -4,6 +4,7 @@ Indices are shuffled and batched; the events are gathered for a whole batch at
 once, without a Python loop over users.
 """
 
+import functools
 from collections.abc import Iterator
 
 import grain
@@ -100,6 +101,35 @@ def steps_per_epoch(examples: splits.Examples, batch_size: int) -> int:
   return -(-len(examples) // batch_size)
 
 
+class _IndexBatches(grain.MapDataset):
+  """Batches of example numbers; element i is of epoch i // steps.
+
+  grain's own shuffle computes every index by itself in Python, 12 us each: ten
+  times the cost of gathering the events. A permutation of an epoch, 4 bytes an
+  example, costs nothing beside it.
+  """
+
+  def __init__(self, size: int, batch_size: int, seed: int | None):
+    super().__init__()
+    self._size, self._batch_size, self._seed = size, batch_size, seed
+    self._order = functools.lru_cache(1)(self._make_order)
+
+  def __len__(self) -> int:
+    return -(-self._size // self._batch_size)
+
+  def _make_order(self, epoch: int) -> np.ndarray:
+    dtype = np.int32 if self._size <= _INT32 else np.int64
+    order = np.arange(self._size, dtype=dtype)
+    if self._seed is None:
+      return order
+    return np.random.default_rng([self._seed, epoch]).permutation(order)
+
+  def __getitem__(self, index: int) -> np.ndarray:
+    epoch, step = divmod(index, len(self))
+    order = self._order(0 if self._seed is None else epoch)
+    return order[step * self._batch_size : (step + 1) * self._batch_size]
+
+
 def train_batches(
   histories: histories_lib.Histories,
   examples: splits.Examples,
@@ -129,10 +159,9 @@ def train_batches(
   Returns:
     An `IterDataset` of `Batch` with capacity `capacity_for` its tokens.
   """
-  dataset = grain.MapDataset.range(len(examples)).seed(seed)
-  if shuffle:
-    dataset = dataset.shuffle()
-  dataset = dataset.batch(batch_size, drop_remainder=False, batch_fn=np.asarray)
+  if not len(examples):
+    raise ValueError('there are no examples to train on')
+  dataset = _IndexBatches(len(examples), batch_size, seed if shuffle else None)
   dataset = dataset.repeat(None).map(
     lambda indices: collate(
       histories, examples, indices, max_len=max_len, batch_size=batch_size
