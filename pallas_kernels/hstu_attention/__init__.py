@@ -1,0 +1,1 @@
+"""HSTU's pointwise (SiLU) attention and its softmax twin, causal, jagged."""

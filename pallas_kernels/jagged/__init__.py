@@ -1,0 +1,1 @@
+"""Index arithmetic between packed and padded sequences."""

@@ -1,0 +1,110 @@
+"""Full-catalogue retrieval metrics of one part of the data."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.data import pipeline
+from genrec_jax.embedding import lookup
+from genrec_jax.tasks import catalogue, metrics
+
+
+class Evaluator:
+  """Ranks every user's held-out item among the whole catalogue.
+
+    evaluator = Evaluator(task, dataset, examples, config.eval)
+    metrics = dict(evaluator.run(state))
+  """
+
+  def __init__(self, task, dataset, examples, config):
+    """Prepares; nothing is computed yet.
+
+    Args:
+      task: a retrieval task.
+      dataset: where the examples point.
+      examples: the part to evaluate.
+      config: `config.eval`.
+    """
+    if config.filter_seen not in catalogue.FILTERS:
+      raise ValueError(
+        f'eval.filter_seen is {config.filter_seen!r}, must be one of '
+        f'{catalogue.FILTERS}'
+      )
+    self._task, self._dataset, self._examples = task, dataset, examples
+    self._config = config
+    corpus = jnp.asarray(task.corpus)
+
+    def ranks(queries, vectors, batch):
+      return catalogue.target_ranks(
+        queries,
+        vectors,
+        corpus,
+        batch,
+        filter_seen=config.filter_seen,
+        item_chunk=config.item_chunk,
+      )
+
+    @jax.jit
+    def ranks_of_model(params, tables, vectors, batch):
+      rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+      return ranks(task.predict(params, rows, batch), vectors, batch)
+
+    @jax.jit
+    def ranks_of_scores(vectors, batch):
+      return ranks(jnp.ones((batch.lengths.shape[0], 1)), vectors, batch)
+
+    self._ranks_of_model = ranks_of_model
+    self._ranks_of_scores = ranks_of_scores
+    self._catalogue = jax.jit(task.catalogue)
+
+  def run(self, state) -> Iterator[tuple[str, float]]:
+    """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
+    yield from self._measure(self.ranks(state))
+
+  def ranks(self, state) -> np.ndarray:
+    """Rank of each example's target under `state`, `[N]`."""
+    vectors = self._catalogue(state.tables)
+    return self._collect(
+      lambda batch: self._ranks_of_model(
+        state.params, state.tables, vectors, batch
+      )
+    )
+
+  def popularity(self, counts: np.ndarray) -> dict[str, float]:
+    """The same metrics for the ranking by `counts` `[rows]`, all users alike."""
+    vectors = jnp.asarray(counts[self._task.corpus], jnp.float32)[:, None]
+    ranks = self._collect(lambda batch: self._ranks_of_scores(vectors, batch))
+    return dict(self._measure(ranks))
+
+  def _batches(self):
+    c = self._config
+    return pipeline.eval_batches(
+      self._dataset.histories,
+      self._examples,
+      batch_size=c.batch_size,
+      capacity=max(c.batch_tokens, self._task.model_config.max_len),
+      max_len=self._task.model_config.max_len,
+      seen='history' if c.filter_seen == 'history' else 'window',
+    )
+
+  def _collect(self, ranks_of) -> np.ndarray:
+    found = []
+    for batch in self._batches():
+      ranks, scores = ranks_of(batch)
+      # Fetched one batch late, so that the device never waits for us.
+      if len(found) > 1:
+        found[-2] = jax.device_get(found[-2])
+      found.append((ranks, scores, batch.users >= 0))
+    ranks, scores = [], []
+    for rank, score, real in jax.device_get(found):
+      ranks.append(rank[real])
+      scores.append(score[real])
+    if not np.all(np.isfinite(np.concatenate(scores))):
+      raise FloatingPointError('the model scores some targets NaN or infinite')
+    return np.concatenate(ranks)
+
+  def _measure(self, ranks) -> Iterator[tuple[str, float]]:
+    c = self._config
+    yield from metrics.ranking_metrics(ranks, c.ks, c.miss_rank).items()

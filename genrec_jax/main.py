@@ -1,0 +1,113 @@
+"""Command line: `python -m genrec_jax.main --config=FILE --workdir=DIR`."""
+
+import logging
+import os
+import sys
+
+from absl import app, flags
+from absl import logging as absl_logging
+
+from genrec_jax import config as config_lib
+
+FLAGS = flags.FLAGS
+MODES = ('train', 'eval', 'predict')
+
+flags.DEFINE_string(
+  'config',
+  None,
+  'Config file, FILE.py or FILE.py:variant (every config knows :smoke). Any key '
+  'of it can be set: --config.train.batch_size=64 --config.model.time_bias=false',
+)
+flags.DEFINE_string('workdir', None, 'Directory of the run; made when absent.')
+flags.DEFINE_enum(
+  'mode',
+  'train',
+  MODES,
+  'train: train, evaluate and report, continuing what the workdir holds. eval: '
+  'evaluate its best (or latest) checkpoint. predict: write top-k items for the '
+  'histories of --config.predict.input.',
+)
+flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
+
+
+def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
+  """Takes `--config.a.b=V`, `--config.a.b V`, `--[no]config.flag` out of argv."""
+  rest, overrides = [], []
+  words = iter(argv)
+  for word in words:
+    name = word.lstrip('-')
+    if word.startswith('-') and name.startswith('config.'):
+      key = name.removeprefix('config.')
+      if '=' not in key:
+        following = next(words, None)
+        if following is None or following.startswith('--'):
+          key += '=true'
+          if following is not None:
+            words = iter([following, *words])
+        else:
+          key += f'={following}'
+      overrides.append(key)
+    elif word.startswith('-') and name.startswith('noconfig.'):
+      overrides.append(name.removeprefix('noconfig.') + '=false')
+    else:
+      rest.append(word)
+  return rest, overrides
+
+
+def main(argv: list[str], overrides: list[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
+  if not FLAGS.config:
+    raise app.UsageError('--config is missing, try --config=configs/quickstart.py')
+  config = config_lib.load(FLAGS.config, overrides)
+  if FLAGS.print_config:
+    print(config_lib.to_json(config))
+    return
+  if not FLAGS.workdir:
+    raise app.UsageError('--workdir is missing, a directory for this run')
+  # Late, so that --help and config errors do not wait for JAX.
+  if FLAGS.mode == 'train':
+    from genrec_jax.train import loop
+
+    loop.train_and_evaluate(config, FLAGS.workdir)
+  elif FLAGS.mode == 'eval':
+    from genrec_jax.train import results
+
+    results.evaluate(config, FLAGS.workdir)
+  else:
+    from genrec_jax.serve import predict
+
+    predict.run(config, FLAGS.workdir)
+
+
+def start_logging() -> None:
+  """Our lines plainly on stderr; of JAX, Orbax and grain only warnings."""
+  handler = logging.StreamHandler()
+  handler.setFormatter(logging.Formatter('%(message)s'))
+  logger = logging.getLogger('genrec_jax')
+  logger.addHandler(handler)
+  logger.setLevel(logging.INFO)
+  logger.propagate = False
+  if FLAGS.verbosity <= 0:
+    absl_logging.set_verbosity(absl_logging.WARNING)
+
+
+def run() -> None:
+  """Parses the command line and runs; user errors end without a traceback."""
+  argv, overrides = split_overrides(sys.argv)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+
+  def guarded(argv):
+    start_logging()
+    try:
+      main(argv, overrides)
+    except (ValueError, FileNotFoundError, FloatingPointError) as error:
+      if FLAGS.verbosity > 0:
+        raise
+      sys.exit(f'error: {error}')
+
+  app.run(guarded, argv=argv)
+
+
+if __name__ == '__main__':
+  run()

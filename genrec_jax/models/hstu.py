@@ -1,0 +1,216 @@
+"""HSTU, the hierarchical sequential transduction unit (arXiv 2402.17152).
+
+| paper (section 3)     | here                                             |
+|-----------------------|--------------------------------------------------|
+| X                     | `x` [T, D], packed tokens                        |
+| f1, phi1 (eq. 1)      | `Block.uvqk`, SiLU on all or on U (`silu_on`)    |
+| U, V, Q, K            | `u, v, q, k`, columns in this order              |
+| rab^{p,t} (eq. 2)     | `Block.position_bias`, `Block.time_bias`         |
+| phi2(QK^T + rab) V    | `pallas_kernels.hstu_attention`                  |
+| Norm(AV) * U (eq. 3)  | `Block.norm_attention`, `gated`                  |
+| f2                    | `Block.output`                                   |
+
+The defaults of `genrec_jax.config.hstu` are the published retrieval layer; the
+fields of `Config` reach the other published variants one by one.
+
+Differences from the paper: the softmax mode (`attention='softmax'`, the
+ablation) masks before the softmax, scales by 1/sqrt(dqk) and keeps the heads;
+the published code masks after it and fuses the heads.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import pallas_kernels
+from genrec_jax.features import Batch
+from genrec_jax.models import layers
+
+TIME_BUCKETS = 129
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes and variants; `genrec_jax.config.hstu` holds the defaults.
+
+  Attributes:
+    dim: width D of an item row and of a token.
+    blocks: number of layers.
+    heads: attention heads.
+    dqk: width of a query and key, per head.
+    dv: width of a value (and of U), per head.
+    max_len: longest sequence S.
+    extra_positions: n = max_len + extra_positions is the size of the position
+      tables and the default normaliser (the published code pads by 11).
+    dropout: rate on the gated output of each layer.
+    embedding_dropout: rate on the input tokens.
+    attention: 'silu' or 'softmax'.
+    silu_on: 'all' of U, V, Q, K, 'u' alone, or 'none'.
+    concat: what enters the output projection. 'none': U*LN(A);
+      'u_a_ua': [U, LN(A), U*LN(A)]; 'u_x_ux': [U, A, U*LN(A)].
+    uvqk_bias: whether the input projection has a bias.
+    out_bias: whether the output projection has one.
+    ln_affine: whether the layer norms learn scale and shift.
+    alpha: factor of q.k; None is 1 for silu and 1/sqrt(dqk) for softmax.
+    normaliser: divisor of the SiLU scores; None is n.
+    position_bias: relative position bias on or off.
+    time_bias: relative time bias on or off (needs timestamps).
+    position_embedding: learned absolute positions on or off.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+    implementation: backend of the attention, None for the best one here.
+  """
+
+  dim: int
+  blocks: int
+  heads: int
+  dqk: int
+  dv: int
+  max_len: int
+  extra_positions: int
+  dropout: float
+  embedding_dropout: float
+  attention: str
+  silu_on: str
+  concat: str
+  uvqk_bias: bool
+  out_bias: bool
+  ln_affine: bool
+  alpha: float | None
+  normaliser: float | None
+  position_bias: bool
+  time_bias: bool
+  position_embedding: bool
+  dtype: str
+  implementation: str | None
+
+  def __post_init__(self):
+    for field, allowed in {
+      'attention': ('silu', 'softmax'),
+      'silu_on': ('all', 'u', 'none'),
+      'concat': ('none', 'u_a_ua', 'u_x_ux'),
+      'dtype': ('float32', 'bfloat16'),
+    }.items():
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+          f'model.{field} is {getattr(self, field)!r}, must be one of {allowed}'
+        )
+
+  @property
+  def positions(self) -> int:
+    return self.max_len + self.extra_positions
+
+
+class Block(nnx.Module):
+  """One HSTU layer."""
+
+  def __init__(self, config: Config, rngs: nnx.Rngs):
+    c = self.config = config
+    values, keys = c.heads * c.dv, c.heads * c.dqk
+    self.norm_input = layers.LayerNorm(c.dim, affine=c.ln_affine)
+    self.uvqk = layers.Linear(
+      c.dim,
+      2 * values + 2 * keys,
+      kernel_init=layers.normal(0.02),
+      use_bias=c.uvqk_bias,
+      rngs=rngs,
+    )
+    self.norm_attention = layers.LayerNorm(values, affine=c.ln_affine)
+    concat = values * (1 if c.concat == 'none' else 3)
+    self.output = layers.Linear(
+      concat,
+      c.dim,
+      bias_init=layers.fan_in_uniform(concat),
+      use_bias=c.out_bias,
+      rngs=rngs,
+    )
+    bias = layers.normal(0.02)
+
+    def table(wanted, size):
+      return nnx.Param(bias(rngs.params(), (size,))) if wanted else None
+
+    self.position_bias = table(c.position_bias, 2 * c.positions - 1)
+    self.time_bias = table(c.time_bias, TIME_BUCKETS)
+
+  def __call__(self, x: jax.Array, batch: Batch, key) -> jax.Array:
+    c = self.config
+    tokens = x.shape[0]
+    values, keys = c.heads * c.dv, c.heads * c.dqk
+    uvqk = self.uvqk(self.norm_input(x))
+    if c.silu_on == 'all':
+      uvqk = jax.nn.silu(uvqk)
+    u, v, q, k = jnp.split(
+      uvqk, [values, 2 * values, 2 * values + keys], axis=-1
+    )
+    if c.silu_on == 'u':
+      u = jax.nn.silu(u)
+    alpha = c.alpha
+    if alpha is None:
+      alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
+    attended = pallas_kernels.hstu_attention(
+      q.reshape(tokens, c.heads, c.dqk),
+      k.reshape(tokens, c.heads, c.dqk),
+      v.reshape(tokens, c.heads, c.dv),
+      batch.lengths,
+      max_len=c.max_len,
+      mode=c.attention,
+      alpha=alpha,
+      normaliser=c.positions if c.normaliser is None else c.normaliser,
+      position_bias=None if not c.position_bias else self.position_bias[...],
+      time_bias=None if not c.time_bias else self.time_bias[...],
+      query_time=batch.next_time,
+      time=batch.time,
+      implementation=c.implementation,
+    ).reshape(tokens, values)
+    normed = self.norm_attention(attended)
+    gated = u * normed
+    if c.concat == 'u_a_ua':
+      gated = jnp.concatenate([u, normed, gated], axis=-1)
+    elif c.concat == 'u_x_ux':
+      gated = jnp.concatenate([u, attended, gated], axis=-1)
+    return x + self.output(layers.dropout(gated, c.dropout, key))
+
+
+class HSTU(nnx.Module):
+  """Item rows -> one representation a token."""
+
+  Config = Config
+
+  def __init__(self, config: Config, rngs: nnx.Rngs):
+    self.config = config
+    shape = (config.positions, config.dim)
+    self.position = (
+      nnx.Param(layers.xavier_normal(rngs.params(), shape))
+      if config.position_embedding
+      else None
+    )
+    layers.stack(self, Block, config, rngs)
+
+  def __call__(self, rows: jax.Array, batch: Batch, key=None) -> jax.Array:
+    """Encodes a batch.
+
+    Args:
+      rows: `[T, D]` the item row of each token.
+      batch: lengths and times.
+      key: random key of the dropouts; None in evaluation.
+
+    Returns:
+      `[T, D]` in the dtype of the config.
+    """
+    c = self.config
+    keys = layers.split(key, c.blocks + 1)
+    x = embed(rows, self.position, batch, c.embedding_dropout, keys[-1])
+    x = x.astype(c.dtype)
+    for i in range(c.blocks):
+      x = getattr(self, f'layer_{i}')(x, batch, keys[i])
+    return x
+
+
+def embed(rows, position, batch: Batch, rate: float, key) -> jax.Array:
+  """sqrt(D) * row + position, dropped out: the input of HSTU and SASRec."""
+  x = rows.astype(jnp.float32) * jnp.float32(rows.shape[-1] ** 0.5)
+  if position is not None:
+    place = pallas_kernels.positions(batch.lengths, rows.shape[0])
+    x += position[...][place]
+  return layers.dropout(x, rate, key)

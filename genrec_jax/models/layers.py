@@ -1,0 +1,102 @@
+"""Small pieces the models share. All take packed tokens `[T, ...]`."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+truncated_normal = jax.nn.initializers.truncated_normal
+xavier_normal = jax.nn.initializers.glorot_normal()
+xavier_uniform = jax.nn.initializers.glorot_uniform()
+normal = jax.nn.initializers.normal
+zeros = jax.nn.initializers.zeros
+
+
+def fan_in_uniform(fan_in: int):
+  """U(-1/sqrt(fan_in), 1/sqrt(fan_in)): the published models' bias init."""
+  bound = fan_in**-0.5
+
+  def init(key, shape, dtype=jnp.float32):
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+  return init
+
+
+class Linear(nnx.Module):
+  """x W (+ b), parameters in float32, arithmetic in the dtype of x."""
+
+  def __init__(
+    self,
+    dim_in: int,
+    dim_out: int,
+    *,
+    kernel_init=xavier_uniform,
+    bias_init=zeros,
+    use_bias: bool = True,
+    rngs: nnx.Rngs,
+  ):
+    self.kernel = nnx.Param(kernel_init(rngs.params(), (dim_in, dim_out)))
+    self.bias = (
+      nnx.Param(bias_init(rngs.params(), (dim_out,))) if use_bias else None
+    )
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    y = x @ self.kernel[...].astype(x.dtype)
+    if self.bias is not None:
+      y += self.bias[...].astype(x.dtype)[None]
+    return y
+
+
+class LayerNorm(nnx.Module):
+  """Layer norm over the last axis, statistics in float32.
+
+  Args:
+    dim: width, needed for the affine form alone.
+    eps: added to the variance.
+    affine: whether a learned scale and shift follow.
+  """
+
+  def __init__(self, dim: int, *, eps: float = 1e-6, affine: bool = False):
+    self.eps = eps
+    self.scale = nnx.Param(jnp.ones(dim)) if affine else None
+    self.shift = nnx.Param(jnp.zeros(dim)) if affine else None
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    centred = wide - mean
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    y = centred * jax.lax.rsqrt(variance + self.eps)
+    if self.scale is not None:
+      y = y * self.scale[...][None] + self.shift[...][None]
+    return y.astype(x.dtype)
+
+
+def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
+  """Gives `model` the attributes layer_0, layer_1, ... of `config.blocks`.
+
+  Named attributes rather than a list keep the parameters a nested dict with
+  string keys, which checkpoints and regex rules can name.
+  """
+  for i in range(config.blocks):
+    setattr(model, f'layer_{i}', block(config, rngs))
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+  """Drops with probability `rate`; the identity without a key."""
+  if key is None or rate == 0.0:
+    return x
+  # 16 random bits an element: half the cost of `bernoulli`, to within 2**-17.
+  kept = jax.random.bits(key, x.shape, jnp.uint16) >= round(rate * 2**16)
+  return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+def split(key: jax.Array | None, number: int) -> list[jax.Array | None]:
+  """`number` keys from one, or as many Nones (evaluation)."""
+  return [None] * number if key is None else list(jax.random.split(key, number))
+
+
+def l2_normalize(x: jax.Array, eps: float = 1e-6) -> jax.Array:
+  """x / max(|x|, eps) in float32, with a finite gradient at zero."""
+  x = x.astype(jnp.float32)
+  square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(jnp.maximum(square, eps**2))

@@ -1,0 +1,153 @@
+"""Scoring queries against a catalogue, in chunks of items.
+
+Neither users x items scores nor a sorted catalogue is ever held: a rank is a
+count of better items, the best k are merged chunk by chunk.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import pallas_kernels
+from genrec_jax.features import PAD, Batch, Jagged
+
+FILTERS = ('window', 'history', 'none')
+
+
+def places(corpus: jax.Array, ids: jax.Array) -> jax.Array:
+  """Position of each item in the sorted corpus; C where it is not in it."""
+  place = jnp.searchsorted(corpus, ids)
+  found = corpus.at[place].get(mode='clip') == ids
+  return jnp.where(found, place, corpus.shape[0]).astype(jnp.int32)
+
+
+def seen_items(batch: Batch, filter_seen: str) -> Jagged | None:
+  """The items that must not be recommended."""
+  if filter_seen == 'none':
+    return None
+  if filter_seen == 'history' and batch.seen is None:
+    raise ValueError("filter_seen='history' needs batches made with it")
+  if filter_seen == 'history':
+    return batch.seen
+  return Jagged(batch.item, batch.lengths)
+
+
+def _chunked(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
+  """`[C, D] -> [chunks, chunk, D]`, zeros behind the last item."""
+  chunk = min(chunk, catalogue.shape[0])
+  pad = -catalogue.shape[0] % chunk
+  padded = jnp.pad(catalogue, ((0, pad), (0, 0)))
+  return padded.reshape(-1, chunk, catalogue.shape[1]), chunk
+
+
+def _scores(queries, part, start, size, seen_at):
+  """`[B, chunk]` scores; -inf for seen items and behind the last one."""
+  chunk = part.shape[0]
+  scores = jnp.matmul(queries, part.T, precision=lax.Precision.HIGHEST)
+  place = start + jnp.arange(chunk)
+  scores = jnp.where((place < size)[None], scores, -jnp.inf)
+  if seen_at is not None:
+    row, seen = seen_at
+    column = jnp.where(seen >= start, seen - start, chunk)
+    scores = scores.at[row, column].set(-jnp.inf, mode='drop')
+  return scores
+
+
+def _seen_at(batch, corpus, filter_seen):
+  seen = seen_items(batch, filter_seen)
+  if seen is None:
+    return None
+  row = pallas_kernels.segment_ids(seen.lengths, seen.values.shape[0])
+  # Padding tokens belong to row B, which the scatter drops.
+  return row, places(corpus, seen.values)
+
+
+def target_ranks(
+  queries: jax.Array,
+  catalogue: jax.Array,
+  corpus: jax.Array,
+  batch: Batch,
+  *,
+  filter_seen: str = 'window',
+  item_chunk: int = 16384,
+) -> tuple[jax.Array, jax.Array]:
+  """Rank of each sequence's last `next_item` among the unseen candidates.
+
+  Equal scores rank in catalogue order, so that a constant model does not look
+  good. A target that is filtered out, or no candidate, ranks C + 1.
+
+  Args:
+    queries: `[B, D]`.
+    catalogue: `[C, D]` vectors of the candidates.
+    corpus: `[C]` their sorted item indices.
+    batch: B sequences.
+    filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
+    item_chunk: candidates scored at a time.
+
+  Returns:
+    (ranks `[B]` int32, target scores `[B]`).
+  """
+  size = catalogue.shape[0]
+  target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
+  place = places(corpus, target)
+  vector = catalogue.at[place].get(mode='fill', fill_value=0)
+  own = jnp.einsum(
+    'bd,bd->b', queries, vector, precision=lax.Precision.HIGHEST
+  )
+  seen_at = _seen_at(batch, corpus, filter_seen)
+  parts, chunk = _chunked(catalogue, item_chunk)
+
+  def body(better, xs):
+    start, part = xs
+    scores = _scores(queries, part, start, size, seen_at)
+    other = (start + jnp.arange(chunk))[None]
+    wins = (scores > own[:, None]) & (other != place[:, None])
+    wins |= (scores == own[:, None]) & (other < place[:, None])
+    return better + jnp.sum(wins, axis=-1, dtype=jnp.int32), None
+
+  starts = jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
+  better, _ = lax.scan(body, jnp.zeros_like(place), (starts, parts))
+  missed = (place == size) | (target == PAD)
+  if seen_at is not None:
+    row, seen = seen_at
+    hit = seen == place.at[row].get(mode='fill', fill_value=-1)
+    hits = jnp.zeros_like(place).at[row].add(hit.astype(jnp.int32), mode='drop')
+    missed |= hits > 0
+  return jnp.where(missed, size + 1, better + 1), own
+
+
+def top_k(
+  queries: jax.Array,
+  catalogue: jax.Array,
+  corpus: jax.Array,
+  batch: Batch,
+  k: int,
+  *,
+  filter_seen: str = 'window',
+  item_chunk: int = 16384,
+) -> tuple[jax.Array, jax.Array]:
+  """The best k unseen candidates of each query.
+
+  Returns:
+    (item indices `[B, k]`, scores `[B, k]`), best first; PAD and -inf where
+    fewer than k candidates are unseen.
+  """
+  size = catalogue.shape[0]
+  seen_at = _seen_at(batch, corpus, filter_seen)
+  parts, chunk = _chunked(catalogue, item_chunk)
+
+  def body(best, xs):
+    start, part = xs
+    scores = _scores(queries, part, start, size, seen_at)
+    place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
+    scores = jnp.concatenate([best[0], scores], axis=-1)
+    place = jnp.concatenate([best[1], place], axis=-1)
+    scores, index = lax.top_k(scores, k)
+    return (scores, jnp.take_along_axis(place, index, axis=-1)), None
+
+  rows = queries.shape[0]
+  start = jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), size, jnp.int32)
+  starts = jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
+  (scores, place), _ = lax.scan(body, start, (starts, parts))
+  items = corpus.at[place].get(mode='fill', fill_value=PAD)
+  return jnp.where(jnp.isneginf(scores), PAD, items), scores

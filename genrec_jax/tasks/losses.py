@@ -1,0 +1,126 @@
+"""Losses of next-item prediction, computed in chunks of tokens.
+
+`sum_over_chunks` walks the tokens so that only one chunk of item vectors and
+logits exists at a time, and takes the gradients on the same walk: the backward
+pass repeats nothing.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+MASKED = -5e4  # the published logit of a negative that is the positive
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def sum_over_chunks(fn, chunk: int, table, ids, tokens, extra) -> jax.Array:
+  """Sums `fn(vectors, tokens_chunk, extra_chunk)` over chunks of tokens.
+
+  Gathering the vectors of 128 negatives a token, chunk by chunk, costs less
+  than half of one matmul with a whole table of 3,884 rows, forward and backward
+  (benchmarks/train_step.py), and does not grow with the table.
+
+  Args:
+    fn: returns a float32 scalar, differentiable in vectors and tokens.
+    chunk: tokens at a time; must divide their number.
+    table: `[V, D]`.
+    ids: `[T, R]` rows of the table, so that vectors are `[chunk, R, D]`; or
+      None, and vectors are the table itself.
+    tokens: `[T, D]`.
+    extra: pytree of `[T, ...]` arrays without gradient.
+  """
+  return _walk(fn, chunk, table, ids, tokens, extra, with_grads=False)[0]
+
+
+def _walk(fn, chunk, table, ids, tokens, extra, with_grads=True):
+  def split(x):
+    return x.reshape(x.shape[0] // chunk, chunk, *x.shape[1:])
+
+  def body(carry, xs):
+    total, table_grad = carry
+    ids, tokens, extra = xs
+    vectors = table if ids is None else table[ids]
+    if not with_grads:
+      return (total + fn(vectors, tokens, extra), table_grad), None
+    value, (grad, token_grad) = jax.value_and_grad(fn, argnums=(0, 1))(
+      vectors, tokens, extra
+    )
+    if ids is None:
+      table_grad += grad
+    else:
+      table_grad = table_grad.at[ids].add(grad)
+    return (total + value, table_grad), token_grad
+
+  start = jnp.float32(0), jnp.zeros_like(table) if with_grads else None
+  (total, table_grad), token_grads = lax.scan(
+    body, start, jax.tree.map(split, (ids, tokens, extra))
+  )
+  if not with_grads:
+    return total, None
+  return total, (table_grad, token_grads.reshape(tokens.shape))
+
+
+def _scale(fn, chunk, grads, cotangent):
+  table_grad, token_grads = grads
+  return table_grad * cotangent, None, token_grads * cotangent, None
+
+
+sum_over_chunks.defvjp(_walk, _scale)
+
+
+def pick(logits: jax.Array, index: jax.Array) -> jax.Array:
+  """`logits[t, index[t, r]]`, `[T, R]`."""
+  return jnp.take_along_axis(logits, index, axis=-1)
+
+
+def sampled_softmax(
+  positive: jax.Array, negative: jax.Array, hit: jax.Array
+) -> jax.Array:
+  """-log softmax of the positive among itself and the negatives, `[T]`.
+
+  Args:
+    positive: `[T]` logit of the positive.
+    negative: `[T, R]` logits of the negatives.
+    hit: `[T, R]` where a negative is the positive itself: masked.
+  """
+  negative = jnp.where(hit, MASKED, negative)
+  every = jnp.concatenate([positive[:, None], negative], axis=-1)
+  return jax.nn.logsumexp(every, axis=-1) - positive
+
+
+def binary_cross_entropy(positive, negative, hit) -> jax.Array:
+  """Mean of the positive's and the negatives' binary losses, `[T]`.
+
+  With one negative: 0.5 * (BCE+ + BCE-), and nothing where it is the positive.
+  """
+  count = jnp.sum(~hit, axis=-1)
+  wrong = jnp.sum(jnp.where(hit, 0.0, jax.nn.softplus(negative)), axis=-1)
+  wrong = wrong / jnp.maximum(count, 1).astype(wrong.dtype)
+  loss = 0.5 * (jax.nn.softplus(-positive) + wrong)
+  return jnp.where(count > 0, loss, 0.0)
+
+
+def gbce_beta(negatives: int, items: int, t: float) -> float:
+  """gSASRec's exponent (arXiv 2308.07192, eq. 11): 1 at t=0, alpha at t=1."""
+  alpha = negatives / (items - 1)
+  return alpha * (t * (1.0 - 1.0 / alpha) + 1.0 / alpha)
+
+
+def generalised_bce(positive, negative, hit, *, beta: float) -> jax.Array:
+  """gBCE: -(beta log s(positive) + sum log s(-negative)) / (R + 1), `[T]`.
+
+  Collisions count as negatives, as published.
+  """
+  del hit
+  wrong = jnp.sum(jax.nn.softplus(negative), axis=-1)
+  total = beta * jax.nn.softplus(-positive) + wrong
+  return total / (negative.shape[-1] + 1)
+
+
+def full_softmax(logits: jax.Array, index: jax.Array) -> jax.Array:
+  """-log softmax over the whole catalogue, `[T]`; index `[T]` of `[T, C]`."""
+  return (
+    jax.nn.logsumexp(logits, axis=-1) - pick(logits, index[:, None])[:, 0]
+  )

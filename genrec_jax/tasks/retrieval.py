@@ -1,0 +1,281 @@
+"""Next-item retrieval: a sequence model, an item table, a sampled loss."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import pallas_kernels
+from genrec_jax.embedding import lookup
+from genrec_jax.features import PAD, Batch, TableSpec
+from genrec_jax.models import MODELS, layers
+from genrec_jax.tasks import losses
+
+ITEMS = 'items'  # the table of this task
+SAMPLERS = ('uniform', 'shared', 'in_batch', 'in_batch_unique')
+LOSSES = ('sampled_softmax', 'full_softmax', 'bce', 'gbce')
+MAX_LOGITS = 1 << 22  # of a full softmax, alive at once
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """Which items a position is scored against; defaults in `config.retrieval`.
+
+  Attributes:
+    name: 'sampled_softmax', 'full_softmax', 'bce' or 'gbce'.
+    sampler: where negatives come from. 'uniform': candidate items, drawn anew
+      for each position; 'shared': drawn once for the batch; 'in_batch': items
+      of other positions, drawn once for the batch (popular items come more
+      often, see `logq`); 'in_batch_unique': distinct items of the batch, drawn
+      for each position.
+    negatives: how many, R.
+    temperature: divisor of the scores.
+    l2_normalize: whether queries and items are scaled to length one.
+    logq: subtract log of an item's share in the training data from its score,
+      which undoes the popularity bias of 'in_batch'.
+    mask_collisions: whether a negative that is the positive is left out.
+    gbce_t: calibration t of gBCE.
+    chunk: positions whose logits are alive at once.
+  """
+
+  name: str
+  sampler: str
+  negatives: int
+  temperature: float
+  l2_normalize: bool
+  logq: bool
+  mask_collisions: bool
+  gbce_t: float
+  chunk: int
+
+  def __post_init__(self):
+    if self.name not in LOSSES:
+      raise ValueError(f'loss.name is {self.name!r}, must be one of {LOSSES}')
+    if self.sampler not in SAMPLERS:
+      raise ValueError(
+        f'loss.sampler is {self.sampler!r}, must be one of {SAMPLERS}'
+      )
+    if self.negatives < 1:
+      raise ValueError(f'loss.negatives is {self.negatives}, must be positive')
+
+
+class Retrieval:
+  """The task `retrieval` (see `TASKS`).
+
+  Attributes:
+    table: spec of the item table.
+    graphdef: the model's structure; `nnx.merge(graphdef, params)` is the model.
+  """
+
+  def __init__(
+    self,
+    model_name: str,
+    model: dict,
+    loss: dict,
+    *,
+    corpus: np.ndarray,
+    rows: int,
+    item_counts: np.ndarray | None = None,
+    table_update: str = 'dense',
+    init_std: float = 0.02,
+  ):
+    """Builds the task.
+
+    Args:
+      model_name: key of `MODELS`.
+      model: fields of that model's `Config`.
+      loss: fields of `LossConfig`.
+      corpus: `[C]` candidate item indices, sorted.
+      rows: rows of the item table, padding row included.
+      item_counts: `[rows]` occurrences in the training data, for `loss.logq`.
+      table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
+      init_std: deviation of the table's initialiser.
+    """
+    self._model = MODELS[model_name]
+    self.model_config = self._model.Config(**model)
+    self.loss_config = LossConfig(**loss)
+    if len(corpus) < 2:
+      raise ValueError(f'the catalogue has {len(corpus)} items, needs 2')
+    self.table = TableSpec(
+      ITEMS, rows, self.model_config.dim, init_std, table_update
+    )
+    self.corpus = np.asarray(corpus, np.int32)
+    self._contiguous = bool(
+      self.corpus[0] == 1 and self.corpus[-1] == len(self.corpus)
+    )
+    self._log_q = None
+    if self.loss_config.logq:
+      if item_counts is None:
+        raise ValueError('loss.logq needs the item counts of the training data')
+      share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
+      self._log_q = np.log(share).astype(np.float32)
+    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+
+  def _build(self, key=None) -> nnx.Module:
+    rngs = nnx.Rngs(0 if key is None else key)
+    return self._model(self.model_config, rngs)
+
+  def tables(self) -> dict[str, TableSpec]:
+    return {ITEMS: self.table}
+
+  def init(self, key: jax.Array) -> tuple[dict, dict]:
+    """Fresh (model parameters, tables), both plain nested dicts."""
+    model_key, table_key = jax.random.split(key)
+    params = nnx.to_pure_dict(nnx.state(self._build(model_key), nnx.Param))
+    return params, {ITEMS: lookup.init_table(self.table, table_key)}
+
+  def encode(self, params, rows, batch: Batch, key=None) -> jax.Array:
+    """Representation of every token, `[T, D]` float32."""
+    model = nnx.merge(self.graphdef, params_state(self.graphdef, params))
+    x = model(rows[ITEMS].take(batch.item), batch, key)
+    if self.loss_config.l2_normalize:
+      return layers.l2_normalize(x)
+    return x.astype(jnp.float32)
+
+  def predict(self, params, rows, batch: Batch) -> jax.Array:
+    """Query of each sequence, asked after its last token: `[B, D]`."""
+    return pallas_kernels.last_tokens(
+      self.encode(params, rows, batch), batch.lengths
+    )
+
+  def catalogue(self, tables) -> jax.Array:
+    """Vector of each candidate, `[C, D]`: score = predict . catalogue."""
+    items = tables[ITEMS][self.corpus]
+    if self.loss_config.l2_normalize:
+      return layers.l2_normalize(items)
+    return items
+
+  def ids(self, batch: Batch, key: jax.Array) -> dict[str, list[jax.Array]]:
+    """Item ids the loss will read from each table."""
+    needed = [batch.item, batch.next_item]
+    negatives = self._negatives(batch, jax.random.split(key)[1])
+    return {ITEMS: needed if negatives is None else needed + [negatives]}
+
+  def loss(self, params, rows, batch: Batch, key: jax.Array):
+    """Mean loss over the batch's positions.
+
+    Args:
+      params: the model's parameters.
+      rows: table name -> `DenseRows` or `TouchedRows`.
+      batch: B sequences.
+      key: random key; the same as given to `ids`.
+
+    Returns:
+      (loss, {measurement: (sum, weight)}).
+    """
+    model_key, sample_key = jax.random.split(key)
+    c = self.loss_config
+    queries = self.encode(params, rows, batch, model_key)
+    queries = queries / jnp.float32(c.temperature)
+    weights = (batch.next_item != PAD).astype(jnp.float32)
+    negatives = self._negatives(batch, sample_key)
+    total = self._total(rows[ITEMS], queries, batch, weights, negatives)
+    count = jnp.sum(weights)
+    mean = total / jnp.maximum(count, 1.0)
+    return mean, {'loss': (total, count)}
+
+  def _negatives(self, batch: Batch, key) -> jax.Array | None:
+    """Item ids `[T, R]`, or `[R]` where the batch shares them."""
+    c = self.loss_config
+    if c.name == 'full_softmax':
+      return None
+    tokens = batch.item.shape[0]
+    if c.sampler == 'in_batch':
+      count = jnp.maximum(jnp.sum(batch.lengths), 1)
+      place = jax.random.randint(key, (c.negatives,), 0, count)
+      return batch.next_item[place]
+    shape = (c.negatives,) if c.sampler == 'shared' else (tokens, c.negatives)
+    if c.sampler == 'in_batch_unique':
+      size = min(tokens, self.table.rows)
+      # PAD sorts first; start behind it. Repeats of the largest id fill up.
+      found = jnp.unique(batch.next_item, size=size, fill_value=2**31 - 1)
+      first = (found[0] == PAD).astype(jnp.int32)
+      last = jnp.sum(found < 2**31 - 1)
+      place = jax.random.randint(key, shape, first, jnp.maximum(last, first + 1))
+      return jnp.minimum(found[place], self.table.rows - 1)
+    place = random_below(key, shape, len(self.corpus))
+    return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
+
+  def _total(self, items, queries, batch, weights, negatives) -> jax.Array:
+    """Sum of the positions' losses."""
+    c = self.loss_config
+    positives = batch.next_item
+    if c.name == 'full_softmax':
+      return self._full_softmax(items.whole(), queries, positives, weights)
+    table, row = items.table_and_index()
+    table = self._vectors(table)
+    if negatives.ndim == 1:  # shared: one matmul for the whole batch
+      positive = jnp.einsum('td,td->t', queries, table[row(positives)])
+      negative = queries @ table[row(negatives)].T
+      return self._finish(
+        positive, negative, positives, negatives[None], weights
+      )
+
+    def fn(vectors, queries, extra):
+      positives, negatives, weights = extra
+      logits = jnp.einsum('td,trd->tr', queries, vectors)
+      return self._finish(
+        logits[:, 0], logits[:, 1:], positives, negatives, weights
+      )
+
+    ids = jnp.concatenate([positives[:, None], negatives], axis=-1)
+    chunk = math.gcd(queries.shape[0], c.chunk)
+    extra = (positives, negatives, weights)
+    return losses.sum_over_chunks(fn, chunk, table, row(ids), queries, extra)
+
+  def _full_softmax(self, table, queries, positives, weights) -> jax.Array:
+    """Softmax over every candidate, a chunk of positions at a time."""
+    vectors = self._vectors(table[self.corpus])
+    place = jnp.searchsorted(jnp.asarray(self.corpus), positives)
+    place = jnp.minimum(place, len(self.corpus) - 1)
+    chunk = min(self.loss_config.chunk, max(8, MAX_LOGITS // len(self.corpus)))
+
+    def fn(vectors, queries, extra):
+      place, weights = extra
+      return jnp.sum(losses.full_softmax(queries @ vectors.T, place) * weights)
+
+    chunk = math.gcd(queries.shape[0], chunk)
+    return losses.sum_over_chunks(
+      fn, chunk, vectors, None, queries, (place, weights)
+    )
+
+  def _finish(self, positive, negative, positives, negatives, weights):
+    """Logits of some positions -> the sum of their losses."""
+    if self._log_q is not None:
+      log_q = jnp.asarray(self._log_q)
+      positive -= log_q[positives]
+      negative -= log_q[negatives]
+    hit = negatives == positives[:, None]
+    if not self.loss_config.mask_collisions:
+      hit = jnp.zeros_like(hit)
+    loss = self._per_token_loss()(positive, negative, hit)
+    return jnp.sum(jnp.where(weights > 0, loss * weights, 0.0))
+
+  def _vectors(self, rows: jax.Array) -> jax.Array:
+    return layers.l2_normalize(rows) if self.loss_config.l2_normalize else rows
+
+  def _per_token_loss(self):
+    c = self.loss_config
+    if c.name == 'sampled_softmax':
+      return losses.sampled_softmax
+    if c.name == 'bce':
+      return losses.binary_cross_entropy
+    beta = losses.gbce_beta(c.negatives, len(self.corpus), c.gbce_t)
+    return lambda p, n, h: losses.generalised_bce(p, n, h, beta=beta)
+
+
+def random_below(key: jax.Array, shape, bound: int) -> jax.Array:
+  """Integers in [0, bound), uniform to within 2**-16; int32."""
+  if bound > 1 << 16:  # the remainder of 32 bits would be too uneven
+    return jax.random.randint(key, shape, 0, bound, jnp.int32)
+  bits = jax.random.bits(key, shape, jnp.uint32)
+  return (bits % jnp.uint32(bound)).astype(jnp.int32)
+
+
+def params_state(graphdef, params: dict):
+  """Plain nested dict -> the state `nnx.merge` takes."""
+  del graphdef
+  return nnx.State(jax.tree.map(nnx.Param, params))

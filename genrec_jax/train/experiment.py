@@ -1,0 +1,95 @@
+"""What a config describes, put together: data, parts, task, optimizer."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from genrec_jax.data import datasets, splits
+from genrec_jax.evaluators import EVALUATORS
+from genrec_jax.tasks import TASKS
+from genrec_jax.train import optimizer
+from genrec_jax.train import state as state_lib
+from genrec_jax.train.step import MEASURED
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """The pieces of a run.
+
+  Attributes:
+    dataset: the events and the catalogue.
+    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
+    item_counts: `[rows]` occurrences in the training part.
+    task: tables, model and loss.
+    tx: optimizer of everything dense.
+  """
+
+  dataset: datasets.Dataset
+  parts: dict[str, splits.Examples]
+  item_counts: np.ndarray
+  task: object
+  tx: object
+
+  def evaluators(self, config) -> dict:
+    """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
+    return {
+      part: EVALUATORS[config.task](
+        self.task, self.dataset, self.parts[part], config.eval
+      )
+      for part in config.eval.parts
+      if part in self.parts
+    }
+
+  def abstract_state(self, seed: int = 0):
+    """Shapes of the train state, nothing allocated."""
+    return jax.eval_shape(lambda: self._create(seed))
+
+  def fresh_state(self, seed: int):
+    """The state before the first step."""
+    return jax.jit(lambda: self._create(seed))()
+
+  def fingerprint(self) -> str:
+    """Names the data, so that a run does not go on with other data."""
+    h = self.dataset.histories
+    return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}'
+
+  def _create(self, seed):
+    return state_lib.create(self.task, self.tx, seed, MEASURED)
+
+
+def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
+  """Loads the data and builds the task of `config`."""
+  if config.task not in TASKS:
+    raise ValueError(
+      f'config.task is {config.task!r}, must be one of {sorted(TASKS)}'
+    )
+  cache = config.data.cache or pathlib.Path(workdir) / 'data'
+  dataset = datasets.load(config.data, cache, log=log)
+  log(dataset.summary())
+  model = config.model.to_dict()
+  if model.get('time_bias') and not dataset.histories.has_times:
+    raise ValueError(
+      f'model.time_bias needs timestamps and {dataset.name} has none; set '
+      '--config.model.time_bias=false'
+    )
+  parts = splits.split(
+    dataset.histories, config.split, max_len=config.model.max_len, log=log
+  )
+  rows = dataset.histories.vocab.rows
+  counts = splits.train_counts(dataset.histories, parts['train'], rows)
+  task = TASKS[config.task](
+    model.pop('name'),
+    model,
+    config.loss.to_dict(),
+    corpus=dataset.corpus,
+    rows=rows,
+    item_counts=counts,
+    table_update=config.data.table_update,
+    init_std=config.data.init_std,
+  )
+  return Experiment(
+    dataset, parts, counts, task, optimizer.build(config.optimizer)
+  )

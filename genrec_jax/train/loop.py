@@ -1,0 +1,322 @@
+"""The training loop.
+
+Order matters and is the same at every step: log, look for NaN, evaluate and
+checkpoint the state as it is, and only then take the next batch. A checkpoint
+therefore holds a state whose duties are done, and a run that continues from it
+does nothing twice: the curve of an interrupted run is that of a whole one.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import logging
+
+from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.data import pipeline
+from genrec_jax.train import experiment as experiment_lib
+from genrec_jax.train import results
+from genrec_jax.train.progress import Progress
+from genrec_jax.train.state import named, unnamed
+from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.writers import Writers
+
+LOG = logging.getLogger('genrec_jax')
+
+# Keys a continued run may change; anything else belongs to the workdir.
+FREE_KEYS = (
+  'predict',
+  'report',
+  'train.epochs',
+  'train.steps',
+  'train.keep_checkpoints',
+  'train.profile_steps',
+  'data.path',
+  'data.cache',
+)
+
+
+class NonFiniteError(FloatingPointError):
+  """A measurement stopped being finite; the message names it and the step."""
+
+
+def train_and_evaluate(config, workdir) -> dict | None:
+  """Trains as `config` says, continuing what `workdir` holds.
+
+  Args:
+    config: a `ConfigDict`, see `genrec_jax.config`.
+    workdir: directory of the run (see docs/training.md for what is in it).
+
+  Returns:
+    The report (as in report.json), or None if SIGTERM ended the run early; the
+    same call continues it.
+  """
+  # ---- Set up: workdir, data, task ------------------------------------------
+  workdir = pathlib.Path(workdir)
+  claim(workdir, config)
+  log = LOG.info
+  experiment = experiment_lib.build(config, workdir, log)
+  evaluators = experiment.evaluators(config)
+  train = config.train
+  batches = iter(
+    pipeline.train_batches(
+      experiment.dataset.histories,
+      experiment.parts['train'],
+      batch_size=train.batch_size,
+      max_len=config.model.max_len,
+      seed=config.seed,
+      shuffle=train.shuffle,
+    )
+  )
+  epoch = pipeline.steps_per_epoch(experiment.parts['train'], train.batch_size)
+  total_steps = train.steps or train.epochs * epoch
+  eval_every = train.eval_every or epoch
+  checkpoint_every = train.checkpoint_every or epoch
+  step_fn = jax.jit(
+    make_step(
+      experiment.task,
+      experiment.tx,
+      seed=config.seed,
+      row_learning_rate=config.optimizer.row_learning_rate,
+    ),
+    donate_argnums=0,
+  )
+
+  # ---- State: continue or start ---------------------------------------------
+  checkpoints = Checkpoints(
+    workdir / 'checkpoints', keep=train.keep_checkpoints, log=LOG.warning
+  )
+  best = Checkpoints(workdir / 'best', keep=1, log=LOG.warning)
+  host = {
+    'data': experiment.fingerprint(),
+    'best': None,  # {'step', 'value', 'metrics'}
+    'last': {},  # part -> metrics of the latest evaluation
+    'evaluations_since_best': 0,
+    'tokens': 0,
+    'examples': 0,
+    'train_s': 0.0,
+    'train_core_s': 0.0,
+    'eval_s': 0.0,
+    'eval_core_s': 0.0,
+    'stopped_early': False,
+  }
+  state, step, resumed = None, 0, False
+  if checkpoints.latest() is not None:
+    abstract = experiment.abstract_state(config.seed)
+    step, arrays, host = checkpoints.restore(named(abstract), data=batches)
+    state, resumed = unnamed(abstract, arrays), True
+    if host['data'] != experiment.fingerprint():
+      raise config_lib.ConfigError(
+        f'{workdir} was trained on other data ({host["data"]}, now '
+        f'{experiment.fingerprint()}); use another --workdir'
+      )
+    log('continuing from the checkpoint of step %d', step)
+  else:
+    state = experiment.fresh_state(config.seed)
+    log('starting from scratch: %s', parameter_summary(experiment, state))
+
+  # ---- Train ----------------------------------------------------------------
+  writers = Writers(
+    workdir, resume_step=step if resumed else None, log=None
+  )
+  progress = Progress(total_steps)
+  profile = _Profile(train.profile_steps, workdir / 'profile')
+  meter = _Meter(host)
+  with contextlib.ExitStack() as stack:
+    for closing in (best, checkpoints, writers, progress, profile):
+      stack.enter_context(closing)
+    stop = stack.enter_context(_signal_flag(signal.SIGTERM))
+    while True:
+      if step and not resumed:  # a checkpoint's own step has had its duties
+        last = step >= total_steps or bool(stop)
+        if step % train.log_every == 0 or step == total_steps:
+          state = _log(writers, state, step, progress)
+        evaluating = step % eval_every == 0 or step == total_steps
+        saving = step % checkpoint_every == 0 or last
+        if evaluating or saving or step % train.nan_every == 0:
+          _raise_if_bad(state)
+        if evaluating:
+          meter.switch('eval')
+          with progress.pause('evaluating'):
+            _evaluate(config, evaluators, state, step, host, writers, best)
+          meter.switch('train')
+          patience = train.patience
+          if patience and host['evaluations_since_best'] >= patience:
+            host['stopped_early'] = True
+        if saving or host['stopped_early']:
+          with progress.pause('saving'):
+            meter.update()
+            checkpoints.save(step, named(state), data=batches, host=host)
+      resumed = False
+      if stop or step >= total_steps or host['stopped_early']:
+        break
+      profile.before(step)
+      batch = next(batches)
+      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+        state, loss = step_fn(state, batch)
+      step += 1
+      profile.after(step, state)
+      tokens = int(batch.lengths.sum())
+      host['tokens'] += tokens
+      host['examples'] += int(np.count_nonzero(batch.lengths))
+      progress.update(step, loss=loss, tokens=tokens)
+    meter.update()
+    checkpoints.wait()
+    best.wait()
+  if step < total_steps and not host['stopped_early']:
+    LOG.warning(
+      'stopped by SIGTERM at step %d of %d; the state is saved, the same '
+      'command continues it',
+      step,
+      total_steps,
+    )
+    return None
+
+  # ---- Report ---------------------------------------------------------------
+  return results.finish(config, workdir, experiment, evaluators, host, step)
+
+
+def claim(workdir: pathlib.Path, config) -> None:
+  """Marks `workdir` as this config's, or refuses what belongs to another."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  path = workdir / 'config.json'
+  if path.exists():
+    try:
+      lines = config_lib.difference(config_lib.read(path), config, FREE_KEYS)
+    except json.JSONDecodeError:
+      lines = [f'{path} is damaged']
+    if lines:
+      raise config_lib.ConfigError(
+        f'{workdir} belongs to another config; use another --workdir, or undo:'
+        + ''.join(f'\n  {line}' for line in lines)
+      )
+  elif any((workdir / name).exists() for name in ('checkpoints', 'best')):
+    raise config_lib.ConfigError(
+      f'{workdir} holds checkpoints but no config.json; use another --workdir'
+    )
+  temporary = workdir / f'.config.json.{os.getpid()}'
+  config_lib.save(config, temporary)
+  os.replace(temporary, path)
+
+
+def parameter_summary(experiment, state) -> str:
+  """How many parameters there are, in words."""
+  model = sum(x.size for x in jax.tree.leaves(state.params))
+  tables = ', '.join(
+    f'{name} {table.shape[0]:,} x {table.shape[1]}'
+    for name, table in state.tables.items()
+  )
+  return f'{model:,} model parameters, tables: {tables}'
+
+
+def _log(writers, state, step, progress):
+  """Writes the means since the last log line; returns the state without them."""
+  sums = jax.device_get(state.sums)
+  row = {f'train/{n}': float(s / max(w, 1e-9)) for n, (s, w) in sums.items()}
+  if progress.rate:
+    row['perf/steps_per_s'] = progress.rate
+  if progress.tokens_per_s:
+    row['perf/tokens_per_s'] = progress.tokens_per_s
+  writers.scalars(step, row)
+  zeros = {n: jnp.zeros_like(s) for n, s in state.sums.items()}
+  return dataclasses.replace(state, sums=zeros)
+
+
+def _raise_if_bad(state) -> None:
+  step, which = jax.device_get(state.bad).tolist()
+  if step >= 0:
+    raise NonFiniteError(
+      f'train/{MEASURED[which]} is not finite at step {step}. Nothing was saved '
+      'since; lower optimizer.learning_rate, set optimizer.clip_norm, or look '
+      f'at the batch of that step (train.profile_steps=({step - 1},{step})).'
+    )
+
+
+def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
+  """Evaluates every part, and keeps the state if it is the best so far."""
+  measured = {part: dict(e.run(state)) for part, e in evaluators.items()}
+  for part, values in measured.items():
+    writers.scalars(step, {f'{part}/{n}': v for n, v in values.items()})
+  host['last'] = {'step': step, **measured}
+  if 'valid' not in measured:
+    return
+  monitor = config.train.monitor
+  if monitor not in measured['valid']:
+    raise config_lib.ConfigError(
+      f'train.monitor is {monitor!r}; measured are {", ".join(measured["valid"])}'
+    )
+  value = measured['valid'][monitor]
+  if host['best'] is None or value > host['best']['value']:
+    host['best'] = {'step': step, 'value': value, 'metrics': measured}
+    host['evaluations_since_best'] = 0
+    # A run that was killed after this save comes by here again.
+    if best.latest() != step:
+      weights = {'params': state.params, 'tables': state.tables}
+      best.save(step, named(weights), host=host['best'])
+  else:
+    host['evaluations_since_best'] += 1
+
+
+class _Meter:
+  """Adds the seconds and core-seconds that pass to `host`, by what is done."""
+
+  def __init__(self, host: dict):
+    self._host, self._what = host, 'train'
+    self._wall, self._core = time.monotonic(), time.process_time()
+
+  def switch(self, what: str) -> None:
+    self.update()
+    self._what = what
+
+  def update(self) -> None:
+    wall, core = time.monotonic(), time.process_time()
+    self._host[f'{self._what}_s'] += wall - self._wall
+    self._host[f'{self._what}_core_s'] += core - self._core
+    self._wall, self._core = wall, core
+
+
+class _Profile(contextlib.AbstractContextManager):
+  """Traces the steps first+1 .. last to a directory."""
+
+  def __init__(self, window, directory):
+    self._first, self._last = window if window else (None, None)
+    self._directory, self._running = directory, False
+
+  def before(self, step: int) -> None:
+    if step == self._first:
+      jax.profiler.start_trace(str(self._directory))
+      self._running = True
+
+  def after(self, step: int, state) -> None:
+    if self._running and step >= self._last:
+      jax.block_until_ready(state)
+      self.__exit__()
+
+  def __exit__(self, *exc_info):
+    if self._running:
+      self._running = False
+      jax.profiler.stop_trace()
+      LOG.info('profile written to %s', self._directory)
+
+
+@contextlib.contextmanager
+def _signal_flag(number):
+  """A list that is filled when the signal arrives (main thread only)."""
+  received = []
+  try:
+    before = signal.signal(number, lambda *_: received.append(number))
+  except ValueError:  # a notebook's worker thread cannot take signals
+    yield received
+    return
+  try:
+    yield received
+  finally:
+    signal.signal(number, before)

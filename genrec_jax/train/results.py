@@ -1,0 +1,90 @@
+"""The end of a run: the report and what it is made of."""
+
+import importlib.metadata
+import pathlib
+import platform
+
+import jax
+import numpy as np
+import logging
+
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.train.writers import read_jsonl
+
+LOG = logging.getLogger('genrec_jax')
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of what the numbers depend on."""
+  found = {'python': platform.python_version()}
+  for package in PACKAGES:
+    found[package] = importlib.metadata.version(package)
+  return found
+
+
+def finish(config, workdir, experiment, evaluators, host, step) -> dict:
+  """Writes report.json and report.html, prints the table; returns the report."""
+  workdir = pathlib.Path(workdir)
+  parts = [p for p in evaluators if p in host['last']]
+  last = {p: host['last'][p] for p in parts}
+  chosen = host['best']['metrics'] if host['best'] else last
+  notes = []
+  if host['best'] is None:
+    notes.append(
+      'No validation part: the metrics are those of the last evaluation.'
+    )
+  if host['stopped_early']:
+    notes.append(
+      f'Stopped early: {config.train.patience} evaluations without a better '
+      f'{config.train.monitor}.'
+    )
+  report = {
+    'config': config.to_dict(),
+    'seed': config.seed,
+    'data': experiment.dataset.summary(),
+    'metrics': {p: chosen[p] for p in parts},
+    'last_epoch': last,
+    'baselines': {
+      'popularity': {
+        p: evaluators[p].popularity(experiment.item_counts) for p in parts
+      }
+    },
+    'best_step': host['best']['step'] if host['best'] else host['last']['step'],
+    'steps': step,
+    'wall_s': host['train_s'] + host['eval_s'],
+    'core_s': host['train_core_s'] + host['eval_core_s'],
+    'train_core_s': host['train_core_s'],
+    'eval_core_s': host['eval_core_s'],
+    'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
+    'tokens_per_s': host['tokens'] / max(host['train_s'], 1e-9),
+    'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'versions': versions(),
+    'notes': notes,
+  }
+  from genrec_jax.train import report as report_lib
+  examples = _examples(config, workdir, experiment)
+  curves = read_jsonl(workdir / 'metrics.jsonl')
+  report_lib.write(workdir, report, curves, examples)
+  print(report_lib.table(report))
+  LOG.info('report: %s', workdir / 'report.html')
+  return report
+
+
+def _examples(config, workdir, experiment) -> list[dict]:
+  """A few users' histories and what the best state recommends to them."""
+  part = 'test' if 'test' in experiment.parts else 'valid'
+  if part not in experiment.parts or not config.report.users:
+    return []
+  predictor = Predictor.load(config, workdir, experiment)
+  examples, histories = experiment.parts[part], experiment.dataset.histories
+  rng = np.random.default_rng(config.seed)
+  count = min(config.report.users, len(examples))
+  chosen = np.sort(rng.choice(len(examples), count, replace=False))
+  return predictor.explain(
+    histories,
+    examples,
+    chosen,
+    history=config.report.history,
+    k=config.report.recommendations,
+  )

@@ -1,0 +1,93 @@
+"""The plain definition: every token against every token, masked. The oracle."""
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.jagged import api as jagged
+
+BUCKET_WIDTH = 0.301  # natural logarithm, as published
+
+
+def time_bucket(delta: jax.Array, buckets: int) -> jax.Array:
+  """Bucket of a time difference in seconds; `buckets` rows in the table."""
+  log = jnp.log(jnp.maximum(jnp.abs(delta), 1).astype(jnp.float32))
+  return jnp.clip((log / BUCKET_WIDTH).astype(jnp.int32), 0, buckets - 1)
+
+
+def keep_mask(seed, head, query, key, rate) -> jax.Array:
+  """Which attention weights dropout keeps: a hash of where each one stands.
+
+  Head, query and key token number broadcast against each other. A hash of the
+  place makes every backend and every blocking drop the same weights.
+  """
+  u32 = jnp.uint32
+  x = seed.astype(u32) + query.astype(u32) * u32(0x9E3779B1)
+  x = x ^ (
+    key.astype(u32) * u32(0x85EBCA77) + head.astype(u32) * u32(747796405)
+  )
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    x = (x ^ (x >> u32(shift))) * u32(factor)
+  x = x ^ (x >> u32(16))
+  return x >= u32(int(rate * 2**32))
+
+
+def attention(
+  q,
+  k,
+  v,
+  lengths,
+  position_bias,
+  time_bias,
+  query_time,
+  time,
+  dropout_seed,
+  *,
+  max_len,
+  mode,
+  alpha,
+  normaliser,
+  dropout,
+):
+  """See `api.hstu_attention`; holds `[H, T, T]` scores."""
+  capacity = q.shape[0]
+  segment = jagged.segment_ids(lengths, capacity)
+  position = jagged.positions(lengths, capacity)
+  relative = position[None, :] - position[:, None]  # j - i
+  mask = (segment[:, None] == segment[None, :]) & (relative <= 0)
+  mask &= (segment < lengths.shape[0])[:, None]
+
+  scores = alpha * jnp.einsum(
+    'ihd,jhd->hij', q, k, preferred_element_type=jnp.float32
+  )
+  if position_bias is not None:
+    n = (position_bias.shape[0] + 1) // 2
+    bias = position_bias[jnp.clip(relative + n - 1, 0, 2 * n - 2)]
+    scores += bias.astype(jnp.float32)[None]
+  if time_bias is not None:
+    delta = query_time[:, None] - time[None, :]
+    bias = time_bias[time_bucket(delta, time_bias.shape[0])]
+    scores += bias.astype(jnp.float32)[None]
+
+  if mode == 'silu':
+    weights = jnp.where(mask[None], jax.nn.silu(scores) / normaliser, 0.0)
+  else:
+    scores = jnp.where(mask[None], scores, -1e30)
+    weights = jnp.where(mask[None], jax.nn.softmax(scores, axis=-1), 0.0)
+  if dropout:
+    token = jnp.arange(capacity)
+    kept = keep_mask(
+      dropout_seed,
+      jnp.arange(q.shape[1])[:, None, None],
+      token[None, :, None],
+      token[None, None, :],
+      dropout,
+    )
+    weights = jnp.where(kept, weights / (1.0 - dropout), 0.0)
+  out = jnp.einsum(
+    'hij,jhd->ihd',
+    weights.astype(v.dtype),
+    v,
+    preferred_element_type=jnp.float32,
+  )
+  too_long = jnp.any(lengths > max_len)
+  return jnp.where(too_long, jnp.nan, out).astype(v.dtype)
