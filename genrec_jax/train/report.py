@@ -1,0 +1,91 @@
+"""The report of a run: report.json for scripts, report.html to read, a table.
+
+`report` is the dict of report.json:
+
+  config             nested dict
+  seed, steps, best_step, wall_s, core_s, examples_per_s, tokens_per_s
+  metrics            part ('valid', 'test') -> {'hr@10': ...} of the best step
+  last_epoch         the same of the last evaluation
+  baselines          name -> part -> {'hr@10': ...}, or name -> {'hr@10': ...}
+                     for the part at the head of the table
+  data               one text about the data set
+  versions           package -> version
+  notes              what a reader must know
+
+Only `metrics` must be there; what is absent is left out of the page.
+"""
+
+import math
+import numbers
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.train import report_html
+from genrec_jax.train.progress import compact, duration
+from genrec_jax.train.report_compare import compare
+from genrec_jax.train.writers import dump_json, write_atomically
+
+
+def write(
+  workdir: str | os.PathLike,
+  report: Mapping,
+  curves: Sequence[Mapping],
+  examples: Sequence[Mapping],
+) -> None:
+  """Writes report.json and report.html into `workdir`.
+
+  Args:
+    workdir: directory of the run.
+    report: see the top of this file.
+    curves: rows of metrics.jsonl, {'step': 12, 'train/loss': ...}.
+    examples: some users, each {'user', 'history': [{'item', 'title', 'time'},
+      ...] with the latest last, 'target': {'item', 'title'} or None,
+      'target_rank', 'recommendations': [{'item', 'title', 'score', 'hit'},
+      ...]}; titles, times, scores and ranks may be None.
+  """
+  workdir = pathlib.Path(workdir)
+  page = report_html.page(report, compare(report), curves, examples)
+  write_atomically(workdir / 'report.json', dump_json(report, indent=2) + '\n')
+  write_atomically(workdir / 'report.html', page)
+
+
+def table(report: Mapping) -> str:
+  """Returns metrics beside baselines as plain text for a terminal."""
+  c = compare(report)
+  lines = [('', *c.columns)]
+  for metric, values in c.rows:
+    cells = (
+      _text(v, lift=column == 'lift')
+      for v, column in zip(values, c.columns, strict=True)
+    )
+    lines.append((metric, *cells))
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  text = '\n'.join(
+    '  '.join([line[0].ljust(widths[0])]
+              + [v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True)])
+    for line in lines
+  )  # fmt: skip
+  return f'{text}\n{_costs(report)}'.rstrip('\n')
+
+
+def _text(value: float | None, lift: bool) -> str:
+  if value is None:
+    return '-'
+  if lift:
+    return 'nan' if math.isnan(value) else f'{value:.2f}x'
+  return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
+
+
+def _costs(report: Mapping) -> str:
+  said = []
+  if report.get('best_step') is not None:
+    said.append(f'step {report["best_step"]:,} of {report.get("steps", 0):,}')
+  for key, unit in (('wall_s', 'wall'), ('core_s', 'of processor time')):
+    if report.get(key) is not None:
+      said.append(f'{duration(report[key])} {unit}')
+  if report.get('examples_per_s') is not None:
+    said.append(f'{compact(report["examples_per_s"])} examples/s')
+  if report.get('seed') is not None:
+    said.append(f'seed {report["seed"]}')
+  return ', '.join(said)

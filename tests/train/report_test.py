@@ -1,0 +1,392 @@
+"""Tests of report.json, report.html and the table, on made-up runs."""
+
+import doctest
+import html.parser
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from genrec_jax.train import report, report_svg
+from genrec_jax.train.report_compare import compare
+from genrec_jax.train.report_svg import Series, chart
+
+KS = (1, 5, 10, 50, 100, 200)
+
+
+def fake_metrics(strength):
+  """Metrics of a plausible size; a stronger model has larger ones."""
+  metrics = {}
+  for family in ('hr', 'ndcg'):
+    for k in KS:
+      share = 1 - math.exp(-strength * k**0.62)
+      metrics[f'{family}@{k}'] = share * (
+        1 if family == 'hr' or k == 1 else 0.45 + 0.25 / k**0.5
+      )
+  metrics['mrr'] = 0.55 * metrics['hr@10']
+  return metrics
+
+
+def fake_report():
+  return {
+    'config': {
+      'seed': 0,
+      'data': {'name': 'ml1m', 'path': 'ml-1m', 'min_rating': None},
+      'split': {'name': 'leave_last_out', 'holdout': 2, 'windows': 'latest'},
+      'model': {
+        'name': 'hstu', 'dim': 50, 'blocks': 2, 'heads': 1, 'max_len': 200,
+        'relative_bias': True, 'dropout': 0.2, 'ks': (1, 10, 50),
+      },
+      'loss': {'name': 'sampled_softmax', 'negatives': 128},
+      'optimizer': {'name': 'adamw', 'lr': 1e-3, 'betas': (0.9, 0.98)},
+      'train': {'epochs': 101, 'batch_size': 128, 'patience': 10},
+    },
+    'seed': 0,
+    'data': 'ml1m: 6,040 users, 1,000,209 events, 3,883 items to recommend, '
+    '96 events a user (median; 20 to 2,314), 2000-04-25 to 2003-02-28',
+    'metrics': {'valid': fake_metrics(0.093), 'test': fake_metrics(0.086)},
+    'last_epoch': {'valid': fake_metrics(0.09), 'test': fake_metrics(0.084)},
+    'baselines': {
+      'popularity': {
+        'valid': fake_metrics(0.013), 'test': fake_metrics(0.012)
+      }
+    },
+    'best_step': 3600,
+    'steps': 4848,
+    'wall_s': 4211.4,
+    'core_s': 7866.2,
+    'examples_per_s': 148.7,
+    'tokens_per_s': 20_431.0,
+    'devices': '1 x cpu',
+    'versions': {'python': '3.11.7', 'jax': '0.10.2', 'numpy': '2.4.6'},
+    'notes': ['Timestamps were interpolated for 71.8 % of the events.'],
+  }  # fmt: skip
+
+
+def fake_curves(steps=4848):
+  rng = np.random.default_rng(0)
+  rows = []
+  for step in range(12, steps + 1, 12):
+    left = math.exp(-step / 900)
+    rows.append({
+      'step': step,
+      'train/loss': 3.9 + 3.2 * left + 0.05 * rng.normal(),
+      'train/grad_norm': 0.4 + 1.1 * left + 0.06 * abs(rng.normal()),
+      'perf/steps_per_s': 1.15 + 0.03 * rng.normal(),
+      'perf/tokens_per_s': 20_400 + 350 * rng.normal(),
+    })  # fmt: skip
+    if step % 240 == 0:
+      strength = 0.094 * (1 - left) * (1 - step / 60_000)
+      for part, factor in (('valid', 1.0), ('test', 0.93)):
+        metrics = fake_metrics(strength * factor + 0.001 * rng.normal())
+        rows.append(
+          {'step': step} | {f'{part}/{n}': v for n, v in metrics.items()}
+        )
+  return rows
+
+
+def fake_examples():
+  first = ('The Silent', 'Return to', 'A Winter in', 'Last Train to', 'Blue')
+  second = ('Harbour', 'Montreal', 'the Lighthouse', 'Orchard Street', 'Atlas')
+  rng = np.random.default_rng(1)
+
+  def item(**more):
+    n = int(rng.integers(25))
+    title = f'{first[n // 5]} {second[n % 5]} ({int(rng.integers(1950, 2000))})'
+    return {'item': 100 + n, 'title': title, **more}
+
+  examples = []
+  for user, rank in ((42, 1), (1977, 7), (5301, None)):
+    start = 956_700_000 + int(rng.integers(10**7))
+    recommended = [
+      item(score=9.1 - 0.3 * i - 0.1 * rng.random(), hit=i + 1 == rank)
+      for i in range(10)
+    ]
+    target = dict(recommended[rank - 1]) if rank else item()
+    examples.append({
+      'user': user,
+      'history': [item(time=start + 90_000 * i) for i in range(9)],
+      'target': target,
+      'target_rank': rank,
+      'recommendations': recommended,
+    })  # fmt: skip
+  return examples
+
+
+class _Checker(html.parser.HTMLParser):
+  """Collects the text; fails when tags do not nest or a request is made."""
+
+  VOID = {'meta', 'br', 'line', 'path', 'rect', 'circle'}
+
+  def __init__(self):
+    super().__init__()
+    self.open, self.tags, self.text = [], [], ''
+
+  def handle_starttag(self, tag, attrs):
+    assert not {'src', 'href', 'onclick', 'onerror'} & {k for k, _ in attrs}
+    assert tag not in ('script', 'link', 'img', 'iframe', 'object')
+    self.tags.append((tag, dict(attrs)))
+    if tag not in self.VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    assert tag in self.VOID
+    self.handle_starttag(tag, attrs)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if self.open and self.open[-1] != 'style':
+      self.text += data
+
+
+def _parse(text):
+  checker = _Checker()
+  checker.feed(text)
+  checker.close()
+  assert not checker.open
+  assert 'url(' not in text and '@import' not in text and '//' not in text
+  for attrs in (a for _, a in checker.tags):
+    assert not re.search(r'nan|inf', ' '.join(attrs.get(k) or '' for k in (
+      'd', 'x', 'y', 'x1', 'y1', 'cx', 'cy', 'width', 'style')))  # fmt: skip
+  return checker
+
+
+def _page(tmp_path, data, curves=(), examples=()):
+  report.write(tmp_path, data, curves, examples)
+  return _parse((tmp_path / 'report.html').read_text(encoding='utf-8'))
+
+
+def test_a_whole_report(tmp_path):
+  data = fake_report()
+  page = _page(tmp_path, data, fake_curves(), fake_examples())
+  assert json.loads((tmp_path / 'report.json').read_text()) == json.loads(
+    json.dumps(data)
+  )
+  for text in (
+    'HSTU on ml1m', '6,040 users', 'Timestamps were interpolated', '3,600',
+    'Test metrics', 'NDCG@10', 'HR@200', 'MRR', 'popularity',
+    'test, last epoch', 'of all cases (popularity:', 'User 1977',
+    'next item ranked 7',
+    'next item not among the 10', '2000-', 'model.blocks', '0.10.2',
+    '1h 10m',
+  ):  # fmt: skip
+    assert text in page.text, text
+  assert sum(tag == 'svg' for tag, _ in page.tags) == 4 + 2 * len(KS) + 1
+  assert len((tmp_path / 'report.html').read_bytes()) < 1_500_000
+
+
+def test_the_table_of_a_terminal():
+  data = {
+    'metrics': {
+      'valid': {'mrr': 0.2, 'ndcg@10': 0.1834, 'hr@10': 0.321, 'hr@5': 0.1},
+      'test': {'mrr': 0.15, 'ndcg@10': 0.1720, 'hr@10': 0.3097, 'hr@5': 0.1},
+    },
+    'last_epoch': {'test': {'hr@10': 0.3071, 'ndcg@10': math.nan}},
+    'baselines': {'popularity': {'hr@10': 0.0812, 'ndcg@10': 0.0}},
+    'best_step': 1200,
+    'steps': 2000,
+    'wall_s': 142.0,
+    'core_s': 263.1,
+    'examples_per_s': 1234.5,
+    'seed': 0,
+  }
+  assert report.table(data) == (
+    '           test  popularity   lift  test, last epoch   valid\n'
+    'hr@5     0.1000           -      -                 -  0.1000\n'
+    'hr@10    0.3097      0.0812  3.81x            0.3071  0.3210\n'
+    'ndcg@10  0.1720      0.0000      -               nan  0.1834\n'
+    'mrr      0.1500           -      -                 -  0.2000\n'
+    'step 1,200 of 2,000, 2m 22s wall, 4m 23s of processor time,'
+    ' 1.23k examples/s, seed 0'
+  )
+  assert report.table({'metrics': {'valid': {'users': 3}}}) == (
+    '       valid\nusers      3'
+  )
+
+
+def test_baselines_of_each_part_or_of_the_shown_one():
+  for values in ({'mrr': 0.1}, {'valid': {'mrr': 9.0}, 'test': {'mrr': 0.1}}):
+    c = compare({
+      'metrics': {'valid': {'mrr': 0.3}, 'test': {'mrr': 0.2}},
+      'baselines': {'popularity': values, 'markov': {'mrr': 0.16}},
+    })  # fmt: skip
+    assert c.columns == ('test', 'popularity', 'markov', 'lift', 'valid')
+    assert c.value('mrr', 'lift') == pytest.approx(0.2 / 0.16)
+    assert c.value('mrr', 'x') is None and c.value('x', 'test') is None
+
+
+def test_the_last_epoch_is_not_told_twice():
+  metrics = {'test': {'mrr': 0.2}}
+  c = compare({'metrics': metrics, 'last_epoch': dict(metrics)})
+  assert c.columns == ('test',)
+
+
+def test_no_metrics_is_an_error(tmp_path):
+  with pytest.raises(ValueError, match='The report has no metrics'):
+    report.write(tmp_path, {'metrics': {'test': {}}}, [], [])
+  assert list(tmp_path.iterdir()) == []
+
+
+def _without(*keys):
+  return {k: v for k, v in fake_report().items() if k not in keys}
+
+
+@pytest.mark.parametrize(
+  'data',
+  [
+    {'metrics': {'test': {'mrr': 0.1}}},
+    _without('baselines'),
+    _without('last_epoch', 'notes', 'versions', 'config', 'data'),
+    _without('best_step', 'wall_s', 'core_s'),
+    {**fake_report(), 'metrics': {'test': fake_metrics(0.1), 'valid': {}}},
+    {**fake_report(), 'metrics': {'valid': fake_metrics(0.1)}},
+    {**fake_report(), 'baselines': {'popularity': {'test': {}}}},
+    {**fake_report(), 'metrics': {'test': {'hr@10': math.nan, 'mrr': 0.0}}},
+    {**fake_report(), 'metrics': {'test': {'a': None, 'b': 3, 'c': math.inf}}},
+  ],
+)
+def test_parts_may_be_missing(tmp_path, data):
+  _page(tmp_path, data, fake_curves(240), fake_examples())
+  json.loads((tmp_path / 'report.json').read_text(), parse_constant=pytest.fail)
+  assert report.table(data)
+
+
+def test_numpy_scalars_are_numbers(tmp_path):
+  data = {
+    'metrics': {'test': {'mrr': np.float32(0.25), 'users': np.int64(7)}},
+    'baselines': {'popularity': {'mrr': np.float32(0.125)}},
+    'wall_s': np.float32(3),
+  }
+  page = _page(tmp_path, data, [{'step': 1, 'test/mrr': np.float32(0.25)}])
+  assert '0.2500' in page.text and '2.00×' in page.text
+  assert '2.00x' in report.table(data) and ' 7' in report.table(data)
+
+
+@pytest.mark.parametrize(
+  'example',
+  [
+    {'user': 'u1'},
+    {'user': 1, 'history': [], 'target': None, 'recommendations': []},
+    {
+      'user': 2,
+      'history': [{'item': 3, 'title': None, 'time': None}],
+      'target': {'item': 'x'},
+      'target_rank': 1,
+      'recommendations': [
+        {'item': 'x', 'title': None, 'score': math.nan, 'hit': True}
+      ],
+    },
+    {'user': 3, 'history': [{'item': 3, 'title': None, 'time': 12}]},
+    {'user': 4, 'history': [{'item': 3, 'title': None, 'time': 1 << 60}]},
+  ],
+)
+def test_users_may_lack_anything(tmp_path, example):
+  page = _page(tmp_path, fake_report(), [], [example])
+  assert f'User {example["user"]}' in page.text
+
+
+def test_nothing_from_outside_is_markup(tmp_path):
+  evil = '<script>alert("x")</script>&amp;\'"'
+  data = {
+    'config': {'model': {'name': evil}, evil: evil, 'nested': {evil: [evil]}},
+    'metrics': {'test': {evil: 0.1, 'hr@10': 0.2}, evil: {'hr@10': 0.1}},
+    'baselines': {evil: {'hr@10': 0.1}},
+    'data': evil,
+    'devices': evil,
+    'seed': evil,
+    'versions': {evil: evil},
+    'notes': [evil],
+  }
+  event = {'item': evil, 'title': evil, 'time': 10**9}
+  example = {
+    'user': evil,
+    'history': [event],
+    'target': event,
+    'recommendations': [{**event, 'score': 1.0, 'hit': True}],
+  }
+  curves = [{'step': i, f'{evil}/{evil}': 1.0 * i} for i in range(3)]
+  page = _page(tmp_path, data, curves, [example])
+  assert page.text.count(evil) > 10
+
+
+def test_charts_break_where_a_value_is_not_finite():
+  points = [(0, 1.0), (1, math.nan), (2, 3.0), (3, 4.0), (4, math.inf)]
+  text = chart('Loss', [Series('train', 'train', points)])
+  page = _parse(text)
+  (path,) = [a['d'] for t, a in page.tags if a.get('class') == 'curve train']
+  assert path.count('M') == 2 and path.count('L') == 1
+  assert '2 not finite' in page.text
+  assert 'step 1 · train NaN' in page.text
+  nothing = chart('Loss', [Series('train', 'train', [(0, math.nan)])])
+  assert 'no finite value' in _parse(nothing).text
+  assert 'no finite value' in _parse(chart('Loss', [])).text
+
+
+@pytest.mark.parametrize(
+  'points', [[(0, 0.0)], [(5, 2.0)], [(3, -1.0), (9, -1.0)], [(1, 1e-30)]]
+)
+@pytest.mark.parametrize('from_zero', [False, True])
+def test_charts_of_one_value(points, from_zero):
+  text = chart('x', [Series('x', 'other', points)], from_zero=from_zero)
+  assert 'class="dot other"' in text
+  _parse(text)
+
+
+def test_long_curves_are_averaged_and_keep_their_ends():
+  xs = range(10_000)
+  series = Series('x', 'train', [(x, float(x % 2)) for x in xs])
+  text = chart('x', [series, Series('one', 'ref', [(0, 1.0)])], from_zero=True)
+  page = _parse(text)
+  assert len(text) < 60_000
+  assert 'step 9,999' in page.text
+  (path,) = [a['d'] for t, a in page.tags if a.get('class') == 'curve train']
+  heights = {float(p.split()[1].partition('h')[0]) for p in path[1:].split('L')}
+  assert max(heights) - min(heights) < 10
+
+
+def test_every_evaluation_answers_to_the_pointer():
+  train = [(x, 1.0) for x in range(1000)]
+  valid = [(x, x / 1000) for x in range(100, 1000, 100)]
+  text = _parse(
+    chart(
+      'x', [Series('train', 'train', train), Series('valid', 'valid', valid)]
+    )
+  ).text
+  for x, y in valid:
+    assert f'step {x} · train 1 · valid {y:.4g}' in text
+
+
+@pytest.mark.parametrize(
+  'low, high, labels',
+  [
+    (0, 0.31, ['0', '0.1', '0.2', '0.3']),
+    (3.87, 7.1, ['4', '5', '6', '7']),
+    (0, 4848, ['0', '1,000', '2,000', '3,000', '4,000']),
+    (0, 48_480, ['0', '10k', '20k', '30k', '40k']),
+    (0.0951, 0.0974, ['0.0955', '0.0960', '0.0965', '0.0970']),
+    (-3, 4, ['-2', '0', '2', '4']),
+    (0, 2e-5, ['0', '5e-06', '1e-05', '1.5e-05', '2e-05']),
+  ],
+)
+def test_ticks_are_round(low, high, labels):
+  values = report_svg.ticks(low, high, 5)
+  assert report_svg.tick_labels(values) == labels
+
+
+@pytest.mark.parametrize(
+  'value, text',
+  [
+    (None, '–'), (3, '3'), (12345, '12,345'), (0.123456, '0.1235'),
+    (1234.5, '1,234'), (math.nan, 'NaN'), (math.inf, 'inf'), (True, 'True'),
+  ],
+)  # fmt: skip
+def test_numbers_as_read(value, text):
+  assert report_svg.number(value) == text
+
+
+def test_examples_in_docstrings():
+  assert doctest.testmod(report_svg).failed == 0
