@@ -182,7 +182,7 @@ def _charts(
   out = f'<section><h2>Curves</h2><div class="charts">{out}</div>'
   if rest:
     out += (
-      f'<details><summary>{len(rest)} more</summary>'
+      f'<details><summary>{len(rest)} more curves</summary>'
       f'<div class="charts">{"".join(rest)}</div></details>'
     )
   return f'{out}</section>'
