@@ -225,6 +225,13 @@ def _histories(cfg, cache_dir, log) -> Dataset:
   return _all_items(cfg.name, histories_lib.Histories.open(cfg.path))
 
 
+def _titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
+  """Titles of the items that a CSV with columns item and title names."""
+  ids, titles = readers.titles(path)
+  index = vocab.encode(np.array(ids)).tolist()
+  return {i: title for i, title in zip(index, titles, strict=True) if i}
+
+
 DATASETS = {
   'ml100k': _ml100k,
   'ml1m': _ml1m,
@@ -258,4 +265,8 @@ def load(
     raise ValueError(
       f'data.name must be one of {", ".join(DATASETS)}, not {cfg.name!r}'
     )
-  return DATASETS[cfg.name](cfg, cache_dir, log)
+  dataset = DATASETS[cfg.name](cfg, cache_dir, log)
+  if cfg.get('titles', ''):
+    titles = _titles(cfg.titles, dataset.histories.vocab)
+    dataset = dataclasses.replace(dataset, titles=titles)
+  return dataset

@@ -69,20 +69,22 @@ def collate(
   if tokens > capacity:
     raise ValueError(f'{tokens} tokens for a capacity of {capacity}')
   at = splits.positions(begin, lengths)
-  time = next_time = np.zeros(tokens, np.int64)
-  if histories.times is not None:
+  # A history to be continued has nothing behind its last token.
+  open_end = end == histories.offsets[examples.row[indices] + 1]
+  missing = (np.cumsum(lengths) - 1)[open_end]
+  after = at + 1
+  after[missing] -= 1
+  next_item = histories.items[after]
+  next_item[missing] = features.PAD
+  if histories.times is None:
+    time = next_time = np.zeros(tokens, np.int64)
+  else:
     start = np.repeat(histories.times[begin], lengths)
-    time, next_time = (
-      histories.times[at] - start,
-      histories.times[at + 1] - start,
-    )
+    time = histories.times[at] - start
+    next_time = histories.times[after] - start
     if tokens and next_time.max() > _INT32:
-      bad = int(
-        indices[
-          np.searchsorted(np.cumsum(lengths), next_time.argmax(), 'right')
-        ]
-      )
-      user = histories.users.ids[examples.row[bad]]
+      late = np.searchsorted(np.cumsum(lengths), next_time.argmax(), 'right')
+      user = histories.users.ids[examples.row[indices[late]]]
       raise ValueError(
         f'the events of user {user} span {next_time.max()} seconds, more than '
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
@@ -92,7 +94,7 @@ def collate(
     lengths=_padded(lengths, batch_size),
     item=_padded(histories.items[at], capacity),
     time=_padded(time, capacity),
-    next_item=_padded(histories.items[at + 1], capacity),
+    next_item=_padded(next_item, capacity),
     next_time=_padded(next_time, capacity),
   )
 

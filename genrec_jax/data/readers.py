@@ -153,6 +153,20 @@ def catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
   return np.concatenate(ids), titles
 
 
+def titles(path: str | pathlib.Path) -> tuple[list[str], list[str]]:
+  """Ids, as text, and titles of a CSV file with the columns item and title."""
+  path = text.existing(path)
+  names = text.header(path, ',')
+  index = _positions(path, {'item': 'item', 'title': 'title'}, names)
+  ids, found = [], []
+  for block in text.blocks(
+    path, ',', quotes=True, skip=1, rows=CHUNK_ROWS, width=len(names)
+  ):
+    ids += block.columns[index['item']]
+    found += block.columns[index['title']]
+  return ids, found
+
+
 def _named(columns: Mapping[str, str]) -> dict[str, str]:
   """The roles that have a column name; 'user' and 'item' must have one."""
   unknown = set(columns) - set(fields.WANTED)
@@ -174,7 +188,7 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
     if name not in names:
       near = difflib.get_close_matches(name, names, 1)
       raise ValueError(
-        f'{path}: no column {name!r} (columns.{role}); the columns are '
+        f'{path}: no column {name!r} for the {role}; the columns are '
         f'{", ".join(names)}' + (f'; did you mean {near[0]!r}?' if near else '')
       )
     if names.count(name) > 1:

@@ -22,7 +22,8 @@ class Examples:
   Attributes:
     row: `[N]` int32 user row.
     begin: `[N]` int64 position of the first event that may be a token.
-    end: `[N]` int64 position of the target, the last event to predict.
+    end: `[N]` int64 position of the target, the last event to predict; one
+      beyond the events of the user when it has not happened yet.
   """
 
   row: np.ndarray
@@ -64,6 +65,16 @@ def whole(
   begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
   examples = _examples(np.arange(len(histories)), begin, end, end > begin)
   return _windows(examples, windows, max_len)
+
+
+def to_predict(histories: histories_lib.Histories) -> Examples:
+  """Every history up to its end; the target is the event that comes next.
+
+  There `end` is one beyond the last event of the user, and the last token of
+  a batch has no next item.
+  """
+  begin, end = histories.offsets[:-1], histories.offsets[1:]
+  return _examples(np.arange(len(histories)), begin, end, end > begin)
 
 
 def _windows(examples: Examples, windows: str, max_len) -> Examples:
@@ -254,6 +265,9 @@ def split(
         f'split: {len(histories) - len(examples):,} of {len(histories):,} '
         f'users have too few events for the {part} part and are left out of it'
       )
+  single = int(np.sum(np.diff(histories.offsets) < 2))
+  if name != 'leave_last_out' and single:
+    log(f'split: {single:,} users have a single event and are in no part')
   windows = cfg.get('windows', 'latest')
   parts['train'] = _windows(parts['train'], windows, max_len)
   return parts

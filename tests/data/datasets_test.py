@@ -147,6 +147,21 @@ def test_a_saved_vocabulary_is_applied_to_new_data(tmp_path):
   assert '1 skipped unknown item' in said[-1]
 
 
+def test_titles_from_a_file(tmp_path):
+  (tmp_path / 'log.csv').write_text('user,item,time\n1,5,1\n1,3,2\n')
+  (tmp_path / 'titles.csv').write_text('title,item\n"Five, or so",5\nNine,9\n')
+  cfg = config(
+    path=str(tmp_path / 'log.csv'), titles=str(tmp_path / 'titles.csv')
+  )
+  data = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert data.titles == {2: 'Five, or so'}
+  (tmp_path / 'titles.csv').write_text('name,item\nFive,5\n')
+  with pytest.raises(ValueError, match="titles.csv: no column 'title'"):
+    datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  (tmp_path / 'titles.csv').write_text('item,title\n')
+  assert datasets.load(cfg, tmp_path / 'cache', log=quiet).titles == {}
+
+
 def test_own_parquet_files(tmp_path):
   pa = pytest.importorskip('pyarrow')
   pq = pytest.importorskip('pyarrow.parquet')

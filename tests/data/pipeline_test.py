@@ -71,6 +71,27 @@ def test_collate_equals_a_loop(times, max_len, windows):
     )
 
 
+@pytest.mark.parametrize('times', [True, False])
+def test_histories_to_be_continued_have_no_next_item(times):
+  h = make([1, 3, 12], times)
+  examples = splits.to_predict(h)
+  (batch,) = pipeline.eval_batches(
+    h, examples, batch_size=3, capacity=128, max_len=9, seen='history'
+  )
+  assert batch.lengths.tolist() == [1, 3, 9]
+  np.testing.assert_array_equal(
+    batch.item[:13], np.delete(h.items, range(4, 7))
+  )
+  last = np.array([0, 3, 12])
+  others = np.setdiff1d(np.arange(13), last)
+  assert batch.next_item[last].tolist() == [0, 0, 0]
+  np.testing.assert_array_equal(batch.next_item[others], batch.item[others + 1])
+  np.testing.assert_array_equal(batch.next_time[last], batch.time[last])
+  np.testing.assert_array_equal(batch.next_time[others], batch.time[others + 1])
+  assert batch.seen.lengths.tolist() == [1, 3, 12]
+  np.testing.assert_array_equal(batch.seen.values[:16], h.items)
+
+
 def test_collate_refuses_what_does_not_fit():
   h = make([5, 6, 7])
   examples = splits.whole(h)

@@ -61,7 +61,9 @@ def test_global_time_equals_a_loop(target, valid, monkeypatch):
   cfg = dict(
     name='global_time', valid_from=valid, test_from=1_000_600, target=target
   )
-  parts = splits.split(h, cfg, log=quiet)
+  said = []
+  parts = splits.split(h, cfg, log=said.append)
+  assert said[-1] == 'split: 2 users have a single event and are in no part'
   cut = {None: 1_000_600, 1_000_300: 1_000_300}.get(valid)
   if cut is None:
     cut = np.sort(h.times)[int(0.3 * len(h.times))]
@@ -149,6 +151,7 @@ def test_stream_splits_records_in_order():
 def test_whole_holds_nothing_out():
   h = make([1, 2, 9])
   assert as_lists(splits.whole(h)) == [(1, 1, 2), (2, 3, 11)]
+  assert as_lists(splits.to_predict(h)) == [(0, 0, 1), (1, 1, 3), (2, 3, 12)]
   windows = splits.whole(h, windows='all', max_len=5)
   assert as_lists(windows) == [(1, 1, 2), (2, 6, 11), (2, 3, 6)]
 
