@@ -1,0 +1,1 @@
+"""Checkpoints: asynchronous, verified, never loaded when damaged."""

@@ -1,0 +1,46 @@
+"""How a save in Orbax fails, made fit to read."""
+
+import contextlib
+import logging
+import pathlib
+import shutil
+import threading
+import time
+
+
+@contextlib.contextmanager
+def one_error():
+  """Around waiting for Orbax: a failure is raised once, and then all is quiet.
+
+  Every thread of Orbax that meets a failure logs it with its trace, which would
+  bury the error under hundreds of lines, and the others write on for a moment.
+  """
+
+  def quiet(record):
+    return '_SignalingThread' not in str(record.msg)
+
+  logger = logging.getLogger('absl')
+  logger.addFilter(quiet)
+  try:
+    yield
+  except Exception:
+    deadline = time.monotonic() + 5.0
+    for thread in threading.enumerate():
+      if type(thread).__name__ == '_SignalingThread':
+        thread.join(max(0.0, deadline - time.monotonic()))
+    raise
+  finally:
+    logger.removeFilter(quiet)
+
+
+def is_of_disk(error: Exception) -> bool:
+  """Whether the operating system is to blame, and a trace tells nothing."""
+  return isinstance(error, OSError) or 'os_error_code' in str(error)
+
+
+def reason(error: Exception, directory: pathlib.Path) -> str:
+  text = str(error) or type(error).__name__
+  if 'No space left' in text:
+    free = shutil.disk_usage(directory).free
+    return f'the disk is full ({free:,} bytes left). {text}'
+  return text

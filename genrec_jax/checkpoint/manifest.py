@@ -1,0 +1,156 @@
+"""What makes a checkpoint whole: MANIFEST.json, written last.
+
+    CHECKPOINTS/40/             one directory a step, named by the step
+      MANIFEST.json             size and CRC-32 of every other file
+      state/ data/ ...          whatever the writer (Orbax) put there
+
+A directory without a manifest is half-written; one whose files differ from
+its manifest is damaged. The manifest covers itself: it holds the CRC-32 of its
+own body, and only the exact bytes that `write` produces are accepted.
+
+Nothing here knows of JAX or Orbax, so that looking at checkpoints is quick.
+"""
+
+import json
+import os
+import pathlib
+import zlib
+
+NAME = 'MANIFEST.json'
+FORMAT = 1
+_CHUNK = 1 << 20
+
+
+class CheckpointError(ValueError):
+  """A checkpoint could not be written, or must not be loaded."""
+
+
+class HalfWritten(CheckpointError):
+  """The directory has no manifest: its save never finished."""
+
+
+class Damaged(CheckpointError):
+  """The directory is not what its manifest says."""
+
+
+def steps(directory: pathlib.Path) -> list[int]:
+  """Steps with a directory of their own, whole or not, in ascending order."""
+  if not directory.is_dir():
+    return []
+  return sorted(
+    int(d.name)
+    for d in directory.iterdir()
+    if d.name.isdecimal() and str(int(d.name)) == d.name and d.is_dir()
+  )
+
+
+def write(step_dir: pathlib.Path, step: int, **extra) -> None:
+  """Reads every file back, forces it to the disk and writes the manifest.
+
+  Args:
+    step_dir: directory of the step; nobody else may write to it any more.
+    step: number of the step.
+    **extra: JSON values to keep in the manifest beside the files.
+  """
+  files = {
+    name: [path.stat().st_size, _checksum(path, sync=True)]
+    for name, path in _files(step_dir)
+  }
+  body = dict(format=FORMAT, step=step, files=files, **extra)
+  # The rename is what completes the checkpoint; both directories are synced so
+  # that a power cut leaves either all of it or a directory without manifest.
+  temporary = step_dir / f'{NAME}.tmp'
+  temporary.write_bytes(_encode(body))
+  _sync(temporary)
+  for parent, _, _ in os.walk(step_dir):
+    _sync(parent)
+  os.replace(temporary, step_dir / NAME)
+  _sync(step_dir)
+  _sync(step_dir.parent)
+
+
+def read(step_dir: pathlib.Path) -> dict:
+  """The manifest of a step; raises HalfWritten or Damaged."""
+  path = step_dir / NAME
+  try:
+    raw = path.read_bytes()
+  except FileNotFoundError:
+    raise HalfWritten(f'half-written: it has no {NAME}') from None
+  except OSError as e:
+    raise Damaged(f'damaged: {NAME} cannot be read ({e.strerror})') from e
+  try:
+    body = json.loads(raw)
+    body.pop('crc32')
+    intact = _encode(body) == raw
+  except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+    intact = False
+  if not intact:
+    raise Damaged(f'damaged: {NAME} is not as it was written')
+  if body['format'] != FORMAT:
+    raise Damaged(
+      f'of format {body["format"]}; this version reads format {FORMAT}'
+    )
+  if str(body['step']) != step_dir.name:
+    raise Damaged(f'damaged: {NAME} belongs to step {body["step"]}')
+  return body
+
+
+def verify(step_dir: pathlib.Path, *, quick: bool = False) -> dict:
+  """The manifest of a step after comparing every file with it.
+
+  Args:
+    step_dir: directory of the step.
+    quick: compare names and sizes only, without reading the contents.
+
+  Returns:
+    The manifest: `step`, `files` {name: [size, crc32]} and the writer's extras.
+
+  Raises:
+    HalfWritten: without a manifest.
+    Damaged: with the first file that differs in the message.
+  """
+  body = read(step_dir)
+  for name, (size, checksum) in body['files'].items():
+    path = step_dir / name
+    try:
+      found = path.stat().st_size
+      if found != size:
+        raise Damaged(f'damaged: {name} has {found} bytes instead of {size}')
+      if not quick and _checksum(path) != checksum:
+        raise Damaged(f'damaged: the contents of {name} have changed')
+    except FileNotFoundError:
+      raise Damaged(f'damaged: {name} is missing') from None
+    except OSError as e:
+      raise Damaged(f'damaged: {name} cannot be read ({e.strerror})') from e
+  return body
+
+
+def _files(step_dir: pathlib.Path):
+  for path in sorted(step_dir.rglob('*')):
+    if path.is_file():
+      yield path.relative_to(step_dir).as_posix(), path
+
+
+def _encode(body: dict) -> bytes:
+  text = json.dumps(body, indent=1, sort_keys=True)
+  return json.dumps(
+    body | {'crc32': zlib.crc32(text.encode())}, indent=1, sort_keys=True
+  ).encode()
+
+
+def _checksum(path: pathlib.Path, sync: bool = False) -> int:
+  checksum = 0
+  with path.open('rb') as f:
+    while chunk := f.read(_CHUNK):
+      checksum = zlib.crc32(chunk, checksum)
+    if sync:
+      os.fsync(f.fileno())
+  return checksum
+
+
+def _sync(path: str | os.PathLike) -> None:
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)

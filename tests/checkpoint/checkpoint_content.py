@@ -1,0 +1,57 @@
+"""A state, an iterator and a host dict that are functions of the step."""
+
+import grain
+import jax.numpy as jnp
+import numpy as np
+
+DTYPES = ('float32', 'bfloat16', 'int32', 'uint32')
+
+
+def state(step, rows=64):
+  """Nested dict of arrays of random bits, NaNs of every kind among them."""
+  rng = np.random.default_rng(step)
+  bits = {'bfloat16': np.uint16}
+  tables = {
+    dtype: jnp.asarray(
+      np.frombuffer(
+        rng.bytes(rows * 8 * np.dtype(bits.get(dtype, np.uint32)).itemsize),
+        jnp.dtype(dtype),
+      ).reshape(rows, 8)
+    )
+    for dtype in DTYPES
+  }
+  return {'tables': tables, 'opt': {'count': jnp.int32(step), 'none': {}}}
+
+
+def host(step):
+  return {'epoch': step / 7, 'best': {'step': step, 'name': 'ndcg@10'}}
+
+
+def iterator(step=0):
+  """An endless, reshuffled iterator that has given `step` batches."""
+  data = grain.MapDataset.range(100).seed(3).shuffle().repeat(None).batch(4)
+  no_threads = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+  it = iter(data.to_iter_dataset(no_threads))
+  for _ in range(step):
+    next(it)
+  return it
+
+
+def assert_same_bits(got, want):
+  assert got['tables'].keys() == want['tables'].keys()
+  for name, array in want['tables'].items():
+    assert got['tables'][name].dtype == array.dtype
+    assert np.asarray(got['tables'][name]).tobytes() == (
+      np.asarray(array).tobytes()
+    ), name
+  assert int(got['opt']['count']) == int(want['opt']['count'])
+  assert got['opt']['none'] == {}
+
+
+def assert_is_step(step, got, got_host, it=None):
+  """What was restored is what `step` must have been, to the last bit."""
+  rows = got['tables']['float32'].shape[0]
+  assert_same_bits(got, state(step, rows))
+  assert got_host == host(step)
+  if it is not None:
+    np.testing.assert_array_equal(next(it), next(iterator(step)))
