@@ -1,8 +1,10 @@
-"""A state, an iterator and a host dict that are functions of the step."""
+"""Checkpoints whose content is a function of the step."""
 
 import grain
 import jax.numpy as jnp
 import numpy as np
+
+from genrec_jax.checkpoint import manifest
 
 DTYPES = ('float32', 'bfloat16', 'int32', 'uint32')
 
@@ -55,3 +57,37 @@ def assert_is_step(step, got, got_host, it=None):
   assert got_host == host(step)
   if it is not None:
     np.testing.assert_array_equal(next(it), next(iterator(step)))
+
+
+def save(checkpoints, step, rows=64, **kwargs):
+  checkpoints.save(
+    step,
+    state(step, rows),
+    data=iterator(step),
+    host=host(step),
+    **kwargs,
+  )
+
+
+def save_all(checkpoints, *steps):
+  for step in steps:
+    save(checkpoints, step)
+  checkpoints.wait()
+
+
+def assert_restores(checkpoints, step, rows=64, by_name=False):
+  it = iterator()
+  found, got, got_host = checkpoints.restore(
+    state(0, rows), data=it, step=step if by_name else None
+  )
+  assert found == step
+  assert_is_step(step, got, got_host, it)
+
+
+def whole(checkpoints):
+  """Steps that have their manifest."""
+  return [
+    step
+    for step in manifest.steps(checkpoints.directory)
+    if (checkpoints.directory / str(step) / manifest.NAME).exists()
+  ]
