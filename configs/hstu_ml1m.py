@@ -1,4 +1,14 @@
-"""HSTU on MovieLens-1M."""
+"""HSTU on MovieLens-1M.
+
+  python -m genrec_jax.main --config=configs/hstu_ml1m.py \\
+    --config.data.path=DIR/ml-1m --workdir=DIR/hstu_ml1m
+
+Needs: ratings.dat and movies.dat of the official ml-1m.zip. The protocol is the
+published one: train on all but each user's last item, test on the last, rank
+all 3,883 movies of the catalogue, 101 epochs, no validation. `:validated` holds
+a validation item out too and reports the epoch that is best on it.
+Published: HR@10 .3097, NDCG@10 .1720. Ours: see README.md.
+"""
 
 from genrec_jax import config as config_lib
 
@@ -12,5 +22,6 @@ def get_config(arg=None):
   config.model = config_lib.hstu()
   config.eval.miss_rank = 2501
   config.train.epochs = 101
+  config.train.eval_every = 4 * 48
   config.train.checkpoint_every = 96
   return config_lib.smoke(config) if 'smoke' in variants else config

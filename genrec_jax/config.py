@@ -31,18 +31,31 @@ def retrieval() -> ConfigDict:
         'name': 'synthetic',
         'path': '',  # file or directory of the raw data
         'cache': '',  # where converted columns live; '' is <workdir>/data
-        'columns': {'user': 'user', 'item': 'item', 'time': 'time',
-                    'rating': ''},
+        'columns': {
+          'user': 'user',
+          'item': 'item',
+          'time': 'time',
+          'rating': '',
+        },
         'min_rating': None,  # keep events rated at least this
         'min_item_events': 0,
         'min_user_events': 0,
+        'ids': 'auto',  # or 'int', 'str'
+        'time_unit': 's',
+        'delimiter': ',',
         'item_vocab': '',  # a saved vocabulary to apply
         'unknown_items': 'error',  # or 'skip'
         'titles': '',  # CSV with columns item,title, for reports
         'table_update': 'dense',  # or 'row_adagrad', 'row_sgd'
         'init_std': 0.02,
-        'synthetic': {'records': 20_000, 'length': 128, 'items': 4_000,
-                      'categories': 100, 'per_record': 5, 'seed': 0},
+        'synthetic': {
+          'records': 20_000,
+          'length': 128,
+          'items': 4_000,
+          'categories': 100,
+          'per_record': 5,
+          'seed': 0,
+        },
       },
       'split': {
         'name': 'leave_last_out',  # or 'global_time', 'stream'

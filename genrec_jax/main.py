@@ -58,7 +58,9 @@ def main(argv: list[str], overrides: list[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
   if not FLAGS.config:
-    raise app.UsageError('--config is missing, try --config=configs/quickstart.py')
+    raise app.UsageError(
+      '--config is missing, try --config=configs/quickstart.py'
+    )
   config = config_lib.load(FLAGS.config, overrides)
   if FLAGS.print_config:
     print(config_lib.to_json(config))

@@ -25,7 +25,9 @@ _WRITE = dict(mode='drop', indices_are_sorted=True, unique_indices=True)
 
 
 def _sgd_update(table, slots, ids, grads, learning_rate):
-  table = table.at[ids].add((-learning_rate * grads).astype(table.dtype), **_WRITE)
+  table = table.at[ids].add(
+    (-learning_rate * grads).astype(table.dtype), **_WRITE
+  )
   return table, slots
 
 

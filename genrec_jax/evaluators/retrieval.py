@@ -14,8 +14,8 @@ from genrec_jax.tasks import catalogue, metrics
 class Evaluator:
   """Ranks every user's held-out item among the whole catalogue.
 
-    evaluator = Evaluator(task, dataset, examples, config.eval)
-    metrics = dict(evaluator.run(state))
+  evaluator = Evaluator(task, dataset, examples, config.eval)
+  metrics = dict(evaluator.run(state))
   """
 
   def __init__(self, task, dataset, examples, config):

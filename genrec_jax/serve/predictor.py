@@ -22,8 +22,8 @@ LOG = logging.getLogger('genrec_jax')
 class Predictor:
   """Model, tables and catalogue, ready to score batches.
 
-    predictor = Predictor.load(config, workdir, experiment)
-    items, scores = predictor.recommend(batch, k=10)
+  predictor = Predictor.load(config, workdir, experiment)
+  items, scores = predictor.recommend(batch, k=10)
   """
 
   def __init__(self, task, params, tables, dataset, config):

@@ -91,9 +91,7 @@ def target_ranks(
   target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
   place = places(corpus, target)
   vector = catalogue.at[place].get(mode='fill', fill_value=0)
-  own = jnp.einsum(
-    'bd,bd->b', queries, vector, precision=lax.Precision.HIGHEST
-  )
+  own = jnp.einsum('bd,bd->b', queries, vector, precision=lax.Precision.HIGHEST)
   seen_at = _seen_at(batch, corpus, filter_seen)
   parts, chunk = _chunked(catalogue, item_chunk)
 

@@ -121,6 +121,4 @@ def generalised_bce(positive, negative, hit, *, beta: float) -> jax.Array:
 
 def full_softmax(logits: jax.Array, index: jax.Array) -> jax.Array:
   """-log softmax over the whole catalogue, `[T]`; index `[T]` of `[T, C]`."""
-  return (
-    jax.nn.logsumexp(logits, axis=-1) - pick(logits, index[:, None])[:, 0]
-  )
+  return jax.nn.logsumexp(logits, axis=-1) - pick(logits, index[:, None])[:, 0]

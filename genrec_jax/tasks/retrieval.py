@@ -194,7 +194,9 @@ class Retrieval:
       found = jnp.unique(batch.next_item, size=size, fill_value=2**31 - 1)
       first = (found[0] == PAD).astype(jnp.int32)
       last = jnp.sum(found < 2**31 - 1)
-      place = jax.random.randint(key, shape, first, jnp.maximum(last, first + 1))
+      place = jax.random.randint(
+        key, shape, first, jnp.maximum(last, first + 1)
+      )
       return jnp.minimum(found[place], self.table.rows - 1)
     place = random_below(key, shape, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]

@@ -124,9 +124,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
     log('starting from scratch: %s', parameter_summary(experiment, state))
 
   # ---- Train ----------------------------------------------------------------
-  writers = Writers(
-    workdir, resume_step=step if resumed else None, log=None
-  )
+  writers = Writers(workdir, resume_step=step if resumed else None, log=None)
   progress = Progress(total_steps)
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(host)

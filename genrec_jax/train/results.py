@@ -12,7 +12,15 @@ from genrec_jax.serve.predictor import Predictor
 from genrec_jax.train.writers import read_jsonl
 
 LOG = logging.getLogger('genrec_jax')
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
+PACKAGES = (
+  'jax',
+  'jaxlib',
+  'flax',
+  'optax',
+  'orbax-checkpoint',
+  'grain',
+  'numpy',
+)
 
 
 def versions() -> dict[str, str]:
@@ -63,6 +71,7 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'notes': notes,
   }
   from genrec_jax.train import report as report_lib
+
   examples = _examples(config, workdir, experiment)
   curves = read_jsonl(workdir / 'metrics.jsonl')
   report_lib.write(workdir, report, curves, examples)

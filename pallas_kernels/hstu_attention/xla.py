@@ -18,7 +18,7 @@ from pallas_kernels.hstu_attention.reference import keep_mask, time_bucket
 from pallas_kernels.jagged import api as jagged
 
 MAX_BLOCKS = 8  # groups a program unrolls into; bounds the compile time
-MIN_BLOCK = 64
+MIN_BLOCK = 40
 CHUNK_ELEMENTS = 1 << 17  # scores alive at once, per head
 
 
@@ -112,8 +112,8 @@ def _group_positions(group, position_bias):
 def _chunk_tokens(group, step, order, starts, lengths, capacity):
   """Token numbers of a chunk's queries and keys, and the causal mask.
 
-  Numbers of tokens that do not exist are `capacity`, which gathers fill with
-  zeros and scatters drop.
+  Numbers of tokens that do not exist are `capacity`: scatters drop them, gathers
+  read some other token instead, which the mask keeps out of every sum.
   """
   index, block, width, chunk = group
   member = step * chunk + jnp.arange(chunk)
@@ -139,7 +139,7 @@ def _prepare(lengths):
 
 
 def _take(values, token):
-  return values.at[token].get(mode='fill', fill_value=0)
+  return values.at[token].get(mode='clip')
 
 
 def _chunk_inputs(static, tensors, context, queries, keys):
