@@ -114,7 +114,7 @@ def retrieval() -> ConfigDict:
         'miss_rank': 0,  # HSTU protocol: 2501
       },
       'predict': {
-        'input': '',  # file of histories; '' predicts for the training users
+        'input': '',  # file of histories; '': the training users
         'format': 'csv',  # of the input: as data.name
         'output': '',  # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
         'top_k': 10,

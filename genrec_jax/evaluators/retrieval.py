@@ -73,7 +73,7 @@ class Evaluator:
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
-    """The same metrics for the ranking by `counts` `[rows]`, all users alike."""
+    """The same metrics when all are ranked by `counts` `[rows]`."""
     vectors = jnp.asarray(counts[self._task.corpus], jnp.float32)[:, None]
     ranks = self._collect(lambda batch: self._ranks_of_scores(vectors, batch))
     return dict(self._measure(ranks))

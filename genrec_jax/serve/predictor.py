@@ -1,13 +1,13 @@
 """A trained model that answers "what next?" for given histories."""
 
 import functools
+import logging
 import pathlib
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import logging
 
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.data import pipeline

@@ -9,6 +9,7 @@ does nothing twice: the curve of an interrupted run is that of a whole one.
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -17,7 +18,6 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-import logging
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints

@@ -1,14 +1,15 @@
 """The end of a run: the report and what it is made of."""
 
 import importlib.metadata
+import logging
 import pathlib
 import platform
 
 import jax
 import numpy as np
-import logging
 
 from genrec_jax.serve.predictor import Predictor
+from genrec_jax.train import report as report_lib
 from genrec_jax.train.writers import read_jsonl
 
 LOG = logging.getLogger('genrec_jax')
@@ -70,7 +71,6 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'versions': versions(),
     'notes': notes,
   }
-  from genrec_jax.train import report as report_lib
 
   examples = _examples(config, workdir, experiment)
   curves = read_jsonl(workdir / 'metrics.jsonl')

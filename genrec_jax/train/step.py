@@ -14,7 +14,7 @@ MEASURED = ('grad_norm', 'loss')  # sorted: `TrainState.bad` counts along it
 
 
 def make_step(task, tx, *, seed: int, row_learning_rate: float = 0.0):
-  """Builds `step(state, batch) -> (state, loss)`, to be jitted, state donated."""
+  """Builds `step(state, batch) -> (state, loss)`; jit it, donate the state."""
   specs = task.tables()
 
   def step(state: TrainState, batch) -> tuple[TrainState, jax.Array]:

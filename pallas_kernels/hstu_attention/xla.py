@@ -112,8 +112,8 @@ def _group_positions(group, position_bias):
 def _chunk_tokens(group, step, order, starts, lengths, capacity):
   """Token numbers of a chunk's queries and keys, and the causal mask.
 
-  Numbers of tokens that do not exist are `capacity`: scatters drop them, gathers
-  read some other token instead, which the mask keeps out of every sum.
+  Tokens that do not exist have the number `capacity`: scatters drop them,
+  gathers read another token instead, which the mask keeps out of every sum.
   """
   index, block, width, chunk = group
   member = step * chunk + jnp.arange(chunk)
