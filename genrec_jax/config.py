@@ -116,7 +116,8 @@ def retrieval() -> ConfigDict:
       'predict': {
         'input': '',  # file of histories; '': the training users
         'format': 'csv',  # of the input: as data.name
-        'output': '',  # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
+        # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
+        'output': '',
         'top_k': 10,
         'checkpoint': 'best',  # or 'latest'
       },

@@ -15,23 +15,23 @@ MODES = ('train', 'eval', 'predict')
 flags.DEFINE_string(
   'config',
   None,
-  'Config file, FILE.py or FILE.py:variant (every config knows :smoke). Any key '
-  'of it can be set: --config.train.batch_size=64 --config.model.time_bias=false',
+  'Config file, FILE.py or FILE.py:variant (every config knows :smoke). Any '
+  'key of it can be set: --config.train.batch_size=64 --noconfig.loss.logq',
 )
 flags.DEFINE_string('workdir', None, 'Directory of the run; made when absent.')
 flags.DEFINE_enum(
   'mode',
   'train',
   MODES,
-  'train: train, evaluate and report, continuing what the workdir holds. eval: '
-  'evaluate its best (or latest) checkpoint. predict: write top-k items for the '
-  'histories of --config.predict.input.',
+  'train: train, evaluate and report, continuing what the workdir holds. '
+  'eval: evaluate its best (or latest) checkpoint. predict: write top-k items '
+  'for the histories of --config.predict.input.',
 )
 flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
-  """Takes `--config.a.b=V`, `--config.a.b V`, `--[no]config.flag` out of argv."""
+  """Takes `--config.a.b=V`, `--config.a.b V`, `--noconfig.flag` out."""
   rest, overrides = [], []
   words = iter(argv)
   for word in words:

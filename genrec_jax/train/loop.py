@@ -216,7 +216,7 @@ def parameter_summary(experiment, state) -> str:
 
 
 def _log(writers, state, step, progress):
-  """Writes the means since the last log line; returns the state without them."""
+  """Writes the means since the last line; returns the state without them."""
   sums = jax.device_get(state.sums)
   row = {f'train/{n}': float(s / max(w, 1e-9)) for n, (s, w) in sums.items()}
   if progress.rate:
@@ -232,8 +232,8 @@ def _raise_if_bad(state) -> None:
   step, which = jax.device_get(state.bad).tolist()
   if step >= 0:
     raise NonFiniteError(
-      f'train/{MEASURED[which]} is not finite at step {step}. Nothing was saved '
-      'since; lower optimizer.learning_rate, set optimizer.clip_norm, or look '
+      f'train/{MEASURED[which]} is not finite at step {step}. Nothing was '
+      'saved since; lower optimizer.learning_rate, set optimizer.clip_norm, or look '
       f'at the batch of that step (train.profile_steps=({step - 1},{step})).'
     )
 
@@ -249,7 +249,8 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
   monitor = config.train.monitor
   if monitor not in measured['valid']:
     raise config_lib.ConfigError(
-      f'train.monitor is {monitor!r}; measured are {", ".join(measured["valid"])}'
+      f'train.monitor is {monitor!r}; measured are '
+      + ', '.join(measured['valid'])
     )
   value = measured['valid'][monitor]
   if host['best'] is None or value > host['best']['value']:

@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def finish(config, workdir, experiment, evaluators, host, step) -> dict:
-  """Writes report.json and report.html, prints the table; returns the report."""
+  """Writes report.json and report.html, prints the table."""
   workdir = pathlib.Path(workdir)
   parts = [p for p in evaluators if p in host['last']]
   last = {p: host['last'][p] for p in parts}
