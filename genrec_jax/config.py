@@ -46,6 +46,14 @@ def retrieval() -> ConfigDict:
         'item_vocab': '',  # a saved vocabulary to apply
         'unknown_items': 'error',  # or 'skip'
         'titles': '',  # CSV with columns item,title, for reports
+        # Train on part files as they appear; the data above gives vocabulary
+        # and evaluation. Needs train.steps, eval_every, checkpoint_every.
+        'stream': {
+          'directory': '',
+          'pattern': '*.csv',
+          'poll_s': 5.0,
+          'idle_s': None,  # end after so many seconds without a new part
+        },
         'table_update': 'dense',  # or 'row_adagrad', 'row_sgd'
         'init_std': 0.02,
         'synthetic': {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from genrec_jax.data import datasets, splits
+from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators import EVALUATORS
 from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
@@ -32,6 +32,47 @@ class Experiment:
   item_counts: np.ndarray
   task: object
   tx: object
+
+  def train_batches(self, config, stop=lambda: False, log=print):
+    """The training batches: of the training part, or of a growing directory.
+
+    Args:
+      config: the experiment's config.
+      stop: asked while a growing directory has nothing new; True ends it.
+      log: told about every new part.
+
+    Returns:
+      A `grain.IterDataset` whose iterators save and restore their state.
+    """
+    source, histories = config.data.stream, self.dataset.histories
+    if not source.directory:
+      return pipeline.train_batches(
+        histories,
+        self.parts['train'],
+        batch_size=config.train.batch_size,
+        max_len=config.model.max_len,
+        seed=config.seed,
+        shuffle=config.train.shuffle,
+      )
+    for key in ('steps', 'eval_every', 'checkpoint_every'):
+      if not config.train[key]:
+        raise ValueError(f'train.{key} must be set: a stream has no epochs')
+    return stream.stream_batches(
+      source.directory,
+      source.pattern,
+      columns=config.data.columns,
+      item_vocab=histories.vocab,
+      batch_size=config.train.batch_size,
+      max_len=config.model.max_len,
+      unknown=config.data.unknown_items,
+      ids=config.data.ids,
+      delimiter=config.data.delimiter,
+      time_unit=config.data.time_unit,
+      poll_s=source.poll_s,
+      idle_s=source.idle_s,
+      stop=stop,
+      log=log,
+    )
 
   def evaluators(self, config) -> dict:
     """Part -> evaluator, for the parts of `config.eval.parts` that exist."""

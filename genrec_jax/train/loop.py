@@ -66,16 +66,8 @@ def train_and_evaluate(config, workdir) -> dict | None:
   experiment = experiment_lib.build(config, workdir, log)
   evaluators = experiment.evaluators(config)
   train = config.train
-  batches = iter(
-    pipeline.train_batches(
-      experiment.dataset.histories,
-      experiment.parts['train'],
-      batch_size=train.batch_size,
-      max_len=config.model.max_len,
-      seed=config.seed,
-      shuffle=train.shuffle,
-    )
-  )
+  stop = []  # filled by SIGTERM
+  batches = iter(experiment.train_batches(config, lambda: bool(stop), log))
   epoch = pipeline.steps_per_epoch(experiment.parts['train'], train.batch_size)
   total_steps = train.steps or train.epochs * epoch
   eval_every = train.eval_every or epoch
@@ -108,11 +100,11 @@ def train_and_evaluate(config, workdir) -> dict | None:
     'eval_core_s': 0.0,
     'stopped_early': False,
   }
-  state, step, resumed = None, 0, False
+  state, step, resumed, saved = None, 0, False, None
   if checkpoints.latest() is not None:
     abstract = experiment.abstract_state(config.seed)
     step, arrays, host = checkpoints.restore(named(abstract), data=batches)
-    state, resumed = unnamed(abstract, arrays), True
+    state, resumed, saved = unnamed(abstract, arrays), True, step
     if host['data'] != experiment.fingerprint():
       raise config_lib.ConfigError(
         f'{workdir} was trained on other data ({host["data"]}, now '
@@ -131,14 +123,18 @@ def train_and_evaluate(config, workdir) -> dict | None:
   with contextlib.ExitStack() as stack:
     for closing in (best, checkpoints, writers, progress, profile):
       stack.enter_context(closing)
-    stop = stack.enter_context(_signal_flag(signal.SIGTERM))
+    stack.enter_context(_signal_fills(stop, signal.SIGTERM))
+    ended = False  # an endless source has run dry: what is not due yet, is
     while True:
       if step and not resumed:  # a checkpoint's own step has had its duties
-        last = step >= total_steps or bool(stop)
-        if step % train.log_every == 0 or step == total_steps:
+
+        def due(every, step=step, ended=ended):
+          regular = step % every == 0
+          return not regular if ended else regular or step == total_steps
+
+        if due(train.log_every):
           state = _log(writers, state, step, progress)
-        evaluating = step % eval_every == 0 or step == total_steps
-        saving = step % checkpoint_every == 0 or last
+        evaluating, saving = due(eval_every), due(checkpoint_every) or stop
         if evaluating or saving or step % train.nan_every == 0:
           _raise_if_bad(state)
         if evaluating:
@@ -149,15 +145,19 @@ def train_and_evaluate(config, workdir) -> dict | None:
           patience = train.patience
           if patience and host['evaluations_since_best'] >= patience:
             host['stopped_early'] = True
-        if saving or host['stopped_early']:
+        if (saving or host['stopped_early']) and saved != step:
           with progress.pause('saving'):
             meter.update()
             checkpoints.save(step, named(state), data=batches, host=host)
+          saved = step
       resumed = False
-      if stop or step >= total_steps or host['stopped_early']:
+      if stop or step >= total_steps or host['stopped_early'] or ended:
         break
       profile.before(step)
-      batch = next(batches)
+      batch = next(batches, None)
+      if batch is None:
+        ended = not stop
+        continue
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, loss = step_fn(state, batch)
       step += 1
@@ -169,7 +169,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
     meter.update()
     checkpoints.wait()
     best.wait()
-  if step < total_steps and not host['stopped_early']:
+  if stop and step < total_steps:
     LOG.warning(
       'stopped by SIGTERM at step %d of %d; the state is saved, the same '
       'command continues it',
@@ -233,8 +233,9 @@ def _raise_if_bad(state) -> None:
   if step >= 0:
     raise NonFiniteError(
       f'train/{MEASURED[which]} is not finite at step {step}. Nothing was '
-      'saved since; lower optimizer.learning_rate, set optimizer.clip_norm, or look '
-      f'at the batch of that step (train.profile_steps=({step - 1},{step})).'
+      'saved since; lower optimizer.learning_rate, set optimizer.clip_norm, '
+      'or look at the batch of that step with '
+      f'train.profile_steps=({step - 1},{step}).'
     )
 
 
@@ -307,15 +308,14 @@ class _Profile(contextlib.AbstractContextManager):
 
 
 @contextlib.contextmanager
-def _signal_flag(number):
-  """A list that is filled when the signal arrives (main thread only)."""
-  received = []
+def _signal_fills(received: list, number):
+  """Appends to `received` when the signal arrives (main thread only)."""
   try:
     before = signal.signal(number, lambda *_: received.append(number))
   except ValueError:  # a notebook's worker thread cannot take signals
-    yield received
+    yield
     return
   try:
-    yield received
+    yield
   finally:
     signal.signal(number, before)
