@@ -197,7 +197,9 @@ def smoke(config: ConfigDict) -> ConfigDict:
   config.data.synthetic = ConfigDict(
     dict(records=300, length=20, items=200, categories=10, per_record=3, seed=0)
   )
+  config.data.stream.directory = ''
   config.split.name = 'stream'
+  config.split.windows = 'latest'
   config.model.dim = 16
   config.model.max_len = 20
   config.model.blocks = 1
@@ -209,6 +211,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
   config.loss.negatives = 16
   config.train.batch_size = 32
   config.train.steps = 16
+  config.train.patience = 0
   config.train.log_every = 4
   config.train.eval_every = 8
   config.train.checkpoint_every = 8
