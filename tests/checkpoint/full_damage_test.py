@@ -6,13 +6,18 @@ import resource
 import shutil
 import subprocess
 
-import checkpoint_content as content
 import numpy as np
 import pytest
-from checkpoint_content import assert_restores, save, save_all, whole
 
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from tests.checkpoint import checkpoint_content as content
+from tests.checkpoint.checkpoint_content import (
+  assert_restores,
+  save,
+  save_all,
+  whole,
+)
 
 # --- What was left by a kill
 

@@ -7,11 +7,11 @@ import random
 import signal
 import time
 
-import checkpoint_content as content
 import pytest
 
 from genrec_jax.checkpoint import manifest, retention
 from genrec_jax.checkpoint.full import Checkpoints
+from tests.checkpoint import checkpoint_content as content
 
 ROWS = 20_000  # 2.2 MB a checkpoint: a few milliseconds in every phase
 

@@ -1,17 +1,22 @@
 import threading
 from typing import NamedTuple
 
-import checkpoint_content as content
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_content import assert_restores, save, save_all, whole
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from tests.checkpoint import checkpoint_content as content
+from tests.checkpoint.checkpoint_content import (
+  assert_restores,
+  save,
+  save_all,
+  whole,
+)
 
 # --- Round trips
 

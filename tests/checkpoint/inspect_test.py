@@ -1,11 +1,11 @@
 import subprocess
 import sys
 
-import checkpoint_content as content
 import pytest
 
 from genrec_jax.checkpoint import inspect, manifest
 from genrec_jax.checkpoint.full import Checkpoints
+from tests.checkpoint import checkpoint_content as content
 
 
 @pytest.fixture
