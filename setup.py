@@ -8,9 +8,7 @@ setuptools.setup(
   description='Generative recommenders (HSTU, SASRec, ...) in JAX.',
   license='Apache-2.0',
   python_requires='>=3.11',
-  packages=setuptools.find_packages(
-    include=['genrec_jax*', 'pallas_kernels*']
-  ),
+  packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
   install_requires=[
     'absl-py>=2.1',
     'etils[epath]>=1.9',
