@@ -110,8 +110,7 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   cache = config.data.cache or pathlib.Path(workdir) / 'data'
   dataset = datasets.load(config.data, cache, log=log)
   log(dataset.summary())
-  model = config.model.to_dict()
-  if model.get('time_bias') and not dataset.histories.has_times:
+  if config.model.get('time_bias') and not dataset.histories.has_times:
     raise ValueError(
       f'model.time_bias needs timestamps and {dataset.name} has none; set '
       '--config.model.time_bias=false'
@@ -121,16 +120,22 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   )
   rows = dataset.histories.vocab.rows
   counts = splits.train_counts(dataset.histories, parts['train'], rows)
-  task = TASKS[config.task](
+  task = build_task(config, dataset.corpus, counts)
+  return Experiment(
+    dataset, parts, counts, task, optimizer.build(config.optimizer)
+  )
+
+
+def build_task(config, corpus: np.ndarray, item_counts: np.ndarray):
+  """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
+  model = config.model.to_dict()
+  return TASKS[config.task](
     model.pop('name'),
     model,
     config.loss.to_dict(),
-    corpus=dataset.corpus,
-    rows=rows,
-    item_counts=counts,
+    corpus=corpus,
+    rows=len(item_counts),
+    item_counts=item_counts,
     table_update=config.data.table_update,
     init_std=config.data.init_std,
-  )
-  return Experiment(
-    dataset, parts, counts, task, optimizer.build(config.optimizer)
   )

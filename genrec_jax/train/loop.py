@@ -8,9 +8,7 @@ does nothing twice: the curve of an interrupted run is that of a whole one.
 
 import contextlib
 import dataclasses
-import json
 import logging
-import os
 import pathlib
 import signal
 import time
@@ -22,26 +20,16 @@ import numpy as np
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.data import pipeline
+from genrec_jax.serve import items
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import results
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.state import named, unnamed
 from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.workdir import claim
 from genrec_jax.train.writers import Writers
 
 LOG = logging.getLogger('genrec_jax')
-
-# Keys a continued run may change; anything else belongs to the workdir.
-FREE_KEYS = (
-  'predict',
-  'report',
-  'train.epochs',
-  'train.steps',
-  'train.keep_checkpoints',
-  'train.profile_steps',
-  'data.path',
-  'data.cache',
-)
 
 
 class NonFiniteError(FloatingPointError):
@@ -114,6 +102,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
   else:
     state = experiment.fresh_state(config.seed)
     log('starting from scratch: %s', parameter_summary(experiment, state))
+  items.keep(workdir, experiment)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
   writers = Writers(workdir, resume_step=step if resumed else None, log=None)
@@ -180,29 +169,6 @@ def train_and_evaluate(config, workdir) -> dict | None:
 
   # ---- Report ---------------------------------------------------------------
   return results.finish(config, workdir, experiment, evaluators, host, step)
-
-
-def claim(workdir: pathlib.Path, config) -> None:
-  """Marks `workdir` as this config's, or refuses what belongs to another."""
-  workdir.mkdir(parents=True, exist_ok=True)
-  path = workdir / 'config.json'
-  if path.exists():
-    try:
-      lines = config_lib.difference(config_lib.read(path), config, FREE_KEYS)
-    except json.JSONDecodeError:
-      lines = [f'{path} is damaged']
-    if lines:
-      raise config_lib.ConfigError(
-        f'{workdir} belongs to another config; use another --workdir, or undo:'
-        + ''.join(f'\n  {line}' for line in lines)
-      )
-  elif any((workdir / name).exists() for name in ('checkpoints', 'best')):
-    raise config_lib.ConfigError(
-      f'{workdir} holds checkpoints but no config.json; use another --workdir'
-    )
-  temporary = workdir / f'.config.json.{os.getpid()}'
-  config_lib.save(config, temporary)
-  os.replace(temporary, path)
 
 
 def parameter_summary(experiment, state) -> str:

@@ -1,0 +1,113 @@
+"""What a workdir remembers of its items, to recommend without training data."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+
+from genrec_jax.data.vocab import Vocab
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+  """The items of a trained model.
+
+  Attributes:
+    vocab: original ids <-> rows of the item table.
+    corpus: `[C]` int32 sorted item indices that may be recommended.
+    counts: `[rows]` int64 occurrences in the training part.
+    titles: item index -> title, or None.
+    has_times: whether the training data had times.
+    data: fingerprint of the training data.
+  """
+
+  vocab: Vocab
+  corpus: np.ndarray
+  counts: np.ndarray
+  titles: dict[int, str] | None
+  has_times: bool
+  data: str
+
+  @classmethod
+  def of(cls, experiment) -> 'Items':
+    """The items of an experiment whose data are loaded."""
+    dataset = experiment.dataset
+    return cls(
+      vocab=dataset.histories.vocab,
+      corpus=np.asarray(dataset.corpus, np.int32),
+      counts=experiment.item_counts,
+      titles=dataset.titles,
+      has_times=dataset.histories.has_times,
+      data=experiment.fingerprint(),
+    )
+
+  @classmethod
+  def load(cls, workdir: str | os.PathLike) -> 'Items':
+    """The items that `keep` left in a workdir."""
+    path = pathlib.Path(workdir) / 'items'
+    try:
+      meta = json.loads((path / 'meta.json').read_text())
+      titles = json.loads((path / 'titles.json').read_text())
+      counts = np.load(path / 'counts.npy', allow_pickle=False)
+      corpus = np.load(path / 'corpus.npy', allow_pickle=False)
+    except FileNotFoundError as e:
+      raise FileNotFoundError(
+        f'{e.filename}: no such file; a training writes it when it starts. '
+        '--mode=train with the same config writes it again, and trains no '
+        'step more than is missing'
+      ) from None
+    except (ValueError, EOFError) as e:
+      raise ValueError(
+        f'{path} is damaged ({e}); remove it and let --mode=train write it '
+        'again'
+      ) from None
+    vocab = Vocab.load(path / 'ids.npy')
+    if meta['format'] != FORMAT:
+      raise ValueError(
+        f'{path}: items of format {meta["format"]}, this version reads format '
+        f'{FORMAT}'
+      )
+    if meta['vocab'] != vocab.fingerprint() or len(counts) != vocab.rows:
+      raise ValueError(
+        f'{path} is damaged (ids.npy is not the file that was saved); remove '
+        'it and let --mode=train write it again'
+      )
+    if titles is not None:
+      titles = {int(index): title for index, title in titles.items()}
+    return cls(vocab, corpus, counts, titles, meta['has_times'], meta['data'])
+
+  def save(self, workdir: str | os.PathLike) -> None:
+    """Writes <workdir>/items; a reader sees all of it or nothing."""
+    path = pathlib.Path(workdir) / 'items'
+    partial = path.with_name(f'.items.{os.getpid()}')
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    self.vocab.save(partial / 'ids.npy')
+    np.save(partial / 'corpus.npy', self.corpus)
+    np.save(partial / 'counts.npy', self.counts)
+    (partial / 'titles.json').write_text(json.dumps(self.titles))
+    meta = {
+      'format': FORMAT,
+      'data': self.data,
+      'vocab': self.vocab.fingerprint(),
+      'has_times': self.has_times,
+    }
+    (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
+    shutil.rmtree(path, ignore_errors=True)
+    partial.rename(path)
+
+
+def keep(workdir: str | os.PathLike, experiment) -> None:
+  """Leaves the items of a training in its workdir, once."""
+  try:
+    meta = pathlib.Path(workdir, 'items', 'meta.json').read_text()
+    if json.loads(meta)['data'] == experiment.fingerprint():
+      return
+  except (FileNotFoundError, ValueError, KeyError):
+    pass
+  Items.of(experiment).save(workdir)

@@ -1,0 +1,64 @@
+"""Whose workdir this is: the config it was made with, and nobody else's."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from genrec_jax import config as config_lib
+
+# Keys a continued run may change; anything else belongs to the workdir.
+FREE_KEYS = (
+  'predict',
+  'report',
+  'train.epochs',
+  'train.steps',
+  'train.keep_checkpoints',
+  'train.profile_steps',
+  'data.path',
+  'data.cache',
+)
+# What is evaluated, and how, does not change the weights either.
+FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
+
+TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps taken
+
+
+def claim(workdir: pathlib.Path, config) -> None:
+  """Marks `workdir` as this config's, or refuses what belongs to another."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  path = workdir / 'config.json'
+  trained = [name for name in TRACES if (workdir / name).exists()]
+  # A run that ended before its first step, at a misspelt column say, left
+  # nothing to protect: the mended config may have its workdir.
+  if trained and path.exists():
+    _refuse_others(path, config, FREE_KEYS)
+  elif trained:
+    raise config_lib.ConfigError(
+      f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
+    )
+  temporary = workdir / f'.config.json.{os.getpid()}'
+  config_lib.save(config, temporary)
+  os.replace(temporary, path)
+
+
+def require(workdir: pathlib.Path, config) -> None:
+  """Refuses a workdir that this config has not trained; changes nothing."""
+  path = workdir / 'config.json'
+  if not path.exists():
+    raise FileNotFoundError(
+      f'{workdir} is not the workdir of a run (no config.json); train first: '
+      'the same command with --mode=train'
+    )
+  _refuse_others(path, config, FREE_AFTER_TRAINING)
+
+
+def _refuse_others(path: pathlib.Path, config, free: Sequence[str]) -> None:
+  try:
+    lines = config_lib.difference(config_lib.read(path), config, free)
+  except ValueError:
+    lines = [f'{path} is damaged']
+  if lines:
+    raise config_lib.ConfigError(
+      f'{path.parent} belongs to another config; use another --workdir, or '
+      'undo:' + ''.join(f'\n  {line}' for line in lines)
+    )
