@@ -18,6 +18,7 @@ def get_config(arg=None):
   config.split.test_fraction = 0.1
   config.model = config_lib.hstu(dim=48, dqk=48, dv=48, max_len=128)
   config.model.time_bias = False  # the stream has no clock
+  config.eval.filter_seen = 'none'  # a record draws the same item again
   config.train.epochs = 1
   config.train.log_every = 10
   config.train.eval_every = 40

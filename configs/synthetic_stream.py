@@ -34,6 +34,7 @@ def get_config(arg=None):
     config.model.attention = 'softmax' if 'softmax' in variants else 'silu'
   config.model.dropout = 0.0
   config.model.embedding_dropout = 0.0
+  config.eval.filter_seen = 'none'  # a record draws the same item again
   config.train.epochs = 1
   config.train.shuffle = False
   config.train.log_every = 25
