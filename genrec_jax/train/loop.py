@@ -88,11 +88,11 @@ def train_and_evaluate(config, workdir) -> dict | None:
     'eval_core_s': 0.0,
     'stopped_early': False,
   }
-  state, step, resumed, saved = None, 0, False, None
+  state, step, resumed = None, 0, False
   if checkpoints.latest() is not None:
     abstract = experiment.abstract_state(config.seed)
     step, arrays, host = checkpoints.restore(named(abstract), data=batches)
-    state, resumed, saved = unnamed(abstract, arrays), True, step
+    state, resumed = unnamed(abstract, arrays), True
     if host['data'] != experiment.fingerprint():
       raise config_lib.ConfigError(
         f'{workdir} was trained on other data ({host["data"]}, now '
@@ -113,34 +113,40 @@ def train_and_evaluate(config, workdir) -> dict | None:
     for closing in (best, checkpoints, writers, progress, profile):
       stack.enter_context(closing)
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
-    ended = False  # an endless source has run dry: what is not due yet, is
+    ended = False  # an endless source has run dry
+    logged, evaluated, saved = step, host['last'].get('step', 0), step
+
+    def due(every, done):
+      return step != done and (final or step % every == 0)
+
     while True:
-      if step and not resumed:  # a checkpoint's own step has had its duties
-
-        def due(every, step=step, ended=ended):
-          regular = step % every == 0
-          return not regular if ended else regular or step == total_steps
-
-        if due(train.log_every):
-          state = _log(writers, state, step, progress)
-        evaluating, saving = due(eval_every), due(checkpoint_every) or stop
-        if evaluating or saving or step % train.nan_every == 0:
-          _raise_if_bad(state)
-        if evaluating:
-          meter.switch('eval')
-          with progress.pause('evaluating'):
-            _evaluate(config, evaluators, state, step, host, writers, best)
-          meter.switch('train')
-          patience = train.patience
-          if patience and host['evaluations_since_best'] >= patience:
-            host['stopped_early'] = True
-        if (saving or host['stopped_early']) and saved != step:
-          with progress.pause('saving'):
-            meter.update()
-            checkpoints.save(step, named(state), data=batches, host=host)
-          saved = step
-      resumed = False
-      if stop or step >= total_steps or host['stopped_early'] or ended:
+      final = ended or step >= total_steps
+      if due(train.log_every, logged):
+        state, logged = _log(writers, state, step, progress), step
+      if step % train.nan_every == 0:
+        _raise_if_bad(state)
+      if due(eval_every, evaluated):
+        _raise_if_bad(state)
+        meter.switch('eval')
+        with progress.pause('evaluating'):
+          _evaluate(config, evaluators, state, step, host, writers, best)
+        meter.switch('train')
+        evaluated = step
+        waited = host['evaluations_since_best']
+        host['stopped_early'] = 0 < train.patience <= waited
+      stopping = bool(stop)  # asked once: the signal may arrive at any moment
+      ending = final or stopping or host['stopped_early']
+      if due(checkpoint_every, saved) or ending and saved != step:
+        _raise_if_bad(state)
+        with progress.pause('saving'):
+          meter.update()
+          # A checkpoint must not outlive, in a kill or a power cut, the lines
+          # and the best weights of which it knows.
+          writers.flush()
+          best.wait()
+          checkpoints.save(step, named(state), data=batches, host=host)
+        saved = step
+      if ending:
         break
       profile.before(step)
       batch = next(batches, None)
@@ -158,10 +164,10 @@ def train_and_evaluate(config, workdir) -> dict | None:
     meter.update()
     checkpoints.wait()
     best.wait()
-  if stop and step < total_steps:
+  if stopping and not (final or host['stopped_early']):
     LOG.warning(
-      'stopped by SIGTERM at step %d of %d; the state is saved, the same '
-      'command continues it',
+      'stopped by SIGTERM at step %d of %d; the same command continues from '
+      'there',
       step,
       total_steps,
     )
