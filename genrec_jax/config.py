@@ -122,8 +122,14 @@ def retrieval() -> ConfigDict:
         'miss_rank': 0,  # HSTU protocol: 2501
       },
       'predict': {
-        'input': '',  # file of histories; '': the training users
-        'format': 'csv',  # of the input: as data.name
+        'input': '',  # file or directory of events; '': the training users
+        'format': '',  # as data.name; '': by suffix, .csv, .tsv or .parquet
+        # '' is what the data section says.
+        'columns': {'user': '', 'item': '', 'time': '', 'rating': ''},
+        'ids': '',
+        'time_unit': '',
+        'delimiter': '',
+        'request_time': None,  # seconds since 1970; None: of the last event
         # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
         'output': '',
         'top_k': 10,

@@ -32,6 +32,10 @@ class Evaluator:
         f'eval.filter_seen is {config.filter_seen!r}, must be one of '
         f'{catalogue.FILTERS}'
       )
+    if config.item_chunk < 1:
+      raise ValueError(
+        f'eval.item_chunk is {config.item_chunk}, must be positive'
+      )
     self._task, self._dataset, self._examples = task, dataset, examples
     self._config = config
     corpus = jnp.asarray(task.corpus)
@@ -69,13 +73,18 @@ class Evaluator:
     return self._collect(
       lambda batch: self._ranks_of_model(
         state.params, state.tables, vectors, batch
-      )
+      ),
+      vectors,
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
     """The same metrics when all are ranked by `counts` `[rows]`."""
-    vectors = jnp.asarray(counts[self._task.corpus], jnp.float32)[:, None]
-    ranks = self._collect(lambda batch: self._ranks_of_scores(vectors, batch))
+    # Dense places instead of counts: float32 counts to 2**24 only.
+    _, place = np.unique(counts[self._task.corpus], return_inverse=True)
+    vectors = jnp.asarray(place, jnp.float32)[:, None]
+    ranks = self._collect(
+      lambda batch: self._ranks_of_scores(vectors, batch), vectors
+    )
     return dict(self._measure(ranks))
 
   def _batches(self):
@@ -89,20 +98,21 @@ class Evaluator:
       seen='history' if c.filter_seen == 'history' else 'window',
     )
 
-  def _collect(self, ranks_of) -> np.ndarray:
+  def _collect(self, ranks_of, vectors) -> np.ndarray:
     found = []
     for batch in self._batches():
-      ranks, scores = ranks_of(batch)
-      # Fetched one batch late, so that the device never waits for us.
+      # Fetched two batches late, so that the device never waits for us.
       if len(found) > 1:
         found[-2] = jax.device_get(found[-2])
-      found.append((ranks, scores, batch.users >= 0))
-    ranks, scores = [], []
+      found.append((*ranks_of(batch), batch.users >= 0))
+    finite = bool(jnp.all(jnp.isfinite(vectors)))
+    ranks = [np.zeros(0, np.int32)]
     for rank, score, real in jax.device_get(found):
       ranks.append(rank[real])
-      scores.append(score[real])
-    if not np.all(np.isfinite(np.concatenate(scores))):
-      raise FloatingPointError('the model scores some targets NaN or infinite')
+      finite &= bool(np.all(np.isfinite(score[real])))
+    # A score that is not finite beats nothing and would go unnoticed.
+    if not finite:
+      raise FloatingPointError('the model scores some items NaN or infinite')
     return np.concatenate(ranks)
 
   def _measure(self, ranks) -> Iterator[tuple[str, float]]:

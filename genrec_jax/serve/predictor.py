@@ -1,164 +1,321 @@
 """A trained model that answers "what next?" for given histories."""
 
+import dataclasses
 import functools
 import logging
+import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
+from genrec_jax import config as config_lib
+from genrec_jax import features
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
-from genrec_jax.data import pipeline
+from genrec_jax.data import histories as histories_lib
+from genrec_jax.data import pipeline, splits
 from genrec_jax.embedding import lookup
 from genrec_jax.features import PAD
+from genrec_jax.serve.items import Items
 from genrec_jax.tasks import catalogue
+from genrec_jax.train import experiment as experiment_lib
+from genrec_jax.train import optimizer
+from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import named, unnamed
+from genrec_jax.train.step import MEASURED
 
 LOG = logging.getLogger('genrec_jax')
+_INT32 = np.iinfo(np.int32).max
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """What a checkpoint holds of a model; an evaluator takes it for a state."""
+
+  params: Any
+  tables: dict[str, jax.Array]
+  step: int
 
 
 class Predictor:
-  """Model, tables and catalogue, ready to score batches.
+  """A trained model with its items; needs the workdir, not the data.
 
-  predictor = Predictor.load(config, workdir, experiment)
-  items, scores = predictor.recommend(batch, k=10)
+  predictor = Predictor.load('/tmp/run')
+  predictor.recommend([['B-204', 'A-001'], ['A-001']], k=3)
+
+  Attributes:
+    items: the items of the model, with vocabulary and titles.
+    step: training step of the weights.
   """
 
-  def __init__(self, task, params, tables, dataset, config):
-    self.task, self.dataset, self._config = task, dataset, config
-    self._params, self._tables = params, tables
-    self._catalogue = jax.jit(task.catalogue)(tables)
-    self._recommend = functools.cache(self._compile)
+  def __init__(self, task, weights: Weights, items: Items, config):
+    """Puts the pieces together; `load` is the usual way."""
+    self.items, self.step = items, weights.step
+    self._task, self._config = task, config
+    self._params, self._tables = weights.params, weights.tables
+    self._catalogue = jax.jit(task.catalogue)(weights.tables)
+    if not jnp.all(jnp.isfinite(self._catalogue)):
+      raise FloatingPointError('the model has NaN or infinite item vectors')
+    self._best = functools.cache(self._compile)
 
   @classmethod
-  def load(cls, config, workdir, experiment) -> 'Predictor':
-    """Loads the weights `config.predict.checkpoint` names from a workdir."""
-    params, tables, step = load_weights(
-      workdir, experiment, config.predict.checkpoint
-    )
-    LOG.info('weights of step %d', step)
-    return cls(experiment.task, params, tables, experiment.dataset, config)
+  def load(
+    cls,
+    workdir: str | os.PathLike,
+    config=None,
+    checkpoint: str = 'best',
+  ) -> 'Predictor':
+    """Loads what a training left in its workdir.
 
-  def recommend(self, batch, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best k items for each sequence: indices and scores, `[B, k]`.
-
-    PAD fills up where fewer than k items remain after filtering.
+    Args:
+      workdir: of the run.
+      config: a config of the workdir; None takes the one that is saved there.
+      checkpoint: 'best' (by validation; the latest where there is none) or
+        'latest'.
     """
-    k = min(k, len(self.task.corpus))
-    return jax.device_get(
-      self._recommend(k)(self._params, self._tables, self._catalogue, batch)
+    workdir = pathlib.Path(workdir)
+    if config is None:
+      config = ConfigDict(config_lib.read(workdir / 'config.json'))
+    items = Items.load(workdir)
+    task = experiment_lib.build_task(config, items.corpus, items.counts)
+    weights = load_weights(
+      workdir, task, optimizer.build(config.optimizer), checkpoint
     )
+    LOG.info('weights of step %d', weights.step)
+    return cls(task, weights, items, config)
 
-  def batches(self, histories, examples) -> Iterator:
-    """Evaluation batches of `examples`, filtered as `config.eval` says."""
-    c = self._config.eval
-    return pipeline.eval_batches(
-      histories,
-      examples,
-      batch_size=c.batch_size,
-      capacity=max(c.batch_tokens, self.task.model_config.max_len),
-      max_len=self.task.model_config.max_len,
-      seen='history' if c.filter_seen == 'history' else 'window',
+  def recommend(
+    self,
+    histories: Sequence[Sequence],
+    k: int = 10,
+    *,
+    times: Sequence[Sequence[int]] | None = None,
+    request_time: int | None = None,
+  ) -> list[list[tuple[Any, float]]]:
+    """The best items for a few users.
+
+    Args:
+      histories: original item ids of each user. Items the model does not know
+        are skipped.
+      k: how many items.
+      times: when, in seconds since 1970; None takes the items in their order.
+        A model with a time bias needs them.
+      request_time: as in `answers`.
+
+    Returns:
+      For each user (original item id, score), best first: k of them, fewer
+      where the user has seen nearly everything, none for a user without a
+      single known item.
+    """
+    found = [[] for _ in histories]
+    lengths = [len(items) for items in histories]
+    if times is not None and [len(t) for t in times] != lengths:
+      raise ValueError('times must have one time for each item')
+    known = histories_lib.from_arrays(
+      np.repeat(np.arange(len(lengths)), lengths),
+      _joined(histories, self.items.vocab.ids.dtype),
+      None if times is None else _joined(times, np.int64),
+      item_vocab=self.items.vocab,
+      unknown='skip',
     )
+    for rows, items, scores in self.answers(
+      known, k=k, request_time=request_time
+    ):
+      for row, own, score in zip(rows, items, scores, strict=True):
+        ids = self.items.vocab.decode(own[own != PAD]).tolist()
+        pairs = zip(ids, score.tolist(), strict=False)
+        found[int(known.users.ids[row])] = list(pairs)
+    return found
+
+  def answers(
+    self,
+    histories: histories_lib.Histories,
+    examples: splits.Examples | None = None,
+    *,
+    k: int,
+    request_time: int | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The best items for any number of users, a batch at a time.
+
+    Args:
+      histories: in the vocabulary of the model.
+      examples: which part of them to read; None is each user's to its end.
+      k: how many items.
+      request_time: seconds since 1970 at which the users ask, for the time
+        bias; None takes the time of each user's last event. Only with
+        `examples` None.
+
+    Yields:
+      Rows of the histories `[n]`, item indices `[n, k]` and scores `[n, k]`,
+      best first; PAD and -inf where fewer than k items are unseen.
+    """
+    if k < 1:
+      raise ValueError(f'k is {k}, must be positive (predict.top_k)')
+    vocab = self.items.vocab
+    if histories.vocab is not vocab and histories.vocab != vocab:
+      raise ValueError('the histories have another vocabulary than the model')
+    timed = bool(self._config.model.get('time_bias'))
+    if timed and not histories.has_times:
+      raise ValueError(
+        'the model reads times (model.time_bias) and these histories have none'
+      )
+    if request_time is not None and not timed:
+      raise ValueError('request_time is for a model with model.time_bias')
+    if examples is None:
+      examples = splits.to_predict(histories)
+    pending = None  # one batch is computed while another is looked at
+    for batch in self._batches(histories, examples):
+      if request_time is not None:
+        batch = _asked_at(batch, histories, int(request_time))
+      answer = self._best(k)(self._params, self._tables, self._catalogue, batch)
+      if pending is not None:
+        yield _fetched(*pending)
+      pending = batch.users, answer
+    if pending is not None:
+      yield _fetched(*pending)
 
   def explain(self, histories, examples, chosen, *, history: int, k: int):
     """What a report shows of the examples `chosen`: past, target, answers."""
-    vocab, titles = self.dataset.histories.vocab, self.dataset.titles or {}
+    titles = self.items.titles or {}
 
     def shown(index):
-      item = vocab.decode(np.array([index]))[0]
-      return {'item': _plain(item), 'title': titles.get(int(index))}
+      item = self.items.vocab.decode(np.array([index]))[0].item()
+      return {'item': item, 'title': titles.get(int(index))}
 
-    c = self._config
-    batch = pipeline.collate(
-      histories,
-      examples,
-      chosen,
-      max_len=c.model.max_len,
-      batch_size=len(chosen),
+    examples = splits.Examples(
+      examples.row[chosen], examples.begin[chosen], examples.end[chosen]
     )
-    items, scores = self._recommend_window(batch, k)
+    answers = list(self.answers(histories, examples, k=k))
+    items, scores = (np.concatenate([a[i] for a in answers]) for i in (1, 2))
     found = []
-    for row, example in enumerate(chosen):
-      end = int(examples.end[example])
-      begin = max(int(examples.begin[example]), end - history)
-      past = [shown(i) for i in histories.items[begin:end]]
+    for i in range(len(chosen)):
+      end = int(examples.end[i])
+      begin = max(int(examples.begin[i]), end - history)
+      past = [shown(j) for j in histories.items[begin:end]]
       if histories.times is not None:
         for event, moment in zip(past, histories.times[begin:end], strict=True):
           event['time'] = int(moment)
-      target = int(histories.items[end])
-      answers = []
-      for item, score in zip(items[row], scores[row], strict=True):
-        if item != PAD:
-          hit = bool(item == target)
-          answers.append({**shown(item), 'score': float(score), 'hit': hit})
-      user = histories.users.decode(np.array([examples.row[example] + 1]))[0]
-      rank = [a['hit'] for a in answers]
+      target = histories.items[end]
+      recommended = [
+        {**shown(item), 'score': float(score), 'hit': bool(item == target)}
+        for item, score in zip(items[i], scores[i], strict=True)
+        if item != PAD
+      ]
+      hits = [answer['hit'] for answer in recommended]
       found.append(
         {
-          'user': _plain(user),
+          'user': histories.users.ids[examples.row[i]].item(),
           'history': past,
           'target': shown(target),
-          'target_rank': rank.index(True) + 1 if any(rank) else None,
-          'recommendations': answers,
+          'target_rank': hits.index(True) + 1 if any(hits) else None,
+          'recommendations': recommended,
         }
       )
     return found
 
-  def _recommend_window(self, batch, k):
-    k = min(k, len(self.task.corpus))
-    answer = self._compile(k, filter_seen='window')
-    return jax.device_get(
-      answer(self._params, self._tables, self._catalogue, batch)
+  def _batches(self, histories, examples) -> Iterator[features.Batch]:
+    """Batches as for evaluation, but small where there is little to do."""
+    c, max_len = self._config.eval, self._config.model.max_len
+    tokens = np.minimum(examples.end - examples.begin, max_len).sum()
+    capacity = pipeline.capacity_for(max(int(tokens), max_len))
+    # Few different shapes compile few programs.
+    batch_size = 1 << max(0, len(examples) - 1).bit_length()
+    return pipeline.eval_batches(
+      histories,
+      examples,
+      batch_size=min(c.batch_size, batch_size),
+      capacity=min(max(c.batch_tokens, max_len), capacity),
+      max_len=max_len,
+      seen='history' if c.filter_seen == 'history' else 'window',
     )
 
-  def _compile(self, k: int, filter_seen: str | None = None):
-    corpus = jnp.asarray(self.task.corpus)
+  def _compile(self, k: int):
+    corpus = jnp.asarray(self._task.corpus)
 
     @jax.jit
-    def answer(params, tables, vectors, batch):
+    def best(params, tables, vectors, batch):
       rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
       return catalogue.top_k(
-        self.task.predict(params, rows, batch),
+        self._task.predict(params, rows, batch),
         vectors,
         corpus,
         batch,
         k,
-        filter_seen=filter_seen or self._config.eval.filter_seen,
+        filter_seen=self._config.eval.filter_seen,
         item_chunk=self._config.eval.item_chunk,
       )
 
-    return answer
+    return best
 
 
-def load_weights(workdir, experiment, which: str):
-  """(params, tables, step) of a workdir's 'best' or 'latest' checkpoint.
+def load_weights(
+  workdir: str | os.PathLike, task, tx, checkpoint: str
+) -> Weights:
+  """The weights of a workdir's 'best' or 'latest' checkpoint.
 
   'best' falls back to the latest, with a message, in a run without validation.
   """
   workdir = pathlib.Path(workdir)
-  if which not in ('best', 'latest'):
-    raise ValueError(f"predict.checkpoint is {which!r}, not 'best' or 'latest'")
-  abstract = experiment.abstract_state()
+  if checkpoint not in ('best', 'latest'):
+    raise ValueError(
+      f"predict.checkpoint is {checkpoint!r}, not 'best' or 'latest'"
+    )
+  abstract = jax.eval_shape(lambda: state_lib.create(task, tx, 0, MEASURED))
   with Checkpoints(workdir / 'best', log=LOG.warning) as best:
-    if which == 'best' and best.latest() is None:
+    if checkpoint == 'best' and best.latest() is None:
       LOG.info('no best checkpoint in %s, taking the latest', workdir)
-      which = 'latest'
-    if which == 'best':
+      checkpoint = 'latest'
+    if checkpoint == 'best':
       wanted = {'params': abstract.params, 'tables': abstract.tables}
       step, arrays, _ = best.restore(named(wanted))
-      weights = unnamed(wanted, arrays)
-      return weights['params'], weights['tables'], step
+      return Weights(**unnamed(wanted, arrays), step=step)
   with Checkpoints(workdir / 'checkpoints', log=LOG.warning) as latest:
     if latest.latest() is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
     step, arrays, _ = latest.restore(named(abstract))
     state = unnamed(abstract, arrays)
-    return state.params, state.tables, step
+    return Weights(state.params, state.tables, step)
 
 
-def _plain(value):
-  """A NumPy scalar as Python's."""
-  return value.item() if hasattr(value, 'item') else value
+def _joined(lists: Sequence[Sequence], dtype) -> np.ndarray:
+  """The lists behind each other; `dtype` is that of nothing at all."""
+  joined = np.asarray([x for each in lists for x in each])
+  return joined if joined.size else joined.astype(dtype)
+
+
+def _asked_at(
+  batch: features.Batch, histories: histories_lib.Histories, moment: int
+) -> features.Batch:
+  """Puts `moment` behind the last event of each history."""
+  real = batch.users >= 0
+  rows, lengths = batch.users[real], batch.lengths[real]
+  end = histories.offsets[rows + 1]
+  early = histories.times[end - 1] > moment
+  if early.any():
+    user = histories.users.ids[rows[early][0]]
+    raise ValueError(
+      f'request_time {moment} is before the last event of user {user} '
+      f'({histories.times[end - 1][early][0]})'
+    )
+  since_first = moment - histories.times[end - lengths]
+  if since_first.max(initial=0) > _INT32:
+    raise ValueError(
+      f'request_time {moment} is {since_first.max()} seconds after the first '
+      f'event of a user, more than {_INT32}; is it in seconds?'
+    )
+  next_time = batch.next_time.copy()
+  next_time[np.cumsum(lengths) - 1] = since_first
+  return dataclasses.replace(batch, next_time=next_time)
+
+
+def _fetched(users, answer):
+  """Rows, items and scores of the users there are, as NumPy arrays."""
+  items, scores = jax.device_get(answer)
+  real = users >= 0
+  if np.isnan(scores[real]).any():
+    raise FloatingPointError('the model scores some items NaN')
+  return users[real], items[real], scores[real]

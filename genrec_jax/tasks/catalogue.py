@@ -34,16 +34,21 @@ def seen_items(batch: Batch, filter_seen: str) -> Jagged | None:
 
 def _chunked(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
   """`[C, D] -> [chunks, chunk, D]`, zeros behind the last item."""
+  if chunk < 1:
+    raise ValueError(f'item_chunk is {chunk}, must be positive')
   chunk = min(chunk, catalogue.shape[0])
   pad = -catalogue.shape[0] % chunk
   padded = jnp.pad(catalogue, ((0, pad), (0, 0)))
   return padded.reshape(-1, chunk, catalogue.shape[1]), chunk
 
 
-def _scores(queries, part, start, size, seen_at):
+def _product(queries: jax.Array, vectors: jax.Array) -> jax.Array:
+  return jnp.matmul(queries, vectors.T, precision=lax.Precision.HIGHEST)
+
+
+def _masked(scores, start, size, seen_at):
   """`[B, chunk]` scores; -inf for seen items and behind the last one."""
-  chunk = part.shape[0]
-  scores = jnp.matmul(queries, part.T, precision=lax.Precision.HIGHEST)
+  chunk = scores.shape[1]
   place = start + jnp.arange(chunk)
   scores = jnp.where((place < size)[None], scores, -jnp.inf)
   if seen_at is not None:
@@ -74,7 +79,10 @@ def target_ranks(
   """Rank of each sequence's last `next_item` among the unseen candidates.
 
   Equal scores rank in catalogue order, so that a constant model does not look
-  good. A target that is filtered out, or no candidate, ranks C + 1.
+  good. The target is scored in the same product as the candidates, once for
+  each chunk: scored apart, it would differ from its equals in the last bit, and
+  a constant model would put it first for every third user. A target that is
+  filtered out, or no candidate, ranks C + 1.
 
   Args:
     queries: `[B, D]`.
@@ -91,20 +99,24 @@ def target_ranks(
   target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
   place = places(corpus, target)
   vector = catalogue.at[place].get(mode='fill', fill_value=0)
-  own = jnp.einsum('bd,bd->b', queries, vector, precision=lax.Precision.HIGHEST)
   seen_at = _seen_at(batch, corpus, filter_seen)
   parts, chunk = _chunked(catalogue, item_chunk)
 
-  def body(better, xs):
+  def body(carry, xs):
+    better, _ = carry
     start, part = xs
-    scores = _scores(queries, part, start, size, seen_at)
+    scores = _product(queries, jnp.concatenate([part, vector]))
+    own = jnp.diagonal(scores, offset=chunk)[:, None]
+    scores = _masked(scores[:, :chunk], start, size, seen_at)
     other = (start + jnp.arange(chunk))[None]
-    wins = (scores > own[:, None]) & (other != place[:, None])
-    wins |= (scores == own[:, None]) & (other < place[:, None])
-    return better + jnp.sum(wins, axis=-1, dtype=jnp.int32), None
+    wins = (scores > own) | ((scores == own) & (other < place[:, None]))
+    wins &= other != place[:, None]
+    better += jnp.sum(wins, axis=-1, dtype=jnp.int32)
+    return (better, own[:, 0]), None
 
   starts = jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
-  better, _ = lax.scan(body, jnp.zeros_like(place), (starts, parts))
+  zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
+  (better, own), _ = lax.scan(body, zeros, (starts, parts))
   missed = (place == size) | (target == PAD)
   if seen_at is not None:
     row, seen = seen_at
@@ -136,7 +148,7 @@ def top_k(
 
   def body(best, xs):
     start, part = xs
-    scores = _scores(queries, part, start, size, seen_at)
+    scores = _masked(_product(queries, part), start, size, seen_at)
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
     scores = jnp.concatenate([best[0], scores], axis=-1)
     place = jnp.concatenate([best[1], place], axis=-1)

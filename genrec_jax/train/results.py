@@ -1,16 +1,20 @@
-"""The end of a run: the report and what it is made of."""
+"""Results of a run: the report at its end, an evaluation afterwards."""
 
 import importlib.metadata
 import logging
 import pathlib
 import platform
+import time
 
 import jax
 import numpy as np
 
-from genrec_jax.serve.predictor import Predictor
+from genrec_jax.serve.items import Items
+from genrec_jax.serve.predictor import Predictor, load_weights
+from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import report as report_lib
-from genrec_jax.train.writers import read_jsonl
+from genrec_jax.train import workdir as workdir_lib
+from genrec_jax.train.writers import dump_json, read_jsonl, write_atomically
 
 LOG = logging.getLogger('genrec_jax')
 PACKAGES = (
@@ -67,7 +71,7 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'eval_core_s': host['eval_core_s'],
     'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
     'tokens_per_s': host['tokens'] / max(host['train_s'], 1e-9),
-    'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'devices': devices(),
     'versions': versions(),
     'notes': notes,
   }
@@ -80,12 +84,73 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
   return report
 
 
+def evaluate(config, workdir) -> dict:
+  """Evaluates a checkpoint beside popularity; `--mode=eval`.
+
+  Prints the table and writes eval.json; nothing else of the workdir changes.
+
+  Args:
+    config: the config of the run; its `eval` section may differ.
+    workdir: of the run.
+
+  Returns:
+    What eval.json holds: {'step', 'checkpoint', 'metrics', 'baselines', ...},
+    metrics and baselines as in report.json.
+  """
+  workdir = pathlib.Path(workdir)
+  workdir_lib.require(workdir, config)
+  experiment = experiment_lib.build(config, workdir, LOG.info)
+  if experiment.fingerprint() != Items.load(workdir).data:
+    raise ValueError(
+      f'{workdir} was trained on other data than data.path '
+      f'({config.data.path!r}) holds now'
+    )
+  evaluators = experiment.evaluators(config)
+  if not evaluators:
+    raise ValueError(
+      f'eval.parts is {tuple(config.eval.parts)}; this split has '
+      f'{", ".join(experiment.parts)}'
+    )
+  weights = load_weights(
+    workdir, experiment.task, experiment.tx, config.predict.checkpoint
+  )
+  LOG.info('weights of step %d', weights.step)
+  wall, core = time.monotonic(), time.process_time()
+  metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}
+  wall, core = time.monotonic() - wall, time.process_time() - core
+  counts = experiment.item_counts
+  found = {
+    'config': config.to_dict(),
+    'seed': config.seed,
+    'data': experiment.dataset.summary(),
+    'checkpoint': config.predict.checkpoint,
+    'step': weights.step,
+    'metrics': metrics,
+    'baselines': {
+      'popularity': {p: e.popularity(counts) for p, e in evaluators.items()}
+    },
+    'wall_s': wall,
+    'core_s': core,
+    'devices': devices(),
+    'versions': versions(),
+  }
+  write_atomically(workdir / 'eval.json', dump_json(found, indent=2) + '\n')
+  print(report_lib.table(found))
+  LOG.info('evaluation: %s', workdir / 'eval.json')
+  return found
+
+
+def devices() -> str:
+  """How many devices of which kind."""
+  return f'{jax.device_count()} x {jax.devices()[0].device_kind}'
+
+
 def _examples(config, workdir, experiment) -> list[dict]:
   """A few users' histories and what the best state recommends to them."""
   part = 'test' if 'test' in experiment.parts else 'valid'
   if part not in experiment.parts or not config.report.users:
     return []
-  predictor = Predictor.load(config, workdir, experiment)
+  predictor = Predictor.load(workdir, config, config.predict.checkpoint)
   examples, histories = experiment.parts[part], experiment.dataset.histories
   rng = np.random.default_rng(config.seed)
   count = min(config.report.users, len(examples))

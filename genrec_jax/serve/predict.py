@@ -1,0 +1,149 @@
+"""`--mode=predict`: histories in, the best items for each user out.
+
+Nothing here holds more than a batch of answers and the mapped histories, so a
+file of any length is predicted for in constant memory.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import shutil
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+
+from genrec_jax.data import datasets
+from genrec_jax.features import PAD
+from genrec_jax.serve import inputs, prediction_files
+from genrec_jax.serve.items import Items
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.train import workdir as workdir_lib
+from genrec_jax.train.progress import Progress
+
+LOG = logging.getLogger('genrec_jax')
+
+
+def run(config, workdir: str | os.PathLike) -> dict:
+  """Writes the top-k items of `config.predict.input` (see docs/serving.md).
+
+  Args:
+    config: the config of the run, its `predict` section filled in.
+    workdir: of a trained run; nothing in it changes but `predictions.csv`.
+
+  Returns:
+    {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
+    'users_without_known_items', 'users_without_unseen_items'}.
+  """
+  workdir, predict = pathlib.Path(workdir), config.predict
+  workdir_lib.require(workdir, config)
+  output = pathlib.Path(predict.output or workdir / 'predictions.csv')
+  prediction_files.check(output)
+  if (
+    predict.input and output.resolve() == pathlib.Path(predict.input).resolve()
+  ):
+    raise ValueError(f'{output}: predict.output would replace predict.input')
+  predictor = Predictor.load(workdir, config, predict.checkpoint)
+  left_out = inputs.LeftOut()
+  with contextlib.ExitStack() as stack:
+    if predict.input:
+      scratch = stack.enter_context(_scratch(workdir / 'predict'))
+      histories, left_out = inputs.read(config, predictor.items, scratch)
+      left_out.tell(pathlib.Path(predict.input))
+    else:
+      histories = _training_users(config, workdir, predictor.items)
+    if predict.request_time is None and config.model.get('time_bias'):
+      LOG.info("each user asks at the time of the user's last event")
+    file = stack.enter_context(prediction_files.create(output))
+    progress = stack.enter_context(Progress(len(histories), unit='user'))
+    done = written = satisfied = 0
+    for answer in predictor.answers(
+      histories, k=predict.top_k, request_time=predict.request_time
+    ):
+      rows, empty = _rows(histories, predictor.items, *answer)
+      file.write(rows)
+      done += len(answer[0])
+      written += len(rows.user)
+      satisfied += empty
+      progress.update(done)
+  if satisfied:
+    LOG.warning(
+      '%s users have seen every item; they get none', f'{satisfied:,}'
+    )
+  LOG.info(
+    '%s: %s recommendations for %s users',
+    output,
+    f'{written:,}',
+    f'{done - satisfied:,}',
+  )
+  return {
+    'output': str(output),
+    'users': done - satisfied,
+    'rows': written,
+    'unknown_events': left_out.unknown,
+    'unknown_items': list(left_out.unknown_items),
+    'users_without_known_items': left_out.users,
+    'users_without_unseen_items': satisfied,
+  }
+
+
+def _rows(histories, items: Items, users, found, scores):
+  """One batch's answers with original ids, and how many users got none."""
+  there = found != PAD
+  counts = there.sum(axis=1)
+  rank = np.broadcast_to(np.arange(1, found.shape[1] + 1), found.shape)[there]
+  titles = None
+  if items.titles is not None:
+    titles = [items.titles.get(i) or '' for i in found[there].tolist()]
+  rows = prediction_files.Rows(
+    user=np.repeat(histories.users.ids[users], counts),
+    rank=rank.astype(np.int32),
+    item=items.vocab.decode(found[there]),
+    score=scores[there],
+    title=titles,
+  )
+  return rows, int(np.sum(counts == 0))
+
+
+def _training_users(config, workdir: pathlib.Path, items: Items):
+  """The whole histories of the users the model was trained on."""
+  cache = config.data.cache or workdir / 'data'
+  dataset = datasets.load(config.data, cache, log=LOG.info)
+  LOG.info('%s', dataset.summary())
+  if dataset.histories.vocab != items.vocab:
+    raise ValueError(
+      f'the data of data.path ({config.data.path!r}) have other items than the '
+      f'model of {workdir}; to predict for new data, give them as '
+      '--config.predict.input'
+    )
+  return dataset.histories
+
+
+@contextlib.contextmanager
+def _scratch(parent: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A directory to convert in; what killed predictions left is removed."""
+  host = socket.gethostname()
+  parent.mkdir(parents=True, exist_ok=True)
+  for old in parent.glob(f'{host}-*'):
+    pid = old.name.removeprefix(f'{host}-')
+    if pid.isdigit() and not _alive(int(pid)):
+      shutil.rmtree(old, ignore_errors=True)
+  directory = parent / f'{host}-{os.getpid()}'
+  shutil.rmtree(directory, ignore_errors=True)
+  try:
+    yield directory / 'histories'
+  finally:
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another prediction is under way
+      parent.rmdir()
+
+
+def _alive(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except PermissionError:
+    pass
+  return True
