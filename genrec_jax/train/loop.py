@@ -32,6 +32,12 @@ from genrec_jax.train.writers import Writers
 LOG = logging.getLogger('genrec_jax')
 
 
+_REMEDY = (
+  'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
+  'optimizer.clip_norm, and another --workdir.'
+)
+
+
 class NonFiniteError(FloatingPointError):
   """A measurement stopped being finite; the message names it and the step."""
 
@@ -204,16 +210,18 @@ def _raise_if_bad(state) -> None:
   step, which = jax.device_get(state.bad).tolist()
   if step >= 0:
     raise NonFiniteError(
-      f'train/{MEASURED[which]} is not finite at step {step}. Nothing was '
-      'saved since; lower optimizer.learning_rate, set optimizer.clip_norm, '
-      'or look at the batch of that step with '
-      f'train.profile_steps=({step - 1},{step}).'
+      f'train/{MEASURED[which]} is not finite at step {step}. {_REMEDY}'
     )
 
 
 def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
   """Evaluates every part, and keeps the state if it is the best so far."""
-  measured = {part: dict(e.run(state)) for part, e in evaluators.items()}
+  measured = {}
+  for part, evaluator in evaluators.items():
+    try:
+      measured[part] = dict(evaluator.run(state))
+    except FloatingPointError as e:
+      raise NonFiniteError(f'{part} part, step {step}: {e}. {_REMEDY}') from e
   for part, values in measured.items():
     writers.scalars(step, {f'{part}/{n}': v for n, v in values.items()})
   host['last'] = {'step': step, **measured}
@@ -230,7 +238,11 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
     host['best'] = {'step': step, 'value': value, 'metrics': measured}
     host['evaluations_since_best'] = 0
     # A run that was killed after this save comes by here again.
-    if best.latest() != step:
+    newest = best.latest()
+    if newest is not None and newest > step:  # of a future that was lost
+      lost = best.directory / str(newest)
+      lost.rename(f'{lost}.removed')
+    if newest != step:
       weights = {'params': state.params, 'tables': state.tables}
       best.save(step, named(weights), host=host['best'])
   else:
