@@ -63,6 +63,10 @@ class Evaluator:
     self._ranks_of_scores = ranks_of_scores
     self._catalogue = jax.jit(task.catalogue)
 
+  def names(self) -> list[str]:
+    """The metrics that `run` will yield."""
+    return [name for name, _ in self._measure(np.zeros(0))]
+
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     yield from self._measure(self.ranks(state))
