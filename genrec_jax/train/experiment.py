@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import zlib
 from collections.abc import Callable
 
 import jax
@@ -13,6 +14,9 @@ from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.step import MEASURED
+
+PARTS = ('train', 'valid', 'test')
+SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +80,11 @@ class Experiment:
 
   def evaluators(self, config) -> dict:
     """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
+    for part in config.eval.parts:
+      if part not in PARTS:
+        raise ValueError(
+          f'eval.parts holds {part!r}, must be among {", ".join(PARTS)}'
+        )
     return {
       part: EVALUATORS[config.task](
         self.task, self.dataset, self.parts[part], config.eval
@@ -95,7 +104,15 @@ class Experiment:
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
     h = self.dataset.histories
-    return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}'
+    # A sample of the columns, so that a log larger than memory is not read.
+    at = slice(None, None, max(1, -(-len(h.items) // SAMPLED)))
+    columns = [h.offsets[:: -(-len(h.offsets) // SAMPLED)], h.items[at]]
+    if h.times is not None:
+      columns.append(h.times[at])
+    crc = 0
+    for column in columns:
+      crc = zlib.crc32(np.ascontiguousarray(column), crc)
+    return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
 
   def _create(self, seed):
     return state_lib.create(self.task, self.tx, seed, MEASURED)
