@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.data import pipeline
 from genrec_jax.serve import items
@@ -31,6 +32,18 @@ from genrec_jax.train.writers import Writers
 
 LOG = logging.getLogger('genrec_jax')
 
+# The least value of numbers in `config.train`.
+LEAST = {
+  'batch_size': 1,
+  'epochs': 0,
+  'steps': 0,
+  'log_every': 1,
+  'eval_every': 0,
+  'checkpoint_every': 0,
+  'keep_checkpoints': 1,
+  'patience': 0,
+  'nan_every': 1,
+}
 
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
@@ -55,11 +68,13 @@ def train_and_evaluate(config, workdir) -> dict | None:
   """
   # ---- Set up: workdir, data, task ------------------------------------------
   workdir = pathlib.Path(workdir)
+  check(config.train)
   claim(workdir, config)
   log = LOG.info
   experiment = experiment_lib.build(config, workdir, log)
   evaluators = experiment.evaluators(config)
   train = config.train
+  _check_parts(train, evaluators)
   stop = []  # filled by SIGTERM
   batches = iter(experiment.train_batches(config, lambda: bool(stop), log))
   epoch = pipeline.steps_per_epoch(experiment.parts['train'], train.batch_size)
@@ -95,15 +110,19 @@ def train_and_evaluate(config, workdir) -> dict | None:
     'stopped_early': False,
   }
   state, step, resumed = None, 0, False
-  if checkpoints.latest() is not None:
-    abstract = experiment.abstract_state(config.seed)
-    step, arrays, host = checkpoints.restore(named(abstract), data=batches)
-    state, resumed = unnamed(abstract, arrays), True
-    if host['data'] != experiment.fingerprint():
+  newest = checkpoints.latest()
+  if newest is not None:
+    saved_host = manifest.read(checkpoints.directory / str(newest))['host']
+    if saved_host['data'] != experiment.fingerprint():
       raise config_lib.ConfigError(
-        f'{workdir} was trained on other data ({host["data"]}, now '
+        f'{workdir} was trained on other data ({saved_host["data"]}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
+    abstract = experiment.abstract_state(config.seed)
+    step, arrays, host = checkpoints.restore(
+      named(abstract), step=newest, data=batches
+    )
+    state, resumed = unnamed(abstract, arrays), True
     log('continuing from the checkpoint of step %d', step)
   else:
     state = experiment.fresh_state(config.seed)
@@ -183,6 +202,41 @@ def train_and_evaluate(config, workdir) -> dict | None:
   return results.finish(config, workdir, experiment, evaluators, host, step)
 
 
+def check(train) -> None:
+  """Refuses numbers in `config.train` that make no run."""
+  for key, least in LEAST.items():
+    if train[key] < least:
+      raise config_lib.ConfigError(
+        f'train.{key} is {train[key]}, must be at least {least}'
+      )
+  if not train.steps and not train.epochs:
+    raise config_lib.ConfigError('train.steps and train.epochs are both 0')
+  window = train.profile_steps
+  if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
+    raise config_lib.ConfigError(
+      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
+    )
+
+
+def _check_parts(train, evaluators) -> None:
+  """Refuses, before the first step, what would be missed after the last."""
+  if not evaluators:
+    raise config_lib.ConfigError(
+      'nothing to evaluate: the split has none of the parts in eval.parts'
+    )
+  if 'valid' in evaluators:
+    names = evaluators['valid'].names()
+    if train.monitor not in names:
+      raise config_lib.ConfigError(
+        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}'
+      )
+  elif train.patience:
+    raise config_lib.ConfigError(
+      'train.patience waits for better validation metrics, and nothing is '
+      'held out for validation (split.*, eval.parts); set train.patience=0'
+    )
+
+
 def parameter_summary(experiment, state) -> str:
   """How many parameters there are, in words."""
   model = sum(x.size for x in jax.tree.leaves(state.params))
@@ -227,13 +281,7 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
   host['last'] = {'step': step, **measured}
   if 'valid' not in measured:
     return
-  monitor = config.train.monitor
-  if monitor not in measured['valid']:
-    raise config_lib.ConfigError(
-      f'train.monitor is {monitor!r}; measured are '
-      + ', '.join(measured['valid'])
-    )
-  value = measured['valid'][monitor]
+  value = measured['valid'][config.train.monitor]
   if host['best'] is None or value > host['best']['value']:
     host['best'] = {'step': step, 'value': value, 'metrics': measured}
     host['evaluations_since_best'] = 0
