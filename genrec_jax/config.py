@@ -253,6 +253,8 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
   spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
   config = module.get_config(arg or None)
   for override in overrides:
     apply(config, override)
@@ -260,10 +262,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def apply(config: ConfigDict, override: str) -> None:
-  """Sets one key from `a.b=value`; the value takes the default's type."""
+  """Sets one key from `a.b=value`; the value takes the default's type.
+
+  `a.b` alone switches a key that is true or false on.
+  """
   key, equals, text = override.partition('=')
-  if not equals:
-    raise ConfigError(f'{override!r} is no KEY=VALUE')
   *parents, last = key.split('.')
   section = config
   for depth, name in enumerate([*parents, last]):
@@ -276,7 +279,9 @@ def apply(config: ConfigDict, override: str) -> None:
       f'config.{key} is a section; set one of its keys: '
       + ', '.join(f'{key}.{k}' for k in section[last])
     )
-  value = _parse(key, text, section[last])
+  if not equals and not isinstance(section[last], bool):
+    raise ConfigError(f'--config.{key} needs a value: --config.{key}=...')
+  value = _parse(key, text if equals else 'true', section[last])
   with section.ignore_type(), section.unlocked():
     section[last] = value
 
@@ -336,7 +341,7 @@ def _unknown(config: ConfigDict, key: str, depth: int) -> str:
   every = list(_flat(config.to_dict()))
   last = key.split('.')[-1]
   same_name = [k for k in every if k.split('.')[-1] == last]
-  hint = difflib.get_close_matches(key, same_name or every, n=1, cutoff=0.3)
+  hint = difflib.get_close_matches(key, same_name or every, n=1, cutoff=0.5)
   text = f'unknown config key {key!r}'
   if hint:
     return f'{text}; did you mean --config.{hint[0]} ?'
@@ -353,8 +358,7 @@ def _parse(key: str, text: str, default):
     if isinstance(default, float):
       return float(text)
     if isinstance(default, (tuple, list)):
-      value = ast.literal_eval(text)
-      return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+      return _parse_tuple(text, default)
     if default is None:
       if text.lower() in ('none', ''):
         return None
@@ -370,3 +374,15 @@ def _parse(key: str, text: str, default):
       f'--config.{key}={text}: expected {type(default).__name__}, as in '
       f'{default!r}'
     ) from None
+
+
+def _parse_tuple(text: str, default) -> tuple:
+  """`(1, 10)`, `1,10`, `10` or words: `valid,test`."""
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    value = [word.strip() for word in text.split(',')]
+  value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+  if len({type(v) for v in (*default, *value)}) > 1:
+    raise ValueError('of mixed types')
+  return value

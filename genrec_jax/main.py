@@ -1,5 +1,7 @@
 """Command line: `python -m genrec_jax.main --config=FILE --workdir=DIR`."""
 
+import collections
+import errno
 import logging
 import os
 import sys
@@ -11,6 +13,7 @@ from genrec_jax import config as config_lib
 
 FLAGS = flags.FLAGS
 MODES = ('train', 'eval', 'predict')
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
 
 flags.DEFINE_string(
   'config',
@@ -33,19 +36,15 @@ flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
 def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
   """Takes `--config.a.b=V`, `--config.a.b V`, `--noconfig.flag` out."""
   rest, overrides = [], []
-  words = iter(argv)
-  for word in words:
+  words = collections.deque(argv)
+  while words:
+    word = words.popleft()
     name = word.lstrip('-')
     if word.startswith('-') and name.startswith('config.'):
       key = name.removeprefix('config.')
-      if '=' not in key:
-        following = next(words, None)
-        if following is None or following.startswith('--'):
-          key += '=true'
-          if following is not None:
-            words = iter([following, *words])
-        else:
-          key += f'={following}'
+      # Without a value, when the next word is a flag, it is a switch.
+      if '=' not in key and words and not words[0].startswith('--'):
+        key += f'={words.popleft()}'
       overrides.append(key)
     elif word.startswith('-') and name.startswith('noconfig.'):
       overrides.append(name.removeprefix('noconfig.') + '=false')
@@ -94,6 +93,16 @@ def start_logging() -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
 
 
+def in_words(error: Exception) -> str:
+  """What the user is told of an error."""
+  if isinstance(error, OSError) and error.errno in FULL:
+    return (
+      f'{error}. Make space; the same command then continues from the last '
+      'checkpoint.'
+    )
+  return str(error)
+
+
 def run() -> None:
   """Parses the command line and runs; user errors end without a traceback."""
   argv, overrides = split_overrides(sys.argv)
@@ -103,10 +112,12 @@ def run() -> None:
     start_logging()
     try:
       main(argv, overrides)
-    except (ValueError, FileNotFoundError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
       if FLAGS.verbosity > 0:
         raise
-      sys.exit(f'error: {error}')
+      sys.exit(f'error: {in_words(error)}')
+    except KeyboardInterrupt:
+      sys.exit('interrupted; nothing saved before is lost')
 
   app.run(guarded, argv=argv)
 
