@@ -38,7 +38,7 @@ class LossConfig:
       which undoes the popularity bias of 'in_batch'.
     mask_collisions: whether a negative that is the positive is left out.
     gbce_t: calibration t of gBCE.
-    chunk: positions whose logits are alive at once.
+    chunk: positions whose logits are alive at once, a power of two.
   """
 
   name: str
@@ -60,6 +60,22 @@ class LossConfig:
       )
     if self.negatives < 1:
       raise ValueError(f'loss.negatives is {self.negatives}, must be positive')
+    if not self.temperature > 0:
+      raise ValueError(
+        f'loss.temperature is {self.temperature}, must be positive'
+      )
+    if not 0 <= self.gbce_t <= 1:
+      raise ValueError(f'loss.gbce_t is {self.gbce_t}, must be in 0..1')
+    if self.chunk < 1 or self.chunk & (self.chunk - 1):
+      raise ValueError(f'loss.chunk is {self.chunk}, must be a power of two')
+    if self.logq and (
+      self.name == 'full_softmax' or not self.sampler.startswith('in_batch')
+    ):
+      raise ValueError(
+        'loss.logq corrects for negatives that come as often as they are '
+        "popular, which only loss.sampler='in_batch' draws; "
+        f'loss.name={self.name!r} with loss.sampler={self.sampler!r} needs none'
+      )
 
 
 class Retrieval:
@@ -233,7 +249,9 @@ class Retrieval:
     vectors = self._vectors(table[self.corpus])
     place = jnp.searchsorted(jnp.asarray(self.corpus), positives)
     place = jnp.minimum(place, len(self.corpus) - 1)
-    chunk = min(self.loss_config.chunk, max(8, MAX_LOGITS // len(self.corpus)))
+    most = max(8, MAX_LOGITS // len(self.corpus))
+    # A power of two, so that it divides the capacities of batches.
+    chunk = min(self.loss_config.chunk, 1 << (most.bit_length() - 1))
 
     def fn(vectors, queries, extra):
       place, weights = extra
