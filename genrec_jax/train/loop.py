@@ -6,6 +6,7 @@ therefore holds a state whose duties are done, and a run that continues from it
 does nothing twice: the curve of an interrupted run is that of a whole one.
 """
 
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -31,6 +32,7 @@ from genrec_jax.train.workdir import claim
 from genrec_jax.train.writers import Writers
 
 LOG = logging.getLogger('genrec_jax')
+STEPS_AHEAD = 2  # of the device
 
 # The least value of numbers in `config.train`.
 LEAST = {
@@ -139,6 +141,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
       stack.enter_context(closing)
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
     ended = False  # an endless source has run dry
+    running = collections.deque()  # losses of the steps under way
     logged, evaluated, saved = step, host['last'].get('step', 0), step
 
     def due(every, done):
@@ -182,6 +185,11 @@ def train_and_evaluate(config, workdir) -> dict | None:
         state, loss = step_fn(state, batch)
       step += 1
       profile.after(step, state)
+      # Not further ahead of the device than this: a signal, the rate and the
+      # memory of queued batches would suffer.
+      running.append(loss)
+      if len(running) > STEPS_AHEAD:
+        jax.block_until_ready(running.popleft())
       tokens = int(batch.lengths.sum())
       host['tokens'] += tokens
       host['examples'] += int(np.count_nonzero(batch.lengths))
