@@ -73,17 +73,23 @@ def hstu_attention(
       'q, k, v must be [T, H, dqk], [T, H, dqk], [T, H, dv], not '
       f'{q.shape}, {k.shape}, {v.shape}.'
     )
-  if position_bias is not None and position_bias.shape[0] < 2 * max_len - 1:
-    raise ValueError(
-      f'position_bias has {position_bias.shape[0]} entries; max_len={max_len} '
-      f'needs at least {2 * max_len - 1}.'
-    )
-  if time_bias is not None and (query_time is None or time is None):
-    raise ValueError('time_bias needs query_time and time.')
-  if dropout and dropout_seed is None:
-    raise ValueError('dropout needs dropout_seed.')
+  if lengths.ndim != 1:
+    raise ValueError(f'lengths must be [B], not {lengths.shape}.')
+  if position_bias is not None:
+    _check_position_bias(position_bias.shape, max_len)
   if time_bias is None:
     query_time = time = None
+  elif query_time is None or time is None:
+    raise ValueError('time_bias needs query_time and time.')
+  elif query_time.shape != q.shape[:1] or time.shape != q.shape[:1]:
+    raise ValueError(
+      f'query_time and time must be [T] = {q.shape[:1]}, not '
+      f'{query_time.shape} and {time.shape}.'
+    )
+  if not 0.0 <= dropout < 1.0:
+    raise ValueError(f'dropout is {dropout}, must be in [0, 1).')
+  if dropout and dropout_seed is None:
+    raise ValueError('dropout needs dropout_seed.')
   # A caller may close over NumPy arrays, which loops cannot index.
   q, k, v, lengths, query_time, time = jax.tree.map(
     jnp.asarray, (q, k, v, lengths, query_time, time)
@@ -105,3 +111,13 @@ def hstu_attention(
     normaliser=float(max_len if normaliser is None else normaliser),
     dropout=float(dropout),
   )
+
+
+def _check_position_bias(shape: tuple[int, ...], max_len: int) -> None:
+  if len(shape) != 1 or shape[0] % 2 == 0:
+    raise ValueError(f'position_bias must be [2n - 1], not {shape}.')
+  if shape[0] < 2 * max_len - 1:
+    raise ValueError(
+      f'position_bias has {shape[0]} entries; max_len={max_len} needs at least '
+      f'{2 * max_len - 1}.'
+    )

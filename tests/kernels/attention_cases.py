@@ -1,0 +1,72 @@
+"""Runs one backend of `hstu_attention`, output and gradients together."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pallas_kernels
+from pallas_kernels.hstu_attention import api, shapes
+
+MODES = api.MODES
+# A new entry of `BACKENDS` is under test from the moment it is there.
+FAST_BACKENDS = [name for name in api.BACKENDS if name != 'reference']
+DIFFERENTIABLE = ('q', 'k', 'v', 'position_bias', 'time_bias')
+
+# Two blocks a sequence, H > 1, dqk != dv: what most cases need.
+SHAPE = shapes.Shape(6, max_len=60, heads=2, dqk=4, dv=6, extra_positions=3)
+CAPACITY = 256
+
+# Compiling is what these tests wait for; this halves it.
+QUICK = {'xla_backend_optimization_level': 0}
+
+
+def results(
+  arguments: dict, implementation: str, *, optimized=False, **options
+) -> dict:
+  """{'out': [T, H, dv], and the gradient of each differentiable argument}.
+
+  Args:
+    arguments: of `hstu_attention`, as `shapes.inputs` makes them.
+    implementation: name of the backend.
+    optimized: whether to compile as users do, or quickly.
+    **options: arguments to add or to replace.
+  """
+  arrays, static = {}, {'implementation': implementation}
+  for name, value in {**arguments, **options}.items():
+    (arrays if hasattr(value, 'shape') else static)[name] = value
+  # The gradient of sum(out * weights), with weights of no structure.
+  weights = np.random.default_rng(7).normal(size=arrays['v'].shape)
+  return _program(tuple(sorted(static.items())), optimized)(
+    arrays, jnp.asarray(weights, arrays['v'].dtype)
+  )
+
+
+@functools.cache
+def _program(static, optimized):
+  def run(arrays, weights):
+    inputs = {n: arrays[n] for n in DIFFERENTIABLE if n in arrays}
+
+    def attend(inputs):
+      return pallas_kernels.hstu_attention(
+        **{**arrays, **inputs}, **dict(static)
+      )
+
+    out, pullback = jax.vjp(attend, inputs)
+    return {'out': out, **pullback(weights)[0]}
+
+  return jax.jit(run, compiler_options=None if optimized else QUICK)
+
+
+def without(arguments: dict, *names: str) -> dict:
+  """The arguments but for `names`; without 'time_bias' no times either."""
+  if 'time_bias' in names:
+    names += ('time', 'query_time')
+  return {n: v for n, v in arguments.items() if n not in names}
+
+
+def in_float32(arguments: dict) -> dict:
+  """The same (rounded) values with q, k and v in float32."""
+  wide = {n: arguments[n].astype('float32') for n in ('q', 'k', 'v')}
+  return {**arguments, **wide}

@@ -1,0 +1,133 @@
+"""What `hstu_attention` refuses, and what its dropout does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pallas_kernels
+from pallas_kernels.hstu_attention import api, reference, shapes
+from tests.kernels import attention_cases as cases
+from tests.tolerances import assert_close
+
+BACKENDS = list(api.BACKENDS)
+
+
+@pytest.fixture(scope='module')
+def arguments():
+  return shapes.inputs(shapes.SHAPES['tiny'], sizes=[5, 0, 12])
+
+
+REFUSED = {
+  'mode': (dict(mode='relu'), "mode is 'relu'.*silu.*softmax"),
+  'q': (dict(q=np.zeros((128, 8), 'float32')), r'q, k, v must be .*\(128, 8\)'),
+  'k': (dict(k=np.zeros((128, 2, 5), 'float32')), 'q, k, v must be'),
+  'v': (dict(v=np.zeros((128, 3, 8), 'float32')), 'q, k, v must be'),
+  'lengths': (dict(lengths=np.zeros((3, 1), 'int32')), r'lengths must be \[B'),
+  'position_bias': (
+    dict(position_bias=np.zeros(21, 'float32')),
+    'position_bias has 21 entries; max_len=12 needs at least 23',
+  ),
+  'position_bias_even': (
+    dict(position_bias=np.zeros(24, 'float32')),
+    r'position_bias must be \[2n - 1\], not \(24,\)',
+  ),
+  'no_time': (dict(time=None), 'time_bias needs query_time and time'),
+  'time': (dict(time=np.zeros(3, 'int32')), r'query_time and time .*\(3,\)'),
+  'dropout': (
+    dict(dropout=1.5, dropout_seed=np.uint32(0)),
+    r'dropout is 1.5, must be in \[0, 1\)',
+  ),
+  'dropout_seed': (dict(dropout=0.5), 'dropout needs dropout_seed'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_wrong_arguments_are_named(case, arguments):
+  change, message = REFUSED[case]
+  with pytest.raises(ValueError, match=message):
+    pallas_kernels.hstu_attention(**{**arguments, **change})
+
+
+def test_an_unknown_implementation_is_refused_and_the_known_are_listed(
+  arguments,
+):
+  with pytest.raises(NotImplementedError) as error:
+    pallas_kernels.hstu_attention(**arguments, implementation='cuda')
+  message = str(error.value)
+  assert "hstu_attention has no implementation 'cuda'" in message
+  for name in BACKENDS:
+    assert name in message
+
+
+def test_none_means_the_first_backend(arguments):
+  chosen = pallas_kernels.hstu_attention(**arguments)
+  named = pallas_kernels.hstu_attention(**arguments, implementation=BACKENDS[0])
+  np.testing.assert_array_equal(chosen, named)
+
+
+def test_numpy_arguments_are_welcome_inside_jit(arguments):
+  plain = {
+    n: np.asarray(v) if hasattr(v, 'shape') else v for n, v in arguments.items()
+  }
+  out = jax.jit(lambda: pallas_kernels.hstu_attention(**plain))()
+  assert_close(out, pallas_kernels.hstu_attention(**arguments))
+
+
+@pytest.mark.parametrize('mode', api.MODES)
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_dropout_keeps_the_mean(backend, mode, arguments):
+  rate, draws = 0.25, 2000
+
+  def attend(seed):
+    return pallas_kernels.hstu_attention(
+      **arguments,
+      mode=mode,
+      dropout=rate,
+      dropout_seed=seed,
+      implementation=backend,
+    )
+
+  seeds = jnp.arange(draws, dtype=jnp.uint32)
+  samples = np.asarray(jax.jit(lambda s: jax.lax.map(attend, s))(seeds))
+  expected = pallas_kernels.hstu_attention(
+    **arguments, mode=mode, implementation=backend
+  )
+  deviation = samples.std(0) / np.sqrt(draws)
+  error = np.abs(samples.mean(0) - np.asarray(expected))
+  assert np.all(deviation[:17] > 0)  # every real token is touched
+  assert np.all(error <= 6 * deviation + 1e-6)
+
+
+def test_the_mask_drops_its_share_without_pattern():
+  rate, size = 0.2, 400
+  place = jnp.arange(size)
+  kept = reference.keep_mask(
+    jnp.uint32(5),
+    jnp.arange(4)[:, None, None],
+    place[None, :, None],
+    place[None, None, :],
+    rate,
+  )
+  dropped = ~np.asarray(kept)
+  noise = np.sqrt(rate * (1 - rate))
+  # By head, row and column: the rate; next to each other: independent.
+  assert abs(dropped.mean() - rate) < 6 * noise / np.sqrt(dropped.size)
+  for axes in ((1, 2), (0, 2), (0, 1)):
+    shares = dropped.mean(axes)
+    allowed = 6 * noise / np.sqrt(dropped.size / shares.size)
+    assert np.max(np.abs(shares - rate)) < allowed, axes
+  centred = (dropped - rate) / noise
+  for axis in range(3):
+    product = np.roll(centred, 1, axis) * centred
+    assert abs(product.mean()) < 6 / np.sqrt(product.size), axis
+
+
+def test_another_seed_drops_other_weights(arguments):
+  first, second = (
+    cases.results(
+      arguments, BACKENDS[0], dropout=0.5, dropout_seed=jnp.uint32(seed)
+    )['out']
+    for seed in (1, 2)
+  )
+  assert np.any(first != second)

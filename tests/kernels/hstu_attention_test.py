@@ -1,0 +1,68 @@
+"""One suite for every backend: outputs and gradients against the reference."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.hstu_attention import shapes
+from tests.kernels import attention_cases as cases
+from tests.tolerances import assert_close
+
+DROPOUT = dict(dropout=0.3, dropout_seed=jnp.uint32(11))
+# name -> (tables to leave out, arguments to add)
+OPTIONS = {
+  'plain': (('position_bias', 'time_bias', 'normaliser'), {}),
+  'position_bias': (('time_bias',), {}),
+  'time_bias': (('position_bias',), {}),
+  'alpha': (('position_bias', 'time_bias'), {'alpha': 0.37}),
+  'normaliser': (('position_bias', 'time_bias'), {'normaliser': 17.0}),
+  'dropout': (('position_bias', 'time_bias'), DROPOUT),
+  'everything': ((), {'alpha': 0.37, 'normaliser': 17.0, **DROPOUT}),
+}
+
+
+def check(backend, arguments, **options):
+  """The backend agrees with the reference in float32 on the same values."""
+  dtype = arguments['q'].dtype.name
+  actual = cases.results(arguments, backend, **options)
+  expected = cases.results(cases.in_float32(arguments), 'reference', **options)
+  assert actual['out'].dtype == arguments['v'].dtype
+  assert set(actual) == set(expected)
+  for name in expected:
+    assert_close(actual[name], expected[name], dtype, name)
+
+
+@pytest.fixture(scope='module')
+def arguments():
+  sizes = [0, 60, 1, 39, 40, 41]
+  return shapes.inputs(cases.SHAPE, sizes=sizes, capacity=cases.CAPACITY)
+
+
+@pytest.mark.parametrize('options', OPTIONS)
+@pytest.mark.parametrize('mode', cases.MODES)
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_each_option_alone_and_all_together(backend, mode, options, arguments):
+  left_out, added = OPTIONS[options]
+  check(backend, cases.without(arguments, *left_out), mode=mode, **added)
+
+
+@pytest.mark.parametrize('mode', cases.MODES)
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_bfloat16_stays_close_to_float32(backend, mode):
+  arguments = shapes.inputs(cases.SHAPE, dtype='bfloat16', sizes=[50, 0, 60])
+  check(backend, arguments, mode=mode)
+
+
+@pytest.mark.parametrize('name', shapes.SHAPES)
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_real_models_at_their_widths(backend, name):
+  # A few sequences only: the reference holds [H, T, T] scores.
+  shape = dataclasses.replace(shapes.SHAPES[name], batch=4)
+  check(backend, shapes.inputs(shape))
+
+
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_one_sequence_of_many_blocks(backend):
+  shape = dataclasses.replace(cases.SHAPE, batch=1, max_len=190)
+  check(backend, shapes.inputs(shape, sizes=[189]))

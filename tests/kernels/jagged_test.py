@@ -1,0 +1,73 @@
+"""Packed sequences against loops over them."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.jagged import api as jagged
+
+CAPACITY = 12
+BATCHES = {
+  'mixed': [3, 0, 5, 1, 0],
+  'full': [3, 0, 5, 4, 0],
+  'empty_first': [0, 0, 4, 0, 2],
+  'all_empty': [0, 0, 0, 0, 0],
+  'one': [0, 0, 6, 0, 0],
+}
+
+
+@pytest.fixture(params=BATCHES)
+def batch(request):
+  values = np.random.default_rng(0).normal(size=(CAPACITY, 2))
+  return np.array(BATCHES[request.param], np.int32), values.astype('float32')
+
+
+def tokens(lengths):
+  """(token, sequence, position) of every real token."""
+  token = 0
+  for sequence, length in enumerate(lengths):
+    for position in range(length):
+      yield token, sequence, position
+      token += 1
+
+
+def test_offsets(batch):
+  lengths, _ = batch
+  expected = [sum(lengths[:i]) for i in range(len(lengths))]
+  assert jagged.offsets(jnp.asarray(lengths)).tolist() == expected
+
+
+def test_segment_ids_and_positions(batch):
+  lengths, _ = batch
+  segment = np.full(CAPACITY, len(lengths))
+  position = np.zeros(CAPACITY, int)
+  for t, s, p in tokens(lengths):
+    segment[t], position[t] = s, p
+  actual = jagged.segment_ids(jnp.asarray(lengths), CAPACITY)
+  assert actual.dtype == jnp.int32
+  np.testing.assert_array_equal(actual, segment)
+  actual = jagged.positions(jnp.asarray(lengths), CAPACITY)
+  np.testing.assert_array_equal(actual, position)
+
+
+@pytest.mark.parametrize('max_len', [6, 9])
+def test_to_dense_and_back(batch, max_len):
+  lengths, values = batch
+  dense = np.zeros((len(lengths), max_len, 2), 'float32')
+  packed = np.zeros((CAPACITY, 2), 'float32')
+  for t, s, p in tokens(lengths):
+    dense[s, p] = packed[t] = values[t]
+  actual = jagged.to_dense(jnp.asarray(values), jnp.asarray(lengths), max_len)
+  np.testing.assert_array_equal(actual, dense)
+  dirty = jnp.where(actual == 0, 9.0, actual)  # 9 stands behind a sequence
+  back = jagged.to_jagged(dirty, jnp.asarray(lengths), CAPACITY)
+  np.testing.assert_array_equal(back, packed)
+
+
+def test_last_tokens(batch):
+  lengths, values = batch
+  expected = np.zeros((len(lengths), 2), 'float32')
+  for t, s, _ in tokens(lengths):
+    expected[s] = values[t]
+  actual = jagged.last_tokens(jnp.asarray(values), jnp.asarray(lengths))
+  np.testing.assert_array_equal(actual, expected)

@@ -1,0 +1,26 @@
+"""How far floating-point results may lie apart: the one table of the tests.
+
+An error is measured against the largest magnitude of what is expected, since
+sums cancel: an element near zero carries the rounding of its large summands.
+"""
+
+import numpy as np
+
+TOLERANCE = {'float32': 1e-5, 'bfloat16': 2e-2}
+
+
+def assert_close(actual, expected, dtype: str = 'float32', name: str = ''):
+  """Fails where `actual` is off by more than the dtype's tolerance."""
+  actual = np.asarray(actual, np.float64)
+  expected = np.asarray(expected, np.float64)
+  assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
+  if not expected.size:
+    return
+  scale = np.max(np.abs(expected))
+  error = np.max(np.abs(actual - expected))
+  bound = TOLERANCE[dtype] * scale
+  # `not <=` rather than `>`: NaN must fail.
+  assert error <= bound, (
+    f'{name or "values"} are off by {error:.3g}, allowed {bound:.3g} '
+    f'({dtype}, largest expected {scale:.3g})'
+  )
