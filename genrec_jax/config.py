@@ -366,9 +366,8 @@ def _parse(key: str, text: str, default):
         return ast.literal_eval(text)
       except (ValueError, SyntaxError):
         return text
-    if text.lower() == 'none':
-      return None
-    return text
+    # In small letters it is a word: --config.eval.filter_seen=none
+    return None if text == 'None' else text
   except (ValueError, KeyError, SyntaxError):
     raise ConfigError(
       f'--config.{key}={text}: expected {type(default).__name__}, as in '
