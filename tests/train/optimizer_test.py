@@ -1,0 +1,99 @@
+"""The dense optimizers against their formulas, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.train import optimizer
+from tests.tolerances import assert_close
+
+pytestmark = pytest.mark.usefixtures('optax_promotes')
+
+
+def settings(**fields):
+  config = config_lib.retrieval().optimizer
+  config.update(learning_rate=0.1, **fields)
+  return config
+
+
+def adam(config, x, grads):
+  mean, square = 0.0 * x, 0.0 * x
+  for step, grad in enumerate(grads, 1):
+    mean = config.b1 * mean + (1 - config.b1) * grad
+    square = config.b2 * square + (1 - config.b2) * grad**2
+    mean_hat = mean / (1 - config.b1**step)
+    square_hat = square / (1 - config.b2**step)
+    decay = config.weight_decay if config.name == 'adamw' else 0.0
+    direction = mean_hat / (np.sqrt(square_hat) + config.eps) + decay * x
+    x = x - config.learning_rate * direction
+  return x
+
+
+def sgd(config, x, grads):
+  return x - config.learning_rate * sum(grads)
+
+
+def clipped(config, grads):
+  """Every gradient scaled to the norm that is allowed."""
+  norms = [np.linalg.norm(g) for g in grads]
+  assert min(norms) < config.clip_norm < max(norms)
+  return [
+    g * min(1.0, config.clip_norm / n)
+    for g, n in zip(grads, norms, strict=True)
+  ]
+
+
+@pytest.mark.parametrize(
+  'fields, oracle',
+  [
+    (dict(name='adamw', weight_decay=0.3), adam),
+    (dict(name='adamw', clip_norm=3.0), adam),
+    (dict(name='adam', weight_decay=0.3, b2=0.999), adam),
+    (dict(name='sgd'), sgd),
+    (dict(name='sgd', clip_norm=3.0), sgd),
+  ],
+)
+def test_steps_against_the_formula(fields, oracle):
+  config = settings(**fields)
+  rng = np.random.default_rng(0)
+  x = rng.standard_normal(9)
+  grads = [scale * rng.standard_normal(9) for scale in (0.1, 1, 3, 0.5)]
+  tx = optimizer.build(config)
+  found = jnp.float32(x)
+  state = tx.init(found)
+  for grad in grads:
+    updates, state = tx.update(jnp.float32(grad), state, found)
+    found = found + updates
+  if config.clip_norm:
+    grads = clipped(config, grads)
+  assert_close(found, oracle(config, x, grads))
+
+
+def test_the_norm_is_that_of_all_gradients_together():
+  tx = optimizer.build(settings(name='sgd', clip_norm=1.0))
+  grads = {'a': jnp.float32([3.0]), 'b': {'c': jnp.float32([[4.0]])}}
+  updates, _ = tx.update(grads, tx.init(grads), grads)
+  assert jax.tree.map(jnp.sum, updates) == {
+    'a': pytest.approx(-0.06, rel=1e-5),
+    'b': {'c': pytest.approx(-0.08, rel=1e-5)},
+  }
+
+
+def test_warm_up_is_a_line_and_then_constant():
+  rate = optimizer.learning_rate(settings(warmup_steps=4))
+  found = [float(rate(step)) for step in range(7)]
+  assert found[0] == pytest.approx(0.1 / 4)
+  assert found[4:] == pytest.approx([0.1] * 3)
+  assert np.diff(found[:5]) == pytest.approx([0.075 / 4] * 4)
+
+
+def test_no_warm_up():
+  rate = optimizer.learning_rate(settings())
+  assert [float(rate(step)) for step in (0, 5)] == pytest.approx([0.1, 0.1])
+
+
+def test_an_unknown_name():
+  with pytest.raises(ValueError, match="optimizer.name is 'adamax'.*'adamw'"):
+    optimizer.build(settings(name='adamax'))

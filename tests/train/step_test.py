@@ -1,0 +1,139 @@
+"""One step: who updates what, random numbers, measurements, memory."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from genrec_jax.embedding import lookup
+from genrec_jax.train import state as state_lib
+from genrec_jax.train.step import MEASURED, make_step
+from tests.tolerances import assert_close
+from tests.train.toy_task import Toy, batch
+
+RATE = 0.05
+SEED = 7
+
+
+def start(update='dense', tx=None, **fields):
+  task, tx = Toy(update, **fields), tx or optax.sgd(RATE)
+  step = make_step(task, tx, seed=SEED, row_learning_rate=RATE)
+  return task, jax.jit(step), state_lib.create(task, tx, SEED, MEASURED)
+
+
+def run(update, steps=3, tx=None):
+  _, step, state = start(update, tx)
+  losses = []
+  for i in range(steps):
+    state, loss = step(state, batch(i))
+    losses.append(float(loss))
+  return state, losses
+
+
+@pytest.mark.usefixtures('optax_promotes')
+def test_a_dense_step_is_what_optax_makes_of_the_gradient():
+  tx = optax.adam(RATE)
+  task, step, state = start(tx=tx)
+  after, loss = step(state, batch())
+
+  def loss_fn(trained):
+    rows = {'items': lookup.DenseRows(trained[1]['items'])}
+    key = jax.random.fold_in(jax.random.key(SEED), 0)
+    return task.loss(trained[0], rows, batch(), key)[0]
+
+  trained = (state.params, state.tables)
+  expected, grads = jax.value_and_grad(loss_fn)(trained)
+  updates, _ = tx.update(grads, tx.init(trained), trained)
+  wanted = optax.apply_updates(trained, updates)
+  assert_close(loss, expected)
+  jax.tree.map(assert_close, (after.params, after.tables), wanted)
+  assert_close(after.sums['grad_norm'], [optax.global_norm(grads), 1.0])
+  assert after.step == 1
+
+
+def test_touched_rows_learn_what_the_table_would():
+  """Plain gradient descent on rows is plain gradient descent on the table."""
+  dense, losses = run('dense')
+  rows, row_losses = run('row_sgd')
+  assert_close(row_losses, losses)
+  assert_close(rows.tables['items'], dense.tables['items'])
+  assert_close(rows.params['layer']['w'], dense.params['layer']['w'])
+  assert_close(rows.sums['grad_norm'], dense.sums['grad_norm'])
+
+
+@pytest.mark.parametrize('update', ['row_sgd', 'row_adagrad'])
+def test_other_rows_keep_their_bits(update):
+  _, step, state = start(update)
+  after, _ = step(state, batch())
+  changed = np.any(after.tables['items'] != state.tables['items'], axis=1)
+  assert np.flatnonzero(changed).tolist() == np.unique(batch()).tolist()
+
+
+def test_random_numbers_are_a_function_of_seed_and_step():
+  _, losses = run('dense')
+  assert run('dense')[1] == losses
+  _, step, state = start()
+  _, first = step(state, batch())
+  later = dataclasses.replace(state, step=jnp.int32(1))
+  _, second = step(later, batch())
+  assert first != second
+
+
+def test_sums_add_up_between_log_lines():
+  state, losses = run('dense')
+  total, weight = state.sums['loss'].tolist()
+  assert weight == 3 * len(batch())
+  assert total / weight == pytest.approx(np.mean(losses), rel=1e-6)
+  assert state.sums['grad_norm'][1] == 3
+
+
+@pytest.mark.parametrize('update', ['dense', 'row_adagrad'])
+@pytest.mark.parametrize('poison', [np.nan, np.inf])
+def test_the_first_bad_step_is_remembered(update, poison):
+  _, step, state = start(update)
+  state, _ = step(state, batch(0))
+  assert state.bad.tolist() == [-1, -1]
+  item = int(batch(1)[0])
+  tables = {'items': state.tables['items'].at[item].set(poison)}
+  state = dataclasses.replace(state, tables=tables)
+  for i in (1, 2, 3):
+    state, _ = step(state, batch(i))
+  assert state.bad[0] == 2  # the second step
+  assert MEASURED[state.bad[1]] in ('grad_norm', 'loss')
+
+
+def test_which_measurement_is_bad():
+  """A loss may be finite where its gradient is not: sqrt at zero."""
+
+  class Root(Toy):
+    def loss(self, params, rows, batch, key):
+      value = jnp.sum(jnp.sqrt(params['layer']['w'] * 0.0))
+      return value, {'loss': (value, jnp.float32(1))}
+
+  task, tx = Root(), optax.sgd(RATE)
+  step = make_step(task, tx, seed=SEED)
+  state = state_lib.create(task, tx, SEED, MEASURED)
+  state, loss = jax.jit(step)(state, batch())
+  assert loss == 0.0
+  assert state.bad.tolist() == [1, MEASURED.index('grad_norm')]
+
+
+def memory_of(update, rows):
+  task, tx = Toy(update, rows), optax.sgd(RATE)
+  step = make_step(task, tx, seed=SEED, row_learning_rate=RATE)
+  state = jax.eval_shape(lambda: state_lib.create(task, tx, SEED, MEASURED))
+  compiled = jax.jit(step, donate_argnums=0).lower(state, batch()).compile()
+  table = state.tables['items']
+  return compiled.memory_analysis(), table.size * table.dtype.itemsize
+
+
+def test_a_large_table_is_neither_copied_nor_differentiated():
+  memory, table = memory_of('row_adagrad', rows=1_000_000)
+  assert memory.alias_size_in_bytes >= table
+  assert memory.temp_size_in_bytes < table / 1000
+  # The same measure does see the gradient of a dense table.
+  memory, table = memory_of('dense', rows=1_000_000)
+  assert memory.temp_size_in_bytes >= table / 2

@@ -1,0 +1,44 @@
+"""A task of a few lines, which is all that a training step knows of one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.features import TableSpec
+
+WIDTH = 4
+
+
+class Toy:
+  """Predicts 1 from w . row(item), with noise on w; table 'items'."""
+
+  def __init__(self, update='dense', rows=40):
+    self.spec = TableSpec('items', rows, WIDTH, 0.5, update)
+
+  def tables(self):
+    return {'items': self.spec}
+
+  def init(self, key):
+    w, table = jax.random.split(key)
+    shape = (self.spec.rows, WIDTH)
+    return (
+      {'layer': {'w': jax.random.normal(w, (WIDTH,))}},
+      {'items': jax.random.normal(table, shape)},
+    )
+
+  def ids(self, batch, key):
+    del key
+    return {'items': [batch]}
+
+  def loss(self, params, rows, batch, key):
+    noise = 1.0 + 0.1 * jax.random.normal(key, (WIDTH,))
+    score = rows['items'].take(batch) @ (params['layer']['w'] * noise)
+    total = jnp.sum(jnp.square(score - 1.0))
+    count = jnp.float32(batch.shape[0])
+    return total / count, {'loss': (total, count)}
+
+
+def batch(seed=0, rows=40, size=8):
+  """Item ids of the first half of the table, with repeats."""
+  ids = np.random.default_rng(seed).integers(0, rows // 2, size)
+  return np.int32(ids)
