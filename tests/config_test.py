@@ -1,0 +1,276 @@
+"""Configs: the files, overrides from the command line, saving, comparing."""
+
+import ast
+import json
+import pathlib
+
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.data.datasets import DATASETS
+from genrec_jax.models import MODELS
+from genrec_jax.tasks.retrieval import LossConfig
+from genrec_jax.train import loop, optimizer
+
+ROOT = pathlib.Path(__file__).parents[1]
+FILES = sorted((ROOT / 'configs').glob('*.py'))
+
+
+def variants(file):
+  """Those a config file knows, as it tells someone who mistypes one."""
+  with pytest.raises(config_lib.ConfigError, match="variant '-'") as e:
+    config_lib.load(f'{file}:-')
+  return str(e.value).partition('this config knows ')[2].split(', ')
+
+
+def flat(tree, prefix=''):
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      yield from flat(value, f'{prefix}{key}.')
+    else:
+      yield prefix + key
+
+
+CASES = [f'{f}:{v}' for f in FILES for v in ['', *variants(f)]]
+
+
+@pytest.fixture
+def config():
+  return config_lib.retrieval()
+
+
+# --- The files
+
+
+@pytest.mark.parametrize('case', CASES, ids=lambda c: pathlib.Path(c).name)
+def test_a_shipped_config_loads_and_its_parts_are_built(case):
+  config = config_lib.load(case)
+  fields = config.model.to_dict()
+  model = getattr(config_lib, fields['name'])()
+  known = set(
+    flat(config_lib.retrieval().to_dict() | {'model': model.to_dict()})
+  )
+  assert set(flat(config.to_dict())) == known
+  MODELS[fields.pop('name')].Config(**fields)
+  LossConfig(**config.loss)
+  optimizer.build(config.optimizer)
+  loop.check(config.train)
+  assert config.data.name in DATASETS
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda f: f.name)
+def test_a_shipped_config_knows_smoke_and_says_how_to_run_it(file):
+  assert 'smoke' in variants(file)
+  text = file.read_text()
+  assert f'--config=configs/{file.name}' in text
+  assert '--workdir=' in text
+  imported = [
+    ast.unparse(node)
+    for node in ast.parse(text).body
+    if isinstance(node, ast.Import | ast.ImportFrom)
+  ]
+  assert imported == ['from genrec_jax import config as config_lib']
+
+
+def test_the_defaults_name_every_field():
+  models = {'hstu': config_lib.hstu(), 'sasrec': config_lib.sasrec()}
+  assert models.keys() == MODELS.keys()
+  for name, model in models.items():
+    fields = model.to_dict()
+    assert fields.pop('name') == name
+    assert fields.keys() == MODELS[name].Config.__dataclass_fields__.keys()
+  loss = config_lib.retrieval().loss
+  assert set(loss) == set(LossConfig.__dataclass_fields__)
+
+
+def test_a_field_that_a_model_does_not_have():
+  with pytest.raises(config_lib.ConfigError, match="did you mean 'dqk'"):
+    config_lib.hstu(dkq=3)
+
+
+# --- Loading
+
+
+def write(path, text):
+  path.write_text(text)
+  return str(path)
+
+
+def test_loading_applies_overrides_and_locks():
+  config = config_lib.load(
+    str(ROOT / 'configs/quickstart.py'), ['train.steps=7', 'loss.logq']
+  )
+  assert config.train.steps == 7 and config.loss.logq is True
+  with pytest.raises(AttributeError):
+    config.train.stpes = 3
+
+
+def test_a_file_that_is_not_there():
+  with pytest.raises(
+    config_lib.ConfigError, match="did you mean .*/quickstart.py'"
+  ):
+    config_lib.load(str(ROOT / 'configs/quikstart.py'))
+  with pytest.raises(
+    config_lib.ConfigError, match="no config file '/no/x.py'$"
+  ):
+    config_lib.load('/no/x.py:smoke')
+
+
+def test_a_file_that_is_no_config(tmp_path):
+  path = write(tmp_path / 'x.py', 'steps = 3\n')
+  with pytest.raises(config_lib.ConfigError, match='no get_config'):
+    config_lib.load(path)
+
+
+def test_variants():
+  assert config_lib.variants(None) == set()
+  assert config_lib.variants('a,smoke', ('smoke', 'a')) == {'a', 'smoke'}
+  with pytest.raises(
+    config_lib.ConfigError, match="'smok'; this config knows smoke, narrow"
+  ):
+    config_lib.variants('smok', ('smoke', 'narrow'))
+
+
+# --- Overrides
+
+
+@pytest.mark.parametrize(
+  'override, hint',
+  [
+    ('sed=1', '--config.seed '),
+    ('trian.steps=1', '--config.train.steps '),
+    ('train.stesp=1', '--config.train.steps '),
+    ('steps=1', '--config.train.steps '),
+    ('data.synthetic.itmes=1', '--config.data.synthetic.items '),
+    ('data.sinthetic.items=1', '--config.data.synthetic.items '),
+    ('model.dims=1', '--config.model.dim '),
+    ('seed.x=1', '--config.seed '),
+    ('train.steps.x=1', '--config.train.steps '),
+  ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(config, override, hint):
+  before = config.to_dict()
+  with pytest.raises(config_lib.ConfigError) as e:
+    config_lib.apply(config, override)
+  key = override.partition('=')[0]
+  assert str(e.value) == f'unknown config key {key!r}; did you mean {hint}?'
+  assert config.to_dict() == before
+
+
+def test_an_unknown_key_that_is_like_nothing(config):
+  with pytest.raises(
+    config_lib.ConfigError, match='sections are data, eval, loss, model'
+  ):
+    config_lib.apply(config, 'zzz.qqq=1')
+
+
+def test_a_section_is_no_key(config):
+  with pytest.raises(
+    config_lib.ConfigError, match='report is a section.*report.users'
+  ):
+    config_lib.apply(config, 'report=3')
+
+
+@pytest.mark.parametrize(
+  'override, value',
+  [
+    ('train.steps=1_000', 1000),
+    ('seed=-3', -3),
+    ('optimizer.learning_rate=3e-4', 3e-4),
+    ('optimizer.clip_norm=1', 1.0),
+    ('loss.logq', True),
+    ('loss.logq=true', True),
+    ('loss.logq=1', True),
+    ('loss.l2_normalize=False', False),
+    ('loss.l2_normalize=0', False),
+    ('data.path=some/file:3,x=4', 'some/file:3,x=4'),
+    ('data.path=', ''),
+    ('eval.filter_seen=none', 'none'),
+    ('eval.ks=(1, 5)', (1, 5)),
+    ('eval.ks=[1,5]', (1, 5)),
+    ('eval.ks=1,5', (1, 5)),
+    ('eval.ks=5', (5,)),
+    ('eval.parts=test', ('test',)),
+    ('eval.parts=valid,test', ('valid', 'test')),
+    ("eval.parts=('test',)", ('test',)),
+    ('train.profile_steps=10,15', (10, 15)),
+    ('train.profile_steps=()', ()),
+    ('data.min_rating=4', 4),
+    ('data.min_rating=3.5', 3.5),
+    ('data.min_rating=None', None),
+    ('model.alpha=none', None),
+    ('model.implementation=xla', 'xla'),
+  ],
+)
+def test_a_value_takes_the_type_of_its_default(config, override, value):
+  config_lib.apply(config, override)
+  found = config
+  for name in override.partition('=')[0].split('.'):
+    found = found[name]
+  assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+  'override, expected',
+  [
+    ('train.steps=1e3', 'int, as in 0'),
+    ('train.steps=', 'int, as in 0'),
+    ('train.steps=None', 'int, as in 0'),
+    ('loss.temperature=hot', 'float, as in 0.05'),
+    ('loss.logq=maybe', 'bool, as in False'),
+    ('eval.ks=1,x', 'tuple, as in (1, 10, 50, 100, 200)'),
+    ('eval.ks=1.5', 'tuple, as in (1, 10, 50, 100, 200)'),
+    ('eval.parts=(1, 2)', "tuple, as in ('valid', 'test')"),
+  ],
+)
+def test_a_value_of_another_type(config, override, expected):
+  with pytest.raises(config_lib.ConfigError) as e:
+    config_lib.apply(config, override)
+  assert str(e.value) == f'--config.{override}: expected {expected}'
+
+
+@pytest.mark.parametrize('key', ['train.steps', 'data.path', 'eval.ks'])
+def test_only_a_switch_needs_no_value(config, key):
+  with pytest.raises(config_lib.ConfigError, match=f'{key} needs a value'):
+    config_lib.apply(config, key)
+
+
+# --- Saving and comparing
+
+
+def test_what_is_saved_is_read(config, tmp_path):
+  config_lib.apply(config, 'data.min_rating=3.5')
+  config_lib.save(config, tmp_path / 'config.json')
+  saved = config_lib.read(tmp_path / 'config.json')
+  assert saved['eval']['ks'] == list(config.eval.ks)
+  assert saved['data']['min_rating'] == 3.5
+  assert saved['model']['alpha'] is None
+  assert config_lib.difference(saved, config) == []
+
+
+def test_differences_are_told_key_by_key(config):
+  saved = json.loads(config_lib.to_json(config))
+  config.train.batch_size = 64
+  config.eval.ks = (1,)
+  config.data.synthetic.seed = 5
+  del saved['report']['users']
+  saved['train']['old_key'] = 1
+  assert config_lib.difference(saved, config) == [
+    'data.synthetic.seed: saved 0, now 5',
+    'eval.ks: saved [1, 10, 50, 100, 200], now [1]',
+    'report.users: saved None, now 5',
+    'train.batch_size: saved 128, now 64',
+    'train.old_key: saved 1, now None',
+  ]
+
+
+def test_ignored_keys_and_sections_may_differ(config):
+  saved = json.loads(config_lib.to_json(config))
+  config.train.steps = 3
+  config.report.users = 9
+  config.report.history = 1
+  config.seed = 2
+  ignored = ('train.steps', 'report')
+  assert config_lib.difference(saved, config, ignored) == [
+    'seed: saved 0, now 2'
+  ]
