@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/*.md from benchmarks/results.
+"""Writes the tables of README.md and other pages from benchmarks/results.
 
   python -m benchmarks.tables           # rewrites what differs
   python -m benchmarks.tables --check   # exit status 1 when something differs
@@ -19,14 +19,165 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ('README.md', 'docs/*.md')
+PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
 
 # NAME -> files: results it reads, `machine/name`, in the order of the rows;
 #         columns: (header, key, format). The key is one of a row or of the
 #           file (machine, command, date). The format is a format spec such as
-#           ',.0f' or '.4f', or '' for text; a row without the key shows a dash.
+#           ',.0f' or '.4f', 'MB' for bytes, or '' for text; a row without the
+#           key shows a dash.
 #         where: optional, key -> value or tuple of values of the rows shown.
-TABLES = {}
+TABLES = {
+  'ml1m': {
+    'files': ('cpu2/ml1m',),
+    'columns': (
+      ('config', 'config', ''),
+      ('seed', 'seed', 'd'),
+      ('epoch chosen by', 'chosen_by', ''),
+      ('HR@10', 'hr@10', '.4f'),
+      ('published', 'published_hr@10', '.4f'),
+      ('NDCG@10', 'ndcg@10', '.4f'),
+      ('published', 'published_ndcg@10', '.4f'),
+      ('HR@50', 'hr@50', '.4f'),
+      ('HR@200', 'hr@200', '.4f'),
+      ('HR@10, last epoch', 'last_hr@10', '.4f'),
+      ('NDCG@10, last epoch', 'last_ndcg@10', '.4f'),
+      ('step', 'best_step', ',d'),
+      ('of', 'steps', ',d'),
+      ('core-seconds', 'core_s', ',.0f'),
+    ),
+  },
+  'quality_vs_cost': {
+    'files': ('cpu2/quality_vs_cost',),
+    'columns': (
+      ('run', 'run', ''),
+      ('of the run', 'of_run', '.0%'),
+      ('core-seconds of training', 'train_core_s', ',.0f'),
+      ('test HR@10', 'hr@10', '.4f'),
+      ('test NDCG@10', 'ndcg@10', '.4f'),
+    ),
+    'where': {'kind': 'shown'},
+  },
+  'synthetic_stream': {
+    'files': ('cpu2/synthetic_stream',),
+    'columns': (
+      ('model', 'model', ''),
+      ('seeds', 'seeds', 'd'),
+      ('HR@10', 'hr@10', '.4f'),
+      ('±', 'hr@10_std', '.4f'),
+      ('HR@50', 'hr@50', '.4f'),
+      ('±', 'hr@50_std', '.4f'),
+      ('NDCG@10', 'ndcg@10', '.4f'),
+      ('±', 'ndcg@10_std', '.4f'),
+      ('above the next in', 'above_next', ''),
+      ('paper, 20 times the size: HR@10', 'paper_hr@10', '.4f'),
+      ('HR@50', 'paper_hr@50', '.4f'),
+    ),
+    'where': {'kind': 'mean'},
+  },
+  'train_step': {
+    'files': ('cpu2/train_step',),
+    'columns': (
+      ('model', 'model', ''),
+      ('data', 'data', ''),
+      ('tokens', 'tokens', ',d'),
+      ('core-seconds (median)', 'core_s', '.2f'),
+      ('least', 'min_core_s', '.2f'),
+      ('wall seconds', 'wall_s', '.2f'),
+      ('compile, core-seconds', 'compile_core_s', '.1f'),
+      ('peer, core-seconds', 'peer_core_s', '.2f'),
+      ('peer / ours', 'peer_x', '.2f'),
+    ),
+    'where': {'part': 'step'},
+  },
+  'train_step_parts': {
+    'files': ('cpu2/train_step',),
+    'columns': (
+      ('model', 'model', ''),
+      ('part', 'part', ''),
+      ('tokens', 'tokens', ',d'),
+      ('core-seconds (median)', 'core_s', '.3f'),
+      ('least', 'min_core_s', '.3f'),
+      ('wall seconds', 'wall_s', '.3f'),
+    ),
+  },
+  'eval_catalogue': {
+    'files': ('cpu2/eval_catalogue',),
+    'columns': (
+      ('model', 'model', ''),
+      ('filtered items', 'filter', ''),
+      ('core-seconds', 'core_s', '.2f'),
+      ('encoding', 'encode_core_s', '.2f'),
+      ('ranking', 'rank_core_s', '.2f'),
+      ('training epoch, core-seconds', 'epoch_core_s', '.1f'),
+      ('evaluation / epoch', 'eval_of_epoch_x', '.2f'),
+      ('ranking holds, MB', 'rank_bytes', 'MB'),
+      ('users x items, MB', 'users_x_items_bytes', 'MB'),
+      ('peer, core-seconds', 'peer_core_s', '.1f'),
+      ('peer / ours', 'peer_x', '.1f'),
+    ),
+  },
+  'out_of_core': {
+    'files': ('cpu2/out_of_core',),
+    'columns': (
+      ('events', 'events', ',d'),
+      ('stage', 'stage', ''),
+      ('log, MB', 'log_bytes', 'MB'),
+      ('item table, MB', 'table_bytes', 'MB'),
+      ('anonymous, MB', 'peak_anon_bytes', 'MB'),
+      ('of it to open and split', 'split_anon_bytes', 'MB'),
+      ('file-mapped, MB', 'peak_file_bytes', 'MB'),
+      ('events/s', 'events_per_s', ',.0f'),
+      ('steps/s', 'steps_per_s', '.1f'),
+    ),
+  },
+  'install_size': {
+    'files': ('cpu2/install_size',),
+    'columns': (
+      ('package', 'case', ''),
+      ('MB', 'bytes', 'MB'),
+      ('share', 'share', '.0%'),
+      ('packages', 'packages', 'd'),
+      ('bytecode, MB', 'pycache_bytes', 'MB'),
+    ),
+  },
+  'peer_step': {
+    'files': ('cpu2/peer_generative_recommenders',),
+    'columns': (
+      ('model', 'model', ''),
+      ('setting', 'setting', ''),
+      ('tokens', 'tokens', ',d'),
+      ('core-seconds (median)', 'core_s', '.2f'),
+      ('least', 'min_core_s', '.2f'),
+      ('wall seconds', 'wall_s', '.2f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+    'where': {'what': 'train_step'},
+  },
+  'peer_evaluation': {
+    'files': ('cpu2/peer_generative_recommenders',),
+    'columns': (
+      ('model', 'model', ''),
+      ('setting', 'setting', ''),
+      ('core-seconds', 'core_s', '.1f'),
+      ('encoder alone', 'encode_core_s', '.1f'),
+      ('wall seconds', 'wall_s', '.1f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+    'where': {'what': 'evaluation'},
+  },
+  'peer_parity': {
+    'files': ('cpu2/peer_generative_recommenders',),
+    'columns': (
+      ('model', 'model', ''),
+      ('with', 'setting', ''),
+      ('AdamW steps', 'steps', 'd'),
+      ('losses differ by at most', 'loss_max_abs_diff', '.1e'),
+      ('encoder outputs by at most', 'output_max_abs_diff', '.1e'),
+    ),
+    'where': {'what': 'parity'},
+  },
+}
 
 _MARKED = re.compile(
   r'^<!-- table:(?P<name>\S+) -->\n(?P<body>.*?)^<!-- /table -->$',
@@ -151,6 +302,8 @@ def _wanted(row: dict, where: dict) -> bool:
 def _cell(value: object, form: str) -> str:
   if value is None:
     return '–'
+  if form == 'MB':
+    value, form = value / 1e6, ',.1f' if value < 1e7 else ',.0f'
   text = format(value, '' if isinstance(value, str) else form)
   return text.replace('|', '\\|').replace('\n', ' ')
 

@@ -53,6 +53,25 @@ def test_the_pages_of_this_project_are_up_to_date():
   assert tables.update(write=False) == []
 
 
+def test_every_table_that_was_measured_can_be_written():
+  written = 0
+  for name, table in tables.TABLES.items():
+    files = [
+      tables.ROOT / 'benchmarks' / 'results' / f'{file}.json'
+      for file in table['files']
+    ]
+    if all(file.exists() for file in files):
+      assert tables.render(name, tables.TABLES, tables.ROOT).startswith('| ')
+      written += 1
+  assert written
+
+
+def test_bytes_are_shown_in_megabytes():
+  assert tables._cell(357_056_333, 'MB') == '357'
+  assert tables._cell(3_884 * 50 * 4, 'MB') == '0.8'
+  assert tables._cell(None, 'MB') == '–'
+
+
 def test_pages_are_written_between_the_markers(root):
   assert tables.update(write=True, tables={'step': TABLE}, root=root) == [
     'README.md'

@@ -1,0 +1,89 @@
+"""Runs of `genrec_jax.main`: started in a process of their own, and read."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from genrec_jax import config as config_lib
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def train(
+  config: str,
+  workdir: pathlib.Path,
+  overrides: Sequence[str] = (),
+  env: Mapping[str, str] | None = None,
+) -> None:
+  """Trains to the end, continuing what the workdir holds.
+
+  Args:
+    config: 'configs/FILE.py:variant', below the checkout.
+    workdir: directory of the run; its log goes to `<workdir>.log`.
+    overrides: 'a.b=value' each.
+    env: variables added to ours.
+  """
+  workdir.parent.mkdir(parents=True, exist_ok=True)
+  log = workdir.with_name(workdir.name + '.log')
+  command = [
+    *(sys.executable, '-m', 'genrec_jax.main'),
+    *(f'--config={config}', f'--workdir={workdir.resolve()}'),
+    *(f'--config.{override}' for override in overrides),
+  ]
+  with open(log, 'a') as f:
+    done = subprocess.run(
+      command,
+      cwd=ROOT,
+      env={**os.environ, **(env or {})},
+      stdout=f,
+      stderr=subprocess.STDOUT,
+    )
+  if done.returncode:
+    raise RuntimeError(f'{" ".join(command)} failed, see {log}')
+
+
+def read_report(workdir: pathlib.Path) -> dict:
+  """The report.json of a finished run."""
+  path = workdir / 'report.json'
+  if not path.exists():
+    raise FileNotFoundError(
+      f'{path}: not there; the run has not ended, or this is no workdir'
+    )
+  return json.loads(path.read_text())
+
+
+def evaluations(workdir: pathlib.Path, part: str = 'test') -> list[dict]:
+  """The lines of metrics.jsonl that evaluate a part, oldest first.
+
+  Each is {'step': 48, 'hr@10': ...}: the part's name is taken off.
+  """
+  found = []
+  for line in (workdir / 'metrics.jsonl').read_text().splitlines():
+    row = json.loads(line)
+    prefix = f'{part}/'
+    values = {
+      key.removeprefix(prefix): value
+      for key, value in row.items()
+      if key.startswith(prefix)
+    }
+    if values:
+      found.append({'step': row['step'], **values})
+  return found
+
+
+def differences(report: Mapping, config: str) -> list[str]:
+  """Keys in which a run differs from its config file, data and seed aside."""
+  now = config_lib.load(str(ROOT / config))
+  ignored = ('seed', 'data', 'predict', 'report', 'train.keep_checkpoints')
+  return config_lib.difference(report['config'], now, ignored)
+
+
+def named(text: str) -> tuple[str, pathlib.Path]:
+  """'NAME=WORKDIR' of a command line."""
+  name, equals, workdir = text.partition('=')
+  if not (name and equals and workdir):
+    raise ValueError(f'--run takes NAME=WORKDIR, not {text!r}')
+  return name, pathlib.Path(workdir)
