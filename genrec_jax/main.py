@@ -12,6 +12,8 @@ from absl import logging as absl_logging
 from genrec_jax import config as config_lib
 
 FLAGS = flags.FLAGS
+# ImportError: of an optional package; the message says which to install.
+USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 MODES = ('train', 'eval', 'predict')
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
 
@@ -112,7 +114,7 @@ def run() -> None:
     start_logging()
     try:
       main(argv, overrides)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except USER_ERRORS as error:
       if FLAGS.verbosity > 0:
         raise
       sys.exit(f'error: {in_words(error)}')

@@ -139,7 +139,9 @@ def create(path: pathlib.Path) -> Iterator:
       os.fsync(written.fileno())
     os.replace(temporary, path)
   except OSError as e:
-    raise OSError(f'{path} could not be written: {e}') from e
+    failure = OSError(f'{path} could not be written: {e}')
+    failure.errno = e.errno
+    raise failure from e
   finally:
     temporary.unlink(missing_ok=True)
 

@@ -23,6 +23,10 @@ def places(corpus: jax.Array, ids: jax.Array) -> jax.Array:
 
 def seen_items(batch: Batch, filter_seen: str) -> Jagged | None:
   """The items that must not be recommended."""
+  if filter_seen not in FILTERS:
+    raise ValueError(
+      f'filter_seen is {filter_seen!r}, must be one of {FILTERS}'
+    )
   if filter_seen == 'none':
     return None
   if filter_seen == 'history' and batch.seen is None:

@@ -1,0 +1,178 @@
+"""The evaluator over many batches, against user-by-user NumPy."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+import pallas_kernels
+from genrec_jax.data import datasets, histories, splits, vocab
+from genrec_jax.evaluators import retrieval
+from genrec_jax.tasks import metrics
+
+USERS, ITEMS, MAX_LEN = 23, 31, 4
+
+
+class LastItem:
+  """A task whose query is the row of the last item: whole-number scores."""
+
+  def __init__(self, corpus):
+    self.corpus = np.asarray(corpus, np.int32)
+    self.model_config = types.SimpleNamespace(max_len=MAX_LEN)
+
+  def predict(self, params, rows, batch):
+    del params
+    last = pallas_kernels.last_tokens(batch.item, batch.lengths)
+    return rows['items'].take(last)
+
+  def catalogue(self, tables):
+    return tables['items'][self.corpus]
+
+
+def config(**fields) -> ConfigDict:
+  return ConfigDict(
+    {
+      'ks': (1, 5, 10),
+      'batch_size': 5,
+      'batch_tokens': 16,
+      'item_chunk': 7,
+      'filter_seen': 'window',
+      'miss_rank': 0,
+      **fields,
+    }
+  )
+
+
+@pytest.fixture(scope='module')
+def dataset():
+  rng = np.random.default_rng(0)
+  lengths = rng.integers(2, 12, USERS)
+  h = histories.from_arrays(
+    np.repeat(np.arange(USERS), lengths),
+    np.concatenate([rng.integers(1, ITEMS + 1, n) for n in lengths]),
+    item_vocab=vocab.Vocab(np.arange(1, ITEMS + 1)),
+  )
+  corpus = np.array([i for i in range(1, ITEMS + 1) if i % 4], np.int32)
+  return datasets.Dataset('own', h, corpus)
+
+
+@pytest.fixture(scope='module')
+def examples(dataset):
+  return splits.whole(dataset.histories)
+
+
+@pytest.fixture(scope='module')
+def state():
+  rng = np.random.default_rng(1)
+  table = rng.integers(-2, 3, (ITEMS + 1, 3)).astype(np.float32)
+  return types.SimpleNamespace(
+    params={}, tables={'items': jax.numpy.array(table)}
+  )
+
+
+def expected_ranks(dataset, examples, score, filter_seen):
+  """score(history) -> one score a candidate."""
+  items, corpus = dataset.histories.items, dataset.corpus.tolist()
+  ranks = []
+  for row, begin, end in zip(
+    examples.row, examples.begin, examples.end, strict=True
+  ):
+    history = items[begin:end]
+    seen = {
+      'none': [],
+      'window': history[-MAX_LEN:],
+      'history': items[dataset.histories.offsets[row] : end],
+    }[filter_seen]
+    scores = score(history)
+    order = sorted(
+      (-scores[c], c) for c, item in enumerate(corpus) if item not in seen
+    )
+    places = [corpus[c] for _, c in order]
+    target = int(items[end])
+    ranks.append(
+      places.index(target) + 1 if target in places else len(corpus) + 1
+    )
+  return np.array(ranks)
+
+
+@pytest.mark.parametrize('filter_seen', ['window', 'history', 'none'])
+def test_ranks(dataset, examples, state, filter_seen):
+  table = np.asarray(state.tables['items'])
+  expected = expected_ranks(
+    dataset,
+    examples,
+    lambda history: table[dataset.corpus] @ table[history[-1]],
+    filter_seen,
+  )
+  c = config(filter_seen=filter_seen)
+  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+  np.testing.assert_array_equal(e.ranks(state), expected)
+  assert dict(e.run(state)) == metrics.ranking_metrics(expected, c.ks)
+
+
+def test_ranks_do_not_depend_on_batches_or_chunks(dataset, examples, state):
+  found = []
+  for fields in (
+    {},
+    {'batch_size': 64, 'batch_tokens': 4096, 'item_chunk': 1000},
+    {'batch_size': 3, 'batch_tokens': 1, 'item_chunk': 10},
+  ):
+    c = config(filter_seen='history', **fields)
+    e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+    found.append(e.ranks(state))
+  np.testing.assert_array_equal(found[0], found[1])
+  np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_popularity(dataset, examples):
+  counts = np.bincount(dataset.histories.items, minlength=ITEMS + 1)
+  # Beyond 2**24 float32 cannot tell n from n + 1.
+  counts = counts.astype(np.int64) + 2**26
+  expected = expected_ranks(
+    dataset, examples, lambda _: counts[dataset.corpus], 'window'
+  )
+  c = config(miss_rank=20)
+  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+  assert e.popularity(counts) == metrics.ranking_metrics(expected, c.ks, 20)
+
+
+def test_no_example_is_no_number(dataset, state):
+  none = splits.Examples(*(np.zeros(0, np.int64) for _ in range(3)))
+  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, none, config())
+  assert all(np.isnan(value) for _, value in e.run(state))
+
+
+@pytest.mark.parametrize('where', ['history', 'candidate'])
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_scores_that_are_not_finite_are_refused(
+  dataset, examples, state, where, value
+):
+  table = np.array(state.tables['items'])
+  items = dataset.histories.items
+  if where == 'history':  # an item that is no candidate
+    last = items[examples.end - 1]
+    table[last[last % 4 == 0][0]] = value
+  else:  # a candidate nobody met lately; it would rank behind all others
+    often = np.bincount(items[examples.end], minlength=ITEMS + 1)
+    often += np.bincount(items[examples.end - 1], minlength=ITEMS + 1)
+    table[[i for i in dataset.corpus if not often[i]][0]] = value
+  bad = types.SimpleNamespace(
+    params={}, tables={'items': jax.numpy.array(table)}
+  )
+  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, config())
+  with pytest.raises(FloatingPointError, match='NaN or infinite'):
+    e.ranks(bad)
+
+
+def test_config_is_checked(dataset, examples):
+  def build(**fields):
+    retrieval.Evaluator(
+      LastItem(dataset.corpus), dataset, examples, config(**fields)
+    )
+
+  with pytest.raises(ValueError, match="eval.filter_seen is 'all'"):
+    build(filter_seen='all')
+  with pytest.raises(ValueError, match='eval.item_chunk is 0'):
+    build(item_chunk=0)

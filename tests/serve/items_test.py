@@ -1,0 +1,97 @@
+"""What a workdir remembers of its items."""
+
+import dataclasses
+import json
+import types
+
+import numpy as np
+import pytest
+
+from genrec_jax.data import datasets, histories, vocab
+from genrec_jax.serve import items
+from genrec_jax.serve.items import Items
+
+
+def experiment(ids=('b', 'a', 'c'), titles=None, data='one'):
+  """As much of an experiment as `Items.of` looks at."""
+  h = histories.from_arrays(['u', 'u', 'v'], list(ids), [3, 4, 5])
+  corpus = np.array([1, 3], np.int32)
+  return types.SimpleNamespace(
+    dataset=datasets.Dataset('own', h, corpus, titles),
+    item_counts=np.array([0, 2, 1, 0]),
+    fingerprint=lambda: data,
+  )
+
+
+def same(a: Items, b: Items):
+  for field in dataclasses.fields(Items):
+    x, y = getattr(a, field.name), getattr(b, field.name)
+    assert np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y
+
+
+@pytest.mark.parametrize(
+  'made',
+  [
+    experiment(),
+    experiment(ids=(30, 2**40, 7)),
+    experiment(titles={1: 'Ein Käse, "alt"', 3: ''}),
+  ],
+)
+def test_round_trip(tmp_path, made):
+  items.keep(tmp_path, made)
+  found = Items.load(tmp_path)
+  same(found, Items.of(made))
+  assert found.has_times and found.data == 'one'
+
+
+def test_kept_once_and_again_for_other_data(tmp_path):
+  items.keep(tmp_path, experiment())
+  before = (tmp_path / 'items' / 'meta.json').stat()
+  items.keep(tmp_path, experiment())
+  after = (tmp_path / 'items' / 'meta.json').stat()
+  assert (before.st_ino, before.st_mtime_ns) == (
+    after.st_ino,
+    after.st_mtime_ns,
+  )
+  other = experiment(ids=('x', 'y', 'z'), data='other')
+  items.keep(tmp_path, other)
+  same(Items.load(tmp_path), Items.of(other))
+  assert [p.name for p in tmp_path.iterdir()] == ['items']
+
+
+def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
+  (tmp_path / '.items.1').mkdir()  # of a process that was killed
+  with pytest.raises(FileNotFoundError, match='--mode=train'):
+    Items.load(tmp_path)
+  items.keep(tmp_path, experiment())
+  same(Items.load(tmp_path), Items.of(experiment()))
+
+
+@pytest.mark.parametrize(
+  'name', ['meta.json', 'titles.json', 'ids.npy', 'counts.npy', 'corpus.npy']
+)
+def test_damage_is_refused(tmp_path, name):
+  items.keep(tmp_path, experiment())
+  path = tmp_path / 'items' / name
+  path.write_bytes(path.read_bytes()[:-9])
+  with pytest.raises(ValueError, match=f'items.*{"damaged|not a saved"}'):
+    Items.load(tmp_path)
+  path.unlink()
+  with pytest.raises(FileNotFoundError, match=name):
+    Items.load(tmp_path)
+
+
+def test_exchanged_files_are_refused(tmp_path):
+  items.keep(tmp_path, experiment())
+  vocab.Vocab(np.array(['b', 'c', 'a'])).save(tmp_path / 'items' / 'ids.npy')
+  with pytest.raises(ValueError, match='not the file that was saved'):
+    Items.load(tmp_path)
+
+
+def test_a_format_of_the_future_is_refused(tmp_path):
+  items.keep(tmp_path, experiment())
+  path = tmp_path / 'items' / 'meta.json'
+  meta = json.loads(path.read_text())
+  path.write_text(json.dumps({**meta, 'format': 99}))
+  with pytest.raises(ValueError, match='format 99'):
+    Items.load(tmp_path)

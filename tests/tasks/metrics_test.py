@@ -1,0 +1,49 @@
+"""Metrics against their formulas, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from genrec_jax.tasks import metrics
+
+
+def test_values_by_hand():
+  found = metrics.ranking_metrics(np.array([1, 2, 3, 11, 50]), (1, 2, 10, 50))
+  log = math.log2
+  expected = {
+    'hr@1': 1 / 5,
+    'hr@2': 2 / 5,
+    'hr@10': 3 / 5,
+    'hr@50': 5 / 5,
+    'ndcg@1': 1 / 5,
+    'ndcg@2': (1 + 1 / log(3)) / 5,
+    'ndcg@10': (1 + 1 / log(3) + 1 / 2) / 5,
+    'ndcg@50': (1 + 1 / log(3) + 1 / 2 + 1 / log(12) + 1 / log(51)) / 5,
+    'mrr': (1 + 1 / 2 + 1 / 3 + 1 / 11 + 1 / 50) / 5,
+  }
+  assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_perfect_and_hopeless():
+  perfect = metrics.ranking_metrics(np.ones(7, np.int32), (1, 10))
+  assert set(perfect.values()) == {1.0}
+  hopeless = metrics.ranking_metrics(np.full(7, 10**6), (1, 10))
+  assert hopeless.pop('mrr') == pytest.approx(1e-6)
+  assert set(hopeless.values()) == {0.0}
+
+
+def test_miss_rank_is_the_rank_of_all_misses():
+  ranks = np.array([1, 2500, 2501, 2502, 3884])
+  found = metrics.ranking_metrics(ranks, (2500, 3000), miss_rank=2501)
+  assert found['mrr'] == pytest.approx((1 + 1 / 2500 + 3 / 2501) / 5)
+  assert found['hr@2500'] == pytest.approx(2 / 5)
+  assert found['hr@3000'] == 1.0  # every miss counts as rank 2501
+  plain = metrics.ranking_metrics(ranks, (2500, 3000))
+  assert plain['hr@3000'] == pytest.approx(4 / 5)
+
+
+def test_nothing_to_average_is_nan():
+  found = metrics.ranking_metrics(np.zeros(0, np.int32), (1, 10))
+  assert set(found) == {'hr@1', 'ndcg@1', 'hr@10', 'ndcg@10', 'mrr'}
+  assert all(math.isnan(v) for v in found.values())

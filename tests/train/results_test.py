@@ -1,0 +1,97 @@
+"""`--mode=eval` gives the figures of the training, beside popularity."""
+
+import json
+import shutil
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.train import loop, results
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """(config, workdir, report) of a short training."""
+  config = config_lib.smoke(config_lib.retrieval())
+  config.train.update(steps=4, eval_every=2, checkpoint_every=2, log_every=2)
+  config.eval.update(batch_size=32, item_chunk=64)
+  config.report.users = 0
+  directory = tmp_path_factory.mktemp('run')
+  with jax.numpy_dtype_promotion('standard'):  # optax is not strict
+    report = loop.train_and_evaluate(config.lock(), directory)
+  return config, directory, report
+
+
+def changed(config, **changes):
+  config = ConfigDict(config.to_dict())
+  for key, value in changes.items():
+    config_lib.apply(config, f'{key.replace("__", ".")}={value}')
+  return config.lock()
+
+
+def files(directory):
+  return {
+    str(p.relative_to(directory)): p.read_bytes()
+    for p in directory.rglob('*')
+    if p.is_file() and p.name != 'eval.json'
+  }
+
+
+def test_best_and_latest(run, capsys):
+  config, directory, report = run
+  before = files(directory)
+  found = results.evaluate(config, directory)
+  assert found['metrics'] == report['metrics']
+  assert found['baselines'] == report['baselines']
+  assert found['step'] == report['best_step']
+  printed = capsys.readouterr().out
+  assert 'popularity' in printed and 'ndcg@10' in printed
+  latest = changed(
+    config, predict__checkpoint='latest', eval__parts="('test',)"
+  )
+  found = results.evaluate(latest, directory)
+  assert found['metrics'] == {'test': report['last_epoch']['test']}
+  assert found['step'] == report['steps'] == 4
+  saved = json.loads((directory / 'eval.json').read_text())
+  assert saved['metrics'] == found['metrics']
+  assert set(saved['versions']) == set(report['versions'])
+  assert files(directory) == before
+
+
+def test_other_ways_to_evaluate(run):
+  """The eval section may differ from that of the training."""
+  config, directory, report = run
+  found = results.evaluate(
+    changed(
+      config, eval__ks='(3, 7)', eval__parts="('test',)", eval__item_chunk=50
+    ),
+    directory,
+  )
+  assert set(found['metrics']['test']) == {
+    'hr@3', 'ndcg@3', 'hr@7', 'ndcg@7', 'mrr',
+  }  # fmt: skip
+  assert found['metrics']['test']['mrr'] == report['metrics']['test']['mrr']
+
+
+def test_refusals(run, tmp_path):
+  config, directory, _ = run
+  with pytest.raises(config_lib.ConfigError, match='seed: saved 0, now 1'):
+    results.evaluate(changed(config, seed=1), directory)
+  with pytest.raises(FileNotFoundError, match='train first'):
+    results.evaluate(config, tmp_path / 'nothing')
+  with pytest.raises(ValueError, match='tset'):
+    results.evaluate(changed(config, eval__parts="('tset',)"), directory)
+  copy = tmp_path / 'copy'
+  shutil.copytree(directory, copy)
+  meta = json.loads((copy / 'items' / 'meta.json').read_text())
+  (copy / 'items' / 'meta.json').write_text(json.dumps({**meta, 'data': '?'}))
+  with pytest.raises(ValueError, match='trained on other data'):
+    results.evaluate(config, copy)
+  shutil.rmtree(copy)
+  shutil.copytree(directory, copy)
+  for name in ('best', 'checkpoints'):
+    shutil.rmtree(copy / name)
+  with pytest.raises(ValueError, match='no checkpoint; train first'):
+    results.evaluate(config, copy)
