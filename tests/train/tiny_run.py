@@ -1,0 +1,100 @@
+"""A run of a second, and what must be equal when it was interrupted."""
+
+import contextlib
+import pathlib
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.train import experiment, loop
+from genrec_jax.train.state import named
+from genrec_jax.train.writers import read_jsonl
+
+CONFIG = str(pathlib.Path(__file__).parents[2] / 'configs/quickstart.py:smoke')
+STEPS = 20
+EVAL_EVERY = CHECKPOINT_EVERY = 4
+# 102 records train: seven steps an epoch, the last batch not full.
+OVERRIDES = (
+  'data.synthetic.records=120',
+  'data.synthetic.length=12',
+  'model.max_len=12',
+  'split.valid_fraction=0.1',
+  'split.test_fraction=0.05',
+  'eval.parts=valid',
+  'eval.batch_tokens=128',
+  'train.batch_size=16',
+  f'train.steps={STEPS}',
+  'train.log_every=2',
+  f'train.eval_every={EVAL_EVERY}',
+  f'train.checkpoint_every={CHECKPOINT_EVERY}',
+  'report.users=1',
+)
+
+
+def config(*overrides):
+  return config_lib.load(CONFIG, [*OVERRIDES, *overrides])
+
+
+def train(workdir, *overrides):
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    return loop.train_and_evaluate(config(*overrides), workdir)
+
+
+def curve(workdir) -> list[dict]:
+  """metrics.jsonl without what timings differ in."""
+  return [
+    {name: value for name, value in row.items() if not name.startswith('perf/')}
+    for row in read_jsonl(pathlib.Path(workdir) / 'metrics.jsonl')
+  ]
+
+
+def steps_of(workdir, name: str) -> list[int]:
+  """The steps at which a measurement was written."""
+  return [row['step'] for row in curve(workdir) if name in row]
+
+
+def weights(workdir, which='checkpoints', step=None) -> dict:
+  """{name: array} of a checkpoint of a tiny run; checkpoints hold it all."""
+  pieces = experiment.build(config(), workdir, lambda *_: None)
+  state = pieces.abstract_state()
+  if which == 'best':
+    state = {'params': state.params, 'tables': state.tables}
+  with Checkpoints(pathlib.Path(workdir) / which) as checkpoints:
+    found, arrays, _ = checkpoints.restore(named(state), step=step)
+  return {'saved at': np.int32(found), **jax.device_get(arrays)}
+
+
+def assert_same_bits(found: dict, wanted: dict) -> None:
+  assert found.keys() == wanted.keys()
+  for name, array in wanted.items():
+    assert found[name].tobytes() == array.tobytes(), name
+
+
+def assert_same_run(workdir, reference) -> None:
+  """The same curve and the same weights, to the last bit."""
+  assert curve(workdir) == curve(reference)
+  for which in ('checkpoints', 'best'):
+    assert_same_bits(weights(workdir, which), weights(reference, which))
+
+
+@contextlib.contextmanager
+def compiled_once(directory):
+  """Runs inside compile what another one has not compiled before."""
+  settings = {
+    'jax_compilation_cache_dir': str(directory),
+    'jax_persistent_cache_min_compile_time_secs': 0.0,
+    'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
+  before = {name: getattr(jax.config, name) for name in settings}
+  try:
+    for name, value in settings.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+  finally:
+    for name, value in before.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
