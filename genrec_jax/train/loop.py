@@ -28,7 +28,7 @@ from genrec_jax.train import results
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.state import named, unnamed
 from genrec_jax.train.step import MEASURED, make_step
-from genrec_jax.train.workdir import claim
+from genrec_jax.train.workdir import claim, held
 from genrec_jax.train.writers import Writers
 
 LOG = logging.getLogger('genrec_jax')
@@ -68,10 +68,15 @@ def train_and_evaluate(config, workdir) -> dict | None:
     The report (as in report.json), or None if SIGTERM ended the run early; the
     same call continues it.
   """
-  # ---- Set up: workdir, data, task ------------------------------------------
   workdir = pathlib.Path(workdir)
   check(config.train)
-  claim(workdir, config)
+  with held(workdir):
+    claim(workdir, config)
+    return _train(config, workdir)
+
+
+def _train(config, workdir: pathlib.Path) -> dict | None:
+  # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
   experiment = experiment_lib.build(config, workdir, log)
   evaluators = experiment.evaluators(config)

@@ -1,8 +1,10 @@
 """Whose workdir this is: the config it was made with, and nobody else's."""
 
+import contextlib
+import fcntl
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from genrec_jax import config as config_lib
 
@@ -21,6 +23,27 @@ FREE_KEYS = (
 FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
 
 TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps taken
+
+
+@contextlib.contextmanager
+def held(workdir: pathlib.Path) -> Iterator[None]:
+  """Keeps a second training out of `workdir` while the context lasts.
+
+  The lock goes with the process, however it ends. A file system without locks
+  is used without one.
+  """
+  workdir.mkdir(parents=True, exist_ok=True)
+  with open(workdir / '.lock', 'w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise config_lib.ConfigError(
+        f'another process is training in {workdir}; use another --workdir, or '
+        'wait until it has ended'
+      ) from None
+    except OSError:
+      pass
+    yield
 
 
 def claim(workdir: pathlib.Path, config) -> None:
