@@ -5,9 +5,9 @@
 
 Variants: `hstu` (default), `softmax` (HSTU with softmax attention), `sasrec`
 (the Transformer). No relative bias in any of them, as in the paper's table.
-50,000 records of 128 events, 1,000 items, 100 categories; the last 10 % of the
-records test. About five minutes on one CPU core. All three models and several
-seeds: `python -m benchmarks.synthetic_stream`.
+50,000 records of 128 events (the paper: 1,000,000), its 20,000 items in 100
+categories; the last 10 % of the records test. About five minutes on one CPU
+core. All three models and several seeds: `python -m benchmarks.synthetic_stream`.
 """
 
 from genrec_jax import config as config_lib
@@ -18,7 +18,7 @@ def get_config(arg=None):
   config = config_lib.retrieval()
   config.data.name = 'synthetic'
   config.data.synthetic.update(
-    records=50_000, length=128, items=1_000, categories=100, per_record=5
+    records=50_000, length=128, items=20_000, categories=100, per_record=5
   )
   config.split.name = 'stream'
   config.split.valid_fraction = 0.0
