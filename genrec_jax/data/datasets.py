@@ -14,6 +14,8 @@ from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import readers, synthetic
 from genrec_jax.data import vocab as vocab_lib
 
+YEAR_9999 = 253_402_300_799  # its last second
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -232,6 +234,17 @@ def _titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
   return {i: title for i, title in zip(index, titles, strict=True) if i}
 
 
+def check_times(histories: histories_lib.Histories, path) -> None:
+  """Refuses times that no calendar has, which are in another unit."""
+  if histories.has_times and len(histories.times):
+    last = int(histories.times.max())
+    if last > YEAR_9999:
+      raise ValueError(
+        f'{path}: times reach {last} seconds since 1970, beyond the year 9999; '
+        'are they in another unit? (time_unit=ms, us or ns)'
+      )
+
+
 DATASETS = {
   'ml100k': _ml100k,
   'ml1m': _ml1m,
@@ -266,6 +279,7 @@ def load(
       f'data.name must be one of {", ".join(DATASETS)}, not {cfg.name!r}'
     )
   dataset = DATASETS[cfg.name](cfg, cache_dir, log)
+  check_times(dataset.histories, cfg.get('path', ''))
   if cfg.get('titles', ''):
     titles = _titles(cfg.titles, dataset.histories.vocab)
     dataset = dataclasses.replace(dataset, titles=titles)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from genrec_jax.data import convert, readers, text
+from genrec_jax.data import convert, datasets, readers, text
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.vocab import Vocab
 from genrec_jax.serve.items import Items
@@ -160,6 +160,7 @@ def read(
     min_rating=min_rating,
     log=LOG.info,
   )
+  datasets.check_times(histories, path)
   left_out.settle(histories.users)
   return histories, left_out
 
