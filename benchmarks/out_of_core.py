@@ -12,6 +12,7 @@ when it needs them. Needs 50 bytes of disk an event, freed afterwards.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def stage(args) -> dict:
   row = {'case': f'{events}/{args.stage}', 'events': events,
          'stage': args.stage}  # fmt: skip
   run = _convert if args.stage == 'convert' else _train
-  return row | run(args, events, path)
+  return row | run(args, events, path) | {'load_1min': os.getloadavg()[0]}
 
 
 def _convert(args, events: int, path: pathlib.Path) -> dict:

@@ -23,7 +23,7 @@ NAMES = {
   'popularity': 'popularity',
 }
 METRICS = ('hr@10', 'hr@50', 'ndcg@10')
-PAPER = {  # table 2, twenty times the size: HR@10, HR@50
+PAPER = {  # table 2, at twenty times the records: HR@10, HR@50
   'hstu': (0.0893, 0.3170),
   'softmax': (0.0617, 0.2496),
   'sasrec': (0.0442, 0.2025),
@@ -65,9 +65,11 @@ def main(argv: list[str] | None = None) -> None:
       pool.shutdown(cancel_futures=True)
       cli.fail(str(error))
   rows = table(reports)
+  size = next(iter(reports.values()))['config']['data']['synthetic']
   notes = [
-    '50,000 records of 128 events, 1/20 of the paper, its 20,000 items; one '
-    'pass in order, the last 10 % of the records test.',
+    f'{size["records"]:,} records of {size["length"]} events, {size["items"]:,}'
+    ' items (the paper: 1,000,000 and 20,000); one pass in order, the last '
+    '10 % of the records test.',
     'Mean and standard deviation over seeds of data and model; above_next: '
     'seeds in which the model has a higher hr@10 than the one below it.',
     'paper_*: table 2 of the HSTU paper at its full size, whose model sizes '
