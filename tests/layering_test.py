@@ -1,0 +1,190 @@
+"""Who may import whom, and how files may be named and grow."""
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDERS = (
+  'benchmarks',
+  'configs',
+  'genrec_jax',
+  'launch',
+  'pallas_kernels',
+  'tests',
+)
+
+# A layer imports its own tier and those above it in this list.
+TIERS = (
+  ('pallas_kernels',),
+  ('features', 'config', 'compat'),
+  ('parallel', 'memory'),
+  ('data', 'numerics'),
+  ('embedding',),
+  ('planner',),
+  ('models',),
+  ('tasks',),
+  ('distill', 'search', 'checkpoint'),
+  ('train', 'evaluators', 'serve'),
+  ('main',),
+)
+TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}
+
+# What nobody imports but the folder itself, and the tests.
+LEAVES = ('benchmarks', 'configs', 'launch', 'tests')
+HEAVY = ('keras', 'pandas', 'tensorflow', 'torch')
+FORBIDDEN_NAMES = ('common', 'core', 'helpers', 'misc', 'util', 'utils')
+MAX_LINES = 500
+
+
+def python_files() -> list[pathlib.Path]:
+  """Every source file of the project, relative to its root."""
+  found = [p for folder in FOLDERS for p in (ROOT / folder).rglob('*.py')]
+  return sorted(
+    [*(p.relative_to(ROOT) for p in found), pathlib.Path('setup.py')]
+  )
+
+
+def imported(source: str) -> Iterator[str]:
+  """Every 'package.module.name' a file imports, wherever it does."""
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      start = '.' * node.level + (node.module or '')
+      yield from (f'{start}.{alias.name}' for alias in node.names)
+
+
+def layer_of(module: str) -> str:
+  """'genrec_jax.data.vocab' -> 'data'; the package itself for others."""
+  package, _, rest = module.partition('.')
+  if package == 'genrec_jax' and rest:
+    return rest.split('.')[0]
+  return package
+
+
+def complaints(path: str, source: str) -> list[str]:
+  """What `source`, standing in the file `path`, imports against the rules."""
+  here = path.removesuffix('.py').replace('/', '.')
+  folder, layer = here.split('.')[0], layer_of(here)
+  out = []
+  for name in sorted(set(imported(source))):
+    package = name.split('.')[0]
+    if problem := _complaint(folder, layer, package, name):
+      out.append(f'{path} imports {name}: {problem}')
+  return out
+
+
+def _complaint(folder: str, layer: str, package: str, name: str) -> str:
+  if not package:
+    return 'relative imports hide the layer, write the whole name'
+  if package in LEAVES and folder not in (package, 'tests'):
+    return f'nobody imports {package}/'
+  if folder == 'configs' and layer_of(name) != 'config':
+    return 'a config imports genrec_jax.config alone'
+  if folder == 'pallas_kernels':
+    allowed = {'jax', 'numpy', 'pallas_kernels', *sys.stdlib_module_names}
+    return '' if package in allowed else 'pallas_kernels knows jax and numpy'
+  if folder != 'genrec_jax':
+    return ''
+  if package in HEAVY:
+    return 'not in the core'
+  if package not in ('genrec_jax', 'pallas_kernels'):
+    return ''
+  target = layer_of(name)
+  for known in (layer, target):
+    if known not in TIER:
+      return f'{known!r} has no place in TIERS of {pathlib.Path(__file__).name}'
+  if TIER[target] > TIER[layer]:
+    return f'{layer} stands above {target}'
+  return ''
+
+
+def test_every_import_follows_the_layers():
+  found = []
+  for path in python_files():
+    source = (ROOT / path).read_text()
+    found += complaints(path.as_posix(), source)
+  assert not found, '\n'.join(found)
+
+
+@pytest.mark.parametrize(
+  'path, line, allowed',
+  [
+    ('genrec_jax/models/x.py', 'from genrec_jax.tasks import losses', False),
+    ('genrec_jax/models/x.py', 'from genrec_jax import tasks', False),
+    ('genrec_jax/models/x.py', 'import genrec_jax.tasks.losses', False),
+    (
+      'genrec_jax/models/x.py',
+      'def f():\n  from genrec_jax import main',
+      False,
+    ),
+    ('genrec_jax/models/x.py', 'from genrec_jax.features import Batch', True),
+    ('genrec_jax/models/x.py', 'import pallas_kernels', True),
+    ('genrec_jax/models/x.py', 'import torch', False),
+    ('genrec_jax/models/x.py', 'from . import layers', False),
+    ('genrec_jax/models/x.py', 'from genrec_jax.spells import cast', False),
+    ('genrec_jax/spells/x.py', 'from genrec_jax.features import Batch', False),
+    ('genrec_jax/embedding/x.py', 'from genrec_jax import planner', False),
+    ('genrec_jax/planner/x.py', 'from genrec_jax import embedding', True),
+    ('genrec_jax/train/x.py', 'from genrec_jax.serve import items', True),
+    ('genrec_jax/train/x.py', 'import benchmarks.result', False),
+    ('genrec_jax/config.py', 'from genrec_jax.data import vocab', False),
+    ('pallas_kernels/x/api.py', 'from genrec_jax import features', False),
+    ('pallas_kernels/x/api.py', 'import flax', False),
+    ('pallas_kernels/x/api.py', 'from jax.experimental import pallas', True),
+    ('pallas_kernels/x/api.py', 'import functools', True),
+    ('configs/x.py', 'from genrec_jax import config as config_lib', True),
+    ('configs/x.py', 'import ml_collections', False),
+    ('configs/x.py', 'from genrec_jax.models import hstu', False),
+    ('benchmarks/x.py', 'from benchmarks import result', True),
+    ('benchmarks/x.py', 'from tests import sequences', False),
+    ('tests/x_test.py', 'import torch', True),
+  ],
+)
+def test_the_rules_themselves(path, line, allowed):
+  assert (not complaints(path, line)) == allowed
+
+
+def test_files_do_not_import_each_other_in_circles():
+  modules = {}
+  for path in python_files():
+    name = path.with_suffix('').as_posix().replace('/', '.')
+    modules[name.removesuffix('.__init__')] = (ROOT / path).read_text()
+  edges = {}
+  for name, source in modules.items():
+    targets = set()
+    for target in imported(source):
+      whole = target if target in modules else target.rpartition('.')[0]
+      targets.add(whole)
+    edges[name] = sorted(targets & set(modules) - {name})
+
+  done, open_ = set(), []
+
+  def visit(name):
+    assert name not in open_, ' -> '.join([*open_[open_.index(name) :], name])
+    if name not in done:
+      open_.append(name)
+      for target in edges[name]:
+        visit(target)
+      open_.pop()
+      done.add(name)
+
+  for name in edges:
+    visit(name)
+
+
+def test_names_say_what_a_file_is_for():
+  for path in python_files():
+    for part in path.with_suffix('').parts:
+      stem = part.removesuffix('_test')
+      assert stem not in FORBIDDEN_NAMES, f'{path}: name it after its purpose'
+
+
+def test_no_file_is_too_long():
+  for path in python_files():
+    lines = len((ROOT / path).read_text().splitlines())
+    assert lines <= MAX_LINES, f'{path} has {lines} lines: split it by purpose'
