@@ -81,6 +81,11 @@ class Items:
       titles = {int(index): title for index, title in titles.items()}
     return cls(vocab, corpus, counts, titles, meta['has_times'], meta['data'])
 
+  def title(self, item) -> str | None:
+    """Title of an original item id; None where there is none."""
+    (index,) = self.vocab.encode(np.array([item])).tolist()
+    return (self.titles or {}).get(index)
+
   def save(self, workdir: str | os.PathLike) -> None:
     """Writes <workdir>/items; a reader sees all of it or nothing."""
     path = pathlib.Path(workdir) / 'items'

@@ -44,6 +44,14 @@ def test_round_trip(tmp_path, made):
   assert found.has_times and found.data == 'one'
 
 
+def test_titles():
+  found = Items.of(experiment(ids=(30, 40, 7), titles={1: 'first', 3: 'last'}))
+  assert [found.title(i) for i in (7, 30, 40, 99)] == [
+    'first', None, 'last', None,
+  ]  # fmt: skip
+  assert Items.of(experiment()).title('a') is None
+
+
 def test_kept_once_and_again_for_other_data(tmp_path):
   items.keep(tmp_path, experiment())
   before = (tmp_path / 'items' / 'meta.json').stat()
