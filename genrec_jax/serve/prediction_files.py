@@ -140,7 +140,7 @@ def create(path: pathlib.Path) -> Iterator:
     os.replace(temporary, path)
   except OSError as e:
     failure = OSError(f'{path} could not be written: {e}')
-    failure.errno = e.errno
+    failure.errno = e.errno  # a full disk is told more about, see main.py
     raise failure from e
   finally:
     temporary.unlink(missing_ok=True)

@@ -449,7 +449,7 @@ def test_a_failure_leaves_the_older_file(own, trained, loaded, monkeypatch):
   with pytest.raises(OSError, match='predictions.csv could not be written.*No'):
     predict.run(config, workdir)
   assert (workdir / 'predictions.csv').read_bytes() == before
-  assert not [p for p in os.listdir(workdir) if p.startswith('.')]
+  assert not [p for p in os.listdir(workdir) if p.startswith('.pred')]
 
 
 def test_users_who_have_seen_everything(own, trained, loaded, tmp_path, caplog):
