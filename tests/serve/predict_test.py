@@ -1,92 +1,26 @@
 """`--mode=predict`: files in, files out."""
 
-import csv
 import json
 import os
 import shutil
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
 from genrec_jax.config import ConfigError
-from genrec_jax.data import histories, pipeline, splits
-from genrec_jax.embedding import lookup
 from genrec_jax.serve import predict, prediction_files
-from genrec_jax.serve.items import Items
-from genrec_jax.serve.predictor import Predictor, load_weights
-from genrec_jax.train import experiment, optimizer
-from tests.serve.conftest import MAX_LEN
+from tests.serve.predictions import (
+  T,
+  by_user,
+  oracle,
+  read_csv,
+  write_histories,
+)
 from tests.tolerances import assert_close
-
-T = 1_700_000_000
-
-
-def read_csv(path):
-  with open(path, newline='', encoding='utf-8') as f:
-    return list(csv.DictReader(f))
-
-
-def by_user(path) -> dict[str, list[tuple[str, float]]]:
-  """user -> [(item, score), ...] of a CSV of predictions; ranks are 1, 2, .."""
-  found = {}
-  for row in read_csv(path):
-    own = found.setdefault(row['user'], [])
-    own.append((row['item'], float(row['score'])))
-    assert int(row['rank']) == len(own)
-  return found
-
-
-def write_histories(path, past: dict, times=True):
-  """A CSV log of `past`: user -> items; the files' order is not by user."""
-  lines = ['user,item,time' if times else 'user,item']
-  longest = max(map(len, past.values()))
-  for n in range(longest):
-    for user, items in past.items():
-      if n < len(items):
-        lines.append(f'{user},{items[n]}' + (f',{T + n * 60}' if times else ''))
-  path.write_text('\n'.join(lines) + '\n')
-
-
-def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
-  """user -> every unseen item and its score, best first; one by one."""
-  items = Items.load(workdir)
-  task = experiment.build_task(config, items.corpus, items.counts)
-  tx = optimizer.build(config.optimizer)
-  w = load_weights(workdir, task, tx, checkpoint)
-  rows = {n: lookup.DenseRows(t) for n, t in w.tables.items()}
-  ask = jax.jit(lambda batch: task.predict(w.params, rows, batch))
-  vectors = np.asarray(task.catalogue(w.tables), np.float64)
-  found = {}
-  for user, own in past.items():
-    h = histories.from_arrays(
-      [user] * len(own),
-      own,
-      [T + n * 60 for n in range(len(own))] if times else None,
-      item_vocab=items.vocab,
-      unknown='skip',
-    )
-    if not len(h):
-      continue
-    batch = pipeline.collate(
-      h, splits.to_predict(h), [0], max_len=MAX_LEN, batch_size=1
-    )
-    scores = vectors @ np.asarray(ask(batch)[0], np.float64)
-    seen = set()
-    if config.eval.filter_seen != 'none':
-      seen = set(h.items.tolist())
-    if config.eval.filter_seen == 'window':
-      seen = set(h.items[-MAX_LEN:].tolist())
-    order = sorted(
-      (-s, c) for c, s in enumerate(scores) if int(items.corpus[c]) not in seen
-    )
-    ids = items.vocab.decode(items.corpus[[c for _, c in order]]).tolist()
-    found[user] = [(str(i), -s) for i, (s, _) in zip(ids, order, strict=True)]
-  return found
 
 
 def check(found, expected, k):
@@ -219,119 +153,6 @@ def test_training_users_need_the_data_of_the_model(own, untimed, tmp_path):
   config, workdir = own(untimed, data__path=tmp_path / 'other.txt')
   with pytest.raises(ValueError, match='other items than the model'):
     predict.run(config, workdir)
-
-
-NUMBERS = {
-  '101': ['4', '5', '6'],
-  '9': ['30', '1'],
-  '24': ['7', '31', '8'],  # 31 is unknown
-}
-
-
-def test_layouts_of_the_input(own, untimed, tmp_path, caplog, monkeypatch):
-  """The same histories in every format give the same answers."""
-  once = Predictor.load(own(untimed)[1])  # compiled once for all cases
-  monkeypatch.setattr(predict.Predictor, 'load', lambda *_: once)
-  events = [
-    (u, i, T + n) for u, items in NUMBERS.items() for n, i in enumerate(items)
-  ]
-  shuffled = events[::-1]  # where there are times, the order does not matter
-  dat, text = tmp_path / 'ratings.dat', tmp_path / 'new.txt'
-  dat.write_text(''.join(f'{u}::{i}::5::{t}\n' for u, i, t in shuffled))
-  (tmp_path / 'u.data').write_text(
-    ''.join(f'{u}\t{i}\t5\t{t}\n' for u, i, t in shuffled)
-  )
-  (tmp_path / 'ratings.csv').write_text(
-    'userId,movieId,rating,timestamp\n'
-    + ''.join(f'{u},{i},5,{t}\n' for u, i, t in shuffled)
-  )
-  text.write_text(''.join(f'{u} {i}\n' for u, i, _ in events))
-  write_histories(tmp_path / 'timed.tsv', NUMBERS)
-  tabs = (tmp_path / 'timed.tsv').read_text().replace(',', '\t')
-  (tmp_path / 'timed.tsv').write_text(tabs)
-  write_histories(tmp_path / 'untimed.csv', NUMBERS, times=False)
-  pq.write_table(
-    pa.table(
-      {
-        'who': [int(u) for u, _, _ in shuffled],
-        'what': [int(i) for _, i, _ in shuffled],
-        'time': [t for _, _, t in shuffled],
-      }
-    ),
-    tmp_path / 'log.parquet',
-  )
-  (tmp_path / 'parts').mkdir()
-  for n, user in enumerate(NUMBERS):
-    write_histories(
-      tmp_path / 'parts' / f'{n}.csv', {user: NUMBERS[user]}, times=False
-    )
-  cases = [
-    (dat, {'format': 'ml1m'}),
-    (tmp_path, {'format': 'ml1m'}),  # the directory of the official archive
-    (tmp_path, {'format': 'ml100k'}),
-    (tmp_path / 'ratings.csv', {'format': 'ml_latest'}),
-    (text, {'format': 'sasrec_text'}),
-    (tmp_path / 'timed.tsv', {'delimiter': '\t'}),
-    (tmp_path / 'untimed.csv', {}),
-    (tmp_path / 'parts', {'format': 'csv'}),
-    (tmp_path / 'log.parquet', {'columns.user': 'who', 'columns.item': 'what'}),
-  ]
-  expected = None
-  for path, options in cases:
-    config, workdir = own(
-      untimed,
-      predict__input=path,
-      predict__output=tmp_path / 'out' / 'answers.csv',
-      **{f'predict__{k}': v for k, v in options.items()},
-    )
-    caplog.clear()
-    summary = predict.run(config, workdir)
-    assert summary['unknown_items'] == ['31'], (path, options)
-    found = by_user(tmp_path / 'out' / 'answers.csv')
-    # Whole numbers are in order as numbers.
-    assert list(found) == ['9', '24', '101']
-    if expected is None:
-      expected = found
-      every = oracle(config, workdir, NUMBERS, times=False)
-      for user, own_items in found.items():
-        assert [i for i, _ in own_items] == [i for i, _ in every[user][:10]]
-    assert found == expected, (path, options)
-    absent = "no column 'time'; events are taken in the order" in caplog.text
-    assert absent == (path.name in ('untimed.csv', 'parts'))
-
-
-def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
-  """An input is filtered as the training log was."""
-  directory = own(untimed)[1]
-  saved = json.loads((directory / 'config.json').read_text())
-  saved['data']['min_rating'] = 4
-  (directory / 'config.json').write_text(json.dumps(saved))
-  (tmp_path / 'in.dat').write_text(
-    f'1::4::5::{T}\n1::5::3::{T + 1}\n2::4::1::{T}\n3::6::4::{T}\n'
-  )
-  config, workdir = own(
-    untimed,
-    data__min_rating=4,
-    predict__input=tmp_path / 'in.dat',
-    predict__format='ml1m',
-    predict__top_k=29,
-  )
-  summary = predict.run(config, workdir)
-  assert summary['users'] == 2 and summary['users_without_known_items'] == 1
-  found = by_user(workdir / 'predictions.csv')
-  assert '5' in dict(found['1']) and '4' not in dict(found['1'])
-  assert '2 events are rated below data.min_rating' in caplog.text
-  (tmp_path / 'in.csv').write_text('user,item,time\n1,4,7\n')
-  config, _ = own(
-    untimed,
-    data__min_rating=4,
-    data__columns__rating='rating',
-    predict__input=tmp_path / 'in.csv',
-  )
-  saved['data']['columns']['rating'] = 'rating'
-  (directory / 'config.json').write_text(json.dumps(saved))
-  assert predict.run(config, workdir)['users'] == 1
-  assert "no column 'rating'; every event counts as liked" in caplog.text
 
 
 def test_request_time(own, trained, loaded, tmp_path):
