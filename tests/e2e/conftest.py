@@ -1,0 +1,9 @@
+import pytest
+
+from tests.e2e.commands import Commands
+
+
+@pytest.fixture(scope='session')
+def commands(tmp_path_factory):
+  """Starts trainings; what one has compiled the others do not."""
+  return Commands(tmp_path_factory.mktemp('e2e'))

@@ -1,0 +1,47 @@
+"""SIGTERM saves and ends well; Ctrl-C ends at once and loses nothing saved."""
+
+import signal
+
+from genrec_jax.checkpoint import manifest
+from tests.e2e.commands import STEPS, wait_for_steps
+from tests.train.tiny_run import EVAL_EVERY, assert_same_run
+
+
+def test_sigterm_from_outside(commands, tmp_path):
+  process = commands.start(tmp_path)
+  wait_for_steps(process, tmp_path, 1)
+  process.send_signal(signal.SIGTERM)
+  said, _ = process.communicate(timeout=500)
+  assert process.returncode == 0, said
+  steps = manifest.steps(tmp_path / 'checkpoints')
+  assert f'stopped by SIGTERM at step {steps[-1]} of {STEPS}' in said
+  assert 'the same command continues' in said
+  assert 'Traceback' not in said
+  status, said = commands.run(tmp_path)
+  assert status == 0
+  assert f'continuing from the checkpoint of step {steps[-1]}' in said
+  assert_same_run(tmp_path, commands.whole)
+
+
+def test_sigterm_at_two_points(commands, tmp_path):
+  for point, step in [
+    ('SIGTERM after step 5', 5),
+    ('SIGTERM during an evaluation', 3 * EVAL_EVERY),
+  ]:
+    status, said = commands.run(tmp_path, point)
+    assert status == 0, said
+    assert f'stopped by SIGTERM at step {step} of {STEPS}' in said
+    assert manifest.steps(tmp_path / 'checkpoints')[-1] == step
+    assert not (tmp_path / 'report.json').exists()
+  assert commands.run(tmp_path)[0] == 0
+  assert_same_run(tmp_path, commands.whole)
+
+
+def test_ctrl_c(commands, tmp_path):
+  status, said = commands.run(tmp_path, 'Ctrl-C after step 6')
+  assert status == 1
+  assert said.rstrip().endswith('interrupted; nothing saved before is lost')
+  assert 'Traceback' not in said
+  assert manifest.steps(tmp_path / 'checkpoints') == [4]
+  assert commands.run(tmp_path)[0] == 0
+  assert_same_run(tmp_path, commands.whole)
