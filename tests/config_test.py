@@ -3,6 +3,7 @@
 import ast
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -24,11 +25,12 @@ def variants(file):
 
 
 def flat(tree, prefix=''):
+  """(dotted key, value) of every key."""
   for key, value in tree.items():
     if isinstance(value, dict):
       yield from flat(value, f'{prefix}{key}.')
     else:
-      yield prefix + key
+      yield prefix + key, value
 
 
 CASES = [f'{f}:{v}' for f in FILES for v in ['', *variants(f)]]
@@ -47,10 +49,8 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   config = config_lib.load(case)
   fields = config.model.to_dict()
   model = getattr(config_lib, fields['name'])()
-  known = set(
-    flat(config_lib.retrieval().to_dict() | {'model': model.to_dict()})
-  )
-  assert set(flat(config.to_dict())) == known
+  known = config_lib.retrieval().to_dict() | {'model': model.to_dict()}
+  assert dict(flat(config.to_dict())).keys() == dict(flat(known)).keys()
   MODELS[fields.pop('name')].Config(**fields)
   LossConfig(**config.loss)
   optimizer.build(config.optimizer)
@@ -274,3 +274,20 @@ def test_ignored_keys_and_sections_may_differ(config):
   assert config_lib.difference(saved, config, ignored) == [
     'seed: saved 0, now 2'
   ]
+
+
+# --- docs/training.md
+
+
+def test_the_page_tells_every_key_and_its_default():
+  page = (ROOT / 'docs/training.md').read_text()
+  told = dict(re.findall(r'^\| `([\w.]+)` \| `(.*?)` \|', page, re.M))
+  every = {}
+  for model in (config_lib.sasrec(), config_lib.hstu()):
+    config = config_lib.retrieval()
+    config.model = model
+    every |= config.to_dict() | {
+      'model': every.get('model', {}) | model.to_dict()
+    }
+  expected = {key: repr(value) for key, value in flat(every)}
+  assert told == expected
