@@ -93,6 +93,15 @@ def test_the_best_is_chosen_by_the_monitor(whole):
   assert saved_steps(workdir, 'best') == [best['step']]
 
 
+def test_a_line_is_the_mean_since_the_line_before(whole, tmp_path):
+  """The steps compared are those of full batches, of one weight."""
+  train(tmp_path, 'train.log_every=1', 'train.steps=6')
+  for name in ('train/loss', 'train/grad_norm'):
+    each = [row[name] for row in curve(tmp_path) if name in row]
+    both = [row[name] for row in curve(whole[0]) if name in row]
+    assert np.mean(np.reshape(each, (3, 2)), 1) == pytest.approx(both[:3])
+
+
 def test_the_same_again_is_the_same_run(whole, tmp_path):
   train(tmp_path)
   assert_same_run(tmp_path, whole[0])
