@@ -70,3 +70,14 @@ def test_parameter_counts(name):
 
 def test_the_table_of_movielens_1m_has_the_published_size():
   assert ML1M * config.hstu().dim == 197_650
+
+
+def test_the_defaults_are_the_published_ones():
+  for model in (config.hstu(), config.sasrec()):
+    assert (model.dropout, model.embedding_dropout) == (0.2, 0.2)
+    assert (model.max_len, model.extra_positions) == (200, 11)
+  assert config.sasrec().norm_eps == 1e-8
+  loss = config.retrieval().loss
+  assert (loss.name, loss.sampler) == ('sampled_softmax', 'uniform')
+  assert (loss.negatives, loss.temperature) == (128, 0.05)
+  assert loss.l2_normalize and loss.mask_collisions and not loss.logq

@@ -19,9 +19,16 @@ def row(vector):
   return vector[..., None, :]
 
 
-def layer_norm(x, eps):
+def linear(p, x):
+  y = x @ p['kernel']
+  return y + row(p['bias']) if 'bias' in p else y
+
+
+def layer_norm(x, eps, p=None):
+  """`p`: its scale and shift, where it has any."""
   centred = x - x.mean(-1, keepdims=True)
-  return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+  y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+  return y * row(p['scale']) + row(p['shift']) if p else y
 
 
 def silu(x):
@@ -54,63 +61,85 @@ def transposed(x):
   return np.moveaxis(x, -1, -2)
 
 
-def embedded(table, positions, item):
-  scaled = np.sqrt(table.shape[-1]) * table[..., item, :]
-  return scaled + positions[..., : len(item), :]
+def relative_bias(p, n, events):
+  """R[i, j] = w_pos[j - i + n - 1] + w_ts[bucket(t_{i+1} - t_j)], `[L, L]`."""
+  place = np.arange(len(events.item))
+  bias = np.zeros((len(place), len(place)))
+  if 'position_bias' in p:
+    bias = p['position_bias'][..., place[None] - place[:, None] + n - 1]
+  if 'time_bias' in p:
+    seconds = np.abs(events.next_time[:, None] - events.time[None])
+    bucket = np.trunc(np.log(np.maximum(seconds, 1)) / 0.301)
+    bias = bias + p['time_bias'][..., np.clip(bucket, 0, 128).astype(int)]
+  return bias
 
 
-def relative_bias(p, n, time, next_time):
-  """R[i, j] = w_pos[j - i + n - 1] + w_ts[bucket(t_{i+1} - t_j)]."""
-  place = np.arange(len(time))
-  bias = p['position_bias'][..., place[None] - place[:, None] + n - 1]
-  seconds = np.maximum(np.abs(next_time[:, None] - time[None]), 1)
-  bucket = np.clip(np.trunc(np.log(seconds) / 0.301), 0, 128).astype(int)
-  return bias + p['time_bias'][..., bucket]
+def hstu(params, config, rows, events):
+  """`[L, D]` outputs for one user's events, not yet of length one.
 
-
-def hstu(params, config, table, events):
-  """`[L, D]` outputs for one user's events, not yet of length one."""
-  x = embedded(table, params['position'], events.item)
+  Args:
+    params: nested dict of the parameters, without those a variant leaves out.
+    config: fields of the config section.
+    rows: `[L, D]` item rows.
+    events: the tokens.
+  """
+  x = np.sqrt(config['dim']) * rows
+  if 'position' in params:
+    x = x + params['position'][..., : len(events.item), :]
   n = config['max_len'] + EXTRA
-  causal = np.tri(len(events.item))
-  count = config['heads']
-  values, keys = count * config['dv'], count * config['dqk']
+  causal = np.tri(len(events.item), dtype=bool)
+  count, dqk, dv = config['heads'], config['dqk'], config['dv']
   for i in range(config['blocks']):
     p = params[f'layer_{i}']
-    uvqk = silu(layer_norm(x, 1e-6) @ p['uvqk']['kernel'])
-    u, v, q, k = np.split(
-      uvqk, [values, 2 * values, 2 * values + keys], axis=-1
-    )
+    uvqk = linear(p['uvqk'], layer_norm(x, 1e-6, p.get('norm_input')))
+    ends = np.cumsum([count * dv, count * dv, count * dqk])
+    u, v, q, k = np.split(uvqk, ends, axis=-1)
+    if config['silu_on'] in ('all', 'u'):
+      u = silu(u)
+    if config['silu_on'] == 'all':
+      v, q, k = silu(v), silu(q), silu(k)
     q, k, v = heads(q, count), heads(k, count), heads(v, count)
-    bias = relative_bias(p, n, events.time, events.next_time)
-    scores = q @ transposed(k) + bias[..., None, :, :]
-    attended = merged((causal * silu(scores) / n) @ v)
-    gated = u * layer_norm(attended, 1e-6)
-    x = gated @ p['output']['kernel'] + row(p['output']['bias']) + x
+    product = q @ transposed(k)
+    bias = relative_bias(p, n, events)[..., None, :, :]
+    if config['attention'] == 'softmax':
+      scores = product / np.sqrt(dqk) + bias
+      weights = softmax(np.where(causal, scores, -1e30))
+    else:
+      alpha = 1 if config['alpha'] is None else config['alpha']
+      divisor = n if config['normaliser'] is None else config['normaliser']
+      weights = causal * silu(alpha * product + bias) / divisor
+    attended = merged(weights @ v)
+    normed = layer_norm(attended, 1e-6, p.get('norm_attention'))
+    parts = {
+      'none': [u * normed],
+      'u_a_ua': [u, normed, u * normed],
+      'u_x_ux': [u, attended, u * normed],
+    }
+    out = np.concatenate(parts[config['concat']], axis=-1)
+    x = linear(p['output'], out) + x
   return x
 
 
-def sasrec(params, config, table, events):
+def sasrec(params, config, rows, events):
   """As `hstu`."""
-  x = embedded(table, params['position'], events.item)
+  x = np.sqrt(config['dim']) * rows if config['scale_rows'] else rows
+  x = x + params['position'][..., : len(events.item), :]
   causal = np.tri(len(events.item), dtype=bool)
-  count = config['heads']
-
-  def linear(p, x):
-    return x @ p['kernel'] + row(p['bias'])
-
+  count, eps = config['heads'], config['norm_eps']
   for i in range(config['blocks']):
     p = params[f'layer_{i}']
-    normed = layer_norm(x, 1e-8)
+    normed = layer_norm(x, eps, p.get('norm_query'))
     q = heads(linear(p['query'], normed), count)
     k = heads(linear(p['key'], x), count)
     v = heads(linear(p['value'], x), count)
     scores = q @ transposed(k) / np.sqrt(config['dim'] / count)
     weights = softmax(np.where(causal, scores, -1e30))
     attended = linear(p['project'], merged(weights @ v))
-    h = layer_norm(normed + attended, 1e-8)
+    h = layer_norm(normed + attended, eps, p.get('norm_ffn'))
     hidden = linear(p['hidden'], h)
     x = linear(p['out'], np.where(hidden.real > 0, hidden, 0)) + h
+  if config['final_norm']:
+    x = layer_norm(x, eps, params.get('norm'))
   return x
 
 
@@ -119,7 +148,8 @@ MODELS = {'hstu': hstu, 'sasrec': sasrec}
 
 def encode(params, config, table, events):
   """`[L, D]` of length one."""
-  return normalize(MODELS[config['name']](params, config, table, events))
+  rows = table[..., events.item, :]
+  return normalize(MODELS[config['name']](params, config, rows, events))
 
 
 def loss(weights, config, users, negatives):
