@@ -7,7 +7,7 @@ Variants: `hstu` (default), `softmax` (HSTU with softmax attention), `sasrec`
 (the Transformer). No relative bias in any of them, as in the paper's table.
 50,000 records of 128 events (the paper: 1,000,000), its 20,000 items in 100
 categories; the last 10 % of the records test. About five minutes on one CPU
-core. All three models and several seeds: `python -m benchmarks.synthetic_stream`.
+core. All models and seeds: `python -m benchmarks.synthetic_stream`.
 """
 
 from genrec_jax import config as config_lib
