@@ -126,11 +126,10 @@ def table(reports: dict[tuple[str, int], dict]) -> list[dict]:
           **extra,
         }
       )
-  order = (*MODELS, 'popularity', 'ceiling')
-  order = [m for m in order if any(m == k[0] for k in values)]
-  for name in order:
-    below = MODELS[MODELS.index(name) + 1 :] if name in MODELS else ()
-    rows.append(_mean(name, below[0] if below else None, values))
+  order = [m for m in (*MODELS, 'popularity') if any(m == k[0] for k in values)]
+  for name, below in zip(order, [*order[1:], None], strict=True):
+    rows.append(_mean(name, below, values))
+  rows.append(_mean('ceiling', None, values))
   return rows
 
 

@@ -107,5 +107,7 @@ POINTS = {
 }
 
 if __name__ == '__main__':
+  # A background job of a shell is born deaf to Ctrl-C.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   POINTS[sys.argv.pop(1)]()
   main.run()
