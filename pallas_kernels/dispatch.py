@@ -1,24 +1,83 @@
 """Chooses the backend of an operator, and refuses aloud what cannot run."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
+import jax
 
-def choose(op: str, backends: Mapping[str, Callable], implementation=None):
-  """Returns the backend named `implementation`.
+
+def _runs_anywhere() -> None:
+  return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+  """One way to compute an operator.
+
+  Attributes:
+    run: the function.
+    why_not: says why it cannot run on this machine, None where it can.
+    automatic: whether it may be chosen without being asked for by name.
+  """
+
+  run: Callable
+  why_not: Callable[[], str | None] = _runs_anywhere
+  automatic: bool = True
+
+
+def choose(
+  op: str, backends: Mapping[str, Backend], implementation: str | None = None
+) -> Callable:
+  """Returns the function of the backend named `implementation`.
 
   Args:
     op: name of the operator, for the error message.
-    backends: name -> function, the best one for this machine first.
-    implementation: a name, or None for the first of `backends`.
+    backends: name -> backend, the one to prefer first.
+    implementation: a name, or None for the first that can run here.
 
   Raises:
-    NotImplementedError: no backend of that name exists for this operator.
+    NotImplementedError: no backend of that name exists, or it cannot run here.
   """
   if implementation is None:
-    return next(iter(backends.values()))
+    for backend in backends.values():
+      if backend.automatic and backend.why_not() is None:
+        return backend.run
+    raise NotImplementedError(f'{op} has no implementation for this machine.')
   if implementation not in backends:
     raise NotImplementedError(
-      f'{op} has no implementation {implementation!r} here; available: '
-      f'{", ".join(backends)} (or None for the best of them).'
+      f'{op} has no implementation {implementation!r}; there are '
+      f'{", ".join(backends)} (or None for the best of them here).'
     )
-  return backends[implementation]
+  reason = backends[implementation].why_not()
+  if reason is not None:
+    raise NotImplementedError(
+      f'{op}: implementation {implementation!r} cannot run here: {reason}'
+    )
+  return backends[implementation].run
+
+
+def needs_platform(*platforms: str) -> Callable[[], str | None]:
+  """A `why_not` for backends of certain devices ('tpu', 'cuda', 'cpu')."""
+
+  def why_not() -> str | None:
+    here = platform()
+    if here in platforms:
+      return None
+    return f'it needs {" or ".join(platforms)}, JAX runs on {here} here.'
+
+  return why_not
+
+
+def platform() -> str:
+  """'cpu', 'tpu', 'cuda' or 'rocm': where JAX computes by default."""
+  device = jax.config.jax_default_device or jax.devices()[0]
+  name = device if isinstance(device, str) else device.platform
+  if name == 'gpu':
+    kind = jax.devices()[0].client.platform_version.lower()
+    return 'rocm' if 'rocm' in kind else 'cuda'
+  return name
+
+
+def device_kind() -> str:
+  """The model of the default device, such as 'TPU v5e' or 'cpu'."""
+  return jax.devices()[0].device_kind

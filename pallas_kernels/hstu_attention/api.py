@@ -1,15 +1,29 @@
-"""`hstu_attention`: causal attention inside each packed sequence.
+"""`hstu_attention`: attention inside each packed sequence, with HSTU's biases.
 
-For token i and the tokens j <= i of the same sequence:
+For query i and the keys j it sees, of the same sequence:
 
-    s[i, j] = alpha * q[i] . k[j] + position_bias[j - i + n - 1]
+    s[i, j] = alpha * q[i] . k[j] + position_bias[p(j) - p(i) + n - 1]
                                   + time_bias[bucket(query_time[i] - time[j])]
     silu:     out[i] = sum_j silu(s[i, j]) * v[j] / normaliser
     softmax:  out[i] = sum_j softmax_j(s[i, :]) * v[j]
 
-with n = (len(position_bias) + 1) / 2 and
+with n = (len(position_bias) + 1) / 2, p the place in the sequence (all targets
+stand where the first one does) and
 bucket(d) = clip(trunc(ln(max(|d|, 1)) / 0.301), 0, len(time_bias) - 1).
 Both biases are shared by the heads. Gradients flow to q, k, v and both tables.
+
+A sequence is [contextual tokens][history][targets]. What a token sees:
+
+| token      | context | history                      | targets |
+|------------|---------|------------------------------|---------|
+| contextual | all     | all, later ones too          | none    |
+| history    | all     | earlier ones and itself      | none    |
+| target     | all     | all                          | itself  |
+
+A window W cuts that to a distance of W: between two history tokens their
+distance, from history token number u (from 0) to the context u + 1; a target
+stands behind the whole history. Contextual tokens, the latest `full_tail`
+history tokens and, if `full_tail` is set, the targets are exempt.
 """
 
 import jax
@@ -17,9 +31,15 @@ import jax.numpy as jnp
 
 from pallas_kernels import dispatch
 from pallas_kernels.hstu_attention import reference, xla
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 MODES = ('silu', 'softmax')
-BACKENDS = {'xla': xla.attention, 'reference': reference.attention}
+DTYPES = ('float32', 'bfloat16')
+MAX_HEAD_DIM = 256
+BACKENDS = {
+  'xla': dispatch.Backend(xla.attention),
+  'reference': dispatch.Backend(reference.attention, automatic=False),
+}
 
 
 def hstu_attention(
@@ -31,86 +51,171 @@ def hstu_attention(
   max_len: int,
   mode: str = 'silu',
   alpha: float = 1.0,
-  normaliser: float | None = None,
+  normaliser: float | jax.Array | None = None,
   position_bias: jax.Array | None = None,
   time_bias: jax.Array | None = None,
   query_time: jax.Array | None = None,
   time: jax.Array | None = None,
+  targets: jax.Array | None = None,
+  contextual: int = 0,
+  window: int | None = None,
+  full_tail: int = 0,
+  query_lengths: jax.Array | None = None,
+  max_queries: int | None = None,
   dropout: float = 0.0,
   dropout_seed: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
-  """Attends causally within each sequence of a packed batch.
+  """Attends within each sequence of a packed batch.
+
+  Wrong lengths raise where they are known, and make the output NaN under jit,
+  where they are not: a wrong number would be worse.
 
   Args:
-    q: `[T, H, dqk]` queries; `k` the same shape, `v` `[T, H, dv]`.
-    k: keys.
-    v: values.
-    lengths: `[B]` tokens of each sequence, none above `max_len`; the output is
-      NaN where one is, because a wrong number would be worse.
+    q: `[Tq, H, dqk]` queries, float32 or bfloat16; sums are float32 anyway.
+    k: `[T, H, dqk]` keys.
+    v: `[T, H, dv]` values.
+    lengths: `[B]` int32 tokens of each sequence, none above `max_len`.
     max_len: static bound of the lengths.
     mode: 'silu' (HSTU) or 'softmax'.
     alpha: factor of the dot product.
-    normaliser: divisor of the SiLU scores; `max_len` if None. Static on
-      purpose: the result of one user must not depend on the others' lengths.
+    normaliser: divisor of the SiLU scores: a number, or `[Tq]` for one a query
+      (no gradient flows to it); `max_len` if None. Static on purpose: what one
+      user gets must not depend on the others' lengths.
     position_bias: `[2n - 1]` with n >= max_len, or None.
     time_bias: `[buckets]`, or None; needs `query_time` and `time`.
-    query_time: `[T]` int32, when token i's prediction is asked for (HSTU: the
+    query_time: `[Tq]` int32, when query i's prediction is asked for (HSTU: the
       time of the next event).
-    time: `[T]` int32 time of each token.
+    time: `[T]` int32 time of each key.
+    targets: `[B]` int32, how many tokens at the end of each sequence are
+      candidates; None for none.
+    contextual: how many tokens at its head are context.
+    window: distance a token sees, None for any.
+    full_tail: latest history tokens which the window does not bind.
+    query_lengths: `[B]` int32: q holds only the last so many tokens of each
+      sequence (the others are cached keys). None: q has every token.
+    max_queries: static bound of query_lengths; `max_len` if None.
     dropout: share of the attention weights to drop (the others are scaled up).
     dropout_seed: uint32 scalar; needed when `dropout` is not 0. Which weights
       are dropped depends on the seed and their place, not on the backend.
-    implementation: None for the best one here, or 'xla', 'reference'.
+    implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
-    `[T, H, dv]` in the dtype of `v`; zeros in the padding tokens.
+    `[Tq, H, dv]` in the dtype of `v`; zeros in the padding tokens.
   """
-  if mode not in MODES:
-    raise ValueError(f'mode is {mode!r}, must be one of {MODES}.')
-  if q.ndim != 3 or q.shape != k.shape or q.shape[:2] != v.shape[:2]:
-    raise ValueError(
-      'q, k, v must be [T, H, dqk], [T, H, dqk], [T, H, dv], not '
-      f'{q.shape}, {k.shape}, {v.shape}.'
-    )
-  if lengths.ndim != 1:
-    raise ValueError(f'lengths must be [B], not {lengths.shape}.')
+  _check_tensors(q, k, v, query_lengths is not None)
+  _check_options(mode, max_len, contextual, window, full_tail, dropout)
+  batch = _check_lengths_shape(lengths, targets, query_lengths)
   if position_bias is not None:
     _check_position_bias(position_bias.shape, max_len)
   if time_bias is None:
     query_time = time = None
-  elif query_time is None or time is None:
-    raise ValueError('time_bias needs query_time and time.')
-  elif query_time.shape != q.shape[:1] or time.shape != q.shape[:1]:
-    raise ValueError(
-      f'query_time and time must be [T] = {q.shape[:1]}, not '
-      f'{query_time.shape} and {time.shape}.'
-    )
-  if not 0.0 <= dropout < 1.0:
-    raise ValueError(f'dropout is {dropout}, must be in [0, 1).')
+  else:
+    _check_time_bias(time_bias.shape, query_time, time, q.shape, k.shape)
   if dropout and dropout_seed is None:
     raise ValueError('dropout needs dropout_seed.')
-  # A caller may close over NumPy arrays, which loops cannot index.
-  q, k, v, lengths, query_time, time = jax.tree.map(
-    jnp.asarray, (q, k, v, lengths, query_time, time)
-  )
-  backend = dispatch.choose('hstu_attention', BACKENDS, implementation)
-  return backend(
-    q,
-    k,
-    v,
-    lengths,
-    position_bias,
-    time_bias,
-    query_time,
-    time,
-    dropout_seed if dropout else None,
+  per_query = getattr(normaliser, 'ndim', 0) == 1
+  if per_query and normaliser.shape != q.shape[:1]:
+    raise ValueError(
+      f'normaliser must be a number or [Tq] = {q.shape[:1]}, not '
+      f'{normaliser.shape}.'
+    )
+  max_queries = max_len if max_queries is None else min(max_queries, max_len)
+  spec = Spec(
     max_len=max_len,
+    max_queries=max_len if query_lengths is None else max_queries,
     mode=mode,
-    alpha=alpha,
-    normaliser=float(max_len if normaliser is None else normaliser),
+    alpha=float(alpha),
+    normaliser=None if per_query else float(normaliser or max_len),
+    contextual=contextual,
+    window=window,
+    full_tail=full_tail if window is not None else 0,
     dropout=float(dropout),
   )
+  # A caller may close over NumPy arrays, which loops cannot index.
+  tensors = Tensors(
+    *jax.tree.map(jnp.asarray, (q, k, v, position_bias, time_bias))
+  )
+  context = Context(
+    *jax.tree.map(
+      jnp.asarray,
+      (
+        lengths,
+        query_lengths,
+        targets,
+        query_time,
+        time,
+        normaliser.astype(jnp.float32) if per_query else None,
+        dropout_seed if dropout else None,
+      ),
+    )
+  )
+  wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
+  run = dispatch.choose('hstu_attention', BACKENDS, implementation)
+  out = (
+    run(spec, tensors, context) if batch else jnp.zeros_like(v[: q.shape[0]])
+  )
+  return jnp.where(wrong, jnp.nan, out).astype(v.dtype)
+
+
+def _check_tensors(q, k, v, delta: bool) -> None:
+  shapes = f'{q.shape}, {k.shape}, {v.shape}'
+  if q.ndim != 3 or k.ndim != 3 or v.ndim != 3:
+    raise ValueError(
+      f'q, k, v must be [T, H, dqk], [T, H, dqk], [T, H, dv], not {shapes}.'
+    )
+  if q.shape[1:] != k.shape[1:] or k.shape[:2] != v.shape[:2]:
+    raise ValueError(
+      f'q, k, v must be [Tq, H, dqk], [T, H, dqk], [T, H, dv], not {shapes}.'
+    )
+  if not delta and q.shape[0] != k.shape[0]:
+    raise ValueError(
+      f'q, k, v have {q.shape[0]}, {k.shape[0]}, {v.shape[0]} tokens: give '
+      'query_lengths where the queries are fewer than the keys.'
+    )
+  for name, x in (('q', q), ('k', k), ('v', v)):
+    if x.dtype not in DTYPES or x.dtype != v.dtype:
+      raise ValueError(
+        f'{name} is {x.dtype}: q, k, v must all be one of {", ".join(DTYPES)}.'
+      )
+    if not 1 <= x.shape[2] <= MAX_HEAD_DIM:
+      raise ValueError(
+        f'{name} has heads of {x.shape[2]} numbers; 1 to {MAX_HEAD_DIM} work.'
+      )
+
+
+def _check_options(mode, max_len, contextual, window, full_tail, dropout):
+  if mode not in MODES:
+    raise ValueError(f'mode is {mode!r}, must be one of {MODES}.')
+  for name, value, least in (
+    ('max_len', max_len, 1),
+    ('contextual', contextual, 0),
+    ('window', 1 if window is None else window, 1),
+    ('full_tail', full_tail, 0),
+  ):
+    if value < least:
+      raise ValueError(f'{name} is {value}, must be at least {least}.')
+  if not 0.0 <= dropout < 1.0:
+    raise ValueError(f'dropout is {dropout}, must be in [0, 1).')
+
+
+def _check_lengths_shape(lengths, targets, query_lengths) -> int:
+  """Returns the number of sequences."""
+  for name, x in (
+    ('lengths', lengths),
+    ('targets', targets),
+    ('query_lengths', query_lengths),
+  ):
+    if x is None:
+      continue
+    if x.ndim != 1 or x.shape != lengths.shape:
+      raise ValueError(
+        f'{name} must be [B]{"" if x is lengths else f" = {lengths.shape}"}, '
+        f'not {x.shape}.'
+      )
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+      raise ValueError(f'{name} must be integers, not {x.dtype}.')
+  return lengths.shape[0]
 
 
 def _check_position_bias(shape: tuple[int, ...], max_len: int) -> None:
@@ -121,3 +226,62 @@ def _check_position_bias(shape: tuple[int, ...], max_len: int) -> None:
       f'position_bias has {shape[0]} entries; max_len={max_len} needs at least '
       f'{2 * max_len - 1}.'
     )
+
+
+def _check_time_bias(shape, query_time, time, q_shape, k_shape) -> None:
+  if len(shape) != 1 or not shape[0]:
+    raise ValueError(f'time_bias must be [buckets], not {shape}.')
+  if query_time is None or time is None:
+    raise ValueError('time_bias needs query_time and time.')
+  if query_time.shape != q_shape[:1] or time.shape != k_shape[:1]:
+    raise ValueError(
+      f'query_time and time must be [Tq] = {q_shape[:1]} and [T] = '
+      f'{k_shape[:1]}, not {query_time.shape} and {time.shape}.'
+    )
+
+
+def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
+  """True where lengths contradict each other; raises where they are known."""
+  lengths, query_lengths, targets = context[:3]
+  rules = [
+    (
+      lengths.min(initial=0) < 0,
+      'lengths holds a negative number.',
+    ),
+    (
+      lengths.max(initial=0) > spec.max_len,
+      f'lengths holds a number above max_len={spec.max_len}.',
+    ),
+    (
+      lengths.sum() > keys,
+      f'lengths add up to more than the {keys} tokens of k and v.',
+    ),
+  ]
+  if targets is not None:
+    rules += [
+      (
+        jnp.any((targets < 0) | (targets > lengths)),
+        'targets must lie between 0 and lengths.',
+      )
+    ]
+  if query_lengths is not None:
+    rules += [
+      (
+        jnp.any((query_lengths < 0) | (query_lengths > lengths)),
+        'query_lengths must lie between 0 and lengths.',
+      ),
+      (
+        query_lengths.max(initial=0) > spec.max_queries,
+        f'query_lengths holds a number above max_queries={spec.max_queries}.',
+      ),
+      (
+        query_lengths.sum() > queries,
+        f'query_lengths add up to more than the {queries} tokens of q.',
+      ),
+    ]
+  wrong = jnp.bool_(False)
+  for broken, message in rules:
+    if not isinstance(broken, jax.core.Tracer) and broken:
+      raise ValueError(message)
+    wrong |= broken
+  return wrong

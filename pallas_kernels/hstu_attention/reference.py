@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.jagged import api as jagged
+from pallas_kernels.hstu_attention import masks
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 BUCKET_WIDTH = 0.301  # natural logarithm, as published
 
@@ -31,63 +32,56 @@ def keep_mask(seed, head, query, key, rate) -> jax.Array:
   return x >= u32(int(rate * 2**32))
 
 
-def attention(
-  q,
-  k,
-  v,
-  lengths,
-  position_bias,
-  time_bias,
-  query_time,
-  time,
-  dropout_seed,
-  *,
-  max_len,
-  mode,
-  alpha,
-  normaliser,
-  dropout,
-):
-  """See `api.hstu_attention`; holds `[H, T, T]` scores."""
-  capacity = q.shape[0]
-  segment = jagged.segment_ids(lengths, capacity)
-  position = jagged.positions(lengths, capacity)
-  relative = position[None, :] - position[:, None]  # j - i
-  mask = (segment[:, None] == segment[None, :]) & (relative <= 0)
-  mask &= (segment < lengths.shape[0])[:, None]
+def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
+  """See `api.hstu_attention`; holds `[H, Tq, T]` scores."""
+  q, k, v, position_bias, time_bias = tensors
+  query = masks.query_places(spec, context, q.shape[0])
+  key = masks.key_places(spec, context, k.shape[0])
+  mask = masks.visible(
+    spec,
+    query.position[:, None] == key.position[None],
+    query.order[:, None],
+    key.order[None],
+    query.limit[:, None],
+  )
+  mask &= query.segment[:, None] == key.segment[None]
+  mask &= (query.segment < context.lengths.shape[0])[:, None]
 
-  scores = alpha * jnp.einsum(
+  scores = spec.alpha * jnp.einsum(
     'ihd,jhd->hij', q, k, preferred_element_type=jnp.float32
   )
   if position_bias is not None:
     n = (position_bias.shape[0] + 1) // 2
-    bias = position_bias[jnp.clip(relative + n - 1, 0, 2 * n - 2)]
+    relative = key.anchor[None] - query.anchor[:, None] + n - 1
+    bias = position_bias[jnp.clip(relative, 0, 2 * n - 2)]
     scores += bias.astype(jnp.float32)[None]
   if time_bias is not None:
-    delta = query_time[:, None] - time[None, :]
+    delta = context.query_time[:, None] - context.time[None]
     bias = time_bias[time_bucket(delta, time_bias.shape[0])]
     scores += bias.astype(jnp.float32)[None]
 
-  if mode == 'silu':
-    weights = jnp.where(mask[None], jax.nn.silu(scores) / normaliser, 0.0)
+  if spec.mode == 'silu':
+    weights = jnp.where(mask[None], jax.nn.silu(scores), 0.0)
+    if spec.normaliser is None:
+      weights /= context.normaliser[None, :, None]
+    else:
+      weights /= spec.normaliser
   else:
     scores = jnp.where(mask[None], scores, -1e30)
     weights = jnp.where(mask[None], jax.nn.softmax(scores, axis=-1), 0.0)
-  if dropout:
-    token = jnp.arange(capacity)
+  if spec.dropout:
     kept = keep_mask(
-      dropout_seed,
+      context.dropout_seed,
       jnp.arange(q.shape[1])[:, None, None],
-      token[None, :, None],
-      token[None, None, :],
-      dropout,
+      query.token[None, :, None],
+      key.token[None, None, :],
+      spec.dropout,
     )
-    weights = jnp.where(kept, weights / (1.0 - dropout), 0.0)
+    weights = jnp.where(kept, weights / (1.0 - spec.dropout), 0.0)
   out = jnp.einsum(
     'hij,jhd->ihd',
     weights.astype(v.dtype),
     v,
     preferred_element_type=jnp.float32,
   )
-  too_long = jnp.any(lengths > max_len)
-  return jnp.where(too_long, jnp.nan, out).astype(v.dtype)
+  return out.astype(v.dtype)

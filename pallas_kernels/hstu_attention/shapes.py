@@ -27,6 +27,12 @@ class Shape:
       MovieLens-1M has (median 94, mean of the cut lengths 108); 0 for sequences
       that all have max_len tokens.
     min_len: no sequence is shorter.
+    targets: most candidates at the end of a sequence; each has a random number
+      of them.
+    contextual: context tokens at its head.
+    window: how far a token sees, None for all the way.
+    full_tail: latest history tokens which the window does not bind.
+    queries: the last tokens of each sequence that ask, 0 for all of them.
   """
 
   batch: int
@@ -39,6 +45,11 @@ class Shape:
   time_bias: bool = True
   median_len: int = 0
   min_len: int = 1
+  targets: int = 0
+  contextual: int = 0
+  window: int | None = None
+  full_tail: int = 0
+  queries: int = 0
 
   @property
   def positions(self) -> int:
@@ -59,6 +70,44 @@ SHAPES = {
   'synthetic_stream': Shape(
     128, max_len=128, heads=1, dqk=48, dv=48, time_bias=False
   ),
+  # Ranking with candidates behind the history, as in MLPerf's DLRM-v3.
+  'ranking': Shape(
+    16,
+    max_len=512,
+    heads=4,
+    dqk=128,
+    dv=128,
+    median_len=200,
+    min_len=40,
+    position_bias=False,
+    time_bias=False,
+    targets=32,
+    contextual=3,
+  ),
+  # The same while serving: history cached, a micro-batch of candidates asks.
+  'ranking_cached': Shape(
+    16,
+    max_len=512,
+    heads=4,
+    dqk=128,
+    dv=128,
+    median_len=200,
+    min_len=40,
+    targets=32,
+    contextual=3,
+    queries=32,
+  ),
+  # Long histories, seen through a window but for their latest tokens.
+  'long_window': Shape(
+    4,
+    max_len=1024,
+    heads=2,
+    dqk=64,
+    dv=64,
+    median_len=600,
+    window=128,
+    full_tail=32,
+  ),
   'tiny': Shape(3, max_len=12, heads=2, dqk=4, dv=8, median_len=5),
 }
 
@@ -75,7 +124,7 @@ def lengths(shape: Shape, seed: int = 0) -> np.ndarray:
 def inputs(
   shape: Shape, seed: int = 0, dtype='float32', sizes=None, capacity=None
 ) -> dict:
-  """Arguments of `hstu_attention`: arrays, `max_len` and `normaliser`.
+  """Arguments of `hstu_attention`: arrays, static options.
 
   Args:
     shape: the model's shape.
@@ -89,6 +138,10 @@ def inputs(
   if capacity is None:
     capacity = max(1, -(-tokens // CAPACITY_STEP)) * CAPACITY_STEP
   rng = np.random.default_rng(seed + 1)
+  asking = sizes if not shape.queries else np.minimum(sizes, shape.queries)
+  queries = capacity
+  if shape.queries:
+    queries = max(1, -(-int(asking.sum()) // 8)) * 8
 
   def normal(*size, scale=1.0):
     return jnp.asarray(scale * rng.normal(size=size), dtype)
@@ -98,7 +151,7 @@ def inputs(
 
   arguments = dict(
     # Scores of deviation 1, whatever the width.
-    q=normal(capacity, shape.heads, shape.dqk, scale=shape.dqk**-0.25),
+    q=normal(queries, shape.heads, shape.dqk, scale=shape.dqk**-0.25),
     k=normal(capacity, shape.heads, shape.dqk, scale=shape.dqk**-0.25),
     v=normal(capacity, shape.heads, shape.dv),
     lengths=jnp.asarray(sizes),
@@ -114,7 +167,21 @@ def inputs(
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     time = np.zeros(capacity, np.int32)
     time[:tokens] = clock[:tokens] - clock[first]
+    query_time = np.zeros(queries, np.int32)
+    start = np.cumsum(sizes) - asking
+    token = np.repeat(start - (np.cumsum(asking) - asking), asking)
+    token += np.arange(asking.sum())
+    query_time[: asking.sum()] = (time + np.roll(gaps, -1))[token]
     arguments['time'] = jnp.asarray(time)
-    arguments['query_time'] = jnp.asarray(time + np.roll(gaps, -1))
+    arguments['query_time'] = jnp.asarray(query_time)
     arguments['time_bias'] = table(TIME_BUCKETS)
-  return arguments
+  if shape.targets:
+    room = np.clip(sizes - shape.contextual, 0, shape.targets)
+    arguments['targets'] = jnp.asarray(rng.integers(0, room + 1), 'int32')
+  if shape.queries:
+    arguments['query_lengths'] = jnp.asarray(asking)
+    arguments['max_queries'] = shape.queries
+  options = ('contextual', 'window', 'full_tail')
+  return arguments | {
+    name: getattr(shape, name) for name in options if getattr(shape, name)
+  }

@@ -6,240 +6,418 @@ group is dense, and its members are the sequences longer than i * block. They
 are walked in chunks that fit the cache, by a loop whose trip count is that
 number of sequences: work follows the lengths, no T x T and no B x N x N exists.
 The backward pass recomputes each chunk (nothing but q, k, v is kept).
+
+Where q holds the last tokens only, the sequences are grouped by their length
+instead: a group reads as many keys as its longest member may have.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.hstu_attention import masks
 from pallas_kernels.hstu_attention.reference import keep_mask, time_bucket
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.jagged import api as jagged
 
-MAX_BLOCKS = 8  # groups a program unrolls into; bounds the compile time
+MAX_GROUPS = 8  # a program unrolls into; bounds the compile time
 MIN_BLOCK = 40
+MAX_BLOCK = 128  # rows at once; a group of more rows walks through them
 CHUNK_ELEMENTS = 1 << 17  # scores alive at once, per head
 
 
-def block_size(max_len: int) -> int:
-  """Query rows of a block: a multiple of 8, at most MAX_BLOCKS a sequence."""
-  smallest = -(-max_len // MAX_BLOCKS)
-  return max(MIN_BLOCK, -(-smallest // 8) * 8)
+class Group(NamedTuple):
+  """Query rows with the same keys, all sizes static.
 
-
-def attention(
-  q,
-  k,
-  v,
-  lengths,
-  position_bias,
-  time_bias,
-  query_time,
-  time,
-  dropout_seed,
-  *,
-  max_len,
-  mode,
-  alpha,
-  normaliser,
-  dropout,
-):
-  """See `api.hstu_attention`."""
-  static = (max_len, mode, alpha, normaliser, dropout)
-  out = _attention(
-    static,
-    (q, k, v, position_bias, time_bias),
-    (lengths, query_time, time, dropout_seed),
-  )
-  # A length beyond max_len would lose tokens in silence.
-  return jnp.where(jnp.any(lengths > max_len), jnp.nan, out).astype(v.dtype)
-
-
-def _scores_to_output(
-  static, mask, buckets, kept, q, k, v, position, time_bias
-):
-  """One chunk: q `[c, b, H, dqk]`, k, v `[c, w, H, d]`, mask `[c, b, w]`."""
-  _, mode, alpha, normaliser, dropout = static
-  f32 = jnp.float32
-  scores = jnp.einsum('cihd,cjhd->chij', q, k, preferred_element_type=f32)
-  scores *= alpha
-  if position is not None:
-    scores += position.astype(f32)[None, None]
-  if time_bias is not None:
-    scores += time_bias.astype(f32)[buckets][:, None]
-  mask = mask[:, None]
-  if mode == 'silu':
-    weights = jnp.where(mask, jax.nn.silu(scores) / normaliser, 0.0)
-  else:
-    scores = jnp.where(mask, scores, -1e30)
-    weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)
-  if kept is not None:
-    weights = jnp.where(kept, weights / (1.0 - dropout), 0.0)
-  return jnp.einsum(
-    'chij,cjhd->cihd', weights.astype(v.dtype), v, preferred_element_type=f32
-  )
-
-
-def _groups(max_len, batch):
-  """Static plan: (index, block, keys, sequences a chunk) of each group."""
-  block = block_size(max_len)
-  for i in range(-(-max_len // block)):
-    width = (i + 1) * block
-    chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
-    yield i, block, width, chunk
-
-
-def _trips(group, lengths):
-  """Chunks the group has work for."""
-  index, block, _, chunk = group
-  members = jnp.sum(lengths > index * block)
-  return (members + chunk - 1) // chunk
-
-
-def _group_positions(group, position_bias):
-  """The group's `[block, width]` position bias and its rows in the table."""
-  if position_bias is None:
-    return None, None
-  index, block, width, _ = group
-  n = (position_bias.shape[0] + 1) // 2
-  row = index * block + jnp.arange(block)
-  relative = jnp.arange(width)[None] - row[:, None] + n - 1
-  relative = jnp.clip(relative, 0, 2 * n - 2)
-  return position_bias[relative], relative
-
-
-def _chunk_tokens(group, step, order, starts, lengths, capacity):
-  """Token numbers of a chunk's queries and keys, and the causal mask.
-
-  Tokens that do not exist have the number `capacity`: scatters drop them,
-  gathers read another token instead, which the mask keeps out of every sum.
+  Attributes:
+    row: first row, in the sequence, or in its queries where q is a tail.
+    block: rows at once.
+    blocks: how many such blocks.
+    column: first key, in the sequence.
+    width: how many keys.
+    shortest: members are the sequences longer than this ...
+    longest: ... and no longer than this.
+    chunk: sequences at once.
   """
-  index, block, width, chunk = group
-  member = step * chunk + jnp.arange(chunk)
-  user = order.at[member].get(mode='clip')
-  length = lengths[user]
-  length = jnp.where(member < order.shape[0], length, 0)
-  row = index * block + jnp.arange(block)
-  column = jnp.arange(width)
 
-  def number(position):
-    token = starts[user][:, None] + position[None]
-    return jnp.where(position[None] < length[:, None], token, capacity)
-
-  mask = column[None] <= row[:, None]
-  mask = mask[None] & (row[None, :, None] < length[:, None, None])
-  return number(row), number(column), mask
+  row: int
+  block: int
+  blocks: int
+  column: int
+  width: int
+  shortest: int
+  longest: int
+  chunk: int
 
 
-def _prepare(lengths):
-  """Sequences by falling length, and where each starts."""
-  order = jnp.argsort(-lengths)
-  return order, jagged.offsets(lengths)
+def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
+  """See `api.hstu_attention`."""
+  return _attention(spec, tensors, context).astype(tensors.v.dtype)
+
+
+def _up(value: int, multiple: int) -> int:
+  return -(-value // multiple) * multiple
+
+
+def groups(spec: Spec, batch: int, tail: bool, targets: bool) -> list[Group]:
+  """The static plan.
+
+  Args:
+    spec: of the call.
+    batch: sequences B.
+    tail: whether q holds only the last tokens of each sequence.
+    targets: whether there are targets.
+  """
+  size = max(MIN_BLOCK, _up(-(-spec.max_len // MAX_GROUPS), 8))
+  edges = range(0, spec.max_len, size)
+  rows = min(size, _up(spec.max_queries, 8)) if tail else size
+  parts = -(-rows // MAX_BLOCK)
+  block = _up(-(-rows // parts), 8)
+
+  def group(row, blocks, column, width, shortest, longest):
+    chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
+    return Group(row, block, blocks, column, width, shortest, longest, chunk)
+
+  if tail:
+    blocks = -(-spec.max_queries // block)
+    return [group(0, blocks, 0, e + size, e, e + size) for e in edges]
+  plan = []
+  for edge in edges:
+    column = 0
+    # Targets and the full tail look back further than their window.
+    if spec.window is not None and not targets and not spec.full_tail:
+      column = edge - spec.window
+      column = 0 if column < max(spec.contextual, 1) else column // 8 * 8
+    end = edge + size
+    if edge < spec.contextual:  # sees later tokens too
+      end = _up(spec.max_len, 8)
+    plan.append(group(edge, parts, column, end - column, edge, spec.max_len))
+  return plan
+
+
+class _Chunk(NamedTuple):
+  """What is computed at once: c sequences, b query rows, w keys.
+
+  queries and keys are token numbers in q and k, `[c, b]` and `[c, w]`, one
+  beyond the last where there is no token: scatters drop those, gathers read
+  another token instead, which `mask` `[c, b, w]` keeps out of every sum.
+  """
+
+  queries: jax.Array
+  keys: jax.Array
+  mask: jax.Array
+  relative: jax.Array | None  # [b, w] or [c, b, w], into the position table
+  target: jax.Array | None  # [c, b]
+  target_relative: jax.Array | None  # [c, w]
+  buckets: jax.Array | None  # [c, b, w]
+  kept: jax.Array | None  # [c, H, b, w]
+  divisor: jax.Array | None  # [c, b]
+
+
+class _Walk(NamedTuple):
+  """The sequences by falling length, and where each starts in k and q."""
+
+  order: jax.Array
+  key_start: jax.Array
+  query_start: jax.Array
+
+
+def _walk(context: Context) -> _Walk:
+  start = jagged.offsets(context.lengths)
+  queries = context.query_lengths
+  return _Walk(
+    jnp.argsort(-context.lengths),
+    start,
+    start if queries is None else jagged.offsets(queries),
+  )
+
+
+def _members(group: Group, row, context: Context):
+  """Numbers of the first member and behind the last, in the walk."""
+  lengths = context.lengths
+  if context.query_lengths is None:
+    return 0, jnp.sum(lengths > row)
+  first = jnp.sum(lengths > group.longest)
+  return first, jnp.sum(lengths > group.shortest)
+
+
+def _relative(column, row, n: int):
+  return jnp.clip(column - row + n - 1, 0, 2 * n - 2)
 
 
 def _take(values, token):
   return values.at[token].get(mode='clip')
 
 
-def _chunk_inputs(static, tensors, context, queries, keys):
-  """What a chunk's scores need besides q, k, v: time buckets, kept weights."""
-  _, query_time, time, seed = context
-  time_bias, heads, dropout = tensors[-1], tensors[0].shape[1], static[-1]
-  buckets = kept = None
-  if time_bias is not None:
-    delta = _take(query_time, queries)[:, :, None] - _take(time, keys)[:, None]
-    buckets = time_bucket(delta, time_bias.shape[0])
-  if dropout:
-    head = jnp.arange(heads)[None, :, None, None]
-    kept = keep_mask(
-      seed, head, queries[:, None, :, None], keys[:, None, None, :], dropout
+def _chunk(spec, tensors, context, walk, group, row, first) -> _Chunk:
+  """Members first .. first + chunk of the walk, rows row .. row + block."""
+  q, k, _, position_bias, time_bias = tensors
+  tail = context.query_lengths is not None
+  member = first + jnp.arange(group.chunk)
+  user = walk.order.at[member].get(mode='clip')
+  length = context.lengths[user]
+  last = _members(group, row, context)[1]
+  length = jnp.where(member < last, length, 0)
+  row = row + jnp.arange(group.block)
+  column = group.column + jnp.arange(group.width)
+  if tail:
+    queries = jnp.where(member < last, context.query_lengths[user], 0)
+    place = (length - queries)[:, None] + row[None]
+  else:
+    queries, place = length, row[None]
+
+  def number(start, index, count, capacity):
+    token = start[user][:, None] + index[None]
+    return jnp.where(index[None] < count[:, None], token, capacity)
+
+  query = number(walk.query_start, row, queries, q.shape[0])
+  key = number(walk.key_start, column, length, k.shape[0])
+  real = row[None, :, None] < queries[:, None, None]
+  anchor, targets = place, None
+  if context.targets is not None:
+    targets = context.targets[user]
+    anchor = jnp.minimum(place, (length - targets)[:, None])
+  if spec.window is None and not spec.contextual and targets is None:
+    mask = column[None, None] <= place[:, :, None]
+    if tail:
+      mask &= column[None, None] < length[:, None, None]
+  else:
+    none = jnp.zeros_like(length) if targets is None else targets
+    end = masks.limit(length, none, spec.contextual)[:, None]
+    mask = masks.visible(
+      spec,
+      place[:, :, None] == column[None, None],
+      masks.order(place, end, spec.contextual)[:, :, None],
+      masks.order(column[None], end, spec.contextual)[:, None],
+      end[:, :, None],
     )
-  return buckets, kept
+    mask &= column[None, None] < length[:, None, None]
+
+  relative = target = target_relative = None
+  if position_bias is not None:
+    n = (position_bias.shape[0] + 1) // 2
+    if tail:
+      behind = column[None]
+      if targets is not None:
+        behind = jnp.minimum(behind, (length - targets)[:, None])
+      relative = _relative(behind[:, None], anchor[:, :, None], n)
+    else:
+      relative = _relative(column[None], row[:, None], n)
+      if targets is not None:
+        high = (length - targets)[:, None]
+        target = place >= high
+        target_relative = _relative(jnp.minimum(column[None], high), high, n)
+  buckets = kept = divisor = None
+  if time_bias is not None:
+    asked = _take(context.query_time, query)[:, :, None]
+    delta = asked - _take(context.time, key)[:, None]
+    buckets = time_bucket(delta, time_bias.shape[0])
+  if spec.dropout:
+    number = walk.key_start[user][:, None] + place
+    kept = keep_mask(
+      context.dropout_seed,
+      jnp.arange(q.shape[1])[None, :, None, None],
+      number[:, None, :, None],
+      key[:, None, None, :],
+      spec.dropout,
+    )
+  if spec.normaliser is None:
+    divisor = _take(context.normaliser, query)
+  return _Chunk(
+    query,
+    key,
+    mask & real,
+    relative,
+    target,
+    target_relative,
+    buckets,
+    kept,
+    divisor,
+  )
+
+
+def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
+  """`[c, b, H, dv]` float32 of one chunk, from its rows of q, k and v.
+
+  Args:
+    spec: of the call.
+    chunk: masks and indices.
+    q: `[c, b, H, dqk]`; k and v `[c, w, H, d]`.
+    k: keys.
+    v: values.
+    position: `[b, w]` position bias of the whole chunk; None where it differs
+      from sequence to sequence, or there is none.
+    table: the position table `[2n - 1]` for those places where it differs.
+    time_bias: its table, or None.
+  """
+  f32 = jnp.float32
+  scores = jnp.einsum('cihd,cjhd->chij', q, k, preferred_element_type=f32)
+  scores *= spec.alpha
+  if position is not None:
+    bias = position.astype(f32)[None]
+    if chunk.target is not None:
+      candidates = table.astype(f32)[chunk.target_relative]
+      bias = jnp.where(chunk.target[:, :, None], candidates[:, None], bias)
+    scores += bias[:, None]
+  elif table is not None:
+    scores += table.astype(f32)[chunk.relative][:, None]
+  if time_bias is not None:
+    scores += time_bias.astype(f32)[chunk.buckets][:, None]
+  mask = chunk.mask[:, None]
+  if spec.mode == 'silu':
+    weights = jnp.where(mask, jax.nn.silu(scores), 0.0)
+    if chunk.divisor is None:
+      weights /= spec.normaliser
+    else:
+      weights /= chunk.divisor[:, None, :, None]
+  else:
+    scores = jnp.where(mask, scores, -1e30)
+    weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)
+  if chunk.kept is not None:
+    weights = jnp.where(chunk.kept, weights / (1.0 - spec.dropout), 0.0)
+  return jnp.einsum(
+    'chij,cjhd->cihd', weights.astype(v.dtype), v, preferred_element_type=f32
+  )
+
+
+def _shared_positions(group: Group, row, tensors: Tensors, tail: bool):
+  """The `[b, w]` position bias all members share and its rows in the table."""
+  table = tensors.position_bias
+  if table is None or tail:
+    return None, None
+  n = (table.shape[0] + 1) // 2
+  column = group.column + jnp.arange(group.width)
+  rows = row + jnp.arange(group.block)
+  relative = _relative(column[None], rows[:, None], n)
+  return table[relative], relative
+
+
+def _for_each_block(plan, context, carry, start, visit, finish):
+  """Runs `visit` over the chunks of every block of every group.
+
+  Args:
+    plan: groups.
+    context: lengths.
+    carry: what is passed along.
+    start: (group, row) -> state of a block.
+    visit: (group, row, first member, carry, state) -> (carry, state).
+    finish: (carry, state) -> carry.
+  """
+  for group in plan:
+
+    def block(i, carry, group=group):
+      row = group.row + i * group.block
+      first, last = _members(group, row, context)
+      chunks = (last - first + group.chunk - 1) // group.chunk
+
+      def body(step, both):
+        return visit(group, row, first + step * group.chunk, *both)
+
+      state = start(group, row)
+      return finish(*lax.fori_loop(0, chunks, body, (carry, state)))
+
+    if group.blocks == 1:
+      carry = block(0, carry)
+    else:
+      carry = lax.fori_loop(0, group.blocks, block, carry)
+  return carry
+
+
+def _plan(spec, context):
+  tail = context.query_lengths is not None
+  batch = context.lengths.shape[0]
+  return tail, groups(spec, batch, tail, context.targets is not None)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(static, tensors, context):
-  return _forward(static, tensors, context)[0]
+def _attention(spec, tensors, context):
+  return _forward(spec, tensors, context)[0]
 
 
-def _forward(static, tensors, context):
-  q, k, v, position_bias, time_bias = tensors
-  lengths = context[0]
-  capacity, heads, dv = v.shape
-  order, starts = _prepare(lengths)
-  out = jnp.zeros((capacity, heads, dv), jnp.float32)
-  for group in _groups(static[0], lengths.shape[0]):
-    index, block, width, chunk = group
-    position, _ = _group_positions(group, position_bias)
+def _forward(spec, tensors, context):
+  q, k, v, table, time_bias = tensors
+  tail, plan = _plan(spec, context)
+  walk = _walk(context)
 
-    def body(step, out, group=group, position=position):
-      queries, keys, mask = _chunk_tokens(
-        group, step, order, starts, lengths, capacity
-      )
-      inputs = _chunk_inputs(static, tensors, context, queries, keys)
-      part = _scores_to_output(
-        static,
-        mask,
-        *inputs,
-        _take(q, queries),
-        _take(k, keys),
-        _take(v, keys),
-        position,
-        time_bias,
-      )
-      return out.at[queries].set(part, mode='drop')
+  def start(group, row):
+    return _shared_positions(group, row, tensors, tail)[0]
 
-    out = lax.fori_loop(0, _trips(group, lengths), body, out)
+  def visit(group, row, first, out, position):
+    chunk = _chunk(spec, tensors, context, walk, group, row, first)
+    part = _output(
+      spec,
+      chunk,
+      _take(q, chunk.queries),
+      _take(k, chunk.keys),
+      _take(v, chunk.keys),
+      position,
+      table,
+      time_bias,
+    )
+    return out.at[chunk.queries].set(part, mode='drop'), position
+
+  out = jnp.zeros((q.shape[0], *v.shape[1:]), jnp.float32)
+  out = _for_each_block(
+    plan, context, out, start, visit, lambda out, position: out
+  )
   return out, (tensors, context)
 
 
-def _backward(static, saved, grad):
+def _backward(spec, saved, grad):
   tensors, context = saved
-  q, k, v, position_bias, time_bias = tensors
-  lengths = context[0]
-  capacity = v.shape[0]
-  order, starts = _prepare(lengths)
+  q, k, v, table, time_bias = tensors
+  tail, plan = _plan(spec, context)
+  walk = _walk(context)
   f32 = jnp.float32
-  zeros = [None if x is None else jnp.zeros(x.shape, f32) for x in tensors]
-  dq, dk, dv, dposition, dtime = zeros
-  for group in _groups(static[0], lengths.shape[0]):
-    position, relative = _group_positions(group, position_bias)
-    dblock = None if position is None else jnp.zeros(position.shape, f32)
 
-    def body(step, carry, group=group, position=position):
-      dq, dk, dv, dblock, dtime = carry
-      queries, keys, mask = _chunk_tokens(
-        group, step, order, starts, lengths, capacity
-      )
-      inputs = _chunk_inputs(static, tensors, context, queries, keys)
-      _, pullback = jax.vjp(
-        functools.partial(_scores_to_output, static, mask, *inputs),
-        _take(q, queries),
-        _take(k, keys),
-        _take(v, keys),
-        position,
-        time_bias,
-      )
-      gq, gk, gv, gblock, gtime = pullback(_take(grad, queries))
-      dq = dq.at[queries].set(gq.astype(f32), mode='drop')
-      dk = dk.at[keys].add(gk.astype(f32), mode='drop')
-      dv = dv.at[keys].add(gv.astype(f32), mode='drop')
-      if dblock is not None:
-        dblock += gblock.astype(f32)
-      if dtime is not None:
-        dtime += gtime.astype(f32)
-      return dq, dk, dv, dblock, dtime
+  def start(group, row):
+    position, relative = _shared_positions(group, row, tensors, tail)
+    zeros = None if position is None else jnp.zeros(position.shape, f32)
+    return position, relative, zeros
 
-    dq, dk, dv, dblock, dtime = lax.fori_loop(
-      0, _trips(group, lengths), body, (dq, dk, dv, dblock, dtime)
+  def visit(group, row, first, total, state):
+    position, relative, dposition = state
+    chunk = _chunk(spec, tensors, context, walk, group, row, first)
+    _, pullback = jax.vjp(
+      functools.partial(_output, spec, chunk),
+      _take(q, chunk.queries),
+      _take(k, chunk.keys),
+      _take(v, chunk.keys),
+      position,
+      table,
+      time_bias,
     )
+    gq, gk, gv, gposition, gtable, gtime = pullback(_take(grad, chunk.queries))
+    dq, dk, dv, dtable, dtime = total
+    dq = dq.at[chunk.queries].set(gq.astype(f32), mode='drop')
+    dk = dk.at[chunk.keys].add(gk.astype(f32), mode='drop')
+    dv = dv.at[chunk.keys].add(gv.astype(f32), mode='drop')
     if dposition is not None:
-      dposition = dposition.at[relative].add(dblock)
-  grads = (dq, dk, dv, dposition, dtime)
-  grads = tuple(
-    None if x is None else g.astype(x.dtype)
-    for g, x in zip(grads, tensors, strict=True)
+      dposition += gposition.astype(f32)
+    # Where all members share their bias, nothing reaches the table itself.
+    if dtable is not None and (position is None or chunk.target is not None):
+      dtable += gtable.astype(f32)
+    if dtime is not None:
+      dtime += gtime.astype(f32)
+    return (dq, dk, dv, dtable, dtime), (position, relative, dposition)
+
+  def finish(total, state):
+    _, relative, dposition = state
+    if dposition is None:
+      return total
+    dq, dk, dv, dtable, dtime = total
+    return dq, dk, dv, dtable.at[relative].add(dposition), dtime
+
+  zeros = tuple(None if x is None else jnp.zeros(x.shape, f32) for x in tensors)
+  grads = _for_each_block(plan, context, zeros, start, visit, finish)
+  grads = Tensors(
+    *(
+      None if x is None else g.astype(x.dtype)
+      for g, x in zip(grads, tensors, strict=True)
+    )
   )
   return grads, None
 

@@ -1,5 +1,6 @@
 """Runs one backend of `hstu_attention`, output and gradients together."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,12 +12,27 @@ from pallas_kernels.hstu_attention import api, shapes
 
 MODES = api.MODES
 # A new entry of `BACKENDS` is under test from the moment it is there.
-FAST_BACKENDS = [name for name in api.BACKENDS if name != 'reference']
+FAST_BACKENDS = [
+  name
+  for name, backend in api.BACKENDS.items()
+  if name != 'reference' and backend.why_not() is None
+]
 DIFFERENTIABLE = ('q', 'k', 'v', 'position_bias', 'time_bias')
 
 # Two blocks a sequence, H > 1, dqk != dv: what most cases need.
 SHAPE = shapes.Shape(6, max_len=60, heads=2, dqk=4, dv=6, extra_positions=3)
 CAPACITY = 256
+
+# Sequences of [2 contextual][history][targets], queries at their end; some
+# are only context, only targets, or shorter than the context.
+MASKED_SIZES = [0, 60, 1, 39, 41, 23]
+MASKS = {
+  'contextual': dict(contextual=2),
+  'targets': dict(targets=jnp.array([0, 17, 1, 0, 41, 5], jnp.int32)),
+  'window': dict(window=9),
+  'full_tail': dict(window=9, full_tail=4),
+  'queries': dict(queries=12),
+}
 
 # Compiling is what these tests wait for; this halves it.
 QUICK = {'xla_backend_optimization_level': 0}
@@ -37,7 +53,8 @@ def results(
   for name, value in {**arguments, **options}.items():
     (arrays if hasattr(value, 'shape') else static)[name] = value
   # The gradient of sum(out * weights), with weights of no structure.
-  weights = np.random.default_rng(7).normal(size=arrays['v'].shape)
+  shape = (arrays['q'].shape[0], *arrays['v'].shape[1:])
+  weights = np.random.default_rng(7).normal(size=shape)
   return _program(tuple(sorted(static.items())), optimized)(
     arrays, jnp.asarray(weights, arrays['v'].dtype)
   )
@@ -57,6 +74,18 @@ def _program(static, optimized):
     return {'out': out, **pullback(weights)[0]}
 
   return jax.jit(run, compiler_options=None if optimized else QUICK)
+
+
+def masked(*names: str, seed: int = 0, dtype='float32') -> dict:
+  """Arguments of a batch under the masks of `names`, keys of `MASKS`."""
+  options = {}
+  for name in names:
+    options |= MASKS[name]
+  shape = dataclasses.replace(SHAPE, queries=options.pop('queries', 0))
+  arguments = shapes.inputs(
+    shape, seed, dtype, sizes=MASKED_SIZES, capacity=CAPACITY
+  )
+  return arguments | options
 
 
 def without(arguments: dict, *names: str) -> dict:

@@ -47,6 +47,40 @@ def test_each_option_alone_and_all_together(backend, mode, options, arguments):
   check(backend, cases.without(arguments, *left_out), mode=mode, **added)
 
 
+COMBINED = [
+  *((name,) for name in cases.MASKS),
+  ('contextual', 'targets'),
+  ('contextual', 'window'),
+  ('targets', 'window'),
+  ('targets', 'queries'),
+  ('contextual', 'targets', 'full_tail'),
+  tuple(cases.MASKS),
+]
+
+
+@pytest.mark.parametrize('names', COMBINED, ids='+'.join)
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_each_mask_alone_and_combined(backend, names):
+  # Softmax and dropout where most meets; each mask alone is told by SiLU.
+  most = len(names) > 2
+  options = dict(mode='softmax', **DROPOUT) if most else {}
+  check(backend, cases.masked(*names), **options)
+  if most:
+    check(backend, cases.masked(*names))
+
+
+@pytest.mark.parametrize('names', [(), ('queries', 'targets')])
+@pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
+def test_a_normaliser_for_each_query(backend, names):
+  arguments = cases.masked(*names)
+  queries = arguments['q'].shape[0]
+  check(
+    backend,
+    arguments,
+    normaliser=jnp.linspace(3.0, 90.0, queries, dtype=jnp.float32),
+  )
+
+
 @pytest.mark.parametrize('mode', cases.MODES)
 @pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
 def test_bfloat16_stays_close_to_float32(backend, mode):

@@ -11,11 +11,11 @@ def test_inputs_fit_their_shape(name):
   shape = shapes.SHAPES[name]
   arguments = shapes.inputs(shape, dtype='bfloat16')
   lengths = np.asarray(arguments['lengths'])
-  tokens = arguments['q'].shape[0]
+  tokens = arguments['k'].shape[0]
   assert lengths.shape == (shape.batch,)
   assert shape.min_len <= lengths.min() and lengths.max() <= shape.max_len
   assert lengths.sum() <= tokens < lengths.sum() + shapes.CAPACITY_STEP
-  assert arguments['q'].shape == (tokens, shape.heads, shape.dqk)
+  assert arguments['k'].shape == (tokens, shape.heads, shape.dqk)
   assert arguments['v'].shape == (tokens, shape.heads, shape.dv)
   assert arguments['v'].dtype == 'bfloat16'
   assert arguments['normaliser'] == shape.max_len + 11
