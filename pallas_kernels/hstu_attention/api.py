@@ -89,7 +89,8 @@ def hstu_attention(
     time: `[T]` int32 time of each key.
     targets: `[B]` int32, how many tokens at the end of each sequence are
       candidates; None for none.
-    contextual: how many tokens at its head are context.
+    contextual: how many tokens at the head of each sequence (that is not
+      empty) are context.
     window: distance a token sees, None for any.
     full_tail: latest history tokens which the window does not bind.
     query_lengths: `[B]` int32: q holds only the last so many tokens of each
@@ -258,10 +259,14 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
     ),
   ]
   if targets is not None:
+    rules += [(targets.min(initial=0) < 0, 'targets holds a negative number.')]
+  if targets is not None or spec.contextual:
+    least = spec.contextual + (0 if targets is None else targets)
     rules += [
       (
-        jnp.any((targets < 0) | (targets > lengths)),
-        'targets must lie between 0 and lengths.',
+        jnp.any((lengths > 0) & (lengths < least)),
+        'lengths holds a sequence shorter than its contextual tokens and '
+        'targets together.',
       )
     ]
   if query_lengths is not None:

@@ -24,15 +24,24 @@ SHAPE = shapes.Shape(6, max_len=60, heads=2, dqk=4, dv=6, extra_positions=3)
 CAPACITY = 256
 
 # Sequences of [2 contextual][history][targets], queries at their end; some
-# are only context, only targets, or shorter than the context.
-MASKED_SIZES = [0, 60, 1, 39, 41, 23]
+# are only context, or only context and targets.
+MASKED_SIZES = [0, 60, 2, 39, 41, 23]
 MASKS = {
   'contextual': dict(contextual=2),
-  'targets': dict(targets=jnp.array([0, 17, 1, 0, 41, 5], jnp.int32)),
+  'targets': dict(targets=jnp.array([0, 17, 0, 0, 39, 5], jnp.int32)),
   'window': dict(window=9),
   'full_tail': dict(window=9, full_tail=4),
   'queries': dict(queries=12),
 }
+COMBINED = [
+  *((name,) for name in MASKS),
+  ('contextual', 'targets'),
+  ('contextual', 'window'),
+  ('targets', 'window'),
+  ('targets', 'queries'),
+  ('contextual', 'targets', 'full_tail'),
+  tuple(MASKS),
+]
 
 # Compiling is what these tests wait for; this halves it.
 QUICK = {'xla_backend_optimization_level': 0}

@@ -10,7 +10,7 @@ from pallas_kernels.hstu_attention import api, reference, shapes
 from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
-BACKENDS = list(api.BACKENDS)
+BACKENDS = [*cases.FAST_BACKENDS, 'reference']
 
 
 @pytest.fixture(scope='module')
@@ -38,6 +38,32 @@ REFUSED = {
     dict(dropout=1.5, dropout_seed=np.uint32(0)),
     r'dropout is 1.5, must be in \[0, 1\)',
   ),
+  'tokens': (
+    dict(q=np.zeros((64, 2, 4), 'float32')),
+    'q, k, v have 64, 128, 128 tokens: give query_lengths',
+  ),
+  'dtype': (dict(v=np.zeros((128, 2, 8), 'float16')), 'is float.*float32, bfl'),
+  'mixed_dtype': (dict(k=jnp.zeros((128, 2, 4), 'bfloat16')), 'k is bfloat16'),
+  'head_dim': (
+    dict(v=np.zeros((128, 2, 257), 'float32')),
+    'v has heads of 257 numbers; 1 to 256 work',
+  ),
+  'max_len': (dict(max_len=0), 'max_len is 0, must be at least 1'),
+  'contextual': (dict(contextual=-1), 'contextual is -1, must be at least 0'),
+  'window': (dict(window=0), 'window is 0, must be at least 1'),
+  'targets': (
+    dict(targets=np.zeros(2, 'int32')),
+    r'targets must be \[B\] = \(3,\), not \(2,\)',
+  ),
+  'query_lengths': (
+    dict(query_lengths=np.zeros(3, 'float32')),
+    'query_lengths must be integers, not float32',
+  ),
+  'normaliser': (
+    dict(normaliser=np.ones(3, 'float32')),
+    r'normaliser must be a number or \[Tq\] = \(128,\), not \(3,\)',
+  ),
+  'time_bias': (dict(time_bias=np.ones((3, 2))), r'time_bias must be \[bucket'),
   'dropout_seed': (dict(dropout=0.5), 'dropout needs dropout_seed'),
 }
 
@@ -49,6 +75,59 @@ def test_wrong_arguments_are_named(case, arguments):
     pallas_kernels.hstu_attention(**{**arguments, **change})
 
 
+def ints(*values):
+  return np.array(values, np.int32)
+
+
+# What only the numbers tell: an error where they are known, else NaN.
+CONTRADICTIONS = {
+  'negative': (dict(lengths=ints(5, -1, 12)), 'lengths holds a negative'),
+  'long': (dict(lengths=ints(5, 0, 13)), 'lengths holds .* above max_len=12'),
+  'many': (
+    dict(lengths=ints(*[12] * 11)),
+    'lengths add up to more than the 128 tokens of k and v',
+  ),
+  'targets': (
+    dict(targets=ints(6, 0, 0)),
+    'shorter than its contextual tokens and targets together',
+  ),
+  'negative_targets': (
+    dict(targets=ints(0, -1, 0)),
+    'targets holds a negative',
+  ),
+  'contextual': (dict(contextual=6), 'shorter than its contextual tokens'),
+  'queries': (
+    dict(query_lengths=ints(5, 1, 12)),
+    'query_lengths must lie between 0 and lengths',
+  ),
+  'many_queries': (
+    dict(
+      query_lengths=ints(5, 0, 12),
+      q=np.zeros((16, 2, 4), 'float32'),
+      query_time=np.zeros(16, 'int32'),
+    ),
+    'query_lengths add up to more than the 16 tokens of q',
+  ),
+  'long_queries': (
+    dict(query_lengths=ints(5, 0, 12), max_queries=11),
+    'query_lengths holds a number above max_queries=11',
+  ),
+}
+
+
+@pytest.mark.parametrize('case', CONTRADICTIONS)
+def test_lengths_that_contradict_raise_or_give_nan(case, arguments):
+  change, message = CONTRADICTIONS[case]
+  wrong = {**arguments, **change}
+  with pytest.raises(ValueError, match=message):
+    pallas_kernels.hstu_attention(**wrong)
+  out = cases.results(
+    {n: jnp.asarray(v) if hasattr(v, 'shape') else v for n, v in wrong.items()},
+    'reference',
+  )['out']
+  assert np.all(np.isnan(out))
+
+
 def test_an_unknown_implementation_is_refused_and_the_known_are_listed(
   arguments,
 ):
@@ -56,13 +135,13 @@ def test_an_unknown_implementation_is_refused_and_the_known_are_listed(
     pallas_kernels.hstu_attention(**arguments, implementation='cuda')
   message = str(error.value)
   assert "hstu_attention has no implementation 'cuda'" in message
-  for name in BACKENDS:
+  for name in api.BACKENDS:
     assert name in message
 
 
-def test_none_means_the_first_backend(arguments):
+def test_none_means_the_best_backend_here(arguments):
   chosen = pallas_kernels.hstu_attention(**arguments)
-  named = pallas_kernels.hstu_attention(**arguments, implementation=BACKENDS[0])
+  named = pallas_kernels.hstu_attention(**arguments, implementation='xla')
   np.testing.assert_array_equal(chosen, named)
 
 

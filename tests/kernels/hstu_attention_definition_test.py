@@ -1,11 +1,14 @@
 """The reference against its definition: loops over scalars in NumPy."""
 
+import itertools
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.hstu_attention import reference, shapes
+from pallas_kernels.hstu_attention import masks, reference, shapes
+from pallas_kernels.hstu_attention.spec import Spec
 from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
@@ -24,46 +27,138 @@ def kept(head, query, key):
   )
 
 
+def sees(i, j, length, targets=0, contextual=0, window=None, full_tail=0):
+  """The table of `api`, in words: does token i of a sequence see token j?"""
+  history = length - targets - contextual
+  kind = [
+    'context' if x < contextual else 'target' if x >= length - targets else ''
+    for x in (i, j)
+  ]
+  if i == j:
+    return True
+  if kind[1] == 'target':
+    return False
+  if kind[0] == 'context':
+    return True
+  if not kind[0] and not kind[1] and j > i:
+    return False
+  if window is None:
+    return True
+  # How far back j lies, counted in history tokens; a target stands behind them.
+  mine = history if kind[0] == 'target' else i - contextual
+  if full_tail and mine >= history - full_tail:
+    return True
+  return mine - (-1 if kind[1] == 'context' else j - contextual) <= window
+
+
 def attention(a, mode, dropout):
   """The formulas of `api`, one weight at a time."""
   q, k, v = (np.asarray(a[n], np.float64) for n in ('q', 'k', 'v'))
   n = (len(a['position_bias']) + 1) // 2
-  out = np.zeros(v.shape)
-  start = 0
-  for size in SIZES:
-    for i in range(start, start + size):
-      for head in range(v.shape[1]):
-        scores = []
-        for j in range(start, i + 1):
-          seconds = int(a['query_time'][i]) - int(a['time'][j])
-          s = ALPHA * q[i, head] @ k[j, head]
-          s += float(a['position_bias'][j - i + n - 1])
-          s += float(a['time_bias'][bucket(seconds, len(a['time_bias']))])
-          scores.append(s)
-        scores = np.array(scores)
-        if mode == 'silu':
-          weights = scores / (1 + np.exp(-scores)) / a['normaliser']
-        else:
-          weights = np.exp(scores - scores.max())
-          weights /= weights.sum()
-        for j, weight in zip(range(start, i + 1), weights, strict=True):
-          if dropout:
-            weight *= kept(head, i, j) / (1 - RATE)
-          out[i, head] += weight * v[j, head]
+  rules = {x: a[x] for x in ('contextual', 'window', 'full_tail') if x in a}
+  lengths = a['lengths']
+  asking = a.get('query_lengths', lengths)
+  targets = a.get('targets', np.zeros_like(lengths))
+  out = np.zeros((len(q), *v.shape[1:]))
+  start = row = 0
+  for size, queries, candidates in zip(lengths, asking, targets, strict=True):
+    high = size - candidates
+    for i, head in itertools.product(
+      range(size - queries, size), range(v.shape[1])
+    ):
+      me = row + i - (size - queries)
+      seen, scores = [], []
+      for j in range(size):
+        if not sees(i, j, size, targets=candidates, **rules):
+          continue
+        seconds = int(a['query_time'][me]) - int(a['time'][start + j])
+        s = ALPHA * q[me, head] @ k[start + j, head]
+        s += float(a['position_bias'][min(j, high) - min(i, high) + n - 1])
+        s += float(a['time_bias'][bucket(seconds, len(a['time_bias']))])
+        scores.append(s)
+        seen.append(j)
+      scores = np.array(scores)
+      if mode == 'silu':
+        divisor = np.broadcast_to(a['normaliser'], len(q))[me]
+        weights = scores / (1 + np.exp(-scores)) / divisor
+      else:
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+      for j, weight in zip(seen, weights, strict=True):
+        if dropout:
+          weight *= kept(head, start + i, start + j) / (1 - RATE)
+        out[me, head] += weight * v[start + j, head]
     start += size
+    row += queries
   return out
+
+
+def check(arguments, mode, dropout):
+  options = dict(mode=mode, alpha=ALPHA)
+  if dropout:
+    options |= dict(dropout=RATE, dropout_seed=np.uint32(SEED))
+  out = cases.results(arguments, 'reference', **options)['out']
+  plain = {
+    n: np.asarray(value) if hasattr(value, 'shape') else value
+    for n, value in arguments.items()
+  }
+  assert_close(out, attention(plain, mode, dropout))
 
 
 @pytest.mark.parametrize('dropout', [False, True])
 @pytest.mark.parametrize('mode', cases.MODES)
 def test_reference_is_the_definition(mode, dropout):
-  arguments = shapes.inputs(shapes.SHAPES['tiny'], sizes=SIZES, capacity=24)
-  options = dict(mode=mode, alpha=ALPHA)
-  if dropout:
-    options |= dict(dropout=RATE, dropout_seed=np.uint32(SEED))
-  out = cases.results(arguments, 'reference', **options)['out']
-  plain = {n: np.asarray(value) for n, value in arguments.items()}
-  assert_close(out, attention(plain, mode, dropout))
+  shape = shapes.SHAPES['tiny']
+  check(shapes.inputs(shape, sizes=SIZES, capacity=24), mode, dropout)
+
+
+@pytest.mark.parametrize('names', cases.COMBINED, ids='+'.join)
+def test_reference_is_the_definition_under_masks(names):
+  arguments = cases.masked(*names)
+  arguments['normaliser'] = jnp.linspace(3.0, 9.0, arguments['q'].shape[0])
+  check(arguments, 'softmax' if len(names) > 2 else 'silu', len(names) > 2)
+
+
+def test_the_closed_form_is_the_table_in_words():
+  rng = np.random.default_rng(0)
+  seen = 0
+  for _ in range(60):
+    contextual, candidates, tail = (int(x) for x in rng.integers(0, 4, 3))
+    window = [None, 1, 3, 30][rng.integers(4)]
+    length = contextual + candidates + int(rng.integers(0, 12))
+    spec = Spec(
+      max_len=32,
+      max_queries=32,
+      mode='silu',
+      alpha=1.0,
+      normaliser=1.0,
+      contextual=contextual,
+      window=window,
+      full_tail=tail if window else 0,
+      dropout=0.0,
+    )
+    end = masks.limit(length, candidates, contextual)
+    place = jnp.arange(length)
+    orders = masks.order(place, end, contextual)
+    actual = masks.visible(
+      spec,
+      place[:, None] == place[None],
+      orders[:, None],
+      orders[None],
+      end,
+    )
+    expected = [
+      [
+        sees(i, j, length, candidates, contextual, window, spec.full_tail)
+        for j in range(length)
+      ]
+      for i in range(length)
+    ]
+    np.testing.assert_array_equal(
+      actual, np.reshape(expected, (length, length)).astype(bool), str(spec)
+    )
+    seen += length**2
+  assert seen > 5000
 
 
 @pytest.mark.parametrize(

@@ -47,18 +47,7 @@ def test_each_option_alone_and_all_together(backend, mode, options, arguments):
   check(backend, cases.without(arguments, *left_out), mode=mode, **added)
 
 
-COMBINED = [
-  *((name,) for name in cases.MASKS),
-  ('contextual', 'targets'),
-  ('contextual', 'window'),
-  ('targets', 'window'),
-  ('targets', 'queries'),
-  ('contextual', 'targets', 'full_tail'),
-  tuple(cases.MASKS),
-]
-
-
-@pytest.mark.parametrize('names', COMBINED, ids='+'.join)
+@pytest.mark.parametrize('names', cases.COMBINED, ids='+'.join)
 @pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
 def test_each_mask_alone_and_combined(backend, names):
   # Softmax and dropout where most meets; each mask alone is told by SiLU.

@@ -1,5 +1,6 @@
 """Packed sequences against loops over them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -71,3 +72,47 @@ def test_last_tokens(batch):
     expected[s] = values[t]
   actual = jagged.last_tokens(jnp.asarray(values), jnp.asarray(lengths))
   np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize('prefix', [0, 2])
+def test_concat_and_split(batch, prefix):
+  lengths, values = batch
+  left = np.array([2, 1, 0, 3, 0], np.int32)
+  other = np.random.default_rng(1).normal(size=(8, 2)).astype('float32')
+  expected = np.zeros((24, 2), 'float32')
+  token = a = b = 0
+  for mine, theirs in zip(left, lengths, strict=True):
+    head = min(prefix, theirs)
+    row = np.concatenate(
+      [values[b : b + head], other[a : a + mine], values[b + head : b + theirs]]
+    )
+    expected[token : token + len(row)] = row
+    token, a, b = token + len(row), a + mine, b + theirs
+  sizes = jnp.asarray(left), jnp.asarray(lengths)
+  joined = jagged.concat(
+    jnp.asarray(other),
+    sizes[0],
+    jnp.asarray(values),
+    sizes[1],
+    24,
+    prefix=prefix,
+  )
+  np.testing.assert_array_equal(joined, expected)
+  dirty = joined.at[token:].set(9.0)
+  back = jagged.split(dirty, *sizes, 8, CAPACITY, prefix=prefix)
+  np.testing.assert_array_equal(back[0][:a], other[:a])
+  np.testing.assert_array_equal(back[1][:b], values[:b])
+  assert not np.any(back[0][a:]) and not np.any(back[1][b:])
+
+
+def test_the_gradient_of_concat_is_split():
+  left, right = jnp.array([2, 0, 1]), jnp.array([1, 3, 0])
+  weights = jnp.arange(1.0, 9.0)
+
+  def joined(x, y):
+    return jnp.sum(weights * jagged.concat(x, left, y, right, 8, prefix=1))
+
+  grads = jax.grad(joined, argnums=(0, 1))(jnp.ones(4), jnp.ones(5))
+  expected = jagged.split(weights.at[7:].set(0.0), left, right, 4, 5, prefix=1)
+  for actual, wanted in zip(grads, expected, strict=True):
+    np.testing.assert_array_equal(actual, wanted)
