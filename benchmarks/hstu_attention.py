@@ -9,9 +9,9 @@ padded tokens, for several longest lengths and fills (mean length / longest),
 forward and forward + backward, beside the same batch padded: HSTU's attention
 written densely (the padded reference), softmax attention from jax.nn (cuDNN's
 flash kernel on a GPU) and torch's flash kernel where torch is installed.
-Part `layer`: a whole HSTU layer, trained, beside a Transformer layer of the same
-width with that softmax attention. FLOPs are those of the real tokens (causal
-half), so a padded program's figure says what it achieves for the user.
+Part `layer`: a whole HSTU layer, trained, beside a Transformer layer of the
+same width with that softmax attention. FLOPs are those of the real tokens
+(causal half), so a padded program's figure says what it achieves for the user.
 """
 
 import dataclasses
@@ -227,13 +227,11 @@ def _ours(arguments: dict, backend: str | None):
 
 def measure(program, backward: bool, repeats: int) -> dict:
   """Time and memory of one program; says why where it cannot run."""
+  run, *inputs = program
   if backward:
-    fn = jax.grad(
-      lambda *xs, fn=fn: jnp.sum(jnp.float32(fn(*xs))),
-      argnums=tuple(range(len(inputs))),
-    )
+    run = jax.grad(lambda *xs: jnp.sum(jnp.float32(program.run(*xs))))
   try:
-    compiled = jax.jit(fn).lower(*inputs).compile()
+    compiled = jax.jit(run).lower(*inputs).compile()
     timers = [timing.measure(compiled, *inputs)[1] for _ in range(repeats + 2)]
   except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
     return {'error': str(error).splitlines()[0][:200]}
