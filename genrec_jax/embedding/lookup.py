@@ -10,6 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+import pallas_kernels
 from genrec_jax.features import TableSpec
 
 
@@ -66,11 +67,9 @@ class TouchedRows:
 def distinct(ids: list[jax.Array], rows: int) -> jax.Array:
   """The distinct ids, sorted, at static size; spare places hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
-  return jnp.unique(flat, size=min(flat.size, rows), fill_value=rows)
+  return pallas_kernels.distinct_rows(flat, rows)
 
 
 def touch(table: jax.Array, ids: jax.Array) -> jax.Array:
   """Values of the distinct `ids` (spare places read zeros), `[K, D]`."""
-  return table.at[ids].get(
-    mode='fill', fill_value=0, indices_are_sorted=True, unique_indices=True
-  )
+  return pallas_kernels.gather(table, ids, spare=True)

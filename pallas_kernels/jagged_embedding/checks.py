@@ -1,0 +1,124 @@
+"""Refuses what jagged_embedding cannot do, naming the argument."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.jagged_embedding import spec
+from pallas_kernels.jagged_embedding.spec import SLOTS, Rule
+
+MODES = ('sum', 'mean')
+DTYPES = ('float32', 'bfloat16')
+MAX_ID = 2**31 - 1
+
+
+def check_optimizer(optimizer: str) -> None:
+  if optimizer not in SLOTS:
+    raise ValueError(
+      f'optimizer is {optimizer!r}, must be one of {", ".join(SLOTS)}.'
+    )
+
+
+def check_update(table, slots, optimizer, eps, beta1, beta2):
+  """Returns the rule, the arrays of the slots in order, a copy of the dict."""
+  check_table(table)
+  check_optimizer(optimizer)
+  wanted = jax.eval_shape(lambda t: spec.init_slots(t, optimizer), table)
+  if slots.keys() != wanted.keys():
+    raise ValueError(
+      f'slots of {optimizer} are {sorted(wanted)}, not {sorted(slots)}: see '
+      'init_slots.'
+    )
+  for name, like in wanted.items():
+    found = slots[name]
+    if found.shape != like.shape or found.dtype != like.dtype:
+      raise ValueError(
+        f'slots[{name!r}] must be {like.dtype} {like.shape}, not '
+        f'{found.dtype} {found.shape}.'
+      )
+  arrays = tuple(slots[name] for name in SLOTS[optimizer])
+  return (
+    Rule(optimizer, float(eps), float(beta1), float(beta2)),
+    arrays,
+    dict(slots),
+  )
+
+
+def check_table(table) -> None:
+  if table.ndim != 2 or not table.size:
+    raise ValueError(f'table must be [rows, D], not {table.shape}.')
+  if table.dtype not in DTYPES:
+    raise ValueError(
+      f'table is {table.dtype}, must be one of {", ".join(DTYPES)}.'
+    )
+
+
+def check_integers(name: str, x) -> jax.Array:
+  x = x if hasattr(x, 'dtype') else np.asarray(x)
+  if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
+    raise ValueError(
+      f'{name} must be a vector of integers, not {x.dtype} {x.shape}.'
+    )
+  if x.dtype.itemsize > 4 and not isinstance(x, jax.core.Tracer):
+    x = np.asarray(x)
+    if x.size and max(-x.min(), x.max()) > MAX_ID:  # JAX would cut it off
+      raise ValueError(f'{name} holds a number above {MAX_ID}.')
+  return jnp.asarray(x, jnp.int32)
+
+
+def check_bags(ids, lengths, weights, mode):
+  """The three as arrays, and whether the lengths are wrong."""
+  if mode not in MODES:
+    raise ValueError(f'mode is {mode!r}, must be one of {", ".join(MODES)}.')
+  ids = check_integers('ids', ids)
+  if weights is not None:
+    weights = jnp.asarray(weights)
+    if weights.shape != ids.shape or not jnp.issubdtype(
+      weights.dtype, jnp.floating
+    ):
+      raise ValueError(
+        f'weights must be floats of the shape of ids, {ids.shape}, not '
+        f'{weights.dtype} {weights.shape}.'
+      )
+  if lengths is None:
+    return ids, None, weights, jnp.bool_(False)
+  lengths = check_integers('lengths', lengths)
+  negative = lengths.min(initial=0) < 0
+  too_many = lengths.sum() > ids.shape[0]
+  for broken, message in (
+    (negative, 'lengths holds a negative number.'),
+    (too_many, f'lengths add up to more than the {ids.shape[0]} ids.'),
+  ):
+    if not isinstance(broken, jax.core.Tracer) and broken:
+      raise ValueError(message)
+  return ids, lengths, weights, negative | too_many
+
+
+def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
+  wanted = f'[{count}, {"D" if dim is None else dim}] ({of} has {count})'
+  if (
+    grads.ndim != 2
+    or grads.shape[0] != count
+    or dim not in (None, grads.shape[1])
+  ):
+    raise ValueError(f'grads must be {wanted}, not {grads.shape}.')
+  if not jnp.issubdtype(grads.dtype, jnp.floating):
+    raise ValueError(f'grads must be floats, not {grads.dtype}.')
+
+
+def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
+  """Raises on ids that are no row, where they are known."""
+  if isinstance(ids, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
+    return
+  ids = np.asarray(ids)
+  if lengths is not None:
+    ids = ids[: np.asarray(lengths).sum()]
+  wrong = (ids < 0) | (ids >= rows + spare)
+  if wrong.any():
+    raise ValueError(
+      f'ids holds {ids[wrong][0]}, but the table has the rows 0 .. {rows - 1}.'
+    )
+  if merged and np.any((ids[1:] <= ids[:-1]) & (ids[1:] < rows)):
+    raise ValueError(
+      'ids must be sorted and distinct: give what merge_rows returns.'
+    )

@@ -1,0 +1,113 @@
+"""The same in C++ (cpu.cc), on the CPU.
+
+A bag is summed while its rows come from memory, without a `[K, D]` array; ids
+are radix sorted, and each distinct row is read, moved and written once. Tables
+that are donated are changed in place; without donation XLA copies them first.
+
+The work is spread over XLA's threads, `PALLAS_KERNELS_CPU_THREADS` of them if
+that is set. The results do not depend on their number.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels import dispatch
+from pallas_kernels.jagged_embedding import native
+from pallas_kernels.jagged_embedding.spec import SLOTS, MergedRows
+
+THREADS = 'PALLAS_KERNELS_CPU_THREADS'
+_on_cpu = dispatch.needs_platform('cpu')
+
+
+def why_not() -> str | None:
+  """Says why this backend cannot run here, None where it can."""
+  if reason := _on_cpu():
+    return reason
+  mesh = jax.sharding.get_abstract_mesh()
+  if any(mesh.shape[name] > 1 for name in mesh.auto_axes):
+    return (
+      'XLA cannot split it over the devices of a mesh and would gather the '
+      'whole table; call it inside jax.shard_map.'
+    )
+  return native.why_not()
+
+
+def _call(name, out, args, *, aliases=None, **attributes):
+  call = jax.ffi.ffi_call(
+    native.PREFIX + name,
+    out,
+    vmap_method='sequential',
+    input_output_aliases=aliases,
+  )
+  threads = np.int64(os.environ.get(THREADS) or 0)
+  return call(*args, threads=threads, **attributes)
+
+
+def _some(x, dtype):
+  """`x`, or an empty array where there is none."""
+  return jnp.zeros(0, dtype) if x is None else x.astype(dtype)
+
+
+def bag(table, ids, lengths, weights):
+  out = jax.ShapeDtypeStruct((lengths.shape[0], table.shape[1]), jnp.float32)
+  return _call('Bag', out, (table, ids, lengths, _some(weights, jnp.float32)))
+
+
+def gather(table, ids, count, spare):
+  out = jax.ShapeDtypeStruct((ids.shape[0], table.shape[1]), table.dtype)
+  count = jnp.asarray(count, jnp.int32).reshape(1)
+  return _call('GatherRows', out, (table, ids, count), spare=spare)
+
+
+def weight_gradient(table, ids, lengths, grads):
+  out = jax.ShapeDtypeStruct(ids.shape, jnp.float32)
+  return _call('WeightGradient', out, (table, ids, lengths, grads))
+
+
+def merge(ids, lengths, weights, grads, rows):
+  size = min(ids.shape[0], rows)
+  out = (
+    jax.ShapeDtypeStruct((size,), jnp.int32),
+    jax.ShapeDtypeStruct((size, grads.shape[1]), jnp.float32),
+  )
+  args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
+  return MergedRows(
+    *_call('Merge', out, args, bagged=lengths is not None, rows=np.int64(rows))
+  )
+
+
+def update(rule, scalars, seed, table, slots, ids, grads):
+  return _update(
+    'UpdateMerged', rule, scalars, seed, (ids, grads), table, slots
+  )
+
+
+def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+  args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
+  bagged = lengths is not None
+  return _update(
+    'BagUpdate', rule, scalars, seed, args, table, slots, bagged=bagged
+  )
+
+
+def _update(name, rule, scalars, seed, args, table, slots, **attributes):
+  stochastic = seed is not None and table.dtype == jnp.bfloat16
+  seed = jnp.zeros(1, jnp.uint32) if seed is None else seed.reshape(1)
+  first = 2 + len(args)
+  state = (table, *slots)
+  table, *slots = _call(
+    name,
+    [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
+    (scalars, seed, *args, *state),
+    aliases={first + i: i for i in range(len(state))},
+    optimizer=np.int64(list(SLOTS).index(rule.optimizer)),
+    eps=np.float32(rule.eps),
+    beta1=np.float64(rule.beta1),
+    beta2=np.float64(rule.beta2),
+    stochastic=stochastic,
+    **attributes,
+  )
+  return table, tuple(slots)

@@ -1,0 +1,132 @@
+"""Compiles cpu.cc with this machine's C++ compiler, once, and loads it.
+
+The library is kept in `$XDG_CACHE_HOME/pallas_kernels` (~/.cache by default)
+under a name made of the source, the compiler's options, jaxlib's version and
+the processor, so that whatever changes makes a new one.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import logging
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+import jax
+
+SOURCE = pathlib.Path(__file__).with_name('cpu.cc')
+HEADERS = 'cpu_*.h'
+COMPILERS = ('c++', 'g++', 'clang++')
+FLAGS = (
+  '-O3', '-march=native', '-std=c++17', '-shared', '-fPIC', '-fno-math-errno',
+)  # fmt: skip
+TARGETS = (
+  'Bag', 'GatherRows', 'WeightGradient', 'Merge', 'UpdateMerged', 'BagUpdate',
+)  # fmt: skip
+PREFIX = 'pallas_kernels.jagged_embedding.'
+SWITCH = 'PALLAS_KERNELS_CPU'
+LIMIT_S = 300
+
+log = logging.getLogger('pallas_kernels')
+
+
+def why_not() -> str | None:
+  """Says why there is no library on this machine, None where there is one."""
+  if os.environ.get(SWITCH) == '0':
+    return f'it is switched off by {SWITCH}=0.'
+  return _load()
+
+
+@functools.cache
+def _load() -> str | None:
+  """Makes the library's functions known to XLA, or says why it cannot."""
+  try:
+    library = ctypes.CDLL(str(_library()))
+  except (OSError, subprocess.SubprocessError, ValueError) as e:
+    reason = f'its C++ code cannot be built: {e}'
+    log.warning(
+      'jagged_embedding uses plain XLA, which is slower: %s A C++ compiler '
+      '(g++ or clang++) makes the fast path; %s=0 silences this.',
+      reason, SWITCH,
+    )  # fmt: skip
+    return reason
+  for name in TARGETS:
+    jax.ffi.register_ffi_target(
+      PREFIX + name, jax.ffi.pycapsule(getattr(library, name)), platform='cpu'
+    )
+  return None
+
+
+def _library() -> pathlib.Path:
+  """Path of the library, compiled if it is not there."""
+  compiler = _compiler()
+  files = [SOURCE, *sorted(SOURCE.parent.glob(HEADERS))]
+  key = (
+    [file.read_bytes() for file in files],
+    importlib.metadata.version('jaxlib'),
+    compiler,
+    FLAGS,
+    _processor(),
+  )
+  name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
+  path = _cache() / f'jagged_embedding-{name}.so'
+  if not path.exists():
+    log.info('Compiling %s, once for this machine.', SOURCE.name)
+    _compile(compiler, path)
+  return path
+
+
+def _compile(compiler: str, path: pathlib.Path) -> None:
+  """Writes the library; others see all of it or nothing."""
+  with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    new = pathlib.Path(folder) / path.name
+    done = subprocess.run(
+      [
+        *shlex.split(compiler), *FLAGS, f'-I{jax.ffi.include_dir()}',
+        str(SOURCE), '-o', str(new),
+      ],
+      capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    if done.returncode:
+      errors = [line for line in done.stderr.splitlines() if 'error' in line]
+      first = (errors or done.stderr.splitlines() or ['no message'])[0]
+      raise ValueError(f'{compiler} fails: {first}')
+    os.replace(new, path)
+
+
+def _compiler() -> str:
+  for name in (os.environ.get('CXX'), *COMPILERS):
+    words = shlex.split(name or '')
+    if words and shutil.which(words[0]):
+      return name
+  raise ValueError(f'there is none of {", ".join(COMPILERS)}, and no $CXX.')
+
+
+def _cache() -> pathlib.Path:
+  """A directory to write to; a temporary one if there is no other."""
+  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  folder = pathlib.Path(home) / 'pallas_kernels'
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+      return folder
+  except OSError:
+    pass
+  return pathlib.Path(tempfile.mkdtemp(prefix='pallas_kernels-'))
+
+
+def _processor() -> str:
+  """What -march=native depends on."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    lines = []
+  words = ('model name', 'flags', 'Features', 'CPU part')
+  about = sorted({line for line in lines if line.startswith(words)})
+  return '\n'.join([platform.machine(), platform.processor(), *about])

@@ -1,0 +1,101 @@
+"""Plain statements of the operations: the oracle. Works on whole tables."""
+
+import jax.numpy as jnp
+
+from pallas_kernels.jagged.api import segment_ids
+from pallas_kernels.jagged_embedding import rounding
+from pallas_kernels.jagged_embedding.spec import MergedRows
+
+
+def _is_row(ids, rows):
+  return (ids >= 0) & (ids < rows)
+
+
+def _rows_of(table, ids):
+  """`[K, D]` float32, NaN where an id is no row."""
+  known = _is_row(ids, table.shape[0])
+  found = table[jnp.where(known, ids, 0)].astype(jnp.float32)
+  return jnp.where(known[:, None], found, jnp.nan)
+
+
+def bag(table, ids, lengths, weights):
+  rows = _rows_of(table, ids)
+  if weights is not None:
+    rows *= weights[:, None]
+  bags = segment_ids(lengths, ids.shape[0])
+  out = jnp.zeros((lengths.shape[0], table.shape[1]), jnp.float32)
+  return out.at[bags].add(rows, mode='drop')
+
+
+def gather(table, ids, count, spare):
+  out = _rows_of(table, ids)
+  empty = jnp.arange(ids.shape[0]) >= count
+  if spare:
+    empty |= ids == table.shape[0]
+  return jnp.where(empty[:, None], 0.0, out).astype(table.dtype)
+
+
+def weight_gradient(table, ids, lengths, grads):
+  bags = segment_ids(lengths, ids.shape[0])
+  grads = grads.at[bags].get(mode='fill', fill_value=0)
+  dots = jnp.sum(grads * _rows_of(table, ids), axis=-1)
+  return jnp.where(bags < lengths.shape[0], dots, 0.0)
+
+
+def _dense_gradient(ids, lengths, weights, grads, rows):
+  """Which rows occur, `[rows]`, and their summed gradients, `[rows, D]`."""
+  if lengths is not None:
+    bags = segment_ids(lengths, ids.shape[0])
+    ids = jnp.where(bags < lengths.shape[0], ids, rows)
+    grads = grads.at[bags].get(mode='fill', fill_value=0)
+  if weights is not None:
+    grads *= weights[:, None]
+  ids = jnp.where(_is_row(ids, rows), ids, rows)
+  seen = jnp.zeros(rows, bool).at[ids].set(True, mode='drop')
+  dense = jnp.zeros((rows, grads.shape[1]), jnp.float32)
+  return seen, dense.at[ids].add(grads, mode='drop')
+
+
+def merge(ids, lengths, weights, grads, rows):
+  seen, dense = _dense_gradient(ids, lengths, weights, grads, rows)
+  size = min(ids.shape[0], rows)
+  (distinct,) = jnp.nonzero(seen, size=size, fill_value=rows)
+  merged = dense.at[distinct].get(mode='fill', fill_value=0)
+  return MergedRows(distinct.astype(jnp.int32), merged)
+
+
+def _move(rule, scalars, seed, table, slots, seen, grads):
+  """One step of every row; those not `seen` keep what they were."""
+  rate, correct1, correct2 = scalars
+  if rule.optimizer == 'sgd':
+    new_slots, step = (), grads
+  elif rule.optimizer == 'row_adagrad':
+    new_slots = (slots[0] + jnp.mean(grads**2, axis=1),)
+    step = grads / (jnp.sqrt(new_slots[0]) + rule.eps)[:, None]
+  elif rule.optimizer == 'adagrad':
+    new_slots = (slots[0] + grads**2,)
+    step = grads / (jnp.sqrt(new_slots[0]) + rule.eps)
+  elif rule.optimizer == 'adam':
+    mean = rule.beta1 * slots[0] + (1 - rule.beta1) * grads
+    variance = rule.beta2 * slots[1] + (1 - rule.beta2) * grads**2
+    new_slots = mean, variance
+    step = correct1 * mean / (jnp.sqrt(correct2 * variance) + rule.eps)
+  else:
+    raise ValueError(f'There is no optimizer {rule.optimizer!r}.')
+  new = table.astype(jnp.float32) - rate * step
+  new = rounding.to_dtype(new, table.dtype, seed, jnp.arange(table.shape[0]))
+  table = jnp.where(seen[:, None], new, table)
+  slots = tuple(
+    jnp.where(seen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    for new, old in zip(new_slots, slots, strict=True)
+  )
+  return table, slots
+
+
+def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+  seen, dense = _dense_gradient(ids, lengths, weights, grads, table.shape[0])
+  return _move(rule, scalars, seed, table, slots, seen, dense)
+
+
+def update(rule, scalars, seed, table, slots, ids, grads):
+  return bag_update(rule, scalars, seed, table, slots, ids, None, None, grads)

@@ -1,0 +1,124 @@
+"""The same with XLA's sort, gather and scatter: runs on every device."""
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.jagged.api import segment_ids
+from pallas_kernels.jagged_embedding import rounding
+from pallas_kernels.jagged_embedding.spec import MergedRows
+
+# Ids are sorted and distinct but for the spare ones, which are dropped.
+_WRITE = dict(mode='drop', indices_are_sorted=True, unique_indices=True)
+_READ = dict(
+  mode='fill', fill_value=0, indices_are_sorted=True, unique_indices=True
+)
+
+
+def _no_row_if_wrong(ids, rows):
+  """Ids that are no row become `rows`: JAX would count negative ones back."""
+  return jnp.where((ids < 0) | (ids > rows), rows, ids)
+
+
+def _weighted(rows, weights):
+  return rows if weights is None else rows * weights[:, None]
+
+
+def bag(table, ids, lengths, weights):
+  bags = segment_ids(lengths, ids.shape[0])
+  # Padding reads row 0 and is dropped; what it holds may be anything.
+  ids = jnp.where(bags < lengths.shape[0], ids, 0)
+  rows = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
+    mode='fill', fill_value=jnp.nan
+  )
+  return jax.ops.segment_sum(
+    _weighted(rows.astype(jnp.float32), weights),
+    bags,
+    num_segments=lengths.shape[0],
+    indices_are_sorted=True,
+  )
+
+
+def gather(table, ids, count, spare):
+  out = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
+    mode='fill', fill_value=jnp.nan
+  )
+  empty = jnp.arange(ids.shape[0]) >= count
+  if spare:
+    empty |= ids == table.shape[0]
+  return jnp.where(empty[:, None], jnp.zeros((), table.dtype), out)
+
+
+def weight_gradient(table, ids, lengths, grads):
+  bags = segment_ids(lengths, ids.shape[0])
+  real = bags < lengths.shape[0]
+  rows = gather(table, jnp.where(real, ids, 0), ids.shape[0], False)
+  dots = rows.astype(jnp.float32) * grads.at[bags].get(mode='clip')
+  return jnp.where(real, jnp.sum(dots, axis=-1), 0.0)
+
+
+def merge(ids, lengths, weights, grads, rows):
+  """Sorts the ids and adds up the rows of equal ones."""
+  count = ids.shape[0]
+  source = jnp.arange(count, dtype=jnp.int32)
+  if lengths is not None:
+    source = segment_ids(lengths, count)
+    ids = jnp.where(source < lengths.shape[0], ids, rows)
+  ids = _no_row_if_wrong(ids, rows)
+  place = jnp.arange(count, dtype=jnp.int32)
+  ids, order = jax.lax.sort((ids, place), num_keys=1, is_stable=True)
+  new = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[:count]
+  group = jnp.cumsum(new, dtype=jnp.int32) - 1
+  size = min(count, rows)
+  # Ids that are no row come last; their group is of no interest.
+  group = jnp.where(ids < rows, group, size)
+  spread = grads.at[source[order]].get(mode='clip')
+  return MergedRows(
+    jnp.full(size, rows, jnp.int32).at[group].set(ids, mode='drop'),
+    jax.ops.segment_sum(
+      _weighted(spread, None if weights is None else weights[order]),
+      group,
+      num_segments=size,
+      indices_are_sorted=True,
+    ),
+  )
+
+
+def update(rule, scalars, seed, table, slots, ids, grads):
+  ids = _no_row_if_wrong(ids, table.shape[0])
+  rows = tuple(slot.at[ids].get(**_READ) for slot in slots)
+  step, rows = _step(rule, scalars, grads, rows)
+  if table.dtype == jnp.float32:
+    table = table.at[ids].add(-step, **_WRITE)
+  else:
+    new = table.at[ids].get(**_READ).astype(jnp.float32) - step
+    new = rounding.to_dtype(new, table.dtype, seed, ids)
+    table = table.at[ids].set(new, **_WRITE)
+  slots = tuple(
+    slot.at[ids].set(row, **_WRITE)
+    for slot, row in zip(slots, rows, strict=True)
+  )
+  return table, slots
+
+
+def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+  merged = merge(ids, lengths, weights, grads, table.shape[0])
+  return update(rule, scalars, seed, table, slots, *merged)
+
+
+def _step(rule, scalars, grads, rows):
+  """What to take off the rows, and the rows of the slots."""
+  rate, correct1, correct2 = scalars
+  if rule.optimizer == 'sgd':
+    return rate * grads, ()
+  if rule.optimizer == 'row_adagrad':
+    total = rows[0] + jnp.mean(jnp.square(grads), axis=-1)
+    return rate * grads / (jnp.sqrt(total) + rule.eps)[:, None], (total,)
+  if rule.optimizer == 'adagrad':
+    total = rows[0] + jnp.square(grads)
+    return rate * grads / (jnp.sqrt(total) + rule.eps), (total,)
+  if rule.optimizer == 'adam':
+    mean = rule.beta1 * rows[0] + (1 - rule.beta1) * grads
+    square = rule.beta2 * rows[1] + (1 - rule.beta2) * jnp.square(grads)
+    scale = jnp.sqrt(correct2 * square) + rule.eps
+    return rate * correct1 * mean / scale, (mean, square)
+  raise ValueError(f'There is no optimizer {rule.optimizer!r}.')
