@@ -44,7 +44,8 @@ def padded_hstu(dense: dict, normaliser: float) -> Program:
 
   def attend(tensors, lengths):
     q, k, v = tensors
-    mask = causal[None] & (jnp.arange(size) < lengths[:, None])[:, None]
+    real = jnp.arange(size)[None] < lengths[:, None]
+    mask = causal[None] & real[:, None]
     scores = jnp.einsum(
       'bihd,bjhd->bhij', q, k, preferred_element_type=jnp.float32
     )
