@@ -26,19 +26,25 @@ stands behind the whole history. Contextual tokens, the latest `full_tail`
 history tokens and, if `full_tail` is set, the targets are exempt.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import dispatch
-from pallas_kernels.hstu_attention import reference, xla
+from pallas_kernels.hstu_attention import reference, tpu, xla
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 MODES = ('silu', 'softmax')
 DTYPES = ('float32', 'bfloat16')
 MAX_HEAD_DIM = 256
 BACKENDS = {
+  'pallas_tpu': dispatch.Backend(tpu.attention, dispatch.needs_platform('tpu')),
   'xla': dispatch.Backend(xla.attention),
   'reference': dispatch.Backend(reference.attention, automatic=False),
+  'interpret': dispatch.Backend(
+    functools.partial(tpu.attention, interpret=True), automatic=False
+  ),
 }
 
 

@@ -1,0 +1,267 @@
+"""Gradients of the Pallas TPU backend: two kernels, scores computed again.
+
+One walks the key blocks of each query block and sums dq and the gradients of
+both tables; the other walks the query blocks of each key block and sums dk and
+dv. Sums follow the order of the grid, so they are the same every time.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.hstu_attention import tpu_grid, tpu_layout, tpu_tile
+from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
+from pallas_kernels.hstu_attention.tpu_tile import LANES, SUBLANES, Tile
+
+
+def backward(
+  spec: Spec, plan: Plan, operands: dict, call: Call, out, lse, grad
+) -> dict:
+  """The gradient of each operand.
+
+  Args:
+    spec: of the call.
+    plan: its blocks.
+    operands: as `tpu.forward` was given them.
+    call: likewise.
+    out: `[H, R, dv]`, None but for softmax.
+    lse: `[H, R]`, likewise.
+    grad: `[H, R, dv]` of the output.
+  """
+  real = (call.queries[:, tpu_layout.SEGMENT] > 0)[None, :, None]
+  grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
+  scale = call.queries[:, tpu_layout.SCALE]
+  scale = lax.bitcast_convert_type(scale, jnp.float32)[None, :, None]
+  stats = None
+  if spec.mode == 'softmax':
+    stats = jnp.stack([lse, jnp.sum(grad * out.astype(jnp.float32), 2)], 2)
+  # The scale is the same for all weights of a query: as well here as there.
+  dout = (grad * scale).astype(operands['v'].dtype)
+  return _by_query(spec, plan, operands, call, dout, stats) | _by_key(
+    spec, plan, operands, call, dout, stats
+  )
+
+
+def _by_query(spec, plan, operands, call, dout, stats) -> dict:
+  side = tpu_grid.by_query(plan, operands, call)
+  q = operands['q']
+  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
+  if stats is not None:
+    inputs['stats'] = stats
+    in_specs['stats'] = side.query_spec(2)
+  out_shape = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
+  out_specs = {'q': side.query_spec(q.shape[2])}
+  groups = side.grid[0]
+
+  def table(name, *shape):
+    shape = (1, *shape)
+    out_shape[name] = jax.ShapeDtypeStruct((groups, *shape[1:]), jnp.float32)
+    zeros = (0,) * (len(shape) - 1)
+    out_specs[name] = pl.BlockSpec(shape, lambda g, *_: (g, *zeros))
+
+  if 'position' in operands:
+    table('position', *operands['position'].shape)
+  if 'time' in operands:
+    table('time', LANES, SUBLANES, min(LANES, plan.block_k))
+  grads = pl.pallas_call(
+    functools.partial(_by_query_kernel, spec, plan),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=len(side.scalars),
+      grid=side.grid,
+      in_specs=[side.in_specs | in_specs],
+      out_specs=out_specs,
+      scratch_shapes=[
+        pltpu.VMEM((plan.heads, plan.block_q, q.shape[2]), jnp.float32)
+      ],
+    ),
+    out_shape=out_shape,
+    compiler_params=tpu_grid.compiler_params(
+      'arbitrary' if len(out_shape) > 1 else 'parallel'
+    ),
+    interpret=plan.interpret,
+    name='hstu_attention_backward_by_query',
+  )(*side.scalars, side.inputs | inputs)
+  if 'position' in grads:
+    grads['position'] = grads['position'].sum(0)
+  if 'time' in grads:
+    grads['time'] = grads['time'].sum((0, 2, 3))[None]
+  return grads
+
+
+def _by_query_kernel(
+  spec, plan, first, last, shift, seed, inputs, outputs, total
+):
+  group, i, step = (pl.program_id(axis) for axis in range(3))
+  j = first[i] + step
+  tables = [outputs[name] for name in ('position', 'time') if name in outputs]
+
+  @pl.when((i == 0) & (step == 0))
+  def _():
+    for table in tables:
+      table[...] = jnp.zeros_like(table)
+
+  @pl.when(step == 0)
+  def _():
+    total[...] = jnp.zeros_like(total)
+
+  @pl.when(j <= last[i])
+  def _():
+    distance = tpu_grid.distance(plan, i, j, shift)
+    tile = tpu_tile.build(
+      spec, plan, inputs, inputs['queries'], inputs['keys'], distance, False
+    )
+    shared = None
+    for h in range(plan.heads):
+      q, k, v = (inputs[name][h] for name in 'qkv')
+      s = tpu_tile.scores(spec, tile, q, k)
+      dweights = tpu_tile.dot(inputs['dout'][h], v, 1, 1)
+      head = group * plan.heads + h
+      dweights = tpu_tile.kept(spec, tile, seed[0], head, dweights)
+      stats = ()
+      if spec.mode == 'softmax':
+        stats = (inputs['stats'][h][:, :1], inputs['stats'][h][:, 1:])
+      _, ds = _weights_and_gradient(tile, s, dweights, *stats)
+      total[h] += tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
+      if tables:
+        shared = ds if shared is None else shared + ds
+    if 'position' in outputs:
+      tpu_tile.add_position_gradient(
+        spec, plan, outputs['position'], tile, shared, distance
+      )
+    if 'time' in outputs:
+      tpu_tile.add_time_gradient(outputs['time'], tile, shared)
+
+  @pl.when(step == pl.num_programs(2) - 1)
+  def _():
+    outputs['q'][...] = (spec.alpha * total[...]).astype(outputs['q'].dtype)
+
+
+def _by_key(spec, plan, operands, call, dout, stats) -> dict:
+  side = tpu_grid.by_key(plan, operands, call)
+  k, v = operands['k'], operands['v']
+  inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
+  if stats is not None:
+    inputs['stats'] = jnp.swapaxes(stats, 1, 2)
+    block = side.query_spec(2).index_map
+    in_specs['stats'] = pl.BlockSpec(
+      (plan.heads, 2, plan.block_q), lambda g, *rest: (g, 0, block(g, *rest)[1])
+    )
+  out_shape = {
+    n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in (('k', k), ('v', v))
+  }
+  out_specs = {n: side.key_spec(x.shape[2]) for n, x in (('k', k), ('v', v))}
+  if plan.targets:
+    shape = (side.grid[0], k.shape[1], 1)
+    out_shape['targets'] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    out_specs['targets'] = pl.BlockSpec(
+      (1, plan.block_k, 1), lambda g, j, *_: (g, j, 0)
+    )
+  grads = pl.pallas_call(
+    functools.partial(_by_key_kernel, spec, plan),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=len(side.scalars),
+      grid=side.grid,
+      in_specs=[side.in_specs | in_specs],
+      out_specs=out_specs,
+      scratch_shapes=[
+        {
+          n: pltpu.VMEM((plan.heads, plan.block_k, x.shape[2]), jnp.float32)
+          for n, x in (('k', k), ('v', v))
+        }
+      ],
+    ),
+    out_shape=out_shape,
+    compiler_params=tpu_grid.compiler_params(),
+    interpret=plan.interpret,
+    name='hstu_attention_backward_by_key',
+  )(*side.scalars, side.inputs | inputs)
+  if plan.targets:
+    grads['targets'] = grads['targets'][:, :, 0].sum(0)
+  return grads
+
+
+def _by_key_kernel(
+  spec,
+  plan,
+  first,
+  last,
+  shift,
+  seed,
+  span_start,
+  span_count,
+  inputs,
+  outputs,
+  total,
+):
+  group, j, step = (pl.program_id(axis) for axis in range(3))
+  i, there = tpu_grid.query_block(
+    step, j, pl.num_programs(1), span_start, span_count
+  )
+
+  @pl.when(step == 0)
+  def _():
+    for name in total:
+      total[name][...] = jnp.zeros_like(total[name])
+    if plan.targets:
+      outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
+
+  @pl.when(there & (first[i] <= j) & (j <= last[i]))
+  def _():
+    tile = tpu_tile.build(
+      spec,
+      plan,
+      inputs,
+      inputs['queries'],
+      inputs['keys'],
+      tpu_grid.distance(plan, i, j, shift),
+      True,
+    )
+    shared = None
+    for h in range(plan.heads):
+      q, k, v, dout = (inputs[name][h] for name in ('q', 'k', 'v', 'dout'))
+      s = tpu_tile.scores(spec, tile, k, q)
+      head = group * plan.heads + h
+      dweights = tpu_tile.dot(v, dout, 1, 1)
+      dweights = tpu_tile.kept(spec, tile, seed[0], head, dweights)
+      stats = ()
+      if spec.mode == 'softmax':
+        stats = (inputs['stats'][h][:1], inputs['stats'][h][1:])
+      weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
+      weights = tpu_tile.kept(spec, tile, seed[0], head, weights)
+      total['v'][h] += tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
+      total['k'][h] += tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
+      if plan.targets:
+        shared = ds if shared is None else shared + ds
+    if plan.targets:
+      asked = jnp.where(tile.target, shared, 0.0)
+      outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
+
+  @pl.when(step == pl.num_programs(2) - 1)
+  def _():
+    dk = spec.alpha * total['k'][...]
+    outputs['k'][...] = dk.astype(outputs['k'].dtype)
+    outputs['v'][...] = total['v'][...].astype(outputs['v'].dtype)
+
+
+def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
+  """The weights and the gradient of the scores `s`, zero where none sees.
+
+  Args:
+    tile: its mask.
+    s: scores.
+    dweights: gradient of the weights.
+    lse: for softmax: log of the sum of each query.
+    delta: and the sum of dout * out, which its normalisation gives back.
+  """
+  if lse is None:
+    gate = jax.nn.sigmoid(s)
+    weights = s * gate
+    ds = dweights * (gate + weights * (1.0 - gate))
+    return jnp.where(tile.mask, weights, 0.0), jnp.where(tile.mask, ds, 0.0)
+  weights = jnp.where(tile.mask, jnp.exp(s - lse), 0.0)
+  return weights, weights * (dweights - delta)

@@ -1,0 +1,169 @@
+"""The grids of the TPU kernels, and which blocks each step is given."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.hstu_attention import tpu_layout
+from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
+
+# Of 64 MB at least (v5p and 7x have the least); the compiler's own limit is 16.
+VMEM_BYTES = 56 << 20
+
+
+class Side(NamedTuple):
+  """A kernel call, but for its outputs.
+
+  Attributes:
+    grid: heads, own blocks, then the other side's blocks that meet them.
+    scalars: what the kernel gets first, in SMEM.
+    inputs: name -> array.
+    in_specs: name -> its blocks.
+    query_spec: blocks of `[H, R, width]`, for a width.
+    key_spec: blocks of `[H, K, width]`.
+  """
+
+  grid: tuple
+  scalars: tuple[jax.Array, ...]
+  inputs: dict[str, jax.Array]
+  in_specs: dict[str, pl.BlockSpec]
+  query_spec: Callable[[int], pl.BlockSpec]
+  key_spec: Callable[[int], pl.BlockSpec]
+
+
+def by_query(plan: Plan, operands: dict, call: Call) -> Side:
+  """For each query block, the key blocks it sees."""
+
+  def key_block(i, step, first, last, *_):
+    # Steps beyond the last block read it again, which costs no copy.
+    return jnp.minimum(first[i] + step, jnp.maximum(last[i], 0))
+
+  inputs = _inputs(operands, call)
+  inputs['keys'] = inputs['keys'].T
+  query_blocks = call.first.shape[0]
+  steps = jnp.max(call.last - call.first, initial=0) + 1
+  return _side(
+    plan,
+    (query_blocks, steps),
+    (call.first, call.last, call.shift, call.seed),
+    inputs,
+    query=lambda i, step, *scalars: i,
+    key=key_block,
+    turned=False,
+  )
+
+
+def by_key(plan: Plan, operands: dict, call: Call) -> Side:
+  """For each key block, the query blocks that see it; fields are turned."""
+  key_blocks = call.keys.shape[0] // plan.block_k
+  counts = call.span_count.reshape(-1, key_blocks).sum(0)
+  inputs = _inputs(operands, call)
+  inputs['queries'] = inputs['queries'].T
+  if 'position' in inputs:
+    inputs['position'] = jnp.swapaxes(inputs['position'], 1, 2)
+
+  def query(j, step, *scalars):
+    return query_block(step, j, key_blocks, *scalars[-2:])[0]
+
+  return _side(
+    plan,
+    (key_blocks, jnp.maximum(jnp.max(counts), 1)),
+    (
+      call.first,
+      call.last,
+      call.shift,
+      call.seed,
+      call.span_start,
+      call.span_count,
+    ),
+    inputs,
+    query=query,
+    key=lambda j, step, *scalars: j,
+    turned=True,
+  )
+
+
+def query_block(step, j, key_blocks: int, span_start, span_count):
+  """Query block number `step` of key block `j`, and whether there is one."""
+  found = jnp.int32(0)
+  before = jnp.int32(0)
+  for span in range(span_start.shape[0] // key_blocks):
+    start = span_start[span * key_blocks + j]
+    count = span_count[span * key_blocks + j]
+    # Beyond the last block, that one stays.
+    inside = jnp.clip(step - before, 0, count - 1)
+    found = jnp.where((step >= before) & (count > 0), start + inside, found)
+    before += count
+  return found, step < before
+
+
+def distance(plan: Plan, i, j, shift):
+  """Key block j minus query block i, in tiles of the position bias."""
+  per_query, per_key = plan.block_q // plan.tile, plan.block_k // plan.tile
+  return j * per_key - i * per_query - shift[i]
+
+
+def compiler_params(own: str = 'parallel') -> pltpu.CompilerParams:
+  """`own`: 'arbitrary' where blocks of one side add to the same output."""
+  return pltpu.CompilerParams(
+    dimension_semantics=('parallel', own, 'arbitrary'),
+    vmem_limit_bytes=VMEM_BYTES,
+  )
+
+
+def _inputs(operands: dict, call: Call) -> dict:
+  inputs = {n: x for n, x in operands.items() if n != 'targets'}
+  keys = call.keys
+  if 'targets' in operands:
+    bias = jax.lax.bitcast_convert_type(operands['targets'], jnp.int32)
+    keys = keys.at[:, tpu_layout.TARGET_BIAS].set(bias)
+  return inputs | {'queries': call.queries, 'keys': keys}
+
+
+def _side(plan, grid, scalars, inputs, query, key, turned) -> Side:
+  heads = inputs['q'].shape[0]
+
+  def per_head(size, block):
+    def spec(width):
+      return pl.BlockSpec(
+        (plan.heads, size, width), lambda g, *rest: (g, block(*rest), 0)
+      )
+
+    return spec
+
+  def fields(size, block, across):
+    if across:
+      return pl.BlockSpec(
+        (tpu_layout.FIELDS, size), lambda g, *rest: (0, block(*rest))
+      )
+    return pl.BlockSpec(
+      (size, tpu_layout.FIELDS), lambda g, *rest: (block(*rest), 0)
+    )
+
+  def whole(x):
+    return pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)
+
+  query_spec = per_head(plan.block_q, query)
+  key_spec = per_head(plan.block_k, key)
+  in_specs = {
+    'q': query_spec(inputs['q'].shape[2]),
+    'k': key_spec(inputs['k'].shape[2]),
+    'v': key_spec(inputs['v'].shape[2]),
+    'queries': fields(plan.block_q, query, turned),
+    'keys': fields(plan.block_k, key, not turned),
+  }
+  for name in ('position', 'time'):
+    if name in inputs:
+      in_specs[name] = whole(inputs[name])
+  return Side(
+    (heads // plan.heads, *grid),
+    scalars,
+    inputs,
+    in_specs,
+    query_spec,
+    key_spec,
+  )

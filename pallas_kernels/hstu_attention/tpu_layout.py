@@ -1,0 +1,301 @@
+"""How the TPU kernels lay out tokens, and which block meets which.
+
+Plain XLA, no kernel: all of it is a few integers a token. Queries stand in
+blocks of `block_q` rows, keys in blocks of `block_k`. Where q has every token,
+a row is a token. Where q holds the tails of the sequences, each tail gets
+blocks of its own, so that row and key numbers differ by one constant in a
+block; with a position bias this is a multiple of `tile`, since the bias comes
+in square tiles of equal distance (`toeplitz`).
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.hstu_attention import masks
+from pallas_kernels.hstu_attention.spec import Context, Spec
+from pallas_kernels.jagged import api as jagged
+
+TILE = 128  # lanes of a register
+
+# Columns of `Call.queries` and `Call.keys`.
+FIELDS = 8
+SEGMENT, ORDER, TOKEN, TIME = range(4)
+LIMIT, TARGET, SCALE = 4, 5, 6  # queries only
+TARGET_BIAS = 4  # keys only
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What the kernels are compiled for, beside the Spec. Hashable.
+
+  Attributes:
+    block_q: query rows at once.
+    block_k: keys at once.
+    tile: side of a tile of the position bias; divides both.
+    heads: heads at once; they share masks and biases. Divides H.
+    buckets: size of the time table, 0 for none.
+    targets: whether the keys have a position bias for targets.
+    interpret: of `pl.pallas_call`.
+  """
+
+  block_q: int
+  block_k: int
+  tile: int
+  heads: int
+  buckets: int
+  targets: bool
+  interpret: object
+
+
+class Call(NamedTuple):
+  """What the kernels must know about the tokens, all int32.
+
+  Attributes:
+    queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
+    keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
+    first: `[R / block_q]` first key block a query block sees.
+    last: and the last one; before `first` where it sees none.
+    shift: tiles by which a query block's tokens are ahead of its rows.
+    span_start: `[spans * K / block_k]` query blocks that see a key block are
+      few runs of blocks: where each begins ...
+    span_count: ... and how many blocks it has.
+    seed: `[1]` of the dropout.
+  """
+
+  queries: jax.Array
+  keys: jax.Array
+  first: jax.Array
+  last: jax.Array
+  shift: jax.Array
+  span_start: jax.Array
+  span_count: jax.Array
+  seed: jax.Array
+
+
+class Layout(NamedTuple):
+  """Where the queries stand.
+
+  Attributes:
+    rows: number R of rows.
+    real: `[Tq]` which tokens of q are no padding.
+    row: `[Tq]` the row of each; R for padding. None: rows are tokens.
+    source: `[R]` the token of each row; Tq for none. None: rows are tokens.
+  """
+
+  rows: int
+  real: jax.Array
+  row: jax.Array | None
+  source: jax.Array | None
+
+
+def round_up(x, multiple: int):
+  return -(-x // multiple) * multiple
+
+
+def layout(
+  spec: Spec, plan: Plan, context: Context, queries: int, aligned: bool
+) -> Layout:
+  """Where the `queries` tokens of q stand.
+
+  Args:
+    spec: of the call.
+    plan: block_q and tile are read.
+    context: lengths.
+    queries: capacity Tq.
+    aligned: whether rows and tokens must differ by a multiple of `plan.tile`.
+  """
+  asking = context.query_lengths
+  block = plan.block_q
+  if asking is None:
+    real = jnp.arange(queries) < jnp.sum(context.lengths)
+    return Layout(round_up(queries, block), real, None, None)
+  batch = asking.shape[0]
+  start = jagged.offsets(context.lengths) + context.lengths - asking
+  ahead = start % plan.tile if aligned else jnp.zeros_like(start)
+  blocks = jnp.where(asking > 0, -(-(ahead + asking) // block), 0)
+  # Most blocks there can be: by the tokens of q, and by the longest tail.
+  slack = (block - 1) + (plan.tile - 1 if aligned else 0)
+  rows = min(
+    round_up(queries + batch * slack, block),
+    batch * round_up(spec.max_queries + slack, block),
+  )
+  segment = jagged.segment_ids(asking, queries)
+  real = segment < batch
+  first = jagged.offsets(blocks) * block + ahead
+  row = first.at[segment].get(mode='fill', fill_value=0)
+  row = jnp.where(real, row + jagged.positions(asking, queries), rows)
+  token = jnp.arange(queries, dtype=jnp.int32)
+  source = jnp.full(rows, queries, jnp.int32).at[row].set(token, mode='drop')
+  return Layout(rows, real, row, source)
+
+
+def spread(where: Layout, x: jax.Array) -> jax.Array:
+  """`[Tq, ...] -> [R, ...]`, zeros where there is no query."""
+  if where.source is not None:
+    return x.at[where.source].get(mode='fill', fill_value=0)
+  real = where.real.reshape(-1, *(1,) * (x.ndim - 1))
+  return pad(jnp.where(real, x, jnp.zeros_like(x)), where.rows)
+
+
+def gather(where: Layout, x: jax.Array) -> jax.Array:
+  """`[R, ...] -> [Tq, ...]`, zeros in the padding tokens."""
+  if where.row is not None:
+    return x.at[where.row].get(mode='fill', fill_value=0)
+  return x[: where.real.shape[0]]
+
+
+def pad(x: jax.Array, size: int) -> jax.Array:
+  """Zeros behind `x` up to `size`."""
+  return jnp.pad(x, [(0, size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+
+
+def call(
+  spec: Spec, plan: Plan, context: Context, where: Layout, keys: int
+) -> Call:
+  """Fields and ranges of a call with `keys` keys, padding included."""
+  query = masks.query_places(spec, context, where.real.shape[0])
+  key = masks.key_places(spec, context, keys)
+  if spec.mode == 'softmax':
+    divisor = 1.0
+  else:
+    divisor = spec.normaliser or context.normaliser
+  scale = 1.0 / ((1.0 - spec.dropout) * divisor)
+  scale = jnp.broadcast_to(jnp.float32(scale), where.real.shape)
+  query_time, time = context.query_time, context.time
+  if time is None:
+    query_time, time = jnp.zeros_like(query.token), jnp.zeros_like(key.token)
+  targets = jnp.zeros_like(query.token)
+  if context.targets is not None:
+    begin = context.lengths - context.targets
+    begin = begin.at[query.segment].get(mode='fill', fill_value=0)
+    targets = (query.position >= begin).astype(jnp.int32)
+  fields = (
+    jnp.where(where.real, query.segment + 1, 0),
+    query.order,
+    query.token,
+    query_time,
+    query.limit,
+    targets,
+    lax.bitcast_convert_type(scale, jnp.int32),
+  )
+  queries = spread(where, _stack(fields))
+  first, last = key_range(spec, query)
+  bounds = spread(where, jnp.stack([first, last], 1))
+  blocks = keys // plan.block_k
+  ranges = _ranges(spec, plan, queries, bounds, blocks)
+  token = queries[:, TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
+  token = jnp.where(queries[:, SEGMENT] > 0, token, -(1 << 30))
+  shift = jnp.max(token.reshape(-1, plan.block_q), 1) // plan.tile
+  seed = context.dropout_seed
+  seed = jnp.zeros((), jnp.uint32) if seed is None else seed
+  return Call(
+    queries,
+    _stack((key.segment + 1, key.order, key.token, pad(time, keys))),
+    *ranges[:2],
+    shift,
+    *ranges[2:],
+    lax.bitcast_convert_type(seed.astype(jnp.uint32), jnp.int32)[None],
+  )
+
+
+def _stack(fields) -> jax.Array:
+  fields = jnp.stack([f.astype(jnp.int32) for f in fields], 1)
+  return jnp.pad(fields, ((0, 0), (0, FIELDS - fields.shape[1])))
+
+
+def key_range(spec: Spec, query: masks.Places):
+  """First and last key token that each query may see; one run, not exact."""
+  start = query.token - query.position
+  contextual = max(spec.contextual - 1, 0)  # order = position - contextual
+  first, last = start, query.token
+  if spec.window is not None:
+    reach = jnp.maximum(query.order - spec.window, 0)
+    reach = jnp.where(reach > 0, reach + contextual, 0)
+    first = jnp.where(_is_tail(spec, query.order, query.limit), 0, reach)
+    first = jnp.minimum(start + first, query.token)
+  if spec.contextual:
+    history = start + query.limit + contextual - 1
+    context = query.order == 0
+    first = jnp.where(context, start, first)
+    last = jnp.where(context, jnp.maximum(history, last), last)
+  return first, last
+
+
+def _is_tail(spec: Spec, order, limit):
+  """Whether the window does not bind a token."""
+  if spec.full_tail:
+    return order >= limit - spec.full_tail
+  return jnp.zeros(order.shape, bool)
+
+
+def _ranges(spec: Spec, plan: Plan, queries, bounds, blocks: int):
+  """first, last, span_start, span_count of `Call`."""
+  real = queries[:, SEGMENT] > 0
+  order, limit = queries[:, ORDER], queries[:, LIMIT]
+
+  def hull(chosen):
+    low = jnp.where(chosen, bounds[:, 0] // plan.block_k, blocks)
+    high = jnp.where(chosen, bounds[:, 1] // plan.block_k, -1)
+    low = low.reshape(-1, plan.block_q).min(1)
+    return low, high.reshape(-1, plan.block_q).max(1)
+
+  # Rows of one kind see key blocks that only move forward with the row, so the
+  # query blocks that see a key block are one run of each kind.
+  near, kinds = real, []
+  if spec.contextual:
+    kinds.append(near & (order == 0))
+    near &= order != 0
+  if spec.full_tail:
+    tail = _is_tail(spec, order, limit)
+    kinds.append(near & tail)
+    near &= ~tail
+  starts, ends = [], []
+  key_block = jnp.arange(blocks, dtype=jnp.int32)
+  for chosen in (near, *kinds):
+    low, high = hull(chosen)
+    low, high = lax.cummin(low, reverse=True), lax.cummax(high)
+    starts.append(jnp.searchsorted(high, key_block, side='left'))
+    ends.append(jnp.searchsorted(low, key_block, side='right') - 1)
+  # Runs may overlap: by rising start, each begins behind the ones before.
+  start, end = (jnp.stack(x).astype(jnp.int32) for x in (starts, ends))
+  by_start = jnp.argsort(start, axis=0)
+  start = jnp.take_along_axis(start, by_start, axis=0)
+  end = jnp.take_along_axis(end, by_start, axis=0)
+  before = jnp.pad(lax.cummax(end, axis=0), ((1, 0), (0, 0)))[:-1]
+  before = before.at[0].set(-1)
+  start = jnp.maximum(start, before + 1)
+  count = jnp.maximum(end - start + 1, 0)
+  first, last = hull(real)
+  first = jnp.where(last < 0, 0, first)
+  return first, last, start.reshape(-1), count.reshape(-1)
+
+
+def toeplitz(spec: Spec, plan: Plan, table: jax.Array) -> jax.Array:
+  """`[2n - 1] -> [D, tile, tile]` float32: the bias by distance of tiles.
+
+  Entry `[d, a, c]` is that of a key `(d - zero_tile) * tile + c - a` tokens
+  behind its query. Made of reshapes alone, so its transpose has no scatter.
+  """
+  t = plan.tile
+  zero = zero_tile(spec, plan)
+  tiles = zero + 1 + (zero if spec.contextual else 0)
+  n = (table.shape[0] + 1) // 2
+  low = (zero + 1) * t - n
+  high = (tiles + 1) * t - low - table.shape[0]
+  zeros = jnp.zeros((), jnp.float32)
+  line = lax.pad(table.astype(jnp.float32), zeros, [(low, high, 0)])
+  line = line.reshape(tiles + 1, t)
+  line = jnp.concatenate([line[:-1], line[1:]], axis=1)
+  # Rows of 2t numbers read as rows of 2t - 1: each starts one later.
+  rows = jnp.broadcast_to(line[:, None], (tiles, t, 2 * t))
+  rows = rows.reshape(tiles, -1)[:, : t * (2 * t - 1)]
+  return rows.reshape(tiles, t, 2 * t - 1)[:, :, t - 1 :]
+
+
+def zero_tile(spec: Spec, plan: Plan) -> int:
+  """The tile of distance 0."""
+  return -(-(spec.max_len - 1) // plan.tile)

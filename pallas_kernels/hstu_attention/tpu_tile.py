@@ -1,0 +1,191 @@
+"""What all TPU kernels do with one block of queries and one block of keys.
+
+Tiles are `[queries, keys]`, or `[keys, queries]` ("turned") in the kernel that
+sums over queries: each sum then runs along the lanes of its matmul, and the
+same lines serve both, since every formula here is elementwise.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.hstu_attention import masks, tpu_layout
+from pallas_kernels.hstu_attention.reference import keep_mask, time_bucket
+from pallas_kernels.hstu_attention.spec import Spec
+from pallas_kernels.hstu_attention.tpu_layout import Plan
+
+LANES = 128
+SUBLANES = 8
+
+
+class Tile(NamedTuple):
+  """What the heads share; every array is a tile, a column or a row of it.
+
+  Attributes:
+    mask: who sees whom.
+    bias: what is added to the scores, None for nothing.
+    buckets: of the time bias, None without.
+    target: whether the query is a target, None where that does not matter.
+    query: token number of the queries.
+    key: token number of the keys.
+  """
+
+  mask: jax.Array
+  bias: jax.Array | None
+  buckets: jax.Array | None
+  target: jax.Array | None
+  query: jax.Array
+  key: jax.Array
+
+
+def build(
+  spec: Spec, plan: Plan, tables: dict, queries, keys, distance, turned: bool
+) -> Tile:
+  """The tile of two blocks.
+
+  Args:
+    spec: of the call.
+    plan: its blocks.
+    tables: references to 'position' (tiles) and 'time' `[1, 128]`, if any.
+    queries: reference to fields of the block, `[block_q, 8]`, `[8, block_q]`
+      if turned.
+    keys: `[8, block_k]`, `[block_k, 8]` if turned.
+    distance: of the blocks, in tiles: key minus query.
+    turned: see the top of the file.
+  """
+
+  def of_queries(number):
+    return _field(queries, number, turned)
+
+  def of_keys(number):
+    return _field(keys, number, not turned)
+
+  query = of_queries(tpu_layout.TOKEN)
+  key = of_keys(tpu_layout.TOKEN)
+  mask = masks.visible(
+    spec,
+    query == key,
+    of_queries(tpu_layout.ORDER),
+    of_keys(tpu_layout.ORDER),
+    of_queries(tpu_layout.LIMIT),
+  )
+  mask &= of_queries(tpu_layout.SEGMENT) == of_keys(tpu_layout.SEGMENT)
+  bias = buckets = target = None
+  if 'position' in tables:
+    bias = _position(spec, plan, tables['position'], distance, turned)
+    if plan.targets:
+      # All targets of a sequence stand in the same place.
+      target = of_queries(tpu_layout.TARGET) > 0
+      behind = of_keys(tpu_layout.TARGET_BIAS)
+      behind = lax.bitcast_convert_type(behind, jnp.float32)
+      bias = jnp.where(target, behind, bias)
+  if 'time' in tables:
+    delta = of_queries(tpu_layout.TIME) - of_keys(tpu_layout.TIME)
+    buckets = time_bucket(delta, plan.buckets)
+    time = _lookup(tables['time'][...], buckets)
+    bias = time if bias is None else bias + time
+  return Tile(mask, bias, buckets, target, query, key)
+
+
+def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
+  """`alpha * a . b + bias`."""
+  s = dot(a, b, 1, 1)
+  if spec.alpha != 1.0:
+    s *= spec.alpha
+  return s if tile.bias is None else s + tile.bias
+
+
+def kept(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
+  """`x` where dropout keeps a weight, else 0; not scaled up."""
+  if not spec.dropout:
+    return x
+  kept = keep_mask(seed, head, tile.query, tile.key, spec.dropout)
+  return jnp.where(kept, x, 0.0)
+
+
+def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
+  """Matmul over the given dimensions, summed in float32."""
+  # Someone who asks for float32 does not mean one pass of bfloat16.
+  precise = a.dtype == jnp.float32
+  return lax.dot_general(
+    a,
+    b,
+    (((contract_a,), (contract_b,)), ((), ())),
+    precision=lax.Precision.HIGHEST if precise else lax.Precision.DEFAULT,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
+  """Adds the gradient of a tile, not turned, to that of the tiles `out`."""
+  if tile.target is not None:
+    grad = jnp.where(tile.target, 0.0, grad)
+  t = plan.tile
+  for row in range(0, plan.block_q, t):
+    for column in range(0, plan.block_k, t):
+      d = _tile_number(spec, plan, distance + (column - row) // t)
+      out[0, d] += grad[row : row + t, column : column + t]
+
+
+def add_time_gradient(out, tile: Tile, grad):
+  """Adds the gradient of a tile to `out` `[1, 128, 8, lanes]`, by bucket."""
+  f32 = jnp.float32
+  rows, columns = grad.shape
+  group = SUBLANES if rows % SUBLANES == 0 else 1
+  width = out.shape[3]
+  # Only the buckets between the smallest and largest are looked at: few, but
+  # near the diagonal. Mosaic reduces float32, not int32.
+  buckets = tile.buckets.astype(f32)
+  low = jnp.min(jnp.where(tile.mask, buckets, f32(LANES)))
+  high = jnp.max(jnp.where(tile.mask, buckets, f32(-1)))
+
+  def add(bucket, carry):
+    part = jnp.where(tile.buckets == bucket, grad, 0.0)
+    part = sum(part[:, c : c + width] for c in range(0, columns, width))
+    out[0, bucket, :group] += part.reshape(-1, group, width).sum(0)
+    return carry
+
+  lax.fori_loop(low.astype(jnp.int32), high.astype(jnp.int32) + 1, add, 0)
+
+
+def _field(ref, number: int, across: bool):
+  """One field of each token, as a row if `across`, else as a column."""
+  return ref[number : number + 1, :] if across else ref[:, number : number + 1]
+
+
+def _tile_number(spec: Spec, plan: Plan, distance):
+  zero = tpu_layout.zero_tile(spec, plan)
+  # Tiles beyond hold pairs of different sequences only.
+  return jnp.clip(distance + zero, 0, 2 * zero if spec.contextual else zero)
+
+
+def _position(spec: Spec, plan: Plan, tiles, distance, turned: bool):
+  """The position bias of a whole block."""
+  t = plan.tile
+  height, width = plan.block_q // t, plan.block_k // t
+  if turned:
+    height, width = width, height
+
+  def tile(row, column):
+    step = row - column if turned else column - row
+    return tiles[_tile_number(spec, plan, distance + step)]
+
+  rows = [
+    jnp.concatenate([tile(row, column) for column in range(width)], axis=1)
+    for row in range(height)
+  ]
+  return jnp.concatenate(rows, axis=0)
+
+
+def _lookup(table, buckets):
+  """`table[0, buckets]`, 128 lanes at a time."""
+  table = jnp.broadcast_to(table, (buckets.shape[0], LANES))
+  pieces = [
+    jnp.take_along_axis(
+      table, buckets[:, c : c + LANES], axis=1, mode='promise_in_bounds'
+    )
+    for c in range(0, buckets.shape[1], LANES)
+  ]
+  return jnp.concatenate(pieces, axis=1)
