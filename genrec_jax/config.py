@@ -85,7 +85,7 @@ def retrieval() -> ConfigDict:
         'logq': False,
         'mask_collisions': True,
         'gbce_t': 0.75,
-        'chunk': 256,
+        'chunk': None,  # positions at a time; None: what suits the machine
       },
       'optimizer': {
         'name': 'adamw',  # 'adam', 'sgd'

@@ -17,6 +17,7 @@ from genrec_jax.tasks import losses
 ITEMS = 'items'  # the table of this task
 SAMPLERS = ('uniform', 'shared', 'in_batch', 'in_batch_unique')
 LOSSES = ('sampled_softmax', 'full_softmax', 'bce', 'gbce')
+FULL_SOFTMAX_CHUNK = 256
 MAX_LOGITS = 1 << 22  # of a full softmax, alive at once
 
 
@@ -38,7 +39,8 @@ class LossConfig:
       which undoes the popularity bias of 'in_batch'.
     mask_collisions: whether a negative that is the positive is left out.
     gbce_t: calibration t of gBCE.
-    chunk: positions whose logits are alive at once, a power of two.
+    chunk: positions whose logits are alive at once, a power of two; None for
+      what suits the machine (see `losses.chunk_for`).
   """
 
   name: str
@@ -49,7 +51,7 @@ class LossConfig:
   logq: bool
   mask_collisions: bool
   gbce_t: float
-  chunk: int
+  chunk: int | None
 
   def __post_init__(self):
     if self.name not in LOSSES:
@@ -66,7 +68,8 @@ class LossConfig:
       )
     if not 0 <= self.gbce_t <= 1:
       raise ValueError(f'loss.gbce_t is {self.gbce_t}, must be in 0..1')
-    if self.chunk < 1 or self.chunk & (self.chunk - 1):
+    chunk = self.chunk
+    if chunk is not None and (chunk < 1 or chunk & (chunk - 1)):
       raise ValueError(f'loss.chunk is {self.chunk}, must be a power of two')
     if self.logq and (
       self.name == 'full_softmax' or not self.sampler.startswith('in_batch')
@@ -240,7 +243,8 @@ class Retrieval:
       )
 
     ids = jnp.concatenate([positives[:, None], negatives], axis=-1)
-    chunk = math.gcd(queries.shape[0], c.chunk)
+    chunk = c.chunk or losses.chunk_for(ids.shape[1], table.shape[1])
+    chunk = math.gcd(queries.shape[0], chunk)
     extra = (positives, negatives, weights)
     return losses.sum_over_chunks(fn, chunk, table, row(ids), queries, extra)
 
@@ -251,7 +255,8 @@ class Retrieval:
     place = jnp.minimum(place, len(self.corpus) - 1)
     most = max(8, MAX_LOGITS // len(self.corpus))
     # A power of two, so that it divides the capacities of batches.
-    chunk = min(self.loss_config.chunk, 1 << (most.bit_length() - 1))
+    chunk = self.loss_config.chunk or FULL_SOFTMAX_CHUNK
+    chunk = min(chunk, 1 << (most.bit_length() - 1))
 
     def fn(vectors, queries, extra):
       place, weights = extra

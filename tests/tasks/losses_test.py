@@ -183,3 +183,11 @@ def test_chunks_change_nothing(chunk, shared):
   assert_close(again, 3.0 * expected)
   for found, wanted in zip(grads, expected_grads, strict=True):
     assert_close(found, wanted)
+
+
+def test_a_chunk_is_a_power_of_two_and_fits_the_cache():
+  for vectors, dim in ((129, 50), (257, 128), (2, 16), (4097, 512)):
+    chunk = losses.chunk_for(vectors, dim)
+    assert chunk >= 8 and chunk & (chunk - 1) == 0
+    size = 4 * chunk * vectors * dim
+    assert chunk == 8 or size <= losses.CHUNK_BYTES['cpu'] < 2 * size
