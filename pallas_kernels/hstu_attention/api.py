@@ -31,8 +31,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch
-from pallas_kernels.hstu_attention import reference, tpu, xla
+from pallas_kernels import dispatch, triton_call
+from pallas_kernels.hstu_attention import gpu, reference, tpu, xla
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
 MODES = ('silu', 'softmax')
@@ -40,6 +40,7 @@ DTYPES = ('float32', 'bfloat16')
 MAX_HEAD_DIM = 256
 BACKENDS = {
   'pallas_tpu': dispatch.Backend(tpu.attention, dispatch.needs_platform('tpu')),
+  'triton': dispatch.Backend(gpu.attention, triton_call.why_not),
   'xla': dispatch.Backend(xla.attention),
   'reference': dispatch.Backend(reference.attention, automatic=False),
   'interpret': dispatch.Backend(

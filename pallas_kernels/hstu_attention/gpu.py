@@ -1,0 +1,225 @@
+"""`hstu_attention` on NVIDIA and AMD GPUs: Triton kernels called from JAX.
+
+This file prepares what the kernels read, launches them by the plans of
+`gpu_plan.py`, and finishes the gradients of the tables. Nothing of the size of
+the scores is ever kept.
+
+Float32 is multiplied as float32. Set `jax_default_matmul_precision` to
+'tensorfloat32' for the tensor cores' faster, coarser products.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels import dispatch, triton_call
+from pallas_kernels.hstu_attention import gpu_plan
+from pallas_kernels.hstu_attention.reference import time_bucket
+from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
+from pallas_kernels.jagged import api as jagged
+
+NEVER = np.iinfo(np.int32).max
+
+
+def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
+  """See `api.hstu_attention`."""
+  return _attention(spec, tensors, context)
+
+
+def kernel_of(name: str):
+  """The `triton.jit` function; triton is imported when one is asked for."""
+  from pallas_kernels.hstu_attention import triton_bias_kernel, triton_kernels
+
+  if name == 'backward_bias':
+    return triton_bias_kernel.backward_bias
+  return getattr(triton_kernels, name)
+
+
+def _launch(name: str, spec: Spec, call: gpu_plan.Call, *inputs):
+  cuda = dispatch.platform() == 'cuda'
+  launch = gpu_plan.launch(name, spec, call, dispatch.device_kind(), cuda)
+  return triton_call.run(kernel_of(name), launch, *inputs)
+
+
+def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
+  """What every kernel reads first, in their order.
+
+  What a call does not have is replaced by something that is never read.
+  """
+  q, k, v, position_bias, time_bias = tensors
+  sequences = sequence_table(spec, context, q.shape[0], k.shape[0])
+  float32 = jnp.float32
+  nothing = jnp.zeros(1, float32)
+  no_time = jnp.zeros(1, jnp.int32)
+  timed = time_bias is not None
+  seed = context.dropout_seed
+  return (
+    q,
+    k,
+    v,
+    sequences,
+    nothing if position_bias is None else position_bias.astype(float32),
+    time_bias.astype(float32) if timed else nothing,
+    jnp.asarray(thresholds(time_bias.shape[0])) if timed else no_time,
+    context.query_time.astype(jnp.int32) if timed else no_time,
+    context.time.astype(jnp.int32) if timed else no_time,
+    nothing if context.normaliser is None else context.normaliser,
+    (no_time if seed is None else seed.reshape(1)).astype(jnp.uint32),
+  )
+
+
+def sequence_table(
+  spec: Spec, context: Context, queries: int, keys: int
+) -> jax.Array:
+  """`[B, 5]` int32, the longest sequence first.
+
+  First key token; token of the query at position 0, were it there; tokens;
+  position of the first query; position of the first target. Cut so that wrong
+  lengths, which make the output NaN, lead nobody beyond the arrays.
+  """
+  lengths = context.lengths.astype(jnp.int32)
+  start = jnp.clip(jagged.offsets(lengths), 0, keys)
+  length = jnp.clip(lengths, 0, jnp.minimum(spec.max_len, keys - start))
+  if context.query_lengths is None:
+    first, asking = start, length
+  else:
+    asking = context.query_lengths.astype(jnp.int32)
+    first = jnp.clip(jagged.offsets(asking), 0, queries)
+    asking = jnp.clip(asking, 0, jnp.minimum(spec.max_queries, queries - first))
+    asking = jnp.minimum(asking, length)
+  skipped = length - asking
+  targets = jnp.zeros_like(length)
+  if context.targets is not None:
+    targets = jnp.clip(context.targets.astype(jnp.int32), 0, length)
+  table = [start, first - skipped, length, skipped, length - targets]
+  return jnp.stack(table, axis=1).astype(jnp.int32)[jnp.argsort(-length)]
+
+
+@functools.cache
+def thresholds(buckets: int) -> np.ndarray:
+  """`[buckets]` int32: the least time difference of each bucket.
+
+  Found by asking the reference, so that its rounding is kept.
+  """
+  with jax.ensure_compile_time_eval():
+    low = np.zeros(buckets, np.int64)
+    high = np.full(buckets, NEVER, np.int64)
+    wanted = np.arange(buckets)
+    while np.any(low < high):
+      middle = (low + high) // 2
+      found = time_bucket(jnp.asarray(middle, jnp.int32), buckets)
+      reached = np.asarray(found) >= wanted
+      high = np.where(reached, middle, high)
+      low = np.where(reached, low, np.minimum(middle + 1, high))
+  return high.astype(np.int32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(spec, tensors, context):
+  return _forward(spec, tensors, context)[0]
+
+
+def _forward(spec, tensors, context):
+  call = gpu_plan.call_of(tensors, context)
+  inputs = inputs_of(spec, tensors, context)
+  out, sums = _launch('forward', spec, call, *inputs)
+  asking = context.query_lengths
+  out = _only_real(out, context.lengths if asking is None else asking)
+  if spec.mode == 'silu':
+    return out, (tensors, context, None, sums)
+  return out, (tensors, context, out, sums)
+
+
+def _only_real(values, lengths):
+  """Zeros in the padding tokens, which no kernel writes."""
+  real = jnp.arange(values.shape[0], dtype=jnp.int32) < jnp.sum(lengths)
+  real = real.reshape(-1, *[1] * (values.ndim - 1))
+  return jnp.where(real, values, jnp.zeros((), values.dtype))
+
+
+def _backward(spec, saved, dout):
+  tensors, context, out, sums = saved
+  call = gpu_plan.call_of(tensors, context)
+  dout = dout.astype(tensors.v.dtype)
+  delta = sums
+  if out is not None:
+    delta = jnp.sum(dout.astype(jnp.float32) * out.astype(jnp.float32), -1)
+    delta *= 1.0 - spec.dropout
+  inputs = (*inputs_of(spec, tensors, context), dout, sums, delta)
+  (dq,) = _launch('backward_queries', spec, call, *inputs)
+  dk, dv, dtargets = _launch('backward_keys', spec, call, *inputs)
+  asking = context.query_lengths
+  dq = _only_real(dq, context.lengths if asking is None else asking)
+  dk, dv = (_only_real(x, context.lengths) for x in (dk, dv))
+  dposition = dtime = None
+  if call.positions or call.buckets:
+    tiles, times = _launch('backward_bias', spec, call, *inputs)
+  if call.positions:
+    dposition = sum_of_diagonals(tiles, call.positions, bool(spec.contextual))
+    if call.targets:
+      dposition += _sum_of_targets(spec, context, dtargets, call.positions)
+    dposition = dposition.astype(tensors.position_bias.dtype)
+  if call.buckets:
+    dtime = jnp.sum(times, 0)[: call.buckets].astype(tensors.time_bias.dtype)
+  return Tensors(dq, dk, dv, dposition, dtime), None
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def sum_of_diagonals(
+  tiles: jax.Array, positions: int, both_ways: bool
+) -> jax.Array:
+  """`[positions]`: the position table's gradient from the sums of its tiles.
+
+  Args:
+    tiles: `[differences, shares, b, b]`; tile (i, j) of queries and keys has
+      difference i - j. The least difference is 0, or one minus the largest.
+    positions: entries of the table.
+    both_ways: whether there are negative differences.
+  """
+  tiles = jnp.sum(tiles, 1)
+  differences, block, _ = tiles.shape
+  ahead = differences // 2 if both_ways else 0
+  # Row r of 2b, flipped and read again as rows of 2b - 1, moves r to the left:
+  # column c lands in c - r + b - 1.
+  wide = jnp.pad(tiles[:, ::-1], ((0, 0), (0, 0), (0, block)))
+  wide = wide.reshape(differences, -1)[:, : block * (2 * block - 1)]
+  sums = jnp.sum(wide.reshape(differences, block, 2 * block - 1), 1)
+  # A difference d holds keys at distances -d * b + (1 - b .. b - 1).
+  behind = jnp.pad(sums[::-1, : block - 1], ((0, 1), (1, 0)))
+  before = jnp.pad(sums[::-1, block - 1 :], ((1, 0), (0, 0)))
+  line = (behind + before).reshape(-1)
+  least = -(differences - ahead) * block  # distance of the first entry
+  low = positions // 2 + least
+  high = positions - low - line.size
+  return jax.lax.pad(line, jnp.float32(0), ((low, high, 0),))
+
+
+def _sum_of_targets(spec, context, dtargets, positions):
+  """The same from the queries that are targets.
+
+  Args:
+    spec: of the call.
+    context: of the call.
+    dtargets: `[T, H]` sums over the targets, a key.
+    positions: entries of the table.
+  """
+  lengths, history = context.lengths, context.lengths - context.targets
+  values = jnp.sum(dtargets, 1)
+  start = jagged.offsets(lengths)
+  # Distance r before the first target, in every sequence; 0 are the targets.
+  back = jnp.arange(spec.max_len + 1, dtype=lengths.dtype)
+  place = history[:, None] - back[None]
+  token = jnp.where(place >= 0, start[:, None] + place, values.size)
+  line = values.at[token].get(mode='fill', fill_value=0)
+  line = jnp.sum(jnp.where(back[None] > 0, line, 0.0), 0)
+  itself = jagged.to_dense(values, lengths, spec.max_len)
+  place = jnp.arange(spec.max_len, dtype=lengths.dtype)
+  targets = place[None] >= history[:, None]
+  line = line.at[0].set(jnp.sum(jnp.where(targets, itself, 0.0)))
+  low = positions // 2 + 1 - line.size
+  high = positions - low - line.size
+  return jax.lax.pad(line[::-1], jnp.float32(0), ((low, high, 0),))

@@ -1,0 +1,238 @@
+"""How the Triton kernels of `hstu_attention` are launched, as data.
+
+`gpu.py` hands these plans to jax-triton, the tests to Triton's interpreter, and
+the compile benchmark to Triton's compiler. Nothing here imports triton.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import triton_call
+from pallas_kernels.hstu_attention import blocks
+from pallas_kernels.hstu_attention.spec import Spec
+
+KERNELS = ('forward', 'backward_queries', 'backward_keys', 'backward_bias')
+LEAST_WIDTH = 16  # a tile of a matrix product has at least so many columns
+BIAS_PROGRAMS = 1056  # wanted, two waves of four on each part of an H100
+
+
+class Constants(NamedTuple):
+  """What a kernel is compiled for.
+
+  Attributes:
+    block_q: queries a tile.
+    block_k: keys a tile.
+    blocks: programs a sequence and head.
+    heads: H.
+    dqk: width of a query.
+    dv: width of a value.
+    width_qk: dqk, padded to a power of two.
+    width_v: dv, likewise.
+    silu: the mode, softmax if not.
+    alpha: factor of the dot product.
+    scale: factor of the output: one over the static normaliser and over the
+      share of weights that dropout keeps.
+    per_query: whether there is a divisor for each query.
+    zero: entry of the position table for a difference of 0; -1 for no table.
+    buckets: entries of the time table; 0 for none.
+    targets: whether there are targets.
+    contextual: of the spec.
+    window: of the spec; 0 for none.
+    full_tail: of the spec.
+    drop_below: hashes below it are dropped; 0 for no dropout.
+    precision: of products of float32: 'ieee' or 'tf32'.
+    tanh: whether the sigmoid is taken from the approximate tanh of the chip.
+    ahead: backward_bias: how many differences are negative.
+    shares: backward_bias: programs a difference.
+    items: backward_bias: sequences times heads.
+    time_width: backward_bias: buckets, padded to a power of two.
+  """
+
+  block_q: int
+  block_k: int
+  blocks: int
+  heads: int
+  dqk: int
+  dv: int
+  width_qk: int
+  width_v: int
+  silu: bool
+  alpha: float
+  scale: float
+  per_query: bool
+  zero: int
+  buckets: int
+  targets: bool
+  contextual: int
+  window: int
+  full_tail: int
+  drop_below: int
+  precision: str
+  tanh: bool
+  ahead: int = 0
+  shares: int = 1
+  items: int = 0
+  time_width: int = 1
+
+
+class Call(NamedTuple):
+  """Shapes of a call of `hstu_attention`, which its plan depends on.
+
+  Attributes:
+    batch: sequences.
+    queries: tokens of q.
+    keys: tokens of k.
+    heads: H.
+    dqk: width of a query.
+    dv: width of a value.
+    dtype: name of the dtype of q, k and v.
+    positions: entries of the position table, 0 for none.
+    buckets: entries of the time table, 0 for none.
+    tail: whether q holds the last tokens only.
+    targets: whether there are targets.
+  """
+
+  batch: int
+  queries: int
+  keys: int
+  heads: int
+  dqk: int
+  dv: int
+  dtype: str
+  positions: int
+  buckets: int
+  tail: bool
+  targets: bool
+
+
+def call_of(tensors, context) -> Call:
+  """The shapes of a call, from its `Tensors` and `Context`."""
+  q, k, v, position_bias, time_bias = tensors
+  return Call(
+    batch=context.lengths.shape[0],
+    queries=q.shape[0],
+    keys=k.shape[0],
+    heads=q.shape[1],
+    dqk=q.shape[2],
+    dv=v.shape[2],
+    dtype=q.dtype.name,
+    positions=0 if position_bias is None else position_bias.shape[0],
+    buckets=0 if time_bias is None else time_bias.shape[0],
+    tail=context.query_lengths is not None,
+    targets=context.targets is not None,
+  )
+
+
+def launch(
+  kernel: str, spec: Spec, call: Call, device_kind: str, cuda: bool
+) -> triton_call.Launch:
+  """How to launch one of `KERNELS`.
+
+  Args:
+    kernel: its name.
+    spec: of the call.
+    call: shapes of the call.
+    device_kind: whose block sizes to take.
+    cuda: whether the device is NVIDIA's.
+  """
+  # The table is made for two bytes a number.
+  numbers = jnp.dtype(call.dtype).itemsize // 2
+  sizes = blocks.lookup(
+    'triton', device_kind, call.dqk * numbers, call.dv * numbers
+  )[kernel]
+  base = _constants(spec, call, sizes, cuda)
+  sequences = call.batch * call.heads
+  float32 = jnp.float32
+  q_shape = (call.queries, call.heads, call.dqk)
+  if kernel in ('forward', 'backward_queries'):
+    constants = base._replace(
+      blocks=-(-spec.max_queries // base.block_q) + call.tail
+    )
+    grid = sequences * constants.blocks
+    if kernel == 'forward':
+      sums = (call.queries, call.heads) if spec.mode == 'softmax' else (1,)
+      shapes = (((*q_shape[:2], call.dv), call.dtype), (sums, float32))
+    else:
+      shapes = ((q_shape, call.dtype),)
+  elif kernel == 'backward_keys':
+    constants = base._replace(blocks=-(-spec.max_len // base.block_k))
+    grid = sequences * constants.blocks
+    both = call.targets and call.positions
+    sums = (call.keys, call.heads) if both else (1,)
+    shapes = (
+      ((call.keys, *q_shape[1:]), call.dtype),
+      ((call.keys, call.heads, call.dv), call.dtype),
+      (sums, float32),
+    )
+  else:
+    constants, grid, shapes = _bias(spec, call, base)
+  return triton_call.Launch(
+    kernel=kernel,
+    grid=grid,
+    constants=constants,
+    outputs=tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes),
+    warps=sizes['warps'],
+    stages=sizes['stages'],
+  )
+
+
+def _bias(spec, call, base):
+  block = base.block_q
+  rows = -(-spec.max_len // block)
+  ahead = rows - 1 if spec.contextual else 0
+  items = call.batch * call.heads
+  shares = min(items, -(-BIAS_PROGRAMS // (rows + ahead)))
+  constants = base._replace(
+    block_k=block,
+    ahead=ahead,
+    shares=shares,
+    items=items,
+    time_width=_power_of_two(call.buckets),
+  )
+  grid = (rows + ahead) * shares
+  tiles = (rows + ahead, shares, block, block) if call.positions else (1,)
+  sums = (grid, constants.time_width) if call.buckets else (1,)
+  return constants, grid, ((tiles, jnp.float32), (sums, jnp.float32))
+
+
+def _constants(spec: Spec, call: Call, sizes: dict, cuda: bool) -> Constants:
+  silu = spec.mode == 'silu'
+  scale = 1.0 / (1.0 - spec.dropout)
+  if silu and spec.normaliser is not None:
+    scale /= spec.normaliser
+  return Constants(
+    block_q=sizes['block_q'],
+    block_k=sizes['block_k'],
+    blocks=1,
+    heads=call.heads,
+    dqk=call.dqk,
+    dv=call.dv,
+    width_qk=max(LEAST_WIDTH, _power_of_two(call.dqk)),
+    width_v=max(LEAST_WIDTH, _power_of_two(call.dv)),
+    silu=silu,
+    alpha=spec.alpha,
+    scale=scale,
+    per_query=silu and spec.normaliser is None,
+    zero=call.positions // 2 if call.positions else -1,
+    buckets=call.buckets,
+    targets=call.targets,
+    contextual=spec.contextual,
+    window=spec.window or 0,
+    full_tail=spec.full_tail,
+    drop_below=int(spec.dropout * 2**32),
+    precision=_precision(),
+    # Its error of 2^-11 drowns in the rounding of the weights to bfloat16.
+    tanh=cuda and call.dtype == 'bfloat16',
+  )
+
+
+def _precision() -> str:
+  """As exact as float32 can be, unless the user's setting asks for less."""
+  asked = jax.config.jax_default_matmul_precision
+  return 'tf32' if asked in ('tensorfloat32', 'bfloat16', 'fastest') else 'ieee'
+
+
+def _power_of_two(number: int) -> int:
+  return 1 << max(number - 1, 0).bit_length()

@@ -1,0 +1,142 @@
+"""The Triton kernel for the gradients of the two bias tables.
+
+Importing this file imports triton; `gpu.py` does so when a kernel is called.
+Tile (i, j) of any sequence and head holds the same entries of the position
+table as every other tile of the same difference i - j. So a program takes one
+difference, adds up the score gradients of a share of all such tiles in
+registers, and writes one tile; XLA adds up its diagonals. Targets, which all
+stand at one place, are left to `triton_kernels.backward_keys`.
+
+Buckets of a tile lie close together but near the diagonal, since they are
+logarithms: one masked sum for each of them costs little on long histories.
+"""
+
+import triton
+import triton.language as tl
+
+from pallas_kernels.hstu_attention.triton_tiles import (
+  load_rows,
+  row_sums,
+  score_gradient,
+  sequence,
+  time_bucket,
+  times_of,
+  visible,
+)
+
+
+@triton.jit
+def _rows(difference, place, s: tl.constexpr):
+  """First block of queries of this difference, and the one behind the last."""
+  start, query_base, length, skipped, history, head = place
+  block: tl.constexpr = s.block_q
+  blocks = (length + block - 1) // block
+  first = tl.maximum(skipped // block, difference)
+  last = blocks
+  if s.contextual:
+    # Only contextual tokens look ahead.
+    ahead: tl.constexpr = (s.contextual + block - 1) // block
+    behind = tl.minimum(blocks + difference, ahead)
+    last = tl.where(difference < 0, behind, blocks)
+  if s.window:
+    shift: tl.constexpr = max(s.contextual - 1, 0)
+    # Beyond the window only the latest tokens and targets look back.
+    far = (difference - 1) * block + 1 - shift > s.window
+    exempt = tl.maximum(history - s.full_tail, 0) // block
+    first = tl.where(far, tl.maximum(first, exempt), first)
+  return first, last
+
+
+@triton.jit
+def backward_bias(
+  q,
+  k,
+  v,
+  sequences,
+  position_table,
+  time_table,
+  thresholds,
+  query_time,
+  key_time,
+  normaliser,
+  seed,
+  dout,
+  lse,
+  delta,
+  dposition,
+  dtime,
+  s: tl.constexpr,
+):
+  """`[differences, shares, block, block]` and `[programs, time_width]` sums.
+
+  A program is a difference and a share of all sequences and heads.
+  """
+  program = tl.program_id(0)
+  difference = program // s.shares - s.ahead
+  tables = (position_table, time_table, thresholds, seed)
+  inside = tl.arange(0, s.block_q)
+  slot = tl.arange(0, s.time_width)
+  acc = tl.zeros([s.block_q, s.block_q], tl.float32)
+  time_acc = tl.zeros([s.time_width], tl.float32)
+  for item in range(program % s.shares, s.items, s.shares):
+    place = sequence(sequences, item, s)
+    start, query_base, length, skipped, history, head = place
+    first, last = _rows(difference, place, s)
+    for block in range(first, last):
+      row = block * s.block_q + inside
+      key = (block - difference) * s.block_q + inside
+      real = (row >= skipped) & (row < length)
+      q_tile = load_rows(
+        q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+      )
+      do_tile = load_rows(
+        dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+      )
+      there = key < length
+      k_tile = load_rows(
+        k, start, key, there, head, s.heads, s.dqk, s.width_qk, True
+      )
+      v_tile = load_rows(
+        v, start, key, there, head, s.heads, s.dv, s.width_v, True
+      )
+      row_time = times_of(query_time, query_base, row, real, s)[:, None]
+      key_times = times_of(key_time, start, key, there, s)[None, :]
+      row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
+      row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
+      _, gradient = score_gradient(
+        tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision),
+        tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
+        row[:, None],
+        key[None, :],
+        row_time,
+        key_times,
+        row_lse[:, None],
+        row_delta[:, None],
+        place,
+        tables,
+        True,
+        s,
+      )
+      if s.per_query:
+        at = normaliser + (query_base + row)
+        gradient /= tl.load(at, mask=real, other=1.0)[:, None]
+      if s.zero >= 0:
+        if s.targets:
+          acc += tl.where((row < history)[:, None], gradient, 0.0)
+        else:
+          acc += gradient
+      if s.buckets:
+        seen = visible(row[:, None], key[None, :], history, s) & real[:, None]
+        bucket = time_bucket(row_time, key_times, thresholds, s)
+        lowest = tl.min(tl.where(seen, bucket, s.buckets))
+        highest = tl.max(tl.where(seen, bucket, -1))
+        for one in range(lowest, highest + 1):
+          part = tl.sum(tl.where(bucket == one, gradient, 0.0))
+          time_acc += tl.where(slot == one, part, 0.0)
+  if s.zero >= 0:
+    tile = inside[:, None] * s.block_q + inside[None, :]
+    at = dposition + program.to(tl.int64) * (s.block_q * s.block_q)
+    tl.store(at + tile, acc * s.scale)
+  if s.buckets:
+    at = dtime + program * s.time_width
+    tl.store(at + slot, time_acc * s.scale)

@@ -1,0 +1,486 @@
+"""Triton kernels of `hstu_attention`: forward, and three for the gradients.
+
+Importing this file imports triton; `gpu.py` does so when a kernel is called.
+Every program finds its sequence in a table of offsets and walks the tiles that
+its block sees, so work follows the sum of the squared lengths. Scores are
+computed again in the backward pass. No atomics: results do not change from run
+to run.
+
+`s`, a `gpu_plan.Constants`, is what a kernel is compiled for. Blocks of queries
+are cut by the place in the sequence, not by the number of the query: so the
+diagonal lies alike in all of them, also where only the last tokens ask.
+"""
+
+import triton
+import triton.language as tl
+
+from pallas_kernels.hstu_attention.triton_ranges import (
+  keys_of_rows,
+  masked_key,
+  masked_keys,
+  masked_row,
+  masked_rows,
+  rows_of_keys,
+)
+from pallas_kernels.hstu_attention.triton_tiles import (
+  LOG2E,
+  add_bias,
+  kept,
+  load_rows,
+  row_sums,
+  score_gradient,
+  sequence,
+  sigmoid,
+  store_rows,
+  times_of,
+  visible,
+)
+
+
+@triton.jit
+def _forward_tile(
+  acc,
+  peak,
+  total,
+  q_tile,
+  k,
+  v,
+  place,
+  row,
+  row_time,
+  key0,
+  key_time,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
+  """Adds what one tile of keys gives to a block of queries."""
+  start, query_base, length, skipped, history, head = place
+  key = key0 + tl.arange(0, s.block_k)
+  real = key < length
+  k_tile = load_rows(
+    k, start, key, real, head, s.heads, s.dqk, s.width_qk, masked
+  )
+  x = tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision) * s.alpha
+  key_times = times_of(key_time, start, key, real, s)
+  x = add_bias(
+    x,
+    row[:, None],
+    key[None, :],
+    row_time[:, None],
+    key_times[None, :],
+    length,
+    history,
+    tables,
+    s,
+  )
+  if s.silu:
+    weight = x * sigmoid(x, s)
+    if masked:
+      seen = visible(row[:, None], key[None, :], history, s)
+      weight = tl.where(seen, weight, 0.0)
+  else:
+    x *= LOG2E
+    if masked:
+      seen = visible(row[:, None], key[None, :], history, s)
+      x = tl.where(seen, x, float('-inf'))
+    higher = tl.maximum(peak, tl.max(x, 1))
+    weight = tl.exp2(x - higher[:, None])
+    fade = tl.exp2(peak - higher)
+    peak = higher
+    total = total * fade + tl.sum(weight, 1)
+    acc *= fade[:, None]
+  if s.drop_below:
+    keep = kept(tables, head, (start + row)[:, None], (start + key)[None, :], s)
+    weight = tl.where(keep, weight, 0.0)
+  v_tile = load_rows(
+    v, start, key, real, head, s.heads, s.dv, s.width_v, masked
+  )
+  acc = tl.dot(
+    weight.to(v_tile.dtype), v_tile, acc, input_precision=s.precision
+  )
+  return acc, peak, total
+
+
+@triton.jit
+def forward(
+  q,
+  k,
+  v,
+  sequences,
+  position_table,
+  time_table,
+  thresholds,
+  query_time,
+  key_time,
+  normaliser,
+  seed,
+  out,
+  lse,
+  s: tl.constexpr,
+):
+  """Output `[Tq, H, dv]`, and the softmax's log2-sums `[Tq, H]`.
+
+  A program is a block of queries of one head of one sequence; the latest
+  blocks, which see most, come first.
+  """
+  program = tl.program_id(0)
+  place = sequence(sequences, program // s.blocks, s)
+  start, query_base, length, skipped, history, head = place
+  block = skipped // s.block_q + s.blocks - 1 - program % s.blocks
+  row0 = block * s.block_q
+  if row0 >= length:
+    return
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  q_tile = load_rows(
+    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+  )
+  row_time = times_of(query_time, query_base, row, real, s)
+  tables = (position_table, time_table, thresholds, seed)
+  acc = tl.zeros([s.block_q, s.width_v], tl.float32)
+  peak = tl.full([s.block_q], -1e30, tl.float32)
+  total = tl.zeros([s.block_q], tl.float32)
+  ranges = keys_of_rows(row0, length, history, s)
+  for key0 in range(ranges[1], ranges[2], s.block_k):
+    acc, peak, total = _forward_tile(
+      acc,
+      peak,
+      total,
+      q_tile,
+      k,
+      v,
+      place,
+      row,
+      row_time,
+      key0,
+      key_time,
+      tables,
+      False,
+      s,
+    )
+  for tile in range(0, masked_keys(ranges, s)):
+    acc, peak, total = _forward_tile(
+      acc,
+      peak,
+      total,
+      q_tile,
+      k,
+      v,
+      place,
+      row,
+      row_time,
+      masked_key(ranges, tile, s),
+      key_time,
+      tables,
+      True,
+      s,
+    )
+  scale = tl.full([s.block_q], s.scale, tl.float32)
+  if s.silu:
+    if s.per_query:
+      scale /= tl.load(normaliser + (query_base + row), mask=real, other=1.0)
+  else:
+    total = tl.maximum(total, 1e-30)  # rows of no query may have seen nothing
+    scale /= total
+    sums = lse + (query_base + row) * s.heads + head
+    tl.store(sums, peak + tl.log2(total), mask=real)
+  store_rows(
+    out,
+    query_base,
+    row,
+    real,
+    head,
+    acc * scale[:, None],
+    s.heads,
+    s.dv,
+    s.width_v,
+  )
+
+
+@triton.jit
+def _queries_tile(
+  acc,
+  q_tile,
+  do_tile,
+  k,
+  v,
+  place,
+  row,
+  row_time,
+  row_lse,
+  row_delta,
+  key0,
+  key_time,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
+  start, query_base, length, skipped, history, head = place
+  key = key0 + tl.arange(0, s.block_k)
+  real = key < length
+  k_tile = load_rows(
+    k, start, key, real, head, s.heads, s.dqk, s.width_qk, masked
+  )
+  v_tile = load_rows(
+    v, start, key, real, head, s.heads, s.dv, s.width_v, masked
+  )
+  _, gradient = score_gradient(
+    tl.dot(q_tile, tl.trans(k_tile), input_precision=s.precision),
+    tl.dot(do_tile, tl.trans(v_tile), input_precision=s.precision),
+    row[:, None],
+    key[None, :],
+    row_time[:, None],
+    times_of(key_time, start, key, real, s)[None, :],
+    row_lse[:, None],
+    row_delta[:, None],
+    place,
+    tables,
+    masked,
+    s,
+  )
+  return tl.dot(
+    gradient.to(k_tile.dtype), k_tile, acc, input_precision=s.precision
+  )
+
+
+@triton.jit
+def backward_queries(
+  q,
+  k,
+  v,
+  sequences,
+  position_table,
+  time_table,
+  thresholds,
+  query_time,
+  key_time,
+  normaliser,
+  seed,
+  dout,
+  lse,
+  delta,
+  dq,
+  s: tl.constexpr,
+):
+  """Gradient of q; programs as in `forward`."""
+  program = tl.program_id(0)
+  place = sequence(sequences, program // s.blocks, s)
+  start, query_base, length, skipped, history, head = place
+  block = skipped // s.block_q + s.blocks - 1 - program % s.blocks
+  row0 = block * s.block_q
+  if row0 >= length:
+    return
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  q_tile = load_rows(
+    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+  )
+  do_tile = load_rows(
+    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+  )
+  row_time = times_of(query_time, query_base, row, real, s)
+  row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
+  row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
+  tables = (position_table, time_table, thresholds, seed)
+  acc = tl.zeros([s.block_q, s.width_qk], tl.float32)
+  ranges = keys_of_rows(row0, length, history, s)
+  for key0 in range(ranges[1], ranges[2], s.block_k):
+    acc = _queries_tile(
+      acc,
+      q_tile,
+      do_tile,
+      k,
+      v,
+      place,
+      row,
+      row_time,
+      row_lse,
+      row_delta,
+      key0,
+      key_time,
+      tables,
+      False,
+      s,
+    )
+  for tile in range(0, masked_keys(ranges, s)):
+    acc = _queries_tile(
+      acc,
+      q_tile,
+      do_tile,
+      k,
+      v,
+      place,
+      row,
+      row_time,
+      row_lse,
+      row_delta,
+      masked_key(ranges, tile, s),
+      key_time,
+      tables,
+      True,
+      s,
+    )
+  acc *= s.alpha * s.scale
+  if s.per_query:
+    divisor = tl.load(normaliser + (query_base + row), mask=real, other=1.0)
+    acc /= divisor[:, None]
+  store_rows(dq, query_base, row, real, head, acc, s.heads, s.dqk, s.width_qk)
+
+
+@triton.jit
+def _keys_tile(
+  dk_acc,
+  dv_acc,
+  target_acc,
+  k_tile,
+  v_tile,
+  q,
+  dout,
+  place,
+  key,
+  key_times,
+  row0,
+  query_time,
+  normaliser,
+  lse,
+  delta,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
+  """Adds what one tile of queries gives to a block of keys."""
+  start, query_base, length, skipped, history, head = place
+  row = row0 + tl.arange(0, s.block_q)
+  real = (row >= skipped) & (row < length)
+  q_tile = load_rows(
+    q, query_base, row, real, head, s.heads, s.dqk, s.width_qk, True
+  )
+  do_tile = load_rows(
+    dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
+  )
+  # Keys by queries, so that neither product below needs a transposition.
+  weight, gradient = score_gradient(
+    tl.dot(k_tile, tl.trans(q_tile), input_precision=s.precision),
+    tl.dot(v_tile, tl.trans(do_tile), input_precision=s.precision),
+    row[None, :],
+    key[:, None],
+    times_of(query_time, query_base, row, real, s)[None, :],
+    key_times[:, None],
+    row_sums(lse, query_base, row, real, head, float('inf'), s)[None, :],
+    row_sums(delta, query_base, row, real, head, 0.0, s)[None, :],
+    place,
+    tables,
+    masked,
+    s,
+  )
+  if s.per_query:
+    divisor = tl.load(normaliser + (query_base + row), mask=real, other=1.0)
+    share = (1.0 / divisor)[None, :]
+    weight *= share
+    gradient *= share
+  dv_acc = tl.dot(
+    weight.to(do_tile.dtype), do_tile, dv_acc, input_precision=s.precision
+  )
+  dk_acc = tl.dot(
+    gradient.to(q_tile.dtype), q_tile, dk_acc, input_precision=s.precision
+  )
+  if s.targets and s.zero >= 0:
+    of_targets = tl.where((row >= history)[None, :], gradient, 0.0)
+    target_acc += tl.sum(of_targets, 1)
+  return dk_acc, dv_acc, target_acc
+
+
+@triton.jit
+def backward_keys(
+  q,
+  k,
+  v,
+  sequences,
+  position_table,
+  time_table,
+  thresholds,
+  query_time,
+  key_time,
+  normaliser,
+  seed,
+  dout,
+  lse,
+  delta,
+  dk,
+  dv,
+  dtargets,
+  s: tl.constexpr,
+):
+  """Gradients of k and v, and `[T, H]`: what targets give to each key's bias.
+
+  A program is a block of keys of one head of one sequence; the first blocks,
+  which are seen most, come first.
+  """
+  program = tl.program_id(0)
+  place = sequence(sequences, program // s.blocks, s)
+  start, query_base, length, skipped, history, head = place
+  key0 = program % s.blocks * s.block_k
+  if key0 >= length:
+    return
+  key = key0 + tl.arange(0, s.block_k)
+  real = key < length
+  k_tile = load_rows(
+    k, start, key, real, head, s.heads, s.dqk, s.width_qk, True
+  )
+  v_tile = load_rows(v, start, key, real, head, s.heads, s.dv, s.width_v, True)
+  key_times = times_of(key_time, start, key, real, s)
+  tables = (position_table, time_table, thresholds, seed)
+  dk_acc = tl.zeros([s.block_k, s.width_qk], tl.float32)
+  dv_acc = tl.zeros([s.block_k, s.width_v], tl.float32)
+  target_acc = tl.zeros([s.block_k], tl.float32)
+  ranges = rows_of_keys(key0, length, skipped, history, s)
+  for row0 in range(ranges[3], ranges[4], s.block_q):
+    dk_acc, dv_acc, target_acc = _keys_tile(
+      dk_acc,
+      dv_acc,
+      target_acc,
+      k_tile,
+      v_tile,
+      q,
+      dout,
+      place,
+      key,
+      key_times,
+      row0,
+      query_time,
+      normaliser,
+      lse,
+      delta,
+      tables,
+      False,
+      s,
+    )
+  for tile in range(0, masked_rows(ranges, s)):
+    dk_acc, dv_acc, target_acc = _keys_tile(
+      dk_acc,
+      dv_acc,
+      target_acc,
+      k_tile,
+      v_tile,
+      q,
+      dout,
+      place,
+      key,
+      key_times,
+      masked_row(ranges, tile, s),
+      query_time,
+      normaliser,
+      lse,
+      delta,
+      tables,
+      True,
+      s,
+    )
+  dk_acc *= s.alpha * s.scale
+  store_rows(dk, start, key, real, head, dk_acc, s.heads, s.dqk, s.width_qk)
+  dv_acc *= s.scale
+  store_rows(dv, start, key, real, head, dv_acc, s.heads, s.dv, s.width_v)
+  if s.targets and s.zero >= 0:
+    at = dtargets + (start + key) * s.heads + head
+    tl.store(at, target_acc * s.scale, mask=real)

@@ -1,0 +1,143 @@
+"""Which tiles a block of queries reads, and which read a block of keys.
+
+Importing this file imports triton. Tiles that are visible as a whole need no
+mask, so each range is a run of such tiles and a few masked ones around it.
+Scalars only; everything is a position in the sequence.
+"""
+
+import triton
+import triton.language as tl
+
+from pallas_kernels.hstu_attention.triton_tiles import limit_of, order
+
+
+@triton.jit
+def _up(x, block: tl.constexpr):
+  return (x + block - 1) // block * block
+
+
+@triton.jit
+def keys_of_rows(row0, length, history, s: tl.constexpr):
+  """Tiles of keys that the queries row0 .. row0 + block_q see.
+
+  Returns:
+    (low, full, edge, high, jump, end): [full, edge) is visible as a whole;
+    [low, full), [edge, high) and [jump, end) need a mask. Starts are multiples
+    of block_k.
+  """
+  block: tl.constexpr = s.block_k
+  row1 = tl.minimum(row0 + s.block_q, length)
+  limit = limit_of(history, s)
+  edge = tl.minimum(row0, history) // block * block
+  high = row1
+  if s.contextual:
+    if row0 < s.contextual:
+      high = tl.maximum(row1, history)
+  end = row1
+  if s.targets:
+    # Targets read the history, then each its own diagonal.
+    if row0 >= history:
+      high = history
+  high = tl.maximum(_up(high, block), edge)
+  jump = tl.maximum(row0 // block * block, high)
+  end = tl.maximum(_up(end, block), jump)
+  low = edge * 0
+  full = low
+  if s.window:
+    shift: tl.constexpr = max(s.contextual - 1, 0)
+    first_order = order(row0, limit, s)
+    last_order = order(row1 - 1, limit, s)
+    low = first_order - s.window
+    full = last_order - s.window
+    low = tl.where(low > 0, low + shift, 0)
+    full = tl.where(full > 0, full + shift, 0)
+    if s.full_tail:
+      low = tl.where(last_order >= limit - s.full_tail, 0, low)
+      full = tl.where(first_order >= limit - s.full_tail, 0, full)
+    low = tl.minimum(low // block * block, edge)
+    full = tl.minimum(tl.maximum(_up(full, block), low), edge)
+  return low, full, edge, high, jump, end
+
+
+@triton.jit
+def masked_keys(ranges, s: tl.constexpr):
+  """How many of the tiles of `keys_of_rows` need a mask."""
+  low, full, edge, high, jump, end = ranges
+  return (full - low + high - edge + end - jump) // s.block_k
+
+
+@triton.jit
+def masked_key(ranges, tile, s: tl.constexpr):
+  """First key of masked tile number `tile`."""
+  low, full, edge, high, jump, end = ranges
+  first = low + tile * s.block_k
+  first = tl.where(first >= full, first + (edge - full), first)
+  return tl.where(first >= high, first + (jump - high), first)
+
+
+@triton.jit
+def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
+  """Tiles of queries that see the keys key0 .. key0 + block_k.
+
+  Returns:
+    (head, context, begin, full, edge, near, tail, end): [full, edge) sees all
+    of the keys; [head, context), [begin, full), [edge, near) and [tail, end)
+    need a mask. All are multiples of block_q.
+  """
+  block: tl.constexpr = s.block_q
+  key1 = tl.minimum(key0 + s.block_k, length)
+  limit = limit_of(history, s)
+  asked = skipped // block * block
+  end = length
+  if s.targets:
+    if key0 >= history:
+      end = key1
+  end = _up(end, block)
+  begin = key0 // block * block
+  context = asked * 0
+  if s.contextual:
+    if key0 < history:
+      context = tl.minimum((s.contextual + block - 1) // block * block, begin)
+  head = tl.minimum(asked, context)
+  begin = tl.minimum(tl.maximum(begin, asked), end)
+  full = _up(key0 + s.block_k, block)
+  if s.targets:
+    if key1 > history:
+      full = end
+  full = tl.minimum(tl.maximum(full, begin), end)
+  edge = end
+  near = end
+  tail = end
+  if s.window:
+    shift: tl.constexpr = max(s.contextual - 1, 0)
+    # The last query that sees the first key, and the last that sees any.
+    sees_all = order(key0, limit, s) + s.window
+    sees_one = order(key1 - 1, limit, s) + s.window
+    edge = (sees_all + shift + 1) // block * block
+    near = _up(sees_one + shift + 1, block)
+    edge = tl.where(sees_all >= limit, end, edge)
+    near = tl.where(sees_one >= limit, end, near)
+    edge = tl.minimum(tl.maximum(edge, full), end)
+    near = tl.minimum(tl.maximum(near, edge), end)
+    if s.full_tail:
+      tail = tl.maximum(history - s.full_tail, 0) // block * block
+      tail = tl.minimum(tl.maximum(tail, near), end)
+  return head, context, begin, full, edge, near, tail, end
+
+
+@triton.jit
+def masked_rows(ranges, s: tl.constexpr):
+  """How many of the tiles of `rows_of_keys` need a mask."""
+  head, context, begin, full, edge, near, tail, end = ranges
+  total = context - head + full - begin + near - edge + end - tail
+  return total // s.block_q
+
+
+@triton.jit
+def masked_row(ranges, tile, s: tl.constexpr):
+  """First query of masked tile number `tile`."""
+  head, context, begin, full, edge, near, tail, end = ranges
+  first = head + tile * s.block_q
+  first = tl.where(first >= context, first + (begin - context), first)
+  first = tl.where(first >= full, first + (edge - full), first)
+  return tl.where(first >= near, first + (tail - near), first)

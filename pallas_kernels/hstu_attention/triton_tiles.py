@@ -1,0 +1,278 @@
+"""What the Triton kernels do with one tile: loads, masks, bias, activation.
+
+Importing this file imports triton; `gpu.py` does so when a kernel is called.
+Rows are queries and columns keys, or the other way round: everything here is
+elementwise on places that the caller has given the right axes. A place is a
+position in its own sequence. `s` is a `gpu_plan.Constants`.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+# ln 2 / 0.301: from a logarithm of base 2 to a number of time buckets.
+BUCKETS_PER_OCTAVE = tl.constexpr(2.3028145533552986)
+
+
+@triton.jit
+def sequence(sequences, item, s: tl.constexpr):
+  """Sequence and head number `item`, heads running faster.
+
+  Five numbers of the table that `gpu.sequence_table` makes, and the head.
+  """
+  at = sequences + item // s.heads * 5
+  return (
+    tl.load(at),  # first key token
+    tl.load(at + 1),  # token of the query at position 0, were it there
+    tl.load(at + 2),  # how many tokens
+    tl.load(at + 3),  # position of the first query
+    tl.load(at + 4),  # position of the first target
+    item % s.heads,
+  )
+
+
+@triton.jit
+def load_rows(
+  values,
+  first,
+  place,
+  real,
+  head,
+  heads: tl.constexpr,
+  d: tl.constexpr,
+  width: tl.constexpr,
+  checked: tl.constexpr,
+):
+  """`[place, width]` of `values [T, heads, d]`, zeros beyond d and if not real.
+
+  Unchecked, every place must be a token of the sequence.
+  """
+  column = tl.arange(0, width)
+  at = values + (first.to(tl.int64) * heads + head) * d
+  at = at + place[:, None] * (heads * d) + column[None, :]
+  if d < width:
+    mask = (column < d)[None, :]
+    if checked:
+      mask = mask & real[:, None]
+    tile = tl.load(at, mask=mask, other=0.0)
+  else:
+    if checked:
+      tile = tl.load(at, mask=real[:, None], other=0.0)
+    else:
+      tile = tl.load(at)
+  return tile
+
+
+@triton.jit
+def store_rows(
+  values,
+  first,
+  place,
+  real,
+  head,
+  tile,
+  heads: tl.constexpr,
+  d: tl.constexpr,
+  width: tl.constexpr,
+):
+  """The counterpart of `load_rows`, in the dtype of `values`."""
+  column = tl.arange(0, width)
+  at = values + (first.to(tl.int64) * heads + head) * d
+  at = at + place[:, None] * (heads * d) + column[None, :]
+  mask = (column < d)[None, :] & real[:, None]
+  tl.store(at, tile.to(values.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def order(position, limit, s: tl.constexpr):
+  """As `masks.order`."""
+  if s.contextual > 1:
+    position = tl.maximum(position - (s.contextual - 1), 0)
+  if s.targets:
+    position = tl.minimum(position, limit)
+  return position
+
+
+@triton.jit
+def limit_of(history, s: tl.constexpr):
+  """Order of the targets, from the position of the first one."""
+  return history - max(s.contextual - 1, 0)
+
+
+@triton.jit
+def visible(row, key, history, s: tl.constexpr):
+  """As `masks.visible`, for places that are tokens."""
+  limit = limit_of(history, s)
+  query_order = order(row, limit, s)
+  key_order = order(key, limit, s)
+  if s.targets or s.contextual > 1:
+    seen = (key == row) | (query_order > key_order)
+  else:
+    seen = key <= row
+  if s.window:
+    near = query_order - key_order <= s.window
+    if s.full_tail:
+      near = near | (query_order >= limit - s.full_tail)
+    seen = seen & near
+  if s.contextual:
+    seen = seen | ((query_order == 0) & (key_order < limit))
+  return seen
+
+
+@triton.jit
+def time_bucket(row_time, key_time, thresholds, s: tl.constexpr):
+  """As `reference.time_bucket`, exactly.
+
+  The logarithm here only finds the nearest boundary between two buckets. On
+  which side of it the distance lies is an integer comparison.
+  """
+  distance = tl.maximum(tl.abs(row_time - key_time), 1)
+  nearest = tl.log2(distance.to(tl.float32)) * BUCKETS_PER_OCTAVE + 0.5
+  nearest = tl.minimum(nearest.to(tl.int32), s.buckets - 1)
+  below = distance < tl.load(thresholds + nearest)
+  return nearest - below.to(tl.int32)
+
+
+@triton.jit
+def add_bias(
+  scores, row, key, row_time, key_time, length, history, tables, s: tl.constexpr
+):
+  """Scores with both biases, of places beyond the sequence too (of no use)."""
+  position_table, time_table, thresholds, _ = tables
+  if s.zero >= 0:
+    # Targets stand where the first of them does.
+    last = tl.minimum(history, length - 1)
+    relative = tl.minimum(key, last) - tl.minimum(row, last)
+    scores += tl.load(position_table + (relative + s.zero))
+  if s.buckets:
+    bucket = time_bucket(row_time, key_time, thresholds, s)
+    scores += tl.load(time_table + bucket)
+  return scores
+
+
+@triton.jit
+def kept(tables, head, row_token, key_token, s: tl.constexpr):
+  """As `reference.keep_mask`."""
+  factor_row = tl.full((), 0x9E3779B1, tl.uint32)
+  factor_key = tl.full((), 0x85EBCA77, tl.uint32)
+  factor_head = tl.full((), 747796405, tl.uint32)
+  of_row = tl.load(tables[3]) + row_token.to(tl.uint32) * factor_row
+  of_key = key_token.to(tl.uint32) * factor_key
+  x = of_row ^ (of_key + tl.cast(head, tl.uint32) * factor_head)
+  x = (x ^ (x >> 16)) * tl.full((), 0x85EBCA6B, tl.uint32)
+  x = (x ^ (x >> 13)) * tl.full((), 0xC2B2AE35, tl.uint32)
+  x = x ^ (x >> 16)
+  return x >= tl.full((), s.drop_below, tl.uint32)
+
+
+@triton.jit
+def sigmoid(x, s: tl.constexpr):
+  """1 / (1 + exp(-x)); by one special-function operation where s.tanh."""
+  if s.tanh:
+    half = tl.inline_asm_elementwise(
+      'tanh.approx.f32 $0, $1;',
+      '=f,f',
+      [0.5 * x],
+      dtype=tl.float32,
+      is_pure=True,
+      pack=1,
+    )
+    y = 0.5 * half + 0.5
+  else:
+    y = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+  return y
+
+
+@triton.jit
+def weight_and_slope(x, lse, s: tl.constexpr):
+  """Attention weight of each score, and its derivative (SiLU) or nothing."""
+  if s.silu:
+    gate = sigmoid(x, s)
+    weight = x * gate
+    slope = gate + weight * (1.0 - gate)
+  else:
+    weight = tl.exp2(x * LOG2E - lse)
+    slope = weight
+  return weight, slope
+
+
+@triton.jit
+def times_of(times, first, place, real, s: tl.constexpr):
+  """Times of some tokens; without a time bias anything of that shape."""
+  if s.buckets:
+    value = tl.load(times + (first + place), mask=real, other=0)
+  else:
+    value = place
+  return value
+
+
+@triton.jit
+def row_sums(sums, query_base, row, real, head, other, s: tl.constexpr):
+  """`[Tq, H]` values of some queries of the softmax; zeros for SiLU."""
+  if s.silu:
+    value = tl.zeros(row.shape, tl.float32)
+  else:
+    at = sums + (query_base + row) * s.heads + head
+    value = tl.load(at, mask=real, other=other)
+  return value
+
+
+@triton.jit
+def score_gradient(
+  dot_qk,
+  dot_ov,
+  row,
+  key,
+  row_time,
+  key_times,
+  lse,
+  delta,
+  place,
+  tables,
+  masked: tl.constexpr,
+  s: tl.constexpr,
+):
+  """Weights, and the gradient of the scores but for `s.scale`, of one tile.
+
+  Args:
+    dot_qk: of queries and keys.
+    dot_ov: of the output's gradient and the values.
+    row: positions of the queries, on their axis; likewise all of a query.
+    key: positions of the keys, on theirs.
+    row_time: times of the queries.
+    key_times: of the keys.
+    lse: the softmax's log2-sums, or anything.
+    delta: rowsum(out * gradient of out) times the share kept, or anything.
+    place: of the sequence, and its head.
+    tables: of the biases, and the seed of the dropout.
+    masked: whether the tile needs a mask.
+    s: constants.
+  """
+  start, query_base, length, skipped, history, head = place
+  x = add_bias(
+    dot_qk * s.alpha,
+    row,
+    key,
+    row_time,
+    key_times,
+    length,
+    history,
+    tables,
+    s,
+  )
+  weight, slope = weight_and_slope(x, lse, s)
+  gradient = dot_ov
+  if s.drop_below:
+    keep = kept(tables, head, start + row, start + key, s)
+    gradient = tl.where(keep, gradient, 0.0)
+  if s.silu:
+    gradient = gradient * slope
+  else:
+    gradient = (gradient - delta) * slope
+  if s.drop_below:
+    weight = tl.where(keep, weight, 0.0)
+  if masked:
+    seen = visible(row, key, history, s)
+    weight = tl.where(seen, weight, 0.0)
+    gradient = tl.where(seen, gradient, 0.0)
+  return weight, gradient

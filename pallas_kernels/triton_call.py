@@ -1,0 +1,92 @@
+"""Runs Triton kernels from JAX: a launch as data, and jax-triton's versions."""
+
+import dataclasses
+import importlib.util
+import inspect
+from collections.abc import Callable, Hashable
+
+import jax
+
+from pallas_kernels import dispatch
+
+INSTALL = "pip install 'genrec_jax[gpu]'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+  """One launch of a kernel.
+
+  A kernel takes its inputs, then its outputs, then the constants as `s`.
+
+  Attributes:
+    kernel: its name.
+    grid: how many programs.
+    constants: what it is compiled for.
+    outputs: shapes and dtypes.
+    warps: warps a program.
+    stages: how many tiles are on their way at once.
+  """
+
+  kernel: str
+  grid: int
+  constants: Hashable
+  outputs: tuple[jax.ShapeDtypeStruct, ...]
+  warps: int
+  stages: int
+
+
+def why_not() -> str | None:
+  """Why Triton kernels cannot run here; a `dispatch.Backend.why_not`."""
+  reason = dispatch.needs_platform('cuda', 'rocm')()
+  if reason is None:
+    for package in ('triton', 'jax_triton'):
+      if importlib.util.find_spec(package) is None:
+        return f'it needs the package {package}: {INSTALL}'
+  return reason and f'{reason} With a GPU: {INSTALL}'
+
+
+def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
+  """Launches the `triton.jit` function; returns the outputs.
+
+  An output holds garbage wherever the kernel writes nothing.
+  """
+  import jax_triton
+
+  _make_removable(jax_triton.triton_lib)
+  # 0.4 gave some arguments new names.
+  known = inspect.signature(jax_triton.triton_call).parameters
+  if 'out_type' in known:
+    options = dict(
+      out_type=list(launch.outputs), backend_options={'enable_fp_fusion': True}
+    )
+  else:
+    options = dict(out_shape=list(launch.outputs), enable_fp_fusion=True)
+  return jax_triton.triton_call(
+    *inputs,
+    kernel=function,
+    name=launch.kernel,
+    grid=(launch.grid, 1, 1),
+    num_warps=launch.warps,
+    num_stages=launch.stages,
+    s=launch.constants,
+    **options,
+  )
+
+
+def _make_removable(triton_lib) -> None:
+  """Repairs the rule by which JAX drops kernels whose results nobody reads.
+
+  That of jax-triton 0.4 keeps all of them, and JAX 0.12 calls it with one more
+  argument, so that every `jit` fails. 0.3 leaves it to JAX.
+  """
+  partial_eval = getattr(triton_lib, 'pe', None)
+  rules = getattr(partial_eval, 'dce_rules', {})
+  if triton_lib.triton_kernel_call_p in rules:
+    rules[triton_lib.triton_kernel_call_p] = _remove_unused
+
+
+def _remove_unused(used, *rest):
+  equation = rest[-1]
+  if any(used) or equation.effects:
+    return [True] * len(equation.invars), equation
+  return [False] * len(equation.invars), None

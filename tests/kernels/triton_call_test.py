@@ -1,0 +1,122 @@
+"""What surrounds the Triton kernels and needs neither triton nor a GPU."""
+
+import importlib.util
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pallas_kernels
+from pallas_kernels import dispatch, triton_call
+from pallas_kernels.hstu_attention import (
+  api,
+  blocks,
+  gpu,
+  gpu_plan,
+  reference,
+  shapes,
+)
+
+
+def test_without_a_gpu_it_is_refused_with_the_way_to_get_it():
+  arguments = shapes.inputs(shapes.SHAPES['tiny'])
+  message = r"needs cuda or rocm.*pip install 'genrec_jax\[gpu\]'"
+  with pytest.raises(NotImplementedError, match=message):
+    pallas_kernels.hstu_attention(**arguments, implementation='triton')
+
+
+@pytest.mark.parametrize('missing', ['triton', 'jax_triton'])
+def test_on_a_gpu_the_missing_package_is_named(monkeypatch, missing):
+  monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
+  monkeypatch.setattr(
+    importlib.util,
+    'find_spec',
+    lambda name: None if name == missing else object(),
+  )
+  reason = triton_call.why_not()
+  assert f'package {missing}:' in reason
+  assert "pip install 'genrec_jax[gpu]'" in reason
+
+
+def test_on_a_gpu_it_comes_first(monkeypatch):
+  monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
+  assert dispatch.choose('x', api.BACKENDS) is gpu.attention
+
+
+@pytest.mark.parametrize('buckets', [1, 5, 129])
+def test_thresholds_are_the_boundaries_of_the_reference(buckets):
+  found = gpu.thresholds(buckets)
+  assert found[0] == 0
+  reached = found[found < gpu.NEVER]
+  number = np.arange(len(reached))
+  at = reference.time_bucket(jnp.asarray(reached), buckets)
+  assert np.all(at >= number)  # more: some buckets hold no whole second
+  below = reference.time_bucket(jnp.asarray(reached[1:] - 1), buckets)
+  assert np.all(below < number[1:])
+
+
+@pytest.mark.parametrize('both_ways', [False, True])
+@pytest.mark.parametrize('positions', [15, 23, 37])
+def test_diagonals_are_summed_where_they_belong(both_ways, positions):
+  block, rows = 4, 3  # 12 places; tables of n = 8 (cut), 12 and 19
+  ahead = rows - 1 if both_ways else 0
+  shape = (rows + ahead, 2, block, block)
+  n = (positions + 1) // 2
+  tiles = np.random.default_rng(0).normal(size=shape)
+  expected = np.zeros(positions)
+  for d, share, r, c in np.ndindex(*shape):
+    distance = c - r - (d - ahead) * block
+    if abs(distance) < n:
+      expected[distance + n - 1] += tiles[d, share, r, c]
+  tiles = jnp.asarray(tiles, jnp.float32)
+  actual = gpu.sum_of_diagonals(tiles, positions, both_ways)
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', shapes.SHAPES)
+@pytest.mark.parametrize('kernel', gpu_plan.KERNELS)
+def test_every_model_has_a_plan(kernel, name):
+  shape = shapes.SHAPES[name]
+  spec = gpu_plan.Spec(
+    max_len=shape.max_len,
+    max_queries=shape.queries or shape.max_len,
+    mode='silu',
+    alpha=1.0,
+    normaliser=None,
+    contextual=shape.contextual,
+    window=shape.window,
+    full_tail=shape.full_tail,
+    dropout=0.0,
+  )
+  call = gpu_plan.Call(
+    batch=shape.batch,
+    queries=1024,
+    keys=2048,
+    heads=shape.heads,
+    dqk=shape.dqk,
+    dv=shape.dv,
+    dtype='bfloat16',
+    positions=2 * shape.positions - 1 if shape.position_bias else 0,
+    buckets=shapes.TIME_BUCKETS if shape.time_bias else 0,
+    tail=bool(shape.queries),
+    targets=bool(shape.targets),
+  )
+  launch = gpu_plan.launch(kernel, spec, call, 'cpu', cuda=True)
+  s = launch.constants
+  assert launch.grid > 0
+  assert hash(s) == hash(s._replace())
+  for width, least in ((s.width_qk, s.dqk), (s.width_v, s.dv)):
+    assert width >= max(16, least) and width & (width - 1) == 0
+  if kernel == 'backward_bias':
+    assert s.block_q == s.block_k and s.ahead == bool(s.contextual) * (
+      -(-shape.max_len // s.block_q) - 1
+    )
+
+
+@pytest.mark.parametrize(
+  'width, expected', [(1, 64), (64, 64), (65, 128), (300, 512), (999, 512)]
+)
+def test_block_sizes_follow_the_wider_of_the_heads(width, expected):
+  entry = blocks.TABLE['triton', 'default']
+  assert blocks.lookup('triton', 'NVIDIA X', 8, width) == entry[expected]

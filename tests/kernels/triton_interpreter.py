@@ -1,0 +1,86 @@
+"""Runs launches of Triton kernels in Triton's interpreter, without PyTorch.
+
+`run` takes the place of `triton_call.run`, so a test goes through the same
+preparation, plans and finish as a GPU. TRITON_INTERPRET=1 must be set before
+any kernel is imported: `triton.jit` looks at it when it decorates.
+"""
+
+import threading
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from pallas_kernels import triton_call
+
+# XLA may call back from several threads; the interpreter's grid is global.
+_LOCK = threading.Lock()
+_TRITON_NAMES = {'float32': 'fp32', 'bfloat16': 'bf16', 'uint32': 'u32'}
+
+
+class _Storage:
+  """The few methods of a PyTorch storage that the interpreter calls."""
+
+  def __init__(self, array: np.ndarray):
+    self.array = array
+
+  def data_ptr(self) -> int:
+    return self.array.ctypes.data
+
+  def cpu(self) -> '_Storage':
+    return self
+
+  def copy_(self, other: '_Storage') -> None:
+    assert other.array is self.array  # nothing was moved
+
+
+class _Tensor:
+  """A NumPy array with the few methods of a tensor that it calls."""
+
+  def __init__(self, array: np.ndarray):
+    self.storage = _Storage(array)
+    self.dtype = _TRITON_NAMES.get(array.dtype.name, 'i32')
+
+  def data_ptr(self) -> int:
+    return self.storage.data_ptr()
+
+  def untyped_storage(self) -> _Storage:
+    return self.storage
+
+  def new_empty(self, *_, **__) -> '_Tensor':
+    return _Tensor(self.storage.array)
+
+  def set_(self, storage: _Storage, *_) -> None:
+    self.storage = storage
+
+  def storage_offset(self) -> int:
+    return 0
+
+  def size(self) -> tuple[int, ...]:
+    return self.storage.array.shape
+
+  def stride(self) -> tuple[int, ...]:
+    return self.storage.array.strides
+
+  def copy_(self, other: '_Tensor') -> None:
+    self.storage.copy_(other.storage)
+
+
+def run(function, launch: triton_call.Launch, *inputs) -> list[jax.Array]:
+  """As `triton_call.run`; unwritten outputs hold NaN."""
+
+  def interpret(*arrays):
+    # Copies: a kernel must not be able to write what it only reads.
+    arrays = [np.array(a, order='C') for a in arrays]
+    outputs = [_garbage(o) for o in launch.outputs]
+    given = [_Tensor(a) for a in (*arrays, *outputs)]
+    with _LOCK, np.errstate(all='ignore'):
+      function[(launch.grid,)](*given, s=launch.constants)
+    return outputs
+
+  return jax.pure_callback(interpret, list(launch.outputs), *inputs)
+
+
+def _garbage(output: jax.ShapeDtypeStruct) -> np.ndarray:
+  assert output.dtype in (np.float32, ml_dtypes.bfloat16)
+  return np.full(output.shape, np.nan, output.dtype)
