@@ -1,7 +1,8 @@
 """Chooses the backend of an operator, and refuses aloud what cannot run."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
@@ -68,8 +69,32 @@ def needs_platform(*platforms: str) -> Callable[[], str | None]:
   return why_not
 
 
+# (platform, kind) of the device that is compiled for; None: the default device.
+_elsewhere: tuple[str, str] | None = None
+
+
+@contextlib.contextmanager
+def compiling_for(platform: str, device_kind: str) -> Iterator[None]:
+  """Chooses backends and block sizes as a machine with that device would.
+
+  For compilation ahead of time: what is traced inside cannot run here.
+
+  Args:
+    platform: 'tpu', 'cuda', 'rocm' or 'cpu'.
+    device_kind: as JAX names it there, such as 'TPU v5e'.
+  """
+  global _elsewhere
+  before, _elsewhere = _elsewhere, (platform, device_kind)
+  try:
+    yield
+  finally:
+    _elsewhere = before
+
+
 def platform() -> str:
   """'cpu', 'tpu', 'cuda' or 'rocm': where JAX computes by default."""
+  if _elsewhere:
+    return _elsewhere[0]
   device = jax.config.jax_default_device or jax.devices()[0]
   name = device if isinstance(device, str) else device.platform
   if name == 'gpu':
@@ -80,4 +105,6 @@ def platform() -> str:
 
 def device_kind() -> str:
   """The model of the default device, such as 'TPU v5e' or 'cpu'."""
+  if _elsewhere:
+    return _elsewhere[1]
   return jax.devices()[0].device_kind
