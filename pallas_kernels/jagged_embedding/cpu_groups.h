@@ -89,7 +89,7 @@ class Groups {
   int64_t size() const { return size_; }
   int64_t id(int64_t g) const { return ids_[g]; }
 
-  void Prefetch(int64_t g) const {
+  ALWAYS_INLINE void Prefetch(int64_t g) const {
     const uint32_t payload = keys_[starts_[g]];
     const float* row = grads_ + Source(payload) * dim_;
     ::Prefetch<false>(row, dim_);
@@ -148,7 +148,9 @@ class Merged {
         dim_(dim) {}
   int64_t size() const { return size_; }
   int64_t id(int64_t g) const { return ids_[g]; }
-  void Prefetch(int64_t g) const { ::Prefetch<false>(grads_ + g * dim_, dim_); }
+  ALWAYS_INLINE void Prefetch(int64_t g) const {
+    ::Prefetch<false>(grads_ + g * dim_, dim_);
+  }
   const float* Gradient(int64_t g, float*) const { return grads_ + g * dim_; }
 
  private:

@@ -110,7 +110,7 @@ void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Rows<T>& rows,
     std::vector<float> memory(table.dim + kLanes);
     auto address = reinterpret_cast<uintptr_t>(memory.data());
     auto* buffer = reinterpret_cast<float*>((address + 63) / 64 * 64);
-    auto prefetch = [&](int64_t g) {
+    auto prefetch = [&](int64_t g) __attribute__((always_inline)) {
       const int64_t id = source.id(g);
       if (id < 0 || id >= table.rows) return;
       Prefetch<true>(table.row(id), table.dim);

@@ -50,7 +50,8 @@ inline Lanes Load(const T* p, int64_t n) {  // the first n, then zeros
 }
 
 inline void Store(Lanes x, float* p, int64_t n) {
-  std::memcpy(p, &x, std::min(n, kLanes) * sizeof(float));
+  if (n >= kLanes) return Store(x, p);
+  std::memcpy(p, &x, n * sizeof(float));
 }
 
 inline float Sum(Lanes x) {
@@ -100,7 +101,10 @@ inline void StoreRow(Lanes x, Bf16* row, int64_t column, int64_t n,
   Bits nan = (Bits)((bits & 0x7fffffffu) > 0x7f800000u);
   bits = (nan & (bits | 0x400000u)) | (~nan & (bits + noise));
   Halves out = __builtin_convertvector(bits >> 16, Halves);
-  std::memcpy(row + column, &out, std::min(n, kLanes) * sizeof(Bf16));
+  if (n >= kLanes)
+    std::memcpy(row + column, &out, sizeof out);
+  else
+    std::memcpy(row + column, &out, n * sizeof(Bf16));
 }
 
 }  // namespace
