@@ -9,7 +9,10 @@ setuptools.setup(
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
-  package_data={'pallas_kernels.jagged_embedding': ['*.cc', '*.h']},
+  package_data={
+    'pallas_kernels.hstu_attention': ['tuned.json'],
+    'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],
+  },
   install_requires=[
     'absl-py>=2.1',
     'etils[epath]>=1.9',

@@ -151,11 +151,11 @@ def kernel_rows(sizes, length, fill, batch, rate, args) -> list[dict]:
   plain = {n: x for n, x in arguments.items() if n not in tables}
   programs = {}
   for backend in args.backends or [None]:
-    label = backend or _best()
+    label = backend or best_backend()
     if 'none' in args.bias:
-      programs[label] = _ours(plain, backend)
+      programs[label] = ours(plain, backend)
     if 'both' in args.bias:
-      programs[f'{label} + both biases'] = _ours(arguments, backend)
+      programs[f'{label} + both biases'] = ours(arguments, backend)
   dense = peer_attention.pad(plain)
   programs['padded HSTU'] = peer_attention.padded_hstu(dense, length)
   programs['padded softmax'] = peer_attention.padded_softmax(dense)
@@ -205,12 +205,12 @@ def kernel_rows(sizes, length, fill, batch, rate, args) -> list[dict]:
   return rows
 
 
-def _best() -> str:
+def best_backend() -> str:
   chosen = dispatch.choose('hstu_attention', api.BACKENDS)
   return next(n for n, b in api.BACKENDS.items() if b.run is chosen)
 
 
-def _ours(arguments: dict, backend: str | None):
+def ours(arguments: dict, backend: str | None):
   """A program of q, k, v and the tables."""
   trained = ('q', 'k', 'v', 'position_bias', 'time_bias')
   names = [n for n in trained if n in arguments]
@@ -248,7 +248,7 @@ def measure(program, backward: bool, repeats: int) -> dict:
 def layer_rows(sizes, length, fill, batch, args) -> list[dict]:
   """A trained layer: HSTU on packed tokens, a Transformer on padded ones."""
   programs = {
-    f'HSTU layer ({b or _best()})': functools.partial(
+    f'HSTU layer ({b or best_backend()})': functools.partial(
       peer_attention.hstu_layer, implementation=b
     )
     for b in args.backends or [None]

@@ -1,8 +1,15 @@
 """Block sizes of the kernels, by backend and kind of device.
 
 What a block size means is the backend's business; this file only holds the
-figures, so that a tuning run changes a table and no code.
+figures. `python -m benchmarks.tune_blocks --write` measures others on the
+device at hand and writes the best to `tuned.json`, which comes before the table
+here.
 """
+
+import json
+import pathlib
+
+TUNED = pathlib.Path(__file__).with_name('tuned.json')
 
 
 def _triton(block_q: int, block_k: int, warps: int, stages: int) -> dict:
@@ -14,7 +21,7 @@ def _triton(block_q: int, block_k: int, warps: int, stages: int) -> dict:
 TABLE = {
   ('pallas_tpu', 'default'): {'block_q': 256, 'block_k': 256},
   # Interpreted on the CPU, where a test wants several blocks of few tokens.
-  ('interpret', 'default'): {'block_q': 128, 'block_k': 128},
+  ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
   # By kernel, and by the wider of dqk and dv for numbers of two bytes. Not yet
   # tuned: sizes that compile without spilling registers on sm_80 and sm_90.
   ('triton', 'default'): {
@@ -61,8 +68,33 @@ def lookup(backend: str, device_kind: str, dqk: int, dv: int) -> dict:
   raise KeyError(f'no block sizes for the backend {backend!r}.')
 
 
+def use(backend: str, device_kind: str, width: int, options: dict) -> None:
+  """Takes these options from now on, in this process, for heads of a width."""
+  known = TABLE.get((backend, device_kind)) or TABLE.get((backend, 'default'))
+  known = {w: o for w, o in (known or {}).items() if isinstance(w, int)}
+  TABLE[backend, device_kind] = {**known, width: options}
+
+
+def save(backend: str, device_kind: str, width: int, options: dict) -> None:
+  """Adds these options to `tuned.json`."""
+  tuned = _read()
+  entry = tuned.setdefault(backend, {}).setdefault(device_kind, {})
+  entry[str(width)] = options
+  TUNED.write_text(json.dumps(tuned, indent=1, sort_keys=True) + '\n')
+
+
+def _read() -> dict:
+  return json.loads(TUNED.read_text()) if TUNED.exists() else {}
+
+
 def _by_width(entry: dict, width: int) -> dict:
   widths = sorted(key for key in entry if isinstance(key, int))
   if not widths:
     return entry
   return entry[next((w for w in widths if width <= w), widths[-1])]
+
+
+for _backend, _kinds in _read().items():
+  for _kind, _entry in _kinds.items():
+    for _width, _options in _entry.items():
+      use(_backend, _kind, int(_width), _options)

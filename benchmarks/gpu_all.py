@@ -1,0 +1,119 @@
+"""Everything that is open on an accelerator, in one command.
+
+  python -m benchmarks.gpu_all --out DIR
+  python -m benchmarks.gpu_all --out DIR --steps tests tune --minutes 9
+
+Runs the kernel tests on the device, retunes the block sizes, then every
+benchmark of the kernels, each in a process of its own and within its share of
+the time. Results lie in DIR/results/<machine>/ (copy them to
+benchmarks/results), the output of each step in DIR/<step>.log, tuned block
+sizes in DIR/tuned.json (copy to pallas_kernels/hstu_attention). A step that
+fails or runs out of time does not stop the others; the exit status says whether
+any did.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+from benchmarks import runs
+from pallas_kernels.hstu_attention import blocks
+
+# Step -> (command behind `python -m`, minutes it may take).
+STEPS = {
+  'tests': ('pytest -q -x --maxfail=20 tests/kernels', 6),
+  'tune': ('benchmarks.tune_blocks --write --results {results}', 6),
+  'attention': ('benchmarks.hstu_attention --results {results}', 8),
+  'embedding': ('benchmarks.jagged_embedding --results {results}', 4),
+  'left_to_xla': ('benchmarks.left_to_xla --results {results}', 2),
+  'train_step': ('benchmarks.train_step --results {results}', 4),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+    prog='python -m benchmarks.gpu_all',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--out', required=True, help='where everything is put')
+  parser.add_argument('--steps', nargs='+', choices=STEPS, default=list(STEPS))
+  parser.add_argument(
+    '--minutes', type=float, default=30.0, help='for all steps together (30)'
+  )
+  args = parser.parse_args(argv)
+  out = pathlib.Path(args.out)
+  out.mkdir(parents=True, exist_ok=True)
+  print(versions(), flush=True)
+  deadline = time.monotonic() + 60 * args.minutes
+  outcome = {}
+  for step in args.steps:
+    outcome[step] = run(step, out, deadline)
+    print(f'{step}: {outcome[step]}', flush=True)
+    if blocks.TUNED.exists():
+      shutil.copy(blocks.TUNED, out / 'tuned.json')
+  return int(any(result != 'done' for result in outcome.values()))
+
+
+def run(step: str, out: pathlib.Path, deadline: float) -> str:
+  """Runs one step; says how it ended."""
+  command, minutes = STEPS[step]
+  seconds = min(60.0 * minutes, deadline - time.monotonic())
+  if seconds < 10:
+    return 'no time left'
+  words = command.format(results=out / 'results').split()
+  log = out / f'{step}.log'
+  begin = time.monotonic()
+  with log.open('w') as file:
+    try:
+      done = subprocess.run(
+        [sys.executable, '-m', *words],
+        cwd=runs.ROOT,
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        timeout=seconds,
+        env=environment(),
+      )
+    except subprocess.TimeoutExpired:
+      return f'stopped after {seconds:.0f} s, see {log}'
+  took = time.monotonic() - begin
+  print('\n'.join(log.read_text().splitlines()[-25:]))
+  if done.returncode:
+    return f'failed with status {done.returncode} after {took:.0f} s, see {log}'
+  return 'done'
+
+
+def environment() -> dict[str, str]:
+  """Of a step: tests run on the device, JAX takes memory as it needs it."""
+  return {
+    'JAX_PLATFORMS': 'cuda,cpu',
+    'JAX_NUM_CPU_DEVICES': '1',
+    'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
+    **os.environ,
+  }
+
+
+def versions() -> str:
+  """One line on what the figures will depend on."""
+  code = (
+    'import jax, importlib.metadata as m\n'
+    'names = "jaxlib jax-triton triton torch".split()\n'
+    'found = {d.metadata["Name"]: d.version for d in m.distributions()}\n'
+    'print("jax", jax.__version__, *(f"{n} {found.get(n)}" for n in names))\n'
+    'print(jax.devices())'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    env=environment(),
+  )
+  return done.stdout.strip() or done.stderr.strip()[-500:]
+
+
+if __name__ == '__main__':
+  sys.exit(main())
