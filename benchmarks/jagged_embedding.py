@@ -16,8 +16,8 @@ share of the rate of a plain copy of 256 MB in the same program run.
 
 `--save DIR` writes ids, gradient, first table and what `--check-steps` steps
 make of some rows; a program that reads them can be measured beside this one.
-`--peer` takes its figures: a JSON list of rows with `shape`, `case` as below
-(its name in place of ours), `forward_core_s`, ..., `versions`.
+`--peer` takes its figures: a JSON list of rows with the keys of ours (`case`,
+`shape`, `program`, `core_ms`, `min_core_ms`, ...) and `versions`.
 """
 
 import functools
@@ -37,8 +37,8 @@ SHAPES = (
   'million_uniform', 'million_zipf', 'ten_million_uniform', 'ten_million_zipf',
 )  # fmt: skip
 COLUMNS = (
-  'case', 'distinct', 'forward_core_s', 'core_s', 'min_core_s', 'wall_s',
-  'min_wall_s', 'naive_x', 'peer_x', 'of_copy', 'load_1min',
+  'case', 'distinct', 'forward_core_ms', 'core_ms', 'min_core_ms', 'wall_ms',
+  'min_wall_ms', 'naive_x', 'peer_x', 'peer_min_x', 'of_copy', 'load_1min',
 )  # fmt: skip
 RATE, BATCHES, COPY = 0.05, 6, 256_000_000
 OPTIONS = dict(optimizer='row_adagrad', learning_rate=RATE, eps=1e-8)
@@ -68,10 +68,11 @@ def main(argv: list[str] | None = None) -> None:
       name, args, [peer for peer in peers if peer['shape'] == name]
     )
   notes = [
-    'core_s and wall_s are medians over the steps (all threads), min_* the '
-    'least; naive_x and peer_x say how many times ours a median is.',
-    'The load of the machine was not 0: cores and caches were shared with '
-    'other programs, ours and the peer alike.',
+    'core_ms and wall_ms are medians over the steps, core_ms of all threads; '
+    'min_* are the least. naive_x, peer_x: how many times ours their median '
+    'core_ms is; peer_min_x: of the least ones. The peer at its best setting.',
+    'Cores and caches were shared with other programs (load_1min), for ours '
+    'and the peer alike, in turns; the least figures suffer least.',
   ]
   cli.finish(args, 'jagged_embedding', rows, COLUMNS, notes)
 
@@ -151,33 +152,41 @@ def measure(name: str, args, peers: list[dict]) -> list[dict]:
       'rows': shape.rows,
       'distinct': distinct,
       'steps': steps,
-      **{f'forward_{k}': v for k, v in timing.summary(looked).items()},
-      **timing.summary(trained),
-      **traffic(shape, distinct, timing.summary(looked), 'forward_', copied),
-      **traffic(shape, distinct, timing.summary(trained), '', copied),
+      **cost(looked, 'forward_'),
+      **cost(trained),
+      **traffic(shape, distinct, looked, 'forward_', copied),
+      **traffic(shape, distinct, trained, '', copied),
       'copy_bytes_per_s': copied,
       'load_1min': os.getloadavg()[0],
     }
     del table, slots
   ours = rows.get('cpu') or rows['xla']
   if peers:  # at its best
-    for key, part in (('peer_x', 'core_s'), ('peer_min_x', 'min_core_s')):
+    for key, part in (('peer_x', 'core_ms'), ('peer_min_x', 'min_core_ms')):
       ours[key] = min(peer[part] for peer in peers) / ours[part]
   for program in ('cpu', 'xla'):
     if program in rows:
       naive, row = rows['naive'], rows[program]
-      row['naive_x'] = naive['core_s'] / row['core_s']
-      row['naive_wall_x'] = naive['wall_s'] / row['wall_s']
+      row['naive_x'] = naive['core_ms'] / row['core_ms']
+      row['naive_wall_x'] = naive['wall_ms'] / row['wall_ms']
   return [*rows.values(), *peers]
 
 
-def traffic(shape, distinct, cost, prefix: str, copied: float) -> dict:
-  """Bytes that must move, and their rate against a copy's."""
+def cost(timers, prefix: str = '') -> dict:
+  """Median and least milliseconds of a call."""
+  return {
+    f'{prefix}{name[:-2]}_ms': 1e3 * seconds
+    for name, seconds in timing.summary(timers).items()
+  }
+
+
+def traffic(shape, distinct, timers, prefix: str, copied: float) -> dict:
+  """Bytes that must move, and their rate (at its best) against a copy's."""
   row = 4 * shape.dim
   size = distinct * row
   if not prefix:
     size += distinct * (2 * row + 2 * 4)
-  rate = size / cost['wall_s']
+  rate = size / timing.summary(timers)['min_wall_s']
   return {f'{prefix}bytes': size, f'{prefix}of_copy': rate / copied}
 
 
@@ -189,7 +198,7 @@ def copy_rate() -> float:
   for _ in range(6):
     x, timer = timing.measure(copy, x)
     timers.append(timer)
-  return 2 * COPY / timing.summary(timers[1:])['wall_s']
+  return 2 * COPY / timing.summary(timers[1:])['min_wall_s']
 
 
 def save(name: str, folder: pathlib.Path, steps: int) -> None:

@@ -58,11 +58,12 @@ def same(actual, expected, dtype='float32'):
     assert_close(values, expected[1][name], name=name)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('optimizer', SLOTS)
-@pytest.mark.parametrize('shape', ['narrow', 'wide'])
+@pytest.mark.parametrize(
+  'shape, dtype', [('narrow', 'float32'), ('wide', 'bfloat16')]
+)
 @pytest.mark.parametrize('name', HERE)
-def test_updates_against_a_loop(name, shape, optimizer, dtype):
+def test_updates_against_a_loop(name, shape, dtype, optimizer):
   """Merged first, then moved once; both ways, fused and in two steps."""
   case = inputs(shape, dtype)
   table, state = case['table'], slots(case['table'], optimizer)
