@@ -10,9 +10,10 @@ early stopping on validation NDCG@10. Published (256 wide, three layers, up to
 published width; `:narrow` is 128 wide with two layers, for two CPU cores. Ours:
 see README.md.
 
-Differences from the published code: positions count from the oldest token, not
-from the newest; the attention has an output projection and the feed-forward net
-a ReLU.
+As in the published code: rows and positions start with deviation 1, matrices as
+PyTorch's layers do; positions count from the newest token; no projection behind
+the attention and no activation in the feed-forward net. Difference: the normal
+distributions are cut at two deviations.
 """
 
 from genrec_jax import config as config_lib
@@ -25,6 +26,7 @@ def get_config(arg=None):
   config = config_lib.retrieval()
   config.data.name = 'sasrec_text'
   config.data.path = 'data/ml-1m/sasrec.txt'
+  config.data.init_std = 1.0
   config.split.holdout = 2
   config.model = config_lib.sasrec(
     dim=width,
@@ -38,6 +40,11 @@ def get_config(arg=None):
     norm_affine=True,
     final_norm=True,
     scale_rows=False,
+    positions_from='newest',
+    position_std=1.0,
+    project=False,
+    activation='none',
+    init='fan_in_uniform',
   )
   config.loss.name = 'gbce'
   config.loss.negatives = 256

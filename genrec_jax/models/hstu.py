@@ -207,10 +207,19 @@ class HSTU(nnx.Module):
     return x
 
 
-def embed(rows, position, batch: Batch, rate: float, key) -> jax.Array:
-  """sqrt(D) * row + position, dropped out: the input of HSTU and SASRec."""
+def embed(
+  rows, position, batch: Batch, rate: float, key, newest: bool = False
+) -> jax.Array:
+  """sqrt(D) * row + position, dropped out: the input of HSTU and SASRec.
+
+  Positions count from the oldest token, or the `newest`.
+  """
   x = rows.astype(jnp.float32) * jnp.float32(rows.shape[-1] ** 0.5)
   if position is not None:
     place = pallas_kernels.positions(batch.lengths, rows.shape[0])
+    if newest:
+      segment = pallas_kernels.segment_ids(batch.lengths, rows.shape[0])
+      last = batch.lengths.at[segment].get(mode='fill', fill_value=1) - 1
+      place = last - place
     x += position[...][place]
   return layers.dropout(x, rate, key)

@@ -40,6 +40,12 @@ class Config:
     norm_affine: whether the layer norms learn scale and shift.
     final_norm: a layer norm after the last block.
     scale_rows: whether item rows are multiplied by sqrt(dim) at the input.
+    positions_from: 'oldest' or 'newest', the token that has position 0.
+    position_std: deviation of the position table; None is 1/sqrt(dim).
+    project: whether the attention ends with an output projection.
+    activation: 'relu' or 'none', in the feed-forward net.
+    init: 'xavier_normal' or 'fan_in_uniform' (with which PyTorch's layers start),
+      of the matrices.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
     implementation: backend of the attention, None for the best one here.
   """
@@ -56,6 +62,11 @@ class Config:
   norm_affine: bool
   final_norm: bool
   scale_rows: bool
+  positions_from: str
+  position_std: float | None
+  project: bool
+  activation: str
+  init: str
   dtype: str
   implementation: str | None
 
@@ -64,8 +75,16 @@ class Config:
       raise ValueError(
         f'model.dim={self.dim} is no multiple of model.heads={self.heads}'
       )
-    if self.dtype not in ('float32', 'bfloat16'):
-      raise ValueError(f'model.dtype is {self.dtype!r}')
+    for field, allowed in {
+      'positions_from': ('oldest', 'newest'),
+      'activation': ('relu', 'none'),
+      'init': ('xavier_normal', 'fan_in_uniform'),
+      'dtype': ('float32', 'bfloat16'),
+    }.items():
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+          f'model.{field} is {getattr(self, field)!r}, must be one of {allowed}'
+        )
 
   @property
   def time_bias(self) -> bool:
@@ -81,6 +100,8 @@ class Block(nnx.Module):
     fused = layers.normal((2.0 / (4 * c.dim)) ** 0.5)
 
     def linear(dim_in, dim_out, kernel_init, bias_init=layers.zeros):
+      if c.init == 'fan_in_uniform':
+        kernel_init = bias_init = layers.fan_in_uniform(dim_in)
       return layers.Linear(
         dim_in, dim_out, kernel_init=kernel_init, bias_init=bias_init, rngs=rngs
       )
@@ -92,7 +113,9 @@ class Block(nnx.Module):
     self.query = linear(c.dim, c.dim, fused)
     self.key = linear(c.dim, c.dim, fused)
     self.value = linear(c.dim, c.dim, fused)
-    self.project = linear(c.dim, c.dim, layers.xavier_normal)
+    self.project = (
+      linear(c.dim, c.dim, layers.xavier_normal) if c.project else None
+    )
     self.hidden = linear(
       c.dim, c.ffn_dim, layers.xavier_normal, layers.fan_in_uniform(c.dim)
     )
@@ -117,8 +140,13 @@ class Block(nnx.Module):
       dropout_seed=None if key is None else jax.random.bits(keys[0]),
       implementation=c.implementation,
     ).reshape(x.shape)
-    h = self.norm_ffn(normed + self.project(attended))
-    y = layers.dropout(jax.nn.relu(self.hidden(h)), c.dropout, keys[1])
+    if self.project is not None:
+      attended = self.project(attended)
+    h = self.norm_ffn(normed + attended)
+    y = self.hidden(h)
+    if c.activation == 'relu':
+      y = jax.nn.relu(y)
+    y = layers.dropout(y, c.dropout, keys[1])
     return h + layers.dropout(self.out(y), c.dropout, keys[2])
 
 
@@ -130,7 +158,8 @@ class SASRec(nnx.Module):
   def __init__(self, config: Config, rngs: nnx.Rngs):
     self.config = config
     shape = (config.max_len + config.extra_positions, config.dim)
-    init = layers.truncated_normal(config.dim**-0.5)
+    std = config.position_std
+    init = layers.truncated_normal(config.dim**-0.5 if std is None else std)
     self.position = nnx.Param(init(rngs.params(), shape))
     layers.stack(self, Block, config, rngs)
     self.norm = (
@@ -147,7 +176,10 @@ class SASRec(nnx.Module):
     keys = layers.split(key, c.blocks + 1)
     if not c.scale_rows:
       rows = rows * (c.dim**-0.5)
-    x = hstu.embed(rows, self.position, batch, c.embedding_dropout, keys[-1])
+    newest = c.positions_from == 'newest'
+    x = hstu.embed(
+      rows, self.position, batch, c.embedding_dropout, keys[-1], newest
+    )
     x = x.astype(c.dtype)
     for i in range(c.blocks):
       x = getattr(self, f'layer_{i}')(x, batch, keys[i])

@@ -74,6 +74,16 @@ def test_sasrec(sasrec):
       assert_uniform(sasrec[f'{layer}/{name}/bias'], fan_in**-0.5)
 
 
+def test_sasrec_as_pytorch_starts_its_layers():
+  params = initial(
+    config.sasrec(dim=48, ffn_dim=80, init='fan_in_uniform', position_std=1.0)
+  )
+  assert_deviation(params['position'], 0.8796)
+  for name, fan_in in (('query', 48), ('project', 48), ('out', 80)):
+    for part in ('kernel', 'bias'):
+      assert_uniform(params[f'layer_0/{name}/{part}'], fan_in**-0.5)
+
+
 @pytest.mark.parametrize('params', ['hstu', 'sasrec'])
 def test_no_two_parameters_are_drawn_alike(params, request):
   drawn = [
@@ -92,6 +102,7 @@ def test_no_two_parameters_are_drawn_alike(params, request):
     ('hstu', {'concat': 'both'}, "model.concat is 'both'.*'u_a_ua'"),
     ('hstu', {'dtype': 'float16'}, "model.dtype is 'float16'.*'bfloat16'"),
     ('sasrec', {'dtype': 'float16'}, "model.dtype is 'float16'"),
+    ('sasrec', {'activation': 'gelu'}, "model.activation is 'gelu'.*'relu'"),
     ('sasrec', {'heads': 3}, 'model.dim=8 is no multiple of model.heads=3'),
   ],
 )

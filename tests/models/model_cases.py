@@ -46,8 +46,16 @@ CASES = {
   'sasrec': config.sasrec(**SASREC | {'blocks': 2}),
   'sasrec_heads': config.sasrec(**SASREC, heads=4),
   # As gSASRec has it.
-  'sasrec_affine': config.sasrec(
-    **SASREC, norm_affine=True, final_norm=True, scale_rows=False
+  'sasrec_g': config.sasrec(
+    **SASREC,
+    norm_affine=True,
+    final_norm=True,
+    scale_rows=False,
+    positions_from='newest',
+    position_std=1.0,
+    project=False,
+    activation='none',
+    init='fan_in_uniform',
   ),
 }
 

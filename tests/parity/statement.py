@@ -123,7 +123,10 @@ def hstu(params, config, rows, events):
 def sasrec(params, config, rows, events):
   """As `hstu`."""
   x = np.sqrt(config['dim']) * rows if config['scale_rows'] else rows
-  x = x + params['position'][..., : len(events.item), :]
+  positions = params['position'][..., : len(events.item), :]
+  if config['positions_from'] == 'newest':
+    positions = positions[..., ::-1, :]
+  x = x + positions
   causal = np.tri(len(events.item), dtype=bool)
   count, eps = config['heads'], config['norm_eps']
   for i in range(config['blocks']):
@@ -134,10 +137,14 @@ def sasrec(params, config, rows, events):
     v = heads(linear(p['value'], x), count)
     scores = q @ transposed(k) / np.sqrt(config['dim'] / count)
     weights = softmax(np.where(causal, scores, -1e30))
-    attended = linear(p['project'], merged(weights @ v))
+    attended = merged(weights @ v)
+    if config['project']:
+      attended = linear(p['project'], attended)
     h = layer_norm(normed + attended, eps, p.get('norm_ffn'))
     hidden = linear(p['hidden'], h)
-    x = linear(p['out'], np.where(hidden.real > 0, hidden, 0)) + h
+    if config['activation'] == 'relu':
+      hidden = np.where(hidden.real > 0, hidden, 0)
+    x = linear(p['out'], hidden) + h
   if config['final_norm']:
     x = layer_norm(x, eps, params.get('norm'))
   return x
