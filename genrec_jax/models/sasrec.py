@@ -44,7 +44,7 @@ class Config:
     position_std: deviation of the position table; None is 1/sqrt(dim).
     project: whether the attention ends with an output projection.
     activation: 'relu' or 'none', in the feed-forward net.
-    init: 'xavier_normal' or 'fan_in_uniform' (with which PyTorch's layers start),
+    init: 'xavier_normal', or 'fan_in_uniform' as PyTorch's layers have it,
       of the matrices.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
     implementation: backend of the attention, None for the best one here.
