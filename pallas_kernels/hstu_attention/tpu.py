@@ -37,7 +37,7 @@ from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
 
 LOWEST = -1e30
-HEADS_BYTES = 6 << 20  # of VMEM, for the blocks of all heads of a step
+HEADS_BYTES = 12 << 20  # of VMEM, for the blocks of all heads of a step
 
 
 def attention(

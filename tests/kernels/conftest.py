@@ -1,0 +1,51 @@
+"""Which cases of the common suite the interpreted TPU kernel runs by default.
+
+Compiling what interprets a kernel takes seconds a case. The default run takes
+those that meet all of the kernel's lines; `pytest -m slow` takes the others.
+"""
+
+import pytest
+
+# Test -> its cases that run by default, as their ids stand in brackets
+# (without the backend's name); None for all of them.
+INTERPRETED = {
+  'test_each_option_alone_and_all_together': (
+    'silu-plain',
+    'silu-everything',
+    'softmax-everything',
+  ),
+  'test_each_mask_alone_and_combined': (
+    'window',
+    'contextual+targets+full_tail',
+    'contextual+targets+window+full_tail+queries',
+  ),
+  'test_real_models_at_their_widths': ('ml1m_large', 'ranking_cached'),
+  'test_bfloat16_stays_close_to_float32': ('softmax',),
+  'test_a_normaliser_for_each_query': ('names0',),
+  'test_random_lengths': ('silu',),
+  'test_padding_tokens_are_never_read': None,
+  'test_an_empty_batch_yields_zeros': None,
+  'test_a_length_beyond_max_len_is_nan_and_not_a_wrong_number': None,
+  'test_cached_keys_give_what_the_whole_sequence_gives': ('silu',),
+}
+
+
+def chosen(test: str, case: str) -> bool:
+  """Whether a case of the interpreted kernel runs by default."""
+  if test not in INTERPRETED:
+    return False
+  cases = INTERPRETED[test]
+  if cases is None:
+    return True
+  name = '-'.join(part for part in case.split('-') if part != 'interpret')
+  return name in cases
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  for item in items:
+    parameters = getattr(item, 'callspec', None)
+    if parameters is None or 'interpret' not in parameters.params.values():
+      continue
+    if not chosen(item.originalname, parameters.id):
+      item.add_marker(pytest.mark.slow)

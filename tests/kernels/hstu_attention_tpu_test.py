@@ -1,0 +1,255 @@
+"""What is special to the Pallas TPU kernels: ranges, tiles, lowering.
+
+That they compute the right numbers is told by the common suite, where they are
+the backend 'interpret'.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+import pallas_kernels
+from pallas_kernels import dispatch
+from pallas_kernels.hstu_attention import (
+  api,
+  masks,
+  shapes,
+  tpu,
+  tpu_grid,
+  tpu_layout,
+)
+from pallas_kernels.hstu_attention.spec import Context, Spec
+from tests.kernels import attention_cases as cases
+from tests.tolerances import assert_close
+
+DROPOUT = dict(dropout=0.3, dropout_seed=jnp.uint32(11))
+PLAN = tpu_layout.Plan(
+  block_q=16,
+  block_k=8,
+  tile=8,
+  heads=1,
+  buckets=0,
+  targets=False,
+  interpret=True,
+)
+SPEC = Spec(
+  max_len=60,
+  max_queries=60,
+  mode='silu',
+  alpha=1.0,
+  normaliser=1.0,
+  contextual=0,
+  window=None,
+  full_tail=0,
+  dropout=0.0,
+)
+SIZES = jnp.array([0, 60, 3, 39, 41, 0, 23, 5], jnp.int32)
+TARGETS = jnp.array([0, 17, 0, 0, 21, 0, 3, 2], jnp.int32)
+QUERIES = jnp.array([0, 12, 1, 0, 12, 0, 12, 3], jnp.int32)
+CAPACITY = 176
+
+
+def context(**options) -> Context:
+  none = dict.fromkeys(Context._fields)
+  return Context(**{**none, 'lengths': SIZES, **options})
+
+
+@pytest.mark.parametrize('tail', [False, True], ids=['', 'tail'])
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(),
+    dict(contextual=3),
+    dict(window=9),
+    dict(window=9, contextual=3),
+    dict(window=9, full_tail=4, contextual=3),
+  ],
+  ids=str,
+)
+def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
+  spec = dataclasses.replace(SPEC, **options)
+  data = context(targets=TARGETS, query_lengths=QUERIES if tail else None)
+  queries = 48 if tail else CAPACITY
+  if tail:
+    spec = dataclasses.replace(spec, max_queries=12)
+  plan = dataclasses.replace(PLAN, block_q=8) if tail else PLAN
+  where = tpu_layout.layout(spec, plan, data, queries, aligned=tail)
+  call = jax.tree.map(
+    np.asarray, tpu_layout.call(spec, plan, data, where, CAPACITY)
+  )
+  query, key = call.queries, call.keys
+  seen = np.asarray(
+    masks.visible(
+      spec,
+      query[:, None, tpu_layout.TOKEN] == key[None, :, tpu_layout.TOKEN],
+      query[:, None, tpu_layout.ORDER],
+      key[None, :, tpu_layout.ORDER],
+      query[:, None, tpu_layout.LIMIT],
+    )
+  )
+  seen &= query[:, None, tpu_layout.SEGMENT] == key[None, :, tpu_layout.SEGMENT]
+  blocks = seen.reshape(-1, plan.block_q, CAPACITY // 8, 8).any((1, 3))
+  number = np.arange(CAPACITY // 8)
+  walked = call.first[:, None] <= number
+  walked &= number <= call.last[:, None]
+  assert np.all(walked | ~blocks)
+  counts = call.span_count.reshape(-1, len(number)).sum(0)
+  found, there = tpu_grid.query_block(
+    np.arange(counts.max() + 2)[:, None],
+    number[None],
+    len(number),
+    call.span_start,
+    call.span_count,
+  )
+  found, there = np.asarray(found), np.asarray(there)
+  assert np.all((found >= 0) & (found < len(blocks)))
+  for j, count in enumerate(counts):
+    mine = found[there[:, j], j]
+    assert len(mine) == count == len(set(mine))
+    assert set(np.flatnonzero(blocks[:, j])) <= set(mine)
+
+
+def test_a_window_is_not_walked_like_the_whole_history():
+  spec = dataclasses.replace(SPEC, max_len=1024, window=9, full_tail=4)
+  data = Context(jnp.array([1024]), *[None] * 6)
+  where = tpu_layout.layout(spec, PLAN, data, 1024, aligned=False)
+  call = tpu_layout.call(spec, PLAN, data, where, 1024)
+  # Two blocks of keys, three for the last queries; and for a key block the
+  # queries nearby and the block of the full tail.
+  steps = np.asarray(call.last - call.first) + 1
+  assert np.max(steps[:-1]) <= 4 and steps[-1] == 1024 // 8
+  assert np.max(call.span_count.reshape(2, -1).sum(0)) <= 3
+
+
+@pytest.mark.parametrize('contextual', [0, 3])
+@pytest.mark.parametrize('n', [60, 200])
+def test_tiles_hold_the_bias_of_their_distance(n, contextual):
+  spec = dataclasses.replace(SPEC, contextual=contextual)
+  table = jnp.arange(2 * n - 1, dtype=jnp.float32) + 1
+  tiles = tpu_layout.toeplitz(spec, PLAN, table)
+  t, zero = PLAN.tile, tpu_layout.zero_tile(spec, PLAN)
+  assert len(tiles) == zero + 1 + (zero if contextual else 0)
+  d, a, c = np.indices(tiles.shape)
+  relative = (d - zero) * t + c - a
+  expected = np.asarray(table)[np.clip(relative + n - 1, 0, 2 * n - 2)]
+  reached = abs(relative) < spec.max_len
+  np.testing.assert_array_equal(np.where(reached, tiles, 0), expected * reached)
+
+
+def run(arguments, attend=None):
+  """Output and gradients, with a backend called `attend` if given."""
+  if attend is None:
+    return cases.results(arguments, 'reference')
+  api_backends = dict(api.BACKENDS)
+  try:
+    api.BACKENDS['given'] = dispatch.Backend(attend, automatic=False)
+    cases._program.cache_clear()
+    return cases.results(arguments, 'given')
+  finally:
+    api.BACKENDS.clear()
+    api.BACKENDS.update(api_backends)
+
+
+def interpreted_with(monkeypatch, **sizes):
+  """The interpreted kernel with other blocks than the table's."""
+  monkeypatch.setattr(tpu.blocks, 'lookup', lambda *_: sizes)
+  return functools.partial(tpu.attention, interpret=True)
+
+
+def test_the_blocks_of_a_tpu_and_heads_in_groups(monkeypatch):
+  # Four tiles of 128 a block, and two groups of heads.
+  shape = dataclasses.replace(cases.SHAPE, max_len=300, heads=4)
+  arguments = shapes.inputs(shape, sizes=[290, 0, 3, 0, 120, 80], capacity=512)
+  arguments |= dict(contextual=2, targets=jnp.array([9, 0, 1, 0, 30, 0]))
+  monkeypatch.setattr(tpu, 'HEADS_BYTES', 4 << 20)
+  attend = interpreted_with(monkeypatch, block_q=256, block_k=256)
+  actual, expected = run(arguments, attend), run(arguments)
+  for name in expected:
+    assert_close(actual[name], expected[name], name=name)
+
+
+def test_under_the_interpreter_that_simulates_the_memory(monkeypatch):
+  # It keeps blocks where a TPU would, and starts with NaN in all of them.
+  arguments = shapes.inputs(cases.SHAPE, sizes=[20, 0, 33], capacity=64)
+  arguments |= dict(mode='softmax', **DROPOUT)
+  params = pltpu.InterpretParams(
+    uninitialized_memory='nan', detect_races=True, dma_execution_mode='eager'
+  )
+  monkeypatch.setattr(
+    tpu.blocks, 'lookup', lambda *_: {'block_q': 32, 'block_k': 32}
+  )
+  attend = functools.partial(tpu.attention, interpret=params)
+  actual, expected = run(arguments, attend), run(arguments)
+  for name in expected:
+    assert_close(actual[name], expected[name], name=name)
+
+
+@pytest.mark.parametrize('queries', [0, 12], ids=['', 'tail'])
+def test_nan_in_padding_tokens_stays_there(queries):
+  shape = dataclasses.replace(cases.SHAPE, queries=queries)
+  arguments = shapes.inputs(shape, sizes=[50, 0, 60], capacity=128)
+  dirty = dict(arguments)
+  for name, tokens in (('q', 24 if queries else 110), ('k', 110), ('v', 110)):
+    dirty[name] = arguments[name].at[tokens:].set(jnp.nan)
+  clean = cases.results(arguments, 'interpret')
+  for name, value in cases.results(dirty, 'interpret').items():
+    np.testing.assert_array_equal(value, clean[name], name)
+
+
+def lower_for_tpu(arguments):
+  """The StableHLO with all kernels, forward and backward, for a v5e."""
+  arrays = {n: x for n, x in arguments.items() if hasattr(x, 'shape')}
+  static = {n: x for n, x in arguments.items() if n not in arrays}
+
+  def both(arrays, grad):
+    inputs = {n: arrays[n] for n in cases.DIFFERENTIABLE if n in arrays}
+
+    def attend(inputs):
+      return pallas_kernels.hstu_attention(**{**arrays, **inputs}, **static)
+
+    out, pullback = jax.vjp(attend, inputs)
+    return out, pullback(grad)
+
+  v = arrays['v']
+  grad = jax.ShapeDtypeStruct((len(arrays['q']), *v.shape[1:]), v.dtype)
+  device = AbstractDevice('TPU v5e', 1, 'tpu')
+  mesh = AbstractMesh(
+    (1,), ('x',), axis_types=(AxisType.Auto,), abstract_device=device
+  )
+  with (
+    dispatch.compiling_for('tpu', 'TPU v5e'),
+    jax.sharding.use_abstract_mesh(mesh),
+  ):
+    traced = jax.jit(both).trace(arrays, grad)
+    return traced.lower(lowering_platforms=('tpu',)).as_text()
+
+
+@pytest.mark.parametrize('dtype', api.DTYPES)
+@pytest.mark.parametrize('mode', api.MODES)
+@pytest.mark.parametrize('masks', [(), tuple(cases.MASKS)], ids=['', 'masks'])
+def test_kernels_lower_for_a_tpu(masks, mode, dtype):
+  arguments = cases.masked(*masks, dtype=dtype) | dict(mode=mode, **DROPOUT)
+  lowered = lower_for_tpu(arguments)
+  assert lowered.count('tpu_custom_call') == 3
+  for kernel in ('forward', 'backward_by_query', 'backward_by_key'):
+    assert f'hstu_attention_{kernel}' in lowered
+
+
+@pytest.mark.parametrize('name', shapes.SHAPES)
+def test_kernels_lower_at_the_widths_of_models(name):
+  shape = dataclasses.replace(shapes.SHAPES[name], batch=2)
+  arguments = shapes.inputs(shape, dtype='bfloat16')
+  assert lower_for_tpu(arguments).count('tpu_custom_call') == 3
+
+
+def test_a_tpu_comes_first_where_there_is_one():
+  with dispatch.compiling_for('tpu', 'TPU v5e'):
+    assert dispatch.choose('a', api.BACKENDS) is tpu.attention
+  with pytest.raises(NotImplementedError, match='needs tpu'):
+    dispatch.choose('a', api.BACKENDS, 'pallas_tpu')
