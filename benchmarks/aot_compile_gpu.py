@@ -6,16 +6,27 @@ Compiles each kernel to machine code with Triton alone. No GPU is needed and
 none is used, so nothing here says how fast a kernel is. Registers a thread,
 shared memory a program and bytes spilled from registers come from NVIDIA's
 assembler, or from the notes in the AMD code.
+
+  pip install jax-triton
+  pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt  # of JAX's version
+  python -m benchmarks.aot_compile_gpu --xla
+
+does the same for whole programs: XLA compiles forward and backward, the kernels
+in it, for an H100.
 """
 
+import dataclasses
+import functools
 import os
 import pathlib
 import re
 import subprocess
 import tempfile
 import time
+import unittest.mock
 
-from benchmarks import cli
+from benchmarks import aot_compile, cli
+from pallas_kernels import dispatch
 from pallas_kernels.hstu_attention import gpu, gpu_plan, shapes
 from pallas_kernels.hstu_attention.spec import Spec
 
@@ -27,23 +38,44 @@ TARGETS = {
   'gfx942': ('hip', 'gfx942', 64),
 }
 DTYPES = ('bfloat16', 'float32')
-# case -> name in shapes.SHAPES, changes of it, changes of the spec
+# case -> name in shapes.SHAPES, changes of it, changes of the spec, targets
 CASES = {
-  'plain': ('ml20m_hstu', dict(position_bias=False, time_bias=False), {}),
-  'both biases': ('ml20m_hstu', {}, {}),
-  'ML-1M': ('ml1m_hstu', {}, {}),
-  'cached, softmax': ('ranking_cached', {}, dict(mode='softmax')),
-  'everything': (
-    'ranking_cached',
-    dict(position_bias=True, time_bias=True, window=64, full_tail=8),
-    dict(dropout=0.2, normaliser=None),
+  'no bias': (
+    'ml20m_hstu', dict(position_bias=False, time_bias=False), {}, ('sm_90',),
   ),
-  'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}),
-}
+  'both biases': ('ml20m_hstu', {}, {}, TARGETS),
+  'every option': (
+    'ranking_cached',
+    dict(window=64, full_tail=8),
+    dict(dropout=0.2, normaliser=None),
+    TARGETS,
+  ),
+  'softmax': ('ml20m_hstu', {}, dict(mode='softmax'), ('sm_90', 'gfx942')),
+  'odd width': ('ml1m_hstu', {}, {}, ('sm_90',)),
+  'widest': ('ml20m_hstu', dict(dqk=256, dv=256), {}, ('sm_90', 'gfx942')),
+}  # fmt: skip
+WHOLE = 'forward and backward'  # as a kernel's name: the program, by XLA
 COLUMNS = (
   'case', 'compiled', 'registers', 'spilled_bytes', 'shared_bytes',
-  'compile_s', 'error',
+  'temp_bytes', 'kernels', 'compile_s', 'error',
 )  # fmt: skip
+# As XLA wants to be told of it.
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+  block_dim_limit_z: 65535 memory_bandwidth: 3352000000000
+  l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
 # What one block may use of each architecture's shared memory.
 SHARED_BYTES = {
   'sm_80': 166_912,
@@ -56,6 +88,7 @@ SHARED_BYTES = {
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('aot_compile_gpu', __doc__)
   parser.add_argument('--only', default='', help='cases that contain this')
+  parser.add_argument('--xla', action='store_true', help='whole programs')
   args = parser.parse_args(argv)
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
@@ -64,7 +97,8 @@ def main(argv: list[str] | None = None) -> None:
     case = f'{name}: {kernel}, {dtype}, {target}'
     if args.only not in case:
       continue
-    rows.append({'case': case, **_row(name, kernel, target, dtype)})
+    row = _whole if kernel == WHOLE else _row
+    rows.append({'case': case, **row(name, kernel, target, dtype)})
     print(cli.table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
   notes = [
     'Compiled, not executed: no GPU was there. compile_s is wall time on a '
@@ -76,50 +110,98 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _chosen(args):
-  if args.smoke:
-    # One without and one with every option; the dtypes in turn.
-    for kernel in gpu_plan.KERNELS:
-      yield 'plain', kernel, 'sm_90', 'float32'
-      yield 'everything', kernel, 'sm_90', 'bfloat16'
+  if args.xla:
+    for name in ('both biases', 'every option', 'softmax'):
+      yield name, WHOLE, 'sm_90', 'bfloat16'
     return
-  for name in CASES:
-    for target in TARGETS:
+  if args.smoke:  # without and with every option, each dtype once
+    for kernel in gpu_plan.KERNELS[:3]:
+      yield 'no bias', kernel, 'sm_90', 'float32'
+    for kernel in gpu_plan.KERNELS:
+      yield 'every option', kernel, 'sm_90', 'bfloat16'
+    return
+  for name, (*_, targets) in CASES.items():
+    for target in targets:
       for dtype in DTYPES:
         for kernel in gpu_plan.KERNELS:
-          plain = name in ('plain', 'widest')
-          if not (plain and kernel == 'backward_bias' and name == 'plain'):
+          if (name, kernel) != ('no bias', 'backward_bias'):
             yield name, kernel, target, dtype
 
 
 def _row(name: str, kernel: str, target: str, dtype: str) -> dict:
-  base, shape_changes, spec_changes = CASES[name]
+  row = dict(
+    what=name, kernel=kernel, target=target, dtype=dtype, shape=CASES[name][0]
+  )
   begin = time.perf_counter()
-  row = dict(what=name, kernel=kernel, target=target, dtype=dtype, shape=base)
   try:
-    launch = plan(base, shape_changes, spec_changes, kernel, target, dtype)
-    compiled = compile_launch(launch, kernel, target, dtype)
+    launch = plan(name, kernel, target, dtype)
+    compiled = compile_launch(launch, target, dtype)
   except Exception as error:  # any failure is a result
     return row | dict(compiled=False, error=str(error).splitlines()[0][:200])
-  seconds = time.perf_counter() - begin
-  shared = compiled.metadata.shared
   row |= dict(
     block_q=launch.constants.block_q,
     block_k=launch.constants.block_k,
     warps=launch.warps,
     stages=launch.stages,
-    compiled=shared <= SHARED_BYTES[target],
-    shared_bytes=shared,
-    compile_s=seconds,
+    compiled=compiled.metadata.shared <= SHARED_BYTES[target],
+    shared_bytes=compiled.metadata.shared,
+    compile_s=time.perf_counter() - begin,
   )
   if not row['compiled']:
-    row['error'] = 'more shared memory than there is'
-  return row | resources(compiled, target)
+    row['error'] = 'needs more shared memory than there is'
+  return row | resources(compiled)
 
 
-def plan(base, shape_changes, spec_changes, kernel, target, dtype):
-  """The launch of a kernel for a shape of `shapes.SHAPES`."""
-  import dataclasses
+def _whole(name: str, kernel: str, target: str, dtype: str) -> dict:
+  """XLA compiles output and all gradients for an H100."""
+  os.environ['JAX_SKIP_CUDA_CONSTRAINTS_CHECK'] = '1'
+  import jax
+  import jax_triton
+  from jax.experimental import topologies
+  from jax.sharding import NamedSharding, PartitionSpec
 
+  devices = topologies.get_topology_desc(
+    '1x1x8', 'cuda', target_config=H100, topology='1x1x8'
+  ).devices
+  mesh = jax.sharding.Mesh(devices[:1], ('x',))
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  shape = dataclasses.replace(shapes.SHAPES[CASES[name][0]], **CASES[name][1])
+  options = dict(CASES[name][2], implementation='triton')
+  if 'dropout' in options:
+    options['dropout_seed'] = jax.numpy.uint32(0)
+  program, arguments = aot_compile.program(
+    shapes.inputs(shape, dtype=dtype) | options, 'forward+backward'
+  )
+  arguments = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+    arguments,
+  )
+  # No device is there to be asked.
+  launch = functools.partial(jax_triton.triton_call, compute_capability=90)
+  begin = time.perf_counter()
+  with (
+    dispatch.compiling_for('cuda', 'NVIDIA H100 80GB HBM3'),
+    unittest.mock.patch.object(jax_triton, 'triton_call', launch),
+    jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+  ):
+    lowered = jax.jit(program).trace(*arguments)
+    compiled = lowered.lower(lowering_platforms=('cuda',)).compile()
+  return dict(
+    what=name,
+    kernel=kernel,
+    target=target,
+    dtype=dtype,
+    shape=CASES[name][0],
+    compiled=True,
+    temp_bytes=compiled.memory_analysis().temp_size_in_bytes,
+    kernels=compiled.as_text().count('custom_call_target="triton_kernel_call'),
+    compile_s=time.perf_counter() - begin,
+  )
+
+
+def plan(name: str, kernel: str, target: str, dtype: str):
+  """The launch of a kernel in one of `CASES`."""
+  base, shape_changes, spec_changes, _ = CASES[name]
   shape = dataclasses.replace(shapes.SHAPES[base], **shape_changes)
   spec = Spec(
     max_len=shape.max_len,
@@ -151,18 +233,18 @@ def plan(base, shape_changes, spec_changes, kernel, target, dtype):
   return gpu_plan.launch(kernel, spec, call, kind, cuda)
 
 
-def compile_launch(launch, kernel: str, target: str, dtype: str):
+def compile_launch(launch, target: str, dtype: str):
   """Machine code of a launch, by Triton alone."""
   import triton
   from triton.backends.compiler import GPUTarget
   from triton.compiler import ASTSource
 
-  function = gpu.kernel_of(kernel)
+  function = gpu.kernel_of(launch.kernel)
   names = {'bfloat16': '*bf16', 'float32': '*fp32'}
   values = names[dtype]
   arguments = [values] * 3 + '*i32 *fp32 *fp32 *i32 *i32 *i32 *fp32'.split()
   arguments.append('*u32')
-  if kernel != 'forward':
+  if launch.kernel != 'forward':
     arguments += [values, '*fp32', '*fp32']
   arguments += [names[output.dtype.name] for output in launch.outputs]
   signature = dict(zip(function.arg_names, arguments, strict=False))
@@ -179,7 +261,7 @@ def compile_launch(launch, kernel: str, target: str, dtype: str):
   )
 
 
-def resources(compiled, target: str) -> dict:
+def resources(compiled) -> dict:
   """Registers and spilled bytes of compiled code, where they can be told."""
   if 'amdgcn' in compiled.asm:
     text = compiled.asm['amdgcn']

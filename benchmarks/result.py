@@ -20,6 +20,7 @@ import time
 RESULTS = pathlib.Path(__file__).parent / 'results'
 PACKAGES = (
   'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy',
+  'triton', 'jax-triton',
 )  # fmt: skip
 
 

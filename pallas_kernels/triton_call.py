@@ -1,8 +1,11 @@
 """Runs Triton kernels from JAX: a launch as data, and jax-triton's versions."""
 
 import dataclasses
+import functools
+import importlib.metadata
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Hashable
 
 import jax
@@ -38,11 +41,31 @@ class Launch:
 def why_not() -> str | None:
   """Why Triton kernels cannot run here; a `dispatch.Backend.why_not`."""
   reason = dispatch.needs_platform('cuda', 'rocm')()
-  if reason is None:
-    for package in ('triton', 'jax_triton'):
-      if importlib.util.find_spec(package) is None:
-        return f'it needs the package {package}: {INSTALL}'
-  return reason and f'{reason} With a GPU: {INSTALL}'
+  if reason is not None:
+    return f'{reason} With a GPU: {INSTALL}'
+  for package in ('triton', 'jax_triton'):
+    if importlib.util.find_spec(package) is None:
+      return f'it needs the package {package}: {INSTALL}'
+  return _too_old()
+
+
+@functools.cache
+def _too_old() -> str | None:
+  """Names the triton that jax-triton wants; it would fail without a word."""
+  here = importlib.metadata.version('triton')
+  for line in importlib.metadata.requires('jax-triton') or ():
+    found = re.match(r'triton\s*>=\s*([\d.]+)', line)
+    if found and _numbers(here) < _numbers(found[1]):
+      version = importlib.metadata.version('jax-triton')
+      return (
+        f'jax-triton {version} needs triton >= {found[1]}, not {here}: '
+        f"{INSTALL} (or, for triton 3.6, pip install 'jax-triton==0.3.1')"
+      )
+  return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+  return tuple(int(part) for part in re.findall(r'\d+', version)[:2])
 
 
 def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:

@@ -12,6 +12,8 @@ from absl import flags
 
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+# GPUs would multiply float32 as TF32, in the reference too.
+jax.config.update('jax_default_matmul_precision', 'highest')
 flags.FLAGS.mark_as_parsed()  # grain's worker processes read absl flags
 
 

@@ -16,38 +16,65 @@ def _triton(block_q: int, block_k: int, warps: int, stages: int) -> dict:
   return dict(block_q=block_q, block_k=block_k, warps=warps, stages=stages)
 
 
-# (backend, kind of device or 'default') -> options of the backend, or where
-# they depend on the width of the heads: widest head -> options.
+# (backend, kind of device, 'rocm' or 'default') -> options of the backend, or
+# where they depend on the width of the heads: widest head -> options.
 TABLE = {
   ('pallas_tpu', 'default'): {'block_q': 256, 'block_k': 256},
   # Interpreted on the CPU, where a test wants several blocks of few tokens.
   ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
-  # By kernel, and by the wider of dqk and dv for numbers of two bytes. Not yet
-  # tuned: sizes that compile without spilling registers on sm_80 and sm_90.
+  # By the wider of dqk and dv, for numbers of two bytes, then by kernel. Not
+  # tuned yet: sizes at which the compiler spills few registers or none.
   ('triton', 'default'): {
     64: {
-      'forward': _triton(128, 64, 4, 3),
-      'backward_queries': _triton(64, 64, 4, 2),
-      'backward_keys': _triton(64, 64, 4, 2),
-      'backward_bias': _triton(64, 64, 4, 2),
+      'forward': _triton(128, 64, 8, 3),
+      'backward_queries': _triton(128, 64, 8, 2),
+      'backward_keys': _triton(64, 128, 8, 2),
+      'backward_bias': _triton(64, 64, 8, 2),
     },
     128: {
       'forward': _triton(128, 64, 8, 2),
       'backward_queries': _triton(64, 64, 4, 2),
       'backward_keys': _triton(64, 64, 8, 2),
-      'backward_bias': _triton(64, 64, 4, 2),
+      'backward_bias': _triton(64, 64, 8, 2),
     },
     256: {
-      'forward': _triton(64, 32, 4, 2),
-      'backward_queries': _triton(64, 32, 8, 1),
+      'forward': _triton(64, 64, 8, 1),
+      'backward_queries': _triton(64, 32, 8, 2),
       'backward_keys': _triton(32, 64, 8, 1),
-      'backward_bias': _triton(32, 32, 4, 1),
+      'backward_bias': _triton(64, 64, 8, 1),
     },
     512: {
       'forward': _triton(32, 32, 4, 1),
       'backward_queries': _triton(32, 32, 8, 1),
       'backward_keys': _triton(16, 32, 8, 1),
       'backward_bias': _triton(32, 32, 8, 1),
+    },
+  },
+  # AMD's GPUs have 64 KiB of shared memory.
+  ('triton', 'rocm'): {
+    64: {
+      'forward': _triton(128, 64, 4, 1),
+      'backward_queries': _triton(64, 64, 4, 1),
+      'backward_keys': _triton(64, 64, 4, 1),
+      'backward_bias': _triton(64, 64, 4, 1),
+    },
+    128: {
+      'forward': _triton(64, 64, 4, 1),
+      'backward_queries': _triton(64, 32, 4, 1),
+      'backward_keys': _triton(32, 64, 4, 1),
+      'backward_bias': _triton(32, 32, 4, 1),
+    },
+    256: {
+      'forward': _triton(64, 32, 4, 1),
+      'backward_queries': _triton(32, 32, 4, 1),
+      'backward_keys': _triton(16, 32, 4, 1),
+      'backward_bias': _triton(32, 32, 4, 1),
+    },
+    512: {
+      'forward': _triton(32, 32, 4, 1),
+      'backward_queries': _triton(16, 32, 4, 1),
+      'backward_keys': _triton(16, 16, 4, 1),
+      'backward_bias': _triton(16, 16, 4, 1),
     },
   },
 }

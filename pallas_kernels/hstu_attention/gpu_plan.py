@@ -139,6 +139,8 @@ def launch(
   """
   # The table is made for two bytes a number.
   numbers = jnp.dtype(call.dtype).itemsize // 2
+  if not cuda and ('triton', device_kind) not in blocks.TABLE:
+    device_kind = 'rocm'
   sizes = blocks.lookup(
     'triton', device_kind, call.dqk * numbers, call.dv * numbers
   )[kernel]

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_tiles import (
+  filled,
   load_rows,
   row_sums,
   score_gradient,
@@ -22,6 +23,7 @@ from pallas_kernels.hstu_attention.triton_tiles import (
   time_bucket,
   times_of,
   visible,
+  zeros,
 )
 
 
@@ -76,8 +78,8 @@ def backward_bias(
   tables = (position_table, time_table, thresholds, seed)
   inside = tl.arange(0, s.block_q)
   slot = tl.arange(0, s.time_width)
-  acc = tl.zeros([s.block_q, s.block_q], tl.float32)
-  time_acc = tl.zeros([s.time_width], tl.float32)
+  acc = zeros(s.block_q, s.block_q)
+  time_acc = filled(s.time_width, 0.0)
   for item in range(program % s.shares, s.items, s.shares):
     place = sequence(sequences, item, s)
     start, query_base, length, skipped, history, head = place

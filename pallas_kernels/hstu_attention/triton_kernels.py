@@ -25,6 +25,7 @@ from pallas_kernels.hstu_attention.triton_ranges import (
 from pallas_kernels.hstu_attention.triton_tiles import (
   LOG2E,
   add_bias,
+  filled,
   kept,
   load_rows,
   row_sums,
@@ -34,6 +35,7 @@ from pallas_kernels.hstu_attention.triton_tiles import (
   store_rows,
   times_of,
   visible,
+  zeros,
 )
 
 
@@ -138,9 +140,9 @@ def forward(
   )
   row_time = times_of(query_time, query_base, row, real, s)
   tables = (position_table, time_table, thresholds, seed)
-  acc = tl.zeros([s.block_q, s.width_v], tl.float32)
-  peak = tl.full([s.block_q], -1e30, tl.float32)
-  total = tl.zeros([s.block_q], tl.float32)
+  acc = zeros(s.block_q, s.width_v)
+  peak = filled(s.block_q, -1e30)
+  total = filled(s.block_q, 0.0)
   ranges = keys_of_rows(row0, length, history, s)
   for key0 in range(ranges[1], ranges[2], s.block_k):
     acc, peak, total = _forward_tile(
@@ -176,7 +178,7 @@ def forward(
       True,
       s,
     )
-  scale = tl.full([s.block_q], s.scale, tl.float32)
+  scale = filled(s.block_q, s.scale)
   if s.silu:
     if s.per_query:
       scale /= tl.load(normaliser + (query_base + row), mask=real, other=1.0)
@@ -283,7 +285,7 @@ def backward_queries(
   row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
   row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
   tables = (position_table, time_table, thresholds, seed)
-  acc = tl.zeros([s.block_q, s.width_qk], tl.float32)
+  acc = zeros(s.block_q, s.width_qk)
   ranges = keys_of_rows(row0, length, history, s)
   for key0 in range(ranges[1], ranges[2], s.block_k):
     acc = _queries_tile(
@@ -431,9 +433,9 @@ def backward_keys(
   v_tile = load_rows(v, start, key, real, head, s.heads, s.dv, s.width_v, True)
   key_times = times_of(key_time, start, key, real, s)
   tables = (position_table, time_table, thresholds, seed)
-  dk_acc = tl.zeros([s.block_k, s.width_qk], tl.float32)
-  dv_acc = tl.zeros([s.block_k, s.width_v], tl.float32)
-  target_acc = tl.zeros([s.block_k], tl.float32)
+  dk_acc = zeros(s.block_k, s.width_qk)
+  dv_acc = zeros(s.block_k, s.width_v)
+  target_acc = filled(s.block_k, 0.0)
   ranges = rows_of_keys(key0, length, skipped, history, s)
   for row0 in range(ranges[3], ranges[4], s.block_q):
     dk_acc, dv_acc, target_acc = _keys_tile(

@@ -14,6 +14,19 @@ LOG2E = tl.constexpr(1.4426950408889634)
 BUCKETS_PER_OCTAVE = tl.constexpr(2.3028145533552986)
 
 
+# Some versions of Triton take no field of `s` in the list of a shape.
+@triton.jit
+def zeros(rows: tl.constexpr, columns: tl.constexpr):
+  """A tile of zeros."""
+  return tl.zeros([rows, columns], tl.float32)
+
+
+@triton.jit
+def filled(rows: tl.constexpr, value):
+  """A vector of one value."""
+  return tl.full([rows], value, tl.float32)
+
+
 @triton.jit
 def sequence(sequences, item, s: tl.constexpr):
   """Sequence and head number `item`, heads running faster.
@@ -210,7 +223,7 @@ def times_of(times, first, place, real, s: tl.constexpr):
 def row_sums(sums, query_base, row, real, head, other, s: tl.constexpr):
   """`[Tq, H]` values of some queries of the softmax; zeros for SiLU."""
   if s.silu:
-    value = tl.zeros(row.shape, tl.float32)
+    value = filled(s.block_q, 0.0)
   else:
     at = sums + (query_base + row) * s.heads + head
     value = tl.load(at, mask=real, other=other)

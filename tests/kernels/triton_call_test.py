@@ -1,5 +1,6 @@
 """What surrounds the Triton kernels and needs neither triton nor a GPU."""
 
+import importlib.metadata
 import importlib.util
 
 import jax.numpy as jnp
@@ -38,10 +39,28 @@ def test_on_a_gpu_the_missing_package_is_named(monkeypatch, missing):
   assert "pip install 'genrec_jax[gpu]'" in reason
 
 
-def test_on_a_gpu_it_comes_first(monkeypatch):
+@pytest.fixture
+def versions(monkeypatch):
+  """A machine with a GPU, triton 3.6 and a jax-triton, as told to the test."""
+  told = {'triton': '3.6.0', 'jax-triton': '0.3.1'}
+  needs = ['jax>=0.8.2', 'triton>=3.6', 'pytest; extra == "tests"']
   monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
+  monkeypatch.setattr(importlib.metadata, 'version', told.__getitem__)
+  monkeypatch.setattr(importlib.metadata, 'requires', lambda name: needs)
+  triton_call._too_old.cache_clear()
+  yield told
+  triton_call._too_old.cache_clear()
+
+
+def test_on_a_gpu_it_comes_first(versions):
   assert dispatch.choose('x', api.BACKENDS) is gpu.attention
+
+
+def test_a_triton_too_old_for_jax_triton_is_named(versions):
+  versions['triton'] = '3.5.1'
+  reason = triton_call.why_not()
+  assert reason.startswith('jax-triton 0.3.1 needs triton >= 3.6, not 3.5.1')
 
 
 @pytest.mark.parametrize('buckets', [1, 5, 129])

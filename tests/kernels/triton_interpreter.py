@@ -5,6 +5,7 @@ preparation, plans and finish as a GPU. TRITON_INTERPRET=1 must be set before
 any kernel is imported: `triton.jit` looks at it when it decorates.
 """
 
+import functools
 import threading
 
 import jax
@@ -66,8 +67,28 @@ class _Tensor:
     self.storage.copy_(other.storage)
 
 
+@functools.cache
+def _multiply_bfloat16() -> None:
+  """Makes it widen bfloat16; it multiplies the integers that hold the bits."""
+  import triton.language as tl
+  from triton.runtime import interpreter
+
+  builder = interpreter.InterpreterBuilder
+  product = builder.create_dot
+
+  def create_dot(self, a, b, *others):
+    a, b = (
+      self.cast_impl(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
+      for x in (a, b)
+    )
+    return product(self, a, b, *others)
+
+  builder.create_dot = create_dot
+
+
 def run(function, launch: triton_call.Launch, *inputs) -> list[jax.Array]:
   """As `triton_call.run`; unwritten outputs hold NaN."""
+  _multiply_bfloat16()
 
   def interpret(*arrays):
     # Copies: a kernel must not be able to write what it only reads.
