@@ -11,11 +11,12 @@ behind the last bag are padding and are never read.
         table, slots, ids, lengths, grad, learning_rate=0.1)
 
 That is the fast way: no gradient of the table's size exists, rows that no id
-names are not touched, and with donated arguments the table is changed in place
-(without donation XLA copies it first; the result is the same). The steps on
-their own: `bag_row_gradient` or `merge_rows` give one gradient row for each
-distinct id, `update_rows` moves those rows. An id that occurs often moves its
-row once, by its summed gradient: AdaGrad and Adam are exact.
+names are not touched, and with donated arguments the table is changed in place.
+(Without donation XLA copies it, and also where the gradient does not depend on
+the lookup, since then nothing says which comes first. The result is the same.)
+The steps on their own: `bag_row_gradient` or `merge_rows` give one gradient row
+for each distinct id, `update_rows` moves those rows. An id that occurs often
+moves its row once, by its summed gradient: AdaGrad and Adam are exact.
 
 `jax.grad` with respect to the table works too and is dense, `[rows, D]`: right
 for a small table. It is of first order only.
@@ -23,8 +24,8 @@ for a small table. It is of first order only.
 An id that is no row of the table (0 .. rows - 1) raises where ids are known.
 Under jit, where they are not, what it reads is NaN, so that the loss shows it;
 on the way back it is skipped, since it has no row to move. Lengths that are
-negative or add up to more than there are ids raise or make all of the result
-NaN, an updated table included.
+negative or add up to more than there are ids raise, or make NaN of all bags and
+of the rows that are moved.
 
 Sums are float32 whatever the table's dtype. Slots (`init_slots`) are float32.
 """
