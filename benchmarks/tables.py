@@ -117,6 +117,32 @@ TABLES = {
       ('peer / ours', 'peer_x', '.1f'),
     ),
   },
+  'hstu_attention': {
+    'files': ('cpu2/hstu_attention',),
+    'columns': (
+      ('machine', 'machine', ''),
+      ('longest', 'max_len', ',d'),
+      ('fill', 'fill', '.0%'),
+      ('program', 'program', ''),
+      ('core-seconds', 'core_s', '.3f'),
+      ('wall ms', 'wall_ms', ',.1f'),
+      ('of the matmul rate', 'matmul_share', '.0%'),
+      ('temporary, MB', 'temp_mb', ',.0f'),
+      ('cost / ours', 'vs_ours_x', '.2f'),
+    ),
+    'where': {'pass': 'forward+backward'},
+  },
+  'left_to_xla': {
+    'files': ('cpu2/left_to_xla',),
+    'columns': (
+      ('machine', 'machine', ''),
+      ('op / pass / dropout / dtype', 'case', ''),
+      ('wall ms', 'wall_ms', ',.2f'),
+      ('a copy, wall ms', 'copy_wall_ms', ',.2f'),
+      ('a matmul, wall ms', 'matmul_wall_ms', ',.2f'),
+      ('share reached', 'share', '.0%'),
+    ),
+  },
   'out_of_core': {
     'files': ('cpu2/out_of_core',),
     'columns': (
