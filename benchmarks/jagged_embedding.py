@@ -31,7 +31,7 @@ import numpy as np
 
 import pallas_kernels
 from benchmarks import cli, timing
-from pallas_kernels.jagged_embedding import api, shapes
+from pallas_kernels.jagged_embedding import api, cpu, shapes
 
 SHAPES = (
   'million_uniform', 'million_zipf', 'ten_million_uniform', 'ten_million_zipf',
@@ -40,6 +40,13 @@ COLUMNS = (
   'case', 'distinct', 'forward_core_ms', 'core_ms', 'min_core_ms', 'wall_ms',
   'min_wall_ms', 'naive_x', 'peer_x', 'peer_min_x', 'of_copy', 'load_1min',
 )  # fmt: skip
+# What is measured -> how it is computed, on how many threads ('' for all).
+PROGRAMS = {
+  'cpu': ('cpu', ''),
+  'cpu_1_thread': ('cpu', '1'),
+  'xla': ('xla', ''),
+  'naive': ('naive', ''),
+}
 RATE, BATCHES, COPY = 0.05, 6, 256_000_000
 OPTIONS = dict(optimizer='row_adagrad', learning_rate=RATE, eps=1e-8)
 
@@ -127,12 +134,13 @@ def measure(name: str, args, peers: list[dict]) -> list[dict]:
   distinct = int(np.mean([len(np.unique(np.asarray(x))) for x in calls]))
   copied = copy_rate()
   rows = {}
-  for program in ('cpu', 'xla', 'naive'):
-    if program in api.BACKENDS and api.BACKENDS[program].why_not():
+  for program, (how, threads) in PROGRAMS.items():
+    if how in api.BACKENDS and api.BACKENDS[how].why_not():
       continue
+    os.environ[cpu.THREADS] = threads
     table, slots = fresh(shape)
-    look = jax.jit(functools.partial(forward, program))
-    train = jax.jit(functools.partial(step, program), donate_argnums=(0, 1))
+    look = jax.jit(functools.partial(forward, how))
+    train = jax.jit(functools.partial(step, how), donate_argnums=(0, 1))
     steps = args.naive_steps if program == 'naive' else args.steps
     warmup = min(args.warmup, 2) if program == 'naive' else args.warmup
     timers = []
@@ -159,15 +167,16 @@ def measure(name: str, args, peers: list[dict]) -> list[dict]:
       'load_1min': os.getloadavg()[0],
     }
     del table, slots
-  ours = rows.get('cpu') or rows['xla']
-  if peers:  # at its best
+  os.environ.pop(cpu.THREADS)
+  naive = rows['naive']
+  for row in rows.values():
+    if row is naive:
+      continue
+    row['naive_x'] = naive['core_ms'] / row['core_ms']
+    row['naive_wall_x'] = naive['wall_ms'] / row['wall_ms']
     for key, part in (('peer_x', 'core_ms'), ('peer_min_x', 'min_core_ms')):
-      ours[key] = min(peer[part] for peer in peers) / ours[part]
-  for program in ('cpu', 'xla'):
-    if program in rows:
-      naive, row = rows['naive'], rows[program]
-      row['naive_x'] = naive['core_ms'] / row['core_ms']
-      row['naive_wall_x'] = naive['wall_ms'] / row['wall_ms']
+      if peers:  # at its best
+        row[key] = min(peer[part] for peer in peers) / row[part]
   return [*rows.values(), *peers]
 
 

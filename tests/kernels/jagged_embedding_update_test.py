@@ -231,3 +231,27 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
       [np.asarray(x).tobytes() for x in (out, new, state['sum'], *merged)]
     )
   assert results[0] == results[1] == results[2] == results[3]
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+def test_the_xla_path_lowers_for_accelerators(platform):
+  shape = jax.ShapeDtypeStruct
+  table = shape((64, 8), jnp.bfloat16)
+  state = jax.eval_shape(lambda t: api.init_slots(t, 'adam'), table)
+
+  def step(table, state, ids, lengths, weights):
+    out = api.embedding_bag(
+      table, ids, lengths, weights=weights, implementation='xla'
+    )
+    return api.embedding_bag_backward_and_update(
+      table, state, ids, lengths, out, weights=weights, learning_rate=0.1,
+      optimizer='adam', stochastic_rounding_seed=3, implementation='xla',
+    )  # fmt: skip
+
+  ints, floats = shape((32,), jnp.int32), shape((32,), jnp.float32)
+  lowered = (
+    jax.jit(step, donate_argnums=(0, 1))
+    .trace(table, state, ints, shape((4,), jnp.int32), floats)
+    .lower(lowering_platforms=(platform,))
+  )
+  assert 'custom_call' not in lowered.as_text()
