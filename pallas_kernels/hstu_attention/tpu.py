@@ -9,11 +9,12 @@ the backward pass (`tpu_backward`) computes them again. Masks are those of
 
 - by position: keys and queries of one sequence differ by the difference of
   their token numbers, so a tile's bias depends on the distance of its blocks
-  alone. All such tiles stay in VMEM, 1 kB a place of max_len. Targets share a
-  place, so their bias is one number a key.
+  alone. All such tiles stay in VMEM, 512 bytes a place of max_len. Targets
+  share a place, so their bias is one number a key.
 - by time: a lookup in 128 lanes. No difference of two int32 reaches bucket 72.
 
-XLA differentiates what stands around the kernels: layout and tables.
+XLA differentiates what stands around the kernels: layout and tables. Inside
+`jax.shard_map`, `check_vma=False` is needed.
 """
 
 import functools
@@ -146,6 +147,7 @@ def forward(spec: Spec, plan: Plan, operands: dict, call: Call):
   q, v = operands['q'], operands['v']
   heads, rows, _ = q.shape
   dv = v.shape[2]
+  tpu_grid.check_room(plan, operands, copies=1)
   side = tpu_grid.by_query(plan, operands, call)
   softmax = spec.mode == 'softmax'
   out_specs = {'out': side.query_spec(dv)}
@@ -211,7 +213,8 @@ def _forward_kernel(
       v = inputs['v'][h]
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 
-  @pl.when(step == pl.num_programs(2) - 1)
+  # Not the last of the grid, which `pl.num_programs` tells wrong under vmap.
+  @pl.when(j == jnp.maximum(last[i], first[i]))
   def _():
     number = tpu_layout.SCALE
     scale = inputs['queries'][:, number : number + 1]

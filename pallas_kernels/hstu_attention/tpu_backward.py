@@ -48,6 +48,8 @@ def backward(
 
 
 def _by_query(spec, plan, operands, call, dout, stats) -> dict:
+  # The tiles, and twice their gradient: outputs have two buffers.
+  tpu_grid.check_room(plan, operands, copies=3)
   side = tpu_grid.by_query(plan, operands, call)
   q = operands['q']
   inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
@@ -136,7 +138,7 @@ def _by_query_kernel(
     if 'time' in outputs:
       tpu_tile.add_time_gradient(outputs['time'], tile, shared)
 
-  @pl.when(step == pl.num_programs(2) - 1)
+  @pl.when(j == jnp.maximum(last[i], first[i]))
   def _():
     outputs['q'][...] = (spec.alpha * total[...]).astype(outputs['q'].dtype)
 
@@ -162,7 +164,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
       (1, plan.block_k, 1), lambda g, j, *_: (g, j, 0)
     )
   grads = pl.pallas_call(
-    functools.partial(_by_key_kernel, spec, plan),
+    functools.partial(_by_key_kernel, spec, plan, side.grid[1]),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(side.scalars),
       grid=side.grid,
@@ -188,6 +190,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
 def _by_key_kernel(
   spec,
   plan,
+  key_blocks,
   first,
   last,
   shift,
@@ -199,9 +202,7 @@ def _by_key_kernel(
   total,
 ):
   group, j, step = (pl.program_id(axis) for axis in range(3))
-  i, there = tpu_grid.query_block(
-    step, j, pl.num_programs(1), span_start, span_count
-  )
+  i, count = tpu_grid.query_block(step, j, key_blocks, span_start, span_count)
 
   @pl.when(step == 0)
   def _():
@@ -210,7 +211,7 @@ def _by_key_kernel(
     if plan.targets:
       outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
 
-  @pl.when(there & (first[i] <= j) & (j <= last[i]))
+  @pl.when((step < count) & (first[i] <= j) & (j <= last[i]))
   def _():
     tile = tpu_tile.build(
       spec,
@@ -241,7 +242,7 @@ def _by_key_kernel(
       asked = jnp.where(tile.target, shared, 0.0)
       outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
 
-  @pl.when(step == pl.num_programs(2) - 1)
+  @pl.when(step == jnp.maximum(count, 1) - 1)
   def _():
     dk = spec.alpha * total['k'][...]
     outputs['k'][...] = dk.astype(outputs['k'].dtype)

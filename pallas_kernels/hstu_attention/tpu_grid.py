@@ -13,6 +13,7 @@ from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
 
 # Of 64 MB at least (v5p and 7x have the least); the compiler's own limit is 16.
 VMEM_BYTES = 56 << 20
+TABLE_BYTES = 36 << 20  # of them, for the position bias and its gradient
 
 
 class Side(NamedTuple):
@@ -33,6 +34,19 @@ class Side(NamedTuple):
   in_specs: dict[str, pl.BlockSpec]
   query_spec: Callable[[int], pl.BlockSpec]
   key_spec: Callable[[int], pl.BlockSpec]
+
+
+def check_room(plan: Plan, operands: dict, copies: int) -> None:
+  """Refuses a position bias of which `copies` do not fit into VMEM."""
+  if 'position' not in operands or plan.interpret:
+    return
+  size = copies * operands['position'].size * 4
+  if size > TABLE_BYTES:
+    raise ValueError(
+      f'position_bias takes {size >> 20} MB of fast memory on a TPU at this '
+      f'max_len, {TABLE_BYTES >> 20} MB are there for it: lower max_len, leave '
+      "out position_bias, or ask for implementation='xla'."
+    )
 
 
 def by_query(plan: Plan, operands: dict, call: Call) -> Side:
@@ -88,7 +102,7 @@ def by_key(plan: Plan, operands: dict, call: Call) -> Side:
 
 
 def query_block(step, j, key_blocks: int, span_start, span_count):
-  """Query block number `step` of key block `j`, and whether there is one."""
+  """Query block number `step` of key block `j`, and how many `j` has."""
   found = jnp.int32(0)
   before = jnp.int32(0)
   for span in range(span_start.shape[0] // key_blocks):
@@ -98,7 +112,7 @@ def query_block(step, j, key_blocks: int, span_start, span_count):
     inside = jnp.clip(step - before, 0, count - 1)
     found = jnp.where((step >= before) & (count > 0), start + inside, found)
     before += count
-  return found, step < before
+  return found, before
 
 
 def distance(plan: Plan, i, j, shift):
@@ -145,7 +159,10 @@ def _side(plan, grid, scalars, inputs, query, key, turned) -> Side:
     )
 
   def whole(x):
-    return pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)
+    # Read once: a second buffer would be in vain.
+    return pl.BlockSpec(
+      x.shape, lambda *_: (0,) * x.ndim, pipeline_mode=pl.Buffered(1)
+    )
 
   query_spec = per_head(plan.block_q, query)
   key_spec = per_head(plan.block_k, key)
