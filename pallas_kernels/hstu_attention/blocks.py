@@ -22,8 +22,9 @@ TABLE = {
   ('pallas_tpu', 'default'): {'block_q': 256, 'block_k': 256},
   # Interpreted on the CPU, where a test wants several blocks of few tokens.
   ('interpret', 'default'): {'block_q': 64, 'block_k': 32},
-  # By the wider of dqk and dv, for numbers of two bytes, then by kernel. Not
-  # tuned yet: sizes at which the compiler spills few registers or none.
+  # By the wider of dqk and dv, for bfloat16 (four times as wide for float32),
+  # then by kernel. Not tuned yet: sizes at which the compiler spills few
+  # registers or none.
   ('triton', 'default'): {
     64: {
       'forward': _triton(128, 64, 8, 3),
