@@ -168,6 +168,24 @@ TABLES = {
       ('bytecode, MB', 'pycache_bytes', 'MB'),
     ),
   },
+  'jagged_embedding': {
+    'files': ('cpu2/jagged_embedding',),
+    'columns': (
+      ('batch', 'shape', ''),
+      ('program', 'program', ''),
+      ('setting', 'setting', ''),
+      ('distinct rows', 'distinct', ',d'),
+      ('lookup, core-ms', 'forward_core_ms', '.1f'),
+      ('step, core-ms (median)', 'core_ms', '.1f'),
+      ('least', 'min_core_ms', '.1f'),
+      ('step, wall ms (least)', 'min_wall_ms', '.1f'),
+      ('naive / this', 'naive_x', '.1f'),
+      ('peer / this', 'peer_x', '.2f'),
+      ('least / least', 'peer_min_x', '.2f'),
+      ('bytes/s of a copy', 'of_copy', '.0%'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+  },
   'peer_step': {
     'files': ('cpu2/peer_generative_recommenders',),
     'columns': (
