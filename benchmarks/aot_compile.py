@@ -180,6 +180,7 @@ def _topology(chip: str):
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # no TPU to quarrel about
   }.items():
     os.environ.setdefault(name, value)
   return topologies.get_topology_desc(CHIPS[chip], 'tpu')
