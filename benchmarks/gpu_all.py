@@ -25,7 +25,8 @@ from pallas_kernels.hstu_attention import blocks
 
 # Step -> (command behind `python -m`, minutes it may take).
 STEPS = {
-  'tests': ('pytest -q -x --maxfail=20 tests/kernels', 6),
+  # In parallel: compiling the kernels of each case is what takes time.
+  'tests': ('pytest -q -n 8 --maxfail=20 tests/kernels', 6),
   'tune': ('benchmarks.tune_blocks --write --results {results}', 6),
   'attention': ('benchmarks.hstu_attention --results {results}', 8),
   'embedding': ('benchmarks.jagged_embedding --results {results}', 4),

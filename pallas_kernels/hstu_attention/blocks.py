@@ -39,13 +39,13 @@ TABLE = {
       'backward_bias': _triton(64, 64, 8, 2),
     },
     256: {
-      'forward': _triton(64, 64, 8, 1),
+      'forward': _triton(64, 32, 8, 2),
       'backward_queries': _triton(64, 32, 8, 2),
       'backward_keys': _triton(32, 64, 8, 1),
-      'backward_bias': _triton(64, 64, 8, 1),
+      'backward_bias': _triton(32, 32, 8, 1),
     },
     512: {
-      'forward': _triton(32, 32, 4, 1),
+      'forward': _triton(32, 32, 8, 1),
       'backward_queries': _triton(32, 32, 8, 1),
       'backward_keys': _triton(16, 32, 8, 1),
       'backward_bias': _triton(32, 32, 8, 1),

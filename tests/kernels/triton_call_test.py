@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +62,22 @@ def test_a_triton_too_old_for_jax_triton_is_named(versions):
   versions['triton'] = '3.5.1'
   reason = triton_call.why_not()
   assert reason.startswith('jax-triton 0.3.1 needs triton >= 3.6, not 3.5.1')
+
+
+@pytest.mark.parametrize('others', [(), ('one more, in JAX 0.12',)])
+def test_unread_kernels_are_dropped_whatever_jax_passes(others):
+  equation = types.SimpleNamespace(invars=['a', 'b'], effects=set())
+  primitive = object()
+  partial_eval = types.SimpleNamespace(dce_rules={primitive: None})
+  library = types.SimpleNamespace(
+    pe=partial_eval, triton_kernel_call_p=primitive
+  )
+  triton_call._make_removable(library)
+  rule = partial_eval.dce_rules[primitive]
+  assert rule([True, False], *others, equation) == ([True, True], equation)
+  assert rule([False, False], *others, equation) == ([False, False], None)
+  equation.effects.add('writes')
+  assert rule([False, False], *others, equation)[1] is equation
 
 
 @pytest.mark.parametrize('buckets', [1, 5, 129])
