@@ -67,8 +67,8 @@ def main(argv: list[str] | None = None) -> None:
       print(cli.table([row], COLUMNS), flush=True)
   notes = [
     'Compiled ahead of time by the libtpu wheel, not run: no TPU was there.',
-    'temp_bytes as the compiler reports it: what is needed beside arguments '
-    'and results, in HBM.',
+    'temp_bytes as the compiler reports it: memory in HBM beside arguments and '
+    "results. 0: all of it stays in the chip's fast memory (VMEM).",
   ]
   cli.finish(args, 'aot_compile', rows, COLUMNS, notes)
 
