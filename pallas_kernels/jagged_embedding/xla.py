@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.jagged.api import segment_ids
+from pallas_kernels import dispatch
+from pallas_kernels.jagged.api import offsets, segment_ids
 from pallas_kernels.jagged_embedding import rounding
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
@@ -24,18 +25,51 @@ def _weighted(rows, weights):
 
 
 def bag(table, ids, lengths, weights):
+  if not ids.shape[0] or dispatch.platform() != 'cpu':
+    return _bag_by_segment(table, ids, lengths, weights)
+  # On the CPU the [K, D] rows of all ids cost more than their sums; the loop
+  # does without them, unless a few long bags would make it walk empty places.
+  return jax.lax.cond(
+    jnp.max(lengths, initial=0) * lengths.shape[0] <= 3 * ids.shape[0],
+    _bag_by_place,
+    _bag_by_segment,
+    *(table, ids, lengths, weights),
+  )
+
+
+def _bag_by_segment(table, ids, lengths, weights):
   bags = segment_ids(lengths, ids.shape[0])
   # Padding reads row 0 and is dropped; what it holds may be anything.
   ids = jnp.where(bags < lengths.shape[0], ids, 0)
-  rows = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
-    mode='fill', fill_value=jnp.nan
-  )
   return jax.ops.segment_sum(
-    _weighted(rows.astype(jnp.float32), weights),
+    _weighted(_rows_of(table, ids), weights),
     bags,
     num_segments=lengths.shape[0],
     indices_are_sorted=True,
   )
+
+
+def _bag_by_place(table, ids, lengths, weights):
+  """Adds the first row of all bags, then the second, ..."""
+  start = offsets(lengths)
+
+  def add(place, out):
+    live = place < lengths
+    token = jnp.where(live, start + place, 0)
+    rows = _rows_of(table, jnp.where(live, ids[token], 0))
+    rows = _weighted(rows, None if weights is None else weights[token])
+    return out + jnp.where(live[:, None], rows, 0.0)
+
+  empty = jnp.zeros((lengths.shape[0], table.shape[1]), jnp.float32)
+  return jax.lax.fori_loop(0, jnp.max(lengths, initial=0), add, empty)
+
+
+def _rows_of(table, ids):
+  """`[N, D]` float32, NaN where an id is no row."""
+  rows = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
+    mode='fill', fill_value=jnp.nan
+  )
+  return rows.astype(jnp.float32)
 
 
 def gather(table, ids, count, spare):

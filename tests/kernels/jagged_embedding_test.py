@@ -167,6 +167,16 @@ def test_nothing_to_do(name):
   np.testing.assert_array_equal(new, table)
 
 
+@pytest.mark.parametrize('name', HERE)
+def test_one_long_bag_among_many_empty_ones(name):
+  rng = np.random.default_rng(0)
+  lengths = np.zeros(30, np.int32)
+  lengths[[4, 7]] = 55, 2
+  args = np.float32(rng.normal(size=(9, 3))), rng.integers(0, 9, 64), lengths
+  out = api.embedding_bag(jnp.asarray(args[0]), *args[1:], implementation=name)
+  assert_close(out, plain_bags(*args, np.ones(64), 'sum'))
+
+
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(
   lengths=st.lists(st.integers(0, 7), min_size=9, max_size=9),
