@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
+  os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
   os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
   rows = []
   for name, kernel, target, dtype in _chosen(args):

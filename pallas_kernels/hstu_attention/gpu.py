@@ -5,7 +5,8 @@ This file prepares what the kernels read, launches them by the plans of
 the scores is ever kept.
 
 Float32 is multiplied as float32. Set `jax_default_matmul_precision` to
-'tensorfloat32' for the tensor cores' faster, coarser products.
+'tensorfloat32' for the tensor cores' faster, coarser products. jax-triton has
+no rule for `jax.vmap`; with sharded arrays, call this inside `jax.shard_map`.
 """
 
 import functools
