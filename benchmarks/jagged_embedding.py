@@ -81,6 +81,12 @@ def main(argv: list[str] | None = None) -> None:
     'Cores and caches were shared with other programs (load_1min), for ours '
     'and the peer alike, in turns; the least figures suffer least.',
   ]
+  if peers:
+    notes.append(
+      'Every run of the peer is shown; those with table_max_abs_diff had the '
+      'same ids, gradient and table, and differ from ours by so much after '
+      '--check-steps steps.'
+    )
   cli.finish(args, 'jagged_embedding', rows, COLUMNS, notes)
 
 
