@@ -55,7 +55,7 @@ class Sizes:
 
 
 SIZES = {
-  'cpu': Sizes(16_384, 2, 64, 'float32', 5),
+  'cpu': Sizes(8_192, 2, 64, 'float32', 3),
   'cuda': Sizes(262_144, 4, 128, 'bfloat16', 20),
   'tpu': Sizes(131_072, 4, 128, 'bfloat16', 20),
 }
