@@ -143,6 +143,28 @@ TABLES = {
       ('share reached', 'share', '.0%'),
     ),
   },
+  'aot_compile_gpu': {
+    'files': ('cpu2/aot_compile_gpu',),
+    'columns': (
+      ('call', 'what', ''),
+      ('kernel', 'kernel', ''),
+      ('for', 'target', ''),
+      ('registers', 'registers', 'd'),
+      ('spilled, bytes', 'spilled_bytes', ',d'),
+      ('shared, bytes', 'shared_bytes', ',d'),
+    ),
+    'where': {
+      'dtype': 'bfloat16',
+      'what': ('both biases', 'every option'),
+      'target': ('sm_90', 'gfx942'),
+      'kernel': (
+        'forward',
+        'backward_queries',
+        'backward_keys',
+        'backward_bias',
+      ),
+    },
+  },
   'out_of_core': {
     'files': ('cpu2/out_of_core',),
     'columns': (
