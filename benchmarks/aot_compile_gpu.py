@@ -17,6 +17,7 @@ in it, for an H100.
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import pathlib
 import re
@@ -94,6 +95,9 @@ def main(argv: list[str] | None = None) -> None:
   os.environ.setdefault('TRITON_DEFAULT_FP_FUSION', '1')
   os.environ.setdefault('TRITON_ALWAYS_COMPILE', '1')  # whatever it has kept
   os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
+  for package in ('triton', 'jax_triton') if args.xla else ('triton',):
+    if importlib.util.find_spec(package) is None:
+      cli.fail(f'there is no package {package} here; see --help.')
   rows = []
   for name, kernel, target, dtype in _chosen(args):
     case = f'{name}: {kernel}, {dtype}, {target}'
