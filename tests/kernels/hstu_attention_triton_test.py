@@ -4,7 +4,8 @@
 
 Everything but the launch itself is what a GPU runs: preparation, plans, kernel
 source, the finish of the tables' gradients. Blocks are small, so that a few
-tokens make several of them, and of unequal sides.
+tokens make several of them, and of unequal sides. The interpreter of Triton 3.6
+does not go with NumPy 2.5; that of 3.9 does.
 """
 
 import dataclasses
