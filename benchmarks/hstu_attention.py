@@ -166,17 +166,7 @@ def kernel_rows(sizes, length, fill, batch, rate, args) -> list[dict]:
     passes = 'forward+backward' if backward else 'forward'
     for name, program in programs.items():
       row = {
-        'case': f'kernel/{length}/{fill:g}/{name}/{passes}',
-        'part': 'kernel',
-        'max_len': length,
-        'fill': fill,
-        'batch': len(batch),
-        'tokens': int(batch.sum()),
-        'heads': sizes.heads,
-        'width': sizes.width,
-        'dtype': sizes.dtype,
-        'program': name,
-        'pass': passes,
+        **_row('kernel', sizes, length, fill, batch, name, passes),
         **measure(program, backward, sizes.repeats),
       }
       if row.get('wall_s') is not None:
@@ -191,10 +181,9 @@ def kernel_rows(sizes, length, fill, batch, rate, args) -> list[dict]:
       seconds = torch_row['wall_s']
       rows.append(
         {
-          **rows[-1],
-          'case': f'kernel/{length}/{fill:g}/torch flash/{passes}',
-          'program': 'torch flash, padded',
-          'temp_mb': None,
+          **_row(
+            'kernel', sizes, length, fill, batch, 'torch flash, padded', passes
+          ),
           **torch_row,
           'wall_ms': seconds * 1e3,
           'tflops': work / seconds / 1e12,
@@ -203,6 +192,23 @@ def kernel_rows(sizes, length, fill, batch, rate, args) -> list[dict]:
         }
       )
   return rows
+
+
+def _row(part, sizes, length, fill, batch, program, passes) -> dict:
+  """What says which case a row is."""
+  return {
+    'case': f'{part}/{length}/{fill:g}/{program}/{passes}',
+    'part': part,
+    'max_len': length,
+    'fill': fill,
+    'batch': len(batch),
+    'tokens': int(batch.sum()),
+    'heads': sizes.heads,
+    'width': sizes.width,
+    'dtype': sizes.dtype,
+    'program': program,
+    'pass': passes,
+  }
 
 
 def best_backend() -> str:
@@ -257,17 +263,7 @@ def layer_rows(sizes, length, fill, batch, args) -> list[dict]:
   rows, first = [], None
   for name, make in programs.items():
     row = {
-      'case': f'layer/{length}/{fill:g}/{name}',
-      'part': 'layer',
-      'max_len': length,
-      'fill': fill,
-      'batch': len(batch),
-      'tokens': int(batch.sum()),
-      'heads': sizes.heads,
-      'width': sizes.width,
-      'dtype': sizes.dtype,
-      'program': name,
-      'pass': 'forward+backward',
+      **_row('layer', sizes, length, fill, batch, name, 'forward+backward'),
       **measure(make(sizes, length, batch), True, sizes.repeats),
     }
     if row.get('wall_s') is not None:
