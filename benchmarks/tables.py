@@ -130,7 +130,11 @@ TABLES = {
       ('temporary, MB', 'temp_mb', ',.0f'),
       ('cost / ours', 'vs_ours_x', '.2f'),
     ),
-    'where': {'pass': 'forward+backward'},
+    'where': {
+      'pass': 'forward+backward',
+      'max_len': (256, 1024, 8192),
+      'fill': (0.2, 1.0),
+    },
   },
   'left_to_xla': {
     'files': ('cpu2/left_to_xla',),

@@ -14,6 +14,7 @@ from tests.tolerances import assert_close
 
 SIZES = [5, 0, 12, 1]
 SEED, RATE, ALPHA = 3, 0.4, 0.7
+LONGEST = 18
 
 
 def bucket(seconds, buckets):
@@ -138,7 +139,7 @@ def test_the_closed_form_is_the_table_in_words():
       dropout=0.0,
     )
     end = masks.limit(length, candidates, contextual)
-    place = jnp.arange(length)
+    place = jnp.arange(LONGEST)  # one shape: one compilation
     orders = masks.order(place, end, contextual)
     actual = masks.visible(
       spec,
@@ -155,7 +156,9 @@ def test_the_closed_form_is_the_table_in_words():
       for i in range(length)
     ]
     np.testing.assert_array_equal(
-      actual, np.reshape(expected, (length, length)).astype(bool), str(spec)
+      actual[:length, :length],
+      np.reshape(expected, (length, length)).astype(bool),
+      str(spec),
     )
     seen += length**2
   assert seen > 5000
