@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 # What the gathered vectors of one chunk may take. On a CPU they, and their
-# gradients, should stay in the cache: 256 negatives of width 128 cost a third
-# of what they cost in chunks of 32 MiB. Elsewhere, fewer chunks are better.
+# gradients, should stay in the cache. Elsewhere, fewer chunks are better.
 CHUNK_BYTES = {'cpu': 5 << 20}
 CHUNK_BYTES_ELSEWHERE = 256 << 20
 MASKED = -5e4  # the published logit of a negative that is the positive

@@ -57,6 +57,17 @@ class Shape:
 
 
 _MOVIELENS = dict(batch=128, max_len=200, median_len=94, min_len=18)
+_RANKING = dict(
+  batch=16,
+  max_len=512,
+  heads=4,
+  dqk=128,
+  dv=128,
+  median_len=200,
+  min_len=40,
+  targets=32,
+  contextual=3,
+)
 
 # The sizes of the published configurations; the lengths of Books are a
 # guess (at least five events a user), those of MovieLens-20M are taken from 1M.
@@ -71,32 +82,9 @@ SHAPES = {
     128, max_len=128, heads=1, dqk=48, dv=48, time_bias=False
   ),
   # Ranking with candidates behind the history, as in MLPerf's DLRM-v3.
-  'ranking': Shape(
-    16,
-    max_len=512,
-    heads=4,
-    dqk=128,
-    dv=128,
-    median_len=200,
-    min_len=40,
-    position_bias=False,
-    time_bias=False,
-    targets=32,
-    contextual=3,
-  ),
+  'ranking': Shape(position_bias=False, time_bias=False, **_RANKING),
   # The same while serving: history cached, a micro-batch of candidates asks.
-  'ranking_cached': Shape(
-    16,
-    max_len=512,
-    heads=4,
-    dqk=128,
-    dv=128,
-    median_len=200,
-    min_len=40,
-    targets=32,
-    contextual=3,
-    queries=32,
-  ),
+  'ranking_cached': Shape(queries=32, **_RANKING),
   # Long histories, seen through a window but for their latest tokens.
   'long_window': Shape(
     4,
