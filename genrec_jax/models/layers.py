@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from pallas_kernels.hstu_attention.reference import keep_mask
+from pallas_kernels.hashing import keep_mask
 
 truncated_normal = jax.nn.initializers.truncated_normal
 xavier_normal = jax.nn.initializers.glorot_normal()

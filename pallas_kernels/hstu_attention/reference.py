@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 
@@ -13,23 +14,6 @@ def time_bucket(delta: jax.Array, buckets: int) -> jax.Array:
   """Bucket of a time difference in seconds; `buckets` rows in the table."""
   log = jnp.log(jnp.maximum(jnp.abs(delta), 1).astype(jnp.float32))
   return jnp.clip((log / BUCKET_WIDTH).astype(jnp.int32), 0, buckets - 1)
-
-
-def keep_mask(seed, head, query, key, rate) -> jax.Array:
-  """Which attention weights dropout keeps: a hash of where each one stands.
-
-  Head, query and key token number broadcast against each other. A hash of the
-  place makes every backend and every blocking drop the same weights.
-  """
-  u32 = jnp.uint32
-  x = seed.astype(u32) + query.astype(u32) * u32(0x9E3779B1)
-  x = x ^ (
-    key.astype(u32) * u32(0x85EBCA77) + head.astype(u32) * u32(747796405)
-  )
-  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-    x = (x ^ (x >> u32(shift))) * u32(factor)
-  x = x ^ (x >> u32(16))
-  return x >= u32(int(rate * 2**32))
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:

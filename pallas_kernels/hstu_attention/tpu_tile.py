@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks, tpu_layout
-from pallas_kernels.hstu_attention.reference import keep_mask, time_bucket
+from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Spec
 from pallas_kernels.hstu_attention.tpu_layout import Plan
 

@@ -165,7 +165,7 @@ def add_bias(
 
 @triton.jit
 def kept(tables, head, row_token, key_token, s: tl.constexpr):
-  """As `reference.keep_mask`."""
+  """As `hashing.keep_mask`."""
   factor_row = tl.full((), 0x9E3779B1, tl.uint32)
   factor_key = tl.full((), 0x85EBCA77, tl.uint32)
   factor_head = tl.full((), 747796405, tl.uint32)

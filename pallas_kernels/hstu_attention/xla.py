@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks
-from pallas_kernels.hstu_attention.reference import keep_mask, time_bucket
+from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
 from pallas_kernels.jagged import api as jagged
 
@@ -152,14 +153,13 @@ def _take(values, token):
   return values.at[token].get(mode='clip')
 
 
-def _chunk(spec, tensors, context, walk, group, row, first) -> _Chunk:
-  """Members first .. first + chunk of the walk, rows row .. row + block."""
+def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
+  """Members first .. first + chunk, below last; rows row .. row + block."""
   q, k, _, position_bias, time_bias = tensors
   tail = context.query_lengths is not None
   member = first + jnp.arange(group.chunk)
   user = walk.order.at[member].get(mode='clip')
   length = context.lengths[user]
-  last = _members(group, row, context)[1]
   length = jnp.where(member < last, length, 0)
   row = row + jnp.arange(group.block)
   column = group.column + jnp.arange(group.width)
@@ -303,7 +303,8 @@ def _for_each_block(plan, context, carry, start, visit, finish):
     context: lengths.
     carry: what is passed along.
     start: (group, row) -> state of a block.
-    visit: (group, row, first member, carry, state) -> (carry, state).
+    visit: (group, row, first member of the chunk, the one behind the last of
+      the block, carry, state) -> (carry, state).
     finish: (carry, state) -> carry.
   """
   for group in plan:
@@ -314,7 +315,7 @@ def _for_each_block(plan, context, carry, start, visit, finish):
       chunks = (last - first + group.chunk - 1) // group.chunk
 
       def body(step, both):
-        return visit(group, row, first + step * group.chunk, *both)
+        return visit(group, row, first + step * group.chunk, last, *both)
 
       state = start(group, row)
       return finish(*lax.fori_loop(0, chunks, body, (carry, state)))
@@ -345,8 +346,8 @@ def _forward(spec, tensors, context):
   def start(group, row):
     return _shared_positions(group, row, tensors, tail)[0]
 
-  def visit(group, row, first, out, position):
-    chunk = _chunk(spec, tensors, context, walk, group, row, first)
+  def visit(group, row, first, last, out, position):
+    chunk = _chunk(spec, tensors, context, walk, group, row, first, last)
     part = _output(
       spec,
       chunk,
@@ -378,9 +379,9 @@ def _backward(spec, saved, grad):
     zeros = None if position is None else jnp.zeros(position.shape, f32)
     return position, relative, zeros
 
-  def visit(group, row, first, total, state):
+  def visit(group, row, first, last, total, state):
     position, relative, dposition = state
-    chunk = _chunk(spec, tensors, context, walk, group, row, first)
+    chunk = _chunk(spec, tensors, context, walk, group, row, first, last)
     _, pullback = jax.vjp(
       functools.partial(_output, spec, chunk),
       _take(q, chunk.queries),

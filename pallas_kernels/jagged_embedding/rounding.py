@@ -9,12 +9,7 @@ on the backend nor on which other rows are updated.
 import jax
 import jax.numpy as jnp
 
-
-def mix(x: jax.Array) -> jax.Array:
-  """The finalizer of MurmurHash3, a bijection of uint32."""
-  x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-  x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-  return x ^ (x >> 16)
+from pallas_kernels.hashing import mix
 
 
 def noise(seed: jax.Array, rows: jax.Array, dim: int) -> jax.Array:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import pallas_kernels
-from pallas_kernels.hstu_attention import api, reference, shapes
+from pallas_kernels import hashing
+from pallas_kernels.hstu_attention import api, shapes
 from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
@@ -181,7 +182,7 @@ def test_dropout_keeps_the_mean(backend, mode, arguments):
 def test_the_mask_drops_its_share_without_pattern():
   rate, size = 0.2, 400
   place = jnp.arange(size)
-  kept = reference.keep_mask(
+  kept = hashing.keep_mask(
     jnp.uint32(5),
     jnp.arange(4)[:, None, None],
     place[None, :, None],

@@ -1,0 +1,26 @@
+"""Random bits as a hash of where they are needed, the same on every backend."""
+
+import jax
+import jax.numpy as jnp
+
+
+def mix(x: jax.Array) -> jax.Array:
+  """The finalizer of MurmurHash3, a bijection of uint32."""
+  u32 = jnp.uint32
+  x = (x ^ (x >> u32(16))) * u32(0x85EBCA6B)
+  x = (x ^ (x >> u32(13))) * u32(0xC2B2AE35)
+  return x ^ (x >> u32(16))
+
+
+def keep_mask(seed, head, query, key, rate) -> jax.Array:
+  """Which attention weights, or other numbers, dropout keeps.
+
+  Head, query and key token number broadcast against each other. A hash of the
+  place makes every backend and every blocking drop the same weights.
+  """
+  u32 = jnp.uint32
+  x = seed.astype(u32) + query.astype(u32) * u32(0x9E3779B1)
+  x = x ^ (
+    key.astype(u32) * u32(0x85EBCA77) + head.astype(u32) * u32(747796405)
+  )
+  return mix(x) >= u32(int(rate * 2**32))
