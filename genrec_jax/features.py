@@ -54,6 +54,10 @@ class Batch:
   sequence is an event the model may read, `next_item[i]` the event that
   followed it. Training scores every position, evaluation the last one.
 
+  A batch in W shards holds W such batches of B / W sequences and T / W tokens,
+  one behind the other in every array. Token i of a shard is token `first + i`
+  of the batch, so that what is drawn for a token does not depend on W.
+
   Attributes:
     users: `[B]` int32, row of the user in the data set, -1 for padding.
     lengths: `[B]` int32, tokens of each sequence; 0 for padding.
@@ -63,6 +67,8 @@ class Batch:
     next_time: `[T]` int32 when that item was met, on the clock of `time`.
     seen: item indices the evaluator must not recommend to each user, or None
       for "the tokens of the sequence itself".
+    first: `[W]` int32, real tokens of the batch before those of each shard;
+      None for a batch in one piece, whose first token is number 0.
   """
 
   users: jax.Array
@@ -72,3 +78,4 @@ class Batch:
   next_item: jax.Array
   next_time: jax.Array
   seen: Jagged | None = None
+  first: jax.Array | None = None
