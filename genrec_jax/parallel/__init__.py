@@ -1,0 +1,1 @@
+"""How arrays and work spread over devices, hosts and processes."""
