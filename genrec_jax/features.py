@@ -21,6 +21,7 @@ class TableSpec:
     init_std: standard deviation of the truncated normal initialiser.
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
+    dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
   """
 
   name: str
@@ -28,6 +29,7 @@ class TableSpec:
   dim: int
   init_std: float = 0.02
   update: str = 'dense'
+  dtype: str = 'float32'
 
 
 @jax.tree_util.register_dataclass

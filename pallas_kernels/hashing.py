@@ -12,6 +12,18 @@ def mix(x: jax.Array) -> jax.Array:
   return x ^ (x >> u32(16))
 
 
+def element_bits(
+  seed: jax.Array, rows: jax.Array, columns: jax.Array
+) -> jax.Array:
+  """Bits of the elements of a matrix, uint32 in the broadcast shape.
+
+  They depend on the seed and on the numbers of row and column alone, so that a
+  part of a matrix has the bits it has in the whole.
+  """
+  row = mix(seed ^ mix(rows.astype(jnp.uint32)))
+  return mix(row + columns.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+
+
 def keep_mask(seed, head, query, key, rate) -> jax.Array:
   """Which attention weights, or other numbers, dropout keeps.
 

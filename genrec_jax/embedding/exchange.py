@@ -1,0 +1,299 @@
+"""Rows between the devices that hold them and those that need them.
+
+Everything here runs inside `jax.shard_map`, on one stack, and knows addresses
+alone (see layout.py). A step routes the addresses it needs once, fetches their
+rows, and pushes their gradients back the same way:
+
+    routed = route(exchange, stack, addresses)    # depends on the ids alone
+    rows = fetch(exchange, stack, routed, array)
+    merged = push(exchange, stack, routed, grads) # what the owner must apply
+
+Three ways to go, with the same results:
+
+| kind       | forward                             | backward               |
+|------------|-------------------------------------|------------------------|
+| gather     | all_gather ids, psum_scatter rows   | all_gather ids, grads  |
+| all_to_all | all_to_all ids, all_to_all rows     | all_to_all grads       |
+| ragged     | the same, without padding, where the platform has it    |
+
+`gather` moves every row to W places and cannot overflow. The other two give a
+peer room for `capacity` times its even share of the rows. When some device
+needs more, the step of all devices takes `gather` instead (overflow='gather'),
+or its rows become NaN (overflow='raise'); `Routed.overflow` counts it.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import pallas_kernels
+from genrec_jax.embedding.layout import Stack
+from genrec_jax.parallel import codecs, ragged
+from pallas_kernels import MergedRows
+
+AXES = ('host', 'dev')  # of a replica group
+KINDS = ('gather', 'all_to_all', 'ragged')
+OVERFLOWS = ('gather', 'raise')
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+  """How rows travel; defaults in `config.parallel`.
+
+  Attributes:
+    kind: 'gather', 'all_to_all' or 'ragged'.
+    capacity: room for rows of one peer, in even shares.
+    overflow: what happens without room: 'gather' or 'raise'.
+    forward: codec of the rows.
+    backward: codec of their gradients.
+  """
+
+  kind: str = 'all_to_all'
+  capacity: float = 2.0
+  overflow: str = 'gather'
+  forward: str = 'float32'
+  backward: str = 'float32'
+
+  def __post_init__(self):
+    for field, allowed in {
+      'kind': KINDS,
+      'overflow': OVERFLOWS,
+      'forward': tuple(codecs.CODECS),
+      'backward': tuple(codecs.CODECS),
+    }.items():
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+          f'exchange.{field} is {getattr(self, field)!r}, must be one of '
+          f'{allowed}'
+        )
+    if not self.capacity > 0:
+      raise ValueError(f'exchange.capacity is {self.capacity}, must be positive')
+
+  def room(self, needed: int, devices: int) -> int:
+    """Rows that one peer can be asked for, of `needed` in all."""
+    return min(needed, max(8, int(-(-needed * self.capacity // devices))))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Routed:
+  """Who needs which rows of whom; W devices, M addresses on each.
+
+  Attributes:
+    addresses: `[M]` what this device needs: distinct, or `nowhere`.
+    order: `[M]` places of `addresses` from the least to the greatest.
+    rank: `[M]` the inverse of `order`.
+    start: `[W + 1]` where the addresses of each owner start in that order.
+    asked: rows of this device that others need, `depth` for none: `[W, C]`,
+      `[R]` (ragged) or `[0]` (gather).
+    asked_start: `[W]` (ragged) where those of each peer start.
+    asked_count: `[W]` (ragged) how many they are.
+    overflow: bool, whether there was no room on some device.
+    fill: float32, the fullest peer's share of the room on any device.
+  """
+
+  addresses: jax.Array
+  order: jax.Array
+  rank: jax.Array
+  start: jax.Array
+  asked: jax.Array
+  asked_start: jax.Array
+  asked_count: jax.Array
+  overflow: jax.Array
+  fill: jax.Array
+
+
+def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
+  """Tells every device what it will be asked for.
+
+  Args:
+    exchange: the way.
+    stack: where the addresses lead.
+    addresses: `[M]` distinct addresses, and `stack.nowhere` for none.
+
+  Returns:
+    What `fetch` and `push` need. No row was read: a step may route the next
+    batch while it works on this one.
+  """
+  needed, devices = addresses.shape[0], stack.devices
+  place = jnp.arange(needed, dtype=jnp.int32)
+  ordered, order = lax.sort((addresses, place), num_keys=1)
+  rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
+  bounds = jnp.arange(devices + 1, dtype=jnp.int32) * stack.depth
+  start = jnp.searchsorted(ordered, bounds).astype(jnp.int32)
+  count = start[1:] - start[:-1]
+  asked = asked_start = asked_count = jnp.zeros(0, jnp.int32)
+  fill = jnp.float32(0)
+  if exchange.kind == 'all_to_all':
+    room = exchange.room(needed, devices)
+    # Row of its owner, for each place of each peer.
+    at = start[:-1, None] + jnp.arange(room)[None]
+    rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
+    rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
+    asked = lax.all_to_all(rows, AXES, 0, 0)
+    fill = jnp.max(count) / jnp.float32(room)
+  elif exchange.kind == 'ragged':
+    room = max(8, int(needed * exchange.capacity))
+    asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
+    total = jnp.cumsum(asked_count)
+    asked_start = total - asked_count
+    fill = total[-1] / jnp.float32(room)
+    rows = ordered % stack.depth
+    asked = ragged.all_to_all(
+      rows,
+      jnp.full(room, stack.depth, jnp.int32),
+      start[:-1],
+      count,
+      lax.all_to_all(asked_start, AXES, 0, 0, tiled=True),
+      asked_count,
+      AXES,
+    )
+  fill = lax.pmax(fill, AXES)
+  return Routed(
+    addresses=addresses,
+    order=order,
+    rank=rank,
+    start=start,
+    asked=asked,
+    asked_start=asked_start,
+    asked_count=asked_count,
+    overflow=fill > 1,
+    fill=fill,
+  )
+
+
+def fetch(
+  exchange: Exchange, stack: Stack, routed: Routed, array: jax.Array
+) -> jax.Array:
+  """The rows of the addresses, `[M, C]` float32; zeros for `nowhere`.
+
+  Args:
+    exchange: the way.
+    stack: of the addresses.
+    routed: from `route`.
+    array: `[depth, C]` this device's rows.
+  """
+  codec = codecs.codec(exchange.forward)
+
+  def by_gather(routed, array):
+    rows = _read(array, _local(stack, _gathered(routed.addresses)))
+    if exchange.forward == 'float32':
+      return lax.psum_scatter(rows, AXES, tiled=True)
+    # Not summed as it travels: a narrow sum would round once for each device.
+    rows = codec.encode(rows.reshape(stack.devices, -1, stack.columns))
+    rows = codec.decode(lax.all_to_all(rows, AXES, 0, 0), stack.columns)
+    return jnp.sum(rows, axis=0)
+
+  def directly(routed, array):
+    rows = codec.encode(_read(array, routed.asked))
+    if exchange.kind == 'all_to_all':
+      rows = lax.all_to_all(rows, AXES, 0, 0)
+      peer, place = _peer_and_place(stack, routed)
+      rows = rows[jnp.minimum(peer, stack.devices - 1), place]
+    else:
+      rows = ragged.all_to_all(
+        rows,
+        jnp.zeros((routed.addresses.shape[0], *rows.shape[1:]), rows.dtype),
+        routed.asked_start,
+        routed.asked_count,
+        lax.all_to_all(routed.start[:-1], AXES, 0, 0, tiled=True),
+        routed.start[1:] - routed.start[:-1],
+        AXES,
+      )[routed.rank]
+    rows = codec.decode(rows, stack.columns)
+    somewhere = routed.addresses != stack.nowhere
+    return jnp.where(somewhere[:, None], rows, 0.0)
+
+  if exchange.kind == 'gather':
+    return by_gather(routed, array)
+  if exchange.overflow == 'raise':
+    rows = directly(routed, array)
+    return jnp.where(routed.overflow, jnp.nan, rows)
+  return lax.cond(routed.overflow, by_gather, directly, routed, array)
+
+
+def push(
+  exchange: Exchange, stack: Stack, routed: Routed, grads: jax.Array
+) -> MergedRows:
+  """Brings gradients to the owners of the rows and adds them up there.
+
+  The sum of a row is made in the order of the devices that have a part in it.
+
+  Args:
+    exchange: the way.
+    stack: of the addresses.
+    routed: from `route`.
+    grads: `[M, C]` float32, of the rows of `routed.addresses`.
+
+  Returns:
+    Rows of this device and the sums of their gradients, spare places at the
+    end.
+  """
+  codec = codecs.codec(exchange.backward, backward=True)
+  most = min(stack.depth, stack.devices * grads.shape[0])
+
+  def merged(rows, grads):
+    found = pallas_kernels.merge_rows(rows, grads, stack.depth)
+    # One size, whichever way was taken.
+    spare = most - found.ids.shape[0]
+    return MergedRows(
+      jnp.pad(found.ids, (0, spare), constant_values=stack.depth),
+      jnp.pad(found.grads, ((0, spare), (0, 0))),
+    )
+
+  def by_gather(routed, grads):
+    rows = _local(stack, _gathered(routed.addresses))
+    grads = codec.decode(_gathered(codec.encode(grads)), stack.columns)
+    return merged(rows, grads)
+
+  def directly(routed, grads):
+    grads = codec.encode(grads)[routed.order]
+    if exchange.kind == 'all_to_all':
+      room = routed.asked.shape[1]
+      at = routed.start[:-1, None] + jnp.arange(room)[None]
+      # Behind the end of a peer's rows stand others'; nobody asked for them.
+      grads = lax.all_to_all(grads.at[at].get(mode='clip'), AXES, 0, 0)
+      grads = grads.reshape(-1, grads.shape[-1])
+    else:
+      grads = ragged.all_to_all(
+        grads,
+        jnp.zeros((routed.asked.shape[0], *grads.shape[1:]), grads.dtype),
+        routed.start[:-1],
+        routed.start[1:] - routed.start[:-1],
+        lax.all_to_all(routed.asked_start, AXES, 0, 0, tiled=True),
+        routed.asked_count,
+        AXES,
+      )
+    grads = codec.decode(grads, stack.columns)
+    return merged(routed.asked.reshape(-1), grads)
+
+  if exchange.kind == 'gather':
+    return by_gather(routed, grads)
+  if exchange.overflow == 'raise':
+    return directly(routed, grads)
+  return lax.cond(routed.overflow, by_gather, directly, routed, grads)
+
+
+def _gathered(x: jax.Array) -> jax.Array:
+  return lax.all_gather(x, AXES, tiled=True)
+
+
+def _local(stack: Stack, addresses: jax.Array) -> jax.Array:
+  """Rows of this device, `depth` for those of others."""
+  first = lax.axis_index(AXES).astype(jnp.int32) * stack.depth
+  rows = addresses - first
+  return jnp.where((rows >= 0) & (rows < stack.depth), rows, stack.depth)
+
+
+def _read(array: jax.Array, rows: jax.Array) -> jax.Array:
+  """`[..., C]` float32 rows of this device, zeros for `depth`."""
+  flat = pallas_kernels.gather(array, rows.reshape(-1), spare=True)
+  return flat.astype(jnp.float32).reshape(*rows.shape, -1)
+
+
+def _peer_and_place(stack: Stack, routed: Routed):
+  """Where the row of each address arrives: (peer, place), `[M]` each."""
+  peer = routed.addresses // stack.depth
+  return peer, routed.rank - routed.start.at[peer].get(mode='clip')

@@ -1,0 +1,247 @@
+"""A plan made concrete: every row of every table has an address.
+
+Tables, or column pieces of them, that agree in width, dtype and optimizer share
+one array, a stack, of which each device of a replica group holds `depth` rows.
+Row r of device d has the address d * depth + r: a stack is one long table cut
+into runs, and a scheme is nothing but the arithmetic from ids to addresses.
+What moves rows between devices (exchange.py) knows addresses alone.
+
+The last row of each device is spare and holds zeros. `Stack.nowhere`, behind
+the last address, is the address of no row.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
+
+MOST_ADDRESSES = 2**31 - 1  # int32, with one left for `nowhere`
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """Some columns of a table, in a stack.
+
+  Attributes:
+    table: its name.
+    stack: name of the stack.
+    spread: over what its rows are spread, see `plan.TablePlan.spread`.
+    owners: the devices that hold them, neighbours.
+    offset: first row on each owner.
+    depth: rows on each owner.
+    first_column: of the table.
+    columns: how many.
+    rows: rows of the table.
+    split: 'mod' or 'block'.
+  """
+
+  table: str
+  stack: str
+  spread: str
+  owners: tuple[int, ...]
+  offset: int
+  depth: int
+  first_column: int
+  columns: int
+  rows: int
+  split: str
+
+  def place(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(which of the owners, row there) of each id."""
+    count = jnp.asarray(len(self.owners), ids.dtype)
+    offset = jnp.asarray(self.offset, ids.dtype)
+    if self.split == 'mod':
+      return ids % count, offset + ids // count
+    depth = jnp.asarray(self.depth, ids.dtype)
+    return ids // depth, offset + ids % depth
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+  """One array `[devices * depth, columns]`, a run of rows on each device.
+
+  Attributes:
+    name: key of the array in the state.
+    depth: rows on each device, the spare one at the end included.
+    devices: of a replica group.
+    columns: width of a row.
+    dtype: of the rows.
+    optimizer: the row optimizer.
+    pieces: what lies in it.
+  """
+
+  name: str
+  depth: int
+  devices: int
+  columns: int
+  dtype: str
+  optimizer: str
+  pieces: tuple[Piece, ...]
+
+  @property
+  def nowhere(self) -> int:
+    """The address of no row."""
+    return self.devices * self.depth
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    return self.devices * self.depth, self.columns
+
+  def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
+    """Addresses of ids; `nowhere` for what is no row of the table."""
+    place, row = piece.place(ids)
+    at = (place + piece.owners[0]) * self.depth + row
+    return jnp.where((ids >= 0) & (ids < piece.rows), at, self.nowhere)
+
+  def identify(self, device, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What lies in rows of a device: (number of the piece, id) of each.
+
+    The inverse of `address`. Rows that hold nothing have the number -1.
+    """
+    starts, numbers = (jnp.asarray(x)[device] for x in self._runs)
+    run = jnp.searchsorted(starts, rows, side='right') - 1
+    number = numbers[run]
+    within = rows - starts[run]
+
+    def of(values, dtype=jnp.int32):
+      return jnp.asarray(values, dtype)[number]  # -1 reads the last one
+
+    count = of([len(p.owners) for p in self.pieces])
+    depth = of([p.depth for p in self.pieces])
+    place = device - of([p.owners[0] for p in self.pieces])
+    mod = of([p.split == 'mod' for p in self.pieces], bool)
+    ids = jnp.where(mod, within * count + place, place * depth + within)
+    real = (within < depth) & (ids < of([p.rows for p in self.pieces]))
+    return jnp.where(real, number, -1), ids
+
+  @functools.cached_property
+  def _runs(self) -> tuple[np.ndarray, np.ndarray]:
+    """Each device's pieces in order: first rows and numbers, `[W, K]`."""
+    runs = [[(0, -1)] for _ in range(self.devices)]
+    for number, piece in enumerate(self.pieces):
+      for device in piece.owners:
+        runs[device].append((piece.offset, number))
+    most = max(len(r) for r in runs)
+    starts = np.full((self.devices, most), self.depth, np.int32)
+    numbers = np.full((self.devices, most), -1, np.int32)
+    for device, run in enumerate(runs):
+      starts[device, : len(run)], numbers[device, : len(run)] = zip(*run)
+    return starts, numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """The stacks of a plan.
+
+  Attributes:
+    plan: what was laid out.
+    stacks: name -> stack.
+    whole: tables that every device holds whole, name -> plan.
+  """
+
+  plan: ShardingPlan
+  stacks: dict[str, Stack]
+  whole: dict[str, TablePlan]
+
+  @functools.cached_property
+  def pieces(self) -> dict[str, list[Piece]]:
+    """Table -> its pieces, from the first column to the last."""
+    found = {name: [] for name in self.plan.tables if name not in self.whole}
+    for stack in self.stacks.values():
+      for piece in stack.pieces:
+        found[piece.table].append(piece)
+    for pieces in found.values():
+      pieces.sort(key=lambda p: p.first_column)
+    return found
+
+  @functools.cached_property
+  def optimizers(self) -> dict[str, str]:
+    """Array of the state -> its row optimizer."""
+    stacks = {name: s.optimizer for name, s in self.stacks.items()}
+    return stacks | {name: t.optimizer for name, t in self.whole.items()}
+
+  def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a replica group: stacks, and tables held whole."""
+    found = {
+      name: jax.ShapeDtypeStruct(s.shape, s.dtype)
+      for name, s in self.stacks.items()
+    }
+    for name, table in self.whole.items():
+      shape = (table.rows, table.dim)
+      found[name] = jax.ShapeDtypeStruct(shape, table.dtype)
+    return found
+
+
+def lay_out(plan: ShardingPlan) -> Layout:
+  """Gives every piece of every table its place.
+
+  Pieces that lie on all devices come first, then those of hosts, then those of
+  single devices: so the fill of a piece's owners is equal when it is placed.
+  """
+  waiting = {}  # (columns, dtype, optimizer) -> pieces without a place
+  whole = {}
+  for name, table in plan.tables.items():
+    if table.spread is None:
+      whole[name] = table
+      continue
+    key = (table.columns, table.dtype, table.optimizer)
+    for number in range(table.pieces):
+      waiting.setdefault(key, []).append((name, number))
+  stacks = {}
+  order = (plan_lib.ALL, plan_lib.HOST, plan_lib.ONE)
+  for key, pieces in waiting.items():
+    pieces.sort(key=lambda p: order.index(plan.tables[p[0]].spread))
+    for stack in _stacks_of(plan, key, pieces):
+      stacks[stack.name] = stack
+  return Layout(plan, stacks, whole)
+
+
+def _stacks_of(plan, key, waiting) -> list[Stack]:
+  """Stacks of one kind: one, or as many as addresses must be cut into."""
+  columns, dtype, optimizer = key
+  most = MOST_ADDRESSES // plan.group - 1
+  filled = []  # (fill of each device, pieces)
+  for name, number in waiting:
+    table, owners = plan.tables[name], plan.owners(name, number)
+    depth = plan_lib.depth(table.rows, len(owners))
+    if depth > most:
+      raise PlanError(
+        f'table {name!r} puts {depth:,} rows on a device, and {plan.group} '
+        f'devices can address {most:,} each; spread it over more devices'
+      )
+    if not filled or max(filled[-1][0][d] for d in owners) + depth > most:
+      filled.append(([0] * plan.group, []))
+    fill, pieces = filled[-1]
+    title = f'{dtype}_{columns}_{optimizer}'
+    piece = Piece(
+      table=name,
+      stack=title if len(filled) == 1 else f'{title}_{len(filled)}',
+      spread=table.spread,
+      owners=owners,
+      offset=max(fill[d] for d in owners),
+      depth=depth,
+      first_column=number * table.columns,
+      columns=table.columns,
+      rows=table.rows,
+      split=table.split,
+    )
+    for device in owners:
+      fill[device] = piece.offset + depth
+    pieces.append(piece)
+  return [
+    Stack(
+      name=pieces[0].stack,
+      depth=max(fill) + 1,
+      devices=plan.group,
+      columns=columns,
+      dtype=dtype,
+      optimizer=optimizer,
+      pieces=tuple(pieces),
+    )
+    for fill, pieces in filled
+  ]

@@ -1,0 +1,77 @@
+"""All-to-all of uneven parts: native where there is one, emulated elsewhere.
+
+XLA runs `ragged_all_to_all` on TPUs and GPUs. On CPUs it does not exist; there
+the emulation below moves every part padded to the size of the whole operand, so
+its results are those of the native one and its traffic is not.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels import dispatch
+
+
+def all_to_all(
+  operand: jax.Array,
+  output: jax.Array,
+  input_offsets: jax.Array,
+  send_sizes: jax.Array,
+  output_offsets: jax.Array,
+  recv_sizes: jax.Array,
+  axes: tuple[str, ...],
+) -> jax.Array:
+  """Sends part i of `operand` to peer i; the contract is that of `lax`.
+
+  Args:
+    operand: `[N, ...]`.
+    output: `[R, ...]`, what is returned where nothing arrives. Parts that would
+      end behind it are cut off here; on other platforms they must not occur.
+    input_offsets: `[W]` where the part for each peer starts.
+    send_sizes: `[W]` how long it is.
+    output_offsets: `[W]` where it starts in the output of that peer.
+    recv_sizes: `[W]` how long the parts are that arrive here.
+    axes: of the mesh, whose devices in order are the peers.
+  """
+  if dispatch.platform() != 'cpu':
+    return lax.ragged_all_to_all(
+      operand,
+      output,
+      input_offsets,
+      send_sizes,
+      output_offsets,
+      recv_sizes,
+      axis_name=axes,
+    )
+  return _emulated(
+    operand,
+    output,
+    input_offsets,
+    send_sizes,
+    output_offsets,
+    recv_sizes,
+    axes,
+  )
+
+
+def _emulated(
+  operand,
+  output,
+  input_offsets,
+  send_sizes,
+  output_offsets,
+  recv_sizes,
+  axes,
+) -> jax.Array:
+  del send_sizes  # the receiver knows how much of a part is real
+  size = operand.shape[0]
+  place = jnp.arange(size, dtype=input_offsets.dtype)
+  at = input_offsets[:, None] + place[None]
+  parts = lax.all_to_all(operand.at[at].get(mode='clip'), axes, 0, 0)
+  start = lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
+  to = jnp.where(
+    place[None] < recv_sizes[:, None],
+    start[:, None] + place[None],
+    output.shape[0],
+  )
+  return output.at[to].set(parts, mode='drop')
