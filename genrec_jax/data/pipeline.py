@@ -4,6 +4,7 @@ Indices are shuffled and batched; the events are gathered for a whole batch at
 once, without a Python loop over users.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -29,10 +30,25 @@ def capacity_for(tokens: int) -> int:
   return -(-capacity // step) * step
 
 
-def _padded(values: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
-  out = np.full(size, fill, np.int32)
-  out[: len(values)] = values
-  return out
+def _in_parts(
+  values: np.ndarray, counts: np.ndarray, size: int, fill: int = 0
+) -> np.ndarray:
+  """Runs of `counts` values, each filled up to `size`, one behind the other."""
+  out = np.full((len(counts), size), fill, np.int32)
+  bounds = np.concatenate([[0], np.cumsum(counts)])
+  for part, a, b in zip(out, bounds[:-1], bounds[1:], strict=True):
+    part[: b - a] = values[a:b]
+  return out.reshape(-1)
+
+
+def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
+  """Sequences of one shard; `name` is what a user calls the batch size."""
+  if batch_size % shards:
+    raise ValueError(
+      f'{name} is {batch_size}, which {shards} devices cannot share equally; '
+      f'make it a multiple of {shards}'
+    )
+  return batch_size // shards
 
 
 def collate(
@@ -43,6 +59,8 @@ def collate(
   max_len: int,
   batch_size: int,
   capacity: int | None = None,
+  shards: int = 1,
+  own: range | None = None,
 ) -> features.Batch:
   """Packs the examples `indices` into one batch.
 
@@ -52,22 +70,52 @@ def collate(
     indices: `[n]` which examples, n <= batch_size.
     max_len: most tokens of an example; the latest ones are taken.
     batch_size: B; sequences beyond n are empty.
-    capacity: T; None takes `capacity_for` the tokens that there are.
+    capacity: tokens of a shard; None takes `capacity_for` the longest of all
+      shards, so that all processes come to the same without a word.
+    shards: W, in how many parts of B / W sequences the batch is cut, each
+      packed by itself.
+    own: the shards to make; None for all.
 
   Returns:
-    A `Batch` of NumPy arrays.
+    A `Batch` of NumPy arrays: the shards `own`, one behind the other.
   """
+  rows = share_of(batch_size, shards)
   indices = np.asarray(indices, np.int64)
   if len(indices) > batch_size:
     raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
+  bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
+  return _pack(
+    histories,
+    examples,
+    indices,
+    bounds,
+    max_len=max_len,
+    rows=rows,
+    capacity=capacity,
+    own=own,
+  )
+
+
+def _pack(
+  histories, examples, indices, bounds, *, max_len, rows, capacity, own
+) -> features.Batch:
+  """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
   end = examples.end[indices]
   begin = np.maximum(examples.begin[indices], end - max_len)
+  total = np.concatenate([[0], np.cumsum(end - begin)])[bounds]
+  most = int(np.diff(total).max())
+  if capacity is None:
+    capacity = capacity_for(most)
+  if most > capacity:
+    raise ValueError(f'{most} tokens for a capacity of {capacity}')
+  own = range(len(bounds) - 1) if own is None else own
+  mine = bounds[own.start : own.stop + 1]
+  first = total[own.start : own.stop + 1]
+  examples_of, tokens_of = np.diff(mine), np.diff(first)
+  whose = slice(mine[0], mine[-1])
+  indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
   tokens = int(lengths.sum())
-  if capacity is None:
-    capacity = capacity_for(tokens)
-  if tokens > capacity:
-    raise ValueError(f'{tokens} tokens for a capacity of {capacity}')
   at = splits.positions(begin, lengths)
   # A history to be continued has nothing behind its last token.
   open_end = end == histories.offsets[examples.row[indices] + 1]
@@ -90,12 +138,13 @@ def collate(
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
       )
   return features.Batch(
-    users=_padded(examples.row[indices], batch_size, -1),
-    lengths=_padded(lengths, batch_size),
-    item=_padded(histories.items[at], capacity),
-    time=_padded(time, capacity),
-    next_item=_padded(next_item, capacity),
-    next_time=_padded(next_time, capacity),
+    users=_in_parts(examples.row[indices], examples_of, rows, -1),
+    lengths=_in_parts(lengths, examples_of, rows),
+    item=_in_parts(histories.items[at], tokens_of, capacity),
+    time=_in_parts(time, tokens_of, capacity),
+    next_item=_in_parts(next_item, tokens_of, capacity),
+    next_time=_in_parts(next_time, tokens_of, capacity),
+    first=first[:-1].astype(np.int32),
   )
 
 
@@ -141,12 +190,14 @@ def train_batches(
   seed: int,
   shuffle: bool = True,
   prefetch: int = 2,
+  shards: int = 1,
+  own: range | None = None,
 ) -> grain.IterDataset:
   """Endless training batches.
 
   Every epoch takes each example once, in an order of its own; its last batch
   is filled up with empty sequences. The state of the iterator is one number,
-  so that it resumes exactly anywhere.
+  the same for any `shards` and `own`, so that it resumes exactly anywhere.
 
   Args:
     histories: the events.
@@ -157,16 +208,26 @@ def train_batches(
     shuffle: False takes the examples in order, in every epoch.
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
+    shards: W, see `collate`.
+    own: the shards to make; None for all.
 
   Returns:
-    An `IterDataset` of `Batch` with capacity `capacity_for` its tokens.
+    An `IterDataset` of `Batch`; the capacity of a shard is `capacity_for` the
+    tokens of the longest one.
   """
   if not len(examples):
     raise ValueError('there are no examples to train on')
+  share_of(batch_size, shards, 'train.batch_size')
   dataset = _IndexBatches(len(examples), batch_size, seed if shuffle else None)
   dataset = dataset.repeat(None).map(
     lambda indices: collate(
-      histories, examples, indices, max_len=max_len, batch_size=batch_size
+      histories,
+      examples,
+      indices,
+      max_len=max_len,
+      batch_size=batch_size,
+      shards=shards,
+      own=own,
     )
   )
   return dataset.to_iter_dataset(
@@ -195,6 +256,8 @@ def eval_batches(
   capacity: int,
   max_len: int,
   seen: str = 'window',
+  shards: int = 1,
+  own: range | None = None,
 ) -> Iterator[features.Batch]:
   """The examples once, in order, in batches of one shape.
 
@@ -202,44 +265,54 @@ def eval_batches(
     histories: the events.
     examples: the part to evaluate.
     batch_size: B, most examples of a batch.
-    capacity: T, most tokens of a batch; a batch ends when either is full.
+    capacity: T, most tokens of a batch. Each shard holds at most a W-th of the
+      examples and of the tokens; it ends when either is full.
     max_len: most tokens of an example.
     seen: 'window' leaves `Batch.seen` None (the tokens themselves); 'history'
       puts all earlier items of the user there, also those that do not fit.
+    shards: W, see `collate`.
+    own: the shards to make; None for all.
 
   Yields:
     `Batch` of NumPy arrays.
   """
+  rows, capacity = share_of(batch_size, shards), capacity // shards
   if capacity < max_len:
     raise ValueError(
       f'a capacity of {capacity} tokens cannot hold one example of {max_len}'
+      + f'; {shards} devices need {shards * max_len} together' * (shards > 1)
     )
   if seen not in ('window', 'history'):
     raise ValueError(f"seen must be 'window' or 'history', not {seen!r}")
+  own = range(shards) if own is None else own
   lengths = np.minimum(examples.end - examples.begin, max_len)
-  bounds = _cuts(lengths, batch_size, capacity)
+  cuts = _cuts(lengths, rows, capacity)
   start = histories.offsets[examples.row]
   past = examples.end - start
-  if seen == 'history' and len(examples):
-    seen_size = capacity_for(np.add.reduceat(past, bounds[:-1]).max())
-  for a, b in zip(bounds[:-1], bounds[1:], strict=True):
-    batch = collate(
+  past_before = np.concatenate([[0], np.cumsum(past)])
+  seen_size = capacity_for(np.diff(past_before[cuts]).max(initial=0))
+  # The last batch may have shards without an example.
+  cuts = np.array(cuts + [len(examples)] * (-(len(cuts) - 1) % shards))
+  for first in range(0, len(cuts) - 1, shards):
+    bounds = cuts[first : first + shards + 1]
+    batch = _pack(
       histories,
       examples,
-      np.arange(a, b),
+      np.arange(bounds[0], bounds[-1]),
+      bounds - bounds[0],
       max_len=max_len,
-      batch_size=batch_size,
+      rows=rows,
       capacity=capacity,
+      own=own,
     )
     if seen == 'history':
-      at = splits.positions(start[a:b], past[a:b])
-      batch = features.Batch(
-        **{
-          **vars(batch),
-          'seen': features.Jagged(
-            values=_padded(histories.items[at], seen_size),
-            lengths=_padded(past[a:b], batch_size),
-          ),
-        }
+      mine = bounds[own.start : own.stop + 1]
+      whose = slice(mine[0], mine[-1])
+      at = splits.positions(start[whose], past[whose])
+      counts = np.diff(past_before[mine])
+      history = features.Jagged(
+        values=_in_parts(histories.items[at], counts, seen_size),
+        lengths=_in_parts(past[whose], np.diff(mine), rows),
       )
+      batch = dataclasses.replace(batch, seen=history)
     yield batch

@@ -135,6 +135,7 @@ class _StreamIterator(grain.DatasetIterator):
     self._current = ''
     self._used = 0
     self._part: _Part | None = None
+    self._closed = False
     self._pool = concurrent.futures.ThreadPoolExecutor(1)
     self._ahead: tuple[str, concurrent.futures.Future] | None = None
 
@@ -152,6 +153,7 @@ class _StreamIterator(grain.DatasetIterator):
     self._part = self._ahead = None
 
   def close(self) -> None:
+    self._closed = True  # ends a wait in another thread
     self._pool.shutdown(wait=False, cancel_futures=True)
     super().close()
 
@@ -179,6 +181,7 @@ class _StreamIterator(grain.DatasetIterator):
       np.arange(start, stop),
       max_len=parts.max_len,
       batch_size=batch_size,
+      shards=self._stream.shards,
     )
 
   def _next_part(self) -> None:
@@ -192,7 +195,8 @@ class _StreamIterator(grain.DatasetIterator):
       if new:
         break
       idle = clock.monotonic() - since
-      if stream.stop() or (stream.idle_s is not None and idle > stream.idle_s):
+      waited = stream.idle_s is not None and idle > stream.idle_s
+      if self._closed or stream.stop() or waited:
         raise StopIteration
       clock.sleep(stream.poll_s)
     parts.check_content(self._taken)
@@ -209,10 +213,11 @@ class _StreamIterator(grain.DatasetIterator):
 
 
 class _Stream(grain.IterDataset):
-  def __init__(self, parts, batch_size, poll_s, idle_s, stop):
+  def __init__(self, parts, batch_size, shards, poll_s, idle_s, stop):
     super().__init__()
     self.parts = parts
     self.batch_size = batch_size
+    self.shards = shards
     self.poll_s = poll_s
     self.idle_s = idle_s
     self.stop = stop
@@ -237,6 +242,8 @@ def stream_batches(
   idle_s: float | None = None,
   stop: Callable[[], bool] = lambda: False,
   log: Callable[[str], None] = print,
+  shards: int = 1,
+  own: range | None = None,
 ) -> grain.IterDataset:
   """Batches of the parts of a directory, for as long as parts appear.
 
@@ -257,12 +264,23 @@ def stream_batches(
       waits for ever.
     stop: asked while waiting; True ends the stream.
     log: told about every part.
+    shards: W, see `pipeline.collate`.
+    own: all shards, or None for that. Several processes, each with shards of
+      its own, are refused: they would see a part appear, and the stream end,
+      at different moments.
 
   Returns:
     A dataset of `Batch`, whose iterators save and restore their state. The
     users of a batch are rows within its part. Users with one event in a part
     give no sequence there.
   """
+  pipeline.share_of(batch_size, shards, 'train.batch_size')
+  if own is not None and own != range(shards):
+    raise ValueError(
+      f'{directory}: a growing directory is read by one process, and this one '
+      f'would have {len(own)} of {shards} shards; convert the parts and train '
+      'on them as files'
+    )
   options = dict(ids=ids, time_unit=time_unit)
 
   def read(path: pathlib.Path):
@@ -273,4 +291,4 @@ def stream_batches(
   parts = _Parts(
     pathlib.Path(directory), pattern, read, item_vocab, unknown, max_len, log
   )
-  return _Stream(parts, batch_size, poll_s, idle_s, stop)
+  return _Stream(parts, batch_size, shards, poll_s, idle_s, stop)

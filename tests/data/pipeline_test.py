@@ -268,3 +268,162 @@ def test_batches_are_read_from_mapped_columns_alike(tmp_path):
     5,
   ):
     jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+# --- Batches in shards
+
+
+def real(batch, own, shards, rows_of):
+  """What stands in the shards of a batch, without the padding."""
+  tokens = {name: [] for name in ('item', 'time', 'next_item', 'next_time')}
+  lengths, users, seen, first = [], [], [], []
+  for k in range(own):
+    row = slice(k * rows_of, (k + 1) * rows_of)
+    here = batch.users[row] >= 0
+    assert not np.any(batch.lengths[row][~here])
+    n = int(batch.lengths[row].sum())
+    for name, found in tokens.items():
+      part = np.split(getattr(batch, name), own)[k]
+      found.append(part[:n])
+      assert not part[n:].any()
+    lengths.append(batch.lengths[row][here])
+    users.append(batch.users[row][here])
+    first.append(int(batch.first[k]))
+    if batch.seen is not None:
+      part = np.split(batch.seen.values, own)[k]
+      seen.append(part[: batch.seen.lengths[row].sum()])
+  joined = {name: np.concatenate(found) for name, found in tokens.items()}
+  joined |= {'lengths': np.concatenate(lengths), 'users': np.concatenate(users)}
+  if seen:
+    joined['seen'] = np.concatenate(seen)
+  counts = [len(t) for t in tokens['item']]
+  return joined, first, counts
+
+
+def assert_joined_equal(parts, whole):
+  assert parts.keys() == whole.keys()
+  for name, values in whole.items():
+    np.testing.assert_array_equal(parts[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('shards', [2, 4, 8])
+def test_the_shards_of_a_batch_are_the_batch_in_order(shards, seed):
+  rng = np.random.default_rng(seed)
+  h = make(rng.integers(2, 40, 30), seed=seed)
+  examples = splits.whole(h)
+  n = int(rng.integers(0, 17))  # often too few: the last shards are empty
+  indices = rng.permutation(len(examples))[:n]
+  options = dict(max_len=25, batch_size=16)
+  whole = pipeline.collate(h, examples, indices, **options)
+  batch = pipeline.collate(h, examples, indices, shards=shards, **options)
+  want, (zero,), _ = real(whole, 1, 1, 16)
+  got, first, counts = real(batch, shards, shards, 16 // shards)
+  assert zero == 0
+  assert_joined_equal(got, want)
+  assert first == [sum(counts[:k]) for k in range(shards)]
+  assert {leaf.dtype for leaf in jax.tree.leaves(batch)} == {np.dtype('int32')}
+  assert len(batch.item) == shards * pipeline.capacity_for(max(counts))
+
+
+@pytest.mark.parametrize('processes', [2, 4])
+def test_processes_make_disjoint_parts_of_the_same_batch(processes):
+  h = make([2, 3, 10, 11, 2, 12, 25, 4, 5, 6, 7])
+
+  def batches(own=None):
+    it = iter(
+      pipeline.train_batches(
+        h,
+        splits.whole(h),
+        batch_size=8,
+        max_len=9,
+        seed=3,
+        prefetch=0,
+        shards=8,
+        own=own,
+      )
+    )
+    return [(next(it), it.get_state()) for _ in range(5)]
+
+  each = 8 // processes
+  owns = [range(p * each, (p + 1) * each) for p in range(processes)]
+  found = [batches(own) for own in owns]
+  for step, (whole, state) in enumerate(batches()):
+    parts = [one[step][0] for one in found]
+    joined = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+    jax.tree.map(np.testing.assert_array_equal, joined, whole)
+    assert all(one[step][1] == state for one in found)
+
+
+def test_a_run_may_go_on_with_another_number_of_shards():
+  h = make([3, 4, 5, 6, 7, 8, 9, 10, 2, 2])
+
+  def iterator(shards):
+    return iter(
+      pipeline.train_batches(
+        h, splits.whole(h), batch_size=8, max_len=9, seed=5, shards=shards
+      )
+    )
+
+  one, eight = iterator(1), iterator(8)
+  for _ in range(3):
+    next(one)
+  eight.set_state(one.get_state())
+  for _ in range(3):
+    want, _, _ = real(next(one), 1, 1, 8)
+    got, _, _ = real(next(eight), 8, 8, 1)
+    assert_joined_equal(got, want)
+  one.close()
+  eight.close()
+
+
+@pytest.mark.parametrize('seen', ['window', 'history'])
+@pytest.mark.parametrize('shards', [1, 2, 4])
+def test_evaluation_in_shards_takes_every_example_once(shards, seen):
+  h = make([2, 3, 10, 11, 12, 25, 2, 2, 5, 5, 5, 30, 2])
+  examples = splits.split(h, dict(holdout=2), log=quiet)['test']
+  options = dict(batch_size=8, max_len=9, seen=seen)
+
+  def run(own=None):
+    return list(
+      pipeline.eval_batches(
+        h, examples, capacity=20 * shards, shards=shards, own=own, **options
+      )
+    )
+
+  found = run()
+  joined = [real(b, shards, shards, 8 // shards) for b in found]
+  (whole,) = pipeline.eval_batches(
+    h, examples, capacity=1000, **(options | {'batch_size': 100})
+  )
+  want, _, _ = real(whole, 1, 1, 100)
+  got = {
+    name: np.concatenate([part[name] for part, _, _ in joined])
+    for name in joined[0][0]
+  }
+  assert_joined_equal(got, want)
+  for _, first, counts in joined:
+    assert first == [sum(counts[:k]) for k in range(shards)]
+  shapes = {tuple(x.shape for x in jax.tree.leaves(b)) for b in found}
+  assert len(shapes) == 1 and found[0].item.shape == (20 * shards,)
+  if shards > 1:
+    low, high = run(range(shards // 2)), run(range(shards // 2, shards))
+    for a, b, both in zip(low, high, found, strict=True):
+      both_parts = jax.tree.map(lambda x, y: np.concatenate([x, y]), a, b)
+      jax.tree.map(np.testing.assert_array_equal, both_parts, both)
+
+
+def test_batches_that_cannot_be_shared_are_refused():
+  h = make([5, 6, 7])
+  examples = splits.whole(h)
+  with pytest.raises(
+    ValueError, match='train.batch_size is 9, which 4 devices'
+  ):
+    pipeline.train_batches(
+      h, examples, batch_size=9, max_len=9, seed=0, shards=4
+    )
+  options = dict(max_len=9, capacity=35, shards=4)
+  with pytest.raises(ValueError, match='batch_size is 9, which 4 devices'):
+    next(pipeline.eval_batches(h, examples, batch_size=9, **options))
+  with pytest.raises(ValueError, match='of 9; 4 devices need 36 together'):
+    next(pipeline.eval_batches(h, examples, batch_size=8, **options))

@@ -277,3 +277,33 @@ def test_a_stream_feeds_the_usual_grain_transformations(tmp_path):
   again = iter(dataset)
   again.set_state(states[2])
   assert list(again) == found[3:]
+
+
+def test_a_stream_in_shards_is_the_same_stream(tmp_path):
+  for i in range(2):
+    put(tmp_path, f'part-{i}.csv', seed=i)
+  whole = list(batches(tmp_path, batch_size=4))
+  shards = list(batches(tmp_path, batch_size=4, shards=2))
+  for a, b in zip(whole, shards, strict=True):
+    np.testing.assert_array_equal(a.lengths, b.lengths)
+    np.testing.assert_array_equal(a.users, b.users)
+    split, tokens = a.lengths[:2].sum(), a.lengths.sum()
+    assert b.first.tolist() == [0, split]
+    low, high = np.split(b.item, 2)
+    joined = np.concatenate([low[:split], high[: tokens - split]])
+    np.testing.assert_array_equal(joined, a.item[:tokens])
+
+
+def test_a_stream_is_for_one_process(tmp_path):
+  with pytest.raises(
+    ValueError, match='train.batch_size is 3, which 2 devices'
+  ):
+    batches(tmp_path, shards=2)
+  with pytest.raises(ValueError, match='read by one process.* 1 of 2 shards'):
+    batches(tmp_path, batch_size=4, shards=2, own=range(1))
+
+
+def test_closing_ends_the_wait_for_a_part(tmp_path):
+  it = iter(batches(tmp_path, idle_s=None))
+  threading.Timer(0.05, it.close).start()
+  assert next(it, None) is None
