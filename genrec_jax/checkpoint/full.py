@@ -14,23 +14,31 @@ and, at worst, a directory that the next start skips and the next save removes.
 Orbax's own manager of steps (training.Checkpointer) is not used: it remembers a
 save that failed as one that happened, and it would count half-written and
 damaged steps among those to keep.
+
+With several processes each makes the same calls in the same order, and writes
+and reads its own part of the arrays. Everything else is done by process 0,
+whose findings the others are told (group.py); what fails in one, fails in all.
 """
 
 import concurrent.futures
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Callable
 
-import jax
 from orbax.checkpoint import v1 as ocp
 
 from genrec_jax.checkpoint import failures, manifest, retention, trees
+from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.position import Position
+
+_under_way = set()  # futures of all saves of this process
 
 
 class Checkpoints:
-  """The checkpoints of one run, in one directory, for one process."""
+  """The checkpoints of one run, in one directory that all processes see."""
 
   def __init__(
     self,
@@ -38,6 +46,7 @@ class Checkpoints:
     *,
     keep: int = 2,
     log: Callable[[str], object] = print,
+    timeout_s: float = 600.0,
   ):
     """Names a directory of checkpoints; the first save makes it.
 
@@ -47,22 +56,19 @@ class Checkpoints:
     Args:
       directory: where the steps lie, one directory each.
       keep: how many of the newest checkpoints stay, at least 1.
-      log: receives a line about everything skipped, removed or unusual.
+      log: receives a line about everything skipped, removed or unusual, in
+        process 0.
+      timeout_s: how long to wait for a process that does not make the call
+        that the others have made. Orbax waits 300 s within a save.
     """
     if keep < 1:
       raise ValueError(f'keep must be at least 1, not {keep}')
-    if jax.process_count() > 1:
-      raise CheckpointError(
-        f'Checkpoints is for one process, this is one of {jax.process_count()}'
-      )
     self.directory = pathlib.Path(directory).absolute()
     self.keep = keep
     self._log = log
     self._damaged = set()  # steps this object found damaged
     self._saving = None  # future of the save under way
-    # Compressing would take cores from the training for a few per cent of disk.
-    self._orbax = ocp.Context()
-    self._orbax.array_options.saving.use_compression = False
+    self._group = Group(str(self.directory), timeout_s)
 
   def save(
     self,
@@ -81,8 +87,9 @@ class Checkpoints:
     Args:
       step: number of the step, not saved before.
       state: pytree (nested dicts) of jax arrays, none of them empty.
-      data: grain DatasetIterator, saved where it stands.
-      host: dict of what JSON can hold.
+      data: grain DatasetIterator, or whatever has `get_state` and `set_state`,
+        saved where it stands: at the same place in all processes.
+      host: dict of what JSON can hold; that of process 0 is saved.
       wait: return only when the checkpoint is complete.
     """
     self.wait()
@@ -97,11 +104,22 @@ class Checkpoints:
       'data': data is not None,
     }
     items = _items(state, data)
-    retention.make_room(self.directory, step, self._log)
-    with self._orbax:
+    if self._group.size > 1:  # Orbax numbers the saves of a process
+      concurrent.futures.wait(_under_way)
+    plan = {'step': step, 'arrays': extra['tree']}
+    if data is not None:
+      plan['data iterator'] = items['data'].text()
+    self._group.decide(
+      f'saving step {step}',
+      lambda sums: self._begin(step, sums),
+      {what: zlib.crc32(json.dumps(x).encode()) for what, x in plan.items()},
+    )
+    with _orbax():
       written = ocp.save_checkpointables_async(self._path(step), items)
     thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving = thread.submit(self._complete, step, written, extra)
+    _under_way.add(self._saving)
+    self._saving.add_done_callback(_under_way.discard)
     thread.shutdown(wait=False)  # it ends with what it was given to do
     if wait:
       self.wait()
@@ -113,10 +131,38 @@ class Checkpoints:
     are damaged and none is whole, that is a CheckpointError, never a None.
     """
     self.wait()
-    step, _ = self._newest()
-    return step
+    return self._group.decide(
+      'looking for the newest checkpoint', lambda _: self._newest()
+    )
 
-  def restore(self, abstract_state, *, step: int | None = None, data=None):
+  def read_manifest(self, step: int | None = None) -> dict:
+    """What is known of a checkpoint without its arrays; reads little.
+
+    Args:
+      step: None for the newest whole checkpoint, which reads all its files.
+
+    Returns:
+      `step`, `host` (as given to `save`), `tree` ({path: 'float32[3953,50]'}),
+      `data` (whether an iterator was saved) and `files`.
+    """
+    if step is None:
+      step = self.latest()
+    self.wait()
+    return self._body(
+      self._group.decide(
+        'reading a checkpoint', lambda _: self._there(step), step
+      )
+    )
+
+  def restore(
+    self,
+    abstract_state,
+    *,
+    step: int | None = None,
+    data=None,
+    partial: bool = False,
+    padded: bool = False,
+  ):
     """Loads a checkpoint after comparing every byte with its manifest.
 
     Args:
@@ -125,18 +171,23 @@ class Checkpoints:
       step: None for the newest whole checkpoint; a step asked for by name is
         loaded or refused.
       data: iterator to put where the saved one stood.
+      partial: load only what `abstract_state` has; else it must have all.
+      padded: an array may have more rows than were saved; they become zeros.
 
     Returns:
       (step, state, host); host as given to `save`, after a trip through JSON.
     """
     self.wait()
-    if step is None:
-      step, body = self._newest()
-    else:
-      body = self._verified(step)
-    if step is None:
-      raise FileNotFoundError(f'no checkpoint in {self.directory}')
-    different = trees.difference(body['tree'], trees.describe(abstract_state))
+    step = self._group.decide(
+      'restoring a checkpoint', lambda _: self._verified(step), step
+    )
+    body = self._body(step)
+    different = trees.difference(
+      body['tree'],
+      trees.describe(abstract_state),
+      partial=partial,
+      padded=padded,
+    )
     if different:
       raise CheckpointError(
         f'checkpoint of step {step} does not fit: {different}; was it made '
@@ -146,7 +197,7 @@ class Checkpoints:
       raise CheckpointError(f'checkpoint of step {step} has no data iterator')
     items = _items(trees.abstract(abstract_state), data)
     try:
-      with self._orbax:
+      with _orbax(partial, padded):
         loaded = ocp.load_checkpointables(self._path(step), items)
     except Exception as e:  # whole, so it does not suit what was asked for
       raise CheckpointError(
@@ -178,12 +229,26 @@ class Checkpoints:
   def _path(self, step: int) -> pathlib.Path:
     return self.directory / str(step)
 
-  def _newest(self) -> tuple[int, dict] | tuple[None, None]:
-    """Step and manifest of the newest whole checkpoint."""
+  def _body(self, step: int) -> dict:
+    """The manifest of a step that process 0 has found to be there."""
+    try:
+      return manifest.read(self._path(step))
+    except manifest.HalfWritten as e:
+      raise CheckpointError(
+        f'process {self._group.me} does not see what process 0 sees in '
+        f'{self._path(step)}; the directory must be one that all processes '
+        'share'
+      ) from e
+
+  # What process 0 does for all, as `Group.decide` calls it.
+
+  def _newest(self) -> int | None:
+    """The newest whole checkpoint."""
     damaged = []
     for step in reversed(manifest.steps(self.directory)):
       try:
-        return step, manifest.verify(self._path(step))
+        manifest.verify(self._path(step))
+        return step
       except manifest.HalfWritten as e:
         self._log(f'checkpoint of step {step} skipped, {e}')
       except manifest.Damaged as e:
@@ -195,25 +260,71 @@ class Checkpoints:
         f'no checkpoint in {self.directory} is whole:{"".join(damaged)}\n'
         'To start from scratch, move this directory away.'
       )
-    return None, None
+    return None
 
-  def _verified(self, step: int) -> dict:
+  def _there(self, step: int | None) -> int:
+    """Refuses a step without a directory and a manifest that is intact."""
+    if step is None:
+      raise FileNotFoundError(f'no checkpoint in {self.directory}')
     if not self._path(step).is_dir():
       found = ', '.join(map(str, manifest.steps(self.directory)))
       raise FileNotFoundError(
         f'no checkpoint of step {step} in {self.directory}; '
         f'there are: {found or "none"}'
       )
+    return self._refusing(manifest.read, step)
+
+  def _verified(self, step: int | None) -> int:
+    """The step asked for, or the newest, after looking at every byte."""
+    if step is None:
+      return self._there(self._newest())
+    self._there(step)
+    return self._refusing(manifest.verify, step)
+
+  def _refusing(self, look: Callable, step: int) -> int:
     try:
-      return manifest.verify(self._path(step))
+      look(self._path(step))
     except CheckpointError as e:
       raise CheckpointError(f'checkpoint of step {step} refused, {e}') from e
+    return step
+
+  def _begin(self, step: int, sums: list[dict[str, int]]) -> None:
+    for process, other in enumerate(sums):
+      for what in sums[0] | other:
+        if sums[0].get(what) != other.get(what):
+          raise CheckpointError(
+            f'step {step} cannot be saved: process {process} has another '
+            f'{what} than process 0'
+          )
+    retention.make_room(self.directory, step, self._log)
 
   def _complete(self, step: int, written, extra: dict) -> None:
     """In the background: the rest of the save, then what is superfluous."""
+    error = None
     try:
       with failures.one_error():
         written.result()
+    except Exception as e:
+      error = e
+    self._group.decide(
+      f'saving step {step}',
+      lambda reasons: self._finish(step, extra, error, reasons),
+      error and failures.reason(error, self.directory),
+    )
+
+  def _finish(
+    self,
+    step: int,
+    extra: dict,
+    error: Exception | None,
+    reasons: list[str | None],
+  ) -> None:
+    try:
+      if error:
+        raise error
+      for process, reason in enumerate(reasons):
+        if reason:
+          raise CheckpointError(f'process {process}: {reason}')
       manifest.write(self._path(step), step, **extra)
     except Exception as e:
       retention.discard(self.directory, step)
@@ -241,6 +352,13 @@ class Checkpoints:
 def _items(state, data) -> dict:
   if data is None:
     return {'state': state}
-  if not isinstance(data, ocp.StatefulCheckpointable):
-    raise TypeError(f'data is a {type(data).__name__}, not a grain iterator')
-  return {'state': state, 'data': data}
+  return {'state': state, 'data': Position(data)}
+
+
+def _orbax(partial: bool = False, padded: bool = False) -> ocp.Context:
+  context = ocp.Context()
+  # Compressing would take cores from the training for a few per cent of disk.
+  context.array_options.saving.use_compression = False
+  context.pytree_options.loading.partial_load = partial
+  context.array_options.loading.enable_padding_and_truncation = padded
+  return context

@@ -11,15 +11,41 @@ def describe(tree) -> dict[str, str]:
   }
 
 
-def difference(saved: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """The first leaf that two descriptions disagree about, in words."""
-  for path in [*saved, *wanted]:
-    if saved.get(path) != wanted.get(path):
-      return (
-        f'{path} is {saved.get(path, "absent")} in the checkpoint and '
-        f'{wanted.get(path, "absent")} in this run'
-      )
+def difference(
+  saved: dict[str, str],
+  wanted: dict[str, str],
+  *,
+  partial: bool = False,
+  padded: bool = False,
+) -> str | None:
+  """The first leaf that two descriptions disagree about, in words.
+
+  Args:
+    saved: description of a checkpoint.
+    wanted: description of what shall be loaded.
+    partial: leaves of the checkpoint that are not wanted are no difference.
+    padded: nor are more rows than were saved.
+  """
+  for path in wanted if partial else [*saved, *wanted]:
+    a, b = saved.get(path, 'absent'), wanted.get(path, 'absent')
+    if a != b and not (padded and _has_more_rows(a, b)):
+      return f'{path} is {a} in the checkpoint and {b} in this run'
   return None
+
+
+def _has_more_rows(saved: str, wanted: str) -> bool:
+  (dtype, shape), (wanted_dtype, wanted_shape) = _parse(saved), _parse(wanted)
+  return (
+    dtype == wanted_dtype
+    and shape[1:] == wanted_shape[1:]
+    and len(shape) == len(wanted_shape) > 0
+    and wanted_shape[0] > shape[0]
+  )
+
+
+def _parse(description: str) -> tuple[str, list[int]]:
+  dtype, _, shape = description.removesuffix(']').partition('[')
+  return dtype, [int(n) for n in shape.split(',') if n]
 
 
 def obstacle(tree) -> str | None:
@@ -31,6 +57,11 @@ def obstacle(tree) -> str | None:
       return f'{path} is a typed PRNG key; save its jax.random.key_data'
     if leaf.size == 0:
       return f'{path} has no elements (shape {leaf.shape})'
+    if jax.process_count() > 1 and leaf.is_fully_addressable:
+      return (
+        f'{path} lies on devices of this process alone; put it on a mesh of '
+        'all processes (replicated, if not split)'
+      )
   return None
 
 
