@@ -81,3 +81,23 @@ class Batch:
   next_time: jax.Array
   seen: Jagged | None = None
   first: jax.Array | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Bags:
+  """A pooled feature: B bags of ids of one table, packed.
+
+  Attributes:
+    ids: `[K]` int32, bag behind bag, padding at the end.
+    lengths: `[B]` int32; an empty bag gives zeros.
+    table: name of the table.
+    mode: 'sum' or 'mean' of the rows.
+    weights: `[K]` factor of each id's row, or None.
+  """
+
+  ids: jax.Array
+  lengths: jax.Array
+  table: str = dataclasses.field(metadata=dict(static=True))
+  mode: str = dataclasses.field(default='sum', metadata=dict(static=True))
+  weights: jax.Array | None = None

@@ -24,15 +24,24 @@ def element_bits(
   return mix(row + columns.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
 
 
+_QUERY = 0x9E3779B1
+
+
 def keep_mask(seed, head, query, key, rate) -> jax.Array:
   """Which attention weights, or other numbers, dropout keeps.
 
   Head, query and key token number broadcast against each other. A hash of the
-  place makes every backend and every blocking drop the same weights.
+  place makes every backend and every blocking drop the same weights. Of the
+  key only its distance counts, so that `moved` can renumber both.
   """
   u32 = jnp.uint32
-  x = seed.astype(u32) + query.astype(u32) * u32(0x9E3779B1)
-  x = x ^ (
-    key.astype(u32) * u32(0x85EBCA77) + head.astype(u32) * u32(747796405)
-  )
+  query = query.astype(u32)
+  distance = query - key.astype(u32)
+  x = seed.astype(u32) + query * u32(_QUERY)
+  x = x ^ (distance * u32(0x85EBCA77) + head.astype(u32) * u32(747796405))
   return mix(x) >= u32(int(rate * 2**32))
+
+
+def moved(seed: jax.Array, tokens: jax.Array) -> jax.Array:
+  """The seed with which token i is dropped as token `tokens + i` was."""
+  return seed + tokens.astype(jnp.uint32) * jnp.uint32(_QUERY)

@@ -69,7 +69,9 @@ class Exchange:
           f'{allowed}'
         )
     if not self.capacity > 0:
-      raise ValueError(f'exchange.capacity is {self.capacity}, must be positive')
+      raise ValueError(
+        f'exchange.capacity is {self.capacity}, must be positive'
+      )
 
   def room(self, needed: int, devices: int) -> int:
     """Rows that one peer can be asked for, of `needed` in all."""
@@ -133,13 +135,13 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
     rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
     asked = lax.all_to_all(rows, AXES, 0, 0)
-    fill = jnp.max(count) / jnp.float32(room)
+    fill = jnp.max(count).astype(jnp.float32) / room
   elif exchange.kind == 'ragged':
     room = max(8, int(needed * exchange.capacity))
     asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
     total = jnp.cumsum(asked_count)
     asked_start = total - asked_count
-    fill = total[-1] / jnp.float32(room)
+    fill = total[-1].astype(jnp.float32) / room
     rows = ordered % stack.depth
     asked = ragged.all_to_all(
       rows,
@@ -179,7 +181,7 @@ def fetch(
 
   def by_gather(routed, array):
     rows = _read(array, _local(stack, _gathered(routed.addresses)))
-    if exchange.forward == 'float32':
+    if codec.exact:
       return lax.psum_scatter(rows, AXES, tiled=True)
     # Not summed as it travels: a narrow sum would round once for each device.
     rows = codec.encode(rows.reshape(stack.devices, -1, stack.columns))

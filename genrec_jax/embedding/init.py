@@ -10,9 +10,9 @@ import zlib
 import jax
 import jax.numpy as jnp
 
-from genrec_jax.embedding.layout import Layout, Stack
+from genrec_jax.embedding.layout import Stack
 from genrec_jax.features import TableSpec
-from pallas_kernels.hashing import element_bits
+from pallas_kernels.hashing import element_bits, mix
 
 CUT = 2.0  # deviations; what the truncated normal leaves out
 
@@ -26,14 +26,12 @@ def init_table(spec: TableSpec, key: jax.Array) -> jax.Array:
 
 
 def init_stack(
-  layout: Layout,
   stack: Stack,
   specs: dict[str, TableSpec],
   key: jax.Array,
   device: jax.Array,
 ) -> jax.Array:
   """The rows of one device, `[depth, C]`; zeros where no row lies."""
-  del layout
   number, ids = stack.identify(device, jnp.arange(stack.depth))
   tables = [piece.table for piece in stack.pieces]
   seed = jnp.stack([table_seed(key, name) for name in tables])[number]
@@ -47,8 +45,23 @@ def init_stack(
 
 
 def table_seed(key: jax.Array, name: str) -> jax.Array:
-  """A uint32 for a table, of its name."""
-  return jax.random.bits(jax.random.fold_in(key, zlib.crc32(name.encode())))
+  """A uint32 for the rows of a table, of the run's key and its name."""
+  return mix(jax.random.bits(key) ^ name_bits(name))
+
+
+def name_bits(name: str, first_column: int = 0) -> jax.Array:
+  """A uint32 of a name, or of some columns of a table."""
+  return jnp.uint32((zlib.crc32(name.encode()) + first_column) % 2**32)
+
+
+def numbered(bits: jax.Array, ids: jax.Array) -> jax.Array:
+  """A uint32 of a row, wherever it lies: of its table's bits and its id."""
+  return mix(bits ^ ids.astype(jnp.uint32))
+
+
+def row_numbers(name: str, ids: jax.Array) -> jax.Array:
+  """`numbered` for rows of one whole table."""
+  return numbered(name_bits(name), ids)
 
 
 def _truncated_normal(seed, rows, columns) -> jax.Array:

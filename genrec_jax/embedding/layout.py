@@ -88,10 +88,6 @@ class Stack:
     """The address of no row."""
     return self.devices * self.depth
 
-  @property
-  def shape(self) -> tuple[int, int]:
-    return self.devices * self.depth, self.columns
-
   def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
     """Addresses of ids; `nowhere` for what is no row of the table."""
     place, row = piece.place(ids)
@@ -166,9 +162,9 @@ class Layout:
     return stacks | {name: t.optimizer for name, t in self.whole.items()}
 
   def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a replica group: stacks, and tables held whole."""
+    """What a device holds of every array."""
     found = {
-      name: jax.ShapeDtypeStruct(s.shape, s.dtype)
+      name: jax.ShapeDtypeStruct((s.depth, s.columns), s.dtype)
       for name, s in self.stacks.items()
     }
     for name, table in self.whole.items():

@@ -11,13 +11,8 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.features import TableSpec
-
-
-def init_table(spec: TableSpec, key: jax.Array) -> jax.Array:
-  """A truncated normal table `[rows, dim]` (cut at two deviations)."""
-  shape = (spec.rows, spec.dim)
-  return spec.init_std * jax.random.truncated_normal(key, -2.0, 2.0, shape)
+from genrec_jax.features import Bags
+from pallas_kernels import MergedRows
 
 
 @jax.tree_util.register_dataclass
@@ -73,3 +68,46 @@ def distinct(ids: list[jax.Array], rows: int) -> jax.Array:
 def touch(table: jax.Array, ids: jax.Array) -> jax.Array:
   """Values of the distinct `ids` (spare places read zeros), `[K, D]`."""
   return pallas_kernels.gather(table, ids, spare=True)
+
+
+def pool(table: jax.Array, bag: Bags) -> jax.Array:
+  """Sums or means of the bags of one device's whole table, `[B, D]` float32."""
+  sums = pallas_kernels.embedding_bag(
+    table, bag.ids, bag.lengths, weights=bag.weights
+  )
+  return finish_pool(sums.astype(jnp.float32), bag, table.shape[0])
+
+
+def finish_pool(sums: jax.Array, bag: Bags, rows: int) -> jax.Array:
+  """`[B, D]` sums -> what `bag.mode` says; NaN if an id is no row."""
+  real = jnp.arange(bag.ids.shape[0]) < jnp.sum(bag.lengths)
+  wrong = jnp.any(real & ((bag.ids < 0) | (bag.ids >= rows)))
+  return jnp.where(wrong, jnp.nan, divided(sums, bag))
+
+
+def divided(x: jax.Array, bag: Bags) -> jax.Array:
+  """`[B, D]` by the length of each bag, if its mode is 'mean'."""
+  if bag.mode == 'sum':
+    return x
+  return x / jnp.maximum(bag.lengths, 1).astype(jnp.float32)[:, None]
+
+
+def each_id(
+  bag: Bags, grads: jax.Array, rows: int
+) -> tuple[jax.Array, jax.Array]:
+  """Gradients of bags -> (`[K]` ids, `[K, D]` theirs); padding is no row."""
+  count = bag.ids.shape[0]
+  segment = pallas_kernels.segment_ids(bag.lengths, count)
+  grads = grads.at[segment].get(mode='clip')
+  if bag.weights is not None:
+    grads *= bag.weights[:, None]
+  return jnp.where(segment < bag.lengths.shape[0], bag.ids, rows), grads
+
+
+def added(parts: list[MergedRows], rows: int) -> MergedRows:
+  """One gradient for each row out of several parts, in their order."""
+  if len(parts) == 1:
+    return parts[0]
+  ids = jnp.concatenate([p.ids for p in parts])
+  grads = jnp.concatenate([p.grads for p in parts])
+  return pallas_kernels.merge_rows(ids, grads, rows)

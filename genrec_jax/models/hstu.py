@@ -169,7 +169,8 @@ class Block(nnx.Module):
       gated = jnp.concatenate([u, normed, gated], axis=-1)
     elif c.concat == 'u_x_ux':
       gated = jnp.concatenate([u, attended, gated], axis=-1)
-    return x + self.output(layers.dropout(gated, c.dropout, key))
+    gated = layers.dropout(gated, c.dropout, key, batch.first)
+    return x + self.output(gated)
 
 
 class HSTU(nnx.Module):
@@ -222,4 +223,4 @@ def embed(
       last = batch.lengths.at[segment].get(mode='fill', fill_value=1) - 1
       place = last - place
     x += position[...][place]
-  return layers.dropout(x, rate, key)
+  return layers.dropout(x, rate, key, batch.first)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from pallas_kernels.hashing import keep_mask
+from pallas_kernels.hashing import keep_mask, moved
 
 truncated_normal = jax.nn.initializers.truncated_normal
 xavier_normal = jax.nn.initializers.glorot_normal()
@@ -83,20 +83,41 @@ def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
     setattr(model, f'layer_{i}', block(config, rngs))
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def dropout(
+  x: jax.Array,
+  rate: float,
+  key: jax.Array | None,
+  first: jax.Array | None = None,
+) -> jax.Array:
   """Drops with probability `rate`; the identity without a key.
 
   What is dropped is a hash of the key and the place, which XLA fuses into what
   stands around it: no random bits are made, stored or read.
+
+  Args:
+    x: `[T, ...]` tokens.
+    rate: probability.
+    key: random key, or None.
+    first: `[1]` number of the first token, `Batch.first`.
   """
   if key is None or rate == 0.0:
     return x
   width = x.shape[-1]
   row = jnp.arange(x.size // width, dtype=jnp.uint32)[:, None]
+  if first is not None:
+    row += (first * (row.shape[0] // x.shape[0])).astype(jnp.uint32)[:, None]
   column = jnp.arange(width, dtype=jnp.uint32)[None]
   seed = jax.random.bits(key)
   kept = keep_mask(seed, jnp.uint32(0), row, column, rate).reshape(x.shape)
   return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+def dropout_seed(key: jax.Array | None, first: jax.Array | None):
+  """The seed of an attention's dropout, for tokens that start at `first`."""
+  if key is None:
+    return None
+  seed = jax.random.bits(key)
+  return seed if first is None else moved(seed, first[0])
 
 
 def split(key: jax.Array | None, number: int) -> list[jax.Array | None]:

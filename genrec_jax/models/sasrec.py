@@ -137,7 +137,7 @@ class Block(nnx.Module):
       mode='softmax',
       alpha=shape[-1] ** -0.5,
       dropout=0.0 if key is None else c.dropout,
-      dropout_seed=None if key is None else jax.random.bits(keys[0]),
+      dropout_seed=layers.dropout_seed(keys[0], batch.first),
       implementation=c.implementation,
     ).reshape(x.shape)
     if self.project is not None:
@@ -146,8 +146,8 @@ class Block(nnx.Module):
     y = self.hidden(h)
     if c.activation == 'relu':
       y = jax.nn.relu(y)
-    y = layers.dropout(y, c.dropout, keys[1])
-    return h + layers.dropout(self.out(y), c.dropout, keys[2])
+    y = layers.dropout(y, c.dropout, keys[1], batch.first)
+    return h + layers.dropout(self.out(y), c.dropout, keys[2], batch.first)
 
 
 class SASRec(nnx.Module):

@@ -31,11 +31,13 @@ class Codec:
     encode: `[..., C]` float32 -> `[..., N]` unsigned, or float32 as it is.
     decode: the inverse, given C.
     row_bytes: C -> bytes of a row on the wire.
+    exact: whether nothing is lost, so that sums may be made on the way.
   """
 
   encode: Callable[[jax.Array], jax.Array]
   decode: Callable[[jax.Array, int], jax.Array]
   row_bytes: Callable[[int], int]
+  exact: bool = False
 
 
 def codec(name: str, *, backward: bool = False) -> Codec:
@@ -49,7 +51,7 @@ def codec(name: str, *, backward: bool = False) -> Codec:
 
 def _as_is(backward: bool) -> Codec:
   del backward
-  return Codec(lambda x: x, lambda x, columns: x, lambda c: 4 * c)
+  return Codec(lambda x: x, lambda x, columns: x, lambda c: 4 * c, True)
 
 
 def _narrow(dtype):

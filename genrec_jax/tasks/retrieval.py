@@ -9,10 +9,11 @@ import numpy as np
 from flax import nnx
 
 import pallas_kernels
-from genrec_jax.embedding import lookup
 from genrec_jax.features import PAD, Batch, TableSpec
 from genrec_jax.models import MODELS, layers
+from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
+from pallas_kernels.hashing import element_bits
 
 ITEMS = 'items'  # the table of this task
 SAMPLERS = ('uniform', 'shared', 'in_batch', 'in_batch_unique')
@@ -140,11 +141,9 @@ class Retrieval:
   def tables(self) -> dict[str, TableSpec]:
     return {ITEMS: self.table}
 
-  def init(self, key: jax.Array) -> tuple[dict, dict]:
-    """Fresh (model parameters, tables), both plain nested dicts."""
-    model_key, table_key = jax.random.split(key)
-    params = nnx.to_pure_dict(nnx.state(self._build(model_key), nnx.Param))
-    return params, {ITEMS: lookup.init_table(self.table, table_key)}
+  def init(self, key: jax.Array) -> dict:
+    """Fresh parameters of the model, a plain nested dict."""
+    return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
 
   def encode(self, params, rows, batch: Batch, key=None) -> jax.Array:
     """Representation of every token, `[T, D]` float32."""
@@ -176,6 +175,9 @@ class Retrieval:
   def loss(self, params, rows, batch: Batch, key: jax.Array):
     """Mean loss over the batch's positions.
 
+    Inside a mesh it is this shard's part of that mean: the sum over the shards
+    is the loss of the batch, and so it is with the gradients.
+
     Args:
       params: the model's parameters.
       rows: table name -> `DenseRows` or `TouchedRows`.
@@ -193,31 +195,39 @@ class Retrieval:
     negatives = self._negatives(batch, sample_key)
     total = self._total(rows[ITEMS], queries, batch, weights, negatives)
     count = jnp.sum(weights)
-    mean = total / jnp.maximum(count, 1.0)
+    mean = total / jnp.maximum(collectives.total(count), 1.0)
     return mean, {'loss': (total, count)}
 
   def _negatives(self, batch: Batch, key) -> jax.Array | None:
-    """Item ids `[T, R]`, or `[R]` where the batch shares them."""
+    """Item ids `[T, R]`, or `[R]` where the batch shares them.
+
+    They are the same for a token however the batch is cut into shards.
+    """
     c = self.loss_config
     if c.name == 'full_softmax':
       return None
-    tokens = batch.item.shape[0]
+    seed = jax.random.bits(key)
+    columns = jnp.arange(c.negatives)
+    if c.sampler in ('shared', 'in_batch'):
+      bits = element_bits(seed, jnp.uint32(0), columns)
+    else:
+      tokens = jnp.arange(batch.item.shape[0])
+      if batch.first is not None:
+        tokens += batch.first
+      bits = element_bits(seed, tokens[:, None], columns[None])
     if c.sampler == 'in_batch':
-      count = jnp.maximum(jnp.sum(batch.lengths), 1)
-      place = jax.random.randint(key, (c.negatives,), 0, count)
-      return batch.next_item[place]
-    shape = (c.negatives,) if c.sampler == 'shared' else (tokens, c.negatives)
+      count = collectives.total(jnp.sum(batch.lengths))
+      return _token_items(batch, below(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
-      size = min(tokens, self.table.rows)
+      items = collectives.gather(batch.next_item)
+      size = min(items.shape[0], self.table.rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
-      found = jnp.unique(batch.next_item, size=size, fill_value=2**31 - 1)
+      found = jnp.unique(items, size=size, fill_value=2**31 - 1)
       first = (found[0] == PAD).astype(jnp.int32)
-      last = jnp.sum(found < 2**31 - 1)
-      place = jax.random.randint(
-        key, shape, first, jnp.maximum(last, first + 1)
-      )
+      last = jnp.maximum(jnp.sum(found < 2**31 - 1), first + 1)
+      place = first + below(bits, last - first)
       return jnp.minimum(found[place], self.table.rows - 1)
-    place = random_below(key, shape, len(self.corpus))
+    place = below(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 
   def _total(self, items, queries, batch, weights, negatives) -> jax.Array:
@@ -292,14 +302,23 @@ class Retrieval:
     return lambda p, n, h: losses.generalised_bce(p, n, h, beta=beta)
 
 
-def random_below(key: jax.Array, shape, bound: int) -> jax.Array:
-  """Integers in [0, bound), uniform to within bound / 2**32; int32.
+def below(bits: jax.Array, bound) -> jax.Array:
+  """Random bits as integers in [0, bound), int32.
 
-  That is one in 4,000 for a million items. `jax.random.randint` is no better
-  above 2**16, and twice the work.
+  Uniform to within bound / 2**32, one in 4,000 for a million items.
+  `jax.random.randint` is no better above 2**16, and twice the work.
   """
-  bits = jax.random.bits(key, shape, jnp.uint32)
-  return (bits % jnp.uint32(bound)).astype(jnp.int32)
+  return (bits % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
+
+
+def _token_items(batch: Batch, tokens: jax.Array) -> jax.Array:
+  """`next_item` of tokens of the whole batch, given by their numbers."""
+  items = collectives.gather(batch.next_item)
+  if batch.first is None:
+    return items[tokens]
+  first = collectives.gather(batch.first)
+  shard = jnp.searchsorted(first, tokens, side='right') - 1
+  return items[shard * batch.next_item.shape[0] + tokens - first[shard]]
 
 
 def params_state(graphdef, params: dict):

@@ -169,8 +169,9 @@ def kept(tables, head, row_token, key_token, s: tl.constexpr):
   factor_row = tl.full((), 0x9E3779B1, tl.uint32)
   factor_key = tl.full((), 0x85EBCA77, tl.uint32)
   factor_head = tl.full((), 747796405, tl.uint32)
-  of_row = tl.load(tables[3]) + row_token.to(tl.uint32) * factor_row
-  of_key = key_token.to(tl.uint32) * factor_key
+  row_token = row_token.to(tl.uint32)
+  of_row = tl.load(tables[3]) + row_token * factor_row
+  of_key = (row_token - key_token.to(tl.uint32)) * factor_key
   x = of_row ^ (of_key + tl.cast(head, tl.uint32) * factor_head)
   x = (x ^ (x >> 16)) * tl.full((), 0x85EBCA6B, tl.uint32)
   x = (x ^ (x >> 13)) * tl.full((), 0xC2B2AE35, tl.uint32)

@@ -1,0 +1,111 @@
+"""Tables that one device holds: the same calls as `sharded.ShardedTables`."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+import pallas_kernels
+from genrec_jax.embedding import init as init_lib
+from genrec_jax.embedding import lookup
+from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.features import Bags, TableSpec
+from pallas_kernels import MergedRows
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Routes:
+  """What a batch reads: distinct ids of each table, and the pooled features."""
+
+  ids: dict[str, jax.Array]
+  bags: dict[str, Bags]
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTables:
+  """Row-updated tables without a plan.
+
+  Attributes:
+    specs: table -> its spec.
+  """
+
+  specs: dict[str, TableSpec]
+
+  @property
+  def names(self) -> set[str]:
+    """The tables, which here are the arrays too."""
+    return set(self.specs)
+
+  def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    """Every table, fresh."""
+    return {n: init_lib.init_table(s, key) for n, s in self.specs.items()}
+
+  def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
+    """What the row optimizers remember of them, before the first step."""
+    return {
+      name: ROW_OPTIMIZERS[self.specs[name].update].init(array)
+      for name, array in arrays.items()
+    }
+
+  def route(
+    self,
+    ids: dict[str, list[jax.Array]],
+    bags: dict[str, Bags] | None = None,
+  ) -> Routes:
+    """What a step reads (see `sharded.ShardedTables.route`)."""
+    distinct = {
+      name: lookup.distinct(x, self.specs[name].rows) for name, x in ids.items()
+    }
+    return Routes(distinct, bags or {})
+
+  def fetch(self, arrays, routes: Routes):
+    """(table -> `[N, D]` values, feature -> `[B, D]`), float32."""
+    values = {
+      name: lookup.touch(arrays[name], ids).astype(jnp.float32)
+      for name, ids in routes.ids.items()
+    }
+    pooled = {
+      name: lookup.pool(arrays[bag.table], bag)
+      for name, bag in routes.bags.items()
+    }
+    return values, pooled
+
+  def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
+    """Moves the rows; returns (arrays, slots, squared norm of gradients)."""
+    arrays, slots = dict(arrays), dict(slots)
+    of_rows, of_bags = grads
+    square = jnp.float32(0)
+    for name, spec in self.specs.items():
+      parts = []
+      if name in routes.ids:
+        parts.append(MergedRows(routes.ids[name], of_rows[name]))
+      for feature, bag in routes.bags.items():
+        if bag.table == name:
+          parts.append(
+            pallas_kernels.bag_row_gradient(
+              lookup.divided(of_bags[feature], bag),
+              bag.ids,
+              bag.lengths,
+              spec.rows,
+              weights=bag.weights,
+            )
+          )
+      if not parts:
+        continue
+      merged = lookup.added(parts, spec.rows)
+      square += jnp.sum(jnp.square(merged.grads))
+      arrays[name], slots[name] = ROW_OPTIMIZERS[spec.update].update(
+        arrays[name],
+        slots[name],
+        *merged,
+        learning_rate,
+        step=step,
+        row_numbers=init_lib.row_numbers(name, merged.ids),
+      )
+    return arrays, slots, square
+
+  def overflow(self, routes) -> jax.Array:
+    """Nothing is exchanged, so nothing overflows."""
+    del routes
+    return jnp.float32(0)

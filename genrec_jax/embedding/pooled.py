@@ -1,0 +1,265 @@
+"""Pooled features: bags of ids, summed by the devices that hold the rows.
+
+Everything here runs inside `jax.shard_map`, for the features of one stack whose
+rows are spread in one way. A device of the group holds a *column* of the work:
+which pieces, is a matter of the axes `to`; which rows of them, of the axes
+`over`:
+
+| rows spread over | to           | over         | so a sum travels by      |
+|------------------|--------------|--------------|--------------------------|
+| one device       | host and dev |              | all_to_all               |
+| a host's devices | host         | dev          | psum_scatter, all_to_all |
+| all devices      |              | host and dev | psum_scatter             |
+
+Ids go the opposite way: all_to_all along `to`, all_gather along `over`; and
+gradients of sums go as the ids do. Ids that lie elsewhere, and padding, read
+the stack's spare row of zeros.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import pallas_kernels
+from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding.layout import Piece, Stack
+from genrec_jax.features import Bags
+from genrec_jax.parallel import codecs
+from pallas_kernels import MergedRows
+
+# Spread -> (to, over).
+_AXES = {
+  plan_lib.ONE: (('host', 'dev'), ()),
+  plan_lib.HOST: (('host',), ('dev',)),
+  plan_lib.ALL: ((), ('host', 'dev')),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Received:
+  """What this device was asked for, by W devices in their order.
+
+  Attributes:
+    rows: `[W, N]` rows of this device, `depth` for what is not here.
+    lengths: `[W, P, B + 1]` ids of each bag of each piece; the last bag is
+      padding.
+    weights: `[W, N]` float32, or None.
+  """
+
+  rows: jax.Array
+  lengths: jax.Array
+  weights: jax.Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """The pooled features of a stack whose rows are spread in one way.
+
+  Attributes:
+    stack: where the rows are.
+    spread: over what, see `plan.TablePlan.spread`.
+    hosts: of the replica group.
+    devices: of a host.
+    entries: (feature, piece) pairs.
+  """
+
+  stack: Stack
+  spread: str
+  hosts: int
+  devices: int
+  entries: tuple[tuple[str, Piece], ...]
+
+  def route(self, bags: dict[str, Bags]) -> Received:
+    """Input distribution: the ids go to the holders of the pieces."""
+    size, columns = self._size(bags), self._columns
+    weighted = any(bags[f].weights is not None for f, _ in self.entries)
+    ids, lengths, weights = [], [], []
+    for entries in columns:
+      left = size
+      for feature, _ in entries:
+        bag = bags[feature]
+        count = bag.ids.shape[0]
+        total = jnp.sum(bag.lengths, dtype=jnp.int32)
+        real = jnp.arange(count) < total
+        ids.append(jnp.where(real, bag.ids, -1))
+        lengths.append(jnp.append(bag.lengths, count - total))
+        if weighted:
+          ones = jnp.ones(count, jnp.float32)
+          weights.append(ones if bag.weights is None else bag.weights)
+        left -= count
+      ids.append(jnp.full(left, -1, jnp.int32))
+      weights.append(jnp.ones(left, jnp.float32))
+      bag_count = bags[self.entries[0][0]].lengths.shape[0]
+      missing = self._most - len(entries)
+      if missing:
+        lengths.append(jnp.zeros(missing * (bag_count + 1), jnp.int32))
+      # What pads the ids belongs to the last padding bag.
+      lengths[-1] = lengths[-1].at[-1].add(left)
+    ids = self._spread_ids(jnp.concatenate(ids).reshape(len(columns), size))
+    lengths = self._spread_ids(
+      jnp.concatenate(lengths).reshape(len(columns), self._most, -1)
+    )
+    if weighted:
+      weights = jnp.concatenate(weights).reshape(len(columns), size)
+      return Received(self._rows(bags, ids), lengths, self._spread_ids(weights))
+    return Received(self._rows(bags, ids), lengths, None)
+
+  def fetch(
+    self, received: Received, array: jax.Array, codec: codecs.Codec
+  ) -> dict[tuple[str, int], jax.Array]:
+    """(feature, first column) -> `[B, C]` float32 sums for this device."""
+    spare = self.stack.depth - 1
+    weights = received.weights
+    sums = pallas_kernels.embedding_bag(
+      array,
+      jnp.minimum(received.rows, spare).reshape(-1),
+      received.lengths.reshape(-1),
+      weights=None if weights is None else weights.reshape(-1),
+    )
+    sums = sums.astype(jnp.float32)
+    sums = sums.reshape(*received.lengths.shape, -1)[:, :, :-1]
+    sums = self._return(sums, codec)
+    return {
+      (feature, piece.first_column): sums[column, place]
+      for (feature, piece), (column, place) in self._where.items()
+    }
+
+  def push(
+    self,
+    received: Received,
+    grads: dict[str, jax.Array],
+    codec: codecs.Codec,
+  ) -> MergedRows:
+    """Gradients of the sums, feature -> `[B, D]`, added up for each row."""
+    some = next(iter(grads.values()))
+    nothing = jnp.zeros((some.shape[0], self.stack.columns), jnp.float32)
+    table = [[nothing] * self._most for _ in self._columns]
+    for (feature, piece), (column, place) in self._where.items():
+      end = piece.first_column + piece.columns
+      table[column][place] = grads[feature][:, piece.first_column : end]
+    sent = jnp.stack([jnp.stack(row) for row in table])
+    sent = codec.decode(
+      self._spread_ids(codec.encode(sent)), self.stack.columns
+    )
+    # The padding bag of every piece.
+    sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    weights = received.weights
+    ids, lengths = received.rows.reshape(-1), received.lengths.reshape(-1)
+    flat = sent.reshape(-1, self.stack.columns)
+    if not self._shared:
+      return pallas_kernels.bag_row_gradient(
+        flat,
+        ids,
+        lengths,
+        self.stack.depth,
+        weights=None if weights is None else weights.reshape(-1),
+      )
+    # Several features read one table: feature by feature, as one device would.
+    bag = pallas_kernels.segment_ids(lengths, ids.shape[0])
+    per_id = flat.at[bag].get(mode='clip')
+    if weights is not None:
+      per_id *= weights.reshape(-1)[:, None]
+    entry = bag // received.lengths.shape[2] % self._most
+    order = jnp.argsort(entry, stable=True)
+    return pallas_kernels.merge_rows(
+      ids[order], per_id[order], self.stack.depth
+    )
+
+  # --- Who has what: known before the program runs.
+
+  @functools.cached_property
+  def _columns(self) -> list[list[tuple[str, Piece]]]:
+    """The entries of each place along `to`."""
+    count = {plan_lib.ONE: self.hosts * self.devices, plan_lib.HOST: self.hosts}
+    columns = [[] for _ in range(count.get(self.spread, 1))]
+    for feature, piece in self.entries:
+      place = {
+        plan_lib.ONE: piece.owners[0],
+        plan_lib.HOST: piece.owners[0] // self.devices,
+        plan_lib.ALL: 0,
+      }[self.spread]
+      columns[place].append((feature, piece))
+    return columns
+
+  @functools.cached_property
+  def _where(self) -> dict[tuple[str, Piece], tuple[int, int]]:
+    return {
+      entry: (column, place)
+      for column, entries in enumerate(self._columns)
+      for place, entry in enumerate(entries)
+    }
+
+  @property
+  def _most(self) -> int:
+    """Pieces of the fullest column."""
+    return max(len(c) for c in self._columns)
+
+  @property
+  def _shared(self) -> bool:
+    """Whether several features read one table."""
+    pieces = [piece for _, piece in self.entries]
+    return len(set(pieces)) < len(pieces)
+
+  def _size(self, bags) -> int:
+    """Ids that a column has room for."""
+    return max(
+      sum(bags[f].ids.shape[0] for f, _ in entries) for entries in self._columns
+    )
+
+  def _rows(self, bags, ids: jax.Array) -> jax.Array:
+    """`[W, N]` ids -> rows of this device, `depth` for what is not here."""
+    size = self._size(bags)
+    of = np.full((len(self._columns), size), -1, np.int32)
+    for column, entries in enumerate(self._columns):
+      start = 0
+      for feature, piece in entries:
+        end = start + bags[feature].ids.shape[0]
+        of[column, start:end] = self.stack.pieces.index(piece)
+        start = end
+    to, over = _AXES[self.spread]
+    number = jnp.asarray(of)[lax.axis_index(to) if to else 0]
+    me = lax.axis_index(over) if over else jnp.int32(0)
+
+    def each(values, dtype=jnp.int32):
+      return jnp.asarray(values, dtype)[number][None]  # -1 reads the last one
+
+    pieces = self.stack.pieces
+    count = each([len(p.owners) for p in pieces])
+    depth = each([p.depth for p in pieces])
+    mod = each([p.split == 'mod' for p in pieces], bool)
+    place = jnp.where(mod, ids % count, ids // depth)
+    row = jnp.where(mod, ids // count, ids % depth)
+    row += each([p.offset for p in pieces])
+    here = (place == me) & (ids >= 0) & (ids < each([p.rows for p in pieces]))
+    return jnp.where(here, row, self.stack.depth)
+
+  # --- The ways there and back.
+
+  def _spread_ids(self, x: jax.Array) -> jax.Array:
+    """`[columns, ...]` of each device -> `[W, ...]` at the holders."""
+    to, over = _AXES[self.spread]
+    if to:
+      x = lax.all_to_all(x, to, 0, 0)
+    if over:
+      x = lax.all_gather(x, over, axis=1 if to else 0, tiled=not to)
+    return x.reshape(-1, *x.shape[2:]) if to and over else x
+
+  def _return(self, x: jax.Array, codec: codecs.Codec) -> jax.Array:
+    """`[W, P, B, C]` sums at the holders -> `[columns, P, B, C]`."""
+    to, over = _AXES[self.spread]
+    columns = x.shape[-1]
+    if over:
+      x = x.reshape(len(self._columns), -1, *x.shape[1:])
+      if codec.exact:
+        x = lax.psum_scatter(x, over, scatter_dimension=1)
+      else:  # a narrow sum would round once for each device
+        x = lax.all_to_all(codec.encode(x), over, 1, 1)
+        x = jnp.sum(codec.decode(x, columns), axis=1)
+    if to:
+      x = codec.decode(lax.all_to_all(codec.encode(x), to, 0, 0), columns)
+    return x

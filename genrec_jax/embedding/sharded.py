@@ -1,0 +1,321 @@
+"""Tables spread over devices by a plan: the same calls as `LocalTables`.
+
+All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
+device's part. Per step and table: the distinct ids of this shard, the addresses
+of their pieces, one exchange for each stack (exchange.py), and on the way back
+one merged update for each stack, in place.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+import pallas_kernels
+from genrec_jax.embedding import exchange as exchange_lib
+from genrec_jax.embedding import init as init_lib
+from genrec_jax.embedding import lookup
+from genrec_jax.embedding import pooled as pooled_lib
+from genrec_jax.embedding.exchange import Exchange, Routed
+from genrec_jax.embedding.layout import Layout, Stack
+from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.features import Bags, TableSpec
+from genrec_jax.parallel import codecs
+from genrec_jax.parallel import mesh as mesh_lib
+from pallas_kernels import MergedRows
+
+GROUP = mesh_lib.GROUP
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Routes:
+  """What a shard of a batch reads, and how it gets there.
+
+  Attributes:
+    ids: table -> `[N]` distinct ids, sorted, `rows` in spare places.
+    bags: the pooled features.
+    stacks: stack -> its routed addresses.
+    pooled: stack -> spread -> what its holders were asked for.
+  """
+
+  ids: dict[str, jax.Array]
+  bags: dict[str, Bags]
+  stacks: dict[str, Routed]
+  pooled: dict[str, dict[str, pooled_lib.Received]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedTables:
+  """The tables of a task under a plan.
+
+  Attributes:
+    layout: of the plan.
+    specs: table -> its spec; those the plan does not name are not ours.
+    exchange: how rows travel.
+    sync_every: steps between averages over replica groups.
+  """
+
+  layout: Layout
+  specs: dict[str, TableSpec]
+  exchange: Exchange = Exchange()
+  sync_every: int = 1
+
+  @property
+  def names(self) -> set[str]:
+    return set(self.layout.plan.tables)
+
+  def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    """This device's part of every array, fresh."""
+    device = lax.axis_index(GROUP)
+    arrays = {
+      name: init_lib.init_stack(stack, self.specs, key, device)
+      for name, stack in self.layout.stacks.items()
+    }
+    for name in self.layout.whole:
+      arrays[name] = init_lib.init_table(self.specs[name], key)
+    return arrays
+
+  def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
+    """What the row optimizers remember of them, before the first step."""
+    return {
+      name: ROW_OPTIMIZERS[self.layout.optimizers[name]].init(array)
+      for name, array in arrays.items()
+    }
+
+  def partition(self, arrays) -> dict:
+    """The `PartitionSpec` of each array, or of each slot of each array."""
+
+    def spec(name, leaf):
+      alike = name in self.layout.whole or leaf.ndim == 0
+      return PartitionSpec() if alike else PartitionSpec(mesh_lib.AXES)
+
+    return {
+      name: jax.tree.map(functools.partial(spec, name), leaves)
+      for name, leaves in arrays.items()
+    }
+
+  def route(
+    self,
+    ids: dict[str, list[jax.Array]],
+    bags: dict[str, Bags] | None = None,
+  ) -> Routes:
+    """Input distribution: from the ids of this shard, no table is read.
+
+    Args:
+      ids: table -> ids whose rows are wanted one by one.
+      bags: feature -> bags of ids whose rows are wanted as sums.
+    """
+    bags = bags or {}
+    distinct = {
+      name: lookup.distinct(ids[name], self.specs[name].rows) for name in ids
+    }
+    routed = {}
+    for name, stack in self.layout.stacks.items():
+      pieces = _read_of(stack, distinct)
+      if pieces:
+        addresses = [stack.address(p, distinct[p.table]) for p in pieces]
+        routed[name] = exchange_lib.route(
+          self.exchange, stack, jnp.concatenate(addresses)
+        )
+    pooled = {}
+    for group in self._groups(bags):
+      of_stack = pooled.setdefault(group.stack.name, {})
+      of_stack[group.spread] = group.route(bags)
+    return Routes(distinct, bags, routed, pooled)
+
+  def fetch(self, arrays, routes: Routes):
+    """Reads what was routed.
+
+    Returns:
+      (table -> `[N, D]` values of the distinct ids, feature -> `[B, D]` sums or
+      means), float32.
+    """
+    found = {name: {} for name in routes.ids}  # table -> first column -> rows
+    for name, routed in routes.stacks.items():
+      stack = self.layout.stacks[name]
+      rows = exchange_lib.fetch(self.exchange, stack, routed, arrays[name])
+      start = 0
+      for piece in _read_of(stack, routes.ids):
+        end = start + routes.ids[piece.table].shape[0]
+        found[piece.table][piece.first_column] = rows[start:end]
+        start = end
+    values = {}
+    for name, ids in routes.ids.items():
+      if name in self.layout.whole:
+        values[name] = lookup.touch(arrays[name], ids).astype(jnp.float32)
+      else:
+        values[name] = _joined(found[name])
+    return values, self._fetch_bags(arrays, routes)
+
+  def _fetch_bags(self, arrays, routes: Routes) -> dict[str, jax.Array]:
+    codec = codecs.codec(self.exchange.forward)
+    parts = {name: {} for name in routes.bags}
+    for group in self._groups(routes.bags):
+      received = routes.pooled[group.stack.name][group.spread]
+      sums = group.fetch(received, arrays[group.stack.name], codec)
+      for (feature, column), part in sums.items():
+        parts[feature][column] = part
+    found = {}
+    for name, bag in routes.bags.items():
+      if bag.table in self.layout.whole:
+        found[name] = lookup.pool(arrays[bag.table], bag)
+      else:
+        found[name] = lookup.finish_pool(
+          _joined(parts[name]), bag, self.specs[bag.table].rows
+        )
+    return found
+
+  def push(
+    self,
+    arrays,
+    slots,
+    routes: Routes,
+    grads,
+    learning_rate,
+    step: jax.Array,
+  ):
+    """Brings gradients to the rows' owners, and moves the rows.
+
+    Args:
+      arrays: this device's part of every array.
+      slots: of the optimizers, in the same form.
+      routes: from `route`.
+      grads: gradients of what `fetch` returned, in the same form.
+      learning_rate: of the row optimizers.
+      step: number of the step, for stochastic rounding.
+
+    Returns:
+      (arrays, slots, the squared norm of all gradients, the same everywhere).
+    """
+    arrays, slots = dict(arrays), dict(slots)
+    square = jnp.float32(0)
+    for name, merged in self._merged(routes, *grads).items():
+      squares = jnp.sum(jnp.square(merged.grads))
+      if name in self.layout.whole:
+        square += squares
+        numbers = init_lib.row_numbers(name, merged.ids)
+      else:
+        square += lax.psum(squares, mesh_lib.AXES)
+        numbers = _numbers(self.layout.stacks[name], merged.ids)
+        # Every replica group takes the step of its own mean.
+        merged = merged._replace(
+          grads=merged.grads * jnp.float32(self.layout.plan.replicas)
+        )
+      arrays[name], slots[name] = ROW_OPTIMIZERS[
+        self.layout.optimizers[name]
+      ].update(
+        arrays[name],
+        slots[name],
+        *merged,
+        learning_rate,
+        step=step,
+        row_numbers=numbers,
+      )
+    return *self._synced(arrays, slots, step), square
+
+  def _merged(self, routes: Routes, of_rows, of_bags):
+    """Array -> the summed gradients of its rows on this device."""
+    found = {}
+    for name, routed in routes.stacks.items():
+      stack = self.layout.stacks[name]
+      parts = [
+        of_rows[p.table][:, p.first_column : p.first_column + p.columns]
+        for p in _read_of(stack, routes.ids)
+      ]
+      found[name] = [
+        exchange_lib.push(self.exchange, stack, routed, jnp.concatenate(parts))
+      ]
+    codec = codecs.codec(self.exchange.backward, backward=True)
+    of_bags = {
+      name: lookup.divided(grad, routes.bags[name])
+      for name, grad in of_bags.items()
+    }
+    for group in self._groups(routes.bags):
+      received = routes.pooled[group.stack.name][group.spread]
+      found.setdefault(group.stack.name, []).append(
+        group.push(received, of_bags, codec)
+      )
+    for name, table in self.layout.whole.items():
+      parts = []
+      if name in routes.ids:
+        parts.append((routes.ids[name], of_rows[name]))
+      for feature, bag in routes.bags.items():
+        if bag.table == name:
+          parts.append(lookup.each_id(bag, of_bags[feature], table.rows))
+      if parts:
+        found[name] = [_everywhere(ids, g, table.rows) for ids, g in parts]
+    rows = {name: s.depth for name, s in self.layout.stacks.items()}
+    rows |= {name: t.rows for name, t in self.layout.whole.items()}
+    return {name: lookup.added(x, rows[name]) for name, x in found.items()}
+
+  def _groups(self, bags: dict[str, Bags]) -> list[pooled_lib.Group]:
+    """The pooled features by stack and spread."""
+    plan, found = self.layout.plan, {}
+    for feature, bag in bags.items():
+      for piece in self.layout.pieces.get(bag.table, ()):
+        entries = found.setdefault((piece.stack, piece.spread), [])
+        entries.append((feature, piece))
+    return [
+      pooled_lib.Group(
+        self.layout.stacks[stack],
+        spread,
+        plan.hosts,
+        plan.devices,
+        tuple(entries),
+      )
+      for (stack, spread), entries in found.items()
+    ]
+
+  def overflow(self, routes: Routes) -> jax.Array:
+    """How many stacks had no room in this step, float32."""
+    found = [r.overflow for r in routes.stacks.values()]
+    return sum((x.astype(jnp.float32) for x in found), jnp.float32(0))
+
+  def _synced(self, arrays, slots, step):
+    """The means over replica groups, on every `sync_every`-th step."""
+    if self.layout.plan.replicas == 1:
+      return arrays, slots
+
+    def mean(x):
+      if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+      return lax.pmean(x.astype(jnp.float32), 'rep').astype(x.dtype)
+
+    ours = {name: (arrays[name], slots[name]) for name in self.layout.stacks}
+    ours = lax.cond(
+      (step + 1) % self.sync_every == 0,
+      lambda x: jax.tree.map(mean, x),
+      lambda x: x,
+      ours,
+    )
+    for name, (array, slot) in ours.items():
+      arrays[name], slots[name] = array, slot
+    return arrays, slots
+
+
+def _read_of(stack: Stack, ids) -> list:
+  """The pieces of a stack that belong to tables among `ids`."""
+  return [piece for piece in stack.pieces if piece.table in ids]
+
+
+def _numbers(stack: Stack, rows: jax.Array) -> jax.Array:
+  """`init.row_numbers` of rows of this device."""
+  number, ids = stack.identify(lax.axis_index(GROUP), rows)
+  names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
+  return init_lib.numbered(jnp.stack(names)[number], ids)
+
+
+def _joined(parts: dict[int, jax.Array]) -> jax.Array:
+  """First column -> `[N, C]`, side by side."""
+  return jnp.concatenate([parts[c] for c in sorted(parts)], axis=1)
+
+
+def _everywhere(ids, grads, rows) -> MergedRows:
+  """The gradients of all shards, on all of them, in their order."""
+  ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
+  grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)
+  return pallas_kernels.merge_rows(ids, grads, rows)

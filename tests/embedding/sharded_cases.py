@@ -1,0 +1,191 @@
+"""A toy job over tables, run whole on one device or in shards on a mesh."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from genrec_jax.embedding import lookup, relayout
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.layout import lay_out
+from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.features import Bags, TableSpec
+from genrec_jax.parallel import mesh as mesh_lib
+
+ROWS, DIM = 53, 8
+BATCH, PER_EXAMPLE = 16, 3  # bags; most ids of a bag
+PLACES = {
+  'data_parallel': lambda p: (),
+  'row_wise': lambda p: (),
+  'table_wise': lambda p: (p.group - 1,),
+  'column_wise': lambda p: (p.group - 1, 0),
+  'table_column_wise': lambda p: (
+    (p.group - 1, p.group - p.devices) if p.devices > 1 else (p.group - 1,) * 2
+  ),
+  'table_row_wise': lambda p: (p.hosts - 1,),
+  'grid': lambda p: (p.hosts - 1, 0),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What one step reads and the gradients of what it read; shards first."""
+
+  ids: np.ndarray  # [W, n] wanted one by one
+  weights_of_rows: np.ndarray  # [W, n, D] gradient of each
+  bag_ids: np.ndarray  # [W, K]
+  bag_lengths: np.ndarray  # [W, b]
+  bag_weights: np.ndarray  # [W, K]
+  weights_of_bags: np.ndarray  # [W, b, D] gradient of each sum
+
+
+def job(shards: int, *, seed: int = 0, rows: int = ROWS, dim: int = DIM) -> Job:
+  """Ids with duplicates, skew, empty bags and padding; the same for any W."""
+  rng = np.random.default_rng(seed)
+  skewed = np.minimum(rng.geometric(0.08, (BATCH, 4)) - 1, rows - 1)
+  lengths = rng.integers(0, PER_EXAMPLE + 1, BATCH)
+  lengths[:4] = 0
+  bags = rng.integers(0, rows, (BATCH, PER_EXAMPLE))
+  bags[:, 0] = 7
+  factors = rng.normal(size=(BATCH, PER_EXAMPLE))
+  each = BATCH // shards
+  packed, packed_factors = [], []
+  for shard in range(shards):
+    mine = range(shard * each, (shard + 1) * each)
+    ids = np.concatenate([bags[e, : lengths[e]] for e in mine])
+    own = np.concatenate([factors[e, : lengths[e]] for e in mine])
+    spare = each * PER_EXAMPLE - len(ids)
+    packed.append(np.pad(ids, (0, spare), constant_values=10**6))
+    packed_factors.append(np.pad(own, (0, spare)))
+  of_rows = rng.normal(size=(BATCH, 4, dim))
+  of_bags = rng.normal(size=(BATCH, dim))
+  f32 = np.float32
+  return Job(
+    skewed.reshape(shards, -1).astype(np.int32),
+    of_rows.reshape(shards, -1, dim).astype(f32),
+    np.stack(packed).astype(np.int32),
+    lengths.reshape(shards, -1).astype(np.int32),
+    np.stack(packed_factors).astype(f32),
+    of_bags.reshape(shards, -1, dim).astype(f32),
+  )
+
+
+def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
+  """Reads and writes once; `part` is one shard, or the whole job as one."""
+  ids = {'t': [part.ids]} if 'rows' in reads else {}
+  bags = {}
+  if 'bags' in reads:
+    bags['f'] = Bags(
+      part.bag_ids,
+      part.bag_lengths,
+      't',
+      mode,
+      part.bag_weights if weighted else None,
+    )
+  routes = tables.route(ids, bags)
+  values, sums = tables.fetch(arrays, routes)
+
+  def loss(values, sums):
+    total = jnp.float32(0)
+    if ids:
+      taken = lookup.TouchedRows(routes.ids['t'], values['t']).take(part.ids)
+      total += jnp.sum(taken * part.weights_of_rows)
+    if bags:
+      total += jnp.sum(sums['f'] * part.weights_of_bags)
+    return total
+
+  grads = jax.grad(loss, argnums=(0, 1))(values, sums)
+  seen = {}
+  if ids:
+    seen['rows'] = lookup.TouchedRows(routes.ids['t'], values['t']).take(
+      part.ids
+    )
+  if bags:
+    seen['bags'] = sums['f']
+  arrays, slots, square = tables.push(arrays, slots, routes, grads, 0.1, number)
+  return arrays, slots, seen, square
+
+
+def run_whole(spec: TableSpec, key, steps=2, **options):
+  """(what the steps saw, the table after them) on one device."""
+  tables = LocalTables({'t': spec})
+  arrays = tables.init(key)
+  slots = tables.init_slots(arrays)
+  fn = jax.jit(lambda a, s, p, n: step(tables, a, s, p, n, **options))
+  seen = []
+  for number in range(steps):
+    one = job(1, seed=number, rows=spec.rows, dim=spec.dim)
+    part = jax.tree.map(lambda x: x[0], one)
+    arrays, slots, found, square = fn(arrays, slots, part, jnp.int32(number))
+    seen.append(jax.tree.map(np.asarray, found) | {'square': float(square)})
+  return seen, np.asarray(arrays['t'])
+
+
+def run_sharded(
+  spec: TableSpec,
+  key,
+  scheme: str,
+  *,
+  hosts=2,
+  devices=4,
+  replicas=1,
+  split='mod',
+  exchange=Exchange(),
+  steps=2,
+  sync_every=1,
+  **options,
+):
+  """The same on a mesh; the table is put together again."""
+  plan = ShardingPlan({}, hosts, devices, replicas)
+  table = TablePlan(
+    spec.rows,
+    spec.dim,
+    scheme,
+    PLACES[scheme](plan),
+    split,
+    spec.dtype,
+    spec.update,
+  )
+  plan = dataclasses.replace(plan, tables={'t': table})
+  tables = ShardedTables(lay_out(plan), {'t': spec}, exchange, sync_every)
+  mesh = mesh_lib.make(replicas, hosts, devices)
+  split_spec = PartitionSpec(mesh_lib.AXES)
+  arrays_like = tables.layout.shapes()
+  specs = tables.partition(arrays_like)
+  slots_like = jax.eval_shape(tables.init_slots, arrays_like)
+  slot_specs = tables.partition(slots_like)
+
+  def mapped(fn, in_specs, out_specs):
+    return jax.jit(
+      jax.shard_map(
+        fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+      )
+    )
+
+  arrays = mapped(tables.init, PartitionSpec(), specs)(key)
+  slots = mapped(tables.init_slots, (specs,), slot_specs)(arrays)
+
+  def on_shard(arrays, slots, part, number):
+    part = jax.tree.map(lambda x: x[0], part)
+    return step(tables, arrays, slots, part, number, **options)
+
+  fn = mapped(
+    on_shard,
+    (specs, slot_specs, split_spec, PartitionSpec()),
+    (specs, slot_specs, split_spec, PartitionSpec()),
+  )
+  shards, seen = hosts * devices * replicas, []
+  for number in range(steps):
+    part = job(shards, seed=number, rows=spec.rows, dim=spec.dim)
+    arrays, slots, found, square = fn(arrays, slots, part, jnp.int32(number))
+    found = jax.tree.map(np.asarray, found) | {'square': float(square)}
+    seen.append(found)
+  host = jax.tree.map(np.asarray, arrays)
+  size = {n: len(a) // replicas for n, a in host.items()}
+  first = {n: a[: size[n]] for n, a in host.items()}
+  return seen, relayout.table(tables.layout, first, 't')
