@@ -303,7 +303,7 @@ class Checkpoints:
     error = None
     try:
       with failures.one_error():
-        written.result()
+        self._group.each(written.result)
     except Exception as e:
       error = e
     self._group.decide(

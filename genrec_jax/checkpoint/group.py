@@ -5,7 +5,9 @@ through the devices, so that a thread in the background may speak while the
 main thread trains: collectives of the two would mix.
 """
 
+import concurrent.futures
 import json
+import threading
 import time
 from collections.abc import Callable
 
@@ -15,6 +17,7 @@ from jax._src import distributed  # the store has no public name
 from genrec_jax.checkpoint.manifest import CheckpointError
 
 _FOREVER_S = 7 * 24 * 3600  # process 0's death ends the wait, not a clock
+_LISTEN_S = 0.2  # between two looks whether another process has failed
 _RAISED = {'FileNotFoundError': FileNotFoundError}  # others: CheckpointError
 _opened: dict[str, int] = {}
 
@@ -75,6 +78,43 @@ class Group:
     finally:
       self._client.key_value_set(f'{turn}/answer', json.dumps(answer))
     return answer['result']
+
+  def each(self, work: Callable[[], object]) -> None:
+    """Does this process's part of a work; the failure of another ends it.
+
+    The others wait for each other inside of it (Orbax does, for minutes), and
+    one that has failed will not come. Their next turn is a `decide`.
+    """
+    if self.size == 1:
+      work()
+      return
+    outcome = concurrent.futures.Future()
+
+    def run():
+      try:
+        outcome.set_result(work())
+      except Exception as e:
+        outcome.set_exception(e)
+
+    # A daemon: nothing waits for a part that was given up.
+    threading.Thread(target=run, daemon=True).start()
+    alarm = f'{self._name}/{self._turn}/failed'
+    while not concurrent.futures.wait([outcome], _LISTEN_S).done:
+      if reason := self._heard(alarm):
+        raise CheckpointError(reason)
+    if error := outcome.exception():
+      self._client.key_value_set(
+        alarm, f'process {self.me}: {error}', allow_overwrite=True
+      )
+      raise error
+
+  def _heard(self, key: str) -> str | None:
+    try:
+      return self._client.key_value_try_get(key)
+    except jax.errors.JaxRuntimeError as e:
+      if 'NOT_FOUND' in str(e):
+        return None
+      raise
 
   def _gathered(self, what: str, turn: str) -> list:
     deadline = time.monotonic() + self._timeout_s
