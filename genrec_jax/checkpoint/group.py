@@ -145,5 +145,6 @@ class Group:
         trouble = f'cannot be reached ({str(e).splitlines()[0]})'
       raise CheckpointError(
         f'{what}: process {process} of {self.size} {trouble}; has it ended, or '
-        'does it not save and restore in step with the others?'
+        'does it not save and restore in step with the others, in the same '
+        'directory?'
       ) from e

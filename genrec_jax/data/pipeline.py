@@ -31,14 +31,18 @@ def capacity_for(tokens: int) -> int:
 
 
 def _in_parts(
-  values: np.ndarray, counts: np.ndarray, size: int, fill: int = 0
+  values: np.ndarray, bounds: np.ndarray, size: int, fill: int = 0
 ) -> np.ndarray:
-  """Runs of `counts` values, each filled up to `size`, one behind the other."""
-  out = np.full((len(counts), size), fill, np.int32)
-  bounds = np.concatenate([[0], np.cumsum(counts)])
-  for part, a, b in zip(out, bounds[:-1], bounds[1:], strict=True):
-    part[: b - a] = values[a:b]
-  return out.reshape(-1)
+  """The runs between `bounds`, each filled up to `size`, in a row.
+
+  `values` begins with the first run, whatever number that starts at.
+  """
+  out = np.full((len(bounds) - 1) * size, fill, np.int32)
+  bounds = (bounds - bounds[0]).tolist()
+  for part in range(len(bounds) - 1):
+    a, b = bounds[part], bounds[part + 1]
+    out[part * size : part * size + b - a] = values[a:b]
+  return out
 
 
 def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
@@ -111,7 +115,6 @@ def _pack(
   own = range(len(bounds) - 1) if own is None else own
   mine = bounds[own.start : own.stop + 1]
   first = total[own.start : own.stop + 1]
-  examples_of, tokens_of = np.diff(mine), np.diff(first)
   whose = slice(mine[0], mine[-1])
   indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
@@ -138,12 +141,12 @@ def _pack(
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
       )
   return features.Batch(
-    users=_in_parts(examples.row[indices], examples_of, rows, -1),
-    lengths=_in_parts(lengths, examples_of, rows),
-    item=_in_parts(histories.items[at], tokens_of, capacity),
-    time=_in_parts(time, tokens_of, capacity),
-    next_item=_in_parts(next_item, tokens_of, capacity),
-    next_time=_in_parts(next_time, tokens_of, capacity),
+    users=_in_parts(examples.row[indices], mine, rows, -1),
+    lengths=_in_parts(lengths, mine, rows),
+    item=_in_parts(histories.items[at], first, capacity),
+    time=_in_parts(time, first, capacity),
+    next_item=_in_parts(next_item, first, capacity),
+    next_time=_in_parts(next_time, first, capacity),
     first=first[:-1].astype(np.int32),
   )
 
@@ -309,10 +312,9 @@ def eval_batches(
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
       at = splits.positions(start[whose], past[whose])
-      counts = np.diff(past_before[mine])
       history = features.Jagged(
-        values=_in_parts(histories.items[at], counts, seen_size),
-        lengths=_in_parts(past[whose], np.diff(mine), rows),
+        values=_in_parts(histories.items[at], past_before[mine], seen_size),
+        lengths=_in_parts(past[whose], mine, rows),
       )
       batch = dataclasses.replace(batch, seen=history)
     yield batch

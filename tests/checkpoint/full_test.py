@@ -1,6 +1,7 @@
 import threading
 from typing import NamedTuple
 
+import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.data import devices
+from genrec_jax.parallel import mesh as mesh_lib
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint.checkpoint_content import (
   assert_restores,
@@ -98,6 +101,86 @@ def test_named_tuples_and_tuples_keep_their_types(checkpoints):
   assert jax.tree.structure(restored) == jax.tree.structure(state)
   assert int(restored['opt'][0].count) == 4
   assert host is None
+
+
+# --- Parts of a checkpoint, and arrays with more rows
+
+
+def test_the_manifest_is_read_without_the_arrays(checkpoints):
+  save_all(checkpoints, 1, 2)
+  for step in (None, 1):
+    body = checkpoints.read_manifest(step)
+    assert body['step'] == (step or 2)
+    assert body['host'] == content.host(body['step'])
+    assert body['tree']['tables/bfloat16'] == 'bfloat16[64,8]'
+  with pytest.raises(FileNotFoundError, match='no checkpoint of step 9'):
+    checkpoints.read_manifest(9)
+
+
+def test_a_subset_is_loaded_when_asked_for(checkpoints):
+  save_all(checkpoints, 1)
+  want = content.state(1)
+  some = {'tables': {'int32': want['tables']['int32']}}
+  _, got, host = checkpoints.restore(some, partial=True)
+  assert jax.tree.structure(got) == jax.tree.structure(some)
+  np.testing.assert_array_equal(got['tables']['int32'], want['tables']['int32'])
+  assert host == content.host(1)
+  with pytest.raises(CheckpointError, match='does not fit: opt/count'):
+    checkpoints.restore(some)
+  some['tables']['new'] = jnp.zeros(3)
+  with pytest.raises(
+    CheckpointError, match='tables/new is absent in the check'
+  ):
+    checkpoints.restore(some, partial=True)
+
+
+def test_an_array_may_be_loaded_with_rows_of_zeros_behind_it(checkpoints):
+  def sharding(n):
+    return NamedSharding(Mesh(np.array(jax.devices()[:n]), 'x'), P('x'))
+
+  rng = np.random.default_rng(0)
+  table = rng.normal(size=(10, 3)).astype(np.float32)
+  slot = rng.normal(size=10).astype(jnp.bfloat16)
+  tree = {'table': table, 'slot': slot, 'w': np.ones((2, 3), np.float32)}
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  checkpoints.save(1, jax.device_put(tree, one))
+
+  def wanted(rows, width=3):
+    return {
+      'table': jax.ShapeDtypeStruct(
+        (rows, width), np.float32, sharding=sharding(8)
+      ),
+      'slot': jax.ShapeDtypeStruct((rows,), jnp.bfloat16, sharding=sharding(8)),
+      'w': jax.ShapeDtypeStruct((2, 3), np.float32),
+    }
+
+  _, state, _ = checkpoints.restore(wanted(16), padded=True)
+  for name in ('table', 'slot'):
+    got = np.asarray(state[name])
+    assert got[:10].tobytes() == tree[name].tobytes()
+    assert got[10:].shape[0] == 6 and not got[10:].any()
+  np.testing.assert_array_equal(state['w'], tree['w'])
+  for rows, width, padded in ((16, 3, False), (8, 3, True), (16, 4, True)):
+    with pytest.raises(CheckpointError, match='does not fit: slot|table'):
+      checkpoints.restore(wanted(rows, width), padded=padded)
+
+
+def test_batches_on_devices_are_saved_where_the_training_stands(checkpoints):
+  """Not where the source stands, which runs ahead."""
+  mesh = mesh_lib.make()
+
+  def batches():
+    data = grain.MapDataset.range(100).shuffle(3).repeat(None).batch(8)
+    return devices.DeviceBatches(iter(data.to_iter_dataset()), mesh)
+
+  with batches() as it, batches() as again:
+    for _ in range(5):
+      next(it)
+    checkpoints.save(5, {'w': jnp.ones(3)}, data=it)
+    following = [np.asarray(next(it)) for _ in range(4)]
+    checkpoints.restore({'w': jnp.ones(3)}, data=again)
+    for want in following:
+      np.testing.assert_array_equal(next(again), want)
 
 
 # --- Which checkpoints stay

@@ -114,6 +114,25 @@ def test_what_two_processes_saved_any_number_restores(saved, count, devices):
   assert found == [(3, [])] * count
 
 
+def grow(directory):
+  """Two of the arrays, one of them with more rows, on another mesh."""
+  want = abstract(rows=96)
+  want = {name: want[name] for name in ('table', 'step')}
+  with Checkpoints(directory) as checkpoints:
+    step, state, _ = checkpoints.restore(want, partial=True, padded=True)
+  padded = np.zeros((96, 4), np.float32)
+  padded[:ROWS] = values(step)['table']
+  return [
+    np.array_equal(shard.data, padded[shard.index])
+    for shard in state['table'].addressable_shards
+  ]
+
+
+def test_a_part_is_loaded_with_more_rows(saved):
+  found = processes.run(grow, saved, processes=3, devices=1)
+  assert found == [[True]] * 3
+
+
 def test_everything_is_written_once(saved):
   assert sorted(p.name for p in saved.iterdir()) == ['2', '3']
   body = manifest.verify(saved / '3')
