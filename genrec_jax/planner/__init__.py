@@ -1,0 +1,33 @@
+"""Tables, lookups and a machine in; a sharding plan and its report out."""
+
+from genrec_jax.planner.describe import describe
+from genrec_jax.planner.evaluate import Evaluation, evaluate
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.options import Constraint, ConstraintError
+from genrec_jax.planner.report import Report
+from genrec_jax.planner.search import make_plan
+from genrec_jax.planner.storage import InsufficientMemory
+from genrec_jax.planner.workload import (
+  Dense,
+  Feature,
+  Load,
+  from_tables,
+  tree_bytes,
+)
+
+__all__ = [
+  'Constraint',
+  'ConstraintError',
+  'Dense',
+  'Evaluation',
+  'Feature',
+  'InsufficientMemory',
+  'Load',
+  'Report',
+  'Topology',
+  'describe',
+  'evaluate',
+  'from_tables',
+  'make_plan',
+  'tree_bytes',
+]

@@ -1,0 +1,83 @@
+"""What `--mode=plan` prints: a plan made here, or one that is given."""
+
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.planner import hardware, storage
+from genrec_jax.planner.evaluate import evaluate
+from genrec_jax.planner.options import Constraint
+from genrec_jax.planner.report import Report
+from genrec_jax.planner.search import make_plan
+from genrec_jax.planner.workload import Dense, Load
+
+
+def describe(
+  loads: Sequence[Load],
+  topology: str | hardware.Topology,
+  *,
+  batch: int,
+  overrides: Mapping[str, object] | None = None,
+  plan: str | None = None,
+  constraints: Mapping[str, Constraint] | None = None,
+  dense: Dense = Dense(),
+  save: str | None = None,
+  top: int = 20,
+  **search,
+) -> str:
+  """The report of a plan for a machine that need not be there.
+
+  Args:
+    loads: tables and the lookups into them.
+    topology: name of a preset, a topology file, or a topology.
+    batch: examples of a step on all devices together.
+    overrides: numbers of the topology to change: hosts, devices, memory, ...
+      With a plan file, its shape counts unless it is given here.
+    plan: file of a plan to describe; None makes one.
+    constraints: table -> what is settled about it.
+    dense: the rest of the model.
+    save: file for the plan.
+    top: tables to list.
+    **search: further arguments of `make_plan`.
+
+  Raises:
+    InsufficientMemory: the plan, or any plan, does not fit; with the numbers.
+    ValueError: one of the arguments cannot be; it says which.
+  """
+  overrides = dict(overrides or {})
+  given = plan_lib.load(plan) if plan else None
+  if given:
+    shape = {k: getattr(given, k) for k in ('replicas', 'hosts', 'devices')}
+    overrides = shape | overrides
+  if isinstance(topology, str):
+    machine = hardware.get(topology, **overrides)
+  else:
+    machine = hardware.change(topology, **overrides)
+  if given:
+    report = Report(evaluate(given, loads, machine, batch, dense))
+    if len(report.costs.over):
+      raise storage.InsufficientMemory(_too_full(plan, report, top))
+  else:
+    given, report = make_plan(
+      loads,
+      machine,
+      batch=batch,
+      constraints=constraints,
+      dense=dense,
+      **search,
+    )
+  if save:
+    given.save(save)
+  return report.text(top)
+
+
+def _too_full(path: str, report: Report, top: int) -> str:
+  costs = report.costs
+  worst = int(costs.device_bytes.argmax())
+  return (
+    f'{path}: device {worst} would hold '
+    f'{storage.text(costs.device_bytes[worst])} of '
+    f'{storage.text(costs.budget)}; {len(costs.over)} of '
+    f'{costs.topology.group} devices have too much. Move tables away from '
+    'them, cut them further, or leave the plan to the planner.\n\n'
+    f'{report.text(top)}'
+  )

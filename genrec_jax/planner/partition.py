@@ -1,0 +1,230 @@
+"""Partitioners: on which devices the pieces of chosen options lie.
+
+A partitioner takes one option of every table and the bytes a device may hold,
+and gives a `Placement`, or None where it found no room. Pieces that lie
+everywhere or at a settled place come first, the rest in order of weight, each
+where the least is done so far (LPT).
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Sequence
+
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.options import EVERYWHERE, ON_A_HOST, Option
+
+BALANCE_STEPS, BALANCE_BYTES, BALANCE_SLACK = 10, 10_000_000, 0.02
+
+
+@dataclasses.dataclass
+class Placement:
+  """Where everything lies.
+
+  Attributes:
+    options: one of each table.
+    at: device or host of each piece of each option, as in a plan.
+    time: seconds of each device.
+    used: bytes of each device.
+    buffers: of them what goes in and out.
+  """
+
+  options: tuple[Option, ...]
+  at: list[tuple[int, ...]]
+  time: list[float]
+  used: list[int]
+  buffers: list[int]
+
+  @property
+  def rate(self) -> float:
+    """Seconds of the busiest device."""
+    return max(self.time)
+
+
+class Filling:
+  """A placement under way."""
+
+  def __init__(self, options: Sequence[Option], topology: Topology, cap: int):
+    self.options, self.cap = tuple(options), cap
+    self.hosts, self.devices = topology.hosts, topology.devices
+    group = topology.group
+    self.time, self.used = [0.0] * group, [0] * group
+    self.buffers = [0] * group
+    self.host_time = [0.0] * self.hosts
+    self.at = [[None] * o.pieces for o in self.options]
+
+  def room(self, option: Option, devices) -> bool:
+    return all(self.used[d] + option.bytes <= self.cap for d in devices)
+
+  def put(self, option: Option, devices) -> None:
+    for d in devices:
+      self.time[d] += option.time
+      self.used[d] += option.bytes
+      self.buffers[d] += option.buffers
+      self.host_time[d // self.devices] += option.time
+
+  def take(self, option: Option, device: int) -> None:
+    self.time[device] -= option.time
+    self.used[device] -= option.bytes
+    self.buffers[device] -= option.buffers
+    self.host_time[device // self.devices] -= option.time
+
+  def host(self, number: int) -> range:
+    """Its devices."""
+    return range(number * self.devices, (number + 1) * self.devices)
+
+  def begin(self) -> bool:
+    """Places what has no choice; False if there is no room."""
+    for index, option in enumerate(self.options):
+      if option.scheme in EVERYWHERE:
+        self.at[index] = []
+        places = [range(len(self.time))]
+      elif option.at:
+        self.at[index] = list(option.at)
+        on_host = option.scheme in ON_A_HOST
+        places = [self.host(p) if on_host else (p,) for p in option.at]
+      else:
+        continue
+      for devices in places:
+        self.put(option, devices)
+    return max(self.used) <= self.cap
+
+  def waiting(self) -> list[int]:
+    """Numbers of the options that have no place yet."""
+    return [i for i, at in enumerate(self.at) if None in at]
+
+  def place_on_host(self, index: int) -> bool:
+    """Rows over a host, or pieces over hosts next to each other."""
+    option, pieces = self.options[index], self.options[index].pieces
+    windows = sorted(
+      (sum(self.host_time[first : first + pieces]), first)
+      for first in range(self.hosts - pieces + 1)
+    )
+    for _, first in windows:
+      last = first + pieces - 1
+      devices = range(self.host(first).start, self.host(last).stop)
+      if self.room(option, devices):
+        self.put(option, devices)
+        self.at[index] = list(range(first, first + pieces))
+        return True
+    return False
+
+  def place_within_host(self, index: int) -> bool:
+    """Every piece on one device of the same host."""
+    option = self.options[index]
+    for _, number in sorted((t, h) for h, t in enumerate(self.host_time)):
+      added = []
+      for _ in range(option.pieces):
+        free = [d for d in self.host(number) if self.room(option, (d,))]
+        if not free:
+          break
+        device = min(free, key=lambda d: (self.time[d], d))
+        self.put(option, (device,))
+        added.append(device)
+      if len(added) == option.pieces:
+        self.at[index] = added
+        return True
+      for device in added:
+        self.take(option, device)
+    return False
+
+  def done(self) -> Placement:
+    at = [tuple(places) for places in self.at]
+    return Placement(self.options, at, self.time, self.used, self.buffers)
+
+
+def lpt(
+  options: Sequence[Option],
+  topology: Topology,
+  cap: int,
+  *,
+  by: str | None = None,
+) -> Placement | None:
+  """The heaviest first, each to the device with the least to do.
+
+  Args:
+    options: one of each table.
+    topology: the machine.
+    cap: bytes a device may hold.
+    by: what weight is: 'time' or 'bytes'; None tries them in this order.
+  """
+  if by is None:
+    return lpt(options, topology, cap, by='time') or lpt(
+      options, topology, cap, by='bytes'
+    )
+  filling = Filling(options, topology, cap)
+  if not filling.begin():
+    return None
+  heap = [(t, d) for d, t in enumerate(filling.time)]
+  heapq.heapify(heap)
+  for index in _by_weight(filling, by):
+    if not _place(filling, index, heap):
+      return None
+  return filling.done()
+
+
+def _by_weight(filling: Filling, by: str) -> list[int]:
+  return sorted(
+    filling.waiting(), key=lambda i: (-getattr(filling.options[i], by), i)
+  )
+
+
+def _place(filling: Filling, index: int, heap: list) -> bool:
+  option = filling.options[index]
+  if option.scheme in ON_A_HOST:
+    return filling.place_on_host(index)
+  if option.scheme == 'table_column_wise':
+    return filling.place_within_host(index)
+  for piece in range(option.pieces):
+    device = _least_busy(filling, option, heap)
+    if device is None:
+      return False
+    filling.at[index][piece] = device
+  return True
+
+
+def _least_busy(filling: Filling, option: Option, heap: list) -> int | None:
+  """Takes the device with the least to do among those with room."""
+  full, found = [], None
+  while heap and found is None:
+    time, device = heapq.heappop(heap)
+    if time != filling.time[device]:  # work came to it past the heap
+      heapq.heappush(heap, (filling.time[device], device))
+    elif filling.room(option, (device,)):
+      found = device
+    else:
+      full.append((time, device))
+  if found is not None:
+    filling.put(option, (found,))
+    heapq.heappush(heap, (filling.time[found], found))
+  for entry in full:
+    heapq.heappush(heap, entry)
+  return found
+
+
+def memory_balanced(
+  options: Sequence[Option], topology: Topology, cap: int
+) -> Placement | None:
+  """As even in bytes as hardly costs any time.
+
+  Halves the way between the least bytes a device could hold and what `lpt`
+  needs, as long as the busiest device has at most 2% more to do.
+  """
+  best = lpt(options, topology, cap)
+  if best is None:
+    return None
+  slowest = best.rate * (1 + BALANCE_SLACK)
+  low = max(sum(best.used) // len(best.used), max(o.bytes for o in options))
+  high = max(best.used)
+  for _ in range(BALANCE_STEPS):
+    if high - low <= BALANCE_BYTES:
+      break
+    middle = (low + high) // 2
+    found = lpt(options, topology, middle)
+    if found is not None and found.rate <= slowest:
+      best, high = found, max(found.used)
+    else:
+      low = middle
+  return best
+
+
+Partitioner = Callable[[Sequence[Option], Topology, int], Placement | None]

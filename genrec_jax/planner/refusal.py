@@ -1,0 +1,114 @@
+"""Why nothing fits, with the numbers and what would help."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.planner import storage
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.options import Constraint, enumerate_options
+from genrec_jax.planner.partition import Placement, lpt
+from genrec_jax.planner.storage import InsufficientMemory, text
+from genrec_jax.planner.workload import Dense, Load
+
+SHOWN, MOST_HOSTS, NODE = 10, 1024, 8
+
+
+def nothing_left(topology: Topology, dense: Dense) -> InsufficientMemory:
+  """The dense part alone fills a device."""
+  return InsufficientMemory(
+    f'a device of {topology.name!r} has {text(topology.memory)}; '
+    f'{topology.reserve:.0%} are reserved and the dense part takes '
+    f'{text(dense.bytes)}, which leaves nothing for tables: lower reserve, '
+    'shard the dense part, or take devices with more memory'
+  )
+
+
+def nothing_fits(
+  loads: Sequence[Load],
+  topology: Topology,
+  batch: int,
+  constraints: Mapping[str, Constraint] | None,
+  dense: Dense,
+) -> InsufficientMemory:
+  """The arithmetic of a machine that is too small."""
+  t, cap = topology, storage.budget(topology, dense)
+  spare = _frugal(loads, topology, batch, constraints, math.inf)
+  sizes = sorted(
+    ((load.bytes_of(load.rows, load.dim), load) for load in loads),
+    key=lambda s: (-s[0], s[1].name),
+  )
+  total = sum(size for size, _ in sizes)
+  lines = [
+    f'nothing fits: {len(loads):,} tables with their optimizers take '
+    f'{text(total)}, and a group of {t.hosts} hosts x {t.devices} devices has '
+    f'{text(t.group * cap)} for them ({t.group} x {text(cap)}: '
+    f'{text(t.memory)} less {t.reserve:.0%} reserve and '
+    f'{text(dense.bytes)} of the dense part).'
+  ]
+  least = {name: o for o in spare.options for name in o.names}
+  for size, load in sizes[:SHOWN]:
+    option = least[load.name]
+    lines.append(
+      f'  {load.name}: {load.rows:,} x {load.dim} {load.dtype} with '
+      f'{load.optimizer}: {text(size)}; at best {text(option.bytes)} on '
+      f'{option.shards} devices ({option.scheme})'
+    )
+  if len(sizes) > SHOWN:
+    rest = sum(size for size, _ in sizes[SHOWN:])
+    lines.append(f'  and {len(sizes) - SHOWN:,} more: {text(rest)}')
+  needed = max(spare.used)
+  lines.append(
+    f'Spread as thinly as allowed, with the buffers of {batch:,} examples, the '
+    f'fullest device would hold {text(needed)} of {text(cap)}.'
+  )
+  memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
+  lines.append(f'What would fit: devices of {text(memory)}')
+  if larger := _larger(loads, topology, batch, constraints, dense, total):
+    lines[-1] += f', or {larger}'
+  lines[-1] += ', or narrower rows (dtype bfloat16), or a smaller batch.'
+  return InsufficientMemory('\n'.join(lines))
+
+
+def _frugal(loads, topology, batch, constraints, cap) -> Placement | None:
+  """The thinnest spread of every table."""
+  items = enumerate_options(loads, topology, batch, constraints)
+  chosen = [
+    min(options, key=lambda o: (o.bytes * o.shards, o.bytes))
+    if topology.group == 1
+    else min(options, key=lambda o: (o.bytes, o.bytes * o.shards))
+    for options in items
+  ]
+  return lpt(chosen, topology, cap, by='bytes')
+
+
+def _larger(loads, topology, batch, constraints, dense, total) -> str:
+  """The smallest machine of the same kind that holds the tables."""
+  cap = storage.budget(topology, dense)
+  least = -(-total // cap)
+  for hosts, devices in _machines(topology, least):
+    t = dataclasses.replace(topology, hosts=hosts, devices=devices)
+    # As many examples a device: buffers grow with the batch of a device.
+    examples = batch * t.total // topology.total
+    if _frugal(loads, t, examples, constraints, cap):
+      return (
+        f'{hosts} hosts x {devices} devices'
+        if hosts > 1
+        else (f'{devices} devices')
+      )
+  return ''
+
+
+def _machines(topology: Topology, least: int):
+  """More devices on the host, up to a node of eight, then more hosts."""
+  devices = topology.devices
+  if topology.hosts == 1 and devices < NODE:
+    for more in range(max(devices + 1, least), NODE + 1):
+      yield 1, more
+    devices = NODE
+  first = max(topology.hosts + 1, -(-least // devices))
+  hosts = first
+  while hosts <= MOST_HOSTS:
+    yield hosts, devices
+    # Close to the bound one by one, then in larger steps.
+    hosts += max(1, (hosts - first) // 4)

@@ -1,0 +1,203 @@
+"""The planner: tables and a machine in, the best plan met and a report out.
+
+Every proposer in turn offers one option for every table; partitioners place it;
+the placement whose busiest device has the least to do wins. A proposal is not
+placed if even a perfect partition of it were slower than the best so far.
+Afterwards tables are halved where that helps (split.py). All of it depends on
+the arguments alone, unless `timeout` ends it, which the report says.
+"""
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.planner import refusal, storage
+from genrec_jax.planner.evaluate import evaluate
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.ldm import ldm
+from genrec_jax.planner.options import (
+  EVERYWHERE,
+  Constraint,
+  Option,
+  enumerate_options,
+)
+from genrec_jax.planner.partition import Placement, lpt, memory_balanced
+from genrec_jax.planner.propose import PROPOSERS
+from genrec_jax.planner.report import Report
+from genrec_jax.planner.split import split_search
+from genrec_jax.planner.workload import Dense, Load
+
+PARTITIONERS = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
+BETTER = 1 - 1e-9
+
+
+def make_plan(
+  loads: Sequence[Load],
+  topology: Topology,
+  *,
+  batch: int,
+  constraints: Mapping[str, Constraint] | None = None,
+  dense: Dense = Dense(),
+  proposers: Sequence[str] = tuple(PROPOSERS),
+  partitioners: Sequence[str] = ('lpt', 'ldm'),
+  proposals: int = 300,
+  halvings: int = 10,
+  timeout: float = 120.0,
+) -> tuple[ShardingPlan, Report]:
+  """The best plan met.
+
+  Args:
+    loads: tables and the lookups into them.
+    topology: the machine.
+    batch: examples of a step on all devices together.
+    constraints: table -> what is settled about it.
+    dense: the rest of the model.
+    proposers: names in `propose.PROPOSERS`.
+    partitioners: names in `PARTITIONERS`.
+    proposals: at most so many of each proposer; a small grid is always tried
+      whole.
+    halvings: rounds of column splits at the end, 0 for none.
+    timeout: seconds after which no further proposal is tried.
+
+  Raises:
+    InsufficientMemory: nothing fits; with the arithmetic.
+    ConstraintError: a constraint cannot be kept.
+  """
+  if not loads:
+    raise ValueError('there are no tables to plan')
+  for name in (*proposers, *partitioners):
+    if name not in PROPOSERS and name not in PARTITIONERS:
+      raise ValueError(
+        f'there is no {name!r}: proposers are {", ".join(PROPOSERS)}, '
+        f'partitioners {", ".join(PARTITIONERS)}'
+      )
+  search = _Search(loads, topology, batch, constraints or {}, dense)
+  if search.cap <= 0:
+    raise refusal.nothing_left(topology, dense)
+  search.end = time.monotonic() + timeout
+  for name in proposers:
+    search.propose(name, partitioners, proposals)
+  if halvings:
+    search.split(halvings)
+  if search.best is None:
+    raise refusal.nothing_fits(loads, topology, batch, constraints, dense)
+  report = Report(
+    evaluate(search.plan, loads, topology, batch, dense),
+    made_by=search.made_by,
+    tried=search.tried,
+    notes=(f'stopped after {timeout:g} s: more time may find a better plan',)
+    if search.late
+    else (),
+  )
+  return search.plan, report
+
+
+class _Search:
+  """The best placement so far."""
+
+  def __init__(self, loads, topology, batch, constraints, dense):
+    self.loads = {load.name: load for load in loads}
+    self.topology, self.constraints = topology, constraints
+    self.items = enumerate_options(loads, topology, batch, constraints)
+    self.cap = storage.budget(topology, dense)
+    self.best: Placement | None = None
+    self.plan: ShardingPlan | None = None
+    self.made_by, self.tried, self.late, self.seen = '', 0, False, set()
+
+  def propose(self, name, partitioners, most) -> None:
+    source = PROPOSERS[name](self.items, self.topology, self.cap)
+    for number, proposal in enumerate(source):
+      if number >= most and name != 'grid':
+        break
+      if self._is_late():
+        return
+      if proposal in self.seen:
+        continue
+      self.seen.add(proposal)
+      options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
+      if self.best and _bound(options, self.topology) >= self.best.rate:
+        continue
+      for partitioner in partitioners:
+        self._try(f'{name} + {partitioner}', PARTITIONERS[partitioner], options)
+
+  def split(self, halvings: int) -> None:
+    """Halves tables of the best placement, or of whole tables."""
+    starts = [self.best.options] if self.best else []
+    starts.append(
+      [min(o, key=lambda x: (x.pieces, x.time)) for o in self.items]
+    )
+    for start in starts:
+      if self._is_late():
+        return
+      found = split_search(
+        start, self._half, functools.partial(self._place, lpt),
+        halvings=halvings,
+      )  # fmt: skip
+      if found:
+        for partitioner in (lpt, ldm):
+          self._try('column splits', partitioner, found.options)
+
+  def _half(self, index: int, option: Option) -> Option | None:
+    """The same table in twice as many pieces."""
+    scheme = option.scheme
+    if option.pieces == 1:
+      scheme = {'table_wise': 'column_wise', 'table_row_wise': 'grid'}.get(
+        scheme, scheme
+      )
+    for other in self.items[index]:
+      if (other.scheme, other.pieces) == (scheme, 2 * option.pieces):
+        return other
+    return None
+
+  def _place(self, partitioner, options) -> Placement | None:
+    if self._is_late():
+      return None
+    self.tried += 1
+    return partitioner(options, self.topology, self.cap)
+
+  def _try(self, made_by, partitioner, options) -> None:
+    found = self._place(partitioner, options)
+    if found and not (self.best and found.rate >= self.best.rate * BETTER):
+      plan = self._plan(found)
+      if self._too_deep(plan, found):
+        # Arrays are as deep as on the fullest device: even bytes need less.
+        found = self._place(memory_balanced, options)
+        plan = found and self._plan(found)
+        made_by += ', memory balanced'
+        if not found or (self.best and found.rate >= self.best.rate * BETTER):
+          return
+        if self._too_deep(plan, found):
+          return
+      self.best, self.plan, self.made_by = found, plan, made_by
+
+  def _too_deep(self, plan: ShardingPlan, found: Placement) -> bool:
+    return storage.allocated(plan) + max(found.buffers) > self.cap
+
+  def _plan(self, placement: Placement) -> ShardingPlan:
+    tables = {}
+    for option, at in zip(placement.options, placement.at, strict=True):
+      for name in option.names:
+        split = self.constraints.get(name, Constraint()).split
+        tables[name] = self._table(name, option, at, split)
+    t = self.topology
+    ordered = {name: tables[name] for name in self.loads}
+    return ShardingPlan(ordered, t.hosts, t.devices, t.replicas)
+
+  def _table(self, name, option, at, split) -> TablePlan:
+    at = () if option.scheme in EVERYWHERE else at
+    return self.loads[name].plan(option.scheme, at, split)
+
+  def _is_late(self) -> bool:
+    self.late = self.late or time.monotonic() > self.end
+    return self.late
+
+
+def _bound(options: Sequence[Option], topology: Topology) -> float:
+  """No partition makes these faster."""
+  total = sum(o.time * o.shards for o in options)
+  everywhere = sum(o.time for o in options if o.scheme in EVERYWHERE)
+  longest = max(
+    (o.time for o in options if o.scheme not in EVERYWHERE), default=0.0
+  )
+  return max(total / topology.group, everywhere + longest)

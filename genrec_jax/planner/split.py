@@ -1,0 +1,70 @@
+"""Column splits before partitioning: a beam search over halved tables.
+
+One table that is a large part of all work keeps its device busy whatever the
+others do. Halving its columns halves the piece. The search keeps the best few
+sets of options, and halves in each the tables with the largest or the slowest
+pieces, a few times.
+"""
+
+from collections.abc import Callable, Sequence
+
+from genrec_jax.planner.options import Option
+from genrec_jax.planner.partition import Placement
+
+BEAM, HALVINGS, TOP = 3, 10, 10
+
+
+def split_search(
+  options: Sequence[Option],
+  halve: Callable[[int, Option], Option | None],
+  place: Callable[[Sequence[Option]], Placement | None],
+  *,
+  beam: int = BEAM,
+  halvings: int = HALVINGS,
+  top: int = TOP,
+) -> Placement | None:
+  """The best placement met, None if nothing fits.
+
+  Args:
+    options: one of each table, to begin with.
+    halve: (number of a table, its option) -> the one with twice the pieces,
+      None where there is none.
+    place: a partitioner.
+    beam: sets of options kept after each round.
+    halvings: rounds.
+    top: tables considered for their bytes, and as many for their time.
+  """
+  best = place(options)
+  kept, seen = [tuple(options)], {_key(options)}
+  for _ in range(halvings):
+    found = []
+    for chosen in kept:
+      for index in _heaviest(chosen, top):
+        half = halve(index, chosen[index])
+        if half is None:
+          continue
+        new = (*chosen[:index], half, *chosen[index + 1 :])
+        if _key(new) in seen:
+          continue
+        seen.add(_key(new))
+        placement = place(new)
+        rate = placement.rate if placement else float('inf')
+        # While nothing fits, smaller pieces come nearer to it.
+        found.append((rate, max(o.bytes for o in new), len(found), new))
+        if placement and (best is None or rate < best.rate):
+          best = placement
+    if not found:
+      break
+    kept = [new for *_, new in sorted(found, key=lambda f: f[:3])[:beam]]
+  return best
+
+
+def _heaviest(options, top: int) -> list[int]:
+  numbers = range(len(options))
+  large = sorted(numbers, key=lambda i: (-options[i].bytes, i))[:top]
+  slow = sorted(numbers, key=lambda i: (-options[i].time, i))[:top]
+  return list(dict.fromkeys(large + slow))
+
+
+def _key(options) -> tuple:
+  return tuple((o.scheme, o.pieces) for o in options)

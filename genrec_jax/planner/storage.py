@@ -1,0 +1,89 @@
+"""How many bytes a plan takes on a device.
+
+Rows with their optimizer's slots, and the buffers of a step: ids that arrive,
+rows or sums that leave. `N` and `M` as in cost.py:
+
+| scheme               | ids              | rows that leave       |
+|----------------------|------------------|-----------------------|
+| data_parallel        | N                | M D                   |
+| one owner for a row  | N W              | M W d                 |
+| rows over n devices  | N W / n          | M W d                 |
+
+Rows spread over n devices take `plan.depth` rows on each, the rest is padding.
+On the devices, pieces of one width, dtype and optimizer share an array that is
+equally deep everywhere (embedding/layout.py): what a device with fewer rows
+must add is its filling.
+"""
+
+import numpy as np
+
+from genrec_jax.embedding import layout
+from genrec_jax.embedding.plan import ShardingPlan, depth
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.workload import Dense, Load, slot_bytes
+
+
+class InsufficientMemory(ValueError):
+  """No plan fits; the message holds the numbers."""
+
+
+def budget(topology: Topology, dense: Dense) -> int:
+  """Bytes of a device that tables and their buffers may take."""
+  return int(topology.memory * (1 - topology.reserve)) - dense.bytes
+
+
+def owners(scheme: str, topology: Topology) -> int:
+  """Over how many devices the rows of a piece go."""
+  if scheme == 'row_wise':
+    return topology.group
+  if scheme in ('table_row_wise', 'grid'):
+    return topology.devices
+  return 1
+
+
+def row_bytes(load: Load, scheme: str, columns: int, topology: Topology) -> int:
+  """Rows and slots of a piece on each of its devices."""
+  rows = depth(load.rows, owners(scheme, topology))
+  return load.bytes_of(rows, columns)
+
+
+def buffer_bytes(
+  load: Load, scheme: str, columns: int, topology: Topology, batch: int
+) -> int:
+  """What goes in and out of a piece in a step, on each of its devices."""
+  t, local = topology, batch / topology.total
+  world, spread = t.group, owners(scheme, topology)
+  if scheme == 'data_parallel':
+    world = 1
+  ids = load.ids * local * world / spread
+  outputs = load.outputs * local * world / (1 if load.pooled else spread)
+  ids *= t.id_bytes * (2 if load.weighted else 1) * t.input_buffers
+  return int(ids + outputs * columns * load.item_bytes)
+
+
+def allocated(plan: ShardingPlan) -> int:
+  """Bytes of the arrays with rows and slots on every device."""
+  laid = layout.lay_out(plan)
+  arrays = [
+    (s.optimizer, s.dtype, s.depth, s.columns) for s in laid.stacks.values()
+  ]
+  arrays += [(t.optimizer, t.dtype, t.rows, t.dim) for t in laid.whole.values()]
+  return sum(
+    rows * columns * np.dtype(dtype).itemsize
+    + slot_bytes(optimizer, dtype, rows, columns)
+    for optimizer, dtype, rows, columns in arrays
+  )
+
+
+def text(count: float) -> str:
+  """Bytes as people read them.
+
+  >>> text(141e9)
+  '141.0 GB'
+  """
+  size = float(count)
+  for unit in ('B', 'kB', 'MB', 'GB', 'TB'):
+    if abs(size) < 1000 or unit == 'TB':
+      break
+    size /= 1000
+  return f'{size:,.0f} B' if unit == 'B' else f'{size:,.1f} {unit}'

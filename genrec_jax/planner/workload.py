@@ -1,0 +1,190 @@
+"""What a table has to do in a step, and what else lives on the devices."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from genrec_jax.embedding.plan import TablePlan
+from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.features import TableSpec
+
+DENSE = 'dense'  # updated by optax: a gradient and two slots, all float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+  """A lookup into a table.
+
+  Attributes:
+    length: ids of one pooling, or of one sequence, on average.
+    poolings: of one example.
+    pooled: whether the rows of a pooling are summed.
+    weighted: whether every id has a weight.
+  """
+
+  length: float
+  poolings: float = 1.0
+  pooled: bool = True
+  weighted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+  """A table and the lookups into it.
+
+  Attributes:
+    name: of the table.
+    rows: of the table.
+    dim: width of a row.
+    dtype: of the rows.
+    optimizer: a row optimizer, or 'dense'.
+    features: the lookups of one example.
+    distinct: share of the ids of a batch that are distinct on their device: a
+      row that is read once for all of its ids costs one read.
+    forward_bytes: of an element on the wire; None: as in the table.
+    backward_bytes: of an element of a gradient there.
+  """
+
+  name: str
+  rows: int
+  dim: int
+  dtype: str = 'float32'
+  optimizer: str = 'row_adagrad'
+  features: tuple[Feature, ...] = (Feature(1.0),)
+  distinct: float = 1.0
+  forward_bytes: float | None = None
+  backward_bytes: float | None = None
+
+  def __post_init__(self):
+    if self.rows < 1 or self.dim < 1:
+      raise ValueError(
+        f'table {self.name!r} has {self.rows} rows of width {self.dim}'
+      )
+    if not 0 < self.distinct <= 1:
+      raise ValueError(
+        f'table {self.name!r}: distinct is {self.distinct}, must be a share '
+        'of the ids, 0 < distinct <= 1'
+      )
+    slot_bytes(self.optimizer, self.dtype, 1, 1)
+
+  @property
+  def item_bytes(self) -> int:
+    return np.dtype(jax.numpy.dtype(self.dtype)).itemsize
+
+  @property
+  def row_bytes(self) -> int:
+    return self.dim * self.item_bytes
+
+  @functools.cached_property
+  def ids(self) -> float:
+    """Ids of an example."""
+    return sum(f.length * f.poolings for f in self.features)
+
+  @functools.cached_property
+  def outputs(self) -> float:
+    """Rows of an example that come back."""
+    return sum(
+      f.poolings * (1 if f.pooled else f.length) for f in self.features
+    )
+
+  @functools.cached_property
+  def pooled(self) -> bool:
+    return all(f.pooled for f in self.features)
+
+  @functools.cached_property
+  def weighted(self) -> bool:
+    return any(f.weighted for f in self.features)
+
+  def bytes_of(self, rows: int, columns: int) -> int:
+    """Rows of that width with all that is kept for them."""
+    slots = slot_bytes(self.optimizer, self.dtype, rows, columns)
+    return rows * columns * self.item_bytes + slots
+
+  def plan(self, scheme: str, at=(), split: str = 'mod') -> TablePlan:
+    """A plan of this table."""
+    return TablePlan(
+      rows=self.rows,
+      dim=self.dim,
+      scheme=scheme,
+      at=tuple(at),
+      split=split,
+      dtype=self.dtype,
+      optimizer=self.optimizer,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+  """The part of a model that is no table.
+
+  Attributes:
+    parameters: how many, all-reduced once a step.
+    flops: of the forward pass of one example.
+    bytes: on each device: parameters, gradients, optimizer, activations.
+    parameter_bytes: of one on the wire.
+  """
+
+  parameters: int = 0
+  flops: float = 0.0
+  bytes: int = 0
+  parameter_bytes: int = 4
+
+
+def tree_bytes(*trees) -> int:
+  """Bytes of all leaves: arrays, or what `jax.eval_shape` gives."""
+  leaves = jax.tree.leaves(trees)
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+
+
+def from_tables(
+  specs: Sequence[TableSpec], features: Mapping[str, Sequence[Feature]]
+) -> list[Load]:
+  """Loads of a model's tables.
+
+  Args:
+    specs: the tables.
+    features: table -> its lookups.
+  """
+  if missing := sorted({s.name for s in specs} - set(features)):
+    raise ValueError(f'no features are given for the tables {missing}')
+  return [
+    Load(
+      spec.name,
+      spec.rows,
+      spec.dim,
+      optimizer=spec.update,
+      features=tuple(features[spec.name]),
+    )
+    for spec in specs
+  ]
+
+
+def slot_bytes(optimizer: str, dtype: str, rows: int, columns: int) -> int:
+  """What an optimizer keeps for rows of that width."""
+  if optimizer == DENSE:
+    return 3 * 4 * rows * columns
+  if optimizer not in ROW_OPTIMIZERS:
+    raise ValueError(
+      f'there is no row optimizer {optimizer!r}: choose {DENSE!r} or one of '
+      f'{", ".join(ROW_OPTIMIZERS)}'
+    )
+  fixed, row, element = _slots(optimizer, dtype)
+  return fixed + rows * (row + element * columns)
+
+
+@functools.cache
+def _slots(optimizer: str, dtype: str) -> tuple[int, int, int]:
+  """Bytes of the slots: always, for a row, for an element of a row."""
+
+  def size(rows, columns):
+    table = jax.ShapeDtypeStruct((rows, columns), dtype)
+    return tree_bytes(jax.eval_shape(ROW_OPTIMIZERS[optimizer].init, table))
+
+  # Slots grow by rows and by elements: three sizes say how much by each.
+  element = size(1, 2) - size(1, 1)
+  row = size(2, 1) - size(1, 1) - element
+  return size(1, 1) - row - element, row, element
