@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.embedding.init import init_table
+from genrec_jax.embedding.local import LocalTables
 
 
 @jax.tree_util.register_dataclass
@@ -20,9 +21,10 @@ class TrainState:
   Attributes:
     step: int32, steps taken.
     params: the model's parameters, nested dict.
-    tables: name -> `[rows, dim]`.
+    tables: name -> `[rows, dim]`; under a plan, its arrays (see
+      `embedding.layout`) and the tables that optax updates.
     opt_state: optax state of `params` and the dense tables.
-    slots: name -> slots of the row optimizer of that table.
+    slots: array -> slots of its row optimizer.
     sums: measurement -> `[2]` (sum, weight) since the last log line.
     bad: `[2]` int32 (first step with a measurement that is not finite, which
       one), -1 while there is none.
@@ -37,24 +39,49 @@ class TrainState:
   bad: jax.Array
 
 
-def dense_tables(task, tables) -> dict:
+def dense_specs(task) -> dict:
   """The tables optax updates."""
-  specs = task.tables()
-  return {n: t for n, t in tables.items() if specs[n].update == 'dense'}
+  return {n: s for n, s in task.tables().items() if s.update == 'dense'}
+
+
+def local_tables(task) -> LocalTables:
+  """The other ones, on one device."""
+  specs = task.tables().items()
+  return LocalTables({n: s for n, s in specs if s.update != 'dense'})
+
+
+def trained(task, params, tables) -> dict:
+  """What optax updates: `{'params': ..., 'tables': ...}`."""
+  return {'params': params, 'tables': {n: tables[n] for n in dense_specs(task)}}
+
+
+def init_trained(task, seed: int) -> dict:
+  """That, fresh."""
+  model_key, table_key = jax.random.split(jax.random.key(seed))
+  tables = {n: init_table(s, table_key) for n, s in dense_specs(task).items()}
+  return {'params': task.init(model_key), 'tables': tables}
+
+
+def table_key(seed: int) -> jax.Array:
+  """The key of fresh rows."""
+  return jax.random.split(jax.random.key(seed))[1]
 
 
 def create(task, tx, seed: int, measured) -> TrainState:
   """A fresh state; jit it to keep the initialisation on the device."""
-  params, tables = task.init(jax.random.key(seed))
-  slots = {}
-  for name, spec in task.tables().items():
-    if spec.update != 'dense':
-      slots[name] = ROW_OPTIMIZERS[spec.update].init(tables[name])
+  rows = local_tables(task)
+  arrays = rows.init(table_key(seed))
+  dense = init_trained(task, seed)
+  return assemble(dense, tx.init(dense), arrays, rows.init_slots(arrays), measured)
+
+
+def assemble(dense, opt_state, arrays, slots, measured) -> TrainState:
+  """A state before the first step, of its parts."""
   return TrainState(
     step=jnp.int32(0),
-    params=params,
-    tables=tables,
-    opt_state=tx.init((params, dense_tables(task, tables))),
+    params=dense['params'],
+    tables={**dense['tables'], **arrays},
+    opt_state=opt_state,
     slots=slots,
     sums={name: jnp.zeros(2) for name in measured},
     bad=jnp.full(2, -1, jnp.int32),

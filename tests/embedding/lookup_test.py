@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.embedding import lookup
+from genrec_jax.embedding.init import init_table
 from genrec_jax.features import TableSpec
 
 ROWS, WIDTH = 20, 3
@@ -24,7 +25,7 @@ def ids():
 
 
 def test_a_fresh_table_is_a_truncated_normal(key):
-  table = np.asarray(lookup.init_table(TableSpec('t', 500, 64, 0.02), key))
+  table = np.asarray(init_table(TableSpec('t', 500, 64, 0.02), key))
   assert table.shape == (500, 64) and table.dtype == np.float32
   assert np.abs(table).max() <= 0.04
   # A normal cut at two deviations has 0.8796 of its deviation left.

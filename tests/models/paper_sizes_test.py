@@ -62,10 +62,10 @@ def test_parameter_counts(name):
     corpus=np.arange(1, rows),
     rows=rows,
   )
-  params, tables = jax.eval_shape(task.init, jax.random.key(0))
+  params = jax.eval_shape(task.init, jax.random.key(0))
   assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
   assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {'float32'}
-  assert tables['items'].shape == (rows, fields['dim'])
+  assert (task.table.rows, task.table.dim) == (rows, fields['dim'])
 
 
 def test_the_table_of_movielens_1m_has_the_published_size():

@@ -38,7 +38,7 @@ def test_the_seed_is_all_there_is():
 def test_a_table_belongs_to_one_optimizer(update):
   """optax holds moments of the dense tables alone."""
   state = create(update)
-  dense = state_lib.dense_tables(Toy(update), state.tables)
+  dense = state_lib.dense_specs(Toy(update))
   assert list(dense) == (['items'] if update == 'dense' else [])
   assert list(state.slots) == ([] if update == 'dense' else ['items'])
   shapes = {leaf.shape for leaf in jax.tree.leaves(state.opt_state)}

@@ -19,12 +19,7 @@ class Toy:
     return {'items': self.spec}
 
   def init(self, key):
-    w, table = jax.random.split(key)
-    shape = (self.spec.rows, WIDTH)
-    return (
-      {'layer': {'w': jax.random.normal(w, (WIDTH,))}},
-      {'items': jax.random.normal(table, shape)},
-    )
+    return {'layer': {'w': jax.random.normal(key, (WIDTH,))}}
 
   def ids(self, batch, key):
     del key
