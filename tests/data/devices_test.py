@@ -4,19 +4,21 @@ import threading
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from genrec_jax.data import devices, histories, pipeline, splits
 from genrec_jax.parallel import mesh as mesh_lib
+from tests import processes
 
 
-def dataset(shards, seed=0):
-  rng = np.random.default_rng(seed)
+def dataset(shards, own=None):
+  rng = np.random.default_rng(0)
   lengths = rng.integers(2, 20, 50)
   user = np.repeat(np.arange(50), lengths)
   item = rng.integers(1, 30, len(user))
   h = histories.from_arrays(user, item, np.arange(len(user)))
   return pipeline.train_batches(
-    h, splits.whole(h), batch_size=8, max_len=9, seed=1, shards=shards
+    h, splits.whole(h), batch_size=8, max_len=9, seed=1, shards=shards, own=own
   )
 
 
@@ -45,6 +47,30 @@ def test_every_device_gets_its_shard(shape):
     for k, device in enumerate(mesh.devices.flat):
       np.testing.assert_array_equal(parts[device], np.split(want, w)[k])
   assert batch.seen is None
+
+
+def two_batches():
+  """What all processes together have on their devices, and the states."""
+  mesh = mesh_lib.make()
+  own = devices.own_shards(mesh)
+  with devices.DeviceBatches(iter(dataset(mesh.size, own)), mesh) as it:
+    found = [
+      (multihost_utils.process_allgather(batch, tiled=True), it.get_state())
+      for batch in take(it, 2)
+    ]
+  return list(own), found
+
+
+@pytest.mark.parametrize('count, local', [(2, 2), (4, 1)])
+def test_processes_make_one_batch_without_overlap_or_loss(count, local):
+  whole = iter(dataset(4))
+  want = take(whole, 2)
+  whole.close()
+  found = processes.run(two_batches, processes=count, devices=local)
+  assert sum((own for own, _ in found), []) == list(range(4))
+  for _, batches in found:
+    assert_same([batch for batch, _ in batches], want)
+    assert [s for _, s in batches] == [s for _, s in found[0][1]]
 
 
 def test_an_array_that_is_not_of_the_shards_is_refused():
