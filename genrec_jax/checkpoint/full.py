@@ -104,7 +104,9 @@ class Checkpoints:
       'data': data is not None,
     }
     items = _items(state, data)
-    if self._group.size > 1:  # Orbax numbers the saves of a process
+    # Orbax gives a save a number to speak of it with the other processes, and
+    # its threads ask for "the present" one.
+    if self._group.size > 1:
       concurrent.futures.wait(_under_way)
     plan = {'step': step, 'arrays': extra['tree']}
     if data is not None:

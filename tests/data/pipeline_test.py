@@ -328,7 +328,7 @@ def test_the_shards_of_a_batch_are_the_batch_in_order(shards, seed):
 
 @pytest.mark.parametrize('processes', [2, 4])
 def test_processes_make_disjoint_parts_of_the_same_batch(processes):
-  h = make([2, 3, 10, 11, 2, 12, 25, 4, 5, 6, 7])
+  h = make([2, 3, 10, 611, 2, 120, 250, 40, 500, 6, 7])
 
   def batches(own=None):
     it = iter(
@@ -336,7 +336,7 @@ def test_processes_make_disjoint_parts_of_the_same_batch(processes):
         h,
         splits.whole(h),
         batch_size=8,
-        max_len=9,
+        max_len=500,
         seed=3,
         prefetch=0,
         shards=8,
@@ -353,6 +353,7 @@ def test_processes_make_disjoint_parts_of_the_same_batch(processes):
     joined = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
     jax.tree.map(np.testing.assert_array_equal, joined, whole)
     assert all(one[step][1] == state for one in found)
+    assert all(part.item.size == whole.item.size // processes for part in parts)
 
 
 def test_a_run_may_go_on_with_another_number_of_shards():
