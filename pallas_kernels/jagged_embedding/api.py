@@ -36,8 +36,16 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import dispatch
-from pallas_kernels.jagged_embedding import checks, cpu, reference, spec, xla
-from pallas_kernels.jagged_embedding.spec import SLOTS, MergedRows, Rule
+from pallas_kernels.jagged_embedding import (
+  checks,
+  cpu,
+  reference,
+  rounding,
+  rules,
+  spec,
+  xla,
+)
+from pallas_kernels.jagged_embedding.spec import Chance, MergedRows, Rule
 
 BACKENDS = {
   'cpu': dispatch.Backend(lambda: cpu, cpu.why_not),
@@ -58,7 +66,7 @@ def embedding_bag(
   """The sum or mean of each bag's rows, `[B, D]` in the table's dtype.
 
   Args:
-    table: `[rows, D]` float32 or bfloat16.
+    table: `[rows, D]` float32, bfloat16 or float16.
     ids: `[K]` integers, packed.
     lengths: `[B]` integers, ids of each bag. An empty bag gives zeros.
     mode: 'sum', or 'mean': the sum divided by the bag's length.
@@ -84,7 +92,7 @@ def gather(
   """The row of each id, `[K, D]` in the table's dtype.
 
   Args:
-    table: `[rows, D]` float32 or bfloat16.
+    table: `[rows, D]` float32, bfloat16 or float16.
     ids: `[K]` integers.
     lengths: `[B]` of the packed sequences: ids behind them are padding, which
       gives zeros. None: there is no padding.
@@ -205,10 +213,17 @@ def bag_weight_gradient(
   return backend.weight_gradient(table, ids, lengths, grads)
 
 
-def init_slots(table: jax.Array, optimizer: str) -> dict[str, jax.Array]:
-  """What an optimizer remembers of each row, before the first step."""
-  checks.check_optimizer(optimizer)
-  return spec.init_slots(table, optimizer)
+def init_slots(
+  table: jax.Array, optimizer: str | Rule, **options
+) -> dict[str, jax.Array]:
+  """What an optimizer remembers of each row, before the first step.
+
+  Args:
+    table: `[rows, D]`; only its shape counts.
+    optimizer: as in `update_rows`, with the options to be given there.
+    **options: see `Rule`.
+  """
+  return spec.init_slots(table, checks.check_rule(optimizer, options))
 
 
 def update_rows(
@@ -218,59 +233,69 @@ def update_rows(
   grads: jax.Array,
   *,
   learning_rate: float | jax.Array,
-  optimizer: str = 'row_adagrad',
-  eps: float = 1e-8,
-  beta1: float = 0.9,
-  beta2: float = 0.999,
+  optimizer: str | Rule = 'row_adagrad',
   stochastic_rounding_seed: jax.Array | int | None = None,
+  row_numbers: jax.Array | None = None,
+  first_column: jax.Array | int = 0,
   implementation: str | None = None,
+  **options,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Moves the rows of distinct ids: reads and writes those rows alone.
 
-  | optimizer   | slots                 | step of a row with gradient g     |
-  |-------------|-----------------------|-----------------------------------|
-  | sgd         |                       | g                                 |
-  | row_adagrad | sum `[rows]`          | sum += mean(g²); g / (√sum + eps) |
-  | adagrad     | sum `[rows, D]`       | sum += g²; g / (√sum + eps)       |
-  | adam        | mean, variance, count | Adam's, with the count of all     |
-  |             |                       | updates; other rows' means rest   |
+  | optimizer         | slots                                            |
+  |-------------------|--------------------------------------------------|
+  | sgd               |                                                  |
+  | momentum, lars    | momentum `[rows, D]`                             |
+  | row_adagrad       | sum `[rows]`                                     |
+  | adagrad           | sum `[rows, D]`                                  |
+  | row_adam, row_lamb| mean `[rows, D]`, variance `[rows]`, count `[]`  |
+  | adam, lamb        | mean, variance `[rows, D]`, count `[]`           |
+
+  What each does with a gradient stands in `rules`, its options in `Rule`. All
+  are lazy: a row that is not among the ids gets no decay and no momentum, and
+  its means rest; so momentum, Adam and weight decay differ from optimizers of
+  whole tables. A row among the ids with a gradient of zeros does get them.
+  `count` counts the updates, of all rows or, with `row_count=True`, of each.
 
   Args:
-    table: `[rows, D]` float32 or bfloat16; donate it.
+    table: `[rows, D]` float32, bfloat16 or float16; donate it.
     slots: as from `init_slots`; donate them.
     ids: `[N]` sorted and distinct, as from `merge_rows`: places that hold the
       number of rows, at the end, are spare and do nothing.
     grads: `[N, D]` gradient of each row.
     learning_rate: factor of the step.
-    optimizer: a name in `SLOTS`.
-    eps: added to the root of the squares.
-    beta1: decay of Adam's mean.
-    beta2: decay of Adam's mean square.
-    stochastic_rounding_seed: a new number for each step rounds a bfloat16 table
+    optimizer: a name in `SLOTS`, or a `Rule`, which carries its options.
+    stochastic_rounding_seed: a new number for each step rounds a 16-bit table
       without bias: steps that are much smaller than a row's last bit count on
       average. None rounds to the nearest. No meaning for float32.
+    row_numbers: `[N]` uint32 or int32, numbers that the chance of stochastic
+      rounding depends on, such as those of rows that lie elsewhere in the table
+      of a shard; nothing else does. None: the ids.
+    first_column: the same for the number of the table's first column.
     implementation: None for the best one here, or a name in `BACKENDS`.
+    **options: see `Rule`.
 
   Returns:
     The new table and slots.
   """
   backend = _backend(implementation)
-  rule, arrays, slots = checks.check_update(
-    table, slots, optimizer, eps, beta1, beta2
-  )
+  rule = checks.check_rule(optimizer, options)
+  arrays = checks.check_slots(table, slots, rule)
   ids = checks.check_integers('ids', ids)
   checks.check_grads(grads, ids.shape[0], 'ids', table.shape[1])
   checks.check_ids(ids, table.shape[0], spare=True, merged=True)
+  row_numbers = checks.check_row_numbers(row_numbers, ids.shape[0])
+  scalars, slots = _scalars(rule, learning_rate, slots)
   table, arrays = backend.update(
     rule,
-    _scalars(rule, learning_rate, slots),
-    _seed(stochastic_rounding_seed),
+    scalars,
+    _chance(table, stochastic_rounding_seed, row_numbers, first_column),
     table,
     arrays,
     ids,
     grads.astype(jnp.float32),
   )
-  return table, {**slots, **dict(zip(SLOTS[optimizer], arrays, strict=True))}
+  return table, _with_arrays(rule, slots, arrays)
 
 
 def embedding_bag_backward_and_update(
@@ -283,17 +308,15 @@ def embedding_bag_backward_and_update(
   learning_rate: float | jax.Array,
   mode: str = 'sum',
   weights: jax.Array | None = None,
-  optimizer: str = 'row_adagrad',
-  eps: float = 1e-8,
-  beta1: float = 0.9,
-  beta2: float = 0.999,
+  optimizer: str | Rule = 'row_adagrad',
   stochastic_rounding_seed: jax.Array | int | None = None,
   implementation: str | None = None,
+  **options,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """`bag_row_gradient` and `update_rows` in one.
 
   Args:
-    table: `[rows, D]` float32 or bfloat16; donate it.
+    table: `[rows, D]`; donate it.
     slots: as from `init_slots`; donate them.
     ids: `[K]` as given to `embedding_bag` or `gather`.
     lengths: `[B]` as given to `embedding_bag`; None after a `gather`.
@@ -302,30 +325,28 @@ def embedding_bag_backward_and_update(
     mode: 'sum' or 'mean', as in `embedding_bag`.
     weights: `[K]` as given to `embedding_bag`. Their own gradient, if they are
       learned: `bag_weight_gradient`, before the rows move.
-    optimizer: this and the others as in `update_rows`.
-    eps: see there.
-    beta1: see there.
-    beta2: see there.
+    optimizer: as in `update_rows`.
     stochastic_rounding_seed: see there.
     implementation: None for the best one here, or a name in `BACKENDS`.
+    **options: see `Rule`.
 
   Returns:
     The new table and slots.
   """
   backend = _backend(implementation)
-  rule, arrays, slots = checks.check_update(
-    table, slots, optimizer, eps, beta1, beta2
-  )
+  rule = checks.check_rule(optimizer, options)
+  arrays = checks.check_slots(table, slots, rule)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
   if lengths is None:
     checks.check_grads(grads, ids.shape[0], 'ids', table.shape[1])
   else:
     checks.check_grads(grads, lengths.shape[0], 'lengths', table.shape[1])
   checks.check_ids(ids, table.shape[0], lengths=lengths, spare=lengths is None)
+  scalars, slots = _scalars(rule, learning_rate, slots)
   table, arrays = backend.bag_update(
     rule,
-    _scalars(rule, learning_rate, slots),
-    _seed(stochastic_rounding_seed),
+    scalars,
+    _chance(table, stochastic_rounding_seed),
     table,
     arrays,
     ids,
@@ -333,7 +354,7 @@ def embedding_bag_backward_and_update(
     weights,
     _bag_grads(grads, lengths, mode, wrong),
   )
-  return table, {**slots, **dict(zip(SLOTS[optimizer], arrays, strict=True))}
+  return table, _with_arrays(rule, slots, arrays)
 
 
 def _backend(implementation: str | None):
@@ -420,18 +441,25 @@ def _bag_grads(grads, lengths, mode, wrong):
 # --- Options of updates.
 
 
-def _scalars(rule: Rule, learning_rate, slots) -> jax.Array:
+def _scalars(rule: Rule, learning_rate, slots):
   """Learning rate and Adam's corrections, `[3]` float32; counts the step."""
   rate = jnp.asarray(learning_rate, jnp.float32)
   one = jnp.float32(1)
-  if rule.optimizer != 'adam':
-    return jnp.stack([rate, one, one])
-  slots['count'] = slots['count'] + 1
+  if spec.slot_kinds(rule).get('count') != 'scalar':
+    return jnp.stack([rate, one, one]), slots
+  slots = {**slots, 'count': slots['count'] + 1}
   count = slots['count'].astype(jnp.float32)
-  return jnp.stack(
-    [rate, *(one / (1 - b**count) for b in (rule.beta1, rule.beta2))]
-  )
+  return jnp.stack([rate, *rules.corrections(rule, count)]), slots
 
 
-def _seed(seed):
-  return None if seed is None else jnp.asarray(seed).astype(jnp.uint32)
+def _with_arrays(rule: Rule, slots, arrays):
+  """The slots with their arrays replaced; they may be sorted by name."""
+  names = spec.slot_arrays(rule)
+  return {**slots, **dict(zip(names, arrays, strict=True))}
+
+
+def _chance(table, seed, rows=None, first_column=0) -> Chance | None:
+  if seed is None or table.dtype not in rounding.DTYPES:
+    return None
+  key = jnp.stack([rounding.uint32(seed), rounding.uint32(first_column)])
+  return Chance(key, rows)

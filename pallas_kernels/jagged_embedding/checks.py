@@ -1,33 +1,42 @@
 """Refuses what jagged_embedding cannot do, naming the argument."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.jagged_embedding import spec
-from pallas_kernels.jagged_embedding.spec import SLOTS, Rule
+from pallas_kernels.jagged_embedding.spec import Rule
 
 MODES = ('sum', 'mean')
-DTYPES = ('float32', 'bfloat16')
+DTYPES = ('float32', 'bfloat16', 'float16')
 MAX_ID = 2**31 - 1
 
 
-def check_optimizer(optimizer: str) -> None:
-  if optimizer not in SLOTS:
+def check_rule(optimizer, options: dict) -> Rule:
+  """The rule of an optimizer's name and options, or the rule that is given."""
+  if isinstance(optimizer, Rule):
+    if options:
+      raise ValueError(f'{sorted(options)} are given beside a whole rule.')
+    return optimizer
+  known = [f.name for f in dataclasses.fields(Rule)]
+  if unknown := set(options) - set(known):
     raise ValueError(
-      f'optimizer is {optimizer!r}, must be one of {", ".join(SLOTS)}.'
+      f'{sorted(unknown)} is no option of an optimizer; there are '
+      f'{", ".join(known[1:])}.'
     )
+  return Rule(optimizer, **options)
 
 
-def check_update(table, slots, optimizer, eps, beta1, beta2):
-  """Returns the rule, the arrays of the slots in order, a copy of the dict."""
+def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
+  """Returns the arrays of the slots, in the order of `spec.slot_arrays`."""
   check_table(table)
-  check_optimizer(optimizer)
-  wanted = jax.eval_shape(lambda t: spec.init_slots(t, optimizer), table)
+  wanted = jax.eval_shape(lambda t: spec.init_slots(t, rule), table)
   if slots.keys() != wanted.keys():
     raise ValueError(
-      f'slots of {optimizer} are {sorted(wanted)}, not {sorted(slots)}: see '
-      'init_slots.'
+      f'slots of {rule.optimizer} are {sorted(wanted)}, not {sorted(slots)}: '
+      'see init_slots.'
     )
   for name, like in wanted.items():
     found = slots[name]
@@ -36,12 +45,7 @@ def check_update(table, slots, optimizer, eps, beta1, beta2):
         f'slots[{name!r}] must be {like.dtype} {like.shape}, not '
         f'{found.dtype} {found.shape}.'
       )
-  arrays = tuple(slots[name] for name in SLOTS[optimizer])
-  return (
-    Rule(optimizer, float(eps), float(beta1), float(beta2)),
-    arrays,
-    dict(slots),
-  )
+  return tuple(slots[name] for name in spec.slot_arrays(rule))
 
 
 def check_table(table) -> None:
@@ -122,3 +126,15 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
     raise ValueError(
       'ids must be sorted and distinct: give what merge_rows returns.'
     )
+
+
+def check_row_numbers(numbers, count: int) -> jax.Array | None:
+  if numbers is None:
+    return None
+  numbers = jnp.asarray(numbers)
+  if numbers.shape != (count,) or numbers.dtype not in (jnp.int32, jnp.uint32):
+    raise ValueError(
+      f'row_numbers must be uint32 or int32 [{count}] (ids has {count}), not '
+      f'{numbers.dtype} {numbers.shape}.'
+    )
+  return numbers.astype(jnp.uint32)

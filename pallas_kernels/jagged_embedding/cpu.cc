@@ -8,14 +8,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "cpu_groups.h"
 #include "cpu_lookup.h"
 #include "cpu_optimizers.h"
 #include "cpu_threads.h"
+#include "cpu_update.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
+
+using Numbers = ffi::Buffer<ffi::U32>;
 
 template <typename F>
 ffi::Error EachType(ffi::DataType type, F run) {
@@ -26,8 +30,11 @@ ffi::Error EachType(ffi::DataType type, F run) {
     case ffi::BF16:
       run(Bf16{});
       return ffi::Error::Success();
+    case ffi::F16:
+      run(Fp16{});
+      return ffi::Error::Success();
     default:
-      return ffi::Error::InvalidArgument("table must be float32 or bfloat16");
+      return ffi::Error::InvalidArgument("table must be float32 or 16 bits");
   }
 }
 
@@ -37,9 +44,14 @@ Table<T> TableOf(Buffer& buffer) {
           buffer.dimensions()[1]};
 }
 
-const float* OrNull(const Floats& x) {
+template <typename Buffer>
+auto OrNull(const Buffer& x) {
   return x.element_count() ? x.typed_data() : nullptr;
 }
+
+inline float NanOf(float) { return kNan; }
+inline Bf16 NanOf(Bf16) { return {0x7fc0}; }
+inline Fp16 NanOf(Fp16) { return {0x7e00}; }
 
 ffi::Error BagImpl(ffi::ThreadPool pool, ffi::AnyBuffer table, Ids ids,
                    Ids lengths, Floats weights, ffi::Result<Floats> out,
@@ -55,12 +67,8 @@ ffi::Error GatherImpl(ffi::ThreadPool pool, ffi::AnyBuffer table, Ids ids,
                       int64_t threads) {
   return EachType(table.element_type(), [&](auto type) {
     using T = decltype(type);
-    T fill;
-    const uint32_t nan = 0x7fc00000;  // the upper half is bfloat16's
-    std::memcpy(&fill, reinterpret_cast<const char*>(&nan) + 4 - sizeof fill,
-                sizeof fill);
     Gather(pool, threads, TableOf<T>(table), ids, count.typed_data()[0], spare,
-           fill, static_cast<T*>(out->untyped_data()));
+           NanOf(type), static_cast<T*>(out->untyped_data()));
   });
 }
 
@@ -98,56 +106,61 @@ ffi::Error MergeImpl(ffi::ThreadPool pool, Ids ids, Ids lengths, Floats weights,
 }
 
 template <typename Source>
-ffi::Error Update(ffi::ThreadPool& pool, int64_t threads, const Source& source,
-                  ffi::RemainingRets& out, const Floats& scalars,
-                  const ffi::Buffer<ffi::U32>& seed, int64_t optimizer,
-                  float eps, double beta1, double beta2, bool stochastic) {
+ffi::Error RunUpdate(ffi::ThreadPool& pool, int64_t threads,
+                     const Source& source, ffi::RemainingRets& out,
+                     const Floats& scalars, const Numbers& key,
+                     std::string_view optimizer, const Rule& rule) {
   auto table = out.get<ffi::AnyBuffer>(0);
   if (!table) return table.error();
   const float* x = scalars.typed_data();
+  const uint32_t* k = key.typed_data();
+  Update update{OptimizerOf(optimizer), rule, x[0], {x[1], x[2]},
+                {rule.stochastic, k[0], k[1]}, {}};
+  if (!update.optimizer)
+    return ffi::Error::InvalidArgument("no such optimizer");
+  for (size_t i = 1; i < out.size(); ++i) {
+    auto slot = out.get<Floats>(i);
+    if (!slot) return slot.error();
+    const auto shape = (*slot)->dimensions();
+    update.slots.push_back(
+        {(*slot)->typed_data(), shape.size() > 1 ? shape[1] : 1});
+  }
   return EachType((*table)->element_type(), [&](auto type) {
-    using T = decltype(type);
-    Rows<T> rows{TableOf<T>(**table),
-                 {},
-                 {x[0], eps, beta1, beta2, x[1], x[2]},
-                 {stochastic, seed.typed_data()[0]}};
-    for (size_t i = 1; i < out.size() && i < 3; ++i)
-      rows.slots[i - 1] = (*out.get<Floats>(i))->typed_data();
-    switch (optimizer) {
-      case 0: return UpdateRows<Sgd>(pool, threads, rows, source);
-      case 1: return UpdateRows<RowAdagrad>(pool, threads, rows, source);
-      case 2: return UpdateRows<Adagrad>(pool, threads, rows, source);
-      case 3: return UpdateRows<Adam>(pool, threads, rows, source);
-    }
+    UpdateRows(pool, threads, TableOf<decltype(type)>(**table), update, source);
   });
 }
 
 // Results are the table and the slots, in the place of the last arguments.
-ffi::Error UpdateImpl(ffi::ThreadPool pool, Floats scalars,
-                      ffi::Buffer<ffi::U32> seed, Ids ids, Floats grads,
+ffi::Error UpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers key,
+                      Numbers numbers, Ids ids, Floats grads,
                       ffi::RemainingArgs, ffi::RemainingRets out,
-                      int64_t optimizer, float eps, double beta1, double beta2,
-                      bool stochastic, int64_t threads) {
-  const Merged merged(ids, grads.typed_data(), grads.dimensions()[1]);
-  return Update(pool, threads, merged, out, scalars, seed, optimizer, eps,
-                beta1, beta2, stochastic);
+                      std::string_view optimizer, Rule rule, int64_t threads) {
+  const Merged merged(OrNull(numbers), ids, grads.typed_data(),
+                      grads.dimensions()[1]);
+  return RunUpdate(pool, threads, merged, out, scalars, key, optimizer, rule);
 }
 
-ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars,
-                         ffi::Buffer<ffi::U32> seed, Ids ids, Ids lengths,
-                         Floats weights, Floats grads, ffi::RemainingArgs,
-                         ffi::RemainingRets out, int64_t optimizer, float eps,
-                         double beta1, double beta2, bool stochastic, bool bagged,
+ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers key,
+                         Ids ids, Ids lengths, Floats weights, Floats grads,
+                         ffi::RemainingArgs, ffi::RemainingRets out,
+                         std::string_view optimizer, Rule rule, bool bagged,
                          int64_t threads) {
   auto table = out.get<ffi::AnyBuffer>(0);
   if (!table) return table.error();
   const Groups groups(ids, lengths, bagged, OrNull(weights), grads.typed_data(),
                       (*table)->dimensions()[0], grads.dimensions()[1]);
-  return Update(pool, threads, groups, out, scalars, seed, optimizer, eps,
-                beta1, beta2, stochastic);
+  return RunUpdate(pool, threads, groups, out, scalars, key, optimizer, rule);
 }
 
 }  // namespace
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    Rule, ffi::StructMember<double>("eps"), ffi::StructMember<double>("beta1"),
+    ffi::StructMember<double>("beta2"), ffi::StructMember<double>("momentum"),
+    ffi::StructMember<double>("trust"), ffi::StructMember<double>("l2"),
+    ffi::StructMember<double>("decoupled"),
+    ffi::StructMember<double>("max_norm"), ffi::StructMember<bool>("row_count"),
+    ffi::StructMember<bool>("stochastic"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     Bag, BagImpl,
@@ -201,16 +214,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Floats>()
-        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<Numbers>()
+        .Arg<Numbers>()
         .Arg<Ids>()
         .Arg<Floats>()
         .RemainingArgs()
         .RemainingRets()
-        .Attr<int64_t>("optimizer")
-        .Attr<float>("eps")
-        .Attr<double>("beta1")
-        .Attr<double>("beta2")
-        .Attr<bool>("stochastic")
+        .Attr<std::string_view>("optimizer")
+        .Attr<Rule>("rule")
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
@@ -218,17 +229,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Floats>()
-        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<Numbers>()
         .Arg<Ids>()
         .Arg<Ids>()
         .Arg<Floats>()
         .Arg<Floats>()
         .RemainingArgs()
         .RemainingRets()
-        .Attr<int64_t>("optimizer")
-        .Attr<float>("eps")
-        .Attr<double>("beta1")
-        .Attr<double>("beta2")
-        .Attr<bool>("stochastic")
+        .Attr<std::string_view>("optimizer")
+        .Attr<Rule>("rule")
         .Attr<bool>("bagged")
         .Attr<int64_t>("threads"));

@@ -16,9 +16,12 @@ import numpy as np
 
 from pallas_kernels import dispatch
 from pallas_kernels.jagged_embedding import native
-from pallas_kernels.jagged_embedding.spec import SLOTS, MergedRows
+from pallas_kernels.jagged_embedding.spec import MergedRows
 
 THREADS = 'PALLAS_KERNELS_CPU_THREADS'
+_CONSTANTS = (
+  'eps', 'beta1', 'beta2', 'momentum', 'trust', 'l2', 'decoupled',
+)  # fmt: skip
 _on_cpu = dispatch.needs_platform('cpu')
 
 
@@ -79,35 +82,39 @@ def merge(ids, lengths, weights, grads, rows):
   )
 
 
-def update(rule, scalars, seed, table, slots, ids, grads):
-  return _update(
-    'UpdateMerged', rule, scalars, seed, (ids, grads), table, slots
-  )
+def update(rule, scalars, chance, table, slots, ids, grads):
+  numbers = None if chance is None else chance.rows
+  args = _some(numbers, jnp.uint32), ids, grads
+  return _update('UpdateMerged', rule, scalars, chance, args, table, slots)
 
 
-def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+def bag_update(
+  rule, scalars, chance, table, slots, ids, lengths, weights, grads
+):
   args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
   bagged = lengths is not None
   return _update(
-    'BagUpdate', rule, scalars, seed, args, table, slots, bagged=bagged
+    'BagUpdate', rule, scalars, chance, args, table, slots, bagged=bagged
   )
 
 
-def _update(name, rule, scalars, seed, args, table, slots, **attributes):
-  stochastic = seed is not None and table.dtype == jnp.bfloat16
-  seed = jnp.zeros(1, jnp.uint32) if seed is None else seed.reshape(1)
+def _update(name, rule, scalars, chance, args, table, slots, **attributes):
+  key = jnp.zeros(2, jnp.uint32) if chance is None else chance.key
   first = 2 + len(args)
   state = (table, *slots)
+  constants = {n: np.float64(getattr(rule, n)) for n in _CONSTANTS}
   table, *slots = _call(
     name,
     [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
-    (scalars, seed, *args, *state),
+    (scalars, key, *args, *state),
     aliases={first + i: i for i in range(len(state))},
-    optimizer=np.int64(list(SLOTS).index(rule.optimizer)),
-    eps=np.float32(rule.eps),
-    beta1=np.float64(rule.beta1),
-    beta2=np.float64(rule.beta2),
-    stochastic=stochastic,
+    optimizer=rule.optimizer,
+    rule={
+      **constants,
+      'max_norm': np.float64(rule.max_norm or 0),
+      'row_count': rule.row_count,
+      'stochastic': chance is not None,
+    },
     **attributes,
   )
   return table, tuple(slots)

@@ -29,10 +29,6 @@ std::vector<int64_t> Offsets(const Ids& lengths, int64_t ids) {
 
 constexpr int64_t kAhead = 16;  // rows that are on their way from memory
 
-// Always inline: GCC takes a function that only prefetches for one that does
-// nothing, and drops the call.
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 template <bool kWrite, typename T>
 ALWAYS_INLINE void Prefetch(const T* row, int64_t dim) {
   const char* p = reinterpret_cast<const char*>(row);
@@ -45,7 +41,7 @@ template <typename T>
 struct Table {
   T* data;
   int64_t rows, dim;
-  bool has(int32_t id) const { return id >= 0 && id < rows; }
+  bool has(int64_t id) const { return id >= 0 && id < rows; }
   T* row(int64_t id) const { return data + id * dim; }
 };
 

@@ -1,132 +1,217 @@
-// How a row and its slots move: SGD, AdaGrad row-wise and full, Adam.
+// How a row and its slots move. The formulas are those of rules.py.
 
 #ifndef PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_OPTIMIZERS_H_
 #define PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_OPTIMIZERS_H_
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <vector>
+#include <string_view>
 
-#include "cpu_lookup.h"
-#include "cpu_threads.h"
 #include "cpu_vectors.h"
 
 namespace {
 
+// Options of an update. Decays and the norm are 0 where there is none.
 struct Rule {
-  float rate, eps;
-  double beta1, beta2;
-  float correct1, correct2;  // of Adam: 1 / (1 - beta ** count)
+  double eps, beta1, beta2, momentum, trust, l2, decoupled, max_norm;
+  bool row_count, stochastic;
 };
 
-template <typename T>
-struct Rows {
-  Table<T> table;
-  float* slots[2];
-  Rule rule;
-  Rounding rounding;
+// What the count of the updates makes of the means: 1 / (1 - beta ** count).
+struct Corrections {
+  float first, second;
 };
 
-template <typename T, typename F>
-inline void EachColumn(const Rows<T>& rows, int64_t id, const float* grad,
-                       F step) {
-  T* row = rows.table.row(id);
-  const int64_t dim = rows.table.dim;
-  uint32_t hash = 0;
-  if (rows.rounding.stochastic) hash = Mix(rows.rounding.seed ^ Mix(uint32_t(id)));
-  for (int64_t c = 0; c < dim; c += kLanes)
-    StoreRow(Load(row + c, dim - c) - step(c, Load(grad + c, dim - c)), row, c,
-             dim - c, rows.rounding, hash);
+Corrections CorrectionsOf(const Rule& rule, double count) {
+  return {float(-1 / std::expm1(count * std::log(rule.beta1))),
+          float(-1 / std::expm1(count * std::log(rule.beta2)))};
 }
 
-struct Sgd {
-  static constexpr int kSlots = 0, kRowSlots = 0;
-  template <typename T>
-  static void Step(const Rows<T>& rows, int64_t id, const float* grad) {
-    const Lanes rate = Splat(rows.rule.rate);
-    EachColumn(rows, id, grad, [&](int64_t, Lanes g) { return rate * g; });
-  }
+// One row on its way: `w` is moved in place. The gradient and `spare`, a row of
+// memory, do not overlap it.
+struct Row {
+  float* w;
+  const float* grad;
+  float* slots[3];
+  int64_t dim;
+  float rate;
+  Corrections correct;
+  float* spare;
 };
 
-struct RowAdagrad {
-  static constexpr int kSlots = 0, kRowSlots = 1;
-  template <typename T>
-  static void Step(const Rows<T>& rows, int64_t id, const float* grad) {
-    const int64_t dim = rows.table.dim;
-    Lanes squares = {};
-    for (int64_t c = 0; c < dim; c += kLanes) {
-      const Lanes g = Load(grad + c, dim - c);
-      squares += g * g;
-    }
-    const float sum = rows.slots[0][id] += Sum(squares) / dim;
-    const Lanes rate =
-        Splat(rows.rule.rate / (std::sqrt(sum) + rows.rule.eps));
-    EachColumn(rows, id, grad, [&](int64_t, Lanes g) { return rate * g; });
-  }
-};
+// Calls f(column, numbers left from there) for each vector of a row.
+template <typename F>
+ALWAYS_INLINE void EachVector(int64_t dim, F f) {
+  for (int64_t c = 0; c < dim; c += kLanes) f(c, dim - c);
+}
 
-struct Adagrad {
-  static constexpr int kSlots = 1, kRowSlots = 0;
-  template <typename T>
-  static void Step(const Rows<T>& rows, int64_t id, const float* grad) {
-    const int64_t dim = rows.table.dim;
-    float* sums = rows.slots[0] + id * dim;
-    const Lanes rate = Splat(rows.rule.rate), eps = Splat(rows.rule.eps);
-    EachColumn(rows, id, grad, [&](int64_t c, Lanes g) {
-      const Lanes sum = Load(sums + c, dim - c) + g * g;
-      Store(sum, sums + c, dim - c);
-      return rate * g / (Sqrt(sum) + eps);
-    });
-  }
-};
+ALWAYS_INLINE Lanes Gradient(const Rule& rule, const Row& row, int64_t c,
+                             int64_t n) {
+  Lanes g = Load(row.grad + c, n);
+  if (rule.l2 != 0) g += Splat(rule.l2) * Load(row.w + c, n);
+  return g;
+}
 
-struct Adam {
-  static constexpr int kSlots = 2, kRowSlots = 0;
-  template <typename T>
-  static void Step(const Rows<T>& rows, int64_t id, const float* grad) {
-    const Rule& r = rows.rule;
-    const int64_t dim = rows.table.dim;
-    float* means = rows.slots[0] + id * dim;
-    float* variances = rows.slots[1] + id * dim;
-    EachColumn(rows, id, grad, [&](int64_t c, Lanes g) {
-      const Lanes mean = Splat(r.beta1) * Load(means + c, dim - c) +
-                         Splat(1 - r.beta1) * g;
-      const Lanes variance = Splat(r.beta2) * Load(variances + c, dim - c) +
-                             Splat(1 - r.beta2) * g * g;
-      Store(mean, means + c, dim - c);
-      Store(variance, variances + c, dim - c);
-      return Splat(r.rate * r.correct1) * mean /
-             (Sqrt(variance * Splat(r.correct2)) + Splat(r.eps));
-    });
-  }
-};
-
-template <typename Optimizer, typename T, typename Source>
-void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Rows<T>& rows,
-                const Source& source) {
-  const Table<T>& table = rows.table;
-  Parallel(pool, threads, source.size(), 2048, [&](int64_t begin, int64_t end) {
-    std::vector<float> memory(table.dim + kLanes);
-    auto address = reinterpret_cast<uintptr_t>(memory.data());
-    auto* buffer = reinterpret_cast<float*>((address + 63) / 64 * 64);
-    auto prefetch = [&](int64_t g) __attribute__((always_inline)) {
-      const int64_t id = source.id(g);
-      if (id < 0 || id >= table.rows) return;
-      Prefetch<true>(table.row(id), table.dim);
-      for (int s = 0; s < Optimizer::kSlots; ++s)
-        Prefetch<true>(rows.slots[s] + id * table.dim, table.dim);
-      if (Optimizer::kRowSlots) __builtin_prefetch(rows.slots[0] + id, 1, 3);
-      source.Prefetch(g);
-    };
-    for (int64_t g = begin; g < std::min(begin + kAhead, end); ++g) prefetch(g);
-    for (int64_t g = begin; g < end; ++g) {
-      if (g + kAhead < end) prefetch(g + kAhead);
-      const int64_t id = source.id(g);
-      if (id < 0 || id >= table.rows) continue;
-      Optimizer::Step(rows, id, source.Gradient(g, buffer));
-    }
+// Takes step(column, left, gradient) off the row, and decoupled decay.
+template <typename F>
+ALWAYS_INLINE void Move(const Rule& rule, const Row& row, F step) {
+  const Lanes decay = Splat(row.rate * float(rule.decoupled));
+  EachVector(row.dim, [&](int64_t c, int64_t n) {
+    const Lanes w = Load(row.w + c, n);
+    Lanes off = step(c, n, Gradient(rule, row, c, n));
+    if (rule.decoupled != 0) off += decay * w;
+    Store(w - off, row.w + c, n);
   });
+}
+
+inline float SumOfSquares(const float* x, int64_t dim) {
+  Lanes sum = {};
+  EachVector(dim, [&](int64_t c, int64_t n) {
+    const Lanes v = Load(x + c, n);
+    sum += v * v;
+  });
+  return Sum(sum);
+}
+
+inline float MeanSquareGradient(const Rule& rule, const Row& row) {
+  Lanes sum = {};
+  EachVector(row.dim, [&](int64_t c, int64_t n) {
+    const Lanes g = Gradient(rule, row, c, n);
+    sum += g * g;
+  });
+  return Sum(sum) / row.dim;
+}
+
+inline float Ratio(float a, float b) { return a > 0 && b > 0 ? a / b : 1; }
+
+void Sgd(const Rule& rule, const Row& row) {
+  const Lanes rate = Splat(row.rate);
+  Move(rule, row, [&](int64_t, int64_t, Lanes g) { return rate * g; });
+}
+
+void Momentum(const Rule& rule, const Row& row) {
+  const Lanes rate = Splat(row.rate), keep = Splat(rule.momentum);
+  Move(rule, row, [&](int64_t c, int64_t n, Lanes g) {
+    const Lanes m = keep * Load(row.slots[0] + c, n) + g;
+    Store(m, row.slots[0] + c, n);
+    return rate * m;
+  });
+}
+
+void Lars(const Rule& rule, const Row& row) {
+  const float size = std::sqrt(SumOfSquares(row.w, row.dim));
+  const float grad = std::sqrt(SumOfSquares(row.grad, row.dim));
+  const float ratio =
+      Ratio(float(rule.trust) * size, grad + float(rule.l2) * size);
+  const Lanes rate = Splat(row.rate * ratio), keep = Splat(rule.momentum);
+  Move(rule, row, [&](int64_t c, int64_t n, Lanes g) {
+    const Lanes m = keep * Load(row.slots[0] + c, n) + rate * g;
+    Store(m, row.slots[0] + c, n);
+    return m;
+  });
+}
+
+void RowAdagrad(const Rule& rule, const Row& row) {
+  const float sum = *row.slots[0] += MeanSquareGradient(rule, row);
+  const Lanes rate = Splat(row.rate / (std::sqrt(sum) + float(rule.eps)));
+  Move(rule, row, [&](int64_t, int64_t, Lanes g) { return rate * g; });
+}
+
+void Adagrad(const Rule& rule, const Row& row) {
+  const Lanes rate = Splat(row.rate), eps = Splat(rule.eps);
+  Move(rule, row, [&](int64_t c, int64_t n, Lanes g) {
+    const Lanes sum = Load(row.slots[0] + c, n) + g * g;
+    Store(sum, row.slots[0] + c, n);
+    return rate * g / (Sqrt(sum) + eps);
+  });
+}
+
+// Calls use(rule, row, direction): Adam's step before the learning rate.
+template <bool kRowWise, typename F>
+ALWAYS_INLINE void Moments(const Rule& rule, const Row& row, F use) {
+  Corrections correct = row.correct;
+  if (rule.row_count) correct = CorrectionsOf(rule, *row.slots[2] += 1);
+  const Lanes keep1 = Splat(rule.beta1), take1 = Splat(1 - rule.beta1),
+              keep2 = Splat(rule.beta2), take2 = Splat(1 - rule.beta2),
+              first = Splat(correct.first), eps = Splat(rule.eps);
+  Lanes scale;
+  if (kRowWise) {
+    float& v = *row.slots[1];
+    v = float(rule.beta2) * v +
+        float(1 - rule.beta2) * MeanSquareGradient(rule, row);
+    scale = Splat(std::sqrt(correct.second * v)) + eps;
+  }
+  use([&](int64_t c, int64_t n, Lanes g) __attribute__((always_inline)) {
+    const Lanes m = keep1 * Load(row.slots[0] + c, n) + take1 * g;
+    Store(m, row.slots[0] + c, n);
+    if (!kRowWise) {
+      const Lanes v = keep2 * Load(row.slots[1] + c, n) + take2 * g * g;
+      Store(v, row.slots[1] + c, n);
+      return first * m / (Sqrt(v * Splat(correct.second)) + eps);
+    }
+    return first * m / scale;
+  });
+}
+
+template <bool kRowWise>
+void Adam(const Rule& rule, const Row& row) {
+  const Lanes rate = Splat(row.rate);
+  Moments<kRowWise>(rule, row, [&](auto direction) {
+    Move(rule, row, [&](int64_t c, int64_t n, Lanes g) {
+      return rate * direction(c, n, g);
+    });
+  });
+}
+
+template <bool kRowWise>
+void Lamb(const Rule& rule, const Row& row) {
+  const Lanes decay = Splat(rule.decoupled);
+  Moments<kRowWise>(rule, row, [&](auto direction) {
+    EachVector(row.dim, [&](int64_t c, int64_t n) {
+      Lanes u = direction(c, n, Gradient(rule, row, c, n));
+      if (rule.decoupled != 0) u += decay * Load(row.w + c, n);
+      Store(u, row.spare + c, n);
+    });
+  });
+  const float ratio = Ratio(std::sqrt(SumOfSquares(row.w, row.dim)),
+                            std::sqrt(SumOfSquares(row.spare, row.dim)));
+  const Lanes rate = Splat(row.rate * ratio);
+  EachVector(row.dim, [&](int64_t c, int64_t n) {
+    Store(Load(row.w + c, n) - rate * Load(row.spare + c, n), row.w + c, n);
+  });
+}
+
+// Scales a row that is longer than the norm.
+void Shrink(const Rule& rule, const Row& row) {
+  const float limit = rule.max_norm;
+  const float norm = std::sqrt(SumOfSquares(row.w, row.dim));
+  if (!(norm > limit)) return;
+  const Lanes scale = Splat(limit / norm);
+  EachVector(row.dim, [&](int64_t c, int64_t n) {
+    Store(Load(row.w + c, n) * scale, row.w + c, n);
+  });
+}
+
+using Optimizer = void (*)(const Rule&, const Row&);
+
+Optimizer OptimizerOf(std::string_view name) {
+  static constexpr struct {
+    std::string_view name;
+    Optimizer step;
+  } kAll[] = {
+      {"sgd", Sgd},
+      {"momentum", Momentum},
+      {"lars", Lars},
+      {"row_adagrad", RowAdagrad},
+      {"adagrad", Adagrad},
+      {"row_adam", Adam<true>},
+      {"adam", Adam<false>},
+      {"row_lamb", Lamb<true>},
+      {"lamb", Lamb<false>},
+  };
+  for (const auto& one : kAll)
+    if (one.name == name) return one.step;
+  return nullptr;
 }
 
 }  // namespace

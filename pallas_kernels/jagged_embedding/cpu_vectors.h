@@ -1,4 +1,4 @@
-// Sixteen floats at a time, loaded from and rounded to a table's dtype.
+// Sixteen floats at a time, loaded from a table's dtype.
 
 #ifndef PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_VECTORS_H_
 #define PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_VECTORS_H_
@@ -18,9 +18,29 @@ typedef float Lanes __attribute__((vector_size(64)));
 typedef uint32_t Bits __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
+// Always inline: GCC takes a function that only prefetches for one that does
+// nothing, and drops the call.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 struct Bf16 {
   uint16_t bits;
 };
+
+struct Fp16 {
+  uint16_t bits;
+};
+
+template <typename To, typename From>
+inline To As(From x) {  // the same bits
+  static_assert(sizeof(To) == sizeof(From));
+  To out;
+  std::memcpy(&out, &x, sizeof out);
+  return out;
+}
+
+inline Bits Where(Bits mask, Bits a, Bits b) {
+  return (mask & a) | (~mask & b);
+}
 
 inline Lanes Splat(float x) { return x - Lanes{}; }
 
@@ -30,13 +50,24 @@ inline Lanes Load(const float* p) {
   return x;
 }
 
-inline Lanes Load(const Bf16* p) {
+inline Bits LoadHalves(const void* p) {
   Halves x;
   std::memcpy(&x, p, sizeof x);
-  Bits wide = __builtin_convertvector(x, Bits) << 16;
-  Lanes out;
-  std::memcpy(&out, &wide, sizeof out);
-  return out;
+  return __builtin_convertvector(x, Bits);
+}
+
+inline Lanes Load(const Bf16* p) { return As<Lanes>(LoadHalves(p) << 16); }
+
+// Without arithmetic on subnormal floats, which XLA's threads take for zeros.
+inline Lanes Load(const Fp16* p) {
+  const Bits x = LoadHalves(p), size = (x & 0x7fffu) << 13;
+  const Bits exponent = size & 0x0f800000u;
+  Bits out = size + (112u << 23);
+  out = Where((Bits)(exponent == 0x0f800000u), size + (224u << 23), out);
+  const Lanes subnormal =
+      __builtin_convertvector(x & 0x3ffu, Lanes) * 0x1p-24f;
+  out = Where((Bits)(exponent == 0u), As<Bits>(subnormal), out);
+  return As<Lanes>(out | (x & 0x8000u) << 16);
 }
 
 inline void Store(Lanes x, float* p) { std::memcpy(p, &x, sizeof x); }
@@ -65,46 +96,6 @@ inline float Sum(Lanes x) {
 inline Lanes Sqrt(Lanes x) {
   for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
   return x;
-}
-
-
-// The finalizer of MurmurHash3, as `rounding.mix` in Python.
-template <typename U>
-inline U Mix(U x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
-}
-
-struct Rounding {
-  bool stochastic;
-  uint32_t seed;
-};
-
-// Stores a row's columns from `column`; to float32 there is nothing to round.
-inline void StoreRow(Lanes x, float* row, int64_t column, int64_t n, Rounding,
-                     uint32_t) {
-  Store(x, row + column, n);
-}
-
-inline void StoreRow(Lanes x, Bf16* row, int64_t column, int64_t n,
-                     Rounding rounding, uint32_t row_hash) {
-  Bits bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  Bits noise;
-  if (rounding.stochastic) {
-    for (int i = 0; i < kLanes; ++i) noise[i] = uint32_t(column + i);
-    noise = Mix(noise * 0x9e3779b9u + row_hash) >> 16;
-  } else {
-    noise = ((bits >> 16) & 1u) + 0x7fffu;
-  }
-  Bits nan = (Bits)((bits & 0x7fffffffu) > 0x7f800000u);
-  bits = (nan & (bits | 0x400000u)) | (~nan & (bits + noise));
-  Halves out = __builtin_convertvector(bits >> 16, Halves);
-  if (n >= kLanes)
-    std::memcpy(row + column, &out, sizeof out);
-  else
-    std::memcpy(row + column, &out, n * sizeof(Bf16));
 }
 
 }  // namespace

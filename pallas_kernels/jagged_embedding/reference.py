@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from pallas_kernels.jagged.api import segment_ids
-from pallas_kernels.jagged_embedding import rounding
+from pallas_kernels.jagged_embedding import rounding, rules
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 
@@ -64,26 +64,15 @@ def merge(ids, lengths, weights, grads, rows):
   return MergedRows(distinct.astype(jnp.int32), merged)
 
 
-def _move(rule, scalars, seed, table, slots, seen, grads):
+def _move(rule, scalars, chance, table, slots, seen, grads):
   """One step of every row; those not `seen` keep what they were."""
-  rate, correct1, correct2 = scalars
-  if rule.optimizer == 'sgd':
-    new_slots, step = (), grads
-  elif rule.optimizer == 'row_adagrad':
-    new_slots = (slots[0] + jnp.mean(grads**2, axis=1),)
-    step = grads / (jnp.sqrt(new_slots[0]) + rule.eps)[:, None]
-  elif rule.optimizer == 'adagrad':
-    new_slots = (slots[0] + grads**2,)
-    step = grads / (jnp.sqrt(new_slots[0]) + rule.eps)
-  elif rule.optimizer == 'adam':
-    mean = rule.beta1 * slots[0] + (1 - rule.beta1) * grads
-    variance = rule.beta2 * slots[1] + (1 - rule.beta2) * grads**2
-    new_slots = mean, variance
-    step = correct1 * mean / (jnp.sqrt(correct2 * variance) + rule.eps)
-  else:
-    raise ValueError(f'There is no optimizer {rule.optimizer!r}.')
-  new = table.astype(jnp.float32) - rate * step
-  new = rounding.to_dtype(new, table.dtype, seed, jnp.arange(table.shape[0]))
+  old = table.astype(jnp.float32)
+  off, new_slots = rules.step(rule, scalars, old, slots, grads)
+  numbers = jnp.arange(table.shape[0])
+  if chance is not None and chance.rows is not None:
+    numbers = chance.rows
+  new = rules.shrink(rule, old - off)
+  new = rounding.to_dtype(new, table.dtype, chance, numbers)
   table = jnp.where(seen[:, None], new, table)
   slots = tuple(
     jnp.where(seen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
@@ -92,10 +81,18 @@ def _move(rule, scalars, seed, table, slots, seen, grads):
   return table, slots
 
 
-def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+def bag_update(
+  rule, scalars, chance, table, slots, ids, lengths, weights, grads
+):
   seen, dense = _dense_gradient(ids, lengths, weights, grads, table.shape[0])
-  return _move(rule, scalars, seed, table, slots, seen, dense)
+  return _move(rule, scalars, chance, table, slots, seen, dense)
 
 
-def update(rule, scalars, seed, table, slots, ids, grads):
-  return bag_update(rule, scalars, seed, table, slots, ids, None, None, grads)
+def update(rule, scalars, chance, table, slots, ids, grads):
+  if chance is not None and chance.rows is not None:
+    rows = table.shape[0]
+    numbers = jnp.zeros(rows, jnp.uint32)
+    place = jnp.where(_is_row(ids, rows), ids, rows)
+    numbers = numbers.at[place].set(chance.rows, mode='drop')
+    chance = chance._replace(rows=numbers)
+  return bag_update(rule, scalars, chance, table, slots, ids, None, None, grads)

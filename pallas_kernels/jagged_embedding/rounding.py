@@ -1,40 +1,74 @@
-"""Stochastic rounding to bfloat16, with the same random bits everywhere.
+"""Stochastic rounding to 16 bits, with the same random bits everywhere.
 
-A number between two neighbours in bfloat16 becomes the upper one with a
-probability of its share of the way, so that the expected result is the number
-itself. The chance comes from a hash of (seed, row, column): it depends neither
-on the backend nor on which other rows are updated.
+A number between two neighbours becomes the upper one with a probability of its
+share of the way, so that the expected result is the number itself. The chance
+comes from a hash of (seed, row, column): it depends neither on the backend nor
+on which other rows are updated nor, where the caller numbers the rows, on where
+a row lies.
+
+Beyond the largest finite number of the dtype there is no upper neighbour to
+take a chance on: such numbers go, as in rounding to the nearest, to that number
+or to infinity (from half a step above it). float16 is subnormal below 2 ** -14,
+where its neighbours are 2 ** -24 apart; they are rounded like any others.
 """
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.hashing import mix
+from pallas_kernels.hashing import element_bits
+from pallas_kernels.jagged_embedding.spec import Chance
+
+DTYPES = ('bfloat16', 'float16')
 
 
-def noise(seed: jax.Array, rows: jax.Array, dim: int) -> jax.Array:
-  """Sixteen random bits for each element, `[N, dim]` uint32.
+def noise(key: jax.Array, rows: jax.Array, dim: int) -> jax.Array:
+  """Random bits for each element, `[N, dim]` uint32.
 
   Args:
-    seed: uint32 scalar.
+    key: `[2]` uint32, the seed and the number of the first column.
     rows: `[N]` the number of each row.
     dim: elements of a row.
   """
-  row = mix(seed ^ mix(rows.astype(jnp.uint32)))
-  column = jnp.arange(dim, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
-  return mix(row[:, None] + column[None, :]) >> 16
+  columns = key[1] + jnp.arange(dim, dtype=jnp.uint32)
+  return element_bits(key[0], rows[:, None], columns[None])
 
 
-def stochastic(x: jax.Array, seed: jax.Array, rows: jax.Array) -> jax.Array:
-  """`[N, D]` float32 -> bfloat16; NaN stays NaN."""
+def stochastic(x: jax.Array, dtype, chance: jax.Array) -> jax.Array:
+  """`x` float32 as `dtype`, with the random bits `chance` uint32."""
+  if dtype == jnp.bfloat16:
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (chance >> 16)
+    rounded = _float(bits & jnp.uint32(0xFFFF0000))
+  else:
+    rounded = _to_float16(x, chance)
+  finite = jnp.abs(x) <= jnp.finfo(dtype).max.astype(jnp.float32)
+  return jnp.where(finite, rounded.astype(dtype), x.astype(dtype))
+
+
+def _to_float16(x, chance):
+  """Neighbours of `x` in float16, as float32; ten bits behind the leading one,
+  or multiples of 2 ** -24."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-  up = (bits + noise(seed, rows, x.shape[1])) & jnp.uint32(0xFFFF0000)
-  rounded = jax.lax.bitcast_convert_type(up, jnp.float32)
-  return jnp.where(jnp.isnan(x), x, rounded).astype(jnp.bfloat16)
+  power = jnp.maximum(bits & jnp.uint32(0x7F800000), jnp.uint32(113 << 23))
+  one = _float(power - jnp.uint32(10 << 23))  # distance of the neighbours
+  places = jnp.abs(x) * _float(jnp.uint32(264 << 23) - power)  # exact: / one
+  below = jnp.floor(places)
+  upper = (chance >> 8).astype(jnp.float32) < (places - below) * 2.0**24
+  return jnp.copysign((below + upper.astype(jnp.float32)) * one, x)
 
 
-def to_dtype(x: jax.Array, dtype, seed: jax.Array | None, rows: jax.Array):
-  """`x` `[N, D]` as a table's dtype, stochastically where there is a seed."""
-  if seed is None or dtype != jnp.bfloat16:
+def _float(bits):
+  return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def to_dtype(x: jax.Array, dtype, chance: Chance | None, rows: jax.Array):
+  """`x` `[N, D]` as a table's dtype, stochastically where there is a chance."""
+  if chance is None or dtype == jnp.float32:
     return x.astype(dtype)
-  return stochastic(x, seed, rows)
+  return stochastic(x, dtype, noise(chance.key, rows, x.shape[1]))
+
+
+def uint32(x: jax.Array | int) -> jax.Array:
+  """An integer's low 32 bits."""
+  if isinstance(x, int):
+    return jnp.uint32(x % 2**32)
+  return jnp.asarray(x).astype(jnp.uint32)

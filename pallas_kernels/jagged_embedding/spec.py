@@ -9,12 +9,13 @@ every id is a bag of its own. What is added up is float32.
     behind the first `count` and, with `spare`, where an id is table.shape[0]
   weight_gradient(table, ids, lengths, grads) -> [K]
   merge(ids, lengths, weights, grads, rows) -> MergedRows
-  update(rule, scalars, seed, table, slots, ids, grads) -> table, slots
-  bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads)
+  update(rule, scalars, chance, table, slots, ids, grads) -> table, slots
+  bag_update(rule, scalars, chance, table, slots, ids, lengths, weights, grads)
     -> table, slots
 
 `scalars` is float32 (learning rate, the two corrections of Adam's means),
-`seed` a uint32 scalar or None, `slots` a tuple of arrays in the order of SLOTS.
+`slots` a tuple of arrays in the order of `slot_arrays`,
+`chance` a `Chance`, or None where rows are rounded to the nearest.
 """
 
 import dataclasses
@@ -23,13 +24,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Optimizer -> its arrays: 'row' has one number a row, 'element' one an element.
+# Optimizer -> its slots: 'element' has one number an element of the table,
+# 'row' one a row, 'scalar' one in all.
+_MOMENTS = {'mean': 'element', 'variance': 'element', 'count': 'scalar'}
+_ROW_MOMENTS = {'mean': 'element', 'variance': 'row', 'count': 'scalar'}
 SLOTS = {
   'sgd': {},
+  'momentum': {'momentum': 'element'},
+  'lars': {'momentum': 'element'},
   'row_adagrad': {'sum': 'row'},
   'adagrad': {'sum': 'element'},
-  'adam': {'mean': 'element', 'variance': 'element'},
+  'row_adam': _ROW_MOMENTS,
+  'adam': _MOMENTS,
+  'row_lamb': _ROW_MOMENTS,
+  'lamb': _MOMENTS,
 }
+DECAYS = (None, 'l2', 'decoupled')
 
 
 class MergedRows(NamedTuple):
@@ -44,22 +54,108 @@ class MergedRows(NamedTuple):
   grads: jax.Array
 
 
+class Chance(NamedTuple):
+  """What the chance of stochastic rounding depends on.
+
+  Attributes:
+    key: `[2]` uint32: the seed, and the number of the table's first column.
+    rows: `[N]` uint32, the number of each id's row; None: the ids themselves.
+  """
+
+  key: jax.Array
+  rows: jax.Array | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """How a row moves: the static part of `update_rows`'s options."""
+  """How a row moves. An option that an optimizer has no use for is ignored.
+
+  Attributes:
+    optimizer: a name in `SLOTS`.
+    eps: added to the root of the squares.
+    beta1: decay of the mean of Adam and LAMB.
+    beta2: decay of their mean square.
+    momentum: decay of the sum of steps of 'momentum' and 'lars'.
+    trust: the step of 'lars' as a share of the row's norm.
+    weight_decay: lambda.
+    decay: None, 'l2' (lambda w is part of the gradient) or 'decoupled' (the row
+      shrinks by learning rate times lambda beside the step; LAMB counts it as
+      part of the direction whose length it sets).
+    max_norm: a longer row is scaled to this norm after its step, before it is
+      rounded to the table's dtype.
+    row_count: Adam and LAMB correct their means by how often the row was
+      updated, not by the count of all updates.
+  """
 
   optimizer: str
-  eps: float
-  beta1: float
-  beta2: float
+  eps: float = 1e-8
+  beta1: float = 0.9
+  beta2: float = 0.999
+  momentum: float = 0.9
+  trust: float = 1e-3
+  weight_decay: float = 0.0
+  decay: str | None = None
+  max_norm: float | None = None
+  row_count: bool = False
+
+  def __post_init__(self):
+    if fault := _fault(self):
+      raise ValueError(fault)
+
+  @property
+  def l2(self) -> float:
+    return self.weight_decay if self.decay == 'l2' else 0.0
+
+  @property
+  def decoupled(self) -> float:
+    return self.weight_decay if self.decay == 'decoupled' else 0.0
 
 
-def init_slots(table: jax.Array, optimizer: str) -> dict[str, jax.Array]:
-  """The arrays of an optimizer before the first step."""
-  slots = {}
-  for name, kind in SLOTS[optimizer].items():
-    shape = table.shape if kind == 'element' else table.shape[:1]
-    slots[name] = jnp.zeros(shape, jnp.float32)
-  if optimizer == 'adam':
-    slots['count'] = jnp.int32(0)
-  return slots
+def _fault(rule: Rule) -> str | None:
+  """What is wrong with the options, in words."""
+  if rule.optimizer not in SLOTS:
+    return (
+      f'optimizer is {rule.optimizer!r}, must be one of {", ".join(SLOTS)}.'
+    )
+  if rule.decay not in DECAYS:
+    return f'decay is {rule.decay!r}, must be one of {DECAYS}.'
+  if rule.weight_decay and rule.decay is None:
+    return f"weight_decay={rule.weight_decay} needs decay='l2' or 'decoupled'."
+  for name in ('eps', 'trust', 'weight_decay'):
+    if not getattr(rule, name) >= 0:
+      return f'{name} is {getattr(rule, name)}, must not be negative.'
+  for name in ('beta1', 'beta2', 'momentum'):
+    if not 0 <= getattr(rule, name) < 1:
+      return f'{name} is {getattr(rule, name)}, must be in [0, 1).'
+  if rule.max_norm is not None and not rule.max_norm > 0:
+    return f'max_norm is {rule.max_norm}, must be above 0 or None.'
+  if rule.row_count and 'count' not in SLOTS[rule.optimizer]:
+    return f'row_count=True has no meaning for {rule.optimizer}.'
+  return None
+
+
+def slot_kinds(rule: Rule) -> dict[str, str]:
+  """Name -> 'element', 'row' or 'scalar' of each slot a rule needs."""
+  kinds = dict(SLOTS[rule.optimizer])
+  if rule.row_count:
+    kinds['count'] = 'row'
+  return kinds
+
+
+def slot_arrays(rule: Rule) -> list[str]:
+  """Names of the slots that are no scalars, in the order backends use."""
+  return [n for n, kind in slot_kinds(rule).items() if kind != 'scalar']
+
+
+def slot_shapes(rule: Rule, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
+  """Name -> shape of each slot of a table `[rows, dim]`."""
+  shapes = {'element': (rows, dim), 'row': (rows,), 'scalar': ()}
+  return {name: shapes[kind] for name, kind in slot_kinds(rule).items()}
+
+
+def init_slots(table: jax.Array, rule: Rule) -> dict[str, jax.Array]:
+  """The slots before the first step: float32, a scalar count int32."""
+  return {
+    name: jnp.zeros(shape, jnp.float32 if shape else jnp.int32)
+    for name, shape in slot_shapes(rule, *table.shape).items()
+  }

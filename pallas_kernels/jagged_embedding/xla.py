@@ -1,11 +1,15 @@
-"""The same with XLA's sort, gather and scatter: runs on every device."""
+"""The same with XLA's sort, gather and scatter: runs on every device.
+
+On the CPU XLA writes bfloat16 rows by way of a float32 copy of the table; the
+'cpu' backend does not, nor does XLA with other dtypes.
+"""
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import dispatch
 from pallas_kernels.jagged.api import offsets, segment_ids
-from pallas_kernels.jagged_embedding import rounding
+from pallas_kernels.jagged_embedding import rounding, rules
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 # Ids are sorted and distinct but for the spare ones, which are dropped.
@@ -117,15 +121,17 @@ def merge(ids, lengths, weights, grads, rows):
   )
 
 
-def update(rule, scalars, seed, table, slots, ids, grads):
+def update(rule, scalars, chance, table, slots, ids, grads):
   ids = _no_row_if_wrong(ids, table.shape[0])
+  old = table.at[ids].get(**_READ).astype(jnp.float32)
   rows = tuple(slot.at[ids].get(**_READ) for slot in slots)
-  step, rows = _step(rule, scalars, grads, rows)
-  if table.dtype == jnp.float32:
-    table = table.at[ids].add(-step, **_WRITE)
+  off, rows = rules.step(rule, scalars, old, rows, grads)
+  if table.dtype == jnp.float32 and rule.max_norm is None:
+    table = table.at[ids].add(-off, **_WRITE)  # most rules need not read it
   else:
-    new = table.at[ids].get(**_READ).astype(jnp.float32) - step
-    new = rounding.to_dtype(new, table.dtype, seed, ids)
+    numbers = ids if chance is None or chance.rows is None else chance.rows
+    new = rules.shrink(rule, old - off)
+    new = rounding.to_dtype(new, table.dtype, chance, numbers)
     table = table.at[ids].set(new, **_WRITE)
   slots = tuple(
     slot.at[ids].set(row, **_WRITE)
@@ -134,25 +140,8 @@ def update(rule, scalars, seed, table, slots, ids, grads):
   return table, slots
 
 
-def bag_update(rule, scalars, seed, table, slots, ids, lengths, weights, grads):
+def bag_update(
+  rule, scalars, chance, table, slots, ids, lengths, weights, grads
+):
   merged = merge(ids, lengths, weights, grads, table.shape[0])
-  return update(rule, scalars, seed, table, slots, *merged)
-
-
-def _step(rule, scalars, grads, rows):
-  """What to take off the rows, and the rows of the slots."""
-  rate, correct1, correct2 = scalars
-  if rule.optimizer == 'sgd':
-    return rate * grads, ()
-  if rule.optimizer == 'row_adagrad':
-    total = rows[0] + jnp.mean(jnp.square(grads), axis=-1)
-    return rate * grads / (jnp.sqrt(total) + rule.eps)[:, None], (total,)
-  if rule.optimizer == 'adagrad':
-    total = rows[0] + jnp.square(grads)
-    return rate * grads / (jnp.sqrt(total) + rule.eps), (total,)
-  if rule.optimizer == 'adam':
-    mean = rule.beta1 * rows[0] + (1 - rule.beta1) * grads
-    square = rule.beta2 * rows[1] + (1 - rule.beta2) * jnp.square(grads)
-    scale = jnp.sqrt(correct2 * square) + rule.eps
-    return rate * correct1 * mean / scale, (mean, square)
-  raise ValueError(f'There is no optimizer {rule.optimizer!r}.')
+  return update(rule, scalars, chance, table, slots, *merged)

@@ -1,4 +1,6 @@
-"""Row optimizers against a loop over rows, and what they leave alone."""
+"""Row optimizers as training uses them; their rules: tests/kernels."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,36 +8,24 @@ import numpy as np
 import pytest
 
 from genrec_jax.embedding import lookup
-from genrec_jax.embedding.row_optimizers import EPS, ROW_OPTIMIZERS
+from genrec_jax.embedding.row_optimizers import (
+  ROW_OPTIMIZERS,
+  RowOptimizer,
+  by_name,
+)
+from tests.kernels.row_update_oracle import plain_update
 from tests.tolerances import assert_close
 
 ROWS, WIDTH, STEPS, RATE = 30, 4, 5, 0.1
 
 
-def sgd(table, slots, row, grad):
-  table[row] -= RATE * grad
-
-
-def adagrad(table, slots, row, grad):
-  slots['sum'][row] += np.mean(grad**2)
-  table[row] -= RATE * grad / (np.sqrt(slots['sum'][row]) + EPS)
-
-
-PLAIN = {'row_sgd': sgd, 'row_adagrad': adagrad}
-
-
-def test_every_optimizer_is_tested():
-  assert set(PLAIN) == set(ROW_OPTIMIZERS)
-
-
-@pytest.mark.parametrize('name', PLAIN)
+@pytest.mark.parametrize('name', ROW_OPTIMIZERS)
 def test_several_steps_against_a_loop(name, key):
   """Occurrences of a row in a step count once, with their summed gradient."""
-  optimizer = ROW_OPTIMIZERS[name]
+  optimizer = by_name(name, decay='l2', weight_decay=0.01)
   table = jax.random.normal(key, (ROWS, WIDTH))
   slots = optimizer.init(table)
-  expected = np.asarray(table, np.float64)
-  expected_slots = {n: np.asarray(s, np.float64) for n, s in slots.items()}
+  expected, expected_slots = table, slots
   rng = np.random.default_rng(0)
 
   @jax.jit
@@ -50,8 +40,10 @@ def test_several_steps_against_a_loop(name, key):
     grads = rng.standard_normal((12, WIDTH))
     merged = np.zeros((ROWS, WIDTH))
     np.add.at(merged, ids, grads)
-    for row in np.unique(ids):
-      PLAIN[name](expected, expected_slots, row, merged[row])
+    rows = np.unique(ids)
+    expected, expected_slots = plain_update(
+      optimizer, RATE, expected, expected_slots, rows, merged[rows]
+    )
     table, slots = step(table, slots, jnp.int32(ids), jnp.float32(grads))
   assert_close(table, expected)
   assert slots.keys() == expected_slots.keys()
@@ -59,27 +51,27 @@ def test_several_steps_against_a_loop(name, key):
     assert_close(values, expected_slots[slot])
 
 
-@pytest.mark.parametrize('name', PLAIN)
+@pytest.mark.parametrize('name', ROW_OPTIMIZERS)
 def test_other_rows_keep_their_bits(name, key):
   """The fill behind the last id, a row beyond the table, writes nothing."""
   optimizer = ROW_OPTIMIZERS[name]
   table = jax.random.normal(key, (ROWS, WIDTH)).at[5, 0].set(-0.0)
-  slots = jax.tree.map(lambda s: s + 0.1, optimizer.init(table))
+  slots = {
+    n: s + 0.1 if s.ndim else s for n, s in optimizer.init(table).items()
+  }
   ids = jnp.int32([2, 3, ROWS, ROWS])
   grads = jnp.ones((4, WIDTH))
   after, slots_after = optimizer.update(table, slots, ids, grads, RATE)
   others = np.setdiff1d(np.arange(ROWS), [2, 3])
   assert np.all(np.asarray(after)[[2, 3]] != np.asarray(table)[[2, 3]])
-  for old, new in [
-    (table, after),
-    *[(slots[n], slots_after[n]) for n in slots],
-  ]:
-    assert (
-      np.asarray(old)[others].tobytes() == np.asarray(new)[others].tobytes()
-    )
+  pairs = [(table, after)]
+  pairs += [(slots[n], slots_after[n]) for n in slots if slots[n].ndim]
+  for old, new in pairs:
+    old, new = np.asarray(old)[others], np.asarray(new)[others]
+    assert old.tobytes() == new.tobytes()
 
 
-@pytest.mark.parametrize('name', PLAIN)
+@pytest.mark.parametrize('name', ROW_OPTIMIZERS)
 def test_a_row_without_gradient_stays(name, key):
   """Touched is not trained: the padding row is touched at every step."""
   optimizer = ROW_OPTIMIZERS[name]
@@ -89,10 +81,10 @@ def test_a_row_without_gradient_stays(name, key):
   np.testing.assert_array_equal(after, table)
 
 
-@pytest.mark.parametrize('name', PLAIN)
+@pytest.mark.parametrize('name', ['row_sgd', 'row_adagrad', 'row_lamb'])
 def test_a_donated_table_is_changed_in_place(name):
   """Neither a copy of the table nor anything of its size is made."""
-  optimizer = ROW_OPTIMIZERS[name]
+  optimizer = by_name(name, decay='decoupled', weight_decay=0.1, max_norm=1.0)
   rows, width, touched = 100_000, 16, 64
   table = jax.ShapeDtypeStruct((rows, width), jnp.float32)
   slots = jax.eval_shape(optimizer.init, table)
@@ -122,3 +114,58 @@ def test_a_donated_table_keeps_its_buffer():
   after, _ = update(table, slots, jnp.int32([3]), jnp.ones((1, 16)), RATE)
   assert after.unsafe_buffer_pointer() == where
   assert table.is_deleted()
+
+
+@pytest.mark.parametrize('name', ROW_OPTIMIZERS)
+def test_the_planner_knows_what_a_row_keeps(name):
+  optimizer = ROW_OPTIMIZERS[name]
+  made = optimizer.init(jnp.ones((ROWS, WIDTH)))
+  found = optimizer.slot_shapes(ROWS, WIDTH)
+  assert found == {n: x.shape for n, x in made.items()}
+  floats = sum(x.size for x in made.values() if x.ndim)
+  assert optimizer.slot_floats(WIDTH) * ROWS == floats
+
+
+def test_counts_of_rows_are_kept_by_row():
+  optimizer = by_name('adam', row_count=True)
+  assert optimizer.slot_floats(64) == 129
+  assert optimizer.slot_shapes(9, 64)['count'] == (9,)
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_chance_depends_on_step_and_table_not_on_the_shard(dtype):
+  """Rows dealt out to two shards are what they are in the whole table."""
+  optimizer = by_name('row_adagrad', stochastic_rounding=True)
+  table = jnp.ones((8, 64), dtype)
+  grads = jnp.full((8, 64), 0.01)
+
+  @jax.jit
+  def run(table, grads, step, seed, numbers=None):
+    ids = jnp.arange(len(table), dtype=jnp.int32)
+    return optimizer.update(
+      table, optimizer.init(table), ids, grads, 1e-3,
+      step=step, seed=seed, row_numbers=numbers,
+    )[0]  # fmt: skip
+
+  whole = np.asarray(run(table, grads, 5, 0))
+  assert len(np.unique(whole)) > 1
+  np.testing.assert_array_equal(whole, run(table, grads, 5, 0))
+  assert np.any(whole != run(table, grads, 6, 0))
+  assert np.any(whole != run(table, grads, 5, 1))
+  for shard in range(2):
+    numbers = jnp.arange(4) * 2 + shard
+    part = run(table[shard::2], grads[shard::2], 5, 0, numbers)
+    np.testing.assert_array_equal(part, whole[shard::2])
+
+
+def test_mistakes_are_told():
+  with pytest.raises(ValueError, match="no row optimizer 'row_lion'; there"):
+    by_name('row_lion')
+  with pytest.raises(ValueError, match=r"'adam' has no option \['betta'\]"):
+    by_name('adam', betta=0.1)
+  with pytest.raises(ValueError, match="weight_decay=0.1 needs decay='l2'"):
+    dataclasses.replace(ROW_OPTIMIZERS['adam'], weight_decay=0.1)
+  optimizer = RowOptimizer('sgd', stochastic_rounding=True)
+  table = jnp.ones((3, 2), jnp.bfloat16)
+  with pytest.raises(ValueError, match='rounding to bfloat16 needs step='):
+    optimizer.update(table, {}, jnp.int32([1]), jnp.ones((1, 2)), RATE)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.jagged_embedding import api, shapes
+from tests.tolerances import TOLERANCE
 
 HERE = [n for n, b in api.BACKENDS.items() if b.why_not() is None]
 FAST = [n for n in HERE if n != 'reference']
@@ -31,11 +32,33 @@ def inputs(name: str, dtype: str = 'float32', seed: int = 0) -> dict:
   }
 
 
-def slots(table: jax.Array, optimizer: str) -> dict:
+def slots(table: jax.Array, optimizer, **options) -> dict:
   """Slots as after some steps: nothing is zero."""
   some = {
     name: 0.1 + jnp.abs(jax.random.normal(jax.random.key(3), x.shape))
-    for name, x in api.init_slots(table, optimizer).items()
-    if name != 'count'
+    for name, x in api.init_slots(table, optimizer, **options).items()
   }
-  return some | ({'count': jnp.int32(4)} if optimizer == 'adam' else {})
+  if 'count' in some:  # four updates, or some number of each row
+    count = some['count']
+    some['count'] = jnp.round(4 * count) if count.ndim else jnp.int32(4)
+  return some
+
+
+def assert_rounded_once(actual, expected, name: str = ''):
+  """Fails where `actual` is not `expected` in its dtype, rounded once.
+
+  Its dtype counts in steps of the size of each element; what it rounds was
+  computed in float32.
+  """
+  about = jnp.finfo(actual.dtype)
+  actual = np.asarray(actual, np.float64)
+  expected = np.asarray(expected, np.float64)
+  assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
+  size = np.maximum(np.abs(expected), float(about.smallest_normal))
+  step = 2.0 ** (np.floor(np.log2(size)) - about.nmant)
+  bound = 0.5 * step + TOLERANCE['float32'] * np.max(np.abs(expected))
+  over = np.abs(actual - expected) / bound
+  assert np.all(over <= 1), (  # NaN must fail
+    f'{name or "values"}: {np.argwhere(~(over <= 1))[:3].tolist()} are off by '
+    f'{over.max():.3g} times what rounding allows'
+  )

@@ -1,0 +1,82 @@
+// Rows of floats to 16 bits, to the nearest or by chance, as rounding.py.
+
+#ifndef PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_ROUNDING_H_
+#define PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_ROUNDING_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu_vectors.h"
+
+namespace {
+
+// What stochastic rounding depends on, beside the row.
+struct Chance {
+  bool on;
+  uint32_t seed, first_column;
+};
+
+// The finalizer of MurmurHash3, as `hashing.mix` in Python.
+template <typename U>
+inline U Mix(U x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+// Sixteen numbers as bfloat16; `by_chance` says which take the random bits.
+inline Bits Narrow(Bits bits, Bits by_chance, Bits random, const Bf16*) {
+  const Bits nearest = ((bits >> 16) & 1u) + 0x7fffu;
+  const Bits up = bits + Where(by_chance, random >> 16, nearest);
+  const Bits nan = (Bits)((bits & 0x7fffffffu) > 0x7f800000u);
+  return Where(nan, bits | 0x400000u, up) >> 16;
+}
+
+// As float16. A float is a whole number of steps from its neighbour below,
+// and a share of one step: 2 ** -10 of its power of two, at least 2 ** -24.
+inline Bits Narrow(Bits bits, Bits by_chance, Bits random, const Fp16*) {
+  const Bits size = bits & 0x7fffffffu, least = Bits{} + (113u << 23);
+  Bits power = bits & 0x7f800000u;
+  power = Where((Bits)(power > least), power, least);
+  const Lanes places =
+      As<Lanes>(Where((Bits)(size < 0x47800000u), size, Bits{})) *
+      As<Lanes>((264u << 23) - power);
+  const Bits whole = __builtin_convertvector(places, Bits);
+  const Lanes share = places - __builtin_convertvector(whole, Lanes);
+  const Lanes chance = __builtin_convertvector(random >> 8, Lanes);
+  const Bits nearest = (Bits)(share > 0.5f) |
+                       ((Bits)(share == 0.5f) & (Bits)((whole & 1u) == 1u));
+  const Bits up = Where(by_chance, (Bits)(chance < share * 0x1p24f), nearest);
+  // A leading one in `whole` adds to the exponent, and so does its overflow.
+  Bits out = (((power >> 23) - 113u) << 10) + whole + (up & 1u);
+  out = Where((Bits)(size >= 0x47800000u), Bits{} + 0x7c00u, out);
+  out = Where((Bits)(size > 0x7f800000u), Bits{} + 0x7e00u, out);
+  return out | ((bits >> 16) & 0x8000u);
+}
+
+constexpr uint32_t Largest(const Bf16*) { return 0x7f7f0000u; }
+constexpr uint32_t Largest(const Fp16*) { return 0x477fe000u; }
+
+template <typename T>
+void StoreRow(const float* x, T* row, int64_t dim, Chance chance,
+              uint32_t number) {
+  const uint32_t hash = Mix(chance.seed ^ Mix(number));
+  for (int64_t c = 0; c < dim; c += kLanes) {
+    const Bits bits = As<Bits>(Load(x + c));
+    Bits random = {}, by_chance = {};
+    if (chance.on) {
+      for (int i = 0; i < kLanes; ++i)
+        random[i] = chance.first_column + uint32_t(c + i);
+      random = Mix(random * 0x9e3779b9u + hash);
+      by_chance = (Bits)((bits & 0x7fffffffu) <= Largest(row));
+    }
+    const Halves out =
+        __builtin_convertvector(Narrow(bits, by_chance, random, row), Halves);
+    std::memcpy(row + c, &out, std::min(kLanes, dim - c) * sizeof(T));
+  }
+}
+
+}  // namespace
+
+#endif  // PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_ROUNDING_H_

@@ -1,0 +1,89 @@
+// The way of rows from the table through an optimizer and back.
+
+#ifndef PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_UPDATE_H_
+#define PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_UPDATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "cpu_lookup.h"
+#include "cpu_optimizers.h"
+#include "cpu_rounding.h"
+#include "cpu_threads.h"
+
+namespace {
+
+struct Slot {
+  float* data;
+  int64_t width;  // numbers a row
+};
+
+struct Update {
+  Optimizer optimizer;
+  Rule rule;
+  float rate;
+  Corrections correct;
+  Chance chance;
+  std::vector<Slot> slots;
+};
+
+// Rows of floats, aligned, for one thread.
+class Memory {
+ public:
+  Memory(int64_t rows, int64_t dim)
+      : width_((dim + kLanes - 1) / kLanes * kLanes),
+        floats_(rows * width_ + kLanes) {}
+  float* row(int64_t i) {
+    const auto address = reinterpret_cast<uintptr_t>(floats_.data());
+    return reinterpret_cast<float*>((address + 63) / 64 * 64) + i * width_;
+  }
+
+ private:
+  int64_t width_;
+  std::vector<float> floats_;
+};
+
+template <typename T, typename Source>
+void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Table<T>& table,
+                const Update& update, const Source& source) {
+  const int64_t dim = table.dim;
+  Parallel(pool, threads, source.size(), 2048, [&](int64_t begin, int64_t end) {
+    Memory memory(3, dim);
+    auto prefetch = [&](int64_t g) __attribute__((always_inline)) {
+      const int64_t id = source.id(g);
+      if (!table.has(id)) return;
+      Prefetch<true>(table.row(id), dim);
+      for (const Slot& s : update.slots)
+        Prefetch<true>(s.data + id * s.width, s.width);
+      source.Prefetch(g);
+    };
+    for (int64_t g = begin; g < std::min(begin + kAhead, end); ++g) prefetch(g);
+    for (int64_t g = begin; g < end; ++g) {
+      if (g + kAhead < end) prefetch(g + kAhead);
+      const int64_t id = source.id(g);
+      if (!table.has(id)) continue;
+      Row row{nullptr, source.Gradient(g, memory.row(0)), {}, dim,
+              update.rate, update.correct, memory.row(1)};
+      for (size_t s = 0; s < update.slots.size(); ++s)
+        row.slots[s] = update.slots[s].data + id * update.slots[s].width;
+      if constexpr (std::is_same_v<T, float>) {
+        row.w = table.row(id);
+      } else {
+        row.w = memory.row(2);
+        EachVector(dim, [&](int64_t c, int64_t n) {
+          Store(Load(table.row(id) + c, n), row.w + c);
+        });
+      }
+      update.optimizer(update.rule, row);
+      if (update.rule.max_norm > 0) Shrink(update.rule, row);
+      if constexpr (!std::is_same_v<T, float>)
+        StoreRow(row.w, table.row(id), dim, update.chance, source.number(g));
+    }
+  });
+}
+
+}  // namespace
+
+#endif  // PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_UPDATE_H_
