@@ -1,8 +1,12 @@
 """From one layout to another: what a checkpoint of another plan needs.
 
-The rows a device is to hold are named by table and id; their addresses in the
-old layout follow. They are fetched bit by bit, in runs of a few thousand, so
-that no device and no host holds more than its part and a little.
+The rows that a device is to hold are named by table and id; where these lie in
+the old arrays follows. They are fetched in runs of a few thousand, so that no
+device and no host ever holds more than its part of both, and a little.
+
+A row that was cut into other columns before is put together; a number that was
+kept for each piece of a row (row-wise AdaGrad's sum) becomes the mean of those
+of the pieces it now belongs to, which is what one piece would have kept.
 """
 
 import dataclasses
@@ -11,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding.layout import Layout, Piece, Stack, lay_out
+from genrec_jax.embedding.layout import Layout, Piece, Stack
 from genrec_jax.parallel import mesh as mesh_lib
 
 RUN = 8192  # rows fetched at a time
+GROUP = mesh_lib.GROUP
 
 
 def table(layout: Layout, arrays: dict[str, np.ndarray], name: str):
@@ -35,4 +39,190 @@ def table(layout: Layout, arrays: dict[str, np.ndarray], name: str):
   for piece in layout.pieces[name]:
     at = np.asarray(layout.stacks[piece.stack].address(piece, ids))
     parts.append(np.asarray(arrays[piece.stack])[at])
-  return np.concatenate(parts, axis=1) if parts[0].ndim > 1 else parts[0]
+  return np.concatenate(parts, axis=1)
+
+
+def sources(layout: Layout) -> dict[str, Stack]:
+  """The arrays of a layout as stacks; a table held whole is a stack of one."""
+  found = dict(layout.stacks)
+  for name, plan in layout.whole.items():
+    piece = Piece(
+      table=name,
+      stack=name,
+      spread=plan_lib.ONE,
+      owners=(0,),
+      offset=0,
+      depth=plan.rows,
+      first_column=0,
+      columns=plan.dim,
+      rows=plan.rows,
+      split='block',
+    )
+    found[name] = Stack(
+      name, plan.rows, 1, plan.dim, plan.dtype, plan.optimizer, (piece,)
+    )
+  return found
+
+
+def move(old: Layout, new: Layout, arrays, slots):
+  """Lays arrays and slots out anew; runs inside `jax.shard_map`.
+
+  Args:
+    old: the layout of what there is.
+    new: the layout wanted, whose replica group is that of the mesh.
+    arrays: of the old layout, one replica group's; each cut into equal runs of
+      rows over the devices of the group, padded at the end.
+    slots: in the same form; scalars whole.
+
+  Returns:
+    This device's part of the arrays and slots of the new layout.
+  """
+  check(old, new)
+  device = lax.axis_index(GROUP).astype(jnp.int32)
+  made, made_slots = {}, {}
+  for name, stack in sources(new).items():
+    at = jnp.int32(0) if name in new.whole else device
+    moved = _Moved(sources(old), stack, at)
+    made[name] = moved.rows(arrays)
+    made_slots[name] = {}
+    for slot in slots[moved.names[0]]:
+      values = {n: slots[n][slot] for n in moved.names}
+      ndim = values[moved.names[0]].ndim
+      if ndim == 0:
+        made_slots[name][slot] = values[moved.names[0]]
+      elif ndim == 1:
+        made_slots[name][slot] = moved.row_numbers(values)
+      else:
+        made_slots[name][slot] = moved.rows(values)
+  return made, made_slots
+
+
+def check(old: Layout, new: Layout) -> None:
+  """Refuses layouts of different tables."""
+  for name in {**old.plan.tables, **new.plan.tables}:
+    one, other = (x.plan.tables.get(name) for x in (old, new))
+    what = [(t and (t.rows, t.dim, t.dtype, t.optimizer)) for t in (one, other)]
+    if what[0] != what[1]:
+      raise plan_lib.PlanError(
+        f'table {name!r} was saved as (rows, dim, dtype, optimizer) = '
+        f'{what[0]} and is wanted as {what[1]}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Moved:
+  """What one device will hold of one new stack, and where it lies so far.
+
+  Attributes:
+    old: the old stacks.
+    stack: the new one.
+    device: whose part.
+  """
+
+  old: dict[str, Stack]
+  stack: Stack
+  device: jax.Array
+
+  @property
+  def names(self) -> list[str]:
+    """The old stacks that have parts of it."""
+    return sorted({old.stack for parts in self._parts for old in parts})
+
+  @property
+  def _parts(self) -> list[list[Piece]]:
+    """For each new piece the old ones that share columns with it."""
+    found = []
+    for piece in self.stack.pieces:
+      found.append(
+        [
+          other
+          for old in self.old.values()
+          for other in old.pieces
+          if other.table == piece.table
+          and other.first_column < piece.first_column + piece.columns
+          and piece.first_column < other.first_column + other.columns
+        ]
+      )
+    return found
+
+  def rows(self, arrays) -> jax.Array:
+    """`[depth, C]` from the old arrays."""
+    some = arrays[self.names[0]]
+    start = jnp.zeros((self.stack.depth, self.stack.columns), some.dtype)
+    columns = jnp.arange(self.stack.columns, dtype=jnp.int32)[None]
+
+    def add(run, fetched, shift, width):
+      # Column j of the new row is column j + shift of the old one.
+      at = columns + shift[:, None]
+      mine = (at >= 0) & (at < width)
+      values = jnp.take_along_axis(fetched, jnp.where(mine, at, 0), axis=1)
+      return jnp.where(mine, values, run)
+
+    return self._filled(arrays, start, add)
+
+  def row_numbers(self, arrays) -> jax.Array:
+    """`[depth]`, the means over the pieces a row was cut into."""
+    arrays = {name: x[:, None] for name, x in arrays.items()}
+    start = jnp.zeros((self.stack.depth, 1), jnp.float32)
+    count = jnp.asarray([len(p) for p in self._parts], jnp.float32)
+    number, _ = self._held(jnp.arange(self.stack.depth))
+
+    def add(run, fetched, shift, width):
+      del shift, width
+      return run + fetched
+
+    total = self._filled(arrays, start, add)[:, 0]
+    return total / count[jnp.maximum(number, 0)]
+
+  def _held(self, rows):
+    """(number of the new piece, -1 for none; id) of rows of this device."""
+    return self.stack.identify(self.device, rows)
+
+  def _filled(self, arrays, start, add) -> jax.Array:
+    """Runs over the rows, and over the old pieces of each."""
+    most = max(len(p) for p in self._parts)
+    size = min(RUN, self.stack.depth)
+
+    def run(i, out):
+      # The last run ends with the stack and may repeat some rows.
+      first = jnp.minimum(i * size, self.stack.depth - size)
+      number, ids = self._held(first + jnp.arange(size))
+      made = lax.dynamic_slice_in_dim(start, first, size)
+      for k in range(most):
+        for name in self.names:
+          address, shift = self._address(name, k, number, ids)
+          fetched = _fetch(arrays[name], address)
+          found = (address >= 0)[:, None]
+          width = self.old[name].columns
+          made = jnp.where(found, add(made, fetched, shift, width), made)
+      return lax.dynamic_update_slice_in_dim(out, made, first, 0)
+
+    return lax.fori_loop(0, -(-self.stack.depth // size), run, start)
+
+  def _address(self, name, k, number, ids):
+    """(address in an old stack, -1 for none; column shift) of the k-th part."""
+    old = self.old[name]
+    address = jnp.full(ids.shape, -1, jnp.int32)
+    shift = jnp.zeros(ids.shape, jnp.int32)
+    # Tables are few beside rows: one pass for each piece, nothing is stored.
+    for new_number, parts in enumerate(self._parts):
+      if k >= len(parts) or parts[k].stack != name:
+        continue
+      part = parts[k]
+      moved = self.stack.pieces[new_number].first_column - part.first_column
+      mine = number == new_number
+      address = jnp.where(mine, old.address(part, ids), address)
+      shift = jnp.where(mine, moved, shift)
+    return address, shift
+
+
+def _fetch(array: jax.Array, addresses: jax.Array) -> jax.Array:
+  """Rows of an array that is cut into runs over the group, bit for bit."""
+  first = lax.axis_index(GROUP).astype(jnp.int32) * array.shape[0]
+  wanted = lax.all_gather(addresses, GROUP, tiled=True) - first
+  here = (wanted >= 0) & (wanted < array.shape[0])
+  rows = array[jnp.where(here, wanted, 0)]
+  # Sums of integers, all but one of them zero: -0.0 and NaN keep their bits.
+  bits = jax.lax.bitcast_convert_type(rows, f'uint{8 * rows.dtype.itemsize}')
+  bits = lax.psum_scatter(jnp.where(here[:, None], bits, 0), GROUP, tiled=True)
+  return jax.lax.bitcast_convert_type(bits, array.dtype)

@@ -2,6 +2,9 @@
 
 Neither users x items scores nor a sorted catalogue is ever held: a rank is a
 count of better items, the best k are merged chunk by chunk.
+
+Inside a mesh every shard holds a share of the catalogue (see `share`) and ranks
+the queries of all shards in it; the counts are added up.
 """
 
 import jax
@@ -10,6 +13,7 @@ from jax import lax
 
 import pallas_kernels
 from genrec_jax.features import PAD, Batch, Jagged
+from genrec_jax.parallel import collectives
 
 FILTERS = ('window', 'history', 'none')
 
@@ -57,7 +61,8 @@ def _masked(scores, start, size, seen_at):
   scores = jnp.where((place < size)[None], scores, -jnp.inf)
   if seen_at is not None:
     row, seen = seen_at
-    column = jnp.where(seen >= start, seen - start, chunk)
+    here = (seen >= start) & (seen < start + chunk)
+    column = jnp.where(here, seen - start, chunk)
     scores = scores.at[row, column].set(-jnp.inf, mode='drop')
   return scores
 
@@ -71,12 +76,18 @@ def _seen_at(batch, corpus, filter_seen):
   return row, places(corpus, seen.values)
 
 
+def share(size: int) -> int:
+  """Candidates that each shard holds, of `size`; the last ones hold fewer."""
+  return -(-size // collectives.shard_count())
+
+
 def target_ranks(
   queries: jax.Array,
   catalogue: jax.Array,
   corpus: jax.Array,
   batch: Batch,
   *,
+  target_vectors: jax.Array | None = None,
   filter_seen: str = 'window',
   item_chunk: int = 16384,
 ) -> tuple[jax.Array, jax.Array]:
@@ -90,37 +101,26 @@ def target_ranks(
 
   Args:
     queries: `[B, D]`.
-    catalogue: `[C, D]` vectors of the candidates.
-    corpus: `[C]` their sorted item indices.
+    catalogue: `[C, D]` vectors of the candidates; of a shard, its `share`.
+    corpus: `[C]` their sorted item indices, always all of them.
     batch: B sequences.
+    target_vectors: `[B, D]` vectors of the targets, zeros for those that are
+      no candidates; None takes them from the catalogue.
     filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
     item_chunk: candidates scored at a time.
 
   Returns:
     (ranks `[B]` int32, target scores `[B]`).
   """
-  size = catalogue.shape[0]
+  size = corpus.shape[0]
   target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
   place = places(corpus, target)
-  vector = catalogue.at[place].get(mode='fill', fill_value=0)
+  if target_vectors is None:
+    target_vectors = catalogue.at[place].get(mode='fill', fill_value=0)
   seen_at = _seen_at(batch, corpus, filter_seen)
-  parts, chunk = _chunked(catalogue, item_chunk)
-
-  def body(carry, xs):
-    better, _ = carry
-    start, part = xs
-    scores = _product(queries, jnp.concatenate([part, vector]))
-    own = jnp.diagonal(scores, offset=chunk)[:, None]
-    scores = _masked(scores[:, :chunk], start, size, seen_at)
-    other = (start + jnp.arange(chunk))[None]
-    wins = (scores > own) | ((scores == own) & (other < place[:, None]))
-    wins &= other != place[:, None]
-    better += jnp.sum(wins, axis=-1, dtype=jnp.int32)
-    return (better, own[:, 0]), None
-
-  starts = jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
-  zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
-  (better, own), _ = lax.scan(body, zeros, (starts, parts))
+  better, own = _better(
+    queries, catalogue, size, place, target_vectors, seen_at, item_chunk
+  )
   missed = (place == size) | (target == PAD)
   if seen_at is not None:
     row, seen = seen_at
@@ -128,6 +128,44 @@ def target_ranks(
     hits = jnp.zeros_like(place).at[row].add(hit.astype(jnp.int32), mode='drop')
     missed |= hits > 0
   return jnp.where(missed, size + 1, better + 1), own
+
+
+def _better(queries, catalogue, size, place, vectors, seen_at, item_chunk):
+  """(how many candidates score above the target, its own score), `[B]` each."""
+  count = queries.shape[0]
+  queries, place, vectors = collectives.gather((queries, place, vectors))
+  if seen_at is not None:
+    row, seen = seen_at
+    # Row B of a shard, the padding, must be no row of the next one.
+    row = jnp.where(
+      row < count, row + collectives.shard_index() * count, queries.shape[0]
+    )
+    seen_at = collectives.gather((row, seen))
+  first = collectives.shard_index() * catalogue.shape[0]
+  parts, chunk = _chunked(catalogue, item_chunk)
+  end = jnp.minimum(first + catalogue.shape[0], size)
+
+  def body(carry, xs):
+    better, _ = carry
+    start, part = xs
+    scores = _product(queries, jnp.concatenate([part, vectors]))
+    own = jnp.diagonal(scores, offset=chunk)[:, None]
+    scores = _masked(scores[:, :chunk], start, end, seen_at)
+    other = (start + jnp.arange(chunk))[None]
+    wins = (scores > own) | ((scores == own) & (other < place[:, None]))
+    wins &= (other != place[:, None]) & (other < end)
+    better += jnp.sum(wins, axis=-1, dtype=jnp.int32)
+    return (better, own[:, 0]), None
+
+  starts = first + jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
+  zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
+  (better, own), _ = lax.scan(body, zeros, (starts, parts))
+  better = collectives.total(better)
+  mine = collectives.shard_index() * count
+  return (
+    lax.dynamic_slice_in_dim(better, mine, count),
+    lax.dynamic_slice_in_dim(own, mine, count),
+  )
 
 
 def top_k(
