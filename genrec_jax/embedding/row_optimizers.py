@@ -86,7 +86,7 @@ class RowOptimizer(spec.Rule):
         are rounded by the same random bits.
       row_numbers: `[N]` what a row of a shard is called in the whole table. It
         and `first_column` matter for stochastic rounding alone.
-      first_column: number of the table's first column.
+      first_column: number of the table's first column, or `[N]` of each row's.
     """
     chance = None
     if self.stochastic_rounding and table.dtype != jnp.float32:

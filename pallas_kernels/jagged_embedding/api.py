@@ -271,7 +271,8 @@ def update_rows(
     row_numbers: `[N]` uint32 or int32, numbers that the chance of stochastic
       rounding depends on, such as those of rows that lie elsewhere in the table
       of a shard; nothing else does. None: the ids.
-    first_column: the same for the number of the table's first column.
+    first_column: number of the table's first column, or `[N]` of each row's,
+      for blocks of columns that lie elsewhere.
     implementation: None for the best one here, or a name in `BACKENDS`.
     **options: see `Rule`.
 
@@ -284,12 +285,15 @@ def update_rows(
   ids = checks.check_integers('ids', ids)
   checks.check_grads(grads, ids.shape[0], 'ids', table.shape[1])
   checks.check_ids(ids, table.shape[0], spare=True, merged=True)
-  row_numbers = checks.check_row_numbers(row_numbers, ids.shape[0])
+  chance = _chance(table, stochastic_rounding_seed)
+  if chance is not None:
+    numbers = checks.check_numbers(row_numbers, first_column, ids.shape[0])
+    chance = Chance(chance.seed, *numbers)
   scalars, slots = _scalars(rule, learning_rate, slots)
   table, arrays = backend.update(
     rule,
     scalars,
-    _chance(table, stochastic_rounding_seed, row_numbers, first_column),
+    chance,
     table,
     arrays,
     ids,
@@ -458,8 +462,7 @@ def _with_arrays(rule: Rule, slots, arrays):
   return {**slots, **dict(zip(names, arrays, strict=True))}
 
 
-def _chance(table, seed, rows=None, first_column=0) -> Chance | None:
+def _chance(table, seed) -> Chance | None:
   if seed is None or table.dtype not in rounding.DTYPES:
     return None
-  key = jnp.stack([rounding.uint32(seed), rounding.uint32(first_column)])
-  return Chance(key, rows)
+  return Chance(rounding.uint32(seed))

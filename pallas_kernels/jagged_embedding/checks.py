@@ -128,13 +128,21 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
     )
 
 
-def check_row_numbers(numbers, count: int) -> jax.Array | None:
-  if numbers is None:
-    return None
-  numbers = jnp.asarray(numbers)
-  if numbers.shape != (count,) or numbers.dtype not in (jnp.int32, jnp.uint32):
+def check_numbers(rows, first_column, count: int):
+  """Both as `[count]` uint32, or None where they are what they are anyhow."""
+  if rows is not None:
+    rows = jnp.asarray(rows)
+    if rows.shape != (count,) or rows.dtype not in (jnp.int32, jnp.uint32):
+      raise ValueError(
+        f'row_numbers must be uint32 or int32 [{count}] (ids has {count}), not '
+        f'{rows.dtype} {rows.shape}.'
+      )
+    rows = rows.astype(jnp.uint32)
+  if isinstance(first_column, int) and not first_column:
+    return rows, None
+  first = jnp.asarray(first_column)
+  if first.shape not in ((), (count,)):
     raise ValueError(
-      f'row_numbers must be uint32 or int32 [{count}] (ids has {count}), not '
-      f'{numbers.dtype} {numbers.shape}.'
+      f'first_column must be a number or [{count}], not {first.shape}.'
     )
-  return numbers.astype(jnp.uint32)
+  return rows, jnp.broadcast_to(first.astype(jnp.uint32), (count,))

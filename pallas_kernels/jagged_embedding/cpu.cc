@@ -108,14 +108,13 @@ ffi::Error MergeImpl(ffi::ThreadPool pool, Ids ids, Ids lengths, Floats weights,
 template <typename Source>
 ffi::Error RunUpdate(ffi::ThreadPool& pool, int64_t threads,
                      const Source& source, ffi::RemainingRets& out,
-                     const Floats& scalars, const Numbers& key,
+                     const Floats& scalars, const Chance& chance,
                      std::string_view optimizer, const Rule& rule) {
   auto table = out.get<ffi::AnyBuffer>(0);
   if (!table) return table.error();
   const float* x = scalars.typed_data();
-  const uint32_t* k = key.typed_data();
-  Update update{OptimizerOf(optimizer), rule, x[0], {x[1], x[2]},
-                {rule.stochastic, k[0], k[1]}, {}};
+  Update update{OptimizerOf(optimizer), rule,   x[0],
+                {x[1], x[2]},           chance, {}};
   if (!update.optimizer)
     return ffi::Error::InvalidArgument("no such optimizer");
   for (size_t i = 1; i < out.size(); ++i) {
@@ -131,16 +130,19 @@ ffi::Error RunUpdate(ffi::ThreadPool& pool, int64_t threads,
 }
 
 // Results are the table and the slots, in the place of the last arguments.
-ffi::Error UpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers key,
-                      Numbers numbers, Ids ids, Floats grads,
-                      ffi::RemainingArgs, ffi::RemainingRets out,
-                      std::string_view optimizer, Rule rule, int64_t threads) {
-  const Merged merged(OrNull(numbers), ids, grads.typed_data(),
-                      grads.dimensions()[1]);
-  return RunUpdate(pool, threads, merged, out, scalars, key, optimizer, rule);
+ffi::Error UpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers seed,
+                      Numbers rows, Numbers first_columns, Ids ids,
+                      Floats grads, ffi::RemainingArgs,
+                      ffi::RemainingRets out, std::string_view optimizer,
+                      Rule rule, int64_t threads) {
+  const Merged merged(ids, grads.typed_data(), grads.dimensions()[1]);
+  const Chance chance{rule.stochastic, seed.typed_data()[0], OrNull(rows),
+                      OrNull(first_columns)};
+  return RunUpdate(pool, threads, merged, out, scalars, chance, optimizer,
+                   rule);
 }
 
-ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers key,
+ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers seed,
                          Ids ids, Ids lengths, Floats weights, Floats grads,
                          ffi::RemainingArgs, ffi::RemainingRets out,
                          std::string_view optimizer, Rule rule, bool bagged,
@@ -149,7 +151,9 @@ ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers key,
   if (!table) return table.error();
   const Groups groups(ids, lengths, bagged, OrNull(weights), grads.typed_data(),
                       (*table)->dimensions()[0], grads.dimensions()[1]);
-  return RunUpdate(pool, threads, groups, out, scalars, key, optimizer, rule);
+  const Chance chance{rule.stochastic, seed.typed_data()[0], nullptr, nullptr};
+  return RunUpdate(pool, threads, groups, out, scalars, chance, optimizer,
+                   rule);
 }
 
 }  // namespace
@@ -214,6 +218,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<Floats>()
+        .Arg<Numbers>()
         .Arg<Numbers>()
         .Arg<Numbers>()
         .Arg<Ids>()

@@ -83,8 +83,8 @@ def merge(ids, lengths, weights, grads, rows):
 
 
 def update(rule, scalars, chance, table, slots, ids, grads):
-  numbers = None if chance is None else chance.rows
-  args = _some(numbers, jnp.uint32), ids, grads
+  numbers = (None, None) if chance is None else chance[1:]
+  args = *(_some(x, jnp.uint32) for x in numbers), ids, grads
   return _update('UpdateMerged', rule, scalars, chance, args, table, slots)
 
 
@@ -99,14 +99,14 @@ def bag_update(
 
 
 def _update(name, rule, scalars, chance, args, table, slots, **attributes):
-  key = jnp.zeros(2, jnp.uint32) if chance is None else chance.key
+  seed = jnp.uint32(0) if chance is None else chance.seed
   first = 2 + len(args)
   state = (table, *slots)
   constants = {n: np.float64(getattr(rule, n)) for n in _CONSTANTS}
   table, *slots = _call(
     name,
     [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
-    (scalars, key, *args, *state),
+    (scalars, seed.reshape(1), *args, *state),
     aliases={first + i: i for i in range(len(state))},
     optimizer=rule.optimizer,
     rule={

@@ -88,7 +88,6 @@ class Groups {
 
   int64_t size() const { return size_; }
   int64_t id(int64_t g) const { return ids_[g]; }
-  uint32_t number(int64_t g) const { return ids_[g]; }
 
   ALWAYS_INLINE void Prefetch(int64_t g) const {
     const uint32_t payload = keys_[starts_[g]];
@@ -139,27 +138,22 @@ class Groups {
   uint32_t *ids_, *starts_, *bag_;
 };
 
-// Distinct ids whose gradients are merged already; `rows` in spare places. Their
-// numbers are what rounding by chance depends on; null for the ids themselves.
+// Distinct ids whose gradients are merged already; `rows` in spare places.
 class Merged {
  public:
-  Merged(const uint32_t* numbers, const Ids& ids, const float* grads,
-         int64_t dim)
-      : numbers_(numbers),
-        ids_(ids.typed_data()),
+  Merged(const Ids& ids, const float* grads, int64_t dim)
+      : ids_(ids.typed_data()),
         size_(ids.element_count()),
         grads_(grads),
         dim_(dim) {}
   int64_t size() const { return size_; }
   int64_t id(int64_t g) const { return ids_[g]; }
-  uint32_t number(int64_t g) const { return numbers_ ? numbers_[g] : ids_[g]; }
   ALWAYS_INLINE void Prefetch(int64_t g) const {
     ::Prefetch<false>(grads_ + g * dim_, dim_);
   }
   const float* Gradient(int64_t g, float*) const { return grads_ + g * dim_; }
 
  private:
-  const uint32_t* numbers_;
   const int32_t* ids_;
   int64_t size_;
   const float* grads_;

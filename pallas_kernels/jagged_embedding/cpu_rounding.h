@@ -11,10 +11,11 @@
 
 namespace {
 
-// What stochastic rounding depends on, beside the row.
+// What the chance of stochastic rounding depends on; null for the ids, zeros.
 struct Chance {
   bool on;
-  uint32_t seed, first_column;
+  uint32_t seed;
+  const uint32_t *rows, *first_columns;
 };
 
 // The finalizer of MurmurHash3, as `hashing.mix` in Python.
@@ -59,15 +60,17 @@ constexpr uint32_t Largest(const Bf16*) { return 0x7f7f0000u; }
 constexpr uint32_t Largest(const Fp16*) { return 0x477fe000u; }
 
 template <typename T>
-void StoreRow(const float* x, T* row, int64_t dim, Chance chance,
-              uint32_t number) {
+void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
+              int64_t place, uint32_t id) {
+  const uint32_t number = chance.rows ? chance.rows[place] : id;
+  const uint32_t first = chance.first_columns ? chance.first_columns[place] : 0;
   const uint32_t hash = Mix(chance.seed ^ Mix(number));
   for (int64_t c = 0; c < dim; c += kLanes) {
     const Bits bits = As<Bits>(Load(x + c));
     Bits random = {}, by_chance = {};
     if (chance.on) {
       for (int i = 0; i < kLanes; ++i)
-        random[i] = chance.first_column + uint32_t(c + i);
+        random[i] = first + uint32_t(c + i);
       random = Mix(random * 0x9e3779b9u + hash);
       by_chance = (Bits)((bits & 0x7fffffffu) <= Largest(row));
     }

@@ -79,7 +79,7 @@ void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Table<T>& table,
       update.optimizer(update.rule, row);
       if (update.rule.max_norm > 0) Shrink(update.rule, row);
       if constexpr (!std::is_same_v<T, float>)
-        StoreRow(row.w, table.row(id), dim, update.chance, source.number(g));
+        StoreRow(row.w, table.row(id), dim, update.chance, g, id);
     }
   });
 }

@@ -69,8 +69,6 @@ def _move(rule, scalars, chance, table, slots, seen, grads):
   old = table.astype(jnp.float32)
   off, new_slots = rules.step(rule, scalars, old, slots, grads)
   numbers = jnp.arange(table.shape[0])
-  if chance is not None and chance.rows is not None:
-    numbers = chance.rows
   new = rules.shrink(rule, old - off)
   new = rounding.to_dtype(new, table.dtype, chance, numbers)
   table = jnp.where(seen[:, None], new, table)
@@ -89,10 +87,14 @@ def bag_update(
 
 
 def update(rule, scalars, chance, table, slots, ids, grads):
-  if chance is not None and chance.rows is not None:
+  if chance is not None:  # its numbers are those of the ids
     rows = table.shape[0]
-    numbers = jnp.zeros(rows, jnp.uint32)
     place = jnp.where(_is_row(ids, rows), ids, rows)
-    numbers = numbers.at[place].set(chance.rows, mode='drop')
-    chance = chance._replace(rows=numbers)
+    chance = chance._replace(
+      **{
+        name: jnp.zeros(rows, jnp.uint32).at[place].set(numbers, mode='drop')
+        for name, numbers in chance._asdict().items()
+        if name != 'seed' and numbers is not None
+      }
+    )
   return bag_update(rule, scalars, chance, table, slots, ids, None, None, grads)

@@ -21,30 +21,33 @@ from pallas_kernels.jagged_embedding.spec import Chance
 DTYPES = ('bfloat16', 'float16')
 
 
-def noise(key: jax.Array, rows: jax.Array, dim: int) -> jax.Array:
+def noise(chance: Chance, rows: jax.Array, dim: int) -> jax.Array:
   """Random bits for each element, `[N, dim]` uint32.
 
   Args:
-    key: `[2]` uint32, the seed and the number of the first column.
-    rows: `[N]` the number of each row.
+    chance: the seed and the numbers.
+    rows: `[N]` the numbers of rows that have no others.
     dim: elements of a row.
   """
-  columns = key[1] + jnp.arange(dim, dtype=jnp.uint32)
-  return element_bits(key[0], rows[:, None], columns[None])
+  rows = rows if chance.rows is None else chance.rows
+  columns = jnp.arange(dim, dtype=jnp.uint32)[None]
+  if chance.first_columns is not None:
+    columns += chance.first_columns[:, None]
+  return element_bits(chance.seed, rows[:, None], columns)
 
 
-def stochastic(x: jax.Array, dtype, chance: jax.Array) -> jax.Array:
-  """`x` float32 as `dtype`, with the random bits `chance` uint32."""
+def stochastic(x: jax.Array, dtype, random: jax.Array) -> jax.Array:
+  """`x` float32 as `dtype`, with the bits `random` uint32."""
   if dtype == jnp.bfloat16:
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (chance >> 16)
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (random >> 16)
     rounded = _float(bits & jnp.uint32(0xFFFF0000))
   else:
-    rounded = _to_float16(x, chance)
+    rounded = _to_float16(x, random)
   finite = jnp.abs(x) <= jnp.finfo(dtype).max.astype(jnp.float32)
   return jnp.where(finite, rounded.astype(dtype), x.astype(dtype))
 
 
-def _to_float16(x, chance):
+def _to_float16(x, random):
   """Neighbours of `x` in float16, as float32; ten bits behind the leading one,
   or multiples of 2 ** -24."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
@@ -52,7 +55,7 @@ def _to_float16(x, chance):
   one = _float(power - jnp.uint32(10 << 23))  # distance of the neighbours
   places = jnp.abs(x) * _float(jnp.uint32(264 << 23) - power)  # exact: / one
   below = jnp.floor(places)
-  upper = (chance >> 8).astype(jnp.float32) < (places - below) * 2.0**24
+  upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
   return jnp.copysign((below + upper.astype(jnp.float32)) * one, x)
 
 
@@ -61,10 +64,13 @@ def _float(bits):
 
 
 def to_dtype(x: jax.Array, dtype, chance: Chance | None, rows: jax.Array):
-  """`x` `[N, D]` as a table's dtype, stochastically where there is a chance."""
+  """`x` `[N, D]` as a table's dtype, stochastically where there is a chance.
+
+  `rows` `[N]` are the numbers of rows that the chance does not number.
+  """
   if chance is None or dtype == jnp.float32:
     return x.astype(dtype)
-  return stochastic(x, dtype, noise(chance.key, rows, x.shape[1]))
+  return stochastic(x, dtype, noise(chance, rows, x.shape[1]))
 
 
 def uint32(x: jax.Array | int) -> jax.Array:

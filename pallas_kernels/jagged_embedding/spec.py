@@ -58,12 +58,14 @@ class Chance(NamedTuple):
   """What the chance of stochastic rounding depends on.
 
   Attributes:
-    key: `[2]` uint32: the seed, and the number of the table's first column.
+    seed: uint32 scalar.
     rows: `[N]` uint32, the number of each id's row; None: the ids themselves.
+    first_columns: `[N]` uint32, the number of its first column; None: zeros.
   """
 
-  key: jax.Array
-  rows: jax.Array | None
+  seed: jax.Array
+  rows: jax.Array | None = None
+  first_columns: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)

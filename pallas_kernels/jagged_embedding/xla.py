@@ -129,9 +129,8 @@ def update(rule, scalars, chance, table, slots, ids, grads):
   if table.dtype == jnp.float32 and rule.max_norm is None:
     table = table.at[ids].add(-off, **_WRITE)  # most rules need not read it
   else:
-    numbers = ids if chance is None or chance.rows is None else chance.rows
     new = rules.shrink(rule, old - off)
-    new = rounding.to_dtype(new, table.dtype, chance, numbers)
+    new = rounding.to_dtype(new, table.dtype, chance, ids)
     table = table.at[ids].set(new, **_WRITE)
   slots = tuple(
     slot.at[ids].set(row, **_WRITE)

@@ -23,7 +23,7 @@ def rounded(x, dtype, name, seed=None, numbers=None, first_column=0):
   """`x` `[rows, D]` through an update: 0 - 1 * -x."""
   x = jnp.asarray(x, jnp.float32)
   key = None if seed is None else jnp.uint32(seed)
-  first_column = jnp.uint32(first_column)
+  first_column = jnp.asarray(first_column, jnp.uint32)
   return np.asarray(_rounded(dtype, name, x, key, numbers, first_column))
 
 
@@ -173,6 +173,13 @@ def test_rounding_does_not_depend_on_where_a_row_lies(name, dtype):
     np.testing.assert_array_equal(part, whole[shard::3])
   part = rounded(x[:, 24:], dtype, name, seed=3, first_column=24)
   np.testing.assert_array_equal(part, whole[:, 24:])
+  # Two blocks of columns as rows of one table.
+  rows = np.tile(np.arange(12), 2)
+  first = np.repeat([0, 20], 12)
+  pieces = np.concatenate([x[:, :20], x[:, 20:]])
+  pieces = rounded(pieces, dtype, name, 3, jnp.asarray(rows), first)
+  np.testing.assert_array_equal(np.concatenate([*pieces.reshape(2, 12, 20)], 1),
+                                whole)  # fmt: skip
 
 
 def test_row_numbers_are_for_rounding_alone():

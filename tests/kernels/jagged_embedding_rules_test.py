@@ -163,12 +163,19 @@ def test_slots_are_known_without_a_table():
       dict(optimizer=Rule('sgd'), momentum=0.1),
       r"\['momentum'\] are given beside a whole rule",
     ),
-    (dict(row_numbers=jnp.ones(3)), r'row_numbers must be uint32 or int32 \[2'),
+    (
+      dict(stochastic_rounding_seed=1, row_numbers=jnp.ones(3)),
+      r'row_numbers must be uint32 or int32 \[2',
+    ),
+    (
+      dict(stochastic_rounding_seed=1, first_column=jnp.ones(3, int)),
+      r'first_column must be a number or \[2',
+    ),
   ],
 )
 def test_mistakes_name_the_option(options, message):
   with pytest.raises(ValueError, match=message):
     api.update_rows(
-      jnp.ones((4, 2)), {}, jnp.int32([1, 2]), jnp.ones((2, 2)),
+      jnp.ones((4, 2), 'bfloat16'), {}, jnp.int32([1, 2]), jnp.ones((2, 2)),
       **{'optimizer': 'sgd', 'learning_rate': 1.0, **options},
     )  # fmt: skip
