@@ -1,0 +1,321 @@
+"""Dense parameters over many devices: DDP, ZeRO-2, FSDP and hybrid shards.
+
+| mode    | stored parameters | optimizer state | a step's collectives     |
+|---------|-------------------|-----------------|--------------------------|
+| ddp     | whole             | whole           | all-reduces, in buckets  |
+| grad_op | whole             | 1/W             | reduce-scatter, then     |
+|         |                   |                 | all-gather of the update |
+| fsdp    | 1/W               | 1/W             | all-gather (once or      |
+|         |                   |                 | twice), reduce-scatter   |
+| hybrid  | 1/G               | 1/G             | those inside a host, and |
+|         |                   |                 | all-reduces of 1/G       |
+
+W are all devices, G those of a host. Parameters that the rules leave whole are
+summed as in ddp.
+
+One step serves all modes. It runs inside `jax.shard_map` on the blocks that
+`placement.specs` describe:
+
+    layout = make(Dense('fsdp', rules), mesh, params)
+
+    def step(params, state, microbatches):      # of this shard
+      held = layout.gather(params)
+      loss = layout.remat(lambda h, b: summand(layout.use(h), b))
+      run = lambda batch: jax.value_and_grad(loss)(held, batch)
+      value, grads = accumulate(run, microbatches)
+      grads = layout.reduce(grads)
+      norm = layout.norm(grads)
+      grads = layout.clip(grads, norm)
+      params, state = layout.apply(tx, grads, state, params)
+      return params, state, collectives.total(value), norm
+
+`summand` is the shard's part of the loss: see `collectives`. The optimizer must
+work element by element, since it sees shards; `optax.clip_by_global_norm` would
+see the norm of a shard, so `clip` does it here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from genrec_jax.parallel import gathering
+from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import rules as rules_lib
+from genrec_jax.parallel.buckets import sum_in_buckets
+
+# Over which axes of the mesh a mode cuts what it cuts.
+CUT = {
+  'ddp': (),
+  'grad_op': mesh_lib.AXES,
+  'fsdp': mesh_lib.AXES,
+  'hybrid': ('dev',),
+}
+GATHER_DTYPES = ('float32', 'bfloat16', 'float16')
+REDUCE_DTYPES = ('float32', 'bfloat16')
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+  """What a configuration says of dense parallelism.
+
+  Attributes:
+    mode: a key of `CUT`.
+    rules: (regex, axis) pairs, see `rules`; ddp cuts nothing and needs none.
+    gather_dtype: of parameters on the wire and in the model; the masters stay
+      as they are, in float32. Of grad_op, in the model alone: it gathers what
+      it updated, and that is the master.
+    reduce_dtype: of gradients on the wire and in the sum over devices.
+    bucket_bytes: size of an all-reduce.
+    keep_gathered: fsdp and hybrid gather once a step, and hold the whole model
+      from forward to backward; with microbatches there is then one reduction
+      for all. Otherwise the backward pass gathers again, each microbatch
+      scatters its own gradients, and no device ever needs the whole model.
+    clip_norm: largest norm of the gradient of the whole model; 0 is none.
+    offload_state: the optimizer state rests in host memory between steps.
+  """
+
+  mode: str = 'ddp'
+  rules: tuple[tuple[str, int | str | None], ...] = ()
+  gather_dtype: str = 'float32'
+  reduce_dtype: str = 'float32'
+  bucket_bytes: int = 25 << 20
+  keep_gathered: bool = False
+  clip_norm: float = 0.0
+  offload_state: bool = False
+
+  def __post_init__(self):
+    for field, known in (
+      ('mode', tuple(CUT)),
+      ('gather_dtype', GATHER_DTYPES),
+      ('reduce_dtype', REDUCE_DTYPES),
+    ):
+      if getattr(self, field) not in known:
+        raise ValueError(
+          f'parallel.{field} is {getattr(self, field)!r}, must be one of '
+          f'{known}'
+        )
+    if self.bucket_bytes < 1:
+      raise ValueError(
+        f'parallel.bucket_bytes is {self.bucket_bytes}, must be positive'
+      )
+
+  @property
+  def cut(self) -> tuple[str, ...]:
+    """The mesh axes over which parameters or their gradients are cut."""
+    return CUT[self.mode]
+
+  @property
+  def stored_cut(self) -> bool:
+    """Whether a device stores its part of the parameters only."""
+    return self.mode in ('fsdp', 'hybrid')
+
+  @property
+  def gathers_again(self) -> bool:
+    """Whether the backward pass gathers parameters a second time."""
+    return self.stored_cut and not self.keep_gathered
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+  """`Dense` for the parameters of a model on a mesh; `make` makes it.
+
+  Attributes:
+    dense: what was configured.
+    mesh: where.
+    params: whole parameters as `jax.ShapeDtypeStruct`s.
+    axis: path of a parameter -> the dimension that is cut, None if whole.
+  """
+
+  dense: Dense
+  mesh: Mesh
+  params: Any
+  axis: dict[str, int | None]
+
+  def gather(self, params):
+    """Stored parameters -> what `use` and `reduce` expect; once a step."""
+
+    def gathered(axis, x):
+      if axis is None or not self.dense.stored_cut:
+        return x.astype(self.dense.gather_dtype)
+      if self.dense.gathers_again:
+        return x
+      return gathering.whole(x, self._wire(axis))
+
+    return self._map(gathered, params)
+
+  def use(self, held):
+    """Held parameters -> the whole model; inside what is differentiated."""
+    if not self.dense.gathers_again:
+      return held
+    return self._map(
+      lambda axis, x: x if axis is None else self._gather_again(axis, x), held
+    )
+
+  def remat(self, loss: Callable) -> Callable:
+    """`loss(held, ...)` that does not keep gathered parameters for backward."""
+    return gathering.not_kept(loss) if self.dense.gathers_again else loss
+
+  def reduce(self, grads):
+    """Gradients of what `gather` gave -> their sums over shards, cut.
+
+    What comes back has the shapes that the optimizer works on, in the dtype of
+    the stored parameters.
+    """
+    dense = self.dense
+    rest = tuple(a for a in mesh_lib.AXES if a not in dense.cut)
+
+    def scattered(axis, x):
+      if axis is None or dense.gathers_again:
+        return x
+      return gathering.scatter_sum(x, self._wire(axis))
+
+    grads = self._map(scattered, grads)
+    names, leaves, tree = _named(grads)
+    for over, chosen in (
+      (mesh_lib.AXES, [n for n in names if self.axis[n] is None]),
+      (rest, [n for n in names if self.axis[n] is not None]),
+    ):
+      if over and chosen:
+        places = [names.index(n) for n in chosen]
+        sums = sum_in_buckets(
+          [leaves[p] for p in places],
+          over,
+          dense.reduce_dtype,
+          dense.bucket_bytes,
+        )
+        for place, value in zip(places, sums):
+          leaves[place] = value
+    grads = jax.tree_util.tree_unflatten(tree, leaves)
+    return jax.tree.map(lambda g, p: g.astype(p.dtype), grads, self.params)
+
+  def norm(self, grads, more: jax.Array | float = 0.0) -> jax.Array:
+    """Norm of reduced gradients of the whole model, the same on each device.
+
+    Args:
+      grads: what `reduce` gave.
+      more: sum of squares of further gradients, for instance of table rows.
+    """
+    names, leaves, _ = _named(grads)
+    own = whole = jnp.float32(0)
+    for name, leaf in zip(names, leaves):
+      squares = jnp.sum(jnp.square(leaf.astype(jnp.float32)))
+      if self.axis[name] is None:
+        whole = whole + squares
+      else:
+        own = own + squares
+    if self.dense.cut:
+      own = jax.lax.psum(own, self.dense.cut)
+    return jnp.sqrt(own + whole + more)
+
+  def clip(self, grads, norm: jax.Array):
+    """Gradients scaled down to `clip_norm`, where they are longer."""
+    limit = self.dense.clip_norm
+    if not limit:
+      return grads
+    scale = jnp.where(norm < limit, 1.0, limit / norm)
+    return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
+
+  def apply(self, tx: optax.GradientTransformation, grads, state, params):
+    """Reduced gradients -> (stored parameters, optimizer state), both new."""
+    whole_stored = self.dense.cut and not self.dense.stored_cut
+    if whole_stored:
+      params = self._map(self._own_part, params)
+    updates, state = tx.update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+    if whole_stored:
+      params = self._map(
+        lambda axis, x: (
+          x
+          if axis is None
+          else gathering.whole(x, self._wire(axis, str(x.dtype)))
+        ),
+        params,
+      )
+    return params, state
+
+  def _wire(self, axis: int, dtype: str = '') -> gathering.Wire:
+    return gathering.Wire(
+      self.dense.cut,
+      axis,
+      dtype or self.dense.gather_dtype,
+      self.dense.reduce_dtype,
+    )
+
+  def _gather_again(self, axis: int, x):
+    return gathering.gather_again(self._wire(axis), x)
+
+  def _own_part(self, axis: int | None, x):
+    if axis is None:
+      return x
+    size = x.shape[axis] // mesh_lib.shards(self.mesh, self.dense.cut)
+    first = jax.lax.axis_index(self.dense.cut) * size
+    return jax.lax.dynamic_slice_in_dim(x, first, size, axis)
+
+  def _map(self, f, tree):
+    return jax.tree_util.tree_map_with_path(
+      lambda path, x: f(self.axis[rules_lib.path_name(path)], x), tree
+    )
+
+
+def make(dense: Dense, mesh: Mesh, params) -> Layout:
+  """The layout of a model; fails where the rules do not fit.
+
+  Args:
+    dense: what the configuration says.
+    mesh: with the axes `mesh.AXES`.
+    params: whole parameters, or `jax.eval_shape` of them.
+  """
+  params = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params
+  )
+  shards = mesh_lib.shards(mesh, dense.cut)
+  table = dense.rules if dense.cut else (('.*', None),)
+  axis = rules_lib.resolve(table, params, shards)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      raise ValueError(
+        f'parameter {rules_lib.path_name(path)!r} is {leaf.dtype}: only '
+        'floating-point parameters are trained'
+      )
+  return Layout(dense, mesh, params, axis)
+
+
+def accumulate(function: Callable, microbatches):
+  """Sum of `function(microbatch)`, at least in float32, in one loop.
+
+  Args:
+    function: microbatch -> tree of arrays, such as a loss and its gradients.
+    microbatches: tree of arrays `[K, ...]`.
+  """
+  count = {x.shape[0] for x in jax.tree.leaves(microbatches)}
+  if len(count) != 1:
+    raise ValueError(f'microbatches must agree on their number: {count}')
+  first = jax.tree.map(lambda x: x[0], microbatches)
+  if count == {1}:
+    return jax.tree.map(_wide, function(first))
+
+  def body(sums, microbatch):
+    new = jax.tree.map(_wide, function(microbatch))
+    return jax.tree.map(jnp.add, sums, new), None
+
+  shapes = jax.eval_shape(lambda b: jax.tree.map(_wide, function(b)), first)
+  zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+  return jax.lax.scan(body, zeros, microbatches)[0]
+
+
+def _wide(x: jax.Array) -> jax.Array:
+  if jnp.issubdtype(x.dtype, jnp.floating) and np.dtype(x.dtype).itemsize < 4:
+    return x.astype(jnp.float32)
+  return x
+
+
+def _named(tree):
+  found, structure = jax.tree_util.tree_flatten_with_path(tree)
+  names = [rules_lib.path_name(path) for path, _ in found]
+  return names, [leaf for _, leaf in found], structure

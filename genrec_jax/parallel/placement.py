@@ -1,0 +1,164 @@
+"""Where parameters and optimizer state lie: specs, host memory, first values.
+
+Nothing here runs in a step. `specs` and `state_specs` are the in_specs and
+out_specs of the step's `shard_map`; the shardings, which also name the memory,
+are those of the `jit` around it:
+
+    resting = placement.state_shardings(layout, tx)
+    params = placement.init(init_fn, placement.shardings(layout))
+    state = placement.init(tx.init, resting, params)
+
+    def train(params, state, batch):            # jit it, donate params, state
+      state = placement.to_device(state, resting)
+      params, state = shard_map(step, ...)(params, state, batch)
+      return params, placement.to_rest(state, resting)
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from genrec_jax.parallel import rules as rules_lib
+from genrec_jax.parallel.dense import Layout
+
+HOST, DEVICE = 'pinned_host', 'device'
+
+# What makes an optimizer more than elementwise, as names in its jaxpr.
+_MIXING = ('arg', 'conv_general', 'cum', 'dot_general', 'reduce_', 'sort')
+
+
+def specs(layout: Layout):
+  """A `PartitionSpec` for every parameter, as it is stored."""
+  if not layout.dense.stored_cut:
+    return jax.tree.map(lambda _: PartitionSpec(), layout.params)
+  return update_specs(layout)
+
+
+def update_specs(layout: Layout):
+  """The same of what the optimizer sees, gradients after `reduce` for one."""
+
+  def spec(path, leaf):
+    axis = layout.axis[rules_lib.path_name(path)]
+    if axis is None:
+      return PartitionSpec()
+    cut = [None] * len(leaf.shape)
+    cut[axis] = layout.dense.cut
+    return PartitionSpec(*cut)
+
+  return jax.tree_util.tree_map_with_path(spec, layout.params)
+
+
+def state_specs(layout: Layout, tx: optax.GradientTransformation):
+  """A `PartitionSpec` for every leaf of `tx.init(params)`.
+
+  What stands for a parameter (a moment) lies like the parameter's gradient,
+  all else (a step count) is on every device.
+  """
+  state = jax.eval_shape(tx.init, layout.params)
+  if any(axis is not None for axis in layout.axis.values()):
+    _check_elementwise(layout, tx, state)
+  return optax.tree_utils.tree_map_params(
+    tx,
+    _like_parameter,
+    state,
+    update_specs(layout),
+    layout.params,
+    transform_non_params=lambda _: PartitionSpec(),
+  )
+
+
+def shardings(layout: Layout):
+  """A sharding for every parameter, as it is stored."""
+  return _on(layout, specs(layout))
+
+
+def state_shardings(layout: Layout, tx: optax.GradientTransformation):
+  """A sharding for every leaf of the optimizer state between two steps.
+
+  Arrays are in host memory where `offload_state` says so; scalars never are.
+  """
+  resting = _on(layout, state_specs(layout, tx))
+  if not layout.dense.offload_state:
+    return resting
+  state = jax.eval_shape(tx.init, layout.params)
+  return jax.tree.map(
+    lambda s, leaf: s.with_memory_kind(HOST) if leaf.shape else s,
+    resting,
+    state,
+  )
+
+
+def to_device(state, resting):
+  """State at rest -> in device memory; inside jit, before the shard_map."""
+  return jax.tree.map(
+    lambda x, s: (
+      jax.device_put(x, s.with_memory_kind(DEVICE))
+      if s.memory_kind == HOST
+      else x
+    ),
+    state,
+    resting,
+  )
+
+
+def to_rest(state, resting):
+  """The inverse of `to_device`; inside jit, after the shard_map."""
+  return jax.tree.map(
+    lambda x, s: jax.device_put(x, s) if s.memory_kind == HOST else x,
+    state,
+    resting,
+  )
+
+
+def init(function: Callable, shardings, *args):
+  """`function(*args)`, every device computing its own part.
+
+  No device and no host ever holds the whole model.
+  """
+  return jax.jit(function, out_shardings=shardings)(*args)
+
+
+def _on(layout: Layout, specs):
+  return jax.tree.map(lambda spec: NamedSharding(layout.mesh, spec), specs)
+
+
+def _like_parameter(leaf, spec, param):
+  if leaf.shape != param.shape:
+    raise ValueError(
+      f'the optimizer keeps {leaf.shape} for a parameter of {param.shape}: '
+      "only state in the shape of its parameter can be sharded; use mode 'ddp' "
+      'or another optimizer'
+    )
+  return spec
+
+
+def _check_elementwise(layout, tx, state) -> None:
+  """Fails for an optimizer that would see a norm of its shard alone."""
+  jaxpr = jax.make_jaxpr(tx.update)(layout.params, state, layout.params)
+  found = sorted(
+    {name for name in _primitives(jaxpr.jaxpr) if name.startswith(_MIXING)}
+  )
+  if found:
+    raise ValueError(
+      f'parallel.mode {layout.dense.mode!r} updates shards of parameters, but '
+      f'the optimizer combines elements of a parameter ({", ".join(found)}) '
+      'and would see its shard alone. Clipping belongs into '
+      "parallel.clip_norm; for other such optimizers use mode 'ddp'"
+    )
+
+
+def _primitives(jaxpr):
+  """Names of the primitives that meet arrays, of inner jaxprs too."""
+  for equation in jaxpr.eqns:
+    if any(jnp.ndim(v.aval) for v in equation.invars):
+      yield equation.primitive.name
+    for value in jax.tree.leaves(
+      list(equation.params.values()),
+      is_leaf=lambda x: hasattr(x, 'eqns') or hasattr(x, 'jaxpr'),
+    ):
+      inner = getattr(value, 'jaxpr', value)
+      if hasattr(inner, 'eqns'):
+        yield from _primitives(inner)

@@ -1,0 +1,113 @@
+"""How parameters are cut: a table of (regex, axis), the first match counts.
+
+    rules = (
+      ('.*/(scale|bias)', None),       # whole on every device
+      ('layer_\\d+/uvqk/kernel', 1),   # cut along dimension 1
+      ('.*', 'largest'),
+    )
+
+A regex must match the whole path of a parameter, 'layer_0/uvqk/kernel'. An
+axis is a dimension, None (not cut), or 'largest': the largest dimension that
+divides, and not cut where none does. Nothing else is decided silently: a
+parameter that no rule covers, or that does not divide, is an error.
+"""
+
+import re
+from collections.abc import Iterable
+
+import jax
+
+LARGEST = 'largest'
+
+
+class RuleError(ValueError):
+  """Rules that do not fit the parameters; the message says what would."""
+
+
+def resolve(
+  rules: Iterable[tuple[str, int | str | None]], shapes, shards: int
+) -> dict[str, int | None]:
+  """Path of every parameter -> the dimension to cut into `shards`, or None.
+
+  Args:
+    rules: ordered (regex, axis) pairs.
+    shapes: a tree of arrays or shapes, `{'layer_0': {'kernel': (8, 16)}}`, or
+      flat, `{'layer_0/kernel': (8, 16)}`.
+    shards: how many parts a cut dimension must make.
+  """
+  rules = [_checked(rule) for rule in rules]
+  found = {}
+  for name, shape in named_shapes(shapes).items():
+    for pattern, axis in rules:
+      if pattern.fullmatch(name):
+        found[name] = _axis(pattern.pattern, axis, name, shape, shards)
+        break
+    else:
+      best = largest(shape, shards)
+      raise RuleError(
+        f'no rule covers parameter {name!r} of shape {shape}, to be cut into '
+        f'{shards}: add {(generalised(name), best)!r}'
+      )
+  return found
+
+
+def named_shapes(tree) -> dict[str, tuple[int, ...]]:
+  """Path -> shape, of a tree of arrays or of shapes."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)
+  return {
+    path_name(path): tuple(getattr(leaf, 'shape', leaf))
+    for path, leaf in leaves
+  }
+
+
+def path_name(path) -> str:
+  """'layer_0/uvqk/kernel' of the key path of a leaf."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def largest(shape: tuple[int, ...], shards: int) -> int | None:
+  """The largest dimension that divides (the first of equals), or None."""
+  fit = [d for d, n in enumerate(shape) if n and n % shards == 0]
+  return max(fit, key=lambda d: shape[d], default=None)
+
+
+def generalised(name: str) -> str:
+  """A regex for a parameter and its likes in other layers."""
+  return re.sub(r'\d+', r'\\d+', re.sub(r'([.+*?()\[\]{}^$|])', r'\\\1', name))
+
+
+def _axis(pattern, axis, name, shape, shards) -> int | None:
+  if axis is None:
+    return None
+  if axis == LARGEST:
+    return largest(shape, shards)
+  said = f'rule {(pattern, axis)!r} on parameter {name!r} of shape {shape}'
+  best = largest(shape, shards)
+  better = f'put {(generalised(name), best)!r} in front of it'
+  if not -len(shape) <= axis < len(shape):
+    raise RuleError(f'{said}: there is no dimension {axis}; {better}')
+  axis %= len(shape)
+  if shape[axis] % shards:
+    hint = 'no dimension divides' if best is None else f'{shape[best]} does'
+    raise RuleError(
+      f'{said}: {shape[axis]} does not divide into {shards} shards, {hint}: '
+      f'{better}'
+    )
+  return axis
+
+
+def _checked(rule):
+  try:
+    pattern, axis = rule
+    pattern = re.compile(pattern)
+  except (TypeError, ValueError, re.error) as e:
+    raise RuleError(f'{rule!r} is no (regex, axis) pair: {e}') from None
+  if axis is not None and axis != LARGEST and type(axis) is not int:
+    raise RuleError(
+      f'axis of rule {rule!r} must be an int, None or {LARGEST!r}'
+    )
+  return pattern, axis
+
+
+def _is_shape(x) -> bool:
+  return isinstance(x, tuple | list) and all(isinstance(n, int) for n in x)

@@ -1,0 +1,184 @@
+"""Every way to spread a model trains it as one device does."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from genrec_jax.parallel import dense as dense_lib
+from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel.dense import Dense
+from tests.parallel import toy_mlp
+from tests.tolerances import assert_close
+
+pytestmark = pytest.mark.usefixtures('optax_promotes')
+
+STEPS = 4
+ADAM = optax.adamw(0.01, weight_decay=0.1)
+KEPT = dict(rules=toy_mlp.RULES, keep_gathered=True)
+WAYS = {
+  'ddp': Dense('ddp', bucket_bytes=2000),
+  'grad_op': Dense('grad_op', toy_mlp.RULES),
+  'fsdp': Dense('fsdp', toy_mlp.RULES),
+  'fsdp, kept': Dense('fsdp', **KEPT),
+  'hybrid': Dense('hybrid', toy_mlp.RULES, bucket_bytes=500),
+  'hybrid, kept': Dense('hybrid', **KEPT),
+}
+
+
+def train(dense, tx=ADAM, mesh=(2, 2, 2), micro=1, steps=STEPS):
+  mesh = mesh_lib.make(*mesh)
+  params, state, step, _ = toy_mlp.trainer(dense, tx, mesh, micro=micro)
+  losses, norms = [], []
+  for i in range(steps):
+    batch = toy_mlp.cut(toy_mlp.batch(i), mesh, micro)
+    params, state, loss, norm = step(params, state, batch)
+    losses.append(float(loss))
+    norms.append(float(norm))
+  return params, losses, norms
+
+
+def assert_same_run(got, wanted, dtype='float32', moved='ten_adam_steps'):
+  assert_close(got[1], wanted[1], dtype, 'losses')
+  assert_close(got[2], wanted[2], dtype, 'norms')
+  start = toy_mlp.init()
+  jax.tree.map(
+    lambda a, b, s: assert_close(np.asarray(a) - s, np.asarray(b) - s, moved),
+    got[0],
+    wanted[0],
+    start,
+  )
+
+
+@pytest.fixture(scope='module')
+def oracle():
+  with jax.numpy_dtype_promotion('standard'):
+    return toy_mlp.plain(ADAM, STEPS)
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_a_mode_is_plain_training(way):
+  """Microbatches and clipping included."""
+  limit = 1.0
+  wanted = toy_mlp.plain(ADAM, STEPS, clip=limit)
+  assert min(wanted[2]) > limit, 'nothing is clipped'
+  got = train(dataclasses.replace(WAYS[way], clip_norm=limit), micro=4)
+  assert_same_run(got, wanted)
+
+
+@pytest.mark.parametrize(
+  'way, mesh',
+  [('ddp', (1, 4, 2)), ('fsdp', (1, 1, 4)), ('hybrid', (1, 1, 1))],
+)
+def test_any_mesh(way, mesh, oracle):
+  """Without microbatches, and with gradients too short to be clipped."""
+  dense = dataclasses.replace(WAYS[way], clip_norm=2 * max(oracle[2]))
+  assert_same_run(train(dense, mesh=mesh), oracle)
+
+
+@pytest.mark.parametrize(
+  'way, tx', [('grad_op', optax.sgd(0.05, 0.9)), ('hybrid', optax.adam(0.01))]
+)
+def test_other_optimizers(way, tx):
+  assert_same_run(train(WAYS[way], tx), toy_mlp.plain(tx, STEPS))
+
+
+def mixed(tx, steps, shards, dense):
+  """Float32 masters, bfloat16 in the model, sums over shards: one device."""
+  params = toy_mlp.init()
+  state = tx.init(params)
+
+  @jax.jit
+  def step(params, state, batch):
+    weight = jnp.sum(batch['weight'])
+    cast = jax.tree.map(lambda p: p.astype(dense.gather_dtype), params)
+    parts = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
+    losses, grads = jax.vmap(
+      jax.value_and_grad(toy_mlp.summand), in_axes=(None, 0, None)
+    )(cast, parts, weight)
+    grads = jax.tree.map(
+      lambda g: jnp.sum(g.astype(dense.reduce_dtype).astype('float32'), 0),
+      grads,
+    )
+    updates, state = tx.update(grads, state, params)
+    norm = optax.global_norm(grads)
+    params = optax.apply_updates(params, updates)
+    return params, state, jnp.sum(losses), norm
+
+  losses, norms = [], []
+  for i in range(steps):
+    params, state, loss, norm = step(params, state, toy_mlp.batch(i))
+    losses.append(float(loss))
+    norms.append(float(norm))
+  return params, losses, norms
+
+
+@pytest.mark.parametrize(
+  'way, reduce_dtype',
+  [
+    ('ddp', 'bfloat16'),
+    ('grad_op', 'float32'),
+    ('fsdp', 'bfloat16'),
+    ('hybrid', 'float32'),
+    ('hybrid, kept', 'bfloat16'),
+  ],
+)
+def test_mixed_precision(way, reduce_dtype):
+  dense = dataclasses.replace(
+    WAYS[way], gather_dtype='bfloat16', reduce_dtype=reduce_dtype
+  )
+  tx = optax.sgd(0.05)
+  got = train(dense, tx)
+  assert_same_run(got, mixed(tx, STEPS, 8, dense), 'bfloat16', 'bfloat16')
+  assert {p.dtype for p in jax.tree.leaves(got[0])} == {jnp.dtype('float32')}
+
+
+def test_mixed_precision_rounds():
+  """The masters do not: small steps would be lost in bfloat16."""
+  dense = dataclasses.replace(WAYS['fsdp'], gather_dtype='bfloat16')
+  tx = optax.sgd(1e-5)
+  params, losses, _ = train(dense, tx)
+  wanted = toy_mlp.plain(tx, STEPS)
+  assert np.max(np.abs(np.subtract(losses, wanted[1]))) > 1e-4
+  moved = params['layer_1']['kernel'] - toy_mlp.init()['layer_1']['kernel']
+  assert np.mean(np.asarray(moved) != 0) > 0.9
+
+
+def test_accumulation_sums_in_float32():
+  small = jnp.full((300, 1), 1, jnp.bfloat16)
+  total = dense_lib.accumulate(lambda x: {'a': x}, small)
+  assert total['a'].dtype == jnp.float32 and total['a'] == 300
+  one = dense_lib.accumulate(lambda x: x, small[:1])
+  assert one.dtype == jnp.float32 and one.shape == (1,)
+  with pytest.raises(ValueError, match='agree on their number'):
+    dense_lib.accumulate(lambda x: x[0], (jnp.zeros(2), jnp.zeros(3)))
+
+
+@pytest.mark.parametrize(
+  'fields, words',
+  [
+    ({'mode': 'zero'}, r"parallel.mode is 'zero', must be one of \('ddp'"),
+    ({'gather_dtype': 'int8'}, 'parallel.gather_dtype'),
+    ({'reduce_dtype': 'float16'}, 'parallel.reduce_dtype'),
+    ({'bucket_bytes': 0}, 'parallel.bucket_bytes is 0'),
+  ],
+)
+def test_what_is_not_known_is_an_error(fields, words):
+  with pytest.raises(ValueError, match=words):
+    Dense(**fields)
+
+
+def test_rules_must_fit_the_mode():
+  mesh = mesh_lib.make(2, 2)
+  with pytest.raises(ValueError, match=r"'w' of shape \(4,\).* into 8"):
+    dense_lib.make(Dense('fsdp'), mesh, {'w': jnp.zeros(4)})
+  layout = dense_lib.make(
+    Dense('hybrid', (('.*', 0),)), mesh, {'w': jnp.zeros(4)}
+  )
+  assert layout.axis == {'w': 0}
+  assert dense_lib.make(Dense(), mesh, {'w': jnp.zeros(4)}).axis == {'w': None}
+  with pytest.raises(ValueError, match="'n' is int32"):
+    dense_lib.make(Dense(), mesh, {'n': jnp.zeros(4, jnp.int32)})

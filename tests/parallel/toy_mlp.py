@@ -1,0 +1,130 @@
+"""A small network, its step on a mesh in ten lines, and plain training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec as P
+
+from genrec_jax.parallel import collectives, placement
+from genrec_jax.parallel import dense as dense_lib
+from genrec_jax.parallel import mesh as mesh_lib
+
+RULES = (('.*/bias|scale', None), ('layer_0/kernel', 1), ('.*/kernel', 0))
+EXAMPLES = 64
+
+
+def init(width: int = 16, layers: int = 2):
+  keys = jax.random.split(jax.random.key(1), layers)
+  kernels = [
+    jax.random.normal(k, (width, width)) / np.sqrt(width, dtype=np.float32)
+    for k in keys
+  ]
+  params = {
+    f'layer_{i}': {'kernel': w, 'bias': jnp.full(width, 0.1)}
+    for i, w in enumerate(kernels)
+  }
+  return {**params, 'scale': jnp.ones(())}
+
+
+def batch(seed: int, width: int = 16, examples: int = EXAMPLES):
+  rng = np.random.default_rng(seed)
+  return {
+    'x': rng.normal(size=(examples, width)).astype(np.float32),
+    'y': rng.normal(size=examples).astype(np.float32),
+    'weight': rng.integers(0, 3, examples).astype(np.float32),
+  }
+
+
+def summand(params, batch, weight):
+  """This shard's part of a weighted mean over the real examples."""
+  x, layers = batch['x'], len(params) - 1
+  for i in range(layers):
+    w, b = params[f'layer_{i}']['kernel'], params[f'layer_{i}']['bias']
+    x = jnp.tanh(x.astype(w.dtype) @ w + b[None])
+  error = jnp.sum(x, 1) * params['scale'] - batch['y'].astype(x.dtype)
+  return jnp.sum(
+    jnp.square(error.astype(jnp.float32)) * batch['weight'] / weight
+  )
+
+
+def trainer(
+  dense, tx, mesh, *, micro: int = 1, width: int = 16, layers: int = 2
+):
+  """(params, state, `train(params, state, batch)`, layout) on a mesh.
+
+  `train` takes batches `[shards, micro, examples, ...]`, see `cut`, and gives
+  parameters, state, loss and the norm of the gradient.
+  """
+  fresh = functools.partial(init, width, layers)
+  layout = dense_lib.make(dense, mesh, jax.eval_shape(fresh))
+
+  def step(params, state, batches):
+    batches = jax.tree.map(lambda x: x[0], batches)
+    weight = collectives.total(jnp.sum(batches['weight']))
+    held = layout.gather(params)
+    loss = layout.remat(lambda h, b: summand(layout.use(h), b, weight))
+    value, grads = dense_lib.accumulate(
+      lambda b: jax.value_and_grad(loss)(held, b), batches
+    )
+    grads = layout.reduce(grads)
+    norm = layout.norm(grads)
+    grads = layout.clip(grads, norm)
+    params, state = layout.apply(tx, grads, state, params)
+    return params, state, collectives.total(value), norm
+
+  specs = placement.specs(layout), placement.state_specs(layout, tx)
+  sharded = jax.shard_map(
+    step,
+    mesh=mesh,
+    in_specs=(*specs, P(mesh_lib.AXES)),
+    out_specs=(*specs, P(), P()),
+    check_vma=False,
+  )
+  resting = placement.state_shardings(layout, tx)
+
+  @functools.partial(jax.jit, donate_argnums=(0, 1))
+  def train(params, state, batches):
+    state = placement.to_device(state, resting)
+    params, state, loss, norm = sharded(params, state, batches)
+    return params, placement.to_rest(state, resting), loss, norm
+
+  params = placement.init(fresh, placement.shardings(layout))
+  state = placement.init(tx.init, resting, params)
+  return params, state, train, layout
+
+
+def cut(batch, mesh, micro: int = 1):
+  """A batch -> `[shards, micro, examples, ...]`, on its devices."""
+  shards = mesh_lib.shards(mesh)
+  return jax.tree.map(
+    lambda x: jax.device_put(
+      x.reshape(shards, micro, -1, *x.shape[1:]), mesh_lib.split(mesh)
+    ),
+    batch,
+  )
+
+
+def plain(tx, steps: int, *, clip: float = 0.0):
+  """Parameters, losses and norms of training on one device with optax."""
+  if clip:
+    tx = optax.chain(optax.clip_by_global_norm(clip), tx)
+  params = init()
+  state = tx.init(params)
+
+  @jax.jit
+  def step(params, state, batch):
+    weight = jnp.sum(batch['weight'])
+    loss, grads = jax.value_and_grad(summand)(params, batch, weight)
+    updates, state = tx.update(grads, state, params)
+    norm = optax.global_norm(grads)
+    return optax.apply_updates(params, updates), state, loss, norm
+
+  losses, norms = [], []
+  for i in range(steps):
+    params, state, loss, norm = step(params, state, batch(i))
+    losses.append(float(loss))
+    norms.append(float(norm))
+  return params, losses, norms
