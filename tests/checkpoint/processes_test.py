@@ -331,7 +331,15 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize('phase', PHASES)
+def phases():
+  """All of them; those that one process has too (full_kill_test) are slow."""
+  alike = ('process 0 still writes', 'manifest not yet renamed')
+  for phase in PHASES:
+    marks = [pytest.mark.slow] if phase in alike else []
+    yield pytest.param(phase, marks=marks)
+
+
+@pytest.mark.parametrize('phase', phases())
 def test_killed_in_a_phase_of_a_save(tmp_path, phase):
   victim, *_, expected = PHASES[phase]
   found = processes.outcomes(save_to_death, tmp_path, phase)
