@@ -11,8 +11,8 @@ say nothing of single tables. Here
   drawn log-uniformly,
 - widths are drawn from a few.
 
-So totals and skew are published, and how tables differ is assumed. `draw_counts`
-makes the reads of each row of one table, `draw_ids` a batch.
+So totals and skew are published, and how tables differ is assumed.
+`draw_counts` makes the reads of each row of one table, `draw_ids` a batch.
 """
 
 import dataclasses
@@ -162,7 +162,7 @@ def draw_loads(
         f'table_{number}',
         max(100, rows),
         int(rng.choice(WIDTHS)),
-        dtype='float16',
+        dtype='bfloat16',
         features=(Feature(float(length)),),
       )
     )

@@ -8,10 +8,18 @@ where the least is done so far (LPT).
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.planner import storage
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.options import EVERYWHERE, ON_A_HOST, Option
+from genrec_jax.planner.options import (
+  EVERYWHERE,
+  ON_A_HOST,
+  Constraint,
+  Option,
+)
+from genrec_jax.planner.workload import Load
 
 BALANCE_STEPS, BALANCE_BYTES, BALANCE_SLACK = 10, 10_000_000, 0.02
 
@@ -38,6 +46,25 @@ class Placement:
   def rate(self) -> float:
     """Seconds of the busiest device."""
     return max(self.time)
+
+  def plan(
+    self,
+    loads: Mapping[str, Load],
+    topology: Topology,
+    constraints: Mapping[str, Constraint],
+  ) -> ShardingPlan:
+    """As data; tables in the order of `loads`."""
+    tables = dict.fromkeys(loads)
+    for option, at in zip(self.options, self.at, strict=True):
+      for name in option.names:
+        split = constraints.get(name, Constraint()).split
+        tables[name] = loads[name].plan(option.scheme, at, split)
+    t = topology
+    return ShardingPlan(tables, t.hosts, t.devices, t.replicas)
+
+  def needs(self, plan: ShardingPlan) -> int:
+    """Bytes of the fullest device: arrays of its plan, and buffers."""
+    return storage.allocated(plan) + max(self.buffers)
 
 
 class Filling:

@@ -106,6 +106,14 @@ def dynamic(
     yield tuple(reversed(proposal))
 
 
+def thinnest(items: Items) -> list[Option]:
+  """The option of each item with the fewest bytes on a device."""
+  return [
+    min(options, key=lambda o: (o.bytes, o.bytes * o.shards))
+    for options in items
+  ]
+
+
 PROPOSERS = {
   'grid': grid,
   'greedy_max': greedy_max,

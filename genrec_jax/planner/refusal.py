@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.planner import storage
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.options import Constraint, enumerate_options
+from genrec_jax.planner.options import (
+  Constraint,
+  ConstraintError,
+  enumerate_options,
+)
 from genrec_jax.planner.partition import Placement, lpt
+from genrec_jax.planner.propose import thinnest
 from genrec_jax.planner.storage import InsufficientMemory, text
 from genrec_jax.planner.workload import Dense, Load
 
@@ -28,12 +33,12 @@ def nothing_fits(
   loads: Sequence[Load],
   topology: Topology,
   batch: int,
-  constraints: Mapping[str, Constraint] | None,
+  constraints: Mapping[str, Constraint],
   dense: Dense,
 ) -> InsufficientMemory:
   """The arithmetic of a machine that is too small."""
   t, cap = topology, storage.budget(topology, dense)
-  spare = _frugal(loads, topology, batch, constraints, math.inf)
+  spare, needed = _thinnest(loads, topology, batch, constraints)
   sizes = sorted(
     ((load.bytes_of(load.rows, load.dim), load) for load in loads),
     key=lambda s: (-s[0], s[1].name),
@@ -57,10 +62,9 @@ def nothing_fits(
   if len(sizes) > SHOWN:
     rest = sum(size for size, _ in sizes[SHOWN:])
     lines.append(f'  and {len(sizes) - SHOWN:,} more: {text(rest)}')
-  needed = max(spare.used)
   lines.append(
-    f'Spread as thinly as allowed, with the buffers of {batch:,} examples, the '
-    f'fullest device would hold {text(needed)} of {text(cap)}.'
+    f'Spread as thinly as allowed, with the buffers of {batch:,} examples, a '
+    f'device would hold {text(needed)} of {text(cap)}.'
   )
   memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
   lines.append(f'What would fit: devices of {text(memory)}')
@@ -70,16 +74,12 @@ def nothing_fits(
   return InsufficientMemory('\n'.join(lines))
 
 
-def _frugal(loads, topology, batch, constraints, cap) -> Placement | None:
-  """The thinnest spread of every table."""
+def _thinnest(loads, topology, batch, constraints) -> tuple[Placement, int]:
+  """Everything as thin as it may be: where, and bytes of a device."""
   items = enumerate_options(loads, topology, batch, constraints)
-  chosen = [
-    min(options, key=lambda o: (o.bytes * o.shards, o.bytes))
-    if topology.group == 1
-    else min(options, key=lambda o: (o.bytes, o.bytes * o.shards))
-    for options in items
-  ]
-  return lpt(chosen, topology, cap, by='bytes')
+  found = lpt(thinnest(items), topology, math.inf, by='bytes')
+  by_name = {load.name: load for load in loads}
+  return found, found.needs(found.plan(by_name, topology, constraints))
 
 
 def _larger(loads, topology, batch, constraints, dense, total) -> str:
@@ -90,7 +90,11 @@ def _larger(loads, topology, batch, constraints, dense, total) -> str:
     t = dataclasses.replace(topology, hosts=hosts, devices=devices)
     # As many examples a device: buffers grow with the batch of a device.
     examples = batch * t.total // topology.total
-    if _frugal(loads, t, examples, constraints, cap):
+    try:
+      _, needed = _thinnest(loads, t, examples, constraints)
+    except ConstraintError:  # what is settled fits this machine alone
+      return ''
+    if needed <= cap:
       return (
         f'{hosts} hosts x {devices} devices'
         if hosts > 1

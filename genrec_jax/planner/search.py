@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.planner import refusal, storage
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
@@ -23,7 +23,7 @@ from genrec_jax.planner.options import (
   enumerate_options,
 )
 from genrec_jax.planner.partition import Placement, lpt, memory_balanced
-from genrec_jax.planner.propose import PROPOSERS
+from genrec_jax.planner.propose import PROPOSERS, thinnest
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.split import split_search
 from genrec_jax.planner.workload import Dense, Load
@@ -81,7 +81,9 @@ def make_plan(
   if halvings:
     search.split(halvings)
   if search.best is None:
-    raise refusal.nothing_fits(loads, topology, batch, constraints, dense)
+    search.spread()
+  if search.best is None:
+    raise refusal.nothing_fits(loads, topology, batch, constraints or {}, dense)
   report = Report(
     evaluate(search.plan, loads, topology, batch, dense),
     made_by=search.made_by,
@@ -138,6 +140,11 @@ class _Search:
         for partitioner in (lpt, ldm):
           self._try('column splits', partitioner, found.options)
 
+  def spread(self) -> None:
+    """Everything as thin as it may be, however late it is."""
+    chosen = thinnest(self.items)
+    self._keep('thinnest', lpt(chosen, self.topology, self.cap, by='bytes'))
+
   def _half(self, index: int, option: Option) -> Option | None:
     """The same table in twice as many pieces."""
     scheme = option.scheme
@@ -157,36 +164,24 @@ class _Search:
     return partitioner(options, self.topology, self.cap)
 
   def _try(self, made_by, partitioner, options) -> None:
-    found = self._place(partitioner, options)
-    if found and not (self.best and found.rate >= self.best.rate * BETTER):
-      plan = self._plan(found)
-      if self._too_deep(plan, found):
-        # Arrays are as deep as on the fullest device: even bytes need less.
-        found = self._place(memory_balanced, options)
-        plan = found and self._plan(found)
-        made_by += ', memory balanced'
-        if not found or (self.best and found.rate >= self.best.rate * BETTER):
-          return
-        if self._too_deep(plan, found):
-          return
-      self.best, self.plan, self.made_by = found, plan, made_by
+    self._keep(made_by, self._place(partitioner, options))
 
-  def _too_deep(self, plan: ShardingPlan, found: Placement) -> bool:
-    return storage.allocated(plan) + max(found.buffers) > self.cap
+  def _keep(self, made_by, found: Placement | None) -> None:
+    """Makes a placement the best one, if it is and if it fits."""
+    if not found or self.best and found.rate >= self.best.rate * BETTER:
+      return
+    plan = self._plan(found)
+    if found.needs(plan) > self.cap:
+      # Arrays are as deep as on the fullest device: even bytes need less.
+      found = memory_balanced(found.options, self.topology, self.cap)
+      plan, made_by = self._plan(found), f'{made_by}, memory balanced'
+      slower = self.best and found.rate >= self.best.rate * BETTER
+      if slower or found.needs(plan) > self.cap:
+        return
+    self.best, self.plan, self.made_by = found, plan, made_by
 
   def _plan(self, placement: Placement) -> ShardingPlan:
-    tables = {}
-    for option, at in zip(placement.options, placement.at, strict=True):
-      for name in option.names:
-        split = self.constraints.get(name, Constraint()).split
-        tables[name] = self._table(name, option, at, split)
-    t = self.topology
-    ordered = {name: tables[name] for name in self.loads}
-    return ShardingPlan(ordered, t.hosts, t.devices, t.replicas)
-
-  def _table(self, name, option, at, split) -> TablePlan:
-    at = () if option.scheme in EVERYWHERE else at
-    return self.loads[name].plan(option.scheme, at, split)
+    return placement.plan(self.loads, self.topology, self.constraints)
 
   def _is_late(self) -> bool:
     self.late = self.late or time.monotonic() > self.end

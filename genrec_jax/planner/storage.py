@@ -15,12 +15,15 @@ equally deep everywhere (embedding/layout.py): what a device with fewer rows
 must add is its filling.
 """
 
-import numpy as np
-
 from genrec_jax.embedding import layout
 from genrec_jax.embedding.plan import ShardingPlan, depth
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.workload import Dense, Load, slot_bytes
+from genrec_jax.planner.workload import (
+  Dense,
+  Load,
+  slot_bytes,
+  tree_bytes,
+)
 
 
 class InsufficientMemory(ValueError):
@@ -64,14 +67,9 @@ def buffer_bytes(
 def allocated(plan: ShardingPlan) -> int:
   """Bytes of the arrays with rows and slots on every device."""
   laid = layout.lay_out(plan)
-  arrays = [
-    (s.optimizer, s.dtype, s.depth, s.columns) for s in laid.stacks.values()
-  ]
-  arrays += [(t.optimizer, t.dtype, t.rows, t.dim) for t in laid.whole.values()]
   return sum(
-    rows * columns * np.dtype(dtype).itemsize
-    + slot_bytes(optimizer, dtype, rows, columns)
-    for optimizer, dtype, rows, columns in arrays
+    tree_bytes(array) + slot_bytes(laid.optimizers[name], *array.shape)
+    for name, array in laid.shapes().items()
   )
 
 

@@ -12,7 +12,8 @@ from genrec_jax.embedding.plan import TablePlan
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.features import TableSpec
 
-DENSE = 'dense'  # updated by optax: a gradient and two slots, all float32
+DENSE = 'dense'  # updated by optax: a gradient and two slots of its size
+SLOT_BYTES = 4  # slots are float32, whatever the rows are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Load:
         f'table {self.name!r}: distinct is {self.distinct}, must be a share '
         'of the ids, 0 < distinct <= 1'
       )
-    slot_bytes(self.optimizer, self.dtype, 1, 1)
+    slot_bytes(self.optimizer, 1, 1)
 
   @property
   def item_bytes(self) -> int:
@@ -101,7 +102,7 @@ class Load:
 
   def bytes_of(self, rows: int, columns: int) -> int:
     """Rows of that width with all that is kept for them."""
-    slots = slot_bytes(self.optimizer, self.dtype, rows, columns)
+    slots = slot_bytes(self.optimizer, rows, columns)
     return rows * columns * self.item_bytes + slots
 
   def plan(self, scheme: str, at=(), split: str = 'mod') -> TablePlan:
@@ -163,28 +164,14 @@ def from_tables(
   ]
 
 
-def slot_bytes(optimizer: str, dtype: str, rows: int, columns: int) -> int:
+def slot_bytes(optimizer: str, rows: int, columns: int) -> int:
   """What an optimizer keeps for rows of that width."""
   if optimizer == DENSE:
-    return 3 * 4 * rows * columns
+    return 3 * SLOT_BYTES * rows * columns
   if optimizer not in ROW_OPTIMIZERS:
     raise ValueError(
       f'there is no row optimizer {optimizer!r}: choose {DENSE!r} or one of '
       f'{", ".join(ROW_OPTIMIZERS)}'
     )
-  fixed, row, element = _slots(optimizer, dtype)
-  return fixed + rows * (row + element * columns)
-
-
-@functools.cache
-def _slots(optimizer: str, dtype: str) -> tuple[int, int, int]:
-  """Bytes of the slots: always, for a row, for an element of a row."""
-
-  def size(rows, columns):
-    table = jax.ShapeDtypeStruct((rows, columns), dtype)
-    return tree_bytes(jax.eval_shape(ROW_OPTIMIZERS[optimizer].init, table))
-
-  # Slots grow by rows and by elements: three sizes say how much by each.
-  element = size(1, 2) - size(1, 1)
-  row = size(2, 1) - size(1, 1) - element
-  return size(1, 1) - row - element, row, element
+  shapes = ROW_OPTIMIZERS[optimizer].slot_shapes(rows, columns).values()
+  return SLOT_BYTES * sum(math.prod(shape) for shape in shapes)

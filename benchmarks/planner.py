@@ -1,0 +1,241 @@
+"""How evenly the planner's partitioners load devices, and how fast it plans.
+
+  python -m benchmarks.planner
+  python -m benchmarks.planner --only uniform/80/8 --draws 20
+
+`grid`: costs drawn at random, no limit of memory; mean over the draws of the
+busiest device's load over the mean load. 'random' throws tables at devices.
+'split' halves the columns of tables before it partitions (ten rounds), and
+takes a half to cost half. The published figures are of tables drawn elsewhere.
+
+`trace`: tables with the reads and the skew of published embedding traces
+(genrec_jax/planner/locality.py says what is drawn and what is assumed), whole
+on one device each, costs by the planner's model. There halves cost more than
+half. Tables with more rows than a device can address lie on one host.
+
+`plan`: the same tables given to the whole planner, all schemes allowed.
+
+Traces are looked for in $GENREC_DATA/dlrm_locality, then ../shared/data.
+"""
+
+import os
+import pathlib
+import random
+import statistics
+import time
+
+import numpy as np
+
+from benchmarks import cli
+from benchmarks.result import CoreTimer
+from genrec_jax.planner import Constraint, hardware, locality, make_plan
+from genrec_jax.planner.cost import Cost
+from genrec_jax.planner.evaluate import imbalance
+from genrec_jax.planner.ldm import ldm
+from genrec_jax.planner.options import Option, enumerate_options
+from genrec_jax.planner.partition import Filling, lpt, memory_balanced
+from genrec_jax.planner.split import split_search
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Distribution, sigma, tables, devices, draws -> published random, LPT, LDM.
+GRID = {
+  ('uniform', 0, 20, 4, 20): (1.54, 1.0208, 1.0063),
+  ('uniform', 0, 80, 8, 20): (1.60, 1.0046, 1.0008),
+  ('uniform', 0, 856, 128, 3): (2.41, 1.0114, 1.0121),
+  ('lognormal', 1, 80, 8, 20): (1.66, 1.0373, 1.0349),
+  ('lognormal', 2, 80, 8, 20): (3.12, 2.161, 2.161),
+}
+# Statistics, machine, hosts, tables, examples a step.
+TRACES = (
+  ('2021', 'h100', 1, 80, 65_536),
+  ('2021', 'zionex', 16, 856, 65_536),
+  ('2022', 'zionex', 16, 788, 131_072),
+)
+PARTITIONERS = ('random', 'lpt', 'ldm', 'memory_balanced', 'split')
+COLUMNS = (
+  'case', 'draws', 'random_x', 'lpt_x', 'ldm_x', 'memory_balanced_x',
+  'split_x', 'bound_x', 'lpt_bytes_x', 'memory_balanced_bytes_x', 'step_ms',
+  'plan_step_ms', 'plan_wall_s', 'lpt_ms', 'ldm_ms', 'load_1min',
+)  # fmt: skip
+FREE = 2**62  # bytes of a device where memory is no question
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('planner', __doc__)
+  parser.add_argument('--only', nargs='+', help='cases to measure', default=())
+  parser.add_argument('--draws', type=int, help='of each grid case', default=0)
+  args = parser.parse_args(argv)
+  rows = []
+  for (kind, sigma, tables, devices, draws), published in GRID.items():
+    name = f'{kind}{sigma or ""}/{tables}/{devices}'
+    if args.only and name not in args.only or args.smoke and tables > 20:
+      continue
+    draws = 2 if args.smoke else args.draws or draws
+    rows.append(
+      grid(name, kind, sigma, tables, devices, draws)
+      | dict(
+        zip(
+          ('published_random_x', 'published_lpt_x', 'published_ldm_x'),
+          published,
+          strict=True,
+        )
+      )
+    )
+  for year, machine, hosts, tables, batch in TRACES:
+    name = f'trace{year}/{tables}/{hosts * 8}'
+    if args.only and name not in args.only or args.smoke and tables > 80:
+      continue
+    path = data() / 'dlrm_locality' / f'locality_stats_{year}.txt'
+    if not path.exists():
+      print(f'{name} is left out: {path} is not there')
+      continue
+    stats = locality.read(path)
+    topology = hardware.get(machine, hosts=hosts)
+    loads = locality.draw_loads(stats, 0, tables=8 if args.smoke else tables)
+    rows.append(trace(name, loads, topology, batch))
+    rows.append(plan(name.replace('trace', 'plan'), loads, topology, batch))
+  notes = [
+    '*_x: load of the busiest device over the mean load (time, or bytes). '
+    'Of grid cases the mean over the draws; traces and plans are one draw.',
+    'bound_x: of whole tables, which the largest one alone may set.',
+    'Published: measured elsewhere in Python on tables drawn in the same way.',
+    'step_ms is what the cost model predicts for the tables, nothing '
+    'overlapped; it was not measured on such a machine.',
+  ]
+  cli.finish(args, 'planner', rows, COLUMNS, notes)
+
+
+def data() -> pathlib.Path:
+  return pathlib.Path(
+    os.environ.get('GENREC_DATA', ROOT.parent / 'shared/data')
+  )
+
+
+def grid(name, kind, sigma, tables, devices, draws) -> dict:
+  """Costs drawn at random, which a half halves."""
+  topology = hardware.get('h100', hosts=1, devices=devices)
+  found = {p: [] for p in PARTITIONERS if p != 'memory_balanced'}
+  spent, bounds = {'lpt': [], 'ldm': []}, []
+  for seed in range(draws):
+    rng = np.random.default_rng(seed)
+    costs = rng.uniform(size=tables)
+    if kind == 'lognormal':
+      costs = rng.lognormal(sigma=sigma, size=tables)
+    bounds.append(max(1.0, costs.max() * devices / costs.sum()))
+    options = [
+      Option((str(i),), 'table_wise', 1, Cost(float(c)), 1)
+      for i, c in enumerate(costs)
+    ]
+
+    def halve(index, option):
+      cost = Cost(option.cost.forward_compute / 2)
+      return Option(option.names, 'column_wise', 2 * option.pieces, cost, 1)
+
+    for how in found:
+      begun = time.perf_counter()
+      placement = place(how, options, topology, FREE, halve, seed)
+      if how in spent:
+        spent[how].append(1e3 * (time.perf_counter() - begun))
+      found[how].append(imbalance(placement.time)['max_over_mean'])
+  return {
+    'case': name,
+    'kind': 'grid',
+    'costs': f'{kind}, sigma {sigma}' if sigma else kind,
+    'tables': tables,
+    'devices': devices,
+    'draws': draws,
+    'bound_x': statistics.mean(bounds),
+    **{f'{how}_x': statistics.mean(values) for how, values in found.items()},
+    **{f'{how}_ms': statistics.median(ms) for how, ms in spent.items()},
+  }
+
+
+def trace(name, loads, topology, batch) -> dict:
+  """Whole tables of a trace, by every partitioner."""
+  # Rows of 16 and 32 columns: a half is read at the price of a whole.
+  free = {load.name: Constraint(min_columns=4) for load in loads}
+  items = enumerate_options(loads, topology, batch, free)
+  whole = [min(options, key=lambda o: o.shards) for options in items]
+  cap = int(topology.memory * (1 - topology.reserve))
+
+  def halve(index, option):
+    wanted = ('column_wise', 2 * option.pieces)
+    found = (o for o in items[index] if (o.scheme, o.pieces) == wanted)
+    return next(found, None)
+
+  row = {
+    'case': name,
+    'kind': 'trace',
+    'machine_planned': topology.name,
+    'tables': len(loads),
+    'devices': topology.group,
+    'draws': 1,
+    'on_a_host': sum(o.spread > 1 for o in whole),
+  }
+  for how in PARTITIONERS:
+    begun = time.perf_counter()
+    placement = place(how, whole, topology, cap, halve, 0)
+    if how in ('lpt', 'ldm'):
+      row[f'{how}_ms'] = 1e3 * (time.perf_counter() - begun)
+    row[f'{how}_x'] = imbalance(placement.time)['max_over_mean']
+    row[f'{how}_bytes_x'] = imbalance(placement.used)['max_over_mean']
+    row[f'{how}_step_ms'] = 1e3 * placement.rate
+  row['step_ms'] = min(row['lpt_step_ms'], row['ldm_step_ms'])
+  return row | {'load_1min': os.getloadavg()[0]}
+
+
+def plan(name, loads, topology, batch) -> dict:
+  """The whole planner."""
+  with CoreTimer() as timer:
+    _, report = make_plan(loads, topology, batch=batch)
+  costs = report.costs
+  schemes = {}
+  for table in costs.tables:
+    schemes[table.scheme] = schemes.get(table.scheme, 0) + 1
+  return {
+    'case': name,
+    'kind': 'plan',
+    'machine_planned': topology.name,
+    'tables': len(loads),
+    'devices': topology.group,
+    'made_by': report.made_by,
+    'tried': report.tried,
+    'schemes': ', '.join(f'{n} {s}' for s, n in sorted(schemes.items())),
+    'plan_x': imbalance(costs.times.sum(axis=1))['max_over_mean'],
+    'plan_bytes_x': imbalance(costs.row_bytes)['max_over_mean'],
+    'plan_step_ms': 1e3 * costs.step,
+    'allocated_bytes': costs.allocated,
+    'tables_bytes': sum(table.bytes for table in costs.tables),
+    'plan_wall_s': timer.wall_s,
+    'plan_core_s': timer.core_s,
+    'load_1min': os.getloadavg()[0],
+  }
+
+
+def place(how, options, topology, cap, halve, seed):
+  """The placement of one partitioner."""
+  if how == 'random':
+    return at_random(options, topology, seed)
+  if how == 'split':
+    found = split_search(options, halve, lambda o: lpt(o, topology, cap))
+    return min(
+      (lpt(found.options, topology, cap), ldm(found.options, topology, cap)),
+      key=lambda placement: placement.rate,
+    )
+  by_name = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
+  return by_name[how](options, topology, cap)
+
+
+def at_random(options, topology, seed):
+  """Tables thrown at devices; memory is no question."""
+  rng = random.Random(seed)
+  filling = Filling(options, topology, FREE)
+  for index, option in enumerate(options):
+    device = rng.randrange(topology.group)
+    filling.put(option, (device,))
+    filling.at[index] = [device]
+  return filling.done()
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,50 @@
+"""The sizing calculator, by hand."""
+
+import pytest
+
+from genrec_jax.planner import Dense, Feature, Load, hardware
+from genrec_jax.planner.sizing import growth, size
+
+LOADS = [
+  Load('a', 1_000_000, 128, features=(Feature(20.0),)),
+  Load('b', 1_000, 64, features=(Feature(5.0, pooled=False),)),
+]
+DENSE = Dense(parameters=10_000_000, flops=1e9)
+TWO = hardware.get(
+  'h100', hosts=2, devices=4, intra=400e9, inter=50e9, reserve=0.0
+)
+
+
+def test_every_bound():
+  found = size(LOADS, TWO, 8 * 1000, DENSE)
+  read, back = 20 * 512 + 5 * 256, 512 + 5 * 256
+  assert found.memory == pytest.approx(3 * 1000 * read / 3.35e12)
+  exchanged = 2 * 1000 * back * 7 / 8
+  reduced = 2 * 40_000_000 * 7 / 8
+  assert found.injection == pytest.approx((exchanged + reduced) / 50e9)
+  crossing = 4 * 1000 * back + 2 * 40_000_000
+  assert found.bisection == pytest.approx(crossing / (4 * 50e9))
+  assert found.compute == pytest.approx(3 * 1e9 * 1000 / (989e12 * 0.4))
+  rows = 1_000_000 * 516 + 1_000 * 260
+  assert found.capacity == pytest.approx(rows / (8 * 80e9))
+  assert found.binds == 'compute'
+
+
+def test_what_binds():
+  assert size(LOADS, TWO, 8000, Dense()).binds == 'injection bandwidth'
+  small = hardware.change(TWO, memory=50_000_000)
+  assert size(LOADS, small, 8000, DENSE).binds == 'capacity'
+  fast = hardware.change(TWO, inter=1e15)
+  assert size(LOADS, fast, 8000, Dense()).binds == 'memory bandwidth'
+  alone = hardware.change(TWO, hosts=1, devices=1)
+  found = size(LOADS, alone, 1000, DENSE)
+  assert found.injection == found.bisection == 0
+
+
+def test_a_torus_is_bound_by_its_bisection_as_it_grows():
+  slices = growth(LOADS, hardware.get('v5e', hosts=16), 64_000, Dense())
+  assert [s.devices for s in slices] == [64, 128, 256, 512]
+  assert slices[-1].binds == 'bisection'
+  # Four times the chips, a cut of twice the links.
+  assert slices[2].bisection == pytest.approx(2 * slices[0].bisection)
+  assert slices[0].memory == pytest.approx(slices[-1].memory)
