@@ -29,8 +29,8 @@ import numpy as np
 from benchmarks import cli
 from benchmarks.result import CoreTimer
 from genrec_jax.planner import Constraint, hardware, locality, make_plan
+from genrec_jax.planner.balance import imbalance
 from genrec_jax.planner.cost import Cost
-from genrec_jax.planner.evaluate import imbalance
 from genrec_jax.planner.ldm import ldm
 from genrec_jax.planner.options import Option, enumerate_options
 from genrec_jax.planner.partition import Filling, lpt, memory_balanced
@@ -188,7 +188,7 @@ def plan(name, loads, topology, batch) -> dict:
   """The whole planner."""
   with CoreTimer() as timer:
     _, report = make_plan(loads, topology, batch=batch)
-  costs = report.costs
+  costs = report
   schemes = {}
   for table in costs.tables:
     schemes[table.scheme] = schemes.get(table.scheme, 0) + 1

@@ -1,7 +1,7 @@
 """Tables, lookups and a machine in; a sharding plan and its report out."""
 
 from genrec_jax.planner.describe import describe
-from genrec_jax.planner.evaluate import Evaluation, evaluate
+from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
 from genrec_jax.planner.report import Report
@@ -19,7 +19,6 @@ __all__ = [
   'Constraint',
   'ConstraintError',
   'Dense',
-  'Evaluation',
   'Feature',
   'InsufficientMemory',
   'Load',

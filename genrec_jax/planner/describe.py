@@ -53,8 +53,8 @@ def describe(
   else:
     machine = hardware.change(topology, **overrides)
   if given:
-    report = Report(evaluate(given, loads, machine, batch, dense))
-    if len(report.costs.over):
+    report = evaluate(given, loads, machine, batch, dense)
+    if len(report.over):
       raise storage.InsufficientMemory(_too_full(plan, report, top))
   else:
     given, report = make_plan(
@@ -71,13 +71,12 @@ def describe(
 
 
 def _too_full(path: str, report: Report, top: int) -> str:
-  costs = report.costs
-  worst = int(costs.device_bytes.argmax())
+  worst = int(report.device_bytes.argmax())
   return (
     f'{path}: device {worst} would hold '
-    f'{storage.text(costs.device_bytes[worst])} of '
-    f'{storage.text(costs.budget)}; {len(costs.over)} of '
-    f'{costs.topology.group} devices have too much. Move tables away from '
+    f'{storage.text(report.device_bytes[worst])} of '
+    f'{storage.text(report.budget)}; {len(report.over)} of '
+    f'{report.topology.group} devices have too much. Move tables away from '
     'them, cut them further, or leave the plan to the planner.\n\n'
     f'{report.text(top)}'
   )

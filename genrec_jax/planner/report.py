@@ -1,60 +1,121 @@
-"""A plan's costs as text for people and as a dict for files."""
+"""What a plan costs: numbers for programs, text for people."""
 
 import dataclasses
 
 import numpy as np
 
-from genrec_jax.planner import storage
+from genrec_jax.planner import report_text, storage
+from genrec_jax.planner.balance import imbalance
 from genrec_jax.planner.cost import Cost
-from genrec_jax.planner.evaluate import Evaluation, imbalance
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.sizing import Sizing
+from genrec_jax.planner.workload import Dense
 
-MOST_DEVICES = 8
-# Columns of the report, in the order of `Cost`.
-PARTS = ('lookup', 'update', 'rows', 'gradients')
+
+@dataclasses.dataclass(frozen=True)
+class TableLine:
+  """One table of a report.
+
+  Attributes:
+    name: of the table.
+    rows: of the table.
+    dim: width.
+    scheme: how it is cut.
+    at: device or host of each piece.
+    bytes: rows and slots on all devices of a group together.
+    cost: of a piece, on each of its devices.
+  """
+
+  name: str
+  rows: int
+  dim: int
+  scheme: str
+  at: tuple[int, ...]
+  bytes: int
+  cost: Cost
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """An evaluation, and how its plan came about.
+  """What a plan costs on the devices of a replica group; `str` of it is text.
 
   Attributes:
-    costs: the evaluation.
+    topology: the machine.
+    batch: examples of a step on all devices.
+    dense: the rest of the model.
+    tables: in the order of the plan.
+    times: `[W, 4]` seconds, in the order of `Cost`.
+    row_bytes: `[W]` rows and slots.
+    buffer_bytes: `[W]` what goes in and out in a step.
+    allocated: bytes of the arrays that hold the rows, the same on every device;
+      above `row_bytes` it is filling.
+    sizes: bounds of the machine, and of larger ones.
     made_by: e.g. 'greedy_max + ldm', or 'by hand'.
     tried: placements compared.
     notes: what else a reader must know.
   """
 
-  costs: Evaluation
+  topology: Topology
+  batch: int
+  dense: Dense
+  tables: tuple[TableLine, ...]
+  times: np.ndarray
+  row_bytes: np.ndarray
+  buffer_bytes: np.ndarray
+  allocated: int
+  sizes: tuple[Sizing, ...]
   made_by: str = 'by hand'
   tried: int = 0
   notes: tuple[str, ...] = ()
+
+  @property
+  def budget(self) -> int:
+    """Bytes of a device for tables and buffers."""
+    return storage.budget(self.topology, self.dense)
+
+  @property
+  def device_bytes(self) -> np.ndarray:
+    """`[W]` what tables and buffers take on each device."""
+    return self.allocated + self.buffer_bytes
+
+  @property
+  def over(self) -> np.ndarray:
+    """Devices on which that is too much."""
+    return np.flatnonzero(self.device_bytes > self.budget)
+
+  @property
+  def step(self) -> float:
+    """Seconds of the busiest device."""
+    return float(self.times.sum(axis=1).max())
+
+  @property
+  def critical_path(self) -> float:
+    """Longest compute and longest exchange, wherever they are."""
+    compute = self.times[:, :2].sum(axis=1)
+    comms = self.times[:, 2:].sum(axis=1)
+    return float(compute.max() + comms.max())
 
   def __str__(self) -> str:
     return self.text()
 
   def text(self, top: int = 20) -> str:
     """The report, with the `top` most expensive tables."""
-    sections = (
-      _head(self), _devices(self.costs), _balance(self.costs),
-      _bounds(self.costs), _tables(self.costs, top), list(self.notes),
-    )  # fmt: skip
-    return '\n\n'.join('\n'.join(s) for s in sections if s)
+    return report_text.render(self, top)
 
   def to_dict(self) -> dict:
     """Everything as JSON can hold it, devices in order."""
-    c = self.costs
     return {
-      'topology': dataclasses.asdict(c.topology),
-      'batch': c.batch,
-      'dense': dataclasses.asdict(c.dense),
+      'topology': dataclasses.asdict(self.topology),
+      'batch': self.batch,
+      'dense': dataclasses.asdict(self.dense),
       'made_by': self.made_by,
       'tried': self.tried,
       'notes': list(self.notes),
-      'step_s': c.step,
-      'critical_path_s': c.critical_path,
-      'budget_bytes': c.budget,
-      'allocated_bytes': c.allocated,
-      'fits': not len(c.over),
+      'step_s': self.step,
+      'critical_path_s': self.critical_path,
+      'budget_bytes': self.budget,
+      'allocated_bytes': self.allocated,
+      'fits': not len(self.over),
       'devices': [
         {
           'row_bytes': int(rows),
@@ -65,161 +126,15 @@ class Report:
           },
         }
         for rows, buffers, times in zip(
-          c.row_bytes, c.buffer_bytes, c.times, strict=True
+          self.row_bytes, self.buffer_bytes, self.times, strict=True
         )
       ],
       'imbalance': {
-        'time': imbalance(c.times.sum(axis=1)),
-        'bytes': imbalance(c.row_bytes),
+        'time': imbalance(self.times.sum(axis=1)),
+        'bytes': imbalance(self.row_bytes),
       },
-      'sizing': [dataclasses.asdict(s) | {'binds': s.binds} for s in c.sizes],
-      'tables': [dataclasses.asdict(t) for t in c.tables],
+      'sizing': [
+        {**dataclasses.asdict(size), 'binds': size.binds} for size in self.sizes
+      ],
+      'tables': [dataclasses.asdict(t) for t in self.tables],
     }
-
-
-def _head(report: Report) -> list[str]:
-  c, t = report.costs, report.costs.topology
-  bound = c.sizes[0]
-  lines = [
-    f'{len(c.tables):,} tables on {t.name}: {t.replicas} x {t.hosts} hosts x '
-    f'{t.devices} devices, {c.batch:,} examples a step',
-    f'plan: {report.made_by}'
-    + (f', the best of {report.tried:,}' if report.tried else ''),
-    f'tables: {storage.text(sum(line.bytes for line in c.tables))} in a group',
-    f'predicted step of the tables: {_time(c.step)} on the busiest device, '
-    f'nothing overlapped',
-    f'critical path: {_time(c.critical_path)}, longest compute and longest '
-    'exchange',
-    f'binds: {bound.binds}',
-  ]
-  if t.replicas > 1:
-    lines.append(
-      f'{t.replicas} copies are kept alike: {storage.text(c.allocated)} a '
-      'device when all of it is averaged; not in the times'
-    )
-  if len(c.over):
-    lines.append(f'DOES NOT FIT on {len(c.over)} of {t.group} devices')
-  return lines
-
-
-def _devices(c: Evaluation) -> list[str]:
-  """The busiest devices, and the mean of all."""
-  t = c.topology
-  lines = [
-    f'a device: {storage.text(t.memory)}, of it {storage.text(c.budget)} for '
-    f'tables ({t.reserve:.0%} and {storage.text(c.dense.bytes)} of the dense '
-    'part off)',
-    f'{"":>8} {"bytes":>10} {"":>10} {"":>10} {"":>6} {"compute":>21} '
-    f'{"exchange of":>21}',
-    f'{"device":>8} {"rows":>10} {"filling":>10} {"buffers":>10} {"of it":>6}'
-    + ''.join(f' {part:>10}' for part in PARTS)
-    + f' {"step":>10}',
-  ]
-  order = np.argsort(-c.times.sum(axis=1), kind='stable')
-  shown = sorted(order[:MOST_DEVICES])
-  for d in shown:
-    lines.append(
-      _device_line(str(d), c, c.row_bytes[d], c.buffer_bytes[d], c.times[d])
-    )
-  if len(order) > len(shown):
-    lines.append(
-      f'{"":>8} and {len(order) - len(shown):,} devices with less to do'
-    )
-  if len(order) > 1:
-    lines.append(
-      _device_line(
-        'mean',
-        c,
-        c.row_bytes.mean(),
-        c.buffer_bytes.mean(),
-        c.times.mean(axis=0),
-      )
-    )
-  return lines
-
-
-def _device_line(name, c, rows, buffers, times) -> str:
-  share = (c.allocated + buffers) / c.budget if c.budget > 0 else np.inf
-  return (
-    f'{name:>8} {storage.text(rows):>10} '
-    f'{storage.text(c.allocated - rows):>10} {storage.text(buffers):>10} '
-    f'{share:>6.1%}'
-    + ''.join(f' {_time(x):>10}' for x in times)
-    + f' {_time(sum(times)):>10}'
-  )
-
-
-def _balance(c: Evaluation) -> list[str]:
-  lines = [f'{"imbalance":>10} {"max/mean":>9} {"variation":>9} '
-           f'{"KL":>9} {"chi2":>9}']  # fmt: skip
-  for name, values in (
-    ('time', c.times.sum(axis=1)),
-    ('bytes', c.row_bytes),
-  ):
-    found = imbalance(values)
-    lines.append(
-      f'{name:>10}' + ''.join(f' {value:>9.4f}' for value in found.values())
-    )
-  return lines if c.topology.group > 1 else []
-
-
-def _bounds(c: Evaluation) -> list[str]:
-  lines = [
-    'bounds with perfectly spread tables, as many examples a device:',
-    f'{"hosts":>8} {"devices":>8} {"capacity":>9} {"memory":>10} '
-    f'{"injection":>10} {"bisection":>10} {"compute":>10}  binds',
-  ]
-  for s in c.sizes:
-    lines.append(
-      f'{s.hosts:>8,} {s.devices:>8,} {s.capacity:>9.1%} '
-      f'{_time(s.memory):>10} {_time(s.injection):>10} '
-      f'{_time(s.bisection):>10} {_time(s.compute):>10}  {s.binds}'
-    )
-  return lines
-
-
-def _tables(c: Evaluation, top: int) -> list[str]:
-  order = sorted(
-    range(len(c.tables)), key=lambda i: (-c.tables[i].cost.total, i)
-  )
-  counts = {}
-  for table in c.tables:
-    counts[table.scheme] = counts.get(table.scheme, 0) + 1
-  shown = [c.tables[i] for i in order[:top]]
-  width = max(len(table.name) for table in shown) if shown else 5
-  lines = [
-    'schemes: ' + ', '.join(f'{n:,} {s}' for s, n in sorted(counts.items())),
-    f'{"table":{width}} {"rows":>14} {"width":>6} {"bytes":>10} '
-    f'{"a piece":>10}  scheme',
-  ]
-  for table in shown:
-    lines.append(
-      f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
-      f'{storage.text(table.bytes):>10} {_time(table.cost.total):>10}  '
-      f'{table.scheme}{_places(table.at)}'
-    )
-  if rest := [c.tables[i] for i in order[top:]]:
-    total = sum(table.bytes for table in rest)
-    lines.append(f'and {len(rest):,} more, {storage.text(total)}')
-  return lines
-
-
-def _places(at: tuple[int, ...]) -> str:
-  if not at:
-    return ''
-  some = ', '.join(map(str, at[:MOST_DEVICES]))
-  more = f', ... ({len(at)})' if len(at) > MOST_DEVICES else ''
-  return f' at {some}{more}'
-
-
-def _time(seconds: float) -> str:
-  """Seconds as people read them.
-
-  >>> _time(0.00123)
-  '1.230 ms'
-  """
-  if seconds >= 1:
-    return f'{seconds:,.3f} s'
-  if seconds >= 1e-3 or seconds == 0:
-    return f'{1e3 * seconds:.3f} ms'
-  return f'{1e6 * seconds:.1f} us'

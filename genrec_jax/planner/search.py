@@ -7,6 +7,7 @@ Afterwards tables are halved where that helps (split.py). All of it depends on
 the arguments alone, unless `timeout` ends it, which the report says.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ def make_plan(
     search.spread()
   if search.best is None:
     raise refusal.nothing_fits(loads, topology, batch, constraints or {}, dense)
-  report = Report(
+  report = dataclasses.replace(
     evaluate(search.plan, loads, topology, batch, dense),
     made_by=search.made_by,
     tried=search.tried,

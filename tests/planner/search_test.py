@@ -24,7 +24,7 @@ from genrec_jax.planner import (
   make_plan,
   storage,
 )
-from genrec_jax.planner.evaluate import imbalance
+from genrec_jax.planner.balance import imbalance
 
 BATCH = 8192
 
@@ -90,7 +90,7 @@ def test_plans_cover_every_cell_once_and_keep_to_the_memory(problem):
     ends = sorted((first, first + count) for first, count in columns)
     assert [e for _, e in ends[:-1]] == [b for b, _ in ends[1:]]
     assert (ends[0][0], ends[-1][1]) == (0, load.dim)
-  costs = report.costs
+  costs = report
   assert (costs.device_bytes <= costs.budget).all()
   assert (costs.row_bytes <= costs.allocated).all()
   assert plan_lib.from_json(plan.to_json()) == plan
@@ -125,7 +125,7 @@ def test_the_plan_is_the_best_of_all_on_a_small_case():
         }
         plan = ShardingPlan(tables, devices=2)
         best = min(best, evaluate(plan, loads, machine, BATCH).step)
-  assert report.costs.step <= 1.01 * best
+  assert report.step <= 1.01 * best
 
 
 def test_more_proposals_never_do_worse():
@@ -134,7 +134,7 @@ def test_more_proposals_never_do_worse():
     loads, machine, batch=BATCH, proposers=('uniform',), halvings=0
   )
   many = make_plan(loads, machine, batch=BATCH)
-  assert many[1].costs.step <= few[1].costs.step
+  assert many[1].step <= few[1].step
 
 
 def test_constraints_are_kept():
@@ -162,7 +162,7 @@ def test_a_table_too_large_for_a_device_is_cut():
   assert big.bytes_of(big.rows, big.dim) > 2 * storage.budget(machine, Dense())
   plan, report = make_plan([big], machine, batch=256)
   assert plan.tables['big'].scheme == 'row_wise'
-  assert not len(report.costs.over)
+  assert not len(report.over)
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers():
@@ -209,7 +209,7 @@ def test_a_deadline_is_told():
   assert 'stopped after 0 s' in str(late) and late.made_by == 'thinnest'
   _, report = make_plan(loads, machine, batch=BATCH)
   assert 'stopped' not in str(report)
-  assert report.costs.step < late.costs.step
+  assert report.step < late.step
 
 
 @pytest.mark.parametrize('argument', ['proposers', 'partitioners'])
@@ -280,7 +280,7 @@ def test_describe_takes_the_shape_of_a_plan_file(tmp_path):
   load = Load('t', 1000, 128)
   ShardingPlan({'t': load.plan('row_wise')}, 2, 3, 4).save(path)
   text = describe([load], 'h100', batch=BATCH, plan=str(path))
-  assert '4 x 2 hosts x 3 devices' in text and '4 copies are kept' in text
+  assert 'devices = 4 x 2 x 3,' in text and '4 copies are kept' in text
   with pytest.raises(PlanError, match='set hosts='):
     describe([load], 'h100', batch=1, plan=str(path), overrides={'hosts': 1})
 
@@ -303,6 +303,18 @@ def test_reports_of_many_tables_stay_short():
   assert len(text.splitlines()) < 70
   assert 'and 836 more' in text
   assert max(map(len, text.splitlines())) < 110
+
+
+def test_a_report_as_a_dict():
+  loads, machine = some_tables(5), hardware.get('h100', devices=2)
+  _, report = make_plan(loads, machine, batch=BATCH, dense=Dense(7, 8.0, 9))
+  found = json.loads(json.dumps(report.to_dict()))
+  assert found['fits'] and found['step_s'] == report.step
+  assert found['topology']['devices'] == 2 and found['dense']['bytes'] == 9
+  parts = [d['forward_compute_s'] for d in found['devices']]
+  assert parts == pytest.approx(report.times[:, 0])
+  assert [t['name'] for t in found['tables']] == [load.name for load in loads]
+  assert found['sizing'][0]['binds'] == report.sizes[0].binds
 
 
 def test_loads_of_a_models_tables():

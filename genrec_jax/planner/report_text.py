@@ -1,0 +1,166 @@
+"""The text of a report."""
+
+import numpy as np
+
+from genrec_jax.planner import storage
+from genrec_jax.planner.balance import imbalance
+
+MOST_DEVICES = 8
+# Columns of the report, in the order of `Cost`.
+PARTS = ('lookup', 'update', 'rows', 'gradients')
+
+
+def render(report, top: int) -> str:
+  """A `Report` for people, with the `top` most expensive tables."""
+  sections = (
+    _head(report), _devices(report), _balance(report), _bounds(report),
+    _tables(report, top), list(report.notes),
+  )  # fmt: skip
+  return '\n\n'.join('\n'.join(s) for s in sections if s)
+
+
+def _head(c) -> list[str]:
+  t = c.topology
+  bound = c.sizes[0]
+  lines = [
+    f'{len(c.tables):,} tables on {t.name}, replicas x hosts x devices = '
+    f'{t.replicas} x {t.hosts} x {t.devices}, {c.batch:,} examples a step',
+    f'plan: {c.made_by}' + (f', the best of {c.tried:,}' if c.tried else ''),
+    f'tables: {storage.text(sum(line.bytes for line in c.tables))} in a group',
+    f'predicted step of the tables: {_time(c.step)} on the busiest device, '
+    f'nothing overlapped',
+    f'critical path: {_time(c.critical_path)}, longest compute and longest '
+    'exchange',
+    f'binds: {bound.binds}',
+  ]
+  if t.replicas > 1:
+    lines.append(
+      f'{t.replicas} copies are kept alike: {storage.text(c.allocated)} a '
+      'device when all of it is averaged; not in the times'
+    )
+  if len(c.over):
+    lines.append(f'DOES NOT FIT on {len(c.over)} of {t.group} devices')
+  return lines
+
+
+def _devices(c) -> list[str]:
+  """The busiest devices, and the mean of all."""
+  t = c.topology
+  lines = [
+    f'a device: {storage.text(t.memory)}, of it {storage.text(c.budget)} for '
+    f'tables ({t.reserve:.0%} and {storage.text(c.dense.bytes)} of the dense '
+    'part off)',
+    f'{"":>8} {"bytes":>10} {"":>10} {"":>10} {"":>6} {"compute":>21} '
+    f'{"exchange of":>21}',
+    f'{"device":>8} {"rows":>10} {"filling":>10} {"buffers":>10} {"of it":>6}'
+    + ''.join(f' {part:>10}' for part in PARTS)
+    + f' {"step":>10}',
+  ]
+  order = np.argsort(-c.times.sum(axis=1), kind='stable')
+  shown = sorted(order[:MOST_DEVICES])
+  for d in shown:
+    lines.append(
+      _device_line(str(d), c, c.row_bytes[d], c.buffer_bytes[d], c.times[d])
+    )
+  if len(order) > len(shown):
+    lines.append(
+      f'{"":>8} and {len(order) - len(shown):,} devices with less to do'
+    )
+  if len(order) > 1:
+    lines.append(
+      _device_line(
+        'mean',
+        c,
+        c.row_bytes.mean(),
+        c.buffer_bytes.mean(),
+        c.times.mean(axis=0),
+      )
+    )
+  return lines
+
+
+def _device_line(name, c, rows, buffers, times) -> str:
+  share = (c.allocated + buffers) / c.budget if c.budget > 0 else np.inf
+  return (
+    f'{name:>8} {storage.text(rows):>10} '
+    f'{storage.text(c.allocated - rows):>10} {storage.text(buffers):>10} '
+    f'{share:>6.1%}'
+    + ''.join(f' {_time(x):>10}' for x in times)
+    + f' {_time(sum(times)):>10}'
+  )
+
+
+def _balance(c) -> list[str]:
+  lines = [f'{"imbalance":>10} {"max/mean":>9} {"variation":>9} '
+           f'{"KL":>9} {"chi2":>9}']  # fmt: skip
+  for name, values in (
+    ('time', c.times.sum(axis=1)),
+    ('bytes', c.row_bytes),
+  ):
+    found = imbalance(values)
+    lines.append(
+      f'{name:>10}' + ''.join(f' {value:>9.4f}' for value in found.values())
+    )
+  return lines if c.topology.group > 1 else []
+
+
+def _bounds(c) -> list[str]:
+  lines = [
+    'bounds with perfectly spread tables, as many examples a device:',
+    f'{"hosts":>8} {"devices":>8} {"capacity":>9} {"memory":>10} '
+    f'{"injection":>10} {"bisection":>10} {"compute":>10}  binds',
+  ]
+  for s in c.sizes:
+    lines.append(
+      f'{s.hosts:>8,} {s.devices:>8,} {s.capacity:>9.1%} '
+      f'{_time(s.memory):>10} {_time(s.injection):>10} '
+      f'{_time(s.bisection):>10} {_time(s.compute):>10}  {s.binds}'
+    )
+  return lines
+
+
+def _tables(c, top: int) -> list[str]:
+  order = sorted(
+    range(len(c.tables)), key=lambda i: (-c.tables[i].cost.total, i)
+  )
+  counts = {}
+  for table in c.tables:
+    counts[table.scheme] = counts.get(table.scheme, 0) + 1
+  shown = [c.tables[i] for i in order[:top]]
+  width = max(len(table.name) for table in shown) if shown else 5
+  lines = [
+    'schemes: ' + ', '.join(f'{n:,} {s}' for s, n in sorted(counts.items())),
+    f'{"table":{width}} {"rows":>14} {"width":>6} {"bytes":>10} '
+    f'{"a piece":>10}  scheme',
+  ]
+  for table in shown:
+    lines.append(
+      f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
+      f'{storage.text(table.bytes):>10} {_time(table.cost.total):>10}  '
+      f'{table.scheme}{_places(table.at)}'
+    )
+  if rest := [c.tables[i] for i in order[top:]]:
+    total = sum(table.bytes for table in rest)
+    lines.append(f'and {len(rest):,} more, {storage.text(total)}')
+  return lines
+
+
+def _places(at: tuple[int, ...]) -> str:
+  if not at:
+    return ''
+  some = ', '.join(map(str, at[:MOST_DEVICES]))
+  more = f', ... ({len(at)})' if len(at) > MOST_DEVICES else ''
+  return f' at {some}{more}'
+
+
+def _time(seconds: float) -> str:
+  """Seconds as people read them.
+
+  >>> _time(0.00123)
+  '1.230 ms'
+  """
+  if seconds >= 1:
+    return f'{seconds:,.3f} s'
+  if seconds >= 1e-3 or seconds == 0:
+    return f'{1e3 * seconds:.3f} ms'
+  return f'{1e6 * seconds:.1f} us'
