@@ -1,0 +1,148 @@
+"""What a mode promises, read from the compiled step: wire and memory."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from genrec_jax.parallel import hlo
+from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel.buckets import buckets
+from genrec_jax.parallel.dense import Dense
+from tests.parallel import toy_mlp
+
+pytestmark = pytest.mark.usefixtures('optax_promotes')
+
+WIDTH, LAYERS = 32, 3
+KERNEL = 4 * WIDTH * WIDTH
+WHOLE = LAYERS * 4 * WIDTH + 4  # biases and the scale, [1] in a bucket
+FSDP = Dense('fsdp', toy_mlp.RULES, 'bfloat16')
+
+
+def compiled(dense, micro=1, width=WIDTH, layers=LAYERS, examples=64):
+  mesh = mesh_lib.make(2, 2)
+  params, state, step, _ = toy_mlp.trainer(
+    dense, optax.adam(0.01), mesh, width=width, layers=layers
+  )
+  batch = toy_mlp.cut(toy_mlp.batch(0, width, examples), mesh, micro)
+  return step.lower(params, state, batch).compile(hlo.BARRIERS_KEPT)
+
+
+def wire(program, op):
+  """The collectives of a kind, without scalars (XLA lets them travel along)."""
+  found = []
+  for c in hlo.collectives(program):
+    arrays = tuple((dtype, dims) for dtype, dims in c.shapes if dims)
+    if c.op == op and arrays:
+      found.append(dataclasses.replace(c, shapes=arrays))
+  return found
+
+
+def count(found):
+  return sum(c.count for c in found)
+
+
+def test_buckets_start_with_the_last_leaf():
+  assert buckets([3, 4, 2, 9, 1], 6) == [[4], [3], [2, 1], [0]]
+  assert buckets([3, 4, 2], 100) == [[2, 1, 0]]
+  assert buckets([], 100) == []
+
+
+@pytest.mark.parametrize('limit, micro', [(25 << 20, 1), (KERNEL, 4), (1, 4)])
+def test_ddp_sums_once_a_bucket(limit, micro):
+  program = compiled(Dense(bucket_bytes=limit), micro)
+  leaves = jax.tree.leaves(toy_mlp.init(WIDTH, LAYERS))
+  expected = len(buckets([4 * x.size for x in leaves], limit))
+  sums = wire(program, 'all-reduce')
+  assert count(sums) == expected
+  in_all = sum(c.count * c.bytes_result for c in sums)
+  assert in_all == LAYERS * KERNEL + WHOLE
+  assert {c.computation for c in sums} == {hlo.ENTRY}, 'reduced in the loop'
+  assert {c.groups for c in sums} == {(tuple(range(8)),)}
+  assert {c.op for c in hlo.collectives(program)} == {'all-reduce'}
+
+
+@pytest.mark.parametrize(
+  'way',
+  [
+    Dense('grad_op', toy_mlp.RULES),
+    dataclasses.replace(FSDP, keep_gathered=True),
+  ],
+)
+def test_shards_are_gathered_and_scattered_once_a_step(way):
+  """However many microbatches there are."""
+  program = compiled(way, micro=4)
+  scattered = wire(program, 'reduce-scatter')
+  gathered = wire(program, 'all-gather')
+  assert count(scattered) == count(gathered) == LAYERS
+  every = scattered + gathered
+  assert {c.computation for c in every} == {hlo.ENTRY}
+  assert {c.group_size for c in every} == {8}
+  assert {(c.dtype, c.bytes_result) for c in scattered} == {
+    ('f32', KERNEL // 8)
+  }
+  # The masters of grad_op travel whole, those of fsdp as bfloat16 bits.
+  bits = {'grad_op': ('f32', KERNEL), 'fsdp': ('u16', KERNEL // 2)}[way.mode]
+  assert {(c.dtype, c.bytes_result) for c in gathered} == {bits}
+  # Biases and the scale, in one bucket.
+  assert [c.bytes_result for c in wire(program, 'all-reduce')] == [WHOLE]
+
+
+def test_fsdp_gathers_again_in_the_backward_pass():
+  program = compiled(FSDP)
+  # The input of the first layer has no gradient: its kernel is read once.
+  assert count(wire(program, 'all-gather')) == 2 * LAYERS - 1
+  assert count(wire(program, 'reduce-scatter')) == LAYERS
+  assert {c.dtype for c in wire(program, 'all-gather')} == {'u16'}
+  sent = {
+    op: sum(hlo.sent_bytes(c) for c in wire(program, op))
+    for op in ('all-gather', 'reduce-scatter')
+  }
+  assert sent['all-gather'] == (2 * LAYERS - 1) * KERNEL / 2 * 7 / 8
+  assert sent['reduce-scatter'] == LAYERS * KERNEL * 7 / 8
+
+
+def test_hybrid_stays_inside_a_host_but_for_a_sum_of_shards():
+  program = compiled(Dense('hybrid', toy_mlp.RULES, keep_gathered=True))
+  hosts = tuple((2 * i, 2 * i + 1) for i in range(4))
+  for op in ('all-gather', 'reduce-scatter'):
+    assert {c.groups for c in wire(program, op)} == {hosts}
+  across = {c.groups: c for c in wire(program, 'all-reduce')}
+  shards = across[((0, 2, 4, 6), (1, 3, 5, 7))]
+  assert shards.bytes_result == LAYERS * KERNEL // 2
+  assert across[(tuple(range(8)),)].bytes_result == WHOLE
+
+
+def test_memory():
+  """Arguments are 1/W, and gathering again leaves room for the model."""
+  width, layers, examples = 256, 6, 16
+  kernel = 4 * width * width
+  kept = dataclasses.replace(FSDP, keep_gathered=True)
+  memory = {
+    name: compiled(way, 1, width, layers, examples).memory_analysis()
+    for name, way in (('kept', kept), ('again', FSDP))
+  }
+  # Parameters and two moments; biases and a batch are small beside them.
+  part = 3 * layers * kernel / 8
+  small = 3 * layers * 4 * width + examples * 4 * (width + 2)
+  for each in memory.values():
+    assert 0 <= each.argument_size_in_bytes - part < 1.1 * small
+  held = layers * kernel // 2  # the model in bfloat16
+  saved = memory['kept'].temp_size_in_bytes - memory['again'].temp_size_in_bytes
+  assert saved > held / 2
+  assert memory['again'].temp_size_in_bytes < 2 * held
+
+
+def test_the_options_of_accelerators_change_no_number():
+  mesh = mesh_lib.make(2, 2)
+  batch = toy_mlp.cut(toy_mlp.batch(0), mesh)
+  losses = []
+  for options in (None, hlo.BARRIERS_KEPT):
+    params, state, step, _ = toy_mlp.trainer(FSDP, optax.sgd(0.1), mesh)
+    run = step.lower(params, state, batch).compile(options)
+    params, _, loss, _ = run(params, state, batch)
+    losses.append((float(loss), np.asarray(params['layer_1']['kernel'])))
+  assert losses[0][0] == losses[1][0]
+  np.testing.assert_array_equal(losses[0][1], losses[1][1])
