@@ -54,7 +54,9 @@ def retrieval() -> ConfigDict:
           'poll_s': 5.0,
           'idle_s': None,  # end after so many seconds without a new part
         },
-        'table_update': 'dense',  # or 'row_adagrad', 'row_sgd'
+        # 'dense', or a name of embedding.row_optimizers: touched rows only
+        'table_update': 'dense',
+        'table_dtype': 'float32',  # 'bfloat16', 'float16' of such rows
         'init_std': 0.02,
         'synthetic': {
           'records': 20_000,
@@ -97,7 +99,15 @@ def retrieval() -> ConfigDict:
         'warmup_steps': 0,
         'clip_norm': 0.0,  # 0: no clipping
         'row_learning_rate': 0.05,  # tables with data.table_update 'row_*'
+        'rows': {  # options of their optimizer, see docs/kernels.md
+          'eps': 1e-8,
+          'weight_decay': 0.0,
+          'decay': None,  # 'l2' or 'decoupled'
+          'max_norm': None,
+          'stochastic_rounding': True,  # of 16-bit rows
+        },
       },
+      'parallel': parallel(),
       'train': {
         'batch_size': 128,
         'epochs': 20,  # used when steps is 0
@@ -137,6 +147,43 @@ def retrieval() -> ConfigDict:
       },
       'report': {'users': 5, 'history': 12, 'recommendations': 10},
     }
+  )
+
+
+def parallel() -> ConfigDict:
+  """How a run is spread over devices; see docs/parallel.md."""
+  return ConfigDict(
+    dict(
+      # A mesh of replicas x hosts x devices; 0 devices: all there are.
+      replicas=1,
+      hosts=1,
+      devices=1,
+      # Tables that are updated by rows: a plan file, or one scheme for all.
+      plan='',
+      scheme='row_wise',  # or another name in embedding.plan.SCHEMES
+      topology='',  # hardware the plan must fit, see docs/planner.md
+      memory_gb=0.0,  # of each device, if not what the topology says
+      exchange=dict(
+        kind='all_to_all',  # 'gather', 'ragged'
+        capacity=2.0,  # room for the rows of one peer, in even shares
+        overflow='gather',  # or 'raise'
+        forward='float32',  # 'float16', 'bfloat16', 'fp8', 'int8'
+        backward='float32',
+      ),
+      sync_every=1,  # steps between averages over replicas
+      # Everything else: 'ddp', 'grad_op', 'fsdp', 'hybrid'.
+      dense='ddp',
+      rules=(('.*', 'largest'),),  # regex -> dimension that is cut, or None
+      gather_dtype='float32',
+      reduce_dtype='float32',
+      bucket_mb=25.0,
+      keep_gathered=False,
+      offload=False,  # the optimizer's state to the host's memory
+      accumulate=1,  # microbatches of a batch
+      pipeline='none',  # 'exact': route a batch ahead; 'stale': fetch it too
+      determinism='run',  # 'order': the same bits on any number of devices
+      blocks=8,  # parts of a batch that 'order' adds up one by one
+    )
   )
 
 

@@ -43,6 +43,12 @@ def _has_more_rows(saved: str, wanted: str) -> bool:
   )
 
 
+def shape_of(description: str) -> jax.ShapeDtypeStruct:
+  """The array that `describe` has described."""
+  dtype, shape = _parse(description)
+  return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
 def _parse(description: str) -> tuple[str, list[int]]:
   dtype, _, shape = description.removesuffix(']').partition('[')
   return dtype, [int(n) for n in shape.split(',') if n]

@@ -92,8 +92,7 @@ class Routed:
       `[R]` (ragged) or `[0]` (gather).
     asked_start: `[W]` (ragged) where those of each peer start.
     asked_count: `[W]` (ragged) how many they are.
-    overflow: bool, whether there was no room on some device.
-    fill: float32, the fullest peer's share of the room on any device.
+    fill: `[1]` float32, the fullest peer's share of the room on any device.
   """
 
   addresses: jax.Array
@@ -103,8 +102,12 @@ class Routed:
   asked: jax.Array
   asked_start: jax.Array
   asked_count: jax.Array
-  overflow: jax.Array
   fill: jax.Array
+
+  @property
+  def overflow(self) -> jax.Array:
+    """Whether there was no room on some device, the same on all."""
+    return self.fill[0] > 1
 
 
 def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
@@ -127,7 +130,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
   start = jnp.searchsorted(ordered, bounds).astype(jnp.int32)
   count = start[1:] - start[:-1]
   asked = asked_start = asked_count = jnp.zeros(0, jnp.int32)
-  fill = jnp.float32(0)
+  fill = jnp.zeros(1)
   if exchange.kind == 'all_to_all':
     room = exchange.room(needed, devices)
     # Row of its owner, for each place of each peer.
@@ -135,13 +138,13 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
     rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
     asked = lax.all_to_all(rows, AXES, 0, 0)
-    fill = jnp.max(count).astype(jnp.float32) / room
+    fill = jnp.max(count, keepdims=True).astype(jnp.float32) / room
   elif exchange.kind == 'ragged':
     room = max(8, int(needed * exchange.capacity))
     asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
     total = jnp.cumsum(asked_count)
     asked_start = total - asked_count
-    fill = total[-1].astype(jnp.float32) / room
+    fill = total[-1:].astype(jnp.float32) / room
     rows = ordered % stack.depth
     asked = ragged.all_to_all(
       rows,
@@ -161,7 +164,6 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     asked=asked,
     asked_start=asked_start,
     asked_count=asked_count,
-    overflow=fill > 1,
     fill=fill,
   )
 

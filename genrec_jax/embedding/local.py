@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.embedding import lookup, row_optimizers
 from genrec_jax.features import Bags, TableSpec
 from pallas_kernels import MergedRows
 
@@ -28,14 +27,15 @@ class LocalTables:
 
   Attributes:
     specs: table -> its spec.
+    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
   """
 
   specs: dict[str, TableSpec]
+  options: dict = dataclasses.field(default_factory=dict)
 
-  @property
-  def names(self) -> set[str]:
-    """The tables, which here are the arrays too."""
-    return set(self.specs)
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+    """That of a table."""
+    return row_optimizers.by_name(self.specs[name].update, **self.options)
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """Every table, fresh."""
@@ -44,8 +44,7 @@ class LocalTables:
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
     return {
-      name: ROW_OPTIMIZERS[self.specs[name].update].init(array)
-      for name, array in arrays.items()
+      name: self.optimizer(name).init(array) for name, array in arrays.items()
     }
 
   def route(
@@ -95,7 +94,7 @@ class LocalTables:
         continue
       merged = lookup.added(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
-      arrays[name], slots[name] = ROW_OPTIMIZERS[spec.update].update(
+      arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
         slots[name],
         *merged,

@@ -17,11 +17,10 @@ from jax.sharding import PartitionSpec
 import pallas_kernels
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding import lookup, row_optimizers
 from genrec_jax.embedding import pooled as pooled_lib
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.features import Bags, TableSpec
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
@@ -57,16 +56,18 @@ class ShardedTables:
     specs: table -> its spec; those the plan does not name are not ours.
     exchange: how rows travel.
     sync_every: steps between averages over replica groups.
+    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
   """
 
   layout: Layout
   specs: dict[str, TableSpec]
   exchange: Exchange = Exchange()
   sync_every: int = 1
+  options: dict = dataclasses.field(default_factory=dict)
 
-  @property
-  def names(self) -> set[str]:
-    return set(self.layout.plan.tables)
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+    """That of an array."""
+    return row_optimizers.by_name(self.layout.optimizers[name], **self.options)
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -82,8 +83,7 @@ class ShardedTables:
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
     return {
-      name: ROW_OPTIMIZERS[self.layout.optimizers[name]].init(array)
-      for name, array in arrays.items()
+      name: self.optimizer(name).init(array) for name, array in arrays.items()
     }
 
   def partition(self, arrays) -> dict:
@@ -205,9 +205,7 @@ class ShardedTables:
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
-      arrays[name], slots[name] = ROW_OPTIMIZERS[
-        self.layout.optimizers[name]
-      ].update(
+      arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
         slots[name],
         *merged,
@@ -271,9 +269,12 @@ class ShardedTables:
     ]
 
   def overflow(self, routes: Routes) -> jax.Array:
-    """How many stacks had no room in this step, float32."""
+    """How many stacks had no room in this step; NaN where that is an error."""
     found = [r.overflow for r in routes.stacks.values()]
-    return sum((x.astype(jnp.float32) for x in found), jnp.float32(0))
+    count = sum((x.astype(jnp.float32) for x in found), jnp.float32(0))
+    if self.exchange.overflow == 'raise':
+      return jnp.where(count > 0, jnp.nan, count)
+    return count
 
   def _synced(self, arrays, slots, step):
     """The means over replica groups, on every `sync_every`-th step."""

@@ -7,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.data import pipeline
-from genrec_jax.embedding import lookup
+from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 
 
 class Evaluator:
   """Ranks every user's held-out item among the whole catalogue.
 
-  evaluator = Evaluator(task, dataset, examples, config.eval)
+  evaluator = Evaluator(task, dataset, examples, config.eval, spread)
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, examples, config):
+  def __init__(self, task, dataset, examples, config, spread):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -26,6 +26,7 @@ class Evaluator:
       dataset: where the examples point.
       examples: the part to evaluate.
       config: `config.eval`.
+      spread: where the weights lie, see `train.spread`.
     """
     if config.filter_seen not in catalogue.FILTERS:
       raise ValueError(
@@ -37,11 +38,11 @@ class Evaluator:
         f'eval.item_chunk is {config.item_chunk}, must be positive'
       )
     self._task, self._dataset, self._examples = task, dataset, examples
-    self._config = config
+    self._config, self._spread = config, spread
     corpus = jnp.asarray(task.corpus)
 
     def ranks(queries, vectors, batch):
-      return catalogue.target_ranks(
+      found = catalogue.target_ranks(
         queries,
         vectors,
         corpus,
@@ -49,19 +50,25 @@ class Evaluator:
         filter_seen=config.filter_seen,
         item_chunk=config.item_chunk,
       )
+      return collectives.gather((*found, batch.users >= 0))
 
-    @jax.jit
-    def ranks_of_model(params, tables, vectors, batch):
-      rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+    def ranks_of_model(weights, vectors, batch):
+      params, rows = spread.rows(weights, task.reads(batch.item))
       return ranks(task.predict(params, rows, batch), vectors, batch)
 
-    @jax.jit
     def ranks_of_scores(vectors, batch):
       return ranks(jnp.ones((batch.lengths.shape[0], 1)), vectors, batch)
 
-    self._ranks_of_model = ranks_of_model
-    self._ranks_of_scores = ranks_of_scores
-    self._catalogue = jax.jit(task.catalogue)
+    def share_of_catalogue(weights):
+      ids = catalogue.shared(corpus)
+      _, rows = spread.rows(weights, task.reads(ids))
+      return task.vectors(rows, ids)
+
+    self._ranks_of_model = spread.jit(
+      ranks_of_model, ('split', 'split'), 'alike'
+    )
+    self._ranks_of_scores = jax.jit(ranks_of_scores)
+    self._catalogue = spread.jit(share_of_catalogue, ())
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
@@ -73,12 +80,15 @@ class Evaluator:
 
   def ranks(self, state) -> np.ndarray:
     """Rank of each example's target under `state`, `[N]`."""
-    vectors = self._catalogue(state.tables)
+    weights = {'params': state.params, 'tables': state.tables}
+    vectors = self._catalogue(weights)
+    spread = self._spread
     return self._collect(
       lambda batch: self._ranks_of_model(
-        state.params, state.tables, vectors, batch
+        weights, vectors, spread.on_devices(batch)
       ),
       vectors,
+      self._batches(spread.eval_shards, spread.own_eval),
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
@@ -87,28 +97,32 @@ class Evaluator:
     _, place = np.unique(counts[self._task.corpus], return_inverse=True)
     vectors = jnp.asarray(place, jnp.float32)[:, None]
     ranks = self._collect(
-      lambda batch: self._ranks_of_scores(vectors, batch), vectors
+      lambda batch: self._ranks_of_scores(vectors, batch),
+      vectors,
+      self._batches(),
     )
     return dict(self._measure(ranks))
 
-  def _batches(self):
-    c = self._config
+  def _batches(self, shards: int = 1, own: range | None = None):
+    c, max_len = self._config, self._task.model_config.max_len
     return pipeline.eval_batches(
       self._dataset.histories,
       self._examples,
-      batch_size=c.batch_size,
-      capacity=max(c.batch_tokens, self._task.model_config.max_len),
-      max_len=self._task.model_config.max_len,
+      batch_size=c.batch_size + -c.batch_size % shards,
+      capacity=max(c.batch_tokens, max_len * shards),
+      max_len=max_len,
       seen='history' if c.filter_seen == 'history' else 'window',
+      shards=shards,
+      own=own,
     )
 
-  def _collect(self, ranks_of, vectors) -> np.ndarray:
+  def _collect(self, ranks_of, vectors, batches) -> np.ndarray:
     found = []
-    for batch in self._batches():
+    for batch in batches:
       # Fetched two batches late, so that the device never waits for us.
       if len(found) > 1:
         found[-2] = jax.device_get(found[-2])
-      found.append((*ranks_of(batch), batch.users >= 0))
+      found.append(ranks_of(batch))
     finite = bool(jnp.all(jnp.isfinite(vectors)))
     ranks = [np.zeros(0, np.int32)]
     for rank, score, real in jax.device_get(found):

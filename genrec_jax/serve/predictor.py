@@ -15,18 +15,19 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import features
+from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding import layout as layout_lib
+from genrec_jax.embedding import lookup, relayout
+from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.features import PAD
 from genrec_jax.serve.items import Items
 from genrec_jax.tasks import catalogue
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import optimizer
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import named, unnamed
-from genrec_jax.train.step import MEASURED
 
 LOG = logging.getLogger('genrec_jax')
 _INT32 = np.iinfo(np.int32).max
@@ -82,9 +83,7 @@ class Predictor:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
     items = Items.load(workdir)
     task = experiment_lib.build_task(config, items.corpus, items.counts)
-    weights = load_weights(
-      workdir, task, optimizer.build(config.optimizer), checkpoint
-    )
+    weights = load_weights(workdir, task, checkpoint)
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, items, config)
 
@@ -252,33 +251,57 @@ class Predictor:
     return best
 
 
-def load_weights(
-  workdir: str | os.PathLike, task, tx, checkpoint: str
-) -> Weights:
-  """The weights of a workdir's 'best' or 'latest' checkpoint.
+def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
+  """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
 
   'best' falls back to the latest, with a message, in a run without validation.
+  Tables that a plan had spread are put together.
   """
   workdir = pathlib.Path(workdir)
   if checkpoint not in ('best', 'latest'):
     raise ValueError(
       f"predict.checkpoint is {checkpoint!r}, not 'best' or 'latest'"
     )
-  abstract = jax.eval_shape(lambda: state_lib.create(task, tx, 0, MEASURED))
-  with Checkpoints(workdir / 'best', log=LOG.warning) as best:
-    if checkpoint == 'best' and best.latest() is None:
-      LOG.info('no best checkpoint in %s, taking the latest', workdir)
-      checkpoint = 'latest'
-    if checkpoint == 'best':
-      wanted = {'params': abstract.params, 'tables': abstract.tables}
-      step, arrays, _ = best.restore(named(wanted))
-      return Weights(**unnamed(wanted, arrays), step=step)
+  if checkpoint == 'best':
+    with Checkpoints(workdir / 'best', log=LOG.warning) as best:
+      step = best.latest()
+      if step is not None:
+        return _weights(best, step, task)
+    LOG.info('no best checkpoint in %s, taking the latest', workdir)
   with Checkpoints(workdir / 'checkpoints', log=LOG.warning) as latest:
-    if latest.latest() is None:
+    step = latest.latest()
+    if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    step, arrays, _ = latest.restore(named(abstract))
-    state = unnamed(abstract, arrays)
-    return Weights(state.params, state.tables, step)
+    return _weights(latest, step, task)
+
+
+def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
+  manifest = checkpoints.read_manifest(step)
+  wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
+  rows = state_lib.row_specs(task)
+  text = manifest['host'].get('plan')
+  if text:
+    layout = layout_lib.lay_out(plan_lib.from_json(text))
+    arrays = {
+      name: trees.shape_of(manifest['tree'][f'tables/{name}'])
+      for name in relayout.sources(layout)
+    }
+  else:
+    arrays = {
+      name: jax.ShapeDtypeStruct((spec.rows, spec.dim), spec.dtype)
+      for name, spec in rows.items()
+    }
+  wanted['tables'] |= arrays
+  step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
+  found = unnamed(wanted, found)
+  tables = found['tables']
+  if text:
+    host = {name: np.asarray(tables[name]) for name in arrays}
+    for name in arrays:
+      del tables[name]
+    for name in rows:
+      tables[name] = jnp.asarray(relayout.table(layout, host, name))
+  return Weights(found['params'], tables, step)
 
 
 def _joined(lists: Sequence[Sequence], dtype) -> np.ndarray:

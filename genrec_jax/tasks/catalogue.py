@@ -3,8 +3,8 @@
 Neither users x items scores nor a sorted catalogue is ever held: a rank is a
 count of better items, the best k are merged chunk by chunk.
 
-Inside a mesh every shard holds a share of the catalogue (see `share`) and ranks
-the queries of all shards in it; the counts are added up.
+Inside a mesh every shard holds a share of the catalogue (see `shared`) and
+ranks the queries of all shards in it; the counts are added up.
 """
 
 import jax
@@ -76,9 +76,11 @@ def _seen_at(batch, corpus, filter_seen):
   return row, places(corpus, seen.values)
 
 
-def share(size: int) -> int:
-  """Candidates that each shard holds, of `size`; the last ones hold fewer."""
-  return -(-size // collectives.shard_count())
+def shared(corpus: jax.Array) -> jax.Array:
+  """The candidates of this shard: a run of the corpus, PAD behind its end."""
+  share = -(-corpus.shape[0] // collectives.shard_count())
+  at = collectives.shard_index() * share + jnp.arange(share)
+  return corpus.at[at].get(mode='fill', fill_value=PAD)
 
 
 def target_ranks(
@@ -87,7 +89,6 @@ def target_ranks(
   corpus: jax.Array,
   batch: Batch,
   *,
-  target_vectors: jax.Array | None = None,
   filter_seen: str = 'window',
   item_chunk: int = 16384,
 ) -> tuple[jax.Array, jax.Array]:
@@ -101,11 +102,9 @@ def target_ranks(
 
   Args:
     queries: `[B, D]`.
-    catalogue: `[C, D]` vectors of the candidates; of a shard, its `share`.
+    catalogue: `[C, D]` vectors of the candidates; of a shard, of the `shared`.
     corpus: `[C]` their sorted item indices, always all of them.
     batch: B sequences.
-    target_vectors: `[B, D]` vectors of the targets, zeros for those that are
-      no candidates; None takes them from the catalogue.
     filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
     item_chunk: candidates scored at a time.
 
@@ -115,12 +114,8 @@ def target_ranks(
   size = corpus.shape[0]
   target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
   place = places(corpus, target)
-  if target_vectors is None:
-    target_vectors = catalogue.at[place].get(mode='fill', fill_value=0)
   seen_at = _seen_at(batch, corpus, filter_seen)
-  better, own = _better(
-    queries, catalogue, size, place, target_vectors, seen_at, item_chunk
-  )
+  better, own = _better(queries, catalogue, size, place, seen_at, item_chunk)
   missed = (place == size) | (target == PAD)
   if seen_at is not None:
     row, seen = seen_at
@@ -130,10 +125,10 @@ def target_ranks(
   return jnp.where(missed, size + 1, better + 1), own
 
 
-def _better(queries, catalogue, size, place, vectors, seen_at, item_chunk):
+def _better(queries, catalogue, size, place, seen_at, item_chunk):
   """(how many candidates score above the target, its own score), `[B]` each."""
   count = queries.shape[0]
-  queries, place, vectors = collectives.gather((queries, place, vectors))
+  queries, place = collectives.gather((queries, place))
   if seen_at is not None:
     row, seen = seen_at
     # Row B of a shard, the padding, must be no row of the next one.
@@ -143,6 +138,10 @@ def _better(queries, catalogue, size, place, vectors, seen_at, item_chunk):
     seen_at = collectives.gather((row, seen))
   first = collectives.shard_index() * catalogue.shape[0]
   parts, chunk = _chunked(catalogue, item_chunk)
+  here = (place >= first) & (place < first + catalogue.shape[0])
+  at = jnp.where(here, place - first, catalogue.shape[0])
+  vectors = catalogue.at[at].get(mode='fill', fill_value=0)
+  vectors = collectives.total(vectors)
   end = jnp.minimum(first + catalogue.shape[0], size)
 
   def body(carry, xs):

@@ -100,6 +100,7 @@ class Retrieval:
     rows: int,
     item_counts: np.ndarray | None = None,
     table_update: str = 'dense',
+    table_dtype: str = 'float32',
     init_std: float = 0.02,
   ):
     """Builds the task.
@@ -112,6 +113,7 @@ class Retrieval:
       rows: rows of the item table, padding row included.
       item_counts: `[rows]` occurrences in the training data, for `loss.logq`.
       table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
+      table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.
     """
     self._model = MODELS[model_name]
@@ -119,8 +121,13 @@ class Retrieval:
     self.loss_config = LossConfig(**loss)
     if len(corpus) < 2:
       raise ValueError(f'the catalogue has {len(corpus)} items, needs 2')
+    if table_update == 'dense' and table_dtype != 'float32':
+      raise ValueError(
+        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
+        "rows may be narrow, set data.table_update='row_adagrad'"
+      )
     self.table = TableSpec(
-      ITEMS, rows, self.model_config.dim, init_std, table_update
+      ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
     )
     self.corpus = np.asarray(corpus, np.int32)
     self._contiguous = bool(
@@ -161,10 +168,15 @@ class Retrieval:
 
   def catalogue(self, tables) -> jax.Array:
     """Vector of each candidate, `[C, D]`: score = predict . catalogue."""
-    items = tables[ITEMS][self.corpus]
-    if self.loss_config.l2_normalize:
-      return layers.l2_normalize(items)
-    return items
+    return self._vectors(tables[ITEMS][self.corpus])
+
+  def vectors(self, rows, ids: jax.Array) -> jax.Array:
+    """Vectors of some candidates, `[n, D]`."""
+    return self._vectors(rows[ITEMS].take(ids))
+
+  def reads(self, ids: jax.Array) -> dict[str, jax.Array]:
+    """What is read of each table for items `ids`."""
+    return {ITEMS: ids}
 
   def ids(self, batch: Batch, key: jax.Array) -> dict[str, list[jax.Array]]:
     """Item ids the loss will read from each table."""

@@ -5,15 +5,13 @@ import pathlib
 import zlib
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators import EVALUATORS
 from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import MEASURED
+from genrec_jax.train import spread as spread_lib
 
 PARTS = ('train', 'valid', 'test')
 SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
@@ -29,6 +27,7 @@ class Experiment:
     item_counts: `[rows]` occurrences in the training part.
     task: tables, model and loss.
     tx: optimizer of everything dense.
+    spread: how all of it lies on devices.
   """
 
   dataset: datasets.Dataset
@@ -36,6 +35,7 @@ class Experiment:
   item_counts: np.ndarray
   task: object
   tx: object
+  spread: object
 
   def train_batches(self, config, stop=lambda: False, log=print):
     """The training batches: of the training part, or of a growing directory.
@@ -57,6 +57,8 @@ class Experiment:
         max_len=config.model.max_len,
         seed=config.seed,
         shuffle=config.train.shuffle,
+        shards=self.spread.shards,
+        own=self.spread.own,
       )
     for key in ('steps', 'eval_every', 'checkpoint_every'):
       if not config.train[key]:
@@ -76,6 +78,8 @@ class Experiment:
       idle_s=source.idle_s,
       stop=stop,
       log=log,
+      shards=self.spread.shards,
+      own=self.spread.own,
     )
 
   def evaluators(self, config) -> dict:
@@ -87,19 +91,11 @@ class Experiment:
         )
     return {
       part: EVALUATORS[config.task](
-        self.task, self.dataset, self.parts[part], config.eval
+        self.task, self.dataset, self.parts[part], config.eval, self.spread
       )
       for part in config.eval.parts
       if part in self.parts
     }
-
-  def abstract_state(self, seed: int = 0):
-    """Shapes of the train state, nothing allocated."""
-    return jax.eval_shape(lambda: self._create(seed))
-
-  def fresh_state(self, seed: int):
-    """The state before the first step."""
-    return jax.jit(lambda: self._create(seed))()
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
@@ -113,9 +109,6 @@ class Experiment:
     for column in columns:
       crc = zlib.crc32(np.ascontiguousarray(column), crc)
     return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
-
-  def _create(self, seed):
-    return state_lib.create(self.task, self.tx, seed, MEASURED)
 
 
 def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
@@ -138,9 +131,9 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   rows = dataset.histories.vocab.rows
   counts = splits.train_counts(dataset.histories, parts['train'], rows)
   task = build_task(config, dataset.corpus, counts)
-  return Experiment(
-    dataset, parts, counts, task, optimizer.build(config.optimizer)
-  )
+  tx = optimizer.build(config.optimizer)
+  spread = spread_lib.build(config, task, tx)
+  return Experiment(dataset, parts, counts, task, tx, spread)
 
 
 def build_task(config, corpus: np.ndarray, item_counts: np.ndarray):
@@ -154,5 +147,6 @@ def build_task(config, corpus: np.ndarray, item_counts: np.ndarray):
     rows=len(item_counts),
     item_counts=item_counts,
     table_update=config.data.table_update,
+    table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
   )

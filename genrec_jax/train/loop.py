@@ -9,27 +9,26 @@ does nothing twice: the curve of an interrupted run is that of a whole one.
 import collections
 import contextlib
 import dataclasses
+import io
 import logging
 import pathlib
 import signal
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.data import pipeline
+from genrec_jax.parallel import job
 from genrec_jax.serve import items
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import results
 from genrec_jax.train.progress import Progress
-from genrec_jax.train.state import named, unnamed
-from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.state import named
 from genrec_jax.train.workdir import claim, held
-from genrec_jax.train.writers import Writers
+from genrec_jax.train.writers import Silent, Writers
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
@@ -53,6 +52,13 @@ _REMEDY = (
 )
 
 
+_OVERFLOW = (
+  'More rows were asked of a device than parallel.exchange.capacity has room '
+  "for. Raise it, or set parallel.exchange.overflow='gather', which takes a "
+  'longer way in such steps.'
+)
+
+
 class NonFiniteError(FloatingPointError):
   """A measurement stopped being finite; the message names it and the step."""
 
@@ -70,6 +76,8 @@ def train_and_evaluate(config, workdir) -> dict | None:
   """
   workdir = pathlib.Path(workdir)
   check(config.train)
+  if not job.leads():  # the first process keeps the workdir for all
+    return _train(config, workdir)
   with held(workdir):
     claim(workdir, config)
     return _train(config, workdir)
@@ -80,23 +88,17 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   log = LOG.info
   experiment = experiment_lib.build(config, workdir, log)
   evaluators = experiment.evaluators(config)
-  train = config.train
+  train, spread = config.train, experiment.spread
   _check_parts(train, evaluators)
   stop = []  # filled by SIGTERM
-  batches = iter(experiment.train_batches(config, lambda: bool(stop), log))
+  batches = spread.batches(
+    iter(experiment.train_batches(config, lambda: bool(stop), log))
+  )
   epoch = pipeline.steps_per_epoch(experiment.parts['train'], train.batch_size)
   total_steps = train.steps or train.epochs * epoch
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
-  step_fn = jax.jit(
-    make_step(
-      experiment.task,
-      experiment.tx,
-      seed=config.seed,
-      row_learning_rate=config.optimizer.row_learning_rate,
-    ),
-    donate_argnums=0,
-  )
+  step_fn = spread.step()
 
   # ---- State: continue or start ---------------------------------------------
   checkpoints = Checkpoints(
@@ -115,38 +117,42 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     'eval_s': 0.0,
     'eval_core_s': 0.0,
     'stopped_early': False,
+    'plan': spread.plan and spread.plan.to_json(),
   }
   state, step, resumed = None, 0, False
   newest = checkpoints.latest()
   if newest is not None:
-    saved_host = manifest.read(checkpoints.directory / str(newest))['host']
+    saved_host = checkpoints.read_manifest(newest)['host']
     if saved_host['data'] != experiment.fingerprint():
       raise config_lib.ConfigError(
         f'{workdir} was trained on other data ({saved_host["data"]}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
-    abstract = experiment.abstract_state(config.seed)
-    step, arrays, host = checkpoints.restore(
-      named(abstract), step=newest, data=batches
-    )
-    state, resumed = unnamed(abstract, arrays), True
+    found = spread.restore(checkpoints, newest, batches)
+    step, state, resumed = found.step, found.state, True
+    host = {**found.host, 'plan': host['plan']}
     log('continuing from the checkpoint of step %d', step)
   else:
-    state = experiment.fresh_state(config.seed)
+    state = spread.fresh_state()
     log('starting from scratch: %s', parameter_summary(experiment, state))
-  items.keep(workdir, experiment)  # what predicting needs of the data
+  if job.leads():
+    items.keep(workdir, experiment)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
-  writers = Writers(workdir, resume_step=step if resumed else None, log=None)
-  progress = Progress(total_steps)
+  if job.leads():
+    writers = Writers(workdir, resume_step=step if resumed else None, log=None)
+    progress = Progress(total_steps)
+  else:
+    writers, progress = Silent(), Progress(total_steps, stream=io.StringIO())
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(host)
   with contextlib.ExitStack() as stack:
     for closing in (best, checkpoints, writers, progress, profile):
       stack.enter_context(closing)
+    stack.callback(getattr(batches, 'close', lambda: None))
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
     ended = False  # an endless source has run dry
-    running = collections.deque()  # losses of the steps under way
+    running = collections.deque()  # steps under way: (number, loss, counts)
     logged, evaluated, saved = step, host['last'].get('step', 0), step
 
     def due(every, done):
@@ -159,6 +165,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if due(eval_every, evaluated):
+        _finished(running, 0, host, progress)
         _raise_if_bad(state)
         meter.switch('eval')
         with progress.pause('evaluating'):
@@ -167,9 +174,15 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
         evaluated = step
         waited = host['evaluations_since_best']
         host['stopped_early'] = 0 < train.patience <= waited
-      stopping = bool(stop)  # asked once: the signal may arrive at any moment
+      # Asked once: the signal may arrive at any moment. Several processes ask
+      # each other, which is not for every step.
+      stopping = bool(stop)
+      if job.count() > 1:
+        ask = step % train.nan_every == 0
+        stopping = ask and job.any_of(stopping)
       ending = final or stopping or host['stopped_early']
       if due(checkpoint_every, saved) or ending and saved != step:
+        _finished(running, 0, host, progress)
         _raise_if_bad(state)
         with progress.pause('saving'):
           meter.update()
@@ -192,13 +205,8 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       profile.after(step, state)
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
-      running.append(loss)
-      if len(running) > STEPS_AHEAD:
-        jax.block_until_ready(running.popleft())
-      tokens = int(batch.lengths.sum())
-      host['tokens'] += tokens
-      host['examples'] += int(np.count_nonzero(batch.lengths))
-      progress.update(step, loss=loss, tokens=tokens)
+      running.append((step, loss, spread.count(batch)))
+      _finished(running, STEPS_AHEAD, host, progress)
     meter.update()
     checkpoints.wait()
     best.wait()
@@ -269,16 +277,30 @@ def _log(writers, state, step, progress):
   if progress.tokens_per_s:
     row['perf/tokens_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
-  zeros = {n: jnp.zeros_like(s) for n, s in state.sums.items()}
+  zeros = {
+    n: jax.device_put(np.zeros_like(sums[n]), s.sharding)
+    for n, s in state.sums.items()
+  }
   return dataclasses.replace(state, sums=zeros)
+
+
+def _finished(running, ahead: int, host: dict, progress) -> None:
+  """Waits until at most `ahead` steps are under way, and counts the others."""
+  while len(running) > ahead:
+    step, loss, counts = running.popleft()
+    jax.block_until_ready(loss)
+    tokens, examples = (int(n) for n in jax.device_get(counts))
+    host['tokens'] += tokens
+    host['examples'] += examples
+    progress.update(step, loss=loss, tokens=tokens)
 
 
 def _raise_if_bad(state) -> None:
   step, which = jax.device_get(state.bad).tolist()
   if step >= 0:
-    raise NonFiniteError(
-      f'train/{MEASURED[which]} is not finite at step {step}. {_REMEDY}'
-    )
+    name = sorted(state.sums)[which]
+    remedy = _OVERFLOW if name == 'exchange_overflow' else _REMEDY
+    raise NonFiniteError(f'train/{name} is not finite at step {step}. {remedy}')
 
 
 def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
@@ -302,10 +324,12 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
     newest = best.latest()
     if newest is not None and newest > step:  # of a future that was lost
       lost = best.directory / str(newest)
-      lost.rename(f'{lost}.removed')
+      if job.leads():
+        lost.rename(f'{lost}.removed')
     if newest != step:
       weights = {'params': state.params, 'tables': state.tables}
-      best.save(step, named(weights), host=host['best'])
+      about = {**host['best'], 'plan': host['plan']}
+      best.save(step, named(weights), host=about)
   else:
     host['evaluations_since_best'] += 1
 

@@ -21,12 +21,13 @@ def learning_rate(c) -> optax.Schedule:
 
 
 def build(c) -> optax.GradientTransformation:
-  """The optax transformation of `config.optimizer`."""
+  """The optax transformation of `config.optimizer`.
+
+  It works element by element, so that devices can share its state; gradients
+  are clipped by the step, which sees all of them.
+  """
   if c.name not in OPTIMIZERS:
     raise ValueError(
       f'optimizer.name is {c.name!r}, must be one of {sorted(OPTIMIZERS)}'
     )
-  tx = OPTIMIZERS[c.name](learning_rate(c), c)
-  if c.clip_norm:
-    tx = optax.chain(optax.clip_by_global_norm(c.clip_norm), tx)
-  return tx
+  return OPTIMIZERS[c.name](learning_rate(c), c)

@@ -111,9 +111,7 @@ def evaluate(config, workdir) -> dict:
       f'eval.parts is {tuple(config.eval.parts)}; this split has '
       f'{", ".join(experiment.parts)}'
     )
-  weights = load_weights(
-    workdir, experiment.task, experiment.tx, config.predict.checkpoint
-  )
+  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
   LOG.info('weights of step %d', weights.step)
   wall, core = time.monotonic(), time.process_time()
   metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}

@@ -44,10 +44,9 @@ def dense_specs(task) -> dict:
   return {n: s for n, s in task.tables().items() if s.update == 'dense'}
 
 
-def local_tables(task) -> LocalTables:
-  """The other ones, on one device."""
-  specs = task.tables().items()
-  return LocalTables({n: s for n, s in specs if s.update != 'dense'})
+def row_specs(task) -> dict:
+  """The other ones, of which a step updates the rows it touches."""
+  return {n: s for n, s in task.tables().items() if s.update != 'dense'}
 
 
 def trained(task, params, tables) -> dict:
@@ -67,12 +66,13 @@ def table_key(seed: int) -> jax.Array:
   return jax.random.split(jax.random.key(seed))[1]
 
 
-def create(task, tx, seed: int, measured) -> TrainState:
-  """A fresh state; jit it to keep the initialisation on the device."""
-  rows = local_tables(task)
-  arrays = rows.init(table_key(seed))
+def create(task, tx, seed: int, measured, tables=None) -> TrainState:
+  """A fresh state on one device; jit it to keep the initialisation there."""
+  tables = tables or LocalTables(row_specs(task))
+  arrays = tables.init(table_key(seed))
   dense = init_trained(task, seed)
-  return assemble(dense, tx.init(dense), arrays, rows.init_slots(arrays), measured)
+  slots = tables.init_slots(arrays)
+  return assemble(dense, tx.init(dense), arrays, slots, measured)
 
 
 def assemble(dense, opt_state, arrays, slots, measured) -> TrainState:

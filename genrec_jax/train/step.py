@@ -1,43 +1,132 @@
-"""One training step: ids -> rows -> loss -> gradients -> new state."""
+"""One training step: ids -> rows -> loss -> gradients -> new state.
+
+The same code runs on one device and, inside `jax.shard_map`, on each device of
+a mesh with its shard of the batch (see spread.py). What differs is handed in:
+where rows come from (`tables`) and how dense parameters are held (`dense`).
+"""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from genrec_jax.embedding import lookup
+from genrec_jax.embedding.local import LocalTables
+from genrec_jax.parallel import collectives
+from genrec_jax.parallel.alone import Alone
+from genrec_jax.parallel.dense import accumulate
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState
 
-MEASURED = ('grad_norm', 'loss')  # sorted: `TrainState.bad` counts along it
+# Sorted: `TrainState.bad` counts along it. Overflow is of exchanged rows.
+MEASURED = ('grad_norm', 'loss')
+MEASURED_ON_MESH = ('exchange_overflow', *MEASURED)
 
 
-def make_step(task, tx, *, seed: int, row_learning_rate: float = 0.0):
-  """Builds `step(state, batch) -> (state, loss)`; jit it, donate the state."""
-  tables = state_lib.local_tables(task)
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step in two halves; `__call__` is both.
 
-  def step(state: TrainState, batch) -> tuple[TrainState, jax.Array]:
-    key = jax.random.fold_in(jax.random.key(seed), state.step)
+  Attributes:
+    route: (batch, number of the step) -> what the batch reads. It depends on
+      no weights, so that the next batch can be routed ahead.
+    fetch: (state, routes) -> the rows.
+    learn: (state, batch, routes, rows) -> (state, loss).
+  """
+
+  route: Callable
+  fetch: Callable
+  learn: Callable
+
+  def __call__(self, state: TrainState, batch):
+    """`(state, batch) -> (state, loss)`; jit it, donate the state."""
+    routes = self.route(batch, state.step)
+    return self.learn(state, batch, routes, self.fetch(state, routes))
+
+
+def make_step(
+  task,
+  tx,
+  *,
+  seed: int,
+  row_learning_rate: float = 0.0,
+  clip_norm: float = 0.0,
+  tables=None,
+  dense=None,
+  parts: int = 1,
+) -> Step:
+  """Builds a step.
+
+  Args:
+    task: what is trained.
+    tx: optax optimizer of everything dense.
+    seed: of all random draws.
+    row_learning_rate: of the row optimizers.
+    clip_norm: largest norm of the dense gradient; 0 is none. With `dense`, that
+      one's counts.
+    tables: None for tables on one device, or `embedding.sharded`'s.
+    dense: None for parameters on one device, or a `parallel.dense.Layout`.
+    parts: microbatches of a batch, which stand one behind the other in it;
+      their gradients are summed before anything is reduced or updated.
+  """
+  tables = tables or LocalTables(state_lib.row_specs(task))
+  dense = dense or Alone(clip_norm)
+
+  def key_of(step):
+    return jax.random.fold_in(jax.random.key(seed), step)
+
+  def route(batch, step):
+    return tables.route(*_reads(task, cut(batch, parts), key_of(step)))
+
+  def fetch(state, routes):
+    return tables.fetch({n: state.tables[n] for n in state.slots}, routes)
+
+  def learn(state, batch, routes, values):
+    key = key_of(state.step)
     trained = state_lib.trained(task, state.params, state.tables)
-    arrays = {n: state.tables[n] for n in state.slots}
-    routes = tables.route(*reads(task, batch, key))
-    values = tables.fetch(arrays, routes)
+    held = dense.gather(trained)
 
-    def loss_fn(trained, values):
-      rows = rows_of(trained['tables'], routes, values)
-      return task.loss(trained['params'], rows, batch, key)
+    def loss_of(held, values, part):
+      number, batch = part
+      whole = dense.use(held)
+      rows = _rows_of(whole['tables'], routes, values, number)
+      _, sums = task.loss(whole['params'], rows, batch, key)
+      return sums['loss'][0], sums
 
-    (loss, sums), (grads, row_grads) = jax.value_and_grad(
-      loss_fn, argnums=(0, 1), has_aux=True
-    )(trained, values)
-    updates, opt_state = tx.update(grads, state.opt_state, trained)
-    trained = optax.apply_updates(trained, updates)
-    arrays, slots, square = tables.push(
-      arrays, state.slots, routes, row_grads, row_learning_rate, state.step
+    def run(part):
+      gradient = jax.value_and_grad(
+        dense.remat(loss_of), argnums=(0, 1), has_aux=True
+      )
+      return gradient(held, values, part)
+
+    numbered = (jnp.arange(parts), cut(batch, parts))
+    (_, sums), (grads, row_grads) = accumulate(run, numbered)
+    sums = collectives.total(sums)
+    total, weight = sums['loss']
+    share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
+    grads, row_grads = (
+      _scaled(dense.reduce(grads), share),
+      _scaled(row_grads, share),
     )
-    norm = jnp.sqrt(square + jnp.square(optax.global_norm(grads)))
-    sums = {**sums, 'grad_norm': (norm, jnp.float32(1))}
+    norm = dense.norm(grads)
+    trained, opt_state = dense.apply(
+      tx, dense.clip(grads, norm), state.opt_state, trained
+    )
+    arrays, slots, square = tables.push(
+      {n: state.tables[n] for n in state.slots},
+      state.slots,
+      routes,
+      row_grads,
+      row_learning_rate,
+      state.step,
+    )
+    norm = jnp.sqrt(square + jnp.square(norm))
+    sums = {
+      **sums,
+      'grad_norm': (norm, jnp.float32(1)),
+      'exchange_overflow': (tables.overflow(routes), jnp.float32(1)),
+    }
     state = dataclasses.replace(
       state,
       step=state.step + 1,
@@ -45,39 +134,66 @@ def make_step(task, tx, *, seed: int, row_learning_rate: float = 0.0):
       tables={**state.tables, **trained['tables'], **arrays},
       opt_state=opt_state,
       slots=slots,
-      sums={n: state.sums[n] + jnp.stack(sums[n]) for n in MEASURED},
+      sums={n: s + jnp.stack(sums[n]) for n, s in state.sums.items()},
       bad=_first_bad(state, sums),
     )
-    return state, loss
+    return state, total * share
 
-  return step
+  return Step(route, fetch, learn)
 
 
-def reads(task, batch, key):
-  """What a batch reads of row-updated tables: (ids by table, bags by name)."""
-  dense = state_lib.dense_specs(task)
-  if len(dense) == len(task.tables()):
-    return {}, {}
-  ids = task.ids(batch, key)
-  bags = task.bags(batch) if hasattr(task, 'bags') else {}
-  return (
-    {name: x for name, x in ids.items() if name not in dense},
-    {name: bag for name, bag in bags.items() if bag.table not in dense},
+def cut(batch, parts: int):
+  """`[parts * n, ...]` arrays -> `[parts, n, ...]`."""
+  return jax.tree.map(
+    lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch
   )
 
 
-def rows_of(dense_tables, routes, values) -> dict:
-  """What the loss is given: views of the tables, and sums of bags."""
+def _reads(task, batches, key):
+  """What batches `[parts, ...]` read of tables that are updated by rows.
+
+  Returns:
+    (table -> ids, name and number of the part -> bags).
+  """
+  dense = state_lib.dense_specs(task)
+  if len(dense) == len(task.tables()):
+    return {}, {}
+  ids = jax.vmap(lambda batch: task.ids(batch, key))(batches)
+  ids = {name: x for name, x in ids.items() if name not in dense}
+  bags = {}
+  if hasattr(task, 'bags'):
+    for number in range(jax.tree.leaves(batches)[0].shape[0]):
+      part = jax.tree.map(lambda x, i=number: x[i], batches)
+      for name, bag in task.bags(part).items():
+        if bag.table not in dense:
+          bags[_of_part(name, number)] = bag
+  return ids, bags
+
+
+def _of_part(name: str, number: int) -> str:
+  return f'{name}#{number}'
+
+
+def _rows_of(dense_tables, routes, values, number) -> dict:
+  """What the loss of a part is given: views of tables, and sums of bags."""
   of_tables, of_bags = values
   rows = {n: lookup.DenseRows(t) for n, t in dense_tables.items()}
   for name, found in of_tables.items():
     rows[name] = lookup.TouchedRows(routes.ids[name], found)
-  return {**rows, **of_bags}
+  for name in {name.partition('#')[0] for name in of_bags}:
+    count = sum(n.partition('#')[0] == name for n in of_bags)
+    sums = [of_bags[_of_part(name, i)] for i in range(count)]
+    rows[name] = sums[0] if count == 1 else jnp.stack(sums)[number]
+  return rows
+
+
+def _scaled(tree, factor: jax.Array):
+  return jax.tree.map(lambda x: x * factor.astype(x.dtype), tree)
 
 
 def _first_bad(state: TrainState, sums) -> jax.Array:
   """Remembers the first step whose measurements are not all finite."""
-  finite = jnp.stack([jnp.isfinite(sums[n][0]) for n in MEASURED])
+  finite = jnp.stack([jnp.isfinite(sums[n][0]) for n in sorted(state.sums)])
   now = jnp.stack([state.step + 1, jnp.argmin(finite).astype(jnp.int32)])
   fresh = (state.bad[0] < 0) & ~jnp.all(finite)
   return jnp.where(fresh, now, state.bad)

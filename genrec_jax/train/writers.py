@@ -110,6 +110,22 @@ class Writers:
     self._events.write_event(event)
 
 
+class Silent:
+  """The writers of a process that leaves writing to another."""
+
+  def scalars(self, step: int, values: Mapping[str, object]) -> None:
+    pass
+
+  def flush(self) -> None:
+    pass
+
+  def __enter__(self) -> 'Silent':
+    return self
+
+  def __exit__(self, *exc_info) -> None:
+    pass
+
+
 def read_jsonl(path: str | os.PathLike) -> list[dict]:
   """Returns the lines of a JSONL file; a torn last line is left out."""
   return [

@@ -1,0 +1,446 @@
+"""How a run lies on devices: on one, or over a mesh.
+
+The loop, the evaluators and the checkpoints speak to one of two objects with
+the same calls, and do not know which. `OnMesh` runs the very functions that
+`OneDevice` does, inside one `jax.shard_map`.
+"""
+
+import dataclasses
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from genrec_jax.checkpoint import trees
+from genrec_jax.data import devices as devices_lib
+from genrec_jax.embedding import layout as layout_lib
+from genrec_jax.embedding import lookup, relayout, schemes
+from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.parallel import dense as dense_lib
+from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel import placement
+from genrec_jax.train import state as state_lib
+from genrec_jax.train.state import TrainState, named, unnamed
+from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
+
+LOG = logging.getLogger('genrec_jax')
+SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all
+MB = 1 << 20
+
+
+def build(config, task, tx):
+  """What `config.parallel` describes."""
+  p = config.parallel
+  if p.replicas * p.hosts * p.devices == 1 and p.accumulate == 1:
+    return OneDevice(config, task, tx)
+  return OnMesh(config, task, tx)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+  """What a checkpoint gave back."""
+
+  step: int
+  state: TrainState
+  host: dict
+
+
+class OneDevice:
+  """Everything on one device.
+
+  Attributes:
+    shards: parts that a training batch is cut into.
+    plan: where rows lie, None where they lie together.
+  """
+
+  shards, plan = 1, None
+  own = own_eval = None
+  eval_shards = 1
+
+  def __init__(self, config, task, tx):
+    self._config, self._task, self._tx = config, task, tx
+    self._options = config.optimizer.rows.to_dict()
+    specs = state_lib.row_specs(task)
+    self._tables = LocalTables(specs, self._options)
+
+  def batches(self, iterator):
+    """The iterator of NumPy batches, as the step takes them."""
+    return iterator
+
+  def on_devices(self, batch):
+    """A batch, as a function of `jit` takes it."""
+    return batch
+
+  def count(self, batch):
+    """(tokens, sequences that have any) of a batch."""
+    return int(batch.lengths.sum()), int(np.count_nonzero(batch.lengths))
+
+  def abstract_state(self) -> TrainState:
+    """Shapes of the train state, nothing allocated."""
+    return jax.eval_shape(self._create)
+
+  def fresh_state(self) -> TrainState:
+    """The state before the first step."""
+    return jax.jit(self._create)()
+
+  def step(self):
+    """`(state, batch) -> (state, loss)`; the state is given away."""
+    optimizer = self._config.optimizer
+    step = make_step(
+      self._task,
+      self._tx,
+      seed=self._config.seed,
+      row_learning_rate=optimizer.row_learning_rate,
+      clip_norm=optimizer.clip_norm,
+      tables=self._tables,
+    )
+    return jax.jit(step, donate_argnums=0)
+
+  def jit(self, function, inputs, output=SPLIT):
+    """Compiles `function(weights, ...)`; see `OnMesh.jit`."""
+    del inputs, output
+    return jax.jit(function)
+
+  def rows(self, weights, ids):
+    """(parameters, views of the tables), for use in such a function."""
+    del ids
+    views = {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
+    return weights['params'], views
+
+  def restore(self, checkpoints, step, data=None) -> Resumed:
+    """The state of a checkpoint, whatever it was trained on."""
+    saved = saved_plan(checkpoints.read_manifest(step)['host'])
+    if saved is not None:
+      return OnMesh(self._config, self._task, self._tx).restore(
+        checkpoints, step, data
+      )
+    abstract = self.abstract_state()
+    step, arrays, host = checkpoints.restore(
+      named(abstract), step=step, data=data
+    )
+    return Resumed(step, unnamed(abstract, arrays), host)
+
+  def _create(self) -> TrainState:
+    return state_lib.create(
+      self._task, self._tx, self._config.seed, MEASURED, self._tables
+    )
+
+
+class OnMesh:
+  """A shard of every batch on each device of a mesh.
+
+  Attributes:
+    mesh: of replicas, hosts and devices.
+    plan: where rows lie.
+  """
+
+  def __init__(self, config, task, tx):
+    p = self._parallel = config.parallel
+    self._config, self._task, self._tx = config, task, tx
+    self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
+    specs = state_lib.row_specs(task)
+    self.plan = make_plan(config, specs, self.mesh)
+    self._tables = ShardedTables(
+      layout_lib.lay_out(self.plan),
+      specs,
+      Exchange(**p.exchange.to_dict()),
+      p.sync_every,
+      config.optimizer.rows.to_dict(),
+    )
+    shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
+    self._dense = dense_lib.make(
+      dense_lib.Dense(
+        mode=p.dense,
+        rules=tuple(tuple(rule) for rule in p.rules),
+        gather_dtype=p.gather_dtype,
+        reduce_dtype=p.reduce_dtype,
+        bucket_bytes=int(p.bucket_mb * MB),
+        keep_gathered=p.keep_gathered,
+        clip_norm=config.optimizer.clip_norm,
+        offload_state=p.offload,
+      ),
+      self.mesh,
+      shapes,
+    )
+    # The loop and the checkpoints see plain arrays; only steps see shards.
+    self._specs = self._state_specs()
+
+  @property
+  def eval_shards(self) -> int:
+    """Devices, each of which evaluates its part of a batch."""
+    return mesh_lib.shards(self.mesh)
+
+  @property
+  def shards(self) -> int:
+    """Parts of a training batch: microbatches of devices."""
+    return self.eval_shards * self._parallel.accumulate
+
+  @property
+  def own_eval(self) -> range:
+    """The parts of an evaluation batch that this process makes."""
+    return devices_lib.own_shards(self.mesh)
+
+  @property
+  def own(self) -> range:
+    """The parts of a training batch that this process makes."""
+    own, each = self.own_eval, self._parallel.accumulate
+    return range(own.start * each, own.stop * each)
+
+  def batches(self, iterator):
+    """Batches on the devices, the next ones put there while a step runs."""
+    return devices_lib.DeviceBatches(iterator, self.mesh)
+
+  def on_devices(self, batch):
+    """A batch, as a function of `jit` takes it."""
+    return devices_lib.to_global(batch, self.mesh)
+
+  @functools.cached_property
+  def count(self):
+    """(tokens, sequences that have any) of a batch, not waited for."""
+    return jax.jit(
+      lambda batch: (jnp.sum(batch.lengths), jnp.sum(batch.lengths > 0)),
+      out_shardings=mesh_lib.replicated(self.mesh),
+    )
+
+  def abstract_state(self) -> TrainState:
+    """Shapes and shardings of the train state, nothing allocated."""
+    return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      jax.eval_shape(self._create),
+      self._shardings,
+    )
+
+  def fresh_state(self) -> TrainState:
+    """The state before the first step; each device makes its part."""
+    return jax.jit(self._create, out_shardings=self._shardings)()
+
+  def step(self):
+    """`(state, batch) -> (state, loss)`; the state is given away."""
+    step = make_step(
+      self._task,
+      self._tx,
+      seed=self._config.seed,
+      row_learning_rate=self._config.optimizer.row_learning_rate,
+      tables=self._tables,
+      dense=self._dense,
+      parts=self._parallel.accumulate,
+    )
+    mapped = self._mapped(
+      step,
+      (self._specs, PartitionSpec(mesh_lib.AXES)),
+      (self._specs, PartitionSpec()),
+    )
+    resting = self._shardings.opt_state
+
+    def run(state, batch):
+      ready = placement.to_device(state.opt_state, resting)
+      state, loss = mapped(dataclasses.replace(state, opt_state=ready), batch)
+      rested = placement.to_rest(state.opt_state, resting)
+      return dataclasses.replace(state, opt_state=rested), loss
+
+    return jax.jit(run, donate_argnums=0)
+
+  def jit(self, function, inputs, output=SPLIT):
+    """Compiles a function of weights and batches for all devices.
+
+    Args:
+      function: `(weights, *inputs) -> output`, of one shard; `weights` is
+        {'params', 'tables'} as `rows` takes them.
+      inputs: SPLIT or ALIKE for each further argument.
+      output: SPLIT or ALIKE.
+    """
+    kinds = {SPLIT: PartitionSpec(mesh_lib.AXES), ALIKE: PartitionSpec()}
+    weights = {'params': self._specs.params, 'tables': self._specs.tables}
+    return jax.jit(
+      self._mapped(
+        function, (weights, *(kinds[x] for x in inputs)), kinds[output]
+      )
+    )
+
+  def rows(self, weights, ids):
+    """(parameters, views of the tables), inside such a function.
+
+    Args:
+      weights: its first argument.
+      ids: table -> ids that will be read.
+    """
+    trained = state_lib.trained(
+      self._task, weights['params'], weights['tables']
+    )
+    whole = self._dense.use(self._dense.gather(trained))
+    views = {n: lookup.DenseRows(t) for n, t in whole['tables'].items()}
+    wanted = {n: [x] for n, x in ids.items() if n not in views}
+    routes = self._tables.route(wanted)
+    values, _ = self._tables.fetch(weights['tables'], routes)
+    for name, found in values.items():
+      views[name] = lookup.TouchedRows(routes.ids[name], found)
+    return whole['params'], views
+
+  def restore(self, checkpoints, step, data=None) -> Resumed:
+    """The state of a checkpoint, whatever plan and mesh it was trained on."""
+    manifest = checkpoints.read_manifest(step)
+    saved = saved_plan(manifest['host'])
+    abstract = self.abstract_state()
+    if saved == self.plan:
+      step, arrays, host = checkpoints.restore(
+        named(abstract), step=step, data=data
+      )
+      return Resumed(step, unnamed(abstract, arrays), host)
+    if saved is None:
+      specs = state_lib.row_specs(self._task)
+      saved = schemes.one_scheme(specs, 'data_parallel')
+    LOG.info('laying the tables out anew, for another plan')
+    return self._restore_other(checkpoints, step, data, saved, manifest)
+
+  def _restore_other(self, checkpoints, step, data, saved, manifest):
+    """`restore` from arrays of another layout."""
+    old = layout_lib.lay_out(saved)
+    new = self._tables.layout
+    relayout.check(old, new)
+    abstract = self.abstract_state()
+    group = NamedSharding(self.mesh, PartitionSpec(mesh_lib.GROUP))
+    alike = mesh_lib.replicated(self.mesh)
+
+    def like(described: str):
+      leaf = trees.shape_of(described)
+      if not leaf.shape:
+        return leaf.update(sharding=alike)
+      rows = leaf.shape[0] + -leaf.shape[0] % self.plan.group
+      return leaf.update(shape=(rows, *leaf.shape[1:]), sharding=group)
+
+    tree = manifest['tree']
+    arrays = {n: like(tree[f'tables/{n}']) for n in relayout.sources(old)}
+    slots = {
+      n: {
+        path.split('/')[2]: like(text)
+        for path, text in tree.items()
+        if path.startswith(f'slots/{n}/')
+      }
+      for n in arrays
+    }
+    rest = {
+      name: leaf
+      for name, leaf in named(abstract).items()
+      if not name.startswith('slots/')
+      and not (name.startswith('tables/') and name[7:] in new.optimizers)
+      and not name.startswith('sums/')
+      and name != 'bad'
+    }
+    wanted = {'arrays': arrays, 'slots': slots}
+    paths = {f'tables/{n}': x for n, x in arrays.items()}
+    for name, of_array in slots.items():
+      paths |= {f'slots/{name}/{k}': x for k, x in of_array.items()}
+    step, found, host = checkpoints.restore(
+      {**rest, **paths}, step=step, data=data, partial=True, padded=True
+    )
+    wanted = {
+      'arrays': {n: found[f'tables/{n}'] for n in arrays},
+      'slots': {
+        n: {k: found[f'slots/{n}/{k}'] for k in s} for n, s in slots.items()
+      },
+    }
+    specs = jax.tree.map(
+      lambda x: PartitionSpec(mesh_lib.GROUP) if x.ndim else PartitionSpec(),
+      wanted,
+    )
+    moved = self._mapped(
+      lambda a, s: relayout.move(old, new, a, s),
+      (specs['arrays'], specs['slots']),
+      (
+        {n: self._specs.tables[n] for n in new.optimizers},
+        self._specs.slots,
+      ),
+    )
+    arrays, slots = jax.jit(moved)(wanted['arrays'], wanted['slots'])
+    fresh = jax.jit(
+      lambda: (self._create().sums, self._create().bad),
+      out_shardings=(self._shardings.sums, self._shardings.bad),
+    )()
+    made = {n: found[n] for n in rest}
+    made |= {f'tables/{n}': x for n, x in arrays.items()}
+    for name, of_array in slots.items():
+      made |= {f'slots/{name}/{k}': x for k, x in of_array.items()}
+    made |= {f'sums/{n}': x for n, x in fresh[0].items()} | {'bad': fresh[1]}
+    return Resumed(step, unnamed(abstract, made), host)
+
+  def _create(self) -> TrainState:
+    config, tables = self._config, self._tables
+    dense = state_lib.init_trained(self._task, config.seed)
+    layout = tables.layout.shapes()
+    specs = tables.partition(layout)
+    arrays = self._mapped(tables.init, (PartitionSpec(),), specs)(
+      state_lib.table_key(config.seed)
+    )
+    slots_like = jax.eval_shape(tables.init_slots, layout)
+    slots = self._mapped(
+      tables.init_slots, (specs,), tables.partition(slots_like)
+    )(arrays)
+    return state_lib.assemble(
+      dense, self._tx.init(dense), arrays, slots, MEASURED_ON_MESH
+    )
+
+  def _state_specs(self) -> TrainState:
+    """A `PartitionSpec` for every leaf of the state."""
+    tables = self._tables
+    layout = tables.layout.shapes()
+    dense = placement.specs(self._dense)
+    slots_like = jax.eval_shape(tables.init_slots, layout)
+    return TrainState(
+      step=PartitionSpec(),
+      params=dense['params'],
+      tables={**dense['tables'], **tables.partition(layout)},
+      opt_state=placement.state_specs(self._dense, self._tx),
+      slots=tables.partition(slots_like),
+      sums={n: PartitionSpec() for n in MEASURED_ON_MESH},
+      bad=PartitionSpec(),
+    )
+
+  @functools.cached_property
+  def _shardings(self) -> TrainState:
+    """A sharding for every leaf of the state, between steps."""
+    plain = jax.tree.map(
+      lambda spec: NamedSharding(self.mesh, spec),
+      self._specs,
+      is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+    return dataclasses.replace(
+      plain, opt_state=placement.state_shardings(self._dense, self._tx)
+    )
+
+  def _mapped(self, function, in_specs, out_specs):
+    return jax.shard_map(
+      function,
+      mesh=self.mesh,
+      in_specs=in_specs,
+      out_specs=out_specs,
+      check_vma=False,
+    )
+
+
+def make_plan(config, specs, mesh) -> plan_lib.ShardingPlan:
+  """The plan of the tables that are updated by rows."""
+  p = config.parallel
+  shape = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
+  shape = {name: mesh.shape[axis] for name, axis in shape.items()}
+  if not p.plan:
+    return schemes.one_scheme(specs, p.scheme, **shape)
+  plan = plan_lib.load(p.plan)
+  planned = {name: getattr(plan, name) for name in shape}
+  if planned != shape:
+    raise plan_lib.PlanError(
+      f'{p.plan} is for {planned}, parallel.* describes {shape}'
+    )
+  schemes.check(plan, specs)
+  return plan
+
+
+def saved_plan(host: dict) -> plan_lib.ShardingPlan | None:
+  """The plan that a checkpoint was made with."""
+  text = (host or {}).get('plan')
+  return plan_lib.from_json(text) if text else None
