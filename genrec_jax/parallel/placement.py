@@ -67,6 +67,7 @@ def state_specs(layout: Layout, tx: optax.GradientTransformation):
     update_specs(layout),
     layout.params,
     transform_non_params=lambda _: PartitionSpec(),
+    is_leaf=lambda x: isinstance(x, optax.MaskedNode),
   )
 
 
@@ -126,6 +127,8 @@ def _on(layout: Layout, specs):
 
 
 def _like_parameter(leaf, spec, param):
+  if isinstance(leaf, optax.MaskedNode):
+    return leaf
   if leaf.shape != param.shape:
     raise ValueError(
       f'the optimizer keeps {leaf.shape} for a parameter of {param.shape}: '
