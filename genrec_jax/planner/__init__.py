@@ -4,6 +4,7 @@ from genrec_jax.planner.describe import describe
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
+from genrec_jax.planner.refusal import too_full
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.search import make_plan
 from genrec_jax.planner.storage import InsufficientMemory
@@ -28,5 +29,6 @@ __all__ = [
   'evaluate',
   'from_tables',
   'make_plan',
+  'too_full',
   'tree_bytes',
 ]

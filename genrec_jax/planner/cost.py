@@ -11,13 +11,13 @@ times b; s bytes an element, d columns:
 | table_row_wise, grid        | N W / G ids, N W d s / G        | M W d    |
 | data_parallel               | N ids, N d s                    | gradient |
 
-A row that is not pooled is sent by its owner alone: M is divided as N is. What
+A row that is not summed is sent by its owner alone: M is divided as N is. What
 is sent is written to memory first. A way back takes twice the lookup. Times are
 added as if nothing overlapped: what is compared is the place of tables, and a
 plan never looks better than it is.
 
-Two differences: on a group of one device nothing is sent, and ids that occur
-again (`Load.distinct`) need no second read.
+Two differences: on a group of one device nothing is sent, and for equal ids
+(`Load.distinct`) a row is read once and, if it is not summed, sent once.
 """
 
 import dataclasses
@@ -88,9 +88,7 @@ def _sharded(load, columns, topology, local, owners) -> Cost:
   backward_bytes = s if load.backward_bytes is None else load.backward_bytes
   world = t.group
   ids = load.ids * local * world / owners
-  outputs = load.outputs * local * world
-  if not load.pooled:
-    outputs /= owners
+  outputs = load.returned(owners) * local * world
   by_rows = owners > 1
   # The original keeps these two to whole tables, which have one owner.
   width = columns if by_rows else max(columns, t.least_width)
@@ -120,7 +118,7 @@ def _replicated(load, topology, local) -> Cost:
   """A whole table on every device, whose gradients are all-reduced."""
   t, s = topology, load.item_bytes
   rate = t.memory_bandwidth * t.dense_share
-  ids, outputs = load.ids * local, load.outputs * local
+  ids, outputs = load.ids * local, load.returned() * local
   read = ids * t.id_bytes * (2 if load.weighted else 1)
   rows = ids * load.distinct * load.dim * s
   lookup = (read + rows + outputs * load.dim * s) / rate

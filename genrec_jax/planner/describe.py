@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.planner import hardware, storage
+from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.planner import hardware, refusal
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.options import Constraint
-from genrec_jax.planner.report import Report
 from genrec_jax.planner.search import make_plan
 from genrec_jax.planner.workload import Dense, Load
 
@@ -17,7 +17,7 @@ def describe(
   *,
   batch: int,
   overrides: Mapping[str, object] | None = None,
-  plan: str | None = None,
+  plan: str | ShardingPlan | None = None,
   constraints: Mapping[str, Constraint] | None = None,
   dense: Dense = Dense(),
   save: str | None = None,
@@ -31,8 +31,8 @@ def describe(
     topology: name of a preset, a topology file, or a topology.
     batch: examples of a step on all devices together.
     overrides: numbers of the topology to change: hosts, devices, memory, ...
-      With a plan file, its shape counts unless it is given here.
-    plan: file of a plan to describe; None makes one.
+      With a plan, its shape counts unless it is given here.
+    plan: a plan to describe, or its file; None makes one.
     constraints: table -> what is settled about it.
     dense: the rest of the model.
     save: file for the plan.
@@ -44,7 +44,7 @@ def describe(
     ValueError: one of the arguments cannot be; it says which.
   """
   overrides = dict(overrides or {})
-  given = plan_lib.load(plan) if plan else None
+  given = plan_lib.load(plan) if isinstance(plan, str) else plan
   if given:
     shape = {k: getattr(given, k) for k in ('replicas', 'hosts', 'devices')}
     overrides = shape | overrides
@@ -55,7 +55,8 @@ def describe(
   if given:
     report = evaluate(given, loads, machine, batch, dense)
     if len(report.over):
-      raise storage.InsufficientMemory(_too_full(plan, report, top))
+      name = plan if isinstance(plan, str) else 'the plan'
+      raise refusal.too_full(report, name)
   else:
     given, report = make_plan(
       loads,
@@ -68,15 +69,3 @@ def describe(
   if save:
     given.save(save)
   return report.text(top)
-
-
-def _too_full(path: str, report: Report, top: int) -> str:
-  worst = int(report.device_bytes.argmax())
-  return (
-    f'{path}: device {worst} would hold '
-    f'{storage.text(report.device_bytes[worst])} of '
-    f'{storage.text(report.budget)}; {len(report.over)} of '
-    f'{report.topology.group} devices have too much. Move tables away from '
-    'them, cut them further, or leave the plan to the planner.\n\n'
-    f'{report.text(top)}'
-  )

@@ -1,4 +1,4 @@
-"""Why nothing fits, with the numbers and what would help."""
+"""Why something does not fit, with the numbers and what would help."""
 
 import dataclasses
 import math
@@ -13,6 +13,7 @@ from genrec_jax.planner.options import (
 )
 from genrec_jax.planner.partition import Placement, lpt
 from genrec_jax.planner.propose import thinnest
+from genrec_jax.planner.report import Report
 from genrec_jax.planner.storage import InsufficientMemory, text
 from genrec_jax.planner.workload import Dense, Load
 
@@ -27,6 +28,36 @@ def nothing_left(topology: Topology, dense: Dense) -> InsufficientMemory:
     f'{text(dense.bytes)}, which leaves nothing for tables: lower reserve, '
     'shard the dense part, or take devices with more memory'
   )
+
+
+def too_full(report: Report, name: str) -> InsufficientMemory:
+  """A given plan puts more on some device than it has."""
+  worst = int(report.device_bytes.argmax())
+  t, heaviest = (
+    report.topology,
+    sorted(report.tables, key=lambda line: (-line.bytes, line.name)),
+  )
+  lines = [
+    f'{name} does not fit: device {worst} would hold '
+    f'{text(report.device_bytes[worst])} ({text(report.allocated)} of rows and '
+    f'optimizer, {text(report.buffer_bytes[worst])} of buffers) of '
+    f'{text(report.budget)} ({text(t.memory)} less {t.reserve:.0%} reserve and '
+    f'{text(report.dense.bytes)} of the dense part); '
+    f'{len(report.over)} of {t.group} devices have too much.'
+  ]
+  for line in heaviest[:SHOWN]:
+    lines.append(
+      f'  {line.name}: {line.rows:,} x {line.dim}, {text(line.bytes)} in all, '
+      f'{line.scheme}'
+    )
+  if len(heaviest) > SHOWN:
+    rest = sum(line.bytes for line in heaviest[SHOWN:])
+    lines.append(f'  and {len(heaviest) - SHOWN:,} more: {text(rest)}')
+  lines.append(
+    'Cut the large ones over more devices (row_wise over all), move tables '
+    'away from the full device, or leave the plan to the planner.'
+  )
+  return InsufficientMemory('\n'.join(lines))
 
 
 def nothing_fits(

@@ -159,8 +159,10 @@ def _time(seconds: float) -> str:
   >>> _time(0.00123)
   '1.230 ms'
   """
+  if seconds == 0:
+    return '-'
   if seconds >= 1:
     return f'{seconds:,.3f} s'
-  if seconds >= 1e-3 or seconds == 0:
+  if seconds >= 1e-3:
     return f'{1e3 * seconds:.3f} ms'
   return f'{1e6 * seconds:.1f} us'

@@ -58,7 +58,7 @@ def size(
   t, world, everyone = topology, topology.group, topology.total
   local = batch / everyone
   read = sum(load.ids * load.row_bytes for load in loads)
-  returned = sum(load.outputs * load.row_bytes for load in loads)
+  returned = sum(load.returned() * load.row_bytes for load in loads)
   gradient = dense.parameters * dense.parameter_bytes
   exchanged = 2 * local * returned * (world - 1) / world
   reduced = 2 * gradient * (everyone - 1) / everyone

@@ -59,7 +59,7 @@ def buffer_bytes(
   if scheme == 'data_parallel':
     world = 1
   ids = load.ids * local * world / spread
-  outputs = load.outputs * local * world / (1 if load.pooled else spread)
+  outputs = load.returned(spread) * local * world
   ids *= t.id_bytes * (2 if load.weighted else 1) * t.input_buffers
   return int(ids + outputs * columns * load.item_bytes)
 

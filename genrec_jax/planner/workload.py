@@ -44,8 +44,8 @@ class Load:
     dtype: of the rows.
     optimizer: a row optimizer, or 'dense'.
     features: the lookups of one example.
-    distinct: share of the ids of a batch that are distinct on their device: a
-      row that is read once for all of its ids costs one read.
+    distinct: share of the ids of a device's examples that are distinct. A row
+      is read once for equal ids, and travels once where it is not summed.
     forward_bytes: of an element on the wire; None: as in the table.
     backward_bytes: of an element of a gradient there.
   """
@@ -86,15 +86,22 @@ class Load:
     return sum(f.length * f.poolings for f in self.features)
 
   @functools.cached_property
-  def outputs(self) -> float:
-    """Rows of an example that come back."""
-    return sum(
-      f.poolings * (1 if f.pooled else f.length) for f in self.features
-    )
+  def sums(self) -> float:
+    """Pooled rows of an example."""
+    return sum(f.poolings for f in self.features if f.pooled)
 
   @functools.cached_property
-  def pooled(self) -> bool:
-    return all(f.pooled for f in self.features)
+  def singles(self) -> float:
+    """Rows of an example that nobody sums; one row for equal ids."""
+    rows = sum(f.length * f.poolings for f in self.features if not f.pooled)
+    return rows * self.distinct
+
+  def returned(self, owners: int = 1) -> float:
+    """Rows and sums of an example that one of so many owners sends.
+
+    All of them have a part in a sum, one of them has a row.
+    """
+    return self.sums + self.singles / owners
 
   @functools.cached_property
   def weighted(self) -> bool:

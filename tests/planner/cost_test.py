@@ -123,6 +123,22 @@ def test_several_features_add_up():
   assert found.forward_compute == pytest.approx(forward)
 
 
+def test_a_table_may_be_both_summed_and_read_row_by_row():
+  both = dataclasses.replace(
+    TABLE, features=(Feature(10.0, pooled=False), Feature(10.0))
+  )
+  found = cost('row_wise', both)
+  assert found.forward_comms == pytest.approx((1_310_720 + SENT) / INTER)
+
+
+def test_equal_ids_of_a_sequence_travel_once():
+  sequence = dataclasses.replace(
+    TABLE, features=(Feature(10.0, pooled=False),), distinct=0.25
+  )
+  found = cost('table_wise', sequence)
+  assert found.forward_comms == pytest.approx(20_971_520 / 4 / INTER)
+
+
 def test_rows_may_be_penalised_like_tables():
   fair = dataclasses.replace(TWO, penalise_rows=True)
   found, plain = cost('row_wise', topology=fair), cost('row_wise')

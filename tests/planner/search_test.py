@@ -291,8 +291,15 @@ def test_describe_refuses_a_plan_file_that_does_not_fit(tmp_path):
   ShardingPlan({'t': load.plan('table_wise', (3,))}, devices=8).save(path)
   with pytest.raises(InsufficientMemory) as refused:
     describe([load], 'h100', batch=BATCH, plan=str(path))
-  assert 'would hold 103.2 GB of 68.0 GB' in str(refused.value)
-  assert 'DOES NOT FIT' in str(refused.value)
+  text = str(refused.value)
+  assert 'plan.json does not fit: device 3 would hold 103.2 GB' in text
+  assert 'of 68.0 GB (80.0 GB less 15% reserve' in text
+  assert '8 of 8 devices' in text  # arrays are equally deep
+  assert 't: 200,000,000 x 128, 103.2 GB in all, table_wise' in text
+  plan = ShardingPlan({'t': load.plan('row_wise')}, devices=8)
+  assert 'plan: by hand' in describe([load], 'h100', batch=BATCH, plan=plan)
+  report = evaluate(plan, [load], hardware.get('h100', memory=10**9), BATCH)
+  assert 'DOES NOT FIT on 8 of 8 devices' in str(report)
 
 
 def test_reports_of_many_tables_stay_short():
@@ -320,6 +327,10 @@ def test_a_report_as_a_dict():
 def test_loads_of_a_models_tables():
   specs = [TableSpec('items', 100, 8, update='row_adagrad')]
   (load,) = from_tables(specs, {'items': [Feature(50.0, pooled=False)]})
-  assert (load.ids, load.outputs, load.optimizer) == (50.0, 50.0, 'row_adagrad')
+  assert (load.ids, load.returned(), load.optimizer) == (
+    50.0,
+    50.0,
+    'row_adagrad',
+  )
   with pytest.raises(ValueError, match=r"no features.*\['items'\]"):
     from_tables(specs, {})
