@@ -98,13 +98,13 @@ def trainer(
 
 def cut(batch, mesh, micro: int = 1):
   """A batch -> `[shards, micro, examples, ...]`, on its devices."""
-  shards = mesh_lib.shards(mesh)
-  return jax.tree.map(
-    lambda x: jax.device_put(
-      x.reshape(shards, micro, -1, *x.shape[1:]), mesh_lib.split(mesh)
-    ),
-    batch,
-  )
+  shards, where = mesh_lib.shards(mesh), mesh_lib.split(mesh)
+
+  def spread(x):
+    x = x.reshape(shards, micro, -1, *x.shape[1:])
+    return jax.make_array_from_callback(x.shape, where, lambda i: x[i])
+
+  return jax.tree.map(spread, batch)
 
 
 def plain(tx, steps: int, *, clip: float = 0.0):

@@ -1,0 +1,271 @@
+"""Joins the processes of a job: by explicit flags, or by what started them.
+
+| started by          | number, count, address come from                       |
+|---------------------|--------------------------------------------------------|
+| flags               | `coordinator`, `processes`, `process`                  |
+| anything            | JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES,            |
+|                     | JAX_PROCESS_ID                                         |
+| Kubernetes, indexed | the same, JOB_COMPLETION_INDEX being the number (with  |
+| Job or JobSet       | JOB_INDEX and PROCESSES_IN_JOB, of a set of jobs)      |
+| Open MPI            | OMPI_COMM_WORLD_*, address of mpirun                   |
+| MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                                     |
+| Slurm (srun)        | SLURM_PROCID, SLURM_STEP_NUM_TASKS, first host of the  |
+|                     | node list                                              |
+| TPU pod             | JAX finds everything (`coordinator='auto'` forces it)  |
+
+JAX_COORDINATOR_ADDRESS wins over an address found; JAX_COORDINATOR_PORT over a
+port.
+"""
+
+import dataclasses
+import os
+import re
+import zlib
+from collections.abc import Mapping
+
+import jax
+
+AUTO = 'auto'
+_PORTS = 61440, 4096  # first, how many: above what systems hand out
+
+
+class ProcessError(ValueError):
+  """Settings of processes that contradict each other or are incomplete."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What a process must know of its job.
+
+  Attributes:
+    coordinator: 'host:port' of process 0; `AUTO` leaves all to JAX.
+    processes: how many there are.
+    process: number of this one.
+    source: who said so, in words.
+    devices: GPUs that belong to this process, where several share a host;
+      None for all there are.
+  """
+
+  coordinator: str
+  processes: int
+  process: int
+  source: str
+  devices: tuple[int, ...] | None = None
+
+  def __str__(self) -> str:
+    if self.coordinator == AUTO:
+      return f'processes as JAX finds them ({self.source})'
+    if self.processes == 1:
+      return f'one process ({self.source})'
+    devices = '' if self.devices is None else f', device {self.devices[0]}'
+    return (
+      f'process {self.process} of {self.processes}{devices}, coordinator '
+      f'{self.coordinator} ({self.source})'
+    )
+
+
+def initialize(
+  coordinator: str = '', processes: int = 0, process: int = -1
+) -> str:
+  """Joins the other processes, before anything else is done with JAX.
+
+  Args:
+    coordinator: 'host:port' of process 0, or 'auto'.
+    processes: how many there are.
+    process: number of this one.
+
+  Returns:
+    What was found, in words for the log.
+  """
+  found = explicit(coordinator, processes, process) or find(os.environ)
+  if found is None:
+    return 'one process'
+  if found.coordinator == AUTO:
+    jax.distributed.initialize()
+    return f'process {jax.process_index()} of {jax.process_count()} ({found})'
+  if found.processes > 1:
+    # Of use on CPUs alone, where it is what collectives run on.
+    jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+    jax.distributed.initialize(
+      found.coordinator,
+      found.processes,
+      found.process,
+      local_device_ids=found.devices,
+    )
+  return str(found)
+
+
+def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
+  """Settings of the flags; None where none is given."""
+  if coordinator == AUTO:
+    if processes or process != -1:
+      raise ProcessError(
+        f"coordinator='auto' finds processes and process by itself, but they "
+        f'are {processes} and {process}'
+      )
+    return Settings(AUTO, 0, -1, 'asked for')
+  given = {
+    'coordinator': bool(coordinator),
+    'processes': processes != 0,
+    'process': process != -1,
+  }
+  if not any(given.values()):
+    return None
+  if missing := [name for name, there in given.items() if not there]:
+    have = [name for name, there in given.items() if there]
+    raise ProcessError(
+      f'{" and ".join(have)} given without {" and ".join(missing)}: give all '
+      'of coordinator, processes and process, or none'
+    )
+  return _checked(Settings(coordinator, processes, process, 'flags'))
+
+
+def find(environ: Mapping[str, str]) -> Settings | None:
+  """Settings of whatever started this process; None for a process alone."""
+  for source in (_jax, _open_mpi, _pmi, _slurm, _tpu):
+    if found := source(environ):
+      return found if found.coordinator == AUTO else _checked(found)
+  return None
+
+
+def _jax(env) -> Settings | None:
+  names = ('JAX_NUM_PROCESSES', 'JAX_PROCESS_ID')
+  if not any(name in env for name in names) and not (
+    'JAX_COORDINATOR_ADDRESS' in env and 'JOB_COMPLETION_INDEX' in env
+  ):
+    return None
+  source = 'JAX_* variables'
+  if 'JAX_PROCESS_ID' in env:
+    process = _int(env, 'JAX_PROCESS_ID', source)
+  elif 'JOB_COMPLETION_INDEX' in env:
+    source = 'Kubernetes'
+    process = _int(env, 'JOB_COMPLETION_INDEX', source)
+    if job := int(env.get('JOB_INDEX', '0')):
+      process += job * _int(env, 'PROCESSES_IN_JOB', source)
+  else:
+    process = _int(env, 'JAX_PROCESS_ID', source)
+  return Settings(
+    _need(env, 'JAX_COORDINATOR_ADDRESS', source),
+    _int(env, 'JAX_NUM_PROCESSES', source),
+    process,
+    source,
+  )
+
+
+def _open_mpi(env) -> Settings | None:
+  if 'OMPI_COMM_WORLD_SIZE' not in env:
+    return None
+  source = 'Open MPI'
+  size = _int(env, 'OMPI_COMM_WORLD_SIZE', source)
+  local = int(env.get('OMPI_COMM_WORLD_LOCAL_SIZE', '1'))
+  uri = env.get('OMPI_MCA_orte_hnp_uri', '')
+  # '1531576320.0;tcp://10.96.0.1,10.148.0.1:34911', '...;tcp6://[fe80::1]:4'
+  host = re.search(r'tcp6?://\[?([^,\]\s]+?)(?:[,\]]|:\d+$)', uri)
+  job = uri.split('.')[0] or env.get('PMIX_NAMESPACE', '')
+  return Settings(
+    _address(env, source, size, local, host[1] if host else '', job),
+    size,
+    _int(env, 'OMPI_COMM_WORLD_RANK', source),
+    source,
+    _devices(env, local, env.get('OMPI_COMM_WORLD_LOCAL_RANK')),
+  )
+
+
+def _pmi(env) -> Settings | None:
+  if 'PMI_SIZE' not in env:
+    return None
+  size, local = _int(env, 'PMI_SIZE', 'MPI'), env.get('MPI_LOCALNRANKS')
+  return Settings(
+    _address(env, 'MPI', size, int(local or 1), '', ''),
+    size,
+    _int(env, 'PMI_RANK', 'MPI'),
+    'MPI',
+    _devices(env, int(local or 1), env.get('MPI_LOCALRANKID')),
+  )
+
+
+def _slurm(env) -> Settings | None:
+  # Without a step this is the batch script itself, one process.
+  if 'SLURM_STEP_NODELIST' not in env:
+    return None
+  source = 'Slurm'
+  count = 'SLURM_STEP_NUM_TASKS'
+  count = count if count in env else 'SLURM_NTASKS'
+  size = _int(env, count, source)
+  nodes = int(env.get('SLURM_STEP_NUM_NODES', '1'))
+  host = _first_host(env['SLURM_STEP_NODELIST'])
+  return Settings(
+    _address(env, source, size, 1, host, _need(env, 'SLURM_JOB_ID', source)),
+    size,
+    _int(env, 'SLURM_PROCID', source),
+    source,
+    _devices(env, size // nodes, env.get('SLURM_LOCALID')),
+  )
+
+
+def _tpu(env) -> Settings | None:
+  hosts = [h for h in env.get('TPU_WORKER_HOSTNAMES', '').split(',') if h]
+  if len(hosts) > 1 or 'MEGASCALE_COORDINATOR_ADDRESS' in env:
+    return Settings(AUTO, 0, -1, 'TPU pod')
+  return None
+
+
+def _address(env, source, size, local, host, job) -> str:
+  """'host:port' of process 0, equal in all processes."""
+  if address := env.get('JAX_COORDINATOR_ADDRESS'):
+    return address
+  nodes = env.get('SLURM_STEP_NODELIST') or env.get('SLURM_JOB_NODELIST', '')
+  if local == size:
+    host = 'localhost'
+  host = host or _first_host(nodes)
+  if not host:
+    raise ProcessError(
+      f'{source} tells no address of process 0: set JAX_COORDINATOR_ADDRESS to '
+      'host:port of it'
+    )
+  job = job or env.get('SLURM_JOB_ID', '')
+  first, count = _PORTS
+  number = int(job) if job.isdigit() else zlib.crc32(job.encode())
+  port = env.get('JAX_COORDINATOR_PORT', str(first + number % count))
+  return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+
+def _first_host(nodes: str) -> str:
+  """'node[003-007,9],x' -> 'node003'."""
+  match = re.match(r'([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?', nodes)
+  return ''.join(part or '' for part in match.groups()) if match else ''
+
+
+def _devices(env, local: int, rank: str | None) -> tuple[int, ...] | None:
+  """The GPU of one of `local` processes of a host, if it sees several."""
+  visible = env.get('CUDA_VISIBLE_DEVICES')
+  if local < 2 or rank is None or (visible and ',' not in visible):
+    return None
+  return (int(rank),)
+
+
+def _checked(found: Settings) -> Settings:
+  if found.processes < 1 or not 0 <= found.process < found.processes:
+    raise ProcessError(
+      f'process {found.process} of {found.processes} ({found.source}): numbers '
+      'start at 0 and end below the count'
+    )
+  if not re.fullmatch(r'(\[.+\]|[^:]+):\d+', found.coordinator):
+    raise ProcessError(
+      f'coordinator is {found.coordinator!r} ({found.source}), must be '
+      'host:port'
+    )
+  return found
+
+
+def _need(env, name: str, source: str) -> str:
+  if name not in env:
+    raise ProcessError(f'{source}: {name} is not set')
+  return env[name]
+
+
+def _int(env, name: str, source: str) -> int:
+  value = _need(env, name, source)
+  if not value.isdigit():
+    raise ProcessError(f'{source}: {name} is {value!r}, must be a number')
+  return int(value)
