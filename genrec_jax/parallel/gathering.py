@@ -88,11 +88,18 @@ gather_again.defvjp(_forward, _backward)
 
 
 def not_kept(f: Callable) -> Callable:
-  """`f` whose backward pass gathers again instead of keeping parameters.
+  """`f(held, *args)` that gathers again in the backward pass.
 
-  Everything else is kept, but for copies and casts, which are made again.
+  Everything but gathered parameters is kept from the forward pass, except for
+  copies and casts, which are made again.
   """
-  return jax.checkpoint(f, policy=_keep)
+
+  def tied(held, *args):
+    # In a loop over microbatches XLA would gather once, before the loop, and
+    # keep the model through it: to it, the parameters come with the batch.
+    return f(*jax.lax.optimization_barrier((held, *args)))
+
+  return jax.checkpoint(tied, policy=_keep)
 
 
 def _keep(primitive, *_, **params) -> bool:

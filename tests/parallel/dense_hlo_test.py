@@ -90,18 +90,21 @@ def test_shards_are_gathered_and_scattered_once_a_step(way):
   assert [c.bytes_result for c in wire(program, 'all-reduce')] == [WHOLE]
 
 
-def test_fsdp_gathers_again_in_the_backward_pass():
-  program = compiled(FSDP)
+@pytest.mark.parametrize('micro', [1, 4])
+def test_fsdp_gathers_again_in_the_backward_pass(micro):
+  program = compiled(FSDP, micro)
+  gathered = wire(program, 'all-gather')
+  scattered = wire(program, 'reduce-scatter')
   # The input of the first layer has no gradient: its kernel is read once.
-  assert count(wire(program, 'all-gather')) == 2 * LAYERS - 1
-  assert count(wire(program, 'reduce-scatter')) == LAYERS
-  assert {c.dtype for c in wire(program, 'all-gather')} == {'u16'}
-  sent = {
-    op: sum(hlo.sent_bytes(c) for c in wire(program, op))
-    for op in ('all-gather', 'reduce-scatter')
-  }
-  assert sent['all-gather'] == (2 * LAYERS - 1) * KERNEL / 2 * 7 / 8
-  assert sent['reduce-scatter'] == LAYERS * KERNEL * 7 / 8
+  assert count(gathered) == 2 * LAYERS - 1
+  assert count(scattered) == LAYERS
+  assert {c.dtype for c in gathered} == {'u16'}
+  sent = sum(hlo.sent_bytes(c) for c in gathered)
+  assert sent == (2 * LAYERS - 1) * KERNEL / 2 * 7 / 8
+  assert sum(hlo.sent_bytes(c) for c in scattered) == LAYERS * KERNEL * 7 / 8
+  # A loop gathers in its body, so that the model is not kept through it.
+  where = {c.computation == hlo.ENTRY for c in gathered + scattered}
+  assert where == {micro == 1}
 
 
 def test_hybrid_stays_inside_a_host_but_for_a_sum_of_shards():
