@@ -169,7 +169,11 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
 
 
 def fetch(
-  exchange: Exchange, stack: Stack, routed: Routed, array: jax.Array
+  exchange: Exchange,
+  stack: Stack,
+  routed: Routed,
+  array: jax.Array,
+  read=None,
 ) -> jax.Array:
   """The rows of the addresses, `[M, C]` float32; zeros for `nowhere`.
 
@@ -177,21 +181,27 @@ def fetch(
     exchange: the way.
     stack: of the addresses.
     routed: from `route`.
-    array: `[depth, C]` this device's rows.
+    array: `[depth, C]` this device's rows, or what `read` reads them from.
+    read: `(array, rows [...]) -> [..., C]` float32, zeros for row `depth`;
+      None reads the rows of an array.
   """
   codec = codecs.codec(exchange.forward)
+  read = read or _read
 
   def by_gather(routed, array):
-    rows = _read(array, _local(stack, _gathered(routed.addresses)))
+    rows = read(array, _local(stack, _gathered(routed.addresses)))
     if codec.exact:
       return lax.psum_scatter(rows, AXES, tiled=True)
     # Not summed as it travels: a narrow sum would round once for each device.
-    rows = codec.encode(rows.reshape(stack.devices, -1, stack.columns))
-    rows = codec.decode(lax.all_to_all(rows, AXES, 0, 0), stack.columns)
+    columns = rows.shape[-1]
+    rows = codec.encode(rows.reshape(stack.devices, -1, columns))
+    rows = codec.decode(lax.all_to_all(rows, AXES, 0, 0), columns)
     return jnp.sum(rows, axis=0)
 
   def directly(routed, array):
-    rows = codec.encode(_read(array, routed.asked))
+    rows = read(array, routed.asked)
+    columns = rows.shape[-1]
+    rows = codec.encode(rows)
     if exchange.kind == 'all_to_all':
       rows = lax.all_to_all(rows, AXES, 0, 0)
       peer, place = _peer_and_place(stack, routed)
@@ -206,7 +216,7 @@ def fetch(
         routed.start[1:] - routed.start[:-1],
         AXES,
       )[routed.rank]
-    rows = codec.decode(rows, stack.columns)
+    rows = codec.decode(rows, columns)
     somewhere = routed.addresses != stack.nowhere
     return jnp.where(somewhere[:, None], rows, 0.0)
 
@@ -236,6 +246,7 @@ def push(
     end.
   """
   codec = codecs.codec(exchange.backward, backward=True)
+  columns = grads.shape[1]
   most = min(stack.depth, stack.devices * grads.shape[0])
 
   def merged(rows, grads):
@@ -249,7 +260,7 @@ def push(
 
   def by_gather(routed, grads):
     rows = _local(stack, _gathered(routed.addresses))
-    grads = codec.decode(_gathered(codec.encode(grads)), stack.columns)
+    grads = codec.decode(_gathered(codec.encode(grads)), columns)
     return merged(rows, grads)
 
   def directly(routed, grads):
@@ -270,7 +281,7 @@ def push(
         routed.asked_count,
         AXES,
       )
-    grads = codec.decode(grads, stack.columns)
+    grads = codec.decode(grads, columns)
     return merged(routed.asked.reshape(-1), grads)
 
   if exchange.kind == 'gather':

@@ -21,6 +21,7 @@ from genrec_jax.embedding import lookup, row_optimizers
 from genrec_jax.embedding import pooled as pooled_lib
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
+from genrec_jax.embedding.plan import PlanError
 from genrec_jax.features import Bags, TableSpec
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
@@ -64,6 +65,17 @@ class ShardedTables:
   exchange: Exchange = Exchange()
   sync_every: int = 1
   options: dict = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for name, pieces in self.layout.pieces.items():
+      optimizer = self.optimizer(pieces[0].stack)
+      if len(pieces) > 1 and not _takes_pieces(optimizer):
+        raise PlanError(
+          f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
+          f'{optimizer.optimizer} with these options needs whole rows; use '
+          'row_adagrad, adagrad, adam, momentum or sgd without max_norm or l2 '
+          'decay, or a scheme that leaves rows whole'
+        )
 
   def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
     """That of an array."""
@@ -205,14 +217,18 @@ class ShardedTables:
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
-      arrays[name], slots[name] = self.optimizer(name).update(
+      optimizer, kept = self.optimizer(name), {}
+      if name in self._cut_rows:
+        optimizer, kept, merged = self._of_whole_rows(name, slots[name], merged)
+      arrays[name], slot = optimizer.update(
         arrays[name],
-        slots[name],
+        {n: x for n, x in slots[name].items() if n not in kept},
         *merged,
         learning_rate,
         step=step,
         row_numbers=numbers,
       )
+      slots[name] = {**slot, **kept}
     return *self._synced(arrays, slots, step), square
 
   def _merged(self, routes: Routes, of_rows, of_bags):
@@ -249,6 +265,54 @@ class ShardedTables:
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
     return {name: lookup.added(x, rows[name]) for name, x in found.items()}
+
+  @functools.cached_property
+  def _cut_rows(self) -> set[str]:
+    """Stacks with pieces of rows whose optimizer looks at whole rows."""
+    return {
+      stack.name
+      for stack in self.layout.stacks.values()
+      if stack.optimizer == 'row_adagrad'
+      and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
+    }
+
+  def _of_whole_rows(self, name: str, slots, merged: MergedRows):
+    """Row-wise AdaGrad where a row lies in pieces: its sum is of all of them.
+
+    Each piece sends its part of the sum of squares to the first piece of the
+    row, and gets the whole back.
+
+    Returns:
+      (plain SGD, which is what remains; the new slots; scaled gradients).
+    """
+    stack, rule = self.layout.stacks[name], self.optimizer(name)
+    number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
+    pieces = [self.layout.pieces[p.table] for p in stack.pieces]
+    home = jnp.full_like(merged.ids, stack.nowhere)
+    for i, of_table in enumerate(pieces):
+      home = jnp.where(number == i, stack.address(of_table[0], ids), home)
+    squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
+    plain = Exchange(self.exchange.kind, self.exchange.capacity)
+    routed = exchange_lib.route(plain, stack, home)
+    totals = exchange_lib.push(plain, stack, routed, squares)
+
+    def total_of(totals, rows):
+      place = jnp.searchsorted(totals.ids, rows)
+      place = jnp.where(rows < stack.depth, place, totals.ids.shape[0])
+      return totals.grads.at[place].get(mode='fill', fill_value=0)
+
+    total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
+    width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
+    found = slots['sum'].at[merged.ids].get(mode='fill', fill_value=0)
+    found += total / width[number]
+    sums = (
+      slots['sum']
+      .at[merged.ids]
+      .set(found, mode='drop', unique_indices=True, indices_are_sorted=True)
+    )
+    scaled = merged.grads / (jnp.sqrt(found) + rule.eps)[:, None]
+    optimizer = dataclasses.replace(rule, optimizer='sgd')
+    return optimizer, {'sum': sums}, merged._replace(grads=scaled)
 
   def _groups(self, bags: dict[str, Bags]) -> list[pooled_lib.Group]:
     """The pooled features by stack and spread."""
@@ -296,6 +360,15 @@ class ShardedTables:
     for name, (array, slot) in ours.items():
       arrays[name], slots[name] = array, slot
     return arrays, slots
+
+
+def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
+  """Whether the pieces of a row may be updated apart, or we do what is more."""
+  if rule.max_norm is not None:
+    return False
+  if rule.optimizer == 'row_adagrad':
+    return not rule.weight_decay
+  return rule.optimizer in ('sgd', 'momentum', 'adagrad', 'adam')
 
 
 def _read_of(stack: Stack, ids) -> list:

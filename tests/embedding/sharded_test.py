@@ -50,3 +50,12 @@ def test_sequence_features(scheme, kind, key):
 def test_pooled_features(scheme, options, key):
   whole = run_whole(spec(), key, **options)
   compare(whole, run_sharded(spec(), key, scheme, **options))
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+@pytest.mark.parametrize('update', ['row_adagrad', 'adam'])
+def test_updates_are_exact_whatever_the_scheme(scheme, update, key):
+  """Statistics of a row are those of the whole row, also where it is cut."""
+  options = dict(mode='sum', weighted=False, reads=('rows', 'bags'), steps=3)
+  whole = run_whole(spec(update), key, **options)
+  compare(whole, run_sharded(spec(update), key, scheme, **options))
