@@ -40,16 +40,17 @@ def test_a_dense_step_is_what_optax_makes_of_the_gradient():
   after, loss = step(state, batch())
 
   def loss_fn(trained):
-    rows = {'items': lookup.DenseRows(trained[1]['items'])}
+    rows = {'items': lookup.DenseRows(trained['tables']['items'])}
     key = jax.random.fold_in(jax.random.key(SEED), 0)
-    return task.loss(trained[0], rows, batch(), key)[0]
+    return task.loss(trained['params'], rows, batch(), key)[0]
 
-  trained = (state.params, state.tables)
+  trained = {'params': state.params, 'tables': state.tables}
   expected, grads = jax.value_and_grad(loss_fn)(trained)
   updates, _ = tx.update(grads, tx.init(trained), trained)
   wanted = optax.apply_updates(trained, updates)
   assert_close(loss, expected)
-  jax.tree.map(assert_close, (after.params, after.tables), wanted)
+  found = {'params': after.params, 'tables': after.tables}
+  jax.tree.map(assert_close, found, wanted)
   assert_close(after.sums['grad_norm'], [optax.global_norm(grads), 1.0])
   assert after.step == 1
 
