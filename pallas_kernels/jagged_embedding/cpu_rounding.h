@@ -3,7 +3,6 @@
 #ifndef PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_ROUNDING_H_
 #define PALLAS_KERNELS_JAGGED_EMBEDDING_CPU_ROUNDING_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -59,6 +58,8 @@ inline Bits Narrow(Bits bits, Bits by_chance, Bits random, const Fp16*) {
 constexpr uint32_t Largest(const Bf16*) { return 0x7f7f0000u; }
 constexpr uint32_t Largest(const Fp16*) { return 0x477fe000u; }
 
+const Bits kCount = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 template <typename T>
 void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
               int64_t place, uint32_t id) {
@@ -69,14 +70,15 @@ void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
     const Bits bits = As<Bits>(Load(x + c));
     Bits random = {}, by_chance = {};
     if (chance.on) {
-      for (int i = 0; i < kLanes; ++i)
-        random[i] = first + uint32_t(c + i);
-      random = Mix(random * 0x9e3779b9u + hash);
+      random = Mix((kCount + uint32_t(first + c)) * 0x9e3779b9u + hash);
       by_chance = (Bits)((bits & 0x7fffffffu) <= Largest(row));
     }
     const Halves out =
         __builtin_convertvector(Narrow(bits, by_chance, random, row), Halves);
-    std::memcpy(row + c, &out, std::min(kLanes, dim - c) * sizeof(T));
+    if (dim - c >= kLanes)
+      std::memcpy(row + c, &out, sizeof out);
+    else
+      std::memcpy(row + c, &out, (dim - c) * sizeof(T));
   }
 }
 
