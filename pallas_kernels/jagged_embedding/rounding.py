@@ -14,6 +14,7 @@ where its neighbours are 2 ** -24 apart; they are rounded like any others.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.hashing import element_bits
 from pallas_kernels.jagged_embedding.spec import Chance
@@ -75,6 +76,6 @@ def to_dtype(x: jax.Array, dtype, chance: Chance | None, rows: jax.Array):
 
 def uint32(x: jax.Array | int) -> jax.Array:
   """An integer's low 32 bits."""
-  if isinstance(x, int):
-    return jnp.uint32(x % 2**32)
+  if isinstance(x, int | np.integer):
+    return jnp.uint32(int(x) % 2**32)
   return jnp.asarray(x).astype(jnp.uint32)

@@ -1,7 +1,7 @@
 """The same with XLA's sort, gather and scatter: runs on every device.
 
-On the CPU XLA writes bfloat16 rows by way of a float32 copy of the table; the
-'cpu' backend does not, nor does XLA with other dtypes.
+On the CPU XLA writes bfloat16 rows, and sums them to bags, by way of a float32
+copy of the table; the 'cpu' backend does not, nor does XLA with other dtypes.
 """
 
 import jax

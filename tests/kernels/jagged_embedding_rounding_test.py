@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallas_kernels.jagged_embedding import api
+from pallas_kernels.jagged_embedding import api, rounding
 from tests.kernels.embedding_cases import HERE
 
 # dtype -> NumPy's type, the largest finite number.
@@ -193,3 +193,9 @@ def test_row_numbers_are_for_rounding_alone():
     )
   )(jnp.int32([7, 9]))
   np.testing.assert_array_equal(plain, numbered)
+
+
+@pytest.mark.parametrize('seed', [-1, 2**32 - 1, 2**40 - 1, np.int64(-1)])
+def test_any_integer_is_a_seed(seed):
+  assert int(rounding.uint32(seed)) == 2**32 - 1
+  assert int(rounding.uint32(jnp.int32(-1))) == 2**32 - 1
