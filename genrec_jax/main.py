@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 FLAGS = flags.FLAGS
 # ImportError: of an optional package; the message says which to install.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
-MODES = ('train', 'eval', 'predict')
+MODES = ('train', 'eval', 'predict', 'plan')
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
 
 flags.DEFINE_string(
@@ -30,7 +30,22 @@ flags.DEFINE_enum(
   MODES,
   'train: train, evaluate and report, continuing what the workdir holds. '
   'eval: evaluate its best (or latest) checkpoint. predict: write top-k items '
-  'for the histories of --config.predict.input.',
+  'for the histories of --config.predict.input. plan: print where the tables '
+  'would lie on the hardware of --config.parallel.topology, which need not be '
+  'there, and what a step would cost; refuse what does not fit.',
+)
+flags.DEFINE_string(
+  'coordinator',
+  '',
+  'Several processes: host:port of process 0. Slurm, MPI, Kubernetes and TPU '
+  'pods are recognised without flags; auto leaves it to JAX.',
+)
+flags.DEFINE_integer('processes', 0, 'Several processes: how many.')
+flags.DEFINE_integer('process', -1, 'Several processes: number of this one.')
+flags.DEFINE_integer(
+  'fake_devices',
+  0,
+  'Split this CPU into so many devices, to try a mesh without having one.',
 )
 flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
 
@@ -69,10 +84,16 @@ def main(argv: list[str], overrides: list[str]) -> None:
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
+  _start_devices()
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
 
     loop.train_and_evaluate(config, FLAGS.workdir)
+  elif FLAGS.mode == 'plan':
+    from genrec_jax.train import experiment, planning
+
+    task = experiment.load_task(config, FLAGS.workdir)
+    print(planning.describe(config, task, FLAGS.workdir))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
@@ -81,6 +102,24 @@ def main(argv: list[str], overrides: list[str]) -> None:
     from genrec_jax.serve import predict
 
     predict.run(config, FLAGS.workdir)
+
+
+def _start_devices() -> None:
+  """Joins the processes of the job, or splits the CPU; then JAX may start."""
+  if FLAGS.fake_devices:
+    os.environ['JAX_NUM_CPU_DEVICES'] = str(FLAGS.fake_devices)
+    os.environ['JAX_PLATFORMS'] = 'cpu'
+    # Fewer threads than devices would wait for each other for ever.
+    os.environ['NPROC'] = str(max(32, 4 * FLAGS.fake_devices))
+  from genrec_jax.parallel import job, processes
+
+  found = processes.initialize(
+    FLAGS.coordinator, FLAGS.processes, FLAGS.process
+  )
+  if job.count() > 1:
+    logging.getLogger('genrec_jax').info(found)
+  if not job.leads():  # one voice is enough
+    logging.getLogger('genrec_jax').setLevel(logging.WARNING)
 
 
 def start_logging() -> None:

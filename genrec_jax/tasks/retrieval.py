@@ -178,6 +178,13 @@ class Retrieval:
     """What is read of each table for items `ids`."""
     return {ITEMS: ids}
 
+  def lookups(self, tokens: float | None = None) -> dict[str, float]:
+    """Rows that an example of `tokens` tokens (at most) reads of each table."""
+    c = self.loss_config
+    tokens = self.model_config.max_len if tokens is None else tokens
+    each = 0 if c.sampler in ('shared', 'in_batch') else c.negatives
+    return {ITEMS: tokens * (2.0 + each)}
+
   def ids(self, batch: Batch, key: jax.Array) -> dict[str, list[jax.Array]]:
     """Item ids the loss will read from each table."""
     needed = [batch.item, batch.next_item]

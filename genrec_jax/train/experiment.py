@@ -113,6 +113,18 @@ class Experiment:
 
 def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   """Loads the data and builds the task of `config`."""
+  dataset, parts, counts, task = _load(config, workdir, log)
+  tx = optimizer.build(config.optimizer)
+  spread = spread_lib.build(config, task, tx)
+  return Experiment(dataset, parts, counts, task, tx, spread)
+
+
+def load_task(config, workdir, log: Callable[[str], None] = print):
+  """The task alone, for which no devices are needed."""
+  return _load(config, workdir, log)[-1]
+
+
+def _load(config, workdir, log):
   if config.task not in TASKS:
     raise ValueError(
       f'config.task is {config.task!r}, must be one of {sorted(TASKS)}'
@@ -130,10 +142,7 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   )
   rows = dataset.histories.vocab.rows
   counts = splits.train_counts(dataset.histories, parts['train'], rows)
-  task = build_task(config, dataset.corpus, counts)
-  tx = optimizer.build(config.optimizer)
-  spread = spread_lib.build(config, task, tx)
-  return Experiment(dataset, parts, counts, task, tx, spread)
+  return dataset, parts, counts, build_task(config, dataset.corpus, counts)
 
 
 def build_task(config, corpus: np.ndarray, item_counts: np.ndarray):

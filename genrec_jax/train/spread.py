@@ -25,6 +25,7 @@ from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
+from genrec_jax.train import planning
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
@@ -65,9 +66,10 @@ class OneDevice:
 
   def __init__(self, config, task, tx):
     self._config, self._task, self._tx = config, task, tx
-    self._options = config.optimizer.rows.to_dict()
     specs = state_lib.row_specs(task)
-    self._tables = LocalTables(specs, self._options)
+    self._tables = LocalTables(specs, config.optimizer.rows.to_dict())
+    whole = schemes.one_scheme(specs, 'table_wise')
+    planning.check_memory(config, task, whole)
 
   def batches(self, iterator):
     """The iterator of NumPy batches, as the step takes them."""
@@ -145,7 +147,10 @@ class OnMesh:
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
-    self.plan = make_plan(config, specs, self.mesh)
+    axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
+    shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
+    self.plan = planning.make_plan(config, task, shape)
+    planning.check_memory(config, task, self.plan)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,
@@ -421,23 +426,6 @@ class OnMesh:
       out_specs=out_specs,
       check_vma=False,
     )
-
-
-def make_plan(config, specs, mesh) -> plan_lib.ShardingPlan:
-  """The plan of the tables that are updated by rows."""
-  p = config.parallel
-  shape = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
-  shape = {name: mesh.shape[axis] for name, axis in shape.items()}
-  if not p.plan:
-    return schemes.one_scheme(specs, p.scheme, **shape)
-  plan = plan_lib.load(p.plan)
-  planned = {name: getattr(plan, name) for name in shape}
-  if planned != shape:
-    raise plan_lib.PlanError(
-      f'{p.plan} is for {planned}, parallel.* describes {shape}'
-    )
-  schemes.check(plan, specs)
-  return plan
 
 
 def saved_plan(host: dict) -> plan_lib.ShardingPlan | None:
