@@ -58,6 +58,7 @@ class Option:
     buffers: of them what goes in and out in a step.
     spread: devices of a piece.
     at: where its pieces must lie; () for anywhere.
+    array: pieces with the same word here share an array; '' for none.
   """
 
   names: tuple[str, ...]
@@ -68,6 +69,7 @@ class Option:
   buffers: int = 0
   spread: int = 1
   at: tuple[int, ...] = ()
+  array: str = ''
 
   @functools.cached_property
   def time(self) -> float:
@@ -76,6 +78,14 @@ class Option:
   @property
   def shards(self) -> int:
     return self.pieces * self.spread
+
+  @property
+  def row_bytes(self) -> int:
+    return self.bytes - self.buffers
+
+  @property
+  def total_bytes(self) -> int:
+    return self.bytes * self.shards
 
 
 def enumerate_options(
@@ -139,6 +149,7 @@ def _joined(first, second):
       bytes=a.bytes + b.bytes,
       buffers=a.buffers + b.buffers,
       at=a.at or b.at,
+      array=a.array if a.array == b.array else '',
     )
   return both
 
@@ -167,6 +178,9 @@ def _options_of_one(load, topology, batch, constraint) -> list[Option]:
           buffers=buffers,
           spread=spread,
           at=constraint.at,
+          array=''
+          if scheme == 'data_parallel'
+          else f'{columns} {load.dtype} {load.optimizer}',
         )
       )
   if not found and deepest:

@@ -68,10 +68,21 @@ class Placement:
 
 
 class Filling:
-  """A placement under way."""
+  """A placement under way.
 
-  def __init__(self, options: Sequence[Option], topology: Topology, cap: int):
+  `array_caps`, if given, limits the bytes of each array on a device.
+  """
+
+  def __init__(
+    self,
+    options: Sequence[Option],
+    topology: Topology,
+    cap: int,
+    array_caps: Mapping[str, float] | None = None,
+  ):
     self.options, self.cap = tuple(options), cap
+    self.array_caps = array_caps or {}
+    self.arrays = {name: [0] * topology.group for name in self.array_caps}
     self.hosts, self.devices = topology.hosts, topology.devices
     group = topology.group
     self.time, self.used = [0.0] * group, [0] * group
@@ -80,20 +91,25 @@ class Filling:
     self.at = [[None] * o.pieces for o in self.options]
 
   def room(self, option: Option, devices) -> bool:
-    return all(self.used[d] + option.bytes <= self.cap for d in devices)
+    if any(self.used[d] + option.bytes > self.cap for d in devices):
+      return False
+    if option.array not in self.array_caps:
+      return True
+    array, cap = self.arrays[option.array], self.array_caps[option.array]
+    return all(array[d] + option.row_bytes <= cap for d in devices)
 
-  def put(self, option: Option, devices) -> None:
+  def put(self, option: Option, devices, sign: int = 1) -> None:
     for d in devices:
-      self.time[d] += option.time
-      self.used[d] += option.bytes
-      self.buffers[d] += option.buffers
-      self.host_time[d // self.devices] += option.time
+      self.time[d] += sign * option.time
+      self.used[d] += sign * option.bytes
+      self.buffers[d] += sign * option.buffers
+      self.host_time[d // self.devices] += sign * option.time
+    if option.array in self.arrays:
+      for d in devices:
+        self.arrays[option.array][d] += sign * option.row_bytes
 
   def take(self, option: Option, device: int) -> None:
-    self.time[device] -= option.time
-    self.used[device] -= option.bytes
-    self.buffers[device] -= option.buffers
-    self.host_time[device // self.devices] -= option.time
+    self.put(option, (device,), -1)
 
   def host(self, number: int) -> range:
     """Its devices."""
@@ -165,6 +181,7 @@ def lpt(
   cap: int,
   *,
   by: str | None = None,
+  array_caps: Mapping[str, float] | None = None,
 ) -> Placement | None:
   """The heaviest first, each to the device with the least to do.
 
@@ -173,12 +190,13 @@ def lpt(
     topology: the machine.
     cap: bytes a device may hold.
     by: what weight is: 'time' or 'bytes'; None tries them in this order.
+    array_caps: bytes of each array that a device may hold.
   """
   if by is None:
-    return lpt(options, topology, cap, by='time') or lpt(
-      options, topology, cap, by='bytes'
+    return lpt(options, topology, cap, by='time', array_caps=array_caps) or lpt(
+      options, topology, cap, by='bytes', array_caps=array_caps
     )
-  filling = Filling(options, topology, cap)
+  filling = Filling(options, topology, cap, array_caps)
   if not filling.begin():
     return None
   heap = [(t, d) for d, t in enumerate(filling.time)]
@@ -252,6 +270,32 @@ def memory_balanced(
     else:
       low = middle
   return best
+
+
+def even_arrays(
+  options: Sequence[Option], topology: Topology, cap: int, slack: float
+) -> Placement | None:
+  """`lpt` with every array about as deep on all devices.
+
+  Devices hold the same piece of an array, however few rows they have of it
+  (embedding/layout.py).
+
+  Args:
+    options: one of each table.
+    topology: the machine.
+    cap: bytes a device may hold.
+    slack: share by which a device may be above the mean.
+  """
+  total, largest = {}, {}
+  for option in options:
+    if name := option.array:
+      total[name] = total.get(name, 0) + option.row_bytes * option.shards
+      largest[name] = max(largest.get(name, 0), option.row_bytes)
+  caps = {
+    name: (1 + slack) * max(total[name] / topology.group, largest[name])
+    for name in total
+  }
+  return lpt(options, topology, cap, array_caps=caps)
 
 
 Partitioner = Callable[[Sequence[Option], Topology, int], Placement | None]

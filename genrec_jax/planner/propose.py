@@ -16,6 +16,7 @@ from genrec_jax.planner.options import Option
 
 MOST_GRID = 10_000
 BINS = 100  # of memory, for each device
+FRUGAL = 8  # sizes of pieces
 
 Items = Sequence[Sequence[Option]]
 Proposal = tuple[int, ...]
@@ -40,7 +41,7 @@ def _greedy(items: Items, key) -> Iterator[Proposal]:
 
   def weight(item):
     option = items[item][ranked[item][at[item]]]
-    return option.bytes, option.bytes * option.shards, -item
+    return option.bytes, option.total_bytes, -item
 
   while True:
     yield tuple(ranked[i][at[i]] for i in range(len(items)))
@@ -82,7 +83,7 @@ def dynamic(
   best = np.full(bins + 1, np.inf)
   best[0] = 0.0
   chosen = np.zeros((len(items), bins + 1), np.int16)
-  needs = [[round(o.bytes * o.shards / size) for o in opts] for opts in items]
+  needs = [[round(o.total_bytes / size) for o in opts] for opts in items]
   for item, options in enumerate(items):
     ahead = np.full(bins + 1, np.inf)
     for number, (option, need) in enumerate(
@@ -106,12 +107,24 @@ def dynamic(
     yield tuple(reversed(proposal))
 
 
-def thinnest(items: Items) -> list[Option]:
-  """The option of each item with the fewest bytes on a device."""
-  return [
-    min(options, key=lambda o: (o.bytes, o.bytes * o.shards))
-    for options in items
-  ]
+def frugal(items: Items, topology, budget) -> Iterator[Proposal]:
+  """The fewest bytes in all, with pieces that are smaller and smaller.
+
+  A large piece finds no room beside others; small ones have more buffers.
+  """
+  for halvings in range(FRUGAL):
+    most = budget / 2**halvings
+    yield tuple(
+      min(
+        range(len(options)),
+        key=lambda i, o=options: (
+          max(o[i].bytes, most),
+          o[i].total_bytes,
+          o[i].time,
+        ),
+      )
+      for options in items
+    )
 
 
 PROPOSERS = {
@@ -120,4 +133,5 @@ PROPOSERS = {
   'greedy_sum': greedy_sum,
   'uniform': uniform,
   'dynamic': dynamic,
+  'frugal': frugal,
 }

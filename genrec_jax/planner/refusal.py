@@ -12,7 +12,7 @@ from genrec_jax.planner.options import (
   enumerate_options,
 )
 from genrec_jax.planner.partition import Placement, lpt
-from genrec_jax.planner.propose import thinnest
+from genrec_jax.planner.propose import frugal
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.storage import InsufficientMemory, text
 from genrec_jax.planner.workload import Dense, Load
@@ -69,7 +69,7 @@ def nothing_fits(
 ) -> InsufficientMemory:
   """The arithmetic of a machine that is too small."""
   t, cap = topology, storage.budget(topology, dense)
-  spare, needed = _thinnest(loads, topology, batch, constraints)
+  spare, needed = _frugal(loads, topology, batch, constraints, cap)
   sizes = sorted(
     ((load.bytes_of(load.rows, load.dim), load) for load in loads),
     key=lambda s: (-s[0], s[1].name),
@@ -87,15 +87,15 @@ def nothing_fits(
     option = least[load.name]
     lines.append(
       f'  {load.name}: {load.rows:,} x {load.dim} {load.dtype} with '
-      f'{load.optimizer}: {text(size)}; at best {text(option.bytes)} on '
-      f'{option.shards} devices ({option.scheme})'
+      f'{load.optimizer}: {text(size)}; {text(option.bytes)} on each of '
+      f'{option.shards} ({option.scheme})'
     )
   if len(sizes) > SHOWN:
     rest = sum(size for size, _ in sizes[SHOWN:])
     lines.append(f'  and {len(sizes) - SHOWN:,} more: {text(rest)}')
   lines.append(
-    f'Spread as thinly as allowed, with the buffers of {batch:,} examples, a '
-    f'device would hold {text(needed)} of {text(cap)}.'
+    f'At best, with the buffers of {batch:,} examples, the fullest device '
+    f'would hold {text(needed)} of {text(cap)}.'
   )
   memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
   lines.append(f'What would fit: devices of {text(memory)}')
@@ -105,12 +105,18 @@ def nothing_fits(
   return InsufficientMemory('\n'.join(lines))
 
 
-def _thinnest(loads, topology, batch, constraints) -> tuple[Placement, int]:
-  """Everything as thin as it may be: where, and bytes of a device."""
+def _frugal(loads, topology, batch, constraints, cap) -> tuple[Placement, int]:
+  """The placement with the fewest bytes: where, and those of a device."""
   items = enumerate_options(loads, topology, batch, constraints)
-  found = lpt(thinnest(items), topology, math.inf, by='bytes')
   by_name = {load.name: load for load in loads}
-  return found, found.needs(found.plan(by_name, topology, constraints))
+  best = None
+  for proposal in frugal(items, topology, cap):
+    options = [o[i] for o, i in zip(items, proposal, strict=True)]
+    found = lpt(options, topology, math.inf, by='bytes')
+    needed = found.needs(found.plan(by_name, topology, constraints))
+    if best is None or needed < best[1]:
+      best = found, needed
+  return best
 
 
 def _larger(loads, topology, batch, constraints, dense, total) -> str:
@@ -122,7 +128,7 @@ def _larger(loads, topology, batch, constraints, dense, total) -> str:
     # As many examples a device: buffers grow with the batch of a device.
     examples = batch * t.total // topology.total
     try:
-      _, needed = _thinnest(loads, t, examples, constraints)
+      _, needed = _frugal(loads, t, examples, constraints, cap)
     except ConstraintError:  # what is settled fits this machine alone
       return ''
     if needed <= cap:

@@ -2,7 +2,8 @@
 
 Every proposer in turn offers one option for every table; partitioners place it;
 the placement whose busiest device has the least to do wins. A proposal is not
-placed if even a perfect partition of it were slower than the best so far.
+placed if even a perfect partition of it were slower than the best so far, or
+had too many bytes; while proposals find no room, more and more are passed over.
 Afterwards tables are halved where that helps (split.py). All of it depends on
 the arguments alone, unless `timeout` ends it, which the report says.
 """
@@ -23,14 +24,21 @@ from genrec_jax.planner.options import (
   Option,
   enumerate_options,
 )
-from genrec_jax.planner.partition import Placement, lpt, memory_balanced
-from genrec_jax.planner.propose import PROPOSERS, thinnest
+from genrec_jax.planner.partition import (
+  Placement,
+  even_arrays,
+  lpt,
+  memory_balanced,
+)
+from genrec_jax.planner.propose import PROPOSERS, frugal
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.split import split_search
 from genrec_jax.planner.workload import Dense, Load
 
 PARTITIONERS = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
 BETTER = 1 - 1e-9
+MOST_SKIPPED = 64
+SLACKS = (0.5, 0.2, 0.05)  # of arrays, until they fit
 
 
 def make_plan(
@@ -110,19 +118,23 @@ class _Search:
 
   def propose(self, name, partitioners, most) -> None:
     source = PROPOSERS[name](self.items, self.topology, self.cap)
+    skip, placed, misses = 0, 0, 0
     for number, proposal in enumerate(source):
-      if number >= most and name != 'grid':
-        break
-      if self._is_late():
+      if self._is_late() or placed >= most and name != 'grid':
         return
-      if proposal in self.seen:
+      if proposal in self.seen or number < skip:
         continue
       self.seen.add(proposal)
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
-      if self.best and _bound(options, self.topology) >= self.best.rate:
+      if self._hopeless(options):
         continue
-      for partitioner in partitioners:
-        self._try(f'{name} + {partitioner}', PARTITIONERS[partitioner], options)
+      placed += 1
+      room = [
+        self._try(f'{name} + {p}', PARTITIONERS[p], options)
+        for p in partitioners
+      ]
+      misses = 0 if any(room) else misses + 1
+      skip = number + min(2**misses, MOST_SKIPPED)
 
   def split(self, halvings: int) -> None:
     """Halves tables of the best placement, or of whole tables."""
@@ -142,9 +154,13 @@ class _Search:
           self._try('column splits', partitioner, found.options)
 
   def spread(self) -> None:
-    """Everything as thin as it may be, however late it is."""
-    chosen = thinnest(self.items)
-    self._keep('thinnest', lpt(chosen, self.topology, self.cap, by='bytes'))
+    """As few bytes as there may be, however late it is."""
+    for proposal in frugal(self.items, self.topology, self.cap):
+      options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
+      found = lpt(options, self.topology, self.cap, by='bytes')
+      self._keep('frugal + lpt', found)
+      if self.best:
+        return
 
   def _half(self, index: int, option: Option) -> Option | None:
     """The same table in twice as many pieces."""
@@ -164,22 +180,45 @@ class _Search:
     self.tried += 1
     return partitioner(options, self.topology, self.cap)
 
-  def _try(self, made_by, partitioner, options) -> None:
-    self._keep(made_by, self._place(partitioner, options))
+  def _try(self, made_by, partitioner, options) -> bool:
+    """Whether there was room."""
+    return self._keep(made_by, self._place(partitioner, options))
 
-  def _keep(self, made_by, found: Placement | None) -> None:
-    """Makes a placement the best one, if it is and if it fits."""
-    if not found or self.best and found.rate >= self.best.rate * BETTER:
-      return
+  def _keep(self, made_by, found: Placement | None) -> bool:
+    """Makes a placement the best one if it is; False if it does not fit."""
+    if not found:
+      return False
+    if not self._faster(found):
+      return True
     plan = self._plan(found)
+    for slack in SLACKS:
+      if found.needs(plan) <= self.cap:
+        break
+      options = found.options
+      found = even_arrays(options, self.topology, self.cap, slack)
+      if not found:
+        return False
+      if not self._faster(found):
+        return True
+      plan, made_by = self._plan(found), f'{made_by}, even arrays'
     if found.needs(plan) > self.cap:
-      # Arrays are as deep as on the fullest device: even bytes need less.
-      found = memory_balanced(found.options, self.topology, self.cap)
-      plan, made_by = self._plan(found), f'{made_by}, memory balanced'
-      slower = self.best and found.rate >= self.best.rate * BETTER
-      if slower or found.needs(plan) > self.cap:
-        return
+      return False
     self.best, self.plan, self.made_by = found, plan, made_by
+    return True
+
+  def _faster(self, found: Placement) -> bool:
+    return not self.best or found.rate < self.best.rate * BETTER
+
+  def _hopeless(self, options: Sequence[Option]) -> bool:
+    """Whether no partition of them can be faster than the best, or fit."""
+    group = self.topology.group
+    if sum(o.total_bytes for o in options) > group * self.cap:
+      return True
+    total = sum(o.time * o.shards for o in options) / group
+    everywhere = sum(o.time for o in options if o.scheme in EVERYWHERE)
+    rest = (o.time for o in options if o.scheme not in EVERYWHERE)
+    bound = max(total, everywhere + max(rest, default=0.0))
+    return bool(self.best) and bound >= self.best.rate
 
   def _plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)
@@ -187,13 +226,3 @@ class _Search:
   def _is_late(self) -> bool:
     self.late = self.late or time.monotonic() > self.end
     return self.late
-
-
-def _bound(options: Sequence[Option], topology: Topology) -> float:
-  """No partition makes these faster."""
-  total = sum(o.time * o.shards for o in options)
-  everywhere = sum(o.time for o in options if o.scheme in EVERYWHERE)
-  longest = max(
-    (o.time for o in options if o.scheme not in EVERYWHERE), default=0.0
-  )
-  return max(total / topology.group, everywhere + longest)

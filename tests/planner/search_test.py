@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
   assert '16 tables with their optimizers take 52' in text
   assert '136.0 GB for them (2 x 68.0 GB: 80.0 GB less 15% reserve' in text
   assert 'items: 2,000,000,000 x 64 float32 with row_adagrad: 520.0 GB' in text
-  assert 'at best 260.0 GB on 2 devices (row_wise)' in text
+  assert '260.0 GB on each of 2 (row_wise)' in text
   assert 'and 6 more' in text
   # What it says would fit, fits; one less does not.
   assert 'or 8 devices' in text
@@ -206,7 +206,7 @@ def test_a_deadline_is_told():
   loads = some_tables(5)
   machine = hardware.get('h100')
   _, late = make_plan(loads, machine, batch=BATCH, timeout=0)
-  assert 'stopped after 0 s' in str(late) and late.made_by == 'thinnest'
+  assert 'stopped after 0 s' in str(late) and late.made_by == 'frugal + lpt'
   _, report = make_plan(loads, machine, batch=BATCH)
   assert 'stopped' not in str(report)
   assert report.step < late.step
