@@ -16,18 +16,18 @@ from tests.parallel import toy_mlp
 pytestmark = pytest.mark.usefixtures('optax_promotes')
 
 WIDTH, LAYERS = 32, 3
+ADAM = optax.adam(0.01)
 KERNEL = 4 * WIDTH * WIDTH
 WHOLE = LAYERS * 4 * WIDTH + 4  # biases and the scale, [1] in a bucket
 FSDP = Dense('fsdp', toy_mlp.RULES, 'bfloat16')
 
 
-def compiled(dense, micro=1, width=WIDTH, layers=LAYERS, examples=64):
+def compiled(dense, micro=1, tx=optax.sgd(0.1), **size):
+  size = size or dict(width=WIDTH, layers=LAYERS)
   mesh = mesh_lib.make(2, 2)
-  params, state, step, _ = toy_mlp.trainer(
-    dense, optax.adam(0.01), mesh, width=width, layers=layers
+  return toy_mlp.compiled(
+    dense, tx, mesh, micro=micro, options=hlo.BARRIERS_KEPT, **size
   )
-  batch = toy_mlp.cut(toy_mlp.batch(0, width, examples), mesh, micro)
-  return step.lower(params, state, batch).compile(hlo.BARRIERS_KEPT)
 
 
 def wire(program, op):
@@ -120,16 +120,16 @@ def test_hybrid_stays_inside_a_host_but_for_a_sum_of_shards():
 
 def test_memory():
   """Arguments are 1/W, and gathering again leaves room for the model."""
-  width, layers, examples = 256, 6, 16
+  width, layers = 256, 6
   kernel = 4 * width * width
   kept = dataclasses.replace(FSDP, keep_gathered=True)
   memory = {
-    name: compiled(way, 1, width, layers, examples).memory_analysis()
+    name: compiled(way, tx=ADAM, width=width, layers=layers).memory_analysis()
     for name, way in (('kept', kept), ('again', FSDP))
   }
   # Parameters and two moments; biases and a batch are small beside them.
   part = 3 * layers * kernel / 8
-  small = 3 * layers * 4 * width + examples * 4 * (width + 2)
+  small = 3 * layers * 4 * width + toy_mlp.EXAMPLES * 4 * (width + 2)
   for each in memory.values():
     assert 0 <= each.argument_size_in_bytes - part < 1.1 * small
   held = layers * kernel // 2  # the model in bfloat16
@@ -143,7 +143,7 @@ def test_the_options_of_accelerators_change_no_number():
   batch = toy_mlp.cut(toy_mlp.batch(0), mesh)
   losses = []
   for options in (None, hlo.BARRIERS_KEPT):
-    params, state, step, _ = toy_mlp.trainer(FSDP, optax.sgd(0.1), mesh)
+    params, state, step = toy_mlp.trainer(FSDP, optax.sgd(0.1), mesh)
     run = step.lower(params, state, batch).compile(options)
     params, _, loss, _ = run(params, state, batch)
     losses.append((float(loss), np.asarray(params['layer_1']['kernel'])))

@@ -17,6 +17,7 @@ from tests.tolerances import assert_close
 pytestmark = pytest.mark.usefixtures('optax_promotes')
 
 STEPS = 4
+LIMIT = 1.0
 ADAM = optax.adamw(0.01, weight_decay=0.1)
 KEPT = dict(rules=toy_mlp.RULES, keep_gathered=True)
 WAYS = {
@@ -31,7 +32,7 @@ WAYS = {
 
 def train(dense, tx=ADAM, mesh=(2, 2, 2), micro=1, steps=STEPS):
   mesh = mesh_lib.make(*mesh)
-  params, state, step, _ = toy_mlp.trainer(dense, tx, mesh, micro=micro)
+  params, state, step = toy_mlp.trainer(dense, tx, mesh)
   losses, norms = [], []
   for i in range(steps):
     batch = toy_mlp.cut(toy_mlp.batch(i), mesh, micro)
@@ -44,12 +45,11 @@ def train(dense, tx=ADAM, mesh=(2, 2, 2), micro=1, steps=STEPS):
 def assert_same_run(got, wanted, dtype='float32', moved='ten_adam_steps'):
   assert_close(got[1], wanted[1], dtype, 'losses')
   assert_close(got[2], wanted[2], dtype, 'norms')
-  start = toy_mlp.init()
   jax.tree.map(
     lambda a, b, s: assert_close(np.asarray(a) - s, np.asarray(b) - s, moved),
     got[0],
     wanted[0],
-    start,
+    toy_mlp.start(),
   )
 
 
@@ -59,14 +59,18 @@ def oracle():
     return toy_mlp.plain(ADAM, STEPS)
 
 
+@pytest.fixture(scope='module')
+def clipped():
+  with jax.numpy_dtype_promotion('standard'):
+    return toy_mlp.plain(ADAM, STEPS, clip=LIMIT)
+
+
 @pytest.mark.parametrize('way', WAYS)
-def test_a_mode_is_plain_training(way):
+def test_a_mode_is_plain_training(way, clipped):
   """Microbatches and clipping included."""
-  limit = 1.0
-  wanted = toy_mlp.plain(ADAM, STEPS, clip=limit)
-  assert min(wanted[2]) > limit, 'nothing is clipped'
-  got = train(dataclasses.replace(WAYS[way], clip_norm=limit), micro=4)
-  assert_same_run(got, wanted)
+  assert min(clipped[2]) > LIMIT, 'nothing is clipped'
+  got = train(dataclasses.replace(WAYS[way], clip_norm=LIMIT), micro=4)
+  assert_same_run(got, clipped)
 
 
 @pytest.mark.parametrize(
@@ -86,34 +90,27 @@ def test_other_optimizers(way, tx):
   assert_same_run(train(WAYS[way], tx), toy_mlp.plain(tx, STEPS))
 
 
-def mixed(tx, steps, shards, dense):
-  """Float32 masters, bfloat16 in the model, sums over shards: one device."""
-  params = toy_mlp.init()
-  state = tx.init(params)
+def mixed(tx, steps, dense):
+  """Float32 masters, bfloat16 in the model, rounded sums: on one device."""
 
-  @jax.jit
-  def step(params, state, batch):
+  def summed(path, grads):
+    grads = grads.astype(dense.reduce_dtype)  # [rep * host * dev, ...]
+    if dense.mode == 'hybrid' and 'kernel' in str(path):
+      grads = grads.reshape(4, 2, *grads.shape[1:]).astype('float32')
+      grads = jnp.sum(grads, 1).astype(dense.reduce_dtype)
+    total = jnp.sum(grads.astype('float32'), 0)
+    return total.astype(dense.reduce_dtype).astype('float32')
+
+  def gradients(params, batch):
     weight = jnp.sum(batch['weight'])
     cast = jax.tree.map(lambda p: p.astype(dense.gather_dtype), params)
-    parts = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
+    parts = jax.tree.map(lambda x: x.reshape(8, -1, *x.shape[1:]), batch)
     losses, grads = jax.vmap(
       jax.value_and_grad(toy_mlp.summand), in_axes=(None, 0, None)
     )(cast, parts, weight)
-    grads = jax.tree.map(
-      lambda g: jnp.sum(g.astype(dense.reduce_dtype).astype('float32'), 0),
-      grads,
-    )
-    updates, state = tx.update(grads, state, params)
-    norm = optax.global_norm(grads)
-    params = optax.apply_updates(params, updates)
-    return params, state, jnp.sum(losses), norm
+    return jnp.sum(losses), jax.tree_util.tree_map_with_path(summed, grads)
 
-  losses, norms = [], []
-  for i in range(steps):
-    params, state, loss, norm = step(params, state, toy_mlp.batch(i))
-    losses.append(float(loss))
-    norms.append(float(norm))
-  return params, losses, norms
+  return toy_mlp.plain(tx, steps, gradients=gradients)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +119,6 @@ def mixed(tx, steps, shards, dense):
     ('ddp', 'bfloat16'),
     ('grad_op', 'float32'),
     ('fsdp', 'bfloat16'),
-    ('hybrid', 'float32'),
     ('hybrid, kept', 'bfloat16'),
   ],
 )
@@ -132,7 +128,10 @@ def test_mixed_precision(way, reduce_dtype):
   )
   tx = optax.sgd(0.05)
   got = train(dense, tx)
-  assert_same_run(got, mixed(tx, STEPS, 8, dense), 'bfloat16', 'bfloat16')
+  # Under jax.checkpoint every bfloat16 is really rounded; elsewhere XLA may
+  # skip roundings inside a fusion, in the oracle too.
+  near = 'bfloat16' if dense.gathers_again else 'float32'
+  assert_same_run(got, mixed(tx, STEPS, dense), near, near)
   assert {p.dtype for p in jax.tree.leaves(got[0])} == {jnp.dtype('float32')}
 
 
@@ -143,7 +142,7 @@ def test_mixed_precision_rounds():
   params, losses, _ = train(dense, tx)
   wanted = toy_mlp.plain(tx, STEPS)
   assert np.max(np.abs(np.subtract(losses, wanted[1]))) > 1e-4
-  moved = params['layer_1']['kernel'] - toy_mlp.init()['layer_1']['kernel']
+  moved = params['layer_1']['kernel'] - toy_mlp.start()['layer_1']['kernel']
   assert np.mean(np.asarray(moved) != 0) > 0.9
 
 

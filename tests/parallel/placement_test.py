@@ -111,7 +111,7 @@ def test_offloaded_state_trains_the_same(mode):
   ends = []
   for offload in (False, True):
     dense = Dense(mode, toy_mlp.RULES, offload_state=offload)
-    params, state, step, _ = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
+    params, state, step = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
     rest = {'pinned_host'} if offload else {'device'}
     for i in range(3):
       assert kinds(state) == rest and kinds(params) == {'device'}
@@ -160,7 +160,7 @@ def test_no_device_ever_holds_the_whole_model():
 def test_hybrid_copies_are_equal_after_training():
   mesh = mesh_lib.make(2, 2)
   dense = dataclasses.replace(Dense('hybrid', toy_mlp.RULES), bucket_bytes=64)
-  params, state, step, _ = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
+  params, state, step = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
   for i in range(3):
     params, state, *_ = step(params, state, toy_mlp.cut(toy_mlp.batch(i), mesh))
   for leaf in jax.tree.leaves((params, state)):

@@ -17,16 +17,22 @@ EXAMPLES = 64
 
 
 def init(width: int = 16, layers: int = 2):
-  keys = jax.random.split(jax.random.key(1), layers)
-  kernels = [
-    jax.random.normal(k, (width, width)) / np.sqrt(width, dtype=np.float32)
-    for k in keys
-  ]
+  """Values that only look random, which compiles sooner."""
+  each = jnp.arange(width * width, dtype=jnp.float32).reshape(width, width)
   params = {
-    f'layer_{i}': {'kernel': w, 'bias': jnp.full(width, 0.1)}
-    for i, w in enumerate(kernels)
+    f'layer_{i}': {
+      'kernel': jnp.sin(each * (i + 17)) * np.float32((2 / width) ** 0.5),
+      'bias': jnp.full(width, 0.1),
+    }
+    for i in range(layers)
   }
   return {**params, 'scale': jnp.ones(())}
+
+
+@functools.cache
+def start():
+  """The parameters before training, on the host."""
+  return jax.device_get(jax.jit(init)())
 
 
 def batch(seed: int, width: int = 16, examples: int = EXAMPLES):
@@ -50,10 +56,24 @@ def summand(params, batch, weight):
   )
 
 
-def trainer(
-  dense, tx, mesh, *, micro: int = 1, width: int = 16, layers: int = 2
-):
-  """(params, state, `train(params, state, batch)`, layout) on a mesh.
+def trainer(dense, tx, mesh):
+  """First parameters and state on a mesh, and the step that trains them."""
+  train, layout = step(dense, tx, mesh)
+  params = placement.init(init, placement.shardings(layout))
+  resting = placement.state_shardings(layout, tx)
+  return params, placement.init(tx.init, resting, params), train
+
+
+def compiled(dense, tx, mesh, *, micro=1, width=16, layers=2, options=None):
+  """The compiled step of a network that need not exist."""
+  train, layout = step(dense, tx, mesh, width, layers)
+  state = jax.eval_shape(tx.init, layout.params)
+  batches = jax.eval_shape(lambda: cut(batch(0, width), mesh, micro))
+  return train.lower(layout.params, state, batches).compile(options)
+
+
+def step(dense, tx, mesh, width: int = 16, layers: int = 2):
+  """`train(params, state, batch)` and its layout.
 
   `train` takes batches `[shards, micro, examples, ...]`, see `cut`, and gives
   parameters, state, loss and the norm of the gradient.
@@ -61,7 +81,7 @@ def trainer(
   fresh = functools.partial(init, width, layers)
   layout = dense_lib.make(dense, mesh, jax.eval_shape(fresh))
 
-  def step(params, state, batches):
+  def shard(params, state, batches):
     batches = jax.tree.map(lambda x: x[0], batches)
     weight = collectives.total(jnp.sum(batches['weight']))
     held = layout.gather(params)
@@ -77,7 +97,7 @@ def trainer(
 
   specs = placement.specs(layout), placement.state_specs(layout, tx)
   sharded = jax.shard_map(
-    step,
+    shard,
     mesh=mesh,
     in_specs=(*specs, P(mesh_lib.AXES)),
     out_specs=(*specs, P(), P()),
@@ -91,9 +111,7 @@ def trainer(
     params, state, loss, norm = sharded(params, state, batches)
     return params, placement.to_rest(state, resting), loss, norm
 
-  params = placement.init(fresh, placement.shardings(layout))
-  state = placement.init(tx.init, resting, params)
-  return params, state, train, layout
+  return train, layout
 
 
 def cut(batch, mesh, micro: int = 1):
@@ -107,22 +125,26 @@ def cut(batch, mesh, micro: int = 1):
   return jax.tree.map(spread, batch)
 
 
-def plain(tx, steps: int, *, clip: float = 0.0):
+def gradients(params, batch):
+  """Loss and gradients of all examples on one device."""
+  weight = jnp.sum(batch['weight'])
+  return jax.value_and_grad(summand)(params, batch, weight)
+
+
+def plain(tx, steps: int, *, clip: float = 0.0, gradients=gradients):
   """Parameters, losses and norms of training on one device with optax."""
   if clip:
     tx = optax.chain(optax.clip_by_global_norm(clip), tx)
-  params = init()
-  state = tx.init(params)
 
   @jax.jit
   def step(params, state, batch):
-    weight = jnp.sum(batch['weight'])
-    loss, grads = jax.value_and_grad(summand)(params, batch, weight)
+    loss, grads = gradients(params, batch)
     updates, state = tx.update(grads, state, params)
     norm = optax.global_norm(grads)
     return optax.apply_updates(params, updates), state, loss, norm
 
-  losses, norms = [], []
+  params, losses, norms = start(), [], []
+  state = jax.jit(tx.init)(params)
   for i in range(steps):
     params, state, loss, norm = step(params, state, batch(i))
     losses.append(float(loss))

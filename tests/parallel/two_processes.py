@@ -19,7 +19,7 @@ MODES = {
 
 
 def losses(dense, mesh, steps=3) -> list[float]:
-  params, state, step, _ = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
+  params, state, step = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
   found = []
   for i in range(steps):
     batch = toy_mlp.cut(toy_mlp.batch(i), mesh)
