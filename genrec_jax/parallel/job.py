@@ -1,8 +1,24 @@
-"""The processes of a job: which one speaks for all, and what they agree on."""
+"""The processes of a job: which one speaks for all, and what they agree on.
+
+What is said goes through the key-value store of JAX's distributed runtime: it
+needs no devices, and a process that failed can still say so.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
 
 import jax
 import numpy as np
+from jax._src import distributed  # the store has no public name
 from jax.experimental import multihost_utils
+
+_FOREVER_MS = 7 * 24 * 3600 * 1000  # a death ends the wait, not a clock
+_turns = itertools.count()  # every process takes part in every turn
+
+
+class JobError(ValueError):
+  """What failed in another process; the message says in which one and how."""
 
 
 def leads() -> bool:
@@ -20,3 +36,64 @@ def any_of(flag: bool) -> bool:
   if count() == 1:
     return flag
   return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
+
+
+@contextlib.contextmanager
+def together(what: str, *, lead_first: bool = False) -> Iterator[None]:
+  """A block that succeeds in all processes, or ends all of them.
+
+  A process that fails raises its own error; the others, which would wait for
+  it in the next collective, raise a `JobError` behind the block.
+
+  Args:
+    what: what is being done, for that message.
+    lead_first: the others begin when process 0 is through, and then find what
+      it has made.
+  """
+  if count() == 1:
+    yield
+    return
+  turn, me = f'genrec_jax/job/{next(_turns)}', jax.process_index()
+  if lead_first and me:
+    _raise(_hear(f'{turn}/lead'))
+  try:
+    yield
+  except BaseException as error:
+    words = f'{what}: process {me}: {error or type(error).__name__}'
+    for name in ('lead', 'all') if leads() else (me,):
+      _say(f'{turn}/{name}', words)
+    raise
+  if leads():
+    _say(f'{turn}/lead', '')
+    others = [_hear(f'{turn}/{p}') for p in range(1, count())]
+    failed = next(filter(None, others), '')
+    _say(f'{turn}/all', failed)
+  else:
+    _say(f'{turn}/{me}', '')
+    failed = _hear(f'{turn}/all')
+  _raise(failed)
+
+
+def of_lead(text: str) -> str:
+  """What process 0 has given; all of them must ask."""
+  if count() == 1:
+    return text
+  key = f'genrec_jax/job/{next(_turns)}'
+  if leads():
+    _say(key, text)
+    return text
+  return _hear(key)
+
+
+def _raise(words: str) -> None:
+  if words:
+    raise JobError(words)
+
+
+def _say(key: str, words: str) -> None:
+  distributed.global_state.client.key_value_set(key, f'={words}')
+
+
+def _hear(key: str) -> str:
+  client = distributed.global_state.client
+  return client.blocking_key_value_get(key, _FOREVER_MS)[1:]

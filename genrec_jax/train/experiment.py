@@ -9,6 +9,7 @@ import numpy as np
 
 from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators import EVALUATORS
+from genrec_jax.parallel import job
 from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
 from genrec_jax.train import spread as spread_lib
@@ -116,7 +117,15 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   dataset, parts, counts, task = _load(config, workdir, log)
   tx = optimizer.build(config.optimizer)
   spread = spread_lib.build(config, task, tx)
-  return Experiment(dataset, parts, counts, task, tx, spread)
+  experiment = Experiment(dataset, parts, counts, task, tx, spread)
+  with job.together('comparing the data of the processes'):
+    own = experiment.fingerprint()
+    if (lead := job.of_lead(own)) != own:
+      raise ValueError(
+        f'the data read here are not those of process 0 ({own}, there {lead}); '
+        'give all processes the same files in data.path'
+      )
+  return experiment
 
 
 def load_task(config, workdir, log: Callable[[str], None] = print):
@@ -130,7 +139,9 @@ def _load(config, workdir, log):
       f'config.task is {config.task!r}, must be one of {sorted(TASKS)}'
     )
   cache = config.data.cache or pathlib.Path(workdir) / 'data'
-  dataset = datasets.load(config.data, cache, log=log)
+  # Only one process converts; the others then find what it has made.
+  with job.together('reading the data', lead_first=True):
+    dataset = datasets.load(config.data, cache, log=log)
   log(dataset.summary())
   if config.model.get('time_bias') and not dataset.histories.has_times:
     raise ValueError(

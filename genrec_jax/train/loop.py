@@ -27,7 +27,7 @@ from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import results
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.state import named
-from genrec_jax.train.workdir import claim, held
+from genrec_jax.train.workdir import taken
 from genrec_jax.train.writers import Silent, Writers
 
 LOG = logging.getLogger('genrec_jax')
@@ -76,10 +76,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
   """
   workdir = pathlib.Path(workdir)
   check(config.train)
-  if not job.leads():  # the first process keeps the workdir for all
-    return _train(config, workdir)
-  with held(workdir):
-    claim(workdir, config)
+  with taken(workdir, config):
     return _train(config, workdir)
 
 
@@ -135,8 +132,9 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   else:
     state = spread.fresh_state()
     log('starting from scratch: %s', parameter_summary(experiment, state))
-  if job.leads():
-    items.keep(workdir, experiment)  # what predicting needs of the data
+  with job.together('keeping the items'):
+    if job.leads():
+      items.keep(workdir, experiment)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
   if job.leads():

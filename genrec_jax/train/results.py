@@ -9,6 +9,7 @@ import time
 import jax
 import numpy as np
 
+from genrec_jax.parallel import job
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor, load_weights
 from genrec_jax.train import experiment as experiment_lib
@@ -76,11 +77,14 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'notes': notes,
   }
 
+  # All processes: a checkpoint is loaded by all or none.
   examples = _examples(config, workdir, experiment)
-  curves = read_jsonl(workdir / 'metrics.jsonl')
-  report_lib.write(workdir, report, curves, examples)
-  print(report_lib.table(report))
-  LOG.info('report: %s', workdir / 'report.html')
+  with job.together('writing the report'):
+    if job.leads():
+      curves = read_jsonl(workdir / 'metrics.jsonl')
+      report_lib.write(workdir, report, curves, examples)
+      print(report_lib.table(report))
+      LOG.info('report: %s', workdir / 'report.html')
   return report
 
 
@@ -132,9 +136,12 @@ def evaluate(config, workdir) -> dict:
     'devices': devices(),
     'versions': versions(),
   }
-  write_atomically(workdir / 'eval.json', dump_json(found, indent=2) + '\n')
-  print(report_lib.table(found))
-  LOG.info('evaluation: %s', workdir / 'eval.json')
+  with job.together('writing the evaluation'):
+    if job.leads():
+      text = dump_json(found, indent=2) + '\n'
+      write_atomically(workdir / 'eval.json', text)
+      print(report_lib.table(found))
+      LOG.info('evaluation: %s', workdir / 'eval.json')
   return found
 
 

@@ -2,14 +2,17 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from genrec_jax import config as config_lib
+from genrec_jax.parallel import job
 
 # Keys a continued run may change; anything else belongs to the workdir.
 FREE_KEYS = (
+  'parallel',  # how a run lies on devices does not change what it computes
   'predict',
   'report',
   'train.epochs',
@@ -21,8 +24,28 @@ FREE_KEYS = (
 )
 # What is evaluated, and how, does not change the weights either.
 FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
+# Where a process finds its data may differ between hosts.
+FREE_OF_PROCESSES = ('data.path', 'data.cache')
 
 TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps taken
+
+
+@contextlib.contextmanager
+def taken(workdir: pathlib.Path, config) -> Iterator[None]:
+  """`claim`s the workdir and keeps it `held`, for all processes of a job."""
+  with contextlib.ExitStack() as stack:
+    with job.together('taking the workdir'):
+      lead = job.of_lead(config_lib.to_json(config))
+      lines = config_lib.difference(json.loads(lead), config, FREE_OF_PROCESSES)
+      if lines:
+        raise config_lib.ConfigError(
+          'the processes of a job must have one config; that of process 0 is '
+          'called saved here:' + ''.join(f'\n  {line}' for line in lines)
+        )
+      if job.leads():
+        stack.enter_context(held(workdir))
+        claim(workdir, config)
+    yield
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def steps_of(workdir, name: str) -> list[int]:
 def weights(workdir, which='checkpoints', step=None) -> dict:
   """{name: array} of a checkpoint of a tiny run; checkpoints hold it all."""
   pieces = experiment.build(config(), workdir, lambda *_: None)
-  state = pieces.abstract_state()
+  state = pieces.spread.abstract_state()
   if which == 'best':
     state = {'params': state.params, 'tables': state.tables}
   with Checkpoints(pathlib.Path(workdir) / which) as checkpoints:
