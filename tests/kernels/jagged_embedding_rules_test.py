@@ -102,6 +102,37 @@ def test_duplicates_are_merged_before_the_step(name, optimizer):
   assert_close(new, expected)
 
 
+@pytest.mark.parametrize('optimizer', SLOTS)
+@pytest.mark.parametrize('name', FAST)
+def test_a_row_becomes_the_same_wherever_it_lies(name, optimizer):
+  """The same bits in a shard, with other neighbours and at another place."""
+  rule = Rule(optimizer, **CONSTANTS, **DECAYS[1], max_norm=4.5)
+  table, state, ids, grads = case(rule, jnp.float32)
+
+  @jax.jit
+  def run(table, state, ids, grads):
+    return api.update_rows(
+      table, state, ids, grads,
+      learning_rate=RATE, optimizer=rule, implementation=name,
+    )  # fmt: skip
+
+  whole, whole_slots = run(table, state, ids, grads)
+  for shard in range(2):
+    mine = np.flatnonzero(np.asarray(ids) % 2 == shard)
+    part, slots_of_part = run(
+      table[shard::2],
+      {n: x[shard::2] if x.ndim else x for n, x in state.items()},
+      ids[mine] // 2,
+      grads[mine],
+    )
+    np.testing.assert_array_equal(part, whole[shard::2])
+    for slot, values in slots_of_part.items():
+      expected = whole_slots[slot]
+      np.testing.assert_array_equal(
+        values, expected[shard::2] if values.ndim else expected
+      )
+
+
 @pytest.mark.parametrize('optimizer', [o for o in SLOTS if 'count' in SLOTS[o]])
 @pytest.mark.parametrize('name', FAST)
 def test_counts_of_rows_differ_from_the_count_of_all(name, optimizer):
