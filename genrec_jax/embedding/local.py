@@ -51,8 +51,11 @@ class LocalTables:
     self,
     ids: dict[str, list[jax.Array]],
     bags: dict[str, Bags] | None = None,
+    blocks: int = 1,
   ) -> Routes:
     """What a step reads (see `sharded.ShardedTables.route`)."""
+    if blocks != 1:
+      raise ValueError('rows in blocks are for sharded tables')
     distinct = {
       name: lookup.distinct(x, self.specs[name].rows) for name, x in ids.items()
     }

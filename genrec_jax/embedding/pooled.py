@@ -164,8 +164,11 @@ class Group:
     per_id = flat.at[bag].get(mode='clip')
     if weights is not None:
       per_id *= weights.reshape(-1)[:, None]
-    entry = bag // received.lengths.shape[2] % self._most
-    order = jnp.argsort(entry, stable=True)
+    asked = bag // received.lengths.shape[2]  # by which device, which entry
+    feature, part = jnp.moveaxis(
+      self._order_of_entries()[asked % self._most], 1, 0
+    )
+    order = jnp.lexsort((part, asked // self._most, feature))
     return pallas_kernels.merge_rows(
       ids[order], per_id[order], self.stack.depth
     )
@@ -204,6 +207,19 @@ class Group:
     """Whether several features read one table."""
     pieces = [piece for _, piece in self.entries]
     return len(set(pieces)) < len(pieces)
+
+  def _order_of_entries(self) -> jax.Array:
+    """`[P, 2]` (number of the feature, of the part) of this device's entries.
+
+    Parts of a batch are features 'name#0', 'name#1', ...
+    """
+    names = sorted({f.partition('#')[0] for f, _ in self.entries})
+    numbers = np.zeros((len(self._columns), self._most, 2), np.int32)
+    for (feature, _), (column, place) in self._where.items():
+      name, _, part = feature.partition('#')
+      numbers[column, place] = names.index(name), int(part or 0)
+    to, _ = _AXES[self.spread]
+    return jnp.asarray(numbers)[lax.axis_index(to) if to else 0]
 
   def _size(self, bags) -> int:
     """Ids that a column has room for."""

@@ -114,16 +114,27 @@ class ShardedTables:
     self,
     ids: dict[str, list[jax.Array]],
     bags: dict[str, Bags] | None = None,
+    blocks: int = 1,
   ) -> Routes:
     """Input distribution: from the ids of this shard, no table is read.
 
     Args:
       ids: table -> ids whose rows are wanted one by one.
       bags: feature -> bags of ids whose rows are wanted as sums.
+      blocks: parts of the ids, along their first axis, that keep rows and
+        gradients of their own. An exchange by 'gather' adds them up one by
+        one: the sum of a row then depends on the blocks of all shards, not on
+        which device has which.
     """
     bags = bags or {}
+    if blocks > 1 and self.exchange.kind != 'gather':
+      raise ValueError(
+        "rows in blocks need exchange.kind='gather': the other ways ask for "
+        'every row once'
+      )
     distinct = {
-      name: lookup.distinct(ids[name], self.specs[name].rows) for name in ids
+      name: _distinct(x, self.specs[name].rows, blocks)
+      for name, x in ids.items()
     }
     routed = {}
     for name, stack in self.layout.stacks.items():
@@ -369,6 +380,15 @@ def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
   if rule.optimizer == 'row_adagrad':
     return not rule.weight_decay
   return rule.optimizer in ('sgd', 'momentum', 'adagrad', 'adam')
+
+
+def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
+  """`lookup.distinct` of each block, one behind the other."""
+  found = []
+  for block in range(blocks):
+    own = [x.reshape(blocks, -1)[block] for x in ids]
+    found.append(lookup.distinct(own, rows))
+  return jnp.concatenate(found)
 
 
 def _read_of(stack: Stack, ids) -> list:

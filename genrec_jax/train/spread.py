@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.checkpoint import trees
+from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import lookup, relayout, schemes
@@ -38,7 +39,8 @@ MB = 1 << 20
 def build(config, task, tx):
   """What `config.parallel` describes."""
   p = config.parallel
-  if p.replicas * p.hosts * p.devices == 1 and p.accumulate == 1:
+  plain = p.accumulate == 1 and p.determinism == 'run' and p.pipeline == 'none'
+  if plain and p.replicas * p.hosts * p.devices == 1:
     return OneDevice(config, task, tx)
   return OnMesh(config, task, tx)
 
@@ -147,6 +149,7 @@ class OnMesh:
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
+    _check(p, mesh_lib.shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = planning.make_plan(config, task, shape)
@@ -154,7 +157,7 @@ class OnMesh:
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,
-      Exchange(**p.exchange.to_dict()),
+      Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
       config.optimizer.rows.to_dict(),
     )
@@ -177,6 +180,22 @@ class OnMesh:
     self._specs = self._state_specs()
 
   @property
+  def _ordered(self) -> bool:
+    return self._parallel.determinism == 'order'
+
+  @property
+  def _way(self) -> dict:
+    """What the exchange must be, whatever is configured."""
+    return {'kind': 'gather'} if self._ordered else {}
+
+  @property
+  def _parts(self) -> int:
+    """Microbatches of a device's batch."""
+    if self._ordered:
+      return self._parallel.blocks // self.eval_shards
+    return self._parallel.accumulate
+
+  @property
   def eval_shards(self) -> int:
     """Devices, each of which evaluates its part of a batch."""
     return mesh_lib.shards(self.mesh)
@@ -184,7 +203,7 @@ class OnMesh:
   @property
   def shards(self) -> int:
     """Parts of a training batch: microbatches of devices."""
-    return self.eval_shards * self._parallel.accumulate
+    return self.eval_shards * self._parts
 
   @property
   def own_eval(self) -> range:
@@ -194,7 +213,7 @@ class OnMesh:
   @property
   def own(self) -> range:
     """The parts of a training batch that this process makes."""
-    own, each = self.own_eval, self._parallel.accumulate
+    own, each = self.own_eval, self._parts
     return range(own.start * each, own.stop * each)
 
   def batches(self, iterator):
@@ -234,7 +253,8 @@ class OnMesh:
       row_learning_rate=self._config.optimizer.row_learning_rate,
       tables=self._tables,
       dense=self._dense,
-      parts=self._parallel.accumulate,
+      parts=self._parts,
+      ordered=self._ordered,
     )
     mapped = self._mapped(
       step,
@@ -425,6 +445,30 @@ class OnMesh:
       in_specs=in_specs,
       out_specs=out_specs,
       check_vma=False,
+    )
+
+
+def _check(p, shards: int) -> None:
+  """Refuses settings that contradict each other."""
+  for key, known in {
+    'determinism': ('run', 'order'),
+    'pipeline': ('none', 'exact', 'stale'),
+  }.items():
+    if p[key] not in known:
+      raise ConfigError(f'parallel.{key} is {p[key]!r}, must be one of {known}')
+  if p.accumulate < 1:
+    raise ConfigError(f'parallel.accumulate is {p.accumulate}, at least 1')
+  if p.determinism == 'run':
+    return
+  if p.blocks < 1 or p.blocks % shards:
+    raise ConfigError(
+      f'parallel.blocks is {p.blocks}, must be a multiple of the {shards} '
+      "devices for parallel.determinism='order'"
+    )
+  if p.dense != 'ddp' or p.accumulate != 1:
+    raise ConfigError(
+      "parallel.determinism='order' adds up parallel.blocks by itself: it "
+      "needs parallel.dense='ddp' and parallel.accumulate=1"
     )
 
 

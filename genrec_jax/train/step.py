@@ -55,6 +55,7 @@ def make_step(
   tables=None,
   dense=None,
   parts: int = 1,
+  ordered: bool = False,
 ) -> Step:
   """Builds a step.
 
@@ -69,15 +70,20 @@ def make_step(
     dense: None for parameters on one device, or a `parallel.dense.Layout`.
     parts: microbatches of a batch, which stand one behind the other in it;
       their gradients are summed before anything is reduced or updated.
+    ordered: sum over the parts of all devices one by one, in their order, so
+      that the same parts give the same bits on any number of devices. Needs
+      dense parameters that every device holds whole.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
   dense = dense or Alone(clip_norm)
+  blocks = parts if ordered else 1  # whose rows are kept apart
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
 
   def route(batch, step):
-    return tables.route(*_reads(task, cut(batch, parts), key_of(step)))
+    ids, bags = _reads(task, cut(batch, parts), key_of(step))
+    return tables.route(ids, bags, blocks)
 
   def fetch(state, routes):
     return tables.fetch({n: state.tables[n] for n in state.slots}, routes)
@@ -90,7 +96,7 @@ def make_step(
     def loss_of(held, values, part):
       number, batch = part
       whole = dense.use(held)
-      rows = _rows_of(whole['tables'], routes, values, number)
+      rows = _rows_of(whole['tables'], routes, values, number, blocks)
       _, sums = task.loss(whole['params'], rows, batch, key)
       return sums['loss'][0], sums
 
@@ -101,14 +107,17 @@ def make_step(
       return gradient(held, values, part)
 
     numbered = (jnp.arange(parts), cut(batch, parts))
-    (_, sums), (grads, row_grads) = accumulate(run, numbered)
-    sums = collectives.total(sums)
+    if ordered:
+      (_, sums), (grads, row_grads) = jax.lax.map(run, numbered)
+      sums, grads = _sum_in_order(collectives.gather((sums, grads)))
+      # Each part has gradients of its own rows; the sums add zeros.
+      row_grads = jax.tree.map(lambda x: jnp.sum(x, axis=0), row_grads)
+    else:
+      (_, sums), (grads, row_grads) = accumulate(run, numbered)
+      sums, grads = collectives.total(sums), dense.reduce(grads)
     total, weight = sums['loss']
     share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
-    grads, row_grads = (
-      _scaled(dense.reduce(grads), share),
-      _scaled(row_grads, share),
-    )
+    grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
       tx, dense.clip(grads, norm), state.opt_state, trained
@@ -174,17 +183,31 @@ def _of_part(name: str, number: int) -> str:
   return f'{name}#{number}'
 
 
-def _rows_of(dense_tables, routes, values, number) -> dict:
+def _rows_of(dense_tables, routes, values, number, blocks: int) -> dict:
   """What the loss of a part is given: views of tables, and sums of bags."""
   of_tables, of_bags = values
   rows = {n: lookup.DenseRows(t) for n, t in dense_tables.items()}
   for name, found in of_tables.items():
-    rows[name] = lookup.TouchedRows(routes.ids[name], found)
+    ids, found = cut((routes.ids[name], found), blocks)
+    block = number if blocks > 1 else 0
+    rows[name] = lookup.TouchedRows(ids[block], found[block])
   for name in {name.partition('#')[0] for name in of_bags}:
     count = sum(n.partition('#')[0] == name for n in of_bags)
     sums = [of_bags[_of_part(name, i)] for i in range(count)]
     rows[name] = sums[0] if count == 1 else jnp.stack(sums)[number]
   return rows
+
+
+def _sum_in_order(tree):
+  """Sums over the first axis, one after the other, in every leaf."""
+
+  def total(x):
+    def add(i, sums):
+      return sums + x[i]
+
+    return jax.lax.fori_loop(1, x.shape[0], add, x[0])
+
+  return jax.tree.map(total, tree)
 
 
 def _scaled(tree, factor: jax.Array):
