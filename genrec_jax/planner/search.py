@@ -3,7 +3,7 @@
 Every proposer in turn offers one option for every table; partitioners place it;
 the placement whose busiest device has the least to do wins. A proposal is not
 placed if even a perfect partition of it were slower than the best so far, or
-had too many bytes; while proposals find no room, more and more are passed over.
+had too many bytes.
 Afterwards tables are halved where that helps (split.py). All of it depends on
 the arguments alone, unless `timeout` ends it, which the report says.
 """
@@ -37,8 +37,9 @@ from genrec_jax.planner.workload import Dense, Load
 
 PARTITIONERS = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
 BETTER = 1 - 1e-9
-MOST_SKIPPED = 64
-SLACKS = (0.5, 0.2, 0.05)  # of arrays, until they fit
+# Their proposals differ from the next in one table.
+STEPWISE, MOST_SKIPPED = ('greedy_max', 'greedy_sum'), 64
+SLACKS = (0.3, 0.05)  # of arrays, until they fit
 
 
 def make_plan(
@@ -126,15 +127,13 @@ class _Search:
         continue
       self.seen.add(proposal)
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
-      if self._hopeless(options):
-        continue
-      placed += 1
-      room = [
-        self._try(f'{name} + {p}', PARTITIONERS[p], options)
-        for p in partitioners
-      ]
-      misses = 0 if any(room) else misses + 1
-      skip = number + min(2**misses, MOST_SKIPPED)
+      room = not self._hopeless(options)
+      if room:
+        placed += 1
+        room = self._try(name, partitioners, options)
+      misses = 0 if room else misses + 1
+      if name in STEPWISE:
+        skip = number + min(2**misses, MOST_SKIPPED)
 
   def split(self, halvings: int) -> None:
     """Halves tables of the best placement, or of whole tables."""
@@ -150,16 +149,14 @@ class _Search:
         halvings=halvings,
       )  # fmt: skip
       if found:
-        for partitioner in (lpt, ldm):
-          self._try('column splits', partitioner, found.options)
+        self._try('column splits', ('lpt', 'ldm'), found.options)
 
   def spread(self) -> None:
     """As few bytes as there may be, however late it is."""
     for proposal in frugal(self.items, self.topology, self.cap):
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
       found = lpt(options, self.topology, self.cap, by='bytes')
-      self._keep('frugal + lpt', found)
-      if self.best:
+      if found and self._keep('frugal + lpt', found):
         return
 
   def _half(self, index: int, option: Option) -> Option | None:
@@ -180,17 +177,22 @@ class _Search:
     self.tried += 1
     return partitioner(options, self.topology, self.cap)
 
-  def _try(self, made_by, partitioner, options) -> bool:
-    """Whether there was room."""
-    return self._keep(made_by, self._place(partitioner, options))
-
-  def _keep(self, made_by, found: Placement | None) -> bool:
-    """Makes a placement the best one if it is; False if it does not fit."""
-    if not found:
+  def _try(self, made_by, partitioners, options) -> bool:
+    """Places options in each way; False if there was no room."""
+    ways = {name: self._place(PARTITIONERS[name], options)
+            for name in partitioners}  # fmt: skip
+    ways = {name: found for name, found in ways.items() if found}
+    if not ways:
       return False
+    best = min(ways, key=lambda name: ways[name].rate)
+    return self._keep(f'{made_by} + {best}', ways[best])
+
+  def _keep(self, made_by: str, found: Placement) -> bool:
+    """Makes a placement the best one if it is; False if it does not fit."""
     if not self._faster(found):
       return True
     plan = self._plan(found)
+    even = ''
     for slack in SLACKS:
       if found.needs(plan) <= self.cap:
         break
@@ -200,10 +202,10 @@ class _Search:
         return False
       if not self._faster(found):
         return True
-      plan, made_by = self._plan(found), f'{made_by}, even arrays'
+      plan, even = self._plan(found), ', even arrays'
     if found.needs(plan) > self.cap:
       return False
-    self.best, self.plan, self.made_by = found, plan, made_by
+    self.best, self.plan, self.made_by = found, plan, made_by + even
     return True
 
   def _faster(self, found: Placement) -> bool:

@@ -11,7 +11,7 @@ from genrec_jax.planner import hardware
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.ldm import difference, ldm
 from genrec_jax.planner.options import Option
-from genrec_jax.planner.partition import lpt, memory_balanced
+from genrec_jax.planner.partition import even_arrays, lpt, memory_balanced
 from genrec_jax.planner.split import split_search
 
 FREE = 10**18
@@ -180,6 +180,32 @@ def test_memory_balancing_evens_bytes_and_keeps_the_time():
   even = memory_balanced(options, machine(8), FREE)
   assert max(even.used) < 0.9 * max(plain.used)
   assert even.rate <= 1.02 * plain.rate
+
+
+def test_even_arrays_are_about_as_deep_everywhere():
+  rng = np.random.default_rng(0)
+  options = [
+    option(t, int(b), array=name)
+    for t, b, name in zip(
+      rng.uniform(size=200),
+      rng.integers(1, 1000, size=200),
+      rng.choice(['16 float32', '32 float32'], size=200),
+      strict=True,
+    )
+  ]
+  topology = machine(8)
+
+  def depth(placement):
+    arrays = {}
+    for chosen, (device,) in zip(placement.options, placement.at, strict=True):
+      bytes_of = arrays.setdefault(chosen.array, np.zeros(8))
+      bytes_of[device] += chosen.bytes
+    return sum(bytes_of.max() for bytes_of in arrays.values())
+
+  even = even_arrays(options, topology, FREE, 0.05)
+  mean = sum(o.bytes for o in options) / 8
+  assert depth(even) <= 1.05 * mean < depth(lpt(options, topology, FREE))
+  check(even, options, topology, FREE)
 
 
 def halve(index, chosen):

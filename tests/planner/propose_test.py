@@ -178,3 +178,11 @@ def test_dynamic_finds_the_least_time_for_the_bytes():
     ]
     fitting = [c for c in found if sum(o.bytes for o in c) <= cap]
     assert min(sum(o.time for o in c) for c in fitting) == best
+
+
+def test_frugal_proposals_have_few_bytes_in_smaller_and_smaller_pieces():
+  whole = Option(('t',), 'table_wise', 1, Cost(1.0), 800)
+  halves = Option(('t',), 'column_wise', 2, Cost(1.0), 410)
+  spread = Option(('t',), 'row_wise', 1, Cost(1.0), 200, spread=8)
+  items = [[whole, halves, spread]]
+  assert proposals('frugal', items, 1000)[:4] == [(0,), (1,), (2,), (2,)]
