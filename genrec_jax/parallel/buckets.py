@@ -8,20 +8,21 @@ import numpy as np
 def buckets(sizes: list[int], limit: int) -> list[list[int]]:
   """Numbers of the leaves of each bucket; the last leaf comes first.
 
-  Gradients of the last layer are ready first, so the order is reversed. A leaf
-  larger than `limit` has a bucket to itself.
+  Gradients of the last layer are ready first, so the order is reversed. A
+  bucket is closed as soon as it holds `limit`, so that no small leaf travels
+  alone beside a large one.
 
   Args:
     sizes: bytes of each leaf.
     limit: bytes of a bucket.
   """
-  out, room = [], 0
+  out, held = [], limit
   for i in reversed(range(len(sizes))):
-    if not out or sizes[i] > room:
+    if held >= limit:
       out.append([])
-      room = limit
+      held = 0
     out[-1].append(i)
-    room -= sizes[i]
+    held += sizes[i]
   return out
 
 

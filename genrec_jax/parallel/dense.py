@@ -71,7 +71,7 @@ class Dense:
       as they are, in float32. Of grad_op, in the model alone: it gathers what
       it updated, and that is the master.
     reduce_dtype: of gradients on the wire and in the sum over devices.
-    bucket_bytes: size of an all-reduce.
+    bucket_bytes: from which size on a bucket of gradients is sent.
     keep_gathered: fsdp and hybrid gather once a step, and hold the whole model
       from forward to backward; with microbatches there is then one reduction
       for all. Otherwise the backward pass gathers again, each microbatch

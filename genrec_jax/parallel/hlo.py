@@ -38,6 +38,8 @@ _INSTRUCTION = re.compile(
   + '|'.join(sorted(OPS, key=len, reverse=True))
   + r')(-start)?\('
 )
+_CALLS = re.compile(r'\bcalls=%?([\w.\-]+)')
+_CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _ARRAY = re.compile(r'([a-z]\w*)\[([\d,<=]*)\]')
 
 
@@ -88,19 +90,34 @@ def collectives(compiled) -> list[Collective]:
   """The collectives of `jax.jit(f).lower(...).compile()`, or of its text.
 
   Equal ones of a computation are one entry with a `count`. An asynchronous
-  pair of -start and -done is counted once.
+  pair of -start and -done is counted once, and so is a collective that runs
+  beside several fusions on a TPU, of which each repeats it. What stands in a
+  fusion belongs to the computation around it.
   """
   text = compiled if isinstance(compiled, str) else compiled.as_text()
   devices = _devices(text)
-  found, computation = collections.Counter(), ENTRY
+  found, chains, callers, computation = [], set(), {}, ENTRY
   for line in text.splitlines():
     if match := _COMPUTATION.match(line):
       computation = ENTRY if match[1] else match[2]
-    elif match := _INSTRUCTION.match(line):
+      continue
+    for called in _CALLS.findall(line):
+      callers[called] = computation
+    if match := _INSTRUCTION.match(line):
       result, op, start = match.groups()
+      chain = _CHAIN.search(line)
+      if chain and (op, chain[1]) in chains:
+        continue
+      chains |= {(op, chain[1])} if chain else set()
       shapes = _shapes(result, op, bool(start))
-      found[Collective(op, shapes, _groups(line, devices), computation)] += 1
-  return [dataclasses.replace(c, count=n) for c, n in found.items()]
+      found.append(Collective(op, shapes, _groups(line, devices), computation))
+  counted = collections.Counter()
+  for c in found:
+    around = c.computation
+    while around in callers:
+      around = callers[around]
+    counted[dataclasses.replace(c, computation=around)] += 1
+  return [dataclasses.replace(c, count=n) for c, n in counted.items()]
 
 
 def sent_bytes(collective: Collective) -> float:

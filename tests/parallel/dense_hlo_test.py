@@ -45,7 +45,8 @@ def count(found):
 
 
 def test_buckets_start_with_the_last_leaf():
-  assert buckets([3, 4, 2, 9, 1], 6) == [[4], [3], [2, 1], [0]]
+  assert buckets([3, 4, 2, 9, 1], 6) == [[4, 3], [2, 1], [0]]
+  assert buckets([3, 4, 2], 1) == [[2], [1], [0]]
   assert buckets([3, 4, 2], 100) == [[2, 1, 0]]
   assert buckets([], 100) == []
 

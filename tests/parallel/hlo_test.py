@@ -155,6 +155,30 @@ def test_what_is_not_a_collective_or_its_second_half():
   assert hlo.collectives(text) == []
 
 
+FUSED = """
+%step.{} (p: u16[2]) -> u16[4] {{
+  %g.{} = u16[4]{{0:T(256)S(1)}} all-gather(%p), replica_groups={{}}, \
+frontend_attributes={{chain_id="{}"}}
+}}
+"""
+
+
+def test_a_collective_that_runs_beside_fusions_is_counted_once():
+  """On a TPU every fusion of the chain repeats it."""
+  text = HEADER + ''.join(FUSED.format(i, i, i // 3) for i in range(6))
+  for name, start in (('%body', 0), ('ENTRY %main', 3)):
+    text += name + ' (a: u16[2]) -> u16[4] {\n'
+    for i in range(start, start + 3):
+      text += f'  %f.{i} = u16[4]{{0}} fusion(%a), calls=%step.{i}\n'
+    text += '}\n'
+  found = hlo.collectives(text)
+  assert [(c.computation, c.count) for c in found] == [
+    ('body', 1),
+    ('ENTRY', 1),
+  ]
+  assert found[0].bytes_result == 8 and found[0].groups == ALL
+
+
 def test_what_is_not_understood_is_an_error():
   with pytest.raises(ValueError, match='groups .*not understood: %a = f32'):
     only('  %a = f32[8]{0} all-reduce(%x), replica_groups=@mesh<a=8>{a}\n')

@@ -68,8 +68,23 @@ def compiled(dense, tx, mesh, *, micro=1, width=16, layers=2, options=None):
   """The compiled step of a network that need not exist."""
   train, layout = step(dense, tx, mesh, width, layers)
   state = jax.eval_shape(tx.init, layout.params)
-  batches = jax.eval_shape(lambda: cut(batch(0, width), mesh, micro))
-  return train.lower(layout.params, state, batches).compile(options)
+  shards, split = mesh_lib.shards(mesh), mesh_lib.split(mesh)
+  batches = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      (shards, micro, len(x) // shards // micro, *x.shape[1:]), x.dtype
+    ),
+    batch(0, width),
+  )
+  arguments = jax.tree.map(
+    lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+    (layout.params, state, batches),
+    (
+      placement.shardings(layout),
+      placement.state_shardings(layout, tx),
+      jax.tree.map(lambda _: split, batches),
+    ),
+  )
+  return train.lower(*arguments).compile(options)
 
 
 def step(dense, tx, mesh, width: int = 16, layers: int = 2):
