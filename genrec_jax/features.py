@@ -71,6 +71,8 @@ class Batch:
       for "the tokens of the sequence itself".
     first: `[W]` int32, real tokens of the batch before those of each shard;
       None for a batch in one piece, whose first token is number 0.
+    whole: the batch that this one is a part of, where a step takes a batch in
+      parts one after the other; None otherwise.
   """
 
   users: jax.Array
@@ -81,6 +83,7 @@ class Batch:
   next_time: jax.Array
   seen: Jagged | None = None
   first: jax.Array | None = None
+  whole: 'Batch | None' = None
 
 
 @jax.tree_util.register_dataclass

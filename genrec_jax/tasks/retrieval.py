@@ -223,6 +223,7 @@ class Retrieval:
     They are the same for a token however the batch is cut into shards.
     """
     c = self.loss_config
+    whole = batch if batch.whole is None else batch.whole
     if c.name == 'full_softmax':
       return None
     seed = jax.random.bits(key)
@@ -235,10 +236,10 @@ class Retrieval:
         tokens += batch.first
       bits = element_bits(seed, tokens[:, None], columns[None])
     if c.sampler == 'in_batch':
-      count = collectives.total(jnp.sum(batch.lengths))
-      return _token_items(batch, below(bits, jnp.maximum(count, 1)))
+      count = collectives.total(jnp.sum(whole.lengths))
+      return _token_items(whole, below(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
-      items = collectives.gather(batch.next_item)
+      items = collectives.gather(whole.next_item)
       size = min(items.shape[0], self.table.rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
       found = jnp.unique(items, size=size, fill_value=2**31 - 1)
@@ -337,7 +338,8 @@ def _token_items(batch: Batch, tokens: jax.Array) -> jax.Array:
     return items[tokens]
   first = collectives.gather(batch.first)
   shard = jnp.searchsorted(first, tokens, side='right') - 1
-  return items[shard * batch.next_item.shape[0] + tokens - first[shard]]
+  size = items.shape[0] // first.shape[0]
+  return items[shard * size + tokens - first[shard]]
 
 
 def params_state(graphdef, params: dict):

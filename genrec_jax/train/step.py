@@ -82,7 +82,7 @@ def make_step(
     return jax.random.fold_in(jax.random.key(seed), step)
 
   def route(batch, step):
-    ids, bags = _reads(task, cut(batch, parts), key_of(step))
+    ids, bags = _reads(task, _parts(batch, parts), key_of(step))
     return tables.route(ids, bags, blocks)
 
   def fetch(state, routes):
@@ -106,7 +106,7 @@ def make_step(
       )
       return gradient(held, values, part)
 
-    numbered = (jnp.arange(parts), cut(batch, parts))
+    numbered = (jnp.arange(parts), _parts(batch, parts))
     if ordered:
       (_, sums), (grads, row_grads) = jax.lax.map(run, numbered)
       sums, grads = _sum_in_order(collectives.gather((sums, grads)))
@@ -156,6 +156,17 @@ def cut(batch, parts: int):
   return jax.tree.map(
     lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch
   )
+
+
+def _parts(batch, parts: int):
+  """The parts of a batch, `[parts, ...]`; each knows of the others."""
+  found = cut(batch, parts)
+  if parts == 1 or not hasattr(batch, 'whole'):
+    return found
+  whole = jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch
+  )
+  return dataclasses.replace(found, whole=whole)
 
 
 def _reads(task, batches, key):
