@@ -169,6 +169,7 @@ def trace(name, loads, topology, batch) -> dict:
     found = (o for o in items[index] if (o.scheme, o.pieces) == wanted)
     return next(found, None)
 
+  mean = sum(o.time * o.shards for o in whole) / topology.group
   row = {
     'case': name,
     'kind': 'trace',
@@ -176,6 +177,7 @@ def trace(name, loads, topology, batch) -> dict:
     'tables': len(loads),
     'devices': topology.group,
     'draws': 1,
+    'bound_x': max(1.0, max(o.time for o in whole) / mean),
     'on_a_host': sum(o.spread > 1 for o in whole),
   }
   for how in PARTITIONERS:
