@@ -73,10 +73,9 @@ def test_every_option_in_float32(name, optimizer):
 @pytest.mark.parametrize('optimizer', SLOTS)
 @pytest.mark.parametrize('name', FAST)
 def test_16_bits_are_rounded_once(name, optimizer, dtype):
-  for decay in DECAYS:
-    for limit in (None, 4.5):
-      rule = Rule(optimizer, **CONSTANTS, **decay, max_norm=limit)
-      check(rule, jnp.dtype(dtype), name)
+  for decay, limit in zip(DECAYS, (None, 4.5, None), strict=True):
+    rule = Rule(optimizer, **CONSTANTS, **decay, max_norm=limit)
+    check(rule, jnp.dtype(dtype), name)
 
 
 @pytest.mark.parametrize('optimizer', SLOTS)
