@@ -144,7 +144,7 @@ def compile_for(
     function: of arrays.
     arguments: its arguments, or their shapes.
   """
-  devices = _topology(chip).devices
+  devices = topology(CHIPS[chip]).devices
   mesh = jax.sharding.Mesh(np.array(devices[:1]), ('x',))
   here = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   arguments = jax.tree.map(
@@ -169,21 +169,22 @@ def why_not() -> str | None:
 
 
 @functools.cache
-def _topology(chip: str):
+def topology(name: str):
+  """Chips that are not there, such as 'v5e:4x4', to compile for."""
   # The library must not look for the machine of a TPU, there is none; the
   # path, since JAX looks for the wheel only where it may use the TPU.
   import libtpu
 
   library = pathlib.Path(libtpu.__file__).parent / 'libtpu.so'
-  for name, value in {
+  for variable, value in {
     'TPU_LIBRARY_PATH': str(library),
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # no TPU to quarrel about
   }.items():
-    os.environ.setdefault(name, value)
-  return topologies.get_topology_desc(CHIPS[chip], 'tpu')
+    os.environ.setdefault(variable, value)
+  return topologies.get_topology_desc(name, 'tpu')
 
 
 if __name__ == '__main__':

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
       config, experiment, source = ml1m_shape.experiment(
         name, pathlib.Path(workdir), smoke=args.smoke
       )
-      state = experiment.fresh_state(config.seed)
+      state = experiment.spread.fresh_state()
       epoch = train_epoch(config, experiment)
       for filter_seen in args.filters:
         with config.unlocked():
@@ -151,7 +151,7 @@ def train_epoch(config, experiment) -> dict:
   )
   stream = iter(experiment.train_batches(config))
   batches, making = timing.measure(lambda: [next(stream) for _ in range(steps)])
-  state = experiment.fresh_state(config.seed)
+  state = experiment.spread.fresh_state()
   call, _ = timing.ahead(
     make_step(experiment.task, experiment.tx, seed=config.seed),
     [(state, batch) for batch in batches],

@@ -133,7 +133,7 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
       ),
       donate_argnums=0,
     )
-    state = experiment.fresh_state(config.seed)
+    state = experiment.spread.fresh_state()
     batches = iter(experiment.train_batches(config))
     seconds, tokens = [], 0
     for _ in range(args.steps):

@@ -59,7 +59,7 @@ def measure(name, workdir, steps: int, warmup: int, smoke: bool) -> list[dict]:
   """Rows of one model: the step, then its parts."""
   config, experiment, source = ml1m_shape.experiment(name, workdir, smoke=smoke)
   task, seed = experiment.task, config.seed
-  state = experiment.fresh_state(seed)
+  state = experiment.spread.fresh_state()
   stream = iter(experiment.train_batches(config))
   batches = [next(stream) for _ in range(warmup + steps)]
   shared = {

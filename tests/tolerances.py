@@ -12,6 +12,9 @@ TOLERANCE = {
   # Of the distance moved from the start, in float32: Adam divides each element
   # by the size of its gradient, and with it whatever rounding that carries.
   'ten_adam_steps': 1e-3,
+  # Of a loss or a norm, in float32, up to a dozen steps from the start: sums of
+  # the same numbers in another order.
+  'curve': 2e-6,
 }
 
 

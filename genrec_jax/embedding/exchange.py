@@ -12,7 +12,7 @@ Three ways to go, with the same results:
 
 | kind       | forward                             | backward               |
 |------------|-------------------------------------|------------------------|
-| gather     | all_gather ids, psum_scatter rows   | all_gather ids, grads  |
+| gather     | all_gather ids, psum_scatter rows   | all_gather grads       |
 | all_to_all | all_to_all ids, all_to_all rows     | all_to_all grads       |
 | ragged     | the same, without padding, where the platform has it    |
 
@@ -89,7 +89,7 @@ class Routed:
     rank: `[M]` the inverse of `order`.
     start: `[W + 1]` where the addresses of each owner start in that order.
     asked: rows of this device that others need, `depth` for none: `[W, C]`,
-      `[R]` (ragged) or `[0]` (gather).
+      `[R]` (ragged) or `[W M]` (gather).
     asked_start: `[W]` (ragged) where those of each peer start.
     asked_count: `[W]` (ragged) how many they are.
     fill: `[1]` float32, the fullest peer's share of the room on any device.
@@ -129,9 +129,11 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
   bounds = jnp.arange(devices + 1, dtype=jnp.int32) * stack.depth
   start = jnp.searchsorted(ordered, bounds).astype(jnp.int32)
   count = start[1:] - start[:-1]
-  asked = asked_start = asked_count = jnp.zeros(0, jnp.int32)
+  asked_start = asked_count = jnp.zeros(0, jnp.int32)
   fill = jnp.zeros(1)
-  if exchange.kind == 'all_to_all':
+  if exchange.kind == 'gather':
+    asked = _by_all(stack, addresses)
+  elif exchange.kind == 'all_to_all':
     room = exchange.room(needed, devices)
     # Row of its owner, for each place of each peer.
     at = start[:-1, None] + jnp.arange(room)[None]
@@ -139,7 +141,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
     asked = lax.all_to_all(rows, AXES, 0, 0)
     fill = jnp.max(count, keepdims=True).astype(jnp.float32) / room
-  elif exchange.kind == 'ragged':
+  else:
     room = max(8, int(needed * exchange.capacity))
     asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
     total = jnp.cumsum(asked_count)
@@ -155,7 +157,8 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
       asked_count,
       AXES,
     )
-  fill = lax.pmax(fill, AXES)
+  if exchange.kind != 'gather':
+    fill = lax.pmax(fill, AXES)
   return Routed(
     addresses=addresses,
     order=order,
@@ -189,7 +192,7 @@ def fetch(
   read = read or _read
 
   def by_gather(routed, array):
-    rows = read(array, _local(stack, _gathered(routed.addresses)))
+    rows = read(array, _asked_by_all(exchange, stack, routed))
     if codec.exact:
       return lax.psum_scatter(rows, AXES, tiled=True)
     # Not summed as it travels: a narrow sum would round once for each device.
@@ -259,9 +262,8 @@ def push(
     )
 
   def by_gather(routed, grads):
-    rows = _local(stack, _gathered(routed.addresses))
     grads = codec.decode(_gathered(codec.encode(grads)), columns)
-    return merged(rows, grads)
+    return merged(_asked_by_all(exchange, stack, routed), grads)
 
   def directly(routed, grads):
     grads = codec.encode(grads)[routed.order]
@@ -295,8 +297,18 @@ def _gathered(x: jax.Array) -> jax.Array:
   return lax.all_gather(x, AXES, tiled=True)
 
 
-def _local(stack: Stack, addresses: jax.Array) -> jax.Array:
-  """Rows of this device, `depth` for those of others."""
+def _asked_by_all(
+  exchange: Exchange, stack: Stack, routed: Routed
+) -> jax.Array:
+  """`[W M]` rows of this device that anybody needs."""
+  if exchange.kind == 'gather':
+    return routed.asked
+  return _by_all(stack, routed.addresses)
+
+
+def _by_all(stack: Stack, addresses: jax.Array) -> jax.Array:
+  """Everybody's addresses as rows of this device, `depth` for others'."""
+  addresses = _gathered(addresses)
   first = lax.axis_index(AXES).astype(jnp.int32) * stack.depth
   rows = addresses - first
   return jnp.where((rows >= 0) & (rows < stack.depth), rows, stack.depth)

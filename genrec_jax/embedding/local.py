@@ -111,3 +111,27 @@ class LocalTables:
     """Nothing is exchanged, so nothing overflows."""
     del routes
     return jnp.float32(0)
+
+
+class Whole:
+  """Weights on one device, as evaluations read them.
+
+  The calls are those of `train.spread.OnMesh`, which explains them.
+  """
+
+  eval_shards, own_eval = 1, None
+
+  def on_devices(self, batch):
+    """A batch, as a function of `jit` takes it."""
+    return batch
+
+  def jit(self, function, inputs, output=None):
+    """Compiles `function(weights, ...)`."""
+    del inputs, output
+    return jax.jit(function)
+
+  def rows(self, weights, ids):
+    """(parameters, views of the tables), for use in such a function."""
+    del ids
+    views = {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
+    return weights['params'], views

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.data import pipeline
+from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 
@@ -18,7 +19,7 @@ class Evaluator:
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, examples, config, spread):
+  def __init__(self, task, dataset, examples, config, spread=Whole()):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -26,7 +27,7 @@ class Evaluator:
       dataset: where the examples point.
       examples: the part to evaluate.
       config: `config.eval`.
-      spread: where the weights lie, see `train.spread`.
+      spread: where the weights lie, one device or a mesh (`train.spread`).
     """
     if config.filter_seen not in catalogue.FILTERS:
       raise ValueError(

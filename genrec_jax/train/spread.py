@@ -21,7 +21,7 @@ from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import lookup, relayout, schemes
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
@@ -54,7 +54,7 @@ class Resumed:
   host: dict
 
 
-class OneDevice:
+class OneDevice(Whole):
   """Everything on one device.
 
   Attributes:
@@ -62,9 +62,7 @@ class OneDevice:
     plan: where rows lie, None where they lie together.
   """
 
-  shards, plan = 1, None
-  own = own_eval = None
-  eval_shards = 1
+  shards, plan, own = 1, None, None
 
   def __init__(self, config, task, tx):
     self._config, self._task, self._tx = config, task, tx
@@ -76,10 +74,6 @@ class OneDevice:
   def batches(self, iterator):
     """The iterator of NumPy batches, as the step takes them."""
     return iterator
-
-  def on_devices(self, batch):
-    """A batch, as a function of `jit` takes it."""
-    return batch
 
   def count(self, batch):
     """(tokens, sequences that have any) of a batch."""
@@ -105,17 +99,6 @@ class OneDevice:
       tables=self._tables,
     )
     return jax.jit(step, donate_argnums=0)
-
-  def jit(self, function, inputs, output=SPLIT):
-    """Compiles `function(weights, ...)`; see `OnMesh.jit`."""
-    del inputs, output
-    return jax.jit(function)
-
-  def rows(self, weights, ids):
-    """(parameters, views of the tables), for use in such a function."""
-    del ids
-    views = {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
-    return weights['params'], views
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever it was trained on."""

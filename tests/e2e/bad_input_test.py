@@ -17,7 +17,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import main
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.serve import items
-from genrec_jax.train import experiment, loop, workdir
+from genrec_jax.train import experiment, spread, workdir
 from genrec_jax.train.state import named
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def command(tmp_path, monkeypatch):
   def no_step(*args, **kwargs):
     raise FirstStep
 
-  monkeypatch.setattr(loop, 'make_step', no_step)
+  monkeypatch.setattr(spread, 'make_step', no_step)
 
   def run(*arguments):
     argv = [
@@ -310,7 +310,7 @@ def trained(tmp_path_factory):
   built = experiment.build(config, root / 'run', log=lambda *_: None)
   items.keep(root / 'run', built)
   with Checkpoints(root / 'run/checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(built.fresh_state(0)))
+    saved.save(1, named(built.spread.fresh_state()))
   return root / 'run'
 
 

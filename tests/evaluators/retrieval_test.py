@@ -27,8 +27,11 @@ class LastItem:
     last = pallas_kernels.last_tokens(batch.item, batch.lengths)
     return rows['items'].take(last)
 
-  def catalogue(self, tables):
-    return tables['items'][self.corpus]
+  def reads(self, ids):
+    return {'items': ids}
+
+  def vectors(self, rows, ids):
+    return rows['items'].take(ids)
 
 
 def config(**fields) -> ConfigDict:

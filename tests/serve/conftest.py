@@ -83,7 +83,7 @@ def untimed(tmp_path_factory):
   found = experiment.build(config, directory, log=lambda *_: None)
   items.keep(directory, found)
   with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(found.fresh_state(0)))
+    saved.save(1, named(found.spread.fresh_state()))
   return config, directory
 
 

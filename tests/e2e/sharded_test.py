@@ -1,0 +1,186 @@
+"""One experiment, spread over devices by its configuration alone.
+
+The models drop out and draw negatives: both go by the number of a token in the
+batch, so that they are the same wherever the token lies.
+"""
+
+import itertools
+
+import pytest
+
+from genrec_jax.embedding.plan import SCHEMES
+from genrec_jax.serve.predictor import Predictor
+from tests.e2e import spread_runs
+from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
+from tests.tolerances import assert_close
+from tests.train import tiny_run
+
+# name -> the keys of `parallel` that differ from a run on one device.
+SPREADS = {
+  'ddp': ('parallel.replicas=2', *MESH),
+  'row_wise': (*MESH, 'parallel.scheme=row_wise'),
+  'row_wise, fsdp, offload, ragged': (
+    *MESH,
+    'parallel.dense=fsdp',
+    'parallel.offload=true',
+    'parallel.exchange.kind=ragged',
+  ),
+  'table_row_wise, hybrid, accumulate': (
+    *MESH,
+    'parallel.scheme=table_row_wise',
+    'parallel.dense=hybrid',
+    'parallel.accumulate=2',
+  ),
+  'column_wise, grad_op, gather': (
+    'parallel.devices=4',
+    'parallel.scheme=column_wise',
+    'parallel.dense=grad_op',
+    'parallel.exchange.kind=gather',
+  ),
+}
+
+
+class Runs:
+  """Runs of this file, each made once."""
+
+  def __init__(self, directory):
+    self._directory, self._made = directory, {}
+
+  def __call__(self, model: str, *overrides: str):
+    """The workdir of a run to its end."""
+    key = (model, *overrides)
+    if key not in self._made:
+      workdir = self._directory / str(len(self._made))
+      spread_runs.train(workdir, *key)
+      self._made[key] = workdir
+    return self._made[key]
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  with tiny_run.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield Runs(tmp_path_factory.mktemp('runs'))
+
+
+@pytest.mark.parametrize(
+  'model, loss, name',
+  [
+    ('hstu', (ROWS,), 'row_wise, fsdp, offload, ragged'),
+    ('hstu', (ROWS,), 'table_row_wise, hybrid, accumulate'),
+    ('sasrec', ('loss.sampler=in_batch',), 'ddp'),
+  ],
+)
+def test_trains_as_on_one_device(runs, model, loss, name):
+  found = runs(model, *loss, *SPREADS[name])
+  assert_same_curve(found, runs(model, *loss))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('model', spread_runs.CONFIGS)
+@pytest.mark.parametrize('update', ['dense', 'row_adagrad', 'adam', 'sgd'])
+@pytest.mark.parametrize('name', SPREADS)
+def test_every_way_to_spread(runs, model, update, name):
+  update = f'data.table_update={update}'
+  if name == 'ddp':  # groups of their own step by their own gradients
+    parallel = ('parallel.devices=8',)
+  else:
+    parallel = SPREADS[name]
+  found = runs(model, update, *parallel)
+  assert_same_curve(found, runs(model, update))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'scheme, kind', itertools.product(SCHEMES, ['gather', 'all_to_all', 'ragged'])
+)
+def test_every_scheme_and_exchange(runs, scheme, kind):
+  found = runs(
+    'sasrec',
+    ROWS,
+    *MESH,
+    f'parallel.scheme={scheme}',
+    f'parallel.exchange.kind={kind}',
+  )
+  assert_same_curve(found, runs('sasrec', ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'sampler', ['uniform', 'shared', 'in_batch', 'in_batch_unique']
+)
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_every_sampler(runs, sampler, accumulate):
+  sampler = f'loss.sampler={sampler}'
+  parallel = ('parallel.devices=4', f'parallel.accumulate={accumulate}')
+  found = runs('hstu', ROWS, sampler, *parallel)
+  assert_same_curve(found, runs('hstu', ROWS, sampler))
+
+
+@pytest.mark.slow
+def test_an_exchange_without_room_is_the_same(runs):
+  found = runs('hstu', ROWS, *MESH, 'parallel.exchange.capacity=0.1')
+  assert_same_curve(found, runs('hstu', ROWS))
+  counted = [
+    row['train/exchange_overflow']
+    for row in tiny_run.curve(found)
+    if 'train/loss' in row
+  ]
+  assert min(counted) > 0
+
+
+# --- Checkpoints
+
+
+ONE = ()
+
+
+def continued(directory, first, second, loss=(ROWS,), model='hstu'):
+  """Half of the steps as `first` says, the others as `second` does."""
+  half = f'train.steps={spread_runs.HALF}'
+  spread_runs.train(directory, model, *loss, half, *first)
+  spread_runs.train(directory, model, *loss, *second)
+  return directory
+
+
+@pytest.mark.parametrize(
+  'first, second',
+  [
+    (ONE, SPREADS['row_wise, fsdp, offload, ragged']),
+    (
+      SPREADS['row_wise, fsdp, offload, ragged'],
+      SPREADS['table_row_wise, hybrid, accumulate'],
+    ),
+    (SPREADS['table_row_wise, hybrid, accumulate'], ONE),
+  ],
+  ids=['one-to-fsdp', 'fsdp-to-hybrid', 'hybrid-to-one'],
+)
+def test_a_run_continues_spread_otherwise(runs, tmp_path, first, second):
+  found = continued(tmp_path, first, second)
+  assert_same_curve(found, runs('hstu', ROWS))
+  assert_same_answers(found, runs('hstu', ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('update', ['dense', 'row_adagrad', 'adam'])
+@pytest.mark.parametrize(
+  'first, second', itertools.permutations([*SPREADS, 'one device'], 2)
+)
+def test_from_every_spread_to_every_other(
+  runs, tmp_path, update, first, second
+):
+  update = f'data.table_update={update}'
+  ways = {**SPREADS, 'ddp': ('parallel.devices=8',), 'one device': ONE}
+  found = continued(tmp_path, ways[first], ways[second], (update,), 'sasrec')
+  assert_same_curve(found, runs('sasrec', update))
+
+
+def assert_same_answers(workdir, wanted) -> None:
+  """The same items for the same histories, with the same scores."""
+  found, wanted = Predictor.load(workdir), Predictor.load(wanted)
+  assert found.step == wanted.step
+  histories = [wanted.items.vocab.ids[[1, 5, 9]].tolist(), [7], [3, 3]]
+  for own, other in zip(
+    found.recommend(histories), wanted.recommend(histories), strict=True
+  ):
+    assert [item for item, _ in own] == [item for item, _ in other]
+    assert_close([s for _, s in own], [s for _, s in other])
