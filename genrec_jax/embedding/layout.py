@@ -210,13 +210,16 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
         f'table {name!r} puts {depth:,} rows on a device, and {plan.group} '
         f'devices can address {most:,} each; spread it over more devices'
       )
-    if not filled or max(filled[-1][0][d] for d in owners) + depth > most:
-      filled.append(([0] * plan.group, []))
-    fill, pieces = filled[-1]
+    for place, (fill, pieces) in enumerate(filled):
+      if max(fill[d] for d in owners) + depth <= most:
+        break
+    else:
+      place, fill, pieces = len(filled), [0] * plan.group, []
+      filled.append((fill, pieces))
     title = f'{dtype}_{columns}_{optimizer}'
     piece = Piece(
       table=name,
-      stack=title if len(filled) == 1 else f'{title}_{len(filled)}',
+      stack=f'{title}_{place + 1}' if place else title,
       spread=table.spread,
       owners=owners,
       offset=max(fill[d] for d in owners),

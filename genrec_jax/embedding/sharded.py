@@ -69,6 +69,11 @@ class ShardedTables:
   def __post_init__(self):
     for name, pieces in self.layout.pieces.items():
       optimizer = self.optimizer(pieces[0].stack)
+      if len({piece.stack for piece in pieces}) > 1:
+        raise PlanError(
+          f'the pieces of table {name!r} do not fit one stack of addresses; '
+          'spread it over more devices'
+        )
       if len(pieces) > 1 and not _takes_pieces(optimizer):
         raise PlanError(
           f'table {name!r} is cut into {len(pieces)} pieces of a row, and '

@@ -21,12 +21,12 @@ from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import lookup, relayout
-from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.features import PAD
 from genrec_jax.serve.items import Items
 from genrec_jax.tasks import catalogue
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import state as state_lib
+from genrec_jax.train.spread import saved_plan
 from genrec_jax.train.state import named, unnamed
 
 LOG = logging.getLogger('genrec_jax')
@@ -279,9 +279,9 @@ def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
   manifest = checkpoints.read_manifest(step)
   wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
   rows = state_lib.row_specs(task)
-  text = manifest['host'].get('plan')
-  if text:
-    layout = layout_lib.lay_out(plan_lib.from_json(text))
+  plan = saved_plan(manifest['host'])
+  if plan:
+    layout = layout_lib.lay_out(plan)
     arrays = {
       name: trees.shape_of(manifest['tree'][f'tables/{name}'])
       for name in relayout.sources(layout)
@@ -295,7 +295,7 @@ def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
   step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
   found = unnamed(wanted, found)
   tables = found['tables']
-  if text:
+  if plan:
     host = {name: np.asarray(tables[name]) for name in arrays}
     for name in arrays:
       del tables[name]

@@ -150,7 +150,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     stack.callback(getattr(batches, 'close', lambda: None))
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
     ended = False  # an endless source has run dry
-    running = collections.deque()  # steps under way: (number, loss, counts)
+    running = collections.deque()  # (loss, counts) of the steps under way
     logged, evaluated, saved = step, host['last'].get('step', 0), step
 
     def due(every, done):
@@ -163,7 +163,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if due(eval_every, evaluated):
-        _finished(running, 0, host, progress)
+        _finished(running, 0, host)
         _raise_if_bad(state)
         meter.switch('eval')
         with progress.pause('evaluating'):
@@ -180,7 +180,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
         stopping = ask and job.any_of(stopping)
       ending = final or stopping or host['stopped_early']
       if due(checkpoint_every, saved) or ending and saved != step:
-        _finished(running, 0, host, progress)
+        _finished(running, 0, host)
         _raise_if_bad(state)
         with progress.pause('saving'):
           meter.update()
@@ -203,8 +203,9 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       profile.after(step, state)
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
-      running.append((step, loss, spread.count(batch)))
-      _finished(running, STEPS_AHEAD, host, progress)
+      running.append((loss, spread.count(batch)))
+      tokens = _finished(running, STEPS_AHEAD, host)
+      progress.update(step, loss=loss, tokens=tokens)
     meter.update()
     checkpoints.wait()
     best.wait()
@@ -282,15 +283,19 @@ def _log(writers, state, step, progress):
   return dataclasses.replace(state, sums=zeros)
 
 
-def _finished(running, ahead: int, host: dict, progress) -> None:
-  """Waits until at most `ahead` steps are under way, and counts the others."""
+def _finished(running, ahead: int, host: dict) -> int:
+  """Waits until at most `ahead` steps are under way.
+
+  Counts the others in `host`, and returns their tokens.
+  """
+  before = host['tokens']
   while len(running) > ahead:
-    step, loss, counts = running.popleft()
+    loss, counts = running.popleft()
     jax.block_until_ready(loss)
     tokens, examples = (int(n) for n in jax.device_get(counts))
     host['tokens'] += tokens
     host['examples'] += examples
-    progress.update(step, loss=loss, tokens=tokens)
+  return host['tokens'] - before
 
 
 def _raise_if_bad(state) -> None:

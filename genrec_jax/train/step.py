@@ -163,9 +163,7 @@ def _parts(batch, parts: int):
   found = cut(batch, parts)
   if parts == 1 or not hasattr(batch, 'whole'):
     return found
-  whole = jax.tree.map(
-    lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch
-  )
+  whole = jax.tree.map(lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch)
   return dataclasses.replace(found, whole=whole)
 
 

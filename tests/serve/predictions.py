@@ -9,7 +9,7 @@ from genrec_jax.data import histories, pipeline, splits
 from genrec_jax.embedding import lookup
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import load_weights
-from genrec_jax.train import experiment, optimizer
+from genrec_jax.train import experiment
 from tests.serve.conftest import MAX_LEN
 
 T = 1_700_000_000
@@ -45,8 +45,7 @@ def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
   """user -> every unseen item and its score, best first; one by one."""
   items = Items.load(workdir)
   task = experiment.build_task(config, items.corpus, items.counts)
-  tx = optimizer.build(config.optimizer)
-  w = load_weights(workdir, task, tx, checkpoint)
+  w = load_weights(workdir, task, checkpoint)
   rows = {n: lookup.DenseRows(t) for n, t in w.tables.items()}
   ask = jax.jit(lambda batch: task.predict(w.params, rows, batch))
   vectors = np.asarray(task.catalogue(w.tables), np.float64)

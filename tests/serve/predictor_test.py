@@ -7,7 +7,7 @@ from genrec_jax.data import histories, splits
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor, Weights, load_weights
-from genrec_jax.train import experiment, optimizer
+from genrec_jax.train import experiment
 from tests.tolerances import assert_close
 
 T = 1_700_000_000
@@ -98,7 +98,7 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
   """A target is among the best k exactly when it ranks at most k."""
   config, directory = trained
   built = experiment.build(config, directory, log=lambda *_: None)
-  weights = load_weights(directory, built.task, built.tx, 'best')
+  weights = load_weights(directory, built.task, 'best')
   h, examples = built.dataset.histories, built.parts['test']
   ranks = Evaluator(built.task, built.dataset, examples, config.eval).ranks(
     weights
@@ -154,7 +154,7 @@ def test_nan_is_refused(untimed, where):
   config, directory = untimed
   items = Items.load(directory)
   task = experiment.build_task(config, items.corpus, items.counts)
-  w = load_weights(directory, task, optimizer.build(config.optimizer), 'latest')
+  w = load_weights(directory, task, 'latest')
   if where == 'tables':
     tables = {'items': w.tables['items'].at[7, 0].set(np.nan)}
     with pytest.raises(FloatingPointError, match='item vectors'):

@@ -19,7 +19,7 @@ from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.tasks.retrieval import Retrieval
-from genrec_jax.train import loop
+from genrec_jax.train import loop, spread
 from genrec_jax.train.progress import Progress
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_run, curve, steps_of, train
@@ -214,14 +214,14 @@ def test_other_data_are_refused(tmp_path):
 def test_a_poisoned_table_stops_before_it_is_saved(tmp_path, monkeypatch):
   """The step and the measurement are named, though looked at later."""
   train(tmp_path, 'train.steps=8')
-  restored = loop.unnamed
+  restored = spread.unnamed
 
   def poisoned(abstract, arrays):
     state = restored(abstract, arrays)
     tables = {n: t.at[3].set(jnp.nan) for n, t in state.tables.items()}
     return dataclasses.replace(state, tables=tables)
 
-  monkeypatch.setattr(loop, 'unnamed', poisoned)
+  monkeypatch.setattr(spread, 'unnamed', poisoned)
   with pytest.raises(
     loop.NonFiniteError,
     match='^train/grad_norm is not finite at step 9. Nothing was saved since',
@@ -232,11 +232,11 @@ def test_a_poisoned_table_stops_before_it_is_saved(tmp_path, monkeypatch):
 
 def test_scores_that_are_not_finite_stop_an_evaluation(tmp_path, monkeypatch):
   """The loss looks at few items, an evaluation at all of them."""
-  catalogue = Retrieval.catalogue
+  vectors = Retrieval.vectors
   monkeypatch.setattr(
     Retrieval,
-    'catalogue',
-    lambda self, tables: catalogue(self, tables).at[7].set(jnp.inf),
+    'vectors',
+    lambda self, rows, ids: vectors(self, rows, ids).at[7].set(jnp.inf),
   )
   with pytest.raises(
     loop.NonFiniteError, match='valid part, step 4: the model'
