@@ -26,7 +26,7 @@ from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.train import planning
+from genrec_jax.train import ahead, planning
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
@@ -201,19 +201,27 @@ class OnMesh:
 
   def batches(self, iterator):
     """Batches on the devices, the next ones put there while a step runs."""
-    return devices_lib.DeviceBatches(iterator, self.mesh)
+    batches = devices_lib.DeviceBatches(iterator, self.mesh)
+    return ahead.Pairs(batches) if self._looks_ahead else batches
 
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
     return devices_lib.to_global(batch, self.mesh)
 
-  @functools.cached_property
-  def count(self):
+  def count(self, batch):
     """(tokens, sequences that have any) of a batch, not waited for."""
+    return self._count(batch[0] if self._looks_ahead else batch)
+
+  @functools.cached_property
+  def _count(self):
     return jax.jit(
       lambda batch: (jnp.sum(batch.lengths), jnp.sum(batch.lengths > 0)),
       out_shardings=mesh_lib.replicated(self.mesh),
     )
+
+  @property
+  def _looks_ahead(self) -> bool:
+    return self._parallel.pipeline != 'none'
 
   def abstract_state(self) -> TrainState:
     """Shapes and shardings of the train state, nothing allocated."""
@@ -239,20 +247,37 @@ class OnMesh:
       parts=self._parts,
       ordered=self._ordered,
     )
+    split = PartitionSpec(mesh_lib.AXES)
+    if not self._looks_ahead:
+      mapped = self._mapped(
+        step, (self._specs, split), (self._specs, PartitionSpec())
+      )
+      return jax.jit(self._rested(mapped), donate_argnums=0)
+    stale = self._parallel.pipeline == 'stale'
+    prepare, run = ahead.functions(step, stale=stale)
     mapped = self._mapped(
-      step,
-      (self._specs, PartitionSpec(mesh_lib.AXES)),
-      (self._specs, PartitionSpec()),
+      run,
+      (self._specs, split, split, split),
+      (self._specs, PartitionSpec(), split),
     )
+    return ahead.StepAhead(
+      jax.jit(self._mapped(prepare, (self._specs, split), split)),
+      jax.jit(self._rested(mapped), donate_argnums=0),
+    )
+
+  def _rested(self, mapped):
+    """A step whose optimizer state rests where it is configured to."""
     resting = self._shardings.opt_state
 
-    def run(state, batch):
+    def run(state, *batches):
       ready = placement.to_device(state.opt_state, resting)
-      state, loss = mapped(dataclasses.replace(state, opt_state=ready), batch)
+      state, *rest = mapped(
+        dataclasses.replace(state, opt_state=ready), *batches
+      )
       rested = placement.to_rest(state.opt_state, resting)
-      return dataclasses.replace(state, opt_state=rested), loss
+      return dataclasses.replace(state, opt_state=rested), *rest
 
-    return jax.jit(run, donate_argnums=0)
+    return run
 
   def jit(self, function, inputs, output=SPLIT):
     """Compiles a function of weights and batches for all devices.

@@ -1,0 +1,103 @@
+"""A step that works on the next batch too: its ids, and maybe its rows, travel.
+
+While the devices compute on batch i, batch i + 1 is routed: which rows it needs
+depends on no weights. In one program with the step the compiler can let these
+collectives run beside the arithmetic. Two ways:
+
+- exact: rows are fetched after the update of batch i. The same numbers as
+  without looking ahead, to the bit.
+- stale: rows are fetched too, before that update. Rows that both batches touch
+  are one step old; a resumed run fetches the rows of its first batch anew.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+
+from genrec_jax.train.step import Step
+
+
+class Pairs:
+  """Iterator of (batch, the one behind it or None).
+
+  Its state is that behind the first of the two, so that a run continued from a
+  checkpoint meets the second again.
+  """
+
+  def __init__(self, source):
+    """Wraps an iterator of batches with `get_state` and `set_state`."""
+    self._source = source
+    self._state = source.get_state()
+    self._held = None  # (batch, state behind it)
+
+  def __iter__(self) -> Iterator:
+    return self
+
+  def __next__(self):
+    batch, state = self._held or self._take()
+    if batch is None:
+      raise StopIteration
+    following = self._take()
+    self._held = following if following[0] is not None else None
+    self._state = state
+    return batch, following[0]
+
+  def _take(self):
+    batch = next(self._source, None)
+    return batch, self._source.get_state()
+
+  def get_state(self) -> dict:
+    return self._state
+
+  def set_state(self, state: dict) -> None:
+    self._held = None
+    self._source.set_state(state)
+    self._state = self._source.get_state()
+
+  def close(self) -> None:
+    self._source.close()
+
+
+class StepAhead:
+  """`(state, pair) -> (state, loss)`; holds what was made ready for the next.
+
+  Attributes:
+    prepare: (state, batch) -> what `run` needs of it.
+    run: (state, batch, ready, following) -> (state, loss, ready of following).
+  """
+
+  def __init__(self, prepare: Callable, run: Callable):
+    self._prepare, self._run = prepare, run
+    self._ready = None  # (batch, what was made ready for it)
+
+  def __call__(self, state, pair):
+    batch, following = pair
+    if self._ready is None or self._ready[0] is not batch:
+      self._ready = batch, self._prepare(state, batch)
+    # Behind the last batch there is none; any will do, nobody uses it.
+    behind = batch if following is None else following
+    state, loss, ready = self._run(state, batch, self._ready[1], behind)
+    self._ready = None if following is None else (following, ready)
+    return state, loss
+
+
+def functions(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
+  """(prepare, run) of a `StepAhead`, for one shard."""
+
+  def prepare(state, batch):
+    routes = step.route(batch, state.step)
+    return routes, step.fetch(state, routes) if stale else None
+
+  def run(state, batch, ready, following):
+    routes, rows = ready
+    coming = step.route(following, state.step + 1)
+    early = step.fetch(state, coming) if stale else None
+    if not stale:
+      rows = step.fetch(state, routes)
+    elif jax.tree.leaves(early):
+      # Read before the tables are written, or XLA would copy them.
+      early, state = jax.lax.optimization_barrier((early, state))
+    state, loss = step.learn(state, batch, routes, rows)
+    return state, loss, (coming, early)
+
+  return prepare, run
