@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import trees
 from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
@@ -102,16 +103,24 @@ class OneDevice(Whole):
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever it was trained on."""
-    saved = saved_plan(checkpoints.read_manifest(step)['host'])
-    if saved is not None:
-      return OnMesh(self._config, self._task, self._tx).restore(
-        checkpoints, step, data
-      )
+    if saved_plan(checkpoints.read_manifest(step)['host']) is not None:
+      found = self._on_mesh().restore(checkpoints, step, data)
+      fresh = jax.jit(lambda: self._create().sums)()
+      state = dataclasses.replace(found.state, sums=fresh)
+      device = jax.local_devices()[0]
+      return dataclasses.replace(found, state=jax.device_put(state, device))
     abstract = self.abstract_state()
     step, arrays, host = checkpoints.restore(
       named(abstract), step=step, data=data
     )
     return Resumed(step, unnamed(abstract, arrays), host)
+
+  def _on_mesh(self) -> 'OnMesh':
+    """A mesh of this device, whose tables are whole arrays as ours are."""
+    config = self._config.copy_and_resolve_references()
+    config.parallel = config_lib.parallel()
+    config.parallel.scheme = 'data_parallel'
+    return OnMesh(config, self._task, self._tx)
 
   def _create(self) -> TrainState:
     return state_lib.create(
