@@ -243,8 +243,8 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
 
   def push(arrays, routes, grads, step):
     slots = tables.init_slots(arrays)
-    arrays, _, square = tables.push(arrays, slots, routes, grads, 0.1, step)
-    return arrays, square
+    pushed = tables.push(arrays, slots, routes, grads, 0.1, step)
+    return pushed.arrays, pushed.square
 
   held = tables.layout.shapes()
   parts = tables.partition(held)

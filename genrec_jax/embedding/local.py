@@ -74,8 +74,8 @@ class LocalTables:
     return values, pooled
 
   def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
-    """Moves the rows; returns (arrays, slots, squared norm of gradients)."""
-    arrays, slots = dict(arrays), dict(slots)
+    """Moves the rows; returns `lookup.Pushed`."""
+    arrays, slots, touched = dict(arrays), dict(slots), {}
     of_rows, of_bags = grads
     square = jnp.float32(0)
     for name, spec in self.specs.items():
@@ -97,6 +97,7 @@ class LocalTables:
         continue
       merged = lookup.added(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
+      touched[name] = merged.ids
       arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
         slots[name],
@@ -105,7 +106,7 @@ class LocalTables:
         step=step,
         row_numbers=init_lib.row_numbers(name, merged.ids),
       )
-    return arrays, slots, square
+    return lookup.Pushed(arrays, slots, square, touched)
 
   def overflow(self, routes) -> jax.Array:
     """Nothing is exchanged, so nothing overflows."""

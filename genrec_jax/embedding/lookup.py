@@ -6,6 +6,7 @@ arrive merged: one gradient row for each distinct id, however often it occurs.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,23 @@ class TouchedRows:
       "update='dense' allows; choose a sampled loss with loss.sampler="
       "'shared' or 'in_batch', or set data.table_update='dense'."
     )
+
+
+class Pushed(NamedTuple):
+  """What `push` of a step's gradients has changed.
+
+  Attributes:
+    arrays: name -> array.
+    slots: name -> slots of its optimizer.
+    square: squared norm of the gradients of all rows.
+    touched: name -> `[N]` sorted rows of the (local) array that were moved;
+      spare places hold its number of rows. A delta checkpoint saves these.
+  """
+
+  arrays: dict[str, jax.Array]
+  slots: dict[str, dict[str, jax.Array]]
+  square: jax.Array
+  touched: dict[str, jax.Array]
 
 
 def distinct(ids: list[jax.Array], rows: int) -> jax.Array:

@@ -217,11 +217,12 @@ class ShardedTables:
       step: number of the step, for stochastic rounding.
 
     Returns:
-      (arrays, slots, the squared norm of all gradients, the same everywhere).
+      `lookup.Pushed`; the norm is the same everywhere.
     """
-    arrays, slots = dict(arrays), dict(slots)
+    arrays, slots, touched = dict(arrays), dict(slots), {}
     square = jnp.float32(0)
     for name, merged in self._merged(routes, *grads).items():
+      touched[name] = merged.ids
       squares = jnp.sum(jnp.square(merged.grads))
       if name in self.layout.whole:
         square += squares
@@ -245,7 +246,8 @@ class ShardedTables:
         row_numbers=numbers,
       )
       slots[name] = {**slot, **kept}
-    return *self._synced(arrays, slots, step), square
+    arrays, slots = self._synced(arrays, slots, step)
+    return lookup.Pushed(arrays, slots, square, touched)
 
   def _merged(self, routes: Routes, of_rows, of_bags):
     """Array -> the summed gradients of its rows on this device."""

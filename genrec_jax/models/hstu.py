@@ -59,6 +59,8 @@ class Config:
     time_bias: relative time bias on or off (needs timestamps).
     position_embedding: learned absolute positions on or off.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+    remat: whether the backward pass computes each layer anew instead of keeping
+      its activations.
     implementation: backend of the attention, None for the best one here.
   """
 
@@ -83,6 +85,7 @@ class Config:
   time_bias: bool
   position_embedding: bool
   dtype: str
+  remat: bool
   implementation: str | None
 
   def __post_init__(self):
@@ -204,7 +207,8 @@ class HSTU(nnx.Module):
     x = embed(rows, self.position, batch, c.embedding_dropout, keys[-1])
     x = x.astype(c.dtype)
     for i in range(c.blocks):
-      x = getattr(self, f'layer_{i}')(x, batch, keys[i])
+      layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
+      x = layer(x, batch, keys[i])
     return x
 
 

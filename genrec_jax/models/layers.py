@@ -83,6 +83,11 @@ def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
     setattr(model, f'layer_{i}', block(config, rngs))
 
 
+def rematerialised(layer, wanted: bool):
+  """A layer whose activations are computed anew for the backward pass."""
+  return jax.checkpoint(layer) if wanted else layer
+
+
 def dropout(
   x: jax.Array,
   rate: float,

@@ -47,6 +47,7 @@ class Config:
     init: 'xavier_normal', or 'fan_in_uniform' as PyTorch's layers have it,
       of the matrices.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+    remat: as in `hstu.Config`.
     implementation: backend of the attention, None for the best one here.
   """
 
@@ -68,6 +69,7 @@ class Config:
   activation: str
   init: str
   dtype: str
+  remat: bool
   implementation: str | None
 
   def __post_init__(self):
@@ -182,5 +184,6 @@ class SASRec(nnx.Module):
     )
     x = x.astype(c.dtype)
     for i in range(c.blocks):
-      x = getattr(self, f'layer_{i}')(x, batch, keys[i])
+      layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
+      x = layer(x, batch, keys[i])
     return x if self.norm is None else self.norm(x)

@@ -122,7 +122,7 @@ def make_step(
     trained, opt_state = dense.apply(
       tx, dense.clip(grads, norm), state.opt_state, trained
     )
-    arrays, slots, square = tables.push(
+    pushed = tables.push(
       {n: state.tables[n] for n in state.slots},
       state.slots,
       routes,
@@ -130,7 +130,7 @@ def make_step(
       row_learning_rate,
       state.step,
     )
-    norm = jnp.sqrt(square + jnp.square(norm))
+    norm = jnp.sqrt(pushed.square + jnp.square(norm))
     sums = {
       **sums,
       'grad_norm': (norm, jnp.float32(1)),
@@ -140,9 +140,9 @@ def make_step(
       state,
       step=state.step + 1,
       params=trained['params'],
-      tables={**state.tables, **trained['tables'], **arrays},
+      tables={**state.tables, **trained['tables'], **pushed.arrays},
       opt_state=opt_state,
-      slots=slots,
+      slots=pushed.slots,
       sums={n: s + jnp.stack(sums[n]) for n, s in state.sums.items()},
       bad=_first_bad(state, sums),
     )

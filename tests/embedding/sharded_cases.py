@@ -107,8 +107,8 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
     )
   if bags:
     seen['bags'] = sums['f']
-  arrays, slots, square = tables.push(arrays, slots, routes, grads, 0.1, number)
-  return arrays, slots, seen, square
+  pushed = tables.push(arrays, slots, routes, grads, 0.1, number)
+  return pushed.arrays, pushed.slots, seen, pushed.square
 
 
 def run_whole(spec: TableSpec, key, steps=2, **options):

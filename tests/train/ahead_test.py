@@ -1,0 +1,106 @@
+"""Looking a batch ahead: what must not change, and what does."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from genrec_jax.train import ahead, state
+from genrec_jax.train.step import MEASURED, make_step
+from tests.train.toy_task import Toy, batch
+
+BATCHES = [batch(seed) for seed in range(5)]
+RATE = 0.05
+
+
+class Numbers:
+  """An iterator of batches whose state is how many it has given."""
+
+  def __init__(self, count=5):
+    self.at, self.count = 0, count
+
+  def __next__(self):
+    if self.at == self.count:
+      raise StopIteration
+    self.at += 1
+    return self.at - 1
+
+  def get_state(self):
+    return {'at': self.at}
+
+  def set_state(self, value):
+    self.at = value['at']
+
+  def close(self):
+    self.at = None
+
+
+def start(update):
+  task, tx = Toy(update), optax.sgd(RATE)
+  step = make_step(task, tx, seed=0, row_learning_rate=RATE)
+  return step, state.create(task, tx, 0, MEASURED)
+
+
+def run(step, state, *, stale):
+  prepare, run_ = ahead.functions(step, stale=stale)
+  step = ahead.StepAhead(jax.jit(prepare), jax.jit(run_, donate_argnums=0))
+  losses = []
+  for i, first in enumerate(BATCHES):
+    following = BATCHES[i + 1] if i + 1 < len(BATCHES) else None
+    state, loss = step(state, (first, following))
+    losses.append(float(loss))
+  return state, losses
+
+
+@pytest.mark.parametrize('update', ['dense', 'row_sgd', 'row_adagrad'])
+def test_exact_is_what_it_would_be_without(update):
+  step, first = start(update)
+  plain, losses = first, []
+  for b in BATCHES:
+    plain, loss = jax.jit(step)(plain, b)
+    losses.append(float(loss))
+  found, found_losses = run(step, first, stale=False)
+  assert found_losses == losses
+  jax.tree.map(np.testing.assert_array_equal, found, plain)
+
+
+def test_stale_rows_are_one_step_old():
+  """By the definition: rows are fetched before the step in front of theirs."""
+  step, first = start('row_sgd')
+  now, losses = first, []
+  rows = step.fetch(now, step.route(BATCHES[0], now.step))
+  for i, b in enumerate(BATCHES):
+    routes, early = step.route(b, now.step), None
+    if i + 1 < len(BATCHES):
+      early = step.fetch(now, step.route(BATCHES[i + 1], now.step + 1))
+    now, loss = step.learn(now, b, routes, rows)
+    losses.append(float(loss))
+    rows = early
+  found, found_losses = run(step, start('row_sgd')[1], stale=True)
+  np.testing.assert_allclose(found_losses, losses, rtol=1e-6)
+  np.testing.assert_allclose(
+    found.tables['items'], now.tables['items'], rtol=1e-6
+  )
+  exact, _ = run(step, start('row_sgd')[1], stale=False)
+  assert np.any(found.tables['items'] != exact.tables['items'])
+
+
+def test_pairs_and_where_they_stand():
+  pairs = ahead.Pairs(Numbers())
+  assert pairs.get_state() == {'at': 0}
+  found = []
+  for pair in pairs:
+    found.append(pair)
+    # A checkpoint made now must meet the second of the two again.
+    assert pairs.get_state() == {'at': pair[0] + 1}
+  assert found == [(0, 1), (1, 2), (2, 3), (3, 4), (4, None)]
+
+
+def test_pairs_go_on_where_they_stood():
+  pairs = ahead.Pairs(Numbers())
+  next(pairs)
+  next(pairs)
+  saved = pairs.get_state()
+  next(pairs)
+  pairs.set_state(saved)
+  assert next(pairs) == (2, 3)
