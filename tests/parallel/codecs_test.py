@@ -1,0 +1,113 @@
+"""What a codec loses, what it never loses, and how many bytes it makes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from genrec_jax.parallel import codecs
+
+NARROW = [name for name in codecs.CODECS if name != 'float32']
+BOTH = pytest.mark.parametrize('backward', [False, True], ids=['', 'backward'])
+
+
+def there_and_back(name, x, backward=False):
+  codec = codecs.codec(name, backward=backward)
+  return np.asarray(jax.jit(lambda x: decoded(codec, x))(x))
+
+
+def decoded(codec, x):
+  return codec.decode(codec.encode(x), x.shape[-1])
+
+
+def bound(name, x, backward):
+  """Largest error of each element: half a step where the element lies."""
+  largest = np.max(np.abs(x), axis=-1, keepdims=True)
+  if name == 'int8':
+    steps = np.max(x, -1, keepdims=True) - np.min(x, -1, keepdims=True)
+    return steps / 255 / 2 + 1e-6 * largest
+  half_step, least = {
+    'float16': (2.0**-11, 2.0**-25),
+    'bfloat16': (2.0**-8, 0.0),
+    # 3 and 2 bits of mantissa; below the normal numbers steps are even.
+    'fp8': (2.0**-3, 2.0**-17 / 2.0**15 * largest)
+    if backward
+    else (2.0**-4, 2.0**-10 / 2.0**8 * largest),
+  }[name]
+  return (1 + 1e-6) * np.maximum(np.abs(x) * half_step, least)
+
+
+@BOTH
+@pytest.mark.parametrize('size', [1e-3, 1.0, 300.0])
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_errors_stay_below_half_a_step(name, size, backward):
+  rng = np.random.default_rng(3)
+  x = size * rng.normal(size=(4, 31, 24)) * rng.uniform(size=(4, 31, 1)) ** 4
+  x = x.astype(np.float32)
+  found = there_and_back(name, x, backward)
+  assert found.dtype == np.float32
+  if name == 'float32':
+    np.testing.assert_array_equal(found, x)
+    return
+  assert np.all(np.abs(found - x) <= bound(name, x, backward))
+  assert np.any(found != x)
+
+
+@BOTH
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_zeros_stay_zeros(name, backward):
+  np.testing.assert_array_equal(
+    there_and_back(name, np.zeros((3, 8), np.float32), backward), 0
+  )
+  row = np.array([[0.0, 3.0, -5.0, 0.0]], np.float32)
+  if name != 'int8':  # has 256 steps over the row, none of which is zero
+    found = there_and_back(name, row, backward)
+    np.testing.assert_array_equal(found[:, [0, 3]], 0)
+
+
+@BOTH
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_a_row_of_one_value(name, backward):
+  for value in (1.0, -0.75, 2.0**-14):
+    row = np.full((1, 8), value, np.float32)
+    found = there_and_back(name, row, backward)
+    np.testing.assert_allclose(found, row, rtol=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize('wrong', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_what_is_not_finite_stays_visible(name, wrong, backward):
+  x = np.ones((2, 8), np.float32)
+  x[1, 3] = wrong
+  found = there_and_back(name, x, backward)
+  assert not np.isfinite(found[1, 3])
+  assert np.isnan(found[1, 3]) or not np.isnan(wrong)
+  np.testing.assert_allclose(found[0], 1, rtol=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize('columns', [1, 8, 65])
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_the_bytes_of_a_row(name, columns, backward):
+  codec = codecs.codec(name, backward=backward)
+  bits = jax.eval_shape(codec.encode, jnp.zeros((2, 5, columns)))
+  assert bits.shape[:-1] == (2, 5)
+  assert bits.shape[-1] * bits.dtype.itemsize == codec.row_bytes(columns)
+  assert codec.exact == (name == 'float32')
+  if not codec.exact:
+    assert jnp.issubdtype(bits.dtype, jnp.unsignedinteger)
+
+
+def test_gradients_get_range_and_rows_get_precision():
+  row = np.array([[2.0, 1.125, 2.0**-20]], np.float32)
+  np.testing.assert_allclose(there_and_back('fp8', row)[0, 1], 1.125)
+  assert there_and_back('fp8', row)[0, 2] != row[0, 2]
+  found = there_and_back('fp8', row, backward=True)
+  assert found[0, 1] != 1.125
+  np.testing.assert_allclose(found[0, 2], row[0, 2])
+
+
+def test_a_name_nobody_knows():
+  with pytest.raises(ValueError, match="no codec 'fp4', must be one of floa"):
+    codecs.codec('fp4')
