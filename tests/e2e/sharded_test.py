@@ -134,28 +134,25 @@ def test_an_exchange_without_room_is_the_same(runs):
 ONE = ()
 
 
-def continued(directory, first, second, loss=(ROWS,), model='hstu'):
-  """Half of the steps as `first` says, the others as `second` does."""
-  half = f'train.steps={spread_runs.HALF}'
-  spread_runs.train(directory, model, *loss, half, *first)
-  spread_runs.train(directory, model, *loss, *second)
+def continued(directory, model, loss, *ways):
+  """Each of the ways takes the run a few steps further, the last to its end."""
+  for number, way in enumerate(ways, 1):
+    steps = spread_runs.EVERY * number
+    if number == len(ways):
+      steps = spread_runs.STEPS
+    spread_runs.train(directory, model, *loss, f'train.steps={steps}', *way)
   return directory
 
 
-@pytest.mark.parametrize(
-  'first, second',
-  [
-    (ONE, SPREADS['row_wise, fsdp, offload, ragged']),
-    (
-      SPREADS['row_wise, fsdp, offload, ragged'],
-      SPREADS['table_row_wise, hybrid, accumulate'],
-    ),
-    (SPREADS['table_row_wise, hybrid, accumulate'], ONE),
-  ],
-  ids=['one-to-fsdp', 'fsdp-to-hybrid', 'hybrid-to-one'],
-)
-def test_a_run_continues_spread_otherwise(runs, tmp_path, first, second):
-  found = continued(tmp_path, first, second)
+def test_a_run_continues_spread_otherwise(runs, tmp_path):
+  found = continued(
+    tmp_path,
+    'hstu',
+    (ROWS,),
+    SPREADS['row_wise, fsdp, offload, ragged'],
+    SPREADS['table_row_wise, hybrid, accumulate'],
+    ONE,
+  )
   assert_same_curve(found, runs('hstu', ROWS))
   assert_same_answers(found, runs('hstu', ROWS))
 
@@ -170,8 +167,9 @@ def test_from_every_spread_to_every_other(
 ):
   update = f'data.table_update={update}'
   ways = {**SPREADS, 'ddp': ('parallel.devices=8',), 'one device': ONE}
-  found = continued(tmp_path, ways[first], ways[second], (update,), 'sasrec')
+  found = continued(tmp_path, 'sasrec', (update,), ways[first], ways[second])
   assert_same_curve(found, runs('sasrec', update))
+  assert_same_answers(found, runs('sasrec', update))
 
 
 def assert_same_answers(workdir, wanted) -> None:

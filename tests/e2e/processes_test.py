@@ -1,0 +1,153 @@
+"""Trainings of several real processes: the lines of one, and what kills them.
+
+Two processes have two devices each, four have one: the same four places.
+"""
+
+import json
+import os
+import pathlib
+import signal
+
+import jax
+import pytest
+
+from genrec_jax.train.progress import Progress
+from tests import processes
+from tests.e2e import spread_runs
+from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve
+from tests.train import tiny_run
+
+TIMEOUT = 240.0  # of machines that are busy
+FSDP = 'parallel.dense=fsdp'
+
+
+def mesh(hosts: int, devices: int) -> tuple[str, str]:
+  return f'parallel.hosts={hosts}', f'parallel.devices={devices}'
+
+
+def train(cache, workdir, overrides, die_after=None):
+  """In a process of a job; `die_after` is (process, step)."""
+  jax.config.update('jax_numpy_dtype_promotion', 'strict')
+  if die_after is not None and jax.process_index() == die_after[0]:
+    _die_after(die_after[1])
+  with tiny_run.compiled_once(cache):
+    return spread_runs.train(workdir, 'hstu', ROWS, *overrides)
+
+
+def _die_after(step: int) -> None:
+  update = Progress.update
+
+  def wrapped(self, at, **shown):
+    update(self, at, **shown)
+    if at == step:
+      os.kill(os.getpid(), signal.SIGKILL)
+
+  Progress.update = wrapped
+
+
+@pytest.fixture(scope='module')
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp('compiled')
+
+
+@pytest.fixture(scope='module')
+def alone(cache, tmp_path_factory):
+  """The workdir of a run of one process on one device."""
+  workdir = tmp_path_factory.mktemp('alone')
+  with tiny_run.compiled_once(cache):
+    spread_runs.train(workdir, 'hstu', ROWS)
+  return workdir
+
+
+def job(cache, workdir, *overrides, processes_=2, devices=2, die_after=None):
+  """Trains in several processes; returns what each did (see `processes`)."""
+  return processes.outcomes(
+    train,
+    str(cache),
+    str(workdir),
+    (*mesh(processes_, devices), *overrides),
+    die_after,
+    processes=processes_,
+    devices=devices,
+    timeout=TIMEOUT,
+    grace=10.0,
+  )
+
+
+def reports(outcomes) -> list[dict]:
+  for number, one in enumerate(outcomes):
+    assert one.exitcode == 0, f'process {number}:\n{one.output[-4000:]}'
+  return [one.value for one in outcomes]
+
+
+def assert_written_once(workdir: pathlib.Path, outcomes) -> None:
+  """One process spoke and wrote; nothing half made is left."""
+  lead, *others = outcomes
+  assert lead.output.count('popularity') == 1  # the table of the report
+  for one in others:
+    assert 'step 1/' not in one.output and 'popularity' not in one.output
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  logged = [json.loads(x)['step'] for x in lines if 'train/loss' in x]
+  assert logged == list(range(1, STEPS + 1))
+  assert len([p for p in workdir.iterdir() if p.name.startswith('events')]) == 1
+  assert (workdir / 'report.html').stat().st_size > 10_000
+  assert json.loads((workdir / 'report.json').read_text())['steps'] == STEPS
+  left = [p for p in workdir.rglob('*') if 'tmp' in p.name or 'part' in p.name]
+  assert not left
+
+
+@pytest.fixture(scope='module')
+def two(cache, tmp_path_factory):
+  """(workdir, outcomes) of two processes with two devices each."""
+  workdir = tmp_path_factory.mktemp('two')
+  return workdir, job(cache, workdir, FSDP)
+
+
+def test_two_processes_train_as_one(two, alone):
+  workdir, outcomes = two
+  first, second = reports(outcomes)
+  assert first['metrics'] == second['metrics']
+  assert_same_curve(workdir, alone)
+  assert_written_once(workdir, outcomes)
+
+
+def test_killed_and_started_again(cache, two, tmp_path):
+  """Process 1 dies behind the first checkpoint; the others do not hang."""
+  died = job(cache, tmp_path, FSDP, die_after=(1, EVERY + 2))
+  assert died[1].exitcode == -signal.SIGKILL
+  assert died[0].exitcode != 0
+  assert not (tmp_path / 'report.json').exists()
+  outcomes = job(cache, tmp_path, FSDP)
+  reports(outcomes)
+  assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+
+
+@pytest.mark.slow
+def test_four_processes_train_as_one(cache, alone, tmp_path):
+  outcomes = job(cache, tmp_path, processes_=4, devices=1)
+  reports(outcomes)
+  assert_same_curve(tmp_path, alone)
+  assert_written_once(tmp_path, outcomes)
+
+
+@pytest.mark.slow
+def test_two_processes_then_four_then_one(cache, alone, tmp_path):
+  """Checkpoints do not know how many processes made them."""
+  steps = f'train.steps={EVERY}'
+  reports(job(cache, tmp_path, FSDP, steps))
+  steps = f'train.steps={2 * EVERY}'
+  reports(job(cache, tmp_path, steps, processes_=4, devices=1))
+  with tiny_run.compiled_once(cache):
+    spread_runs.train(tmp_path, 'hstu', ROWS)
+  assert_same_curve(tmp_path, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('process', [0, 1])
+@pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
+def test_any_process_killed_anywhere(cache, two, tmp_path, process, step):
+  died = job(cache, tmp_path, FSDP, die_after=(process, step))
+  assert died[process].exitcode == -signal.SIGKILL
+  assert died[1 - process].exitcode != 0
+  reports(job(cache, tmp_path, FSDP))
+  assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])
