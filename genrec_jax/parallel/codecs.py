@@ -96,8 +96,10 @@ def _int8(backward: bool) -> Codec:
     width = jnp.max(x, axis=-1, keepdims=True) - least
     scale = jnp.maximum(width, jnp.float32(_TINY)) / jnp.float32(255)
     steps = jnp.round((x - least) / scale)
-    # A NaN would become some integer; it must stay visible.
-    scale = jnp.where(jnp.isfinite(width), scale, jnp.nan)
+    # A NaN would become some integer; it must stay visible. Look at all of the
+    # row: maxima on a CPU may leave out a NaN.
+    finite = jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
+    scale = jnp.where(finite, scale, jnp.nan)
     return jnp.concatenate(
       [steps.astype(jnp.uint8), _to_bytes(scale), _to_bytes(least)], axis=-1
     )

@@ -78,12 +78,16 @@ def test_a_row_of_one_value(name, backward):
 @pytest.mark.parametrize('wrong', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('name', codecs.CODECS)
 def test_what_is_not_finite_stays_visible(name, wrong, backward):
-  x = np.ones((2, 8), np.float32)
-  x[1, 3] = wrong
-  found = there_and_back(name, x, backward)
-  assert not np.isfinite(found[1, 3])
-  assert np.isnan(found[1, 3]) or not np.isnan(wrong)
-  np.testing.assert_allclose(found[0], 1, rtol=1e-6)
+  for columns in (8, 16, 64):
+    x = np.random.default_rng(columns).normal(size=(40, columns))
+    x = x.astype(np.float32)
+    places = np.arange(0, 40, 2), np.arange(20) % columns
+    x[places] = wrong
+    found = there_and_back(name, x, backward)
+    assert not np.any(np.isfinite(found[places]))
+    if np.isnan(wrong):
+      assert np.all(np.isnan(found[places]))
+    assert np.all(np.isfinite(found[1::2]))
 
 
 @BOTH

@@ -1,0 +1,279 @@
+"""Route, fetch and push on one stack, and what their programs send."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from genrec_jax.embedding import exchange as exchange_lib
+from genrec_jax.embedding.exchange import KINDS, Exchange
+from genrec_jax.embedding.layout import lay_out
+from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.parallel import codecs, hlo
+from genrec_jax.parallel import mesh as mesh_lib
+
+W, ROWS, DIM, NEEDED = 8, 160, 16, 64
+SPEC = PartitionSpec(mesh_lib.AXES)
+PLAN = ShardingPlan(
+  {'t': TablePlan(ROWS, DIM, 'row_wise', split='block')}, 2, 4
+)
+(STACK,) = lay_out(PLAN).stacks.values()
+(PIECE,) = STACK.pieces
+NARROW = [name for name in codecs.CODECS if name != 'float32']
+PAYLOAD = {'float16': 'u16', 'bfloat16': 'u16', 'fp8': 'u8', 'int8': 'u8'}
+
+
+@functools.cache
+def programs(exchange):
+  """Jitted route, fetch and push; every array has devices in front."""
+
+  def mapped(fn):
+    def on_device(*args):
+      found = fn(*jax.tree.map(lambda x: x[0], args))
+      return jax.tree.map(lambda x: x[None], found)
+
+    return jax.jit(
+      jax.shard_map(
+        on_device,
+        mesh=mesh_lib.make(1, 2, 4),
+        in_specs=SPEC,
+        out_specs=SPEC,
+        check_vma=False,
+      )
+    )
+
+  return (
+    mapped(lambda ids: exchange_lib.route(exchange, STACK, addresses(ids))),
+    mapped(lambda r, a: exchange_lib.fetch(exchange, STACK, r, a)),
+    mapped(lambda r, g: exchange_lib.push(exchange, STACK, r, g)),
+  )
+
+
+def addresses(ids):
+  return STACK.address(PIECE, ids)
+
+
+def table(seed=0):
+  """(rows, the array that holds them, device by device)."""
+  rows = np.random.default_rng(seed).normal(size=(ROWS, DIM))
+  rows = rows.astype(np.float32)
+  array = np.zeros((W, STACK.depth, DIM), np.float32)
+  array[:, : ROWS // W] = rows.reshape(W, -1, DIM)
+  return rows, array
+
+
+def distinct(rng, most=ROWS):
+  """Ids that each device needs: distinct, some of no row."""
+  ids = np.full((W, NEEDED), ROWS, np.int32)
+  for device in range(W):
+    some = rng.choice(most, min(most, NEEDED - device), replace=False)
+    ids[device, : len(some)] = some
+  ids[0, -1], ids[0, -2] = -1, ROWS + 5
+  return rng.permuted(ids, axis=1)
+
+
+def read(rows, ids):
+  inside = (ids >= 0) & (ids < ROWS)
+  return np.where(inside[..., None], rows[np.where(inside, ids, 0)], 0)
+
+
+def summed(ids, grads):
+  found = np.zeros((ROWS, DIM))
+  inside = (ids >= 0) & (ids < ROWS)
+  np.add.at(found, ids[inside], grads[inside].astype(np.float64))
+  return found
+
+
+def spread(merged):
+  """Merged rows of all devices -> `[ROWS, DIM]`; each row at most once."""
+  found = np.zeros((ROWS, DIM))
+  for device, (rows, grads) in enumerate(zip(*map(np.asarray, merged))):
+    real = rows < STACK.depth
+    assert len(set(rows[real])) == np.sum(real)
+    assert np.all(rows[real] < ROWS // W)
+    np.testing.assert_array_equal(grads[~real], 0)
+    found[device * (ROWS // W) + rows[real]] = grads[real]
+  return found
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_there_and_back(kind):
+  route, fetch, push = programs(Exchange(kind, capacity=8.0))
+  rng = np.random.default_rng(1)
+  rows, array = table()
+  ids = distinct(rng)
+  routed = route(ids)
+  assert not np.any(routed.overflow)
+  np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  merged = push(routed, grads)
+  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_ids_that_are_nowhere(kind):
+  """Nobody asks for anything: zeros come, and nothing is added anywhere."""
+  route, fetch, push = programs(Exchange(kind, capacity=8.0))
+  ids = np.full((W, NEEDED), ROWS, np.int32)
+  ids[:, ::2] = -1
+  routed = route(ids)
+  assert not np.any(routed.overflow)
+  np.testing.assert_array_equal(fetch(routed, table()[1]), 0)
+  merged = push(routed, np.ones((W, NEEDED, DIM), np.float32))
+  np.testing.assert_array_equal(merged.ids, STACK.depth)
+  np.testing.assert_array_equal(merged.grads, 0)
+
+
+def skewed(rng):
+  """Everybody wants the rows of the first device, which are 20."""
+  return distinct(rng, ROWS // W)
+
+
+@pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
+def test_without_room_all_devices_gather(kind):
+  exchange = Exchange(kind, capacity=1.0)
+  route, fetch, push = programs(exchange)
+  rng = np.random.default_rng(2)
+  rows, array = table()
+  ids = skewed(rng)
+  routed = route(ids)
+  assert np.all(routed.overflow)  # on each device, also those with room
+  peer, room = (20, 8) if kind == 'all_to_all' else (8 * 20, NEEDED)
+  np.testing.assert_allclose(routed.fill, peer / room)
+  np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  merged = push(routed, grads)
+  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+  # With room for all the same numbers come the direct way.
+  route, _, push = programs(dataclasses.replace(exchange, capacity=8.0))
+  assert not np.any(route(ids).overflow)
+  np.testing.assert_array_equal(spread(push(route(ids), grads)), spread(merged))
+
+
+@pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
+def test_without_room_an_error_is_seen(kind):
+  exchange = Exchange(kind, capacity=1.0, overflow='raise')
+  route, fetch, _ = programs(exchange)
+  rng = np.random.default_rng(3)
+  rows, array = table()
+  assert np.all(np.isnan(fetch(route(skewed(rng)), array)))
+  ids = distinct(rng)[:, :NEEDED]
+  ids[:, :] = ROWS
+  ids[:, ::8] = np.arange(0, ROWS, ROWS // W)  # a row of each device
+  np.testing.assert_array_equal(fetch(route(ids), array), read(rows, ids))
+
+
+def sent(compiled, op):
+  found = [c for c in hlo.collectives(compiled) if c.op == op]
+  return {c.dtype for c in found}, sum(hlo.sent_bytes(c) for c in found)
+
+
+@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('kind', KINDS)
+def test_narrow_rows_are_narrow_on_the_wire(kind, name):
+  """As many bytes as the codec says, in unsigned integers, both ways."""
+  exchange = Exchange(kind, 2.0, 'raise', forward=name, backward=name)
+  route, fetch, push = programs(exchange)
+  ids = jax.ShapeDtypeStruct((W, NEEDED), jnp.int32)
+  array = jax.ShapeDtypeStruct((W, STACK.depth, DIM), jnp.float32)
+  grads = jax.ShapeDtypeStruct((W, NEEDED, DIM), jnp.float32)
+  routed = jax.eval_shape(route, ids)
+  row = codecs.codec(name).row_bytes(DIM)
+  counts = {'s32'} if kind == 'ragged' else set()
+  offsets = 2 * (W - 1) * 4 if kind == 'ragged' else 0
+  # Ragged parts are emulated here, each as large as its whole operand.
+  there, back = {
+    'gather': (NEEDED, NEEDED),
+    'all_to_all': (2 * NEEDED // W, 2 * NEEDED // W),
+    'ragged': (2 * NEEDED, NEEDED),
+  }[kind]
+  ops = 'all-to-all', 'all-to-all'
+  if kind == 'gather':
+    ops = 'reduce-scatter' if name == 'float32' else 'all-to-all', 'all-gather'
+  dtypes = {PAYLOAD.get(name, 'f32')} | counts
+  program = fetch.lower(routed, array).compile()
+  assert sent(program, ops[0]) == (dtypes, (W - 1) * there * row + offsets)
+  program = push.lower(routed, grads).compile()
+  assert sent(program, ops[1]) == (dtypes, (W - 1) * back * row + offsets)
+  total = sum(hlo.sent_bytes(c) for c in hlo.collectives(program))
+  assert total == (W - 1) * back * row + offsets
+
+
+def test_gather_brings_ids_to_all_once():
+  route, fetch, push = programs(Exchange('gather'))
+  ids = jax.ShapeDtypeStruct((W, NEEDED), jnp.int32)
+  found = hlo.collectives(route.lower(ids).compile())
+  assert [(c.op, c.dtype) for c in found] == [('all-gather', 's32')]
+  assert hlo.sent_bytes(found[0]) == (W - 1) * NEEDED * 4
+
+
+def error_bound(name, values, backward):
+  """Of each element, with the largest value of its row."""
+  largest = np.max(np.abs(values), axis=-1, keepdims=True)
+  relative = {
+    'float16': 2.0**-11,
+    'bfloat16': 2.0**-8,
+    'fp8': 2.0**-3 if backward else 2.0**-4,
+    'int8': 1 / 255,  # half a step; from the least to the greatest are two
+  }[name]
+  return relative * largest * (1 + 1e-5)
+
+
+@pytest.mark.parametrize('name', NARROW)
+@pytest.mark.parametrize('kind', ['gather', 'all_to_all'])
+def test_narrow_rows_are_close(kind, name):
+  exchange = Exchange(kind, 8.0, 'raise', forward=name, backward=name)
+  route, fetch, push = programs(exchange)
+  rng = np.random.default_rng(4)
+  rows, array = table()
+  ids = distinct(rng)
+  routed, want = route(ids), read(rows, ids)
+  error = np.abs(np.asarray(fetch(routed, array)) - want)
+  assert np.all(error <= error_bound(name, want, False))
+  assert np.any(error > 0)
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  allowed = np.zeros((ROWS, DIM))  # each part of a sum is rounded once
+  inside = (ids >= 0) & (ids < ROWS)
+  bound = np.broadcast_to(error_bound(name, grads, True), grads.shape)
+  np.add.at(allowed, ids[inside], bound[inside])
+  error = np.abs(spread(push(routed, grads)) - summed(ids, grads))
+  assert np.all(error <= allowed + 1e-5)
+  assert np.any(error > 1e-5)
+
+
+@pytest.mark.parametrize('name', codecs.CODECS)
+def test_a_nan_arrives_as_one(name):
+  exchange = Exchange('all_to_all', 8.0, 'raise', name, name)
+  route, fetch, push = programs(exchange)
+  rng = np.random.default_rng(5)
+  _, array = table()
+  ids = distinct(rng)
+  array[2, 7, 3] = np.nan
+  wrong = ids == 2 * (ROWS // W) + 7
+  found = np.isnan(fetch(route(ids), array))
+  assert np.all(found[wrong][:, 3]) and not np.any(found[~wrong])
+  assert np.any(wrong)
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  grads[wrong, 3] = np.nan
+  found = np.isnan(spread(push(route(ids), grads)))
+  assert found[2 * (ROWS // W) + 7, 3]
+  assert {r for r, _ in np.argwhere(found)} == {2 * (ROWS // W) + 7}
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    (dict(kind='ring'), r"exchange.kind is 'ring', must be one of \('gather"),
+    (dict(overflow='drop'), r"exchange.overflow is 'drop', must be one of"),
+    (dict(forward='fp4'), r"exchange.forward is 'fp4', must be one of"),
+    (dict(backward='f32'), r"exchange.backward is 'f32', must be one of"),
+    (dict(capacity=0), 'exchange.capacity is 0, must be positive'),
+  ],
+)
+def test_what_no_exchange_is(fields, message):
+  with pytest.raises(ValueError, match=message):
+    Exchange(**fields)
