@@ -258,13 +258,21 @@ def _check_parts(train, evaluators) -> None:
 
 
 def parameter_summary(experiment, state) -> str:
-  """How many parameters there are, in words."""
+  """How many parameters there are, and where, in words."""
   model = sum(x.size for x in jax.tree.leaves(state.params))
-  tables = ', '.join(
-    f'{name} {table.shape[0]:,} x {table.shape[1]}'
-    for name, table in state.tables.items()
-  )
-  return f'{model:,} model parameters, tables: {tables}'
+  plan = experiment.spread.plan
+  tables = []
+  for name, spec in experiment.task.tables().items():
+    tables.append(f'{name} {spec.rows:,} x {spec.dim}')
+    if plan and name in plan.tables:
+      tables[-1] += f' ({plan.tables[name].scheme})'
+  text = f'{model:,} model parameters, tables: {", ".join(tables)}'
+  if plan:
+    text += (
+      f'; replicas x hosts x devices = {plan.replicas} x {plan.hosts} x '
+      f'{plan.devices}'
+    )
+  return text
 
 
 def _log(writers, state, step, progress):
