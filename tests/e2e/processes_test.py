@@ -17,7 +17,7 @@ from tests.e2e import spread_runs
 from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve
 from tests.train import tiny_run
 
-TIMEOUT = 240.0  # of machines that are busy
+TIMEOUT = 400.0  # of machines that are busy
 FSDP = 'parallel.dense=fsdp'
 
 
@@ -59,7 +59,9 @@ def alone(cache, tmp_path_factory):
   return workdir
 
 
-def job(cache, workdir, *overrides, processes_=2, devices=2, die_after=None):
+def job(
+  cache, workdir, *overrides, processes_=2, devices=2, die_after=None, grace=0.0
+):
   """Trains in several processes; returns what each did (see `processes`)."""
   return processes.outcomes(
     train,
@@ -70,7 +72,7 @@ def job(cache, workdir, *overrides, processes_=2, devices=2, die_after=None):
     processes=processes_,
     devices=devices,
     timeout=TIMEOUT,
-    grace=10.0,
+    grace=grace,
   )
 
 
@@ -112,10 +114,9 @@ def test_two_processes_train_as_one(two, alone):
 
 
 def test_killed_and_started_again(cache, two, tmp_path):
-  """Process 1 dies behind the first checkpoint; the others do not hang."""
+  """Process 1 dies behind the first checkpoint, and with it the job."""
   died = job(cache, tmp_path, FSDP, die_after=(1, EVERY + 2))
   assert died[1].exitcode == -signal.SIGKILL
-  assert died[0].exitcode != 0
   assert not (tmp_path / 'report.json').exists()
   outcomes = job(cache, tmp_path, FSDP)
   reports(outcomes)
@@ -146,8 +147,9 @@ def test_two_processes_then_four_then_one(cache, alone, tmp_path):
 @pytest.mark.parametrize('process', [0, 1])
 @pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
 def test_any_process_killed_anywhere(cache, two, tmp_path, process, step):
-  died = job(cache, tmp_path, FSDP, die_after=(process, step))
+  """The other one ends by itself, when JAX misses the heartbeat: 100 s."""
+  died = job(cache, tmp_path, FSDP, die_after=(process, step), grace=200.0)
   assert died[process].exitcode == -signal.SIGKILL
-  assert died[1 - process].exitcode != 0
+  assert died[1 - process].exitcode == -signal.SIGABRT
   reports(job(cache, tmp_path, FSDP))
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])

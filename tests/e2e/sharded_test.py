@@ -9,6 +9,7 @@ import itertools
 import pytest
 
 from genrec_jax.embedding.plan import SCHEMES
+from genrec_jax.planner import InsufficientMemory
 from genrec_jax.serve.predictor import Predictor
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
@@ -67,12 +68,29 @@ def runs(tmp_path_factory):
   [
     ('hstu', (ROWS,), 'row_wise, fsdp, offload, ragged'),
     ('hstu', (ROWS,), 'table_row_wise, hybrid, accumulate'),
-    ('sasrec', ('loss.sampler=in_batch',), 'ddp'),
+    pytest.param(
+      'sasrec', ('loss.sampler=in_batch',), 'ddp', marks=pytest.mark.slow
+    ),
   ],
 )
 def test_trains_as_on_one_device(runs, model, loss, name):
   found = runs(model, *loss, *SPREADS[name])
   assert_same_curve(found, runs(model, *loss))
+
+
+def test_a_table_too_large_for_one_device(runs, tmp_path):
+  """20,001 rows of 16 and their slots are 1.4 MB, a device has 1 MB."""
+  large = (ROWS, 'data.synthetic.items=20000', 'loss.sampler=in_batch')
+  budget = 'parallel.memory_gb=0.001'
+  with pytest.raises(InsufficientMemory) as refused:
+    spread_runs.train(tmp_path, 'sasrec', *large, budget)
+  words = str(refused.value)
+  assert 'device 0 would hold 1.4 MB (1.4 MB of rows and optimizer' in words
+  assert 'less 15% reserve and ' in words
+  assert 'items: 20,001 x 16, 1.4 MB in all' in words
+  assert not (tmp_path / 'checkpoints').exists()
+  found = runs('sasrec', *large, budget, 'parallel.devices=8')
+  assert_same_curve(found, runs('sasrec', *large))
 
 
 @pytest.mark.slow
