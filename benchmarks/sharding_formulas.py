@@ -172,12 +172,15 @@ def lists(c: Case) -> int:
   return 4 * c.ids + 4 * (c.batch + 1)
 
 
-def padded(c: Case, places: int) -> tuple[int, str]:
-  """Pieces sent to `places` that must get equally many, and a note."""
+def padded(c: Case, places: int) -> tuple[int, str, str]:
+  """Pieces sent to `places` that must get equally many; as text; a note."""
   pieces = c.tables * c.pieces
   slots = places * math.ceil(pieces / places)
-  note = f'{pieces} padded to {slots}, the fullest has {slots // places}'
-  return slots, note if slots > pieces else ''
+  text = 'T' if c.pieces == 1 else 'T n'
+  if slots == pieces:
+    return slots, text, ''
+  note = f'{pieces} pieces, the fullest of {places} has {slots // places}'
+  return slots, f'pad({text})', note
 
 
 def even(c: Case) -> float:
@@ -187,11 +190,12 @@ def even(c: Case) -> float:
 
 def pooled_on_one(c: Case) -> list[Sent]:
   """table_wise, column_wise, table_column_wise: a piece has one device."""
-  slots, note = padded(c, c.group)
-  tn = 'T' if c.pieces == 1 else 'T n'
+  slots, tn, note = padded(c, c.group)
   sums = exchanged(slots * c.batch * c.piece_bytes, c.group)
   # For columns the published formula counts what stays at home, too.
   published = exchanged(even(c), c.group) if c.pieces == 1 else even(c)
+  of_ids = 'ids of 4 bytes, not 8; b+1 lengths; what stays at home is not sent'
+  of_ids = '; '.join(filter(None, (of_ids, note)))
   if c.codec in BESIDES:
     note = f'{BESIDES[c.codec]} bytes beside each piece'
   elif c.pieces > 1:
@@ -204,8 +208,7 @@ def pooled_on_one(c: Case) -> list[Sent]:
   return [
     Sent(
       'ids', 'ids', A2A, GROUP, ids, f'{tn} (b L + b+1) 4 (W-1)/W',
-      8 * c.tables * c.pieces * c.ids,
-      'ids of 4 bytes, not 8; b+1 lengths; what stays at home is not sent',
+      8 * c.tables * c.pieces * c.ids, of_ids,
     ),
     *back,
   ]  # fmt: skip
@@ -231,9 +234,8 @@ def pooled_on_all(c: Case) -> list[Sent]:
 def pooled_on_hosts(c: Case) -> list[Sent]:
   """table_row_wise, grid: a piece has a host, each device there a part."""
   h, g = c.hosts, c.devices
-  slots, note = padded(c, h)
+  slots, tn, note = padded(c, h)
   kept = slots * c.batch * c.piece_bytes
-  tn = 'T' if c.pieces == 1 else 'T n'
   between = [
     Sent(
       step, 'rows', A2A, HOST, exchanged(kept, h), f'{tn} b s (H-1)/H',

@@ -211,6 +211,17 @@ def test_gather_brings_ids_to_all_once():
   assert hlo.sent_bytes(found[0]) == (W - 1) * NEEDED * 4
 
 
+def test_the_way_without_room_is_the_other_branch():
+  route, fetch, _ = programs(Exchange('all_to_all'))
+  routed = jax.eval_shape(route, jax.ShapeDtypeStruct((W, NEEDED), jnp.int32))
+  array = jax.ShapeDtypeStruct((W, STACK.depth, DIM), jnp.float32)
+  found = hlo.collectives(fetch.lower(routed, array).compile())
+  where = {c.op: c.computation for c in found}
+  assert set(where) == {'all-to-all', 'all-gather', 'reduce-scatter'}
+  assert where['all-gather'] == where['reduce-scatter'] != where['all-to-all']
+  assert hlo.ENTRY not in where.values()
+
+
 def error_bound(name, values, backward):
   """Of each element, with the largest value of its row."""
   largest = np.max(np.abs(values), axis=-1, keepdims=True)
