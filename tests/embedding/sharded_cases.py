@@ -108,6 +108,7 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   if bags:
     seen['bags'] = sums['f']
   pushed = tables.push(arrays, slots, routes, grads, 0.1, number)
+  (seen['touched'],) = pushed.touched.values()
   return pushed.arrays, pushed.slots, seen, pushed.square
 
 

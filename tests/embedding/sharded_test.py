@@ -1,6 +1,5 @@
 """Every scheme reads and writes what one device would."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,11 +15,14 @@ def spec(update='row_sgd', dtype='float32'):
   return TableSpec('t', ROWS, DIM, 0.5, update, dtype)
 
 
-def compare(whole, sharded, rtol=1e-5, exact=()):
+def compare(whole, sharded, rtol=1e-5, exact=(), steps=True):
   seen, table = whole
   seen_sharded, table_sharded = sharded
+  if not steps:
+    seen = seen_sharded = []
   for one, other in zip(seen, seen_sharded, strict=True):
-    for name, values in one.items():
+    for name in one.keys() - {'touched'}:
+      values = one[name]
       if name in exact:
         np.testing.assert_array_equal(other[name], values)
       else:
@@ -59,3 +61,47 @@ def test_updates_are_exact_whatever_the_scheme(scheme, update, key):
   options = dict(mode='sum', weighted=False, reads=('rows', 'bags'), steps=3)
   whole = run_whole(spec(update), key, **options)
   compare(whole, run_sharded(spec(update), key, scheme, **options))
+
+
+def test_replica_groups_that_meet_at_every_step(key):
+  """Plain SGD: the mean of the groups' steps is the step of all."""
+  whole = run_whole(spec(), key, **SEQUENCE)
+  sharded = run_sharded(
+    spec(), key, 'row_wise', replicas=2, hosts=2, devices=2, **SEQUENCE
+  )
+  for one, other in zip(whole[0], sharded[0], strict=True):
+    other['square'] = one['square']  # each group counts what it summed itself
+  compare(whole, sharded, exact=('rows',))
+
+
+def test_replica_groups_that_meet_later(key):
+  """Between two meetings a group sees its own steps alone."""
+  options = dict(replicas=2, hosts=1, devices=4, steps=3, **SEQUENCE)
+  often, _ = run_sharded(spec(), key, 'row_wise', sync_every=1, **options)
+  seldom, table = run_sharded(spec(), key, 'row_wise', sync_every=3, **options)
+  np.testing.assert_array_equal(often[0]['rows'], seldom[0]['rows'])
+  assert np.any(often[1]['rows'] != seldom[1]['rows'])
+  # Steps of plain SGD do not look at the rows: their mean comes out the same.
+  whole = run_whole(spec(), key, steps=3, **SEQUENCE)
+  compare(whole, (seldom, table), steps=False)
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_narrow_tables(dtype, key):
+  whole = run_whole(spec(dtype=dtype), key, steps=1, **SEQUENCE)
+  sharded = run_sharded(spec(dtype=dtype), key, 'row_wise', steps=1, **SEQUENCE)
+  compare(whole, sharded, exact=('rows',), rtol=2**-7)
+
+
+@pytest.mark.parametrize('scheme', ['row_wise', 'column_wise', 'table_wise'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_touched_rows_come_out(scheme, kind, key):
+  """Those that are different now, and no others."""
+  before = run_sharded(spec(), key, scheme, steps=0, **SEQUENCE)[1]
+  seen, table = run_sharded(
+    spec(), key, scheme, exchange=Exchange(kind), steps=1, **SEQUENCE
+  )
+  depth = seen[0]['touched'].max()  # of a device; it fills spare places
+  rows = np.count_nonzero(seen[0]['touched'] < depth)
+  changed = np.any(before != table, axis=1).sum()
+  assert rows == changed * (2 if scheme == 'column_wise' else 1)
