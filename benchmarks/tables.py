@@ -21,6 +21,25 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
 
+_SENT = (
+  ('collective', 'op', ''),
+  ('over', 'over', ''),
+  ('bytes', 'bytes', ',d'),
+  ('formula', 'formula_bytes', ',d'),
+  ('published', 'published_bytes', ',d'),
+  ('formula in words', 'formula', ''),
+  ('note', 'note', ''),
+)
+_NARROW = (
+  ('codec', 'codec', ''),
+  ('part', 'pass', ''),
+  ('collective', 'op', ''),
+  ('as', 'dtype', ''),
+  ('bytes', 'bytes', ',d'),
+  ('formula', 'formula_bytes', ',d'),
+  ('of float32', 'float32_x', '.3f'),
+)
+
 # NAME -> files: results it reads, `machine/name`, in the order of the rows;
 #         columns: (header, key, format). The key is one of a row or of the
 #           file (machine, command, date). The format is a format spec such as
@@ -303,6 +322,81 @@ TABLES = {
       ('load of the machine', 'load_1min', '.1f'),
     ),
     'where': {'part': 'optimizers'},
+  },
+  'sharding_pooled': {
+    'files': ('cpu2/sharding',),
+    'columns': (
+      ('scheme', 'scheme', ''),
+      ('mesh', 'mesh', ''),
+      ('tables', 'tables', 'd'),
+      ('part', 'pass', ''),
+      *_SENT,
+    ),
+    'where': {
+      'target': 'cpu',
+      'part': 'pooled',
+      'codec': 'float32',
+      'what': ('ids', 'rows', 'copies'),
+    },
+  },
+  'sharding_sequence': {
+    'files': ('cpu2/sharding',),
+    'columns': (
+      ('scheme', 'scheme', ''),
+      ('exchange', 'kind', ''),
+      ('part', 'pass', ''),
+      *_SENT,
+    ),
+    'where': {
+      'target': 'cpu',
+      'part': 'sequence',
+      'codec': 'float32',
+      'scheme': ('table_wise', 'column_wise'),
+      'what': ('ids', 'rows'),
+    },
+  },
+  'sharding_codecs': {
+    'files': ('cpu2/sharding',),
+    'columns': (
+      ('scheme', 'scheme', ''),
+      ('exchange', 'kind', ''),
+      *_NARROW,
+    ),
+    'where': {
+      'target': 'cpu',
+      'codec': ('float16', 'bfloat16', 'fp8', 'int8'),
+      'kind': ('pooled', 'gather', 'all_to_all'),
+      'what': 'rows',
+    },
+  },
+  'sharding_tpu': {
+    'files': ('cpu2/sharding',),
+    'columns': (
+      ('scheme', 'scheme', ''),
+      ('mesh', 'mesh', ''),
+      ('feature', 'kind', ''),
+      ('part', 'pass', ''),
+      *_SENT,
+    ),
+    'where': {
+      'target': 'tpu',
+      'codec': 'float32',
+      'what': ('ids', 'rows', 'copies'),
+    },
+  },
+  'sharding_tpu_narrow': {
+    'files': ('cpu2/sharding',),
+    'columns': (
+      ('exchange', 'kind', ''),
+      *_NARROW,
+    ),
+    'where': {
+      'target': 'tpu',
+      'scheme': 'table_wise',
+      'codec': ('float16', 'bfloat16', 'fp8', 'int8'),
+      'kind': ('all_to_all', 'ragged'),
+      'what': 'rows',
+    },
   },
   'peer_step': {
     'files': ('cpu2/peer_generative_recommenders',),
