@@ -30,6 +30,7 @@ STEPS = {
   'tune': ('benchmarks.tune_blocks --write --results {results}', 6),
   'attention': ('benchmarks.hstu_attention --results {results}', 8),
   'embedding': ('benchmarks.jagged_embedding --results {results}', 4),
+  'row_update': ('benchmarks.row_update --results {results}', 4),
   'left_to_xla': ('benchmarks.left_to_xla --results {results}', 2),
   'train_step': ('benchmarks.train_step --results {results}', 4),
 }
