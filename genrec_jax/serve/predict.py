@@ -16,6 +16,7 @@ import numpy as np
 
 from genrec_jax.data import datasets
 from genrec_jax.features import PAD
+from genrec_jax.parallel import job
 from genrec_jax.serve import inputs, prediction_files
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor
@@ -36,6 +37,11 @@ def run(config, workdir: str | os.PathLike) -> dict:
     {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
     'users_without_known_items', 'users_without_unseen_items'}.
   """
+  if job.count() > 1:
+    raise ValueError(
+      f'predictions are written by one process, and these are {job.count()}; '
+      'start --mode=predict without the others'
+    )
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.require(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')

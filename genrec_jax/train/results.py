@@ -1,5 +1,6 @@
 """Results of a run: the report at its end, an evaluation afterwards."""
 
+import dataclasses
 import importlib.metadata
 import logging
 import pathlib
@@ -9,6 +10,7 @@ import time
 import jax
 import numpy as np
 
+from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor, load_weights
@@ -109,6 +111,8 @@ def evaluate(config, workdir) -> dict:
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
     )
+  # The weights are put together on one device, however they were trained.
+  experiment = dataclasses.replace(experiment, spread=Whole())
   evaluators = experiment.evaluators(config)
   if not evaluators:
     raise ValueError(
