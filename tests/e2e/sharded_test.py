@@ -11,6 +11,7 @@ import pytest
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.planner import InsufficientMemory
 from genrec_jax.serve.predictor import Predictor
+from genrec_jax.train import results
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
 from tests.tolerances import assert_close
@@ -173,6 +174,19 @@ def test_a_run_continues_spread_otherwise(runs, tmp_path):
   )
   assert_same_curve(found, runs('hstu', ROWS))
   assert_same_answers(found, runs('hstu', ROWS))
+
+
+def test_a_run_that_was_spread_is_evaluated(runs):
+  keys = ('hstu', ROWS, *SPREADS['row_wise, fsdp, offload, ragged'])
+  workdir = runs(*keys)
+  found = results.evaluate(spread_runs.config(*keys), workdir)
+  row = next(
+    row
+    for row in tiny_run.curve(workdir)
+    if row['step'] == found['step'] and 'valid/mrr' in row
+  )
+  for name, value in found['metrics']['valid'].items():
+    assert value == row[f'valid/{name}']
 
 
 @pytest.mark.slow

@@ -1,0 +1,72 @@
+"""What the processes of a job tell each other, in three of them."""
+
+import jax
+import pytest
+
+from genrec_jax.parallel import job
+from tests import processes
+
+
+def outcome(function):
+  try:
+    return function()
+  except Exception as error:
+    return type(error).__name__, str(error)
+
+
+def everything(path):
+  """Run in each process; returns what it has met."""
+  me = jax.process_index()
+
+  def write_once():
+    with job.together('writing', lead_first=True):
+      if job.leads():
+        path.write_text('done')
+      return path.read_text()
+
+  def fail(who, lead_first=False):
+    began = False
+    try:
+      with job.together('counting', lead_first=lead_first):
+        began = True
+        if me == who:
+          raise FileNotFoundError(f'none in {me}')
+    except Exception as error:
+      return type(error).__name__, str(error), began
+    return None
+
+  return {
+    'count': job.count(),
+    'leads': job.leads(),
+    'written': outcome(write_once),
+    'lead': job.of_lead(f'I am {me}'),
+    'one fails': fail(2),
+    'lead fails': fail(0),
+    'lead fails first': fail(0, lead_first=True),
+    'none fails': fail(-1),
+    'any': (job.any_of(me == 1), job.any_of(False)),
+  }
+
+
+def test_three_processes(tmp_path):
+  found = processes.run(everything, tmp_path / 'file', processes=3, devices=1)
+  assert [f['leads'] for f in found] == [True, False, False]
+  for me, f in enumerate(found):
+    assert f['count'] == 3 and f['written'] == 'done'
+    assert f['lead'] == 'I am 0' and f['any'] == (True, False)
+    assert f['none fails'] is None
+    heard = ('JobError', 'counting: process 2: none in 2', True)
+    own = ('FileNotFoundError', 'none in 2', True)
+    assert f['one fails'] == (own if me == 2 else heard)
+    heard = ('JobError', 'counting: process 0: none in 0')
+    own = ('FileNotFoundError', 'none in 0', True)
+    assert f['lead fails'] == ((*heard, True) if me else own)
+    assert f['lead fails first'] == ((*heard, False) if me else own)
+
+
+def test_alone():
+  with job.together('this', lead_first=True):
+    assert job.leads() and job.count() == 1
+  assert job.of_lead('text') == 'text' and job.any_of(True)
+  with pytest.raises(KeyError), job.together('that'):
+    raise KeyError
