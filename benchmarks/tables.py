@@ -18,27 +18,10 @@ import pathlib
 import re
 import sys
 
+from benchmarks.tables_scale_out import SCALE_OUT
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
-
-_SENT = (
-  ('collective', 'op', ''),
-  ('over', 'over', ''),
-  ('bytes', 'bytes', ',d'),
-  ('formula', 'formula_bytes', ',d'),
-  ('published', 'published_bytes', ',d'),
-  ('formula in words', 'formula', ''),
-  ('note', 'note', ''),
-)
-_NARROW = (
-  ('codec', 'codec', ''),
-  ('part', 'pass', ''),
-  ('collective', 'op', ''),
-  ('as', 'dtype', ''),
-  ('bytes', 'bytes', ',d'),
-  ('formula', 'formula_bytes', ',d'),
-  ('of float32', 'float32_x', '.3f'),
-)
 
 # NAME -> files: results it reads, `machine/name`, in the order of the rows;
 #         columns: (header, key, format). The key is one of a row or of the
@@ -231,173 +214,6 @@ TABLES = {
       ('load of the machine', 'load_1min', '.1f'),
     ),
   },
-  'planner_grid': {
-    'files': ('cpu2/planner',),
-    'columns': (
-      ('costs', 'costs', ''),
-      ('tables', 'tables', ',d'),
-      ('devices', 'devices', ',d'),
-      ('draws', 'draws', 'd'),
-      ('random', 'random_x', '.2f'),
-      ('published', 'published_random_x', '.2f'),
-      ('LPT', 'lpt_x', '.4f'),
-      ('published', 'published_lpt_x', '.4f'),
-      ('LDM', 'ldm_x', '.4f'),
-      ('published', 'published_ldm_x', '.4f'),
-      ('bound of whole tables', 'bound_x', '.4f'),
-      ('draws where it is above 1', 'outweighed', '.0%'),
-      ('column splits', 'split_x', '.4f'),
-      ('LPT, ms', 'lpt_ms', '.2f'),
-      ('LDM, ms', 'ldm_ms', '.2f'),
-    ),
-    'where': {'kind': 'grid'},
-  },
-  'planner_traces': {
-    'files': ('cpu2/planner',),
-    'columns': (
-      ('tables of', 'trace', ''),
-      ('tables', 'tables', ',d'),
-      ('on', 'machine_planned', ''),
-      ('devices', 'devices', ',d'),
-      ('random', 'random_x', '.2f'),
-      ('LPT', 'lpt_x', '.4f'),
-      ('LDM', 'ldm_x', '.4f'),
-      ('memory balanced', 'memory_balanced_x', '.4f'),
-      ('bound of whole tables', 'bound_x', '.4f'),
-      ('column splits', 'split_x', '.4f'),
-      ('bytes: LPT', 'lpt_bytes_x', '.2f'),
-      ('memory balanced', 'memory_balanced_bytes_x', '.2f'),
-      ('best predicted step, ms', 'step_ms', '.3f'),
-    ),
-    'where': {'kind': 'trace'},
-  },
-  'planner_plans': {
-    'files': ('cpu2/planner',),
-    'columns': (
-      ('tables of', 'trace', ''),
-      ('tables', 'tables', ',d'),
-      ('on', 'machine_planned', ''),
-      ('devices', 'devices', ',d'),
-      ('planning, core-seconds', 'plan_core_s', '.1f'),
-      ('wall seconds', 'plan_wall_s', '.1f'),
-      ('load of the machine', 'load_1min', '.1f'),
-      ('placements tried', 'tried', ',d'),
-      ('made by', 'made_by', ''),
-      ('schemes', 'schemes', ''),
-      ('max/mean time', 'plan_x', '.4f'),
-      ('predicted step, ms', 'plan_step_ms', '.3f'),
-    ),
-    'where': {'kind': 'plan'},
-  },
-  'row_update_sizes': {
-    'files': ('cpu2/row_update',),
-    'columns': (
-      ('optimizer', 'what', ''),
-      ('program', 'program', ''),
-      ('pages', 'pages', ''),
-      ('rows', 'rows', ',d'),
-      ('table, MB', 'table_bytes', 'MB'),
-      ('step, core-ms (median)', 'core_ms', ',.1f'),
-      ('least', 'min_core_ms', ',.1f'),
-      ('wall ms (least)', 'min_wall_ms', ',.1f'),
-      ('of the million rows', 'of_smallest_x', '.2f'),
-      ('dense / sparse', 'dense_x', '.0f'),
-      ('load of the machine', 'load_1min', '.1f'),
-    ),
-    'where': {'part': 'sizes'},
-  },
-  'row_update_optimizers': {
-    'files': ('cpu2/row_update',),
-    'columns': (
-      ('optimizer', 'what', ''),
-      ('ids', 'ids', ''),
-      ('program', 'program', ''),
-      ('setting', 'setting', ''),
-      ('table', 'dtype', ''),
-      ('slots, floats a row', 'slot_floats', '.0f'),
-      ('step, core-ms (median)', 'core_ms', ',.1f'),
-      ('least', 'min_core_ms', ',.1f'),
-      ('wall ms (least)', 'min_wall_ms', ',.1f'),
-      ('peer / this', 'peer_x', '.2f'),
-      ('load of the machine', 'load_1min', '.1f'),
-    ),
-    'where': {'part': 'optimizers'},
-  },
-  'sharding_pooled': {
-    'files': ('cpu2/sharding',),
-    'columns': (
-      ('scheme', 'scheme', ''),
-      ('mesh', 'mesh', ''),
-      ('tables', 'tables', 'd'),
-      ('part', 'pass', ''),
-      *_SENT,
-    ),
-    'where': {
-      'target': 'cpu',
-      'part': 'pooled',
-      'codec': 'float32',
-      'what': ('ids', 'rows', 'copies'),
-    },
-  },
-  'sharding_sequence': {
-    'files': ('cpu2/sharding',),
-    'columns': (
-      ('scheme', 'scheme', ''),
-      ('exchange', 'kind', ''),
-      ('part', 'pass', ''),
-      *_SENT,
-    ),
-    'where': {
-      'target': 'cpu',
-      'part': 'sequence',
-      'codec': 'float32',
-      'scheme': ('table_wise', 'column_wise'),
-      'what': ('ids', 'rows'),
-    },
-  },
-  'sharding_codecs': {
-    'files': ('cpu2/sharding',),
-    'columns': (
-      ('scheme', 'scheme', ''),
-      ('exchange', 'kind', ''),
-      *_NARROW,
-    ),
-    'where': {
-      'target': 'cpu',
-      'codec': ('float16', 'bfloat16', 'fp8', 'int8'),
-      'kind': ('pooled', 'gather', 'all_to_all'),
-      'what': 'rows',
-    },
-  },
-  'sharding_tpu': {
-    'files': ('cpu2/sharding',),
-    'columns': (
-      ('scheme', 'scheme', ''),
-      ('mesh', 'mesh', ''),
-      ('feature', 'kind', ''),
-      ('part', 'pass', ''),
-      *_SENT,
-    ),
-    'where': {
-      'target': 'tpu',
-      'codec': 'float32',
-      'what': ('ids', 'rows', 'copies'),
-    },
-  },
-  'sharding_tpu_narrow': {
-    'files': ('cpu2/sharding',),
-    'columns': (
-      ('exchange', 'kind', ''),
-      *_NARROW,
-    ),
-    'where': {
-      'target': 'tpu',
-      'scheme': 'table_wise',
-      'codec': ('float16', 'bfloat16', 'fp8', 'int8'),
-      'kind': ('all_to_all', 'ragged'),
-      'what': 'rows',
-    },
-  },
   'peer_step': {
     'files': ('cpu2/peer_generative_recommenders',),
     'columns': (
@@ -434,6 +250,7 @@ TABLES = {
     ),
     'where': {'what': 'parity'},
   },
+  **SCALE_OUT,
 }
 
 _MARKED = re.compile(
