@@ -11,6 +11,8 @@ import signal
 import jax
 import pytest
 
+from genrec_jax.train import experiment
+from genrec_jax.train import workdir as workdir_lib
 from genrec_jax.train.progress import Progress
 from tests import processes
 from tests.e2e import spread_runs
@@ -121,6 +123,48 @@ def test_killed_and_started_again(cache, two, tmp_path):
   outcomes = job(cache, tmp_path, FSDP)
   reports(outcomes)
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+
+
+def start(workdir, log):
+  """What each process meets when it starts; nothing is compiled."""
+  me, met, lines = jax.process_index(), [], []
+
+  def meet(*overrides):
+    config = spread_runs.config('hstu', *overrides)
+    try:
+      with workdir_lib.taken(workdir, config):
+        experiment.build(config, workdir, lines.append)
+    except (ValueError, OSError) as error:
+      met.append(str(error))
+
+  meet(f'seed={me}')
+  csv = ('data.name=csv', 'split.name=leave_last_out')
+  meet(*csv, f'data.path={log}')
+  other = log.with_name('other.csv')
+  if me == 1:  # another file of the same layout
+    other.write_text(log.read_text().replace('u1,', 'v1,'))
+  meet(*csv, f'data.path={other if me == 1 else log}')
+  meet(*csv, f'data.path={log.with_name("none.csv") if me == 1 else log}')
+  return met, sum('converted' in line for line in lines)
+
+
+def test_processes_that_disagree_end_before_the_first_step(tmp_path):
+  log = tmp_path / 'log.csv'
+  rows = [
+    f'u{user},{item},{user + item}' for user in range(9) for item in range(5)
+  ]
+  log.write_text('\n'.join(['user,item,time', *rows]))
+  found = processes.run(start, tmp_path / 'run', log, processes=2, devices=1)
+  (first, by_lead), (second, by_other) = found
+  assert first[0].startswith('taking the workdir: process 1: the processes of')
+  assert 'seed: saved 0, now 1' in second[0]
+  assert first[1].startswith('comparing the data of the processes: process 1')
+  assert 'give all processes the same files in data.path' in second[1]
+  assert first[2].startswith('reading the data: process 1: ')
+  assert 'none.csv: no such file' in second[2]
+  assert len(first) == len(second) == 3
+  assert (by_lead, by_other) == (1, 1)  # its own other file
+  assert len(list((tmp_path / 'run' / 'data').iterdir())) == 2
 
 
 @pytest.mark.slow
