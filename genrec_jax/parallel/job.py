@@ -6,6 +6,9 @@ needs no devices, and a process that failed can still say so.
 
 import contextlib
 import itertools
+import os
+import sys
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -14,6 +17,7 @@ from jax._src import distributed  # the store has no public name
 from jax.experimental import multihost_utils
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000  # a death ends the wait, not a clock
+_LISTEN_S = 0.5
 _turns = itertools.count()  # every process takes part in every turn
 
 
@@ -74,6 +78,43 @@ def together(what: str, *, lead_first: bool = False) -> Iterator[None]:
   _raise(failed)
 
 
+@contextlib.contextmanager
+def all_or_none(what: str) -> Iterator[None]:
+  """A block of collectives: when one process fails in it, all end.
+
+  The others hang in a collective that the failed one will never enter, so each
+  has a thread that listens, says what happened, and ends its process. (When a
+  process is killed, JAX ends the others as soon as it misses the heartbeat.)
+  """
+  if count() == 1:
+    yield
+    return
+  key = f'genrec_jax/job/{next(_turns)}/failed'
+  through = threading.Event()
+
+  def listen():
+    while not through.wait(_LISTEN_S):
+      if words := _heard(key):
+        print(f'error: {words}', file=sys.stderr, flush=True)
+        try:
+          jax.distributed.shutdown()  # for which the failed one waits
+        finally:
+          os._exit(1)
+
+  listener = threading.Thread(target=listen, daemon=True)
+  listener.start()
+  try:
+    yield
+  except BaseException as error:
+    through.set()
+    name = type(error).__name__
+    _say(key, f'{what}: process {jax.process_index()}: {error or name}')
+    raise
+  finally:
+    through.set()
+    listener.join()
+
+
 def of_lead(text: str) -> str:
   """What process 0 has given; all of them must ask."""
   if count() == 1:
@@ -91,7 +132,15 @@ def _raise(words: str) -> None:
 
 
 def _say(key: str, words: str) -> None:
-  distributed.global_state.client.key_value_set(key, f'={words}')
+  client = distributed.global_state.client
+  client.key_value_set(key, f'={words}', allow_overwrite=True)
+
+
+def _heard(key: str) -> str:
+  try:
+    return distributed.global_state.client.key_value_try_get(key)[1:]
+  except jax.errors.JaxRuntimeError:  # there is no such key
+    return ''
 
 
 def _hear(key: str) -> str:

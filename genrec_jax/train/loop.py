@@ -76,7 +76,7 @@ def train_and_evaluate(config, workdir) -> dict | None:
   """
   workdir = pathlib.Path(workdir)
   check(config.train)
-  with taken(workdir, config):
+  with taken(workdir, config), job.all_or_none('training'):
     return _train(config, workdir)
 
 
