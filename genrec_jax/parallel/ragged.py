@@ -33,25 +33,17 @@ def all_to_all(
     recv_sizes: `[W]` how long the parts are that arrive here.
     axes: of the mesh, whose devices in order are the peers.
   """
-  if dispatch.platform() != 'cpu':
-    return lax.ragged_all_to_all(
-      operand,
-      output,
-      input_offsets,
-      send_sizes,
-      output_offsets,
-      recv_sizes,
-      axis_name=axes,
-    )
-  return _emulated(
+  part = (
     operand,
     output,
     input_offsets,
     send_sizes,
     output_offsets,
     recv_sizes,
-    axes,
   )
+  if dispatch.platform() == 'cpu':
+    return _emulated(*part, axes)
+  return lax.ragged_all_to_all(*part, axis_name=axes)
 
 
 def _emulated(
