@@ -17,7 +17,7 @@ from jax._src import distributed  # the store has no public name
 from jax.experimental import multihost_utils
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000  # a death ends the wait, not a clock
-_LISTEN_S = 0.5
+_LISTEN_S, _LEAVE_S = 0.5, 5.0
 _turns = itertools.count()  # every process takes part in every turn
 
 
@@ -96,10 +96,11 @@ def all_or_none(what: str) -> Iterator[None]:
     while not through.wait(_LISTEN_S):
       if words := _heard(key):
         print(f'error: {words}', file=sys.stderr, flush=True)
-        try:
-          jax.distributed.shutdown()  # for which the failed one waits
-        finally:
-          os._exit(1)
+        # The failed one waits for this, if it still can.
+        leave = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        leave.start()
+        leave.join(_LEAVE_S)
+        os._exit(1)
 
   listener = threading.Thread(target=listen, daemon=True)
   listener.start()

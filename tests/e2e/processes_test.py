@@ -27,24 +27,32 @@ def mesh(hosts: int, devices: int) -> tuple[str, str]:
   return f'parallel.hosts={hosts}', f'parallel.devices={devices}'
 
 
-def train(cache, workdir, overrides, die_after=None):
-  """In a process of a job; `die_after` is (process, step)."""
+def train(cache, workdir, overrides, fault=None):
+  """In a process of a job; `fault` is (process, step, what is done then)."""
   jax.config.update('jax_numpy_dtype_promotion', 'strict')
-  if die_after is not None and jax.process_index() == die_after[0]:
-    _die_after(die_after[1])
+  if fault and jax.process_index() == fault[0]:
+    _after(*fault[1:])
   with tiny_run.compiled_once(cache):
     return spread_runs.train(workdir, 'hstu', ROWS, *overrides)
 
 
-def _die_after(step: int) -> None:
+def _after(step: int, happen) -> None:
   update = Progress.update
 
   def wrapped(self, at, **shown):
     update(self, at, **shown)
     if at == step:
-      os.kill(os.getpid(), signal.SIGKILL)
+      happen()
 
   Progress.update = wrapped
+
+
+def die():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail():
+  raise ValueError('a broken part of the data')
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +70,7 @@ def alone(cache, tmp_path_factory):
 
 
 def job(
-  cache, workdir, *overrides, processes_=2, devices=2, die_after=None, grace=0.0
+  cache, workdir, *overrides, processes_=2, devices=2, fault=None, grace=0.0
 ):
   """Trains in several processes; returns what each did (see `processes`)."""
   return processes.outcomes(
@@ -70,7 +78,7 @@ def job(
     str(cache),
     str(workdir),
     (*mesh(processes_, devices), *overrides),
-    die_after,
+    fault,
     processes=processes_,
     devices=devices,
     timeout=TIMEOUT,
@@ -117,7 +125,7 @@ def test_two_processes_train_as_one(two, alone):
 
 def test_killed_and_started_again(cache, two, tmp_path):
   """Process 1 dies behind the first checkpoint, and with it the job."""
-  died = job(cache, tmp_path, FSDP, die_after=(1, EVERY + 2))
+  died = job(cache, tmp_path, FSDP, fault=(1, EVERY + 2, die))
   assert died[1].exitcode == -signal.SIGKILL
   assert not (tmp_path / 'report.json').exists()
   outcomes = job(cache, tmp_path, FSDP)
@@ -187,12 +195,19 @@ def test_two_processes_then_four_then_one(cache, alone, tmp_path):
   assert_same_curve(tmp_path, alone)
 
 
+def test_an_error_in_one_process_ends_the_other(cache, tmp_path):
+  failed = job(cache, tmp_path, FSDP, fault=(1, EVERY + 2, fail), grace=60.0)
+  assert [one.exitcode for one in failed] == [1, 1]
+  said = failed[0].output
+  assert 'training: process 1: a broken part of the data' in said, said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('process', [0, 1])
 @pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
 def test_any_process_killed_anywhere(cache, two, tmp_path, process, step):
   """The other one ends by itself, when JAX misses the heartbeat: 100 s."""
-  died = job(cache, tmp_path, FSDP, die_after=(process, step), grace=200.0)
+  died = job(cache, tmp_path, FSDP, fault=(process, step, die), grace=200.0)
   assert died[process].exitcode == -signal.SIGKILL
   assert died[1 - process].exitcode == -signal.SIGABRT
   reports(job(cache, tmp_path, FSDP))
