@@ -206,9 +206,9 @@ def test_an_error_in_one_process_ends_the_other(cache, tmp_path):
 @pytest.mark.parametrize('process', [0, 1])
 @pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
 def test_any_process_killed_anywhere(cache, two, tmp_path, process, step):
-  """The other one ends by itself, when JAX misses the heartbeat: 100 s."""
+  """The other ends by itself: a collective fails, or JAX misses heartbeats."""
   died = job(cache, tmp_path, FSDP, fault=(process, step, die), grace=200.0)
   assert died[process].exitcode == -signal.SIGKILL
-  assert died[1 - process].exitcode == -signal.SIGABRT
+  assert died[1 - process].exitcode in (1, -signal.SIGABRT)
   reports(job(cache, tmp_path, FSDP))
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])
