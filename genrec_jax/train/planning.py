@@ -64,7 +64,9 @@ def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
     dense_part(config, task, shape),
   )
   if len(report.over):
-    raise planner.too_full(report, p.plan or f'scheme {p.scheme!r}')
+    alone = plan.group * plan.replicas == 1
+    scheme = 'the model on one device' if alone else f'scheme {p.scheme!r}'
+    raise planner.too_full(report, p.plan or scheme)
 
 
 def describe(config, task, workdir) -> str:
