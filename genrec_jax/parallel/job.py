@@ -108,6 +108,8 @@ def all_or_none(what: str) -> Iterator[None]:
     yield
   except BaseException as error:
     through.set()
+    if words := _heard(key):  # a collective broke because that process left
+      raise JobError(words) from error
     name = type(error).__name__
     _say(key, f'{what}: process {jax.process_index()}: {error or name}')
     raise

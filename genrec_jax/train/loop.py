@@ -16,7 +16,7 @@ import signal
 import time
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
@@ -284,11 +284,14 @@ def _log(writers, state, step, progress):
   if progress.tokens_per_s:
     row['perf/tokens_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
-  zeros = {
-    n: jax.device_put(np.zeros_like(sums[n]), s.sharding)
-    for n, s in state.sums.items()
-  }
+  # On the devices of all processes, and without asking them.
+  where = jax.tree.map(lambda s: s.sharding, state.sums)
+  zeros = jax.jit(_zeros, out_shardings=where)(state.sums)
   return dataclasses.replace(state, sums=zeros)
+
+
+def _zeros(sums):
+  return jax.tree.map(jnp.zeros_like, sums)
 
 
 def _finished(running, ahead: int, host: dict) -> int:

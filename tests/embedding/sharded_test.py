@@ -30,8 +30,21 @@ def compare(whole, sharded, rtol=1e-5, exact=(), steps=True):
   np.testing.assert_allclose(table_sharded, table, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize('scheme', SCHEMES)
-@pytest.mark.parametrize('kind', KINDS)
+def some(first, second, quick):
+  """All pairs; those that `quick` does not say yes to are slow."""
+  return [
+    pytest.param(a, b, marks=[] if quick(a, b) else pytest.mark.slow)
+    for a in first
+    for b in second
+  ]
+
+
+@pytest.mark.parametrize(
+  'scheme, kind',
+  some(
+    SCHEMES, KINDS, lambda s, k: k == 'all_to_all' or s in ('row_wise', 'grid')
+  ),
+)
 def test_sequence_features(scheme, kind, key):
   whole = run_whole(spec(), key, steps=1, **SEQUENCE)
   sharded = run_sharded(
@@ -54,8 +67,14 @@ def test_pooled_features(scheme, options, key):
   compare(whole, run_sharded(spec(), key, scheme, **options))
 
 
-@pytest.mark.parametrize('scheme', SCHEMES)
-@pytest.mark.parametrize('update', ['row_adagrad', 'adam'])
+@pytest.mark.parametrize(
+  'scheme, update',
+  some(
+    SCHEMES,
+    ['row_adagrad', 'adam'],
+    lambda s, u: u == 'row_adagrad' or s == 'column_wise',
+  ),
+)
 def test_updates_are_exact_whatever_the_scheme(scheme, update, key):
   """Statistics of a row are those of the whole row, also where it is cut."""
   options = dict(mode='sum', weighted=False, reads=('rows', 'bags'), steps=3)
@@ -93,8 +112,10 @@ def test_narrow_tables(dtype, key):
   compare(whole, sharded, exact=('rows',), rtol=2**-7)
 
 
-@pytest.mark.parametrize('scheme', ['row_wise', 'column_wise', 'table_wise'])
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+  'scheme, kind',
+  some(['row_wise', 'column_wise'], KINDS, lambda s, k: k == 'all_to_all'),
+)
 def test_touched_rows_come_out(scheme, kind, key):
   """Those that are different now, and no others."""
   before = run_sharded(spec(), key, scheme, steps=0, **SEQUENCE)[1]
