@@ -104,3 +104,92 @@ class Bags:
   table: str = dataclasses.field(metadata=dict(static=True))
   mode: str = dataclasses.field(default='sum', metadata=dict(static=True))
   weights: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+  """One input of a ranking model.
+
+  Row 0 of a table is padding and what is missing, the last row is every value
+  that the vocabulary does not know.
+
+  Attributes:
+    name: of the column.
+    kind: 'categorical' (one value), 'multi_hot' (a set of values, pooled),
+      'sequence' (values in order of time, the latest last, pooled) or
+      'numeric'.
+    rows: of its table, those two included; 0 for numeric.
+    table: whose rows it reads; features that share a vocabulary share a table.
+      '' is the table of its own name.
+    pooling: 'sum' or 'mean' of the rows of a multi_hot or sequence feature.
+    max_len: most values of such a feature; a sequence keeps the latest.
+  """
+
+  name: str
+  kind: str = 'categorical'
+  rows: int = 0
+  table: str = ''
+  pooling: str = 'sum'
+  max_len: int = 0
+
+  @property
+  def source(self) -> str:
+    """Name of the table that it reads."""
+    return self.table or self.name
+
+  @property
+  def pooled(self) -> bool:
+    return self.kind in ('multi_hot', 'sequence')
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Impressions:
+  """B examples to rank: what was shown to whom, and what came of it.
+
+  A batch in W shards holds W such batches, one behind the other in every
+  array, as `Batch` does; padding examples stand at the end of the last ones.
+
+  Attributes:
+    labels: `[B, L]` float32, 0 or 1, of each task.
+    weights: `[B]` float32, 0 for padding.
+    ids: `[B, C]` int32 rows of the categorical features, in the order of the
+      specs, each in its own table.
+    numbers: `[B, N]` float32 values of the numeric features, in that order.
+    bags: name of a multi_hot or sequence feature -> rows of its table, packed.
+    group: `[B]` int32 number of the group (a user, say), -1 for padding.
+    first: `[W]` int32, examples of the batch before those of each shard; None
+      for a batch in one piece.
+    whole: the batch that this one is a part of, as in `Batch`.
+  """
+
+  labels: jax.Array
+  weights: jax.Array
+  ids: jax.Array
+  numbers: jax.Array
+  bags: dict[str, Jagged]
+  group: jax.Array
+  first: jax.Array | None = None
+  whole: 'Impressions | None' = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """What a ranking model sees of B examples.
+
+  Attributes:
+    vectors: name -> `[B, dim]` float32, of each feature with a table, in the
+      order of the specs; a feature may be wider or narrower than others.
+    numbers: `[B, N]` float32.
+    linear: `[B]` sum of the first-order weights of all values; zeros where the
+      model has no use for them.
+    weights: `[B]` float32, 0 for padding: batch norms must not see it.
+    first: `[1]` number of the first example, for dropout; or None.
+  """
+
+  vectors: dict[str, jax.Array]
+  numbers: jax.Array
+  linear: jax.Array
+  weights: jax.Array
+  first: jax.Array | None = None

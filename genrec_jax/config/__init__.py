@@ -1,0 +1,55 @@
+"""Configurations; the only readers of config files.
+
+`retrieval()` and `ranking()` hold every key of an experiment with its default,
+`hstu()`, `wukong()`, ... those of its model.
+"""
+
+from genrec_jax.config.loading import (
+  ConfigError,
+  apply,
+  difference,
+  load,
+  read,
+  save,
+  to_json,
+  variants,
+)
+from genrec_jax.config.rankers import (
+  dcn,
+  deepfm,
+  dlrm,
+  dnn,
+  finalmlp,
+  fm,
+  lr,
+  wukong,
+)
+from genrec_jax.config.ranking import ranking, ranking_smoke
+from genrec_jax.config.retrieval import hstu, retrieval, sasrec, smoke
+from genrec_jax.config.sections import parallel
+
+__all__ = [
+  'ConfigError',
+  'apply',
+  'dcn',
+  'deepfm',
+  'difference',
+  'dlrm',
+  'dnn',
+  'finalmlp',
+  'fm',
+  'hstu',
+  'load',
+  'lr',
+  'parallel',
+  'ranking',
+  'ranking_smoke',
+  'read',
+  'retrieval',
+  'sasrec',
+  'save',
+  'smoke',
+  'to_json',
+  'variants',
+  'wukong',
+]

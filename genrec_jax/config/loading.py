@@ -1,0 +1,172 @@
+"""Config files: loading, command-line overrides, saving.
+
+A config file holds one experiment: `get_config(arg)` returns a `ConfigDict`
+made from `retrieval()` or `ranking()` and a model's section, such as `hstu()`,
+which name every key there is. `arg` is what stands behind the colon of
+`--config=FILE:arg`; every config of this project understands `smoke`, a run of
+seconds on two CPU cores.
+"""
+
+import ast
+import difflib
+import importlib.util
+import json
+import pathlib
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+
+class ConfigError(ValueError):
+  """A configuration that cannot be used; the message says which key and why."""
+
+
+def variants(arg: str | None, known: Sequence[str] = ('smoke',)) -> set[str]:
+  """The variants behind `--config=FILE:`, separated by commas."""
+  names = {name for name in (arg or '').split(',') if name}
+  for name in names:
+    if name not in known:
+      raise ConfigError(
+        f'unknown variant {name!r}; this config knows {", ".join(known)}'
+      )
+  return names
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
+  """Loads `FILE` or `FILE:variant` and applies `a.b=value` overrides."""
+  name, _, arg = path.partition(':')
+  file = pathlib.Path(name)
+  if not file.is_file():
+    nearby = sorted(str(p) for p in file.parent.glob('*.py'))
+    hint = difflib.get_close_matches(str(file), nearby, n=1, cutoff=0.0)
+    raise ConfigError(
+      f'no config file {name!r}'
+      + (f'; did you mean {hint[0]!r}?' if hint else '')
+    )
+  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
+  config = module.get_config(arg or None)
+  for override in overrides:
+    apply(config, override)
+  return config.lock()
+
+
+def apply(config: ConfigDict, override: str) -> None:
+  """Sets one key from `a.b=value`; the value takes the default's type.
+
+  `a.b` alone switches a key that is true or false on.
+  """
+  key, equals, text = override.partition('=')
+  *parents, last = key.split('.')
+  section = config
+  for depth, name in enumerate([*parents, last]):
+    if not isinstance(section, ConfigDict) or name not in section:
+      raise ConfigError(_unknown(config, key, depth))
+    if depth < len(parents):
+      section = section[name]
+  if isinstance(section[last], ConfigDict):
+    raise ConfigError(
+      f'config.{key} is a section; set one of its keys: '
+      + ', '.join(f'{key}.{k}' for k in section[last])
+    )
+  if not equals and not isinstance(section[last], bool):
+    raise ConfigError(f'--config.{key} needs a value: --config.{key}=...')
+  value = _parse(key, text if equals else 'true', section[last])
+  with section.ignore_type(), section.unlocked():
+    section[last] = value
+
+
+def save(config: ConfigDict, path) -> None:
+  """Writes the config as JSON; `read` is its inverse."""
+  pathlib.Path(path).write_text(to_json(config) + '\n')
+
+
+def to_json(config: ConfigDict) -> str:
+  return json.dumps(config.to_dict(), indent=2, default=list)
+
+
+def read(path) -> dict:
+  """A saved config as a plain dict."""
+  return json.loads(pathlib.Path(path).read_text())
+
+
+def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
+  """Keys in which a saved config and `config` differ, as readable lines."""
+  now = json.loads(to_json(config))
+  old, new = _flat(saved), _flat(now)
+  lines = []
+  for key in sorted(set(old) | set(new)):
+    if key.split('.')[0] in ignored or key in ignored:
+      continue
+    if old.get(key) != new.get(key):
+      lines.append(f'{key}: saved {old.get(key)!r}, now {new.get(key)!r}')
+  return lines
+
+
+def _flat(tree: dict, prefix: str = '') -> dict:
+  out = {}
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      out |= _flat(value, f'{prefix}{key}.')
+    else:
+      out[prefix + key] = value
+  return out
+
+
+def nearest(key: str, known) -> str:
+  """'; did you mean ...?', or nothing."""
+  hint = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
+  return f'; did you mean {hint[0]!r}?' if hint else ''
+
+
+def _unknown(config: ConfigDict, key: str, depth: int) -> str:
+  every = list(_flat(config.to_dict()))
+  last = key.split('.')[-1]
+  same_name = [k for k in every if k.split('.')[-1] == last]
+  hint = difflib.get_close_matches(key, same_name or every, n=1, cutoff=0.5)
+  text = f'unknown config key {key!r}'
+  if hint:
+    return f'{text}; did you mean --config.{hint[0]} ?'
+  return f'{text}; sections are {", ".join(config)}'
+
+
+def _parse(key: str, text: str, default):
+  """`text` in the type of `default`."""
+  try:
+    if isinstance(default, bool):
+      return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
+    if isinstance(default, int):
+      return int(text.replace('_', ''))
+    if isinstance(default, float):
+      return float(text)
+    if isinstance(default, (tuple, list)):
+      return _parse_tuple(text, default)
+    if default is None:
+      if text.lower() in ('none', ''):
+        return None
+      try:
+        return ast.literal_eval(text)
+      except (ValueError, SyntaxError):
+        return text
+    # In small letters it is a word: --config.eval.filter_seen=none
+    return None if text == 'None' else text
+  except (ValueError, KeyError, SyntaxError):
+    raise ConfigError(
+      f'--config.{key}={text}: expected {type(default).__name__}, as in '
+      f'{default!r}'
+    ) from None
+
+
+def _parse_tuple(text: str, default) -> tuple:
+  """`(1, 10)`, `1,10`, `10` or words: `valid,test`."""
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    value = [word.strip() for word in text.split(',')]
+  value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+  if len({type(v) for v in (*default, *value)}) > 1:
+    raise ValueError('of mixed types')
+  return value

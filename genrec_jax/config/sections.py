@@ -1,0 +1,101 @@
+"""Sections that experiments of all kinds share."""
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config.loading import ConfigError, nearest
+
+
+def optimizer(**fields) -> ConfigDict:
+  """How weights move; see docs/training.md."""
+  return section(
+    dict(
+      name='adamw',  # 'adam', 'sgd'
+      learning_rate=1e-3,
+      b1=0.9,
+      b2=0.98,
+      eps=1e-8,
+      weight_decay=0.0,
+      warmup_steps=0,
+      clip_norm=0.0,  # 0: no clipping
+      # All rates times this after an evaluation without a better result.
+      plateau_factor=1.0,
+      plateau_min=1e-3,  # least product of these factors
+      row_learning_rate=0.05,  # tables with data.table_update 'row_*'
+      rows=dict(  # options of their optimizer, see docs/kernels.md
+        eps=1e-8,
+        weight_decay=0.0,
+        decay=None,  # 'l2' or 'decoupled'
+        max_norm=None,
+        stochastic_rounding=True,  # of 16-bit rows
+      ),
+    ),
+    fields,
+  )
+
+
+def train(**fields) -> ConfigDict:
+  """The training loop; see docs/training.md."""
+  return section(
+    dict(
+      batch_size=128,
+      epochs=20,  # used when steps is 0
+      steps=0,
+      shuffle=True,
+      log_every=50,  # steps
+      eval_every=0,  # steps; 0: each epoch
+      checkpoint_every=0,  # steps; 0: each epoch
+      keep_checkpoints=2,
+      patience=0,  # evaluations without a better one; 0: never stop early
+      monitor='ndcg@10',  # measured on the validation part
+      nan_every=50,  # steps between looks at the measurements
+      profile_steps=(),  # (first, last): trace these to <workdir>/profile
+    ),
+    fields,
+  )
+
+
+def parallel() -> ConfigDict:
+  """How a run is spread over devices; see docs/parallel.md."""
+  return ConfigDict(
+    dict(
+      # A mesh of replicas x hosts x devices; 0 devices: all there are.
+      replicas=1,
+      hosts=1,
+      devices=1,
+      # Tables that are updated by rows: a plan file, or one scheme for all.
+      plan='',
+      # 'auto': by the planner; or another name in embedding.plan.SCHEMES
+      scheme='row_wise',
+      topology='',  # hardware the plan must fit, see docs/planner.md
+      memory_gb=0.0,  # of each device, if not what the topology says
+      exchange=dict(
+        kind='all_to_all',  # 'gather', 'ragged'
+        capacity=2.0,  # room for the rows of one peer, in even shares
+        overflow='gather',  # or 'raise'
+        forward='float32',  # 'float16', 'bfloat16', 'fp8', 'int8'
+        backward='float32',
+      ),
+      sync_every=1,  # steps between averages over replicas
+      # Everything else: 'ddp', 'grad_op', 'fsdp', 'hybrid'.
+      dense='ddp',
+      rules=(('.*', 'largest'),),  # regex -> dimension that is cut, or None
+      gather_dtype='float32',
+      reduce_dtype='float32',
+      bucket_mb=25.0,
+      keep_gathered=False,
+      offload=False,  # the optimizer's state to the host's memory
+      accumulate=1,  # microbatches of a batch
+      pipeline='none',  # 'exact': route a batch ahead; 'stale': fetch it too
+      determinism='run',  # 'order': the same bits on any number of devices
+      blocks=8,  # parts of a batch that 'order' adds up one by one
+    )
+  )
+
+
+def section(defaults: dict, fields: dict) -> ConfigDict:
+  """`defaults` with `fields` set, which must be among them."""
+  for key in fields:
+    if key not in defaults:
+      what = defaults.get('name', 'this section')
+      raise ConfigError(f'{what} has no field {key!r}{nearest(key, defaults)}')
+  return ConfigDict({**defaults, **fields})
