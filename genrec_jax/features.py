@@ -179,8 +179,8 @@ class Inputs:
   """What a ranking model sees of B examples.
 
   Attributes:
-    vectors: name -> `[B, dim]` float32, of each feature with a table, in the
-      order of the specs; a feature may be wider or narrower than others.
+    vectors: `[B, dim]` float32 of each feature with a table, in the order of
+      the specs; a feature may be wider or narrower than others.
     numbers: `[B, N]` float32.
     linear: `[B]` sum of the first-order weights of all values; zeros where the
       model has no use for them.
@@ -188,7 +188,7 @@ class Inputs:
     first: `[1]` number of the first example, for dropout; or None.
   """
 
-  vectors: dict[str, jax.Array]
+  vectors: tuple[jax.Array, ...]
   numbers: jax.Array
   linear: jax.Array
   weights: jax.Array
