@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 import optax
+
+from genrec_jax.parallel import clipping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,11 @@ class Alone:
     return grads
 
   def norm(self, grads):
-    return optax.global_norm(grads)
+    return optax.global_norm(clipping.counted(grads))
 
   def clip(self, grads, norm):
-    if not self.clip_norm:
-      return grads
-    scale = jnp.where(norm < self.clip_norm, 1.0, self.clip_norm / norm)
-    return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
+    return clipping.clip(grads, norm, self.clip_norm)
 
-  def apply(self, tx, grads, state, params):
-    updates, state = tx.update(grads, state, params)
+  def apply(self, tx, grads, state, params, **extra):
+    updates, state = tx.update(grads, state, params, **extra)
     return optax.apply_updates(params, updates), state

@@ -44,7 +44,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from genrec_jax.parallel import gathering
+from genrec_jax.parallel import clipping, gathering
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import rules as rules_lib
 from genrec_jax.parallel.buckets import sum_in_buckets
@@ -204,6 +204,8 @@ class Layout:
     names, leaves, _ = _named(grads)
     own = whole = jnp.float32(0)
     for name, leaf in zip(names, leaves):
+      if rules_lib.is_statistic(name):
+        continue
       squares = jnp.sum(jnp.square(leaf.astype(jnp.float32)))
       if self.axis[name] is None:
         whole = whole + squares
@@ -215,18 +217,21 @@ class Layout:
 
   def clip(self, grads, norm: jax.Array):
     """Gradients scaled down to `clip_norm`, where they are longer."""
-    limit = self.dense.clip_norm
-    if not limit:
-      return grads
-    scale = jnp.where(norm < limit, 1.0, limit / norm)
-    return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
+    return clipping.clip(grads, norm, self.dense.clip_norm)
 
-  def apply(self, tx: optax.GradientTransformation, grads, state, params):
-    """Reduced gradients -> (stored parameters, optimizer state), both new."""
+  def apply(self, tx, grads, state, params, **extra):
+    """Reduced gradients -> (stored parameters, optimizer state), both new.
+
+    Args:
+      tx: optax transformation; `extra` are further arguments of its update.
+      grads: clipped.
+      state: of `tx`.
+      params: as stored.
+    """
     whole_stored = self.dense.cut and not self.dense.stored_cut
     if whole_stored:
       params = self._map(self._own_part, params)
-    updates, state = tx.update(grads, state, params)
+    updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
     if whole_stored:
       params = self._map(

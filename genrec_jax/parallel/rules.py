@@ -111,3 +111,8 @@ def _checked(rule):
 
 def _is_shape(x) -> bool:
   return isinstance(x, tuple | list) and all(isinstance(n, int) for n in x)
+
+
+def is_statistic(name: str) -> bool:
+  """Whether a parameter is a running statistic, which is not trained."""
+  return name.rpartition('/')[2].startswith('running_')

@@ -178,6 +178,10 @@ class Retrieval:
     """What is read of each table for items `ids`."""
     return {ITEMS: ids}
 
+  def count(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """(tokens, sequences that have any) of a batch."""
+    return batch.lengths.sum(), (batch.lengths > 0).sum()
+
   def lookups(self, tokens: float | None = None) -> dict[str, float]:
     """Rows that an example of `tokens` tokens (at most) reads of each table."""
     c = self.loss_config

@@ -11,7 +11,6 @@ import logging
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax import config as config_lib
@@ -28,6 +27,7 @@ from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
 from genrec_jax.train import ahead, planning
+from genrec_jax.train import optimizer as optimizer_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
@@ -77,8 +77,9 @@ class OneDevice(Whole):
     return iterator
 
   def count(self, batch):
-    """(tokens, sequences that have any) of a batch."""
-    return int(batch.lengths.sum()), int(np.count_nonzero(batch.lengths))
+    """(tokens, examples) of a batch, padding left out."""
+    tokens, examples = self._task.count(batch)
+    return int(tokens), int(examples)
 
   def abstract_state(self) -> TrainState:
     """Shapes of the train state, nothing allocated."""
@@ -95,7 +96,7 @@ class OneDevice(Whole):
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=optimizer.row_learning_rate,
+      row_learning_rate=optimizer_lib.row_rate(optimizer),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
     )
@@ -105,8 +106,8 @@ class OneDevice(Whole):
     """The state of a checkpoint, whatever it was trained on."""
     if saved_plan(checkpoints.read_manifest(step)['host']) is not None:
       found = self._on_mesh().restore(checkpoints, step, data)
-      fresh = jax.jit(lambda: self._create().sums)()
-      state = dataclasses.replace(found.state, sums=fresh)
+      sums, _ = state_lib.counters(MEASURED)
+      state = dataclasses.replace(found.state, sums=sums)
       device = jax.local_devices()[0]
       return dataclasses.replace(found, state=jax.device_put(state, device))
     abstract = self.abstract_state()
@@ -218,13 +219,13 @@ class OnMesh:
     return devices_lib.to_global(batch, self.mesh)
 
   def count(self, batch):
-    """(tokens, sequences that have any) of a batch, not waited for."""
+    """(tokens, examples) of a batch, not waited for."""
     return self._count(batch[0] if self._looks_ahead else batch)
 
   @functools.cached_property
   def _count(self):
     return jax.jit(
-      lambda batch: (jnp.sum(batch.lengths), jnp.sum(batch.lengths > 0)),
+      self._task.count,
       out_shardings=mesh_lib.replicated(self.mesh),
     )
 
@@ -250,7 +251,7 @@ class OnMesh:
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=self._config.optimizer.row_learning_rate,
+      row_learning_rate=optimizer_lib.row_rate(self._config.optimizer),
       tables=self._tables,
       dense=self._dense,
       parts=self._parts,
@@ -366,50 +367,40 @@ class OnMesh:
       }
       for n in arrays
     }
-    rest = {
-      name: leaf
-      for name, leaf in named(abstract).items()
-      if not name.startswith('slots/')
-      and not (name.startswith('tables/') and name[7:] in new.optimizers)
-      and not name.startswith('sums/')
-      and name != 'bad'
-    }
-    wanted = {'arrays': arrays, 'slots': slots}
-    paths = {f'tables/{n}': x for n, x in arrays.items()}
-    for name, of_array in slots.items():
-      paths |= {f'slots/{name}/{k}': x for k, x in of_array.items()}
-    step, found, host = checkpoints.restore(
-      {**rest, **paths}, step=step, data=data, partial=True, padded=True
-    )
-    wanted = {
-      'arrays': {n: found[f'tables/{n}'] for n in arrays},
-      'slots': {
-        n: {k: found[f'slots/{n}/{k}'] for k in s} for n, s in slots.items()
+    # What does not depend on the plan; measurements begin anew.
+    kept = {
+      'step': abstract.step,
+      'lr_scale': abstract.lr_scale,
+      'params': abstract.params,
+      'opt_state': abstract.opt_state,
+      'tables': {
+        n: x for n, x in abstract.tables.items() if n not in new.optimizers
       },
     }
+    wanted = {**kept, 'tables': {**kept['tables'], **arrays}, 'slots': slots}
+    step, found, host = checkpoints.restore(
+      named(wanted), step=step, data=data, partial=True, padded=True
+    )
+    found = unnamed(wanted, found)
+    moving = {n: found['tables'].pop(n) for n in arrays}, found.pop('slots')
     specs = jax.tree.map(
       lambda x: PartitionSpec(mesh_lib.GROUP) if x.ndim else PartitionSpec(),
-      wanted,
+      moving,
     )
     moved = self._mapped(
       lambda a, s: relayout.move(old, new, a, s),
-      (specs['arrays'], specs['slots']),
-      (
-        {n: self._specs.tables[n] for n in new.optimizers},
-        self._specs.slots,
-      ),
+      specs,
+      ({n: self._specs.tables[n] for n in new.optimizers}, self._specs.slots),
     )
-    arrays, slots = jax.jit(moved)(wanted['arrays'], wanted['slots'])
-    fresh = jax.jit(
-      lambda: (self._create().sums, self._create().bad),
+    arrays, slots = jax.jit(moved)(*moving)
+    sums, bad = jax.jit(
+      lambda: state_lib.counters(MEASURED_ON_MESH),
       out_shardings=(self._shardings.sums, self._shardings.bad),
     )()
-    made = {n: found[n] for n in rest}
-    made |= {f'tables/{n}': x for n, x in arrays.items()}
-    for name, of_array in slots.items():
-      made |= {f'slots/{name}/{k}': x for k, x in of_array.items()}
-    made |= {f'sums/{n}': x for n, x in fresh[0].items()} | {'bad': fresh[1]}
-    return Resumed(step, unnamed(abstract, made), host)
+    found['tables'] |= arrays
+    return Resumed(
+      step, TrainState(**found, slots=slots, sums=sums, bad=bad), host
+    )
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
@@ -441,6 +432,7 @@ class OnMesh:
       slots=tables.partition(slots_like),
       sums={n: PartitionSpec() for n in MEASURED_ON_MESH},
       bad=PartitionSpec(),
+      lr_scale=PartitionSpec(),
     )
 
   @functools.cached_property

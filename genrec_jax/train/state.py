@@ -28,6 +28,7 @@ class TrainState:
     sums: measurement -> `[2]` (sum, weight) since the last log line.
     bad: `[2]` int32 (first step with a measurement that is not finite, which
       one), -1 while there is none.
+    lr_scale: factor of all learning rates, lowered on plateaus.
   """
 
   step: jax.Array
@@ -37,6 +38,7 @@ class TrainState:
   slots: dict[str, dict[str, jax.Array]]
   sums: dict[str, jax.Array]
   bad: jax.Array
+  lr_scale: jax.Array
 
 
 def dense_specs(task) -> dict:
@@ -77,15 +79,22 @@ def create(task, tx, seed: int, measured, tables=None) -> TrainState:
 
 def assemble(dense, opt_state, arrays, slots, measured) -> TrainState:
   """A state before the first step, of its parts."""
+  sums, bad = counters(measured)
   return TrainState(
     step=jnp.int32(0),
     params=dense['params'],
     tables={**dense['tables'], **arrays},
     opt_state=opt_state,
     slots=slots,
-    sums={name: jnp.zeros(2) for name in measured},
-    bad=jnp.full(2, -1, jnp.int32),
+    sums=sums,
+    bad=bad,
+    lr_scale=jnp.float32(1),
   )
+
+
+def counters(measured):
+  """Fresh (`TrainState.sums`, `TrainState.bad`)."""
+  return {n: jnp.zeros(2) for n in measured}, jnp.full(2, -1, jnp.int32)
 
 
 def named(state) -> dict:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.local import LocalTables
@@ -50,7 +51,7 @@ def make_step(
   tx,
   *,
   seed: int,
-  row_learning_rate: float = 0.0,
+  row_learning_rate: optax.ScalarOrSchedule = 0.0,
   clip_norm: float = 0.0,
   tables=None,
   dense=None,
@@ -63,7 +64,7 @@ def make_step(
     task: what is trained.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
-    row_learning_rate: of the row optimizers.
+    row_learning_rate: of the row optimizers, or its schedule.
     clip_norm: largest norm of the dense gradient; 0 is none. With `dense`, that
       one's counts.
     tables: None for tables on one device, or `embedding.sharded`'s.
@@ -76,6 +77,7 @@ def make_step(
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
   dense = dense or Alone(clip_norm)
+  tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
 
   def key_of(step):
@@ -120,14 +122,21 @@ def make_step(
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
-      tx, dense.clip(grads, norm), state.opt_state, trained
+      tx,
+      dense.clip(grads, norm),
+      state.opt_state,
+      trained,
+      lr_scale=state.lr_scale,
     )
+    rate = row_learning_rate
+    if callable(rate):
+      rate = rate(state.step)
     pushed = tables.push(
       {n: state.tables[n] for n in state.slots},
       state.slots,
       routes,
       row_grads,
-      row_learning_rate,
+      rate * state.lr_scale,
       state.step,
     )
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
