@@ -40,6 +40,7 @@ setuptools.setup(
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.15',
+      'scikit-learn>=1.5',
     ],
   },
 )

@@ -1,0 +1,106 @@
+"""All metrics of a ranking model, of one label or of several."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.tasks.ranking_metrics.auc import Binned, Exact, Grouped
+from genrec_jax.tasks.ranking_metrics.means import Means
+
+NAMES = ('auc', 'gauc', 'logloss', 'ne', 'calibration')
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+  """The metrics of one label; `update` and `merge` give a new one.
+
+  Attributes:
+    auc: `Exact` or `Binned`.
+    means: log loss and what comes with it.
+    grouped: for gAUC, None without groups.
+  """
+
+  auc: Exact | Binned = Exact()
+  means: Means = Means()
+  grouped: Grouped | None = None
+
+  def update(self, logits, labels, weights=None, group=None) -> 'Metrics':
+    """With `[N]` more examples."""
+    more = (logits, labels, weights, group)
+    return Metrics(
+      self.auc.update(*more),
+      self.means.update(*more),
+      self.grouped and self.grouped.update(*more),
+    )
+
+  def merge(self, other: 'Metrics') -> 'Metrics':
+    """With the examples of both."""
+    return Metrics(
+      self.auc.merge(other.auc),
+      self.means.merge(other.means),
+      self.grouped and self.grouped.merge(other.grouped),
+    )
+
+  def result(self) -> dict[str, float]:
+    """{'auc', 'gauc' (with groups), 'logloss', 'ne', 'calibration'}."""
+    found = {'auc': self.auc.result()}
+    if self.grouped is not None:
+      found['gauc'] = self.grouped.result()
+    return found | self.means.result()
+
+
+def measure(
+  logits: np.ndarray,
+  labels: np.ndarray,
+  weights: np.ndarray | None = None,
+  group: np.ndarray | None = None,
+  names: Sequence[str] = ('label',),
+) -> dict[str, float]:
+  """Every metric of N examples of L labels, exact.
+
+  Args:
+    logits: `[N, L]`.
+    labels: `[N, L]`.
+    weights: `[N]`, 0 for padding; all 1 if None.
+    group: `[N]` for gAUC, or None.
+    names: of the L labels.
+
+  Returns:
+    As `of_labels` does.
+  """
+  if logits.shape[1] != len(names) or labels.shape[1] != len(names):
+    raise ValueError(
+      f'{len(names)} labels ({", ".join(names)}), but logits are '
+      f'{logits.shape} and labels {labels.shape}'
+    )
+  fresh = Metrics(grouped=None if group is None else Grouped())
+  return of_labels(
+    {
+      name: fresh.update(logits[:, i], labels[:, i], weights, group).result()
+      for i, name in enumerate(names)
+    }
+  )
+
+
+def of_labels(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+  """Names for the metrics of several labels.
+
+  Args:
+    results: label -> metric -> value.
+
+  Returns:
+    One label's as they are. Of several 'auc/<label>' and so on, behind 'auc',
+    the mean over the labels that have one (it is NaN for a label without
+    positives), and so on.
+  """
+  if len(results) == 1:
+    return dict(*results.values())
+  found = {}
+  for name in next(iter(results.values())):
+    known = [r[name] for r in results.values() if not math.isnan(r[name])]
+    found[name] = float(np.mean(known)) if known else math.nan
+  for label, result in results.items():
+    found |= {f'{name}/{label}': value for name, value in result.items()}
+  return found

@@ -1,0 +1,360 @@
+"""Metrics of a ranking model against scikit-learn, on adversarial inputs."""
+
+import decimal
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec_jax.tasks import ranking_metrics as rm
+from genrec_jax.tasks.ranking_metrics import auc as auc_lib
+
+sklearn_metrics = pytest.importorskip(
+  'sklearn.metrics', reason='scikit-learn is the oracle: pip install .[dev]'
+)
+
+TINY32 = float(np.finfo(np.float32).smallest_subnormal)
+MAX32 = float(np.finfo(np.float32).max)
+
+
+def close(actual, expected):
+  """Equal but for the last digits of float64."""
+  np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def random_case(seed, dtype=np.float64, ties=0.0, n=400):
+  rng = np.random.default_rng(seed)
+  logits = rng.normal(-1, 2, n).astype(dtype)
+  logits = np.where(rng.random(n) < ties, np.round(logits), logits)
+  labels = (rng.random(n) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+  weights = rng.integers(0, 4, n).astype(np.float64)
+  return logits, labels, weights, rng.integers(-1, 25, n).astype(np.int32)
+
+
+# What trips implementations: name -> (logits, labels).
+HARD = {
+  'all tie': ([0.3] * 6, [1, 0, 0, 1, 0, 1]),
+  'two zeros': ([-0.0, 0.0, -0.0, 0.0], [1, 0, 0, 1]),
+  'zeros and denormals': (
+    [-TINY32, -0.0, 0.0, TINY32, 2 * TINY32],
+    [0, 1, 0, 1, 0],
+  ),
+  'float64 denormals': ([5e-324, 0.0, 1e-323, -5e-324], [1, 0, 0, 1]),
+  # All of these are 1 or 0 after the sigmoid of float32, most of float64 too.
+  'saturated': (
+    [18.0, 19.0, 40.0, 41.0, 1000.0, -110.0, -120.0, -1000.0],
+    [0, 1, 0, 1, 1, 0, 1, 0],
+  ),
+  'one ulp apart': (
+    [17.0, float(np.nextafter(np.float32(17), np.float32(18)))],
+    [0, 1],
+  ),
+  'largest': ([MAX32, -MAX32, MAX32, 0.0], [1, 0, 0, 1]),
+  'float64 largest': ([1e308, -1e308, 1e308, 0.0], [1, 0, 0, 1]),
+  'reversed': ([3.0, 2.0, 1.0, 0.0], [0, 0, 1, 1]),
+  'perfect': ([0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1]),
+  'one of each': ([0.5, 0.25], [0, 1]),
+}
+
+
+@pytest.mark.parametrize('case', HARD)
+@pytest.mark.parametrize('weighted', [False, True])
+def test_auc_of_hard_cases(case, weighted):
+  logits, labels = (np.array(x) for x in HARD[case])
+  weights = None
+  if weighted:
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(labels))
+  expected = sklearn_metrics.roc_auc_score(
+    labels, logits, sample_weight=weights
+  )
+  found = rm.Exact().update(logits, labels, weights)
+  close(found.result(), expected)
+  binned = rm.Binned().update(logits, labels, weights)
+  assert abs(binned.result() - expected) <= binned.error() + 1e-15
+
+
+def test_scores_that_tie_as_probabilities_rank_as_logits():
+  logits = np.array([20.0, 30.0], np.float32)
+  p = 1 / (1 + np.exp(-logits))
+  assert p[0] == p[1]
+  assert rm.Exact().update(logits, [0, 1]).result() == 1.0
+  assert rm.Binned().update(logits, [0, 1]).result() == 1.0
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize('ties', [0.0, 0.5, 1.0])
+def test_against_scikit_learn(dtype, ties):
+  logits, labels, weights, _ = random_case(1, dtype, ties)
+  for w in (None, weights, weights / 7):
+    found = rm.Metrics().update(logits, labels, w).result()
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    close(
+      found['auc'],
+      sklearn_metrics.roc_auc_score(labels, logits, sample_weight=w),
+    )
+    loss = sklearn_metrics.log_loss(labels, p, sample_weight=w)
+    close(found['logloss'], loss)
+    rate = np.average(labels.astype(np.float64), weights=w)
+    base = sklearn_metrics.log_loss(
+      labels, np.full(len(labels), rate), sample_weight=w
+    )
+    close(found['ne'], loss / base)
+    close(found['calibration'], np.average(p, weights=w) / rate)
+
+
+@pytest.mark.parametrize('ties', [0.0, 1.0])
+@pytest.mark.parametrize('fraction', [1, 7])
+def test_gauc_against_scikit_learn(ties, fraction):
+  logits, labels, weights, group = random_case(2, np.float32, ties)
+  labels[group == 3] = 1  # no pair in these, nor in the group of one example
+  labels[group == 4] = 0
+  group[7], labels[7] = 1000, 1
+  weights[group == 5] = 0
+  weights = weights / fraction
+  total = count = 0.0
+  for u in np.unique(group[group >= 0]):
+    of = (group == u) & (weights > 0)
+    if len(np.unique(labels[of])) == 2:
+      auc = sklearn_metrics.roc_auc_score(
+        labels[of], logits[of], sample_weight=weights[of]
+      )
+      total += auc * weights[of].sum()
+      count += weights[of].sum()
+  found = rm.Grouped().update(logits, labels, weights, group)
+  close(found.result(), total / count)
+  close(found.sums(), (total, count))
+
+
+def exact_log_loss(logit, label):
+  with decimal.localcontext(prec=60):
+    x = decimal.Decimal(float(logit))
+    x = -x if label else x
+    if abs(x) > 100:  # 60 digits do not see the 1, or nothing but it
+      return float(x) if x > 0 else float(x.exp())
+    return float((1 + x.exp()).ln())
+
+
+@pytest.mark.parametrize(
+  'logit',
+  [0.0, -0.0, TINY32, 1e-9, 0.7, -3.0, 17.5, -40.0, 88.8, -104.0, 700.0, 744.9,
+   -745.2, 800.0, -1e30, MAX32, 1e308],
+)  # fmt: skip
+@pytest.mark.parametrize('label', [0, 1])
+def test_log_loss_of_one_example(logit, label):
+  found = rm.Means().update([logit], [label]).result()
+  np.testing.assert_allclose(
+    found['logloss'], exact_log_loss(logit, label), rtol=1e-14, atol=5e-324
+  )
+  assert math.isnan(found['ne'])  # one label has no entropy
+  assert math.isnan(found['calibration']) == (label == 0)
+
+
+def test_a_loss_beyond_float64_is_infinite():
+  found = rm.Means().update([1.7e308, 1.7e308], [0, 0]).result()
+  assert found['logloss'] == math.inf
+
+
+def test_what_is_undefined_is_nan():
+  one = rm.Metrics(grouped=rm.Grouped()).update(
+    [1.0, 2.0], [1, 1], None, [0, 0]
+  )
+  found = one.result()
+  assert math.isnan(found['auc']) and math.isnan(found['gauc'])
+  assert math.isnan(found['ne']) and found['logloss'] > 0
+  assert found['calibration'] > 0
+  assert math.isnan(rm.Binned().update([1.0], [1]).result())
+  assert math.isnan(rm.Binned().error())
+  empty = np.zeros(0)
+  for nothing in (
+    rm.Metrics(grouped=rm.Grouped()),
+    rm.Metrics(grouped=rm.Grouped()).update(empty, empty, None, empty),
+    rm.Metrics(rm.Binned(), grouped=rm.Grouped()),
+  ):
+    assert set(nothing.result()) == set(rm.NAMES)
+    assert all(math.isnan(v) for v in nothing.result().values())
+  # Scores of no group have no gAUC, but an AUC.
+  lost = rm.Metrics(grouped=rm.Grouped()).update([1, 2], [0, 1], None, [-1, -1])
+  assert lost.result()['auc'] == 1 and math.isnan(lost.result()['gauc'])
+
+
+def test_padding_may_hold_anything():
+  logits, labels = np.array([1.0, np.nan, 0.0, np.inf]), [1, 9, 0, np.nan]
+  found = rm.Metrics(grouped=rm.Grouped()).update(
+    logits, labels, [1, 0, 1, 0], [0, -1, 0, -1]
+  )
+  expected = rm.Metrics(grouped=rm.Grouped()).update(
+    [1.0, 0.0], [1, 0], None, [0, 0]
+  )
+  assert found.result() == expected.result()
+
+
+def test_bad_input():
+  for bad in (np.nan, np.inf, -np.inf):
+    with pytest.raises(FloatingPointError, match='NaN or infinite'):
+      rm.Metrics().update([0.0, bad], [0, 1])
+  for bad in (2, -1, np.nan):
+    with pytest.raises(ValueError, match='label of an example must be 0 or 1'):
+      rm.Exact().update([0.0, 1.0], [0, bad])
+  for bad in (-1, np.nan, np.inf):
+    with pytest.raises(ValueError, match='weight of an example must be fini'):
+      rm.Means().update([0.0, 1.0], [0, 1], [1, bad])
+  with pytest.raises(ValueError, match=r'are \(2,\), \(1,\), \(2,\)'):
+    rm.Binned().update([0.0, 1.0], [0])
+  with pytest.raises(ValueError, match='needs the group'):
+    rm.Grouped().update([0.0], [0])
+  with pytest.raises(ValueError, match=r'group must be \(1,\)'):
+    rm.Grouped().update([0.0], [0], None, [1, 2])
+  with pytest.raises(ValueError, match='2 labels'):
+    rm.measure(np.zeros((3, 1)), np.zeros((3, 1)), names=('a', 'b'))
+
+
+FRESH = {
+  'exact': rm.Exact(),
+  'binned': rm.Binned(),
+  'grouped': rm.Grouped(),
+  'means': rm.Means(),
+}
+
+
+def cut(case, edges):
+  edges = [0, *edges, len(case[0])]
+  return [
+    [x[a:b] for x in case] for a, b in itertools.pairwise(edges)
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize('name', FRESH)
+def test_parts_merge_to_the_whole(name):
+  fresh = FRESH[name]
+  # Halves add without rounding, so that nothing may differ.
+  case = random_case(3, np.float32, 0.3)
+  case = (case[0], case[1], case[2] / 2, case[3])
+  whole = fresh.update(*case).result()
+  parts = cut(case, [0, 1, 17, 17, 180, 200, 391])
+  streamed = functools.reduce(lambda a, p: a.update(*p), parts, fresh)
+  alone = [fresh.update(*p) for p in parts]
+  for found in (
+    streamed,
+    functools.reduce(lambda a, b: a.merge(b), alone),
+    functools.reduce(lambda a, b: b.merge(a), alone[::-1]),
+    alone[0]
+    .merge(alone[1].merge(alone[2]))
+    .merge(functools.reduce(lambda a, b: a.merge(b), alone[3:], fresh)),
+  ):
+    if name == 'means':
+      close(list(found.result().values()), list(whole.values()))
+    else:
+      assert found.result() == whole
+  # None of these changed what it was made of.
+  for part, found in zip(parts, alone, strict=True):
+    np.testing.assert_equal(found.result(), fresh.update(*part).result())
+
+
+def test_many_small_updates_stay_compact():
+  case = random_case(4, n=3000)
+  found = rm.Exact()
+  for part in cut(case, range(5, 3000, 5)):
+    found = found.update(*part)
+  assert len(found.runs) <= math.log2(3000)
+  assert found.result() == rm.Exact().update(*case).result()
+  same = rm.Exact()
+  for _ in range(20):  # the same scores again take no more room
+    same = same.update(*case)
+  assert sum(len(r.logit) for r in same.runs) <= 2 * len(case[0])
+
+
+scores = st.one_of(
+  st.floats(-40, 40, width=32),
+  st.floats(allow_nan=False, allow_infinity=False, width=32),
+  st.sampled_from([0.0, -0.0, 1.0, TINY32, -TINY32, 17.0, 18.0]),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(scores, st.booleans()), min_size=2, max_size=30))
+def test_auc_of_any_scores(rows):
+  logits = np.array([r[0] for r in rows], np.float32)
+  labels = np.array([r[1] for r in rows])
+  positive, negative = logits[labels], logits[~labels]
+  pairs = list(itertools.product(positive, negative))
+  exact = rm.Exact().update(logits, labels).result()
+  binned = rm.Binned().update(logits, labels)
+  if not pairs:
+    assert math.isnan(exact) and math.isnan(binned.result())
+    return
+  expected = sum((p > n) + 0.5 * (p == n) for p, n in pairs) / len(pairs)
+  close(exact, expected)
+  assert abs(binned.result() - expected) <= binned.error() + 1e-15
+
+
+def test_bins_are_in_order_and_as_narrow_as_said():
+  rng = np.random.default_rng(0)
+  x = np.concatenate(
+    [rng.normal(0, s, 2000) for s in (1e-3, 1, 10, 1e4)]
+    + [[0, -0.0, TINY32, -TINY32, 1e308, -1e308, 65_535, 65_536, 70_000]]
+  )
+  x = np.sort(x.astype(np.float64))
+  bins = auc_lib.bin_of(x)
+  assert bins.min() == 0 and bins.max() == auc_lib.BINS - 1
+  assert np.all(np.diff(bins) >= 0)
+  assert auc_lib.bin_of(np.array([0.0])) == auc_lib.bin_of(np.array([-0.0]))
+  assert auc_lib.bin_of(np.array([-1e-9])) < auc_lib.bin_of(np.array([0.0]))
+  inner = np.abs(x) < 65_535
+  within = (np.diff(bins) == 0) & inner[1:] & inner[:-1]
+  width = np.diff(x)[within] / (1 + np.abs(x[1:][within]))
+  # A float32 of 1 + |x| rounds by a 2**-24th, beside a bin of 2**-11.
+  assert width.max() <= 2**-11 * 1.001
+
+
+def test_the_bound_of_bins_is_tight_and_small():
+  # All in one bin: the exact AUC is 1 or 0, the bins say a half.
+  logits = np.array([1.0, 1.0001])
+  up = rm.Binned().update(logits, [0, 1])
+  assert up.result() == up.error() == 0.5
+  logits, labels, *_ = random_case(5, np.float32, n=20_000)
+  found = rm.Binned().update(logits, labels)
+  exact = sklearn_metrics.roc_auc_score(labels, logits)
+  assert abs(found.result() - exact) <= found.error() < 1e-4
+
+
+def test_several_labels():
+  logits, labels, weights, group = random_case(6, np.float32)
+  second = (labels + (group % 3 == 0)) % 2
+  nothing = np.zeros_like(labels)
+  found = rm.measure(
+    np.stack([logits, -logits, logits], 1),
+    np.stack([labels, second, nothing], 1),
+    weights,
+    group,
+    ('click', 'buy', 'never'),
+  )
+  assert list(found)[:5] == list(rm.NAMES)
+  one = rm.measure(logits[:, None], labels[:, None], weights, group)
+  assert list(one) == list(rm.NAMES)
+  for name in rm.NAMES:
+    assert found[f'{name}/click'] == one[name]
+  assert math.isnan(found['auc/never']) and math.isnan(
+    found['calibration/never']
+  )
+  close(found['auc'], (found['auc/click'] + found['auc/buy']) / 2)
+  close(
+    found['logloss'],
+    np.mean([found[f'logloss/{n}'] for n in ('click', 'buy', 'never')]),
+  )
+  assert 'gauc' not in rm.measure(logits[:, None], labels[:, None])
+
+
+@pytest.mark.parametrize('name', FRESH)
+def test_weights_count_as_copies(name):
+  logits, labels, weights, group = random_case(7, np.float32, 0.2)
+  copies = np.repeat(np.arange(len(labels)), weights.astype(int))
+  one = FRESH[name].update(logits, labels, weights, group).result()
+  many = FRESH[name].update(logits[copies], labels[copies], None, group[copies])
+  if name == 'means':
+    close(list(one.values()), list(many.result().values()))
+  else:
+    assert one == many.result()
