@@ -24,6 +24,7 @@ def dnn(**fields) -> ConfigDict:
       hidden=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )
@@ -38,6 +39,7 @@ def deepfm(**fields) -> ConfigDict:
       hidden=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )
@@ -55,6 +57,8 @@ def dlrm(**fields) -> ConfigDict:
       top=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
+      init='xavier_normal',  # 'dlrm'
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )
@@ -69,10 +73,14 @@ def dcn(**fields) -> ConfigDict:
       structure='parallel',  # 'cross', 'stacked', 'stacked_parallel'
       cross=3,
       rank=0,  # 0: full rank
-      experts=1,
+      experts=0,  # low-rank experts of a layer; 0: one matrix, no gate
+      share_gate=True,
       hidden=(400, 400, 400),
+      stacked_hidden=(),  # of the stacked part, where there are both
+      bottom=(),  # MLP over all numbers; (): each has a vector of its own
       batch_norm=True,
       dropout=0.0,
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )
@@ -94,6 +102,7 @@ def finalmlp(**fields) -> ConfigDict:
       context2=('item',),
       selection_hidden=(400,),
       heads=5,
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )
@@ -106,8 +115,8 @@ def wukong(**fields) -> ConfigDict:
       name='wukong',
       dim=16,
       layers=2,
-      fmb=8,  # n_F, vectors of the factorisation machine block
-      lcb=8,  # n_L, vectors of the linear compression block
+      fmb=8,  # n_F, rows of the factorisation block; or one for each layer
+      lcb=8,  # n_L, rows of the linear compression block; likewise
       rank=8,  # k
       fm='optimised',  # 'full', 'triangular'
       attentive=True,
@@ -115,12 +124,21 @@ def wukong(**fields) -> ConfigDict:
       attention_hidden=(64,),
       fmb_hidden=(256, 256),
       bottom=(512, 256),
+      number_vectors=1,  # that the bottom MLP gives
       top=(256,),
-      dropout=0.0,
+      dropout=0.0,  # of the blocks' MLPs
+      top_dropout=0.0,
+      embedding_dropout=0.0,
+      norm_eps=1e-5,
       important={},  # feature -> how many vectors
       small={},  # feature -> width of its table; grouped, mapped to `dim`
       group_vectors=1,  # vectors that the group of the small ones gives
       group_hidden=(64,),
+      last_relu=False,  # after a block's MLP
+      residual_bias=False,
+      top_batch_norm=False,
+      zero=(),  # of 'fmb', 'lcb', 'residual': to see what they are worth
+      dtype='float32',  # 'bfloat16' arithmetic
     ),
     fields,
   )

@@ -1,5 +1,24 @@
-"""Models: rows -> representations. No IO, no loss, no tables."""
+"""Models: rows -> representations or logits. No IO, no loss, no tables."""
 
-from genrec_jax.models import hstu, sasrec
+from genrec_jax.models import (
+  dcn,
+  deepfm,
+  dlrm,
+  dnn,
+  fm,
+  hstu,
+  lr,
+  sasrec,
+  wukong,
+)
 
-MODELS = {'hstu': hstu.HSTU, 'sasrec': sasrec.SASRec}
+MODELS = {'hstu': hstu.HSTU, 'sasrec': sasrec.SASRec}  # of sequences
+RANKERS = {  # of examples
+  'lr': lr.LR,
+  'fm': fm.FM,
+  'dnn': dnn.DNN,
+  'deepfm': deepfm.DeepFM,
+  'dlrm': dlrm.DLRM,
+  'dcn': dcn.DCN,
+  'wukong': wukong.Wukong,
+}

@@ -1,0 +1,123 @@
+"""Batch norm over the real examples of all shards.
+
+Statistics are those of the examples with a weight, over every shard of a mesh:
+W shards give what one device gives, and padding changes nothing.
+
+Running statistics are ordinary parameters, `running_mean` and
+`running_variance`, so that checkpoints, meshes and counts need not know of
+batch norm. They move by their gradient: the backward pass says
+`weight * (running - statistic of the batch)`, with the weight of the shard's
+examples. The step sums gradients over shards and parts and divides by the whole
+weight; what is left is by how much the running value is off, and the optimizer
+goes a tenth of that way (`train.optimizer.MOMENTUM`). That part of the gradient
+does not depend on the loss, nor is it one of it.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.parallel import collectives
+
+EPS = 1e-5
+
+
+class BatchNorm(nnx.Module):
+  """Normalises columns of `[B, width]` as PyTorch does: eps 1e-5, affine.
+
+  The running variance is the unbiased one, x is normalised by the biased one.
+  """
+
+  def __init__(self, width: int):
+    self.scale = nnx.Param(jnp.ones(width))
+    self.shift = nnx.Param(jnp.zeros(width))
+    self.running_mean = nnx.Param(jnp.zeros(width))
+    self.running_variance = nnx.Param(jnp.ones(width))
+
+  def __call__(
+    self, x: jax.Array, weights: jax.Array, training: bool
+  ) -> jax.Array:
+    """`[B, width]` in the dtype of x; arithmetic in float32.
+
+    Args:
+      x: `[B, width]`.
+      weights: `[B]`, 0 for padding.
+      training: by the statistics of this batch, or by the running ones.
+    """
+    parameters = (
+      self.scale[...],
+      self.shift[...],
+      self.running_mean[...],
+      self.running_variance[...],
+    )
+    wide = x.astype(jnp.float32)
+    if training:
+      y = _by_batch(wide, weights, *parameters)
+    else:
+      y = _normalise(wide, *parameters)
+    return y.astype(x.dtype)
+
+
+def _normalise(x, scale, shift, mean, variance):
+  factor = scale * jax.lax.rsqrt(variance + EPS)
+  return x * factor[None] + (shift - mean * factor)[None]
+
+
+def statistics(x: jax.Array, weights: jax.Array):
+  """(number of real examples, mean and biased variance `[width]` of them).
+
+  One pass: deviations are taken from an example of the shard, which lies among
+  the values, so that no sum cancels; shards are then put together by theirs.
+  """
+  real = (weights > 0).astype(jnp.float32)
+  count = jnp.sum(real)
+  pivot = x[0]
+  away = (x - pivot[None]) * real[:, None]
+  n = jnp.maximum(count, 1.0)
+  offset = jnp.sum(away, axis=0) / n
+  square = jnp.sum(jnp.square(away), axis=0) - n * jnp.square(offset)
+  whole, sums = collectives.total((count, count * (pivot + offset)))
+  whole = jnp.maximum(whole, 1.0)
+  mean = sums / whole
+  apart = pivot + offset - mean
+  variance = collectives.total(square + count * jnp.square(apart)) / whole
+  return whole, mean, jnp.maximum(variance, 0.0)
+
+
+@jax.custom_vjp
+def _by_batch(x, weights, scale, shift, running_mean, running_variance):
+  arguments = x, weights, scale, shift, running_mean, running_variance
+  return _forward(*arguments)[0]
+
+
+def _forward(x, weights, scale, shift, running_mean, running_variance):
+  count, mean, variance = statistics(x, weights)
+  unbiased = variance * (count / jnp.maximum(count - 1.0, 1.0))
+  off = running_mean - mean, running_variance - unbiased
+  y = _normalise(x, scale, shift, mean, variance)
+  return y, (x, weights, scale, count, mean, variance, off)
+
+
+def _backward(saved, dy):
+  x, weights, scale, count, mean, variance, off = saved
+  inverse = jax.lax.rsqrt(variance + EPS)
+  dshift = jnp.sum(dy, axis=0)
+  along = jnp.sum(dy * (x - mean[None]), axis=0)
+  dscale = along * inverse
+  # Every example of every shard moves the statistics of all.
+  dmean, slope = collectives.total((dshift, dscale))
+  centre, slope = dmean / count, slope * inverse / count
+  real = (weights > 0)[:, None]
+  common = centre[None] + (x - mean[None]) * slope[None]
+  dx = (scale * inverse)[None] * (dy - jnp.where(real, common, 0.0))
+  weight = jnp.sum(weights)
+  return (
+    dx,
+    jnp.zeros_like(weights),
+    dscale,
+    dshift,
+    *(weight * o for o in off),
+  )
+
+
+_by_batch.defvjp(_forward, _backward)

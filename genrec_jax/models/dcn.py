@@ -1,0 +1,193 @@
+"""DCN-V2 (arXiv 2008.13535).
+
+| paper (section 3)                          | here                           |
+|--------------------------------------------|--------------------------------|
+| x_0 = [e_1; ...; e_F]                      | `fields.flat`                  |
+| x_{l+1} = x_0 * (W x_l + b) + x_l (eq. 1)  | `Cross`, `rank` 0              |
+| W = U V^t (eq. 2)                          | `LowRankCross`                 |
+| E_i = x_0 * (U g(C g(V^t x)) + b) (eq. 4)  | `MixtureCross`, g = tanh       |
+| G_i (eq. 3)                                | its `gate`, a softmax          |
+| stacked, parallel (figure 1)               | `structure`                    |
+
+Differences from the paper: batch norm and dropout of the deep part, cross
+alone ('cross') and both figures at once ('stacked_parallel') are options, as in
+FuxiCTR; its layers share one gate (`share_gate`).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import fields, layers, mlp
+
+STRUCTURES = ('cross', 'stacked', 'parallel', 'stacked_parallel')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes; `genrec_jax.config.dcn` holds the defaults.
+
+  Attributes:
+    dim: width of all vectors.
+    structure: one of `STRUCTURES`: cross layers alone, a deep part after them,
+      beside them, or one of each.
+    cross: number of cross layers.
+    rank: of their matrices; 0 is full.
+    experts: low-rank experts of a layer; 0 is one matrix without gate or tanh.
+    share_gate: whether all layers have the same gate.
+    hidden: widths of the hidden layers of the deep part.
+    stacked_hidden: those of the part after the cross layers where there are
+      two ('stacked_parallel'); () is `hidden`.
+    bottom: hidden widths of an MLP that makes one vector of all numbers; ()
+      gives each number a vector.
+    batch_norm: whether hidden layers are normalised.
+    dropout: rate after each hidden layer.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+  """
+
+  dim: int
+  structure: str
+  cross: int
+  rank: int
+  experts: int
+  share_gate: bool
+  hidden: tuple[int, ...]
+  stacked_hidden: tuple[int, ...]
+  bottom: tuple[int, ...]
+  batch_norm: bool
+  dropout: float
+  dtype: str
+
+  def __post_init__(self):
+    mlp.check(self, structure=STRUCTURES, dtype=mlp.DTYPES)
+    if self.experts and not self.rank:
+      raise ValueError(
+        f'model.experts={self.experts} are of low rank: set model.rank too'
+      )
+
+
+class Cross(nnx.Module):
+  """A layer of full rank."""
+
+  def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
+    self.linear = mlp.linear(width, width, rngs)
+
+  def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
+    return x0 * self.linear(x) + x
+
+
+class LowRankCross(nnx.Module):
+  """A layer whose matrix is a product of two narrow ones."""
+
+  def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
+    self.v = mlp.linear(width, config.rank, rngs, use_bias=False)
+    self.u = mlp.linear(config.rank, width, rngs)
+
+  def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
+    return x0 * self.u(self.v(x)) + x
+
+
+class MixtureCross(nnx.Module):
+  """A layer of gated low-rank experts.
+
+  The gates sum to one, so that x_0 and the bias stand outside of the sum and
+  all experts are one matrix: [U_1 .. U_K] [G_1 h_1; ..; G_K h_K].
+  """
+
+  def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
+    k, r = config.experts, config.rank
+
+    def drawn(rows):  # PyTorch's Xavier of `[K, rows, r]`
+      init = jax.nn.initializers.normal((2 / (r * (rows + k))) ** 0.5)
+      return nnx.Param(init(rngs.params(), (k, rows, r)))
+
+    self.v, self.c, self.u = drawn(width), drawn(r), drawn(width)
+    self.bias = nnx.Param(jnp.zeros(width))
+
+  def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
+    v, c, u = (p[...].astype(x.dtype) for p in (self.v, self.c, self.u))
+    h = jnp.tanh(jnp.einsum('bd,kdr->bkr', x, v))
+    h = jnp.tanh(jnp.einsum('bks,krs->bkr', h, c))
+    gates = jax.nn.softmax(gate(x).astype(jnp.float32), axis=-1)
+    h = h * gates.astype(x.dtype)[:, :, None]
+    mixed = jnp.einsum('bkr,kdr->bd', h, u)
+    return x0 * (mixed + self.bias[...].astype(x.dtype)[None]) + x
+
+
+class DCN(nnx.Module):
+  """Cross layers and a deep part."""
+
+  Config = Config
+  linear = False
+  widths = staticmethod(fields.same_width)
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    c = self.config = config
+    options = dict(batch_norm=c.batch_norm, dropout=c.dropout)
+    self.fields = fields.Fields(c.dim, features, rngs, c.bottom, **options)
+    width = self.fields.count * c.dim
+    layer = MixtureCross if c.experts else LowRankCross if c.rank else Cross
+    for i in range(c.cross):
+      setattr(self, f'cross_{i}', layer(width, c, rngs))
+    self.gates = 0
+    if c.experts:
+      self.gates = min(c.cross, 1) if c.share_gate else c.cross
+    for i in range(self.gates):
+      gate = layers.Linear(
+        width,
+        c.experts,
+        # Each expert's gate is a matrix of its own, `[width, 1]`.
+        kernel_init=layers.normal((2 / (width + 1)) ** 0.5),
+        use_bias=False,
+        rngs=rngs,
+      )
+      setattr(self, f'gate_{i}', gate)
+    both = c.structure == 'stacked_parallel'
+    self.stacked = (
+      mlp.MLP(
+        width,
+        (both and c.stacked_hidden) or c.hidden,
+        rngs=rngs,
+        **options,
+      )
+      if c.structure.startswith('stacked')
+      else None
+    )
+    self.parallel = (
+      mlp.MLP(width, c.hidden, rngs=rngs, **options)
+      if c.structure.endswith('parallel')
+      else None
+    )
+    first = width if self.stacked is None else self.stacked.width
+    second = 0 if self.parallel is None else self.parallel.width
+    self.out = mlp.linear(first + second, outputs, rngs)
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`.
+
+    Args:
+      x: the examples.
+      key: random key; None for evaluation.
+    """
+    c = self.config
+    keys = layers.split(key, 3)
+    x0 = fields.flat(self.fields(x, keys[0]), c.dtype)
+    crossed = x0
+    for i in range(c.cross):
+      gate = getattr(self, f'gate_{min(i, self.gates - 1)}', None)
+      crossed = getattr(self, f'cross_{i}')(x0, crossed, gate)
+    parts = [crossed]
+    if self.stacked is not None:
+      parts = [self.stacked(crossed, x, keys[1])]
+    if self.parallel is not None:
+      parts.append(self.parallel(x0, x, keys[2]))
+    return mlp.logits(self.out(jnp.concatenate(parts, axis=1)))

@@ -1,0 +1,50 @@
+"""DeepFM (arXiv 1703.04247), as FuxiCTR has it.
+
+| paper                        | here                              |
+|------------------------------|-----------------------------------|
+| y_FM (eq. 2)                 | `first_order` + `fm.pairs`        |
+| y_DNN (eq. 3, 4)             | `mlp`                             |
+| sigmoid(y_FM + y_DNN)        | logits, by the loss               |
+
+Differences from the paper: batch norm before each ReLU is an option, and a
+number is a field with a vector.
+"""
+
+import jax
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import dnn, fields, fm, lr, mlp
+
+
+class DeepFM(nnx.Module):
+  """FM and MLP over the same vectors; the fields of its config are DNN's."""
+
+  Config = dnn.Config
+  linear = True
+  widths = staticmethod(fields.same_width)
+
+  def __init__(
+    self,
+    config: dnn.Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    c = self.config = config
+    self.first_order = lr.LR(lr.Config(), features, outputs, rngs)
+    self.fields = fields.Fields(c.dim, features, rngs)
+    self.mlp = mlp.MLP(
+      self.fields.count * c.dim,
+      c.hidden,
+      outputs,
+      batch_norm=c.batch_norm,
+      dropout=c.dropout,
+      rngs=rngs,
+    )
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`; arguments as `DNN`."""
+    vectors = self.fields(x)
+    deep = self.mlp(fields.flat(vectors, self.config.dtype), x, key)
+    return self.first_order(x) + fm.pairs(vectors) + mlp.logits(deep)

@@ -1,0 +1,117 @@
+"""DLRM (arXiv 1906.00091).
+
+| paper (section 2), published code    | here                                |
+|--------------------------------------|-------------------------------------|
+| bottom MLP, x                        | `bottom`, ends with a ReLU          |
+| T = [x; e_1 .. e_F]                  | `vectors`, x in front               |
+| Z = T T^t, entries i > j             | `products`, row by row of Z         |
+| `--arch-interaction-itself`          | `itself`: i >= j                    |
+| R = [x, Z] ('dot'), [x, e ..] ('cat')| `top`'s input                       |
+| top MLP                              | `top`                               |
+
+Differences from the paper: batch norm and dropout are options (FuxiCTR); data
+without numbers have no bottom MLP and no x; the last layer gives logits.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import fields, mlp
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes; `genrec_jax.config.dlrm` holds the defaults.
+
+  Attributes:
+    dim: width of all vectors.
+    interaction: 'dot' or 'cat'.
+    itself: whether 'dot' takes the product of a vector with itself.
+    bottom: hidden widths of the MLP over numbers; `dim` follows them.
+    top: hidden widths of the MLP over interactions.
+    batch_norm: whether hidden layers are normalised.
+    dropout: rate after each hidden layer.
+    init: 'xavier_normal' (FuxiCTR) or 'dlrm', see `mlp.linear`.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+  """
+
+  dim: int
+  interaction: str
+  itself: bool
+  bottom: tuple[int, ...]
+  top: tuple[int, ...]
+  batch_norm: bool
+  dropout: float
+  init: str
+  dtype: str
+
+  def __post_init__(self):
+    mlp.check(
+      self, interaction=('dot', 'cat'), init=mlp.INITS, dtype=mlp.DTYPES
+    )
+
+
+def products(vectors: list[jax.Array], itself: bool) -> jax.Array:
+  """`[B, pairs]` dot products of vectors (1, 0), (2, 0), (2, 1), ..."""
+  stacked = jnp.stack(vectors, axis=1)
+  found = jnp.einsum('bid,bjd->bij', stacked, stacked)
+  rows = [found[:, i, : i + itself] for i in range(len(vectors))]
+  return jnp.concatenate(rows, axis=1)
+
+
+class DLRM(nnx.Module):
+  """Bottom MLP, interaction, top MLP."""
+
+  Config = Config
+  linear = False
+  widths = staticmethod(fields.same_width)
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    c = self.config = config
+    options = dict(
+      batch_norm=c.batch_norm, dropout=c.dropout, init=c.init, rngs=rngs
+    )
+    numbers = len(fields.numeric(features))
+    self.bottom = (
+      mlp.MLP(numbers, c.bottom, c.dim, **options) if numbers else None
+    )
+    count = len(fields.tabled(features)) + bool(numbers)
+    if c.interaction == 'cat':
+      width = count * c.dim
+    else:
+      pairs = count * (count + 1 if c.itself else count - 1) // 2
+      width = pairs + (c.dim if numbers else 0)
+    if not width:
+      raise ValueError(
+        "model.interaction='dot' needs two features; take 'cat' for one"
+      )
+    self.top = mlp.MLP(width, c.top, outputs, **options)
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`.
+
+    Args:
+      x: the examples.
+      key: random key; None for evaluation.
+    """
+    c = self.config
+    below, above = (None, None) if key is None else jax.random.split(key)
+    vectors = [v.astype(c.dtype) for v in x.vectors]
+    dense = []
+    if self.bottom is not None:
+      dense = [jax.nn.relu(self.bottom(x.numbers.astype(c.dtype), x, below))]
+    if c.interaction == 'cat':
+      r = fields.flat(dense + vectors, c.dtype)
+    else:
+      r = fields.flat(dense + [products(dense + vectors, c.itself)], c.dtype)
+    return mlp.logits(self.top(r, x, above))

@@ -1,0 +1,77 @@
+"""All features of an example as vectors of one width."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import layers
+from genrec_jax.models.mlp import MLP
+
+
+def tabled(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+  """Those that read a table, in order."""
+  return [f for f in features if f.kind != 'numeric']
+
+
+def numeric(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+  """Those that are numbers, in order."""
+  return [f for f in features if f.kind == 'numeric']
+
+
+def same_width(config, features: Sequence[FeatureSpec]) -> dict[str, int]:
+  """`config.dim` for each feature with a table."""
+  return {f.name: config.dim for f in tabled(features)}
+
+
+class Fields(nnx.Module):
+  """Rows of tables, and behind them what is made of numbers.
+
+  A number becomes a vector by a matrix of its own, without bias, as in FuxiCTR;
+  or, with `bottom`, all numbers one vector by an MLP that ends with a ReLU, as
+  in DLRM.
+
+  Attributes:
+    count: how many vectors.
+  """
+
+  def __init__(
+    self,
+    dim: int,
+    features: Sequence[FeatureSpec],
+    rngs: nnx.Rngs,
+    bottom: Sequence[int] = (),
+    **options,
+  ):
+    numbers = len(numeric(features))
+    self.bottom = (
+      MLP(numbers, bottom, dim, rngs=rngs, **options)
+      if numbers and bottom
+      else None
+    )
+    init = layers.normal((2 / (1 + dim)) ** 0.5)  # Xavier of `[1, dim]`
+    self.kernel = (
+      nnx.Param(init(rngs.params(), (numbers, dim)))
+      if numbers and not bottom
+      else None
+    )
+    made = numbers if self.bottom is None else 1
+    self.count = len(tabled(features)) + made
+
+  def __call__(self, x: Inputs, key=None) -> list[jax.Array]:
+    """`count` vectors `[B, dim]`."""
+    vectors = list(x.vectors)
+    if self.bottom is not None:
+      vectors.append(jax.nn.relu(self.bottom(x.numbers, x, key)))
+    elif self.kernel is not None:
+      kernel = self.kernel[...]
+      for i in range(kernel.shape[0]):
+        vectors.append(x.numbers[:, i, None] * kernel[None, i])
+    return vectors
+
+
+def flat(vectors: Sequence[jax.Array], dtype: str = 'float32') -> jax.Array:
+  """`[B, sum of widths]`, vector behind vector."""
+  return jnp.concatenate(vectors, axis=1).astype(dtype)

@@ -1,0 +1,60 @@
+"""Factorisation machine (Rendle 2010), as FuxiCTR has it.
+
+| formula                         | here                                  |
+|---------------------------------|---------------------------------------|
+| w_0 + sum of w_i x_i            | `LR`                                  |
+| v_i                             | `Inputs.vectors`; of a number, `Fields` |
+| sum of <v_i, v_j> over i < j    | `pairs`                               |
+
+Several outputs share the products.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import fields, lr
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes; `genrec_jax.config.fm` holds the defaults.
+
+  Attributes:
+    dim: width of all vectors.
+  """
+
+  dim: int
+
+
+def pairs(vectors: Sequence[jax.Array]) -> jax.Array:
+  """`[B, 1]` sum of the dot products of all pairs, in linear time."""
+  total = sum(vectors)
+  squares = sum(jnp.square(v) for v in vectors)
+  return 0.5 * jnp.sum(jnp.square(total) - squares, axis=1, keepdims=True)
+
+
+class FM(nnx.Module):
+  """First order and pairs."""
+
+  Config = Config
+  linear = True
+  widths = staticmethod(fields.same_width)
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    self.first_order = lr.LR(lr.Config(), features, outputs, rngs)
+    self.fields = fields.Fields(config.dim, features, rngs)
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`; `key` changes nothing."""
+    return self.first_order(x) + pairs(self.fields(x))

@@ -1,0 +1,57 @@
+"""Logistic regression, as FuxiCTR has it.
+
+| formula                  | here                                      |
+|--------------------------|-------------------------------------------|
+| sum of w_i over values   | `Inputs.linear`, rows of width 1          |
+| sum of w_j x_j           | `numeric`, a weight for each number       |
+| b                        | `bias`, one for each output               |
+
+Several outputs share the weights of the values.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models.fields import numeric
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Logistic regression has no sizes."""
+
+
+class LR(nnx.Module):
+  """First-order weights alone."""
+
+  Config = Config
+  linear = True
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    count = len(numeric(features))
+    init = jax.nn.initializers.normal(1.0)  # Xavier of a 1 x 1 matrix
+    self.numeric = (
+      nnx.Param(init(rngs.params(), (count, outputs))) if count else None
+    )
+    self.bias = nnx.Param(jnp.zeros(outputs))
+
+  @staticmethod
+  def widths(config: Config, features) -> dict[str, int]:
+    """No feature has a vector."""
+    return {}
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`; `key` changes nothing."""
+    y = x.linear[:, None] + self.bias[...][None]
+    if self.numeric is not None:
+      y += x.numbers @ self.numeric[...]
+    return y

@@ -1,0 +1,363 @@
+"""Wukong (arXiv 2403.02545).
+
+| paper (section 3)                      | here                               |
+|----------------------------------------|------------------------------------|
+| embedding layer, X_0 `[n, d]`          | `Embedding`                        |
+| several vectors for important features | `important`, table width m d       |
+| small tables, grouped, MLP to d        | `small`, `group`                   |
+| bottom MLP of dense features           | `bottom`                           |
+| FM(X) = X X^t; X (X^t Y), Y `[n, k]`   | `fm`: 'full'; 'optimised'          |
+| attentive Y = MLP(flatten(W_c X))      | `Attention`                        |
+| FMB(X) = MLP(LN(flatten(FM(X))))       | `FactorizationBlock`, n_F rows     |
+| LCB(X) = W_L X                         | `Mix`, n_L rows                    |
+| X' = LN(concat(FMB, LCB) + R(X))       | `Layer`, R the identity or a `Mix` |
+| top MLP                                | `top`                              |
+
+Differences from the paper: none that it states. What it leaves open is an
+option: the sizes of the attention's MLP, where dropout stands, the epsilon of
+the norms. The published 1e-5 is above the variance of the first FM's output
+where embeddings start at 1e-4 (products of 1e-8): the path wakes up late.
+FuxiCTR's model has a static Y ~ N(0, 1) (`attentive=False`), a ReLU after the
+last layer of the FMB's MLP (`last_relu`) and learned residuals with a bias
+(`residual_bias`); `top_batch_norm` normalises the top MLP.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import fields, layers, mlp
+
+PARTS = ('fmb', 'lcb', 'residual')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes; `genrec_jax.config.wukong` holds the defaults.
+
+  Attributes:
+    dim: width d of a vector.
+    layers: number of layers l.
+    fmb: n_F, rows that a factorisation machine block makes; one number, or one
+      for each layer (a pyramid).
+    lcb: n_L, rows that a linear compression block makes; likewise.
+    rank: k, columns of Y.
+    fm: 'optimised', 'full' or 'triangular' (the half of 'full' that is not
+      said twice, with the diagonal).
+    attentive: whether Y is made from X, or a parameter.
+    compress: rows of W_c X, the input of the attention's MLP.
+    attention_hidden: hidden widths of that MLP.
+    fmb_hidden: hidden widths of a block's MLP.
+    bottom: hidden widths of the MLP over numbers.
+    number_vectors: vectors that it gives.
+    top: hidden widths of the MLP above the last layer.
+    dropout: rate after hidden layers of the blocks' MLPs.
+    top_dropout: rate after hidden layers of the top MLP.
+    embedding_dropout: rate on X_0.
+    norm_eps: epsilon of the layer norms.
+    important: feature -> how many vectors it has.
+    small: feature -> width of its table; these are grouped.
+    group_vectors: vectors that the group gives.
+    group_hidden: hidden widths of its MLP.
+    last_relu: whether a block's MLP ends with a ReLU.
+    residual_bias: whether a learned residual has a bias.
+    top_batch_norm: whether the top MLP is normalised.
+    zero: those of `PARTS` whose result is replaced by zeros; the parameters
+      stay, so that a trained model can be evaluated without a part.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters, FM and norms are in
+      float32.
+  """
+
+  dim: int
+  layers: int
+  fmb: int | tuple[int, ...]
+  lcb: int | tuple[int, ...]
+  rank: int
+  fm: str
+  attentive: bool
+  compress: int
+  attention_hidden: tuple[int, ...]
+  fmb_hidden: tuple[int, ...]
+  bottom: tuple[int, ...]
+  number_vectors: int
+  top: tuple[int, ...]
+  dropout: float
+  top_dropout: float
+  embedding_dropout: float
+  norm_eps: float
+  important: Mapping[str, int]
+  small: Mapping[str, int]
+  group_vectors: int
+  group_hidden: tuple[int, ...]
+  last_relu: bool
+  residual_bias: bool
+  top_batch_norm: bool
+  zero: tuple[str, ...]
+  dtype: str
+
+  def __post_init__(self):
+    mlp.check(self, fm=('optimised', 'full', 'triangular'), dtype=mlp.DTYPES)
+    if self.layers < 1:
+      raise ValueError(f'model.layers={self.layers}: Wukong needs one')
+    for part in self.zero:
+      if part not in PARTS:
+        raise ValueError(f'model.zero names {part!r}, must be some of {PARTS}')
+    for field in ('fmb', 'lcb'):
+      value = getattr(self, field)
+      if not isinstance(value, int) and len(value) not in (1, self.layers):
+        raise ValueError(
+          f'model.{field}={value} has {len(value)} numbers for '
+          f'model.layers={self.layers}; give one, or one for each layer'
+        )
+
+  def rows(self, field: str, layer: int) -> int:
+    """n_F or n_L of a layer."""
+    value = getattr(self, field)
+    if isinstance(value, int):
+      return value
+    return value[layer] if len(value) > 1 else value[0]
+
+
+def widths(config: Config, features) -> dict[str, int]:
+  """Width of each feature's table."""
+  names = [f.name for f in fields.tabled(features)]
+  for field in ('important', 'small'):
+    for name in getattr(config, field):
+      if name not in names:
+        raise ValueError(
+          f'model.{field} names {name!r}, but the features with a table are '
+          f'{names}'
+        )
+  both = set(config.important) & set(config.small)
+  if both:
+    raise ValueError(
+      f'model.important and model.small both name {sorted(both)}'
+    )
+  return {
+    name: config.small.get(name, config.important.get(name, 1) * config.dim)
+    for name in names
+  }
+
+
+class Mix(nnx.Module):
+  """Rows that are sums of rows: W X, without bias unless asked for."""
+
+  def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs, use_bias=False):
+    self.kernel = nnx.Param(mlp.xavier_normal(rngs.params(), (n_in, n_out)))
+    self.bias = nnx.Param(jnp.zeros(n_out)) if use_bias else None
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """`[B, n_in, d]` -> `[B, n_out, d]`."""
+    y = jnp.einsum('bnd,nm->bmd', x, self.kernel[...].astype(x.dtype))
+    if self.bias is not None:
+      y += self.bias[...].astype(x.dtype)[None, :, None]
+    return y
+
+
+class Attention(nnx.Module):
+  """Y made from the rows it weighs."""
+
+  def __init__(self, n: int, config: Config, rngs: nnx.Rngs):
+    c = config
+    self.compress = Mix(n, c.compress, rngs)
+    self.mlp = mlp.MLP(
+      c.compress * c.dim, c.attention_hidden, n * c.rank, rngs=rngs
+    )
+
+  def __call__(self, x: jax.Array, batch: Inputs) -> jax.Array:
+    """`[B, n, d]` -> `[B, n, k]`."""
+    h = self.compress(x).reshape(x.shape[0], -1)
+    return self.mlp(h, batch).reshape(*x.shape[:2], -1)
+
+
+class FactorizationBlock(nnx.Module):
+  """FMB: products of rows with each other -> LN -> MLP -> rows."""
+
+  def __init__(self, n: int, n_out: int, config: Config, rngs: nnx.Rngs):
+    c = self.config = config
+    weighs = c.fm == 'optimised'
+    self.attention = Attention(n, c, rngs) if weighs and c.attentive else None
+    self.y = (
+      nnx.Param(jax.random.normal(rngs.params(), (n, c.rank)))
+      if weighs and not c.attentive
+      else None
+    )
+    width = {
+      'optimised': n * c.rank,
+      'full': n * n,
+      'triangular': n * (n + 1) // 2,
+    }[c.fm]
+    self.norm = layers.LayerNorm(width, eps=c.norm_eps, affine=True)
+    self.mlp = mlp.MLP(
+      width, c.fmb_hidden, n_out * c.dim, dropout=c.dropout, rngs=rngs
+    )
+
+  def products(self, x: jax.Array, batch: Inputs) -> jax.Array:
+    """`[B, n, d]` -> `[B, width]` float32."""
+    wide = x.astype(jnp.float32)
+    if self.y is not None:
+      found = optimised(wide, self.y[...])
+    elif self.attention is not None:
+      found = optimised(wide, self.attention(x, batch).astype(jnp.float32))
+    else:
+      found = jnp.einsum('bid,bjd->bij', wide, wide)
+      if self.config.fm == 'triangular':
+        return triangle(found)
+    return found.reshape(x.shape[0], -1)
+
+  def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
+    """`[B, n, d]` -> `[B, n_F, d]`."""
+    h = self.norm(self.products(x, batch)).astype(x.dtype)
+    h = self.mlp(h, batch, key)
+    if self.config.last_relu:
+      h = jax.nn.relu(h)
+    return h.reshape(x.shape[0], -1, x.shape[2])
+
+
+def optimised(x: jax.Array, y: jax.Array) -> jax.Array:
+  """X (X^t Y), from right to left.
+
+  Args:
+    x: `[B, n, d]`.
+    y: `[B, n, k]` or `[n, k]`.
+
+  Returns:
+    `[B, n, k]`.
+  """
+  y = jnp.einsum('bnd,bnk->bdk' if y.ndim == 3 else 'bnd,nk->bdk', x, y)
+  return jnp.einsum('bnd,bdk->bnk', x, y)
+
+
+def triangle(square: jax.Array) -> jax.Array:
+  """Entries i >= j of `[B, n, n]`, row by row: `[B, n (n + 1) / 2]`."""
+  rows = [square[:, i, : i + 1] for i in range(square.shape[1])]
+  return jnp.concatenate(rows, axis=1)
+
+
+class Layer(nnx.Module):
+  """FMB and LCB side by side, residual, norm over d."""
+
+  def __init__(self, n: int, number: int, config: Config, rngs: nnx.Rngs):
+    c = self.config = config
+    n_f, n_l = c.rows('fmb', number), c.rows('lcb', number)
+    self.count = n_f + n_l
+    self.fmb = FactorizationBlock(n, n_f, c, rngs)
+    self.lcb = Mix(n, n_l, rngs)
+    self.residual = (
+      Mix(n, self.count, rngs, c.residual_bias) if n != self.count else None
+    )
+    self.norm = layers.LayerNorm(c.dim, eps=c.norm_eps, affine=True)
+
+  def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
+    """`[B, n, d]` -> `[B, n_F + n_L, d]`."""
+    made = {
+      'fmb': lambda: self.fmb(x, batch, key),
+      'lcb': lambda: self.lcb(x),
+      'residual': lambda: x if self.residual is None else self.residual(x),
+    }
+    for part in self.config.zero:
+      shape = jax.eval_shape(made[part])
+      made[part] = lambda s=shape: jnp.zeros(s.shape, s.dtype)
+    rows = jnp.concatenate([made['fmb'](), made['lcb']()], axis=1)
+    rows += made['residual']()
+    return self.norm(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+
+
+class Embedding(nnx.Module):
+  """Rows of tables and numbers -> X_0.
+
+  Attributes:
+    count: n, rows of X_0: features in the order of the specs, then the group of
+      the small ones, then the numbers.
+  """
+
+  def __init__(self, config: Config, features, rngs: nnx.Rngs):
+    c = config
+    self.dim = c.dim
+    numbers = len(fields.numeric(features))
+    tabled = fields.tabled(features)
+    width = widths(c, features)
+    self.small = tuple(f.name in c.small for f in tabled)
+    self.count = sum(
+      width[f.name] // c.dim for f in tabled if f.name not in c.small
+    )
+    self.count += c.group_vectors if c.small else 0
+    self.count += c.number_vectors if numbers else 0
+    self.group = (
+      mlp.MLP(
+        sum(c.small.values()),
+        c.group_hidden,
+        c.group_vectors * c.dim,
+        rngs=rngs,
+      )
+      if c.small
+      else None
+    )
+    self.bottom = (
+      mlp.MLP(numbers, c.bottom, c.number_vectors * c.dim, rngs=rngs)
+      if numbers
+      else None
+    )
+
+  def __call__(self, x: Inputs, dtype: str) -> jax.Array:
+    """`[B, n, d]`."""
+    found, small = [], []
+    for vector, is_small in zip(x.vectors, self.small, strict=True):
+      (small if is_small else found).append(vector.astype(dtype))
+    if self.group is not None:
+      found.append(self.group(jnp.concatenate(small, axis=1), x))
+    if self.bottom is not None:
+      found.append(self.bottom(x.numbers.astype(dtype), x))
+    rows = jnp.concatenate(found, axis=1)
+    return rows.reshape(rows.shape[0], self.count, self.dim)
+
+
+class Wukong(nnx.Module):
+  """Embedding, layers, top MLP."""
+
+  Config = Config
+  linear = False
+  widths = staticmethod(widths)
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    c = self.config = config
+    self.embedding = Embedding(c, features, rngs)
+    n = self.embedding.count
+    for i in range(c.layers):
+      layer = Layer(n, i, c, rngs)
+      setattr(self, f'layer_{i}', layer)
+      n = layer.count
+    self.top = mlp.MLP(
+      n * c.dim,
+      c.top,
+      outputs,
+      batch_norm=c.top_batch_norm,
+      dropout=c.top_dropout,
+      rngs=rngs,
+    )
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`.
+
+    Args:
+      x: the examples.
+      key: random key; None for evaluation.
+    """
+    c = self.config
+    keys = layers.split(key, c.layers + 2)
+    rows = self.embedding(x, c.dtype)
+    rows = layers.dropout(rows, c.embedding_dropout, keys[-1], x.first)
+    for i in range(c.layers):
+      rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
+    flat = rows.reshape(rows.shape[0], -1)
+    return mlp.logits(self.top(flat, x, keys[-2]))
