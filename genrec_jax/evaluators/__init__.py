@@ -1,5 +1,5 @@
 """Evaluators: a state -> named numbers."""
 
-from genrec_jax.evaluators import retrieval
+from genrec_jax.evaluators import ranking, retrieval
 
-EVALUATORS = {'retrieval': retrieval.Evaluator}
+EVALUATORS = {'ranking': ranking.Evaluator, 'retrieval': retrieval.Evaluator}
