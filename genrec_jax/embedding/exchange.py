@@ -85,7 +85,8 @@ class Routed:
 
   Attributes:
     addresses: `[M]` what this device needs: distinct, or `nowhere`.
-    order: `[M]` places of `addresses` from the least to the greatest.
+    order: `[M]` places of `addresses` from the least to the greatest; this and
+      what follows from it is empty for 'gather', which needs no order.
     rank: `[M]` the inverse of `order`.
     start: `[W + 1]` where the addresses of each owner start in that order.
     asked: rows of this device that others need, `depth` for none: `[W, C]`,
@@ -123,17 +124,18 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     batch while it works on this one.
   """
   needed, devices = addresses.shape[0], stack.devices
+  none = jnp.zeros(0, jnp.int32)
+  if exchange.kind == 'gather':  # nothing is sorted by owner
+    asked = _by_all(stack, addresses)
+    return Routed(addresses, none, none, none, asked, none, none, jnp.zeros(1))
   place = jnp.arange(needed, dtype=jnp.int32)
   ordered, order = lax.sort((addresses, place), num_keys=1)
   rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
   bounds = jnp.arange(devices + 1, dtype=jnp.int32) * stack.depth
   start = jnp.searchsorted(ordered, bounds).astype(jnp.int32)
   count = start[1:] - start[:-1]
-  asked_start = asked_count = jnp.zeros(0, jnp.int32)
-  fill = jnp.zeros(1)
-  if exchange.kind == 'gather':
-    asked = _by_all(stack, addresses)
-  elif exchange.kind == 'all_to_all':
+  asked_start = asked_count = none
+  if exchange.kind == 'all_to_all':
     room = exchange.room(needed, devices)
     # Row of its owner, for each place of each peer.
     at = start[:-1, None] + jnp.arange(room)[None]
@@ -157,8 +159,6 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
       asked_count,
       AXES,
     )
-  if exchange.kind != 'gather':
-    fill = lax.pmax(fill, AXES)
   return Routed(
     addresses=addresses,
     order=order,
@@ -167,7 +167,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     asked=asked,
     asked_start=asked_start,
     asked_count=asked_count,
-    fill=fill,
+    fill=lax.pmax(fill, AXES),
   )
 
 

@@ -26,29 +26,29 @@ def one_scheme(
     raise PlanError(f'scheme is {scheme!r}, must be one of {SCHEMES}')
   group, tables = hosts * devices, {}
   for turn, (name, spec) in enumerate(sorted(specs.items())):
-    host = turn % hosts
-
-    def pieces(most, spec=spec):
-      return max(n for n in range(1, most + 1) if spec.dim % n == 0)
-
+    host, dim = turn % hosts, spec.dim
+    first = host * devices
     at = {
-      'table_wise': lambda turn=turn: (turn % group,),
-      'column_wise': lambda: tuple(range(pieces(group))),
-      'table_column_wise': lambda host=host: tuple(
-        host * devices + d for d in range(pieces(devices))
-      ),
-      'table_row_wise': lambda host=host: (host,),
-      'grid': lambda: tuple(range(pieces(hosts))),
-    }.get(scheme, tuple)()
+      'table_wise': (turn % group,),
+      'column_wise': range(_pieces(dim, group)),
+      'table_column_wise': range(first, first + _pieces(dim, devices)),
+      'table_row_wise': (host,),
+      'grid': range(_pieces(dim, hosts)),
+    }.get(scheme, ())
     tables[name] = TablePlan(
       spec.rows,
       spec.dim,
       scheme,
-      at,
+      tuple(at),
       dtype=spec.dtype,
       optimizer=spec.update,
     )
   return ShardingPlan(tables, hosts, devices, replicas)
+
+
+def _pieces(dim: int, most: int) -> int:
+  """The most equal pieces, up to `most`, that a width can be cut into."""
+  return max(n for n in range(1, most + 1) if dim % n == 0)
 
 
 def check(plan: ShardingPlan, specs: dict[str, TableSpec]) -> None:

@@ -11,12 +11,13 @@ def clip(grads, norm: jax.Array, limit: float):
   if not limit:
     return grads
   scale = jnp.where(norm < limit, 1.0, limit / norm)
-  return jax.tree_util.tree_map_with_path(
-    lambda path, g: (
-      g if rules.is_statistic(rules.path_name(path)) else g * scale.astype(g.dtype)
-    ),
-    grads,
-  )
+
+  def clipped(path, grad):
+    if rules.is_statistic(rules.path_name(path)):
+      return grad
+    return grad * scale.astype(grad.dtype)
+
+  return jax.tree_util.tree_map_with_path(clipped, grads)
 
 
 def counted(grads) -> list[jax.Array]:

@@ -33,29 +33,17 @@ def all_to_all(
     recv_sizes: `[W]` how long the parts are that arrive here.
     axes: of the mesh, whose devices in order are the peers.
   """
-  part = (
-    operand,
-    output,
-    input_offsets,
-    send_sizes,
-    output_offsets,
-    recv_sizes,
-  )
-  if dispatch.platform() == 'cpu':
-    return _emulated(*part, axes)
-  return lax.ragged_all_to_all(*part, axis_name=axes)
-
-
-def _emulated(
-  operand,
-  output,
-  input_offsets,
-  send_sizes,
-  output_offsets,
-  recv_sizes,
-  axes,
-) -> jax.Array:
-  del send_sizes  # the receiver knows how much of a part is real
+  if dispatch.platform() != 'cpu':
+    return lax.ragged_all_to_all(
+      operand,
+      output,
+      input_offsets,
+      send_sizes,
+      output_offsets,
+      recv_sizes,
+      axis_name=axes,
+    )
+  # Of a part, the receiver knows how much is real.
   size = operand.shape[0]
   place = jnp.arange(size, dtype=input_offsets.dtype)
   at = input_offsets[:, None] + place[None]

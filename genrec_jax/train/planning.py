@@ -30,7 +30,7 @@ def make_plan(config, task, mesh_shape: dict) -> plan_lib.ShardingPlan:
     if p.scheme != AUTO:
       return schemes.one_scheme(specs, p.scheme, **mesh_shape)
     plan, _ = planner.make_plan(
-      loads(config, task),
+      loads(config, task, mesh_shape),
       machine(config, mesh_shape),
       batch=config.train.batch_size,
       dense=dense_part(config, task, mesh_shape),
@@ -58,7 +58,7 @@ def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
   report = planner.evaluate(
     plan,
-    loads(config, task),
+    loads(config, task, shape),
     machine(config, shape),
     config.train.batch_size,
     dense_part(config, task, shape),
@@ -81,7 +81,7 @@ def describe(config, task, workdir) -> str:
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)
   text = planner.describe(
-    loads(config, task),
+    loads(config, task, shape),
     machine(config, shape),
     batch=config.train.batch_size,
     overrides=shape,
@@ -111,9 +111,9 @@ def machine(config, shape: dict) -> planner.Topology:
   return hardware.get(p.topology or 'cpu', **changed)
 
 
-def loads(config, task) -> list[planner.Load]:
-  """What a step asks of each table that is updated by rows."""
-  shards = int(np.prod(list(mesh_shape(config).values())))
+def loads(config, task, shape: dict) -> list[planner.Load]:
+  """What a step asks, on such a mesh, of tables that are updated by rows."""
+  shards = int(np.prod(list(shape.values())))
   lookups = task.lookups()
   found = []
   for name, spec in state_lib.row_specs(task).items():
