@@ -1,0 +1,299 @@
+"""Parts -> batches of `Impressions`, through grain.
+
+The order of an epoch is a permutation of the blocks and, within windows of as
+many blocks as `shuffle_rows` holds, of the rows. A window lies in memory; a part
+that fits into one stays there. A batch is gathered at once, without a Python
+loop over rows.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+
+import grain
+import numpy as np
+
+from genrec_jax import features
+from genrec_jax.data import pipeline
+from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import raw, store
+from genrec_jax.data.ranking import rows as rows_lib
+
+NO_GROUP = -1
+
+
+def _filled(values: np.ndarray, size: int, fill=0) -> np.ndarray:
+  """`values` and behind them `fill`, `size` in all."""
+  if len(values) == size:
+    return np.ascontiguousarray(values)
+  out = np.full((size, *values.shape[1:]), fill, values.dtype)
+  out[: len(values)] = values
+  return out
+
+
+def _packed(
+  bags: rows_lib.Bags, bounds: np.ndarray, share: int, capacity: int
+) -> features.Jagged:
+  """The lists of each shard, one behind the other, `capacity` ids a shard."""
+  total = np.concatenate([[0], np.cumsum(bags.lengths)])[bounds]
+  size = (len(bounds) - 1) * capacity
+  values = np.zeros(size, np.int32)
+  for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
+    values[i * capacity : i * capacity + b - a] = bags.values[a:b]
+  lengths = _filled(bags.lengths, (len(bounds) - 1) * share)
+  return features.Jagged(values, lengths)
+
+
+def _most(lengths: np.ndarray, bounds: np.ndarray) -> int:
+  """Values of the longest shard."""
+  total = np.concatenate([[0], np.cumsum(lengths)])[bounds]
+  return int(np.diff(total).max(initial=0))
+
+
+def collate(
+  rows: rows_lib.Rows,
+  *,
+  batch_size: int,
+  shards: int = 1,
+  own: range | None = None,
+  capacities: dict[str, int] | None = None,
+) -> features.Impressions:
+  """Makes one batch of at most `batch_size` rows.
+
+  Args:
+    rows: n <= batch_size rows, in order.
+    batch_size: B; examples beyond n have weight 0.
+    shards: W, in how many parts of B / W examples the batch is cut.
+    own: the shards to make; None for all.
+    capacities: name of a bag -> ids of a shard; None takes
+      `pipeline.capacity_for` the longest of all shards.
+
+  Returns:
+    `Impressions` of NumPy arrays: the shards `own`, one behind the other.
+  """
+  share = pipeline.share_of(batch_size, shards)
+  if len(rows) > batch_size:
+    raise ValueError(f'{len(rows)} examples for a batch of {batch_size}')
+  own = range(shards) if own is None else own
+  bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
+  if capacities is None:
+    capacities = {
+      name: pipeline.capacity_for(_most(bags.lengths, bounds))
+      for name, bags in rows.bags.items()
+    }
+  mine = bounds[own.start : own.stop + 1]
+  part = rows.between(int(mine[0]), int(mine[-1]))
+  size = len(own) * share
+  group = part.group
+  if group is None:
+    group = np.full(len(part), NO_GROUP, np.int32)
+  return features.Impressions(
+    labels=_filled(part.labels.astype(np.float32), size),
+    weights=_filled(np.ones(len(part), np.float32), size),
+    ids=_filled(part.ids, size),
+    numbers=_filled(part.numbers, size),
+    bags={
+      name: _packed(bags, mine - mine[0], share, capacities[name])
+      for name, bags in part.bags.items()
+    },
+    group=_filled(group, size, NO_GROUP),
+    first=mine[:-1].astype(np.int32),
+  )
+
+
+def steps_per_epoch(part: store.Part, batch_size: int) -> int:
+  return -(-len(part) // batch_size)
+
+
+class _Batches(grain.MapDataset):
+  """Rows of batch number i; element i is of epoch i // steps."""
+
+  def __init__(self, part, batch_size: int, seed: int | None, window_rows: int):
+    super().__init__()
+    self._part, self._batch_size, self._seed = part, batch_size, seed
+    self._window_rows = window_rows
+    self._epoch = functools.lru_cache(2)(self._make_epoch)
+    self._order = functools.lru_cache(2)(self._make_order)
+
+  def __len__(self) -> int:
+    return steps_per_epoch(self._part, self._batch_size)
+
+  def _make_epoch(self, epoch: int):
+    """The windows of an epoch: their blocks, and where each begins."""
+    part = self._part
+    numbers = np.random.default_rng([self._seed, epoch]).permutation(
+      part.blocks
+    )
+    most = int(np.diff(part.starts).max())
+    count = max(1, self._window_rows // most)
+    windows = [
+      # In order, so that a part in one window keeps it over the epochs.
+      tuple(sorted(numbers[i : i + count].tolist()))
+      for i in range(0, part.blocks, count)
+    ]
+    sizes = [int(np.diff(part.starts)[list(w)].sum()) for w in windows]
+    return windows, np.concatenate([[0], np.cumsum(sizes)])
+
+  def _make_order(self, epoch: int, window: int) -> np.ndarray:
+    starts = self._epoch(epoch)[1]
+    order = np.arange(starts[window + 1] - starts[window], dtype=np.int32)
+    rng = np.random.default_rng([self._seed, epoch, window])
+    rng.shuffle(order)
+    return order
+
+  def __getitem__(self, index: int) -> rows_lib.Rows:
+    epoch, step = divmod(index, len(self))
+    a = step * self._batch_size
+    b = min(a + self._batch_size, len(self._part))
+    if self._seed is None:
+      return self._part.rows(a, b)
+    windows, starts = self._epoch(epoch)
+    window = int(np.searchsorted(starts, a, 'right')) - 1
+    pieces = []
+    while a < b:
+      end = min(b, int(starts[window + 1]))
+      start = int(starts[window])
+      at = self._order(epoch, window)[a - start : end - start]
+      pieces.append(self._part.window(windows[window]).take(at))
+      a, window = end, window + 1
+    return rows_lib.concatenate(pieces)
+
+
+def train_batches(
+  part: store.Part,
+  *,
+  batch_size: int,
+  seed: int,
+  shuffle: bool = True,
+  shuffle_rows: int = 4_000_000,
+  shards: int = 1,
+  own: range | None = None,
+  prefetch: int = 2,
+) -> grain.IterDataset:
+  """Endless training batches.
+
+  Every epoch takes each row once, in an order of its own; its last batch is
+  filled up with examples of weight 0. The state of the iterator is one number,
+  the same for any `shards` and `own`, so that it resumes exactly anywhere.
+
+  Args:
+    part: the training part.
+    batch_size: B.
+    seed: of the order.
+    shuffle: False takes the rows in order, in every epoch.
+    shuffle_rows: rows that are shuffled together, and lie in memory.
+    shards: W, see `collate`.
+    own: the shards to make; None for all.
+    prefetch: batches made ahead by a background thread; 0 makes them when
+      they are asked for.
+
+  Returns:
+    An `IterDataset` of `Impressions`.
+  """
+  if not len(part):
+    raise ValueError(f'the {part.name} part is empty: nothing to train on')
+  if shuffle_rows < 1:
+    raise ValueError(
+      f'data.shuffle_rows must be at least 1, not {shuffle_rows}; '
+      'train.shuffle=false takes the rows in order'
+    )
+  pipeline.share_of(batch_size, shards, 'train.batch_size')
+  dataset = _Batches(part, batch_size, seed if shuffle else None, shuffle_rows)
+  dataset = dataset.repeat(None).map(
+    lambda rows: collate(rows, batch_size=batch_size, shards=shards, own=own)
+  )
+  return dataset.to_iter_dataset(
+    grain.ReadOptions(
+      num_threads=1 if prefetch else 0, prefetch_buffer_size=prefetch
+    )
+  )
+
+
+def _capacities(part: store.Part, share: int) -> dict[str, int]:
+  """Ids of a bag that a shard of `share` rows in order needs at most."""
+  most, seen, held = {}, {}, 0
+  for rows in part:
+    if not rows.bags:
+      return {}
+    cuts = np.arange(-held % share, len(rows), share)
+    for name, bags in rows.bags.items():
+      total = np.concatenate([[0], np.cumsum(bags.lengths, dtype=np.int64)])
+      ends = np.concatenate([[0], total[cuts], total[-1:]])
+      sums = np.diff(ends)
+      sums[0] += seen.get(name, 0)
+      most[name] = max(most.get(name, 0), int(sums.max()))
+      seen[name] = int(sums[-1])
+    held = (held + len(rows)) % share
+  return {name: pipeline.capacity_for(size) for name, size in most.items()}
+
+
+def eval_batches(
+  part: store.Part,
+  *,
+  batch_size: int,
+  shards: int = 1,
+  own: range | None = None,
+) -> Iterator[features.Impressions]:
+  """Every row once, in order, in batches of one shape.
+
+  Args:
+    part: the part to evaluate.
+    batch_size: B; the last batch is filled up with examples of weight 0.
+    shards: W, see `collate`.
+    own: the shards to make; None for all.
+
+  Yields:
+    `Impressions` of NumPy arrays.
+  """
+  share = pipeline.share_of(batch_size, shards, 'eval.batch_size')
+  capacities = _capacities(part, share)
+  for a in range(0, len(part), batch_size):
+    rows = part.rows(a, min(a + batch_size, len(part)))
+    yield collate(
+      rows,
+      batch_size=batch_size,
+      shards=shards,
+      own=own,
+      capacities=capacities,
+    )
+
+
+def raw_batches(
+  encoder: encoder_lib.Encoder,
+  chunks: Iterable[raw.Chunk],
+  *,
+  batch_size: int,
+) -> Iterator[features.Impressions]:
+  """Batches of rows that are encoded as they come, for predictions.
+
+  Args:
+    encoder: of the training data.
+    chunks: raw rows, with labels or without them.
+    batch_size: B; the last batch is filled up with examples of weight 0.
+
+  Yields:
+    `Impressions` of NumPy arrays; labels are 0 where there are none.
+  """
+  waiting, size = [], 0
+  for chunk in chunks:
+    waiting.append(encoder.encode(chunk))
+    size += len(chunk)
+    if size >= batch_size:
+      rows, done = rows_lib.concatenate(waiting), 0
+      while size - done >= batch_size:
+        piece = rows.between(done, done + batch_size)
+        yield _unlabelled(encoder, collate(piece, batch_size=batch_size))
+        done += batch_size
+      waiting, size = [rows.between(done, size)], size - done
+  if size:
+    rows = rows_lib.concatenate(waiting)
+    yield _unlabelled(encoder, collate(rows, batch_size=batch_size))
+
+
+def _unlabelled(encoder, batch: features.Impressions) -> features.Impressions:
+  """Labels of 0 where the rows brought none."""
+  wanted = len(encoder.schema.labels)
+  if batch.labels.shape[1] == wanted:
+    return batch
+  labels = np.zeros((len(batch.labels), wanted), np.float32)
+  return dataclasses.replace(batch, labels=labels)

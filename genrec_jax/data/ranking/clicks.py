@@ -1,0 +1,271 @@
+"""A generated click log with planted interactions of known order.
+
+Every value of a field has `traits` hidden signs. A term of order o is the
+product of one trait of each of o distinct fields; the sums of the terms of each
+order have equal variance, and a click is a draw from the sigmoid of their sum
+and some noise. Traits are centred under the frequencies of their values, so
+that a term of order o says nothing to a model of lower order. Numbers are
+standard normal and take part as fields of one trait.
+
+Row i is a function of the seed and i: a longer log begins with a shorter one.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax import features
+from genrec_jax.data.ranking import raw
+
+BIAS = -1.0  # logit of an average row
+_UNIT = 1 << 12  # rows of one draw
+_NOISE_POINTS = 32  # of the quadrature over the noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """What a log is like.
+
+  Attributes:
+    rows: how many.
+    fields: categorical features, c0, c1, ...
+    values: of each field; value k is 1 / (k + 1)^zipf times as frequent as 0.
+    numbers: numeric features, n0, n1, ...
+    orders: of the planted interactions.
+    terms: of each order.
+    noise: deviation of what no feature explains, in the logit.
+    seed: of everything.
+    traits: hidden signs of a value.
+    signal: deviation of the logit that the features explain.
+    zipf: exponent of the frequencies.
+  """
+
+  rows: int = 120_000
+  fields: int = 12
+  values: int = 200
+  numbers: int = 3
+  orders: tuple[int, ...] = (1, 2, 3, 4)
+  terms: int = 12
+  noise: float = 0.5
+  seed: int = 0
+  traits: int = 3
+  signal: float = 2.0
+  zipf: float = 1.0
+
+  def __post_init__(self):
+    for name, least in (('rows', 1), ('fields', 0), ('values', 2)):
+      if getattr(self, name) < least:
+        raise ValueError(
+          f'data.clicks.{name} must be at least {least}, not '
+          f'{getattr(self, name)}'
+        )
+    for name in ('numbers', 'terms', 'noise', 'signal', 'zipf'):
+      if getattr(self, name) < 0:
+        raise ValueError(f'data.clicks.{name} must not be negative')
+    if self.terms and self.traits < 1:
+      raise ValueError('data.clicks.traits must be at least 1')
+    columns = self.fields + self.numbers
+    if not columns:
+      raise ValueError('data.clicks.fields and numbers are both 0')
+    for order in self.orders:
+      if not 1 <= order <= columns:
+        raise ValueError(
+          f'data.clicks.orders holds {order}; there are {columns} features'
+        )
+
+  @property
+  def names(self) -> list[str]:
+    return [
+      'label',
+      *(f'c{i}' for i in range(self.fields)),
+      *(f'n{i}' for i in range(self.numbers)),
+    ]
+
+  @property
+  def options(self) -> dict[str, dict]:
+    """Options of the features, as `data.features` has them."""
+    return {
+      name: {'kind': 'categorical' if name[0] == 'c' else 'numeric'}
+      for name in self.names[1:]
+    }
+
+
+class Planted:
+  """The hidden part of a log: traits and terms."""
+
+  def __init__(self, log: Log):
+    self.log = log
+    rng = np.random.default_rng([log.seed, 0])
+    weight = (1.0 + np.arange(log.values)) ** -log.zipf
+    frequency = weight / weight.sum()
+    self._cumulative = np.cumsum(frequency)[:-1]
+    # As many of each sign, then centred and scaled for these frequencies.
+    signs = np.where(np.arange(log.values) % 2, 1.0, -1.0)
+    traits = rng.permuted(
+      np.broadcast_to(signs, (log.fields, log.traits, log.values)), axis=-1
+    )
+    traits = traits - (traits @ frequency)[..., None]
+    traits /= np.sqrt(traits**2 @ frequency)[..., None]
+    self._traits = traits.astype(np.float32)
+    self._overlap = np.einsum(
+      'ftv,fuv,v->ftu', traits, traits, frequency, optimize=True
+    )
+    self._terms = [self._draw(rng, order) for order in log.orders]
+    share = log.signal / max(1, len(log.orders)) ** 0.5
+    self._scales = [
+      share / max(self._variance(terms), 1e-12) ** 0.5 for terms in self._terms
+    ]
+
+  def _draw(self, rng, order: int) -> list[list[tuple[int, int]]]:
+    """Terms: each a list of (feature, trait)."""
+    log, terms = self.log, []
+    for _ in range(log.terms):
+      chosen = np.sort(rng.permutation(log.fields + log.numbers)[:order])
+      trait = rng.integers(max(1, log.traits), size=order)
+      trait[chosen >= log.fields] = 0
+      terms.append(list(zip(chosen.tolist(), trait.tolist(), strict=True)))
+    return terms
+
+  def _variance(self, terms) -> float:
+    """Of the sum of the terms; those of other features are uncorrelated."""
+    total = 0.0
+    for a in terms:
+      for b in terms:
+        if [f for f, _ in a] == [f for f, _ in b]:
+          product = 1.0
+          for (field, t), (_, u) in zip(a, b, strict=True):
+            if field < self.log.fields:
+              product *= self._overlap[field, t, u]
+          total += product
+    return total
+
+  def draw(self, unit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values `[R, fields]`, numbers `[R, numbers]`, labels `[R]` of a unit."""
+    log = self.log
+    rng = np.random.default_rng([log.seed, 1, unit])
+    values = np.searchsorted(
+      self._cumulative, rng.random((_UNIT, log.fields)), 'right'
+    )
+    numbers = rng.standard_normal((_UNIT, log.numbers), np.float32)
+    noise = rng.standard_normal(_UNIT)
+    logits = self.signal(values, numbers) + log.noise * noise
+    labels = rng.random(_UNIT) < _sigmoid(logits)
+    return values, numbers, labels.astype(np.int64)
+
+  def signal(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """`[R]` logits without the noise."""
+    known = {}
+
+    def factor(place):
+      field, trait = place
+      if field >= self.log.fields:
+        return numbers[:, field - self.log.fields]
+      if place not in known:
+        known[place] = self._traits[field, trait][values[:, field]]
+      return known[place]
+
+    out = np.full(len(values), BIAS)
+    for terms, scale in zip(self._terms, self._scales, strict=True):
+      total = np.zeros(len(values))
+      for term in terms:
+        total += np.prod([factor(place) for place in term], axis=0)
+      out += scale * total
+    return out
+
+  def probabilities(
+    self, values: np.ndarray, numbers: np.ndarray
+  ) -> np.ndarray:
+    """`[R]` chance of a click given all features: the best prediction."""
+    point, weight = np.polynomial.hermite_e.hermegauss(_NOISE_POINTS)
+    logits = self.signal(values, numbers)[:, None]
+    chance = _sigmoid(logits + self.log.noise * point[None])
+    return chance @ (weight / weight.sum())
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+  return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+def arrays(
+  log: Log, first: int = 0, stop: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+  """Rows `first` .. `stop` - 1 of a log, in pieces.
+
+  Yields:
+    Values `[R, fields]`, numbers `[R, numbers]`, labels `[R]` and the chance of
+    a click `[R]` that the best possible model would tell.
+  """
+  planted = Planted(log)
+  for values, numbers, labels in _pieces(planted, first, stop):
+    yield values, numbers, labels, planted.probabilities(values, numbers)
+
+
+def _pieces(planted: Planted, first: int, stop: int | None):
+  stop = planted.log.rows if stop is None else stop
+  for unit in range(first // _UNIT, -(-stop // _UNIT)):
+    a = max(first - unit * _UNIT, 0)
+    b = min(stop - unit * _UNIT, _UNIT)
+    yield tuple(column[a:b] for column in planted.draw(unit))
+
+
+def probabilities(
+  log: Log, first: int = 0, stop: int | None = None
+) -> np.ndarray:
+  """`[R]` true chances of a click of the rows `first` .. `stop` - 1."""
+  return np.concatenate([p for *_, p in arrays(log, first, stop)])
+
+
+def chunks(log: Log, wanted: Sequence[str]) -> Iterator[raw.Chunk]:
+  """The log as a reader yields it."""
+  planted, done = Planted(log), 0
+  for values, numbers, labels in _pieces(planted, 0, None):
+    columns = {'label': raw.Typed(labels)}
+    for i in range(log.fields):
+      columns[f'c{i}'] = raw.Typed(values[:, i])
+    for i in range(log.numbers):
+      columns[f'n{i}'] = raw.Typed(numbers[:, i].astype(np.float64))
+    yield raw.Chunk(
+      {name: columns[name] for name in wanted},
+      len(labels),
+      lambda i, done=done: f'generated clicks, row {done + i}',
+    )
+    done += len(labels)
+
+
+def order_task(
+  rows: int, order: int, *, values: int = 10, seed: int = 0
+) -> tuple[tuple[features.FeatureSpec, ...], features.Impressions]:
+  """Data that hold one interaction of `order` fields, and nothing below.
+
+  Half of the values of each field are positive, the others negative; the label
+  is 1 where the product of the signs is positive. Any `order` - 1 fields say
+  nothing about it.
+
+  Args:
+    rows: B.
+    order: fields, all of them needed.
+    values: of each field, an even number.
+    seed: of the rows; the signs of the values are the same for any.
+
+  Returns:
+    The features, and all rows as one batch of NumPy arrays.
+  """
+  if values < 2 or values % 2:
+    raise ValueError(f'values must be an even number, not {values}')
+  drawn = np.random.default_rng([seed, order]).integers(
+    values, size=(rows, order), dtype=np.int32
+  )
+  negative = (drawn % 2).sum(axis=1)
+  specs = tuple(
+    features.FeatureSpec(f'c{i}', rows=values + 2) for i in range(order)
+  )
+  return specs, features.Impressions(
+    labels=(1.0 - negative % 2).astype(np.float32)[:, None],
+    weights=np.ones(rows, np.float32),
+    ids=drawn + np.int32(1),
+    numbers=np.zeros((rows, 0), np.float32),
+    bags={},
+    group=np.full(rows, -1, np.int32),
+    first=np.zeros(1, np.int32),
+  )

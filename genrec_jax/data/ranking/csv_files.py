@@ -1,0 +1,66 @@
+"""CSV files with a header, as FuxiCTR and BARS lay them out."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from genrec_jax.config.loading import nearest
+from genrec_jax.data import text
+from genrec_jax.data.ranking import raw
+
+
+def names(path: pathlib.Path, delimiter: str = ',') -> list[str]:
+  """The columns of a file."""
+  if len(delimiter) != 1:
+    raise ValueError(f'data.delimiter must be one character, not {delimiter!r}')
+  found = text.header(text.existing(path), delimiter)
+  for name in found:
+    if found.count(name) > 1:
+      raise ValueError(
+        f'{path}: column {name!r} stands twice in the header; rename one'
+      )
+  return found
+
+
+def positions(
+  path: pathlib.Path, wanted: Sequence[str], found: Sequence[str]
+) -> dict[str, int]:
+  """Where the wanted columns are, or an error with the nearest name."""
+  for name in wanted:
+    if name not in found:
+      raise ValueError(
+        f'{path}: no column {name!r}; the columns are {", ".join(found)}'
+        + nearest(name, found)
+      )
+  return {name: found.index(name) for name in wanted}
+
+
+def chunks(
+  path: pathlib.Path,
+  wanted: Sequence[str],
+  delimiter: str = ',',
+  chunk_rows: int = raw.CHUNK_ROWS,
+) -> Iterator[raw.Chunk]:
+  """Rows of a file (also `.gz`), the columns `wanted` alone.
+
+  Cells may be quoted; rows may end in LF or CR LF; blank lines are left out.
+  """
+  header = names(path, delimiter)
+  index = positions(path, wanted, header)
+  for block in text.blocks(
+    pathlib.Path(path),
+    delimiter,
+    quotes=True,
+    skip=1,
+    rows=chunk_rows,
+    width=len(header),
+  ):
+    yield from_block(path, block, index)
+
+
+def from_block(path, block: text.Block, index: dict[str, int]) -> raw.Chunk:
+  """Columns of a block of text fields, by name."""
+  return raw.Chunk(
+    {name: block.columns[i] for name, i in index.items()},
+    len(block.lines),
+    lambda i: f'{path}, line {block.lines[i]}',
+  )

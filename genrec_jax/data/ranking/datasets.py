@@ -1,0 +1,308 @@
+"""Named ranking data: your own files, public layouts, a generated log."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from genrec_jax import features as features_lib
+from genrec_jax.config.loading import nearest
+from genrec_jax.data.ranking import batches, clicks, formats, raw
+from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import prepare as prepare_lib
+from genrec_jax.data.ranking import schema as schema_lib
+from genrec_jax.data.ranking import store as store_lib
+from genrec_jax.data.ranking import vocabulary as vocabulary_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """Ranking data, ready for batches.
+
+  Attributes:
+    name: as in the config.
+    store: the prepared blocks.
+  """
+
+  name: str
+  store: store_lib.Store
+
+  @property
+  def encoder(self) -> encoder_lib.Encoder:
+    """Makes batches of raw rows; `encoder.save(directory)` is for serving."""
+    return self.store.encoder
+
+  @property
+  def features(self) -> tuple[features_lib.FeatureSpec, ...]:
+    return self.encoder.features
+
+  @property
+  def labels(self) -> tuple[str, ...]:
+    return self.encoder.schema.labels
+
+  @property
+  def group(self) -> str:
+    """Column whose values group the examples, '' for none."""
+    return self.encoder.schema.group
+
+  @property
+  def parts(self) -> dict[str, store_lib.Part]:
+    """'train', and where they exist 'valid' and 'test'."""
+    return self.store.parts
+
+  @property
+  def vocabularies(self) -> Mapping[str, vocabulary_lib.Vocabulary]:
+    """Name of a table -> its vocabulary."""
+    return self.encoder.vocabularies
+
+  def summary(self) -> str:
+    """One line for the log of a run."""
+    rows = ', '.join(f'{len(p):,} {name}' for name, p in self.parts.items())
+    kinds = [spec.kind for spec in self.features]
+    told = ', '.join(
+      f'{kinds.count(kind)} {kind}'
+      for kind in schema_lib.KINDS
+      if kind in kinds
+    )
+    total = sum(v.rows for v in self.vocabularies.values())
+    line = f'{self.name}: {rows} examples; features: {told}; {total:,} rows'
+    line += f' in {len(self.vocabularies)} tables'
+    if len(self.labels) > 1:
+      line += f'; labels: {", ".join(self.labels)}'
+    if self.group:
+      line += f'; {self.store.manifest["groups"]:,} groups ({self.group})'
+    return line
+
+  def fingerprint(self) -> str:
+    """Names the content: rows, their order, and what they were made by."""
+    return self.store.fingerprint()
+
+  def encode(
+    self, chunks: Iterable[raw.Chunk], batch_size: int
+  ) -> Iterator[features_lib.Impressions]:
+    """Batches of raw rows, with labels or without; see `batches.raw_batches`."""
+    return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
+
+
+def _need_path(cfg) -> pathlib.Path:
+  if not cfg.get('path', ''):
+    raise ValueError(
+      f'data.path is not set: data.name={cfg["name"]} reads files; set '
+      'config.data.path to the file, or to the directory that holds them'
+    )
+  path = pathlib.Path(cfg['path'])
+  if not path.exists():
+    raise FileNotFoundError(f'{path}: no such file or directory (data.path)')
+  return path
+
+
+def _named(path: pathlib.Path, name: str, part: str) -> list[pathlib.Path]:
+  """The files `name` below `path`: a file, a directory or a pattern."""
+  base = path if path.is_dir() else path.parent
+  if any(mark in name for mark in '*?['):
+    found = sorted(p for p in base.glob(name) if p.is_file())
+  else:
+    found = [base / name]
+  if not found or not found[0].is_file():
+    raise FileNotFoundError(
+      f'{base / name}: no such file (data.files.{part})'
+      + nearest(name, [p.name for p in base.iterdir()])
+    )
+  return found
+
+
+def _files(
+  cfg, path: pathlib.Path, known: Mapping[str, tuple[str, ...]], suffixes
+) -> dict[str, list[pathlib.Path]]:
+  """Part -> its files; 'train' is always among them.
+
+  Args:
+    cfg: `config.data`.
+    path: what `data.path` names.
+    known: part -> names that the files of this layout usually have.
+    suffixes: of the files that a directory is read for.
+  """
+  files, given = {}, cfg.get('files', None) or {}
+  for part in given:
+    if part not in store_lib.PARTS:
+      raise ValueError(
+        f'data.files.{part}: the parts are {", ".join(store_lib.PARTS)}'
+      )
+  for part in store_lib.PARTS:
+    if given.get(part, ''):
+      files[part] = _named(path, given[part], part)
+    elif path.is_dir():
+      usual = [path / n for n in known.get(part, ()) if (path / n).is_file()]
+      files |= {part: usual[:1]} if usual else {}
+  if 'train' in files:
+    return files
+  if path.is_file():
+    return files | {'train': [path]}
+  taken = {p for paths in files.values() for p in paths}
+  found = sorted(
+    p
+    for p in path.iterdir()
+    if p.is_file() and p.name.endswith(suffixes) and p not in taken
+  )
+  if known or not found:
+    raise FileNotFoundError(
+      f'{path}: no file to train on; set config.data.files.train to its name'
+    )
+  return files | {'train': found}
+
+
+def _split(cfg, missing: set[str]) -> prepare_lib.Split | None:
+  """Cuts the parts that have no files of their own."""
+  options = cfg.get('split', None) or {}
+  split = prepare_lib.Split(
+    options.get('by', 'order'),
+    options.get('valid_fraction', 0.0) if 'valid' in missing else 0.0,
+    options.get('test_fraction', 0.0) if 'test' in missing else 0.0,
+    options.get('seed', 0),
+  )
+  return split if split.valid or split.test else None
+
+
+def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
+  split = _split(cfg, set(store_lib.PARTS) - set(sources))
+  block_rows = cfg.get('block_rows', 1 << 14)
+  told = {
+    'format': [store_lib.FORMAT, encoder_lib.FORMAT],
+    'files': {
+      part: [
+        [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns]
+        for p in source.files
+      ]
+      for part, source in sources.items()
+    },
+    'schema': dataclasses.asdict(schema),
+    'split': dataclasses.asdict(split) if split else None,
+    'block_rows': block_rows,
+    'reading': reading,
+  }
+  text = json.dumps(told, sort_keys=True)
+  fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+  store = prepare_lib.prepare(
+    sources,
+    schema,
+    pathlib.Path(cache_dir) / f'{cfg["name"]}-{fingerprint}',
+    split=split,
+    block_rows=block_rows,
+    reading=reading,
+    fingerprint=fingerprint,
+    log=log,
+  )
+  return Dataset(cfg['name'], store)
+
+
+def _from_files(
+  cfg, cache_dir, log, kind: str, known: Mapping = {}, defaults=None
+) -> Dataset:
+  form = formats.FORMATS[kind]
+  reading = {'format': kind, 'delimiter': cfg.get('delimiter', ',')}
+  files = _files(cfg, _need_path(cfg), known, form.suffixes)
+  first = files['train'][0]
+  names = form.names(first, reading)
+  labels = cfg.get('labels', ('label',))
+  if defaults is None and not cfg.get('features', None):
+    defaults = {
+      name: options
+      for name, options in form.defaults(first, reading).items()
+      if name not in labels
+    }
+    log(
+      f'data.features is not set; {first} gives '
+      + ', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items())
+    )
+  schema = schema_lib.build(cfg, names, defaults or {}, str(first))
+  sources = {
+    part: prepare_lib.Source(
+      lambda wanted, paths=paths: formats.chunks(paths, wanted, reading),
+      tuple(paths),
+      ', '.join(map(str, paths)),
+    )
+    for part, paths in files.items()
+  }
+  return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
+
+
+def _csv(cfg, cache_dir, log) -> Dataset:
+  return _from_files(cfg, cache_dir, log, 'csv')
+
+
+_FRAPPE = (
+  'user',
+  'item',
+  'daytime',
+  'weekday',
+  'isweekend',
+  'homework',
+  'cost',
+  'weather',
+  'country',
+  'city',
+)
+
+
+def _frappe(cfg, cache_dir, log) -> Dataset:
+  known = {
+    part: (f'{part}.csv', f'Frappe_x1_{part}.csv') for part in store_lib.PARTS
+  }
+  defaults = {name: {'kind': 'categorical'} for name in _FRAPPE}
+  return _from_files(cfg, cache_dir, log, 'csv', known, defaults)
+
+
+def _clicks(cfg, cache_dir, log) -> Dataset:
+  options = dict(cfg.get('clicks', None) or {})
+  known = [field.name for field in dataclasses.fields(clicks.Log)]
+  for key in options:
+    if key not in known:
+      raise ValueError(f'data.clicks.{key} is no option' + nearest(key, known))
+  if 'orders' in options:
+    options['orders'] = tuple(options['orders'])
+  generated = clicks.Log(**options)
+  schema = schema_lib.build(
+    cfg, generated.names, generated.options, 'generated clicks'
+  )
+  source = prepare_lib.Source(
+    lambda wanted: clicks.chunks(generated, wanted), name='generated clicks'
+  )
+  reading = {'format': 'clicks', **dataclasses.asdict(generated)}
+  return _prepared_from(cfg, cache_dir, log, {'train': source}, schema, reading)
+
+
+def _prepared(cfg, cache_dir, log) -> Dataset:
+  return Dataset(cfg['name'], store_lib.Store(_need_path(cfg)))
+
+
+DATASETS = {
+  'clicks': _clicks,
+  'frappe': _frappe,
+  'csv': _csv,
+  'prepared': _prepared,
+}
+
+
+def load(
+  cfg,
+  cache_dir: str | pathlib.Path,
+  log: Callable[[str], None] = print,
+) -> Dataset:
+  """Loads the data set that `config.data` names, preparing it if need be.
+
+  Args:
+    cfg: mapping with `name` (a key of `DATASETS`), `path` and the options that
+      docs/ranking_data.md lists.
+    cache_dir: where prepared blocks are kept.
+    log: told about the progress.
+
+  Returns:
+    The data set; its rows stay on disk until they are asked for.
+  """
+  if cfg['name'] not in DATASETS:
+    raise ValueError(
+      f'data.name must be one of {", ".join(DATASETS)}, not {cfg["name"]!r}'
+      + nearest(str(cfg['name']), DATASETS)
+    )
+  return DATASETS[cfg['name']](cfg, cache_dir, log)

@@ -1,0 +1,347 @@
+"""Raw rows -> encoded rows, by vocabularies and statistics of the train part.
+
+An encoder is all that serving needs of the data; it is saved as a directory.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from genrec_jax import features as features_lib
+from genrec_jax.data.ranking import raw, transform
+from genrec_jax.data.ranking import rows as rows_lib
+from genrec_jax.data.ranking import schema as schema_lib
+from genrec_jax.data.ranking import vocabulary as vocabulary_lib
+
+FORMAT = 1
+_LABELS = {'0': 0, '1': 1}
+
+
+def _mend(chunk: raw.Chunk, at: int, column: str, value) -> str:
+  return f'{chunk.where(at)}, column {column!r}: {str(value)!r}'
+
+
+def _read_numbers(chunk, column: schema_lib.Column) -> raw.Typed:
+  try:
+    return transform.numbers(chunk.columns[column.source], column.fill)
+  except transform.NumberError as e:
+    raise ValueError(
+      f'{_mend(chunk, e.at, column.source, e.value)} is not a finite number of '
+      "float32's range; mend it, or leave the cell empty if it is missing"
+    ) from None
+  except TypeError as e:
+    raise ValueError(
+      f'{chunk.where(0)}, column {column.source!r}: {e}; give feature '
+      f'{column.name!r} another kind'
+    ) from None
+
+
+def _lists(chunk: raw.Chunk, column: schema_lib.Column) -> raw.Lists:
+  cells = chunk.columns[column.source]
+  if isinstance(cells, raw.Lists):
+    return cells
+  if isinstance(cells, raw.Typed):
+    present = cells.present
+    lengths = np.ones(len(cells)) if present is None else present
+    values = cells.values if present is None else cells.values[present]
+    return raw.Lists(raw.Typed(values), lengths.astype(np.int64))
+  if column.fill:
+    cells = [cell or column.fill for cell in cells]
+  return raw.split_cells(cells, column.separator)
+
+
+def _shorten(lists: raw.Lists, column: schema_lib.Column) -> raw.Lists:
+  """At most `max_len` values; the last of a sequence, the first of a set."""
+  most = column.max_len
+  if not most or not len(lists) or lists.lengths.max() <= most:
+    return lists
+  lengths = np.minimum(lists.lengths, most)
+  ends = np.cumsum(lists.lengths)
+  place = np.arange(ends[-1]) - np.repeat(ends - lists.lengths, lists.lengths)
+  if column.kind == 'sequence':
+    place = np.repeat(lists.lengths, lists.lengths) - 1 - place
+  kept = raw.Chunk({'': lists.values}, len(place)).take(place < most)
+  return raw.Lists(kept.columns[''], lengths)
+
+
+def values(
+  chunk: raw.Chunk, column: schema_lib.Column
+) -> tuple[raw.Column, np.ndarray | None]:
+  """The values of a coded feature, and how many are each row's (None: one)."""
+  if column.kind == 'numeric':
+    return transform.buckets(_read_numbers(chunk, column)), None
+  if column.pooled:
+    lists = _shorten(_lists(chunk, column), column)
+    return lists.values, lists.lengths
+  cells = chunk.columns[column.source]
+  if isinstance(cells, raw.Lists):
+    raise ValueError(
+      f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
+      f'{column.name!r} a multi_hot or a sequence'
+    )
+  if isinstance(cells, raw.Typed) and cells.values.dtype.kind == 'f':
+    raise ValueError(
+      f'{chunk.where(0)}, column {column.source!r}: categories are text or '
+      f'whole numbers, not fractions; make feature {column.name!r} numeric'
+    )
+  if column.fill and not isinstance(cells, raw.Typed):
+    cells = [cell or column.fill for cell in cells]
+  return cells, None
+
+
+class Fit:
+  """The first pass: counts values and measures numbers of the train part."""
+
+  def __init__(self, schema: schema_lib.Schema):
+    self._schema = schema
+    self._counts = {
+      c.table_name: vocabulary_lib.Counts()
+      for c in schema.coded
+      if c.vocabulary == 'fitted'
+    }
+    self._moments = {
+      c.name: transform.Moments()
+      for c in schema.numeric
+      if c.transform == 'standardize'
+    }
+
+  @property
+  def needed(self) -> bool:
+    return bool(self._counts or self._moments)
+
+  def add(self, chunk: raw.Chunk) -> None:
+    for column in self._schema.columns:
+      if column.coded and column.vocabulary == 'fitted':
+        self._counts[column.table_name].add(values(chunk, column)[0])
+      elif column.name in self._moments:
+        self._moments[column.name].add(_read_numbers(chunk, column))
+
+  def encoder(self, reading: Mapping[str, str]) -> 'Encoder':
+    vocabularies, statistics = {}, {}
+    for column in self._schema.coded:
+      if column.table_name not in vocabularies:
+        # Popped: counts and vocabulary never lie in memory side by side twice.
+        counts = self._counts.pop(column.table_name, vocabulary_lib.Counts())
+        vocabularies[column.table_name] = vocabulary_lib.fit(column, counts)
+    for name, moments in self._moments.items():
+      statistics[name] = (moments.mean, moments.deviation)
+    return Encoder(self._schema, vocabularies, statistics, dict(reading))
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """What turns raw rows into encoded ones.
+
+  Attributes:
+    schema: the columns.
+    vocabularies: name of a table -> vocabulary.
+    statistics: name of a standardized feature -> (mean, deviation).
+    reading: 'format' of the raw files and its options, to read more of them.
+  """
+
+  schema: schema_lib.Schema
+  vocabularies: Mapping[str, vocabulary_lib.Vocabulary]
+  statistics: Mapping[str, tuple[float, float]]
+  reading: Mapping[str, str]
+
+  @property
+  def features(self) -> tuple[features_lib.FeatureSpec, ...]:
+    return tuple(map(self._spec, self.schema.columns))
+
+  def _spec(self, column: schema_lib.Column) -> features_lib.FeatureSpec:
+    if not column.coded:
+      return features_lib.FeatureSpec(column.name, 'numeric')
+    return features_lib.FeatureSpec(
+      column.name,
+      column.kind if column.pooled else 'categorical',
+      rows=self.vocabularies[column.table_name].rows,
+      table=column.table,
+      pooling=column.pooling,
+      max_len=column.max_len,
+    )
+
+  def encode(
+    self, chunk: raw.Chunk, groups: dict[str, int] | None = None
+  ) -> rows_lib.Rows:
+    """Encodes some raw rows.
+
+    Args:
+      chunk: the rows, with the columns `schema.sources` at least.
+      groups: value -> number of its group, grows as new ones are met; None
+        leaves the groups out.
+
+    Returns:
+      The rows; without labels where `chunk` does not have them.
+    """
+    labels = [name for name in self.schema.labels if name in chunk.columns]
+    ids = np.empty((len(chunk), len(self.schema.single)), np.int32)
+    for i, column in enumerate(self.schema.single):
+      ids[:, i] = self._code(chunk, column)[0]
+    numbers = np.empty((len(chunk), len(self.schema.numeric)), np.float32)
+    for i, column in enumerate(self.schema.numeric):
+      numbers[:, i] = transform.apply(
+        _read_numbers(chunk, column),
+        column.transform,
+        *self.statistics.get(column.name, ()),
+      )
+    bags = {}
+    for column in self.schema.pooled:
+      coded, lengths = self._code(chunk, column)
+      bags[column.name] = rows_lib.Bags(coded, lengths.astype(np.int32))
+    group = None
+    if self.schema.group and groups is not None:
+      group = _groups(chunk, self.schema.group, groups)
+    return rows_lib.Rows(_labels(chunk, labels), ids, numbers, group, bags)
+
+  def _code(self, chunk, column) -> tuple[np.ndarray, np.ndarray | None]:
+    found, lengths = values(chunk, column)
+    try:
+      return self.vocabularies[column.table_name].encode(found), lengths
+    except vocabulary_lib.UnseenError as e:
+      at = e.at
+      if lengths is not None:
+        at = int(np.searchsorted(np.cumsum(lengths), at, 'right'))
+      raise ValueError(
+        f'{_mend(chunk, at, column.source, e.value)} is not in the vocabulary '
+        f'of table {column.table_name!r}; mend it, or let unseen values share '
+        "a row (data.oov='row')"
+      ) from None
+
+  def fingerprint(self) -> str:
+    """A short name of the content: what it makes of a row."""
+    told = self._meta() | {'reading': None}
+    told['vocabularies'] = {
+      name: v.fingerprint() for name, v in sorted(self.vocabularies.items())
+    }
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+  def _meta(self) -> dict:
+    return {
+      'format': FORMAT,
+      'columns': [dataclasses.asdict(c) for c in self.schema.columns],
+      'labels': list(self.schema.labels),
+      'group': self.schema.group,
+      'statistics': {k: list(v) for k, v in self.statistics.items()},
+      'reading': dict(self.reading),
+    }
+
+  def save(self, directory: str | pathlib.Path) -> None:
+    """Writes `encoder.json` and the vocabularies into a directory."""
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    tables = {}
+    for i, (name, vocabulary) in enumerate(self.vocabularies.items()):
+      file = f'vocabulary-{i}.npz'
+      vocabulary.save(directory / file)
+      tables[name] = {
+        'file': file,
+        'oov': vocabulary.oov,
+        'hash_rows': vocabulary.hash_rows,
+        'fingerprint': vocabulary.fingerprint(),
+      }
+    meta = self._meta() | {'tables': tables}
+    (directory / 'encoder.json').write_text(json.dumps(meta, indent=1))
+
+  @classmethod
+  def load(cls, directory: str | pathlib.Path) -> 'Encoder':
+    """Reads what `save` wrote, and checks that it is whole."""
+    path = pathlib.Path(directory) / 'encoder.json'
+    meta = read_json(path, 'the encoder', FORMAT)
+    vocabularies = {}
+    for name, table in meta['tables'].items():
+      file = path.parent / table['file']
+      found = vocabulary_lib.Vocabulary.load(
+        file, name, table['oov'], table['hash_rows']
+      )
+      if found.fingerprint() != table['fingerprint']:
+        raise ValueError(
+          f'{file}: not the vocabulary that {path} was saved with'
+        )
+      vocabularies[name] = found
+    schema = schema_lib.Schema(
+      tuple(schema_lib.Column(**c) for c in meta['columns']),
+      tuple(meta['labels']),
+      meta['group'],
+    )
+    statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
+    return cls(schema, vocabularies, statistics, meta['reading'])
+
+
+def read_json(path: pathlib.Path, what: str, version: int) -> dict:
+  """A JSON file of ours, or an error that says what is wrong with it."""
+  try:
+    meta = json.loads(path.read_text())
+  except FileNotFoundError:
+    raise FileNotFoundError(f'{path}: no such file; {what} is not there') from (
+      None
+    )
+  except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    raise ValueError(f'{path}: {what} is damaged ({e})') from None
+  if meta.get('format') != version:
+    raise ValueError(
+      f'{path}: {what} is of format {meta.get("format")}, this version reads '
+      f'{version}; remove the directory and prepare the data again'
+    )
+  return meta
+
+
+def _labels(chunk: raw.Chunk, names: list[str]) -> np.ndarray:
+  """`[N, L]` uint8; anything but 0 and 1 is an error."""
+  labels = np.empty((len(chunk), len(names)), np.uint8)
+  for i, name in enumerate(names):
+    column = chunk.columns[name]
+    if isinstance(column, raw.Lists):
+      raise ValueError(
+        f'{chunk.where(0)}: label {name!r} holds lists; it must be 0 or 1'
+      )
+    try:
+      if isinstance(column, raw.Typed):
+        raise KeyError
+      labels[:, i] = [_LABELS[text] for text in column]
+    except KeyError:
+      labels[:, i] = _label_numbers(chunk, name, column)
+  return labels
+
+
+def _label_numbers(chunk, name, column) -> np.ndarray:
+  """Labels such as '1.0', or those of a file with types."""
+  try:
+    found = transform.numbers(column)
+    good = (found.values == 0) | (found.values == 1)
+    if found.present is not None:
+      good &= found.present
+    at = int(np.argmin(good))
+    value = column.values[at] if isinstance(column, raw.Typed) else column[at]
+    if isinstance(column, raw.Typed) and found.present is not None:
+      value = value if found.present[at] else ''
+  except transform.NumberError as e:
+    good, at, value = np.zeros(1, bool), e.at, e.value
+  if not good.all():
+    raise ValueError(
+      f'{_mend(chunk, at, name, value)} is no label; labels are 0 or 1'
+    )
+  return found.values.astype(np.uint8)
+
+
+def _groups(chunk, name: str, groups: dict[str, int]) -> np.ndarray:
+  """`[N]` int32 numbers of the groups, in the order they are first met."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(f'{chunk.where(0)}: data.group {name!r} holds lists')
+  if isinstance(column, raw.Typed):
+    texts = column.values.astype(str)
+    if column.present is not None:
+      texts = np.where(column.present, texts, '')
+    column = texts.tolist()
+  if '' in column:
+    raise ValueError(
+      f'{_mend(chunk, list(column).index(""), name, "")} is no group; fill it '
+      "in, or set data.group=''"
+    )
+  for value in dict.fromkeys(column):
+    groups.setdefault(value, len(groups))
+  return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))

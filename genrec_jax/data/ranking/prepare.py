@@ -1,0 +1,282 @@
+"""Raw chunks -> a directory of prepared data, in two passes.
+
+1. Fit: the values of the training part are counted, its numbers measured.
+2. Encode: the rows of all parts are encoded and written, block by block.
+
+Memory holds the distinct values, one chunk and one block of each part. The
+result appears under its name by a rename, when it is complete.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import time as clock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.data.ranking import blocks, raw, store
+from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import schema as schema_lib
+
+LOG_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Rows that can be read again and again.
+
+  Attributes:
+    chunks: the columns that are wanted -> the rows.
+    files: what they are read from; none for generated ones.
+    name: for messages.
+  """
+
+  chunks: Callable[[Sequence[str]], Iterator[raw.Chunk]]
+  files: tuple[pathlib.Path, ...] = ()
+  name: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """How parts without files of their own are cut from the training rows.
+
+  Attributes:
+    by: 'order': the last rows; 'random': each row by a draw of its own.
+    valid: fraction of the rows, 0 for no such part.
+    test: likewise.
+    seed: of the draws.
+  """
+
+  by: str = 'order'
+  valid: float = 0.0
+  test: float = 0.0
+  seed: int = 0
+
+  def __post_init__(self):
+    if self.by not in ('order', 'random'):
+      raise ValueError(
+        f"data.split.by must be 'order' or 'random', not {self.by!r}"
+      )
+    if min(self.valid, self.test) < 0 or self.valid + self.test >= 1:
+      raise ValueError(
+        f'data.split: valid_fraction {self.valid} and test_fraction '
+        f'{self.test} must not be negative and leave something to train on'
+      )
+
+  def cuts(self, total: int) -> tuple[int, int]:
+    """First row of the validation and of the test part, by order."""
+    test = round(total * self.test)
+    return total - test - round(total * self.valid), total - test
+
+  def parts(self, first: int, count: int, total: int) -> np.ndarray:
+    """`[count]` place in `PARTS` of the rows from number `first` on."""
+    if self.by == 'order':
+      row = np.arange(first, first + count)
+      return np.searchsorted(np.array(self.cuts(total)), row, 'right')
+    draw = _uniform(self.seed, first, count)
+    # Training rows are those below the first bound, whatever the others are.
+    bounds = np.array([1 - self.valid - self.test, 1 - self.test])
+    return np.searchsorted(bounds, draw, 'right')
+
+
+def _uniform(seed: int, first: int, count: int) -> np.ndarray:
+  """`[count]` draws in [0, 1), each a function of the seed and its number."""
+  x = np.arange(first, first + count, dtype=np.uint64)
+  x = x * np.uint64(0x9E3779B97F4A7C15)
+  x += np.random.default_rng(seed).integers(1 << 63, dtype=np.uint64)
+  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  x ^= x >> np.uint64(31)
+  return (x >> np.uint64(11)) / 2.0**53
+
+
+class _Progress:
+  """Tells `log` about rows, at most every `LOG_SECONDS`."""
+
+  def __init__(self, log: Callable[[str], None]):
+    self._log = log
+    self._last = self._start = clock.monotonic()
+
+  def start(self) -> None:
+    self._start = clock.monotonic()
+
+  def __call__(self, what: str, rows: int) -> None:
+    now = clock.monotonic()
+    if now - self._last > LOG_SECONDS:
+      self._last = now
+      rate = rows / max(now - self._start, 1e-9)
+      self._log(f'{what}: {rows:,} rows ({rate:,.0f} rows/s)')
+
+
+def _checksum(path: pathlib.Path) -> dict:
+  with open(path, 'rb') as f:
+    sha256 = hashlib.file_digest(f, 'sha256').hexdigest()
+  return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
+
+
+def _states(sources: Mapping[str, Source]) -> dict[pathlib.Path, tuple]:
+  return {
+    path: (path.stat().st_size, path.stat().st_mtime_ns)
+    for source in sources.values()
+    for path in source.files
+  }
+
+
+def _pieces(
+  source: Source, columns, split: Split | None, total: int, progress, what: str
+) -> Iterator[tuple[raw.Chunk, np.ndarray | None]]:
+  """Chunks, and the part of each row where the split cuts."""
+  done = 0
+  for chunk in source.chunks(columns):
+    part = split.parts(done, len(chunk), total) if split else None
+    done += len(chunk)
+    progress(what, done)
+    yield chunk, part
+  if not done:
+    raise ValueError(f'{source.name}: holds no rows')
+
+
+def _fit(schema, reading, source, split, progress):
+  """Pass 1, over the training rows; also their number, for a cut by order."""
+  total = 0
+  if split and split.by == 'order':
+    progress.start()
+    for chunk in source.chunks(schema.labels[:1]):
+      total += len(chunk)
+      progress('counting rows', total)
+  fit = encoder_lib.Fit(schema)
+  if fit.needed:
+    progress.start()
+    pieces = _pieces(
+      source, schema.sources, split, total, progress, 'counting values'
+    )
+    for chunk, part in pieces:
+      fit.add(chunk if part is None else chunk.take(part == 0))
+  return fit.encoder(reading), total
+
+
+def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
+  """Pass 2; returns what the manifest shall say of each part."""
+  names = list(sources)
+  if split:
+    names += ['valid'] * (split.valid > 0) + ['test'] * (split.test > 0)
+  names = [name for name in store.PARTS if name in names]
+  paths = {name: work / f'{name}.array_record' for name in names}
+  writers = {n: blocks.Writer(paths[n], block_rows) for n in names}
+  groups = {}
+  try:
+    for name in store.PARTS:
+      if name not in sources:
+        continue
+      cut = split if name == 'train' else None
+      progress.start()
+      for chunk, part in _pieces(
+        sources[name],
+        encoder.schema.everything,
+        cut,
+        total,
+        progress,
+        f'writing the {name} part',
+      ):
+        rows = encoder.encode(chunk, groups)
+        if part is None or not part.any():
+          writers[name].add(rows)
+          continue
+        for i, where in enumerate(store.PARTS):
+          at = np.flatnonzero(part == i)
+          if len(at):
+            writers[where].add(rows.take(at))
+  finally:
+    for writer in writers.values():
+      writer.close()
+  for name, writer in writers.items():
+    if not writer.rows:
+      raise ValueError(
+        f'the {name} part is empty: data.split leaves it no row of '
+        f'{sources["train"].name}; raise its fraction, or set it to 0'
+      )
+  return {
+    name: {
+      'file': paths[name].name,
+      'rows': writers[name].rows,
+      'bytes': paths[name].stat().st_size,
+      'crc32': writers[name].crcs,
+    }
+    for name in names
+  } | ({'groups': len(groups)} if encoder.schema.group else {})
+
+
+def prepare(
+  sources: Mapping[str, Source],
+  schema: schema_lib.Schema,
+  out: str | pathlib.Path,
+  *,
+  split: Split | None = None,
+  block_rows: int = 1 << 14,
+  reading: Mapping[str, str] | None = None,
+  fingerprint: str = '',
+  log: Callable[[str], None] = print,
+) -> store.Store:
+  """Prepares data once; later calls with the same fingerprint open it.
+
+  Args:
+    sources: 'train', and maybe 'valid' and 'test' -> their rows.
+    schema: what becomes of the columns.
+    out: the directory to make.
+    split: cuts parts from the training rows; None cuts nothing.
+    block_rows: rows of a block.
+    reading: format of the raw files and its options, kept with the encoder.
+    fingerprint: names sources and options; '' never matches.
+    log: told about the progress.
+
+  Returns:
+    The prepared data.
+  """
+  out = pathlib.Path(out)
+  if (out / store.MANIFEST).exists():
+    found = store.Store(out)
+    if fingerprint and found.manifest['made_from'] == fingerprint:
+      return found
+    raise ValueError(
+      f'{out}: holds data made from other files or with other options; remove '
+      'it or choose another directory'
+    )
+  if block_rows < 1:
+    raise ValueError(f'data.block_rows must be at least 1, not {block_rows}')
+  if split and not split.valid and not split.test:
+    split = None
+  start = clock.monotonic()
+  before = _states(sources)
+  with store.building(out) as work:
+    progress = _Progress(log)
+    encoder, total = _fit(
+      schema, reading or {}, sources['train'], split, progress
+    )
+    parts = _encode(work, encoder, sources, split, total, block_rows, progress)
+    groups = parts.pop('groups', 0)
+    checksums = [_checksum(path) for path in before]
+    if _states(sources) != before:
+      raise ValueError(
+        'the raw files changed while they were read; start again when nobody '
+        'writes to them'
+      )
+    encoder.save(work)
+    store.write_manifest(
+      work,
+      {
+        'made_from': fingerprint,
+        'encoder': encoder.fingerprint(),
+        'block_rows': block_rows,
+        'groups': groups,
+        'parts': parts,
+        'sources': checksums,
+      },
+    )
+  rows = sum(part['rows'] for part in parts.values())
+  seconds = clock.monotonic() - start
+  log(
+    f'prepared {rows:,} rows in {seconds:,.1f} s '
+    f'({rows / max(seconds, 1e-9):,.0f} rows/s)'
+  )
+  return store.Store(out)

@@ -1,0 +1,153 @@
+"""What every reader yields: some rows of a raw file, column by column."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+CHUNK_ROWS = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Typed:
+  """N numbers of a file that knows types.
+
+  Attributes:
+    values: `[N]` int64 or float64.
+    present: `[N]` bool, or None when nothing is missing.
+  """
+
+  values: np.ndarray
+  present: np.ndarray | None = None
+
+  def __len__(self) -> int:
+    return len(self.values)
+
+  def take(self, keep: np.ndarray) -> 'Typed':
+    present = None if self.present is None else self.present[keep]
+    return Typed(self.values[keep], present)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lists:
+  """N lists of values, one behind the other.
+
+  Attributes:
+    values: K texts or numbers.
+    lengths: `[N]` int64, their sum is K.
+  """
+
+  values: 'Sequence[str] | Typed'
+  lengths: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.lengths)
+
+  def take(self, keep: np.ndarray) -> 'Lists':
+    inner = np.repeat(keep, self.lengths)
+    return Lists(_take(self.values, inner), self.lengths[keep])
+
+
+# Texts; '' is a missing value.
+Column = Sequence[str] | Typed | Lists
+
+
+def _take(column: Column, keep: np.ndarray) -> Column:
+  if isinstance(column, Typed | Lists):
+    return column.take(keep)
+  return list(itertools.compress(column, keep.tolist()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+  """Some consecutive rows of a raw file.
+
+  Attributes:
+    columns: name -> N values; those that were asked for.
+    size: N.
+    where: names the origin of row i for messages ('log.csv, line 7').
+  """
+
+  columns: Mapping[str, Column]
+  size: int
+  where: Callable[[int], str] = 'row {}'.format
+
+  def __len__(self) -> int:
+    return self.size
+
+  def take(self, keep: np.ndarray) -> 'Chunk':
+    """The rows where the bool mask `keep [N]` is true."""
+    if keep.all():
+      return self
+    rows = np.flatnonzero(keep)
+    return Chunk(
+      {name: _take(column, keep) for name, column in self.columns.items()},
+      len(rows),
+      lambda i: self.where(int(rows[i])),
+    )
+
+
+def split_cells(cells: Sequence[str], separator: str) -> Lists:
+  """The values of cells such as '3^17^4'; an empty cell holds none."""
+  lengths = np.fromiter(
+    (cell.count(separator) + 1 if cell else 0 for cell in cells),
+    np.int64,
+    len(cells),
+  )
+  values = separator.join(filter(None, cells)).split(separator)
+  return Lists(values if lengths.any() else [], lengths)
+
+
+def from_records(
+  records: Iterable[Mapping[str, object]], names: Sequence[str]
+) -> Chunk:
+  """Rows given as mappings, as a server gets them.
+
+  Args:
+    records: name -> text, number, list of those, or None for missing.
+    names: the columns to take; each record must have each of them.
+
+  Returns:
+    The rows as one chunk.
+  """
+  records = list(records)
+  for i, record in enumerate(records):
+    for name in names:
+      if name not in record:
+        raise ValueError(
+          f'row {i}: no value for {name!r}; give None for a missing one'
+        )
+  columns = {
+    name: _from_objects([record[name] for record in records], name)
+    for name in names
+  }
+  return Chunk(columns, len(records))
+
+
+def _text(value: object, row: int, name: str) -> str:
+  if value is None:
+    return ''
+  if isinstance(value, bool | np.bool_):
+    return str(int(value))
+  if isinstance(value, str | int | float | np.integer | np.floating):
+    return str(value)
+  raise ValueError(
+    f'row {row}, column {name!r}: {value!r} is neither text nor a number nor '
+    'a list of those'
+  )
+
+
+def _from_objects(values: list, name: str) -> Column:
+  if not any(isinstance(v, list | tuple | np.ndarray) for v in values):
+    return [_text(v, i, name) for i, v in enumerate(values)]
+  rows = []
+  for i, value in enumerate(values):
+    value = [] if value is None else value
+    if not isinstance(value, list | tuple | np.ndarray):
+      raise ValueError(
+        f'row {i}, column {name!r}: {value!r} is not a list, others are'
+      )
+    rows.append([_text(v, i, name) for v in value])
+  flat = list(itertools.chain.from_iterable(rows))
+  return Lists(flat, np.array([len(r) for r in rows], np.int64))

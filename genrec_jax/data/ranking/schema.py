@@ -1,0 +1,234 @@
+"""Which column of a raw file becomes which feature, and how."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.config.loading import nearest
+
+KINDS = ('categorical', 'multi_hot', 'sequence', 'numeric')
+TRANSFORMS = ('as_is', 'log', 'ln2', 'standardize')
+VOCABULARIES = ('fitted', 'hashed')
+OOV = ('row', 'hash', 'error')
+POOLINGS = ('sum', 'mean')
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """How one feature is made of a column.
+
+  Attributes:
+    name: of the feature.
+    column: of the raw file.
+    kind: one of KINDS.
+    transform: one of TRANSFORMS, for numeric ones.
+    fill: what an empty cell is read as; '' leaves it missing.
+    table: name of the table and the vocabulary, which features may share.
+    vocabulary: 'fitted' on the training part, or 'hashed' without one.
+    min_count: rarer values are unseen ones.
+    oov: what an unseen value becomes, one of OOV.
+    hash_rows: rows of unseen values (oov='hash'), or of all values (hashed).
+    pooling: one of POOLINGS, for multi_hot and sequence.
+    max_len: most values of those; 0 is any number. A sequence keeps the last
+      ones, a multi_hot the first.
+    separator: between their values in a cell of text.
+  """
+
+  name: str
+  column: str = ''
+  kind: str = 'categorical'
+  transform: str = 'as_is'
+  fill: str = ''
+  table: str = ''
+  vocabulary: str = 'fitted'
+  min_count: int = 1
+  oov: str = 'row'
+  hash_rows: int = 0
+  pooling: str = 'sum'
+  max_len: int = 0
+  separator: str = '^'
+
+  def __post_init__(self):
+    for option, known in (
+      ('kind', KINDS),
+      ('transform', TRANSFORMS),
+      ('vocabulary', VOCABULARIES),
+      ('oov', OOV),
+      ('pooling', POOLINGS),
+    ):
+      if (value := getattr(self, option)) not in known:
+        raise ValueError(
+          f'{self._key(option)} is {value!r}, must be one of '
+          f'{", ".join(known)}' + nearest(str(value), known)
+        )
+    for option, least in (('min_count', 1), ('hash_rows', 0), ('max_len', 0)):
+      if getattr(self, option) < least:
+        raise ValueError(
+          f'{self._key(option)} must be at least {least}, not '
+          f'{getattr(self, option)}'
+        )
+    if self.coded:
+      self._check_vocabulary()
+    if self.pooled and not self.separator:
+      raise ValueError(f'{self._key("separator")} must not be empty')
+
+  def _key(self, option: str) -> str:
+    return f'{option} of feature {self.name!r} (data.features)'
+
+  def _check_vocabulary(self) -> None:
+    hashes = self.vocabulary == 'hashed' or self.oov == 'hash'
+    if hashes and not self.hash_rows:
+      raise ValueError(f'{self._key("hash_rows")} must be set for hashing')
+    if self.oov == 'error' and self.min_count > 1:
+      raise ValueError(
+        f'{self._key("min_count")} is {self.min_count}: rare values have no '
+        "row when oov is 'error'; set it to 1"
+      )
+
+  @property
+  def source(self) -> str:
+    return self.column or self.name
+
+  @property
+  def pooled(self) -> bool:
+    return self.kind in ('multi_hot', 'sequence')
+
+  @property
+  def coded(self) -> bool:
+    """Its values are rows of a table."""
+    return self.kind != 'numeric' or self.transform == 'ln2'
+
+  @property
+  def table_name(self) -> str:
+    return self.table or self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+  """What the columns of a raw file are.
+
+  Attributes:
+    columns: of the features, in the order of the file.
+    labels: columns of the labels.
+    group: column of the groups, '' for none.
+  """
+
+  columns: tuple[Column, ...]
+  labels: tuple[str, ...]
+  group: str = ''
+
+  def __post_init__(self):
+    if not self.columns:
+      raise ValueError('data.features names no feature')
+    for what, names in (
+      ('label', self.labels),
+      ('feature', [c.name for c in self.columns]),
+    ):
+      for name in names:
+        if list(names).count(name) > 1:
+          raise ValueError(f'two {what}s are named {name!r}; rename one')
+    for column in self.columns:
+      if column.source in self.labels:
+        raise ValueError(
+          f'column {column.source!r} is a label and a feature '
+          f'({column.name!r}); remove it from data.features or data.labels'
+        )
+    first = {}
+    for column in self.coded:
+      other = first.setdefault(column.table_name, column)
+      for option in ('vocabulary', 'min_count', 'oov', 'hash_rows'):
+        if getattr(column, option) != getattr(other, option):
+          raise ValueError(
+            f'features {other.name!r} and {column.name!r} share the table '
+            f'{column.table_name!r} but not {option}; give both the same'
+          )
+
+  @property
+  def coded(self) -> list[Column]:
+    return [c for c in self.columns if c.coded]
+
+  @property
+  def single(self) -> list[Column]:
+    """One value a row: the columns of `Impressions.ids`."""
+    return [c for c in self.columns if c.coded and not c.pooled]
+
+  @property
+  def pooled(self) -> list[Column]:
+    return [c for c in self.columns if c.pooled]
+
+  @property
+  def numeric(self) -> list[Column]:
+    return [c for c in self.columns if not c.coded]
+
+  @property
+  def sources(self) -> list[str]:
+    """The columns that features read, each once."""
+    return list(dict.fromkeys(c.source for c in self.columns))
+
+  @property
+  def everything(self) -> list[str]:
+    """Those, the labels and the group."""
+    group = [self.group] if self.group else []
+    return list(dict.fromkeys([*self.sources, *self.labels, *group]))
+
+
+_OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
+
+
+def build(
+  cfg: Mapping,
+  names: Sequence[str],
+  defaults: Mapping[str, Mapping],
+  where: str,
+) -> Schema:
+  """The schema that `config.data` asks for.
+
+  Args:
+    cfg: `config.data`.
+    names: columns of the raw files, in order; features take their order.
+    defaults: feature -> options, where `cfg.features` is empty.
+    where: the file, for messages.
+
+  Returns:
+    The schema; every column it names is in the files.
+  """
+  labels = cfg.get('labels', ('label',))
+  labels = (labels,) if isinstance(labels, str) else tuple(labels)
+  if not labels:
+    raise ValueError('data.labels is empty; name the column of the label')
+  features = cfg.get('features', None) or defaults
+  columns = []
+  for name, options in features.items():
+    options = {'kind': options} if isinstance(options, str) else dict(options)
+    for key in options:
+      if key not in _OPTIONS:
+        raise ValueError(
+          f'data.features: {key!r} is no option of {name!r}; the options are '
+          f'{", ".join(_OPTIONS)}' + nearest(key, _OPTIONS)
+        )
+    column = Column(
+      **{
+        'name': name,
+        'transform': cfg.get('numeric', 'as_is'),
+        'min_count': cfg.get('min_count', 1),
+        'oov': cfg.get('oov', 'row'),
+        'hash_rows': cfg.get('hash_rows', 0),
+        **options,
+      }
+    )
+    columns.append(column)
+  schema = Schema(tuple(columns), labels, cfg.get('group', ''))
+  for key, wanted in (
+    ('data.labels', schema.labels),
+    ('data.features', schema.sources),
+    ('data.group', [schema.group] if schema.group else []),
+  ):
+    for name in wanted:
+      if name not in names:
+        raise ValueError(
+          f'{where}: no column {name!r} ({key}); the columns are '
+          f'{", ".join(names)}' + nearest(name, names)
+        )
+  # A config forgets the order of its keys; the file has one.
+  place = {name: i for i, name in reversed(list(enumerate(names)))}
+  ordered = sorted(columns, key=lambda c: (place[c.source], c.name))
+  return dataclasses.replace(schema, columns=tuple(ordered))

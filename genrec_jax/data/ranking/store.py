@@ -1,0 +1,210 @@
+"""Prepared data: a directory of blocks, an encoder and a manifest."""
+
+import collections
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax.data.ranking import blocks
+from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import rows as rows_lib
+
+FORMAT = 1
+MANIFEST = 'dataset.json'
+CACHE_BYTES = 1 << 29  # decoded blocks that a part keeps
+PARTS = ('train', 'valid', 'test')
+
+
+class Part:
+  """One part of a data set: blocks of rows, read when they are asked for.
+
+  Attributes:
+    name: 'train', 'valid' or 'test'.
+    starts: `[blocks + 1]` int64, number of the first row of each block.
+  """
+
+  def __init__(
+    self, name: str, sizes: Sequence[int], source: Sequence[rows_lib.Rows]
+  ):
+    """Wraps blocks.
+
+    Args:
+      name: of the part.
+      sizes: rows of each block.
+      source: the blocks, on disk or in memory.
+    """
+    self.name = name
+    self.starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    self._source = source
+    self._lock = threading.Lock()
+    self._kept: collections.OrderedDict[int, rows_lib.Rows] = (
+      collections.OrderedDict()
+    )
+    self._window = (None, None)
+
+  def __len__(self) -> int:
+    return int(self.starts[-1])
+
+  @property
+  def blocks(self) -> int:
+    return len(self.starts) - 1
+
+  def block(self, number: int) -> rows_lib.Rows:
+    """A block; those met last stay decoded, `CACHE_BYTES` of them."""
+    with self._lock:
+      found = self._kept.pop(number, None)
+      if found is None:
+        found = self._source[number]
+      self._kept[number] = found
+      most = CACHE_BYTES // max(1, size_of(found))
+      while len(self._kept) > max(1, most):
+        self._kept.popitem(last=False)
+      return found
+
+  def window(self, numbers: tuple[int, ...]) -> rows_lib.Rows:
+    """Some blocks as one; the last window stays in memory."""
+    with self._lock:
+      if self._window[0] != numbers:
+        self._window = (None, None)  # before the next one is in memory too
+        total = int(np.diff(self.starts)[list(numbers)].sum())
+        parts = (self._source[i] for i in numbers)
+        self._window = (numbers, rows_lib.joined(parts, total))
+      return self._window[1]
+
+  def rows(self, a: int, b: int) -> rows_lib.Rows:
+    """The rows a .. b - 1, in order."""
+    first = int(np.searchsorted(self.starts, a, 'right')) - 1
+    pieces = []
+    while first < self.blocks and self.starts[first] < b:
+      start = int(self.starts[first])
+      block = self.block(first)
+      pieces.append(
+        block.between(max(a - start, 0), min(b - start, len(block)))
+      )
+      first += 1
+    return rows_lib.concatenate(pieces)
+
+  def __iter__(self) -> Iterator[rows_lib.Rows]:
+    for number in range(self.blocks):
+      yield self.block(number)
+
+
+def size_of(rows: rows_lib.Rows) -> int:
+  """Bytes of its arrays."""
+  arrays = [rows.labels, rows.ids, rows.numbers]
+  if rows.group is not None:
+    arrays.append(rows.group)
+  for bags in rows.bags.values():
+    arrays += [bags.values, bags.lengths]
+  return sum(a.nbytes for a in arrays)
+
+
+def in_memory(
+  name: str, rows: rows_lib.Rows, block_rows: int = 1 << 14
+) -> Part:
+  """A part of rows that are at hand."""
+  cuts = range(0, len(rows), block_rows)
+  source = [rows.between(a, min(a + block_rows, len(rows))) for a in cuts]
+  return Part(name, [len(b) for b in source], source)
+
+
+class Store:
+  """A directory of prepared data, opened.
+
+  Attributes:
+    directory: where it is.
+    manifest: what `dataset.json` says.
+    encoder: what made the rows.
+  """
+
+  def __init__(self, directory: str | pathlib.Path):
+    self.directory = pathlib.Path(directory)
+    self.manifest = encoder_lib.read_json(
+      self.directory / MANIFEST, 'prepared ranking data', FORMAT
+    )
+    self.encoder = encoder_lib.Encoder.load(self.directory)
+    if self.encoder.fingerprint() != self.manifest['encoder']:
+      raise ValueError(
+        f'{self.directory}: encoder.json is not the one the blocks were made '
+        'with; remove the directory and prepare the data again'
+      )
+
+  @functools.cached_property
+  def parts(self) -> dict[str, Part]:
+    return {
+      name: self._part(name, told)
+      for name, told in self.manifest['parts'].items()
+    }
+
+  def _part(self, name: str, told: dict) -> Part:
+    path = self.directory / told['file']
+    if not path.is_file():
+      raise FileNotFoundError(
+        f'{path}: no such file; remove its directory and prepare the data again'
+      )
+    if path.stat().st_size != told['bytes']:
+      raise ValueError(
+        f'{path}: {path.stat().st_size:,} bytes instead of {told["bytes"]:,}; '
+        'the file is damaged, remove its directory and prepare the data again'
+      )
+    full, rest = divmod(told['rows'], self.manifest['block_rows'])
+    sizes = [self.manifest['block_rows']] * full + [rest] * bool(rest)
+    return Part(name, sizes, blocks.Reader(path, told['crc32']))
+
+  def fingerprint(self) -> str:
+    """Names the content: equal rows, equal fingerprints, wherever they lie."""
+    told = [self.manifest['encoder'], self.manifest['block_rows']]
+    told += [
+      [name, part['rows'], part['crc32']]
+      for name, part in self.manifest['parts'].items()
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def write_manifest(directory: pathlib.Path, manifest: dict) -> None:
+  """The last file of a directory: with it, the data are complete."""
+  text = json.dumps({'format': FORMAT, **manifest}, indent=1)
+  (directory / MANIFEST).write_text(text)
+
+
+def _alive(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except PermissionError:
+    pass
+  return True
+
+
+@contextlib.contextmanager
+def building(out: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A fresh directory that becomes `out` when the block ends without an error.
+
+  What killed processes of this host have left beside it is removed.
+  """
+  stem = f'{out.name}.partial-{socket.gethostname()}-'
+  for old in out.parent.glob(f'{stem}*'):
+    pid = int(old.name.removeprefix(stem))
+    if pid == os.getpid() or not _alive(pid):
+      shutil.rmtree(old, ignore_errors=True)
+  work = out.parent / f'{stem}{os.getpid()}'
+  work.mkdir(parents=True)
+  try:
+    yield work
+    try:
+      work.rename(out)
+    except OSError:  # another process was faster with the same data
+      if not (out / MANIFEST).exists():
+        raise
+  finally:
+    shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,127 @@
+"""Texts of numbers -> float32 values, or buckets of them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from genrec_jax.data.ranking import raw
+
+_MOST = float(np.finfo(np.float32).max)
+
+
+class NumberError(ValueError):
+  """A cell that is no number of float32's range."""
+
+  def __init__(self, value: str, at: int):
+    super().__init__(value)
+    self.value, self.at = value, at
+
+
+def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
+  """Reads a column of N cells.
+
+  Args:
+    column: texts or numbers.
+    fill: what an empty cell stands for; '' leaves it missing.
+
+  Returns:
+    `[N]` float64 finite values within float32's range, 0 where missing.
+  """
+  if isinstance(column, raw.Lists):
+    raise TypeError('lists are not numbers')
+  if isinstance(column, raw.Typed):
+    values, present = column.values.astype(np.float64), column.present
+    texts = column.values
+  else:
+    present, texts = None, column
+    if '' in column:
+      present = np.fromiter(map(bool, column), bool, len(column))
+      column = [text or '0' for text in column]
+    values = _floats(column)
+  good = np.abs(values) <= _MOST  # NaN is not
+  if present is not None:
+    good |= ~present
+  if not good.all():
+    at = int(np.argmin(good))
+    raise NumberError(str(texts[at]), at)
+  if present is None:
+    return raw.Typed(values)
+  values = np.where(present, values, float(fill or 0))
+  return raw.Typed(values, None if fill else present)
+
+
+def _floats(texts: Sequence[str]) -> np.ndarray:
+  try:
+    if '_' not in ''.join(texts):  # float() reads 1_0 as ten
+      return np.fromiter(map(float, texts), np.float64, len(texts))
+  except ValueError:
+    pass
+  return np.array([_float(text) for text in texts])
+
+
+def _float(text: str) -> float:
+  try:
+    return float('nan') if '_' in text else float(text)
+  except ValueError:
+    return float('nan')
+
+
+def buckets(values: raw.Typed) -> raw.Typed:
+  """Criteo's buckets: floor(ln(x)^2) above 2, the whole part of x below.
+
+  The integers of both halves meet, as in the published preparation: 4 falls
+  into bucket 1.
+  """
+  x = values.values
+  large = np.floor(np.log(np.maximum(x, 2)) ** 2)
+  out = np.where(x > 2, large, np.trunc(np.maximum(x, -(2.0**62))))
+  return raw.Typed(out.astype(np.int64), values.present)
+
+
+@dataclasses.dataclass
+class Moments:
+  """Mean and deviation of the values met so far; missing ones do not count."""
+
+  count: int = 0
+  mean: float = 0.0
+  squares: float = 0.0  # sum of (x - mean)^2
+
+  def add(self, values: raw.Typed) -> None:
+    x = values.values
+    if values.present is not None:
+      x = x[values.present]
+    if not len(x):
+      return
+    mean, count = float(x.mean()), self.count + len(x)
+    shift = mean - self.mean
+    self.squares += float(np.sum((x - mean) ** 2))
+    self.squares += shift * shift * self.count * len(x) / count
+    self.mean += shift * len(x) / count
+    self.count = count
+
+  @property
+  def deviation(self) -> float:
+    """Of the population; 1 for a column of one value."""
+    return (self.squares / self.count) ** 0.5 or 1.0 if self.count else 1.0
+
+
+def apply(
+  values: raw.Typed, transform: str, mean: float = 0.0, deviation: float = 1.0
+) -> np.ndarray:
+  """`[N]` float32; what is missing becomes 0 in every transform.
+
+  Args:
+    values: what `numbers` read.
+    transform: 'as_is', 'log' (of 1 + x, negative x as 0) or 'standardize'.
+    mean: of the training part, for 'standardize'.
+    deviation: likewise.
+  """
+  x = values.values
+  if transform == 'log':
+    x = np.log1p(np.maximum(x, 0))
+  elif transform == 'standardize':
+    x = np.clip((x - mean) / deviation, -_MOST, _MOST)
+  if values.present is not None:
+    x = np.where(values.present, x, 0)
+  return x.astype(np.float32)

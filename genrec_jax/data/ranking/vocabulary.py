@@ -1,0 +1,187 @@
+"""Values of a column -> rows of a table, fitted on the training part.
+
+Row 0 is padding and what is missing, 1 .. K are the known values from the most
+frequent on, the last row (or the last `hash_rows`) is what is not known.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import pathlib
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from genrec_jax import features
+from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import schema as schema_lib
+
+
+class UnseenError(ValueError):
+  """A value that the vocabulary lacks, under oov='error'."""
+
+  def __init__(self, value: str, at: int):
+    super().__init__(value)
+    self.value, self.at = value, at
+
+
+def _distinct(values: raw.Typed) -> tuple[list[str], np.ndarray, np.ndarray]:
+  """Texts of the distinct present integers, their counts, and which is where.
+
+  What is missing is '', the last one.
+  """
+  if values.values.dtype.kind not in 'iu':
+    raise TypeError('categories are text or whole numbers')
+  if values.present is None:
+    unique, inverse, counts = np.unique(
+      values.values, return_inverse=True, return_counts=True
+    )
+    return [*map(str, unique.tolist()), ''], inverse, np.append(counts, 0)
+  unique, some, counts = np.unique(
+    values.values[values.present], return_inverse=True, return_counts=True
+  )
+  inverse = np.full(len(values), len(unique))
+  inverse[values.present] = some
+  absent = len(values) - int(values.present.sum())
+  return [*map(str, unique.tolist()), ''], inverse, np.append(counts, absent)
+
+
+class Counts:
+  """Counts the values of a table; memory holds each distinct one once."""
+
+  def __init__(self):
+    self._counts = collections.Counter()
+
+  def add(self, values: Sequence[str] | raw.Typed) -> None:
+    if isinstance(values, raw.Typed):
+      texts, _, counts = _distinct(values)
+      self._counts.update(dict(zip(texts, counts.tolist(), strict=True)))
+    else:
+      self._counts.update(values)
+
+  def ordered(self, min_count: int) -> list[tuple[str, int]]:
+    """(value, count) from the most frequent on, ties by the value."""
+    kept = [(v, n) for v, n in self._counts.items() if v and n >= min_count]
+    return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """See the head of this file.
+
+  Attributes:
+    table: its name; it salts the hash.
+    values: the K known values in the order of their rows.
+    counts: `[K]` int64, how often each stood in the training part.
+    oov: 'row', 'hash' or 'error'.
+    hash_rows: rows of what is not known, for 'hash'.
+  """
+
+  table: str
+  values: tuple[str, ...]
+  counts: np.ndarray
+  oov: str = 'row'
+  hash_rows: int = 0
+  _rows: dict[str, int] = dataclasses.field(
+    init=False, repr=False, compare=False
+  )
+
+  def __post_init__(self):
+    rows = dict(zip(self.values, range(1, len(self.values) + 1), strict=True))
+    rows[''] = features.PAD
+    object.__setattr__(self, '_rows', rows)
+
+  @property
+  def rows(self) -> int:
+    """Rows of the table."""
+    return 1 + len(self.values) + max(1, self.hash_rows)
+
+  def encode(self, values: Sequence[str] | raw.Typed) -> np.ndarray:
+    """`[N]` int32 rows; raises `UnseenError` where that is asked for."""
+    if isinstance(values, raw.Typed):
+      texts, inverse, _ = _distinct(values)
+      try:
+        return self.encode(texts)[inverse]
+      except UnseenError as e:
+        at = int(np.flatnonzero(inverse == e.at)[0])
+        raise UnseenError(e.value, at) from None
+    unseen = -1 if self.oov != 'row' else self.rows - 1
+    get = self._rows.get
+    rows = np.fromiter(
+      [get(value, unseen) for value in values], np.int32, len(values)
+    )
+    if unseen == -1 and len(rows) and rows.min() < 0:
+      at = np.flatnonzero(rows < 0)
+      if self.oov == 'error':
+        raise UnseenError(values[at[0]], int(at[0]))
+      rows[at] = self._hashed([values[i] for i in at.tolist()])
+    return rows
+
+  def _hashed(self, values: list[str]) -> np.ndarray:
+    known = {v: zlib.crc32(v.encode()) for v in dict.fromkeys(values)}
+    crc = np.fromiter((known[v] for v in values), np.uint64, len(values))
+    salt = np.uint64(zlib.crc32(self.table.encode()))
+    # The last step of SplitMix64: a CRC alone keeps patterns of the text.
+    x = crc + (salt << np.uint64(32)) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    first = 1 + len(self.values)
+    return (first + x % np.uint64(self.hash_rows)).astype(np.int32)
+
+  def decode(self, rows: np.ndarray) -> list[str]:
+    """The values of `rows`; '' is missing, '?' what is not known."""
+    names = ['', *self.values, *['?'] * (self.rows - 1 - len(self.values))]
+    return [names[row] for row in np.asarray(rows).tolist()]
+
+  def fingerprint(self) -> str:
+    """A short name of the content."""
+    blob, ends = _packed(self.values)
+    digest = hashlib.sha256(
+      f'{self.table}/{self.oov}/{self.hash_rows}'.encode()
+    )
+    digest.update(blob.data)
+    digest.update(ends.data)
+    return digest.hexdigest()[:16]
+
+  def save(self, path: pathlib.Path) -> None:
+    blob, ends = _packed(self.values)
+    with open(path, 'wb') as f:
+      np.savez(f, text=blob, ends=ends, counts=self.counts)
+
+  @classmethod
+  def load(cls, path: pathlib.Path, table, oov, hash_rows) -> 'Vocabulary':
+    """Reads what `save` wrote."""
+    try:
+      with np.load(path, allow_pickle=False) as f:
+        blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
+    except FileNotFoundError:
+      raise FileNotFoundError(f'{path}: the vocabulary is missing') from None
+    except Exception as e:  # zipfile, zlib and numpy each have their own
+      raise ValueError(f'{path}: the vocabulary is damaged ({e})') from None
+    at = [0, *ends.tolist()]
+    values = tuple(
+      blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
+    )
+    return cls(table, values, counts, oov, hash_rows)
+
+
+def _packed(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+  """The texts in a row, and `[K]` int64 where each ends."""
+  texts = [value.encode() for value in values]
+  ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+  return np.frombuffer(b''.join(texts), np.uint8), ends.astype(np.int64)
+
+
+def fit(column: schema_lib.Column, counts: Counts) -> Vocabulary:
+  """The vocabulary of a table, as a feature that reads it asks for."""
+  pairs = counts.ordered(column.min_count)
+  hashed = column.vocabulary == 'hashed'
+  return Vocabulary(
+    column.table_name,
+    () if hashed else tuple(value for value, _ in pairs),
+    np.array([] if hashed else [n for _, n in pairs], np.int64),
+    'hash' if hashed else column.oov,
+    column.hash_rows if hashed or column.oov == 'hash' else 0,
+  )
