@@ -82,9 +82,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def evaluation(config, experiment, state, repeats: int) -> dict:
   """Costs of evaluating the test part, whole and by what is done."""
-  task, examples = experiment.task, experiment.parts['test']
+  task, examples = experiment.task, experiment.data.parts['test']
   evaluator = EVALUATORS[config.task](
-    task, experiment.dataset, examples, config.eval
+    task, experiment.data.dataset, examples, config.eval
   )
 
   def run():
@@ -96,7 +96,7 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
   batches, making = timing.measure(
     lambda: list(
       pipeline.eval_batches(
-        experiment.dataset.histories,
+        experiment.data.dataset.histories,
         examples,
         batch_size=config.eval.batch_size,
         capacity=max(config.eval.batch_tokens, config.model.max_len),
@@ -147,7 +147,7 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
 def train_epoch(config, experiment) -> dict:
   """Cost of one training epoch, its batches included, compiled beforehand."""
   steps = pipeline.steps_per_epoch(
-    experiment.parts['train'], config.train.batch_size
+    experiment.data.parts['train'], config.train.batch_size
   )
   stream = iter(experiment.train_batches(config))
   batches, making = timing.measure(lambda: [next(stream) for _ in range(steps)])

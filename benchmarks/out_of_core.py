@@ -147,8 +147,8 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
       raise FloatingPointError(f'the loss is {loss}')
   tables = jax.tree.leaves((state.tables, state.slots))
   return {
-    'users': len(experiment.dataset.histories),
-    'examples': len(experiment.parts['train']),
+    'users': len(experiment.data.dataset.histories),
+    'examples': len(experiment.data.parts['train']),
     'table_bytes': sum(x.nbytes for x in tables),
     'split_anon_bytes': building.row()['grown_anon_bytes'],
     **memory.row(),

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
+# Sections that take any key: names of columns.
+OPEN = ('data.features', 'model.important', 'model.small')
+
 
 class ConfigError(ValueError):
   """A configuration that cannot be used; the message says which key and why."""
@@ -62,6 +65,9 @@ def apply(config: ConfigDict, override: str) -> None:
   key, equals, text = override.partition('=')
   *parents, last = key.split('.')
   section = config
+  for prefix in OPEN:
+    if key.startswith(f'{prefix}.'):
+      _make(config, prefix, key)
   for depth, name in enumerate([*parents, last]):
     if not isinstance(section, ConfigDict) or name not in section:
       raise ConfigError(_unknown(config, key, depth))
@@ -77,6 +83,23 @@ def apply(config: ConfigDict, override: str) -> None:
   value = _parse(key, text if equals else 'true', section[last])
   with section.ignore_type(), section.unlocked():
     section[last] = value
+
+
+def _make(config: ConfigDict, prefix: str, key: str) -> None:
+  """Makes room for `key` in an open section, if the config has that one."""
+  section = config
+  for name in prefix.split('.'):
+    if name not in section:
+      return
+    section = section[name]
+  *parents, last = key.removeprefix(f'{prefix}.').split('.')
+  with section.unlocked():
+    for name in parents:
+      if name not in section:
+        section[name] = ConfigDict()
+      section = section[name]
+    if last not in section:
+      section[last] = None
 
 
 def save(config: ConfigDict, path) -> None:

@@ -34,16 +34,16 @@ class Items:
   data: str
 
   @classmethod
-  def of(cls, experiment) -> 'Items':
-    """The items of an experiment whose data are loaded."""
-    dataset = experiment.dataset
+  def of(cls, data) -> 'Items':
+    """The items of a `train.retrieval.RetrievalData`."""
+    dataset = data.dataset
     return cls(
       vocab=dataset.histories.vocab,
       corpus=np.asarray(dataset.corpus, np.int32),
-      counts=experiment.item_counts,
+      counts=data.item_counts,
       titles=dataset.titles,
       has_times=dataset.histories.has_times,
-      data=experiment.fingerprint(),
+      data=data.fingerprint(),
     )
 
   @classmethod
@@ -107,12 +107,12 @@ class Items:
     partial.rename(path)
 
 
-def keep(workdir: str | os.PathLike, experiment) -> None:
+def keep(workdir: str | os.PathLike, data) -> None:
   """Leaves the items of a training in its workdir, once."""
   try:
     meta = pathlib.Path(workdir, 'items', 'meta.json').read_text()
-    if json.loads(meta)['data'] == experiment.fingerprint():
+    if json.loads(meta)['data'] == data.fingerprint():
       return
   except (FileNotFoundError, ValueError, KeyError):
     pass
-  Items.of(experiment).save(workdir)
+  Items.of(data).save(workdir)

@@ -1,4 +1,4 @@
-"""Files of recommendations: CSV, JSON lines or Parquet, by their suffix.
+"""Files of recommendations and of scores: CSV, JSON lines or Parquet.
 
 A file is written under another name and renamed when it is complete, so that
 nobody ever reads half of one and a failure leaves an older one as it was.
@@ -35,6 +35,55 @@ class Rows:
   score: np.ndarray
   title: list[str] | None = None
 
+  def columns(self) -> dict:
+    """Name -> values, as tables have them."""
+    return {k: v for k, v in vars(self).items() if v is not None}
+
+  def lines(self) -> Iterator[dict]:
+    """{"user": 7, "items": [{"item": 3, "score": 0.5}, ...]} of each user."""
+    users, items = self.user.tolist(), self.item.tolist()
+    scores = _short(self.score)
+    starts = np.flatnonzero(self.rank == 1).tolist()
+    for a, b in zip(starts, [*starts[1:], len(users)], strict=True):
+      found = []
+      for i in range(a, b):
+        found.append({'item': items[i], 'score': scores[i]})
+        if self.title is not None:
+          found[-1]['title'] = self.title[i]
+      yield {'user': users[a], 'items': found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+  """Probabilities of N examples, in the order of the input.
+
+  Attributes:
+    first: number of the first example; the first of a file is 1.
+    labels: name of each label.
+    probabilities: `[N, L]` float32.
+  """
+
+  first: int
+  labels: tuple[str, ...]
+  probabilities: np.ndarray
+
+  def columns(self) -> dict:
+    """Name -> values, as tables have them."""
+    rows = np.arange(self.first, self.first + len(self.probabilities))
+    columns = zip(self.labels, self.probabilities.T, strict=True)
+    return {'row': rows, **dict(columns)}
+
+  def lines(self) -> Iterator[dict]:
+    """{"row": 1, "click": 0.25} of each example."""
+    for number, found in enumerate(self.probabilities, self.first):
+      values = zip(self.labels, _short(found), strict=True)
+      yield {'row': number, **dict(values)}
+
+
+def _short(values: np.ndarray) -> list[float]:
+  """Of the numbers that round to these float32, those with fewest digits."""
+  return values.astype(str).astype(np.float64).tolist()
+
 
 class _Csv:
   def __init__(self, path: pathlib.Path):
@@ -42,41 +91,31 @@ class _Csv:
     self._csv = csv.writer(self._file, lineterminator='\n')
     self._headed = False
 
-  def write(self, rows: Rows) -> None:
-    # As text, a float32 is as short as it can be.
-    score = rows.score.astype(str)
-    columns = [rows.user, rows.rank, rows.item, score]
-    columns = [column.tolist() for column in columns]
-    names = ['user', 'rank', 'item', 'score']
-    if rows.title is not None:
-      columns.append(rows.title)
-      names.append('title')
+  def write(self, rows: Rows | Scores) -> None:
+    columns = rows.columns()
     if not self._headed:
-      self._csv.writerow(names)
+      self._csv.writerow(columns)
       self._headed = True
-    self._csv.writerows(zip(*columns, strict=True))
+    values = [_text(column) for column in columns.values()]
+    self._csv.writerows(zip(*values, strict=True))
 
   def close(self) -> None:
     self._file.close()
 
 
-class _Jsonl:
-  """One user a line: {"user": 7, "items": [{"item": 3, "score": 0.5}, ...]}."""
+def _text(column) -> list:
+  """A column for csv; as text, a float32 is as short as it can be."""
+  if isinstance(column, list):
+    return column
+  return (column.astype(str) if column.dtype.kind == 'f' else column).tolist()
 
+
+class _Jsonl:
   def __init__(self, path: pathlib.Path):
     self._file = open(path, 'w', encoding='utf-8')
 
-  def write(self, rows: Rows) -> None:
-    users, items = rows.user.tolist(), rows.item.tolist()
-    scores = rows.score.astype(str).astype(np.float64).tolist()
-    starts = np.flatnonzero(rows.rank == 1).tolist()
-    for a, b in zip(starts, [*starts[1:], len(users)], strict=True):
-      found = []
-      for i in range(a, b):
-        found.append({'item': items[i], 'score': scores[i]})
-        if rows.title is not None:
-          found[-1]['title'] = rows.title[i]
-      line = {'user': users[a], 'items': found}
+  def write(self, rows: Rows | Scores) -> None:
+    for line in rows.lines():
       self._file.write(json.dumps(line, ensure_ascii=False) + '\n')
 
   def close(self) -> None:
@@ -88,10 +127,10 @@ class _Parquet:
     self._arrow, self._parquet = _pyarrow()
     self._path, self._writer, self._waiting, self._rows = path, None, [], 0
 
-  def write(self, rows: Rows) -> None:
-    columns = {k: v for k, v in vars(rows).items() if v is not None}
-    self._waiting.append(self._arrow.table(columns))
-    self._rows += len(rows.user)
+  def write(self, rows: Rows | Scores) -> None:
+    table = self._arrow.table(rows.columns())
+    self._waiting.append(table)
+    self._rows += table.num_rows
     if self._rows >= ROW_GROUP:
       self._flush()
 

@@ -1,5 +1,5 @@
 """Tasks: representations -> loss and predictions."""
 
-from genrec_jax.tasks import retrieval
+from genrec_jax.tasks import ranking, retrieval
 
-TASKS = {'retrieval': retrieval.Retrieval}
+TASKS = {'retrieval': retrieval.Retrieval, 'ranking': ranking.Ranking}

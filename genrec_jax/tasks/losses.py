@@ -133,3 +133,31 @@ def generalised_bce(positive, negative, hit, *, beta: float) -> jax.Array:
 def full_softmax(logits: jax.Array, index: jax.Array) -> jax.Array:
   """-log softmax over the whole catalogue, `[T]`; index `[T]` of `[T, C]`."""
   return jax.nn.logsumexp(logits, axis=-1) - pick(logits, index[:, None])[:, 0]
+
+
+def logistic(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Binary cross entropy of each element, stable for any logit."""
+  return jax.nn.softplus(logits) - labels * logits
+
+
+@jax.custom_vjp
+def pulled(x: jax.Array, strength: jax.Array) -> jax.Array:
+  """`x`, with `strength * x` added to its gradient.
+
+  That is the gradient of strength / 2 |x|^2, which so need not be summed, nor
+  taken out of the reported loss again.
+  """
+  del strength
+  return x
+
+
+def _pulled(x, strength):
+  return x, (x, strength)
+
+
+def _pull(kept, grad):
+  x, strength = kept
+  return grad + strength * x, jnp.zeros_like(strength)
+
+
+pulled.defvjp(_pulled, _pull)

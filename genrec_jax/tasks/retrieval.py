@@ -90,6 +90,8 @@ class Retrieval:
     graphdef: the model's structure; `nnx.merge(graphdef, params)` is the model.
   """
 
+  counted = 'tokens'  # what progress tells the number of
+
   def __init__(
     self,
     model_name: str,

@@ -1,21 +1,22 @@
-"""What a config describes, put together: data, parts, task, optimizer."""
+"""What a config describes, put together: data, task, optimizer, devices.
+
+What a kind of task needs of its data stands in `train/retrieval.py` and
+`train/ranking.py`, two classes with the same calls.
+"""
 
 import dataclasses
-import pathlib
-import zlib
 from collections.abc import Callable
 
-import numpy as np
-
-from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators import EVALUATORS
 from genrec_jax.parallel import job
 from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
 from genrec_jax.train import spread as spread_lib
+from genrec_jax.train.ranking import RankingData
+from genrec_jax.train.retrieval import RetrievalData
 
 PARTS = ('train', 'valid', 'test')
-SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
+DATA = {'retrieval': RetrievalData, 'ranking': RankingData}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,65 +24,26 @@ class Experiment:
   """The pieces of a run.
 
   Attributes:
-    dataset: the events and the catalogue.
-    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
-    item_counts: `[rows]` occurrences in the training part.
+    data: what is trained and evaluated on, `DATA[config.task]`.
     task: tables, model and loss.
     tx: optimizer of everything dense.
     spread: how all of it lies on devices.
   """
 
-  dataset: datasets.Dataset
-  parts: dict[str, splits.Examples]
-  item_counts: np.ndarray
+  data: RetrievalData | RankingData
   task: object
   tx: object
   spread: object
 
   def train_batches(self, config, stop=lambda: False, log=print):
-    """The training batches: of the training part, or of a growing directory.
+    """A `grain.IterDataset` of training batches; its state can be saved.
 
     Args:
       config: the experiment's config.
-      stop: asked while a growing directory has nothing new; True ends it.
-      log: told about every new part.
-
-    Returns:
-      A `grain.IterDataset` whose iterators save and restore their state.
+      stop: asked while a growing source has nothing new; True ends it.
+      log: told about every new part of it.
     """
-    source, histories = config.data.stream, self.dataset.histories
-    if not source.directory:
-      return pipeline.train_batches(
-        histories,
-        self.parts['train'],
-        batch_size=config.train.batch_size,
-        max_len=config.model.max_len,
-        seed=config.seed,
-        shuffle=config.train.shuffle,
-        shards=self.spread.shards,
-        own=self.spread.own,
-      )
-    for key in ('steps', 'eval_every', 'checkpoint_every'):
-      if not config.train[key]:
-        raise ValueError(f'train.{key} must be set: a stream has no epochs')
-    return stream.stream_batches(
-      source.directory,
-      source.pattern,
-      columns=config.data.columns,
-      item_vocab=histories.vocab,
-      batch_size=config.train.batch_size,
-      max_len=config.model.max_len,
-      unknown=config.data.unknown_items,
-      ids=config.data.ids,
-      delimiter=config.data.delimiter,
-      time_unit=config.data.time_unit,
-      poll_s=source.poll_s,
-      idle_s=source.idle_s,
-      stop=stop,
-      log=log,
-      shards=self.spread.shards,
-      own=self.spread.own,
-    )
+    return self.data.train_batches(config, self.spread, stop, log)
 
   def evaluators(self, config) -> dict:
     """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
@@ -90,34 +52,31 @@ class Experiment:
         raise ValueError(
           f'eval.parts holds {part!r}, must be among {", ".join(PARTS)}'
         )
+    evaluator, parts = EVALUATORS[config.task], self.data.parts
     return {
-      part: EVALUATORS[config.task](
-        self.task, self.dataset, self.parts[part], config.eval, self.spread
+      part: evaluator(
+        self.task, self.data.dataset, parts[part], config.eval, self.spread
       )
       for part in config.eval.parts
-      if part in self.parts
+      if part in parts
     }
+
+  def baselines(self, evaluators) -> dict:
+    """Name -> part -> metrics of what is no model."""
+    name, measure = self.data.baseline()
+    return {name: {p: measure(e) for p, e in evaluators.items()}}
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
-    h = self.dataset.histories
-    # A sample of the columns, so that a log larger than memory is not read.
-    at = slice(None, None, max(1, -(-len(h.items) // SAMPLED)))
-    columns = [h.offsets[:: -(-len(h.offsets) // SAMPLED)], h.items[at]]
-    if h.times is not None:
-      columns.append(h.times[at])
-    crc = 0
-    for column in columns:
-      crc = zlib.crc32(np.ascontiguousarray(column), crc)
-    return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
+    return self.data.fingerprint()
 
 
 def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   """Loads the data and builds the task of `config`."""
-  dataset, parts, counts, task = _load(config, workdir, log)
+  data = load_data(config, workdir, log)
+  task = data.task(config)
   tx = optimizer.build(config.optimizer)
-  spread = spread_lib.build(config, task, tx)
-  experiment = Experiment(dataset, parts, counts, task, tx, spread)
+  experiment = Experiment(data, task, tx, spread_lib.build(config, task, tx))
   with job.together('comparing the data of the processes'):
     own = experiment.fingerprint()
     if (lead := job.of_lead(own)) != own:
@@ -128,45 +87,15 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   return experiment
 
 
-def load_task(config, workdir, log: Callable[[str], None] = print):
-  """The task alone, for which no devices are needed."""
-  return _load(config, workdir, log)[-1]
-
-
-def _load(config, workdir, log):
+def load_data(config, workdir, log: Callable[[str], None] = print):
+  """The data alone."""
   if config.task not in TASKS:
     raise ValueError(
       f'config.task is {config.task!r}, must be one of {sorted(TASKS)}'
     )
-  cache = config.data.cache or pathlib.Path(workdir) / 'data'
-  # Only one process converts; the others then find what it has made.
-  with job.together('reading the data', lead_first=True):
-    dataset = datasets.load(config.data, cache, log=log)
-  log(dataset.summary())
-  if config.model.get('time_bias') and not dataset.histories.has_times:
-    raise ValueError(
-      f'model.time_bias needs timestamps and {dataset.name} has none; set '
-      '--config.model.time_bias=false'
-    )
-  parts = splits.split(
-    dataset.histories, config.split, max_len=config.model.max_len, log=log
-  )
-  rows = dataset.histories.vocab.rows
-  counts = splits.train_counts(dataset.histories, parts['train'], rows)
-  return dataset, parts, counts, build_task(config, dataset.corpus, counts)
+  return DATA[config.task].load(config, workdir, log)
 
 
-def build_task(config, corpus: np.ndarray, item_counts: np.ndarray):
-  """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
-  model = config.model.to_dict()
-  return TASKS[config.task](
-    model.pop('name'),
-    model,
-    config.loss.to_dict(),
-    corpus=corpus,
-    rows=len(item_counts),
-    item_counts=item_counts,
-    table_update=config.data.table_update,
-    table_dtype=config.data.table_dtype,
-    init_std=config.data.init_std,
-  )
+def load_task(config, workdir, log: Callable[[str], None] = print):
+  """The task alone, for which no devices are needed."""
+  return load_data(config, workdir, log).task(config)

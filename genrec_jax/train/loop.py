@@ -20,11 +20,9 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.data import pipeline
-from genrec_jax.parallel import job
-from genrec_jax.serve import items
+from genrec_jax.parallel import job, rules
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import results
+from genrec_jax.train import predict_first, results
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.state import named
 from genrec_jax.train.workdir import taken
@@ -91,11 +89,12 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   batches = spread.batches(
     iter(experiment.train_batches(config, lambda: bool(stop), log))
   )
-  epoch = pipeline.steps_per_epoch(experiment.parts['train'], train.batch_size)
+  epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = train.steps or train.epochs * epoch
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = spread.step()
+  progressive = predict_first.build(config, experiment.task, spread)
 
   # ---- State: continue or start ---------------------------------------------
   checkpoints = Checkpoints(
@@ -128,18 +127,19 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     found = spread.restore(checkpoints, newest, batches)
     step, state, resumed = found.step, found.state, True
     host = {**found.host, 'plan': host['plan']}
+    progressive.restore(host.get('progressive'))
     log('continuing from the checkpoint of step %d', step)
   else:
     state = spread.fresh_state()
     log('starting from scratch: %s', parameter_summary(experiment, state))
-  with job.together('keeping the items'):
+  with job.together('keeping the vocabularies'):
     if job.leads():
-      items.keep(workdir, experiment)  # what predicting needs of the data
+      experiment.data.keep(workdir)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
   if job.leads():
     writers = Writers(workdir, resume_step=step if resumed else None, log=None)
-    progress = Progress(total_steps)
+    progress = Progress(total_steps, counted=experiment.task.counted)
   else:
     writers, progress = Silent(), Progress(total_steps, stream=io.StringIO())
   profile = _Profile(train.profile_steps, workdir / 'profile')
@@ -159,7 +159,8 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     while True:
       final = ended or step >= total_steps
       if due(train.log_every, logged):
-        state, logged = _log(writers, state, step, progress), step
+        more = progressive.metrics()
+        state, logged = _log(writers, state, step, progress, more), step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if due(eval_every, evaluated):
@@ -172,6 +173,8 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
         evaluated = step
         waited = host['evaluations_since_best']
         host['stopped_early'] = 0 < train.patience <= waited
+        if waited:
+          state = _slower(state, config.optimizer)
       # Asked once: the signal may arrive at any moment. Several processes ask
       # each other, which is not for every step.
       stopping = bool(stop)
@@ -188,15 +191,17 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
           # and the best weights of which it knows.
           writers.flush()
           best.wait()
+          host['progressive'] = progressive.state()
           checkpoints.save(step, named(state), data=batches, host=host)
         saved = step
       if ending:
         break
-      profile.before(step)
       batch = next(batches, None)
       if batch is None:
         ended = not stop
         continue
+      progressive.see(state, batch)
+      profile.before(step)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, loss = step_fn(state, batch)
       step += 1
@@ -259,7 +264,11 @@ def _check_parts(train, evaluators) -> None:
 
 def parameter_summary(experiment, state) -> str:
   """How many parameters there are, and where, in words."""
-  model = sum(x.size for x in jax.tree.leaves(state.params))
+  model = sum(
+    leaf.size
+    for name, leaf in named(state.params).items()
+    if not rules.is_statistic(name)
+  )
   plan = experiment.spread.plan
   tables = []
   for name, spec in experiment.task.tables().items():
@@ -275,14 +284,15 @@ def parameter_summary(experiment, state) -> str:
   return text
 
 
-def _log(writers, state, step, progress):
+def _log(writers, state, step, progress, more: dict):
   """Writes the means since the last line; returns the state without them."""
   sums = jax.device_get(state.sums)
   row = {f'train/{n}': float(s / max(w, 1e-9)) for n, (s, w) in sums.items()}
+  row |= {f'train/{name}': value for name, value in more.items()}
   if progress.rate:
     row['perf/steps_per_s'] = progress.rate
   if progress.tokens_per_s:
-    row['perf/tokens_per_s'] = progress.tokens_per_s
+    row[f'perf/{progress.counted}_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
   # On the devices of all processes, and without asking them.
   where = jax.tree.map(lambda s: s.sharding, state.sums)
@@ -292,6 +302,19 @@ def _log(writers, state, step, progress):
 
 def _zeros(sums):
   return jax.tree.map(jnp.zeros_like, sums)
+
+
+def _slower(state, optimizer):
+  """The state after an evaluation without a better result."""
+  if optimizer.plateau_factor == 1:
+    return state
+  where = state.lr_scale.sharding
+  scale = jax.jit(
+    lambda x: jnp.maximum(x * optimizer.plateau_factor, optimizer.plateau_min),
+    out_shardings=where,
+  )(state.lr_scale)
+  LOG.info('not better: learning rates are now times %.3g', float(scale))
+  return dataclasses.replace(state, lr_scale=scale)
 
 
 def _finished(running, ahead: int, host: dict) -> int:

@@ -36,6 +36,7 @@ class Progress:
     self,
     total_steps: int | None,
     unit: str = 'step',
+    counted: str = 'tokens',
     stream: TextIO | None = None,
     every_s: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
@@ -45,12 +46,14 @@ class Progress:
     Args:
       total_steps: step at which the run ends; None for a run without an end.
       unit: what a step is called.
+      counted: what `update` is told the number of.
       stream: where lines go; None is the standard error stream.
       every_s: seconds between two lines where the stream is no terminal.
       clock: returns the time in seconds.
     """
     self._total = total_steps
     self._unit = unit
+    self.counted = counted
     self._stream = sys.stderr if stream is None else stream
     self._terminal = self._stream.isatty()
     self._interval = _REDRAW_S if self._terminal else every_s
@@ -178,7 +181,7 @@ class Progress:
       unit = f's/{self._unit}' if slow else f'{self._unit}s/s'
       parts.append(f'{compact(1 / rate if slow else rate)} {unit}')
     if self.tokens_per_s:
-      parts.append(f'{compact(self.tokens_per_s)} tokens/s')
+      parts.append(f'{compact(self.tokens_per_s)} {self.counted}/s')
     line = ' · '.join(parts)
     if self._terminal and self._total:
       line = _bar(step / self._total, _columns() - len(line) - 1) + line

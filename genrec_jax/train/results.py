@@ -12,8 +12,8 @@ import numpy as np
 
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
-from genrec_jax.serve.items import Items
-from genrec_jax.serve.predictor import Predictor, load_weights
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import report as report_lib
 from genrec_jax.train import workdir as workdir_lib
@@ -58,14 +58,10 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
   report = {
     'config': config.to_dict(),
     'seed': config.seed,
-    'data': experiment.dataset.summary(),
+    'data': experiment.data.dataset.summary(),
     'metrics': {p: chosen[p] for p in parts},
     'last_epoch': last,
-    'baselines': {
-      'popularity': {
-        p: evaluators[p].popularity(experiment.item_counts) for p in parts
-      }
-    },
+    'baselines': experiment.baselines({p: evaluators[p] for p in parts}),
     'best_step': host['best']['step'] if host['best'] else host['last']['step'],
     'steps': step,
     'wall_s': host['train_s'] + host['eval_s'],
@@ -73,14 +69,17 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'train_core_s': host['train_core_s'],
     'eval_core_s': host['eval_core_s'],
     'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
-    'tokens_per_s': host['tokens'] / max(host['train_s'], 1e-9),
     'devices': devices(),
     'versions': versions(),
     'notes': notes,
   }
+  if experiment.task.counted == 'tokens':
+    report['tokens_per_s'] = host['tokens'] / max(host['train_s'], 1e-9)
 
   # All processes: a checkpoint is loaded by all or none.
-  examples = _examples(config, workdir, experiment)
+  examples = []
+  if config.task == 'retrieval':
+    examples = _examples(config, workdir, experiment)
   with job.together('writing the report'):
     if job.leads():
       curves = read_jsonl(workdir / 'metrics.jsonl')
@@ -106,7 +105,7 @@ def evaluate(config, workdir) -> dict:
   workdir = pathlib.Path(workdir)
   workdir_lib.require(workdir, config)
   experiment = experiment_lib.build(config, workdir, LOG.info)
-  if experiment.fingerprint() != Items.load(workdir).data:
+  if experiment.fingerprint() != experiment.data.kept(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
@@ -117,24 +116,21 @@ def evaluate(config, workdir) -> dict:
   if not evaluators:
     raise ValueError(
       f'eval.parts is {tuple(config.eval.parts)}; this split has '
-      f'{", ".join(experiment.parts)}'
+      f'{", ".join(experiment.data.parts)}'
     )
   weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
   LOG.info('weights of step %d', weights.step)
   wall, core = time.monotonic(), time.process_time()
   metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}
   wall, core = time.monotonic() - wall, time.process_time() - core
-  counts = experiment.item_counts
   found = {
     'config': config.to_dict(),
     'seed': config.seed,
-    'data': experiment.dataset.summary(),
+    'data': experiment.data.dataset.summary(),
     'checkpoint': config.predict.checkpoint,
     'step': weights.step,
     'metrics': metrics,
-    'baselines': {
-      'popularity': {p: e.popularity(counts) for p, e in evaluators.items()}
-    },
+    'baselines': experiment.baselines(evaluators),
     'wall_s': wall,
     'core_s': core,
     'devices': devices(),
@@ -156,11 +152,12 @@ def devices() -> str:
 
 def _examples(config, workdir, experiment) -> list[dict]:
   """A few users' histories and what the best state recommends to them."""
-  part = 'test' if 'test' in experiment.parts else 'valid'
-  if part not in experiment.parts or not config.report.users:
+  data = experiment.data
+  part = 'test' if 'test' in data.parts else 'valid'
+  if part not in data.parts or not config.report.users:
     return []
   predictor = Predictor.load(workdir, config, config.predict.checkpoint)
-  examples, histories = experiment.parts[part], experiment.dataset.histories
+  examples, histories = data.parts[part], data.dataset.histories
   rng = np.random.default_rng(config.seed)
   count = min(config.report.users, len(examples))
   chosen = np.sort(rng.choice(len(examples), count, replace=False))

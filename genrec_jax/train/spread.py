@@ -10,7 +10,6 @@ import functools
 import logging
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax import config as config_lib

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from genrec_jax.serve.predictor import load_weights
+from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment
 from genrec_jax.train.state import named
 from tests.e2e import spread_runs

@@ -8,8 +8,8 @@ import numpy as np
 from genrec_jax.data import histories, pipeline, splits
 from genrec_jax.embedding import lookup
 from genrec_jax.serve.items import Items
-from genrec_jax.serve.predictor import load_weights
-from genrec_jax.train import experiment
+from genrec_jax.serve.weights import load_weights
+from genrec_jax.train import retrieval
 from tests.serve.conftest import MAX_LEN
 
 T = 1_700_000_000
@@ -44,7 +44,7 @@ def write_histories(path, past: dict, times=True):
 def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
   """user -> every unseen item and its score, best first; one by one."""
   items = Items.load(workdir)
-  task = experiment.build_task(config, items.corpus, items.counts)
+  task = retrieval.build_task(config, items.corpus, items.counts)
   w = load_weights(workdir, task, checkpoint)
   rows = {n: lookup.DenseRows(t) for n, t in w.tables.items()}
   ask = jax.jit(lambda batch: task.predict(w.params, rows, batch))

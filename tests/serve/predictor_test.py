@@ -6,8 +6,9 @@ import pytest
 from genrec_jax.data import histories, splits
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.serve.items import Items
-from genrec_jax.serve.predictor import Predictor, Weights, load_weights
-from genrec_jax.train import experiment
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.serve.weights import Weights, load_weights
+from genrec_jax.train import experiment, retrieval
 from tests.tolerances import assert_close
 
 T = 1_700_000_000
@@ -153,7 +154,7 @@ def test_nothing_to_answer(plain):
 def test_nan_is_refused(untimed, where):
   config, directory = untimed
   items = Items.load(directory)
-  task = experiment.build_task(config, items.corpus, items.counts)
+  task = retrieval.build_task(config, items.corpus, items.counts)
   w = load_weights(directory, task, 'latest')
   if where == 'tables':
     tables = {'items': w.tables['items'].at[7, 0].set(np.nan)}

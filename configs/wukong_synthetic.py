@@ -1,0 +1,16 @@
+"""Wukong on a generated click log with planted interactions: two minutes.
+
+python -m genrec_jax.main --config=configs/wukong_synthetic.py --workdir=/tmp/w
+"""
+
+from genrec_jax import config as config_lib
+
+
+def get_config(arg=None):
+  variants = config_lib.variants(arg)
+  config = config_lib.ranking()
+  config.model = config_lib.wukong(norm_eps=1e-8)
+  config.data.init_std = 0.05
+  config.train.epochs = 3
+  config.train.log_every = 20
+  return config_lib.ranking_smoke(config) if 'smoke' in variants else config

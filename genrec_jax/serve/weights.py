@@ -1,0 +1,83 @@
+"""The weights that a training left in its workdir, put together."""
+
+import dataclasses
+import logging
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.checkpoint import trees
+from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.embedding import layout as layout_lib
+from genrec_jax.embedding import relayout
+from genrec_jax.train import state as state_lib
+from genrec_jax.train.spread import saved_plan
+from genrec_jax.train.state import named, unnamed
+
+LOG = logging.getLogger('genrec_jax')
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """What a checkpoint holds of a model; an evaluator takes it for a state."""
+
+  params: Any
+  tables: dict[str, jax.Array]
+  step: int
+
+
+def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
+  """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
+
+  'best' falls back to the latest, with a message, in a run without validation.
+  Tables that a plan had spread are put together.
+  """
+  workdir = pathlib.Path(workdir)
+  if checkpoint not in ('best', 'latest'):
+    raise ValueError(
+      f"predict.checkpoint is {checkpoint!r}, not 'best' or 'latest'"
+    )
+  if checkpoint == 'best':
+    with Checkpoints(workdir / 'best', log=LOG.warning) as best:
+      step = best.latest()
+      if step is not None:
+        return _weights(best, step, task)
+    LOG.info('no best checkpoint in %s, taking the latest', workdir)
+  with Checkpoints(workdir / 'checkpoints', log=LOG.warning) as latest:
+    step = latest.latest()
+    if step is None:
+      raise CheckpointError(f'{workdir} holds no checkpoint; train first')
+    return _weights(latest, step, task)
+
+
+def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
+  manifest = checkpoints.read_manifest(step)
+  wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
+  rows = state_lib.row_specs(task)
+  plan = saved_plan(manifest['host'])
+  if plan:
+    layout = layout_lib.lay_out(plan)
+    arrays = {
+      name: trees.shape_of(manifest['tree'][f'tables/{name}'])
+      for name in relayout.sources(layout)
+    }
+  else:
+    arrays = {
+      name: jax.ShapeDtypeStruct((spec.rows, spec.dim), spec.dtype)
+      for name, spec in rows.items()
+    }
+  wanted['tables'] |= arrays
+  step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
+  found = unnamed(wanted, found)
+  tables = found['tables']
+  if plan:
+    host = {name: np.asarray(tables[name]) for name in arrays}
+    for name in arrays:
+      del tables[name]
+    for name in rows:
+      tables[name] = jnp.asarray(relayout.table(layout, host, name))
+  return Weights(found['params'], tables, step)

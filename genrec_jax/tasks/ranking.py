@@ -1,0 +1,232 @@
+"""Ranking: the probability that an example's labels are 1.
+
+Categorical values, sets and sequences read rows of their tables; a model turns
+the rows and the numbers into a logit for each label; the loss is binary cross
+entropy. What a batch reads is gathered by `ids` beforehand, as for every task.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import pallas_kernels
+from genrec_jax.features import FeatureSpec, Impressions, Inputs, TableSpec
+from genrec_jax.models import RANKERS
+from genrec_jax.tasks import losses
+
+LINEAR = '.linear'  # ends the names of tables of first-order weights
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """The loss.
+
+  Attributes:
+    task_weights: factor of each label's cross entropy; () is 1 for all.
+    table_l2: strength l of (l/2)|E|^2 over all rows of all tables, in every
+      step, whether read or not; as FuxiCTR has it.
+  """
+
+  task_weights: Sequence[float] = ()
+  table_l2: float = 0.0
+
+
+class Ranking:
+  """A ranking model over one row of features.
+
+  Attributes:
+    features: the inputs.
+    labels: name of each label.
+    model_config: of the model.
+  """
+
+  counted = 'examples'  # what progress tells the number of
+
+  def __init__(
+    self,
+    model_name: str,
+    model: dict,
+    loss: dict,
+    *,
+    features: Sequence[FeatureSpec],
+    labels: Sequence[str],
+    table_update: str = 'dense',
+    table_dtype: str = 'float32',
+    init_std: float = 1e-4,
+  ):
+    """Checks that the parts fit together.
+
+    Args:
+      model_name: key of `genrec_jax.models.RANKERS`.
+      model: fields of the model's `Config`.
+      loss: fields of `LossConfig`.
+      features: the inputs.
+      labels: name of each label.
+      table_update: 'dense', or the name of a row optimizer.
+      table_dtype: of the tables' rows.
+      init_std: deviation of the tables' initialiser.
+    """
+    if model_name not in RANKERS:
+      raise ValueError(
+        f'model.name is {model_name!r}; models for ranking are '
+        f'{", ".join(sorted(RANKERS))}'
+      )
+    self._model = RANKERS[model_name]
+    self.model_config = self._model.Config(**model)
+    self.loss_config = LossConfig(**loss)
+    self.features, self.labels = tuple(features), tuple(labels)
+    self._check(table_update, table_dtype)
+    weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
+    self._task_weights = jnp.asarray(weights, jnp.float32)
+    self._widths = self._model.widths(self.model_config, self.features)
+    self._tables = {}
+    for feature in self.features:
+      if feature.kind == 'numeric':
+        continue
+      widths = {feature.source: self._widths.get(feature.name, 0)}
+      if self._model.linear:
+        widths[feature.source + LINEAR] = 1
+      for name, width in widths.items():
+        if width:
+          spec = TableSpec(
+            name, feature.rows, width, init_std, table_update, table_dtype
+          )
+          if self._tables.setdefault(name, spec) != spec:
+            raise ValueError(
+              f'features that share table {name!r} must have the same width'
+            )
+    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+
+  def _check(self, table_update: str, table_dtype: str) -> None:
+    weights = self.loss_config.task_weights
+    if weights and len(weights) != len(self.labels):
+      raise ValueError(
+        f'loss.task_weights has {len(weights)} numbers for '
+        f'{len(self.labels)} labels ({", ".join(self.labels)})'
+      )
+    if table_update != 'dense' and self.loss_config.table_l2:
+      raise ValueError(
+        'loss.table_l2 moves whole tables in every step, which only '
+        "data.table_update='dense' does; for tables updated by rows set "
+        "optimizer.rows.weight_decay and optimizer.rows.decay='l2'"
+      )
+    if table_update == 'dense' and table_dtype != 'float32':
+      raise ValueError(
+        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
+        "rows may be narrow, set data.table_update='row_adagrad'"
+      )
+
+  def _build(self, key=None) -> nnx.Module:
+    rngs = nnx.Rngs(0 if key is None else key)
+    return self._model(self.model_config, self.features, len(self.labels), rngs)
+
+  def tables(self) -> dict[str, TableSpec]:
+    return self._tables
+
+  def init(self, key: jax.Array) -> dict:
+    """Fresh parameters of the model, a plain nested dict."""
+    return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
+
+  def count(self, batch: Impressions) -> tuple[jax.Array, jax.Array]:
+    """How many examples, as both numbers that the loop adds up."""
+    examples = (batch.weights > 0).sum()
+    return examples, examples
+
+  def lookups(self, tokens: float | None = None) -> dict[str, float]:
+    """Rows that an example reads of each table, at most."""
+    del tokens
+    found = dict.fromkeys(self._tables, 0.0)
+    for feature in self.features:
+      for name in (feature.source, feature.source + LINEAR):
+        if name in found:
+          found[name] += feature.max_len if feature.pooled else 1.0
+    return found
+
+  def reads(self, batch: Impressions) -> dict[str, jax.Array]:
+    """What is read of each table, one array for each."""
+    return {
+      name: jnp.concatenate([x.reshape(-1) for x in ids])
+      for name, ids in self.ids(batch, None).items()
+    }
+
+  def ids(self, batch: Impressions, key) -> dict[str, list[jax.Array]]:
+    """The rows the loss will read of each table."""
+    del key
+    found = {name: [] for name in self._tables}
+    for feature, ids, _ in self._read(batch):
+      for name in (feature.source, feature.source + LINEAR):
+        if name in found:
+          found[name].append(ids)
+    return found
+
+  def predict(self, params, rows, batch: Impressions, key=None) -> jax.Array:
+    """Logit of each label, `[B, L]` float32.
+
+    Args:
+      params: the model's parameters.
+      rows: table -> view of its rows.
+      batch: the examples.
+      key: for dropout and batch statistics, while training.
+    """
+    state = nnx.State(jax.tree.map(nnx.Param, params))
+    model = nnx.merge(self.graphdef, state)
+    return model(self.inputs(rows, batch), key).astype(jnp.float32)
+
+  def inputs(self, rows, batch: Impressions) -> Inputs:
+    """What the model sees of a batch."""
+    vectors, linear = [], jnp.zeros(batch.weights.shape)
+    for feature, ids, lengths in self._read(batch):
+      if self._widths.get(feature.name):
+        vectors.append(_taken(rows[feature.source], feature, ids, lengths))
+      if self._model.linear:
+        weights = rows[feature.source + LINEAR]
+        linear += _taken(weights, feature, ids, lengths)[:, 0]
+    return Inputs(
+      vectors=tuple(vectors),
+      numbers=batch.numbers,
+      linear=linear,
+      weights=batch.weights,
+      first=batch.first,
+    )
+
+  def loss(self, params, rows, batch: Impressions, key: jax.Array):
+    """Mean cross entropy of a batch, see `retrieval.Retrieval.loss`."""
+    count = jnp.sum(batch.weights)
+    if self.loss_config.table_l2:
+      pull = self.loss_config.table_l2 * count
+      rows = {
+        name: dataclasses.replace(view, table=losses.pulled(view.table, pull))
+        for name, view in rows.items()
+      }
+    logits = self.predict(params, rows, batch, key)
+    each = losses.logistic(logits, batch.labels) @ self._task_weights
+    total = jnp.sum(jnp.where(batch.weights > 0, each * batch.weights, 0.0))
+    return total / jnp.maximum(count, 1.0), {'loss': (total, count)}
+
+  def _read(self, batch: Impressions):
+    """(feature, rows it reads, lengths of its bags or None), in order."""
+    column = 0
+    for feature in self.features:
+      if feature.pooled:
+        bag = batch.bags[feature.name]
+        yield feature, bag.values, bag.lengths
+      elif feature.kind == 'categorical':
+        yield feature, batch.ids[:, column], None
+        column += 1
+
+
+def _taken(rows, feature: FeatureSpec, ids, lengths) -> jax.Array:
+  """The row of each example, or the pooled rows of its bag: `[B, D]`."""
+  found = rows.take(ids)
+  if lengths is None:
+    return found
+  segment = pallas_kernels.segment_ids(lengths, ids.shape[0])
+  sums = jax.ops.segment_sum(
+    found, segment, lengths.shape[0] + 1, indices_are_sorted=True
+  )[:-1]
+  if feature.pooling == 'sum':
+    return sums
+  return sums / jnp.maximum(lengths, 1).astype(sums.dtype)[:, None]

@@ -1,0 +1,93 @@
+"""Predict, then train: each batch is scored before a step learns from it.
+
+In one pass over a log this measures what counts in production, how well the
+model of this moment ranks what comes next, without holding anything out.
+"""
+
+import collections
+
+import jax
+
+from genrec_jax.config import ConfigError
+from genrec_jax.evaluators.progressive import Progressive
+from genrec_jax.parallel import collectives
+
+KINDS = ('none', 'window', 'lifetime')
+AHEAD = 2  # batches whose scores are not waited for
+
+
+class Nothing:
+  """The same calls, for runs that do not ask for it."""
+
+  def see(self, state, batch) -> None:
+    """Scores a batch with the state that will learn from it."""
+
+  def metrics(self) -> dict[str, float]:
+    """Metrics since the last call, and since the start; by name."""
+    return {}
+
+  def state(self):
+    """What a checkpoint keeps."""
+    return None
+
+  def restore(self, state) -> None:
+    """Continues from such a state."""
+
+
+class PredictFirst:
+  """See the top of this file; the calls are those of `Nothing`."""
+
+  def __init__(self, task, spread, *, lifetime: bool, grouped: bool):
+    self._progressive = Progressive(task.labels, lifetime=lifetime)
+    self._waiting = collections.deque()
+
+    def scores(weights, batch):
+      params, rows = spread.rows(weights, task.reads(batch))
+      logits = task.predict(params, rows, batch)
+      found = [logits, batch.labels, batch.weights]
+      return collectives.gather([*found, batch.group] if grouped else found)
+
+    self._scores = spread.jit(scores, ('split',), 'alike')
+
+  def see(self, state, batch) -> None:
+    weights = {'params': state.params, 'tables': state.tables}
+    self._waiting.append(self._scores(weights, batch))
+    self._take(AHEAD)
+
+  def metrics(self) -> dict[str, float]:
+    self._take(0)
+    return self._progressive.metrics()
+
+  def state(self):
+    self._take(0)
+    return self._progressive.state()
+
+  def restore(self, state) -> None:
+    if state is not None:
+      self._progressive.restore(state)
+
+  def _take(self, ahead: int) -> None:
+    while len(self._waiting) > ahead:
+      self._progressive.update(*jax.device_get(self._waiting.popleft()))
+
+
+def build(config, task, spread) -> Nothing | PredictFirst:
+  """What `config.eval.progressive` asks for."""
+  kind = config.eval.get('progressive', 'none')
+  if kind not in KINDS:
+    raise ConfigError(
+      f'eval.progressive is {kind!r}, must be one of {", ".join(KINDS)}'
+    )
+  if kind == 'none':
+    return Nothing()
+  if config.parallel.pipeline != 'none':
+    raise ConfigError(
+      'eval.progressive scores a batch before its step, which needs '
+      "parallel.pipeline='none'"
+    )
+  return PredictFirst(
+    task,
+    spread,
+    lifetime=kind == 'lifetime',
+    grouped=bool(config.data.group),
+  )

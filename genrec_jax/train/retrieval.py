@@ -1,0 +1,135 @@
+"""The data of a retrieval run: histories, their split, the catalogue."""
+
+import dataclasses
+import pathlib
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from genrec_jax.data import datasets, pipeline, splits, stream
+from genrec_jax.parallel import job
+from genrec_jax.serve import items
+from genrec_jax.tasks.retrieval import Retrieval
+
+SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalData:
+  """Events and how they are split.
+
+  Attributes:
+    dataset: the events and the catalogue.
+    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
+    item_counts: `[rows]` occurrences in the training part.
+  """
+
+  dataset: datasets.Dataset
+  parts: dict[str, splits.Examples]
+  item_counts: np.ndarray
+
+  @classmethod
+  def load(cls, config, workdir, log: Callable[[str], None] = print):
+    """Reads (or finds converted) what `config.data` names, and splits it."""
+    cache = config.data.cache or pathlib.Path(workdir) / 'data'
+    # Only one process converts; the others then find what it has made.
+    with job.together('reading the data', lead_first=True):
+      dataset = datasets.load(config.data, cache, log=log)
+    log(dataset.summary())
+    if config.model.get('time_bias') and not dataset.histories.has_times:
+      raise ValueError(
+        f'model.time_bias needs timestamps and {dataset.name} has none; set '
+        '--config.model.time_bias=false'
+      )
+    parts = splits.split(
+      dataset.histories, config.split, max_len=config.model.max_len, log=log
+    )
+    rows = dataset.histories.vocab.rows
+    counts = splits.train_counts(dataset.histories, parts['train'], rows)
+    return cls(dataset, parts, counts)
+
+  def task(self, config) -> Retrieval:
+    return build_task(config, self.dataset.corpus, self.item_counts)
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    return pipeline.steps_per_epoch(self.parts['train'], batch_size)
+
+  def train_batches(self, config, spread, stop, log):
+    """The training batches: of the training part, or of a growing directory."""
+    source, histories = config.data.stream, self.dataset.histories
+    if not source.directory:
+      return pipeline.train_batches(
+        histories,
+        self.parts['train'],
+        batch_size=config.train.batch_size,
+        max_len=config.model.max_len,
+        seed=config.seed,
+        shuffle=config.train.shuffle,
+        shards=spread.shards,
+        own=spread.own,
+      )
+    for key in ('steps', 'eval_every', 'checkpoint_every'):
+      if not config.train[key]:
+        raise ValueError(f'train.{key} must be set: a stream has no epochs')
+    return stream.stream_batches(
+      source.directory,
+      source.pattern,
+      columns=config.data.columns,
+      item_vocab=histories.vocab,
+      batch_size=config.train.batch_size,
+      max_len=config.model.max_len,
+      unknown=config.data.unknown_items,
+      ids=config.data.ids,
+      delimiter=config.data.delimiter,
+      time_unit=config.data.time_unit,
+      poll_s=source.poll_s,
+      idle_s=source.idle_s,
+      stop=stop,
+      log=log,
+      shards=spread.shards,
+      own=spread.own,
+    )
+
+  def baseline(self):
+    """Popularity: its name, and evaluator -> its metrics."""
+    return 'popularity', lambda e: e.popularity(self.item_counts)
+
+  def keep(self, workdir) -> None:
+    """Leaves in the workdir what predicting needs of the data."""
+    items.keep(workdir, self)
+
+  def kept(self, workdir) -> str:
+    """Fingerprint of the data that the workdir was trained on."""
+    return items.Items.load(workdir).data
+
+  def fingerprint(self) -> str:
+    """Names the data, so that a run does not go on with other data."""
+    h = self.dataset.histories
+    # A sample of the columns, so that a log larger than memory is not read.
+    at = slice(None, None, max(1, -(-len(h.items) // SAMPLED)))
+    columns = [h.offsets[:: -(-len(h.offsets) // SAMPLED)], h.items[at]]
+    if h.times is not None:
+      columns.append(h.times[at])
+    crc = 0
+    for column in columns:
+      crc = zlib.crc32(np.ascontiguousarray(column), crc)
+    return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
+
+
+def build_task(
+  config, corpus: np.ndarray, item_counts: np.ndarray
+) -> Retrieval:
+  """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
+  model = config.model.to_dict()
+  return Retrieval(
+    model.pop('name'),
+    model,
+    config.loss.to_dict(),
+    corpus=corpus,
+    rows=len(item_counts),
+    item_counts=item_counts,
+    table_update=config.data.table_update,
+    table_dtype=config.data.table_dtype,
+    init_std=config.data.init_std,
+  )

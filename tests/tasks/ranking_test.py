@@ -1,0 +1,208 @@
+"""The ranking task against plain NumPy, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.embedding import lookup
+from genrec_jax.features import FeatureSpec, Impressions, Jagged
+from genrec_jax.tasks import losses
+from genrec_jax.tasks.ranking import Ranking
+from tests.tolerances import assert_close
+
+FEATURES = (
+  FeatureSpec('user', rows=7),
+  FeatureSpec('price', kind='numeric'),
+  FeatureSpec('item', rows=9),
+  FeatureSpec('tags', kind='multi_hot', rows=5, pooling='mean', max_len=3),
+  FeatureSpec('seen', kind='sequence', rows=9, table='item', max_len=4),
+)
+SIZE = 6
+
+
+def task_of(
+  model='dnn', loss=None, features=FEATURES, labels=('a',), **options
+):
+  section = getattr(config_lib, model)().to_dict()
+  for key in ('hidden', 'bottom', 'top'):
+    if key in section:
+      section[key] = (8,)
+  return Ranking(
+    section.pop('name'),
+    section,
+    loss or {},
+    features=features,
+    labels=labels,
+    **{'init_std': 0.5, **options},
+  )
+
+
+def batch(labels=1, seed=0, padding=0):
+  rng = np.random.default_rng(seed)
+
+  def bag(rows, most):
+    lengths = rng.integers(0, most + 1, SIZE).astype(np.int32)
+    lengths[SIZE - padding :] = 0
+    values = np.zeros(SIZE * most, np.int32)
+    values[: lengths.sum()] = rng.integers(0, rows, lengths.sum())
+    return Jagged(values, lengths)
+
+  weights = np.ones(SIZE, np.float32)
+  weights[SIZE - padding :] = 0
+  return Impressions(
+    labels=rng.integers(0, 2, (SIZE, labels)).astype(np.float32),
+    weights=weights,
+    ids=np.stack(
+      [rng.integers(0, 7, SIZE), rng.integers(0, 9, SIZE)], axis=1
+    ).astype(np.int32),
+    numbers=rng.normal(size=(SIZE, 1)).astype(np.float32),
+    bags={'tags': bag(5, 3), 'seen': bag(9, 4)},
+    group=np.zeros(SIZE, np.int32),
+  )
+
+
+def parts_of(task, seed=0):
+  params = task.init(jax.random.key(seed))
+  rng = np.random.default_rng(seed)
+  tables = {
+    name: jnp.asarray(rng.normal(size=(s.rows, s.dim)), jnp.float32)
+    for name, s in task.tables().items()
+  }
+  return params, tables, {n: lookup.DenseRows(t) for n, t in tables.items()}
+
+
+def test_inputs_are_the_rows_pooled_as_specified():
+  task, b = task_of('deepfm'), batch()
+  _, tables, rows = parts_of(task)
+  found = task.inputs(rows, b)
+  t = {name: np.asarray(x, np.float64) for name, x in tables.items()}
+  user, item, tags, seen = [], [], [], []
+  linear = np.zeros(SIZE)
+  start = {'tags': 0, 'seen': 0}
+  for i in range(SIZE):
+    u, k = b.ids[i]
+    user.append(t['user'][u])
+    item.append(t['item'][k])
+    own = {}
+    for name in ('tags', 'seen'):
+      n = b.bags[name].lengths[i]
+      own[name] = b.bags[name].values[start[name] : start[name] + n]
+      start[name] += n
+    n = max(1, len(own['tags']))
+    tags.append(t['tags'][own['tags']].sum(0) / n)
+    seen.append(t['item'][own['seen']].sum(0))
+    linear[i] = t['user.linear'][u, 0] + t['item.linear'][k, 0]
+    linear[i] += t['tags.linear'][own['tags'], 0].sum() / n
+    linear[i] += t['item.linear'][own['seen'], 0].sum()
+  for got, want in zip(found.vectors, (user, item, tags, seen), strict=True):
+    assert_close(got, np.array(want))
+  assert_close(found.linear, linear)
+
+
+def test_loss_is_the_weighted_cross_entropy_of_all_labels():
+  task = task_of(loss={'task_weights': (1.0, 0.25)}, labels=('a', 'b'))
+  b = batch(labels=2, padding=2)
+  params, _, rows = parts_of(task)
+  logits = np.asarray(task.predict(params, rows, b), np.float64)
+  p = 1 / (1 + np.exp(-logits))
+  each = -(b.labels * np.log(p) + (1 - b.labels) * np.log(1 - p))
+  want = (each @ [1.0, 0.25])[: SIZE - 2].sum()
+  mean, sums = task.loss(params, rows, b, None)
+  total, count = sums['loss']
+  assert count == SIZE - 2
+  assert_close(total, want)
+  assert_close(mean, want / (SIZE - 2))
+
+
+def test_cross_entropy_stays_finite():
+  logits = jnp.array([1e30, -1e30, 0.0, 100.0])
+  labels = jnp.array([1.0, 0.0, 1.0, 0.0])
+  found = losses.logistic(logits, labels)
+  assert_close(found, [0.0, 0.0, np.log(2), 100.0])
+
+
+def test_l2_is_in_the_gradient_of_all_rows_and_not_in_the_loss():
+  plain, pulled = task_of(), task_of(loss={'table_l2': 0.3})
+  b = batch(padding=1)
+  params, tables, _ = parts_of(plain)
+
+  def total(task, tables):
+    rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+    return task.loss(params, rows, b, None)[1]['loss'][0]
+
+  assert total(plain, tables) == total(pulled, tables)
+  before = jax.grad(lambda t: total(plain, t))(tables)
+  after = jax.grad(lambda t: total(pulled, t))(tables)
+  for name, table in tables.items():
+    # As a gradient of the sum over examples: the step divides by their number.
+    want = before[name] + 0.3 * (SIZE - 1) * table
+    assert_close(after[name], want)
+
+
+def test_padding_changes_nothing():
+  task = task_of('deepfm')
+  params, _, rows = parts_of(task)
+  b = batch(padding=2)
+  other = jax.tree.map(np.array, b)
+  other.ids[-2:], other.numbers[-2:], other.labels[-2:] = 3, 9.0, 1.0
+  key = jax.random.key(1)
+  one, two = (task.loss(params, rows, x, key)[1]['loss'] for x in (b, other))
+  assert_close(one[0], two[0])
+  assert one[1] == two[1]
+
+
+@pytest.mark.parametrize('model', ['lr', 'deepfm', 'wukong'])
+def test_touched_rows_are_enough(model):
+  task, b = task_of(model, table_update='row_adagrad'), batch()
+  params, tables, rows = parts_of(task)
+  key = jax.random.key(0)
+  touched = {}
+  for name, ids in task.ids(b, key).items():
+    found = lookup.distinct(ids, tables[name].shape[0])
+    touched[name] = lookup.TouchedRows(found, lookup.touch(tables[name], found))
+  assert set(touched) == set(tables)
+  assert_close(task.predict(params, touched, b), task.predict(params, rows, b))
+  for name, ids in task.reads(b).items():
+    every = np.concatenate([np.ravel(x) for x in task.ids(b, key)[name]])
+    np.testing.assert_array_equal(ids, every)
+
+
+def test_lookups_count_what_an_example_reads():
+  assert task_of('deepfm').lookups() == {
+    'user': 1.0,
+    'user.linear': 1.0,
+    'item': 1.0 + 4,
+    'item.linear': 1.0 + 4,
+    'tags': 3.0,
+    'tags.linear': 3.0,
+  }
+
+
+@pytest.mark.parametrize(
+  'options, told',
+  [
+    (dict(loss={'task_weights': (1.0, 2.0)}), '2 numbers for 1 labels'),
+    (dict(table_dtype='bfloat16'), 'updated by rows may be narrow'),
+    (
+      dict(loss={'table_l2': 0.1}, table_update='row_adagrad'),
+      'optimizer.rows.weight_decay',
+    ),
+  ],
+)
+def test_refuses(options, told):
+  with pytest.raises(ValueError, match=told):
+    task_of(**options)
+
+
+def test_refuses_a_model_for_another_task():
+  with pytest.raises(ValueError, match="model.name is 'hstu'; models for rank"):
+    Ranking('hstu', {}, {}, features=FEATURES, labels=('a',))
+
+
+def test_refuses_features_that_share_a_table_at_two_widths():
+  section = config_lib.wukong(important={'seen': 2}).to_dict()
+  section.pop('name')
+  with pytest.raises(ValueError, match="share table 'item'"):
+    Ranking('wukong', section, {}, features=FEATURES, labels=('a',))
