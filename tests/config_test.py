@@ -8,8 +8,11 @@ import re
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.config.loading import OPEN
 from genrec_jax.data.datasets import DATASETS
-from genrec_jax.models import MODELS
+from genrec_jax.data.ranking import datasets as ranking_datasets
+from genrec_jax.models import MODELS, RANKERS
+from genrec_jax.tasks import ranking
 from genrec_jax.tasks.retrieval import LossConfig
 from genrec_jax.train import loop, optimizer
 
@@ -33,6 +36,12 @@ def flat(tree, prefix=''):
       yield prefix + key, value
 
 
+def keys(config):
+  """Dotted keys, those of sections that take any key left out."""
+  tree = config if isinstance(config, dict) else config.to_dict()
+  return {k for k, _ in flat(tree) if not k.startswith(OPEN)}
+
+
 CASES = [f'{f}:{v}' for f in FILES for v in ['', *variants(f)]]
 
 
@@ -49,13 +58,17 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   config = config_lib.load(case)
   fields = config.model.to_dict()
   model = getattr(config_lib, fields['name'])()
-  known = config_lib.retrieval().to_dict() | {'model': model.to_dict()}
-  assert dict(flat(config.to_dict())).keys() == dict(flat(known)).keys()
-  MODELS[fields.pop('name')].Config(**fields)
-  LossConfig(**config.loss)
+  ranks = config.task == 'ranking'
+  experiment = config_lib.ranking() if ranks else config_lib.retrieval()
+  known = experiment.to_dict() | {'model': model.to_dict()}
+  assert keys(config) == keys(known)
+  models = RANKERS if ranks else MODELS
+  models[fields.pop('name')].Config(**fields)
+  (ranking.LossConfig if ranks else LossConfig)(**config.loss)
   optimizer.build(config.optimizer)
   loop.check(config.train)
-  assert config.data.name in DATASETS
+  names = ranking_datasets.DATASETS if ranks else DATASETS
+  assert config.data.name in names
 
 
 @pytest.mark.parametrize('file', FILES, ids=lambda f: f.name)
@@ -72,6 +85,16 @@ def test_a_shipped_config_knows_smoke_and_says_how_to_run_it(file):
   assert imported == ['from genrec_jax import config as config_lib']
 
 
+def test_an_open_section_takes_any_key():
+  config = config_lib.ranking()
+  config_lib.apply(config, 'model.important.user=2')
+  config_lib.apply(config, "data.features.age.kind='numeric'")
+  assert config.model.important.to_dict() == {'user': 2}
+  assert config.data.features.to_dict() == {'age': {'kind': 'numeric'}}
+  with pytest.raises(config_lib.ConfigError, match='unknown config key'):
+    config_lib.apply(config_lib.retrieval(), 'model.important.user=2')
+
+
 def test_the_defaults_name_every_field():
   models = {'hstu': config_lib.hstu(), 'sasrec': config_lib.sasrec()}
   assert models.keys() == MODELS.keys()
@@ -79,8 +102,14 @@ def test_the_defaults_name_every_field():
     fields = model.to_dict()
     assert fields.pop('name') == name
     assert fields.keys() == MODELS[name].Config.__dataclass_fields__.keys()
+  for name, ranker in RANKERS.items():
+    fields = getattr(config_lib, name)().to_dict()
+    assert fields.pop('name') == name
+    assert fields.keys() == ranker.Config.__dataclass_fields__.keys()
   loss = config_lib.retrieval().loss
   assert set(loss) == set(LossConfig.__dataclass_fields__)
+  loss = config_lib.ranking().loss
+  assert set(loss) == set(ranking.LossConfig.__dataclass_fields__)
 
 
 def test_a_field_that_a_model_does_not_have():
@@ -276,12 +305,20 @@ def test_ignored_keys_and_sections_may_differ(config):
   ]
 
 
-# --- docs/training.md
+# --- docs/training.md, docs/ranking.md, docs/ranking_data.md
+
+
+def told_by(*pages):
+  """Key -> default, as the tables of some pages have them."""
+  found = {}
+  for page in pages:
+    text = (ROOT / f'docs/{page}.md').read_text()
+    found |= dict(re.findall(r'^\| `([\w.]+)` \| `(.*?)` \|', text, re.M))
+  return found
 
 
 def test_the_page_tells_every_key_and_its_default():
-  page = (ROOT / 'docs/training.md').read_text()
-  told = dict(re.findall(r'^\| `([\w.]+)` \| `(.*?)` \|', page, re.M))
+  told = told_by('training')
   every = {}
   for model in (config_lib.sasrec(), config_lib.hstu()):
     config = config_lib.retrieval()
@@ -291,3 +328,24 @@ def test_the_page_tells_every_key_and_its_default():
     }
   expected = {key: repr(value) for key, value in flat(every)}
   assert told == expected
+
+
+def test_the_pages_of_ranking_tell_every_key_and_its_default():
+  told = told_by('ranking', 'ranking_data')
+  config = config_lib.ranking()
+  config.model = {}
+  expected = {key: repr(value) for key, value in flat(config.to_dict())}
+  for name in RANKERS:
+    for key, value in getattr(config_lib, name)().items():
+      expected.setdefault(f'model.{key}', repr(value))
+  shared = told_by('training')
+  missing = {
+    key: value
+    for key, value in expected.items()
+    if told.get(key, shared.get(key)) != value
+    and not key.startswith(('model.', 'data.clicks.'))
+  }
+  assert not missing
+  models = {key for key in expected if key.startswith('model.')}
+  assert models <= told.keys()
+  assert told.keys() <= expected.keys()

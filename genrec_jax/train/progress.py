@@ -36,20 +36,20 @@ class Progress:
     self,
     total_steps: int | None,
     unit: str = 'step',
-    counted: str = 'tokens',
     stream: TextIO | None = None,
     every_s: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
+    counted: str = 'tokens',
   ):
     """Starts the clock.
 
     Args:
       total_steps: step at which the run ends; None for a run without an end.
       unit: what a step is called.
-      counted: what `update` is told the number of.
       stream: where lines go; None is the standard error stream.
       every_s: seconds between two lines where the stream is no terminal.
       clock: returns the time in seconds.
+      counted: what `update` is told the number of.
     """
     self._total = total_steps
     self._unit = unit

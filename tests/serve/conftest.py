@@ -81,7 +81,7 @@ def untimed(tmp_path_factory):
   directory = root / 'run'
   workdir.claim(directory, config.lock())
   found = experiment.build(config, directory, log=lambda *_: None)
-  items.keep(directory, found)
+  items.keep(directory, found.data)
   with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:
     saved.save(1, named(found.spread.fresh_state()))
   return config, directory

@@ -12,14 +12,14 @@ from genrec_jax.serve import items
 from genrec_jax.serve.items import Items
 
 
-def experiment(ids=('b', 'a', 'c'), titles=None, data='one'):
-  """As much of an experiment as `Items.of` looks at."""
+def data(ids=('b', 'a', 'c'), titles=None, name='one'):
+  """As much of a run's data as `Items.of` looks at."""
   h = histories.from_arrays(['u', 'u', 'v'], list(ids), [3, 4, 5])
   corpus = np.array([1, 3], np.int32)
   return types.SimpleNamespace(
     dataset=datasets.Dataset('own', h, corpus, titles),
     item_counts=np.array([0, 2, 1, 0]),
-    fingerprint=lambda: data,
+    fingerprint=lambda: name,
   )
 
 
@@ -32,9 +32,9 @@ def same(a: Items, b: Items):
 @pytest.mark.parametrize(
   'made',
   [
-    experiment(),
-    experiment(ids=(30, 2**40, 7)),
-    experiment(titles={1: 'Ein Käse, "alt"', 3: ''}),
+    data(),
+    data(ids=(30, 2**40, 7)),
+    data(titles={1: 'Ein Käse, "alt"', 3: ''}),
   ],
 )
 def test_round_trip(tmp_path, made):
@@ -45,23 +45,23 @@ def test_round_trip(tmp_path, made):
 
 
 def test_titles():
-  found = Items.of(experiment(ids=(30, 40, 7), titles={1: 'first', 3: 'last'}))
+  found = Items.of(data(ids=(30, 40, 7), titles={1: 'first', 3: 'last'}))
   assert [found.title(i) for i in (7, 30, 40, 99)] == [
     'first', None, 'last', None,
   ]  # fmt: skip
-  assert Items.of(experiment()).title('a') is None
+  assert Items.of(data()).title('a') is None
 
 
 def test_kept_once_and_again_for_other_data(tmp_path):
-  items.keep(tmp_path, experiment())
+  items.keep(tmp_path, data())
   before = (tmp_path / 'items' / 'meta.json').stat()
-  items.keep(tmp_path, experiment())
+  items.keep(tmp_path, data())
   after = (tmp_path / 'items' / 'meta.json').stat()
   assert (before.st_ino, before.st_mtime_ns) == (
     after.st_ino,
     after.st_mtime_ns,
   )
-  other = experiment(ids=('x', 'y', 'z'), data='other')
+  other = data(ids=('x', 'y', 'z'), name='other')
   items.keep(tmp_path, other)
   same(Items.load(tmp_path), Items.of(other))
   assert [p.name for p in tmp_path.iterdir()] == ['items']
@@ -71,15 +71,15 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   (tmp_path / '.items.1').mkdir()  # of a process that was killed
   with pytest.raises(FileNotFoundError, match='--mode=train'):
     Items.load(tmp_path)
-  items.keep(tmp_path, experiment())
-  same(Items.load(tmp_path), Items.of(experiment()))
+  items.keep(tmp_path, data())
+  same(Items.load(tmp_path), Items.of(data()))
 
 
 @pytest.mark.parametrize(
   'name', ['meta.json', 'titles.json', 'ids.npy', 'counts.npy', 'corpus.npy']
 )
 def test_damage_is_refused(tmp_path, name):
-  items.keep(tmp_path, experiment())
+  items.keep(tmp_path, data())
   path = tmp_path / 'items' / name
   path.write_bytes(path.read_bytes()[:-9])
   with pytest.raises(ValueError, match=f'items.*{"damaged|not a saved"}'):
@@ -90,14 +90,14 @@ def test_damage_is_refused(tmp_path, name):
 
 
 def test_exchanged_files_are_refused(tmp_path):
-  items.keep(tmp_path, experiment())
+  items.keep(tmp_path, data())
   vocab.Vocab(np.array(['b', 'c', 'a'])).save(tmp_path / 'items' / 'ids.npy')
   with pytest.raises(ValueError, match='not the file that was saved'):
     Items.load(tmp_path)
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
-  items.keep(tmp_path, experiment())
+  items.keep(tmp_path, data())
   path = tmp_path / 'items' / 'meta.json'
   meta = json.loads(path.read_text())
   path.write_text(json.dumps({**meta, 'format': 99}))

@@ -100,8 +100,8 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
   config, directory = trained
   built = experiment.build(config, directory, log=lambda *_: None)
   weights = load_weights(directory, built.task, 'best')
-  h, examples = built.dataset.histories, built.parts['test']
-  ranks = Evaluator(built.task, built.dataset, examples, config.eval).ranks(
+  h, examples = built.data.dataset.histories, built.data.parts['test']
+  ranks = Evaluator(built.task, built.data.dataset, examples, config.eval).ranks(
     weights
   )
   k, first = 5, 0
@@ -119,7 +119,7 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
 def test_explain(trained, predictor):
   config, directory = trained
   built = experiment.build(config, directory, log=lambda *_: None)
-  h, examples = built.dataset.histories, built.parts['test']
+  h, examples = built.data.dataset.histories, built.data.parts['test']
   chosen = np.array([2, 7])
   shown = predictor.explain(h, examples, chosen, history=3, k=30)
   for i, user in zip(chosen, shown, strict=True):
