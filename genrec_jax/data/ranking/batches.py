@@ -1,9 +1,9 @@
 """Parts -> batches of `Impressions`, through grain.
 
 The order of an epoch is a permutation of the blocks and, within windows of as
-many blocks as `shuffle_rows` holds, of the rows. A window lies in memory; a part
-that fits into one stays there. A batch is gathered at once, without a Python
-loop over rows.
+many blocks as `shuffle_rows` holds, of the rows. A window lies in memory; a
+part that fits into one stays there. A batch is gathered at once, without a
+Python loop over rows.
 """
 
 import dataclasses

@@ -4,11 +4,12 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import nearest
-from genrec_jax.data.ranking import batches, clicks, formats, raw
+from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
@@ -81,7 +82,7 @@ class Dataset:
   def encode(
     self, chunks: Iterable[raw.Chunk], batch_size: int
   ) -> Iterator[features_lib.Impressions]:
-    """Batches of raw rows, with labels or without; see `batches.raw_batches`."""
+    """Batches of raw rows, labelled or not; see `batches.raw_batches`."""
     return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
 
 
@@ -97,11 +98,17 @@ def _need_path(cfg) -> pathlib.Path:
   return path
 
 
+def _by_number(path: pathlib.Path) -> list:
+  """Sorts day_9 before day_10."""
+  words = re.split(r'(\d+)', path.name)
+  return [int(w) if w.isdecimal() else w for w in words]
+
+
 def _named(path: pathlib.Path, name: str, part: str) -> list[pathlib.Path]:
   """The files `name` below `path`: a file, a directory or a pattern."""
   base = path if path.is_dir() else path.parent
   if any(mark in name for mark in '*?['):
-    found = sorted(p for p in base.glob(name) if p.is_file())
+    found = sorted((p for p in base.glob(name) if p.is_file()), key=_by_number)
   else:
     found = [base / name]
   if not found or not found[0].is_file():
@@ -140,16 +147,16 @@ def _files(
   if path.is_file():
     return files | {'train': [path]}
   taken = {p for paths in files.values() for p in paths}
-  found = sorted(
+  found = [
     p
     for p in path.iterdir()
     if p.is_file() and p.name.endswith(suffixes) and p not in taken
-  )
+  ]
   if known or not found:
     raise FileNotFoundError(
       f'{path}: no file to train on; set config.data.files.train to its name'
     )
-  return files | {'train': found}
+  return files | {'train': sorted(found, key=_by_number)}
 
 
 def _split(cfg, missing: set[str]) -> prepare_lib.Split | None:
@@ -197,10 +204,10 @@ def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
 
 
 def _from_files(
-  cfg, cache_dir, log, kind: str, known: Mapping = {}, defaults=None
+  cfg, cache_dir, log, known: Mapping = {}, defaults=None
 ) -> Dataset:
-  form = formats.FORMATS[kind]
-  reading = {'format': kind, 'delimiter': cfg.get('delimiter', ',')}
+  form = formats.find(cfg['name'])
+  reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   files = _files(cfg, _need_path(cfg), known, form.suffixes)
   first = files['train'][0]
   names = form.names(first, reading)
@@ -227,8 +234,8 @@ def _from_files(
   return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
 
 
-def _csv(cfg, cache_dir, log) -> Dataset:
-  return _from_files(cfg, cache_dir, log, 'csv')
+def _own_files(cfg, cache_dir, log) -> Dataset:
+  return _from_files(cfg, cache_dir, log)
 
 
 _FRAPPE = (
@@ -250,7 +257,12 @@ def _frappe(cfg, cache_dir, log) -> Dataset:
     part: (f'{part}.csv', f'Frappe_x1_{part}.csv') for part in store_lib.PARTS
   }
   defaults = {name: {'kind': 'categorical'} for name in _FRAPPE}
-  return _from_files(cfg, cache_dir, log, 'csv', known, defaults)
+  return _from_files(cfg, cache_dir, log, known, defaults)
+
+
+def _criteo(cfg, cache_dir, log) -> Dataset:
+  known = {'train': ('train.txt', 'train.txt.gz')}
+  return _from_files(cfg, cache_dir, log, known, criteo.defaults())
 
 
 def _clicks(cfg, cache_dir, log) -> Dataset:
@@ -278,8 +290,11 @@ def _prepared(cfg, cache_dir, log) -> Dataset:
 
 DATASETS = {
   'clicks': _clicks,
+  'criteo': _criteo,
   'frappe': _frappe,
-  'csv': _csv,
+  'libsvm': _own_files,
+  'csv': _own_files,
+  'parquet': _own_files,
   'prepared': _prepared,
 }
 

@@ -5,7 +5,15 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import nearest
-from genrec_jax.data.ranking import csv_files, raw
+from genrec_jax.data import text
+from genrec_jax.data.ranking import (
+  criteo,
+  csv_files,
+  libsvm,
+  parquet_files,
+  raw,
+)
+from genrec_jax.data.ranking import encoder as encoder_lib
 
 Reading = Mapping[str, str]  # 'format' and its options
 
@@ -31,16 +39,41 @@ def _csv_names(path, reading) -> list[str]:
   return csv_files.names(path, reading['delimiter'])
 
 
+def _csv_chunks(path, wanted, reading) -> Iterator[raw.Chunk]:
+  return csv_files.chunks(path, wanted, reading['delimiter'])
+
+
+def _csv_defaults(path, reading) -> dict[str, dict]:
+  return {n: {'kind': 'categorical'} for n in _csv_names(path, reading)}
+
+
+_CSV = Format(
+  _csv_names,
+  _csv_chunks,
+  _csv_defaults,
+  ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
+)
+
 FORMATS = {
-  'csv': Format(
-    _csv_names,
-    lambda path, wanted, reading: csv_files.chunks(
-      path, wanted, reading['delimiter']
-    ),
-    lambda path, reading: {
-      name: {'kind': 'categorical'} for name in _csv_names(path, reading)
-    },
-    ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
+  'csv': _CSV,
+  'frappe': _CSV,
+  'criteo': Format(
+    lambda path, reading: criteo.names(path),
+    lambda path, wanted, reading: criteo.chunks(path, wanted),
+    lambda path, reading: criteo.defaults(),
+    ('.txt', '.txt.gz', '.tsv', '.tsv.gz'),
+  ),
+  'libsvm': Format(
+    lambda path, reading: libsvm.names(path),
+    lambda path, wanted, reading: libsvm.chunks(path, wanted),
+    lambda path, reading: libsvm.defaults(path),
+    ('.libsvm', '.libfm', '.svm', '.txt'),
+  ),
+  'parquet': Format(
+    lambda path, reading: parquet_files.names(path),
+    lambda path, wanted, reading: parquet_files.chunks(path, wanted),
+    lambda path, reading: parquet_files.defaults(path),
+    ('.parquet',),
   ),
 }
 
@@ -63,4 +96,27 @@ def chunks(
   """The rows of some files, one behind the other."""
   form = find(reading['format'])
   for path in paths:
-    yield from form.chunks(pathlib.Path(path), wanted, reading)
+    empty = True
+    for chunk in form.chunks(pathlib.Path(path), wanted, reading):
+      empty = False
+      yield chunk
+    if empty:
+      raise ValueError(f'{path}: the file holds no rows')
+
+
+def examples(
+  encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
+) -> Iterator[raw.Chunk]:
+  """Rows of a file to be encoded; its labels too, where it has them.
+
+  Args:
+    encoder: of the training data.
+    path: the file.
+    name: of its format; '' is that of the training data.
+  """
+  reading = {'delimiter': ',', **encoder.reading}
+  reading['format'] = name or encoder.reading.get('format', '')
+  path = text.existing(path)
+  found = find(reading['format']).names(path, reading)
+  labels = [label for label in encoder.schema.labels if label in found]
+  return chunks([path], [*encoder.schema.sources, *labels], reading)

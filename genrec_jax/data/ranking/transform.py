@@ -1,7 +1,6 @@
 """Texts of numbers -> float32 values, or buckets of them."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,11 +33,11 @@ def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
     values, present = column.values.astype(np.float64), column.present
     texts = column.values
   else:
-    present, texts = None, column
-    if '' in column:
-      present = np.fromiter(map(bool, column), bool, len(column))
-      column = [text or '0' for text in column]
-    values = _floats(column)
+    texts = column
+    values = np.fromiter(map(_Numbers().__getitem__, texts), np.float64)
+    present = ~np.isnan(values)
+    if present.all():
+      present = None
   good = np.abs(values) <= _MOST  # NaN is not
   if present is not None:
     good |= ~present
@@ -51,20 +50,25 @@ def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
   return raw.Typed(values, None if fill else present)
 
 
-def _floats(texts: Sequence[str]) -> np.ndarray:
-  try:
-    if '_' not in ''.join(texts):  # float() reads 1_0 as ten
-      return np.fromiter(map(float, texts), np.float64, len(texts))
-  except ValueError:
-    pass
-  return np.array([_float(text) for text in texts])
+class _Numbers(dict):
+  """Text -> number; an empty one is NaN, what is no number infinite.
 
+  A column repeats its texts, and looking one up is faster than reading it.
+  """
 
-def _float(text: str) -> float:
-  try:
-    return float('nan') if '_' in text else float(text)
-  except ValueError:
-    return float('nan')
+  def __missing__(self, text: str) -> float:
+    number = self[text] = self._read(text)
+    return number
+
+  def _read(self, text: str) -> float:
+    if not text:
+      return float('nan')
+    try:
+      number = float(text)
+    except ValueError:
+      return float('inf')
+    # float() reads 1_0 as ten.
+    return float('inf') if number != number or '_' in text else number
 
 
 def buckets(values: raw.Typed) -> raw.Typed:

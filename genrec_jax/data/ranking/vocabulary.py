@@ -17,6 +17,8 @@ from genrec_jax import features
 from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import schema as schema_lib
 
+_UNSEEN = -1
+
 
 class UnseenError(ValueError):
   """A value that the vocabulary lacks, under oov='error'."""
@@ -66,6 +68,13 @@ class Counts:
     return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 
 
+class _Rows(dict):
+  """Value -> row; `unseen` for any other."""
+
+  def __missing__(self, value: str) -> int:
+    return self.unseen
+
+
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
   """See the head of this file.
@@ -88,8 +97,9 @@ class Vocabulary:
   )
 
   def __post_init__(self):
-    rows = dict(zip(self.values, range(1, len(self.values) + 1), strict=True))
+    rows = _Rows(zip(self.values, range(1, len(self.values) + 1), strict=True))
     rows[''] = features.PAD
+    rows.unseen = self.rows - 1 if self.oov == 'row' else _UNSEEN
     object.__setattr__(self, '_rows', rows)
 
   @property
@@ -106,12 +116,9 @@ class Vocabulary:
       except UnseenError as e:
         at = int(np.flatnonzero(inverse == e.at)[0])
         raise UnseenError(e.value, at) from None
-    unseen = -1 if self.oov != 'row' else self.rows - 1
-    get = self._rows.get
-    rows = np.fromiter(
-      [get(value, unseen) for value in values], np.int32, len(values)
-    )
-    if unseen == -1 and len(rows) and rows.min() < 0:
+    get = self._rows.__getitem__
+    rows = np.fromiter(map(get, values), np.int32, len(values))
+    if self.oov != 'row' and len(rows) and rows.min() < 0:
       at = np.flatnonzero(rows < 0)
       if self.oov == 'error':
         raise UnseenError(values[at[0]], int(at[0]))

@@ -1,0 +1,53 @@
+"""Criteo's logs (Kaggle `train.txt`, Terabyte `day_0` .. `day_23`, also .gz).
+
+Between tabs, without a header: the label, 13 numbers and 26 categories, any of
+which may be empty. Files without labels begin with the numbers.
+"""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from genrec_jax.data import text
+from genrec_jax.data.ranking import csv_files, raw
+
+NUMBERS = tuple(f'I{i}' for i in range(1, 14))
+CATEGORIES = tuple(f'C{i}' for i in range(1, 27))
+
+
+def names(path: pathlib.Path) -> list[str]:
+  """The columns of a file, with the label or without it."""
+  columns = ['label', *NUMBERS, *CATEGORIES]
+  path = text.existing(path)
+  for block in text.blocks(path, '\t', rows=1):
+    fields = len(block.columns)
+    if fields == len(columns):
+      return columns
+    if fields == len(columns) - 1:
+      return columns[1:]
+    raise ValueError(
+      f'{path}, line {block.lines[0]}: {fields} fields between tabs; rows of '
+      f'Criteo have {len(columns)}, or {len(columns) - 1} without the label'
+    )
+  raise ValueError(f'{path}: the file holds no rows')
+
+
+def chunks(
+  path: pathlib.Path,
+  wanted: Sequence[str],
+  chunk_rows: int = raw.CHUNK_ROWS,
+) -> Iterator[raw.Chunk]:
+  """Rows of a file, the columns `wanted` alone."""
+  found = names(path)
+  index = csv_files.positions(path, wanted, found)
+  for block in text.blocks(
+    pathlib.Path(path), '\t', rows=chunk_rows, width=len(found)
+  ):
+    yield csv_files.from_block(path, block, index)
+
+
+def defaults() -> dict[str, dict]:
+  """Options of all features."""
+  return {
+    **{name: {'kind': 'numeric'} for name in NUMBERS},
+    **{name: {'kind': 'categorical'} for name in CATEGORIES},
+  }

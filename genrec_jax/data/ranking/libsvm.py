@@ -1,0 +1,136 @@
+"""libsvm and libfm files: `label index:value index:value ...` a line.
+
+The columns of such a file are `label` (-1 is read as 0), `indices` (all of a
+row, as a list) and, where the rows are equally long, `f0`, `f1`, ... (index of
+the first pair, of the second, ...) and `v0`, `v1`, ... (their values). In the
+files of NFM and AFN each pair is a field: the index is the category, or, for a
+number, always the same.
+"""
+
+import itertools
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax.config.loading import nearest
+from genrec_jax.data import text
+from genrec_jax.data.ranking import raw
+
+_NEVER = '\x01'  # a delimiter that no line has: blocks of whole lines
+_SIGNED = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
+
+
+def _lines(path: pathlib.Path, rows: int) -> Iterator[text.Block]:
+  path = text.existing(path)
+  empty = True
+  for block in text.blocks(path, _NEVER, rows=rows, width=1):
+    empty = False
+    yield block
+  if empty:
+    raise ValueError(f'{path}: the file holds no rows')
+
+
+def names(path: pathlib.Path) -> list[str]:
+  """The columns of a file, by its first line."""
+  words = next(_lines(path, 1)).columns[0][0].split()
+  label = ['label'] if ':' not in words[0] else []
+  pairs = len(words) - len(label)
+  fields = [f'{kind}{i}' for kind in 'fv' for i in range(pairs)]
+  return [*label, *fields, 'indices']
+
+
+def chunks(
+  path: pathlib.Path,
+  wanted: Sequence[str],
+  chunk_rows: int = raw.CHUNK_ROWS,
+) -> Iterator[raw.Chunk]:
+  """Rows of a file, the columns `wanted` alone."""
+  known = names(path)
+  for name in wanted:
+    if name not in known:
+      raise ValueError(
+        f'{path}: no column {name!r}; a libsvm file of {_width(known)} pairs '
+        'has label, indices, f0, f1, ... and v0, v1, ...' + nearest(name, known)
+      )
+  labelled = known[0] == 'label'
+  positional = any(name not in ('label', 'indices') for name in wanted)
+  for block in _lines(path, chunk_rows):
+    lines = block.columns[0]
+
+    def where(i, block=block):
+      return f'{path}, line {block.lines[i]}'
+
+    pairs = np.fromiter((s.count(':') for s in lines), np.int64, len(lines))
+    words = [line.split() for line in lines]
+    sizes = np.fromiter(map(len, words), np.int64, len(lines))
+    _check(sizes - labelled, pairs, lines, where)
+    if positional and (pairs != _width(known)).any():
+      at = int(np.argmax(pairs != _width(known)))
+      raise ValueError(
+        f'{where(at)}: {pairs[at]} pairs, the first line has {_width(known)}; '
+        'rows of one length have fields, others only the list indices'
+      )
+    columns = {}
+    if labelled and 'label' in wanted:
+      columns['label'] = [_SIGNED.get(w[0], w[0]) for w in words]
+    flat = list(itertools.chain.from_iterable(w[labelled:] for w in words))
+    columns |= _fields(flat, pairs, wanted, where)
+    yield raw.Chunk(columns, len(lines), where)
+
+
+def _width(known: Sequence[str]) -> int:
+  return sum(name[0] == 'v' for name in known)
+
+
+def _check(sizes, pairs, lines, where) -> None:
+  good = sizes == pairs
+  if not good.all():
+    at = int(np.argmin(good))
+    raise ValueError(
+      f'{where(at)}: {lines[at].strip()[:200]!r} is not "label index:value '
+      'index:value ..."; mend or remove the line'
+    )
+
+
+def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
+  """The wanted columns of `flat`, the pairs of all rows."""
+  parts = ':'.join(flat).split(':') if flat else []
+  regular = len(parts) == 2 * len(flat) and '' not in parts
+  if not regular or [pair.count(':') for pair in flat].count(1) != len(flat):
+    at = next(
+      i for i, p in enumerate(flat) if p.count(':') != 1 or '' in p.split(':')
+    )
+    row = int(np.searchsorted(np.cumsum(pairs), at, 'right'))
+    raise ValueError(f'{where(row)}: {flat[at]!r} is not index:value')
+  index, value = parts[::2], parts[1::2]
+  columns = {}
+  for name in wanted:
+    if name == 'indices':
+      columns[name] = raw.Lists(index, pairs)
+    elif name != 'label':
+      source = index if name[0] == 'f' else value
+      columns[name] = source[int(name[1:]) :: int(pairs[0])]
+  return columns
+
+
+def defaults(path: pathlib.Path) -> dict[str, dict]:
+  """Features as the first rows of a file suggest them.
+
+  A pair whose value is always 1 is a category, one whose index is always the
+  same is a number; rows of different lengths are one set of indices.
+  """
+  fields = _width(names(path))
+  block = next(_lines(path, raw.CHUNK_ROWS))
+  if any(line.count(':') != fields for line in block.columns[0]):
+    return {'indices': {'kind': 'multi_hot'}}
+  wanted = [f'{kind}{i}' for kind in 'fv' for i in range(fields)]
+  chunk = next(chunks(path, wanted))
+  out = {}
+  for i in range(fields):
+    ones = set(chunk.columns[f'v{i}']) <= {'1', '1.0'}
+    if ones or len(set(chunk.columns[f'f{i}'])) > 1:
+      out[f'f{i}'] = {'kind': 'categorical'}
+    else:
+      out[f'v{i}'] = {'kind': 'numeric'}
+  return out

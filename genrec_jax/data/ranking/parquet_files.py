@@ -1,0 +1,109 @@
+"""Parquet files by column names; lists are multi_hot or sequence features."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax.data import text
+from genrec_jax.data.ranking import csv_files, raw
+
+
+def _reader():
+  """The modules that need pyarrow."""
+  try:
+    import pyarrow
+
+    from genrec_jax.data import parquet
+  except ImportError:
+    raise ImportError(
+      "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
+    ) from None
+  return pyarrow, parquet
+
+
+def names(path: pathlib.Path) -> list[str]:
+  """The columns of a file."""
+  _, parquet = _reader()
+  with parquet.opened(text.existing(path)) as file:
+    found = file.schema_arrow.names
+  for name in found:
+    if found.count(name) > 1:
+      raise ValueError(f'{path}: two columns are named {name!r}; rename one')
+  return found
+
+
+def chunks(
+  path: pathlib.Path,
+  wanted: Sequence[str],
+  chunk_rows: int = raw.CHUNK_ROWS,
+) -> Iterator[raw.Chunk]:
+  """Rows of a file, the columns `wanted` alone."""
+  pa, parquet = _reader()
+  csv_files.positions(path, wanted, names(path))
+  done = 0
+  named = {name: name for name in wanted}
+  with parquet.opened(pathlib.Path(path)) as file:
+    for batch in parquet.batches(path, file, named, chunk_rows):
+
+      def where(i, done=done):
+        return f'{path}, row {done + i + 1}'
+
+      columns = {
+        name: _column(pa, batch[name], f'{where(0)}, column {name!r}')
+        for name in wanted
+      }
+      yield raw.Chunk(columns, batch.num_rows, where)
+      done += batch.num_rows
+
+
+def _column(pa, values, where: str) -> raw.Column:
+  types, kind = pa.types, values.type
+  if types.is_dictionary(kind):
+    values = values.dictionary_decode()
+    kind = values.type
+  if types.is_list(kind) or types.is_large_list(kind):
+    lengths = values.value_lengths().fill_null(0)
+    inner = values.filter(values.is_valid()).flatten()
+    lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    return raw.Lists(_column(pa, inner, where), lengths)
+  if types.is_string(kind) or types.is_large_string(kind):
+    return values.fill_null('').to_pylist()
+  if types.is_boolean(kind):
+    values, kind = values.cast(pa.int8()), pa.int8()
+  if types.is_integer(kind):
+    zero, dtype = 0, np.int64
+  elif types.is_floating(kind):
+    zero, dtype = 0.0, np.float64
+  else:
+    raise ValueError(
+      f'{where}: type {kind} is neither text nor a number nor a list of those; '
+      'convert the column'
+    )
+  present = None
+  if values.null_count:
+    present = values.is_valid().to_numpy(zero_copy_only=False)
+    values = values.fill_null(zero)
+  found = values.to_numpy(zero_copy_only=False)
+  if kind == pa.uint64():
+    if len(found) and found.max() > np.iinfo(np.int64).max:
+      raise ValueError(
+        f'{where}: numbers beyond 2^63; convert the column to text'
+      )
+  return raw.Typed(found.astype(dtype), present)
+
+
+def defaults(path: pathlib.Path) -> dict[str, dict]:
+  """Features by the types of the columns."""
+  pa, parquet = _reader()
+  with parquet.opened(text.existing(path)) as file:
+    schema = file.schema_arrow
+  out = {}
+  for name, kind in zip(schema.names, schema.types, strict=True):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+      out[name] = {'kind': 'multi_hot'}
+    elif pa.types.is_floating(kind):
+      out[name] = {'kind': 'numeric'}
+    else:
+      out[name] = {'kind': 'categorical'}
+  return out
