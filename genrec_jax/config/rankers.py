@@ -2,6 +2,7 @@
 
 from ml_collections import ConfigDict
 
+from genrec_jax.config.loading import ConfigError, nearest
 from genrec_jax.config.sections import section
 
 
@@ -98,8 +99,8 @@ def finalmlp(**fields) -> ConfigDict:
       dropout1=0.4,
       dropout2=0.4,
       selection=True,
-      context1=('user',),
-      context2=('item',),
+      context1=(),  # features that set the gate of the first stream
+      context2=(),
       selection_hidden=(400,),
       heads=5,
       dtype='float32',  # 'bfloat16' arithmetic
@@ -142,3 +143,51 @@ def wukong(**fields) -> ConfigDict:
     ),
     fields,
   )
+
+
+# Sizes of the scaling study (Wukong, table 5): 720 features, two tasks. What it
+# does not say, as the MLP that makes Y, stays as it is above.
+_WUKONG = {  # name -> layers, n_F = n_L, k, width of three layers
+  'wukong_l2_n8': (2, 8, 24, 2048),
+  'wukong_l4_n32': (4, 32, 24, 2048),
+  'wukong_l8_n32': (8, 32, 24, 2048),
+  'wukong_l8_n48': (8, 48, 48, 4096),
+  'wukong_l8_n96': (8, 96, 96, 8192),
+  'wukong_l8_n96_wide': (8, 96, 96, 16_384),
+  'wukong_l8_n192': (8, 192, 192, 16_384),
+}
+_DLRM = (512, 2048, 4096, 8192, 16_384, 32_768)  # four layers of the top MLP
+_DCN = (2048, 4096, 16_384, 32_768)  # four layers, beside two of rank 512
+SCALING = (
+  *_WUKONG,
+  'dlrm_2x512',
+  *(f'dlrm_4x{width}' for width in _DLRM),
+  *(f'dcn_4x{width}' for width in _DCN),
+)
+
+
+def scaling(name: str, **fields) -> ConfigDict:
+  """A model of Wukong's scaling study, `SCALING`; 160 wide vectors."""
+  if name not in SCALING:
+    raise ConfigError(f'no scaling preset {name!r}{nearest(name, SCALING)}')
+  if name in _WUKONG:
+    layers, n, k, width = _WUKONG[name]
+    return wukong(
+      **dict(
+        dim=160,
+        layers=layers,
+        fmb=n,
+        lcb=n,
+        rank=k,
+        fmb_hidden=(width,) * 3,
+      )
+      | fields
+    )
+  model, _, size = name.partition('_')
+  depth, _, width = size.partition('x')
+  deep = (int(width),) * int(depth)
+  if model == 'dlrm':
+    own = dict(dim=160, bottom=(512, 256), top=deep, batch_norm=False)
+    return dlrm(**own | fields)
+  own = dict(cross=2, rank=512, bottom=(512, 256), hidden=deep)
+  return dcn(**dict(dim=160, batch_norm=False) | own | fields)

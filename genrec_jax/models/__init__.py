@@ -5,6 +5,7 @@ from genrec_jax.models import (
   deepfm,
   dlrm,
   dnn,
+  finalmlp,
   fm,
   hstu,
   lr,
@@ -20,5 +21,6 @@ RANKERS = {  # of examples
   'deepfm': deepfm.DeepFM,
   'dlrm': dlrm.DLRM,
   'dcn': dcn.DCN,
+  'finalmlp': finalmlp.FinalMLP,
   'wukong': wukong.Wukong,
 }

@@ -62,14 +62,32 @@ class Fields(nnx.Module):
 
   def __call__(self, x: Inputs, key=None) -> list[jax.Array]:
     """`count` vectors `[B, dim]`."""
-    vectors = list(x.vectors)
+    return self.behind(x.vectors, x, key)
+
+  def behind(self, vectors, x: Inputs, key=None) -> list[jax.Array]:
+    """As a call, with other vectors of the tables than those of `x`."""
     if self.bottom is not None:
-      vectors.append(jax.nn.relu(self.bottom(x.numbers, x, key)))
-    elif self.kernel is not None:
-      kernel = self.kernel[...]
-      for i in range(kernel.shape[0]):
-        vectors.append(x.numbers[:, i, None] * kernel[None, i])
-    return vectors
+      made = [jax.nn.relu(self.bottom(x.numbers, x, key))]
+    else:
+      made = of_numbers(x.numbers, self.kernel)
+    return [*vectors, *made]
+
+
+def of_numbers(
+  numbers: jax.Array, kernel: nnx.Param | None, which: Sequence[int] = ()
+) -> list[jax.Array]:
+  """Vectors `[B, dim]`, each a number times a row of `kernel`.
+
+  Args:
+    numbers: `[B, N]`.
+    kernel: `[count, dim]`, or None for no vectors.
+    which: columns of `numbers` in the order of the rows; () for all.
+  """
+  if kernel is None:
+    return []
+  rows = kernel[...]
+  which = which or range(rows.shape[0])
+  return [numbers[:, i, None] * rows[None, n] for n, i in enumerate(which)]
 
 
 def flat(vectors: Sequence[jax.Array], dtype: str = 'float32') -> jax.Array:

@@ -1,0 +1,217 @@
+"""FinalMLP (arXiv 2304.00902).
+
+| paper (section 3)                         | here                           |
+|-------------------------------------------|--------------------------------|
+| two streams o_1, o_2                      | `stream_1`, `stream_2`         |
+| feature selection g = 2 sigmoid(gate(x_c))| `Selection`                    |
+| x_c, features that set the gate           | `context1`, `context2`         |
+| bilinear fusion b + w_1 o_1 + w_2 o_2     | `Fusion.first`, `.second`      |
+|   + o_1 W_3 o_2, in heads                 | `Fusion.product`               |
+
+Differences from the paper: as FuxiCTR has it, a context feature has another
+vector for its gate than for the streams (its table is so much wider), a gate
+without features starts from a learned vector, and batch norm is an option.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.models import fields, layers, mlp
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes; `genrec_jax.config.finalmlp` holds the defaults.
+
+  Attributes:
+    dim: width of all vectors.
+    hidden1: hidden widths of the first stream.
+    hidden2: of the second.
+    batch_norm: whether hidden layers of the streams are normalised.
+    dropout1: rate after each hidden layer of the first stream.
+    dropout2: of the second.
+    selection: whether gates select what each stream sees.
+    context1: names of the features that set the gate of the first stream.
+    context2: of the second.
+    selection_hidden: hidden widths of the gates.
+    heads: of the fusion; must divide the last width of both streams.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
+  """
+
+  dim: int
+  hidden1: tuple[int, ...]
+  hidden2: tuple[int, ...]
+  batch_norm: bool
+  dropout1: float
+  dropout2: float
+  selection: bool
+  context1: tuple[str, ...]
+  context2: tuple[str, ...]
+  selection_hidden: tuple[int, ...]
+  heads: int
+  dtype: str
+
+  def __post_init__(self):
+    mlp.check(self, dtype=mlp.DTYPES)
+    for field in ('hidden1', 'hidden2'):
+      hidden = getattr(self, field)
+      if not hidden or hidden[-1] % self.heads:
+        raise ValueError(
+          f'model.{field}={hidden} must end with a multiple of '
+          f'model.heads={self.heads}'
+        )
+
+  @property
+  def contexts(self) -> tuple[tuple[str, ...], ...]:
+    """Names of the features of each gate."""
+    return (self.context1, self.context2) if self.selection else ()
+
+
+def widths(config: Config, features) -> dict[str, int]:
+  """A vector for the streams, and one for each gate the feature sets."""
+  names = [f.name for f in features]
+  for context in config.contexts:
+    for name in context:
+      if name not in names:
+        raise ValueError(
+          f'model.context1 or context2 names {name!r}, but the features are '
+          f'{names}'
+        )
+  return {
+    f.name: config.dim * (1 + sum(f.name in c for c in config.contexts))
+    for f in fields.tabled(features)
+  }
+
+
+class Selection(nnx.Module):
+  """The gate of one stream."""
+
+  def __init__(
+    self,
+    context: Sequence[str],
+    config: Config,
+    features: Sequence[FeatureSpec],
+    rngs: nnx.Rngs,
+  ):
+    c = config
+    numbers = [f.name for f in fields.numeric(features)]
+    self.numbers = tuple(i for i, n in enumerate(numbers) if n in context)
+    self.own = None if context else nnx.Param(jnp.zeros(c.dim))
+    init = layers.normal((2 / (1 + c.dim)) ** 0.5)
+    self.kernel = (
+      nnx.Param(init(rngs.params(), (len(self.numbers), c.dim)))
+      if self.numbers
+      else None
+    )
+    self.gate = mlp.MLP(
+      max(len(context), 1) * c.dim,
+      c.selection_hidden,
+      len(features) * c.dim,
+      rngs=rngs,
+    )
+
+  def __call__(self, flat: jax.Array, vectors: list[jax.Array], x: Inputs):
+    """`[B, F d]`, each element times its gate.
+
+    Args:
+      flat: `[B, F d]`.
+      vectors: `[B, d]` of each context feature that has a table.
+      x: the examples.
+    """
+    if self.own is not None:  # all examples have the same gate
+      h = self.own[...].astype(flat.dtype)[None]
+    else:
+      made = fields.of_numbers(x.numbers, self.kernel, self.numbers)
+      h = fields.flat([*vectors, *made], flat.dtype)
+    return flat * (2 * jax.nn.sigmoid(self.gate(h, x)))
+
+
+class Fusion(nnx.Module):
+  """Linear in each stream, bilinear in both, head by head."""
+
+  def __init__(
+    self, dim1: int, dim2: int, outputs: int, heads: int, rngs: nnx.Rngs
+  ):
+    self.first = mlp.linear(dim1, outputs, rngs)
+    self.second = mlp.linear(dim2, outputs, rngs)
+    shape = heads, dim1 // heads, outputs, dim2 // heads
+    # Xavier of all its elements for one output as one column.
+    column = dim1 * dim2 // heads
+    init = layers.normal((2 / (column + outputs)) ** 0.5)
+    self.product = nnx.Param(init(rngs.params(), shape))
+
+  def __call__(self, one: jax.Array, two: jax.Array) -> jax.Array:
+    """`[B, dim1]`, `[B, dim2]` -> `[B, outputs]`."""
+    weights = self.product[...].astype(one.dtype)
+    heads, size1, _, size2 = weights.shape
+    crossed = jnp.einsum(
+      'bhi,hioj->bhoj', one.reshape(-1, heads, size1), weights
+    )
+    product = crossed * two.reshape(-1, heads, 1, size2)
+    return self.first(one) + self.second(two) + jnp.sum(product, axis=(1, 3))
+
+
+class FinalMLP(nnx.Module):
+  """Two gated streams and their fusion."""
+
+  Config = Config
+  linear = False
+  widths = staticmethod(widths)
+
+  def __init__(
+    self,
+    config: Config,
+    features: tuple[FeatureSpec, ...],
+    outputs: int,
+    rngs: nnx.Rngs,
+  ):
+    c = self.config = config
+    self.tabled = tuple(f.name for f in fields.tabled(features))
+    self.fields = fields.Fields(c.dim, features, rngs)
+    for i, context in enumerate(c.contexts, 1):
+      setattr(self, f'select_{i}', Selection(context, c, features, rngs))
+    width = self.fields.count * c.dim
+    for i, hidden, rate in (
+      (1, c.hidden1, c.dropout1),
+      (2, c.hidden2, c.dropout2),
+    ):
+      stream = mlp.MLP(
+        width, hidden, batch_norm=c.batch_norm, dropout=rate, rngs=rngs
+      )
+      setattr(self, f'stream_{i}', stream)
+    self.fusion = Fusion(c.hidden1[-1], c.hidden2[-1], outputs, c.heads, rngs)
+
+  def __call__(self, x: Inputs, key=None) -> jax.Array:
+    """Logits `[B, outputs]`.
+
+    Args:
+      x: the examples.
+      key: random key; None for evaluation.
+    """
+    c = self.config
+    own = [vector[:, : c.dim] for vector in x.vectors]
+    flat = fields.flat(self.fields.behind(own, x), c.dtype)
+    inputs = [flat, flat]
+    for i, vectors in enumerate(self._contexts(x)):
+      inputs[i] = getattr(self, f'select_{i + 1}')(flat, vectors, x)
+    keys = layers.split(key, 2)
+    one = self.stream_1(inputs[0], x, keys[0])
+    two = self.stream_2(inputs[1], x, keys[1])
+    return mlp.logits(self.fusion(one, two))
+
+  def _contexts(self, x: Inputs) -> list[list[jax.Array]]:
+    """The vectors that set each gate."""
+    dim = self.config.dim
+    found = [[] for _ in self.config.contexts]
+    for name, vector in zip(self.tabled, x.vectors, strict=True):
+      place = dim
+      for context, vectors in zip(self.config.contexts, found, strict=True):
+        if name in context:
+          vectors.append(vector[:, place : place + dim])
+          place += dim
+    return found
