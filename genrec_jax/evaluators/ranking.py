@@ -6,8 +6,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from genrec_jax.data.ranking import batches
+from genrec_jax.data import pipeline
+from genrec_jax.data.ranking import batches as batches_lib
 from genrec_jax.embedding.local import Whole
+from genrec_jax.evaluators import importance
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics import Grouped, Metrics
@@ -43,7 +45,7 @@ class Evaluator:
 
     Args:
       task: a ranking task.
-      dataset: whether examples have groups.
+      dataset: of the part; the part holds all that is needed.
       part: the examples, see `data.ranking`.
       config: `config.eval`.
       spread: where the weights lie, one device or a mesh (`train.spread`).
@@ -52,8 +54,10 @@ class Evaluator:
       raise ValueError(
         f'eval.batch_size is {config.batch_size}, must be positive'
       )
+    del dataset
     self._task, self._part, self._config = task, part, config
-    self._grouped, self._spread = bool(dataset.group), spread
+    self._spread = spread
+    self._grouped = part.blocks > 0 and part.block(0).group is not None
 
     def scores(weights, batch):
       params, rows = spread.rows(weights, task.reads(batch))
@@ -79,14 +83,10 @@ class Evaluator:
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""
-    weights = {'params': state.params, 'tables': state.tables}
-    spread, found = self._spread, []
-    for batch in self._batches(spread.eval_shards, spread.own_eval):
-      # Fetched two batches late, so that the device never waits for us.
-      if len(found) > 1:
-        found[-2] = jax.device_get(found[-2])
-      found.append(self._scores(weights, spread.on_devices(batch)))
-    return self._joined(jax.device_get(found))
+    spread = self._spread
+    return self._scores_of(
+      state, self._batches(spread.eval_shards, spread.own_eval)
+    )
 
   def measure(self, scores: Scores) -> dict[str, float]:
     """The metrics of some examples."""
@@ -112,9 +112,79 @@ class Evaluator:
       )
     )
 
+  def details(self, state, report, seed: int) -> dict:
+    """What the page of a report shows of `state`, as JSON can say it.
+
+    Args:
+      state: the weights.
+      report: `config.report`.
+      seed: of the permutations.
+
+    Returns:
+      'examples': how many there are;
+      'labels': label -> {'calibration', 'histogram': of `calibration_curve` and
+        `score_histogram` in `ranking_metrics`, 'calibration_error'};
+      'importance', unless `report.importance_rows` is 0: {'examples',
+        'repeats', 'features': of `importance.permutation_importance`}.
+    """
+    logits, labels, weights, _ = self.scores(state)
+    found = {'examples': len(weights), 'labels': {}}
+    for i, label in enumerate(self._task.labels):
+      of_label = logits[:, i], labels[:, i], weights
+      curve = ranking_metrics.calibration_curve(*of_label, bins=report.bins)
+      found['labels'][label] = {
+        'calibration': curve,
+        'calibration_error': ranking_metrics.calibration_error(curve),
+        'histogram': ranking_metrics.score_histogram(*of_label),
+      }
+    if report.importance_rows and len(weights):
+      rows = importance.sample(self._part, report.importance_rows, seed)
+      found['importance'] = {
+        'examples': len(rows),
+        'repeats': report.importance_repeats,
+        'features': importance.permutation_importance(
+          lambda rows: self.measure(self._scores_of(state, self._cut(rows))),
+          rows,
+          self._task.features,
+          repeats=report.importance_repeats,
+          seed=seed,
+        ),
+      }
+    return found
+
+  def _scores_of(self, state, batches) -> Scores:
+    weights = {'params': state.params, 'tables': state.tables}
+    found = []
+    for batch in batches:
+      # Fetched two batches late, so that the device never waits for us.
+      if len(found) > 1:
+        found[-2] = jax.device_get(found[-2])
+      found.append(self._scores(weights, self._spread.on_devices(batch)))
+    return self._joined(jax.device_get(found))
+
+  def _cut(self, rows):
+    """Batches of rows at hand, of one shape in whatever order they are."""
+    shards = self._spread.eval_shards
+    size = self._config.batch_size
+    size += -size % shards
+    capacities = {
+      name: pipeline.capacity_for(
+        int(np.sort(bags.lengths)[-(size // shards) :].sum())
+      )
+      for name, bags in rows.bags.items()
+    }
+    for a in range(0, len(rows), size):
+      yield batches_lib.collate(
+        rows.between(a, min(a + size, len(rows))),
+        batch_size=size,
+        shards=shards,
+        own=self._spread.own_eval,
+        capacities=capacities,
+      )
+
   def _batches(self, shards: int = 1, own: range | None = None):
     size = self._config.batch_size
-    return batches.eval_batches(
+    return batches_lib.eval_batches(
       self._part, batch_size=size + -size % shards, shards=shards, own=own
     )
 

@@ -73,15 +73,16 @@ def test_one_label_and_no_groups():
   assert set(lines[0]) == {'auc', 'logloss', 'ne', 'calibration'}
 
 
-@pytest.mark.parametrize('grouped', [True, False])
-@pytest.mark.parametrize('waiting', [1, 100, 1 << 16])
+@pytest.mark.parametrize(
+  'grouped, waiting', [(True, 1), (True, 100), (False, 1 << 16)]
+)
 def test_a_resumed_run_goes_on_with_the_same_bits(
   monkeypatch, grouped, waiting
 ):
   batches = [b if grouped else b[:3] for b in stream()]
   expected = run(Progressive(LABELS, lifetime=True), batches)
   monkeypatch.setattr(progressive_lib, 'WAITING', waiting)
-  for kill_at in (0, 1, 4, 6, 11):
+  for kill_at in (1, 4, 11):
     first = Progressive(LABELS, lifetime=True)
     lines = run(first, batches[:kill_at])
     saved = json.loads(json.dumps(first.state(), allow_nan=False))

@@ -358,3 +358,59 @@ def test_weights_count_as_copies(name):
     close(list(one.values()), list(many.result().values()))
   else:
     assert one == many.result()
+
+
+def test_calibration_curve_against_scikit_learn():
+  calibration = pytest.importorskip('sklearn.calibration')
+  logits, labels, *_ = random_case(8, n=1000)
+  p = 1 / (1 + np.exp(-logits))
+  curve = rm.calibration_curve(logits, labels, bins=10)
+  rate, prediction = calibration.calibration_curve(
+    labels, p, n_bins=10, strategy='quantile'
+  )
+  close([b['rate'] for b in curve], rate)
+  close([b['prediction'] for b in curve], prediction)
+  assert sum(b['weight'] for b in curve) == 1000
+  for b, following in itertools.pairwise(curve):
+    assert b['low'] <= b['prediction'] <= b['high'] < following['low']
+    assert 0 <= b['rate_low'] <= b['rate'] < b['rate_high'] <= 1
+  error = np.mean([abs(b['prediction'] - b['rate']) for b in curve])
+  close(rm.calibration_error(curve), error)
+
+
+def test_wilson_intervals_of_a_bin():
+  # Wilson (1927) for 2 of 10, as every text book has it.
+  (b,) = rm.calibration_curve(np.zeros(10), [1, 1] + [0] * 8, bins=3)
+  assert (b['rate_low'], b['rate_high']) == pytest.approx(
+    (0.0567, 0.5098), abs=1e-4
+  )
+  # Weights that are all alike change nothing.
+  (c,) = rm.calibration_curve(
+    np.zeros(10), [1, 1] + [0] * 8, np.full(10, 0.25), bins=3
+  )
+  close((c['rate_low'], c['rate_high']), (b['rate_low'], b['rate_high']))
+
+
+def test_curves_of_odd_examples():
+  assert rm.calibration_curve([], []) == []
+  assert math.isnan(rm.calibration_error([]))
+  assert rm.score_histogram([], [])['edges'] == []
+  for logits in ([0.0], [1e30] * 3, [-1e-300, 5e-324], [700.0, -700.0, 0.0]):
+    labels = np.arange(len(logits)) % 2
+    curve = rm.calibration_curve(logits, labels, bins=4)
+    assert all(math.isfinite(v) for b in curve for v in b.values())
+    found = rm.score_histogram(logits, labels, bins=7)
+    assert len(found['edges']) == 8 and np.all(np.diff(found['edges']) > 0)
+    assert sum(found['positive']) == labels.sum()
+    assert sum(found['negative']) == len(logits) - labels.sum()
+  with pytest.raises(ValueError, match='report.bins is 0'):
+    rm.calibration_curve([0.0], [1], bins=0)
+
+
+def test_histograms_count_each_example_once():
+  logits, labels, weights, _ = random_case(9)
+  found = rm.score_histogram(logits, labels, weights, bins=12)
+  edges = np.array(found['edges'])
+  place = np.clip(np.searchsorted(edges, logits, 'right') - 1, 0, 11)
+  for name, of in (('positive', labels), ('negative', 1 - labels)):
+    close(found[name], np.bincount(place, of * weights, 12))

@@ -28,22 +28,20 @@ class Means:
     """With `[N]` more examples; `group` does not matter."""
     del group
     e = examples(logits, labels, weights)
-    # The least number exp is of: further out it would underflow, with a word.
-    small = np.exp(-np.minimum(np.abs(e.logits), 745.0))
+    small = _exp_of_minus(np.abs(e.logits))
     # Of the label that the sign of the logit speaks for, and of the other.
     likely, unlikely = np.log1p(small), np.abs(e.logits)
     up = e.logits >= 0
     with np.errstate(over='ignore'):  # infinite is what it then is
       loss = likely * (e.positive + e.negative)
       loss = np.sum(loss + unlikely * np.where(up, e.negative, e.positive))
-    prediction = np.where(up, 1.0, small) / (1.0 + small)
     positive, negative = float(e.positive.sum()), float(e.negative.sum())
     return self.merge(
       Means(
         positive + negative,
         positive,
         float(loss),
-        float(np.dot(prediction, e.positive + e.negative)),
+        float(np.dot(probability(e.logits), e.positive + e.negative)),
       )
     )
 
@@ -83,3 +81,14 @@ class Means:
     if not 0 < rate < 1:
       return 0.0
     return -rate * math.log(rate) - negative / self.weight * math.log1p(-rate)
+
+
+def probability(logits: np.ndarray) -> np.ndarray:
+  """The sigmoid, without overflow."""
+  small = _exp_of_minus(np.abs(logits))
+  return np.where(logits >= 0, 1.0, small) / (1.0 + small)
+
+
+def _exp_of_minus(size: np.ndarray) -> np.ndarray:
+  """exp(-size), where further out it would underflow, with a warning."""
+  return np.exp(-np.minimum(size, 745.0))
