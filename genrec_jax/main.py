@@ -30,7 +30,8 @@ flags.DEFINE_enum(
   MODES,
   'train: train, evaluate and report, continuing what the workdir holds. '
   'eval: evaluate its best (or latest) checkpoint. predict: write top-k items '
-  'for the histories of --config.predict.input. plan: print where the tables '
+  'for the histories, or the probabilities of the examples, of '
+  '--config.predict.input. plan: print where the tables '
   'would lie on the hardware of --config.parallel.topology, which need not be '
   'there, and what a step would cost; refuse what does not fit.',
 )
@@ -99,9 +100,10 @@ def main(argv: list[str], overrides: list[str]) -> None:
 
     results.evaluate(config, FLAGS.workdir)
   else:
-    from genrec_jax.serve import predict
+    from genrec_jax.serve import predict, score
 
-    predict.run(config, FLAGS.workdir)
+    predicts = {'retrieval': predict, 'ranking': score}
+    predicts[config.task].run(config, FLAGS.workdir)
 
 
 def _start_devices() -> None:

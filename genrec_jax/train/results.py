@@ -80,6 +80,8 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
   examples = []
   if config.task == 'retrieval':
     examples = _examples(config, workdir, experiment)
+  else:
+    report['ranking'] = _details(config, workdir, experiment)
   with job.together('writing the report'):
     if job.leads():
       curves = read_jsonl(workdir / 'metrics.jsonl')
@@ -168,3 +170,15 @@ def _examples(config, workdir, experiment) -> list[dict]:
     history=config.report.history,
     k=config.report.recommendations,
   )
+
+
+def _details(config, workdir, experiment) -> dict:
+  """What the page shows of a ranking model, on the last part there is."""
+  # The weights are put together on one device, however they were trained.
+  evaluators = dataclasses.replace(experiment, spread=Whole()).evaluators(
+    config
+  )
+  part = 'test' if 'test' in evaluators else list(evaluators)[-1]
+  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
+  details = evaluators[part].details(weights, config.report, config.seed)
+  return {'part': part, **details}

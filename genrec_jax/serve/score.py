@@ -1,0 +1,78 @@
+"""`--mode=predict` of a ranking run: examples in, probabilities out.
+
+Nothing here holds more than a batch, so a file of any length is scored in
+constant memory.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+
+from genrec_jax.data.ranking import batches, formats
+from genrec_jax.parallel import job
+from genrec_jax.serve import prediction_files
+from genrec_jax.serve.scorer import Scorer
+from genrec_jax.train import workdir as workdir_lib
+from genrec_jax.train.progress import Progress
+from genrec_jax.train.ranking import RankingData
+
+LOG = logging.getLogger('genrec_jax')
+
+
+def run(config, workdir: str | os.PathLike) -> dict:
+  """Scores `config.predict.input`, or the test part where it is ''.
+
+  Args:
+    config: the config of the run, its `predict` section filled in.
+    workdir: of a trained run; nothing in it changes but `predictions.csv`.
+
+  Returns:
+    {'output', 'rows'}.
+  """
+  if job.count() > 1:
+    raise ValueError(
+      f'predictions are written by one process, and these are {job.count()}; '
+      'start --mode=predict without the others'
+    )
+  workdir, predict = pathlib.Path(workdir), config.predict
+  workdir_lib.require(workdir, config)
+  output = pathlib.Path(predict.output or workdir / 'predictions.csv')
+  prediction_files.check(output)
+  source = pathlib.Path(predict.input) if predict.input else None
+  if source and output.resolve() == source.resolve():
+    raise ValueError(f'{output}: predict.output would replace predict.input')
+  scorer = Scorer.load(workdir, config, predict.checkpoint)
+  if source:
+    chunks = formats.examples(scorer.encoder, source, predict.format)
+    found, total = scorer.score_chunks(chunks), None
+  else:
+    part = _test_part(config, workdir)
+    total = len(part)
+    size = config.eval.batch_size
+    found = scorer.score_batches(batches.eval_batches(part, batch_size=size))
+  done = 0
+  with contextlib.ExitStack() as stack:
+    file = stack.enter_context(prediction_files.create(output))
+    progress = stack.enter_context(Progress(total, unit='example'))
+    for scores in found:
+      file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
+      done += len(scores)
+      progress.update(done)
+  LOG.info('%s: probabilities of %s examples', output, f'{done:,}')
+  return {'output': str(output), 'rows': done}
+
+
+def _test_part(config, workdir: pathlib.Path):
+  data = RankingData.load(config, workdir, LOG.info)
+  if data.fingerprint() != data.kept(workdir):
+    raise ValueError(
+      f'{workdir} was trained on other data than data.path '
+      f'({config.data.path!r}) holds now; give examples as '
+      '--config.predict.input'
+    )
+  if 'test' not in data.parts:
+    raise ValueError(
+      'these data have no test part; give examples as --config.predict.input'
+    )
+  return data.parts['test']

@@ -1,0 +1,95 @@
+"""A trained ranking model that says how likely a click is."""
+
+import functools
+import logging
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.data.ranking import batches, raw
+from genrec_jax.data.ranking.encoder import Encoder
+from genrec_jax.embedding import lookup
+from genrec_jax.serve.weights import Weights, load_weights
+from genrec_jax.train.ranking import KEPT, build_task
+
+LOG = logging.getLogger('genrec_jax')
+
+
+class Scorer:
+  """A model with its vocabularies; needs the workdir, not the data.
+
+  scorer = Scorer.load('/tmp/run')
+  scorer.score([{'user': '7', 'item': '12', 'price': 3.5}])
+
+  Attributes:
+    encoder: turns raw rows into rows of tables.
+    labels: name of each label.
+    step: training step of the weights.
+  """
+
+  def __init__(self, task, weights: Weights, encoder: Encoder, config):
+    """Puts the pieces together; `load` is the usual way."""
+    self.encoder, self.labels, self.step = encoder, task.labels, weights.step
+    self._task, self._batch_size = task, config.eval.batch_size
+    self._weights = weights.params, weights.tables
+
+  @classmethod
+  def load(
+    cls, workdir: str | os.PathLike, config=None, checkpoint: str = 'best'
+  ) -> 'Scorer':
+    """Loads what a training left in its workdir.
+
+    Args:
+      workdir: of the run.
+      config: a config of the workdir; None takes the one that is saved there.
+      checkpoint: 'best' (by validation; the latest where there is none) or
+        'latest'.
+    """
+    workdir = pathlib.Path(workdir)
+    if config is None:
+      config = ConfigDict(config_lib.read(workdir / 'config.json'))
+    encoder = Encoder.load(workdir / KEPT)
+    task = build_task(config, encoder.features, encoder.schema.labels)
+    weights = load_weights(workdir, task, checkpoint)
+    LOG.info('weights of step %d', weights.step)
+    return cls(task, weights, encoder, config)
+
+  def score(self, rows: Sequence[Mapping]) -> np.ndarray:
+    """Probability of each label, `[N, L]` float32.
+
+    Args:
+      rows: column -> value, each; lists for multi_hot and sequence features,
+        None for what is missing.
+    """
+    if not rows:
+      return np.zeros((0, len(self.labels)), np.float32)
+    chunk = raw.from_records(rows, self.encoder.schema.sources)
+    return np.concatenate(list(self.score_chunks([chunk])))
+
+  def score_chunks(self, chunks) -> Iterator[np.ndarray]:
+    """The same of `data.ranking.raw.Chunk`s, batch by batch, in order."""
+    return self.score_batches(
+      batches.raw_batches(self.encoder, chunks, batch_size=self._batch_size)
+    )
+
+  def score_batches(self, found) -> Iterator[np.ndarray]:
+    """The same of batches of `Impressions`, padding left out."""
+    for batch in found:
+      probabilities = self._probabilities(*self._weights, batch)
+      probabilities = np.asarray(probabilities)[batch.weights > 0]
+      if not np.all(np.isfinite(probabilities)):
+        raise FloatingPointError('the model scores some examples NaN')
+      yield probabilities
+
+  @functools.cached_property
+  def _probabilities(self):
+    def run(params, tables, batch):
+      rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+      return jax.nn.sigmoid(self._task.predict(params, rows, batch))
+
+    return jax.jit(run)
