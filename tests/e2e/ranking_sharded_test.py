@@ -1,0 +1,92 @@
+"""A ranking run spread over devices by its configuration alone.
+
+With dropout, which goes by the number of an example in the batch; with batch
+norm, whose statistics are those of all devices; and with a last batch that is
+not full.
+"""
+
+import jax
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.train import loop
+from tests.e2e.spread_runs import ROOT
+from tests.tolerances import assert_close
+from tests.train import tiny_run
+
+CONFIGS = {
+  'wukong': f'{ROOT}/configs/wukong_synthetic.py:smoke',
+  'deepfm': f'{ROOT}/configs/frappe.py:deepfm,smoke',
+}
+OVERRIDES = (
+  'data.clicks.rows=1100',  # 880 to train on: the last batch is not full
+  'model.dropout=0.2',
+  'optimizer.clip_norm=1.0',
+  'train.steps=9',
+  'train.log_every=1',
+  'train.eval_every=9',
+  'report.importance_rows=0',
+)
+ROWS = 'data.table_update=row_adagrad'
+SPREADS = {
+  'row_wise, fsdp': (
+    ROWS,
+    'parallel.devices=8',
+    'parallel.scheme=row_wise',
+    'parallel.dense=fsdp',
+  ),
+  'auto, hybrid, accumulate': (
+    ROWS,
+    'parallel.hosts=2',
+    'parallel.devices=2',
+    'parallel.scheme=auto',
+    'parallel.dense=hybrid',
+    'parallel.accumulate=2',
+  ),
+  'dense tables, ddp': ('parallel.devices=4',),
+  'dense tables, grad_op': ('parallel.devices=8', 'parallel.dense=grad_op'),
+}
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """(model, *overrides) -> its curve; each run is made once."""
+  directory, made = tmp_path_factory.mktemp('runs'), {}
+
+  def run(model, *overrides):
+    if (model, *overrides) not in made:
+      workdir = directory / str(len(made))
+      l2 = 0.0 if ROWS in overrides else 0.01
+      given = [*OVERRIDES, f'loss.table_l2={l2}', *overrides]
+      config = config_lib.load(CONFIGS[model], given)
+      with jax.numpy_dtype_promotion('standard'):  # for optax
+        loop.train_and_evaluate(config, workdir)
+      made[model, *overrides] = tiny_run.curve(workdir)
+    return made[model, *overrides]
+
+  with tiny_run.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield run
+
+
+@pytest.mark.parametrize(
+  'model, name',
+  [
+    ('wukong', 'row_wise, fsdp'),
+    *(
+      pytest.param(model, name, marks=pytest.mark.slow)
+      for model in CONFIGS
+      for name in SPREADS
+      # Batch norm within microbatches is of each of them.
+      if not (model == 'deepfm' and 'accumulate' in name)
+    ),
+  ],
+)
+def test_trains_as_on_one_device(runs, model, name):
+  overrides = SPREADS[name]
+  alone = tuple(o for o in overrides if not o.startswith('parallel.'))
+  found, wanted = runs(model, *overrides), runs(model, *alone)
+  assert [r['step'] for r in found] == [r['step'] for r in wanted]
+  for row, other in zip(found, wanted, strict=True):
+    for key in other.keys() & row.keys():
+      near = 'curve' if key.startswith('train/') else 'float32'
+      assert_close(row[key], other[key], near, f'{key}, step {row["step"]}')
