@@ -1,0 +1,197 @@
+import gzip
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from genrec_jax.data.ranking import batches, criteo, datasets, formats, libsvm
+
+DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
+
+
+def load(tmp_path, name, path, **changes):
+  cfg = {'name': name, 'path': str(path), 'labels': ('label',), **changes}
+  return datasets.load(cfg, tmp_path / 'cache', lambda line: None)
+
+
+def only(part):
+  (batch,) = batches.eval_batches(part, batch_size=len(part))
+  return batch
+
+
+def test_criteo_rows_with_and_without_labels(tmp_path):
+  row = ['1', *['3'] * 12, '', *['68fd1e64'] * 25, '']
+  other = ['0', *['-2'] * 13, *['a'] * 26]
+  (tmp_path / 'train.txt').write_text(
+    '\n'.join(map('\t'.join, [row, other])) + '\n'
+  )
+  with gzip.open(tmp_path / 'test.txt.gz', 'wt') as f:
+    f.write('\t'.join(other[1:]) + '\n')
+  ds = load(tmp_path, 'criteo', tmp_path, numeric='log')
+  batch = only(ds.parts['train'])
+  np.testing.assert_array_equal(batch.labels[:, 0], [1, 0])
+  np.testing.assert_allclose(batch.numbers[0], [np.log(4)] * 12 + [0], 1e-6)
+  np.testing.assert_array_equal(batch.numbers[1], np.zeros(13))
+  np.testing.assert_array_equal(batch.ids, [[1] * 25 + [0], [2] * 25 + [1]])
+  chunks = formats.examples(ds.encoder, tmp_path / 'test.txt.gz')
+  (told,) = ds.encode(chunks, 1)
+  np.testing.assert_array_equal(told.ids[0], batch.ids[1])
+  (tmp_path / 'bad.txt').write_text('1\t2\t3\n')
+  with pytest.raises(
+    ValueError, match='line 1: 3 fields between tabs.*have 40'
+  ):
+    criteo.names(tmp_path / 'bad.txt')
+
+
+def test_days_come_in_the_order_of_their_numbers(tmp_path):
+  for day in (2, 10):
+    row = ['0', *[str(day)] * 13, *['a'] * 26]
+    (tmp_path / f'day_{day}').write_text('\t'.join(row) + '\n')
+  ds = load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
+  np.testing.assert_array_equal(only(ds.parts['train']).numbers[:, 0], [2, 10])
+  (tmp_path / 'day_11').write_text('')
+  with pytest.raises(ValueError, match='day_11: the file holds no rows'):
+    load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
+
+
+def test_libfm_pairs_are_fields(tmp_path):
+  path = tmp_path / 'frappe.train.libfm'
+  path.write_text('-1 451:1 4149:1 7:0.5\n1 37:1 2505:1 7:2 \n')
+  assert libsvm.defaults(path) == {
+    'f0': {'kind': 'categorical'},
+    'f1': {'kind': 'categorical'},
+    'v2': {'kind': 'numeric'},
+  }
+  ds = load(tmp_path, 'libsvm', path)
+  batch = only(ds.parts['train'])
+  np.testing.assert_array_equal(batch.labels[:, 0], [0, 1])
+  np.testing.assert_array_equal(batch.numbers, [[0.5], [2]])
+  # Equally frequent values come in the order of their texts.
+  assert ds.vocabularies['f0'].values == ('37', '451')
+  np.testing.assert_array_equal(batch.ids, [[2, 2], [1, 1]])
+
+
+def test_libsvm_rows_of_any_length_are_sets(tmp_path):
+  path = tmp_path / 'x.libsvm'
+  path.write_text('+1 3:1 5:1\n0 3:1\n1\n')
+  ds = load(tmp_path, 'libsvm', path)
+  batch = only(ds.parts['train'])
+  np.testing.assert_array_equal(batch.bags['indices'].lengths, [2, 1, 0])
+  np.testing.assert_array_equal(batch.bags['indices'].values[:3], [1, 2, 1])
+  with pytest.raises(ValueError, match='line 2: 1 pairs, the first line has 2'):
+    load(tmp_path, 'libsvm', path, features={'f0': {}})
+
+
+@pytest.mark.parametrize('line', ['1 3:1 5', '1 3:1:2 5', '1 3: 5:1'])
+def test_damaged_libsvm_lines_are_told(tmp_path, line):
+  path = tmp_path / 'x.libsvm'
+  path.write_text(f'1 3:1 5:1\n{line}\n')
+  with pytest.raises(ValueError, match='x.libsvm, line 2: '):
+    load(tmp_path, 'libsvm', path, features={'f0': {}, 'f1': {}})
+
+
+def table():
+  return {
+    'label': pa.array([1, 0, 1, 0], pa.int8()),
+    'user': pa.array([7, None, 7, 9]),
+    'city': pa.array(['x', 'y', None, 'x']).dictionary_encode(),
+    'price': pa.array([1.5, None, 2.0, 4.0]),
+    'tags': pa.array([['a', 'b'], None, [], ['a']]),
+    'seen': pa.array([[3, 1, 2], [2], [], [2]], pa.large_list(pa.int32())),
+    'member': pa.array([True, False, None, True]),
+  }
+
+
+def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
+  pq.write_table(pa.table(table()), tmp_path / 'x.parquet', row_group_size=3)
+  (tmp_path / 'x.csv').write_text(
+    'label,user,city,price,tags,seen,member\n'
+    '1,7,x,1.5,a^b,3^1^2,1\n0,,y,,,2,0\n1,7,,2.0,,,\n0,9,x,4.0,a,2,1\n'
+  )
+  features = {
+    'user': {},
+    'city': {'fill': 'nowhere'},
+    'member': {},
+    'price': {'kind': 'numeric', 'transform': 'standardize'},
+    'tags': {'kind': 'multi_hot'},
+    'seen': {'kind': 'sequence', 'max_len': 2},
+  }
+  a, b = (
+    load(tmp_path, kind, tmp_path / f'x.{kind}', features=features)
+    for kind in ('parquet', 'csv')
+  )
+  assert a.encoder.fingerprint() == b.encoder.fingerprint()
+  assert a.fingerprint() == b.fingerprint()
+  batch = only(a.parts['train'])
+  np.testing.assert_array_equal(batch.bags['seen'].lengths, [2, 1, 0, 1])
+  assert a.vocabularies['seen'].values == ('2', '1')
+  own = load(tmp_path, 'parquet', tmp_path / 'x.parquet')
+  kinds = {spec.name: spec.kind for spec in own.features}
+  assert kinds['tags'] == kinds['seen'] == 'multi_hot'
+  assert kinds['price'] == 'numeric' and kinds['member'] == 'categorical'
+
+
+@pytest.mark.parametrize(
+  'name, options, wanted',
+  [
+    ('price', {}, 'categories are text or whole numbers'),
+    ('tags', {}, 'make feature .tags. a multi_hot'),
+    ('tags', {'kind': 'numeric'}, 'lists are not numbers'),
+    ('citi', {}, "'city'"),
+  ],
+)
+def test_columns_of_other_types_are_refused(tmp_path, name, options, wanted):
+  pq.write_table(pa.table(table()), tmp_path / 'x.parquet')
+  with pytest.raises(ValueError, match=wanted):
+    load(tmp_path, 'parquet', tmp_path / 'x.parquet', features={name: options})
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+  (tmp_path / 'x.parquet').touch()
+  monkeypatch.setitem(sys.modules, 'pyarrow', None)
+  with pytest.raises(ImportError, match=r"pip install 'genrec_jax\[parquet\]'"):
+    load(tmp_path, 'parquet', tmp_path / 'x.parquet')
+
+
+def test_frappe_has_the_published_vocabularies(tmp_path):
+  train = 'train_rebuilt_negatives_resampled.csv'
+  if not (DATA / 'frappe' / train).exists():
+    pytest.skip(f'{DATA}/frappe is not there')
+  ds = load(tmp_path, 'frappe', DATA / 'frappe', files={'train': train})
+  assert {k: v.rows for k, v in ds.vocabularies.items()} == {
+    'user': 956,
+    'item': 4084,
+    'daytime': 9,
+    'weekday': 9,
+    'isweekend': 4,
+    'homework': 5,
+    'cost': 4,
+    'weather': 11,
+    'country': 82,
+    'city': 235,
+  }
+  assert {k: len(p) for k, p in ds.parts.items()} == {
+    'train': 202_027,
+    'valid': 57_722,
+    'test': 28_860,
+  }
+  labels = sum(int(rows.labels.sum()) for rows in ds.parts['train'])
+  assert labels == 67_604
+
+
+def test_criteo_smoke(tmp_path):
+  path = DATA / 'criteo' / 'criteo_kaggle_first10k.txt'
+  if not path.exists():
+    pytest.skip(f'{path} is not there')
+  split = {'by': 'order', 'valid_fraction': 0.1, 'test_fraction': 0.1}
+  ds = load(tmp_path, 'criteo', path, numeric='ln2', min_count=10, split=split)
+  assert [len(p) for p in ds.parts.values()] == [8_000, 1_000, 1_000]
+  assert len(ds.features) == 39
+  assert all(spec.kind == 'categorical' for spec in ds.features)
+  ids = only(ds.parts['test']).ids
+  assert (ids < [[spec.rows for spec in ds.features]]).all()
+  assert ds.vocabularies['C3'].rows < 100
