@@ -15,6 +15,7 @@ setuptools.setup(
   },
   install_requires=[
     'absl-py>=2.1',
+    'array_record>=0.8',
     'etils[epath]>=1.9',
     'flatbuffers>=24',  # jax.export needs it to serialize
     'flax>=0.12.8',

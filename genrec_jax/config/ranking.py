@@ -13,11 +13,13 @@ def ranking() -> ConfigDict:
       'task': 'ranking',
       'seed': 0,
       'data': {
-        # A key of `genrec_jax.data.ranking.datasets.DATASETS`; docs/ranking.md.
+        # A key of `genrec_jax.data.ranking.datasets.DATASETS`; its keys
+        # are told in docs/ranking_data.md.
         'name': 'clicks',
         'path': '',  # file or directory of the raw data
         'cache': '',  # where prepared blocks live; '' is <workdir>/data
-        # Files of the parts, below `path`; without them `split` cuts `train`.
+        # Files of the parts, below `path` ('day_*' too); `split` cuts those
+        # that have none from the training part.
         'files': {'train': '', 'valid': '', 'test': ''},
         'split': {
           'by': 'order',  # the last rows; or 'random'
@@ -27,7 +29,8 @@ def ranking() -> ConfigDict:
         },
         'labels': ('label',),
         'group': '',  # column whose values group the examples, for gAUC
-        # Column -> options, see docs/ranking.md; {} takes the data set's own.
+        # Feature -> options, see `data.ranking.schema.Column`; {} takes the
+        # data set's own.
         'features': {},
         'min_count': 1,  # rarer values share the row of unseen ones
         'oov': 'row',  # 'hash', 'error'; what an unseen value becomes
@@ -47,7 +50,10 @@ def ranking() -> ConfigDict:
           'numbers': 3,
           'orders': (1, 2, 3, 4),  # of the planted interactions
           'terms': 12,  # of each order
-          'noise': 0.5,
+          'noise': 0.5,  # deviation of what no feature explains
+          'traits': 3,  # hidden signs of a value
+          'signal': 2.0,  # deviation of the logit that features explain
+          'zipf': 1.0,  # exponent of the frequencies
           'seed': 0,
         },
       },

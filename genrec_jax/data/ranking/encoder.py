@@ -44,14 +44,24 @@ def _lists(chunk: raw.Chunk, column: schema_lib.Column) -> raw.Lists:
   cells = chunk.columns[column.source]
   if isinstance(cells, raw.Lists):
     return cells
+  cells = _filled(cells, column.fill)
   if isinstance(cells, raw.Typed):
     present = cells.present
     lengths = np.ones(len(cells)) if present is None else present
     values = cells.values if present is None else cells.values[present]
     return raw.Lists(raw.Typed(values), lengths.astype(np.int64))
-  if column.fill:
-    cells = [cell or column.fill for cell in cells]
   return raw.split_cells(cells, column.separator)
+
+
+def _filled(cells: raw.Column, fill: str) -> raw.Column:
+  """`fill` in the place of empty cells."""
+  if not fill:
+    return cells
+  if isinstance(cells, raw.Typed):
+    if cells.present is None:
+      return cells
+    return np.where(cells.present, cells.values.astype(str), fill).tolist()
+  return [cell or fill for cell in cells]
 
 
 def _shorten(lists: raw.Lists, column: schema_lib.Column) -> raw.Lists:
@@ -88,9 +98,7 @@ def values(
       f'{chunk.where(0)}, column {column.source!r}: categories are text or '
       f'whole numbers, not fractions; make feature {column.name!r} numeric'
     )
-  if column.fill and not isinstance(cells, raw.Typed):
-    cells = [cell or column.fill for cell in cells]
-  return cells, None
+  return _filled(cells, column.fill), None
 
 
 class Fit:

@@ -66,6 +66,13 @@ class Column:
           f'{self._key(option)} must be at least {least}, not '
           f'{getattr(self, option)}'
         )
+    if self.kind == 'numeric' and self.fill:
+      try:
+        float(self.fill)
+      except ValueError:
+        raise ValueError(
+          f'{self._key("fill")} is {self.fill!r}, not a number'
+        ) from None
     if self.coded:
       self._check_vocabulary()
     if self.pooled and not self.separator:

@@ -52,6 +52,11 @@ def load(tmp_path, text, **changes):
     (GOOD, {'features': {'label': {}}}, 'a label and a feature'),
     (GOOD, {'features': {'user': {'knd': 'x'}}}, "'kind'"),
     (GOOD, {'features': {'user': {'kind': 'numerc'}}}, "'numeric'"),
+    (
+      GOOD,
+      {'features': {'price': {'kind': 'numeric', 'fill': 'x'}}},
+      "'x', not a number",
+    ),
     (GOOD, {'oov': 'hsh'}, "'hash'"),
     (GOOD, {'oov': 'hash'}, 'hash_rows'),
     (GOOD, {'oov': 'error', 'min_count': 2}, 'min_count'),

@@ -115,7 +115,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   features = {
     'user': {},
     'city': {'fill': 'nowhere'},
-    'member': {},
+    'member': {'fill': '0'},
     'price': {'kind': 'numeric', 'transform': 'standardize'},
     'tags': {'kind': 'multi_hot'},
     'seen': {'kind': 'sequence', 'max_len': 2},
