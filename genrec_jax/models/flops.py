@@ -71,7 +71,7 @@ def macs(
 
   jaxpr = jax.make_jaxpr(forward)(inputs(model, config, features, examples))
   counts = {True: 0, False: 0}
-  for equation in _products(jaxpr.jaxpr):
+  for equation in products(jaxpr.jaxpr):
     (contracted, _), (batch, _) = equation.params['dimension_numbers']
     left, right = (v.aval.shape for v in equation.invars)
     (out,) = (v.aval.shape for v in equation.outvars)
@@ -82,7 +82,7 @@ def macs(
   return Macs(*(counts[dense] // examples for dense in (True, False)))
 
 
-def _products(jaxpr):
+def products(jaxpr):
   """Every dot_general, also those within other operations."""
   for equation in jaxpr.eqns:
     if equation.primitive.name == 'dot_general':
@@ -91,7 +91,7 @@ def _products(jaxpr):
       for inner in value if isinstance(value, tuple | list) else (value,):
         inner = getattr(inner, 'jaxpr', inner)
         if hasattr(inner, 'eqns'):
-          yield from _products(inner)
+          yield from products(inner)
 
 
 def parameters(

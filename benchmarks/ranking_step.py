@@ -1,0 +1,191 @@
+"""What a training step of a ranking model costs, and where the time goes.
+
+  python -m benchmarks.ranking_step
+  python -m benchmarks.ranking_step --models wukong --steps 40
+
+Ten categorical fields, 5.4 thousand rows of tables, batches of 4,096, the
+settings of configs/frappe.py: the shape of Frappe, on generated clicks. Parts:
+
+  loop      batches as training takes them, each fed to a step
+  step      the step alone, on a batch that is there
+  model     forward and backward of the model alone, its vectors given
+  matmuls   the matrix products of `model` alone, forward and two backward
+  input     the making of batches alone
+
+`model_share` is model / loop: what is not input, embedding or optimizer.
+"""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from benchmarks import cli, timing
+from benchmarks.result import CoreTimer
+from genrec_jax import config as config_lib
+from genrec_jax.embedding import lookup
+from genrec_jax.models import RANKERS, flops
+from genrec_jax.tasks import losses
+from genrec_jax.train import experiment as experiment_lib
+
+MODELS = ('dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'wukong')
+COLUMNS = (
+  'case', 'examples_per_s', 'examples_per_core_s', 'core_s', 'wall_s',
+  'model_share', 'mflop', 'gflop_per_core_s',
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('ranking_step', __doc__)
+  parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
+  parser.add_argument('--steps', type=int, default=20, help='measured (20)')
+  parser.add_argument('--warmup', type=int, default=4, help='not measured (4)')
+  args = parser.parse_args(argv)
+  if args.smoke:
+    args.steps, args.warmup = 2, 1
+  rows = []
+  with tempfile.TemporaryDirectory() as workdir:
+    for name in args.models:
+      rows += measure(name, pathlib.Path(workdir), args)
+  notes = [
+    'core_s and wall_s of a batch: medians over the steps, of loop and input '
+    'their mean.',
+    'mflop: 6 x multiply-accumulates of dense layers, per example.',
+  ]
+  cli.finish(args, 'ranking_step', rows, COLUMNS, notes)
+
+
+def settings(name: str, smoke: bool):
+  """The config of a model at the shape of Frappe."""
+  file = 'wukong_frappe.py' if name == 'wukong' else f'frappe.py:{name}'
+  config = config_lib.load(
+    f'{pathlib.Path(__file__).parents[1]}/configs/{file}'
+  )
+  config.unlock()
+  config.data.name = 'clicks'
+  config.data.clicks.update(
+    rows=8_000 if smoke else 120_000, fields=10, values=538, numbers=0
+  )
+  if name == 'finalmlp':
+    config.model.context1, config.model.context2 = ('c0',), ('c1',)
+  if name == 'wukong':
+    config.model.important = {}
+  if smoke:
+    config.train.batch_size = 512
+  return config
+
+
+def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
+  """Rows of one model, the whole loop first."""
+  config = settings(name, args.smoke)
+  experiment = experiment_lib.build(config, workdir, log=lambda *_: None)
+  task, spread, size = (
+    experiment.task,
+    experiment.spread,
+    config.train.batch_size,
+  )
+  shared = {'model': name, 'batch': size, 'load_1min': os.getloadavg()[0]}
+  count = args.steps + args.warmup
+  stream = iter(experiment.train_batches(config))
+  batches = [next(stream) for _ in range(count)]
+
+  state, step = spread.fresh_state(), spread.step()
+  timers = []
+  for batch in batches:
+    (state, _), timer = timing.measure(step, state, batch)
+    timers.append(timer)
+  parts = {'step': timing.summary(timers[args.warmup :])}
+
+  with CoreTimer() as timer:
+    for _ in range(args.steps):
+      state, loss = step(state, next(stream))
+    jax.block_until_ready(loss)
+  parts['loop'] = each(timer, args.steps)
+  with CoreTimer() as timer:
+    for _ in range(args.steps):
+      next(stream)
+  parts['input'] = each(timer, args.steps)
+
+  for part, (fn, arguments) in alone(task, state, batches[0]).items():
+    call, _ = timing.ahead(fn, [arguments])
+    timers = [timing.measure(call, *arguments)[1] for _ in range(count)]
+    parts[part] = timing.summary(timers[args.warmup :])
+
+  macs = flops.macs(RANKERS[name], task.model_config, task.features)
+  loop = parts['loop']
+  rows = []
+  for part in ('loop', 'step', 'model', 'matmuls', 'input'):
+    found = parts[part]
+    rows.append(
+      {
+        'case': name if part == 'loop' else f'{name}/{part}',
+        'part': part,
+        **shared,
+        **found,
+        'examples_per_s': size / found['wall_s'],
+        'examples_per_core_s': size / found['core_s'],
+      }
+    )
+  rows[0] |= {
+    'model_share': parts['model']['core_s'] / loop['core_s'],
+    'matmul_share': parts['matmuls']['core_s'] / loop['core_s'],
+    'mflop': macs.mflop,
+    'gflop_per_core_s': 6e-9 * macs.total * size / loop['core_s'],
+  }
+  return rows
+
+
+def each(timer: CoreTimer, count: int) -> dict:
+  return {'core_s': timer.core_s / count, 'wall_s': timer.wall_s / count}
+
+
+def alone(task, state, batch) -> dict:
+  """Part -> (function, its arguments)."""
+  views = {n: lookup.DenseRows(t) for n, t in state.tables.items()}
+  x = jax.tree.map(jnp.array, task.inputs(views, batch))
+  params = jax.tree.map(jnp.array, state.params)
+  key = jax.random.key(0)
+
+  def loss(params, vectors, linear):
+    model = nnx.merge(task.graphdef, nnx.State(jax.tree.map(nnx.Param, params)))
+    seen = dataclasses.replace(x, vectors=vectors, linear=linear)
+    return jnp.sum(losses.logistic(model(seen, key), batch.labels))
+
+  model = jax.value_and_grad(loss, argnums=(0, 1, 2))
+  products = matrix_products(model, (params, x.vectors, x.linear))
+  rng = np.random.default_rng(0)
+  operands = tuple(
+    tuple(
+      jnp.asarray(rng.normal(size=v.aval.shape), jnp.float32)
+      for v in equation.invars
+    )
+    for equation in products
+  )
+
+  def matmuls(operands):
+    found = []
+    for equation, pair in zip(products, operands, strict=True):
+      y = jax.lax.dot_general(
+        *pair, dimension_numbers=equation.params['dimension_numbers']
+      )
+      found.append(y)
+    return found
+
+  return {
+    'model': (model, (params, x.vectors, x.linear)),
+    'matmuls': (matmuls, (operands,)),
+  }
+
+
+def matrix_products(fn, arguments) -> list:
+  """The dot_generals of a function, those of inner functions too."""
+  return list(flops.products(jax.make_jaxpr(fn)(*arguments).jaxpr))
+
+
+if __name__ == '__main__':
+  main()
