@@ -10,6 +10,7 @@
                      for the part at the head of the table
   data               one text about the data set
   versions           package -> version
+  ranking            what is drawn of a ranking model, see `report_ranking`
   notes              what a reader must know
 
 Only `metrics` must be there; what is absent is left out of the page.
@@ -23,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.train import report_html
 from genrec_jax.train.progress import compact, duration
-from genrec_jax.train.report_compare import compare
+from genrec_jax.train.report_compare import compare, lift_text
 from genrec_jax.train.writers import dump_json, write_atomically
 
 
@@ -56,7 +57,7 @@ def table(report: Mapping) -> str:
   lines = [('', *c.columns)]
   for metric, values in c.rows:
     cells = (
-      _text(v, lift=column == 'lift')
+      _text(metric, v, lift=column == c.lift)
       for v, column in zip(values, c.columns, strict=True)
     )
     lines.append((metric, *cells))
@@ -69,11 +70,11 @@ def table(report: Mapping) -> str:
   return f'{text}\n{_costs(report)}'.rstrip('\n')
 
 
-def _text(value: float | None, lift: bool) -> str:
+def _text(metric: str, value: float | None, lift: bool) -> str:
   if value is None:
     return '-'
   if lift:
-    return 'nan' if math.isnan(value) else f'{value:.2f}x'
+    return 'nan' if math.isnan(value) else lift_text(metric, value)
   return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
 
 

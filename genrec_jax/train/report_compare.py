@@ -4,7 +4,20 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-_FAMILIES = ('hr', 'ndcg', 'recall', 'mrr')  # shown first, in this order
+# Shown first, in this order.
+_FAMILIES = (
+  'hr',
+  'ndcg',
+  'recall',
+  'mrr',
+  'auc',
+  'gauc',
+  'logloss',
+  'ne',
+  'calibration',
+)
+_AREAS = ('auc', 'gauc')  # whose differences count
+_LOSSES = ('logloss', 'ne')  # less is better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +28,13 @@ class Comparison:
     part: the part of the data the lift is about: 'test' if there is one.
     columns: headers of the values of a row.
     rows: (metric name, one value a column or None).
+    lift: the column that compares with the strongest baseline, see `lift_text`.
   """
 
   part: str
   columns: tuple[str, ...]
   rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+  lift: str = 'lift'
 
   def value(self, metric: str, column: str) -> float | None:
     """Returns one value, None where there is none."""
@@ -47,9 +62,11 @@ def compare(report: Mapping) -> Comparison:
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
   columns = {part: metrics[part]} | baselines
+  known = any(family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
+  lift = 'gain' if known else 'lift'
   if baselines:
-    columns['lift'] = {
-      name: _lift(value, [b.get(name) for b in baselines.values()])
+    columns[lift] = {
+      name: _lift(name, value, [b.get(name) for b in baselines.values()])
       for name, value in metrics[part].items()
     }
   if part in last:
@@ -66,7 +83,35 @@ def compare(report: Mapping) -> Comparison:
       (name, tuple(values.get(name) for values in columns.values()))
       for name in names
     ),
+    lift=lift,
   )
+
+
+def family(metric: str) -> str:
+  """The kind of a metric: 'hr' of 'hr@10', 'auc' of 'auc/click'."""
+  return metric.partition('@')[0].partition('/')[0]
+
+
+def lift_text(metric: str, value: float) -> str:
+  """What is gained on the strongest baseline, as a person reads it.
+
+  >>> lift_text('hr@10', 3.814), lift_text('auc', 0.31)
+  ('3.81x', '+0.3100')
+  >>> lift_text('logloss', -0.142)
+  '-14.2%'
+  """
+  if family(metric) in _AREAS:
+    return f'{value:+.4f}'
+  if family(metric) in _LOSSES:
+    return f'{value:+.1%}'
+  return f'{value:.2f}x'
+
+
+def is_better(metric: str, lift: float) -> bool:
+  """Whether such a value speaks for the model."""
+  if family(metric) in _LOSSES:
+    return lift < 0
+  return lift > (0 if family(metric) in _AREAS else 1)
 
 
 def _of_part(values: Mapping, part: str) -> Mapping:
@@ -75,16 +120,28 @@ def _of_part(values: Mapping, part: str) -> Mapping:
   return values
 
 
-def _lift(value: float, baselines: Sequence[float | None]) -> float | None:
-  """How many times the strongest baseline `value` is."""
+def _lift(
+  metric: str, value: float, baselines: Sequence[float | None]
+) -> float | None:
+  """How far `value` is beyond the strongest baseline.
+
+  A difference for areas under curves, a relative change for losses, how many
+  times as much for the others; None where that means nothing.
+  """
   known = [b for b in baselines if b is not None and math.isfinite(b)]
-  if not known or max(known) <= 0:
+  if not known or value is None or family(metric) == 'calibration':
     return None
-  return value / max(known)
+  if family(metric) in _AREAS:
+    return value - max(known)
+  best = min(known) if family(metric) in _LOSSES else max(known)
+  if best <= 0:
+    return None
+  return value / best - (family(metric) in _LOSSES)
 
 
 def _order(metric: str) -> tuple:
-  """hr@1, hr@10, hr@100, ndcg@1, ..., mrr, then the others by name."""
-  family, _, k = metric.partition('@')
-  place = _FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES)
-  return place, family, int(k) if k.isdigit() else 0, metric
+  """hr@1, hr@10, ndcg@1, ..., mrr, auc, ..., then others; label by label."""
+  kind, (_, _, k) = family(metric), metric.partition('@')
+  place = _FAMILIES.index(kind) if kind in _FAMILIES else len(_FAMILIES)
+  label = metric.partition('/')[2]
+  return label, place, kind, int(k) if k.isdigit() else 0, metric

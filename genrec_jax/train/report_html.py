@@ -9,14 +9,55 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 
+from genrec_jax.train import report_ranking
 from genrec_jax.train.progress import compact, duration
-from genrec_jax.train.report_compare import Comparison
+from genrec_jax.train.report_compare import (
+  Comparison,
+  family,
+  is_better,
+  lift_text,
+)
 from genrec_jax.train.report_style import CSS
 from genrec_jax.train.report_svg import Series, chart, number
 
-_HEADLINES = ('ndcg@10', 'hr@10', 'mrr')
-_MODELS = {'hstu': 'HSTU', 'sasrec': 'SASRec'}
-_FIRST_CHARTS = ('loss', 'ndcg@10', 'hr@10', 'tokens_per_s')
+_HEADLINES = (
+  'ndcg@10',
+  'hr@10',
+  'mrr',
+  'auc',
+  'gauc',
+  'logloss',
+  'calibration',
+)
+_MOST_HEADLINES = 3
+_MODELS = {
+  'hstu': 'HSTU',
+  'sasrec': 'SASRec',
+  'lr': 'LR',
+  'fm': 'FM',
+  'dnn': 'DNN',
+  'deepfm': 'DeepFM',
+  'dlrm': 'DLRM',
+  'dcn': 'DCN-V2',
+  'finalmlp': 'FinalMLP',
+  'wukong': 'Wukong',
+}
+_METRICS = {
+  'auc': 'AUC',
+  'gauc': 'gAUC',
+  'logloss': 'Log loss',
+  'ne': 'Normalised entropy',
+  'calibration': 'Calibration',
+}
+_FIRST_CHARTS = (
+  'loss',
+  'ndcg@10',
+  'hr@10',
+  'tokens_per_s',
+  'auc',
+  'logloss',
+  'examples_per_s',
+)
 _PARTS = ('train', 'valid', 'test', 'perf')
 
 
@@ -32,7 +73,9 @@ def page(
     _header(report, title),
     _headlines(report, comparison),
     _table(comparison),
+    report_ranking.scores(report.get('ranking') or {}),
     _charts(report, comparison, curves),
+    report_ranking.importance(report.get('ranking') or {}),
     _users(examples),
     _configuration(report),
   ]
@@ -84,7 +127,8 @@ def _header(report: Mapping, title: str) -> str:
 
 def _headlines(report: Mapping, comparison: Comparison) -> str:
   metrics = [name for name, _ in comparison.rows]
-  chosen = [m for m in _HEADLINES if m in metrics] or metrics[:3]
+  chosen = [m for m in _HEADLINES if m in metrics] or metrics
+  chosen = chosen[:_MOST_HEADLINES]
   baselines = list(report.get('baselines', {}))
   out = ''.join(_headline(m, comparison, baselines) for m in chosen)
   said = ''
@@ -100,17 +144,42 @@ def _headlines(report: Mapping, comparison: Comparison) -> str:
       if _finite(comparison.value('hr@10', name))
     ]
     said += f' ({", ".join(others)}).</p>' if others else '.</p>'
+  said += _said_of_ranking(comparison)
   part = {'test': 'Test', 'valid': 'Validation'}.get(
     comparison.part, comparison.part
   )
   return f'<h2>{_e(part)} metrics</h2><div class="cards">{out}</div>{said}'
 
 
+def _said_of_ranking(comparison: Comparison) -> str:
+  """What AUC, log loss and calibration mean, in a sentence."""
+  auc, calibration = (
+    comparison.value(m, comparison.part) for m in ('auc', 'calibration')
+  )
+  if not _finite(auc):
+    return ''
+  said = (
+    '<p class="said">Of a positive and a negative example the model scores the'
+    f' positive higher in <b>{auc:.1%}</b> of all cases'
+  )
+  gain = comparison.value('logloss', comparison.lift)
+  if _finite(gain):
+    said += (
+      f'; its log loss is {abs(gain):.1%} {"below" if gain < 0 else "above"}'
+      ' that of the best baseline'
+    )
+  if _finite(calibration):
+    said += (
+      f'; its probabilities add up to {calibration:.3f} times what happened'
+    )
+  return f'{said}.</p>'
+
+
 def _headline(
   metric: str, comparison: Comparison, baselines: Sequence[str]
 ) -> str:
   own = comparison.value(metric, comparison.part)
-  lift = comparison.value(metric, 'lift')
+  lift = comparison.value(metric, comparison.lift)
   rows = [('this model', own, ' own')]
   rows += [(n, comparison.value(metric, n), '') for n in baselines]
   rows = [r for r in rows if _finite(r[1])]
@@ -124,13 +193,14 @@ def _headline(
   )
   against = baselines[0] if len(baselines) == 1 else 'the best baseline'
   pill = (
-    f'<span class="pill {"good" if lift > 1 else "bad"}">{lift:.2f}×'
-    f' {_e(against)}</span>'
+    f'<span class="pill {"good" if is_better(metric, lift) else "bad"}">'
+    f'{_lift(metric, lift)} {"vs " * (comparison.lift == "gain")}'
+    f'{_e(against)}</span>'
     if _finite(lift)
     else ''
   )
   return (
-    f'<div class="card"><div class="head"><h3>{_e(metric.upper())}</h3>{pill}'
+    f'<div class="card"><div class="head"><h3>{_e(_name(metric))}</h3>{pill}'
     f'</div><div class="big">{_metric(own)}</div>'
     f'<div class="bars">{bars}</div></div>'
   )
@@ -140,14 +210,17 @@ def _table(comparison: Comparison) -> str:
   heads = ''.join(f'<th scope="col">{_e(c)}</th>' for c in comparison.columns)
   body, before = '', None
   for metric, values in comparison.rows:
-    family = metric.partition('@')[0]
-    new = ' class="family"' if family != before else ''
-    before = family
-    body += f'<tr{new}><th scope="row">{_e(metric.upper())}</th>'
+    # A family is hr@1, hr@5, ...; or all that is measured of one label.
+    group = metric.partition('/')[2] or family(metric) * ('@' in metric)
+    new = ' class="family"' if group != before else ''
+    before = group
+    body += f'<tr{new}><th scope="row">{_e(_name(metric))}</th>'
     for column, value in zip(comparison.columns, values, strict=True):
-      if column == 'lift':
-        good = ' good' if _finite(value) and value > 1 else ''
-        text = f'{value:.2f}×' if _finite(value) else '–'
+      if column == comparison.lift:
+        good, text = '', '–'
+        if _finite(value):
+          good = ' good' if is_better(metric, value) else ''
+          text = _lift(metric, value)
         body += f'<td><span class="pill{good}">{text}</span></td>'
       else:
         own = 'own' if column == comparison.part else 'off'
@@ -167,7 +240,9 @@ def _charts(
   for row in curves:
     for name, value in row.items():
       if name != 'step' and isinstance(value, numbers.Real):
-        part, _, what = name.rpartition('/')
+        part, _, what = name.partition('/')
+        if not what:
+          part, what = '', name
         points = found.setdefault(what, {}).setdefault(part, [])
         points.append((row['step'], float(value)))
   if not found:
@@ -194,14 +269,17 @@ def _chart(
   """One figure: the same measurement of all parts of the data."""
   timing = set(parts) == {'perf'}
   is_metric = what in (name for name, _ in comparison.rows)
-  title = what.upper() if is_metric else _title_of(what)
+  is_ranking = family(what) in _METRICS
+  title = _name(what) if is_metric or is_ranking else _title_of(what)
   known = [p for p in _PARTS if p in parts]
   series = []
   for part in known + [p for p in parts if p not in known]:
     name = title.lower() if timing else part or what
     kind = part if part in _PARTS else 'other'
     series.append(Series(name, kind, parts[part]))
-  for name in report.get('baselines', {}) if is_metric else ():
+  # A baseline far below would flatten the curves of ranking models.
+  shown = is_metric and not is_ranking
+  for name in report.get('baselines', {}) if shown else ():
     value = comparison.value(what, name)
     if _finite(value):
       name = f'{name} ({comparison.part})'
@@ -210,8 +288,21 @@ def _chart(
     title,
     series,
     best=None if timing else report.get('best_step'),
-    from_zero=timing or is_metric,
+    from_zero=timing or shown,
   )
+
+
+def _name(metric: str) -> str:
+  """A metric as a heading: 'HR@10', 'Log loss of click'."""
+  known = _METRICS.get(family(metric))
+  if known is None:
+    return metric.upper()
+  label = metric.partition('/')[2]
+  return f'{known} of {label}' if label else known
+
+
+def _lift(metric: str, value: float) -> str:
+  return lift_text(metric, value).replace('x', '×').replace('-', '−')
 
 
 def _title_of(what: str) -> str:

@@ -22,6 +22,7 @@ p{margin:.3rem 0}
 .eyebrow,.muted{color:var(--muted)}
 .eyebrow{font-size:.85rem}.small{font-size:.85rem}
 .lead{white-space:pre-line;max-width:68ch}
+.lead.small{margin-bottom:.8rem;max-width:84ch}
 .card{background:var(--card);border:1px solid var(--line);border-radius:12px;
 padding:1.1rem 1.25rem;min-width:0}
 .cards{display:grid;gap:1rem;
@@ -47,6 +48,12 @@ font-variant-numeric:tabular-nums}
 .bar i{display:block;height:100%;border-radius:4px;background:var(--muted);
 opacity:.55}
 .bar.own i{background:var(--c-test);opacity:1}
+.bars.named{grid-template-columns:minmax(4em,max-content) 1fr auto;
+margin-top:.3rem}
+.bars .name{color:var(--ink);max-width:14em;overflow:hidden;
+text-overflow:ellipsis;white-space:nowrap}
+.bar{position:relative}
+.bar b{position:absolute;top:3px;height:2px;background:var(--ink);opacity:.55}
 dl.facts{display:flex;flex-wrap:wrap;gap:.7rem 2.2rem;margin:1.2rem 0 0}
 .facts dt{font-size:.8rem;color:var(--muted)}
 .facts dd{margin:0;font-weight:600;font-variant-numeric:tabular-nums}
@@ -122,6 +129,12 @@ stroke-linejoin:round;stroke-linecap:round}
 .chart .ref,.chart .best{stroke:var(--c);stroke-width:1.3;
 stroke-dasharray:5 4;opacity:.75}
 .chart .best{stroke-dasharray:2 3}
+.chart path.ref{fill:none}
+.chart .whisker{fill:none;stroke:var(--c-test);stroke-width:1.4;opacity:.55}
+.chart .rug{fill:none;stroke:var(--muted);opacity:.8}
+.chart .area{fill:var(--c);opacity:.22}
+.chart .outline{fill:none;stroke:var(--c);stroke-width:1.6;
+stroke-linejoin:round}
 .band{opacity:0}.band:hover{opacity:1}
 .band rect{fill:transparent;pointer-events:all}
 .band line{stroke:var(--muted);stroke-width:1}

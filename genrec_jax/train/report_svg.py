@@ -10,8 +10,8 @@ import math
 import numbers
 from collections.abc import Sequence
 
-_WIDTH, _HEIGHT = 440, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 24, 38
+WIDTH, HEIGHT = 440, 240
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 24, 38
 _MOST_POINTS = 300  # drawn of one series; further ones are averaged
 _MOST_BANDS = 60  # of a dense series that answer to the pointer
 
@@ -72,31 +72,31 @@ def chart(
 
   def at_x(x):
     share = (x - x_low) / (x_high - x_low)
-    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+    return LEFT + share * (WIDTH - LEFT - RIGHT)
 
   def at_y(y):
     share = (y - y_low) / (y_high - y_low)
-    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+    return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
   x_ticks, y_ticks = ticks(x_low, x_high, 5), ticks(y_low, y_high, 5)
-  out = _axes(x_ticks, y_ticks, at_x, at_y, html.escape(x_name))
+  out = axes(x_ticks, y_ticks, at_x, at_y, x_name)
   if best is not None and x_low <= best <= x_high:
     x = f'{at_x(best):.1f}'
-    bottom = _HEIGHT - _BOTTOM
-    out += f'<line class="best" x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>'
+    bottom = HEIGHT - BOTTOM
+    out += f'<line class="best" x1="{x}" x2="{x}" y1="{TOP}" y2="{bottom}"/>'
   for s in thin:
     if s.kind == 'ref':
       y = s.points[0][1]
       if math.isfinite(y):
         out += (
-          f'<line class="ref" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}"'
+          f'<line class="ref" x1="{LEFT}" x2="{WIDTH - RIGHT}"'
           f' y1="{at_y(y):.1f}" y2="{at_y(y):.1f}"/>'
         )
     else:
       out += _curve(s, at_x, at_y)
   out += _bands(curves, at_x, at_y, x_name)
   return (
-    f'<figure>{caption}<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+    f'<figure>{caption}<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}"'
     f' role="img" aria-label="{html.escape(title)}">{out}</svg></figure>'
   )
 
@@ -134,6 +134,39 @@ def tick_labels(values: Sequence[float]) -> list[str]:
            for v in values):  # fmt: skip
       break
   return [f'{v / scale:,.{digits}f}{suffix}' if v else '0' for v in values]
+
+
+def axes(x_ticks, y_ticks, at_x, at_y, x_name: str, x_labels=None) -> str:
+  """Lines, ticks and labels of both axes.
+
+  Args:
+    x_ticks: values on the horizontal axis.
+    y_ticks: values on the vertical one.
+    at_x: value -> place.
+    at_y: value -> place.
+    x_name: what stands below.
+    x_labels: texts of `x_ticks`, None for their numbers.
+  """
+  out = ''
+  right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+  for y, label in zip(y_ticks, tick_labels(y_ticks), strict=True):
+    out += (
+      f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at_y(y):.1f}"'
+      f' y2="{at_y(y):.1f}"/><text x="{LEFT - 7}" y="{at_y(y) + 4:.1f}"'
+      f' text-anchor="end">{label}</text>'
+    )
+  out += f'<path class="axis" d="M{LEFT} {bottom}H{right}"/>'
+  for x, label in zip(x_ticks, x_labels or tick_labels(x_ticks), strict=True):
+    out += (
+      f'<path class="axis" d="M{at_x(x):.1f} {bottom}v4"/>'
+      f'<text x="{at_x(x):.1f}" y="{bottom + 17}" text-anchor="middle">{label}'
+      '</text>'
+    )
+  middle = (LEFT + right) / 2
+  return out + (
+    f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">'
+    f'{html.escape(x_name)}</text>'
+  )
 
 
 def number(value: object) -> str:
@@ -180,28 +213,6 @@ def _keys(series: Sequence[Series], best: float | None) -> str:
       f' {number(best)}</span>'
     )
   return out
-
-
-def _axes(x_ticks, y_ticks, at_x, at_y, x_name: str) -> str:
-  out = ''
-  right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-  for y, label in zip(y_ticks, tick_labels(y_ticks), strict=True):
-    out += (
-      f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at_y(y):.1f}"'
-      f' y2="{at_y(y):.1f}"/><text x="{_LEFT - 7}" y="{at_y(y) + 4:.1f}"'
-      f' text-anchor="end">{label}</text>'
-    )
-  out += f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>'
-  for x, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
-    out += (
-      f'<path class="axis" d="M{at_x(x):.1f} {bottom}v4"/>'
-      f'<text x="{at_x(x):.1f}" y="{bottom + 17}" text-anchor="middle">{label}'
-      '</text>'
-    )
-  middle = (_LEFT + right) / 2
-  return out + (
-    f'<text x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{x_name}</text>'
-  )
 
 
 def _curve(s: Series, at_x, at_y) -> str:
@@ -253,14 +264,14 @@ def _bands(curves: Sequence[Series], at_x, at_y, x_name: str) -> str:
             f'<circle class="dot {s.kind}" cx="{at_x(x):.1f}"'
             f' cy="{at_y(y):.1f}" r="4"/>'
           )
-    left = _LEFT if low == -math.inf else at_x(low)
-    right = _WIDTH - _RIGHT if high == math.inf else at_x(high)
-    x, bottom = f'{at_x(centre):.1f}', _HEIGHT - _BOTTOM
+    left = LEFT if low == -math.inf else at_x(low)
+    right = WIDTH - RIGHT if high == math.inf else at_x(high)
+    x, bottom = f'{at_x(centre):.1f}', HEIGHT - BOTTOM
     text = html.escape(' · '.join(texts))
     out += (
       f'<g class="band"><title>{text}</title><rect x="{left:.1f}" y="0"'
       f' width="{right - left:.1f}" height="{bottom}"/>'
-      f'<line x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>{dots}'
-      f'<text x="{_WIDTH - _RIGHT}" y="14" text-anchor="end">{text}</text></g>'
+      f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{bottom}"/>{dots}'
+      f'<text x="{WIDTH - RIGHT}" y="14" text-anchor="end">{text}</text></g>'
     )
   return out
