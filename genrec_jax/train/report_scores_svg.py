@@ -90,7 +90,7 @@ def histogram(title: str, found: Mapping) -> str:
   for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
     middles.append((at_x(a) + at_x(b)) / 2)
     texts.append(
-      f'{_share(_sigmoid(a))} to {_share(_sigmoid(b))}:'
+      f'{_share(_sigmoid(a), 3)} to {_share(_sigmoid(b), 3)}:'
       f' {found["positive"][i]:,.0f} positive,'
       f' {found["negative"][i]:,.0f} negative'
     )
@@ -148,12 +148,12 @@ def _strips(xs: Sequence[float], texts: Sequence[str]) -> str:
   return out
 
 
-def _share(p: float) -> str:
-  """A probability in percent, with as many digits as tell it from 0 and 1."""
+def _share(p: float, exact: int = 2) -> str:
+  """A probability in percent, to `exact` digits of what is left to 0 or 1."""
   distance = 100 * min(p, 1 - p)
   if distance <= 0:
     return '100%' if p > 0.5 else '0%'
-  digits = min(max(0, 1 - math.floor(math.log10(distance) + 1e-9)), 8)
+  digits = min(max(0, exact - 1 - math.floor(math.log10(distance) + 1e-9)), 8)
   text = f'{100 * p:.{digits}f}'
   return f'{text.rstrip("0").rstrip(".") if "." in text else text}%'
 
