@@ -80,10 +80,12 @@ def build(config, task, spread) -> Nothing | PredictFirst:
     )
   if kind == 'none':
     return Nothing()
-  if config.parallel.pipeline != 'none':
+  p = config.parallel
+  if p.pipeline != 'none' or p.accumulate != 1 or p.determinism != 'run':
     raise ConfigError(
-      'eval.progressive scores a batch before its step, which needs '
-      "parallel.pipeline='none'"
+      'eval.progressive scores a batch as a whole, before its step: it needs '
+      "parallel.pipeline='none', parallel.accumulate=1 and "
+      "parallel.determinism='run'"
     )
   return PredictFirst(
     task,
