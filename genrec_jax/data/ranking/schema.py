@@ -61,10 +61,11 @@ class Column:
           f'{", ".join(known)}' + nearest(str(value), known)
         )
     for option, least in (('min_count', 1), ('hash_rows', 0), ('max_len', 0)):
-      if getattr(self, option) < least:
+      value = getattr(self, option)
+      if not isinstance(value, int) or value < least:
         raise ValueError(
-          f'{self._key(option)} must be at least {least}, not '
-          f'{getattr(self, option)}'
+          f'{self._key(option)} must be a whole number, at least {least}, '
+          f'not {value!r}'
         )
     if self.kind == 'numeric' and self.fill:
       try:
@@ -212,6 +213,8 @@ def build(
           f'data.features: {key!r} is no option of {name!r}; the options are '
           f'{", ".join(_OPTIONS)}' + nearest(key, _OPTIONS)
         )
+    if 'fill' in options:  # the command line makes a number of 0
+      options['fill'] = str(options['fill'])
     column = Column(
       **{
         'name': name,
