@@ -80,8 +80,8 @@ def test_gradients_are_those_of_the_formula():
 
   arguments = x, params['scale'], params['shift']
   for a, b in zip(
-    jax.grad(ours, argnums=(0, 1, 2))(*arguments),
-    jax.grad(plain, argnums=(0, 1, 2))(*arguments),
+    jax.jit(jax.grad(ours, argnums=(0, 1, 2)))(*arguments),
+    jax.jit(jax.grad(plain, argnums=(0, 1, 2)))(*arguments),
     strict=True,
   ):
     assert_close(a, b)
@@ -95,7 +95,7 @@ def test_running_statistics_move_by_their_gradient():
   def loss(params):
     return 1e3 * jnp.sum(apply(params, x, weights, True))
 
-  grads = jax.grad(loss)(params)
+  grads = jax.jit(jax.grad(loss))(params)
   real = np.asarray(x[:9], np.float64)
   for name, statistic in (
     ('running_mean', real.mean(0)),
@@ -107,11 +107,12 @@ def test_running_statistics_move_by_their_gradient():
 def test_one_example_and_none_are_finite():
   x = jnp.ones((3, 5))
   params = parameters(5)
+  value_and_grad = jax.jit(
+    jax.value_and_grad(lambda p, w: jnp.sum(apply(p, x, w, True) * w[:, None]))
+  )
   for real in (1, 0):
     weights = jnp.asarray(np.arange(3) < real, jnp.float32)
-    value, grads = jax.value_and_grad(
-      lambda p, w: jnp.sum(apply(p, x, w, True) * w[:, None])
-    )(params, weights)
+    value, grads = value_and_grad(params, weights)
     for leaf in jax.tree.leaves((value, grads)):
       assert np.all(np.isfinite(leaf))
     assert np.any(grads['running_mean']) == bool(real)
@@ -149,7 +150,7 @@ def test_eight_devices_give_what_one_gives():
       check_vma=False,
     )
   )
-  expected = local(params, x, factors, weights)
+  expected = jax.jit(local)(params, x, factors, weights)
   found = spread(params, x, factors, weights)
   for a, b in zip(
     jax.tree.leaves(found), jax.tree.leaves(expected), strict=True

@@ -174,7 +174,7 @@ def build(name: str, **changed) -> Model:
     x = dataclasses.replace(x, vectors=vectors)
     out = logits(params, x, KEY)
     factors = jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)
-    return jnp.sum(out * factors * x.weights[:, None])
+    return jnp.sum(out * factors * x.weights[:, None]), out
 
   def statement(params, x, training=False):
     if section.name in ('finalmlp', 'wukong'):
@@ -187,13 +187,19 @@ def build(name: str, **changed) -> Model:
     wide = jax.tree.map(lambda p: np.asarray(p, np.float64), (params, x))
     return stated(made, *wide, training, *names)
 
-  gradient = quick_jit(jax.grad(loss, argnums=(0, 1)))
+  # One program for everything: compiling is what these tests wait for.
+  @quick_jit
+  def run(params, x):
+    gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
+    grads, trained = gradient(params, x.vectors, x)
+    return (logits(params, x), trained), grads
+
   return Model(
     made,
     params,
     logits,
-    quick_jit(lambda p, x: (logits(p, x), logits(p, x, KEY))),
-    lambda params, x: gradient(params, x.vectors, x),
+    lambda params, x: run(params, x)[0],
+    lambda params, x: run(params, x)[1],
     statement,
   )
 

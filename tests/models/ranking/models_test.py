@@ -11,9 +11,8 @@ from tests.models.ranking import cases
 from tests.tolerances import assert_close
 
 REAL = slice(0, cases.REAL)
-# The first of each model, for what takes another compilation.
-FIRST = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn_stacked', 'finalmlp')
-FIRST = (*FIRST, 'wukong')
+# One of each kind, for what takes another compilation.
+FIRST = ('dlrm', 'dcn_stacked', 'wukong')
 
 
 @pytest.fixture(params=cases.CASES)
@@ -119,15 +118,16 @@ def test_dropout_does_not_see_how_a_batch_is_cut(name):
     assert_close(train(half, cases.KEY), whole[start : start + 4])
 
 
-@pytest.mark.parametrize('name', ['dcn_stacked', 'finalmlp', 'wukong'])
+@pytest.mark.parametrize('name', ['dcn_stacked', 'wukong'])
 def test_bfloat16_is_close_to_float32(name):
   narrow = cases.build(name, dtype='bfloat16')
   x = cases.inputs(name)
-  expected = cases.build(name).both(narrow.params, x)
-  for a, b in zip(narrow.both(narrow.params, x), expected, strict=True):
-    assert a.dtype == jnp.float32
-    assert np.any(a != b)
-    assert_close(a, b, 'bfloat16')
+  train = cases.quick_jit(lambda p, x: narrow.logits(p, x, cases.KEY))
+  out = train(narrow.params, x)
+  expected = cases.build(name).both(narrow.params, x)[1]
+  assert out.dtype == jnp.float32
+  assert np.any(out != expected)
+  assert_close(out, expected, 'bfloat16')
 
 
 REFUSED = [

@@ -178,8 +178,13 @@ def test_unknown_presets_are_named():
 def test_a_model_starts_as_fuxictr_starts_it():
   section = config.dcn(dim=20, hidden=(300,), cross=1)
   model, made_config = made(section)
-  state = nnx.state(model(made_config, FRAPPE, 1, nnx.Rngs(0)), nnx.Param)
-  params = nnx.to_pure_dict(state)
+
+  @jax.jit
+  def init():
+    state = nnx.state(model(made_config, FRAPPE, 1, nnx.Rngs(0)), nnx.Param)
+    return nnx.to_pure_dict(state)
+
+  params = init()
   for layer, fans in (('cross_0', 400), ('parallel', 500)):
     (linear,) = (v for k, v in params[layer].items() if k.startswith('linear'))
     kernel, bias = linear['kernel'], linear['bias']
