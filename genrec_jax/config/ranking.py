@@ -103,6 +103,12 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
     if isinstance(value, tuple) and value and isinstance(value[0], int):
       with config.model.ignore_type():
         config.model[key] = (16,)
+  if config.model.name == 'finalmlp':
+    config.model.heads = 1  # must divide the widths
+    config.model.context1 = config.model.context2 = ()  # of other data
+  if config.model.name == 'wukong':
+    config.model.important = ConfigDict()
+    config.model.small = ConfigDict()
   config.train.batch_size = 128
   config.train.steps = 16
   config.train.patience = 0

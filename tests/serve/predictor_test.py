@@ -101,9 +101,9 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
   built = experiment.build(config, directory, log=lambda *_: None)
   weights = load_weights(directory, built.task, 'best')
   h, examples = built.data.dataset.histories, built.data.parts['test']
-  ranks = Evaluator(built.task, built.data.dataset, examples, config.eval).ranks(
-    weights
-  )
+  ranks = Evaluator(
+    built.task, built.data.dataset, examples, config.eval
+  ).ranks(weights)
   k, first = 5, 0
   for rows, items, _ in predictor.answers(h, examples, k=k):
     np.testing.assert_array_equal(rows, examples.row[first : first + len(rows)])
