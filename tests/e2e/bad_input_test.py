@@ -16,7 +16,6 @@ from absl.testing import flagsaver
 from genrec_jax import config as config_lib
 from genrec_jax import main
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.serve import items
 from genrec_jax.train import experiment, spread, workdir
 from genrec_jax.train.state import named
 
@@ -308,7 +307,7 @@ def trained(tmp_path_factory):
   config = config_lib.load(f'{root}/config.py', [given])
   workdir.claim(root / 'run', config)
   built = experiment.build(config, root / 'run', log=lambda *_: None)
-  items.keep(root / 'run', built)
+  built.data.keep(root / 'run')
   with Checkpoints(root / 'run/checkpoints', log=lambda *_: None) as saved:
     saved.save(1, named(built.spread.fresh_state()))
   return root / 'run'
