@@ -40,6 +40,11 @@ COLUMNS = (
   'case', 'auc', 'auc_std', 'published_auc', 'difference', 'logloss',
   'published_logloss', 'valid_auc', 'epochs', 'core_s',
 )  # fmt: skip
+NOTES = (
+  'The negatives of the training file here are rebuilt: positives, users and '
+  'contexts are exact, the item ids of negatives are drawn anew.',
+  'std is over seeds, with n - 1.',
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -61,12 +66,7 @@ def main(argv: list[str] | None = None) -> None:
       rows += measure(model, args)
   except (ValueError, OSError, RuntimeError) as error:
     cli.fail(str(error))
-  notes = [
-    'The negatives of the training file here are rebuilt: positives, users and '
-    'contexts are exact, the item ids of negatives are drawn anew.',
-    'std is over seeds, with n - 1.',
-  ]
-  cli.finish(args, 'frappe', rows, COLUMNS, notes)
+  cli.finish(args, 'frappe', rows, COLUMNS, NOTES)
 
 
 def measure(model: str, args) -> list[dict]:
@@ -114,7 +114,6 @@ def row(model: str, config: str, workdir: pathlib.Path, smoke: bool) -> dict:
   """The result row of a finished run."""
   report = runs.read_report(workdir)
   test, valid = report['metrics']['test'], report['metrics']['valid']
-  steps = report['steps'] / max(1, len(runs.evaluations(workdir)))
   return {
     'case': f'{model}/seed{report["seed"]}',
     'kind': 'run',
@@ -123,11 +122,17 @@ def row(model: str, config: str, workdir: pathlib.Path, smoke: bool) -> dict:
     'auc': test['auc'],
     'logloss': test['logloss'],
     'valid_auc': valid['auc'],
-    'epochs': report['best_step'] / steps,
+    'epochs': best_epoch(report, workdir),
     'core_s': report['core_s'],
     'train_core_s': report['train_core_s'],
     'differs': [] if smoke else runs.differences(report, config),
   }
+
+
+def best_epoch(report: dict, workdir: pathlib.Path) -> float:
+  """The epoch that validation chose; each ended with an evaluation."""
+  evaluations = max(1, len(runs.evaluations(workdir)))
+  return report['best_step'] / report['steps'] * evaluations
 
 
 if __name__ == '__main__':

@@ -137,6 +137,7 @@ def wukong(**fields) -> ConfigDict:
       group_hidden=(64,),
       last_relu=False,  # after a block's MLP
       residual_bias=False,
+      fmb_batch_norm=False,
       top_batch_norm=False,
       zero=(),  # of 'fmb', 'lcb', 'residual': to see what they are worth
       dtype='float32',  # 'bfloat16' arithmetic

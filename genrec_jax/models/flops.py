@@ -106,15 +106,10 @@ def parameters(
     made = model(config, features, outputs, nnx.Rngs(0))
     return nnx.to_pure_dict(nnx.state(made, nnx.Param))
 
-  dense = rules.named_shapes(jax.eval_shape(init))
   widths = model.widths(config, features)
   tables = {}
   for f in features:
     if f.kind != 'numeric':
       width = widths.get(f.name, 0) + model.linear
       tables[f.source] = max(tables.get(f.source, 0), f.rows * width)
-  return sum(tables.values()) + sum(
-    math.prod(shape)
-    for name, shape in dense.items()
-    if not rules.is_statistic(name)
-  )
+  return sum(tables.values()) + rules.trained(jax.eval_shape(init))

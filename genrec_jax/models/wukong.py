@@ -19,7 +19,8 @@ the norms. The published 1e-5 is above the variance of the first FM's output
 where embeddings start at 1e-4 (products of 1e-8): the path wakes up late.
 FuxiCTR's model has a static Y ~ N(0, 1) (`attentive=False`), a ReLU after the
 last layer of the FMB's MLP (`last_relu`) and learned residuals with a bias
-(`residual_bias`); `top_batch_norm` normalises the top MLP.
+(`residual_bias`); `top_batch_norm` normalises the top MLP. `fmb_batch_norm` is
+an option of clabrugere/wukong-recommendation.
 """
 
 import dataclasses
@@ -65,7 +66,8 @@ class Config:
     group_hidden: hidden widths of its MLP.
     last_relu: whether a block's MLP ends with a ReLU.
     residual_bias: whether a learned residual has a bias.
-    top_batch_norm: whether the top MLP is normalised.
+    fmb_batch_norm: whether hidden layers of the blocks' MLPs are normalised.
+    top_batch_norm: whether those of the top MLP are.
     zero: those of `PARTS` whose result is replaced by zeros; the parameters
       stay, so that a trained model can be evaluated without a part.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters, FM and norms are in
@@ -95,6 +97,7 @@ class Config:
   group_hidden: tuple[int, ...]
   last_relu: bool
   residual_bias: bool
+  fmb_batch_norm: bool
   top_batch_norm: bool
   zero: tuple[str, ...]
   dtype: str
@@ -193,7 +196,12 @@ class FactorizationBlock(nnx.Module):
     }[c.fm]
     self.norm = layers.LayerNorm(width, eps=c.norm_eps, affine=True)
     self.mlp = mlp.MLP(
-      width, c.fmb_hidden, n_out * c.dim, dropout=c.dropout, rngs=rngs
+      width,
+      c.fmb_hidden,
+      n_out * c.dim,
+      batch_norm=c.fmb_batch_norm,
+      dropout=c.dropout,
+      rngs=rngs,
     )
 
   def products(self, x: jax.Array, batch: Inputs) -> jax.Array:

@@ -12,6 +12,7 @@ divides, and not cut where none does. Nothing else is decided silently: a
 parameter that no rule covers, or that does not divide, is an error.
 """
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -116,3 +117,12 @@ def _is_shape(x) -> bool:
 def is_statistic(name: str) -> bool:
   """Whether a parameter is a running statistic, which is not trained."""
   return name.rpartition('/')[2].startswith('running_')
+
+
+def trained(tree) -> int:
+  """How many weights a tree of arrays or shapes holds, without statistics."""
+  return sum(
+    math.prod(shape)
+    for name, shape in named_shapes(tree).items()
+    if not is_statistic(name)
+  )

@@ -7,8 +7,10 @@ What a kind of task needs of its data stands in `train/retrieval.py` and
 import dataclasses
 from collections.abc import Callable
 
+import jax
+
 from genrec_jax.evaluators import EVALUATORS
-from genrec_jax.parallel import job
+from genrec_jax.parallel import job, rules
 from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
 from genrec_jax.train import spread as spread_lib
@@ -59,6 +61,14 @@ class Experiment:
       )
       for part in config.eval.parts
       if part in parts
+    }
+
+  def parameters(self) -> dict[str, int]:
+    """How many weights are trained: of the 'model', and in 'tables'."""
+    tables = self.task.tables().values()
+    return {
+      'model': rules.trained(jax.eval_shape(self.task.init, jax.random.key(0))),
+      'tables': sum(spec.rows * spec.dim for spec in tables),
     }
 
   def baselines(self, evaluators) -> dict:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.parallel import job, rules
+from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import predict_first, results
 from genrec_jax.train.progress import Progress
@@ -131,7 +131,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     log('continuing from the checkpoint of step %d', step)
   else:
     state = spread.fresh_state()
-    log('starting from scratch: %s', parameter_summary(experiment, state))
+    log('starting from scratch: %s', parameter_summary(experiment))
   with job.together('keeping the vocabularies'):
     if job.leads():
       experiment.data.keep(workdir)  # what predicting needs of the data
@@ -262,19 +262,15 @@ def _check_parts(train, evaluators) -> None:
     )
 
 
-def parameter_summary(experiment, state) -> str:
+def parameter_summary(experiment) -> str:
   """How many parameters there are, and where, in words."""
-  model = sum(
-    leaf.size
-    for name, leaf in named(state.params).items()
-    if not rules.is_statistic(name)
-  )
   plan = experiment.spread.plan
   tables = []
   for name, spec in experiment.task.tables().items():
     tables.append(f'{name} {spec.rows:,} x {spec.dim}')
     if plan and name in plan.tables:
       tables[-1] += f' ({plan.tables[name].scheme})'
+  model = experiment.parameters()['model']
   text = f'{model:,} model parameters, tables: {", ".join(tables)}'
   if plan:
     text += (

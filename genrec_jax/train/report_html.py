@@ -115,6 +115,11 @@ def _header(report: Mapping, title: str) -> str:
   add('Examples per second', 'examples_per_s', compact)
   add('Tokens per second', 'tokens_per_s', compact)
   add('Devices', 'devices', str)
+  add(
+    'Parameters',
+    'parameters',
+    lambda v: f'{v["model"]:,} + {v["tables"]:,} in tables',
+  )
   add('Seed', 'seed', str)
   out += '<dl class="facts">' + ''.join(
     f'<div><dt>{name}</dt><dd>{_e(value)}</dd></div>' for name, value in facts

@@ -62,6 +62,7 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     'metrics': {p: chosen[p] for p in parts},
     'last_epoch': last,
     'baselines': experiment.baselines({p: evaluators[p] for p in parts}),
+    'parameters': experiment.parameters(),
     'best_step': host['best']['step'] if host['best'] else host['last']['step'],
     'steps': step,
     'wall_s': host['train_s'] + host['eval_s'],
