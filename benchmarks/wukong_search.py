@@ -39,7 +39,7 @@ SPACE = {
   'model.embedding_dropout': (0.0, 0.1, 0.2, 0.3),
   'model.fmb_batch_norm': (False, True),
   'model.top_batch_norm': (False, True),
-  'model.important': ('{}', '{"user":2,"item":2}', '{"user":4,"item":4}'),
+  'vectors': (1, 2, 4),  # of each user and item, `model.important`
   'data.init_std': (1e-3, 1e-2, 1e-1),
   'loss.table_l2': (0.02, 0.05, 0.1, 0.2, 0.5),
   'optimizer.learning_rate': (5e-4, 1e-3, 2e-3, 4e-3),
@@ -61,7 +61,7 @@ BASE = {
   'model.embedding_dropout': 0.0,
   'model.fmb_batch_norm': True,
   'model.top_batch_norm': True,
-  'model.important': '{}',
+  'vectors': 1,
   'data.init_std': 1e-2,
   'loss.table_l2': 0.1,
   'optimizer.learning_rate': 1e-3,
@@ -79,7 +79,7 @@ START = (
   {'model.top': '(400,400,400)', 'model.layers': 2},
   {'model.fmb': 16, 'model.lcb': 16, 'model.rank': 24},
   {'model.fm': 'triangular'},
-  {'model.important': '{"user":4,"item":4}'},
+  {'vectors': 4},
   {'data.init_std': 1e-1},
 )
 COLUMNS = (
@@ -173,11 +173,11 @@ class Search:
     config, overrides = (
       CONFIG,
       [
-        *(f'{key}={value}' for key, value in settings.items()),
+        *overrides_of(settings),
         f'seed={seed}',
         f'train.epochs={self.args.epochs}',
         'optimizer.name=adamw',  # Adam, where nothing decays
-      'report.importance_rows=0',
+        'report.importance_rows=0',
       ],
     )
     if self.args.smoke:
@@ -201,6 +201,14 @@ class Search:
 def name_of(settings: dict) -> str:
   text = json.dumps(settings, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def overrides_of(settings: dict) -> list[str]:
+  vectors = settings['vectors']
+  found = [f'{k}={v}' for k, v in settings.items() if k != 'vectors']
+  if vectors > 1:
+    found += [f'model.important.{name}={vectors}' for name in ('user', 'item')]
+  return found
 
 
 def row(settings: dict, workdirs: list[pathlib.Path]) -> dict:
