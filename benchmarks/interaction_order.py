@@ -1,0 +1,177 @@
+"""Which order of interactions can a stack of l layers of Wukong express?
+
+  python -m benchmarks.interaction_order
+  python -m benchmarks.interaction_order --orders 2 4 --layers 1 2 --seeds 0
+
+The label is the sign of a product of `order` hidden signs, one of each field;
+fewer fields say nothing about it. The model is Wukong with nothing else that
+could make products: the MLPs of its blocks and the top are linear, and layer
+norms have an epsilon so large that they centre alone. Layer i then holds orders
+up to 2^i (section 3.6 of the paper): order 2 wants one layer, order 4 two and
+order 8 three. Every step sees all combinations of values, 2^order rows, and so
+does the test: nothing is estimated, .5 is what too few layers must give. Norms
+as they are used divide by what they see and are no polynomial; `--norms usual`
+shows what they add. A row is the best AUC of the seeds, and their mean.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks import cli
+from benchmarks.result import CoreTimer
+from genrec_jax import config as config_lib
+from genrec_jax import features
+from genrec_jax.embedding import lookup
+from genrec_jax.tasks import ranking_metrics
+from genrec_jax.tasks.ranking import Ranking
+
+ENOUGH = 0.999  # stop: it has been found
+# Epsilon of the layer norms; the large one leaves a polynomial.
+NORMS = {'centring': 1e4, 'usual': 1e-5}
+COLUMNS = (
+  'case', 'enough', 'auc', 'auc_mean', 'auc_least', 'steps', 'core_s'
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('interaction_order', __doc__)
+  parser.add_argument('--orders', nargs='+', type=int, default=[2, 4, 8])
+  parser.add_argument('--layers', nargs='+', type=int, default=[1, 2, 3])
+  parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+  parser.add_argument('--norms', nargs='+', choices=NORMS, default=list(NORMS))
+  parser.add_argument('--steps', type=int, default=4000, help='at most (4000)')
+  parser.add_argument('--rate', type=float, default=3e-3, help='of Adam (3e-3)')
+  args = parser.parse_args(argv)
+  if args.smoke:
+    args.orders, args.layers, args.seeds, args.steps = [2], [1], [0], 40
+  rows = []
+  for norms, order, layers in itertools.product(
+    args.norms, args.orders, args.layers
+  ):
+    with CoreTimer() as timer:
+      found = [
+        train(order, layers, seed, NORMS[norms], args.steps, args.rate)
+        for seed in args.seeds
+      ]
+    aucs = [auc for auc, _ in found]
+    rows.append(
+      {
+        'case': f'{norms}/order{order}/layers{layers}',
+        'norms': norms,
+        'order': order,
+        'layers': layers,
+        'enough': 'yes' if 2**layers >= order else 'no',
+        'auc': max(aucs),
+        'auc_mean': float(np.mean(aucs)),
+        'auc_least': min(aucs),
+        'seeds': len(aucs),
+        'steps': max(steps for _, steps in found),
+        'core_s': timer.core_s,
+      }
+    )
+    print(cli.table(rows[-1:], COLUMNS), flush=True)
+  cli.finish(args, 'interaction_order', rows, COLUMNS)
+
+
+def population(order: int) -> features.Impressions:
+  """Every combination of two values a field, one positive, one negative."""
+  negative = np.indices((2,) * order, np.int32).reshape(order, -1).T
+  rows = len(negative)
+  return features.Impressions(
+    labels=(1.0 - negative.sum(axis=1) % 2).astype(np.float32)[:, None],
+    weights=np.ones(rows, np.float32),
+    ids=negative + np.int32(1),
+    numbers=np.zeros((rows, 0), np.float32),
+    bags={},
+    group=np.full(rows, -1, np.int32),
+    first=np.zeros(1, np.int32),
+  )
+
+
+def task_of(order: int, layers: int, eps: float) -> Ranking:
+  """Wukong whose only products are those of its factorisation machines."""
+  specs = [features.FeatureSpec(f'c{i}', rows=4) for i in range(order)]
+  model = config_lib.wukong(
+    dim=8,
+    layers=layers,
+    fmb=8,
+    lcb=8,
+    rank=8,
+    attentive=False,
+    fmb_hidden=(),
+    norm_eps=eps,
+    top=(),
+  ).to_dict()
+  return Ranking(
+    model.pop('name'),
+    model,
+    {},
+    features=tuple(specs),
+    labels=('y',),
+    init_std=0.3,
+  )
+
+
+def train(
+  order: int, layers: int, seed: int, eps: float, steps: int, rate: float
+) -> tuple[float, int]:
+  """(AUC, steps taken)."""
+  task = task_of(order, layers, eps)
+  batch = jax.tree.map(jnp.asarray, population(order))
+  keys = jax.random.split(jax.random.key(seed), 2)
+  tables = {
+    name: 0.3 * jax.random.normal(key, (spec.rows, spec.dim))
+    for (name, spec), key in zip(
+      task.tables().items(), jax.random.split(keys[0], order), strict=True
+    )
+  }
+  params = task.init(keys[1])
+  if eps > 1:
+    params = jax.tree_util.tree_map_with_path(
+      functools.partial(_unscaled, eps), params
+    )
+  weights = {'params': params, 'tables': tables}
+  tx = optax.adam(optax.cosine_decay_schedule(rate, steps))
+
+  def views(weights):
+    return {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
+
+  @functools.partial(jax.jit, donate_argnums=(0, 1))
+  def step(weights, state):
+    def loss(weights):
+      return task.loss(weights['params'], views(weights), batch, None)[0]
+
+    grads = jax.grad(loss)(weights)
+    updates, state = tx.update(grads, state, weights)
+    return optax.apply_updates(weights, updates), state
+
+  @jax.jit
+  def logits(weights):
+    return task.predict(weights['params'], views(weights), batch)[:, 0]
+
+  def auc():
+    found = np.asarray(logits(weights))[:, None]
+    labels = np.asarray(batch.labels)
+    return ranking_metrics.measure(found, labels, names=('y',))['auc']
+
+  state = tx.init(weights)
+  for i in range(steps):
+    weights, state = step(weights, state)
+    if i % 200 == 199 and auc() > ENOUGH:
+      return auc(), i + 1
+  return auc(), steps
+
+
+def _unscaled(eps, path, leaf):
+  """Scales of layer norms, so that what they do is to centre."""
+  name = jax.tree_util.keystr(path, simple=True, separator='/')
+  return leaf * eps**0.5 if name.endswith('norm/scale') else leaf
+
+
+if __name__ == '__main__':
+  main()

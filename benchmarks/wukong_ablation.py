@@ -1,0 +1,92 @@
+"""What are the parts of a Wukong layer worth?
+
+  python -m benchmarks.wukong_ablation --runs DIR
+  python -m benchmarks.wukong_ablation --runs DIR --data DIR/frappe
+
+Trains configs/wukong_synthetic.py, and with `--data` configs/wukong_frappe.py,
+with parts of every layer replaced by zeros (`model.zero`), with several seeds,
+in workdirs below `--runs`; what has ended is not run again. `loss_more` is by
+how much test log loss is above that of the whole model, in percent: the paper
+(section 5.5, another data set) has much for the factorisation machines, little
+for linear compression or residuals alone, more for both.
+"""
+
+import pathlib
+
+import numpy as np
+
+from benchmarks import cli, runs
+
+CONFIGS = {
+  'clicks': 'configs/wukong_synthetic.py',
+  'frappe': 'configs/wukong_frappe.py',
+}
+CASES = {
+  'whole': (),
+  'no FMB': ('fmb',),
+  'no LCB': ('lcb',),
+  'no residual': ('residual',),
+  'no LCB, no residual': ('lcb', 'residual'),
+}
+COLUMNS = (
+  'case', 'logloss', 'logloss_std', 'loss_more', 'auc', 'auc_std', 'seeds',
+  'core_s',
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+  parser = cli.parser('wukong_ablation', __doc__)
+  parser.add_argument('--runs', required=True, help='directory of the workdirs')
+  parser.add_argument('--data', help='directory of the CSVs of Frappe')
+  parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+  parser.add_argument('--only', choices=CONFIGS, help='one of the data sets')
+  args = parser.parse_args(argv)
+  rows = []
+  try:
+    for data in CONFIGS:
+      if args.only in (None, data) and (data != 'frappe' or args.data):
+        rows += measure(data, args)
+  except (ValueError, OSError, RuntimeError) as error:
+    cli.fail(str(error))
+  notes = ['std is over seeds, with n - 1; loss_more compares means.']
+  if args.data:
+    notes.append('The negatives of the training file of Frappe are rebuilt.')
+  cli.finish(args, 'wukong_ablation', rows, COLUMNS, notes)
+
+
+def measure(data: str, args) -> list[dict]:
+  """A row for each case."""
+  rows = []
+  for case, zero in CASES.items():
+    reports = [train(data, zero, seed, args) for seed in args.seeds]
+    found = {'case': f'{data}/{case}', 'data': data, 'without': case}
+    found |= {'seeds': len(reports)}
+    for metric in ('logloss', 'auc'):
+      values = [r['metrics']['test'][metric] for r in reports]
+      found[metric] = float(np.mean(values))
+      if len(values) > 1:
+        found[f'{metric}_std'] = float(np.std(values, ddof=1))
+    found['core_s'] = float(np.mean([r['core_s'] for r in reports]))
+    whole = rows[0]['logloss'] if rows else found['logloss']
+    found['loss_more'] = 100 * (found['logloss'] / whole - 1)
+    rows.append(found)
+    print(cli.table([found], COLUMNS), flush=True)
+  return rows
+
+
+def train(data: str, zero: tuple[str, ...], seed: int, args) -> dict:
+  """The report of a run, which is started if it has not ended."""
+  name = '_'.join((data, *(f'no_{part}' for part in zero)))
+  workdir = pathlib.Path(args.runs) / f'{name}_seed{seed}'
+  if not (workdir / 'report.json').exists():
+    overrides = [f'model.zero={",".join(zero)}'] if zero else []
+    overrides += [f'seed={seed}', 'report.importance_rows=0']
+    if data == 'frappe' and not args.smoke:
+      overrides.append(f'data.path={pathlib.Path(args.data).resolve()}')
+    config = CONFIGS[data] + (':smoke' if args.smoke else '')
+    runs.train(config, workdir, overrides)
+  return runs.read_report(workdir)
+
+
+if __name__ == '__main__':
+  main()
