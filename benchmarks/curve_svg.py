@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from genrec_jax.train import report_svg
 
@@ -16,9 +16,12 @@ text{font:12px system-ui,sans-serif;fill:#646b78}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .ref{stroke-width:1.3;stroke-dasharray:5 4;opacity:.8}
 .mark{stroke:#646b78;stroke-width:1.3;stroke-dasharray:2 3}
+.band{opacity:.15;stroke:none}.dot{stroke-width:6;stroke-linecap:round}
+.f0{fill:#2563d9}.f1{fill:#d9650b}.f2{fill:#0f8f7d}.f3{fill:#8461cf}
 .c0{stroke:#2563d9}.c1{stroke:#d9650b}.c2{stroke:#0f8f7d}.c3{stroke:#8461cf}
 @media(prefers-color-scheme:dark){text{fill:#9ba3b0}.title{fill:#e9ebef}
 .page{fill:#1a1d23}.grid{stroke:#2d323b}.axis,.mark{stroke:#9ba3b0}
+.f0{fill:#74abff}.f1{fill:#f7a353}.f2{fill:#3fcfb6}.f3{fill:#b095f5}
 .c0{stroke:#74abff}.c1{stroke:#f7a353}.c2{stroke:#3fcfb6}.c3{stroke:#b095f5}}
 """
 _COLOURS = 4
@@ -45,6 +48,7 @@ def panel(
   curves: Mapping[str, Sequence[tuple[float, float]]],
   levels: Mapping[str, float],
   mark: tuple[str, float] | None = None,
+  bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> str:
   """One chart.
 
@@ -54,10 +58,14 @@ def panel(
     curves: name -> (x, y) with x > 0, in the order of x.
     levels: name of a curve -> height of its dashed line.
     mark: text and place of a vertical dashed line.
+    bands: name of a curve -> (x, low, high), an area behind it; its points are
+      then drawn as dots.
   """
+  bands = bands or {}
   points = [p for curve in curves.values() for p in curve]
   xs = [x for x, _ in points] + ([mark[1]] if mark else [])
   ys = [y for _, y in points] + list(levels.values())
+  ys += [high for band in bands.values() for _, _, high in band]
   low, high = math.log10(min(xs)), math.log10(max(xs)) + 0.05
   low, high = (low - 0.5, high) if high - low < 0.2 else (low, high)
   top = max(ys) * 1.05 or 1.0
@@ -75,7 +83,13 @@ def panel(
   left = _LEFT
   for i, (name, curve) in enumerate(curves.items()):
     colour = f'c{i % _COLOURS}'
-    path = 'M' + 'L'.join(f'{x} {y}' for x, y in (at(*p) for p in curve))
+    path = _path(at(*p) for p in curve)
+    if name in bands:
+      edge = [at(x, high) for x, _, high in bands[name]]
+      edge += [at(x, max(low, 0.0)) for x, low, _ in reversed(bands[name])]
+      out += f'<path class="band f{i % _COLOURS}" d="{_path(edge)}Z"/>'
+      dots = ''.join(f'M{x} {y}h0' for x, y in (at(*p) for p in curve))
+      out += f'<path class="dot {colour}" d="{dots}"/>'
     out += f'<path class="curve {colour}" d="{path}"/>'
     out += f'<path class="curve {colour}" d="M{left} 40h14"/>'
     out += f'<text x="{left + 19}" y="44">{html.escape(name)}</text>'
@@ -92,6 +106,10 @@ def panel(
       f'{html.escape(mark[0])}</text>'
     )
   return out
+
+
+def _path(places: Iterable[tuple[float, float]]) -> str:
+  return 'M' + 'L'.join(f'{x} {y}' for x, y in places)
 
 
 def _axes(x_name: str, low: float, high: float, top: float, at) -> str:

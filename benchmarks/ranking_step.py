@@ -2,6 +2,7 @@
 
   python -m benchmarks.ranking_step
   python -m benchmarks.ranking_step --models wukong --steps 40
+  python -m benchmarks.ranking_step --peer FILE.json
 
 Ten categorical fields, 5.4 thousand rows of tables, batches of 4,096, the
 settings of configs/frappe.py: the shape of Frappe, on generated clicks. Parts:
@@ -13,9 +14,16 @@ settings of configs/frappe.py: the shape of Frappe, on generated clicks. Parts:
   input     the making of batches alone
 
 `model_share` is model / loop: what is not input, embedding or optimizer.
+
+`dlrm_plain` has neither batch norm nor dropout, `wukong_fuxictr` is FuxiCTR's
+default Wukong. `--peer` takes what its train_step of the same models cost in
+the same hour: a JSON list of {'model', 'threads', 'core_s', 'min_core_s',
+'wall_s', 'parameters', 'versions'}. The peer at its best is compared with our
+`step`; neither includes the making of batches.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 import tempfile
@@ -33,10 +41,27 @@ from genrec_jax.models import RANKERS, flops
 from genrec_jax.tasks import losses
 from genrec_jax.train import experiment as experiment_lib
 
-MODELS = ('dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'wukong')
+MODELS = (
+  'dnn', 'deepfm', 'dlrm', 'dlrm_plain', 'dcn', 'finalmlp', 'wukong',
+  'wukong_fuxictr',
+)  # fmt: skip
+# Of FuxiCTR 2.3.10; its lists of widths are tuples here.
+FUXICTR = dict(
+  dim=64,
+  layers=3,
+  fmb=40,
+  lcb=40,
+  rank=8,
+  attentive=False,
+  fmb_hidden=(32, 32),
+  last_relu=True,
+  residual_bias=True,
+  top=(32, 32),
+  top_batch_norm=True,
+)
 COLUMNS = (
   'case', 'examples_per_s', 'examples_per_core_s', 'core_s', 'wall_s',
-  'model_share', 'mflop', 'gflop_per_core_s',
+  'model_share', 'mflop', 'gflop_per_core_s', 'peer_core_s', 'peer_x',
 )  # fmt: skip
 
 
@@ -45,13 +70,16 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
   parser.add_argument('--steps', type=int, default=20, help='measured (20)')
   parser.add_argument('--warmup', type=int, default=4, help='not measured (4)')
+  parser.add_argument('--peer', help='JSON file of measured rows', default='')
   args = parser.parse_args(argv)
+  peers = json.loads(pathlib.Path(args.peer).read_text()) if args.peer else []
   if args.smoke:
     args.steps, args.warmup = 2, 1
   rows = []
   with tempfile.TemporaryDirectory() as workdir:
     for name in args.models:
-      rows += measure(name, pathlib.Path(workdir), args)
+      found = measure(name, pathlib.Path(workdir), args)
+      rows += beside(found, [peer for peer in peers if peer['model'] == name])
   notes = [
     'core_s and wall_s of a batch: medians over the steps, of loop and input '
     'their mean.',
@@ -60,9 +88,27 @@ def main(argv: list[str] | None = None) -> None:
   cli.finish(args, 'ranking_step', rows, COLUMNS, notes)
 
 
+def beside(rows: list[dict], peers: list[dict]) -> list[dict]:
+  """Puts the best of the peer's runs beside ours, and keeps all of them."""
+  if not peers:
+    return rows
+  step = next(row for row in rows if row['part'] == 'step')
+  best = min(peers, key=lambda peer: peer['core_s'])
+  for row in (rows[0], step):
+    row['peer_core_s'] = best['core_s']
+    row['peer_x'] = best['core_s'] / step['core_s']
+  if best['parameters'] != rows[0]['parameters']:
+    rows[0]['peer_parameters'] = best['parameters']
+  return rows + [
+    {'case': f'{p["model"]}/peer_{p["threads"]}_threads', 'part': 'peer', **p}
+    for p in peers
+  ]
+
+
 def settings(name: str, smoke: bool):
   """The config of a model at the shape of Frappe."""
-  file = 'wukong_frappe.py' if name == 'wukong' else f'frappe.py:{name}'
+  base = name.partition('_')[0]
+  file = 'wukong_frappe.py' if base == 'wukong' else f'frappe.py:{base}'
   config = config_lib.load(
     f'{pathlib.Path(__file__).parents[1]}/configs/{file}'
   )
@@ -71,6 +117,10 @@ def settings(name: str, smoke: bool):
   config.data.clicks.update(
     rows=8_000 if smoke else 120_000, fields=10, values=538, numbers=0
   )
+  if name == 'dlrm_plain':
+    config.model.update(batch_norm=False, dropout=0.0)
+  if name == 'wukong_fuxictr':
+    config.model = config_lib.wukong(**FUXICTR)
   if name == 'finalmlp':
     config.model.context1, config.model.context2 = ('c0',), ('c1',)
   if name == 'wukong':
@@ -116,7 +166,8 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
     timers = [timing.measure(call, *arguments)[1] for _ in range(count)]
     parts[part] = timing.summary(timers[args.warmup :])
 
-  macs = flops.macs(RANKERS[name], task.model_config, task.features)
+  model = RANKERS[config.model.name], task.model_config, task.features
+  macs = flops.macs(*model)
   loop = parts['loop']
   rows = []
   for part in ('loop', 'step', 'model', 'matmuls', 'input'):
@@ -134,6 +185,7 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   rows[0] |= {
     'model_share': parts['model']['core_s'] / loop['core_s'],
     'matmul_share': parts['matmuls']['core_s'] / loop['core_s'],
+    'parameters': flops.parameters(*model),
     'mflop': macs.mflop,
     'gflop_per_core_s': 6e-9 * macs.total * size / loop['core_s'],
   }

@@ -13,6 +13,9 @@
 | X' = LN(concat(FMB, LCB) + R(X))       | `Layer`, R the identity or a `Mix` |
 | top MLP                                | `top`                              |
 
+Rows come first in memory, X is `[n, B, d]`: mixes of rows, which are most of
+the work beside the MLPs, are then one matrix product over the whole batch.
+
 Differences from the paper: none that it states. What it leaves open is an
 option: the sizes of the attention's MLP, where dropout stands, the epsilon of
 the norms. The published 1e-5 is above the variance of the first FM's output
@@ -154,10 +157,11 @@ class Mix(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(n_out)) if use_bias else None
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    """`[B, n_in, d]` -> `[B, n_out, d]`."""
-    y = jnp.einsum('bnd,nm->bmd', x, self.kernel[...].astype(x.dtype))
+    """`[n_in, B, d]` -> `[n_out, B, d]`."""
+    kernel = self.kernel[...].astype(x.dtype)
+    y = (kernel.T @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
     if self.bias is not None:
-      y += self.bias[...].astype(x.dtype)[None, :, None]
+      y += self.bias[...].astype(x.dtype)[:, None, None]
     return y
 
 
@@ -172,9 +176,9 @@ class Attention(nnx.Module):
     )
 
   def __call__(self, x: jax.Array, batch: Inputs) -> jax.Array:
-    """`[B, n, d]` -> `[B, n, k]`."""
-    h = self.compress(x).reshape(x.shape[0], -1)
-    return self.mlp(h, batch).reshape(*x.shape[:2], -1)
+    """`[n, B, d]` -> `[B, n, k]`."""
+    h = flat(self.compress(x))
+    return self.mlp(h, batch).reshape(x.shape[1], x.shape[0], -1)
 
 
 class FactorizationBlock(nnx.Module):
@@ -205,39 +209,50 @@ class FactorizationBlock(nnx.Module):
     )
 
   def products(self, x: jax.Array, batch: Inputs) -> jax.Array:
-    """`[B, n, d]` -> `[B, width]` float32."""
+    """`[n, B, d]` -> `[B, width]` float32."""
     wide = x.astype(jnp.float32)
     if self.y is not None:
       found = optimised(wide, self.y[...])
     elif self.attention is not None:
       found = optimised(wide, self.attention(x, batch).astype(jnp.float32))
     else:
-      found = jnp.einsum('bid,bjd->bij', wide, wide)
+      examples = jnp.swapaxes(wide, 0, 1)
+      found = jnp.einsum('bid,bjd->bij', examples, examples)
       if self.config.fm == 'triangular':
         return triangle(found)
-    return found.reshape(x.shape[0], -1)
+    return found.reshape(x.shape[1], -1)
 
   def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
-    """`[B, n, d]` -> `[B, n_F, d]`."""
+    """`[n, B, d]` -> `[n_F, B, d]`."""
     h = self.norm(self.products(x, batch)).astype(x.dtype)
     h = self.mlp(h, batch, key)
     if self.config.last_relu:
       h = jax.nn.relu(h)
-    return h.reshape(x.shape[0], -1, x.shape[2])
+    return jnp.swapaxes(h.reshape(x.shape[1], -1, x.shape[2]), 0, 1)
+
+
+def flat(x: jax.Array) -> jax.Array:
+  """`[n, B, d]` -> `[B, n d]`."""
+  return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1)
 
 
 def optimised(x: jax.Array, y: jax.Array) -> jax.Array:
   """X (X^t Y), from right to left.
 
   Args:
-    x: `[B, n, d]`.
+    x: `[n, B, d]`.
     y: `[B, n, k]` or `[n, k]`.
 
   Returns:
     `[B, n, k]`.
   """
-  y = jnp.einsum('bnd,bnk->bdk' if y.ndim == 3 else 'bnd,nk->bdk', x, y)
-  return jnp.einsum('bnd,bdk->bnk', x, y)
+  examples = jnp.swapaxes(x, 0, 1)
+  if y.ndim == 3:
+    y = jnp.einsum('bnk,bnd->bkd', y, examples)
+  else:  # one product for the whole batch
+    y = (y.T @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
+    y = jnp.swapaxes(y, 0, 1)
+  return jnp.einsum('bnd,bkd->bnk', examples, y)
 
 
 def triangle(square: jax.Array) -> jax.Array:
@@ -261,7 +276,7 @@ class Layer(nnx.Module):
     self.norm = layers.LayerNorm(c.dim, eps=c.norm_eps, affine=True)
 
   def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
-    """`[B, n, d]` -> `[B, n_F + n_L, d]`."""
+    """`[n, B, d]` -> `[n_F + n_L, B, d]`."""
     made = {
       'fmb': lambda: self.fmb(x, batch, key),
       'lcb': lambda: self.lcb(x),
@@ -270,7 +285,7 @@ class Layer(nnx.Module):
     for part in self.config.zero:
       shape = jax.eval_shape(made[part])
       made[part] = lambda s=shape: jnp.zeros(s.shape, s.dtype)
-    rows = jnp.concatenate([made['fmb'](), made['lcb']()], axis=1)
+    rows = jnp.concatenate([made['fmb'](), made['lcb']()])
     rows += made['residual']()
     return self.norm(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
 
@@ -312,7 +327,7 @@ class Embedding(nnx.Module):
     )
 
   def __call__(self, x: Inputs, dtype: str) -> jax.Array:
-    """`[B, n, d]`."""
+    """`[B, n d]`."""
     found, small = [], []
     for vector, is_small in zip(x.vectors, self.small, strict=True):
       (small if is_small else found).append(vector.astype(dtype))
@@ -320,8 +335,7 @@ class Embedding(nnx.Module):
       found.append(self.group(jnp.concatenate(small, axis=1), x))
     if self.bottom is not None:
       found.append(self.bottom(x.numbers.astype(dtype), x))
-    rows = jnp.concatenate(found, axis=1)
-    return rows.reshape(rows.shape[0], self.count, self.dim)
+    return jnp.concatenate(found, axis=1)
 
 
 class Wukong(nnx.Module):
@@ -365,7 +379,7 @@ class Wukong(nnx.Module):
     keys = layers.split(key, c.layers + 2)
     rows = self.embedding(x, c.dtype)
     rows = layers.dropout(rows, c.embedding_dropout, keys[-1], x.first)
+    rows = rows.reshape(rows.shape[0], -1, c.dim).swapaxes(0, 1)
     for i in range(c.layers):
       rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
-    flat = rows.reshape(rows.shape[0], -1)
-    return mlp.logits(self.top(flat, x, keys[-2]))
+    return mlp.logits(self.top(flat(rows), x, keys[-2]))
