@@ -13,9 +13,20 @@ from genrec_jax import config as config_lib
 def get_config(arg=None):
   variants = config_lib.variants(arg)
   config = config_lib.ranking()
-  config.model = config_lib.wukong(norm_eps=1e-8)
+  config.model = config_lib.wukong(
+    dim=64,
+    layers=1,
+    attentive=False,
+    fmb_hidden=(400,),
+    fmb_batch_norm=True,
+    dropout=0.4,
+    embedding_dropout=0.2,
+    top=(400,),
+    top_batch_norm=True,
+    top_dropout=0.4,
+  )
   config.data.init_std = 0.01
-  config.loss.table_l2 = 0.05
+  config.loss.table_l2 = 0.2
   config.data.name = 'frappe'
   config.data.path = 'data/frappe'
   config.data.files.train = 'train_rebuilt_negatives_resampled.csv'
@@ -24,6 +35,6 @@ def get_config(arg=None):
   config.optimizer.clip_norm = 10.0
   config.optimizer.plateau_factor = 0.1
   config.train.batch_size = 4096
-  config.train.epochs = 100
+  config.train.epochs = 30
   config.train.patience = 2
   return config_lib.ranking_smoke(config) if 'smoke' in variants else config

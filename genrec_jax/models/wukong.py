@@ -327,7 +327,7 @@ class Embedding(nnx.Module):
     )
 
   def __call__(self, x: Inputs, dtype: str) -> jax.Array:
-    """`[B, n d]`."""
+    """`[n, B, d]`."""
     found, small = [], []
     for vector, is_small in zip(x.vectors, self.small, strict=True):
       (small if is_small else found).append(vector.astype(dtype))
@@ -335,7 +335,8 @@ class Embedding(nnx.Module):
       found.append(self.group(jnp.concatenate(small, axis=1), x))
     if self.bottom is not None:
       found.append(self.bottom(x.numbers.astype(dtype), x))
-    return jnp.concatenate(found, axis=1)
+    rows = [v.reshape(v.shape[0], -1, self.dim).swapaxes(0, 1) for v in found]
+    return jnp.concatenate(rows)
 
 
 class Wukong(nnx.Module):
@@ -378,8 +379,9 @@ class Wukong(nnx.Module):
     c = self.config
     keys = layers.split(key, c.layers + 2)
     rows = self.embedding(x, c.dtype)
-    rows = layers.dropout(rows, c.embedding_dropout, keys[-1], x.first)
-    rows = rows.reshape(rows.shape[0], -1, c.dim).swapaxes(0, 1)
+    rows = layers.dropout(
+      rows.swapaxes(0, 1), c.embedding_dropout, keys[-1], x.first
+    ).swapaxes(0, 1)
     for i in range(c.layers):
       rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
     return mlp.logits(self.top(flat(rows), x, keys[-2]))
