@@ -18,6 +18,7 @@ import pathlib
 import re
 import sys
 
+from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_scale_out import SCALE_OUT
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -251,6 +252,7 @@ TABLES = {
     'where': {'what': 'parity'},
   },
   **SCALE_OUT,
+  **RANKING,
 }
 
 _MARKED = re.compile(

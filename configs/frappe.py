@@ -20,8 +20,8 @@ FIELDS = (
 )  # fmt: skip
 # Model -> (its section, loss.table_l2).
 MODELS = {
-  'lr': (config_lib.lr(), 0.05),
-  'fm': (config_lib.fm(dim=10), 0.05),
+  'lr': (config_lib.lr(), 1e-5),
+  'fm': (config_lib.fm(dim=10), 1e-5),
   'dnn': (config_lib.dnn(dim=10, dropout=0.2), 0.05),
   'deepfm': (config_lib.deepfm(dim=10, dropout=0.2), 0.05),
   'dlrm': (config_lib.dlrm(dim=10, interaction='cat', dropout=0.4), 0.1),
