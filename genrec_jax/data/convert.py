@@ -13,17 +13,14 @@ events. The result appears under its name by a rename, when it is complete.
 
 import dataclasses
 import json
-import os
 import pathlib
-import shutil
-import socket
 import time as clock
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import readers
+from genrec_jax.data import readers, scratch
 from genrec_jax.data import vocab as vocab_lib
 
 PARTITION_EVENTS = 1 << 21
@@ -127,28 +124,6 @@ class _Progress:
     if clock.monotonic() - self._last > LOG_SECONDS:
       self._last = clock.monotonic()
       self._log(f'{what}: {events:,} events')
-
-
-def _alive(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  except PermissionError:
-    pass
-  return True
-
-
-def _work_directory(out: pathlib.Path) -> pathlib.Path:
-  """A fresh directory beside `out`; those of killed conversions are removed."""
-  stem = f'{out.name}.partial-{socket.gethostname()}-'
-  for old in out.parent.glob(f'{stem}*'):
-    pid = int(old.name.removeprefix(stem))
-    if pid == os.getpid() or not _alive(pid):
-      shutil.rmtree(old, ignore_errors=True)
-  work = out.parent / f'{stem}{os.getpid()}'
-  work.mkdir(parents=True)
-  return work
 
 
 @dataclasses.dataclass
@@ -377,8 +352,7 @@ def convert(
       f'{out}: holds histories made from other files or with other options; '
       'remove it or choose another directory'
     )
-  work = _work_directory(out)
-  try:
+  with scratch.building(out, 'meta.json') as work:
     seen = _Log(work / 'spill', item_vocab)
     progress = _Progress(log)
     _read(chunks, seen, unknown, min_rating, progress)
@@ -402,13 +376,6 @@ def convert(
       )
     meta = {'format': histories_lib.FORMAT, 'fingerprint': fingerprint, **meta}
     (work / 'meta.json').write_text(json.dumps(meta, indent=1))
-    try:
-      work.rename(out)
-    except OSError:  # another process was faster with the same conversion
-      if not (out / 'meta.json').exists():
-        raise
-  finally:
-    shutil.rmtree(work, ignore_errors=True)
   dropped = ', '.join(
     f'{meta[key]:,} {key.replace("_", " ")}'
     for key in ('skipped_unknown_item', 'dropped_low_rating')

@@ -8,13 +8,11 @@ import contextlib
 import logging
 import os
 import pathlib
-import shutil
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 
-from genrec_jax.data import datasets
+from genrec_jax.data import datasets, scratch
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
 from genrec_jax.serve import inputs, prediction_files
@@ -129,27 +127,10 @@ def _training_users(config, workdir: pathlib.Path, items: Items):
 @contextlib.contextmanager
 def _scratch(parent: pathlib.Path) -> Iterator[pathlib.Path]:
   """A directory to convert in; what killed predictions left is removed."""
-  host = socket.gethostname()
   parent.mkdir(parents=True, exist_ok=True)
-  for old in parent.glob(f'{host}-*'):
-    pid = old.name.removeprefix(f'{host}-')
-    if pid.isdigit() and not _alive(int(pid)):
-      shutil.rmtree(old, ignore_errors=True)
-  directory = parent / f'{host}-{os.getpid()}'
-  shutil.rmtree(directory, ignore_errors=True)
   try:
-    yield directory / 'histories'
+    with scratch.directory(parent) as directory:
+      yield directory / 'histories'
   finally:
-    shutil.rmtree(directory, ignore_errors=True)
     with contextlib.suppress(OSError):  # another prediction is under way
       parent.rmdir()
-
-
-def _alive(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  except PermissionError:
-    pass
-  return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.data import scratch
 from genrec_jax.data.ranking import blocks, raw, store
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import schema as schema_lib
@@ -248,7 +249,7 @@ def prepare(
     split = None
   start = clock.monotonic()
   before = _states(sources)
-  with store.building(out) as work:
+  with scratch.building(out, store.MANIFEST) as work:
     progress = _Progress(log)
     encoder, total = _fit(
       schema, reading or {}, sources['train'], split, progress

@@ -1,14 +1,10 @@
 """Prepared data: a directory of blocks, an encoder and a manifest."""
 
 import collections
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import pathlib
-import shutil
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -174,37 +170,3 @@ def write_manifest(directory: pathlib.Path, manifest: dict) -> None:
   """The last file of a directory: with it, the data are complete."""
   text = json.dumps({'format': FORMAT, **manifest}, indent=1)
   (directory / MANIFEST).write_text(text)
-
-
-def _alive(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  except PermissionError:
-    pass
-  return True
-
-
-@contextlib.contextmanager
-def building(out: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A fresh directory that becomes `out` when the block ends without an error.
-
-  What killed processes of this host have left beside it is removed.
-  """
-  stem = f'{out.name}.partial-{socket.gethostname()}-'
-  for old in out.parent.glob(f'{stem}*'):
-    pid = int(old.name.removeprefix(stem))
-    if pid == os.getpid() or not _alive(pid):
-      shutil.rmtree(old, ignore_errors=True)
-  work = out.parent / f'{stem}{os.getpid()}'
-  work.mkdir(parents=True)
-  try:
-    yield work
-    try:
-      work.rename(out)
-    except OSError:  # another process was faster with the same data
-      if not (out / MANIFEST).exists():
-        raise
-  finally:
-    shutil.rmtree(work, ignore_errors=True)

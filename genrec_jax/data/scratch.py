@@ -1,0 +1,58 @@
+"""Directories that appear whole or not at all, whatever is killed."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def building(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
+  """A fresh directory that becomes `out` when the block ends without an error.
+
+  What killed processes of this host have left beside it is removed.
+
+  Args:
+    out: the directory to make; its parents are made too.
+    last: the file that is written last. Where `out` has it already, another
+      process was faster with the same, and what is there stays.
+  """
+  stem = f'{out.name}.partial-'
+  with directory(out.parent, stem) as work:
+    work.mkdir(parents=True)
+    yield work
+    try:
+      work.rename(out)
+    except OSError:
+      if not (out / last).exists():
+        raise
+
+
+@contextlib.contextmanager
+def directory(parent: pathlib.Path, stem: str = '') -> Iterator[pathlib.Path]:
+  """The path of a directory of this process, removed when the block ends.
+
+  Those of processes of this host that are no more are removed first.
+  """
+  stem = f'{stem}{socket.gethostname()}-'
+  for old in parent.glob(f'{stem}*'):
+    pid = old.name.removeprefix(stem)
+    if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
+      shutil.rmtree(old, ignore_errors=True)
+  work = parent / f'{stem}{os.getpid()}'
+  try:
+    yield work
+  finally:
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except PermissionError:
+    pass
+  return True
