@@ -7,7 +7,7 @@ The label is the sign of a product of `order` hidden signs, one of each field;
 fewer fields say nothing about it. The model is Wukong with nothing else that
 could make products: the MLPs of its blocks and the top are linear, and layer
 norms have an epsilon so large that they centre alone. Layer i then holds orders
-up to 2^i (section 3.6 of the paper): order 2 wants one layer, order 4 two and
+up to 2^i: order 2 wants one layer, order 4 two and
 order 8 three. Every step sees all combinations of values, 2^order rows, and so
 does the test: nothing is estimated, .5 is what too few layers must give. Norms
 as they are used divide by what they see and are no polynomial; `--norms usual`

@@ -7,7 +7,7 @@ Trains configs/wukong_synthetic.py, and with `--data` configs/wukong_frappe.py,
 with parts of every layer replaced by zeros (`model.zero`), with several seeds,
 in workdirs below `--runs`; what has ended is not run again. `loss_more` is by
 how much test log loss is above that of the whole model, in percent: the paper
-(section 5.5, another data set) has much for the factorisation machines, little
+has, on its own data, much for the factorisation machines, little
 for linear compression or residuals alone, more for both.
 """
 

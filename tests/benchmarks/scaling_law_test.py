@@ -20,6 +20,13 @@ def test_the_fit_recovers_a_planted_law():
     assert found == pytest.approx((b, c), rel=1e-6)
 
 
+def test_the_papers_points_give_its_exponent_with_a_minus():
+  # It prints y = -100 + 99.56 x^0.00071, which rises.
+  row = scaling_law.published('wukong')
+  assert row['exponent'] == pytest.approx(-0.00071, abs=1e-5)
+  assert row['factor'] == pytest.approx(99.56, abs=0.05)
+
+
 def test_the_exponents_of_ladders_with_noise_are_within_their_interval():
   rng = np.random.default_rng(0)
   x = np.geomspace(0.05, 10, 6)
@@ -79,7 +86,7 @@ def test_smoke_writes_runs_means_fits_and_the_picture(tmp_path, rows):
   ])  # fmt: skip
   found = rows('scaling_law')
   kinds = [row['kind'] for row in found.values()]
-  counts = {'mean': 2, 'fit': 1, 'run': 4, 'tuning': 2}
+  counts = {'mean': 2, 'fit': 4, 'run': 4, 'tuning': 2}
   assert {kind: kinds.count(kind) for kind in kinds} == counts
   mean = found['dlrm/1']
   each = [found[f'dlrm/1/rate{mean["rate"]:g}/seed{i}'] for i in (0, 1)]
