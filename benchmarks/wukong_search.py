@@ -68,19 +68,18 @@ BASE = {
   'optimizer.weight_decay': 0.0,
   'train.batch_size': 4096,
 }
+WIDE = {'model.dim': 64, 'loss.table_l2': 0.2, 'model.embedding_dropout': 0.2}
 START = (
   {},
   {'model.attentive': True},
   {'model.layers': 2},
   {'model.dim': 64},
-  {'model.dim': 64, 'loss.table_l2': 0.2, 'model.embedding_dropout': 0.2},
-  {'loss.table_l2': 0.5},
-  {'train.batch_size': 1024, 'model.embedding_dropout': 0.2},
-  {'model.top': '(400,400,400)', 'model.layers': 2},
-  {'model.fmb': 16, 'model.lcb': 16, 'model.rank': 24},
-  {'model.fm': 'triangular'},
-  {'vectors': 4},
-  {'data.init_std': 1e-1},
+  WIDE,
+  WIDE | {'loss.table_l2': 0.5},
+  WIDE | {'model.embedding_dropout': 0.3},
+  WIDE | {'optimizer.learning_rate': 5e-4},
+  WIDE | {'model.dim': 128},
+  WIDE | {'model.layers': 2},
 )
 COLUMNS = (
   'case', 'valid_auc', 'auc', 'logloss', 'seeds', 'epochs', 'parameters',
