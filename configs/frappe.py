@@ -1,4 +1,4 @@
-"""The models for ranking on Frappe_x1, with the published settings.
+"""The models for ranking on Frappe_x1, in the published protocol.
 
   python -m genrec_jax.main --config=configs/frappe.py:deepfm \\
     --config.data.path=DIR/frappe --workdir=DIR/frappe_deepfm
@@ -8,7 +8,8 @@ variants are lr, fm, dnn, deepfm, dlrm, dcn, finalmlp; without one it is DeepFM.
 The protocol is FuxiCTR's: Adam, dense L2 on the tables, gradients clipped to a
 norm of 10, rates times 0.1 after each epoch that is not better on validation,
 the end after two of them, test AUC of the best. Minutes on two CPU cores.
-Published: .9842 for DeepFM; ours: docs/ranking.md. Wukong:
+Settings of deepfm, dlrm and finalmlp are those of BARS, the others ours.
+Published figures and ours: docs/ranking_results.md. Wukong:
 configs/wukong_frappe.py.
 """
 
