@@ -122,14 +122,15 @@ def _axes(x_name: str, low: float, high: float, top: float, at) -> str:
     out += '</text>'
   out += f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>'
   for power in range(math.floor(low), math.ceil(high) + 1):
-    for factor in (1, 2, 5):
+    # Over more than three decades there is room for powers of ten alone.
+    for factor in (1, 2, 5) if high - low < 3 else (1,):
       x = factor * 10.0**power
       if not low <= math.log10(x) <= high:
         continue
       place = at(x, 0)[0]
       out += f'<path class="axis" d="M{place} {bottom}v4"/>'
       out += f'<text x="{place}" y="{bottom + 17}" text-anchor="middle">'
-      out += f'{x:,.6g}</text>'
+      out += f'{x:,.7g}</text>'
   middle = (_LEFT + right) / 2
   return out + (
     f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">'
