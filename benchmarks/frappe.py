@@ -4,7 +4,8 @@
   python -m benchmarks.frappe --data DIR/frappe --runs DIR --models wukong
 
 Trains (or continues) configs/frappe.py:MODEL and configs/wukong_frappe.py, each
-with several seeds, in workdirs below `--runs`. The epoch is chosen by
+with several seeds, in workdirs below `--runs`; what has ended is not run again.
+The epoch is chosen by
 validation AUC alone. A row is a run; the rows of kind 'mean' are over seeds.
 The official training file is not always at hand: `--train-file` names another.
 """
@@ -81,10 +82,10 @@ def measure(model: str, args) -> list[dict]:
   found = []
   for seed in args.seeds:
     workdir = pathlib.Path(args.runs) / f'frappe_{model}_seed{seed}'
-    if not args.finished:
+    if not (workdir / 'report.json').exists():
+      if args.finished:
+        continue
       runs.train(config, workdir, [*overrides, f'seed={seed}'])
-    elif not (workdir / 'report.json').exists():
-      continue
     found.append(row(model, config, workdir, args.smoke))
   if not found:
     return []
