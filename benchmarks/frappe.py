@@ -5,8 +5,8 @@
 
 Trains (or continues) configs/frappe.py:MODEL and configs/wukong_frappe.py, each
 with several seeds, in workdirs below `--runs`; what has ended is not run again.
-The epoch is chosen by
-validation AUC alone. A row is a run; the rows of kind 'mean' are over seeds.
+The epoch is chosen by validation AUC alone. A row is a run; the rows of kind
+'mean' are over seeds.
 The official training file is not always at hand: `--train-file` names another.
 """
 
