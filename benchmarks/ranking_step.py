@@ -3,6 +3,7 @@
   python -m benchmarks.ranking_step
   python -m benchmarks.ranking_step --models wukong --steps 40
   python -m benchmarks.ranking_step --peer FILE.json
+  NPROC=1 python -m benchmarks.ranking_step --peer FILE.json   # one thread
 
 Ten categorical fields, 5.4 thousand rows of tables, batches of 4,096, the
 settings of configs/frappe.py: the shape of Frappe, on generated clicks. Parts:
@@ -18,8 +19,8 @@ settings of configs/frappe.py: the shape of Frappe, on generated clicks. Parts:
 `dlrm_plain` has neither batch norm nor dropout, `wukong_fuxictr` is FuxiCTR's
 default Wukong. `--peer` takes what its train_step of the same models cost in
 the same hour: a JSON list of {'model', 'threads', 'core_s', 'min_core_s',
-'wall_s', 'parameters', 'versions'}. The peer at its best is compared with our
-`step`; neither includes the making of batches.
+'wall_s', 'parameters', 'versions'}. The peer with as many threads is compared
+with our `step`; neither includes the making of batches.
 """
 
 import dataclasses
@@ -62,6 +63,7 @@ FUXICTR = dict(
 COLUMNS = (
   'case', 'examples_per_s', 'examples_per_core_s', 'core_s', 'wall_s',
   'model_share', 'mflop', 'gflop_per_core_s', 'peer_core_s', 'peer_x',
+  'peer_wall_x',
 )  # fmt: skip
 
 
@@ -89,20 +91,27 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def beside(rows: list[dict], peers: list[dict]) -> list[dict]:
-  """Puts the best of the peer's runs beside ours, and keeps all of them."""
+  """Puts the peer's run with as many threads beside ours."""
   if not peers:
     return rows
   step = next(row for row in rows if row['part'] == 'step')
-  best = min(peers, key=lambda peer: peer['core_s'])
-  for row in (rows[0], step):
-    row['peer_core_s'] = best['core_s']
-    row['peer_x'] = best['core_s'] / step['core_s']
-  if best['parameters'] != rows[0]['parameters']:
-    rows[0]['peer_parameters'] = best['parameters']
+  peers = [peer for peer in peers if peer['threads'] == threads()]
+  for peer in peers:
+    for row in (rows[0], step):
+      row['peer_core_s'] = peer['core_s']
+      row['peer_x'] = peer['core_s'] / step['core_s']
+      row['peer_wall_x'] = peer['wall_s'] / step['wall_s']
+    if peer['parameters'] != rows[0]['parameters']:
+      rows[0]['peer_parameters'] = peer['parameters']
   return rows + [
-    {'case': f'{p["model"]}/peer_{p["threads"]}_threads', 'part': 'peer', **p}
-    for p in peers
+    {'case': f'{rows[0]["case"]}/peer', 'part': 'peer', **peer}
+    for peer in peers
   ]
+
+
+def threads() -> int:
+  """That XLA computes with on this machine."""
+  return int(os.environ.get('NPROC') or os.cpu_count())
 
 
 def settings(name: str, smoke: bool):
@@ -139,7 +148,12 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
     experiment.spread,
     config.train.batch_size,
   )
-  shared = {'model': name, 'batch': size, 'load_1min': os.getloadavg()[0]}
+  shared = {
+    'model': name,
+    'threads': threads(),
+    'batch': size,
+    'load_1min': os.getloadavg()[0],
+  }
   count = args.steps + args.warmup
   stream = iter(experiment.train_batches(config))
   batches = [next(stream) for _ in range(count)]
@@ -169,12 +183,13 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   model = RANKERS[config.model.name], task.model_config, task.features
   macs = flops.macs(*model)
   loop = parts['loop']
+  case = f'{name}/1_thread' if threads() == 1 else name
   rows = []
   for part in ('loop', 'step', 'model', 'matmuls', 'input'):
     found = parts[part]
     rows.append(
       {
-        'case': name if part == 'loop' else f'{name}/{part}',
+        'case': case if part == 'loop' else f'{case}/{part}',
         'part': part,
         **shared,
         **found,
