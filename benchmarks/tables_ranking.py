@@ -65,6 +65,7 @@ RANKING = {
     'files': ('cpu2/ranking_step',),
     'columns': (
       ('model', 'model', ''),
+      ('threads', 'threads', 'd'),
       ('MFLOP an example', 'mflop', '.2f'),
       ('examples/s', 'examples_per_s', ',.0f'),
       ('examples/core-second', 'examples_per_core_s', ',.0f'),
@@ -74,6 +75,7 @@ RANKING = {
       ('GFLOP/core-second', 'gflop_per_core_s', '.1f'),
       ('peer, core-seconds', 'peer_core_s', '.3f'),
       ('peer / ours', 'peer_x', '.2f'),
+      ('wall seconds, peer / ours', 'peer_wall_x', '.2f'),
       ('load of the machine', 'load_1min', '.1f'),
     ),
     'where': {'part': 'loop'},

@@ -24,6 +24,23 @@ def test_smoke_measures_the_step_and_its_parts(tmp_path, rows):
     assert row['core_s'] > 0 and row['examples_per_s'] > 0
 
 
+def test_the_peer_stands_beside_ours_with_as_many_threads(monkeypatch):
+  monkeypatch.setenv('NPROC', '1')
+  ours = [
+    {'case': 'dlrm', 'part': part, 'core_s': c, 'wall_s': c, 'parameters': 5}
+    for part, c in (('loop', 0.3), ('step', 0.2))
+  ]
+  peers = [
+    {'model': 'dlrm', 'threads': n, 'core_s': c, 'wall_s': 0.1, 'parameters': 7}
+    for n, c in ((1, 0.4), (2, 0.1))
+  ]
+  loop, step, peer = ranking_step.beside(ours, peers)
+  assert step['peer_x'] == loop['peer_x'] == pytest.approx(2)
+  assert step['peer_wall_x'] == pytest.approx(0.5)
+  assert loop['peer_parameters'] == 7
+  assert peer['case'] == 'dlrm/peer' and peer['threads'] == 1
+
+
 def finished(path, seed, auc):
   path.mkdir(parents=True)
   config = {'data': {'name': 'frappe'}, 'model': {'name': 'fm'}}
