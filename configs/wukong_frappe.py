@@ -18,6 +18,7 @@ def get_config(arg=None):
     dim=64,
     layers=1,
     attentive=False,
+    norm_eps=1e-8,  # products of vectors that start at 0.01 are 1e-4
     fmb_hidden=(400,),
     fmb_batch_norm=True,
     dropout=0.4,
