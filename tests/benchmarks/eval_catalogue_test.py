@@ -1,8 +1,11 @@
 """Tests of the evaluation benchmark."""
 
+import pytest
+
 from benchmarks import eval_catalogue
 
 
+@pytest.mark.slow
 def test_smoke_measures_evaluation_beside_an_epoch(tmp_path, rows):
   eval_catalogue.main(
     [

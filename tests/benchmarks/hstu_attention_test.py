@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import pallas_kernels
 from benchmarks import hstu_attention, peer_attention
@@ -10,6 +11,7 @@ from pallas_kernels.hstu_attention import shapes
 from tests.tolerances import assert_close
 
 
+@pytest.mark.slow
 def test_smoke_measures_every_program(tmp_path, rows):
   hstu_attention.main(['--smoke', '--results', str(tmp_path)])
   found = rows('hstu_attention')

@@ -79,6 +79,7 @@ def test_ladders_span_two_orders_of_magnitude():
     assert costs == sorted(costs) and costs[-1] > 100 * costs[0]
 
 
+@pytest.mark.slow
 def test_smoke_writes_runs_means_fits_and_the_picture(tmp_path, rows):
   scaling_law.main([
     *('--smoke', '--results', str(tmp_path)),

@@ -46,6 +46,7 @@ def test_the_order_is_counted_seed_by_seed():
   assert rows['softmax/mean']['paper_hr@10'] == 0.0617
 
 
+@pytest.mark.slow
 def test_smoke_runs_in_a_process_and_is_not_repeated(tmp_path, rows):
   command = [
     *('--smoke', '--workdir', str(tmp_path / 'runs'), '--models', 'softmax'),

@@ -44,9 +44,12 @@ def on_one_device(tmp_path_factory):
 @pytest.mark.parametrize(
   'mesh',
   [
-    pytest.param(('parallel.devices=2',), marks=pytest.mark.slow),
+    ('parallel.devices=2',),
     pytest.param(('parallel.devices=4',), marks=pytest.mark.slow),
-    ('parallel.devices=8', 'parallel.scheme=table_wise'),
+    pytest.param(
+      ('parallel.devices=8', 'parallel.scheme=table_wise'),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       (*MESH, 'parallel.scheme=table_row_wise'),
       marks=pytest.mark.slow,
