@@ -12,8 +12,6 @@ The official training file is not always at hand: `--train-file` names another.
 
 import pathlib
 
-import numpy as np
-
 from benchmarks import cli, runs
 
 # Model -> (config, published test AUC, log loss, their spread over runs).
@@ -41,9 +39,12 @@ COLUMNS = (
   'case', 'auc', 'auc_std', 'published_auc', 'difference', 'logloss',
   'published_logloss', 'valid_auc', 'epochs', 'core_s',
 )  # fmt: skip
+REBUILT = (
+  'The negatives of the training file of Frappe are rebuilt: positives, users '
+  'and contexts are exact, the item ids of negatives are drawn anew.'
+)
 NOTES = (
-  'The negatives of the training file here are rebuilt: positives, users and '
-  'contexts are exact, the item ids of negatives are drawn anew.',
+  REBUILT,
   'std is over seeds, with n - 1.',
 )
 
@@ -82,10 +83,9 @@ def measure(model: str, args) -> list[dict]:
   found = []
   for seed in args.seeds:
     workdir = pathlib.Path(args.runs) / f'frappe_{model}_seed{seed}'
-    if not (workdir / 'report.json').exists():
-      if args.finished:
-        continue
-      runs.train(config, workdir, [*overrides, f'seed={seed}'])
+    if args.finished and not runs.ended(workdir):
+      continue
+    runs.train_once(config, workdir, [*overrides, f'seed={seed}'])
     found.append(row(model, config, workdir, args.smoke))
   if not found:
     return []
@@ -97,10 +97,7 @@ def measure(model: str, args) -> list[dict]:
     'differs': sorted({d for r in found for d in r['differs']}),
   }
   for key in ('auc', 'logloss', 'valid_auc', 'epochs', 'core_s'):
-    values = [r[key] for r in found]
-    mean[key] = float(np.mean(values))
-    if len(values) > 1:
-      mean[f'{key}_std'] = float(np.std(values, ddof=1))
+    mean |= runs.over_seeds(key, [r[key] for r in found])
   mean |= {
     'published_auc': auc,
     'published_logloss': logloss,

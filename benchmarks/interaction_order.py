@@ -7,11 +7,11 @@ The label is the sign of a product of `order` hidden signs, one of each field;
 fewer fields say nothing about it. The model is Wukong with nothing else that
 could make products: the MLPs of its blocks and the top are linear, and layer
 norms have an epsilon so large that they centre alone. Layer i then holds orders
-up to 2^i: order 2 wants one layer, order 4 two and
-order 8 three. Every step sees all combinations of values, 2^order rows, and so
-does the test: nothing is estimated, .5 is what too few layers must give. Norms
-as they are used divide by what they see and are no polynomial; `--norms usual`
-shows what they add. A row is the best AUC of the seeds, and their mean.
+up to 2^i: order 2 wants one layer, order 4 two and order 8 three. Every step
+sees all combinations of values, 2^order rows, and so does the test: nothing is
+estimated, .5 is what too few layers must give. Norms as they are used divide by
+what they see and are no polynomial; `--norms usual` shows what they add. A row
+is the best AUC of the seeds, and their mean.
 """
 
 import functools
@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks import cli
+from benchmarks import cli, dense_ranking
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax import features
-from genrec_jax.embedding import lookup
+from genrec_jax.data.ranking import clicks
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking import Ranking
 
@@ -81,16 +81,8 @@ def main(argv: list[str] | None = None) -> None:
 def population(order: int) -> features.Impressions:
   """Every combination of two values a field, one positive, one negative."""
   negative = np.indices((2,) * order, np.int32).reshape(order, -1).T
-  rows = len(negative)
-  return features.Impressions(
-    labels=(1.0 - negative.sum(axis=1) % 2).astype(np.float32)[:, None],
-    weights=np.ones(rows, np.float32),
-    ids=negative + np.int32(1),
-    numbers=np.zeros((rows, 0), np.float32),
-    bags={},
-    group=np.full(rows, -1, np.int32),
-    first=np.zeros(1, np.int32),
-  )
+  labels = (1.0 - negative.sum(axis=1) % 2).astype(np.float32)
+  return clicks.impressions(negative + np.int32(1), labels)
 
 
 def task_of(order: int, layers: int, eps: float) -> Ranking:
@@ -124,35 +116,22 @@ def train(
   task = task_of(order, layers, eps)
   batch = jax.tree.map(jnp.asarray, population(order))
   keys = jax.random.split(jax.random.key(seed), 2)
-  tables = {
-    name: 0.3 * jax.random.normal(key, (spec.rows, spec.dim))
-    for (name, spec), key in zip(
-      task.tables().items(), jax.random.split(keys[0], order), strict=True
-    )
-  }
-  params = task.init(keys[1])
+  weights = dense_ranking.fresh(task, keys[1], keys[0])
   if eps > 1:
-    params = jax.tree_util.tree_map_with_path(
-      functools.partial(_unscaled, eps), params
+    weights['params'] = jax.tree_util.tree_map_with_path(
+      functools.partial(_unscaled, eps), weights['params']
     )
-  weights = {'params': params, 'tables': tables}
   tx = optax.adam(optax.cosine_decay_schedule(rate, steps))
-
-  def views(weights):
-    return {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
 
   @functools.partial(jax.jit, donate_argnums=(0, 1))
   def step(weights, state):
-    def loss(weights):
-      return task.loss(weights['params'], views(weights), batch, None)[0]
-
-    grads = jax.grad(loss)(weights)
+    grads = dense_ranking.gradient(task, weights, batch)
     updates, state = tx.update(grads, state, weights)
     return optax.apply_updates(weights, updates), state
 
   @jax.jit
   def logits(weights):
-    return task.predict(weights['params'], views(weights), batch)[:, 0]
+    return dense_ranking.logits(task, weights, batch)
 
   def auc():
     found = np.asarray(logits(weights))[:, None]

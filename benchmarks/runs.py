@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from genrec_jax import config as config_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -43,6 +45,30 @@ def train(
     )
   if done.returncode:
     raise RuntimeError(f'{" ".join(command)} failed, see {log}')
+
+
+def train_once(
+  config: str,
+  workdir: pathlib.Path,
+  overrides: Sequence[str] = (),
+  env: Mapping[str, str] | None = None,
+) -> dict:
+  """The report of a run, trained as by `train` unless it has ended."""
+  if not ended(workdir):
+    train(config, workdir, overrides, env)
+  return read_report(workdir)
+
+
+def ended(workdir: pathlib.Path) -> bool:
+  return (workdir / 'report.json').exists()
+
+
+def over_seeds(key: str, values: Sequence[float]) -> dict[str, float]:
+  """{key: mean, key_std: deviation with n - 1}, the latter of two or more."""
+  found = {key: float(np.mean(values))}
+  if len(values) > 1:
+    found[f'{key}_std'] = float(np.std(values, ddof=1))
+  return found
 
 
 def read_report(workdir: pathlib.Path) -> dict:

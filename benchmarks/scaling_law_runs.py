@@ -10,11 +10,10 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import cli
+from benchmarks import cli, dense_ranking
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import clicks
-from genrec_jax.embedding import lookup
 from genrec_jax.features import FeatureSpec, Impressions
 from genrec_jax.models import RANKERS, flops
 from genrec_jax.tasks import ranking_metrics
@@ -208,49 +207,26 @@ class Bench:
 
   def batch(self, at) -> Impressions:
     """Rows as a batch."""
-    ids = self.ids[at]
-    return Impressions(
-      labels=self.labels[at, None],
-      weights=np.ones(len(ids), np.float32),
-      ids=ids,
-      numbers=np.zeros((len(ids), 0), np.float32),
-      bags={},
-      group=np.full(len(ids), -1, np.int32),
-      first=np.zeros(1, np.int32),
-    )
+    return clicks.impressions(self.ids[at], self.labels[at])
 
 
 def _programs(task: Ranking, bench: Bench):
   """(train(rate, seed) -> (weights, steps), predict(weights, rows))."""
   tx = optax.chain(optax.clip_by_global_norm(CLIP), optax.scale_by_adam())
 
-  def views(weights):
-    return {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
-
   @functools.partial(jax.jit, donate_argnums=(0, 1))
   def step(weights, state, batch, rate):
-    def loss(weights):
-      return task.loss(weights['params'], views(weights), batch, None)[0]
-
-    updates, state = tx.update(jax.grad(loss)(weights), state, weights)
+    gradient = dense_ranking.gradient(task, weights, batch)
+    updates, state = tx.update(gradient, state, weights)
     return jax.tree.map(lambda w, u: w - rate * u, weights, updates), state
 
   @jax.jit
   def logits(weights, batch):
-    return task.predict(weights['params'], views(weights), batch)[:, 0]
+    return dense_ranking.logits(task, weights, batch)
 
   def train(rate, seed):
     keys = jax.random.split(jax.random.key(seed))
-    tables = task.tables().items()
-    weights = {
-      'params': task.init(keys[0]),
-      'tables': {
-        name: spec.init_std * jax.random.normal(key, (spec.rows, spec.dim))
-        for (name, spec), key in zip(
-          tables, jax.random.split(keys[1], len(tables)), strict=True
-        )
-      },
-    }
+    weights = dense_ranking.fresh(task, *keys)
     state = tx.init(weights)
     order = np.random.default_rng([seed, 1]).permutation(bench.log.rows)
     steps = bench.log.rows // BATCH

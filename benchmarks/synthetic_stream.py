@@ -88,10 +88,10 @@ def run(root, model: str, seed: int, smoke: bool, overrides) -> dict:
   """Trains one model, unless its workdir has a report; returns the report."""
   workdir = root / f'{model}_seed{seed}'
   variant = f'smoke,{model}' if smoke else model
-  if not (workdir / 'report.json').exists():
-    seeds = (f'seed={seed}', f'data.synthetic.seed={seed}')
-    runs.train(f'{CONFIG}:{variant}', workdir, (*seeds, *overrides), ONE_THREAD)
-  report = runs.read_report(workdir)
+  seeds = (f'seed={seed}', f'data.synthetic.seed={seed}')
+  report = runs.train_once(
+    f'{CONFIG}:{variant}', workdir, (*seeds, *overrides), ONE_THREAD
+  )
   config = report['config']
   if (report['seed'], config['data']['synthetic']['seed']) != (seed, seed):
     raise ValueError(f'{workdir} is a run of another seed')

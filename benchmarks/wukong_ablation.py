@@ -7,8 +7,8 @@ Trains configs/wukong_synthetic.py, and with `--data` configs/wukong_frappe.py,
 with parts of every layer replaced by zeros (`model.zero`), with several seeds,
 in workdirs below `--runs`; what has ended is not run again. `loss_more` is by
 how much test log loss is above that of the whole model, in percent: the paper
-has, on its own data, much for the factorisation machines, little
-for linear compression or residuals alone, more for both.
+has, on its own data, much for the factorisation machines, little for linear
+compression or residuals alone, more for both.
 """
 
 import pathlib
@@ -16,6 +16,7 @@ import pathlib
 import numpy as np
 
 from benchmarks import cli, runs
+from benchmarks.frappe import REBUILT
 
 CONFIGS = {
   'clicks': 'configs/wukong_synthetic.py',
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     cli.fail(str(error))
   notes = ['std is over seeds, with n - 1; loss_more compares means.']
   if args.data:
-    notes.append('The negatives of the training file of Frappe are rebuilt.')
+    notes.append(REBUILT)
   cli.finish(args, 'wukong_ablation', rows, COLUMNS, notes)
 
 
@@ -63,9 +64,7 @@ def measure(data: str, args) -> list[dict]:
     found |= {'seeds': len(reports)}
     for metric in ('logloss', 'auc'):
       values = [r['metrics']['test'][metric] for r in reports]
-      found[metric] = float(np.mean(values))
-      if len(values) > 1:
-        found[f'{metric}_std'] = float(np.std(values, ddof=1))
+      found |= runs.over_seeds(metric, values)
     found['core_s'] = float(np.mean([r['core_s'] for r in reports]))
     whole = rows[0]['logloss'] if rows else found['logloss']
     found['loss_more'] = 100 * (found['logloss'] / whole - 1)
@@ -78,14 +77,12 @@ def train(data: str, zero: tuple[str, ...], seed: int, args) -> dict:
   """The report of a run, which is started if it has not ended."""
   name = '_'.join((data, *(f'no_{part}' for part in zero)))
   workdir = pathlib.Path(args.runs) / f'{name}_seed{seed}'
-  if not (workdir / 'report.json').exists():
-    overrides = [f'model.zero={",".join(zero)}'] if zero else []
-    overrides += [f'seed={seed}', 'report.importance_rows=0']
-    if data == 'frappe' and not args.smoke:
-      overrides.append(f'data.path={pathlib.Path(args.data).resolve()}')
-    config = CONFIGS[data] + (':smoke' if args.smoke else '')
-    runs.train(config, workdir, overrides)
-  return runs.read_report(workdir)
+  overrides = [f'model.zero={",".join(zero)}'] if zero else []
+  overrides += [f'seed={seed}', 'report.importance_rows=0']
+  if data == 'frappe' and not args.smoke:
+    overrides.append(f'data.path={pathlib.Path(args.data).resolve()}')
+  config = CONFIGS[data] + (':smoke' if args.smoke else '')
+  return runs.train_once(config, workdir, overrides)
 
 
 if __name__ == '__main__':

@@ -7,8 +7,8 @@ First the settings of `START`, then one of the `PARENTS` best so far with one or
 two settings of `SPACE` changed. Each is a run of configs/wukong_frappe.py, one
 seed, one thread, in a workdir below `--runs`; what has been run is not run
 again, so the search goes on where it stopped. The table is ordered by
-validation AUC, which alone is selected on; test AUC stands beside it.
-The best few want more seeds: `--confirm 3 --seeds 0 1 2`.
+validation AUC, which alone is selected on; test AUC stands beside it. The best
+few want more seeds: `--confirm 3 --seeds 0 1 2`.
 """
 
 import concurrent.futures
@@ -169,31 +169,24 @@ class Search:
     workdir = self.runs / name_of(settings) / f'seed{seed}'
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir.parent / 'settings.json').write_text(json.dumps(settings))
-    if (workdir / 'report.json').exists():
-      return
-    config, overrides = (
-      CONFIG,
-      [
+    config, overrides = CONFIG, [f'seed={seed}']
+    if self.args.smoke:
+      config += ':smoke'
+    else:
+      overrides += [
         *overrides_of(settings),
-        f'seed={seed}',
         f'train.epochs={self.args.epochs}',
         'optimizer.name=adamw',  # Adam, where nothing decays
         'report.importance_rows=0',
-      ],
-    )
-    if self.args.smoke:
-      config += ':smoke'
-      overrides = [o for o in overrides if o.startswith('seed')]
-    else:
-      path = pathlib.Path(self.args.data).resolve()
-      overrides.append(f'data.path={path}')
-    runs.train(config, workdir, overrides, {'NPROC': '1'})
+        f'data.path={pathlib.Path(self.args.data).resolve()}',
+      ]
+    runs.train_once(config, workdir, overrides, {'NPROC': '1'})
 
   def rows(self) -> list[dict]:
     """A row for each trial that has ended, the best first."""
     found = []
     for place in self.runs.glob('*/settings.json'):
-      ended = sorted(p.parent for p in place.parent.glob('seed*/report.json'))
+      ended = [d for d in sorted(place.parent.glob('seed*')) if runs.ended(d)]
       if ended:
         found.append(row(json.loads(place.read_text()), ended))
     return sorted(found, key=lambda r: -r['valid_auc'])

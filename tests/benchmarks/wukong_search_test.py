@@ -78,7 +78,7 @@ def test_several_vectors_go_to_users_and_items():
 
 
 def test_an_ablation_compares_with_the_whole_model(tmp_path, monkeypatch, rows):
-  def train(config, workdir, overrides):
+  def train(config, workdir, overrides, env=None):
     assert config == 'configs/wukong_synthetic.py'
     write(workdir, 0.6 if 'model.zero=fmb' in overrides else 0.8)
 

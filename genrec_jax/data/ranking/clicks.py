@@ -260,10 +260,17 @@ def order_task(
   specs = tuple(
     features.FeatureSpec(f'c{i}', rows=values + 2) for i in range(order)
   )
-  return specs, features.Impressions(
-    labels=(1.0 - negative % 2).astype(np.float32)[:, None],
+  labels = (1.0 - negative % 2).astype(np.float32)
+  return specs, impressions(drawn + np.int32(1), labels)
+
+
+def impressions(ids: np.ndarray, labels: np.ndarray) -> features.Impressions:
+  """Rows `[B, fields]` and labels `[B]` as a batch, each of weight 1."""
+  rows = len(ids)
+  return features.Impressions(
+    labels=labels[:, None],
     weights=np.ones(rows, np.float32),
-    ids=drawn + np.int32(1),
+    ids=ids,
     numbers=np.zeros((rows, 0), np.float32),
     bags={},
     group=np.full(rows, -1, np.int32),
