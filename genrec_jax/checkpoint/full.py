@@ -1,4 +1,4 @@
-"""Full checkpoints: asynchronous, verified, never loaded when damaged.
+"""Checkpoints: asynchronous, verified, never loaded when damaged.
 
     with Checkpoints(workdir / 'checkpoints', keep=2) as checkpoints:
       if checkpoints.latest() is not None:
@@ -24,12 +24,14 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import time
 import zlib
 from collections.abc import Callable
 
 from orbax.checkpoint import v1 as ocp
 
-from genrec_jax.checkpoint import failures, manifest, retention, trees
+from genrec_jax.checkpoint import chain, failures, manifest, retention, trees
+from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.position import Position
@@ -45,6 +47,8 @@ class Checkpoints:
     directory: str | os.PathLike,
     *,
     keep: int = 2,
+    keep_hours: float = 0.0,
+    keep_gb: float = 0.0,
     log: Callable[[str], object] = print,
     timeout_s: float = 600.0,
   ):
@@ -56,15 +60,16 @@ class Checkpoints:
     Args:
       directory: where the steps lie, one directory each.
       keep: how many of the newest checkpoints stay, at least 1.
+      keep_hours: of these, the ones written within so many hours; 0: all.
+      keep_gb: of these, as many as fit; 0: all. The newest always stays, and
+        so does all that those which stay need.
       log: receives a line about everything skipped, removed or unusual, in
         process 0.
       timeout_s: how long to wait for a process that does not make the call
         that the others have made. Orbax waits 300 s within a save.
     """
-    if keep < 1:
-      raise ValueError(f'keep must be at least 1, not {keep}')
     self.directory = pathlib.Path(directory).absolute()
-    self.keep = keep
+    self._limits = retention.Limits(keep, keep_hours, keep_gb)
     self._log = log
     self._damaged = set()  # steps this object found damaged
     self._saving = None  # future of the save under way
@@ -77,6 +82,7 @@ class Checkpoints:
     *,
     data=None,
     host: dict | None = None,
+    rows: rows_lib.Part | None = None,
     wait: bool = False,
   ) -> None:
     """Saves a step; returns when everything is copied off the device.
@@ -90,6 +96,7 @@ class Checkpoints:
       data: grain DatasetIterator, or whatever has `get_state` and `set_state`,
         saved where it stands: at the same place in all processes.
       host: dict of what JSON can hold; that of process 0 is saved.
+      rows: what is saved row by row (see delta.py), and not in `state`.
       wait: return only when the checkpoint is complete.
     """
     self.wait()
@@ -103,7 +110,11 @@ class Checkpoints:
       'host': json.loads(json.dumps(host)),
       'data': data is not None,
     }
+    if rows is not None:
+      extra['rows'] = rows.about
     items = _items(state, data)
+    if rows is not None:
+      items[rows_lib.NAME] = rows
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.
     if self._group.size > 1:
@@ -207,6 +218,41 @@ class Checkpoints:
       ) from e
     return step, loaded['state'], body['host']
 
+  def restore_rows(self, step: int, stacks, arrays, slots, *, fresh=None):
+    """Loads what was saved row by row, of a step that was verified.
+
+    Args:
+      step: as `restore` has given it.
+      stacks: array -> `layout.Stack`, of some tables or of all.
+      arrays: array -> `jax.ShapeDtypeStruct` wanted.
+      slots: array -> slots of its row optimizer wanted, {} for none.
+      fresh: (arrays, slots) to take what was not saved from, see `rows.load`.
+
+    Returns:
+      `rows.Loaded`.
+    """
+    bodies = chain.read(self.directory, step)
+    try:
+      return rows_lib.load(
+        self.directory, bodies, stacks, arrays, slots, fresh=fresh
+      )
+    except OSError as e:
+      raise CheckpointError(
+        f'checkpoint of step {step} cannot be read ({e}); has another process '
+        'removed it?'
+      ) from e
+
+  def about_rows(self, step: int | None) -> dict | None:
+    """What a next save must know of an earlier one, None if that is gone.
+
+    Returns:
+      `rows` (the manifest's entry), `identity`, and `fraction`: how large its
+      rows are beside those of its base.
+    """
+    return self._group.decide(
+      'looking at the checkpoint before', lambda _: self._about_rows(step)
+    )
+
   def wait(self) -> None:
     """Returns when no save is under way; raises if the last one failed."""
     if self._saving is not None:
@@ -244,12 +290,28 @@ class Checkpoints:
 
   # What process 0 does for all, as `Group.decide` calls it.
 
+  def _about_rows(self, step: int | None) -> dict | None:
+    if step is None:
+      return None
+    try:
+      *parents, body = chain.read(self.directory, step)
+    except CheckpointError:
+      return None
+    if 'rows' not in body:
+      return None
+    base = parents[0] if parents else body
+    return {
+      'rows': body['rows'],
+      'identity': chain.identity(self._path(step)),
+      'fraction': rows_lib.size(body) / max(rows_lib.size(base), 1),
+    }
+
   def _newest(self) -> int | None:
     """The newest whole checkpoint."""
     damaged = []
     for step in reversed(manifest.steps(self.directory)):
       try:
-        manifest.verify(self._path(step))
+        chain.verify(self.directory, step)
         return step
       except manifest.HalfWritten as e:
         self._log(f'checkpoint of step {step} skipped, {e}')
@@ -274,18 +336,18 @@ class Checkpoints:
         f'no checkpoint of step {step} in {self.directory}; '
         f'there are: {found or "none"}'
       )
-    return self._refusing(manifest.read, step)
+    return self._refusing(chain.read, step)
 
   def _verified(self, step: int | None) -> int:
     """The step asked for, or the newest, after looking at every byte."""
     if step is None:
       return self._there(self._newest())
     self._there(step)
-    return self._refusing(manifest.verify, step)
+    return self._refusing(chain.verify, step)
 
   def _refusing(self, look: Callable, step: int) -> int:
     try:
-      look(self._path(step))
+      look(self.directory, step)
     except CheckpointError as e:
       raise CheckpointError(f'checkpoint of step {step} refused, {e}') from e
     return step
@@ -327,7 +389,8 @@ class Checkpoints:
       for process, reason in enumerate(reasons):
         if reason:
           raise CheckpointError(f'process {process}: {reason}')
-      manifest.write(self._path(step), step, **extra)
+      chain.check_parents(self.directory, extra)
+      manifest.write(self._path(step), step, time=time.time(), **extra)
     except Exception as e:
       retention.discard(self.directory, step)
       others = ', '.join(map(str, manifest.steps(self.directory)))
@@ -343,7 +406,7 @@ class Checkpoints:
       retention.prune(
         self.directory,
         step,
-        keep=self.keep,
+        limits=self._limits,
         damaged=self._damaged,
         log=self._log,
       )

@@ -1,12 +1,14 @@
 """Which checkpoints stay, and how the others go."""
 
 import contextlib
+import dataclasses
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection
 
-from genrec_jax.checkpoint import manifest
+from genrec_jax.checkpoint import chain, manifest
 from genrec_jax.checkpoint.manifest import CheckpointError
 
 # A save that was killed or has failed; a removal that was killed.
@@ -31,7 +33,7 @@ def make_room(
       shutil.rmtree(path, ignore_errors=True)
   if (directory / str(step)).exists():
     try:
-      manifest.verify(directory / str(step))
+      chain.verify(directory, step)
     except CheckpointError as e:
       log(f'checkpoint of step {step} is replaced, {e}')
       _remove(directory, step)
@@ -42,35 +44,78 @@ def make_room(
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What stays of whole checkpoints; the newest stays in any case.
+
+  Attributes:
+    count: at most so many of the newest, at least 1.
+    hours: none that was written longer ago; 0: no limit.
+    gb: no more than fit together, with what they need, in 10^9 bytes; 0: no
+      limit.
+  """
+
+  count: int = 2
+  hours: float = 0.0
+  gb: float = 0.0
+
+  def __post_init__(self):
+    if self.count < 1:
+      raise ValueError(f'keep must be at least 1, not {self.count}')
+    for name in ('hours', 'gb'):
+      if getattr(self, name) < 0:
+        raise ValueError(
+          f'keep_{name} must be at least 0, not {getattr(self, name)}'
+        )
+
+  def kept(self, directory: pathlib.Path, whole: list[int]) -> set[int]:
+    """The steps that stay, of whole ones, and all that they need."""
+    now, found = time.time(), set()
+    for step in reversed(whole[-self.count :]):
+      body = manifest.read(directory / str(step))
+      wanted = found | {step, *(p for p, _ in chain.parents(body))}
+      old = self.hours and now - body.get('time', now) > 3600 * self.hours
+      large = self.gb and _size(directory, wanted) > 1e9 * self.gb
+      if found and (old or large):
+        break
+      found = wanted
+    return found
+
+
 def prune(
   directory: pathlib.Path,
   saved: int,
   *,
-  keep: int,
+  limits: Limits,
   damaged: Collection[int],
   log: Callable[[str], object],
 ) -> None:
-  """After a save: removes older steps but the newest `keep` whole ones.
+  """After a save: removes older steps but those that are to stay.
 
   Args:
     directory: where the steps lie.
-    saved: step that has just got its manifest; it counts as one of `keep`.
-    keep: how many stay.
+    saved: step that has just got its manifest; it is one of those that stay.
+    limits: how many stay.
     damaged: steps known to be damaged, which do not count.
     log: is told when a restart would use a newer step than `saved`.
   """
   whole = []
   for step in manifest.steps(directory):
     with contextlib.suppress(CheckpointError):
-      manifest.read(directory / str(step))
+      chain.read(directory, step)
       whole.append(step)
   if whole[-1] > saved:
     log(
       f'step {saved} is saved, but a restart will use step {whole[-1]}; to go '
       f'on from here, remove the newer steps from {directory}'
     )
-  kept = [s for s in whole if s <= saved and s not in damaged][-keep:]
-  for step in manifest.steps(directory):
+  kept = limits.kept(
+    directory, [s for s in whole if s <= saved and s not in damaged]
+  )
+  # What newer steps need is not ours to remove.
+  kept |= chain.needed(directory, [s for s in whole if s > saved])
+  # From the newest on: no delta shall outlive its base.
+  for step in reversed(manifest.steps(directory)):
     if step < saved and step not in kept:
       _remove(directory, step)
 
@@ -80,6 +125,12 @@ def discard(directory: pathlib.Path, step: int) -> None:
   for path in directory.glob(f'{step}.orbax-checkpoint-tmp*'):
     shutil.rmtree(path, ignore_errors=True)
   shutil.rmtree(directory / str(step), ignore_errors=True)
+
+
+def _size(directory: pathlib.Path, steps: Collection[int]) -> int:
+  """Bytes of some steps, of their manifests."""
+  bodies = [manifest.read(directory / str(step)) for step in steps]
+  return sum(size for body in bodies for size, _ in body['files'].values())
 
 
 def _remove(directory: pathlib.Path, step: int) -> None:

@@ -64,6 +64,7 @@ def ranking() -> ConfigDict:
         'table_l2': 0.0,
       },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
+      'checkpoint': sections.checkpoint(),
       'parallel': sections.parallel(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {

@@ -75,6 +75,7 @@ def retrieval() -> ConfigDict:
         'chunk': None,  # positions at a time; None: what suits the machine
       },
       'optimizer': sections.optimizer(),
+      'checkpoint': sections.checkpoint(),
       'parallel': sections.parallel(),
       'train': sections.train(),
       'eval': {

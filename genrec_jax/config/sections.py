@@ -54,6 +54,34 @@ def train(**fields) -> ConfigDict:
   )
 
 
+def checkpoint() -> ConfigDict:
+  """How the checkpoints of a run are written; see docs/checkpoints.md."""
+  return ConfigDict(
+    dict(
+      # '': everything, each time. Or 'full', 'one_shot', 'consecutive',
+      # 'intermittent': tables that are updated by rows are saved by rows, and
+      # between bases only what has changed.
+      policy='',
+      bits=32,  # of a weight: 2, 3, 4, 8, 32; 0: by expected_restores
+      method='adaptive',  # 'symmetric', 'asymmetric', 'kmeans'
+      slots='float32',  # of the row optimizer; 'float16'
+      expected_restores=0.0,  # of the whole run; after more, 8 bits
+      full_every=0,  # saves, at the latest; 0: by the policy alone
+      chunk_rows=65_536,  # of a file
+      keep_hours=0.0,  # what is older goes; 0: train.keep_checkpoints alone
+      keep_gb=0.0,  # what no longer fits goes
+      # What readers follow (genrec_jax.checkpoint.follow), in WORKDIR/published
+      publish=dict(
+        every=0,  # steps; 0: nothing is published
+        bits=32,
+        method='adaptive',
+        full_every=16,
+        keep=1,
+      ),
+    )
+  )
+
+
 def parallel() -> ConfigDict:
   """How a run is spread over devices; see docs/parallel.md."""
   return ConfigDict(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_optimizers
+from genrec_jax.embedding import lookup, row_optimizers, touched
 from genrec_jax.features import Bags, TableSpec
 from pallas_kernels import MergedRows
 
@@ -75,7 +75,7 @@ class LocalTables:
 
   def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
     """Moves the rows; returns `lookup.Pushed`."""
-    arrays, slots, touched = dict(arrays), dict(slots), {}
+    arrays, slots, moved = dict(arrays), dict(slots), {}
     of_rows, of_bags = grads
     square = jnp.float32(0)
     for name, spec in self.specs.items():
@@ -97,7 +97,7 @@ class LocalTables:
         continue
       merged = lookup.added(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
-      touched[name] = merged.ids
+      moved[name] = merged.ids
       arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
         slots[name],
@@ -106,7 +106,12 @@ class LocalTables:
         step=step,
         row_numbers=init_lib.row_numbers(name, merged.ids),
       )
-    return lookup.Pushed(arrays, slots, square, touched)
+    return lookup.Pushed(arrays, slots, square, moved)
+
+  def mark(self, marks, rows, step) -> dict[str, jax.Array]:
+    """The marks after a step that has moved these rows, see `touched`."""
+    del step
+    return touched.mark(marks, rows)
 
   def overflow(self, routes) -> jax.Array:
     """Nothing is exchanged, so nothing overflows."""

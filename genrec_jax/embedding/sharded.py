@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 import pallas_kernels
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_optimizers
+from genrec_jax.embedding import lookup, row_optimizers, touched
 from genrec_jax.embedding import pooled as pooled_lib
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
@@ -219,10 +219,10 @@ class ShardedTables:
     Returns:
       `lookup.Pushed`; the norm is the same everywhere.
     """
-    arrays, slots, touched = dict(arrays), dict(slots), {}
+    arrays, slots, moved = dict(arrays), dict(slots), {}
     square = jnp.float32(0)
     for name, merged in self._merged(routes, *grads).items():
-      touched[name] = merged.ids
+      moved[name] = merged.ids
       squares = jnp.sum(jnp.square(merged.grads))
       if name in self.layout.whole:
         square += squares
@@ -247,7 +247,7 @@ class ShardedTables:
       )
       slots[name] = {**slot, **kept}
     arrays, slots = self._synced(arrays, slots, step)
-    return lookup.Pushed(arrays, slots, square, touched)
+    return lookup.Pushed(arrays, slots, square, moved)
 
   def _merged(self, routes: Routes, of_rows, of_bags):
     """Array -> the summed gradients of its rows on this device."""
@@ -357,6 +357,26 @@ class ShardedTables:
     if self.exchange.overflow == 'raise':
       return jnp.where(count > 0, jnp.nan, count)
     return count
+
+  def mark(self, marks, rows, step) -> dict[str, jax.Array]:
+    """The marks after a step that has moved these rows, see `touched`.
+
+    Where replica groups take their mean, what any of them has moved has moved
+    in all.
+    """
+    marks = touched.mark(marks, rows)
+    if self.layout.plan.replicas == 1:
+      return marks
+    return lax.cond(
+      (step + 1) % self.sync_every == 0,
+      lambda x: jax.tree.map(self._of_any, x),
+      lambda x: x,
+      marks,
+    )
+
+  def _of_any(self, marks: jax.Array) -> jax.Array:
+    # Whoever was marked later has the bits of the others, and more.
+    return lax.pmax(marks, 'rep')
 
   def _synced(self, arrays, slots, step):
     """The means over replica groups, on every `sync_every`-th step."""

@@ -13,7 +13,7 @@ import numpy as np
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.embedding import layout as layout_lib
-from genrec_jax.embedding import relayout
+from genrec_jax.embedding import relayout, schemes
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.spread import saved_plan
 from genrec_jax.train.state import named, unnamed
@@ -54,10 +54,24 @@ def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
     return _weights(latest, step, task)
 
 
+def _by_rows(checkpoints: Checkpoints, step: int, wanted, rows) -> Weights:
+  whole = schemes.one_scheme(rows, 'data_parallel')
+  stacks = relayout.sources(layout_lib.lay_out(whole))
+  step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
+  found = unnamed(wanted, found)
+  arrays = {
+    n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
+  }
+  tables = checkpoints.restore_rows(step, stacks, arrays, {}).arrays
+  return Weights(found['params'], {**found['tables'], **tables}, step)
+
+
 def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
   manifest = checkpoints.read_manifest(step)
   wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
   rows = state_lib.row_specs(task)
+  if 'rows' in manifest:
+    return _by_rows(checkpoints, step, wanted, rows)
   plan = saved_plan(manifest['host'])
   if plan:
     layout = layout_lib.lay_out(plan)

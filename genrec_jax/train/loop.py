@@ -24,6 +24,7 @@ from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import predict_first, results
 from genrec_jax.train.progress import Progress
+from genrec_jax.train.saving import Saver
 from genrec_jax.train.state import named
 from genrec_jax.train.workdir import taken
 from genrec_jax.train.writers import Silent, Writers
@@ -97,9 +98,8 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   progressive = predict_first.build(config, experiment.task, spread)
 
   # ---- State: continue or start ---------------------------------------------
-  checkpoints = Checkpoints(
-    workdir / 'checkpoints', keep=train.keep_checkpoints, log=LOG.warning
-  )
+  saver = Saver(config, workdir, spread, experiment.task)
+  checkpoints = saver.checkpoints
   best = Checkpoints(workdir / 'best', keep=1, log=LOG.warning)
   host = {
     'data': experiment.fingerprint(),
@@ -113,6 +113,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     'eval_s': 0.0,
     'eval_core_s': 0.0,
     'stopped_early': False,
+    'restores': 0,
     'plan': spread.plan and spread.plan.to_json(),
   }
   state, step, resumed = None, 0, False
@@ -126,7 +127,9 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       )
     found = spread.restore(checkpoints, newest, batches)
     step, state, resumed = found.step, found.state, True
-    host = {**found.host, 'plan': host['plan']}
+    host = {**host, **found.host, 'plan': host['plan']}
+    host['restores'] += 1
+    saver.restored(step)
     progressive.restore(host.get('progressive'))
     log('continuing from the checkpoint of step %d', step)
   else:
@@ -145,7 +148,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(host)
   with contextlib.ExitStack() as stack:
-    for closing in (best, checkpoints, writers, progress, profile):
+    for closing in (best, saver, writers, progress, profile):
       stack.enter_context(closing)
     stack.callback(getattr(batches, 'close', lambda: None))
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
@@ -192,8 +195,12 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
           writers.flush()
           best.wait()
           host['progressive'] = progressive.state()
-          checkpoints.save(step, named(state), data=batches, host=host)
+          state = saver.save(step, state, data=batches, host=host)
         saved = step
+      if saver.publishes(step):
+        _raise_if_bad(state)
+        with progress.pause('publishing'):
+          state = saver.publish(step, state)
       if ending:
         break
       batch = next(batches, None)
@@ -212,7 +219,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       tokens = _finished(running, STEPS_AHEAD, host)
       progress.update(step, loss=loss, tokens=tokens)
     meter.update()
-    checkpoints.wait()
+    saver.wait()
     best.wait()
   if stopping and not (final or host['stopped_early']):
     LOG.warning(

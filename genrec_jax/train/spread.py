@@ -17,7 +17,7 @@ from genrec_jax.checkpoint import trees
 from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import layout as layout_lib
-from genrec_jax.embedding import lookup, relayout, schemes
+from genrec_jax.embedding import lookup, relayout, schemes, touched
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
@@ -25,9 +25,10 @@ from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.train import ahead, planning
+from genrec_jax.train import ahead, planning, restoring, saving
 from genrec_jax.train import optimizer as optimizer_lib
 from genrec_jax.train import state as state_lib
+from genrec_jax.train.restoring import Resumed
 from genrec_jax.train.state import TrainState, named, unnamed
 from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
 
@@ -43,15 +44,6 @@ def build(config, task, tx):
   if plain and p.replicas * p.hosts * p.devices == 1:
     return OneDevice(config, task, tx)
   return OnMesh(config, task, tx)
-
-
-@dataclasses.dataclass(frozen=True)
-class Resumed:
-  """What a checkpoint gave back."""
-
-  step: int
-  state: TrainState
-  host: dict
 
 
 class OneDevice(Whole):
@@ -70,6 +62,13 @@ class OneDevice(Whole):
     self._tables = LocalTables(specs, config.optimizer.rows.to_dict())
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
+
+  @property
+  def stacks(self):
+    """What lies in the arrays of rows, as checkpoints of rows ask."""
+    specs = state_lib.row_specs(self._task)
+    whole = schemes.one_scheme(specs, 'data_parallel')
+    return relayout.sources(layout_lib.lay_out(whole))
 
   def batches(self, iterator):
     """The iterator of NumPy batches, as the step takes them."""
@@ -103,17 +102,16 @@ class OneDevice(Whole):
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever it was trained on."""
-    if saved_plan(checkpoints.read_manifest(step)['host']) is not None:
+    manifest = checkpoints.read_manifest(step)
+    if 'rows' in manifest:
+      return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
+    if saved_plan(manifest['host']) is not None:
       found = self._on_mesh().restore(checkpoints, step, data)
       sums, _ = state_lib.counters(MEASURED)
       state = dataclasses.replace(found.state, sums=sums)
       device = jax.local_devices()[0]
       return dataclasses.replace(found, state=jax.device_put(state, device))
-    abstract = self.abstract_state()
-    step, arrays, host = checkpoints.restore(
-      named(abstract), step=step, data=data
-    )
-    return Resumed(step, unnamed(abstract, arrays), host)
+    return restoring.whole(self.abstract_state(), checkpoints, step, data)
 
   def _on_mesh(self) -> 'OnMesh':
     """A mesh of this device, whose tables are whole arrays as ours are."""
@@ -124,7 +122,12 @@ class OneDevice(Whole):
 
   def _create(self) -> TrainState:
     return state_lib.create(
-      self._task, self._tx, self._config.seed, MEASURED, self._tables
+      self._task,
+      self._tx,
+      self._config.seed,
+      MEASURED,
+      self._tables,
+      tracked=saving.tracked(self._config),
     )
 
 
@@ -327,13 +330,11 @@ class OnMesh:
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever plan and mesh it was trained on."""
     manifest = checkpoints.read_manifest(step)
+    if 'rows' in manifest:
+      return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
     saved = saved_plan(manifest['host'])
-    abstract = self.abstract_state()
     if saved == self.plan:
-      step, arrays, host = checkpoints.restore(
-        named(abstract), step=step, data=data
-      )
-      return Resumed(step, unnamed(abstract, arrays), host)
+      return restoring.whole(self.abstract_state(), checkpoints, step, data)
     if saved is None:
       specs = state_lib.row_specs(self._task)
       saved = schemes.one_scheme(specs, 'data_parallel')
@@ -397,9 +398,8 @@ class OnMesh:
       out_shardings=(self._shardings.sums, self._shardings.bad),
     )()
     found['tables'] |= arrays
-    return Resumed(
-      step, TrainState(**found, slots=slots, sums=sums, bad=bad), host
-    )
+    state = TrainState(**found, slots=slots, sums=sums, bad=bad)
+    return Resumed(step, restoring.unmarked(state, abstract.touched), host)
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
@@ -413,8 +413,11 @@ class OnMesh:
     slots = self._mapped(
       tables.init_slots, (specs,), tables.partition(slots_like)
     )(arrays)
+    marks = {}
+    if saving.tracked(self._config):
+      marks = touched.fresh(arrays)
     return state_lib.assemble(
-      dense, self._tx.init(dense), arrays, slots, MEASURED_ON_MESH
+      dense, self._tx.init(dense), arrays, slots, MEASURED_ON_MESH, marks
     )
 
   def _state_specs(self) -> TrainState:
@@ -432,7 +435,19 @@ class OnMesh:
       sums={n: PartitionSpec() for n in MEASURED_ON_MESH},
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
+      touched=self._marks_specs,
     )
+
+  @property
+  def _marks_specs(self) -> dict:
+    if not saving.tracked(self._config):
+      return {}
+    return self._tables.partition(self._tables.layout.shapes())
+
+  @property
+  def stacks(self):
+    """What lies in the arrays of rows, as checkpoints of rows ask."""
+    return relayout.sources(self._tables.layout)
 
   @functools.cached_property
   def _shardings(self) -> TrainState:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from genrec_jax.embedding import touched
 from genrec_jax.embedding.init import init_table
 from genrec_jax.embedding.local import LocalTables
 
@@ -29,6 +30,8 @@ class TrainState:
     bad: `[2]` int32 (first step with a measurement that is not finite, which
       one), -1 while there is none.
     lr_scale: factor of all learning rates, lowered on plateaus.
+    touched: array -> `[rows]` uint8, which rows have changed since they were
+      saved (`embedding.touched`); {} where nobody asks. No checkpoint holds it.
   """
 
   step: jax.Array
@@ -39,6 +42,7 @@ class TrainState:
   sums: dict[str, jax.Array]
   bad: jax.Array
   lr_scale: jax.Array
+  touched: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
 
 
 def dense_specs(task) -> dict:
@@ -68,16 +72,19 @@ def table_key(seed: int) -> jax.Array:
   return jax.random.split(jax.random.key(seed))[1]
 
 
-def create(task, tx, seed: int, measured, tables=None) -> TrainState:
+def create(
+  task, tx, seed: int, measured, tables=None, *, tracked: bool = False
+) -> TrainState:
   """A fresh state on one device; jit it to keep the initialisation there."""
   tables = tables or LocalTables(row_specs(task))
   arrays = tables.init(table_key(seed))
   dense = init_trained(task, seed)
   slots = tables.init_slots(arrays)
-  return assemble(dense, tx.init(dense), arrays, slots, measured)
+  marks = touched.fresh(arrays) if tracked else {}
+  return assemble(dense, tx.init(dense), arrays, slots, measured, marks)
 
 
-def assemble(dense, opt_state, arrays, slots, measured) -> TrainState:
+def assemble(dense, opt_state, arrays, slots, measured, marks) -> TrainState:
   """A state before the first step, of its parts."""
   sums, bad = counters(measured)
   return TrainState(
@@ -89,6 +96,7 @@ def assemble(dense, opt_state, arrays, slots, measured) -> TrainState:
     sums=sums,
     bad=bad,
     lr_scale=jnp.float32(1),
+    touched=marks,
   )
 
 
@@ -99,12 +107,16 @@ def counters(measured):
 
 def named(state) -> dict:
   """A state as {'path/of/leaf': array}, which is what checkpoints hold."""
+  if isinstance(state, TrainState):
+    state = dataclasses.replace(state, touched={})
   leaves = jax.tree_util.tree_leaves_with_path(state)
   return {_name(path): leaf for path, leaf in leaves}
 
 
 def unnamed(like, arrays: dict):
   """The inverse of `named`, in the structure of `like`."""
+  if isinstance(like, TrainState):
+    like = dataclasses.replace(like, touched={})
   return jax.tree_util.tree_map_with_path(
     lambda path, _: arrays[_name(path)], like
   )

@@ -154,6 +154,7 @@ def make_step(
       slots=pushed.slots,
       sums={n: s + jnp.stack(sums[n]) for n, s in state.sums.items()},
       bad=_first_bad(state, sums),
+      touched=tables.mark(state.touched, pushed.touched, state.step),
     )
     return state, total * share
 

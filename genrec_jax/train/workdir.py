@@ -12,6 +12,7 @@ from genrec_jax.parallel import job
 
 # Keys a continued run may change; anything else belongs to the workdir.
 FREE_KEYS = (
+  'checkpoint',  # nor does how it is saved
   'parallel',  # how a run lies on devices does not change what it computes
   'predict',
   'report',

@@ -1,0 +1,69 @@
+"""Which other steps a checkpoint needs: its base, and deltas in between.
+
+A manifest names them with what they were: a CRC-32 of their manifests, which
+hold those of all files. A directory that bears the number of a parent and is
+another one is not taken for it.
+"""
+
+import zlib
+
+from genrec_jax.checkpoint import manifest
+from genrec_jax.checkpoint.manifest import CheckpointError, Damaged
+
+
+def parents(body: dict) -> list[tuple[int, int]]:
+  """(step, identity) of the steps a checkpoint needs, base first."""
+  return [tuple(p) for p in (body.get('rows') or {}).get('parents', [])]
+
+
+def identity(step_dir) -> int:
+  """What tells a checkpoint from others of the same step."""
+  return zlib.crc32((step_dir / manifest.NAME).read_bytes())
+
+
+def read(directory, step: int) -> list[dict]:
+  """Manifests of all that a step needs, base first, itself last.
+
+  Raises:
+    HalfWritten: the step has no manifest.
+    Damaged: its manifest, or one it needs, is not as it was written.
+  """
+  return _bodies(directory, step, manifest.read)
+
+
+def verify(directory, step: int, *, quick: bool = False) -> list[dict]:
+  """The same, after comparing every file of all of them."""
+  return _bodies(directory, step, lambda d: manifest.verify(d, quick=quick))
+
+
+def needed(directory, steps: list[int]) -> set[int]:
+  """Steps that are needed to restore some others, these included."""
+  found = set(steps)
+  for step in steps:
+    try:
+      body = manifest.read(directory / str(step))
+    except CheckpointError:
+      continue
+    found |= {parent for parent, _ in parents(body)}
+  return found
+
+
+def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
+  """Manifests of the parents of a step; raises Damaged if they are not such."""
+  found = []
+  for parent, wanted in parents(body):
+    try:
+      found.append(look(directory / str(parent)))
+      same = identity(directory / str(parent)) == wanted
+    except (CheckpointError, OSError) as e:
+      raise Damaged(f'damaged: it needs step {parent}, which is {e}') from e
+    if not same:
+      raise Damaged(
+        f'damaged: it needs step {parent} as it was, and that is another one'
+      )
+  return found
+
+
+def _bodies(directory, step: int, look) -> list[dict]:
+  body = look(directory / str(step))
+  return [*check_parents(directory, body, look), body]

@@ -1,0 +1,226 @@
+"""Saves of a run by rows: a base now and then, what has changed in between.
+
+    saver = RowSaver(checkpoints, stacks, Options('intermittent', bits=4))
+    tables = Tables(arrays, slots, marks)
+    marks = saver.save(step, dense, tables, data=iterator)
+
+A save waits for the one before, copies the rows it needs to the host (that is
+what the training waits for) and is written behind its back. What it holds
+follows from the checkpoints on the disk and the marks of the step, so that a
+run that is killed and started again goes on in the same way.
+
+A save that fails loses nothing: the next one takes its rows too.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+
+from genrec_jax.checkpoint import chunks, policy, snapshot
+from genrec_jax.checkpoint import rows as rows_lib
+from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.embedding import touched
+from genrec_jax.embedding.layout import Stack
+from genrec_jax.numerics import row_quant
+
+AUTO = 0  # bits: by the restores to be expected
+SAFE_BITS = 8  # when there were more
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What is saved, and how exactly.
+
+  Attributes:
+    policy: a name in `policy.POLICIES`.
+    bits: of a weight: 2, 3, 4, 8, 32, or `AUTO`.
+    method: of `row_quant.METHODS`, below 32 bits.
+    slots: 'float32' or 'float16'.
+    expected_restores: of the whole run, for `AUTO`.
+    full_every: at the latest, every so many saves hold all rows; 0: no limit.
+    chunk_rows: rows of a file, at most.
+  """
+
+  policy: str = 'intermittent'
+  bits: int = chunks.EXACT
+  method: str = 'adaptive'
+  slots: str = 'float32'
+  expected_restores: float = 0.0
+  full_every: int = 0
+  chunk_rows: int = snapshot.CHUNK_ROWS
+
+  def __post_init__(self):
+    policy.wants_base(self.policy, None)
+    self.encoding(0)
+    if self.chunk_rows < 1 or self.full_every < 0 or self.expected_restores < 0:
+      raise ValueError(
+        'checkpoint chunk_rows must be at least 1, full_every and '
+        f'expected_restores at least 0, not {self.chunk_rows}, '
+        f'{self.full_every} and {self.expected_restores}'
+      )
+
+  def encoding(self, restores: int) -> chunks.Encoding:
+    """How rows are written after so many restores of the run.
+
+    More restores than were expected add up to more error than was planned for,
+    so that from then on 8 bits are used where fewer were.
+    """
+    bits = self.bits
+    if bits == AUTO:
+      bits = row_quant.bits_for(self.expected_restores)
+    if bits < SAFE_BITS and 0 < self.expected_restores < restores:
+      bits = SAFE_BITS
+    return chunks.Encoding(bits, self.method, self.slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+  """The row-updated tables of a state.
+
+  Attributes:
+    arrays: name -> array.
+    slots: name -> slots of its optimizer.
+    marks: name -> which rows have changed, see `embedding.touched`.
+  """
+
+  arrays: Mapping[str, jax.Array]
+  slots: Mapping[str, Mapping[str, jax.Array]]
+  marks: dict[str, jax.Array]
+
+
+class RowSaver:
+  """Saves into one directory.
+
+  Attributes:
+    stall_s: how long the last save kept the training waiting.
+  """
+
+  def __init__(
+    self,
+    checkpoints: Checkpoints,
+    stacks: Mapping[str, Stack],
+    options: Options,
+    *,
+    published: bool = False,
+    log: Callable[[str], object] = print,
+  ):
+    """Saves nothing yet.
+
+    Args:
+      checkpoints: the directory.
+      stacks: array -> what lies in it.
+      options: what to save.
+      published: whether this is the directory that readers follow, which has
+        marks of its own.
+      log: receives a line about what is unusual.
+    """
+    self._checkpoints, self._stacks = checkpoints, stacks
+    self._options, self._log = options, log
+    self._last = None  # the save the next one builds on
+    self._begun = None  # (step, kind, rows taken) of the save under way
+    self._lost = {}  # rows of saves that failed
+    self._lost_base = False
+    self._published = published
+    self.stall_s = 0.0
+
+  def restored(self, step: int) -> None:
+    """The run goes on from this step, whose rows were just loaded."""
+    self._last = step
+
+  def save(
+    self,
+    step: int,
+    dense,
+    tables: Tables,
+    *,
+    data=None,
+    host: dict | None = None,
+    restores: int = 0,
+  ) -> dict[str, jax.Array]:
+    """Saves a step; returns the marks, cleared, when all rows are copied.
+
+    Args:
+      step: its number.
+      dense: what is saved as it is, see `Checkpoints.save`.
+      tables: the rest; the marks are given away.
+      data: iterator.
+      host: what JSON can hold.
+      restores: how often this run was restored so far.
+    """
+    self._settle()
+    start = time.monotonic()
+    before = self._checkpoints.about_rows(self._last)
+    about = self._about(before)
+    base = about['kind'] == rows_lib.BASE
+    encoding = self._options.encoding(restores)
+    bit = self._bit
+    taken = snapshot.take(
+      self._stacks,
+      tables.arrays,
+      tables.slots,
+      None if base else tables.marks,
+      bit,
+      also=self._lost,
+      chunk_rows=self._options.chunk_rows,
+    )
+    about |= dataclasses.asdict(encoding) | {
+      'tables': rows_lib.describe(self._stacks, tables.slots)
+    }
+    part = rows_lib.Part(taken.chunks, encoding, about)
+    self._begun = step, about['kind'], taken.rows
+    self._checkpoints.save(step, dense, data=data, host=host, rows=part)
+    marks = touched.cleared(tables.marks, self._cleared(base))
+    self.stall_s = time.monotonic() - start
+    return marks
+
+  @property
+  def _bit(self) -> int:
+    if self._published:
+      return touched.SINCE_PUBLISHED
+    if policy.since_base(self._options.policy):
+      return touched.SINCE_BASE
+    return touched.SINCE_SAVE
+
+  def _cleared(self, base: bool) -> int:
+    if self._published:
+      return touched.SINCE_PUBLISHED
+    return touched.SINCE_SAVE | (touched.SINCE_BASE if base else 0)
+
+  def _settle(self) -> None:
+    """Waits for the save under way; what it has lost will be saved again."""
+    if self._begun is None:
+      return
+    begun = self._begun
+    try:
+      self._checkpoints.wait()
+    finally:
+      step, kind, rows = begun
+      if self._checkpoints.about_rows(step):
+        self._last, self._lost, self._lost_base = step, {}, False
+      else:
+        self._lost = rows if kind != rows_lib.BASE else {}
+        self._lost_base |= kind == rows_lib.BASE
+      self._begun = None
+
+  def _about(self, before: dict | None) -> dict:
+    """Kind, parents and history of the next save."""
+    history = None
+    if before is not None and not self._lost_base:
+      entry = before['rows']
+      history = entry['history']
+      if entry['kind'] == rows_lib.DELTA:
+        history = [*history, before['fraction']]
+    elif self._last is not None and before is None:
+      self._log(
+        f'step {self._last} cannot be built upon: the next checkpoint holds '
+        'all rows'
+      )
+    options = self._options
+    if policy.wants_base(options.policy, history, options.full_every):
+      return {'kind': rows_lib.BASE, 'parents': [], 'history': []}
+    parents = [*entry['parents'], [self._last, before['identity']]]
+    if policy.since_base(options.policy):
+      parents = parents[:1]
+    return {'kind': rows_lib.DELTA, 'parents': parents, 'history': history}

@@ -1,0 +1,296 @@
+"""The rows of a checkpoint: written in the background, read onto any layout.
+
+    CHECKPOINTS/1400/rows/<table>/<process>-<number>.npz      chunks.py
+
+A checkpoint names its rows by table, first column and number, never by device:
+what a mesh and a plan have written, any other reads.
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from genrec_jax.checkpoint import chunks
+from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.embedding.layout import Stack
+
+NAME = 'rows'
+BASE, DELTA = 'base', 'delta'
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A process's rows of a save, as Orbax takes them (StatefulCheckpointable).
+
+  Attributes:
+    chunks: on the host.
+    encoding: how they are written.
+    about: entry of the manifest (see docs/checkpoint_format.md).
+  """
+
+  chunks: Sequence[Chunk]
+  encoding: Encoding
+  about: dict
+
+  async def save(self, directory):
+    return self._write(directory)
+
+  async def load(self, directory):
+    raise NotImplementedError('rows are read by rows.load, whatever the layout')
+
+  async def _write(self, directory) -> None:
+    directory = await directory.await_creation()
+    await asyncio.to_thread(write, directory, self.chunks, self.encoding)
+
+
+def write(directory, found: Sequence[Chunk], encoding: Encoding) -> None:
+  """Writes chunks below a directory, one while the next is encoded."""
+  numbers = {}
+  process = jax.process_index()
+
+  def put(name: str, raw: bytes) -> None:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+
+  with concurrent.futures.ThreadPoolExecutor(1) as writer:
+    writing = None
+    for chunk in found:
+      count = numbers.setdefault(chunk.table, itertools.count())
+      name = f'{file_name(chunk.table)}/{process}-{next(count):05d}.npz'
+      raw = chunks.to_bytes(chunk, encoding)
+      if writing:
+        writing.result()
+      writing = writer.submit(put, name, raw)
+    if writing:
+      writing.result()
+
+
+def file_name(table: str) -> str:
+  """A table's directory: its name, but for what no file may be called."""
+  kept = [c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table]
+  return ''.join(kept)
+
+
+def size(body: dict) -> int:
+  """Bytes of the rows of a step, of its manifest."""
+  return sum(
+    size
+    for name, (size, _) in body['files'].items()
+    if name.startswith(f'{NAME}/')
+  )
+
+
+def describe(
+  stacks: Mapping[str, Stack], slots: Mapping[str, Mapping[str, jax.Array]]
+) -> dict[str, dict]:
+  """What the tables are, for the manifest; their scalars are kept here."""
+  found = {}
+  for name, stack in stacks.items():
+    for piece in stack.pieces:
+      own = slots.get(name, {})
+      found.setdefault(
+        piece.table,
+        {
+          'rows': piece.rows,
+          'dim': 0,
+          'dtype': str(np.dtype(stack.dtype)),
+          'optimizer': stack.optimizer,
+          'slots': {
+            slot: 'row' if x.ndim == 1 else 'element'
+            for slot, x in own.items()
+            if x.ndim
+          },
+          'scalars': {s: int(x) for s, x in own.items() if not x.ndim},
+        },
+      )
+      found[piece.table]['dim'] += piece.columns
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """Rows where they are wanted.
+
+  Attributes:
+    arrays: array -> as asked for.
+    slots: array -> slots of its optimizer.
+    touched: array -> bool, whether a delta held the row.
+  """
+
+  arrays: dict[str, jax.Array]
+  slots: dict[str, dict[str, jax.Array]]
+  touched: dict[str, jax.Array]
+
+
+def load(
+  directory,
+  bodies: Sequence[dict],
+  stacks: Mapping[str, Stack],
+  arrays: Mapping[str, jax.ShapeDtypeStruct],
+  slots: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]],
+  *,
+  fresh: tuple[Mapping, Mapping] | None = None,
+) -> Loaded:
+  """Reads a base and its deltas.
+
+  Args:
+    directory: where the steps lie.
+    bodies: manifests of the base, the deltas in their order.
+    stacks: array -> what lies in it; those of some tables, or of all.
+    arrays: shapes, dtypes and shardings wanted.
+    slots: of the optimizers, likewise; {} for none.
+    fresh: (arrays, slots) for rows that the checkpoint does not have, where
+      tables may have another number of rows. What has no room is left out.
+  """
+  found = Loaded({}, {}, {})
+  for name, stack in stacks.items():
+    _check(stack, bodies[-1], resized=fresh is not None)
+    wanted = slots.get(name, {})
+    held = _Held(stack, arrays[name], wanted, fresh and _of(fresh, name))
+    for body in bodies:
+      for table in dict.fromkeys(p.table for p in stack.pieces):
+        step = directory / str(body['step'])
+        for path in sorted((step / NAME / file_name(table)).glob('*.npz')):
+          held.put(chunks.from_bytes(path.read_bytes()), body)
+      if body['rows']['kind'] == BASE and fresh is None:
+        held.check_whole(body)
+    found.arrays[name] = held.array('', arrays[name])
+    found.touched[name] = held.touched(arrays[name])
+    scalars = bodies[-1]['rows']['tables'][stack.pieces[0].table]['scalars']
+    found.slots[name] = {
+      slot: held.array(slot, x)
+      if x.ndim
+      else jax.device_put(np.asarray(scalars[slot], x.dtype), _sharding(x))
+      for slot, x in wanted.items()
+    }
+  return found
+
+
+class _Held:
+  """The rows of an array that this process's devices hold, on the host."""
+
+  def __init__(self, stack: Stack, array, slots, fresh):
+    self.stack = stack
+    where = _sharding(array).addressable_devices_indices_map(array.shape)
+    starts = {index[0].indices(array.shape[0]) for index in where.values()}
+    # Replicas hold the same: rows of the array, modulo those of one of them.
+    self._runs = sorted({(a % stack.nowhere, b - a) for a, b, _ in starts})
+    wanted = {'': array} | {n: x for n, x in slots.items() if x.ndim}
+    self._values = {
+      (slot, first): np.zeros((rows, *x.shape[1:]), x.dtype)
+      for slot, x in wanted.items()
+      for first, rows in self._runs
+    }
+    if fresh:
+      for slot in wanted:
+        for first, rows in self._runs:
+          self._values[slot, first][:] = _read(fresh[slot], first, rows)
+    self._seen = {f: np.zeros(rows, np.uint8) for f, rows in self._runs}
+
+  def put(self, chunk: Chunk, body: dict) -> None:
+    kind = body['rows']['kind']
+    for piece in self.stack.pieces:
+      shift = chunk.first_column - piece.first_column
+      start, end = max(shift, 0), shift + chunk.values.shape[1]
+      end = min(end, piece.columns)
+      if piece.table != chunk.table or start >= end:
+        continue
+      columns = slice(start - shift, end - shift)
+      at = np.asarray(self.stack.address(piece, chunk.ids.astype(np.int32)))
+      for first, rows in self._runs:
+        mine = (at >= first) & (at < first + rows)
+        if not mine.any():
+          continue
+        here = at[mine] - first
+        for slot, values in {'': chunk.values, **chunk.slots}.items():
+          if (slot, first) not in self._values:
+            continue
+          held = self._values[slot, first]
+          if values.ndim == 1:  # of the whole row, whatever its pieces
+            held[here] = values[mine]
+          else:
+            held[here, start:end] = values[mine][:, columns]
+        self._seen[first][here] |= 1 if kind == BASE else 2
+
+  def check_whole(self, body: dict) -> None:
+    """Refuses a base that lacks rows; the manifest would not know."""
+    depth = self.stack.depth
+    every = np.arange(depth, dtype=np.int32)
+    for first, rows in self._runs:
+      for start in range(first, first + rows, depth):
+        number, _ = self.stack.identify(start // depth, every)
+        seen = self._seen[first][start - first :][:depth]
+        lacking = np.flatnonzero((np.asarray(number) >= 0) & (seen == 0))
+        if lacking.size:
+          table = self.stack.pieces[int(number[lacking[0]])].table
+          raise CheckpointError(
+            f'the base of step {body["step"]} lacks {lacking.size:,} rows, of '
+            f'table {table!r} for one'
+          )
+
+  def array(self, slot: str, wanted) -> jax.Array:
+    """The values as a jax array of a shape and sharding."""
+    return self._spread(
+      {f: self._values[slot, f] for f, _ in self._runs}, wanted.shape, wanted
+    )
+
+  def touched(self, wanted) -> jax.Array:
+    values = {f: (seen & 2) > 0 for f, seen in self._seen.items()}
+    return self._spread(values, wanted.shape[:1], wanted)
+
+  def _spread(self, values, shape, wanted) -> jax.Array:
+    sharding = _sharding(wanted)
+
+    def part(index):
+      first = index[0].indices(shape[0])[0] % self.stack.nowhere
+      return values[first]
+
+    return jax.make_array_from_callback(shape, sharding, part)
+
+
+def _check(stack: Stack, body: dict, *, resized: bool) -> None:
+  """Refuses rows of other tables."""
+  saved = body['rows']['tables']
+  for piece in stack.pieces:
+    table = saved.get(piece.table)
+    if table is None:
+      raise CheckpointError(
+        f'checkpoint of step {body["step"]} has no table {piece.table!r}; '
+        f'there are: {", ".join(saved)}'
+      )
+    dim = sum(p.columns for p in stack.pieces if p.table == piece.table)
+    one = [table[k] for k in ('dim', 'dtype', 'optimizer')]
+    other = [dim, str(np.dtype(stack.dtype)), stack.optimizer]
+    if not resized:
+      one, other = [*one, table['rows']], [*other, piece.rows]
+    if one != other:
+      raise CheckpointError(
+        f'table {piece.table!r} was saved as (dim, dtype, optimizer, rows) = '
+        f'{one} and is wanted as {other}'
+      )
+
+
+def _of(fresh, name: str) -> dict:
+  arrays, slots = fresh
+  return {'': arrays[name], **slots.get(name, {})}
+
+
+def _read(array: jax.Array, first: int, rows: int) -> np.ndarray:
+  """Some rows of an array, from the device that has them."""
+  for shard in array.addressable_shards:
+    start = shard.index[0].start or 0
+    if start == first and shard.data.shape[0] == rows:
+      return np.asarray(shard.data)
+  return np.asarray(array)[first : first + rows]
+
+
+def _sharding(x):
+  found = getattr(x, 'sharding', None)
+  return found or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

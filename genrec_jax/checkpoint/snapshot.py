@@ -1,0 +1,160 @@
+"""From the devices to the host: the rows a checkpoint is to hold.
+
+This is what a training waits for. Only touched rows are gathered, a chunk at a
+time, on the device they lie on; several chunks are on their way at once. What
+comes back no longer depends on how tables lie on devices: rows are named by
+table, first column and number.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.checkpoint.chunks import Chunk
+from genrec_jax.embedding.layout import Stack
+
+CHUNK_ROWS = 65_536
+_ON_THE_WAY = 4  # chunks between a device and the host
+
+# (array, first row of the shard) -> rows of the shard, ascending.
+Rows = dict[tuple[str, int], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+  """Rows on the host.
+
+  Attributes:
+    chunks: what was copied by this process.
+    rows: where it lay.
+  """
+
+  chunks: list[Chunk]
+  rows: Rows
+
+
+def take(
+  stacks: Mapping[str, Stack],
+  arrays: Mapping[str, jax.Array],
+  slots: Mapping[str, Mapping[str, jax.Array]],
+  marks: Mapping[str, jax.Array] | None = None,
+  bit: int = 0,
+  *,
+  also: Rows | None = None,
+  chunk_rows: int = CHUNK_ROWS,
+  gather: bool | None = None,
+) -> Snapshot:
+  """Copies rows of every array; returns when the devices' may be overwritten.
+
+  Each process copies what lies on its devices, and of what several hold alike
+  one of them does. Of replicas, the first counts.
+
+  Args:
+    stacks: array -> what lies in it.
+    arrays: array -> `[replicas * devices * depth, C]`.
+    slots: array -> slots of its optimizer; scalars are not rows.
+    marks: array -> `[replicas * devices * depth]` uint8, see
+      `embedding.touched`; None for all rows.
+    bit: which of the marks counts.
+    also: rows beside the marked ones.
+    chunk_rows: at most so many at a time.
+    gather: whether devices collect the rows of a chunk before it travels; None
+      for what suits them.
+  """
+  chunks, taken = [], {}
+  for name, stack in stacks.items():
+    for first, shard in _own_shards(arrays[name], stack):
+      place = _Place(stack, first, shard.device)
+      rows = np.arange(stack.depth)
+      if marks is not None:
+        marked = _marked(_on(shard.device, marks[name]), bit)
+        rows = np.union1d(marked, (also or {}).get((name, first), marked))
+      taken[name, first] = rows
+      columns = {'': shard.data} | {
+        slot: _on(shard.device, x)
+        for slot, x in slots.get(name, {}).items()
+        if x.ndim
+      }
+      for part, found in _fetched(columns, rows, chunk_rows, gather):
+        chunks += place.chunks(part, found)
+  return Snapshot(chunks, taken)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """A device's part of a stack, which begins at row `first` of the array."""
+
+  stack: Stack
+  first: int
+  device: jax.Device
+
+  def chunks(self, rows: np.ndarray, found: dict) -> Iterator[Chunk]:
+    """Rows of this part, by what they are rows of."""
+    device = self.first // self.stack.depth % self.stack.devices
+    number, ids = self.stack.identify(device, jnp.asarray(rows, jnp.int32))
+    number, ids = np.asarray(number), np.asarray(ids).astype(np.int64)
+    for present in np.unique(number[number >= 0]):
+      piece = self.stack.pieces[present]
+      mine = slice(None) if (number == present).all() else number == present
+      yield Chunk(
+        piece.table,
+        piece.first_column,
+        ids[mine],
+        found[''][mine],
+        {slot: x[mine] for slot, x in found.items() if slot},
+      )
+
+
+def _own_shards(array: jax.Array, stack: Stack) -> Iterator:
+  """(first row, shard) of what this process is to copy."""
+  for shard in array.addressable_shards:
+    first = shard.index[0].start or 0
+    if shard.replica_id == 0 and first < stack.nowhere:
+      yield first, shard
+
+
+def _on(device: jax.Device, array: jax.Array) -> jax.Array:
+  """The part of an array that lies on a device."""
+  return next(s.data for s in array.addressable_shards if s.device == device)
+
+
+def _marked(marks: jax.Array, bit: int) -> np.ndarray:
+  packed = np.asarray(_packed(marks, bit))
+  return np.flatnonzero(np.unpackbits(packed, count=marks.shape[0]))
+
+
+@jax.jit
+def _packed(marks: jax.Array, bit: jax.Array) -> jax.Array:
+  return jnp.packbits((marks & jnp.asarray(bit, jnp.uint8)) > 0)
+
+
+def _fetched(columns: dict, rows: np.ndarray, size: int, gather: bool | None):
+  """(rows, name -> their values), a chunk at a time."""
+  if gather is None:  # the memory of a CPU is the host's
+    gather = next(iter(columns.values())).device.platform != 'cpu'
+  parts = [rows[i : i + size] for i in range(0, len(rows), size)]
+  if not gather:
+    views = {name: np.asarray(x) for name, x in columns.items()}
+    for part in parts:
+      yield part, {n: np.take(x, part, axis=0) for n, x in views.items()}
+    return
+  waiting = collections.deque()
+  for part in [*parts, *[None] * _ON_THE_WAY]:
+    if part is not None:
+      padded = np.pad(part, (0, size - len(part)), mode='edge')
+      found = _gathered(columns, padded.astype(np.int32))
+      for x in found.values():
+        x.copy_to_host_async()
+      waiting.append((part, found))
+    if waiting and (part is None or len(waiting) > _ON_THE_WAY):
+      part, found = waiting.popleft()
+      yield part, {n: np.array(x)[: len(part)] for n, x in found.items()}
+
+
+@jax.jit
+def _gathered(columns: dict, rows: jax.Array) -> dict:
+  return {n: jnp.take(x, rows, axis=0) for n, x in columns.items()}

@@ -1,0 +1,154 @@
+"""How a run's state is saved: whole, or its tables by rows; and published."""
+
+import dataclasses
+import logging
+import pathlib
+
+from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
+from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.config import ConfigError
+from genrec_jax.train import state as state_lib
+from genrec_jax.train.state import TrainState, named
+
+LOG = logging.getLogger('genrec_jax')
+PUBLISHED = 'published'
+
+
+def tracked(config) -> bool:
+  """Whether steps mark the rows they touch."""
+  return bool(config.checkpoint.policy or config.checkpoint.publish.every)
+
+
+class Saver:
+  """The checkpoints of a run, and what it publishes, as configured.
+
+  Attributes:
+    checkpoints: where a run is restored from.
+  """
+
+  def __init__(self, config, workdir: pathlib.Path, spread, task):
+    """Reads the config; nothing is written before the first save.
+
+    Args:
+      config: of the experiment.
+      workdir: of the run.
+      spread: where its state lies.
+      task: what is trained.
+    """
+    c = config.checkpoint
+    if tracked(config) and not spread.stacks:
+      raise ConfigError(
+        'checkpoint.policy and checkpoint.publish are for tables that are '
+        'updated by rows, and there are none; set data.table_update'
+      )
+    self._task, self._every = task, c.publish.every
+    self.checkpoints = Checkpoints(
+      workdir / 'checkpoints',
+      keep=config.train.keep_checkpoints,
+      keep_hours=c.keep_hours,
+      keep_gb=c.keep_gb,
+      log=LOG.warning,
+    )
+    self._rows = self._readers = None
+    self._newest = None  # step published
+    if c.policy:
+      options = _options(
+        c,
+        c.policy,
+        slots=c.slots,
+        expected_restores=c.expected_restores,
+        chunk_rows=c.chunk_rows,
+      )
+      self._rows = RowSaver(
+        self.checkpoints, spread.stacks, options, log=LOG.warning
+      )
+    if self._every:
+      self._published = Checkpoints(
+        workdir / PUBLISHED, keep=c.publish.keep, log=LOG.warning
+      )
+      options = _options(c.publish, 'consecutive', chunk_rows=c.chunk_rows)
+      self._readers = RowSaver(
+        self._published,
+        spread.stacks,
+        options,
+        published=True,
+        log=LOG.info,
+      )
+
+  def restored(self, step: int) -> None:
+    """The run goes on from this step."""
+    if self._rows:
+      self._rows.restored(step)
+
+  def save(self, step: int, state: TrainState, *, data, host) -> TrainState:
+    """Saves a step; the state is given away, and given back."""
+    if not self._rows:
+      self.checkpoints.save(step, named(state), data=data, host=host)
+      return state
+    stacks = state.slots  # the arrays that are updated by rows
+    dense = dataclasses.replace(
+      state,
+      tables={n: x for n, x in state.tables.items() if n not in stacks},
+      slots={},
+    )
+    marks = self._rows.save(
+      step,
+      named(dense),
+      _tables(state),
+      data=data,
+      host=host,
+      restores=host['restores'],
+    )
+    return dataclasses.replace(state, touched=marks)
+
+  def publishes(self, step: int) -> bool:
+    """Whether a step is one to publish."""
+    return self._every > 0 and step > 0 and step % self._every == 0
+
+  def publish(self, step: int, state: TrainState) -> TrainState:
+    """Publishes a step; a failure is told, and made good by the next one."""
+    try:
+      if self._newest is None:
+        self._newest = self._published.latest() or 0
+      if step <= self._newest:  # by the run that was lost; not to be undone
+        LOG.info('step %d was published before the restart', step)
+        return state
+      dense = {
+        'params': state.params,
+        'tables': state_lib.trained(self._task, {}, state.tables)['tables'],
+      }
+      tables = dataclasses.replace(_tables(state), slots={})
+      marks = self._readers.save(step, named(dense), tables)
+    except CheckpointError as e:
+      LOG.warning('step %d is not published: %s', step, e)
+      return state
+    return dataclasses.replace(state, touched=marks)
+
+  def wait(self) -> None:
+    """Returns when nothing is being written; raises what has failed."""
+    self.checkpoints.wait()
+    if self._every:
+      self._published.wait()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, trace):
+    if self._every:
+      self._published.__exit__(kind, error, trace)
+    self.checkpoints.__exit__(kind, error, trace)
+
+
+def _tables(state: TrainState) -> Tables:
+  arrays = {n: state.tables[n] for n in state.slots}
+  return Tables(arrays, state.slots, state.touched)
+
+
+def _options(section, policy: str, **more) -> Options:
+  return Options(
+    policy=policy,
+    bits=section.bits,
+    method=section.method,
+    full_every=section.full_every,
+    **more,
+  )
