@@ -1,0 +1,1 @@
+"""Precision: numbers in fewer bits."""

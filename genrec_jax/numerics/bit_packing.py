@@ -1,0 +1,68 @@
+"""Codes of 2, 3, 4 or 8 bits, packed into bytes row by row.
+
+Element j of a row lies in bits `j * bits` to `j * bits + bits - 1` of the row,
+counted from the low bit of its first byte; each row begins a byte. With 2 and 4
+bits this is FBGEMM's layout; with 3, eight elements share three bytes.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+BITS = (2, 3, 4, 8)
+
+
+def packed_bytes(dim: int, bits: int) -> int:
+  """Bytes that the codes of a row of `dim` elements take."""
+  if bits not in BITS:
+    raise ValueError(
+      f'bits is {bits!r}, must be one of {", ".join(map(str, BITS))}'
+    )
+  return -(-dim * bits // 8)
+
+
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+  """Codes `[n, D]` uint8, each below `2**bits` -> `[n, ceil(D * bits / 8)]`."""
+  count, dim = codes.shape
+  packed = np.zeros((packed_bytes(dim, bits), count), np.uint8)
+  elements, bytes_ = _group(bits)
+  for element, byte, shift in _overlaps(bits):
+    part = codes.T[element::elements]
+    part = part << shift if shift >= 0 else part >> -shift
+    packed[byte::bytes_][: len(part)] |= part
+  return np.ascontiguousarray(packed.T)
+
+
+def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
+  """The inverse of `pack`: `[n, ceil(dim * bits / 8)]` -> `[n, dim]` uint8."""
+  width = packed_bytes(dim, bits)
+  if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
+    raise ValueError(
+      f'codes of {dim} elements of {bits} bits are uint8 [n, {width}], these '
+      f'are {packed.dtype} {list(packed.shape)}'
+    )
+  codes = np.zeros((len(packed), dim), np.uint8)
+  elements, bytes_ = _group(bits)
+  for element, byte, shift in _overlaps(bits):
+    into = codes[:, element::elements]
+    part = packed[:, byte::bytes_][:, : into.shape[1]]
+    part = part >> shift if shift >= 0 else part << -shift
+    into |= part & (2**bits - 1)
+  return codes
+
+
+def _group(bits: int) -> tuple[int, int]:
+  """The least elements that fill whole bytes, and how many bytes."""
+  elements = 8 // math.gcd(8, bits)
+  return elements, elements * bits // 8
+
+
+def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
+  """Which element of a group has bits in which byte, and from which one on."""
+  elements, bytes_ = _group(bits)
+  for element in range(elements):
+    for byte in range(bytes_):
+      shift = element * bits - byte * 8
+      if -bits < shift < 8:
+        yield element, byte, shift

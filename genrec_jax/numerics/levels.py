@@ -1,0 +1,54 @@
+"""Evenly spaced levels of a row: where they lie, and which is nearest.
+
+Rows stand as columns, `[D, R]`, so that a vector instruction works on sixteen
+rows and sums run over the elements in order. The functions take the module that
+does the arithmetic: numpy, or jax.numpy for the program of `range_search_xla`,
+which must find the same bits.
+"""
+
+import types
+
+import numpy as np
+
+
+def levels(xp: types.ModuleType, low, high, top, half: bool):
+  """Levels `bias + code * scale` from `low` to `high`, codes 0 to `top`.
+
+  With `half` bias and scale are rounded to float16, as FBGEMM does for 4 and 2
+  bits: the bias first, then the scale of what is left. Without, they are those
+  of FBGEMM for 8 bits.
+
+  Args:
+    xp: numpy or jax.numpy.
+    low: `[R]` float32.
+    high: `[R]` float32, not below `low`.
+    top: `[R]` float32, `2**bits - 1`. An array and not a number: XLA would
+      multiply by the reciprocal of a number instead of dividing by it.
+    half: round bias and scale to float16.
+
+  Returns:
+    bias, scale and what to multiply `x - bias` with, `[R]` float32 each.
+  """
+  one = xp.float32(1)
+  if not half:
+    span = high - low
+    flat = span == 0
+    inverse = xp.where(flat, one, top / xp.where(flat, one, span))
+    return low, span / top, inverse
+  bias = _rounded(xp, low)
+  span = high - bias
+  scale = _rounded(xp, xp.where(span == 0, one, span / top))
+  scale = xp.where(scale == 0, one, scale)
+  return bias, scale, one / scale
+
+
+def nearest(x: np.ndarray, bias, inverse, top: int, out=None) -> np.ndarray:
+  """Codes `[D, R]`, as float32, of the levels nearest to `x`."""
+  out = np.subtract(x, bias, out=out)
+  np.multiply(out, inverse, out=out)
+  np.rint(out, out=out)
+  return np.clip(out, np.float32(0), np.float32(top), out=out)
+
+
+def _rounded(xp, x):
+  return x.astype(xp.float16).astype(xp.float32)

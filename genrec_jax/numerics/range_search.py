@@ -1,0 +1,147 @@
+"""Which range of a row its levels should span: less of it may be better.
+
+An outlier stretches the levels of all other elements. The greedy search of
+Check-N-Run (arXiv 2010.08679, section 5.2) cuts the range from whichever end
+costs less, a step of `1 / bins` of it at a time, and remembers the best. The
+paper leaves its rules open; these are torch's, of `choose_qparams_optimized`:
+
+- it goes on while more than `1 - ratio` of the range, in whole steps, is left;
+- the error of a range is the L2 norm over the row, with its rounded bias and
+  scale; a range is remembered if both ranges one step on are worse, and so are
+  all that were remembered before, the whole range being the first of those;
+- if both ends cost the same, the upper one moves.
+
+Two programs do the same arithmetic in the same order and so find the same bits:
+NumPy's below, for few rows and where JAX has no CPU, and XLA's, several times
+faster, which does not hold the interpreter's lock while it runs.
+"""
+
+import functools
+import types
+
+import numpy as np
+
+from genrec_jax.numerics.levels import levels, nearest
+
+BLOCK = 1024  # rows: a block of 64 columns, 256 KB, stays in the cache
+FEW = 512  # rows that NumPy searches sooner than XLA compiles
+
+
+def search(
+  x: np.ndarray,
+  low: np.ndarray,
+  high: np.ndarray,
+  *,
+  bits: int,
+  bins: int,
+  ratio: float,
+  half: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Searches the range of each row.
+
+  Args:
+    x: rows as columns, `[D, R]` float32, R at most `BLOCK`.
+    low: least value of each row, `[R]` float32.
+    high: greatest value of each row, `[R]`.
+    bits: 2, 3, 4 or 8.
+    bins: steps in a whole range.
+    ratio: share of the range that may be cut off.
+    half: whether bias and scale will be float16.
+
+  Returns:
+    Ends of the best range found, `[R]` float32 each.
+  """
+  if half:
+    return _search(x, low, high, bits, bins, ratio, half)
+  # In float32 squares of small or large numbers would leave its range: bring
+  # all ranges near one, by powers of two, which round nothing.
+  exponent = np.clip(np.frexp(high - low)[1], -125, 126)
+  unit = np.ldexp(np.float32(1), -exponent)
+  back = np.ldexp(np.float32(1), exponent)
+  found = _search(
+    x * unit[None], low * unit, high * unit, bits, bins, ratio, half
+  )
+  # What has not moved stays as it was, subnormal numbers too.
+  return tuple(
+    np.where(end == start * unit, start, end * back)
+    for end, start in zip(found, (low, high), strict=True)
+  )
+
+
+def _search(x, low, high, bits, bins, ratio, half):
+  step = (high - low) / np.float32(bins)
+  # As torch counts: a float32 ratio, and whole steps.
+  least = np.float32(int(bins * (1.0 - float(np.float32(ratio))))) * step
+  top = np.full_like(low, 2**bits - 1)
+  ends = (low, high, step, least, top)
+  device = _cpu() if x.shape[1] > FEW else None
+  if device is None:
+    return _in_numpy(x, *ends, half=half)
+  from genrec_jax.numerics import range_search_xla
+
+  return range_search_xla.search(x, *ends, half=half, to=BLOCK, device=device)
+
+
+def start(error, low, high) -> tuple:
+  """The walk at its begin: ends, their error, the best error and its ends."""
+  return low, high, error, error, low, high
+
+
+def going(walk: tuple, least):
+  """Which rows, `[R]`, have not come to the least range."""
+  return walk[0] + least < walk[1]
+
+
+def ahead(walk: tuple, step) -> tuple:
+  """The two ranges one step on."""
+  low, high = walk[:2]
+  return (low + step, high), (low, high - step)
+
+
+def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
+  """The walk one step on, where it goes on; given the errors of `ahead`."""
+  low, high, error, best, best_low, best_high = walk
+  active = going(walk, least)
+  record = active & (error < raised) & (error < lowered) & (error < best)
+  up, down = active & (raised < lowered), active & ~(raised < lowered)
+  return (
+    xp.where(up, low + step, low),
+    xp.where(down, high - step, high),
+    xp.where(up, raised, xp.where(down, lowered, error)),
+    xp.where(record, error, best),
+    xp.where(record, low, best_low),
+    xp.where(record, high, best_high),
+  )
+
+
+def _in_numpy(x, low, high, step, least, top, *, half):
+  work = np.empty_like(x)
+
+  def error(low, high):
+    bias, scale, inverse = levels(np, low, high, top, half)
+    y = nearest(x, bias, inverse, top[0], out=work)
+    np.multiply(y, scale, out=y)
+    np.add(y, bias, out=y)
+    np.subtract(x, y, out=y)
+    np.multiply(y, y, out=y)
+    total = np.zeros_like(low)
+    for squares in y:  # in order: np.sum has an order for each shape
+      total += squares
+    return np.sqrt(total)
+
+  walk = start(error(low, high), low, high)
+  while going(walk, least).any():
+    raised, lowered = (error(*ends) for ends in ahead(walk, step))
+    walk = advance(np, walk, step, least, raised, lowered)
+  return walk[4:]
+
+
+@functools.cache
+def _cpu():
+  """This process's CPU as a device of JAX; None if JAX was told to leave it."""
+  import jax
+
+  try:
+    return jax.local_devices(backend='cpu')[0]
+  except RuntimeError:
+    return None

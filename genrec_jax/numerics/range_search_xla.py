@@ -1,0 +1,89 @@
+"""The search of `range_search` as one XLA program for blocks of fixed size."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from genrec_jax.numerics import range_search
+from genrec_jax.numerics.levels import levels
+
+# Elements in the body of the loop: fewer go round the memory more often, more
+# take longer to compile.
+UNROLL = 32
+# min(product, _HUGE) is the product, and no compiler can know it: without it
+# products and sums become one instruction that rounds once instead of twice.
+_HUGE = 3e38
+
+
+def search(
+  x: np.ndarray,
+  low: np.ndarray,
+  high: np.ndarray,
+  step: np.ndarray,
+  least: np.ndarray,
+  top: np.ndarray,
+  *,
+  half: bool,
+  to: int,
+  device: jax.Device,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Best ranges of the rows `[D, R]`, padded `to` so many to avoid compiling.
+
+  Compiles once for each D (about two seconds), with and without `half`.
+  """
+  count = x.shape[1]
+  arguments = (x, low, high, step, least, top)
+  if count < to:  # rows of zeros are at their end at once
+    arguments = [
+      np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, to - count)]) for a in arguments
+    ]
+  found = _search(*jax.device_put(arguments, device), half=half)
+  return tuple(np.asarray(end)[:count] for end in found)
+
+
+@functools.partial(jax.jit, static_argnames='half')
+def _search(x, low, high, step, least, top, *, half):
+  (error,) = _errors(x, [(low, high)], top, half)
+
+  def advance(walk):
+    errors = _errors(x, range_search.ahead(walk, step), top, half)
+    return range_search.advance(jnp, walk, step, least, *errors)
+
+  walk = jax.lax.while_loop(
+    lambda walk: jnp.any(range_search.going(walk, least)),
+    advance,
+    range_search.start(error, low, high),
+  )
+  return walk[4:]
+
+
+def _errors(x, ranges, top, half) -> list[jax.Array]:
+  """L2 error of each row for each of the ranges, `[R]` each."""
+  dim = len(x)
+  chosen = [levels(jnp, low, high, top, half) for low, high in ranges]
+  huge = jnp.float32(_HUGE)
+
+  def add(totals, elements):
+    for element in elements:
+      totals = [
+        total + _square(element, *level)
+        for total, level in zip(totals, chosen, strict=True)
+      ]
+    return totals
+
+  def _square(element, bias, scale, inverse):
+    code = jnp.round((element - bias) * inverse)
+    code = jnp.clip(code, jnp.float32(0), top)
+    off = element - (jnp.minimum(code * scale, huge) + bias)
+    return jnp.minimum(off * off, huge)
+
+  totals = [jnp.zeros_like(top) for _ in ranges]
+  whole = dim // UNROLL
+  if whole:
+    groups = x[: whole * UNROLL].reshape(whole, UNROLL, -1)
+    totals = jax.lax.fori_loop(
+      0, whole, lambda i, totals: add(totals, list(groups[i])), totals
+    )
+  return [jnp.sqrt(t) for t in add(totals, list(x[whole * UNROLL :]))]
