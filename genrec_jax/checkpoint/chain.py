@@ -52,6 +52,8 @@ def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
   """Manifests of the parents of a step; raises Damaged if they are not such."""
   found = []
   for parent, wanted in parents(body):
+    if not (directory / str(parent)).is_dir():
+      raise Damaged(f'damaged: it needs step {parent}, which is not there')
     try:
       found.append(look(directory / str(parent)))
       same = identity(directory / str(parent)) == wanted

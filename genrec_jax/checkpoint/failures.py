@@ -2,10 +2,10 @@
 
 import contextlib
 import logging
-import pathlib
-import shutil
 import threading
 import time
+
+from genrec_jax.checkpoint import storage
 
 
 @contextlib.contextmanager
@@ -38,9 +38,9 @@ def is_of_disk(error: Exception) -> bool:
   return isinstance(error, OSError) or 'os_error_code' in str(error)
 
 
-def reason(error: Exception, directory: pathlib.Path) -> str:
+def reason(error: Exception, directory) -> str:
   text = str(error) or type(error).__name__
-  if 'No space left' in text:
-    free = shutil.disk_usage(directory).free
+  if 'No space left' in text and storage.is_disk(directory):
+    free = storage.free(directory)
     return f'the disk is full ({free:,} bytes left). {text}'
   return text

@@ -23,14 +23,20 @@ whose findings the others are told (group.py); what fails in one, fails in all.
 import concurrent.futures
 import json
 import os
-import pathlib
 import time
 import zlib
 from collections.abc import Callable
 
 from orbax.checkpoint import v1 as ocp
 
-from genrec_jax.checkpoint import chain, failures, manifest, retention, trees
+from genrec_jax.checkpoint import (
+  chain,
+  failures,
+  manifest,
+  retention,
+  storage,
+  trees,
+)
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
@@ -58,7 +64,8 @@ class Checkpoints:
     beside a training that is saving.
 
     Args:
-      directory: where the steps lie, one directory each.
+      directory: where the steps lie, one directory each; of a disk, or of a
+        store (gs://, s3://, az://).
       keep: how many of the newest checkpoints stay, at least 1.
       keep_hours: of these, the ones written within so many hours; 0: all.
       keep_gb: of these, as many as fit; 0: all. The newest always stays, and
@@ -68,7 +75,7 @@ class Checkpoints:
       timeout_s: how long to wait for a process that does not make the call
         that the others have made. Orbax waits 300 s within a save.
     """
-    self.directory = pathlib.Path(directory).absolute()
+    self.directory = storage.place(directory)
     self._limits = retention.Limits(keep, keep_hours, keep_gb)
     self._log = log
     self._damaged = set()  # steps this object found damaged
@@ -274,7 +281,7 @@ class Checkpoints:
       if error is None:  # else the error that ends the block is the one to show
         raise
 
-  def _path(self, step: int) -> pathlib.Path:
+  def _path(self, step: int):
     return self.directory / str(step)
 
   def _body(self, step: int) -> dict:

@@ -9,12 +9,13 @@ its manifest is damaged. The manifest covers itself: it holds the CRC-32 of its
 own body, and only the exact bytes that `write` produces are accepted.
 
 Nothing here knows of JAX or Orbax, so that looking at checkpoints is quick.
+Directories are paths as `storage.place` gives them: of a disk or of a store.
 """
 
 import json
-import os
-import pathlib
 import zlib
+
+from genrec_jax.checkpoint import storage
 
 NAME = 'MANIFEST.json'
 FORMAT = 1
@@ -33,7 +34,7 @@ class Damaged(CheckpointError):
   """The directory is not what its manifest says."""
 
 
-def steps(directory: pathlib.Path) -> list[int]:
+def steps(directory) -> list[int]:
   """Steps with a directory of their own, whole or not, in ascending order."""
   if not directory.is_dir():
     return []
@@ -44,7 +45,7 @@ def steps(directory: pathlib.Path) -> list[int]:
   )
 
 
-def write(step_dir: pathlib.Path, step: int, **extra) -> None:
+def write(step_dir, step: int, **extra) -> None:
   """Reads every file back, forces it to the disk and writes the manifest.
 
   Args:
@@ -52,24 +53,20 @@ def write(step_dir: pathlib.Path, step: int, **extra) -> None:
     step: number of the step.
     **extra: JSON values to keep in the manifest beside the files.
   """
-  files = {
-    name: [path.stat().st_size, _checksum(path, sync=True)]
-    for name, path in _files(step_dir)
-  }
+  found = storage.files(step_dir)
+  files = {name: [storage.size(p), _checksum(p)] for name, p in found}
   body = dict(format=FORMAT, step=step, files=files, **extra)
-  # The rename is what completes the checkpoint; both directories are synced so
-  # that a power cut leaves either all of it or a directory without manifest.
-  temporary = step_dir / f'{NAME}.tmp'
-  temporary.write_bytes(_encode(body))
-  _sync(temporary)
-  for parent, _, _ in os.walk(step_dir):
-    _sync(parent)
-  os.replace(temporary, step_dir / NAME)
-  _sync(step_dir)
-  _sync(step_dir.parent)
+  # The manifest is what completes the checkpoint. All else is forced to the
+  # disk before, so that a power cut leaves either all of it or a directory
+  # without manifest.
+  for _, path in found:
+    storage.sync(path)
+  storage.sync_directories(step_dir)
+  storage.put(step_dir / NAME, _encode(body))
+  storage.sync(step_dir.parent)
 
 
-def read(step_dir: pathlib.Path) -> dict:
+def read(step_dir) -> dict:
   """The manifest of a step; raises HalfWritten or Damaged."""
   path = step_dir / NAME
   try:
@@ -77,7 +74,7 @@ def read(step_dir: pathlib.Path) -> dict:
   except FileNotFoundError:
     raise HalfWritten(f'half-written: it has no {NAME}') from None
   except OSError as e:
-    raise Damaged(f'damaged: {NAME} cannot be read ({e.strerror})') from e
+    raise Damaged(f'damaged: {NAME} cannot be read ({e.strerror or e})') from e
   try:
     body = json.loads(raw)
     body.pop('crc32')
@@ -95,7 +92,7 @@ def read(step_dir: pathlib.Path) -> dict:
   return body
 
 
-def verify(step_dir: pathlib.Path, *, quick: bool = False) -> dict:
+def verify(step_dir, *, quick: bool = False) -> dict:
   """The manifest of a step after comparing every file with it.
 
   Args:
@@ -113,7 +110,7 @@ def verify(step_dir: pathlib.Path, *, quick: bool = False) -> dict:
   for name, (size, checksum) in body['files'].items():
     path = step_dir / name
     try:
-      found = path.stat().st_size
+      found = storage.size(path)
       if found != size:
         raise Damaged(f'damaged: {name} has {found} bytes instead of {size}')
       if not quick and _checksum(path) != checksum:
@@ -121,14 +118,10 @@ def verify(step_dir: pathlib.Path, *, quick: bool = False) -> dict:
     except FileNotFoundError:
       raise Damaged(f'damaged: {name} is missing') from None
     except OSError as e:
-      raise Damaged(f'damaged: {name} cannot be read ({e.strerror})') from e
+      raise Damaged(
+        f'damaged: {name} cannot be read ({e.strerror or e})'
+      ) from e
   return body
-
-
-def _files(step_dir: pathlib.Path):
-  for path in sorted(step_dir.rglob('*')):
-    if path.is_file():
-      yield path.relative_to(step_dir).as_posix(), path
 
 
 def _encode(body: dict) -> bytes:
@@ -138,19 +131,9 @@ def _encode(body: dict) -> bytes:
   ).encode()
 
 
-def _checksum(path: pathlib.Path, sync: bool = False) -> int:
+def _checksum(path) -> int:
   checksum = 0
   with path.open('rb') as f:
     while chunk := f.read(_CHUNK):
       checksum = zlib.crc32(chunk, checksum)
-    if sync:
-      os.fsync(f.fileno())
   return checksum
-
-
-def _sync(path: str | os.PathLike) -> None:
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)

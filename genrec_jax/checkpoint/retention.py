@@ -2,22 +2,18 @@
 
 import contextlib
 import dataclasses
-import pathlib
 import re
-import shutil
 import time
 from collections.abc import Callable, Collection
 
-from genrec_jax.checkpoint import chain, manifest
+from genrec_jax.checkpoint import chain, manifest, storage
 from genrec_jax.checkpoint.manifest import CheckpointError
 
 # A save that was killed or has failed; a removal that was killed.
 _DEBRIS = re.compile(r'\d+\.(orbax-checkpoint-tmp.*|removed)')
 
 
-def make_room(
-  directory: pathlib.Path, step: int, log: Callable[[str], object]
-) -> None:
+def make_room(directory, step: int, log: Callable[[str], object]) -> None:
   """Before a save: removes what killed and failed ones left behind.
 
   Args:
@@ -30,7 +26,7 @@ def make_room(
   for path in directory.iterdir():
     if _DEBRIS.fullmatch(path.name):
       log(f'removing {path}, left by a killed or failed save')
-      shutil.rmtree(path, ignore_errors=True)
+      storage.remove(path, ignore_errors=True)
   if (directory / str(step)).exists():
     try:
       chain.verify(directory, step)
@@ -68,7 +64,7 @@ class Limits:
           f'keep_{name} must be at least 0, not {getattr(self, name)}'
         )
 
-  def kept(self, directory: pathlib.Path, whole: list[int]) -> set[int]:
+  def kept(self, directory, whole: list[int]) -> set[int]:
     """The steps that stay, of whole ones, and all that they need."""
     now, found = time.time(), set()
     for step in reversed(whole[-self.count :]):
@@ -83,7 +79,7 @@ class Limits:
 
 
 def prune(
-  directory: pathlib.Path,
+  directory,
   saved: int,
   *,
   limits: Limits,
@@ -120,21 +116,27 @@ def prune(
       _remove(directory, step)
 
 
-def discard(directory: pathlib.Path, step: int) -> None:
+def discard(directory, step: int) -> None:
   """After a failed save: removes what it wrote, as far as that is possible."""
   for path in directory.glob(f'{step}.orbax-checkpoint-tmp*'):
-    shutil.rmtree(path, ignore_errors=True)
-  shutil.rmtree(directory / str(step), ignore_errors=True)
+    storage.remove(path, ignore_errors=True)
+  storage.remove(directory / str(step), ignore_errors=True)
 
 
-def _size(directory: pathlib.Path, steps: Collection[int]) -> int:
+def _size(directory, steps: Collection[int]) -> int:
   """Bytes of some steps, of their manifests."""
   bodies = [manifest.read(directory / str(step)) for step in steps]
   return sum(size for body in bodies for size, _ in body['files'].values())
 
 
-def _remove(directory: pathlib.Path, step: int) -> None:
-  # Renamed first: a step with half of its files would look damaged.
-  removed = directory / f'{step}.removed'
-  (directory / str(step)).rename(removed)
-  shutil.rmtree(removed)
+def _remove(directory, step: int) -> None:
+  # Not a checkpoint any more, and then removed: with half of its files it would
+  # look damaged.
+  path = directory / str(step)
+  if storage.is_disk(directory):
+    removed = directory / f'{step}.removed'
+    path.rename(removed)
+  else:
+    removed = path
+    (path / manifest.NAME).unlink(missing_ok=True)
+  storage.remove(removed)

@@ -78,6 +78,12 @@ def file_name(table: str) -> str:
   return ''.join(kept)
 
 
+def file_names(body: dict, table: str) -> list[str]:
+  """Files of a table in a step: those of its manifest, and no others."""
+  start = f'{NAME}/{file_name(table)}/'
+  return [name for name in body['files'] if name.startswith(start)]
+
+
 def size(body: dict) -> int:
   """Bytes of the rows of a step, of its manifest."""
   return sum(
@@ -156,8 +162,8 @@ def load(
     held = _Held(stack, arrays[name], wanted, fresh and _of(fresh, name))
     for body in bodies:
       for table in dict.fromkeys(p.table for p in stack.pieces):
-        step = directory / str(body['step'])
-        for path in sorted((step / NAME / file_name(table)).glob('*.npz')):
+        for name in file_names(body, table):
+          path = directory / str(body['step']) / name
           held.put(chunks.from_bytes(path.read_bytes()), body)
       if body['rows']['kind'] == BASE and fresh is None:
         held.check_whole(body)

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from genrec_jax.checkpoint import manifest
+from genrec_jax.checkpoint import manifest, storage
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint.checkpoint_content import (
@@ -218,7 +218,7 @@ def test_a_disk_that_fills_up_before_the_manifest(
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   with monkeypatch.context() as m:
-    m.setattr(manifest.os, 'replace', full)
+    m.setattr(storage.os, 'replace', full)
     save(checkpoints, 2)
     with pytest.raises(CheckpointError, match='the disk is full'):
       save(checkpoints, 3)

@@ -1,0 +1,111 @@
+"""Where checkpoints lie: on a disk, or in a store that `etils.epath` reaches.
+
+A directory is a `pathlib.Path`, or an `epath.Path` of gs://, s3://, az://.
+A store cannot rename a directory, has nothing to force to a disk, and holds no
+half of a file: what is written under a name is there at once, and whole. What
+follows from that is here; everything else is the same for both.
+"""
+
+import os
+import pathlib
+import shutil
+
+_CACHED = ('gs', 'gcs', 's3', 's3a', 'az', 'abfs')
+
+
+def place(path: str | os.PathLike):
+  """The absolute path of a directory or file, given as a name or a path."""
+  text = os.fspath(path)
+  if '://' not in text:
+    return pathlib.Path(text).absolute()
+  import fsspec
+  from etils import epath
+
+  # Other processes write there too: no listing may be remembered.
+  for protocol in _CACHED:
+    options = fsspec.config.conf.setdefault(protocol, {})
+    options.setdefault('use_listings_cache', False)
+  try:
+    return epath.Path(text)
+  except KeyError as e:
+    raise ValueError(
+      f'{text}: {e.args[0]} is no file system that etils.epath knows; it knows '
+      'gs://, s3://, az:// and paths of a disk'
+    ) from None
+
+
+def is_disk(path) -> bool:
+  return isinstance(path, pathlib.Path)
+
+
+def size(path) -> int:
+  found = path.stat()
+  return found.st_size if is_disk(path) else found.length
+
+
+def modified(path) -> float:
+  """When it was written, in seconds since 1970; 0 where that is not known."""
+  found = path.stat()
+  return found.st_mtime if is_disk(path) else found.mtime
+
+
+def files(directory) -> list[tuple[str, os.PathLike]]:
+  """(name below the directory, path) of every file, in the order of names."""
+  found = []
+  waiting = [('', directory)]
+  while waiting:
+    above, parent = waiting.pop()
+    for path in parent.iterdir():
+      name = f'{above}{path.name}'
+      if path.is_dir():
+        waiting.append((f'{name}/', path))
+      else:
+        found.append((name, path))
+  return sorted(found)
+
+
+def put(path, raw: bytes) -> None:
+  """Writes a file so that it is there whole, for good, or not at all."""
+  if not is_disk(path):
+    path.write_bytes(raw)
+    return
+  temporary = path.with_name(f'{path.name}.tmp')
+  temporary.write_bytes(raw)
+  sync(temporary)
+  os.replace(temporary, path)
+  sync(path.parent)
+
+
+def sync(path) -> None:
+  """Forces a file, or the names in a directory, to the disk."""
+  if not is_disk(path):
+    return
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def sync_directories(top) -> None:
+  """The same for a directory and all below it."""
+  if is_disk(top):
+    for parent, _, _ in os.walk(top):
+      sync(pathlib.Path(parent))
+
+
+def remove(directory, *, ignore_errors: bool = False) -> None:
+  """Removes a directory with all that is in it; none is none."""
+  if is_disk(directory):
+    shutil.rmtree(directory, ignore_errors=ignore_errors)
+    return
+  try:
+    directory.rmtree(missing_ok=True)
+  except OSError:
+    if not ignore_errors:
+      raise
+
+
+def free(directory: pathlib.Path) -> int:
+  """Bytes left on the disk of a directory."""
+  return shutil.disk_usage(directory).free
