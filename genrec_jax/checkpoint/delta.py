@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 
-from genrec_jax.checkpoint import chunks, policy, snapshot
+from genrec_jax.checkpoint import chunks, policy, row_files, snapshot
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import touched
@@ -153,7 +153,7 @@ class RowSaver:
     start = time.monotonic()
     before = self._checkpoints.about_rows(self._last)
     about = self._about(before)
-    base = about['kind'] == rows_lib.BASE
+    base = about['kind'] == row_files.BASE
     encoding = self._options.encoding(restores)
     bit = self._bit
     taken = snapshot.take(
@@ -200,8 +200,8 @@ class RowSaver:
       if self._checkpoints.about_rows(step):
         self._last, self._lost, self._lost_base = step, {}, False
       else:
-        self._lost = rows if kind != rows_lib.BASE else {}
-        self._lost_base |= kind == rows_lib.BASE
+        self._lost = rows if kind != row_files.BASE else {}
+        self._lost_base |= kind == row_files.BASE
       self._begun = None
 
   def _about(self, before: dict | None) -> dict:
@@ -210,7 +210,7 @@ class RowSaver:
     if before is not None and not self._lost_base:
       entry = before['rows']
       history = entry['history']
-      if entry['kind'] == rows_lib.DELTA:
+      if entry['kind'] == row_files.DELTA:
         history = [*history, before['fraction']]
     elif self._last is not None and before is None:
       self._log(
@@ -219,8 +219,8 @@ class RowSaver:
       )
     options = self._options
     if policy.wants_base(options.policy, history, options.full_every):
-      return {'kind': rows_lib.BASE, 'parents': [], 'history': []}
+      return {'kind': row_files.BASE, 'parents': [], 'history': []}
     parents = [*entry['parents'], [self._last, before['identity']]]
     if policy.since_base(options.policy):
       parents = parents[:1]
-    return {'kind': rows_lib.DELTA, 'parents': parents, 'history': history}
+    return {'kind': row_files.DELTA, 'parents': parents, 'history': history}

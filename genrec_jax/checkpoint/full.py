@@ -34,6 +34,7 @@ from genrec_jax.checkpoint import (
   failures,
   manifest,
   retention,
+  row_files,
   storage,
   trees,
 )
@@ -121,7 +122,7 @@ class Checkpoints:
       extra['rows'] = rows.about
     items = _items(state, data)
     if rows is not None:
-      items[rows_lib.NAME] = rows
+      items[row_files.NAME] = rows
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.
     if self._group.size > 1:
@@ -310,7 +311,7 @@ class Checkpoints:
     return {
       'rows': body['rows'],
       'identity': chain.identity(self._path(step)),
-      'fraction': rows_lib.size(body) / max(rows_lib.size(base), 1),
+      'fraction': row_files.size(body) / max(row_files.size(base), 1),
     }
 
   def _newest(self) -> int | None:

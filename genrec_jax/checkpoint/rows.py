@@ -18,10 +18,8 @@ import numpy as np
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import Chunk, Encoding
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.row_files import BASE, file_name, file_names
 from genrec_jax.embedding.layout import Stack
-
-NAME = 'rows'
-BASE, DELTA = 'base', 'delta'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,27 +68,6 @@ def write(directory, found: Sequence[Chunk], encoding: Encoding) -> None:
       writing = writer.submit(put, name, raw)
     if writing:
       writing.result()
-
-
-def file_name(table: str) -> str:
-  """A table's directory: its name, but for what no file may be called."""
-  kept = [c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table]
-  return ''.join(kept)
-
-
-def file_names(body: dict, table: str) -> list[str]:
-  """Files of a table in a step: those of its manifest, and no others."""
-  start = f'{NAME}/{file_name(table)}/'
-  return [name for name in body['files'] if name.startswith(start)]
-
-
-def size(body: dict) -> int:
-  """Bytes of the rows of a step, of its manifest."""
-  return sum(
-    size
-    for name, (size, _) in body['files'].items()
-    if name.startswith(f'{NAME}/')
-  )
 
 
 def describe(
@@ -162,8 +139,8 @@ def load(
     held = _Held(stack, arrays[name], wanted, fresh and _of(fresh, name))
     for body in bodies:
       for table in dict.fromkeys(p.table for p in stack.pieces):
-        for name in file_names(body, table):
-          path = directory / str(body['step']) / name
+        for file in file_names(body, table):
+          path = directory / str(body['step']) / file
           held.put(chunks.from_bytes(path.read_bytes()), body)
       if body['rows']['kind'] == BASE and fresh is None:
         held.check_whole(body)
