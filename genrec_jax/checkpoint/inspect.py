@@ -1,71 +1,168 @@
 """Shows the checkpoints of a run.
 
-    python -m genrec_jax.checkpoint.inspect WORKDIR [--step=N] [--quick]
+    python -m genrec_jax.checkpoint.inspect WORKDIR [--directory=published]
+        [--step=N] [--quick] [--contents]
 
-Lists every step with its size and whether it is whole (or why not), then the
-arrays of one of them. Leaves everything as it is, needs neither JAX nor a
-device, and ends with status 1 if anything but the newest step is not whole or
-nothing is: the newest may be one that is being saved right now.
+Lists the steps of every directory of checkpoints in WORKDIR with what they
+need, their sizes and whether they are whole (or why not), then what one of them
+holds and what a restore of it reads. Leaves everything as it is, needs neither
+JAX nor a device, and ends with status 1 if anything but the newest step of a
+directory is not whole or nothing is: the newest may be one that is being saved
+right now.
 """
 
 import argparse
+import dataclasses
 import datetime
-import pathlib
 import sys
 
-from genrec_jax.checkpoint import manifest
+from genrec_jax.checkpoint import chain, inspect_step, manifest, storage
+from genrec_jax.checkpoint.inspect_text import amount, columns
+
+DIRECTORIES = ('checkpoints', 'published', 'best')
+_HEAD = (
+  ('>step', '<kind', '<needs', '>of base', '>bits', '>rows', '>dense')
+  + ('>restore', '<written', '<state')  # fmt: skip
+)
 
 
 def report(
-  directory: pathlib.Path, *, step: int | None = None, quick: bool = False
+  workdir,
+  *,
+  directory: str | None = None,
+  step: int | None = None,
+  quick: bool = False,
+  contents: bool = False,
 ) -> tuple[list[str], bool]:
-  """Describes a directory of checkpoints.
+  """Describes checkpoints.
 
   Args:
-    directory: a run's workdir, or its directory of checkpoints itself.
-    step: whose arrays to list; None for the newest whole checkpoint.
+    workdir: of a run, or a directory of steps itself.
+    directory: the one of `DIRECTORIES` to look at; None for all there are.
+    step: what to describe; None for the newest whole step. Of the first
+      directory that has steps.
     quick: compare sizes only, do not read the contents.
+    contents: list arrays and host values too.
 
   Returns:
     Lines to print, and whether all is well.
   """
-  if (directory / 'checkpoints').is_dir():
-    directory = directory / 'checkpoints'
-  steps = manifest.steps(directory)
-  if not steps:
-    raise FileNotFoundError(f'no checkpoints in {directory}')
-  if step is not None and step not in steps:
+  places = _places(workdir, directory)
+  if step is not None and step not in (found := manifest.steps(places[0])):
     raise FileNotFoundError(
-      f'no step {step} in {directory}, only {", ".join(map(str, steps))}'
+      f'no step {step} in {places[0]}, only {", ".join(map(str, found))}'
     )
-  lines = [f'{"step":>12}  {"bytes":>16}  {"written":19}  state']
-  bodies, well = {}, True
-  for s in steps:
-    path = directory / str(s)
+  lines, details, well = [], [], True
+  for place in places:
+    looked = _look(place, quick)
+    lines += [f'{place}:', *_listed(looked), '']
+    well &= _well(looked)
+    if place is not places[0]:
+      continue
+    whole = [s.step for s in looked if s.whole]
+    shown = max(whole, default=None) if step is None else step
+    if shown in whole:
+      details = inspect_step.describe(
+        place,
+        {s.step: s.body for s in looked if s.body},
+        shown,
+        quick=quick,
+        contents=contents,
+      )
+  return (lines + details if details else lines[:-1]), well
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+  step: int
+  body: dict | None  # its manifest, if that is intact
+  needs: list[dict]  # manifests of the steps it needs, if those are intact
+  state: str
+  whole: bool
+  half: bool
+  written: float
+
+
+def _places(workdir, directory: str | None) -> list:
+  """Directories with steps, of those asked for."""
+  names = [directory] if directory else DIRECTORIES
+  places = [workdir / name for name in names] + [workdir]
+  found = [place for place in places if manifest.steps(place)]
+  if not found:
+    where = workdir / directory if directory else workdir
+    raise FileNotFoundError(f'no checkpoints in {where}')
+  return found
+
+
+def _look(directory, quick: bool) -> list[_Step]:
+  """Compares all files of all steps, each of them once."""
+  seen = {}
+
+  def verified(path) -> dict:
+    if path.name not in seen:
+      try:
+        seen[path.name] = manifest.verify(path, quick=quick)
+      except manifest.CheckpointError as e:
+        seen[path.name] = e
+    if isinstance(seen[path.name], manifest.CheckpointError):
+      raise seen[path.name]
+    return seen[path.name]
+
+  found = []
+  for step in manifest.steps(directory):
+    path = directory / str(step)
+    body, needs, error = None, [], None
     try:
-      bodies[s] = manifest.verify(path, quick=quick)
-      state = 'sizes as written' if quick else 'whole'
+      body = manifest.read(path)
+      verified(path)
+      needs = chain.check_parents(directory, body, verified)
     except manifest.CheckpointError as e:
-      state = str(e)
-      well &= isinstance(e, manifest.HalfWritten) and s == steps[-1]
-    size = sum(f.stat().st_size for f in path.rglob('*') if f.is_file())
-    written = datetime.datetime.fromtimestamp(path.stat().st_mtime)
-    lines.append(f'{s:>12}  {size:>16,}  {written:%Y-%m-%d %H:%M:%S}  {state}')
-  shown = max(bodies, default=None) if step is None else step
-  if shown in bodies:
-    lines += _contents(bodies[shown])
-  return lines, well and bool(bodies)
+      error = e
+    try:
+      written = body['time'] if body else storage.modified(path)
+    except FileNotFoundError:  # removed by the training while we looked
+      continue
+    state = 'sizes as written' if quick else 'whole'
+    half = isinstance(error, manifest.HalfWritten)
+    state = str(error or state)
+    found.append(_Step(step, body, needs, state, not error, half, written))
+  return found
 
 
-def _contents(body: dict) -> list[str]:
-  tree = body['tree']
-  width = max(map(len, tree), default=0)
-  return [
-    '',
-    f'step {body["step"]}: {len(tree)} arrays, '
-    f'data iterator: {"yes" if body["data"] else "no"}, host: {body["host"]}',
-    *(f'  {name:{width}}  {what}' for name, what in tree.items()),
-  ]
+def _well(steps: list[_Step]) -> bool:
+  under_way = [s for s in steps[-1:] if s.half]
+  bad = [s for s in steps if not s.whole and s not in under_way]
+  return not bad and any(s.whole for s in steps)
+
+
+def _listed(steps: list[_Step]) -> list[str]:
+  rows = []
+  for s in steps:
+    when = datetime.datetime.fromtimestamp(s.written)
+    cells = ['-'] * 7
+    if s.body:
+      rows_bytes = inspect_step.rows_of(s.body)[1]
+      total = inspect_step.files_of(s.body)[1]
+      entry = s.body.get('rows')
+      below = [inspect_step.files_of(body)[1] for body in s.needs]
+      cells = [
+        entry['kind'] if entry else 'whole',
+        _needs(s.body),
+        inspect_step.fraction_text(s.body, s.needs),
+        str(entry['bits']) if entry else '-',
+        amount(rows_bytes) if entry else '-',
+        amount(total - rows_bytes),
+        amount(total + sum(below)) if s.whole else '-',
+      ]
+    rows.append([str(s.step), *cells, f'{when:%Y-%m-%d %H:%M}', s.state])
+  return columns(_HEAD, rows)
+
+
+def _needs(body: dict) -> str:
+  parents = [str(step) for step, _ in chain.parents(body)]
+  if len(parents) > 3:
+    return f'{parents[0]}, {parents[1]} .. {parents[-1]} ({len(parents)})'
+  return ', '.join(parents) or '-'
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,16 +170,22 @@ def main(argv: list[str] | None = None) -> int:
     prog='python -m genrec_jax.checkpoint.inspect',
     description='Shows the checkpoints of a run.',
   )
-  parser.add_argument('workdir', type=pathlib.Path)
+  parser.add_argument('workdir', type=storage.place)
   parser.add_argument(
-    '--step', type=int, help='whose arrays to list (default: newest whole one)'
+    '--directory', choices=DIRECTORIES, help='only this one of the workdir'
+  )
+  parser.add_argument(
+    '--step', type=int, help='what to describe (default: newest whole one)'
   )
   parser.add_argument(
     '--quick', action='store_true', help='compare sizes, read no contents'
   )
-  args = parser.parse_args(argv)
+  parser.add_argument(
+    '--contents', action='store_true', help='list arrays and host values too'
+  )
+  args = vars(parser.parse_args(argv))
   try:
-    lines, well = report(args.workdir, step=args.step, quick=args.quick)
+    lines, well = report(args.pop('workdir'), **args)
   except FileNotFoundError as e:
     parser.error(str(e))
   print('\n'.join(lines))

@@ -186,7 +186,7 @@ class _Held:
       if piece.table != chunk.table or start >= end:
         continue
       columns = slice(start - shift, end - shift)
-      at = np.asarray(self.stack.address(piece, chunk.ids.astype(np.int32)))
+      at = self.stack.address(piece, chunk.ids.astype(np.int32))
       for first, rows in self._runs:
         mine = (at >= first) & (at < first + rows)
         if not mine.any():
@@ -210,7 +210,7 @@ class _Held:
       for start in range(first, first + rows, depth):
         number, _ = self.stack.identify(start // depth, every)
         seen = self._seen[first][start - first :][:depth]
-        lacking = np.flatnonzero((np.asarray(number) >= 0) & (seen == 0))
+        lacking = np.flatnonzero((number >= 0) & (seen == 0))
         if lacking.size:
           table = self.stack.pieces[int(number[lacking[0]])].table
           raise CheckpointError(

@@ -95,15 +95,14 @@ class _Place:
   def chunks(self, rows: np.ndarray, found: dict) -> Iterator[Chunk]:
     """Rows of this part, by what they are rows of."""
     device = self.first // self.stack.depth % self.stack.devices
-    number, ids = self.stack.identify(device, jnp.asarray(rows, jnp.int32))
-    number, ids = np.asarray(number), np.asarray(ids).astype(np.int64)
+    number, ids = self.stack.identify(device, rows.astype(np.int32))
     for present in np.unique(number[number >= 0]):
       piece = self.stack.pieces[present]
       mine = slice(None) if (number == present).all() else number == present
       yield Chunk(
         piece.table,
         piece.first_column,
-        ids[mine],
+        ids[mine].astype(np.int64),
         found[''][mine],
         {slot: x[mine] for slot, x in found.items() if slot},
       )

@@ -53,11 +53,11 @@ class Piece:
 
   def place(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(which of the owners, row there) of each id."""
-    count = jnp.asarray(len(self.owners), ids.dtype)
-    offset = jnp.asarray(self.offset, ids.dtype)
+    count = ids.dtype.type(len(self.owners))
+    offset = ids.dtype.type(self.offset)
     if self.split == 'mod':
       return ids % count, offset + ids // count
-    depth = jnp.asarray(self.depth, ids.dtype)
+    depth = ids.dtype.type(self.depth)
     return ids // depth, offset + ids % depth
 
 
@@ -89,31 +89,37 @@ class Stack:
     return self.devices * self.depth
 
   def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
-    """Addresses of ids; `nowhere` for what is no row of the table."""
+    """Addresses of ids; `nowhere` for what is no row of the table.
+
+    Of a NumPy array they are found on the host, here and in `identify`.
+    """
     place, row = piece.place(ids)
     at = (place + piece.owners[0]) * self.depth + row
-    return jnp.where((ids >= 0) & (ids < piece.rows), at, self.nowhere)
+    return _numpy_of(ids).where(
+      (ids >= 0) & (ids < piece.rows), at, self.nowhere
+    )
 
   def identify(self, device, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """What lies in rows of a device: (number of the piece, id) of each.
 
     The inverse of `address`. Rows that hold nothing have the number -1.
     """
-    starts, numbers = (jnp.asarray(x)[device] for x in self._runs)
-    run = jnp.searchsorted(starts, rows, side='right') - 1
+    xp = _numpy_of(rows)
+    starts, numbers = (xp.asarray(x)[device] for x in self._runs)
+    run = xp.searchsorted(starts, rows, side='right') - 1
     number = numbers[run]
     within = rows - starts[run]
 
-    def of(values, dtype=jnp.int32):
-      return jnp.asarray(values, dtype)[number]  # -1 reads the last one
+    def of(values, dtype=xp.int32):
+      return xp.asarray(values, dtype)[number]  # -1 reads the last one
 
     count = of([len(p.owners) for p in self.pieces])
     depth = of([p.depth for p in self.pieces])
     place = device - of([p.owners[0] for p in self.pieces])
     mod = of([p.split == 'mod' for p in self.pieces], bool)
-    ids = jnp.where(mod, within * count + place, place * depth + within)
+    ids = xp.where(mod, within * count + place, place * depth + within)
     real = (within < depth) & (ids < of([p.rows for p in self.pieces]))
-    return jnp.where(real, number, -1), ids
+    return xp.where(real, number, -1), ids
 
   @functools.cached_property
   def _runs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -171,6 +177,10 @@ class Layout:
       shape = (table.rows, table.dim)
       found[name] = jax.ShapeDtypeStruct(shape, table.dtype)
     return found
+
+
+def _numpy_of(array):
+  return np if isinstance(array, np.ndarray) else jnp
 
 
 def lay_out(plan: ShardingPlan) -> Layout:

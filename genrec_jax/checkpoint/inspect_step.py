@@ -1,0 +1,166 @@
+"""What one checkpoint holds, and what a restore of it reads, in words."""
+
+import collections
+import json
+
+import numpy as np
+
+from genrec_jax.checkpoint import chain, policy
+from genrec_jax.checkpoint.inspect_text import amount, columns, counted
+
+_ROWS = 'rows/'
+
+
+def files_of(body: dict, below: str = '') -> tuple[int, int]:
+  """How many files, and bytes, a step has below a directory of its own."""
+  sizes = [
+    n for name, (n, _) in body['files'].items() if name.startswith(below)
+  ]
+  return len(sizes), sum(sizes)
+
+
+def rows_of(body: dict) -> tuple[int, int]:
+  """The same of what is written by rows."""
+  return files_of(body, _ROWS)
+
+
+def fraction(body: dict, needs: list[dict]) -> float | None:
+  """S of a delta: how large its rows are beside those of its base."""
+  if not needs:
+    return None
+  return rows_of(body)[1] / max(rows_of(needs[0])[1], 1)
+
+
+def fraction_text(body: dict, needs: list[dict]) -> str:
+  found = fraction(body, needs)
+  return '-' if found is None else f'{found:.1%}'
+
+
+def describe(
+  directory,
+  bodies: dict[int, dict],
+  step: int,
+  *,
+  quick: bool = False,
+  contents: bool = False,
+) -> list[str]:
+  """Lines about a whole step.
+
+  Args:
+    directory: where it lies.
+    bodies: step -> manifest, of this and all it needs.
+    step: which.
+    quick: do not look into the files of rows.
+    contents: list arrays and host values too.
+  """
+  body = bodies[step]
+  needs = [bodies[parent] for parent, _ in chain.parents(body)]
+  lines = [_title(body), '']
+  if 'rows' in body:
+    held = None if quick else _held(directory / str(step), body)
+    lines += [*_tables(body, held), '']
+  lines += _restore([*needs, body])
+  if history := _history(body, needs):
+    lines += ['', *history]
+  if contents:
+    lines += ['', *_contents(body)]
+  return lines
+
+
+def _title(body: dict) -> str:
+  parts = [f'step {body["step"]}:']
+  if entry := body.get('rows'):
+    bits = f'{entry["bits"]} bits'
+    if entry['bits'] < 32:
+      bits += f' ({entry["method"]})'
+    parts.append(f'{entry["kind"]}, rows at {bits}, slots {entry["slots"]};')
+  parts.append(f'{counted(len(body["tree"]), "dense array")};')
+  parts.append(f'{"with" if body["data"] else "no"} data iterator')
+  return ' '.join(parts)
+
+
+def _held(step_dir, body: dict) -> collections.Counter:
+  """Rows of each table in the files of this step."""
+  rows = collections.Counter()
+  for name in body['files']:
+    if not name.startswith(_ROWS):
+      continue
+    with (step_dir / name).open('rb') as file, np.load(file) as arrays:
+      about = json.loads(arrays['about'].tobytes())
+    if about['first_column'] == 0:  # a row may be in pieces
+      rows[about['table']] += about['count']
+  return rows
+
+
+def _tables(body: dict, held: collections.Counter | None) -> list[str]:
+  head = ['<table', '>rows', '>dim', '<dtype', '<optimizer', '<slots']
+  rows = []
+  for name, table in body['rows']['tables'].items():
+    slots = [f'{slot} ({per})' for slot, per in table['slots'].items()]
+    slots += [f'{slot} {value}' for slot, value in table['scalars'].items()]
+    row = [name, f'{table["rows"]:,}', str(table['dim']), table['dtype']]
+    row += [table['optimizer'], ', '.join(slots) or '-']
+    if held is not None:
+      row += [f'{held[name]:,}', f'{held[name] / table["rows"]:.1%}']
+    rows.append(row)
+  return columns(head + ['>held here', '>'][: 2 * (held is not None)], rows)
+
+
+def _restore(bodies: list[dict]) -> list[str]:
+  """What is read of all steps: each compared as a whole, then loaded."""
+  count, size = (sum(x) for x in zip(*map(files_of, bodies), strict=True))
+  last = bodies[-1]
+  lines = [
+    f'a restore of step {last["step"]} compares {counted(count, "file")}, '
+    f'{amount(size)}, and loads of them'
+  ]
+  rows = []
+  for body in bodies:
+    if 'rows' in body:
+      files, size = rows_of(body)
+      rows.append([f'  step {body["step"]}', 'rows', files, amount(size)])
+  all_files, all_bytes = files_of(last)
+  files, size = rows_of(last)
+  rows.append(
+    [f'  step {last["step"]}', 'dense', all_files - files]
+    + [amount(all_bytes - size)]
+  )
+  rows = [[a, b, counted(n, 'file'), size] for a, b, n, size in rows]
+  return lines + columns(('<', '<', '>', '>'), rows)[1:]
+
+
+def _history(body: dict, needs: list[dict]) -> list[str]:
+  """Sizes of the deltas since the base, and when it is worth a new one."""
+  if not needs:
+    return []
+  sizes = [*body['rows']['history'], fraction(body, needs)]
+  shown = ', '.join(f'{s:.3f}' for s in sizes[-8:])
+  if len(sizes) > 8:
+    shown = f'..., {shown}'
+  lines = [
+    f'{counted(len(sizes), "delta")} since the base of step '
+    f'{needs[0]["step"]}, as fractions of its size: {shown}'
+  ]
+  if len(needs) == 1:  # each holds what changed since the base
+    again, on = 1 + sum(sizes), (len(sizes) + 1) * sizes[-1]
+    base = policy.wants_base('intermittent', sizes)
+    costs = (
+      f'F = 1 + sum = {again:.3f} {"<=" if base else ">"} '
+      f'I = {len(sizes) + 1} x {sizes[-1]:.3f} = {on:.3f}'
+    )
+    lines.append(
+      f'by the rule of intermittent the next is a {"base" if base else "delta"}'
+      f', since {costs}'
+    )
+  return lines
+
+
+def _contents(body: dict) -> list[str]:
+  rows = [[f'  {name}', what] for name, what in body['tree'].items()]
+  return [
+    f'arrays of the dense part of step {body["step"]}:',
+    *columns(('<', '<'), rows)[1:],
+    '',
+    'host values:',
+    *json.dumps(body['host'], indent=2).splitlines(),
+  ]
