@@ -55,7 +55,7 @@ def report(
   lines, details, well = [], [], True
   for place in places:
     looked = _look(place, quick)
-    lines += [f'{place}:', *_listed(looked), '']
+    lines += [f'{place}:', *_listed(looked, quick), '']
     well &= _well(looked)
     if place is not places[0]:
       continue
@@ -77,10 +77,16 @@ class _Step:
   step: int
   body: dict | None  # its manifest, if that is intact
   needs: list[dict]  # manifests of the steps it needs, if those are intact
-  state: str
-  whole: bool
-  half: bool
-  written: float
+  error: manifest.CheckpointError | None
+  written: float  # seconds since 1970
+
+  @property
+  def whole(self) -> bool:
+    return self.error is None
+
+  @property
+  def half_written(self) -> bool:
+    return isinstance(self.error, manifest.HalfWritten)
 
 
 def _places(workdir, directory: str | None) -> list:
@@ -122,20 +128,17 @@ def _look(directory, quick: bool) -> list[_Step]:
       written = body['time'] if body else storage.modified(path)
     except FileNotFoundError:  # removed by the training while we looked
       continue
-    state = 'sizes as written' if quick else 'whole'
-    half = isinstance(error, manifest.HalfWritten)
-    state = str(error or state)
-    found.append(_Step(step, body, needs, state, not error, half, written))
+    found.append(_Step(step, body, needs, error, written))
   return found
 
 
 def _well(steps: list[_Step]) -> bool:
-  under_way = [s for s in steps[-1:] if s.half]
+  under_way = [s for s in steps[-1:] if s.half_written]
   bad = [s for s in steps if not s.whole and s not in under_way]
   return not bad and any(s.whole for s in steps)
 
 
-def _listed(steps: list[_Step]) -> list[str]:
+def _listed(steps: list[_Step], quick: bool) -> list[str]:
   rows = []
   for s in steps:
     when = datetime.datetime.fromtimestamp(s.written)
@@ -154,8 +157,12 @@ def _listed(steps: list[_Step]) -> list[str]:
         amount(total - rows_bytes),
         amount(total + sum(below)) if s.whole else '-',
       ]
-    rows.append([str(s.step), *cells, f'{when:%Y-%m-%d %H:%M}', s.state])
-  return columns(_HEAD, rows)
+    state = 'sizes as written' if quick else 'whole'
+    if not s.whole:
+      state = 'half-written' if s.half_written else 'damaged'
+    rows.append([str(s.step), *cells, f'{when:%Y-%m-%d %H:%M}', state])
+  reasons = [f'  step {s.step}: {s.error}' for s in steps if s.error]
+  return columns(_HEAD, rows) + reasons
 
 
 def _needs(body: dict) -> str:

@@ -5,10 +5,10 @@ import json
 
 import numpy as np
 
-from genrec_jax.checkpoint import chain, policy
+from genrec_jax.checkpoint import chain, policy, row_files
 from genrec_jax.checkpoint.inspect_text import amount, columns, counted
 
-_ROWS = 'rows/'
+_ROWS = f'{row_files.NAME}/'
 
 
 def files_of(body: dict, below: str = '') -> tuple[int, int]:
@@ -28,7 +28,7 @@ def fraction(body: dict, needs: list[dict]) -> float | None:
   """S of a delta: how large its rows are beside those of its base."""
   if not needs:
     return None
-  return rows_of(body)[1] / max(rows_of(needs[0])[1], 1)
+  return row_files.size(body) / max(row_files.size(needs[0]), 1)
 
 
 def fraction_text(body: dict, needs: list[dict]) -> str:
