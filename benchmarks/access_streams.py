@@ -47,7 +47,7 @@ TOP = 2.0**17
 STEPS = 16  # rates an octave
 COLUMNS = (
   'case', 'rows_x', 'exponent', 'histogram_error', 'batch_fraction',
-  'interval_batches', 'interval_examples', 'short_fraction', 'fraction',
+  'interval_batches', 'interval_m_examples', 'short_fraction', 'fraction',
   'long_fraction', 'union_2', 'union_6', 'union_12', 'paper_union',
 )  # fmt: skip
 EXAMPLES = 11e9  # after which the paper's union was measured: 52 % of the rows
@@ -125,6 +125,13 @@ def fit(trace: locality.Locality, rows_x: float = ROWS) -> Spectrum:
   enough = np.cumsum(weights[::-1])[::-1] <= rows_x
   rates, weights = rates[enough], weights[enough]
   return Spectrum(rates, weights / weights.sum(), float(exponent))
+
+
+def power_law(exponent: float) -> Spectrum:
+  """Rates over six decades, which need no data."""
+  rates = 2 ** (np.arange(-10 * STEPS, 10 * STEPS) / STEPS)
+  weights = rates**-exponent
+  return Spectrum(rates, weights / weights.sum(), exponent)
 
 
 def _in_bins(rates: np.ndarray) -> np.ndarray:
@@ -287,7 +294,7 @@ def measure_trace(year: str, published, rows_x: float) -> dict:
     'histogram_error': float(error),
     'batch_fraction': spectrum.touched(1.0),
     'interval_batches': batches,
-    'interval_examples': batches * published.batch,
+    'interval_m_examples': batches * published.batch / 1e6,
     'short_fraction': short,
     'fraction': spectrum.touched(batches),
     'long_fraction': long,

@@ -187,4 +187,59 @@ SCALE_OUT = {
       'what': 'rows',
     },
   },
+  'access_streams': {
+    'files': ('cpu2/access_streams',),
+    'columns': (
+      ('stream', 'stream', ''),
+      ('all rows / those of a batch', 'rows_x', '.0f'),
+      ('exponent', 'exponent', '.3f'),
+      ('histogram off by', 'histogram_error', '.1%'),
+      ('million examples an interval', 'interval_m_examples', ',.1f'),
+      ('touched in a quarter of it', 'short_fraction', '.0%'),
+      ('in an interval', 'fraction', '.0%'),
+      ('in four', 'long_fraction', '.0%'),
+      ('in 6', 'union_6', '.0%'),
+      ('in 12', 'union_12', '.0%'),
+      ('in 11 billion examples', 'paper_union', '.0%'),
+    ),
+  },
+  'check_n_run': {
+    'files': ('cpu2/check_n_run',),
+    'columns': (
+      ('stream', 'stream', ''),
+      ('touched an interval', 'fraction', '.0%'),
+      ('in all', 'union', '.0%'),
+      ('policy', 'policy', ''),
+      ('written less, 32 bits', 'written_x_32', '.1f'),
+      ('8 to 2 bits', 'written_x_range', ''),
+      ('the paper', 'written_x_published', ''),
+      ('kept less, 32 bits', 'kept_x_32', '.1f'),
+      ('8 to 2 bits', 'kept_x_range', ''),
+      ('the paper', 'kept_x_published', ''),
+    ),
+    'where': {'kind': 'range'},
+  },
+  **{
+    f'check_n_run_{key}': {
+      'files': ('cpu2/check_n_run',),
+      'columns': (
+        ('policy', 'policy', ''),
+        ('bits', 'bits', 'd'),
+        ('written a save, MB', 'written_bytes', 'MB'),
+        ('less than full float32', 'written_x', '.1f'),
+        ('the largest save, less', 'least_x', '.1f'),
+        ('kept at most, MB', 'kept_bytes', 'MB'),
+        ('less', 'kept_x', '.1f'),
+        ('less in the mean', 'kept_mean_x', '.1f'),
+        ('saves with all rows', 'bases', ''),
+        ('weights off by, steps', 'error_steps', '.2f'),
+      ),
+      'where': {'kind': 'run', 'stream': stream},
+    }
+    for key, stream in (
+      ('2021', 'trace 2021'),
+      ('2022', 'trace 2022'),
+      ('ml1m', 'ml-1m'),
+    )
+  },
 }
