@@ -176,7 +176,8 @@ def _written_slot(
     raise ValueError(f'slot {name} of table {chunk.table!r} is not finite')
   # A power of two, so that only the mantissa is rounded, and the whole range
   # of float16 below the largest.
-  scale = np.float32(2.0 ** (np.frexp(most)[1] - 15) if most else 1.0)
+  exponent = np.frexp(most)[1] - 15 if most else 0
+  scale = np.float32(2.0 ** max(exponent, -126))
   half = (slot / scale).astype(np.float16)
   # A second moment of zero would be a division by next to nothing.
   lost = (half == 0) & (slot != 0)

@@ -118,7 +118,7 @@ class RowSaver:
     """
     self._checkpoints, self._stacks = checkpoints, stacks
     self._options, self._log = options, log
-    self._last = None  # the save the next one builds on
+    self._last = None  # (step, identity) of the save the next one builds on
     self._begun = None  # (step, kind, rows taken) of the save under way
     self._lost = {}  # rows of saves that failed
     self._lost_base = False
@@ -127,7 +127,8 @@ class RowSaver:
 
   def restored(self, step: int) -> None:
     """The run goes on from this step, whose rows were just loaded."""
-    self._last = step
+    found = self._checkpoints.about_rows(step)
+    self._last = found and (step, found['identity'])
 
   def save(
     self,
@@ -151,17 +152,15 @@ class RowSaver:
     """
     self._settle()
     start = time.monotonic()
-    before = self._checkpoints.about_rows(self._last)
-    about = self._about(before)
+    about = self._about(self._before())
     base = about['kind'] == row_files.BASE
     encoding = self._options.encoding(restores)
-    bit = self._bit
     taken = snapshot.take(
       self._stacks,
       tables.arrays,
       tables.slots,
       None if base else tables.marks,
-      bit,
+      self._bit,
       also=self._lost,
       chunk_rows=self._options.chunk_rows,
     )
@@ -169,8 +168,9 @@ class RowSaver:
       'tables': rows_lib.describe(self._stacks, tables.slots)
     }
     part = rows_lib.Part(taken.chunks, encoding, about)
-    self._begun = step, about['kind'], taken.rows
+    # If this raises, nothing was begun and no mark is cleared.
     self._checkpoints.save(step, dense, data=data, host=host, rows=part)
+    self._begun = step, about['kind'], taken.rows
     marks = touched.cleared(tables.marks, self._cleared(base))
     self.stall_s = time.monotonic() - start
     return marks
@@ -197,12 +197,27 @@ class RowSaver:
       self._checkpoints.wait()
     finally:
       step, kind, rows = begun
-      if self._checkpoints.about_rows(step):
-        self._last, self._lost, self._lost_base = step, {}, False
+      if found := self._checkpoints.about_rows(step):
+        self._last = step, found['identity']
+        self._lost, self._lost_base = {}, False
       else:
         self._lost = rows if kind != row_files.BASE else {}
         self._lost_base |= kind == row_files.BASE
       self._begun = None
+
+  def _before(self) -> dict | None:
+    """What is known of the save the next one builds on, if it is still it."""
+    if self._last is None:
+      return None
+    step, identity = self._last
+    found = self._checkpoints.about_rows(step)
+    if found and found['identity'] == identity:
+      return found
+    self._log(
+      f'step {step} is gone or is another one now: the next checkpoint holds '
+      'all rows'
+    )
+    return None
 
   def _about(self, before: dict | None) -> dict:
     """Kind, parents and history of the next save."""
@@ -212,15 +227,10 @@ class RowSaver:
       history = entry['history']
       if entry['kind'] == row_files.DELTA:
         history = [*history, before['fraction']]
-    elif self._last is not None and before is None:
-      self._log(
-        f'step {self._last} cannot be built upon: the next checkpoint holds '
-        'all rows'
-      )
     options = self._options
     if policy.wants_base(options.policy, history, options.full_every):
       return {'kind': row_files.BASE, 'parents': [], 'history': []}
-    parents = [*entry['parents'], [self._last, before['identity']]]
+    parents = [*entry['parents'], list(self._last)]
     if policy.since_base(options.policy):
       parents = parents[:1]
     return {'kind': row_files.DELTA, 'parents': parents, 'history': history}

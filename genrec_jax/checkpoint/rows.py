@@ -18,8 +18,16 @@ import numpy as np
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import Chunk, Encoding
 from genrec_jax.checkpoint.manifest import CheckpointError
-from genrec_jax.checkpoint.row_files import BASE, file_name, file_names
+from genrec_jax.checkpoint.row_files import (
+  BASE,
+  DELTA,
+  file_name,
+  file_names,
+)
+from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Stack
+
+_IN = {BASE: 1, DELTA: touched.SINCE_BASE}  # bits of where a row was found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +112,12 @@ class Loaded:
   Attributes:
     arrays: array -> as asked for.
     slots: array -> slots of its optimizer.
-    touched: array -> bool, whether a delta held the row.
+    marks: array -> uint8, `touched.SINCE_BASE` where a delta held the row.
   """
 
   arrays: dict[str, jax.Array]
   slots: dict[str, dict[str, jax.Array]]
-  touched: dict[str, jax.Array]
+  marks: dict[str, jax.Array]
 
 
 def load(
@@ -145,7 +153,7 @@ def load(
       if body['rows']['kind'] == BASE and fresh is None:
         held.check_whole(body)
     found.arrays[name] = held.array('', arrays[name])
-    found.touched[name] = held.touched(arrays[name])
+    found.marks[name] = held.marks(arrays[name])
     scalars = bodies[-1]['rows']['tables'][stack.pieces[0].table]['scalars']
     found.slots[name] = {
       slot: held.array(slot, x)
@@ -200,7 +208,7 @@ class _Held:
             held[here] = values[mine]
           else:
             held[here, start:end] = values[mine][:, columns]
-        self._seen[first][here] |= 1 if kind == BASE else 2
+        self._seen[first][here] |= _IN[kind]
 
   def check_whole(self, body: dict) -> None:
     """Refuses a base that lacks rows; the manifest would not know."""
@@ -224,8 +232,9 @@ class _Held:
       {f: self._values[slot, f] for f, _ in self._runs}, wanted.shape, wanted
     )
 
-  def touched(self, wanted) -> jax.Array:
-    values = {f: (seen & 2) > 0 for f, seen in self._seen.items()}
+  def marks(self, wanted) -> jax.Array:
+    """Marks of what the deltas held; nothing has changed since."""
+    values = {f: seen & _IN[DELTA] for f, seen in self._seen.items()}
     return self._spread(values, wanted.shape[:1], wanted)
 
   def _spread(self, values, shape, wanted) -> jax.Array:

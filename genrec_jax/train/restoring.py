@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import touched
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
@@ -74,9 +73,7 @@ def by_rows(
   )
   if not abstract.touched:
     return Resumed(step, state, host)
-  return Resumed(
-    step, dataclasses.replace(state, touched=_since_base(rows.touched)), host
-  )
+  return Resumed(step, dataclasses.replace(state, touched=rows.marks), host)
 
 
 def unmarked(state: TrainState, marks: dict) -> TrainState:
@@ -89,9 +86,3 @@ def unmarked(state: TrainState, marks: dict) -> TrainState:
     out_shardings=where if all(where.values()) else None,
   )()
   return dataclasses.replace(state, touched=fresh)
-
-
-@jax.jit
-def _since_base(held: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """Marks of what the deltas held; nothing has changed since."""
-  return {n: x * jnp.uint8(touched.SINCE_BASE) for n, x in held.items()}

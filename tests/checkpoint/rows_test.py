@@ -97,7 +97,7 @@ def test_every_layout_is_read_onto_every_other(old, new, key, tmp_path):
   body = old.save(tmp_path, 3)
   found = new.load(tmp_path, [body])
   new.assert_holds(found)
-  assert not any(x.any() for x in found.touched.values())
+  assert not any(x.any() for x in found.marks.values())
 
 
 def test_devices_gather_what_the_host_would(key):
@@ -171,7 +171,7 @@ def test_deltas_lie_upon_their_base(old, new, key, tmp_path):
       relayout.table(other.layout, whole, table),
       relayout.table(setting.layout, held, table),
     )
-  assert any(x.any() for x in onto.touched.values())
+  assert any(x.any() for x in onto.marks.values())
 
 
 def test_replicas_are_saved_once_and_loaded_everywhere(key, tmp_path):
