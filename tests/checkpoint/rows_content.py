@@ -11,7 +11,7 @@ from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Piece, Stack
 
 ROWS = {'item': 90, 'user id': 31}
-WIDTH = 5
+WIDTH = 17  # of a piece; k-means in 4 bits wants more than 16
 _CHUNK_ROWS = 32
 
 
