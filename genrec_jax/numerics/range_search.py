@@ -1,9 +1,9 @@
 """Which range of a row its levels should span: less of it may be better.
 
 An outlier stretches the levels of all other elements. The greedy search of
-Check-N-Run (arXiv 2010.08679, section 5.2) cuts the range from whichever end
-costs less, a step of `1 / bins` of it at a time, and remembers the best. The
-paper leaves its rules open; these are torch's, of `choose_qparams_optimized`:
+Check-N-Run (arXiv 2010.08679) cuts the range from whichever end costs less, a
+step of `1 / bins` of it at a time, and remembers the best. The paper leaves its
+rules open; these are torch's, of `choose_qparams_optimized`:
 
 - it goes on while more than `1 - ratio` of the range, in whole steps, is left;
 - the error of a range is the L2 norm over the row, with its rounded bias and
@@ -74,12 +74,16 @@ def _search(x, low, high, bits, bins, ratio, half):
   least = np.float32(int(bins * (1.0 - float(np.float32(ratio))))) * step
   top = np.full_like(low, 2**bits - 1)
   ends = (low, high, step, least, top)
+  # Rows far from zero may have steps that round to nothing.
+  most = bins + 1
   device = _cpu() if x.shape[1] > FEW else None
   if device is None:
-    return _in_numpy(x, *ends, half=half)
+    return _in_numpy(x, *ends, most, half=half)
   from genrec_jax.numerics import range_search_xla
 
-  return range_search_xla.search(x, *ends, half=half, to=BLOCK, device=device)
+  return range_search_xla.search(
+    x, *ends, most, half=half, to=BLOCK, device=device
+  )
 
 
 def start(error, low, high) -> tuple:
@@ -114,7 +118,7 @@ def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
   )
 
 
-def _in_numpy(x, low, high, step, least, top, *, half):
+def _in_numpy(x, low, high, step, least, top, most, *, half):
   work = np.empty_like(x)
 
   def error(low, high):
@@ -130,7 +134,9 @@ def _in_numpy(x, low, high, step, least, top, *, half):
     return np.sqrt(total)
 
   walk = start(error(low, high), low, high)
-  while going(walk, least).any():
+  for _ in range(most):
+    if not going(walk, least).any():
+      break
     raised, lowered = (error(*ends) for ends in ahead(walk, step))
     walk = advance(np, walk, step, least, raised, lowered)
   return walk[4:]

@@ -24,6 +24,7 @@ def search(
   step: np.ndarray,
   least: np.ndarray,
   top: np.ndarray,
+  most: int,
   *,
   half: bool,
   to: int,
@@ -39,22 +40,26 @@ def search(
     arguments = [
       np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, to - count)]) for a in arguments
     ]
-  found = _search(*jax.device_put(arguments, device), half=half)
+  arguments = jax.device_put((*arguments, np.int32(most)), device)
+  found = _search(*arguments, half=half)
   return tuple(np.asarray(end)[:count] for end in found)
 
 
 @functools.partial(jax.jit, static_argnames='half')
-def _search(x, low, high, step, least, top, *, half):
+def _search(x, low, high, step, least, top, most, *, half):
   (error,) = _errors(x, [(low, high)], top, half)
 
-  def advance(walk):
-    errors = _errors(x, range_search.ahead(walk, step), top, half)
-    return range_search.advance(jnp, walk, step, least, *errors)
+  def going(carry):
+    left, walk = carry
+    return (left > 0) & jnp.any(range_search.going(walk, least))
 
-  walk = jax.lax.while_loop(
-    lambda walk: jnp.any(range_search.going(walk, least)),
-    advance,
-    range_search.start(error, low, high),
+  def advance(carry):
+    left, walk = carry
+    errors = _errors(x, range_search.ahead(walk, step), top, half)
+    return left - 1, range_search.advance(jnp, walk, step, least, *errors)
+
+  _, walk = jax.lax.while_loop(
+    going, advance, (most, range_search.start(error, low, high))
   )
   return walk[4:]
 

@@ -3,22 +3,21 @@
     arrays = quantize(rows, bits=4)          # NumPy in, NumPy out
     rows = dequantize(arrays, dim=64, bits=4)
 
-Each row is quantised by itself (arXiv 2010.08679, section 5.2), in one of these
-ways:
+Each row is quantised by itself (arXiv 2010.08679), in one of these ways:
 
-| method     | levels of a row                              | arrays             |
-|------------|----------------------------------------------|--------------------|
-| symmetric  | even, from -max to max, one of them zero     | codes, scale       |
-| asymmetric | even, from its least to its greatest value   | codes, scale, bias |
-| adaptive   | even, over the range `range_search` finds    | codes, scale, bias |
-| kmeans     | anywhere: 2**bits numbers of its own         | codes, codebook    |
+| method     | levels of a row                            | arrays             |
+|------------|--------------------------------------------|--------------------|
+| symmetric  | even, from -max to max, one of them zero   | codes, scale       |
+| asymmetric | even, from its least to its greatest value | codes, scale, bias |
+| adaptive   | even, over the range `range_search` finds  | codes, scale, bias |
+| kmeans     | anywhere: 2**bits numbers of its own       | codes, codebook    |
 
-With 8 bits `adaptive` is `asymmetric`, as in the paper: no range is worth a cut.
+With 8 bits `adaptive` is `asymmetric`, as in the paper.
 
-An element is `code * scale + bias`; `symmetric` has no bias in its arrays, its
-element is `(code - (2**(bits-1) - 1)) * scale`. Scale, bias and codebook have
-one entry a row, float16 with 4 bits and fewer where every row of the call can
-do with that, else float32. `asymmetric` gives what FBGEMM gives: with float16
+An element is `code * scale + bias`; `symmetric` has no bias in its arrays: its
+element is `(code - (2**(bits-1) - 1)) * scale`. Scale, bias and codebook are
+float16 with 4 bits and fewer where every row of the call can do with that, else
+float32. `asymmetric` gives what FBGEMM gives: with float16
 its rows of 4 and 2 bits, with 8 bits its float32 scale and bias.
 
 But in rows cut by the search, no element is off by more than half a step and
@@ -38,11 +37,11 @@ from genrec_jax.numerics.range_search import BLOCK, search
 
 BITS = bit_packing.BITS
 METHODS = ('symmetric', 'asymmetric', 'adaptive', 'kmeans')
-# The search's steps in a whole range and the share of it that may go: what the
-# paper found enough, and what torch's users take.
+# The search's steps in a whole range and the share of it that may go, by the
+# paper.
 BINS = {2: 25, 3: 25, 4: 45}
 RATIO = 0.5
-# Restores that a bit width bears with hardly any loss of quality (section 6.2).
+# Restores of one run that a bit width bears, by the paper.
 RESTORES = {2: 1, 3: 3, 4: 20}
 
 _NARROWEST = 2.0**-14  # float16 with all its digits
@@ -159,6 +158,7 @@ def _asymmetric(x, low, high, bits, half):
 def _symmetric(x, low, high, bits, half):
   top = 2 ** (bits - 1) - 1
   largest = np.maximum(np.abs(low), np.abs(high))
+  largest = np.where(largest < _TINY, np.float32(0), largest)
   # From zero on, the same levels; then to both sides.
   _, scale, inverse = levels(
     np, np.zeros_like(low), largest, np.full_like(low, top), half
