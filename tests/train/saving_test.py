@@ -1,0 +1,138 @@
+"""Runs whose tables are saved by rows: nothing but the files is different."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax.checkpoint import manifest
+from genrec_jax.config import ConfigError
+from genrec_jax.serve import weights as weights_lib
+from genrec_jax.train import experiment
+from genrec_jax.train.progress import Progress
+from tests.train import tiny_run
+from tests.train.tiny_run import assert_same_bits, curve, train
+
+ROWS = ('data.table_update=row_adagrad', 'loss.sampler=shared')
+CONSECUTIVE = 'checkpoint.policy=consecutive'
+
+pytestmark = pytest.mark.usefixtures('compiled_once')
+
+
+@pytest.fixture(scope='module')
+def whole(compiled_once, tmp_path_factory):
+  """A run without checkpoints by rows."""
+  workdir = tmp_path_factory.mktemp('whole')
+  train(workdir, *ROWS)
+  return workdir
+
+
+@pytest.fixture(scope='module')
+def by_rows(compiled_once, tmp_path_factory):
+  """The same with them, and with something to follow."""
+  workdir = tmp_path_factory.mktemp('by_rows')
+  more = ('checkpoint.publish.every=6', 'checkpoint.publish.bits=8')
+  train(workdir, *ROWS, CONSECUTIVE, *more)
+  return workdir
+
+
+def state_of(workdir) -> dict:
+  """Every array of a run's newest checkpoint, however it was saved."""
+  pieces = experiment.build(tiny_run.config(*ROWS), workdir, lambda *_: None)
+  with tiny_run.Checkpoints(workdir / 'checkpoints') as checkpoints:
+    found = pieces.spread.restore(checkpoints, checkpoints.latest())
+  return jax.device_get(tiny_run.named(found.state))
+
+
+def rows_of(workdir, which='checkpoints'):
+  directory = workdir / which
+  return {
+    step: manifest.verify(directory / str(step))['rows']
+    for step in manifest.steps(directory)
+  }
+
+
+def stop_at(monkeypatch, step):
+  update = Progress.update
+
+  def stopping(self, now, **shown):
+    update(self, now, **shown)
+    if now == step:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  monkeypatch.setattr(Progress, 'update', stopping)
+
+
+def test_the_same_curve_and_the_same_state(whole, by_rows):
+  assert curve(by_rows) == curve(whole)
+  assert_same_bits(state_of(by_rows), state_of(whole))
+  rows = rows_of(by_rows)
+  assert [r['kind'] for r in rows.values()] == ['base'] + ['delta'] * 4
+  assert list(rows) == [4, 8, 12, 16, 20]
+
+
+def test_a_run_goes_on_whatever_way_it_was_saved(whole, tmp_path, monkeypatch):
+  policies = ('', 'intermittent', 'consecutive', 'one_shot')
+  for stop, policy in zip((3, 9, 14, None), policies):
+    with monkeypatch.context() as m:
+      stop_at(m, stop)
+      train(tmp_path, *ROWS, f'checkpoint.policy={policy}')
+  assert curve(tmp_path) == curve(whole)
+  assert_same_bits(state_of(tmp_path), state_of(whole))
+  saved = manifest.read(tmp_path / 'checkpoints/20')
+  assert saved['host']['restores'] == 3
+  assert saved['rows']['kind'] == 'delta'
+
+
+def test_a_server_reads_either(whole, by_rows):
+  task = experiment.build(tiny_run.config(*ROWS), whole, lambda *_: None).task
+  one, other = (
+    weights_lib.load_weights(w, task, 'latest') for w in (whole, by_rows)
+  )
+  assert one.step == other.step == 20
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (one.params, one.tables),
+    (other.params, other.tables),
+  )
+
+
+def test_what_is_published_is_a_chain_of_weights(by_rows):
+  rows = rows_of(by_rows, 'published')
+  assert [r['kind'] for r in rows.values()] == ['base', 'delta', 'delta']
+  assert list(rows) == [6, 12, 18]
+  assert {r['bits'] for r in rows.values()} == {8}
+  assert all(t['slots'] == {} for t in rows[18]['tables'].values())
+  tree = manifest.read(by_rows / 'published/18')['tree']
+  assert {name.split('/')[0] for name in tree} == {'params'}
+
+
+def test_a_restart_publishes_a_base_and_nothing_twice(tmp_path, monkeypatch):
+  options = (*ROWS, CONSECUTIVE, 'checkpoint.publish.every=3')
+  options += ('checkpoint.publish.keep=9', 'train.checkpoint_every=50')
+  with monkeypatch.context() as m:
+
+    def die(self, now, **shown):
+      if now == 7:
+        raise KeyboardInterrupt
+
+    m.setattr(Progress, 'update', die)
+    with pytest.raises(KeyboardInterrupt):
+      train(tmp_path, *options)
+  assert list(rows_of(tmp_path, 'published')) == [3, 6]
+  train(tmp_path, *options, 'train.steps=12')
+  kinds = {s: r['kind'] for s, r in rows_of(tmp_path, 'published').items()}
+  assert kinds == {3: 'base', 6: 'delta', 9: 'base', 12: 'delta'}
+
+
+def test_tables_that_no_row_optimizer_updates_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match='set data.table_update'):
+    train(tmp_path, CONSECUTIVE)
+
+
+def test_the_manifest_names_the_choice(by_rows):
+  body = json.loads((by_rows / 'checkpoints/20' / manifest.NAME).read_text())
+  assert body['rows']['bits'] == 32 and body['rows']['slots'] == 'float32'
