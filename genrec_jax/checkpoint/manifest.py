@@ -36,11 +36,9 @@ class Damaged(CheckpointError):
 
 def steps(directory) -> list[int]:
   """Steps with a directory of their own, whole or not, in ascending order."""
-  if not directory.is_dir():
-    return []
   return sorted(
     int(d.name)
-    for d in directory.iterdir()
+    for d in storage.children(directory)
     if d.name.isdecimal() and str(int(d.name)) == d.name and d.is_dir()
   )
 

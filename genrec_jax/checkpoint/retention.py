@@ -23,7 +23,7 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
     log: receives a line about everything removed.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  for path in directory.iterdir():
+  for path in storage.children(directory):
     if _DEBRIS.fullmatch(path.name):
       log(f'removing {path}, left by a killed or failed save')
       storage.remove(path, ignore_errors=True)

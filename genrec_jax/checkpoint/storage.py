@@ -49,13 +49,21 @@ def modified(path) -> float:
   return found.st_mtime if is_disk(path) else found.mtime
 
 
+def children(directory) -> list:
+  """What lies in a directory; nothing where there is none."""
+  try:
+    return list(directory.iterdir())
+  except (FileNotFoundError, NotADirectoryError):
+    return []
+
+
 def files(directory) -> list[tuple[str, os.PathLike]]:
   """(name below the directory, path) of every file, in the order of names."""
   found = []
   waiting = [('', directory)]
   while waiting:
     above, parent = waiting.pop()
-    for path in parent.iterdir():
+    for path in children(parent):
       name = f'{above}{path.name}'
       if path.is_dir():
         waiting.append((f'{name}/', path))
