@@ -42,6 +42,7 @@ from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.position import Position
+from genrec_jax.checkpoint.writer import Writer
 
 _under_way = set()  # futures of all saves of this process
 
@@ -81,6 +82,7 @@ class Checkpoints:
     self._log = log
     self._damaged = set()  # steps this object found damaged
     self._saving = None  # future of the save under way
+    self._writer = Writer(self.directory)
     self._group = Group(str(self.directory), timeout_s)
 
   def save(
@@ -270,7 +272,10 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits for the save under way, which the process's end would lose."""
-    self.wait()
+    try:
+      self.wait()
+    finally:
+      self._writer.release()
 
   def __enter__(self):
     return self
@@ -368,6 +373,8 @@ class Checkpoints:
             f'step {step} cannot be saved: process {process} has another '
             f'{what} than process 0'
           )
+    self.directory.mkdir(parents=True, exist_ok=True)
+    self._writer.claim()
     retention.make_room(self.directory, step, self._log)
 
   def _complete(self, step: int, written, extra: dict) -> None:
@@ -397,6 +404,7 @@ class Checkpoints:
       for process, reason in enumerate(reasons):
         if reason:
           raise CheckpointError(f'process {process}: {reason}')
+      self._writer.check()
       chain.check_parents(self.directory, extra)
       manifest.write(self._path(step), step, time=time.time(), **extra)
     except Exception as e:

@@ -60,7 +60,7 @@ def test_debris_goes_with_the_next_save_and_not_by_looking(checkpoints, log):
   assert log == []
   save_all(checkpoints, 2)
   left = sorted(p.name for p in checkpoints.directory.iterdir())
-  assert left == ['1', '2', 'best', 'notes.2']
+  assert left == ['.writer', '1', '2', 'best', 'notes.2']
   assert '2.orbax-checkpoint-tmp' in log.text()
   assert '7.removed' in log.text()
 
@@ -177,7 +177,8 @@ def test_a_file_that_cannot_be_written_loses_nothing(checkpoints, log, caplog):
       checkpoints.latest()
   assert 'Earlier checkpoints are as they were: 1, 2' in log.text()
   assert '_SignalingThread' not in caplog.text  # hundreds of lines of Orbax
-  assert [p.name for p in sorted(checkpoints.directory.iterdir())] == ['1', '2']
+  left = sorted(p.name for p in checkpoints.directory.iterdir())
+  assert left == ['.writer', '1', '2']
   assert_restores(checkpoints, 2)
   save(checkpoints, 3, rows=100_000, wait=True)
   assert_restores(checkpoints, 3, rows=100_000)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.checkpoint import delta
+from genrec_jax.checkpoint import delta, manifest
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import relayout, schemes, touched
 from genrec_jax.embedding.layout import lay_out
@@ -104,7 +104,7 @@ class Training:
 
 def steps(checkpoints):
   """Directories of a place of checkpoints, whatever they hold."""
-  return sorted(int(d.name) for d in checkpoints.directory.iterdir())
+  return manifest.steps(checkpoints.directory)
 
 
 def disk_full(*args, **kwargs):

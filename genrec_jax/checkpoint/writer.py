@@ -1,0 +1,75 @@
+"""One process at a time saves in a directory; the others are told so.
+
+On a disk a lock keeps a second one out; it goes with the process, however that
+ends. A store has no locks: there whoever comes last leaves its name, and the
+one before finds it when it wants to complete a checkpoint, and stops.
+"""
+
+import fcntl
+import os
+import uuid
+import weakref
+
+from genrec_jax.checkpoint import storage
+from genrec_jax.checkpoint.manifest import CheckpointError
+
+NAME = '.writer'
+_locks = weakref.WeakValueDictionary()  # path -> the lock of this process
+
+
+class Writer:
+  """The right to save in a directory."""
+
+  def __init__(self, directory):
+    self._directory, self._name = directory, uuid.uuid4().hex
+    self._lock, self._claimed = None, False
+
+  def claim(self) -> None:
+    """Before anything is written; raises if another process is saving here."""
+    if self._claimed:
+      self.check()
+      return
+    if storage.is_disk(self._directory):
+      self._lock = _locked(self._directory)
+    else:
+      (self._directory / NAME).write_text(self._name)
+    self._claimed = True
+
+  def check(self) -> None:
+    """Before a checkpoint is completed; raises if another has begun to save."""
+    if storage.is_disk(self._directory):
+      return
+    if (self._directory / NAME).read_text() != self._name:
+      raise CheckpointError(
+        f'another process has begun to save in {self._directory}; this one '
+        'must not go on there'
+      )
+
+  def release(self) -> None:
+    self._lock, self._claimed = None, False
+
+
+class _Lock:
+  """An open, locked file; the objects of one process share it."""
+
+  def __init__(self, path):
+    self._file = open(path, 'a')
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      self._file.close()
+      raise CheckpointError(
+        f'another process is saving in {path.parent}; use another directory, '
+        'or wait until it has ended'
+      ) from None
+    except OSError:  # a file system without locks is used without one
+      pass
+    weakref.finalize(self, self._file.close)
+
+
+def _locked(directory) -> _Lock:
+  path = os.path.realpath(directory / NAME)
+  lock = _locks.get(path)
+  if lock is None:
+    lock = _locks[path] = _Lock(directory / NAME)
+  return lock
