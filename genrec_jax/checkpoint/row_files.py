@@ -3,6 +3,15 @@
 Apart from what writes them, so that a reader needs no JAX.
 """
 
+import zlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from genrec_jax.checkpoint import chunks
+from genrec_jax.checkpoint.chunks import Chunk
+from genrec_jax.checkpoint.manifest import Damaged
+
 NAME = 'rows'
 BASE, DELTA = 'base', 'delta'
 
@@ -26,3 +35,69 @@ def size(body: dict) -> int:
     for name, (size, _) in body['files'].items()
     if name.startswith(f'{NAME}/')
   )
+
+
+def of_tables(body: dict, tables: Mapping) -> list[tuple[str, str]]:
+  """(file, table) of all rows of some tables in a step."""
+  return [(name, table) for table in tables for name in file_names(body, table)]
+
+
+def contents(
+  step_dir, body: dict, tables
+) -> Iterator[tuple[str, bytes, Chunk]]:
+  """(file, content, rows) of some tables; everything else is compared first.
+
+  Rows of other tables, which `manifest.verify` has found there, are not read.
+  """
+  for name, about in tables.items():
+    found = body['rows']['tables'].get(name, {})
+    for key in ('rows', 'dim', 'dtype'):
+      if found.get(key) != about[key]:
+        raise Damaged(
+          f'damaged: {key} of table {name!r} is {found.get(key)} instead of '
+          f'{about[key]}'
+        )
+  for name in body['files']:
+    if not name.startswith(f'{NAME}/'):
+      checked(step_dir, name, body)
+  for name, table in of_tables(body, tables):
+    raw = checked(step_dir, name, body)
+    yield name, raw, decoded(raw, table, tables)
+
+
+def checked(step_dir, name: str, body: dict) -> bytes:
+  """A file of a step; Damaged unless it is what the manifest says."""
+  size, checksum = body['files'][name]
+  try:
+    raw = (step_dir / name).read_bytes()
+  except FileNotFoundError:
+    raise Damaged(f'damaged: {name} is missing') from None
+  except OSError as e:
+    raise Damaged(f'damaged: {name} cannot be read ({e.strerror or e})') from e
+  if len(raw) != size:
+    raise Damaged(f'damaged: {name} has {len(raw)} bytes instead of {size}')
+  if zlib.crc32(raw) != checksum:
+    raise Damaged(f'damaged: the contents of {name} have changed')
+  return raw
+
+
+def decoded(raw: bytes, table: str, tables: Mapping[str, dict]) -> Chunk:
+  """A chunk that fits its table; Damaged if it does not."""
+  about = tables[table]
+  try:
+    chunk = chunks.from_bytes(raw)
+  except Exception as e:  # it is as it was written: by another version?
+    raise Damaged(
+      f'damaged: rows of table {table!r} cannot be read ({e})'
+    ) from e
+  end = chunk.first_column + chunk.values.shape[1]
+  fits = (
+    chunk.table == table
+    and chunk.values.dtype == np.dtype(about['dtype'])
+    and 0 <= chunk.first_column < end <= about['dim']
+    and len(chunk.ids) == len(chunk.values) > 0
+    and 0 <= chunk.ids.min() <= chunk.ids.max() < about['rows']
+  )
+  if not fits:
+    raise Damaged(f'damaged: it has rows that do not fit table {table!r}')
+  return chunk

@@ -1,0 +1,392 @@
+"""Keeps a serving copy of the tables that a run publishes.
+
+    python -m genrec_jax.checkpoint.follow SOURCE COPY [--tables a,b]
+        [--poll 10] [--once]
+
+SOURCE is the workdir of a run that publishes (config.checkpoint.publish), or a
+directory of checkpoints that were saved by rows. COPY is a directory of this
+follower alone (serving_copy.py), which services map; docs/publishing.md tells
+how. Prints a line for every step applied. Needs neither JAX nor a device.
+
+Ends with status 0 on Ctrl-C or SIGTERM, and after --once if COPY holds the
+newest step that is complete; with 1 after --once if it does not, as that step
+is damaged or nothing is published; with 2 if this cannot go on (no such table,
+another follower, no space).
+"""
+
+import argparse
+import contextlib
+import functools
+import os
+import pathlib
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from genrec_jax.checkpoint import (
+  chain,
+  copy_writer,
+  manifest,
+  row_files,
+  storage,
+)
+from genrec_jax.checkpoint.chunks import Chunk
+from genrec_jax.checkpoint.manifest import (
+  CheckpointError,
+  Damaged,
+  HalfWritten,
+)
+
+PUBLISHED = 'published'
+_LOOKS = 5  # of an update, at a directory where something is in the way
+_SLICE_S = 0.2
+
+Line = list[tuple[int, int]]  # (step, identity), each made from those before
+
+
+class Follower:
+  """Brings a copy to the newest step of a directory, again and again.
+
+  Attributes:
+    source: the workdir or directory that is followed.
+    refused: step -> what is wrong with it, of the last update: steps newer than
+      the copy's that could not be applied.
+  """
+
+  def __init__(
+    self,
+    source: str | os.PathLike,
+    copy: str | os.PathLike,
+    *,
+    tables: Sequence[str] | None = None,
+    log: Callable[[str], object] = print,
+  ):
+    """Locks the copy; nothing is read of the source before `update`.
+
+    Args:
+      source: the workdir of a run, or a directory of checkpoints; it need not
+        be there yet.
+      copy: a directory of this follower alone, made if need be.
+      tables: names of those to copy; None for all.
+      log: receives a line about every step applied and all that is unusual.
+    """
+    if tables is not None and (isinstance(tables, str) or not tables):
+      raise ValueError(f'tables must be a list of names, not {tables!r}')
+    self.source = storage.place(source)
+    self.refused: dict[int, str] = {}
+    self._tables = tables and tuple(dict.fromkeys(tables))
+    self._log = log
+    self._said = set()  # lines that are not to be repeated
+    self._half = set()  # steps that were half-written at the last look
+    self._bad = {}  # step -> (its files, what is wrong with them)
+    self._copy = copy_writer.Writer(copy, log)
+
+  @property
+  def step(self) -> int | None:
+    """What the copy holds, to the last row; None for nothing."""
+    return self._copy.position and self._copy.position.step
+
+  @property
+  def step_dir(self) -> pathlib.Path | None:
+    """The directory of that step in the source, with its dense part.
+
+    A run that has published a newer base removes it.
+    """
+    return None if self.step is None else self._directory() / str(self.step)
+
+  @property
+  def tables(self) -> dict[str, dict]:
+    """Name -> {'rows', 'dim', 'dtype', 'file'} of what the copy holds."""
+    return self._copy.position.tables if self._copy.position else {}
+
+  def table(self, name: str) -> np.ndarray:
+    """The rows `[rows, dim]` of the copy, mapped for reading.
+
+    Ask again after each update: a new base is another array.
+    """
+    return self._copy.table(name)
+
+  def update(self) -> list[int]:
+    """Applies what is new, up to the newest whole step; returns the steps.
+
+    A step is applied after its files were compared with its manifest, and upon
+    nothing but what it was made from. A half-written one is waited for; a
+    damaged one is told of once, and passed over until its files change.
+    """
+    directory, applied = self._directory(), []
+    for _ in range(_LOOKS):
+      at = self._at()
+      line = self._line(directory, at)
+      if not line:
+        break
+      try:
+        if line[0] == at:
+          for step, identity in line[1:]:
+            self._apply(directory, step, identity)
+            applied.append(step)
+        else:
+          self._build(directory, line)
+          applied += [step for step, _ in line]
+        break
+      except (Damaged, HalfWritten):
+        continue  # it has been told, or is not there any more
+    return applied
+
+  def follow(
+    self, poll_s: float = 10.0, stop: Callable[[], bool] = lambda: False
+  ) -> None:
+    """Updates until `stop()`, looking every `poll_s` seconds."""
+    while not stop():
+      if self.update():
+        continue
+      until = time.monotonic() + poll_s
+      while (left := until - time.monotonic()) > 0 and not stop():
+        time.sleep(min(_SLICE_S, left))
+
+  def close(self) -> None:
+    """Lets another follower have the copy."""
+    self._copy.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, trace):
+    self.close()
+
+  def _directory(self):
+    published = self.source / PUBLISHED
+    return published if published.is_dir() else self.source
+
+  def _at(self) -> tuple[int, int] | None:
+    """(step, identity) of the copy, if its tables are those wanted."""
+    position = self._copy.position
+    if position is None:
+      return None
+    if self._tables is None:
+      as_wanted = position.every
+    else:
+      as_wanted = set(self._tables) == set(position.tables)
+    return (position.step, position.identity) if as_wanted else None
+
+  def _line(self, directory, at) -> Line | None:
+    """What leads to the newest whole step, if the copy does not hold it."""
+    self.refused, before, self._half = {}, self._half, set()
+    there = manifest.steps(directory)
+    if not there:
+      self._say_once(
+        f'nothing is published in {directory} yet; a run publishes with '
+        'config.checkpoint.publish.every'
+      )
+    for step in reversed(there):
+      if at and step <= at[0] and _is_still(directory, at):
+        break
+      try:
+        return self._leading_to(directory, step, at)
+      except HalfWritten as e:
+        self._half.add(step)
+        if step in before:  # no save that is just ending
+          self._say_once(f'step {step} is waited for, it is {e}')
+      except Damaged as e:
+        self.refused[step] = str(e)
+    return None
+
+  def _leading_to(self, directory, step: int, at) -> Line:
+    """From where the copy is, if that is on the way; else from the base."""
+    with self._judging(directory, step):
+      body = manifest.read(directory / str(step))
+      line = [*chain.parents(body), (step, _identity(directory / str(step)))]
+    after = line.index(at) + 1 if at in line else 0
+    for other, identity in line[after:]:
+      try:
+        with self._judging(directory, other):
+          manifest.verify(directory / str(other), quick=True)
+          _open(directory / str(other), identity)
+      except CheckpointError as e:
+        if other == step:
+          raise
+        raise Damaged(f'damaged: it needs step {other}, which is {e}') from e
+    return line[max(after - 1, 0) :]
+
+  @contextlib.contextmanager
+  def _judging(self, directory, step: int) -> Iterator[None]:
+    """Tells once what is wrong with a step, and remembers it."""
+    step_dir = directory / str(step)
+    files, wrong = self._bad.get(step, (None, None))
+    if wrong and files == _files(step_dir):
+      raise Damaged(wrong)
+    try:
+      yield
+    except Damaged as e:
+      if (step_dir / manifest.NAME).exists():  # it is not just being removed
+        if str(e) != wrong:
+          self._log(f'step {step} is passed over, {e}')
+        self._bad[step] = _files(step_dir), str(e)
+      raise
+
+  def _apply(self, directory, step: int, identity: int) -> None:
+    start, rows = time.monotonic(), 0
+    step_dir, tables = directory / str(step), self._copy.position.tables
+    with self._judging(directory, step):
+      body, raw = _open(step_dir, identity)
+      incoming = self._copy.receive(step)
+      for name, content, chunk in row_files.contents(step_dir, body, tables):
+        path = incoming / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        rows += _rows(chunk)
+    self._copy.apply(step, raw)
+    self._report(directory, body, tables, rows, start)
+
+  def _build(self, directory, line: Line) -> None:
+    base, identity = line[0]
+    with self._judging(directory, base):
+      body, _ = _open(directory / str(base), identity)
+    tables = self._wanted(body)
+    if self._at() is not None:
+      self._log(
+        f'step {line[-1][0]} is not made from step {self.step} as it is here: '
+        f'the tables are built anew from step {base}'
+      )
+    elif self.step is not None:
+      self._log(f'other tables are wanted: all are built from step {base}')
+    with self._copy.building(base, tables) as building:
+      for step, identity in line:
+        start, rows = time.monotonic(), 0
+        step_dir = directory / str(step)
+        with self._judging(directory, step):
+          body, _ = _open(step_dir, identity)
+          for _, _, chunk in row_files.contents(step_dir, body, tables):
+            building.put(chunk)
+            rows += _rows(chunk)
+          if step == base:
+            building.check_whole()
+        self._report(directory, body, tables, rows, start)
+      self._copy.swap(
+        building,
+        source=str(directory),
+        step=step,
+        identity=identity,
+        base=base,
+        every=self._tables is None,
+      )
+
+  def _wanted(self, body: dict) -> dict[str, dict]:
+    """The tables to copy, of the manifest of a base."""
+    if 'rows' not in body:
+      raise CheckpointError(
+        f'step {body["step"]} of {self._directory()} was not saved by rows; '
+        'follow what a run publishes with config.checkpoint.publish.every'
+      )
+    there = body['rows']['tables']
+    for name in self._tables or there:
+      if name not in there:
+        raise CheckpointError(
+          f'{self._directory()} has no table {name!r}; there are: '
+          + ', '.join(there)
+        )
+    return {name: there[name] for name in self._tables or there}
+
+  def _report(self, directory, body, tables, rows: int, start: float) -> None:
+    step = body['step']
+    size = sum(
+      body['files'][name][0] for name, _ in row_files.of_tables(body, tables)
+    )
+    newer = sum(other > step for other in manifest.steps(directory))
+    age = max(time.time() - body.get('time', time.time()), 0.0)
+    self._log(
+      f'step {step}: {body["rows"]["kind"]}, {rows:,} rows, {size:,} bytes, '
+      f'{time.monotonic() - start:.2f} s; published {age:.1f} s ago, '
+      f'{newer} newer'
+    )
+
+  def _say_once(self, line: str) -> None:
+    if line not in self._said:
+      self._said.add(line)
+      self._log(line)
+
+
+def _identity(step_dir) -> int:
+  try:
+    return chain.identity(step_dir)
+  except FileNotFoundError as e:
+    raise HalfWritten('half-written: it is being removed') from e
+
+
+def _open(step_dir, identity: int) -> tuple[dict, bytes]:
+  """The manifest of just this checkpoint, read and as it is written."""
+  body = manifest.read(step_dir)
+  try:
+    raw = (step_dir / manifest.NAME).read_bytes()
+  except OSError as e:
+    raise HalfWritten('half-written: it is being removed') from e
+  if zlib.crc32(raw) != identity:
+    raise Damaged('damaged: it is another one than later steps were made from')
+  return body, raw
+
+
+def _is_still(directory, at: tuple[int, int]) -> bool:
+  """Whether the source has the step of the copy, in whatever condition."""
+  step_dir = directory / str(at[0])
+  if not step_dir.is_dir():
+    return False
+  try:
+    manifest.read(step_dir)
+    return chain.identity(step_dir) == at[1]
+  except (CheckpointError, OSError):
+    return True
+
+
+def _rows(chunk: Chunk) -> int:
+  """Rows of which this chunk has the first column."""
+  return len(chunk.ids) if chunk.first_column == 0 else 0
+
+
+def _files(step_dir) -> list | None:
+  """What would be other numbers if the files of a step were others."""
+  try:
+    return [
+      (name, storage.size(path), storage.modified(path))
+      for name, path in storage.files(step_dir)
+    ]
+  except OSError:
+    return None
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+    prog='python -m genrec_jax.checkpoint.follow',
+    description='Keeps a serving copy of the tables that a run publishes.',
+  )
+  parser.add_argument('source', help="a run's workdir")
+  parser.add_argument('copy', help='directory of the copy')
+  parser.add_argument(
+    '--tables', help='names, separated by commas (default: all)'
+  )
+  parser.add_argument(
+    '--poll', type=float, default=10.0, help='seconds between looks'
+  )
+  parser.add_argument('--once', action='store_true', help='update and end')
+  args = parser.parse_args(argv)
+  tables = args.tables.split(',') if args.tables else None
+  log = functools.partial(print, flush=True)
+  try:
+    with Follower(args.source, args.copy, tables=tables, log=log) as follower:
+      if args.once:
+        follower.update()
+        return int(follower.step is None or bool(follower.refused))
+      follower.follow(args.poll)
+  except KeyboardInterrupt:
+    log('ended; to go on, start it again')
+    return 0
+  except (CheckpointError, OSError) as e:
+    print(f'{parser.prog}: {e}', file=sys.stderr)
+    return 2
+
+
+if __name__ == '__main__':
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  sys.exit(main())
