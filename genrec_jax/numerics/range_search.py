@@ -5,7 +5,7 @@ Check-N-Run (arXiv 2010.08679) cuts the range from whichever end costs less, a
 step of `1 / bins` of it at a time, and remembers the best. The paper leaves its
 rules open; these are torch's, of `choose_qparams_optimized`:
 
-- it goes on while more than `1 - ratio` of the range, in whole steps, is left;
+- it goes on while more than `1 - ratio` of the range is left;
 - the error of a range is the L2 norm over the row, with its rounded bias and
   scale; a range is remembered if both ranges one step on are worse, and so are
   all that were remembered before, the whole range being the first of those;
@@ -70,8 +70,7 @@ def search(
 
 def _search(x, low, high, bits, bins, ratio, half):
   step = (high - low) / np.float32(bins)
-  # As torch counts: a float32 ratio, and whole steps.
-  least = np.float32(int(bins * (1.0 - float(np.float32(ratio))))) * step
+  least = np.float32(bins * (1.0 - ratio)) * step
   top = np.full_like(low, 2**bits - 1)
   ends = (low, high, step, least, top)
   # Rows far from zero may have steps that round to nothing.

@@ -197,7 +197,7 @@ def _half_holds(low, high, bits: int) -> bool:
   step = (high - low) / np.float32(2**bits - 1)
   # Half a unit in the last place of the bias is an eighth of a step at most.
   spread = (step >= _NARROWEST) & (largest <= step * 2**8)
-  flat = (largest >= _NARROWEST) | (largest == 0)
+  flat = (largest >= _NARROWEST * 2**bits) | (largest == 0)
   return bool(np.where(high == low, flat, spread).all())
 
 

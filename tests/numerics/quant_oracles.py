@@ -67,7 +67,7 @@ def greedy(row, bits: int, bins: int, ratio: float):
   """(low, high) that torch.choose_qparams_optimized finds."""
   low, high = min(row), max(row)
   step = (high - low) / F4(bins)
-  kept = F4(int(bins * (1.0 - float(F4(ratio))))) * step
+  kept = F4(bins * (1.0 - ratio)) * step
   now_low, now_high = low, high
   error = best = _loss(row, low, high, bits)
   while now_low + kept < now_high:
