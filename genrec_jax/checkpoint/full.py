@@ -42,7 +42,7 @@ from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.position import Position
-from genrec_jax.checkpoint.writer import Writer
+from genrec_jax.checkpoint.writer import Superseded, Writer
 
 _under_way = set()  # futures of all saves of this process
 
@@ -66,8 +66,8 @@ class Checkpoints:
     beside a training that is saving.
 
     Args:
-      directory: where the steps lie, one directory each; of a disk, or of a
-        store (gs://, s3://, az://).
+      directory: where the steps lie, one directory each; of a disk or of
+        gs://. Of s3:// and az:// it can tell what is there and load rows.
       keep: how many of the newest checkpoints stay, at least 1.
       keep_hours: of these, the ones written within so many hours; 0: all.
       keep_gb: of these, as many as fit; 0: all. The newest always stays, and
@@ -113,7 +113,8 @@ class Checkpoints:
     step = int(step)
     if step < 0:
       raise CheckpointError(f'step {step} cannot be saved: it is negative')
-    if obstacle := trees.obstacle(state):
+    obstacle = storage.obstacle(self.directory) or trees.obstacle(state)
+    if obstacle:
       raise CheckpointError(f'step {step} cannot be saved: {obstacle}')
     extra = {
       'tree': trees.describe(state),
@@ -204,6 +205,10 @@ class Checkpoints:
     step = self._group.decide(
       'restoring a checkpoint', lambda _: self._verified(step), step
     )
+    if obstacle := storage.obstacle(self.directory):
+      raise CheckpointError(
+        f'checkpoint of step {step} cannot be loaded: {obstacle}'
+      )
     body = self._body(step)
     different = trees.difference(
       body['tree'],
@@ -408,7 +413,8 @@ class Checkpoints:
       chain.check_parents(self.directory, extra)
       manifest.write(self._path(step), step, time=time.time(), **extra)
     except Exception as e:
-      retention.discard(self.directory, step)
+      if not isinstance(e, Superseded):  # else it may be the other's by now
+        retention.discard(self.directory, step)
       others = ', '.join(map(str, manifest.steps(self.directory)))
       failure = CheckpointError(
         f'saving step {step} in {self.directory} failed: '

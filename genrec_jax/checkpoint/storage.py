@@ -38,6 +38,19 @@ def is_disk(path) -> bool:
   return isinstance(path, pathlib.Path)
 
 
+def obstacle(directory) -> str | None:
+  """Why Orbax cannot write to a directory, in words.
+
+  Of a store it does not know it would begin to make a directory on the disk.
+  """
+  text = os.fspath(directory)
+  if is_disk(directory) or text.startswith('gs://'):
+    return None
+  return (
+    f'Orbax, which writes arrays, reaches disks and gs:// alone, not {text}'
+  )
+
+
 def size(path) -> int:
   found = path.stat()
   return found.st_size if is_disk(path) else found.length

@@ -17,6 +17,10 @@ NAME = '.writer'
 _locks = weakref.WeakValueDictionary()  # path -> the lock of this process
 
 
+class Superseded(CheckpointError):
+  """Another process has begun to save in the same directory of a store."""
+
+
 class Writer:
   """The right to save in a directory."""
 
@@ -40,7 +44,7 @@ class Writer:
     if storage.is_disk(self._directory):
       return
     if (self._directory / NAME).read_text() != self._name:
-      raise CheckpointError(
+      raise Superseded(
         f'another process has begun to save in {self._directory}; this one '
         'must not go on there'
       )

@@ -15,7 +15,8 @@ from genrec_jax.checkpoint import (
   retention,
   storage,
 )
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import object_store, rows_content
 from tests.checkpoint.object_store import Killed
 
@@ -64,6 +65,17 @@ def test_a_store_has_those_of_epath(store):
 def test_other_file_systems_are_refused():
   with pytest.raises(ValueError, match='ftp:// is no file system that etils'):
     storage.place('ftp://host/x')
+
+
+def test_orbax_is_not_sent_where_it_does_not_reach(chained, tmp_path, log):
+  with Checkpoints(chained, log=log) as checkpoints:
+    with pytest.raises(CheckpointError, match='step 8 cannot be saved: Orbax'):
+      content.save(checkpoints, 8)
+    with pytest.raises(CheckpointError, match='alone, not s3://bucket/run'):
+      checkpoints.restore(content.state(6))
+  assert manifest.steps(chained) == [2, 4, 6]
+  assert storage.obstacle(tmp_path) is None
+  assert storage.obstacle(storage.place('gs://bucket/x')) is None
 
 
 # --- What is written
