@@ -2,14 +2,8 @@
 
 An outlier stretches the levels of all other elements. The greedy search of
 Check-N-Run (arXiv 2010.08679) cuts the range from whichever end costs less, a
-step of `1 / bins` of it at a time, and remembers the best. The paper leaves its
-rules open; these are torch's, of `choose_qparams_optimized`:
-
-- it goes on while more than `1 - ratio` of the range is left;
-- the error of a range is the L2 norm over the row, with its rounded bias and
-  scale; a range is remembered if both ranges one step on are worse, and so are
-  all that were remembered before, the whole range being the first of those;
-- if both ends cost the same, the upper one moves.
+step of `1 / bins` of it at a time, and remembers the best; `range_walk` tells
+the rules.
 
 Two programs do the same arithmetic in the same order and so find the same bits:
 NumPy's below, for few rows and where JAX has no CPU, and XLA's, several times
@@ -17,10 +11,10 @@ faster, which does not hold the interpreter's lock while it runs.
 """
 
 import functools
-import types
 
 import numpy as np
 
+from genrec_jax.numerics import range_walk
 from genrec_jax.numerics.levels import levels, nearest
 
 BLOCK = 1024  # rows: a block of 64 columns, 256 KB, stays in the cache
@@ -85,38 +79,6 @@ def _search(x, low, high, bits, bins, ratio, half):
   )
 
 
-def start(error, low, high) -> tuple:
-  """The walk at its begin: ends, their error, the best error and its ends."""
-  return low, high, error, error, low, high
-
-
-def going(walk: tuple, least):
-  """Which rows, `[R]`, have not come to the least range."""
-  return walk[0] + least < walk[1]
-
-
-def ahead(walk: tuple, step) -> tuple:
-  """The two ranges one step on."""
-  low, high = walk[:2]
-  return (low + step, high), (low, high - step)
-
-
-def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
-  """The walk one step on, where it goes on; given the errors of `ahead`."""
-  low, high, error, best, best_low, best_high = walk
-  active = going(walk, least)
-  record = active & (error < raised) & (error < lowered) & (error < best)
-  up, down = active & (raised < lowered), active & ~(raised < lowered)
-  return (
-    xp.where(up, low + step, low),
-    xp.where(down, high - step, high),
-    xp.where(up, raised, xp.where(down, lowered, error)),
-    xp.where(record, error, best),
-    xp.where(record, low, best_low),
-    xp.where(record, high, best_high),
-  )
-
-
 def _in_numpy(x, low, high, step, least, top, most, *, half):
   work = np.empty_like(x)
 
@@ -132,12 +94,12 @@ def _in_numpy(x, low, high, step, least, top, most, *, half):
       total += squares
     return np.sqrt(total)
 
-  walk = start(error(low, high), low, high)
+  walk = range_walk.start(error(low, high), low, high)
   for _ in range(most):
-    if not going(walk, least).any():
+    if not range_walk.going(walk, least).any():
       break
-    raised, lowered = (error(*ends) for ends in ahead(walk, step))
-    walk = advance(np, walk, step, least, raised, lowered)
+    raised, lowered = (error(*ends) for ends in range_walk.ahead(walk, step))
+    walk = range_walk.advance(np, walk, step, least, raised, lowered)
   return walk[4:]
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.numerics import range_search
+from genrec_jax.numerics import range_walk
 from genrec_jax.numerics.levels import levels
 
 # Elements in the body of the loop: fewer go round the memory more often, more
@@ -51,15 +51,15 @@ def _search(x, low, high, step, least, top, most, *, half):
 
   def going(carry):
     left, walk = carry
-    return (left > 0) & jnp.any(range_search.going(walk, least))
+    return (left > 0) & jnp.any(range_walk.going(walk, least))
 
   def advance(carry):
     left, walk = carry
-    errors = _errors(x, range_search.ahead(walk, step), top, half)
-    return left - 1, range_search.advance(jnp, walk, step, least, *errors)
+    errors = _errors(x, range_walk.ahead(walk, step), top, half)
+    return left - 1, range_walk.advance(jnp, walk, step, least, *errors)
 
   _, walk = jax.lax.while_loop(
-    going, advance, (most, range_search.start(error, low, high))
+    going, advance, (most, range_walk.start(error, low, high))
   )
   return walk[4:]
 
