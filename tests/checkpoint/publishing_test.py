@@ -11,7 +11,9 @@ import pytest
 from genrec_jax.checkpoint import chain
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.config import retrieval
+from tests.checkpoint import object_store
 from tests.checkpoint.laid_out import Setting
+from tests.checkpoint.published import Published, assert_is
 from tests.checkpoint.training import STACKS, Training
 
 DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'publishing.md'
@@ -114,3 +116,30 @@ def test_every_key_is_named():
   text = DOCS.read_text()
   for key in retrieval().checkpoint.publish:
     assert f'`{key}`' in text
+
+
+def test_a_store_is_followed_like_a_disk(tmp_path, log):
+  published = Published(tmp_path / 'published').line(1, 2)
+  with object_store.mounted() as store:
+
+    def upload(*names):
+      for path in sorted(tmp_path.joinpath('published').rglob('*')):
+        if path.is_file() and (not names or path.name in names):
+          key = path.relative_to(tmp_path).as_posix()
+          store.objects[f'bucket/run/{key}'] = path.read_bytes()
+
+    with Follower('s3://bucket/run', tmp_path / 'copy', log=log) as follower:
+      assert follower.update() == []
+      upload()
+      assert follower.update() == [1, 2]
+      published.delta(3)
+      upload()
+      del store.objects['bucket/run/published/3/MANIFEST.json']
+      assert follower.update() == []
+      upload('MANIFEST.json')
+      assert follower.update() == [3]
+      assert_is(follower, published.whole[3])
+      published.delta(4)
+      upload()
+      store.objects['bucket/run/published/4/state/d'] = b''
+      assert follower.update() == [] and 'state/d has 0' in follower.refused[4]
