@@ -21,6 +21,7 @@ whose findings the others are told (group.py); what fails in one, fails in all.
 """
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import time
@@ -44,6 +45,7 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.position import Position
 from genrec_jax.checkpoint.writer import Superseded, Writer
 
+_WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
 _under_way = set()  # futures of all saves of this process
 
 
@@ -84,6 +86,7 @@ class Checkpoints:
     self._saving = None  # future of the save under way
     self._writer = Writer(self.directory)
     self._group = Group(str(self.directory), timeout_s)
+    self._rows_group = Group(f'{self.directory}/rows', _WRITING_S)
 
   def save(
     self,
@@ -125,7 +128,7 @@ class Checkpoints:
       extra['rows'] = rows.about
     items = _items(state, data)
     if rows is not None:
-      items[row_files.NAME] = rows
+      items[row_files.NAME] = dataclasses.replace(rows, meet=self._meet)
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.
     if self._group.size > 1:
@@ -370,6 +373,18 @@ class Checkpoints:
       raise CheckpointError(f'checkpoint of step {step} refused, {e}') from e
     return step
 
+  def _meet(self, error: Exception | None) -> None:
+    """In the background, with rows: nobody goes on before all are written."""
+    try:
+      self._rows_group.decide(
+        'writing rows',
+        _raise_first,
+        error and failures.reason(error, self.directory),
+      )
+    except CheckpointError:
+      if error is None:
+        raise
+
   def _begin(self, step: int, sums: list[dict[str, int]]) -> None:
     for process, other in enumerate(sums):
       for what in sums[0] | other:
@@ -406,9 +421,7 @@ class Checkpoints:
     try:
       if error:
         raise error
-      for process, reason in enumerate(reasons):
-        if reason:
-          raise CheckpointError(f'process {process}: {reason}')
+      _raise_first(reasons)
       self._writer.check()
       chain.check_parents(self.directory, extra)
       manifest.write(self._path(step), step, time=time.time(), **extra)
@@ -434,6 +447,12 @@ class Checkpoints:
       )
     except OSError as e:  # tried again after the next save
       self._log(f'an old checkpoint could not be removed: {e}')
+
+
+def _raise_first(reasons: list[str | None]) -> None:
+  for process, reason in enumerate(reasons):
+    if reason:
+      raise CheckpointError(f'process {process}: {reason}')
 
 
 def _items(state, data) -> dict:

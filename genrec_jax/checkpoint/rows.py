@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -38,11 +38,14 @@ class Part:
     chunks: on the host.
     encoding: how they are written.
     about: entry of the manifest (see docs/checkpoint_format.md).
+    meet: called with what went wrong, or None, when all is written: returns
+      when every process is there. Orbax would not wait for the others.
   """
 
   chunks: Sequence[Chunk]
   encoding: Encoding
   about: dict
+  meet: Callable[[Exception | None], object] = lambda error: None
 
   async def save(self, directory):
     return self._write(directory)
@@ -52,7 +55,14 @@ class Part:
 
   async def _write(self, directory) -> None:
     directory = await directory.await_creation()
-    await asyncio.to_thread(write, directory, self.chunks, self.encoding)
+    error = None
+    try:
+      await asyncio.to_thread(write, directory, self.chunks, self.encoding)
+    except Exception as e:
+      error = e
+    await asyncio.to_thread(self.meet, error)
+    if error:
+      raise error
 
 
 def write(directory, found: Sequence[Chunk], encoding: Encoding) -> None:
@@ -62,7 +72,7 @@ def write(directory, found: Sequence[Chunk], encoding: Encoding) -> None:
 
   def put(name: str, raw: bytes) -> None:
     path = directory / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(raw)
 
   with concurrent.futures.ThreadPoolExecutor(1) as writer:

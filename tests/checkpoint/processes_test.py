@@ -1,5 +1,6 @@
 """Checkpoints of jobs of several processes, really started and killed."""
 
+import dataclasses
 import os
 import random
 import resource
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from genrec_jax.checkpoint import group, manifest, retention
+from genrec_jax.checkpoint import delta, group, manifest, retention, rows
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.parallel import mesh as mesh_lib
 from tests import processes
 from tests.checkpoint import checkpoint_content as content
+from tests.checkpoint import training
+from tests.checkpoint.laid_out import Setting, numbered
 
 ROWS = 64
 
@@ -134,7 +137,8 @@ def test_a_part_is_loaded_with_more_rows(saved):
 
 
 def test_everything_is_written_once(saved):
-  assert sorted(p.name for p in saved.iterdir()) == ['2', '3']
+  names = sorted(p.name for p in saved.iterdir())
+  assert names == ['.writer', '2', '3']
   body = manifest.verify(saved / '3')
   assert body['host'] == {'of process': 0, 'step': 3}
   assert body['tree']['table'] == 'float32[64,4]'  # as if it were not split
@@ -352,7 +356,7 @@ def test_killed_in_a_phase_of_a_save(tmp_path, phase):
     save(checkpoints, expected + 1)
     save(checkpoints, expected + 2)
   names = sorted(p.name for p in tmp_path.iterdir())
-  assert names == [str(expected + 1), str(expected + 2)]
+  assert names == ['.writer', str(expected + 1), str(expected + 2)]
 
 
 def go_on(directory, victim, delay):
@@ -390,3 +394,76 @@ def test_killed_at_random_moments(tmp_path):
         pass
     reached = step
   assert reached > 30
+
+
+# --- Rows
+
+
+def save_rows(directory):
+  """A base and a delta of tables that lie on the devices of all processes."""
+  setting = Setting('rows')
+  with Checkpoints(directory, keep=9, log=lambda _: None) as checkpoints:
+    saver = delta.RowSaver(
+      checkpoints, setting.stacks, delta.Options('consecutive', chunk_rows=3)
+    )
+    dense = {'step': state_of(0)['step']}
+    for step, added in ((1, 0), (2, 0.5)):
+      setting.arrays, setting.slots = setting.put(
+        numbered(setting.layout, added)
+      )
+      tables = delta.Tables(setting.arrays, setting.slots, setting.marks(7))
+      saver.save(step, dense, tables)
+  return jax.process_index()
+
+
+def restore_rows(directory, which, step, added):
+  setting = Setting(which)
+  with Checkpoints(directory, log=lambda _: None) as checkpoints:
+    checkpoints.restore({'step': abstract()['step']}, step=step)
+    found = checkpoints.restore_rows(step, setting.stacks, *setting.like())
+  setting.assert_holds(found, numbered(setting.layout, added))
+  return step
+
+
+def test_rows_that_two_processes_saved_go_anywhere(tmp_path):
+  assert processes.run(save_rows, tmp_path, devices=4) == [0, 1]
+  names = [p.name for p in (tmp_path / '1/rows/a').iterdir()]
+  assert {name[0] for name in names} == {'0', '1'}
+  for count, devices, which in ((1, 4, 'columns'), (2, 2, 'hosts')):
+    for step, added in ((1, 0), (2, 0.5)):
+      found = processes.run(
+        *(restore_rows, tmp_path, which, step, added),
+        processes=count,
+        devices=devices,
+      )
+      assert found == [step] * count
+
+
+def fail_to_write_rows(directory):
+  """Process 1 has no room for its rows, once."""
+  setting, log = Setting('rows'), []
+  dense = {'step': state_of(0)['step']}
+  tables = delta.Tables(setting.arrays, setting.slots, setting.marks(7))
+  write = rows.write
+  with Checkpoints(directory, log=log.append) as checkpoints:
+    saver = delta.RowSaver(
+      checkpoints, setting.stacks, delta.Options('consecutive')
+    )
+    if jax.process_index() == 1:
+      rows.write = training.disk_full
+    saver.save(1, dense, tables)
+    try:
+      checkpoints.wait()
+    except CheckpointError as e:
+      log.append(str(e))
+    rows.write = write
+    saver.save(2, dense, dataclasses.replace(tables, marks=setting.marks(0)))
+    return checkpoints.latest(), log[-1]
+
+
+def test_rows_that_one_process_cannot_write_are_saved_by_none(tmp_path):
+  for step, said in processes.run(fail_to_write_rows, tmp_path, devices=4):
+    assert step == 2
+    assert 'saving step 1' in said and 'the disk is full' in said
+  assert manifest.steps(tmp_path) == [2]
+  assert manifest.read(tmp_path / '2')['rows']['kind'] == 'base'
