@@ -19,34 +19,39 @@ _HUGE = 3e38
 
 def search(
   x: np.ndarray,
-  low: np.ndarray,
-  high: np.ndarray,
-  step: np.ndarray,
-  least: np.ndarray,
-  top: np.ndarray,
+  ends: np.ndarray,
   most: int,
   *,
   half: bool,
   to: int,
   device: jax.Device,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Best ranges of the rows `[D, R]`, padded `to` so many to avoid compiling.
+) -> np.ndarray:
+  """Best ranges of the rows `[D, R]`, which are padded `to` so many.
 
   Compiles once for each D (about two seconds), with and without `half`.
+
+  Args:
+    x: rows as columns, `[D, R]` float32.
+    ends: low, high, step, least range and greatest code, `[5, R]` float32.
+    most: steps, at most.
+    half: whether bias and scale will be float16.
+    to: number of rows of the program.
+    device: where it runs.
+
+  Returns:
+    low and high, `[2, R]` float32.
   """
   count = x.shape[1]
-  arguments = (x, low, high, step, least, top)
+  arguments = (x, ends)
   if count < to:  # rows of zeros are at their end at once
-    arguments = [
-      np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, to - count)]) for a in arguments
-    ]
+    arguments = [np.pad(a, ((0, 0), (0, to - count))) for a in arguments]
   arguments = jax.device_put((*arguments, np.int32(most)), device)
-  found = _search(*arguments, half=half)
-  return tuple(np.asarray(end)[:count] for end in found)
+  return np.asarray(_search(*arguments, half=half))[:, :count]
 
 
 @functools.partial(jax.jit, static_argnames='half')
-def _search(x, low, high, step, least, top, most, *, half):
+def _search(x, ends, most, *, half):
+  low, high, step, least, top = ends
   (error,) = _errors(x, [(low, high)], top, half)
 
   def going(carry):
@@ -61,7 +66,7 @@ def _search(x, low, high, step, least, top, most, *, half):
   _, walk = jax.lax.while_loop(
     going, advance, (most, range_walk.start(error, low, high))
   )
-  return walk[4:]
+  return jnp.stack(walk[4:])
 
 
 def _errors(x, ranges, top, half) -> list[jax.Array]:

@@ -239,9 +239,9 @@ def test_empty_narrow_and_constant_rows(method, bits):
 
 @pytest.mark.parametrize('method, bits', CASES)
 def test_equal_rows_give_equal_arrays_however_they_are_split(method, bits):
-  rows = np.tile(quant_rows.for_half(18), (25, 1))  # more than a block
+  rows = np.tile(quant_rows.for_half(18), (40, 1))  # more than a block
   whole = quantize(rows, bits, method)
-  for cuts in ([1, 3, 20], [1024], [700, 1499]):
+  for cuts in ([1, 3, 20], [2048], [700, 1499]):
     parts = [quantize(p, bits, method) for p in np.split(rows, cuts)]
     same(whole, {n: np.concatenate([p[n] for p in parts]) for n in whole})
   order = np.random.default_rng(0).permutation(len(rows))
