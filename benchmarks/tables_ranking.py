@@ -47,6 +47,22 @@ RANKING = {
       ('core-seconds', 'core_s', ',.0f'),
     ),
   },
+  'frappe_cost': {
+    'files': ('cpu2/frappe_cost',),
+    'columns': (
+      ('model', 'model', ''),
+      ('library', 'library', ''),
+      ('seeds', 'seeds', 'd'),
+      ('AUC to reach', 'target_auc', '.4f'),
+      ('epochs', 'epochs', '.1f'),
+      ('core-seconds', 'core_s', ',.0f'),
+      ('±', 'core_s_std', ',.0f'),
+      ('of an epoch', 'epoch_core_s', '.1f'),
+      ('peer / ours', 'peer_x', '.2f'),
+      ('AUC at the end', 'auc', '.4f'),
+      ('±', 'auc_std', '.4f'),
+    ),
+  },
   'interaction_order': {
     'files': ('cpu2/interaction_order',),
     'columns': (
