@@ -254,10 +254,10 @@ class Checkpoints:
       return rows_lib.load(
         self.directory, bodies, stacks, arrays, slots, fresh=fresh
       )
-    except OSError as e:
+    except (OSError, manifest.Damaged) as e:
       raise CheckpointError(
-        f'checkpoint of step {step} cannot be read ({e}); has another process '
-        'removed it?'
+        f'checkpoint of step {step} cannot be read ({e}); it was whole a '
+        'moment ago: has another process removed it?'
       ) from e
 
   def about_rows(self, step: int | None) -> dict | None:

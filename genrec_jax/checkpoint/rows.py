@@ -21,6 +21,7 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.row_files import (
   BASE,
   DELTA,
+  checked,
   file_name,
   file_names,
 )
@@ -158,8 +159,8 @@ def load(
     for body in bodies:
       for table in dict.fromkeys(p.table for p in stack.pieces):
         for file in file_names(body, table):
-          path = directory / str(body['step']) / file
-          held.put(chunks.from_bytes(path.read_bytes()), body)
+          raw = checked(directory / str(body['step']), file, body)
+          held.put(chunks.from_bytes(raw), body)
       if body['rows']['kind'] == BASE and fresh is None:
         held.check_whole(body)
     found.arrays[name] = held.array('', arrays[name])

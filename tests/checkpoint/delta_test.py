@@ -138,6 +138,26 @@ def test_a_missing_base_is_damage(tmp_path):
   assert [b['step'] for b in chain.read(tmp_path, 1)] == [1]
 
 
+def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
+  run = Training(tmp_path, policy='consecutive').train()
+  run.save()
+  run.checkpoints.wait()
+  (path,) = tmp_path.glob('1/rows/item/*.npz')
+  raw = bytearray(path.read_bytes())
+  raw[len(raw) // 2] ^= 1
+  verify = chain.verify
+
+  def then_flip(*args):
+    found = verify(*args)
+    path.write_bytes(bytes(raw))
+    return found
+
+  with pytest.MonkeyPatch.context() as m:
+    m.setattr(chain, 'verify', then_flip)
+    with pytest.raises(CheckpointError, match='contents of rows/item/.*ago'):
+      Training(tmp_path).restore()
+
+
 def test_bits_follow_the_restores_to_be_expected():
   auto = delta.Options(bits=delta.AUTO, expected_restores=2)
   assert [auto.encoding(n).bits for n in (0, 2, 3, 9)] == [3, 3, 8, 8]
