@@ -4,8 +4,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
+from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.embedding import relayout
+from genrec_jax.embedding.layout import Layout
+from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
@@ -74,6 +79,36 @@ def by_rows(
   if not abstract.touched:
     return Resumed(step, state, host)
   return Resumed(step, dataclasses.replace(state, touched=rows.marks), host)
+
+
+def as_saved(tree: dict[str, str], layout: Layout, mesh: jax.sharding.Mesh):
+  """Arrays and slots of another layout, cut into runs over the group of a mesh.
+
+  Args:
+    tree: of the manifest.
+    layout: the one that was saved.
+    mesh: where they shall lie; rows are added until it divides them.
+  """
+  group = NamedSharding(mesh, PartitionSpec(mesh_lib.GROUP))
+  count = mesh_lib.shards(mesh, mesh_lib.GROUP)
+
+  def like(described: str):
+    leaf = trees.shape_of(described)
+    if not leaf.shape:
+      return leaf.update(sharding=mesh_lib.replicated(mesh))
+    rows = leaf.shape[0] + -leaf.shape[0] % count
+    return leaf.update(shape=(rows, *leaf.shape[1:]), sharding=group)
+
+  arrays = {n: like(tree[f'tables/{n}']) for n in relayout.sources(layout)}
+  slots = {
+    n: {
+      path.split('/')[2]: like(text)
+      for path, text in tree.items()
+      if path.startswith(f'slots/{n}/')
+    }
+    for n in arrays
+  }
+  return arrays, slots
 
 
 def unmarked(state: TrainState, marks: dict) -> TrainState:

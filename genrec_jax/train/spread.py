@@ -13,7 +13,6 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint import trees
 from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import layout as layout_lib
@@ -347,26 +346,7 @@ class OnMesh:
     new = self._tables.layout
     relayout.check(old, new)
     abstract = self.abstract_state()
-    group = NamedSharding(self.mesh, PartitionSpec(mesh_lib.GROUP))
-    alike = mesh_lib.replicated(self.mesh)
-
-    def like(described: str):
-      leaf = trees.shape_of(described)
-      if not leaf.shape:
-        return leaf.update(sharding=alike)
-      rows = leaf.shape[0] + -leaf.shape[0] % self.plan.group
-      return leaf.update(shape=(rows, *leaf.shape[1:]), sharding=group)
-
-    tree = manifest['tree']
-    arrays = {n: like(tree[f'tables/{n}']) for n in relayout.sources(old)}
-    slots = {
-      n: {
-        path.split('/')[2]: like(text)
-        for path, text in tree.items()
-        if path.startswith(f'slots/{n}/')
-      }
-      for n in arrays
-    }
+    arrays, slots = restoring.as_saved(manifest['tree'], old, self.mesh)
     # What does not depend on the plan; measurements begin anew.
     kept = {
       'step': abstract.step,
