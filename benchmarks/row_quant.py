@@ -154,7 +154,7 @@ def beside_torch(found: list[dict], rows: np.ndarray, python: str) -> None:
       continue
     bits = row['bits']
     row['peer'] = f'torch {peer["torch"]}'
-    row['peer_rows'] = len(theirs)
+    row['compared'], row['peer_rows'] = True, len(theirs)
     arrays = quantize(rows[: len(theirs)], bits, row['method'])
     if bits == 3:
       top = np.full(len(theirs), 7, np.float32)

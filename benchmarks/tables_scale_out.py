@@ -78,6 +78,37 @@ SCALE_OUT = {
     ),
     'where': {'kind': 'plan'},
   },
+  'row_quant': {
+    'files': ('cpu2/row_quant',),
+    'columns': (
+      ('method', 'method', ''),
+      ('bits', 'bits', 'd'),
+      ('core-seconds (median)', 'core_s', '.3f'),
+      ('least', 'min_core_s', '.3f'),
+      ('wall seconds (least)', 'min_wall_s', '.3f'),
+      ('back, core-seconds', 'back_core_s', '.3f'),
+      ('bytes a row', 'row_bytes', 'd'),
+      ('float32 / this', 'float32_x', '.1f'),
+      ('error, normal', 'normal_x', '.2f'),
+      ('t3', 't3_x', '.2f'),
+      ('uniform', 'uniform_x', '.2f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+  },
+  'row_quant_torch': {
+    'files': ('cpu2/row_quant',),
+    'columns': (
+      ('method', 'method', ''),
+      ('bits', 'bits', 'd'),
+      ('beside', 'peer', ''),
+      ('rows compared', 'peer_rows', ',d'),
+      ('rows that differ', 'peer_differ', ',d'),
+      ('core-seconds', 'core_s', '.3f'),
+      ('torch, core-seconds', 'peer_core_s', '.3f'),
+      ('torch / ours', 'peer_x', '.2f'),
+    ),
+    'where': {'compared': True},
+  },
   'row_update_sizes': {
     'files': ('cpu2/row_update',),
     'columns': (
