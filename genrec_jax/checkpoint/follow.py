@@ -178,7 +178,7 @@ class Follower:
     there = manifest.steps(directory)
     if not there:
       self._say_once(
-        f'nothing is published in {directory} yet; a run publishes with '
+        f'nothing is published in {self.source} yet; a run publishes with '
         'config.checkpoint.publish.every'
       )
     for step in reversed(there):
@@ -246,13 +246,13 @@ class Follower:
     with self._judging(directory, base):
       body, _ = _open(directory / str(base), identity)
     tables = self._wanted(body)
-    if self._at() is not None:
+    if self.step is not None and self._at() is None:
+      self._log(f'other tables are wanted: all are built from step {base}')
+    elif self.step is not None and base <= self.step:  # no newer base
       self._log(
         f'step {line[-1][0]} is not made from step {self.step} as it is here: '
         f'the tables are built anew from step {base}'
       )
-    elif self.step is not None:
-      self._log(f'other tables are wanted: all are built from step {base}')
     with self._copy.building(base, tables) as building:
       for step, identity in line:
         start, rows = time.monotonic(), 0

@@ -98,3 +98,20 @@ def assert_is(found, whole):
     table = found.table(name)
     assert table.dtype == wanted.dtype and table.shape == wanted.shape
     assert np.asarray(table).tobytes() == wanted.tobytes(), name
+
+
+def change(path, how='flip'):
+  raw = bytearray(path.read_bytes())
+  if how == 'flip':
+    raw[len(raw) // 2] ^= 1
+  path.write_bytes(raw[: len(raw) // 2] if how == 'cut' else raw)
+
+
+def file_of(run, step, kind):
+  """Some of the files of a step."""
+  step_dir = run.directory / str(step)
+  return {
+    'rows': sorted(step_dir.rglob('*.npz'))[3],
+    'state': step_dir / 'state' / 'd',
+    'manifest': step_dir / manifest.NAME,
+  }[kind]

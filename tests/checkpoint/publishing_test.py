@@ -1,6 +1,5 @@
 """What a training publishes, followed, against whole saves of every step."""
 
-import os
 import pathlib
 import re
 
@@ -16,13 +15,9 @@ from tests.checkpoint.laid_out import Setting
 from tests.checkpoint.published import Published, assert_is
 from tests.checkpoint.training import STACKS, Training
 
+pytestmark = pytest.mark.usefixtures('no_power_cut')
+
 DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'publishing.md'
-
-
-@pytest.fixture(autouse=True)
-def no_power_cut(monkeypatch):
-  """Nothing here is about what the disk has; waiting for it takes long."""
-  monkeypatch.setattr(os, 'fsync', lambda file: None)
 
 
 def publishing(directory, **options):
