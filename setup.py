@@ -32,6 +32,7 @@ setuptools.setup(
     'triton': ['triton>=3.6'],
     'tpu': ['jax[tpu]'],
     'parquet': ['pyarrow>=15'],
+    'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     'xm': ['xmanager>=0.8'],
     'serve': ['fastapi>=0.110', 'uvicorn>=0.29'],
     'dev': [

@@ -13,6 +13,7 @@ from genrec_jax.config import ConfigError
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.train import experiment
 from genrec_jax.train.progress import Progress
+from tests.e2e.spread_runs import assert_same_curve
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_bits, curve, train
 
@@ -85,6 +86,17 @@ def test_a_run_goes_on_whatever_way_it_was_saved(whole, tmp_path, monkeypatch):
   saved = manifest.read(tmp_path / 'checkpoints/20')
   assert saved['host']['restores'] == 3
   assert saved['rows']['kind'] == 'delta'
+
+
+def test_a_mesh_begins_and_one_device_ends(whole, tmp_path, monkeypatch):
+  mesh = ('parallel.hosts=2', 'parallel.devices=2')
+  with monkeypatch.context() as m:
+    stop_at(m, 9)
+    train(tmp_path, *ROWS, *mesh, CONSECUTIVE)
+  assert [r['kind'] for r in rows_of(tmp_path).values()][-1] == 'delta'
+  train(tmp_path, *ROWS, 'checkpoint.policy=one_shot')
+  assert_same_curve(tmp_path, whole)
+  assert manifest.read(tmp_path / 'checkpoints/20')['rows']['kind'] == 'delta'
 
 
 def test_a_server_reads_either(whole, by_rows):
