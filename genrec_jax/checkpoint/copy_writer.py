@@ -94,7 +94,7 @@ class Writer:
     self._copy = pathlib.Path(copy).absolute()
     self._log = log
     self._copy.mkdir(parents=True, exist_ok=True)
-    names = {path.name for path in self._copy.iterdir()}
+    names = {path.name for path in self._copy.iterdir()} - {'lost+found'}
     if names and LOCK not in names:
       raise CheckpointError(
         f'{self._copy} is not empty, and no serving copy; give a new directory'

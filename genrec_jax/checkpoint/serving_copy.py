@@ -130,7 +130,13 @@ class ServingCopy:
   def _refresh(self) -> None:
     """Maps the tables that the position names, when it may have changed."""
     while (now := int(self._generation[0])) != self._seen:
-      position = read_position(self._copy)
+      try:
+        position = read_position(self._copy)
+      except FileNotFoundError:
+        if not self._arrays:
+          raise
+        self._seen = now  # what was mapped serves until there are new tables
+        break
       try:
         if not self._arrays or position.directory != self._position.directory:
           self._arrays = mapped(self._copy, position.tables, 'r')

@@ -7,8 +7,10 @@ import pytest
 
 from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.copy_writer import Writer
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.serving_copy import ServingCopy
 from tests.checkpoint.published import TABLES, assert_is, change, file_of
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
@@ -137,3 +139,28 @@ def test_a_copy_that_was_damaged_is_built_anew(run, follower, copy, log, what):
     assert 'the tables will be built anew' in log.text()
     assert again.step is None and again.update() == [1, 2]
     assert_is(again, run.whole[2])
+
+
+def test_a_received_delta_that_changes_costs_the_copy_but_no_reader(
+  run, follower, copy, log, monkeypatch
+):
+  run.line(1, 2)
+  follower.update()
+  reader, apply, seen = ServingCopy(copy), Writer._apply, []
+
+  def spoiled(self, step):
+    change(sorted((copy / 'incoming').rglob('*.npz'))[4])
+    apply(self, step)
+
+  def tell(line):
+    log(line)
+    seen.append(reader.read('item', [0])[1])
+
+  monkeypatch.setattr(Writer, '_apply', spoiled)
+  follower._copy._log = follower._log = tell
+  run.delta(3)
+  assert follower.update() == [1, 2, 3]
+  assert 'the tables will be built anew: incoming step 3 is dam' in log.text()
+  assert set(seen) == {None}
+  assert_is(follower, run.whole[3])
+  assert_is(reader, run.whole[3])
