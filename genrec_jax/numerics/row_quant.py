@@ -17,13 +17,13 @@ With 8 bits `adaptive` is `asymmetric`, as in the paper.
 An element is `code * scale + bias`; `symmetric` has no bias in its arrays: its
 element is `(code - (2**(bits-1) - 1)) * scale`. Scale, bias and codebook are
 float16 with 4 bits and fewer where every row of the call can do with that, else
-float32. `asymmetric` gives what FBGEMM gives: with float16
-its rows of 4 and 2 bits, with 8 bits its float32 scale and bias.
+float32. `asymmetric` gives what FBGEMM gives: with float16 its rows of 4 and 2
+bits, with 8 bits its float32 scale and bias.
 
-But in rows cut by the search, no element is off by more than half a step and
-what float16 adds: an eighth of a step at most, else the call takes float32.
-Equal rows give equal arrays however rows are spread over calls, as long as the
-calls agree about float16.
+With evenly spaced levels over all of a row no element is off by more than half
+a step and what float16 adds: an eighth of a step at most, else the call takes
+float32. Equal rows give equal arrays however rows are spread over calls, as
+long as the calls agree about float16.
 """
 
 from collections.abc import Mapping
