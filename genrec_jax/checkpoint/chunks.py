@@ -53,7 +53,8 @@ class Encoding:
   """How rows are written.
 
   Attributes:
-    bits: of a weight, one of `BITS`; 32 writes the dtype of the table as it is.
+    bits: of a weight, one of `BITS`; 32 writes the dtype of the table as it is,
+      and so are narrow rows written that fewer bits would not make smaller.
     method: of `row_quant.METHODS`, for fewer bits.
     slots: 'float32', or 'float16' with a common factor for each chunk.
   """
@@ -70,10 +71,26 @@ class Encoding:
           f'checkpoint {key} is {getattr(self, key)!r}, must be one of '
           + ', '.join(map(str, values))
         )
+    if self.method == 'kmeans' and self.bits == 8:
+      raise ValueError(
+        'checkpoint method kmeans is for 2, 3 and 4 bits: 256 numbers of its '
+        "own are more than a row; take 'adaptive' with 8"
+      )
+
+  def of(self, values: np.ndarray) -> 'Encoding':
+    """The encoding of such rows: this one, or as they are."""
+    dim, each = values.shape[1], values.dtype.itemsize
+    if self.bits == EXACT:
+      return self
+    small = row_quant.row_bytes(dim, self.bits, self.method) >= dim * each
+    if small or self.method == 'kmeans' and dim <= 2**self.bits:
+      return dataclasses.replace(self, bits=EXACT)
+    return self
 
 
 def to_bytes(chunk: Chunk, encoding: Encoding) -> bytes:
   """The file of a chunk; raises ValueError for what cannot be encoded."""
+  encoding = encoding.of(chunk.values)
   about = {
     'table': chunk.table,
     'first_column': chunk.first_column,

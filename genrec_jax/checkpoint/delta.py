@@ -70,9 +70,10 @@ class Options:
     bits = self.bits
     if bits == AUTO:
       bits = row_quant.bits_for(self.expected_restores)
+    method = self.method
     if bits < SAFE_BITS and 0 < self.expected_restores < restores:
-      bits = SAFE_BITS
-    return chunks.Encoding(bits, self.method, self.slots)
+      bits, method = SAFE_BITS, 'adaptive'
+    return chunks.Encoding(bits, method, self.slots)
 
 
 @dataclasses.dataclass(frozen=True)

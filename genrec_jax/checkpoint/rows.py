@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -36,14 +36,14 @@ class Part:
   """A process's rows of a save, as Orbax takes them (StatefulCheckpointable).
 
   Attributes:
-    chunks: on the host.
+    chunks: on the host; taken once.
     encoding: how they are written.
     about: entry of the manifest (see docs/checkpoint_format.md).
     meet: called with what went wrong, or None, when all is written: returns
       when every process is there. Orbax would not wait for the others.
   """
 
-  chunks: Sequence[Chunk]
+  chunks: Iterable[Chunk]
   encoding: Encoding
   about: dict
   meet: Callable[[Exception | None], object] = lambda error: None
@@ -66,7 +66,7 @@ class Part:
       raise error
 
 
-def write(directory, found: Sequence[Chunk], encoding: Encoding) -> None:
+def write(directory, found: Iterable[Chunk], encoding: Encoding) -> None:
   """Writes chunks below a directory, one while the next is encoded."""
   numbers = {}
   process = jax.process_index()

@@ -26,15 +26,21 @@ Rows = dict[tuple[str, int], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-  """Rows on the host.
+  """Rows on the host, copied by this process.
 
   Attributes:
-    chunks: what was copied by this process.
-    rows: where it lay.
+    copied: (where it lay, rows of there, name -> their values) of each chunk.
+    rows: where all of it lay.
   """
 
-  chunks: list[Chunk]
+  copied: list[tuple['_Place', np.ndarray, dict[str, np.ndarray]]]
   rows: Rows
+
+  @property
+  def chunks(self) -> Iterator[Chunk]:
+    """By table, first column and id: found out behind the training's back."""
+    for place, rows, found in self.copied:
+      yield from place.chunks(rows, found)
 
 
 def take(
@@ -65,14 +71,15 @@ def take(
     gather: whether devices collect the rows of a chunk before it travels; None
       for what suits them.
   """
-  chunks, taken = [], {}
+  copied, taken = [], {}
   for name, stack in stacks.items():
     for first, shard in _own_shards(arrays[name], stack):
       place = _Place(stack, first, shard.device)
       rows = np.arange(stack.depth)
       if marks is not None:
-        marked = _marked(_on(shard.device, marks[name]), bit)
-        rows = np.union1d(marked, (also or {}).get((name, first), marked))
+        rows = _marked(_on(shard.device, marks[name]), bit)
+        if (name, first) in (also or {}):
+          rows = np.union1d(rows, also[name, first])
       taken[name, first] = rows
       columns = {'': shard.data} | {
         slot: _on(shard.device, x)
@@ -80,8 +87,8 @@ def take(
         if x.ndim
       }
       for part, found in _fetched(columns, rows, chunk_rows, gather):
-        chunks += place.chunks(part, found)
-  return Snapshot(chunks, taken)
+        copied.append((place, part, found))
+  return Snapshot(copied, taken)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,6 +85,27 @@ def test_fewer_bits_are_near_and_smaller(bits):
   assert raw['codes'].shape == (50, 64 * bits // 8)
 
 
+@pytest.mark.parametrize(
+  'dim, dtype, encoding, exact',
+  [
+    (1, 'float32', Encoding(4), True),  # 1 + 4 bytes for 4
+    (2, 'float32', Encoding(4), False),
+    (2, jnp.bfloat16, Encoding(4), True),
+    (2, 'float32', Encoding(8), True),
+    (16, 'float32', Encoding(8), False),
+    (16, 'float32', Encoding(4, 'kmeans'), True),  # as many numbers as columns
+    (64, 'float32', Encoding(4, 'kmeans'), False),
+  ],
+)
+def test_narrow_rows_are_written_as_they_are(dim, dtype, encoding, exact):
+  made = chunk(range(9), dtype, dim)
+  raw = members(chunks.to_bytes(made, encoding))
+  assert ('values' in raw.files) == exact
+  found = through(made, encoding)
+  assert found.values.dtype == made.values.dtype
+  assert (found.values.tobytes() == made.values.tobytes()) or not exact
+
+
 def test_what_is_not_finite_is_refused_by_name():
   made = chunk([7, 9])
   made.values[1, 2] = np.nan

@@ -2,7 +2,7 @@
 
 import pytest
 
-from genrec_jax.checkpoint import chain, delta, manifest, policy
+from genrec_jax.checkpoint import chain, chunks, delta, manifest, policy
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.embedding import touched
@@ -164,6 +164,9 @@ def test_bits_follow_the_restores_to_be_expected():
   assert delta.Options(bits=4).encoding(99).bits == 4
   assert delta.Options(bits=4, expected_restores=9).encoding(10).bits == 8
   assert delta.Options(bits=32, expected_restores=1).encoding(10).bits == 32
+  kmeans = delta.Options(bits=4, method='kmeans', expected_restores=1)
+  assert kmeans.encoding(1).method == 'kmeans'
+  assert kmeans.encoding(2) == chunks.Encoding(8, 'adaptive')
 
 
 @pytest.mark.parametrize(
@@ -171,6 +174,7 @@ def test_bits_follow_the_restores_to_be_expected():
   [
     ({'policy': 'daily'}, "checkpoint policy is 'daily'"),
     ({'bits': 16}, 'checkpoint bits is 16'),
+    ({'bits': 8, 'method': 'kmeans'}, "take 'adaptive' with 8"),
     ({'chunk_rows': 0}, 'chunk_rows must be at least 1'),
   ],
 )
