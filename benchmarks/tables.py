@@ -18,6 +18,7 @@ import pathlib
 import re
 import sys
 
+from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_scale_out import SCALE_OUT
 
@@ -253,6 +254,7 @@ TABLES = {
   },
   **SCALE_OUT,
   **RANKING,
+  **CHECKPOINT,
 }
 
 _MARKED = re.compile(

@@ -27,16 +27,18 @@ def test_every_layout_is_read_onto_every_other(old, new, tmp_path):
 def test_devices_gather_what_the_host_would():
   setting = Setting('columns')
   marks = some_marks(setting, 0)
-  parts = [
-    snapshot.take(
-      *(setting.stacks, setting.arrays, setting.slots, marks, 2),
-      chunk_rows=5,
-      gather=gather,
+  host, device = (
+    list(
+      snapshot.take(
+        *(setting.stacks, setting.arrays, setting.slots, marks, 2),
+        chunk_rows=5,
+        gather=gather,
+      ).chunks
     )
     for gather in (False, True)
-  ]
-  assert len(parts[0].chunks) == len(parts[1].chunks) > 8
-  for a, b in zip(parts[0].chunks, parts[1].chunks):
+  )
+  assert len(host) == len(device) > 8
+  for a, b in zip(host, device):
     assert (a.table, a.first_column) == (b.table, b.first_column)
     jax.tree.map(
       np.testing.assert_array_equal,
