@@ -5,13 +5,13 @@ import logging
 import pathlib
 
 from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
+from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named
 
 LOG = logging.getLogger('genrec_jax')
-PUBLISHED = 'published'
 
 
 def tracked(config) -> bool:
