@@ -46,48 +46,48 @@ from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
 from genrec_jax.planner import locality
 
-ROWS, DIM = 1_000_000, 64
+ROWS, DIM = 250_000, 64
 OPTIMIZER, RATE = 'row_adagrad', 0.05
 STREAMS = (*access_streams.YEARS, 'ml-1m')
 MADE = 'power_law'  # needs no data
 QUANTISED = (8, 4, 3, 2)
 PAPER = {'written_x': (6.0, 17.0), 'kept_x': (2.5, 8.0)}
 PICTURE = pathlib.Path(__file__).parent.parent / 'docs' / 'check_n_run.svg'
-DRAWN = ('trace 2021', 4)  # stream and bits of the picture
+DRAWN, DRAWN_BITS = '2021', 4  # stream and bits of the picture
 COLUMNS = (
   'case', 'fraction', 'union', 'written_bytes', 'written_x', 'kept_bytes',
   'kept_x', 'kept_mean_x', 'bases', 'error_steps', 'written_x_range',
   'kept_x_range',
 )  # fmt: skip
+NOTES = [
+  'written_bytes: of a save, mean over all, the first base included; '
+  'kept_bytes: most that was left after a save. *_x: of full float32 '
+  'checkpoints, over these; kept_mean_x: mean over the saves.',
+  'bases: saves that hold all rows; 0 is the first one.',
+  'error_steps: largest difference of a restored weight, in steps of plain '
+  'quantisation over the range of its row.',
+  'Gradients are drawn at random.',
+]
 
 
 def main(argv: list[str] | None = None) -> None:
   args = parse(argv)
-  rows = []
+  measured = False
   with tempfile.TemporaryDirectory(dir=args.directory) as directory:
     for name in args.streams:
       stream = make(name, args)
       if stream is None:
         print(f'{name} is left out: it is not under GENREC_DATA')
         continue
-      rows += measure(stream, args, pathlib.Path(directory))
-  if not rows:
+      rows, measured = measure(stream, args, pathlib.Path(directory)), True
+      rows += ranges(rows)
+      cli.finish(args, 'check_n_run', rows, COLUMNS, NOTES)
+      picture = args.picture or (None if args.smoke else PICTURE)
+      if picture and (args.picture or name == DRAWN):
+        picture.write_text(draw(rows))
+        print(picture)
+  if not measured:
     cli.fail('there is no stream to measure; set GENREC_DATA')
-  rows += ranges(rows)
-  picture = args.picture or (None if args.smoke else PICTURE)
-  if picture:
-    picture.write_text(draw(rows))
-    print(picture)
-  notes = [
-    'written_bytes: of a save, mean over all, the first base included; '
-    'kept_bytes: most that was left after a save. *_x: of full float32 '
-    'checkpoints, over these; kept_mean_x: mean over the saves.',
-    'bases: saves that hold all rows; 0 is the first one.',
-    'error_steps: largest difference of a restored weight, in steps of plain '
-    'quantisation over the range of its row.',
-    'Gradients are drawn at random.',
-  ]
-  cli.finish(args, 'check_n_run', rows, COLUMNS, notes, merge=False)
 
 
 def parse(argv) -> argparse.Namespace:
@@ -174,6 +174,18 @@ class Model:
       )
     return moved
 
+  def quantised(self, bits: int) -> dict[str, np.ndarray]:
+    """The arrays as a checkpoint at so many bits tells them."""
+    if bits == chunks.EXACT:
+      return {name: np.asarray(x) for name, x in self.arrays.items()}
+    method = Options().method
+    return {
+      name: row_quant.dequantize(
+        row_quant.quantize(np.asarray(x), bits, method), DIM, bits
+      )
+      for name, x in self.arrays.items()
+    }
+
 
 class Run:
   """One policy at one bit width.
@@ -190,8 +202,8 @@ class Run:
     self._model = model
     self._directory = directory / f'{policy}_{bits}'
     self._checkpoints = Checkpoints(self._directory, keep=1)
-    self._options = Options(policy=policy, bits=bits)
-    self._saver = RowSaver(self._checkpoints, model.stacks, self._options)
+    options = Options(policy=policy, bits=bits)
+    self._saver = RowSaver(self._checkpoints, model.stacks, options)
     self._marks = touched.fresh(model.arrays)
 
   def save(self, step: int, moved) -> None:
@@ -209,26 +221,28 @@ class Run:
     if body['rows']['kind'] == 'base':
       self.bases.append(step)
 
-  def check(self) -> dict:
-    """Restores the newest checkpoint and compares it with the tables."""
+  def check(self, wanted) -> dict:
+    """Restores the newest checkpoint and compares it.
+
+    Args:
+      wanted: table -> its weights, through the quantiser where there is one.
+    """
     model = self._model
     step, _, _ = self._checkpoints.restore({'step': jnp.int32(0)})
     shapes = jax.eval_shape(lambda: (model.arrays, model.slots))
     loaded = self._checkpoints.restore_rows(step, model.stacks, *shapes)
     worst = 0.0
     for name, array in model.arrays.items():
-      found, wanted = np.asarray(loaded.arrays[name]), np.asarray(array)
+      found = np.asarray(loaded.arrays[name])
       for slot, values in model.slots[name].items():
         if not np.array_equal(loaded.slots[name][slot], values):
           raise AssertionError(f'{self._name}: slot {slot} of {name} differs')
+      if not np.array_equal(found, wanted[name]):
+        raise AssertionError(f'{self._name}: table {name} differs')
       if self.bits != chunks.EXACT:
         # of all steps between the least and the largest weight of a row
-        spread = np.ptp(wanted, axis=1, keepdims=True) / (2**self.bits - 1)
-        worst = max(worst, float(np.max(np.abs(found - wanted) / spread)))
-        packed = row_quant.quantize(wanted, self.bits, self._options.method)
-        wanted = row_quant.dequantize(packed, DIM, self.bits)
-      if not np.array_equal(found, wanted):
-        raise AssertionError(f'{self._name}: table {name} differs')
+        spread = np.ptp(array, axis=1, keepdims=True) / (2**self.bits - 1)
+        worst = max(worst, float(np.max(np.abs(found - array) / spread)))
     self._checkpoints.close()
     shutil.rmtree(self._directory)
     return {'error_steps': worst} if worst else {}
@@ -259,7 +273,12 @@ def measure(stream: Stream, args, directory: pathlib.Path) -> list[dict]:
       run.save(step, moved)
     print(f'{stream.name}: interval {step} of {args.intervals}')
   each, union = stream.fractions()
-  whole = runs[0]
+  whole, checked = runs[0], {}
+  for bits in dict.fromkeys(run.bits for run in runs):
+    wanted = model.quantised(bits)
+    for run in runs:
+      if run.bits == bits:
+        checked[run] = run.check(wanted)
   return [
     {
       'case': f'{stream.name}/{run.policy}/{run.bits}',
@@ -280,7 +299,7 @@ def measure(stream: Stream, args, directory: pathlib.Path) -> list[dict]:
       'bases': bases(run),
       'written_share_each': shares(run.written, whole.written),
       'kept_share_each': shares(run.kept, whole.kept),
-      **run.check(),
+      **checked[run],
     }
     for run in runs
   ]
@@ -319,23 +338,20 @@ def ranges(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict]) -> str:
-  """The picture: what was written and kept, interval after interval."""
-  streams = [r['stream'] for r in rows if r['kind'] == 'run']
-  bits = {r['bits'] for r in rows if r['kind'] == 'run'}
-  stream = DRAWN[0] if DRAWN[0] in streams else streams[0]
-  chosen = DRAWN[1] if DRAWN[1] in bits else min(bits)
+  """The picture of a stream: what was written and kept at each interval."""
+  runs = [row for row in rows if row['kind'] == 'run']
+  few = {row['bits'] for row in runs} - {chunks.EXACT}
+  bits = DRAWN_BITS if DRAWN_BITS in few else min(few)
   of = {
-    row['policy'].replace('_', '-'): row
-    for row in rows
-    if row['kind'] == 'run' and (row['stream'], row['bits']) == (stream, chosen)
+    row['policy'].replace('_', '-'): row for row in runs if row['bits'] == bits
   }
   panels = []
   for key, title in (('written', 'Written'), ('kept', 'Kept')):
     low, high = PAPER[f'{key}_x']
     panels.append(
       check_n_run_svg.panel(
-        f'{title} at {chosen} bits, of a full float32 checkpoint',
-        f'interval of {stream}',
+        f'{title} at {bits} bits, of a full float32 checkpoint',
+        f'interval of {runs[0]["stream"]}',
         {name: row[f'{key}_share_each'] for name, row in of.items()},
         (f'paper: {low:g}–{high:g}× less', 1 / high, 1 / low),
       )

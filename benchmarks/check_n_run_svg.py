@@ -42,8 +42,8 @@ def panel(
   out += (
     f'<rect x="{_LEFT}" y="{above}" width="{right - _LEFT}" '
     f'height="{round(below - above, 1)}" fill="#848c99" opacity=".2"/>'
-    f'<text x="{right - 6}" y="{round(0.7 * above + 0.3 * below)}" text-anchor="end">'
-    f'{html.escape(name)}</text>'
+    f'<text x="{right - 6}" y="{round(0.7 * above + 0.3 * below)}" '
+    f'text-anchor="end">{html.escape(name)}</text>'
   )
   for y in report_svg.ticks(0.0, top, 5):
     place = at(0, y)[1]
