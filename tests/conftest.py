@@ -1,10 +1,35 @@
-"""Strict settings for every test; devices are faked before JAX starts."""
+"""Strict settings for every test; devices are faked before JAX starts.
 
+Most of a session is compiling. All of its processes, workers and trainings
+they start, compile quickly rather than well, and into one cache.
+`JAX_DISABLE_MOST_OPTIMIZATIONS=0 python -m pytest ...` compiles as users do; a
+JAX_COMPILATION_CACHE_DIR of your own is kept and speeds up the next session.
+"""
+
+import atexit
+import importlib.metadata
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault('JAX_NUM_CPU_DEVICES', '8')
 os.environ.setdefault('NPROC', '32')  # fewer threads than devices deadlock
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if os.environ['JAX_PLATFORMS'] == 'cpu':
+  os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+if os.environ.get('JAX_DISABLE_MOST_OPTIMIZATIONS') == '1':
+  # A third of the time. XLA dies of flags that it does not know (any more).
+  quick = '--xla_cpu_use_fusion_emitters=false'
+  given = os.environ.get('XLA_FLAGS', '')
+  known = importlib.metadata.version('jax').startswith('0.10.')
+  if known and quick not in given:
+    os.environ['XLA_FLAGS'] = f'{given} {quick}'.strip()
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # else a worker of xdist
+  compiled = tempfile.mkdtemp(prefix='compiled-')
+  atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = compiled
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 
 import jax
 import pytest
@@ -15,6 +40,28 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # GPUs would multiply float32 as TF32, in the reference too.
 jax.config.update('jax_default_matmul_precision', 'highest')
 flags.FLAGS.mark_as_parsed()  # grain's worker processes read absl flags
+
+
+def pytest_configure(config):
+  # An entry that another process is just writing is compiled instead.
+  config.addinivalue_line(
+    'filterwarnings',
+    'ignore:Error reading persistent compilation cache entry',
+  )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+  """A file is of one worker: what its tests share is made once."""
+  from xdist.scheduler import LoadFileScheduling
+
+  return LoadFileScheduling(config, log)
+
+
+def pytest_runtest_teardown(item, nextitem):
+  """Programs of one package are of no use to the next; they take gigabytes."""
+  if nextitem is None or nextitem.path.parent != item.path.parent:
+    jax.clear_caches()
 
 
 @pytest.fixture

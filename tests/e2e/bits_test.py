@@ -37,8 +37,7 @@ def assert_same_bits(found, wanted):
 
 @pytest.fixture(scope='module')
 def on_one_device(tmp_path_factory):
-  with tiny_run.compiled_once(tmp_path_factory.mktemp('compiled')):
-    yield trained(tmp_path_factory.mktemp('one'), *ORDER)
+  return trained(tmp_path_factory.mktemp('one'), *ORDER)
 
 
 @pytest.mark.parametrize(

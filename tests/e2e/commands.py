@@ -25,14 +25,11 @@ class Commands:
       ['genrec_jax.main'] if point is None else ['tests.e2e.dying', point]
     )
     overrides = [f'--config.{o}' for o in (*OVERRIDES, f'train.steps={STEPS}')]
-    env = {
-      name: value
-      for name, value in os.environ.items()
-      if name not in ('JAX_NUM_CPU_DEVICES', 'NPROC')  # those of the tests
-    }
-    if not compile_again:
-      env['JAX_COMPILATION_CACHE_DIR'] = str(self._directory / 'compiled')
-      env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+    env = os.environ.copy()
+    for name in ('JAX_NUM_CPU_DEVICES', 'NPROC'):  # those of the tests
+      env.pop(name, None)
+    if compile_again:
+      del env['JAX_COMPILATION_CACHE_DIR']
     return subprocess.Popen(
       [sys.executable, '-m', *module]
       + [f'--config={CONFIG}', f'--workdir={workdir}', *overrides],

@@ -5,5 +5,5 @@ from tests.e2e.commands import Commands
 
 @pytest.fixture(scope='session')
 def commands(tmp_path_factory):
-  """Starts trainings; what one has compiled the others do not."""
+  """Starts trainings, as processes."""
   return Commands(tmp_path_factory.mktemp('e2e'))

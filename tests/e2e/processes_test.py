@@ -27,13 +27,12 @@ def mesh(hosts: int, devices: int) -> tuple[str, str]:
   return f'parallel.hosts={hosts}', f'parallel.devices={devices}'
 
 
-def train(cache, workdir, overrides, fault=None):
+def train(workdir, overrides, fault=None):
   """In a process of a job; `fault` is (process, step, what is done then)."""
   jax.config.update('jax_numpy_dtype_promotion', 'strict')
   if fault and jax.process_index() == fault[0]:
     _after(*fault[1:])
-  with tiny_run.compiled_once(cache):
-    return spread_runs.train(workdir, 'hstu', ROWS, *overrides)
+  return spread_runs.train(workdir, 'hstu', ROWS, *overrides)
 
 
 def _after(step: int, happen) -> None:
@@ -56,26 +55,17 @@ def fail():
 
 
 @pytest.fixture(scope='module')
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp('compiled')
-
-
-@pytest.fixture(scope='module')
-def alone(cache, tmp_path_factory):
+def alone(tmp_path_factory):
   """The workdir of a run of one process on one device."""
   workdir = tmp_path_factory.mktemp('alone')
-  with tiny_run.compiled_once(cache):
-    spread_runs.train(workdir, 'hstu', ROWS)
+  spread_runs.train(workdir, 'hstu', ROWS)
   return workdir
 
 
-def job(
-  cache, workdir, *overrides, processes_=2, devices=2, fault=None, grace=0.0
-):
+def job(workdir, *overrides, processes_=2, devices=2, fault=None, grace=0.0):
   """Trains in several processes; returns what each did (see `processes`)."""
   return processes.outcomes(
     train,
-    str(cache),
     str(workdir),
     (*mesh(processes_, devices), *overrides),
     fault,
@@ -109,10 +99,10 @@ def assert_written_once(workdir: pathlib.Path, outcomes) -> None:
 
 
 @pytest.fixture(scope='module')
-def two(cache, tmp_path_factory):
+def two(tmp_path_factory):
   """(workdir, outcomes) of two processes with two devices each."""
   workdir = tmp_path_factory.mktemp('two')
-  return workdir, job(cache, workdir, FSDP)
+  return workdir, job(workdir, FSDP)
 
 
 def test_two_processes_train_as_one(two, alone):
@@ -123,12 +113,12 @@ def test_two_processes_train_as_one(two, alone):
   assert_written_once(workdir, outcomes)
 
 
-def test_killed_and_started_again(cache, two, tmp_path):
+def test_killed_and_started_again(two, tmp_path):
   """Process 1 dies behind the first checkpoint, and with it the job."""
-  died = job(cache, tmp_path, FSDP, fault=(1, EVERY + 2, die))
+  died = job(tmp_path, FSDP, fault=(1, EVERY + 2, die))
   assert died[1].exitcode == -signal.SIGKILL
   assert not (tmp_path / 'report.json').exists()
-  outcomes = job(cache, tmp_path, FSDP)
+  outcomes = job(tmp_path, FSDP)
   reports(outcomes)
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
 
@@ -176,27 +166,26 @@ def test_processes_that_disagree_end_before_the_first_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_four_processes_train_as_one(cache, alone, tmp_path):
-  outcomes = job(cache, tmp_path, processes_=4, devices=1)
+def test_four_processes_train_as_one(alone, tmp_path):
+  outcomes = job(tmp_path, processes_=4, devices=1)
   reports(outcomes)
   assert_same_curve(tmp_path, alone)
   assert_written_once(tmp_path, outcomes)
 
 
 @pytest.mark.slow
-def test_two_processes_then_four_then_one(cache, alone, tmp_path):
+def test_two_processes_then_four_then_one(alone, tmp_path):
   """Checkpoints do not know how many processes made them."""
   steps = f'train.steps={EVERY}'
-  reports(job(cache, tmp_path, FSDP, steps))
+  reports(job(tmp_path, FSDP, steps))
   steps = f'train.steps={2 * EVERY}'
-  reports(job(cache, tmp_path, steps, processes_=4, devices=1))
-  with tiny_run.compiled_once(cache):
-    spread_runs.train(tmp_path, 'hstu', ROWS)
+  reports(job(tmp_path, steps, processes_=4, devices=1))
+  spread_runs.train(tmp_path, 'hstu', ROWS)
   assert_same_curve(tmp_path, alone)
 
 
-def test_an_error_in_one_process_ends_the_other(cache, tmp_path):
-  failed = job(cache, tmp_path, FSDP, fault=(1, EVERY + 2, fail), grace=60.0)
+def test_an_error_in_one_process_ends_the_other(tmp_path):
+  failed = job(tmp_path, FSDP, fault=(1, EVERY + 2, fail), grace=60.0)
   assert [one.exitcode for one in failed] == [1, 1]
   said = failed[0].output
   assert 'training: process 1: a broken part of the data' in said, said
@@ -205,10 +194,10 @@ def test_an_error_in_one_process_ends_the_other(cache, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('process', [0, 1])
 @pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
-def test_any_process_killed_anywhere(cache, two, tmp_path, process, step):
+def test_any_process_killed_anywhere(two, tmp_path, process, step):
   """The other ends by itself: a collective fails, or JAX misses heartbeats."""
-  died = job(cache, tmp_path, FSDP, fault=(process, step, die), grace=200.0)
+  died = job(tmp_path, FSDP, fault=(process, step, die), grace=200.0)
   assert died[process].exitcode == -signal.SIGKILL
   assert died[1 - process].exitcode in (1, -signal.SIGABRT)
-  reports(job(cache, tmp_path, FSDP))
+  reports(job(tmp_path, FSDP))
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])

@@ -30,7 +30,7 @@ def assert_as_whole(workdir, commands):
   assert (workdir / 'report.html').exists()
 
 
-@pytest.mark.slow  # resume_test.py kills at four of them by default
+@pytest.mark.slow  # resume_test.py kills at seven by default
 def test_killed_at_every_point_one_after_the_other(commands, tmp_path):
   """One run that dies of all of them, and is started again each time."""
   for point in KILLS:

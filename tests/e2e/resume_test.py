@@ -90,27 +90,17 @@ main.run()
 """
 
 
-@pytest.fixture(scope='module')
-def environment(tmp_path_factory):
-  """Children that compile quickly, and once."""
-  return {
-    **os.environ,
-    'PYTHONPATH': str(ROOT),
-    'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
-    'JAX_COMPILATION_CACHE_DIR': str(tmp_path_factory.mktemp('compiled')),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
-  }
+ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
-def run(environment, workdir, point='', number=0) -> int:
+def run(workdir, point='', number=0) -> int:
   """The exit status of a training in a process of its own."""
   command = [*COMMAND, f'--workdir={workdir}']
   if point:
     flags = command[3:]
     command = [sys.executable, '-c', KILLED_AT, point, str(number), *flags]
   done = subprocess.run(
-    command, env=environment, cwd=ROOT, capture_output=True, timeout=300
+    command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, timeout=300
   )
   if done.returncode not in (0, -signal.SIGKILL):
     raise AssertionError(done.stderr.decode())
@@ -118,39 +108,48 @@ def run(environment, workdir, point='', number=0) -> int:
 
 
 @pytest.fixture(scope='module')
-def whole(environment, tmp_path_factory):
+def whole(tmp_path_factory):
   """The workdir of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp('whole')
-  assert run(environment, workdir) == 0
+  assert run(workdir) == 0
   return workdir
 
 
 # Checkpoints and evaluations happen every four steps, twenty steps are a run.
+KILLS = [
+  ('step', 3),  # before any checkpoint
+  ('best', 4),
+  ('evaluation', 8),
+  ('step', 10),
+  ('save', 12),
+  ('manifest', 12),
+  ('report', 0),
+]
+
+
 @pytest.mark.parametrize(
   'kills',
   [
-    [('step', 3)],  # before any checkpoint
-    [('step', 10), ('save', 12)],
-    [('evaluation', 8), ('manifest', 12)],
-    [('best', 4), ('report', 0)],
+    KILLS,
+    *(pytest.param([kill], marks=pytest.mark.slow) for kill in KILLS),
   ],
   ids=lambda kills: '-'.join(f'{point}{number}' for point, number in kills),
 )
-def test_killed_and_started_again(environment, whole, tmp_path, kills):
+def test_killed_and_started_again(whole, tmp_path, kills):
+  """One run that dies of all, started again each time; or of one of them."""
   for point, number in kills:
-    status = run(environment, tmp_path, point, number)
+    status = run(tmp_path, point, number)
     assert status == -signal.SIGKILL, f'{point} {number} was not reached'
-  assert run(environment, tmp_path) == 0
+  assert run(tmp_path) == 0
   tiny_run.assert_same_run(tmp_path, whole)
   assert (tmp_path / 'report.json').exists()
 
 
-def test_sigterm_saves_and_the_same_command_continues(
-  environment, whole, tmp_path
-):
+@pytest.mark.slow  # signals_test.py does the same to a longer run
+def test_sigterm_saves_and_the_same_command_continues(whole, tmp_path):
   process = subprocess.Popen(
     [*COMMAND, f'--workdir={tmp_path}', '--config.train.steps=100000'],
-    env=environment,
+    env=ENVIRONMENT,
     cwd=ROOT,
     stderr=subprocess.PIPE,
   )
@@ -169,13 +168,13 @@ def test_sigterm_saves_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_many_kills_at_random_moments(environment, whole, tmp_path):
+def test_many_kills_at_random_moments(whole, tmp_path):
   rng = random.Random(0)
   trials = 0
   while not (tmp_path / 'report.json').exists():
     process = subprocess.Popen(
       [*COMMAND, f'--workdir={tmp_path}'],
-      env=environment,
+      env=ENVIRONMENT,
       cwd=ROOT,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,

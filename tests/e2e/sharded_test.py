@@ -61,8 +61,7 @@ class Runs:
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-  with tiny_run.compiled_once(tmp_path_factory.mktemp('compiled')):
-    yield Runs(tmp_path_factory.mktemp('runs'))
+  return Runs(tmp_path_factory.mktemp('runs'))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from genrec_jax.checkpoint import manifest
 from tests.e2e.commands import STEPS, wait_for_steps
 from tests.train.tiny_run import EVAL_EVERY, assert_same_run
@@ -23,6 +25,7 @@ def test_sigterm_from_outside(commands, tmp_path):
   assert_same_run(tmp_path, commands.whole)
 
 
+@pytest.mark.slow  # tests/train/loop_test.py does this within one process
 def test_sigterm_at_two_points(commands, tmp_path):
   for point, step in [
     ('SIGTERM after step 5', 5),

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pallas_kernels.hstu_attention import shapes
@@ -80,9 +81,11 @@ def test_bfloat16_stays_close_to_float32(backend, mode):
 @pytest.mark.parametrize('name', shapes.SHAPES)
 @pytest.mark.parametrize('backend', cases.FAST_BACKENDS)
 def test_real_models_at_their_widths(backend, name):
-  # A few sequences only: the reference holds [H, T, T] scores.
+  # The longer two of four: the reference holds [H, T, T] scores.
   shape = dataclasses.replace(shapes.SHAPES[name], batch=4)
-  check(backend, shapes.inputs(shape))
+  sizes = np.sort(shapes.lengths(shape))[2:]
+  shape = dataclasses.replace(shape, batch=2)
+  check(backend, shapes.inputs(shape, sizes=sizes))
 
 
 @pytest.mark.parametrize('backend', cases.FAST_BACKENDS)

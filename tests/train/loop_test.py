@@ -19,16 +19,14 @@ from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.tasks.retrieval import Retrieval
-from genrec_jax.train import loop, spread
+from genrec_jax.train import loop, restoring
 from genrec_jax.train.progress import Progress
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_run, curve, steps_of, train
 
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 
 @pytest.fixture(scope='module')
-def whole(compiled_once, tmp_path_factory):
+def whole(tmp_path_factory):
   """(workdir, report) of a run that nothing disturbed."""
   workdir = tmp_path_factory.mktemp('whole')
   return workdir, train(workdir)
@@ -193,12 +191,14 @@ def write_log(path, seed):
 CSV = ('data.name=csv', 'split.name=leave_last_out', 'report.users=0')
 
 
-def test_other_data_are_refused(tmp_path):
+def test_other_data_are_refused(tmp_path, monkeypatch):
   """Also those with the same users, items and number of events."""
   log, workdir = tmp_path / 'log.csv', tmp_path / 'run'
-  overrides = (*CSV, f'data.path={log}', 'train.steps=4')
+  overrides = (*CSV, f'data.path={log}')
   write_log(log, 0)
-  train(workdir, *overrides)
+  with monkeypatch.context() as m:
+    at_update(m, terminate, 1)  # a checkpoint, and no evaluation
+    assert train(workdir, *overrides) is None
   grown = log.read_text() + '99,3,1\n99,4,2\n99,5,3\n99,6,4\n'
   write_log(log, 1)
   with pytest.raises(ConfigError, match='was trained on other data'):
@@ -214,14 +214,14 @@ def test_other_data_are_refused(tmp_path):
 def test_a_poisoned_table_stops_before_it_is_saved(tmp_path, monkeypatch):
   """The step and the measurement are named, though looked at later."""
   train(tmp_path, 'train.steps=8')
-  restored = spread.unnamed
+  restored = restoring.unnamed
 
   def poisoned(abstract, arrays):
     state = restored(abstract, arrays)
     tables = {n: t.at[3].set(jnp.nan) for n, t in state.tables.items()}
     return dataclasses.replace(state, tables=tables)
 
-  monkeypatch.setattr(spread, 'unnamed', poisoned)
+  monkeypatch.setattr(restoring, 'unnamed', poisoned)
   with pytest.raises(
     loop.NonFiniteError,
     match='^train/grad_norm is not finite at step 9. Nothing was saved since',

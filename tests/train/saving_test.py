@@ -20,11 +20,9 @@ from tests.train.tiny_run import assert_same_bits, curve, train
 ROWS = ('data.table_update=row_adagrad', 'loss.sampler=shared')
 CONSECUTIVE = 'checkpoint.policy=consecutive'
 
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 
 @pytest.fixture(scope='module')
-def whole(compiled_once, tmp_path_factory):
+def whole(tmp_path_factory):
   """A run without checkpoints by rows."""
   workdir = tmp_path_factory.mktemp('whole')
   train(workdir, *ROWS)
@@ -32,7 +30,7 @@ def whole(compiled_once, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def by_rows(compiled_once, tmp_path_factory):
+def by_rows(tmp_path_factory):
   """The same with them, and with something to follow."""
   workdir = tmp_path_factory.mktemp('by_rows')
   more = ('checkpoint.publish.every=6', 'checkpoint.publish.bits=8')

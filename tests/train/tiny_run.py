@@ -1,11 +1,9 @@
 """A run of a second, and what must be equal when it was interrupted."""
 
-import contextlib
 import pathlib
 
 import jax
 import numpy as np
-from jax.experimental.compilation_cache import compilation_cache
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
@@ -78,24 +76,3 @@ def assert_same_run(workdir, reference) -> None:
   assert curve(workdir) == curve(reference)
   for which in ('checkpoints', 'best'):
     assert_same_bits(weights(workdir, which), weights(reference, which))
-
-
-@contextlib.contextmanager
-def compiled_once(directory):
-  """Runs inside compile, quickly, what another one has not compiled before."""
-  settings = {
-    'jax_disable_most_optimizations': True,
-    'jax_compilation_cache_dir': str(directory),
-    'jax_persistent_cache_min_compile_time_secs': 0.0,
-    'jax_persistent_cache_min_entry_size_bytes': -1,
-  }
-  before = {name: jax.config.values[name] for name in settings}
-  try:
-    for name, value in settings.items():
-      jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-  finally:
-    for name, value in before.items():
-      jax.config.update(name, value)
-    compilation_cache.reset_cache()
