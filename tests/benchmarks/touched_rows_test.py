@@ -1,7 +1,6 @@
 """Tests of the benchmark of marking touched rows."""
 
-import dataclasses
-
+import jax
 import numpy as np
 import pytest
 
@@ -23,13 +22,18 @@ def test_smoke_writes_both_cases(tmp_path, rows, monkeypatch):
 
 
 def test_what_is_marked_alone_is_what_the_step_marks():
-  for build in (bench.training_step, bench.update_alone):
-    step, state, batches, rows = build(bench.SMALL)
-    marks = {n: np.zeros(len(x), np.uint8) for n, x in state.touched.items()}
-    for name, ids in rows[0].items():
-      marks[name][np.asarray(ids)[np.asarray(ids) < len(marks[name])]] = 7
-    after, _ = step(dataclasses.replace(state), batches[0])
-    assert after.touched.keys() == marks.keys()
-    for name, found in after.touched.items():
-      np.testing.assert_array_equal(found, marks[name])
-    assert any(x.any() for x in marks.values())
+  step, state, batches, rows = bench.update_alone(bench.SMALL)
+  ids = np.asarray(rows[0]['table'])
+  marks = np.zeros(bench.SMALL.update.rows, np.uint8)
+  marks[ids[ids < len(marks)]] = 7
+  assert 0 < (marks > 0).sum() < len(marks)
+  after, _ = jax.jit(step)(state, batches[0])
+  np.testing.assert_array_equal(after.touched['table'], marks)
+  often = jax.jit(bench.mark_often)(state.touched, rows[0])
+  np.testing.assert_array_equal(often['table'], marks)
+
+
+def test_the_ids_of_a_batch_are_those_it_reads():
+  batch = bench.impressions(bench.SMALL, 0)
+  assert batch.ids.shape == (16, 3) and batch.ids.min() > 0
+  assert batch.ids.max() < bench.SMALL.rows
