@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import pathlib
 import random
 import resource
@@ -250,6 +251,9 @@ def _fill(disk, policy: str, how: str, trials: int, seed: float, pipe):
         shutil.rmtree(directory)
       run = Run(directory, life=life, policy=policy, **POLICIES[policy])
       run.restore()
+  pipe.close()
+  # Threads of Orbax would wait some minutes for what a failed save never did.
+  os._exit(0)
 
 
 def _saved(run: Run) -> Run:

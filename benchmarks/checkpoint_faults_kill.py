@@ -73,7 +73,7 @@ def judged(error: str | None, lives, wanted, last: int) -> tuple[str, str]:
   if error:
     return WRONG, error
   if lives != wanted[: len(lives)]:
-    return WRONG, f'lives {lives} are not among {wanted}'
+    return WRONG, f'lives {lives} are not those of the steps'
   if len(lives) < last:
     return EARLIER, f'step {len(lives)} instead of {last}'
   return LAST, ''
@@ -169,8 +169,10 @@ class Kills:
       # As many as any process could have made: each step is of one life.
       wanted = [*self._begun, *itertools.repeat(self._by, 1000)]
       self._judge(*judged(error, lives, wanted, last))
-      if not error:
-        self._begun, self._by = lives, self._life
+      self._begun, self._by = lives, self._life
+      if error:
+        self._fresh()
+        return False
     for what, *more in told:
       if what in ('refused', 'failed'):
         outcome = REFUSED if what == 'refused' else OTHERWISE

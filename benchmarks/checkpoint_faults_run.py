@@ -232,8 +232,11 @@ def _manifest(directory, step: int):
 
 
 def _put(x: np.ndarray) -> jax.Array:
-  """On the device; without a program, which each process would compile."""
-  return jax.device_put(x, may_alias=False)
+  """On the device; without a program, which each process would compile.
+
+  A copy, as an array on a CPU may lie where NumPy's lay, which is to change.
+  """
+  return jax.device_put(np.array(x))
 
 
 def _like(x) -> jax.ShapeDtypeStruct:
