@@ -328,10 +328,10 @@ def ranges(rows: list[dict]) -> list[dict]:
       'fraction': of[0]['fraction'],
       'union': of[0]['union'],
     }
-    for name, (low, high) in PAPER.items():
-      first, last = few[0][name], few[-1][name]
+    for name in (*PAPER, 'kept_mean_x'):
       row[f'{name}_32'] = of[0][name]
-      row[f'{name}_range'] = f'{first:.1f} – {last:.1f}'
+      row[f'{name}_range'] = f'{few[0][name]:.1f} – {few[-1][name]:.1f}'
+    for name, (low, high) in PAPER.items():
       row[f'{name}_published'] = f'{low:g} – {high:g}'
     found.append(row)
   return found
