@@ -458,6 +458,7 @@ def test_a_profile_of_a_window(tmp_path, said):
   assert f'profile written to {tmp_path / "profile"}' in said()
 
 
+@pytest.mark.slow  # saving_test.py stops and continues such runs
 def test_a_row_optimizer_trains_and_resumes(tmp_path, monkeypatch):
   overrides = ('data.table_update=row_adagrad', 'loss.sampler=shared')
   with monkeypatch.context() as m:
