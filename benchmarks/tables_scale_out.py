@@ -19,6 +19,13 @@ _NARROW = (
   ('of float32', 'float32_x', '.3f'),
 )
 
+KILLS = (
+  *(f'killed in {phase}' for phase in ('save', 'commit', 'retention')),
+  'killed in restore',
+  'killed: any moment',
+)
+POLICIES = 'full', 'one_shot', 'consecutive', 'intermittent'
+
 SCALE_OUT = {
   'planner_grid': {
     'files': ('cpu2/planner',),
@@ -272,6 +279,37 @@ SCALE_OUT = {
       ('2021', 'trace 2021'),
       ('2022', 'trace 2022'),
       ('ml1m', 'ml-1m'),
+    )
+  },
+  **{
+    name: {
+      'files': ('cpu2/checkpoint_faults',),
+      'columns': (
+        ('fault', 'fault', ''),
+        *more,
+        ('trials', 'trials', ',d'),
+        ('the last committed state', 'last', ',d'),
+        ('an earlier whole state', 'earlier', ',d'),
+        ('refused', 'refused', ',d'),
+        ('a wrong table', 'wrong', ',d'),
+        ('another error', 'otherwise', ',d'),
+        *last,
+      ),
+      'where': where,
+    }
+    for name, where, more, last in (
+      (
+        'checkpoint_faults',
+        {'policy': 'all'},
+        (),
+        (('saves that failed or were refused', 'failed_saves', ',d'),),
+      ),
+      (
+        'checkpoint_faults_kills',
+        {'policy': POLICIES, 'fault': KILLS},
+        (('policy', 'policy', ''),),
+        (),
+      ),
     )
   },
 }
