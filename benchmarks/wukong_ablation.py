@@ -5,9 +5,9 @@
 
 Trains configs/wukong_synthetic.py, and with `--data` configs/wukong_frappe.py,
 with parts of every layer replaced by zeros (`model.zero`), with several seeds,
-in workdirs below `--runs`; what has ended is not run again. `auc_less` is by how
-much test AUC is below that of the whole model, `loss_more` by how much test log
-loss is above it, in percent: the paper has, on its own data, much for the
+in workdirs below `--runs`; what has ended is not run again. `auc_less` is by
+how much test AUC is below that of the whole model, `loss_more` by how much test
+log loss is above it, in percent: the paper has, on its own data, much for the
 factorisation machines, little for linear compression or residuals alone, more
 for both. On Frappe AUC chooses the epoch, and log loss follows the calibration
 of that epoch: it differs more between seeds than between cases.
