@@ -388,5 +388,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  # SIGINT too: shells start what runs in the background without it.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.default_int_handler)
   sys.exit(main())

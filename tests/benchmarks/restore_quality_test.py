@@ -46,7 +46,7 @@ def test_runs_are_compared_with_those_of_their_seed():
   assert row['more_95'] == pytest.approx(12.71 * 0.5, rel=1e-3)
   assert row['verdict'] == 'not resolved'
   # (1.96 * std / budget)^2, with a std of 0.5 ** 0.5
-  assert row['needed'] == pytest.approx(1.96**2 * 0.5 / 0.01**2, abs=1)
+  assert row['needed'] == pytest.approx(1.96**2 * 0.5 / 0.01**2, rel=1e-3)
   assert bench.summaries(lines, ['frappe']) == []
 
 
