@@ -48,6 +48,11 @@ from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.numerics.row_quant import RESTORES
 from genrec_jax.train import experiment as experiment_lib
 
+_FM = (
+  'data.table_update=row_adagrad',
+  'optimizer.row_learning_rate=0.1',
+  'loss.table_l2=0',
+)
 # Small and fast: what counts are the tables, and how often they are restored.
 SETTINGS = {
   'frappe': (
@@ -65,15 +70,9 @@ SETTINGS = {
   ),
   # No network, no dropout: it damps a change of its tables instead of
   # amplifying it, so that what a restore does can be told from chance.
-  'frappe_fm': (
-    'configs/frappe.py:fm',
-    (
-      'data.table_update=row_adagrad',
-      'optimizer.row_learning_rate=0.1',
-      'loss.table_l2=0',
-      'train.epochs=8',
-    ),
-  ),
+  'frappe_fm': ('configs/frappe.py:fm', (*_FM, 'train.epochs=8')),
+  # Six times the steps behind a restore.
+  'frappe_fm_long': ('configs/frappe.py:fm', (*_FM, 'train.epochs=48')),
   'clicks': (
     'configs/wukong_synthetic.py',
     (

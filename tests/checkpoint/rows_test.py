@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.checkpoint import snapshot
+from genrec_jax.checkpoint import rows, snapshot
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.embedding import relayout
 from tests.checkpoint.laid_out import Setting
@@ -133,3 +133,18 @@ def test_other_tables_are_refused_and_resized_ones_on_request(tmp_path):
   del body['rows']['tables']['b']
   with pytest.raises(CheckpointError, match="no table 'b'; there are: a, c"):
     setting.load(tmp_path, [body])
+
+
+def test_some_tables_alone(tmp_path):
+  body = Setting('rows').save(tmp_path, 1)
+  wanted = Setting('whole')
+  stacks = {
+    n: stack
+    for n, stack in wanted.stacks.items()
+    if {piece.table for piece in stack.pieces} == {'c'}
+  }
+  arrays, slots = wanted.like()
+  found = rows.load(tmp_path, [body], stacks, arrays, {})
+  assert found.arrays.keys() == stacks.keys() and not found.slots[min(stacks)]
+  for name, array in found.arrays.items():
+    np.testing.assert_array_equal(array, wanted.host[0][name])
