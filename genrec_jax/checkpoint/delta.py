@@ -13,7 +13,6 @@ A save that fails loses nothing: the next one takes its rows too.
 """
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 
 import jax
@@ -92,11 +91,7 @@ class Tables:
 
 
 class RowSaver:
-  """Saves into one directory.
-
-  Attributes:
-    stall_s: how long the last save kept the training waiting.
-  """
+  """Saves into one directory."""
 
   def __init__(
     self,
@@ -124,7 +119,6 @@ class RowSaver:
     self._lost = {}  # rows of saves that failed
     self._lost_base = False
     self._published = published
-    self.stall_s = 0.0
 
   def restored(self, step: int) -> None:
     """The run goes on from this step, whose rows were just loaded."""
@@ -152,7 +146,6 @@ class RowSaver:
       restores: how often this run was restored so far.
     """
     self._settle()
-    start = time.monotonic()
     about = self._about(self._before())
     base = about['kind'] == row_files.BASE
     encoding = self._options.encoding(restores)
@@ -172,9 +165,7 @@ class RowSaver:
     # If this raises, nothing was begun and no mark is cleared.
     self._checkpoints.save(step, dense, data=data, host=host, rows=part)
     self._begun = step, about['kind'], taken.rows
-    marks = touched.cleared(tables.marks, self._cleared(base))
-    self.stall_s = time.monotonic() - start
-    return marks
+    return touched.cleared(tables.marks, self._cleared(base))
 
   @property
   def _bit(self) -> int:

@@ -124,10 +124,9 @@ class Checkpoints:
       'host': json.loads(json.dumps(host)),
       'data': data is not None,
     }
-    if rows is not None:
-      extra['rows'] = rows.about
     items = _items(state, data)
     if rows is not None:
+      extra['rows'] = rows.about
       items[row_files.NAME] = dataclasses.replace(rows, meet=self._meet)
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.

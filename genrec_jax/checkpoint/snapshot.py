@@ -74,7 +74,7 @@ def take(
   copied, taken = [], {}
   for name, stack in stacks.items():
     for first, shard in _own_shards(arrays[name], stack):
-      place = _Place(stack, first, shard.device)
+      place = _Place(stack, first)
       rows = np.arange(stack.depth)
       if marks is not None:
         rows = _marked(_on(shard.device, marks[name]), bit)
@@ -97,7 +97,6 @@ class _Place:
 
   stack: Stack
   first: int
-  device: jax.Device
 
   def chunks(self, rows: np.ndarray, found: dict) -> Iterator[Chunk]:
     """Rows of this part, by what they are rows of."""

@@ -6,6 +6,7 @@ half of a file: what is written under a name is there at once, and whole. What
 follows from that is here; everything else is the same for both.
 """
 
+import fcntl
 import os
 import pathlib
 import shutil
@@ -125,6 +126,20 @@ def remove(directory, *, ignore_errors: bool = False) -> None:
   except OSError:
     if not ignore_errors:
       raise
+
+
+def lock(file) -> bool:
+  """Locks an open file until this process ends; False if another has it.
+
+  A file system without locks is used without one.
+  """
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError:
+    pass
+  return True
 
 
 def free(directory: pathlib.Path) -> int:

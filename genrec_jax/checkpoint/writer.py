@@ -5,7 +5,6 @@ ends. A store has no locks: there whoever comes last leaves its name, and the
 one before finds it when it wants to complete a checkpoint, and stops.
 """
 
-import fcntl
 import os
 import uuid
 import weakref
@@ -58,16 +57,12 @@ class _Lock:
 
   def __init__(self, path):
     self._file = open(path, 'a')
-    try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not storage.lock(self._file):
       self._file.close()
       raise CheckpointError(
         f'another process is saving in {path.parent}; use another directory, '
         'or wait until it has ended'
-      ) from None
-    except OSError:  # a file system without locks is used without one
-      pass
+      )
     weakref.finalize(self, self._file.close)
 
 

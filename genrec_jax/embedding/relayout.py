@@ -17,7 +17,9 @@ import numpy as np
 from jax import lax
 
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding.layout import Layout, Piece, Stack
+from genrec_jax.embedding import schemes
+from genrec_jax.embedding.layout import Layout, Piece, Stack, lay_out
+from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
 RUN = 8192  # rows fetched at a time
@@ -62,6 +64,11 @@ def sources(layout: Layout) -> dict[str, Stack]:
       name, plan.rows, 1, plan.dim, plan.dtype, plan.optimizer, (piece,)
     )
   return found
+
+
+def sources_of_whole(specs: dict[str, TableSpec]) -> dict[str, Stack]:
+  """`sources` of tables that one device holds, each an array of its own."""
+  return sources(lay_out(schemes.one_scheme(specs, 'data_parallel')))
 
 
 def move(old: Layout, new: Layout, arrays, slots):

@@ -13,7 +13,7 @@ import numpy as np
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.embedding import layout as layout_lib
-from genrec_jax.embedding import relayout, schemes
+from genrec_jax.embedding import relayout
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.spread import saved_plan
 from genrec_jax.train.state import named, unnamed
@@ -55,8 +55,7 @@ def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
 
 
 def _by_rows(checkpoints: Checkpoints, step: int, wanted, rows) -> Weights:
-  whole = schemes.one_scheme(rows, 'data_parallel')
-  stacks = relayout.sources(layout_lib.lay_out(whole))
+  stacks = relayout.sources_of_whole(rows)
   step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
   found = unnamed(wanted, found)
   arrays = {

@@ -3,12 +3,11 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import relayout
+from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.train import state as state_lib
@@ -117,7 +116,7 @@ def unmarked(state: TrainState, marks: dict) -> TrainState:
     return state
   where = jax.tree.map(lambda x: x.sharding, marks)
   fresh = jax.jit(
-    lambda: {n: jnp.zeros(x.shape, x.dtype) for n, x in marks.items()},
+    lambda: touched.fresh(marks),
     out_shardings=where if all(where.values()) else None,
   )()
   return dataclasses.replace(state, touched=fresh)

@@ -65,9 +65,7 @@ class OneDevice(Whole):
   @property
   def stacks(self):
     """What lies in the arrays of rows, as checkpoints of rows ask."""
-    specs = state_lib.row_specs(self._task)
-    whole = schemes.one_scheme(specs, 'data_parallel')
-    return relayout.sources(layout_lib.lay_out(whole))
+    return relayout.sources_of_whole(state_lib.row_specs(self._task))
 
   def batches(self, iterator):
     """The iterator of NumPy batches, as the step takes them."""

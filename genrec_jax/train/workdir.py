@@ -1,13 +1,13 @@
 """Whose workdir this is: the config it was made with, and nobody else's."""
 
 import contextlib
-import fcntl
 import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import storage
 from genrec_jax.parallel import job
 
 # Keys a continued run may change; anything else belongs to the workdir.
@@ -58,15 +58,11 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
   """
   workdir.mkdir(parents=True, exist_ok=True)
   with open(workdir / '.lock', 'w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not storage.lock(file):
       raise config_lib.ConfigError(
         f'another process is training in {workdir}; use another --workdir, or '
         'wait until it has ended'
-      ) from None
-    except OSError:
-      pass
+      )
     yield
 
 

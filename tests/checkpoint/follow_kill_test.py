@@ -14,6 +14,7 @@ from genrec_jax.checkpoint import copy_writer, row_files, storage
 from genrec_jax.checkpoint.copy_writer import Building, Writer
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.serving_copy import ServingCopy
+from tests import killing
 from tests.checkpoint.published import Published, assert_is
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
@@ -46,16 +47,7 @@ PHASES = {
 def die_at(phase):
   """Makes this process kill itself at the nth call of a function."""
   owner, name, nth, _ = PHASES[phase]
-  original, calls = getattr(owner, name), 0
-
-  def wrapper(*args, **kwargs):
-    nonlocal calls
-    calls += 1
-    if calls == nth:
-      os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-
-  setattr(owner, name, wrapper)
+  killing.at_call(owner, name, nth)
 
 
 def follow_to_death(source, copy, later, phase):

@@ -11,6 +11,7 @@ import pytest
 
 from genrec_jax.checkpoint import manifest, retention
 from genrec_jax.checkpoint.full import Checkpoints
+from tests import killing
 from tests.checkpoint import checkpoint_content as content
 
 ROWS = 20_000  # 2.2 MB a checkpoint: a few milliseconds in every phase
@@ -98,16 +99,7 @@ def test_killed_at_random_moments_of_a_save(processes, tmp_path, trials, seed):
 def kill_at(phase):
   """Makes this process kill itself at the nth call of a function."""
   module, name, nth, _ = PHASES[phase]
-  original, calls = getattr(module, name), 0
-
-  def wrapper(*args, **kwargs):
-    nonlocal calls
-    calls += 1
-    if calls == nth:
-      os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-
-  setattr(module, name, wrapper)
+  killing.at_call(module, name, nth)
 
 
 def train_to_death(directory, pipe, phase):

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from genrec_jax.checkpoint import delta, group, manifest, retention, rows
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.parallel import mesh as mesh_lib
-from tests import processes
+from tests import killing, processes
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import training
 from tests.checkpoint.laid_out import Setting, numbered
@@ -308,16 +308,7 @@ def kill_at(phase):
   victim, module, name, nth, _ = PHASES[phase]
   if jax.process_index() != victim:
     return
-  original, calls = getattr(module, name), 0
-
-  def wrapper(*args, **kwargs):
-    nonlocal calls
-    calls += 1
-    if calls == nth:
-      os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-
-  setattr(module, name, wrapper)
+  killing.at_call(module, name, nth)
 
 
 def save_to_death(directory, phase):

@@ -8,15 +8,14 @@ import numpy as np
 
 from genrec_jax.checkpoint import delta, manifest
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import relayout, schemes, touched
-from genrec_jax.embedding.layout import lay_out
+from genrec_jax.embedding import relayout, touched
 from genrec_jax.features import TableSpec
 
 SPECS = {
   'user': TableSpec('user', 60, 8, 0.5, 'row_adagrad'),
   'item': TableSpec('item', 40, 4, 0.5, 'adam'),
 }
-STACKS = relayout.sources(lay_out(schemes.one_scheme(SPECS, 'data_parallel')))
+STACKS = relayout.sources_of_whole(SPECS)
 TOUCHED = 15  # rows of each table, a step
 
 
