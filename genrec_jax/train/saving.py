@@ -125,17 +125,23 @@ class Saver:
     return dataclasses.replace(state, touched=marks)
 
   def wait(self) -> None:
-    """Returns when nothing is being written; raises what has failed."""
+    """Returns when nothing is being written; raises if a save has failed."""
     self.checkpoints.wait()
+    self._end_publishing()
+
+  def _end_publishing(self) -> None:
+    """The last publication may fail as any other may."""
     if self._every:
-      self._published.wait()
+      try:
+        self._published.close()
+      except CheckpointError as e:
+        LOG.warning('the last step is not published: %s', e)
 
   def __enter__(self):
     return self
 
   def __exit__(self, kind, error, trace):
-    if self._every:
-      self._published.__exit__(kind, error, trace)
+    self._end_publishing()
     self.checkpoints.__exit__(kind, error, trace)
 
 

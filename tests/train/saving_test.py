@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import manifest
+from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.train import experiment
@@ -142,6 +143,23 @@ def test_a_restart_publishes_a_base_and_nothing_twice(tmp_path, monkeypatch):
   train(tmp_path, *options, 'train.steps=12')
   kinds = {s: r['kind'] for s, r in rows_of(tmp_path, 'published').items()}
   assert kinds == {3: 'base', 6: 'delta', 9: 'base', 12: 'delta'}
+
+
+def test_a_last_publication_that_fails_does_not_fail_the_run(
+  tmp_path, monkeypatch, caplog
+):
+  write = rows_lib.write
+
+  def fail(directory, *args):
+    if 'published' in str(directory):
+      raise OSError('no such server')
+    write(directory, *args)
+
+  monkeypatch.setattr(rows_lib, 'write', fail)
+  options = (*ROWS, 'checkpoint.publish.every=4', 'train.steps=4')
+  assert train(tmp_path, *options)['steps'] == 4
+  assert 'the last step is not published' in caplog.text
+  assert rows_of(tmp_path, 'published') == {}
 
 
 def test_tables_that_no_row_optimizer_updates_are_refused(tmp_path):
