@@ -4,6 +4,7 @@ Weights are {'params': tree, 'tables': {name: `[rows, dim]`}}.
 """
 
 import jax
+import jax.numpy as jnp
 
 from genrec_jax.embedding import lookup
 from genrec_jax.features import Impressions
@@ -27,15 +28,18 @@ def gradient(task: Ranking, weights: dict, batch: Impressions) -> dict:
   """Of the loss of a batch, without dropout."""
 
   def loss(weights):
-    return task.loss(weights['params'], _views(weights), batch, None)[0]
+    rows = _view_reads(task, weights, batch)
+    total, count = task.loss(weights['params'], rows, batch, None)['loss']
+    return total / jnp.maximum(count, 1.0)
 
   return jax.grad(loss)(weights)
 
 
 def logits(task: Ranking, weights: dict, batch: Impressions) -> jax.Array:
   """`[B]`, of the first label."""
-  return task.predict(weights['params'], _views(weights), batch)[:, 0]
+  rows = _view_reads(task, weights, batch)
+  return task.predict(weights['params'], rows, batch)[:, 0]
 
 
-def _views(weights: dict) -> dict[str, lookup.DenseRows]:
-  return {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
+def _view_reads(task: Ranking, weights: dict, batch: Impressions):
+  return lookup.view_tables(weights['tables'], task.reads(batch))

@@ -107,7 +107,7 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
   )
 
   def encode(params, tables, batch):
-    rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+    rows = lookup.view_tables(tables, task.reads_for('predict', batch))
     return task.predict(params, rows, batch)
 
   def rank(queries, vectors, corpus, batch):

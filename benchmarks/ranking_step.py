@@ -213,7 +213,7 @@ def each(timer: CoreTimer, count: int) -> dict:
 
 def alone(task, state, batch) -> dict:
   """Part -> (function, its arguments)."""
-  views = {n: lookup.DenseRows(t) for n, t in state.tables.items()}
+  views = lookup.view_tables(state.tables, task.reads(batch))
   x = jax.tree.map(jnp.array, task.inputs(views, batch))
   params = jax.tree.map(jnp.array, state.params)
   key = jax.random.key(0)

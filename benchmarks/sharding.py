@@ -31,7 +31,7 @@ from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.embedding.sharded import ShardedTables
-from genrec_jax.features import Bags, TableSpec
+from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import dispatch
@@ -255,23 +255,23 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
     arrays[name] = placed(every, parts[name])
   ids = jax.ShapeDtypeStruct((len(devices), c.ids), jnp.int32)
   lengths = jax.ShapeDtypeStruct((len(devices), c.batch), jnp.int32)
-  wanted = {name: [ids] for name in specs}, {}
+  reads = {name: Read(ids, name) for name in specs}
   if c.kind == 'pooled':
-    wanted = {}, {name: Bags(ids, lengths, name) for name in specs}
+    reads = {n: Read(ids, n, lengths, pooling='sum') for n in specs}
   number = placed(jax.ShapeDtypeStruct((), jnp.int32), same)
 
-  route = mapped(tables.route, (split, split), split)
+  route = mapped(lambda reads: tables.route(one_part(reads)), (split,), split)
   fetch = mapped(tables.fetch, (parts, split), split)
   push = mapped(push, (parts, split, split, same), (parts, same))
   with (
     dispatch.compiling_for(c.target, devices[0].device_kind),
     jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
   ):
-    wanted = placed(wanted)
-    routes = placed(jax.eval_shape(route, *wanted))
+    reads = placed(reads)
+    routes = placed(jax.eval_shape(route, reads))
     values = placed(jax.eval_shape(fetch, arrays, routes))
     programs = {
-      'ids': route.trace(*wanted),
+      'ids': route.trace(reads),
       'forward': fetch.trace(arrays, routes),
       'backward': push.trace(arrays, routes, values, number),
     }
@@ -281,6 +281,11 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
       )
       for step, traced in programs.items()
     }
+
+
+def one_part(reads):
+  """Reads of a shard as those of its only microbatch."""
+  return jax.tree.map(lambda x: x[None], reads)
 
 
 def groups(c: Case, axes: tuple[str, ...]) -> list[list[int]]:

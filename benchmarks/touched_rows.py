@@ -32,10 +32,11 @@ from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.local import LocalTables
-from genrec_jax.features import Bags, FeatureSpec, Impressions, TableSpec
+from genrec_jax.features import FeatureSpec, Impressions, Read, TableSpec
 from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.train import measurements
 from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.step import make_step
 from pallas_kernels.jagged_embedding import shapes
 
 CASES = ('step', 'update')
@@ -107,12 +108,13 @@ def training_step(sizes: Sizes):
   )
   tx, tables = optax.adam(1e-3), LocalTables(state_lib.row_specs(task))
   step = make_step(task, tx, seed=0, row_learning_rate=RATE, tables=tables)
+  names = measurements.names(task, on_mesh=False)
   state = jax.jit(
-    lambda: state_lib.create(task, tx, 0, MEASURED, tables, tracked=True)
+    lambda: state_lib.create(task, tx, 0, names, tables, tracked=True)
   )()
 
   def rows_of(batch):
-    return step.route(batch, state.step).ids
+    return step.route(batch, state.step).routes.ids
 
   found = [impressions(sizes, seed) for seed in range(BATCHES)]
   return step, state, found, [jax.jit(rows_of)(batch) for batch in found]
@@ -149,12 +151,13 @@ def update_alone(sizes: Sizes):
   """The same of the worst case."""
   shape = sizes.update
   spec = TableSpec('table', shape.rows, shape.dim, update=OPTIMIZER)
-  tables = LocalTables({'table': spec})
+  tables = LocalTables({'table': spec}, pooling={'bag': 'sums'})
   lengths = jnp.asarray(shapes.lengths(shape))
   gradient = jnp.asarray(jagged_embedding.bag_gradient(shape))
 
   def push(state, ids):
-    routes = tables.route({}, {'bag': Bags(ids, lengths, 'table')})
+    read = Read(ids[None], 'table', lengths[None], pooling='sum')
+    routes = tables.route({'bag': read})
     _, sums = tables.fetch(state.tables, routes)
     # The update comes after the lookup.
     grads = {}, {'bag': gradient + 0 * sums['bag']}

@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import pallas_kernels
@@ -123,15 +124,17 @@ def parts(config, task, params, tables) -> dict:
   keys = jax.random.split(key, 4)
 
   def encode(params, tables, batch):
-    rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+    reads = task.reads_for('predict', batch)
+    rows = lookup.view_tables(tables, reads)
     return task.encode(params, rows, batch, key)
 
   def loss(queries, tables, batch):
     # The task's own loss, for representations that are there already.
     alone = copy.copy(task)
     alone.encode = lambda *args: queries
-    rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
-    return alone.loss({}, rows, batch, key)[0]
+    rows = lookup.view_tables(tables, task.reads(batch, key))
+    total, count = alone.loss({}, rows, batch, key)['loss']
+    return total / jnp.maximum(count, 1.0)
 
   def attention(q, k, v, layer, batch):
     options = _options(model, layer, batch, key)

@@ -22,6 +22,8 @@ class TableSpec:
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
     dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
+    l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
+      step, in the gradient and not in the reported loss.
   """
 
   name: str
@@ -30,6 +32,7 @@ class TableSpec:
   init_std: float = 0.02
   update: str = 'dense'
   dtype: str = 'float32'
+  l2: float = 0.0
 
 
 @jax.tree_util.register_dataclass
@@ -86,24 +89,51 @@ class Batch:
   whole: 'Batch | None' = None
 
 
+POOLINGS = ('none', 'sum', 'mean')
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Bags:
-  """A pooled feature: B bags of ids of one table, packed.
+class Read:
+  """What one feature of a batch reads of a table.
+
+  A task announces its reads before the step fetches any row, and its loss is
+  given a view of each under the same name (`embedding.lookup`).
+
+  >>> import jax.numpy as jnp
+  >>> Read(jnp.arange(3), 'items').pooling
+  'none'
 
   Attributes:
-    ids: `[K]` int32, bag behind bag, padding at the end.
-    lengths: `[B]` int32; an empty bag gives zeros.
+    ids: rows of the table: of any shape when they are wanted one by one, or
+      `[K]`, bag behind bag with padding at the end, when there are `lengths`.
+      None for a read of the whole table.
     table: name of the table.
-    mode: 'sum' or 'mean' of the rows.
-    weights: `[K]` factor of each id's row, or None.
+    lengths: `[B]` int32 ids of each bag; an empty bag gives zeros.
+    weights: `[K]` factor of each id's row in its bag, or None.
+    pooling: 'none' (the rows one by one), 'sum' or 'mean' of each bag's rows.
   """
 
-  ids: jax.Array
-  lengths: jax.Array
+  ids: jax.Array | None
   table: str = dataclasses.field(metadata=dict(static=True))
-  mode: str = dataclasses.field(default='sum', metadata=dict(static=True))
+  lengths: jax.Array | None = None
   weights: jax.Array | None = None
+  pooling: str = dataclasses.field(default='none', metadata=dict(static=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpectedRead:
+  """How much a feature reads, as a planner must know before any batch.
+
+  Attributes:
+    table: name of the table.
+    ids: how many an example has, at most or in the mean.
+    pooling: as in `Read`.
+  """
+
+  table: str
+  ids: float
+  pooling: str = 'none'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Tables that one device holds: the same calls as `sharded.ShardedTables`."""
+"""Tables that one device holds: `contracts.Tables` without a plan."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +9,24 @@ import jax.numpy as jnp
 import pallas_kernels
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import lookup, row_optimizers, touched
-from genrec_jax.features import Bags, TableSpec
+from genrec_jax.features import Read, TableSpec
 from pallas_kernels import MergedRows
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Routes:
-  """What a batch reads: distinct ids of each table, and the pooled features."""
+  """What a batch of P microbatches reads.
+
+  Attributes:
+    ids: table -> `[N]` distinct ids that are read row by row.
+    index: feature -> places of its ids among them, `[P, ...]`.
+    bags: feature that is read as sums -> its packed bags, `[P * B]`.
+  """
 
   ids: dict[str, jax.Array]
-  bags: dict[str, Bags]
+  index: dict[str, jax.Array]
+  bags: dict[str, Read]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +36,13 @@ class LocalTables:
   Attributes:
     specs: table -> its spec.
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    pooling: feature -> 'rows' or 'sums'; pooled features that are not named
+      are read row by row.
   """
 
   specs: dict[str, TableSpec]
   options: dict = dataclasses.field(default_factory=dict)
+  pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
     """That of a table."""
@@ -47,31 +58,42 @@ class LocalTables:
       name: self.optimizer(name).init(array) for name, array in arrays.items()
     }
 
-  def route(
-    self,
-    ids: dict[str, list[jax.Array]],
-    bags: dict[str, Bags] | None = None,
-    blocks: int = 1,
-  ) -> Routes:
+  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> Routes:
     """What a step reads (see `sharded.ShardedTables.route`)."""
     if blocks != 1:
       raise ValueError('rows in blocks are for sharded tables')
-    distinct = {
-      name: lookup.distinct(x, self.specs[name].rows) for name, x in ids.items()
+    single, bags = lookup.split_reads(reads, self.pooling)
+    ids = {
+      table: lookup.distinct_ids([r.ids for r in own], self.specs[table].rows)
+      for table, own in lookup.reads_by_table(single).items()
     }
-    return Routes(distinct, bags or {})
+    index = {
+      name: lookup.locate(
+        ids[read.table], read.ids, self.specs[read.table].rows
+      )
+      for name, read in single.items()
+    }
+    return Routes(ids, index, bags)
 
   def fetch(self, arrays, routes: Routes):
-    """(table -> `[N, D]` values, feature -> `[B, D]`), float32."""
-    values = {
-      name: lookup.touch(arrays[name], ids).astype(jnp.float32)
+    """(table -> `[N, D]` rows, feature -> `[P * B, D]` sums), float32."""
+    rows = {
+      name: lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       for name, ids in routes.ids.items()
     }
-    pooled = {
-      name: lookup.pool(arrays[bag.table], bag)
-      for name, bag in routes.bags.items()
+    sums = {
+      name: lookup.pool_table(arrays[read.table], read)
+      for name, read in routes.bags.items()
     }
-    return values, pooled
+    return rows, sums
+
+  def finish(self, fetched, routes: Routes):
+    """What was fetched -> what the loss sees; differentiated by the step.
+
+    Rows and sums have travelled when they arrive here: nothing is left to do.
+    """
+    del routes
+    return fetched
 
   def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
     """Moves the rows; returns `lookup.Pushed`."""
@@ -82,20 +104,20 @@ class LocalTables:
       parts = []
       if name in routes.ids:
         parts.append(MergedRows(routes.ids[name], of_rows[name]))
-      for feature, bag in routes.bags.items():
-        if bag.table == name:
+      for feature, read in routes.bags.items():
+        if read.table == name:
           parts.append(
             pallas_kernels.bag_row_gradient(
-              lookup.divided(of_bags[feature], bag),
-              bag.ids,
-              bag.lengths,
+              lookup.apply_mean(of_bags[feature], read),
+              read.ids,
+              read.lengths,
               spec.rows,
-              weights=bag.weights,
+              weights=read.weights,
             )
           )
       if not parts:
         continue
-      merged = lookup.added(parts, spec.rows)
+      merged = lookup.merge_row_gradients(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
       moved[name] = merged.ids
       arrays[name], slots[name] = self.optimizer(name).update(
@@ -123,9 +145,13 @@ class Whole:
   """Weights on one device, as evaluations read them.
 
   The calls are those of `train.spread.OnMesh`, which explains them.
+
+  Attributes:
+    pooling: feature -> 'rows' or 'sums', as in `LocalTables`.
   """
 
   eval_shards, own_eval = 1, None
+  pooling: Mapping[str, str] = {}
 
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
@@ -136,8 +162,12 @@ class Whole:
     del inputs, output
     return jax.jit(function)
 
-  def rows(self, weights, ids):
-    """(parameters, views of the tables), for use in such a function."""
-    del ids
-    views = {n: lookup.DenseRows(t) for n, t in weights['tables'].items()}
+  def rows(self, weights, reads: Mapping[str, Read]):
+    """(parameters, views of the reads), for use in such a function."""
+    tables = weights['tables']
+    views = lookup.view_tables(tables, reads)
+    for name, read in reads.items():
+      if read.pooling != 'none' and self.pooling.get(name) == 'sums':
+        sums = lookup.pool_table(tables[read.table], read)
+        views[name] = lookup.SumView(sums, read)
     return weights['params'], views

@@ -1,63 +1,203 @@
-"""What a loss sees of a table: all of it, or only the rows a step touches.
+"""What a loss sees of a table: a view for each feature that it announced.
 
-Both views answer `take(ids)`; only a dense table can show itself `whole()`.
-Gradients flow into `DenseRows.table` or into `TouchedRows.values`. The latter
-arrive merged: one gradient row for each distinct id, however often it occurs.
+    rows['history'].all()               # [..., D], or [B, D] of a pooled read
+    values, index = rows['negatives'].rows_and_index()
+    rows['catalogue'].whole()           # [V, D], of a table that optax updates
+
+A view is made from the ids that the task announced, and its places among the
+fetched rows are computed with them, before any row is read. So no other id can
+be asked for; an id that is no row of its table reads NaN. Gradients arrive
+merged: one gradient row for each distinct id, however often it occurs.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.features import Bags
+from genrec_jax.features import Read
 from pallas_kernels import MergedRows
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DenseRows:
-  """The whole table `[V, D]`, updated as a dense parameter."""
+class Views(dict):
+  """Feature -> its view; names the announced features when asked for others."""
 
-  table: jax.Array
-
-  def take(self, ids: jax.Array) -> jax.Array:
-    """Rows of `ids`, `[..., D]`."""
-    return self.table[ids]
-
-  def table_and_index(self):
-    """The rows there are and the function from ids to places among them."""
-    return self.table, lambda ids: ids
-
-  def whole(self) -> jax.Array:
-    """`[V, D]`."""
-    return self.table
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TouchedRows:
-  """The rows of `ids` `[K]` (sorted, distinct), `values` `[K, D]`."""
-
-  ids: jax.Array
-  values: jax.Array
-
-  def take(self, ids: jax.Array) -> jax.Array:
-    """Rows of `ids`, which must be among the touched ones, `[..., D]`."""
-    return self.values[jnp.searchsorted(self.ids, ids)]
-
-  def table_and_index(self):
-    """The rows there are and the function from ids to places among them."""
-    return self.values, lambda ids: jnp.searchsorted(self.ids, ids)
-
-  def whole(self) -> jax.Array:
-    raise ValueError(
-      'this loss reads the whole item table, which only a table with '
-      "update='dense' allows; choose a sampled loss with loss.sampler="
-      "'shared' or 'in_batch', or set data.table_update='dense'."
+  def __missing__(self, feature: str):
+    raise KeyError(
+      f'the loss reads the rows of {feature!r}, which `reads` did not '
+      f'announce; announced are {", ".join(sorted(self)) or "none"}'
     )
+
+
+jax.tree_util.register_pytree_node(
+  Views,
+  lambda views: (tuple(views[n] for n in sorted(views)), tuple(sorted(views))),
+  lambda names, views: Views(zip(names, views, strict=True)),
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RowView:
+  """Rows of one feature among those that were fetched of its table.
+
+  Attributes:
+    values: `[N, D]` the distinct rows fetched for all features of the table,
+      which share this array; the whole table where it is `complete`.
+    index: place of each id in `values`, N or a negative number for an id that
+      is no row; None for a read of the whole table.
+    read: what was announced.
+    complete: whether `values` is the whole table.
+  """
+
+  values: jax.Array
+  index: jax.Array | None
+  read: Read
+  complete: bool = dataclasses.field(default=False, metadata=dict(static=True))
+
+  @property
+  def ids(self) -> jax.Array:
+    """The ids that were announced."""
+    return self.read.ids
+
+  def all(self) -> jax.Array:
+    """The row of every id, `[..., D]`; `[B, D]` where the read is pooled."""
+    rows = take_rows(self.values, self.index)
+    if self.read.pooling == 'none':
+      return rows
+    return pool_rows(rows, self.read)
+
+  def rows_and_index(self) -> tuple[jax.Array, jax.Array]:
+    """The rows there are, `[N, D]`, and the place of each id among them.
+
+    For a loss that may not hold the rows of all its ids at once: it gathers
+    them chunk by chunk with `take_rows`. Views of one table share the rows.
+    """
+    return self.values, self.index
+
+  def whole(self) -> jax.Array:
+    """The whole table, `[V, D]`."""
+    if self.complete:
+      return self.values
+    raise ValueError(
+      f'this loss reads the whole table {self.read.table!r}, which only a '
+      "table with update='dense' allows; choose a sampled loss with "
+      "loss.sampler='shared' or 'in_batch', or set data.table_update='dense'."
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SumView:
+  """A pooled feature whose sums have travelled in place of its rows.
+
+  Attributes:
+    sums: `[B, D]` sums or means of its bags.
+    read: what was announced.
+  """
+
+  sums: jax.Array
+  read: Read
+
+  def all(self) -> jax.Array:
+    """`[B, D]`."""
+    return self.sums
+
+  def rows_and_index(self):
+    raise ValueError(self._explain('rows_and_index()'))
+
+  def whole(self):
+    raise ValueError(self._explain('whole()'))
+
+  def _explain(self, call: str) -> str:
+    return (
+      f'a pooled read of table {self.read.table!r} has sums of rows and no '
+      f'rows: use .all() in place of .{call}, or announce the read with '
+      "pooling='none'"
+    )
+
+
+def view_table(table: jax.Array, read: Read) -> RowView:
+  """The view of a feature in a whole table that is at hand, `[V, D]`."""
+  return RowView(table, read.ids, read, complete=True)
+
+
+def view_tables(
+  tables: Mapping[str, jax.Array], reads: Mapping[str, Read]
+) -> Views:
+  """Views of whole tables.
+
+  >>> reads = {'last': Read(jnp.array([2, 9]), 't')}
+  >>> rows = view_tables({'t': jnp.eye(3)}, reads)
+  >>> rows['last'].all().tolist()
+  [[0.0, 0.0, 1.0], [nan, nan, nan]]
+
+  Args:
+    tables: name -> `[V, D]`.
+    reads: feature -> what it reads of them.
+  """
+  return Views({f: view_table(tables[r.table], r) for f, r in reads.items()})
+
+
+def take_rows(values: jax.Array, index: jax.Array) -> jax.Array:
+  """`values[index]`, NaN where the index is no place, `[..., D]`."""
+  return values.at[index].get(
+    mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+  )
+
+
+def locate(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
+  """Place of each id among sorted distinct ones, their number for no row.
+
+  Args:
+    distinct: `[N]` as from `distinct_ids`, which was given these ids too.
+    ids: of any shape.
+    rows: rows of the table.
+  """
+  place = jnp.searchsorted(distinct, ids).astype(jnp.int32)
+  return jnp.where((ids >= 0) & (ids < rows), place, distinct.shape[0])
+
+
+def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
+  """Rows of the ids `[K, D]` -> the sum or mean of each bag, `[B, D]`."""
+  bag = pallas_kernels.segment_ids(read.lengths, rows.shape[0])
+  if read.weights is not None:
+    rows *= read.weights[:, None]
+  # One segment more, for the padding behind the last bag.
+  sums = jax.ops.segment_sum(
+    rows, bag, read.lengths.shape[0] + 1, indices_are_sorted=True
+  )[:-1]
+  return apply_mean(sums, read)
+
+
+def split_reads(
+  reads: Mapping[str, Read], pooling: Mapping[str, str]
+) -> tuple[dict[str, Read], dict[str, Read]]:
+  """Reads that travel as rows, and the others, which travel as sums, packed.
+
+  Args:
+    reads: feature -> what it reads, `[P, ...]` of P microbatches.
+    pooling: pooled feature -> 'rows' or 'sums'; 'rows' where it is not named.
+  """
+  single, bags = {}, {}
+  # In one order, whether the reads have been through a compiled program or not.
+  for name, read in sorted(reads.items()):
+    if read.pooling != 'none' and pooling.get(name, 'rows') == 'sums':
+      bags[name] = pack_bags(read)
+    else:
+      single[name] = read
+  return single, bags
+
+
+def reads_by_table(reads: Mapping[str, Read]) -> dict[str, list[Read]]:
+  """Table -> its reads, in their order."""
+  tables = {}
+  for read in reads.values():
+    tables.setdefault(read.table, []).append(read)
+  return tables
 
 
 class Pushed(NamedTuple):
@@ -77,52 +217,68 @@ class Pushed(NamedTuple):
   touched: dict[str, jax.Array]
 
 
-def distinct(ids: list[jax.Array], rows: int) -> jax.Array:
+def distinct_ids(ids: list[jax.Array], rows: int) -> jax.Array:
   """The distinct ids, sorted, at static size; spare places hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
   return pallas_kernels.distinct_rows(flat, rows)
 
 
-def touch(table: jax.Array, ids: jax.Array) -> jax.Array:
+def fetch_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
   """Values of the distinct `ids` (spare places read zeros), `[K, D]`."""
   return pallas_kernels.gather(table, ids, spare=True)
 
 
-def pool(table: jax.Array, bag: Bags) -> jax.Array:
+def pack_bags(read: Read) -> Read:
+  """The bags of P microbatches, `[P, K]` and `[P, B]`, as one `[P * K]` read.
+
+  Padding moves behind the last bag; the order of the ids stays.
+  """
+  parts, count = read.ids.shape
+  if parts == 1:
+    return jax.tree.map(lambda x: x[0], read)
+  used = jnp.sum(read.lengths, axis=1)
+  padding = (jnp.arange(count)[None] >= used[:, None]).reshape(-1)
+  order = jnp.argsort(padding, stable=True)
+  flat = jax.tree.map(lambda x: x.reshape(-1), read)
+  weights = None if flat.weights is None else flat.weights[order]
+  return dataclasses.replace(flat, ids=flat.ids[order], weights=weights)
+
+
+def pool_table(table: jax.Array, read: Read) -> jax.Array:
   """Sums or means of the bags of one device's whole table, `[B, D]` float32."""
   sums = pallas_kernels.embedding_bag(
-    table, bag.ids, bag.lengths, weights=bag.weights
+    table, read.ids, read.lengths, weights=read.weights
   )
-  return finish_pool(sums.astype(jnp.float32), bag, table.shape[0])
+  return finish_sums(sums.astype(jnp.float32), read, table.shape[0])
 
 
-def finish_pool(sums: jax.Array, bag: Bags, rows: int) -> jax.Array:
-  """`[B, D]` sums -> what `bag.mode` says; NaN if an id is no row."""
-  real = jnp.arange(bag.ids.shape[0]) < jnp.sum(bag.lengths)
-  wrong = jnp.any(real & ((bag.ids < 0) | (bag.ids >= rows)))
-  return jnp.where(wrong, jnp.nan, divided(sums, bag))
+def finish_sums(sums: jax.Array, read: Read, rows: int) -> jax.Array:
+  """`[B, D]` sums -> what `read.pooling` says; NaN if an id is no row."""
+  real = jnp.arange(read.ids.shape[0]) < jnp.sum(read.lengths)
+  wrong = jnp.any(real & ((read.ids < 0) | (read.ids >= rows)))
+  return jnp.where(wrong, jnp.nan, apply_mean(sums, read))
 
 
-def divided(x: jax.Array, bag: Bags) -> jax.Array:
-  """`[B, D]` by the length of each bag, if its mode is 'mean'."""
-  if bag.mode == 'sum':
+def apply_mean(x: jax.Array, read: Read) -> jax.Array:
+  """`[B, D]` by the length of each bag, where the read wants means."""
+  if read.pooling == 'sum':
     return x
-  return x / jnp.maximum(bag.lengths, 1).astype(jnp.float32)[:, None]
+  return x / jnp.maximum(read.lengths, 1).astype(x.dtype)[:, None]
 
 
-def each_id(
-  bag: Bags, grads: jax.Array, rows: int
+def expand_bag_gradients(
+  read: Read, grads: jax.Array, rows: int
 ) -> tuple[jax.Array, jax.Array]:
   """Gradients of bags -> (`[K]` ids, `[K, D]` theirs); padding is no row."""
-  count = bag.ids.shape[0]
-  segment = pallas_kernels.segment_ids(bag.lengths, count)
+  count = read.ids.shape[0]
+  segment = pallas_kernels.segment_ids(read.lengths, count)
   grads = grads.at[segment].get(mode='clip')
-  if bag.weights is not None:
-    grads *= bag.weights[:, None]
-  return jnp.where(segment < bag.lengths.shape[0], bag.ids, rows), grads
+  if read.weights is not None:
+    grads *= read.weights[:, None]
+  return jnp.where(segment < read.lengths.shape[0], read.ids, rows), grads
 
 
-def added(parts: list[MergedRows], rows: int) -> MergedRows:
+def merge_row_gradients(parts: list[MergedRows], rows: int) -> MergedRows:
   """One gradient for each row out of several parts, in their order."""
   if len(parts) == 1:
     return parts[0]

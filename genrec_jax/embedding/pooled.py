@@ -27,7 +27,7 @@ from jax import lax
 import pallas_kernels
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.layout import Piece, Stack
-from genrec_jax.features import Bags
+from genrec_jax.features import Read
 from genrec_jax.parallel import codecs
 from pallas_kernels import MergedRows
 
@@ -74,7 +74,7 @@ class Group:
   devices: int
   entries: tuple[tuple[str, Piece], ...]
 
-  def route(self, bags: dict[str, Bags]) -> Received:
+  def route(self, bags: dict[str, Read]) -> Received:
     """Input distribution: the ids go to the holders of the pieces."""
     size, columns = self._size(bags), self._columns
     weighted = any(bags[f].weights is not None for f, _ in self.entries)
@@ -165,10 +165,10 @@ class Group:
     if weights is not None:
       per_id *= weights.reshape(-1)[:, None]
     asked = bag // received.lengths.shape[2]  # by which device, which entry
-    feature, part = jnp.moveaxis(
-      self._order_of_entries()[asked % self._most], 1, 0
-    )
-    order = jnp.lexsort((part, asked // self._most, feature))
+    feature = self._order_of_entries()[asked % self._most]
+    # Stable: the bags of a device stay in their order, microbatch after
+    # microbatch.
+    order = jnp.lexsort((asked // self._most, feature))
     return pallas_kernels.merge_rows(
       ids[order], per_id[order], self.stack.depth
     )
@@ -209,15 +209,11 @@ class Group:
     return len(set(pieces)) < len(pieces)
 
   def _order_of_entries(self) -> jax.Array:
-    """`[P, 2]` (number of the feature, of the part) of this device's entries.
-
-    Parts of a batch are features 'name#0', 'name#1', ...
-    """
-    names = sorted({f.partition('#')[0] for f, _ in self.entries})
-    numbers = np.zeros((len(self._columns), self._most, 2), np.int32)
+    """`[P]` number of the feature of each of this device's entries."""
+    names = sorted({feature for feature, _ in self.entries})
+    numbers = np.zeros((len(self._columns), self._most), np.int32)
     for (feature, _), (column, place) in self._where.items():
-      name, _, part = feature.partition('#')
-      numbers[column, place] = names.index(name), int(part or 0)
+      numbers[column, place] = names.index(feature)
     to, _ = _AXES[self.spread]
     return jnp.asarray(numbers)[lax.axis_index(to) if to else 0]
 

@@ -1,4 +1,4 @@
-"""Tables spread over devices by a plan: the same calls as `LocalTables`.
+"""Tables spread over devices by a plan: `contracts.Tables` on a mesh.
 
 All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
 device's part. Per step and table: the distinct ids of this shard, the addresses
@@ -8,6 +8,7 @@ one merged update for each stack, in place.
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from genrec_jax.embedding import pooled as pooled_lib
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
 from genrec_jax.embedding.plan import PlanError
-from genrec_jax.features import Bags, TableSpec
+from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
@@ -36,14 +37,18 @@ class Routes:
   """What a shard of a batch reads, and how it gets there.
 
   Attributes:
-    ids: table -> `[N]` distinct ids, sorted, `rows` in spare places.
-    bags: the pooled features.
+    ids: table -> `[N]` distinct ids, sorted, `rows` in spare places; block
+      behind block where there are several.
+    index: feature that is read row by row -> places of its ids among them,
+      `[P, ...]` of P microbatches; among those of its own block.
+    bags: feature that is read as sums -> its packed bags, `[P * B]`.
     stacks: stack -> its routed addresses.
     pooled: stack -> spread -> what its holders were asked for.
   """
 
   ids: dict[str, jax.Array]
-  bags: dict[str, Bags]
+  index: dict[str, jax.Array]
+  bags: dict[str, Read]
   stacks: dict[str, Routed]
   pooled: dict[str, dict[str, pooled_lib.Received]]
 
@@ -58,6 +63,8 @@ class ShardedTables:
     exchange: how rows travel.
     sync_every: steps between averages over replica groups.
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    pooling: feature -> 'rows' or 'sums'; pooled features that are not named
+      are read row by row.
   """
 
   layout: Layout
@@ -65,6 +72,7 @@ class ShardedTables:
   exchange: Exchange = Exchange()
   sync_every: int = 1
   options: dict = dataclasses.field(default_factory=dict)
+  pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for name, pieces in self.layout.pieces.items():
@@ -115,31 +123,31 @@ class ShardedTables:
       for name, leaves in arrays.items()
     }
 
-  def route(
-    self,
-    ids: dict[str, list[jax.Array]],
-    bags: dict[str, Bags] | None = None,
-    blocks: int = 1,
-  ) -> Routes:
+  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> Routes:
     """Input distribution: from the ids of this shard, no table is read.
 
     Args:
-      ids: table -> ids whose rows are wanted one by one.
-      bags: feature -> bags of ids whose rows are wanted as sums.
+      reads: feature -> what it reads, `[P, ...]` of P microbatches.
       blocks: parts of the ids, along their first axis, that keep rows and
         gradients of their own. An exchange by 'gather' adds them up one by
         one: the sum of a row then depends on the blocks of all shards, not on
         which device has which.
     """
-    bags = bags or {}
     if blocks > 1 and self.exchange.kind != 'gather':
       raise ValueError(
         "rows in blocks need exchange.kind='gather': the other ways ask for "
         'every row once'
       )
+    single, bags = lookup.split_reads(reads, self.pooling)
     distinct = {
-      name: _distinct(x, self.specs[name].rows, blocks)
-      for name, x in ids.items()
+      table: _distinct([r.ids for r in own], self.specs[table].rows, blocks)
+      for table, own in lookup.reads_by_table(single).items()
+    }
+    index = {
+      name: _locate(
+        distinct[read.table], read.ids, self.specs[read.table].rows, blocks
+      )
+      for name, read in single.items()
     }
     routed = {}
     for name, stack in self.layout.stacks.items():
@@ -153,14 +161,14 @@ class ShardedTables:
     for group in self._groups(bags):
       of_stack = pooled.setdefault(group.stack.name, {})
       of_stack[group.spread] = group.route(bags)
-    return Routes(distinct, bags, routed, pooled)
+    return Routes(distinct, index, bags, routed, pooled)
 
   def fetch(self, arrays, routes: Routes):
     """Reads what was routed.
 
     Returns:
-      (table -> `[N, D]` values of the distinct ids, feature -> `[B, D]` sums or
-      means), float32.
+      (table -> `[N, D]` rows of the distinct ids, feature -> `[P * B, D]` sums
+      or means), float32.
     """
     found = {name: {} for name in routes.ids}  # table -> first column -> rows
     for name, routed in routes.stacks.items():
@@ -174,10 +182,18 @@ class ShardedTables:
     values = {}
     for name, ids in routes.ids.items():
       if name in self.layout.whole:
-        values[name] = lookup.touch(arrays[name], ids).astype(jnp.float32)
+        values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
         values[name] = _joined(found[name])
     return values, self._fetch_bags(arrays, routes)
+
+  def finish(self, fetched, routes: Routes):
+    """What was fetched -> what the loss sees; differentiated by the step.
+
+    Rows and sums have travelled when they arrive here: nothing is left to do.
+    """
+    del routes
+    return fetched
 
   def _fetch_bags(self, arrays, routes: Routes) -> dict[str, jax.Array]:
     codec = codecs.codec(self.exchange.forward)
@@ -190,9 +206,9 @@ class ShardedTables:
     found = {}
     for name, bag in routes.bags.items():
       if bag.table in self.layout.whole:
-        found[name] = lookup.pool(arrays[bag.table], bag)
+        found[name] = lookup.pool_table(arrays[bag.table], bag)
       else:
-        found[name] = lookup.finish_pool(
+        found[name] = lookup.finish_sums(
           _joined(parts[name]), bag, self.specs[bag.table].rows
         )
     return found
@@ -263,7 +279,7 @@ class ShardedTables:
       ]
     codec = codecs.codec(self.exchange.backward, backward=True)
     of_bags = {
-      name: lookup.divided(grad, routes.bags[name])
+      name: lookup.apply_mean(grad, routes.bags[name])
       for name, grad in of_bags.items()
     }
     for group in self._groups(routes.bags):
@@ -277,12 +293,17 @@ class ShardedTables:
         parts.append((routes.ids[name], of_rows[name]))
       for feature, bag in routes.bags.items():
         if bag.table == name:
-          parts.append(lookup.each_id(bag, of_bags[feature], table.rows))
+          parts.append(
+            lookup.expand_bag_gradients(bag, of_bags[feature], table.rows)
+          )
       if parts:
         found[name] = [_everywhere(ids, g, table.rows) for ids, g in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
-    return {name: lookup.added(x, rows[name]) for name, x in found.items()}
+    return {
+      name: lookup.merge_row_gradients(x, rows[name])
+      for name, x in found.items()
+    }
 
   @functools.cached_property
   def _cut_rows(self) -> set[str]:
@@ -332,7 +353,7 @@ class ShardedTables:
     optimizer = dataclasses.replace(rule, optimizer='sgd')
     return optimizer, {'sum': sums}, merged._replace(grads=scaled)
 
-  def _groups(self, bags: dict[str, Bags]) -> list[pooled_lib.Group]:
+  def _groups(self, bags: dict[str, Read]) -> list[pooled_lib.Group]:
     """The pooled features by stack and spread."""
     plan, found = self.layout.plan, {}
     for feature, bag in bags.items():
@@ -410,12 +431,27 @@ def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
 
 
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
-  """`lookup.distinct` of each block, one behind the other."""
-  found = []
-  for block in range(blocks):
-    own = [x.reshape(blocks, -1)[block] for x in ids]
-    found.append(lookup.distinct(own, rows))
-  return jnp.concatenate(found)
+  """`lookup.distinct_ids` of each block, one behind the other."""
+  return jnp.concatenate(
+    [
+      lookup.distinct_ids([x.reshape(blocks, -1)[b] for x in ids], rows)
+      for b in range(blocks)
+    ]
+  )
+
+
+def _locate(
+  distinct: jax.Array, ids: jax.Array, rows: int, blocks: int
+) -> jax.Array:
+  """`lookup.locate` of each block of ids among the distinct ones of its own."""
+  if blocks == 1:
+    return lookup.locate(distinct, ids, rows)
+  return jnp.stack(
+    [
+      lookup.locate(distinct.reshape(blocks, -1)[b], ids[b], rows)
+      for b in range(blocks)
+    ]
+  )
 
 
 def _read_of(stack: Stack, ids) -> list:

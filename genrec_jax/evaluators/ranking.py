@@ -60,7 +60,7 @@ class Evaluator:
     self._grouped = part.blocks > 0 and part.block(0).group is not None
 
     def scores(weights, batch):
-      params, rows = spread.rows(weights, task.reads(batch))
+      params, rows = spread.rows(weights, task.reads_for('predict', batch))
       logits = task.predict(params, rows, batch)
       return collectives.gather(
         (logits, batch.labels, batch.weights, batch.group)

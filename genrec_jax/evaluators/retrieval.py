@@ -54,7 +54,7 @@ class Evaluator:
       return collectives.gather((*found, batch.users >= 0))
 
     def ranks_of_model(weights, vectors, batch):
-      params, rows = spread.rows(weights, task.reads(batch.item))
+      params, rows = spread.rows(weights, task.reads_for('predict', batch))
       return ranks(task.predict(params, rows, batch), vectors, batch)
 
     def ranks_of_scores(vectors, batch):
@@ -62,8 +62,8 @@ class Evaluator:
 
     def share_of_catalogue(weights):
       ids = catalogue.shared(corpus)
-      _, rows = spread.rows(weights, task.reads(ids))
-      return task.vectors(rows, ids)
+      _, rows = spread.rows(weights, task.reads_for('items', ids))
+      return task.vectors(rows)
 
     self._ranks_of_model = spread.jit(
       ranks_of_model, ('split', 'split'), 'alike'

@@ -29,6 +29,9 @@ class Alone:
   def reduce(self, grads):
     return grads
 
+  def own(self, params):
+    return params
+
   def norm(self, grads):
     return optax.global_norm(clipping.counted(grads))
 

@@ -229,8 +229,7 @@ class Layout:
       params: as stored.
     """
     whole_stored = self.dense.cut and not self.dense.stored_cut
-    if whole_stored:
-      params = self._map(self._own_part, params)
+    params = self.own(params)
     updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
     if whole_stored:
@@ -243,6 +242,12 @@ class Layout:
         params,
       )
     return params, state
+
+  def own(self, params):
+    """Stored parameters -> those that reduced gradients are of."""
+    if self.dense.cut and not self.dense.stored_cut:
+      return self._map(self._own_part, params)
+    return params
 
   def _wire(self, axis: int, dtype: str = '') -> gathering.Wire:
     return gathering.Wire(

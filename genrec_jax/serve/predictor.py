@@ -223,7 +223,8 @@ class Predictor:
 
     @jax.jit
     def best(params, tables, vectors, batch):
-      rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+      reads = self._task.reads_for('predict', batch)
+      rows = lookup.view_tables(tables, reads)
       return catalogue.top_k(
         self._task.predict(params, rows, batch),
         vectors,

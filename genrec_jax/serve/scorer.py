@@ -89,7 +89,8 @@ class Scorer:
   @functools.cached_property
   def _probabilities(self):
     def run(params, tables, batch):
-      rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
+      reads = self._task.reads_for('predict', batch)
+      rows = lookup.view_tables(tables, reads)
       return jax.nn.sigmoid(self._task.predict(params, rows, batch))
 
     return jax.jit(run)

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from genrec_jax.embedding import lookup
+
 # What the gathered vectors of one chunk may take. On a CPU they, and their
 # gradients, should stay in the cache. Elsewhere, fewer chunks are better.
 CHUNK_BYTES = {'cpu': 5 << 20}
@@ -26,7 +28,7 @@ def chunk_for(vectors: int, dim: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def sum_over_chunks(fn, chunk: int, table, ids, tokens, extra) -> jax.Array:
+def sum_over_chunks(fn, chunk: int, table, index, tokens, extra) -> jax.Array:
   """Sums `fn(vectors, tokens_chunk, extra_chunk)` over chunks of tokens.
 
   Gathering the vectors of 128 negatives a token, chunk by chunk, costs less
@@ -37,36 +39,38 @@ def sum_over_chunks(fn, chunk: int, table, ids, tokens, extra) -> jax.Array:
     fn: returns a float32 scalar, differentiable in vectors and tokens.
     chunk: tokens at a time; must divide their number.
     table: `[V, D]`.
-    ids: `[T, R]` rows of the table, so that vectors are `[chunk, R, D]`; or
-      None, and vectors are the table itself.
+    index: `[T, R]` rows of the table, so that vectors are `[chunk, R, D]`, NaN
+      for what is no row; or None, and vectors are the table itself.
     tokens: `[T, D]`.
     extra: pytree of `[T, ...]` arrays without gradient.
   """
-  return _walk(fn, chunk, table, ids, tokens, extra, with_grads=False)[0]
+  return _walk(fn, chunk, table, index, tokens, extra, with_grads=False)[0]
 
 
-def _walk(fn, chunk, table, ids, tokens, extra, with_grads=True):
+def _walk(fn, chunk, table, index, tokens, extra, with_grads=True):
   def split(x):
     return x.reshape(x.shape[0] // chunk, chunk, *x.shape[1:])
 
   def body(carry, xs):
     total, table_grad = carry
-    ids, tokens, extra = xs
-    vectors = table if ids is None else table[ids]
+    index, tokens, extra = xs
+    vectors = table if index is None else lookup.take_rows(table, index)
     if not with_grads:
       return (total + fn(vectors, tokens, extra), table_grad), None
     value, (grad, token_grad) = jax.value_and_grad(fn, argnums=(0, 1))(
       vectors, tokens, extra
     )
-    if ids is None:
+    if index is None:
       table_grad += grad
     else:
-      table_grad = table_grad.at[ids].add(grad)
+      table_grad = table_grad.at[index].add(
+        grad, mode='drop', wrap_negative_indices=False
+      )
     return (total + value, table_grad), token_grad
 
   start = jnp.float32(0), jnp.zeros_like(table) if with_grads else None
   (total, table_grad), token_grads = lax.scan(
-    body, start, jax.tree.map(split, (ids, tokens, extra))
+    body, start, jax.tree.map(split, (index, tokens, extra))
   )
   if not with_grads:
     return total, None
@@ -138,26 +142,3 @@ def full_softmax(logits: jax.Array, index: jax.Array) -> jax.Array:
 def logistic(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """Binary cross entropy of each element, stable for any logit."""
   return jax.nn.softplus(logits) - labels * logits
-
-
-@jax.custom_vjp
-def pulled(x: jax.Array, strength: jax.Array) -> jax.Array:
-  """`x`, with `strength * x` added to its gradient.
-
-  That is the gradient of strength / 2 |x|^2, which so need not be summed, nor
-  taken out of the reported loss again.
-  """
-  del strength
-  return x
-
-
-def _pulled(x, strength):
-  return x, (x, strength)
-
-
-def _pull(kept, grad):
-  x, strength = kept
-  return grad + strength * x, jnp.zeros_like(strength)
-
-
-pulled.defvjp(_pulled, _pull)

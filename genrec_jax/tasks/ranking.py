@@ -2,7 +2,7 @@
 
 Categorical values, sets and sequences read rows of their tables; a model turns
 the rows and the numbers into a logit for each label; the loss is binary cross
-entropy. What a batch reads is gathered by `ids` beforehand, as for every task.
+entropy. What a batch reads is announced by `reads`, as for every task.
 """
 
 import dataclasses
@@ -12,8 +12,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-import pallas_kernels
-from genrec_jax.features import FeatureSpec, Impressions, Inputs, TableSpec
+from genrec_jax.features import (
+  ExpectedRead,
+  FeatureSpec,
+  Impressions,
+  Inputs,
+  Read,
+  TableSpec,
+)
 from genrec_jax.models import RANKERS
 from genrec_jax.tasks import losses
 
@@ -44,6 +50,7 @@ class Ranking:
   """
 
   counted = 'examples'  # what progress tells the number of
+  measurements = {'loss': 'mean'}
 
   def __init__(
     self,
@@ -92,7 +99,13 @@ class Ranking:
       for name, width in widths.items():
         if width:
           spec = TableSpec(
-            name, feature.rows, width, init_std, table_update, table_dtype
+            name,
+            feature.rows,
+            width,
+            init_std,
+            table_update,
+            table_dtype,
+            l2=self.loss_config.table_l2,
           )
           if self._tables.setdefault(name, spec) != spec:
             raise ValueError(
@@ -135,39 +148,55 @@ class Ranking:
     examples = (batch.weights > 0).sum()
     return examples, examples
 
-  def lookups(self, tokens: float | None = None) -> dict[str, float]:
-    """Rows that an example reads of each table, at most."""
-    del tokens
-    found = dict.fromkeys(self._tables, 0.0)
+  def reads(self, batch: Impressions, key=None) -> dict[str, Read]:
+    """What the loss of a batch reads of each table, feature by feature."""
+    del key
+    reads, column = {}, 0
     for feature in self.features:
-      for name in (feature.source, feature.source + LINEAR):
-        if name in found:
-          found[name] += feature.max_len if feature.pooled else 1.0
-    return found
+      if feature.kind == 'numeric':
+        continue
+      if feature.pooled:
+        bag = batch.bags[feature.name]
+        read = Read(bag.values, '', bag.lengths, pooling=feature.pooling)
+      else:
+        read = Read(batch.ids[:, column], '')
+        column += 1
+      for suffix in self._suffixes(feature):
+        table = feature.source + suffix
+        reads[feature.name + suffix] = dataclasses.replace(read, table=table)
+    return reads
 
-  def reads(self, batch: Impressions) -> dict[str, jax.Array]:
-    """What is read of each table, one array for each."""
+  def reads_for(self, purpose: str, batch: Impressions) -> dict[str, Read]:
+    """What is read outside of training: the same."""
+    del purpose
+    return self.reads(batch)
+
+  def expected_reads(self) -> dict[str, ExpectedRead]:
+    """What an example reads of each table, at most."""
     return {
-      name: jnp.concatenate([x.reshape(-1) for x in ids])
-      for name, ids in self.ids(batch, None).items()
+      feature.name + suffix: ExpectedRead(
+        feature.source + suffix,
+        float(feature.max_len) if feature.pooled else 1.0,
+        feature.pooling if feature.pooled else 'none',
+      )
+      for feature in self.features
+      for suffix in self._suffixes(feature)
     }
 
-  def ids(self, batch: Impressions, key) -> dict[str, list[jax.Array]]:
-    """The rows the loss will read of each table."""
-    del key
-    found = {name: [] for name in self._tables}
-    for feature, ids, _ in self._read(batch):
-      for name in (feature.source, feature.source + LINEAR):
-        if name in found:
-          found[name].append(ids)
-    return found
+  def _suffixes(self, feature: FeatureSpec) -> list[str]:
+    """What ends the names of the tables that a feature reads."""
+    wide = '' if self._widths.get(feature.name) else None
+    linear = LINEAR if self._model.linear else None
+    if feature.kind == 'numeric':
+      return []
+    return [suffix for suffix in (wide, linear) if suffix is not None]
 
   def predict(self, params, rows, batch: Impressions, key=None) -> jax.Array:
     """Logit of each label, `[B, L]` float32.
 
     Args:
       params: the model's parameters.
-      rows: table -> view of its rows.
+      rows: a view of each feature that `reads` announced.
       batch: the examples.
       key: for dropout and batch statistics, while training.
     """
@@ -178,12 +207,13 @@ class Ranking:
   def inputs(self, rows, batch: Impressions) -> Inputs:
     """What the model sees of a batch."""
     vectors, linear = [], jnp.zeros(batch.weights.shape)
-    for feature, ids, lengths in self._read(batch):
+    for feature in self.features:
+      if feature.kind == 'numeric':
+        continue
       if self._widths.get(feature.name):
-        vectors.append(_taken(rows[feature.source], feature, ids, lengths))
+        vectors.append(rows[feature.name].all())
       if self._model.linear:
-        weights = rows[feature.source + LINEAR]
-        linear += _taken(weights, feature, ids, lengths)[:, 0]
+        linear += rows[feature.name + LINEAR].all()[:, 0]
     return Inputs(
       vectors=tuple(vectors),
       numbers=batch.numbers,
@@ -193,40 +223,8 @@ class Ranking:
     )
 
   def loss(self, params, rows, batch: Impressions, key: jax.Array):
-    """Mean cross entropy of a batch, see `retrieval.Retrieval.loss`."""
-    count = jnp.sum(batch.weights)
-    if self.loss_config.table_l2:
-      pull = self.loss_config.table_l2 * count
-      rows = {
-        name: dataclasses.replace(view, table=losses.pulled(view.table, pull))
-        for name, view in rows.items()
-      }
+    """Sum of the examples' cross entropies, see `retrieval.Retrieval.loss`."""
     logits = self.predict(params, rows, batch, key)
     each = losses.logistic(logits, batch.labels) @ self._task_weights
     total = jnp.sum(jnp.where(batch.weights > 0, each * batch.weights, 0.0))
-    return total / jnp.maximum(count, 1.0), {'loss': (total, count)}
-
-  def _read(self, batch: Impressions):
-    """(feature, rows it reads, lengths of its bags or None), in order."""
-    column = 0
-    for feature in self.features:
-      if feature.pooled:
-        bag = batch.bags[feature.name]
-        yield feature, bag.values, bag.lengths
-      elif feature.kind == 'categorical':
-        yield feature, batch.ids[:, column], None
-        column += 1
-
-
-def _taken(rows, feature: FeatureSpec, ids, lengths) -> jax.Array:
-  """The row of each example, or the pooled rows of its bag: `[B, D]`."""
-  found = rows.take(ids)
-  if lengths is None:
-    return found
-  segment = pallas_kernels.segment_ids(lengths, ids.shape[0])
-  sums = jax.ops.segment_sum(
-    found, segment, lengths.shape[0] + 1, indices_are_sorted=True
-  )[:-1]
-  if feature.pooling == 'sum':
-    return sums
-  return sums / jnp.maximum(lengths, 1).astype(sums.dtype)[:, None]
+    return {'loss': (total, jnp.sum(batch.weights))}

@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 import pallas_kernels
-from genrec_jax.features import PAD, Batch, TableSpec
+from genrec_jax.embedding import lookup
+from genrec_jax.features import PAD, Batch, ExpectedRead, Read, TableSpec
 from genrec_jax.models import MODELS, layers
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
@@ -91,6 +92,7 @@ class Retrieval:
   """
 
   counted = 'tokens'  # what progress tells the number of
+  measurements = {'loss': 'mean'}
 
   def __init__(
     self,
@@ -154,10 +156,45 @@ class Retrieval:
     """Fresh parameters of the model, a plain nested dict."""
     return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
 
+  def reads(self, batch: Batch, key: jax.Array) -> dict[str, Read]:
+    """What the loss of a batch reads: histories, targets and negatives."""
+    reads = self.reads_for('predict', batch)
+    if self.loss_config.name == 'full_softmax':
+      return reads | {'catalogue': Read(None, ITEMS)}
+    negatives = self._negatives(batch, jax.random.split(key)[1])
+    return reads | {
+      'target': Read(batch.next_item, ITEMS),
+      'negatives': Read(negatives, ITEMS),
+    }
+
+  def reads_for(self, purpose: str, batch) -> dict[str, Read]:
+    """What is read outside of training.
+
+    Args:
+      purpose: 'predict', for `encode` and `predict`, or 'items', for `vectors`.
+      batch: a `Batch`, or item indices of any shape for 'items'.
+    """
+    if purpose == 'items':
+      return {'items': Read(batch, ITEMS)}
+    return {'history': Read(batch.item, ITEMS)}
+
+  def expected_reads(
+    self, tokens: float | None = None
+  ) -> dict[str, ExpectedRead]:
+    """Reads of an example of `tokens` tokens; of the longest one by default."""
+    c = self.loss_config
+    tokens = self.model_config.max_len if tokens is None else tokens
+    reads = {'history': ExpectedRead(ITEMS, tokens)}
+    if c.name != 'full_softmax':
+      each = 0 if c.sampler in ('shared', 'in_batch') else c.negatives
+      reads['target'] = ExpectedRead(ITEMS, tokens)
+      reads['negatives'] = ExpectedRead(ITEMS, tokens * each)
+    return reads
+
   def encode(self, params, rows, batch: Batch, key=None) -> jax.Array:
     """Representation of every token, `[T, D]` float32."""
     model = nnx.merge(self.graphdef, params_state(self.graphdef, params))
-    x = model(rows[ITEMS].take(batch.item), batch, key)
+    x = model(rows['history'].all(), batch, key)
     if self.loss_config.l2_normalize:
       return layers.l2_normalize(x)
     return x.astype(jnp.float32)
@@ -172,66 +209,41 @@ class Retrieval:
     """Vector of each candidate, `[C, D]`: score = predict . catalogue."""
     return self._vectors(tables[ITEMS][self.corpus])
 
-  def vectors(self, rows, ids: jax.Array) -> jax.Array:
-    """Vectors of some candidates, `[n, D]`."""
-    return self._vectors(rows[ITEMS].take(ids))
-
-  def reads(self, ids: jax.Array) -> dict[str, jax.Array]:
-    """What is read of each table for items `ids`."""
-    return {ITEMS: ids}
+  def vectors(self, rows) -> jax.Array:
+    """Vectors of the items of `reads_for('items', ...)`, `[..., D]`."""
+    return self._vectors(rows['items'].all())
 
   def count(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """(tokens, sequences that have any) of a batch."""
     return batch.lengths.sum(), (batch.lengths > 0).sum()
 
-  def lookups(self, tokens: float | None = None) -> dict[str, float]:
-    """Rows that an example of `tokens` tokens (at most) reads of each table."""
-    c = self.loss_config
-    tokens = self.model_config.max_len if tokens is None else tokens
-    each = 0 if c.sampler in ('shared', 'in_batch') else c.negatives
-    return {ITEMS: tokens * (2.0 + each)}
-
-  def ids(self, batch: Batch, key: jax.Array) -> dict[str, list[jax.Array]]:
-    """Item ids the loss will read from each table."""
-    needed = [batch.item, batch.next_item]
-    negatives = self._negatives(batch, jax.random.split(key)[1])
-    return {ITEMS: needed if negatives is None else needed + [negatives]}
-
   def loss(self, params, rows, batch: Batch, key: jax.Array):
-    """Mean loss over the batch's positions.
-
-    Inside a mesh it is this shard's part of that mean: the sum over the shards
-    is the loss of the batch, and so it is with the gradients.
+    """Sum of the positions' losses, and how many they are.
 
     Args:
       params: the model's parameters.
-      rows: table name -> `DenseRows` or `TouchedRows`.
-      batch: B sequences.
-      key: random key; the same as given to `ids`.
+      rows: a view of each feature that `reads` announced.
+      batch: B sequences, of one shard and microbatch.
+      key: random key; the same as given to `reads`.
 
     Returns:
-      (loss, {measurement: (sum, weight)}).
+      {measurement: (value, weight)}.
     """
-    model_key, sample_key = jax.random.split(key)
+    model_key, _ = jax.random.split(key)
     c = self.loss_config
     queries = self.encode(params, rows, batch, model_key)
     queries = queries / jnp.float32(c.temperature)
     weights = (batch.next_item != PAD).astype(jnp.float32)
-    negatives = self._negatives(batch, sample_key)
-    total = self._total(rows[ITEMS], queries, batch, weights, negatives)
-    count = jnp.sum(weights)
-    mean = total / jnp.maximum(collectives.total(count), 1.0)
-    return mean, {'loss': (total, count)}
+    total = self._total(rows, queries, batch.next_item, weights)
+    return {'loss': (total, jnp.sum(weights))}
 
-  def _negatives(self, batch: Batch, key) -> jax.Array | None:
+  def _negatives(self, batch: Batch, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
 
     They are the same for a token however the batch is cut into shards.
     """
     c = self.loss_config
     whole = batch if batch.whole is None else batch.whole
-    if c.name == 'full_softmax':
-      return None
     seed = jax.random.bits(key)
     columns = jnp.arange(c.negatives)
     if c.sampler in ('shared', 'in_batch'):
@@ -256,17 +268,23 @@ class Retrieval:
     place = below(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 
-  def _total(self, items, queries, batch, weights, negatives) -> jax.Array:
+  def _total(self, rows, queries, positives, weights) -> jax.Array:
     """Sum of the positions' losses."""
     c = self.loss_config
-    positives = batch.next_item
     if c.name == 'full_softmax':
-      return self._full_softmax(items.whole(), queries, positives, weights)
-    table, row = items.table_and_index()
+      table = rows['catalogue'].whole()
+      return self._full_softmax(table, queries, positives, weights)
+    # Both views share the rows; the negatives' are gathered chunk by chunk,
+    # since all at once they would be R times the batch.
+    table, target = rows['target'].rows_and_index()
+    _, index = rows['negatives'].rows_and_index()
+    negatives = rows['negatives'].ids
     table = self._vectors(table)
     if negatives.ndim == 1:  # shared: one matmul for the whole batch
-      positive = jnp.einsum('td,td->t', queries, table[row(positives)])
-      negative = queries @ table[row(negatives)].T
+      positive = jnp.einsum(
+        'td,td->t', queries, lookup.take_rows(table, target)
+      )
+      negative = queries @ lookup.take_rows(table, index).T
       return self._finish(
         positive, negative, positives, negatives[None], weights
       )
@@ -278,11 +296,11 @@ class Retrieval:
         logits[:, 0], logits[:, 1:], positives, negatives, weights
       )
 
-    ids = jnp.concatenate([positives[:, None], negatives], axis=-1)
-    chunk = c.chunk or losses.chunk_for(ids.shape[1], table.shape[1])
+    index = jnp.concatenate([target[:, None], index], axis=-1)
+    chunk = c.chunk or losses.chunk_for(index.shape[1], table.shape[1])
     chunk = math.gcd(queries.shape[0], chunk)
     extra = (positives, negatives, weights)
-    return losses.sum_over_chunks(fn, chunk, table, row(ids), queries, extra)
+    return losses.sum_over_chunks(fn, chunk, table, index, queries, extra)
 
   def _full_softmax(self, table, queries, positives, weights) -> jax.Array:
     """Softmax over every candidate, a chunk of positions at a time."""

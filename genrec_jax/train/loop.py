@@ -22,7 +22,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import predict_first, results
+from genrec_jax.train import measurements, predict_first, results
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.saving import Saver
 from genrec_jax.train.state import named
@@ -96,6 +96,7 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = spread.step()
   progressive = predict_first.build(config, experiment.task, spread)
+  kinds = measurements.of_task(experiment.task)
 
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, spread, experiment.task)
@@ -163,7 +164,8 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
       final = ended or step >= total_steps
       if due(train.log_every, logged):
         more = progressive.metrics()
-        state, logged = _log(writers, state, step, progress, more), step
+        state = _log(writers, state, step, progress, kinds, more)
+        logged = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if due(eval_every, evaluated):
@@ -287,10 +289,13 @@ def parameter_summary(experiment) -> str:
   return text
 
 
-def _log(writers, state, step, progress, more: dict):
+def _log(writers, state, step, progress, kinds: dict, more: dict):
   """Writes the means since the last line; returns the state without them."""
   sums = jax.device_get(state.sums)
-  row = {f'train/{n}': float(s / max(w, 1e-9)) for n, (s, w) in sums.items()}
+  row = {
+    f'train/{name}': measurements.read(kinds[name], *pair)
+    for name, pair in sums.items()
+  }
   row |= {f'train/{name}': value for name, value in more.items()}
   if progress.rate:
     row['perf/steps_per_s'] = progress.rate

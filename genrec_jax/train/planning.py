@@ -114,10 +114,12 @@ def machine(config, shape: dict) -> planner.Topology:
 def loads(config, task, shape: dict) -> list[planner.Load]:
   """What a step asks, on such a mesh, of tables that are updated by rows."""
   shards = int(np.prod(list(shape.values())))
-  lookups = task.lookups()
+  ids_of = {}
+  for read in task.expected_reads().values():
+    ids_of[read.table] = ids_of.get(read.table, 0.0) + read.ids
   found = []
   for name, spec in state_lib.row_specs(task).items():
-    ids = lookups[name]
+    ids = ids_of[name]
     # Of evenly drawn ids; real ones repeat more.
     drawn = max(1.0, ids * config.train.batch_size / shards)
     distinct = spec.rows * -np.expm1(-drawn / spec.rows) / drawn
@@ -133,6 +135,17 @@ def loads(config, task, shape: dict) -> list[planner.Load]:
       )
     )
   return found
+
+
+def pooling(config, task, plan: plan_lib.ShardingPlan) -> dict[str, str]:
+  """Pooled feature of tables that are updated by rows -> 'rows' or 'sums'."""
+  del config, plan
+  specs = state_lib.row_specs(task)
+  return {
+    feature: 'rows'
+    for feature, read in task.expected_reads().items()
+    if read.pooling != 'none' and read.table in specs
+  }
 
 
 def dense_part(config, task, shape: dict) -> planner.Dense:

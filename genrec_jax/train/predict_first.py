@@ -42,7 +42,7 @@ class PredictFirst:
     self._waiting = collections.deque()
 
     def scores(weights, batch):
-      params, rows = spread.rows(weights, task.reads(batch))
+      params, rows = spread.rows(weights, task.reads_for('predict', batch))
       logits = task.predict(params, rows, batch)
       found = [logits, batch.labels, batch.weights]
       return collectives.gather([*found, batch.group] if grouped else found)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.checkpoint import trees
@@ -10,7 +11,6 @@ from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
 
@@ -27,8 +27,9 @@ def whole(
   abstract: TrainState, checkpoints: Checkpoints, step: int, data
 ) -> Resumed:
   """A checkpoint that holds the arrays of this very state."""
-  step, arrays, host = checkpoints.restore(
-    named(abstract), step=step, data=data
+  saved = checkpoints.read_manifest(step)['tree']
+  step, arrays, host = restore_leaves(
+    checkpoints, named(abstract), saved, step, data
   )
   state = unnamed(abstract, arrays)
   return Resumed(step, unmarked(state, abstract.touched), host)
@@ -49,22 +50,9 @@ def by_rows(
   abstract, stacks = spread.abstract_state(), spread.stacks
   tables = {n: x for n, x in abstract.tables.items() if n not in stacks}
   dense = dataclasses.replace(abstract, tables=tables, slots={})
-  wanted = named(dense)
-  # One device and a mesh measure different things; then they begin anew.
-  counted = {n for n in wanted if n.startswith('sums/')}
-  begun = counted != {n for n in saved if n.startswith('sums/')}
-  if begun:
-    wanted = {n: x for n, x in wanted.items() if n not in counted | {'bad'}}
-  step, arrays, host = checkpoints.restore(
-    wanted, step=step, data=data, partial=begun
+  step, arrays, host = restore_leaves(
+    checkpoints, named(dense), saved, step, data
   )
-  if begun:
-    where = jax.tree.map(lambda x: x.sharding, (abstract.sums, abstract.bad))
-    sums, bad = jax.jit(
-      lambda: state_lib.counters(abstract.sums),
-      out_shardings=where if abstract.bad.sharding else None,
-    )()
-    arrays |= named({'sums': sums, 'bad': bad})
   rows = checkpoints.restore_rows(
     step,
     stacks,
@@ -78,6 +66,48 @@ def by_rows(
   if not abstract.touched:
     return Resumed(step, state, host)
   return Resumed(step, dataclasses.replace(state, touched=rows.marks), host)
+
+
+def restore_leaves(
+  checkpoints: Checkpoints,
+  wanted: dict[str, jax.ShapeDtypeStruct],
+  saved: dict[str, str],
+  step: int,
+  data,
+):
+  """What `Checkpoints.restore` returns, whatever was measured then.
+
+  One device and a mesh measure different things, and so do versions of a task:
+  a measurement that the checkpoint lacks begins at zero, and one that nobody
+  makes any more is left out. Every other leaf must be there.
+
+  Args:
+    checkpoints: where it is.
+    wanted: path -> shape of each leaf.
+    saved: `tree` of the manifest.
+    step: which.
+    data: iterator to put where the saved one stood.
+  """
+  fresh = {n: x for n, x in wanted.items() if _is_new(n, saved)}
+  unused = {n for n in saved if _is_new(n, wanted)}
+  wanted = {n: x for n, x in wanted.items() if n not in fresh}
+  step, arrays, host = checkpoints.restore(
+    wanted,
+    step=step,
+    data=data,
+    partial=bool(unused) and set(saved) - unused == set(wanted),
+  )
+  for name, like in fresh.items():
+    zeros = jax.jit(
+      lambda like=like: jnp.zeros(like.shape, like.dtype),
+      out_shardings=like.sharding,
+    )
+    arrays[name] = zeros()
+  return step, arrays, host
+
+
+def _is_new(name: str, others) -> bool:
+  return name.startswith('sums/') and name not in others
 
 
 def as_saved(tree: dict[str, str], layout: Layout, mesh: jax.sharding.Mesh):

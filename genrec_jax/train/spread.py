@@ -16,20 +16,20 @@ from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import layout as layout_lib
-from genrec_jax.embedding import lookup, relayout, schemes, touched
 from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding import relayout, schemes, touched
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.train import ahead, planning, restoring, saving
+from genrec_jax.train import ahead, measurements, planning, restoring, saving
 from genrec_jax.train import optimizer as optimizer_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.restoring import Resumed
 from genrec_jax.train.state import TrainState, named, unnamed
-from genrec_jax.train.step import MEASURED, MEASURED_ON_MESH, make_step
+from genrec_jax.train.step import make_step, route_reads, view_reads
 
 LOG = logging.getLogger('genrec_jax')
 SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all
@@ -58,9 +58,13 @@ class OneDevice(Whole):
   def __init__(self, config, task, tx):
     self._config, self._task, self._tx = config, task, tx
     specs = state_lib.row_specs(task)
-    self._tables = LocalTables(specs, config.optimizer.rows.to_dict())
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
+    self.pooling = planning.pooling(config, task, whole)
+    self._tables = LocalTables(
+      specs, config.optimizer.rows.to_dict(), self.pooling
+    )
+    self.measured = measurements.names(task, on_mesh=False)
 
   @property
   def stacks(self):
@@ -104,7 +108,7 @@ class OneDevice(Whole):
       return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
     if saved_plan(manifest['host']) is not None:
       found = self._on_mesh().restore(checkpoints, step, data)
-      sums, _ = state_lib.counters(MEASURED)
+      sums, _ = state_lib.counters(self.measured)
       state = dataclasses.replace(found.state, sums=sums)
       device = jax.local_devices()[0]
       return dataclasses.replace(found, state=jax.device_put(state, device))
@@ -122,7 +126,7 @@ class OneDevice(Whole):
       self._task,
       self._tx,
       self._config.seed,
-      MEASURED,
+      self.measured,
       self._tables,
       tracked=saving.tracked(self._config),
     )
@@ -152,7 +156,9 @@ class OnMesh:
       Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
       config.optimizer.rows.to_dict(),
+      planning.pooling(config, task, self.plan),
     )
+    self.measured = measurements.names(task, on_mesh=True)
     shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
     self._dense = dense_lib.make(
       dense_lib.Dense(
@@ -305,24 +311,24 @@ class OnMesh:
       )
     )
 
-  def rows(self, weights, ids):
-    """(parameters, views of the tables), inside such a function.
+  def rows(self, weights, reads):
+    """(parameters, views of the reads), inside such a function.
+
+    The way of a step with one microbatch, and without a way back.
 
     Args:
       weights: its first argument.
-      ids: table -> ids that will be read.
+      reads: feature -> what it reads, as from `Task.reads_for`.
     """
     trained = state_lib.trained(
       self._task, weights['params'], weights['tables']
     )
     whole = self._dense.use(self._dense.gather(trained))
-    views = {n: lookup.DenseRows(t) for n, t in whole['tables'].items()}
-    wanted = {n: [x] for n, x in ids.items() if n not in views}
-    routes = self._tables.route(wanted)
-    values, _ = self._tables.fetch(weights['tables'], routes)
-    for name, found in values.items():
-      views[name] = lookup.TouchedRows(routes.ids[name], found)
-    return whole['params'], views
+    reads = jax.tree.map(lambda x: x[None], reads)
+    routed = route_reads(self._task, self._tables, reads)
+    fetched = self._tables.fetch(weights['tables'], routed.routes)
+    finished = self._tables.finish(fetched, routed.routes)
+    return whole['params'], view_reads(whole['tables'], routed, finished)
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever plan and mesh it was trained on."""
@@ -372,7 +378,7 @@ class OnMesh:
     )
     arrays, slots = jax.jit(moved)(*moving)
     sums, bad = jax.jit(
-      lambda: state_lib.counters(MEASURED_ON_MESH),
+      lambda: state_lib.counters(self.measured),
       out_shardings=(self._shardings.sums, self._shardings.bad),
     )()
     found['tables'] |= arrays
@@ -395,7 +401,7 @@ class OnMesh:
     if saving.tracked(self._config):
       marks = touched.fresh(arrays)
     return state_lib.assemble(
-      dense, self._tx.init(dense), arrays, slots, MEASURED_ON_MESH, marks
+      dense, self._tx.init(dense), arrays, slots, self.measured, marks
     )
 
   def _state_specs(self) -> TrainState:
@@ -410,7 +416,7 @@ class OnMesh:
       tables={**dense['tables'], **tables.partition(layout)},
       opt_state=placement.state_specs(self._dense, self._tx),
       slots=tables.partition(slots_like),
-      sums={n: PartitionSpec() for n in MEASURED_ON_MESH},
+      sums={n: PartitionSpec() for n in self.measured},
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
       touched=self._marks_specs,

@@ -1,4 +1,4 @@
-"""One training step: ids -> rows -> loss -> gradients -> new state.
+"""One training step: reads -> rows -> loss -> gradients -> new state.
 
 The same code runs on one device and, inside `jax.shard_map`, on each device of
 a mesh with its shard of the batch (see spread.py). What differs is handed in:
@@ -6,7 +6,8 @@ where rows come from (`tables`) and how dense parameters are held (`dense`).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +15,27 @@ import optax
 
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.local import LocalTables
+from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives
 from genrec_jax.parallel.alone import Alone
 from genrec_jax.parallel.dense import accumulate
+from genrec_jax.train import measurements as measurements_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState
 
-# Sorted: `TrainState.bad` counts along it. Overflow is of exchanged rows.
-MEASURED = ('grad_norm', 'loss')
-MEASURED_ON_MESH = ('exchange_overflow', *MEASURED)
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Routed:
+  """What a batch of P microbatches reads.
+
+  Attributes:
+    reads: feature -> what the task announced, `[P, ...]`.
+    routes: of the tables that are updated by rows, from `Tables.route`.
+  """
+
+  reads: dict[str, Read]
+  routes: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +43,10 @@ class Step:
   """A step in two halves; `__call__` is both.
 
   Attributes:
-    route: (batch, number of the step) -> what the batch reads. It depends on
-      no weights, so that the next batch can be routed ahead.
-    fetch: (state, routes) -> the rows.
-    learn: (state, batch, routes, rows) -> (state, loss).
+    route: (batch, number of the step) -> `Routed`. It depends on no weights,
+      so that the next batch can be routed ahead.
+    fetch: (state, routed) -> rows and sums, as `Tables.fetch` returns them.
+    learn: (state, batch, routed, fetched) -> (state, loss).
   """
 
   route: Callable
@@ -42,8 +55,8 @@ class Step:
 
   def __call__(self, state: TrainState, batch):
     """`(state, batch) -> (state, loss)`; jit it, donate the state."""
-    routes = self.route(batch, state.step)
-    return self.learn(state, batch, routes, self.fetch(state, routes))
+    routed = self.route(batch, state.step)
+    return self.learn(state, batch, routed, self.fetch(state, routed))
 
 
 def make_step(
@@ -61,7 +74,7 @@ def make_step(
   """Builds a step.
 
   Args:
-    task: what is trained.
+    task: what is trained, a `contracts.Task`.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
     row_learning_rate: of the row optimizers, or its schedule.
@@ -79,47 +92,73 @@ def make_step(
   dense = dense or Alone(clip_norm)
   tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
+  kinds = measurements_lib.of_task(task)
+  pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
 
   def route(batch, step):
-    ids, bags = _reads(task, _parts(batch, parts), key_of(step))
-    return tables.route(ids, bags, blocks)
+    key = key_of(step)
+    reads = jax.vmap(lambda batch: task.reads(batch, key))(_parts(batch, parts))
+    return route_reads(task, tables, reads, blocks)
 
-  def fetch(state, routes):
-    return tables.fetch({n: state.tables[n] for n in state.slots}, routes)
+  def fetch(state, routed):
+    return tables.fetch(
+      {n: state.tables[n] for n in state.slots}, routed.routes
+    )
 
-  def learn(state, batch, routes, values):
+  def learn(state, batch, routed, fetched):
     key = key_of(state.step)
     trained = state_lib.trained(task, state.params, state.tables)
     held = dense.gather(trained)
+    # Back from what the loss sees to what was fetched; chained around the loop
+    # over microbatches, so that what travels in between travels once a step.
+    finished, back = jax.vjp(lambda x: tables.finish(x, routed.routes), fetched)
 
-    def loss_of(held, values, part):
-      number, batch = part
+    def loss_of(held, finished, part):
       whole = dense.use(held)
-      rows = _rows_of(whole['tables'], routes, values, number, blocks)
-      _, sums = task.loss(whole['params'], rows, batch, key)
-      return sums['loss'][0], sums
+      rows = _view_part(whole['tables'], routed, finished, part, blocks)
+      measured = task.loss(whole['params'], rows, part.batch, key)
+      measured = measurements_lib.check(kinds, measured)
+      return measured['loss'][0], measured
 
     def run(part):
       gradient = jax.value_and_grad(
         dense.remat(loss_of), argnums=(0, 1), has_aux=True
       )
-      return gradient(held, values, part)
+      (_, measured), grads = gradient(held, finished, part)
+      sums, largest = measurements_lib.split(kinds, measured)
+      # Each in a place of its own: what adds up the parts keeps them all.
+      largest = jax.tree.map(
+        lambda x: jnp.zeros(parts).at[part.number].set(x), largest
+      )
+      return sums, largest, *grads
 
-    numbered = (jnp.arange(parts), _parts(batch, parts))
+    each = _Part(
+      jnp.arange(parts),
+      _parts(batch, parts),
+      routed.reads,
+      routed.routes.index,
+    )
     if ordered:
-      (_, sums), (grads, row_grads) = jax.lax.map(run, numbered)
+      sums, *rest, grads, row_grads = jax.lax.map(run, each)
       sums, grads = _sum_in_order(collectives.gather((sums, grads)))
       # Each part has gradients of its own rows; the sums add zeros.
-      row_grads = jax.tree.map(lambda x: jnp.sum(x, axis=0), row_grads)
+      rest, row_grads = jax.tree.map(
+        lambda x: jnp.sum(x, axis=0), (rest, row_grads)
+      )
     else:
-      (_, sums), (grads, row_grads) = accumulate(run, numbered)
+      sums, *rest, grads, row_grads = accumulate(run, each)
       sums, grads = collectives.total(sums), dense.reduce(grads)
-    total, weight = sums['loss']
+    measured = sums | measurements_lib.merge_largest(*rest)
+    total, weight = measured['loss']
+    if pulls:
+      grads = _add_pulls(grads, dense.own(trained), pulls, weight)
     share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
+    # Before the way back: narrow codecs should see gradients of a mean.
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
+    (row_grads,) = back(row_grads)
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
       tx,
@@ -134,16 +173,15 @@ def make_step(
     pushed = tables.push(
       {n: state.tables[n] for n in state.slots},
       state.slots,
-      routes,
+      routed.routes,
       row_grads,
       rate * state.lr_scale,
       state.step,
     )
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
-    sums = {
-      **sums,
+    measured |= {
       'grad_norm': (norm, jnp.float32(1)),
-      'exchange_overflow': (tables.overflow(routes), jnp.float32(1)),
+      'exchange_overflow': (tables.overflow(routed.routes), jnp.float32(1)),
     }
     state = dataclasses.replace(
       state,
@@ -152,8 +190,8 @@ def make_step(
       tables={**state.tables, **trained['tables'], **pushed.arrays},
       opt_state=opt_state,
       slots=pushed.slots,
-      sums={n: s + jnp.stack(sums[n]) for n, s in state.sums.items()},
-      bad=_first_bad(state, sums),
+      sums=measurements_lib.add(kinds, state.sums, measured),
+      bad=_first_bad(state, measured),
       touched=tables.mark(state.touched, pushed.touched, state.step),
     )
     return state, total * share
@@ -177,44 +215,98 @@ def _parts(batch, parts: int):
   return dataclasses.replace(found, whole=whole)
 
 
-def _reads(task, batches, key):
-  """What batches `[parts, ...]` read of tables that are updated by rows.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """One microbatch: its number, itself, what it reads, and the places of it."""
 
-  Returns:
-    (table -> ids, name and number of the part -> bags).
+  number: jax.Array
+  batch: Any
+  reads: dict[str, Read]
+  index: dict[str, jax.Array]
+
+
+def route_reads(
+  task, tables, reads: Mapping[str, Read], blocks: int = 1
+) -> Routed:
+  """Routes what a batch of P microbatches reads.
+
+  Args:
+    task: whose tables are read.
+    tables: those that are updated by rows.
+    reads: feature -> what it reads, `[P, ...]`.
+    blocks: see `ShardedTables.route`.
   """
-  dense = state_lib.dense_specs(task)
-  if len(dense) == len(task.tables()):
-    return {}, {}
-  ids = jax.vmap(lambda batch: task.ids(batch, key))(batches)
-  ids = {name: x for name, x in ids.items() if name not in dense}
-  bags = {}
-  if hasattr(task, 'bags'):
-    for number in range(jax.tree.leaves(batches)[0].shape[0]):
-      part = jax.tree.map(lambda x, i=number: x[i], batches)
-      for name, bag in task.bags(part).items():
-        if bag.table not in dense:
-          bags[_of_part(name, number)] = bag
-  return ids, bags
+  _check_reads(task, reads)
+  own = {
+    feature: read
+    for feature, read in reads.items()
+    if read.table in tables.specs and read.ids is not None
+  }
+  return Routed(reads, tables.route(own, blocks))
 
 
-def _of_part(name: str, number: int) -> str:
-  return f'{name}#{number}'
+def view_reads(dense_tables, routed: Routed, finished) -> lookup.Views:
+  """A view of each read of a batch in one piece.
+
+  Args:
+    dense_tables: whole tables that optax updates.
+    routed: from `route_reads`.
+    finished: from `Tables.finish`.
+  """
+  first = jax.tree.map(lambda x: x[0], (routed.reads, routed.routes.index))
+  part = _Part(jnp.int32(0), None, *first)
+  return _view_part(dense_tables, routed, finished, part, 1)
 
 
-def _rows_of(dense_tables, routes, values, number, blocks: int) -> dict:
-  """What the loss of a part is given: views of tables, and sums of bags."""
-  of_tables, of_bags = values
-  rows = {n: lookup.DenseRows(t) for n, t in dense_tables.items()}
-  for name, found in of_tables.items():
-    ids, found = cut((routes.ids[name], found), blocks)
-    block = number if blocks > 1 else 0
-    rows[name] = lookup.TouchedRows(ids[block], found[block])
-  for name in {name.partition('#')[0] for name in of_bags}:
-    count = sum(n.partition('#')[0] == name for n in of_bags)
-    sums = [of_bags[_of_part(name, i)] for i in range(count)]
-    rows[name] = sums[0] if count == 1 else jnp.stack(sums)[number]
-  return rows
+def _check_reads(task, reads: Mapping[str, Read]) -> None:
+  """Refuses reads that name no table, or that say no way of pooling."""
+  known = task.tables()
+  for feature, read in reads.items():
+    if read.table not in known:
+      raise ValueError(
+        f'feature {feature!r} reads table {read.table!r}, which the task does '
+        f'not declare; its tables are {", ".join(sorted(known))}'
+      )
+    if read.pooling not in POOLINGS:
+      raise ValueError(
+        f'feature {feature!r} has pooling={read.pooling!r}, must be one of '
+        f'{POOLINGS}'
+      )
+    if read.pooling != 'none' and read.lengths is None:
+      raise ValueError(
+        f'feature {feature!r} is pooled by {read.pooling!r} and has no '
+        'lengths, which say how many ids each bag has'
+      )
+
+
+def _view_part(dense_tables, routed: Routed, finished, part: _Part, blocks):
+  """What the loss of a microbatch is given: a view of each of its reads."""
+  of_tables, of_bags = finished
+  block = part.number if blocks > 1 else 0
+  of_tables = {name: cut(x, blocks)[block] for name, x in of_tables.items()}
+  views = lookup.Views()
+  for feature, read in part.reads.items():
+    if read.table in dense_tables:
+      views[feature] = lookup.view_table(dense_tables[read.table], read)
+    elif feature in of_bags:
+      sums = cut(of_bags[feature], routed.reads[feature].lengths.shape[0])
+      views[feature] = lookup.SumView(sums[part.number], read)
+    elif read.ids is None:
+      views[feature] = lookup.RowView(None, None, read)
+    else:
+      index = part.index[feature]
+      views[feature] = lookup.RowView(of_tables[read.table], index, read)
+  return views
+
+
+def _add_pulls(grads, trained, pulls: Mapping[str, float], weight: jax.Array):
+  """Adds the gradient of (l/2)|E|^2 of each pulled table, times `weight`."""
+  tables = dict(grads['tables'])
+  for name, strength in pulls.items():
+    pull = jnp.float32(strength) * weight
+    tables[name] = tables[name] + pull * trained['tables'][name]
+  return {**grads, 'tables': tables}
 
 
 def _sum_in_order(tree):
@@ -233,9 +325,10 @@ def _scaled(tree, factor: jax.Array):
   return jax.tree.map(lambda x: x * factor.astype(x.dtype), tree)
 
 
-def _first_bad(state: TrainState, sums) -> jax.Array:
+def _first_bad(state: TrainState, measured) -> jax.Array:
   """Remembers the first step whose measurements are not all finite."""
-  finite = jnp.stack([jnp.isfinite(sums[n][0]) for n in sorted(state.sums)])
+  finite = [jnp.isfinite(measured[n][0]) for n in sorted(state.sums)]
+  finite = jnp.stack(finite)
   now = jnp.stack([state.step + 1, jnp.argmin(finite).astype(jnp.int32)])
   fresh = (state.bad[0] < 0) & ~jnp.all(finite)
   return jnp.where(fresh, now, state.bad)

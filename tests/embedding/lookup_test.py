@@ -7,7 +7,9 @@ import pytest
 
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
-from genrec_jax.features import TableSpec
+from genrec_jax.features import Read, TableSpec
+from tests import row_views
+from tests.tolerances import assert_close
 
 ROWS, WIDTH = 20, 3
 IDS = [[4, 4, 19], [[0, 7], [4, 0]]]  # of any shape, with repeats
@@ -21,7 +23,12 @@ def table(key):
 
 @pytest.fixture
 def ids():
-  return lookup.distinct([jnp.int32(x) for x in IDS], ROWS)
+  return lookup.distinct_ids([jnp.int32(x) for x in IDS], ROWS)
+
+
+@pytest.fixture
+def reads():
+  return {f'f{i}': Read(jnp.int32(x), 't') for i, x in enumerate(IDS)}
 
 
 def test_a_fresh_table_is_a_truncated_normal(key):
@@ -38,46 +45,47 @@ def test_distinct_ids_are_sorted_and_filled_with_no_row(ids):
 
 
 def test_never_more_distinct_ids_than_rows():
-  ids = lookup.distinct([jnp.zeros((7, 9), jnp.int32)], rows=4)
+  ids = lookup.distinct_ids([jnp.zeros((7, 9), jnp.int32)], rows=4)
   assert ids.tolist() == [0, 4, 4, 4]
 
 
-def test_touched_values(table, ids):
-  values = lookup.touch(table, ids)
+def test_fetched_values(table, ids):
+  values = lookup.fetch_rows(table, ids)
   np.testing.assert_array_equal(values[:4], table[jnp.array(DISTINCT)])
   assert not np.any(values[4:])
 
 
-def test_both_views_take_the_same_rows(table, ids):
-  dense = lookup.DenseRows(table)
-  touched = lookup.TouchedRows(ids, lookup.touch(table, ids))
-  for x in IDS:
-    wanted = np.asarray(table)[np.array(x)]
-    for rows in (dense, touched):
-      np.testing.assert_array_equal(rows.take(jnp.int32(x)), wanted)
-      some, place = rows.table_and_index()
-      np.testing.assert_array_equal(some[place(jnp.int32(x))], wanted)
+def test_both_kinds_of_tables_show_the_same_rows(table, reads):
+  fetched, view = row_views.fetch({'t': table}, reads)
+  for views in (lookup.view_tables({'t': table}, reads), view(fetched)):
+    for name, x in zip(reads, IDS, strict=True):
+      wanted = np.asarray(table)[np.array(x)]
+      np.testing.assert_array_equal(views[name].all(), wanted)
+      some, index = views[name].rows_and_index()
+      np.testing.assert_array_equal(lookup.take_rows(some, index), wanted)
 
 
-def test_only_a_dense_table_shows_itself_whole(table, ids):
-  np.testing.assert_array_equal(lookup.DenseRows(table).whole(), table)
-  touched = lookup.TouchedRows(ids, lookup.touch(table, ids))
+def test_only_a_dense_table_shows_itself_whole(table, reads):
+  dense = lookup.view_tables({'t': table}, reads)
+  np.testing.assert_array_equal(dense['f0'].whole(), table)
+  fetched, view = row_views.fetch({'t': table}, reads)
   with pytest.raises(ValueError, match="data.table_update='dense'"):
-    touched.whole()
+    view(fetched)['f0'].whole()
 
 
-def test_gradients_of_touched_rows_arrive_merged(table, ids):
+def test_gradients_of_rows_arrive_merged(table, reads):
   """An id that occurs three times has one gradient row: the sum."""
   weights = [jnp.arange(1.0, 4), jnp.arange(4.0, 8).reshape(2, 2)]
+  fetched, view = row_views.fetch({'t': table}, reads)
 
-  def loss(values):
-    rows = lookup.TouchedRows(ids, values)
+  def loss(fetched):
+    rows = view(fetched)
     return sum(
-      jnp.sum(w[..., None] * rows.take(jnp.int32(x)))
-      for x, w in zip(IDS, weights, strict=True)
+      jnp.sum(w[..., None] * rows[name].all())
+      for name, w in zip(reads, weights, strict=True)
     )
 
-  grads = np.asarray(jax.grad(loss)(lookup.touch(table, ids)))
+  grads = np.asarray(jax.grad(loss)(fetched)[0]['t'])
   expected = np.zeros(ROWS)
   for x, w in zip(IDS, weights, strict=True):
     np.add.at(expected, np.array(x), np.asarray(w))
@@ -85,3 +93,84 @@ def test_gradients_of_touched_rows_arrive_merged(table, ids):
     grads[:4], np.tile(expected[DISTINCT][:, None], WIDTH)
   )
   assert not np.any(grads[4:])
+
+
+def bag_read(pooling, ids=(3, 7, 7, 19, 0, 0), weights=None) -> Read:
+  """Bags [3, 7], [], [7, 19], and two ids of padding."""
+  lengths = jnp.int32([2, 0, 2])
+  weights = None if weights is None else jnp.float32(weights)
+  return Read(jnp.int32(ids), 't', lengths, weights, pooling)
+
+
+@pytest.mark.parametrize('weights', [None, (1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize('pooling', ['sum', 'mean'])
+def test_pooled_reads_are_sums_or_means_of_bags(table, pooling, weights):
+  read = bag_read(pooling, weights=weights)
+  t, w = np.asarray(table, np.float64), weights or np.ones(6)
+  wanted = np.zeros((3, WIDTH))
+  wanted[0] = w[0] * t[3] + w[1] * t[7]
+  wanted[2] = w[2] * t[7] + w[3] * t[19]
+  if pooling == 'mean':
+    wanted /= 2
+  for way in (None, 'rows', 'sums'):
+    if way is None:
+      views = lookup.view_tables({'t': table}, {'f': read})
+    else:
+      fetched, view = row_views.fetch({'t': table}, {'f': read}, {'f': way})
+      views = view(fetched)
+    assert_close(views['f'].all(), wanted)
+
+
+@pytest.mark.parametrize('wrong', [-1, ROWS, 10**6])
+@pytest.mark.parametrize('way', ['dense', 'rows', 'sums'])
+def test_an_id_outside_its_table_reads_nan(table, wrong, way):
+  reads = {'f': bag_read('sum', (3, wrong, 7, 19, 0, 0))}
+  if way != 'sums':
+    reads['g'] = Read(jnp.int32([5, wrong]), 't')
+  if way == 'dense':
+    views = lookup.view_tables({'t': table}, reads)
+  else:
+    fetched, view = row_views.fetch({'t': table}, reads, {'f': way})
+    views = view(fetched)
+  assert np.all(np.isnan(views['f'].all()[0]))
+  if way != 'sums':  # a sum that travels is wrong as a whole
+    assert not np.any(np.isnan(views['f'].all()[1:]))
+    rows = views['g'].all()
+    assert np.all(np.isnan(rows[1])) and not np.any(np.isnan(rows[0]))
+
+
+def test_padding_behind_the_bags_may_be_no_row(table):
+  reads = {'f': bag_read('sum', (3, 7, 7, 19, -5, 10**6))}
+  for way in ('rows', 'sums'):
+    fetched, view = row_views.fetch({'t': table}, reads, {'f': way})
+    assert np.all(np.isfinite(view(fetched)['f'].all()))
+
+
+def test_a_feature_that_was_not_announced(table, reads):
+  views = lookup.view_tables({'t': table}, reads)
+  with pytest.raises(KeyError, match='announced are f0, f1'):
+    views['other']
+
+
+def test_sums_have_no_rows(table):
+  fetched, view = row_views.fetch(
+    {'t': table}, {'f': bag_read('sum')}, {'f': 'sums'}
+  )
+  for call in ('rows_and_index', 'whole'):
+    with pytest.raises(ValueError, match=r'use \.all\(\)'):
+      getattr(view(fetched)['f'], call)()
+
+
+def test_bags_of_microbatches_are_packed_in_their_order():
+  read = Read(
+    jnp.int32([[1, 2, 9, 9], [3, 9, 9, 9], [4, 5, 6, 7]]),
+    't',
+    jnp.int32([[2, 0], [0, 1], [3, 1]]),
+    jnp.arange(12.0).reshape(3, 4),
+    'sum',
+  )
+  packed = lookup.pack_bags(read)
+  assert packed.ids[:7].tolist() == [1, 2, 3, 4, 5, 6, 7]
+  assert packed.lengths.tolist() == [2, 0, 0, 1, 3, 1]
+  assert packed.weights[:7].tolist() == [0, 1, 4, 8, 9, 10, 11]
+  assert packed.pooling == 'sum' and packed.table == 't'

@@ -30,7 +30,7 @@ def test_several_steps_against_a_loop(name, key):
 
   @jax.jit
   def step(table, slots, ids, grads):
-    touched = lookup.distinct([ids], ROWS)
+    touched = lookup.distinct_ids([ids], ROWS)
     place = jnp.searchsorted(touched, ids)
     merged = jnp.zeros((len(touched), WIDTH)).at[place].add(grads)
     return optimizer.update(table, slots, touched, merged, RATE)

@@ -13,7 +13,7 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.local import LocalTables
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
 from genrec_jax.embedding.sharded import ShardedTables
-from genrec_jax.features import Bags, TableSpec
+from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
 ROWS, DIM = 53, 8
@@ -77,36 +77,39 @@ def job(shards: int, *, seed: int = 0, rows: int = ROWS, dim: int = DIM) -> Job:
 
 def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   """Reads and writes once; `part` is one shard, or the whole job as one."""
-  ids = {'t': [part.ids]} if 'rows' in reads else {}
-  bags = {}
+  own = {'r': Read(part.ids, 't')} if 'rows' in reads else {}
   if 'bags' in reads:
-    bags['f'] = Bags(
+    own['f'] = Read(
       part.bag_ids,
-      part.bag_lengths,
       't',
-      mode,
+      part.bag_lengths,
       part.bag_weights if weighted else None,
+      mode,
     )
-  routes = tables.route(ids, bags)
-  values, sums = tables.fetch(arrays, routes)
+  tables = dataclasses.replace(tables, pooling={'f': 'sums'})
+  routes = tables.route(jax.tree.map(lambda x: x[None], own))
+  fetched = tables.fetch(arrays, routes)
 
-  def loss(values, sums):
-    total = jnp.float32(0)
-    if ids:
-      taken = lookup.TouchedRows(routes.ids['t'], values['t']).take(part.ids)
-      total += jnp.sum(taken * part.weights_of_rows)
-    if bags:
-      total += jnp.sum(sums['f'] * part.weights_of_bags)
+  def views(fetched):
+    rows, sums = fetched
+    seen = dict(sums)
+    if 'r' in own:
+      view = lookup.RowView(rows['t'], routes.index['r'][0], own['r'])
+      seen['rows'] = view.all()
+    return seen
+
+  def loss(fetched):
+    seen, total = views(fetched), jnp.float32(0)
+    if 'rows' in seen:
+      total += jnp.sum(seen['rows'] * part.weights_of_rows)
+    if 'f' in seen:
+      total += jnp.sum(seen['f'] * part.weights_of_bags)
     return total
 
-  grads = jax.grad(loss, argnums=(0, 1))(values, sums)
-  seen = {}
-  if ids:
-    seen['rows'] = lookup.TouchedRows(routes.ids['t'], values['t']).take(
-      part.ids
-    )
-  if bags:
-    seen['bags'] = sums['f']
+  grads = jax.grad(loss)(fetched)
+  seen = views(fetched)
+  if 'f' in seen:
+    seen['bags'] = seen.pop('f')
   pushed = tables.push(arrays, slots, routes, grads, 0.1, number)
   (seen['touched'],) = pushed.touched.values()
   return pushed.arrays, pushed.slots, seen, pushed.square

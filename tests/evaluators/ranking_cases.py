@@ -7,7 +7,7 @@ from genrec_jax.data import devices
 from genrec_jax.data.ranking import store
 from genrec_jax.data.ranking.rows import Bags, Rows
 from genrec_jax.embedding.local import Whole
-from genrec_jax.features import FeatureSpec
+from genrec_jax.features import FeatureSpec, Read
 from genrec_jax.parallel import mesh as mesh_lib
 
 ROWS = 11  # of each table
@@ -32,28 +32,22 @@ class Linear:
   def __init__(self, labels=('label',)):
     self.labels, self.traced = labels, 0
 
-  def reads(self, batch):
+  def reads_for(self, purpose, batch):
+    del purpose
+    bag = batch.bags['tags']
     return {
-      'user': batch.ids[:, 0],
-      'item': batch.ids[:, 1],
-      'tags': batch.bags['tags'].values,
+      'user': Read(batch.ids[:, 0], 'user'),
+      'item': Read(batch.ids[:, 1], 'item'),
+      'tags': Read(bag.values, 'tags', bag.lengths, pooling='sum'),
     }
 
   def predict(self, params, rows, batch, key=None):
     del key
     self.traced += 1
-    bag = batch.bags['tags']
-    count = bag.lengths.shape[0]
-    owner = jax.numpy.repeat(
-      jax.numpy.arange(count + 1),
-      jax.numpy.append(bag.lengths, bag.values.shape[0] - bag.lengths.sum()),
-      total_repeat_length=bag.values.shape[0],
-    )
-    tags = jax.ops.segment_sum(rows['tags'].take(bag.values), owner, count + 1)
     return (
-      rows['user'].take(batch.ids[:, 0])
-      + rows['item'].take(batch.ids[:, 1])
-      + tags[:-1]
+      rows['user'].all()
+      + rows['item'].all()
+      + rows['tags'].all()
       + batch.numbers @ params['numbers']
     )
 

@@ -9,7 +9,9 @@ from ml_collections import ConfigDict
 
 import pallas_kernels
 from genrec_jax.data import datasets, histories, splits, vocab
+from genrec_jax.embedding import lookup
 from genrec_jax.evaluators import retrieval
+from genrec_jax.features import Read
 from genrec_jax.tasks import metrics
 
 USERS, ITEMS, MAX_LEN = 23, 31, 4
@@ -25,13 +27,15 @@ class LastItem:
   def predict(self, params, rows, batch):
     del params
     last = pallas_kernels.last_tokens(batch.item, batch.lengths)
-    return rows['items'].take(last)
+    return lookup.take_rows(rows['history'].values, last)
 
-  def reads(self, ids):
-    return {'items': ids}
+  def reads_for(self, purpose, batch):
+    if purpose == 'items':
+      return {'items': Read(batch, 'items')}
+    return {'history': Read(batch.item, 'items')}
 
-  def vectors(self, rows, ids):
-    return rows['items'].take(ids)
+  def vectors(self, rows):
+    return rows['items'].all()
 
 
 def config(**fields) -> ConfigDict:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from genrec_jax import config
-from genrec_jax.embedding.lookup import DenseRows
+from genrec_jax.embedding.lookup import view_tables
 from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train import optimizer, state
-from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.step import make_step
 from tests import sequences
 from tests.parity import optimizer as numpy_optimizer
 from tests.parity import statement
@@ -67,7 +67,7 @@ class Setup:
     )
     self.tx = optimizer.build(config.retrieval().optimizer)
     self.state = jax.jit(
-      lambda: state.create(self.task, self.tx, 0, MEASURED)
+      lambda: state.create(self.task, self.tx, 0, ['grad_norm', 'loss'])
     )()
     # Two batches in turn: rows that only one of them reads keep moving.
     self.users = [
@@ -89,10 +89,10 @@ class Setup:
     return statement.loss(weights, self.config, users, negatives_of(users))
 
   def loss(self, params, table, turn=0):
-    rows = {'items': DenseRows(table)}
-    return self.task.loss(params, rows, self.batches[turn], jax.random.key(0))[
-      0
-    ]
+    batch, key = self.batches[turn], jax.random.key(0)
+    rows = view_tables({'items': table}, self.task.reads(batch, key))
+    total, count = self.task.loss(params, rows, batch, key)['loss']
+    return total / count
 
 
 @pytest.fixture(scope='module', params=MODELS)
@@ -111,7 +111,8 @@ def test_batches_hold_collisions_and_repeats(setup):
 
 def test_representations(setup):
   train_state, batch = setup.state, setup.batches[0]
-  rows = {'items': DenseRows(train_state.tables['items'])}
+  reads = setup.task.reads_for('predict', batch)
+  rows = view_tables(train_state.tables, reads)
   actual = jax.jit(setup.task.encode)(train_state.params, rows, batch)
   weights = setup.weights(train_state)
   expected = [

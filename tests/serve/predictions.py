@@ -46,8 +46,12 @@ def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
   items = Items.load(workdir)
   task = retrieval.build_task(config, items.corpus, items.counts)
   w = load_weights(workdir, task, checkpoint)
-  rows = {n: lookup.DenseRows(t) for n, t in w.tables.items()}
-  ask = jax.jit(lambda batch: task.predict(w.params, rows, batch))
+
+  @jax.jit
+  def ask(batch):
+    rows = lookup.view_tables(w.tables, task.reads_for('predict', batch))
+    return task.predict(w.params, rows, batch)
+
   vectors = np.asarray(task.catalogue(w.tables), np.float64)
   found = {}
   for user, own in past.items():

@@ -10,6 +10,7 @@ from genrec_jax.embedding import lookup
 from genrec_jax.features import FeatureSpec, Impressions, Jagged
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
+from tests import row_views
 from tests.tolerances import assert_close
 
 FEATURES = (
@@ -70,13 +71,17 @@ def parts_of(task, seed=0):
     name: jnp.asarray(rng.normal(size=(s.rows, s.dim)), jnp.float32)
     for name, s in task.tables().items()
   }
-  return params, tables, {n: lookup.DenseRows(t) for n, t in tables.items()}
+  return params, tables
+
+
+def views(task, tables, b):
+  return lookup.view_tables(tables, task.reads(b))
 
 
 def test_inputs_are_the_rows_pooled_as_specified():
   task, b = task_of('deepfm'), batch()
-  _, tables, rows = parts_of(task)
-  found = task.inputs(rows, b)
+  _, tables = parts_of(task)
+  found = task.inputs(views(task, tables, b), b)
   t = {name: np.asarray(x, np.float64) for name, x in tables.items()}
   user, item, tags, seen = [], [], [], []
   linear = np.zeros(SIZE)
@@ -104,16 +109,15 @@ def test_inputs_are_the_rows_pooled_as_specified():
 def test_loss_is_the_weighted_cross_entropy_of_all_labels():
   task = task_of(loss={'task_weights': (1.0, 0.25)}, labels=('a', 'b'))
   b = batch(labels=2, padding=2)
-  params, _, rows = parts_of(task)
+  params, tables = parts_of(task)
+  rows = views(task, tables, b)
   logits = np.asarray(task.predict(params, rows, b), np.float64)
   p = 1 / (1 + np.exp(-logits))
   each = -(b.labels * np.log(p) + (1 - b.labels) * np.log(1 - p))
   want = (each @ [1.0, 0.25])[: SIZE - 2].sum()
-  mean, sums = task.loss(params, rows, b, None)
-  total, count = sums['loss']
+  total, count = task.loss(params, rows, b, None)['loss']
   assert count == SIZE - 2
   assert_close(total, want)
-  assert_close(mean, want / (SIZE - 2))
 
 
 def test_cross_entropy_stays_finite():
@@ -123,54 +127,48 @@ def test_cross_entropy_stays_finite():
   assert_close(found, [0.0, 0.0, np.log(2), 100.0])
 
 
-def test_l2_is_in_the_gradient_of_all_rows_and_not_in_the_loss():
-  plain, pulled = task_of(), task_of(loss={'table_l2': 0.3})
-  b = batch(padding=1)
-  params, tables, _ = parts_of(plain)
-
-  def total(task, tables):
-    rows = {n: lookup.DenseRows(t) for n, t in tables.items()}
-    return task.loss(params, rows, b, None)[1]['loss'][0]
-
-  assert total(plain, tables) == total(pulled, tables)
-  before = jax.grad(lambda t: total(plain, t))(tables)
-  after = jax.grad(lambda t: total(pulled, t))(tables)
-  for name, table in tables.items():
-    # As a gradient of the sum over examples: the step divides by their number.
-    want = before[name] + 0.3 * (SIZE - 1) * table
-    assert_close(after[name], want)
+def test_l2_is_a_setting_of_the_tables():
+  """The step adds it to the gradient of all rows, see tests/train/step_test."""
+  specs = task_of(loss={'table_l2': 0.3}).tables().values()
+  assert {spec.l2 for spec in specs} == {0.3}
 
 
 def test_padding_changes_nothing():
   task = task_of('deepfm')
-  params, _, rows = parts_of(task)
+  params, tables = parts_of(task)
   b = batch(padding=2)
   other = jax.tree.map(np.array, b)
   other.ids[-2:], other.numbers[-2:], other.labels[-2:] = 3, 9.0, 1.0
   key = jax.random.key(1)
-  one, two = (task.loss(params, rows, x, key)[1]['loss'] for x in (b, other))
+  one, two = (
+    task.loss(params, views(task, tables, x), x, key)['loss']
+    for x in (b, other)
+  )
   assert_close(one[0], two[0])
   assert one[1] == two[1]
 
 
+@pytest.mark.parametrize('pooling', ['rows', 'sums'])
 @pytest.mark.parametrize('model', ['lr', 'deepfm', 'wukong'])
-def test_touched_rows_are_enough(model):
+def test_announced_rows_are_enough(model, pooling):
   task, b = task_of(model, table_update='row_adagrad'), batch()
-  params, tables, rows = parts_of(task)
-  key = jax.random.key(0)
-  touched = {}
-  for name, ids in task.ids(b, key).items():
-    found = lookup.distinct(ids, tables[name].shape[0])
-    touched[name] = lookup.TouchedRows(found, lookup.touch(tables[name], found))
-  assert set(touched) == set(tables)
-  assert_close(task.predict(params, touched, b), task.predict(params, rows, b))
-  for name, ids in task.reads(b).items():
-    every = np.concatenate([np.ravel(x) for x in task.ids(b, key)[name]])
-    np.testing.assert_array_equal(ids, every)
+  params, tables = parts_of(task)
+  reads = task.reads(b)
+  assert {read.table for read in reads.values()} == set(tables)
+  pooling = {name: pooling for name, read in reads.items()}
+  fetched, view = row_views.fetch(tables, reads, pooling)
+  rows = views(task, tables, b)
+  assert_close(
+    task.predict(params, view(fetched), b), task.predict(params, rows, b)
+  )
 
 
-def test_lookups_count_what_an_example_reads():
-  assert task_of('deepfm').lookups() == {
+def test_expected_reads_count_what_an_example_reads():
+  reads = task_of('deepfm').expected_reads()
+  ids = {}
+  for read in reads.values():
+    ids[read.table] = ids.get(read.table, 0.0) + read.ids
+  assert ids == {
     'user': 1.0,
     'user.linear': 1.0,
     'item': 1.0 + 4,
@@ -178,6 +176,8 @@ def test_lookups_count_what_an_example_reads():
     'tags': 3.0,
     'tags.linear': 3.0,
   }
+  assert reads['tags'].pooling == 'mean' and reads['user'].pooling == 'none'
+  assert set(reads) == set(task_of('deepfm').reads(batch()))
 
 
 @pytest.mark.parametrize(

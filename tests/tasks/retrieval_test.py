@@ -12,6 +12,7 @@ from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
 from genrec_jax.features import PAD, Batch
 from genrec_jax.tasks import retrieval
+from tests import row_views
 from tests.tolerances import assert_close
 
 TOKENS, WIDTH, ITEMS, NEGATIVES = 32, 6, 12, 8
@@ -81,18 +82,24 @@ def evaluate(task, queries, table, batch, key):
 @functools.cache
 def _compiled(task):
   def loss(queries, table, batch, key):
-    rows = {'items': lookup.DenseRows(table)}
-    return task.loss(queries, rows, batch, key)[0]
+    rows = lookup.view_tables({'items': table}, task.reads(batch, key))
+    return mean_loss(task, queries, rows, batch, key)
 
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
 
 
+def mean_loss(task, queries, rows, batch, key):
+  total, count = task.loss(queries, rows, batch, key)['loss']
+  return total / jnp.maximum(count, 1)
+
+
 def drawn(task, batch, key):
   """The negatives of each token, `[T, R]`."""
-  ids = task.ids(batch, key)['items']
-  if len(ids) == 2:  # full softmax needs none
+  reads = task.reads(batch, key)
+  if 'negatives' not in reads:  # full softmax needs none
     return None
-  return np.broadcast_to(ids[2], (batch.item.shape[0], ids[2].shape[-1]))
+  ids = reads['negatives'].ids
+  return np.broadcast_to(ids, (batch.item.shape[0], ids.shape[-1]))
 
 
 # --- The oracle: one token after the other, float64
@@ -253,16 +260,18 @@ def test_touched_rows_give_the_gradients_of_the_table(case, key):
   queries, table = make_values()
   loss, (by_query, by_table) = evaluate(task, queries, table, batch, key)
   table = jnp.float32(table)
-  ids = lookup.distinct(task.ids(batch, key)['items'], len(table))
+  reads = task.reads(batch, key)
+  ids = lookup.distinct_ids([r.ids for r in reads.values()], len(table))
+  fetched, view = row_views.fetch({'items': table}, reads)
 
-  def of_touched(queries, values):
-    rows = {'items': lookup.TouchedRows(ids, values)}
-    return task.loss(queries, rows, batch, key)[0]
+  def of_touched(queries, fetched):
+    return mean_loss(task, queries, view(fetched), batch, key)
 
   differentiated = jax.jit(jax.value_and_grad(of_touched, argnums=(0, 1)))
-  other, (by_query_too, by_row) = differentiated(
-    jnp.float32(queries), lookup.touch(table, ids)
+  other, (by_query_too, (by_row, _)) = differentiated(
+    jnp.float32(queries), fetched
   )
+  by_row = by_row['items']
   assert_close(other, loss)
   assert_close(by_query_too, by_query)
   scattered = np.zeros(table.shape)
@@ -275,9 +284,11 @@ def test_touched_rows_give_the_gradients_of_the_table(case, key):
 def test_a_full_softmax_refuses_touched_rows(key):
   task, batch = make_task(name='full_softmax'), make_batch()
   queries, table = make_values()
-  ids = lookup.distinct([batch.item], len(table))
-  rows = {'items': lookup.TouchedRows(ids, jnp.float32(table)[ids])}
-  with pytest.raises(ValueError, match='whole item table'):
+  reads = task.reads(batch, key)
+  rows = lookup.Views(
+    {name: lookup.RowView(None, None, read) for name, read in reads.items()}
+  )
+  with pytest.raises(ValueError, match="the whole table 'items'"):
     task.loss(jnp.float32(queries), rows, batch, key)
 
 
@@ -329,7 +340,7 @@ def chi_square(observed, expected):
 
 def counts_of(task, batch, keys=64):
   """How often each index is drawn as a negative of a real token."""
-  draw = jax.jit(lambda key: task.ids(batch, key)['items'][2])
+  draw = jax.jit(lambda key: task.reads(batch, key)['negatives'].ids)
   counts = np.zeros(task.table.rows)
   for key in jax.random.split(jax.random.key(5), keys):
     ids = np.asarray(draw(key))
@@ -396,8 +407,8 @@ def test_queries_and_candidates(key):
   task = make_task(retrieval.Retrieval, corpus=(1, 2, 4, 12))
   params = task.init(key)
   tables = {'items': init_table(task.table, key)}
-  rows = {'items': lookup.DenseRows(tables['items'])}
   batch = make_batch()
+  rows = lookup.view_tables(tables, task.reads_for('predict', batch))
   every = jax.jit(task.encode)(params, rows, batch)
   last = np.cumsum(LENGTHS)[[0, 2, 3]] - 1
   found = jax.jit(task.predict)(params, rows, batch)

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from genrec_jax.train import ahead, state
-from genrec_jax.train.step import MEASURED, make_step
+from genrec_jax.train.step import make_step
 from tests.train.toy_task import Toy, batch
 
 BATCHES = [batch(seed) for seed in range(5)]
@@ -38,7 +38,7 @@ class Numbers:
 def start(update):
   task, tx = Toy(update), optax.sgd(RATE)
   step = make_step(task, tx, seed=0, row_learning_rate=RATE)
-  return step, state.create(task, tx, 0, MEASURED)
+  return step, state.create(task, tx, 0, ['grad_norm', 'loss'])
 
 
 def run(step, state, *, stale):

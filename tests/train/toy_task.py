@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.features import TableSpec
+from genrec_jax.features import Read, TableSpec
 
 WIDTH = 4
 
 
 class Toy:
   """Predicts 1 from w . row(item), with noise on w; table 'items'."""
+
+  measurements = {'loss': 'mean'}
 
   def __init__(self, update='dense', rows=40):
     self.spec = TableSpec('items', rows, WIDTH, 0.5, update)
@@ -21,16 +23,16 @@ class Toy:
   def init(self, key):
     return {'layer': {'w': jax.random.normal(key, (WIDTH,))}}
 
-  def ids(self, batch, key):
+  def reads(self, batch, key):
     del key
-    return {'items': [batch]}
+    return {'item': Read(batch, 'items')}
 
   def loss(self, params, rows, batch, key):
     noise = 1.0 + 0.1 * jax.random.normal(key, (WIDTH,))
-    score = rows['items'].take(batch) @ (params['layer']['w'] * noise)
+    score = rows['item'].all() @ (params['layer']['w'] * noise)
     total = jnp.sum(jnp.square(score - 1.0))
     count = jnp.float32(batch.shape[0])
-    return total / count, {'loss': (total, count)}
+    return {'loss': (total, count)}
 
 
 def batch(seed=0, rows=40, size=8):

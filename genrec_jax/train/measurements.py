@@ -1,0 +1,127 @@
+"""Measurements of a step: what each means, and how it is reduced.
+
+A task declares name -> kind; its loss returns name -> (value, weight) of one
+microbatch of one shard. Between two log lines the state holds one pair for each
+name; microbatches, devices and steps are merged in the same way:
+
+| kind   | value                | merged by | logged             |
+|--------|----------------------|-----------|--------------------|
+| 'mean' | sum over what counts | adding    | sum over weights   |
+| 'sum'  | sum                  | adding    | the sum            |
+| 'max'  | the largest          | maximum   | the largest        |
+
+A pair of weight 0 has measured nothing. Gradient norm and overflow are the
+step's own, the same for every task.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from genrec_jax.parallel import collectives
+
+KINDS = ('mean', 'sum', 'max')
+LOSS = 'loss'  # what is minimised
+STEP = {'grad_norm': 'mean'}
+STEP_ON_MESH = {'exchange_overflow': 'mean', **STEP}
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def of_task(task) -> dict[str, str]:
+  """Name -> kind of all that a step of this task may measure."""
+  declared = dict(task.measurements)
+  for name, kind in declared.items():
+    if kind not in KINDS:
+      raise ValueError(
+        f'measurement {name!r} is of kind {kind!r}, must be one of {KINDS}'
+      )
+    if name in STEP_ON_MESH:
+      raise ValueError(
+        f'measurement {name!r} is one of the step; the task needs another name'
+      )
+  if declared.get(LOSS) != 'mean':
+    raise ValueError(
+      f'a task declares {LOSS!r}: \'mean\' among its measurements, which is '
+      f'what is minimised; declared are {declared}'
+    )
+  return {**declared, **STEP_ON_MESH}
+
+
+def names(task, *, on_mesh: bool) -> list[str]:
+  """What the state holds, sorted: `TrainState.bad` counts along it."""
+  own = STEP_ON_MESH if on_mesh else STEP
+  return sorted({**task.measurements, **own})
+
+
+def check(kinds: Mapping[str, str], measured: Mapping[str, Pair]) -> dict:
+  """Refuses a loss that returns other measurements than were declared."""
+  declared = set(kinds) - set(STEP_ON_MESH)
+  if undeclared := sorted(set(measured) - declared):
+    raise ValueError(
+      f'the loss returns {", ".join(undeclared)}, which the task does not '
+      'declare in `measurements`; declared are '
+      f'{", ".join(sorted(declared))}'
+    )
+  if missing := sorted(declared - set(measured)):
+    raise ValueError(
+      f'the task declares {", ".join(missing)} in `measurements`, and its '
+      'loss does not return them'
+    )
+  return {
+    name: (jnp.float32(value), jnp.float32(weight))
+    for name, (value, weight) in measured.items()
+  }
+
+
+def split(kinds: Mapping[str, str], measured: Mapping[str, Pair]):
+  """(what is added up, what is the largest of all) of some measurements."""
+  largest = {n: x for n, x in measured.items() if kinds[n] == 'max'}
+  return {n: x for n, x in measured.items() if n not in largest}, largest
+
+
+def merge_largest(measured: Mapping[str, Pair]) -> dict[str, Pair]:
+  """Maxima `[P]` of all microbatches of all devices."""
+  measured = collectives.gather(measured)
+  return {n: _largest(value, w) for n, (value, w) in measured.items()}
+
+
+def _largest(values: jax.Array, weights: jax.Array) -> Pair:
+  counts = weights > 0
+  value = jnp.max(jnp.where(counts, values, -jnp.inf))
+  # NaN must not vanish, or a bad step would go unnoticed.
+  value = jnp.where(jnp.any(jnp.isnan(values) & counts), jnp.nan, value)
+  return jnp.where(jnp.any(counts), value, 0.0), jnp.sum(weights)
+
+
+def add(
+  kinds: Mapping[str, str],
+  sums: Mapping[str, jax.Array],
+  measured: Mapping[str, Pair],
+) -> dict[str, jax.Array]:
+  """The pairs `[2]` of the state, with those of one more step.
+
+  Args:
+    kinds: name -> kind.
+    sums: of the state; names that it does not hold are left out.
+    measured: of the step.
+  """
+  after = {}
+  for name, before in sums.items():
+    pair = jnp.stack(measured[name])
+    if kinds[name] == 'max':
+      both = jnp.stack([before, pair])
+      after[name] = jnp.stack(_largest(both[:, 0], both[:, 1]))
+    else:
+      after[name] = before + pair
+  return after
+
+
+def read(kind: str, value: float, weight: float) -> float:
+  """The number that is logged.
+
+  >>> read('mean', 6.0, 3.0), read('sum', 6.0, 3.0), read('max', 6.0, 3.0)
+  (2.0, 6.0, 6.0)
+  """
+  return float(value / max(weight, 1e-9)) if kind == 'mean' else float(value)
