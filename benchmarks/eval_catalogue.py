@@ -20,7 +20,7 @@ from benchmarks import cli, ml1m_shape, timing
 from benchmarks.train_step import peer_best
 from genrec_jax.data import pipeline
 from genrec_jax.embedding import lookup
-from genrec_jax.evaluators import EVALUATORS
+from genrec_jax.embedding.local import Whole
 from genrec_jax.tasks import catalogue
 from genrec_jax.train.step import make_step
 
@@ -83,9 +83,7 @@ def main(argv: list[str] | None = None) -> None:
 def evaluation(config, experiment, state, repeats: int) -> dict:
   """Costs of evaluating the test part, whole and by what is done."""
   task, examples = experiment.task, experiment.data.parts['test']
-  evaluator = EVALUATORS[config.task](
-    task, experiment.data.dataset, examples, config.eval
-  )
+  evaluator = experiment.data.evaluator(task, 'test', config.eval, Whole())
 
   def run():
     return dict(evaluator.run(state))

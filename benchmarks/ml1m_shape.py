@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.data import convert, readers, vocab
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -66,7 +67,9 @@ def experiment(
       if not directory.exists():
         generate(directory, *((48, 60, 0.1) if smoke else (USERS, ITEMS, 1.0)))
       config.data.name, config.data.path = 'histories', str(directory)
-  built = experiment_lib.build(config, workdir, log=lambda line: None)
+  built = experiment_lib.build(
+    config, workdir, TASK_KINDS, log=lambda line: None
+  )
   return config, built, REAL if path else GENERATED
 
 

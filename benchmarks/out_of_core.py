@@ -116,13 +116,14 @@ def _convert(args, events: int, path: pathlib.Path) -> dict:
 def _train(args, events: int, path: pathlib.Path) -> dict:
   import jax
 
+  from genrec_jax.task_kinds import TASK_KINDS
   from genrec_jax.train import experiment as experiment_lib
   from genrec_jax.train.step import make_step
 
   config = _config(path, args.stage)
   jax.block_until_ready(jax.numpy.zeros(8) + 1)  # JAX has loaded everything
   with Memory() as building:
-    experiment = experiment_lib.build(config, path.parent, log=_log)
+    experiment = experiment_lib.build(config, path.parent, TASK_KINDS, log=_log)
   with Memory() as memory, CoreTimer() as timer:
     step = jax.jit(
       make_step(

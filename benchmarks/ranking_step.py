@@ -39,6 +39,7 @@ from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
 from genrec_jax.models import RANKERS, flops
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.tasks import losses
 from genrec_jax.train import experiment as experiment_lib
 
@@ -142,7 +143,9 @@ def settings(name: str, smoke: bool):
 def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   """Rows of one model, the whole loop first."""
   config = settings(name, args.smoke)
-  experiment = experiment_lib.build(config, workdir, log=lambda *_: None)
+  experiment = experiment_lib.build(
+    config, workdir, TASK_KINDS, log=lambda *_: None
+  )
   task, spread, size = (
     experiment.task,
     experiment.spread,

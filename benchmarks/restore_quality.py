@@ -46,6 +46,7 @@ from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.numerics.row_quant import RESTORES
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
 
 _FM = (
@@ -254,7 +255,7 @@ class Trainer:
         'eval.parts=("test",)',
       ],
     )
-    self._experiment = experiment_lib.build(self._config, directory)
+    self._experiment = experiment_lib.build(self._config, directory, TASK_KINDS)
     self._test = self._experiment.evaluators(self._config)['test']
     self._spread = self._experiment.spread
     self._step = self._spread.step()

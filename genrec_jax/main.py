@@ -86,24 +86,24 @@ def main(argv: list[str], overrides: list[str]) -> None:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices()
+  from genrec_jax.contracts import kind_of
+  from genrec_jax.task_kinds import TASK_KINDS as kinds
+
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
 
-    loop.train_and_evaluate(config, FLAGS.workdir)
+    loop.train_and_evaluate(config, FLAGS.workdir, kinds)
   elif FLAGS.mode == 'plan':
     from genrec_jax.train import experiment, planning
 
-    task = experiment.load_task(config, FLAGS.workdir)
+    task = experiment.load_task(config, FLAGS.workdir, kinds)
     print(planning.describe(config, task, FLAGS.workdir))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
-    results.evaluate(config, FLAGS.workdir)
+    results.evaluate(config, FLAGS.workdir, kinds)
   else:
-    from genrec_jax.serve import predict, score
-
-    predicts = {'retrieval': predict, 'ranking': score}
-    predicts[config.task].run(config, FLAGS.workdir)
+    kind_of(config, kinds).predict(config, FLAGS.workdir)
 
 
 def _start_devices() -> None:

@@ -20,7 +20,7 @@ FOLDERS = (
 # A layer imports its own tier and those above it in this list.
 TIERS = (
   ('pallas_kernels',),
-  ('features', 'config', 'compat'),
+  ('features', 'config', 'contracts', 'compat'),
   ('parallel', 'memory'),
   ('data', 'numerics'),
   ('embedding',),
@@ -29,6 +29,7 @@ TIERS = (
   ('tasks',),
   ('distill', 'search', 'checkpoint'),
   ('train', 'evaluators', 'serve'),
+  ('task_kinds',),
   ('main',),
 )
 TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}

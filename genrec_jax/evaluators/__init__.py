@@ -1,5 +1,1 @@
-"""Evaluators: a state -> named numbers."""
-
-from genrec_jax.evaluators import ranking, retrieval
-
-EVALUATORS = {'ranking': ranking.Evaluator, 'retrieval': retrieval.Evaluator}
+"""State -> named numbers, of one part of the data."""

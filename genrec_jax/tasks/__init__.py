@@ -1,5 +1,1 @@
 """Tasks: representations -> loss and predictions."""
-
-from genrec_jax.tasks import ranking, retrieval
-
-TASKS = {'retrieval': retrieval.Retrieval, 'ranking': ranking.Ranking}

@@ -84,7 +84,7 @@ class LossConfig:
 
 
 class Retrieval:
-  """The task `retrieval` (see `TASKS`).
+  """The task 'retrieval', a `contracts.Task`.
 
   Attributes:
     table: spec of the item table.

@@ -1,24 +1,25 @@
-"""What a config describes, put together: data, task, optimizer, devices.
-
-What a kind of task needs of its data stands in `train/retrieval.py` and
-`train/ranking.py`, two classes with the same calls.
-"""
+"""What a config describes, put together: data, task, optimizer, devices."""
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
-from genrec_jax.evaluators import EVALUATORS
+from genrec_jax.contracts import (
+  EvalRuntime,
+  Evaluator,
+  RunData,
+  Runtime,
+  Task,
+  TaskKinds,
+  kind_of,
+)
 from genrec_jax.parallel import job, rules
-from genrec_jax.tasks import TASKS
 from genrec_jax.train import optimizer
 from genrec_jax.train import spread as spread_lib
-from genrec_jax.train.ranking import RankingData
-from genrec_jax.train.retrieval import RetrievalData
 
 PARTS = ('train', 'valid', 'test')
-DATA = {'retrieval': RetrievalData, 'ranking': RankingData}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +27,16 @@ class Experiment:
   """The pieces of a run.
 
   Attributes:
-    data: what is trained and evaluated on, `DATA[config.task]`.
+    data: what is trained and evaluated on.
     task: tables, model and loss.
     tx: optimizer of everything dense.
     spread: how all of it lies on devices.
   """
 
-  data: RetrievalData | RankingData
-  task: object
-  tx: object
-  spread: object
+  data: RunData
+  task: Task
+  tx: Any
+  spread: Runtime | EvalRuntime
 
   def train_batches(self, config, stop=lambda: False, log=print):
     """A `grain.IterDataset` of training batches; its state can be saved.
@@ -47,20 +48,17 @@ class Experiment:
     """
     return self.data.train_batches(config, self.spread, stop, log)
 
-  def evaluators(self, config) -> dict:
+  def evaluators(self, config) -> dict[str, Evaluator]:
     """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
     for part in config.eval.parts:
       if part not in PARTS:
         raise ValueError(
           f'eval.parts holds {part!r}, must be among {", ".join(PARTS)}'
         )
-    evaluator, parts = EVALUATORS[config.task], self.data.parts
     return {
-      part: evaluator(
-        self.task, self.data.dataset, parts[part], config.eval, self.spread
-      )
+      part: self.data.evaluator(self.task, part, config.eval, self.spread)
       for part in config.eval.parts
-      if part in parts
+      if part in self.data.parts
     }
 
   def parameters(self) -> dict[str, int]:
@@ -81,9 +79,18 @@ class Experiment:
     return self.data.fingerprint()
 
 
-def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
-  """Loads the data and builds the task of `config`."""
-  data = load_data(config, workdir, log)
+def build(
+  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+) -> Experiment:
+  """Loads the data and builds the task of `config`.
+
+  Args:
+    config: of the experiment.
+    workdir: of the run.
+    kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
+    log: told what is done.
+  """
+  data = load_data(config, workdir, kinds, log)
   task = data.task(config)
   tx = optimizer.build(config.optimizer)
   experiment = Experiment(data, task, tx, spread_lib.build(config, task, tx))
@@ -97,15 +104,15 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   return experiment
 
 
-def load_data(config, workdir, log: Callable[[str], None] = print):
+def load_data(
+  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+) -> RunData:
   """The data alone."""
-  if config.task not in TASKS:
-    raise ValueError(
-      f'config.task is {config.task!r}, must be one of {sorted(TASKS)}'
-    )
-  return DATA[config.task].load(config, workdir, log)
+  return kind_of(config, kinds).data.load(config, workdir, log)
 
 
-def load_task(config, workdir, log: Callable[[str], None] = print):
+def load_task(
+  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+) -> Task:
   """The task alone, for which no devices are needed."""
-  return load_data(config, workdir, log).task(config)
+  return load_data(config, workdir, kinds, log).task(config)

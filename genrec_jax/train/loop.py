@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.contracts import TaskKinds, kind_of
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
@@ -62,12 +63,13 @@ class NonFiniteError(FloatingPointError):
   """A measurement stopped being finite; the message names it and the step."""
 
 
-def train_and_evaluate(config, workdir) -> dict | None:
+def train_and_evaluate(config, workdir, kinds: TaskKinds) -> dict | None:
   """Trains as `config` says, continuing what `workdir` holds.
 
   Args:
     config: a `ConfigDict`, see `genrec_jax.config`.
     workdir: directory of the run (see docs/training.md for what is in it).
+    kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
 
   Returns:
     The report (as in report.json), or None if SIGTERM ended the run early; the
@@ -76,13 +78,13 @@ def train_and_evaluate(config, workdir) -> dict | None:
   workdir = pathlib.Path(workdir)
   check(config.train)
   with taken(workdir, config), job.all_or_none('training'):
-    return _train(config, workdir)
+    return _train(config, workdir, kinds)
 
 
-def _train(config, workdir: pathlib.Path) -> dict | None:
+def _train(config, workdir: pathlib.Path, kinds: TaskKinds) -> dict | None:
   # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
-  experiment = experiment_lib.build(config, workdir, log)
+  experiment = experiment_lib.build(config, workdir, kinds, log)
   evaluators = experiment.evaluators(config)
   train, spread = config.train, experiment.spread
   _check_parts(train, evaluators)
@@ -233,7 +235,10 @@ def _train(config, workdir: pathlib.Path) -> dict | None:
     return None
 
   # ---- Report ---------------------------------------------------------------
-  return results.finish(config, workdir, experiment, evaluators, host, step)
+  kind = kind_of(config, kinds)
+  return results.finish(
+    config, workdir, experiment, evaluators, host, step, kind
+  )
 
 
 def check(train) -> None:

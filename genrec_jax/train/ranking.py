@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from genrec_jax.data.ranking import batches, datasets
+from genrec_jax.evaluators.ranking import Evaluator
 from genrec_jax.features import FeatureSpec
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -55,6 +56,13 @@ class RankingData:
       shards=spread.shards,
       own=spread.own,
     )
+
+  def summary(self) -> str:
+    return self.dataset.summary()
+
+  def evaluator(self, task, part: str, config, runtime) -> Evaluator:
+    """What measures a part; `config` is the `eval` section."""
+    return Evaluator(task, self.dataset, self.parts[part], config, runtime)
 
   def baseline(self):
     """The training part's share of each label, for everyone."""

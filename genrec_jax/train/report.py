@@ -11,6 +11,11 @@
   data               one text about the data set
   versions           package -> version
   ranking            what is drawn of a ranking model, see `report_ranking`
+  users              some users, each {'user', 'history': [{'item', 'title',
+                     'time'}, ...] with the latest last, 'target': {'item',
+                     'title'} or None, 'target_rank', 'recommendations':
+                     [{'item', 'title', 'score', 'hit'}, ...]}; titles, times,
+                     scores and ranks may be None
   notes              what a reader must know
 
 Only `metrics` must be there; what is absent is left out of the page.
@@ -32,7 +37,7 @@ def write(
   workdir: str | os.PathLike,
   report: Mapping,
   curves: Sequence[Mapping],
-  examples: Sequence[Mapping],
+  sections: Sequence[str] = (),
 ) -> None:
   """Writes report.json and report.html into `workdir`.
 
@@ -40,13 +45,10 @@ def write(
     workdir: directory of the run.
     report: see the top of this file.
     curves: rows of metrics.jsonl, {'step': 12, 'train/loss': ...}.
-    examples: some users, each {'user', 'history': [{'item', 'title', 'time'},
-      ...] with the latest last, 'target': {'item', 'title'} or None,
-      'target_rank', 'recommendations': [{'item', 'title', 'score', 'hit'},
-      ...]}; titles, times, scores and ranks may be None.
+    sections: HTML of what the page does not know by name.
   """
   workdir = pathlib.Path(workdir)
-  page = report_html.page(report, compare(report), curves, examples)
+  page = report_html.page(report, compare(report), curves, sections)
   write_atomically(workdir / 'report.json', dump_json(report, indent=2) + '\n')
   write_atomically(workdir / 'report.html', page)
 

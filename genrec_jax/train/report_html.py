@@ -65,25 +65,26 @@ def page(
   report: Mapping,
   comparison: Comparison,
   curves: Sequence[Mapping],
-  examples: Sequence[Mapping],
+  sections: Sequence[str] = (),
 ) -> str:
   """Returns the page; the arguments are those of `report.write`."""
   title = _title(report.get('config', {}))
-  sections = [
+  parts = [
     _header(report, title),
     _headlines(report, comparison),
     _table(comparison),
     report_ranking.scores(report.get('ranking') or {}),
     _charts(report, comparison, curves),
     report_ranking.importance(report.get('ranking') or {}),
-    _users(examples),
+    _users(report.get('users') or ()),
+    *sections,
     _configuration(report),
   ]
   return (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width,initial-scale=1">'
     f'<title>{_e(title)}</title><style>{CSS}</style></head>'
-    f'<body><main>{"".join(sections)}<footer>The same figures for scripts:'
+    f'<body><main>{"".join(parts)}<footer>The same figures for scripts:'
     ' <code>report.json</code>; the curves: <code>metrics.jsonl</code>.'
     '</footer></main></body></html>\n'
   )

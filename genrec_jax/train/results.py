@@ -8,11 +8,10 @@ import platform
 import time
 
 import jax
-import numpy as np
 
+from genrec_jax.contracts import TaskKind, TaskKinds
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
-from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import report as report_lib
@@ -39,8 +38,20 @@ def versions() -> dict[str, str]:
   return found
 
 
-def finish(config, workdir, experiment, evaluators, host, step) -> dict:
-  """Writes report.json and report.html, prints the table."""
+def finish(
+  config, workdir, experiment, evaluators, host, step, kind: TaskKind
+) -> dict:
+  """Writes report.json and report.html, prints the table.
+
+  Args:
+    config: of the run.
+    workdir: where the report goes.
+    experiment: what was trained.
+    evaluators: part -> evaluator.
+    host: what the loop remembers.
+    step: the last one.
+    kind: of the task, whose panels the report has.
+  """
   workdir = pathlib.Path(workdir)
   parts = [p for p in evaluators if p in host['last']]
   last = {p: host['last'][p] for p in parts}
@@ -58,7 +69,7 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
   report = {
     'config': config.to_dict(),
     'seed': config.seed,
-    'data': experiment.data.dataset.summary(),
+    'data': experiment.data.summary(),
     'metrics': {p: chosen[p] for p in parts},
     'last_epoch': last,
     'baselines': experiment.baselines({p: evaluators[p] for p in parts}),
@@ -78,21 +89,21 @@ def finish(config, workdir, experiment, evaluators, host, step) -> dict:
     report['tokens_per_s'] = host['tokens'] / max(host['train_s'], 1e-9)
 
   # All processes: a checkpoint is loaded by all or none.
-  examples = []
-  if config.task == 'retrieval':
-    examples = _examples(config, workdir, experiment)
-  else:
-    report['ranking'] = _details(config, workdir, experiment)
+  sections = []
+  for panel in kind.panels:
+    report[panel.name] = panel.measure(config, workdir, experiment)
+    if panel.draw:
+      sections.append(panel.draw(report[panel.name]))
   with job.together('writing the report'):
     if job.leads():
       curves = read_jsonl(workdir / 'metrics.jsonl')
-      report_lib.write(workdir, report, curves, examples)
+      report_lib.write(workdir, report, curves, sections)
       print(report_lib.table(report))
       LOG.info('report: %s', workdir / 'report.html')
   return report
 
 
-def evaluate(config, workdir) -> dict:
+def evaluate(config, workdir, kinds: TaskKinds) -> dict:
   """Evaluates a checkpoint beside popularity; `--mode=eval`.
 
   Prints the table and writes eval.json; nothing else of the workdir changes.
@@ -100,6 +111,7 @@ def evaluate(config, workdir) -> dict:
   Args:
     config: the config of the run; its `eval` section may differ.
     workdir: of the run.
+    kinds: the kinds of tasks there are.
 
   Returns:
     What eval.json holds: {'step', 'checkpoint', 'metrics', 'baselines', ...},
@@ -107,7 +119,7 @@ def evaluate(config, workdir) -> dict:
   """
   workdir = pathlib.Path(workdir)
   workdir_lib.require(workdir, config)
-  experiment = experiment_lib.build(config, workdir, LOG.info)
+  experiment = experiment_lib.build(config, workdir, kinds, LOG.info)
   if experiment.fingerprint() != experiment.data.kept(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
@@ -129,7 +141,7 @@ def evaluate(config, workdir) -> dict:
   found = {
     'config': config.to_dict(),
     'seed': config.seed,
-    'data': experiment.data.dataset.summary(),
+    'data': experiment.data.summary(),
     'checkpoint': config.predict.checkpoint,
     'step': weights.step,
     'metrics': metrics,
@@ -151,35 +163,3 @@ def evaluate(config, workdir) -> dict:
 def devices() -> str:
   """How many devices of which kind."""
   return f'{jax.device_count()} x {jax.devices()[0].device_kind}'
-
-
-def _examples(config, workdir, experiment) -> list[dict]:
-  """A few users' histories and what the best state recommends to them."""
-  data = experiment.data
-  part = 'test' if 'test' in data.parts else 'valid'
-  if part not in data.parts or not config.report.users:
-    return []
-  predictor = Predictor.load(workdir, config, config.predict.checkpoint)
-  examples, histories = data.parts[part], data.dataset.histories
-  rng = np.random.default_rng(config.seed)
-  count = min(config.report.users, len(examples))
-  chosen = np.sort(rng.choice(len(examples), count, replace=False))
-  return predictor.explain(
-    histories,
-    examples,
-    chosen,
-    history=config.report.history,
-    k=config.report.recommendations,
-  )
-
-
-def _details(config, workdir, experiment) -> dict:
-  """What the page shows of a ranking model, on the last part there is."""
-  # The weights are put together on one device, however they were trained.
-  evaluators = dataclasses.replace(experiment, spread=Whole()).evaluators(
-    config
-  )
-  part = 'test' if 'test' in evaluators else list(evaluators)[-1]
-  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
-  details = evaluators[part].details(weights, config.report, config.seed)
-  return {'part': part, **details}

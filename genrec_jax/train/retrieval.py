@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from genrec_jax.data import datasets, pipeline, splits, stream
+from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.parallel import job
 from genrec_jax.serve import items
 from genrec_jax.tasks.retrieval import Retrieval
@@ -90,6 +91,13 @@ class RetrievalData:
       shards=spread.shards,
       own=spread.own,
     )
+
+  def summary(self) -> str:
+    return self.dataset.summary()
+
+  def evaluator(self, task, part: str, config, runtime) -> Evaluator:
+    """What measures a part; `config` is the `eval` section."""
+    return Evaluator(task, self.dataset, self.parts[part], config, runtime)
 
   def baseline(self):
     """Popularity: its name, and evaluator -> its metrics."""

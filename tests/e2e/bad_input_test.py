@@ -16,6 +16,7 @@ from absl.testing import flagsaver
 from genrec_jax import config as config_lib
 from genrec_jax import main
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, spread, workdir
 from genrec_jax.train.state import named
 
@@ -23,6 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 T = 1_700_000_000
 CONFIG = '''
 from genrec_jax import config as config_lib
+from genrec_jax.task_kinds import TASK_KINDS
 
 def get_config(arg=None):
   config = config_lib.retrieval()
@@ -306,7 +308,9 @@ def trained(tmp_path_factory):
   given = log(root / 'log.csv').removeprefix('--config.')
   config = config_lib.load(f'{root}/config.py', [given])
   workdir.claim(root / 'run', config)
-  built = experiment.build(config, root / 'run', log=lambda *_: None)
+  built = experiment.build(
+    config, root / 'run', TASK_KINDS, log=lambda *_: None
+  )
   built.data.keep(root / 'run')
   with Checkpoints(root / 'run/checkpoints', log=lambda *_: None) as saved:
     saved.save(1, named(built.spread.fresh_state()))

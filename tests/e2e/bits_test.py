@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.serve.weights import load_weights
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from genrec_jax.train.state import named
 from tests.e2e import spread_runs
@@ -18,7 +19,7 @@ def trained(directory, *overrides):
   overrides = (ROWS, *overrides)
   spread_runs.train(directory, 'hstu', *overrides)
   config = spread_runs.config('hstu', *overrides)
-  task = experiment.load_task(config, directory, log=lambda _: None)
+  task = experiment.load_task(config, directory, TASK_KINDS, log=lambda _: None)
   found = load_weights(directory, task, 'latest')
   losses = [
     row['train/loss']

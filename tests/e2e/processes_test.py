@@ -11,6 +11,7 @@ import signal
 import jax
 import pytest
 
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from genrec_jax.train import workdir as workdir_lib
 from genrec_jax.train.progress import Progress
@@ -131,7 +132,7 @@ def start(workdir, log):
     config = spread_runs.config('hstu', *overrides)
     try:
       with workdir_lib.taken(workdir, config):
-        experiment.build(config, workdir, lines.append)
+        experiment.build(config, workdir, TASK_KINDS, lines.append)
     except (ValueError, OSError) as error:
       met.append(str(error))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from tests.train import tiny_run
 
@@ -23,7 +24,7 @@ FILES = sorted((ROOT / 'configs').glob('*.py'))
 def test_smoke_trains_and_evaluates(file, tmp_path):
   config = config_lib.load(f'{file}:smoke')
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    report = loop.train_and_evaluate(config, tmp_path)
+    report = loop.train_and_evaluate(config, tmp_path, TASK_KINDS)
   assert report['steps'] == 16
   rows = tiny_run.curve(tmp_path)
   losses = [row['train/loss'] for row in rows if 'train/loss' in row]

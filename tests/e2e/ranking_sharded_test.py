@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from tests.e2e.spread_runs import ROOT
 from tests.tolerances import assert_close
@@ -63,7 +64,7 @@ def runs(tmp_path_factory):
       given = [*OVERRIDES, f'loss.table_l2={l2}', *overrides]
       config = config_lib.load(CONFIGS[model], given)
       with jax.numpy_dtype_promotion('standard'):  # for optax
-        loop.train_and_evaluate(config, workdir)
+        loop.train_and_evaluate(config, workdir, TASK_KINDS)
       made[model, *overrides] = tiny_run.curve(workdir)
     return made[model, *overrides]
 

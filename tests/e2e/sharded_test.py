@@ -12,6 +12,7 @@ import pytest
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.planner import InsufficientMemory
 from genrec_jax.serve.predictor import Predictor
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import results
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
@@ -180,7 +181,7 @@ def test_a_run_that_was_spread_is_evaluated(runs):
   keys = ('hstu', ROWS, *SPREADS['row_wise, fsdp, offload, ragged'])
   workdir = runs(*keys)
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    found = results.evaluate(spread_runs.config(*keys), workdir)
+    found = results.evaluate(spread_runs.config(*keys), workdir, TASK_KINDS)
   row = next(
     row
     for row in tiny_run.curve(workdir)

@@ -5,6 +5,7 @@ import pathlib
 import jax
 
 from genrec_jax import config as config_lib
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from tests.tolerances import assert_close
 from tests.train import tiny_run
@@ -38,7 +39,9 @@ def config(model: str, *overrides: str):
 
 def train(workdir, model: str, *overrides: str) -> dict | None:
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    return loop.train_and_evaluate(config(model, *overrides), workdir)
+    return loop.train_and_evaluate(
+      config(model, *overrides), workdir, TASK_KINDS
+    )
 
 
 def assert_same_curve(workdir, wanted) -> None:

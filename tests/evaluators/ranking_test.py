@@ -8,7 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax.embedding.local import Whole
-from genrec_jax.evaluators import EVALUATORS, ranking
+from genrec_jax.evaluators import ranking
 from genrec_jax.tasks import ranking_metrics as rm
 from tests.evaluators.ranking_cases import (
   Linear,
@@ -46,7 +46,6 @@ def test_metrics(labels, grouped):
   assert found == expected(state, rows, labels)
   assert e.names() == list(found)
   assert ('gauc' in found) == grouped
-  assert EVALUATORS['ranking'] is ranking.Evaluator
 
 
 @pytest.mark.parametrize('spread', [Whole, OnDevices])

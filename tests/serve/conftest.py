@@ -12,6 +12,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.serve import items
 from genrec_jax.serve.predictor import Predictor
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, workdir
 from genrec_jax.train.state import named
 
@@ -60,7 +61,7 @@ def trained(tmp_path_factory):
   )
   config.eval.filter_seen = 'history'
   with jax.numpy_dtype_promotion('standard'):  # optax is not strict
-    loop.train_and_evaluate(config.lock(), root / 'run')
+    loop.train_and_evaluate(config.lock(), root / 'run', TASK_KINDS)
   return config, root / 'run'
 
 
@@ -80,7 +81,7 @@ def untimed(tmp_path_factory):
   config.data.update(name='sasrec_text', path=str(root / 'sasrec.txt'))
   directory = root / 'run'
   workdir.claim(directory, config.lock())
-  found = experiment.build(config, directory, log=lambda *_: None)
+  found = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   items.keep(directory, found.data)
   with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:
     saved.save(1, named(found.spread.fresh_state()))

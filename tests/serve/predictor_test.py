@@ -8,6 +8,7 @@ from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import Weights, load_weights
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, retrieval
 from tests.tolerances import assert_close
 
@@ -98,7 +99,7 @@ def test_answers_come_in_batches_and_in_order(plain):
 def test_answers_agree_with_the_evaluator(trained, predictor):
   """A target is among the best k exactly when it ranks at most k."""
   config, directory = trained
-  built = experiment.build(config, directory, log=lambda *_: None)
+  built = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   weights = load_weights(directory, built.task, 'best')
   h, examples = built.data.dataset.histories, built.data.parts['test']
   ranks = Evaluator(
@@ -118,7 +119,7 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
 
 def test_explain(trained, predictor):
   config, directory = trained
-  built = experiment.build(config, directory, log=lambda *_: None)
+  built = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   h, examples = built.data.dataset.histories, built.data.parts['test']
   chosen = np.array([2, 7])
   shown = predictor.explain(h, examples, chosen, history=3, k=30)

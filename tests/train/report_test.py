@@ -156,13 +156,15 @@ def _parse(text):
 
 
 def _page(tmp_path, data, curves=(), examples=()):
-  report.write(tmp_path, data, curves, examples)
+  data = {**data, 'users': examples} if examples else data
+  report.write(tmp_path, data, curves)
   return _parse((tmp_path / 'report.html').read_text(encoding='utf-8'))
 
 
 def test_a_whole_report(tmp_path):
   data = fake_report()
-  page = _page(tmp_path, data, fake_curves(), fake_examples())
+  data['users'] = fake_examples()
+  page = _page(tmp_path, data, fake_curves())
   assert json.loads((tmp_path / 'report.json').read_text()) == json.loads(
     json.dumps(data)
   )
@@ -227,7 +229,7 @@ def test_the_last_epoch_is_not_told_twice():
 
 def test_no_metrics_is_an_error(tmp_path):
   with pytest.raises(ValueError, match='The report has no metrics'):
-    report.write(tmp_path, {'metrics': {'test': {}}}, [], [])
+    report.write(tmp_path, {'metrics': {'test': {}}}, [])
   assert list(tmp_path.iterdir()) == []
 
 

@@ -8,6 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop, results
 
 
@@ -20,7 +21,7 @@ def run(tmp_path_factory):
   config.report.users = 0
   directory = tmp_path_factory.mktemp('run')
   with jax.numpy_dtype_promotion('standard'):  # optax is not strict
-    report = loop.train_and_evaluate(config.lock(), directory)
+    report = loop.train_and_evaluate(config.lock(), directory, TASK_KINDS)
   return config, directory, report
 
 
@@ -42,7 +43,7 @@ def files(directory):
 def test_best_and_latest(run, capsys):
   config, directory, report = run
   before = files(directory)
-  found = results.evaluate(config, directory)
+  found = results.evaluate(config, directory, TASK_KINDS)
   assert found['metrics'] == report['metrics']
   assert found['baselines'] == report['baselines']
   assert found['step'] == report['best_step']
@@ -51,7 +52,7 @@ def test_best_and_latest(run, capsys):
   latest = changed(
     config, predict__checkpoint='latest', eval__parts="('test',)"
   )
-  found = results.evaluate(latest, directory)
+  found = results.evaluate(latest, directory, TASK_KINDS)
   assert found['metrics'] == {'test': report['last_epoch']['test']}
   assert found['step'] == report['steps'] == 4
   saved = json.loads((directory / 'eval.json').read_text())
@@ -68,6 +69,7 @@ def test_other_ways_to_evaluate(run):
       config, eval__ks='(3, 7)', eval__parts="('test',)", eval__item_chunk=50
     ),
     directory,
+    TASK_KINDS,
   )
   assert set(found['metrics']['test']) == {
     'hr@3', 'ndcg@3', 'hr@7', 'ndcg@7', 'mrr',
@@ -78,20 +80,22 @@ def test_other_ways_to_evaluate(run):
 def test_refusals(run, tmp_path):
   config, directory, _ = run
   with pytest.raises(config_lib.ConfigError, match='seed: saved 0, now 1'):
-    results.evaluate(changed(config, seed=1), directory)
+    results.evaluate(changed(config, seed=1), directory, TASK_KINDS)
   with pytest.raises(FileNotFoundError, match='train first'):
-    results.evaluate(config, tmp_path / 'nothing')
+    results.evaluate(config, tmp_path / 'nothing', TASK_KINDS)
   with pytest.raises(ValueError, match='tset'):
-    results.evaluate(changed(config, eval__parts="('tset',)"), directory)
+    results.evaluate(
+      changed(config, eval__parts="('tset',)"), directory, TASK_KINDS
+    )
   copy = tmp_path / 'copy'
   shutil.copytree(directory, copy)
   meta = json.loads((copy / 'items' / 'meta.json').read_text())
   (copy / 'items' / 'meta.json').write_text(json.dumps({**meta, 'data': '?'}))
   with pytest.raises(ValueError, match='trained on other data'):
-    results.evaluate(config, copy)
+    results.evaluate(config, copy, TASK_KINDS)
   shutil.rmtree(copy)
   shutil.copytree(directory, copy)
   for name in ('best', 'checkpoints'):
     shutil.rmtree(copy / name)
   with pytest.raises(ValueError, match='no checkpoint; train first'):
-    results.evaluate(config, copy)
+    results.evaluate(config, copy, TASK_KINDS)

@@ -12,6 +12,7 @@ from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.serve import weights as weights_lib
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from genrec_jax.train.progress import Progress
 from tests.e2e.spread_runs import assert_same_curve
@@ -47,7 +48,9 @@ def by_rows(tmp_path_factory):
 
 def state_of(workdir) -> dict:
   """Every array of a run's newest checkpoint, however it was saved."""
-  pieces = experiment.build(tiny_run.config(*ROWS), workdir, lambda *_: None)
+  pieces = experiment.build(
+    tiny_run.config(*ROWS), workdir, TASK_KINDS, lambda *_: None
+  )
   with tiny_run.Checkpoints(workdir / 'checkpoints') as checkpoints:
     found = pieces.spread.restore(checkpoints, checkpoints.latest())
   return jax.device_get(tiny_run.named(found.state))
@@ -105,7 +108,9 @@ def test_a_mesh_begins_and_one_device_ends(whole, tmp_path, monkeypatch):
 
 
 def test_a_server_reads_either(whole, by_rows):
-  task = experiment.build(tiny_run.config(*ROWS), whole, lambda *_: None).task
+  task = experiment.build(
+    tiny_run.config(*ROWS), whole, TASK_KINDS, lambda *_: None
+  ).task
   one, other = (
     weights_lib.load_weights(w, task, 'latest') for w in (whole, by_rows)
   )

@@ -7,6 +7,7 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
 from genrec_jax.train.state import named
 from genrec_jax.train.writers import read_jsonl
@@ -38,7 +39,7 @@ def config(*overrides):
 
 def train(workdir, *overrides):
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    return loop.train_and_evaluate(config(*overrides), workdir)
+    return loop.train_and_evaluate(config(*overrides), workdir, TASK_KINDS)
 
 
 def curve(workdir) -> list[dict]:
@@ -56,7 +57,7 @@ def steps_of(workdir, name: str) -> list[int]:
 
 def weights(workdir, which='checkpoints', step=None) -> dict:
   """{name: array} of a checkpoint of a tiny run; checkpoints hold it all."""
-  pieces = experiment.build(config(), workdir, lambda *_: None)
+  pieces = experiment.build(config(), workdir, TASK_KINDS, lambda *_: None)
   state = pieces.spread.abstract_state()
   if which == 'best':
     state = {'params': state.params, 'tables': state.tables}

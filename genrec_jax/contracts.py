@@ -1,0 +1,305 @@
+"""What the parts of a run promise each other.
+
+A run is a task, its tables, data and evaluators on a runtime. Each is known to
+the others by one of these protocols alone, so that a new system is a new
+implementer and not an edit in the middle:
+
+    files -> RunData -> batch -> Task.reads -> Tables.route (ids alone)
+                          |                        |
+                          |             fetch -> finish -> views of rows
+                          v                                     |
+                       Task.loss  <-----------------------------+
+                          |
+            gradients -> back through finish -> Tables.push
+
+`tests/conformance` runs every implementer there is through what is promised
+here. Kinds of tasks stand in `genrec_jax.task_kinds`; what comes from outside
+the package is handed in as `Extensions`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+
+from genrec_jax.features import ExpectedRead, Read, TableSpec
+
+# A state's parameters and tables: {'params': ..., 'tables': {name: array}}.
+Weights = Mapping[str, Any]
+Log = Callable[[str], None]
+
+
+@runtime_checkable
+class Task(Protocol):
+  """What is trained: which rows it reads, and what it makes of them.
+
+  Attributes:
+    measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
+    counted: what progress tells the number of, 'tokens' say.
+  """
+
+  measurements: Mapping[str, str]
+  counted: str
+
+  def tables(self) -> Mapping[str, TableSpec]:
+    """Name -> spec of every table."""
+
+  def init(self, key: jax.Array) -> Any:
+    """Fresh parameters of the model, a nested dict."""
+
+  def reads(self, batch: Any, key: jax.Array) -> Mapping[str, Read]:
+    """Feature -> what a training step reads for a batch; the only statement.
+
+    It depends on no weights, and is traced once for each microbatch.
+    """
+
+  def reads_for(self, purpose: str, batch: Any) -> Mapping[str, Read]:
+    """What is read outside of training: 'predict' is for `predict`."""
+
+  def expected_reads(self) -> Mapping[str, ExpectedRead]:
+    """How much an example reads, for planners; features as in `reads`."""
+
+  def loss(
+    self, params: Any, rows: Mapping[str, Any], batch: Any, key: jax.Array
+  ) -> Mapping[str, tuple[jax.Array, jax.Array]]:
+    """Measurement -> (value, weight) of one microbatch of one shard.
+
+    Args:
+      params: the model's parameters.
+      rows: feature that was announced -> its view (`embedding.lookup`).
+      batch: the microbatch.
+      key: the key that `reads` was given.
+    """
+
+  def predict(self, params: Any, rows: Mapping[str, Any], batch: Any):
+    """What a trained model says of a batch, given `reads_for('predict')`."""
+
+  def count(self, batch: Any) -> tuple[jax.Array, jax.Array]:
+    """(what progress counts, examples) of a batch, padding left out."""
+
+
+@runtime_checkable
+class Tables(Protocol):
+  """Tables that are updated by rows, on one device or a mesh.
+
+  Attributes:
+    specs: table -> spec.
+  """
+
+  specs: Mapping[str, TableSpec]
+
+  def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    """Every array, fresh."""
+
+  def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
+    """What the row optimizers remember, before the first step."""
+
+  def route(self, reads: Mapping[str, Read], blocks: int = 1):
+    """Where to find what P microbatches read; from the ids alone.
+
+    Args:
+      reads: feature -> its read, `[P, ...]`.
+      blocks: microbatches whose rows and gradients are kept apart.
+
+    Returns:
+      Routes, a pytree with `index`: feature -> `[P, ...]` places of its ids
+      among the rows that are fetched of its table.
+    """
+
+  def fetch(self, arrays, routes):
+    """Reads rows and sums; what is differentiated later, without parameters."""
+
+  def finish(self, fetched, routes):
+    """What was fetched -> (table -> rows, feature -> sums), differentiable."""
+
+  def push(self, arrays, slots, routes, grads, learning_rate, step):
+    """Updates rows by the gradients of what was fetched; `lookup.Pushed`."""
+
+  def mark(self, marks, rows, step):
+    """Marks the rows that a step has changed."""
+
+  def overflow(self, routes) -> jax.Array:
+    """How many exchanges had no room; NaN where that is an error."""
+
+
+@runtime_checkable
+class Dense(Protocol):
+  """How parameters that optax updates are held; see `parallel.dense`."""
+
+  def gather(self, params): ...
+
+  def use(self, held): ...
+
+  def remat(self, loss): ...
+
+  def reduce(self, grads): ...
+
+  def own(self, params): ...
+
+  def norm(self, grads) -> jax.Array: ...
+
+  def clip(self, grads, norm): ...
+
+  def apply(self, tx, grads, state, params, **extra): ...
+
+
+@runtime_checkable
+class EvalRuntime(Protocol):
+  """Where weights lie while they are evaluated.
+
+  Attributes:
+    eval_shards: parts that an evaluation batch is cut into.
+    own_eval: those that this process makes; None for all.
+  """
+
+  eval_shards: int
+  own_eval: range | None
+
+  def on_devices(self, batch: Any):
+    """A batch, as a function of `jit` takes it."""
+
+  def jit(self, function, inputs, output='split'):
+    """Compiles `(weights, *inputs) -> output`, of one shard."""
+
+  def rows(self, weights: Weights, reads: Mapping[str, Read]):
+    """(parameters, views of the reads), inside such a function."""
+
+
+@runtime_checkable
+class Runtime(EvalRuntime, Protocol):
+  """What runs the steps of a training, on one device or a mesh.
+
+  Attributes:
+    shards: parts that a training batch is cut into.
+    own: those that this process makes; None for all.
+    plan: where rows lie; None where they lie together.
+    measured: names of what a state sums up.
+  """
+
+  shards: int
+  own: range | None
+  plan: Any
+  measured: Sequence[str]
+
+  def batches(self, iterator):
+    """The iterator of NumPy batches, as the step takes them."""
+
+  def count(self, batch):
+    """`Task.count` of such a batch."""
+
+  def abstract_state(self):
+    """Shapes and shardings of the state; nothing is allocated."""
+
+  def fresh_state(self):
+    """The state before the first step."""
+
+  def step(self):
+    """`(state, batch) -> (state, loss)`; the state is given away."""
+
+  def restore(self, checkpoints, step: int, data=None):
+    """The state of a checkpoint, whatever runtime it was trained on."""
+
+
+@runtime_checkable
+class RunData(Protocol):
+  """What is trained and evaluated on; `load` is a class method.
+
+  Attributes:
+    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
+  """
+
+  @property
+  def parts(self) -> Mapping[str, Any]: ...
+
+  @classmethod
+  def load(cls, config, workdir, log: Log = print) -> 'RunData':
+    """Prepares, or finds prepared, what the config names."""
+
+  def task(self, config) -> Task:
+    """The task of the config over these data."""
+
+  def summary(self) -> str:
+    """One line about the data, for logs and reports."""
+
+  def steps_per_epoch(self, batch_size: int) -> int: ...
+
+  def train_batches(self, config, runtime: Runtime, stop, log: Log):
+    """An iterable whose iterator has `get_state` and `set_state`."""
+
+  def evaluator(
+    self, task: Task, part: str, config, runtime: EvalRuntime
+  ) -> 'Evaluator':
+    """What measures a part; `config` is the `eval` section."""
+
+  def baseline(self) -> tuple[str, Callable[['Evaluator'], dict]]:
+    """Name of what is no model, and evaluator -> its metrics."""
+
+  def keep(self, workdir) -> None:
+    """Leaves in the workdir what predicting needs of the data."""
+
+  def kept(self, workdir) -> str:
+    """Fingerprint of the data that a workdir was trained on."""
+
+  def fingerprint(self) -> str:
+    """Names the data, so that a run does not go on with others."""
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+  """State -> named numbers."""
+
+  def names(self) -> list[str]:
+    """The metrics that `run` yields."""
+
+  def run(self, state) -> Iterator[tuple[str, float]]:
+    """Metric and value of `state`; anything with `params` and `tables`."""
+
+
+# `--mode=predict`: (config, workdir) -> what was written, for scripts.
+Predict = Callable[[Any, Any], dict]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+  """A part of the report that only some tasks have.
+
+  Attributes:
+    name: key of what it shows in report.json.
+    measure: (config, workdir, experiment) -> what it shows, as JSON can say it.
+    draw: that -> HTML, a `<section>`; None where the page knows it by name.
+  """
+
+  name: str
+  measure: Callable[[Any, Any, Any], Any]
+  draw: Callable[[Any], str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskKind:
+  """All that a run must know of a kind of task.
+
+  Attributes:
+    data: the class of its data, which makes tasks and evaluators.
+    predict: what `--mode=predict` does.
+    defaults: every key of its configs, with defaults.
+    panels: its parts of the report.
+  """
+
+  data: type[RunData]
+  predict: Predict
+  defaults: Callable[[], Any]
+  panels: Sequence[Panel] = ()
+
+
+TaskKinds = Mapping[str, TaskKind]
+
+
+def kind_of(config, kinds: TaskKinds) -> TaskKind:
+  """The kind of task that a config names."""
+  if config.task not in kinds:
+    raise ValueError(
+      f'config.task is {config.task!r}, must be one of '
+      f'{", ".join(sorted(kinds))}'
+    )
+  return kinds[config.task]

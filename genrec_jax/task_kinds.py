@@ -1,0 +1,25 @@
+"""The kinds of tasks there are; `main` hands this table down.
+
+A kind from outside the package is one more entry of such a table, see
+`contracts.TaskKind` and docs/extending.md.
+"""
+
+from genrec_jax import config as config_lib
+from genrec_jax.contracts import Panel, TaskKind
+from genrec_jax.serve import predict, score
+from genrec_jax.train import panels, ranking, retrieval
+
+TASK_KINDS = {
+  'retrieval': TaskKind(
+    data=retrieval.RetrievalData,
+    predict=predict.run,
+    defaults=config_lib.retrieval,
+    panels=(Panel('users', panels.explain_users),),
+  ),
+  'ranking': TaskKind(
+    data=ranking.RankingData,
+    predict=score.run,
+    defaults=config_lib.ranking,
+    panels=(Panel('ranking', panels.measure_details),),
+  ),
+}

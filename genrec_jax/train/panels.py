@@ -1,0 +1,41 @@
+"""What the report shows of one kind of task alone, measured at its end."""
+
+import dataclasses
+
+import numpy as np
+
+from genrec_jax.embedding.local import Whole
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.serve.weights import load_weights
+
+
+def explain_users(config, workdir, experiment) -> list[dict]:
+  """A few users' histories and what the best state recommends to them."""
+  data = experiment.data
+  part = 'test' if 'test' in data.parts else 'valid'
+  if part not in data.parts or not config.report.users:
+    return []
+  predictor = Predictor.load(workdir, config, config.predict.checkpoint)
+  examples, histories = data.parts[part], data.dataset.histories
+  rng = np.random.default_rng(config.seed)
+  count = min(config.report.users, len(examples))
+  chosen = np.sort(rng.choice(len(examples), count, replace=False))
+  return predictor.explain(
+    histories,
+    examples,
+    chosen,
+    history=config.report.history,
+    k=config.report.recommendations,
+  )
+
+
+def measure_details(config, workdir, experiment) -> dict:
+  """What the page shows of a ranking model, on the last part there is."""
+  # The weights are put together on one device, however they were trained.
+  evaluators = dataclasses.replace(experiment, spread=Whole()).evaluators(
+    config
+  )
+  part = 'test' if 'test' in evaluators else list(evaluators)[-1]
+  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
+  details = evaluators[part].details(weights, config.report, config.seed)
+  return {'part': part, **details}
