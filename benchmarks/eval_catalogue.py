@@ -121,7 +121,14 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
   calls = [(state.params, state.tables, batch) for batch in batches]
   call, _ = timing.ahead(encode, calls)
   queries, encoding = timing.measure(lambda: [call(*c) for c in calls])
-  fixed = jax.jit(task.catalogue)(state.tables), jax.device_put(task.corpus)
+  corpus = jax.device_put(task.corpus)
+
+  @jax.jit
+  def item_vectors(tables):
+    reads = task.reads_for('items', corpus)
+    return task.vectors(lookup.view_tables(tables, reads))
+
+  fixed = item_vectors(state.tables), corpus
   calls = [(q, *fixed, b) for q, b in zip(queries, batches, strict=True)]
   call, _ = timing.ahead(rank, calls)
   _, ranking = timing.measure(lambda: [call(*c) for c in calls])

@@ -114,7 +114,7 @@ def training_step(sizes: Sizes):
   )()
 
   def rows_of(batch):
-    return step.route(batch, state.step).routes.ids
+    return step.route(batch, state.step, {})[0].routes.ids
 
   found = [impressions(sizes, seed) for seed in range(BATCHES)]
   return step, state, found, [jax.jit(rows_of)(batch) for batch in found]

@@ -25,9 +25,18 @@ import jax
 
 from genrec_jax.features import ExpectedRead, Read, TableSpec
 
-# A state's parameters and tables: {'params': ..., 'tables': {name: array}}.
+# What predicts: {'params', 'tables', 'id_states'}, see `weights_of`.
 Weights = Mapping[str, Any]
 Log = Callable[[str], None]
+
+
+def weights_of(state) -> Weights:
+  """What an evaluation needs of a state, or of weights that were loaded."""
+  return {
+    'params': state.params,
+    'tables': state.tables,
+    'id_states': state.id_states,
+  }
 
 
 @runtime_checkable
@@ -77,6 +86,30 @@ class Task(Protocol):
 
   def count(self, batch: Any) -> tuple[jax.Array, jax.Array]:
     """(what progress counts, examples) of a batch, padding left out."""
+
+
+@runtime_checkable
+class IdMap(Protocol):
+  """Ids of a batch -> rows of a table; see `embedding.id_maps`."""
+
+  def init(self) -> Any:
+    """Its state before the first batch, a pytree; {} for none.
+
+    On a mesh the state is the same on every device: a map that counts ids asks
+    the other devices for theirs.
+    """
+
+  def assign(self, state: Any, ids: jax.Array, real: jax.Array):
+    """(rows, next state) of ids that will be trained.
+
+    Args:
+      state: behind the batch before.
+      ids: of any shape.
+      real: of that shape; False for padding, whose row does not matter.
+    """
+
+  def lookup(self, state: Any, ids: jax.Array) -> jax.Array:
+    """Rows of ids that are only read; a negative number for no row."""
 
 
 @runtime_checkable
@@ -162,7 +195,7 @@ class EvalRuntime(Protocol):
   def jit(self, function, inputs, output='split'):
     """Compiles `(weights, *inputs) -> output`, of one shard."""
 
-  def rows(self, weights: Weights, reads: Mapping[str, Read]):
+  def rows(self, task: Task, weights: Weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), inside such a function."""
 
 

@@ -22,6 +22,8 @@ class TableSpec:
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
     dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
+    id_map: from the ids of a batch to rows, see `embedding.id_maps`.
+    ids: how many ids there are, where they are not the rows.
     l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
       step, in the gradient and not in the reported loss.
   """
@@ -32,6 +34,8 @@ class TableSpec:
   init_std: float = 0.02
   update: str = 'dense'
   dtype: str = 'float32'
+  id_map: str = 'identity'
+  ids: int = 0
   l2: float = 0.0
 
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
+from genrec_jax.embedding import id_maps, lookup, row_optimizers, touched
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_optimizers, touched
 from genrec_jax.features import Read, TableSpec
 from pallas_kernels import MergedRows
 
@@ -162,12 +162,14 @@ class Whole:
     del inputs, output
     return jax.jit(function)
 
-  def rows(self, weights, reads: Mapping[str, Read]):
+  def rows(self, task, weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), for use in such a function."""
     tables = weights['tables']
-    views = lookup.view_tables(tables, reads)
+    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    views = lookup.view_tables(tables, reads, rows)
     for name, read in reads.items():
       if read.pooling != 'none' and self.pooling.get(name) == 'sums':
-        sums = lookup.pool_table(tables[read.table], read)
+        mapped = dataclasses.replace(read, ids=rows.get(name, read.ids))
+        sums = lookup.pool_table(tables[read.table], mapped)
         views[name] = lookup.SumView(sums, read)
     return weights['params'], views

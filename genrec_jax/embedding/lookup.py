@@ -120,13 +120,23 @@ class SumView:
     )
 
 
-def view_table(table: jax.Array, read: Read) -> RowView:
-  """The view of a feature in a whole table that is at hand, `[V, D]`."""
-  return RowView(table, read.ids, read, complete=True)
+def view_table(
+  table: jax.Array, read: Read, rows: jax.Array | None = None
+) -> RowView:
+  """The view of a feature in a whole table that is at hand, `[V, D]`.
+
+  Args:
+    table: the table.
+    read: what the feature reads.
+    rows: rows of its ids, where they are not the ids themselves.
+  """
+  return RowView(table, read.ids if rows is None else rows, read, complete=True)
 
 
 def view_tables(
-  tables: Mapping[str, jax.Array], reads: Mapping[str, Read]
+  tables: Mapping[str, jax.Array],
+  reads: Mapping[str, Read],
+  rows: Mapping[str, jax.Array] | None = None,
 ) -> Views:
   """Views of whole tables.
 
@@ -138,8 +148,12 @@ def view_tables(
   Args:
     tables: name -> `[V, D]`.
     reads: feature -> what it reads of them.
+    rows: feature -> rows of its ids, where they are not the ids themselves.
   """
-  return Views({f: view_table(tables[r.table], r) for f, r in reads.items()})
+  rows = rows or {}
+  return Views(
+    {f: view_table(tables[r.table], r, rows.get(f)) for f, r in reads.items()}
+  )
 
 
 def take_rows(values: jax.Array, index: jax.Array) -> jax.Array:

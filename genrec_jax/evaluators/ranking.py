@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches as batches_lib
 from genrec_jax.embedding.local import Whole
@@ -60,7 +61,9 @@ class Evaluator:
     self._grouped = part.blocks > 0 and part.block(0).group is not None
 
     def scores(weights, batch):
-      params, rows = spread.rows(weights, task.reads_for('predict', batch))
+      params, rows = spread.rows(
+        task, weights, task.reads_for('predict', batch)
+      )
       logits = task.predict(params, rows, batch)
       return collectives.gather(
         (logits, batch.labels, batch.weights, batch.group)
@@ -153,7 +156,7 @@ class Evaluator:
     return found
 
   def _scores_of(self, state, batches) -> Scores:
-    weights = {'params': state.params, 'tables': state.tables}
+    weights = weights_of(state)
     found = []
     for batch in batches:
       # Fetched two batches late, so that the device never waits for us.

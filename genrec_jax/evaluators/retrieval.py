@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import collectives
@@ -54,7 +55,9 @@ class Evaluator:
       return collectives.gather((*found, batch.users >= 0))
 
     def ranks_of_model(weights, vectors, batch):
-      params, rows = spread.rows(weights, task.reads_for('predict', batch))
+      params, rows = spread.rows(
+        task, weights, task.reads_for('predict', batch)
+      )
       return ranks(task.predict(params, rows, batch), vectors, batch)
 
     def ranks_of_scores(vectors, batch):
@@ -62,7 +65,7 @@ class Evaluator:
 
     def share_of_catalogue(weights):
       ids = catalogue.shared(corpus)
-      _, rows = spread.rows(weights, task.reads_for('items', ids))
+      _, rows = spread.rows(task, weights, task.reads_for('items', ids))
       return task.vectors(rows)
 
     self._ranks_of_model = spread.jit(
@@ -81,7 +84,7 @@ class Evaluator:
 
   def ranks(self, state) -> np.ndarray:
     """Rank of each example's target under `state`, `[N]`."""
-    weights = {'params': state.params, 'tables': state.tables}
+    weights = weights_of(state)
     vectors = self._catalogue(weights)
     spread = self._spread
     return self._collect(

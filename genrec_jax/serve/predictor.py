@@ -15,9 +15,10 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import features
+from genrec_jax.contracts import weights_of
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding.local import Whole
 from genrec_jax.features import PAD
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.weights import Weights, load_weights
@@ -43,8 +44,8 @@ class Predictor:
     """Puts the pieces together; `load` is the usual way."""
     self.items, self.step = items, weights.step
     self._task, self._config = task, config
-    self._params, self._tables = weights.params, weights.tables
-    self._catalogue = jax.jit(task.catalogue)(weights.tables)
+    self._weights = weights_of(weights)
+    self._catalogue = jax.jit(self._item_vectors)(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
     self._best = functools.cache(self._compile)
@@ -156,7 +157,7 @@ class Predictor:
     for batch in self._batches(histories, examples):
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
-      answer = self._best(k)(self._params, self._tables, self._catalogue, batch)
+      answer = self._best(k)(self._weights, self._catalogue, batch)
       if pending is not None:
         yield _fetched(*pending)
       pending = batch.users, answer
@@ -218,13 +219,18 @@ class Predictor:
       seen='history' if c.filter_seen == 'history' else 'window',
     )
 
+  def _item_vectors(self, weights):
+    reads = self._task.reads_for('items', jnp.asarray(self._task.corpus))
+    _, rows = Whole().rows(self._task, weights, reads)
+    return self._task.vectors(rows)
+
   def _compile(self, k: int):
     corpus = jnp.asarray(self._task.corpus)
 
     @jax.jit
-    def best(params, tables, vectors, batch):
+    def best(weights, vectors, batch):
       reads = self._task.reads_for('predict', batch)
-      rows = lookup.view_tables(tables, reads)
+      params, rows = Whole().rows(self._task, weights, reads)
       return catalogue.top_k(
         self._task.predict(params, rows, batch),
         vectors,

@@ -11,9 +11,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.contracts import weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding.local import Whole
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.train.ranking import KEPT, build_task
 
@@ -36,7 +37,7 @@ class Scorer:
     """Puts the pieces together; `load` is the usual way."""
     self.encoder, self.labels, self.step = encoder, task.labels, weights.step
     self._task, self._batch_size = task, config.eval.batch_size
-    self._weights = weights.params, weights.tables
+    self._weights = weights_of(weights)
 
   @classmethod
   def load(
@@ -80,7 +81,7 @@ class Scorer:
   def score_batches(self, found) -> Iterator[np.ndarray]:
     """The same of batches of `Impressions`, padding left out."""
     for batch in found:
-      probabilities = self._probabilities(*self._weights, batch)
+      probabilities = self._probabilities(self._weights, batch)
       probabilities = np.asarray(probabilities)[batch.weights > 0]
       if not np.all(np.isfinite(probabilities)):
         raise FloatingPointError('the model scores some examples NaN')
@@ -88,9 +89,9 @@ class Scorer:
 
   @functools.cached_property
   def _probabilities(self):
-    def run(params, tables, batch):
+    def run(weights, batch):
       reads = self._task.reads_for('predict', batch)
-      rows = lookup.view_tables(tables, reads)
+      params, rows = Whole().rows(self._task, weights, reads)
       return jax.nn.sigmoid(self._task.predict(params, rows, batch))
 
     return jax.jit(run)

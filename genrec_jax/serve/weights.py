@@ -12,8 +12,8 @@ import numpy as np
 
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
-from genrec_jax.embedding import relayout
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.spread import saved_plan
 from genrec_jax.train.state import named, unnamed
@@ -28,6 +28,7 @@ class Weights:
   params: Any
   tables: dict[str, jax.Array]
   step: int
+  id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
@@ -62,12 +63,14 @@ def _by_rows(checkpoints: Checkpoints, step: int, wanted, rows) -> Weights:
     n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
   }
   tables = checkpoints.restore_rows(step, stacks, arrays, {}).arrays
-  return Weights(found['params'], {**found['tables'], **tables}, step)
+  tables = {**found['tables'], **tables}
+  return Weights(found['params'], tables, step, found['id_states'])
 
 
 def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
   manifest = checkpoints.read_manifest(step)
   wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
+  wanted['id_states'] = jax.eval_shape(id_maps.of_task(task).init)
   rows = state_lib.row_specs(task)
   if 'rows' in manifest:
     return _by_rows(checkpoints, step, wanted, rows)
@@ -93,4 +96,4 @@ def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
       del tables[name]
     for name in rows:
       tables[name] = jnp.asarray(relayout.table(layout, host, name))
-  return Weights(found['params'], tables, step)
+  return Weights(found['params'], tables, step, found['id_states'])

@@ -205,12 +205,11 @@ class Retrieval:
       self.encode(params, rows, batch), batch.lengths
     )
 
-  def catalogue(self, tables) -> jax.Array:
-    """Vector of each candidate, `[C, D]`: score = predict . catalogue."""
-    return self._vectors(tables[ITEMS][self.corpus])
-
   def vectors(self, rows) -> jax.Array:
-    """Vectors of the items of `reads_for('items', ...)`, `[..., D]`."""
+    """Vectors of the items of `reads_for('items', ...)`, `[..., D]`.
+
+    The score of an item is its product with a query of `predict`.
+    """
     return self._vectors(rows['items'].all())
 
   def count(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

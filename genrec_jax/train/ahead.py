@@ -85,19 +85,20 @@ def functions(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
   """(prepare, run) of a `StepAhead`, for one shard."""
 
   def prepare(state, batch):
-    routes = step.route(batch, state.step)
-    return routes, step.fetch(state, routes) if stale else None
+    routed, id_states = step.route(batch, state.step, state.id_states)
+    return routed, step.fetch(state, routed) if stale else None, id_states
 
   def run(state, batch, ready, following):
-    routes, rows = ready
-    coming = step.route(following, state.step + 1)
+    routed, rows, id_states = ready
+    # From the states behind this batch's routing: routing waits for no update.
+    coming, next_states = step.route(following, state.step + 1, id_states)
     early = step.fetch(state, coming) if stale else None
     if not stale:
-      rows = step.fetch(state, routes)
+      rows = step.fetch(state, routed)
     elif jax.tree.leaves(early):
       # Read before the tables are written, or XLA would copy them.
       early, state = jax.lax.optimization_barrier((early, state))
-    state, loss = step.learn(state, batch, routes, rows)
-    return state, loss, (coming, early)
+    state, loss = step.learn(state, batch, routed, rows, id_states)
+    return state, loss, (coming, early, next_states)
 
   return prepare, run

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.contracts import TaskKinds, kind_of
+from genrec_jax.contracts import TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
@@ -377,7 +377,7 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
       if job.leads():
         lost.rename(f'{lost}.removed')
     if newest != step:
-      weights = {'params': state.params, 'tables': state.tables}
+      weights = weights_of(state)
       about = {**host['best'], 'plan': host['plan']}
       best.save(step, named(weights), host=about)
   else:

@@ -9,6 +9,7 @@ import collections
 import jax
 
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import weights_of
 from genrec_jax.evaluators.progressive import Progressive
 from genrec_jax.parallel import collectives
 
@@ -42,7 +43,9 @@ class PredictFirst:
     self._waiting = collections.deque()
 
     def scores(weights, batch):
-      params, rows = spread.rows(weights, task.reads_for('predict', batch))
+      params, rows = spread.rows(
+        task, weights, task.reads_for('predict', batch)
+      )
       logits = task.predict(params, rows, batch)
       found = [logits, batch.labels, batch.weights]
       return collectives.gather([*found, batch.group] if grouped else found)
@@ -50,8 +53,7 @@ class PredictFirst:
     self._scores = spread.jit(scores, ('split',), 'alike')
 
   def see(self, state, batch) -> None:
-    weights = {'params': state.params, 'tables': state.tables}
-    self._waiting.append(self._scores(weights, batch))
+    self._waiting.append(self._scores(weights_of(state), batch))
     self._take(AHEAD)
 
   def metrics(self) -> dict[str, float]:

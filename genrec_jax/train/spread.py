@@ -13,11 +13,12 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax import config as config_lib
+from genrec_jax import contracts
 from genrec_jax.config import ConfigError
 from genrec_jax.data import devices as devices_lib
+from genrec_jax.embedding import id_maps, relayout, schemes, touched
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import relayout, schemes, touched
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
@@ -270,13 +271,14 @@ class OnMesh:
       return jax.jit(self._rested(mapped), donate_argnums=0)
     stale = self._parallel.pipeline == 'stale'
     prepare, run = ahead.functions(step, stale=stale)
+    ready = split, split, PartitionSpec()
     mapped = self._mapped(
       run,
-      (self._specs, split, split, split),
-      (self._specs, PartitionSpec(), split),
+      (self._specs, split, ready, split),
+      (self._specs, PartitionSpec(), ready),
     )
     return ahead.StepAhead(
-      jax.jit(self._mapped(prepare, (self._specs, split), split)),
+      jax.jit(self._mapped(prepare, (self._specs, split), ready)),
       jax.jit(self._rested(mapped), donate_argnums=0),
     )
 
@@ -299,33 +301,33 @@ class OnMesh:
 
     Args:
       function: `(weights, *inputs) -> output`, of one shard; `weights` is
-        {'params', 'tables'} as `rows` takes them.
+        `contracts.weights_of` a state.
       inputs: SPLIT or ALIKE for each further argument.
       output: SPLIT or ALIKE.
     """
     kinds = {SPLIT: PartitionSpec(mesh_lib.AXES), ALIKE: PartitionSpec()}
-    weights = {'params': self._specs.params, 'tables': self._specs.tables}
+    weights = contracts.weights_of(self._specs)
     return jax.jit(
       self._mapped(
         function, (weights, *(kinds[x] for x in inputs)), kinds[output]
       )
     )
 
-  def rows(self, weights, reads):
+  def rows(self, task, weights, reads):
     """(parameters, views of the reads), inside such a function.
 
     The way of a step with one microbatch, and without a way back.
 
     Args:
+      task: what is evaluated.
       weights: its first argument.
       reads: feature -> what it reads, as from `Task.reads_for`.
     """
-    trained = state_lib.trained(
-      self._task, weights['params'], weights['tables']
-    )
+    trained = state_lib.trained(task, weights['params'], weights['tables'])
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    routed = route_reads(self._task, self._tables, reads)
+    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     finished = self._tables.finish(fetched, routed.routes)
     return whole['params'], view_reads(whole['tables'], routed, finished)
@@ -357,6 +359,7 @@ class OnMesh:
       'lr_scale': abstract.lr_scale,
       'params': abstract.params,
       'opt_state': abstract.opt_state,
+      'id_states': abstract.id_states,
       'tables': {
         n: x for n, x in abstract.tables.items() if n not in new.optimizers
       },
@@ -401,7 +404,13 @@ class OnMesh:
     if saving.tracked(self._config):
       marks = touched.fresh(arrays)
     return state_lib.assemble(
-      dense, self._tx.init(dense), arrays, slots, self.measured, marks
+      dense,
+      self._tx.init(dense),
+      arrays,
+      slots,
+      self.measured,
+      marks,
+      id_maps.of_task(self._task).init(),
     )
 
   def _state_specs(self) -> TrainState:
@@ -420,6 +429,9 @@ class OnMesh:
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
       touched=self._marks_specs,
+      id_states=jax.tree.map(
+        lambda _: PartitionSpec(), id_maps.of_task(self._task).init()
+      ),
     )
 
   @property

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import id_maps, touched
 from genrec_jax.embedding.init import init_table
 from genrec_jax.embedding.local import LocalTables
 
@@ -30,6 +30,8 @@ class TrainState:
     bad: `[2]` int32 (first step with a measurement that is not finite, which
       one), -1 while there is none.
     lr_scale: factor of all learning rates, lowered on plateaus.
+    id_states: table -> state of its id map behind the batch trained last; {}
+      where no map has any.
     touched: array -> `[rows]` uint8, which rows have changed since they were
       saved (`embedding.touched`); {} where nobody asks. No checkpoint holds it.
   """
@@ -43,6 +45,7 @@ class TrainState:
   bad: jax.Array
   lr_scale: jax.Array
   touched: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+  id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def dense_specs(task) -> dict:
@@ -81,10 +84,20 @@ def create(
   dense = init_trained(task, seed)
   slots = tables.init_slots(arrays)
   marks = touched.fresh(arrays) if tracked else {}
-  return assemble(dense, tx.init(dense), arrays, slots, measured, marks)
+  return assemble(
+    dense,
+    tx.init(dense),
+    arrays,
+    slots,
+    measured,
+    marks,
+    id_maps.of_task(task).init(),
+  )
 
 
-def assemble(dense, opt_state, arrays, slots, measured, marks) -> TrainState:
+def assemble(
+  dense, opt_state, arrays, slots, measured, marks, id_states
+) -> TrainState:
   """A state before the first step, of its parts."""
   sums, bad = counters(measured)
   return TrainState(
@@ -97,6 +110,7 @@ def assemble(dense, opt_state, arrays, slots, measured, marks) -> TrainState:
     bad=bad,
     lr_scale=jnp.float32(1),
     touched=marks,
+    id_states=id_states,
   )
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.local import LocalTables
 from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives
@@ -31,10 +31,12 @@ class Routed:
 
   Attributes:
     reads: feature -> what the task announced, `[P, ...]`.
+    rows: feature -> rows of its ids, where they are not the ids themselves.
     routes: of the tables that are updated by rows, from `Tables.route`.
   """
 
   reads: dict[str, Read]
+  rows: dict[str, jax.Array]
   routes: Any
 
 
@@ -43,10 +45,12 @@ class Step:
   """A step in two halves; `__call__` is both.
 
   Attributes:
-    route: (batch, number of the step) -> `Routed`. It depends on no weights,
-      so that the next batch can be routed ahead.
+    route: (batch, number of the step, states of id maps) -> (`Routed`, states
+      behind it). It depends on no weights, so that the next batch can be
+      routed ahead.
     fetch: (state, routed) -> rows and sums, as `Tables.fetch` returns them.
-    learn: (state, batch, routed, fetched) -> (state, loss).
+    learn: (state, batch, routed, fetched, states of id maps behind the batch)
+      -> (state, loss).
   """
 
   route: Callable
@@ -55,8 +59,9 @@ class Step:
 
   def __call__(self, state: TrainState, batch):
     """`(state, batch) -> (state, loss)`; jit it, donate the state."""
-    routed = self.route(batch, state.step)
-    return self.learn(state, batch, routed, self.fetch(state, routed))
+    routed, id_states = self.route(batch, state.step, state.id_states)
+    fetched = self.fetch(state, routed)
+    return self.learn(state, batch, routed, fetched, id_states)
 
 
 def make_step(
@@ -93,22 +98,24 @@ def make_step(
   tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
   kinds = measurements_lib.of_task(task)
+  maps = id_maps.of_task(task)
   pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
 
-  def route(batch, step):
+  def route(batch, step, id_states):
     key = key_of(step)
     reads = jax.vmap(lambda batch: task.reads(batch, key))(_parts(batch, parts))
-    return route_reads(task, tables, reads, blocks)
+    rows, id_states = maps.assign(id_states, reads)
+    return route_reads(task, tables, reads, rows, blocks), id_states
 
   def fetch(state, routed):
     return tables.fetch(
       {n: state.tables[n] for n in state.slots}, routed.routes
     )
 
-  def learn(state, batch, routed, fetched):
+  def learn(state, batch, routed, fetched, id_states):
     key = key_of(state.step)
     trained = state_lib.trained(task, state.params, state.tables)
     held = dense.gather(trained)
@@ -139,7 +146,7 @@ def make_step(
       jnp.arange(parts),
       _parts(batch, parts),
       routed.reads,
-      routed.routes.index,
+      routed.rows | routed.routes.index,
     )
     if ordered:
       sums, *rest, grads, row_grads = jax.lax.map(run, each)
@@ -193,6 +200,7 @@ def make_step(
       sums=measurements_lib.add(kinds, state.sums, measured),
       bad=_first_bad(state, measured),
       touched=tables.mark(state.touched, pushed.touched, state.step),
+      id_states=id_states,
     )
     return state, total * share
 
@@ -227,7 +235,11 @@ class _Part:
 
 
 def route_reads(
-  task, tables, reads: Mapping[str, Read], blocks: int = 1
+  task,
+  tables,
+  reads: Mapping[str, Read],
+  rows: Mapping[str, jax.Array],
+  blocks: int = 1,
 ) -> Routed:
   """Routes what a batch of P microbatches reads.
 
@@ -235,15 +247,16 @@ def route_reads(
     task: whose tables are read.
     tables: those that are updated by rows.
     reads: feature -> what it reads, `[P, ...]`.
+    rows: feature -> rows of its ids, where they are not the ids themselves.
     blocks: see `ShardedTables.route`.
   """
   _check_reads(task, reads)
   own = {
-    feature: read
+    feature: dataclasses.replace(read, ids=rows.get(feature, read.ids))
     for feature, read in reads.items()
     if read.table in tables.specs and read.ids is not None
   }
-  return Routed(reads, tables.route(own, blocks))
+  return Routed(reads, dict(rows), tables.route(own, blocks))
 
 
 def view_reads(dense_tables, routed: Routed, finished) -> lookup.Views:
@@ -254,7 +267,8 @@ def view_reads(dense_tables, routed: Routed, finished) -> lookup.Views:
     routed: from `route_reads`.
     finished: from `Tables.finish`.
   """
-  first = jax.tree.map(lambda x: x[0], (routed.reads, routed.routes.index))
+  index = routed.rows | routed.routes.index
+  first = jax.tree.map(lambda x: x[0], (routed.reads, index))
   part = _Part(jnp.int32(0), None, *first)
   return _view_part(dense_tables, routed, finished, part, 1)
 
@@ -288,7 +302,8 @@ def _view_part(dense_tables, routed: Routed, finished, part: _Part, blocks):
   views = lookup.Views()
   for feature, read in part.reads.items():
     if read.table in dense_tables:
-      views[feature] = lookup.view_table(dense_tables[read.table], read)
+      table = dense_tables[read.table]
+      views[feature] = lookup.view_table(table, read, part.index.get(feature))
     elif feature in of_bags:
       sums = cut(of_bags[feature], routed.reads[feature].lengths.shape[0])
       views[feature] = lookup.SumView(sums[part.number], read)

@@ -29,6 +29,9 @@ class Linear:
 
   features = FEATURES
 
+  def tables(self):
+    return {}
+
   def __init__(self, labels=('label',)):
     self.labels, self.traced = labels, 0
 
@@ -64,6 +67,7 @@ class State:
     self.params = {'numbers': eighths(2, labels)}
     names = ('user', 'item', 'tags')
     self.tables = {n: eighths(ROWS, labels) for n in names}
+    self.id_states = {}
 
 
 def examples(count=203, labels=1, grouped=True, seed=0) -> Rows:

@@ -52,7 +52,9 @@ def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
     rows = lookup.view_tables(w.tables, task.reads_for('predict', batch))
     return task.predict(w.params, rows, batch)
 
-  vectors = np.asarray(task.catalogue(w.tables), np.float64)
+  reads = task.reads_for('items', task.corpus)
+  vectors = task.vectors(lookup.view_tables(w.tables, reads))
+  vectors = np.asarray(vectors, np.float64)
   found = {}
   for user, own in past.items():
     h = histories.from_arrays(

@@ -413,7 +413,10 @@ def test_queries_and_candidates(key):
   last = np.cumsum(LENGTHS)[[0, 2, 3]] - 1
   found = jax.jit(task.predict)(params, rows, batch)
   assert_close(found[jnp.array([0, 2, 3])], every[last])
-  vectors = task.catalogue(tables)
+  items = lookup.view_tables(
+    tables, task.reads_for('items', jnp.asarray(task.corpus))
+  )
+  vectors = task.vectors(items)
   assert vectors.shape == (4, WIDTH)
   for x in (found[jnp.array([0, 2, 3])], vectors):
     assert_close(np.linalg.norm(x, axis=1), np.ones(len(x)))

@@ -68,12 +68,14 @@ def test_stale_rows_are_one_step_old():
   """By the definition: rows are fetched before the step in front of theirs."""
   step, first = start('row_sgd')
   now, losses = first, []
-  rows = step.fetch(now, step.route(BATCHES[0], now.step))
+  routed, _ = step.route(BATCHES[0], now.step, {})
+  rows = step.fetch(now, routed)
   for i, b in enumerate(BATCHES):
-    routes, early = step.route(b, now.step), None
+    (routed, _), early = step.route(b, now.step, {}), None
     if i + 1 < len(BATCHES):
-      early = step.fetch(now, step.route(BATCHES[i + 1], now.step + 1))
-    now, loss = step.learn(now, b, routes, rows)
+      following, _ = step.route(BATCHES[i + 1], now.step + 1, {})
+      early = step.fetch(now, following)
+    now, loss = step.learn(now, b, routed, rows, {})
     losses.append(float(loss))
     rows = early
   found, found_losses = run(step, start('row_sgd')[1], stale=True)

@@ -236,7 +236,7 @@ def test_scores_that_are_not_finite_stop_an_evaluation(tmp_path, monkeypatch):
   monkeypatch.setattr(
     Retrieval,
     'vectors',
-    lambda self, rows, ids: vectors(self, rows, ids).at[7].set(jnp.inf),
+    lambda self, rows: vectors(self, rows).at[7].set(jnp.inf),
   )
   with pytest.raises(
     loop.NonFiniteError, match='valid part, step 4: the model'

@@ -1,0 +1,152 @@
+"""From the ids of a batch to rows of a table; the first stage of a lookup.
+
+| name       | row of an id                                                   |
+|------------|----------------------------------------------------------------|
+| 'identity' | the id itself                                                  |
+| 'hash'     | 1 + hash of the id, modulo the rows behind row 0; 0 stays 0    |
+
+A map may have a state, such as which ids have been admitted: it goes from the
+routing of one batch to the routing of the next, never through what is learned,
+so that a batch can be routed ahead. A checkpoint holds the state behind the
+batch that was trained last.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from genrec_jax.contracts import IdMap
+from genrec_jax.features import Read, TableSpec
+from pallas_kernels.hashing import mix
+
+NO_ROW = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Hashed:
+  """Many ids on few rows, by a hash that depends on the table's name.
+
+  >>> import jax.numpy as jnp
+  >>> ids = Hashed('user', ids=1000, rows=8).lookup({}, jnp.array([0, 5, 1000]))
+  >>> ids[0].item(), 1 <= ids[1].item() < 8, ids[2].item()
+  (0, True, -1)
+
+  Attributes:
+    table: name of the table.
+    ids: how many there are; others are no row.
+    rows: of the table, row 0 of padding included.
+  """
+
+  table: str
+  ids: int
+  rows: int
+
+  def init(self) -> dict:
+    return {}
+
+  def lookup(self, state, ids: jax.Array) -> jax.Array:
+    del state
+    seed = jnp.uint32(zlib.crc32(self.table.encode()))
+    bits = mix(mix(ids.astype(jnp.uint32)) ^ seed)
+    row = 1 + (bits % jnp.uint32(self.rows - 1)).astype(jnp.int32)
+    row = jnp.where(ids == 0, 0, row)
+    return jnp.where((ids >= 0) & (ids < self.ids), row, NO_ROW)
+
+  def assign(self, state, ids: jax.Array, real: jax.Array):
+    del real
+    return self.lookup(state, ids), state
+
+
+def build(spec: TableSpec) -> IdMap | None:
+  """The map that a table asks for; None where ids are rows."""
+  if spec.id_map == 'identity':
+    return None
+  if spec.id_map == 'hash':
+    if spec.rows < 2:
+      raise ValueError(
+        f'table {spec.name!r} has {spec.rows} rows: hashed ids need two, one '
+        'of them for padding'
+      )
+    return Hashed(spec.name, spec.ids or spec.rows, spec.rows)
+  raise ValueError(
+    f'table {spec.name!r} has id_map={spec.id_map!r}, must be one of '
+    "('identity', 'hash')"
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class IdMaps:
+  """The maps of a task's tables; tables without one read ids as rows.
+
+  Attributes:
+    maps: table -> its map.
+  """
+
+  maps: Mapping[str, IdMap]
+
+  def init(self) -> dict[str, Any]:
+    """Table -> state of its map before the first batch, where it has any."""
+    states = {table: m.init() for table, m in self.maps.items()}
+    return {t: s for t, s in states.items() if jax.tree.leaves(s)}
+
+  def assign(self, states, reads: Mapping[str, Read]):
+    """Maps the reads of a training batch.
+
+    Args:
+      states: table -> state behind the batch before.
+      reads: feature -> its read, `[P, ...]` of P microbatches.
+
+    Returns:
+      (feature -> rows of its ids, for tables with a map; states behind this
+      batch).
+    """
+    states, rows = dict(states), {}
+    for feature, read in self._mapped(reads):
+      state = states.get(read.table, {})
+      rows[feature], state = self.maps[read.table].assign(
+        state, read.ids, _real(read)
+      )
+      if read.table in states:
+        states[read.table] = state
+    return rows, states
+
+  def lookup(self, states, reads: Mapping[str, Read]) -> dict[str, jax.Array]:
+    """The same for reads that change nothing, as evaluations do."""
+    return {
+      feature: self.maps[read.table].lookup(
+        states.get(read.table, {}), read.ids
+      )
+      for feature, read in self._mapped(reads)
+    }
+
+  def _mapped(self, reads: Mapping[str, Read]):
+    # In one order on all devices and in all versions of a program.
+    return [
+      (feature, read)
+      for feature, read in sorted(reads.items())
+      if read.table in self.maps and read.ids is not None
+    ]
+
+
+def of_task(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
+  """The maps of a task's tables.
+
+  Args:
+    task: whose tables.
+    maps: table -> a map of the caller's own, in place of the table's.
+  """
+  own = {name: build(spec) for name, spec in task.tables().items()}
+  own |= maps or {}
+  return IdMaps({name: m for name, m in own.items() if m is not None})
+
+
+def _real(read: Read) -> jax.Array:
+  """Which ids of `[P, ...]` are none of the padding behind the bags."""
+  if read.lengths is None:
+    return jnp.ones(read.ids.shape, bool)
+  used = jnp.sum(read.lengths, axis=-1, keepdims=True)
+  return jnp.arange(read.ids.shape[-1]) < used
