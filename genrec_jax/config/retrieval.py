@@ -22,6 +22,9 @@ def retrieval() -> ConfigDict:
           'time': 'time',
           'rating': '',
         },
+        # Columns to keep beside those: name -> kind, or -> options of
+        # `data.extras.Extra`.
+        'extras': {},
         'min_rating': None,  # keep events rated at least this
         'min_item_events': 0,
         'min_user_events': 0,

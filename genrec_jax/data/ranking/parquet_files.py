@@ -42,9 +42,8 @@ def chunks(
   pa, parquet = _reader()
   csv_files.positions(path, wanted, names(path))
   done = 0
-  named = {name: name for name in wanted}
   with parquet.opened(pathlib.Path(path)) as file:
-    for batch in parquet.batches(path, file, named, chunk_rows):
+    for batch in parquet.batches(path, file, wanted, chunk_rows):
 
       def where(i, done=done):
         return f'{path}, row {done + i + 1}'
