@@ -176,6 +176,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
   config.data.name = 'synthetic'
   config.data.path = ''
+  config.data.extras = ConfigDict()
   config.data.synthetic = ConfigDict(
     dict(records=300, length=20, items=200, categories=10, per_record=3, seed=0)
   )
