@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 # Sections that take any key: names of columns.
-OPEN = ('data.features', 'model.important', 'model.small')
+OPEN = (
+  'data.extras',
+  'data.features',
+  'data.label_kinds',
+  'data.label_weights',
+  'model.important',
+  'model.small',
+)
 
 
 class ConfigError(ValueError):

@@ -29,6 +29,12 @@ def ranking() -> ConfigDict:
         },
         'labels': ('label',),
         'group': '',  # column whose values group the examples, for gAUC
+        # What blocks store beside features, see `data.ranking.annotations`.
+        'time': '',  # column of the time
+        'example_id': '',  # column of ids, or 'row': numbers of the rows
+        'label_kinds': {},  # label -> 'float' where it is not 0 or 1
+        'label_weights': {},  # label -> column of its weights
+        'extras': {},  # name -> kind, or -> options of `data.extras.Extra`
         # Feature -> options, see `data.ranking.schema.Column`; {} takes the
         # data set's own.
         'features': {},
@@ -98,7 +104,10 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   config.data.files.test = ''
   config.data.labels = ('label',)
   config.data.features = ConfigDict()
-  config.data.group = ''
+  config.data.group = config.data.time = config.data.example_id = ''
+  config.data.label_kinds = ConfigDict()
+  config.data.label_weights = ConfigDict()
+  config.data.extras = ConfigDict()
   config.data.clicks.update(rows=3_000, fields=6, values=20, numbers=2, terms=4)
   for key, value in config.model.items():
     if isinstance(value, tuple) and value and isinstance(value[0], int):

@@ -22,6 +22,9 @@ def retrieval() -> ConfigDict:
           'time': 'time',
           'rating': '',
         },
+        # Columns to keep beside those: name -> kind, or -> options of
+        # `data.extras.Extra`.
+        'extras': {},
         'min_rating': None,  # keep events rated at least this
         'min_item_events': 0,
         'min_user_events': 0,
@@ -173,6 +176,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
   """Shrinks an experiment to seconds on two CPU cores, on generated data."""
   config.data.name = 'synthetic'
   config.data.path = ''
+  config.data.extras = ConfigDict()
   config.data.synthetic = ConfigDict(
     dict(records=300, length=20, items=200, categories=10, per_record=3, seed=0)
   )

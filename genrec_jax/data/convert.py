@@ -15,12 +15,13 @@ import dataclasses
 import json
 import pathlib
 import time as clock
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.data import codes, readers, scratch
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import readers, scratch
 from genrec_jax.data import vocab as vocab_lib
 
 PARTITION_EVENTS = 1 << 21
@@ -31,72 +32,20 @@ _SPILL = np.dtype(
 )
 
 
-class _Codes:
-  """Numbers ids 0, 1, 2, ... in the order in which they are met."""
-
-  def __init__(self):
-    self._ids = None  # sorted, with the code of each beside it
-    self._codes = np.zeros(0, np.int32)
-
-  def __len__(self) -> int:
-    return len(self._codes)
-
-  def encode(self, ids: np.ndarray) -> np.ndarray:
-    """Codes `[N]` int32; ids not met before get the next ones."""
-    unique, inverse = np.unique(ids, return_inverse=True)
-    if self._ids is None:
-      self._ids = unique[:0]
-    if self._ids.dtype.kind != unique.dtype.kind:
-      raise ValueError(
-        'the log gives ids as integers in one place and as text in another; '
-        "read them with ids='str'"
-      )
-    place = np.searchsorted(self._ids, unique)
-    inside = np.minimum(place, max(len(self) - 1, 0))
-    known = self._ids[inside] == unique if len(self) else unique != unique
-    codes = np.empty(len(unique), np.int32)
-    codes[known] = self._codes[place[known]]
-    fresh = np.arange(len(self), len(self) + np.sum(~known), dtype=np.int32)
-    codes[~known] = fresh
-    width = max(self._ids.dtype, unique.dtype, key=lambda d: d.itemsize)
-    self._ids = np.insert(
-      self._ids.astype(width), place[~known], unique[~known]
-    )
-    self._codes = np.insert(self._codes, place[~known], fresh)
-    return codes[inverse]
-
-  def by_code(self) -> np.ndarray:
-    """`[V]` ids in the order of their codes."""
-    if self._ids is None:
-      return np.zeros(0, np.int64)
-    ids = np.empty_like(self._ids)
-    ids[self._codes] = self._ids
-    return ids
-
-
-class _Counts:
-  """A count for each code, growing with the codes."""
-
-  def __init__(self):
-    self.values = np.zeros(0, np.int64)
-
-  def add(self, codes: np.ndarray, total: int) -> None:
-    counts = np.bincount(codes, minlength=total).astype(np.int64)
-    counts[: len(self.values)] += self.values
-    self.values = counts
-
-
 class _Columns:
   """Appends to .npy files whose final length is known."""
 
-  def __init__(self, directory: pathlib.Path, names: Iterable[str], rows: int):
+  def __init__(
+    self, directory: pathlib.Path, dtypes: Mapping[str, np.dtype], rows: int
+  ):
     self._files = {}
-    for name in names:
+    self._dtypes = dtypes
+    for name, dtype in dtypes.items():
       f = open(directory / f'{name}.npy', 'wb')
       np.lib.format.write_array_header_1_0(
         f,
         {
-          'descr': np.dtype(histories_lib.DTYPES[name]).str,
+          'descr': np.dtype(dtype).str,
           'fortran_order': False,
           'shape': (rows,),
         },
@@ -104,9 +53,8 @@ class _Columns:
       self._files[name] = f
 
   def append(self, name: str, values: np.ndarray) -> None:
-    if name in self._files:
-      dtype = histories_lib.DTYPES[name]
-      self._files[name].write(np.ascontiguousarray(values, dtype).data)
+    values = np.ascontiguousarray(values, self._dtypes[name])
+    self._files[name].write(values.data)
 
   def close(self) -> None:
     for f in self._files.values():
@@ -132,14 +80,30 @@ class _Log:
 
   spill: pathlib.Path
   vocab: vocab_lib.Vocab | None
-  users: _Codes = dataclasses.field(default_factory=_Codes)
-  items: _Codes = dataclasses.field(default_factory=_Codes)
-  user_counts: _Counts = dataclasses.field(default_factory=_Counts)
-  item_counts: _Counts = dataclasses.field(default_factory=_Counts)
+  extras: tuple[extras_lib.Extra, ...] = ()
+  extra_vocabs: dict[str, vocab_lib.Vocab] = dataclasses.field(
+    default_factory=dict
+  )
+  categories: dict[str, codes.Codes] = dataclasses.field(default_factory=dict)
+  users: codes.Codes = dataclasses.field(default_factory=codes.Codes)
+  items: codes.Codes = dataclasses.field(default_factory=codes.Codes)
+  user_counts: codes.Counts = dataclasses.field(default_factory=codes.Counts)
+  item_counts: codes.Counts = dataclasses.field(default_factory=codes.Counts)
   has: dict[str, bool] | None = None
   read: int = 0
   unknown: int = 0
   low: int = 0
+
+  @property
+  def record(self) -> np.dtype:
+    """What the spill says of an event."""
+    fields = [(_of_extra(i), e.dtype) for i, e in enumerate(self.extras)]
+    return np.dtype(_SPILL.descr + [(n, d.str) for n, d in fields])
+
+
+def _of_extra(number: int) -> str:
+  """Field of the spill, and file; a column's own name may hold anything."""
+  return f'extra-{number}'
 
 
 def _item_codes(chunk, seen: _Log, unknown: str):
@@ -172,12 +136,28 @@ def _take(chunk: readers.Events, keep: np.ndarray) -> readers.Events:
     item=chunk.item[rows],
     time=pick(chunk.time),
     rating=pick(chunk.rating),
+    extras={name: column[rows] for name, column in chunk.extras.items()},
     where=lambda i: chunk.where(int(rows[i])),
   )
 
 
+def _extra_values(chunk, seen: _Log, extra, unknown: str) -> np.ndarray:
+  """Values as the spill holds them: categories by provisional codes."""
+  if extra.name not in chunk.extras:
+    raise ValueError(f'{chunk.where(0)}: no values of the extra {extra.name!r}')
+  values = chunk.extras[extra.name]
+  if extra.kind != 'category':
+    return values
+  if extra.name in seen.extra_vocabs:
+    return histories_lib.encode_category(
+      extra.name, seen.extra_vocabs[extra.name], values, unknown, chunk.where
+    )
+  return seen.categories.setdefault(extra.name, codes.Codes()).encode(values)
+
+
 def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
   """Pass 1: chunks -> spill."""
+  record = seen.record
   with open(seen.spill, 'wb') as f:
     for chunk in chunks:
       seen.read += len(chunk)
@@ -205,19 +185,21 @@ def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
       seen.user_counts.add(users, len(seen.users))
       total = len(seen.items) if seen.vocab is None else len(seen.vocab)
       seen.item_counts.add(items, total)
-      spilled = np.zeros(len(chunk), _SPILL)
+      spilled = np.zeros(len(chunk), record)
       spilled['user'], spilled['item'] = users, items
       if chunk.time is not None:
         spilled['time'] = chunk.time
       if chunk.rating is not None:
         spilled['rating'] = chunk.rating
+      for i, extra in enumerate(seen.extras):
+        spilled[_of_extra(i)] = _extra_values(chunk, seen, extra, unknown)
       f.write(spilled.data)
       progress('reading', seen.read)
 
 
-def _records(path: pathlib.Path) -> Iterator[np.ndarray]:
-  with open(path, 'rb') as f:
-    while len(records := np.fromfile(f, _SPILL, SPILL_CHUNK)):
+def _records(seen: _Log) -> Iterator[np.ndarray]:
+  with open(seen.spill, 'rb') as f:
+    while len(records := np.fromfile(f, seen.record, SPILL_CHUNK)):
       yield records
 
 
@@ -237,7 +219,7 @@ def _final_codes(seen: _Log, min_item_events: int, min_user_events: int):
   remaining = seen.user_counts.values
   if not item_keep.all():
     remaining = np.zeros_like(remaining)
-    for records in _records(seen.spill):
+    for records in _records(seen):
       users = records['user'][item_keep[records['item']]]
       remaining += np.bincount(users, minlength=len(remaining))
     user_keep &= remaining > 0
@@ -256,7 +238,7 @@ def _final_codes(seen: _Log, min_item_events: int, min_user_events: int):
 def _route(seen, users, items, part_of_user, work, progress) -> None:
   """Pass 2: spill -> one file per range of users, in input order."""
   done = 0
-  for records in _records(seen.spill):
+  for records in _records(seen):
     done += len(records)
     records['user'] = users[records['user']]
     records['item'] = items[records['item']]
@@ -271,6 +253,16 @@ def _route(seen, users, items, part_of_user, work, progress) -> None:
     progress('sorting into partitions', done)
 
 
+def _final_categories(seen: _Log) -> dict[str, np.ndarray]:
+  """Maps of provisional codes to indices; completes `seen.extra_vocabs`."""
+  maps = {}
+  for name, found in seen.categories.items():
+    everything = np.ones(len(found), bool)
+    maps[name], ids = _ranks(found.by_code(), everything, 0, 1)
+    seen.extra_vocabs[name] = vocab_lib.Vocab(ids)
+  return maps
+
+
 def _arrange(
   seen: _Log, work, min_item_events, min_user_events, partition_events, progress
 ) -> dict:
@@ -283,21 +275,30 @@ def _arrange(
   _route(seen, users, items, part_of_user, work, progress)
   seen.spill.unlink()
   names = [name for name, present in seen.has.items() if present]
-  columns = _Columns(work, names, int(offsets[-1]))
+  dtypes = {name: np.dtype(histories_lib.DTYPES[name]) for name in names}
+  dtypes |= {_of_extra(i): e.dtype for i, e in enumerate(seen.extras)}
+  columns = _Columns(work, dtypes, int(offsets[-1]))
+  categories = _final_categories(seen)
   done = 0
   for part in np.unique(part_of_user):
     path = work / f'part-{part}'
-    records = np.fromfile(path, _SPILL)
+    records = np.fromfile(path, seen.record)
     path.unlink()
     order, _ = histories_lib.grouped(records['user'], records['time'])
     for name in names:
       columns.append(name, records[name.removesuffix('s')][order])
+    for i, extra in enumerate(seen.extras):
+      values = records[_of_extra(i)][order]
+      if extra.name in categories:
+        values = categories[extra.name][values]
+      columns.append(_of_extra(i), values)
     done += len(records)
     progress('writing columns', done)
   columns.close()
   np.save(work / 'offsets.npy', offsets)
   user_vocab.save(work / 'user_ids.npy')
   vocab.save(work / 'item_ids.npy')
+  extras = _save_extras(seen, work)
   return {
     'events': int(offsets[-1]),
     'users': len(user_vocab),
@@ -306,7 +307,21 @@ def _arrange(
     'read': seen.read,
     'skipped_unknown_item': seen.unknown,
     'dropped_low_rating': seen.low,
+    **({'extras': extras} if extras else {}),
   }
+
+
+def _save_extras(seen: _Log, work: pathlib.Path) -> list[dict]:
+  """Saves the vocabularies; returns what meta.json shall say of each extra."""
+  told = []
+  for i, extra in enumerate(seen.extras):
+    entry = {'name': extra.name, 'kind': extra.kind, 'file': _of_extra(i)}
+    if extra.kind == 'category':
+      entry['vocabulary'] = f'{_of_extra(i)}-ids'
+      vocab = seen.extra_vocabs[extra.name]
+      vocab.save(work / f'{entry["vocabulary"]}.npy')
+    told.append(entry)
+  return told
 
 
 def convert(
@@ -318,6 +333,8 @@ def convert(
   min_rating: float | None = None,
   min_item_events: int = 0,
   min_user_events: int = 0,
+  extras: Sequence[extras_lib.Extra] = (),
+  extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
   fingerprint: str = '',
   partition_events: int = PARTITION_EVENTS,
   log: Callable[[str], None] = print,
@@ -333,8 +350,13 @@ def convert(
     min_item_events: items with fewer events are dropped.
     min_user_events: users with fewer events are dropped. Both are counted once
       on the log as it is; dropping one kind does not make the other recounted.
+    extras: columns to keep beside items and times; every chunk has them.
+    extra_vocabs: vocabularies of categories among them; a category without one
+      gets every value that occurs, in order. A value that a given one lacks is
+      an error, or index 0 where unknown items are skipped.
     fingerprint: names sources and options; '' never matches.
-    partition_events: events sorted in memory at a time (some 100 bytes each).
+    partition_events: events sorted in memory at a time (some 100 bytes each,
+      and twice the width of the extra columns).
     log: told about the progress.
 
   Returns:
@@ -353,7 +375,9 @@ def convert(
       'remove it or choose another directory'
     )
   with scratch.building(out, 'meta.json') as work:
-    seen = _Log(work / 'spill', item_vocab)
+    seen = _Log(
+      work / 'spill', item_vocab, tuple(extras), dict(extra_vocabs or {})
+    )
     progress = _Progress(log)
     _read(chunks, seen, unknown, min_rating, progress)
     if not len(seen.users):
@@ -374,7 +398,8 @@ def convert(
         f'no events remain of the {seen.read:,} read: every one falls to '
         'min_item_events or min_user_events'
       )
-    meta = {'format': histories_lib.FORMAT, 'fingerprint': fingerprint, **meta}
+    version = histories_lib.FORMATS[bool(seen.extras)]
+    meta = {'format': version, 'fingerprint': fingerprint, **meta}
     (work / 'meta.json').write_text(json.dumps(meta, indent=1))
   dropped = ', '.join(
     f'{meta[key]:,} {key.replace("_", " ")}'

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from genrec_jax.config.loading import nearest
 from genrec_jax.data import convert as convert_lib
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import readers, synthetic
 from genrec_jax.data import vocab as vocab_lib
@@ -72,8 +74,25 @@ def _file(cfg, name: str, source: str) -> pathlib.Path:
   return path
 
 
+def build_extras(cfg) -> tuple[extras_lib.Extra, ...]:
+  """The extra columns of `config.data`, beside users, items and times."""
+  return extras_lib.build(
+    cfg.get('extras', None), reserved=('user', 'item', 'time')
+  )
+
+
+def _no_extras(cfg) -> None:
+  """Refuses extra columns of data that have none."""
+  if extras := build_extras(cfg):
+    raise ValueError(
+      f'{extras_lib.KEY}.{extras[0].name}: data.name={cfg.name} is generated '
+      f'and has no columns; remove {extras_lib.KEY}'
+    )
+
+
 def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
   """Converted histories of `paths`, made when they are not in the cache."""
+  extras = build_extras(cfg)
   options = {
     **options,
     'min_rating': cfg.get('min_rating', None),
@@ -84,16 +103,40 @@ def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
   sources = [
     [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths
   ]
-  told = [sources, options, vocab.fingerprint() if vocab is not None else '']
-  fingerprint = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+  def named(options):
+    told = [sources, options, vocab.fingerprint() if vocab is not None else '']
+    text = json.dumps(told).encode()
+    fingerprint = hashlib.sha256(text).hexdigest()[:16]
+    return fingerprint, pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}'
+
+  fingerprint, out = named(options)
+  vocabs = extras_lib.load_vocabularies(extras)
+  if extras:
+    without = out
+    told = [
+      # A vocabulary is what it holds, wherever it lies.
+      dataclasses.asdict(e)
+      | {'vocabulary': e.name in vocabs and vocabs[e.name].fingerprint()}
+      for e in extras
+    ]
+    fingerprint, out = named({**options, 'extras': told})
+    if without.exists() and not out.exists():
+      log(
+        f'{without} was made without the extra columns '
+        f'{", ".join(extra.name for extra in extras)}; converting the files '
+        f'anew, into {out}'
+      )
   return convert_lib.convert(
     chunks,
-    pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}',
+    out,
     item_vocab=vocab,
     unknown=options['unknown'],
     min_rating=options['min_rating'],
     min_item_events=options['min_item_events'],
     min_user_events=options['min_user_events'],
+    extras=extras,
+    extra_vocabs=vocabs,
     fingerprint=fingerprint,
     log=log,
   )
@@ -118,7 +161,13 @@ def _movielens(
   ids, names = readers.catalogue(ratings.parent / catalogue)
   vocab = _given_vocab(cfg) or vocab_lib.Vocab(ids)
   histories = _convert(
-    cfg, cache_dir, log, [ratings], read(ratings), {'read': cfg.name}, vocab
+    cfg,
+    cache_dir,
+    log,
+    [ratings],
+    read(ratings, extras=build_extras(cfg)),
+    {'read': cfg.name},
+    vocab,
   )
   index = vocab.encode(ids).tolist()
   titles = {i: name for i, name in zip(index, names, strict=True) if i}
@@ -154,7 +203,7 @@ def _sasrec_text(cfg, cache_dir, log) -> Dataset:
     cache_dir,
     log,
     [path],
-    readers.sasrec_text(path),
+    readers.sasrec_text(path, extras=build_extras(cfg)),
     {'read': 'sasrec_text'},
     _given_vocab(cfg),
   )
@@ -192,7 +241,7 @@ def _own_files(cfg, cache_dir, log, paths, read, **extra) -> Dataset:
     cache_dir,
     log,
     paths,
-    read(paths, **options),
+    read(paths, **options, extras=build_extras(cfg)),
     options,
     _given_vocab(cfg),
   )
@@ -212,6 +261,7 @@ def _parquet(cfg, cache_dir, log) -> Dataset:
 
 
 def _synthetic(cfg, cache_dir, log) -> Dataset:
+  _no_extras(cfg)
   options = dict(cfg.synthetic)
   histories = synthetic.stream(**options)
   category = synthetic.item_categories(
@@ -224,7 +274,23 @@ def _synthetic(cfg, cache_dir, log) -> Dataset:
 
 
 def _histories(cfg, cache_dir, log) -> Dataset:
-  return _all_items(cfg.name, histories_lib.Histories.open(cfg.path))
+  histories = histories_lib.Histories.open(cfg.path)
+  for extra in build_extras(cfg):
+    if extra.name not in histories.extras:
+      there = ', '.join(histories.extras) or 'none'
+      raise ValueError(
+        f'{cfg.path}: no extra column {extra.name!r} ({extras_lib.KEY}); there '
+        f'are {there}' + nearest(extra.name, histories.extras)
+      )
+    of_category = extra.name in histories.extra_vocabs
+    found = histories.extras[extra.name].dtype
+    if found != extra.dtype or of_category != (extra.kind == 'category'):
+      raise ValueError(
+        f'{cfg.path}: the extra column {extra.name!r} was stored as '
+        f'{"category" if of_category else found}, not as '
+        f'{extras_lib.KEY}.{extra.name}.kind={extra.kind}'
+      )
+  return _all_items(cfg.name, histories)
 
 
 def _titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:

@@ -75,6 +75,33 @@ def ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return values, np.isfinite(values)
 
 
+def whole_numbers(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+  """Whole numbers `[N]` int64 and which words are such; 3.0 is one too."""
+  try:
+    values = np.fromiter(map(int, words), np.int64, len(words))
+    if '_' not in ''.join(words):  # int() reads 1_0 as ten
+      return values, np.ones(len(words), bool)
+  except (ValueError, OverflowError):
+    pass
+  found = [_whole_number(word) for word in words]
+  good = np.array([value is not None for value in found], bool)
+  return np.array([value or 0 for value in found], np.int64), good
+
+
+def _whole_number(word: str) -> int | None:
+  if '_' in word:
+    return None
+  try:
+    value = int(word)
+  except ValueError:
+    number = _number(word)
+    # Larger floats stand for many whole numbers; inf and NaN for none.
+    if not abs(number) < 2.0**53 or number != int(number):
+      return None
+    value = int(number)
+  return value if -(2**63) <= value < 2**63 else None
+
+
 def _number(word: str) -> float:
   try:
     return float(word)

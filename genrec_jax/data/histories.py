@@ -2,19 +2,24 @@
 
 A directory of histories holds `offsets.npy [U+1]`, `items.npy [N]`, maybe
 `times.npy [N]` and `ratings.npy [N]`, the vocabularies `user_ids.npy` and
-`item_ids.npy`, and `meta.json`, which is written last.
+`item_ids.npy`, and `meta.json`, which is written last. Extra columns are
+`extra-0.npy [N]` and so on, with `extra-0-ids.npy` for one of categories; their
+names stand in `meta.json`.
 """
 
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import vocab as vocab_lib
 
-FORMAT = 1
+# Without extra columns a directory is what it always was. With them it has a
+# number of its own, so that versions that know none do not ignore them.
+FORMATS = (1, 2)
 DTYPES = {'items': np.int32, 'times': np.int64, 'ratings': np.float32}
 
 
@@ -31,6 +36,9 @@ class Histories:
     users: ids of the users; row u has index u + 1.
     vocab: ids of the items.
     path: the directory, or None when in memory.
+    extras: name of an extra column -> `[N]` float32, int32 or int64.
+    extra_vocabs: name of an extra column of categories -> their vocabulary;
+      the column holds indices 1..V of it, 0 for a value it does not know.
   """
 
   offsets: np.ndarray
@@ -40,6 +48,10 @@ class Histories:
   users: vocab_lib.Vocab
   vocab: vocab_lib.Vocab
   path: pathlib.Path | None = None
+  extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  extra_vocabs: Mapping[str, vocab_lib.Vocab] = dataclasses.field(
+    default_factory=dict
+  )
 
   def __len__(self) -> int:
     return len(self.offsets) - 1
@@ -58,20 +70,44 @@ class Histories:
       if name not in meta['columns']:
         columns[name] = None
         continue
-      column = np.load(path / f'{name}.npy', mmap_mode='r')
-      if column.shape != (meta['events'],) or column.dtype != DTYPES[name]:
-        raise ValueError(
-          f'{path}/{name}.npy: {column.dtype} {column.shape} instead of '
-          f'{meta["events"]} events; remove the directory and convert again'
+      columns[name] = _map(path, name, meta['events'], DTYPES[name])
+    extras, extra_vocabs = {}, {}
+    for told in meta.get('extras', ()):
+      dtype = extras_lib.KINDS[told['kind']]
+      extras[told['name']] = _map(path, told['file'], meta['events'], dtype)
+      if 'vocabulary' in told:
+        extra_vocabs[told['name']] = vocab_lib.Vocab.load(
+          path / f'{told["vocabulary"]}.npy'
         )
-      columns[name] = np.asarray(column)
     return cls(
       offsets=np.load(path / 'offsets.npy'),
       users=vocab_lib.Vocab.load(path / 'user_ids.npy'),
       vocab=vocab_lib.Vocab.load(path / 'item_ids.npy'),
       path=path,
+      extras=extras,
+      extra_vocabs=extra_vocabs,
       **columns,
     )
+
+  def take_extras(self, at: np.ndarray) -> dict[str, np.ndarray]:
+    """The extra columns at positions `at [T]` of the events.
+
+    >>> h = from_arrays([1, 1], [8, 9], extras={'stars': np.int32([4, 5])})
+    >>> h.take_extras(np.array([1, 0, 1]))
+    {'stars': array([5, 4, 5], dtype=int32)}
+    """
+    return {name: column[at] for name, column in self.extras.items()}
+
+
+def _map(path: pathlib.Path, name: str, events: int, dtype) -> np.ndarray:
+  """A column of a directory, mapped."""
+  column = np.load(path / f'{name}.npy', mmap_mode='r')
+  if column.shape != (events,) or column.dtype != dtype:
+    raise ValueError(
+      f'{path}/{name}.npy: {column.dtype} {column.shape} instead of '
+      f'{events} events; remove the directory and convert again'
+    )
+  return np.asarray(column)
 
 
 def read_meta(path: pathlib.Path) -> dict:
@@ -84,10 +120,10 @@ def read_meta(path: pathlib.Path) -> dict:
     ) from None
   except ValueError as e:
     raise ValueError(f'{path}/meta.json: damaged ({e})') from None
-  if meta.get('format') != FORMAT:
+  if meta.get('format') not in FORMATS:
     raise ValueError(
       f'{path}: histories of format {meta.get("format")}, this version reads '
-      f'format {FORMAT}; convert the files again'
+      f'{" and ".join(map(str, FORMATS))}; convert the files again'
     )
   return meta
 
@@ -113,6 +149,60 @@ def grouped(
   return order, np.concatenate([[0], starts, ends]).astype(np.int64)
 
 
+def encode_category(
+  name: str,
+  vocab: vocab_lib.Vocab,
+  values: np.ndarray,
+  unknown: str,
+  where: Callable[[int], str] = 'event {}'.format,
+) -> np.ndarray:
+  """Indices `[N]` int32 of an extra column of categories.
+
+  Args:
+    name: of the column.
+    vocab: its vocabulary.
+    values: `[N]` texts.
+    unknown: a value that `vocab` lacks is an 'error', or 'skip' makes it 0.
+    where: names the origin of event i for messages.
+  """
+  index = vocab.encode(values)
+  if unknown == 'error' and not index.all():
+    bad = int(np.argmin(index))
+    raise ValueError(
+      f'{where(bad)}: {name} {str(values[bad])!r} is not in its vocabulary of '
+      f"{len(vocab)} values; unknown_items='skip' reads such values as 0"
+    )
+  return index
+
+
+def _in_memory(
+  extras: Mapping[str, np.ndarray],
+  given: Mapping[str, vocab_lib.Vocab],
+  unknown: str,
+) -> tuple[dict[str, np.ndarray], dict[str, vocab_lib.Vocab]]:
+  """Extra columns as they are stored, and the vocabularies of categories."""
+  out, vocabs = {}, {}
+  for name, values in extras.items():
+    if values.dtype.kind == 'U':
+      if name in given:
+        vocabs[name] = given[name]
+      else:
+        vocabs[name] = vocab_lib.Vocab(np.unique(values))
+      values = encode_category(name, vocabs[name], values, unknown)
+    elif values.dtype.kind == 'f':
+      values = values.astype(np.float32)
+      if not np.isfinite(values).all():
+        bad = int(np.argmin(np.isfinite(values)))
+        raise ValueError(f'event {bad}: {name} is not a finite number')
+    elif values.dtype not in (np.int32, np.int64):
+      raise ValueError(
+        f'extra {name!r} is of type {values.dtype}; give int32, int64, floats '
+        'or text'
+      )
+    out[name] = values
+  return out, vocabs
+
+
 def from_arrays(
   user: Sequence,
   item: Sequence,
@@ -121,6 +211,8 @@ def from_arrays(
   *,
   item_vocab: vocab_lib.Vocab | None = None,
   unknown: str = 'error',
+  extras: Mapping[str, Sequence] | None = None,
+  extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
 ) -> Histories:
   """Histories in memory from the columns of a log that fits into it.
 
@@ -132,6 +224,9 @@ def from_arrays(
     item_vocab: the items; None takes those that occur, in order of their ids.
     unknown: what to do with an item that `item_vocab` lacks: 'error' or
       'skip'.
+    extras: name -> `[N]` int32, int64, floats or, for a category, text.
+    extra_vocabs: vocabularies of categories among them, see
+      `convert.convert`.
 
   Returns:
     The histories; users without events are absent.
@@ -144,6 +239,7 @@ def from_arrays(
   index = item_vocab.encode(item)
   if unknown not in ('error', 'skip'):
     raise ValueError(f"unknown must be 'error' or 'skip', not {unknown!r}")
+  beside = {name: np.asarray(v) for name, v in (extras or {}).items()}
   if not index.all():
     if unknown == 'error':
       raise ValueError(
@@ -154,6 +250,8 @@ def from_arrays(
     user, index = user[keep], index[keep]
     time = None if time is None else time[keep]
     rating = None if rating is None else rating[keep]
+    beside = {name: column[keep] for name, column in beside.items()}
+  beside, vocabs = _in_memory(beside, extra_vocabs or {}, unknown)
   order, offsets = grouped(user, time)
   return Histories(
     offsets=offsets,
@@ -162,4 +260,6 @@ def from_arrays(
     ratings=None if rating is None else rating[order],
     users=vocab_lib.Vocab(user[order][offsets[:-1]]),
     vocab=item_vocab,
+    extras={name: column[order] for name, column in beside.items()},
+    extra_vocabs=vocabs,
   )

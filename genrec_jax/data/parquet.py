@@ -1,12 +1,13 @@
 """Parquet columns -> typed columns; the only importer of pyarrow."""
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 
@@ -21,13 +22,13 @@ def opened(path: pathlib.Path) -> pq.ParquetFile:
 def batches(
   path: pathlib.Path,
   file: pq.ParquetFile,
-  named: Mapping[str, str],
+  names: Sequence[str],
   chunk_rows: int,
 ) -> Iterator[pa.RecordBatch]:
   """Batches of the named columns; never an empty one."""
   done = 0
   try:
-    for batch in file.iter_batches(chunk_rows, columns=list(named.values())):
+    for batch in file.iter_batches(chunk_rows, columns=list(names)):
       if batch.num_rows:
         done += batch.num_rows
         yield batch
@@ -119,3 +120,24 @@ def _ratings(values, kind):
     return None
   numbers = _numpy(values.fill_null(0), np.float32)
   return numbers, np.isfinite(numbers)
+
+
+def extra(
+  values: pa.Array, column: extras_lib.Extra
+) -> tuple[np.ndarray, np.ndarray]:
+  """An extra column of a batch as NumPy, and which rows are good.
+
+  Raises:
+    TypeError: for a type that is not of the column's kind.
+  """
+  values = _plain(values)
+  kind = values.type
+  present = values.is_valid().to_numpy(zero_copy_only=False)
+  if pa.types.is_boolean(kind):
+    values, kind = values.cast(pa.int8()), pa.int8()
+  if _is_text(kind) and column.kind == 'category':
+    return extras_lib.read_texts(column, values.fill_null('').to_pylist())
+  if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    raise TypeError(f'type {kind} is no {column.kind}')
+  numbers = _numpy(values.fill_null(0), kind.to_pandas_dtype())
+  return extras_lib.read_numbers(column, numbers, present)

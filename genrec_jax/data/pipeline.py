@@ -31,13 +31,17 @@ def capacity_for(tokens: int) -> int:
 
 
 def _in_parts(
-  values: np.ndarray, bounds: np.ndarray, size: int, fill: int = 0
+  values: np.ndarray,
+  bounds: np.ndarray,
+  size: int,
+  fill: int = 0,
+  dtype=np.int32,
 ) -> np.ndarray:
   """The runs between `bounds`, each filled up to `size`, in a row.
 
   `values` begins with the first run, whatever number that starts at.
   """
-  out = np.full((len(bounds) - 1) * size, fill, np.int32)
+  out = np.full((len(bounds) - 1) * size, fill, dtype)
   bounds = (bounds - bounds[0]).tolist()
   for part in range(len(bounds) - 1):
     a, b = bounds[part], bounds[part + 1]
@@ -83,11 +87,7 @@ def collate(
   Returns:
     A `Batch` of NumPy arrays: the shards `own`, one behind the other.
   """
-  rows = share_of(batch_size, shards)
-  indices = np.asarray(indices, np.int64)
-  if len(indices) > batch_size:
-    raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
-  bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
+  rows, indices, bounds = _shares(indices, batch_size, shards)
   return _pack(
     histories,
     examples,
@@ -100,9 +100,106 @@ def collate(
   )
 
 
-def _pack(
-  histories, examples, indices, bounds, *, max_len, rows, capacity, own
-) -> features.Batch:
+def collate_extras(
+  histories: histories_lib.Histories,
+  examples: splits.Examples,
+  indices: np.ndarray,
+  *,
+  max_len: int,
+  batch_size: int,
+  capacity: int | None = None,
+  shards: int = 1,
+  own: range | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """The extra columns of the tokens that `collate` packs, in the same places.
+
+  Args:
+    histories: see `collate`, as for all others.
+    examples: what to read of them.
+    indices: `[n]` which examples.
+    max_len: most tokens of an example.
+    batch_size: B.
+    capacity: tokens of a shard.
+    shards: W.
+    own: the shards to make.
+
+  Returns:
+    Name -> `[T]` values of the events that are tokens, and name -> `[T]` those
+    of the events that follow them, each in the type it is stored in; 0 where
+    there is no token or nothing follows.
+
+  >>> h = histories_lib.from_arrays(
+  ...   [1, 1, 1], [7, 8, 9], extras={'watched': [0.5, 2.0, 1.0]}
+  ... )
+  >>> now, after = collate_extras(
+  ...   h, splits.whole(h), [0], max_len=9, batch_size=1, capacity=4
+  ... )
+  >>> now['watched'].tolist(), after['watched'].tolist()
+  ([0.5, 2.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0])
+  """
+  _, indices, bounds = _shares(indices, batch_size, shards)
+  window = _window(
+    histories,
+    examples,
+    indices,
+    bounds,
+    max_len=max_len,
+    capacity=capacity,
+    own=own,
+  )
+  now, after = {}, {}
+  for name, values in histories.take_extras(window.at).items():
+    now[name] = window.pack(values, values.dtype)
+  for name, values in histories.take_extras(window.after).items():
+    values[window.missing] = 0
+    after[name] = window.pack(values, values.dtype)
+  return now, after
+
+
+def _shares(indices, batch_size: int, shards: int):
+  """Sequences of a shard, and which examples each shard has."""
+  rows = share_of(batch_size, shards)
+  indices = np.asarray(indices, np.int64)
+  if len(indices) > batch_size:
+    raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
+  return rows, indices, np.minimum(np.arange(shards + 1) * rows, len(indices))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+  """Which events are the tokens of some shards of a batch.
+
+  Attributes:
+    indices: `[n]` the examples.
+    mine: `[shards + 1]` where the examples of each shard begin.
+    begin: `[n]` position of the first token of each example.
+    end: `[n]` one beyond the position of the last.
+    at: `[K]` positions of all tokens.
+    after: `[K]` positions of the events that follow them.
+    missing: places in `after` where nothing follows; some position stands
+      there all the same.
+    first: `[shards + 1]` number of the first token of each shard.
+    capacity: tokens of a shard.
+  """
+
+  indices: np.ndarray
+  mine: np.ndarray
+  begin: np.ndarray
+  end: np.ndarray
+  at: np.ndarray
+  after: np.ndarray
+  missing: np.ndarray
+  first: np.ndarray
+  capacity: int
+
+  def pack(self, values: np.ndarray, dtype=np.int32) -> np.ndarray:
+    """`[shards * capacity]` values of the tokens, shard behind shard."""
+    return _in_parts(values, self.first, self.capacity, dtype=dtype)
+
+
+def _window(
+  histories, examples, indices, bounds, *, max_len, capacity, own
+) -> _Window:
   """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
   end = examples.end[indices]
   begin = np.maximum(examples.begin[indices], end - max_len)
@@ -118,22 +215,38 @@ def _pack(
   whose = slice(mine[0], mine[-1])
   indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
-  tokens = int(lengths.sum())
   at = splits.positions(begin, lengths)
   # A history to be continued has nothing behind its last token.
   open_end = end == histories.offsets[examples.row[indices] + 1]
   missing = (np.cumsum(lengths) - 1)[open_end]
   after = at + 1
   after[missing] -= 1
-  next_item = histories.items[after]
-  next_item[missing] = features.PAD
+  return _Window(indices, mine, begin, end, at, after, missing, first, capacity)
+
+
+def _pack(
+  histories, examples, indices, bounds, *, max_len, rows, capacity, own
+) -> features.Batch:
+  """As a batch; see `_window`."""
+  window = _window(
+    histories,
+    examples,
+    indices,
+    bounds,
+    max_len=max_len,
+    capacity=capacity,
+    own=own,
+  )
+  indices, lengths = window.indices, window.end - window.begin
+  next_item = histories.items[window.after]
+  next_item[window.missing] = features.PAD
   if histories.times is None:
-    time = next_time = np.zeros(tokens, np.int64)
+    time = next_time = np.zeros(len(window.at), np.int64)
   else:
-    start = np.repeat(histories.times[begin], lengths)
-    time = histories.times[at] - start
-    next_time = histories.times[after] - start
-    if tokens and next_time.max() > _INT32:
+    start = np.repeat(histories.times[window.begin], lengths)
+    time = histories.times[window.at] - start
+    next_time = histories.times[window.after] - start
+    if len(time) and next_time.max() > _INT32:
       late = np.searchsorted(np.cumsum(lengths), next_time.argmax(), 'right')
       user = histories.users.ids[examples.row[indices[late]]]
       raise ValueError(
@@ -141,13 +254,13 @@ def _pack(
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
       )
   return features.Batch(
-    users=_in_parts(examples.row[indices], mine, rows, -1),
-    lengths=_in_parts(lengths, mine, rows),
-    item=_in_parts(histories.items[at], first, capacity),
-    time=_in_parts(time, first, capacity),
-    next_item=_in_parts(next_item, first, capacity),
-    next_time=_in_parts(next_time, first, capacity),
-    first=first[:-1].astype(np.int32),
+    users=_in_parts(examples.row[indices], window.mine, rows, -1),
+    lengths=_in_parts(lengths, window.mine, rows),
+    item=window.pack(histories.items[window.at]),
+    time=window.pack(time),
+    next_item=window.pack(next_item),
+    next_time=window.pack(next_time),
+    first=window.first[:-1].astype(np.int32),
   )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields, text
 
 CHUNK_ROWS = 1 << 18
@@ -25,6 +26,8 @@ class Events:
     item: `[N]` int64 or str ids.
     time: `[N]` int64 seconds, or None when the log has no times.
     rating: `[N]` float32, or None when the log has no ratings.
+    extras: name -> `[N]` values of each extra column that was asked for, those
+      of a category as text.
     where: names the origin of row i for messages ('log.csv, line 7').
   """
 
@@ -32,6 +35,7 @@ class Events:
   item: np.ndarray
   time: np.ndarray | None = None
   rating: np.ndarray | None = None
+  extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   where: Callable[[int], str] = 'event {}'.format
 
   def __len__(self) -> int:
@@ -49,12 +53,18 @@ def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
   return ValueError(f'{where}: {value!r} is not {fields.WANTED[role]}; {hint}')
 
 
+def _refuse_extra(where: str, extra: extras_lib.Extra, value) -> ValueError:
+  told = extras_lib.explain(extra, value)
+  return ValueError(f'{where}, column {extra.source!r}: {told}')
+
+
 def _from_blocks(
   path: pathlib.Path,
   blocks: Iterator[text.Block],
   index: Mapping[str, int],
   kinds: dict[str, str],
   time_unit: str,
+  extras: Mapping[int, Sequence[extras_lib.Extra]],
 ) -> Iterator[Events]:
   """Events of one text file.
 
@@ -65,6 +75,7 @@ def _from_blocks(
     kinds: 'int', 'str' or 'auto' for the ids of 'user' and 'item'; 'auto' is
       replaced here by what the first block shows.
     time_unit: of numeric times.
+    extras: the extra columns that read each column of the file.
   """
   empty = True
   for block in blocks:
@@ -86,45 +97,77 @@ def _from_blocks(
         where = f'{path}, line {block.lines[bad]}'
         raise _refuse(where, words[bad], role, kinds.get(role))
       columns[role] = values
+    beside = {}
+    for position, readers in extras.items():
+      words = block.columns[position]
+      for extra in readers:
+        values, good = extras_lib.read_texts(extra, words)
+        if not good.all():
+          bad = int(np.argmin(good))
+          where = f'{path}, line {block.lines[bad]}'
+          raise _refuse_extra(where, extra, words[bad])
+        beside[extra.name] = values
     yield Events(
       **columns,
+      extras=beside,
       where=lambda i, lines=block.lines: f'{path}, line {lines[i]}',
     )
   if empty:
     raise EmptyFileError(f'{path}: the file holds no events')
 
 
-def _fixed(path, delimiter, roles, chunk_rows) -> Iterator[Events]:
+def _fixed(path, delimiter, roles, chunk_rows, extras) -> Iterator[Events]:
   path = text.existing(path)
   blocks = text.blocks(
     path, delimiter, encoding='latin-1', rows=chunk_rows, width=len(roles)
   )
   index = {role: i for i, role in enumerate(roles)}
   kinds = {'user': 'int', 'item': 'int'}
-  return _from_blocks(path, blocks, index, kinds, 's')
+  there = _extra_positions(path, extras, roles)
+  return _from_blocks(path, blocks, index, kinds, 's', there)
 
 
-def movielens_tab(path, chunk_rows: int = CHUNK_ROWS) -> Iterator[Events]:
+def movielens_tab(
+  path,
+  chunk_rows: int = CHUNK_ROWS,
+  extras: Sequence[extras_lib.Extra] = (),
+) -> Iterator[Events]:
   """MovieLens 100K `u.data`: user, item, rating, time between tabs."""
-  return _fixed(path, '\t', ('user', 'item', 'rating', 'time'), chunk_rows)
+  roles = ('user', 'item', 'rating', 'time')
+  return _fixed(path, '\t', roles, chunk_rows, extras)
 
 
-def movielens_dat(path, chunk_rows: int = CHUNK_ROWS) -> Iterator[Events]:
+def movielens_dat(
+  path,
+  chunk_rows: int = CHUNK_ROWS,
+  extras: Sequence[extras_lib.Extra] = (),
+) -> Iterator[Events]:
   """MovieLens 1M/10M `ratings.dat`: user::item::rating::time."""
-  return _fixed(path, '::', ('user', 'item', 'rating', 'time'), chunk_rows)
+  roles = ('user', 'item', 'rating', 'time')
+  return _fixed(path, '::', roles, chunk_rows, extras)
 
 
-def movielens_csv(path, chunk_rows: int = CHUNK_ROWS) -> Iterator[Events]:
+def movielens_csv(
+  path,
+  chunk_rows: int = CHUNK_ROWS,
+  extras: Sequence[extras_lib.Extra] = (),
+) -> Iterator[Events]:
   """MovieLens 20M/25M/32M/latest `ratings.csv`."""
   columns = dict(
     user='userId', item='movieId', time='timestamp', rating='rating'
   )
-  return read_csv([path], columns, ids='int', chunk_rows=chunk_rows)
+  return read_csv(
+    [path], columns, ids='int', extras=extras, chunk_rows=chunk_rows
+  )
 
 
-def sasrec_text(path, chunk_rows: int = CHUNK_ROWS) -> Iterator[Events]:
+def sasrec_text(
+  path,
+  chunk_rows: int = CHUNK_ROWS,
+  extras: Sequence[extras_lib.Extra] = (),
+) -> Iterator[Events]:
   """SASRec text: "user item" a line, in the order of time, no times."""
-  return _fixed(path, ' ', ('user', 'item'), chunk_rows)
+  return _fixed(path, ' ', ('user', 'item'), chunk_rows, extras)
 
 
 def catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
@@ -196,6 +239,18 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
   return {role: names.index(name) for role, name in named.items()}
 
 
+def _extra_positions(
+  path, extras: Sequence[extras_lib.Extra], names: Sequence[str]
+) -> dict[int, list[extras_lib.Extra]]:
+  """Column of the file -> the extra columns that read it."""
+  out = {}
+  for extra in extras:
+    role = f'extra {extra.name!r}'
+    position = _positions(path, {role: extra.source}, list(names))[role]
+    out.setdefault(position, []).append(extra)
+  return out
+
+
 def _check(ids: str, time_unit: str) -> None:
   if ids not in ('auto', 'int', 'str'):
     raise ValueError(f"ids must be 'auto', 'int' or 'str', not {ids!r}")
@@ -212,6 +267,7 @@ def read_csv(
   delimiter: str = ',',
   ids: str = 'auto',
   time_unit: str = 's',
+  extras: Sequence[extras_lib.Extra] = (),
   chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
   """Events of CSV files (also `.gz`) with a header, by column names.
@@ -224,6 +280,7 @@ def read_csv(
     ids: 'int', 'str', or 'auto': integers if the whole first chunk is.
     time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'. Fractions of a
       second are cut off; ISO dates without a zone are UTC.
+    extras: columns to read beside those; one may read the column of a role.
     chunk_rows: most rows of a chunk.
 
   Yields:
@@ -241,7 +298,8 @@ def read_csv(
       path, delimiter, quotes=True, skip=1, rows=chunk_rows, width=len(names)
     )
     index = _positions(path, named, names)
-    yield from _from_blocks(path, blocks, index, kinds, time_unit)
+    there = _extra_positions(path, extras, names)
+    yield from _from_blocks(path, blocks, index, kinds, time_unit, there)
 
 
 def read_parquet(
@@ -250,6 +308,7 @@ def read_parquet(
   *,
   ids: str = 'auto',
   time_unit: str = 's',
+  extras: Sequence[extras_lib.Extra] = (),
   chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
   """Events of Parquet files, by column names.
@@ -259,6 +318,7 @@ def read_parquet(
     columns: as in `read_csv`.
     ids: 'int' or 'str' converts, 'auto' takes the type of the column.
     time_unit: unit of numeric times; dates and timestamps have their own.
+    extras: as in `read_csv`.
     chunk_rows: most rows of a chunk.
 
   Yields:
@@ -277,8 +337,10 @@ def read_parquet(
     with parquet.opened(path) as file:
       names = file.schema_arrow.names
       _positions(path, named, names)
+      _extra_positions(path, extras, names)
+      wanted = dict.fromkeys([*named.values(), *(e.source for e in extras)])
       first = 1
-      for table in parquet.batches(path, file, named, chunk_rows):
+      for table in parquet.batches(path, file, list(wanted), chunk_rows):
         columns = {}
         for role, name in named.items():
           where = f'{path}, row {{}}, column {name!r}'
@@ -294,8 +356,24 @@ def read_parquet(
               None,
             )
           columns[role] = values
+        beside = {}
+        for extra in extras:
+          where = f'{path}, row {{}}'
+          try:
+            values, good = parquet.extra(table[extra.source], extra)
+          except TypeError as e:
+            raise ValueError(
+              f'{path}, column {extra.source!r}: {e}; choose another '
+              f'{extras_lib.KEY}.{extra.name}.kind'
+            ) from None
+          if not good.all():
+            bad = int(np.argmin(good))
+            value = table[extra.source][bad].as_py()
+            raise _refuse_extra(where.format(first + bad), extra, value)
+          beside[extra.name] = values
         yield Events(
           **columns,
+          extras=beside,
           where=lambda i, path=path, first=first: f'{path}, row {first + i}',
         )
         first += table.num_rows

@@ -14,11 +14,12 @@ import dataclasses
 import pathlib
 import time as clock
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import grain
 import numpy as np
 
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, readers, splits
 from genrec_jax.data import vocab as vocab_lib
@@ -54,6 +55,7 @@ class _Parts:
   pattern: str
   read: Callable[[pathlib.Path], object]
   item_vocab: vocab_lib.Vocab
+  extra_vocabs: Mapping[str, vocab_lib.Vocab]
   unknown: str
   max_len: int
   log: Callable[[str], None]
@@ -97,6 +99,11 @@ class _Parts:
       None if chunks[0].time is None else column('time'),
       item_vocab=self.item_vocab,
       unknown=self.unknown,
+      extras={
+        name: np.concatenate([chunk.extras[name] for chunk in chunks])
+        for name in chunks[0].extras
+      },
+      extra_vocabs=self.extra_vocabs,
     )
 
   def check_names(self, taken: Mapping[str, list[int]]) -> list[str]:
@@ -238,6 +245,8 @@ def stream_batches(
   ids: str = 'auto',
   delimiter: str = ',',
   time_unit: str = 's',
+  extras: Sequence[extras_lib.Extra] = (),
+  extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
   poll_s: float = 1.0,
   idle_s: float | None = None,
   stop: Callable[[], bool] = lambda: False,
@@ -259,6 +268,9 @@ def stream_batches(
     ids: see `readers.read_csv`.
     delimiter: of CSV.
     time_unit: of numeric times.
+    extras: extra columns of the parts, see `readers.read_csv`.
+    extra_vocabs: a vocabulary of each category among them, so that an index
+      means the same in every part.
     poll_s: seconds between two looks into the directory.
     idle_s: the stream ends after so many seconds without a new part; None
       waits for ever.
@@ -281,7 +293,14 @@ def stream_batches(
       f'would have {len(own)} of {shards} shards; convert the parts and train '
       'on them as files'
     )
-  options = dict(ids=ids, time_unit=time_unit)
+  vocabs = dict(extra_vocabs or {})
+  for extra in extras:
+    if extra.kind == 'category' and extra.name not in vocabs:
+      raise ValueError(
+        f'{extras_lib.KEY}.{extra.name}: a category of a growing directory '
+        'needs a vocabulary that is known before (extra_vocabs)'
+      )
+  options = dict(ids=ids, time_unit=time_unit, extras=extras)
 
   def read(path: pathlib.Path):
     if path.suffix == '.parquet':
@@ -289,6 +308,13 @@ def stream_batches(
     return readers.read_csv([path], columns, delimiter=delimiter, **options)
 
   parts = _Parts(
-    pathlib.Path(directory), pattern, read, item_vocab, unknown, max_len, log
+    pathlib.Path(directory),
+    pattern,
+    read,
+    item_vocab,
+    vocabs,
+    unknown,
+    max_len,
+    log,
   )
   return _Stream(parts, batch_size, shards, poll_s, idle_s, stop)

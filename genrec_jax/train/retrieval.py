@@ -84,6 +84,8 @@ class RetrievalData:
       ids=config.data.ids,
       delimiter=config.data.delimiter,
       time_unit=config.data.time_unit,
+      extras=datasets.build_extras(config.data),
+      extra_vocabs=histories.extra_vocabs,
       poll_s=source.poll_s,
       idle_s=source.idle_s,
       stop=stop,
@@ -119,6 +121,7 @@ class RetrievalData:
     columns = [h.offsets[:: -(-len(h.offsets) // SAMPLED)], h.items[at]]
     if h.times is not None:
       columns.append(h.times[at])
+    columns += [h.extras[name][at] for name in sorted(h.extras)]
     crc = 0
     for column in columns:
       crc = zlib.crc32(np.ascontiguousarray(column), crc)

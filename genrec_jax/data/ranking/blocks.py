@@ -21,13 +21,7 @@ _BAG = 'bag:'  # of the names of columns that belong to a bag
 
 
 def _columns(rows: rows_lib.Rows) -> dict[str, np.ndarray]:
-  columns = {
-    'labels': rows.labels,
-    'ids': rows.ids,
-    'numbers': rows.numbers,
-  }
-  if rows.group is not None:
-    columns['group'] = rows.group
+  columns = rows_lib.columns_of(rows)
   for name, bags in rows.bags.items():
     columns[f'{_BAG}lengths:{name}'] = bags.lengths
     columns[f'{_BAG}values:{name}'] = bags.values
@@ -70,13 +64,7 @@ def from_bytes(record: bytes) -> rows_lib.Rows:
       feature = name.removeprefix(f'{_BAG}values:')
       lengths = columns[f'{_BAG}lengths:{feature}']
       bags[feature] = rows_lib.Bags(columns[name], lengths)
-  return rows_lib.Rows(
-    columns['labels'],
-    columns['ids'],
-    columns['numbers'],
-    columns.get('group'),
-    bags,
-  )
+  return rows_lib.from_columns(columns, bags)
 
 
 class Writer:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import nearest
+from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
@@ -48,6 +49,11 @@ class Dataset:
     return self.encoder.schema.group
 
   @property
+  def annotations(self) -> annotations_lib.Annotations:
+    """What else the rows of the parts tell beside their features."""
+    return self.encoder.schema.annotations
+
+  @property
   def parts(self) -> dict[str, store_lib.Part]:
     """'train', and where they exist 'valid' and 'test'."""
     return self.store.parts
@@ -73,6 +79,8 @@ class Dataset:
       line += f'; labels: {", ".join(self.labels)}'
     if self.group:
       line += f'; {self.store.manifest["groups"]:,} groups ({self.group})'
+    if beside := self.annotations.to_json():
+      line += f'; with {", ".join(beside)}'
     return line
 
   def fingerprint(self) -> str:
@@ -175,7 +183,8 @@ def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
   split = _split(cfg, set(store_lib.PARTS) - set(sources))
   block_rows = cfg.get('block_rows', 1 << 14)
   told = {
-    'format': [store_lib.FORMAT, encoder_lib.FORMAT],
+    # Of blocks and encoder; a schema with annotations says so itself.
+    'format': [1, 1],
     'files': {
       part: [
         [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns]
@@ -183,7 +192,7 @@ def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
       ]
       for part, source in sources.items()
     },
-    'schema': dataclasses.asdict(schema),
+    'schema': schema.to_json(),
     'split': dataclasses.asdict(split) if split else None,
     'block_rows': block_rows,
     'reading': reading,
@@ -208,15 +217,25 @@ def _from_files(
 ) -> Dataset:
   form = formats.find(cfg['name'])
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
+  if cfg.get('time', ''):
+    reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
   files = _files(cfg, _need_path(cfg), known, form.suffixes)
   first = files['train'][0]
   names = form.names(first, reading)
-  labels = cfg.get('labels', ('label',))
+  labels = schema_lib.label_names(cfg)
+  beside = annotations_lib.build(cfg, labels).columns
+  for key, column in beside.items():
+    if form.bare and column not in names:
+      raise ValueError(
+        f'{first}: no column {column!r} ({key}); {cfg["name"]} files have '
+        'columns for labels and features alone, convert them to CSV or Parquet '
+        'to have others'
+      )
   if defaults is None and not cfg.get('features', None):
     defaults = {
       name: options
       for name, options in form.defaults(first, reading).items()
-      if name not in labels
+      if name not in labels and name not in beside.values()
     }
     log(
       f'data.features is not set; {first} gives '

@@ -7,22 +7,20 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax import features as features_lib
+from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import raw, transform
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 
-FORMAT = 1
-_LABELS = {'0': 0, '1': 1}
-
-
-def _mend(chunk: raw.Chunk, at: int, column: str, value) -> str:
-  return f'{chunk.where(at)}, column {column!r}: {str(value)!r}'
+# The second number is of data with annotations beside labels and group, so that
+# versions that know none do not ignore them.
+FORMATS = (1, 2)
 
 
 def _read_numbers(chunk, column: schema_lib.Column) -> raw.Typed:
@@ -30,7 +28,7 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.Typed:
     return transform.numbers(chunk.columns[column.source], column.fill)
   except transform.NumberError as e:
     raise ValueError(
-      f'{_mend(chunk, e.at, column.source, e.value)} is not a finite number of '
+      f'{chunk.quote(e.at, column.source, e.value)} is not a finite number of '
       "float32's range; mend it, or leave the cell empty if it is missing"
     ) from None
   except TypeError as e:
@@ -173,7 +171,10 @@ class Encoder:
     )
 
   def encode(
-    self, chunk: raw.Chunk, groups: dict[str, int] | None = None
+    self,
+    chunk: raw.Chunk,
+    groups: dict[str, int] | None = None,
+    first: int | None = None,
   ) -> rows_lib.Rows:
     """Encodes some raw rows.
 
@@ -181,10 +182,14 @@ class Encoder:
       chunk: the rows, with the columns `schema.sources` at least.
       groups: value -> number of its group, grows as new ones are met; None
         leaves the groups out.
+      first: number of the first row, where they have ids by number; None leaves
+        such ids out.
 
     Returns:
-      The rows; without labels where `chunk` does not have them.
+      The rows; without labels and other annotations where `chunk` does not
+      have them.
     """
+    beside = self.schema.annotations
     labels = [name for name in self.schema.labels if name in chunk.columns]
     ids = np.empty((len(chunk), len(self.schema.single)), np.int32)
     for i, column in enumerate(self.schema.single):
@@ -202,8 +207,15 @@ class Encoder:
       bags[column.name] = rows_lib.Bags(coded, lengths.astype(np.int32))
     group = None
     if self.schema.group and groups is not None:
-      group = _groups(chunk, self.schema.group, groups)
-    return rows_lib.Rows(_labels(chunk, labels), ids, numbers, group, bags)
+      group = annotations_lib.read_groups(chunk, self.schema.group, groups)
+    return rows_lib.Rows(
+      annotations_lib.read_labels(chunk, labels, beside.float_labels),
+      ids,
+      numbers,
+      group,
+      bags,
+      **annotations_lib.read(chunk, beside, labels, first),
+    )
 
   def _code(self, chunk, column) -> tuple[np.ndarray, np.ndarray | None]:
     found, lengths = values(chunk, column)
@@ -214,7 +226,7 @@ class Encoder:
       if lengths is not None:
         at = int(np.searchsorted(np.cumsum(lengths), at, 'right'))
       raise ValueError(
-        f'{_mend(chunk, at, column.source, e.value)} is not in the vocabulary '
+        f'{chunk.quote(at, column.source, e.value)} is not in the vocabulary '
         f'of table {column.table_name!r}; mend it, or let unseen values share '
         "a row (data.oov='row')"
       ) from None
@@ -228,11 +240,13 @@ class Encoder:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
   def _meta(self) -> dict:
+    beside = self.schema.annotations.to_json()
     return {
-      'format': FORMAT,
+      'format': FORMATS[bool(beside)],
       'columns': [dataclasses.asdict(c) for c in self.schema.columns],
       'labels': list(self.schema.labels),
       'group': self.schema.group,
+      **({'annotations': beside} if beside else {}),
       'statistics': {k: list(v) for k, v in self.statistics.items()},
       'reading': dict(self.reading),
     }
@@ -258,7 +272,7 @@ class Encoder:
   def load(cls, directory: str | pathlib.Path) -> 'Encoder':
     """Reads what `save` wrote, and checks that it is whole."""
     path = pathlib.Path(directory) / 'encoder.json'
-    meta = read_json(path, 'the encoder', FORMAT)
+    meta = read_json(path, 'the encoder', FORMATS)
     vocabularies = {}
     for name, table in meta['tables'].items():
       file = path.parent / table['file']
@@ -274,12 +288,13 @@ class Encoder:
       tuple(schema_lib.Column(**c) for c in meta['columns']),
       tuple(meta['labels']),
       meta['group'],
+      annotations_lib.Annotations.from_json(meta.get('annotations', {})),
     )
     statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
     return cls(schema, vocabularies, statistics, meta['reading'])
 
 
-def read_json(path: pathlib.Path, what: str, version: int) -> dict:
+def read_json(path: pathlib.Path, what: str, versions: Sequence[int]) -> dict:
   """A JSON file of ours, or an error that says what is wrong with it."""
   try:
     meta = json.loads(path.read_text())
@@ -289,67 +304,10 @@ def read_json(path: pathlib.Path, what: str, version: int) -> dict:
     )
   except (json.JSONDecodeError, UnicodeDecodeError) as e:
     raise ValueError(f'{path}: {what} is damaged ({e})') from None
-  if meta.get('format') != version:
+  if meta.get('format') not in versions:
     raise ValueError(
       f'{path}: {what} is of format {meta.get("format")}, this version reads '
-      f'{version}; remove the directory and prepare the data again'
+      f'{" and ".join(map(str, versions))}; remove the directory and prepare '
+      'the data again'
     )
   return meta
-
-
-def _labels(chunk: raw.Chunk, names: list[str]) -> np.ndarray:
-  """`[N, L]` uint8; anything but 0 and 1 is an error."""
-  labels = np.empty((len(chunk), len(names)), np.uint8)
-  for i, name in enumerate(names):
-    column = chunk.columns[name]
-    if isinstance(column, raw.Lists):
-      raise ValueError(
-        f'{chunk.where(0)}: label {name!r} holds lists; it must be 0 or 1'
-      )
-    try:
-      if isinstance(column, raw.Typed):
-        raise KeyError
-      labels[:, i] = [_LABELS[text] for text in column]
-    except KeyError:
-      labels[:, i] = _label_numbers(chunk, name, column)
-  return labels
-
-
-def _label_numbers(chunk, name, column) -> np.ndarray:
-  """Labels such as '1.0', or those of a file with types."""
-  try:
-    found = transform.numbers(column)
-    good = (found.values == 0) | (found.values == 1)
-    if found.present is not None:
-      good &= found.present
-    at = int(np.argmin(good))
-    value = column.values[at] if isinstance(column, raw.Typed) else column[at]
-    if isinstance(column, raw.Typed) and found.present is not None:
-      value = value if found.present[at] else ''
-  except transform.NumberError as e:
-    good, at, value = np.zeros(1, bool), e.at, e.value
-  if not good.all():
-    raise ValueError(
-      f'{_mend(chunk, at, name, value)} is no label; labels are 0 or 1'
-    )
-  return found.values.astype(np.uint8)
-
-
-def _groups(chunk, name: str, groups: dict[str, int]) -> np.ndarray:
-  """`[N]` int32 numbers of the groups, in the order they are first met."""
-  column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
-    raise ValueError(f'{chunk.where(0)}: data.group {name!r} holds lists')
-  if isinstance(column, raw.Typed):
-    texts = column.values.astype(str)
-    if column.present is not None:
-      texts = np.where(column.present, texts, '')
-    column = texts.tolist()
-  if '' in column:
-    raise ValueError(
-      f'{_mend(chunk, list(column).index(""), name, "")} is no group; fill it '
-      "in, or set data.group=''"
-    )
-  for value in dict.fromkeys(column):
-    groups.setdefault(value, len(groups))
-  return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))

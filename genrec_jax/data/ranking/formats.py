@@ -27,12 +27,14 @@ class Format:
     chunks: the rows of a file, the wanted columns alone.
     defaults: feature -> options, as the file itself suggests them.
     suffixes: of the files in a directory.
+    bare: files have no columns but labels and features.
   """
 
   names: Callable[[pathlib.Path, Reading], list[str]]
   chunks: Callable[[pathlib.Path, Sequence[str], Reading], Iterator[raw.Chunk]]
   defaults: Callable[[pathlib.Path, Reading], dict[str, dict]]
   suffixes: tuple[str, ...]
+  bare: bool = False
 
 
 def _csv_names(path, reading) -> list[str]:
@@ -62,16 +64,20 @@ FORMATS = {
     lambda path, wanted, reading: criteo.chunks(path, wanted),
     lambda path, reading: criteo.defaults(),
     ('.txt', '.txt.gz', '.tsv', '.tsv.gz'),
+    bare=True,
   ),
   'libsvm': Format(
     lambda path, reading: libsvm.names(path),
     lambda path, wanted, reading: libsvm.chunks(path, wanted),
     lambda path, reading: libsvm.defaults(path),
     ('.libsvm', '.libfm', '.svm', '.txt'),
+    bare=True,
   ),
   'parquet': Format(
     lambda path, reading: parquet_files.names(path),
-    lambda path, wanted, reading: parquet_files.chunks(path, wanted),
+    lambda path, wanted, reading: parquet_files.chunks(
+      path, wanted, reading.get('time', '')
+    ),
     lambda path, reading: parquet_files.defaults(path),
     ('.parquet',),
   ),
@@ -107,7 +113,7 @@ def chunks(
 def examples(
   encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
 ) -> Iterator[raw.Chunk]:
-  """Rows of a file to be encoded; its labels too, where it has them.
+  """Rows of a file to be encoded; labels and annotations where it has them.
 
   Args:
     encoder: of the training data.
@@ -118,5 +124,7 @@ def examples(
   reading['format'] = name or encoder.reading.get('format', '')
   path = text.existing(path)
   found = find(reading['format']).names(path, reading)
-  labels = [label for label in encoder.schema.labels if label in found]
-  return chunks([path], [*encoder.schema.sources, *labels], reading)
+  schema = encoder.schema
+  beside = [*schema.labels, *schema.annotations.columns.values()]
+  wanted = [*schema.sources, *(name for name in beside if name in found)]
+  return chunks([path], list(dict.fromkeys(wanted)), reading)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax.data import text
+from genrec_jax.data import fields, text
 from genrec_jax.data.ranking import csv_files, raw
 
 
@@ -36,25 +36,47 @@ def names(path: pathlib.Path) -> list[str]:
 def chunks(
   path: pathlib.Path,
   wanted: Sequence[str],
+  time: str = '',
   chunk_rows: int = raw.CHUNK_ROWS,
 ) -> Iterator[raw.Chunk]:
-  """Rows of a file, the columns `wanted` alone."""
+  """Rows of a file, the columns `wanted` alone.
+
+  Args:
+    path: the file.
+    wanted: names of the columns.
+    time: the one that may hold dates and timestamps; it becomes seconds.
+    chunk_rows: most rows of a chunk.
+  """
   pa, parquet = _reader()
   csv_files.positions(path, wanted, names(path))
   done = 0
-  named = {name: name for name in wanted}
   with parquet.opened(pathlib.Path(path)) as file:
-    for batch in parquet.batches(path, file, named, chunk_rows):
+    for batch in parquet.batches(path, file, wanted, chunk_rows):
 
       def where(i, done=done):
         return f'{path}, row {done + i + 1}'
 
-      columns = {
-        name: _column(pa, batch[name], f'{where(0)}, column {name!r}')
-        for name in wanted
-      }
+      columns = {}
+      for name in wanted:
+        values = batch[name]
+        if name == time:
+          values = _seconds(pa, values)
+        told = f'{where(0)}, column {name!r}'
+        columns[name] = _column(pa, values, told)
       yield raw.Chunk(columns, batch.num_rows, where)
       done += batch.num_rows
+
+
+def _seconds(pa, values):
+  """Dates and timestamps as whole seconds since 1970; others as they are."""
+  if pa.types.is_date(values.type):
+    values = values.cast(pa.timestamp('s'))
+  if not pa.types.is_timestamp(values.type):
+    return values
+  unit = fields.UNITS[values.type.unit]
+  present = values.is_valid().to_numpy(zero_copy_only=False)
+  whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+  return pa.array(whole // unit, mask=~present)
 
 
 def _column(pa, values, where: str) -> raw.Column:

@@ -165,7 +165,7 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
   names = [name for name in store.PARTS if name in names]
   paths = {name: work / f'{name}.array_record' for name in names}
   writers = {n: blocks.Writer(paths[n], block_rows) for n in names}
-  groups = {}
+  groups, first = {}, 0
   try:
     for name in store.PARTS:
       if name not in sources:
@@ -180,7 +180,8 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
         progress,
         f'writing the {name} part',
       ):
-        rows = encoder.encode(chunk, groups)
+        rows = encoder.encode(chunk, groups, first)
+        first += len(chunk)
         if part is None or not part.any():
           writers[name].add(rows)
           continue
@@ -273,6 +274,7 @@ def prepare(
         'parts': parts,
         'sources': checksums,
       },
+      encoder_lib.FORMATS[bool(schema.annotations.to_json())],
     )
   rows = sum(part['rows'] for part in parts.values())
   seconds = clock.monotonic() - start

@@ -76,6 +76,10 @@ class Chunk:
   def __len__(self) -> int:
     return self.size
 
+  def quote(self, row: int, column: str, value: object) -> str:
+    """Names a cell and shows it, as errors begin."""
+    return f'{self.where(row)}, column {column!r}: {str(value)!r}'
+
   def take(self, keep: np.ndarray) -> 'Chunk':
     """The rows where the bool mask `keep [N]` is true."""
     if keep.all():

@@ -1,7 +1,7 @@
 """Encoded rows: the columns that blocks on disk and batches are made of."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,11 +40,16 @@ class Rows:
   """N encoded rows.
 
   Attributes:
-    labels: `[N, L]` uint8, 0 or 1; L is 0 where there are none.
+    labels: `[N, L]` uint8, 0 or 1; float32 where one of them is any number; L
+      is 0 where there are none.
     ids: `[N, C]` int32.
     numbers: `[N, M]` float32.
     group: `[N]` int32, or None without groups.
     bags: name of the feature -> lists.
+    time: `[N]` int64, or None without times.
+    example_id: `[N]` int64, or None without ids.
+    label_weights: `[N, L]` float32, or None where all are 1.
+    extras: name of an extra column -> `[N]` float32, int32 or int64.
   """
 
   labels: np.ndarray
@@ -52,19 +57,19 @@ class Rows:
   numbers: np.ndarray
   group: np.ndarray | None
   bags: Mapping[str, Bags]
+  time: np.ndarray | None = None
+  example_id: np.ndarray | None = None
+  label_weights: np.ndarray | None = None
+  extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def __len__(self) -> int:
     return len(self.ids)
 
   def take(self, at: np.ndarray) -> 'Rows':
     """The rows number `at [M]`, in that order."""
-    return Rows(
-      # np.take copies whole rows; indexing goes number by number.
-      np.take(self.labels, at, axis=0),
-      np.take(self.ids, at, axis=0),
-      np.take(self.numbers, at, axis=0),
-      None if self.group is None else np.take(self.group, at),
-      {name: bags.take(at) for name, bags in self.bags.items()},
+    # np.take copies whole rows; indexing goes number by number.
+    return self._each(
+      lambda column: np.take(column, at, axis=0), lambda bags: bags.take(at)
     )
 
   def between(self, a: int, b: int) -> 'Rows':
@@ -75,31 +80,63 @@ class Rows:
       size = int(bags.lengths[a:b].sum())
       return Bags(bags.values[begin : begin + size], bags.lengths[a:b])
 
-    return Rows(
-      self.labels[a:b],
-      self.ids[a:b],
-      self.numbers[a:b],
-      None if self.group is None else self.group[a:b],
-      {name: cut(bags) for name, bags in self.bags.items()},
-    )
+    return self._each(lambda column: column[a:b], cut)
+
+  def _each(
+    self,
+    of_column: Callable[[np.ndarray], np.ndarray],
+    of_bags: Callable[[Bags], Bags],
+  ) -> 'Rows':
+    columns = {name: of_column(c) for name, c in columns_of(self).items()}
+    bags = {name: of_bags(bags) for name, bags in self.bags.items()}
+    return from_columns(columns, bags)
+
+
+_EXTRA = 'extra:'  # of the names of extra columns among all columns
+_PLAIN = (
+  'labels',
+  'ids',
+  'numbers',
+  'group',
+  'time',
+  'example_id',
+  'label_weights',
+)
+
+
+def columns_of(rows: Rows) -> dict[str, np.ndarray]:
+  """Every column of one entry a row, by names of which none is another's."""
+  found = {name: getattr(rows, name) for name in _PLAIN}
+  found = {name: c for name, c in found.items() if c is not None}
+  return found | {_EXTRA + name: c for name, c in rows.extras.items()}
+
+
+def from_columns(
+  columns: Mapping[str, np.ndarray], bags: Mapping[str, Bags]
+) -> Rows:
+  """The inverse of `columns_of`; columns of other names are left out."""
+  plain = {name: columns.get(name) for name in _PLAIN}
+  extras = {
+    name.removeprefix(_EXTRA): column
+    for name, column in columns.items()
+    if name.startswith(_EXTRA)
+  }
+  return Rows(**plain, bags=bags, extras=extras)
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
   """The rows of all parts, one behind the other."""
   if len(parts) == 1:
     return parts[0]
-  first = parts[0]
-  return Rows(
-    np.concatenate([p.labels for p in parts]),
-    np.concatenate([p.ids for p in parts]),
-    np.concatenate([p.numbers for p in parts]),
-    None if first.group is None else np.concatenate([p.group for p in parts]),
+  columns = [columns_of(part) for part in parts]
+  return from_columns(
+    {name: np.concatenate([c[name] for c in columns]) for name in columns[0]},
     {
       name: Bags(
         np.concatenate([p.bags[name].values for p in parts]),
         np.concatenate([p.bags[name].lengths for p in parts]),
       )
-      for name in first.bags
+      for name in parts[0].bags
     },
   )
 
@@ -111,10 +148,11 @@ def joined(parts: Iterable[Rows], total: int) -> Rows:
   """
   out, lists, done = None, {}, 0
   for part in parts:
+    columns = columns_of(part)
     if out is None:
-      out = {name: _like(column, total) for name, column in _plain(part)}
+      out = {name: _like(column, total) for name, column in columns.items()}
       lists = {name: ([], []) for name in part.bags}
-    for name, column in _plain(part):
+    for name, column in columns.items():
       out[name][done : done + len(part)] = column
     for name, bags in part.bags.items():
       lists[name][0].append(bags.values.copy())
@@ -126,13 +164,7 @@ def joined(parts: Iterable[Rows], total: int) -> Rows:
     name: Bags(np.concatenate(values), np.concatenate(lengths))
     for name, (values, lengths) in lists.items()
   }
-  return Rows(**{'group': None, **out, 'bags': bags})
-
-
-def _plain(rows: Rows) -> list[tuple[str, np.ndarray]]:
-  names = ('labels', 'ids', 'numbers', 'group')
-  found = [(name, getattr(rows, name)) for name in names]
-  return [(name, column) for name, column in found if column is not None]
+  return from_columns(out, bags)
 
 
 def _like(column: np.ndarray, size: int) -> np.ndarray:

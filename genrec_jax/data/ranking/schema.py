@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import nearest
+from genrec_jax.data.ranking import annotations as annotations_lib
 
 KINDS = ('categorical', 'multi_hot', 'sequence', 'numeric')
 TRANSFORMS = ('as_is', 'log', 'ln2', 'standardize')
@@ -118,11 +119,13 @@ class Schema:
     columns: of the features, in the order of the file.
     labels: columns of the labels.
     group: column of the groups, '' for none.
+    annotations: what else rows tell beside their features.
   """
 
   columns: tuple[Column, ...]
   labels: tuple[str, ...]
   group: str = ''
+  annotations: annotations_lib.Annotations = annotations_lib.Annotations()
 
   def __post_init__(self):
     if not self.columns:
@@ -139,6 +142,15 @@ class Schema:
         raise ValueError(
           f'column {column.source!r} is a label and a feature '
           f'({column.name!r}); remove it from data.features or data.labels'
+        )
+    names = {c.name: 'feature' for c in self.columns}
+    names |= dict.fromkeys(self.labels, 'label')
+    for extra in self.annotations.extras:
+      if extra.name in names:
+        raise ValueError(
+          f'data.extras.{extra.name}: a {names[extra.name]} has this name; '
+          'give the extra another one and say '
+          f'data.extras.<other name>.column={extra.source}'
         )
     first = {}
     for column in self.coded:
@@ -174,12 +186,29 @@ class Schema:
 
   @property
   def everything(self) -> list[str]:
-    """Those, the labels and the group."""
+    """Those, the labels, the group and the other annotations."""
     group = [self.group] if self.group else []
-    return list(dict.fromkeys([*self.sources, *self.labels, *group]))
+    beside = self.annotations.columns.values()
+    return list(dict.fromkeys([*self.sources, *self.labels, *group, *beside]))
+
+  def to_json(self) -> dict:
+    """Every option; without annotations as it was before there were any."""
+    told = dataclasses.asdict(self)
+    del told['annotations']
+    beside = self.annotations.to_json()
+    return told | ({'annotations': beside} if beside else {})
 
 
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
+
+
+def label_names(cfg: Mapping) -> tuple[str, ...]:
+  """The columns of the labels that `config.data` names."""
+  labels = cfg.get('labels', ('label',))
+  labels = (labels,) if isinstance(labels, str) else tuple(labels)
+  if not labels:
+    raise ValueError('data.labels is empty; name the column of the label')
+  return labels
 
 
 def build(
@@ -199,10 +228,7 @@ def build(
   Returns:
     The schema; every column it names is in the files.
   """
-  labels = cfg.get('labels', ('label',))
-  labels = (labels,) if isinstance(labels, str) else tuple(labels)
-  if not labels:
-    raise ValueError('data.labels is empty; name the column of the label')
+  labels = label_names(cfg)
   features = cfg.get('features', None) or defaults
   columns = []
   for name, options in features.items():
@@ -226,11 +252,13 @@ def build(
       }
     )
     columns.append(column)
-  schema = Schema(tuple(columns), labels, cfg.get('group', ''))
+  beside = annotations_lib.build(cfg, labels)
+  schema = Schema(tuple(columns), labels, cfg.get('group', ''), beside)
   for key, wanted in (
     ('data.labels', schema.labels),
     ('data.features', schema.sources),
     ('data.group', [schema.group] if schema.group else []),
+    *((key, [column]) for key, column in beside.columns.items()),
   ):
     for name in wanted:
       if name not in names:

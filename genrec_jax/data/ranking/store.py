@@ -14,7 +14,6 @@ from genrec_jax.data.ranking import blocks
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
-FORMAT = 1
 MANIFEST = 'dataset.json'
 CACHE_BYTES = 1 << 29  # decoded blocks that a part keeps
 PARTS = ('train', 'valid', 'test')
@@ -96,9 +95,7 @@ class Part:
 
 def size_of(rows: rows_lib.Rows) -> int:
   """Bytes of its arrays."""
-  arrays = [rows.labels, rows.ids, rows.numbers]
-  if rows.group is not None:
-    arrays.append(rows.group)
+  arrays = [*rows_lib.columns_of(rows).values()]
   for bags in rows.bags.values():
     arrays += [bags.values, bags.lengths]
   return sum(a.nbytes for a in arrays)
@@ -125,7 +122,7 @@ class Store:
   def __init__(self, directory: str | pathlib.Path):
     self.directory = pathlib.Path(directory)
     self.manifest = encoder_lib.read_json(
-      self.directory / MANIFEST, 'prepared ranking data', FORMAT
+      self.directory / MANIFEST, 'prepared ranking data', encoder_lib.FORMATS
     )
     self.encoder = encoder_lib.Encoder.load(self.directory)
     if self.encoder.fingerprint() != self.manifest['encoder']:
@@ -166,7 +163,9 @@ class Store:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def write_manifest(directory: pathlib.Path, manifest: dict) -> None:
+def write_manifest(
+  directory: pathlib.Path, manifest: dict, version: int
+) -> None:
   """The last file of a directory: with it, the data are complete."""
-  text = json.dumps({'format': FORMAT, **manifest}, indent=1)
+  text = json.dumps({'format': version, **manifest}, indent=1)
   (directory / MANIFEST).write_text(text)

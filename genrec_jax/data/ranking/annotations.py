@@ -1,0 +1,306 @@
+"""What a row tells beside its features: labels, group, time, id and others.
+
+`config.data` names the columns; blocks store their values as they are read
+here. None of them is encoded by a vocabulary or a statistic.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.config.loading import nearest
+from genrec_jax.data import extras as extras_lib
+from genrec_jax.data import fields
+from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.ranking import raw, transform
+
+LABEL_KINDS = ('binary', 'float')
+EXTRA_KINDS = ('float', 'int', 'int64')  # a category is a feature here
+ROW = 'row'  # the example id that is the number of the row
+_LABELS = {'0': 0, '1': 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotations:
+  """Where the optional ones are.
+
+  Attributes:
+    time: column of the time, '' for none.
+    example_id: column of the examples' ids, 'row' for the number of the row in
+      the raw files, '' for none.
+    float_labels: labels that are any finite number, and not 0 or 1.
+    label_weights: label -> column of its weights; the others have weight 1.
+    extras: columns that a task may read.
+  """
+
+  time: str = ''
+  example_id: str = ''
+  float_labels: tuple[str, ...] = ()
+  label_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  extras: tuple[extras_lib.Extra, ...] = ()
+
+  @property
+  def columns(self) -> dict[str, str]:
+    """Key of the config -> the column of the raw files that it names."""
+    numbered = self.example_id in ('', ROW)
+    out = {'data.time': self.time} if self.time else {}
+    out |= {} if numbered else {'data.example_id': self.example_id}
+    for label, column in self.label_weights.items():
+      out[f'data.label_weights.{label}'] = column
+    for extra in self.extras:
+      out[f'{extras_lib.KEY}.{extra.name}'] = extra.source
+    return out
+
+  def to_json(self) -> dict:
+    """What differs from no annotations at all; {} for those."""
+    every = dataclasses.asdict(self)
+    return {key: value for key, value in every.items() if value}
+
+  @classmethod
+  def from_json(cls, told: Mapping) -> 'Annotations':
+    """The inverse of `to_json`, also after a round trip through JSON."""
+    told = dict(told)
+    told['float_labels'] = tuple(told.get('float_labels', ()))
+    extras = told.get('extras', ())
+    told['extras'] = tuple(extras_lib.Extra(**extra) for extra in extras)
+    return cls(**told)
+
+
+def build(cfg: Mapping, labels: Sequence[str]) -> Annotations:
+  """The annotations that `config.data` asks for.
+
+  >>> found = build({'time': 'when', 'extras': {'teacher': 'float'}}, ['click'])
+  >>> found.columns
+  {'data.time': 'when', 'data.extras.teacher': 'teacher'}
+  """
+  kinds = dict(cfg.get('label_kinds', None) or {})
+  weights = dict(cfg.get('label_weights', None) or {})
+  for key, section in (('label_kinds', kinds), ('label_weights', weights)):
+    for label in section:
+      if label not in labels:
+        raise ValueError(
+          f'data.{key}.{label}: {label!r} is no label; data.labels are '
+          f'{", ".join(labels)}' + nearest(label, labels)
+        )
+  for label, kind in kinds.items():
+    if kind not in LABEL_KINDS:
+      raise ValueError(
+        f'data.label_kinds.{label} is {kind!r}, must be one of '
+        f'{", ".join(LABEL_KINDS)}' + nearest(str(kind), LABEL_KINDS)
+      )
+  return Annotations(
+    cfg.get('time', '') or '',
+    cfg.get('example_id', '') or '',
+    tuple(label for label in labels if kinds.get(label) == 'float'),
+    {label: weights[label] for label in labels if weights.get(label)},
+    extras_lib.build(cfg.get('extras', None), kinds=EXTRA_KINDS),
+  )
+
+
+def read_labels(
+  chunk: raw.Chunk, names: Sequence[str], float_labels: Sequence[str]
+) -> np.ndarray:
+  """`[N, L]` labels: uint8, or float32 for all where one may be any number."""
+  dtype = np.float32 if float_labels else np.uint8
+  labels = np.empty((len(chunk), len(names)), dtype)
+  for i, name in enumerate(names):
+    if name in float_labels:
+      labels[:, i] = _read_numbers(chunk, name, 'label')
+    else:
+      labels[:, i] = _read_binary(chunk, name)
+  return labels
+
+
+def _read_binary(chunk: raw.Chunk, name: str) -> np.ndarray:
+  """Labels `[N]`; anything but 0 and 1 is an error."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(
+      f'{chunk.where(0)}: label {name!r} holds lists; it must be 0 or 1'
+    )
+  try:
+    if isinstance(column, raw.Typed):
+      raise KeyError
+    return np.array([_LABELS[text] for text in column], np.uint8)
+  except KeyError:
+    return _read_binary_numbers(chunk, name, column)
+
+
+def _read_binary_numbers(chunk, name, column) -> np.ndarray:
+  """Labels such as '1.0', or those of a file with types."""
+  try:
+    found = transform.numbers(column)
+    good = (found.values == 0) | (found.values == 1)
+    if found.present is not None:
+      good &= found.present
+    at = int(np.argmin(good))
+    value = _cell(column, at)
+  except transform.NumberError as e:
+    good, at, value = np.zeros(1, bool), e.at, e.value
+  if not good.all():
+    raise ValueError(
+      f'{chunk.quote(at, name, value)} is no label; labels are 0 or 1, others '
+      f'need data.label_kinds.{name}=float'
+    )
+  return found.values.astype(np.uint8)
+
+
+def _cell(column: raw.Column, at: int) -> object:
+  """A cell for messages; '' for an empty one."""
+  if not isinstance(column, raw.Typed):
+    return column[at]
+  if column.present is not None and not column.present[at]:
+    return ''
+  return column.values[at]
+
+
+def _read_numbers(
+  chunk: raw.Chunk, name: str, what: str, least: float = -np.inf
+) -> np.ndarray:
+  """`[N]` float64 finite numbers; a missing one is an error."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(f'{chunk.where(0)}: {what} {name!r} holds lists')
+  try:
+    found = transform.numbers(column)
+    good = found.values >= least
+    if found.present is not None:
+      good &= found.present
+    at = int(np.argmin(good))
+    value = _cell(column, at)
+  except transform.NumberError as e:
+    good, at, value = np.zeros(1, bool), e.at, e.value
+  if not good.all():
+    wanted = "a finite number of float32's range"
+    wanted += '' if least < 0 else ', zero or more'
+    raise ValueError(
+      f'{chunk.quote(at, name, value)}: the {what} must be {wanted}'
+    )
+  return found.values
+
+
+def read_groups(
+  chunk: raw.Chunk, name: str, groups: dict[str, int]
+) -> np.ndarray:
+  """`[N]` int32 numbers of the groups, in the order they are first met."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(f'{chunk.where(0)}: data.group {name!r} holds lists')
+  if isinstance(column, raw.Typed):
+    texts = column.values.astype(str)
+    if column.present is not None:
+      texts = np.where(column.present, texts, '')
+    column = texts.tolist()
+  if '' in column:
+    raise ValueError(
+      f'{chunk.quote(list(column).index(""), name, "")} is no group; fill it '
+      "in, or set data.group=''"
+    )
+  for value in dict.fromkeys(column):
+    groups.setdefault(value, len(groups))
+  return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))
+
+
+def read(
+  chunk: raw.Chunk,
+  annotations: Annotations,
+  labels: Sequence[str],
+  first: int | None = None,
+) -> dict:
+  """The optional annotations of some rows, by their names in `rows.Rows`.
+
+  Args:
+    chunk: the rows; a column that it lacks is left out.
+    annotations: where they are.
+    labels: those whose weights are wanted.
+    first: number of the first row; None leaves numbers of rows out.
+
+  Returns:
+    Some of `time`, `example_id`, `label_weights` and `extras`.
+  """
+  out, there = {}, chunk.columns
+  if annotations.time and annotations.time in there:
+    out['time'] = _read_times(chunk, annotations.time)
+  if annotations.example_id == ROW:
+    if first is not None:
+      out['example_id'] = np.arange(first, first + len(chunk), dtype=np.int64)
+  elif annotations.example_id and annotations.example_id in there:
+    out['example_id'] = _read_ids(chunk, annotations.example_id)
+  weights = annotations.label_weights
+  if weights and all(c in there for c in weights.values()):
+    out['label_weights'] = np.ones((len(chunk), len(labels)), np.float32)
+    for i, label in enumerate(labels):
+      if label in weights:
+        what = f'weight of label {label!r}'
+        out['label_weights'][:, i] = _read_numbers(
+          chunk, weights[label], what, least=0
+        )
+  extras = {
+    extra.name: _read_extra(chunk, extra)
+    for extra in annotations.extras
+    if extra.source in there
+  }
+  return out | ({'extras': extras} if extras else {})
+
+
+def _refuse(chunk, name: str, good: np.ndarray, told: str) -> None:
+  if not good.all():
+    at = int(np.argmin(good))
+    value = _cell(chunk.columns[name], at)
+    raise ValueError(f'{chunk.quote(at, name, value)} is not {told}')
+
+
+def _read_times(chunk: raw.Chunk, name: str) -> np.ndarray:
+  """`[N]` int64; numbers are kept in their unit, dates become seconds."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(f'{chunk.where(0)}: data.time {name!r} holds lists')
+  if isinstance(column, raw.Typed):
+    if column.values.dtype.kind == 'f':
+      values, good = fields.whole_seconds(column.values)
+    else:
+      values, good = column.values, column.values >= 0
+    if column.present is not None:
+      good = good & column.present
+  else:
+    values, good = fields.times(column, 's')
+  _refuse(chunk, name, good, fields.WANTED['time'])
+  return values.astype(np.int64)
+
+
+def _read_ids(chunk: raw.Chunk, name: str) -> np.ndarray:
+  """`[N]` int64 ids of examples."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.Lists):
+    raise ValueError(f'{chunk.where(0)}: data.example_id {name!r} holds lists')
+  if isinstance(column, raw.Typed):
+    whole = extras_lib.Extra(name, 'int64')
+    values, good = extras_lib.read_numbers(whole, column.values, column.present)
+  else:
+    values, good = vocab_lib.parse_ints(column)
+  _refuse(
+    chunk,
+    name,
+    good,
+    'an example id; those are whole numbers without leading zeros, and '
+    f'data.example_id={ROW} numbers the rows',
+  )
+  return values
+
+
+def _read_extra(chunk: raw.Chunk, extra: extras_lib.Extra) -> np.ndarray:
+  column = chunk.columns[extra.source]
+  if isinstance(column, raw.Lists):
+    raise ValueError(
+      f'{chunk.where(0)}: {extras_lib.KEY}.{extra.name} holds lists'
+    )
+  if isinstance(column, raw.Typed):
+    values, good = extras_lib.read_numbers(extra, column.values, column.present)
+  else:
+    values, good = extras_lib.read_texts(extra, column)
+  if not good.all():
+    at = int(np.argmin(good))
+    told = extras_lib.explain(extra, str(_cell(column, at)))
+    raise ValueError(f'{chunk.where(at)}, column {extra.source!r}: {told}')
+  return values
