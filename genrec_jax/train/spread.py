@@ -330,7 +330,7 @@ class OnMesh:
     if 'rows' in manifest:
       return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
     saved = saved_plan(manifest['host'])
-    if saved == self.plan:
+    if self.plan.same_placement(saved):
       return restoring.whole(self.abstract_state(), checkpoints, step, data)
     if saved is None:
       specs = state_lib.row_specs(self._task)
