@@ -204,14 +204,11 @@ def resolve(
     batch: examples of a step on all devices together.
     rule: how rows or sums is decided.
   """
-  bags = batch / (topology.group * topology.replicas)
+  examples = batch / (topology.group * topology.replicas)
+  where = scheme, pieces, topology
   return load.as_travelling(
-    {
-      feature.name: _choose_of(load, feature, scheme, pieces, topology, bags,
-                               rule)
-      for feature in load.choices
-    }
-  )  # fmt: skip
+    {f.name: _choose_of(load, f, *where, examples, rule) for f in load.choices}
+  )
 
 
 def fill(
@@ -234,7 +231,7 @@ def fill(
     PlanError: the plan names a feature that is not pooled, or sums are wanted
       where determinism rules them out.
   """
-  bags = batch / (plan.group * plan.replicas)
+  examples = batch / (plan.group * plan.replicas)
   pooling = {}
   for load in loads:
     table = plan.tables.get(load.name)
@@ -253,7 +250,7 @@ def fill(
           "parallel.pool='rows', or keep the table on one device"
         )
       pooling[feature.name] = wanted or _choose_of(
-        load, feature, *where, plan, bags, rule
+        load, feature, *where, plan, examples, rule
       )
   if unknown := sorted(set(plan.pooling) - set(pooling)):
     raise PlanError(
@@ -263,13 +260,15 @@ def fill(
   return dataclasses.replace(plan, pooling=pooling)
 
 
-def _choose_of(load: Load, feature: Feature, scheme, pieces, mesh, bags, rule):
+def _choose_of(
+  load: Load, feature: Feature, scheme, pieces, mesh, examples, rule
+) -> str:
   """`choose` for a feature of a table that other features may read, too."""
   if load.optimizer == DENSE and rule.pool == AUTO:
     return SUMS  # a device reads its own copy, and nothing travels
   read = BagRead(
     dim=load.dim,
-    bags=bags * feature.poolings,
+    bags=examples * feature.poolings,
     length=feature.length,
     # Equal ids of several features are asked for once: each has its share.
     most_rows=load.rows * feature.length * feature.poolings / load.ids,

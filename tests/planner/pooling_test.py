@@ -19,6 +19,7 @@ from genrec_jax.planner import (
   hardware,
   make_plan,
 )
+from genrec_jax.planner.options import enumerate_options
 from genrec_jax.planner.pooling import (
   BagRead,
   choose,
@@ -257,7 +258,19 @@ def test_what_travels_is_what_is_priced_and_told():
   assert 'travel' not in str(plain)
 
 
-def test_the_planner_prices_each_option_by_its_own_way():
+def test_an_option_costs_what_it_would_send():
+  def costs(pool):
+    rule = PoolingRule(pool)
+    (options,) = enumerate_options([SHORT], NODE, BATCH, rule=rule)
+    return {(o.scheme, o.pieces): o.cost for o in options}
+
+  auto, rows, sums = (costs(pool) for pool in ('auto', 'rows', 'sums'))
+  assert rows['row_wise', 1] != sums['row_wise', 1]
+  assert auto['row_wise', 1] == rows['row_wise', 1]
+  assert auto['table_wise', 1] == sums['table_wise', 1]
+
+
+def test_the_planner_fills_in_the_ways_of_its_plan():
   plan, report = make_plan([SHORT, LONG], NODE, batch=BATCH)
   assert plan.pooling == fill(plan, [SHORT, LONG], BATCH).pooling
   ways = {
