@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 import genrec_jax
+from genrec_jax import planner
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import schemes
 from genrec_jax.embedding.exchange import Exchange
@@ -14,6 +15,15 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
 from genrec_jax.embedding.scheme import ALL, HOST, ONE, SCHEMES, Scheme
 from genrec_jax.features import TableSpec
+from genrec_jax.planner import (
+  Constraint,
+  ConstraintError,
+  Feature,
+  Load,
+  hardware,
+)
+from genrec_jax.planner.options import enumerate_options
+from genrec_jax.planner.propose import PROPOSERS
 from tests.embedding.sharded_cases import run_sharded, run_whole
 from tests.embedding.sharded_test import SEQUENCE, compare, spec
 
@@ -135,6 +145,61 @@ def test_places_that_are_none_are_told():
     schemes.one_scheme(
       SPECS, 'nowhere', devices=2, schemes={'nowhere': nowhere}
     )
+
+
+LOADS = [Load(name, 1_000_000, 64, features=(Feature(20.0),)) for name in 'abc']
+TWO_HOSTS = hardware.get('h100', hosts=2, devices=4)
+
+
+def test_the_planner_keeps_to_its_places(tmp_path):
+  outside = {'last_devices': LAST}
+  only = {name: Constraint(schemes=('last_devices',)) for name in 'abc'}
+  plan, report = planner.make_plan(
+    LOADS, TWO_HOSTS, batch=8192, constraints=only, schemes=outside
+  )
+  assert {n: t.at for n, t in plan.tables.items()} == {
+    'a': (7, 6), 'b': (6, 7), 'c': (7, 6)
+  }  # fmt: skip
+  assert (report.times[:6] == 0).all() and (report.times[6:] > 0).any()
+  # Each piece costs what one of column_wise does.
+  columns = {
+    name: load.plan('column_wise', plan.tables[name].at)
+    for name, load in zip('abc', LOADS, strict=True)
+  }
+  twin = ShardingPlan(columns, hosts=2, devices=4)
+  again = planner.evaluate(twin, LOADS, TWO_HOSTS, 8192)
+  assert (again.times == report.times).all()
+  assert again.allocated == report.allocated
+  plan.save(tmp_path / 'plan.json')
+  text = planner.describe(  # where nobody hands it in
+    LOADS, 'h100', batch=8192, plan=str(tmp_path / 'plan.json')
+  )
+  assert 'schemes: 3 last_devices' in text and 'last_devices at 7, 6' in text
+
+
+def test_the_planner_considers_it_among_others():
+  outside = {'last_devices': LAST, 'hosts': Scheme(HOST, many_pieces=True)}
+  items = enumerate_options(LOADS, TWO_HOSTS, 8192, schemes=outside)
+  assert {(o.scheme, o.pieces) for o in items[0]} >= {
+    ('table_wise', 1), ('last_devices', 2), ('hosts', 2)
+  }  # fmt: skip
+  uniform = PROPOSERS['uniform'](items, TWO_HOSTS, 10**12)
+  chosen = [{items[i][o].scheme for i, o in enumerate(p)} for p in uniform]
+  assert chosen[-2:] == [{'last_devices'}, {'hosts'}]
+  both = ('table_row_wise', 'hosts')
+  plan, _ = planner.make_plan(
+    LOADS, TWO_HOSTS, batch=8192, schemes=outside,
+    constraints={name: Constraint(schemes=both) for name in 'abc'},
+  )  # fmt: skip
+  assert {t.scheme for t in plan.tables.values()} <= set(both)
+
+
+def test_the_planner_refuses_places_that_are_none():
+  nowhere = {'nowhere': Scheme(ONE, places=lambda *_: [99])}
+  with pytest.raises(
+    ConstraintError, match="scheme 'nowhere' in plan of table 'a': at=.99., but"
+  ):
+    planner.make_plan(LOADS, TWO_HOSTS, batch=8192, schemes=nowhere)
 
 
 # A proposer of the planner is called so, too.

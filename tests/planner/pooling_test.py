@@ -1,12 +1,15 @@
 """Rows or sums: bytes as compiled programs send them, and what follows."""
 
 import dataclasses
+import doctest
 import math
 
 import pytest
 
 from benchmarks import sharding_formulas
 from benchmarks.sharding_formulas import Case
+from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding import scheme, schemes
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.embedding.scheme import SCHEMES
@@ -18,6 +21,8 @@ from genrec_jax.planner import (
   evaluate,
   hardware,
   make_plan,
+  pooling,
+  workload,
 )
 from genrec_jax.planner.options import enumerate_options
 from genrec_jax.planner.pooling import (
@@ -77,12 +82,12 @@ def test_rows_are_counted_as_programs_send_them(scheme, kind, codec):
   assert rows_bytes(*arguments(case)) == pytest.approx(predicted(case))
 
 
-def first_length(scheme, hosts, devices, longest, **more):
+def first_length(name, hosts, devices, longest, **more):
   """The shortest bags of which sums are fewer bytes, None up to `longest`."""
   mesh = ShardingPlan({}, hosts, devices)
   for length in range(1, longest + 1):
     read = BagRead(dim=64, bags=1024, length=length, **more)
-    if choose(read, SCHEMES[scheme], 1, mesh) == 'sums':
+    if choose(read, SCHEMES[name], 1, mesh) == 'sums':
       return length
   return None
 
@@ -191,6 +196,11 @@ def test_only_sums_of_one_device_keep_their_order(scheme, pieces, way):
 def test_rules_that_cannot_be(fields, message):
   with pytest.raises(ValueError, match=message):
     PoolingRule(**fields)
+
+
+def test_the_examples_in_the_text():
+  for module in (pooling, workload, plan_lib, scheme, schemes):
+    assert doctest.testmod(module).failed == 0
 
 
 # --- Plans.
