@@ -92,8 +92,11 @@ def parallel() -> ConfigDict:
       devices=1,
       # Tables that are updated by rows: a plan file, or one scheme for all.
       plan='',
-      # 'auto': by the planner; or another name in embedding.plan.SCHEMES
+      # 'auto': by the planner; or another name in embedding.scheme.SCHEMES
       scheme='row_wise',
+      # Multi-hot features travel as 'rows', as 'sums' that the holders of the
+      # rows make, or ('auto') as whichever sends fewer bytes.
+      pool='auto',
       topology='',  # hardware the plan must fit, see docs/planner.md
       memory_gb=0.0,  # of each device, if not what the topology says
       exchange=dict(

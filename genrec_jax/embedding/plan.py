@@ -1,49 +1,46 @@
 """Where the rows of every table live: pure data, with a JSON round trip.
 
 Whatever makes a plan (a hand, a planner) and whatever uses one (lookups,
-checkpoints) meet only here. A table is cut into equal column pieces, mostly
-one; the rows of a piece lie on one device, on the devices of one host, or on
-all devices of a replica group. The schemes are the names of these choices:
+checkpoints) meet only here. A table is cut by a scheme (scheme.py) into column
+pieces, and `at` says where those lie. Devices are numbered through a replica
+group, host by host. Rows spread over several devices go round like cards
+('mod', which spreads neighbouring hot ids) or in runs ('block').
 
-| scheme             | pieces | rows of a piece lie on | `at` names, a piece   |
-|--------------------|--------|------------------------|-----------------------|
-| data_parallel      | 1      | every device, whole    | nothing               |
-| table_wise         | 1      | one device             | the device            |
-| column_wise        | n      | one device             | the device            |
-| table_column_wise  | n      | one device             | devices of one host   |
-| table_row_wise     | 1      | devices of one host    | the host              |
-| grid               | n      | devices of one host    | the host              |
-| row_wise           | 1      | all devices of a group | nothing               |
+Besides places a plan says how each pooled feature travels, as rows or as sums.
 
-Devices are numbered through a replica group, host by host. Rows spread over
-several devices go round like cards ('mod', which spreads neighbouring hot ids)
-or in runs ('block').
+Version 1 knew tables alone. It is read as the same plan with nothing else,
+which is what those runs did.
 """
 
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 
-SCHEMES = (
-  'data_parallel',
-  'table_wise',
-  'column_wise',
-  'table_column_wise',
-  'table_row_wise',
-  'grid',
-  'row_wise',
+from genrec_jax.embedding.scheme import (
+  ALL as ALL,  # said as plan.ALL where rows are looked up
 )
+from genrec_jax.embedding.scheme import (
+  HOST,
+  ONE,
+  SCHEMES,
+  PlanError,
+  Scheme,
+  add_to_schemes,
+  describe_unknown,
+)
+
 SPLITS = ('mod', 'block')
-VERSION = 1
+POOLINGS = ('rows', 'sums')
+VERSION = 2
 
-# How far the rows of a piece are spread.
-ONE, HOST, ALL = 'one', 'host', 'all'
-_SPREAD = {'table_row_wise': HOST, 'grid': HOST, 'row_wise': ALL}
-_MANY_PIECES = ('column_wise', 'table_column_wise', 'grid')
+# Sections of `ShardingPlan.extra` that this version understands. A plan with
+# another one is refused: it was made for something that would not be done.
+EXTRA_SECTIONS: frozenset[str] = frozenset()
 
-
-class PlanError(ValueError):
-  """A plan that cannot be; the message names the table and what to change."""
+_SHAPE = ('replicas', 'hosts', 'devices')
+_KEYS = {1: {'version', 'tables', *_SHAPE}}
+_KEYS[2] = _KEYS[1] | {'schemes', 'pooling', 'extra'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +50,12 @@ class TablePlan:
   Attributes:
     rows: number of rows.
     dim: width of a row.
-    scheme: a name in `SCHEMES`.
-    at: device or host of each column piece (see the table above).
+    scheme: a name in `SCHEMES`, or of the scheme `outside`.
+    at: device or host of each column piece, as the scheme says.
     split: 'mod' or 'block', for rows spread over several devices.
     dtype: of the rows.
     optimizer: name of the row optimizer, which says what slots there are.
+    outside: the scheme, if it is none of the built-in ones.
   """
 
   rows: int
@@ -67,6 +65,12 @@ class TablePlan:
   split: str = 'mod'
   dtype: str = 'float32'
   optimizer: str = 'row_adagrad'
+  outside: Scheme | None = None
+
+  @property
+  def kind(self) -> Scheme:
+    """What the scheme can do."""
+    return self.outside or SCHEMES[self.scheme]
 
   @property
   def pieces(self) -> int:
@@ -80,9 +84,7 @@ class TablePlan:
   @property
   def spread(self) -> str | None:
     """`ONE`, `HOST` or `ALL`; None where every device holds the table."""
-    if self.scheme == 'data_parallel':
-      return None
-    return _SPREAD.get(self.scheme, ONE)
+    return self.kind.spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +106,17 @@ class ShardingPlan:
     hosts: hosts of a replica group.
     devices: devices of a host.
     replicas: groups that hold a copy of every table each.
+    pooling: feature -> 'rows' or 'sums': how what a pooled feature reads
+      travels. The rows of a feature that is not here travel one by one.
+    extra: name of a section in `EXTRA_SECTIONS` -> its content.
   """
 
   tables: dict[str, TablePlan]
   hosts: int = 1
   devices: int = 1
   replicas: int = 1
+  pooling: dict[str, str] = dataclasses.field(default_factory=dict)
+  extra: dict[str, dict] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for field in ('hosts', 'devices', 'replicas'):
@@ -118,11 +125,35 @@ class ShardingPlan:
     for name, table in self.tables.items():
       if fault := _fault(self, table):
         raise PlanError(f'plan of table {name!r}: {fault}')
+    for feature, way in self.pooling.items():
+      if way not in POOLINGS:
+        raise PlanError(
+          f'pooling of feature {feature!r} is {way!r}, must be one of '
+          f'{POOLINGS}'
+        )
+    if unknown := sorted(set(self.extra) - EXTRA_SECTIONS):
+      raise PlanError(
+        f'the plan has sections {unknown} in "extra", which this version does '
+        f'not know; it knows {sorted(EXTRA_SECTIONS)}. Use the version that '
+        'made the plan, or take them out'
+      )
+    self._outside()
 
   @property
   def group(self) -> int:
     """Devices that hold one copy of the tables together."""
     return self.hosts * self.devices
+
+  def same_placement(self, other: 'ShardingPlan | None') -> bool:
+    """Whether every row lies in the same place, however it travels.
+
+    >>> one = ShardingPlan({'t': TablePlan(9, 4, 'row_wise')})
+    >>> one.same_placement(dataclasses.replace(one, pooling={'f': 'sums'}))
+    True
+    """
+    if other is None:
+      return False
+    return dataclasses.replace(self, pooling=other.pooling) == other
 
   def shards(self, name: str) -> list[Shard]:
     """The rectangles of a table; together they cover it once.
@@ -152,29 +183,72 @@ class ShardingPlan:
     return tuple(range(self.group))
 
   def to_json(self) -> str:
-    """The plan as text; `from_json` is the inverse."""
+    """The plan as text; `from_json` is the inverse.
+
+    Schemes from outside are told by what they can do, so that the plan can be
+    read where nobody hands them in.
+    """
     body = {
       'version': VERSION,
       'replicas': self.replicas,
       'hosts': self.hosts,
       'devices': self.devices,
-      'tables': {n: dataclasses.asdict(t) for n, t in self.tables.items()},
+      'tables': {n: _table_fields(t) for n, t in self.tables.items()},
     }
+    schemes = {n: _scheme_fields(s) for n, s in self._outside().items()}
+    sections = dict(schemes=schemes, pooling=self.pooling, extra=self.extra)
+    body |= {name: section for name, section in sections.items() if section}
     return json.dumps(body, indent=2)
+
+  def _outside(self) -> dict[str, Scheme]:
+    """The schemes in use that are not built in."""
+    schemes = {}
+    for name, table in self.tables.items():
+      if table.outside is None:
+        continue
+      if schemes.setdefault(table.scheme, table.outside) != table.outside:
+        raise PlanError(
+          f'plan of table {name!r}: another table has another scheme by the '
+          f'name {table.scheme!r}'
+        )
+    return schemes
 
   def save(self, path) -> None:
     pathlib.Path(path).write_text(self.to_json() + '\n')
 
 
-def from_json(text: str) -> ShardingPlan:
-  """The plan that `ShardingPlan.to_json` wrote, or somebody by hand."""
+def from_json(
+  text: str, schemes: Mapping[str, Scheme] | None = None
+) -> ShardingPlan:
+  """The plan that `ShardingPlan.to_json` wrote, or somebody by hand.
+
+  Args:
+    text: JSON.
+    schemes: from outside the library, by name; not needed for those that the
+      text describes.
+
+  Raises:
+    PlanError: it is no plan that can be; it says why.
+  """
   try:
     body = json.loads(text)
   except ValueError as e:
     raise PlanError(f'a plan must be JSON: {e}') from None
-  if not isinstance(body, dict) or body.get('version') != VERSION:
-    raise PlanError(f'a plan must hold "version": {VERSION}')
-  known = {f.name for f in dataclasses.fields(TablePlan)}
+  version = body.get('version') if isinstance(body, dict) else None
+  if version not in _KEYS:
+    raise PlanError(
+      f'a plan must hold "version": {VERSION}, or one of {sorted(_KEYS)}'
+    )
+  unknown = set(body) - _KEYS[version]
+  if version == 1:  # it overlooked what it did not know
+    unknown &= _KEYS[VERSION]
+  if unknown:
+    raise PlanError(
+      f'a plan of version {version} holds no {sorted(unknown)}; known are '
+      f'{sorted(_KEYS[version])}'
+    )
+  schemes = _described_schemes(body.get('schemes', {}), schemes or {})
+  known = {f.name for f in dataclasses.fields(TablePlan)} - {'outside'}
   tables = {}
   for name, fields in body.get('tables', {}).items():
     if unknown := set(fields) - known:
@@ -184,17 +258,54 @@ def from_json(text: str) -> ShardingPlan:
       )
     if missing := {'rows', 'dim', 'scheme'} - set(fields):
       raise PlanError(f'plan of table {name!r}: {sorted(missing)} is missing')
-    tables[name] = TablePlan(**{**fields, 'at': tuple(fields.get('at', ()))})
-  sizes = {k: body.get(k, 1) for k in ('hosts', 'devices', 'replicas')}
-  return ShardingPlan(tables, **sizes)
+    at, outside = tuple(fields.get('at', ())), schemes.get(fields['scheme'])
+    tables[name] = TablePlan(**{**fields, 'at': at, 'outside': outside})
+  return ShardingPlan(
+    tables,
+    **{k: body.get(k, 1) for k in _SHAPE},
+    pooling=body.get('pooling', {}),
+    extra=body.get('extra', {}),
+  )
 
 
-def load(path) -> ShardingPlan:
-  """Reads a plan file."""
+def load(path, schemes: Mapping[str, Scheme] | None = None) -> ShardingPlan:
+  """Reads a plan file; `schemes` as in `from_json`."""
   try:
-    return from_json(pathlib.Path(path).read_text())
+    return from_json(pathlib.Path(path).read_text(), schemes)
   except PlanError as e:
     raise PlanError(f'{path}: {e}') from None
+
+
+def _described_schemes(described, handed_in) -> dict[str, Scheme]:
+  """Schemes from outside: those a plan describes, and those handed in."""
+  schemes = dict(handed_in)
+  for name, fields in described.items():
+    try:
+      scheme = Scheme(**fields)
+    except (TypeError, PlanError) as e:
+      raise PlanError(f'scheme {name!r} of the plan: {e}') from None
+    if schemes.setdefault(name, scheme) != scheme:
+      raise PlanError(
+        f'scheme {name!r} was {fields} when the plan was made, and what is '
+        f'handed in now is {_scheme_fields(schemes[name])}'
+      )
+  add_to_schemes(schemes)  # refuses names of built-in ones
+  return schemes
+
+
+def _table_fields(table: TablePlan) -> dict:
+  fields = dataclasses.asdict(dataclasses.replace(table, outside=None))
+  del fields['outside']
+  return fields
+
+
+def _scheme_fields(scheme: Scheme) -> dict:
+  """What a plan says of a scheme: the fields that two equal ones share."""
+  return {
+    field.name: getattr(scheme, field.name)
+    for field in dataclasses.fields(Scheme)
+    if field.compare
+  }
 
 
 def depth(rows: int, owners: int) -> int:
@@ -212,27 +323,29 @@ def share(rows: int, owners: int, split: str, place: int) -> int:
 
 def _fault(plan: ShardingPlan, table: TablePlan) -> str | None:
   """What is wrong with the plan of a table, in words."""
-  if table.scheme not in SCHEMES:
-    return f'scheme is {table.scheme!r}, must be one of {SCHEMES}'
+  if table.outside is None and table.scheme not in SCHEMES:
+    return describe_unknown(table.scheme, SCHEMES)
+  if table.outside is not None and table.scheme in SCHEMES:
+    return f'{table.scheme!r} is built in, a scheme from outside has its name'
   if table.split not in SPLITS:
     return f'split is {table.split!r}, must be one of {SPLITS}'
   if table.rows < 1 or table.dim < 1:
     return f'{table.rows} rows of width {table.dim}'
-  names = {ONE: plan.group, HOST: plan.hosts}.get(table.spread)
-  if names is None:
+  scheme, kind = table.kind, table.kind.at_names
+  if kind is None:
     return f'{table.scheme} takes no "at"' if table.at else None
-  kind = 'device' if table.spread == ONE else 'host'
+  names = plan.group if scheme.spread == ONE else plan.hosts
   if not table.at:
     return f'{table.scheme} needs "at", the {kind} of each piece'
   if any(not 0 <= place < names for place in table.at):
     return f'at={list(table.at)}, but the {kind}s are 0 .. {names - 1}'
-  if len(table.at) > 1 and table.scheme not in _MANY_PIECES:
+  if len(table.at) > 1 and not scheme.many_pieces:
     return f'{table.scheme} has one piece, at={list(table.at)} names several'
   if table.dim % len(table.at):
     return (
       f'{table.dim} columns cannot be cut into {len(table.at)} equal pieces'
     )
-  if table.scheme == 'table_column_wise':
+  if scheme.one_host:
     hosts = sorted({place // plan.devices for place in table.at})
     if len(hosts) > 1:
       return (

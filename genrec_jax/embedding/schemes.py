@@ -1,10 +1,13 @@
 """Plans of one scheme for all tables, for those who want no planner."""
 
-from genrec_jax.embedding.plan import (
+from collections.abc import Mapping
+
+from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
+from genrec_jax.embedding.scheme import (
   SCHEMES,
-  PlanError,
-  ShardingPlan,
-  TablePlan,
+  Scheme,
+  add_to_schemes,
+  find_scheme,
 )
 from genrec_jax.features import TableSpec
 
@@ -16,39 +19,43 @@ def one_scheme(
   hosts: int = 1,
   devices: int = 1,
   replicas: int = 1,
+  schemes: Mapping[str, Scheme] | None = None,
 ) -> ShardingPlan:
   """Every table by one scheme; tables take turns where they name a place.
 
-  Column schemes cut a table into as many pieces as there are devices (hosts,
-  for 'grid') if its width allows, else into as many as it does.
+  Schemes of many pieces cut a table into as many as there are devices (hosts,
+  where a piece is of a host) if its width allows, else into as many as it does.
+
+  >>> tables = {name: TableSpec(name, 90, 8) for name in 'ab'}
+  >>> plan = one_scheme(tables, 'table_wise', devices=4)
+  >>> plan.tables['b'].at
+  (1,)
+
+  Args:
+    specs: the tables.
+    scheme: name of the scheme.
+    hosts: of a replica group.
+    devices: of a host.
+    replicas: groups.
+    schemes: from outside the library, by name.
+
+  Raises:
+    PlanError: there is no such scheme, or it cannot be used here.
   """
-  if scheme not in SCHEMES:
-    raise PlanError(f'scheme is {scheme!r}, must be one of {SCHEMES}')
-  group, tables = hosts * devices, {}
-  for turn, (name, spec) in enumerate(sorted(specs.items())):
-    host, dim = turn % hosts, spec.dim
-    first = host * devices
-    at = {
-      'table_wise': (turn % group,),
-      'column_wise': range(_pieces(dim, group)),
-      'table_column_wise': range(first, first + _pieces(dim, devices)),
-      'table_row_wise': (host,),
-      'grid': range(_pieces(dim, hosts)),
-    }.get(scheme, ())
-    tables[name] = TablePlan(
+  kind = find_scheme(scheme, add_to_schemes(schemes))
+  tables = {
+    name: TablePlan(
       spec.rows,
       spec.dim,
       scheme,
-      tuple(at),
+      kind.place(turn, spec, hosts, devices),
       dtype=spec.dtype,
       optimizer=spec.update,
+      outside=None if scheme in SCHEMES else kind,
     )
+    for turn, (name, spec) in enumerate(sorted(specs.items()))
+  }
   return ShardingPlan(tables, hosts, devices, replicas)
-
-
-def _pieces(dim: int, most: int) -> int:
-  """The most equal pieces, up to `most`, that a width can be cut into."""
-  return max(n for n in range(1, most + 1) if dim % n == 0)
 
 
 def check(plan: ShardingPlan, specs: dict[str, TableSpec]) -> None:

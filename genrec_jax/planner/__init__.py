@@ -4,6 +4,7 @@ from genrec_jax.planner.describe import describe
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
+from genrec_jax.planner.pooling import PoolingRule
 from genrec_jax.planner.refusal import too_full
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.search import make_plan
@@ -23,6 +24,7 @@ __all__ = [
   'Feature',
   'InsufficientMemory',
   'Load',
+  'PoolingRule',
   'Report',
   'Topology',
   'describe',

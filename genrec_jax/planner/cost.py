@@ -22,6 +22,7 @@ Two differences: on a group of one device nothing is sent, and for equal ids
 
 import dataclasses
 
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.workload import DENSE, Load
 
@@ -62,23 +63,22 @@ class Cost:
 
 
 def shard_cost(
-  load: Load, scheme: str, columns: int, topology: Topology, batch: int
+  load: Load, scheme: Scheme, columns: int, topology: Topology, batch: int
 ) -> Cost:
   """Cost of a piece of a table on each of the devices that hold it.
 
   Args:
     load: the table.
-    scheme: a name in `plan.SCHEMES`.
+    scheme: what the table is cut by.
     columns: width of the piece.
     topology: the machine.
     batch: examples of a step, on all devices together.
   """
   local = batch / topology.total
-  if scheme == 'data_parallel':
+  if scheme.spread is None:
     return _replicated(load, topology, local)
-  owners = {'row_wise': topology.group}
-  owners |= dict.fromkeys(('table_row_wise', 'grid'), topology.devices)
-  return _sharded(load, columns, topology, local, owners.get(scheme, 1))
+  owners = scheme.owners(topology.hosts, topology.devices)
+  return _sharded(load, columns, topology, local, owners)
 
 
 def _sharded(load, columns, topology, local, owners) -> Cost:

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import hardware, refusal
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.options import Constraint
+from genrec_jax.planner.pooling import PoolingRule, fill
 from genrec_jax.planner.search import make_plan
 from genrec_jax.planner.workload import Dense, Load
 
@@ -20,6 +22,8 @@ def describe(
   plan: str | ShardingPlan | None = None,
   constraints: Mapping[str, Constraint] | None = None,
   dense: Dense = Dense(),
+  schemes: Mapping[str, Scheme] | None = None,
+  pooling: PoolingRule = PoolingRule(),
   save: str | None = None,
   top: int = 20,
   **search,
@@ -35,6 +39,9 @@ def describe(
     plan: a plan to describe, or its file; None makes one.
     constraints: table -> what is settled about it.
     dense: the rest of the model.
+    schemes: from outside the library, by name.
+    pooling: how rows or sums is decided for features with names, where the plan
+      does not say.
     save: file for the plan.
     top: tables to list.
     **search: further arguments of `make_plan`.
@@ -44,7 +51,7 @@ def describe(
     ValueError: one of the arguments cannot be; it says which.
   """
   overrides = dict(overrides or {})
-  given = plan_lib.load(plan) if isinstance(plan, str) else plan
+  given = plan_lib.load(plan, schemes) if isinstance(plan, str) else plan
   if given:
     shape = {k: getattr(given, k) for k in ('replicas', 'hosts', 'devices')}
     overrides = shape | overrides
@@ -53,6 +60,7 @@ def describe(
   else:
     machine = hardware.change(topology, **overrides)
   if given:
+    given = fill(given, loads, batch, pooling)
     report = evaluate(given, loads, machine, batch, dense)
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
@@ -64,6 +72,8 @@ def describe(
       batch=batch,
       constraints=constraints,
       dense=dense,
+      schemes=schemes,
+      pooling=pooling,
       **search,
     )
   if save:

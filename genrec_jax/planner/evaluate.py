@@ -29,20 +29,19 @@ def evaluate(
     dense: the rest of the model.
   """
   _check(plan, {load.name: load for load in loads}, topology)
+  loads = [load.as_travelling(plan.pooling) for load in loads]
   times = np.zeros((plan.group, 4))
   rows, buffers = (np.zeros(plan.group, np.int64) for _ in range(2))
   lines = []
   for load in loads:
     table = plan.tables[load.name]
-    args = (load, table.scheme, table.columns, topology)
+    args = (load, table.kind, table.columns, topology)
     cost = shard_cost(*args, batch)
     row_bytes = storage.row_bytes(*args)
     buffer_bytes = storage.buffer_bytes(*args, batch)
     count = 0
     for piece in range(table.pieces):
       owners = list(plan.owners(load.name, piece))
-      if table.scheme == 'data_parallel':
-        owners = list(range(plan.group))
       # Two pieces of a table may lie on one device.
       times[owners] += cost.parts
       rows[owners] += row_bytes
@@ -68,6 +67,7 @@ def evaluate(
     row_bytes=rows,
     buffer_bytes=buffers,
     allocated=storage.allocated(plan),
+    pooling=plan.pooling,
     sizes=tuple(sizing.growth(loads, topology, batch, dense)),
   )
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from genrec_jax.embedding.scheme import HOST
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.options import ON_A_HOST, Option
+from genrec_jax.planner.options import Option
 from genrec_jax.planner.partition import Filling, Placement, lpt
 
 
@@ -31,9 +32,9 @@ def ldm(
     filling.waiting(), key=lambda i: (-filling.options[i].time, i)
   ):
     option = filling.options[index]
-    if option.scheme in ON_A_HOST:
+    if option.kind.spread == HOST:
       placed = filling.place_on_host(index)
-    elif option.scheme == 'table_column_wise':
+    elif option.kind.one_host:
       placed = filling.place_within_host(index)
     else:
       units += [(index, piece) for piece in range(option.pieces)]

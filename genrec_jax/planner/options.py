@@ -6,19 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.embedding.layout import MOST_ADDRESSES
 from genrec_jax.embedding.plan import (
-  SCHEMES,
   SPLITS,
   PlanError,
   ShardingPlan,
   depth,
 )
+from genrec_jax.embedding.scheme import (
+  HOST,
+  ONE,
+  SCHEMES,
+  Scheme,
+  add_to_schemes,
+)
 from genrec_jax.planner import storage
 from genrec_jax.planner.cost import Cost, shard_cost
 from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.pooling import PoolingRule, resolve
 from genrec_jax.planner.workload import DENSE, Load
-
-EVERYWHERE = ('data_parallel', 'row_wise')
-ON_A_HOST = ('table_row_wise', 'grid')
 
 
 class ConstraintError(ValueError):
@@ -30,8 +34,8 @@ class Constraint:
   """What is settled about a table beforehand.
 
   Attributes:
-    schemes: those allowed; () for all but 'grid', or for a table that optax
-      updates 'data_parallel' alone.
+    schemes: names of those allowed; () for all that are `proposed`, or for a
+      table that optax updates the one that keeps it whole.
     at: device or host of each piece, if that is settled; needs one scheme.
     together: tables with the same word here lie on the same devices.
     min_columns: no narrower pieces.
@@ -51,7 +55,7 @@ class Option:
 
   Attributes:
     names: of the tables.
-    scheme: a name in `plan.SCHEMES`.
+    scheme: its name.
     pieces: column pieces.
     cost: of a piece, on each of its devices.
     bytes: of a piece, on each of its devices.
@@ -59,6 +63,7 @@ class Option:
     spread: devices of a piece.
     at: where its pieces must lie; () for anywhere.
     array: pieces with the same word here share an array; '' for none.
+    outside: the scheme, if it is none of the built-in ones.
   """
 
   names: tuple[str, ...]
@@ -70,6 +75,12 @@ class Option:
   spread: int = 1
   at: tuple[int, ...] = ()
   array: str = ''
+  outside: Scheme | None = None
+
+  @property
+  def kind(self) -> Scheme:
+    """What the scheme can do."""
+    return self.outside or SCHEMES[self.scheme]
 
   @functools.cached_property
   def time(self) -> float:
@@ -93,9 +104,23 @@ def enumerate_options(
   topology: Topology,
   batch: int,
   constraints: Mapping[str, Constraint] | None = None,
+  *,
+  schemes: Mapping[str, Scheme] | None = None,
+  rule: PoolingRule = PoolingRule(),
 ) -> list[list[Option]]:
-  """The options of each table, or of each group that stays together."""
+  """The options of each table, or of each group that stays together.
+
+  Args:
+    loads: tables and the lookups into them.
+    topology: the machine.
+    batch: examples of a step on all devices together.
+    constraints: table -> what is settled about it.
+    schemes: from outside the library, by name.
+    rule: how rows or sums is decided; each option has what it would send less
+      of.
+  """
   constraints = constraints or {}
+  schemes = add_to_schemes(schemes)
   names = [load.name for load in loads]
   if twice := sorted({n for n in names if names.count(n) > 1}):
     raise ConstraintError(f'there are several tables called {twice}')
@@ -105,27 +130,37 @@ def enumerate_options(
       f'{names[:10]}{" ..." if len(names) > 10 else ""}'
     )
   for name, constraint in constraints.items():
-    _check(name, constraint)
+    _check(name, constraint, schemes)
   groups = {}
   for load in loads:
     word = constraints.get(load.name, Constraint()).together
     groups.setdefault(('together', word) if word else load.name, []).append(
       load
     )
-  return [
-    _options_of(group, topology, batch, constraints)
-    for group in groups.values()
-  ]
+  turns = {name: turn for turn, name in enumerate(sorted(names))}
+  every = _Ways(topology, batch, schemes, rule, turns)
+  return [_options_of(group, every, constraints) for group in groups.values()]
 
 
-def _options_of(loads, topology, batch, constraints) -> list[Option]:
+@dataclasses.dataclass(frozen=True)
+class _Ways:
+  """What the options of all tables depend on; `turns` counts their names."""
+
+  topology: Topology
+  batch: int
+  schemes: Mapping[str, Scheme]
+  rule: PoolingRule
+  turns: Mapping[str, int]
+
+
+def _options_of(loads, ways, constraints) -> list[Option]:
   """Options that every table of a group has."""
   shared = None
   for load in loads:
     constraint = constraints.get(load.name, Constraint())
     found = {
       (option.scheme, option.pieces): option
-      for option in _options_of_one(load, topology, batch, constraint)
+      for option in _options_of_one(load, ways, constraint)
     }
     shared = found if shared is None else _joined(shared, found)
   if not shared:
@@ -154,33 +189,38 @@ def _joined(first, second):
   return both
 
 
-def _options_of_one(load, topology, batch, constraint) -> list[Option]:
-  schemes = constraint.schemes or _schemes(load, topology)
+def _options_of_one(load, ways, constraint) -> list[Option]:
+  topology, batch = ways.topology, ways.batch
+  names = constraint.schemes or _proposed(load, topology, ways.schemes)
   found, deepest = [], 0
-  for scheme in schemes:
-    spread = storage.owners(scheme, topology)
-    if scheme == 'data_parallel':
+  for name in names:
+    scheme = ways.schemes[name]
+    spread = scheme.owners(topology.hosts, topology.devices)
+    if scheme.spread is None:
       spread = topology.group
     elif depth(load.rows, spread) > MOST_ADDRESSES // topology.group - 1:
       deepest = depth(load.rows, spread)
       continue
-    for pieces in _pieces(load, scheme, topology, constraint):
+    at = _settled_places(load, name, ways, constraint)
+    for pieces in _pieces(load, scheme, topology, constraint, at):
       columns = load.dim // pieces
-      args = (load, scheme, columns, topology)
+      read = resolve(load, scheme, pieces, topology, batch, ways.rule)
+      args = (read, scheme, columns, topology)
       buffers = storage.buffer_bytes(*args, batch)
       found.append(
         Option(
           names=(load.name,),
-          scheme=scheme,
+          scheme=name,
           pieces=pieces,
           cost=shard_cost(*args, batch),
           bytes=storage.row_bytes(*args) + buffers,
           buffers=buffers,
           spread=spread,
-          at=constraint.at,
+          at=at,
           array=''
-          if scheme == 'data_parallel'
+          if scheme.spread is None
           else f'{columns} {load.dtype} {load.optimizer}',
+          outside=None if name in SCHEMES else scheme,
         )
       )
   if not found and deepest:
@@ -192,7 +232,7 @@ def _options_of_one(load, topology, batch, constraint) -> list[Option]:
   if not found:
     raise ConstraintError(
       f'table {load.name!r} of width {load.dim} cannot be '
-      f'{" or ".join(schemes)} on {topology.hosts} hosts of '
+      f'{" or ".join(names)} on {topology.hosts} hosts of '
       f'{topology.devices} devices in pieces of at least '
       f'{constraint.min_columns} columns: allow another scheme or lower '
       'min_columns'
@@ -200,35 +240,54 @@ def _options_of_one(load, topology, batch, constraint) -> list[Option]:
   return found
 
 
-def _schemes(load: Load, topology: Topology) -> tuple[str, ...]:
-  """All that differ on this machine; a grid is only made when asked for."""
+def _proposed(
+  load: Load, topology: Topology, schemes: Mapping[str, Scheme]
+) -> tuple[str, ...]:
+  """Names of all schemes that differ on this machine and need no asking."""
   if load.optimizer == DENSE:
-    return ('data_parallel',)
-  if topology.group == 1:
-    return ('table_wise',)
+    names = (n for n, s in schemes.items() if s.spread is None)
+    return (next(names),)
+  if topology.group == 1:  # there is one place, and all schemes are alike
+    return (next(n for n, s in schemes.items() if s == Scheme(ONE)),)
+  names = [n for n, s in schemes.items() if s.proposed]
   if topology.hosts == 1:
-    return ('table_wise', 'column_wise', 'row_wise', 'data_parallel')
-  return tuple(s for s in SCHEMES if s != 'grid')
+    # What keeps to a host has a twin that does not.
+    names = [n for n in names if not _keeps_to_a_host(schemes[n])]
+    # The first of equals is taken: copies, which cost memory, come last.
+    names.sort(key=lambda n: schemes[n].spread is None)
+  return tuple(names)
 
 
-def _pieces(load, scheme, topology, constraint) -> Iterator[int]:
+def _keeps_to_a_host(scheme: Scheme) -> bool:
+  """Whether that is all that makes the scheme."""
+  return scheme.places is None and (scheme.one_host or scheme.spread == HOST)
+
+
+def _settled_places(load, name, ways, constraint) -> tuple[int, ...]:
+  """Where the pieces must lie, by a constraint or by the scheme itself."""
+  scheme, topology = ways.schemes[name], ways.topology
+  shape = topology.hosts, topology.devices
+  at, source = constraint.at, 'constraint of'
+  if not at and scheme.places is not None:
+    at = scheme.place(ways.turns[load.name], load, *shape)
+    source = f'scheme {name!r} in'
+  if not at:
+    return ()
+  outside = None if name in SCHEMES else scheme
+  plan = load.plan(name, at, constraint.split, outside)
+  try:
+    ShardingPlan({load.name: plan}, *shape)
+  except PlanError as e:
+    raise ConstraintError(f'{source} {e}') from None
+  return at
+
+
+def _pieces(load, scheme, topology, constraint, at) -> Iterator[int]:
   """Numbers of column pieces to consider."""
-  if constraint.at:
-    plan = load.plan(scheme, constraint.at, constraint.split)
-    try:
-      ShardingPlan({load.name: plan}, topology.hosts, topology.devices)
-    except PlanError as e:
-      raise ConstraintError(f'constraint of {e}') from None
-    yield len(constraint.at)
+  if at or not scheme.many_pieces:
+    yield max(1, len(at))
     return
-  if scheme in ('data_parallel', 'row_wise', 'table_wise', 'table_row_wise'):
-    yield 1
-    return
-  most = {
-    'column_wise': topology.group,
-    'table_column_wise': topology.devices,
-    'grid': topology.hosts,
-  }[scheme]
+  most = scheme.most_pieces(topology.hosts, topology.devices)
   pieces = 2
   while (
     pieces <= most
@@ -239,11 +298,13 @@ def _pieces(load, scheme, topology, constraint) -> Iterator[int]:
     pieces *= 2
 
 
-def _check(name: str, constraint: Constraint) -> None:
-  if unknown := sorted(set(constraint.schemes) - set(SCHEMES)):
+def _check(
+  name: str, constraint: Constraint, schemes: Mapping[str, Scheme]
+) -> None:
+  if unknown := sorted(set(constraint.schemes) - set(schemes)):
     raise ConstraintError(
       f'constraint of table {name!r}: {unknown} are no schemes, which are '
-      f'{SCHEMES}'
+      f'{tuple(schemes)}'
     )
   if constraint.split not in SPLITS:
     raise ConstraintError(

@@ -11,14 +11,10 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.embedding.scheme import HOST
 from genrec_jax.planner import storage
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.options import (
-  EVERYWHERE,
-  ON_A_HOST,
-  Constraint,
-  Option,
-)
+from genrec_jax.planner.options import Constraint, Option
 from genrec_jax.planner.workload import Load
 
 BALANCE_STEPS, BALANCE_BYTES, BALANCE_SLACK = 10, 10_000_000, 0.02
@@ -58,7 +54,9 @@ class Placement:
     for option, at in zip(self.options, self.at, strict=True):
       for name in option.names:
         split = constraints.get(name, Constraint()).split
-        tables[name] = loads[name].plan(option.scheme, at, split)
+        tables[name] = loads[name].plan(
+          option.scheme, at, split, option.outside
+        )
     t = topology
     return ShardingPlan(tables, t.hosts, t.devices, t.replicas)
 
@@ -118,12 +116,12 @@ class Filling:
   def begin(self) -> bool:
     """Places what has no choice; False if there is no room."""
     for index, option in enumerate(self.options):
-      if option.scheme in EVERYWHERE:
+      if option.kind.at_names is None:  # on all devices alike
         self.at[index] = []
         places = [range(len(self.time))]
       elif option.at:
         self.at[index] = list(option.at)
-        on_host = option.scheme in ON_A_HOST
+        on_host = option.kind.spread == HOST
         places = [self.host(p) if on_host else (p,) for p in option.at]
       else:
         continue
@@ -215,9 +213,9 @@ def _by_weight(filling: Filling, by: str) -> list[int]:
 
 def _place(filling: Filling, index: int, heap: list) -> bool:
   option = filling.options[index]
-  if option.scheme in ON_A_HOST:
+  if option.kind.spread == HOST:
     return filling.place_on_host(index)
-  if option.scheme == 'table_column_wise':
+  if option.kind.one_host:
     return filling.place_within_host(index)
   for piece in range(option.pieces):
     device = _least_busy(filling, option, heap)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax.embedding.plan import SCHEMES
+from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Option
 
@@ -53,7 +53,8 @@ def _greedy(items: Items, key) -> Iterator[Proposal]:
 
 def uniform(items: Items, topology, budget) -> Iterator[Proposal]:
   """The same scheme for all tables, with the fastest number of pieces."""
-  for scheme in SCHEMES:
+  used = {option.scheme: None for options in items for option in options}
+  for scheme in {**SCHEMES, **used}:
     chosen = []
     for options in items:
       having = [i for i, o in enumerate(options) if o.scheme == scheme]

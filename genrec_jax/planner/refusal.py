@@ -66,10 +66,20 @@ def nothing_fits(
   batch: int,
   constraints: Mapping[str, Constraint],
   dense: Dense,
+  **ways,
 ) -> InsufficientMemory:
-  """The arithmetic of a machine that is too small."""
+  """The arithmetic of a machine that is too small.
+
+  Args:
+    loads: tables and the lookups into them.
+    topology: the machine.
+    batch: examples of a step on all devices together.
+    constraints: table -> what is settled about it.
+    dense: the rest of the model.
+    **ways: further arguments of `enumerate_options`.
+  """
   t, cap = topology, storage.budget(topology, dense)
-  spare, needed = _frugal(loads, topology, batch, constraints, cap)
+  spare, needed = _frugal(loads, topology, batch, constraints, cap, ways)
   sizes = sorted(
     ((load.bytes_of(load.rows, load.dim), load) for load in loads),
     key=lambda s: (-s[0], s[1].name),
@@ -99,15 +109,18 @@ def nothing_fits(
   )
   memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
   lines.append(f'What would fit: devices of {text(memory)}')
-  if larger := _larger(loads, topology, batch, constraints, dense, total):
+  larger = _larger(loads, topology, batch, constraints, dense, total, ways)
+  if larger:
     lines[-1] += f', or {larger}'
   lines[-1] += ', or narrower rows (dtype bfloat16), or a smaller batch.'
   return InsufficientMemory('\n'.join(lines))
 
 
-def _frugal(loads, topology, batch, constraints, cap) -> tuple[Placement, int]:
+def _frugal(
+  loads, topology, batch, constraints, cap, ways
+) -> tuple[Placement, int]:
   """The placement with the fewest bytes: where, and those of a device."""
-  items = enumerate_options(loads, topology, batch, constraints)
+  items = enumerate_options(loads, topology, batch, constraints, **ways)
   by_name = {load.name: load for load in loads}
   best = None
   for proposal in frugal(items, topology, cap):
@@ -119,7 +132,7 @@ def _frugal(loads, topology, batch, constraints, cap) -> tuple[Placement, int]:
   return best
 
 
-def _larger(loads, topology, batch, constraints, dense, total) -> str:
+def _larger(loads, topology, batch, constraints, dense, total, ways) -> str:
   """The smallest machine of the same kind that holds the tables."""
   cap = storage.budget(topology, dense)
   least = -(-total // cap)
@@ -128,7 +141,7 @@ def _larger(loads, topology, batch, constraints, dense, total) -> str:
     # As many examples a device: buffers grow with the batch of a device.
     examples = batch * t.total // topology.total
     try:
-      _, needed = _frugal(loads, t, examples, constraints, cap)
+      _, needed = _frugal(loads, t, examples, constraints, cap, ways)
     except ConstraintError:  # what is settled fits this machine alone
       return ''
     if needed <= cap:

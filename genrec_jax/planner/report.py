@@ -1,6 +1,7 @@
 """What a plan costs: numbers for programs, text for people."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class Report:
     allocated: bytes of the arrays that hold the rows, the same on every device;
       above `row_bytes` it is filling.
     sizes: bounds of the machine, and of larger ones.
+    pooling: feature -> whether its rows or its sums travel.
     made_by: e.g. 'greedy_max + ldm', or 'by hand'.
     tried: placements compared.
     notes: what else a reader must know.
@@ -64,6 +66,7 @@ class Report:
   buffer_bytes: np.ndarray
   allocated: int
   sizes: tuple[Sizing, ...]
+  pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   made_by: str = 'by hand'
   tried: int = 0
   notes: tuple[str, ...] = ()
@@ -136,5 +139,6 @@ class Report:
       'sizing': [
         {**dataclasses.asdict(size), 'binds': size.binds} for size in self.sizes
       ],
+      'pooling': dict(self.pooling),
       'tables': [dataclasses.asdict(t) for t in self.tables],
     }

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from genrec_jax.planner import storage
+from genrec_jax.planner import pooling, storage
 from genrec_jax.planner.balance import imbalance
 
 MOST_DEVICES = 8
@@ -14,7 +14,8 @@ def render(report, top: int) -> str:
   """A `Report` for people, with the `top` most expensive tables."""
   sections = (
     _head(report), _devices(report), _balance(report), _bounds(report),
-    _tables(report, top), list(report.notes),
+    _tables(report, top), pooling.describe(report.pooling, top),
+    list(report.notes),
   )  # fmt: skip
   return '\n\n'.join('\n'.join(s) for s in sections if s)
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding.plan import ShardingPlan
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import refusal, storage
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.ldm import ldm
 from genrec_jax.planner.options import (
-  EVERYWHERE,
   Constraint,
   Option,
   enumerate_options,
@@ -30,6 +30,7 @@ from genrec_jax.planner.partition import (
   lpt,
   memory_balanced,
 )
+from genrec_jax.planner.pooling import PoolingRule, fill
 from genrec_jax.planner.propose import PROPOSERS, frugal
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.split import split_search
@@ -49,6 +50,8 @@ def make_plan(
   batch: int,
   constraints: Mapping[str, Constraint] | None = None,
   dense: Dense = Dense(),
+  schemes: Mapping[str, Scheme] | None = None,
+  pooling: PoolingRule = PoolingRule(),
   proposers: Sequence[str] = tuple(PROPOSERS),
   partitioners: Sequence[str] = ('lpt', 'ldm'),
   proposals: int = 300,
@@ -63,6 +66,8 @@ def make_plan(
     batch: examples of a step on all devices together.
     constraints: table -> what is settled about it.
     dense: the rest of the model.
+    schemes: from outside the library, by name; considered like all others.
+    pooling: how rows or sums is decided for features with names.
     proposers: names in `propose.PROPOSERS`.
     partitioners: names in `PARTITIONERS`.
     proposals: at most so many of each proposer; a small grid is always tried
@@ -82,7 +87,9 @@ def make_plan(
         f'there is no {name!r}: proposers are {", ".join(PROPOSERS)}, '
         f'partitioners {", ".join(PARTITIONERS)}'
       )
-  search = _Search(loads, topology, batch, constraints or {}, dense)
+  constraints = constraints or {}
+  ways = dict(schemes=schemes, rule=pooling)
+  search = _Search(loads, topology, batch, constraints, dense, ways)
   if search.cap <= 0:
     raise refusal.nothing_left(topology, dense)
   search.end = time.monotonic() + timeout
@@ -93,25 +100,28 @@ def make_plan(
   if search.best is None:
     search.spread()
   if search.best is None:
-    raise refusal.nothing_fits(loads, topology, batch, constraints or {}, dense)
+    raise refusal.nothing_fits(
+      loads, topology, batch, constraints, dense, **ways
+    )
+  plan = fill(search.plan, loads, batch, pooling)
   report = dataclasses.replace(
-    evaluate(search.plan, loads, topology, batch, dense),
+    evaluate(plan, loads, topology, batch, dense),
     made_by=search.made_by,
     tried=search.tried,
     notes=(f'stopped after {timeout:g} s: more time may find a better plan',)
     if search.late
     else (),
   )
-  return search.plan, report
+  return plan, report
 
 
 class _Search:
   """The best placement so far."""
 
-  def __init__(self, loads, topology, batch, constraints, dense):
+  def __init__(self, loads, topology, batch, constraints, dense, ways):
     self.loads = {load.name: load for load in loads}
     self.topology, self.constraints = topology, constraints
-    self.items = enumerate_options(loads, topology, batch, constraints)
+    self.items = enumerate_options(loads, topology, batch, constraints, **ways)
     self.cap = storage.budget(topology, dense)
     self.best: Placement | None = None
     self.plan: ShardingPlan | None = None
@@ -161,13 +171,17 @@ class _Search:
 
   def _half(self, index: int, option: Option) -> Option | None:
     """The same table in twice as many pieces."""
-    scheme = option.scheme
-    if option.pieces == 1:
-      scheme = {'table_wise': 'column_wise', 'table_row_wise': 'grid'}.get(
-        scheme, scheme
-      )
+    if option.kind.at_names is None:
+      return None
+    cut = option.kind.in_pieces()
     for other in self.items[index]:
-      if (other.scheme, other.pieces) == (scheme, 2 * option.pieces):
+      # A table that was whole becomes pieces that lie as freely as it did.
+      alike = (
+        other.kind == cut
+        if option.pieces == 1
+        else (other.scheme == option.scheme)
+      )
+      if alike and other.pieces == 2 * option.pieces:
         return other
     return None
 
@@ -217,8 +231,9 @@ class _Search:
     if sum(o.total_bytes for o in options) > group * self.cap:
       return True
     total = sum(o.time * o.shards for o in options) / group
-    everywhere = sum(o.time for o in options if o.scheme in EVERYWHERE)
-    rest = (o.time for o in options if o.scheme not in EVERYWHERE)
+    somewhere = [o for o in options if o.kind.at_names]
+    everywhere = sum(o.time for o in options if not o.kind.at_names)
+    rest = (o.time for o in somewhere)
     bound = max(total, everywhere + max(rest, default=0.0))
     return bool(self.best) and bound >= self.best.rate
 

@@ -17,6 +17,7 @@ must add is its filling.
 
 from genrec_jax.embedding import layout
 from genrec_jax.embedding.plan import ShardingPlan, depth
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.workload import (
   Dense,
@@ -35,28 +36,22 @@ def budget(topology: Topology, dense: Dense) -> int:
   return int(topology.memory * (1 - topology.reserve)) - dense.bytes
 
 
-def owners(scheme: str, topology: Topology) -> int:
-  """Over how many devices the rows of a piece go."""
-  if scheme == 'row_wise':
-    return topology.group
-  if scheme in ('table_row_wise', 'grid'):
-    return topology.devices
-  return 1
-
-
-def row_bytes(load: Load, scheme: str, columns: int, topology: Topology) -> int:
+def row_bytes(
+  load: Load, scheme: Scheme, columns: int, topology: Topology
+) -> int:
   """Rows and slots of a piece on each of its devices."""
-  rows = depth(load.rows, owners(scheme, topology))
+  owners = scheme.owners(topology.hosts, topology.devices)
+  rows = depth(load.rows, owners)
   return load.bytes_of(rows, columns)
 
 
 def buffer_bytes(
-  load: Load, scheme: str, columns: int, topology: Topology, batch: int
+  load: Load, scheme: Scheme, columns: int, topology: Topology, batch: int
 ) -> int:
   """What goes in and out of a piece in a step, on each of its devices."""
   t, local = topology, batch / topology.total
-  world, spread = t.group, owners(scheme, topology)
-  if scheme == 'data_parallel':
+  world, spread = t.group, scheme.owners(t.hosts, t.devices)
+  if scheme.spread is None:
     world = 1
   ids = load.ids * local * world / spread
   outputs = load.returned(spread) * local * world

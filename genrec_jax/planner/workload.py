@@ -10,6 +10,7 @@ import numpy as np
 
 from genrec_jax.embedding.plan import TablePlan
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.features import TableSpec
 
 DENSE = 'dense'  # updated by optax: a gradient and two slots of its size
@@ -25,12 +26,15 @@ class Feature:
     poolings: of one example.
     pooled: whether the rows of a pooling are summed.
     weighted: whether every id has a weight.
+    name: of a pooled feature, as the `pooling` of a plan has it; the plan then
+      says whether its sums or its rows travel. Without one, sums travel.
   """
 
   length: float
   poolings: float = 1.0
   pooled: bool = True
   weighted: bool = False
+  name: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,13 +111,41 @@ class Load:
   def weighted(self) -> bool:
     return any(f.weighted for f in self.features)
 
+  @property
+  def choices(self) -> list[Feature]:
+    """The features whose rows or sums may travel, as a plan says."""
+    return [f for f in self.features if f.pooled and f.name]
+
+  def as_travelling(self, pooling: Mapping[str, str]) -> 'Load':
+    """The same under a plan's `pooling`: features that travel as sums are
+    pooled, and those whose rows travel are not.
+
+    >>> load = Load('t', 9, 4, features=(Feature(3.0, name='f'),))
+    >>> load.as_travelling({}).singles, load.as_travelling({'f': 'sums'}).sums
+    (3.0, 1.0)
+    """
+    if not self.choices:
+      return self
+    rows = {f.name for f in self.choices if pooling.get(f.name) != 'sums'}
+    features = tuple(
+      dataclasses.replace(f, pooled=f.pooled and f.name not in rows)
+      for f in self.features
+    )
+    return dataclasses.replace(self, features=features)
+
   def bytes_of(self, rows: int, columns: int) -> int:
     """Rows of that width with all that is kept for them."""
     slots = slot_bytes(self.optimizer, rows, columns)
     return rows * columns * self.item_bytes + slots
 
-  def plan(self, scheme: str, at=(), split: str = 'mod') -> TablePlan:
-    """A plan of this table."""
+  def plan(
+    self,
+    scheme: str,
+    at=(),
+    split: str = 'mod',
+    outside: Scheme | None = None,
+  ) -> TablePlan:
+    """A plan of this table; arguments as the fields of `TablePlan`."""
     return TablePlan(
       rows=self.rows,
       dim=self.dim,
@@ -122,6 +154,7 @@ class Load:
       split=split,
       dtype=self.dtype,
       optimizer=self.optimizer,
+      outside=outside,
     )
 
 

@@ -1,14 +1,19 @@
 """Whether the tables of an experiment fit, where they go, what that costs."""
 
+import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from genrec_jax import planner
+from genrec_jax.config import ConfigError
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import schemes
-from genrec_jax.planner import hardware
+from genrec_jax.embedding import schemes as schemes_lib
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.scheme import Scheme
+from genrec_jax.planner import hardware, pooling
 from genrec_jax.train import state as state_lib
 
 GB = 10**9
@@ -17,33 +22,58 @@ AUTO = 'auto'  # a scheme: the planner chooses for each table
 DENSE_COPIES = 4
 
 
-def make_plan(config, task, mesh_shape: dict) -> plan_lib.ShardingPlan:
+def make_plan(
+  config,
+  task,
+  mesh_shape: dict,
+  schemes: Mapping[str, Scheme] | None = None,
+) -> plan_lib.ShardingPlan:
   """The plan of the tables that are updated by rows.
 
   Args:
     config: the experiment's.
     task: whose tables.
     mesh_shape: {'replicas', 'hosts', 'devices'}.
+    schemes: from outside the library, by name.
   """
   p, specs = config.parallel, state_lib.row_specs(task)
-  if not p.plan:
-    if p.scheme != AUTO:
-      return schemes.one_scheme(specs, p.scheme, **mesh_shape)
+  batch, rule = config.train.batch_size, pooling_rule(config)
+  wanted = loads(config, task, mesh_shape)
+  if not p.plan and p.scheme == AUTO:
     plan, _ = planner.make_plan(
-      loads(config, task, mesh_shape),
+      wanted,
       machine(config, mesh_shape),
-      batch=config.train.batch_size,
+      batch=batch,
       dense=dense_part(config, task, mesh_shape),
+      schemes=schemes,
+      pooling=rule,
     )
     return plan
-  plan = plan_lib.load(p.plan)
-  planned = {name: getattr(plan, name) for name in mesh_shape}
-  if planned != mesh_shape:
-    raise plan_lib.PlanError(
-      f'{p.plan} is for {planned}, parallel.* describes {mesh_shape}'
+  if p.plan:
+    plan = plan_lib.load(p.plan, schemes)
+    planned = {name: getattr(plan, name) for name in mesh_shape}
+    if planned != mesh_shape:
+      raise plan_lib.PlanError(
+        f'{p.plan} is for {planned}, parallel.* describes {mesh_shape}'
+      )
+    schemes_lib.check(plan, specs)
+  else:
+    plan = schemes_lib.one_scheme(
+      specs, p.scheme, **mesh_shape, schemes=schemes
     )
-  schemes.check(plan, specs)
-  return plan
+  return pooling.fill(plan, wanted, batch, rule)
+
+
+def pooling_on_one_device(config, task) -> dict[str, str]:
+  """Pooled feature -> 'rows' or 'sums', where one device has all tables."""
+  shape = {'replicas': 1, 'hosts': 1, 'devices': 1}
+  plan = schemes_lib.one_scheme(state_lib.row_specs(task), 'table_wise')
+  return pooling.fill(
+    plan,
+    loads(config, task, shape),
+    config.train.batch_size,
+    pooling_rule(config),
+  ).pooling
 
 
 def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
@@ -87,6 +117,7 @@ def describe(config, task, workdir) -> str:
     overrides=shape,
     plan=fixed,
     dense=dense_part(config, task, shape),
+    pooling=pooling_rule(config),
     save=str(path),
   )
   return f'{text}\nplan: {path}'
@@ -111,15 +142,30 @@ def machine(config, shape: dict) -> planner.Topology:
   return hardware.get(p.topology or 'cpu', **changed)
 
 
+def pooling_rule(config) -> planner.PoolingRule:
+  """How rows or sums is decided for the pooled features of a config."""
+  p = config.parallel
+  if p.pool not in pooling.POOLS:
+    raise ConfigError(
+      f'parallel.pool is {p.pool!r}, must be one of {pooling.POOLS}'
+    )
+  exchange = Exchange(**p.exchange.to_dict())
+  if p.determinism == 'order':  # whatever is configured
+    exchange = dataclasses.replace(exchange, kind='gather')
+  return planner.PoolingRule(p.pool, exchange, p.determinism)
+
+
 def loads(config, task, shape: dict) -> list[planner.Load]:
-  """What a step asks, on such a mesh, of tables that are updated by rows."""
+  """What a step asks, on such a mesh, of tables that are updated by rows.
+
+  A pooled feature has its name here: the plan says whether its rows or its
+  sums travel.
+  """
   shards = int(np.prod(list(shape.values())))
-  ids_of = {}
-  for read in task.expected_reads().values():
-    ids_of[read.table] = ids_of.get(read.table, 0.0) + read.ids
+  features = _features(task)
   found = []
   for name, spec in state_lib.row_specs(task).items():
-    ids = ids_of[name]
+    ids = sum(feature.length for feature in features.get(name, ()))
     # Of evenly drawn ids; real ones repeat more.
     drawn = max(1.0, ids * config.train.batch_size / shards)
     distinct = spec.rows * -np.expm1(-drawn / spec.rows) / drawn
@@ -130,22 +176,22 @@ def loads(config, task, shape: dict) -> list[planner.Load]:
         spec.dim,
         spec.dtype,
         spec.update,
-        (planner.Feature(ids, pooled=False),),
+        features.get(name, ()),
         distinct=min(1.0, float(distinct)),
       )
     )
   return found
 
 
-def pooling(config, task, plan: plan_lib.ShardingPlan) -> dict[str, str]:
-  """Pooled feature of tables that are updated by rows -> 'rows' or 'sums'."""
-  del config, plan
-  specs = state_lib.row_specs(task)
-  return {
-    feature: 'rows'
-    for feature, read in task.expected_reads().items()
-    if read.pooling != 'none' and read.table in specs
-  }
+def _features(task) -> dict[str, tuple[planner.Feature, ...]]:
+  """Table -> the features that read it, as the task expects them."""
+  features = {}
+  for name, read in task.expected_reads().items():
+    pooled = read.pooling != 'none'
+    features.setdefault(read.table, []).append(
+      planner.Feature(read.ids, pooled=pooled, name=name if pooled else '')
+    )
+  return {table: tuple(reads) for table, reads in features.items()}
 
 
 def dense_part(config, task, shape: dict) -> planner.Dense:

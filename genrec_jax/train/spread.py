@@ -61,7 +61,7 @@ class OneDevice(Whole):
     specs = state_lib.row_specs(task)
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
-    self.pooling = planning.pooling(config, task, whole)
+    self.pooling = planning.pooling_on_one_device(config, task)
     self._tables = LocalTables(
       specs, config.optimizer.rows.to_dict(), self.pooling
     )
@@ -157,7 +157,7 @@ class OnMesh:
       Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
       config.optimizer.rows.to_dict(),
-      planning.pooling(config, task, self.plan),
+      self.plan.pooling,
     )
     self.measured = measurements.names(task, on_mesh=True)
     shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
@@ -338,7 +338,7 @@ class OnMesh:
     if 'rows' in manifest:
       return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
     saved = saved_plan(manifest['host'])
-    if saved == self.plan:
+    if self.plan.same_placement(saved):
       return restoring.whole(self.abstract_state(), checkpoints, step, data)
     if saved is None:
       specs = state_lib.row_specs(self._task)

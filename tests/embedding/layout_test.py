@@ -80,7 +80,7 @@ def test_addresses_and_what_lies_there(plan):
 
 
 @pytest.mark.parametrize('split', plan_lib.SPLITS)
-@pytest.mark.parametrize('scheme', plan_lib.SCHEMES[1:])
+@pytest.mark.parametrize('scheme', list(plan_lib.SCHEMES)[1:])
 def test_every_scheme(scheme, split):
   at = {'row_wise': (), 'table_wise': (5,), 'table_row_wise': (1,)}.get(scheme)
   at = ((4, 6) if 'column' in scheme else (1, 0)) if at is None else at

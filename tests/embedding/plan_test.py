@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import schemes
 from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
+from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.features import TableSpec
+
+OUTSIDE = {'rows_of_hosts': Scheme(plan_lib.HOST, many_pieces=True)}
 
 
 @st.composite
@@ -22,31 +25,33 @@ def plans(draw, max_rows=40):
   devices = draw(st.integers(1, 4))
   tables = {}
   for number in range(draw(st.integers(1, 5))):
-    scheme = draw(st.sampled_from(plan_lib.SCHEMES))
-    host = draw(st.integers(0, hosts - 1))
-    places = {
-      'table_wise': st.integers(0, hosts * devices - 1),
-      'column_wise': st.integers(0, hosts * devices - 1),
-      'table_column_wise': st.integers(0, devices - 1).map(
-        lambda d, host=host: host * devices + d
-      ),
-      'table_row_wise': st.integers(0, hosts - 1),
-      'grid': st.integers(0, hosts - 1),
-    }.get(scheme)
-    most = 3 if scheme in ('column_wise', 'table_column_wise', 'grid') else 1
+    name = draw(st.sampled_from([*plan_lib.SCHEMES, *OUTSIDE]))
+    scheme = (plan_lib.SCHEMES | OUTSIDE)[name]
+    first, count = 0, hosts
+    if scheme.spread == plan_lib.ONE:
+      count = hosts * devices
+    if scheme.one_host:
+      first, count = draw(st.integers(0, hosts - 1)) * devices, devices
     at = ()
-    if places is not None:
+    if scheme.at_names:
+      most = 3 if scheme.many_pieces else 1
+      places = st.integers(first, first + count - 1)
       at = tuple(draw(st.lists(places, min_size=1, max_size=most)))
     tables[f't{number}'] = TablePlan(
       rows=draw(st.integers(1, max_rows)),
       dim=len(at or (0,)) * draw(st.sampled_from([2, 4])),
-      scheme=scheme,
+      scheme=name,
       at=at,
       split=draw(st.sampled_from(plan_lib.SPLITS)),
       dtype=draw(st.sampled_from(['float32', 'bfloat16'])),
       optimizer=draw(st.sampled_from(['row_adagrad', 'row_sgd'])),
+      outside=OUTSIDE.get(name),
     )
-  return ShardingPlan(tables, hosts, devices, draw(st.integers(1, 2)))
+  pooling = st.dictionaries(
+    st.sampled_from(['f', 'g']), st.sampled_from(plan_lib.POOLINGS)
+  )
+  replicas = draw(st.integers(1, 2))
+  return ShardingPlan(tables, hosts, devices, replicas, draw(pooling))
 
 
 @settings(deadline=None)
@@ -149,9 +154,22 @@ TABLE = dict(rows=9, dim=4, scheme='row_wise')
   'text, message',
   [
     ('{', 'a plan must be JSON: '),
-    ('[]', 'a plan must hold "version": 1'),
-    ('{"tables": {}}', 'a plan must hold "version": 1'),
-    ('{"version": 2}', 'a plan must hold "version": 1'),
+    ('[]', 'a plan must hold "version": 2, or one of [1, 2]'),
+    ('{"tables": {}}', 'a plan must hold "version": 2'),
+    ('{"version": 3}', 'a plan must hold "version": 2'),
+    (
+      dict(version=2, table={}),
+      "a plan of version 2 holds no ['table']; known are ['devices', 'extra'",
+    ),
+    (dict(pooling={'f': 'sums'}), "a plan of version 1 holds no ['pooling']"),
+    (
+      dict(version=2, pooling={'f': 'sum'}),
+      "pooling of feature 'f' is 'sum', must be one of ('rows', 'sums')",
+    ),
+    (
+      dict(version=2, extra={'towers': {}}),
+      'the plan has sections [\'towers\'] in "extra", which this version does',
+    ),
     (
       dict(tables={'t': TABLE | {'row': 1}}),
       "plan of table 't': unknown ['row']; known are ['at', 'dim', 'dtype', ",
@@ -172,6 +190,73 @@ def test_text_that_is_no_plan(text, message, tmp_path):
   path.write_text(text)
   with pytest.raises(PlanError, match=re.escape(f'{path}: {message}')):
     plan_lib.load(path)
+
+
+# Written by version 1, for two tables on two hosts.
+VERSION_1 = '''{
+  "version": 1,
+  "replicas": 1,
+  "hosts": 2,
+  "devices": 4,
+  "tables": {
+    "items": {
+      "rows": 3953,
+      "dim": 50,
+      "scheme": "row_wise",
+      "at": [],
+      "split": "mod",
+      "dtype": "float32",
+      "optimizer": "row_adagrad"
+    },
+    "shops": {
+      "rows": 900,
+      "dim": 50,
+      "scheme": "column_wise",
+      "at": [
+        5,
+        1
+      ],
+      "split": "block",
+      "dtype": "bfloat16",
+      "optimizer": "row_sgd"
+    }
+  }
+}'''
+
+
+def test_a_plan_of_version_1_is_the_same_plan_made_now():
+  items = TablePlan(3953, 50, 'row_wise')
+  shops = TablePlan(
+    900, 50, 'column_wise', (5, 1), 'block', 'bfloat16', 'row_sgd'
+  )
+  now = ShardingPlan({'items': items, 'shops': shops}, hosts=2, devices=4)
+  then = plan_lib.from_json(VERSION_1)
+  assert then == now and (then.pooling, then.extra) == ({}, {})
+  assert plan_lib.from_json(then.to_json()) == then
+  # Nothing but the number has changed where there is nothing new to say.
+  assert then.to_json() == VERSION_1.replace('"version": 1', '"version": 2')
+
+
+def test_version_1_overlooks_what_it_never_knew():
+  text = json.dumps({'version': 1, 'tables': {'t': TABLE}, 'note': 'by hand'})
+  assert plan_lib.from_json(text).tables.keys() == {'t'}
+
+
+def test_rows_lie_where_they_lie_however_they_travel():
+  plan = ShardingPlan({'t': TablePlan(**TABLE)}, devices=4)
+  pooled = dataclasses.replace(plan, pooling={'f': 'sums'})
+  assert pooled != plan and pooled.same_placement(plan)
+  assert plan.same_placement(pooled) and not plan.same_placement(None)
+  assert not plan.same_placement(dataclasses.replace(plan, replicas=2))
+  other = TablePlan(9, 4, 'row_wise', split='block')
+  assert not plan.same_placement(dataclasses.replace(plan, tables={'t': other}))
+
+
+def test_a_section_that_is_known_comes_back(monkeypatch):
+  monkeypatch.setattr(plan_lib, 'EXTRA_SECTIONS', frozenset({'depth'}))
+  plan = ShardingPlan({}, extra={'depth': {'all': 2}})
+  assert plan_lib.from_json(plan.to_json()) == plan
+  assert not plan.same_placement(ShardingPlan({}))
 
 
 def test_a_short_text_has_defaults():

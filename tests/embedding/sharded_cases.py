@@ -142,18 +142,23 @@ def run_sharded(
   exchange=Exchange(),
   steps=2,
   sync_every=1,
+  outside=None,
   **options,
 ):
-  """The same on a mesh; the table is put together again."""
+  """The same on a mesh; the table is put together again.
+
+  `outside` is the scheme itself where the library does not know its name.
+  """
   plan = ShardingPlan({}, hosts, devices, replicas)
   table = TablePlan(
     spec.rows,
     spec.dim,
     scheme,
-    PLACES[scheme](plan),
+    outside.place(0, spec, hosts, devices) if outside else PLACES[scheme](plan),
     split,
     spec.dtype,
     spec.update,
+    outside,
   )
   plan = dataclasses.replace(plan, tables={'t': table})
   tables = ShardedTables(lay_out(plan), {'t': spec}, exchange, sync_every)

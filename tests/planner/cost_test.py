@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 
+from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.planner import Feature, Load, hardware
 from genrec_jax.planner.cost import Cost, shard_cost
 
@@ -20,7 +21,8 @@ SENT = 2_097_152  # 512 examples x 16 devices x 64 columns x 4 bytes
 
 
 def cost(scheme, load=TABLE, columns=None, topology=TWO, batch=BATCH):
-  return shard_cost(load, scheme, columns or load.dim, topology, batch)
+  columns = columns or load.dim
+  return shard_cost(load, SCHEMES[scheme], columns, topology, batch)
 
 
 def check(found: Cost, forward, backward, there, again):

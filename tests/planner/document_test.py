@@ -28,6 +28,10 @@ def test_the_constraints_on_the_page_can_be_made():
   assert isinstance(names['constraints']['items'], Constraint)
 
 
+def test_the_scheme_on_the_page_is_planned_with():
+  exec(compile(blocks('python')[2], str(PAGE), 'exec'), {})
+
+
 def test_the_plan_on_the_page_is_a_plan():
   plan = plan_lib.from_json(blocks('json')[0])
   assert plan.tables['users'].pieces == 2

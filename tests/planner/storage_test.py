@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from genrec_jax.embedding import layout
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.planner import (
   Dense,
@@ -40,11 +41,11 @@ TABLE = Load('t', 1_000_001, 64, features=(Feature(10.0),))
   ],
 )
 def test_bytes_of_a_piece(scheme, columns, rows, ids, sent):
-  args = (TABLE, scheme, columns, TWO)
+  args = (TABLE, SCHEMES[scheme], columns, TWO)
   assert storage.row_bytes(*args) == rows * (columns * 4 + 4)
   assert storage.buffer_bytes(*args, BATCH) == ids + sent
   twice = dataclasses.replace(TWO, input_buffers=2)
-  found = storage.buffer_bytes(TABLE, scheme, columns, twice, BATCH)
+  found = storage.buffer_bytes(TABLE, SCHEMES[scheme], columns, twice, BATCH)
   assert found == 2 * ids + sent
 
 

@@ -1,0 +1,303 @@
+"""Rows or sums: how what a pooled feature reads travels between devices.
+
+The rows of a bag can travel one by one to the device that has the example; or
+the devices that hold them add them up, and sums travel. Neither is always less.
+What a device sends in a step, ids, what is read, and its gradient together:
+
+| way                | rows of a piece lie on | bytes                         |
+|--------------------|------------------------|-------------------------------|
+| rows, `all_to_all` | one or several devices | c n M (4 + f + b) (W-1) / W   |
+| rows, `ragged`     | one or several devices | n E (4 + f + b) (W-1) / W     |
+| rows, `gather`     | one or several devices | n M (4 + f + b) (W-1)         |
+| sums               | one device             | n S (W-1) / W                 |
+| sums               | devices of a host      | n S ((H-1) / H + G-1)         |
+| sums               | all devices            | S (W-1)                       |
+| rows               | every device, whole    | M (4 + 4 D) (R W - 1)         |
+| sums               | every device, whole    | B L (4 + 4 D) (R W - 1)       |
+
+W = H G devices (H hosts of G) in each of R replica groups; B bags on a device,
+each with room for L ids, M of the B L different at most and E as expected; n
+pieces of a row, each of f bytes and its gradient of b; c even shares of room in
+the exchange. S = 4 (B L + B+1) + B (f + b): ids, lengths with one for the
+padding, sums and their gradients; weights are 4 B L more.
+
+Shares are even ones: what a stack pads because one device has more pieces, or
+is asked for more rows, is not a matter of one feature. XLA may make an
+all-reduce of the reduce-scatter of sums, which sends f twice; not counted.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.plan import PlanError, ShardingPlan
+from genrec_jax.embedding.scheme import HOST, ONE, Scheme
+from genrec_jax.parallel import codecs
+from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.workload import DENSE, Feature, Load
+
+AUTO, ROWS, SUMS = POOLS = ('auto', 'rows', 'sums')
+DETERMINISMS = ('run', 'order')
+ID_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class BagRead:
+  """A pooled feature of a step on one device.
+
+  Attributes:
+    dim: width of a row.
+    bags: how many.
+    length: ids for which each has room.
+    most_rows: different rows that can be asked for at most.
+    distinct: share of the ids that are expected to be different.
+    weighted: whether every id has a weight.
+  """
+
+  dim: int
+  bags: float
+  length: float
+  most_rows: float = math.inf
+  distinct: float = 1.0
+  weighted: bool = False
+
+  @property
+  def ids(self) -> float:
+    return self.bags * self.length
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolingRule:
+  """How rows or sums is decided for each pooled feature.
+
+  Attributes:
+    pool: 'auto' for what sends fewer bytes, or 'rows' or 'sums' for all.
+    exchange: the way of rows, and the codecs of both.
+    determinism: 'order' wants results that do not depend on the mesh.
+  """
+
+  pool: str = AUTO
+  exchange: Exchange = Exchange()
+  determinism: str = 'run'
+
+  def __post_init__(self):
+    for field, allowed in (('pool', POOLS), ('determinism', DETERMINISMS)):
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+          f'{field} is {getattr(self, field)!r}, must be one of {allowed}'
+        )
+
+  def allows_sums(self, scheme: Scheme, pieces: int) -> bool:
+    """Whether sums keep what determinism promises.
+
+    A sum over devices is made in an order that depends on how many there are;
+    only one that a single device makes alone does not.
+    """
+    if self.determinism != 'order':
+      return True
+    return scheme.spread is None or (scheme.spread == ONE and pieces == 1)
+
+
+def choose(
+  read: BagRead,
+  scheme: Scheme,
+  pieces: int,
+  mesh: ShardingPlan | Topology,
+  rule: PoolingRule = PoolingRule(),
+) -> str:
+  """'rows' or 'sums', whichever a device sends fewer bytes for.
+
+  Between equals it is sums, of which the device has less to compute.
+
+  >>> from genrec_jax.embedding.scheme import SCHEMES
+  >>> read = BagRead(dim=64, bags=1024, length=20)
+  >>> choose(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=8))
+  'sums'
+  >>> choose(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=64))
+  'rows'
+
+  Args:
+    read: the feature.
+    scheme: of its table.
+    pieces: column pieces of its table.
+    mesh: whatever has `hosts`, `devices` and `replicas`.
+    rule: what is settled about it.
+  """
+  if not rule.allows_sums(scheme, pieces):
+    return ROWS
+  if rule.pool != AUTO:
+    return rule.pool
+  rows = rows_bytes(read, scheme, pieces, mesh, rule.exchange)
+  sums = sums_bytes(read, scheme, pieces, mesh, rule.exchange)
+  return SUMS if sums <= rows else ROWS
+
+
+def rows_bytes(
+  read: BagRead,
+  scheme: Scheme,
+  pieces: int,
+  mesh: ShardingPlan | Topology,
+  exchange: Exchange,
+) -> float:
+  """What a device sends in a step if rows travel; arguments as `choose`."""
+  asked = min(read.ids, read.most_rows)
+  if scheme.spread is None:
+    return asked * _whole_row(read) * (mesh.group * mesh.replicas - 1)
+  others = mesh.group - 1
+  size = ID_BYTES + sum(_piece_bytes(read, pieces, exchange))
+  by_gather = pieces * asked * size * others
+  if exchange.kind == 'gather':
+    return by_gather
+  expected = min(read.ids * read.distinct, asked)
+  room = min(asked, exchange.capacity * asked / mesh.group)  # of one peer
+  if expected > exchange.capacity * asked:  # even shares find no room
+    if exchange.overflow == 'raise':
+      return math.inf  # no step would end
+    # Ids ask in vain before everything goes the longer way.
+    return by_gather + pieces * room * ID_BYTES * others
+  if exchange.kind == 'ragged':
+    room = expected / mesh.group
+  return pieces * room * size * others
+
+
+def sums_bytes(
+  read: BagRead,
+  scheme: Scheme,
+  pieces: int,
+  mesh: ShardingPlan | Topology,
+  exchange: Exchange,
+) -> float:
+  """What a device sends in a step if sums travel; arguments as `choose`."""
+  if scheme.spread is None:
+    others = mesh.group * mesh.replicas - 1
+    return read.ids * _whole_row(read) * others
+  lists = ID_BYTES * (read.ids * (2 if read.weighted else 1) + read.bags + 1)
+  sums = read.bags * sum(_piece_bytes(read, pieces, exchange))
+  # All-to-all between those who hold different pieces sends all but its own
+  # share; all-gather and reduce-scatter among those who share a piece send
+  # everything to each of the others.
+  if scheme.spread == ONE:
+    times = (mesh.group - 1) / mesh.group
+  elif scheme.spread == HOST:
+    times = (mesh.hosts - 1) / mesh.hosts + mesh.devices - 1
+  else:
+    times = mesh.group - 1
+  return pieces * (lists + sums) * times
+
+
+def resolve(
+  load: Load,
+  scheme: Scheme,
+  pieces: int,
+  topology: Topology,
+  batch: int,
+  rule: PoolingRule,
+) -> Load:
+  """A table as it would be read under a scheme; arguments as `choose`.
+
+  Args:
+    load: the table and the lookups into it.
+    scheme: of the table.
+    pieces: column pieces of the table.
+    topology: the machine.
+    batch: examples of a step on all devices together.
+    rule: how rows or sums is decided.
+  """
+  examples = batch / (topology.group * topology.replicas)
+  where = scheme, pieces, topology
+  return load.as_travelling(
+    {f.name: _choose_of(load, f, *where, examples, rule) for f in load.choices}
+  )
+
+
+def fill(
+  plan: ShardingPlan,
+  loads: Sequence[Load],
+  batch: int,
+  rule: PoolingRule = PoolingRule(),
+) -> ShardingPlan:
+  """The plan with 'rows' or 'sums' for every pooled feature that has a name.
+
+  What the plan says already is kept, unless the rule wants one way for all.
+
+  Args:
+    plan: where rows lie.
+    loads: the tables and the lookups into them.
+    batch: examples of a step on all devices together.
+    rule: how rows or sums is decided.
+
+  Raises:
+    PlanError: the plan names a feature that is not pooled, or sums are wanted
+      where determinism rules them out.
+  """
+  examples = batch / (plan.group * plan.replicas)
+  pooling = {}
+  for load in loads:
+    table = plan.tables.get(load.name)
+    if table is None:  # whoever evaluates the plan says so
+      continue
+    where = table.kind, table.pieces
+    for feature in load.choices:
+      wanted = rule.pool
+      if wanted == AUTO:
+        wanted = plan.pooling.get(feature.name)
+      if wanted == SUMS and not rule.allows_sums(*where):
+        raise PlanError(
+          f'feature {feature.name!r} would travel as sums, but its table '
+          f'{load.name!r} ({table.scheme}) lies on several devices, and '
+          "parallel.determinism='order' leaves such sums to nobody: set "
+          "parallel.pool='rows', or keep the table on one device"
+        )
+      pooling[feature.name] = wanted or _choose_of(
+        load, feature, *where, plan, examples, rule
+      )
+  if unknown := sorted(set(plan.pooling) - set(pooling)):
+    raise PlanError(
+      f'the plan has "pooling" of {unknown}, but the pooled features of the '
+      f'model are {sorted(pooling)}: take them out of the plan'
+    )
+  return dataclasses.replace(plan, pooling=pooling)
+
+
+def _choose_of(
+  load: Load, feature: Feature, scheme, pieces, mesh, examples, rule
+) -> str:
+  """`choose` for a feature of a table that other features may read, too."""
+  if load.optimizer == DENSE and rule.pool == AUTO:
+    return SUMS  # a device reads its own copy, and nothing travels
+  read = BagRead(
+    dim=load.dim,
+    bags=examples * feature.poolings,
+    length=feature.length,
+    # Equal ids of several features are asked for once: each has its share.
+    most_rows=load.rows * feature.length * feature.poolings / load.ids,
+    distinct=load.distinct,
+    weighted=feature.weighted,
+  )
+  return choose(read, scheme, pieces, mesh, rule)
+
+
+def _piece_bytes(read, pieces, exchange: Exchange) -> tuple[int, int]:
+  """Bytes of a piece of a row on the wire, and of its gradient."""
+  columns = read.dim // pieces
+  return (
+    codecs.codec(exchange.forward).row_bytes(columns),
+    codecs.codec(exchange.backward, backward=True).row_bytes(columns),
+  )
+
+
+def _whole_row(read: BagRead) -> int:
+  """An id and the gradient of its row, which go to every copy of a table."""
+  return ID_BYTES + 4 * read.dim
+
+
+def describe(pooling: Mapping[str, str], top: int) -> list[str]:
+  """Lines of a report: which features travel as sums, and which as rows."""
+  lines = []
+  for way, what in ((SUMS, 'as sums'), (ROWS, 'as rows, though pooled')):
+    names = sorted(name for name, chosen in pooling.items() if chosen == way)
+    if names:
+      more = f' and {len(names) - top:,} more' if len(names) > top else ''
+      lines.append(f'travel {what}: {", ".join(names[:top])}{more}')
+  return lines

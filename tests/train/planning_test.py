@@ -1,0 +1,162 @@
+"""Plans of an experiment: what the planner is told, and how features travel."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.config import ConfigError
+from genrec_jax.embedding.plan import PlanError
+from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
+from genrec_jax.features import TableSpec
+from genrec_jax.train import planning
+
+SHAPE = {'replicas': 1, 'hosts': 2, 'devices': 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+  """A feature as a task expects it."""
+
+  table: str
+  ids: float
+  pooling: str = 'none'
+
+
+class Shop:
+  """A table of items read one by one and as bags, and one of tags."""
+
+  def tables(self):
+    return {
+      'items': TableSpec('items', 1_000_000, 64, update='row_adagrad'),
+      'tags': TableSpec('tags', 500_000, 64, update='row_adagrad'),
+      'days': TableSpec('days', 7, 64),  # optax moves it; nothing to plan
+    }
+
+  def init(self, key):
+    del key
+    return {'w': jnp.zeros(3)}
+
+  def expected_reads(self):
+    return {
+      'clicked': Reads('items', 50.0),
+      'basket': Reads('items', 2.0, 'sum'),
+      'tags': Reads('tags', 30.0, 'mean'),
+      'day': Reads('days', 1.0),
+    }
+
+
+class ShopOfOld(Shop):
+  """The same, from when tasks said it by table."""
+
+  expected_reads = property()  # not there
+
+  def lookups(self):
+    return {'items': 52.0, 'tags': 30.0, 'days': 1.0}
+
+
+@pytest.fixture
+def config():
+  found = config_lib.ranking()
+  found.train.batch_size = 8192
+  found.parallel.hosts, found.parallel.devices = 2, 4
+  return found
+
+
+def test_features_are_told_by_name_where_they_are_pooled(config):
+  items, tags = planning.loads(config, Shop(), SHAPE)
+  assert [(f.name, f.length, f.pooled) for f in items.features] == [
+    ('', 50.0, False),
+    ('basket', 2.0, True),
+  ]
+  assert [(f.name, f.length) for f in tags.features] == [('tags', 30.0)]
+  assert (items.ids, items.rows, items.optimizer) == (
+    52.0,
+    1_000_000,
+    'row_adagrad',
+  )
+
+
+def test_a_task_that_knows_tables_alone_has_no_choice(config):
+  items, tags = planning.loads(config, ShopOfOld(), SHAPE)
+  assert not items.choices and not tags.choices
+  assert (items.ids, items.returned(), items.distinct) == (
+    52.0,
+    52.0 * items.distinct,
+    planning.loads(config, Shop(), SHAPE)[0].distinct,
+  )
+  assert planning.make_plan(config, ShopOfOld(), SHAPE).pooling == {}
+
+
+@pytest.mark.parametrize(
+  'scheme, pooling',
+  [
+    ('row_wise', {'basket': 'rows', 'tags': 'sums'}),
+    ('table_wise', {'basket': 'sums', 'tags': 'sums'}),
+  ],
+)
+def test_a_plan_says_what_sends_fewer_bytes(config, scheme, pooling):
+  config.parallel.scheme = scheme
+  assert planning.make_plan(config, Shop(), SHAPE).pooling == pooling
+
+
+@pytest.mark.parametrize('scheme', ['row_wise', 'auto'])
+@pytest.mark.parametrize('pool', ['rows', 'sums'])
+def test_one_way_can_be_wanted_for_all(config, scheme, pool):
+  config.parallel.update(pool=pool, scheme=scheme, topology='h100')
+  plan = planning.make_plan(config, Shop(), SHAPE)
+  assert plan.pooling == {'basket': pool, 'tags': pool}
+
+
+def test_order_has_sums_of_one_device_alone(config):
+  config.parallel.determinism = 'order'
+  for scheme, way in (('row_wise', 'rows'), ('table_wise', 'sums')):
+    config.parallel.scheme = scheme
+    plan = planning.make_plan(config, Shop(), SHAPE)
+    assert set(plan.pooling.values()) == {way}
+  config.parallel.update(scheme='row_wise', pool='sums')
+  with pytest.raises(PlanError, match="parallel.determinism='order' leaves"):
+    planning.make_plan(config, Shop(), SHAPE)
+
+
+def test_a_plan_file_keeps_its_ways(config, tmp_path):
+  path = tmp_path / 'plan.json'
+  made = planning.make_plan(config, Shop(), SHAPE)
+  dataclasses.replace(made, pooling={'basket': 'sums'}).save(path)
+  config.parallel.plan = str(path)
+  plan = planning.make_plan(config, Shop(), SHAPE)
+  assert plan.pooling == {'basket': 'sums', 'tags': 'sums'}
+  assert plan.same_placement(made) and plan != made
+
+
+def test_a_way_that_does_not_exist(config):
+  config.parallel.pool = 'sum'
+  with pytest.raises(ConfigError, match="parallel.pool is 'sum', must be one"):
+    planning.make_plan(config, Shop(), SHAPE)
+
+
+def test_the_report_names_what_travels_as_sums(config, tmp_path):
+  config.parallel.update(topology='h100', scheme='row_wise')
+  text = planning.describe(config, Shop(), tmp_path)
+  assert 'travel as sums: tags\n' in text
+  assert 'travel as rows, though pooled: basket\n' in text
+  saved = json.loads((tmp_path / 'plan.json').read_text())
+  assert saved['pooling'] == {'basket': 'rows', 'tags': 'sums'}
+
+
+def on_the_last_device(turn, spec, hosts, devices):
+  return [hosts * devices - 1]
+
+
+def test_a_scheme_from_outside_is_planned_with(config):
+  last = {'last_device': Scheme(ONE, places=on_the_last_device)}
+  config.parallel.scheme = 'last_device'
+  plan = planning.make_plan(config, Shop(), SHAPE, last)
+  assert {t.at for t in plan.tables.values()} == {(7,)}
+  with pytest.raises(PlanError, match="scheme is 'last_device', must be one"):
+    planning.make_plan(config, Shop(), SHAPE)
+  config.parallel.update(scheme='auto', topology='h100')
+  plan = planning.make_plan(config, Shop(), SHAPE, last)
+  assert {t.scheme for t in plan.tables.values()} <= {*SCHEMES, *last}
