@@ -85,6 +85,8 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
   """Loads the data and builds the task of `config`."""
   data = load_data(config, workdir, log)
   task = data.task(config)
+  if optimizer.needs_total(config.optimizer):
+    config = optimizer.resolve(config, total_steps(config, data))
   tx = optimizer.build(config.optimizer)
   experiment = Experiment(data, task, tx, spread_lib.build(config, task, tx))
   with job.together('comparing the data of the processes'):
@@ -95,6 +97,12 @@ def build(config, workdir, log: Callable[[str], None] = print) -> Experiment:
         'give all processes the same files in data.path'
       )
   return experiment
+
+
+def total_steps(config, data) -> int:
+  """The steps of a whole run; early stopping may end it before."""
+  train = config.train
+  return train.steps or train.epochs * data.steps_per_epoch(train.batch_size)
 
 
 def load_data(config, workdir, log: Callable[[str], None] = print):

@@ -58,7 +58,9 @@ class OneDevice(Whole):
   def __init__(self, config, task, tx):
     self._config, self._task, self._tx = config, task, tx
     specs = state_lib.row_specs(task)
-    self._tables = LocalTables(specs, config.optimizer.rows.to_dict())
+    self._tables = LocalTables(
+      specs, optimizer_lib.row_options(config.optimizer)
+    )
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
 
@@ -151,7 +153,7 @@ class OnMesh:
       specs,
       Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
-      config.optimizer.rows.to_dict(),
+      optimizer_lib.row_options(config.optimizer),
     )
     shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
     self._dense = dense_lib.make(
