@@ -131,7 +131,14 @@ def _explain_empty(pattern: str, names: list[str]) -> str:
       f'({", ".join(matched[:3])}); the first match counts: put it before them'
     )
   plain = re.sub(r'[\\.*+?()\[\]{}|^$]+', '', pattern)
-  near = difflib.get_close_matches(plain, names, n=3, cutoff=0.0)
+
+  def likeness(name: str) -> float:
+    """To the whole path, or to an end of it: people write '.*bias'."""
+    steps = name.split('/')
+    ends = ['/'.join(steps[i:]) for i in range(len(steps))]
+    return max(difflib.SequenceMatcher(None, plain, e).ratio() for e in ends)
+
+  near = sorted(names, key=likeness, reverse=True)[:3]
   return (
     f'{said} matches no parameter, and it must match the whole path; the '
     f'nearest are {", ".join(map(repr, near))}'

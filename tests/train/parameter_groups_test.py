@@ -174,6 +174,7 @@ def test_the_state_of_a_group_is_cut_as_its_parameters():
   'groups, words',
   [
     ([('.*/bais', {})], "'.*/bais' matches no .* nearest are 'layer_0/bias'"),
+    ([('.*bais', {})], "nearest are 'layer_0/bias'"),
     ([('bias', {})], 'must match the whole path; .*layer_0/bias'),
     (
       [('.*', {}), ('.*/bias', {})],
