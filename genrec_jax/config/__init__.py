@@ -4,10 +4,10 @@
 `hstu()`, `wukong()`, ... those of its model.
 """
 
+from genrec_jax.config.comparison import difference
 from genrec_jax.config.loading import (
   ConfigError,
   apply,
-  difference,
   load,
   read,
   save,

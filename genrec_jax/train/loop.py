@@ -93,7 +93,7 @@ def _train(config, workdir: pathlib.Path, kinds: TaskKinds) -> dict | None:
     iter(experiment.train_batches(config, lambda: bool(stop), log))
   )
   epoch = experiment.data.steps_per_epoch(train.batch_size)
-  total_steps = train.steps or train.epochs * epoch
+  total_steps = experiment_lib.total_steps(config, experiment.data)
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = spread.step()

@@ -63,7 +63,7 @@ class OneDevice(Whole):
     planning.check_memory(config, task, whole)
     self.pooling = planning.pooling_on_one_device(config, task)
     self._tables = LocalTables(
-      specs, config.optimizer.rows.to_dict(), self.pooling
+      specs, optimizer_lib.row_options(config.optimizer), self.pooling
     )
     self.measured = measurements.names(task, on_mesh=False)
 
@@ -156,7 +156,7 @@ class OnMesh:
       specs,
       Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
-      config.optimizer.rows.to_dict(),
+      optimizer_lib.row_options(config.optimizer),
       self.plan.pooling,
     )
     self.measured = measurements.names(task, on_mesh=True)

@@ -10,6 +10,7 @@ import pytest
 
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.parallel.cuts import Cut
 from genrec_jax.parallel.dense import Dense
 from tests.parallel import toy_mlp
 from tests.tolerances import assert_close
@@ -177,7 +178,8 @@ def test_rules_must_fit_the_mode():
   layout = dense_lib.make(
     Dense('hybrid', (('.*', 0),)), mesh, {'w': jnp.zeros(4)}
   )
-  assert layout.axis == {'w': 0}
-  assert dense_lib.make(Dense(), mesh, {'w': jnp.zeros(4)}).axis == {'w': None}
+  assert layout.cuts == {'w': Cut(0, ('dev',))}
+  layout = dense_lib.make(Dense(), mesh, {'w': jnp.zeros(4)})
+  assert layout.cuts == {'w': Cut()}
   with pytest.raises(ValueError, match="'n' is int32"):
     dense_lib.make(Dense(), mesh, {'n': jnp.zeros(4, jnp.int32)})
