@@ -18,6 +18,8 @@ import numpy as np
 
 Array = Any  # of NumPy or of JAX
 _ENGINES = {'numpy': 'numpy', 'jax.numpy': 'jax'}
+# What else has a name in a chunk of a checkpoint, see `checkpoint.chunks`.
+_OF_CHUNKS = {'about', 'ids'}
 
 
 class Part(NamedTuple):
@@ -71,6 +73,26 @@ class Format:
   least_columns: int = 1
   storage_dtype: np.dtype | None = None
   gradients: 'Format | None' = None
+
+  def __post_init__(self):
+    wrong = set(self.engines) - set(_ENGINES.values())
+    if wrong or not self.engines:
+      raise ValueError(
+        f"engines of the number format {self.name!r} are {self.engines}, must "
+        "be of 'numpy' and 'jax'"
+      )
+    if self.method and not ('numpy' in self.engines and 1 <= self.bits < 32):
+      raise ValueError(
+        f'the number format {self.name!r} has the method {self.method!r}, by '
+        "which checkpoints name it, and so needs 'numpy' among its engines and "
+        'bits from 1 to 31: 32 stand for the values as they are'
+      )
+    taken = _OF_CHUNKS & set(self.layout(self.least_columns))
+    if taken:
+      raise ValueError(
+        f'the number format {self.name!r} has a part {taken.pop()!r}, which '
+        'every chunk of a checkpoint has for something else; rename the part'
+      )
 
   def encode(self, rows: Array, xp: types.ModuleType = np) -> dict[str, Array]:
     """The parts of rows `[..., C]`.

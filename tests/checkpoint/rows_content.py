@@ -1,6 +1,5 @@
 """Checkpoints by rows as a function of the step, written without Orbax."""
 
-
 import jax.numpy as jnp
 import numpy as np
 

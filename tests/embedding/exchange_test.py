@@ -13,8 +13,10 @@ from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import codecs, hlo
 from genrec_jax.parallel import mesh as mesh_lib
+from tests.numerics.power_format import POWER8
 
 W, ROWS, DIM, NEEDED = 8, 160, 16, 64
 SPEC = PartitionSpec(mesh_lib.AXES)
@@ -254,6 +256,33 @@ def test_narrow_rows_are_close(kind, name):
   error = np.abs(spread(push(routed, grads)) - summed(ids, grads))
   assert np.all(error <= allowed + 1e-5)
   assert np.any(error > 1e-5)
+
+
+def test_a_format_of_ones_own_travels_as_the_librarys_do():
+  formats = extend({'power8': POWER8})
+  exchange = Exchange(
+    'all_to_all', 8.0, 'raise', 'power8', 'power8', formats=formats
+  )
+  route, fetch, push = programs(exchange)
+  rng = np.random.default_rng(6)
+  rows, array = table()
+  ids = distinct(rng)
+  routed = route(ids)
+  # What arrives is what NumPy makes of the same rows, to the last bit.
+  coarse = POWER8.decode(POWER8.encode(rows), DIM)
+  np.testing.assert_array_equal(fetch(routed, array), read(coarse, ids))
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  merged = push(routed, grads)
+  coarse = POWER8.decode(POWER8.encode(grads), DIM)
+  np.testing.assert_allclose(spread(merged), summed(ids, coarse), atol=1e-5)
+  program = fetch.lower(routed, array).compile()
+  needed = 8 * NEEDED // W  # rows that a peer has room for
+  assert sent(program, 'all-to-all') == (
+    {'u8'},
+    (W - 1) * needed * (DIM + 1),
+  )
+  with pytest.raises(ValueError, match="forward is 'power8', must be one of"):
+    Exchange(forward='power8')
 
 
 @pytest.mark.parametrize('name', codecs.names())
