@@ -208,7 +208,12 @@ def _read_values(arrays, about, formats: Formats) -> np.ndarray:
     # Not by way of float32, in which a NaN may lose its other bits.
     values = arrays['values']
     return values if values.dtype == dtype else values.view(dtype)
-  written = formats_lib.find_quantiser(about['method'], about['bits'], formats)
+  try:
+    written = formats_lib.find_quantiser(
+      about['method'], about['bits'], formats
+    )
+  except ValueError as e:
+    raise ValueError(f'{e}; hand in the format that wrote them') from e
   columns = about['columns']
   parts = {name: arrays[name] for name in written.layout(columns)}
   return written.decode(parts, columns).astype(dtype, copy=False)

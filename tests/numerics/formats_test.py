@@ -3,6 +3,9 @@
 import dataclasses
 import doctest
 import functools
+import math
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -22,6 +25,7 @@ from genrec_jax.parallel import codecs
 from tests.numerics import format_rows
 from tests.numerics.power_format import POWER8
 
+DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'number_formats.md'
 ALL = extend({'power8': POWER8}) | {'fp8 gradients': FORMATS['fp8'].gradients}
 IN_BOTH = [n for n, f in ALL.items() if f.engines == ('numpy', 'jax')]
 any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -130,6 +134,36 @@ def test_formats_are_called_by_their_names():
 def test_examples(module):
   found = doctest.testmod(module)
   assert found.attempted and not found.failed
+
+
+def test_the_table_of_the_document_is_the_registry():
+  rows = re.findall(
+    r'^\| `(\w+)` \| ([^|]+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$',
+    DOCUMENT.read_text(),
+    re.MULTILINE,
+  )
+  assert [name for name, *_ in rows] == list(FORMATS)
+  for name, formula, where, engines in rows:
+    written = FORMATS[name]
+    formula = re.sub(r'(\d) C', r'\1 * C', formula)
+    for columns in (1, 17, 64):
+      found = eval(formula, {'C': columns, 'ceil': math.ceil})
+      assert found == written.bytes_per_row(columns), name
+    assert ('tables' in where.split(', ')) == (
+      written.storage_dtype is not None
+    )
+    assert ('exchange' in where) == ('jax' in written.engines)
+    assert ('JAX' in engines) == ('jax' in written.engines)
+    assert ('checkpoints' in where.split(', ')) == bool(written.method)
+
+
+def test_the_example_of_the_document_is_a_format():
+  code = DOCUMENT.read_text().split('```python\n')[2].split('```')[0]
+  names = {}
+  exec(code, names)
+  made = names['formats']['upper8']
+  rows = np.array([[1.0, -2.0, 0.5]], np.float32)
+  assert made.decode(made.encode(rows), 3).tolist() == [[0.5, -2.0, 0.5]]
 
 
 def test_numpy_needs_no_jax():
