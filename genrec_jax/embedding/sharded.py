@@ -24,7 +24,6 @@ from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
 from genrec_jax.embedding.plan import PlanError
 from genrec_jax.features import Read, TableSpec
-from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
 
@@ -196,7 +195,7 @@ class ShardedTables:
     return fetched
 
   def _fetch_bags(self, arrays, routes: Routes) -> dict[str, jax.Array]:
-    codec = codecs.codec(self.exchange.forward)
+    codec = self.exchange.row_codec
     parts = {name: {} for name in routes.bags}
     for group in self._groups(routes.bags):
       received = routes.pooled[group.stack.name][group.spread]
@@ -277,7 +276,7 @@ class ShardedTables:
       found[name] = [
         exchange_lib.push(self.exchange, stack, routed, jnp.concatenate(parts))
       ]
-    codec = codecs.codec(self.exchange.backward, backward=True)
+    codec = self.exchange.gradient_codec
     of_bags = {
       name: lookup.apply_mean(grad, routes.bags[name])
       for name, grad in of_bags.items()
