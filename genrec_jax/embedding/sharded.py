@@ -20,9 +20,11 @@ from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import lookup, row_optimizers, touched
 from genrec_jax.embedding import pooled as pooled_lib
+from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
-from genrec_jax.embedding.plan import PlanError
+from genrec_jax.embedding.scheme import HOST, PlanError
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
@@ -42,7 +44,7 @@ class Routes:
       `[P, ...]` of P microbatches; among those of its own block.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
     stacks: stack -> its routed addresses.
-    pooled: stack -> spread -> what its holders were asked for.
+    pooled: stack -> group -> what its holders were asked for.
   """
 
   ids: dict[str, jax.Array]
@@ -64,6 +66,7 @@ class ShardedTables:
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
+    towers: what features go through on their way to the examples, or None.
   """
 
   layout: Layout
@@ -72,8 +75,11 @@ class ShardedTables:
   sync_every: int = 1
   options: dict = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  towers: Towers | None = None
 
   def __post_init__(self):
+    if self.towers is not None:
+      self._check_towers(self.towers)
     for name, pieces in self.layout.pieces.items():
       optimizer = self.optimizer(pieces[0].stack)
       if len({piece.stack for piece in pieces}) > 1:
@@ -88,6 +94,41 @@ class ShardedTables:
           'row_adagrad, adagrad, adam, momentum or sgd without max_norm or l2 '
           'decay, or a scheme that leaves rows whole'
         )
+
+  def _check_towers(self, towers: Towers) -> None:
+    """Refuses towers of other hosts than the mesh has."""
+    if len(towers.features) != self.layout.plan.hosts:
+      raise PlanError(
+        f'there are {len(towers.features)} towers and '
+        f'{self.layout.plan.hosts} hosts; each host has one'
+      )
+
+  def _check_tower_reads(self, bags: Mapping[str, Read]) -> None:
+    """Refuses features whose sums do not come together on their tower's host.
+
+    Towers see whole rows, on the host where they lie.
+    """
+    towers_lib.check(self.towers, bags)
+    for number, features in enumerate(self.towers.features):
+      for feature in features:
+        if feature not in bags:
+          raise PlanError(
+            f'feature {feature!r} is under tower {number} and travels row by '
+            "row; set parallel.pool='sums'"
+          )
+        pieces = self.layout.pieces.get(bags[feature].table, ())
+        hosts = {p.owners[0] // self.layout.plan.devices for p in pieces}
+        if {p.spread for p in pieces} != {HOST} or hosts != {number}:
+          raise PlanError(
+            f'feature {feature!r} is under tower {number}: the rows of its '
+            f'table {bags[feature].table!r} must lie on the devices of host '
+            f"{number}, as scheme 'table_row_wise' lays them"
+          )
+    if len({self.layout.pieces[bags[f].table][0].stack
+            for own in self.towers.features for f in own}) > 1:  # fmt: skip
+      raise PlanError(
+        'the tables under towers must agree in width, dtype and optimizer'
+      )
 
   def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
     """That of an array."""
@@ -132,6 +173,8 @@ class ShardedTables:
         one: the sum of a row then depends on the blocks of all shards, not on
         which device has which.
     """
+    if blocks > 1 and self.towers is not None:
+      raise ValueError('towers and rows in blocks do not go together')
     if blocks > 1 and self.exchange.kind != 'gather':
       raise ValueError(
         "rows in blocks need exchange.kind='gather': the other ways ask for "
@@ -156,10 +199,12 @@ class ShardedTables:
         routed[name] = exchange_lib.route(
           self.exchange, stack, jnp.concatenate(addresses)
         )
+    if self.towers is not None:
+      self._check_tower_reads(bags)
     pooled = {}
     for group in self._groups(bags):
       of_stack = pooled.setdefault(group.stack.name, {})
-      of_stack[group.spread] = group.route(bags)
+      of_stack[group.key] = group.route(bags)
     return Routes(distinct, index, bags, routed, pooled)
 
   def fetch(self, arrays, routes: Routes):
@@ -167,7 +212,8 @@ class ShardedTables:
 
     Returns:
       (table -> `[N, D]` rows of the distinct ids, feature -> `[P * B, D]` sums
-      or means), float32.
+      or means, stack -> `[A, P, B, C]` sums of its features under towers),
+      float32.
     """
     found = {name: {} for name in routes.ids}  # table -> first column -> rows
     for name, routed in routes.stacks.items():
@@ -184,33 +230,56 @@ class ShardedTables:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
         values[name] = _joined(found[name])
-    return values, self._fetch_bags(arrays, routes)
+    return values, *self._fetch_bags(arrays, routes)
 
-  def finish(self, fetched, routes: Routes):
+  def finish(self, modules, fetched, routes: Routes):
     """What was fetched -> what the loss sees; differentiated by the step.
 
-    Rows and sums have travelled when they arrive here: nothing is left to do.
-    """
-    del routes
-    return fetched
+    Rows and flat sums have travelled when they arrive here. The sums of
+    features under towers are still on their host.
 
-  def _fetch_bags(self, arrays, routes: Routes) -> dict[str, jax.Array]:
-    codec = self.exchange.row_codec
-    parts = {name: {} for name in routes.bags}
+    Args:
+      modules: parameters of the towers on this host, `[1, ...]`.
+      fetched: from `fetch`.
+      routes: from `route`.
+    """
+    rows, sums, near = fetched
+    parts = {}
     for group in self._groups(routes.bags):
-      received = routes.pooled[group.stack.name][group.spread]
-      sums = group.fetch(received, arrays[group.stack.name], codec)
-      for (feature, column), part in sums.items():
-        parts[feature][column] = part
-    found = {}
-    for name, bag in routes.bags.items():
-      if bag.table in self.layout.whole:
-        found[name] = lookup.pool_table(arrays[bag.table], bag)
-      else:
-        found[name] = lookup.finish_sums(
-          _joined(parts[name]), bag, self.specs[bag.table].rows
+      if group.towers:
+        x = near[group.stack.name]
+        x = towers_lib.apply_on_host(self.towers, modules, x)
+        x = towers_lib.send_far(
+          group, x, self.exchange.row_codec, self.exchange.gradient_codec
         )
-    return found
+        _collect(parts, group.name_sums(x))
+    return rows, {**sums, **self._finish_sums(parts, routes)}
+
+  def _fetch_bags(self, arrays, routes: Routes):
+    codec, parts, near = self.exchange.row_codec, {}, {}
+    for group in self._groups(routes.bags):
+      received = routes.pooled[group.stack.name][group.key]
+      array = arrays[group.stack.name]
+      if group.towers:
+        near[group.stack.name] = group.fetch_near(received, array, codec)
+      else:
+        _collect(parts, group.fetch(received, array, codec))
+    sums = self._finish_sums(parts, routes)
+    for name, read in routes.bags.items():
+      if read.table in self.layout.whole:
+        sums[name] = lookup.pool_table(arrays[read.table], read)
+    return sums, near
+
+  def _finish_sums(self, parts, routes: Routes) -> dict[str, jax.Array]:
+    """Feature -> first column -> sums, as sums or means of whole rows."""
+    return {
+      name: lookup.finish_sums(
+        _joined(columns),
+        routes.bags[name],
+        self.specs[routes.bags[name].table].rows,
+      )
+      for name, columns in parts.items()
+    }
 
   def push(
     self,
@@ -264,7 +333,7 @@ class ShardedTables:
     arrays, slots = self._synced(arrays, slots, step)
     return lookup.Pushed(arrays, slots, square, moved)
 
-  def _merged(self, routes: Routes, of_rows, of_bags):
+  def _merged(self, routes: Routes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
     found = {}
     for name, routed in routes.stacks.items():
@@ -282,10 +351,13 @@ class ShardedTables:
       for name, grad in of_bags.items()
     }
     for group in self._groups(routes.bags):
-      received = routes.pooled[group.stack.name][group.spread]
-      found.setdefault(group.stack.name, []).append(
-        group.push(received, of_bags, codec)
-      )
+      name = group.stack.name
+      received = routes.pooled[name][group.key]
+      if group.towers:
+        merged = group.push_near(received, of_near[name], codec)
+      else:
+        merged = group.push(received, of_bags, codec)
+      found.setdefault(name, []).append(merged)
     for name, table in self.layout.whole.items():
       parts = []
       if name in routes.ids:
@@ -356,9 +428,10 @@ class ShardedTables:
     """The pooled features by stack and spread."""
     plan, found = self.layout.plan, {}
     for feature, bag in bags.items():
+      under = self.towers is not None and feature in self.towers
       for piece in self.layout.pieces.get(bag.table, ()):
-        entries = found.setdefault((piece.stack, piece.spread), [])
-        entries.append((feature, piece))
+        key = piece.stack, piece.spread, under
+        found.setdefault(key, []).append((feature, piece))
     return [
       pooled_lib.Group(
         self.layout.stacks[stack],
@@ -366,8 +439,9 @@ class ShardedTables:
         plan.hosts,
         plan.devices,
         tuple(entries),
+        under,
       )
-      for (stack, spread), entries in found.items()
+      for (stack, spread, under), entries in found.items()
     ]
 
   def overflow(self, routes: Routes) -> jax.Array:
@@ -463,6 +537,12 @@ def _numbers(stack: Stack, rows: jax.Array) -> jax.Array:
   number, ids = stack.identify(lax.axis_index(GROUP), rows)
   names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
   return init_lib.numbered(jnp.stack(names)[number], ids)
+
+
+def _collect(parts: dict, sums) -> None:
+  """Adds (feature, first column) -> sums to feature -> first column -> sums."""
+  for (feature, column), x in sums.items():
+    parts.setdefault(feature, {})[column] = x
 
 
 def _joined(parts: dict[int, jax.Array]) -> jax.Array:

@@ -36,6 +36,7 @@ see the norm of a shard, so `clip` does it here.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -196,7 +197,9 @@ class Layout:
         for place, value in zip(places[axes], sums):
           leaves[place] = value
     grads = jax.tree_util.tree_unflatten(tree, leaves)
-    return jax.tree.map(lambda g, p: g.astype(p.dtype), grads, self.params)
+    return jax.tree_util.tree_map_with_path(
+      lambda path, g: g.astype(self._dtypes[rules_lib.path_name(path)]), grads
+    )
 
   def norm(self, grads, more: jax.Array | float = 0.0) -> jax.Array:
     """Norm of reduced gradients of the whole model, the same on each device.
@@ -245,6 +248,11 @@ class Layout:
         params,
       )
     return params, state
+
+  @functools.cached_property
+  def _dtypes(self) -> dict[str, jnp.dtype]:
+    names, leaves, _ = _named(self.params)
+    return {name: x.dtype for name, x in zip(names, leaves, strict=True)}
 
   def own(self, params):
     """Stored parameters -> those that reduced gradients are of."""

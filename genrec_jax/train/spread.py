@@ -19,9 +19,11 @@ from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import id_maps, relayout, schemes, touched
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
@@ -56,14 +58,18 @@ class OneDevice(Whole):
 
   shards, plan, own = 1, None, None
 
-  def __init__(self, config, task, tx):
+  def __init__(self, config, task, tx, towers: Towers | None = None):
     self._config, self._task, self._tx = config, task, tx
     specs = state_lib.row_specs(task)
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
     self.pooling = planning.pooling_on_one_device(config, task)
+    self.towers = towers
     self._tables = LocalTables(
-      specs, optimizer_lib.row_options(config.optimizer), self.pooling
+      specs,
+      optimizer_lib.row_options(config.optimizer),
+      self.pooling,
+      towers,
     )
     self.measured = measurements.names(task, on_mesh=False)
 
@@ -141,7 +147,7 @@ class OnMesh:
     plan: where rows lie.
   """
 
-  def __init__(self, config, task, tx):
+  def __init__(self, config, task, tx, towers: Towers | None = None):
     p = self._parallel = config.parallel
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
@@ -158,9 +164,12 @@ class OnMesh:
       p.sync_every,
       optimizer_lib.row_options(config.optimizer),
       self.plan.pooling,
+      towers,
     )
     self.measured = measurements.names(task, on_mesh=True)
-    shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
+    shapes = jax.eval_shape(
+      lambda: state_lib.init_trained(task, config.seed, towers)
+    )
     self._dense = dense_lib.make(
       dense_lib.Dense(
         mode=p.dense,
@@ -174,6 +183,7 @@ class OnMesh:
       ),
       self.mesh,
       shapes,
+      {} if towers is None else {'modules/.*': towers_lib.CUT},
     )
     # The loop and the checkpoints see plain arrays; only steps see shards.
     self._specs = self._state_specs()
@@ -323,13 +333,16 @@ class OnMesh:
       weights: its first argument.
       reads: feature -> what it reads, as from `Task.reads_for`.
     """
-    trained = state_lib.trained(task, weights['params'], weights['tables'])
+    trained = state_lib.trained(
+      task, weights['params'], weights['tables'], weights['modules']
+    )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
     rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
-    finished = self._tables.finish(fetched, routed.routes)
+    modules = whole.get('modules', {})
+    finished = self._tables.finish(modules, fetched, routed.routes)
     return whole['params'], view_reads(whole['tables'], routed, finished)
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
@@ -360,6 +373,7 @@ class OnMesh:
       'params': abstract.params,
       'opt_state': abstract.opt_state,
       'id_states': abstract.id_states,
+      'modules': abstract.modules,
       'tables': {
         n: x for n, x in abstract.tables.items() if n not in new.optimizers
       },
@@ -390,7 +404,7 @@ class OnMesh:
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
-    dense = state_lib.init_trained(self._task, config.seed)
+    dense = state_lib.init_trained(self._task, config.seed, tables.towers)
     layout = tables.layout.shapes()
     specs = tables.partition(layout)
     arrays = self._mapped(tables.init, (PartitionSpec(),), specs)(
@@ -429,6 +443,7 @@ class OnMesh:
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
       touched=self._marks_specs,
+      modules=dense.get('modules', {}),
       id_states=jax.tree.map(
         lambda _: PartitionSpec(), id_maps.of_task(self._task).init()
       ),

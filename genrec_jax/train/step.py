@@ -117,11 +117,17 @@ def make_step(
 
   def learn(state, batch, routed, fetched, id_states):
     key = key_of(state.step)
-    trained = state_lib.trained(task, state.params, state.tables)
+    trained = state_lib.trained(task, state.params, state.tables, state.modules)
     held = dense.gather(trained)
+    modules = held.get('modules', {})
+    held = {name: x for name, x in held.items() if name != 'modules'}
     # Back from what the loss sees to what was fetched; chained around the loop
     # over microbatches, so that what travels in between travels once a step.
-    finished, back = jax.vjp(lambda x: tables.finish(x, routed.routes), fetched)
+    finished, back = jax.vjp(
+      lambda modules, x: tables.finish(modules, x, routed.routes),
+      modules,
+      fetched,
+    )
 
     def loss_of(held, finished, part):
       whole = dense.use(held)
@@ -165,7 +171,9 @@ def make_step(
     share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
     # Before the way back: narrow codecs should see gradients of a mean.
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
-    (row_grads,) = back(row_grads)
+    module_grads, row_grads = back(row_grads)
+    if modules:
+      grads |= dense.reduce({'modules': module_grads})
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
       tx,
@@ -194,6 +202,7 @@ def make_step(
       state,
       step=state.step + 1,
       params=trained['params'],
+      modules=trained.get('modules', {}),
       tables={**state.tables, **trained['tables'], **pushed.arrays},
       opt_state=opt_state,
       slots=pushed.slots,
