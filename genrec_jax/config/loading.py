@@ -19,6 +19,9 @@ from ml_collections import ConfigDict
 # Sections that take any key: names of columns.
 OPEN = ('data.features', 'model.important', 'model.small')
 
+# Sections younger than some saved configs, which meant this without saying so.
+ADDED_SECTIONS = {'numerics': {'products': []}}
+
 
 class ConfigError(ValueError):
   """A configuration that cannot be used; the message says which key and why."""
@@ -112,14 +115,17 @@ def to_json(config: ConfigDict) -> str:
 
 
 def read(path) -> dict:
-  """A saved config as a plain dict."""
-  return json.loads(pathlib.Path(path).read_text())
+  """A saved config as a plain dict.
+
+  Sections that it was saved without have the value of `ADDED_SECTIONS`.
+  """
+  return ADDED_SECTIONS | json.loads(pathlib.Path(path).read_text())
 
 
 def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines."""
   now = json.loads(to_json(config))
-  old, new = _flat(saved), _flat(now)
+  old, new = _flat(ADDED_SECTIONS | saved), _flat(ADDED_SECTIONS | now)
   lines = []
   for key in sorted(set(old) | set(new)):
     if key.split('.')[0] in ignored or key in ignored:
