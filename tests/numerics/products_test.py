@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from genrec_jax import config as config_lib
+from genrec_jax.features import FeatureSpec
 from genrec_jax.models import layers
 from genrec_jax.numerics import products
+from genrec_jax.tasks.retrieval import params_state
+from genrec_jax.train import state
+from genrec_jax.train.ranking import build_task as build_ranking
+from genrec_jax.train.retrieval import build_task as build_retrieval
 from tests.tolerances import assert_close
 
 # What models multiplied by before `dot`, beside its specification.
@@ -157,8 +163,8 @@ def test_sites_stay_when_a_model_is_taken_apart_and_put_together():
   model = nnx.eval_shape(lambda: pair(('first/.*', 'bfloat16')))
   expected = {'first/kernel': 'bfloat16', 'second/kernel': 'default'}
   assert chosen(model) == expected
-  graphdef, state = nnx.split(model)
-  assert chosen(nnx.merge(graphdef, state)) == expected
+  graphdef, shapes = nnx.split(model)
+  assert chosen(nnx.merge(graphdef, shapes)) == expected
 
 
 def test_another_product_is_another_program():
@@ -207,6 +213,30 @@ def test_a_weight_that_a_variant_does_without_has_no_site():
   model = Pair()
   model.second.kernel = None
   assert list(products.sites(model)) == ['first/kernel']
+
+
+def build_task(config):
+  if config.task == 'retrieval':
+    return build_retrieval(config, np.arange(1, 9), np.ones(9, np.int32))
+  features = FeatureSpec('user', rows=9), FeatureSpec('age', kind='numeric')
+  return build_ranking(config, features, ('clicked',))
+
+
+@pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
+def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
+  config = getattr(config_lib, kind)()
+  rules = "numerics.products=(('.*/(kernel|product)', 'bfloat16'),)"
+  config_lib.apply(config, rules)
+  task = build_task(config)
+  params = jax.eval_shape(task.init, jax.random.key(0))
+  assert task.sites
+  assert task.sites.keys() <= state.named(params).keys()
+  assert {site.product for site in task.sites.values()} == {'bfloat16'}
+  built = nnx.merge(task.graphdef, params_state(task.graphdef, params))
+  assert products.sites(built) == task.sites
+  config.numerics.products = (('no/such', 'bfloat16'),)
+  with pytest.raises(ValueError, match=next(iter(task.sites))):
+    build_task(config)
 
 
 # --- Rules
