@@ -153,7 +153,7 @@ def widths(config: Config, features) -> dict[str, int]:
 def mix(x: jax.Array, kernel: jax.Array, site: products.Site) -> jax.Array:
   """`[n, B, d]`, `[n, m]` -> `[m, B, d]`: one product for the whole batch."""
   columns = x.reshape(x.shape[0], -1)
-  mixed = products.dot(columns, kernel.T, site=site, spec='nx,mn->mx')
+  mixed = products.dot(columns, kernel, site=site, spec='nx,nm->mx')
   return mixed.reshape(-1, *x.shape[1:])
 
 

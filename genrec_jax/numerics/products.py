@@ -43,7 +43,13 @@ def multiply(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
   """The product in the dtype of the activations."""
-  return jnp.einsum(spec, x, w.astype(x.dtype))
+  left, right, out = split_spec(spec)
+  w = w.astype(x.dtype)
+  if right[-1] == out[0]:
+    # As W^t x is written by hand. `einsum` would sum over the first axis of
+    # both without transposing, which XLA need not round in the same way.
+    right, w = right[::-1], w.T
+  return jnp.einsum(f'{left},{right}->{out}', x, w)
 
 
 def multiply_in_bfloat16(
@@ -141,8 +147,8 @@ def dot(
 
   Args:
     x: activations.
-    w: the weight, in the dtype of the parameters. The product decides what it
-      is rounded to: a narrow one should see all of its bits.
+    w: the weight as it is stored. The product decides what it is rounded to:
+      a narrow one should see all of its bits.
     site: which weight it is, the attribute beside it.
     spec: axes of x, of w and of the result, as in `jnp.einsum`: a letter each,
       none twice in an operand. Every axis of one operand is one of the other

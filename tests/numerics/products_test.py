@@ -23,7 +23,7 @@ from tests.tolerances import assert_close
 # What models multiplied by before `dot`, beside its specification.
 RAW = {
   'bi,io->bo': lambda x, w: x @ w,
-  'nx,mn->mx': lambda x, w: w @ x,
+  'nx,nm->mx': lambda x, w: w.T @ x,
   'bd,kdr->bkr': lambda x, w: jnp.einsum('bd,kdr->bkr', x, w),
   'bks,krs->bkr': lambda x, w: jnp.einsum('bks,krs->bkr', x, w),
   'bkr,kdr->bd': lambda x, w: jnp.einsum('bkr,kdr->bd', x, w),
