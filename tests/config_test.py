@@ -222,6 +222,10 @@ def test_a_section_is_no_key(config):
     ('eval.ks=1,5', (1, 5)),
     ('eval.ks=5', (5,)),
     ('eval.parts=test', ('test',)),
+    (
+      "numerics.products=(('.*/kernel', 'bfloat16'),)",
+      (('.*/kernel', 'bfloat16'),),
+    ),
     ('eval.parts=valid,test', ('valid', 'test')),
     ("eval.parts=('test',)", ('test',)),
     ('train.profile_steps=10,15', (10, 15)),
@@ -284,6 +288,20 @@ def test_what_is_saved_is_read(config, tmp_path):
   assert saved['data']['min_rating'] == 3.5
   assert saved['model']['alpha'] is None
   assert config_lib.difference(saved, config) == []
+
+
+@pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
+def test_a_config_of_before_a_section_was_added_has_its_default(tmp_path, kind):
+  config = getattr(config_lib, kind)()
+  saved = json.loads(config_lib.to_json(config))
+  del saved['numerics']
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  assert set(config_lib.read(tmp_path / 'config.json')) == set(config)
+  assert config_lib.difference(saved, config) == []
+  config.numerics.products = (('.*', 'bfloat16'),)
+  assert config_lib.difference(saved, config) == [
+    "numerics.products: saved [] (the default), now [['.*', 'bfloat16']]"
+  ]
 
 
 def test_differences_are_told_key_by_key(config):

@@ -4,12 +4,11 @@
 `hstu()`, `wukong()`, ... those of its model.
 """
 
-from genrec_jax.config.comparison import difference
+from genrec_jax.config.comparison import difference, read
 from genrec_jax.config.loading import (
   ConfigError,
   apply,
   load,
-  read,
   save,
   to_json,
   variants,

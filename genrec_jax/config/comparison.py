@@ -1,6 +1,8 @@
-"""Whether a saved config says what a config says now."""
+"""What a saved config says, and whether a config says the same now."""
 
+import copy
 import json
+import pathlib
 
 from ml_collections import ConfigDict
 
@@ -22,11 +24,33 @@ MODELS = {
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 
 
+def read(path) -> dict:
+  """A saved config as a plain dict.
+
+  Keys that are younger than it have their defaults: the default of a new key is
+  what was done before.
+  """
+  return complete(json.loads(pathlib.Path(path).read_text()))
+
+
+def complete(saved: dict) -> dict:
+  """A saved config with the default of every key that it lacks."""
+  defaults = _defaults(saved.get('task'), saved.get('model', {}).get('name'))
+  return _merge(defaults, saved)
+
+
+def _merge(defaults: dict, saved: dict) -> dict:
+  merged = copy.deepcopy(defaults) | saved
+  for key, value in saved.items():
+    if isinstance(value, dict) and isinstance(defaults.get(key), dict):
+      merged[key] = _merge(defaults[key], value)
+  return merged
+
+
 def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines.
 
-  A key that the saved config lacks is younger than it. Such a key has its
-  default there: the default of a new key is what was done before.
+  A key that the saved config lacks has its default there, as in `read`.
 
   Args:
     saved: a config as `read` gives it.
@@ -34,7 +58,7 @@ def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
     ignored: keys, and sections, that may differ.
   """
   old, new = flatten(saved), flatten(_plain(config))
-  defaults = _defaults(config)
+  defaults = flatten(_defaults(config.task, config.model.name))
   lines = []
   for key in sorted(set(old) | set(new)):
     if key.split('.')[0] in ignored or key in ignored:
@@ -46,15 +70,17 @@ def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
   return lines
 
 
-def _defaults(config: ConfigDict) -> dict:
-  """Dotted key -> default, of the config's task and model."""
+def _defaults(task: str, model: str) -> dict:
+  """Every key of a task and a model with its default."""
   # Others are refused where they are built, which says what there is.
-  if config.task not in TASKS:
+  if task not in TASKS:
     return {}
-  defaults = TASKS[config.task]()
-  if config.model.name in MODELS:
-    defaults.model = MODELS[config.model.name]()
-  return flatten(_plain(defaults))
+  defaults = TASKS[task]()
+  if model in MODELS:
+    defaults.model = MODELS[model]()
+  else:
+    del defaults.model
+  return _plain(defaults)
 
 
 def _plain(config: ConfigDict) -> dict:

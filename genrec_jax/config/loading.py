@@ -112,17 +112,12 @@ def _make(config: ConfigDict, prefix: str, key: str) -> None:
 
 
 def save(config: ConfigDict, path) -> None:
-  """Writes the config as JSON; `read` is its inverse."""
+  """Writes the config as JSON; `comparison.read` is its inverse."""
   pathlib.Path(path).write_text(to_json(config) + '\n')
 
 
 def to_json(config: ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=2, default=list)
-
-
-def read(path) -> dict:
-  """A saved config as a plain dict."""
-  return json.loads(pathlib.Path(path).read_text())
 
 
 def flatten(tree: dict, prefix: str = '') -> dict:

@@ -71,6 +71,7 @@ def ranking() -> ConfigDict:
       },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
+      'numerics': sections.numerics(),
       'parallel': sections.parallel(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {

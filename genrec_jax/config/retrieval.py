@@ -79,6 +79,7 @@ def retrieval() -> ConfigDict:
       },
       'optimizer': sections.optimizer(),
       'checkpoint': sections.checkpoint(),
+      'numerics': sections.numerics(),
       'parallel': sections.parallel(),
       'train': sections.train(),
       'eval': {

@@ -94,6 +94,17 @@ def checkpoint() -> ConfigDict:
   )
 
 
+def numerics() -> ConfigDict:
+  """The precision of arithmetic; see docs/training.md."""
+  return ConfigDict(
+    dict(
+      # (regex of a weight's path, name in numerics.products.PRODUCTS): how
+      # activations are multiplied with it; 'default' where none matches.
+      products=(),
+    )
+  )
+
+
 def parallel() -> ConfigDict:
   """How a run is spread over devices; see docs/parallel.md."""
   return ConfigDict(

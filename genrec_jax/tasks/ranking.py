@@ -6,7 +6,7 @@ entropy. What a batch reads is announced by `reads`, as for every task.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import RANKERS
+from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.tasks import losses
 
 LINEAR = '.linear'  # ends the names of tables of first-order weights
@@ -47,6 +48,7 @@ class Ranking:
     features: the inputs.
     labels: name of each label.
     model_config: of the model.
+    sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
   counted = 'examples'  # what progress tells the number of
@@ -63,6 +65,8 @@ class Ranking:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 1e-4,
+    products: Rules = (),
+    extra_products: Mapping[str, Product] | None = None,
   ):
     """Checks that the parts fit together.
 
@@ -75,6 +79,8 @@ class Ranking:
       table_update: 'dense', or the name of a row optimizer.
       table_dtype: of the tables' rows.
       init_std: deviation of the tables' initialiser.
+      products: (regex of a weight, product) pairs, see `numerics.products`.
+      extra_products: further products by name.
     """
     if model_name not in RANKERS:
       raise ValueError(
@@ -111,7 +117,9 @@ class Ranking:
             raise ValueError(
               f'features that share table {name!r} must have the same width'
             )
-    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+    self._products = tuple(products), extra_products
+    model = nnx.eval_shape(self._build)
+    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
   def _check(self, table_update: str, table_dtype: str) -> None:
     weights = self.loss_config.task_weights
@@ -134,7 +142,10 @@ class Ranking:
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
-    return self._model(self.model_config, self.features, len(self.labels), rngs)
+    model = self._model(
+      self.model_config, self.features, len(self.labels), rngs
+    )
+    return assign_products(model, *self._products)
 
   def tables(self) -> dict[str, TableSpec]:
     return self._tables

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pallas_kernels
 from genrec_jax.embedding import lookup
 from genrec_jax.features import PAD, Batch, ExpectedRead, Read, TableSpec
 from genrec_jax.models import MODELS, layers
+from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
 from pallas_kernels.hashing import element_bits
@@ -89,6 +91,7 @@ class Retrieval:
   Attributes:
     table: spec of the item table.
     graphdef: the model's structure; `nnx.merge(graphdef, params)` is the model.
+    sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
   counted = 'tokens'  # what progress tells the number of
@@ -106,6 +109,8 @@ class Retrieval:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 0.02,
+    products: Rules = (),
+    extra_products: Mapping[str, Product] | None = None,
   ):
     """Builds the task.
 
@@ -119,6 +124,8 @@ class Retrieval:
       table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
       table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.
+      products: (regex of a weight, product) pairs, see `numerics.products`.
+      extra_products: further products by name.
     """
     self._model = MODELS[model_name]
     self.model_config = self._model.Config(**model)
@@ -143,11 +150,14 @@ class Retrieval:
         raise ValueError('loss.logq needs the item counts of the training data')
       share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
       self._log_q = np.log(share).astype(np.float32)
-    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+    self._products = tuple(products), extra_products
+    model = nnx.eval_shape(self._build)
+    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
-    return self._model(self.model_config, rngs)
+    model = self._model(self.model_config, rngs)
+    return assign_products(model, *self._products)
 
   def tables(self) -> dict[str, TableSpec]:
     return {ITEMS: self.table}

@@ -124,4 +124,5 @@ def build_task(
     table_update=config.data.table_update,
     table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
+    products=config.numerics.products,
   )
