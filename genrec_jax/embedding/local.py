@@ -28,14 +28,18 @@ class LocalTables:
   Attributes:
     specs: table -> its spec.
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   specs: dict[str, TableSpec]
   options: dict = dataclasses.field(default_factory=dict)
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
     """That of a table."""
-    return row_optimizers.by_name(self.specs[name].update, **self.options)
+    return row_optimizers.by_name(
+      self.specs[name].update, extra=self.extra_optimizers, **self.options
+    )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """Every table, fresh."""

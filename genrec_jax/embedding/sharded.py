@@ -58,6 +58,7 @@ class ShardedTables:
     exchange: how rows travel.
     sync_every: steps between averages over replica groups.
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   layout: Layout
@@ -65,6 +66,7 @@ class ShardedTables:
   exchange: Exchange = Exchange()
   sync_every: int = 1
   options: dict = dataclasses.field(default_factory=dict)
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for name, pieces in self.layout.pieces.items():
@@ -74,17 +76,21 @@ class ShardedTables:
           f'the pieces of table {name!r} do not fit one stack of addresses; '
           'spread it over more devices'
         )
-      if len(pieces) > 1 and not _takes_pieces(optimizer):
+      if len(pieces) > 1 and not optimizer.takes_pieces:
         raise PlanError(
           f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
-          f'{optimizer.optimizer} with these options needs whole rows; use '
-          'row_adagrad, adagrad, adam, momentum or sgd without max_norm or l2 '
-          'decay, or a scheme that leaves rows whole'
+          f'{self.layout.optimizers[pieces[0].stack]} with these options needs '
+          'whole rows; use row_adagrad, adagrad, adam, momentum or sgd without '
+          'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
     """That of an array."""
-    return row_optimizers.by_name(self.layout.optimizers[name], **self.options)
+    return row_optimizers.by_name(
+      self.layout.optimizers[name],
+      extra=self.extra_optimizers,
+      **self.options,
+    )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -290,7 +296,7 @@ class ShardedTables:
     return {
       stack.name
       for stack in self.layout.stacks.values()
-      if stack.optimizer == 'row_adagrad'
+      if self.optimizer(stack.name).needs_row_squares
       and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
     }
 
@@ -398,15 +404,6 @@ class ShardedTables:
     for name, (array, slot) in ours.items():
       arrays[name], slots[name] = array, slot
     return arrays, slots
-
-
-def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
-  """Whether the pieces of a row may be updated apart, or we do what is more."""
-  if rule.max_norm is not None:
-    return False
-  if rule.optimizer == 'row_adagrad':
-    return not rule.weight_decay
-  return rule.optimizer in ('sgd', 'momentum', 'adagrad', 'adam')
 
 
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
