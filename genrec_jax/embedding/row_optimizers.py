@@ -68,8 +68,8 @@ class RowOptimizerLike(Protocol):
     takes_pieces: column pieces of a row, on several devices, may be moved apart
       from each other; else plans that cut rows are refused.
     needs_row_squares: its step depends, besides, on the mean square of the
-      gradient of the whole row. Of pieces, `scale_by_row_squares` then has to
-      do what needs it.
+      gradient of the whole row. For pieces of rows `update` is then given it,
+      as `row_squares=`.
   """
 
   @property
@@ -144,6 +144,7 @@ class RowOptimizer(spec.Rule):
     first_column: jax.Array | int = 0,
     groups: jax.Array | None = None,
     settings: Sequence['RowOptimizer'] | None = None,
+    row_squares: jax.Array | None = None,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Moves the rows `ids` by their gradients.
 
@@ -163,6 +164,8 @@ class RowOptimizer(spec.Rule):
         as those of its table where several share an array; None: all by these.
       settings: the optimizer of each group, of the same kind as this one; None:
         groups differ in their learning rates alone.
+      row_squares: `[N]` mean squares of the gradients of whole rows, where the
+        table holds pieces of them and `needs_row_squares` says so.
 
     Returns:
       The new table and slots.
@@ -182,18 +185,38 @@ class RowOptimizer(spec.Rule):
           'the training step: the same chance at every step would be a bias.'
         )
       chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
-    return pallas_kernels.update_rows(
+    optimizer, kept = self if settings is None else list(settings), {}
+    if row_squares is not None:
+      total = slots['sum'].at[ids].get(mode='fill', fill_value=0)
+      total += row_squares
+      kept['sum'] = (
+        slots['sum']
+        .at[ids]
+        .set(total, mode='drop', unique_indices=True, indices_are_sorted=True)
+      )
+      eps = self.eps
+      if settings is not None:
+        eps = jnp.float32([one.eps for one in settings])[groups]
+      grads = grads / (jnp.sqrt(total) + eps)[:, None]
+      optimizer = self._as_sgd()  # which is what remains
+      if settings is not None:
+        optimizer = [one._as_sgd() for one in settings]
+    table, slots = pallas_kernels.update_rows(
       table,
-      slots,
+      {name: slot for name, slot in slots.items() if name not in kept},
       ids,
       grads,
       learning_rate=learning_rate,
-      optimizer=self if settings is None else list(settings),
+      optimizer=optimizer,
       groups=groups,
       stochastic_rounding_seed=chance,
       row_numbers=row_numbers,
       first_column=first_column,
     )
+    return table, slots | kept
+
+  def _as_sgd(self) -> 'RowOptimizer':
+    return dataclasses.replace(self, optimizer='sgd')
 
   def slot_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
     """Name -> shape of each slot of a table `[rows, dim]`; () is a scalar."""

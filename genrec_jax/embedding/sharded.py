@@ -240,18 +240,18 @@ class ShardedTables:
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
-      optimizer, kept = self.optimizer(name), {}
+      of_rows = {}
       if name in self._cut_rows:
-        optimizer, kept, merged = self._of_whole_rows(name, slots[name], merged)
-      arrays[name], slot = optimizer.update(
+        of_rows['row_squares'] = self._row_squares(name, merged)
+      arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
-        {n: x for n, x in slots[name].items() if n not in kept},
+        slots[name],
         *merged,
         learning_rate,
         step=step,
         row_numbers=numbers,
+        **of_rows,
       )
-      slots[name] = {**slot, **kept}
     arrays, slots = self._synced(arrays, slots, step)
     return lookup.Pushed(arrays, slots, square, moved)
 
@@ -300,16 +300,13 @@ class ShardedTables:
       and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
     }
 
-  def _of_whole_rows(self, name: str, slots, merged: MergedRows):
-    """Row-wise AdaGrad where a row lies in pieces: its sum is of all of them.
+  def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
+    """Mean squares of the gradients of whole rows, where pieces lie apart.
 
     Each piece sends its part of the sum of squares to the first piece of the
     row, and gets the whole back.
-
-    Returns:
-      (plain SGD, which is what remains; the new slots; scaled gradients).
     """
-    stack, rule = self.layout.stacks[name], self.optimizer(name)
+    stack = self.layout.stacks[name]
     number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
     home = jnp.full_like(merged.ids, stack.nowhere)
@@ -327,16 +324,7 @@ class ShardedTables:
 
     total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
-    found = slots['sum'].at[merged.ids].get(mode='fill', fill_value=0)
-    found += total / width[number]
-    sums = (
-      slots['sum']
-      .at[merged.ids]
-      .set(found, mode='drop', unique_indices=True, indices_are_sorted=True)
-    )
-    scaled = merged.grads / (jnp.sqrt(found) + rule.eps)[:, None]
-    optimizer = dataclasses.replace(rule, optimizer='sgd')
-    return optimizer, {'sum': sums}, merged._replace(grads=scaled)
+    return total / width[number]
 
   def _groups(self, bags: dict[str, Bags]) -> list[pooled_lib.Group]:
     """The pooled features by stack and spread."""
