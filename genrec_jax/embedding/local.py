@@ -41,16 +41,20 @@ class LocalTables:
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   specs: dict[str, TableSpec]
   options: dict = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   towers: Towers | None = None
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
     """That of a table."""
-    return row_optimizers.by_name(self.specs[name].update, **self.options)
+    return row_optimizers.by_name(
+      self.specs[name].update, extra=self.extra_optimizers, **self.options
+    )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """Every table, fresh."""

@@ -67,6 +67,7 @@ class ShardedTables:
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   layout: Layout
@@ -76,6 +77,7 @@ class ShardedTables:
   options: dict = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   towers: Towers | None = None
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if self.towers is not None:
@@ -87,12 +89,12 @@ class ShardedTables:
           f'the pieces of table {name!r} do not fit one stack of addresses; '
           'spread it over more devices'
         )
-      if len(pieces) > 1 and not _takes_pieces(optimizer):
+      if len(pieces) > 1 and not optimizer.takes_pieces:
         raise PlanError(
           f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
-          f'{optimizer.optimizer} with these options needs whole rows; use '
-          'row_adagrad, adagrad, adam, momentum or sgd without max_norm or l2 '
-          'decay, or a scheme that leaves rows whole'
+          f'{self.layout.optimizers[pieces[0].stack]} with these options needs '
+          'whole rows; use row_adagrad, adagrad, adam, momentum or sgd without '
+          'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
   def _check_towers(self, towers: Towers) -> None:
@@ -130,9 +132,13 @@ class ShardedTables:
         'the tables under towers must agree in width, dtype and optimizer'
       )
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
     """That of an array."""
-    return row_optimizers.by_name(self.layout.optimizers[name], **self.options)
+    return row_optimizers.by_name(
+      self.layout.optimizers[name],
+      extra=self.extra_optimizers,
+      **self.options,
+    )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -318,18 +324,18 @@ class ShardedTables:
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
-      optimizer, kept = self.optimizer(name), {}
+      of_rows = {}
       if name in self._cut_rows:
-        optimizer, kept, merged = self._of_whole_rows(name, slots[name], merged)
-      arrays[name], slot = optimizer.update(
+        of_rows['row_squares'] = self._row_squares(name, merged)
+      arrays[name], slots[name] = self.optimizer(name).update(
         arrays[name],
-        {n: x for n, x in slots[name].items() if n not in kept},
+        slots[name],
         *merged,
         learning_rate,
         step=step,
         row_numbers=numbers,
+        **of_rows,
       )
-      slots[name] = {**slot, **kept}
     arrays, slots = self._synced(arrays, slots, step)
     return lookup.Pushed(arrays, slots, square, moved)
 
@@ -382,20 +388,17 @@ class ShardedTables:
     return {
       stack.name
       for stack in self.layout.stacks.values()
-      if stack.optimizer == 'row_adagrad'
+      if self.optimizer(stack.name).needs_row_squares
       and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
     }
 
-  def _of_whole_rows(self, name: str, slots, merged: MergedRows):
-    """Row-wise AdaGrad where a row lies in pieces: its sum is of all of them.
+  def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
+    """Mean squares of the gradients of whole rows, where pieces lie apart.
 
     Each piece sends its part of the sum of squares to the first piece of the
     row, and gets the whole back.
-
-    Returns:
-      (plain SGD, which is what remains; the new slots; scaled gradients).
     """
-    stack, rule = self.layout.stacks[name], self.optimizer(name)
+    stack = self.layout.stacks[name]
     number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
     home = jnp.full_like(merged.ids, stack.nowhere)
@@ -413,16 +416,7 @@ class ShardedTables:
 
     total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
-    found = slots['sum'].at[merged.ids].get(mode='fill', fill_value=0)
-    found += total / width[number]
-    sums = (
-      slots['sum']
-      .at[merged.ids]
-      .set(found, mode='drop', unique_indices=True, indices_are_sorted=True)
-    )
-    scaled = merged.grads / (jnp.sqrt(found) + rule.eps)[:, None]
-    optimizer = dataclasses.replace(rule, optimizer='sgd')
-    return optimizer, {'sum': sums}, merged._replace(grads=scaled)
+    return total / width[number]
 
   def _groups(self, bags: dict[str, Read]) -> list[pooled_lib.Group]:
     """The pooled features by stack and spread."""
@@ -492,15 +486,6 @@ class ShardedTables:
     for name, (array, slot) in ours.items():
       arrays[name], slots[name] = array, slot
     return arrays, slots
-
-
-def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
-  """Whether the pieces of a row may be updated apart, or we do what is more."""
-  if rule.max_norm is not None:
-    return False
-  if rule.optimizer == 'row_adagrad':
-    return not rule.weight_decay
-  return rule.optimizer in ('sgd', 'momentum', 'adagrad', 'adam')
 
 
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
