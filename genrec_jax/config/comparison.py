@@ -6,7 +6,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import rankers, ranking, retrieval
+from genrec_jax.config import rankers, ranking, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
 
 MODELS = {
@@ -47,7 +47,9 @@ def _merge(defaults: dict, saved: dict) -> dict:
   return merged
 
 
-def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
+def difference(
+  saved: dict, config: ConfigDict, ignored=(), *, placement: bool = True
+) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines.
 
   A key that the saved config lacks has its default there, as in `read`.
@@ -56,8 +58,12 @@ def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
     saved: a config as `read` gives it.
     config: the one of now.
     ignored: keys, and sections, that may differ.
+    placement: whether where a table lies counts, in `tables`.
   """
   old, new = flatten(saved), flatten(_plain(config))
+  if not placement:
+    for flat in (old, new):
+      flat['tables'] = tables.without_placement(flat.get('tables', []))
   defaults = flatten(_defaults(config.task, config.model.name))
   lines = []
   for key in sorted(set(old) | set(new)):

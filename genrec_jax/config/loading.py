@@ -26,7 +26,10 @@ OPEN = (
   'model.small',
 )
 # What an entry looks like of keys whose default has none.
-EXAMPLES = {'optimizer.groups': (('.*/bias', {'weight_decay': 0.0}),)}
+EXAMPLES = {
+  'optimizer.groups': (('.*/bias', {'weight_decay': 0.0}),),
+  'tables': (('.*', {'optimizer': 'row_adagrad'}),),
+}
 
 
 class ConfigError(ValueError):

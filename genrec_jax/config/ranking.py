@@ -63,6 +63,9 @@ def ranking() -> ConfigDict:
           'seed': 0,
         },
       },
+      # (regex of tables, {key: value}) pairs: settings by table; the first
+      # match counts. See docs/training.md.
+      'tables': (),
       'model': wukong(),
       'loss': {
         'task_weights': (),  # of each label; () is 1 for all

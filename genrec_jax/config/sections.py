@@ -116,7 +116,7 @@ def parallel() -> ConfigDict:
       # Tables that are updated by rows: a plan file, or one scheme for all.
       plan='',
       # 'auto': by the planner; or another name in embedding.scheme.SCHEMES
-      scheme='row_wise',
+      scheme='',  # '': 'row_wise'
       # Multi-hot features travel as 'rows', as 'sums' that the holders of the
       # rows make, or ('auto') as whichever sends fewer bytes.
       pool='auto',

@@ -89,6 +89,22 @@ class Exchange:
     """How gradients of rows travel."""
     return codecs.codec(self.backward, backward=True, formats=self.formats)
 
+  @property
+  def codec_names(self) -> str:
+    """What rows and gradients look like on the wire, in a word."""
+    return f'{self.forward}/{self.backward}'
+
+  def with_codecs(self, codecs: tuple[str, str] | None) -> 'Exchange':
+    """The exchange with other codecs (of rows, of gradients); None: as it is.
+
+    >>> Exchange().with_codecs(("int8", "bfloat16")).codec_names
+    'int8/bfloat16'
+    """
+    if codecs is None:
+      return self
+    forward, backward = codecs
+    return dataclasses.replace(self, forward=forward, backward=backward)
+
   def room(self, needed: int, devices: int) -> int:
     """Rows that one peer can be asked for, of `needed` in all."""
     return min(needed, max(8, int(-(-needed * self.capacity // devices))))

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.embedding import id_maps, lookup, row_optimizers, touched
+from genrec_jax.embedding import id_maps, lookup, row_settings, touched
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import towers as towers_lib
+from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
 from pallas_kernels import MergedRows
@@ -50,10 +51,10 @@ class LocalTables:
   towers: Towers | None = None
   extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
+  def optimizer(self, table: str) -> RowOptimizerLike:
     """That of a table."""
-    return row_optimizers.by_name(
-      self.specs[name].update, extra=self.extra_optimizers, **self.options
+    return row_settings.optimizer_of(
+      self.specs[table], self.options, self.extra_optimizers
     )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
@@ -138,7 +139,7 @@ class LocalTables:
         arrays[name],
         slots[name],
         *merged,
-        learning_rate,
+        row_settings.rate_of(name, learning_rate),
         step=step,
         row_numbers=init_lib.row_numbers(name, merged.ids),
       )

@@ -78,8 +78,9 @@ class Group:
 
   @property
   def key(self) -> str:
-    """Tells the groups of a stack apart."""
-    return f'{self.spread}, towers' if self.towers else self.spread
+    """Tells the groups of all stacks apart."""
+    of = ', '.join(sorted({feature for feature, _ in self.entries}))
+    return f'{self.stack.name} {self.spread}: {of}'
 
   def route(self, bags: dict[str, Read]) -> Received:
     """Input distribution: the ids go to the holders of the pieces."""

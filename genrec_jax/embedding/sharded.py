@@ -3,7 +3,8 @@
 All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
 device's part. Per step and table: the distinct ids of this shard, the addresses
 of their pieces, one exchange for each stack (exchange.py), and on the way back
-one merged update for each stack, in place.
+one merged update for each stack, in place. Pooled features that travel as sums
+are those of sum_exchange.py.
 """
 
 import dataclasses
@@ -18,12 +19,13 @@ from jax.sharding import PartitionSpec
 import pallas_kernels
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_optimizers, touched
-from genrec_jax.embedding import pooled as pooled_lib
-from genrec_jax.embedding import towers as towers_lib
+from genrec_jax.embedding import lookup, row_settings, touched
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
-from genrec_jax.embedding.scheme import HOST, PlanError
+from genrec_jax.embedding.pooled import Received
+from genrec_jax.embedding.row_optimizers import RowOptimizerLike
+from genrec_jax.embedding.scheme import PlanError
+from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
@@ -43,15 +45,15 @@ class Routes:
     index: feature that is read row by row -> places of its ids among them,
       `[P, ...]` of P microbatches; among those of its own block.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
-    stacks: stack -> its routed addresses.
-    pooled: stack -> group -> what its holders were asked for.
+    stacks: what travels together of a stack -> its routed addresses.
+    pooled: group -> what its holders were asked for.
   """
 
   ids: dict[str, jax.Array]
   index: dict[str, jax.Array]
   bags: dict[str, Read]
   stacks: dict[str, Routed]
-  pooled: dict[str, dict[str, pooled_lib.Received]]
+  pooled: dict[str, Received]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,16 +82,13 @@ class ShardedTables:
   extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    if self.towers is not None:
-      self._check_towers(self.towers)
     for name, pieces in self.layout.pieces.items():
-      optimizer = self.optimizer(pieces[0].stack)
       if len({piece.stack for piece in pieces}) > 1:
         raise PlanError(
           f'the pieces of table {name!r} do not fit one stack of addresses; '
           'spread it over more devices'
         )
-      if len(pieces) > 1 and not optimizer.takes_pieces:
+      if len(pieces) > 1 and not self.optimizer(name).takes_pieces:
         raise PlanError(
           f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
           f'{self.layout.optimizers[pieces[0].stack]} with these options needs '
@@ -97,48 +96,35 @@ class ShardedTables:
           'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
-  def _check_towers(self, towers: Towers) -> None:
-    """Refuses towers of other hosts than the mesh has."""
-    if len(towers.features) != self.layout.plan.hosts:
-      raise PlanError(
-        f'there are {len(towers.features)} towers and '
-        f'{self.layout.plan.hosts} hosts; each host has one'
-      )
+    self._sums  # refuses towers that do not fit
 
-  def _check_tower_reads(self, bags: Mapping[str, Read]) -> None:
-    """Refuses features whose sums do not come together on their tower's host.
-
-    Towers see whole rows, on the host where they lie.
-    """
-    towers_lib.check(self.towers, bags)
-    for number, features in enumerate(self.towers.features):
-      for feature in features:
-        if feature not in bags:
-          raise PlanError(
-            f'feature {feature!r} is under tower {number} and travels row by '
-            "row; set parallel.pool='sums'"
-          )
-        pieces = self.layout.pieces.get(bags[feature].table, ())
-        hosts = {p.owners[0] // self.layout.plan.devices for p in pieces}
-        if {p.spread for p in pieces} != {HOST} or hosts != {number}:
-          raise PlanError(
-            f'feature {feature!r} is under tower {number}: the rows of its '
-            f'table {bags[feature].table!r} must lie on the devices of host '
-            f"{number}, as scheme 'table_row_wise' lays them"
-          )
-    if len({self.layout.pieces[bags[f].table][0].stack
-            for own in self.towers.features for f in own}) > 1:  # fmt: skip
-      raise PlanError(
-        'the tables under towers must agree in width, dtype and optimizer'
-      )
-
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizerLike:
-    """That of an array."""
-    return row_optimizers.by_name(
-      self.layout.optimizers[name],
-      extra=self.extra_optimizers,
-      **self.options,
+  def optimizer(self, table: str) -> RowOptimizerLike:
+    """That of a table."""
+    return row_settings.optimizer_of(
+      self.specs[table], self.options, self.extra_optimizers
     )
+
+  @functools.cached_property
+  def _tables_of(self) -> dict[str, list[str]]:
+    """Array -> the table of each of its pieces."""
+    tables = {n: [p.table for p in s.pieces] for n, s in self._stacks.items()}
+    return tables | {name: [name] for name in self.layout.whole}
+
+  @property
+  def _stacks(self) -> dict[str, Stack]:
+    return self.layout.stacks
+
+  @functools.cached_property
+  def exchanges(self) -> dict[str, Exchange]:
+    """Table -> how its rows travel."""
+    return {
+      name: self.exchange.with_codecs(spec.codec)
+      for name, spec in self.specs.items()
+    }
+
+  @functools.cached_property
+  def _sums(self) -> SumExchange:
+    return SumExchange(self.layout, self.specs, self.exchanges, self.towers)
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -154,7 +140,8 @@ class ShardedTables:
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
     return {
-      name: self.optimizer(name).init(array) for name, array in arrays.items()
+      name: self.optimizer(self._tables_of[name][0]).init(array)
+      for name, array in arrays.items()
     }
 
   def partition(self, arrays) -> dict:
@@ -198,20 +185,25 @@ class ShardedTables:
       for name, read in single.items()
     }
     routed = {}
+    for key, exchange, stack, pieces in self._exchanged(distinct):
+      addresses = [stack.address(p, distinct[p.table]) for p in pieces]
+      routed[key] = exchange_lib.route(
+        exchange, stack, jnp.concatenate(addresses)
+      )
+    return Routes(distinct, index, bags, routed, self._sums.route(bags))
+
+  def _exchanged(self, ids):
+    """(key, exchange, stack, pieces) of what travels together.
+
+    One for each stack, unless its tables have several codecs.
+    """
     for name, stack in self.layout.stacks.items():
-      pieces = _read_of(stack, distinct)
-      if pieces:
-        addresses = [stack.address(p, distinct[p.table]) for p in pieces]
-        routed[name] = exchange_lib.route(
-          self.exchange, stack, jnp.concatenate(addresses)
-        )
-    if self.towers is not None:
-      self._check_tower_reads(bags)
-    pooled = {}
-    for group in self._groups(bags):
-      of_stack = pooled.setdefault(group.stack.name, {})
-      of_stack[group.key] = group.route(bags)
-    return Routes(distinct, index, bags, routed, pooled)
+      by_way = {}
+      for piece in stack.pieces:
+        if piece.table in ids:
+          by_way.setdefault(self.exchanges[piece.table], []).append(piece)
+      for exchange, pieces in by_way.items():
+        yield f'{name} {exchange.codec_names}', exchange, stack, pieces
 
   def fetch(self, arrays, routes: Routes):
     """Reads what was routed.
@@ -222,11 +214,12 @@ class ShardedTables:
       float32.
     """
     found = {name: {} for name in routes.ids}  # table -> first column -> rows
-    for name, routed in routes.stacks.items():
-      stack = self.layout.stacks[name]
-      rows = exchange_lib.fetch(self.exchange, stack, routed, arrays[name])
+    for key, exchange, stack, pieces in self._exchanged(routes.ids):
+      rows = exchange_lib.fetch(
+        exchange, stack, routes.stacks[key], arrays[stack.name]
+      )
       start = 0
-      for piece in _read_of(stack, routes.ids):
+      for piece in pieces:
         end = start + routes.ids[piece.table].shape[0]
         found[piece.table][piece.first_column] = rows[start:end]
         start = end
@@ -236,7 +229,11 @@ class ShardedTables:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
         values[name] = _joined(found[name])
-    return values, *self._fetch_bags(arrays, routes)
+    sums, near = self._sums.fetch(arrays, routes.pooled, routes.bags)
+    for name, read in routes.bags.items():
+      if read.table in self.layout.whole:
+        sums[name] = lookup.pool_table(arrays[read.table], read)
+    return values, sums, near
 
   def finish(self, modules, fetched, routes: Routes):
     """What was fetched -> what the loss sees; differentiated by the step.
@@ -250,42 +247,7 @@ class ShardedTables:
       routes: from `route`.
     """
     rows, sums, near = fetched
-    parts = {}
-    for group in self._groups(routes.bags):
-      if group.towers:
-        x = near[group.stack.name]
-        x = towers_lib.apply_on_host(self.towers, modules, x)
-        x = towers_lib.send_far(
-          group, x, self.exchange.row_codec, self.exchange.gradient_codec
-        )
-        _collect(parts, group.name_sums(x))
-    return rows, {**sums, **self._finish_sums(parts, routes)}
-
-  def _fetch_bags(self, arrays, routes: Routes):
-    codec, parts, near = self.exchange.row_codec, {}, {}
-    for group in self._groups(routes.bags):
-      received = routes.pooled[group.stack.name][group.key]
-      array = arrays[group.stack.name]
-      if group.towers:
-        near[group.stack.name] = group.fetch_near(received, array, codec)
-      else:
-        _collect(parts, group.fetch(received, array, codec))
-    sums = self._finish_sums(parts, routes)
-    for name, read in routes.bags.items():
-      if read.table in self.layout.whole:
-        sums[name] = lookup.pool_table(arrays[read.table], read)
-    return sums, near
-
-  def _finish_sums(self, parts, routes: Routes) -> dict[str, jax.Array]:
-    """Feature -> first column -> sums, as sums or means of whole rows."""
-    return {
-      name: lookup.finish_sums(
-        _joined(columns),
-        routes.bags[name],
-        self.specs[routes.bags[name].table].rows,
-      )
-      for name, columns in parts.items()
-    }
+    return rows, sums | self._sums.finish(modules, near, routes.bags)
 
   def push(
     self,
@@ -303,7 +265,7 @@ class ShardedTables:
       slots: of the optimizers, in the same form.
       routes: from `route`.
       grads: gradients of what `fetch` returned, in the same form.
-      learning_rate: of the row optimizers.
+      learning_rate: of the row optimizers; one, or table -> its own.
       step: number of the step, for stochastic rounding.
 
     Returns:
@@ -314,12 +276,13 @@ class ShardedTables:
     for name, merged in self._merged(routes, *grads).items():
       moved[name] = merged.ids
       squares = jnp.sum(jnp.square(merged.grads))
+      tables, groups = self._tables_of[name], None
       if name in self.layout.whole:
         square += squares
         numbers = init_lib.row_numbers(name, merged.ids)
       else:
         square += lax.psum(squares, mesh_lib.AXES)
-        numbers = _numbers(self.layout.stacks[name], merged.ids)
+        numbers, groups = _numbers(self.layout.stacks[name], merged.ids)
         # Every replica group takes the step of its own mean.
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
@@ -327,11 +290,13 @@ class ShardedTables:
       of_rows = {}
       if name in self._cut_rows:
         of_rows['row_squares'] = self._row_squares(name, merged)
-      arrays[name], slots[name] = self.optimizer(name).update(
+      arrays[name], slots[name] = row_settings.move_rows(
         arrays[name],
         slots[name],
-        *merged,
-        learning_rate,
+        merged,
+        [self.optimizer(table) for table in tables],
+        [row_settings.rate_of(table, learning_rate) for table in tables],
+        groups,
         step=step,
         row_numbers=numbers,
         **of_rows,
@@ -342,27 +307,19 @@ class ShardedTables:
   def _merged(self, routes: Routes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
     found = {}
-    for name, routed in routes.stacks.items():
-      stack = self.layout.stacks[name]
+    for key, exchange, stack, pieces in self._exchanged(routes.ids):
       parts = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
-        for p in _read_of(stack, routes.ids)
+        for p in pieces
       ]
-      found[name] = [
-        exchange_lib.push(self.exchange, stack, routed, jnp.concatenate(parts))
-      ]
-    codec = self.exchange.gradient_codec
-    of_bags = {
-      name: lookup.apply_mean(grad, routes.bags[name])
-      for name, grad in of_bags.items()
-    }
-    for group in self._groups(routes.bags):
-      name = group.stack.name
-      received = routes.pooled[name][group.key]
-      if group.towers:
-        merged = group.push_near(received, of_near[name], codec)
-      else:
-        merged = group.push(received, of_bags, codec)
+      found.setdefault(stack.name, []).append(
+        exchange_lib.push(
+          exchange, stack, routes.stacks[key], jnp.concatenate(parts)
+        )
+      )
+    for name, merged in self._sums.push(
+      routes.pooled, of_bags, of_near, routes.bags
+    ):
       found.setdefault(name, []).append(merged)
     for name, table in self.layout.whole.items():
       parts = []
@@ -370,9 +327,8 @@ class ShardedTables:
         parts.append((routes.ids[name], of_rows[name]))
       for feature, bag in routes.bags.items():
         if bag.table == name:
-          parts.append(
-            lookup.expand_bag_gradients(bag, of_bags[feature], table.rows)
-          )
+          grads = lookup.apply_mean(of_bags[feature], bag)
+          parts.append(lookup.expand_bag_gradients(bag, grads, table.rows))
       if parts:
         found[name] = [_everywhere(ids, g, table.rows) for ids, g in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
@@ -388,7 +344,7 @@ class ShardedTables:
     return {
       stack.name
       for stack in self.layout.stacks.values()
-      if self.optimizer(stack.name).needs_row_squares
+      if self.optimizer(stack.pieces[0].table).needs_row_squares
       and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
     }
 
@@ -417,26 +373,6 @@ class ShardedTables:
     total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
     return total / width[number]
-
-  def _groups(self, bags: dict[str, Read]) -> list[pooled_lib.Group]:
-    """The pooled features by stack and spread."""
-    plan, found = self.layout.plan, {}
-    for feature, bag in bags.items():
-      under = self.towers is not None and feature in self.towers
-      for piece in self.layout.pieces.get(bag.table, ()):
-        key = piece.stack, piece.spread, under
-        found.setdefault(key, []).append((feature, piece))
-    return [
-      pooled_lib.Group(
-        self.layout.stacks[stack],
-        spread,
-        plan.hosts,
-        plan.devices,
-        tuple(entries),
-        under,
-      )
-      for (stack, spread, under), entries in found.items()
-    ]
 
   def overflow(self, routes: Routes) -> jax.Array:
     """How many stacks had no room in this step; NaN where that is an error."""
@@ -512,22 +448,11 @@ def _locate(
   )
 
 
-def _read_of(stack: Stack, ids) -> list:
-  """The pieces of a stack that belong to tables among `ids`."""
-  return [piece for piece in stack.pieces if piece.table in ids]
-
-
-def _numbers(stack: Stack, rows: jax.Array) -> jax.Array:
-  """`init.row_numbers` of rows of this device."""
+def _numbers(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(`init.row_numbers`, number of the piece) of rows of this device."""
   number, ids = stack.identify(lax.axis_index(GROUP), rows)
   names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
-  return init_lib.numbered(jnp.stack(names)[number], ids)
-
-
-def _collect(parts: dict, sums) -> None:
-  """Adds (feature, first column) -> sums to feature -> first column -> sums."""
-  for (feature, column), x in sums.items():
-    parts.setdefault(feature, {})[column] = x
+  return init_lib.numbered(jnp.stack(names)[number], ids), number
 
 
 def _joined(parts: dict[int, jax.Array]) -> jax.Array:

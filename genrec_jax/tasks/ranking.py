@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config import TableSettings
 from genrec_jax.features import (
   ExpectedRead,
   FeatureSpec,
@@ -65,6 +66,7 @@ class Ranking:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 1e-4,
+    settings: TableSettings = TableSettings(),
     products: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
   ):
@@ -79,6 +81,7 @@ class Ranking:
       table_update: 'dense', or the name of a row optimizer.
       table_dtype: of the tables' rows.
       init_std: deviation of the tables' initialiser.
+      settings: of some tables, in place of these three.
       products: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
     """
@@ -91,7 +94,7 @@ class Ranking:
     self.model_config = self._model.Config(**model)
     self.loss_config = LossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
-    self._check(table_update, table_dtype)
+    self._check()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
     self._widths = self._model.widths(self.model_config, self.features)
@@ -104,14 +107,16 @@ class Ranking:
         widths[feature.source + LINEAR] = 1
       for name, width in widths.items():
         if width:
-          spec = TableSpec(
-            name,
-            feature.rows,
-            width,
-            init_std,
-            table_update,
-            table_dtype,
-            l2=self.loss_config.table_l2,
+          spec = settings(
+            TableSpec(
+              name,
+              feature.rows,
+              width,
+              init_std,
+              table_update,
+              table_dtype,
+              l2=self.loss_config.table_l2,
+            )
           )
           if self._tables.setdefault(name, spec) != spec:
             raise ValueError(
@@ -121,23 +126,12 @@ class Ranking:
     model = nnx.eval_shape(self._build)
     self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
-  def _check(self, table_update: str, table_dtype: str) -> None:
+  def _check(self) -> None:
     weights = self.loss_config.task_weights
     if weights and len(weights) != len(self.labels):
       raise ValueError(
         f'loss.task_weights has {len(weights)} numbers for '
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
-      )
-    if table_update != 'dense' and self.loss_config.table_l2:
-      raise ValueError(
-        'loss.table_l2 moves whole tables in every step, which only '
-        "data.table_update='dense' does; for tables updated by rows set "
-        "optimizer.rows.weight_decay and optimizer.rows.decay='l2'"
-      )
-    if table_update == 'dense' and table_dtype != 'float32':
-      raise ValueError(
-        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
-        "rows may be narrow, set data.table_update='row_adagrad'"
       )
 
   def _build(self, key=None) -> nnx.Module:

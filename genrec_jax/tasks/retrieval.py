@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 import pallas_kernels
+from genrec_jax.config import TableSettings
 from genrec_jax.embedding import lookup
 from genrec_jax.features import PAD, Batch, ExpectedRead, Read, TableSpec
 from genrec_jax.models import MODELS, layers
@@ -109,6 +110,7 @@ class Retrieval:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 0.02,
+    settings: TableSettings = TableSettings(),
     products: Rules = (),
     extra_products: Mapping[str, Product] | None = None,
   ):
@@ -124,6 +126,7 @@ class Retrieval:
       table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
       table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.
+      settings: of the table, in place of these three.
       products: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
     """
@@ -132,14 +135,20 @@ class Retrieval:
     self.loss_config = LossConfig(**loss)
     if len(corpus) < 2:
       raise ValueError(f'the catalogue has {len(corpus)} items, needs 2')
-    if table_update == 'dense' and table_dtype != 'float32':
-      raise ValueError(
-        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
-        "rows may be narrow, set data.table_update='row_adagrad'"
+    self.table = settings(
+      TableSpec(
+        ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
       )
-    self.table = TableSpec(
-      ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
     )
+    self._rows = rows  # of ids, which may be more than those of the table
+    if self.loss_config.name == 'full_softmax' and (
+      self.table.id_map != 'identity'
+    ):
+      raise ValueError(
+        "loss.name='full_softmax' scores every row of the table as an item, "
+        f'and id_map={self.table.id_map!r} of config.tables lets items share '
+        "rows; choose loss.name='sampled_softmax'"
+      )
     self.corpus = np.asarray(corpus, np.int32)
     self._contiguous = bool(
       self.corpus[0] == 1 and self.corpus[-1] == len(self.corpus)
@@ -267,13 +276,13 @@ class Retrieval:
       return _token_items(whole, below(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
       items = collectives.gather(whole.next_item)
-      size = min(items.shape[0], self.table.rows)
+      size = min(items.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
       found = jnp.unique(items, size=size, fill_value=2**31 - 1)
       first = (found[0] == PAD).astype(jnp.int32)
       last = jnp.maximum(jnp.sum(found < 2**31 - 1), first + 1)
       place = first + below(bits, last - first)
-      return jnp.minimum(found[place], self.table.rows - 1)
+      return jnp.minimum(found[place], self._rows - 1)
     place = below(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 

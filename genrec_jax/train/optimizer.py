@@ -51,6 +51,22 @@ def row_rate(c) -> optax.Schedule:
   )
 
 
+def row_rates(c, specs) -> dict[str, optax.Schedule]:
+  """Table -> its rate; tables of equal rates share the very schedule.
+
+  Args:
+    c: `config.optimizer`.
+    specs: table -> its spec, of tables that are updated by rows.
+  """
+  rates = {None: row_rate(c)}
+  for spec in specs.values():
+    if spec.rate not in rates:
+      own = c.copy_and_resolve_references()
+      own.row_learning_rate = float(spec.rate)
+      rates[spec.rate] = row_rate(own)
+  return {name: rates[spec.rate] for name, spec in specs.items()}
+
+
 def row_options(c) -> dict:
   """`optimizer.rows` as `embedding.row_optimizers` names the options."""
   return {ROW_OPTIONS.get(k, k): v for k, v in c.rows.to_dict().items()}

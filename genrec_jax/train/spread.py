@@ -102,7 +102,7 @@ class OneDevice(Whole):
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=optimizer_lib.row_rate(optimizer),
+      row_learning_rate=optimizer_lib.row_rates(optimizer, self._tables.specs),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
     )
@@ -125,8 +125,13 @@ class OneDevice(Whole):
     """A mesh of this device, whose tables are whole arrays as ours are."""
     config = self._config.copy_and_resolve_references()
     config.parallel = config_lib.parallel()
-    config.parallel.scheme = 'data_parallel'
-    return OnMesh(config, self._task, self._tx)
+    # Wherever the settings of a table would have it lie.
+    specs = {
+      name: dataclasses.replace(spec, scheme='')
+      for name, spec in state_lib.row_specs(self._task).items()
+    }
+    plan = schemes.one_scheme(specs, 'data_parallel')
+    return OnMesh(config, self._task, self._tx, plan=plan)
 
   def _create(self) -> TrainState:
     return state_lib.create(
@@ -147,7 +152,23 @@ class OnMesh:
     plan: where rows lie.
   """
 
-  def __init__(self, config, task, tx, towers: Towers | None = None):
+  def __init__(
+    self,
+    config,
+    task,
+    tx,
+    towers: Towers | None = None,
+    plan: plan_lib.ShardingPlan | None = None,
+  ):
+    """Lays everything out; nothing is allocated yet.
+
+    Args:
+      config: of the experiment.
+      task: what is trained.
+      tx: optimizer of everything dense.
+      towers: what pooled features go through, see `embedding.towers`.
+      plan: where rows lie; None: as the config says.
+    """
     p = self._parallel = config.parallel
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
@@ -155,7 +176,7 @@ class OnMesh:
     _check(p, mesh_lib.shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
-    self.plan = planning.make_plan(config, task, shape)
+    self.plan = plan or planning.make_plan(config, task, shape)
     planning.check_memory(config, task, self.plan)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
@@ -267,7 +288,9 @@ class OnMesh:
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=optimizer_lib.row_rate(self._config.optimizer),
+      row_learning_rate=optimizer_lib.row_rates(
+        self._config.optimizer, self._tables.specs
+      ),
       tables=self._tables,
       dense=self._dense,
       parts=self._parts,

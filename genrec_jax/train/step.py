@@ -69,7 +69,7 @@ def make_step(
   tx,
   *,
   seed: int,
-  row_learning_rate: optax.ScalarOrSchedule = 0.0,
+  row_learning_rate: optax.ScalarOrSchedule | Mapping = 0.0,
   clip_norm: float = 0.0,
   tables=None,
   dense=None,
@@ -82,7 +82,8 @@ def make_step(
     task: what is trained, a `contracts.Task`.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
-    row_learning_rate: of the row optimizers, or its schedule.
+    row_learning_rate: of the row optimizers: one for all, or table -> its own;
+      numbers or schedules.
     clip_norm: largest norm of the dense gradient; 0 is none. With `dense`, that
       one's counts.
     tables: None for tables on one device, or `embedding.sharded`'s.
@@ -182,15 +183,13 @@ def make_step(
       trained,
       lr_scale=state.lr_scale,
     )
-    rate = row_learning_rate
-    if callable(rate):
-      rate = rate(state.step)
+    rates = _scale_rates(row_learning_rate, state)
     pushed = tables.push(
       {n: state.tables[n] for n in state.slots},
       state.slots,
       routed.routes,
       row_grads,
-      rate * state.lr_scale,
+      rates,
       state.step,
     )
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
@@ -343,6 +342,21 @@ def _sum_in_order(tree):
     return jax.lax.fori_loop(1, x.shape[0], add, x[0])
 
   return jax.tree.map(total, tree)
+
+
+def _scale_rates(rates, state: TrainState):
+  """The rates of this step, one or by table; equal ones are one value."""
+  known = {}
+
+  def at_step(rate):
+    if id(rate) not in known:
+      value = rate(state.step) if callable(rate) else rate
+      known[id(rate)] = value * state.lr_scale
+    return known[id(rate)]
+
+  if isinstance(rates, Mapping):
+    return {table: at_step(rate) for table, rate in rates.items()}
+  return at_step(rates)
 
 
 def _scaled(tree, factor: jax.Array):

@@ -25,10 +25,10 @@ from genrec_jax.data import datasets
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.ranking import datasets as ranking_datasets
 from genrec_jax.data.ranking.store import Store
-from genrec_jax.serve import predict, score
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.weights import load_weights
+from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, results
 from tests.golden import kinds, machine
 from tests.tolerances import assert_close
@@ -95,7 +95,7 @@ def checksum(array) -> str:
 def test_arrays_are_the_same_on_any_machine(name, tmp_path):
   workdir = unpack(name, tmp_path)
   config = typed_config(name, workdir)
-  task = experiment.load_task(config, workdir, log=lambda _: None)
+  task = experiment.load_task(config, workdir, TASK_KINDS, log=lambda _: None)
   found = load_weights(workdir, task, 'latest')
   wanted = expected(name)['arrays']
   assert found.step == wanted['step'] == kinds.STOP
@@ -130,7 +130,7 @@ def run_to_end(tmp_path_factory):
   def run(name: str) -> pathlib.Path:
     workdir = unpack(name, tmp_path_factory.mktemp(name))
     with jax.numpy_dtype_promotion('standard'):  # for optax
-      loop.train_and_evaluate(typed_config(name, workdir), workdir)
+      loop.train_and_evaluate(typed_config(name, workdir), workdir, TASK_KINDS)
     return workdir
 
   return run
@@ -154,7 +154,7 @@ def test_keys_of_an_old_config_still_belong_to_the_workdir(tmp_path):
   workdir = unpack('sasrec_rows', tmp_path)
   config = typed_config('sasrec_rows', workdir, 'loss.negatives=3')
   with pytest.raises(config_lib.ConfigError, match='loss.negatives: saved 2'):
-    loop.train_and_evaluate(config, workdir)
+    loop.train_and_evaluate(config, workdir, TASK_KINDS)
 
 
 # --- Serving
@@ -164,7 +164,8 @@ def test_keys_of_an_old_config_still_belong_to_the_workdir(tmp_path):
 def test_evaluates_the_same(name, tmp_path):
   workdir = unpack(name, tmp_path)
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    found = results.evaluate(typed_config(name, workdir), workdir)['metrics']
+    config = typed_config(name, workdir)
+    found = results.evaluate(config, workdir, TASK_KINDS)['metrics']
   wanted = expected(name)['evaluation']
   assert found.keys() == wanted.keys()
   for part in wanted:
@@ -175,7 +176,7 @@ def test_evaluates_the_same(name, tmp_path):
 def test_predicts_the_same(name, tmp_path):
   workdir = unpack(name, tmp_path)
   config = typed_config(name, workdir, 'predict.checkpoint=latest')
-  {'retrieval': predict, 'ranking': score}[config.task].run(config, workdir)
+  TASK_KINDS[config.task].predict(config, workdir)
   found = (workdir / 'predictions.csv').read_text().split('\n')
   assert_predicted(name, found, expected(name)['predictions'])
 
