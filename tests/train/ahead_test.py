@@ -1,6 +1,7 @@
 """Looking a batch ahead: what must not change, and what does."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -35,8 +36,24 @@ class Numbers:
     self.at = None
 
 
-def start(update):
-  task, tx = Toy(update), optax.sgd(RATE)
+class Drawing(Toy):
+  """Reads rows that are drawn anew in every step, as negatives are."""
+
+  def ids(self, batch, key):
+    return {'items': [batch, self._drawn(batch, key)]}
+
+  def loss(self, params, rows, batch, key):
+    _, sums = super().loss(params, rows, batch, key)
+    drawn = rows['items'].take(self._drawn(batch, key))
+    total = sums['loss'][0] + jnp.sum(jnp.square(drawn))
+    return total / sums['loss'][1], {'loss': (total, sums['loss'][1])}
+
+  def _drawn(self, batch, key):
+    return jax.random.randint(key, batch.shape, 0, self.spec.rows)
+
+
+def start(update, task=Toy):
+  task, tx = task(update), optax.sgd(RATE)
   step = make_step(task, tx, seed=0, row_learning_rate=RATE)
   return step, state.create(task, tx, 0, MEASURED)
 
@@ -52,9 +69,10 @@ def run(step, state, *, stale):
   return state, losses
 
 
+@pytest.mark.parametrize('task', [Toy, Drawing])
 @pytest.mark.parametrize('update', ['dense', 'row_sgd', 'row_adagrad'])
-def test_exact_is_what_it_would_be_without(update):
-  step, first = start(update)
+def test_exact_is_what_it_would_be_without(update, task):
+  step, first = start(update, task)
   plain, losses = first, []
   for b in BATCHES:
     plain, loss = jax.jit(step)(plain, b)
@@ -64,9 +82,10 @@ def test_exact_is_what_it_would_be_without(update):
   jax.tree.map(np.testing.assert_array_equal, found, plain)
 
 
-def test_stale_rows_are_one_step_old():
+@pytest.mark.parametrize('task', [Toy, Drawing])
+def test_stale_rows_are_one_step_old(task):
   """By the definition: rows are fetched before the step in front of theirs."""
-  step, first = start('row_sgd')
+  step, first = start('row_sgd', task)
   now, losses = first, []
   rows = step.fetch(now, step.route(BATCHES[0], now.step))
   for i, b in enumerate(BATCHES):
@@ -76,12 +95,12 @@ def test_stale_rows_are_one_step_old():
     now, loss = step.learn(now, b, routes, rows)
     losses.append(float(loss))
     rows = early
-  found, found_losses = run(step, start('row_sgd')[1], stale=True)
+  found, found_losses = run(step, start('row_sgd', task)[1], stale=True)
   np.testing.assert_allclose(found_losses, losses, rtol=1e-6)
   np.testing.assert_allclose(
     found.tables['items'], now.tables['items'], rtol=1e-6
   )
-  exact, _ = run(step, start('row_sgd')[1], stale=False)
+  exact, _ = run(step, start('row_sgd', task)[1], stale=False)
   assert np.any(found.tables['items'] != exact.tables['items'])
 
 
