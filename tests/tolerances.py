@@ -80,7 +80,8 @@ def assert_close(
   # `not <=` rather than `>`: NaN must fail.
   wrong = np.argwhere(~(error <= bound))
   if len(wrong):
-    at = tuple(wrong[np.argmax([error[tuple(i)] for i in wrong])])
+    places = [tuple(int(i) for i in place) for place in wrong]
+    at = max(places, key=lambda place: error[place] - bound[place])
     raise AssertionError(
       f'{name or "values"} are off by {error[at]:.3g} at {at}, allowed '
       f'{bound[at]:.3g} ({dtype}, largest expected '
