@@ -17,6 +17,7 @@ from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import codecs, hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.numerics.power_format import POWER8
+from tests.tolerances import assert_close
 
 W, ROWS, DIM, NEEDED = 8, 160, 16, 64
 SPEC = PartitionSpec(mesh_lib.AXES)
@@ -113,7 +114,7 @@ def test_there_and_back(kind):
   np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
   grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
   merged = push(routed, grads)
-  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+  assert_close(spread(merged), summed(ids, grads), 'exchanged')
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -149,7 +150,7 @@ def test_without_room_all_devices_gather(kind):
   np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
   grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
   merged = push(routed, grads)
-  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+  assert_close(spread(merged), summed(ids, grads), 'exchanged')
   # With room for all the same numbers come the direct way.
   route, _, push = programs(dataclasses.replace(exchange, capacity=8.0))
   assert not np.any(route(ids).overflow)

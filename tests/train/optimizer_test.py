@@ -53,6 +53,9 @@ def clipped(config, grads):
     (dict(name='adamw', weight_decay=0.3), adam),
     (dict(name='adamw', clip_norm=3.0), adam),
     (dict(name='adam', weight_decay=0.3, b2=0.999), adam),
+    (dict(name='adamw', b1=0.5, weight_decay=0.3), adam),
+    (dict(name='adam', b1=0.5, eps=0.1), adam),
+    (dict(name='adamw', eps=0.1), adam),
     (dict(name='sgd'), sgd),
     (dict(name='sgd', clip_norm=3.0), sgd),
   ],
@@ -90,6 +93,24 @@ def test_warm_up_is_a_line_and_then_constant():
   assert found[0] == pytest.approx(0.1 / 4)
   assert found[4:] == pytest.approx([0.1] * 3)
   assert np.diff(found[:5]) == pytest.approx([0.075 / 4] * 4)
+
+
+def test_rows_warm_up_like_everything_else():
+  """Their rate is another, the line has as many steps."""
+  config = settings(warmup_steps=4, row_learning_rate=0.3)
+  dense, rows = optimizer.learning_rate(config), optimizer.row_rate(config)
+  for step in range(7):
+    assert float(rows(step)) == pytest.approx(3 * float(dense(step)))
+
+
+def test_running_statistics_go_a_tenth_of_the_way_at_any_rate():
+  x = {'norm': {'running_mean': jnp.float32([4.0]), 'scale': jnp.ones(1)}}
+  off = jax.tree.map(lambda leaf: leaf - 2.0, x)
+  for lr_scale in (1.0, 0.0):
+    tx = optimizer.build(settings(name='adam'))
+    updates, _ = tx.update(off, tx.init(x), x, lr_scale=lr_scale)
+    assert_close(updates['norm']['running_mean'], [-0.2])
+    assert np.any(updates['norm']['scale']) == bool(lr_scale)
 
 
 def test_no_warm_up():
