@@ -58,8 +58,9 @@ class OneDevice(Whole):
 
   shards, plan, own = 1, None, None
 
-  def __init__(self, config, task, tx, towers: Towers | None = None):
+  def __init__(self, config, task, tx, towers: Towers | None = None, maps=None):
     self._config, self._task, self._tx = config, task, tx
+    self.maps = maps or {}
     specs = state_lib.row_specs(task)
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
@@ -105,6 +106,7 @@ class OneDevice(Whole):
       row_learning_rate=optimizer_lib.row_rate(optimizer),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
+      maps=self.maps,
     )
     return jax.jit(step, donate_argnums=0)
 
@@ -126,7 +128,7 @@ class OneDevice(Whole):
     config = self._config.copy_and_resolve_references()
     config.parallel = config_lib.parallel()
     config.parallel.scheme = 'data_parallel'
-    return OnMesh(config, self._task, self._tx)
+    return OnMesh(config, self._task, self._tx, maps=self.maps)
 
   def _create(self) -> TrainState:
     return state_lib.create(
@@ -136,6 +138,7 @@ class OneDevice(Whole):
       self.measured,
       self._tables,
       tracked=saving.tracked(self._config),
+      maps=self.maps,
     )
 
 
@@ -145,10 +148,12 @@ class OnMesh:
   Attributes:
     mesh: of replicas, hosts and devices.
     plan: where rows lie.
+    maps: as in `Whole`.
   """
 
-  def __init__(self, config, task, tx, towers: Towers | None = None):
+  def __init__(self, config, task, tx, towers: Towers | None = None, maps=None):
     p = self._parallel = config.parallel
+    self.maps = maps or {}
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
@@ -272,6 +277,7 @@ class OnMesh:
       dense=self._dense,
       parts=self._parts,
       ordered=self._ordered,
+      maps=self.maps,
     )
     split = PartitionSpec(mesh_lib.AXES)
     if not self._looks_ahead:
@@ -338,7 +344,7 @@ class OnMesh:
     )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    rows = id_maps.of_task(task, self.maps).lookup(weights['id_states'], reads)
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     modules = whole.get('modules', {})
@@ -424,7 +430,7 @@ class OnMesh:
       slots,
       self.measured,
       marks,
-      id_maps.of_task(self._task).init(),
+      id_maps.of_task(self._task, self.maps).init(),
     )
 
   def _state_specs(self) -> TrainState:
@@ -445,7 +451,7 @@ class OnMesh:
       touched=self._marks_specs,
       modules=dense.get('modules', {}),
       id_states=jax.tree.map(
-        lambda _: PartitionSpec(), id_maps.of_task(self._task).init()
+        lambda _: PartitionSpec(), id_maps.of_task(self._task, self.maps).init()
       ),
     )
 
