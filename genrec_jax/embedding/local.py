@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
+from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup, row_settings, touched
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import towers as towers_lib
@@ -164,11 +165,13 @@ class Whole:
   Attributes:
     pooling: feature -> 'rows' or 'sums', as in `LocalTables`.
     towers: as in `LocalTables`.
+    maps: table -> an id map of the caller's own, in place of the table's.
   """
 
   eval_shards, own_eval = 1, None
   pooling: Mapping[str, str] = {}
   towers: Towers | None = None
+  maps: Mapping[str, IdMap] = {}
 
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
@@ -182,7 +185,8 @@ class Whole:
   def rows(self, task, weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), for use in such a function."""
     tables = weights['tables']
-    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    id_map = id_maps.of_task(task, self.maps)
+    rows = id_map.lookup(weights['id_states'], reads)
     views = lookup.view_tables(tables, reads, rows)
     sums = {}
     for name, read in reads.items():

@@ -58,8 +58,9 @@ class OneDevice(Whole):
 
   shards, plan, own = 1, None, None
 
-  def __init__(self, config, task, tx, towers: Towers | None = None):
+  def __init__(self, config, task, tx, towers: Towers | None = None, maps=None):
     self._config, self._task, self._tx = config, task, tx
+    self.maps = maps or {}
     specs = state_lib.row_specs(task)
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
@@ -105,6 +106,7 @@ class OneDevice(Whole):
       row_learning_rate=optimizer_lib.row_rates(optimizer, self._tables.specs),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
+      maps=self.maps,
     )
     return jax.jit(step, donate_argnums=0)
 
@@ -131,7 +133,7 @@ class OneDevice(Whole):
       for name, spec in state_lib.row_specs(self._task).items()
     }
     plan = schemes.one_scheme(specs, 'data_parallel')
-    return OnMesh(config, self._task, self._tx, plan=plan)
+    return OnMesh(config, self._task, self._tx, plan=plan, maps=self.maps)
 
   def _create(self) -> TrainState:
     return state_lib.create(
@@ -141,6 +143,7 @@ class OneDevice(Whole):
       self.measured,
       self._tables,
       tracked=saving.tracked(self._config),
+      maps=self.maps,
     )
 
 
@@ -150,6 +153,7 @@ class OnMesh:
   Attributes:
     mesh: of replicas, hosts and devices.
     plan: where rows lie.
+    maps: as in `Whole`.
   """
 
   def __init__(
@@ -159,6 +163,7 @@ class OnMesh:
     tx,
     towers: Towers | None = None,
     plan: plan_lib.ShardingPlan | None = None,
+    maps=None,
   ):
     """Lays everything out; nothing is allocated yet.
 
@@ -168,8 +173,10 @@ class OnMesh:
       tx: optimizer of everything dense.
       towers: what pooled features go through, see `embedding.towers`.
       plan: where rows lie; None: as the config says.
+      maps: table -> an id map of the caller's own, in place of the table's.
     """
     p = self._parallel = config.parallel
+    self.maps = maps or {}
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
@@ -295,6 +302,7 @@ class OnMesh:
       dense=self._dense,
       parts=self._parts,
       ordered=self._ordered,
+      maps=self.maps,
     )
     split = PartitionSpec(mesh_lib.AXES)
     if not self._looks_ahead:
@@ -361,7 +369,7 @@ class OnMesh:
     )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    rows = id_maps.of_task(task, self.maps).lookup(weights['id_states'], reads)
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     modules = whole.get('modules', {})
@@ -447,7 +455,7 @@ class OnMesh:
       slots,
       self.measured,
       marks,
-      id_maps.of_task(self._task).init(),
+      id_maps.of_task(self._task, self.maps).init(),
     )
 
   def _state_specs(self) -> TrainState:
@@ -468,7 +476,7 @@ class OnMesh:
       touched=self._marks_specs,
       modules=dense.get('modules', {}),
       id_states=jax.tree.map(
-        lambda _: PartitionSpec(), id_maps.of_task(self._task).init()
+        lambda _: PartitionSpec(), id_maps.of_task(self._task, self.maps).init()
       ),
     )
 

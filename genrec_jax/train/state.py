@@ -84,7 +84,14 @@ def table_key(seed: int) -> jax.Array:
 
 
 def create(
-  task, tx, seed: int, measured, tables=None, *, tracked: bool = False
+  task,
+  tx,
+  seed: int,
+  measured,
+  tables=None,
+  *,
+  tracked: bool = False,
+  maps=None,
 ) -> TrainState:
   """A fresh state on one device; jit it to keep the initialisation there."""
   tables = tables or LocalTables(row_specs(task))
@@ -99,7 +106,7 @@ def create(
     slots,
     measured,
     marks,
-    id_maps.of_task(task).init(),
+    id_maps.of_task(task, maps).init(),
   )
 
 

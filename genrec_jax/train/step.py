@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.local import LocalTables
 from genrec_jax.features import POOLINGS, Read
@@ -75,6 +76,7 @@ def make_step(
   dense=None,
   parts: int = 1,
   ordered: bool = False,
+  maps: Mapping[str, IdMap] | None = None,
 ) -> Step:
   """Builds a step.
 
@@ -93,13 +95,14 @@ def make_step(
     ordered: sum over the parts of all devices one by one, in their order, so
       that the same parts give the same bits on any number of devices. Needs
       dense parameters that every device holds whole.
+    maps: table -> an id map of the caller's own, in place of the table's.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
   dense = dense or Alone(clip_norm)
   tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
   kinds = measurements_lib.of_task(task)
-  maps = id_maps.of_task(task)
+  id_map = id_maps.of_task(task, maps)
   pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
 
   def key_of(step):
@@ -108,7 +111,7 @@ def make_step(
   def route(batch, step, id_states):
     key = key_of(step)
     reads = jax.vmap(lambda batch: task.reads(batch, key))(_parts(batch, parts))
-    rows, id_states = maps.assign(id_states, reads)
+    rows, id_states = id_map.assign(id_states, reads)
     return route_reads(task, tables, reads, rows, blocks), id_states
 
   def fetch(state, routed):
