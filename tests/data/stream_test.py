@@ -49,10 +49,11 @@ def sequences(found):
   out = []
   for batch in found:
     start = 0
-    for n in batch.lengths.tolist():
+    events = batch.jagged['events']
+    for n in events.lengths.tolist():
       if n:
         stop = start + n
-        out.append([*batch.item[start:stop], batch.next_item[stop - 1]])
+        out.append([*events['item'][start:stop], events['next_item'][stop - 1]])
         start = stop
   return [list(map(int, s)) for s in out]
 
@@ -268,7 +269,9 @@ def test_an_absent_directory_is_an_error(tmp_path):
 def test_a_stream_feeds_the_usual_grain_transformations(tmp_path):
   for i in range(2):
     put(tmp_path, f'part-{i}.csv', seed=i)
-  dataset = batches(tmp_path).map(lambda batch: int(batch.lengths.sum()))
+  dataset = batches(tmp_path).map(
+    lambda batch: int(batch.jagged['events'].lengths.sum())
+  )
   it = iter(dataset)
   found, states = [], []
   for value in it:
