@@ -271,7 +271,10 @@ def test_a_growing_directory_reads_them_too(tmp_path):
       tmp_path, extras=asked, extra_vocabs={'action': kinds}, **options
     )
   )
-  assert next(batches).item[0] == 1
+  events = next(batches).jagged['events']
+  assert events['item'][:2].tolist() == [1, 0]
+  assert events['action'][0] == 2 and events['next_action'][0] == 0
+  assert events['watched'][0] == -1 and events['next_watched'][0] == 3.5
   found = batches._part.histories.extras
   assert found['action'].tolist() == [2, 0]  # 'none' is not known
   assert found['watched'].tolist() == [-1, 3.5]

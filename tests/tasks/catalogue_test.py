@@ -183,14 +183,12 @@ def test_k_beyond_the_unseen_items_is_filled_with_padding(filter_seen, chunk):
 
 def test_everything_seen():
   corpus = np.array([2, 3])
-  zeros = np.zeros(4, np.int32)
-  batch = Batch(
-    users=np.zeros(1, np.int32),
-    lengths=np.array([3], np.int32),
-    item=np.array([3, 2, 2, 0], np.int32),
-    time=zeros,
-    next_item=np.array([2, 2, 3, 0], np.int32),
-    next_time=zeros,
+  columns = Columns(
+    np.array([[3, 2], [2, 2], [2, 3], [0, 0]], np.int32), ('item', 'next_item')
+  )
+  batch = Examples(
+    weights=np.ones(1, np.float32),
+    jagged={EVENTS: Jagged(np.array([3], np.int32), columns)},
   )
   queries, vectors = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
   items, scores = best_of(queries, vectors, corpus, batch, 2, 'window', 1)
@@ -270,7 +268,7 @@ def test_users_times_items_are_never_held(filter_seen):
   users, items, width, chunk, k = 64, 10_000, 4, 256, 10
   shape = jax.ShapeDtypeStruct
   batch = jax.tree.map(
-    lambda x: shape((users,) if x.shape == (8,) else (512,), x.dtype),
+    lambda x: shape((users if len(x) == 8 else 512, *x.shape[1:]), x.dtype),
     make_batch(),
   )
   queries = shape((users, width), jnp.float32)

@@ -1,5 +1,7 @@
 """The ranking task against plain NumPy, and what it refuses."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
-from genrec_jax.features import FeatureSpec
+from genrec_jax.features import Columns, FeatureSpec
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
 from tests import ranking_examples, row_views
@@ -117,6 +119,44 @@ def test_loss_is_the_weighted_cross_entropy_of_all_labels():
   total, count = task.loss(params, rows, b, None)['loss']
   assert count == SIZE - 2
   assert_close(total, want)
+
+
+def test_label_weights_are_factors_of_the_cross_entropies():
+  task = task_of(loss={'task_weights': (1.0, 0.25)}, labels=('a', 'b'))
+  weights = np.random.default_rng(1).uniform(0, 2, (SIZE, 2))
+  weights = Columns(weights.astype(np.float32), ('a', 'b'))
+  b = batch(labels=2, padding=2, label_weights=weights)
+  params, tables = parts_of(task)
+  rows = views(task, tables, b)
+  logits = np.asarray(task.predict(params, rows, b), np.float64)
+  y, p = b.labels.values, 1 / (1 + np.exp(-logits))
+  each = -(y * np.log(p) + (1 - y) * np.log(1 - p)) * weights.values
+  total, count = task.loss(params, rows, b, None)['loss']
+  assert count == SIZE - 2
+  assert_close(total, (each @ [1.0, 0.25])[: SIZE - 2].sum())
+  ones = Columns(np.ones((SIZE, 2), np.float32), ('a', 'b'))
+  alike = (
+    task.loss(params, rows, dataclasses.replace(b, label_weights=w), None)
+    for w in (ones, None)
+  )
+  assert len({float(x['loss'][0]) for x in alike}) == 1
+
+
+def test_columns_are_found_by_their_names():
+  task, b = task_of(labels=('a', 'b')), batch(labels=2)
+  params, tables = parts_of(task)
+
+  def turned(columns):
+    return Columns(columns.values[:, ::-1], columns.names[::-1])
+
+  other = dataclasses.replace(b, ids=turned(b.ids), labels=turned(b.labels))
+  one, two = (
+    task.loss(params, views(task, tables, x), x, None)['loss'][0]
+    for x in (b, other)
+  )
+  assert one == two
+  with pytest.raises(KeyError, match="'c'; there are b, a"):
+    other.labels.select(['c'])
 
 
 def test_cross_entropy_stays_finite():

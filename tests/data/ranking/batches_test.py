@@ -119,13 +119,15 @@ def test_shards_hold_the_rows_of_the_whole_batch(batch_size):
   share = batch_size // 4
   for a, b, c in zip(whole, cut, own, strict=True):
     check(b, 4)
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.bags['b'].lengths, b.jagged['b'].lengths)
-    np.testing.assert_array_equal(b.numbers[share : 3 * share], c.numbers)
-    np.testing.assert_array_equal(b.first[1:3], c.first)
-    values = np.split(b.bags['b'].values, 4)
+    np.testing.assert_array_equal(a.ids.values, b.ids.values)
+    np.testing.assert_array_equal(a.jagged['b'].lengths, b.jagged['b'].lengths)
     np.testing.assert_array_equal(
-      np.concatenate(values[1:3]), c.bags['b'].values
+      b.dense.values[share : 3 * share], c.dense.values
+    )
+    np.testing.assert_array_equal(b.first[1:3], c.first)
+    values = np.split(b.jagged['b']['b'], 4)
+    np.testing.assert_array_equal(
+      np.concatenate(values[1:3]), c.jagged['b']['b']
     )
   with pytest.raises(ValueError, match='train.batch_size is 9'):
     batches.train_batches(part(), batch_size=9, seed=0, shards=4)
@@ -141,7 +143,7 @@ def test_evaluation_batches_have_one_shape_and_all_rows(batch_size, shards):
   np.testing.assert_array_equal(
     np.concatenate([numbers(b) for b in found]), np.arange(531)
   )
-  assert len({b.bags['b'].values.shape for b in found}) == 1
+  assert len({b.jagged['b']['b'].shape for b in found}) == 1
   # As tight as the longest shard asks for.
   total = [
     int(s.sum()) for b in found for s in np.split(b.jagged['b'].lengths, shards)
@@ -220,8 +222,11 @@ def test_raw_rows_come_as_batches_without_labels(tmp_path):
   chunk = raw.from_records(records, ds.encoder.schema.sources)
   found = list(ds.encode([chunk], batch_size=4))
   assert [b.weights.sum() for b in found] == [4, 1]
-  assert found[0].labels.shape == (4, 1) and not found[0].labels.any()
-  row = dict(zip(('c0', 'c1', 'c2'), found[0].ids[0].tolist(), strict=True))
+  labels = found[0].labels.values
+  assert labels.shape == (4, 1) and not labels.any()
+  row = dict(
+    zip(('c0', 'c1', 'c2'), found[0].ids.values[0].tolist(), strict=True)
+  )
   assert row['c1'] == 0
   vocabularies = ds.vocabularies
   assert vocabularies['c0'].decode([row['c0']]) == ['1']

@@ -56,7 +56,9 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
     row = ['0', *[str(day)] * 13, *['a'] * 26]
     (tmp_path / f'day_{day}').write_text('\t'.join(row) + '\n')
   ds = load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
-  np.testing.assert_array_equal(only(ds.parts['train']).numbers[:, 0], [2, 10])
+  np.testing.assert_array_equal(
+    only(ds.parts['train']).dense.values[:, 0], [2, 10]
+  )
   (tmp_path / 'day_11').write_text('')
   with pytest.raises(ValueError, match='day_11: the file holds no rows'):
     load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})

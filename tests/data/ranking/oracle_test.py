@@ -163,11 +163,11 @@ def test_a_saved_encoder_makes_the_same_batches_of_raw_rows(tmp_path):
   got = list(batches.raw_batches(encoder, chunks, batch_size=16))
   assert len(got) == len(want) == 4
   for a, b in zip(want, got, strict=True):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.numbers, b.numbers)
-    np.testing.assert_array_equal(a.labels, b.labels)
+    np.testing.assert_array_equal(a.ids.values, b.ids.values)
+    np.testing.assert_array_equal(a.dense.values, b.dense.values)
+    np.testing.assert_array_equal(a.labels.values, b.labels.values)
     np.testing.assert_array_equal(a.weights, b.weights)
-    used = int(b.bags['path'].lengths.sum())
+    used = int(b.jagged['path'].lengths.sum())
     np.testing.assert_array_equal(
-      a.bags['path'].values[:used], b.bags['path'].values[:used]
+      a.jagged['path']['path'][:used], b.jagged['path']['path'][:used]
     )
