@@ -181,7 +181,7 @@ class Model:
     method = Options().method
     return {
       name: row_quant.dequantize(
-        row_quant.quantize(np.asarray(x), bits, method), DIM, bits
+        row_quant.quantize(np.asarray(x), bits, method), DIM, bits, method
       )
       for name, x in self.arrays.items()
     }

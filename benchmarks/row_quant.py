@@ -20,16 +20,10 @@ import tempfile
 import numpy as np
 
 from benchmarks import cli, timing
-from genrec_jax.numerics import range_search
+from genrec_jax.numerics import formats, range_search
 from genrec_jax.numerics.levels import levels
 from genrec_jax.numerics.range_tuning import mean_error
-from genrec_jax.numerics.row_quant import (
-  BITS,
-  METHODS,
-  dequantize,
-  quantize,
-  row_bytes,
-)
+from genrec_jax.numerics.row_quant import dequantize, quantize
 
 DIM, SMOKE_ROWS = 64, 600
 DISTRIBUTIONS = {
@@ -56,22 +50,22 @@ def main(argv: list[str] | None = None) -> None:
   rows = draw('normal', args.rows)
   samples = {name: draw(name, args.error_rows) for name in DISTRIBUTIONS}
   found = []
-  for bits in BITS:
+  for bits in formats.bit_widths():
     errors = {}
-    for method in METHODS:
-      if (method, bits) == ('kmeans', 8):
-        continue  # a codebook of 256 for 64 elements
+    quantisers = [f for f in formats.FORMATS.values() if f.bits == bits]
+    for quantiser in quantisers:
+      method = quantiser.method
       row = {
         'case': f'{method}/{bits}',
         'method': method,
         'bits': bits,
         **costs(rows, bits, method, args.repeats),
-        'row_bytes': row_bytes(DIM, bits, method),
-        'float32_x': 4 * DIM / row_bytes(DIM, bits, method),
+        'row_bytes': quantiser.bytes_per_row(DIM),
+        'float32_x': 4 * DIM / quantiser.bytes_per_row(DIM),
       }
       errors[method] = {
         name: mean_error(
-          sample, dequantize(quantize(sample, bits, method), DIM, bits)
+          sample, dequantize(quantize(sample, bits, method), DIM, bits, method)
         )
         for name, sample in samples.items()
       }
@@ -108,7 +102,7 @@ def costs(rows: np.ndarray, bits: int, method: str, repeats: int) -> dict:
   for _ in range(repeats):
     arrays, timer = timing.measure(quantize, rows, bits, method)
     calls.append(timer)
-    back.append(timing.measure(dequantize, arrays, DIM, bits)[1])
+    back.append(timing.measure(dequantize, arrays, DIM, bits, method)[1])
   return {
     'rows': len(rows),
     'dim': DIM,
@@ -129,7 +123,7 @@ def in_numpy(rows: np.ndarray, repeats: int) -> list[dict]:
         'bits': bits,
         **costs(rows, bits, 'adaptive', repeats),
       }
-      for bits in BITS
+      for bits in formats.bit_widths()
       if bits <= 4
     ]
   finally:

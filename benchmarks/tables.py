@@ -188,6 +188,18 @@ TABLES = {
       ('steps/s', 'steps_per_s', '.1f'),
     ),
   },
+  'mutation': {
+    'files': ('cpu2/mutation',),
+    'columns': (
+      ('mutants', 'mutants', 'd'),
+      ('killed', 'killed', 'd'),
+      ('out of time', 'timeout', 'd'),
+      ('survived', 'survived', 'd'),
+      ('equivalent', 'equivalent', 'd'),
+      ('score', 'score', '.0%'),
+    ),
+    'where': {'case': 'score'},
+  },
   'install_size': {
     'files': ('cpu2/install_size',),
     'columns': (

@@ -25,7 +25,7 @@ import jax
 
 from genrec_jax.features import ExpectedRead, Read, TableSpec
 
-# What predicts: {'params', 'tables', 'id_states'}, see `weights_of`.
+# What predicts: parameters, tables and what belongs to them, `weights_of`.
 Weights = Mapping[str, Any]
 Log = Callable[[str], None]
 
@@ -36,6 +36,7 @@ def weights_of(state) -> Weights:
     'params': state.params,
     'tables': state.tables,
     'id_states': state.id_states,
+    'modules': state.modules,
   }
 
 
@@ -143,8 +144,14 @@ class Tables(Protocol):
   def fetch(self, arrays, routes):
     """Reads rows and sums; what is differentiated later, without parameters."""
 
-  def finish(self, fetched, routes):
-    """What was fetched -> (table -> rows, feature -> sums), differentiable."""
+  def finish(self, modules, fetched, routes):
+    """(table -> rows, feature -> sums) that the loss sees; differentiable.
+
+    Args:
+      modules: parameters of what stands between two exchanges, {} for none.
+      fetched: from `fetch`.
+      routes: from `route`.
+    """
 
   def push(self, arrays, slots, routes, grads, learning_rate, step):
     """Updates rows by the gradients of what was fetched; `lookup.Pushed`."""

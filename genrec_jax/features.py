@@ -25,6 +25,11 @@ class TableSpec:
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
     dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
+    options: (name, value) pairs of its row optimizer's own options, sorted.
+    rate: of its row optimizer; None for the general one.
+    codec: what its rows and their gradients look like between devices; None
+      for the general codecs.
+    scheme: where its rows lie; '' for the general scheme.
     id_map: from the ids of a batch to rows, see `embedding.id_maps`.
     ids: how many ids there are, where they are not the rows.
     l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
@@ -37,6 +42,10 @@ class TableSpec:
   init_std: float = 0.02
   update: str = 'dense'
   dtype: str = 'float32'
+  options: tuple[tuple[str, object], ...] = ()
+  rate: float | None = None
+  codec: tuple[str, str] | None = None
+  scheme: str = ''
   id_map: str = 'identity'
   ids: int = 0
   l2: float = 0.0

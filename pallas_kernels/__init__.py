@@ -13,6 +13,7 @@ from pallas_kernels.jagged.api import (
 )
 from pallas_kernels.jagged_embedding.api import (
   MergedRows,
+  Rule,
   bag_row_gradient,
   bag_weight_gradient,
   distinct_rows,
@@ -39,6 +40,7 @@ __all__ = [
   'MergedRows',
   'offsets',
   'positions',
+  'Rule',
   'segment_ids',
   'split',
   'to_dense',

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import comparison
 from genrec_jax.config.loading import OPEN
 from genrec_jax.data.datasets import DATASETS
 from genrec_jax.data.ranking import datasets as ranking_datasets
@@ -106,6 +107,7 @@ def test_the_defaults_name_every_field():
     fields = getattr(config_lib, name)().to_dict()
     assert fields.pop('name') == name
     assert fields.keys() == ranker.Config.__dataclass_fields__.keys()
+  assert comparison.MODELS.keys() == MODELS.keys() | RANKERS.keys()
   loss = config_lib.retrieval().loss
   assert set(loss) == set(LossConfig.__dataclass_fields__)
   loss = config_lib.ranking().loss
@@ -220,6 +222,10 @@ def test_a_section_is_no_key(config):
     ('eval.ks=1,5', (1, 5)),
     ('eval.ks=5', (5,)),
     ('eval.parts=test', ('test',)),
+    (
+      "numerics.products=(('.*/kernel', 'bfloat16'),)",
+      (('.*/kernel', 'bfloat16'),),
+    ),
     ('eval.parts=valid,test', ('valid', 'test')),
     ("eval.parts=('test',)", ('test',)),
     ('train.profile_steps=10,15', (10, 15)),
@@ -239,6 +245,9 @@ def test_a_value_takes_the_type_of_its_default(config, override, value):
   assert found == value and type(found) is type(value)
 
 
+AS_GROUPS = "tuple, as in (('.*/bias', {'weight_decay': 0.0}),)"
+
+
 @pytest.mark.parametrize(
   'override, expected',
   [
@@ -250,6 +259,10 @@ def test_a_value_takes_the_type_of_its_default(config, override, value):
     ('eval.ks=1,x', 'tuple, as in (1, 10, 50, 100, 200)'),
     ('eval.ks=1.5', 'tuple, as in (1, 10, 50, 100, 200)'),
     ('eval.parts=(1, 2)', "tuple, as in ('valid', 'test')"),
+    ("eval.parts=('valid','test'", "tuple, as in ('valid', 'test')"),
+    ("optimizer.groups=('.*/bias',{'b1':0.5})", AS_GROUPS),
+    ("optimizer.groups=(('.*/bias',{'b1':0.5})", AS_GROUPS),
+    ('optimizer.groups=.*/bias', AS_GROUPS),
   ],
 )
 def test_a_value_of_another_type(config, override, expected):
@@ -277,20 +290,86 @@ def test_what_is_saved_is_read(config, tmp_path):
   assert config_lib.difference(saved, config) == []
 
 
+@pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
+def test_a_config_of_before_a_section_was_added_has_its_default(tmp_path, kind):
+  config = getattr(config_lib, kind)()
+  saved = json.loads(config_lib.to_json(config))
+  del saved['numerics']
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  assert set(config_lib.read(tmp_path / 'config.json')) == set(config)
+  assert config_lib.difference(saved, config) == []
+  config.numerics.products = (('.*', 'bfloat16'),)
+  assert config_lib.difference(saved, config) == [
+    "numerics.products: saved [] (the default), now [['.*', 'bfloat16']]"
+  ]
+
+
 def test_differences_are_told_key_by_key(config):
   saved = json.loads(config_lib.to_json(config))
   config.train.batch_size = 64
   config.eval.ks = (1,)
   config.data.synthetic.seed = 5
+  config.report.users = 9
   del saved['report']['users']
   saved['train']['old_key'] = 1
   assert config_lib.difference(saved, config) == [
     'data.synthetic.seed: saved 0, now 5',
     'eval.ks: saved [1, 10, 50, 100, 200], now [1]',
-    'report.users: saved None, now 5',
+    'report.users: saved 5 (the default), now 9',
     'train.batch_size: saved 128, now 64',
     'train.old_key: saved 1, now None',
   ]
+
+
+@pytest.mark.parametrize(
+  'make, model',
+  [
+    (config_lib.retrieval, config_lib.sasrec(dim=8)),
+    (config_lib.ranking, config_lib.wukong()),
+  ],
+)
+def test_a_key_that_is_not_saved_has_its_default(make, model):
+  """A workdir of an earlier version continues, whatever keys are new."""
+  config = make()
+  config.model = model
+  saved = json.loads(config_lib.to_json(config))
+  for key in ('schedule', 'groups', 'row_schedule'):
+    del saved['optimizer'][key]
+  del saved['optimizer']['rows'], saved['model']['dropout']
+  assert config_lib.difference(saved, config) == []
+  config.model.dropout += 0.25
+  config.optimizer.groups = (('.*', {'frozen': True}),)
+  dropout = model.dropout
+  assert config_lib.difference(saved, config) == [
+    f'model.dropout: saved {dropout - 0.25} (the default), now {dropout}',
+    "optimizer.groups: saved [] (the default), now [['.*', {'frozen': True}]]",
+  ]
+
+
+def test_an_unknown_task_or_model_is_compared_too(config):
+  for key in ('task', 'model.name'):
+    config_lib.apply(config, f'{key}=other')
+    saved = json.loads(config_lib.to_json(config))
+    config.seed += 1
+    assert config_lib.difference(saved, config) == [
+      f'seed: saved {config.seed - 1}, now {config.seed}'
+    ]
+
+
+def test_groups_of_parameters_from_the_command_line_and_back(config, tmp_path):
+  config_lib.apply(
+    config,
+    "optimizer.groups=(('.*/bias',{'weight_decay':0.0}),['x',{'frozen':True}])",
+  )
+  groups = (('.*/bias', {'weight_decay': 0.0}), ('x', {'frozen': True}))
+  assert config.optimizer.groups == groups
+  config_lib.save(config, tmp_path / 'config.json')
+  saved = config_lib.read(tmp_path / 'config.json')
+  assert config_lib.difference(saved, config) == []
+  config.optimizer.groups = groups[:1]
+  assert len(config_lib.difference(saved, config)) == 1
+  config_lib.apply(config, 'optimizer.groups=()')
+  assert config.optimizer.groups == ()
 
 
 def test_ignored_keys_and_sections_may_differ(config):

@@ -21,8 +21,9 @@ FOLDERS = (
 TIERS = (
   ('pallas_kernels',),
   ('features', 'config', 'contracts', 'compat'),
+  ('numerics',),
   ('parallel', 'memory'),
-  ('data', 'numerics'),
+  ('data',),
   ('embedding',),
   ('planner',),
   ('models',),

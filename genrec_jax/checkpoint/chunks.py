@@ -8,7 +8,7 @@
                   first + j * stride is there), or int64 (as they are)
       values      [n, C] at 32 bits; bfloat16 as uint16
       codes scale bias (or codebook)
-                  [n, ...] at fewer, see numerics.row_quant
+                  [n, ...] at fewer: the parts of a format of numerics.formats
       slot.NAME   [n] or [n, C] float32, or float16 to be multiplied by
                   slot.NAME.scale
 
@@ -19,13 +19,13 @@ import dataclasses
 import io
 import json
 
-import ml_dtypes
 import numpy as np
 
-from genrec_jax.numerics import row_quant
+from genrec_jax.numerics import formats as formats_lib
+from genrec_jax.numerics.formats import FORMATS, Formats
+from genrec_jax.numerics.number_format import Format
 
 EXACT = 32  # bits: the values as they are
-BITS = (*row_quant.BITS, EXACT)
 SLOTS = ('float32', 'float16')
 
 
@@ -53,55 +53,80 @@ class Encoding:
   """How rows are written.
 
   Attributes:
-    bits: of a weight, one of `BITS`; 32 writes the dtype of the table as it is,
-      and so are narrow rows written that fewer bits would not make smaller.
-    method: of `row_quant.METHODS`, for fewer bits.
+    bits: of a weight: 32 writes the dtype of the table as it is, and so are
+      narrow rows written that fewer bits would not make smaller; or those of a
+      format of this method.
+    method: one of `formats.methods()`, for fewer bits.
     slots: 'float32', or 'float16' with a common factor for each chunk.
+    formats: the number formats there are, see `formats.extend`.
   """
 
   bits: int = EXACT
   method: str = 'adaptive'
   slots: str = 'float32'
+  formats: Formats = dataclasses.field(
+    default_factory=lambda: FORMATS, hash=False, repr=False
+  )
 
   def __post_init__(self):
-    known = {'bits': BITS, 'method': row_quant.METHODS, 'slots': SLOTS}
+    known = {
+      'bits': (*formats_lib.bit_widths(self.formats), EXACT),
+      'method': formats_lib.methods(self.formats),
+      'slots': SLOTS,
+    }
     for key, values in known.items():
       if getattr(self, key) not in values:
         raise ValueError(
           f'checkpoint {key} is {getattr(self, key)!r}, must be one of '
           + ', '.join(map(str, values))
         )
-    if self.method == 'kmeans' and self.bits == 8:
-      raise ValueError(
-        'checkpoint method kmeans is for 2, 3 and 4 bits: 256 numbers of its '
-        "own are more than a row; take 'adaptive' with 8"
-      )
+    try:
+      self._quantiser()
+    except ValueError as e:
+      raise ValueError(f'checkpoint {e}') from e
 
-  def of(self, values: np.ndarray) -> 'Encoding':
-    """The encoding of such rows: this one, or as they are."""
-    dim, each = values.shape[1], values.dtype.itemsize
+  def describe(self) -> dict:
+    """What a manifest says of it."""
+    return {'bits': self.bits, 'method': self.method, 'slots': self.slots}
+
+  def format_of(self, values: np.ndarray) -> Format:
+    """The format of such rows: what is asked for, or their own.
+
+    >>> Encoding(4).format_of(np.zeros((9, 64), np.float32)).name
+    'adaptive4'
+    >>> Encoding(4).format_of(np.zeros((9, 1), np.float32)).name
+    'float32'
+    """
+    columns = values.shape[1]
+    dtype = str(values.dtype)
+    formats_lib.storage_dtype(dtype, self.formats)
+    as_it_is, quantiser = self.formats[dtype], self._quantiser()
+    if quantiser is None or columns < quantiser.least_columns:
+      return as_it_is
+    smaller = quantiser.bytes_per_row(columns) < as_it_is.bytes_per_row(columns)
+    return quantiser if smaller else as_it_is
+
+  def _quantiser(self) -> Format | None:
     if self.bits == EXACT:
-      return self
-    small = row_quant.row_bytes(dim, self.bits, self.method) >= dim * each
-    if small or self.method == 'kmeans' and dim <= 2**self.bits:
-      return dataclasses.replace(self, bits=EXACT)
-    return self
+      return None
+    return formats_lib.find_quantiser(self.method, self.bits, self.formats)
 
 
 def to_bytes(chunk: Chunk, encoding: Encoding) -> bytes:
   """The file of a chunk; raises ValueError for what cannot be encoded."""
-  encoding = encoding.of(chunk.values)
+  written = encoding.format_of(chunk.values)
   about = {
     'table': chunk.table,
     'first_column': chunk.first_column,
     'columns': chunk.values.shape[1],
     'dtype': str(chunk.values.dtype),
-    'bits': encoding.bits,
-    'method': encoding.method if encoding.bits != EXACT else 'exact',
+    # A format that no method names is that of the table.
+    'bits': written.bits if written.method else EXACT,
+    'method': written.method or 'exact',
   }
   progression, arrays = _written_ids(chunk.ids)
   about |= progression
-  arrays |= _written_values(chunk, encoding)
+  arrays |= _written_values(chunk, written)
   for name, slot in chunk.slots.items():
     arrays |= _written_slot(chunk, name, slot, encoding)
   text = np.frombuffer(json.dumps(about).encode(), np.uint8)
@@ -110,8 +135,16 @@ def to_bytes(chunk: Chunk, encoding: Encoding) -> bytes:
   return file.getvalue()
 
 
-def from_bytes(raw: bytes) -> Chunk:
-  """The chunk of a file, with its values and slots as they are used."""
+def from_bytes(raw: bytes, formats: Formats = FORMATS) -> Chunk:
+  """The chunk of a file, with its values and slots as they are used.
+
+  Args:
+    raw: content of the file.
+    formats: the number formats there are; that of the rows must be among them.
+
+  Returns:
+    The chunk.
+  """
   with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
     about = json.loads(arrays['about'].tobytes())
     slots = {
@@ -123,7 +156,7 @@ def from_bytes(raw: bytes) -> Chunk:
       about['table'],
       about['first_column'],
       _read_ids(arrays, about),
-      _read_values(arrays, about),
+      _read_values(arrays, about, formats),
       slots,
     )
 
@@ -157,29 +190,33 @@ def _read_ids(arrays, about) -> np.ndarray:
   return about['first'] + about['stride'] * places
 
 
-def _written_values(chunk: Chunk, encoding: Encoding) -> dict[str, np.ndarray]:
+def _written_values(chunk: Chunk, written: Format) -> dict[str, np.ndarray]:
   values = chunk.values
-  if encoding.bits == EXACT:
-    if values.dtype == ml_dtypes.bfloat16:
-      values = values.view(np.uint16)
-    return {'values': values}
+  if written.method:  # quantisers see float32, whatever the table is
+    values = values.astype(np.float32)
   try:
-    return row_quant.quantize(
-      values.astype(np.float32), encoding.bits, encoding.method
-    )
+    return written.encode(values)
   except ValueError as e:
     raise ValueError(
       f'rows {chunk.ids[0]} to {chunk.ids[-1]} of table {chunk.table!r}: {e}'
     ) from e
 
 
-def _read_values(arrays, about) -> np.ndarray:
-  dtype = np.dtype(about['dtype'])  # ml_dtypes has told NumPy of bfloat16
+def _read_values(arrays, about, formats: Formats) -> np.ndarray:
+  dtype = formats_lib.storage_dtype(about['dtype'], formats)
   if about['bits'] == EXACT:
+    # Not by way of float32, in which a NaN may lose its other bits.
     values = arrays['values']
     return values if values.dtype == dtype else values.view(dtype)
-  found = row_quant.dequantize(arrays, about['columns'], about['bits'])
-  return found.astype(dtype, copy=False)
+  try:
+    written = formats_lib.find_quantiser(
+      about['method'], about['bits'], formats
+    )
+  except ValueError as e:
+    raise ValueError(f'{e}; hand in the format that wrote them') from e
+  columns = about['columns']
+  parts = {name: arrays[name] for name in written.layout(columns)}
+  return written.decode(parts, columns).astype(dtype, copy=False)
 
 
 def _written_slot(

@@ -31,6 +31,7 @@ from genrec_jax.checkpoint import (
 from genrec_jax.checkpoint.chunks import Chunk
 from genrec_jax.checkpoint.manifest import CheckpointError, Damaged
 from genrec_jax.checkpoint.serving_copy import POSITION, Position
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 INCOMING, LOCK = 'incoming', 'LOCK'
 _TABLES = re.compile(r'\d+-(\d+)')
@@ -87,8 +88,20 @@ class Writer:
     position: what it holds; None for nothing.
   """
 
-  def __init__(self, copy: str | os.PathLike, log: Callable[[str], object]):
-    """Locks a copy, made if need be, and ends what a kill has interrupted."""
+  def __init__(
+    self,
+    copy: str | os.PathLike,
+    log: Callable[[str], object],
+    formats: Formats = FORMATS,
+  ):
+    """Locks a copy, made if need be, and ends what a kill has interrupted.
+
+    Args:
+      copy: the directory.
+      log: receives a line about what is unusual.
+      formats: the number formats in which rows may come.
+    """
+    self._formats = formats
     if '://' in os.fspath(copy):
       raise CheckpointError(f'{copy}: a copy is mapped, and so lies on a disk')
     self._copy = pathlib.Path(copy).absolute()
@@ -181,7 +194,8 @@ class Writer:
       with self._changing(step):
         for name, table in row_files.of_tables(body, tables):
           raw = row_files.checked(directory, name, body)
-          _put(self._arrays, row_files.decoded(raw, table, tables))
+          chunk = row_files.decoded(raw, table, tables, self._formats)
+          _put(self._arrays, chunk)
     except Damaged as e:
       self._forget(f'incoming step {step} is {e}')
       raise

@@ -23,6 +23,7 @@ from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.numerics import row_quant
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 AUTO = 0  # bits: by the restores to be expected
 SAFE_BITS = 8  # when there were more
@@ -35,11 +36,12 @@ class Options:
   Attributes:
     policy: a name in `policy.POLICIES`.
     bits: of a weight: 2, 3, 4, 8, 32, or `AUTO`.
-    method: of `row_quant.METHODS`, below 32 bits.
+    method: one of `formats.methods()`, below 32 bits.
     slots: 'float32' or 'float16'.
     expected_restores: of the whole run, for `AUTO`.
     full_every: at the latest, every so many saves hold all rows; 0: no limit.
     chunk_rows: rows of a file, at most.
+    formats: the number formats there are, see `numerics.formats.extend`.
   """
 
   policy: str = 'intermittent'
@@ -49,6 +51,9 @@ class Options:
   expected_restores: float = 0.0
   full_every: int = 0
   chunk_rows: int = snapshot.CHUNK_ROWS
+  formats: Formats = dataclasses.field(
+    default_factory=lambda: FORMATS, hash=False, repr=False
+  )
 
   def __post_init__(self):
     policy.wants_base(self.policy, None)
@@ -72,7 +77,7 @@ class Options:
     method = self.method
     if bits < SAFE_BITS and 0 < self.expected_restores < restores:
       bits, method = SAFE_BITS, 'adaptive'
-    return chunks.Encoding(bits, method, self.slots)
+    return chunks.Encoding(bits, method, self.slots, self.formats)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +163,7 @@ class RowSaver:
       also=self._lost,
       chunk_rows=self._options.chunk_rows,
     )
-    about |= dataclasses.asdict(encoding) | {
+    about |= encoding.describe() | {
       'tables': rows_lib.describe(self._stacks, tables.slots)
     }
     part = rows_lib.Part(taken.chunks, encoding, about)

@@ -40,6 +40,7 @@ from genrec_jax.checkpoint.manifest import (
   Damaged,
   HalfWritten,
 )
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 PUBLISHED = 'published'
 _LOOKS = 5  # of an update, at a directory where something is in the way
@@ -64,6 +65,7 @@ class Follower:
     *,
     tables: Sequence[str] | None = None,
     log: Callable[[str], object] = print,
+    formats: Formats = FORMATS,
   ):
     """Locks the copy; nothing is read of the source before `update`.
 
@@ -73,6 +75,8 @@ class Follower:
       copy: a directory of this follower alone, made if need be.
       tables: names of those to copy; None for all.
       log: receives a line about every step applied and all that is unusual.
+      formats: the number formats in which rows may come, see
+        `numerics.formats.extend`.
     """
     if tables is not None and (isinstance(tables, str) or not tables):
       raise ValueError(f'tables must be a list of names, not {tables!r}')
@@ -83,7 +87,8 @@ class Follower:
     self._said = set()  # lines that are not to be repeated
     self._half = set()  # steps that were half-written at the last look
     self._bad = {}  # step -> (its files, what is wrong with them)
-    self._copy = copy_writer.Writer(copy, log)
+    self._formats = formats
+    self._copy = copy_writer.Writer(copy, log, formats)
 
   @property
   def step(self) -> int | None:
@@ -233,7 +238,9 @@ class Follower:
     with self._judging(directory, step):
       body, raw = _open(step_dir, identity)
       incoming = self._copy.receive(step)
-      for name, content, chunk in row_files.contents(step_dir, body, tables):
+      for name, content, chunk in row_files.contents(
+        step_dir, body, tables, self._formats
+      ):
         path = incoming / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -259,7 +266,9 @@ class Follower:
         step_dir = directory / str(step)
         with self._judging(directory, step):
           body, _ = _open(step_dir, identity)
-          for _, _, chunk in row_files.contents(step_dir, body, tables):
+          for _, _, chunk in row_files.contents(
+            step_dir, body, tables, self._formats
+          ):
             building.put(chunk)
             rows += _rows(chunk)
           if step == base:

@@ -44,6 +44,7 @@ from genrec_jax.checkpoint.group import Group
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.position import Position
 from genrec_jax.checkpoint.writer import Superseded, Writer
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 _WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
 _under_way = set()  # futures of all saves of this process
@@ -235,7 +236,16 @@ class Checkpoints:
       ) from e
     return step, loaded['state'], body['host']
 
-  def restore_rows(self, step: int, stacks, arrays, slots, *, fresh=None):
+  def restore_rows(
+    self,
+    step: int,
+    stacks,
+    arrays,
+    slots,
+    *,
+    fresh=None,
+    formats: Formats = FORMATS,
+  ):
     """Loads what was saved row by row, of a step that was verified.
 
     Args:
@@ -244,6 +254,7 @@ class Checkpoints:
       arrays: array -> `jax.ShapeDtypeStruct` wanted.
       slots: array -> slots of its row optimizer wanted, {} for none.
       fresh: (arrays, slots) to take what was not saved from, see `rows.load`.
+      formats: the number formats there are, see `numerics.formats.extend`.
 
     Returns:
       `rows.Loaded`.
@@ -251,7 +262,13 @@ class Checkpoints:
     bodies = chain.read(self.directory, step)
     try:
       return rows_lib.load(
-        self.directory, bodies, stacks, arrays, slots, fresh=fresh
+        self.directory,
+        bodies,
+        stacks,
+        arrays,
+        slots,
+        fresh=fresh,
+        formats=formats,
       )
     except (OSError, manifest.Damaged) as e:
       raise CheckpointError(

@@ -11,6 +11,7 @@ import numpy as np
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import Chunk
 from genrec_jax.checkpoint.manifest import Damaged
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 NAME = 'rows'
 BASE, DELTA = 'base', 'delta'
@@ -43,7 +44,7 @@ def of_tables(body: dict, tables: Mapping) -> list[tuple[str, str]]:
 
 
 def contents(
-  step_dir, body: dict, tables
+  step_dir, body: dict, tables, formats: Formats = FORMATS
 ) -> Iterator[tuple[str, bytes, Chunk]]:
   """(file, content, rows) of some tables; everything else is compared first.
 
@@ -62,7 +63,7 @@ def contents(
       checked(step_dir, name, body)
   for name, table in of_tables(body, tables):
     raw = checked(step_dir, name, body)
-    yield name, raw, decoded(raw, table, tables)
+    yield name, raw, decoded(raw, table, tables, formats)
 
 
 def checked(step_dir, name: str, body: dict) -> bytes:
@@ -81,11 +82,26 @@ def checked(step_dir, name: str, body: dict) -> bytes:
   return raw
 
 
-def decoded(raw: bytes, table: str, tables: Mapping[str, dict]) -> Chunk:
-  """A chunk that fits its table; Damaged if it does not."""
+def decoded(
+  raw: bytes,
+  table: str,
+  tables: Mapping[str, dict],
+  formats: Formats = FORMATS,
+) -> Chunk:
+  """A chunk that fits its table.
+
+  Args:
+    raw: content of a file.
+    table: whose rows it should hold.
+    tables: name -> 'rows', 'dim' and 'dtype' of each.
+    formats: the number formats there are.
+
+  Returns:
+    The chunk; anything else is Damaged.
+  """
   about = tables[table]
   try:
-    chunk = chunks.from_bytes(raw)
+    chunk = chunks.from_bytes(raw, formats)
   except Exception as e:  # it is as it was written: by another version?
     raise Damaged(
       f'damaged: rows of table {table!r} cannot be read ({e})'

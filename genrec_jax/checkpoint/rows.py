@@ -27,6 +27,7 @@ from genrec_jax.checkpoint.row_files import (
 )
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Stack
+from genrec_jax.numerics.formats import FORMATS, Formats
 
 _IN = {BASE: 1, DELTA: touched.SINCE_BASE}  # bits of where a row was found
 
@@ -139,6 +140,7 @@ def load(
   slots: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]],
   *,
   fresh: tuple[Mapping, Mapping] | None = None,
+  formats: Formats = FORMATS,
 ) -> Loaded:
   """Reads a base and its deltas.
 
@@ -150,6 +152,7 @@ def load(
     slots: of the optimizers, likewise; {} for none.
     fresh: (arrays, slots) for rows that the checkpoint does not have, where
       tables may have another number of rows. What has no room is left out.
+    formats: the number formats there are; those of the files among them.
   """
   found = Loaded({}, {}, {})
   for name, stack in stacks.items():
@@ -160,7 +163,7 @@ def load(
       for table in dict.fromkeys(p.table for p in stack.pieces):
         for file in file_names(body, table):
           raw = checked(directory / str(body['step']), file, body)
-          held.put(chunks.from_bytes(raw), body)
+          held.put(chunks.from_bytes(raw, formats), body)
       if body['rows']['kind'] == BASE and fresh is None:
         held.check_whole(body)
     found.arrays[name] = held.array('', arrays[name])

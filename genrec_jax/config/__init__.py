@@ -4,12 +4,11 @@
 `hstu()`, `wukong()`, ... those of its model.
 """
 
+from genrec_jax.config.comparison import difference, read
 from genrec_jax.config.loading import (
   ConfigError,
   apply,
-  difference,
   load,
-  read,
   save,
   to_json,
   variants,
@@ -27,9 +26,12 @@ from genrec_jax.config.rankers import (
 from genrec_jax.config.ranking import ranking, ranking_smoke
 from genrec_jax.config.retrieval import hstu, retrieval, sasrec, smoke
 from genrec_jax.config.sections import parallel
+from genrec_jax.config.tables import TableSettings, advice, table_settings
 
 __all__ = [
   'ConfigError',
+  'TableSettings',
+  'advice',
   'apply',
   'dcn',
   'deepfm',
@@ -49,6 +51,7 @@ __all__ = [
   'sasrec',
   'save',
   'smoke',
+  'table_settings',
   'to_json',
   'variants',
   'wukong',

@@ -25,6 +25,11 @@ OPEN = (
   'model.important',
   'model.small',
 )
+# What an entry looks like of keys whose default has none.
+EXAMPLES = {
+  'optimizer.groups': (('.*/bias', {'weight_decay': 0.0}),),
+  'tables': (('.*', {'optimizer': 'row_adagrad'}),),
+}
 
 
 class ConfigError(ValueError):
@@ -110,7 +115,7 @@ def _make(config: ConfigDict, prefix: str, key: str) -> None:
 
 
 def save(config: ConfigDict, path) -> None:
-  """Writes the config as JSON; `read` is its inverse."""
+  """Writes the config as JSON; `comparison.read` is its inverse."""
   pathlib.Path(path).write_text(to_json(config) + '\n')
 
 
@@ -118,29 +123,12 @@ def to_json(config: ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=2, default=list)
 
 
-def read(path) -> dict:
-  """A saved config as a plain dict."""
-  return json.loads(pathlib.Path(path).read_text())
-
-
-def difference(saved: dict, config: ConfigDict, ignored=()) -> list[str]:
-  """Keys in which a saved config and `config` differ, as readable lines."""
-  now = json.loads(to_json(config))
-  old, new = _flat(saved), _flat(now)
-  lines = []
-  for key in sorted(set(old) | set(new)):
-    if key.split('.')[0] in ignored or key in ignored:
-      continue
-    if old.get(key) != new.get(key):
-      lines.append(f'{key}: saved {old.get(key)!r}, now {new.get(key)!r}')
-  return lines
-
-
-def _flat(tree: dict, prefix: str = '') -> dict:
+def flatten(tree: dict, prefix: str = '') -> dict:
+  """`{'a.b': value}` of nested dictionaries."""
   out = {}
   for key, value in tree.items():
     if isinstance(value, dict):
-      out |= _flat(value, f'{prefix}{key}.')
+      out |= flatten(value, f'{prefix}{key}.')
     else:
       out[prefix + key] = value
   return out
@@ -153,7 +141,7 @@ def nearest(key: str, known) -> str:
 
 
 def _unknown(config: ConfigDict, key: str, depth: int) -> str:
-  every = list(_flat(config.to_dict()))
+  every = list(flatten(config.to_dict()))
   last = key.split('.')[-1]
   same_name = [k for k in every if k.split('.')[-1] == last]
   hint = difflib.get_close_matches(key, same_name or every, n=1, cutoff=0.5)
@@ -165,6 +153,7 @@ def _unknown(config: ConfigDict, key: str, depth: int) -> str:
 
 def _parse(key: str, text: str, default):
   """`text` in the type of `default`."""
+  default = default or EXAMPLES.get(key, default)
   try:
     if isinstance(default, bool):
       return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
@@ -195,8 +184,11 @@ def _parse_tuple(text: str, default) -> tuple:
   try:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
+    if text.lstrip().startswith(('(', '[', '{')):
+      raise  # a bracket or a quotation mark is missing: these are no words
     value = [word.strip() for word in text.split(',')]
   value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+  value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
   if len({type(v) for v in (*default, *value)}) > 1:
     raise ValueError('of mixed types')
   return value

@@ -63,6 +63,9 @@ def ranking() -> ConfigDict:
           'seed': 0,
         },
       },
+      # (regex of tables, {key: value}) pairs: settings by table; the first
+      # match counts. See docs/training.md.
+      'tables': (),
       'model': wukong(),
       'loss': {
         'task_weights': (),  # of each label; () is 1 for all
@@ -71,6 +74,7 @@ def ranking() -> ConfigDict:
       },
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
+      'numerics': sections.numerics(),
       'parallel': sections.parallel(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {

@@ -65,6 +65,9 @@ def retrieval() -> ConfigDict:
         'valid_fraction': 0.05,  # stream
         'test_fraction': 0.1,  # stream
       },
+      # (regex of tables, {key: value}) pairs: settings by table; the first
+      # match counts. See docs/training.md.
+      'tables': (),
       'model': hstu(),
       'loss': {
         'name': 'sampled_softmax',  # 'full_softmax', 'bce', 'gbce'
@@ -79,6 +82,7 @@ def retrieval() -> ConfigDict:
       },
       'optimizer': sections.optimizer(),
       'checkpoint': sections.checkpoint(),
+      'numerics': sections.numerics(),
       'parallel': sections.parallel(),
       'train': sections.train(),
       'eval': {

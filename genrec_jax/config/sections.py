@@ -15,13 +15,25 @@ def optimizer(**fields) -> ConfigDict:
       b2=0.98,
       eps=1e-8,
       weight_decay=0.0,
+      # How all rates go on after the warm-up: 'linear', 'cosine',
+      # 'inverse_sqrt'.
+      schedule='constant',
       warmup_steps=0,
+      decay_steps=0,  # from the start to the end of the decay; 0: of the run
+      end_factor=0.0,  # of the rates, when it has ended
+      # (regex of paths, {key: value}) pairs: other settings for some
+      # parameters; the first match counts.
+      groups=(),
       clip_norm=0.0,  # 0: no clipping
       # All rates times this after an evaluation without a better result.
       plateau_factor=1.0,
       plateau_min=1e-3,  # least product of these factors
       row_learning_rate=0.05,  # tables with data.table_update 'row_*'
+      row_schedule='',  # of that rate; '': as `schedule`
       rows=dict(  # options of their optimizer, see docs/kernels.md
+        b1=0.9,
+        b2=0.999,
+        momentum=0.9,
         eps=1e-8,
         weight_decay=0.0,
         decay=None,  # 'l2' or 'decoupled'
@@ -82,6 +94,17 @@ def checkpoint() -> ConfigDict:
   )
 
 
+def numerics() -> ConfigDict:
+  """The precision of arithmetic; see docs/training.md."""
+  return ConfigDict(
+    dict(
+      # (regex of a weight's path, name in numerics.products.PRODUCTS): how
+      # activations are multiplied with it; 'default' where none matches.
+      products=(),
+    )
+  )
+
+
 def parallel() -> ConfigDict:
   """How a run is spread over devices; see docs/parallel.md."""
   return ConfigDict(
@@ -93,7 +116,7 @@ def parallel() -> ConfigDict:
       # Tables that are updated by rows: a plan file, or one scheme for all.
       plan='',
       # 'auto': by the planner; or another name in embedding.scheme.SCHEMES
-      scheme='row_wise',
+      scheme='',  # '': 'row_wise'
       # Multi-hot features travel as 'rows', as 'sums' that the holders of the
       # rows make, or ('auto') as whichever sends fewer bytes.
       pool='auto',

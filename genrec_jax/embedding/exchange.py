@@ -30,6 +30,7 @@ from jax import lax
 
 import pallas_kernels
 from genrec_jax.embedding.layout import Stack
+from genrec_jax.numerics.formats import FORMATS, Formats
 from genrec_jax.parallel import codecs, ragged
 from pallas_kernels import MergedRows
 
@@ -46,8 +47,9 @@ class Exchange:
     kind: 'gather', 'all_to_all' or 'ragged'.
     capacity: room for rows of one peer, in even shares.
     overflow: what happens without room: 'gather' or 'raise'.
-    forward: codec of the rows.
-    backward: codec of their gradients.
+    forward: name of the number format of the rows, see `codecs.names`.
+    backward: of their gradients.
+    formats: the number formats there are, see `numerics.formats.extend`.
   """
 
   kind: str = 'all_to_all'
@@ -55,13 +57,17 @@ class Exchange:
   overflow: str = 'gather'
   forward: str = 'float32'
   backward: str = 'float32'
+  # A mapping has no hash; programs kept by their exchange still compare it.
+  formats: Formats = dataclasses.field(
+    default_factory=lambda: FORMATS, hash=False, repr=False
+  )
 
   def __post_init__(self):
     for field, allowed in {
       'kind': KINDS,
       'overflow': OVERFLOWS,
-      'forward': tuple(codecs.CODECS),
-      'backward': tuple(codecs.CODECS),
+      'forward': codecs.names(self.formats),
+      'backward': codecs.names(self.formats),
     }.items():
       if getattr(self, field) not in allowed:
         raise ValueError(
@@ -72,6 +78,32 @@ class Exchange:
       raise ValueError(
         f'exchange.capacity is {self.capacity}, must be positive'
       )
+
+  @property
+  def row_codec(self) -> codecs.Codec:
+    """How rows travel."""
+    return codecs.codec(self.forward, formats=self.formats)
+
+  @property
+  def gradient_codec(self) -> codecs.Codec:
+    """How gradients of rows travel."""
+    return codecs.codec(self.backward, backward=True, formats=self.formats)
+
+  @property
+  def codec_names(self) -> str:
+    """What rows and gradients look like on the wire, in a word."""
+    return f'{self.forward}/{self.backward}'
+
+  def with_codecs(self, codecs: tuple[str, str] | None) -> 'Exchange':
+    """The exchange with other codecs (of rows, of gradients); None: as it is.
+
+    >>> Exchange().with_codecs(("int8", "bfloat16")).codec_names
+    'int8/bfloat16'
+    """
+    if codecs is None:
+      return self
+    forward, backward = codecs
+    return dataclasses.replace(self, forward=forward, backward=backward)
 
   def room(self, needed: int, devices: int) -> int:
     """Rows that one peer can be asked for, of `needed` in all."""
@@ -188,7 +220,7 @@ def fetch(
     read: `(array, rows [...]) -> [..., C]` float32, zeros for row `depth`;
       None reads the rows of an array.
   """
-  codec = codecs.codec(exchange.forward)
+  codec = exchange.row_codec
   read = read or _read
 
   def by_gather(routed, array):
@@ -248,7 +280,7 @@ def push(
     Rows of this device and the sums of their gradients, spare places at the
     end.
   """
-  codec = codecs.codec(exchange.backward, backward=True)
+  codec = exchange.gradient_codec
   columns = grads.shape[1]
   most = min(stack.depth, stack.devices * grads.shape[0])
 

@@ -140,6 +140,11 @@ def of_task(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
     maps: table -> a map of the caller's own, in place of the table's.
   """
   own = {name: build(spec) for name, spec in task.tables().items()}
+  if unknown := sorted(set(maps or {}) - set(own)):
+    raise ValueError(
+      f'maps names {", ".join(unknown)}; the tables of the task are '
+      f'{", ".join(sorted(own))}'
+    )
   own |= maps or {}
   return IdMaps({name: m for name, m in own.items() if m is not None})
 

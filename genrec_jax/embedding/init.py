@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.features import TableSpec
+from genrec_jax.numerics.formats import storage_dtype
 from pallas_kernels.hashing import element_bits, mix
 
 CUT = 2.0  # deviations; what the truncated normal leaves out
@@ -22,7 +23,7 @@ def init_table(spec: TableSpec, key: jax.Array) -> jax.Array:
   rows = jnp.arange(spec.rows, dtype=jnp.uint32)[:, None]
   columns = jnp.arange(spec.dim, dtype=jnp.uint32)[None]
   table = _truncated_normal(table_seed(key, spec.name), rows, columns)
-  return (jnp.float32(spec.init_std) * table).astype(spec.dtype)
+  return (jnp.float32(spec.init_std) * table).astype(storage_dtype(spec.dtype))
 
 
 def init_stack(
@@ -41,7 +42,7 @@ def init_stack(
   columns = columns + first[number][:, None]
   rows = _truncated_normal(seed[:, None], ids[:, None], columns)
   rows = jnp.where((number >= 0)[:, None], std[:, None] * rows, 0.0)
-  return rows.astype(stack.dtype)
+  return rows.astype(storage_dtype(stack.dtype))
 
 
 def table_seed(key: jax.Array, name: str) -> jax.Array:

@@ -7,8 +7,12 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.embedding import id_maps, lookup, row_optimizers, touched
+from genrec_jax.contracts import IdMap
+from genrec_jax.embedding import id_maps, lookup, row_settings, touched
 from genrec_jax.embedding import init as init_lib
+from genrec_jax.embedding import towers as towers_lib
+from genrec_jax.embedding.row_optimizers import RowOptimizerLike
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
 from pallas_kernels import MergedRows
 
@@ -38,15 +42,21 @@ class LocalTables:
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
+    towers: what features go through on their way to the examples, or None.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   specs: dict[str, TableSpec]
   options: dict = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  towers: Towers | None = None
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
+  def optimizer(self, table: str) -> RowOptimizerLike:
     """That of a table."""
-    return row_optimizers.by_name(self.specs[name].update, **self.options)
+    return row_settings.optimizer_of(
+      self.specs[table], self.options, self.extra_optimizers
+    )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """Every table, fresh."""
@@ -87,13 +97,19 @@ class LocalTables:
     }
     return rows, sums
 
-  def finish(self, fetched, routes: Routes):
+  def finish(self, modules, fetched, routes: Routes):
     """What was fetched -> what the loss sees; differentiated by the step.
 
-    Rows and sums have travelled when they arrive here: nothing is left to do.
+    Args:
+      modules: parameters of all towers, `[T, ...]`.
+      fetched: from `fetch`.
+      routes: from `route`.
     """
-    del routes
-    return fetched
+    rows, sums = fetched
+    if self.towers is not None:
+      towers_lib.check(self.towers, routes.bags)
+      sums = towers_lib.apply_on_one_device(self.towers, modules, sums)
+    return rows, sums
 
   def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
     """Moves the rows; returns `lookup.Pushed`."""
@@ -124,7 +140,7 @@ class LocalTables:
         arrays[name],
         slots[name],
         *merged,
-        learning_rate,
+        row_settings.rate_of(name, learning_rate),
         step=step,
         row_numbers=init_lib.row_numbers(name, merged.ids),
       )
@@ -148,10 +164,14 @@ class Whole:
 
   Attributes:
     pooling: feature -> 'rows' or 'sums', as in `LocalTables`.
+    towers: as in `LocalTables`.
+    maps: table -> an id map of the caller's own, in place of the table's.
   """
 
   eval_shards, own_eval = 1, None
   pooling: Mapping[str, str] = {}
+  towers: Towers | None = None
+  maps: Mapping[str, IdMap] = {}
 
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
@@ -165,11 +185,17 @@ class Whole:
   def rows(self, task, weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), for use in such a function."""
     tables = weights['tables']
-    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    id_map = id_maps.of_task(task, self.maps)
+    rows = id_map.lookup(weights['id_states'], reads)
     views = lookup.view_tables(tables, reads, rows)
+    sums = {}
     for name, read in reads.items():
       if read.pooling != 'none' and self.pooling.get(name) == 'sums':
         mapped = dataclasses.replace(read, ids=rows.get(name, read.ids))
-        sums = lookup.pool_table(tables[read.table], mapped)
-        views[name] = lookup.SumView(sums, read)
+        sums[name] = lookup.pool_table(tables[read.table], mapped)
+    if self.towers is not None:
+      sums = towers_lib.apply_on_one_device(
+        self.towers, weights['modules'], sums
+      )
+    views.update({n: lookup.SumView(x, reads[n]) for n, x in sums.items()})
     return weights['params'], views

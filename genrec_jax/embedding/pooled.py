@@ -66,6 +66,7 @@ class Group:
     hosts: of the replica group.
     devices: of a host.
     entries: (feature, piece) pairs.
+    towers: whether they go through towers on their way.
   """
 
   stack: Stack
@@ -73,6 +74,13 @@ class Group:
   hosts: int
   devices: int
   entries: tuple[tuple[str, Piece], ...]
+  towers: bool = False
+
+  @property
+  def key(self) -> str:
+    """Tells the groups of all stacks apart."""
+    of = ', '.join(sorted({feature for feature, _ in self.entries}))
+    return f'{self.stack.name} {self.spread}: {of}'
 
   def route(self, bags: dict[str, Read]) -> Received:
     """Input distribution: the ids go to the holders of the pieces."""
@@ -113,6 +121,19 @@ class Group:
     self, received: Received, array: jax.Array, codec: codecs.Codec
   ) -> dict[tuple[str, int], jax.Array]:
     """(feature, first column) -> `[B, C]` float32 sums for this device."""
+    return self.name_sums(
+      self.send_far(self.fetch_near(received, array, codec), codec)
+    )
+
+  def fetch_near(
+    self, received: Received, array: jax.Array, codec: codecs.Codec
+  ) -> jax.Array:
+    """Sums over the holders `over`, not yet sent along `to`.
+
+    Returns:
+      `[A, P, B, C]` float32: for the A devices along `to` that asked, the sums
+      of the P entries that lie here.
+    """
     spare = self.stack.depth - 1
     weights = received.weights
     sums = pallas_kernels.embedding_bag(
@@ -123,7 +144,27 @@ class Group:
     )
     sums = sums.astype(jnp.float32)
     sums = sums.reshape(*received.lengths.shape, -1)[:, :, :-1]
-    sums = self._return(sums, codec)
+    _, over = _AXES[self.spread]
+    if not over:
+      return sums
+    columns = sums.shape[-1]
+    sums = sums.reshape(len(self._columns), -1, *sums.shape[1:])
+    if codec.exact:
+      return lax.psum_scatter(sums, over, scatter_dimension=1)
+    # A narrow sum would round once for each device.
+    sums = lax.all_to_all(codec.encode(sums), over, 1, 1)
+    return jnp.sum(codec.decode(sums, columns), axis=1)
+
+  def send_far(self, sums: jax.Array, codec: codecs.Codec) -> jax.Array:
+    """What `fetch_near` gave -> `[columns, P, B, C]` of this device's bags."""
+    to, _ = _AXES[self.spread]
+    if not to:
+      return sums
+    columns = sums.shape[-1]
+    return codec.decode(lax.all_to_all(codec.encode(sums), to, 0, 0), columns)
+
+  def name_sums(self, sums: jax.Array) -> dict[tuple[str, int], jax.Array]:
+    """`[columns, P, B, C]` -> (feature, first column) -> `[B, C]`."""
     return {
       (feature, piece.first_column): sums[column, place]
       for (feature, piece), (column, place) in self._where.items()
@@ -146,6 +187,21 @@ class Group:
     sent = codec.decode(
       self._spread_ids(codec.encode(sent)), self.stack.columns
     )
+    return self.merge(received, sent)
+
+  def push_near(
+    self, received: Received, grads: jax.Array, codec: codecs.Codec
+  ) -> MergedRows:
+    """Gradients of what `fetch_near` gave, added up for each row."""
+    _, over = _AXES[self.spread]
+    if over:
+      grads = lax.all_gather(codec.encode(grads), over, axis=1)
+      grads = grads.reshape(-1, *grads.shape[2:])
+      grads = codec.decode(grads, self.stack.columns)
+    return self.merge(received, grads)
+
+  def merge(self, received: Received, sent: jax.Array) -> MergedRows:
+    """Gradients `[W, P, B, C]` of the sums of all that asked, for each row."""
     # The padding bag of every piece.
     sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
     weights = received.weights
@@ -260,18 +316,3 @@ class Group:
     if over:
       x = lax.all_gather(x, over, axis=1 if to else 0, tiled=not to)
     return x.reshape(-1, *x.shape[2:]) if to and over else x
-
-  def _return(self, x: jax.Array, codec: codecs.Codec) -> jax.Array:
-    """`[W, P, B, C]` sums at the holders -> `[columns, P, B, C]`."""
-    to, over = _AXES[self.spread]
-    columns = x.shape[-1]
-    if over:
-      x = x.reshape(len(self._columns), -1, *x.shape[1:])
-      if codec.exact:
-        x = lax.psum_scatter(x, over, scatter_dimension=1)
-      else:  # a narrow sum would round once for each device
-        x = lax.all_to_all(codec.encode(x), over, 1, 1)
-        x = jnp.sum(codec.decode(x, columns), axis=1)
-    if to:
-      x = codec.decode(lax.all_to_all(codec.encode(x), to, 0, 0), columns)
-    return x

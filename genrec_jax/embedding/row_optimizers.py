@@ -10,17 +10,7 @@ merged gradients (see `lookup.TouchedRows`). The arithmetic, told in
 `pallas_kernels.jagged_embedding.rules`, and the way to the rows are those of
 `pallas_kernels.update_rows`.
 
-| name         | optimizer                                     | floats a row |
-|--------------|-----------------------------------------------|--------------|
-| sgd, row_sgd | SGD                                           | 0            |
-| momentum     | SGD with momentum                             | D            |
-| lars         | momentum of steps in proportion to their rows | D            |
-| row_adagrad  | row-wise AdaGrad: one mean square a row       | 1            |
-| adagrad      | AdaGrad                                       | D            |
-| row_adam     | partial row-wise Adam: one mean square a row  | D + 1        |
-| adam         | Adam                                          | 2 D          |
-| row_lamb     | row_adam with steps in proportion to the rows | D + 1        |
-| lamb         | adam with steps in proportion to the rows     | 2 D          |
+What there is, and the floats that each keeps for a row: docs/kernels.md.
 
 All are lazy: a row that a step does not touch gets no weight decay, no
 momentum, no decay of its means. So all but SGD and AdaGrad without decay differ
@@ -33,16 +23,82 @@ order in which the occurrences stand; so results that must not depend on how a
 batch is spread over devices need them merged in their global order. The update
 itself works row by row: it does not matter where a row lies, and with
 `row_numbers`, which chance depends on, not for stochastic rounding either.
+
+An optimizer of your own is an object with the methods of `RowOptimizerLike`,
+which goes where a mapping of `extra` optimizers is asked for:
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class SignSgd:
+    ...   takes_pieces, needs_row_squares = True, False
+    ...   scale: float = 1.0
+    ...   def init(self, table):
+    ...     return {}
+    ...   def slot_shapes(self, rows, dim):
+    ...     return {}
+    ...   def slot_floats(self, dim):
+    ...     return 0
+    ...   def update(self, table, slots, ids, grads, learning_rate, **_):
+    ...     step = learning_rate * self.scale * jnp.sign(grads)
+    ...     return table.at[ids].add(-step, mode='drop'), slots
+    >>> by_name('sign_sgd', extra={'sign_sgd': SignSgd()}, scale=0.5).scale
+    0.5
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
 from pallas_kernels.hashing import mix
-from pallas_kernels.jagged_embedding import rounding, spec
+from pallas_kernels.jagged_embedding import rounding, rules, spec
+
+
+class RowOptimizerLike(Protocol):
+  """What tables ask of a row optimizer.
+
+  `RowOptimizer` says what the methods take and return; one from outside may be
+  written in plain `jax.numpy`. Options are the fields of a frozen dataclass. It
+  may ignore what only matters for rounding (`step`, `seed`, `row_numbers`,
+  `first_column`).
+
+  Attributes:
+    takes_pieces: column pieces of a row, on several devices, may be moved apart
+      from each other; else plans that cut rows are refused.
+    needs_row_squares: its step depends, besides, on the mean square of the
+      gradient of the whole row. For pieces of rows `update` is then given it,
+      as `row_squares=`.
+  """
+
+  @property
+  def takes_pieces(self) -> bool: ...
+
+  @property
+  def needs_row_squares(self) -> bool: ...
+
+  def init(self, table: jax.Array) -> dict[str, jax.Array]: ...
+
+  def update(
+    self,
+    table: jax.Array,
+    slots: dict[str, jax.Array],
+    ids: jax.Array,
+    grads: jax.Array,
+    learning_rate: float | jax.Array,
+    *,
+    step: jax.Array | int | None = None,
+    seed: jax.Array | int = 0,
+    row_numbers: jax.Array | None = None,
+    first_column: jax.Array | int = 0,
+    groups: jax.Array | None = None,
+    settings: Sequence | None = None,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]: ...
+
+  def slot_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]: ...
+
+  def slot_floats(self, dim: int) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +111,20 @@ class RowOptimizer(spec.Rule):
   """
 
   stochastic_rounding: bool = False
+
+  @property
+  def takes_pieces(self) -> bool:
+    """Whether column pieces of a row may be moved apart from each other."""
+    if self.max_norm is not None:
+      return False
+    if self.needs_row_squares:  # those of the gradient alone are exchanged
+      return not self.weight_decay
+    return rules.OPTIMIZERS[self.optimizer].looks_at == 'element'
+
+  @property
+  def needs_row_squares(self) -> bool:
+    """Whether a piece must know the mean square of the row's gradient."""
+    return rules.OPTIMIZERS[self.optimizer].looks_at == 'row_squares'
 
   def init(self, table: jax.Array) -> dict[str, jax.Array]:
     """The slots before the first step: `[rows, ...]` arrays and scalars."""
@@ -72,6 +142,9 @@ class RowOptimizer(spec.Rule):
     seed: jax.Array | int = 0,
     row_numbers: jax.Array | None = None,
     first_column: jax.Array | int = 0,
+    groups: jax.Array | None = None,
+    settings: Sequence['RowOptimizer'] | None = None,
+    row_squares: jax.Array | None = None,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Moves the rows `ids` by their gradients.
 
@@ -80,14 +153,30 @@ class RowOptimizer(spec.Rule):
       slots: as from `init`; donate them.
       ids: `[N]` int32, sorted and distinct; fill behind them holds `rows`.
       grads: `[N, D]`.
-      learning_rate: factor of the step.
+      learning_rate: factor of the step, or `[G]`, that of each group.
       step: number of the training step; stochastic rounding needs it.
       seed: tells tables, and runs, apart: with equal numbers, equal elements
         are rounded by the same random bits.
       row_numbers: `[N]` what a row of a shard is called in the whole table. It
         and `first_column` matter for stochastic rounding alone.
       first_column: number of the table's first column, or `[N]` of each row's.
+      groups: `[N]` int32 in 0 .. G - 1, which settings each row moves by, such
+        as those of its table where several share an array; None: all by these.
+      settings: the optimizer of each group, of the same kind as this one; None:
+        groups differ in their learning rates alone.
+      row_squares: `[N]` mean squares of the gradients of whole rows, where the
+        table holds pieces of them and `needs_row_squares` says so.
+
+    Returns:
+      The new table and slots.
     """
+    for group, other in enumerate(settings or ()):
+      if other.stochastic_rounding != self.stochastic_rounding:
+        raise ValueError(
+          f'stochastic_rounding is {other.stochastic_rounding} in group '
+          f'{group} and {self.stochastic_rounding} in the optimizer that moves '
+          'them all: rows of one array are rounded alike.'
+        )
     chance = None
     if self.stochastic_rounding and table.dtype != jnp.float32:
       if step is None:
@@ -96,17 +185,38 @@ class RowOptimizer(spec.Rule):
           'the training step: the same chance at every step would be a bias.'
         )
       chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
-    return pallas_kernels.update_rows(
+    optimizer, kept = self if settings is None else list(settings), {}
+    if row_squares is not None:
+      total = slots['sum'].at[ids].get(mode='fill', fill_value=0)
+      total += row_squares
+      kept['sum'] = (
+        slots['sum']
+        .at[ids]
+        .set(total, mode='drop', unique_indices=True, indices_are_sorted=True)
+      )
+      eps = self.eps
+      if settings is not None:
+        eps = jnp.float32([one.eps for one in settings])[groups]
+      grads = grads / (jnp.sqrt(total) + eps)[:, None]
+      optimizer = self._as_sgd()  # which is what remains
+      if settings is not None:
+        optimizer = [one._as_sgd() for one in settings]
+    table, slots = pallas_kernels.update_rows(
       table,
-      slots,
+      {name: slot for name, slot in slots.items() if name not in kept},
       ids,
       grads,
       learning_rate=learning_rate,
-      optimizer=self,
+      optimizer=optimizer,
+      groups=groups,
       stochastic_rounding_seed=chance,
       row_numbers=row_numbers,
       first_column=first_column,
     )
+    return table, slots | kept
+
+  def _as_sgd(self) -> 'RowOptimizer':
+    return dataclasses.replace(self, optimizer='sgd')
 
   def slot_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
     """Name -> shape of each slot of a table `[rows, dim]`; () is a scalar."""
@@ -118,31 +228,62 @@ class RowOptimizer(spec.Rule):
     return sum(width[kind] for kind in spec.slot_kinds(self).values())
 
 
-ROW_OPTIMIZERS = {
-  'sgd': RowOptimizer('sgd'),
-  'row_sgd': RowOptimizer('sgd'),
-  'momentum': RowOptimizer('momentum'),
-  'lars': RowOptimizer('lars'),
-  'row_adagrad': RowOptimizer('row_adagrad'),
-  'adagrad': RowOptimizer('adagrad'),
-  'row_adam': RowOptimizer('row_adam'),
-  'adam': RowOptimizer('adam'),
-  'row_lamb': RowOptimizer('row_lamb'),
-  'lamb': RowOptimizer('lamb'),
-}
+# Kind of optimizer, by its name in a configuration.
+_KINDS = {'sgd': 'sgd', 'row_sgd': 'sgd'} | {name: name for name in spec.SLOTS}
+ROW_OPTIMIZERS = {name: RowOptimizer(kind) for name, kind in _KINDS.items()}
 
 
-def by_name(name: str, **options) -> RowOptimizer:
-  """The optimizer `name` of `ROW_OPTIMIZERS`, with options of its own."""
-  if name not in ROW_OPTIMIZERS:
+def by_name(
+  name: str, *, extra: Mapping[str, RowOptimizerLike] | None = None, **options
+) -> RowOptimizerLike:
+  """An optimizer, with options of its own.
+
+  Args:
+    name: one of `ROW_OPTIMIZERS` or of `extra`.
+    extra: optimizers from outside, by names that are not taken.
+    **options: fields of the optimizer, those of `RowOptimizer` or its own.
+
+  Returns:
+    The optimizer of that name with these options.
+
+  Raises:
+    ValueError: no such name, a name of `extra` that exists already, or options
+      that the optimizer does not have.
+  """
+  extra = extra or {}
+  if taken := sorted(ROW_OPTIMIZERS.keys() & extra.keys()):
+    raise ValueError(
+      f'there is a row optimizer {taken[0]!r} already; give yours another name.'
+    )
+  if name not in ROW_OPTIMIZERS and name not in extra:
+    yours = f', and of yours {", ".join(extra)}' if extra else ''
     raise ValueError(
       f'there is no row optimizer {name!r}; there are '
-      f'{", ".join(ROW_OPTIMIZERS)}.'
+      f'{", ".join(ROW_OPTIMIZERS)}{yours}.'
     )
-  known = [f.name for f in dataclasses.fields(RowOptimizer)][1:]
+  if name in extra:
+    _check_methods(name, extra[name])
+  return _with_options(name, (ROW_OPTIMIZERS | dict(extra))[name], options)
+
+
+def _check_methods(name: str, optimizer: RowOptimizerLike) -> None:
+  wanted = [n for n in vars(RowOptimizerLike) if not n.startswith('_')]
+  if missing := [n for n in wanted if not hasattr(optimizer, n)]:
+    raise ValueError(
+      f'row optimizer {name!r} has no {", ".join(missing)}: see '
+      'RowOptimizerLike for what tables ask of it.'
+    )
+
+
+def _with_options(name: str, optimizer: RowOptimizerLike, options: dict):
+  known = []
+  if dataclasses.is_dataclass(optimizer):
+    known = [f.name for f in dataclasses.fields(optimizer) if f.init]
+  if isinstance(optimizer, RowOptimizer):
+    known.remove('optimizer')  # the name says it
   if unknown := set(options) - set(known):
     raise ValueError(
       f'row optimizer {name!r} has no option {sorted(unknown)}; there are '
-      f'{", ".join(known)}.'
+      f'{", ".join(known) or "none"}.'
     )
-  return dataclasses.replace(ROW_OPTIMIZERS[name], **options)
+  return dataclasses.replace(optimizer, **options) if options else optimizer

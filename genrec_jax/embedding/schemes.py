@@ -33,7 +33,7 @@ def one_scheme(
 
   Args:
     specs: the tables.
-    scheme: name of the scheme.
+    scheme: name of the scheme, of tables that name none themselves.
     hosts: of a replica group.
     devices: of a host.
     replicas: groups.
@@ -42,19 +42,19 @@ def one_scheme(
   Raises:
     PlanError: there is no such scheme, or it cannot be used here.
   """
-  kind = find_scheme(scheme, add_to_schemes(schemes))
-  tables = {
-    name: TablePlan(
+  known, tables = add_to_schemes(schemes), {}
+  for turn, (name, spec) in enumerate(sorted(specs.items())):
+    own = spec.scheme or scheme
+    kind = find_scheme(own, known)
+    tables[name] = TablePlan(
       spec.rows,
       spec.dim,
-      scheme,
+      own,
       kind.place(turn, spec, hosts, devices),
       dtype=spec.dtype,
       optimizer=spec.update,
-      outside=None if scheme in SCHEMES else kind,
+      outside=None if own in SCHEMES else kind,
     )
-    for turn, (name, spec) in enumerate(sorted(specs.items()))
-  }
   return ShardingPlan(tables, hosts, devices, replicas)
 
 

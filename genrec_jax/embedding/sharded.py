@@ -3,7 +3,8 @@
 All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
 device's part. Per step and table: the distinct ids of this shard, the addresses
 of their pieces, one exchange for each stack (exchange.py), and on the way back
-one merged update for each stack, in place.
+one merged update for each stack, in place. Pooled features that travel as sums
+are those of sum_exchange.py.
 """
 
 import dataclasses
@@ -18,13 +19,15 @@ from jax.sharding import PartitionSpec
 import pallas_kernels
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_optimizers, touched
-from genrec_jax.embedding import pooled as pooled_lib
+from genrec_jax.embedding import lookup, row_settings, touched
 from genrec_jax.embedding.exchange import Exchange, Routed
 from genrec_jax.embedding.layout import Layout, Stack
-from genrec_jax.embedding.plan import PlanError
+from genrec_jax.embedding.pooled import Received
+from genrec_jax.embedding.row_optimizers import RowOptimizerLike
+from genrec_jax.embedding.scheme import PlanError
+from genrec_jax.embedding.sum_exchange import SumExchange
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
-from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
 
@@ -42,15 +45,15 @@ class Routes:
     index: feature that is read row by row -> places of its ids among them,
       `[P, ...]` of P microbatches; among those of its own block.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
-    stacks: stack -> its routed addresses.
-    pooled: stack -> spread -> what its holders were asked for.
+    stacks: what travels together of a stack -> its routed addresses.
+    pooled: group -> what its holders were asked for.
   """
 
   ids: dict[str, jax.Array]
   index: dict[str, jax.Array]
   bags: dict[str, Read]
   stacks: dict[str, Routed]
-  pooled: dict[str, dict[str, pooled_lib.Received]]
+  pooled: dict[str, Received]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,8 @@ class ShardedTables:
     options: of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
+    towers: what features go through on their way to the examples, or None.
+    extra_optimizers: row optimizers from outside, by name.
   """
 
   layout: Layout
@@ -73,26 +78,53 @@ class ShardedTables:
   sync_every: int = 1
   options: dict = dataclasses.field(default_factory=dict)
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  towers: Towers | None = None
+  extra_optimizers: dict = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for name, pieces in self.layout.pieces.items():
-      optimizer = self.optimizer(pieces[0].stack)
       if len({piece.stack for piece in pieces}) > 1:
         raise PlanError(
           f'the pieces of table {name!r} do not fit one stack of addresses; '
           'spread it over more devices'
         )
-      if len(pieces) > 1 and not _takes_pieces(optimizer):
+      if len(pieces) > 1 and not self.optimizer(name).takes_pieces:
         raise PlanError(
           f'table {name!r} is cut into {len(pieces)} pieces of a row, and '
-          f'{optimizer.optimizer} with these options needs whole rows; use '
-          'row_adagrad, adagrad, adam, momentum or sgd without max_norm or l2 '
-          'decay, or a scheme that leaves rows whole'
+          f'{self.layout.optimizers[pieces[0].stack]} with these options needs '
+          'whole rows; use row_adagrad, adagrad, adam, momentum or sgd without '
+          'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
-  def optimizer(self, name: str) -> row_optimizers.RowOptimizer:
-    """That of an array."""
-    return row_optimizers.by_name(self.layout.optimizers[name], **self.options)
+    self._sums  # refuses towers that do not fit
+
+  def optimizer(self, table: str) -> RowOptimizerLike:
+    """That of a table."""
+    return row_settings.optimizer_of(
+      self.specs[table], self.options, self.extra_optimizers
+    )
+
+  @functools.cached_property
+  def _tables_of(self) -> dict[str, list[str]]:
+    """Array -> the table of each of its pieces."""
+    tables = {n: [p.table for p in s.pieces] for n, s in self._stacks.items()}
+    return tables | {name: [name] for name in self.layout.whole}
+
+  @property
+  def _stacks(self) -> dict[str, Stack]:
+    return self.layout.stacks
+
+  @functools.cached_property
+  def exchanges(self) -> dict[str, Exchange]:
+    """Table -> how its rows travel."""
+    return {
+      name: self.exchange.with_codecs(spec.codec)
+      for name, spec in self.specs.items()
+    }
+
+  @functools.cached_property
+  def _sums(self) -> SumExchange:
+    return SumExchange(self.layout, self.specs, self.exchanges, self.towers)
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """This device's part of every array, fresh."""
@@ -108,7 +140,8 @@ class ShardedTables:
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
     return {
-      name: self.optimizer(name).init(array) for name, array in arrays.items()
+      name: self.optimizer(self._tables_of[name][0]).init(array)
+      for name, array in arrays.items()
     }
 
   def partition(self, arrays) -> dict:
@@ -133,6 +166,8 @@ class ShardedTables:
         one: the sum of a row then depends on the blocks of all shards, not on
         which device has which.
     """
+    if blocks > 1 and self.towers is not None:
+      raise ValueError('towers and rows in blocks do not go together')
     if blocks > 1 and self.exchange.kind != 'gather':
       raise ValueError(
         "rows in blocks need exchange.kind='gather': the other ways ask for "
@@ -150,32 +185,41 @@ class ShardedTables:
       for name, read in single.items()
     }
     routed = {}
+    for key, exchange, stack, pieces in self._exchanged(distinct):
+      addresses = [stack.address(p, distinct[p.table]) for p in pieces]
+      routed[key] = exchange_lib.route(
+        exchange, stack, jnp.concatenate(addresses)
+      )
+    return Routes(distinct, index, bags, routed, self._sums.route(bags))
+
+  def _exchanged(self, ids):
+    """(key, exchange, stack, pieces) of what travels together.
+
+    One for each stack, unless its tables have several codecs.
+    """
     for name, stack in self.layout.stacks.items():
-      pieces = _read_of(stack, distinct)
-      if pieces:
-        addresses = [stack.address(p, distinct[p.table]) for p in pieces]
-        routed[name] = exchange_lib.route(
-          self.exchange, stack, jnp.concatenate(addresses)
-        )
-    pooled = {}
-    for group in self._groups(bags):
-      of_stack = pooled.setdefault(group.stack.name, {})
-      of_stack[group.spread] = group.route(bags)
-    return Routes(distinct, index, bags, routed, pooled)
+      by_way = {}
+      for piece in stack.pieces:
+        if piece.table in ids:
+          by_way.setdefault(self.exchanges[piece.table], []).append(piece)
+      for exchange, pieces in by_way.items():
+        yield f'{name} {exchange.codec_names}', exchange, stack, pieces
 
   def fetch(self, arrays, routes: Routes):
     """Reads what was routed.
 
     Returns:
       (table -> `[N, D]` rows of the distinct ids, feature -> `[P * B, D]` sums
-      or means), float32.
+      or means, stack -> `[A, P, B, C]` sums of its features under towers),
+      float32.
     """
     found = {name: {} for name in routes.ids}  # table -> first column -> rows
-    for name, routed in routes.stacks.items():
-      stack = self.layout.stacks[name]
-      rows = exchange_lib.fetch(self.exchange, stack, routed, arrays[name])
+    for key, exchange, stack, pieces in self._exchanged(routes.ids):
+      rows = exchange_lib.fetch(
+        exchange, stack, routes.stacks[key], arrays[stack.name]
+      )
       start = 0
-      for piece in _read_of(stack, routes.ids):
+      for piece in pieces:
         end = start + routes.ids[piece.table].shape[0]
         found[piece.table][piece.first_column] = rows[start:end]
         start = end
@@ -185,33 +229,25 @@ class ShardedTables:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
         values[name] = _joined(found[name])
-    return values, self._fetch_bags(arrays, routes)
+    sums, near = self._sums.fetch(arrays, routes.pooled, routes.bags)
+    for name, read in routes.bags.items():
+      if read.table in self.layout.whole:
+        sums[name] = lookup.pool_table(arrays[read.table], read)
+    return values, sums, near
 
-  def finish(self, fetched, routes: Routes):
+  def finish(self, modules, fetched, routes: Routes):
     """What was fetched -> what the loss sees; differentiated by the step.
 
-    Rows and sums have travelled when they arrive here: nothing is left to do.
-    """
-    del routes
-    return fetched
+    Rows and flat sums have travelled when they arrive here. The sums of
+    features under towers are still on their host.
 
-  def _fetch_bags(self, arrays, routes: Routes) -> dict[str, jax.Array]:
-    codec = codecs.codec(self.exchange.forward)
-    parts = {name: {} for name in routes.bags}
-    for group in self._groups(routes.bags):
-      received = routes.pooled[group.stack.name][group.spread]
-      sums = group.fetch(received, arrays[group.stack.name], codec)
-      for (feature, column), part in sums.items():
-        parts[feature][column] = part
-    found = {}
-    for name, bag in routes.bags.items():
-      if bag.table in self.layout.whole:
-        found[name] = lookup.pool_table(arrays[bag.table], bag)
-      else:
-        found[name] = lookup.finish_sums(
-          _joined(parts[name]), bag, self.specs[bag.table].rows
-        )
-    return found
+    Args:
+      modules: parameters of the towers on this host, `[1, ...]`.
+      fetched: from `fetch`.
+      routes: from `route`.
+    """
+    rows, sums, near = fetched
+    return rows, sums | self._sums.finish(modules, near, routes.bags)
 
   def push(
     self,
@@ -229,7 +265,7 @@ class ShardedTables:
       slots: of the optimizers, in the same form.
       routes: from `route`.
       grads: gradients of what `fetch` returned, in the same form.
-      learning_rate: of the row optimizers.
+      learning_rate: of the row optimizers; one, or table -> its own.
       step: number of the step, for stochastic rounding.
 
     Returns:
@@ -240,62 +276,59 @@ class ShardedTables:
     for name, merged in self._merged(routes, *grads).items():
       moved[name] = merged.ids
       squares = jnp.sum(jnp.square(merged.grads))
+      tables, groups = self._tables_of[name], None
       if name in self.layout.whole:
         square += squares
         numbers = init_lib.row_numbers(name, merged.ids)
       else:
         square += lax.psum(squares, mesh_lib.AXES)
-        numbers = _numbers(self.layout.stacks[name], merged.ids)
+        numbers, groups = _numbers(self.layout.stacks[name], merged.ids)
         # Every replica group takes the step of its own mean.
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
-      optimizer, kept = self.optimizer(name), {}
+      of_rows = {}
       if name in self._cut_rows:
-        optimizer, kept, merged = self._of_whole_rows(name, slots[name], merged)
-      arrays[name], slot = optimizer.update(
+        of_rows['row_squares'] = self._row_squares(name, merged)
+      arrays[name], slots[name] = row_settings.move_rows(
         arrays[name],
-        {n: x for n, x in slots[name].items() if n not in kept},
-        *merged,
-        learning_rate,
+        slots[name],
+        merged,
+        [self.optimizer(table) for table in tables],
+        [row_settings.rate_of(table, learning_rate) for table in tables],
+        groups,
         step=step,
         row_numbers=numbers,
+        **of_rows,
       )
-      slots[name] = {**slot, **kept}
     arrays, slots = self._synced(arrays, slots, step)
     return lookup.Pushed(arrays, slots, square, moved)
 
-  def _merged(self, routes: Routes, of_rows, of_bags):
+  def _merged(self, routes: Routes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
     found = {}
-    for name, routed in routes.stacks.items():
-      stack = self.layout.stacks[name]
+    for key, exchange, stack, pieces in self._exchanged(routes.ids):
       parts = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
-        for p in _read_of(stack, routes.ids)
+        for p in pieces
       ]
-      found[name] = [
-        exchange_lib.push(self.exchange, stack, routed, jnp.concatenate(parts))
-      ]
-    codec = codecs.codec(self.exchange.backward, backward=True)
-    of_bags = {
-      name: lookup.apply_mean(grad, routes.bags[name])
-      for name, grad in of_bags.items()
-    }
-    for group in self._groups(routes.bags):
-      received = routes.pooled[group.stack.name][group.spread]
-      found.setdefault(group.stack.name, []).append(
-        group.push(received, of_bags, codec)
+      found.setdefault(stack.name, []).append(
+        exchange_lib.push(
+          exchange, stack, routes.stacks[key], jnp.concatenate(parts)
+        )
       )
+    for name, merged in self._sums.push(
+      routes.pooled, of_bags, of_near, routes.bags
+    ):
+      found.setdefault(name, []).append(merged)
     for name, table in self.layout.whole.items():
       parts = []
       if name in routes.ids:
         parts.append((routes.ids[name], of_rows[name]))
       for feature, bag in routes.bags.items():
         if bag.table == name:
-          parts.append(
-            lookup.expand_bag_gradients(bag, of_bags[feature], table.rows)
-          )
+          grads = lookup.apply_mean(of_bags[feature], bag)
+          parts.append(lookup.expand_bag_gradients(bag, grads, table.rows))
       if parts:
         found[name] = [_everywhere(ids, g, table.rows) for ids, g in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
@@ -311,20 +344,17 @@ class ShardedTables:
     return {
       stack.name
       for stack in self.layout.stacks.values()
-      if stack.optimizer == 'row_adagrad'
+      if self.optimizer(stack.pieces[0].table).needs_row_squares
       and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
     }
 
-  def _of_whole_rows(self, name: str, slots, merged: MergedRows):
-    """Row-wise AdaGrad where a row lies in pieces: its sum is of all of them.
+  def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
+    """Mean squares of the gradients of whole rows, where pieces lie apart.
 
     Each piece sends its part of the sum of squares to the first piece of the
     row, and gets the whole back.
-
-    Returns:
-      (plain SGD, which is what remains; the new slots; scaled gradients).
     """
-    stack, rule = self.layout.stacks[name], self.optimizer(name)
+    stack = self.layout.stacks[name]
     number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
     home = jnp.full_like(merged.ids, stack.nowhere)
@@ -342,34 +372,7 @@ class ShardedTables:
 
     total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
-    found = slots['sum'].at[merged.ids].get(mode='fill', fill_value=0)
-    found += total / width[number]
-    sums = (
-      slots['sum']
-      .at[merged.ids]
-      .set(found, mode='drop', unique_indices=True, indices_are_sorted=True)
-    )
-    scaled = merged.grads / (jnp.sqrt(found) + rule.eps)[:, None]
-    optimizer = dataclasses.replace(rule, optimizer='sgd')
-    return optimizer, {'sum': sums}, merged._replace(grads=scaled)
-
-  def _groups(self, bags: dict[str, Read]) -> list[pooled_lib.Group]:
-    """The pooled features by stack and spread."""
-    plan, found = self.layout.plan, {}
-    for feature, bag in bags.items():
-      for piece in self.layout.pieces.get(bag.table, ()):
-        entries = found.setdefault((piece.stack, piece.spread), [])
-        entries.append((feature, piece))
-    return [
-      pooled_lib.Group(
-        self.layout.stacks[stack],
-        spread,
-        plan.hosts,
-        plan.devices,
-        tuple(entries),
-      )
-      for (stack, spread), entries in found.items()
-    ]
+    return total / width[number]
 
   def overflow(self, routes: Routes) -> jax.Array:
     """How many stacks had no room in this step; NaN where that is an error."""
@@ -421,15 +424,6 @@ class ShardedTables:
     return arrays, slots
 
 
-def _takes_pieces(rule: row_optimizers.RowOptimizer) -> bool:
-  """Whether the pieces of a row may be updated apart, or we do what is more."""
-  if rule.max_norm is not None:
-    return False
-  if rule.optimizer == 'row_adagrad':
-    return not rule.weight_decay
-  return rule.optimizer in ('sgd', 'momentum', 'adagrad', 'adam')
-
-
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
   """`lookup.distinct_ids` of each block, one behind the other."""
   return jnp.concatenate(
@@ -454,16 +448,11 @@ def _locate(
   )
 
 
-def _read_of(stack: Stack, ids) -> list:
-  """The pieces of a stack that belong to tables among `ids`."""
-  return [piece for piece in stack.pieces if piece.table in ids]
-
-
-def _numbers(stack: Stack, rows: jax.Array) -> jax.Array:
-  """`init.row_numbers` of rows of this device."""
+def _numbers(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(`init.row_numbers`, number of the piece) of rows of this device."""
   number, ids = stack.identify(lax.axis_index(GROUP), rows)
   names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
-  return init_lib.numbered(jnp.stack(names)[number], ids)
+  return init_lib.numbered(jnp.stack(names)[number], ids), number
 
 
 def _joined(parts: dict[int, jax.Array]) -> jax.Array:

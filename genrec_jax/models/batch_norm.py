@@ -1,7 +1,8 @@
 """Batch norm over the real examples of all shards.
 
 Statistics are those of the examples with a weight, over every shard of a mesh:
-W shards give what one device gives, and padding changes nothing.
+W shards give what one device gives, and padding changes nothing. Inside
+`collectives.over(...)` they are those of the shards of that scope.
 
 Running statistics are ordinary parameters, `running_mean` and
 `running_variance`, so that checkpoints, meshes and counts need not know of
@@ -12,6 +13,8 @@ weight; what is left is by how much the running value is off, and the optimizer
 goes a tenth of that way (`train.optimizer.MOMENTUM`). That part of the gradient
 does not depend on the loss, nor is it one of it.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +55,7 @@ class BatchNorm(nnx.Module):
     )
     wide = x.astype(jnp.float32)
     if training:
-      y = _by_batch(wide, weights, *parameters)
+      y = _by_batch(collectives.axes(), wide, weights, *parameters)
     else:
       y = _normalise(wide, *parameters)
     return y.astype(x.dtype)
@@ -84,28 +87,32 @@ def statistics(x: jax.Array, weights: jax.Array):
   return whole, mean, jnp.maximum(variance, 0.0)
 
 
-@jax.custom_vjp
-def _by_batch(x, weights, scale, shift, running_mean, running_variance):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_batch(axes, x, weights, scale, shift, running_mean, running_variance):
   arguments = x, weights, scale, shift, running_mean, running_variance
-  return _forward(*arguments)[0]
+  return _forward(axes, *arguments)[0]
 
 
-def _forward(x, weights, scale, shift, running_mean, running_variance):
-  count, mean, variance = statistics(x, weights)
+def _forward(axes, x, weights, scale, shift, running_mean, running_variance):
+  # JAX may trace this, and does trace `_backward`, when the scope in which the
+  # batch norm was called has ended: hence `axes`, and a scope of them.
+  with collectives.over(*axes):
+    count, mean, variance = statistics(x, weights)
   unbiased = variance * (count / jnp.maximum(count - 1.0, 1.0))
   off = running_mean - mean, running_variance - unbiased
   y = _normalise(x, scale, shift, mean, variance)
   return y, (x, weights, scale, count, mean, variance, off)
 
 
-def _backward(saved, dy):
+def _backward(axes, saved, dy):
   x, weights, scale, count, mean, variance, off = saved
   inverse = jax.lax.rsqrt(variance + EPS)
   dshift = jnp.sum(dy, axis=0)
   along = jnp.sum(dy * (x - mean[None]), axis=0)
   dscale = along * inverse
-  # Every example of every shard moves the statistics of all.
-  dmean, slope = collectives.total((dshift, dscale))
+  # Every example of every shard in the scope moves the statistics of all.
+  with collectives.over(*axes):
+    dmean, slope = collectives.total((dshift, dscale))
   centre, slope = dmean / count, slope * inverse / count
   real = (weights > 0)[:, None]
   common = centre[None] + (x - mean[None]) * slope[None]

@@ -22,6 +22,7 @@ from flax import nnx
 
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models import fields, layers, mlp
+from genrec_jax.numerics import products
 
 STRUCTURES = ('cross', 'stacked', 'parallel', 'stacked_parallel')
 
@@ -97,6 +98,10 @@ class MixtureCross(nnx.Module):
   all experts are one matrix: [U_1 .. U_K] [G_1 h_1; ..; G_K h_K].
   """
 
+  v_site = products.Site()
+  c_site = products.Site()
+  u_site = products.Site()
+
   def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
     k, r = config.experts, config.rank
 
@@ -108,12 +113,14 @@ class MixtureCross(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(width))
 
   def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
-    v, c, u = (p[...].astype(x.dtype) for p in (self.v, self.c, self.u))
-    h = jnp.tanh(jnp.einsum('bd,kdr->bkr', x, v))
-    h = jnp.tanh(jnp.einsum('bks,krs->bkr', h, c))
+    v, c, u = self.v[...], self.c[...], self.u[...]
+    h = products.dot(x, v, site=self.v_site, spec='bd,kdr->bkr')
+    h = jnp.tanh(h)
+    h = products.dot(h, c, site=self.c_site, spec='bks,krs->bkr')
+    h = jnp.tanh(h)
     gates = jax.nn.softmax(gate(x).astype(jnp.float32), axis=-1)
     h = h * gates.astype(x.dtype)[:, :, None]
-    mixed = jnp.einsum('bkr,kdr->bd', h, u)
+    mixed = products.dot(h, u, site=self.u_site, spec='bkr,kdr->bd')
     return x0 * (mixed + self.bias[...].astype(x.dtype)[None]) + x
 
 

@@ -22,6 +22,7 @@ from flax import nnx
 
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models import fields, layers, mlp
+from genrec_jax.numerics import products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,8 @@ class Selection(nnx.Module):
 class Fusion(nnx.Module):
   """Linear in each stream, bilinear in both, head by head."""
 
+  product_site = products.Site()
+
   def __init__(
     self, dim1: int, dim2: int, outputs: int, heads: int, rngs: nnx.Rngs
   ):
@@ -147,10 +150,13 @@ class Fusion(nnx.Module):
 
   def __call__(self, one: jax.Array, two: jax.Array) -> jax.Array:
     """`[B, dim1]`, `[B, dim2]` -> `[B, outputs]`."""
-    weights = self.product[...].astype(one.dtype)
+    weights = self.product[...]
     heads, size1, _, size2 = weights.shape
-    crossed = jnp.einsum(
-      'bhi,hioj->bhoj', one.reshape(-1, heads, size1), weights
+    crossed = products.dot(
+      one.reshape(-1, heads, size1),
+      weights,
+      site=self.product_site,
+      spec='bhi,hioj->bhoj',
     )
     product = crossed * two.reshape(-1, heads, 1, size2)
     return self.first(one) + self.second(two) + jnp.sum(product, axis=(1, 3))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.numerics import products
 from pallas_kernels.hashing import keep_mask, moved
 
 truncated_normal = jax.nn.initializers.truncated_normal
@@ -26,6 +27,8 @@ def fan_in_uniform(fan_in: int):
 class Linear(nnx.Module):
   """x W (+ b), parameters in float32, arithmetic in the dtype of x."""
 
+  kernel_site = products.Site()
+
   def __init__(
     self,
     dim_in: int,
@@ -42,10 +45,14 @@ class Linear(nnx.Module):
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    y = x @ self.kernel[...].astype(x.dtype)
+    y = self.multiply(x)
     if self.bias is not None:
       y += self.bias[...].astype(x.dtype)[None]
     return y
+
+  def multiply(self, x: jax.Array) -> jax.Array:
+    """x W, without the bias."""
+    return products.dot(x, self.kernel[...], site=self.kernel_site)
 
 
 class LayerNorm(nnx.Module):

@@ -17,6 +17,7 @@ from flax import nnx
 
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models.fields import numeric
+from genrec_jax.numerics import products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class LR(nnx.Module):
 
   Config = Config
   linear = True
+  numeric_site = products.Site()
 
   def __init__(
     self,
@@ -53,5 +55,5 @@ class LR(nnx.Module):
     """Logits `[B, outputs]`; `key` changes nothing."""
     y = x.linear[:, None] + self.bias[...][None]
     if self.numeric is not None:
-      y += x.numbers @ self.numeric[...]
+      y += products.dot(x.numbers, self.numeric[...], site=self.numeric_site)
     return y

@@ -104,7 +104,7 @@ class MLP(nnx.Module):
     # The norm takes out what the bias adds: its gradient is zero, and summing
     # it up over the batch would give rounding, which Adam makes into steps.
     bias = jax.lax.stop_gradient(layer.bias[...])
-    return h @ layer.kernel[...].astype(h.dtype) + bias.astype(h.dtype)[None]
+    return layer.multiply(h) + bias.astype(h.dtype)[None]
 
 
 def check(config, **allowed: Sequence) -> None:

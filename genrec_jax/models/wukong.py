@@ -35,6 +35,7 @@ from flax import nnx
 
 from genrec_jax.features import FeatureSpec, Inputs
 from genrec_jax.models import fields, layers, mlp
+from genrec_jax.numerics import products
 
 PARTS = ('fmb', 'lcb', 'residual')
 
@@ -149,8 +150,17 @@ def widths(config: Config, features) -> dict[str, int]:
   }
 
 
+def mix(x: jax.Array, kernel: jax.Array, site: products.Site) -> jax.Array:
+  """`[n, B, d]`, `[n, m]` -> `[m, B, d]`: one product for the whole batch."""
+  columns = x.reshape(x.shape[0], -1)
+  mixed = products.dot(columns, kernel, site=site, spec='nx,nm->mx')
+  return mixed.reshape(-1, *x.shape[1:])
+
+
 class Mix(nnx.Module):
   """Rows that are sums of rows: W X, without bias unless asked for."""
+
+  kernel_site = products.Site()
 
   def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs, use_bias=False):
     self.kernel = nnx.Param(mlp.xavier_normal(rngs.params(), (n_in, n_out)))
@@ -158,8 +168,7 @@ class Mix(nnx.Module):
 
   def __call__(self, x: jax.Array) -> jax.Array:
     """`[n_in, B, d]` -> `[n_out, B, d]`."""
-    kernel = self.kernel[...].astype(x.dtype)
-    y = (kernel.T @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
+    y = mix(x, self.kernel[...], self.kernel_site)
     if self.bias is not None:
       y += self.bias[...].astype(x.dtype)[:, None, None]
     return y
@@ -183,6 +192,8 @@ class Attention(nnx.Module):
 
 class FactorizationBlock(nnx.Module):
   """FMB: products of rows with each other -> LN -> MLP -> rows."""
+
+  y_site = products.Site()
 
   def __init__(self, n: int, n_out: int, config: Config, rngs: nnx.Rngs):
     c = self.config = config
@@ -212,7 +223,7 @@ class FactorizationBlock(nnx.Module):
     """`[n, B, d]` -> `[B, width]` float32."""
     wide = x.astype(jnp.float32)
     if self.y is not None:
-      found = optimised(wide, self.y[...])
+      found = optimised(wide, self.y[...], self.y_site)
     elif self.attention is not None:
       found = optimised(wide, self.attention(x, batch).astype(jnp.float32))
     else:
@@ -236,12 +247,15 @@ def flat(x: jax.Array) -> jax.Array:
   return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1)
 
 
-def optimised(x: jax.Array, y: jax.Array) -> jax.Array:
+def optimised(
+  x: jax.Array, y: jax.Array, site: products.Site = products.Site()
+) -> jax.Array:
   """X (X^t Y), from right to left.
 
   Args:
     x: `[n, B, d]`.
-    y: `[B, n, k]` or `[n, k]`.
+    y: `[B, n, k]`, made from x, or `[n, k]`, a weight.
+    site: of y where it is a weight.
 
   Returns:
     `[B, n, k]`.
@@ -249,9 +263,8 @@ def optimised(x: jax.Array, y: jax.Array) -> jax.Array:
   examples = jnp.swapaxes(x, 0, 1)
   if y.ndim == 3:
     y = jnp.einsum('bnk,bnd->bkd', y, examples)
-  else:  # one product for the whole batch
-    y = (y.T @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
-    y = jnp.swapaxes(y, 0, 1)
+  else:
+    y = jnp.swapaxes(mix(x, y, site), 0, 1)
   return jnp.einsum('bnd,bkd->bnk', examples, y)
 
 

@@ -15,11 +15,16 @@ BITS = (2, 3, 4, 8)
 
 def packed_bytes(dim: int, bits: int) -> int:
   """Bytes that the codes of a row of `dim` elements take."""
+  check_bits(bits)
+  return -(-dim * bits // 8)
+
+
+def check_bits(bits: int) -> None:
+  """Raises ValueError for widths that are not packed."""
   if bits not in BITS:
     raise ValueError(
       f'bits is {bits!r}, must be one of {", ".join(map(str, BITS))}'
     )
-  return -(-dim * bits // 8)
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:

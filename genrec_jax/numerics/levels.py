@@ -42,12 +42,25 @@ def levels(xp: types.ModuleType, low, high, top, half: bool):
   return bias, scale, one / scale
 
 
-def nearest(x: np.ndarray, bias, inverse, top: int, out=None) -> np.ndarray:
-  """Codes `[D, R]`, as float32, of the levels nearest to `x`."""
-  out = np.subtract(x, bias, out=out)
-  np.multiply(out, inverse, out=out)
-  np.rint(out, out=out)
-  return np.clip(out, np.float32(0), np.float32(top), out=out)
+def nearest(x, bias, inverse, top: int, out=None, xp: types.ModuleType = np):
+  """Codes, as float32, of the levels nearest to `x`.
+
+  Args:
+    x: numbers.
+    bias: the lowest level, of a shape that broadcasts against `x`.
+    inverse: what to multiply `x - bias` with.
+    top: the greatest code.
+    out: array to write to, in NumPy.
+    xp: numpy or jax.numpy.
+
+  Returns:
+    Whole numbers from 0 to `top`, in the shape of `x`.
+  """
+  out = x - bias if out is None else np.subtract(x, bias, out=out)
+  into = {'out': out} if xp is np else {}
+  out = xp.multiply(out, inverse, **into)
+  out = xp.rint(out, **into)
+  return xp.clip(out, np.float32(0), np.float32(top), **into)
 
 
 def _rounded(xp, x):

@@ -7,8 +7,56 @@ difference of two prefix sums.
 
 import numpy as np
 
+from genrec_jax.numerics import row_blocks
+from genrec_jax.numerics.bit_packing import unpack
+from genrec_jax.numerics.number_format import Format
+
 # Rounds until the error hardly falls any more; most rows end before.
 ROUNDS = 30
+
+
+def kmeans(bits: int) -> Format:
+  """Each row has `2**bits` levels of its own, wherever they suit it."""
+  size = 2**bits
+
+  def parts(columns):
+    return row_blocks.layout(columns, bits, codebook=size)
+
+  def encode(rows, xp):
+    del xp
+    columns = rows.shape[-1]
+    if columns <= size:
+      raise ValueError(
+        f'kmeans with {bits} bits keeps {size} numbers a row beside the '
+        f'codes, which does not make rows of {columns} smaller: take fewer '
+        'bits or adaptive'
+      )
+    return row_blocks.encode(rows, bits, parts(columns), _quantise)
+
+  def decode(parts, columns, xp):
+    del xp
+    codes = unpack(np.asarray(parts['codes']), columns, bits)
+    book = np.asarray(parts['codebook']).astype(np.float32)
+    return np.take_along_axis(book, codes, axis=1)
+
+  return Format(
+    f'kmeans{bits}',
+    encode,
+    decode,
+    parts,
+    engines=('numpy',),
+    method='kmeans',
+    bits=bits,
+    least_columns=size + 1,
+  )
+
+
+def _quantise(block):
+  book = codebooks(block.rows, block.bits)
+  # Codes of the numbers that are kept, which float16 may have moved.
+  book = book.astype(np.float16 if block.half else np.float32)
+  codes = nearest(block.x, book.astype(np.float32))
+  return codes, {'codebook': book.T}
 
 
 def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:

@@ -1,9 +1,12 @@
-"""What rows look like on the wire: whole, in 16 bits, or in 8 with a scale.
+"""What rows look like on the wire: the bytes of a number format.
 
 A codec turns `[..., C]` float32 into unsigned integers and back. Integers,
 because a collective of a narrow float type may be widened by the compiler: in
-this form the bits that travel are the bits of the codec. A row that has a scale
-carries it along in its own bytes, so that one collective moves both.
+this form the bits that travel are the bits of the format. The parts of a row,
+such as its scale, stand behind each other in its bytes, so that one collective
+moves them all.
+
+Every format that runs in JAX is a codec, see `numerics.formats`:
 
 | name     | bytes of a row | forward       | backward      |
 |----------|----------------|---------------|---------------|
@@ -15,12 +18,13 @@ carries it along in its own bytes, so that one collective moves both.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-_TINY = 1e-30
+from genrec_jax.numerics.formats import FORMATS, Formats
+from genrec_jax.numerics.number_format import Format, Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,104 +32,89 @@ class Codec:
   """How rows travel.
 
   Attributes:
-    encode: `[..., C]` float32 -> `[..., N]` unsigned, or float32 as it is.
-    decode: the inverse, given C.
-    row_bytes: C -> bytes of a row on the wire.
-    exact: whether nothing is lost, so that sums may be made on the way.
+    format: the number format of the rows.
   """
 
-  encode: Callable[[jax.Array], jax.Array]
-  decode: Callable[[jax.Array, int], jax.Array]
-  row_bytes: Callable[[int], int]
-  exact: bool = False
+  format: Format
 
+  @property
+  def exact(self) -> bool:
+    """Whether nothing is lost, so that sums may be made on the way."""
+    return self.format.exact
 
-def codec(name: str, *, backward: bool = False) -> Codec:
-  """The codec called `name`, as rows or as their gradients use it."""
-  if name not in CODECS:
-    raise ValueError(
-      f'there is no codec {name!r}, must be one of {", ".join(CODECS)}'
-    )
-  return CODECS[name](backward)
+  def row_bytes(self, columns: int) -> int:
+    """Bytes of a row on the wire."""
+    return self.format.bytes_per_row(columns)
 
+  def encode(self, rows: jax.Array) -> jax.Array:
+    """`[..., C]` float32 -> `[..., N]` unsigned, or float32 as it is.
 
-def _as_is(backward: bool) -> Codec:
-  del backward
-  return Codec(lambda x: x, lambda x, columns: x, lambda c: 4 * c, True)
-
-
-def _narrow(dtype):
-  def make(backward: bool) -> Codec:
-    del backward
-
-    def encode(x):
-      return jax.lax.bitcast_convert_type(x.astype(dtype), jnp.uint16)
-
-    def decode(bits, columns):
-      del columns
-      return jax.lax.bitcast_convert_type(bits, dtype).astype(jnp.float32)
-
-    return Codec(encode, decode, lambda c: 2 * c)
-
-  return make
-
-
-def _fp8(backward: bool) -> Codec:
-  dtype = jnp.float8_e5m2 if backward else jnp.float8_e4m3fn
-  # Below the largest number of the format, so that nothing overflows.
-  top = 2.0**15 if backward else 2.0**8
-
-  def encode(x):
-    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
-    scale = jnp.maximum(largest, jnp.float32(_TINY)) / jnp.float32(top)
-    payload = jax.lax.bitcast_convert_type((x / scale).astype(dtype), jnp.uint8)
-    return jnp.concatenate([payload, _to_bytes(scale)], axis=-1)
-
-  def decode(bits, columns):
-    payload = jax.lax.bitcast_convert_type(bits[..., :columns], dtype)
-    return payload.astype(jnp.float32) * _from_bytes(bits[..., columns:])
-
-  return Codec(encode, decode, lambda c: c + 4)
-
-
-def _int8(backward: bool) -> Codec:
-  del backward
-
-  def encode(x):
-    least = jnp.min(x, axis=-1, keepdims=True)
-    width = jnp.max(x, axis=-1, keepdims=True) - least
-    scale = jnp.maximum(width, jnp.float32(_TINY)) / jnp.float32(255)
-    steps = jnp.round((x - least) / scale)
-    # A NaN would become some integer; it must stay visible. Look at all of the
-    # row: maxima on a CPU may leave out a NaN.
-    finite = jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
-    scale = jnp.where(finite, scale, jnp.nan)
+    >>> codec('int8').encode(jnp.zeros((3, 64))).shape
+    (3, 72)
+    """
+    layout = self.format.layout(rows.shape[-1])
+    parts = self.format.encode(rows, jnp)
+    if len(layout) == 1:
+      (part,) = parts.values()
+      bits = 8 * part.dtype.itemsize
+      # Sums are made of what is exact, so it stays what it is.
+      return part if self.exact else part.view(f'uint{bits}')
     return jnp.concatenate(
-      [steps.astype(jnp.uint8), _to_bytes(scale), _to_bytes(least)], axis=-1
+      [_to_bytes(parts[name], part) for name, part in layout.items()], axis=-1
     )
 
-  def decode(bits, columns):
-    steps = bits[..., :columns].astype(jnp.float32)
-    scale = _from_bytes(bits[..., columns : columns + 4])
-    return steps * scale + _from_bytes(bits[..., columns + 4 :])
+  def decode(self, bits: jax.Array, columns: int) -> jax.Array:
+    """The inverse of `encode`, for rows of so many columns."""
+    layout = self.format.layout(columns)
+    if len(layout) == 1:
+      ((name, part),) = layout.items()
+      return self.format.decode({name: bits.view(part.dtype)}, columns, jnp)
+    parts, start = {}, 0
+    for name, part in layout.items():
+      end = start + part.row_bytes
+      parts[name] = _from_bytes(bits[..., start:end], part)
+      start = end
+    return self.format.decode(parts, columns, jnp)
 
-  return Codec(encode, decode, lambda c: c + 8)
+
+def codec(
+  name: str, *, backward: bool = False, formats: Formats = FORMATS
+) -> Codec:
+  """The codec called `name`.
+
+  Args:
+    name: one of `names(formats)`.
+    backward: whether gradients of the rows are to travel, not rows.
+    formats: those there are.
+
+  Returns:
+    The codec; another name is a ValueError that says which there are.
+  """
+  if name not in names(formats):
+    raise ValueError(
+      f'there is no codec {name!r}, must be one of {", ".join(names(formats))}'
+    )
+  chosen = formats[name]
+  return Codec(chosen.gradients or chosen if backward else chosen)
 
 
-def _to_bytes(x: jax.Array) -> jax.Array:
-  """`[..., 1]` float32 -> `[..., 4]` uint8."""
-  return jax.lax.bitcast_convert_type(x[..., 0], jnp.uint8)
+def names(formats: Formats = FORMATS) -> tuple[str, ...]:
+  """The formats that may travel: those that run inside a program.
+
+  >>> names()
+  ('float32', 'float16', 'bfloat16', 'fp8', 'int8')
+  """
+  return tuple(n for n, f in formats.items() if 'jax' in f.engines)
 
 
-def _from_bytes(x: jax.Array) -> jax.Array:
+def _to_bytes(x: jax.Array, part: Part) -> jax.Array:
+  """A part as `[..., part.row_bytes]` uint8."""
+  if part.width is None:
+    x = x[..., None]
+  return x.view(np.uint8)
+
+
+def _from_bytes(x: jax.Array, part: Part) -> jax.Array:
   """The inverse of `_to_bytes`."""
-  return jax.lax.bitcast_convert_type(x, jnp.float32)[..., None]
-
-
-CODECS = {
-  'float32': _as_is,
-  'float16': _narrow(jnp.float16),
-  'bfloat16': _narrow(jnp.bfloat16),
-  'fp8': _fp8,
-  'int8': _int8,
-}
+  x = x.view(part.dtype)
+  return x[..., 0] if part.width is None else x

@@ -11,15 +11,61 @@ shard, `local_sum / total(local_weight)`, and sums the gradients over shards:
 that is the gradient of the global mean. What is the same on every shard, such
 as a regulariser of replicated parameters, belongs into the summand divided by
 `shard_count()`. `total(loss)` for the log is taken after differentiation.
+
+Scopes. Code that differs between shards, such as a tower that only the devices
+of one host compute, must speak to its like alone: `with over('rep', 'dev'):`
+restricts every function here to those axes while the code inside is traced.
+The backward function of a `jax.custom_vjp` is traced after the scope has ended:
+it has to be given `axes()` of the forward pass (see `models.batch_norm`).
 """
+
+import contextlib
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 
+# JAX counts it among the keys of its caches of traced functions: a function
+# that is jitted inside two scopes is traced in each of them.
+_scope = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def over(*names: str) -> Iterator[None]:
+  """Restricts the functions of this module to some axes of the mesh.
+
+  Of scopes inside each other, the innermost counts. Outside of `shard_map` a
+  scope changes nothing.
+
+  >>> def mean_of_tower(x):
+  ...   with over('rep', 'dev'):  # not over 'host': other hosts, other towers
+  ...     return total(x) / shard_count()
+  >>> mean_of_tower(3.0)  # on one device
+  3.0
+
+  Args:
+    *names: axes of the mesh; none: every shard is alone.
+  """
+  with _scope(names):
+    yield
+
 
 def axes() -> tuple[str, ...]:
-  """The mesh axes this code runs split over; () outside of shard_map."""
-  return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+  """The mesh axes that code here speaks over; () outside of shard_map.
+
+  Raises:
+    ValueError: in a scope of axes that the mesh does not have.
+  """
+  every = tuple(jax.sharding.get_abstract_mesh().manual_axes)
+  scope = _scope.value
+  if not every or scope is None:
+    return every
+  if unknown := sorted(set(scope) - set(every)):
+    raise ValueError(
+      f'collectives.over names {", ".join(map(repr, unknown))}; the axes of '
+      f'this mesh are {", ".join(every)}'
+    )
+  return tuple(name for name in every if name in scope)
 
 
 def total(x):
@@ -29,7 +75,10 @@ def total(x):
 
 
 def shard_index() -> jax.Array:
-  """Number of this shard, int32: the place of its part in the whole batch."""
+  """Number of this shard, int32: the place of its part in the whole batch.
+
+  In a scope, its number among the shards of the scope.
+  """
   over = axes()
   return jax.lax.axis_index(over) if over else jnp.int32(0)
 

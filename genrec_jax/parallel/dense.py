@@ -11,7 +11,8 @@
 |         |                   |                 | all-reduces of 1/G       |
 
 W are all devices, G those of a host. Parameters that the rules leave whole are
-summed as in ddp.
+summed as in ddp. Each parameter has a record of how it is cut (`cuts.Cut`); the
+modes are ways to fill it, and `make` takes others, for towers.
 
 One step serves all modes. It runs inside `jax.shard_map` on the blocks that
 `placement.specs` describe:
@@ -35,7 +36,8 @@ see the norm of a shard, so `clip` does it here.
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -45,9 +47,11 @@ import optax
 from jax.sharding import Mesh
 
 from genrec_jax.parallel import clipping, gathering
+from genrec_jax.parallel import cuts as cuts_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import rules as rules_lib
 from genrec_jax.parallel.buckets import sum_in_buckets
+from genrec_jax.parallel.cuts import Cut
 
 # Over which axes of the mesh a mode cuts what it cuts.
 CUT = {
@@ -106,11 +110,6 @@ class Dense:
       )
 
   @property
-  def cut(self) -> tuple[str, ...]:
-    """The mesh axes over which parameters or their gradients are cut."""
-    return CUT[self.mode]
-
-  @property
   def stored_cut(self) -> bool:
     """Whether a device stores its part of the parameters only."""
     return self.mode in ('fsdp', 'hybrid')
@@ -129,32 +128,39 @@ class Layout:
     dense: what was configured.
     mesh: where.
     params: whole parameters as `jax.ShapeDtypeStruct`s.
-    axis: path of a parameter -> the dimension that is cut, None if whole.
+    cuts: path of a parameter -> how it is cut.
   """
 
   dense: Dense
   mesh: Mesh
   params: Any
-  axis: dict[str, int | None]
+  cuts: dict[str, Cut]
 
   def gather(self, params):
     """Stored parameters -> what `use` and `reduce` expect; once a step."""
 
-    def gathered(axis, x):
-      if axis is None or not self.dense.stored_cut:
+    def gathered(cut, x):
+      if not cut.scattered or not self.dense.stored_cut:
         return x.astype(self.dense.gather_dtype)
       if self.dense.gathers_again:
         return x
-      return gathering.whole(x, self._wire(axis))
+      return gathering.whole(x, self._wire(cut))
 
     return self._map(gathered, params)
 
   def use(self, held):
-    """Held parameters -> the whole model; inside what is differentiated."""
+    """Held parameters -> what the model computes with.
+
+    That is the whole model, but for parameters of which each shard has a part
+    of its own (`Cut.apart`). It stands inside what is differentiated.
+    """
     if not self.dense.gathers_again:
       return held
     return self._map(
-      lambda axis, x: x if axis is None else self._gather_again(axis, x), held
+      lambda cut, x: (
+        gathering.gather_again(self._wire(cut), x) if cut.scattered else x
+      ),
+      held,
     )
 
   def remat(self, loss: Callable) -> Callable:
@@ -168,31 +174,32 @@ class Layout:
     the stored parameters.
     """
     dense = self.dense
-    rest = tuple(a for a in mesh_lib.AXES if a not in dense.cut)
 
-    def scattered(axis, x):
-      if axis is None or dense.gathers_again:
+    def scattered(cut, x):
+      if not cut.scattered or dense.gathers_again:
         return x
-      return gathering.scatter_sum(x, self._wire(axis))
+      return gathering.scatter_sum(x, self._wire(cut))
 
     grads = self._map(scattered, grads)
     names, leaves, tree = _named(grads)
-    for over, chosen in (
-      (mesh_lib.AXES, [n for n in names if self.axis[n] is None]),
-      (rest, [n for n in names if self.axis[n] is not None]),
-    ):
-      if over and chosen:
-        places = [names.index(n) for n in chosen]
+    places = {}  # axes that are left to sum over -> of which leaves
+    for place, name in enumerate(names):
+      places.setdefault(self.cuts[name].reduced, []).append(place)
+    # What is summed over most axes first: the whole parameters.
+    for axes in sorted(places, key=len, reverse=True):
+      if axes:
         sums = sum_in_buckets(
-          [leaves[p] for p in places],
-          over,
+          [leaves[place] for place in places[axes]],
+          axes,
           dense.reduce_dtype,
           dense.bucket_bytes,
         )
-        for place, value in zip(places, sums):
+        for place, value in zip(places[axes], sums):
           leaves[place] = value
     grads = jax.tree_util.tree_unflatten(tree, leaves)
-    return jax.tree.map(lambda g, p: g.astype(p.dtype), grads, self.params)
+    return jax.tree_util.tree_map_with_path(
+      lambda path, g: g.astype(self._dtypes[rules_lib.path_name(path)]), grads
+    )
 
   def norm(self, grads, more: jax.Array | float = 0.0) -> jax.Array:
     """Norm of reduced gradients of the whole model, the same on each device.
@@ -202,18 +209,18 @@ class Layout:
       more: sum of squares of further gradients, for instance of table rows.
     """
     names, leaves, _ = _named(grads)
-    own = whole = jnp.float32(0)
+    squares = {}  # axes over which parts lie -> sum of squares of these parts
     for name, leaf in zip(names, leaves):
       if rules_lib.is_statistic(name):
         continue
-      squares = jnp.sum(jnp.square(leaf.astype(jnp.float32)))
-      if self.axis[name] is None:
-        whole = whole + squares
-      else:
-        own = own + squares
-    if self.dense.cut:
-      own = jax.lax.psum(own, self.dense.cut)
-    return jnp.sqrt(own + whole + more)
+      own = jnp.sum(jnp.square(leaf.astype(jnp.float32)))
+      axes = self.cuts[name].over
+      squares[axes] = squares.get(axes, jnp.float32(0)) + own
+    whole = squares.pop((), jnp.float32(0))
+    parts = jnp.float32(0)
+    for axes, own in squares.items():
+      parts = parts + jax.lax.psum(own, axes)
+    return jnp.sqrt(parts + whole + more)
 
   def clip(self, grads, norm: jax.Array):
     """Gradients scaled down to `clip_norm`, where they are longer."""
@@ -228,72 +235,87 @@ class Layout:
       state: of `tx`.
       params: as stored.
     """
-    whole_stored = self.dense.cut and not self.dense.stored_cut
     params = self.own(params)
     updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
-    if whole_stored:
+    if not self.dense.stored_cut:
       params = self._map(
-        lambda axis, x: (
-          x
-          if axis is None
-          else gathering.whole(x, self._wire(axis, str(x.dtype)))
+        lambda cut, x: (
+          gathering.whole(x, self._wire(cut, str(x.dtype)))
+          if cut.scattered
+          else x
         ),
         params,
       )
     return params, state
 
+  @functools.cached_property
+  def _dtypes(self) -> dict[str, jnp.dtype]:
+    names, leaves, _ = _named(self.params)
+    return {name: x.dtype for name, x in zip(names, leaves, strict=True)}
+
   def own(self, params):
     """Stored parameters -> those that reduced gradients are of."""
-    if self.dense.cut and not self.dense.stored_cut:
-      return self._map(self._own_part, params)
-    return params
+    if self.dense.stored_cut:
+      return params
+    return self._map(self._own_part, params)
 
-  def _wire(self, axis: int, dtype: str = '') -> gathering.Wire:
+  def stored_axes(self, cut: Cut) -> tuple[str, ...]:
+    """The axes over which a parameter itself is cut, not only its state."""
+    return cut.over if self.dense.stored_cut else cut.apart
+
+  def _wire(self, cut: Cut, dtype: str = '') -> gathering.Wire:
     return gathering.Wire(
-      self.dense.cut,
-      axis,
+      cut.scattered,
+      cut.dimension,
       dtype or self.dense.gather_dtype,
       self.dense.reduce_dtype,
     )
 
-  def _gather_again(self, axis: int, x):
-    return gathering.gather_again(self._wire(axis), x)
-
-  def _own_part(self, axis: int | None, x):
-    if axis is None:
+  def _own_part(self, cut: Cut, x):
+    """What this device updates of a stored parameter."""
+    if not cut.scattered:
       return x
-    size = x.shape[axis] // mesh_lib.shards(self.mesh, self.dense.cut)
-    first = jax.lax.axis_index(self.dense.cut) * size
-    return jax.lax.dynamic_slice_in_dim(x, first, size, axis)
+    size = x.shape[cut.dimension] // mesh_lib.shards(self.mesh, cut.scattered)
+    first = jax.lax.axis_index(cut.scattered) * size
+    return jax.lax.dynamic_slice_in_dim(x, first, size, cut.dimension)
 
   def _map(self, f, tree):
     return jax.tree_util.tree_map_with_path(
-      lambda path, x: f(self.axis[rules_lib.path_name(path)], x), tree
+      lambda path, x: f(self.cuts[rules_lib.path_name(path)], x), tree
     )
 
 
-def make(dense: Dense, mesh: Mesh, params) -> Layout:
+def make(
+  dense: Dense,
+  mesh: Mesh,
+  params,
+  overrides: Mapping[str, Cut] | None = None,
+) -> Layout:
   """The layout of a model; fails where the rules do not fit.
 
   Args:
     dense: what the configuration says.
     mesh: with the axes `mesh.AXES`.
     params: whole parameters, or `jax.eval_shape` of them.
+    overrides: regex of paths -> cut, for parameters that the mode does not
+      decide on: `{'towers/.*': Cut(0, ('host',), ('rep', 'dev'))}`.
+
+  Raises:
+    RuleError: where rules or overrides do not fit the parameters.
+    ValueError: for parameters that are not floating-point numbers.
   """
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params
   )
-  shards = mesh_lib.shards(mesh, dense.cut)
-  table = dense.rules if dense.cut else (('.*', None),)
-  axis = rules_lib.resolve(table, params, shards)
+  cuts = cuts_lib.resolve(CUT[dense.mode], dense.rules, mesh, params, overrides)
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(
         f'parameter {rules_lib.path_name(path)!r} is {leaf.dtype}: only '
         'floating-point parameters are trained'
       )
-  return Layout(dense, mesh, params, axis)
+  return Layout(dense, mesh, params, cuts)
 
 
 def accumulate(function: Callable, microbatches):

@@ -32,21 +32,22 @@ _MIXING = ('arg', 'conv_general', 'cum', 'dot_general', 'reduce_', 'sort')
 
 def specs(layout: Layout):
   """A `PartitionSpec` for every parameter, as it is stored."""
-  if not layout.dense.stored_cut:
-    return jax.tree.map(lambda _: PartitionSpec(), layout.params)
-  return update_specs(layout)
+  return _specs(layout, layout.stored_axes)
 
 
 def update_specs(layout: Layout):
   """The same of what the optimizer sees, gradients after `reduce` for one."""
+  return _specs(layout, lambda cut: cut.over)
 
+
+def _specs(layout: Layout, axes_of: Callable):
   def spec(path, leaf):
-    axis = layout.axis[rules_lib.path_name(path)]
-    if axis is None:
+    cut = layout.cuts[rules_lib.path_name(path)]
+    if not axes_of(cut):
       return PartitionSpec()
-    cut = [None] * len(leaf.shape)
-    cut[axis] = layout.dense.cut
-    return PartitionSpec(*cut)
+    axes = [None] * len(leaf.shape)
+    axes[cut.dimension] = axes_of(cut)
+    return PartitionSpec(*axes)
 
   return jax.tree_util.tree_map_with_path(spec, layout.params)
 
@@ -58,7 +59,7 @@ def state_specs(layout: Layout, tx: optax.GradientTransformation):
   all else (a step count) is on every device.
   """
   state = jax.eval_shape(tx.init, layout.params)
-  if any(axis is not None for axis in layout.axis.values()):
+  if any(cut.over for cut in layout.cuts.values()):
     _check_elementwise(layout, tx, state)
   return optax.tree_utils.tree_map_params(
     tx,
@@ -146,7 +147,7 @@ def _check_elementwise(layout, tx, state) -> None:
   )
   if found:
     raise ValueError(
-      f'parallel.mode {layout.dense.mode!r} updates shards of parameters, but '
+      f'in mode {layout.dense.mode!r} devices update shards of parameters, but '
       f'the optimizer combines elements of a parameter ({", ".join(found)}) '
       'and would see its shard alone. Clipping belongs into '
       "parallel.clip_norm; for other such optimizers use mode 'ddp'"

@@ -33,7 +33,6 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.embedding.scheme import HOST, ONE, Scheme
-from genrec_jax.parallel import codecs
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.workload import DENSE, Feature, Load
 
@@ -282,8 +281,8 @@ def _piece_bytes(read, pieces, exchange: Exchange) -> tuple[int, int]:
   """Bytes of a piece of a row on the wire, and of its gradient."""
   columns = read.dim // pieces
   return (
-    codecs.codec(exchange.forward).row_bytes(columns),
-    codecs.codec(exchange.backward, backward=True).row_bytes(columns),
+    exchange.row_codec.row_bytes(columns),
+    exchange.gradient_codec.row_bytes(columns),
   )
 
 

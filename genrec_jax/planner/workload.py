@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import jax
-import numpy as np
 
 from genrec_jax.embedding.plan import TablePlan
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.features import TableSpec
+from genrec_jax.numerics.formats import storage_dtype
 
 DENSE = 'dense'  # updated by optax: a gradient and two slots of its size
 SLOT_BYTES = 4  # slots are float32, whatever the rows are
@@ -78,7 +78,7 @@ class Load:
 
   @property
   def item_bytes(self) -> int:
-    return np.dtype(jax.numpy.dtype(self.dtype)).itemsize
+    return storage_dtype(self.dtype).itemsize
 
   @property
   def row_bytes(self) -> int:

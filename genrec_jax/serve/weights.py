@@ -29,6 +29,7 @@ class Weights:
   tables: dict[str, jax.Array]
   step: int
   id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
+  modules: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:

@@ -6,12 +6,13 @@ entropy. What a batch reads is announced by `reads`, as for every task.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config import TableSettings
 from genrec_jax.features import (
   Examples,
   ExpectedRead,
@@ -21,6 +22,7 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import RANKERS
+from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.tasks import losses
 
 LINEAR = '.linear'  # ends the names of tables of first-order weights
@@ -47,6 +49,7 @@ class Ranking:
     features: the inputs.
     labels: name of each label.
     model_config: of the model.
+    sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
   counted = 'examples'  # what progress tells the number of
@@ -63,6 +66,9 @@ class Ranking:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 1e-4,
+    settings: TableSettings = TableSettings(),
+    products: Rules = (),
+    extra_products: Mapping[str, Product] | None = None,
   ):
     """Checks that the parts fit together.
 
@@ -75,6 +81,9 @@ class Ranking:
       table_update: 'dense', or the name of a row optimizer.
       table_dtype: of the tables' rows.
       init_std: deviation of the tables' initialiser.
+      settings: of some tables, in place of these three.
+      products: (regex of a weight, product) pairs, see `numerics.products`.
+      extra_products: further products by name.
     """
     if model_name not in RANKERS:
       raise ValueError(
@@ -86,7 +95,7 @@ class Ranking:
     self.loss_config = LossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
     self._numeric = [f.name for f in self.features if f.kind == 'numeric']
-    self._check(table_update, table_dtype)
+    self._check()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
     self._widths = self._model.widths(self.model_config, self.features)
@@ -99,43 +108,39 @@ class Ranking:
         widths[feature.source + LINEAR] = 1
       for name, width in widths.items():
         if width:
-          spec = TableSpec(
-            name,
-            feature.rows,
-            width,
-            init_std,
-            table_update,
-            table_dtype,
-            l2=self.loss_config.table_l2,
+          spec = settings(
+            TableSpec(
+              name,
+              feature.rows,
+              width,
+              init_std,
+              table_update,
+              table_dtype,
+              l2=self.loss_config.table_l2,
+            )
           )
           if self._tables.setdefault(name, spec) != spec:
             raise ValueError(
               f'features that share table {name!r} must have the same width'
             )
-    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+    self._products = tuple(products), extra_products
+    model = nnx.eval_shape(self._build)
+    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
-  def _check(self, table_update: str, table_dtype: str) -> None:
+  def _check(self) -> None:
     weights = self.loss_config.task_weights
     if weights and len(weights) != len(self.labels):
       raise ValueError(
         f'loss.task_weights has {len(weights)} numbers for '
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
       )
-    if table_update != 'dense' and self.loss_config.table_l2:
-      raise ValueError(
-        'loss.table_l2 moves whole tables in every step, which only '
-        "data.table_update='dense' does; for tables updated by rows set "
-        "optimizer.rows.weight_decay and optimizer.rows.decay='l2'"
-      )
-    if table_update == 'dense' and table_dtype != 'float32':
-      raise ValueError(
-        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
-        "rows may be narrow, set data.table_update='row_adagrad'"
-      )
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
-    return self._model(self.model_config, self.features, len(self.labels), rngs)
+    model = self._model(
+      self.model_config, self.features, len(self.labels), rngs
+    )
+    return assign_products(model, *self._products)
 
   def tables(self) -> dict[str, TableSpec]:
     return self._tables

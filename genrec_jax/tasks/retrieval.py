@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 import pallas_kernels
+from genrec_jax.config import TableSettings
 from genrec_jax.embedding import lookup
 from genrec_jax.features import (
   EVENTS,
@@ -20,6 +22,7 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import MODELS, layers
+from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
 from pallas_kernels.hashing import element_bits
@@ -97,6 +100,7 @@ class Retrieval:
   Attributes:
     table: spec of the item table.
     graphdef: the model's structure; `nnx.merge(graphdef, params)` is the model.
+    sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
   counted = 'tokens'  # what progress tells the number of
@@ -114,6 +118,9 @@ class Retrieval:
     table_update: str = 'dense',
     table_dtype: str = 'float32',
     init_std: float = 0.02,
+    settings: TableSettings = TableSettings(),
+    products: Rules = (),
+    extra_products: Mapping[str, Product] | None = None,
   ):
     """Builds the task.
 
@@ -127,20 +134,29 @@ class Retrieval:
       table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
       table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.
+      settings: of the table, in place of these three.
+      products: (regex of a weight, product) pairs, see `numerics.products`.
+      extra_products: further products by name.
     """
     self._model = MODELS[model_name]
     self.model_config = self._model.Config(**model)
     self.loss_config = LossConfig(**loss)
     if len(corpus) < 2:
       raise ValueError(f'the catalogue has {len(corpus)} items, needs 2')
-    if table_update == 'dense' and table_dtype != 'float32':
-      raise ValueError(
-        f'data.table_dtype is {table_dtype!r}: only tables that are updated by '
-        "rows may be narrow, set data.table_update='row_adagrad'"
+    self.table = settings(
+      TableSpec(
+        ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
       )
-    self.table = TableSpec(
-      ITEMS, rows, self.model_config.dim, init_std, table_update, table_dtype
     )
+    self._rows = rows  # of ids, which may be more than those of the table
+    if self.loss_config.name == 'full_softmax' and (
+      self.table.id_map != 'identity'
+    ):
+      raise ValueError(
+        "loss.name='full_softmax' scores every row of the table as an item, "
+        f'and id_map={self.table.id_map!r} of config.tables lets items share '
+        "rows; choose loss.name='sampled_softmax'"
+      )
     self.corpus = np.asarray(corpus, np.int32)
     self._contiguous = bool(
       self.corpus[0] == 1 and self.corpus[-1] == len(self.corpus)
@@ -151,11 +167,14 @@ class Retrieval:
         raise ValueError('loss.logq needs the item counts of the training data')
       share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
       self._log_q = np.log(share).astype(np.float32)
-    self.graphdef = nnx.graphdef(nnx.eval_shape(self._build))
+    self._products = tuple(products), extra_products
+    model = nnx.eval_shape(self._build)
+    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
-    return self._model(self.model_config, rngs)
+    model = self._model(self.model_config, rngs)
+    return assign_products(model, *self._products)
 
   def tables(self) -> dict[str, TableSpec]:
     return {ITEMS: self.table}
@@ -268,13 +287,13 @@ class Retrieval:
       return _token_items(whole, below(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
       items = collectives.gather(whole['next_item'])
-      size = min(items.shape[0], self.table.rows)
+      size = min(items.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
       found = jnp.unique(items, size=size, fill_value=2**31 - 1)
       first = (found[0] == PAD).astype(jnp.int32)
       last = jnp.maximum(jnp.sum(found < 2**31 - 1), first + 1)
       place = first + below(bits, last - first)
-      return jnp.minimum(found[place], self.table.rows - 1)
+      return jnp.minimum(found[place], self._rows - 1)
     place = below(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 

@@ -92,6 +92,8 @@ def build(
   """
   data = load_data(config, workdir, kinds, log)
   task = data.task(config)
+  if optimizer.needs_total(config.optimizer):
+    config = optimizer.resolve(config, total_steps(config, data))
   tx = optimizer.build(config.optimizer)
   experiment = Experiment(data, task, tx, spread_lib.build(config, task, tx))
   with job.together('comparing the data of the processes'):
@@ -102,6 +104,12 @@ def build(
         'give all processes the same files in data.path'
       )
   return experiment
+
+
+def total_steps(config, data) -> int:
+  """The steps of a whole run; early stopping may end it before."""
+  train = config.train
+  return train.steps or train.epochs * data.steps_per_epoch(train.batch_size)
 
 
 def load_data(

@@ -93,12 +93,12 @@ def _train(config, workdir: pathlib.Path, kinds: TaskKinds) -> dict | None:
     iter(experiment.train_batches(config, lambda: bool(stop), log))
   )
   epoch = experiment.data.steps_per_epoch(train.batch_size)
-  total_steps = train.steps or train.epochs * epoch
+  total_steps = experiment_lib.total_steps(config, experiment.data)
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = spread.step()
   progressive = predict_first.build(config, experiment.task, spread)
-  kinds = measurements.of_task(experiment.task)
+  measured = measurements.of_task(experiment.task)  # name -> kind
 
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, spread, experiment.task)
@@ -166,7 +166,7 @@ def _train(config, workdir: pathlib.Path, kinds: TaskKinds) -> dict | None:
       final = ended or step >= total_steps
       if due(train.log_every, logged):
         more = progressive.metrics()
-        state = _log(writers, state, step, progress, kinds, more)
+        state = _log(writers, state, step, progress, measured, more)
         logged = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)

@@ -1,16 +1,21 @@
-"""The dense optimizer as configured.
+"""The dense optimizer as configured, and the rates of the row optimizers.
 
 Running statistics (of batch norms) are leaves whose names start with
 `running_`. By construction their gradient is what they are off by, see
 `models.batch_norm`: they go the `MOMENTUM`-th part of that way in every step,
-whatever the optimizer and its rate, and no clipping sees them.
+whatever the optimizer, its rate and their group, and no clipping sees them.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from genrec_jax.config import ConfigError
 from genrec_jax.parallel import rules
+from genrec_jax.train import parameter_groups, schedules
+from genrec_jax.train.parameter_groups import REST, Settings
 
 MOMENTUM = 0.1  # of running statistics
 
@@ -21,22 +26,85 @@ OPTIMIZERS = {
   'adam': lambda lr, c: optax.adam(lr, b1=c.b1, b2=c.b2, eps=c.eps),
   'sgd': lambda lr, c: optax.sgd(lr),
 }
+# What row optimizers call the keys of `optimizer.rows` that have other names.
+ROW_OPTIONS = {'b1': 'beta1', 'b2': 'beta2'}
 
 
 def learning_rate(c) -> optax.Schedule:
-  """Constant, after a linear warm-up of `warmup_steps`."""
-  return _warmed_up(c.learning_rate, c.warmup_steps)
+  """The rate of dense parameters in no group."""
+  return _schedule(Settings.of_section(c), 'optimizer.')
 
 
 def row_rate(c) -> optax.Schedule:
-  """The rate of the row optimizers, warmed up as the dense one is."""
-  return _warmed_up(c.row_learning_rate, c.warmup_steps)
+  """The rate of the row optimizers.
+
+  It has the warm-up and the end of the dense one, and its shape unless
+  `row_schedule` names another.
+  """
+  return schedules.build(
+    c.row_learning_rate,
+    c.row_schedule or c.schedule,
+    warmup_steps=c.warmup_steps,
+    decay_steps=c.decay_steps,
+    end_factor=c.end_factor,
+    where='optimizer.row_' if c.row_schedule else 'optimizer.',
+  )
 
 
-def _warmed_up(rate: float, steps: int) -> optax.Schedule:
-  if steps:
-    return optax.linear_schedule(rate / steps, rate, steps)
-  return optax.constant_schedule(rate)
+def row_rates(c, specs) -> dict[str, optax.Schedule]:
+  """Table -> its rate; tables of equal rates share the very schedule.
+
+  Args:
+    c: `config.optimizer`.
+    specs: table -> its spec, of tables that are updated by rows.
+  """
+  rates = {None: row_rate(c)}
+  for spec in specs.values():
+    if spec.rate not in rates:
+      own = c.copy_and_resolve_references()
+      own.row_learning_rate = float(spec.rate)
+      rates[spec.rate] = row_rate(own)
+  return {name: rates[spec.rate] for name, spec in specs.items()}
+
+
+def row_options(c) -> dict:
+  """`optimizer.rows` as `embedding.row_optimizers` names the options."""
+  return {ROW_OPTIONS.get(k, k): v for k, v in c.rows.to_dict().items()}
+
+
+def needs_total(c) -> bool:
+  """Whether some rate falls until the end of the run, wherever that is."""
+  overrides = [o for o in map(_overrides, c.groups) if o is not None]
+  named = [c.schedule, c.row_schedule, *(o.get('schedule') for o in overrides)]
+  open_ended = not c.decay_steps or any(
+    o.get('decay_steps') == 0 for o in overrides
+  )
+  return open_ended and any(map(schedules.needs_end, named))
+
+
+def resolve(config, total_steps: int):
+  """The config with the length of the run for every `decay_steps` of 0.
+
+  Args:
+    config: of an experiment; it stays as it is.
+    total_steps: of the run.
+  """
+  config = config.copy_and_resolve_references()
+  c = config.optimizer
+  c.decay_steps = c.decay_steps or total_steps
+  groups = []
+  for entry in c.groups:
+    overrides = _overrides(entry)
+    if overrides and overrides.get('decay_steps') == 0:
+      entry = (entry[0], {**overrides, 'decay_steps': total_steps})
+    groups.append(entry)
+  c.groups = tuple(groups)
+  return config
+
+
+def _overrides(entry) -> dict | None:
+  """Those of a group; None of what is no group, which `build` refuses."""
+  return entry[1] if parameter_groups.is_pair(entry) else None
 
 
 def build(c) -> optax.GradientTransformationExtraArgs:
@@ -45,12 +113,22 @@ def build(c) -> optax.GradientTransformationExtraArgs:
   It works element by element, so that devices can share its state; gradients
   are clipped by the step, which sees all of them. `update` takes the state's
   `lr_scale`, which multiplies what it says.
+
+  Without groups its state is that of one optimizer. With them it is
+  `optax.partition`'s, and `init` refuses groups without parameters.
   """
-  if c.name not in OPTIMIZERS:
-    raise ValueError(
-      f'optimizer.name is {c.name!r}, must be one of {sorted(OPTIMIZERS)}'
+  section = Settings.of_section(c)
+  inner = _transformation(section, 'optimizer.')
+  if c.groups:
+    groups = parameter_groups.parse(c.groups, section)
+    transformations = {
+      parameter_groups.label_of(i): _transformation(g.settings, g.where)
+      for i, g in enumerate(groups)
+    }
+    inner = optax.partition(
+      {**transformations, REST: inner},
+      functools.partial(parameter_groups.label, groups),
     )
-  inner = OPTIMIZERS[c.name](learning_rate(c), c)
 
   def update(grads, state, params=None, *, lr_scale=1.0):
     updates, state = inner.update(grads, state, params)
@@ -63,3 +141,24 @@ def build(c) -> optax.GradientTransformationExtraArgs:
     return jax.tree_util.tree_map_with_path(finish, updates, grads), state
 
   return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+def _transformation(settings: Settings, where: str):
+  if settings.frozen:
+    return optax.set_to_zero()
+  if settings.name not in OPTIMIZERS:
+    raise ConfigError(
+      f'{where}name is {settings.name!r}, must be one of {sorted(OPTIMIZERS)}'
+    )
+  return OPTIMIZERS[settings.name](_schedule(settings, where), settings)
+
+
+def _schedule(settings: Settings, where: str) -> optax.Schedule:
+  return schedules.build(
+    settings.learning_rate,
+    settings.schedule,
+    warmup_steps=settings.warmup_steps,
+    decay_steps=settings.decay_steps,
+    end_factor=settings.end_factor,
+    where=where,
+  )

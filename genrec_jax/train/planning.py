@@ -17,6 +17,7 @@ from genrec_jax.planner import hardware, pooling
 from genrec_jax.train import state as state_lib
 
 GB = 10**9
+DEFAULT_SCHEME = 'row_wise'
 AUTO = 'auto'  # a scheme: the planner chooses for each table
 # Of a parameter on a device: itself, its gradient and two moments.
 DENSE_COPIES = 4
@@ -37,6 +38,7 @@ def make_plan(
     schemes: from outside the library, by name.
   """
   p, specs = config.parallel, state_lib.row_specs(task)
+  _check_scheme(p, specs)
   batch, rule = config.train.batch_size, pooling_rule(config)
   wanted = loads(config, task, mesh_shape)
   if not p.plan and p.scheme == AUTO:
@@ -59,9 +61,29 @@ def make_plan(
     schemes_lib.check(plan, specs)
   else:
     plan = schemes_lib.one_scheme(
-      specs, p.scheme, **mesh_shape, schemes=schemes
+      specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
   return pooling.fill(plan, wanted, batch, rule)
+
+
+def _check_scheme(p, specs) -> None:
+  """Refuses a scheme that nothing or two things would follow."""
+  for key in ('scheme', 'plan'):
+    if p[key] and not specs:
+      raise ConfigError(
+        f'parallel.{key} is {p[key]!r} and says where tables lie that are '
+        'updated by rows, but every table is updated by optax (dense) and lies '
+        f'on every device; leave parallel.{key} out, or set '
+        "data.table_update='row_adagrad' or config.tables"
+      )
+  own = {name: spec.scheme for name, spec in specs.items() if spec.scheme}
+  if own and (p.plan or p.scheme == AUTO):
+    name, scheme = next(iter(own.items()))
+    chosen = 'parallel.plan' if p.plan else "parallel.scheme='auto'"
+    raise ConfigError(
+      f'config.tables gives table {name!r} the scheme {scheme!r}, and {chosen} '
+      'says where every table lies; leave one of them out'
+    )
 
 
 def pooling_on_one_device(config, task) -> dict[str, str]:
@@ -95,7 +117,8 @@ def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
   )
   if len(report.over):
     alone = plan.group * plan.replicas == 1
-    scheme = 'the model on one device' if alone else f'scheme {p.scheme!r}'
+    scheme = p.scheme or DEFAULT_SCHEME
+    scheme = 'the model on one device' if alone else f'scheme {scheme!r}'
     raise planner.too_full(report, p.plan or scheme)
 
 

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Sequence
 
+from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import batches, datasets
 from genrec_jax.evaluators.ranking import Evaluator
 from genrec_jax.features import FeatureSpec
@@ -110,7 +111,8 @@ def build_task(
 ) -> Ranking:
   """The task of `config` over these inputs."""
   model = config.model.to_dict()
-  return Ranking(
+  settings = config_lib.table_settings(config)
+  task = Ranking(
     model.pop('name'),
     model,
     config.loss.to_dict(),
@@ -119,4 +121,9 @@ def build_task(
     table_update=config.data.table_update,
     table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
+    settings=settings,
+    products=config.numerics.products,
   )
+  features = {name: read.table for name, read in task.expected_reads().items()}
+  settings.check(task.tables(), features)
+  return task

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from genrec_jax import config as config_lib
 from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.parallel import job
@@ -133,7 +134,8 @@ def build_task(
 ) -> Retrieval:
   """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
   model = config.model.to_dict()
-  return Retrieval(
+  settings = config_lib.table_settings(config)
+  task = Retrieval(
     model.pop('name'),
     model,
     config.loss.to_dict(),
@@ -143,4 +145,9 @@ def build_task(
     table_update=config.data.table_update,
     table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
+    settings=settings,
+    products=config.numerics.products,
   )
+  features = {name: read.table for name, read in task.expected_reads().items()}
+  settings.check(task.tables(), features)
+  return task

@@ -19,9 +19,11 @@ from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import id_maps, relayout, schemes, touched
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
+from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.towers import Towers
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
@@ -56,14 +58,19 @@ class OneDevice(Whole):
 
   shards, plan, own = 1, None, None
 
-  def __init__(self, config, task, tx):
+  def __init__(self, config, task, tx, towers: Towers | None = None, maps=None):
     self._config, self._task, self._tx = config, task, tx
+    self.maps = maps or {}
     specs = state_lib.row_specs(task)
     whole = schemes.one_scheme(specs, 'table_wise')
     planning.check_memory(config, task, whole)
     self.pooling = planning.pooling_on_one_device(config, task)
+    self.towers = towers
     self._tables = LocalTables(
-      specs, config.optimizer.rows.to_dict(), self.pooling
+      specs,
+      optimizer_lib.row_options(config.optimizer),
+      self.pooling,
+      towers,
     )
     self.measured = measurements.names(task, on_mesh=False)
 
@@ -96,9 +103,10 @@ class OneDevice(Whole):
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=optimizer_lib.row_rate(optimizer),
+      row_learning_rate=optimizer_lib.row_rates(optimizer, self._tables.specs),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
+      maps=self.maps,
     )
     return jax.jit(step, donate_argnums=0)
 
@@ -119,8 +127,13 @@ class OneDevice(Whole):
     """A mesh of this device, whose tables are whole arrays as ours are."""
     config = self._config.copy_and_resolve_references()
     config.parallel = config_lib.parallel()
-    config.parallel.scheme = 'data_parallel'
-    return OnMesh(config, self._task, self._tx)
+    # Wherever the settings of a table would have it lie.
+    specs = {
+      name: dataclasses.replace(spec, scheme='')
+      for name, spec in state_lib.row_specs(self._task).items()
+    }
+    plan = schemes.one_scheme(specs, 'data_parallel')
+    return OnMesh(config, self._task, self._tx, plan=plan, maps=self.maps)
 
   def _create(self) -> TrainState:
     return state_lib.create(
@@ -130,6 +143,7 @@ class OneDevice(Whole):
       self.measured,
       self._tables,
       tracked=saving.tracked(self._config),
+      maps=self.maps,
     )
 
 
@@ -139,28 +153,51 @@ class OnMesh:
   Attributes:
     mesh: of replicas, hosts and devices.
     plan: where rows lie.
+    maps: as in `Whole`.
   """
 
-  def __init__(self, config, task, tx):
+  def __init__(
+    self,
+    config,
+    task,
+    tx,
+    towers: Towers | None = None,
+    plan: plan_lib.ShardingPlan | None = None,
+    maps=None,
+  ):
+    """Lays everything out; nothing is allocated yet.
+
+    Args:
+      config: of the experiment.
+      task: what is trained.
+      tx: optimizer of everything dense.
+      towers: what pooled features go through, see `embedding.towers`.
+      plan: where rows lie; None: as the config says.
+      maps: table -> an id map of the caller's own, in place of the table's.
+    """
     p = self._parallel = config.parallel
+    self.maps = maps or {}
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
     _check(p, mesh_lib.shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
-    self.plan = planning.make_plan(config, task, shape)
+    self.plan = plan or planning.make_plan(config, task, shape)
     planning.check_memory(config, task, self.plan)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,
       Exchange(**{**p.exchange.to_dict(), **self._way}),
       p.sync_every,
-      config.optimizer.rows.to_dict(),
+      optimizer_lib.row_options(config.optimizer),
       self.plan.pooling,
+      towers,
     )
     self.measured = measurements.names(task, on_mesh=True)
-    shapes = jax.eval_shape(lambda: state_lib.init_trained(task, config.seed))
+    shapes = jax.eval_shape(
+      lambda: state_lib.init_trained(task, config.seed, towers)
+    )
     self._dense = dense_lib.make(
       dense_lib.Dense(
         mode=p.dense,
@@ -174,6 +211,7 @@ class OnMesh:
       ),
       self.mesh,
       shapes,
+      {} if towers is None else {'modules/.*': towers_lib.CUT},
     )
     # The loop and the checkpoints see plain arrays; only steps see shards.
     self._specs = self._state_specs()
@@ -257,11 +295,14 @@ class OnMesh:
       self._task,
       self._tx,
       seed=self._config.seed,
-      row_learning_rate=optimizer_lib.row_rate(self._config.optimizer),
+      row_learning_rate=optimizer_lib.row_rates(
+        self._config.optimizer, self._tables.specs
+      ),
       tables=self._tables,
       dense=self._dense,
       parts=self._parts,
       ordered=self._ordered,
+      maps=self.maps,
     )
     split = PartitionSpec(mesh_lib.AXES)
     if not self._looks_ahead:
@@ -323,13 +364,16 @@ class OnMesh:
       weights: its first argument.
       reads: feature -> what it reads, as from `Task.reads_for`.
     """
-    trained = state_lib.trained(task, weights['params'], weights['tables'])
+    trained = state_lib.trained(
+      task, weights['params'], weights['tables'], weights['modules']
+    )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    rows = id_maps.of_task(task).lookup(weights['id_states'], reads)
+    rows = id_maps.of_task(task, self.maps).lookup(weights['id_states'], reads)
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
-    finished = self._tables.finish(fetched, routed.routes)
+    modules = whole.get('modules', {})
+    finished = self._tables.finish(modules, fetched, routed.routes)
     return whole['params'], view_reads(whole['tables'], routed, finished)
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
@@ -360,6 +404,7 @@ class OnMesh:
       'params': abstract.params,
       'opt_state': abstract.opt_state,
       'id_states': abstract.id_states,
+      'modules': abstract.modules,
       'tables': {
         n: x for n, x in abstract.tables.items() if n not in new.optimizers
       },
@@ -390,7 +435,7 @@ class OnMesh:
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
-    dense = state_lib.init_trained(self._task, config.seed)
+    dense = state_lib.init_trained(self._task, config.seed, tables.towers)
     layout = tables.layout.shapes()
     specs = tables.partition(layout)
     arrays = self._mapped(tables.init, (PartitionSpec(),), specs)(
@@ -410,7 +455,7 @@ class OnMesh:
       slots,
       self.measured,
       marks,
-      id_maps.of_task(self._task).init(),
+      id_maps.of_task(self._task, self.maps).init(),
     )
 
   def _state_specs(self) -> TrainState:
@@ -429,8 +474,9 @@ class OnMesh:
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
       touched=self._marks_specs,
+      modules=dense.get('modules', {}),
       id_states=jax.tree.map(
-        lambda _: PartitionSpec(), id_maps.of_task(self._task).init()
+        lambda _: PartitionSpec(), id_maps.of_task(self._task, self.maps).init()
       ),
     )
 

@@ -32,6 +32,8 @@ class TrainState:
     lr_scale: factor of all learning rates, lowered on plateaus.
     id_states: table -> state of its id map behind the batch trained last; {}
       where no map has any.
+    modules: parameters of what stands between two exchanges of sums, see
+      `embedding.towers`; {} where there is nothing.
     touched: array -> `[rows]` uint8, which rows have changed since they were
       saved (`embedding.touched`); {} where nobody asks. No checkpoint holds it.
   """
@@ -46,6 +48,7 @@ class TrainState:
   lr_scale: jax.Array
   touched: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
   id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
+  modules: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def dense_specs(task) -> dict:
@@ -58,16 +61,21 @@ def row_specs(task) -> dict:
   return {n: s for n, s in task.tables().items() if s.update != 'dense'}
 
 
-def trained(task, params, tables) -> dict:
-  """What optax updates: `{'params': ..., 'tables': ...}`."""
-  return {'params': params, 'tables': {n: tables[n] for n in dense_specs(task)}}
+def trained(task, params, tables, modules=None) -> dict:
+  """What optax updates: `{'params', 'tables'}`, and 'modules' if there are."""
+  tables = {n: tables[n] for n in dense_specs(task)}
+  found = {'params': params, 'tables': tables}
+  return {**found, 'modules': modules} if modules else found
 
 
-def init_trained(task, seed: int) -> dict:
-  """That, fresh."""
+def init_trained(task, seed: int, towers=None) -> dict:
+  """That, fresh; the towers are `embedding.towers.Towers`."""
   model_key, table_key = jax.random.split(jax.random.key(seed))
   tables = {n: init_table(s, table_key) for n, s in dense_specs(task).items()}
-  return {'params': task.init(model_key), 'tables': tables}
+  fresh = {'params': task.init(model_key), 'tables': tables}
+  if towers is not None:
+    fresh['modules'] = towers.init(jax.random.fold_in(model_key, 1))
+  return fresh
 
 
 def table_key(seed: int) -> jax.Array:
@@ -76,12 +84,19 @@ def table_key(seed: int) -> jax.Array:
 
 
 def create(
-  task, tx, seed: int, measured, tables=None, *, tracked: bool = False
+  task,
+  tx,
+  seed: int,
+  measured,
+  tables=None,
+  *,
+  tracked: bool = False,
+  maps=None,
 ) -> TrainState:
   """A fresh state on one device; jit it to keep the initialisation there."""
   tables = tables or LocalTables(row_specs(task))
   arrays = tables.init(table_key(seed))
-  dense = init_trained(task, seed)
+  dense = init_trained(task, seed, tables.towers)
   slots = tables.init_slots(arrays)
   marks = touched.fresh(arrays) if tracked else {}
   return assemble(
@@ -91,7 +106,7 @@ def create(
     slots,
     measured,
     marks,
-    id_maps.of_task(task).init(),
+    id_maps.of_task(task, maps).init(),
   )
 
 
@@ -111,6 +126,7 @@ def assemble(
     lr_scale=jnp.float32(1),
     touched=marks,
     id_states=id_states,
+    modules=dense.get('modules', {}),
   )
 
 

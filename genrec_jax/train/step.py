@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.local import LocalTables
 from genrec_jax.features import POOLINGS, Read
@@ -69,12 +70,13 @@ def make_step(
   tx,
   *,
   seed: int,
-  row_learning_rate: optax.ScalarOrSchedule = 0.0,
+  row_learning_rate: optax.ScalarOrSchedule | Mapping = 0.0,
   clip_norm: float = 0.0,
   tables=None,
   dense=None,
   parts: int = 1,
   ordered: bool = False,
+  maps: Mapping[str, IdMap] | None = None,
 ) -> Step:
   """Builds a step.
 
@@ -82,7 +84,8 @@ def make_step(
     task: what is trained, a `contracts.Task`.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
-    row_learning_rate: of the row optimizers, or its schedule.
+    row_learning_rate: of the row optimizers: one for all, or table -> its own;
+      numbers or schedules.
     clip_norm: largest norm of the dense gradient; 0 is none. With `dense`, that
       one's counts.
     tables: None for tables on one device, or `embedding.sharded`'s.
@@ -92,13 +95,14 @@ def make_step(
     ordered: sum over the parts of all devices one by one, in their order, so
       that the same parts give the same bits on any number of devices. Needs
       dense parameters that every device holds whole.
+    maps: table -> an id map of the caller's own, in place of the table's.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
   dense = dense or Alone(clip_norm)
   tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
   kinds = measurements_lib.of_task(task)
-  maps = id_maps.of_task(task)
+  id_map = id_maps.of_task(task, maps)
   pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
 
   def key_of(step):
@@ -109,7 +113,7 @@ def make_step(
     reads = jax.vmap(
       lambda part: task.reads(_tell_whole(part, batch, parts), key)
     )(cut(batch, parts))
-    rows, id_states = maps.assign(id_states, reads)
+    rows, id_states = id_map.assign(id_states, reads)
     return route_reads(task, tables, reads, rows, blocks), id_states
 
   def fetch(state, routed):
@@ -119,11 +123,17 @@ def make_step(
 
   def learn(state, batch, routed, fetched, id_states):
     key = key_of(state.step)
-    trained = state_lib.trained(task, state.params, state.tables)
+    trained = state_lib.trained(task, state.params, state.tables, state.modules)
     held = dense.gather(trained)
+    modules = held.get('modules', {})
+    held = {name: x for name, x in held.items() if name != 'modules'}
     # Back from what the loss sees to what was fetched; chained around the loop
     # over microbatches, so that what travels in between travels once a step.
-    finished, back = jax.vjp(lambda x: tables.finish(x, routed.routes), fetched)
+    finished, back = jax.vjp(
+      lambda modules, x: tables.finish(modules, x, routed.routes),
+      modules,
+      fetched,
+    )
 
     def loss_of(held, finished, part):
       whole = dense.use(held)
@@ -168,7 +178,9 @@ def make_step(
     share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
     # Before the way back: narrow codecs should see gradients of a mean.
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
-    (row_grads,) = back(row_grads)
+    module_grads, row_grads = back(row_grads)
+    if modules:
+      grads |= dense.reduce({'modules': module_grads})
     norm = dense.norm(grads)
     trained, opt_state = dense.apply(
       tx,
@@ -177,15 +189,13 @@ def make_step(
       trained,
       lr_scale=state.lr_scale,
     )
-    rate = row_learning_rate
-    if callable(rate):
-      rate = rate(state.step)
+    rates = _scale_rates(row_learning_rate, state)
     pushed = tables.push(
       {n: state.tables[n] for n in state.slots},
       state.slots,
       routed.routes,
       row_grads,
-      rate * state.lr_scale,
+      rates,
       state.step,
     )
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
@@ -197,6 +207,7 @@ def make_step(
       state,
       step=state.step + 1,
       params=trained['params'],
+      modules=trained.get('modules', {}),
       tables={**state.tables, **trained['tables'], **pushed.arrays},
       opt_state=opt_state,
       slots=pushed.slots,
@@ -335,6 +346,21 @@ def _sum_in_order(tree):
     return jax.lax.fori_loop(1, x.shape[0], add, x[0])
 
   return jax.tree.map(total, tree)
+
+
+def _scale_rates(rates, state: TrainState):
+  """The rates of this step, one or by table; equal ones are one value."""
+  known = {}
+
+  def at_step(rate):
+    if id(rate) not in known:
+      value = rate(state.step) if callable(rate) else rate
+      known[id(rate)] = value * state.lr_scale
+    return known[id(rate)]
+
+  if isinstance(rates, Mapping):
+    return {table: at_step(rate) for table, rate in rates.items()}
+  return at_step(rates)
 
 
 def _scaled(tree, factor: jax.Array):

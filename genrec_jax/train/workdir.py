@@ -97,7 +97,9 @@ def require(workdir: pathlib.Path, config) -> None:
 
 def _refuse_others(path: pathlib.Path, config, free: Sequence[str]) -> None:
   try:
-    lines = config_lib.difference(config_lib.read(path), config, free)
+    lines = config_lib.difference(
+      config_lib.read(path), config, free, placement=False
+    )
   except ValueError:
     lines = [f'{path} is damaged']
   if lines:

@@ -31,6 +31,7 @@ Sums are float32 whatever the table's dtype. Slots (`init_slots`) are float32.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ from pallas_kernels.jagged_embedding import (
   cpu,
   reference,
   rounding,
-  rules,
+  settings,
   spec,
   xla,
 )
@@ -233,7 +234,8 @@ def update_rows(
   grads: jax.Array,
   *,
   learning_rate: float | jax.Array,
-  optimizer: str | Rule = 'row_adagrad',
+  optimizer: str | Rule | Sequence[Rule] = 'row_adagrad',
+  groups: jax.Array | None = None,
   stochastic_rounding_seed: jax.Array | int | None = None,
   row_numbers: jax.Array | None = None,
   first_column: jax.Array | int = 0,
@@ -242,20 +244,24 @@ def update_rows(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Moves the rows of distinct ids: reads and writes those rows alone.
 
-  | optimizer         | slots                                            |
-  |-------------------|--------------------------------------------------|
-  | sgd               |                                                  |
-  | momentum, lars    | momentum `[rows, D]`                             |
-  | row_adagrad       | sum `[rows]`                                     |
-  | adagrad           | sum `[rows, D]`                                  |
-  | row_adam, row_lamb| mean `[rows, D]`, variance `[rows]`, count `[]`  |
-  | adam, lamb        | mean, variance `[rows, D]`, count `[]`           |
-
-  What each does with a gradient stands in `rules`, its options in `Rule`. All
+  What each optimizer does with a gradient stands in `rules`, what it remembers
+  in `spec.SLOTS`, its options in `Rule`. All
   are lazy: a row that is not among the ids gets no decay and no momentum, and
   its means rest; so momentum, Adam and weight decay differ from optimizers of
   whole tables. A row among the ids with a gradient of zeros does get them.
   `count` counts the updates, of all rows or, with `row_count=True`, of each.
+
+  Rows of one array may be of several groups, such as tables that lie in it
+  together, each with a learning rate and options of its own. A row becomes what
+  it would become in a call with the settings of its group alone:
+
+    >>> table, slots = jnp.ones((4, 1)), {}
+    >>> table, slots = update_rows(
+    ...   table, slots, jnp.array([0, 2, 3]), jnp.ones((3, 1)),
+    ...   optimizer=[Rule('sgd'), Rule('sgd', max_norm=0.5)],
+    ...   learning_rate=[0.25, 0.125], groups=jnp.array([0, 0, 1]))
+    >>> table[:, 0].tolist()
+    [0.75, 1.0, 0.75, 0.5]
 
   Args:
     table: `[rows, D]` float32, bfloat16 or float16; donate it.
@@ -263,8 +269,12 @@ def update_rows(
     ids: `[N]` sorted and distinct, as from `merge_rows`: places that hold the
       number of rows, at the end, are spare and do nothing.
     grads: `[N, D]` gradient of each row.
-    learning_rate: factor of the step.
-    optimizer: a name in `SLOTS`, or a `Rule`, which carries its options.
+    learning_rate: factor of the step, or `[G]`, that of each group.
+    optimizer: a name in `SLOTS`, or a `Rule`, which carries its options, or a
+      sequence of G rules. Those of groups may differ in every number and in
+      `decay`, not in the kind of optimizer and `row_count`.
+    groups: `[N]` integers in 0 .. G - 1, the group of each id; whatever they
+      are in spare places does not matter. None: there are no groups.
     stochastic_rounding_seed: a new number for each step rounds a 16-bit table
       without bias: steps that are much smaller than a row's last bit count on
       average. None rounds to the nearest. No meaning for float32.
@@ -280,26 +290,27 @@ def update_rows(
     The new table and slots.
   """
   backend = _backend(implementation)
-  rule = checks.check_rule(optimizer, options)
-  arrays = checks.check_slots(table, slots, rule)
   ids = checks.check_integers('ids', ids)
+  rules, rates, groups = checks.check_groups(
+    optimizer, options, learning_rate, groups, ids, table.shape[0]
+  )
+  arrays = checks.check_slots(table, slots, rules[0])
   checks.check_grads(grads, ids.shape[0], 'ids', table.shape[1])
   checks.check_ids(ids, table.shape[0], spare=True, merged=True)
   chance = _chance(table, stochastic_rounding_seed)
   if chance is not None:
     numbers = checks.check_numbers(row_numbers, first_column, ids.shape[0])
     chance = Chance(chance.seed, *numbers)
-  scalars, slots = _scalars(rule, learning_rate, slots)
+  moved_by, slots = settings.start_update(rules, rates, groups, slots)
   table, arrays = backend.update(
-    rule,
-    scalars,
+    moved_by,
     chance,
     table,
     arrays,
     ids,
     grads.astype(jnp.float32),
   )
-  return table, _with_arrays(rule, slots, arrays)
+  return table, _with_arrays(rules[0], slots, arrays)
 
 
 def embedding_bag_backward_and_update(
@@ -346,10 +357,10 @@ def embedding_bag_backward_and_update(
   else:
     checks.check_grads(grads, lengths.shape[0], 'lengths', table.shape[1])
   checks.check_ids(ids, table.shape[0], lengths=lengths, spare=lengths is None)
-  scalars, slots = _scalars(rule, learning_rate, slots)
+  rate = jnp.asarray(learning_rate, jnp.float32)
+  moved_by, slots = settings.start_update((rule,), rate, None, slots)
   table, arrays = backend.bag_update(
-    rule,
-    scalars,
+    moved_by,
     _chance(table, stochastic_rounding_seed),
     table,
     arrays,
@@ -443,17 +454,6 @@ def _bag_grads(grads, lengths, mode, wrong):
 
 
 # --- Options of updates.
-
-
-def _scalars(rule: Rule, learning_rate, slots):
-  """Learning rate and Adam's corrections, `[3]` float32; counts the step."""
-  rate = jnp.asarray(learning_rate, jnp.float32)
-  one = jnp.float32(1)
-  if spec.slot_kinds(rule).get('count') != 'scalar':
-    return jnp.stack([rate, one, one]), slots
-  slots = {**slots, 'count': slots['count'] + 1}
-  count = slots['count'].astype(jnp.float32)
-  return jnp.stack([rate, *rules.corrections(rule, count)]), slots
 
 
 def _with_arrays(rule: Rule, slots, arrays):

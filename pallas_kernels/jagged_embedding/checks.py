@@ -29,6 +29,68 @@ def check_rule(optimizer, options: dict) -> Rule:
   return Rule(optimizer, **options)
 
 
+def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
+  """The settings of an update as three things that fit.
+
+  Args:
+    optimizer: a name, a `Rule`, or one rule for each group.
+    options: of a name.
+    learning_rate: a number, or one for each group.
+    groups: the group of each id, or None.
+    ids: `[N]`, as from `check_integers`.
+    rows: rows of the table.
+
+  Returns:
+    (rules, rates `[]` or `[G]` float32, groups `[N]` int32 or None).
+  """
+  several = isinstance(optimizer, list | tuple)
+  if several and not optimizer:
+    raise ValueError('optimizer is empty: give a rule for each group.')
+  rules = tuple(
+    check_rule(one, options) for one in (optimizer if several else [optimizer])
+  )
+  rates = jnp.asarray(learning_rate, jnp.float32)
+  if groups is None:
+    if several or rates.ndim:
+      raise ValueError(
+        'learning_rate and optimizer are given by group, and groups is None: '
+        'say to which group each id belongs.'
+      )
+    return rules, rates, None
+  if rates.ndim > 1 or not rates.size:
+    raise ValueError(
+      f'learning_rate must be a number or one a group, not {rates.shape}.'
+    )
+  count = max(len(rules), rates.size)
+  if len(rules) not in (1, count) or rates.size not in (1, count):
+    raise ValueError(
+      f'there are {len(rules)} rules in optimizer and {rates.size} numbers in '
+      'learning_rate: both go by group.'
+    )
+  for group, rule in enumerate(rules):
+    for name in ('optimizer', 'row_count'):
+      first, other = getattr(rules[0], name), getattr(rule, name)
+      if other != first:
+        raise ValueError(
+          f'{name} is {other!r} in group {group} and {first!r} in group 0: '
+          'groups of one update may differ in numbers alone.'
+        )
+  groups = check_integers('groups', groups)
+  if groups.shape != ids.shape:
+    raise ValueError(
+      f'groups has {groups.shape[0]} numbers for {ids.shape[0]} ids.'
+    )
+  if not any(isinstance(x, jax.core.Tracer) for x in (groups, ids)):
+    real = np.asarray(groups)[np.asarray(ids) < rows]
+    wrong = real[(real < 0) | (real >= count)]
+    if wrong.size:
+      raise ValueError(
+        f'groups holds {wrong[0]}, but the groups are 0 .. {count - 1}.'
+      )
+  rules = rules * count if len(rules) == 1 else rules
+  return rules, jnp.broadcast_to(rates.reshape(-1), (count,)), groups
+
+
 def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
   """Returns the arrays of the slots, in the order of `spec.slot_arrays`."""
   check_table(table)

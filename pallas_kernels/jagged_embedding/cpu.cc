@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "cpu_groups.h"
 #include "cpu_lookup.h"
@@ -105,16 +106,31 @@ ffi::Error MergeImpl(ffi::ThreadPool pool, Ids ids, Ids lengths, Floats weights,
   return ffi::Error::Success();
 }
 
+using Constants = ffi::Span<const double>;
+
+// The settings of each group, and of rows whose group does not exist: what they
+// become must be seen.
+std::vector<Settings> SettingsOf(const Constants& constants,
+                                 const Floats& scalars, bool row_count) {
+  std::vector<Settings> all;
+  const double* c = constants.begin();
+  const float* x = scalars.typed_data();
+  for (; c != constants.end(); c += kConstants, x += 3)
+    all.push_back({{c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], row_count},
+                   x[0],
+                   {x[1], x[2]}});
+  all.push_back(all.front());
+  all.back().rate = kNan;
+  return all;
+}
+
 template <typename Source>
 ffi::Error RunUpdate(ffi::ThreadPool& pool, int64_t threads,
                      const Source& source, ffi::RemainingRets& out,
-                     const Floats& scalars, const Chance& chance,
-                     std::string_view optimizer, const Rule& rule) {
+                     std::string_view optimizer, Update& update) {
   auto table = out.get<ffi::AnyBuffer>(0);
   if (!table) return table.error();
-  const float* x = scalars.typed_data();
-  Update update{OptimizerOf(optimizer), rule,   x[0],
-                {x[1], x[2]},           chance, {}};
+  update.optimizer = OptimizerOf(optimizer);
   if (!update.optimizer)
     return ffi::Error::InvalidArgument("no such optimizer");
   for (size_t i = 1; i < out.size(); ++i) {
@@ -131,40 +147,36 @@ ffi::Error RunUpdate(ffi::ThreadPool& pool, int64_t threads,
 
 // Results are the table and the slots, in the place of the last arguments.
 ffi::Error UpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers seed,
-                      Numbers rows, Numbers first_columns, Ids ids,
+                      Numbers rows, Numbers first_columns, Ids groups, Ids ids,
                       Floats grads, ffi::RemainingArgs,
                       ffi::RemainingRets out, std::string_view optimizer,
-                      Rule rule, int64_t threads) {
+                      Constants constants, bool row_count, bool stochastic,
+                      int64_t threads) {
   const Merged merged(ids, grads.typed_data(), grads.dimensions()[1]);
-  const Chance chance{rule.stochastic, seed.typed_data()[0], OrNull(rows),
+  const Chance chance{stochastic, seed.typed_data()[0], OrNull(rows),
                       OrNull(first_columns)};
-  return RunUpdate(pool, threads, merged, out, scalars, chance, optimizer,
-                   rule);
+  Update update{nullptr, SettingsOf(constants, scalars, row_count),
+                OrNull(groups), chance, {}};
+  return RunUpdate(pool, threads, merged, out, optimizer, update);
 }
 
 ffi::Error BagUpdateImpl(ffi::ThreadPool pool, Floats scalars, Numbers seed,
                          Ids ids, Ids lengths, Floats weights, Floats grads,
                          ffi::RemainingArgs, ffi::RemainingRets out,
-                         std::string_view optimizer, Rule rule, bool bagged,
+                         std::string_view optimizer, Constants constants,
+                         bool row_count, bool stochastic, bool bagged,
                          int64_t threads) {
   auto table = out.get<ffi::AnyBuffer>(0);
   if (!table) return table.error();
   const Groups groups(ids, lengths, bagged, OrNull(weights), grads.typed_data(),
                       (*table)->dimensions()[0], grads.dimensions()[1]);
-  const Chance chance{rule.stochastic, seed.typed_data()[0], nullptr, nullptr};
-  return RunUpdate(pool, threads, groups, out, scalars, chance, optimizer,
-                   rule);
+  const Chance chance{stochastic, seed.typed_data()[0], nullptr, nullptr};
+  Update update{nullptr, SettingsOf(constants, scalars, row_count), nullptr,
+                chance, {}};
+  return RunUpdate(pool, threads, groups, out, optimizer, update);
 }
 
 }  // namespace
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    Rule, ffi::StructMember<double>("eps"), ffi::StructMember<double>("beta1"),
-    ffi::StructMember<double>("beta2"), ffi::StructMember<double>("momentum"),
-    ffi::StructMember<double>("trust"), ffi::StructMember<double>("l2"),
-    ffi::StructMember<double>("decoupled"),
-    ffi::StructMember<double>("max_norm"), ffi::StructMember<bool>("row_count"),
-    ffi::StructMember<bool>("stochastic"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     Bag, BagImpl,
@@ -222,11 +234,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<Numbers>()
         .Arg<Numbers>()
         .Arg<Ids>()
+        .Arg<Ids>()
         .Arg<Floats>()
         .RemainingArgs()
         .RemainingRets()
         .Attr<std::string_view>("optimizer")
-        .Attr<Rule>("rule")
+        .Attr<Constants>("constants")
+        .Attr<bool>("row_count")
+        .Attr<bool>("stochastic")
         .Attr<int64_t>("threads"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
@@ -242,6 +257,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .RemainingRets()
         .Attr<std::string_view>("optimizer")
-        .Attr<Rule>("rule")
+        .Attr<Constants>("constants")
+        .Attr<bool>("row_count")
+        .Attr<bool>("stochastic")
         .Attr<bool>("bagged")
         .Attr<int64_t>("threads"));

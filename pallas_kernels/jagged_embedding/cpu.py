@@ -19,6 +19,7 @@ from pallas_kernels.jagged_embedding import native
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 THREADS = 'PALLAS_KERNELS_CPU_THREADS'
+# As `Rule` in cpu_optimizers.h has them, and behind them the norm.
 _CONSTANTS = (
   'eps', 'beta1', 'beta2', 'momentum', 'trust', 'l2', 'decoupled',
 )  # fmt: skip
@@ -82,39 +83,38 @@ def merge(ids, lengths, weights, grads, rows):
   )
 
 
-def update(rule, scalars, chance, table, slots, ids, grads):
+def update(settings, chance, table, slots, ids, grads):
   numbers = (None, None) if chance is None else chance[1:]
-  args = *(_some(x, jnp.uint32) for x in numbers), ids, grads
-  return _update('UpdateMerged', rule, scalars, chance, args, table, slots)
+  groups = _some(settings.groups, jnp.int32)
+  args = *(_some(x, jnp.uint32) for x in numbers), groups, ids, grads
+  return _update('UpdateMerged', settings, chance, args, table, slots)
 
 
-def bag_update(
-  rule, scalars, chance, table, slots, ids, lengths, weights, grads
-):
+def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
   args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
   bagged = lengths is not None
   return _update(
-    'BagUpdate', rule, scalars, chance, args, table, slots, bagged=bagged
+    'BagUpdate', settings, chance, args, table, slots, bagged=bagged
   )
 
 
-def _update(name, rule, scalars, chance, args, table, slots, **attributes):
+def _update(name, settings, chance, args, table, slots, **attributes):
   seed = jnp.uint32(0) if chance is None else chance.seed
   first = 2 + len(args)
   state = (table, *slots)
-  constants = {n: np.float64(getattr(rule, n)) for n in _CONSTANTS}
+  constants = [
+    [*(getattr(rule, n) for n in _CONSTANTS), rule.max_norm or 0]
+    for rule in settings.rules
+  ]
   table, *slots = _call(
     name,
     [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state],
-    (scalars, seed.reshape(1), *args, *state),
+    (settings.scalars, seed.reshape(1), *args, *state),
     aliases={first + i: i for i in range(len(state))},
-    optimizer=rule.optimizer,
-    rule={
-      **constants,
-      'max_norm': np.float64(rule.max_norm or 0),
-      'row_count': rule.row_count,
-      'stochastic': chance is not None,
-    },
+    optimizer=settings.rule.optimizer,
+    constants=np.float64(constants).reshape(-1),
+    row_count=settings.rule.row_count,
+    stochastic=chance is not None,
     **attributes,
   )
   return table, tuple(slots)

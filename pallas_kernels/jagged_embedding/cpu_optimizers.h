@@ -14,8 +14,9 @@ namespace {
 // Options of an update. Decays and the norm are 0 where there is none.
 struct Rule {
   double eps, beta1, beta2, momentum, trust, l2, decoupled, max_norm;
-  bool row_count, stochastic;
+  bool row_count;
 };
+constexpr size_t kConstants = 8;  // numbers of a rule
 
 // What the count of the updates makes of the means: 1 / (1 - beta ** count).
 struct Corrections {
@@ -26,6 +27,13 @@ Corrections CorrectionsOf(const Rule& rule, double count) {
   return {float(-1 / std::expm1(count * std::log(rule.beta1))),
           float(-1 / std::expm1(count * std::log(rule.beta2)))};
 }
+
+// What rows of one group move by; without groups, all rows.
+struct Settings {
+  Rule rule;
+  float rate;
+  Corrections correct;
+};
 
 // One row on its way: `w` is moved in place. The gradient and `spare`, a row of
 // memory, do not overlap it.

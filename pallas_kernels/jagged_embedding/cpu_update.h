@@ -22,11 +22,17 @@ struct Slot {
 
 struct Update {
   Optimizer optimizer;
-  Rule rule;
-  float rate;
-  Corrections correct;
+  // Of each group, and behind them those of groups that do not exist.
+  std::vector<Settings> settings;
+  const int32_t* groups;  // of each id; null where all rows are alike
   Chance chance;
   std::vector<Slot> slots;
+
+  const Settings& Of(int64_t g) const {
+    if (!groups) return settings.front();
+    const size_t group = static_cast<uint32_t>(groups[g]);
+    return group < settings.size() ? settings[group] : settings.back();
+  }
 };
 
 // Rows of floats, aligned, for one thread.
@@ -64,8 +70,9 @@ void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Table<T>& table,
       if (g + kAhead < end) prefetch(g + kAhead);
       const int64_t id = source.id(g);
       if (!table.has(id)) continue;
+      const Settings& own = update.Of(g);
       Row row{nullptr, source.Gradient(g, memory.row(0)), {}, dim,
-              update.rate, update.correct, memory.row(1)};
+              own.rate, own.correct, memory.row(1)};
       for (size_t s = 0; s < update.slots.size(); ++s)
         row.slots[s] = update.slots[s].data + id * update.slots[s].width;
       if constexpr (std::is_same_v<T, float>) {
@@ -76,8 +83,8 @@ void UpdateRows(ffi::ThreadPool& pool, int64_t threads, const Table<T>& table,
           Store(Load(table.row(id) + c, n), row.w + c);
         });
       }
-      update.optimizer(update.rule, row);
-      if (update.rule.max_norm > 0) Shrink(update.rule, row);
+      update.optimizer(own.rule, row);
+      if (own.rule.max_norm > 0) Shrink(own.rule, row);
       if constexpr (!std::is_same_v<T, float>)
         StoreRow(row.w, table.row(id), dim, update.chance, g, id);
     }

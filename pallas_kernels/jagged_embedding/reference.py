@@ -4,7 +4,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.jagged.api import segment_ids
 from pallas_kernels.jagged_embedding import rounding, rules
-from pallas_kernels.jagged_embedding.spec import MergedRows
+from pallas_kernels.jagged_embedding.settings import numbers_of_rows
+from pallas_kernels.jagged_embedding.spec import Chance, MergedRows
 
 
 def _is_row(ids, rows):
@@ -64,13 +65,15 @@ def merge(ids, lengths, weights, grads, rows):
   return MergedRows(distinct.astype(jnp.int32), merged)
 
 
-def _move(rule, scalars, chance, table, slots, seen, grads):
+def _move(settings, chance, table, slots, seen, grads):
   """One step of every row; those not `seen` keep what they were."""
   old = table.astype(jnp.float32)
-  off, new_slots = rules.step(rule, scalars, old, slots, grads)
-  numbers = jnp.arange(table.shape[0])
-  new = rules.shrink(rule, old - off)
-  new = rounding.to_dtype(new, table.dtype, chance, numbers)
+  numbers = numbers_of_rows(settings)
+  off, new_slots = rules.step(
+    settings.rule.optimizer, numbers, old, slots, grads
+  )
+  new = rules.shrink(numbers, old - off)
+  new = rounding.to_dtype(new, table.dtype, chance, jnp.arange(table.shape[0]))
   table = jnp.where(seen[:, None], new, table)
   slots = tuple(
     jnp.where(seen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
@@ -79,22 +82,23 @@ def _move(rule, scalars, chance, table, slots, seen, grads):
   return table, slots
 
 
-def bag_update(
-  rule, scalars, chance, table, slots, ids, lengths, weights, grads
-):
+def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
   seen, dense = _dense_gradient(ids, lengths, weights, grads, table.shape[0])
-  return _move(rule, scalars, chance, table, slots, seen, dense)
+  return _move(settings, chance, table, slots, seen, dense)
 
 
-def update(rule, scalars, chance, table, slots, ids, grads):
-  if chance is not None:  # its numbers are those of the ids
-    rows = table.shape[0]
-    place = jnp.where(_is_row(ids, rows), ids, rows)
-    chance = chance._replace(
-      **{
-        name: jnp.zeros(rows, jnp.uint32).at[place].set(numbers, mode='drop')
-        for name, numbers in chance._asdict().items()
-        if name != 'seed' and numbers is not None
-      }
+def update(settings, chance, table, slots, ids, grads):
+  rows = table.shape[0]
+  place = jnp.where(_is_row(ids, rows), ids, rows)
+
+  def of_rows(of_ids):  # what stands beside the ids, beside all rows
+    if of_ids is None:
+      return None
+    return jnp.zeros(rows, of_ids.dtype).at[place].set(of_ids, mode='drop')
+
+  settings = settings._replace(groups=of_rows(settings.groups))
+  if chance is not None:
+    chance = Chance(
+      chance.seed, of_rows(chance.rows), of_rows(chance.first_columns)
     )
-  return bag_update(rule, scalars, chance, table, slots, ids, None, None, grads)
+  return bag_update(settings, chance, table, slots, ids, None, None, grads)

@@ -20,81 +20,203 @@ decay='l2' puts g + lambda w in the place of g (of lars: as written);
 'decoupled' takes eta lambda w off the row beside the step (of lamb: as
 written). Where a norm is zero, the ratio of norms is one: a row of zeros must
 be able to leave zero.
+
+All that Python needs to know of an optimizer is its entry in `OPTIMIZERS`; its
+twin in C++ is a function and a line in `cpu_optimizers.h`.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.jagged_embedding.spec import Rule
+
+class Numbers(NamedTuple):
+  """What a step computes with: of all rows, or `[N, 1]`, of each row.
+
+  A Python float is a number of all rows that is known when the program is
+  compiled: an option that it switches off costs nothing. `rest1` and `rest2`
+  are 1 - beta, and `log1` and `log2` are log(beta), as float64 has them.
+  """
+
+  rate: jax.Array
+  correct1: jax.Array
+  correct2: jax.Array
+  eps: float | jax.Array
+  beta1: float | jax.Array
+  rest1: float | jax.Array
+  log1: float | jax.Array
+  beta2: float | jax.Array
+  rest2: float | jax.Array
+  log2: float | jax.Array
+  momentum: float | jax.Array
+  trust: float | jax.Array
+  l2: float | jax.Array
+  decoupled: float | jax.Array
+  max_norm: float | jax.Array
 
 
-def step(rule: Rule, scalars, w, slots, grads):
+class Optimizer(NamedTuple):
+  """A kind of optimizer.
+
+  Attributes:
+    slots: what it remembers: name -> 'element' (one number an element of the
+      table), 'row' (one a row) or 'scalar' (one in all).
+    looks_at: what the step of an element depends on: 'element' (itself alone),
+      'row_squares' (besides, the mean square of the row's gradient) or 'row'.
+    step: (numbers, w, slots, grads) -> what to take off the rows, new slots;
+      w and grads `[N, D]` float32, slots `[N, D]` or `[N]`, scalars left out.
+  """
+
+  slots: dict[str, str]
+  looks_at: str
+  step: Callable
+
+
+def step(optimizer: str, numbers: Numbers, w, slots, grads):
   """What to take off the rows, and the rows of the slots.
 
   Args:
-    rule: the optimizer and its options.
-    scalars: `[3]` learning rate and Adam's corrections, as from `corrections`.
+    optimizer: a name in `OPTIMIZERS`.
+    numbers: the learning rate and the options.
     w: `[N, D]` float32 rows.
     slots: `[N]` or `[N, D]` each, in the order of `spec.slot_arrays`.
     grads: `[N, D]` float32.
   """
-  rate = scalars[0]
-  g = grads + rule.l2 * w if rule.l2 else grads
-  if rule.optimizer == 'sgd':
-    off, slots = rate * g, ()
-  elif rule.optimizer == 'momentum':
-    m = rule.momentum * slots[0] + g
-    off, slots = rate * m, (m,)
-  elif rule.optimizer == 'lars':
-    size = _norm(w)
-    ratio = _ratio(rule.trust * size, _norm(grads) + rule.l2 * size)
-    off = rule.momentum * slots[0] + rate * ratio * g
-    slots = (off,)
-  elif rule.optimizer in ('row_adagrad', 'adagrad'):
-    row_wise = rule.optimizer == 'row_adagrad'
-    total = slots[0] + _square(g, row_wise)
-    off = rate * g / (_wide(jnp.sqrt(total), row_wise) + rule.eps)
-    slots = (total,)
-  else:
-    return _moments(rule, scalars, w, slots, g)
-  return off + rate * rule.decoupled * w if rule.decoupled else off, slots
+  return OPTIMIZERS[optimizer].step(numbers, w, slots, grads)
 
 
-def _moments(rule, scalars, w, slots, g):
-  """Adam and LAMB."""
-  rate, correct1, correct2 = scalars
-  row_wise = rule.optimizer in ('row_adam', 'row_lamb')
-  mean = rule.beta1 * slots[0] + (1 - rule.beta1) * g
-  square = rule.beta2 * slots[1] + (1 - rule.beta2) * _square(g, row_wise)
+def _sgd(n, w, slots, grads):
+  return _with_decay(n, w, n.rate * _with_l2(n, w, grads)), slots
+
+
+def _momentum(n, w, slots, grads):
+  m = n.momentum * slots[0] + _with_l2(n, w, grads)
+  return _with_decay(n, w, n.rate * m), (m,)
+
+
+def _lars(n, w, slots, grads):
+  size = _norm(w)
+  ratio = _ratio(n.trust * size, _norm(grads) + n.l2 * size)
+  m = n.momentum * slots[0] + n.rate * ratio * _with_l2(n, w, grads)
+  return _with_decay(n, w, m), (m,)
+
+
+def _adagrad(n, w, slots, grads, row_wise):
+  g = _with_l2(n, w, grads)
+  total = slots[0] + _square(g, row_wise)
+  off = n.rate * g / (_wide(jnp.sqrt(total), row_wise) + n.eps)
+  return _with_decay(n, w, off), (total,)
+
+
+def _direction(n, w, slots, grads, row_wise):
+  """Adam's step before the learning rate, and its slots."""
+  g = _with_l2(n, w, grads)
+  beta2, rest2 = n.beta2, n.rest2
+  correct1, correct2 = n.correct1, n.correct2
+  if row_wise:
+    beta2, rest2, correct2 = (_narrow(x) for x in (beta2, rest2, correct2))
+  mean = n.beta1 * slots[0] + n.rest1 * g
+  square = beta2 * slots[1] + rest2 * _square(g, row_wise)
   slots = mean, square, *slots[2:]
-  if rule.row_count:
+  if len(slots) > 2:  # each row has a count of its own
     count = slots[2] + 1
     slots = mean, square, count
-    correct1, correct2 = (c[:, None] for c in corrections(rule, count))
-    correct2 = correct2[:, 0] if row_wise else correct2
+    correct1 = _correction(_narrow(n.log1), count)[:, None]
+    correct2 = _correction(_narrow(n.log2), count)
+    correct2 = correct2 if row_wise else correct2[:, None]
   u = correct1 * mean
-  u /= _wide(jnp.sqrt(correct2 * square), row_wise) + rule.eps
-  decay = rule.decoupled * w if rule.decoupled else None
-  if rule.optimizer in ('row_lamb', 'lamb'):
-    u = u if decay is None else u + decay
-    return rate * _ratio(_norm(w), _norm(u)) * u, slots
-  return rate * (u if decay is None else u + decay), slots
+  return u / (_wide(jnp.sqrt(correct2 * square), row_wise) + n.eps), slots
 
 
-def corrections(rule: Rule, count: jax.Array):
+def _adam(n, w, slots, grads, row_wise):
+  u, slots = _direction(n, w, slots, grads, row_wise)
+  return n.rate * _plus(u, n.decoupled, lambda: n.decoupled * w), slots
+
+
+def _lamb(n, w, slots, grads, row_wise):
+  u, slots = _direction(n, w, slots, grads, row_wise)
+  u = _plus(u, n.decoupled, lambda: n.decoupled * w)
+  return n.rate * _ratio(_norm(w), _norm(u)) * u, slots
+
+
+_MOMENTS = {'mean': 'element', 'variance': 'element', 'count': 'scalar'}
+_ROW_MOMENTS = {'mean': 'element', 'variance': 'row', 'count': 'scalar'}
+
+
+def _of_rows(step):
+  return functools.partial(step, row_wise=True)
+
+
+def _of_elements(step):
+  return functools.partial(step, row_wise=False)
+
+
+OPTIMIZERS = {
+  'sgd': Optimizer({}, 'element', _sgd),
+  'momentum': Optimizer({'momentum': 'element'}, 'element', _momentum),
+  'lars': Optimizer({'momentum': 'element'}, 'row', _lars),
+  'row_adagrad': Optimizer({'sum': 'row'}, 'row_squares', _of_rows(_adagrad)),
+  'adagrad': Optimizer({'sum': 'element'}, 'element', _of_elements(_adagrad)),
+  'row_adam': Optimizer(_ROW_MOMENTS, 'row', _of_rows(_adam)),
+  'adam': Optimizer(_MOMENTS, 'element', _of_elements(_adam)),
+  'row_lamb': Optimizer(_ROW_MOMENTS, 'row', _of_rows(_lamb)),
+  'lamb': Optimizer(_MOMENTS, 'row', _of_elements(_lamb)),
+}
+
+
+def corrections(rule, count: jax.Array):
   """1 / (1 - beta ** count) for both betas, exact also for betas near one."""
-  logs = (math.log(b) if b else -math.inf for b in (rule.beta1, rule.beta2))
-  return tuple(-1 / jnp.expm1(count * log) for log in logs)
+  return tuple(
+    _correction(log_of(beta), count) for beta in (rule.beta1, rule.beta2)
+  )
 
 
-def shrink(rule: Rule, rows: jax.Array) -> jax.Array:
+def log_of(beta: float) -> float:
+  return math.log(beta) if beta else -math.inf
+
+
+def _correction(log, count):
+  return -1 / jnp.expm1(count * log)
+
+
+def shrink(numbers: Numbers, rows: jax.Array) -> jax.Array:
   """Rows longer than `max_norm` at that norm."""
-  if rule.max_norm is None:
+  limit = numbers.max_norm
+  if _is(limit, math.inf):
     return rows
   norm = _norm(rows)
-  return jnp.where(norm > rule.max_norm, rows * (rule.max_norm / norm), rows)
+  return jnp.where(norm > limit, rows * (limit / norm), rows)
+
+
+def only_subtracts(numbers: Numbers) -> bool:
+  """Whether what is taken off a row is all that happens to it."""
+  return _is(numbers.max_norm, math.inf)
+
+
+def _is(number, value: float) -> bool:
+  """Whether it is that of all rows, as the program is compiled."""
+  return isinstance(number, float) and number == value
+
+
+def _plus(x, factor, term):
+  """`x + term()`; `x` with all its bits where the term's factor is zero."""
+  if _is(factor, 0.0):
+    return x
+  if isinstance(factor, float):
+    return x + term()
+  return jnp.where(factor != 0, x + term(), x)
+
+
+def _with_l2(n, w, grads):
+  return _plus(grads, n.l2, lambda: n.l2 * w)
+
+
+def _with_decay(n, w, off):
+  return _plus(off, n.decoupled, lambda: n.rate * n.decoupled * w)
 
 
 def _square(g, row_wise):
@@ -104,6 +226,11 @@ def _square(g, row_wise):
 
 def _wide(x, row_wise):
   return x[:, None] if row_wise else x
+
+
+def _narrow(x):
+  """A number of each row as `[N]`; one of all rows as it is."""
+  return x[:, 0] if jnp.ndim(x) == 2 else x
 
 
 def _norm(rows):

@@ -9,11 +9,11 @@ every id is a bag of its own. What is added up is float32.
     behind the first `count` and, with `spare`, where an id is table.shape[0]
   weight_gradient(table, ids, lengths, grads) -> [K]
   merge(ids, lengths, weights, grads, rows) -> MergedRows
-  update(rule, scalars, chance, table, slots, ids, grads) -> table, slots
-  bag_update(rule, scalars, chance, table, slots, ids, lengths, weights, grads)
+  update(settings, chance, table, slots, ids, grads) -> table, slots
+  bag_update(settings, chance, table, slots, ids, lengths, weights, grads)
     -> table, slots
 
-`scalars` is float32 (learning rate, the two corrections of Adam's means),
+`settings` is a `settings.Settings`, of `bag_update` one without groups,
 `slots` a tuple of arrays in the order of `slot_arrays`,
 `chance` a `Chance`, or None where rows are rounded to the nearest.
 """
@@ -24,21 +24,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Optimizer -> its slots: 'element' has one number an element of the table,
-# 'row' one a row, 'scalar' one in all.
-_MOMENTS = {'mean': 'element', 'variance': 'element', 'count': 'scalar'}
-_ROW_MOMENTS = {'mean': 'element', 'variance': 'row', 'count': 'scalar'}
-SLOTS = {
-  'sgd': {},
-  'momentum': {'momentum': 'element'},
-  'lars': {'momentum': 'element'},
-  'row_adagrad': {'sum': 'row'},
-  'adagrad': {'sum': 'element'},
-  'row_adam': _ROW_MOMENTS,
-  'adam': _MOMENTS,
-  'row_lamb': _ROW_MOMENTS,
-  'lamb': _MOMENTS,
-}
+from pallas_kernels.jagged_embedding import rules
+
+# Optimizer -> its slots, as `rules.Optimizer` says.
+SLOTS = {name: kind.slots for name, kind in rules.OPTIMIZERS.items()}
 DECAYS = (None, 'l2', 'decoupled')
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels import dispatch
 from pallas_kernels.jagged.api import offsets, segment_ids
 from pallas_kernels.jagged_embedding import rounding, rules
+from pallas_kernels.jagged_embedding.settings import numbers_of_rows
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 # Ids are sorted and distinct but for the spare ones, which are dropped.
@@ -121,15 +122,16 @@ def merge(ids, lengths, weights, grads, rows):
   )
 
 
-def update(rule, scalars, chance, table, slots, ids, grads):
+def update(settings, chance, table, slots, ids, grads):
   ids = _no_row_if_wrong(ids, table.shape[0])
   old = table.at[ids].get(**_READ).astype(jnp.float32)
   rows = tuple(slot.at[ids].get(**_READ) for slot in slots)
-  off, rows = rules.step(rule, scalars, old, rows, grads)
-  if table.dtype == jnp.float32 and rule.max_norm is None:
+  numbers = numbers_of_rows(settings)
+  off, rows = rules.step(settings.rule.optimizer, numbers, old, rows, grads)
+  if table.dtype == jnp.float32 and rules.only_subtracts(numbers):
     table = table.at[ids].add(-off, **_WRITE)  # most rules need not read it
   else:
-    new = rules.shrink(rule, old - off)
+    new = rules.shrink(numbers, old - off)
     new = rounding.to_dtype(new, table.dtype, chance, ids)
     table = table.at[ids].set(new, **_WRITE)
   slots = tuple(
@@ -139,8 +141,6 @@ def update(rule, scalars, chance, table, slots, ids, grads):
   return table, slots
 
 
-def bag_update(
-  rule, scalars, chance, table, slots, ids, lengths, weights, grads
-):
+def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
   merged = merge(ids, lengths, weights, grads, table.shape[0])
-  return update(rule, scalars, chance, table, slots, *merged)
+  return update(settings, chance, table, slots, *merged)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.numerics.formats import extend
+from tests.numerics.power_format import POWER8
 
 
 def chunk(ids, dtype='float32', dim=8, seed=0):
@@ -140,3 +142,32 @@ def test_unknown_encodings_are_refused(wrong):
   (key,) = wrong
   with pytest.raises(ValueError, match=f'checkpoint {key} is'):
     Encoding(**wrong)
+
+
+def test_a_format_of_ones_own_is_written_and_read():
+  formats = extend({'power8': POWER8})
+  made = chunk(range(50), dim=64)
+  raw = chunks.to_bytes(made, Encoding(8, 'power', formats=formats))
+  assert sorted(members(raw).files) == [
+    'about',
+    'codes',
+    'exponent',
+    'slot.m',
+    'slot.sum',
+  ]
+  found = chunks.from_bytes(raw, formats)
+  coarse = POWER8.decode(POWER8.encode(made.values), 64)
+  np.testing.assert_array_equal(found.values, coarse)
+  np.testing.assert_array_equal(found.ids, made.ids)
+  assert Encoding(8, 'power', formats=formats).describe() == {
+    'bits': 8,
+    'method': 'power',
+    'slots': 'float32',
+  }
+  # Whoever has not been handed the format says which one is missing.
+  with pytest.raises(ValueError, match="is 'power', .*; hand in the format"):
+    chunks.from_bytes(raw)
+  with pytest.raises(ValueError, match="method is 'power', must be one of sym"):
+    Encoding(8, 'power')
+  with pytest.raises(ValueError, match='method power has no format of 4 bits'):
+    Encoding(4, 'power', formats=formats)

@@ -174,7 +174,7 @@ def test_bits_follow_the_restores_to_be_expected():
   [
     ({'policy': 'daily'}, "checkpoint policy is 'daily'"),
     ({'bits': 16}, 'checkpoint bits is 16'),
-    ({'bits': 8, 'method': 'kmeans'}, "take 'adaptive' with 8"),
+    ({'bits': 8, 'method': 'kmeans'}, "checkpoint method kmeans .* 'adaptive'"),
     ({'chunk_rows': 0}, 'chunk_rows must be at least 1'),
   ],
 )

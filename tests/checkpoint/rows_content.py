@@ -1,7 +1,5 @@
 """Checkpoints by rows as a function of the step, written without Orbax."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -82,7 +80,7 @@ def write(
   rows.write(path / 'rows', taken.chunks, encoding)
   (path / 'state').mkdir()
   (path / 'state' / 'dense').write_bytes(b'what Orbax has written')
-  about = dataclasses.asdict(encoding) | {
+  about = encoding.describe() | {
     'kind': 'delta' if parents else 'base',
     'parents': [[p, chain.identity(directory / str(p))] for p in parents],
     'history': list(history),

@@ -13,8 +13,11 @@ from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import codecs, hlo
 from genrec_jax.parallel import mesh as mesh_lib
+from tests.numerics.power_format import POWER8
+from tests.tolerances import assert_close
 
 W, ROWS, DIM, NEEDED = 8, 160, 16, 64
 SPEC = PartitionSpec(mesh_lib.AXES)
@@ -23,7 +26,7 @@ PLAN = ShardingPlan(
 )
 (STACK,) = lay_out(PLAN).stacks.values()
 (PIECE,) = STACK.pieces
-NARROW = [name for name in codecs.CODECS if name != 'float32']
+NARROW = [name for name in codecs.names() if name != 'float32']
 PAYLOAD = {'float16': 'u16', 'bfloat16': 'u16', 'fp8': 'u8', 'int8': 'u8'}
 
 
@@ -111,7 +114,7 @@ def test_there_and_back(kind):
   np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
   grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
   merged = push(routed, grads)
-  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+  assert_close(spread(merged), summed(ids, grads), 'exchanged')
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -147,7 +150,7 @@ def test_without_room_all_devices_gather(kind):
   np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
   grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
   merged = push(routed, grads)
-  np.testing.assert_allclose(spread(merged), summed(ids, grads), atol=1e-5)
+  assert_close(spread(merged), summed(ids, grads), 'exchanged')
   # With room for all the same numbers come the direct way.
   route, _, push = programs(dataclasses.replace(exchange, capacity=8.0))
   assert not np.any(route(ids).overflow)
@@ -172,7 +175,7 @@ def sent(compiled, op):
   return {c.dtype for c in found}, sum(hlo.sent_bytes(c) for c in found)
 
 
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 @pytest.mark.parametrize('kind', KINDS)
 def test_narrow_rows_are_narrow_on_the_wire(kind, name):
   """As many bytes as the codec says, in unsigned integers, both ways."""
@@ -256,7 +259,34 @@ def test_narrow_rows_are_close(kind, name):
   assert np.any(error > 1e-5)
 
 
-@pytest.mark.parametrize('name', codecs.CODECS)
+def test_a_format_of_ones_own_travels_as_the_librarys_do():
+  formats = extend({'power8': POWER8})
+  exchange = Exchange(
+    'all_to_all', 8.0, 'raise', 'power8', 'power8', formats=formats
+  )
+  route, fetch, push = programs(exchange)
+  rng = np.random.default_rng(6)
+  rows, array = table()
+  ids = distinct(rng)
+  routed = route(ids)
+  # What arrives is what NumPy makes of the same rows, to the last bit.
+  coarse = POWER8.decode(POWER8.encode(rows), DIM)
+  np.testing.assert_array_equal(fetch(routed, array), read(coarse, ids))
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  merged = push(routed, grads)
+  coarse = POWER8.decode(POWER8.encode(grads), DIM)
+  np.testing.assert_allclose(spread(merged), summed(ids, coarse), atol=1e-5)
+  program = fetch.lower(routed, array).compile()
+  needed = 8 * NEEDED // W  # rows that a peer has room for
+  assert sent(program, 'all-to-all') == (
+    {'u8'},
+    (W - 1) * needed * (DIM + 1),
+  )
+  with pytest.raises(ValueError, match="forward is 'power8', must be one of"):
+    Exchange(forward='power8')
+
+
+@pytest.mark.parametrize('name', codecs.names())
 def test_a_nan_arrives_as_one(name):
   exchange = Exchange('all_to_all', 8.0, 'raise', name, name)
   route, fetch, push = programs(exchange)

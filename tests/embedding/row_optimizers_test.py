@@ -158,6 +158,58 @@ def test_chance_depends_on_step_and_table_not_on_the_shard(dtype):
     np.testing.assert_array_equal(part, whole[shard::2])
 
 
+@pytest.mark.parametrize('name', ['row_adagrad', 'adam'])
+def test_tables_of_one_array_have_settings_of_their_own(name, key):
+  own = [
+    by_name(name, eps=0.1, stochastic_rounding=True),
+    by_name(name, eps=0.2, stochastic_rounding=True, decay='l2',
+            weight_decay=0.1, max_norm=1.5),
+  ]  # fmt: skip
+  table = jax.random.normal(key, (ROWS, WIDTH)).astype('bfloat16')
+  slots = own[0].init(table)
+  ids, groups = np.int32([1, 4, 7, 20]), np.int32([1, 0, 0, 1])
+  grads = jax.random.normal(jax.random.key(1), (4, WIDTH))
+  rates = jnp.float32([0.1, 0.3])
+  together, _ = own[0].update(
+    table, slots, ids, grads, rates, step=3, groups=groups, settings=own
+  )
+  for group, one in enumerate(own):
+    mine = groups == group
+    alone, _ = one.update(
+      table, slots, ids[mine], grads[mine], rates[group], step=3
+    )
+    assert_close(together[ids[mine]], alone[ids[mine]], 'bfloat16')
+
+
+def test_pieces_of_rows_with_their_row_squares_move_as_the_rows(key):
+  """Row-wise AdaGrad of two halves, each with the squares of the whole."""
+  own = [by_name('row_adagrad', eps=eps) for eps in (0.1, 0.5)]
+  table = jax.random.normal(key, (ROWS, WIDTH))
+  ids, groups = jnp.int32([1, 4, 20]), jnp.int32([1, 0, 1])
+  grads = jax.random.normal(jax.random.key(1), (3, WIDTH))
+  options = dict(groups=groups, settings=own)
+  slots, rates = own[0].init(table), jnp.float32([0.1, 0.3])
+  whole, sums = own[0].update(table, slots, ids, grads, rates, **options)
+  squares = jnp.mean(jnp.square(grads), axis=1)
+  for half in (slice(0, WIDTH // 2), slice(WIDTH // 2, None)):
+    piece, found = own[0].update(
+      table[:, half], slots, ids, grads[:, half], rates,
+      row_squares=squares, **options,
+    )  # fmt: skip
+    assert_close(piece, whole[:, half])
+    assert_close(found['sum'], sums['sum'])
+
+
+def test_what_may_be_cut_into_pieces():
+  cut = [n for n, o in ROW_OPTIMIZERS.items() if o.takes_pieces]
+  assert cut == ['sgd', 'row_sgd', 'momentum', 'row_adagrad', 'adagrad', 'adam']
+  squares = [n for n, o in ROW_OPTIMIZERS.items() if o.needs_row_squares]
+  assert squares == ['row_adagrad']
+  assert not by_name('adam', max_norm=1.0).takes_pieces
+  assert by_name('adam', decay='l2', weight_decay=0.1).takes_pieces
+  assert not by_name('row_adagrad', decay='l2', weight_decay=0.1).takes_pieces
+
+
 def test_mistakes_are_told():
   with pytest.raises(ValueError, match="no row optimizer 'row_lion'; there"):
     by_name('row_lion')
@@ -169,3 +221,8 @@ def test_mistakes_are_told():
   table = jnp.ones((3, 2), jnp.bfloat16)
   with pytest.raises(ValueError, match='rounding to bfloat16 needs step='):
     optimizer.update(table, {}, jnp.int32([1]), jnp.ones((1, 2)), RATE)
+  with pytest.raises(ValueError, match='stochastic_rounding is False in group'):
+    optimizer.update(
+      table, {}, jnp.int32([1]), jnp.ones((1, 2)), RATE, step=1,
+      groups=jnp.int32([0]), settings=[RowOptimizer('sgd')],
+    )  # fmt: skip

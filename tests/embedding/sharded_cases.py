@@ -115,9 +115,10 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   return pushed.arrays, pushed.slots, seen, pushed.square
 
 
-def run_whole(spec: TableSpec, key, steps=2, **options):
+def run_whole(spec: TableSpec, key, steps=2, extra_optimizers=None, **options):
   """(what the steps saw, the table after them) on one device."""
-  tables = LocalTables({'t': spec})
+  extra = extra_optimizers or {}
+  tables = LocalTables({'t': spec}, extra_optimizers=extra)
   arrays = tables.init(key)
   slots = tables.init_slots(arrays)
   fn = jax.jit(lambda a, s, p, n: step(tables, a, s, p, n, **options))
@@ -143,6 +144,7 @@ def run_sharded(
   steps=2,
   sync_every=1,
   outside=None,
+  extra_optimizers=None,
   **options,
 ):
   """The same on a mesh; the table is put together again.
@@ -161,7 +163,10 @@ def run_sharded(
     outside,
   )
   plan = dataclasses.replace(plan, tables={'t': table})
-  tables = ShardedTables(lay_out(plan), {'t': spec}, exchange, sync_every)
+  tables = ShardedTables(
+    lay_out(plan), {'t': spec}, exchange, sync_every,
+    extra_optimizers=extra_optimizers or {},
+  )  # fmt: skip
   mesh = mesh_lib.make(replicas, hosts, devices)
   split_spec = PartitionSpec(mesh_lib.AXES)
   arrays_like = tables.layout.shapes()

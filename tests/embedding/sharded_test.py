@@ -7,6 +7,7 @@ from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.features import TableSpec
 from tests.embedding.sharded_cases import DIM, ROWS, run_sharded, run_whole
+from tests.tolerances import assert_close
 
 SEQUENCE = dict(mode='sum', weighted=False, reads=('rows',))
 
@@ -15,7 +16,7 @@ def spec(update='row_sgd', dtype='float32'):
   return TableSpec('t', ROWS, DIM, 0.5, update, dtype)
 
 
-def compare(whole, sharded, rtol=1e-5, exact=(), steps=True):
+def compare(whole, sharded, near='exchanged', exact=(), steps=True):
   seen, table = whole
   seen_sharded, table_sharded = sharded
   if not steps:
@@ -26,8 +27,8 @@ def compare(whole, sharded, rtol=1e-5, exact=(), steps=True):
       if name in exact:
         np.testing.assert_array_equal(other[name], values)
       else:
-        np.testing.assert_allclose(other[name], values, rtol=rtol, atol=rtol)
-  np.testing.assert_allclose(table_sharded, table, rtol=rtol, atol=rtol)
+        assert_close(other[name], values, near, name)
+  assert_close(table_sharded, table, near, 'table')
 
 
 def some(first, second, quick):
@@ -109,7 +110,7 @@ def test_replica_groups_that_meet_later(key):
 def test_narrow_tables(dtype, key):
   whole = run_whole(spec(dtype=dtype), key, steps=1, **SEQUENCE)
   sharded = run_sharded(spec(dtype=dtype), key, 'row_wise', steps=1, **SEQUENCE)
-  compare(whole, sharded, exact=('rows',), rtol=2**-7)
+  compare(whole, sharded, exact=('rows',), near='16_bit_rows')
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class State:
     self.params = {'numbers': eighths(2, labels)}
     names = ('user', 'item', 'tags')
     self.tables = {n: eighths(ROWS, labels) for n in names}
-    self.id_states = {}
+    self.id_states, self.modules = {}, {}
 
 
 def examples(count=203, labels=1, grouped=True, seed=0) -> Rows:

@@ -79,7 +79,10 @@ def state():
   rng = np.random.default_rng(1)
   table = rng.integers(-2, 3, (ITEMS + 1, 3)).astype(np.float32)
   return types.SimpleNamespace(
-    params={}, tables={'items': jax.numpy.array(table)}, id_states={}
+    params={},
+    tables={'items': jax.numpy.array(table)},
+    id_states={},
+    modules={},
   )
 
 
@@ -170,7 +173,10 @@ def test_scores_that_are_not_finite_are_refused(
     often += np.bincount(items[examples.end - 1], minlength=ITEMS + 1)
     table[[i for i in dataset.corpus if not often[i]][0]] = value
   bad = types.SimpleNamespace(
-    params={}, tables={'items': jax.numpy.array(table)}, id_states={}
+    params={},
+    tables={'items': jax.numpy.array(table)},
+    id_states={},
+    modules={},
   )
   e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, config())
   with pytest.raises(FloatingPointError, match='NaN or infinite'):

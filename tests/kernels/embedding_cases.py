@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.jagged_embedding import api, shapes
-from tests.tolerances import TOLERANCE
+from tests.tolerances import bounds
 
 HERE = [n for n, b in api.BACKENDS.items() if b.why_not() is None]
 FAST = [n for n in HERE if n != 'reference']
@@ -56,7 +56,7 @@ def assert_rounded_once(actual, expected, name: str = ''):
   assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
   size = np.maximum(np.abs(expected), float(about.smallest_normal))
   step = 2.0 ** (np.floor(np.log2(size)) - about.nmant)
-  bound = 0.5 * step + TOLERANCE['float32'] * np.max(np.abs(expected))
+  bound = 0.5 * step + bounds(expected)
   over = np.abs(actual - expected) / bound
   assert np.all(over <= 1), (  # NaN must fail
     f'{name or "values"}: {np.argwhere(~(over <= 1))[:3].tolist()} are off by '

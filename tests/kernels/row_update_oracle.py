@@ -46,19 +46,25 @@ def plain_step(rule, rate, w, g, slots):
   return w - step - rate * apart * w
 
 
-def plain_update(rule, rate, table, slots, ids, grads):
-  """Table and slots after one step, float64; nothing but loops over rows."""
+def plain_update(rule, rate, table, slots, ids, grads, groups=None):
+  """Table and slots after one step, float64; nothing but loops over rows.
+
+  With `groups`, of each id, `rule` and `rate` are those of each group.
+  """
+  if groups is None:
+    rule, rate, groups = [rule], [rate], np.zeros(len(ids), int)
   table = np.array(table, np.float64)
   slots = {n: np.array(x, np.float64) for n, x in slots.items()}
   if 'count' in slots:
-    slots['count'][np.asarray(ids) if rule.row_count else ...] += 1
+    slots['count'][np.asarray(ids) if rule[0].row_count else ...] += 1
   grads = np.asarray(grads, np.float64)
-  for id_, g in zip(np.asarray(ids), grads, strict=True):
+  for id_, g, group in zip(np.asarray(ids), grads, groups, strict=True):
+    own = rule[group]
     views = {
       n: x if x.ndim == 0 else x[id_ : id_ + 1].reshape(x.shape[1:])
       for n, x in slots.items()
     }
-    table[id_] = plain_step(rule, rate, table[id_], g, views)
-    if rule.max_norm:
-      table[id_] *= min(1, rule.max_norm / max(norm(table[id_]), 1e-30))
+    table[id_] = plain_step(own, float(rate[group]), table[id_], g, views)
+    if own.max_norm:
+      table[id_] *= min(1, own.max_norm / max(norm(table[id_]), 1e-30))
   return table, slots

@@ -10,21 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from genrec_jax.numerics import row_quant
+from genrec_jax.numerics import formats, row_kmeans, row_quant
+from genrec_jax.numerics.bit_packing import BITS, unpack
 from genrec_jax.numerics.range_tuning import mean_error
-from genrec_jax.numerics.row_quant import (
-  BITS,
-  METHODS,
-  dequantize,
-  quantize,
-  unpack,
-)
+from genrec_jax.numerics.row_blocks import TINY
+from genrec_jax.numerics.row_quant import dequantize, quantize
 from tests.numerics import quant_oracles as oracle
 from tests.numerics import quant_rows
 
 CASES = [
   (method, bits)
-  for method in METHODS
+  for method in formats.methods()
   for bits in BITS
   if (method, bits) != ('kmeans', 8)
 ]
@@ -116,7 +112,7 @@ def test_golden_row_of_fbgemm():
 @pytest.mark.parametrize('bits', [2, 3, 4])
 def test_symmetric_is_its_plain_statement(bits, half):
   rows = (quant_rows.for_half if half else quant_rows.beyond_half)(19)
-  rows = rows[np.ptp(rows, axis=1) >= row_quant._TINY]
+  rows = rows[np.ptp(rows, axis=1) >= TINY]
   found = quantize(rows, bits, 'symmetric')
   dtype = np.float16 if half else np.float32
   assert sorted(found) == ['codes', 'scale'] and found['scale'].dtype == dtype
@@ -145,11 +141,11 @@ def test_kmeans_is_lloyd_from_even_spacing(bits):
   rows = quant_rows.draw('normal', 12, 40)
   found = quantize(rows, bits, 'kmeans')
   assert found['codebook'].shape == (12, 2**bits)
-  off = np.linalg.norm(dequantize(found, 40, bits) - rows, axis=1)
+  off = np.linalg.norm(dequantize(found, 40, bits, 'kmeans') - rows, axis=1)
   even = quantize(rows, bits, 'asymmetric')
   even = np.linalg.norm(dequantize(even, 40, bits) - rows, axis=1)
   for i, row in enumerate(rows):
-    book = oracle.lloyd(row, bits, row_quant.row_kmeans.ROUNDS)
+    book = oracle.lloyd(row, bits, row_kmeans.ROUNDS)
     np.testing.assert_allclose(
       found['codebook'][i].astype(np.float64), book, rtol=1e-3, atol=1e-3
     )
@@ -175,7 +171,7 @@ def test_errors_of_known_distributions(name, bits):
   for method in ('symmetric', 'asymmetric', 'adaptive'):
     bins = {'bins': 25} if method == 'adaptive' else {}
     arrays = quantize(rows, bits, method, **bins)
-    found.append(mean_error(rows, dequantize(arrays, 64, bits)))
+    found.append(mean_error(rows, dequantize(arrays, 64, bits, method)))
   np.testing.assert_allclose(found, ERRORS[name, bits], rtol=0.02)
   assert found[2] <= found[1] <= found[0]
 
@@ -185,7 +181,7 @@ def test_errors_of_known_distributions(name, bits):
 def test_kmeans_errs_less_than_adaptive(name, bits):
   rows = quant_rows.draw(name, 300)
   a, b = (
-    mean_error(rows, dequantize(quantize(rows, bits, m), 64, bits))
+    mean_error(rows, dequantize(quantize(rows, bits, m), 64, bits, m))
     for m in ('kmeans', 'adaptive')
   )
   assert a < b
@@ -196,7 +192,7 @@ def test_kmeans_errs_less_than_adaptive(name, bits):
 def test_strange_rows_come_back(method, bits, rows):
   rows = getattr(quant_rows, rows)(21)
   arrays = quantize(rows, bits, method)
-  found = dequantize(arrays, 21, bits)
+  found = dequantize(arrays, 21, bits, method)
   assert found.shape == rows.shape and found.dtype == np.float32
   assert np.isfinite(found).all()
   off = np.abs(found.astype(np.float64) - rows)
@@ -205,7 +201,7 @@ def test_strange_rows_come_back(method, bits, rows):
   else:
     plain = dequantize(quantize(rows, bits, 'asymmetric'), 21, bits)
     plain = np.linalg.norm(plain.astype(np.float64) - rows, axis=1)
-    slack = np.full(len(rows), row_quant._TINY)
+    slack = np.full(len(rows), TINY)
     if method == 'kmeans':  # a scale adds digits to a float16 bias
       slack += np.abs(rows).max(axis=1) * 2**-11 * 21**0.5
     assert (np.linalg.norm(off, axis=1) <= plain * 1.0001 + slack).all()
@@ -219,7 +215,7 @@ def test_any_finite_rows_come_back(method, bits, data):
   shape = data.draw(st.tuples(st.integers(1, 5), st.integers(least, least + 7)))
   rows = data.draw(arrays_of.arrays(np.float32, shape, elements=finite))
   arrays = quantize(rows, bits, method)
-  found = dequantize(arrays, shape[1], bits)
+  found = dequantize(arrays, shape[1], bits, method)
   assert np.isfinite(found).all()
   off = np.abs(found.astype(np.float64) - rows)
   if method in ('symmetric', 'asymmetric') or bits == 8:
@@ -230,11 +226,11 @@ def test_any_finite_rows_come_back(method, bits, data):
 def test_empty_narrow_and_constant_rows(method, bits):
   dim = 2**bits + 1 if method == 'kmeans' else 1
   empty = quantize(np.zeros((0, dim), np.float32), bits, method)
-  assert dequantize(empty, dim, bits).shape == (0, dim)
+  assert dequantize(empty, dim, bits, method).shape == (0, dim)
   for value in (0.0, -0.0, 1.0, -0.37, 1e-30, 1e6 + 1, -1e30, 1e-45):
     rows = np.full((3, dim), value, np.float32)
-    found = dequantize(quantize(rows, bits, method), dim, bits)
-    np.testing.assert_allclose(found, rows, rtol=2**-11, atol=row_quant._TINY)
+    found = dequantize(quantize(rows, bits, method), dim, bits, method)
+    np.testing.assert_allclose(found, rows, rtol=2**-11, atol=TINY)
 
 
 @pytest.mark.parametrize('method, bits', CASES)
@@ -292,9 +288,9 @@ def test_row_bytes_are_what_the_arrays_hold(method, bits):
       continue
     arrays = quantize(quant_rows.draw('normal', 8, dim), bits, method)
     total = sum(a.nbytes for a in arrays.values())
-    assert total == 8 * row_quant.row_bytes(dim, bits, method)
-  assert row_quant.row_bytes(64, 4, 'adaptive') == 36
-  assert row_quant.row_bytes(64, 8, 'adaptive') == 72
+    assert total == 8 * formats.find_quantiser(method, bits).bytes_per_row(dim)
+  assert formats.FORMATS['adaptive4'].bytes_per_row(64) == 36
+  assert formats.FORMATS['adaptive8'].bytes_per_row(64) == 72
 
 
 def test_dequantize_needs_no_jax():
@@ -333,7 +329,10 @@ def test_rows_that_are_not_finite_are_named():
     ({'rows': np.zeros(3, np.float32)}, r'these are float32 \[3\]'),
     ({'rows': np.zeros((3, 2))}, r'must be float32 .* these are float64'),
     ({'rows': np.zeros((3, 0), np.float32)}, 'with D > 0'),
-    ({'method': 'kmeans', 'bits': 8}, '256 numbers a row .* fewer bits or ad'),
+    (
+      {'method': 'kmeans', 'bits': 8},
+      "no format of 8 bits, only of 2, 3, 4; .* or 'adaptive'",
+    ),
     ({'method': 'kmeans', 'bits': 3}, '8 numbers a row .* rows of 8 smaller'),
     ({'method': 'symmetric', 'bins': 9}, 'belong to adaptive, not to symm'),
     ({'bins': 0}, 'bins is 0, must be 1 or more'),

@@ -7,7 +7,7 @@ import pytest
 
 from genrec_jax.parallel import codecs
 
-NARROW = [name for name in codecs.CODECS if name != 'float32']
+NARROW = [name for name in codecs.names() if name != 'float32']
 BOTH = pytest.mark.parametrize('backward', [False, True], ids=['', 'backward'])
 
 
@@ -39,7 +39,7 @@ def bound(name, x, backward):
 
 @BOTH
 @pytest.mark.parametrize('size', [1e-3, 1.0, 300.0])
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 def test_errors_stay_below_half_a_step(name, size, backward):
   rng = np.random.default_rng(3)
   x = size * rng.normal(size=(4, 31, 24)) * rng.uniform(size=(4, 31, 1)) ** 4
@@ -54,7 +54,7 @@ def test_errors_stay_below_half_a_step(name, size, backward):
 
 
 @BOTH
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 def test_zeros_stay_zeros(name, backward):
   np.testing.assert_array_equal(
     there_and_back(name, np.zeros((3, 8), np.float32), backward), 0
@@ -66,7 +66,7 @@ def test_zeros_stay_zeros(name, backward):
 
 
 @BOTH
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 def test_a_row_of_one_value(name, backward):
   for value in (1.0, -0.75, 2.0**-14):
     row = np.full((1, 8), value, np.float32)
@@ -76,7 +76,7 @@ def test_a_row_of_one_value(name, backward):
 
 @BOTH
 @pytest.mark.parametrize('wrong', [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 def test_what_is_not_finite_stays_visible(name, wrong, backward):
   for columns in (8, 16, 64):
     x = np.random.default_rng(columns).normal(size=(40, columns))
@@ -92,7 +92,7 @@ def test_what_is_not_finite_stays_visible(name, wrong, backward):
 
 @BOTH
 @pytest.mark.parametrize('columns', [1, 8, 65])
-@pytest.mark.parametrize('name', codecs.CODECS)
+@pytest.mark.parametrize('name', codecs.names())
 def test_the_bytes_of_a_row(name, columns, backward):
   codec = codecs.codec(name, backward=backward)
   bits = jax.eval_shape(codec.encode, jnp.zeros((2, 5, columns)))

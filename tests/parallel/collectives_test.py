@@ -1,5 +1,7 @@
 """One code for a shard and for the whole, and what its gradient means."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,3 +85,91 @@ def test_gradients_of_summands_add_up_to_the_gradient(shape):
   wanted, wanted_grad = jax.value_and_grad(summand)(w, x, y, weight)
   assert_close(value, wanted)
   assert_close(grad, wanted_grad)
+
+
+# --- Scopes
+
+
+def test_the_examples_of_the_module():
+  assert doctest.testmod(c).failed == 0
+
+
+def test_outside_a_scope_changes_nothing():
+  x = jnp.arange(3.0)
+  with c.over('host'):
+    assert c.axes() == () and c.shard_count() == 1
+    assert c.total(x) is x and c.gather(x) is x
+
+
+@pytest.mark.parametrize(
+  'scope', [('rep', 'dev'), ('dev', 'rep'), ('host',), mesh_lib.AXES, ()]
+)
+def test_a_scope_speaks_to_the_shards_of_its_axes_alone(scope):
+  shape = (2, 2, 2)
+  x = jnp.arange(16, dtype=jnp.int32)
+  sums = np.arange(16).reshape(*shape, 2).sum(-1)
+  rest = [i for i, name in enumerate(mesh_lib.AXES) if name not in scope]
+
+  def f(x):
+    with c.over(*scope):
+      return {
+        'total': c.total(jnp.sum(x))[None],
+        'index': c.shard_index()[None],
+        'count': jnp.int32(c.shard_count())[None],
+        'gather': c.gather(jnp.sum(x)[None])[None],
+        'before': c.before(jnp.sum(x))[None],
+      }
+
+  out = on_shards(f, shape)(x)
+  # [shards outside of the scope, shards inside, in the order of the mesh]
+  order = [*rest, *(i for i in range(3) if i not in rest)]
+  peers = sums.transpose(order).reshape(2 ** len(rest), -1)
+
+  def in_scope(name):
+    found = np.asarray(out[name])
+    found = found.reshape(*shape, *found.shape[1:])
+    found = found.transpose(*order, *range(3, found.ndim))
+    return found.reshape(*peers.shape, *found.shape[3:])
+
+  count = peers.shape[1]
+  assert (in_scope('total') == peers.sum(1, keepdims=True)).all()
+  assert (in_scope('index') == np.arange(count)).all()
+  assert (in_scope('count') == count).all()
+  assert (in_scope('gather') == peers[:, None]).all()
+  assert (in_scope('before') == np.cumsum(peers, 1) - peers).all()
+
+
+def test_of_scopes_inside_each_other_the_innermost_counts():
+  def f(x):
+    with c.over('host'):
+      with c.over('rep', 'dev'):
+        assert c.axes() == ('rep', 'dev')
+      assert c.axes() == ('host',)
+    assert c.axes() == mesh_lib.AXES
+    return x
+
+  on_shards(f, (2, 2, 2))(jnp.arange(8))
+
+
+def test_a_function_that_is_jitted_is_traced_in_every_scope():
+  total = jax.jit(c.total)
+
+  def f(x):
+    everyone = total(x)
+    with c.over('host'):
+      return everyone, total(x)
+
+  everyone, hosts = on_shards(f, (1, 2, 4))(jnp.arange(8))
+  assert everyone.tolist() == [28] * 8
+  assert hosts.tolist() == [4, 6, 8, 10] * 2
+
+
+def test_a_scope_of_axes_that_the_mesh_does_not_have():
+  def f(x):
+    with c.over('rep', 'hosts'):
+      return c.total(x)
+
+  with pytest.raises(
+    ValueError, match="'hosts'; the axes of this mesh are rep"
+  ):
+    on_shards(f, (1, 2, 1))(jnp.arange(2))

@@ -118,5 +118,5 @@ def test_gradients_go_back_the_same_way():
       here = slice(starts[i, j], starts[i, j] + sizes[i, j])
       of_operand[i, here] = weights[j, there]
       of_output[j, there] = 0
-  np.testing.assert_allclose(found[0], of_operand, rtol=1e-6)
-  np.testing.assert_allclose(found[1], of_output, rtol=1e-6)
+  np.testing.assert_array_equal(found[0], of_operand)
+  np.testing.assert_array_equal(found[1], of_output)

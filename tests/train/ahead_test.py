@@ -1,10 +1,12 @@
 """Looking a batch ahead: what must not change, and what does."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from genrec_jax.features import Read
 from genrec_jax.train import ahead, state
 from genrec_jax.train.step import make_step
 from tests.train.toy_task import Toy, batch
@@ -35,8 +37,23 @@ class Numbers:
     self.at = None
 
 
-def start(update):
-  task, tx = Toy(update), optax.sgd(RATE)
+class Drawing(Toy):
+  """Reads rows that are drawn anew in every step, as negatives are."""
+
+  def reads(self, batch, key):
+    drawn = Read(self._drawn(batch, key), 'items')
+    return super().reads(batch, key) | {'drawn': drawn}
+
+  def loss(self, params, rows, batch, key):
+    total, count = super().loss(params, rows, batch, key)['loss']
+    return {'loss': (total + jnp.sum(jnp.square(rows['drawn'].all())), count)}
+
+  def _drawn(self, batch, key):
+    return jax.random.randint(key, batch.shape, 0, self.spec.rows)
+
+
+def start(update, task=Toy):
+  task, tx = task(update), optax.sgd(RATE)
   step = make_step(task, tx, seed=0, row_learning_rate=RATE)
   return step, state.create(task, tx, 0, ['grad_norm', 'loss'])
 
@@ -52,9 +69,10 @@ def run(step, state, *, stale):
   return state, losses
 
 
+@pytest.mark.parametrize('task', [Toy, Drawing])
 @pytest.mark.parametrize('update', ['dense', 'row_sgd', 'row_adagrad'])
-def test_exact_is_what_it_would_be_without(update):
-  step, first = start(update)
+def test_exact_is_what_it_would_be_without(update, task):
+  step, first = start(update, task)
   plain, losses = first, []
   for b in BATCHES:
     plain, loss = jax.jit(step)(plain, b)
@@ -64,9 +82,10 @@ def test_exact_is_what_it_would_be_without(update):
   jax.tree.map(np.testing.assert_array_equal, found, plain)
 
 
-def test_stale_rows_are_one_step_old():
+@pytest.mark.parametrize('task', [Toy, Drawing])
+def test_stale_rows_are_one_step_old(task):
   """By the definition: rows are fetched before the step in front of theirs."""
-  step, first = start('row_sgd')
+  step, first = start('row_sgd', task)
   now, losses = first, []
   routed, _ = step.route(BATCHES[0], now.step, {})
   rows = step.fetch(now, routed)
@@ -78,12 +97,12 @@ def test_stale_rows_are_one_step_old():
     now, loss = step.learn(now, b, routed, rows, {})
     losses.append(float(loss))
     rows = early
-  found, found_losses = run(step, start('row_sgd')[1], stale=True)
+  found, found_losses = run(step, start('row_sgd', task)[1], stale=True)
   np.testing.assert_allclose(found_losses, losses, rtol=1e-6)
   np.testing.assert_allclose(
     found.tables['items'], now.tables['items'], rtol=1e-6
   )
-  exact, _ = run(step, start('row_sgd')[1], stale=False)
+  exact, _ = run(step, start('row_sgd', task)[1], stale=False)
   assert np.any(found.tables['items'] != exact.tables['items'])
 
 

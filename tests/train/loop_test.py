@@ -32,13 +32,6 @@ def whole(tmp_path_factory):
   return workdir, train(workdir)
 
 
-@pytest.fixture
-def said(caplog):
-  """What the run tells its user, as one text."""
-  with caplog.at_level('INFO', 'genrec_jax'):
-    yield lambda: '\n'.join(r.getMessage() for r in caplog.records)
-
-
 def saved_steps(workdir, which='checkpoints'):
   return manifest.steps(pathlib.Path(workdir) / which)
 
@@ -246,21 +239,6 @@ def test_scores_that_are_not_finite_stop_an_evaluation(tmp_path, monkeypatch):
 
 
 # --- Early stopping and the best
-
-
-@pytest.fixture
-def scripted(monkeypatch):
-  """Evaluations whose ndcg@10 is what the test says, in order."""
-
-  def script(*values):
-    values = iter(values)
-    monkeypatch.setattr(
-      Evaluator,
-      'run',
-      lambda *_: iter([('ndcg@10', next(values)), ('hr@10', 0.5)]),
-    )
-
-  return script
 
 
 def test_patience(scripted, tmp_path, said):

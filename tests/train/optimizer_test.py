@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.embedding import row_optimizers
 from genrec_jax.parallel.alone import Alone
 from genrec_jax.train import optimizer
 from tests.tolerances import assert_close
@@ -52,6 +53,9 @@ def clipped(config, grads):
     (dict(name='adamw', weight_decay=0.3), adam),
     (dict(name='adamw', clip_norm=3.0), adam),
     (dict(name='adam', weight_decay=0.3, b2=0.999), adam),
+    (dict(name='adamw', b1=0.5, weight_decay=0.3), adam),
+    (dict(name='adam', b1=0.5, eps=0.1), adam),
+    (dict(name='adamw', eps=0.1), adam),
     (dict(name='sgd'), sgd),
     (dict(name='sgd', clip_norm=3.0), sgd),
   ],
@@ -91,6 +95,24 @@ def test_warm_up_is_a_line_and_then_constant():
   assert np.diff(found[:5]) == pytest.approx([0.075 / 4] * 4)
 
 
+def test_rows_warm_up_like_everything_else():
+  """Their rate is another, the line has as many steps."""
+  config = settings(warmup_steps=4, row_learning_rate=0.3)
+  dense, rows = optimizer.learning_rate(config), optimizer.row_rate(config)
+  for step in range(7):
+    assert float(rows(step)) == pytest.approx(3 * float(dense(step)))
+
+
+def test_running_statistics_go_a_tenth_of_the_way_at_any_rate():
+  x = {'norm': {'running_mean': jnp.float32([4.0]), 'scale': jnp.ones(1)}}
+  off = jax.tree.map(lambda leaf: leaf - 2.0, x)
+  for lr_scale in (1.0, 0.0):
+    tx = optimizer.build(settings(name='adam'))
+    updates, _ = tx.update(off, tx.init(x), x, lr_scale=lr_scale)
+    assert_close(updates['norm']['running_mean'], [-0.2])
+    assert np.any(updates['norm']['scale']) == bool(lr_scale)
+
+
 def test_no_warm_up():
   rate = optimizer.learning_rate(settings())
   assert [float(rate(step)) for step in (0, 5)] == pytest.approx([0.1, 0.1])
@@ -99,3 +121,74 @@ def test_no_warm_up():
 def test_an_unknown_name():
   with pytest.raises(ValueError, match="optimizer.name is 'adamax'.*'adamw'"):
     optimizer.build(settings(name='adamax'))
+
+
+# --- Schedules and row optimizers
+
+
+def schedule(rate, steps=10):
+  return [float(rate(step)) for step in range(steps)]
+
+
+def test_rows_follow_the_dense_schedule_from_their_own_rate():
+  config = settings(schedule='cosine', warmup_steps=2, decay_steps=8)
+  config.row_learning_rate = 0.3
+  dense = np.array(schedule(optimizer.learning_rate(config)))
+  rows = schedule(optimizer.row_rate(config))
+  assert rows == pytest.approx(3 * dense, rel=1e-6)
+  config.row_schedule = 'constant'
+  rows = schedule(optimizer.row_rate(config))
+  assert rows[2:] == pytest.approx([0.3] * 8)
+  assert schedule(optimizer.learning_rate(config)) == dense.tolist()
+
+
+def test_an_unknown_schedule_of_rows():
+  with pytest.raises(
+    ValueError, match="optimizer.row_schedule is 'line', must"
+  ):
+    optimizer.row_rate(settings(row_schedule='line'))
+
+
+def test_row_options_are_those_of_the_row_optimizers():
+  config = settings()
+  plain = {'stochastic_rounding': True}
+  for name in row_optimizers.ROW_OPTIMIZERS:
+    made = row_optimizers.by_name(name, **optimizer.row_options(config))
+    assert made == row_optimizers.by_name(name, **plain)
+  config.rows.update(b1=0.5, b2=0.6, momentum=0.7)
+  made = row_optimizers.by_name('adam', **optimizer.row_options(config))
+  assert (made.beta1, made.beta2, made.momentum) == (0.5, 0.6, 0.7)
+
+
+@pytest.mark.parametrize(
+  'fields, needed',
+  [
+    (dict(), False),
+    (dict(schedule='inverse_sqrt'), False),
+    (dict(schedule='linear'), True),
+    (dict(schedule='linear', decay_steps=5), False),
+    (dict(row_schedule='cosine'), True),
+    (dict(groups=(('.*', {'schedule': 'cosine'}),)), True),
+    (dict(groups=(('.*', {'schedule': 'cosine', 'b1': 0}),), decay_steps=5), 0),
+    (
+      dict(
+        schedule='linear', groups=(('a', {'decay_steps': 0}),), decay_steps=5
+      ),
+      True,
+    ),
+    (dict(groups=('no pair',)), False),
+  ],
+)
+def test_when_the_length_of_the_run_is_needed(fields, needed):
+  assert optimizer.needs_total(settings(**fields)) == needed
+
+
+def test_a_decay_of_the_whole_run_ends_with_it():
+  config = config_lib.retrieval()
+  groups = (('.*/a', {'decay_steps': 0}), ['.*/b', {'decay_steps': 3}])
+  config.optimizer = settings(schedule='linear', groups=groups)
+  found = optimizer.resolve(config.lock(), 50).optimizer
+  assert found.decay_steps == 50 and config.optimizer.decay_steps == 0
+  assert [o['decay_steps'] for _, o in found.groups] == [50, 3]
+  assert groups[0][1] == {'decay_steps': 0}
+  assert float(optimizer.learning_rate(found)(25)) == pytest.approx(0.05)

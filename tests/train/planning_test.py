@@ -10,19 +10,10 @@ from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.embedding.plan import PlanError
 from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
-from genrec_jax.features import TableSpec
+from genrec_jax.features import ExpectedRead, TableSpec
 from genrec_jax.train import planning
 
 SHAPE = {'replicas': 1, 'hosts': 2, 'devices': 4}
-
-
-@dataclasses.dataclass(frozen=True)
-class Reads:
-  """A feature as a task expects it."""
-
-  table: str
-  ids: float
-  pooling: str = 'none'
 
 
 class Shop:
@@ -41,20 +32,11 @@ class Shop:
 
   def expected_reads(self):
     return {
-      'clicked': Reads('items', 50.0),
-      'basket': Reads('items', 2.0, 'sum'),
-      'tags': Reads('tags', 30.0, 'mean'),
-      'day': Reads('days', 1.0),
+      'clicked': ExpectedRead('items', 50.0),
+      'basket': ExpectedRead('items', 2.0, 'sum'),
+      'tags': ExpectedRead('tags', 30.0, 'mean'),
+      'day': ExpectedRead('days', 1.0),
     }
-
-
-class ShopOfOld(Shop):
-  """The same, from when tasks said it by table."""
-
-  expected_reads = property()  # not there
-
-  def lookups(self):
-    return {'items': 52.0, 'tags': 30.0, 'days': 1.0}
 
 
 @pytest.fixture
@@ -77,17 +59,6 @@ def test_features_are_told_by_name_where_they_are_pooled(config):
     1_000_000,
     'row_adagrad',
   )
-
-
-def test_a_task_that_knows_tables_alone_has_no_choice(config):
-  items, tags = planning.loads(config, ShopOfOld(), SHAPE)
-  assert not items.choices and not tags.choices
-  assert (items.ids, items.returned(), items.distinct) == (
-    52.0,
-    52.0 * items.distinct,
-    planning.loads(config, Shop(), SHAPE)[0].distinct,
-  )
-  assert planning.make_plan(config, ShopOfOld(), SHAPE).pooling == {}
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,18 @@ def test_tables_that_no_row_optimizer_updates_are_refused(tmp_path):
     train(tmp_path, CONSECUTIVE)
 
 
+@pytest.mark.parametrize(
+  'limit',
+  [
+    'checkpoint.keep_hours=1e-9',  # microseconds
+    'checkpoint.keep_gb=1e-6',  # a thousand bytes
+  ],
+)
+def test_only_the_newest_outlives_a_tight_limit(tmp_path, limit):
+  train(tmp_path, 'train.steps=8', 'train.keep_checkpoints=9', limit)
+  assert manifest.steps(tmp_path / 'checkpoints') == [8]
+
+
 def test_the_manifest_names_the_choice(by_rows):
   body = json.loads((by_rows / 'checkpoints/20' / manifest.NAME).read_text())
   assert body['rows']['bits'] == 32 and body['rows']['slots'] == 'float32'

@@ -8,7 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
+from genrec_jax.train import optimizer
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.step import make_step
 from tests.tolerances import assert_close
@@ -74,6 +76,35 @@ def test_other_rows_keep_their_bits(update):
   after, _ = step(state, batch())
   changed = np.any(after.tables['items'] != state.tables['items'], axis=1)
   assert np.flatnonzero(changed).tolist() == np.unique(batch()).tolist()
+
+
+@pytest.mark.usefixtures('optax_promotes')
+@pytest.mark.parametrize('name', ['sgd', 'adamw'])
+@pytest.mark.parametrize('update', ['dense', 'row_sgd', 'row_adagrad'])
+def test_a_plateau_divides_every_rate(name, update):
+  """A quarter, so that no product is rounded and the bits must agree."""
+
+  def run_at(rate, lr_scale):
+    config = config_lib.retrieval().optimizer
+    config.update(name=name, learning_rate=rate, weight_decay=0.3)
+    task, tx = Toy(update), optimizer.build(config)
+    step = jax.jit(make_step(task, tx, seed=SEED, row_learning_rate=rate))
+    state = state_lib.create(task, tx, SEED, MEASURED)
+    state = dataclasses.replace(state, lr_scale=jnp.float32(lr_scale))
+    for seed in range(3):
+      state, _ = step(state, batch(seed))
+    return state
+
+  scaled, full, quarter = run_at(0.5, 0.25), run_at(0.5, 1), run_at(0.125, 1)
+  assert scaled.lr_scale == 0.25
+  for one, other, same in zip(
+    jax.tree.leaves((scaled.tables, scaled.params)),
+    jax.tree.leaves((full.tables, full.params)),
+    jax.tree.leaves((quarter.tables, quarter.params)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(one, same)
+    assert np.any(one != other)
 
 
 def test_random_numbers_are_a_function_of_seed_and_step():

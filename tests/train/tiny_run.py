@@ -55,9 +55,11 @@ def steps_of(workdir, name: str) -> list[int]:
   return [row['step'] for row in curve(workdir) if name in row]
 
 
-def weights(workdir, which='checkpoints', step=None) -> dict:
+def weights(workdir, which='checkpoints', step=None, overrides=()) -> dict:
   """{name: array} of a checkpoint of a tiny run; checkpoints hold it all."""
-  pieces = experiment.build(config(), workdir, TASK_KINDS, lambda *_: None)
+  pieces = experiment.build(
+    config(*overrides), workdir, TASK_KINDS, lambda *_: None
+  )
   state = pieces.spread.abstract_state()
   if which == 'best':
     state = {'params': state.params, 'tables': state.tables}

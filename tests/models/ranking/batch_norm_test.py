@@ -8,6 +8,8 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from genrec_jax.models import batch_norm
+from genrec_jax.parallel import collectives
+from genrec_jax.parallel import mesh as mesh_lib
 from tests.tolerances import assert_close
 
 
@@ -156,6 +158,56 @@ def test_eight_devices_give_what_one_gives():
     jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
   ):
     assert_close(a, b)
+
+
+@pytest.mark.parametrize('again', [False, True])
+def test_in_a_tower_statistics_are_those_of_its_own_examples(again):
+  """Two hosts of four devices against one device, tower by tower.
+
+  With `again` JAX traces the forward pass for gradients after the scope, too.
+  """
+  rng = np.random.default_rng(0)
+  apart = np.repeat([50.0, -20.0], 16)[:, None]  # the towers' examples
+  x = jnp.asarray(rng.normal(size=(32, 5)) * 3 + apart, jnp.float32)
+  factors = jnp.asarray(rng.normal(size=(32, 5)), jnp.float32)
+  weights = jnp.asarray(np.arange(32) % 16 < 11, jnp.float32)
+  params = parameters(5)
+
+  def local(params, x, factors, weights):
+    def loss(params, x):
+      with collectives.over('rep', 'dev'):
+        out = apply(params, x, weights, True)
+      return jnp.sum(out * factors * weights[:, None]), out
+
+    loss = jax.checkpoint(jax.jit(loss)) if again else loss
+    (_, out), (grads, dx) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+      params, x
+    )
+    return out, dx, grads
+
+  def shard(*arguments):
+    out, dx, grads = local(*arguments)
+    grads = jax.lax.psum(grads, ('rep', 'dev'))
+    return out, dx, jax.tree.map(lambda g: g[None], grads)
+
+  split = P(mesh_lib.AXES)
+  out, dx, grads = jax.jit(
+    jax.shard_map(
+      shard,
+      mesh=mesh_lib.make(1, 2, 4),
+      in_specs=(P(), split, split, split),
+      out_specs=(split, split, P('host')),
+      check_vma=False,
+    )
+  )(params, x, factors, weights)
+  for tower in range(2):
+    own = slice(16 * tower, 16 * (tower + 1))
+    wanted = jax.jit(local)(params, x[own], factors[own], weights[own])
+    found = out[own], dx[own], jax.tree.map(lambda g, t=tower: g[t], grads)
+    for a, b in zip(
+      jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True
+    ):
+      assert_close(a, b)
 
 
 def test_a_module_starts_as_the_identity():

@@ -98,6 +98,10 @@ CASES = {
     ),
     MIXED,
   ),
+  'wukong_batch_norm': (
+    config.wukong(**WUKONG, fmb_batch_norm=True, last_relu=True),
+    TABLES,
+  ),
   'wukong_no_fmb': (config.wukong(**WUKONG, zero=('fmb',)), TABLES),
   'wukong_no_linear': (
     config.wukong(**WUKONG, zero=('lcb', 'residual')),

@@ -18,7 +18,8 @@ FIRST = ('dlrm', 'dcn_stacked', 'wukong')
 # What is a variant in its values alone takes the same gradients.
 VARIANTS = ('lr_tables', 'dnn_plain', 'dlrm_itself', 'dlrm_cat', 'dcn_cross',
             'dcn_both', 'finalmlp_own', 'finalmlp_dual', 'wukong_full',
-            'wukong_triangular', 'wukong_no_fmb')  # fmt: skip
+            'wukong_triangular', 'wukong_batch_norm',
+            'wukong_no_fmb')  # fmt: skip
 
 
 @pytest.fixture(

@@ -32,25 +32,27 @@ def layer_norm(p, h, eps):
   return (h - mean) / np.sqrt(variance + eps) * p['scale'] + p['shift']
 
 
-def mlp(p, h, training):
+def mlp(p, h, training, normalise=False):
+  """`normalise` is what the config says: a model without a norm must fail."""
   i = 0
   while f'linear_{i}' in p:
     h = linear(p[f'linear_{i}'], h)
-    if f'norm_{i}' in p:
+    assert (f'norm_{i}' in p) == normalise, sorted(p)
+    if normalise:
       h = batch_norm(p[f'norm_{i}'], h, training)
     h = relu(h)
     i += 1
   return linear(p['out'], h) if 'out' in p else h
 
 
-def field_vectors(p, vectors, numbers, training):
+def field_vectors(c, p, vectors, numbers, training):
   """Vectors of the tables, then those of the numbers."""
   found = list(vectors)
   if 'kernel' in p:
     for j in range(numbers.shape[1]):
       found.append(np.outer(numbers[:, j], p['kernel'][j]))
   if 'bottom' in p:
-    found.append(relu(mlp(p['bottom'], numbers, training)))
+    found.append(relu(mlp(p['bottom'], numbers, training, c.batch_norm)))
   return found
 
 
@@ -62,7 +64,9 @@ def lr(c, p, x, training):
 
 
 def fm(c, p, x, training):
-  vectors = field_vectors(p.get('fields', {}), x.vectors, x.numbers, training)
+  vectors = field_vectors(
+    c, p.get('fields', {}), x.vectors, x.numbers, training
+  )
   y = lr(c, p['first_order'], x, training)
   for i in range(len(vectors)):
     for j in range(i):
@@ -71,8 +75,10 @@ def fm(c, p, x, training):
 
 
 def dnn(c, p, x, training):
-  vectors = field_vectors(p.get('fields', {}), x.vectors, x.numbers, training)
-  return mlp(p['mlp'], np.concatenate(vectors, axis=1), training)
+  vectors = field_vectors(
+    c, p.get('fields', {}), x.vectors, x.numbers, training
+  )
+  return mlp(p['mlp'], np.concatenate(vectors, axis=1), training, c.batch_norm)
 
 
 def deepfm(c, p, x, training):
@@ -83,7 +89,7 @@ def dlrm(c, p, x, training):
   vectors = list(x.vectors)
   front = []
   if 'bottom' in p:
-    front = [relu(mlp(p['bottom'], x.numbers, training))]
+    front = [relu(mlp(p['bottom'], x.numbers, training, c.batch_norm))]
   vectors = front + vectors
   if c.interaction == 'cat':
     columns = vectors
@@ -92,7 +98,7 @@ def dlrm(c, p, x, training):
     for i in range(len(vectors)):
       for j in range(i + 1 if c.itself else i):
         columns.append(np.sum(vectors[i] * vectors[j], 1, keepdims=True))
-  return mlp(p['top'], np.concatenate(columns, axis=1), training)
+  return mlp(p['top'], np.concatenate(columns, axis=1), training, c.batch_norm)
 
 
 def cross(c, p, gate, x0, x):
@@ -115,7 +121,9 @@ def cross(c, p, gate, x0, x):
 
 
 def dcn(c, p, x, training):
-  vectors = field_vectors(p.get('fields', {}), x.vectors, x.numbers, training)
+  vectors = field_vectors(
+    c, p.get('fields', {}), x.vectors, x.numbers, training
+  )
   x0 = np.concatenate(vectors, axis=1)
   crossed = []
   for start in x0:
@@ -128,12 +136,12 @@ def dcn(c, p, x, training):
   if c.structure == 'cross':
     parts = [crossed]
   elif c.structure == 'stacked':
-    parts = [mlp(p['stacked'], crossed, training)]
+    parts = [mlp(p['stacked'], crossed, training, c.batch_norm)]
   elif c.structure == 'parallel':
-    parts = [crossed, mlp(p['parallel'], x0, training)]
+    parts = [crossed, mlp(p['parallel'], x0, training, c.batch_norm)]
   else:
-    parts = [mlp(p['stacked'], crossed, training)]
-    parts.append(mlp(p['parallel'], x0, training))
+    parts = [mlp(p['stacked'], crossed, training, c.batch_norm)]
+    parts.append(mlp(p['parallel'], x0, training, c.batch_norm))
   return linear(p['out'], np.concatenate(parts, axis=1))
 
 
@@ -143,7 +151,7 @@ def finalmlp(c, p, x, training, names, numbers):
   own = [v[:, :d] for v in x.vectors]
   p_fields = p.get('fields', {})
   flat = np.concatenate(
-    field_vectors(p_fields, own, x.numbers, training), axis=1
+    field_vectors(c, p_fields, own, x.numbers, training), axis=1
   )
   inputs = [flat, flat]
   if c.selection:
@@ -161,8 +169,8 @@ def finalmlp(c, p, x, training, names, numbers):
         columns = [np.tile(gate['own'], (len(flat), 1))]
       h = np.concatenate(columns, axis=1)
       inputs[i] = flat * 2 * sigmoid(mlp(gate['gate'], h, training))
-  one = mlp(p['stream_1'], inputs[0], training)
-  two = mlp(p['stream_2'], inputs[1], training)
+  one = mlp(p['stream_1'], inputs[0], training, c.batch_norm)
+  two = mlp(p['stream_2'], inputs[1], training, c.batch_norm)
   fusion = p['fusion']
   y = linear(fusion['first'], one) + linear(fusion['second'], two)
   heads = c.heads
@@ -179,41 +187,45 @@ def mix(p, rows):
   return p['kernel'].T @ rows + p.get('bias', np.zeros(1))[:, None]
 
 
-def factorization_block(c, p, rows):
-  """One example, `[n, d]` -> `[n_F, d]`."""
+def products(c, p, rows):
+  """One example, `[n, d]` -> the machine's products, flat."""
   n = len(rows)
   if c.fm == 'full':
-    found = (rows @ rows.T).ravel()
-  elif c.fm == 'triangular':
-    found = np.array(
-      [rows[i] @ rows[j] for i in range(n) for j in range(i + 1)]
-    )
+    return (rows @ rows.T).ravel()
+  if c.fm == 'triangular':
+    return np.array([rows[i] @ rows[j] for i in range(n) for j in range(i + 1)])
+  if c.attentive:
+    h = mix(p['attention']['compress'], rows).ravel()
+    y = mlp(p['attention']['mlp'], h, False).reshape(n, c.rank)
   else:
-    if c.attentive:
-      h = mix(p['attention']['compress'], rows).ravel()
-      y = mlp(p['attention']['mlp'], h, False).reshape(n, c.rank)
-    else:
-      y = p['y']
-    found = (rows @ rows.T @ y).ravel()
-  h = mlp(p['mlp'], layer_norm(p['norm'], found, c.norm_eps), False)
-  return (relu(h) if c.last_relu else h).reshape(-1, c.dim)
+    y = p['y']
+  return (rows @ rows.T @ y).ravel()
 
 
-def wukong_layer(c, p, rows):
-  fmb = factorization_block(c, p['fmb'], rows)
-  lcb = mix(p['lcb'], rows)
-  residual = mix(p['residual'], rows) if 'residual' in p else rows
-  fmb = fmb * ('fmb' not in c.zero)
-  lcb = lcb * ('lcb' not in c.zero)
-  residual = residual * ('residual' not in c.zero)
-  return layer_norm(
-    p['norm'], np.concatenate([fmb, lcb]) + residual, c.norm_eps
-  )
+def factorization_block(c, p, examples, training):
+  """All examples, `[B, n, d]` -> `[B, n_F, d]`: a norm may look at them all."""
+  made = np.stack([products(c, p, rows) for rows in examples])
+  h = layer_norm(p['norm'], made, c.norm_eps)
+  h = mlp(p['mlp'], h, training, c.fmb_batch_norm)
+  return (relu(h) if c.last_relu else h).reshape(len(h), -1, c.dim)
+
+
+def wukong_layer(c, p, examples, training):
+  blocks = factorization_block(c, p['fmb'], examples, training)
+  made = []
+  for fmb, rows in zip(blocks, examples, strict=True):
+    lcb = mix(p['lcb'], rows)
+    residual = mix(p['residual'], rows) if 'residual' in p else rows
+    fmb = fmb * ('fmb' not in c.zero)
+    lcb = lcb * ('lcb' not in c.zero)
+    residual = residual * ('residual' not in c.zero)
+    made.append(np.concatenate([fmb, lcb]) + residual)
+  return layer_norm(p['norm'], np.stack(made), c.norm_eps)
 
 
 def wukong(c, p, x, training, names):
   embedding = p.get('embedding', {})
-  flat = []
+  examples = []
   for b in range(len(x.numbers)):
     rows, small = [], []
     for name, vector in zip(names, x.vectors, strict=True):
@@ -227,8 +239,9 @@ def wukong(c, p, x, training, names):
     if 'bottom' in embedding:
       made = mlp(embedding['bottom'], x.numbers[b], False)
       rows.append(made.reshape(-1, c.dim))
-    rows = np.concatenate(rows)
-    for i in range(c.layers):
-      rows = wukong_layer(c, p[f'layer_{i}'], rows)
-    flat.append(rows.ravel())
-  return mlp(p['top'], np.stack(flat), training)
+    examples.append(np.concatenate(rows))
+  examples = np.stack(examples)
+  for i in range(c.layers):
+    examples = wukong_layer(c, p[f'layer_{i}'], examples, training)
+  flat = examples.reshape(len(examples), -1)
+  return mlp(p['top'], flat, training, c.top_batch_norm)

@@ -1,0 +1,94 @@
+"""What a saved config says, and whether a config says the same now."""
+
+import copy
+import json
+import pathlib
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config import rankers, ranking, retrieval, tables
+from genrec_jax.config.loading import flatten, to_json
+
+MODELS = {
+  'hstu': retrieval.hstu,
+  'sasrec': retrieval.sasrec,
+  'dcn': rankers.dcn,
+  'deepfm': rankers.deepfm,
+  'dlrm': rankers.dlrm,
+  'dnn': rankers.dnn,
+  'finalmlp': rankers.finalmlp,
+  'fm': rankers.fm,
+  'lr': rankers.lr,
+  'wukong': rankers.wukong,
+}
+TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
+
+
+def read(path) -> dict:
+  """A saved config as a plain dict.
+
+  Keys that are younger than it have their defaults: the default of a new key is
+  what was done before.
+  """
+  return complete(json.loads(pathlib.Path(path).read_text()))
+
+
+def complete(saved: dict) -> dict:
+  """A saved config with the default of every key that it lacks."""
+  defaults = _defaults(saved.get('task'), saved.get('model', {}).get('name'))
+  return _merge(defaults, saved)
+
+
+def _merge(defaults: dict, saved: dict) -> dict:
+  merged = copy.deepcopy(defaults) | saved
+  for key, value in saved.items():
+    if isinstance(value, dict) and isinstance(defaults.get(key), dict):
+      merged[key] = _merge(defaults[key], value)
+  return merged
+
+
+def difference(
+  saved: dict, config: ConfigDict, ignored=(), *, placement: bool = True
+) -> list[str]:
+  """Keys in which a saved config and `config` differ, as readable lines.
+
+  A key that the saved config lacks has its default there, as in `read`.
+
+  Args:
+    saved: a config as `read` gives it.
+    config: the one of now.
+    ignored: keys, and sections, that may differ.
+    placement: whether where a table lies counts, in `tables`.
+  """
+  old, new = flatten(saved), flatten(_plain(config))
+  if not placement:
+    for flat in (old, new):
+      flat['tables'] = tables.without_placement(flat.get('tables', []))
+  defaults = flatten(_defaults(config.task, config.model.name))
+  lines = []
+  for key in sorted(set(old) | set(new)):
+    if key.split('.')[0] in ignored or key in ignored:
+      continue
+    was, now = old.get(key, defaults.get(key)), new.get(key)
+    if was != now:
+      told = '' if key in old or key not in defaults else ' (the default)'
+      lines.append(f'{key}: saved {was!r}{told}, now {now!r}')
+  return lines
+
+
+def _defaults(task: str, model: str) -> dict:
+  """Every key of a task and a model with its default."""
+  # Others are refused where they are built, which says what there is.
+  if task not in TASKS:
+    return {}
+  defaults = TASKS[task]()
+  if model in MODELS:
+    defaults.model = MODELS[model]()
+  else:
+    del defaults.model
+  return _plain(defaults)
+
+
+def _plain(config: ConfigDict) -> dict:
+  """A config as it is after saving and reading, tuples as lists."""
+  return json.loads(to_json(config))

@@ -1,0 +1,174 @@
+"""Pooled features of tables under a plan: who is asked for which sums.
+
+Part of `sharded.ShardedTables`, inside `jax.shard_map`. The features are taken
+together by where their rows lie (`pooled.Group`); sums of features under towers
+stay on their host until `finish`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from genrec_jax.embedding import lookup, pooled
+from genrec_jax.embedding import towers as towers_lib
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.layout import Layout
+from genrec_jax.embedding.scheme import HOST, PlanError
+from genrec_jax.embedding.towers import Towers
+from genrec_jax.features import Read, TableSpec
+from pallas_kernels import MergedRows
+
+
+@dataclasses.dataclass(frozen=True)
+class SumExchange:
+  """The sums of features whose tables lie in stacks.
+
+  Attributes:
+    layout: of the plan.
+    specs: table -> its spec.
+    exchanges: table -> how its sums travel.
+    towers: what features go through on their way, or None.
+  """
+
+  layout: Layout
+  specs: Mapping[str, TableSpec]
+  exchanges: Mapping[str, Exchange]
+  towers: Towers | None = None
+
+  def __post_init__(self):
+    hosts = self.layout.plan.hosts
+    if self.towers is not None and len(self.towers.features) != hosts:
+      raise PlanError(
+        f'there are {len(self.towers.features)} towers and {hosts} hosts; each '
+        'host has one'
+      )
+
+  def route(self, bags: Mapping[str, Read]):
+    """Group -> what its holders were asked for."""
+    if self.towers is not None:
+      self._check_towers(bags)
+    return {group.key: group.route(bags) for group, _ in self._groups(bags)}
+
+  def fetch(self, arrays, received, bags: Mapping[str, Read]):
+    """(feature -> `[N, D]`, group -> `[A, P, B, C]` of those under towers)."""
+    parts, near = {}, {}
+    for group, exchange in self._groups(bags):
+      asked, array = received[group.key], arrays[group.stack.name]
+      codec = exchange.row_codec
+      if group.towers:
+        near[group.key] = group.fetch_near(asked, array, codec)
+      else:
+        _collect(parts, group.fetch(asked, array, codec))
+    return self._finish(parts, bags), near
+
+  def finish(self, modules, near, bags: Mapping[str, Read]):
+    """Feature under a tower -> `[N, D]`; differentiable.
+
+    Args:
+      modules: parameters of the tower on this host, `[1, ...]`.
+      near: from `fetch`.
+      bags: feature -> what it reads.
+    """
+    parts = {}
+    for group, exchange in self._groups(bags):
+      if group.towers:
+        x = towers_lib.apply_on_host(self.towers, modules, near[group.key])
+        x = towers_lib.send_far(
+          group, x, exchange.row_codec, exchange.gradient_codec
+        )
+        _collect(parts, group.name_sums(x))
+    return self._finish(parts, bags)
+
+  def push(
+    self, received, of_sums, of_near, bags: Mapping[str, Read]
+  ) -> list[tuple[str, MergedRows]]:
+    """Stack and summed gradients of its rows on this device, group by group.
+
+    Args:
+      received: from `route`.
+      of_sums: gradients of the sums that `fetch` gave.
+      of_near: gradients of what it gave of features under towers.
+      bags: feature -> what it reads.
+    """
+    of_sums = {
+      name: lookup.apply_mean(grad, bags[name])
+      for name, grad in of_sums.items()
+    }
+    merged = []
+    for group, exchange in self._groups(bags):
+      asked, codec = received[group.key], exchange.gradient_codec
+      if group.towers:
+        rows = group.push_near(asked, of_near[group.key], codec)
+      else:
+        rows = group.push(asked, of_sums, codec)
+      merged.append((group.stack.name, rows))
+    return merged
+
+  def _finish(self, parts, bags) -> dict[str, jax.Array]:
+    """Feature -> first column -> sums, as sums or means of whole rows."""
+    return {
+      name: lookup.finish_sums(
+        jnp.concatenate([columns[c] for c in sorted(columns)], axis=1),
+        bags[name],
+        self.specs[bags[name].table].rows,
+      )
+      for name, columns in parts.items()
+    }
+
+  def _groups(self, bags) -> list[tuple[pooled.Group, Exchange]]:
+    """The features by stack, spread and way, and how each group travels."""
+    plan, entries = self.layout.plan, {}
+    for feature, read in bags.items():
+      under = self.towers is not None and feature in self.towers
+      for piece in self.layout.pieces.get(read.table, ()):
+        key = piece.stack, piece.spread, under, self.exchanges[read.table]
+        entries.setdefault(key, []).append((feature, piece))
+    return [
+      (
+        pooled.Group(
+          self.layout.stacks[stack],
+          spread,
+          plan.hosts,
+          plan.devices,
+          tuple(own),
+          under,
+        ),
+        exchange,
+      )
+      for (stack, spread, under, exchange), own in entries.items()
+    ]
+
+  def _check_towers(self, bags: Mapping[str, Read]) -> None:
+    """Refuses features whose sums do not come together on their tower's host.
+
+    A tower sees whole rows, on the host where they lie.
+    """
+    towers_lib.check(self.towers, bags)
+    for number, features in enumerate(self.towers.features):
+      for feature in features:
+        if feature not in bags:
+          raise PlanError(
+            f'feature {feature!r} is under tower {number} and travels row by '
+            "row; set parallel.pool='sums'"
+          )
+        pieces = self.layout.pieces.get(bags[feature].table, ())
+        hosts = {p.owners[0] // self.layout.plan.devices for p in pieces}
+        if {p.spread for p in pieces} != {HOST} or hosts != {number}:
+          raise PlanError(
+            f'feature {feature!r} is under tower {number}: the rows of its '
+            f'table {bags[feature].table!r} must lie on the devices of host '
+            f"{number}, as scheme 'table_row_wise' lays them"
+          )
+    if sum(group.towers for group, _ in self._groups(bags)) > 1:
+      raise PlanError(
+        'the tables under towers must agree in width, dtype, optimizer and '
+        'codec'
+      )
+
+
+def _collect(parts: dict, sums) -> None:
+  """Adds (feature, first column) -> sums to feature -> first column -> sums."""
+  for (feature, column), x in sums.items():
+    parts.setdefault(feature, {})[column] = x

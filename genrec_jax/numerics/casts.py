@@ -1,0 +1,81 @@
+"""Formats that round each number by itself: floats of 32, 16 and 8 bits.
+
+'fp8' is two formats: rows keep the three bits of mantissa of e4m3, their
+gradients the range of e5m2. A scale for each row brings its largest number near
+the largest of the format.
+"""
+
+import ml_dtypes
+import numpy as np
+
+from genrec_jax.numerics.number_format import Format, Part, flush_subnormals
+
+# Scales of rows below this are those of this, so that their inverse is finite.
+_TINY = np.float32(1e-30)
+
+
+def _stored(name: str, dtype, stored: str, *, exact: bool = False) -> Format:
+  """A dtype; `stored` is what a file calls it, which must need no JAX."""
+  dtype = np.dtype(dtype)
+
+  def encode(rows, xp):
+    with np.errstate(over='ignore', invalid='ignore'):
+      return {'values': xp.asarray(rows, dtype).view(stored)}
+
+  def decode(parts, columns, xp):
+    del columns
+    return xp.asarray(parts['values']).view(dtype).astype(np.float32)
+
+  return Format(
+    name,
+    encode,
+    decode,
+    layout=lambda columns: {'values': Part(stored, columns)},
+    exact=exact,
+    storage_dtype=dtype,
+  )
+
+
+def _scaled(name: str, dtype, top: float, gradients=None) -> Format:
+  """8 bits of floating point; the largest number of a row becomes `top`."""
+  dtype = np.dtype(dtype)
+
+  def encode(rows, xp):
+    with np.errstate(all='ignore'):
+      rows = flush_subnormals(rows, xp)
+      largest = xp.abs(rows).max(-1)
+      scale = xp.maximum(largest, _TINY) * np.float32(1 / top)
+      # Not a division by the scale: XLA would make it this one on some
+      # platforms, and the last bit would depend on which.
+      inverse = np.float32(1) / scale
+      codes = (rows * inverse[..., None]).astype(dtype)
+    return {'codes': codes.view(np.uint8), 'scale': scale}
+
+  def decode(parts, columns, xp):
+    del columns
+    codes = xp.asarray(parts['codes']).view(dtype).astype(np.float32)
+    with np.errstate(invalid='ignore'):
+      return codes * xp.asarray(parts['scale'])[..., None]
+
+  return Format(
+    name,
+    encode,
+    decode,
+    layout=lambda columns: {
+      'codes': Part('uint8', columns),
+      'scale': Part('float32'),
+    },
+    gradients=gradients,
+  )
+
+
+FLOAT32 = _stored('float32', np.float32, 'float32', exact=True)
+FLOAT16 = _stored('float16', np.float16, 'float16')
+BFLOAT16 = _stored('bfloat16', ml_dtypes.bfloat16, 'uint16')
+# Below the largest numbers, 448 and 57344, so that nothing overflows.
+FP8 = _scaled(
+  'fp8',
+  ml_dtypes.float8_e4m3fn,
+  2.0**8,
+  gradients=_scaled('fp8', ml_dtypes.float8_e5m2, 2.0**15),
+)

@@ -1,0 +1,293 @@
+"""Every product of activations with weights, and the precision it is made in.
+
+Models multiply activations with weights by `dot` alone, so that a precision can
+be chosen for each weight without a change to any model. A module declares each
+of its product weights by a class attribute beside it:
+
+    class Linear(nnx.Module):
+      kernel_site = products.Site()  # of self.kernel
+
+      def __call__(self, x):
+        return products.dot(x, self.kernel[...], site=self.kernel_site)
+
+`assign_products` then gives every site of a finished model its name, which is
+the path of the weight in `TrainState.params`, and its product. Both are static
+attributes of the modules: they are part of the graphdef, so that a jitted
+function is compiled anew where a product changes, and nothing is read from
+outside while it is traced. What is computed for a name is in `PRODUCTS`, or in
+a mapping that the caller hands in.
+
+Products of activations with each other (attention, factorisation machines) and
+elementwise ones (norms, biases, `fields.of_numbers`) have no site.
+"""
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+# (activations, weight, spec=..., site=...) -> the product, in the dtype of the
+# activations. `site` is the name, for those that keep records by site.
+Product = Callable[..., jax.Array]
+Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
+
+SUFFIX = '_site'  # what the attribute of a weight's site is called
+
+
+def multiply(
+  x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
+) -> jax.Array:
+  """The product in the dtype of the activations."""
+  left, right, out = split_spec(spec)
+  w = w.astype(x.dtype)
+  if right[-1] == out[0]:
+    # As W^t x is written by hand. `einsum` would sum over the first axis of
+    # both without transposing, which XLA need not round in the same way.
+    right, w = right[::-1], w.T
+  return jnp.einsum(f'{left},{right}->{out}', x, w)
+
+
+def multiply_in_bfloat16(
+  x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
+) -> jax.Array:
+  """Operands rounded to bfloat16, summed up in float32; gradients likewise."""
+  return _multiply_in_bfloat16(x, w, spec)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _multiply_in_bfloat16(x, w, spec):
+  return _round_and_multiply(spec, x, w).astype(x.dtype)
+
+
+def _forward(x, w, spec):
+  return _multiply_in_bfloat16(x, w, spec), (x, w)
+
+
+def _backward(spec, saved, dy):
+  # Not left to autodiff: a cotangent that passes through a cast is itself
+  # rounded, where only the operands of the two products shall be.
+  x, w = saved
+  left, right, out = split_spec(spec)
+  dx = _round_and_multiply(f'{out},{right}->{left}', dy, w)
+  dw = _round_and_multiply(f'{left},{out}->{right}', x, dy)
+  return dx.astype(x.dtype), dw.astype(w.dtype)
+
+
+_multiply_in_bfloat16.defvjp(_forward, _backward)
+
+
+def _round_and_multiply(spec, left, right):
+  # XLA may drop a cast to fewer bits and back; it keeps `reduce_precision`.
+  left, right = (jax.lax.reduce_precision(a, 8, 7) for a in (left, right))
+
+  def multiply_as(dtype, left, right):
+    left, right = left.astype(dtype), right.astype(dtype)
+    return jnp.einsum(spec, left, right, preferred_element_type=jnp.float32)
+
+  # The product of two bfloat16 numbers is a float32 number, so that both are
+  # the same; XLA has not every product of bfloat16 matrices on a CPU.
+  return jax.lax.platform_dependent(
+    left,
+    right,
+    cpu=functools.partial(multiply_as, jnp.float32),
+    default=functools.partial(multiply_as, jnp.bfloat16),
+  )
+
+
+PRODUCTS: Mapping[str, Product] = {
+  'default': multiply,
+  'bfloat16': multiply_in_bfloat16,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+  """A weight that activations are multiplied with, and how they are.
+
+  Attributes:
+    name: path of the weight in the parameters, 'layer_0/uvqk/kernel'; '' as
+      long as the module belongs to no model.
+    product: name of the product.
+    function: what computes it.
+  """
+
+  name: str = ''
+  product: str = 'default'
+  function: Product = dataclasses.field(default=multiply, repr=False)
+
+
+def split_spec(spec: str) -> tuple[str, str, str]:
+  """Axes of the activations, of the weight and of the result.
+
+  An axis that both operands have and the result has not is summed over.
+
+  >>> split_spec('bi,io->bo')
+  ('bi', 'io', 'bo')
+  """
+  operands, _, out = spec.partition('->')
+  left, _, right = operands.partition(',')
+  return left, right, out
+
+
+def dot(
+  x: jax.Array, w: jax.Array, *, site: Site, spec: str = 'bi,io->bo'
+) -> jax.Array:
+  """Multiplies activations with a weight, by the product of the site.
+
+  >>> x, w = jnp.ones((2, 3)), jnp.ones((3, 4))
+  >>> dot(x, w, site=Site()).shape
+  (2, 4)
+  >>> dot(x, jnp.ones((5, 3, 4)), site=Site(), spec='bi,kio->bko').shape
+  (2, 5, 4)
+
+  Args:
+    x: activations.
+    w: the weight as it is stored. The product decides what it is rounded to:
+      a narrow one should see all of its bits.
+    site: which weight it is, the attribute beside it.
+    spec: axes of x, of w and of the result, as in `jnp.einsum`: a letter each,
+      none twice in an operand. Every axis of one operand is one of the other
+      operand or of the result.
+
+  Returns:
+    The product, in the dtype of x.
+  """
+  # Shows in profiles, and marks the operations for the test that no product
+  # goes another way. It is no part of the program.
+  with jax.named_scope(f'site:{site.name}'):
+    return site.function(x, w, spec=spec, site=site.name)
+
+
+def assign_products(
+  model: nnx.Module,
+  rules: Rules = (),
+  extra: Mapping[str, Product] | None = None,
+) -> nnx.Module:
+  """Names the sites of a finished model and gives each its product.
+
+  >>> class Linear(nnx.Module):
+  ...   kernel_site = Site()
+  ...   def __init__(self):
+  ...     self.kernel = nnx.Param(jnp.ones((3, 4)))
+  >>> model = assign_products(Linear(), [('.*', 'bfloat16')])
+  >>> sites(model)
+  {'kernel': Site(name='kernel', product='bfloat16')}
+
+  Args:
+    model: the whole model; paths start at it.
+    rules: ordered (regex, product); the first regex that matches the whole name
+      of a site counts. Sites without one have the product 'default'.
+    extra: further products by name, beside `PRODUCTS`.
+
+  Returns:
+    The model itself.
+
+  Raises:
+    ValueError: for a rule without a site, a product that does not exist or
+      exists twice, or a weight without a path of its own.
+  """
+  known = _known(extra or {})
+  declared = _declared(model)
+  chosen = _choose(list(rules), list(declared), known)
+  for name, (module, attribute) in declared.items():
+    product = chosen.get(name, 'default')
+    setattr(module, attribute, Site(name, product, known[product]))
+  return model
+
+
+def sites(model: nnx.Module) -> dict[str, Site]:
+  """Name -> site of every product weight of a model, sorted by name.
+
+  The model may hold shapes instead of arrays. A task has its own in `.sites`.
+  """
+  return {
+    name: getattr(module, attribute)
+    for name, (module, attribute) in _declared(model).items()
+  }
+
+
+def _declared(model: nnx.Module) -> dict[str, tuple[nnx.Module, str]]:
+  """Name -> the module of a product weight and the attribute of its site."""
+  paths = {
+    '/'.join(map(str, path))
+    for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))
+  }
+  declared = {}
+  for path, module in list(nnx.iter_graph(model)):
+    if not isinstance(module, nnx.Module):
+      continue
+    for attribute, _ in inspect.getmembers(
+      type(module), lambda value: isinstance(value, Site)
+    ):
+      weight = attribute.removesuffix(SUFFIX)
+      name = '/'.join(map(str, (*path, weight)))
+      if weight == attribute or not hasattr(module, weight):
+        raise ValueError(
+          f'{type(module).__name__}.{attribute} is the site of no weight: call '
+          f'it as the weight, with {SUFFIX!r} behind'
+        )
+      if getattr(module, weight) is None:
+        continue  # this variant of the module does without
+      if name not in paths:
+        raise ValueError(
+          f'the product weight {name!r} is no parameter of its own: modules '
+          'that share a weight must share the module that multiplies by it'
+        )
+      declared[name] = module, attribute
+  return dict(sorted(declared.items()))
+
+
+def _known(extra: Mapping[str, Product]) -> dict[str, Product]:
+  for name in extra:
+    if name in PRODUCTS:
+      raise ValueError(
+        f'a product {name!r} exists already; give yours another name'
+      )
+  return {**PRODUCTS, **extra}
+
+
+def _choose(rules: list, names: list[str], known) -> dict[str, str]:
+  """Site -> product, for the sites that a rule decides."""
+  chosen = {}
+  listed = ', '.join(names) or 'none: this model multiplies by no weight'
+  for rule in rules:
+    pattern, product = _checked(rule)
+    if product not in known:
+      raise ValueError(
+        f'numerics.products has the product {product!r} for {pattern.pattern!r}'
+        f'; products are {", ".join(known)}'
+      )
+    matched = [name for name in names if pattern.fullmatch(name)]
+    if not matched:
+      raise ValueError(
+        f'numerics.products has the pattern {pattern.pattern!r}, which matches '
+        f'no product weight as a whole; they are {listed}'
+      )
+    if all(name in chosen for name in matched):
+      raise ValueError(
+        f'numerics.products: patterns in front of {pattern.pattern!r} decide '
+        'all that it matches, and the first match counts; move it to the front'
+      )
+    chosen = dict.fromkeys(matched, product) | chosen
+  return chosen
+
+
+def _checked(rule) -> tuple[re.Pattern, str]:
+  # A pair of words without the outer brackets reads as two rules.
+  if isinstance(rule, str) or len(rule) != 2:
+    raise ValueError(
+      f'numerics.products holds {rule!r}; it must hold pairs (pattern, '
+      "product), such as (('layer_0/.*', 'bfloat16'),)"
+    )
+  pattern, product = rule
+  try:
+    return re.compile(pattern), product
+  except (TypeError, re.error) as e:
+    raise ValueError(
+      f'numerics.products has {pattern!r}, which is no regex: {e}'
+    ) from None
