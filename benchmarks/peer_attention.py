@@ -130,7 +130,7 @@ def hstu_layer(
   tokens = -(-int(batch.sum()) // 128) * 128
   x = jax.random.normal(jax.random.key(0), (tokens, dim), sizes.dtype)
   times = Columns(jnp.zeros((tokens, 2), jnp.int32), ('time', 'next_time'))
-  packed = Jagged(jnp.asarray(batch), times)
+  packed = Jagged(times, jnp.asarray(batch))
 
   def run(trained, packed):
     params, x = trained

@@ -99,6 +99,8 @@ def stack_columns(columns: Mapping[str, np.ndarray], dtype) -> Columns:
   return Columns(np.stack(values, axis=-1).astype(dtype), tuple(columns))
 
 
+# The order of fields is that of a compiled step's arguments. Another order lets
+# XLA fuse otherwise, and the last digits of a curve change.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Jagged:
@@ -110,9 +112,9 @@ class Jagged:
   of a set have one.
 
   Attributes:
-    lengths: `[B]` int32 values of each example; 0 for padding.
-    columns: of int32, `[K, C]`; the lengths of a shard sum up to at most its
-      part of K.
+    columns: of int32, `[K, C]`.
+    lengths: `[B]` int32 values of each example, 0 for padding; those of a shard
+      sum up to at most its part of K.
     floats: columns of float32, `[K, F]`, or None without any.
     first: `[W]` int32, values of the batch before those of each shard, where
       someone needs the number of a value in the batch: what is drawn for it
@@ -120,8 +122,8 @@ class Jagged:
       value is number 0.
   """
 
-  lengths: jax.Array
   columns: Columns
+  lengths: jax.Array
   floats: Columns | None = None
   first: jax.Array | None = None
 
@@ -136,8 +138,9 @@ class Jagged:
 EVENTS = 'events'  # the feature that retrieval reads
 
 
+# The order of fields matters, see `Jagged`.
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Examples:
   """A batch of B examples, of any task.
 
@@ -157,17 +160,17 @@ class Examples:
   what is drawn for it does not depend on W.
 
   Attributes:
+    row: `[B]` int32 row of the user in the data set, -1 for padding.
+    labels: float32 `[B, L]`.
     weights: `[B]` float32, 0 for padding.
-    dense: numeric features, float32 `[B, N]`.
     ids: rows of the categorical features, int32 `[B, C]`, each in its table.
+    dense: numeric features, float32 `[B, N]`.
     jagged: name of a feature -> its values; rows of a table for those of kind
       multi_hot and sequence, whose one column has the name of the feature.
-    labels: float32 `[B, L]`.
+    group: `[B]` int32 number of the group (a user, say), -1 for padding.
     label_weights: float32 `[B, L]`; None where every label has weight 1.
     time: `[B]` int32, in the unit of the data.
     example_id: `[B, 2]` int32, the words of 64-bit ids; see `join_words`.
-    group: `[B]` int32 number of the group (a user, say), -1 for padding.
-    row: `[B]` int32 row of the user in the data set, -1 for padding.
     seen: items that must not be recommended to each user, column item; None
       for "the tokens of the sequence itself".
     extras: values that a task may read, such as a teacher's score, float32
@@ -179,16 +182,16 @@ class Examples:
       microbatches; None otherwise.
   """
 
-  weights: jax.Array
-  dense: Columns | None = None
-  ids: Columns | None = None
-  jagged: dict[str, Jagged] = dataclasses.field(default_factory=dict)
+  row: jax.Array | None = None
   labels: Columns | None = None
+  weights: jax.Array
+  ids: Columns | None = None
+  dense: Columns | None = None
+  jagged: dict[str, Jagged] = dataclasses.field(default_factory=dict)
+  group: jax.Array | None = None
   label_weights: Columns | None = None
   time: jax.Array | None = None
   example_id: jax.Array | None = None
-  group: jax.Array | None = None
-  row: jax.Array | None = None
   seen: Jagged | None = None
   extras: Columns | None = None
   int_extras: Columns | None = None

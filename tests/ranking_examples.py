@@ -32,8 +32,8 @@ def make(
     ids=stack_columns(ids, np.int32),
     jagged={
       name: Jagged(
-        np.asarray(lengths, np.int32),
         stack_columns({name: values}, np.int32),
+        np.asarray(lengths, np.int32),
       )
       for name, (values, lengths) in (bags or {}).items()
     },

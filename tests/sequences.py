@@ -47,6 +47,6 @@ def pack(sequences: Sequence[Events], capacity: int) -> Examples:
     weights=jnp.ones(len(lengths), jnp.float32),
     row=jnp.arange(len(lengths), dtype=jnp.int32),
     jagged={
-      EVENTS: Jagged(jnp.asarray(lengths), Columns(columns, Events._fields))
+      EVENTS: Jagged(Columns(columns, Events._fields), jnp.asarray(lengths))
     },
   )

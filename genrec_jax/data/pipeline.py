@@ -243,8 +243,8 @@ def _pack(
     (floats if column.dtype == np.float32 else columns)[name] = column
   row = _in_parts(examples.row[indices], window.mine, rows, -1)
   events = features.Jagged(
-    _in_parts(lengths, window.mine, rows),
     window.pack(columns, np.int32),
+    _in_parts(lengths, window.mine, rows),
     window.pack(floats, np.float32) if floats else None,
     first=window.first[:-1].astype(np.int32),
   )
@@ -419,8 +419,8 @@ def eval_batches(
       at = splits.positions(start[whose], past[whose])
       items = _in_parts(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
-        _in_parts(past[whose], mine, rows),
         features.Columns(items[:, None], ('item',)),
+        _in_parts(past[whose], mine, rows),
       )
       batch = dataclasses.replace(batch, seen=history)
     yield batch

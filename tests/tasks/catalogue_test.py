@@ -47,8 +47,8 @@ def make_batch(
   columns = Columns(np.stack([item, next_item], axis=1), ('item', 'next_item'))
   return Examples(
     weights=np.ones(sequences, np.float32),
-    jagged={EVENTS: Jagged(lengths, columns)},
-    seen=Jagged(seen_lengths, Columns(seen[:, None], ('item',))),
+    jagged={EVENTS: Jagged(columns, lengths)},
+    seen=Jagged(Columns(seen[:, None], ('item',)), seen_lengths),
   )
 
 
@@ -63,7 +63,7 @@ def make_vectors(seed: int, sequences: int, corpus) -> tuple:
 def seen_by(batch: Examples, filter_seen: str) -> list[set]:
   events = batch.jagged[EVENTS]
   source = {
-    'none': Jagged(np.zeros_like(events.lengths), events.columns),
+    'none': Jagged(events.columns, np.zeros_like(events.lengths)),
     'window': events,
     'history': batch.seen,
   }[filter_seen]
@@ -188,7 +188,7 @@ def test_everything_seen():
   )
   batch = Examples(
     weights=np.ones(1, np.float32),
-    jagged={EVENTS: Jagged(np.array([3], np.int32), columns)},
+    jagged={EVENTS: Jagged(columns, np.array([3], np.int32))},
   )
   queries, vectors = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
   items, scores = best_of(queries, vectors, corpus, batch, 2, 'window', 1)

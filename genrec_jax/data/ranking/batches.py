@@ -54,7 +54,7 @@ def _packed(
   for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
     values[i * capacity : i * capacity + b - a] = bags.values[a:b]
   lengths = _filled(bags.lengths, (len(bounds) - 1) * share)
-  return features.Jagged(lengths, features.Columns(values[:, None], (name,)))
+  return features.Jagged(features.Columns(values[:, None], (name,)), lengths)
 
 
 def _stacked(
