@@ -256,7 +256,7 @@ class RunData(Protocol):
   def load(cls, config, workdir, log: Log = print) -> 'RunData':
     """Prepares, or finds prepared, what the config names."""
 
-  def task(self, config) -> Task:
+  def task(self, config, extensions: 'Extensions | None' = None) -> Task:
     """The task of the config over these data."""
 
   def summary(self) -> str:
@@ -296,8 +296,9 @@ class Evaluator(Protocol):
     """Metric and value of `state`; anything with `params` and `tables`."""
 
 
-# `--mode=predict`: (config, workdir) -> what was written, for scripts.
-Predict = Callable[[Any, Any], dict]
+# `--mode=predict`: (config, workdir, Extensions or None) -> what was written,
+# for scripts.
+Predict = Callable[[Any, Any, Any], dict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,6 +334,33 @@ class TaskKind:
 
 
 TaskKinds = Mapping[str, TaskKind]
+
+
+@dataclasses.dataclass(frozen=True)
+class Extensions:
+  """What a run uses from outside the library; all of it optional.
+
+  Handed to `train_and_evaluate`, or named in `config.extensions`. A name that
+  the library has already is an error where the two meet.
+
+  Attributes:
+    task_kinds: name of `config.task` -> kind.
+    row_optimizers: name -> `row_optimizers.RowOptimizerLike`.
+    schemes: name -> `embedding.scheme.Scheme`.
+    formats: name -> `numerics.number_format.Format`.
+    products: name -> product of activations with weights, see
+      `numerics.products`.
+    id_maps: table -> `IdMap`, in place of what its settings say.
+    towers: an `embedding.towers.Towers` that pooled features go through.
+  """
+
+  task_kinds: TaskKinds = dataclasses.field(default_factory=dict)
+  row_optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  schemes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  products: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  id_maps: Mapping[str, IdMap] = dataclasses.field(default_factory=dict)
+  towers: Any = None
 
 
 def kind_of(config, kinds: TaskKinds) -> TaskKind:

@@ -86,24 +86,29 @@ def main(argv: list[str], overrides: list[str]) -> None:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices()
+  from genrec_jax import extensions as extensions_lib
   from genrec_jax.contracts import kind_of
-  from genrec_jax.task_kinds import TASK_KINDS as kinds
+  from genrec_jax.task_kinds import TASK_KINDS
 
+  extensions = extensions_lib.load(config.get('extensions', ''))
+  kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
 
-    loop.train_and_evaluate(config, FLAGS.workdir, kinds)
+    loop.train_and_evaluate(config, FLAGS.workdir, kinds, extensions)
   elif FLAGS.mode == 'plan':
     from genrec_jax.train import experiment, planning
 
-    task = experiment.load_task(config, FLAGS.workdir, kinds)
-    print(planning.describe(config, task, FLAGS.workdir))
+    task = experiment.load_task(
+      config, FLAGS.workdir, kinds, extensions=extensions
+    )
+    print(planning.describe(config, task, FLAGS.workdir, extensions))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
-    results.evaluate(config, FLAGS.workdir, kinds)
+    results.evaluate(config, FLAGS.workdir, kinds, extensions)
   else:
-    kind_of(config, kinds).predict(config, FLAGS.workdir)
+    kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
 
 
 def _start_devices() -> None:

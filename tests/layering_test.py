@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -204,3 +205,12 @@ def test_no_file_is_too_long():
   for path in python_files():
     lines = len((ROOT / path).read_text().splitlines())
     assert lines <= MAX_LINES, f'{path} has {lines} lines: split it by purpose'
+
+
+def test_a_config_does_not_wait_for_jax():
+  """`--help` and errors in a config come before JAX is loaded."""
+  code = (
+    'import sys, genrec_jax.config, genrec_jax.main; '
+    "sys.exit('jax' in sys.modules)"
+  )
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT)

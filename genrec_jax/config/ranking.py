@@ -12,6 +12,8 @@ def ranking() -> ConfigDict:
     {
       'task': 'ranking',
       'seed': 0,
+      # 'module:NAME' of parts from outside the library, see docs/extending.md
+      'extensions': '',
       'data': {
         # A key of `genrec_jax.data.ranking.datasets.DATASETS`; its keys
         # are told in docs/ranking_data.md.

@@ -11,6 +11,8 @@ def retrieval() -> ConfigDict:
     {
       'task': 'retrieval',
       'seed': 0,
+      # 'module:NAME' of parts from outside the library, see docs/extending.md
+      'extensions': '',
       'data': {
         # A key of `genrec_jax.data.datasets.DATASETS`; see docs/data.md.
         'name': 'synthetic',

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genrec_jax.config.loading import ConfigError, nearest
-from genrec_jax.features import TableSpec
 
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
@@ -56,6 +55,7 @@ ONLY_BY_ROWS = ('rate', 'scheme', 'codec', *OPTIONS)
 class TableSettings:
   """Gives each table its settings.
 
+  >>> from genrec_jax.features import TableSpec
   >>> settings = TableSettings((('a', {'rate': 0.1}), ('.*', {})))
   >>> settings(TableSpec('a', 9, 4, update='adam')).rate
   0.1
@@ -70,8 +70,11 @@ class TableSettings:
     for entry in self.entries:
       _check_entry(entry)
 
-  def __call__(self, spec: TableSpec) -> TableSpec:
-    """The table with its settings."""
+  def __call__(self, spec):
+    """The `features.TableSpec` with its settings.
+
+    The vocabulary is not imported: a config must not wait for JAX.
+    """
     if not self.entries:
       return _checked(spec)
     number = self._number(spec.name)
@@ -197,7 +200,7 @@ def _check_entry(entry) -> None:
       )
 
 
-def _apply(spec: TableSpec, settings: Mapping[str, Any]) -> TableSpec:
+def _apply(spec, settings: Mapping[str, Any]):
   fields, options = {}, dict(spec.options)
   for key, value in settings.items():
     if key == 'codec':
@@ -213,7 +216,7 @@ def _apply(spec: TableSpec, settings: Mapping[str, Any]) -> TableSpec:
   )
 
 
-def _checked(spec: TableSpec, entry=None) -> TableSpec:
+def _checked(spec, entry=None):
   where = (
     'data.table_update' if entry is None else f'config.tables, {entry[0]!r}'
   )

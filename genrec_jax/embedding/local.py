@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.contracts import IdMap
+from genrec_jax.contracts import Extensions, IdMap
 from genrec_jax.embedding import id_maps, lookup, row_settings, touched
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import towers as towers_lib
@@ -173,6 +173,14 @@ class Whole:
   towers: Towers | None = None
   maps: Mapping[str, IdMap] = {}
 
+  @classmethod
+  def of(cls, extensions: Extensions | None) -> 'Whole':
+    """Weights that were trained with something from outside the library."""
+    runtime = cls()
+    if extensions is not None:
+      runtime.towers, runtime.maps = extensions.towers, extensions.id_maps
+    return runtime
+
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
     return batch
@@ -190,7 +198,8 @@ class Whole:
     views = lookup.view_tables(tables, reads, rows)
     sums = {}
     for name, read in reads.items():
-      if read.pooling != 'none' and self.pooling.get(name) == 'sums':
+      under = self.towers is not None and name in self.towers
+      if read.pooling != 'none' and (under or self.pooling.get(name) == 'sums'):
         mapped = dataclasses.replace(read, ids=rows.get(name, read.ids))
         sums[name] = lookup.pool_table(tables[read.table], mapped)
     if self.towers is not None:

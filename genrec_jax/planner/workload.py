@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from genrec_jax.embedding.plan import TablePlan
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
+from genrec_jax.embedding.row_optimizers import (
+  ROW_OPTIMIZERS,
+  RowOptimizerLike,
+)
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics.formats import storage_dtype
@@ -46,12 +49,13 @@ class Load:
     rows: of the table.
     dim: width of a row.
     dtype: of the rows.
-    optimizer: a row optimizer, or 'dense'.
+    optimizer: name of a row optimizer, or 'dense'.
     features: the lookups of one example.
     distinct: share of the ids of a device's examples that are distinct. A row
       is read once for equal ids, and travels once where it is not summed.
     forward_bytes: of an element on the wire; None: as in the table.
     backward_bytes: of an element of a gradient there.
+    outside: the row optimizer itself, where the library does not have it.
   """
 
   name: str
@@ -63,6 +67,7 @@ class Load:
   distinct: float = 1.0
   forward_bytes: float | None = None
   backward_bytes: float | None = None
+  outside: RowOptimizerLike | None = None
 
   def __post_init__(self):
     if self.rows < 1 or self.dim < 1:
@@ -74,7 +79,7 @@ class Load:
         f'table {self.name!r}: distinct is {self.distinct}, must be a share '
         'of the ids, 0 < distinct <= 1'
       )
-    slot_bytes(self.optimizer, 1, 1)
+    slot_bytes(self.optimizer, 1, 1, self.outside)
 
   @property
   def item_bytes(self) -> int:
@@ -135,7 +140,7 @@ class Load:
 
   def bytes_of(self, rows: int, columns: int) -> int:
     """Rows of that width with all that is kept for them."""
-    slots = slot_bytes(self.optimizer, rows, columns)
+    slots = slot_bytes(self.optimizer, rows, columns, self.outside)
     return rows * columns * self.item_bytes + slots
 
   def plan(
@@ -204,14 +209,27 @@ def from_tables(
   ]
 
 
-def slot_bytes(optimizer: str, rows: int, columns: int) -> int:
-  """What an optimizer keeps for rows of that width."""
+def slot_bytes(
+  optimizer: str,
+  rows: int,
+  columns: int,
+  outside: RowOptimizerLike | None = None,
+) -> int:
+  """What an optimizer keeps for rows of that width.
+
+  Args:
+    optimizer: its name.
+    rows: how many.
+    columns: their width.
+    outside: the optimizer itself, where the library does not have it.
+  """
   if optimizer == DENSE:
     return 3 * SLOT_BYTES * rows * columns
-  if optimizer not in ROW_OPTIMIZERS:
+  known = ROW_OPTIMIZERS if outside is None else {optimizer: outside}
+  if optimizer not in known:
     raise ValueError(
       f'there is no row optimizer {optimizer!r}: choose {DENSE!r} or one of '
       f'{", ".join(ROW_OPTIMIZERS)}'
     )
-  shapes = ROW_OPTIMIZERS[optimizer].slot_shapes(rows, columns).values()
+  shapes = known[optimizer].slot_shapes(rows, columns).values()
   return SLOT_BYTES * sum(math.prod(shape) for shape in shapes)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, scratch
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
@@ -24,12 +25,15 @@ from genrec_jax.train.progress import Progress
 LOG = logging.getLogger('genrec_jax')
 
 
-def run(config, workdir: str | os.PathLike) -> dict:
+def run(
+  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+) -> dict:
   """Writes the top-k items of `config.predict.input` (see docs/serving.md).
 
   Args:
     config: the config of the run, its `predict` section filled in.
     workdir: of a trained run; nothing in it changes but `predictions.csv`.
+    extensions: what is used from outside the library.
 
   Returns:
     {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
@@ -48,7 +52,7 @@ def run(config, workdir: str | os.PathLike) -> dict:
     predict.input and output.resolve() == pathlib.Path(predict.input).resolve()
   ):
     raise ValueError(f'{output}: predict.output would replace predict.input')
-  predictor = Predictor.load(workdir, config, predict.checkpoint)
+  predictor = Predictor.load(workdir, config, predict.checkpoint, extensions)
   left_out = inputs.LeftOut()
   with contextlib.ExitStack() as stack:
     if predict.input:

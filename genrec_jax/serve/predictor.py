@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import features
-from genrec_jax.contracts import weights_of
+from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
 from genrec_jax.embedding.local import Whole
@@ -40,11 +40,14 @@ class Predictor:
     step: training step of the weights.
   """
 
-  def __init__(self, task, weights: Weights, items: Items, config):
+  def __init__(
+    self, task, weights: Weights, items: Items, config, extensions=None
+  ):
     """Puts the pieces together; `load` is the usual way."""
     self.items, self.step = items, weights.step
     self._task, self._config = task, config
     self._weights = weights_of(weights)
+    self._runtime = Whole.of(extensions)
     self._catalogue = jax.jit(self._item_vectors)(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
@@ -56,6 +59,7 @@ class Predictor:
     workdir: str | os.PathLike,
     config=None,
     checkpoint: str = 'best',
+    extensions: Extensions | None = None,
   ) -> 'Predictor':
     """Loads what a training left in its workdir.
 
@@ -64,15 +68,16 @@ class Predictor:
       config: a config of the workdir; None takes the one that is saved there.
       checkpoint: 'best' (by validation; the latest where there is none) or
         'latest'.
+      extensions: what is used from outside the library.
     """
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
     items = Items.load(workdir)
-    task = build_task(config, items.corpus, items.counts)
-    weights = load_weights(workdir, task, checkpoint)
+    task = build_task(config, items.corpus, items.counts, extensions)
+    weights = load_weights(workdir, task, checkpoint, extensions)
     LOG.info('weights of step %d', weights.step)
-    return cls(task, weights, items, config)
+    return cls(task, weights, items, config, extensions)
 
   def recommend(
     self,
@@ -221,7 +226,7 @@ class Predictor:
 
   def _item_vectors(self, weights):
     reads = self._task.reads_for('items', jnp.asarray(self._task.corpus))
-    _, rows = Whole().rows(self._task, weights, reads)
+    _, rows = self._runtime.rows(self._task, weights, reads)
     return self._task.vectors(rows)
 
   def _compile(self, k: int):
@@ -230,7 +235,7 @@ class Predictor:
     @jax.jit
     def best(weights, vectors, batch):
       reads = self._task.reads_for('predict', batch)
-      params, rows = Whole().rows(self._task, weights, reads)
+      params, rows = self._runtime.rows(self._task, weights, reads)
       return catalogue.top_k(
         self._task.predict(params, rows, batch),
         vectors,

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 
+from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, formats
 from genrec_jax.parallel import job
 from genrec_jax.serve import prediction_files
@@ -20,12 +21,15 @@ from genrec_jax.train.ranking import RankingData
 LOG = logging.getLogger('genrec_jax')
 
 
-def run(config, workdir: str | os.PathLike) -> dict:
+def run(
+  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+) -> dict:
   """Scores `config.predict.input`, or the test part where it is ''.
 
   Args:
     config: the config of the run, its `predict` section filled in.
     workdir: of a trained run; nothing in it changes but `predictions.csv`.
+    extensions: what is used from outside the library.
 
   Returns:
     {'output', 'rows'}.
@@ -42,7 +46,7 @@ def run(config, workdir: str | os.PathLike) -> dict:
   source = pathlib.Path(predict.input) if predict.input else None
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
-  scorer = Scorer.load(workdir, config, predict.checkpoint)
+  scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   if source:
     chunks = formats.examples(scorer.encoder, source, predict.format)
     found, total = scorer.score_chunks(chunks), None

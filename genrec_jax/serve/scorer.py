@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
-from genrec_jax.contracts import weights_of
+from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.embedding.local import Whole
@@ -33,15 +33,22 @@ class Scorer:
     step: training step of the weights.
   """
 
-  def __init__(self, task, weights: Weights, encoder: Encoder, config):
+  def __init__(
+    self, task, weights: Weights, encoder: Encoder, config, extensions=None
+  ):
     """Puts the pieces together; `load` is the usual way."""
     self.encoder, self.labels, self.step = encoder, task.labels, weights.step
     self._task, self._batch_size = task, config.eval.batch_size
     self._weights = weights_of(weights)
+    self._runtime = Whole.of(extensions)
 
   @classmethod
   def load(
-    cls, workdir: str | os.PathLike, config=None, checkpoint: str = 'best'
+    cls,
+    workdir: str | os.PathLike,
+    config=None,
+    checkpoint: str = 'best',
+    extensions: Extensions | None = None,
   ) -> 'Scorer':
     """Loads what a training left in its workdir.
 
@@ -50,15 +57,18 @@ class Scorer:
       config: a config of the workdir; None takes the one that is saved there.
       checkpoint: 'best' (by validation; the latest where there is none) or
         'latest'.
+      extensions: what is used from outside the library.
     """
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
     encoder = Encoder.load(workdir / KEPT)
-    task = build_task(config, encoder.features, encoder.schema.labels)
-    weights = load_weights(workdir, task, checkpoint)
+    task = build_task(
+      config, encoder.features, encoder.schema.labels, extensions
+    )
+    weights = load_weights(workdir, task, checkpoint, extensions)
     LOG.info('weights of step %d', weights.step)
-    return cls(task, weights, encoder, config)
+    return cls(task, weights, encoder, config, extensions)
 
   def score(self, rows: Sequence[Mapping]) -> np.ndarray:
     """Probability of each label, `[N, L]` float32.
@@ -91,7 +101,7 @@ class Scorer:
   def _probabilities(self):
     def run(weights, batch):
       reads = self._task.reads_for('predict', batch)
-      params, rows = Whole().rows(self._task, weights, reads)
+      params, rows = self._runtime.rows(self._task, weights, reads)
       return jax.nn.sigmoid(self._task.predict(params, rows, batch))
 
     return jax.jit(run)

@@ -12,8 +12,10 @@ import numpy as np
 
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
+from genrec_jax.numerics.formats import extend
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.spread import saved_plan
 from genrec_jax.train.state import named, unnamed
@@ -32,7 +34,12 @@ class Weights:
   modules: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
+def load_weights(
+  workdir: str | os.PathLike,
+  task,
+  checkpoint: str,
+  extensions: Extensions | None = None,
+) -> Weights:
   """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
 
   'best' falls back to the latest, with a message, in a run without validation.
@@ -47,34 +54,50 @@ def load_weights(workdir: str | os.PathLike, task, checkpoint: str) -> Weights:
     with Checkpoints(workdir / 'best', log=LOG.warning) as best:
       step = best.latest()
       if step is not None:
-        return _weights(best, step, task)
+        return _weights(best, step, task, extensions)
     LOG.info('no best checkpoint in %s, taking the latest', workdir)
   with Checkpoints(workdir / 'checkpoints', log=LOG.warning) as latest:
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    return _weights(latest, step, task)
+    return _weights(latest, step, task, extensions)
 
 
-def _by_rows(checkpoints: Checkpoints, step: int, wanted, rows) -> Weights:
+def _by_rows(
+  checkpoints: Checkpoints, step: int, wanted, rows, extensions: Extensions
+) -> Weights:
   stacks = relayout.sources_of_whole(rows)
   step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
   found = unnamed(wanted, found)
   arrays = {
     n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
   }
-  tables = checkpoints.restore_rows(step, stacks, arrays, {}).arrays
+  tables = checkpoints.restore_rows(
+    step, stacks, arrays, {}, formats=extend(extensions.formats)
+  ).arrays
   tables = {**found['tables'], **tables}
-  return Weights(found['params'], tables, step, found['id_states'])
+  return Weights(
+    found['params'],
+    tables,
+    step,
+    found['id_states'],
+    found.get('modules', {}),
+  )
 
 
-def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
+def _weights(
+  checkpoints: Checkpoints, step: int, task, extensions: Extensions | None
+) -> Weights:
+  extensions = extensions or Extensions()
   manifest = checkpoints.read_manifest(step)
-  wanted = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
-  wanted['id_states'] = jax.eval_shape(id_maps.of_task(task).init)
+  wanted = jax.eval_shape(
+    lambda: state_lib.init_trained(task, 0, extensions.towers)
+  )
+  maps = id_maps.of_task(task, extensions.id_maps)
+  wanted['id_states'] = jax.eval_shape(maps.init)
   rows = state_lib.row_specs(task)
   if 'rows' in manifest:
-    return _by_rows(checkpoints, step, wanted, rows)
+    return _by_rows(checkpoints, step, wanted, rows, extensions)
   plan = saved_plan(manifest['host'])
   if plan:
     layout = layout_lib.lay_out(plan)
@@ -97,4 +120,10 @@ def _weights(checkpoints: Checkpoints, step: int, task) -> Weights:
       del tables[name]
     for name in rows:
       tables[name] = jnp.asarray(relayout.table(layout, host, name))
-  return Weights(found['params'], tables, step, found['id_states'])
+  return Weights(
+    found['params'],
+    tables,
+    step,
+    found['id_states'],
+    found.get('modules', {}),
+  )

@@ -9,6 +9,7 @@ import jax
 from genrec_jax.contracts import (
   EvalRuntime,
   Evaluator,
+  Extensions,
   RunData,
   Runtime,
   Task,
@@ -31,12 +32,14 @@ class Experiment:
     task: tables, model and loss.
     tx: optimizer of everything dense.
     spread: how all of it lies on devices.
+    extensions: what is used from outside the library.
   """
 
   data: RunData
   task: Task
   tx: Any
   spread: Runtime | EvalRuntime
+  extensions: Extensions = Extensions()
 
   def train_batches(self, config, stop=lambda: False, log=print):
     """A `grain.IterDataset` of training batches; its state can be saved.
@@ -80,7 +83,11 @@ class Experiment:
 
 
 def build(
-  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+  config,
+  workdir,
+  kinds: TaskKinds,
+  log: Callable[[str], None] = print,
+  extensions: Extensions | None = None,
 ) -> Experiment:
   """Loads the data and builds the task of `config`.
 
@@ -89,13 +96,16 @@ def build(
     workdir: of the run.
     kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
     log: told what is done.
+    extensions: what is used from outside the library.
   """
+  extensions = extensions or Extensions()
   data = load_data(config, workdir, kinds, log)
-  task = data.task(config)
+  task = data.task(config, extensions)
   if optimizer.needs_total(config.optimizer):
     config = optimizer.resolve(config, total_steps(config, data))
   tx = optimizer.build(config.optimizer)
-  experiment = Experiment(data, task, tx, spread_lib.build(config, task, tx))
+  runtime = spread_lib.build(config, task, tx, extensions)
+  experiment = Experiment(data, task, tx, runtime, extensions)
   with job.together('comparing the data of the processes'):
     own = experiment.fingerprint()
     if (lead := job.of_lead(own)) != own:
@@ -120,7 +130,11 @@ def load_data(
 
 
 def load_task(
-  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+  config,
+  workdir,
+  kinds: TaskKinds,
+  log: Callable[[str], None] = print,
+  extensions: Extensions | None = None,
 ) -> Task:
-  """The task alone, for which no devices are needed."""
-  return load_data(config, workdir, kinds, log).task(config)
+  """The task alone, for which no devices are needed; arguments as `build`."""
+  return load_data(config, workdir, kinds, log).task(config, extensions)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.contracts import TaskKinds, kind_of, weights_of
+from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
@@ -63,13 +63,19 @@ class NonFiniteError(FloatingPointError):
   """A measurement stopped being finite; the message names it and the step."""
 
 
-def train_and_evaluate(config, workdir, kinds: TaskKinds) -> dict | None:
+def train_and_evaluate(
+  config,
+  workdir,
+  kinds: TaskKinds,
+  extensions: Extensions | None = None,
+) -> dict | None:
   """Trains as `config` says, continuing what `workdir` holds.
 
   Args:
     config: a `ConfigDict`, see `genrec_jax.config`.
     workdir: directory of the run (see docs/training.md for what is in it).
     kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
+    extensions: what the run uses from outside the library.
 
   Returns:
     The report (as in report.json), or None if SIGTERM ended the run early; the
@@ -78,13 +84,15 @@ def train_and_evaluate(config, workdir, kinds: TaskKinds) -> dict | None:
   workdir = pathlib.Path(workdir)
   check(config.train)
   with taken(workdir, config), job.all_or_none('training'):
-    return _train(config, workdir, kinds)
+    return _train(config, workdir, kinds, extensions)
 
 
-def _train(config, workdir: pathlib.Path, kinds: TaskKinds) -> dict | None:
+def _train(
+  config, workdir: pathlib.Path, kinds: TaskKinds, extensions: Extensions | None
+) -> dict | None:
   # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
-  experiment = experiment_lib.build(config, workdir, kinds, log)
+  experiment = experiment_lib.build(config, workdir, kinds, log, extensions)
   evaluators = experiment.evaluators(config)
   train, spread = config.train, experiment.spread
   _check_parts(train, evaluators)

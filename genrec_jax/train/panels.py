@@ -15,7 +15,9 @@ def explain_users(config, workdir, experiment) -> list[dict]:
   part = 'test' if 'test' in data.parts else 'valid'
   if part not in data.parts or not config.report.users:
     return []
-  predictor = Predictor.load(workdir, config, config.predict.checkpoint)
+  predictor = Predictor.load(
+    workdir, config, config.predict.checkpoint, experiment.extensions
+  )
   examples, histories = data.parts[part], data.dataset.histories
   rng = np.random.default_rng(config.seed)
   count = min(config.report.users, len(examples))
@@ -32,10 +34,13 @@ def explain_users(config, workdir, experiment) -> list[dict]:
 def measure_details(config, workdir, experiment) -> dict:
   """What the page shows of a ranking model, on the last part there is."""
   # The weights are put together on one device, however they were trained.
-  evaluators = dataclasses.replace(experiment, spread=Whole()).evaluators(
+  runtime = Whole.of(experiment.extensions)
+  evaluators = dataclasses.replace(experiment, spread=runtime).evaluators(
     config
   )
   part = 'test' if 'test' in evaluators else list(evaluators)[-1]
-  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
+  weights = load_weights(
+    workdir, experiment.task, config.predict.checkpoint, experiment.extensions
+  )
   details = evaluators[part].details(weights, config.report, config.seed)
   return {'part': part, **details}

@@ -2,17 +2,17 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from genrec_jax import planner
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import schemes as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.scheme import Scheme
+from genrec_jax.numerics.formats import extend
 from genrec_jax.planner import hardware, pooling
 from genrec_jax.train import state as state_lib
 
@@ -27,7 +27,7 @@ def make_plan(
   config,
   task,
   mesh_shape: dict,
-  schemes: Mapping[str, Scheme] | None = None,
+  extensions: Extensions = Extensions(),
 ) -> plan_lib.ShardingPlan:
   """The plan of the tables that are updated by rows.
 
@@ -35,12 +35,13 @@ def make_plan(
     config: the experiment's.
     task: whose tables.
     mesh_shape: {'replicas', 'hosts', 'devices'}.
-    schemes: from outside the library, by name.
+    extensions: what is used from outside the library.
   """
   p, specs = config.parallel, state_lib.row_specs(task)
+  schemes = extensions.schemes
   _check_scheme(p, specs)
-  batch, rule = config.train.batch_size, pooling_rule(config)
-  wanted = loads(config, task, mesh_shape)
+  batch, rule = config.train.batch_size, pooling_rule(config, extensions)
+  wanted = loads(config, task, mesh_shape, extensions)
   if not p.plan and p.scheme == AUTO:
     plan, _ = planner.make_plan(
       wanted,
@@ -86,19 +87,35 @@ def _check_scheme(p, specs) -> None:
     )
 
 
-def pooling_on_one_device(config, task) -> dict[str, str]:
+def plan_one_device(task) -> plan_lib.ShardingPlan:
+  """One device has all tables, whatever their settings say of many."""
+  specs = {
+    name: dataclasses.replace(spec, scheme='')
+    for name, spec in state_lib.row_specs(task).items()
+  }
+  return schemes_lib.one_scheme(specs, 'table_wise')
+
+
+def pooling_on_one_device(
+  config, task, extensions: Extensions = Extensions()
+) -> dict[str, str]:
   """Pooled feature -> 'rows' or 'sums', where one device has all tables."""
   shape = {'replicas': 1, 'hosts': 1, 'devices': 1}
-  plan = schemes_lib.one_scheme(state_lib.row_specs(task), 'table_wise')
+  plan = plan_one_device(task)
   return pooling.fill(
     plan,
-    loads(config, task, shape),
+    loads(config, task, shape, extensions),
     config.train.batch_size,
-    pooling_rule(config),
+    pooling_rule(config, extensions),
   ).pooling
 
 
-def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
+def check_memory(
+  config,
+  task,
+  plan: plan_lib.ShardingPlan,
+  extensions: Extensions = Extensions(),
+) -> None:
   """Refuses what would not fit the hardware that `config.parallel` names.
 
   Raises:
@@ -110,7 +127,7 @@ def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
   report = planner.evaluate(
     plan,
-    loads(config, task, shape),
+    loads(config, task, shape, extensions),
     machine(config, shape),
     config.train.batch_size,
     dense_part(config, task, shape),
@@ -122,7 +139,9 @@ def check_memory(config, task, plan: plan_lib.ShardingPlan) -> None:
     raise planner.too_full(report, p.plan or scheme)
 
 
-def describe(config, task, workdir) -> str:
+def describe(
+  config, task, workdir, extensions: Extensions = Extensions()
+) -> str:
   """The report that `--mode=plan` prints; leaves plan.json in the workdir."""
   p = config.parallel
   shape = mesh_shape(config)
@@ -130,17 +149,18 @@ def describe(config, task, workdir) -> str:
   if p.plan:
     fixed = p.plan
   elif p.scheme != AUTO:
-    fixed = make_plan(config, task, shape)
+    fixed = make_plan(config, task, shape, extensions)
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)
   text = planner.describe(
-    loads(config, task, shape),
+    loads(config, task, shape, extensions),
     machine(config, shape),
     batch=config.train.batch_size,
     overrides=shape,
     plan=fixed,
     dense=dense_part(config, task, shape),
-    pooling=pooling_rule(config),
+    pooling=pooling_rule(config, extensions),
+    schemes=extensions.schemes,
     save=str(path),
   )
   return f'{text}\nplan: {path}'
@@ -165,20 +185,26 @@ def machine(config, shape: dict) -> planner.Topology:
   return hardware.get(p.topology or 'cpu', **changed)
 
 
-def pooling_rule(config) -> planner.PoolingRule:
+def pooling_rule(
+  config, extensions: Extensions = Extensions()
+) -> planner.PoolingRule:
   """How rows or sums is decided for the pooled features of a config."""
   p = config.parallel
   if p.pool not in pooling.POOLS:
     raise ConfigError(
       f'parallel.pool is {p.pool!r}, must be one of {pooling.POOLS}'
     )
-  exchange = Exchange(**p.exchange.to_dict())
+  exchange = Exchange(
+    **p.exchange.to_dict(), formats=extend(extensions.formats)
+  )
   if p.determinism == 'order':  # whatever is configured
     exchange = dataclasses.replace(exchange, kind='gather')
   return planner.PoolingRule(p.pool, exchange, p.determinism)
 
 
-def loads(config, task, shape: dict) -> list[planner.Load]:
+def loads(
+  config, task, shape: dict, extensions: Extensions = Extensions()
+) -> list[planner.Load]:
   """What a step asks, on such a mesh, of tables that are updated by rows.
 
   A pooled feature has its name here: the plan says whether its rows or its
@@ -201,6 +227,7 @@ def loads(config, task, shape: dict) -> list[planner.Load]:
         spec.update,
         features.get(name, ()),
         distinct=min(1.0, float(distinct)),
+        outside=extensions.row_optimizers.get(spec.update),
       )
     )
   return found

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from genrec_jax import config as config_lib
+from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, datasets
 from genrec_jax.evaluators.ranking import Evaluator
 from genrec_jax.features import FeatureSpec
@@ -40,14 +41,16 @@ class RankingData:
     log(dataset.summary())
     return cls(dataset)
 
-  def task(self, config) -> Ranking:
+  def task(self, config, extensions: Extensions | None = None) -> Ranking:
     # Learning them as if they were 0 or 1 would be silent.
     if labels := self.dataset.annotations.float_labels:
       raise ValueError(
         f'data.label_kinds.{labels[0]}: the prepared label is any number, but '
         'the losses of task=ranking read labels 0 and 1 alone; remove the key'
       )
-    return build_task(config, self.dataset.features, self.dataset.labels)
+    return build_task(
+      config, self.dataset.features, self.dataset.labels, extensions
+    )
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return batches.steps_per_epoch(self.parts['train'], batch_size)
@@ -107,7 +110,10 @@ class RankingData:
 
 
 def build_task(
-  config, features: Sequence[FeatureSpec], labels: Sequence[str]
+  config,
+  features: Sequence[FeatureSpec],
+  labels: Sequence[str],
+  extensions: Extensions | None = None,
 ) -> Ranking:
   """The task of `config` over these inputs."""
   model = config.model.to_dict()
@@ -123,6 +129,7 @@ def build_task(
     init_std=config.data.init_std,
     settings=settings,
     products=config.numerics.products,
+    extra_products=extensions.products if extensions else None,
   )
   features = {name: read.table for name, read in task.expected_reads().items()}
   settings.check(task.tables(), features)

@@ -10,6 +10,7 @@ from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
+from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
@@ -58,6 +59,7 @@ def by_rows(
     stacks,
     {n: abstract.tables[n] for n in stacks},
     {n: abstract.slots[n] for n in stacks},
+    formats=extend(spread.extensions.formats),
   )
   state = unnamed(dense, arrays)
   state = dataclasses.replace(

@@ -9,7 +9,7 @@ import time
 
 import jax
 
-from genrec_jax.contracts import TaskKind, TaskKinds
+from genrec_jax.contracts import Extensions, TaskKind, TaskKinds
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
 from genrec_jax.serve.weights import load_weights
@@ -103,7 +103,9 @@ def finish(
   return report
 
 
-def evaluate(config, workdir, kinds: TaskKinds) -> dict:
+def evaluate(
+  config, workdir, kinds: TaskKinds, extensions: Extensions | None = None
+) -> dict:
   """Evaluates a checkpoint beside popularity; `--mode=eval`.
 
   Prints the table and writes eval.json; nothing else of the workdir changes.
@@ -112,6 +114,7 @@ def evaluate(config, workdir, kinds: TaskKinds) -> dict:
     config: the config of the run; its `eval` section may differ.
     workdir: of the run.
     kinds: the kinds of tasks there are.
+    extensions: what is used from outside the library.
 
   Returns:
     What eval.json holds: {'step', 'checkpoint', 'metrics', 'baselines', ...},
@@ -119,21 +122,27 @@ def evaluate(config, workdir, kinds: TaskKinds) -> dict:
   """
   workdir = pathlib.Path(workdir)
   workdir_lib.require(workdir, config)
-  experiment = experiment_lib.build(config, workdir, kinds, LOG.info)
+  experiment = experiment_lib.build(
+    config, workdir, kinds, LOG.info, extensions
+  )
   if experiment.fingerprint() != experiment.data.kept(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
     )
   # The weights are put together on one device, however they were trained.
-  experiment = dataclasses.replace(experiment, spread=Whole())
+  experiment = dataclasses.replace(
+    experiment, spread=Whole.of(experiment.extensions)
+  )
   evaluators = experiment.evaluators(config)
   if not evaluators:
     raise ValueError(
       f'eval.parts is {tuple(config.eval.parts)}; this split has '
       f'{", ".join(experiment.data.parts)}'
     )
-  weights = load_weights(workdir, experiment.task, config.predict.checkpoint)
+  weights = load_weights(
+    workdir, experiment.task, config.predict.checkpoint, experiment.extensions
+  )
   LOG.info('weights of step %d', weights.step)
   wall, core = time.monotonic(), time.process_time()
   metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, pipeline, splits, stream
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.parallel import job
@@ -51,8 +52,8 @@ class RetrievalData:
     counts = splits.train_counts(dataset.histories, parts['train'], rows)
     return cls(dataset, parts, counts)
 
-  def task(self, config) -> Retrieval:
-    return build_task(config, self.dataset.corpus, self.item_counts)
+  def task(self, config, extensions: Extensions | None = None) -> Retrieval:
+    return build_task(config, self.dataset.corpus, self.item_counts, extensions)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return pipeline.steps_per_epoch(self.parts['train'], batch_size)
@@ -130,7 +131,10 @@ class RetrievalData:
 
 
 def build_task(
-  config, corpus: np.ndarray, item_counts: np.ndarray
+  config,
+  corpus: np.ndarray,
+  item_counts: np.ndarray,
+  extensions: Extensions | None = None,
 ) -> Retrieval:
   """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
   model = config.model.to_dict()
@@ -147,6 +151,7 @@ def build_task(
     init_std=config.data.init_std,
     settings=settings,
     products=config.numerics.products,
+    extra_products=extensions.products if extensions else None,
   )
   features = {name: read.table for name, read in task.expected_reads().items()}
   settings.check(task.tables(), features)

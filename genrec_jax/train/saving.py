@@ -8,6 +8,7 @@ from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
 from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
+from genrec_jax.numerics.formats import extend
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named
 
@@ -51,6 +52,7 @@ class Saver:
     )
     self._rows = self._readers = None
     self._newest = None  # step published
+    formats = extend(spread.extensions.formats)
     if c.policy:
       options = _options(
         c,
@@ -58,6 +60,7 @@ class Saver:
         slots=c.slots,
         expected_restores=c.expected_restores,
         chunk_rows=c.chunk_rows,
+        formats=formats,
       )
       self._rows = RowSaver(
         self.checkpoints, spread.stacks, options, log=LOG.warning
@@ -66,7 +69,9 @@ class Saver:
       self._published = Checkpoints(
         workdir / PUBLISHED, keep=c.publish.keep, log=LOG.warning
       )
-      options = _options(c.publish, 'consecutive', chunk_rows=c.chunk_rows)
+      options = _options(
+        c.publish, 'consecutive', chunk_rows=c.chunk_rows, formats=formats
+      )
       self._readers = RowSaver(
         self._published,
         spread.stacks,

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from genrec_jax import config as config_lib
 from genrec_jax import contracts
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
 from genrec_jax.data import devices as devices_lib
 from genrec_jax.embedding import id_maps, relayout, schemes, touched
 from genrec_jax.embedding import layout as layout_lib
@@ -23,7 +24,7 @@ from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
-from genrec_jax.embedding.towers import Towers
+from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
@@ -39,13 +40,20 @@ SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all
 MB = 1 << 20
 
 
-def build(config, task, tx):
-  """What `config.parallel` describes."""
+def build(config, task, tx, extensions: Extensions | None = None):
+  """What `config.parallel` describes.
+
+  Args:
+    config: of the experiment.
+    task: what is trained.
+    tx: optimizer of everything dense.
+    extensions: what is used from outside the library.
+  """
   p = config.parallel
   plain = p.accumulate == 1 and p.determinism == 'run' and p.pipeline == 'none'
   if plain and p.replicas * p.hosts * p.devices == 1:
-    return OneDevice(config, task, tx)
-  return OnMesh(config, task, tx)
+    return OneDevice(config, task, tx, extensions)
+  return OnMesh(config, task, tx, extensions)
 
 
 class OneDevice(Whole):
@@ -58,19 +66,21 @@ class OneDevice(Whole):
 
   shards, plan, own = 1, None, None
 
-  def __init__(self, config, task, tx, towers: Towers | None = None, maps=None):
+  def __init__(self, config, task, tx, extensions: Extensions | None = None):
     self._config, self._task, self._tx = config, task, tx
-    self.maps = maps or {}
+    self.extensions = extensions = extensions or Extensions()
+    self.maps, self.towers = extensions.id_maps, extensions.towers
     specs = state_lib.row_specs(task)
-    whole = schemes.one_scheme(specs, 'table_wise')
-    planning.check_memory(config, task, whole)
-    self.pooling = planning.pooling_on_one_device(config, task)
-    self.towers = towers
+    planning.check_memory(
+      config, task, planning.plan_one_device(task), extensions
+    )
+    self.pooling = planning.pooling_on_one_device(config, task, extensions)
     self._tables = LocalTables(
       specs,
       optimizer_lib.row_options(config.optimizer),
       self.pooling,
-      towers,
+      extensions.towers,
+      extra_optimizers=extensions.row_optimizers,
     )
     self.measured = measurements.names(task, on_mesh=False)
 
@@ -133,7 +143,7 @@ class OneDevice(Whole):
       for name, spec in state_lib.row_specs(self._task).items()
     }
     plan = schemes.one_scheme(specs, 'data_parallel')
-    return OnMesh(config, self._task, self._tx, plan=plan, maps=self.maps)
+    return OnMesh(config, self._task, self._tx, self.extensions, plan=plan)
 
   def _create(self) -> TrainState:
     return state_lib.create(
@@ -161,9 +171,8 @@ class OnMesh:
     config,
     task,
     tx,
-    towers: Towers | None = None,
+    extensions: Extensions | None = None,
     plan: plan_lib.ShardingPlan | None = None,
-    maps=None,
   ):
     """Lays everything out; nothing is allocated yet.
 
@@ -171,28 +180,32 @@ class OnMesh:
       config: of the experiment.
       task: what is trained.
       tx: optimizer of everything dense.
-      towers: what pooled features go through, see `embedding.towers`.
+      extensions: what is used from outside the library.
       plan: where rows lie; None: as the config says.
-      maps: table -> an id map of the caller's own, in place of the table's.
     """
     p = self._parallel = config.parallel
-    self.maps = maps or {}
+    self.extensions = extensions = extensions or Extensions()
+    self.maps, towers = extensions.id_maps, extensions.towers
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
     _check(p, mesh_lib.shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
-    self.plan = plan or planning.make_plan(config, task, shape)
-    planning.check_memory(config, task, self.plan)
+    self.plan = plan or planning.make_plan(config, task, shape, extensions)
+    planning.check_memory(config, task, self.plan, extensions)
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,
-      Exchange(**{**p.exchange.to_dict(), **self._way}),
+      Exchange(
+        **{**p.exchange.to_dict(), **self._way},
+        formats=extend(extensions.formats),
+      ),
       p.sync_every,
       optimizer_lib.row_options(config.optimizer),
       self.plan.pooling,
       towers,
+      extra_optimizers=extensions.row_optimizers,
     )
     self.measured = measurements.names(task, on_mesh=True)
     shapes = jax.eval_shape(

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import ExpectedRead, Read, TableSpec
@@ -115,7 +116,9 @@ def train(towers, mesh=True, pipeline='none', accumulate=1, codecs=None):
   if not mesh:
     c.parallel.update(hosts=1, devices=1)
   task, tx = Sums(), optax.sgd(0.1)
-  runtime = (OnMesh if mesh else OneDevice)(c, task, tx, towers=towers)
+  runtime = (OnMesh if mesh else OneDevice)(
+    c, task, tx, Extensions(towers=towers)
+  )
   parts = runtime.shards if mesh else 1
   batches = [runtime.on_devices(batch(i, parts)) for i in range(STEPS)]
   state, step, measured = runtime.fresh_state(), runtime.step(), []
@@ -190,12 +193,12 @@ def test_a_sum_over_the_wrong_axes_is_noticed(monkeypatch):
   c = settings()
   c.parallel.update(replicas=2, devices=2)
   task = Sums()
-  runtime = OnMesh(c, task, optax.sgd(0.1), towers=NETWORK)
+  runtime = OnMesh(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
   state = runtime.fresh_state()
   data = runtime.on_devices(batch(0, runtime.shards))
   state, _ = runtime.step()(state, data)
   c.parallel.update(replicas=1, hosts=1, devices=1)
-  alone = OneDevice(c, task, optax.sgd(0.1), towers=NETWORK)
+  alone = OneDevice(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
   wanted, _ = alone.step()(alone.fresh_state(), batch(0, 1))
   with pytest.raises(AssertionError):
     assert_close(
@@ -207,7 +210,7 @@ def test_what_no_tower_can_see():
   task, tx = Sums(), optax.sgd(0.1)
 
   def route(c, towers):
-    runtime = OnMesh(c, task, tx, towers=towers)
+    runtime = OnMesh(c, task, tx, Extensions(towers=towers))
     state = runtime.fresh_state()
     runtime.step()(state, runtime.on_devices(batch(0, 8)))
 
