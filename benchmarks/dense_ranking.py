@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax.embedding import lookup
-from genrec_jax.features import Impressions
+from genrec_jax.features import Examples
 from genrec_jax.tasks.ranking import Ranking
 
 
@@ -24,7 +24,7 @@ def fresh(task: Ranking, model: jax.Array, tables: jax.Array) -> dict:
   }
 
 
-def gradient(task: Ranking, weights: dict, batch: Impressions) -> dict:
+def gradient(task: Ranking, weights: dict, batch: Examples) -> dict:
   """Of the loss of a batch, without dropout."""
 
   def loss(weights):
@@ -35,11 +35,11 @@ def gradient(task: Ranking, weights: dict, batch: Impressions) -> dict:
   return jax.grad(loss)(weights)
 
 
-def logits(task: Ranking, weights: dict, batch: Impressions) -> jax.Array:
+def logits(task: Ranking, weights: dict, batch: Examples) -> jax.Array:
   """`[B]`, of the first label."""
   rows = _view_reads(task, weights, batch)
   return task.predict(weights['params'], rows, batch)[:, 0]
 
 
-def _view_reads(task: Ranking, weights: dict, batch: Impressions):
+def _view_reads(task: Ranking, weights: dict, batch: Examples):
   return lookup.view_tables(weights['tables'], task.reads(batch))

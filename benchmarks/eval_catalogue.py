@@ -21,6 +21,7 @@ from benchmarks.train_step import peer_best
 from genrec_jax.data import pipeline
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.local import Whole
+from genrec_jax.features import EVENTS
 from genrec_jax.tasks import catalogue
 from genrec_jax.train.step import make_step
 
@@ -137,7 +138,7 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
   return {
     'users': users,
     'items': items,
-    'tokens': sum(int(b.lengths.sum()) for b in batches),
+    'tokens': sum(int(b.jagged[EVENTS].lengths.sum()) for b in batches),
     **whole,
     'encode_core_s': encoding.core_s,
     'rank_core_s': ranking.core_s,

@@ -78,11 +78,11 @@ def main(argv: list[str] | None = None) -> None:
   cli.finish(args, 'interaction_order', rows, COLUMNS)
 
 
-def population(order: int) -> features.Impressions:
+def population(order: int) -> features.Examples:
   """Every combination of two values a field, one positive, one negative."""
   negative = np.indices((2,) * order, np.int32).reshape(order, -1).T
   labels = (1.0 - negative.sum(axis=1) % 2).astype(np.float32)
-  return clicks.impressions(negative + np.int32(1), labels)
+  return clicks.make_examples(negative + np.int32(1), labels)
 
 
 def task_of(order: int, layers: int, eps: float) -> Ranking:
@@ -135,7 +135,7 @@ def train(
 
   def auc():
     found = np.asarray(logits(weights))[:, None]
-    labels = np.asarray(batch.labels)
+    labels = np.asarray(batch.labels.values)
     return ranking_metrics.measure(found, labels, names=('y',))['auc']
 
   state = tx.init(weights)

@@ -143,7 +143,7 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
       state, loss = step(state, batch)
       jax.block_until_ready(state)
       seconds.append(time.perf_counter() - begin)
-      tokens += int(batch.lengths.sum())
+      tokens += int(batch.jagged['events'].lengths.sum())
     if not np.isfinite(float(loss)):
       raise FloatingPointError(f'the loss is {loss}')
   tables = jax.tree.leaves((state.tables, state.slots))

@@ -15,7 +15,7 @@ from flax import nnx
 
 import pallas_kernels
 from genrec_jax import config as config_lib
-from genrec_jax.features import Batch
+from genrec_jax.features import Columns, Jagged
 from genrec_jax.models import hstu
 from pallas_kernels import dispatch
 
@@ -129,15 +129,8 @@ def hstu_layer(
   graph, params = nnx.split(block)
   tokens = -(-int(batch.sum()) // 128) * 128
   x = jax.random.normal(jax.random.key(0), (tokens, dim), sizes.dtype)
-  empty = jnp.zeros(tokens, jnp.int32)
-  packed = Batch(
-    users=jnp.arange(len(batch)),
-    item=empty,
-    next_item=empty,
-    time=empty,
-    next_time=empty,
-    lengths=jnp.asarray(batch),
-  )
+  times = Columns(jnp.zeros((tokens, 2), jnp.int32), ('time', 'next_time'))
+  packed = Jagged(times, jnp.asarray(batch))
 
   def run(trained, packed):
     params, x = trained

@@ -224,7 +224,8 @@ def alone(task, state, batch) -> dict:
   def loss(params, vectors, linear):
     model = nnx.merge(task.graphdef, nnx.State(jax.tree.map(nnx.Param, params)))
     seen = dataclasses.replace(x, vectors=vectors, linear=linear)
-    return jnp.sum(losses.logistic(model(seen, key), batch.labels))
+    labels = batch.labels.select(task.labels)
+    return jnp.sum(losses.logistic(model(seen, key), labels))
 
   model = jax.value_and_grad(loss, argnums=(0, 1, 2))
   products = matrix_products(model, (params, x.vectors, x.linear))

@@ -14,7 +14,7 @@ from benchmarks import cli, dense_ranking
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import clicks
-from genrec_jax.features import FeatureSpec, Impressions
+from genrec_jax.features import Examples, FeatureSpec
 from genrec_jax.models import RANKERS, flops
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking import Ranking
@@ -205,9 +205,9 @@ class Bench:
       self._programs[key] = _programs(task, self)
     return self._programs[key]
 
-  def batch(self, at) -> Impressions:
+  def batch(self, at) -> Examples:
     """Rows as a batch."""
-    return clicks.impressions(self.ids[at], self.labels[at])
+    return clicks.make_examples(self.ids[at], self.labels[at])
 
 
 def _programs(task: Ranking, bench: Bench):

@@ -32,7 +32,13 @@ from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.local import LocalTables
-from genrec_jax.features import FeatureSpec, Impressions, Read, TableSpec
+from genrec_jax.features import (
+  Columns,
+  Examples,
+  FeatureSpec,
+  Read,
+  TableSpec,
+)
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.train import measurements
 from genrec_jax.train import state as state_lib
@@ -116,22 +122,22 @@ def training_step(sizes: Sizes):
   def rows_of(batch):
     return step.route(batch, state.step, {})[0].routes.ids
 
-  found = [impressions(sizes, seed) for seed in range(BATCHES)]
+  found = [make_examples(sizes, seed) for seed in range(BATCHES)]
   return step, state, found, [jax.jit(rows_of)(batch) for batch in found]
 
 
-def impressions(sizes: Sizes, seed: int) -> Impressions:
+def make_examples(sizes: Sizes, seed: int) -> Examples:
   rng = np.random.default_rng(seed)
   size = sizes.batch
   ids = rng.integers(1, sizes.rows, (size, sizes.tables), np.int32)
+  labels = rng.integers(0, 2, (size, 1)).astype(np.float32)
+  numbers = rng.normal(size=(size, sizes.numbers)).astype(np.float32)
   return jax.device_put(
-    Impressions(
-      labels=rng.integers(0, 2, (size, 1)).astype(np.float32),
+    Examples(
       weights=np.ones(size, np.float32),
-      ids=ids,
-      numbers=rng.normal(size=(size, sizes.numbers)).astype(np.float32),
-      bags={},
-      group=np.full(size, -1, np.int32),
+      dense=Columns(numbers, tuple(f'n{i}' for i in range(sizes.numbers))),
+      ids=Columns(ids, tuple(f'c{i}' for i in range(sizes.tables))),
+      labels=Columns(labels, ('label',)),
       first=np.zeros(1, np.int32),
     )
   )

@@ -23,6 +23,7 @@ import numpy as np
 import pallas_kernels
 from benchmarks import cli, ml1m_shape, result, timing
 from genrec_jax.embedding import lookup
+from genrec_jax.features import EVENTS
 from genrec_jax.train.step import make_step
 
 MODELS = ('hstu', 'sasrec', 'hstu_large')
@@ -137,11 +138,13 @@ def parts(config, task, params, tables) -> dict:
     return total / jnp.maximum(count, 1.0)
 
   def attention(q, k, v, layer, batch):
-    options = _options(model, layer, batch, key)
-    return pallas_kernels.hstu_attention(q, k, v, batch.lengths, **options)
+    events = batch.jagged[EVENTS]
+    options = _options(model, layer, events, key)
+    return pallas_kernels.hstu_attention(q, k, v, events.lengths, **options)
 
   def random(key, batch, *shape):
-    return jax.random.normal(key, (batch.item.shape[0], *shape))
+    tokens = batch.jagged[EVENTS]['item'].shape[0]
+    return jax.random.normal(key, (tokens, *shape))
 
   def qkv(batch):
     head = model.dim // model.heads
@@ -173,7 +176,7 @@ def parts(config, task, params, tables) -> dict:
   }
 
 
-def _options(model, layer, batch, key) -> dict:
+def _options(model, layer, events, key) -> dict:
   """The attention arguments of the model's first layer."""
   options = {'max_len': model.max_len}
   if model.name == 'sasrec':
@@ -188,8 +191,8 @@ def _options(model, layer, batch, key) -> dict:
     'normaliser': model.max_len + model.extra_positions,
     'position_bias': layer['position_bias'],
     'time_bias': layer['time_bias'],
-    'query_time': batch.next_time,
-    'time': batch.time,
+    'query_time': events['next_time'],
+    'time': events['time'],
   }
 
 

@@ -1,11 +1,14 @@
-"""The shared vocabulary: what a table, a ragged array and a batch are.
+"""The shared vocabulary: what a table, a feature and a batch are.
 
-No logic lives here. Every layer of the library may import this file.
+No logic lives here but to find a column by its name. Every layer of the library
+may import this file.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
+import numpy as np
 
 PAD = 0  # item index 0 is padding in every vocabulary; items are 1..V
 
@@ -50,56 +53,177 @@ class TableSpec:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Jagged:
-  """Rows of uneven length, packed one behind the other.
+class Columns:
+  """Columns of one type, side by side in one array: one transfer for all.
+
+  >>> import numpy as np
+  >>> ids = Columns(np.array([[3, 7], [4, 8]]), ('user', 'item'))
+  >>> ids['item'].tolist(), 'price' in ids
+  ([7, 8], False)
 
   Attributes:
-    values: `[capacity, ...]`; the values of one row are contiguous, rows are in
-      order, padding sits at the end.
-    lengths: `[B]` int32, their sum is at most `capacity`.
+    values: `[N, C]`, of NumPy or JAX.
+    names: C names, no two alike.
   """
 
   values: jax.Array
-  lengths: jax.Array
+  names: tuple[str, ...] = dataclasses.field(metadata=dict(static=True))
+
+  def __getitem__(self, name: str) -> jax.Array:
+    """The column, `[N]`; a view where the array is NumPy's."""
+    if name not in self.names:
+      raise KeyError(
+        f'no column {name!r}; there are {", ".join(self.names) or "none"}'
+      )
+    return self.values[..., self.names.index(name)]
+
+  def __contains__(self, name: str) -> bool:
+    return name in self.names
+
+  def select(self, names: Sequence[str]) -> jax.Array:
+    """The columns `names`, in that order, `[N, len(names)]`."""
+    if tuple(names) == self.names:
+      return self.values
+    for name in names:
+      self[name]  # names what there is, where one is missing
+    return self.values[..., [self.names.index(name) for name in names]]
 
 
+def stack_columns(columns: Mapping[str, np.ndarray], dtype) -> Columns:
+  """Columns of NumPy values that are at hand one by one.
+
+  >>> stack_columns({'user': [3, 4], 'item': [7, 8]}, 'int32').values.tolist()
+  [[3, 7], [4, 8]]
+  """
+  values = [np.asarray(column) for column in columns.values()]
+  return Columns(np.stack(values, axis=-1).astype(dtype), tuple(columns))
+
+
+# The order of fields is that of a compiled step's arguments. Another order lets
+# XLA fuse otherwise, and the last digits of a curve change.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Batch:
-  """B event sequences as packed tokens; T is the (static) token capacity.
+class Jagged:
+  """A feature with any number of values an example, packed.
 
-  The training and the evaluation batch have the same form: token i of a
-  sequence is an event the model may read, `next_item[i]` the event that
-  followed it. Training scores every position, evaluation the last one.
-
-  A batch in W shards holds W such batches of B / W sequences and T / W tokens,
-  one behind the other in every array. Token i of a shard is token `first + i`
-  of the batch, so that what is drawn for a token does not depend on W.
+  The values of one example are contiguous, examples are in order, and padding
+  sits at the end. A batch in W shards holds W such arrays, one behind the
+  other. The values of a sequence have several columns (item, time, ...), those
+  of a set have one.
 
   Attributes:
-    users: `[B]` int32, row of the user in the data set, -1 for padding.
-    lengths: `[B]` int32, tokens of each sequence; 0 for padding.
-    item: `[T]` int32 item index of each token, PAD behind the last sequence.
-    time: `[T]` int32 seconds since the first token of the same sequence.
-    next_item: `[T]` int32 the item to predict after the token, PAD for none.
-    next_time: `[T]` int32 when that item was met, on the clock of `time`.
-    seen: item indices the evaluator must not recommend to each user, or None
-      for "the tokens of the sequence itself".
-    first: `[W]` int32, real tokens of the batch before those of each shard;
-      None for a batch in one piece, whose first token is number 0.
-    whole: the batch that this one is a part of, where a step takes a batch in
-      parts one after the other; None otherwise.
+    columns: of int32, `[K, C]`.
+    lengths: `[B]` int32 values of each example, 0 for padding; those of a shard
+      sum up to at most its part of K.
+    floats: columns of float32, `[K, F]`, or None without any.
+    first: `[W]` int32, values of the batch before those of each shard, where
+      someone needs the number of a value in the batch: what is drawn for it
+      must not depend on W. None also for a batch in one piece, whose first
+      value is number 0.
   """
 
-  users: jax.Array
+  columns: Columns
   lengths: jax.Array
-  item: jax.Array
-  time: jax.Array
-  next_item: jax.Array
-  next_time: jax.Array
-  seen: Jagged | None = None
+  floats: Columns | None = None
   first: jax.Array | None = None
-  whole: 'Batch | None' = None
+
+  def __getitem__(self, name: str) -> jax.Array:
+    """The column of that name, of either type, `[K]`."""
+    return _find_column(name, self.columns, self.floats)
+
+  def __contains__(self, name: str) -> bool:
+    return any(name in c for c in (self.columns, self.floats) if c is not None)
+
+
+EVENTS = 'events'  # the feature that retrieval reads
+
+
+# The order of fields matters, see `Jagged`.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examples:
+  """A batch of B examples, of any task.
+
+  None is what the data do not have. Which fields are None and what columns are
+  called is the same for all batches of a run, since a step is compiled for it.
+
+  Retrieval: an example is a sequence of events, `jagged[EVENTS]` with columns
+  item, time, next_item, next_time, and with every extra column NAME of the
+  data NAME and next_NAME. Token i is an event the model may read, next_item
+  what followed it (PAD for nothing). Times are seconds since the first token of
+  the same sequence. Training scores every position, evaluation the last one.
+
+  Ranking: an example is what was shown to whom, and what came of it.
+
+  A batch in W shards holds W batches of B / W examples, one behind the other in
+  every array. Example i of a shard is example `first + i` of the batch, so that
+  what is drawn for it does not depend on W.
+
+  Attributes:
+    row: `[B]` int32 row of the user in the data set, -1 for padding.
+    labels: float32 `[B, L]`.
+    weights: `[B]` float32, 0 for padding.
+    ids: rows of the categorical features, int32 `[B, C]`, each in its table.
+    dense: numeric features, float32 `[B, N]`.
+    jagged: name of a feature -> its values; rows of a table for those of kind
+      multi_hot and sequence, whose one column has the name of the feature.
+    group: `[B]` int32 number of the group (a user, say), -1 for padding.
+    label_weights: float32 `[B, L]`; None where every label has weight 1.
+    time: `[B]` int32, in the unit of the data.
+    example_id: `[B, 2]` int32, the words of 64-bit ids; see `join_words`.
+    seen: items that must not be recommended to each user, column item; None
+      for "the tokens of the sequence itself".
+    extras: values that a task may read, such as a teacher's score, float32
+      `[B, E]`.
+    int_extras: those that are whole numbers, int32.
+    first: `[W]` int32, examples of the batch before those of each shard, where
+      a task draws by example; None also for a batch in one piece.
+    whole: the batch that this one is a part of, where a step takes a batch in
+      microbatches; None otherwise.
+  """
+
+  row: jax.Array | None = None
+  labels: Columns | None = None
+  weights: jax.Array
+  ids: Columns | None = None
+  dense: Columns | None = None
+  jagged: dict[str, Jagged] = dataclasses.field(default_factory=dict)
+  group: jax.Array | None = None
+  label_weights: Columns | None = None
+  time: jax.Array | None = None
+  example_id: jax.Array | None = None
+  seen: Jagged | None = None
+  extras: Columns | None = None
+  int_extras: Columns | None = None
+  first: jax.Array | None = None
+  whole: 'Examples | None' = None
+
+  def extra(self, name: str) -> jax.Array:
+    """The extra column of that name, of either type, `[B]`."""
+    return _find_column(name, self.extras, self.int_extras)
+
+
+def _find_column(name: str, *stacks: Columns | None) -> jax.Array:
+  stacks = [stack for stack in stacks if stack is not None]
+  for stack in stacks:
+    if name in stack:
+      return stack[name]
+  names = [name for stack in stacks for name in stack.names]
+  raise KeyError(f'no column {name!r}; there are {", ".join(names) or "none"}')
+
+
+def split_words(ids: np.ndarray) -> np.ndarray:
+  """`[N]` int64 -> `[N, 2]` int32: devices count in 32 bits.
+
+  >>> join_words(split_words(np.array([-7, 1 << 40]))).tolist()
+  [-7, 1099511627776]
+  """
+  return np.ascontiguousarray(ids, '<i8').view('<i4').reshape(-1, 2)
+
+
+def join_words(words: np.ndarray) -> np.ndarray:
+  """The inverse of `split_words`."""
+  return np.ascontiguousarray(words, '<i4').view('<i8').reshape(-1)
 
 
 POOLINGS = ('none', 'sum', 'mean')
@@ -183,37 +307,6 @@ class FeatureSpec:
   @property
   def pooled(self) -> bool:
     return self.kind in ('multi_hot', 'sequence')
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Impressions:
-  """B examples to rank: what was shown to whom, and what came of it.
-
-  A batch in W shards holds W such batches, one behind the other in every
-  array, as `Batch` does; padding examples stand at the end of the last ones.
-
-  Attributes:
-    labels: `[B, L]` float32, 0 or 1, of each task.
-    weights: `[B]` float32, 0 for padding.
-    ids: `[B, C]` int32 rows of the categorical features, in the order of the
-      specs, each in its own table.
-    numbers: `[B, N]` float32 values of the numeric features, in that order.
-    bags: name of a multi_hot or sequence feature -> rows of its table, packed.
-    group: `[B]` int32 number of the group (a user, say), -1 for padding.
-    first: `[W]` int32, examples of the batch before those of each shard; None
-      for a batch in one piece.
-    whole: the batch that this one is a part of, as in `Batch`.
-  """
-
-  labels: jax.Array
-  weights: jax.Array
-  ids: jax.Array
-  numbers: jax.Array
-  bags: dict[str, Jagged]
-  group: jax.Array
-  first: jax.Array | None = None
-  whole: 'Impressions | None' = None
 
 
 @jax.tree_util.register_dataclass

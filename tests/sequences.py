@@ -6,13 +6,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.features import PAD, Batch
+from genrec_jax.features import EVENTS, PAD, Columns, Examples, Jagged
 
 DAY = 86_400
 
 
 class Events(NamedTuple):
-  """One user's tokens and what followed each; see `features.Batch`."""
+  """One user's tokens and what followed each; see `features.Examples`."""
 
   item: np.ndarray
   time: np.ndarray
@@ -33,7 +33,7 @@ def draw(lengths: Sequence[int], items: int, seed: int = 0) -> list[Events]:
   return out
 
 
-def pack(sequences: Sequence[Events], capacity: int) -> Batch:
+def pack(sequences: Sequence[Events], capacity: int) -> Examples:
   """The batch of these sequences, `capacity` tokens."""
   lengths = np.array([len(s.item) for s in sequences], np.int32)
 
@@ -42,8 +42,11 @@ def pack(sequences: Sequence[Events], capacity: int) -> Batch:
     parts.append(np.full(capacity - lengths.sum(), PAD))
     return jnp.asarray(np.concatenate(parts), jnp.int32)
 
-  return Batch(
-    users=jnp.arange(len(lengths), dtype=jnp.int32),
-    lengths=jnp.asarray(lengths),
-    **{name: column(name) for name in Events._fields},
+  columns = jnp.stack([column(name) for name in Events._fields], axis=-1)
+  return Examples(
+    weights=jnp.ones(len(lengths), jnp.float32),
+    row=jnp.arange(len(lengths), dtype=jnp.int32),
+    jagged={
+      EVENTS: Jagged(Columns(columns, Events._fields), jnp.asarray(lengths))
+    },
   )

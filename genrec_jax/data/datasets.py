@@ -74,11 +74,13 @@ def _file(cfg, name: str, source: str) -> pathlib.Path:
   return path
 
 
+# Columns of events, and of those that follow, in a batch.
+_RESERVED = ('user', 'item', 'time', 'next_item', 'next_time')
+
+
 def build_extras(cfg) -> tuple[extras_lib.Extra, ...]:
   """The extra columns of `config.data`, beside users, items and times."""
-  return extras_lib.build(
-    cfg.get('extras', None), reserved=('user', 'item', 'time')
-  )
+  return extras_lib.build(cfg.get('extras', None), reserved=_RESERVED)
 
 
 def _no_extras(cfg) -> None:

@@ -25,7 +25,9 @@ def own_shards(mesh: jax.sharding.Mesh) -> range:
   return found
 
 
-def to_global(batch: features.Batch, mesh: jax.sharding.Mesh) -> features.Batch:
+def to_global(
+  batch: features.Examples, mesh: jax.sharding.Mesh
+) -> features.Examples:
   """Puts this process's shards of a batch on its devices.
 
   Nothing is exchanged: the processes need not call this at the same time.
@@ -64,7 +66,7 @@ class DeviceBatches:
     """Wraps an iterator.
 
     Args:
-      source: iterator of `Batch` with `get_state` and `set_state`, as grain
+      source: iterator of `Examples` with `get_state` and `set_state`, as grain
         has them; nobody else may use it from now on.
       mesh: where the batches go.
       ahead: batches on the devices beyond the one handed out, at least 1.
@@ -78,10 +80,10 @@ class DeviceBatches:
     # One thread: the batches must be taken in order.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'batches')
 
-  def __iter__(self) -> Iterator[features.Batch]:
+  def __iter__(self) -> Iterator[features.Examples]:
     return self
 
-  def __next__(self) -> features.Batch:
+  def __next__(self) -> features.Examples:
     self._fill(self._ahead)
     concurrent.futures.wait([self._coming[0]])  # a Ctrl-C here loses nothing
     try:

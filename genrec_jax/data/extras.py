@@ -211,6 +211,24 @@ def _fit(extra, values, good) -> tuple[np.ndarray, np.ndarray]:
   return np.where(good, values, 0).astype(extra.dtype), good
 
 
+def fit_batch(name: str, values: np.ndarray) -> np.ndarray:
+  """Values as a batch has them: float32, or int32 for whole numbers.
+
+  >>> fit_batch('stars', np.array([4, 5])).dtype
+  dtype('int32')
+  """
+  if values.dtype.kind == 'f' or values.dtype == np.int32:
+    return values
+  limits = np.iinfo(np.int32)
+  good = (values >= limits.min) & (values <= limits.max)
+  if not good.all():
+    raise ValueError(
+      f'{KEY}.{name}: {values[np.argmin(good)]} does not fit the 32 bits that '
+      f'numbers of a batch have; declare {KEY}.{name}=float, or remove it'
+    )
+  return values.astype(np.int32)
+
+
 def explain(extra: Extra, value: object) -> str:
   """What is wrong with a value that is not good, and the remedy."""
   key = f'{KEY}.{extra.name}'

@@ -12,10 +12,12 @@ import grain
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import splits
 
 MIN_CAPACITY = 128
+EVENT_COLUMNS = ('item', 'time', 'next_item', 'next_time')
 _INT32 = np.iinfo(np.int32).max
 
 
@@ -31,22 +33,25 @@ def capacity_for(tokens: int) -> int:
 
 
 def _in_parts(
-  values: np.ndarray,
-  bounds: np.ndarray,
-  size: int,
-  fill: int = 0,
-  dtype=np.int32,
+  values: np.ndarray, bounds: np.ndarray, size: int, fill: int = 0
 ) -> np.ndarray:
-  """The runs between `bounds`, each filled up to `size`, in a row.
+  """The runs between `bounds`, each filled up to `size`, in a row, int32."""
+  out = np.full((len(bounds) - 1) * size, fill, np.int32)
+  _put_parts(out, values, bounds, size)
+  return out
+
+
+def _put_parts(
+  out: np.ndarray, values: np.ndarray, bounds: np.ndarray, size: int
+) -> None:
+  """Puts the run number i between `bounds` at place `i * size` of `out`.
 
   `values` begins with the first run, whatever number that starts at.
   """
-  out = np.full((len(bounds) - 1) * size, fill, dtype)
   bounds = (bounds - bounds[0]).tolist()
   for part in range(len(bounds) - 1):
     a, b = bounds[part], bounds[part + 1]
     out[part * size : part * size + b - a] = values[a:b]
-  return out
 
 
 def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
@@ -69,8 +74,20 @@ def collate(
   capacity: int | None = None,
   shards: int = 1,
   own: range | None = None,
-) -> features.Batch:
+) -> features.Examples:
   """Packs the examples `indices` into one batch.
+
+  >>> h = histories_lib.from_arrays(
+  ...   [1, 1, 1], [7, 8, 9], extras={'watched': [0.5, 2.0, 1.0]}
+  ... )
+  >>> batch = collate(
+  ...   h, splits.whole(h), [0], max_len=9, batch_size=1, capacity=4
+  ... )
+  >>> events = batch.jagged['events']
+  >>> events['item'].tolist(), events['next_item'].tolist()
+  ([1, 2, 0, 0], [2, 3, 0, 0])
+  >>> events['watched'].tolist(), events['next_watched'].tolist()
+  ([0.5, 2.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0])
 
   Args:
     histories: the events.
@@ -85,7 +102,9 @@ def collate(
     own: the shards to make; None for all.
 
   Returns:
-    A `Batch` of NumPy arrays: the shards `own`, one behind the other.
+    `Examples` of NumPy arrays: the shards `own`, one behind the other. Extra
+    columns of the histories are columns of the events; 0 where there is no
+    token, or nothing follows it.
   """
   rows, indices, bounds = _shares(indices, batch_size, shards)
   return _pack(
@@ -98,62 +117,6 @@ def collate(
     capacity=capacity,
     own=own,
   )
-
-
-def collate_extras(
-  histories: histories_lib.Histories,
-  examples: splits.Examples,
-  indices: np.ndarray,
-  *,
-  max_len: int,
-  batch_size: int,
-  capacity: int | None = None,
-  shards: int = 1,
-  own: range | None = None,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """The extra columns of the tokens that `collate` packs, in the same places.
-
-  Args:
-    histories: see `collate`, as for all others.
-    examples: what to read of them.
-    indices: `[n]` which examples.
-    max_len: most tokens of an example.
-    batch_size: B.
-    capacity: tokens of a shard.
-    shards: W.
-    own: the shards to make.
-
-  Returns:
-    Name -> `[T]` values of the events that are tokens, and name -> `[T]` those
-    of the events that follow them, each in the type it is stored in; 0 where
-    there is no token or nothing follows.
-
-  >>> h = histories_lib.from_arrays(
-  ...   [1, 1, 1], [7, 8, 9], extras={'watched': [0.5, 2.0, 1.0]}
-  ... )
-  >>> now, after = collate_extras(
-  ...   h, splits.whole(h), [0], max_len=9, batch_size=1, capacity=4
-  ... )
-  >>> now['watched'].tolist(), after['watched'].tolist()
-  ([0.5, 2.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0])
-  """
-  _, indices, bounds = _shares(indices, batch_size, shards)
-  window = _window(
-    histories,
-    examples,
-    indices,
-    bounds,
-    max_len=max_len,
-    capacity=capacity,
-    own=own,
-  )
-  now, after = {}, {}
-  for name, values in histories.take_extras(window.at).items():
-    now[name] = window.pack(values, values.dtype)
-  for name, values in histories.take_extras(window.after).items():
-    values[window.missing] = 0
-    after[name] = window.pack(values, values.dtype)
-  return now, after
 
 
 def _shares(indices, batch_size: int, shards: int):
@@ -192,9 +155,28 @@ class _Window:
   first: np.ndarray
   capacity: int
 
-  def pack(self, values: np.ndarray, dtype=np.int32) -> np.ndarray:
-    """`[shards * capacity]` values of the tokens, shard behind shard."""
-    return _in_parts(values, self.first, self.capacity, dtype=dtype)
+  def pack(self, columns: dict[str, np.ndarray], dtype) -> features.Columns:
+    """`[shards * capacity, C]` values of the tokens, shard behind shard."""
+    size = (len(self.first) - 1) * self.capacity
+    out = np.zeros((size, len(columns)), dtype)
+    for i, values in enumerate(columns.values()):
+      _put_parts(out[:, i], values, self.first, self.capacity)
+    return features.Columns(out, tuple(columns))
+
+  def take_extras(self, histories) -> dict[str, np.ndarray]:
+    """The extra columns of the tokens, and of the events that follow them."""
+    columns = {}
+    now, after = map(histories.take_extras, (self.at, self.after))
+    for name, values in after.items():
+      values[self.missing] = 0
+      for label, x in ((name, now[name]), (f'next_{name}', values)):
+        if label in columns or label in EVENT_COLUMNS:
+          raise ValueError(
+            f'{extras_lib.KEY}.{name}: a batch has another column {label!r}; '
+            'give the extra another name'
+          )
+        columns[label] = extras_lib.fit_batch(name, x)
+    return columns
 
 
 def _window(
@@ -226,7 +208,7 @@ def _window(
 
 def _pack(
   histories, examples, indices, bounds, *, max_len, rows, capacity, own
-) -> features.Batch:
+) -> features.Examples:
   """As a batch; see `_window`."""
   window = _window(
     histories,
@@ -253,14 +235,23 @@ def _pack(
         f'the events of user {user} span {next_time.max()} seconds, more than '
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
       )
-  return features.Batch(
-    users=_in_parts(examples.row[indices], window.mine, rows, -1),
-    lengths=_in_parts(lengths, window.mine, rows),
-    item=window.pack(histories.items[window.at]),
-    time=window.pack(time),
-    next_item=window.pack(next_item),
-    next_time=window.pack(next_time),
+  items = histories.items[window.at]
+  values = (items, time, next_item, next_time)
+  columns = dict(zip(EVENT_COLUMNS, values, strict=True))
+  floats = {}
+  for name, column in window.take_extras(histories).items():
+    (floats if column.dtype == np.float32 else columns)[name] = column
+  row = _in_parts(examples.row[indices], window.mine, rows, -1)
+  events = features.Jagged(
+    window.pack(columns, np.int32),
+    _in_parts(lengths, window.mine, rows),
+    window.pack(floats, np.float32) if floats else None,
     first=window.first[:-1].astype(np.int32),
+  )
+  return features.Examples(
+    weights=(row >= 0).astype(np.float32),
+    row=row,
+    jagged={features.EVENTS: events},
   )
 
 
@@ -328,8 +319,8 @@ def train_batches(
     own: the shards to make; None for all.
 
   Returns:
-    An `IterDataset` of `Batch`; the capacity of a shard is `capacity_for` the
-    tokens of the longest one.
+    An `IterDataset` of `Examples`; the capacity of a shard is `capacity_for`
+    the tokens of the longest one.
   """
   if not len(examples):
     raise ValueError('there are no examples to train on')
@@ -374,7 +365,7 @@ def eval_batches(
   seen: str = 'window',
   shards: int = 1,
   own: range | None = None,
-) -> Iterator[features.Batch]:
+) -> Iterator[features.Examples]:
   """The examples once, in order, in batches of one shape.
 
   Args:
@@ -384,13 +375,14 @@ def eval_batches(
     capacity: T, most tokens of a batch. Each shard holds at most a W-th of the
       examples and of the tokens; it ends when either is full.
     max_len: most tokens of an example.
-    seen: 'window' leaves `Batch.seen` None (the tokens themselves); 'history'
-      puts all earlier items of the user there, also those that do not fit.
+    seen: 'window' leaves `Examples.seen` None (the tokens themselves);
+      'history' puts all earlier items of the user there, also those that do
+      not fit.
     shards: W, see `collate`.
     own: the shards to make; None for all.
 
   Yields:
-    `Batch` of NumPy arrays.
+    `Examples` of NumPy arrays.
   """
   rows, capacity = share_of(batch_size, shards), capacity // shards
   if capacity < max_len:
@@ -425,9 +417,10 @@ def eval_batches(
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
       at = splits.positions(start[whose], past[whose])
+      items = _in_parts(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
-        values=_in_parts(histories.items[at], past_before[mine], seen_size),
-        lengths=_in_parts(past[whose], mine, rows),
+        features.Columns(items[:, None], ('item',)),
+        _in_parts(past[whose], mine, rows),
       )
       batch = dataclasses.replace(batch, seen=history)
     yield batch

@@ -282,7 +282,7 @@ def stream_batches(
       at different moments.
 
   Returns:
-    A dataset of `Batch`, whose iterators save and restore their state. The
+    A dataset of `Examples`, whose iterators save and restore their state. The
     users of a batch are rows within its part. Users with one event in a part
     give no sequence there.
   """

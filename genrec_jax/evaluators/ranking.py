@@ -66,7 +66,12 @@ class Evaluator:
       )
       logits = task.predict(params, rows, batch)
       return collectives.gather(
-        (logits, batch.labels, batch.weights, batch.group)
+        (
+          logits,
+          batch.labels.select(task.labels),
+          batch.weights,
+          batch.group,
+        )
       )
 
     self._scores = spread.jit(scores, ('split',), 'alike')
@@ -106,8 +111,8 @@ class Evaluator:
     return self.measure(
       self._joined(
         (
-          np.broadcast_to(logits, batch.labels.shape),
-          batch.labels,
+          np.broadcast_to(logits, batch.labels.values.shape),
+          batch.labels.select(self._task.labels),
           batch.weights,
           batch.group,
         )
@@ -179,6 +184,7 @@ class Evaluator:
     for a in range(0, len(rows), size):
       yield batches_lib.collate(
         rows.between(a, min(a + size, len(rows))),
+        self._part.names,
         batch_size=size,
         shards=shards,
         own=self._spread.own_eval,

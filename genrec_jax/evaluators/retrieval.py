@@ -52,7 +52,7 @@ class Evaluator:
         filter_seen=config.filter_seen,
         item_chunk=config.item_chunk,
       )
-      return collectives.gather((*found, batch.users >= 0))
+      return collectives.gather((*found, batch.weights > 0))
 
     def ranks_of_model(weights, vectors, batch):
       params, rows = spread.rows(
@@ -61,7 +61,7 @@ class Evaluator:
       return ranks(task.predict(params, rows, batch), vectors, batch)
 
     def ranks_of_scores(vectors, batch):
-      return ranks(jnp.ones((batch.lengths.shape[0], 1)), vectors, batch)
+      return ranks(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
 
     def share_of_catalogue(weights):
       ids = catalogue.shared(corpus)

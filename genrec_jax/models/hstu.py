@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import pallas_kernels
-from genrec_jax.features import Batch
+from genrec_jax.features import Jagged
 from genrec_jax.models import layers
 
 TIME_BUCKETS = 129
@@ -136,7 +136,7 @@ class Block(nnx.Module):
     self.position_bias = table(c.position_bias, 2 * c.positions - 1)
     self.time_bias = table(c.time_bias, TIME_BUCKETS)
 
-  def __call__(self, x: jax.Array, batch: Batch, key) -> jax.Array:
+  def __call__(self, x: jax.Array, events: Jagged, key) -> jax.Array:
     c = self.config
     tokens = x.shape[0]
     values, keys = c.heads * c.dv, c.heads * c.dqk
@@ -155,15 +155,15 @@ class Block(nnx.Module):
       q.reshape(tokens, c.heads, c.dqk),
       k.reshape(tokens, c.heads, c.dqk),
       v.reshape(tokens, c.heads, c.dv),
-      batch.lengths,
+      events.lengths,
       max_len=c.max_len,
       mode=c.attention,
       alpha=alpha,
       normaliser=c.positions if c.normaliser is None else c.normaliser,
       position_bias=None if not c.position_bias else self.position_bias[...],
       time_bias=None if not c.time_bias else self.time_bias[...],
-      query_time=batch.next_time,
-      time=batch.time,
+      query_time=events['next_time'],
+      time=events['time'],
       implementation=c.implementation,
     ).reshape(tokens, values)
     normed = self.norm_attention(attended)
@@ -172,7 +172,7 @@ class Block(nnx.Module):
       gated = jnp.concatenate([u, normed, gated], axis=-1)
     elif c.concat == 'u_x_ux':
       gated = jnp.concatenate([u, attended, gated], axis=-1)
-    gated = layers.dropout(gated, c.dropout, key, batch.first)
+    gated = layers.dropout(gated, c.dropout, key, events.first)
     return x + self.output(gated)
 
 
@@ -191,12 +191,12 @@ class HSTU(nnx.Module):
     )
     layers.stack(self, Block, config, rngs)
 
-  def __call__(self, rows: jax.Array, batch: Batch, key=None) -> jax.Array:
+  def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch.
 
     Args:
       rows: `[T, D]` the item row of each token.
-      batch: lengths and times.
+      events: the tokens, with columns time and next_time.
       key: random key of the dropouts; None in evaluation.
 
     Returns:
@@ -204,16 +204,16 @@ class HSTU(nnx.Module):
     """
     c = self.config
     keys = layers.split(key, c.blocks + 1)
-    x = embed(rows, self.position, batch, c.embedding_dropout, keys[-1])
+    x = embed(rows, self.position, events, c.embedding_dropout, keys[-1])
     x = x.astype(c.dtype)
     for i in range(c.blocks):
       layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
-      x = layer(x, batch, keys[i])
+      x = layer(x, events, keys[i])
     return x
 
 
 def embed(
-  rows, position, batch: Batch, rate: float, key, newest: bool = False
+  rows, position, events: Jagged, rate: float, key, newest: bool = False
 ) -> jax.Array:
   """sqrt(D) * row + position, dropped out: the input of HSTU and SASRec.
 
@@ -221,10 +221,10 @@ def embed(
   """
   x = rows.astype(jnp.float32) * jnp.float32(rows.shape[-1] ** 0.5)
   if position is not None:
-    place = pallas_kernels.positions(batch.lengths, rows.shape[0])
+    place = pallas_kernels.positions(events.lengths, rows.shape[0])
     if newest:
-      segment = pallas_kernels.segment_ids(batch.lengths, rows.shape[0])
-      last = batch.lengths.at[segment].get(mode='fill', fill_value=1) - 1
+      segment = pallas_kernels.segment_ids(events.lengths, rows.shape[0])
+      last = events.lengths.at[segment].get(mode='fill', fill_value=1) - 1
       place = last - place
     x += position[...][place]
-  return layers.dropout(x, rate, key, batch.first)
+  return layers.dropout(x, rate, key, events.first)

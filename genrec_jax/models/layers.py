@@ -110,7 +110,7 @@ def dropout(
     x: `[T, ...]` tokens.
     rate: probability.
     key: random key, or None.
-    first: `[1]` number of the first token, `Batch.first`.
+    first: `[1]` number of the first token, `Jagged.first`.
   """
   if key is None or rate == 0.0:
     return x

@@ -19,7 +19,7 @@ import jax
 from flax import nnx
 
 import pallas_kernels
-from genrec_jax.features import Batch
+from genrec_jax.features import Jagged
 from genrec_jax.models import hstu, layers
 
 
@@ -125,7 +125,7 @@ class Block(nnx.Module):
       c.ffn_dim, c.dim, layers.xavier_normal, layers.fan_in_uniform(c.ffn_dim)
     )
 
-  def __call__(self, x: jax.Array, batch: Batch, key) -> jax.Array:
+  def __call__(self, x: jax.Array, events: Jagged, key) -> jax.Array:
     c = self.config
     keys = layers.split(key, 3)
     normed = self.norm_query(x)
@@ -134,12 +134,12 @@ class Block(nnx.Module):
       self.query(normed).reshape(shape),
       self.key(x).reshape(shape),
       self.value(x).reshape(shape),
-      batch.lengths,
+      events.lengths,
       max_len=c.max_len,
       mode='softmax',
       alpha=shape[-1] ** -0.5,
       dropout=0.0 if key is None else c.dropout,
-      dropout_seed=layers.dropout_seed(keys[0], batch.first),
+      dropout_seed=layers.dropout_seed(keys[0], events.first),
       implementation=c.implementation,
     ).reshape(x.shape)
     if self.project is not None:
@@ -148,8 +148,8 @@ class Block(nnx.Module):
     y = self.hidden(h)
     if c.activation == 'relu':
       y = jax.nn.relu(y)
-    y = layers.dropout(y, c.dropout, keys[1], batch.first)
-    return h + layers.dropout(self.out(y), c.dropout, keys[2], batch.first)
+    y = layers.dropout(y, c.dropout, keys[1], events.first)
+    return h + layers.dropout(self.out(y), c.dropout, keys[2], events.first)
 
 
 class SASRec(nnx.Module):
@@ -172,7 +172,7 @@ class SASRec(nnx.Module):
       else None
     )
 
-  def __call__(self, rows: jax.Array, batch: Batch, key=None) -> jax.Array:
+  def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch; arguments and result as `hstu.HSTU`."""
     c = self.config
     keys = layers.split(key, c.blocks + 1)
@@ -180,10 +180,10 @@ class SASRec(nnx.Module):
       rows = rows * (c.dim**-0.5)
     newest = c.positions_from == 'newest'
     x = hstu.embed(
-      rows, self.position, batch, c.embedding_dropout, keys[-1], newest
+      rows, self.position, events, c.embedding_dropout, keys[-1], newest
     )
     x = x.astype(c.dtype)
     for i in range(c.blocks):
       layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
-      x = layer(x, batch, keys[i])
+      x = layer(x, events, keys[i])
     return x if self.norm is None else self.norm(x)

@@ -165,7 +165,7 @@ class Predictor:
       answer = self._best(k)(self._weights, self._catalogue, batch)
       if pending is not None:
         yield _fetched(*pending)
-      pending = batch.users, answer
+      pending = batch.row, answer
     if pending is not None:
       yield _fetched(*pending)
 
@@ -208,7 +208,7 @@ class Predictor:
       )
     return found
 
-  def _batches(self, histories, examples) -> Iterator[features.Batch]:
+  def _batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""
     c, max_len = self._config.eval, self._config.model.max_len
     tokens = np.minimum(examples.end - examples.begin, max_len).sum()
@@ -256,11 +256,12 @@ def _joined(lists: Sequence[Sequence], dtype) -> np.ndarray:
 
 
 def _asked_at(
-  batch: features.Batch, histories: histories_lib.Histories, moment: int
-) -> features.Batch:
+  batch: features.Examples, histories: histories_lib.Histories, moment: int
+) -> features.Examples:
   """Puts `moment` behind the last event of each history."""
-  real = batch.users >= 0
-  rows, lengths = batch.users[real], batch.lengths[real]
+  events = batch.jagged[features.EVENTS]
+  real = batch.weights > 0
+  rows, lengths = batch.row[real], events.lengths[real]
   end = histories.offsets[rows + 1]
   early = histories.times[end - 1] > moment
   if early.any():
@@ -275,15 +276,18 @@ def _asked_at(
       f'request_time {moment} is {since_first.max()} seconds after the first '
       f'event of a user, more than {_INT32}; is it in seconds?'
     )
-  next_time = batch.next_time.copy()
-  next_time[np.cumsum(lengths) - 1] = since_first
-  return dataclasses.replace(batch, next_time=next_time)
+  columns = dataclasses.replace(
+    events.columns, values=events.columns.values.copy()
+  )
+  columns['next_time'][np.cumsum(lengths) - 1] = since_first
+  events = dataclasses.replace(events, columns=columns)
+  return dataclasses.replace(batch, jagged={features.EVENTS: events})
 
 
-def _fetched(users, answer):
+def _fetched(rows, answer):
   """Rows, items and scores of the users there are, as NumPy arrays."""
   items, scores = jax.device_get(answer)
-  real = users >= 0
+  real = rows >= 0
   if np.isnan(scores[real]).any():
     raise FloatingPointError('the model scores some items NaN')
-  return users[real], items[real], scores[real]
+  return rows[real], items[real], scores[real]

@@ -89,7 +89,7 @@ class Scorer:
     )
 
   def score_batches(self, found) -> Iterator[np.ndarray]:
-    """The same of batches of `Impressions`, padding left out."""
+    """The same of batches of `Examples`, padding left out."""
     for batch in found:
       probabilities = self._probabilities(self._weights, batch)
       probabilities = np.asarray(probabilities)[batch.weights > 0]

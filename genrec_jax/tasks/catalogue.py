@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
-from genrec_jax.features import PAD, Batch, Jagged
+from genrec_jax.features import EVENTS, PAD, Examples, Jagged
 from genrec_jax.parallel import collectives
 
 FILTERS = ('window', 'history', 'none')
@@ -25,8 +25,8 @@ def places(corpus: jax.Array, ids: jax.Array) -> jax.Array:
   return jnp.where(found, place, corpus.shape[0]).astype(jnp.int32)
 
 
-def seen_items(batch: Batch, filter_seen: str) -> Jagged | None:
-  """The items that must not be recommended."""
+def seen_items(batch: Examples, filter_seen: str) -> Jagged | None:
+  """What must not be recommended, with a column 'item'."""
   if filter_seen not in FILTERS:
     raise ValueError(
       f'filter_seen is {filter_seen!r}, must be one of {FILTERS}'
@@ -37,7 +37,7 @@ def seen_items(batch: Batch, filter_seen: str) -> Jagged | None:
     raise ValueError("filter_seen='history' needs batches made with it")
   if filter_seen == 'history':
     return batch.seen
-  return Jagged(batch.item, batch.lengths)
+  return batch.jagged[EVENTS]
 
 
 def _chunked(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
@@ -71,9 +71,10 @@ def _seen_at(batch, corpus, filter_seen):
   seen = seen_items(batch, filter_seen)
   if seen is None:
     return None
-  row = pallas_kernels.segment_ids(seen.lengths, seen.values.shape[0])
+  items = seen['item']
+  row = pallas_kernels.segment_ids(seen.lengths, items.shape[0])
   # Padding tokens belong to row B, which the scatter drops.
-  return row, places(corpus, seen.values)
+  return row, places(corpus, items)
 
 
 def shared(corpus: jax.Array) -> jax.Array:
@@ -87,7 +88,7 @@ def target_ranks(
   queries: jax.Array,
   catalogue: jax.Array,
   corpus: jax.Array,
-  batch: Batch,
+  batch: Examples,
   *,
   filter_seen: str = 'window',
   item_chunk: int = 16384,
@@ -112,7 +113,8 @@ def target_ranks(
     (ranks `[B]` int32, target scores `[B]`).
   """
   size = corpus.shape[0]
-  target = pallas_kernels.last_tokens(batch.next_item, batch.lengths)
+  events = batch.jagged[EVENTS]
+  target = pallas_kernels.last_tokens(events['next_item'], events.lengths)
   place = places(corpus, target)
   seen_at = _seen_at(batch, corpus, filter_seen)
   better, own = _better(queries, catalogue, size, place, seen_at, item_chunk)
@@ -171,7 +173,7 @@ def top_k(
   queries: jax.Array,
   catalogue: jax.Array,
   corpus: jax.Array,
-  batch: Batch,
+  batch: Examples,
   k: int,
   *,
   filter_seen: str = 'window',

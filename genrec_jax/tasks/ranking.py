@@ -14,9 +14,9 @@ from flax import nnx
 
 from genrec_jax.config import TableSettings
 from genrec_jax.features import (
+  Examples,
   ExpectedRead,
   FeatureSpec,
-  Impressions,
   Inputs,
   Read,
   TableSpec,
@@ -94,6 +94,7 @@ class Ranking:
     self.model_config = self._model.Config(**model)
     self.loss_config = LossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
+    self._numeric = [f.name for f in self.features if f.kind == 'numeric']
     self._check()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
@@ -148,30 +149,30 @@ class Ranking:
     """Fresh parameters of the model, a plain nested dict."""
     return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
 
-  def count(self, batch: Impressions) -> tuple[jax.Array, jax.Array]:
+  def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """How many examples, as both numbers that the loop adds up."""
     examples = (batch.weights > 0).sum()
     return examples, examples
 
-  def reads(self, batch: Impressions, key=None) -> dict[str, Read]:
+  def reads(self, batch: Examples, key=None) -> dict[str, Read]:
     """What the loss of a batch reads of each table, feature by feature."""
     del key
-    reads, column = {}, 0
+    reads = {}
     for feature in self.features:
       if feature.kind == 'numeric':
         continue
       if feature.pooled:
-        bag = batch.bags[feature.name]
-        read = Read(bag.values, '', bag.lengths, pooling=feature.pooling)
+        bag = batch.jagged[feature.name]
+        values = bag[feature.name]
+        read = Read(values, '', bag.lengths, pooling=feature.pooling)
       else:
-        read = Read(batch.ids[:, column], '')
-        column += 1
+        read = Read(batch.ids[feature.name], '')
       for suffix in self._suffixes(feature):
         table = feature.source + suffix
         reads[feature.name + suffix] = dataclasses.replace(read, table=table)
     return reads
 
-  def reads_for(self, purpose: str, batch: Impressions) -> dict[str, Read]:
+  def reads_for(self, purpose: str, batch: Examples) -> dict[str, Read]:
     """What is read outside of training: the same."""
     del purpose
     return self.reads(batch)
@@ -196,7 +197,7 @@ class Ranking:
       return []
     return [suffix for suffix in (wide, linear) if suffix is not None]
 
-  def predict(self, params, rows, batch: Impressions, key=None) -> jax.Array:
+  def predict(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Logit of each label, `[B, L]` float32.
 
     Args:
@@ -209,7 +210,7 @@ class Ranking:
     model = nnx.merge(self.graphdef, state)
     return model(self.inputs(rows, batch), key).astype(jnp.float32)
 
-  def inputs(self, rows, batch: Impressions) -> Inputs:
+  def inputs(self, rows, batch: Examples) -> Inputs:
     """What the model sees of a batch."""
     vectors, linear = [], jnp.zeros(batch.weights.shape)
     for feature in self.features:
@@ -221,15 +222,18 @@ class Ranking:
         linear += rows[feature.name + LINEAR].all()[:, 0]
     return Inputs(
       vectors=tuple(vectors),
-      numbers=batch.numbers,
+      numbers=batch.dense.select(self._numeric),
       linear=linear,
       weights=batch.weights,
       first=batch.first,
     )
 
-  def loss(self, params, rows, batch: Impressions, key: jax.Array):
+  def loss(self, params, rows, batch: Examples, key: jax.Array):
     """Sum of the examples' cross entropies, see `retrieval.Retrieval.loss`."""
     logits = self.predict(params, rows, batch, key)
-    each = losses.logistic(logits, batch.labels) @ self._task_weights
+    each = losses.logistic(logits, batch.labels.select(self.labels))
+    if batch.label_weights is not None:
+      each *= batch.label_weights.select(self.labels)
+    each = each @ self._task_weights
     total = jnp.sum(jnp.where(batch.weights > 0, each * batch.weights, 0.0))
     return {'loss': (total, jnp.sum(batch.weights))}

@@ -12,7 +12,15 @@ from flax import nnx
 import pallas_kernels
 from genrec_jax.config import TableSettings
 from genrec_jax.embedding import lookup
-from genrec_jax.features import PAD, Batch, ExpectedRead, Read, TableSpec
+from genrec_jax.features import (
+  EVENTS,
+  PAD,
+  Examples,
+  ExpectedRead,
+  Jagged,
+  Read,
+  TableSpec,
+)
 from genrec_jax.models import MODELS, layers
 from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.parallel import collectives
@@ -175,14 +183,14 @@ class Retrieval:
     """Fresh parameters of the model, a plain nested dict."""
     return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
 
-  def reads(self, batch: Batch, key: jax.Array) -> dict[str, Read]:
+  def reads(self, batch: Examples, key: jax.Array) -> dict[str, Read]:
     """What the loss of a batch reads: histories, targets and negatives."""
     reads = self.reads_for('predict', batch)
     if self.loss_config.name == 'full_softmax':
       return reads | {'catalogue': Read(None, ITEMS)}
     negatives = self._negatives(batch, jax.random.split(key)[1])
     return reads | {
-      'target': Read(batch.next_item, ITEMS),
+      'target': Read(batch.jagged[EVENTS]['next_item'], ITEMS),
       'negatives': Read(negatives, ITEMS),
     }
 
@@ -191,11 +199,11 @@ class Retrieval:
 
     Args:
       purpose: 'predict', for `encode` and `predict`, or 'items', for `vectors`.
-      batch: a `Batch`, or item indices of any shape for 'items'.
+      batch: `Examples`, or item indices of any shape for 'items'.
     """
     if purpose == 'items':
       return {'items': Read(batch, ITEMS)}
-    return {'history': Read(batch.item, ITEMS)}
+    return {'history': Read(batch.jagged[EVENTS]['item'], ITEMS)}
 
   def expected_reads(
     self, tokens: float | None = None
@@ -210,18 +218,18 @@ class Retrieval:
       reads['negatives'] = ExpectedRead(ITEMS, tokens * each)
     return reads
 
-  def encode(self, params, rows, batch: Batch, key=None) -> jax.Array:
+  def encode(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Representation of every token, `[T, D]` float32."""
     model = nnx.merge(self.graphdef, params_state(self.graphdef, params))
-    x = model(rows['history'].all(), batch, key)
+    x = model(rows['history'].all(), batch.jagged[EVENTS], key)
     if self.loss_config.l2_normalize:
       return layers.l2_normalize(x)
     return x.astype(jnp.float32)
 
-  def predict(self, params, rows, batch: Batch) -> jax.Array:
+  def predict(self, params, rows, batch: Examples) -> jax.Array:
     """Query of each sequence, asked after its last token: `[B, D]`."""
     return pallas_kernels.last_tokens(
-      self.encode(params, rows, batch), batch.lengths
+      self.encode(params, rows, batch), batch.jagged[EVENTS].lengths
     )
 
   def vectors(self, rows) -> jax.Array:
@@ -231,11 +239,12 @@ class Retrieval:
     """
     return self._vectors(rows['items'].all())
 
-  def count(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+  def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """(tokens, sequences that have any) of a batch."""
-    return batch.lengths.sum(), (batch.lengths > 0).sum()
+    lengths = batch.jagged[EVENTS].lengths
+    return lengths.sum(), (lengths > 0).sum()
 
-  def loss(self, params, rows, batch: Batch, key: jax.Array):
+  def loss(self, params, rows, batch: Examples, key: jax.Array):
     """Sum of the positions' losses, and how many they are.
 
     Args:
@@ -251,31 +260,33 @@ class Retrieval:
     c = self.loss_config
     queries = self.encode(params, rows, batch, model_key)
     queries = queries / jnp.float32(c.temperature)
-    weights = (batch.next_item != PAD).astype(jnp.float32)
-    total = self._total(rows, queries, batch.next_item, weights)
+    targets = batch.jagged[EVENTS]['next_item']
+    weights = (targets != PAD).astype(jnp.float32)
+    total = self._total(rows, queries, targets, weights)
     return {'loss': (total, jnp.sum(weights))}
 
-  def _negatives(self, batch: Batch, key) -> jax.Array:
+  def _negatives(self, batch: Examples, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
 
     They are the same for a token however the batch is cut into shards.
     """
     c = self.loss_config
-    whole = batch if batch.whole is None else batch.whole
+    events = batch.jagged[EVENTS]
+    whole = events if batch.whole is None else batch.whole.jagged[EVENTS]
     seed = jax.random.bits(key)
     columns = jnp.arange(c.negatives)
     if c.sampler in ('shared', 'in_batch'):
       bits = element_bits(seed, jnp.uint32(0), columns)
     else:
-      tokens = jnp.arange(batch.item.shape[0])
-      if batch.first is not None:
-        tokens += batch.first
+      tokens = jnp.arange(events['item'].shape[0])
+      if events.first is not None:
+        tokens += events.first
       bits = element_bits(seed, tokens[:, None], columns[None])
     if c.sampler == 'in_batch':
       count = collectives.total(jnp.sum(whole.lengths))
       return _token_items(whole, below(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
-      items = collectives.gather(whole.next_item)
+      items = collectives.gather(whole['next_item'])
       size = min(items.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
       found = jnp.unique(items, size=size, fill_value=2**31 - 1)
@@ -373,12 +384,12 @@ def below(bits: jax.Array, bound) -> jax.Array:
   return (bits % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def _token_items(batch: Batch, tokens: jax.Array) -> jax.Array:
+def _token_items(events: Jagged, tokens: jax.Array) -> jax.Array:
   """`next_item` of tokens of the whole batch, given by their numbers."""
-  items = collectives.gather(batch.next_item)
-  if batch.first is None:
+  items = collectives.gather(events['next_item'])
+  if events.first is None:
     return items[tokens]
-  first = collectives.gather(batch.first)
+  first = collectives.gather(events.first)
   shard = jnp.searchsorted(first, tokens, side='right') - 1
   size = items.shape[0] // first.shape[0]
   return items[shard * size + tokens - first[shard]]

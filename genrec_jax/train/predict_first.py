@@ -47,7 +47,7 @@ class PredictFirst:
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)
-      found = [logits, batch.labels, batch.weights]
+      found = [logits, batch.labels.select(task.labels), batch.weights]
       return collectives.gather([*found, batch.group] if grouped else found)
 
     self._scores = spread.jit(scores, ('split',), 'alike')

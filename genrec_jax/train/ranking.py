@@ -42,17 +42,12 @@ class RankingData:
     return cls(dataset)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
-    beside = self.dataset.annotations
-    # Learning them as if they were 0 or 1, or of weight 1, would be silent.
-    for key, labels in (
-      ('label_kinds', beside.float_labels),
-      ('label_weights', tuple(beside.label_weights)),
-    ):
-      if labels:
-        raise ValueError(
-          f'data.{key}.{labels[0]}: prepared data have it, but the losses of '
-          'task=ranking read labels 0 and 1 of weight 1 alone; remove the key'
-        )
+    # Learning them as if they were 0 or 1 would be silent.
+    if labels := self.dataset.annotations.float_labels:
+      raise ValueError(
+        f'data.label_kinds.{labels[0]}: the prepared label is any number, but '
+        'the losses of task=ranking read labels 0 and 1 alone; remove the key'
+      )
     return build_task(
       config, self.dataset.features, self.dataset.labels, extensions
     )

@@ -110,7 +110,9 @@ def make_step(
 
   def route(batch, step, id_states):
     key = key_of(step)
-    reads = jax.vmap(lambda batch: task.reads(batch, key))(_parts(batch, parts))
+    reads = jax.vmap(
+      lambda part: task.reads(_tell_whole(part, batch, parts), key)
+    )(cut(batch, parts))
     rows, id_states = id_map.assign(id_states, reads)
     return route_reads(task, tables, reads, rows, blocks), id_states
 
@@ -136,7 +138,8 @@ def make_step(
     def loss_of(held, finished, part):
       whole = dense.use(held)
       rows = _view_part(whole['tables'], routed, finished, part, blocks)
-      measured = task.loss(whole['params'], rows, part.batch, key)
+      own = _tell_whole(part.batch, batch, parts)
+      measured = task.loss(whole['params'], rows, own, key)
       measured = measurements_lib.check(kinds, measured)
       return measured['loss'][0], measured
 
@@ -154,7 +157,7 @@ def make_step(
 
     each = _Part(
       jnp.arange(parts),
-      _parts(batch, parts),
+      cut(batch, parts),
       routed.reads,
       routed.rows | routed.routes.index,
     )
@@ -225,13 +228,11 @@ def cut(batch, parts: int):
   )
 
 
-def _parts(batch, parts: int):
-  """The parts of a batch, `[parts, ...]`; each knows of the others."""
-  found = cut(batch, parts)
-  if parts == 1 or not hasattr(batch, 'whole'):
-    return found
-  whole = jax.tree.map(lambda x: jnp.broadcast_to(x, (parts, *x.shape)), batch)
-  return dataclasses.replace(found, whole=whole)
+def _tell_whole(part, batch, parts: int):
+  """A microbatch that knows the batch it is of, which all share uncopied."""
+  if parts == 1 or not hasattr(part, 'whole'):
+    return part
+  return dataclasses.replace(part, whole=batch)
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,7 @@ from benchmarks import interaction_order
 
 def test_any_fewer_fields_say_nothing():
   batch = interaction_order.population(4)
-  labels, ids = batch.labels[:, 0], batch.ids
+  labels, ids = batch.labels.values[:, 0], batch.ids.values
   assert len(np.unique(ids, axis=0)) == len(labels) == 16
   for left_out in range(4):
     rest = np.delete(ids, left_out, axis=1)

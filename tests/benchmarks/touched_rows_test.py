@@ -34,6 +34,6 @@ def test_what_is_marked_alone_is_what_the_step_marks():
 
 
 def test_the_ids_of_a_batch_are_those_it_reads():
-  batch = bench.impressions(bench.SMALL, 0)
-  assert batch.ids.shape == (16, 3) and batch.ids.min() > 0
-  assert batch.ids.max() < bench.SMALL.rows
+  batch = bench.make_examples(bench.SMALL, 0)
+  assert batch.ids.values.shape == (16, 3) and batch.ids.values.min() > 0
+  assert batch.ids.values.max() < bench.SMALL.rows

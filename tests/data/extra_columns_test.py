@@ -157,23 +157,36 @@ def test_tokens_have_the_extras_of_their_events(windows, shards, own):
       options = dict(max_len=6, batch_size=16, shards=shards, own=own)
       which = np.arange(first, min(first + 16, len(examples)))
       batch = pipeline.collate(h, examples, which, **options)
-      found = pipeline.collate_extras(h, examples, which, **options)
-      for items, columns in zip(
-        (batch.item, batch.next_item), found, strict=True
-      ):
-        assert columns['tens'].dtype == np.int32
-        np.testing.assert_array_equal(columns['tens'], 10 * ids[items])
-        np.testing.assert_array_equal(
-          columns['tenth'], np.float32(ids[items] / 10)
-        )
-        np.testing.assert_array_equal(columns['name'], items)
+      events = batch.jagged['events']
+      for ahead in ('', 'next_'):
+        items = events[f'{ahead}item']
+        tens, tenth = events[f'{ahead}tens'], events[f'{ahead}tenth']
+        assert tens.dtype == np.int32 and tenth.dtype == np.float32
+        np.testing.assert_array_equal(tens, 10 * ids[items])
+        np.testing.assert_array_equal(tenth, np.float32(ids[items] / 10))
+        np.testing.assert_array_equal(events[f'{ahead}name'], items)
 
 
 def test_histories_without_extras_give_none():
   h = histories.from_arrays([1, 1], [2, 3])
-  assert pipeline.collate_extras(
-    h, splits.whole(h), [0], max_len=4, batch_size=1
-  ) == ({}, {})
+  batch = pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
+  events = batch.jagged['events']
+  assert events.columns.names == pipeline.EVENT_COLUMNS
+  assert events.floats is None
+
+
+@pytest.mark.parametrize('name', ['next_item', 'next_tens'])
+def test_two_columns_of_one_name_are_refused(name):
+  log = dict(user=[1, 1], item=[2, 3])
+  h = histories.from_arrays(**log, extras={'tens': [1, 2], name: [3, 4]})
+  with pytest.raises(ValueError, match=f'another column {name!r}'):
+    pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
+
+
+def test_what_is_wider_than_a_batch_is_refused():
+  h = histories.from_arrays([1, 1], [2, 3], extras={'n': [1 << 40, 2]})
+  with pytest.raises(ValueError, match='1099511627776 does not fit.*n=float'):
+    pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
 
 
 def test_events_that_are_left_out_take_their_extras_along(tmp_path):
@@ -258,7 +271,10 @@ def test_a_growing_directory_reads_them_too(tmp_path):
       tmp_path, extras=asked, extra_vocabs={'action': kinds}, **options
     )
   )
-  assert next(batches).item[0] == 1
+  events = next(batches).jagged['events']
+  assert events['item'][:2].tolist() == [1, 0]
+  assert events['action'][0] == 2 and events['next_action'][0] == 0
+  assert events['watched'][0] == -1 and events['next_watched'][0] == 3.5
   found = batches._part.histories.extras
   assert found['action'].tolist() == [2, 0]  # 'none' is not known
   assert found['watched'].tolist() == [-1, 3.5]

@@ -22,7 +22,7 @@ def quiet(_):
 def slow_collate(h, examples, indices, max_len, batch_size, capacity):
   """One sequence, one token at a time."""
   out = {
-    'users': [-1] * batch_size,
+    'row': [-1] * batch_size,
     'lengths': [0] * batch_size,
     'item': [],
     'time': [],
@@ -32,7 +32,7 @@ def slow_collate(h, examples, indices, max_len, batch_size, capacity):
   for place, i in enumerate(indices):
     end = int(examples.end[i])
     begin = max(int(examples.begin[i]), end - max_len)
-    out['users'][place] = int(examples.row[i])
+    out['row'][place] = int(examples.row[i])
     out['lengths'][place] = end - begin
     for p in range(begin, end):
       out['item'].append(int(h.items[p]))
@@ -45,9 +45,18 @@ def slow_collate(h, examples, indices, max_len, batch_size, capacity):
   return out
 
 
+def column_of(batch, name):
+  events = batch.jagged['events']
+  if name == 'row':
+    return batch.row
+  return events.lengths if name == 'lengths' else events[name]
+
+
 def assert_equals(batch, expected):
+  weights = np.asarray(expected['row']) >= 0
+  np.testing.assert_array_equal(batch.weights, weights)
   for name, values in expected.items():
-    got = getattr(batch, name)
+    got = column_of(batch, name)
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, values, err_msg=name)
 
@@ -64,8 +73,9 @@ def test_collate_equals_a_loop(times, max_len, windows):
     batch = pipeline.collate(
       h, examples, indices, max_len=max_len, batch_size=5
     )
-    capacity = pipeline.capacity_for(batch.lengths.sum())
-    assert batch.item.shape == (capacity,) and batch.seen is None
+    events = batch.jagged['events']
+    capacity = pipeline.capacity_for(events.lengths.sum())
+    assert events['item'].shape == (capacity,) and batch.seen is None
     assert_equals(
       batch, slow_collate(h, examples, indices, max_len, 5, capacity)
     )
@@ -78,18 +88,19 @@ def test_histories_to_be_continued_have_no_next_item(times):
   (batch,) = pipeline.eval_batches(
     h, examples, batch_size=3, capacity=128, max_len=9, seen='history'
   )
-  assert batch.lengths.tolist() == [1, 3, 9]
-  np.testing.assert_array_equal(
-    batch.item[:13], np.delete(h.items, range(4, 7))
-  )
+  events = batch.jagged['events']
+  assert events.lengths.tolist() == [1, 3, 9]
+  item, time = events['item'], events['time']
+  next_item, next_time = events['next_item'], events['next_time']
+  np.testing.assert_array_equal(item[:13], np.delete(h.items, range(4, 7)))
   last = np.array([0, 3, 12])
   others = np.setdiff1d(np.arange(13), last)
-  assert batch.next_item[last].tolist() == [0, 0, 0]
-  np.testing.assert_array_equal(batch.next_item[others], batch.item[others + 1])
-  np.testing.assert_array_equal(batch.next_time[last], batch.time[last])
-  np.testing.assert_array_equal(batch.next_time[others], batch.time[others + 1])
+  assert next_item[last].tolist() == [0, 0, 0]
+  np.testing.assert_array_equal(next_item[others], item[others + 1])
+  np.testing.assert_array_equal(next_time[last], time[last])
+  np.testing.assert_array_equal(next_time[others], time[others + 1])
   assert batch.seen.lengths.tolist() == [1, 3, 12]
-  np.testing.assert_array_equal(batch.seen.values[:16], h.items)
+  np.testing.assert_array_equal(batch.seen['item'][:16], h.items)
 
 
 def test_collate_refuses_what_does_not_fit():
@@ -108,7 +119,7 @@ def test_times_beyond_int32_are_refused_and_the_user_is_named():
   h = histories.from_arrays(list('aabbcc'), [1] * 6, time)
   examples = splits.whole(h)
   batch = pipeline.collate(h, examples, [0, 1], max_len=9, batch_size=2)
-  assert batch.next_time.max() == 2**31 - 1
+  assert batch.jagged['events']['next_time'].max() == 2**31 - 1
   with pytest.raises(ValueError, match='user c span 2147483648.*milliseconds'):
     pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=3)
 
@@ -125,7 +136,7 @@ def test_capacity_ladder():
 
 
 def rows(batch):
-  return batch.users[batch.users >= 0].tolist()
+  return batch.row[batch.row >= 0].tolist()
 
 
 @pytest.mark.parametrize('prefetch', [0, 2])
@@ -215,17 +226,18 @@ def test_eval_batches_equal_a_loop(seen, capacity):
     full = n == 3 or done == len(examples)
     if not full:  # the next example would not have fitted
       following = min(9, examples.end[done] - examples.begin[done])
-      assert batch.lengths.sum() + following > capacity
+      tokens = batch.jagged['events'].lengths.sum()
+      assert tokens + following > capacity
     if seen == 'window':
       assert batch.seen is None
       continue
     bounds = np.cumsum(batch.seen.lengths)
     for place, row in enumerate(rows(batch)):
       stop = bounds[place]
-      values = batch.seen.values[stop - batch.seen.lengths[place] : stop]
+      values = batch.seen['item'][stop - batch.seen.lengths[place] : stop]
       own = h.items[h.offsets[row] : h.offsets[row + 1] - 1]
       np.testing.assert_array_equal(values, own)
-    assert not batch.seen.values[bounds[-1] :].any()
+    assert not batch.seen['item'][bounds[-1] :].any()
   assert done == len(examples)
   shapes = {
     tuple(leaf.shape for leaf in jax.tree.leaves(batch)) for batch in batches
@@ -277,20 +289,21 @@ def real(batch, own, shards, rows_of):
   """What stands in the shards of a batch, without the padding."""
   tokens = {name: [] for name in ('item', 'time', 'next_item', 'next_time')}
   lengths, users, seen, first = [], [], [], []
+  events = batch.jagged['events']
   for k in range(own):
     row = slice(k * rows_of, (k + 1) * rows_of)
-    here = batch.users[row] >= 0
-    assert not np.any(batch.lengths[row][~here])
-    n = int(batch.lengths[row].sum())
+    here = batch.row[row] >= 0
+    assert not np.any(events.lengths[row][~here])
+    n = int(events.lengths[row].sum())
     for name, found in tokens.items():
-      part = np.split(getattr(batch, name), own)[k]
+      part = np.split(events[name], own)[k]
       found.append(part[:n])
       assert not part[n:].any()
-    lengths.append(batch.lengths[row][here])
-    users.append(batch.users[row][here])
-    first.append(int(batch.first[k]))
+    lengths.append(events.lengths[row][here])
+    users.append(batch.row[row][here])
+    first.append(int(events.first[k]))
     if batch.seen is not None:
-      part = np.split(batch.seen.values, own)[k]
+      part = np.split(batch.seen['item'], own)[k]
       seen.append(part[: batch.seen.lengths[row].sum()])
   joined = {name: np.concatenate(found) for name, found in tokens.items()}
   joined |= {'lengths': np.concatenate(lengths), 'users': np.concatenate(users)}
@@ -322,8 +335,11 @@ def test_the_shards_of_a_batch_are_the_batch_in_order(shards, seed):
   assert zero == 0
   assert_joined_equal(got, want)
   assert first == [sum(counts[:k]) for k in range(shards)]
-  assert {leaf.dtype for leaf in jax.tree.leaves(batch)} == {np.dtype('int32')}
-  assert len(batch.item) == shards * pipeline.capacity_for(max(counts))
+  dtypes = {leaf.dtype for leaf in jax.tree.leaves(batch)}
+  assert dtypes == {np.dtype('int32'), np.dtype('float32')}
+  assert len(batch.jagged['events']['item']) == shards * pipeline.capacity_for(
+    max(counts)
+  )
 
 
 @pytest.mark.parametrize('processes', [2, 4])
@@ -353,7 +369,9 @@ def test_processes_make_disjoint_parts_of_the_same_batch(processes):
     joined = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
     jax.tree.map(np.testing.assert_array_equal, joined, whole)
     assert all(one[step][1] == state for one in found)
-    assert all(part.item.size == whole.item.size // processes for part in parts)
+    tokens = len(whole.jagged['events']['item'])
+    for part in parts:
+      assert len(part.jagged['events']['item']) == tokens // processes
 
 
 def test_a_run_may_go_on_with_another_number_of_shards():
@@ -406,7 +424,8 @@ def test_evaluation_in_shards_takes_every_example_once(shards, seen):
   for _, first, counts in joined:
     assert first == [sum(counts[:k]) for k in range(shards)]
   shapes = {tuple(x.shape for x in jax.tree.leaves(b)) for b in found}
-  assert len(shapes) == 1 and found[0].item.shape == (20 * shards,)
+  assert len(shapes) == 1
+  assert len(found[0].jagged['events']['item']) == 20 * shards
   if shards > 1:
     low, high = run(range(shards // 2)), run(range(shards // 2, shards))
     for a, b, both in zip(low, high, found, strict=True):

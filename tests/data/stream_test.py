@@ -49,10 +49,11 @@ def sequences(found):
   out = []
   for batch in found:
     start = 0
-    for n in batch.lengths.tolist():
+    events = batch.jagged['events']
+    for n in events.lengths.tolist():
       if n:
         stop = start + n
-        out.append([*batch.item[start:stop], batch.next_item[stop - 1]])
+        out.append([*events['item'][start:stop], events['next_item'][stop - 1]])
         start = stop
   return [list(map(int, s)) for s in out]
 
@@ -79,7 +80,7 @@ def test_parts_in_order_of_names_equal_a_loop(tmp_path):
   found = list(batches(tmp_path))
   paths = [tmp_path / f'part-{i}.csv' for i in range(3)]
   assert sequences(found) == expected_sequences(paths, 5)
-  assert {b.lengths.shape for b in found} == {(3,)}
+  assert {b.jagged['events'].lengths.shape for b in found} == {(3,)}
 
 
 def test_new_parts_are_met_while_the_stream_runs(tmp_path):
@@ -268,7 +269,9 @@ def test_an_absent_directory_is_an_error(tmp_path):
 def test_a_stream_feeds_the_usual_grain_transformations(tmp_path):
   for i in range(2):
     put(tmp_path, f'part-{i}.csv', seed=i)
-  dataset = batches(tmp_path).map(lambda batch: int(batch.lengths.sum()))
+  dataset = batches(tmp_path).map(
+    lambda batch: int(batch.jagged['events'].lengths.sum())
+  )
   it = iter(dataset)
   found, states = [], []
   for value in it:
@@ -285,13 +288,14 @@ def test_a_stream_in_shards_is_the_same_stream(tmp_path):
   whole = list(batches(tmp_path, batch_size=4))
   shards = list(batches(tmp_path, batch_size=4, shards=2))
   for a, b in zip(whole, shards, strict=True):
+    np.testing.assert_array_equal(a.row, b.row)
+    a, b = a.jagged['events'], b.jagged['events']
     np.testing.assert_array_equal(a.lengths, b.lengths)
-    np.testing.assert_array_equal(a.users, b.users)
     split, tokens = a.lengths[:2].sum(), a.lengths.sum()
     assert b.first.tolist() == [0, split]
-    low, high = np.split(b.item, 2)
+    low, high = np.split(b['item'], 2)
     joined = np.concatenate([low[:split], high[: tokens - split]])
-    np.testing.assert_array_equal(joined, a.item[:tokens])
+    np.testing.assert_array_equal(joined, a['item'][:tokens])
 
 
 def test_a_stream_is_for_one_process(tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 
 from genrec_jax.data import devices
 from genrec_jax.data.ranking import store
-from genrec_jax.data.ranking.rows import Bags, Rows
+from genrec_jax.data.ranking.rows import Bags, Names, Rows
 from genrec_jax.embedding.local import Whole
 from genrec_jax.features import FeatureSpec, Read
 from genrec_jax.parallel import mesh as mesh_lib
@@ -37,11 +37,11 @@ class Linear:
 
   def reads_for(self, purpose, batch):
     del purpose
-    bag = batch.bags['tags']
+    bag = batch.jagged['tags']
     return {
-      'user': Read(batch.ids[:, 0], 'user'),
-      'item': Read(batch.ids[:, 1], 'item'),
-      'tags': Read(bag.values, 'tags', bag.lengths, pooling='sum'),
+      'user': Read(batch.ids['user'], 'user'),
+      'item': Read(batch.ids['item'], 'item'),
+      'tags': Read(bag['tags'], 'tags', bag.lengths, pooling='sum'),
     }
 
   def predict(self, params, rows, batch, key=None):
@@ -51,7 +51,7 @@ class Linear:
       rows['user'].all()
       + rows['item'].all()
       + rows['tags'].all()
-      + batch.numbers @ params['numbers']
+      + batch.dense.values @ params['numbers']
     )
 
 
@@ -88,7 +88,9 @@ def examples(count=203, labels=1, grouped=True, seed=0) -> Rows:
 
 
 def part_of(rows: Rows) -> store.Part:
-  return store.in_memory('test', rows, block_rows=64)
+  labels = ('label',) if rows.labels.shape[1] == 1 else ('click', 'buy')
+  names = Names(labels, ids=('user', 'item'), numbers=('age', 'price'))
+  return store.in_memory('test', rows, names, block_rows=64)
 
 
 def logits_of(state: State, rows: Rows) -> np.ndarray:

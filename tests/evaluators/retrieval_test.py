@@ -11,7 +11,7 @@ import pallas_kernels
 from genrec_jax.data import datasets, histories, splits, vocab
 from genrec_jax.embedding import lookup
 from genrec_jax.evaluators import retrieval
-from genrec_jax.features import Read
+from genrec_jax.features import EVENTS, Read
 from genrec_jax.tasks import metrics
 
 USERS, ITEMS, MAX_LEN = 23, 31, 4
@@ -26,7 +26,8 @@ class LastItem:
 
   def predict(self, params, rows, batch):
     del params
-    last = pallas_kernels.last_tokens(batch.item, batch.lengths)
+    events = batch.jagged[EVENTS]
+    last = pallas_kernels.last_tokens(events['item'], events.lengths)
     return lookup.take_rows(rows['history'].values, last)
 
   def tables(self):
@@ -35,7 +36,7 @@ class LastItem:
   def reads_for(self, purpose, batch):
     if purpose == 'items':
       return {'items': Read(batch, 'items')}
-    return {'history': Read(batch.item, 'items')}
+    return {'history': Read(batch.jagged[EVENTS]['item'], 'items')}
 
   def vectors(self, rows):
     return rows['items'].all()

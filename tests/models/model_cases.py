@@ -11,6 +11,7 @@ from flax import nnx
 
 import pallas_kernels
 from genrec_jax import config
+from genrec_jax.features import EVENTS
 from genrec_jax.models import MODELS
 from tests import sequences
 
@@ -70,9 +71,9 @@ class Model(NamedTuple):
 
   Attributes:
     params: every one away from its (often zero) initial value.
-    plain: (params, rows, batch, key) -> representations.
+    plain: (params, rows, events, key) -> representations.
     encode: the same under jit.
-    grads: (params, rows, batch) -> gradients of both, of a loss on all tokens.
+    grads: (params, rows, events) -> gradients of both, of a loss on all tokens.
   """
 
   params: Any
@@ -102,14 +103,14 @@ def build(name: str, dtype: str = 'float32', implementation=None) -> Model:
     lambda p: p + jnp.asarray(0.2 * rng.normal(size=p.shape), p.dtype), state
   )
 
-  def plain(params, rows, batch, key=None):
-    return nnx.merge(graphdef, params)(rows, batch, key)
+  def plain(params, rows, events, key=None):
+    return nnx.merge(graphdef, params)(rows, events, key)
 
-  def loss(params, rows, batch):
-    out = plain(params, rows, batch)
+  def loss(params, rows, events):
+    out = plain(params, rows, events)
     weights = jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)
-    real = pallas_kernels.segment_ids(batch.lengths, out.shape[0])
-    real = real < batch.lengths.shape[0]
+    real = pallas_kernels.segment_ids(events.lengths, out.shape[0])
+    real = real < events.lengths.shape[0]
     return jnp.sum(jnp.where(real[:, None], out * weights, 0))
 
   # Quick to compile rather than to run.
@@ -120,12 +121,12 @@ def build(name: str, dtype: str = 'float32', implementation=None) -> Model:
 
 
 def inputs(lengths=LENGTHS, capacity: int = CAPACITY, seed: int = 0):
-  """(item rows `[T, D]`, batch)."""
+  """(item rows `[T, D]`, the events)."""
   return packed(sequences.draw(lengths, ITEMS, seed), capacity)
 
 
 def packed(events, capacity: int = CAPACITY):
   """As `inputs`, of given sequences."""
-  batch = sequences.pack(events, capacity)
+  events = sequences.pack(events, capacity).jagged[EVENTS]
   table = np.random.default_rng(2).normal(size=(ITEMS + 1, SIZES['dim']))
-  return jnp.asarray(table, jnp.float32)[batch.item], batch
+  return jnp.asarray(table, jnp.float32)[events['item']], events

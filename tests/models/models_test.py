@@ -65,14 +65,15 @@ def test_more_padding_changes_nothing(model):
 
 
 def test_what_comes_later_changes_nothing_before_it(model):
-  rows, batch = cases.inputs()
+  rows, events = cases.inputs()
   first, end = 5 + 7, 5 + 12  # the last events of the third sequence
-  columns = {
-    field: getattr(batch, field).at[first:end].add(9_999)
-    for field in ('time', 'next_time')
-  }
-  changed = dataclasses.replace(batch, **columns)
-  before = model.encode(model.params, rows, batch)
+  columns = events.columns
+  for name in ('time', 'next_time'):
+    here = np.s_[first:end, columns.names.index(name)]
+    values = columns.values.at[here].add(9_999)
+    columns = dataclasses.replace(columns, values=values)
+  changed = dataclasses.replace(events, columns=columns)
+  before = model.encode(model.params, rows, events)
   after = model.encode(model.params, rows.at[first:end].add(1.0), changed)
   others = np.r_[0:first, end : cases.TOKENS]
   np.testing.assert_array_equal(after[others], before[others])

@@ -1,11 +1,13 @@
 """Ranks and best items against a plain NumPy oracle."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.features import PAD, Batch, Jagged
+from genrec_jax.features import EVENTS, PAD, Columns, Examples, Jagged
 from genrec_jax.tasks import catalogue
 
 FILTERS = catalogue.FILTERS
@@ -22,7 +24,9 @@ CORPORA = {
 }
 
 
-def make_batch(seed: int = 0, sequences: int = 8, capacity: int = 64) -> Batch:
+def make_batch(
+  seed: int = 0, sequences: int = 8, capacity: int = 64
+) -> Examples:
   """Sequences of uneven length, empty ones too, and padding behind them."""
   rng = np.random.default_rng(seed)
   lengths = rng.integers(1, 8, sequences).astype(np.int32)
@@ -40,15 +44,11 @@ def make_batch(seed: int = 0, sequences: int = 8, capacity: int = 64) -> Batch:
   seen_lengths = lengths + rng.integers(0, 9, sequences).astype(np.int32)
   seen = np.zeros(128, np.int32)
   seen[: seen_lengths.sum()] = rng.integers(1, ITEMS, seen_lengths.sum())
-  time = np.zeros(capacity, np.int32)
-  return Batch(
-    users=np.arange(sequences, dtype=np.int32),
-    lengths=lengths,
-    item=item,
-    time=time,
-    next_item=next_item,
-    next_time=time,
-    seen=Jagged(seen, seen_lengths),
+  columns = Columns(np.stack([item, next_item], axis=1), ('item', 'next_item'))
+  return Examples(
+    weights=np.ones(sequences, np.float32),
+    jagged={EVENTS: Jagged(columns, lengths)},
+    seen=Jagged(Columns(seen[:, None], ('item',)), seen_lengths),
   )
 
 
@@ -60,22 +60,24 @@ def make_vectors(seed: int, sequences: int, corpus) -> tuple:
   return queries, vectors
 
 
-def seen_by(batch: Batch, filter_seen: str) -> list[set]:
+def seen_by(batch: Examples, filter_seen: str) -> list[set]:
+  events = batch.jagged[EVENTS]
   source = {
-    'none': Jagged(batch.item, np.zeros_like(batch.lengths)),
-    'window': Jagged(batch.item, batch.lengths),
+    'none': Jagged(events.columns, np.zeros_like(events.lengths)),
+    'window': events,
     'history': batch.seen,
   }[filter_seen]
   ends = np.cumsum(source.lengths)
   return [
-    set(source.values[end - n : end].tolist())
+    set(source['item'][end - n : end].tolist())
     for end, n in zip(ends, source.lengths, strict=True)
   ]
 
 
 def oracle(queries, vectors, corpus, batch, filter_seen, k):
   """Ranks, best items and their scores, user by user, sorted in Python."""
-  ends = np.cumsum(batch.lengths)
+  events = batch.jagged[EVENTS]
+  ends = np.cumsum(events.lengths)
   ranks, items, scores = [], [], []
   for b, seen in enumerate(seen_by(batch, filter_seen)):
     open_ = [
@@ -84,7 +86,9 @@ def oracle(queries, vectors, corpus, batch, filter_seen, k):
       if int(corpus[c]) not in seen
     ]
     order = sorted(open_)  # equal scores: in catalogue order
-    target = int(batch.next_item[ends[b] - 1]) if batch.lengths[b] else PAD
+    target = PAD
+    if events.lengths[b]:
+      target = int(events['next_item'][ends[b] - 1])
     places = [int(corpus[c]) for _, c in order]
     ranks.append(
       places.index(target) + 1 if target in places else len(corpus) + 1
@@ -157,7 +161,7 @@ def test_oracle(name, filter_seen, chunk):
   )
   for seed in range(20):
     batch = make_batch(seed)
-    queries, vectors = make_vectors(seed, len(batch.lengths), corpus)
+    queries, vectors = make_vectors(seed, len(batch.weights), corpus)
     (ranks, _), (items, scores) = ranked(queries, vectors, batch)
     expected = oracle(queries, vectors, corpus, batch, filter_seen, k)
     np.testing.assert_array_equal(ranks, expected[0])
@@ -168,7 +172,7 @@ def test_oracle(name, filter_seen, chunk):
 @pytest.mark.parametrize('filter_seen, chunk', [('history', 5), ('none', 37)])
 def test_k_beyond_the_unseen_items_is_filled_with_padding(filter_seen, chunk):
   corpus, batch = CORPORA['scattered'], make_batch(3)
-  queries, vectors = make_vectors(3, len(batch.lengths), corpus)
+  queries, vectors = make_vectors(3, len(batch.weights), corpus)
   k = len(corpus) + 3
   found = best_of(queries, vectors, corpus, batch, k, filter_seen, chunk)
   _, items, scores = oracle(queries, vectors, corpus, batch, filter_seen, k)
@@ -179,14 +183,12 @@ def test_k_beyond_the_unseen_items_is_filled_with_padding(filter_seen, chunk):
 
 def test_everything_seen():
   corpus = np.array([2, 3])
-  zeros = np.zeros(4, np.int32)
-  batch = Batch(
-    users=np.zeros(1, np.int32),
-    lengths=np.array([3], np.int32),
-    item=np.array([3, 2, 2, 0], np.int32),
-    time=zeros,
-    next_item=np.array([2, 2, 3, 0], np.int32),
-    next_time=zeros,
+  columns = Columns(
+    np.array([[3, 2], [2, 2], [2, 3], [0, 0]], np.int32), ('item', 'next_item')
+  )
+  batch = Examples(
+    weights=np.ones(1, np.float32),
+    jagged={EVENTS: Jagged(columns, np.array([3], np.int32))},
   )
   queries, vectors = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
   items, scores = best_of(queries, vectors, corpus, batch, 2, 'window', 1)
@@ -199,7 +201,7 @@ def test_everything_seen():
 def test_ranks_do_not_depend_on_the_chunk():
   rng = np.random.default_rng(0)
   corpus, batch = CORPORA['scattered'], make_batch(1)
-  queries = rng.normal(size=(len(batch.lengths), 50)).astype(np.float32)
+  queries = rng.normal(size=(len(batch.weights), 50)).astype(np.float32)
   vectors = rng.normal(size=(len(corpus), 50)).astype(np.float32)
   found = [
     ranks_of(queries, vectors, corpus, batch, 'history', chunk)[0]
@@ -214,7 +216,7 @@ def test_a_constant_model_ranks_in_catalogue_order(width, chunk):
   """Scored apart from its equals, a target would beat them by rounding."""
   rng = np.random.default_rng(width)
   corpus, batch = CORPORA['whole'], make_batch(2)
-  queries = rng.normal(size=(len(batch.lengths), width)).astype(np.float32)
+  queries = rng.normal(size=(len(batch.weights), width)).astype(np.float32)
   vectors = rng.normal(size=(1, width)).astype(np.float32)
   vectors = np.repeat(vectors, len(corpus), axis=0)
   ranks, _ = ranks_of(queries, vectors, corpus, batch, 'none', chunk)
@@ -229,20 +231,21 @@ def test_a_constant_model_ranks_in_catalogue_order(width, chunk):
 def test_the_rank_of_a_target_is_its_place_among_the_best():
   rng = np.random.default_rng(7)
   corpus, batch = CORPORA['scattered'], make_batch(7)
-  queries = rng.normal(size=(len(batch.lengths), 8)).astype(np.float32)
+  queries = rng.normal(size=(len(batch.weights), 8)).astype(np.float32)
   vectors = rng.normal(size=(len(corpus), 8)).astype(np.float32)
-  ends = np.cumsum(batch.lengths)
+  events = batch.jagged[EVENTS]
+  ends = np.cumsum(events.lengths)
   ranks, _ = ranks_of(queries, vectors, corpus, batch, 'window', 16)
   items, _ = best_of(queries, vectors, corpus, batch, 37, 'window', 16)
-  for b in np.flatnonzero(batch.lengths):
-    place = np.flatnonzero(items[b] == batch.next_item[ends[b] - 1])
+  for b in np.flatnonzero(events.lengths):
+    place = np.flatnonzero(items[b] == events['next_item'][ends[b] - 1])
     place = place[items[b, place] != PAD]
     assert ranks[b] == (place[0] + 1 if len(place) else len(corpus) + 1)
 
 
 def test_a_target_nan_is_seen_in_its_score():
   corpus, batch = CORPORA['whole'], make_batch(4)
-  queries, vectors = make_vectors(4, len(batch.lengths), corpus)
+  queries, vectors = make_vectors(4, len(batch.weights), corpus)
   queries[0] = np.nan
   _, own = ranks_of(queries, vectors, corpus, batch, 'window', 16)
   assert np.isnan(own[0]) and np.isfinite(own[1:]).all()
@@ -265,7 +268,7 @@ def test_users_times_items_are_never_held(filter_seen):
   users, items, width, chunk, k = 64, 10_000, 4, 256, 10
   shape = jax.ShapeDtypeStruct
   batch = jax.tree.map(
-    lambda x: shape((users,) if x.shape == (8,) else (512,), x.dtype),
+    lambda x: shape((users if len(x) == 8 else 512, *x.shape[1:]), x.dtype),
     make_batch(),
   )
   queries = shape((users, width), jnp.float32)
@@ -294,11 +297,11 @@ def test_places():
 
 def test_arguments_are_checked():
   corpus, batch = CORPORA['whole'], make_batch()
-  queries, vectors = make_vectors(0, len(batch.lengths), corpus)
+  queries, vectors = make_vectors(0, len(batch.weights), corpus)
   with pytest.raises(ValueError, match='item_chunk is 0'):
     ranks_of(queries, vectors, corpus, batch, 'none', 0)
   with pytest.raises(ValueError, match='filter_seen is None'):
     ranks_of(queries, vectors, corpus, batch, None, 5)
-  unseen = Batch(**{**vars(batch), 'seen': None})
+  unseen = dataclasses.replace(batch, seen=None)
   with pytest.raises(ValueError, match='history'):
     best_of(queries, vectors, corpus, unseen, 3, 'history', 5)

@@ -1,5 +1,7 @@
 """The ranking task against plain NumPy, and what it refuses."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,10 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
-from genrec_jax.features import FeatureSpec, Impressions, Jagged
+from genrec_jax.features import Columns, FeatureSpec
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
-from tests import row_views
+from tests import ranking_examples, row_views
 from tests.tolerances import assert_close
 
 FEATURES = (
@@ -40,7 +42,7 @@ def task_of(
   )
 
 
-def batch(labels=1, seed=0, padding=0):
+def batch(labels=1, seed=0, padding=0, **others):
   rng = np.random.default_rng(seed)
 
   def bag(rows, most):
@@ -48,19 +50,17 @@ def batch(labels=1, seed=0, padding=0):
     lengths[SIZE - padding :] = 0
     values = np.zeros(SIZE * most, np.int32)
     values[: lengths.sum()] = rng.integers(0, rows, lengths.sum())
-    return Jagged(values, lengths)
+    return values, lengths
 
   weights = np.ones(SIZE, np.float32)
   weights[SIZE - padding :] = 0
-  return Impressions(
-    labels=rng.integers(0, 2, (SIZE, labels)).astype(np.float32),
-    weights=weights,
-    ids=np.stack(
-      [rng.integers(0, 7, SIZE), rng.integers(0, 9, SIZE)], axis=1
-    ).astype(np.int32),
-    numbers=rng.normal(size=(SIZE, 1)).astype(np.float32),
+  return ranking_examples.make(
+    labels={name: rng.integers(0, 2, SIZE) for name in 'ab'[:labels]},
+    ids={'user': rng.integers(0, 7, SIZE), 'item': rng.integers(0, 9, SIZE)},
+    numbers={'price': rng.normal(size=SIZE)},
     bags={'tags': bag(5, 3), 'seen': bag(9, 4)},
-    group=np.zeros(SIZE, np.int32),
+    weights=weights,
+    **others,
   )
 
 
@@ -87,13 +87,13 @@ def test_inputs_are_the_rows_pooled_as_specified():
   linear = np.zeros(SIZE)
   start = {'tags': 0, 'seen': 0}
   for i in range(SIZE):
-    u, k = b.ids[i]
+    u, k = b.ids.values[i]
     user.append(t['user'][u])
     item.append(t['item'][k])
     own = {}
     for name in ('tags', 'seen'):
-      n = b.bags[name].lengths[i]
-      own[name] = b.bags[name].values[start[name] : start[name] + n]
+      n = b.jagged[name].lengths[i]
+      own[name] = b.jagged[name][name][start[name] : start[name] + n]
       start[name] += n
     n = max(1, len(own['tags']))
     tags.append(t['tags'][own['tags']].sum(0) / n)
@@ -113,11 +113,50 @@ def test_loss_is_the_weighted_cross_entropy_of_all_labels():
   rows = views(task, tables, b)
   logits = np.asarray(task.predict(params, rows, b), np.float64)
   p = 1 / (1 + np.exp(-logits))
-  each = -(b.labels * np.log(p) + (1 - b.labels) * np.log(1 - p))
+  y = b.labels.values
+  each = -(y * np.log(p) + (1 - y) * np.log(1 - p))
   want = (each @ [1.0, 0.25])[: SIZE - 2].sum()
   total, count = task.loss(params, rows, b, None)['loss']
   assert count == SIZE - 2
   assert_close(total, want)
+
+
+def test_label_weights_are_factors_of_the_cross_entropies():
+  task = task_of(loss={'task_weights': (1.0, 0.25)}, labels=('a', 'b'))
+  weights = np.random.default_rng(1).uniform(0, 2, (SIZE, 2))
+  weights = Columns(weights.astype(np.float32), ('a', 'b'))
+  b = batch(labels=2, padding=2, label_weights=weights)
+  params, tables = parts_of(task)
+  rows = views(task, tables, b)
+  logits = np.asarray(task.predict(params, rows, b), np.float64)
+  y, p = b.labels.values, 1 / (1 + np.exp(-logits))
+  each = -(y * np.log(p) + (1 - y) * np.log(1 - p)) * weights.values
+  total, count = task.loss(params, rows, b, None)['loss']
+  assert count == SIZE - 2
+  assert_close(total, (each @ [1.0, 0.25])[: SIZE - 2].sum())
+  ones = Columns(np.ones((SIZE, 2), np.float32), ('a', 'b'))
+  alike = (
+    task.loss(params, rows, dataclasses.replace(b, label_weights=w), None)
+    for w in (ones, None)
+  )
+  assert len({float(x['loss'][0]) for x in alike}) == 1
+
+
+def test_columns_are_found_by_their_names():
+  task, b = task_of(labels=('a', 'b')), batch(labels=2)
+  params, tables = parts_of(task)
+
+  def turned(columns):
+    return Columns(columns.values[:, ::-1], columns.names[::-1])
+
+  other = dataclasses.replace(b, ids=turned(b.ids), labels=turned(b.labels))
+  one, two = (
+    task.loss(params, views(task, tables, x), x, None)['loss'][0]
+    for x in (b, other)
+  )
+  assert one == two
+  with pytest.raises(KeyError, match="'c'; there are b, a"):
+    other.labels.select(['c'])
 
 
 def test_cross_entropy_stays_finite():
@@ -138,7 +177,8 @@ def test_padding_changes_nothing():
   params, tables = parts_of(task)
   b = batch(padding=2)
   other = jax.tree.map(np.array, b)
-  other.ids[-2:], other.numbers[-2:], other.labels[-2:] = 3, 9.0, 1.0
+  for columns, value in ((other.ids, 3), (other.dense, 9), (other.labels, 1)):
+    columns.values[-2:] = value
   key = jax.random.key(1)
   one, two = (
     task.loss(params, views(task, tables, x), x, key)['loss']

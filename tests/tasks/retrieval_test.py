@@ -10,9 +10,9 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
-from genrec_jax.features import PAD, Batch
+from genrec_jax.features import EVENTS, PAD
 from genrec_jax.tasks import retrieval
-from tests import row_views
+from tests import row_views, sequences
 from tests.tolerances import assert_close
 
 TOKENS, WIDTH, ITEMS, NEGATIVES = 32, 6, 12, 8
@@ -56,15 +56,14 @@ def task_of(case):
 
 def make_batch(capacity=TOKENS, items=ITEMS, seed=0):
   rng = np.random.default_rng(seed)
-  tokens = rng.integers(1, items + 1, (2, REAL))
-  pad = (0, capacity - REAL)
-  return Batch(
-    users=jnp.arange(len(LENGTHS), dtype=jnp.int32),
-    lengths=jnp.int32(LENGTHS),
-    item=jnp.int32(np.pad(tokens[0], pad)),
-    time=jnp.zeros(capacity, jnp.int32),
-    next_item=jnp.int32(np.pad(tokens[1], pad)),
-    next_time=jnp.zeros(capacity, jnp.int32),
+  item, next_item = rng.integers(1, items + 1, (2, REAL))
+  ends = np.cumsum(LENGTHS)
+  return sequences.pack(
+    [
+      sequences.Events(item[a:b], 0 * item[a:b], next_item[a:b], 0 * item[a:b])
+      for a, b in zip(ends - LENGTHS, ends, strict=True)
+    ],
+    capacity,
   )
 
 
@@ -93,13 +92,17 @@ def mean_loss(task, queries, rows, batch, key):
   return total / jnp.maximum(count, 1)
 
 
+def targets_of(batch):
+  return batch.jagged[EVENTS]['next_item']
+
+
 def drawn(task, batch, key):
   """The negatives of each token, `[T, R]`."""
   reads = task.reads(batch, key)
   if 'negatives' not in reads:  # full softmax needs none
     return None
   ids = reads['negatives'].ids
-  return np.broadcast_to(ids, (batch.item.shape[0], ids.shape[-1]))
+  return np.broadcast_to(ids, (len(targets_of(batch)), ids.shape[-1]))
 
 
 # --- The oracle: one token after the other, float64
@@ -115,8 +118,9 @@ def oracle(task, queries, table, batch, negatives):
     counts = np.arange(len(table))
     log_q = np.log(np.maximum(counts, 0.5) / counts.sum())
   total, by_query, by_vector = 0.0, 0 * queries, 0 * vectors
+  targets = targets_of(batch)
   for t in range(REAL):
-    positive = int(batch.next_item[t])
+    positive = int(targets[t])
     if c.name == 'full_softmax':
       others = corpus[corpus != positive]
       hit = np.zeros(len(others), bool)
@@ -192,7 +196,7 @@ def test_loss_and_gradients_match_the_oracle(case, key):
   queries, table = make_values()
   negatives = drawn(task, batch, key)
   if negatives is not None and negatives.shape[1] > 1:
-    hits = negatives[:REAL] == np.asarray(batch.next_item)[:REAL, None]
+    hits = negatives[:REAL] == np.asarray(targets_of(batch))[:REAL, None]
     assert hits.any() and not hits.all()
   loss, grads = evaluate(task, queries, table, batch, key)
   expected, *slopes = oracle(task, queries, table, batch, negatives)
@@ -298,7 +302,7 @@ def test_a_full_softmax_refuses_touched_rows(key):
 class EveryItem(Queries):
   def _negatives(self, batch, key):
     return jnp.broadcast_to(
-      jnp.asarray(self.corpus), (batch.item.shape[0], len(self.corpus))
+      jnp.asarray(self.corpus), (len(targets_of(batch)), len(self.corpus))
     )
 
 
@@ -364,7 +368,7 @@ def test_negatives_are_uniform_over_the_candidates(sampler, corpus):
 def test_in_batch_negatives_come_as_often_as_in_the_batch():
   task, batch = make_task(sampler='in_batch', negatives=400), make_batch()
   counts = counts_of(task, batch)
-  share = np.bincount(batch.next_item[:REAL], minlength=len(counts)) / REAL
+  share = np.bincount(targets_of(batch)[:REAL], minlength=len(counts)) / REAL
   assert not np.any(counts[share == 0])  # PAD among them
   found = share > 0
   expected = share[found] * counts.sum()
@@ -376,7 +380,7 @@ def test_unique_in_batch_negatives_are_uniform_over_the_items_met(capacity):
   task = make_task(corpus=range(1, 60), sampler='in_batch_unique')
   batch = make_batch(capacity)
   counts = counts_of(task, batch, keys=256)
-  met = np.unique(batch.next_item[:REAL])
+  met = np.unique(targets_of(batch)[:REAL])
   assert counts.sum() == counts[met].sum()
   assert chi_square(counts[met], counts.sum() / len(met)) < 4
 

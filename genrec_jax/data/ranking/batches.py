@@ -1,4 +1,4 @@
-"""Parts -> batches of `Impressions`, through grain.
+"""Parts -> batches of `Examples`, through grain.
 
 The order of an epoch is a permutation of the blocks and, within windows of as
 many blocks as `shuffle_rows` holds, of the rows. A window lies in memory; a
@@ -8,12 +8,13 @@ Python loop over rows.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import grain
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import raw, store
@@ -32,16 +33,53 @@ def _filled(values: np.ndarray, size: int, fill=0) -> np.ndarray:
 
 
 def _packed(
-  bags: rows_lib.Bags, bounds: np.ndarray, share: int, capacity: int
+  name: str,
+  bags: rows_lib.Bags,
+  bounds: np.ndarray,
+  share: int,
+  capacity: int,
 ) -> features.Jagged:
-  """The lists of each shard, one behind the other, `capacity` ids a shard."""
+  """The lists of each shard, one behind the other.
+
+  Args:
+    name: of the feature, and of its column.
+    bags: its lists.
+    bounds: which of them are of each shard.
+    share: examples of a shard.
+    capacity: ids of a shard.
+  """
   total = np.concatenate([[0], np.cumsum(bags.lengths)])[bounds]
   size = (len(bounds) - 1) * capacity
   values = np.zeros(size, np.int32)
   for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
     values[i * capacity : i * capacity + b - a] = bags.values[a:b]
   lengths = _filled(bags.lengths, (len(bounds) - 1) * share)
-  return features.Jagged(values, lengths)
+  return features.Jagged(features.Columns(values[:, None], (name,)), lengths)
+
+
+def _stacked(
+  columns: Mapping[str, np.ndarray], size: int, dtype
+) -> features.Columns | None:
+  """Columns of this type side by side, filled up to `size`; None for none."""
+  columns = {n: c for n, c in columns.items() if c.dtype == dtype}
+  if not columns:
+    return None
+  out = np.zeros((size, len(columns)), dtype)
+  for i, values in enumerate(columns.values()):
+    out[: len(values), i] = values
+  return features.Columns(out, tuple(columns))
+
+
+def _in_32_bits(time: np.ndarray) -> np.ndarray:
+  """Times as a batch has them."""
+  most = np.abs(time).max(initial=0)
+  if most > np.iinfo(np.int32).max:
+    raise ValueError(
+      f'data.time: {most} does not fit the 32 bits that the times of a batch '
+      'have; give seconds, or set data.time='
+      "'' if no task reads them"
+    )
+  return time.astype(np.int32)
 
 
 def _most(lengths: np.ndarray, bounds: np.ndarray) -> int:
@@ -52,16 +90,18 @@ def _most(lengths: np.ndarray, bounds: np.ndarray) -> int:
 
 def collate(
   rows: rows_lib.Rows,
+  names: rows_lib.Names,
   *,
   batch_size: int,
   shards: int = 1,
   own: range | None = None,
   capacities: dict[str, int] | None = None,
-) -> features.Impressions:
+) -> features.Examples:
   """Makes one batch of at most `batch_size` rows.
 
   Args:
     rows: n <= batch_size rows, in order.
+    names: what their columns are called.
     batch_size: B; examples beyond n have weight 0.
     shards: W, in how many parts of B / W examples the batch is cut.
     own: the shards to make; None for all.
@@ -69,7 +109,7 @@ def collate(
       `pipeline.capacity_for` the longest of all shards.
 
   Returns:
-    `Impressions` of NumPy arrays: the shards `own`, one behind the other.
+    `Examples` of NumPy arrays: the shards `own`, one behind the other.
   """
   share = pipeline.share_of(batch_size, shards)
   if len(rows) > batch_size:
@@ -87,16 +127,27 @@ def collate(
   group = part.group
   if group is None:
     group = np.full(len(part), NO_GROUP, np.int32)
-  return features.Impressions(
-    labels=_filled(part.labels.astype(np.float32), size),
+  extras = {n: extras_lib.fit_batch(n, c) for n, c in part.extras.items()}
+  labels = part.labels.astype(np.float32)
+  return features.Examples(
     weights=_filled(np.ones(len(part), np.float32), size),
-    ids=_filled(part.ids, size),
-    numbers=_filled(part.numbers, size),
-    bags={
-      name: _packed(bags, mine - mine[0], share, capacities[name])
+    dense=features.Columns(_filled(part.numbers, size), names.numbers),
+    ids=features.Columns(_filled(part.ids, size), names.ids),
+    jagged={
+      name: _packed(name, bags, mine - mine[0], share, capacities[name])
       for name, bags in part.bags.items()
     },
+    labels=features.Columns(_filled(labels, size), names.labels),
+    label_weights=None
+    if part.label_weights is None
+    else features.Columns(_filled(part.label_weights, size), names.labels),
+    time=None if part.time is None else _filled(_in_32_bits(part.time), size),
+    example_id=None
+    if part.example_id is None
+    else _filled(features.split_words(part.example_id), size),
     group=_filled(group, size, NO_GROUP),
+    extras=_stacked(extras, size, np.float32),
+    int_extras=_stacked(extras, size, np.int32),
     first=mine[:-1].astype(np.int32),
   )
 
@@ -188,7 +239,7 @@ def train_batches(
       they are asked for.
 
   Returns:
-    An `IterDataset` of `Impressions`.
+    An `IterDataset` of `Examples`.
   """
   if not len(part):
     raise ValueError(f'the {part.name} part is empty: nothing to train on')
@@ -200,7 +251,9 @@ def train_batches(
   pipeline.share_of(batch_size, shards, 'train.batch_size')
   dataset = _Batches(part, batch_size, seed if shuffle else None, shuffle_rows)
   dataset = dataset.repeat(None).map(
-    lambda rows: collate(rows, batch_size=batch_size, shards=shards, own=own)
+    lambda rows: collate(
+      rows, part.names, batch_size=batch_size, shards=shards, own=own
+    )
   )
   return dataset.to_iter_dataset(
     grain.ReadOptions(
@@ -233,7 +286,7 @@ def eval_batches(
   batch_size: int,
   shards: int = 1,
   own: range | None = None,
-) -> Iterator[features.Impressions]:
+) -> Iterator[features.Examples]:
   """Every row once, in order, in batches of one shape.
 
   Args:
@@ -243,7 +296,7 @@ def eval_batches(
     own: the shards to make; None for all.
 
   Yields:
-    `Impressions` of NumPy arrays.
+    `Examples` of NumPy arrays.
   """
   share = pipeline.share_of(batch_size, shards, 'eval.batch_size')
   capacities = _capacities(part, share)
@@ -251,6 +304,7 @@ def eval_batches(
     rows = part.rows(a, min(a + batch_size, len(part)))
     yield collate(
       rows,
+      part.names,
       batch_size=batch_size,
       shards=shards,
       own=own,
@@ -263,7 +317,7 @@ def raw_batches(
   chunks: Iterable[raw.Chunk],
   *,
   batch_size: int,
-) -> Iterator[features.Impressions]:
+) -> Iterator[features.Examples]:
   """Batches of rows that are encoded as they come, for predictions.
 
   Args:
@@ -272,28 +326,28 @@ def raw_batches(
     batch_size: B; the last batch is filled up with examples of weight 0.
 
   Yields:
-    `Impressions` of NumPy arrays; labels are 0 where there are none.
+    `Examples` of NumPy arrays; labels are 0 where there are none.
   """
+  names = encoder.schema.names
   waiting, size = [], 0
   for chunk in chunks:
-    waiting.append(encoder.encode(chunk))
+    waiting.append(_unlabelled(encoder.encode(chunk), len(names.labels)))
     size += len(chunk)
     if size >= batch_size:
       rows, done = rows_lib.concatenate(waiting), 0
       while size - done >= batch_size:
         piece = rows.between(done, done + batch_size)
-        yield _unlabelled(encoder, collate(piece, batch_size=batch_size))
+        yield collate(piece, names, batch_size=batch_size)
         done += batch_size
       waiting, size = [rows.between(done, size)], size - done
   if size:
     rows = rows_lib.concatenate(waiting)
-    yield _unlabelled(encoder, collate(rows, batch_size=batch_size))
+    yield collate(rows, names, batch_size=batch_size)
 
 
-def _unlabelled(encoder, batch: features.Impressions) -> features.Impressions:
-  """Labels of 0 where the rows brought none."""
-  wanted = len(encoder.schema.labels)
-  if batch.labels.shape[1] == wanted:
-    return batch
-  labels = np.zeros((len(batch.labels), wanted), np.float32)
-  return dataclasses.replace(batch, labels=labels)
+def _unlabelled(rows: rows_lib.Rows, wanted: int) -> rows_lib.Rows:
+  """Labels of 0 where the rows do not bring all of them."""
+  if rows.labels.shape[1] == wanted:
+    return rows
+  labels = np.zeros((len(rows), wanted), rows.labels.dtype)
+  return dataclasses.replace(rows, labels=labels, label_weights=None)

@@ -235,7 +235,7 @@ def chunks(log: Log, wanted: Sequence[str]) -> Iterator[raw.Chunk]:
 
 def order_task(
   rows: int, order: int, *, values: int = 10, seed: int = 0
-) -> tuple[tuple[features.FeatureSpec, ...], features.Impressions]:
+) -> tuple[tuple[features.FeatureSpec, ...], features.Examples]:
   """Data that hold one interaction of `order` fields, and nothing below.
 
   Half of the values of each field are positive, the others negative; the label
@@ -261,18 +261,16 @@ def order_task(
     features.FeatureSpec(f'c{i}', rows=values + 2) for i in range(order)
   )
   labels = (1.0 - negative % 2).astype(np.float32)
-  return specs, impressions(drawn + np.int32(1), labels)
+  return specs, make_examples(drawn + np.int32(1), labels)
 
 
-def impressions(ids: np.ndarray, labels: np.ndarray) -> features.Impressions:
-  """Rows `[B, fields]` and labels `[B]` as a batch, each of weight 1."""
-  rows = len(ids)
-  return features.Impressions(
-    labels=labels[:, None],
+def make_examples(ids: np.ndarray, labels: np.ndarray) -> features.Examples:
+  """Rows `[B, fields]` of features c0, c1, ... and labels `[B]` as a batch."""
+  rows, fields = ids.shape
+  return features.Examples(
     weights=np.ones(rows, np.float32),
-    ids=ids,
-    numbers=np.zeros((rows, 0), np.float32),
-    bags={},
-    group=np.full(rows, -1, np.int32),
+    dense=features.Columns(np.zeros((rows, 0), np.float32), ()),
+    ids=features.Columns(ids, tuple(f'c{i}' for i in range(fields))),
+    labels=features.Columns(labels[:, None], ('y',)),
     first=np.zeros(1, np.int32),
   )

@@ -89,7 +89,7 @@ class Dataset:
 
   def encode(
     self, chunks: Iterable[raw.Chunk], batch_size: int
-  ) -> Iterator[features_lib.Impressions]:
+  ) -> Iterator[features_lib.Examples]:
     """Batches of raw rows, labelled or not; see `batches.raw_batches`."""
     return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
 

@@ -36,6 +36,21 @@ class Bags:
 
 
 @dataclasses.dataclass(frozen=True)
+class Names:
+  """What the columns of encoded rows are called.
+
+  Attributes:
+    labels: those of `Rows.labels`.
+    ids: those of `Rows.ids`, categorical features.
+    numbers: those of `Rows.numbers`, numeric features.
+  """
+
+  labels: tuple[str, ...]
+  ids: tuple[str, ...] = ()
+  numbers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Rows:
   """N encoded rows.
 

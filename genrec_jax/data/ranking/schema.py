@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import nearest
 from genrec_jax.data.ranking import annotations as annotations_lib
+from genrec_jax.data.ranking import rows as rows_lib
 
 KINDS = ('categorical', 'multi_hot', 'sequence', 'numeric')
 TRANSFORMS = ('as_is', 'log', 'ln2', 'standardize')
@@ -168,7 +169,7 @@ class Schema:
 
   @property
   def single(self) -> list[Column]:
-    """One value a row: the columns of `Impressions.ids`."""
+    """One value a row: the columns of `Examples.ids`."""
     return [c for c in self.columns if c.coded and not c.pooled]
 
   @property
@@ -178,6 +179,15 @@ class Schema:
   @property
   def numeric(self) -> list[Column]:
     return [c for c in self.columns if not c.coded]
+
+  @property
+  def names(self) -> rows_lib.Names:
+    """Of the columns of encoded rows."""
+    return rows_lib.Names(
+      self.labels,
+      tuple(c.name for c in self.single),
+      tuple(c.name for c in self.numeric),
+    )
 
   @property
   def sources(self) -> list[str]:

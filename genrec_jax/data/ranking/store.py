@@ -24,11 +24,16 @@ class Part:
 
   Attributes:
     name: 'train', 'valid' or 'test'.
+    names: what the columns of its rows are called.
     starts: `[blocks + 1]` int64, number of the first row of each block.
   """
 
   def __init__(
-    self, name: str, sizes: Sequence[int], source: Sequence[rows_lib.Rows]
+    self,
+    name: str,
+    sizes: Sequence[int],
+    source: Sequence[rows_lib.Rows],
+    names: rows_lib.Names,
   ):
     """Wraps blocks.
 
@@ -36,8 +41,9 @@ class Part:
       name: of the part.
       sizes: rows of each block.
       source: the blocks, on disk or in memory.
+      names: what the columns of the rows are called.
     """
-    self.name = name
+    self.name, self.names = name, names
     self.starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     self._source = source
     self._lock = threading.Lock()
@@ -102,12 +108,22 @@ def size_of(rows: rows_lib.Rows) -> int:
 
 
 def in_memory(
-  name: str, rows: rows_lib.Rows, block_rows: int = 1 << 14
+  name: str,
+  rows: rows_lib.Rows,
+  names: rows_lib.Names,
+  block_rows: int = 1 << 14,
 ) -> Part:
-  """A part of rows that are at hand."""
+  """A part of rows that are at hand.
+
+  Args:
+    name: of the part.
+    rows: all of them.
+    names: what their columns are called.
+    block_rows: rows of a block.
+  """
   cuts = range(0, len(rows), block_rows)
   source = [rows.between(a, min(a + block_rows, len(rows))) for a in cuts]
-  return Part(name, [len(b) for b in source], source)
+  return Part(name, [len(b) for b in source], source, names)
 
 
 class Store:
@@ -151,7 +167,8 @@ class Store:
       )
     full, rest = divmod(told['rows'], self.manifest['block_rows'])
     sizes = [self.manifest['block_rows']] * full + [rest] * bool(rest)
-    return Part(name, sizes, blocks.Reader(path, told['crc32']))
+    source = blocks.Reader(path, told['crc32'])
+    return Part(name, sizes, source, self.encoder.schema.names)
 
   def fingerprint(self) -> str:
     """Names the content: equal rows, equal fingerprints, wherever they lie."""

@@ -7,7 +7,9 @@ from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches, clicks, datasets, raw, store
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
-from genrec_jax.data.ranking.rows import Bags, Rows
+from genrec_jax.data.ranking.rows import Bags, Names, Rows
+
+NAMES = Names(labels=('y',), ids=('n', 'm'), numbers=('a', 'b', 'c'))
 
 
 def part(rows=53, block_rows=10, seed=0):
@@ -22,7 +24,7 @@ def part(rows=53, block_rows=10, seed=0):
     number // 2,
     {'b': Bags(np.repeat(number, lengths), lengths)},
   )
-  return store.in_memory('train', made, block_rows)
+  return store.in_memory('train', made, NAMES, block_rows)
 
 
 def take(dataset, count):
@@ -31,24 +33,24 @@ def take(dataset, count):
 
 
 def numbers(batch):
-  return batch.ids[batch.weights > 0, 0]
+  return batch.ids['n'][batch.weights > 0]
 
 
 def check(batch, shards):
   """Every array of a batch tells of the row that its id names."""
   share = len(batch.weights) // shards
-  capacity = len(batch.bags['b'].values) // shards
+  capacity = len(batch.jagged['b']['b']) // shards
   for s in range(shards):
     rows = slice(s * share, (s + 1) * share)
     real = batch.weights[rows] > 0
     assert not np.diff(real.astype(int)).clip(0).any()  # padding at the end
-    number = batch.ids[rows, 0]
-    np.testing.assert_array_equal(batch.ids[rows, 1], (number + 1) * real)
+    number = batch.ids['n'][rows]
+    np.testing.assert_array_equal(batch.ids['m'][rows], (number + 1) * real)
     np.testing.assert_array_equal(
       batch.group[rows], np.where(real, number // 2, -1)
     )
-    lengths = batch.bags['b'].lengths[rows]
-    values = batch.bags['b'].values[s * capacity : (s + 1) * capacity]
+    lengths = batch.jagged['b'].lengths[rows]
+    values = batch.jagged['b']['b'][s * capacity : (s + 1) * capacity]
     np.testing.assert_array_equal(
       values[: lengths.sum()], np.repeat(number, lengths)
     )
@@ -103,7 +105,7 @@ def test_a_saved_state_goes_on_exactly(prefetch):
     after = iterator()
     after.set_state(before.get_state())
     for batch in want[at:]:
-      np.testing.assert_array_equal(next(after).ids, batch.ids)
+      np.testing.assert_array_equal(next(after).ids.values, batch.ids.values)
 
 
 @pytest.mark.parametrize('batch_size', [8, 24, 64])
@@ -117,13 +119,15 @@ def test_shards_hold_the_rows_of_the_whole_batch(batch_size):
   share = batch_size // 4
   for a, b, c in zip(whole, cut, own, strict=True):
     check(b, 4)
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.bags['b'].lengths, b.bags['b'].lengths)
-    np.testing.assert_array_equal(b.numbers[share : 3 * share], c.numbers)
-    np.testing.assert_array_equal(b.first[1:3], c.first)
-    values = np.split(b.bags['b'].values, 4)
+    np.testing.assert_array_equal(a.ids.values, b.ids.values)
+    np.testing.assert_array_equal(a.jagged['b'].lengths, b.jagged['b'].lengths)
     np.testing.assert_array_equal(
-      np.concatenate(values[1:3]), c.bags['b'].values
+      b.dense.values[share : 3 * share], c.dense.values
+    )
+    np.testing.assert_array_equal(b.first[1:3], c.first)
+    values = np.split(b.jagged['b']['b'], 4)
+    np.testing.assert_array_equal(
+      np.concatenate(values[1:3]), c.jagged['b']['b']
     )
   with pytest.raises(ValueError, match='train.batch_size is 9'):
     batches.train_batches(part(), batch_size=9, seed=0, shards=4)
@@ -139,18 +143,18 @@ def test_evaluation_batches_have_one_shape_and_all_rows(batch_size, shards):
   np.testing.assert_array_equal(
     np.concatenate([numbers(b) for b in found]), np.arange(531)
   )
-  assert len({b.bags['b'].values.shape for b in found}) == 1
+  assert len({b.jagged['b']['b'].shape for b in found}) == 1
   # As tight as the longest shard asks for.
   total = [
-    int(s.sum()) for b in found for s in np.split(b.bags['b'].lengths, shards)
+    int(s.sum()) for b in found for s in np.split(b.jagged['b'].lengths, shards)
   ]
-  assert found[0].bags['b'].values.size == shards * pipeline.capacity_for(
+  assert found[0].jagged['b']['b'].size == shards * pipeline.capacity_for(
     max(total)
   )
 
 
 def test_an_empty_part_is_refused():
-  empty = store.Part('train', [], [])
+  empty = store.Part('train', [], [], NAMES)
   with pytest.raises(ValueError, match='the train part is empty'):
     batches.train_batches(empty, batch_size=4, seed=0)
   with pytest.raises(ValueError, match='data.shuffle_rows'):
@@ -167,7 +171,7 @@ def test_few_blocks_stay_decoded(monkeypatch):
       reads.append(i)
       return list.__getitem__(self, i)
 
-  counted = store.Part('x', np.diff(made.starts), Counted(made))
+  counted = store.Part('x', np.diff(made.starts), Counted(made), NAMES)
   for _ in range(2):
     for i in (0, 0, 1, 1):
       counted.block(i)
@@ -218,8 +222,11 @@ def test_raw_rows_come_as_batches_without_labels(tmp_path):
   chunk = raw.from_records(records, ds.encoder.schema.sources)
   found = list(ds.encode([chunk], batch_size=4))
   assert [b.weights.sum() for b in found] == [4, 1]
-  assert found[0].labels.shape == (4, 1) and not found[0].labels.any()
-  row = dict(zip(('c0', 'c1', 'c2'), found[0].ids[0].tolist(), strict=True))
+  labels = found[0].labels.values
+  assert labels.shape == (4, 1) and not labels.any()
+  row = dict(
+    zip(('c0', 'c1', 'c2'), found[0].ids.values[0].tolist(), strict=True)
+  )
   assert row['c1'] == 0
   vocabularies = ds.vocabularies
   assert vocabularies['c0'].decode([row['c0']]) == ['1']

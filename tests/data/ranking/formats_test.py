@@ -33,13 +33,17 @@ def test_criteo_rows_with_and_without_labels(tmp_path):
     f.write('\t'.join(other[1:]) + '\n')
   ds = load(tmp_path, 'criteo', tmp_path, numeric='log')
   batch = only(ds.parts['train'])
-  np.testing.assert_array_equal(batch.labels[:, 0], [1, 0])
-  np.testing.assert_allclose(batch.numbers[0], [np.log(4)] * 12 + [0], 1e-6)
-  np.testing.assert_array_equal(batch.numbers[1], np.zeros(13))
-  np.testing.assert_array_equal(batch.ids, [[1] * 25 + [0], [2] * 25 + [1]])
+  np.testing.assert_array_equal(batch.labels.values[:, 0], [1, 0])
+  np.testing.assert_allclose(
+    batch.dense.values[0], [np.log(4)] * 12 + [0], 1e-6
+  )
+  np.testing.assert_array_equal(batch.dense.values[1], np.zeros(13))
+  np.testing.assert_array_equal(
+    batch.ids.values, [[1] * 25 + [0], [2] * 25 + [1]]
+  )
   chunks = formats.examples(ds.encoder, tmp_path / 'test.txt.gz')
   (told,) = ds.encode(chunks, 1)
-  np.testing.assert_array_equal(told.ids[0], batch.ids[1])
+  np.testing.assert_array_equal(told.ids.values[0], batch.ids.values[1])
   (tmp_path / 'bad.txt').write_text('1\t2\t3\n')
   with pytest.raises(
     ValueError, match='line 1: 3 fields between tabs.*have 40'
@@ -52,7 +56,9 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
     row = ['0', *[str(day)] * 13, *['a'] * 26]
     (tmp_path / f'day_{day}').write_text('\t'.join(row) + '\n')
   ds = load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
-  np.testing.assert_array_equal(only(ds.parts['train']).numbers[:, 0], [2, 10])
+  np.testing.assert_array_equal(
+    only(ds.parts['train']).dense.values[:, 0], [2, 10]
+  )
   (tmp_path / 'day_11').write_text('')
   with pytest.raises(ValueError, match='day_11: the file holds no rows'):
     load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
@@ -68,11 +74,11 @@ def test_libfm_pairs_are_fields(tmp_path):
   }
   ds = load(tmp_path, 'libsvm', path)
   batch = only(ds.parts['train'])
-  np.testing.assert_array_equal(batch.labels[:, 0], [0, 1])
-  np.testing.assert_array_equal(batch.numbers, [[0.5], [2]])
+  np.testing.assert_array_equal(batch.labels.values[:, 0], [0, 1])
+  np.testing.assert_array_equal(batch.dense.values, [[0.5], [2]])
   # Equally frequent values come in the order of their texts.
   assert ds.vocabularies['f0'].values == ('37', '451')
-  np.testing.assert_array_equal(batch.ids, [[2, 2], [1, 1]])
+  np.testing.assert_array_equal(batch.ids.values, [[2, 2], [1, 1]])
 
 
 def test_libsvm_rows_of_any_length_are_sets(tmp_path):
@@ -80,8 +86,10 @@ def test_libsvm_rows_of_any_length_are_sets(tmp_path):
   path.write_text('+1 3:1 5:1\n0 3:1\n1\n')
   ds = load(tmp_path, 'libsvm', path)
   batch = only(ds.parts['train'])
-  np.testing.assert_array_equal(batch.bags['indices'].lengths, [2, 1, 0])
-  np.testing.assert_array_equal(batch.bags['indices'].values[:3], [1, 2, 1])
+  np.testing.assert_array_equal(batch.jagged['indices'].lengths, [2, 1, 0])
+  np.testing.assert_array_equal(
+    batch.jagged['indices']['indices'][:3], [1, 2, 1]
+  )
   with pytest.raises(ValueError, match='line 2: 1 pairs, the first line has 2'):
     load(tmp_path, 'libsvm', path, features={'f0': {}})
 
@@ -127,7 +135,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   assert a.encoder.fingerprint() == b.encoder.fingerprint()
   assert a.fingerprint() == b.fingerprint()
   batch = only(a.parts['train'])
-  np.testing.assert_array_equal(batch.bags['seen'].lengths, [2, 1, 0, 1])
+  np.testing.assert_array_equal(batch.jagged['seen'].lengths, [2, 1, 0, 1])
   assert a.vocabularies['seen'].values == ('2', '1')
   own = load(tmp_path, 'parquet', tmp_path / 'x.parquet')
   kinds = {spec.name: spec.kind for spec in own.features}

@@ -128,18 +128,20 @@ def test_prepared_rows_are_those_of_a_plain_encoder(tmp_path, seed):
     got = list(batches.eval_batches(ds.parts[part], batch_size=len(rows)))
     assert len(got) == 1
     batch = got[0]
-    np.testing.assert_array_equal(batch.labels[:, 0], [w[0] for w in want])
     np.testing.assert_array_equal(
-      batch.ids, [[w[1]['user'][0], w[1]['clicks'][0]] for w in want]
+      batch.labels.values[:, 0], [w[0] for w in want]
+    )
+    np.testing.assert_array_equal(
+      batch.ids.values, [[w[1]['user'][0], w[1]['clicks'][0]] for w in want]
     )
     np.testing.assert_allclose(
-      batch.numbers, [[w[2], w[3]] for w in want], rtol=1e-5, atol=1e-6
+      batch.dense.values, [[w[2], w[3]] for w in want], rtol=1e-5, atol=1e-6
     )
     for name in ('tags', 'path'):
       flat = [v for w in want for v in w[1][name]]
-      bags = batch.bags[name]
-      np.testing.assert_array_equal(bags.values[: len(flat)], flat)
-      assert not bags.values[len(flat) :].any()
+      bags, values = batch.jagged[name], batch.jagged[name][name]
+      np.testing.assert_array_equal(values[: len(flat)], flat)
+      assert not values[len(flat) :].any()
       np.testing.assert_array_equal(
         bags.lengths, [len(w[1][name]) for w in want]
       )
@@ -161,11 +163,11 @@ def test_a_saved_encoder_makes_the_same_batches_of_raw_rows(tmp_path):
   got = list(batches.raw_batches(encoder, chunks, batch_size=16))
   assert len(got) == len(want) == 4
   for a, b in zip(want, got, strict=True):
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_array_equal(a.numbers, b.numbers)
-    np.testing.assert_array_equal(a.labels, b.labels)
+    np.testing.assert_array_equal(a.ids.values, b.ids.values)
+    np.testing.assert_array_equal(a.dense.values, b.dense.values)
+    np.testing.assert_array_equal(a.labels.values, b.labels.values)
     np.testing.assert_array_equal(a.weights, b.weights)
-    used = int(b.bags['path'].lengths.sum())
+    used = int(b.jagged['path'].lengths.sum())
     np.testing.assert_array_equal(
-      a.bags['path'].values[:used], b.bags['path'].values[:used]
+      a.jagged['path']['path'][:used], b.jagged['path']['path'][:used]
     )
