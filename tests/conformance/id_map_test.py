@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from genrec_jax import contracts
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import id_maps
+from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.id_maps import Hashed
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.train import state as state_lib
@@ -209,8 +209,9 @@ def test_a_resumed_run_goes_on_to_the_bit(name, tmp_path):
     np.testing.assert_array_equal(after.states[-1][path], array, err_msg=path)
 
 
-@pytest.mark.parametrize('name', RUNTIMES)
-def test_an_evaluation_changes_nothing(name):
+@functools.cache
+def evaluated_run_of(name: str):
+  """(curve, predictions before each step) of a run that is also evaluated."""
   training, task = training_of(name, 'admitting'), Mapped()
   runtime = training.runtime
 
@@ -222,20 +223,50 @@ def test_an_evaluation_changes_nothing(name):
   compiled, seen = runtime.jit(predict, ('split',)), []
 
   def between(state, batch):
-    # Ids that training has not met, among others.
     del batch
+    # Ids that training has not met, among others.
     batch = pack_numbers(PADDED, runtime.eval_shards, seed=77)
     found = compiled(contracts.weights_of(state), runtime.on_devices(batch))
     seen.append(np.asarray(found)[:EXAMPLES])
 
-  _, curve = training.run(between=between)
-  whole = curve_of(name, 'admitting')
+  return training.run(between=between)[1], seen
+
+
+@pytest.mark.parametrize('name', RUNTIMES)
+def test_an_evaluation_changes_nothing(name):
+  curve, whole = evaluated_run_of(name)[0], curve_of(name, 'admitting')
   assert curve.losses == whole.losses
   for path, array in whole.states[-1].items():
     np.testing.assert_array_equal(curve.states[-1][path], array, err_msg=path)
-  assert len(seen) == STEPS
-  for found in seen:
-    assert np.all(np.isfinite(found))
+
+
+def test_an_evaluation_reads_the_rows_of_the_state():
+  """By the definition: NumPy looks the rows up that training has assigned."""
+  task, state = Mapped(), curve_of('one device', 'admitting').states[0]
+  batch = pack_numbers(PADDED, 1, seed=77)
+  tables = {n: jnp.asarray(state[f'tables/{n}']) for n in task.tables()}
+  reads = task.reads_for('predict', batch)
+  rows = {
+    feature: jnp.asarray(state[f'id_states/{read.table}/row'][read.ids])
+    for feature, read in reads.items()
+    if read.table in MAPS['admitting'][1]
+  }
+  wanted = task.predict(
+    {'w': jnp.asarray(state['params/w'])},
+    lookup.view_tables(tables, reads, rows),
+    batch,
+  )
+  _, seen = evaluated_run_of('one device')
+  assert_close(seen[1], wanted[:EXAMPLES])
+
+
+@pytest.mark.parametrize('name', RUNTIMES)
+def test_evaluations_see_the_same_everywhere(name):
+  _, found = evaluated_run_of(name)
+  _, wanted = evaluated_run_of('one device')
+  assert len(found) == STEPS
+  for one, other in zip(found, wanted, strict=True):
+    assert_close(one, other)
 
 
 def test_a_map_of_a_table_that_there_is_not():
