@@ -22,6 +22,7 @@ FOLDERS = (
 TIERS = (
   ('pallas_kernels',),
   ('features', 'config', 'contracts', 'compat'),
+  ('extensions',),
   ('numerics',),
   ('parallel', 'memory'),
   ('data',),
