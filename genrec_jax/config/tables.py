@@ -14,6 +14,7 @@ entry does not say is what the keys for all tables say (`data.table_update`,
 
 import dataclasses
 import difflib
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -248,13 +249,13 @@ def _checked(spec, entry=None):
   for key in ('rate', 'init_std', 'l2'):
     value = getattr(spec, key)
     if value is not None and not (
-      isinstance(value, (int, float)) and value >= 0
+      isinstance(value, numbers.Real) and value >= 0
     ):
       raise ConfigError(
         f'{where}: {key} of table {spec.name!r} is {value!r}, must be a '
         'number, zero or more'
       )
-  if not isinstance(spec.rows, int) or spec.rows < 1:
+  if not isinstance(spec.rows, numbers.Integral) or spec.rows < 1:
     raise ConfigError(
       f'{where}: rows of table {spec.name!r} is {spec.rows!r}, must be 1 or '
       'more'

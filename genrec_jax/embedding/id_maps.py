@@ -154,4 +154,5 @@ def _real(read: Read) -> jax.Array:
   if read.lengths is None:
     return jnp.ones(read.ids.shape, bool)
   used = jnp.sum(read.lengths, axis=-1, keepdims=True)
-  return jnp.arange(read.ids.shape[-1]) < used
+  place = jax.lax.broadcasted_iota(jnp.int32, read.ids.shape, read.ids.ndim - 1)
+  return place < used

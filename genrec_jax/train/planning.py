@@ -67,6 +67,30 @@ def make_plan(
   return pooling.fill(plan, wanted, batch, rule)
 
 
+def check_parallel(p, shards: int) -> None:
+  """Refuses settings that contradict each other."""
+  for key, known in {
+    'determinism': ('run', 'order'),
+    'pipeline': ('none', 'exact', 'stale'),
+  }.items():
+    if p[key] not in known:
+      raise ConfigError(f'parallel.{key} is {p[key]!r}, must be one of {known}')
+  if p.accumulate < 1:
+    raise ConfigError(f'parallel.accumulate is {p.accumulate}, at least 1')
+  if p.determinism == 'run':
+    return
+  if p.blocks < 1 or p.blocks % shards:
+    raise ConfigError(
+      f'parallel.blocks is {p.blocks}, must be a multiple of the {shards} '
+      "devices for parallel.determinism='order'"
+    )
+  if p.dense != 'ddp' or p.accumulate != 1:
+    raise ConfigError(
+      "parallel.determinism='order' adds up parallel.blocks by itself: it "
+      "needs parallel.dense='ddp' and parallel.accumulate=1"
+    )
+
+
 def _check_scheme(p, specs) -> None:
   """Refuses a scheme that nothing or two things would follow."""
   for key in ('scheme', 'plan'):
@@ -87,13 +111,13 @@ def _check_scheme(p, specs) -> None:
     )
 
 
-def plan_one_device(task) -> plan_lib.ShardingPlan:
+def plan_one_device(task, scheme: str = 'table_wise') -> plan_lib.ShardingPlan:
   """One device has all tables, whatever their settings say of many."""
   specs = {
     name: dataclasses.replace(spec, scheme='')
     for name, spec in state_lib.row_specs(task).items()
   }
-  return schemes_lib.one_scheme(specs, 'table_wise')
+  return schemes_lib.one_scheme(specs, scheme)
 
 
 def pooling_on_one_device(

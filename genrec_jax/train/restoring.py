@@ -12,6 +12,7 @@ from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
 
@@ -110,6 +111,71 @@ def restore_leaves(
 
 def _is_new(name: str, others) -> bool:
   return name.startswith('sums/') and name not in others
+
+
+def from_other_layout(
+  checkpoints: Checkpoints,
+  step: int,
+  data,
+  tree: dict[str, str],
+  *,
+  layouts: tuple[Layout, Layout],
+  abstract: TrainState,
+  mesh: jax.sharding.Mesh,
+  specs: TrainState,
+) -> Resumed:
+  """A checkpoint whose arrays lie as another plan says.
+
+  Args:
+    checkpoints: where it is.
+    step: which.
+    data: iterator to put where the saved one stood.
+    tree: of its manifest.
+    layouts: the one that was saved, and the one of now.
+    abstract: shapes and shardings of the state wanted.
+    mesh: where it shall lie.
+    specs: a `PartitionSpec` for every leaf of the state.
+  """
+  old, new = layouts
+  relayout.check(old, new)
+  arrays, slots = as_saved(tree, old, mesh)
+  # What does not depend on the plan; measurements begin anew.
+  kept = {
+    'step': abstract.step,
+    'lr_scale': abstract.lr_scale,
+    'params': abstract.params,
+    'opt_state': abstract.opt_state,
+    'id_states': abstract.id_states,
+    'modules': abstract.modules,
+    'tables': {
+      n: x for n, x in abstract.tables.items() if n not in new.optimizers
+    },
+  }
+  wanted = {**kept, 'tables': {**kept['tables'], **arrays}, 'slots': slots}
+  step, loaded, host = checkpoints.restore(
+    named(wanted), step=step, data=data, partial=True, padded=True
+  )
+  state = unnamed(wanted, loaded)
+  moving = {n: state['tables'].pop(n) for n in arrays}, state.pop('slots')
+  moved = jax.shard_map(
+    lambda a, s: relayout.move(old, new, a, s),
+    mesh=mesh,
+    in_specs=jax.tree.map(
+      lambda x: PartitionSpec(mesh_lib.GROUP) if x.ndim else PartitionSpec(),
+      moving,
+    ),
+    out_specs=({n: specs.tables[n] for n in new.optimizers}, specs.slots),
+    check_vma=False,
+  )
+  arrays, slots = jax.jit(moved)(*moving)
+  counted = abstract.sums, abstract.bad
+  sums, bad = jax.jit(
+    lambda: state_lib.counters(abstract.sums),
+    out_shardings=jax.tree.map(lambda x: x.sharding, counted),
+  )()
+  state['tables'] |= arrays
+  state = TrainState(**state, slots=slots, sums=sums, bad=bad)
+  return Resumed(step, unmarked(state, abstract.touched), host)
 
 
 def as_saved(tree: dict[str, str], layout: Layout, mesh: jax.sharding.Mesh):

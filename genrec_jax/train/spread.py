@@ -14,10 +14,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax import config as config_lib
 from genrec_jax import contracts
-from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import devices as devices_lib
-from genrec_jax.embedding import id_maps, relayout, schemes, touched
+from genrec_jax.embedding import id_maps, relayout, touched
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import towers as towers_lib
@@ -32,7 +31,7 @@ from genrec_jax.train import ahead, measurements, planning, restoring, saving
 from genrec_jax.train import optimizer as optimizer_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.restoring import Resumed
-from genrec_jax.train.state import TrainState, named, unnamed
+from genrec_jax.train.state import TrainState
 from genrec_jax.train.step import make_step, route_reads, view_reads
 
 LOG = logging.getLogger('genrec_jax')
@@ -137,12 +136,7 @@ class OneDevice(Whole):
     """A mesh of this device, whose tables are whole arrays as ours are."""
     config = self._config.copy_and_resolve_references()
     config.parallel = config_lib.parallel()
-    # Wherever the settings of a table would have it lie.
-    specs = {
-      name: dataclasses.replace(spec, scheme='')
-      for name, spec in state_lib.row_specs(self._task).items()
-    }
-    plan = schemes.one_scheme(specs, 'data_parallel')
+    plan = planning.plan_one_device(self._task, 'data_parallel')
     return OnMesh(config, self._task, self._tx, self.extensions, plan=plan)
 
   def _create(self) -> TrainState:
@@ -189,7 +183,7 @@ class OnMesh:
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
-    _check(p, mesh_lib.shards(self.mesh))
+    planning.check_parallel(p, mesh_lib.shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = plan or planning.make_plan(config, task, shape, extensions)
@@ -398,53 +392,18 @@ class OnMesh:
     if self.plan.same_placement(saved):
       return restoring.whole(self.abstract_state(), checkpoints, step, data)
     if saved is None:
-      specs = state_lib.row_specs(self._task)
-      saved = schemes.one_scheme(specs, 'data_parallel')
+      saved = planning.plan_one_device(self._task, 'data_parallel')
     LOG.info('laying the tables out anew, for another plan')
-    return self._restore_other(checkpoints, step, data, saved, manifest)
-
-  def _restore_other(self, checkpoints, step, data, saved, manifest):
-    """`restore` from arrays of another layout."""
-    old = layout_lib.lay_out(saved)
-    new = self._tables.layout
-    relayout.check(old, new)
-    abstract = self.abstract_state()
-    arrays, slots = restoring.as_saved(manifest['tree'], old, self.mesh)
-    # What does not depend on the plan; measurements begin anew.
-    kept = {
-      'step': abstract.step,
-      'lr_scale': abstract.lr_scale,
-      'params': abstract.params,
-      'opt_state': abstract.opt_state,
-      'id_states': abstract.id_states,
-      'modules': abstract.modules,
-      'tables': {
-        n: x for n, x in abstract.tables.items() if n not in new.optimizers
-      },
-    }
-    wanted = {**kept, 'tables': {**kept['tables'], **arrays}, 'slots': slots}
-    step, found, host = checkpoints.restore(
-      named(wanted), step=step, data=data, partial=True, padded=True
+    return restoring.from_other_layout(
+      checkpoints,
+      step,
+      data,
+      manifest['tree'],
+      layouts=(layout_lib.lay_out(saved), self._tables.layout),
+      abstract=self.abstract_state(),
+      mesh=self.mesh,
+      specs=self._specs,
     )
-    found = unnamed(wanted, found)
-    moving = {n: found['tables'].pop(n) for n in arrays}, found.pop('slots')
-    specs = jax.tree.map(
-      lambda x: PartitionSpec(mesh_lib.GROUP) if x.ndim else PartitionSpec(),
-      moving,
-    )
-    moved = self._mapped(
-      lambda a, s: relayout.move(old, new, a, s),
-      specs,
-      ({n: self._specs.tables[n] for n in new.optimizers}, self._specs.slots),
-    )
-    arrays, slots = jax.jit(moved)(*moving)
-    sums, bad = jax.jit(
-      lambda: state_lib.counters(self.measured),
-      out_shardings=(self._shardings.sums, self._shardings.bad),
-    )()
-    found['tables'] |= arrays
-    state = TrainState(**found, slots=slots, sums=sums, bad=bad)
-    return Resumed(step, restoring.unmarked(state, abstract.touched), host)
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
@@ -523,30 +482,6 @@ class OnMesh:
       in_specs=in_specs,
       out_specs=out_specs,
       check_vma=False,
-    )
-
-
-def _check(p, shards: int) -> None:
-  """Refuses settings that contradict each other."""
-  for key, known in {
-    'determinism': ('run', 'order'),
-    'pipeline': ('none', 'exact', 'stale'),
-  }.items():
-    if p[key] not in known:
-      raise ConfigError(f'parallel.{key} is {p[key]!r}, must be one of {known}')
-  if p.accumulate < 1:
-    raise ConfigError(f'parallel.accumulate is {p.accumulate}, at least 1')
-  if p.determinism == 'run':
-    return
-  if p.blocks < 1 or p.blocks % shards:
-    raise ConfigError(
-      f'parallel.blocks is {p.blocks}, must be a multiple of the {shards} '
-      "devices for parallel.determinism='order'"
-    )
-  if p.dense != 'ddp' or p.accumulate != 1:
-    raise ConfigError(
-      "parallel.determinism='order' adds up parallel.blocks by itself: it "
-      "needs parallel.dense='ddp' and parallel.accumulate=1"
     )
 
 

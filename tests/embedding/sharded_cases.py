@@ -91,7 +91,7 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   fetched = tables.fetch(arrays, routes)
 
   def views(fetched):
-    rows, sums = fetched
+    rows, sums, *_ = fetched  # on a mesh also what is under towers
     seen = dict(sums)
     if 'r' in own:
       view = lookup.RowView(rows['t'], routes.index['r'][0], own['r'])

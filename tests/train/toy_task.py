@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.features import Read, TableSpec
+from genrec_jax.features import ExpectedRead, Read, TableSpec
 
 WIDTH = 4
 
@@ -13,6 +13,7 @@ class Toy:
   """Predicts 1 from w . row(item), with noise on w; table 'items'."""
 
   measurements = {'loss': 'mean'}
+  counted = 'examples'
 
   def __init__(self, update='dense', rows=40):
     self.spec = TableSpec('items', rows, WIDTH, 0.5, update)
@@ -25,7 +26,21 @@ class Toy:
 
   def reads(self, batch, key):
     del key
+    return self.reads_for('predict', batch)
+
+  def reads_for(self, purpose, batch):
+    del purpose
     return {'item': Read(batch, 'items')}
+
+  def expected_reads(self):
+    return {'item': ExpectedRead('items', 1.0)}
+
+  def predict(self, params, rows, batch):
+    del batch
+    return rows['item'].all() @ params['layer']['w']
+
+  def count(self, batch):
+    return jnp.int32(batch.shape[0]), jnp.int32(batch.shape[0])
 
   def loss(self, params, rows, batch, key):
     noise = 1.0 + 0.1 * jax.random.normal(key, (WIDTH,))
