@@ -96,9 +96,9 @@ def measure(name, workdir, steps: int, warmup: int, smoke: bool) -> list[dict]:
   rows = [row]
 
   # The parts, on batches of the commonest shape alone.
-  sizes = Counter(b.item.shape[0] for b in batches)
+  sizes = Counter(map(_capacity, batches))
   size = sizes.most_common(1)[0][0]
-  usual = [b for b in batches if b.item.shape[0] == size]
+  usual = [b for b in batches if _capacity(b) == size]
   usual = [usual[i % len(usual)] for i in range(warmup + steps)]
   for part, (fn, arguments) in parts(config, task, params, tables).items():
     calls = [arguments(batch) for batch in usual]
@@ -143,8 +143,7 @@ def parts(config, task, params, tables) -> dict:
     return pallas_kernels.hstu_attention(q, k, v, events.lengths, **options)
 
   def random(key, batch, *shape):
-    tokens = batch.jagged[EVENTS]['item'].shape[0]
-    return jax.random.normal(key, (tokens, *shape))
+    return jax.random.normal(key, (_capacity(batch), *shape))
 
   def qkv(batch):
     head = model.dim // model.heads
@@ -209,8 +208,12 @@ def peer_best(what: str, model: str) -> float | None:
   return min(found, default=None)
 
 
+def _capacity(batch) -> int:
+  return batch.jagged[EVENTS]['item'].shape[0]
+
+
 def _tokens(batches) -> dict:
-  tokens = [int(b.lengths.sum()) for b in batches]
+  tokens = [int(b.jagged[EVENTS].lengths.sum()) for b in batches]
   return {'tokens': int(np.median(tokens)), 'least_tokens': min(tokens),
           'most_tokens': max(tokens)}  # fmt: skip
 
