@@ -8,6 +8,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.plan import PlanError
 from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
 from genrec_jax.features import ExpectedRead, TableSpec
@@ -122,7 +123,8 @@ def on_the_last_device(turn, spec, hosts, devices):
 
 
 def test_a_scheme_from_outside_is_planned_with(config):
-  last = {'last_device': Scheme(ONE, places=on_the_last_device)}
+  schemes = {'last_device': Scheme(ONE, places=on_the_last_device)}
+  last = Extensions(schemes=schemes)
   config.parallel.scheme = 'last_device'
   plan = planning.make_plan(config, Shop(), SHAPE, last)
   assert {t.at for t in plan.tables.values()} == {(7,)}
@@ -130,4 +132,4 @@ def test_a_scheme_from_outside_is_planned_with(config):
     planning.make_plan(config, Shop(), SHAPE)
   config.parallel.update(scheme='auto', topology='h100')
   plan = planning.make_plan(config, Shop(), SHAPE, last)
-  assert {t.scheme for t in plan.tables.values()} <= {*SCHEMES, *last}
+  assert {t.scheme for t in plan.tables.values()} <= {*SCHEMES, *schemes}
