@@ -56,8 +56,16 @@ def typed_config(name: str, workdir: pathlib.Path, *more: str):
   return config_lib.load(f'{kinds.CONFIG}:{kind.config}', overrides)
 
 
+# `lookup.take_rows` gives NaN for an id that is no row, where the old code read
+# some other row. XLA fuses what follows otherwise, and the last digit of some
+# measurements changes. With `values[index]` in its place all bits are equal.
+ROUNDED_OTHERWISE = ('sasrec_chain', 'dlrm_dense', 'wukong_mesh')
+
+
 def same_bits(name: str) -> bool:
-  """Whether this machine rounds as the one of the old run did."""
+  """Whether this machine and this code round as those of the old run did."""
+  if name in ROUNDED_OTHERWISE:
+    return False
   return expected(name)['rounding'] == machine.describe_rounding(os.environ)
 
 
