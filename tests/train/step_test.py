@@ -10,7 +10,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
-from genrec_jax.train import optimizer
+from genrec_jax.train import measurements, optimizer
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.step import make_step
 from tests.tolerances import assert_close
@@ -172,3 +172,66 @@ def test_a_large_table_is_neither_copied_nor_differentiated():
   # The same measure does see the gradient of a dense table.
   memory, table = memory_of('dense', rows=1_000_000)
   assert memory.temp_size_in_bytes >= table / 2
+
+
+@pytest.mark.usefixtures('optax_promotes')
+def test_l2_pulls_all_rows_and_is_not_in_the_loss():
+  """(l/2)|E|^2 of the whole table, once, however often a row is read."""
+  strength = 0.3
+  plain, step, state = start()
+  pulled = Toy()
+  pulled.spec = dataclasses.replace(pulled.spec, l2=strength)
+  pulled_step = jax.jit(
+    make_step(pulled, optax.sgd(RATE), seed=SEED, row_learning_rate=RATE)
+  )
+  after, loss = step(state, batch())
+  other, other_loss = pulled_step(state, batch())
+  assert loss == other_loss
+  # Plain gradient descent takes `RATE` of what the pull adds to the gradient.
+  wanted = after.tables['items'] - RATE * strength * state.tables['items']
+  assert_close(other.tables['items'], wanted)
+  assert_close(other.params['layer']['w'], after.params['layer']['w'])
+  assert other.sums['grad_norm'][0] > after.sums['grad_norm'][0]
+
+
+class Measuring(Toy):
+  """Measures more than its loss."""
+
+  measurements = {'loss': 'mean', 'seen': 'sum', 'largest': 'max'}
+
+  def loss(self, params, rows, batch, key):
+    measured = super().loss(params, rows, batch, key)
+    count = jnp.float32(batch.shape[0])
+    ids = batch.astype(jnp.float32)
+    return {**measured, 'seen': (count, 1.0), 'largest': (jnp.max(ids), count)}
+
+
+@pytest.mark.parametrize('parts', [1, 4])
+def test_measurements_add_up_as_declared(parts):
+  task, tx = Measuring(), optax.sgd(RATE)
+  step = jax.jit(make_step(task, tx, seed=SEED, parts=parts))
+  names = measurements.names(task, on_mesh=False)
+  state = state_lib.create(task, tx, SEED, names)
+  batches = [batch(seed) for seed in range(3)]
+  with jax.numpy_dtype_promotion('standard'):
+    for ids in batches:
+      state, _ = step(state, ids)
+  sums = {n: [float(x) for x in pair] for n, pair in state.sums.items()}
+  logged = {
+    name: measurements.read(measurements.of_task(task)[name], *pair)
+    for name, pair in sums.items()
+  }
+  assert logged['seen'] == sum(map(len, batches))
+  assert logged['largest'] == max(map(max, batches))
+  assert logged['loss'] == pytest.approx(
+    sums['loss'][0] / sum(map(len, batches)), rel=1e-6
+  )
+
+
+def test_a_largest_value_that_is_not_finite_is_noticed():
+  nothing = jnp.zeros(2)
+  kinds = {'largest': 'max'}
+  for value, wanted in ((np.nan, np.nan), (-7.0, -7.0)):
+    pair = jnp.float32(value), jnp.float32(1)
+    found = measurements.add(kinds, {'largest': nothing}, {'largest': pair})
+    np.testing.assert_array_equal(found['largest'], [wanted, 1.0])
