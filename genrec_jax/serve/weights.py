@@ -72,17 +72,10 @@ def _by_rows(
   arrays = {
     n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
   }
-  tables = checkpoints.restore_rows(
+  found['tables'] |= checkpoints.restore_rows(
     step, stacks, arrays, {}, formats=extend(extensions.formats)
   ).arrays
-  tables = {**found['tables'], **tables}
-  return Weights(
-    found['params'],
-    tables,
-    step,
-    found['id_states'],
-    found.get('modules', {}),
-  )
+  return Weights(**found, step=step)
 
 
 def _weights(
@@ -120,10 +113,4 @@ def _weights(
       del tables[name]
     for name in rows:
       tables[name] = jnp.asarray(relayout.table(layout, host, name))
-  return Weights(
-    found['params'],
-    tables,
-    step,
-    found['id_states'],
-    found.get('modules', {}),
-  )
+  return Weights(**found, step=step)
