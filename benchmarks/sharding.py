@@ -210,7 +210,9 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
   kind = 'all_to_all' if c.kind == 'pooled' else c.kind
   capacity = sharding_formulas.CAPACITY
   exchange = Exchange(kind, capacity, 'raise', c.codec, c.codec)
-  tables = ShardedTables(lay_out(plan), specs, exchange)
+  # Pooled reads travel as sums; others are not pooled at all.
+  pooling = dict.fromkeys(specs, 'sums')
+  tables = ShardedTables(lay_out(plan), specs, exchange, pooling=pooling)
   mesh = Mesh(
     np.array(devices).reshape(c.replicas, c.hosts, c.devices),
     mesh_lib.AXES,
