@@ -21,6 +21,7 @@ import sys
 from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_scale_out import SCALE_OUT
+from benchmarks.tables_structure import STRUCTURE
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
@@ -267,6 +268,7 @@ TABLES = {
   **SCALE_OUT,
   **RANKING,
   **CHECKPOINT,
+  **STRUCTURE,
 }
 
 _MARKED = re.compile(
