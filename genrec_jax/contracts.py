@@ -6,6 +6,8 @@ implementer and not an edit in the middle:
 
     files -> RunData -> batch -> Task.reads -> Tables.route (ids alone)
                           |                        |
+                          |             [prepare, on the host: Store]
+                          |                        |
                           |             fetch -> finish -> views of rows
                           v                                     |
                        Task.loss  <-----------------------------+
@@ -114,8 +116,55 @@ class IdMap(Protocol):
 
 
 @runtime_checkable
+class Store(Protocol):
+  """Rows of a table -> memory; see `embedding.stores`.
+
+  The device holds an array `[places, D]` of the table, and slots of its row
+  optimizer beside it. With `on_host` false, every row has the place of its own
+  number. With `on_host` true, `prepare` brings the rows of a batch to places of
+  its choice before they are read.
+
+  Attributes:
+    on_host: whether `prepare` has work to do on the host at every step.
+  """
+
+  on_host: bool
+
+  def init(self, spec: TableSpec, key: jax.Array) -> jax.Array:
+    """The array that the device holds before the first step; traced."""
+
+  def prepare(self, array: jax.Array, slots: Mapping[str, jax.Array], ids):
+    """Brings rows to the device; called on the host, never traced.
+
+    Args:
+      array: `[places, D]`; whoever calls gives it away.
+      slots: of the row optimizer, given away too.
+      ids: `[N]` distinct rows, sorted; spare places hold the rows of the table.
+
+    Returns:
+      (array, slots, `[N]` int32 distinct places of the rows in the array; the
+      number of places where `ids` has a spare place).
+    """
+
+  def read(self, array: jax.Array, places: jax.Array) -> jax.Array:
+    """The rows at `[N]` distinct places; zeros at spare ones, `[N, D]`."""
+
+  def pool(self, array: jax.Array, read: Read) -> jax.Array:
+    """Sums or means of the bags of a read, `[B, D]`; not if `on_host`."""
+
+  def update(self, array, slots, merged, optimizers, rates, groups, **more):
+    """(array, slots) after `row_settings.move_rows`, whose arguments these are.
+
+    The rows of `merged` are places, sorted and distinct.
+    """
+
+
+@runtime_checkable
 class Tables(Protocol):
   """Tables that are updated by rows, on one device or a mesh.
+
+  Tables with stores that work on the host have one more method, `prepare`,
+  which runs between `route` and `fetch` (`train.host_stage`).
 
   Attributes:
     specs: table -> spec.
@@ -351,6 +400,8 @@ class Extensions:
     products: name -> product of activations with weights, see
       `numerics.products`.
     id_maps: table -> `IdMap`, in place of what its settings say.
+    stores: table -> `Store`, in place of an array of all its rows on the
+      device; for tables updated by rows, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
   """
 
@@ -360,6 +411,7 @@ class Extensions:
   formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   products: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   id_maps: Mapping[str, IdMap] = dataclasses.field(default_factory=dict)
+  stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
   towers: Any = None
 
 

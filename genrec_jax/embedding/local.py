@@ -7,8 +7,14 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.contracts import Extensions, IdMap
-from genrec_jax.embedding import id_maps, lookup, row_settings, touched
+from genrec_jax.contracts import Extensions, IdMap, Store
+from genrec_jax.embedding import (
+  id_maps,
+  lookup,
+  row_settings,
+  stores,
+  touched,
+)
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
@@ -26,11 +32,14 @@ class Routes:
     ids: table -> `[N]` distinct ids that are read row by row.
     index: feature -> places of its ids among them, `[P, ...]`.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
+    places: table whose store works on the host -> `[N]` where the rows of its
+      ids lie on the device, from `LocalTables.prepare`.
   """
 
   ids: dict[str, jax.Array]
   index: dict[str, jax.Array]
   bags: dict[str, Read]
+  places: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +53,9 @@ class LocalTables:
       are read row by row.
     towers: what features go through on their way to the examples, or None.
     extra_optimizers: row optimizers from outside, by name.
+    stores: table -> where its rows lie, for tables that the device does not
+      hold as they are. Where a store works on the host, `prepare` stands
+      between `route` and `fetch`, and no feature is read as sums.
   """
 
   specs: dict[str, TableSpec]
@@ -51,6 +63,14 @@ class LocalTables:
   pooling: Mapping[str, str] = dataclasses.field(default_factory=dict)
   towers: Towers | None = None
   extra_optimizers: dict = dataclasses.field(default_factory=dict)
+  stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    stores.check_stores(self.stores, self.specs)
+
+  def store(self, table: str) -> Store:
+    """Where the rows of a table lie."""
+    return self.stores.get(table, stores.DEVICE)
 
   def optimizer(self, table: str) -> RowOptimizerLike:
     """That of a table."""
@@ -60,7 +80,7 @@ class LocalTables:
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
     """Every table, fresh."""
-    return {n: init_lib.init_table(s, key) for n, s in self.specs.items()}
+    return {n: self.store(n).init(s, key) for n, s in self.specs.items()}
 
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
@@ -72,7 +92,13 @@ class LocalTables:
     """What a step reads (see `sharded.ShardedTables.route`)."""
     if blocks != 1:
       raise ValueError('rows in blocks are for sharded tables')
-    single, bags = lookup.split_reads(reads, self.pooling)
+    by_rows = stores.host_tables(self.stores)
+    pooling = {
+      feature: way
+      for feature, way in self.pooling.items()
+      if feature not in reads or reads[feature].table not in by_rows
+    }
+    single, bags = lookup.split_reads(reads, pooling)
     ids = {
       table: lookup.distinct_ids([r.ids for r in own], self.specs[table].rows)
       for table, own in lookup.reads_by_table(single).items()
@@ -85,14 +111,47 @@ class LocalTables:
     }
     return Routes(ids, index, bags)
 
+  def prepare(self, arrays, slots, routes: Routes):
+    """Lets stores bring the rows of a batch; called on the host, not traced.
+
+    Args:
+      arrays: table -> what the device holds of it, given away.
+      slots: of the row optimizers, given away too.
+      routes: from `route`.
+
+    Returns:
+      (arrays, slots, routes that know the places of the rows).
+    """
+    arrays, slots, places = dict(arrays), dict(slots), {}
+    for name in stores.host_tables(self.stores):
+      if name in routes.ids:
+        arrays[name], slots[name], places[name] = self.store(name).prepare(
+          arrays[name], slots[name], routes.ids[name]
+        )
+    return arrays, slots, dataclasses.replace(routes, places=places)
+
+  def _places(self, table: str, routes: Routes) -> jax.Array:
+    """Where the rows of a table's ids lie in its array."""
+    if not self.store(table).on_host:
+      return routes.ids[table]
+    if table not in routes.places:
+      raise ValueError(
+        f'the store of table {table!r} works on the host, and its rows have '
+        'not been brought to the device: call prepare between route and '
+        'fetch, as train.host_stage.HostStep does'
+      )
+    return routes.places[table]
+
   def fetch(self, arrays, routes: Routes):
     """(table -> `[N, D]` rows, feature -> `[P * B, D]` sums), float32."""
     rows = {
-      name: lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
-      for name, ids in routes.ids.items()
+      name: self.store(name)
+      .read(arrays[name], self._places(name, routes))
+      .astype(jnp.float32)
+      for name in routes.ids
     }
     sums = {
-      name: lookup.pool_table(arrays[read.table], read)
+      name: self.store(read.table).pool(arrays[read.table], read)
       for name, read in routes.bags.items()
     }
     return rows, sums
@@ -136,13 +195,21 @@ class LocalTables:
       merged = lookup.merge_row_gradients(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
       moved[name] = merged.ids
-      arrays[name], slots[name] = self.optimizer(name).update(
+      # Chance depends on the row, not on the place where it lies for now.
+      numbers = init_lib.row_numbers(name, merged.ids)
+      if name in routes.places:
+        merged, numbers = stores.sort_places(
+          routes.places[name], merged, numbers
+        )
+      arrays[name], slots[name] = self.store(name).update(
         arrays[name],
         slots[name],
-        *merged,
-        row_settings.rate_of(name, learning_rate),
+        merged,
+        [self.optimizer(name)],
+        [row_settings.rate_of(name, learning_rate)],
+        None,
         step=step,
-        row_numbers=init_lib.row_numbers(name, merged.ids),
+        row_numbers=numbers,
       )
     return lookup.Pushed(arrays, slots, square, moved)
 
@@ -166,12 +233,15 @@ class Whole:
     pooling: feature -> 'rows' or 'sums', as in `LocalTables`.
     towers: as in `LocalTables`.
     maps: table -> an id map of the caller's own, in place of the table's.
+    stores: table -> its store, as in `LocalTables`. Tables of stores that work
+      on the host cannot be read here: the device holds some of their rows.
   """
 
   eval_shards, own_eval = 1, None
   pooling: Mapping[str, str] = {}
   towers: Towers | None = None
   maps: Mapping[str, IdMap] = {}
+  stores: Mapping[str, Store] = {}
 
   @classmethod
   def of(cls, extensions: Extensions | None) -> 'Whole':
@@ -179,6 +249,7 @@ class Whole:
     runtime = cls()
     if extensions is not None:
       runtime.towers, runtime.maps = extensions.towers, extensions.id_maps
+      runtime.stores = extensions.stores
     return runtime
 
   def on_devices(self, batch):
@@ -193,6 +264,14 @@ class Whole:
   def rows(self, task, weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), for use in such a function."""
     tables = weights['tables']
+    elsewhere = stores.host_tables(self.stores)
+    for feature, read in reads.items():
+      if read.table in elsewhere:
+        raise ValueError(
+          f'feature {feature!r} reads table {read.table!r}, whose store works '
+          'on the host: the device holds only some of its rows, so that it '
+          'cannot be evaluated; leave it out of Extensions.stores'
+        )
     id_map = id_maps.of_task(task, self.maps)
     rows = id_map.lookup(weights['id_states'], reads)
     views = lookup.view_tables(tables, reads, rows)

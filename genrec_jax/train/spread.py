@@ -28,6 +28,7 @@ from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
 from genrec_jax.train import ahead, measurements, planning, restoring, saving
+from genrec_jax.train import host_stage as stage_lib
 from genrec_jax.train import optimizer as optimizer_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.restoring import Resumed
@@ -69,6 +70,8 @@ class OneDevice(Whole):
     self._config, self._task, self._tx = config, task, tx
     self.extensions = extensions = extensions or Extensions()
     self.maps, self.towers = extensions.id_maps, extensions.towers
+    self.stores = extensions.stores
+    stage_lib.check_one_device(config, self.stores)
     specs = state_lib.row_specs(task)
     planning.check_memory(
       config, task, planning.plan_one_device(task), extensions
@@ -80,6 +83,7 @@ class OneDevice(Whole):
       self.pooling,
       extensions.towers,
       extra_optimizers=extensions.row_optimizers,
+      stores=self.stores,
     )
     self.measured = measurements.names(task, on_mesh=False)
 
@@ -117,7 +121,7 @@ class OneDevice(Whole):
       tables=self._tables,
       maps=self.maps,
     )
-    return jax.jit(step, donate_argnums=0)
+    return stage_lib.compile_step(step, self._tables)
 
   def restore(self, checkpoints, step, data=None) -> Resumed:
     """The state of a checkpoint, whatever it was trained on."""
@@ -180,6 +184,7 @@ class OnMesh:
     p = self._parallel = config.parallel
     self.extensions = extensions = extensions or Extensions()
     self.maps, towers = extensions.id_maps, extensions.towers
+    stage_lib.check_mesh(extensions.stores)
     self._config, self._task, self._tx = config, task, tx
     self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)

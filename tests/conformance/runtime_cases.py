@@ -14,6 +14,7 @@ import optax
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.contracts import Extensions
 from genrec_jax.train.spread import OneDevice, OnMesh
 from genrec_jax.train.state import named
 from tests.conformance.admitting import Admitting
@@ -28,7 +29,7 @@ class Setting:
   """A runtime.
 
   Attributes:
-    make: (config, task, optimizer, maps=...) -> the runtime.
+    make: (config, task, optimizer, extensions) -> the runtime.
     parallel: that section of the config.
   """
 
@@ -98,7 +99,9 @@ def make_runtime(setting: Setting, maps: str = 'identity'):
   config.optimizer.row_learning_rate = 0.1
   config.parallel.update(setting.parallel)
   task, own = MAPS[maps]
-  return setting.make(config, task(), optax.sgd(0.1), maps=own)
+  return setting.make(
+    config, task(), optax.sgd(0.1), Extensions(id_maps=own or {})
+  )
 
 
 class Packs:
