@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks import multi_hot as bench
+from benchmarks import multi_hot_steps as steps_lib
 
 
 def test_smoke_compares_what_rows_and_sums_send(tmp_path, rows, capsys):
@@ -38,12 +39,12 @@ def test_smoke_times_the_ways_in_turns(part, tmp_path, rows):
 
 
 def test_losses_that_differ_are_an_error():
-  setting = next(bench.settings('one_device', smoke=True))
-  runtimes = {way: bench.build(setting, way) for way in ('rows', 'sums')}
-  steps = {w: bench.compiled(r, setting) for w, r in runtimes.items()}
+  setting = next(steps_lib.settings('one_device', smoke=True))
+  runtimes = {way: steps_lib.build(setting, way) for way in ('rows', 'sums')}
+  steps = {w: steps_lib.compiled(r, setting) for w, r in runtimes.items()}
   steps['auto'] = steps['sums']
   state = runtimes['rows'].fresh_state()
-  batches = [jax.device_put(bench.batch(setting, i)) for i in range(3)]
+  batches = [jax.device_put(steps_lib.batch(setting, i)) for i in range(3)]
   bench.check_losses(steps, state, batches)
 
   def a_little_off(state, batch):
@@ -56,18 +57,20 @@ def test_losses_that_differ_are_an_error():
 
 
 def test_features_that_differ_have_every_length_and_size():
-  every = {s.bag: s for s in bench.settings('mesh', smoke=False)}
-  shapes = every[bench.MIXED].shapes
+  every = {s.bag: s for s in steps_lib.settings('mesh', smoke=False)}
+  shapes = every[steps_lib.MIXED].shapes
   assert len(shapes) == 8 and len(set(shapes)) == 6
-  setting = bench.Setting('mesh', 8, 'row_wise', 5, 1_000, tables=3, batch=2)
-  made = bench.batch(setting)
+  setting = steps_lib.Setting(
+    'mesh', 8, 'row_wise', 5, 1_000, tables=3, batch=2
+  )
+  made = steps_lib.batch(setting)
   assert [made.bags[f'f{i}'].values.shape for i in range(3)] == [(80,)] * 3
   assert made.labels.shape == (16, 1)
   assert 1 <= np.min(made.bags['f0'].values) < 1_000
 
 
 def test_every_setting_has_a_case_of_its_own():
-  for part in bench.PARTS:
-    found = list(bench.settings(part, smoke=False))
+  for part in steps_lib.PARTS:
+    found = list(steps_lib.settings(part, smoke=False))
     assert len({s.case for s in found}) == len(found)
     assert {s.part for s in found} == {part}
