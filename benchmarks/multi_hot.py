@@ -7,14 +7,15 @@
 The same training step with `parallel.pool` of rows, of sums and of auto:
 
   bytes       what a device sends, of the collectives in the compiled HLO, on 4
-              to 64 devices (hosts of 4), 512 examples a device; there are 8
-              tables, or as many more as all places need to be equally full
-  one_device  processor time, 8 tables, 2,048 examples
+              to 64 devices (hosts of 4), 512 examples a device
+  one_device  processor time, 2,048 examples
   mesh        the same on 2 hosts of 4 fake devices, 256 examples a device
 
 Every bag is full, of 1, 5 or 20 ids drawn evenly; all tables have 1,000 or
-1,000,000 rows of 32 numbers. In the case `mixed` the features differ: a third
-of them has each length, and half of the tables each size.
+1,000,000 rows of 32 numbers. There are 8 tables, or as many more as the places
+of a scheme need to be equally full. In the case `mixed` there are three times
+as many, and they differ: a third of the features has each length, and half of
+the tables each size.
 
 Bytes are compiled, not run. Before anything is timed the losses of the three
 ways must agree; then the three programs take turns on one state. Each finished
@@ -33,6 +34,7 @@ import numpy as np
 
 from benchmarks import cli, result, timing
 from benchmarks.multi_hot_steps import (
+  COUNTS,
   PARTS,
   Setting,
   alike,
@@ -63,7 +65,7 @@ COLUMNS = (
 NOTES = (
   '*_bytes: what a device sends in a step for its tables, of the collectives '
   'in the compiled HLO; ring for all-gather and reduce-scatter. all_reduce: of '
-  'the dense gradients and of scalars, the same in all ways, not in *_bytes.',
+  'the dense gradients and of scalars, not in the others.',
   '*_table_bytes: over the number of tables, to compare numbers of devices.',
   "overflow='raise', so that one branch is compiled; dense='ddp'.",
   'auto: what auto chose for the features. sums_x, auto_x: over rows; of times '
@@ -95,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def start_devices(part: str, smoke: bool) -> None:
   """Splits the CPU, unless JAX has begun already."""
-  wanted = 8 if smoke else PARTS[part]
+  wanted = 8 if smoke else max(COUNTS[part])
   if part == 'one_device':
     return
   if part == 'mesh':  # fewer threads than devices wait for each other for ever

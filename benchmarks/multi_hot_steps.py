@@ -14,7 +14,9 @@ from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.train.spread import OneDevice, OnMesh
 
-PARTS = {'bytes': 64, 'one_device': 1, 'mesh': 8}  # part -> devices needed
+PARTS = ('bytes', 'one_device', 'mesh')
+COUNTS = {'bytes': (4, 8, 16, 32, 64), 'one_device': (1,), 'mesh': (8,)}
+EXAMPLES = {'bytes': 512, 'one_device': 2048, 'mesh': 256}  # of a device
 SCHEMES = ('table_wise', 'table_row_wise', 'row_wise')
 LENGTHS, SIZES, MIXED = (1, 5, 20), (1_000, 1_000_000), 'mixed'
 HOST = 4  # devices
@@ -53,8 +55,8 @@ class Setting:
     """(ids of a bag, rows of its table) of each feature."""
     if self.bag != MIXED:
       return [(self.bag, self.rows)] * self.tables
-    every = itertools.cycle(itertools.product(LENGTHS, SIZES))
-    return list(itertools.islice(every, self.tables))
+    every = [(bag, rows) for rows in SIZES for bag in LENGTHS]
+    return list(itertools.islice(itertools.cycle(every), self.tables))
 
 
 def settings(part: str, smoke: bool) -> Iterator[Setting]:
@@ -63,18 +65,13 @@ def settings(part: str, smoke: bool) -> Iterator[Setting]:
     devices, scheme = (1, '') if part == 'one_device' else (8, 'row_wise')
     yield Setting(part, devices, scheme, 5, 1_000, tables=2, batch=8)
     return
-  shapes = [*itertools.product(LENGTHS, SIZES), (MIXED, MIXED)]
-  if part == 'one_device':
-    for shape in shapes:
-      yield Setting(part, 1, '', *shape, tables=8, batch=2048)
-  if part == 'mesh':
-    for scheme, shape in itertools.product(SCHEMES, shapes):
-      yield Setting(part, 8, scheme, *shape, tables=8, batch=256)
-  if part == 'bytes':
-    for devices in (4, 8, 16, 32, 64):
-      for scheme, shape in itertools.product(SCHEMES, shapes):
-        tables = places(scheme, devices) * (3 if MIXED in shape else 1)
-        yield Setting(part, devices, scheme, *shape, tables, batch=512)
+  for devices in COUNTS[part]:
+    for scheme, shape in itertools.product(
+      [''] if part == 'one_device' else SCHEMES,
+      [*itertools.product(LENGTHS, SIZES), (MIXED, MIXED)],
+    ):
+      tables = places(scheme, devices) * (3 if MIXED in shape else 1)
+      yield Setting(part, devices, scheme, *shape, tables, EXAMPLES[part])
 
 
 def places(scheme: str, devices: int) -> int:
@@ -101,7 +98,7 @@ def build(setting: Setting, way: str) -> OneDevice | OnMesh:
   config.optimizer.row_learning_rate = 0.1
   config.parallel.pool = way
   features = [
-    FeatureSpec(f'f{i}', 'multi_hot', rows=rows, max_len=length)
+    FeatureSpec(f'f{i:03}', 'multi_hot', rows=rows, max_len=length)
     for i, (length, rows) in enumerate(setting.shapes)
   ] + [FeatureSpec(f'n{i}', 'numeric') for i in range(NUMBERS)]
   model = config_lib.dlrm(
@@ -147,7 +144,7 @@ def batch(setting: Setting, seed: int = 0) -> Impressions:
     ids=np.zeros((size, 0), np.int32),
     numbers=rng.normal(size=(size, NUMBERS)).astype(np.float32),
     bags={
-      f'f{i}': Jagged(
+      f'f{i:03}': Jagged(
         rng.integers(1, rows, size * length, np.int32),
         np.full(size, length, np.int32),
       )

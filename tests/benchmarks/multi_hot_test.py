@@ -59,14 +59,14 @@ def test_losses_that_differ_are_an_error():
 def test_features_that_differ_have_every_length_and_size():
   every = {s.bag: s for s in steps_lib.settings('mesh', smoke=False)}
   shapes = every[steps_lib.MIXED].shapes
-  assert len(shapes) == 8 and len(set(shapes)) == 6
+  assert len(shapes) == 24 and len(set(shapes)) == 6
   setting = steps_lib.Setting(
     'mesh', 8, 'row_wise', 5, 1_000, tables=3, batch=2
   )
   made = steps_lib.batch(setting)
-  assert [made.bags[f'f{i}'].values.shape for i in range(3)] == [(80,)] * 3
+  assert [made.bags[f'f{i:03}'].values.shape for i in range(3)] == [(80,)] * 3
   assert made.labels.shape == (16, 1)
-  assert 1 <= np.min(made.bags['f0'].values) < 1_000
+  assert 1 <= np.min(made.bags['f000'].values) < 1_000
 
 
 def test_every_setting_has_a_case_of_its_own():
