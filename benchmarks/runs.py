@@ -28,18 +28,43 @@ def train(
     overrides: 'a.b=value' each.
     env: variables added to ours.
   """
+  start(ROOT, config, workdir, overrides, env=env)
+
+
+def start(
+  checkout: pathlib.Path,
+  config: str,
+  workdir: pathlib.Path,
+  overrides: Sequence[str] = (),
+  *,
+  mode: str = 'train',
+  env: Mapping[str, str] | None = None,
+) -> None:
+  """Runs `python -m genrec_jax.main` with the code of a checkout, to the end.
+
+  Args:
+    checkout: directory with the package and its configs.
+    config: 'configs/FILE.py:variant', below the checkout.
+    workdir: directory of the run; its log goes to `<workdir>.log`.
+    overrides: 'a.b=value' each.
+    mode: 'train', 'eval' or 'predict'.
+    env: variables added to ours.
+
+  Raises:
+    RuntimeError: it failed; the message has the command and names the log.
+  """
   workdir.parent.mkdir(parents=True, exist_ok=True)
   log = workdir.with_name(workdir.name + '.log')
   command = [
-    *(sys.executable, '-m', 'genrec_jax.main'),
+    *(sys.executable, '-m', 'genrec_jax.main', f'--mode={mode}'),
     *(f'--config={config}', f'--workdir={workdir.resolve()}'),
     *(f'--config.{override}' for override in overrides),
   ]
   with open(log, 'a') as f:
     done = subprocess.run(
       command,
-      cwd=ROOT,
-      env={**os.environ, **(env or {})},
+      cwd=checkout,
+      env={**os.environ, 'PYTHONPATH': str(checkout), **(env or {})},
       stdout=f,
       stderr=subprocess.STDOUT,
     )

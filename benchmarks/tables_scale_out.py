@@ -19,6 +19,19 @@ _NARROW = (
   ('of float32', 'float32_x', '.3f'),
 )
 
+_BAGS = (
+  ('ids in a bag', 'bag', ''),
+  ('rows of a table', 'rows', ''),
+)
+_TRAVEL = (
+  ('auto takes', 'auto', ''),
+  ('rows, bytes a table', 'rows_table_bytes', ',.0f'),
+  ('sums', 'sums_table_bytes', ',.0f'),
+  ('auto', 'auto_table_bytes', ',.0f'),
+  ('sums / rows', 'sums_x', '.2f'),
+  ('auto / rows', 'auto_x', '.2f'),
+)
+
 KILLS = (
   *(f'killed in {phase}' for phase in ('save', 'commit', 'retention')),
   'killed in restore',
@@ -224,6 +237,43 @@ SCALE_OUT = {
       'kind': ('all_to_all', 'ragged'),
       'what': 'rows',
     },
+  },
+  'multi_hot_bytes': {
+    'files': ('cpu2/multi_hot',),
+    'columns': (('scheme', 'scheme', ''), *_BAGS, *_TRAVEL),
+    'where': {'part': 'bytes', 'devices': 8},
+  },
+  'multi_hot_devices': {
+    'files': ('cpu2/multi_hot',),
+    'columns': (
+      ('devices', 'devices', 'd'),
+      ('scheme', 'scheme', ''),
+      *_BAGS,
+      *_TRAVEL,
+    ),
+    'where': {
+      'part': 'bytes',
+      'bag': (20, 'mixed'),
+      'rows': (1_000_000, 'mixed'),
+    },
+  },
+  'multi_hot_time': {
+    'files': ('cpu2/multi_hot',),
+    'columns': (
+      ('devices', 'devices', 'd'),
+      ('scheme', 'scheme', ''),
+      *_BAGS,
+      ('auto takes', 'auto', ''),
+      ('rows, core-ms (median)', 'rows_core_ms', ',.1f'),
+      ('least', 'rows_min_core_ms', ',.1f'),
+      ('sums, core-ms (median)', 'sums_core_ms', ',.1f'),
+      ('least', 'sums_min_core_ms', ',.1f'),
+      ('sums / rows', 'sums_x', '.2f'),
+      ('auto / rows', 'auto_x', '.2f'),
+      ('auto / the same program', 'twin_x', '.2f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+    'where': {'part': ('one_device', 'mesh')},
   },
   'access_streams': {
     'files': ('cpu2/access_streams',),
