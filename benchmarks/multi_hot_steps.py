@@ -9,7 +9,13 @@ import numpy as np
 import optax
 
 from genrec_jax import config as config_lib
-from genrec_jax.features import FeatureSpec, Impressions, Jagged
+from genrec_jax.features import (
+  Columns,
+  Examples,
+  FeatureSpec,
+  Jagged,
+  stack_columns,
+)
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.tasks.ranking import Ranking
 from genrec_jax.train.spread import OneDevice, OnMesh
@@ -134,18 +140,23 @@ def compiled(runtime, setting: Setting, options: dict | None = None):
   return lowered.compile(options)
 
 
-def batch(setting: Setting, seed: int = 0) -> Impressions:
+def batch(setting: Setting, seed: int = 0) -> Examples:
   """Examples with full bags of ids that are drawn evenly."""
   rng = np.random.default_rng(seed)
   size = setting.devices * setting.batch
-  return Impressions(
-    labels=rng.integers(0, 2, (size, 1)).astype(np.float32),
+  return Examples(
+    labels=stack_columns({'label': rng.integers(0, 2, size)}, np.float32),
     weights=np.ones(size, np.float32),
-    ids=np.zeros((size, 0), np.int32),
-    numbers=rng.normal(size=(size, NUMBERS)).astype(np.float32),
-    bags={
+    ids=Columns(np.zeros((size, 0), np.int32), ()),
+    dense=Columns(
+      rng.normal(size=(size, NUMBERS)).astype(np.float32),
+      tuple(f'n{i}' for i in range(NUMBERS)),
+    ),
+    jagged={
       f'f{i:03}': Jagged(
-        rng.integers(1, rows, size * length, np.int32),
+        stack_columns(
+          {f'f{i:03}': rng.integers(1, rows, size * length)}, np.int32
+        ),
         np.full(size, length, np.int32),
       )
       for i, (length, rows) in enumerate(setting.shapes)

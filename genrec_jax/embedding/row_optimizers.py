@@ -6,7 +6,7 @@
     table, slots = optimizer.update(table, slots, ids, grads, learning_rate)
 
 `ids` are distinct and sorted, with out-of-range fill, and `grads` are their
-merged gradients (see `lookup.TouchedRows`). The arithmetic, told in
+merged gradients. The arithmetic, told in
 `pallas_kernels.jagged_embedding.rules`, and the way to the rows are those of
 `pallas_kernels.update_rows`.
 

@@ -64,9 +64,10 @@ def test_features_that_differ_have_every_length_and_size():
     'mesh', 8, 'row_wise', 5, 1_000, tables=3, batch=2
   )
   made = steps_lib.batch(setting)
-  assert [made.bags[f'f{i:03}'].values.shape for i in range(3)] == [(80,)] * 3
-  assert made.labels.shape == (16, 1)
-  assert 1 <= np.min(made.bags['f000'].values) < 1_000
+  ids = [made.jagged[f'f{i:03}'][f'f{i:03}'] for i in range(3)]
+  assert [x.shape for x in ids] == [(80,)] * 3
+  assert made.labels['label'].shape == (16,)
+  assert 1 <= np.min(ids[0]) < 1_000
 
 
 def test_every_setting_has_a_case_of_its_own():
