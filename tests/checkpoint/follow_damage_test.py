@@ -84,7 +84,7 @@ def test_a_base_that_lacks_rows_is_refused(run, follower):
     Chunk('user', 0, np.arange(4), np.zeros((4, 4), 'float32'), {}),
     Chunk('item', 0, np.arange(38, 42), np.zeros((4, 6), 'float32'), {}),
     Chunk('item', 3, np.arange(4), np.zeros((4, 4), 'float32'), {}),
-    Chunk('item', 0, np.arange(4), np.zeros((4, 6), 'float64'), {}),
+    Chunk('item', 0, np.arange(4), np.zeros((4, 6), 'float16'), {}),
   ],
 )
 def test_rows_that_do_not_fit_are_refused(run, follower, wrong):

@@ -180,7 +180,9 @@ RANKED = (
 
 
 def rank(model: str, **options):
-  return ranking_test.task_of(model, features=RANKED, **options)
+  return ranking_test.task_of(
+    model, features=RANKED, labels=('label',), **options
+  )
 
 
 def pack_impressions(size: int, parts: int, seed: int = 0):

@@ -200,6 +200,6 @@ def test_criteo_smoke(tmp_path):
   assert [len(p) for p in ds.parts.values()] == [8_000, 1_000, 1_000]
   assert len(ds.features) == 39
   assert all(spec.kind == 'categorical' for spec in ds.features)
-  ids = only(ds.parts['test']).ids
+  ids = only(ds.parts['test']).ids.values
   assert (ids < [[spec.rows for spec in ds.features]]).all()
   assert ds.vocabularies['C3'].rows < 100
