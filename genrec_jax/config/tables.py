@@ -150,8 +150,9 @@ def advice(config) -> list[str]:
   """What to write in place of older keys, a sentence for each."""
   lines, data = [], config.data
   for key, entry in (
-    ('data.table_update', {'optimizer': data.table_update}),
-    ('data.table_dtype', {'dtype': data.table_dtype}),
+    # Kinds of tasks from outside may have neither key.
+    ('data.table_update', {'optimizer': data.get('table_update', DENSE)}),
+    ('data.table_dtype', {'dtype': data.get('table_dtype', 'float32')}),
   ):
     if next(iter(entry.values())) not in (DENSE, 'float32'):
       lines.append(

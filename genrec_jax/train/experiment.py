@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from genrec_jax import config as config_lib
 from genrec_jax.contracts import (
   EvalRuntime,
   Evaluator,
@@ -99,6 +100,8 @@ def build(
     extensions: what is used from outside the library.
   """
   extensions = extensions or Extensions()
+  for line in config_lib.advice(config):
+    log(line)
   data = load_data(config, workdir, kinds, log)
   task = data.task(config, extensions)
   if optimizer.needs_total(config.optimizer):
