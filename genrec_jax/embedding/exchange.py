@@ -23,6 +23,7 @@ or its rows become NaN (overflow='raise'); `Routed.overflow` counts it.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from jax import lax
 
 import pallas_kernels
 from genrec_jax.embedding.layout import Stack
+from genrec_jax.embedding.lookup import BagGradients, merge_row_gradients
 from genrec_jax.numerics.formats import FORMATS, Formats
 from genrec_jax.parallel import codecs, ragged
 from pallas_kernels import MergedRows
@@ -264,7 +266,11 @@ def fetch(
 
 
 def push(
-  exchange: Exchange, stack: Stack, routed: Routed, grads: jax.Array
+  exchange: Exchange,
+  stack: Stack,
+  routed: Routed,
+  grads: jax.Array,
+  others: Sequence[MergedRows | BagGradients] = (),
 ) -> MergedRows:
   """Brings gradients to the owners of the rows and adds them up there.
 
@@ -275,6 +281,8 @@ def push(
     stack: of the addresses.
     routed: from `route`.
     grads: `[M, C]` float32, of the rows of `routed.addresses`.
+    others: gradients of rows of this device that came another way, to be added
+      behind these.
 
   Returns:
     Rows of this device and the sums of their gradients, spare places at the
@@ -282,10 +290,14 @@ def push(
   """
   codec = exchange.gradient_codec
   columns = grads.shape[1]
-  most = min(stack.depth, stack.devices * grads.shape[0])
+  most = stack.devices * grads.shape[0] + sum(x.ids.shape[0] for x in others)
+  most = min(stack.depth, most)
 
   def merged(rows, grads):
-    found = pallas_kernels.merge_rows(rows, grads, stack.depth)
+    # Rows that several devices sent are not one row each: as bags of one.
+    found = merge_row_gradients(
+      [BagGradients(rows, None, grads), *others], stack.depth
+    )
     # One size, whichever way was taken.
     spare = most - found.ids.shape[0]
     return MergedRows(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-import pallas_kernels
 from genrec_jax.contracts import Extensions, IdMap, Store
 from genrec_jax.embedding import (
   id_maps,
@@ -181,15 +180,7 @@ class LocalTables:
         parts.append(MergedRows(routes.ids[name], of_rows[name]))
       for feature, read in routes.bags.items():
         if read.table == name:
-          parts.append(
-            pallas_kernels.bag_row_gradient(
-              lookup.apply_mean(of_bags[feature], read),
-              read.ids,
-              read.lengths,
-              spec.rows,
-              weights=read.weights,
-            )
-          )
+          parts.append(lookup.bag_gradients(read, of_bags[feature]))
       if not parts:
         continue
       merged = lookup.merge_row_gradients(parts, spec.rows)

@@ -11,7 +11,7 @@ merged: one gradient row for each distinct id, however often it occurs.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -231,6 +231,22 @@ class Pushed(NamedTuple):
   touched: dict[str, jax.Array]
 
 
+class BagGradients(NamedTuple):
+  """Gradients of sums of rows, before they are added up for each row.
+
+  Attributes:
+    ids: `[K]` rows that were summed, bag behind bag.
+    lengths: `[B]` ids of each bag, or None where each bag has one.
+    grads: `[B, D]` gradient of each sum.
+    weights: `[K]` factors of the ids, or None.
+  """
+
+  ids: jax.Array
+  lengths: jax.Array | None
+  grads: jax.Array
+  weights: jax.Array | None = None
+
+
 def distinct_ids(ids: list[jax.Array], rows: int) -> jax.Array:
   """The distinct ids, sorted, at static size; spare places hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
@@ -280,22 +296,56 @@ def apply_mean(x: jax.Array, read: Read) -> jax.Array:
   return x / jnp.maximum(read.lengths, 1).astype(x.dtype)[:, None]
 
 
-def expand_bag_gradients(
-  read: Read, grads: jax.Array, rows: int
-) -> tuple[jax.Array, jax.Array]:
-  """Gradients of bags -> (`[K]` ids, `[K, D]` theirs); padding is no row."""
-  count = read.ids.shape[0]
-  segment = pallas_kernels.segment_ids(read.lengths, count)
-  grads = grads.at[segment].get(mode='clip')
-  if read.weights is not None:
-    grads *= read.weights[:, None]
-  return jnp.where(segment < read.lengths.shape[0], read.ids, rows), grads
+def bag_gradients(read: Read, grads: jax.Array) -> BagGradients:
+  """Gradients of the sums or means of a read, `[B, D]`, as those of sums."""
+  return BagGradients(
+    read.ids, read.lengths, apply_mean(grads, read), read.weights
+  )
 
 
-def merge_row_gradients(parts: list[MergedRows], rows: int) -> MergedRows:
-  """One gradient for each row out of several parts, in their order."""
-  if len(parts) == 1:
-    return parts[0]
-  ids = jnp.concatenate([p.ids for p in parts])
-  grads = jnp.concatenate([p.grads for p in parts])
+def merge_row_gradients(
+  parts: Sequence[MergedRows | BagGradients], rows: int
+) -> MergedRows:
+  """One gradient for each row out of several parts, in their order.
+
+  All parts are added up at once: a part that is merged by itself first would
+  pass through memory twice.
+
+  Args:
+    parts: at least one.
+    rows: of the table; ids that are no row are left out.
+  """
+  (first, *more) = parts
+  if not more and isinstance(first, MergedRows):
+    return first
+  if not more and first.lengths is not None:
+    return pallas_kernels.bag_row_gradient(
+      first.grads, first.ids, first.lengths, rows, weights=first.weights
+    )
+  ids, grads = concatenate_gradients(parts, rows)
   return pallas_kernels.merge_rows(ids, grads, rows)
+
+
+def concatenate_gradients(
+  parts: Sequence[MergedRows | BagGradients], rows: int
+) -> tuple[jax.Array, jax.Array]:
+  """The ids of all parts and their gradients, `[K]` and `[K, D]`."""
+  expanded = [
+    p if isinstance(p, MergedRows) else _expand_bags(p, rows) for p in parts
+  ]
+  return (
+    jnp.concatenate([ids for ids, _ in expanded]),
+    jnp.concatenate([grads for _, grads in expanded]),
+  )
+
+
+def _expand_bags(part: BagGradients, rows: int) -> tuple[jax.Array, jax.Array]:
+  """(`[K]` ids, `[K, D]` their gradients); padding is no row."""
+  ids, grads = part.ids, part.grads
+  if part.lengths is not None:
+    segment = pallas_kernels.segment_ids(part.lengths, ids.shape[0])
+    ids = jnp.where(segment < part.lengths.shape[0], ids, rows)
+    grads = grads.at[segment].get(mode='clip')
+  if part.weights is not None:
+    grads *= part.weights[:, None]
+  return ids, grads

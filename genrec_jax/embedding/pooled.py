@@ -25,11 +25,11 @@ import numpy as np
 from jax import lax
 
 import pallas_kernels
+from genrec_jax.embedding import lookup
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.layout import Piece, Stack
 from genrec_jax.features import Read
 from genrec_jax.parallel import codecs
-from pallas_kernels import MergedRows
 
 # Spread -> (to, over).
 _AXES = {
@@ -175,8 +175,8 @@ class Group:
     received: Received,
     grads: dict[str, jax.Array],
     codec: codecs.Codec,
-  ) -> MergedRows:
-    """Gradients of the sums, feature -> `[B, D]`, added up for each row."""
+  ) -> lookup.BagGradients:
+    """Gradients of the sums, feature -> `[B, D]`, by the rows that lie here."""
     some = next(iter(grads.values()))
     nothing = jnp.zeros((some.shape[0], self.stack.columns), jnp.float32)
     table = [[nothing] * self._most for _ in self._columns]
@@ -187,46 +187,41 @@ class Group:
     sent = codec.decode(
       self._spread_ids(codec.encode(sent)), self.stack.columns
     )
-    return self.merge(received, sent)
+    return self._of_rows(received, sent)
 
   def push_near(
     self, received: Received, grads: jax.Array, codec: codecs.Codec
-  ) -> MergedRows:
-    """Gradients of what `fetch_near` gave, added up for each row."""
+  ) -> lookup.BagGradients:
+    """Gradients of what `fetch_near` gave, by the rows that lie here."""
     _, over = _AXES[self.spread]
     if over:
       grads = lax.all_gather(codec.encode(grads), over, axis=1)
       grads = grads.reshape(-1, *grads.shape[2:])
       grads = codec.decode(grads, self.stack.columns)
-    return self.merge(received, grads)
+    return self._of_rows(received, grads)
 
-  def merge(self, received: Received, sent: jax.Array) -> MergedRows:
-    """Gradients `[W, P, B, C]` of the sums of all that asked, for each row."""
+  def _of_rows(self, received: Received, sent) -> lookup.BagGradients:
+    """Gradients `[W, P, B, C]` of the sums of all that asked, by their rows."""
     # The padding bag of every piece.
     sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
     weights = received.weights
+    weights = None if weights is None else weights.reshape(-1)
     ids, lengths = received.rows.reshape(-1), received.lengths.reshape(-1)
-    flat = sent.reshape(-1, self.stack.columns)
+    grads = sent.reshape(-1, self.stack.columns)
     if not self._shared:
-      return pallas_kernels.bag_row_gradient(
-        flat,
-        ids,
-        lengths,
-        self.stack.depth,
-        weights=None if weights is None else weights.reshape(-1),
-      )
+      return lookup.BagGradients(ids, lengths, grads, weights)
     # Several features read one table: feature by feature, as one device would.
     bag = pallas_kernels.segment_ids(lengths, ids.shape[0])
-    per_id = flat.at[bag].get(mode='clip')
-    if weights is not None:
-      per_id *= weights.reshape(-1)[:, None]
     asked = bag // received.lengths.shape[2]  # by which device, which entry
     feature = self._order_of_entries()[asked % self._most]
     # Stable: the bags of a device stay in their order, microbatch after
     # microbatch.
     order = jnp.lexsort((asked // self._most, feature))
-    return pallas_kernels.merge_rows(
-      ids[order], per_id[order], self.stack.depth
+    return lookup.BagGradients(
+      ids[order],
+      None,
+      grads.at[bag[order]].get(mode='clip'),
+      None if weights is None else weights[order],
     )
 
   # --- Who has what: known before the program runs.

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-import pallas_kernels
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import lookup, row_settings, touched
@@ -306,31 +305,34 @@ class ShardedTables:
 
   def _merged(self, routes: Routes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
-    found = {}
+    found = {}  # array -> what has come so far
+    for name, grads in self._sums.push(
+      routes.pooled, of_bags, of_near, routes.bags
+    ):
+      found.setdefault(name, []).append(grads)
     for key, exchange, stack, pieces in self._exchanged(routes.ids):
       parts = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
         for p in pieces
       ]
-      found.setdefault(stack.name, []).append(
+      found[stack.name] = [
         exchange_lib.push(
-          exchange, stack, routes.stacks[key], jnp.concatenate(parts)
+          exchange,
+          stack,
+          routes.stacks[key],
+          jnp.concatenate(parts),
+          found.get(stack.name, ()),
         )
-      )
-    for name, merged in self._sums.push(
-      routes.pooled, of_bags, of_near, routes.bags
-    ):
-      found.setdefault(name, []).append(merged)
+      ]
     for name, table in self.layout.whole.items():
       parts = []
       if name in routes.ids:
-        parts.append((routes.ids[name], of_rows[name]))
+        parts.append(MergedRows(routes.ids[name], of_rows[name]))
       for feature, bag in routes.bags.items():
         if bag.table == name:
-          grads = lookup.apply_mean(of_bags[feature], bag)
-          parts.append(lookup.expand_bag_gradients(bag, grads, table.rows))
+          parts.append(lookup.bag_gradients(bag, of_bags[feature]))
       if parts:
-        found[name] = [_everywhere(ids, g, table.rows) for ids, g in parts]
+        found[name] = [_everywhere(part, table.rows) for part in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
     return {
@@ -460,8 +462,9 @@ def _joined(parts: dict[int, jax.Array]) -> jax.Array:
   return jnp.concatenate([parts[c] for c in sorted(parts)], axis=1)
 
 
-def _everywhere(ids, grads, rows) -> MergedRows:
+def _everywhere(part, rows: int) -> lookup.BagGradients:
   """The gradients of all shards, on all of them, in their order."""
+  ids, grads = lookup.concatenate_gradients([part], rows)
   ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
   grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)
-  return pallas_kernels.merge_rows(ids, grads, rows)
+  return lookup.BagGradients(ids, None, grads)

@@ -18,7 +18,6 @@ from genrec_jax.embedding.layout import Layout
 from genrec_jax.embedding.scheme import HOST, PlanError
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
-from pallas_kernels import MergedRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +82,8 @@ class SumExchange:
 
   def push(
     self, received, of_sums, of_near, bags: Mapping[str, Read]
-  ) -> list[tuple[str, MergedRows]]:
-    """Stack and summed gradients of its rows on this device, group by group.
+  ) -> list[tuple[str, lookup.BagGradients]]:
+    """Stack and gradients of its rows on this device, group by group.
 
     Args:
       received: from `route`.
@@ -96,15 +95,15 @@ class SumExchange:
       name: lookup.apply_mean(grad, bags[name])
       for name, grad in of_sums.items()
     }
-    merged = []
+    pushed = []
     for group, exchange in self._groups(bags):
       asked, codec = received[group.key], exchange.gradient_codec
       if group.towers:
-        rows = group.push_near(asked, of_near[group.key], codec)
+        grads = group.push_near(asked, of_near[group.key], codec)
       else:
-        rows = group.push(asked, of_sums, codec)
-      merged.append((group.stack.name, rows))
-    return merged
+        grads = group.push(asked, of_sums, codec)
+      pushed.append((group.stack.name, grads))
+    return pushed
 
   def _finish(self, parts, bags) -> dict[str, jax.Array]:
     """Feature -> first column -> sums, as sums or means of whole rows."""

@@ -8,6 +8,7 @@ import pytest
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
 from genrec_jax.features import Read, TableSpec
+from pallas_kernels import MergedRows
 from tests import row_views
 from tests.tolerances import assert_close
 
@@ -174,3 +175,53 @@ def test_bags_of_microbatches_are_packed_in_their_order():
   assert packed.lengths.tolist() == [2, 0, 0, 1, 3, 1]
   assert packed.weights[:7].tolist() == [0, 1, 4, 8, 9, 10, 11]
   assert packed.pooling == 'sum' and packed.table == 't'
+
+
+MERGED = MergedRows(
+  jnp.array([1, 3, 5, 5]), jnp.array([[1.0], [2.0], [9.0], [9.0]])
+)
+BAGS = lookup.BagGradients(
+  jnp.array([3, 1, 1, 0, 7]),
+  jnp.array([2, 0, 2]),
+  jnp.array([[10.0], [90.0], [100.0]]),
+  jnp.array([1.0, 0.5, 2.0, 1.0, 1.0]),
+)
+SINGLE = lookup.BagGradients(
+  jnp.array([0, 4]), None, jnp.array([[7.0], [6.0]]), jnp.array([2.0, 1.0])
+)
+
+
+@pytest.mark.parametrize(
+  'parts, expected',
+  [
+    ([MERGED], {1: 1, 3: 2}),
+    ([BAGS], {0: 100, 1: 5 + 200, 3: 10}),
+    ([SINGLE], {0: 14, 4: 6}),
+    (
+      [MERGED, BAGS, SINGLE],
+      {0: 100 + 14, 1: 1 + 5 + 200, 3: 2 + 10, 4: 6},
+    ),
+  ],
+)
+def test_one_gradient_for_each_row_out_of_several_parts(parts, expected):
+  merged = lookup.merge_row_gradients(parts, rows=5)
+  real = merged.ids < 5
+  np.testing.assert_array_equal(merged.ids[real], sorted(expected))
+  np.testing.assert_array_equal(
+    merged.grads[real, 0], [expected[i] for i in sorted(expected)]
+  )
+
+
+def test_parts_are_added_up_in_their_order():
+  # In float32 the sum of these depends on which two are added first.
+  values = [2.0**24, 1.0, 1.0, -(2.0**24)]
+  rows = MergedRows(jnp.array([0]), jnp.array([values[:1]]))
+  bags = lookup.BagGradients(
+    jnp.zeros(3, jnp.int32),
+    jnp.ones(3, jnp.int32),
+    jnp.array([[x] for x in values[1:]]),
+  )
+  together = np.float32(0)
+  for x in values:
+    together += np.float32(x)
+  assert lookup.merge_row_gradients([rows, bags], 4).grads[0, 0] == together
