@@ -99,7 +99,8 @@ def measure(name: str, checkout, directory: pathlib.Path, args) -> dict:
       )
       # Not `wait`: the system's account of this one child has its peak memory.
       _, status, usage = os.wait4(process.pid, 0)
-    if status:
+      process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
       cli.fail(f'{" ".join(command)} in {checkout} failed; see {log}')
     (file,) = (directory / name).glob(f'*/{name}.json')
     times = {
