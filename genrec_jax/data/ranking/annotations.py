@@ -129,21 +129,36 @@ def _read_binary(chunk: raw.Chunk, name: str) -> np.ndarray:
 
 def _read_binary_numbers(chunk, name, column) -> np.ndarray:
   """Labels such as '1.0', or those of a file with types."""
-  try:
-    found = transform.numbers(column)
-    good = (found.values == 0) | (found.values == 1)
-    if found.present is not None:
-      good &= found.present
-    at = int(np.argmin(good))
-    value = _cell(column, at)
-  except transform.NumberError as e:
-    good, at, value = np.zeros(1, bool), e.at, e.value
-  if not good.all():
-    raise ValueError(
+
+  def refuse(at, value):
+    return ValueError(
       f'{chunk.quote(at, name, value)} is no label; labels are 0 or 1, others '
       f'need data.label_kinds.{name}=float'
     )
-  return found.values.astype(np.uint8)
+
+  values = _take_numbers(column, lambda x: (x == 0) | (x == 1), refuse)
+  return values.astype(np.uint8)
+
+
+def _take_numbers(column: raw.Column, accept, refuse) -> np.ndarray:
+  """`[N]` float64 numbers.
+
+  Args:
+    column: of a file.
+    accept: `[N]` numbers -> which of them may be.
+    refuse: (row, cell) -> the error of the first that may not, or is none.
+  """
+  try:
+    found = transform.numbers(column)
+  except transform.NumberError as e:
+    raise refuse(e.at, e.value) from None
+  good = accept(found.values)
+  if found.present is not None:
+    good &= found.present
+  if not good.all():
+    at = int(np.argmin(good))
+    raise refuse(at, _cell(column, at))
+  return found.values
 
 
 def _cell(column: raw.Column, at: int) -> object:
@@ -162,22 +177,15 @@ def _read_numbers(
   column = chunk.columns[name]
   if isinstance(column, raw.Lists):
     raise ValueError(f'{chunk.where(0)}: {what} {name!r} holds lists')
-  try:
-    found = transform.numbers(column)
-    good = found.values >= least
-    if found.present is not None:
-      good &= found.present
-    at = int(np.argmin(good))
-    value = _cell(column, at)
-  except transform.NumberError as e:
-    good, at, value = np.zeros(1, bool), e.at, e.value
-  if not good.all():
+
+  def refuse(at, value):
     wanted = "a finite number of float32's range"
     wanted += '' if least < 0 else ', zero or more'
-    raise ValueError(
+    return ValueError(
       f'{chunk.quote(at, name, value)}: the {what} must be {wanted}'
     )
-  return found.values
+
+  return _take_numbers(column, lambda x: x >= least, refuse)
 
 
 def read_groups(
