@@ -62,4 +62,43 @@ STRUCTURE = {
     ),
     'where': {'kind': 'imports'},
   },
+  'same_curves': {
+    'files': ('cpu2/same_curves',),
+    'columns': (
+      ('run', 'case', ''),
+      ('before', 'base', ''),
+      ('commit', 'commit', ''),
+      ('steps', 'steps', ',d'),
+      ('numbers compared', 'values', ',d'),
+      ('predictions compared', 'predictions', ',d'),
+      ('bits', 'same', ''),
+    ),
+  },
+  'both_commits': {
+    'files': ('cpu1/both_commits',),
+    'columns': (
+      ('what', 'case', ''),
+      ('turns', 'turns', 'd'),
+      ('before, core-ms', 'base_ms', ',.2f'),
+      ('now', 'this_ms', ',.2f'),
+      ('now / before', 'time_x', '.2f'),
+      ('least', 'least_x', '.2f'),
+      ('most', 'most_x', '.2f'),
+      ('peak before, MB', 'base_peak_mb', ',.0f'),
+      ('peak now', 'this_peak_mb', ',.0f'),
+      ('now / before', 'peak_x', '.2f'),
+    ),
+  },
+  'mutation': {
+    'files': ('cpu2/mutation',),
+    'columns': (
+      ('mutants', 'mutants', 'd'),
+      ('killed', 'killed', 'd'),
+      ('by time', 'timeout', 'd'),
+      ('survived', 'survived', 'd'),
+      ('equivalent', 'equivalent', 'd'),
+      ('score', 'score', '.1%'),
+    ),
+    'where': {'case': 'score'},
+  },
 }

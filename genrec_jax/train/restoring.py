@@ -12,7 +12,6 @@ from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train import state as state_lib
 from genrec_jax.train.state import TrainState, named, unnamed
 
 
@@ -100,13 +99,15 @@ def restore_leaves(
     data=data,
     partial=bool(unused) and set(saved) - unused == set(wanted),
   )
-  for name, like in fresh.items():
-    zeros = jax.jit(
-      lambda like=like: jnp.zeros(like.shape, like.dtype),
-      out_shardings=like.sharding,
-    )
-    arrays[name] = zeros()
+  arrays |= {name: _zeros(like) for name, like in fresh.items()}
   return step, arrays, host
+
+
+def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
+  """A measurement that begins."""
+  return jax.jit(
+    lambda: jnp.zeros(like.shape, like.dtype), out_shardings=like.sharding
+  )()
 
 
 def _is_new(name: str, others) -> bool:
@@ -139,9 +140,11 @@ def from_other_layout(
   old, new = layouts
   relayout.check(old, new)
   arrays, slots = as_saved(tree, old, mesh)
-  # What does not depend on the plan; measurements begin anew.
+  # What does not depend on the plan.
   kept = {
     'step': abstract.step,
+    'sums': {n: x for n, x in abstract.sums.items() if f'sums/{n}' in tree},
+    'bad': abstract.bad,
     'lr_scale': abstract.lr_scale,
     'params': abstract.params,
     'opt_state': abstract.opt_state,
@@ -168,13 +171,11 @@ def from_other_layout(
     check_vma=False,
   )
   arrays, slots = jax.jit(moved)(*moving)
-  counted = abstract.sums, abstract.bad
-  sums, bad = jax.jit(
-    lambda: state_lib.counters(abstract.sums),
-    out_shardings=jax.tree.map(lambda x: x.sharding, counted),
-  )()
   state['tables'] |= arrays
-  state = TrainState(**state, slots=slots, sums=sums, bad=bad)
+  state['sums'] |= {
+    n: _zeros(x) for n, x in abstract.sums.items() if n not in kept['sums']
+  }
+  state = TrainState(**state, slots=slots)
   return Resumed(step, unmarked(state, abstract.touched), host)
 
 

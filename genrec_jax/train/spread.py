@@ -130,7 +130,8 @@ class OneDevice(Whole):
       return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
     if saved_plan(manifest['host']) is not None:
       found = self._on_mesh().restore(checkpoints, step, data)
-      sums, _ = state_lib.counters(self.measured)
+      # A mesh measures what one device does, and its own exchange.
+      sums = {name: found.state.sums[name] for name in self.measured}
       state = dataclasses.replace(found.state, sums=sums)
       device = jax.local_devices()[0]
       return dataclasses.replace(found, state=jax.device_put(state, device))

@@ -13,7 +13,7 @@ from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.planner import InsufficientMemory
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import results
+from genrec_jax.train import loop, results
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS, assert_same_curve
 from tests.tolerances import assert_close
@@ -175,6 +175,27 @@ def test_a_run_continues_spread_otherwise(runs, tmp_path):
   )
   assert_same_curve(found, runs('hstu', ROWS))
   assert_same_answers(found, runs('hstu', ROWS))
+
+
+@pytest.mark.parametrize(
+  'ways', [(ONE, SPREADS['row_wise']), (SPREADS['row_wise'], ONE)]
+)
+def test_a_line_sums_up_steps_of_two_meshes(runs, tmp_path, monkeypatch, ways):
+  """Taken away between two lines, after the checkpoint of step 4."""
+  keys = ('sasrec', ROWS, 'train.log_every=3')
+  update = loop.Progress.update
+
+  def interrupt(progress, step, **shown):
+    if step == 5:
+      raise KeyboardInterrupt
+    return update(progress, step, **shown)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop.Progress, 'update', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      spread_runs.train(tmp_path, *keys, *ways[0])
+  spread_runs.train(tmp_path, *keys, *ways[1])
+  assert_same_curve(tmp_path, runs(*keys))
 
 
 def test_a_run_that_was_spread_is_evaluated(runs):
