@@ -108,7 +108,9 @@ class IdMap(Protocol):
     Args:
       state: behind the batch before.
       ids: of any shape.
-      real: of that shape; False for padding, whose row does not matter.
+      real: of that shape; False for the padding behind bags, whose row does
+        not matter. All ids of a read without bags are real, also the id 0 with
+        which tasks of the library fill up sequences.
     """
 
   def lookup(self, state: Any, ids: jax.Array) -> jax.Array:

@@ -289,7 +289,10 @@ class FeatureSpec:
     table: whose rows it reads; features that share a vocabulary share a table.
       '' is the table of its own name.
     pooling: 'sum' or 'mean' of the rows of a multi_hot or sequence feature.
-    max_len: most values of such a feature; a sequence keeps the latest.
+    max_len: most values of such a feature; a sequence keeps the latest. 0 is
+      any number.
+    mean_len: values of such a feature in the mean, where it may have any
+      number; 0 if unknown.
   """
 
   name: str
@@ -298,6 +301,7 @@ class FeatureSpec:
   table: str = ''
   pooling: str = 'sum'
   max_len: int = 0
+  mean_len: float = 0.0
 
   @property
   def source(self) -> str:

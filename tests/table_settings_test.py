@@ -61,6 +61,15 @@ def test_hashed_ids_have_a_table_of_fewer_rows():
     ([('item', {'rows': 7})], "needs id_map='hash'"),
     ([('item', {'rate': -1.0})], 'zero or more'),
     ([('item', {'rows': 0, 'id_map': 'hash'})], 'must be 1 or more'),
+    ([('item', {'rows': 10**12, 'id_map': 'hash'})], 'ids have 32 bits'),
+    ([('item', {'rate': True})], 'must be a number'),
+    ([('item', {'eps': '1'})], "eps is '1', must be a number"),
+    ([('item', {'b1': None})], 'b1 is None, must be a number'),
+    ([('item', {'codec': ()})], 'a name, or a pair of names'),
+    ([('item', {'codec': ('int8', 5)})], 'a name, or a pair of names'),
+    ([('item', {'scheme': 5})], 'must be the name of a scheme'),
+    ([('item', {'stochastic_rounding': 'no'})], 'must be True or False'),
+    ([('item', {'optimizer': 'dense', 'foo': 1})], "unknown key 'foo'"),
   ],
 )
 def test_what_is_no_setting(entries, told):
@@ -75,6 +84,7 @@ def test_what_is_no_setting(entries, told):
     ([('i.*', {}), ('item', {})], 'this entry decides nothing'),
     ([('seen', {}), ('.*', {})], "feature 'seen' reads table 'item'"),
     ([('item', {}), ('item', {})], 'this entry decides nothing'),
+    ([('.*', {}), ('.*', {})], 'this entry decides nothing'),
   ],
 )
 def test_entries_that_decide_nothing(entries, told):
@@ -114,6 +124,15 @@ def test_entries_of_the_command_line():
   )
   with pytest.raises(ConfigError, match='tables'):
     config_lib.apply(c, "tables=(('items', {'optimizer': 'adam'),)")
+
+
+@pytest.mark.parametrize('tables', [None, 7, 'items'])
+def test_entries_that_are_none(tables):
+  c = config_lib.retrieval()
+  with c.ignore_type():
+    c.tables = tables
+  with pytest.raises(ConfigError, match='must be pairs'):
+    tables_lib.table_settings(c)
 
 
 class Nothing:

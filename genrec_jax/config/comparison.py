@@ -3,6 +3,7 @@
 import copy
 import json
 import pathlib
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
@@ -21,22 +22,29 @@ MODELS = {
   'lr': rankers.lr,
   'wukong': rankers.wukong,
 }
+# Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 
 
-def read(path) -> dict:
+Defaults = Callable[[], ConfigDict]
+
+
+def read(path, defaults: Defaults | None = None) -> dict:
   """A saved config as a plain dict.
 
   Keys that are younger than it have their defaults: the default of a new key is
   what was done before.
+
+  Args:
+    path: of the file.
+    defaults: of the kind of task, where it may be from outside the library.
   """
-  return complete(json.loads(pathlib.Path(path).read_text()))
+  return complete(json.loads(pathlib.Path(path).read_text()), defaults)
 
 
-def complete(saved: dict) -> dict:
+def complete(saved: dict, defaults: Defaults | None = None) -> dict:
   """A saved config with the default of every key that it lacks."""
-  defaults = _defaults(saved.get('task'), saved.get('model', {}).get('name'))
-  return _merge(defaults, saved)
+  return _merge(_defaults(saved, defaults), saved)
 
 
 def _merge(defaults: dict, saved: dict) -> dict:
@@ -48,7 +56,12 @@ def _merge(defaults: dict, saved: dict) -> dict:
 
 
 def difference(
-  saved: dict, config: ConfigDict, ignored=(), *, placement: bool = True
+  saved: dict,
+  config: ConfigDict,
+  ignored=(),
+  *,
+  placement: bool = True,
+  defaults: Defaults | None = None,
 ) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines.
 
@@ -59,32 +72,34 @@ def difference(
     config: the one of now.
     ignored: keys, and sections, that may differ.
     placement: whether where a table lies counts, in `tables`.
+    defaults: as in `read`.
   """
   old, new = flatten(saved), flatten(_plain(config))
   if not placement:
     for flat in (old, new):
       flat['tables'] = tables.without_placement(flat.get('tables', []))
-  defaults = flatten(_defaults(config.task, config.model.name))
+  younger = flatten(_defaults(_plain(config), defaults))
   lines = []
   for key in sorted(set(old) | set(new)):
     if key.split('.')[0] in ignored or key in ignored:
       continue
-    was, now = old.get(key, defaults.get(key)), new.get(key)
+    was, now = old.get(key, younger.get(key)), new.get(key)
     if was != now:
-      told = '' if key in old or key not in defaults else ' (the default)'
+      told = '' if key in old or key not in younger else ' (the default)'
       lines.append(f'{key}: saved {was!r}{told}, now {now!r}')
   return lines
 
 
-def _defaults(task: str, model: str) -> dict:
-  """Every key of a task and a model with its default."""
-  # Others are refused where they are built, which says what there is.
-  if task not in TASKS:
-    return {}
-  defaults = TASKS[task]()
+def _defaults(config: dict, make: Defaults | None) -> dict:
+  """Every key of the task and the model of a config, with its default."""
+  task, model = config.get('task'), config.get('model', {}).get('name')
+  make = make or TASKS.get(task)
+  if make is None:
+    return {}  # refused where it is built, which says what there is
+  defaults = make()
   if model in MODELS:
     defaults.model = MODELS[model]()
-  else:
+  elif task in TASKS:
     del defaults.model
   return _plain(defaults)
 

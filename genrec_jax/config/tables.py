@@ -23,6 +23,7 @@ from genrec_jax.config.loading import ConfigError, nearest
 
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
+MOST_ROWS = 2**31 - 1
 
 # Key of an entry -> field of `TableSpec`.
 FIELDS = {
@@ -98,8 +99,9 @@ class TableSettings:
     """
     deciding = {self._number(name) for name in tables}
     for number, (pattern, _) in enumerate(self.entries):
-      if number in deciding or (number == len(self.entries) - 1 and
-                                pattern == '.*'):  # fmt: skip
+      # What stands for all other tables may stand for none.
+      last = number == len(self.entries) - 1 and pattern == '.*'
+      if number in deciding or (last and not self._repeats(number)):
         continue
       matched = [name for name in tables if re.fullmatch(pattern, name)]
       if matched:
@@ -120,6 +122,30 @@ class TableSettings:
         f'{", ".join(sorted(tables))}'
         + (f'; did you mean {hint[0]!r}?' if hint and not shared else '')
       )
+
+  def check_applied(self, specs: Mapping[str, Any]) -> None:
+    """Refuses specs of tables that were made without these settings.
+
+    Args:
+      specs: table -> its `features.TableSpec`.
+    """
+    for name, spec in specs.items():
+      number = self._number(name)
+      if number is None:
+        continue
+      pattern, settings = self.entries[number]
+      wanted = _apply(spec, {k: v for k, v in settings.items() if k != 'rows'})
+      if wanted != spec or settings.get('rows', spec.rows) != spec.rows:
+        raise ConfigError(
+          f'config.tables, {pattern!r}: table {name!r} does not have these '
+          'settings; a task of your own makes each TableSpec with '
+          'config.table_settings(config)(TableSpec(...))'
+        )
+
+  def _repeats(self, number: int) -> bool:
+    """Whether an earlier entry has the pattern of this one."""
+    earlier = [pattern for pattern, _ in self.entries[:number]]
+    return self.entries[number][0] in earlier
 
   def _number(self, name: str) -> int | None:
     """Number of the entry that counts for a table."""
@@ -163,6 +189,11 @@ def advice(config) -> list[str]:
 
 
 def _pairs(tables):
+  if not isinstance(tables, (tuple, list)):
+    raise ConfigError(
+      f'config.tables is {tables!r}, must be pairs of a pattern and settings, '
+      f'as in {EXAMPLE}'
+    )
   for entry in tables:
     _check_entry(entry)
     yield entry
@@ -200,6 +231,37 @@ def _check_entry(entry) -> None:
       raise ConfigError(
         f'config.tables, {pattern!r}: unknown key {key!r}{nearest(key, known)}'
       )
+  for key, value in settings.items():
+    told, accept = TYPES.get(key, ('', None))
+    if accept and not accept(value):
+      raise ConfigError(
+        f'config.tables, {pattern!r}: {key} is {value!r}, must be {told}'
+      )
+
+
+def _is_number(value) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_codec(value) -> bool:
+  if isinstance(value, (tuple, list)):
+    return len(value) == 2 and all(isinstance(v, str) for v in value)
+  return isinstance(value, str)
+
+
+_NUMBER = 'a number', _is_number
+# Key of an entry -> (what its value must be, whether it is that).
+TYPES = {
+  'scheme': ('the name of a scheme', lambda x: isinstance(x, str)),
+  'codec': ('a name, or a pair of names for rows and gradients', _is_codec),
+  'id_map': ('the name of an id map', lambda x: isinstance(x, str)),
+  'dtype': ('the name of a dtype', lambda x: isinstance(x, str)),
+  'decay': ("'l2', 'decoupled' or None", lambda x: x is None
+            or isinstance(x, str)),
+  'max_norm': ('a number or None', lambda x: x is None or _is_number(x)),
+  'stochastic_rounding': ('True or False', lambda x: isinstance(x, bool)),
+  **dict.fromkeys(('b1', 'b2', 'momentum', 'eps', 'weight_decay'), _NUMBER),
+}  # fmt: skip
 
 
 def _apply(spec, settings: Mapping[str, Any]):
@@ -229,7 +291,15 @@ def _checked(spec, entry=None):
         'tables that are updated by rows may be narrow, set '
         "data.table_update='row_adagrad' or, by table, 'optimizer'"
       )
-    wrong = [k for k in (entry[1] if entry else {}) if k in ONLY_BY_ROWS]
+    given = entry[1] if entry else {}
+    unknown = [k for k in given if k not in FIELDS and k not in OPTIONS]
+    if unknown:
+      raise ConfigError(
+        f'{where}: unknown key {unknown[0]!r}; tables that are updated by '
+        f'optax have {", ".join(k for k in FIELDS if k not in ONLY_BY_ROWS)}, '
+        f"and optimizer.groups for 'tables/{spec.name}'"
+      )
+    wrong = [k for k in given if k in ONLY_BY_ROWS]
     if wrong:
       raise ConfigError(
         f'{where}: {wrong[0]!r} is for tables that are updated by rows, and '
@@ -249,9 +319,7 @@ def _checked(spec, entry=None):
     )
   for key in ('rate', 'init_std', 'l2'):
     value = getattr(spec, key)
-    if value is not None and not (
-      isinstance(value, numbers.Real) and value >= 0
-    ):
+    if value is not None and not (_is_number(value) and value >= 0):
       raise ConfigError(
         f'{where}: {key} of table {spec.name!r} is {value!r}, must be a '
         'number, zero or more'
@@ -260,5 +328,10 @@ def _checked(spec, entry=None):
     raise ConfigError(
       f'{where}: rows of table {spec.name!r} is {spec.rows!r}, must be 1 or '
       'more'
+    )
+  if spec.rows >= MOST_ROWS:
+    raise ConfigError(
+      f'{where}: table {spec.name!r} has {spec.rows:,} rows, and ids have 32 '
+      f'bits: at most {MOST_ROWS - 1:,}'
     )
   return spec

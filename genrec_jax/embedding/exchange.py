@@ -290,8 +290,9 @@ def push(
   """
   codec = exchange.gradient_codec
   columns = grads.shape[1]
-  most = stack.devices * grads.shape[0] + sum(x.ids.shape[0] for x in others)
-  most = min(stack.depth, most)
+  # Room of an exchange may be more than all could ask for.
+  most = max(stack.devices * grads.shape[0], routed.asked.size)
+  most = min(stack.depth, most + sum(x.ids.shape[0] for x in others))
 
   def merged(rows, grads):
     # Rows that several devices sent are not one row each: as bags of one.

@@ -125,11 +125,20 @@ class IdMaps:
 
   def _mapped(self, reads: Mapping[str, Read]):
     # In one order on all devices and in all versions of a program.
-    return [
+    mapped = [
       (feature, read)
       for feature, read in sorted(reads.items())
-      if read.table in self.maps and read.ids is not None
+      if read.table in self.maps
     ]
+    for feature, read in mapped:
+      if read.ids is None:
+        raise ValueError(
+          f'feature {feature!r} reads the whole table {read.table!r}, where an '
+          'id map decides which row an id has: announce the ids, or take the '
+          'map away (config.tables, Extensions.id_maps); a full_softmax loss '
+          'reads the whole catalogue'
+        )
+    return mapped
 
 
 def of_task(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:

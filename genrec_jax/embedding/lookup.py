@@ -65,6 +65,11 @@ class RowView:
 
   def all(self) -> jax.Array:
     """The row of every id, `[..., D]`; `[B, D]` where the read is pooled."""
+    if self.index is None:
+      raise ValueError(
+        f'a read of the whole table {self.read.table!r} has no ids: use '
+        '.whole() in place of .all(), or announce the ids'
+      )
     rows = take_rows(self.values, self.index)
     if self.read.pooling == 'none':
       return rows
@@ -293,7 +298,10 @@ def apply_mean(x: jax.Array, read: Read) -> jax.Array:
   """`[B, D]` by the length of each bag, where the read wants means."""
   if read.pooling == 'sum':
     return x
-  return x / jnp.maximum(read.lengths, 1).astype(x.dtype)[:, None]
+  # Not a quotient: XLA joins it with others in some programs and not in others,
+  # and the same step would round otherwise on another mesh.
+  share = 1.0 / jnp.maximum(read.lengths, 1).astype(x.dtype)
+  return x * share[:, None]
 
 
 def bag_gradients(read: Read, grads: jax.Array) -> BagGradients:

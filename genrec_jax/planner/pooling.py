@@ -71,7 +71,8 @@ class PoolingRule:
   """How rows or sums is decided for each pooled feature.
 
   Attributes:
-    pool: 'auto' for what sends fewer bytes, or 'rows' or 'sums' for all.
+    pool: 'auto' for what sends fewer bytes (under 'order': for sums wherever
+      they are allowed), or 'rows' or 'sums' for all.
     exchange: the way of rows, and the codecs of both.
     determinism: 'order' wants results that do not depend on the mesh.
   """
@@ -127,6 +128,8 @@ def choose(
     return ROWS
   if rule.pool != AUTO:
     return rule.pool
+  if rule.determinism == 'order':
+    return SUMS  # bytes depend on the mesh, and the bits on what is chosen
   rows = rows_bytes(read, scheme, pieces, mesh, rule.exchange)
   sums = sums_bytes(read, scheme, pieces, mesh, rule.exchange)
   return SUMS if sums <= rows else ROWS
@@ -265,12 +268,14 @@ def _choose_of(
   """`choose` for a feature of a table that other features may read, too."""
   if load.optimizer == DENSE and rule.pool == AUTO:
     return SUMS  # a device reads its own copy, and nothing travels
+  # None of a table whose features have been empty so far.
+  share = feature.length * feature.poolings / load.ids if load.ids else 1.0
   read = BagRead(
     dim=load.dim,
     bags=examples * feature.poolings,
     length=feature.length,
     # Equal ids of several features are asked for once: each has its share.
-    most_rows=load.rows * feature.length * feature.poolings / load.ids,
+    most_rows=load.rows * share,
     distinct=load.distinct,
     weighted=feature.weighted,
   )

@@ -123,7 +123,7 @@ class Ranking:
             raise ValueError(
               f'features that share table {name!r} must have the same width'
             )
-    self._products = tuple(products), extra_products
+    self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
     self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
@@ -140,7 +140,7 @@ class Ranking:
     model = self._model(
       self.model_config, self.features, len(self.labels), rngs
     )
-    return assign_products(model, *self._products)
+    return assign_products(model, self.products, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
     return self._tables
@@ -178,11 +178,11 @@ class Ranking:
     return self.reads(batch)
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
-    """What an example reads of each table, at most."""
+    """What an example reads of each table: at most, or in the mean."""
     return {
       feature.name + suffix: ExpectedRead(
         feature.source + suffix,
-        float(feature.max_len) if feature.pooled else 1.0,
+        float(feature.max_len or feature.mean_len) if feature.pooled else 1.0,
         feature.pooling if feature.pooled else 'none',
       )
       for feature in self.features

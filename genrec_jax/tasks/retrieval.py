@@ -167,14 +167,14 @@ class Retrieval:
         raise ValueError('loss.logq needs the item counts of the training data')
       share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
       self._log_q = np.log(share).astype(np.float32)
-    self._products = tuple(products), extra_products
+    self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
     self.graphdef, self.sites = nnx.graphdef(model), sites(model)
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
     model = self._model(self.model_config, rngs)
-    return assign_products(model, *self._products)
+    return assign_products(model, self.products, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
     return {ITEMS: self.table}

@@ -18,7 +18,7 @@ from genrec_jax.contracts import (
   kind_of,
 )
 from genrec_jax.parallel import job, rules
-from genrec_jax.train import optimizer
+from genrec_jax.train import optimizer, task_checks
 from genrec_jax.train import spread as spread_lib
 
 PARTS = ('train', 'valid', 'test')
@@ -103,7 +103,7 @@ def build(
   for line in config_lib.advice(config):
     log(line)
   data = load_data(config, workdir, kinds, log)
-  task = data.task(config, extensions)
+  task = _build_task(config, data, extensions)
   if optimizer.needs_total(config.optimizer):
     config = optimizer.resolve(config, total_steps(config, data))
   tx = optimizer.build(config.optimizer)
@@ -140,4 +140,11 @@ def load_task(
   extensions: Extensions | None = None,
 ) -> Task:
   """The task alone, for which no devices are needed; arguments as `build`."""
-  return load_data(config, workdir, kinds, log).task(config, extensions)
+  data = load_data(config, workdir, kinds, log)
+  return _build_task(config, data, extensions or Extensions())
+
+
+def _build_task(config, data: RunData, extensions: Extensions) -> Task:
+  task = data.task(config, extensions)
+  task_checks.check(config, task, extensions)
+  return task

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import io
+import json
 import logging
 import pathlib
 import signal
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
+from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
@@ -83,7 +85,8 @@ def train_and_evaluate(
   """
   workdir = pathlib.Path(workdir)
   check(config.train)
-  with taken(workdir, config), job.all_or_none('training'):
+  defaults = kind_of(config, kinds).defaults
+  with taken(workdir, config, defaults), job.all_or_none('training'):
     return _train(config, workdir, kinds, extensions)
 
 
@@ -95,7 +98,7 @@ def _train(
   experiment = experiment_lib.build(config, workdir, kinds, log, extensions)
   evaluators = experiment.evaluators(config)
   train, spread = config.train, experiment.spread
-  _check_parts(train, evaluators)
+  _check_parts(config, evaluators, extensions)
   stop = []  # filled by SIGTERM
   batches = spread.batches(
     iter(experiment.train_batches(config, lambda: bool(stop), log))
@@ -166,6 +169,7 @@ def _train(
     ended = False  # an endless source has run dry
     running = collections.deque()  # (loss, counts) of the steps under way
     logged, evaluated, saved = step, host['last'].get('step', 0), step
+    shown = {}  # what the task measured up to the last log line
 
     def due(every, done):
       return step != done and (final or step % every == 0)
@@ -174,7 +178,8 @@ def _train(
       final = ended or step >= total_steps
       if due(train.log_every, logged):
         more = progressive.metrics()
-        state = _log(writers, state, step, progress, measured, more)
+        state, row = _log(writers, state, step, progress, measured, more)
+        shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
         logged = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
@@ -229,7 +234,7 @@ def _train(
       # memory of queued batches would suffer.
       running.append((loss, spread.count(batch)))
       tokens = _finished(running, STEPS_AHEAD, host)
-      progress.update(step, loss=loss, tokens=tokens)
+      progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
     saver.wait()
     best.wait()
@@ -265,11 +270,18 @@ def check(train) -> None:
     )
 
 
-def _check_parts(train, evaluators) -> None:
+def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   """Refuses, before the first step, what would be missed after the last."""
-  if not evaluators:
+  train, stores = config.train, extensions.stores if extensions else {}
+  if config.eval.parts and not evaluators:
     raise config_lib.ConfigError(
-      'nothing to evaluate: the split has none of the parts in eval.parts'
+      'nothing to evaluate: the split has none of the parts in eval.parts; '
+      'eval.parts=() trains without evaluations'
+    )
+  if evaluators and (names := host_tables(stores)):
+    raise config_lib.ConfigError(
+      f'the stores of {", ".join(names)} work on the host, and evaluations '
+      'read whole tables from the device: set eval.parts=()'
     )
   if 'valid' in evaluators:
     names = evaluators['valid'].names()
@@ -303,13 +315,16 @@ def parameter_summary(experiment) -> str:
 
 
 def _log(writers, state, step, progress, kinds: dict, more: dict):
-  """Writes the means since the last line; returns the state without them."""
+  """Writes what was measured since the last line.
+
+  Returns:
+    (the state, whose measurements begin anew; name -> what was written).
+  """
   sums = jax.device_get(state.sums)
-  row = {
-    f'train/{name}': measurements.read(kinds[name], *pair)
-    for name, pair in sums.items()
+  measured = {
+    name: measurements.read(kinds[name], *pair) for name, pair in sums.items()
   }
-  row |= {f'train/{name}': value for name, value in more.items()}
+  row = {f'train/{name}': x for name, x in (measured | more).items()}
   if progress.rate:
     row['perf/steps_per_s'] = progress.rate
   if progress.tokens_per_s:
@@ -318,7 +333,7 @@ def _log(writers, state, step, progress, kinds: dict, more: dict):
   # On the devices of all processes, and without asking them.
   where = jax.tree.map(lambda s: s.sharding, state.sums)
   zeros = jax.jit(_zeros, out_shardings=where)(state.sums)
-  return dataclasses.replace(state, sums=zeros)
+  return dataclasses.replace(state, sums=zeros), measured
 
 
 def _zeros(sums):
@@ -378,18 +393,28 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
   if host['best'] is None or value > host['best']['value']:
     host['best'] = {'step': step, 'value': value, 'metrics': measured}
     host['evaluations_since_best'] = 0
+    about = {**host['best'], 'plan': host['plan']}
     # A run that was killed after this save comes by here again.
-    newest = best.latest()
-    if newest is not None and newest > step:  # of a future that was lost
-      lost = best.directory / str(newest)
-      if job.leads():
-        lost.rename(f'{lost}.removed')
-    if newest != step:
-      weights = weights_of(state)
-      about = {**host['best'], 'plan': host['plan']}
-      best.save(step, named(weights), host=about)
+    kept = job.leads() and _is_kept(best, step, about)
+    if not job.of_lead('kept' if kept else ''):
+      best.save(step, named(weights_of(state)), host=about)
   else:
     host['evaluations_since_best'] += 1
+
+
+def _is_kept(best: Checkpoints, step: int, about: dict) -> bool:
+  """Whether the best weights are saved; sets aside those of a lost curve."""
+  newest = best.latest()
+  if newest is None or newest < step:
+    return False
+  if newest == step:
+    saved = best.read_manifest(step)['host']
+    if json.dumps(saved, sort_keys=True) == json.dumps(about, sort_keys=True):
+      return True
+  # Of a future that was lost, or that other settings have changed since.
+  lost = best.directory / str(newest)
+  lost.rename(f'{lost}.removed')
+  return False
 
 
 class _Meter:

@@ -69,6 +69,12 @@ def check(kinds: Mapping[str, str], measured: Mapping[str, Pair]) -> dict:
       f'the task declares {", ".join(missing)} in `measurements`, and its '
       'loss does not return them'
     )
+  for name, pair in measured.items():
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+      raise ValueError(
+        f'the loss returns {name!r} as {type(pair).__name__}, must be a pair: '
+        '(value, weight) of this microbatch, as in (sum of losses, examples)'
+      )
   return {
     name: (jnp.float32(value), jnp.float32(weight))
     for name, (value, weight) in measured.items()

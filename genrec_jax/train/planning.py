@@ -39,7 +39,7 @@ def make_plan(
   """
   p, specs = config.parallel, state_lib.row_specs(task)
   schemes = extensions.schemes
-  _check_scheme(p, specs)
+  check_scheme(p, specs)
   batch, rule = config.train.batch_size, pooling_rule(config, extensions)
   wanted = loads(config, task, mesh_shape, extensions)
   if not p.plan and p.scheme == AUTO:
@@ -91,7 +91,7 @@ def check_parallel(p, shards: int) -> None:
     )
 
 
-def _check_scheme(p, specs) -> None:
+def check_scheme(p, specs) -> None:
   """Refuses a scheme that nothing or two things would follow."""
   for key in ('scheme', 'plan'):
     if p[key] and not specs:

@@ -77,7 +77,7 @@ class Progress:
       loss: shown behind the rate. A device array is fetched only when a line is
         drawn, so that steps are not held up.
       tokens: tokens of the steps since the last update.
-      **shown: further values by name; fetched like the loss.
+      **shown: further values by name, behind the rate; fetched like the loss.
     """
     now = self._clock()
     active = now - self._started - self._paused
@@ -91,7 +91,7 @@ class Progress:
     samples.append((active, step, self._tokens))
     while len(samples) > 2 and samples[1][0] < active - _WINDOW_S:
       samples.popleft()
-    self._latest = step, {'loss': loss, **shown}
+    self._latest = step, loss, shown
     if self._drawn_at is None or now - self._drawn_at >= self._interval:
       self._draw(now)
 
@@ -162,7 +162,7 @@ class Progress:
     return (last[column] - first[column]) / seconds if seconds > 0 else None
 
   def _draw(self, now: float) -> None:
-    step, shown = self._latest
+    step, loss, shown = self._latest
     self._latest = None
     self._drawn_at = now
     of = f'/{self._total:,}' if self._total else ''
@@ -172,16 +172,16 @@ class Progress:
       parts.append(f'{duration(self.remaining_s)} left')
     elif not rate:
       parts.append(f'{duration(now - self._started)} so far')
-    for name, value in shown.items():
-      if value is not None:
-        text = value if isinstance(value, str) else f'{float(value):.4g}'
-        parts.append(f'{name} {text}')
+    if loss is not None:
+      parts.append(f'loss {_text(loss)}')
     if rate:
       slow = rate < 1
       unit = f's/{self._unit}' if slow else f'{self._unit}s/s'
       parts.append(f'{compact(1 / rate if slow else rate)} {unit}')
     if self.tokens_per_s:
       parts.append(f'{compact(self.tokens_per_s)} {self.counted}/s')
+    # Last: a terminal may be too narrow for all of them.
+    parts += [f'{n} {_text(x)}' for n, x in shown.items() if x is not None]
     line = ' · '.join(parts)
     if self._terminal and self._total:
       line = _bar(step / self._total, _columns() - len(line) - 1) + line
@@ -205,6 +205,10 @@ class Progress:
     except UnicodeEncodeError:
       line = line.replace(' · ', ', ').replace('━', '=').replace('─', '-')
       return line.encode(encoding, 'replace').decode(encoding)
+
+
+def _text(value: object) -> str:
+  return value if isinstance(value, str) else f'{float(value):.4g}'
 
 
 def _columns() -> int:

@@ -117,8 +117,7 @@ def build_task(
 ) -> Ranking:
   """The task of `config` over these inputs."""
   model = config.model.to_dict()
-  settings = config_lib.table_settings(config)
-  task = Ranking(
+  return Ranking(
     model.pop('name'),
     model,
     config.loss.to_dict(),
@@ -127,10 +126,7 @@ def build_task(
     table_update=config.data.table_update,
     table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
-    settings=settings,
+    settings=config_lib.table_settings(config),
     products=config.numerics.products,
     extra_products=extensions.products if extensions else None,
   )
-  features = {name: read.table for name, read in task.expected_reads().items()}
-  settings.check(task.tables(), features)
-  return task

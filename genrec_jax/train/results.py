@@ -9,7 +9,7 @@ import time
 
 import jax
 
-from genrec_jax.contracts import Extensions, TaskKind, TaskKinds
+from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
 from genrec_jax.serve.weights import load_weights
@@ -94,6 +94,9 @@ def finish(
     report[panel.name] = panel.measure(config, workdir, experiment)
     if panel.draw:
       sections.append(panel.draw(report[panel.name]))
+  if not parts:
+    LOG.info('nothing was evaluated (eval.parts), so there is no report')
+    return report
   with job.together('writing the report'):
     if job.leads():
       curves = read_jsonl(workdir / 'metrics.jsonl')
@@ -121,7 +124,7 @@ def evaluate(
     metrics and baselines as in report.json.
   """
   workdir = pathlib.Path(workdir)
-  workdir_lib.require(workdir, config)
+  workdir_lib.require(workdir, config, kind_of(config, kinds).defaults)
   experiment = experiment_lib.build(
     config, workdir, kinds, LOG.info, extensions
   )

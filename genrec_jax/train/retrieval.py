@@ -138,8 +138,7 @@ def build_task(
 ) -> Retrieval:
   """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
   model = config.model.to_dict()
-  settings = config_lib.table_settings(config)
-  task = Retrieval(
+  return Retrieval(
     model.pop('name'),
     model,
     config.loss.to_dict(),
@@ -149,10 +148,7 @@ def build_task(
     table_update=config.data.table_update,
     table_dtype=config.data.table_dtype,
     init_std=config.data.init_std,
-    settings=settings,
+    settings=config_lib.table_settings(config),
     products=config.numerics.products,
     extra_products=extensions.products if extensions else None,
   )
-  features = {name: read.table for name, read in task.expected_reads().items()}
-  settings.check(task.tables(), features)
-  return task

@@ -175,7 +175,8 @@ def make_step(
     total, weight = measured['loss']
     if pulls:
       grads = _add_pulls(grads, dense.own(trained), pulls, weight)
-    share = 1.0 / jnp.maximum(weight, 1.0)  # of one position in the mean
+    # Of one position in the mean; a batch without any has no gradient.
+    share = 1.0 / jnp.where(weight > 0, weight, 1.0)
     # Before the way back: narrow codecs should see gradients of a mean.
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
     module_grads, row_grads = back(row_grads)
@@ -298,6 +299,11 @@ def _check_reads(task, reads: Mapping[str, Read]) -> None:
       raise ValueError(
         f'feature {feature!r} has pooling={read.pooling!r}, must be one of '
         f'{POOLINGS}'
+      )
+    if read.pooling == 'none' and read.weights is not None:
+      raise ValueError(
+        f'feature {feature!r} has weights, which only pooled reads apply: set '
+        "pooling to 'sum' or 'mean', or weigh its rows in the loss"
       )
     if read.pooling != 'none' and read.lengths is None:
       raise ValueError(

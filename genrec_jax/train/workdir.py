@@ -32,8 +32,14 @@ TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps taken
 
 
 @contextlib.contextmanager
-def taken(workdir: pathlib.Path, config) -> Iterator[None]:
-  """`claim`s the workdir and keeps it `held`, for all processes of a job."""
+def taken(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
+  """`claim`s the workdir and keeps it `held`, for all processes of a job.
+
+  Args:
+    workdir: of the run.
+    config: of the run.
+    defaults: `TaskKind.defaults`, where it may be from outside the library.
+  """
   with contextlib.ExitStack() as stack:
     with job.together('taking the workdir'):
       lead = job.of_lead(config_lib.to_json(config))
@@ -45,7 +51,7 @@ def taken(workdir: pathlib.Path, config) -> Iterator[None]:
         )
       if job.leads():
         stack.enter_context(held(workdir))
-        claim(workdir, config)
+        claim(workdir, config, defaults)
     yield
 
 
@@ -66,7 +72,7 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def claim(workdir: pathlib.Path, config) -> None:
+def claim(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / 'config.json'
@@ -74,7 +80,7 @@ def claim(workdir: pathlib.Path, config) -> None:
   # A run that ended before its first step, at a misspelt column say, left
   # nothing to protect: the mended config may have its workdir.
   if trained and path.exists():
-    _refuse_others(path, config, FREE_KEYS)
+    _refuse_others(path, config, FREE_KEYS, defaults)
   elif trained:
     raise config_lib.ConfigError(
       f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
@@ -84,7 +90,7 @@ def claim(workdir: pathlib.Path, config) -> None:
   os.replace(temporary, path)
 
 
-def require(workdir: pathlib.Path, config) -> None:
+def require(workdir: pathlib.Path, config, defaults=None) -> None:
   """Refuses a workdir that this config has not trained; changes nothing."""
   path = workdir / 'config.json'
   if not path.exists():
@@ -92,13 +98,16 @@ def require(workdir: pathlib.Path, config) -> None:
       f'{workdir} is not the workdir of a run (no config.json); train first: '
       'the same command with --mode=train'
     )
-  _refuse_others(path, config, FREE_AFTER_TRAINING)
+  _refuse_others(path, config, FREE_AFTER_TRAINING, defaults)
 
 
-def _refuse_others(path: pathlib.Path, config, free: Sequence[str]) -> None:
+def _refuse_others(
+  path: pathlib.Path, config, free: Sequence[str], defaults
+) -> None:
   try:
+    saved = config_lib.read(path, defaults)
     lines = config_lib.difference(
-      config_lib.read(path), config, free, placement=False
+      saved, config, free, placement=False, defaults=defaults
     )
   except ValueError:
     lines = [f'{path} is damaged']

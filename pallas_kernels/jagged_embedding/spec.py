@@ -110,11 +110,11 @@ def _fault(rule: Rule) -> str | None:
     )
   if rule.decay not in DECAYS:
     return f'decay is {rule.decay!r}, must be one of {DECAYS}.'
-  if rule.weight_decay and rule.decay is None:
-    return f"weight_decay={rule.weight_decay} needs decay='l2' or 'decoupled'."
   for name in ('eps', 'trust', 'weight_decay'):
     if not getattr(rule, name) >= 0:
       return f'{name} is {getattr(rule, name)}, must not be negative.'
+  if rule.weight_decay and rule.decay is None:
+    return f"weight_decay={rule.weight_decay} needs decay='l2' or 'decoupled'."
   for name in ('beta1', 'beta2', 'momentum'):
     if not 0 <= getattr(rule, name) < 1:
       return f'{name} is {getattr(rule, name)}, must be in [0, 1).'

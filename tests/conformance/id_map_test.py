@@ -13,6 +13,7 @@ from genrec_jax import contracts
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.id_maps import Hashed
+from genrec_jax.features import Read
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.train import state as state_lib
 from genrec_jax.train.step import make_step
@@ -285,3 +286,13 @@ def test_a_step_takes_the_maps_of_its_caller():
   )
   for table, met in counted()[0].items():
     np.testing.assert_array_equal(after[table]['met'], met)
+
+
+def test_a_read_of_the_whole_table_knows_no_map():
+  """Its columns are rows, and the map says which ids they have."""
+  maps = id_maps.IdMaps({'t': id_maps.Hashed('t', ids=9, rows=4)})
+  reads = {'all': Read(None, 't')}
+  with pytest.raises(ValueError, match="'all' reads the whole table 't'"):
+    maps.lookup({}, reads)
+  with pytest.raises(ValueError, match='full_softmax'):
+    maps.assign({}, reads)

@@ -118,6 +118,16 @@ def test_there_and_back(kind):
 
 
 @pytest.mark.parametrize('kind', KINDS)
+def test_room_for_more_than_all_could_ask(kind):
+  """Each device asks for one row, and a peer has room for at least eight."""
+  _, _, push = programs(exchange := Exchange(kind, capacity=9.0))
+  ids = np.arange(W, dtype=np.int32)[:, None] * 7
+  routed = programs(exchange)[0](ids)
+  grads = np.ones((W, 1, DIM), np.float32)
+  assert_close(spread(push(routed, grads)), summed(ids, grads), 'exchanged')
+
+
+@pytest.mark.parametrize('kind', KINDS)
 def test_ids_that_are_nowhere(kind):
   """Nobody asks for anything: zeros come, and nothing is added anywhere."""
   route, fetch, push = programs(Exchange(kind, capacity=8.0))

@@ -225,3 +225,9 @@ def test_parts_are_added_up_in_their_order():
   for x in values:
     together += np.float32(x)
   assert lookup.merge_row_gradients([rows, bags], 4).grads[0, 0] == together
+
+
+def test_a_read_of_the_whole_table_has_no_ids(table):
+  view = lookup.view_table(table, Read(None, 't'))
+  with pytest.raises(ValueError, match='use .whole.. in place of .all'):
+    view.all()

@@ -13,6 +13,7 @@ from genrec_jax.embedding import scheme, schemes
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.embedding.scheme import SCHEMES
+from genrec_jax.features import TableSpec
 from genrec_jax.planner import (
   Feature,
   Load,
@@ -313,3 +314,29 @@ def test_tables_that_optax_updates_are_read_where_they_are():
   load = dataclasses.replace(SHORT, optimizer='dense')
   plan, _ = make_plan([load], NODE, batch=BATCH)
   assert plan.pooling == {'brand': 'sums'}
+
+
+def test_order_chooses_without_regard_to_the_mesh():
+  """Bits depend on the choice, and must not depend on how many devices."""
+  rule = PoolingRule(determinism='order')
+  read = BagRead(dim=64, bags=1024, length=1)
+  table_wise, row_wise = SCHEMES['table_wise'], SCHEMES['row_wise']
+  for devices in (1, 2, 64):
+    mesh = ShardingPlan({}, devices=devices)
+    assert choose(read, table_wise, 1, mesh, rule) == 'sums'
+    assert choose(read, row_wise, 1, mesh, rule) == 'rows'
+  # Two devices of 'run' send fewer bytes by rows.
+  assert choose(read, row_wise, 1, ShardingPlan({}, devices=64)) == 'rows'
+
+
+def test_a_feature_whose_bags_have_been_empty_so_far():
+  tags = Load(
+    'tags', 90, 8, optimizer='adam',
+    features=(Feature(0.0, pooled=True, name='tags'),),
+  )  # fmt: skip
+  plan = schemes.one_scheme(
+    {'tags': TableSpec('tags', 90, 8, update='adam')},
+    'row_wise',
+    devices=8,
+  )
+  assert fill(plan, [tags], 1024, PoolingRule()).pooling == {'tags': 'rows'}

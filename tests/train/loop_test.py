@@ -17,6 +17,7 @@ import pytest
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train import loop, restoring
@@ -139,7 +140,6 @@ def test_the_first_line_of_a_stopped_and_continued_run(tmp_path, whole, said):
     ('train.profile_steps=5,5', 'must be'),
     ('train.monitor=ndcg@7', "'ndcg@7'; measured are hr@1, ndcg@1, hr@10"),
     ('eval.parts=vald', "holds 'vald', must be among train, valid, test"),
-    ('eval.parts=()', 'nothing to evaluate'),
   ],
 )
 def test_settings_are_refused_before_the_first_step(
@@ -148,6 +148,13 @@ def test_settings_are_refused_before_the_first_step(
   with pytest.raises(ValueError, match=message):
     train(tmp_path, override)
   assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_without_evaluations(tmp_path, whole):
+  report = train(tmp_path, 'eval.parts=()')
+  assert report['metrics'] == {} and not (tmp_path / 'report.html').exists()
+  trained = [row for row in curve(tmp_path) if 'train/loss' in row]
+  assert trained == [row for row in curve(whole[0]) if 'train/loss' in row]
 
 
 def test_neither_steps_nor_epochs(tmp_path):
@@ -476,3 +483,28 @@ def test_a_stream_that_is_stopped_or_runs_dry(tmp_path, monkeypatch):
     assert train(tmp_path / 'stopped', *overrides) is None
   train(tmp_path / 'stopped', *overrides)
   assert curve(tmp_path / 'stopped') == curve(tmp_path / 'whole')
+
+
+def test_best_weights_of_a_lost_curve_are_set_aside(tmp_path):
+  """Killed, and continued with other settings or from rounded rows."""
+  best = Checkpoints(tmp_path, keep=1)
+  about = {'step': 8, 'value': 0.5, 'metrics': {'valid': {'auc': 0.5}}}
+  assert not loop._is_kept(best, 8, about)
+  best.save(8, {'w': jnp.ones(2)}, host=about)
+  best.wait()
+  assert loop._is_kept(best, 8, about)
+  assert not loop._is_kept(best, 12, about)  # saved steps of the past stay
+  assert best.latest() == 8
+  assert not loop._is_kept(best, 8, {**about, 'value': 0.25})
+  assert best.latest() is None and (tmp_path / '8.removed').exists()
+
+
+def test_host_stores_are_refused_before_the_first_step(whole):
+  class OnHost:
+    on_host = True
+
+  extensions = Extensions(stores={'items': OnHost()})
+  config = tiny_run.config()
+  with pytest.raises(ConfigError, match='items work on the host.*eval.parts'):
+    loop._check_parts(config, {'valid': None}, extensions)
+  loop._check_parts(tiny_run.config('eval.parts=()'), {}, extensions)

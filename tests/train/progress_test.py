@@ -66,8 +66,8 @@ def test_a_terminal_sees_one_line_rewritten(clock, wide):
   with progress.Progress(100, 'example', stream, clock=clock) as p:
     _steps(p, clock, range(1, 51), loss=2, lr=1e-3)
     assert stream.screen() == [
-      '━━━━━━━━━━━━──────────── example 50/100 · 25s left · loss 2 · lr 0.001'
-      ' · 2.00 examples/s'
+      '━━━━━━━━━━━━──────────── example 50/100 · 25s left · loss 2'
+      ' · 2.00 examples/s · lr 0.001'
     ]
   assert len(stream.screen()) == 2 and stream.screen()[1] == ''
 

@@ -235,3 +235,51 @@ def test_a_largest_value_that_is_not_finite_is_noticed():
     pair = jnp.float32(value), jnp.float32(1)
     found = measurements.add(kinds, {'largest': nothing}, {'largest': pair})
     np.testing.assert_array_equal(found['largest'], [wanted, 1.0])
+
+
+def test_a_mean_over_weights_that_are_small():
+  """Weights of labels may add up to less than one example."""
+
+  class Weighing(Toy):
+    def loss(self, params, rows, batch, key):
+      total, count = super().loss(params, rows, batch, key)['loss']
+      return {'loss': (total * self.weight, count * self.weight)}
+
+  def weights_after(weight):
+    task = Weighing()
+    task.weight = weight
+    step = make_step(task, optax.sgd(RATE), seed=SEED, row_learning_rate=RATE)
+    state = state_lib.create(task, optax.sgd(RATE), SEED, MEASURED)
+    state, _ = jax.jit(step)(state, batch())
+    return state.params['layer']['w']
+
+  assert_close(weights_after(2.0**-9), weights_after(1.0))
+  assert np.all(np.isfinite(weights_after(0.0)))
+
+
+def test_a_loss_without_its_weight():
+  class Bare(Toy):
+    def loss(self, params, rows, batch, key):
+      return {'loss': super().loss(params, rows, batch, key)['loss'][0]}
+
+  with pytest.raises(
+    ValueError, match=r"returns 'loss' as .*\(value, weight\)"
+  ):
+    run_task(Bare())
+
+
+def test_weights_of_rows_that_nobody_adds_up():
+  class Weighing(Toy):
+    def reads_for(self, purpose, batch):
+      read = super().reads_for(purpose, batch)['item']
+      weights = jnp.ones(read.ids.shape)
+      return {'item': dataclasses.replace(read, weights=weights)}
+
+  with pytest.raises(ValueError, match='only pooled reads apply'):
+    run_task(Weighing())
+
+
+def run_task(task):
+  step = make_step(task, optax.sgd(RATE), seed=SEED, row_learning_rate=RATE)
+  state = state_lib.create(task, optax.sgd(RATE), SEED, MEASURED)
+  return jax.jit(step)(state, batch())

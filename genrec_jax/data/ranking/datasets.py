@@ -1,6 +1,7 @@
 """Named ranking data: your own files, public layouts, a generated log."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -35,9 +36,19 @@ class Dataset:
     """Makes batches of raw rows; `encoder.save(directory)` is for serving."""
     return self.store.encoder
 
-  @property
+  @functools.cached_property
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
-    return self.encoder.features
+    """Of the encoder; how long bags of any length are, from the first block."""
+    features = self.encoder.features
+    if not any(f.pooled and not f.max_len for f in features):
+      return features
+    bags = self.parts['train'].block(0).bags
+    return tuple(
+      dataclasses.replace(f, mean_len=float(bags[f.name].lengths.mean()))
+      if f.pooled and not f.max_len
+      else f
+      for f in features
+    )
 
   @property
   def labels(self) -> tuple[str, ...]:

@@ -1,0 +1,61 @@
+"""Whether a task follows its config, judged before a device does anything.
+
+Tasks of the library apply `config.tables` and `config.numerics.products`. A
+task from outside may forget to, and a run would learn otherwise than its config
+says; a name that only a mesh looks up would pass on one device.
+"""
+
+from genrec_jax import config as config_lib
+from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions, Task
+from genrec_jax.embedding import row_settings
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.scheme import add_to_schemes, find_scheme
+from genrec_jax.numerics.formats import extend
+from genrec_jax.train import optimizer as optimizer_lib
+from genrec_jax.train import planning
+from genrec_jax.train import state as state_lib
+
+
+def check(config, task: Task, extensions: Extensions) -> None:
+  """Refuses settings of tables and products that nothing would follow.
+
+  Args:
+    config: of the experiment.
+    task: made from it.
+    extensions: what is used from outside the library.
+
+  Raises:
+    ConfigError: names the table, the key and the remedy.
+  """
+  settings = config_lib.table_settings(config)
+  specs = task.tables()
+  planning.check_scheme(config.parallel, state_lib.row_specs(task))
+  reads = task.expected_reads()
+  settings.check(specs, {name: read.table for name, read in reads.items()})
+  settings.check_applied(specs)
+  _check_names(config, task, extensions)
+  products = [tuple(rule) for rule in config.numerics.products]
+  applied = [tuple(rule) for rule in getattr(task, 'products', ())]
+  if products != applied:
+    raise ConfigError(
+      f'numerics.products is {products}, and {type(task).__name__} does not '
+      'apply it: a task of your own passes it to '
+      'numerics.products.assign_products and keeps it as its attribute '
+      '`products`'
+    )
+
+
+def _check_names(config, task: Task, extensions: Extensions) -> None:
+  """Schemes, codecs and row optimizers, whether they are used here or not."""
+  schemes = add_to_schemes(extensions.schemes)
+  exchange = Exchange(formats=extend(extensions.formats))
+  options = optimizer_lib.row_options(config.optimizer)
+  for name, spec in state_lib.row_specs(task).items():
+    try:
+      row_settings.optimizer_of(spec, options, extensions.row_optimizers)
+      exchange.with_codecs(spec.codec)
+      if spec.scheme:
+        find_scheme(spec.scheme, schemes)
+    except (TypeError, ValueError) as e:
+      raise ConfigError(f'table {name!r} (config.tables): {e}') from None
