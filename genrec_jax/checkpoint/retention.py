@@ -32,7 +32,7 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
       chain.verify(directory, step)
     except CheckpointError as e:
       log(f'checkpoint of step {step} is replaced, {e}')
-      _remove(directory, step)
+      remove(directory, step)
     else:
       raise CheckpointError(
         f'step {step} is already saved in {directory}; to write it again, '
@@ -113,7 +113,7 @@ def prune(
   # From the newest on: no delta shall outlive its base.
   for step in reversed(manifest.steps(directory)):
     if step < saved and step not in kept:
-      _remove(directory, step)
+      remove(directory, step)
 
 
 def discard(directory, step: int) -> None:
@@ -129,9 +129,9 @@ def _size(directory, steps: Collection[int]) -> int:
   return sum(size for body in bodies for size, _ in body['files'].values())
 
 
-def _remove(directory, step: int) -> None:
-  # Not a checkpoint any more, and then removed: with half of its files it would
-  # look damaged.
+def remove(directory, step: int) -> None:
+  """Removes a step; killed in between, it is no checkpoint any more."""
+  # Renamed, and then removed: with half of its files it would look damaged.
   path = directory / str(step)
   if storage.is_disk(directory):
     removed = directory / f'{step}.removed'

@@ -39,7 +39,10 @@ def read(path, defaults: Defaults | None = None) -> dict:
     path: of the file.
     defaults: of the kind of task, where it may be from outside the library.
   """
-  return complete(json.loads(pathlib.Path(path).read_text()), defaults)
+  saved = json.loads(pathlib.Path(path).read_text())
+  if not isinstance(saved, dict):
+    raise ValueError(f'{path} is damaged: it holds no keys')
+  return complete(saved, defaults)
 
 
 def complete(saved: dict, defaults: Defaults | None = None) -> dict:

@@ -106,10 +106,16 @@ class IdMaps:
     """
     states, rows = dict(states), {}
     for feature, read in self._mapped(reads):
-      state = states.get(read.table, {})
+      before = states.get(read.table, {})
       rows[feature], state = self.maps[read.table].assign(
-        state, read.ids, _real(read)
+        before, read.ids, _real(read)
       )
+      if _shapes(before) != _shapes(state):
+        raise ValueError(
+          f'the id map of table {read.table!r} was given a state of '
+          f'{_shapes(before)} and returned one of {_shapes(state)}; its state '
+          'keeps the shapes and dtypes that init gave it'
+        )
       if read.table in states:
         states[read.table] = state
     return rows, states
@@ -165,3 +171,8 @@ def _real(read: Read) -> jax.Array:
   used = jnp.sum(read.lengths, axis=-1, keepdims=True)
   place = jax.lax.broadcasted_iota(jnp.int32, read.ids.shape, read.ids.ndim - 1)
   return place < used
+
+
+def _shapes(state):
+  """Of the leaves of a state, in its structure."""
+  return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x).name), state)

@@ -261,9 +261,12 @@ def by_name(
       f'there is no row optimizer {name!r}; there are '
       f'{", ".join(ROW_OPTIMIZERS)}{yours}.'
     )
-  if name in extra:
-    _check_methods(name, extra[name])
-  return _with_options(name, (ROW_OPTIMIZERS | dict(extra))[name], options)
+  if name in ROW_OPTIMIZERS:
+    return _with_options(name, ROW_OPTIMIZERS[name], options)
+  _check_methods(name, extra[name])
+  optimizer = _with_options(name, extra[name], options)
+  _check_shapes(name, optimizer)
+  return optimizer
 
 
 def _check_methods(name: str, optimizer: RowOptimizerLike) -> None:
@@ -287,3 +290,43 @@ def _with_options(name: str, optimizer: RowOptimizerLike, options: dict):
       f'{", ".join(known) or "none"}.'
     )
   return dataclasses.replace(optimizer, **options) if options else optimizer
+
+
+def _check_shapes(name: str, optimizer: RowOptimizerLike) -> None:
+  """Refuses slots and updates that do not fit a table; computes nothing."""
+  rows, columns = 5, 3
+  table = jax.ShapeDtypeStruct((rows, columns), jnp.float32)
+  try:
+    slots = jax.eval_shape(optimizer.init, table)
+    ids = jax.ShapeDtypeStruct((2,), jnp.int32)
+    grads = jax.ShapeDtypeStruct((2, columns), jnp.float32)
+    moved = jax.eval_shape(
+      lambda *x: optimizer.update(*x, 0.1, step=0, row_numbers=x[2]),
+      *(table, slots, ids, grads),
+    )
+  except Exception as e:
+    raise ValueError(
+      f'row optimizer {name!r} fails on a table of {rows} rows of {columns}: '
+      f'{type(e).__name__}: {e}'
+    ) from e
+  found = {slot: tuple(leaf.shape) for slot, leaf in slots.items()}
+  said = {k: tuple(v) for k, v in optimizer.slot_shapes(rows, columns).items()}
+  if found != said:
+    raise ValueError(
+      f'row optimizer {name!r}: init makes slots {found} of {rows} rows of '
+      f'{columns}, and slot_shapes says {said}'
+    )
+  wrong = [s for s, shape in found.items() if shape and shape[0] != rows]
+  if wrong:
+    raise ValueError(
+      f'row optimizer {name!r}: slot {wrong[0]!r} has the shape '
+      f'{found[wrong[0]]} for a table of {rows} rows; a slot is a number, or '
+      'has a row for each row of the table'
+    )
+  kept = jax.tree.map(lambda x: (x.shape, x.dtype.name), (table, slots))
+  after = jax.tree.map(lambda x: (x.shape, x.dtype.name), tuple(moved))
+  if kept != after:
+    raise ValueError(
+      f'row optimizer {name!r}: update is given (table, slots) of {kept} and '
+      f'returns {after}; shapes and dtypes must stay'
+    )

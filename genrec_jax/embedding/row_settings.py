@@ -73,30 +73,13 @@ def move_rows(
   alike = all(optimizer == first for optimizer in optimizers)
   # The same number, not merely an equal one: a traced value has no equals.
   if alike and all(rate is rates[0] for rate in rates):
-    moved = first.update(array, slots, *merged, rates[0], **more)
-  else:
-    moved = first.update(
-      array,
-      slots,
-      *merged,
-      jnp.stack([jnp.asarray(rate, jnp.float32) for rate in rates]),
-      groups=jnp.maximum(groups, 0),
-      settings=None if alike else list(optimizers),
-      **more,
-    )
-  _check_moved(first, (array, slots), moved)
-  return moved
-
-
-def _check_moved(optimizer: RowOptimizerLike, before, after) -> None:
-  """Refuses what an optimizer from outside made another array of."""
-
-  def shapes(x):
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), x)
-
-  if shapes(before) != shapes(after):
-    raise ValueError(
-      f'{type(optimizer).__name__}.update was given (table, slots) of '
-      f'{shapes(before)} and returned {shapes(after)}; both must keep their '
-      'shapes and dtypes'
-    )
+    return first.update(array, slots, *merged, rates[0], **more)
+  return first.update(
+    array,
+    slots,
+    *merged,
+    jnp.stack([jnp.asarray(rate, jnp.float32) for rate in rates]),
+    groups=jnp.maximum(groups, 0),
+    settings=None if alike else list(optimizers),
+    **more,
+  )

@@ -247,9 +247,10 @@ def fill(
       if wanted == SUMS and not rule.allows_sums(*where):
         raise PlanError(
           f'feature {feature.name!r} would travel as sums, but its table '
-          f'{load.name!r} ({table.scheme}) lies on several devices, and '
-          "parallel.determinism='order' leaves such sums to nobody: set "
-          "parallel.pool='rows', or keep the table on one device"
+          f'{load.name!r} ({table.scheme}) is cut over devices, and with '
+          "parallel.determinism='order' only a device that has all of a table "
+          "may add up its rows: set parallel.pool='rows', or keep the table on "
+          "one device (scheme 'table_wise')"
         )
       pooling[feature.name] = wanted or _choose_of(
         load, feature, *where, plan, examples, rule

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import dataclasses
 import io
-import json
 import logging
 import pathlib
 import signal
@@ -20,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
+from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.progress import Progress
 from genrec_jax.train.saving import Saver
 from genrec_jax.train.state import named
@@ -50,7 +49,8 @@ LEAST = {
 
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
-  'optimizer.clip_norm, and another --workdir.'
+  'optimizer.clip_norm, and another --workdir. (In a task or an id map of your '
+  'own: an id outside its table reads NaN.)'
 )
 
 
@@ -114,7 +114,7 @@ def _train(
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, spread, experiment.task)
   checkpoints = saver.checkpoints
-  best = Checkpoints(workdir / 'best', keep=1, log=LOG.warning)
+  best = BestWeights(workdir / 'best')
   host = {
     'data': experiment.fingerprint(),
     'best': None,  # {'step', 'value', 'metrics'}
@@ -143,10 +143,12 @@ def _train(
     step, state, resumed = found.step, found.state, True
     host = {**host, **found.host, 'plan': host['plan']}
     host['restores'] += 1
+    host['best'] = best.restored(host['best'])
     saver.restored(step)
     progressive.restore(host.get('progressive'))
     log('continuing from the checkpoint of step %d', step)
   else:
+    best.restored(None)
     state = spread.fresh_state()
     log('starting from scratch: %s', parameter_summary(experiment))
   with job.together('keeping the vocabularies'):
@@ -213,6 +215,7 @@ def _train(
           best.wait()
           host['progressive'] = progressive.state()
           state = saver.save(step, state, data=batches, host=host)
+          best.checkpointed(host['best'])
         saved = step
       if saver.publishes(step):
         _raise_if_bad(state)
@@ -237,7 +240,7 @@ def _train(
       progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
     saver.wait()
-    best.wait()
+    best.ended()
   if stopping and not (final or host['stopped_early']):
     LOG.warning(
       'stopped by SIGTERM at step %d of %d; the same command continues from '
@@ -394,27 +397,9 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
     host['best'] = {'step': step, 'value': value, 'metrics': measured}
     host['evaluations_since_best'] = 0
     about = {**host['best'], 'plan': host['plan']}
-    # A run that was killed after this save comes by here again.
-    kept = job.leads() and _is_kept(best, step, about)
-    if not job.of_lead('kept' if kept else ''):
-      best.save(step, named(weights_of(state)), host=about)
+    best.save(step, named(weights_of(state)), about)
   else:
     host['evaluations_since_best'] += 1
-
-
-def _is_kept(best: Checkpoints, step: int, about: dict) -> bool:
-  """Whether the best weights are saved; sets aside those of a lost curve."""
-  newest = best.latest()
-  if newest is None or newest < step:
-    return False
-  if newest == step:
-    saved = best.read_manifest(step)['host']
-    if json.dumps(saved, sort_keys=True) == json.dumps(about, sort_keys=True):
-      return True
-  # Of a future that was lost, or that other settings have changed since.
-  lost = best.directory / str(newest)
-  lost.rename(f'{lost}.removed')
-  return False
 
 
 class _Meter:

@@ -485,20 +485,6 @@ def test_a_stream_that_is_stopped_or_runs_dry(tmp_path, monkeypatch):
   assert curve(tmp_path / 'stopped') == curve(tmp_path / 'whole')
 
 
-def test_best_weights_of_a_lost_curve_are_set_aside(tmp_path):
-  """Killed, and continued with other settings or from rounded rows."""
-  best = Checkpoints(tmp_path, keep=1)
-  about = {'step': 8, 'value': 0.5, 'metrics': {'valid': {'auc': 0.5}}}
-  assert not loop._is_kept(best, 8, about)
-  best.save(8, {'w': jnp.ones(2)}, host=about)
-  best.wait()
-  assert loop._is_kept(best, 8, about)
-  assert not loop._is_kept(best, 12, about)  # saved steps of the past stay
-  assert best.latest() == 8
-  assert not loop._is_kept(best, 8, {**about, 'value': 0.25})
-  assert best.latest() is None and (tmp_path / '8.removed').exists()
-
-
 def test_host_stores_are_refused_before_the_first_step(whole):
   class OnHost:
     on_host = True

@@ -1,0 +1,123 @@
+"""The weights whose metrics are the best so far: the directory `best/`.
+
+A run that is killed continues from its last checkpoint, and what happened since
+is a curve that was lost: other settings, rounded rows or another mesh lead
+elsewhere. So the best weights that a checkpoint knows of stay until a later
+checkpoint is complete, and those of a lost curve go when the run continues.
+"""
+
+import contextlib
+import json
+import logging
+import pathlib
+
+from genrec_jax.checkpoint import manifest, retention
+from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.parallel import job
+
+LOG = logging.getLogger('genrec_jax')
+# Of the last two checkpoints, of now, and one that is being written.
+MOST = 4
+
+
+class BestWeights(contextlib.AbstractContextManager):
+  """Writes them; all processes of a job make the same calls."""
+
+  def __init__(self, directory: pathlib.Path):
+    self.directory = directory
+    self._checkpoints = Checkpoints(directory, keep=MOST, log=LOG.warning)
+    self._safe = None  # the best of the last checkpoint, a step
+
+  def restored(self, best: dict | None) -> dict | None:
+    """Says that a run continues from a checkpoint.
+
+    Args:
+      best: what that checkpoint knows of the best weights, with their 'step'.
+
+    Returns:
+      The same; None where these weights are gone, so that others may be best.
+    """
+    self._safe = best and best['step']
+    there = not best or self._holds(self._safe)
+    with job.together('setting aside the best weights of a lost curve'):
+      if job.leads():
+        self._remove_all_but({self._safe})
+    if there:
+      return best
+    LOG.warning(
+      'the best weights, of step %d, are missing or damaged in %s; the best of '
+      'the evaluations from here on will be kept',
+      self._safe,
+      self.directory,
+    )
+    return None
+
+  def save(self, step: int, weights: dict, about: dict) -> None:
+    """Saves the weights of a step, unless they are there already.
+
+    Args:
+      step: number of the step.
+      weights: path -> array.
+      about: what they are the best by; equal where the weights are.
+    """
+    # A run that was killed after this save comes by here again.
+    kept = ''
+    if job.leads():
+      kept = 'kept' if self._about(step) == _text(about) else ''
+      if not kept:
+        self._remove_all_but(
+          {s for s in manifest.steps(self.directory) if s < step}
+        )
+    if not job.of_lead(kept):
+      self._checkpoints.save(step, weights, host=about)
+
+  def checkpointed(self, best: dict | None) -> None:
+    """Says that a checkpoint that knows of `best` is being written.
+
+    The one before is complete; whether this one will be nobody knows yet.
+    """
+    step = best and best['step']
+    if job.leads():
+      self._remove_all_but({self._safe, step})
+    self._safe = step
+
+  def ended(self) -> None:
+    """Says that the last checkpoint is complete."""
+    self.wait()
+    if job.leads():
+      self._remove_all_but({self._safe})
+
+  def wait(self) -> None:
+    self._checkpoints.wait()
+
+  def __exit__(self, *exc_info):
+    return self._checkpoints.__exit__(*exc_info)
+
+  def _holds(self, step: int) -> bool:
+    """Whether the weights of a step are whole; for all processes alike."""
+    whole = ''
+    if job.leads():
+      try:
+        manifest.verify(self.directory / str(step))
+        whole = 'whole'
+      except CheckpointError as e:
+        LOG.warning('best weights of step %d: %s', step, e)
+    return bool(job.of_lead(whole))
+
+  def _about(self, step: int) -> str | None:
+    """What was said of the weights of a step; None where they are not whole."""
+    try:
+      return _text(manifest.verify(self.directory / str(step))['host'])
+    except CheckpointError:
+      return None
+
+  def _remove_all_but(self, kept: set) -> None:
+    for step in manifest.steps(self.directory):
+      if step not in kept:
+        retention.remove(self.directory, step)
+
+
+def _text(about: dict) -> str:
+  """As text, in which NaN is equal to NaN."""
+  return json.dumps(about, sort_keys=True)
