@@ -114,7 +114,8 @@ class Progress:
     time_0, active_0 = self._first
     now = self._clock()
     active = self._samples[-1][0] - active_0
-    slower = (now - time_0) / active if active > 0 else 1.0
+    # Above 0, or there were no rate.
+    slower = (now - time_0) / active
     left = self._total - self._samples[-1][1]
     return max(left, 0) / rate * max(slower, 1.0)
 

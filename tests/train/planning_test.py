@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
@@ -89,7 +90,7 @@ def test_order_has_sums_of_one_device_alone(config):
     plan = planning.make_plan(config, Shop(), SHAPE)
     assert set(plan.pooling.values()) == {way}
   config.parallel.update(scheme='row_wise', pool='sums')
-  with pytest.raises(PlanError, match="parallel.determinism='order' leaves"):
+  with pytest.raises(PlanError, match="only a device that has all of a table"):
     planning.make_plan(config, Shop(), SHAPE)
 
 
@@ -133,3 +134,29 @@ def test_a_scheme_from_outside_is_planned_with(config):
   config.parallel.update(scheme='auto', topology='h100')
   plan = planning.make_plan(config, Shop(), SHAPE, last)
   assert {t.scheme for t in plan.tables.values()} <= {*SCHEMES, *schemes}
+
+
+def test_the_share_of_distinct_ids_is_of_one_device(config):
+  """A device sees its part of the batch, in which fewer ids repeat."""
+  (tags,) = (
+    load
+    for load in planning.loads(config, Shop(), SHAPE)
+    if load.name == 'tags'
+  )
+  drawn = 30.0 * config.train.batch_size / 8
+  expected = 500_000 * -np.expm1(-drawn / 500_000) / drawn
+  assert tags.distinct == pytest.approx(expected)
+
+
+def test_the_planner_knows_what_is_not_in_tables(config, monkeypatch):
+  told = {}
+
+  def make_plan(loads, machine, **known):
+    told.update(known)
+    return None, None
+
+  monkeypatch.setattr(planning.planner, 'make_plan', make_plan)
+  config.parallel.scheme = 'auto'
+  planning.make_plan(config, Shop(), SHAPE)
+  assert told['dense'] == planning.dense_part(config, Shop(), SHAPE)
+  assert told['dense'].parameters == 3 + 7 * 64

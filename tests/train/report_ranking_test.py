@@ -242,6 +242,8 @@ def test_the_points_of_the_calibration_curve():
   assert (x2 - a) / (c - a) == pytest.approx((b - y2) / (b - d), abs=1e-3)
   assert (x1 - a) / (c - a) < (b - y1) / (b - d)
   assert 'predicted 25%, happened 50% (30% to 70%), 100 examples' in page.text
+  (rug,) = [a['d'] for _, a in page.tags if a.get('class') == 'rug']
+  assert rug.count('M') == 4  # an edge of a bin each
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,30 @@ def test_the_last_epoch_is_not_told_twice():
   assert c.columns == ('test',)
 
 
+def test_the_figures_above_the_table_are_three(tmp_path):
+  page = _page(tmp_path, fake_report())
+  assert page.text.count('this model') == 3
+
+
+def test_the_column_of_the_part_that_counts_is_marked(tmp_path):
+  data = fake_report()
+  page = _page(tmp_path, data)
+  own = [a for t, a in page.tags if t == 'td' and a.get('class') == 'own']
+  assert len(own) == len(data['metrics']['test'])
+
+
+def test_a_baseline_is_a_line_of_its_chart(tmp_path):
+  page = _page(tmp_path, fake_report(), fake_curves())
+  assert page.text.count('popularity (test)') == 2 * len(KS) + 1
+
+
+def test_a_clock_that_is_no_date(tmp_path):
+  (example, *_) = fake_examples()
+  example['history'] = [{'item': 7, 'title': 'Atlas', 'time': 12}]
+  page = _page(tmp_path, fake_report(), examples=[example])
+  assert 't=12' in page.text
+
+
 def test_no_metrics_is_an_error(tmp_path):
   with pytest.raises(ValueError, match='The report has no metrics'):
     report.write(tmp_path, {'metrics': {'test': {}}}, [])

@@ -77,5 +77,10 @@ def test_what_makes_no_schedule(fields, words):
     schedules.build(1.0, **fields)
 
 
+def test_a_fall_of_a_single_step():
+  rate = schedules.build(1.0, schedule='linear', decay_steps=6, warmup_steps=5)
+  assert [float(rate(step)) for step in (5, 6)] == [1.0, 0.0]
+
+
 def test_the_examples_of_the_module():
   assert doctest.testmod(schedules).failed == 0
