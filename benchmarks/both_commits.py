@@ -15,6 +15,8 @@ same cases; a case that only one of them has is left out.
   peak_x             the same of the peak memory of a whole process, which runs
                      all cases of a benchmark (rows `.../process`)
 
+Rows `.../all` are the geometric mean of all cases of a benchmark.
+
 What a process has measured lies below `--runs`, by commit and turn, and is not
 measured again: the same command continues, and `--turns` may grow.
 """
@@ -121,9 +123,9 @@ def compare(name: str, turns: list[list[dict]]) -> list[dict]:
   ...   {'times': {'a': 2.0, 'gone': 1.0}, 'peak_mb': 100.0},
   ...   {'times': {'a': 3.0}, 'peak_mb': 50.0},
   ... ]
-  >>> of_a, of_process = compare('step', [turn])
-  >>> of_a['case'], of_a['time_x'], of_process['peak_x']
-  ('step/a', 1.5, 0.5)
+  >>> of_a, of_all, of_process = compare('step', [turn])
+  >>> of_a['case'], of_a['time_x'], of_all['time_x'], of_process['peak_x']
+  ('step/a', 1.5, 1.5, 0.5)
   """
   rows = []
   for case in turns[0][0]['times']:
@@ -134,6 +136,8 @@ def compare(name: str, turns: list[list[dict]]) -> list[dict]:
     rows.append(
       {
         'case': f'{name}/{case}',
+        # Of a whole step, or of a part of one.
+        'kind': 'step' if '/' not in case or case.endswith('/step') else 'part',
         'turns': len(turns),
         'base_ms': min(base for base, _ in pairs),
         'this_ms': min(this for _, this in pairs),
@@ -142,10 +146,23 @@ def compare(name: str, turns: list[list[dict]]) -> list[dict]:
         'most_x': max(ratios),
       }
     )
+  rows.append(
+    {
+      'case': f'{name}/all',
+      'kind': 'all',
+      'turns': len(turns),
+      'cases': len(rows),
+      **{
+        key: statistics.geometric_mean(row[key] for row in rows)
+        for key in ('base_ms', 'this_ms', 'time_x', 'least_x', 'most_x')
+      },
+    }
+  )
   peaks = [[side['peak_mb'] for side in turn] for turn in turns]
   rows.append(
     {
       'case': f'{name}/process',
+      'kind': 'process',
       'turns': len(turns),
       'base_peak_mb': statistics.median(base for base, _ in peaks),
       'this_peak_mb': statistics.median(this for _, this in peaks),

@@ -78,6 +78,7 @@ STRUCTURE = {
     'files': ('cpu1/both_commits',),
     'columns': (
       ('what', 'case', ''),
+      ('cases', 'cases', 'd'),
       ('turns', 'turns', 'd'),
       ('before, core-ms', 'base_ms', ',.2f'),
       ('now', 'this_ms', ',.2f'),
@@ -88,6 +89,7 @@ STRUCTURE = {
       ('peak now', 'this_peak_mb', ',.0f'),
       ('now / before', 'peak_x', '.2f'),
     ),
+    'where': {'kind': ('step', 'all', 'process')},
   },
   'mutation': {
     'files': ('cpu2/mutation',),

@@ -17,11 +17,12 @@ def turn(base: float, this: float) -> list[dict]:
 
 def test_ratios_are_of_runs_that_followed_each_other():
   turns = [turn(1.0, 1.1), turn(10.0, 9.0), turn(2.0, 2.0)]
-  row, process = bench.compare('step', turns)
+  row, mean, process = bench.compare('step', turns)
   assert row['case'] == 'step/a'
   assert (row['base_ms'], row['this_ms']) == (1.0, 1.1)
   ratios = row['least_x'], row['time_x'], row['most_x']
   assert ratios == pytest.approx((0.9, 1.0, 1.1))
+  assert mean['time_x'] == pytest.approx(1.0) and mean['cases'] == 1
   assert process['peak_x'] == pytest.approx(0.9)
 
 

@@ -339,6 +339,13 @@ def test_nothing_from_outside_is_markup(tmp_path):
   assert page.text.count(evil) > 10
 
 
+def test_a_curve_goes_from_one_side_to_the_other():
+  text = chart('Loss', [Series('train', 'train', [(10, 1.0), (20, 2.0)])])
+  (curve,) = re.findall(r'class="curve train" d="([^"]*)"', text)
+  x = [float(point.split()[0]) for point in re.split('[ML]', curve)[1:]]
+  assert x == [report_svg.LEFT, report_svg.WIDTH - report_svg.RIGHT]
+
+
 def test_charts_break_where_a_value_is_not_finite():
   points = [(0, 1.0), (1, math.nan), (2, 3.0), (3, 4.0), (4, math.inf)]
   text = chart('Loss', [Series('train', 'train', points)])
