@@ -414,3 +414,17 @@ def test_histograms_count_each_example_once():
   place = np.clip(np.searchsorted(edges, logits, 'right') - 1, 0, 11)
   for name, of in (('positive', labels), ('negative', 1 - labels)):
     close(found[name], np.bincount(place, of * weights, 12))
+
+
+def test_a_small_run_is_not_merged_with_a_large_one():
+  """Else every batch would sort all scores so far."""
+  runs = ()
+  for first, size in ((0, 8), (100, 1), (200, 1), (300, 4)):
+    logits = np.arange(first, first + size, dtype=np.float64)
+    run = auc_lib.tally(None, logits, np.ones(size), np.ones(size))
+    runs = auc_lib._with(runs, run)
+    lengths = [len(run.logit) for run in runs]
+    assert all(2 * b < a for a, b in itertools.pairwise(lengths))
+    if first == 200:
+      assert lengths == [8, 2]
+  assert lengths == [14]

@@ -494,3 +494,23 @@ def test_host_stores_are_refused_before_the_first_step(whole):
   with pytest.raises(ConfigError, match='items work on the host.*eval.parts'):
     loop._check_parts(config, {'valid': None}, extensions)
   loop._check_parts(tiny_run.config('eval.parts=()'), {}, extensions)
+
+
+def test_the_time_of_the_last_save_counts(tmp_path, monkeypatch):
+  begin, end = [], []
+  build, save = loop._Meter.__init__, loop.Saver.save
+
+  def starting(meter, host):
+    begin.append(time.monotonic())
+    build(meter, host)
+
+  def slow(*args, **kwargs):
+    found = save(*args, **kwargs)
+    time.sleep(0.2)
+    end.append(time.monotonic())
+    return found
+
+  monkeypatch.setattr(loop._Meter, '__init__', starting)
+  monkeypatch.setattr(loop.Saver, 'save', slow)
+  report = train(tmp_path, 'train.steps=2')
+  assert report['wall_s'] >= end[-1] - begin[0] - 0.01
