@@ -14,6 +14,7 @@ from genrec_jax.train import (
   report_compare,
   report_ranking,
   report_scores_svg,
+  report_svg,
 )
 from genrec_jax.train.report_compare import compare
 from tests.train.report_test import _page, _parse
@@ -244,6 +245,20 @@ def test_the_points_of_the_calibration_curve():
   assert 'predicted 25%, happened 50% (30% to 70%), 100 examples' in page.text
   (rug,) = [a['d'] for _, a in page.tags if a.get('class') == 'rug']
   assert rug.count('M') == 4  # an edge of a bin each
+
+
+@pytest.mark.parametrize('most', [0.5, 0.0])
+def test_room_above_the_calibration_curve(most):
+  """Rare events fill the chart, and nothing touches its frame."""
+  curve = [
+    {'low': 0.0, 'high': most, 'prediction': most / 2, 'rate': most / 2,
+     'rate_low': 0.0, 'rate_high': most, 'weight': 9.0},
+  ]  # fmt: skip
+  page = _parse(report_scores_svg.calibration('x', curve))
+  (whisker,) = [a['d'] for _, a in page.tags if a.get('class') == 'whisker']
+  highest = float(whisker.partition('V')[2])
+  room = (highest - report_svg.TOP) / report_svg.HEIGHT
+  assert 0.01 < room < (0.1 if most else 1.0)
 
 
 @pytest.mark.parametrize(
