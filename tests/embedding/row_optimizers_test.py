@@ -226,3 +226,14 @@ def test_mistakes_are_told():
       table, {}, jnp.int32([1]), jnp.ones((1, 2)), RATE, step=1,
       groups=jnp.int32([0]), settings=[RowOptimizer('sgd')],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize('decay', ['l2', 'decoupled'])
+@pytest.mark.parametrize('strength', [0.0, 1.0])
+def test_a_decay_of_all_or_nothing(decay, strength):
+  optimizer = by_name('sgd', weight_decay=strength, decay=decay)
+  table = jnp.array([[1.0, -2.0], [3.0, 4.0]])
+  ids, grads = jnp.array([1]), jnp.array([[0.5, 0.25]])
+  moved, _ = optimizer.update(table, optimizer.init(table), ids, grads, 0.125)
+  row = table[1] - 0.125 * (grads[0] + strength * table[1])
+  np.testing.assert_array_equal(moved, jnp.stack([table[0], row]))

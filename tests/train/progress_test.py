@@ -72,6 +72,25 @@ def test_a_terminal_sees_one_line_rewritten(clock, wide):
   assert len(stream.screen()) == 2 and stream.screen()[1] == ''
 
 
+@pytest.mark.parametrize('terminal', [True, False])
+def test_a_line_is_seen_at_once(clock, wide, terminal):
+  """Streams that keep what is written until they are flushed."""
+
+  class Keeping(io.StringIO):
+    seen = ''
+
+    def isatty(self):
+      return terminal
+
+    def flush(self):
+      self.seen = self.getvalue()
+
+  stream = Keeping()
+  p = progress.Progress(10, stream=stream, clock=clock)
+  p.update(1)
+  assert 'step 1/10' in stream.seen
+
+
 def test_a_terminal_is_not_flooded(clock, wide):
   stream = Terminal()
   p = progress.Progress(10_000, stream=stream, clock=clock)

@@ -10,16 +10,16 @@ from genrec_jax.train import retrieval
 class Histories:
   times, vocab = None, types.SimpleNamespace(fingerprint=lambda: 'items')
 
-  def __init__(self, items):
+  def __init__(self, items, extras):
     self.items, self.offsets = items, np.array([0, len(items)])
-    self.extras = {}
+    self.extras = extras
 
   def __len__(self):
     return 1
 
 
-def fingerprint(items) -> str:
-  dataset = types.SimpleNamespace(histories=Histories(items))
+def fingerprint(items, **extras) -> str:
+  dataset = types.SimpleNamespace(histories=Histories(items, extras))
   return retrieval.RetrievalData(dataset, {}, items).fingerprint()
 
 
@@ -31,3 +31,9 @@ def test_the_fingerprint_reads_a_sample_of_a_large_log(monkeypatch):
   assert fingerprint(sampled) != fingerprint(items)
   assert fingerprint(other) == fingerprint(items)
   assert fingerprint(items[:-1]) != fingerprint(items)
+
+
+def test_the_fingerprint_knows_extra_columns():
+  items = np.arange(4)
+  some, other = (fingerprint(items, price=items + n) for n in (0.5, 1.5))
+  assert len({some, other, fingerprint(items)}) == 3
