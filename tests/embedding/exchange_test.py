@@ -328,3 +328,8 @@ def test_a_nan_arrives_as_one(name):
 def test_what_no_exchange_is(fields, message):
   with pytest.raises(ValueError, match=message):
     Exchange(**fields)
+
+
+def test_an_exchange_is_told_by_its_settings():
+  told = repr(Exchange(forward='int8'))
+  assert "forward='int8'" in told and 'formats' not in told

@@ -226,6 +226,16 @@ def test_bars_stay_within_their_track():
     assert min(numbers) >= 0 and sum(numbers) <= 100.1, style
 
 
+def test_bars_without_deviations_fill_their_track():
+  rows = [
+    {'feature': 'a', 'auc_drop': 0.2, 'auc_drop_std': None},
+    {'feature': 'b', 'auc_drop': 0.1},
+  ]
+  text = report_ranking.importance({'importance': {'features': rows}})
+  widths = re.findall(r'width:([\d.]+)%', text)
+  assert [float(w) for w in widths] == [100.0, 50.0]
+
+
 def test_the_points_of_the_calibration_curve():
   curve = [
     {'low': 0.0, 'high': 0.4, 'prediction': 0.25, 'rate': 0.5,

@@ -191,3 +191,22 @@ def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path):
   with pytest.raises(UnicodeEncodeError):
     writers.write_atomically(path, 'new \udc80')
   assert path.read_text() == 'old'
+
+
+def test_a_workdir_may_be_text(tmp_path):
+  with writers.Writers(str(tmp_path / 'new'), log=None) as w:
+    w.scalars(1, {'train/loss': 0.5})
+  assert (tmp_path / 'new' / 'metrics.jsonl').exists()
+
+
+def test_text_is_utf_8_whatever_the_locale(tmp_path):
+  code = (
+    'from genrec_jax.train import writers\n'
+    f'writers.write_atomically({str(tmp_path / "x")!r}, chr(0x1F3AC))'
+  )
+  env = os.environ | {
+    'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0',
+    'PYTHONPATH': os.getcwd(),
+  }  # fmt: skip
+  subprocess.run([sys.executable, '-c', code], env=env, check=True)
+  assert (tmp_path / 'x').read_text(encoding='utf-8') == '\U0001f3ac'
