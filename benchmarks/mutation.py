@@ -75,11 +75,14 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
   rows = _old_rows(args, root) if keep else {}
   with result.CoreTimer() as timer, copied(root, args.work) as checkout:
     covering = cover(checkout, files, args.tests)
-    drawn = draw(texts, covering, args.mutants, args.seed)
+    if args.again:
+      drawn = survivors_of(rows, texts)
+    else:
+      drawn = draw(texts, covering, args.mutants, args.seed)
     for number, mutation in enumerate(drawn, 1):
       source = texts[mutation.file]
       case = case_of(mutation)
-      if case in rows:
+      if case in rows and not args.again:
         continue
       if timer.core_s > 3600 * args.hours:
         print(f'{args.hours:g} core-hours are spent; the same call continues.')
@@ -155,7 +158,7 @@ def _old_rows(args, root: pathlib.Path) -> dict[str, dict]:
     argument = EQUIVALENT.get((row['file'], *_sides(row['diff'])))
     if argument:
       row |= {'outcome': 'equivalent', 'argument': argument}
-    if same and not (args.again and row['outcome'] == 'survived'):
+    if same:
       rows[row['case']] = row
   return rows
 
@@ -257,6 +260,20 @@ def draw(texts: dict[str, str], covering, count: int, seed: int):
   print(f'{len(sites):,} mutations of lines that a test runs')
   order = np.random.default_rng(seed).permutation(len(sites))
   return [sites[place] for place in order[:count]]
+
+
+def survivors_of(rows: dict[str, dict], texts: dict[str, str]):
+  """The mutations of rows that survived.
+
+  Not drawn again: more tests run more lines, of which others would be drawn.
+  """
+  survived = {c for c, row in rows.items() if row['outcome'] == 'survived'}
+  return [
+    mutation
+    for file, text in texts.items()
+    for mutation in find(file, text)
+    if case_of(mutation) in survived
+  ]
 
 
 def choose(tests: dict[str, float]) -> list[str]:

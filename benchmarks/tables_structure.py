@@ -63,7 +63,7 @@ STRUCTURE = {
     'where': {'kind': 'imports'},
   },
   'same_curves': {
-    'files': ('cpu2/same_curves',),
+    'files': ('cpu1/same_curves',),
     'columns': (
       ('run', 'case', ''),
       ('before', 'base', ''),
@@ -92,7 +92,7 @@ STRUCTURE = {
     'where': {'kind': ('step', 'all', 'process')},
   },
   'mutation': {
-    'files': ('cpu2/mutation',),
+    'files': ('cpu1/mutation',),
     'columns': (
       ('mutants', 'mutants', 'd'),
       ('killed', 'killed', 'd'),

@@ -316,39 +316,73 @@ def merge_row_gradients(
 ) -> MergedRows:
   """One gradient for each row out of several parts, in their order.
 
-  All parts are added up at once: a part that is merged by itself first would
-  pass through memory twice.
+  All parts are added up at once, and the gradient of a bag is not written out
+  for each of its ids.
 
   Args:
     parts: at least one.
     rows: of the table; ids that are no row are left out.
   """
-  (first, *more) = parts
-  if not more and isinstance(first, MergedRows):
-    return first
-  if not more and first.lengths is not None:
-    return pallas_kernels.bag_row_gradient(
-      first.grads, first.ids, first.lengths, rows, weights=first.weights
-    )
-  ids, grads = concatenate_gradients(parts, rows)
-  return pallas_kernels.merge_rows(ids, grads, rows)
-
-
-def concatenate_gradients(
-  parts: Sequence[MergedRows | BagGradients], rows: int
-) -> tuple[jax.Array, jax.Array]:
-  """The ids of all parts and their gradients, `[K]` and `[K, D]`."""
-  expanded = [
-    p if isinstance(p, MergedRows) else _expand_bags(p, rows) for p in parts
-  ]
-  return (
-    jnp.concatenate([ids for ids, _ in expanded]),
-    jnp.concatenate([grads for _, grads in expanded]),
+  if len(parts) == 1 and isinstance(parts[0], MergedRows):
+    return parts[0]
+  bags = parts[0] if len(parts) == 1 else _join_bags(parts, rows)
+  if bags.lengths is None and bags.weights is None:
+    return pallas_kernels.merge_rows(bags.ids, bags.grads, rows)
+  bags = _with_lengths(bags)
+  return pallas_kernels.bag_row_gradient(
+    bags.grads, bags.ids, bags.lengths, rows, weights=bags.weights
   )
 
 
-def _expand_bags(part: BagGradients, rows: int) -> tuple[jax.Array, jax.Array]:
+def _join_bags(parts, rows: int) -> BagGradients:
+  """The bags of all parts, one behind the other."""
+  parts = [
+    BagGradients(p.ids, None, p.grads) if isinstance(p, MergedRows) else p
+    for p in parts
+  ]
+  weights = None
+  if any(p.weights is not None for p in parts):
+    weights = jnp.concatenate(
+      [
+        jnp.ones(p.ids.shape, jnp.float32) if p.weights is None else p.weights
+        for p in parts
+      ]
+    )
+  if all(p.lengths is None for p in parts):
+    ids, lengths, grads = [p.ids for p in parts], None, [p.grads for p in parts]
+  else:
+    parts = [_without_padding(_with_lengths(p), rows) for p in parts]
+    ids, grads = [p.ids for p in parts], [p.grads for p in parts]
+    lengths = jnp.concatenate([p.lengths for p in parts])
+  return BagGradients(
+    jnp.concatenate(ids), lengths, jnp.concatenate(grads), weights
+  )
+
+
+def _with_lengths(part: BagGradients) -> BagGradients:
+  """Bags of one id have lengths, too."""
+  if part.lengths is not None:
+    return part
+  return part._replace(lengths=jnp.ones(part.ids.shape, jnp.int32))
+
+
+def _without_padding(part: BagGradients, rows: int) -> BagGradients:
+  """What lies behind the last bag is one more, of ids that are no row."""
+  count = part.ids.shape[0]
+  used = jnp.sum(part.lengths, dtype=jnp.int32)
+  return part._replace(
+    ids=jnp.where(jnp.arange(count) < used, part.ids, rows),
+    lengths=jnp.append(part.lengths, count - used),
+    grads=jnp.pad(part.grads, ((0, 1), (0, 0))),
+  )
+
+
+def expand_bags(
+  part: MergedRows | BagGradients, rows: int
+) -> tuple[jax.Array, jax.Array]:
   """(`[K]` ids, `[K, D]` their gradients); padding is no row."""
+  if isinstance(part, MergedRows):
+    return part.ids, part.grads
   ids, grads = part.ids, part.grads
   if part.lengths is not None:
     segment = pallas_kernels.segment_ids(part.lengths, ids.shape[0])

@@ -464,7 +464,7 @@ def _joined(parts: dict[int, jax.Array]) -> jax.Array:
 
 def _everywhere(part, rows: int) -> lookup.BagGradients:
   """The gradients of all shards, on all of them, in their order."""
-  ids, grads = lookup.concatenate_gradients([part], rows)
+  ids, grads = lookup.expand_bags(part, rows)
   ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
   grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)
   return lookup.BagGradients(ids, None, grads)
