@@ -111,7 +111,7 @@ def test_a_later_call_continues(run, judged, rows, root):
   run('--mutants', '4', '--hours', '0')
   assert len(judged) == 4
   run('--mutants', '4', '--again')
-  assert judged[4:] == judged[:4]
+  assert sorted(judged[4:]) == sorted(judged[:4])  # whatever is drawn now
   (root / 'toy/sums.py').write_text(LIBRARY + '\n\n# changed\n')
   run('--mutants', '1')
   assert len(judged) == 9 and rows('mutation')['score']['mutants'] == 1

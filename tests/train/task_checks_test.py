@@ -1,16 +1,12 @@
 """What a config asks of a task, and a task from outside may forget."""
 
-import inspect
-
 import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.features import TableSpec
-from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train import task_checks
-from genrec_jax.train.experiment import Experiment
 from tests.own_parts import EXTENSIONS
 from tests.train.toy_task import WIDTH, Toy
 
@@ -92,18 +88,3 @@ def test_a_scheme_where_no_table_is_updated_by_rows():
 
   with pytest.raises(ConfigError, match="parallel.scheme is 'row_wise'"):
     check(Dense, configured(scheme='row_wise'))
-
-
-def test_batches_go_on_until_somebody_asks_for_an_end():
-  class Data:
-    def train_batches(self, config, spread, stop, log):
-      return stop(), log
-
-  experiment = Experiment(Data(), None, None, None)
-  assert experiment.train_batches(None) == (False, print)
-  assert experiment.train_batches(None, stop=lambda: True)[0]
-
-
-def test_the_rows_of_a_task_made_by_hand_begin_as_those_of_a_config():
-  made = inspect.signature(Retrieval).parameters
-  assert made['init_std'].default == config_lib.retrieval().data.init_std
