@@ -175,10 +175,15 @@ def make_step(
     total, weight = measured['loss']
     if pulls:
       grads = _add_pulls(grads, dense.own(trained), pulls, weight)
-    # Of one position in the mean. Written so that the usual case, a batch of
-    # whole examples, keeps its bits: XLA rounds a plain 1 / weight otherwise.
-    small = 1.0 / jnp.maximum(weight, 1e-9)  # zeros, where nothing counts
-    share = jnp.where(weight < 1.0, small, 1.0 / jnp.maximum(weight, 1.0))
+    # Of one position in the mean; where nothing counts, gradients are zeros. A
+    # branch, and not a choice between two values: XLA would join that with what
+    # follows, and round otherwise from program to program.
+    share = jax.lax.cond(
+      weight < 1.0,
+      lambda w: 1.0 / jnp.maximum(w, 1e-9),
+      lambda w: 1.0 / jnp.maximum(w, 1.0),
+      weight,
+    )
     # Before the way back: narrow codecs should see gradients of a mean.
     grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
     module_grads, row_grads = back(row_grads)

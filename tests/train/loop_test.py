@@ -276,36 +276,6 @@ def test_a_run_without_validation_reports_its_last_evaluation(tmp_path):
   assert saved_steps(tmp_path, 'best') == []
 
 
-def test_the_best_weights_are_whole_before_a_checkpoint_names_them(
-  scripted, tmp_path, monkeypatch
-):
-  written, write = [], manifest.write
-
-  def slow_for_the_best(path, *args, **kwargs):
-    time.sleep(0.2 if path.parent.name == 'best' else 0.0)
-    write(path, *args, **kwargs)
-    written.append(f'{path.parent.name}/{path.name}')
-
-  monkeypatch.setattr(manifest, 'write', slow_for_the_best)
-  scripted(0.1, 0.2)
-  train(tmp_path, 'train.steps=8')
-  assert written == ['best/4', 'checkpoints/4', 'best/8', 'checkpoints/8']
-
-
-def test_the_best_of_a_lost_future_is_made_again(
-  scripted, tmp_path, monkeypatch
-):
-  """All checkpoints are lost, and this time step 8 is not better."""
-  scripted(0.1, 0.3)
-  train(tmp_path, 'train.steps=8')
-  assert saved_steps(tmp_path, 'best') == [8]
-  shutil.rmtree(tmp_path / 'checkpoints')
-  scripted(0.1, 0.05)
-  report = train(tmp_path, 'train.steps=8')
-  assert report['best_step'] == 4
-  assert saved_steps(tmp_path, 'best') == [4]
-
-
 # --- Signals
 
 
