@@ -22,8 +22,8 @@ from genrec_jax.data import pipeline
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.local import Whole
 from genrec_jax.features import EVENTS
+from genrec_jax.runtime.step import make_step
 from genrec_jax.tasks import catalogue
-from genrec_jax.train.step import make_step
 
 MODELS = ('hstu', 'sasrec')
 FILTERS = ('window', 'history')
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
       config, experiment, source = ml1m_shape.experiment(
         name, pathlib.Path(workdir), smoke=args.smoke
       )
-      state = experiment.spread.fresh_state()
+      state = experiment.runtime.fresh_state()
       epoch = train_epoch(config, experiment)
       for filter_seen in args.filters:
         with config.unlocked():
@@ -157,7 +157,7 @@ def train_epoch(config, experiment) -> dict:
   )
   stream = iter(experiment.train_batches(config))
   batches, making = timing.measure(lambda: [next(stream) for _ in range(steps)])
-  state = experiment.spread.fresh_state()
+  state = experiment.runtime.fresh_state()
   call, _ = timing.ahead(
     make_step(experiment.task, experiment.tx, seed=config.seed),
     [(state, batch) for batch in batches],

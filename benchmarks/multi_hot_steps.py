@@ -17,8 +17,9 @@ from genrec_jax.features import (
   stack_columns,
 )
 from genrec_jax.parallel import mesh as mesh_lib
+from genrec_jax.runtime.mesh import MeshRuntime
+from genrec_jax.runtime.single_device import SingleDeviceRuntime
 from genrec_jax.tasks.ranking import Ranking
-from genrec_jax.train.spread import OneDevice, OnMesh
 
 PARTS = ('bytes', 'one_device', 'mesh')
 COUNTS = {'bytes': (4, 8, 16, 32, 64), 'one_device': (1,), 'mesh': (8,)}
@@ -97,7 +98,7 @@ def alike(pooling: dict[str, str]) -> str:
   return ways.pop() if len(ways) == 1 else ''
 
 
-def build(setting: Setting, way: str) -> OneDevice | OnMesh:
+def build(setting: Setting, way: str) -> SingleDeviceRuntime | MeshRuntime:
   """The step's runtime, as a config of a run would make it."""
   config = config_lib.ranking()
   config.train.batch_size = setting.devices * setting.batch
@@ -121,11 +122,11 @@ def build(setting: Setting, way: str) -> OneDevice | OnMesh:
   )
   tx = optax.adam(1e-3)
   if setting.devices == 1:
-    return OneDevice(config, task, tx)
+    return SingleDeviceRuntime(config, task, tx)
   hosts, devices = max(1, setting.devices // HOST), HOST
   config.parallel.update(scheme=setting.scheme, hosts=hosts, devices=devices)
   config.parallel.exchange.overflow = 'raise'
-  return OnMesh(config, task, tx)
+  return MeshRuntime(config, task, tx)
 
 
 def compiled(runtime, setting: Setting, options: dict | None = None):

@@ -116,9 +116,9 @@ def _convert(args, events: int, path: pathlib.Path) -> dict:
 def _train(args, events: int, path: pathlib.Path) -> dict:
   import jax
 
+  from genrec_jax.runtime.step import make_step
   from genrec_jax.task_kinds import TASK_KINDS
   from genrec_jax.train import experiment as experiment_lib
-  from genrec_jax.train.step import make_step
 
   config = _config(path, args.stage)
   jax.block_until_ready(jax.numpy.zeros(8) + 1)  # JAX has loaded everything
@@ -134,7 +134,7 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
       ),
       donate_argnums=0,
     )
-    state = experiment.spread.fresh_state()
+    state = experiment.runtime.fresh_state()
     batches = iter(experiment.train_batches(config))
     seconds, tokens = [], 0
     for _ in range(args.steps):

@@ -146,9 +146,9 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   experiment = experiment_lib.build(
     config, workdir, TASK_KINDS, log=lambda *_: None
   )
-  task, spread, size = (
+  task, runtime, size = (
     experiment.task,
-    experiment.spread,
+    experiment.runtime,
     config.train.batch_size,
   )
   shared = {
@@ -161,7 +161,7 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   stream = iter(experiment.train_batches(config))
   batches = [next(stream) for _ in range(count)]
 
-  state, step = spread.fresh_state(), spread.step()
+  state, step = runtime.fresh_state(), runtime.step()
   timers = []
   for batch in batches:
     (state, _), timer = timing.measure(step, state, batch)

@@ -257,8 +257,8 @@ class Trainer:
     )
     self._experiment = experiment_lib.build(self._config, directory, TASK_KINDS)
     self._test = self._experiment.evaluators(self._config)['test']
-    self._spread = self._experiment.spread
-    self._step = self._spread.step()
+    self._runtime = self._experiment.runtime
+    self._step = self._runtime.step()
     train = self._config.train
     epoch = self._experiment.data.steps_per_epoch(train.batch_size)
     self.steps = train.steps or train.epochs * epoch
@@ -273,7 +273,7 @@ class Trainer:
   def _undisturbed(self, steps: int):
     """The state after so many steps."""
     if not steps:
-      return self._spread.fresh_state()
+      return self._runtime.fresh_state()
     return self._train(self._copy(0), 0, steps)
 
   def _copy(self, steps: int):
@@ -291,7 +291,7 @@ class Trainer:
       bits=bits, method=case.method if bits < 32 else Options.method
     )
     shutil.rmtree(self._directory, ignore_errors=True)
-    saver = Through(self._directory, self._spread.stacks, options)
+    saver = Through(self._directory, self._runtime.stacks, options)
     if case.kind == 'read':
       return self._measure(saver.trip(self.steps, self._copy(self.steps)))
     stops = self._stops(case.restores)

@@ -105,10 +105,10 @@ def trace(name: str, root: pathlib.Path) -> dict:
   config = config_lib.load(str(root / 'configs' / file), list(overrides))
   with tempfile.TemporaryDirectory() as workdir:
     pieces = experiment.build(config, workdir, *_kinds(), lambda *_: None)
-    batches = pieces.spread.batches(iter(pieces.train_batches(config)))
+    batches = pieces.runtime.batches(iter(pieces.train_batches(config)))
     batch = next(batches)
     batches.close()
-  state, step = pieces.spread.abstract_state(), pieces.spread.step()
+  state, step = pieces.runtime.abstract_state(), pieces.runtime.step()
   with Tracer([root / package for package in PACKAGES]) as tracer:
     jax.eval_shape(lambda state, batch: step(state, batch), state, batch)
   return {

@@ -145,7 +145,7 @@ WALKS = (
     {
       'genrec_jax/tasks/ranking.py': ('class Ranking',),
       'genrec_jax/evaluators/ranking.py': ('class Evaluator',),
-      'genrec_jax/train/ranking.py': ('class RankingData',),
+      'genrec_jax/train/ranking_data.py': ('class RankingData',),
       'genrec_jax/serve/score.py': ('def run(',),
       'genrec_jax/serve/scorer.py': ('class Scorer',),
       'genrec_jax/config/ranking.py': ('def ranking(',),

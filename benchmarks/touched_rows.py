@@ -39,10 +39,10 @@ from genrec_jax.features import (
   Read,
   TableSpec,
 )
+from genrec_jax.runtime import measurements
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.step import make_step
 from genrec_jax.tasks.ranking import Ranking
-from genrec_jax.train import measurements
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import make_step
 from pallas_kernels.jagged_embedding import shapes
 
 CASES = ('step', 'update')

@@ -24,7 +24,7 @@ import pallas_kernels
 from benchmarks import cli, ml1m_shape, result, timing
 from genrec_jax.embedding import lookup
 from genrec_jax.features import EVENTS
-from genrec_jax.train.step import make_step
+from genrec_jax.runtime.step import make_step
 
 MODELS = ('hstu', 'sasrec', 'hstu_large')
 PEER = 'peer_generative_recommenders'
@@ -61,7 +61,7 @@ def measure(name, workdir, steps: int, warmup: int, smoke: bool) -> list[dict]:
   """Rows of one model: the step, then its parts."""
   config, experiment, source = ml1m_shape.experiment(name, workdir, smoke=smoke)
   task, seed = experiment.task, config.seed
-  state = experiment.spread.fresh_state()
+  state = experiment.runtime.fresh_state()
   stream = iter(experiment.train_batches(config))
   batches = [next(stream) for _ in range(warmup + steps)]
   shared = {

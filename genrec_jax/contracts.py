@@ -166,7 +166,7 @@ class Tables(Protocol):
   """Tables that are updated by rows, on one device or a mesh.
 
   Tables with stores that work on the host have one more method, `prepare`,
-  which runs between `route` and `fetch` (`train.host_stage`).
+  which runs between `route` and `fetch` (`runtime.host_stage`).
 
   Attributes:
     specs: table -> spec.

@@ -97,7 +97,8 @@ def main(argv: list[str], overrides: list[str]) -> None:
 
     loop.train_and_evaluate(config, FLAGS.workdir, kinds, extensions)
   elif FLAGS.mode == 'plan':
-    from genrec_jax.train import experiment, planning
+    from genrec_jax.runtime import planning
+    from genrec_jax.train import experiment
 
     task = experiment.load_task(
       config, FLAGS.workdir, kinds, extensions=extensions

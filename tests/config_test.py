@@ -13,9 +13,10 @@ from genrec_jax.config.loading import OPEN
 from genrec_jax.data.datasets import DATASETS
 from genrec_jax.data.ranking import datasets as ranking_datasets
 from genrec_jax.models import MODELS, RANKERS
+from genrec_jax.runtime import optimizer
 from genrec_jax.tasks import ranking
 from genrec_jax.tasks.retrieval import LossConfig
-from genrec_jax.train import loop, optimizer
+from genrec_jax.train import loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / 'configs').glob('*.py'))

@@ -67,3 +67,17 @@ def pytest_runtest_teardown(item, nextitem):
 @pytest.fixture
 def key():
   return jax.random.key(0)
+
+
+@pytest.fixture
+def optax_promotes():
+  """optax mixes dtypes; everything else stays strict."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+@pytest.fixture
+def said(caplog):
+  """What the run tells its user, as one text."""
+  with caplog.at_level('INFO', 'genrec_jax'):
+    yield lambda: '\n'.join(r.getMessage() for r in caplog.records)

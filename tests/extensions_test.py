@@ -56,7 +56,7 @@ def test_a_name_that_exists_is_an_error(tmp_path):
   with pytest.raises(ValueError, match="a row optimizer 'adam' already"):
     experiment.build(
       c, tmp_path, TASK_KINDS, lambda *_: None, CLASHING
-    ).spread.fresh_state()
+    ).runtime.fresh_state()
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_run_uses_all_of_them(parallel, tmp_path):
   assert specs['c0'].update == 'sign_sgd' and specs['c4'].update == 'dense'
   if parallel:
     # A plan opens without the extension: it says what the scheme does.
-    assert pieces.spread.plan.tables['c0'].at == (7,)
-    assert pieces.spread.plan.tables['c0'].scheme == 'last_device'
+    assert pieces.runtime.plan.tables['c0'].at == (7,)
+    assert pieces.runtime.plan.tables['c0'].scheme == 'last_device'
 
 
 def test_without_the_extension_the_error_says_what_there_is(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import workdir
 from genrec_jax.config import ConfigError, TableSettings
 from genrec_jax.config import tables as tables_lib
 from genrec_jax.embedding import lookup, relayout, schemes
@@ -19,7 +20,7 @@ from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train import planning, workdir
+from genrec_jax.runtime import planning
 from tests.tolerances import assert_close
 
 SPEC = TableSpec('item', 40, 8, update='row_adagrad')

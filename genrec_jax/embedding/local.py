@@ -218,7 +218,7 @@ class LocalTables:
 class Whole:
   """Weights on one device, as evaluations read them.
 
-  The calls are those of `train.spread.OnMesh`, which explains them.
+  The calls are those of `runtime.mesh.MeshRuntime`, which explains them.
 
   Attributes:
     pooling: feature -> 'rows' or 'sums', as in `LocalTables`.

@@ -6,7 +6,7 @@
 the device holds every row, at the place of its own number. A store that keeps
 rows elsewhere derives from it, sets `on_host`, and brings the rows of a batch
 to the device in `prepare`, which runs on the host between two compiled programs
-(`train.host_stage`).
+(`runtime.host_stage`).
 """
 
 import dataclasses

@@ -37,11 +37,11 @@ class Scores(NamedTuple):
 class Evaluator:
   """Scores every example of a part.
 
-  evaluator = Evaluator(task, dataset, part, config.eval, spread)
+  evaluator = Evaluator(task, dataset, part, config.eval, runtime)
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, part, config, spread=Whole()):
+  def __init__(self, task, dataset, part, config, runtime=Whole()):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -49,7 +49,7 @@ class Evaluator:
       dataset: of the part; the part holds all that is needed.
       part: the examples, see `data.ranking`.
       config: `config.eval`.
-      spread: where the weights lie, one device or a mesh (`train.spread`).
+      runtime: where the weights lie, one device or a mesh (see `runtime/`).
     """
     if config.batch_size < 1:
       raise ValueError(
@@ -57,11 +57,11 @@ class Evaluator:
       )
     del dataset
     self._task, self._part, self._config = task, part, config
-    self._spread = spread
+    self._runtime = runtime
     self._grouped = part.blocks > 0 and part.block(0).group is not None
 
     def scores(weights, batch):
-      params, rows = spread.rows(
+      params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)
@@ -74,7 +74,7 @@ class Evaluator:
         )
       )
 
-    self._scores = spread.jit(scores, ('split',), 'alike')
+    self._scores = runtime.jit(scores, ('split',), 'alike')
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
@@ -91,9 +91,9 @@ class Evaluator:
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""
-    spread = self._spread
+    runtime = self._runtime
     return self._scores_of(
-      state, self._batches(spread.eval_shards, spread.own_eval)
+      state, self._batches(runtime.eval_shards, runtime.own_eval)
     )
 
   def measure(self, scores: Scores) -> dict[str, float]:
@@ -167,12 +167,12 @@ class Evaluator:
       # Fetched two batches late, so that the device never waits for us.
       if len(found) > 1:
         found[-2] = jax.device_get(found[-2])
-      found.append(self._scores(weights, self._spread.on_devices(batch)))
+      found.append(self._scores(weights, self._runtime.on_devices(batch)))
     return self._joined(jax.device_get(found))
 
   def _cut(self, rows):
     """Batches of rows at hand, of one shape in whatever order they are."""
-    shards = self._spread.eval_shards
+    shards = self._runtime.eval_shards
     size = self._config.batch_size
     size += -size % shards
     capacities = {
@@ -187,7 +187,7 @@ class Evaluator:
         self._part.names,
         batch_size=size,
         shards=shards,
-        own=self._spread.own_eval,
+        own=self._runtime.own_eval,
         capacities=capacities,
       )
 

@@ -16,11 +16,11 @@ from genrec_jax.tasks import catalogue, metrics
 class Evaluator:
   """Ranks every user's held-out item among the whole catalogue.
 
-  evaluator = Evaluator(task, dataset, examples, config.eval, spread)
+  evaluator = Evaluator(task, dataset, examples, config.eval, runtime)
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, examples, config, spread=Whole()):
+  def __init__(self, task, dataset, examples, config, runtime=Whole()):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -28,7 +28,7 @@ class Evaluator:
       dataset: where the examples point.
       examples: the part to evaluate.
       config: `config.eval`.
-      spread: where the weights lie, one device or a mesh (`train.spread`).
+      runtime: where the weights lie, one device or a mesh (see `runtime/`).
     """
     if config.filter_seen not in catalogue.FILTERS:
       raise ValueError(
@@ -40,7 +40,7 @@ class Evaluator:
         f'eval.item_chunk is {config.item_chunk}, must be positive'
       )
     self._task, self._dataset, self._examples = task, dataset, examples
-    self._config, self._spread = config, spread
+    self._config, self._runtime = config, runtime
     corpus = jnp.asarray(task.corpus)
 
     def ranks(queries, vectors, batch):
@@ -55,7 +55,7 @@ class Evaluator:
       return collectives.gather((*found, batch.weights > 0))
 
     def ranks_of_model(weights, vectors, batch):
-      params, rows = spread.rows(
+      params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
       return ranks(task.predict(params, rows, batch), vectors, batch)
@@ -65,14 +65,14 @@ class Evaluator:
 
     def share_of_catalogue(weights):
       ids = catalogue.shared(corpus)
-      _, rows = spread.rows(task, weights, task.reads_for('items', ids))
+      _, rows = runtime.rows(task, weights, task.reads_for('items', ids))
       return task.vectors(rows)
 
-    self._ranks_of_model = spread.jit(
+    self._ranks_of_model = runtime.jit(
       ranks_of_model, ('split', 'split'), 'alike'
     )
     self._ranks_of_scores = jax.jit(ranks_of_scores)
-    self._catalogue = spread.jit(share_of_catalogue, ())
+    self._catalogue = runtime.jit(share_of_catalogue, ())
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
@@ -86,13 +86,13 @@ class Evaluator:
     """Rank of each example's target under `state`, `[N]`."""
     weights = weights_of(state)
     vectors = self._catalogue(weights)
-    spread = self._spread
+    runtime = self._runtime
     return self._collect(
       lambda batch: self._ranks_of_model(
-        weights, vectors, spread.on_devices(batch)
+        weights, vectors, runtime.on_devices(batch)
       ),
       vectors,
-      self._batches(spread.eval_shards, spread.own_eval),
+      self._batches(runtime.eval_shards, runtime.own_eval),
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:

@@ -10,8 +10,8 @@ batch norm. They move by their gradient: the backward pass says
 `weight * (running - statistic of the batch)`, with the weight of the shard's
 examples. The step sums gradients over shards and parts and divides by the whole
 weight; what is left is by how much the running value is off, and the optimizer
-goes a tenth of that way (`train.optimizer.MOMENTUM`). That part of the gradient
-does not depend on the loss, nor is it one of it.
+goes a tenth of that way (`runtime.optimizer.MOMENTUM`). That part of the
+gradient does not depend on the loss, nor is it one of it.
 """
 
 import functools

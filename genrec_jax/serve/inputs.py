@@ -10,8 +10,8 @@ import numpy as np
 
 from genrec_jax.data import convert, datasets, readers, text
 from genrec_jax.data.histories import Histories
+from genrec_jax.data.items import Items
 from genrec_jax.data.vocab import Vocab
-from genrec_jax.serve.items import Items
 
 LOG = logging.getLogger('genrec_jax')
 EXAMPLES = 5  # of what is left out, for the log

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, scratch
+from genrec_jax.data.items import Items
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.serve import inputs, prediction_files
-from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor
-from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -45,7 +45,7 @@ def run(
       'start --mode=predict without the others'
     )
   workdir, predict = pathlib.Path(workdir), config.predict
-  workdir_lib.require(workdir, config)
+  workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
   prediction_files.check(output)
   if (

@@ -18,12 +18,12 @@ from genrec_jax import features
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
+from genrec_jax.data.items import Items
 from genrec_jax.embedding.local import Whole
 from genrec_jax.features import PAD
-from genrec_jax.serve.items import Items
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
-from genrec_jax.train.retrieval import build_task
+from genrec_jax.tasks.retrieval import Retrieval
 
 LOG = logging.getLogger('genrec_jax')
 _INT32 = np.iinfo(np.int32).max
@@ -74,7 +74,7 @@ class Predictor:
     if config is None:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
     items = Items.load(workdir)
-    task = build_task(config, items.corpus, items.counts, extensions)
+    task = Retrieval.from_config(config, items.corpus, items.counts, extensions)
     weights = load_weights(workdir, task, checkpoint, extensions)
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, items, config, extensions)

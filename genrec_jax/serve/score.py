@@ -9,14 +9,13 @@ import logging
 import os
 import pathlib
 
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data.ranking import batches, formats
+from genrec_jax.data.ranking import batches, datasets, formats, kept
 from genrec_jax.parallel import job
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.serve import prediction_files
 from genrec_jax.serve.scorer import Scorer
-from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
-from genrec_jax.train.ranking import RankingData
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -40,7 +39,7 @@ def run(
       'start --mode=predict without the others'
     )
   workdir, predict = pathlib.Path(workdir), config.predict
-  workdir_lib.require(workdir, config)
+  workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
   prediction_files.check(output)
   source = pathlib.Path(predict.input) if predict.input else None
@@ -68,15 +67,17 @@ def run(
 
 
 def _test_part(config, workdir: pathlib.Path):
-  data = RankingData.load(config, workdir, LOG.info)
-  if data.fingerprint() != data.kept(workdir):
+  cache = config.data.cache or workdir / 'data'
+  dataset = datasets.load(config.data, cache, log=LOG.info)
+  LOG.info(dataset.summary())
+  if dataset.fingerprint() != kept.read_fingerprint(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now; give examples as '
       '--config.predict.input'
     )
-  if 'test' not in data.parts:
+  if 'test' not in dataset.parts:
     raise ValueError(
       'these data have no test part; give examples as --config.predict.input'
     )
-  return data.parts['test']
+  return dataset.parts['test']

@@ -14,9 +14,10 @@ from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
+from genrec_jax.data.ranking.kept import load_encoder
 from genrec_jax.embedding.local import Whole
 from genrec_jax.serve.weights import Weights, load_weights
-from genrec_jax.train.ranking import KEPT, build_task
+from genrec_jax.tasks.ranking import Ranking
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -62,8 +63,8 @@ class Scorer:
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
-    encoder = Encoder.load(workdir / KEPT)
-    task = build_task(
+    encoder = load_encoder(workdir)
+    task = Ranking.from_config(
       config, encoder.features, encoder.schema.labels, extensions
     )
     weights = load_weights(workdir, task, checkpoint, extensions)

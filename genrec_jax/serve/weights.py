@@ -15,10 +15,10 @@ from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
+from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.numerics.formats import extend
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.spread import saved_plan
-from genrec_jax.train.state import named, unnamed
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.state import named, unnamed
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -91,7 +91,7 @@ def _weights(
   rows = state_lib.row_specs(task)
   if 'rows' in manifest:
     return _by_rows(checkpoints, step, wanted, rows, extensions)
-  plan = saved_plan(manifest['host'])
+  plan = plan_lib.from_checkpoint(manifest['host'])
   if plan:
     layout = layout_lib.lay_out(plan)
     arrays = {

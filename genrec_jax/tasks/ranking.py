@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.config import TableSettings
+from genrec_jax.contracts import Extensions
 from genrec_jax.features import (
   Examples,
   ExpectedRead,
@@ -24,6 +25,7 @@ from genrec_jax.features import (
 from genrec_jax.models import RANKERS
 from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.tasks import losses
+from genrec_jax.tasks.settings import task_settings
 
 LINEAR = '.linear'  # ends the names of tables of first-order weights
 
@@ -126,6 +128,32 @@ class Ranking:
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
     self.graphdef, self.sites = nnx.graphdef(model), sites(model)
+
+  @classmethod
+  def from_config(
+    cls,
+    config,
+    features: Sequence[FeatureSpec],
+    labels: Sequence[str],
+    extensions: Extensions | None = None,
+  ) -> 'Ranking':
+    """The task that a config describes.
+
+    Args:
+      config: of the experiment.
+      features: the inputs.
+      labels: name of each label.
+      extensions: what is used from outside the library.
+    """
+    model = config.model.to_dict()
+    return cls(
+      model.pop('name'),
+      model,
+      config.loss.to_dict(),
+      features=features,
+      labels=labels,
+      **task_settings(config, extensions),
+    )
 
   def _check(self) -> None:
     weights = self.loss_config.task_weights

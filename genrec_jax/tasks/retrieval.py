@@ -11,6 +11,7 @@ from flax import nnx
 
 import pallas_kernels
 from genrec_jax.config import TableSettings
+from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import lookup
 from genrec_jax.features import (
   EVENTS,
@@ -25,6 +26,7 @@ from genrec_jax.models import MODELS, layers
 from genrec_jax.numerics.products import Product, Rules, assign_products, sites
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
+from genrec_jax.tasks.settings import task_settings
 from pallas_kernels.hashing import element_bits
 
 ITEMS = 'items'  # the table of this task
@@ -170,6 +172,33 @@ class Retrieval:
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
     self.graphdef, self.sites = nnx.graphdef(model), sites(model)
+
+  @classmethod
+  def from_config(
+    cls,
+    config,
+    corpus: np.ndarray,
+    item_counts: np.ndarray,
+    extensions: Extensions | None = None,
+  ) -> 'Retrieval':
+    """The task that a config describes.
+
+    Args:
+      config: of the experiment.
+      corpus: `[C]` the items that may be recommended.
+      item_counts: `[rows]` occurrences in the training part.
+      extensions: what is used from outside the library.
+    """
+    model = config.model.to_dict()
+    return cls(
+      model.pop('name'),
+      model,
+      config.loss.to_dict(),
+      corpus=corpus,
+      rows=len(item_counts),
+      item_counts=item_counts,
+      **task_settings(config, extensions),
+    )
 
   def _build(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)

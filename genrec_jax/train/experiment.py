@@ -18,8 +18,9 @@ from genrec_jax.contracts import (
   kind_of,
 )
 from genrec_jax.parallel import job, rules
-from genrec_jax.train import optimizer, task_checks
-from genrec_jax.train import spread as spread_lib
+from genrec_jax.runtime import optimizer
+from genrec_jax.runtime.build import build_runtime
+from genrec_jax.train import task_checks
 
 PARTS = ('train', 'valid', 'test')
 
@@ -32,14 +33,14 @@ class Experiment:
     data: what is trained and evaluated on.
     task: tables, model and loss.
     tx: optimizer of everything dense.
-    spread: how all of it lies on devices.
+    runtime: how all of it lies on devices.
     extensions: what is used from outside the library.
   """
 
   data: RunData
   task: Task
   tx: Any
-  spread: Runtime | EvalRuntime
+  runtime: Runtime | EvalRuntime
   extensions: Extensions = Extensions()
 
   def train_batches(self, config, stop=lambda: False, log=print):
@@ -50,7 +51,7 @@ class Experiment:
       stop: asked while a growing source has nothing new; True ends it.
       log: told about every new part of it.
     """
-    return self.data.train_batches(config, self.spread, stop, log)
+    return self.data.train_batches(config, self.runtime, stop, log)
 
   def evaluators(self, config) -> dict[str, Evaluator]:
     """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
@@ -60,7 +61,7 @@ class Experiment:
           f'eval.parts holds {part!r}, must be among {", ".join(PARTS)}'
         )
     return {
-      part: self.data.evaluator(self.task, part, config.eval, self.spread)
+      part: self.data.evaluator(self.task, part, config.eval, self.runtime)
       for part in config.eval.parts
       if part in self.data.parts
     }
@@ -107,7 +108,7 @@ def build(
   if optimizer.needs_total(config.optimizer):
     config = optimizer.resolve(config, total_steps(config, data))
   tx = optimizer.build(config.optimizer)
-  runtime = spread_lib.build(config, task, tx, extensions)
+  runtime = build_runtime(config, task, tx, extensions)
   experiment = Experiment(data, task, tx, runtime, extensions)
   with job.together('comparing the data of the processes'):
     own = experiment.fingerprint()

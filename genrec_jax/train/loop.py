@@ -19,16 +19,18 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
+from genrec_jax.runtime import measurements
+from genrec_jax.runtime.progress import Progress
+from genrec_jax.runtime.saving import Saver
+from genrec_jax.runtime.state import named
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import measurements, predict_first, results
+from genrec_jax.train import progressive_validation as progressive_validation
+from genrec_jax.train import results
 from genrec_jax.train.best_weights import BestWeights
-from genrec_jax.train.progress import Progress
-from genrec_jax.train.saving import Saver
-from genrec_jax.train.state import named
-from genrec_jax.train.workdir import taken
 from genrec_jax.train.writers import Silent, Writers
 
 LOG = logging.getLogger('genrec_jax')
@@ -86,7 +88,7 @@ def train_and_evaluate(
   workdir = pathlib.Path(workdir)
   check(config.train)
   defaults = kind_of(config, kinds).defaults
-  with taken(workdir, config, defaults), job.all_or_none('training'):
+  with own_workdir(workdir, config, defaults), job.all_or_none('training'):
     return _train(config, workdir, kinds, extensions)
 
 
@@ -97,22 +99,24 @@ def _train(
   log = LOG.info
   experiment = experiment_lib.build(config, workdir, kinds, log, extensions)
   evaluators = experiment.evaluators(config)
-  train, spread = config.train, experiment.spread
+  train, runtime = config.train, experiment.runtime
   _check_parts(config, evaluators, extensions)
   stop = []  # filled by SIGTERM
-  batches = spread.batches(
+  batches = runtime.batches(
     iter(experiment.train_batches(config, lambda: bool(stop), log))
   )
   epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = experiment_lib.total_steps(config, experiment.data)
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
-  step_fn = spread.step()
-  progressive = predict_first.build(config, experiment.task, spread)
+  step_fn = runtime.step()
+  progressive = progressive_validation.build_progressive_validation(
+    config, experiment.task, runtime
+  )
   measured = measurements.of_task(experiment.task)  # name -> kind
 
   # ---- State: continue or start ---------------------------------------------
-  saver = Saver(config, workdir, spread, experiment.task)
+  saver = Saver(config, workdir, runtime, experiment.task)
   checkpoints = saver.checkpoints
   best = BestWeights(workdir / 'best')
   host = {
@@ -128,7 +132,7 @@ def _train(
     'eval_core_s': 0.0,
     'stopped_early': False,
     'restores': 0,
-    'plan': spread.plan and spread.plan.to_json(),
+    'plan': runtime.plan and runtime.plan.to_json(),
   }
   state, step, resumed = None, 0, False
   newest = checkpoints.latest()
@@ -139,7 +143,7 @@ def _train(
         f'{workdir} was trained on other data ({saved_host["data"]}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
-    found = spread.restore(checkpoints, newest, batches)
+    found = runtime.restore(checkpoints, newest, batches)
     step, state, resumed = found.step, found.state, True
     host = {**host, **found.host, 'plan': host['plan']}
     host['restores'] += 1
@@ -149,7 +153,7 @@ def _train(
     log('continuing from the checkpoint of step %d', step)
   else:
     best.restored(None)
-    state = spread.fresh_state()
+    state = runtime.fresh_state()
     log('starting from scratch: %s', parameter_summary(experiment))
   with job.together('keeping the vocabularies'):
     if job.leads():
@@ -227,7 +231,7 @@ def _train(
       if batch is None:
         ended = not stop
         continue
-      progressive.see(state, batch)
+      progressive.observe(state, batch)
       profile.before(step)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, loss = step_fn(state, batch)
@@ -235,7 +239,7 @@ def _train(
       profile.after(step, state)
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
-      running.append((loss, spread.count(batch)))
+      running.append((loss, runtime.count(batch)))
       tokens = _finished(running, STEPS_AHEAD, host)
       progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
@@ -301,7 +305,7 @@ def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
 
 def parameter_summary(experiment) -> str:
   """How many parameters there are, and where, in words."""
-  plan = experiment.spread.plan
+  plan = experiment.runtime.plan
   tables = []
   for name, spec in experiment.task.tables().items():
     tables.append(f'{name} {spec.rows:,} x {spec.dim}')

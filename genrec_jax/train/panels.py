@@ -35,7 +35,7 @@ def measure_details(config, workdir, experiment) -> dict:
   """What the page shows of a ranking model, on the last part there is."""
   # The weights are put together on one device, however they were trained.
   runtime = Whole.of(experiment.extensions)
-  evaluators = dataclasses.replace(experiment, spread=runtime).evaluators(
+  evaluators = dataclasses.replace(experiment, runtime=runtime).evaluators(
     config
   )
   part = 'test' if 'test' in evaluators else list(evaluators)[-1]

@@ -27,8 +27,8 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from genrec_jax.runtime.progress import compact, duration
 from genrec_jax.train import report_html
-from genrec_jax.train.progress import compact, duration
 from genrec_jax.train.report_compare import compare, lift_text
 from genrec_jax.train.writers import dump_json, write_atomically
 

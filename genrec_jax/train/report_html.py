@@ -9,8 +9,8 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 
+from genrec_jax.runtime.progress import compact, duration
 from genrec_jax.train import report_ranking
-from genrec_jax.train.progress import compact, duration
 from genrec_jax.train.report_compare import (
   Comparison,
   family,

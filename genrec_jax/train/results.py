@@ -9,13 +9,13 @@ import time
 
 import jax
 
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import report as report_lib
-from genrec_jax.train import workdir as workdir_lib
 from genrec_jax.train.writers import dump_json, read_jsonl, write_atomically
 
 LOG = logging.getLogger('genrec_jax')
@@ -124,7 +124,7 @@ def evaluate(
     metrics and baselines as in report.json.
   """
   workdir = pathlib.Path(workdir)
-  workdir_lib.require(workdir, config, kind_of(config, kinds).defaults)
+  workdir_lib.check_trained(workdir, config, kind_of(config, kinds).defaults)
   experiment = experiment_lib.build(
     config, workdir, kinds, LOG.info, extensions
   )
@@ -135,7 +135,7 @@ def evaluate(
     )
   # The weights are put together on one device, however they were trained.
   experiment = dataclasses.replace(
-    experiment, spread=Whole.of(experiment.extensions)
+    experiment, runtime=Whole.of(experiment.extensions)
   )
   evaluators = experiment.evaluators(config)
   if not evaluators:

@@ -12,9 +12,9 @@ from genrec_jax.embedding import row_settings
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import add_to_schemes, find_scheme
 from genrec_jax.numerics.formats import extend
-from genrec_jax.train import optimizer as optimizer_lib
-from genrec_jax.train import planning
-from genrec_jax.train import state as state_lib
+from genrec_jax.runtime import optimizer as optimizer_lib
+from genrec_jax.runtime import planning
+from genrec_jax.runtime import state as state_lib
 
 
 def check(config, task: Task, extensions: Extensions) -> None:

@@ -15,8 +15,8 @@ from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.id_maps import Hashed
 from genrec_jax.features import Read
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import make_step
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.step import make_step
 from tests.conformance.admitting import Admitting
 from tests.conformance.runtime_cases import (
   MAPS,

@@ -142,7 +142,7 @@ def test_a_workdir_keeps_what_predicting_needs(trained, tmp_path):
 
 def test_evaluators_yield_what_they_name(trained):
   weights = load_weights(trained.workdir, trained.pieces.task, 'latest')
-  pieces = dataclasses.replace(trained.pieces, spread=Whole())
+  pieces = dataclasses.replace(trained.pieces, runtime=Whole())
   evaluators = pieces.evaluators(trained.config)
   assert evaluators and set(evaluators) <= set(pieces.data.parts)
   for part, evaluator in evaluators.items():

@@ -15,8 +15,9 @@ import optax
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.contracts import Extensions
-from genrec_jax.train.spread import OneDevice, OnMesh
-from genrec_jax.train.state import named
+from genrec_jax.runtime.mesh import MeshRuntime
+from genrec_jax.runtime.single_device import SingleDeviceRuntime
+from genrec_jax.runtime.state import named
 from tests.conformance.admitting import Admitting
 from tests.conformance.task_cases import ITEMS, PADDED, EveryRead, pack_numbers
 
@@ -44,11 +45,11 @@ class Setting:
 MESH = dict(hosts=2, devices=4)
 SMALL = dict(hosts=2, devices=2)
 RUNTIMES = {
-  'one device': Setting(OneDevice),
-  'mesh': Setting(OnMesh, MESH),
-  'mesh, exact': Setting(OnMesh, {**SMALL, 'pipeline': 'exact'}),
+  'one device': Setting(SingleDeviceRuntime),
+  'mesh': Setting(MeshRuntime, MESH),
+  'mesh, exact': Setting(MeshRuntime, {**SMALL, 'pipeline': 'exact'}),
   'mesh, microbatches, fsdp': Setting(
-    OnMesh,
+    MeshRuntime,
     {
       **SMALL,
       'accumulate': 4,
@@ -60,12 +61,12 @@ RUNTIMES = {
   ),
 }
 SLOW = {
-  'mesh, sums': Setting(OnMesh, {**MESH, 'pool': 'sums'}),
+  'mesh, sums': Setting(MeshRuntime, {**MESH, 'pool': 'sums'}),
   'mesh, in order': Setting(
-    OnMesh, {**MESH, 'determinism': 'order', 'blocks': 16}
+    MeshRuntime, {**MESH, 'determinism': 'order', 'blocks': 16}
   ),
   'mesh, exact, microbatches': Setting(
-    OnMesh, {**SMALL, 'pipeline': 'exact', 'accumulate': 4}
+    MeshRuntime, {**SMALL, 'pipeline': 'exact', 'accumulate': 4}
   ),
 }
 

@@ -9,8 +9,8 @@ import pytest
 from genrec_jax import contracts
 from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.embedding.local import Whole
-from genrec_jax.train import measurements
-from genrec_jax.train.state import named
+from genrec_jax.runtime import measurements
+from genrec_jax.runtime.state import named
 from tests.conformance.runtime_cases import (
   RUNTIMES,
   SEED,

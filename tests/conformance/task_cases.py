@@ -19,8 +19,8 @@ from genrec_jax.data.ranking import batches as ranking_batches
 from genrec_jax.features import ExpectedRead, FeatureSpec, Read, TableSpec
 from genrec_jax.tasks.retrieval import Retrieval
 from tests.evaluators import ranking_cases
+from tests.runtime import toy_task
 from tests.tasks import ranking_test
-from tests.train import toy_task
 
 EXAMPLES, PADDED = 10, 16  # real examples, places of a batch
 ITEMS, MAX_LEN, WIDTH = 19, 8, 4

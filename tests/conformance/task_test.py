@@ -15,9 +15,9 @@ from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
 from genrec_jax.parallel import collectives
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train import measurements
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import cut, make_step
+from genrec_jax.runtime import measurements
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.step import cut, make_step
 from tests import row_views
 from tests.conformance.task_cases import (
   CASES,
@@ -26,8 +26,8 @@ from tests.conformance.task_cases import (
   batch_of,
   task_of,
 )
+from tests.runtime.toy_task import Toy
 from tests.tolerances import assert_close
-from tests.train.toy_task import Toy
 
 PADDING = [name for name, case in CASES.items() if case.pads]
 KEY = jax.random.key(3)

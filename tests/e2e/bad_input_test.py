@@ -15,10 +15,12 @@ from absl.testing import flagsaver
 
 from genrec_jax import config as config_lib
 from genrec_jax import main
+from genrec_jax.checkpoint import workdir
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.runtime import single_device
+from genrec_jax.runtime.state import named
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, spread, workdir
-from genrec_jax.train.state import named
+from genrec_jax.train import experiment
 
 ROOT = pathlib.Path(__file__).parents[2]
 T = 1_700_000_000
@@ -54,7 +56,7 @@ def command(tmp_path, monkeypatch):
   def no_step(*args, **kwargs):
     raise FirstStep
 
-  monkeypatch.setattr(spread, 'make_step', no_step)
+  monkeypatch.setattr(single_device, 'make_step', no_step)
 
   def run(*arguments):
     argv = [
@@ -313,7 +315,7 @@ def trained(tmp_path_factory):
   )
   built.data.keep(root / 'run')
   with Checkpoints(root / 'run/checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(built.spread.fresh_state()))
+    saved.save(1, named(built.runtime.fresh_state()))
   return root / 'run'
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from genrec_jax.runtime.state import named
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
-from genrec_jax.train.state import named
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS
 from tests.train import tiny_run

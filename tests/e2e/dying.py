@@ -11,8 +11,9 @@ import sys
 from genrec_jax import main
 from genrec_jax.checkpoint import full, manifest, retention
 from genrec_jax.evaluators.retrieval import Evaluator
-from genrec_jax.train import report, spread
-from genrec_jax.train.progress import Progress
+from genrec_jax.runtime import single_device
+from genrec_jax.runtime.progress import Progress
+from genrec_jax.train import report
 from genrec_jax.train.writers import Writers
 
 
@@ -76,7 +77,7 @@ def of(which):
 
 # In an order in which one run can die of all, each time a little further on.
 POINTS = {
-  'before anything is written': lambda: before(spread, 'make_step'),
+  'before anything is written': lambda: before(single_device, 'make_step'),
   'after the first step': lambda: after_step(1),
   'before the first checkpoint': lambda: after_step(3),
   'in the middle of a line': in_the_middle_of_a_line,

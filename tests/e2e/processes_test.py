@@ -11,10 +11,10 @@ import signal
 import jax
 import pytest
 
+from genrec_jax.checkpoint import workdir as workdir_lib
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
-from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
 from tests import processes
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve
@@ -131,7 +131,7 @@ def start(workdir, log):
   def meet(*overrides):
     config = spread_runs.config('hstu', *overrides)
     try:
-      with workdir_lib.taken(workdir, config):
+      with workdir_lib.own_workdir(workdir, config):
         experiment.build(config, workdir, TASK_KINDS, lines.append)
     except (ValueError, OSError) as error:
       met.append(str(error))

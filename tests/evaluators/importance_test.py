@@ -132,13 +132,13 @@ def test_a_sample_of_one_label_has_no_auc():
   assert all(math.isnan(r['auc_drop']) for r in found)
 
 
-@pytest.mark.parametrize('spread', [Whole, OnDevices])
-def test_details_for_a_report(spread):
+@pytest.mark.parametrize('runtime', [Whole, OnDevices])
+def test_details_for_a_report(runtime):
   state = State(2)
   rows, labels = planted(state, examples(203, labels=2)), ('click', 'buy')
   task = Linear(labels)
   e = ranking.Evaluator(
-    task, None, part_of(rows), ConfigDict({'batch_size': 48}), spread()
+    task, None, part_of(rows), ConfigDict({'batch_size': 48}), runtime()
   )
   report = ConfigDict(
     {'bins': 5, 'importance_rows': 100, 'importance_repeats': 2}

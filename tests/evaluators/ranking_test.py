@@ -20,13 +20,13 @@ from tests.evaluators.ranking_cases import (
 )
 
 
-def evaluator(rows, labels=('label',), batch_size=16, spread=None):
+def evaluator(rows, labels=('label',), batch_size=16, runtime=None):
   return ranking.Evaluator(
     Linear(labels),
     None,
     part_of(rows),
     ConfigDict({'batch_size': batch_size}),
-    spread or Whole(),
+    runtime or Whole(),
   )
 
 
@@ -48,13 +48,13 @@ def test_metrics(labels, grouped):
   assert ('gauc' in found) == grouped
 
 
-@pytest.mark.parametrize('spread', [Whole, OnDevices])
+@pytest.mark.parametrize('runtime', [Whole, OnDevices])
 @pytest.mark.parametrize('batch_size', [1, 7, 1000])
-def test_metrics_do_not_depend_on_batches_or_devices(batch_size, spread):
+def test_metrics_do_not_depend_on_batches_or_devices(batch_size, runtime):
   rows, state = examples(), State()
-  if batch_size == 1 and spread is Whole:
+  if batch_size == 1 and runtime is Whole:
     rows = rows.between(0, 12)  # one at a time
-  e = evaluator(rows, batch_size=batch_size, spread=spread())
+  e = evaluator(rows, batch_size=batch_size, runtime=runtime())
   scores = e.scores(state)
   np.testing.assert_array_equal(scores.logits, logits_of(state, rows))
   np.testing.assert_array_equal(scores.labels, rows.labels)

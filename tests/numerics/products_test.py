@@ -14,10 +14,9 @@ from genrec_jax import config as config_lib
 from genrec_jax.features import FeatureSpec
 from genrec_jax.models import layers
 from genrec_jax.numerics import products
-from genrec_jax.tasks.retrieval import params_state
-from genrec_jax.train import state
-from genrec_jax.train.ranking import build_task as build_ranking
-from genrec_jax.train.retrieval import build_task as build_retrieval
+from genrec_jax.runtime import state
+from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.tasks.retrieval import Retrieval, params_state
 from tests.tolerances import assert_close
 
 # What models multiplied by before `dot`, beside its specification.
@@ -217,9 +216,9 @@ def test_a_weight_that_a_variant_does_without_has_no_site():
 
 def build_task(config):
   if config.task == 'retrieval':
-    return build_retrieval(config, np.arange(1, 9), np.ones(9, np.int32))
+    return Retrieval.from_config(config, np.arange(1, 9), np.ones(9, np.int32))
   features = FeatureSpec('user', rows=9), FeatureSpec('age', kind='numeric')
-  return build_ranking(config, features, ('clicked',))
+  return Ranking.from_config(config, features, ('clicked',))
 
 
 @pytest.mark.parametrize('kind', ['retrieval', 'ranking'])

@@ -11,9 +11,9 @@ import pytest
 
 from genrec_jax import config
 from genrec_jax.embedding.lookup import view_tables
+from genrec_jax.runtime import optimizer, state
+from genrec_jax.runtime.step import make_step
 from genrec_jax.tasks.retrieval import Retrieval
-from genrec_jax.train import optimizer, state
-from genrec_jax.train.step import make_step
 from tests import sequences
 from tests.parity import optimizer as numpy_optimizer
 from tests.parity import statement

@@ -9,12 +9,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import workdir
 from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.serve import items
+from genrec_jax.data import items
+from genrec_jax.runtime.state import named
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, loop, workdir
-from genrec_jax.train.state import named
+from genrec_jax.train import experiment, loop
 
 USERS, ITEMS, MAX_LEN = 24, 30, 6
 
@@ -84,7 +85,7 @@ def untimed(tmp_path_factory):
   found = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   items.keep(directory, found.data)
   with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(found.spread.fresh_state()))
+    saved.save(1, named(found.runtime.fresh_state()))
   return config, directory
 
 

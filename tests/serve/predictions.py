@@ -6,10 +6,10 @@ import jax
 import numpy as np
 
 from genrec_jax.data import histories, pipeline, splits
+from genrec_jax.data.items import Items
 from genrec_jax.embedding import lookup
-from genrec_jax.serve.items import Items
 from genrec_jax.serve.weights import load_weights
-from genrec_jax.train import retrieval
+from genrec_jax.tasks.retrieval import Retrieval
 from tests.serve.conftest import MAX_LEN
 
 T = 1_700_000_000
@@ -44,7 +44,7 @@ def write_histories(path, past: dict, times=True):
 def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
   """user -> every unseen item and its score, best first; one by one."""
   items = Items.load(workdir)
-  task = retrieval.build_task(config, items.corpus, items.counts)
+  task = Retrieval.from_config(config, items.corpus, items.counts)
   w = load_weights(workdir, task, checkpoint)
 
   @jax.jit

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from genrec_jax.data import histories, splits
+from genrec_jax.data.items import Items
 from genrec_jax.evaluators.retrieval import Evaluator
-from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import experiment, retrieval
+from genrec_jax.tasks.retrieval import Retrieval
+from genrec_jax.train import experiment
 from tests.tolerances import assert_close
 
 T = 1_700_000_000
@@ -155,7 +156,7 @@ def test_nothing_to_answer(plain):
 def test_nan_is_refused(untimed, where):
   config, directory = untimed
   items = Items.load(directory)
-  task = retrieval.build_task(config, items.corpus, items.counts)
+  task = Retrieval.from_config(config, items.corpus, items.counts)
   w = load_weights(directory, task, 'latest')
   if where == 'tables':
     tables = {'items': w.tables['items'].at[7, 0].set(np.nan)}

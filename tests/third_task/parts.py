@@ -11,7 +11,7 @@ from genrec_jax.data.ranking import batches
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import collectives
 from genrec_jax.serve.weights import load_weights
-from genrec_jax.train.ranking import RankingData
+from genrec_jax.train.ranking_data import RankingData
 from tests.third_task.task import Minutes
 
 

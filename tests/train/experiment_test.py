@@ -9,7 +9,7 @@ from genrec_jax.train.experiment import Experiment
 
 def test_batches_go_on_until_somebody_asks_for_an_end():
   class Data:
-    def train_batches(self, config, spread, stop, log):
+    def train_batches(self, config, runtime, stop, log):
       return stop(), log
 
   experiment = Experiment(Data(), None, None, None)

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from genrec_jax.train import retrieval
+from genrec_jax.train import retrieval_data as retrieval
 
 
 class Histories:

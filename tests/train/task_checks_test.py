@@ -8,7 +8,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.features import TableSpec
 from genrec_jax.train import task_checks
 from tests.own_parts import EXTENSIONS
-from tests.train.toy_task import WIDTH, Toy
+from tests.runtime.toy_task import WIDTH, Toy
 
 
 class Following(Toy):

@@ -7,9 +7,9 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.runtime.state import named
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
-from genrec_jax.train.state import named
 from genrec_jax.train.writers import read_jsonl
 
 CONFIG = str(pathlib.Path(__file__).parents[2] / 'configs/quickstart.py:smoke')
@@ -60,7 +60,7 @@ def weights(workdir, which='checkpoints', step=None, overrides=()) -> dict:
   pieces = experiment.build(
     config(*overrides), workdir, TASK_KINDS, lambda *_: None
   )
-  state = pieces.spread.abstract_state()
+  state = pieces.runtime.abstract_state()
   if which == 'best':
     state = {'params': state.params, 'tables': state.tables}
   with Checkpoints(pathlib.Path(workdir) / which) as checkpoints:

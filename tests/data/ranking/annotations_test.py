@@ -22,7 +22,7 @@ from genrec_jax.data.ranking import (
   store,
 )
 from genrec_jax.data.ranking.encoder import Encoder
-from genrec_jax.train.ranking import RankingData
+from genrec_jax.train.ranking_data import RankingData
 from tests.data.ranking.annotations_cases import (
   ASKED,
   NAMES,

@@ -1,9 +1,4 @@
-"""How a run lies on devices: on one, or over a mesh.
-
-The loop, the evaluators and the checkpoints speak to one of two objects with
-the same calls, and do not know which. `OnMesh` runs the very functions that
-`OneDevice` does, inside one `jax.shard_map`.
-"""
+"""A run over a mesh of devices, each with its shard of every batch."""
 
 import dataclasses
 import functools
@@ -12,7 +7,6 @@ import logging
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from genrec_jax import config as config_lib
 from genrec_jax import contracts
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import devices as devices_lib
@@ -21,142 +15,31 @@ from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.local import LocalTables, Whole
 from genrec_jax.embedding.sharded import ShardedTables
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.train import ahead, measurements, planning, restoring, saving
-from genrec_jax.train import host_stage as stage_lib
-from genrec_jax.train import optimizer as optimizer_lib
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.restoring import Resumed
-from genrec_jax.train.state import TrainState
-from genrec_jax.train.step import make_step, route_reads, view_reads
+from genrec_jax.runtime import host_stage as stage_lib
+from genrec_jax.runtime import (
+  measurements,
+  pipelining,
+  planning,
+  restoring,
+  saving,
+)
+from genrec_jax.runtime import optimizer as optimizer_lib
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.restoring import Resumed
+from genrec_jax.runtime.state import TrainState
+from genrec_jax.runtime.step import make_step, route_reads, view_reads
 
 LOG = logging.getLogger('genrec_jax')
 SPLIT, ALIKE = 'split', 'alike'  # a shard on each device, or the same on all
 MB = 1 << 20
 
 
-def build(config, task, tx, extensions: Extensions | None = None):
-  """What `config.parallel` describes.
-
-  Args:
-    config: of the experiment.
-    task: what is trained.
-    tx: optimizer of everything dense.
-    extensions: what is used from outside the library.
-  """
-  p = config.parallel
-  plain = p.accumulate == 1 and p.determinism == 'run' and p.pipeline == 'none'
-  if plain and p.replicas * p.hosts * p.devices == 1:
-    return OneDevice(config, task, tx, extensions)
-  return OnMesh(config, task, tx, extensions)
-
-
-class OneDevice(Whole):
-  """Everything on one device.
-
-  Attributes:
-    shards: parts that a training batch is cut into.
-    plan: where rows lie, None where they lie together.
-  """
-
-  shards, plan, own = 1, None, None
-
-  def __init__(self, config, task, tx, extensions: Extensions | None = None):
-    self._config, self._task, self._tx = config, task, tx
-    self.extensions = extensions = extensions or Extensions()
-    self.maps, self.towers = extensions.id_maps, extensions.towers
-    self.stores = extensions.stores
-    stage_lib.check_one_device(config, self.stores)
-    specs = state_lib.row_specs(task)
-    planning.check_memory(
-      config, task, planning.plan_one_device(task), extensions
-    )
-    self.pooling = planning.pooling_on_one_device(config, task, extensions)
-    self._tables = LocalTables(
-      specs,
-      optimizer_lib.row_options(config.optimizer),
-      self.pooling,
-      extensions.towers,
-      extra_optimizers=extensions.row_optimizers,
-      stores=self.stores,
-    )
-    self.measured = measurements.names(task, on_mesh=False)
-
-  @property
-  def stacks(self):
-    """What lies in the arrays of rows, as checkpoints of rows ask."""
-    return relayout.sources_of_whole(state_lib.row_specs(self._task))
-
-  def batches(self, iterator):
-    """The iterator of NumPy batches, as the step takes them."""
-    return iterator
-
-  def count(self, batch):
-    """(tokens, examples) of a batch, padding left out."""
-    tokens, examples = self._task.count(batch)
-    return int(tokens), int(examples)
-
-  def abstract_state(self) -> TrainState:
-    """Shapes of the train state, nothing allocated."""
-    return jax.eval_shape(self._create)
-
-  def fresh_state(self) -> TrainState:
-    """The state before the first step."""
-    return jax.jit(self._create)()
-
-  def step(self):
-    """`(state, batch) -> (state, loss)`; the state is given away."""
-    optimizer = self._config.optimizer
-    step = make_step(
-      self._task,
-      self._tx,
-      seed=self._config.seed,
-      row_learning_rate=optimizer_lib.row_rates(optimizer, self._tables.specs),
-      clip_norm=optimizer.clip_norm,
-      tables=self._tables,
-      maps=self.maps,
-    )
-    return stage_lib.compile_step(step, self._tables)
-
-  def restore(self, checkpoints, step, data=None) -> Resumed:
-    """The state of a checkpoint, whatever it was trained on."""
-    manifest = checkpoints.read_manifest(step)
-    if 'rows' in manifest:
-      return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
-    if saved_plan(manifest['host']) is not None:
-      found = self._on_mesh().restore(checkpoints, step, data)
-      # A mesh measures what one device does, and its own exchange.
-      sums = {name: found.state.sums[name] for name in self.measured}
-      state = dataclasses.replace(found.state, sums=sums)
-      device = jax.local_devices()[0]
-      return dataclasses.replace(found, state=jax.device_put(state, device))
-    return restoring.whole(self.abstract_state(), checkpoints, step, data)
-
-  def _on_mesh(self) -> 'OnMesh':
-    """A mesh of this device, whose tables are whole arrays as ours are."""
-    config = self._config.copy_and_resolve_references()
-    config.parallel = config_lib.parallel()
-    plan = planning.plan_one_device(self._task, 'data_parallel')
-    return OnMesh(config, self._task, self._tx, self.extensions, plan=plan)
-
-  def _create(self) -> TrainState:
-    return state_lib.create(
-      self._task,
-      self._tx,
-      self._config.seed,
-      self.measured,
-      self._tables,
-      tracked=saving.tracked(self._config),
-      maps=self.maps,
-    )
-
-
-class OnMesh:
+class MeshRuntime:
   """A shard of every batch on each device of a mesh.
 
   Attributes:
@@ -269,7 +152,9 @@ class OnMesh:
   def batches(self, iterator):
     """Batches on the devices, the next ones put there while a step runs."""
     batches = devices_lib.DeviceBatches(iterator, self.mesh)
-    return ahead.Pairs(batches) if self._looks_ahead else batches
+    return (
+      pipelining.LookaheadIterator(batches) if self._looks_ahead else batches
+    )
 
   def on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
@@ -324,14 +209,14 @@ class OnMesh:
       )
       return jax.jit(self._rested(mapped), donate_argnums=0)
     stale = self._parallel.pipeline == 'stale'
-    prepare, run = ahead.functions(step, stale=stale)
+    prepare, run = pipelining.split_step(step, stale=stale)
     ready = split, split, PartitionSpec()
     mapped = self._mapped(
       run,
       (self._specs, split, ready, split),
       (self._specs, PartitionSpec(), ready),
     )
-    return ahead.StepAhead(
+    return pipelining.PipelinedStep(
       jax.jit(self._mapped(prepare, (self._specs, split), ready)),
       jax.jit(self._rested(mapped), donate_argnums=0),
     )
@@ -394,7 +279,7 @@ class OnMesh:
     manifest = checkpoints.read_manifest(step)
     if 'rows' in manifest:
       return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
-    saved = saved_plan(manifest['host'])
+    saved = plan_lib.from_checkpoint(manifest['host'])
     if self.plan.same_placement(saved):
       return restoring.whole(self.abstract_state(), checkpoints, step, data)
     if saved is None:
@@ -489,9 +374,3 @@ class OnMesh:
       out_specs=out_specs,
       check_vma=False,
     )
-
-
-def saved_plan(host: dict) -> plan_lib.ShardingPlan | None:
-  """The plan that a checkpoint was made with."""
-  text = (host or {}).get('plan')
-  return plan_lib.from_json(text) if text else None

@@ -9,8 +9,8 @@ two halves and the host works in between. Without such a store a step remains
 one program.
 
 What is out of reach for tables whose store works on the host, and is refused:
-meshes and `parallel.pipeline`, which run on `OnMesh`; evaluations, which read
-whole tables (`embedding.local.Whole`); checkpoints by rows and publishing,
+meshes and `parallel.pipeline`, which run on `MeshRuntime`; evaluations, which
+read whole tables (`embedding.local.Whole`); checkpoints by rows and publishing,
 which mark rows by their number. A full checkpoint holds what the device holds,
 the array of the store and not the table; it is for the owner of the store to
 write the rest. `planning.check_memory` counts such a table as if the device
@@ -25,9 +25,9 @@ import jax
 from genrec_jax.contracts import Store
 from genrec_jax.embedding.local import LocalTables
 from genrec_jax.embedding.stores import host_tables
-from genrec_jax.train import saving
-from genrec_jax.train.state import TrainState
-from genrec_jax.train.step import Routed, Step
+from genrec_jax.runtime import saving
+from genrec_jax.runtime.state import TrainState
+from genrec_jax.runtime.step import Routed, Step
 
 
 class HostStep:

@@ -15,7 +15,8 @@ from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import ExpectedRead, Read, TableSpec
 from genrec_jax.parallel.cuts import Cut
-from genrec_jax.train.spread import OneDevice, OnMesh
+from genrec_jax.runtime.mesh import MeshRuntime
+from genrec_jax.runtime.single_device import SingleDeviceRuntime
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
@@ -116,7 +117,7 @@ def train(towers, mesh=True, pipeline='none', accumulate=1, codecs=None):
   if not mesh:
     c.parallel.update(hosts=1, devices=1)
   task, tx = Sums(), optax.sgd(0.1)
-  runtime = (OnMesh if mesh else OneDevice)(
+  runtime = (MeshRuntime if mesh else SingleDeviceRuntime)(
     c, task, tx, Extensions(towers=towers)
   )
   parts = runtime.shards if mesh else 1
@@ -193,12 +194,14 @@ def test_a_sum_over_the_wrong_axes_is_noticed(monkeypatch):
   c = settings()
   c.parallel.update(replicas=2, devices=2)
   task = Sums()
-  runtime = OnMesh(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
+  runtime = MeshRuntime(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
   state = runtime.fresh_state()
   data = runtime.on_devices(batch(0, runtime.shards))
   state, _ = runtime.step()(state, data)
   c.parallel.update(replicas=1, hosts=1, devices=1)
-  alone = OneDevice(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
+  alone = SingleDeviceRuntime(
+    c, task, optax.sgd(0.1), Extensions(towers=NETWORK)
+  )
   wanted, _ = alone.step()(alone.fresh_state(), batch(0, 1))
   with pytest.raises(AssertionError):
     assert_close(
@@ -210,7 +213,7 @@ def test_what_no_tower_can_see():
   task, tx = Sums(), optax.sgd(0.1)
 
   def route(c, towers):
-    runtime = OnMesh(c, task, tx, Extensions(towers=towers))
+    runtime = MeshRuntime(c, task, tx, Extensions(towers=towers))
     state = runtime.fresh_state()
     runtime.step()(state, runtime.on_devices(batch(0, 8)))
 

@@ -12,7 +12,7 @@ from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import Layout
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.train.state import TrainState, named, unnamed
+from genrec_jax.runtime.state import TrainState, named, unnamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +37,18 @@ def whole(
 
 
 def by_rows(
-  spread, checkpoints: Checkpoints, step: int, data, saved: dict[str, str]
+  runtime, checkpoints: Checkpoints, step: int, data, saved: dict[str, str]
 ) -> Resumed:
   """A checkpoint whose rows have names, not places: any layout will do.
 
   Args:
-    spread: where the state shall lie.
+    runtime: where the state shall lie.
     checkpoints: where it is.
     step: which.
     data: iterator to put where the saved one stood.
     saved: `tree` of its manifest.
   """
-  abstract, stacks = spread.abstract_state(), spread.stacks
+  abstract, stacks = runtime.abstract_state(), runtime.stacks
   tables = {n: x for n, x in abstract.tables.items() if n not in stacks}
   dense = dataclasses.replace(abstract, tables=tables, slots={})
   step, arrays, host = restore_leaves(
@@ -59,7 +59,7 @@ def by_rows(
     stacks,
     {n: abstract.tables[n] for n in stacks},
     {n: abstract.slots[n] for n in stacks},
-    formats=extend(spread.extensions.formats),
+    formats=extend(runtime.extensions.formats),
   )
   state = unnamed(dense, arrays)
   state = dataclasses.replace(

@@ -13,7 +13,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.plan import PlanError
 from genrec_jax.embedding.scheme import ONE, SCHEMES, Scheme
 from genrec_jax.features import ExpectedRead, TableSpec
-from genrec_jax.train import planning
+from genrec_jax.runtime import planning
 
 SHAPE = {'replicas': 1, 'hosts': 2, 'devices': 4}
 

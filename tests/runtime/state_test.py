@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from genrec_jax.train import state as state_lib
-from tests.train.toy_task import WIDTH, Toy
+from genrec_jax.runtime import state as state_lib
+from tests.runtime.toy_task import WIDTH, Toy
 
 MEASURED = ('grad_norm', 'loss')
 

@@ -8,7 +8,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import row_optimizers
 from genrec_jax.parallel.alone import Alone
-from genrec_jax.train import optimizer
+from genrec_jax.runtime import optimizer
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')

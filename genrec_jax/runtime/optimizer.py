@@ -14,8 +14,8 @@ import optax
 
 from genrec_jax.config import ConfigError
 from genrec_jax.parallel import rules
-from genrec_jax.train import parameter_groups, schedules
-from genrec_jax.train.parameter_groups import REST, Settings
+from genrec_jax.runtime import parameter_groups, schedules
+from genrec_jax.runtime.parameter_groups import REST, Settings
 
 MOMENTUM = 0.1  # of running statistics
 

@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data import datasets, pipeline, splits, stream
+from genrec_jax.data import datasets, items, pipeline, splits, stream
 from genrec_jax.evaluators.retrieval import Evaluator
 from genrec_jax.parallel import job
-from genrec_jax.serve import items
 from genrec_jax.tasks.retrieval import Retrieval
 
 SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
@@ -53,12 +51,14 @@ class RetrievalData:
     return cls(dataset, parts, counts)
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
-    return build_task(config, self.dataset.corpus, self.item_counts, extensions)
+    return Retrieval.from_config(
+      config, self.dataset.corpus, self.item_counts, extensions
+    )
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return pipeline.steps_per_epoch(self.parts['train'], batch_size)
 
-  def train_batches(self, config, spread, stop, log):
+  def train_batches(self, config, runtime, stop, log):
     """The training batches: of the training part, or of a growing directory."""
     source, histories = config.data.stream, self.dataset.histories
     if not source.directory:
@@ -69,8 +69,8 @@ class RetrievalData:
         max_len=config.model.max_len,
         seed=config.seed,
         shuffle=config.train.shuffle,
-        shards=spread.shards,
-        own=spread.own,
+        shards=runtime.shards,
+        own=runtime.own,
       )
     for key in ('steps', 'eval_every', 'checkpoint_every'):
       if not config.train[key]:
@@ -92,8 +92,8 @@ class RetrievalData:
       idle_s=source.idle_s,
       stop=stop,
       log=log,
-      shards=spread.shards,
-      own=spread.own,
+      shards=runtime.shards,
+      own=runtime.own,
     )
 
   def summary(self) -> str:
@@ -128,27 +128,3 @@ class RetrievalData:
     for column in columns:
       crc = zlib.crc32(np.ascontiguousarray(column), crc)
     return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
-
-
-def build_task(
-  config,
-  corpus: np.ndarray,
-  item_counts: np.ndarray,
-  extensions: Extensions | None = None,
-) -> Retrieval:
-  """The task of `config` over items `corpus [C]`, counted in `[rows]`."""
-  model = config.model.to_dict()
-  return Retrieval(
-    model.pop('name'),
-    model,
-    config.loss.to_dict(),
-    corpus=corpus,
-    rows=len(item_counts),
-    item_counts=item_counts,
-    table_update=config.data.table_update,
-    table_dtype=config.data.table_dtype,
-    init_std=config.data.init_std,
-    settings=config_lib.table_settings(config),
-    products=config.numerics.products,
-    extra_products=extensions.products if extensions else None,
-  )

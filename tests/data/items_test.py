@@ -7,9 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from genrec_jax.data import datasets, histories, vocab
-from genrec_jax.serve import items
-from genrec_jax.serve.items import Items
+from genrec_jax.data import datasets, histories, items, vocab
+from genrec_jax.data.items import Items
 
 
 def data(ids=('b', 'a', 'c'), titles=None, name='one'):

@@ -13,9 +13,10 @@ from genrec_jax import contracts
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.stores import DEVICE, DeviceStore
 from genrec_jax.features import ExpectedRead, Read, TableSpec
-from genrec_jax.train.host_stage import HostStep
-from genrec_jax.train.spread import OneDevice, build
-from tests.train.host_store import CachedStore
+from genrec_jax.runtime.build import build_runtime
+from genrec_jax.runtime.host_stage import HostStep
+from genrec_jax.runtime.single_device import SingleDeviceRuntime
+from tests.runtime.host_store import CachedStore
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
 
@@ -109,7 +110,7 @@ def train(runtime, steps=STEPS):
 
 def make_stores(config, task, tables, places=PLACES):
   """Caches before the rows that a run on the device begins with."""
-  state = OneDevice(config, task, optax.adam(0.01)).fresh_state()
+  state = SingleDeviceRuntime(config, task, optax.adam(0.01)).fresh_state()
   return {
     name: CachedStore(state.tables[name], state.slots[name], places)
     for name in tables
@@ -119,9 +120,9 @@ def make_stores(config, task, tables, places=PLACES):
 def run_both(task, tables):
   """Trains on the device, then with caches of some tables; compares bits."""
   config, tx = make_config(), optax.adam(0.01)
-  wanted, curve, norm = train(OneDevice(config, task, tx))
+  wanted, curve, norm = train(SingleDeviceRuntime(config, task, tx))
   stores = make_stores(config, task, tables)
-  runtime = OneDevice(config, task, tx, Extensions(stores=stores))
+  runtime = SingleDeviceRuntime(config, task, tx, Extensions(stores=stores))
   assert isinstance(runtime.step(), HostStep)
   state, losses, norms = train(runtime)
   np.testing.assert_array_equal(losses, curve)
@@ -157,7 +158,7 @@ def test_chance_follows_the_row_and_not_its_place():
 def test_a_batch_with_more_rows_than_places():
   config, task, tx = make_config(), Shops(), optax.adam(0.01)
   stores = make_stores(config, task, ['items'], places=4)
-  runtime = OneDevice(config, task, tx, Extensions(stores=stores))
+  runtime = SingleDeviceRuntime(config, task, tx, Extensions(stores=stores))
   with pytest.raises(ValueError, match='the cache has 4 places'):
     train(runtime, 1)
 
@@ -166,10 +167,10 @@ def test_what_would_travel_as_sums_travels_as_rows():
   config, task, tx = make_config(), Shops(), optax.adam(0.01)
   config.parallel.pool = 'sums'
   stores = make_stores(config, task, ['items'])
-  runtime = OneDevice(config, task, tx, Extensions(stores=stores))
+  runtime = SingleDeviceRuntime(config, task, tx, Extensions(stores=stores))
   _, losses, _ = train(runtime)
   config.parallel.pool = 'rows'
-  _, wanted, _ = train(OneDevice(config, task, tx))
+  _, wanted, _ = train(SingleDeviceRuntime(config, task, tx))
   np.testing.assert_array_equal(losses, wanted)
 
 
@@ -184,10 +185,12 @@ def test_a_store_of_ones_own_on_the_device():
       return 2 * super().read(array, places)
 
   config, task, tx = make_config(), Shops('row_sgd'), optax.adam(0.01)
-  runtime = OneDevice(config, task, tx, Extensions(stores={'items': Doubled()}))
+  runtime = SingleDeviceRuntime(
+    config, task, tx, Extensions(stores={'items': Doubled()})
+  )
   assert not isinstance(runtime.step(), HostStep)
   _, losses, _ = train(runtime, 2)
-  _, others, _ = train(OneDevice(config, task, tx), 2)
+  _, others, _ = train(SingleDeviceRuntime(config, task, tx), 2)
   assert losses[0] != others[0]
 
 
@@ -201,7 +204,7 @@ def refused(match, tables=('items',), task=None, **parallel):
   stores = {n: CachedStore(np.ones((ROWS, WIDTH)), {}, PLACES) for n in tables}
   config.parallel.update(parallel)
   with pytest.raises(ValueError, match=match):
-    build(config, task, optax.adam(0.01), Extensions(stores=stores))
+    build_runtime(config, task, optax.adam(0.01), Extensions(stores=stores))
 
 
 def test_what_is_refused():
@@ -216,13 +219,17 @@ def test_checkpoints_by_rows_are_refused():
   config.checkpoint.publish.every = 5
   stores = make_stores(make_config(), Shops(), ['items'])
   with pytest.raises(ValueError, match='no rows are marked as changed'):
-    OneDevice(config, Shops(), optax.adam(0.01), Extensions(stores=stores))
+    SingleDeviceRuntime(
+      config, Shops(), optax.adam(0.01), Extensions(stores=stores)
+    )
 
 
 def test_an_evaluation_is_refused():
   config, task = make_config(), Shops()
   stores = make_stores(config, task, ['items'])
-  runtime = OneDevice(config, task, optax.adam(0.01), Extensions(stores=stores))
+  runtime = SingleDeviceRuntime(
+    config, task, optax.adam(0.01), Extensions(stores=stores)
+  )
   weights = contracts.weights_of(runtime.fresh_state())
   reads = task.reads(batch(0))
   with pytest.raises(ValueError, match='cannot be evaluated'):
@@ -232,7 +239,9 @@ def test_an_evaluation_is_refused():
 def test_rows_that_nobody_has_brought():
   config, task = make_config(), Shops()
   stores = make_stores(config, task, ['items'])
-  runtime = OneDevice(config, task, optax.adam(0.01), Extensions(stores=stores))
+  runtime = SingleDeviceRuntime(
+    config, task, optax.adam(0.01), Extensions(stores=stores)
+  )
   state = runtime.fresh_state()
   tables = runtime._tables
   reads = jax.tree.map(lambda x: jnp.asarray(x)[None], task.reads(batch(0)))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from genrec_jax.train.step import Step
+from genrec_jax.runtime.step import Step
 
 
-class Pairs:
+class LookaheadIterator:
   """Iterator of (batch, the one behind it or None).
 
   Its state is that behind the first of the two, so that a run continued from a
@@ -28,21 +28,21 @@ class Pairs:
     """Wraps an iterator of batches with `get_state` and `set_state`."""
     self._source = source
     self._state = source.get_state()
-    self._held = None  # (batch, state behind it)
+    self._buffered = None  # (batch, state behind it)
 
   def __iter__(self) -> Iterator:
     return self
 
   def __next__(self):
-    batch, state = self._held or self._take()
+    batch, state = self._buffered or self._pull()
     if batch is None:
       raise StopIteration
-    following = self._take()
-    self._held = following if following[0] is not None else None
+    following = self._pull()
+    self._buffered = following if following[0] is not None else None
     self._state = state
     return batch, following[0]
 
-  def _take(self):
+  def _pull(self):
     batch = next(self._source, None)
     return batch, self._source.get_state()
 
@@ -50,7 +50,7 @@ class Pairs:
     return self._state
 
   def set_state(self, state: dict) -> None:
-    self._held = None
+    self._buffered = None
     self._source.set_state(state)
     self._state = self._source.get_state()
 
@@ -58,7 +58,7 @@ class Pairs:
     self._source.close()
 
 
-class StepAhead:
+class PipelinedStep:
   """`(state, pair) -> (state, loss)`; holds what was made ready for the next.
 
   Attributes:
@@ -81,8 +81,8 @@ class StepAhead:
     return state, loss
 
 
-def functions(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
-  """(prepare, run) of a `StepAhead`, for one shard."""
+def split_step(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
+  """(prepare, run) of a `PipelinedStep`, for one shard."""
 
   def prepare(state, batch):
     routed, id_states = step.route(batch, state.step, state.id_states)

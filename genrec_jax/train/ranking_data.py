@@ -1,20 +1,14 @@
 """The data of a ranking run: prepared examples and their vocabularies."""
 
 import dataclasses
-import os
 import pathlib
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data.ranking import batches, datasets
+from genrec_jax.data.ranking import batches, datasets, kept
 from genrec_jax.evaluators.ranking import Evaluator
-from genrec_jax.features import FeatureSpec
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
-
-KEPT = 'encoder'  # directory of a workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +42,14 @@ class RankingData:
         f'data.label_kinds.{labels[0]}: the prepared label is any number, but '
         'the losses of task=ranking read labels 0 and 1 alone; remove the key'
       )
-    return build_task(
+    return Ranking.from_config(
       config, self.dataset.features, self.dataset.labels, extensions
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return batches.steps_per_epoch(self.parts['train'], batch_size)
 
-  def train_batches(self, config, spread, stop, log):
+  def train_batches(self, config, runtime, stop, log):
     del stop, log  # the examples are all there
     return batches.train_batches(
       self.parts['train'],
@@ -63,8 +57,8 @@ class RankingData:
       seed=config.seed,
       shuffle=config.train.shuffle,
       shuffle_rows=config.data.shuffle_rows,
-      shards=spread.shards,
-      own=spread.own,
+      shards=runtime.shards,
+      own=runtime.own,
     )
 
   def summary(self) -> str:
@@ -82,51 +76,12 @@ class RankingData:
 
   def keep(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
-    path = pathlib.Path(workdir) / KEPT
-    if path.exists() and self.kept(workdir) == self.fingerprint():
-      return
-    partial = path.with_name(f'.{KEPT}.{os.getpid()}')
-    shutil.rmtree(partial, ignore_errors=True)
-    self.dataset.encoder.save(partial)
-    (partial / 'data.txt').write_text(self.fingerprint())
-    shutil.rmtree(path, ignore_errors=True)
-    partial.rename(path)
+    kept.save_encoder(workdir, self.dataset)
 
   def kept(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
-    path = pathlib.Path(workdir) / KEPT / 'data.txt'
-    try:
-      return path.read_text()
-    except FileNotFoundError:
-      raise FileNotFoundError(
-        f'{path}: no such file; a training writes it when it starts. '
-        '--mode=train with the same config writes it again, and trains no '
-        'step more than is missing'
-      ) from None
+    return kept.read_fingerprint(workdir)
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
     return self.dataset.fingerprint()
-
-
-def build_task(
-  config,
-  features: Sequence[FeatureSpec],
-  labels: Sequence[str],
-  extensions: Extensions | None = None,
-) -> Ranking:
-  """The task of `config` over these inputs."""
-  model = config.model.to_dict()
-  return Ranking(
-    model.pop('name'),
-    model,
-    config.loss.to_dict(),
-    features=features,
-    labels=labels,
-    table_update=config.data.table_update,
-    table_dtype=config.data.table_dtype,
-    init_std=config.data.init_std,
-    settings=config_lib.table_settings(config),
-    products=config.numerics.products,
-    extra_products=extensions.products if extensions else None,
-  )

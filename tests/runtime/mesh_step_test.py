@@ -6,15 +6,15 @@ import numpy as np
 import optax
 
 from genrec_jax import config as config_lib
-from genrec_jax.train import measurements
-from genrec_jax.train.spread import OnMesh
-from tests.train.toy_task import Toy
+from genrec_jax.runtime import measurements
+from genrec_jax.runtime.mesh import MeshRuntime
+from tests.runtime.toy_task import Toy
 
 ROWS = 400
 
 
 @functools.cache
-def runtime(**parallel) -> OnMesh:
+def runtime(**parallel) -> MeshRuntime:
   config = config_lib.ranking()
   config.parallel.devices = 4
   config.parallel.scheme = 'row_wise'
@@ -22,7 +22,7 @@ def runtime(**parallel) -> OnMesh:
   config.parallel.update(parallel)
   if overflow:
     config.parallel.exchange.update(capacity=0.1, overflow=overflow)
-  return OnMesh(config, Toy('row_adagrad', ROWS), optax.sgd(0.1))
+  return MeshRuntime(config, Toy('row_adagrad', ROWS), optax.sgd(0.1))
 
 
 def batches(count=2):

@@ -10,11 +10,11 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
-from genrec_jax.train import measurements, optimizer
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.step import make_step
+from genrec_jax.runtime import measurements, optimizer
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.step import make_step
+from tests.runtime.toy_task import Toy, batch
 from tests.tolerances import assert_close
-from tests.train.toy_task import Toy, batch
 
 RATE = 0.05
 SEED = 7

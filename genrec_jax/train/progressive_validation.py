@@ -17,10 +17,10 @@ KINDS = ('none', 'window', 'lifetime')
 AHEAD = 2  # batches whose scores are not waited for
 
 
-class Nothing:
+class NoProgressiveValidation:
   """The same calls, for runs that do not ask for it."""
 
-  def see(self, state, batch) -> None:
+  def observe(self, state, batch) -> None:
     """Scores a batch with the state that will learn from it."""
 
   def metrics(self) -> dict[str, float]:
@@ -35,45 +35,47 @@ class Nothing:
     """Continues from such a state."""
 
 
-class PredictFirst:
-  """See the top of this file; the calls are those of `Nothing`."""
+class ProgressiveValidation:
+  """Scores each batch first; the calls of `NoProgressiveValidation`."""
 
-  def __init__(self, task, spread, *, lifetime: bool, grouped: bool):
+  def __init__(self, task, runtime, *, lifetime: bool, grouped: bool):
     self._progressive = Progressive(task.labels, lifetime=lifetime)
     self._waiting = collections.deque()
 
     def scores(weights, batch):
-      params, rows = spread.rows(
+      params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)
       found = [logits, batch.labels.select(task.labels), batch.weights]
       return collectives.gather([*found, batch.group] if grouped else found)
 
-    self._scores = spread.jit(scores, ('split',), 'alike')
+    self._scores = runtime.jit(scores, ('split',), 'alike')
 
-  def see(self, state, batch) -> None:
+  def observe(self, state, batch) -> None:
     self._waiting.append(self._scores(weights_of(state), batch))
-    self._take(AHEAD)
+    self._collect(AHEAD)
 
   def metrics(self) -> dict[str, float]:
-    self._take(0)
+    self._collect(0)
     return self._progressive.metrics()
 
   def state(self):
-    self._take(0)
+    self._collect(0)
     return self._progressive.state()
 
   def restore(self, state) -> None:
     if state is not None:
       self._progressive.restore(state)
 
-  def _take(self, ahead: int) -> None:
+  def _collect(self, ahead: int) -> None:
     while len(self._waiting) > ahead:
       self._progressive.update(*jax.device_get(self._waiting.popleft()))
 
 
-def build(config, task, spread) -> Nothing | PredictFirst:
+def build_progressive_validation(
+  config, task, runtime
+) -> NoProgressiveValidation | ProgressiveValidation:
   """What `config.eval.progressive` asks for."""
   kind = config.eval.get('progressive', 'none')
   if kind not in KINDS:
@@ -81,7 +83,7 @@ def build(config, task, spread) -> Nothing | PredictFirst:
       f'eval.progressive is {kind!r}, must be one of {", ".join(KINDS)}'
     )
   if kind == 'none':
-    return Nothing()
+    return NoProgressiveValidation()
   p = config.parallel
   if p.pipeline != 'none' or p.accumulate != 1 or p.determinism != 'run':
     raise ConfigError(
@@ -89,9 +91,9 @@ def build(config, task, spread) -> Nothing | PredictFirst:
       "parallel.pipeline='none', parallel.accumulate=1 and "
       "parallel.determinism='run'"
     )
-  return PredictFirst(
+  return ProgressiveValidation(
     task,
-    spread,
+    runtime,
     lifetime=kind == 'lifetime',
     grouped=bool(config.data.group),
   )

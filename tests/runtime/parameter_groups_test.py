@@ -15,8 +15,8 @@ from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
 from genrec_jax.parallel.dense import Dense
-from genrec_jax.train import optimizer, parameter_groups
-from genrec_jax.train import state as state_lib
+from genrec_jax.runtime import optimizer, parameter_groups
+from genrec_jax.runtime import state as state_lib
 from tests.parallel import toy_mlp
 from tests.parallel.dense_test import assert_same_run
 from tests.train import tiny_run

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from genrec_jax.train import progress
+from genrec_jax.runtime import progress
 
 
 class Clock:

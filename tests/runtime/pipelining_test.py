@@ -7,9 +7,9 @@ import optax
 import pytest
 
 from genrec_jax.features import Read
-from genrec_jax.train import ahead, state
-from genrec_jax.train.step import make_step
-from tests.train.toy_task import Toy, batch
+from genrec_jax.runtime import pipelining, state
+from genrec_jax.runtime.step import make_step
+from tests.runtime.toy_task import Toy, batch
 
 BATCHES = [batch(seed) for seed in range(5)]
 RATE = 0.05
@@ -59,8 +59,10 @@ def start(update, task=Toy):
 
 
 def run(step, state, *, stale):
-  prepare, run_ = ahead.functions(step, stale=stale)
-  step = ahead.StepAhead(jax.jit(prepare), jax.jit(run_, donate_argnums=0))
+  prepare, run_ = pipelining.split_step(step, stale=stale)
+  step = pipelining.PipelinedStep(
+    jax.jit(prepare), jax.jit(run_, donate_argnums=0)
+  )
   losses = []
   for i, first in enumerate(BATCHES):
     following = BATCHES[i + 1] if i + 1 < len(BATCHES) else None
@@ -107,7 +109,7 @@ def test_stale_rows_are_one_step_old(task):
 
 
 def test_pairs_and_where_they_stand():
-  pairs = ahead.Pairs(Numbers())
+  pairs = pipelining.LookaheadIterator(Numbers())
   assert pairs.get_state() == {'at': 0}
   found = []
   for pair in pairs:
@@ -118,7 +120,7 @@ def test_pairs_and_where_they_stand():
 
 
 def test_pairs_go_on_where_they_stood():
-  pairs = ahead.Pairs(Numbers())
+  pairs = pipelining.LookaheadIterator(Numbers())
   next(pairs)
   next(pairs)
   saved = pairs.get_state()

@@ -1,7 +1,7 @@
 """One training step: reads -> rows -> loss -> gradients -> new state.
 
 The same code runs on one device and, inside `jax.shard_map`, on each device of
-a mesh with its shard of the batch (see spread.py). What differs is handed in:
+a mesh with its shard of the batch (see mesh.py). What differs is handed in:
 where rows come from (`tables`) and how dense parameters are held (`dense`).
 """
 
@@ -20,9 +20,9 @@ from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives
 from genrec_jax.parallel.alone import Alone
 from genrec_jax.parallel.dense import accumulate
-from genrec_jax.train import measurements as measurements_lib
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.state import TrainState
+from genrec_jax.runtime import measurements as measurements_lib
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.state import TrainState
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import relayout
 from genrec_jax.features import ExpectedRead, Read, TableSpec
-from genrec_jax.train.spread import OnMesh
+from genrec_jax.runtime.mesh import MeshRuntime
 
 ROWS, DIM, EXAMPLES, MOST, BLOCKS = 29, 8, 32, 4, 8
 
@@ -90,7 +90,7 @@ def trained(hosts: int, devices: int, scheme: str, pool: str):
     dict(hosts=hosts, devices=devices, scheme=scheme, pool=pool)
   )
   config.parallel.update(dict(determinism='order', blocks=BLOCKS))
-  runtime = OnMesh(config, Pooled(), optax.sgd(0.1))
+  runtime = MeshRuntime(config, Pooled(), optax.sgd(0.1))
   state, step, losses = runtime.fresh_state(), runtime.step(), []
   for seed in range(3):
     state, loss = step(state, runtime.on_devices(batch(seed)))

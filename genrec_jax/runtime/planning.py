@@ -14,7 +14,7 @@ from genrec_jax.embedding import schemes as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.numerics.formats import extend
 from genrec_jax.planner import hardware, pooling
-from genrec_jax.train import state as state_lib
+from genrec_jax.runtime import state as state_lib
 
 GB = 10**9
 DEFAULT_SCHEME = 'row_wise'

@@ -9,8 +9,8 @@ from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
 from genrec_jax.numerics.formats import extend
-from genrec_jax.train import state as state_lib
-from genrec_jax.train.state import TrainState, named
+from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.state import TrainState, named
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -27,17 +27,17 @@ class Saver:
     checkpoints: where a run is restored from.
   """
 
-  def __init__(self, config, workdir: pathlib.Path, spread, task):
+  def __init__(self, config, workdir: pathlib.Path, runtime, task):
     """Reads the config; nothing is written before the first save.
 
     Args:
       config: of the experiment.
       workdir: of the run.
-      spread: where its state lies.
+      runtime: where its state lies.
       task: what is trained.
     """
     c = config.checkpoint
-    if tracked(config) and not spread.stacks:
+    if tracked(config) and not runtime.stacks:
       raise ConfigError(
         'checkpoint.policy and checkpoint.publish are for tables that are '
         'updated by rows, and there are none; set data.table_update'
@@ -52,7 +52,7 @@ class Saver:
     )
     self._rows = self._readers = None
     self._newest = None  # step published
-    formats = extend(spread.extensions.formats)
+    formats = extend(runtime.extensions.formats)
     if c.policy:
       options = _options(
         c,
@@ -63,7 +63,7 @@ class Saver:
         formats=formats,
       )
       self._rows = RowSaver(
-        self.checkpoints, spread.stacks, options, log=LOG.warning
+        self.checkpoints, runtime.stacks, options, log=LOG.warning
       )
     if self._every:
       self._published = Checkpoints(
@@ -74,7 +74,7 @@ class Saver:
       )
       self._readers = RowSaver(
         self._published,
-        spread.stacks,
+        runtime.stacks,
         options,
         published=True,
         log=LOG.info,

@@ -28,12 +28,12 @@ FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
 # Where a process finds its data may differ between hosts.
 FREE_OF_PROCESSES = ('data.path', 'data.cache')
 
-TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps taken
+TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps own_workdir
 
 
 @contextlib.contextmanager
-def taken(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
-  """`claim`s the workdir and keeps it `held`, for all processes of a job.
+def own_workdir(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
+  """Claims the workdir and keeps it locked, for all processes of a job.
 
   Args:
     workdir: of the run.
@@ -50,13 +50,13 @@ def taken(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
           'called saved here:' + ''.join(f'\n  {line}' for line in lines)
         )
       if job.leads():
-        stack.enter_context(held(workdir))
-        claim(workdir, config, defaults)
+        stack.enter_context(lock_workdir(workdir))
+        claim_workdir(workdir, config, defaults)
     yield
 
 
 @contextlib.contextmanager
-def held(workdir: pathlib.Path) -> Iterator[None]:
+def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
   """Keeps a second training out of `workdir` while the context lasts.
 
   The lock goes with the process, however it ends. A file system without locks
@@ -72,7 +72,7 @@ def held(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def claim(workdir: pathlib.Path, config, defaults=None) -> None:
+def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / 'config.json'
@@ -90,7 +90,7 @@ def claim(workdir: pathlib.Path, config, defaults=None) -> None:
   os.replace(temporary, path)
 
 
-def require(workdir: pathlib.Path, config, defaults=None) -> None:
+def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
   """Refuses a workdir that this config has not trained; changes nothing."""
   path = workdir / 'config.json'
   if not path.exists():

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from genrec_jax.config import ConfigError
-from genrec_jax.train import schedules
+from genrec_jax.runtime import schedules
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
 

@@ -35,7 +35,7 @@ class Items:
 
   @classmethod
   def of(cls, data) -> 'Items':
-    """The items of a `train.retrieval.RetrievalData`."""
+    """The items of a `train.retrieval_data.RetrievalData`."""
     dataset = data.dataset
     return cls(
       vocab=dataset.histories.vocab,

@@ -1,0 +1,26 @@
+"""The runtime that a config describes.
+
+The loop, the evaluators and the checkpoints speak to one of two objects with
+the same calls (`contracts.Runtime`), and do not know which. `MeshRuntime` runs
+the very functions that `SingleDeviceRuntime` does, inside one `jax.shard_map`.
+"""
+
+from genrec_jax.contracts import Extensions
+from genrec_jax.runtime.mesh import MeshRuntime
+from genrec_jax.runtime.single_device import SingleDeviceRuntime
+
+
+def build_runtime(config, task, tx, extensions: Extensions | None = None):
+  """What `config.parallel` describes.
+
+  Args:
+    config: of the experiment.
+    task: what is trained.
+    tx: optimizer of everything dense.
+    extensions: what is used from outside the library.
+  """
+  p = config.parallel
+  plain = p.accumulate == 1 and p.determinism == 'run' and p.pipeline == 'none'
+  if plain and p.replicas * p.hosts * p.devices == 1:
+    return SingleDeviceRuntime(config, task, tx, extensions)
+  return MeshRuntime(config, task, tx, extensions)

@@ -1,0 +1,21 @@
+"""What a config says alike of every built-in task."""
+
+from genrec_jax import config as config_lib
+from genrec_jax.contracts import Extensions
+
+
+def task_settings(config, extensions: Extensions | None = None) -> dict:
+  """The keyword arguments that `Retrieval` and `Ranking` have in common.
+
+  Args:
+    config: of the experiment.
+    extensions: what is used from outside the library.
+  """
+  return {
+    'table_update': config.data.table_update,
+    'table_dtype': config.data.table_dtype,
+    'init_std': config.data.init_std,
+    'settings': config_lib.table_settings(config),
+    'products': config.numerics.products,
+    'extra_products': extensions.products if extensions else None,
+  }
