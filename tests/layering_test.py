@@ -150,9 +150,9 @@ def test_every_import_follows_the_layers():
     ),
     ('genrec_jax/embedding/x.py', 'from genrec_jax import planner', False),
     ('genrec_jax/planner/x.py', 'from genrec_jax import embedding', True),
-    ('genrec_jax/train/x.py', 'from genrec_jax.serve import weights', True)
-    ('genrec_jax/serve/x.py', 'from genrec_jax.train import loop', False)
-    ('genrec_jax/runtime/x.py', 'from genrec_jax.serve import score', False)
+    ('genrec_jax/train/x.py', 'from genrec_jax.serve import weights', True),
+    ('genrec_jax/serve/x.py', 'from genrec_jax.train import loop', False),
+    ('genrec_jax/runtime/x.py', 'from genrec_jax.serve import score', False),
     ('genrec_jax/train/x.py', 'import benchmarks.result', False),
     ('genrec_jax/config.py', 'from genrec_jax.data import vocab', False),
     ('pallas_kernels/x/api.py', 'from genrec_jax import features', False),

@@ -104,9 +104,9 @@ def test_where_a_table_lies_may_change_and_how_it_learns_may_not(tmp_path):
 
   path = tmp_path / 'config.json'
   config_lib.save(config(rate=0.1, scheme='row_wise'), path)
-  workdir.require(tmp_path, config(rate=0.1, scheme='grid', codec='int8'))
+  workdir.check_trained(tmp_path, config(rate=0.1, scheme='grid', codec='int8'))
   with pytest.raises(ConfigError, match='tables: saved'):
-    workdir.require(tmp_path, config(rate=0.2, scheme='row_wise'))
+    workdir.check_trained(tmp_path, config(rate=0.2, scheme='row_wise'))
 
 
 def test_older_keys_say_what_to_write():

@@ -352,3 +352,13 @@ def _fault(plan: ShardingPlan, table: TablePlan) -> str | None:
         f'its pieces must lie on one host, at={list(table.at)} is on {hosts}'
       )
   return None
+
+
+def from_checkpoint(host: dict | None) -> ShardingPlan | None:
+  """The plan that a checkpoint was written under; None for one device.
+
+  Args:
+    host: what its manifest keeps of the host.
+  """
+  text = (host or {}).get('plan')
+  return from_json(text) if text else None

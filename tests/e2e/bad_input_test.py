@@ -309,7 +309,7 @@ def trained(tmp_path_factory):
   (root / 'config.py').write_text(CONFIG)
   given = log(root / 'log.csv').removeprefix('--config.')
   config = config_lib.load(f'{root}/config.py', [given])
-  workdir.claim(root / 'run', config)
+  workdir.claim_workdir(root / 'run', config)
   built = experiment.build(
     config, root / 'run', TASK_KINDS, log=lambda *_: None
   )

@@ -81,7 +81,7 @@ def untimed(tmp_path_factory):
   config.model = config_lib.sasrec(dim=8, ffn_dim=8, blocks=1, max_len=MAX_LEN)
   config.data.update(name='sasrec_text', path=str(root / 'sasrec.txt'))
   directory = root / 'run'
-  workdir.claim(directory, config.lock())
+  workdir.claim_workdir(directory, config.lock())
   found = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   items.keep(directory, found.data)
   with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:

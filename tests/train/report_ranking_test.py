@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from genrec_jax.tasks import ranking_metrics as rm
-from genrec_jax.train import report, report_compare, report_ranking, report_scores_svg, report_svg
+from genrec_jax.train import (
+  report,
+  report_compare,
+  report_ranking,
+  report_scores_svg,
+  report_svg,
+)
 from genrec_jax.train.report_compare import compare
 from tests.train.report_test import _page, _parse
 
