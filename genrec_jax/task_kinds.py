@@ -6,8 +6,9 @@ A kind from outside the package is one more entry of such a table, see
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Panel, TaskKind
+from genrec_jax.report import panels
 from genrec_jax.serve import predict, score
-from genrec_jax.train import panels, ranking, retrieval
+from genrec_jax.train import ranking, retrieval
 
 TASK_KINDS = {
   'retrieval': TaskKind(

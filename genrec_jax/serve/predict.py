@@ -16,11 +16,11 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, scratch
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.serve import inputs, prediction_files
 from genrec_jax.serve.items import Items
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
 
 LOG = logging.getLogger('genrec_jax')
 

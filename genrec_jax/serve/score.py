@@ -12,10 +12,10 @@ import pathlib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, formats
 from genrec_jax.parallel import job
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.serve import prediction_files
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
 from genrec_jax.train.ranking import RankingData
 
 LOG = logging.getLogger('genrec_jax')

@@ -22,14 +22,14 @@ from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
+from genrec_jax.report.metric_writers import Silent, Writers
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import measurements, predict_first, results
 from genrec_jax.train.best_weights import BestWeights
-from genrec_jax.train.progress import Progress
 from genrec_jax.train.saving import Saver
 from genrec_jax.train.state import named
 from genrec_jax.train.workdir import taken
-from genrec_jax.train.writers import Silent, Writers
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device

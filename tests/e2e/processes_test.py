@@ -11,10 +11,10 @@ import signal
 import jax
 import pytest
 
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from genrec_jax.train import workdir as workdir_lib
-from genrec_jax.train.progress import Progress
 from tests import processes
 from tests.e2e import spread_runs
 from tests.e2e.spread_runs import EVERY, ROWS, STEPS, assert_same_curve

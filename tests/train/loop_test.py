@@ -19,9 +19,9 @@ from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train import loop, restoring
-from genrec_jax.train.progress import Progress
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_run, curve, steps_of, train
 

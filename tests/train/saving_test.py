@@ -11,10 +11,10 @@ import pytest
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
+from genrec_jax.runtime.progress import Progress
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
-from genrec_jax.train.progress import Progress
 from tests.e2e.spread_runs import assert_same_curve
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_bits, curve, train

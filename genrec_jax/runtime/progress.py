@@ -1,0 +1,134 @@
+"""Tells someone who waits how far a run is and when it will be done.
+
+On a terminal one line is rewritten in place, elsewhere (a log file, a cluster's
+console) a plain line is printed every so often.
+"""
+
+import contextlib
+import math
+import shutil
+import sys
+import time
+
+from genrec_jax import formatting
+from genrec_jax.runtime.throughput import Throughput
+
+_REDRAW_S, _PRINT_S = 0.1, 10.0  # between two lines: on a terminal, elsewhere
+
+
+class Progress(Throughput, contextlib.AbstractContextManager):
+  """Progress of a run of `total_steps` steps; a context manager.
+
+    with Progress(1000) as progress:
+      for step in range(1000):
+        ...
+        progress.update(step + 1, loss=loss, tokens=batch_tokens)
+        with progress.pause('evaluating'):
+          ...
+
+  Time spent before the first `update`, which is mostly compilation, and inside
+  `pause` counts neither for the rate nor for the tokens per second. The
+  remaining time does include a share of pauses like the one seen so far.
+  """
+
+  def __init__(
+    self,
+    total,
+    unit='step',
+    stream=None,
+    counted='tokens',
+    clock=time.monotonic,
+  ):
+    """Starts the clock.
+
+    Args:
+      total: step at which the run ends; None for a run without an end.
+      unit: what a step is called.
+      stream: where lines go; None is the standard error stream.
+      counted: what `update` is told the number of, as `tokens`.
+      clock: returns the time in seconds.
+    """
+    super().__init__(clock)
+    self._total, self._unit, self.counted = total, unit, counted
+    self._stream = stream or sys.stderr
+    self._terminal = self._stream.isatty()
+    self._started, self._drawn_at = clock(), -math.inf
+    self._line = ''  # what stands on the terminal
+    self._pending = None  # the update that is not drawn yet
+
+  def update(self, step: int, *, loss=None, tokens: int = 0, **shown) -> None:
+    """Says that `step` steps are done.
+
+    Args:
+      step: steps done so far, those before a restart included.
+      loss: shown before the rate. A device array is fetched only when a line is
+        drawn, so that steps are not held up.
+      tokens: tokens of the steps since the last update.
+      **shown: further values by name, behind the rate; fetched like the loss.
+    """
+    self.count(step, tokens)
+    self._pending = step, loss, shown
+    interval = _REDRAW_S if self._terminal else _PRINT_S
+    if self._clock() - self._drawn_at >= interval:
+      self._draw()
+
+  @contextlib.contextmanager
+  def pause(self, label: str):
+    """Keeps the time inside the context out of the rate, and shows why."""
+    line = self._line
+    with super().pause():
+      if line:
+        self._show(f'{line} · {label}')
+      try:
+        yield
+      finally:
+        if line:
+          self._show(line)
+
+  def __exit__(self, *exc_info) -> None:
+    """Draws the last update and ends the line."""
+    if self._pending:
+      self._draw()
+    if self._line:
+      self._stream.write('\n')
+      self._stream.flush()
+
+  def _draw(self) -> None:
+    (step, loss, shown), self._pending = self._pending, None
+    self._drawn_at = self._clock()
+    left, rate = self.estimate_remaining_s(self._total), self.rate
+    tokens, so_far = self.tokens_per_s, self._drawn_at - self._started
+    texts = (
+      f'{self._unit} {step:,}' + (f'/{self._total:,}' if self._total else ''),
+      left and f'{formatting.format_duration(left)} left',
+      not rate and f'{formatting.format_duration(so_far)} so far',
+      loss is not None and f'loss {_format(loss)}',
+      rate and formatting.format_rate(rate, self._unit),
+      tokens and f'{formatting.format_compact(tokens)} {self.counted}/s',
+      # Last: a terminal may be too narrow for all of them.
+      *(f'{n} {_format(x)}' for n, x in shown.items() if x is not None),
+    )
+    line = ' · '.join(filter(None, texts))
+    if self._terminal and self._total:
+      room = _columns() - len(line) - 1
+      line = formatting.format_bar(step / self._total, room) + line
+    self._show(line)
+
+  def _show(self, line: str) -> None:
+    encoding = getattr(self._stream, 'encoding', None) or 'utf-8'
+    if not encoding.lower().startswith('utf'):
+      line = line.replace(' · ', ', ').replace('━', '=').replace('─', '-')
+    if self._terminal:
+      self._line = line[: _columns()]
+      line = f'\r\x1b[K{self._line}'
+    self._stream.write(line if self._terminal else f'{line}\n')
+    self._stream.flush()
+
+
+def _format(value: object) -> str:
+  return value if isinstance(value, str) else f'{float(value):.4g}'
+
+
+def _columns() -> int:
+  # A character in the last column would move the cursor to the next line.
+  return shutil.get_terminal_size().columns - 1
