@@ -23,7 +23,7 @@ from markupsafe import Markup
 from genrec_jax.report.axes import Axis
 
 COLORS = ('blue', 'orange', 'green', 'purple')  # and 'muted', 'ink'
-_MOST_DOTS = 30  # points of a curve that are marked by dots
+_DOT_ROOM = 8  # pixels between points that are marked by dots, mostly
 _LETTER = 6.6  # width of one in a legend, about
 
 
@@ -48,6 +48,11 @@ class Series:
   shape: str = 'curve'
   band: Sequence[tuple[float, float, float]] = ()
   whiskers: bool = False
+
+
+def pick_color(index: int) -> str:
+  """Returns the color of the curve with this number, from 0."""
+  return COLORS[index % len(COLORS)]
 
 
 def reference_level(name: str, y: float, color: str = 'muted') -> Series:
@@ -232,22 +237,25 @@ def _draw_band(series: Series, at) -> Iterable[Markup]:
 
 
 def _draw_points(series: Series, at) -> Iterable[Markup]:
-  finite = [math.isfinite(y) for _, y in series.points]
-  if series.shape == 'reference':
-    finite = [True] * 2
-  runs = itertools.groupby(
-    zip(finite, series.points, strict=True), key=lambda pair: pair[0]
-  )
-  lines = [_trace([at(*p) for _, p in run]) for whole, run in runs if whole]
-  if not lines:
+  def is_drawn(point: tuple[float, float]) -> bool:
+    return series.shape == 'reference' or math.isfinite(point[1])
+
+  runs = [
+    [at(*point) for point in run]
+    for drawn, run in itertools.groupby(series.points, is_drawn)
+    if drawn
+  ]
+  if not runs:
     return
   if series.shape == 'area':
-    yield _PATH.format('band', series.color, f'{lines[0]}Z')
-  yield _PATH.format(series.shape, series.color, ''.join(lines))
-  if series.shape in ('curve', 'dashes') and len(finite) <= _MOST_DOTS:
-    for whole, point in zip(finite, series.points, strict=True):
-      if whole:
-        yield _DOT.format(series.color, *at(*point), 3)
+    yield _PATH.format('band', series.color, f'{_trace(runs[0])}Z')
+  yield _PATH.format(series.shape, series.color, ''.join(map(_trace, runs)))
+  places = [place for run in runs for place in run]
+  gaps = sorted(b - a for (a, _), (b, _) in itertools.pairwise(places))
+  apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM
+  if series.shape in ('curve', 'dashes') and apart:
+    for place in places:
+      yield _DOT.format(series.color, *place, 3)
 
 
 def _trace(places: Iterable[tuple[float, float]]) -> str:
