@@ -21,7 +21,7 @@ FOLDERS = (
 # A layer imports its own tier and those above it in this list.
 TIERS = (
   ('pallas_kernels',),
-  ('features', 'config', 'contracts', 'compat'),
+  ('features', 'config', 'contracts', 'compat', 'formatting'),
   ('extensions',),
   ('numerics',),
   ('parallel', 'memory'),
@@ -31,7 +31,11 @@ TIERS = (
   ('models',),
   ('tasks',),
   ('distill', 'search', 'checkpoint'),
-  ('train', 'evaluators', 'serve'),
+  ('runtime',),
+  ('evaluators',),
+  ('serve',),
+  ('report',),
+  ('train',),
   ('task_kinds',),
   ('main',),
 )
@@ -147,6 +151,11 @@ def test_every_import_follows_the_layers():
     ('genrec_jax/embedding/x.py', 'from genrec_jax import planner', False),
     ('genrec_jax/planner/x.py', 'from genrec_jax import embedding', True),
     ('genrec_jax/train/x.py', 'from genrec_jax.serve import items', True),
+    ('genrec_jax/train/x.py', 'from genrec_jax.report import pages', True),
+    ('genrec_jax/report/x.py', 'from genrec_jax.serve import items', True),
+    ('genrec_jax/report/x.py', 'from genrec_jax.train import loop', False),
+    ('genrec_jax/serve/x.py', 'from genrec_jax.report import pages', False),
+    ('genrec_jax/runtime/x.py', 'from genrec_jax.serve import items', False),
     ('genrec_jax/train/x.py', 'import benchmarks.result', False),
     ('genrec_jax/config.py', 'from genrec_jax.data import vocab', False),
     ('pallas_kernels/x/api.py', 'from genrec_jax import features', False),
