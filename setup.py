@@ -10,6 +10,7 @@ setuptools.setup(
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
   package_data={
+    'genrec_jax.report': ['templates/*'],
     'pallas_kernels.hstu_attention': ['tuned.json'],
     'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],
   },
@@ -21,6 +22,8 @@ setuptools.setup(
     'flax>=0.12.8',
     'grain>=0.2.18',
     'jax>=0.10.2',
+    'jinja2>=3.1',
+    'markupsafe>=2.1',  # of jinja2
     'ml_collections>=1.0',
     'numpy>=2.0',
     'optax>=0.2.8',

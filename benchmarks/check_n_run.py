@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import access_streams, check_n_run_svg, cli
+from benchmarks import access_streams, cli
 from benchmarks.access_streams import Stream
 from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
@@ -45,6 +45,8 @@ from genrec_jax.embedding.row_optimizers import by_name
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
 from genrec_jax.planner import locality
+from genrec_jax.report import charts
+from genrec_jax.report.axes import Axis, linear_axis
 
 ROWS, DIM = 250_000, 64
 OPTIMIZER, RATE = 'row_adagrad', 0.05
@@ -52,8 +54,7 @@ STREAMS = (*access_streams.YEARS, 'ml-1m')
 MADE = 'power_law'  # needs no data
 QUANTISED = (8, 4, 3, 2)
 PAPER = {'written_x': (6.0, 17.0), 'kept_x': (2.5, 8.0)}
-PICTURE = pathlib.Path(__file__).parent.parent / 'docs' / 'check_n_run.svg'
-DRAWN, DRAWN_BITS = '2021', 4  # stream and bits of the picture
+DRAWN, DRAWN_BITS = 'trace 2021', 4  # stream and bits of the picture
 COLUMNS = (
   'case', 'fraction', 'union', 'written_bytes', 'written_x', 'kept_bytes',
   'kept_x', 'kept_mean_x', 'bases', 'error_steps', 'written_x_range',
@@ -82,10 +83,6 @@ def main(argv: list[str] | None = None) -> None:
       rows, measured = measure(stream, args, pathlib.Path(directory)), True
       rows += ranges(rows)
       cli.finish(args, 'check_n_run', rows, COLUMNS, NOTES)
-      picture = args.picture or (None if args.smoke else PICTURE)
-      if picture and (args.picture or name == DRAWN):
-        picture.write_text(draw(rows))
-        print(picture)
   if not measured:
     cli.fail('there is no stream to measure; set GENREC_DATA')
 
@@ -99,7 +96,6 @@ def parse(argv) -> argparse.Namespace:
   parser.add_argument('--rows', type=int, default=ROWS, help='of a trace')
   parser.add_argument('--intervals', type=int, default=access_streams.INTERVALS)
   parser.add_argument('--directory', help='for checkpoints, some GB')
-  parser.add_argument('--picture', type=pathlib.Path, help='the SVG file')
   args = parser.parse_args(argv)
   if args.smoke:
     args.rows, args.intervals, args.bits = 3_000, 3, (4,)
@@ -338,8 +334,11 @@ def ranges(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict]) -> str:
-  """The picture of a stream: what was written and kept at each interval."""
+  """Returns the picture: what was written and kept at each interval."""
   runs = [row for row in rows if row['kind'] == 'run']
+  streams = [row['stream'] for row in runs]
+  drawn = DRAWN if DRAWN in streams else streams[0]
+  runs = [row for row in runs if row['stream'] == drawn]
   few = {row['bits'] for row in runs} - {chunks.EXACT}
   bits = DRAWN_BITS if DRAWN_BITS in few else min(few)
   of = {
@@ -348,15 +347,33 @@ def draw(rows: list[dict]) -> str:
   panels = []
   for key, title in (('written', 'Written'), ('kept', 'Kept')):
     low, high = PAPER[f'{key}_x']
+    text = f'paper: {low:g}–{high:g}× less'
+    shares = {n: row[f'{key}_share_each'] for n, row in of.items()}
     panels.append(
-      check_n_run_svg.panel(
+      draw_panel(
         f'{title} at {bits} bits, of a full float32 checkpoint',
-        f'interval of {runs[0]["stream"]}',
-        {name: row[f'{key}_share_each'] for name, row in of.items()},
-        (f'paper: {low:g}–{high:g}× less', 1 / high, 1 / low),
+        f'interval of {drawn}',
+        shares,
+        charts.shaded_range(text, 1 / high, 1 / low),
       )
     )
-  return check_n_run_svg.page(panels)
+  return charts.draw_file(panels)
+
+
+def draw_panel(title: str, x_name: str, shares: dict, band) -> charts.Chart:
+  """Returns a chart of shares, name -> one for each interval, over a band."""
+  series = [band]
+  for i, (name, values) in enumerate(shares.items()):
+    # The last one is dashed: what it hides shows.
+    shape = 'dashes' if 0 < i == len(shares) - 1 else 'curve'
+    color = charts.COLORS[i % len(charts.COLORS)]
+    series.append(charts.Series(name, list(enumerate(values)), color, shape))
+  last = max(map(len, shares.values())) - 1
+  top = max(band.band[0][2], *map(max, shares.values()))
+  ticks = [(x, str(x)) for x in range(0, last + 1, 1 + last // 16)]
+  x = Axis(-0.025 * last, 1.025 * last, ticks, x_name)
+  y = linear_axis(0, 1.06 * top, label='{:.0%}'.format)
+  return charts.Chart(title, x, y, series)
 
 
 if __name__ == '__main__':

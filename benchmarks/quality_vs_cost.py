@@ -5,20 +5,21 @@
 Named as in benchmarks/ml1m.py: a config with its variant, and the workdir of a
 finished run of it. A run records its core-seconds as a whole;
 an evaluation at step s of S is placed at s/S of those spent on training.
-Writes the curves, with RecBole's cost of one epoch beside them, and draws
-docs/quality_vs_cost.svg.
+Writes the curves, with RecBole's cost of one epoch beside them;
+`python -m benchmarks.pictures` draws them.
 """
 
 import pathlib
 
-from benchmarks import cli, curve_svg, runs
+from benchmarks import cli, runs
 from benchmarks.ml1m import NAMES, PUBLISHED, config_file
+from genrec_jax.report import charts
+from genrec_jax.report.axes import linear_axis, log_axis
 
 METRICS = ('hr@10', 'ndcg@10')
 # RecBole's SASRec on ML-1M, one epoch on two cores: reported, not measured
 # here. It encodes a window anew for each target.
 RECBOLE = ('RecBole SASRec, one epoch', 14_000.0)
-PICTURE = runs.ROOT / 'docs' / 'quality_vs_cost.svg'
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)  # of a run, shown in the table
 COLUMNS = ('case', 'of_run', 'step', 'train_core_s', *METRICS)
 
@@ -28,7 +29,6 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument(
     '--run', action='append', required=True, metavar='CONFIG[:VARIANT]=WORKDIR'
   )
-  parser.add_argument('--picture', help='the SVG file', type=pathlib.Path)
   args = parser.parse_args(argv)
   rows = []
   try:
@@ -44,10 +44,6 @@ def main(argv: list[str] | None = None) -> None:
       'train_core_s': RECBOLE[1],
     }
   )
-  picture = args.picture or (None if args.smoke else PICTURE)
-  if picture:
-    picture.write_text(draw(rows))
-    print(picture)
   notes = [
     'train_core_s: core-seconds of training up to the evaluation (those of the '
     'whole run by the share of its steps), compilation included.',
@@ -83,7 +79,7 @@ def curve(name: str, workdir: pathlib.Path) -> list[dict]:
 
 
 def draw(rows: list[dict]) -> str:
-  """The picture: a panel for each metric, dashed what was published."""
+  """Returns the picture: a panel a metric, dashed what was published."""
   panels = []
   for i, metric in enumerate(METRICS):
     curves, levels = {}, {}
@@ -92,17 +88,18 @@ def draw(rows: list[dict]) -> str:
         point = row['train_core_s'], row[metric]
         curves.setdefault(row['run'], []).append(point)
         levels[row['run']] = PUBLISHED[row['config']][i]
-    name = {'hr@10': 'HR@10', 'ndcg@10': 'NDCG@10'}[metric]
-    panels.append(
-      curve_svg.panel(
-        f'{name} on MovieLens-1M, test (dashed: published)',
-        'core-seconds of training',
-        curves,
-        levels,
-        RECBOLE,
-      )
-    )
-  return curve_svg.page(panels)
+    series = [charts.reference_mark(*RECBOLE, 'muted')]
+    for j, (run, points) in enumerate(curves.items()):
+      color = charts.pick_color(j)
+      series.append(charts.reference_level('', levels[run], color))
+      series.append(charts.Series(run, points, color))
+    every = [point for points in curves.values() for point in points]
+    top = 1.05 * max([y for _, y in every] + list(levels.values()))
+    title = f'Test {metric.upper()} on MovieLens-1M (dashed: published)'
+    costs = [x for x, _ in every] + [RECBOLE[1]]
+    x = log_axis(costs, 'core-seconds of training')
+    panels.append(charts.Chart(title, x, linear_axis(0, top), series))
+  return charts.draw_file(panels)
 
 
 if __name__ == '__main__':

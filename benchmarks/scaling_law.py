@@ -25,7 +25,7 @@ import pathlib
 import numpy as np
 from scipy import stats
 
-from benchmarks import cli, curve_svg, runs
+from benchmarks import cli
 from benchmarks.scaling_law_runs import (
   DEEP,
   LOG,
@@ -35,6 +35,8 @@ from benchmarks.scaling_law_runs import (
   Bench,
   size_name,
 )
+from genrec_jax.report import charts
+from genrec_jax.report.axes import linear_axis, log_axis
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 TUNED = (0, 1, 2, 3, 4)  # sizes of a ladder whose rate is chosen
@@ -52,7 +54,6 @@ PAPER = {
   ),
   'dcn': ((3, -0.27), (4.67, -0.29), (17.85, -0.38), (43.88, -0.43)),
 }  # fmt: skip
-PICTURE = runs.ROOT / 'docs' / 'scaling_law.svg'
 RUNS = 'workdir_scaling_law'
 COLUMNS = (
   'case', 'mflop', 'mflop_total', 'params', 'rate', 'seeds', 'logloss',
@@ -71,7 +72,6 @@ def main(argv: list[str] | None = None) -> None:
     '--sizes', nargs='+', type=int, default=list(range(len(DEEP)))
   )
   parser.add_argument('--runs', default=RUNS, help=f'finished runs ({RUNS})')
-  parser.add_argument('--picture', type=pathlib.Path, help='the SVG file')
   args = parser.parse_args(argv)
   log, tested, store = LOG, TESTED, pathlib.Path(args.runs)
   if args.smoke:
@@ -86,10 +86,6 @@ def main(argv: list[str] | None = None) -> None:
       for size in args.sizes:
         bench.run(family, size, nearest(rates[family], size), seed)
   rows = report(bench, rates, args)
-  picture = args.picture or (None if args.smoke else PICTURE)
-  if picture:
-    picture.write_text(draw(rows))
-    print(picture)
   notes = [
     'mflop: 6 x multiply-accumulates of dense layers per example, mflop_total: '
     'of all matrix products; params: without tables.',
@@ -249,21 +245,26 @@ def published(family: str) -> dict:
 
 
 def draw(rows: list[dict]) -> str:
-  """The picture: excess against operations, and against parameters."""
+  """Returns the picture: excess against operations, and against parameters."""
   panels = []
   for key, x_name in (
     ('mflop_total', 'MFLOP per example, forward and backward'),
     ('params', 'dense parameters'),
   ):
-    curves, bands = {}, {}
-    for row in rows:
-      if row['kind'] == 'mean':
-        x, y, half = row[key], row['excess'], row.get('excess_t95', 0.0)
-        curves.setdefault(row['model'], []).append((x, y))
-        bands.setdefault(row['model'], []).append((x, y - half, y + half))
+    series = []
+    for row in (row for row in rows if row['kind'] == 'mean'):
+      x, y, half = row[key], row['excess'], row.get('excess_t95', 0.0)
+      if not series or series[-1].name != row['model']:
+        color = charts.pick_color(len(series))
+        series.append(charts.Series(row['model'], [], color, band=[]))
+      series[-1].points.append((x, y))
+      series[-1].band.append((x, max(y - half, 0.0), y + half))
+    points = [point for s in series for point in s.band]
+    x = log_axis([x for x, _, _ in points], x_name)
+    y = linear_axis(0, 1.05 * max(high for _, _, high in points))
     title = 'Log loss above the best possible, nats'
-    panels.append(curve_svg.panel(title, x_name, curves, {}, bands=bands))
-  return curve_svg.page(panels)
+    panels.append(charts.Chart(title, x, y, series))
+  return charts.draw_file(panels)
 
 
 if __name__ == '__main__':

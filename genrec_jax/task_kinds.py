@@ -6,8 +6,8 @@ A kind from outside the package is one more entry of such a table, see
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Panel, TaskKind
+from genrec_jax.report import panels
 from genrec_jax.serve import predict, score
-from genrec_jax.train import panels
 from genrec_jax.train import ranking_data as ranking
 from genrec_jax.train import retrieval_data as retrieval
 

@@ -21,7 +21,7 @@ FOLDERS = (
 # A layer imports its own tier and those above it in this list.
 TIERS = (
   ('pallas_kernels',),
-  ('features', 'config', 'contracts', 'compat'),
+  ('features', 'config', 'contracts', 'compat', 'formatting'),
   ('extensions',),
   ('numerics',),
   ('parallel', 'memory'),
@@ -151,6 +151,10 @@ def test_every_import_follows_the_layers():
     ('genrec_jax/embedding/x.py', 'from genrec_jax import planner', False),
     ('genrec_jax/planner/x.py', 'from genrec_jax import embedding', True),
     ('genrec_jax/train/x.py', 'from genrec_jax.serve import weights', True),
+    ('genrec_jax/train/x.py', 'from genrec_jax.report import pages', True),
+    ('genrec_jax/report/x.py', 'from genrec_jax.serve import weights', True),
+    ('genrec_jax/report/x.py', 'from genrec_jax.train import loop', False),
+    ('genrec_jax/serve/x.py', 'from genrec_jax.report import pages', False),
     ('genrec_jax/serve/x.py', 'from genrec_jax.train import loop', False),
     ('genrec_jax/runtime/x.py', 'from genrec_jax.serve import score', False),
     ('genrec_jax/train/x.py', 'import benchmarks.result', False),

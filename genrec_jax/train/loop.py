@@ -23,6 +23,7 @@ from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
+from genrec_jax.report.metric_writers import Silent, Writers
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.progress import Progress
 from genrec_jax.runtime.saving import Saver
@@ -31,7 +32,6 @@ from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation as progressive_validation
 from genrec_jax.train import results
 from genrec_jax.train.best_weights import BestWeights
-from genrec_jax.train.writers import Silent, Writers
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device

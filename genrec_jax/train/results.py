@@ -13,10 +13,14 @@ from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
 from genrec_jax.embedding.local import Whole
 from genrec_jax.parallel import job
+from genrec_jax.report import summary
+from genrec_jax.report.metric_writers import (
+  dump_json,
+  read_jsonl,
+  write_atomically,
+)
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import report as report_lib
-from genrec_jax.train.writers import dump_json, read_jsonl, write_atomically
 
 LOG = logging.getLogger('genrec_jax')
 PACKAGES = (
@@ -100,8 +104,8 @@ def finish(
   with job.together('writing the report'):
     if job.leads():
       curves = read_jsonl(workdir / 'metrics.jsonl')
-      report_lib.write(workdir, report, curves, sections)
-      print(report_lib.table(report))
+      summary.write_report(workdir, report, curves, sections)
+      print(summary.format_table(report))
       LOG.info('report: %s', workdir / 'report.html')
   return report
 
@@ -167,7 +171,7 @@ def evaluate(
     if job.leads():
       text = dump_json(found, indent=2) + '\n'
       write_atomically(workdir / 'eval.json', text)
-      print(report_lib.table(found))
+      print(summary.format_table(found))
       LOG.info('evaluation: %s', workdir / 'eval.json')
   return found
 

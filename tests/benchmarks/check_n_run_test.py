@@ -5,16 +5,14 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from benchmarks import check_n_run, check_n_run_svg
+from benchmarks import check_n_run
+from genrec_jax.report import charts
 
 SVG = '{http://www.w3.org/2000/svg}'
 
 
 def test_smoke_measures_every_policy_and_draws(tmp_path, rows, capsys):
-  check_n_run.main([
-    *('--smoke', '--results', str(tmp_path)),
-    *('--picture', str(tmp_path / 'picture.svg')),
-  ])  # fmt: skip
+  check_n_run.main(['--smoke', '--results', str(tmp_path)])
   found = rows('check_n_run')
   full = found['power law/full/32']
   assert full['written_x'] == full['kept_x'] == 1
@@ -34,10 +32,10 @@ def test_smoke_measures_every_policy_and_draws(tmp_path, rows, capsys):
   assert 0.5 < once['error_steps'] < 3 and 'error_steps' not in last
   of = found['power law/intermittent/range']
   assert of['written_x_published'] == '6 – 17'
-  root = ET.parse(tmp_path / 'picture.svg').getroot()
-  assert len(list(root.iter(f'{SVG}rect'))) == 3  # the page and two bands
-  curves = [p for p in root.iter(f'{SVG}path') if 'dot' in p.get('class')]
-  assert len(curves) == 8 and all(p.get('d').count('M') == 4 for p in curves)
+  root = ET.fromstring(check_n_run.draw(list(found.values())))
+  kinds = [p.get('class') for p in root.iter(f'{SVG}path')]
+  assert kinds.count('band muted') == 2 * 2  # and in the legend
+  assert len(list(root.iter(f'{SVG}circle'))) == 8 * 4
 
 
 def test_a_restore_that_differs_is_told(tmp_path):
@@ -67,10 +65,10 @@ def test_without_data_it_says_so(tmp_path, monkeypatch, capsys):
   assert '2021 is left out' in capsys.readouterr().out
 
 
-def test_a_panel_puts_the_band_between_its_bounds():
-  body = check_n_run_svg.panel('A', 'x', {'a': [1.0, 0.5]}, ('b', 0.25, 0.5))
-  root = ET.fromstring(check_n_run_svg.page([body]))
-  band = list(root.iter(f'{SVG}rect'))[1]
-  y, height = float(band.get('y')), float(band.get('height'))
-  assert y == pytest.approx(288 - 230 * 0.5 / 1.06, abs=0.2)
-  assert height == pytest.approx(230 * 0.25 / 1.06, abs=0.2)
+def test_the_last_curve_does_not_hide_the_others():
+  band = charts.shaded_range('paper', 0.25, 2.0)
+  shares = {'a': [1.0, 0.5], 'b': [1.0, 0.25], 'c': [1.0, 0.5]}
+  chart = check_n_run.draw_panel('A', 'x', shares, band)
+  shapes = [s.shape for s in chart.series]
+  assert shapes == ['range', 'curve', 'curve', 'dashes']
+  assert chart.y.high > 2.0  # the band is seen whole

@@ -11,10 +11,10 @@ import sys
 from genrec_jax import main
 from genrec_jax.checkpoint import full, manifest, retention
 from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.report import summary
+from genrec_jax.report.metric_writers import Writers
 from genrec_jax.runtime import single_device
 from genrec_jax.runtime.progress import Progress
-from genrec_jax.train import report
-from genrec_jax.train.writers import Writers
 
 
 def die(number=signal.SIGKILL):
@@ -96,9 +96,9 @@ POINTS = {
   ),
   'during an evaluation': lambda: before(Evaluator, 'run', 2),
   'after step 41': lambda: after_step(41),
-  'before the report': lambda: before(report, 'write'),
+  'before the report': lambda: before(summary, 'write_report'),
   'between report.json and report.html': lambda: before(
-    report, 'write_atomically', 2
+    summary, 'write_atomically', 2
   ),
   'SIGTERM after step 5': lambda: after_step(5, signal.SIGTERM),
   'SIGTERM during an evaluation': lambda: before(

@@ -23,8 +23,8 @@ KILLED_AT = """
 import os, pathlib, signal, sys
 from genrec_jax import main
 from genrec_jax.checkpoint import full, manifest
-from genrec_jax.train import loop, results
 from genrec_jax.runtime import progress
+from genrec_jax.train import loop, results
 
 point, number = sys.argv[1], int(sys.argv[2])
 sys.argv = sys.argv[2:]

@@ -7,10 +7,10 @@ import numpy as np
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.runtime.state import named
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
-from genrec_jax.train.writers import read_jsonl
 
 CONFIG = str(pathlib.Path(__file__).parents[2] / 'configs/quickstart.py:smoke')
 STEPS = 20

@@ -10,13 +10,26 @@
                      for the part at the head of the table
   data               one text about the data set
   versions           package -> version
-  ranking            what is drawn of a ranking model, see `report_ranking`
+  ranking            what is drawn of a ranking model, see below
   users              some users, each {'user', 'history': [{'item', 'title',
                      'time'}, ...] with the latest last, 'target': {'item',
                      'title'} or None, 'target_rank', 'recommendations':
                      [{'item', 'title', 'score', 'hit'}, ...]}; titles, times,
                      scores and ranks may be None
   notes              what a reader must know
+
+`ranking` is what `evaluators.ranking.Evaluator.details` gives, with the name of
+the part that it was measured on:
+
+  part               'test'
+  examples           how many
+  labels             label -> {'calibration': [{'low', 'high', 'prediction',
+                     'rate', 'rate_low', 'rate_high', 'weight'}, ...],
+                     'calibration_error', 'histogram': {'edges', 'positive',
+                     'negative'}}
+  importance         {'examples', 'repeats', 'features': [{'feature', 'kind',
+                     'auc_drop', 'auc_drop_std', 'logloss_rise',
+                     'logloss_rise_std'}, ...]}
 
 Only `metrics` must be there; what is absent is left out of the page.
 """
@@ -27,13 +40,13 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.runtime.progress import compact, duration
-from genrec_jax.train import report_html
-from genrec_jax.train.report_compare import compare, lift_text
-from genrec_jax.train.writers import dump_json, write_atomically
+from genrec_jax.formatting import format_compact, format_duration
+from genrec_jax.report.comparison import compare, format_lift
+from genrec_jax.report.metric_writers import dump_json, write_atomically
+from genrec_jax.report.pages import render_page
 
 
-def write(
+def write_report(
   workdir: str | os.PathLike,
   report: Mapping,
   curves: Sequence[Mapping],
@@ -48,18 +61,18 @@ def write(
     sections: HTML of what the page does not know by name.
   """
   workdir = pathlib.Path(workdir)
-  page = report_html.page(report, compare(report), curves, sections)
+  page = render_page(report, compare(report), curves, sections)
   write_atomically(workdir / 'report.json', dump_json(report, indent=2) + '\n')
   write_atomically(workdir / 'report.html', page)
 
 
-def table(report: Mapping) -> str:
+def format_table(report: Mapping) -> str:
   """Returns metrics beside baselines as plain text for a terminal."""
   c = compare(report)
   lines = [('', *c.columns)]
   for metric, values in c.rows:
     cells = (
-      _text(metric, v, lift=column == c.lift)
+      _format_cell(metric, v, lift=column == c.lift)
       for v, column in zip(values, c.columns, strict=True)
     )
     lines.append((metric, *cells))
@@ -69,26 +82,26 @@ def table(report: Mapping) -> str:
               + [v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True)])
     for line in lines
   )  # fmt: skip
-  return f'{text}\n{_costs(report)}'.rstrip('\n')
+  return f'{text}\n{_format_costs(report)}'.rstrip('\n')
 
 
-def _text(metric: str, value: float | None, lift: bool) -> str:
+def _format_cell(metric: str, value: float | None, lift: bool) -> str:
   if value is None:
     return '-'
   if lift:
-    return 'nan' if math.isnan(value) else lift_text(metric, value)
+    return 'nan' if math.isnan(value) else format_lift(metric, value)
   return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
 
 
-def _costs(report: Mapping) -> str:
+def _format_costs(report: Mapping) -> str:
   said = []
   if report.get('best_step') is not None:
     said.append(f'step {report["best_step"]:,} of {report.get("steps", 0):,}')
   for key, unit in (('wall_s', 'wall'), ('core_s', 'of processor time')):
     if report.get(key) is not None:
-      said.append(f'{duration(report[key])} {unit}')
+      said.append(f'{format_duration(report[key])} {unit}')
   if report.get('examples_per_s') is not None:
-    said.append(f'{compact(report["examples_per_s"])} examples/s')
+    said.append(f'{format_compact(report["examples_per_s"])} examples/s')
   if report.get('seed') is not None:
     said.append(f'seed {report["seed"]}')
   return ', '.join(said)

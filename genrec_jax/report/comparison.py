@@ -16,6 +16,14 @@ _FAMILIES = (
   'ne',
   'calibration',
 )
+# What a page calls them; others are written in capitals.
+METRICS = {
+  'auc': 'AUC',
+  'gauc': 'gAUC',
+  'logloss': 'Log loss',
+  'ne': 'Normalised entropy',
+  'calibration': 'Calibration',
+}
 _AREAS = ('auc', 'gauc')  # whose differences count
 _LOSSES = ('logloss', 'ne')  # less is better
 
@@ -28,7 +36,7 @@ class Comparison:
     part: the part of the data the lift is about: 'test' if there is one.
     columns: headers of the values of a row.
     rows: (metric name, one value a column or None).
-    lift: the column that compares with the strongest baseline, see `lift_text`.
+    lift: the column that compares with the best baseline, see `format_lift`.
   """
 
   part: str
@@ -45,7 +53,7 @@ class Comparison:
 
 
 def compare(report: Mapping) -> Comparison:
-  """Returns the metrics of a report (see `report`) beside its baselines."""
+  """Returns the metrics of a report (see `summary`) beside its baselines."""
   metrics = {p: m for p, m in report.get('metrics', {}).items() if m}
   if not metrics:
     raise ValueError(
@@ -54,7 +62,7 @@ def compare(report: Mapping) -> Comparison:
     )
   part = 'test' if 'test' in metrics else next(reversed(metrics))
   baselines = {
-    name: _of_part(values, part)
+    name: _values_of_part(values, part)
     for name, values in report.get('baselines', {}).items()
   }
   last = report.get('last_epoch', {})
@@ -62,11 +70,13 @@ def compare(report: Mapping) -> Comparison:
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
   columns = {part: metrics[part]} | baselines
-  known = any(family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
-  lift = 'gain' if known else 'lift'
+  ranks = any(family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
+  lift = 'gain' if ranks else 'lift'
   if baselines:
     columns[lift] = {
-      name: _lift(name, value, [b.get(name) for b in baselines.values()])
+      name: _measure_lift(
+        name, value, [b.get(name) for b in baselines.values()]
+      )
       for name, value in metrics[part].items()
     }
   if part in last:
@@ -75,7 +85,7 @@ def compare(report: Mapping) -> Comparison:
     columns[other] = metrics[other]
     if other in last:
       columns[f'{other}, last epoch'] = last[other]
-  names = sorted({n for m in metrics.values() for n in m}, key=_order)
+  names = sorted({n for m in metrics.values() for n in m}, key=_sort_key)
   return Comparison(
     part=part,
     columns=tuple(columns),
@@ -88,16 +98,29 @@ def compare(report: Mapping) -> Comparison:
 
 
 def family(metric: str) -> str:
-  """The kind of a metric: 'hr' of 'hr@10', 'auc' of 'auc/click'."""
+  """Returns the kind of a metric: 'hr' of 'hr@10', 'auc' of 'auc/click'."""
   return metric.partition('@')[0].partition('/')[0]
 
 
-def lift_text(metric: str, value: float) -> str:
-  """What is gained on the strongest baseline, as a person reads it.
+def name_metric(metric: str) -> str:
+  """Returns a metric as a heading.
 
-  >>> lift_text('hr@10', 3.814), lift_text('auc', 0.31)
+  >>> name_metric('hr@10'), name_metric('logloss/click')
+  ('HR@10', 'Log loss of click')
+  """
+  known = METRICS.get(family(metric))
+  if known is None:
+    return metric.upper()
+  label = metric.partition('/')[2]
+  return f'{known} of {label}' if label else known
+
+
+def format_lift(metric: str, value: float) -> str:
+  """Returns what is gained on the strongest baseline, for a reader.
+
+  >>> format_lift('hr@10', 3.814), format_lift('auc', 0.31)
   ('3.81x', '+0.3100')
-  >>> lift_text('logloss', -0.142)
+  >>> format_lift('logloss', -0.142)
   '-14.2%'
   """
   if family(metric) in _AREAS:
@@ -114,13 +137,13 @@ def is_better(metric: str, lift: float) -> bool:
   return lift > (0 if family(metric) in _AREAS else 1)
 
 
-def _of_part(values: Mapping, part: str) -> Mapping:
+def _values_of_part(values: Mapping, part: str) -> Mapping:
   if any(isinstance(v, Mapping) for v in values.values()):
     return values.get(part, {})
   return values
 
 
-def _lift(
+def _measure_lift(
   metric: str, value: float, baselines: Sequence[float | None]
 ) -> float | None:
   """How far `value` is beyond the strongest baseline.
@@ -139,7 +162,7 @@ def _lift(
   return value / best - (family(metric) in _LOSSES)
 
 
-def _order(metric: str) -> tuple:
+def _sort_key(metric: str) -> tuple:
   """hr@1, hr@10, ndcg@1, ..., mrr, auc, ..., then others; label by label."""
   kind, (_, _, k) = family(metric), metric.partition('@')
   place = _FAMILIES.index(kind) if kind in _FAMILIES else len(_FAMILIES)

@@ -1,6 +1,5 @@
 """The report of a ranking model, on made-up scores."""
 
-import doctest
 import json
 import math
 import re
@@ -8,16 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from genrec_jax.report import comparison, score_charts
+from genrec_jax.report.charts import Frame, draw_plot
+from genrec_jax.report.comparison import compare
+from genrec_jax.report.pages import render_page
+from genrec_jax.report.summary import format_table
 from genrec_jax.tasks import ranking_metrics as rm
-from genrec_jax.train import (
-  report,
-  report_compare,
-  report_ranking,
-  report_scores_svg,
-  report_svg,
-)
-from genrec_jax.train.report_compare import compare
-from tests.train.report_test import _page, _parse
+from tests.report.page_parser import parse
+from tests.report.pages_test import parse_page
 
 FEATURES = [f'feature {i}' for i in range(20)]
 
@@ -99,7 +96,7 @@ def fake_curves():
 
 def test_a_whole_report(tmp_path):
   data = fake_report()
-  page = _page(tmp_path, data, fake_curves())
+  page = parse_page(tmp_path, data, fake_curves())
   saved = json.loads((tmp_path / 'report.json').read_text())
   assert saved == json.loads(json.dumps(data))
   for text in (
@@ -114,14 +111,15 @@ def test_a_whole_report(tmp_path):
   assert 'User' not in page.text and '<script' not in page.text
   # Parts of one measurement share a chart, also where a label follows.
   (figure,) = re.findall(
-    r'<figure><figcaption><b>AUC of click.*?</figure>',
+    r'<b>AUC of click.*?</figure>',
     (tmp_path / 'report.html').read_text(),
+    re.DOTALL,
   )
-  assert 'curve valid' in figure and 'curve test' in figure
+  assert 'curve blue' in figure and 'curve orange' in figure
 
 
 def test_the_table_of_a_terminal():
-  text = report.table(fake_report())
+  text = format_table(fake_report())
   assert text == (
     '               test    mean     gain   valid\n'
     'auc          0.8000  0.5000  +0.3000  0.8100\n'
@@ -166,11 +164,11 @@ def test_gains(metric, own, baselines, lift, better):
   found = c.value(metric, 'gain')
   assert found == (lift and pytest.approx(lift))
   if lift is not None:
-    assert report_compare.is_better(metric, found) == better
+    assert comparison.is_better(metric, found) == better
 
 
 def test_several_labels(tmp_path):
-  page = _page(
+  page = parse_page(
     tmp_path, fake_report(ranking=details(('click', 'buy'))), fake_curves()
   )
   for text in ('Calibration of click', 'Scores by label of buy'):
@@ -192,7 +190,7 @@ def test_several_labels(tmp_path):
   ],
 )
 def test_parts_may_be_missing(tmp_path, ranking):
-  _page(tmp_path, fake_report(ranking=ranking), fake_curves())
+  parse_page(tmp_path, fake_report(ranking=ranking), fake_curves())
 
 
 @pytest.mark.parametrize(
@@ -207,8 +205,23 @@ def test_parts_may_be_missing(tmp_path, ranking):
 )
 def test_charts_of_odd_scores(tmp_path, logits, labels):
   curve = rm.calibration_curve(logits, labels)
-  _parse(report_scores_svg.calibration('x', curve))
-  _parse(report_scores_svg.histogram('x', rm.score_histogram(logits, labels)))
+  parse(draw_plot(score_charts.chart_calibration('x', curve)))
+  parse(
+    draw_plot(
+      score_charts.chart_scores('x', rm.score_histogram(logits, labels))
+    )
+  )
+
+
+def render_importance(features):
+  """The section about features, of a page without anything else in bars."""
+  ranking = {'importance': {'features': features}}
+  data = fake_report(baselines={}, ranking=ranking)
+  page = render_page(data, compare(data), [])
+  (section,) = re.findall(
+    r'<h2>Feature importance.*?(?=</section>)', page, re.S
+  )
+  return section
 
 
 def test_bars_stay_within_their_track():
@@ -218,8 +231,8 @@ def test_bars_stay_within_their_track():
     {'feature': 'c', 'auc_drop': 0.05, 'auc_drop_std': 0.1},
     {'feature': 'd', 'auc_drop': math.nan, 'logloss_rise': -0.1},
   ]
-  text = report_ranking.importance({'importance': {'features': rows}})
-  page = _parse(text)
+  text = render_importance(rows)
+  page = parse(text)
   assert 'c' in page.text and page.text.count('−0.1000') == 2
   for style in re.findall(r'style="([^"]*)"', text):
     numbers = [float(x) for x in re.findall(r'(-?[\d.]+)%', style)]
@@ -231,9 +244,13 @@ def test_bars_without_deviations_fill_their_track():
     {'feature': 'a', 'auc_drop': 0.2, 'auc_drop_std': None},
     {'feature': 'b', 'auc_drop': 0.1},
   ]
-  text = report_ranking.importance({'importance': {'features': rows}})
+  text = render_importance(rows)
   widths = re.findall(r'width:([\d.]+)%', text)
   assert [float(w) for w in widths] == [100.0, 50.0]
+
+
+def paths(page, kind):
+  return [a['d'] for _, a in page.tags if a.get('class') == kind]
 
 
 def test_the_points_of_the_calibration_curve():
@@ -243,17 +260,17 @@ def test_the_points_of_the_calibration_curve():
     {'low': 0.5, 'high': 1.0, 'prediction': 0.75, 'rate': 0.75,
      'rate_low': 0.6, 'rate_high': 1.0, 'weight': 100.0},
   ]  # fmt: skip
-  page = _parse(report_scores_svg.calibration('x', curve))
+  page = parse(draw_plot(score_charts.chart_calibration('x', curve)))
   dots = [a for t, a in page.tags if t == 'circle']
   (x1, y1), (x2, y2) = [(float(a['cx']), float(a['cy'])) for a in dots]
   assert x1 < x2 and y1 > y2
-  (diagonal,) = [a['d'] for t, a in page.tags if a.get('class') == 'ref']
+  (diagonal,) = paths(page, 'reference muted')
   a, b, c, d = map(float, re.findall(r'[\d.]+', diagonal))
   # The second point lies on the diagonal, the first above it.
   assert (x2 - a) / (c - a) == pytest.approx((b - y2) / (b - d), abs=1e-3)
   assert (x1 - a) / (c - a) < (b - y1) / (b - d)
   assert 'predicted 25%, happened 50% (30% to 70%), 100 examples' in page.text
-  (rug,) = [a['d'] for _, a in page.tags if a.get('class') == 'rug']
+  (rug,) = paths(page, 'axis minor')
   assert rug.count('M') == 4  # an edge of a bin each
 
 
@@ -264,10 +281,10 @@ def test_room_above_the_calibration_curve(most):
     {'low': 0.0, 'high': most, 'prediction': most / 2, 'rate': most / 2,
      'rate_low': 0.0, 'rate_high': most, 'weight': 9.0},
   ]  # fmt: skip
-  page = _parse(report_scores_svg.calibration('x', curve))
-  (whisker,) = [a['d'] for _, a in page.tags if a.get('class') == 'whisker']
-  highest = float(whisker.partition('V')[2])
-  room = (highest - report_svg.TOP) / report_svg.HEIGHT
+  page = parse(draw_plot(score_charts.chart_calibration('x', curve)))
+  (whisker,) = paths(page, 'whisker orange')
+  highest = float(whisker.split()[-1])
+  room = (highest - Frame().top) / Frame().height
   assert 0.01 < room < (0.1 if most else 1.0)
 
 
@@ -277,7 +294,7 @@ def test_room_above_the_calibration_curve(most):
    (0.999, '99.9%'), (1e-6, '0.0001%'), (0.123, '12%'), (1e-300, '0%')],
 )  # fmt: skip
 def test_shares(p, text):
-  assert report_scores_svg._share(p) == text
+  assert score_charts.format_share(p) == text
 
 
 def test_nothing_from_outside_is_markup(tmp_path):
@@ -288,9 +305,5 @@ def test_nothing_from_outside_is_markup(tmp_path):
     row['feature'] = row['kind'] = evil
   data = fake_report(ranking=ranking)
   data['metrics']['test'][f'auc/{evil}'] = 0.5
-  page = _page(tmp_path, data, [{'step': 1, f'test/auc/{evil}': 0.5}] * 2)
+  page = parse_page(tmp_path, data, [{'step': 1, f'test/auc/{evil}': 0.5}] * 2)
   assert page.text.count(evil) > 40
-
-
-def test_examples_in_docstrings():
-  assert doctest.testmod(report_compare).failed == 0

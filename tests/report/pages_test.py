@@ -1,17 +1,14 @@
 """Tests of report.json, report.html and the table, on made-up runs."""
 
-import doctest
-import html.parser
 import json
 import math
-import re
 
 import numpy as np
 import pytest
 
-from genrec_jax.train import report, report_svg
-from genrec_jax.train.report_compare import compare
-from genrec_jax.train.report_svg import Series, chart
+from genrec_jax.report.comparison import compare
+from genrec_jax.report.summary import format_table, write_report
+from tests.report.page_parser import parse
 
 KS = (1, 5, 10, 50, 100, 200)
 
@@ -115,56 +112,16 @@ def fake_examples():
   return examples
 
 
-class _Checker(html.parser.HTMLParser):
-  """Collects the text; fails when tags do not nest or a request is made."""
-
-  VOID = {'meta', 'br', 'line', 'path', 'rect', 'circle'}
-
-  def __init__(self):
-    super().__init__()
-    self.open, self.tags, self.text = [], [], ''
-
-  def handle_starttag(self, tag, attrs):
-    assert not {'src', 'href', 'onclick', 'onerror'} & {k for k, _ in attrs}
-    assert tag not in ('script', 'link', 'img', 'iframe', 'object')
-    self.tags.append((tag, dict(attrs)))
-    if tag not in self.VOID:
-      self.open.append(tag)
-
-  def handle_startendtag(self, tag, attrs):
-    assert tag in self.VOID
-    self.handle_starttag(tag, attrs)
-
-  def handle_endtag(self, tag):
-    assert self.open.pop() == tag
-
-  def handle_data(self, data):
-    if self.open and self.open[-1] != 'style':
-      self.text += data
-
-
-def _parse(text):
-  checker = _Checker()
-  checker.feed(text)
-  checker.close()
-  assert not checker.open
-  assert 'url(' not in text and '@import' not in text and '//' not in text
-  for attrs in (a for _, a in checker.tags):
-    assert not re.search(r'nan|inf', ' '.join(attrs.get(k) or '' for k in (
-      'd', 'x', 'y', 'x1', 'y1', 'cx', 'cy', 'width', 'style')))  # fmt: skip
-  return checker
-
-
-def _page(tmp_path, data, curves=(), examples=()):
+def parse_page(tmp_path, data, curves=(), examples=()):
   data = {**data, 'users': examples} if examples else data
-  report.write(tmp_path, data, curves)
-  return _parse((tmp_path / 'report.html').read_text(encoding='utf-8'))
+  write_report(tmp_path, data, curves)
+  return parse((tmp_path / 'report.html').read_text(encoding='utf-8'))
 
 
 def test_a_whole_report(tmp_path):
   data = fake_report()
   data['users'] = fake_examples()
-  page = _page(tmp_path, data, fake_curves())
+  page = parse_page(tmp_path, data, fake_curves())
   assert json.loads((tmp_path / 'report.json').read_text()) == json.loads(
     json.dumps(data)
   )
@@ -196,7 +153,7 @@ def test_the_table_of_a_terminal():
     'examples_per_s': 1234.5,
     'seed': 0,
   }
-  assert report.table(data) == (
+  assert format_table(data) == (
     '           test  popularity   lift  test, last epoch   valid\n'
     'hr@5     0.1000           -      -                 -  0.1000\n'
     'hr@10    0.3097      0.0812  3.81x            0.3071  0.3210\n'
@@ -205,7 +162,7 @@ def test_the_table_of_a_terminal():
     'step 1,200 of 2,000, 2m 22s wall, 4m 23s of processor time,'
     ' 1.23k examples/s, seed 0'
   )
-  assert report.table({'metrics': {'valid': {'users': 3}}}) == (
+  assert format_table({'metrics': {'valid': {'users': 3}}}) == (
     '       valid\nusers      3'
   )
 
@@ -228,32 +185,32 @@ def test_the_last_epoch_is_not_told_twice():
 
 
 def test_the_figures_above_the_table_are_three(tmp_path):
-  page = _page(tmp_path, fake_report())
+  page = parse_page(tmp_path, fake_report())
   assert page.text.count('this model') == 3
 
 
 def test_the_column_of_the_part_that_counts_is_marked(tmp_path):
   data = fake_report()
-  page = _page(tmp_path, data)
+  page = parse_page(tmp_path, data)
   own = [a for t, a in page.tags if t == 'td' and a.get('class') == 'own']
   assert len(own) == len(data['metrics']['test'])
 
 
 def test_a_baseline_is_a_line_of_its_chart(tmp_path):
-  page = _page(tmp_path, fake_report(), fake_curves())
+  page = parse_page(tmp_path, fake_report(), fake_curves())
   assert page.text.count('popularity (test)') == 2 * len(KS) + 1
 
 
 def test_a_clock_that_is_no_date(tmp_path):
   (example, *_) = fake_examples()
   example['history'] = [{'item': 7, 'title': 'Atlas', 'time': 12}]
-  page = _page(tmp_path, fake_report(), examples=[example])
+  page = parse_page(tmp_path, fake_report(), examples=[example])
   assert 't=12' in page.text
 
 
 def test_no_metrics_is_an_error(tmp_path):
   with pytest.raises(ValueError, match='The report has no metrics'):
-    report.write(tmp_path, {'metrics': {'test': {}}}, [])
+    write_report(tmp_path, {'metrics': {'test': {}}}, [])
   assert list(tmp_path.iterdir()) == []
 
 
@@ -276,9 +233,9 @@ def _without(*keys):
   ],
 )
 def test_parts_may_be_missing(tmp_path, data):
-  _page(tmp_path, data, fake_curves(240), fake_examples())
+  parse_page(tmp_path, data, fake_curves(240), fake_examples())
   json.loads((tmp_path / 'report.json').read_text(), parse_constant=pytest.fail)
-  assert report.table(data)
+  assert format_table(data)
 
 
 def test_numpy_scalars_are_numbers(tmp_path):
@@ -287,9 +244,9 @@ def test_numpy_scalars_are_numbers(tmp_path):
     'baselines': {'popularity': {'mrr': np.float32(0.125)}},
     'wall_s': np.float32(3),
   }
-  page = _page(tmp_path, data, [{'step': 1, 'test/mrr': np.float32(0.25)}])
+  page = parse_page(tmp_path, data, [{'step': 1, 'test/mrr': np.float32(0.25)}])
   assert '0.2500' in page.text and '2.00×' in page.text
-  assert '2.00x' in report.table(data) and ' 7' in report.table(data)
+  assert '2.00x' in format_table(data) and ' 7' in format_table(data)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +268,7 @@ def test_numpy_scalars_are_numbers(tmp_path):
   ],
 )
 def test_users_may_lack_anything(tmp_path, example):
-  page = _page(tmp_path, fake_report(), [], [example])
+  page = parse_page(tmp_path, fake_report(), [], [example])
   assert f'User {example["user"]}' in page.text
 
 
@@ -335,91 +292,5 @@ def test_nothing_from_outside_is_markup(tmp_path):
     'recommendations': [{**event, 'score': 1.0, 'hit': True}],
   }
   curves = [{'step': i, f'{evil}/{evil}': 1.0 * i} for i in range(3)]
-  page = _page(tmp_path, data, curves, [example])
+  page = parse_page(tmp_path, data, curves, [example])
   assert page.text.count(evil) > 10
-
-
-def test_a_curve_goes_from_one_side_to_the_other():
-  text = chart('Loss', [Series('train', 'train', [(10, 1.0), (20, 2.0)])])
-  (curve,) = re.findall(r'class="curve train" d="([^"]*)"', text)
-  x = [float(point.split()[0]) for point in re.split('[ML]', curve)[1:]]
-  assert x == [report_svg.LEFT, report_svg.WIDTH - report_svg.RIGHT]
-
-
-def test_charts_break_where_a_value_is_not_finite():
-  points = [(0, 1.0), (1, math.nan), (2, 3.0), (3, 4.0), (4, math.inf)]
-  text = chart('Loss', [Series('train', 'train', points)])
-  page = _parse(text)
-  (path,) = [a['d'] for t, a in page.tags if a.get('class') == 'curve train']
-  assert path.count('M') == 2 and path.count('L') == 1
-  assert '2 not finite' in page.text
-  assert 'step 1 · train NaN' in page.text
-  nothing = chart('Loss', [Series('train', 'train', [(0, math.nan)])])
-  assert 'no finite value' in _parse(nothing).text
-  assert 'no finite value' in _parse(chart('Loss', [])).text
-
-
-@pytest.mark.parametrize(
-  'points', [[(0, 0.0)], [(5, 2.0)], [(3, -1.0), (9, -1.0)], [(1, 1e-30)]]
-)
-@pytest.mark.parametrize('from_zero', [False, True])
-def test_charts_of_one_value(points, from_zero):
-  text = chart('x', [Series('x', 'other', points)], from_zero=from_zero)
-  assert 'class="dot other"' in text
-  _parse(text)
-
-
-def test_long_curves_are_averaged_and_keep_their_ends():
-  xs = range(10_000)
-  series = Series('x', 'train', [(x, float(x % 2)) for x in xs])
-  text = chart('x', [series, Series('one', 'ref', [(0, 1.0)])], from_zero=True)
-  page = _parse(text)
-  assert len(text) < 60_000
-  assert 'step 9,999' in page.text
-  (path,) = [a['d'] for t, a in page.tags if a.get('class') == 'curve train']
-  heights = {float(p.split()[1].partition('h')[0]) for p in path[1:].split('L')}
-  assert max(heights) - min(heights) < 10
-
-
-def test_every_evaluation_answers_to_the_pointer():
-  train = [(x, 1.0) for x in range(1000)]
-  valid = [(x, x / 1000) for x in range(100, 1000, 100)]
-  text = _parse(
-    chart(
-      'x', [Series('train', 'train', train), Series('valid', 'valid', valid)]
-    )
-  ).text
-  for x, y in valid:
-    assert f'step {x} · train 1 · valid {y:.4g}' in text
-
-
-@pytest.mark.parametrize(
-  'low, high, labels',
-  [
-    (0, 0.31, ['0', '0.1', '0.2', '0.3']),
-    (3.87, 7.1, ['4', '5', '6', '7']),
-    (0, 4848, ['0', '1,000', '2,000', '3,000', '4,000']),
-    (0, 48_480, ['0', '10k', '20k', '30k', '40k']),
-    (0.0951, 0.0974, ['0.0955', '0.0960', '0.0965', '0.0970']),
-    (-3, 4, ['-2', '0', '2', '4']),
-    (0, 2e-5, ['0', '5e-06', '1e-05', '1.5e-05', '2e-05']),
-  ],
-)
-def test_ticks_are_round(low, high, labels):
-  values = report_svg.ticks(low, high, 5)
-  assert report_svg.tick_labels(values) == labels
-
-
-@pytest.mark.parametrize(
-  'value, text',
-  [
-    (None, '–'), (3, '3'), (12345, '12,345'), (0.123456, '0.1235'),
-    (1234.5, '1,234'), (math.nan, 'NaN'), (math.inf, 'inf'), (True, 'True'),
-  ],
-)  # fmt: skip
-def test_numbers_as_read(value, text):
-  assert report_svg.number(value) == text
-
-
-def test_examples_in_docstrings():
-  assert doctest.testmod(report_svg).failed == 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from genrec_jax.train import writers
+from genrec_jax.report import metric_writers
 
 
 def _events(workdir):
@@ -28,7 +28,7 @@ def _events(workdir):
 
 
 def _run(workdir, steps, resume_step=None):
-  with writers.Writers(workdir, resume_step, log=None) as w:
+  with metric_writers.Writers(workdir, resume_step, log=None) as w:
     for step in steps:
       w.scalars(step, {'train/loss': 1 / (step + 1)})
       if step % 2 == 0:
@@ -37,10 +37,10 @@ def _run(workdir, steps, resume_step=None):
 
 def test_lines_hold_the_step_and_the_numbers(tmp_path):
   lines = []
-  with writers.Writers(tmp_path / 'new', log=lines.append) as w:
+  with metric_writers.Writers(tmp_path / 'new', log=lines.append) as w:
     w.scalars(12, {'train/loss': jnp.float32(0.1), 'n': np.int64(3)})
     w.scalars(13, {'train/loss': jnp.bfloat16(0.5), 'perf/x': 1.5})
-  rows = writers.read_jsonl(tmp_path / 'new' / 'metrics.jsonl')
+  rows = metric_writers.read_jsonl(tmp_path / 'new' / 'metrics.jsonl')
   assert rows == [
     {'step': 12, 'train/loss': float(np.float32(0.1)), 'n': 3},
     {'step': 13, 'train/loss': 0.5, 'perf/x': 1.5},
@@ -52,9 +52,9 @@ def test_lines_hold_the_step_and_the_numbers(tmp_path):
 
 
 def test_a_line_is_out_of_the_process_when_scalars_returns(tmp_path):
-  w = writers.Writers(tmp_path, log=None)
+  w = metric_writers.Writers(tmp_path, log=None)
   w.scalars(1, {'a': 1.0})
-  assert len(writers.read_jsonl(tmp_path / 'metrics.jsonl')) == 1
+  assert len(metric_writers.read_jsonl(tmp_path / 'metrics.jsonl')) == 1
   assert [e.step for e in _events(tmp_path) if e.summary.value] == [1]
   w.flush()
   w.close()
@@ -96,27 +96,27 @@ def test_interrupted_and_uninterrupted_runs_leave_the_same_lines(
 def test_a_killed_process_loses_no_line(tmp_path):
   code = (
     'import os, signal, sys\n'
-    'from genrec_jax.train import writers\n'
-    'w = writers.Writers(sys.argv[1], log=None)\n'
+    'from genrec_jax.report import metric_writers\n'
+    'w = metric_writers.Writers(sys.argv[1], log=None)\n'
     'for step in range(20):\n'
     '  w.scalars(step, {"a": step / 3})\n'
     'os.kill(os.getpid(), signal.SIGKILL)\n'
   )
   process = subprocess.run([sys.executable, '-c', code, str(tmp_path)])
   assert process.returncode == -signal.SIGKILL
-  rows = writers.read_jsonl(tmp_path / 'metrics.jsonl')
+  rows = metric_writers.read_jsonl(tmp_path / 'metrics.jsonl')
   assert [row['step'] for row in rows] == list(range(20))
 
 
 def test_non_finite_numbers_are_json_and_come_back(tmp_path):
   values = {'a': math.nan, 'b': math.inf, 'c': -math.inf}
-  with writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.Writers(tmp_path, log=None) as w:
     w.scalars(1, values)
   path = tmp_path / 'metrics.jsonl'
   assert path.read_text() == (
     '{"step": 1, "a": "NaN", "b": "Infinity", "c": "-Infinity"}\n'
   )
-  (row,) = writers.read_jsonl(path)
+  (row,) = metric_writers.read_jsonl(path)
   assert math.isnan(row['a']) and row['b'] == math.inf
   assert row['c'] == -math.inf
 
@@ -130,7 +130,7 @@ def test_non_finite_numbers_are_json_and_come_back(tmp_path):
   ],
 )
 def test_only_numbers_are_written(tmp_path, value, message):
-  with writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.Writers(tmp_path, log=None) as w:
     with pytest.raises(ValueError, match=message):
       w.scalars(1, {'train/x': value})
     with pytest.raises(ValueError, match="'step' is no name"):
@@ -143,22 +143,22 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
   damaged = '{"step": 1}\n{"st\n{"step": 3}\n'
   path.write_text(damaged)
   with pytest.raises(ValueError, match='metrics.jsonl, line 2 is not JSON'):
-    writers.read_jsonl(path)
+    metric_writers.read_jsonl(path)
   with pytest.raises(ValueError, match='line 2'):
-    writers.Writers(tmp_path, resume_step=3)
+    metric_writers.Writers(tmp_path, resume_step=3)
   assert path.read_text() == damaged
   path.write_text('{"loss": 1}\n')
   with pytest.raises(ValueError, match='line 1 has no "step"'):
-    writers.Writers(tmp_path, resume_step=3)
+    metric_writers.Writers(tmp_path, resume_step=3)
   path.write_text('[1]\n')
   with pytest.raises(ValueError, match='line 1 is not a JSON object'):
-    writers.read_jsonl(path)
+    metric_writers.read_jsonl(path)
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='no /dev/full')
 def test_a_full_disk_stops_the_run(tmp_path):
   os.symlink('/dev/full', tmp_path / 'full')
-  with writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.Writers(tmp_path, log=None) as w:
     file, w._jsonl = w._jsonl, open(tmp_path / 'full', 'w')
     with pytest.raises(OSError, match='No space left'):
       w.scalars(1, {'a': 1.0})
@@ -174,7 +174,7 @@ def test_dump_json_takes_what_reports_hold():
     'none': None,
     3: np.float64(0.25),
   }
-  assert json.loads(writers.dump_json(value)) == {
+  assert json.loads(metric_writers.dump_json(value)) == {
     'array': [0, 1],
     'tuple': [1, 2],
     'flag': True,
@@ -182,27 +182,27 @@ def test_dump_json_takes_what_reports_hold():
     '3': 0.25,
   }
   with pytest.raises(ValueError, match='one number, not a object'):
-    writers.dump_json({'a': object()})
+    metric_writers.dump_json({'a': object()})
 
 
 def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path):
   path = tmp_path / 'file'
-  writers.write_atomically(path, 'old')
+  metric_writers.write_atomically(path, 'old')
   with pytest.raises(UnicodeEncodeError):
-    writers.write_atomically(path, 'new \udc80')
+    metric_writers.write_atomically(path, 'new \udc80')
   assert path.read_text() == 'old'
 
 
 def test_a_workdir_may_be_text(tmp_path):
-  with writers.Writers(str(tmp_path / 'new'), log=None) as w:
+  with metric_writers.Writers(str(tmp_path / 'new'), log=None) as w:
     w.scalars(1, {'train/loss': 0.5})
   assert (tmp_path / 'new' / 'metrics.jsonl').exists()
 
 
 def test_text_is_utf_8_whatever_the_locale(tmp_path):
   code = (
-    'from genrec_jax.train import writers\n'
-    f'writers.write_atomically({str(tmp_path / "x")!r}, chr(0x1F3AC))'
+    'from genrec_jax.report import metric_writers\n'
+    f'metric_writers.write_atomically({str(tmp_path / "x")!r}, chr(0x1F3AC))'
   )
   env = os.environ | {
     'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0',

@@ -1,0 +1,42 @@
+"""Draws the charts of docs/ from benchmarks/results.
+
+python -m benchmarks.pictures           # rewrites what differs
+python -m benchmarks.pictures --check   # exit status 1 when something differs
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+from benchmarks import check_n_run, quality_vs_cost, result, scaling_law
+
+DOCS = pathlib.Path(__file__).parent.parent / 'docs'
+# docs/NAME.svg is drawn from the rows of cpu2/NAME.json.
+PICTURES = {
+  'check_n_run': check_n_run.draw,
+  'quality_vs_cost': quality_vs_cost.draw,
+  'scaling_law': scaling_law.draw,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+    prog='python -m benchmarks.pictures', description=__doc__
+  )
+  parser.add_argument('--check', action='store_true', help='write nothing')
+  args = parser.parse_args(argv)
+  differing = 0
+  for name, draw in PICTURES.items():
+    results = json.loads((result.RESULTS / 'cpu2' / f'{name}.json').read_text())
+    picture, path = draw(results['rows']), DOCS / f'{name}.svg'
+    if not path.exists() or path.read_text() != picture:
+      differing += 1
+      print(f'docs/{name}.svg {"differs" if args.check else "written"}')
+      if not args.check:
+        path.write_text(picture)
+  return int(args.check and differing > 0)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

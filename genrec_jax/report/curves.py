@@ -1,0 +1,184 @@
+"""Charts of what a run measured as it went: the lines of metrics.jsonl."""
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+
+from genrec_jax.formatting import format_number, is_finite
+from genrec_jax.report.axes import linear_axis
+from genrec_jax.report.charts import (
+  Chart,
+  Readout,
+  Series,
+  reference_level,
+  reference_mark,
+)
+from genrec_jax.report.comparison import (
+  METRICS,
+  Comparison,
+  family,
+  name_metric,
+)
+
+_FIRST = (
+  'loss',
+  'ndcg@10',
+  'hr@10',
+  'tokens_per_s',
+  'auc',
+  'logloss',
+  'examples_per_s',
+)
+_COLORS = {
+  'train': 'purple',
+  'valid': 'blue',
+  'test': 'orange',
+  'perf': 'green',
+}
+_MOST_POINTS = 300  # drawn of one series; further ones are averaged
+_MOST_READOUTS = 60  # of a dense series that answer to the pointer
+
+Point = tuple[float, float]
+
+
+def chart_curves(
+  report: Mapping, comparison: Comparison, rows: Sequence[Mapping]
+) -> tuple[list[Chart], list[Chart]]:
+  """Returns the charts that matter most, and the others.
+
+  Args:
+    report: see `summary`.
+    comparison: its metrics beside baselines, which are levels of the charts.
+    rows: the lines of metrics.jsonl, {'step': 12, 'train/loss': ...}.
+  """
+  measured = {}  # 'ndcg@10' -> 'valid' -> points
+  for row in rows:
+    for name, value in row.items():
+      if name != 'step' and isinstance(value, numbers.Real):
+        part, slash, what = name.partition('/')
+        parts = measured.setdefault(what if slash else name, {})
+        points = parts.setdefault(part if slash else '', [])
+        points.append((row['step'], float(value)))
+  charts = {
+    what: _chart_measurement(what, parts, report, comparison)
+    for what, parts in measured.items()
+  }
+  first = [w for w in _FIRST if w in charts] or list(charts)[:2]
+  return (
+    [charts[what] for what in first],
+    [chart for what, chart in charts.items() if what not in first],
+  )
+
+
+def chart_steps(
+  title: str,
+  series: Sequence[Series],
+  references: Sequence[Series] = (),
+  from_zero: bool = False,
+) -> Chart:
+  """Returns curves over the steps of a run.
+
+  Args:
+    title: heading of the chart.
+    series: the curves, which answer to the pointer.
+    references: levels and marks, drawn below them.
+    from_zero: the vertical axis starts at zero, so that heights compare.
+  """
+  every = [point for s in series for point in s.points]
+  levels = [y for s in references for _, y in s.points]
+  heights = [y for _, y in every] + levels
+  heights = [y for y in heights if math.isfinite(y)]
+  broken = sum(not math.isfinite(y) for _, y in every)
+  warning = f'{broken:,} not finite' if broken else ''
+  if not every or not heights:
+    nothing = linear_axis(0, 1)
+    return Chart(title, nothing, nothing, [], warning=warning)
+  low, high = min(x for x, _ in every), max(x for x, _ in every)
+  low = 0 if 0 <= low < high / 2 else low
+  if low == high:
+    low, high = low - 1, high + 1
+  bottom, top = min(heights), max(heights)
+  bottom = min(bottom, 0) if from_zero else bottom
+  margin = (top - bottom) / 20 or abs(bottom) / 10 or 1.0
+  bottom -= 0 if from_zero and bottom == 0 else margin
+  series = [
+    Series(s.name, _thin(s.points), s.color, s.shape, s.band) for s in series
+  ]
+  return Chart(
+    title,
+    linear_axis(low, high, 'step'),
+    linear_axis(bottom, top + margin),
+    [*references, *series],
+    _read_out(series),
+    warning,
+  )
+
+
+def _chart_measurement(
+  what: str, parts: Mapping, report: Mapping, comparison: Comparison
+) -> Chart:
+  """The same measurement of all parts of the data."""
+  timing = set(parts) == {'perf'}
+  is_metric = what in (name for name, _ in comparison.rows)
+  is_ranking = family(what) in METRICS
+  words = what.replace('_per_s', ' per second').replace('_', ' ')
+  title = name_metric(what) if is_metric or is_ranking else words.capitalize()
+  known = [part for part in _COLORS if part in parts]
+  series = []
+  for part in known + [part for part in parts if part not in known]:
+    name = title.lower() if timing else part or what
+    series.append(Series(name, parts[part], _COLORS.get(part, 'green')))
+  references = []
+  # A baseline far below would flatten the curves of ranking models.
+  shown = is_metric and not is_ranking
+  for name in report.get('baselines', {}) if shown else ():
+    level = comparison.value(what, name)
+    if is_finite(level):
+      references.append(reference_level(f'{name} ({comparison.part})', level))
+  best = report.get('best_step')
+  if best is not None and not timing:
+    name = f'best step {format_number(best)}'
+    references.append(reference_mark(name, best))
+  return chart_steps(title, series, references, timing or shown)
+
+
+def _thin(points: Sequence[Point]) -> list[Point]:
+  """At most _MOST_POINTS points; each is the mean of its neighbourhood."""
+  if len(points) <= _MOST_POINTS:
+    return list(points)
+  thin = []
+  for i in range(_MOST_POINTS):
+    begin = i * len(points) // _MOST_POINTS
+    part = points[begin : (i + 1) * len(points) // _MOST_POINTS]
+    finite = [p for p in part if math.isfinite(p[1])]
+    finite = finite or [(part[0][0], math.nan)]
+    # The last point keeps its place: a curve goes on to its end.
+    x = part[-1][0] if i == _MOST_POINTS - 1 else finite[len(finite) // 2][0]
+    thin.append((x, sum(y for _, y in finite) / len(finite)))
+  return thin
+
+
+def _read_out(series: Sequence[Series]) -> list[Readout]:
+  """The values of all curves at steps that are close enough together."""
+  steps = set()
+  for s in series:
+    last = len(s.points) - 1
+    count = min(last + 1, _MOST_READOUTS)
+    # The first and the last point are among them.
+    picked = {round(i * last / max(count - 1, 1)) for i in range(count)}
+    steps.update(s.points[i][0] for i in picked)
+  steps = sorted(steps)
+  middles = [(a + b) / 2 for a, b in zip(steps, steps[1:], strict=False)]
+  edges = [-math.inf, *middles, math.inf]
+  readouts = []
+  for step, low, high in zip(steps, edges, edges[1:], strict=False):
+    texts, dots = [f'step {format_number(step)}'], []
+    for s in series:
+      near = [p for p in s.points if low <= p[0] < high]
+      if near:
+        x, y = min(near, key=lambda p: abs(p[0] - step))
+        texts.append(f'{s.name} {format_number(y)}')
+        if math.isfinite(y):
+          dots.append((x, y, s.color))
+    readouts.append(Readout(step, ' · '.join(texts), dots))
+  return readouts

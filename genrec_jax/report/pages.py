@@ -1,0 +1,278 @@
+"""report.html: one file to show to a colleague, without any request.
+
+The markup is in templates/*.html.j2, which escape everything from outside:
+titles, ids, notes, configuration. Here stands what they need to be told.
+"""
+
+import datetime
+import functools
+import numbers
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import jinja2
+from markupsafe import Markup
+
+from genrec_jax.formatting import (
+  format_compact,
+  format_duration,
+  format_number,
+  is_finite,
+)
+from genrec_jax.report import charts, score_charts
+from genrec_jax.report.comparison import (
+  Comparison,
+  family,
+  format_lift,
+  is_better,
+  name_metric,
+)
+from genrec_jax.report.curves import chart_curves
+
+_HEADLINES = (
+  'ndcg@10',
+  'hr@10',
+  'mrr',
+  'auc',
+  'gauc',
+  'logloss',
+  'calibration',
+)
+_MOST_HEADLINES = 3
+_MODELS = {
+  'hstu': 'HSTU',
+  'sasrec': 'SASRec',
+  'lr': 'LR',
+  'fm': 'FM',
+  'dnn': 'DNN',
+  'deepfm': 'DeepFM',
+  'dlrm': 'DLRM',
+  'dcn': 'DCN-V2',
+  'finalmlp': 'FinalMLP',
+  'wukong': 'Wukong',
+}
+
+
+def render_page(
+  report: Mapping,
+  comparison: Comparison,
+  curves: Sequence[Mapping],
+  sections: Sequence[str] = (),
+) -> str:
+  """Returns the page; the arguments are those of `summary.write_report`."""
+  first, more = chart_curves(report, comparison, curves)
+  return load_template('page.html.j2').render(
+    report=report,
+    title=_title(report.get('config', {})),
+    facts=list(_state_facts(report)),
+    headlines=list(_pick_headlines(report, comparison)),
+    comparison=comparison,
+    rows=list(_list_rows(comparison)),
+    scores=list(_chart_labels(report.get('ranking') or {})),
+    importance=list(_rank_features(report.get('ranking') or {})),
+    curves=first,
+    more_curves=more,
+    sections=[Markup(section) for section in sections],
+    config=list(_group_config(report.get('config') or {})),
+  )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+  folder = pathlib.Path(__file__).with_name('templates')
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(folder, encoding='utf-8'),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    # What a report lacks is left out of the page.
+    undefined=jinja2.ChainableUndefined,
+  )
+  environment.filters |= {
+    'date': _format_date,
+    'metric': _format_metric,
+    'metric_name': name_metric,
+    'number': format_number,
+    'plot': charts.draw_plot,
+  }
+  environment.tests['finite'] = is_finite
+  return environment
+
+
+def load_template(name: str) -> jinja2.Template:
+  """Returns a template of report/templates, with the filters of the pages."""
+  return _environment().get_template(name)
+
+
+def _title(config: Mapping) -> str:
+  model, data = (
+    c.get('name') if isinstance(c, Mapping) else None
+    for c in (config.get('model'), config.get('data'))
+  )
+  names = [_MODELS.get(model, model), data]
+  return ' on '.join(str(n) for n in names if n) or 'Run report'
+
+
+def _state_facts(report: Mapping) -> Iterator[tuple[str, str]]:
+  of = f' of {report["steps"]:,}' if report.get('steps') is not None else ''
+  for name, key, form in (
+    ('Best step', 'best_step', lambda v: f'{v:,}{of}'),
+    ('Wall time', 'wall_s', format_duration),
+    ('Processor time', 'core_s', format_duration),
+    ('Examples per second', 'examples_per_s', format_compact),
+    ('Tokens per second', 'tokens_per_s', format_compact),
+    ('Devices', 'devices', str),
+    (
+      'Parameters',
+      'parameters',
+      lambda v: f'{v["model"]:,} + {v["tables"]:,} in tables',
+    ),
+    ('Seed', 'seed', str),
+  ):
+    if report.get(key) is not None:
+      yield name, form(report[key])
+
+
+def _pick_headlines(
+  report: Mapping, comparison: Comparison
+) -> Iterator[Mapping]:
+  """The metrics above the table, each beside the baselines."""
+  metrics = [name for name, _ in comparison.rows]
+  chosen = [m for m in _HEADLINES if m in metrics] or metrics
+  baselines = list(report.get('baselines', {}))
+  against = baselines[0] if len(baselines) == 1 else 'the best baseline'
+  for metric in chosen[:_MOST_HEADLINES]:
+    columns = {'this model': comparison.part} | {n: n for n in baselines}
+    values = {n: comparison.value(metric, c) for n, c in columns.items()}
+    values = {n: v for n, v in values.items() if is_finite(v)}
+    top = max(values.values(), default=0) or 1
+    lift = comparison.value(metric, comparison.lift)
+    yield {
+      'metric': metric,
+      'value': comparison.value(metric, comparison.part),
+      'lift': _lift(metric, lift),
+      'against': against,
+      # A bar alone compares nothing.
+      'bars': [
+        (name, value, 100 * max(value, 0) / top)
+        for name, value in values.items()
+        if len(values) > 1
+      ],
+    }
+
+
+def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
+  """The rows of the table, and where a family of metrics begins."""
+  before = None
+  for metric, values in comparison.rows:
+    # A family is hr@1, hr@5, ...; or all that is measured of one label.
+    group = metric.partition('/')[2] or family(metric) * ('@' in metric)
+    cells = dict(zip(comparison.columns, values, strict=True))
+    lift = cells.get(comparison.lift)
+    yield {
+      'metric': metric,
+      'begins': group != before,
+      'cells': cells,
+      'lift': _lift(metric, lift),
+    }
+    before = group
+
+
+def _lift(metric: str, value: float | None) -> Mapping | None:
+  """A lift as the page shows it, None where there is none."""
+  if not is_finite(value):
+    return None
+  text = format_lift(metric, value).replace('x', '×').replace('-', '−')
+  return {'text': text, 'good': is_better(metric, value)}
+
+
+def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:
+  """Charts of predicted probabilities, with a sentence each."""
+  labels = ranking.get('labels') or {}
+  for label, details in labels.items():
+    of = f' of {label}' if len(labels) > 1 else ''
+    if curve := details.get('calibration'):
+      mean = sum(b['weight'] for b in curve) / len(curve)
+      said = (
+        f'{len(curve)} bins of about {mean:,.0f} examples, with 95% intervals;'
+        ' ticks at the bottom part them.'
+      )
+      error = details.get('calibration_error')
+      if is_finite(error):
+        said += f' Mean distance from the diagonal: {error:.4f}.'
+      yield score_charts.chart_calibration(f'Calibration{of}', curve), said
+    histogram = details.get('histogram') or {}
+    if histogram.get('edges'):
+      yield (
+        score_charts.chart_scores(f'Scores by label{of}', histogram),
+        'Share of the positive and of the negative examples; the axis is'
+        ' spaced as the logits are.',
+      )
+
+
+def _rank_features(ranking: Mapping) -> Iterator[tuple[str, Sequence]]:
+  """What each feature is worth: a title and bars, the longest first."""
+  features = (ranking.get('importance') or {}).get('features') or []
+  for title, key in (
+    ('Drop in AUC', 'auc_drop'),
+    ('Rise in log loss', 'logloss_rise'),
+  ):
+    rows = [f for f in features if is_finite(f.get(key))]
+    rows.sort(key=lambda f: -f[key])
+    deviations = [f.get(f'{key}_std') or 0 for f in rows]
+    deviations = [d if is_finite(d) else 0 for d in deviations]
+    # A bar and its deviation fit; what hurts less than nothing has no bar.
+    ends = [f[key] + d for f, d in zip(rows, deviations, strict=True)]
+    top = max(ends, default=1.0)
+    scale = 100 / top if top > 0 else 100
+    bars = [
+      {
+        'feature': f['feature'],
+        'kind': f.get('kind', '').replace('_', '-'),
+        'value': f'{f[key]:.4f}'.replace('-', '−'),
+        'deviation': deviation,
+        'width': scale * max(f[key], 0),
+        'low': scale * max(f[key] - deviation, 0),
+        'high': scale * max(f[key] + deviation, 0),
+      }
+      for f, deviation in zip(rows, deviations, strict=True)
+    ]
+    if bars:
+      yield title, bars
+
+
+def _group_config(config: Mapping) -> Iterator[tuple[str, list]]:
+  """Sections of the configuration, each with its (key, value)."""
+  plain = {k: v for k, v in config.items() if not isinstance(v, Mapping)}
+  if plain:
+    yield '', list(_flatten('', plain))
+  for name, values in config.items():
+    if isinstance(values, Mapping):
+      yield name, list(_flatten(f'{name}.', values))
+
+
+def _flatten(prefix: str, values: Mapping) -> Iterator[tuple[str, str]]:
+  for key, value in values.items():
+    if isinstance(value, Mapping):
+      yield from _flatten(f'{prefix}{key}.', value)
+    else:
+      yield f'{prefix}{key}', (value if isinstance(value, str) else repr(value))
+
+
+def _format_metric(value: object) -> str:
+  if is_finite(value) and not isinstance(value, numbers.Integral):
+    return f'{value:.4f}'
+  return format_number(value)
+
+
+def _format_date(seconds: float | None) -> str:
+  """The date of seconds since 1970; small numbers are a clock of their own."""
+  if seconds is None:
+    return ''
+  try:
+    if seconds > 1e8:
+      moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+      return moment.date().isoformat()
+  except (OverflowError, ValueError, OSError):
+    pass
+  return f't={format_number(seconds)}'
