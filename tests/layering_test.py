@@ -31,6 +31,7 @@ TIERS = (
   ('models',),
   ('tasks',),
   ('distill', 'search', 'checkpoint'),
+  ('weights',),
   ('train', 'evaluators', 'serve'),
   ('task_kinds',),
   ('main',),

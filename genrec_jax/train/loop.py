@@ -30,6 +30,7 @@ from genrec_jax.train.saving import Saver
 from genrec_jax.train.state import named
 from genrec_jax.train.workdir import taken
 from genrec_jax.train.writers import Silent, Writers
+from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
@@ -150,7 +151,17 @@ def _train(
   else:
     best.restored(None)
     state = spread.fresh_state()
-    log('starting from scratch: %s', parameter_summary(experiment))
+    if train.init_from:
+      with job.together('reading train.init_from'):
+        weights = import_weights(
+          train.init_from,
+          weights_of(state),
+          spread.stacks,
+          experiment.fingerprint(),
+        )
+      state = dataclasses.replace(state, **weights)
+    summary = parameter_summary(experiment)
+    log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.together('keeping the vocabularies'):
     if job.leads():
       experiment.data.keep(workdir)  # what predicting needs of the data
