@@ -1,4 +1,4 @@
-"""Published sequence models, for `benchmarks.weights_parity --peer_python PATH`.
+"""Published sequence models, for `benchmarks.weights_parity`.
 
   PATH benchmarks/peer_weights.py SPEC.json OUT
 

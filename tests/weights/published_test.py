@@ -1,0 +1,354 @@
+"""Published checkpoints: their names and shapes, and what the weights say.
+
+published_shapes.json holds the state dicts of the published modules at their
+sizes for ML-1M, names and shapes alone, written by `python -m
+benchmarks.weights_parity --shapes`.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from genrec_jax import config
+from genrec_jax.embedding.lookup import view_tables
+from genrec_jax.tasks.retrieval import Retrieval
+from genrec_jax.weights import convert, safetensors
+from genrec_jax.weights.published import MODELS
+from genrec_jax.weights.safetensors import WeightsError
+from genrec_jax.weights.start import import_weights
+from tests import sequences
+from tests.parity import statement
+from tests.tolerances import assert_close
+
+SHAPES = json.loads(
+  pathlib.Path(__file__).with_name('published_shapes.json').read_text()
+)
+CASES = {n: 'hstu' if n == 'hstu_large' else n for n in SHAPES if n != 'torch'}
+# What the sizes of a published module are in a config section.
+SECTIONS = {
+  'hstu': config.hstu(),
+  'hstu_large': config.hstu(blocks=8, heads=2, dqk=25, dv=25),
+  'sasrec': config.sasrec(),
+  'sasrec_pytorch': config.sasrec(
+    norm_affine=True,
+    final_norm=True,
+    positions_from='newest',
+    extra_positions=0,
+  ),
+}
+SECTIONS['sasrec_pytorch_2024'] = SECTIONS['sasrec_pytorch']
+
+
+def state_dict(case) -> dict[str, np.ndarray]:
+  """Values for recorded names and shapes, each number of all another one."""
+  state, start = {}, 1
+  for name, shape in SHAPES[case].items():
+    if name == '_attn_mask':
+      state[name] = np.triu(np.ones(shape, bool), 1)
+      continue
+    size = int(np.prod(shape))
+    values = np.arange(start, start + size, dtype=np.float32)
+    state[name] = values.reshape(shape)
+    start += size
+  if case == 'sasrec_pytorch_2024':
+    state['pos_emb.weight'][0] = 0
+  return state
+
+
+def make_task(section, rows, **loss):
+  fields = section.to_dict()
+  return Retrieval(
+    fields.pop('name'),
+    fields,
+    config.retrieval().loss.to_dict() | loss,
+    corpus=np.arange(1, rows),
+    rows=rows,
+  )
+
+
+def weights_of_task(task, seed=0):
+  key = jax.random.key(seed)
+  table = jax.random.normal(key, (task.table.rows, task.table.dim)) * 0.5
+  return {'params': task.init(key), 'tables': {'items': table}}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_each_number_has_one_place_there_and_here(case):
+  state = state_dict(case)
+  own = convert.from_published(state, CASES[case])
+  trained = [n for n in state if n != '_attn_mask']
+  assert (
+    sum(x.size for x in own.values())
+    >= sum(state[n].size for n in trained)
+    - SHAPES[case].get('pos_emb.weight', [0, 0])[1]
+  )
+  numbers = np.concatenate([np.ravel(x) for x in own.values()])
+  assert len(np.unique(numbers)) == len(numbers)
+  again = convert.to_published(own, CASES[case])
+  assert again.keys() == state.keys()
+  for name, array in state.items():
+    assert again[name].dtype == array.dtype
+    np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_they_are_the_weights_of_the_model_here(case):
+  """All of a model of these sizes, and nothing else."""
+  own = convert.from_published(state_dict(case), CASES[case])
+  task = make_task(SECTIONS[case], len(own['tables/items']))
+  params = jax.eval_shape(task.init, jax.random.key(0))
+  expected = {
+    'params/' + jax.tree_util.keystr(p, simple=True, separator='/'): x.shape
+    for p, x in jax.tree_util.tree_leaves_with_path(params)
+  }
+  expected['tables/items'] = (task.table.rows, task.table.dim)
+  assert {n: x.shape for n, x in own.items()} == expected
+  said = convert.describe(own, CASES[case])
+  assert f'dim=50, blocks={SECTIONS[case].blocks}' in said
+
+
+def without(name):
+  return lambda state: state.pop(name)
+
+
+def put(name, value):
+  return lambda state: state.update({name: value})
+
+
+@pytest.mark.parametrize(
+  'case, change, message',
+  [
+    (
+      'hstu',
+      without('_hstu._attention_layers.1._o.bias'),
+      'missing in the file: _hstu._attention_layers.1._o.bias',
+    ),
+    (
+      'hstu',
+      put('_hstu._attention_layers.1._o.biases', np.zeros(50)),
+      'left over in the file: _hstu._attention_layers.1._o.biases',
+    ),
+    (
+      'hstu',
+      put('_hstu._attention_layers.1._uvqk', np.zeros((50, 199))),
+      r'_uvqk is \(50, 199\) in the file and must be \(50, 200\)',
+    ),
+    (
+      'hstu',
+      without('_embedding_module._item_emb.weight'),
+      '_item_emb.weight is missing: is this a checkpoint of another',
+    ),
+    ('hstu', put('_attn_mask', np.ones((211, 211), bool)), 'holds other'),
+    (
+      'sasrec_pytorch_2024',
+      put('pos_emb.weight', np.ones((201, 50))),
+      'position of padding is not zero',
+    ),
+    (
+      'sasrec',
+      without('attention_layers.0.in_proj_bias'),
+      'missing in the file: attention_layers.0.in_proj_bias',
+    ),
+  ],
+)
+def test_what_does_not_fit(case, change, message):
+  state = state_dict(case)
+  change(state)
+  with pytest.raises(WeightsError, match=message):
+    convert.from_published(state, CASES[case])
+
+
+def test_an_hstu_is_no_sasrec():
+  with pytest.raises(WeightsError, match='_conv1d.0.weight is missing'):
+    convert.from_published(state_dict('hstu'), 'sasrec')
+  own = convert.from_published(state_dict('hstu'), 'hstu')
+  with pytest.raises(WeightsError, match='is this a checkpoint of another'):
+    convert.to_published(own, 'sasrec')
+  with pytest.raises(WeightsError, match='no published model .*, only hstu'):
+    convert.from_published({}, 'bert')
+
+
+def test_an_own_model_that_nobody_has_published():
+  own = convert.from_published(state_dict('hstu'), 'hstu')
+  own['params/layer_0/uvqk/bias'] = np.zeros(200)
+  with pytest.raises(WeightsError, match='left over .*uvqk/bias'):
+    convert.to_published(own, 'hstu')
+
+
+def test_rows_by_id():
+  """A published table has a row for every id, a vocabulary only for some."""
+  state = state_dict('hstu')
+  table = state['_embedding_module._item_emb.weight']
+  ids = np.array([3952, 7, 100])
+  own = convert.from_published(state, 'hstu', ids)
+  np.testing.assert_array_equal(own['tables/items'], table[[0, 3952, 7, 100]])
+  again = convert.to_published(own, 'hstu', ids)
+  found = again['_embedding_module._item_emb.weight']
+  assert found.shape == table.shape
+  np.testing.assert_array_equal(found[[0, *ids]], table[[0, *ids]])
+  assert np.count_nonzero(found.any(axis=1)) == 4
+  for wrong, message in (
+    (np.array([1, 3953]), 'none for 1 of the ids, 3953 for one'),
+    (np.array([0, 1]), 'none for 1 of the ids, 0'),
+    (np.array(['a']), 'must be integers'),
+  ):
+    with pytest.raises(WeightsError, match=message):
+      convert.from_published(state, 'hstu', wrong)
+  with pytest.raises(WeightsError, match='4 rows and there are 2 ids'):
+    convert.to_published(own, 'hstu', ids[:2])
+
+
+# ---- What the weights say ----------------------------------------------------
+
+
+def published_hstu(state, heads, dqk, dv, n, events):
+  """Outputs, from the published names: NumPy, float64, one user."""
+  table = state['_embedding_module._item_emb.weight']
+  dim = table.shape[1]
+  x = np.sqrt(dim) * table[events.item]
+  x = x + state['_input_features_preproc._pos_emb.weight'][: len(x)]
+  length = len(x)
+  place = np.arange(length)
+  seconds = np.abs(events.next_time[:, None] - events.time[None])
+  bucket = np.trunc(np.log(np.maximum(seconds, 1)) / 0.301).astype(int)
+  layer = 0
+  while f'_hstu._attention_layers.{layer}._uvqk' in state:
+    p = {
+      name.split('.', 3)[3]: value
+      for name, value in state.items()
+      if name.startswith(f'_hstu._attention_layers.{layer}.')
+    }
+    uvqk = statement.silu(statement.layer_norm(x, 1e-6) @ p['_uvqk'])
+    u, v, q, k = np.split(uvqk, np.cumsum([heads * dv] * 2 + [heads * dqk]), 1)
+    bias = p['_rel_attn_bias._pos_w'][place[None] - place[:, None] + n - 1]
+    bias = bias + p['_rel_attn_bias._ts_w'][np.clip(bucket, 0, 128)]
+    out = np.zeros((length, heads * dv))
+    for h in range(heads):
+      keys = slice(h * dqk, (h + 1) * dqk)
+      values = slice(h * dv, (h + 1) * dv)
+      scores = statement.silu(q[:, keys] @ k[:, keys].T + bias) / n
+      out[:, values] = np.tril(scores) @ v[:, values]
+    gated = u * statement.layer_norm(out, 1e-6)
+    x = x + gated @ p['_o.weight'].T + p['_o.bias']
+    layer += 1
+  return statement.normalize(x)
+
+
+def published_sasrec(state, heads, events, classic):
+  """The same of SASRec; of SASRec.pytorch for a history that fills it."""
+  prefix = '' if classic else '_embedding_module._'
+  table = state[f'{prefix}item_emb.weight']
+  dim = table.shape[1]
+  x = np.sqrt(dim) * table[events.item]
+  if classic:  # [maxlen, D], the last row for the newest item
+    x = x + state['pos_emb.weight'][-len(x) :]
+    first, second = 'conv1', 'conv2'
+  else:
+    x = x + state['_input_features_preproc._pos_emb.weight'][: len(x)]
+    first, second = '_conv1d.0', '_conv1d.3'
+
+  def norm(name, x):
+    y = statement.layer_norm(x, 1e-8)
+    if not classic:
+      return y
+    return y * state[f'{name}.weight'] + state[f'{name}.bias']
+
+  layer = 0
+  while (at := f'attention_layers.{layer}') and f'{at}.in_proj_bias' in state:
+    normed = norm(f'attention_layernorms.{layer}', x)
+    w, b = state[f'{at}.in_proj_weight'], state[f'{at}.in_proj_bias']
+    q = normed @ w[:dim].T + b[:dim]
+    k = x @ w[dim : 2 * dim].T + b[dim : 2 * dim]
+    v = x @ w[2 * dim :].T + b[2 * dim :]
+    out = np.zeros_like(x)
+    for h in range(heads):
+      own = slice(h * dim // heads, (h + 1) * dim // heads)
+      scores = q[:, own] @ k[:, own].T / np.sqrt(dim // heads)
+      causal = np.tri(len(x), dtype=bool)
+      weights = statement.softmax(np.where(causal, scores, -1e30))
+      out[:, own] = weights @ v[:, own]
+    m = out @ state[f'{at}.out_proj.weight'].T + state[f'{at}.out_proj.bias']
+    h = norm(f'forward_layernorms.{layer}', normed + m)
+    f = f'forward_layers.{layer}'
+    y = h @ state[f'{f}.{first}.weight'][..., 0].T + state[f'{f}.{first}.bias']
+    y = np.maximum(y, 0) @ state[f'{f}.{second}.weight'][..., 0].T
+    x = y + state[f'{f}.{second}.bias'] + h
+    layer += 1
+  return norm('last_layernorm', x) if classic else statement.normalize(x)
+
+
+TINY = dict(dim=8, blocks=2, heads=2, max_len=12)
+
+
+@pytest.mark.parametrize('names', MODELS)
+def test_logits_of_imported_weights(tmp_path, names):
+  """The scores of all items, as the published formulas have them."""
+  classic = names.startswith('sasrec_pytorch')
+  lengths = (12, 12) if classic else (5, 12, 1)
+  if names == 'hstu':
+    section = config.hstu(**TINY, dqk=3, dv=5)
+  elif classic:
+    fields = TINY | {'ffn_dim': 8, 'extra_positions': 0}
+    section = config.sasrec(
+      **fields, norm_affine=True, final_norm=True, positions_from='newest'
+    )
+  else:
+    section = config.sasrec(**TINY, ffn_dim=6)
+  rows = 31
+  loss = {'l2_normalize': not classic}
+  task = make_task(section, rows, **loss)
+  # A published checkpoint of these sizes, whose numbers are random.
+  rng = np.random.default_rng(0)
+  found = MODELS[names]
+  own = flat(weights_of_task(task))
+  sizes = found.own_sizes({n: x.shape for n, x in own.items()})
+  state = {
+    pair.published: (
+      rng.normal(size=pair.shape).astype(np.float32) * 0.3
+      if pair.own
+      else pair.join()
+    )
+    for pair in found.pairs(sizes)
+  }
+  if names == 'sasrec_pytorch_2024':
+    state['pos_emb.weight'][0] = 0
+  path = tmp_path / 'model.safetensors'
+  safetensors.write(path, convert.from_published(state, names))
+  weights = import_weights(path, weights_of_task(task, seed=1), {})
+
+  users = sequences.draw(lengths, rows - 1)
+  batch = sequences.pack(users, 32)
+  views = view_tables(weights['tables'], task.reads_for('predict', batch))
+  queries = jax.jit(task.predict)(weights['params'], views, batch)
+  wide = {n: np.asarray(x, np.float64) for n, x in state.items()}
+  if names == 'hstu':
+    outputs = [published_hstu(wide, 2, 3, 5, 12 + 11, u) for u in users]
+  else:
+    outputs = [published_sasrec(wide, 2, u, classic) for u in users]
+  last = np.stack([x[-1] for x in outputs])
+  name = 'item_emb.weight' if classic else '_embedding_module._item_emb.weight'
+  table = wide[name] if classic else statement.normalize(wide[name])
+  items = np.asarray(weights['tables']['items'], np.float64)
+  if not classic:
+    items = statement.normalize(items)
+  assert_close(np.asarray(queries, np.float64) @ items.T, last @ table.T)
+
+
+def flat(weights) -> dict:
+  return {
+    jax.tree_util.keystr(p, simple=True, separator='/'): x
+    for p, x in jax.tree_util.tree_leaves_with_path(weights)
+  }
+
+
+def test_sizes_of_both_sides_agree():
+  for case, names in CASES.items():
+    found, state = MODELS[names], state_dict(case)
+    own = convert.from_published(state, names)
+    one = found.sizes({n: x.shape for n, x in state.items()})
+    other = found.own_sizes({n: x.shape for n, x in own.items()})
+    assert dataclasses.asdict(one) == dataclasses.asdict(other)
