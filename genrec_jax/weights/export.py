@@ -158,9 +158,11 @@ class _Source:
 
   def fill(self, views: dict[str, np.ndarray]) -> None:
     """Puts every value in its place."""
-    _, arrays, _ = self._checkpoints.restore(
-      self._tree, step=self._step, partial=True
-    )
+    arrays = {}
+    if self._tree:
+      _, arrays, _ = self._checkpoints.restore(
+        self._tree, step=self._step, partial=True
+      )
     for name in [name for name in arrays if name in views]:
       safetensors.copy(arrays.pop(name), views[name])
     if self._layout:
