@@ -1,6 +1,6 @@
 """Published sequence models, for `benchmarks.weights_parity`.
 
-  PATH benchmarks/peer_weights.py SPEC.json OUT
+  PATH benchmarks/peer_weights.py SPEC.json OUT      (PATH: --peer_python)
 
 A program of its own: it needs torch, NumPy and checkouts of the published code,
 and nothing of this project. For each case of SPEC it builds the published
@@ -8,13 +8,14 @@ module, moves every parameter away from its initial value, and leaves in OUT
 
     <case>.pt      what torch.save makes of the state_dict
     <case>.npz     the outputs for the histories of SPEC.npz
-    shapes.json    case -> name -> shape of the state_dict
+    about.json     shapes: case -> name -> shape of the state_dict; versions
 
 Where fbgemm_gpu is not installed, its three operators of ragged batches that
 the published code calls are stated here in plain PyTorch.
 """
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import pathlib
@@ -46,8 +47,17 @@ def main(spec_path: str, out: str) -> None:
     shapes[case['case']] = {n: list(x.shape) for n, x in state.items()}
     torch.save(state, out / f'{case["case"]}.pt')
     np.savez(out / f'{case["case"]}.npz', outputs=outputs.numpy())
-  shapes['torch'] = torch.__version__
-  (out / 'shapes.json').write_text(json.dumps(shapes, indent=1))
+  about = {'shapes': shapes, 'versions': versions()}
+  (out / 'about.json').write_text(json.dumps(about, indent=1))
+
+
+def versions() -> list[str]:
+  """Of what the published code runs on."""
+  found = [f'torch {torch.__version__}']
+  for name in ('fbgemm-gpu-cpu', 'fbgemm-gpu'):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found.append(f'{name} {importlib.metadata.version(name)}')
+  return found
 
 
 def build_published(checkout: str, case: dict):

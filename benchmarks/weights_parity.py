@@ -16,10 +16,12 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from benchmarks import cli
 from genrec_jax import config as config_lib
@@ -33,46 +35,64 @@ from genrec_jax.weights.start import import_weights
 
 PEER = pathlib.Path(__file__).parent / 'peer_weights.py'
 LENGTHS = (200, 200, 37, 5, 1)
-ROWS = {'published': 3953, 'classic': 3417}
+ROWS = {'published': 3953, 'classic': 3417, 'classic_2024': 3417}
 SIZES = dict(dim=50, blocks=2, heads=1, max_len=200)
-WIDE = dict(SIZES, extra_positions=11)
-CLASSIC = dict(
-  SIZES,
-  ffn_dim=50,
-  extra_positions=0,
-  norm_affine=True,
-  final_norm=True,
-  positions_from='newest',
-)
-# case -> (names, checkout, config section)
-CASES = {
-  'hstu': ('hstu', 'published', config_lib.hstu(**WIDE, dqk=50, dv=50)),
-  'hstu_large': (
-    'hstu',
-    'published',
-    config_lib.hstu(**WIDE | {'blocks': 8, 'heads': 2}, dqk=25, dv=25),
-  ),
-  'sasrec': ('sasrec', 'published', config_lib.sasrec(**WIDE, ffn_dim=50)),
-  'sasrec_pytorch': (
-    'sasrec_pytorch',
-    'classic',
-    config_lib.sasrec(**CLASSIC),
-  ),
-  'sasrec_pytorch_2024': (
-    'sasrec_pytorch_2024',
-    'classic_2024',
-    config_lib.sasrec(**CLASSIC),
-  ),
-}
+WIDTHS = dict(dqk=50, dv=50)
+SMOKE = dict(dim=8, blocks=1, heads=1, max_len=12)
+SMOKE_LENGTHS = (12, 12, 3)
+
+
+class Case(NamedTuple):
+  """A published model.
+
+  Attributes:
+    names: key of `published.MODELS`.
+    checkout: the option that says where it is.
+    section: the same model here.
+  """
+
+  names: str
+  checkout: str
+  section: ConfigDict
+
+  @property
+  def classic(self) -> bool:
+    return self.checkout != 'published'
+
+
+def make_cases(smoke: bool) -> dict[str, Case]:
+  """The published models at their sizes for ML-1M, or tiny."""
+  sizes = SMOKE if smoke else SIZES
+  widths = dict(dqk=8, dv=8) if smoke else WIDTHS
+  ffn = dict(ffn_dim=sizes['dim'])
+  large = sizes | (dict(heads=2) if smoke else dict(blocks=8, heads=2))
+  half = {key: width // 2 for key, width in widths.items()}
+  classic = config_lib.sasrec(
+    **sizes,
+    **ffn,
+    extra_positions=0,
+    norm_affine=True,
+    final_norm=True,
+    positions_from='newest',
+  )
+  return {
+    'hstu': Case('hstu', 'published', config_lib.hstu(**sizes, **widths)),
+    'hstu_large': Case('hstu', 'published', config_lib.hstu(**large, **half)),
+    'sasrec': Case('sasrec', 'published', config_lib.sasrec(**sizes, **ffn)),
+    'sasrec_pytorch': Case('sasrec_pytorch', 'classic', classic),
+    'sasrec_pytorch_2024': Case('sasrec_pytorch_2024', 'classic_2024', classic),
+  }
+
+
 COLUMNS = (
   'case', 'arrays', 'numbers', 'max_difference', 'max_output',
-  'max_logit_difference', 'same_top_10', 'short_max_difference',
+  'max_logit_difference', 'same_top_10', 'short_max_difference', 'peer',
 )  # fmt: skip
 NOTES = (
-  'max_difference: of the outputs at every position, of unit length but for '
+  'max_difference: of the outputs at every position, of length one but for '
   'sasrec_pytorch, over histories of 200, 200, 37, 5 and 1 items; float32 on '
-  'both sides. max_logit_difference and same_top_10: of the scores of all '
-  'items at the last position.',
+  'both sides, weights away from their initial values. max_logit_difference '
+  'and same_top_10: of the scores of all items at the last position.',
   'SASRec.pytorch fills histories up on the left and lets items attend to the '
   'padding: its rows compare the histories of 200 items alone, and '
   'short_max_difference says how far the shorter ones are apart.',
@@ -88,18 +108,24 @@ def main(argv: list[str] | None = None) -> None:
   }
   if not args.peer_python or not checkouts:
     cli.fail('--peer_python and --published (or --classic) are needed')
+  lengths = SMOKE_LENGTHS if args.smoke else LENGTHS
+  cases = {
+    name: case
+    for name, case in make_cases(args.smoke).items()
+    if case.checkout in checkouts
+  }
   with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
-    histories = draw_histories()
-    cases = {n: c for n, c in CASES.items() if c[1] in checkouts}
-    run_peer(args.peer_python, checkouts, cases, histories, scratch)
-    rows = [
-      compare(name, *case, histories, scratch) for name, case in cases.items()
-    ]
-    if args.shapes:
-      pathlib.Path(args.shapes).write_bytes(
-        (scratch / 'shapes.json').read_bytes()
-      )
+    histories = draw_histories(lengths)
+    about = run_peer(args.peer_python, checkouts, cases, histories, scratch)
+    rows = []
+    for name, case in cases.items():
+      row = compare(scratch / name, case, histories)
+      commit = {'commit': find_commit(checkouts[case.checkout])}
+      peer = {'peer': ' '.join(about['versions'])}
+      rows.append({'case': name, **row, **peer, **commit})
+  if args.shapes:
+    pathlib.Path(args.shapes).write_text(json.dumps(about['shapes'], indent=1))
   cli.finish(args, 'weights_parity', rows, COLUMNS, NOTES)
 
 
@@ -113,56 +139,74 @@ def parse(argv):
   return parser.parse_args(argv)
 
 
-def draw_histories() -> dict[str, np.ndarray]:
+def draw_histories(lengths) -> dict[str, np.ndarray]:
   """Items and times of a few users; one time more, of the request."""
   rng = np.random.default_rng(0)
-  shape = (len(LENGTHS), max(LENGTHS) + 1)
+  shape = (len(lengths), max(lengths) + 1)
   gaps = np.exp(rng.uniform(0, np.log(30 * 86_400), shape)).astype(np.int64)
   return {
-    'lengths': np.array(LENGTHS),
+    'lengths': np.array(lengths),
     'items': rng.integers(1, min(ROWS.values()), shape),
     'times': 1_000_000_000 + np.cumsum(gaps, axis=1),
   }
 
 
-def run_peer(python, checkouts, cases, histories, scratch) -> None:
-  """Lets the published code build, save and run its modules."""
+def run_peer(python, checkouts, cases, histories, scratch) -> dict:
+  """Lets the published code build, save and run its modules.
+
+  Returns:
+    'shapes' of the state dicts by case, and the 'versions' of its packages.
+  """
   spec = {'checkouts': checkouts, 'cases': []}
-  for name, (_, checkout, section) in cases.items():
-    classic = checkout != 'published'
+  for name, case in cases.items():
     spec['cases'].append(
       {
+        **case.section.to_dict(),
         'case': name,
-        'classic': classic,
-        'checkout': checkout,
-        'rows': ROWS['classic' if classic else 'published'],
-        **section.to_dict(),
-        'model': section.name,
+        'classic': case.classic,
+        'checkout': case.checkout,
+        'model': case.section.name,
+        'rows': ROWS[case.checkout],
       }
     )
   (scratch / 'spec.json').write_text(json.dumps(spec))
   np.savez(scratch / 'spec.npz', **histories)
   command = [python, str(PEER), str(scratch / 'spec.json'), str(scratch)]
   subprocess.run(command, check=True, stdout=sys.stderr)
+  return json.loads((scratch / 'about.json').read_text())
 
 
-def compare(name, names, checkout, section, histories, scratch) -> dict:
-  """One published module and what its checkpoint is here."""
-  published = convert.read_arrays(scratch / f'{name}.pt')
-  own = convert.from_published(published, names)
-  back = convert.to_published(own, names)
+def find_commit(checkout: str) -> str:
+  """What a checkout is of; '' where git does not know."""
+  command = ['git', '-C', checkout, 'rev-parse', '--short=12', 'HEAD']
+  try:
+    quiet = subprocess.DEVNULL
+    return subprocess.check_output(command, text=True, stderr=quiet).strip()
+  except (OSError, subprocess.CalledProcessError):
+    return ''
+
+
+def compare(path: pathlib.Path, case: Case, histories) -> dict:
+  """What a published module said and what its checkpoint says here."""
+  published = convert.read_arrays(path.with_suffix('.pt'))
+  own = convert.from_published(published, case.names)
+  back = convert.to_published(own, case.names)
   assert all(np.array_equal(back[n], x) for n, x in published.items())
-  file = scratch / f'{name}.safetensors'
+  file = path.with_suffix('.safetensors')
   safetensors.write(file, own)
-  rows = len(own[f'tables/{ITEMS}'])
-  classic = checkout != 'published'
-  ours = outputs_of(section, rows, file, histories, normalised=not classic)
-  theirs = theirs_of(scratch / f'{name}.npz', classic)
+  table = np.asarray(own[f'tables/{ITEMS}'])
+  ours = outputs_of(case, len(table), file, histories)
+  theirs = theirs_of(path.with_suffix('.npz'), case, histories['lengths'])
+  lengths = histories['lengths']
   # SASRec.pytorch lets shorter histories attend to their padding.
-  exact = [n for n in range(len(LENGTHS)) if not classic or LENGTHS[n] == 200]
-  short = [n for n in range(len(LENGTHS)) if n not in exact]
-  table = np.asarray(own[f'tables/{ITEMS}'])[1:]
-  if not classic:
+  exact = [
+    n
+    for n, length in enumerate(lengths)
+    if not case.classic or length == case.section.max_len
+  ]
+  short = [n for n in range(len(lengths)) if n not in exact]
+  table = table[1:]
+  if not case.classic:
     table = table / np.linalg.norm(table, axis=1, keepdims=True)
 
   def scores(outputs):
@@ -172,36 +216,35 @@ def compare(name, names, checkout, section, histories, scratch) -> dict:
     return np.sort(np.argsort(-scores(outputs), axis=1)[:, :10], axis=1)
 
   def apart(users):
-    return max(np.abs(ours[n] - theirs[n]).max() for n in users)
+    return float(max(np.abs(ours[n] - theirs[n]).max() for n in users))
 
   row = {
-    'case': name,
     'arrays': len(published),
     'numbers': sum(int(x.size) for x in published.values()),
-    'max_difference': float(apart(exact)),
+    'max_difference': apart(exact),
     'max_output': float(max(np.abs(theirs[n]).max() for n in exact)),
     'max_logit_difference': float(np.abs(scores(ours) - scores(theirs)).max()),
     'same_top_10': float((top(ours) == top(theirs)).mean()),
   }
   if short:
-    row['short_max_difference'] = float(apart(short))
+    row['short_max_difference'] = apart(short)
   return row
 
 
-def theirs_of(path, classic: bool) -> list[np.ndarray]:
+def theirs_of(path, case: Case, lengths) -> list[np.ndarray]:
   """[L, D] outputs of each user."""
   outputs = np.load(path)['outputs']
   return [
-    row[len(row) - n :] if classic else row[:n]
-    for row, n in zip(outputs, LENGTHS, strict=True)
+    row[len(row) - n :] if case.classic else row[:n]
+    for row, n in zip(outputs, lengths, strict=True)
   ]
 
 
-def outputs_of(section, rows, file, histories, *, normalised) -> list:
+def outputs_of(case: Case, rows: int, file, histories) -> list[np.ndarray]:
   """[L, D] outputs of each user, of a state that began with a file."""
   config = config_lib.retrieval()
-  config.loss.l2_normalize = normalised
-  fields = section.to_dict()
+  config.loss.l2_normalize = not case.classic
+  fields = case.section.to_dict()
   task = Retrieval(
     fields.pop('name'),
     fields,
@@ -219,24 +262,23 @@ def outputs_of(section, rows, file, histories, *, normalised) -> list:
     return task.encode(weights['params'], views, batch)
 
   tokens = np.asarray(encode(weights, pack(histories)))
-  return np.split(tokens[: sum(LENGTHS)], np.cumsum(LENGTHS)[:-1])
+  return np.split(tokens, np.cumsum(histories['lengths'])[:-1])
 
 
 def pack(histories) -> Examples:
   """The histories as a batch."""
   parts = []
-  for n, items, times in zip(
-    LENGTHS, histories['items'], histories['times'], strict=True
-  ):
+  columns = (histories[key] for key in ('lengths', 'items', 'times'))
+  for n, items, times in zip(*columns, strict=True):
     since = times - times[0]
     parts.append(np.stack([items[:n], since[:n], since[1 : n + 1]], axis=1))
-  rows = np.concatenate(parts)
-  columns = Columns(jnp.asarray(rows, jnp.int32), ('item', 'time', 'next_time'))
-  lengths = jnp.asarray(LENGTHS, jnp.int32)
+  values = jnp.asarray(np.concatenate(parts), jnp.int32)
+  lengths = jnp.asarray(histories['lengths'], jnp.int32)
+  events = Jagged(Columns(values, ('item', 'time', 'next_time')), lengths)
   return Examples(
-    weights=jnp.ones(len(LENGTHS), jnp.float32),
-    row=jnp.arange(len(LENGTHS), dtype=jnp.int32),
-    jagged={EVENTS: Jagged(columns, lengths)},
+    weights=jnp.ones(len(lengths), jnp.float32),
+    row=jnp.arange(len(lengths), dtype=jnp.int32),
+    jagged={EVENTS: events},
   )
 
 

@@ -19,6 +19,7 @@ from genrec_jax.weights.start import import_weights
 from tests import sequences
 from tests.parity import statement
 from tests.tolerances import assert_close
+from tests.weights import published
 from tests.weights.recorded import CASES, state_dict
 
 # What the sizes of a published module are in a config section.
@@ -179,82 +180,6 @@ def test_rows_by_id():
 # ---- What the weights say ----------------------------------------------------
 
 
-def published_hstu(state, heads, dqk, dv, n, events):
-  """Outputs, from the published names: NumPy, float64, one user."""
-  table = state['_embedding_module._item_emb.weight']
-  dim = table.shape[1]
-  x = np.sqrt(dim) * table[events.item]
-  x = x + state['_input_features_preproc._pos_emb.weight'][: len(x)]
-  length = len(x)
-  place = np.arange(length)
-  seconds = np.abs(events.next_time[:, None] - events.time[None])
-  bucket = np.trunc(np.log(np.maximum(seconds, 1)) / 0.301).astype(int)
-  layer = 0
-  while f'_hstu._attention_layers.{layer}._uvqk' in state:
-    p = {
-      name.split('.', 3)[3]: value
-      for name, value in state.items()
-      if name.startswith(f'_hstu._attention_layers.{layer}.')
-    }
-    uvqk = statement.silu(statement.layer_norm(x, 1e-6) @ p['_uvqk'])
-    u, v, q, k = np.split(uvqk, np.cumsum([heads * dv] * 2 + [heads * dqk]), 1)
-    bias = p['_rel_attn_bias._pos_w'][place[None] - place[:, None] + n - 1]
-    bias = bias + p['_rel_attn_bias._ts_w'][np.clip(bucket, 0, 128)]
-    out = np.zeros((length, heads * dv))
-    for h in range(heads):
-      keys = slice(h * dqk, (h + 1) * dqk)
-      values = slice(h * dv, (h + 1) * dv)
-      scores = statement.silu(q[:, keys] @ k[:, keys].T + bias) / n
-      out[:, values] = np.tril(scores) @ v[:, values]
-    gated = u * statement.layer_norm(out, 1e-6)
-    x = x + gated @ p['_o.weight'].T + p['_o.bias']
-    layer += 1
-  return statement.normalize(x)
-
-
-def published_sasrec(state, heads, events, classic):
-  """The same of SASRec; of SASRec.pytorch for a history that fills it."""
-  prefix = '' if classic else '_embedding_module._'
-  table = state[f'{prefix}item_emb.weight']
-  dim = table.shape[1]
-  x = np.sqrt(dim) * table[events.item]
-  if classic:  # [maxlen, D], the last row for the newest item
-    x = x + state['pos_emb.weight'][-len(x) :]
-    first, second = 'conv1', 'conv2'
-  else:
-    x = x + state['_input_features_preproc._pos_emb.weight'][: len(x)]
-    first, second = '_conv1d.0', '_conv1d.3'
-
-  def norm(name, x):
-    y = statement.layer_norm(x, 1e-8)
-    if not classic:
-      return y
-    return y * state[f'{name}.weight'] + state[f'{name}.bias']
-
-  layer = 0
-  while (at := f'attention_layers.{layer}') and f'{at}.in_proj_bias' in state:
-    normed = norm(f'attention_layernorms.{layer}', x)
-    w, b = state[f'{at}.in_proj_weight'], state[f'{at}.in_proj_bias']
-    q = normed @ w[:dim].T + b[:dim]
-    k = x @ w[dim : 2 * dim].T + b[dim : 2 * dim]
-    v = x @ w[2 * dim :].T + b[2 * dim :]
-    out = np.zeros_like(x)
-    for h in range(heads):
-      own = slice(h * dim // heads, (h + 1) * dim // heads)
-      scores = q[:, own] @ k[:, own].T / np.sqrt(dim // heads)
-      causal = np.tri(len(x), dtype=bool)
-      weights = statement.softmax(np.where(causal, scores, -1e30))
-      out[:, own] = weights @ v[:, own]
-    m = out @ state[f'{at}.out_proj.weight'].T + state[f'{at}.out_proj.bias']
-    h = norm(f'forward_layernorms.{layer}', normed + m)
-    f = f'forward_layers.{layer}'
-    y = h @ state[f'{f}.{first}.weight'][..., 0].T + state[f'{f}.{first}.bias']
-    y = np.maximum(y, 0) @ state[f'{f}.{second}.weight'][..., 0].T
-    x = y + state[f'{f}.{second}.bias'] + h
-    layer += 1
-  return norm('last_layernorm', x) if classic else statement.normalize(x)
-
-
 TINY = dict(dim=8, blocks=2, heads=2, max_len=12)
 
 
@@ -300,9 +225,9 @@ def test_logits_of_imported_weights(tmp_path, names):
   queries = jax.jit(task.predict)(weights['params'], views, batch)
   wide = {n: np.asarray(x, np.float64) for n, x in state.items()}
   if names == 'hstu':
-    outputs = [published_hstu(wide, 2, 3, 5, 12 + 11, u) for u in users]
+    outputs = [published.hstu(wide, 2, 3, 5, 12 + 11, u) for u in users]
   else:
-    outputs = [published_sasrec(wide, 2, u, classic) for u in users]
+    outputs = [published.sasrec(wide, 2, u, classic) for u in users]
   last = np.stack([x[-1] for x in outputs])
   name = 'item_emb.weight' if classic else '_embedding_module._item_emb.weight'
   table = wide[name] if classic else statement.normalize(wide[name])
