@@ -195,8 +195,8 @@ def compare(path: pathlib.Path, case: Case, histories) -> dict:
   file = path.with_suffix('.safetensors')
   safetensors.write(file, own)
   table = np.asarray(own[f'tables/{ITEMS}'])
-  ours = outputs_of(case, len(table), file, histories)
-  theirs = theirs_of(path.with_suffix('.npz'), case, histories['lengths'])
+  ours = compute_outputs(case, len(table), file, histories)
+  theirs = load_outputs(path.with_suffix('.npz'), case, histories['lengths'])
   lengths = histories['lengths']
   # SASRec.pytorch lets shorter histories attend to their padding.
   exact = [
@@ -231,7 +231,7 @@ def compare(path: pathlib.Path, case: Case, histories) -> dict:
   return row
 
 
-def theirs_of(path, case: Case, lengths) -> list[np.ndarray]:
+def load_outputs(path, case: Case, lengths) -> list[np.ndarray]:
   """[L, D] outputs of each user."""
   outputs = np.load(path)['outputs']
   return [
@@ -240,7 +240,7 @@ def theirs_of(path, case: Case, lengths) -> list[np.ndarray]:
   ]
 
 
-def outputs_of(case: Case, rows: int, file, histories) -> list[np.ndarray]:
+def compute_outputs(case: Case, rows: int, file, histories) -> list[np.ndarray]:
   """[L, D] outputs of each user, of a state that began with a file."""
   config = config_lib.retrieval()
   config.loss.l2_normalize = not case.classic

@@ -31,14 +31,14 @@ _IDS = (
 
 def main(argv: list[str] | None = None) -> None:
   """Runs a command; user errors end without a traceback."""
-  args = _parser().parse_args(argv)
+  args = _make_parser().parse_args(argv)
   try:
     print(args.run(args))
   except (ValueError, OSError, ImportError) as e:
     sys.exit(f'error: {e}')
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='python -m genrec_jax.weights',
     description=__doc__,
@@ -91,7 +91,7 @@ def _export(args) -> str:
     own = pathlib.Path(scratch) / 'own.safetensors'
     export_weights(args.workdir, own, checkpoint, parts)
     file = safetensors.read(own)
-    arrays = convert.to_published(file, args.names, _ids(args))
+    arrays = convert.to_published(file, args.names, _load_ids(args))
     metadata = {**file.metadata, 'format': 'pt', 'names': args.names}
     safetensors.write(target, arrays, metadata)
   return f'{target}: {len(arrays)} arrays with the names of {args.names}'
@@ -99,7 +99,7 @@ def _export(args) -> str:
 
 def _import(args) -> str:
   published = convert.read_arrays(args.checkpoint)
-  arrays = convert.from_published(published, args.names, _ids(args))
+  arrays = convert.from_published(published, args.names, _load_ids(args))
   metadata = {'format': 'genrec_jax 1', 'names': f'from {args.names}'}
   safetensors.write(args.file, arrays, metadata)
   return (
@@ -108,7 +108,7 @@ def _import(args) -> str:
   )
 
 
-def _ids(args) -> np.ndarray | None:
+def _load_ids(args) -> np.ndarray | None:
   if not args.ids:
     return None
   return np.load(args.ids, allow_pickle=False)

@@ -43,15 +43,15 @@ def from_published(
     WeightsError: with the names that are missing or left over, and the shapes
       that differ.
   """
-  found = _model(model)
-  pairs = found.pairs(found.sizes(_shapes(arrays)))
-  _check(model, _shapes(arrays), {p.published: p.shape for p in pairs})
+  published = _find_model(model)
+  pairs = published.make_pairs(published.measure(_list_shapes(arrays)))
+  _check(model, _list_shapes(arrays), {p.published: p.shape for p in pairs})
   own = {}
   for pair in pairs:
     parts = pair.split(arrays[pair.published])
     own.update(zip(pair.own, parts, strict=True))
   if ids is not None:
-    own[ITEMS] = own[ITEMS][_rows(ids, len(own[ITEMS]))]
+    own[ITEMS] = own[ITEMS][_find_rows(ids, len(own[ITEMS]))]
   return own
 
 
@@ -71,9 +71,9 @@ def to_published(
   Raises:
     WeightsError: the weights are none of that model, with what differs.
   """
-  found = _model(model)
-  pairs = found.pairs(found.own_sizes(_shapes(arrays)))
-  _check(model, _shapes(arrays), _own_shapes(pairs))
+  published = _find_model(model)
+  pairs = published.make_pairs(published.measure_own(_list_shapes(arrays)))
+  _check(model, _list_shapes(arrays), _list_own_shapes(pairs))
   arrays = {name: arrays[name] for name in arrays}
   if ids is not None:
     table = arrays[ITEMS]
@@ -84,18 +84,18 @@ def to_published(
       )
     largest = int(np.max(ids, initial=0))
     spread = np.zeros((largest + 1, *table.shape[1:]), table.dtype)
-    spread[_rows(ids, largest + 1)] = table
+    spread[_find_rows(ids, largest + 1)] = table
     arrays[ITEMS] = spread
   return {p.published: p.join(*(arrays[n] for n in p.own)) for p in pairs}
 
 
 def describe(arrays: Arrays, model: str) -> str:
   """What a config must say for weights of a published model."""
-  found = _model(model)
-  return found.fields(found.own_sizes(_shapes(arrays)))
+  published = _find_model(model)
+  return published.describe(published.measure_own(_list_shapes(arrays)))
 
 
-def _own_shapes(pairs: list[Pair]) -> dict[str, tuple[int, ...]]:
+def _list_own_shapes(pairs: list[Pair]) -> dict[str, tuple[int, ...]]:
   """Shapes here, by splitting arrays without contents."""
   shapes = {}
   for pair in pairs:
@@ -106,7 +106,7 @@ def _own_shapes(pairs: list[Pair]) -> dict[str, tuple[int, ...]]:
   return shapes
 
 
-def _rows(ids: np.ndarray, rows: int) -> np.ndarray:
+def _find_rows(ids: np.ndarray, rows: int) -> np.ndarray:
   """The published row of each own row; that of padding is 0 in both."""
   ids = np.asarray(ids)
   if ids.ndim != 1 or ids.dtype.kind not in 'iu':
@@ -123,12 +123,12 @@ def _rows(ids: np.ndarray, rows: int) -> np.ndarray:
   return np.concatenate([[0], ids])
 
 
-def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+def _list_shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
   specs = getattr(arrays, 'specs', arrays)  # of a file: nothing is mapped
   return {name: tuple(x.shape) for name, x in specs.items()}
 
 
-def _model(name: str) -> Published:
+def _find_model(name: str) -> Published:
   if name not in MODELS:
     raise WeightsError(
       f'there is no published model {name!r}, only {", ".join(MODELS)}'

@@ -88,7 +88,7 @@ def export_weights(
   with Checkpoints(directory, log=LOG.warning) as checkpoints:
     source = _Source(checkpoints, step, extensions or Extensions())
     specs = source.specs()
-    metadata = _metadata(workdir, step)
+    metadata = _collect_metadata(workdir, step)
     with safetensors.create(path, specs, metadata) as views:
       source.fill(views)
   return Export(pathlib.Path(path), step, specs)
@@ -147,11 +147,11 @@ class _Source:
         del specs[f'tables/{name}']
       for name in self._layout.pieces:
         table = self._layout.plan.tables[name]
-        specs[f'tables/{name}'] = _table_spec(
+        specs[f'tables/{name}'] = _describe_table(
           table.dtype, table.rows, table.dim
         )
     for name, about in self._rows.items():
-      specs[f'tables/{name}'] = _table_spec(
+      specs[f'tables/{name}'] = _describe_table(
         about['dtype'], about['rows'], about['dim']
       )
     return specs
@@ -186,7 +186,7 @@ class _Source:
         views[f'tables/{table}'][chunk.ids, columns] = chunk.values
 
 
-def _table_spec(dtype: str, rows: int, dim: int) -> Spec:
+def _describe_table(dtype: str, rows: int, dim: int) -> Spec:
   # By way of a leaf's description, which knows the names of 16-bit dtypes.
   return Spec.of(trees.shape_of(f'{dtype}[{rows},{dim}]'))
 
@@ -199,22 +199,22 @@ def _put_piece(array: np.ndarray, stack, piece, view: np.ndarray) -> None:
     view[ids[0] : ids[-1] + 1, columns] = array[stack.address(piece, ids)]
 
 
-def _metadata(workdir: pathlib.Path, step: int) -> dict[str, str]:
+def _collect_metadata(workdir: pathlib.Path, step: int) -> dict[str, str]:
   """What a reader of the file must know to build the model."""
   config = (workdir / 'config.json').read_text()
   metadata = {
     'format': f'genrec_jax {FORMAT}',
-    'version': _version(),
+    'version': _find_version(),
     'task': json.loads(config)['task'],
     'step': str(step),
     'config': config.strip(),
   }
-  if data := _data_of(workdir):
+  if data := _find_data(workdir):
     metadata['data'] = data
   return metadata
 
 
-def _data_of(workdir: pathlib.Path) -> str | None:
+def _find_data(workdir: pathlib.Path) -> str | None:
   """Fingerprint of the data that a workdir was trained on.
 
   Any checkpoint that can be read tells; the best weights alone do not.
@@ -228,7 +228,7 @@ def _data_of(workdir: pathlib.Path) -> str | None:
   return None
 
 
-def _version() -> str:
+def _find_version() -> str:
   try:
     return importlib.metadata.version('genrec-jax')
   except importlib.metadata.PackageNotFoundError:  # run from a checkout

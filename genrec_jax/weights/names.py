@@ -32,11 +32,11 @@ def list_differences(
   extra = [n for n in saved if n not in wanted]
   lines = []
   if missing:
-    lines.append(f'missing in the file: {_few(missing)}')
+    lines.append(f'missing in the file: {_list_few(missing)}')
   if extra:
     near = difflib.get_close_matches(extra[0], missing, n=1, cutoff=0.8)
     hint = f' (perhaps meant as {near[0]})' if near else ''
-    lines.append(f'left over in the file: {_few(extra)}{hint}')
+    lines.append(f'left over in the file: {_list_few(extra)}{hint}')
   other = [
     f'{n} is {saved[n]} in the file and must be {wanted[n]}'
     for n in wanted
@@ -48,6 +48,6 @@ def list_differences(
   return lines
 
 
-def _few(names: list[str]) -> str:
+def _list_few(names: list[str]) -> str:
   more = len(names) - LISTED
   return ', '.join(names[:LISTED]) + (f' and {more:,} more' if more > 0 else '')

@@ -74,34 +74,34 @@ class Published:
   """A published model.
 
   Attributes:
-    pairs: all of its arrays, for some sizes.
-    sizes: its sizes, from the shapes of its arrays there.
-    own_sizes: the same, from the shapes of the arrays here.
-    fields: what a config section must say for the weights to mean the same.
+    make_pairs: all of its arrays, for some sizes.
+    measure: its sizes, from the shapes of its arrays there.
+    measure_own: the same, from the shapes of the arrays here.
+    describe: what a config section must say for the weights to mean the same.
   """
 
-  pairs: Callable[[Sizes], list[Pair]]
-  sizes: Callable[[Shapes], Sizes]
-  own_sizes: Callable[[Shapes], Sizes]
-  fields: Callable[[Sizes], str]
+  make_pairs: Callable[[Sizes], list[Pair]]
+  measure: Callable[[Shapes], Sizes]
+  measure_own: Callable[[Shapes], Sizes]
+  describe: Callable[[Sizes], str]
 
 
 # ---- Kinds of pairs ----------------------------------------------------------
 
 
-def same(published: str, own: str, *shape: int) -> Pair:
+def rename(published: str, own: str, *shape: int) -> Pair:
   """The same array under another name."""
   return Pair(published, shape, (own,), lambda x: (x,), lambda x: x)
 
 
-def transposed(published: str, own: str, wide: int, narrow: int) -> Pair:
+def transpose(published: str, own: str, wide: int, narrow: int) -> Pair:
   """A matrix [out, in]."""
   return Pair(
     published, (wide, narrow), (own,), lambda x: (x.T,), lambda x: x.T
   )
 
 
-def convolution(published: str, own: str, wide: int, narrow: int) -> Pair:
+def unfold(published: str, own: str, wide: int, narrow: int) -> Pair:
   """A matrix as a convolution of width one, [out, in, 1]."""
   return Pair(
     published,
@@ -112,7 +112,9 @@ def convolution(published: str, own: str, wide: int, narrow: int) -> Pair:
   )
 
 
-def fused(published: str, owns: tuple[str, ...], dim: int, *more: int) -> Pair:
+def separate(
+  published: str, owns: tuple[str, ...], dim: int, *more: int
+) -> Pair:
   """Query, key and value on top of each other; matrices are [out, in]."""
   return Pair(
     published,
@@ -123,89 +125,93 @@ def fused(published: str, owns: tuple[str, ...], dim: int, *more: int) -> Pair:
   )
 
 
-def constant(published: str, value: Array) -> Pair:
-  """What a published model saves although nobody trains it."""
+def expect_mask(published: str, positions: int) -> Pair:
+  """The causal mask, which the published models save although it is constant.
+
+  It is made when it is needed: a file may lie about the number of positions.
+  """
+
+  def make() -> Array:
+    # True where a query (row) must not see a key (column).
+    return np.triu(np.ones((positions, positions), bool), 1)
 
   def check(x: Array):
-    if not np.array_equal(x, value):
+    if not np.array_equal(x, make()):
       raise WeightsError(
         f'{published} holds other values than the published model gives it'
       )
     return ()
 
-  return Pair(published, value.shape, (), check, lambda: value)
-
-
-def _causal(positions: int) -> Array:
-  """True where a query (row) must not see a key (column)."""
-  return np.triu(np.ones((positions, positions), bool), 1)
+  return Pair(published, (positions, positions), (), check, make)
 
 
 # ---- generative-recommenders -------------------------------------------------
 
 
-def _embeddings(sizes: Sizes) -> list[Pair]:
+def _pair_embeddings(sizes: Sizes) -> list[Pair]:
   return [
-    same('_embedding_module._item_emb.weight', ITEMS, sizes.rows, sizes.dim),
-    same(
+    rename('_embedding_module._item_emb.weight', ITEMS, sizes.rows, sizes.dim),
+    rename(
       '_input_features_preproc._pos_emb.weight',
       POSITION,
       sizes.positions,
       sizes.dim,
     ),
-    constant('_attn_mask', _causal(sizes.positions)),
+    expect_mask('_attn_mask', sizes.positions),
   ]
 
 
-def _hstu_pairs(sizes: Sizes) -> list[Pair]:
-  pairs = _embeddings(sizes)
+def _pair_hstu(sizes: Sizes) -> list[Pair]:
+  pairs = _pair_embeddings(sizes)
   for i in range(sizes.blocks):
     there, here = f'_hstu._attention_layers.{i}', f'params/layer_{i}'
     pairs += [
       # The one matrix that is [in, out] there too: columns U, V, Q, K, and
       # the heads one after the other in each.
-      same(f'{there}._uvqk', f'{here}/uvqk/kernel', sizes.dim, sizes.hidden),
-      transposed(
+      rename(f'{there}._uvqk', f'{here}/uvqk/kernel', sizes.dim, sizes.hidden),
+      transpose(
         f'{there}._o.weight', f'{here}/output/kernel', sizes.dim, sizes.gated
       ),
-      same(f'{there}._o.bias', f'{here}/output/bias', sizes.dim),
+      rename(f'{there}._o.bias', f'{here}/output/bias', sizes.dim),
       # Both count from n - 1 places back to n - 1 places ahead.
-      same(
+      rename(
         f'{there}._rel_attn_bias._pos_w',
         f'{here}/position_bias',
         2 * sizes.positions - 1,
       ),
-      same(f'{there}._rel_attn_bias._ts_w', f'{here}/time_bias', TIME_BUCKETS),
+      rename(
+        f'{there}._rel_attn_bias._ts_w', f'{here}/time_bias', TIME_BUCKETS
+      ),
     ]
   return pairs
 
 
-def _hstu_sizes(shapes: Shapes) -> Sizes:
-  rows, dim = _shape(shapes, '_embedding_module._item_emb.weight', 2)
+def _measure_hstu(shapes: Shapes) -> Sizes:
+  rows, dim = _find_shape(shapes, '_embedding_module._item_emb.weight', 2)
   layer = '_hstu._attention_layers.'
   return Sizes(
     rows,
     dim,
-    _shape(shapes, '_input_features_preproc._pos_emb.weight', 2)[0],
-    _blocks(shapes, layer),
-    hidden=_shape(shapes, f'{layer}0._uvqk', 2)[1],
-    gated=_shape(shapes, f'{layer}0._o.weight', 2)[1],
+    _find_shape(shapes, '_input_features_preproc._pos_emb.weight', 2)[0],
+    _count_blocks(shapes, layer),
+    hidden=_find_shape(shapes, f'{layer}0._uvqk', 2)[1],
+    gated=_find_shape(shapes, f'{layer}0._o.weight', 2)[1],
   )
 
 
-def _own_hstu_sizes(shapes: Shapes) -> Sizes:
-  rows, dim = _shape(shapes, ITEMS, 2)
+def _measure_own_hstu(shapes: Shapes) -> Sizes:
+  rows, dim = _find_shape(shapes, ITEMS, 2)
   return Sizes(
     rows,
     dim,
-    _shape(shapes, POSITION, 2)[0],
-    _blocks(shapes, 'params/layer_'),
-    hidden=_shape(shapes, 'params/layer_0/uvqk/kernel', 2)[1],
-    gated=_shape(shapes, 'params/layer_0/output/kernel', 2)[0],
+    _find_shape(shapes, POSITION, 2)[0],
+    _count_blocks(shapes, 'params/layer_'),
+    hidden=_find_shape(shapes, 'params/layer_0/uvqk/kernel', 2)[1],
+    gated=_find_shape(shapes, 'params/layer_0/output/kernel', 2)[0],
   )
 
 
-def _hstu_fields(sizes: Sizes) -> str:
+def _describe_hstu(sizes: Sizes) -> str:
   keys = (sizes.hidden - 2 * sizes.gated) // 2
   return (
     f"model.name='hstu', dim={sizes.dim}, blocks={sizes.blocks}, heads x dv = "
@@ -215,79 +221,79 @@ def _hstu_fields(sizes: Sizes) -> str:
   )
 
 
-def _sasrec_pairs(sizes: Sizes) -> list[Pair]:
-  pairs = _embeddings(sizes)
+def _pair_sasrec(sizes: Sizes) -> list[Pair]:
+  pairs = _pair_embeddings(sizes)
   for i in range(sizes.blocks):
     there, here = f'forward_layers.{i}._conv1d', f'params/layer_{i}'
-    pairs += _attention(f'attention_layers.{i}', here, sizes.dim)
-    pairs += _feed_forward((f'{there}.0', f'{there}.3'), here, sizes)
+    pairs += _pair_attention(f'attention_layers.{i}', here, sizes.dim)
+    pairs += _pair_feed_forward((f'{there}.0', f'{there}.3'), here, sizes)
   return pairs
 
 
-def _sasrec_sizes(shapes: Shapes) -> Sizes:
-  rows, dim = _shape(shapes, '_embedding_module._item_emb.weight', 2)
+def _measure_sasrec(shapes: Shapes) -> Sizes:
+  rows, dim = _find_shape(shapes, '_embedding_module._item_emb.weight', 2)
   return Sizes(
     rows,
     dim,
-    _shape(shapes, '_input_features_preproc._pos_emb.weight', 2)[0],
-    _blocks(shapes, 'attention_layers.'),
-    hidden=_shape(shapes, 'forward_layers.0._conv1d.0.weight', 3)[0],
+    _find_shape(shapes, '_input_features_preproc._pos_emb.weight', 2)[0],
+    _count_blocks(shapes, 'attention_layers.'),
+    hidden=_find_shape(shapes, 'forward_layers.0._conv1d.0.weight', 3)[0],
   )
 
 
-def _own_sasrec_sizes(shapes: Shapes) -> Sizes:
-  rows, dim = _shape(shapes, ITEMS, 2)
+def _measure_own_sasrec(shapes: Shapes) -> Sizes:
+  rows, dim = _find_shape(shapes, ITEMS, 2)
   return Sizes(
     rows,
     dim,
-    _shape(shapes, POSITION, 2)[0],
-    _blocks(shapes, 'params/layer_'),
-    hidden=_shape(shapes, 'params/layer_0/hidden/kernel', 2)[1],
+    _find_shape(shapes, POSITION, 2)[0],
+    _count_blocks(shapes, 'params/layer_'),
+    hidden=_find_shape(shapes, 'params/layer_0/hidden/kernel', 2)[1],
   )
 
 
-def _sasrec_fields(sizes: Sizes) -> str:
+def _describe_sasrec(sizes: Sizes) -> str:
   return (
     f"model.name='sasrec', dim={sizes.dim}, blocks={sizes.blocks}, "
     f'ffn_dim={sizes.hidden}, max_len + extra_positions = {sizes.positions}'
   )
 
 
-def _attention(there: str, here: str, dim: int) -> list[Pair]:
+def _pair_attention(there: str, here: str, dim: int) -> list[Pair]:
   """`torch.nn.MultiheadAttention`."""
   parts = ('query', 'key', 'value')
   kernels = tuple(f'{here}/{part}/kernel' for part in parts)
   biases = tuple(f'{here}/{part}/bias' for part in parts)
   return [
-    fused(f'{there}.in_proj_weight', kernels, dim, dim),
-    fused(f'{there}.in_proj_bias', biases, dim),
-    transposed(f'{there}.out_proj.weight', f'{here}/project/kernel', dim, dim),
-    same(f'{there}.out_proj.bias', f'{here}/project/bias', dim),
+    separate(f'{there}.in_proj_weight', kernels, dim, dim),
+    separate(f'{there}.in_proj_bias', biases, dim),
+    transpose(f'{there}.out_proj.weight', f'{here}/project/kernel', dim, dim),
+    rename(f'{there}.out_proj.bias', f'{here}/project/bias', dim),
   ]
 
 
-def _feed_forward(there: tuple[str, str], here: str, sizes: Sizes):
+def _pair_feed_forward(there: tuple[str, str], here: str, sizes: Sizes):
   first, second = there
   dim, hidden = sizes.dim, sizes.hidden
   return [
-    convolution(f'{first}.weight', f'{here}/hidden/kernel', hidden, dim),
-    same(f'{first}.bias', f'{here}/hidden/bias', hidden),
-    convolution(f'{second}.weight', f'{here}/out/kernel', dim, hidden),
-    same(f'{second}.bias', f'{here}/out/bias', dim),
+    unfold(f'{first}.weight', f'{here}/hidden/kernel', hidden, dim),
+    rename(f'{first}.bias', f'{here}/hidden/bias', hidden),
+    unfold(f'{second}.weight', f'{here}/out/kernel', dim, hidden),
+    rename(f'{second}.bias', f'{here}/out/bias', dim),
   ]
 
 
 # ---- SASRec.pytorch ----------------------------------------------------------
 
 
-def _norm(there: str, here: str, dim: int) -> list[Pair]:
+def _pair_norm(there: str, here: str, dim: int) -> list[Pair]:
   return [
-    same(f'{there}.weight', f'{here}/scale', dim),
-    same(f'{there}.bias', f'{here}/shift', dim),
+    rename(f'{there}.weight', f'{here}/scale', dim),
+    rename(f'{there}.bias', f'{here}/shift', dim),
   ]
 
 
-def _positions_from_the_end(sizes: Sizes, padded: bool) -> Pair:
+def _reverse_positions(sizes: Sizes, padded: bool) -> Pair:
   """Histories are filled up on the left there: the newest item stands last."""
   first = int(padded)
 
@@ -306,61 +312,63 @@ def _positions_from_the_end(sizes: Sizes, padded: bool) -> Pair:
   return Pair('pos_emb.weight', shape, (POSITION,), split, join)
 
 
-def _pmixer_pairs(sizes: Sizes, padded: bool) -> list[Pair]:
+def _pair_classic(sizes: Sizes, padded: bool) -> list[Pair]:
   pairs = [
-    same('item_emb.weight', ITEMS, sizes.rows, sizes.dim),
-    _positions_from_the_end(sizes, padded),
-    *_norm('last_layernorm', 'params/norm', sizes.dim),
+    rename('item_emb.weight', ITEMS, sizes.rows, sizes.dim),
+    _reverse_positions(sizes, padded),
+    *_pair_norm('last_layernorm', 'params/norm', sizes.dim),
   ]
   for i in range(sizes.blocks):
     there, here = f'forward_layers.{i}', f'params/layer_{i}'
     pairs += [
-      *_norm(f'attention_layernorms.{i}', f'{here}/norm_query', sizes.dim),
-      *_attention(f'attention_layers.{i}', here, sizes.dim),
-      *_norm(f'forward_layernorms.{i}', f'{here}/norm_ffn', sizes.dim),
-      *_feed_forward((f'{there}.conv1', f'{there}.conv2'), here, sizes),
+      *_pair_norm(f'attention_layernorms.{i}', f'{here}/norm_query', sizes.dim),
+      *_pair_attention(f'attention_layers.{i}', here, sizes.dim),
+      *_pair_norm(f'forward_layernorms.{i}', f'{here}/norm_ffn', sizes.dim),
+      *_pair_feed_forward((f'{there}.conv1', f'{there}.conv2'), here, sizes),
     ]
   return pairs
 
 
-def _pmixer_sizes(shapes: Shapes, padded: bool) -> Sizes:
-  rows, dim = _shape(shapes, 'item_emb.weight', 2)
-  positions = _shape(shapes, 'pos_emb.weight', 2)[0] - int(padded)
-  blocks = _blocks(shapes, 'attention_layers.')
+def _measure_classic(shapes: Shapes, padded: bool) -> Sizes:
+  rows, dim = _find_shape(shapes, 'item_emb.weight', 2)
+  positions = _find_shape(shapes, 'pos_emb.weight', 2)[0] - int(padded)
+  blocks = _count_blocks(shapes, 'attention_layers.')
   return Sizes(rows, dim, positions, blocks, hidden=dim)
 
 
-def _pmixer_fields(sizes: Sizes) -> str:
+def _describe_classic(sizes: Sizes) -> str:
   return (
-    f'{_sasrec_fields(sizes)}, extra_positions=0, norm_affine=True, '
+    f'{_describe_sasrec(sizes)}, extra_positions=0, norm_affine=True, '
     "final_norm=True, positions_from='newest'; loss.l2_normalize=False, "
     'loss.temperature=1'
   )
 
 
-def _pmixer(padded: bool) -> Published:
+def _make_classic(padded: bool) -> Published:
   return Published(
-    lambda sizes: _pmixer_pairs(sizes, padded),
-    lambda shapes: _pmixer_sizes(shapes, padded),
-    _own_sasrec_sizes,
-    _pmixer_fields,
+    lambda sizes: _pair_classic(sizes, padded),
+    lambda shapes: _measure_classic(shapes, padded),
+    _measure_own_sasrec,
+    _describe_classic,
   )
 
 
 MODELS = {
-  'hstu': Published(_hstu_pairs, _hstu_sizes, _own_hstu_sizes, _hstu_fields),
-  'sasrec': Published(
-    _sasrec_pairs, _sasrec_sizes, _own_sasrec_sizes, _sasrec_fields
+  'hstu': Published(
+    _pair_hstu, _measure_hstu, _measure_own_hstu, _describe_hstu
   ),
-  'sasrec_pytorch': _pmixer(padded=False),
-  'sasrec_pytorch_2024': _pmixer(padded=True),
+  'sasrec': Published(
+    _pair_sasrec, _measure_sasrec, _measure_own_sasrec, _describe_sasrec
+  ),
+  'sasrec_pytorch': _make_classic(padded=False),
+  'sasrec_pytorch_2024': _make_classic(padded=True),
 }
 
 
 # ---- Sizes -------------------------------------------------------------------
 
 
-def _shape(shapes: Shapes, name: str, axes: int) -> tuple[int, ...]:
+def _find_shape(shapes: Shapes, name: str, axes: int) -> tuple[int, ...]:
   """The shape of an array that the sizes are read off."""
   shape = shapes.get(name)
   if shape is None or len(shape) != axes:
@@ -373,8 +381,7 @@ def _shape(shapes: Shapes, name: str, axes: int) -> tuple[int, ...]:
   return shape
 
 
-def _blocks(shapes: Shapes, start: str) -> int:
-  """One more than the largest number of a layer."""
+def _count_blocks(shapes: Shapes, start: str) -> int:
+  """How many layers there are; names tell where their numbers have gaps."""
   layer = re.compile(re.escape(start) + r'(\d+)\b')
-  numbers = [int(m[1]) for name in shapes if (m := layer.match(name))]
-  return max(numbers, default=-1) + 1
+  return len({m[1] for name in shapes if (m := layer.match(name))})

@@ -93,7 +93,7 @@ class TensorFile(Mapping):
     self._offsets = offsets
 
   def __getitem__(self, name: str) -> np.ndarray:
-    return _mapped(self.path, self._offsets[name], self.specs[name], 'r')
+    return _map(self.path, self._offsets[name], self.specs[name], 'r')
 
   def __iter__(self) -> Iterator[str]:
     return iter(self.specs)
@@ -210,7 +210,7 @@ def create(
   [0.0, 2.0, 2.0, 0.0]
   """
   path = pathlib.Path(path)
-  header, offsets, size = _header(specs, dict(metadata or {}))
+  header, offsets, size = _make_header(specs, dict(metadata or {}))
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
@@ -219,7 +219,7 @@ def create(
       _reserve(file, 8 + len(header), size)
     start = 8 + len(header)
     views = {
-      name: _mapped(temporary, start + offsets[name], spec, 'r+')
+      name: _map(temporary, start + offsets[name], spec, 'r+')
       for name, spec in specs.items()
     }
     yield views
@@ -245,7 +245,7 @@ def _parse(raw: bytes, data_bytes: int):
     raise _Malformed(f'its {METADATA} holds something else than texts')
   specs, spans = {}, []
   for name, entry in header.items():
-    spec, begin, end = _entry(name, entry)
+    spec, begin, end = _parse_entry(name, entry)
     specs[name] = spec
     spans.append((begin, end, name))
   # Each byte of the data belongs to one array: no overlaps, and no gaps in
@@ -288,7 +288,7 @@ def _decode(raw: bytes) -> dict:
   return header
 
 
-def _entry(name: str, entry) -> tuple[Spec, int, int]:
+def _parse_entry(name: str, entry) -> tuple[Spec, int, int]:
   """(spec, begin, end) of what a header says of an array."""
   try:
     code, shape = entry['dtype'], entry['shape']
@@ -301,7 +301,9 @@ def _entry(name: str, entry) -> tuple[Spec, int, int]:
     raise _Malformed(
       f'{name!r} is of dtype {code!r}; known are {", ".join(DTYPES)}'
     )
-  if not isinstance(shape, list) or not all(map(_counts, (begin, end, *shape))):
+  if not isinstance(shape, list) or not all(
+    map(_is_natural, (begin, end, *shape))
+  ):
     raise _Malformed(
       f'the shape or the data_offsets of {name!r} are no natural numbers'
     )
@@ -316,12 +318,12 @@ def _entry(name: str, entry) -> tuple[Spec, int, int]:
   return spec, begin, end
 
 
-def _counts(value) -> bool:
+def _is_natural(value) -> bool:
   """Whether it is an integer from 0 on; True and 1.0 are none."""
   return type(value) is int and value >= 0
 
 
-def _header(specs: Mapping[str, Spec], metadata: dict):
+def _make_header(specs: Mapping[str, Spec], metadata: dict):
   """(header, name -> offset, bytes of all arrays)."""
   for key, value in metadata.items():
     if not isinstance(key, str) or not isinstance(value, str):
@@ -373,7 +375,7 @@ def _reserve(file, start: int, size: int) -> None:
     file.write(zeros[: size - first])
 
 
-def _mapped(path, offset: int, spec: Spec, mode: str) -> np.ndarray:
+def _map(path, offset: int, spec: Spec, mode: str) -> np.ndarray:
   """An array that lies in a file; one without elements lies nowhere."""
   dtype = spec.dtype.newbyteorder('<')
   if not spec.size:

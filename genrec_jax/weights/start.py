@@ -47,7 +47,7 @@ def import_weights(
       that differ.
   """
   file = safetensors.read(path)
-  sources = _sources(weights, stacks)
+  sources = _list_sources(weights, stacks)
   _check(file, {n: spec for source in sources.values() for n, spec in source})
   trained_on = file.metadata.get('data')
   if data and trained_on and trained_on != data:
@@ -58,7 +58,7 @@ def import_weights(
     )
 
   def load(key_path, leaf):
-    name, stack = _place(key_path, stacks)
+    name, stack = _locate(key_path, stacks)
     sharding, shape, dtype = leaf.sharding, leaf.shape, leaf.dtype
     if stack is not None:
       leaf.delete()  # room for the new one
@@ -74,11 +74,11 @@ def import_weights(
   return jax.tree_util.tree_map_with_path(load, dict(weights))
 
 
-def _sources(weights, stacks) -> dict[str, list[tuple[str, Spec]]]:
+def _list_sources(weights, stacks) -> dict[str, list[tuple[str, Spec]]]:
   """Leaf of the run -> the arrays of a file that it is made of."""
   sources = {}
   for key_path, leaf in jax.tree_util.tree_leaves_with_path(dict(weights)):
-    name, stack = _place(key_path, stacks)
+    name, stack = _locate(key_path, stacks)
     if stack is None:
       sources[name] = [(name, Spec.of(leaf))]
       continue
@@ -89,13 +89,13 @@ def _sources(weights, stacks) -> dict[str, list[tuple[str, Spec]]]:
         'and no file can fill that'
       )
     sources[name] = [
-      (f'{TABLES}/{piece.table}', _whole(stacks, piece, leaf.dtype))
+      (f'{TABLES}/{piece.table}', _describe_table(stacks, piece, leaf.dtype))
       for piece in stack.pieces
     ]
   return sources
 
 
-def _whole(stacks, piece, dtype) -> Spec:
+def _describe_table(stacks, piece, dtype) -> Spec:
   """The table that a piece is some columns of."""
   columns = sum(
     other.columns
@@ -164,7 +164,7 @@ def _is_float(dtype: np.dtype) -> bool:
   return jax.numpy.issubdtype(dtype, np.floating)
 
 
-def _place(key_path, stacks) -> tuple[str, Stack | None]:
+def _locate(key_path, stacks) -> tuple[str, Stack | None]:
   """(name of a leaf, what lies in it if it is updated by rows)."""
   name = jax.tree_util.keystr(key_path, simple=True, separator='/')
   part, _, array = name.partition('/')

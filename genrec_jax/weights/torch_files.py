@@ -84,7 +84,7 @@ class _Reader:
   """An archive: its pickle, and its storages as arrays."""
 
   def __init__(self, path: pathlib.Path, archive: zipfile.ZipFile):
-    self._path, self._archive = path, archive
+    self.path, self._archive = path, archive
     self._records = {info.filename: info for info in archive.infolist()}
     pickles = [n for n in self._records if n.endswith('/data.pkl')]
     if len(pickles) != 1:
@@ -96,33 +96,33 @@ class _Reader:
     """What was given to `torch.save`, tensors as arrays."""
     order = self._folder + 'byteorder'
     if order in self._records and self._archive.read(order) != b'little':
-      raise WeightsError(f'{self._path} was written by a big-endian machine')
+      raise WeightsError(f'{self.path} was written by a big-endian machine')
     if self._records[self._pickle].file_size > MOST_PICKLE_BYTES:
-      raise WeightsError(f'{self._path}: its data.pkl is too large')
+      raise WeightsError(f'{self.path}: its data.pkl is too large')
     with self._archive.open(self._pickle) as file:
       try:
         return _Unpickler(file, self).load()
       except WeightsError:
         raise
       except Exception as e:  # a pickle can fail in any way
-        raise WeightsError(f'{self._path} cannot be read: {e}') from e
+        raise WeightsError(f'{self.path} cannot be read: {e}') from e
 
-  def storage(self, key: str, dtype: np.dtype) -> np.ndarray:
+  def map_storage(self, key: str, dtype: np.dtype) -> np.ndarray:
     """A record as a flat array."""
     info = self._records.get(f'{self._folder}data/{key}')
     if info is None or info.compress_type != zipfile.ZIP_STORED:
-      raise WeightsError(f'{self._path} lacks the storage {key!r}')
+      raise WeightsError(f'{self.path} lacks the storage {key!r}')
     # The record begins behind a header of its own, which may be longer than
     # that of the archive's directory says.
-    with open(self._path, 'rb') as file:
+    with open(self.path, 'rb') as file:
       file.seek(info.header_offset)
       name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     begin = info.header_offset + _LOCAL_HEADER.size + name + extra
-    if begin + info.file_size > self._path.stat().st_size:
-      raise WeightsError(f'{self._path} is cut short in storage {key!r}')
+    if begin + info.file_size > self.path.stat().st_size:
+      raise WeightsError(f'{self.path} is cut short in storage {key!r}')
     if not info.file_size:
       return np.zeros(0, dtype)
-    raw = np.memmap(self._path, np.uint8, 'r', begin, (info.file_size,))
+    raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
     return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
 
 
@@ -144,15 +144,15 @@ class _Unpickler(pickle.Unpickler):
     if module == 'torch' and name in _STORAGES:
       return np.dtype(_STORAGES[name])
     raise WeightsError(
-      f'{self._reader._path} asks for {module}.{name}, which weights do not '
+      f'{self._reader.path} asks for {module}.{name}, which weights do not '
       'need; load it with PyTorch, if you trust it, and save its state_dict'
     )
 
   def persistent_load(self, pid):
     kind, dtype, key, *_ = pid
     if kind != 'storage' or not isinstance(dtype, np.dtype):
-      raise WeightsError(f'{self._reader._path} holds a {kind!r}')
-    return self._reader.storage(str(key), dtype)
+      raise WeightsError(f'{self._reader.path} holds a {kind!r}')
+    return self._reader.map_storage(str(key), dtype)
 
 
 def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:

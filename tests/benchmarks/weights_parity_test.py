@@ -53,7 +53,7 @@ def answer(case, histories):
       if pair.own
       else pair.join()
     )
-    for pair in MODELS[names].pairs(sizes)
+    for pair in MODELS[names].make_pairs(sizes)
   }
   if names == 'sasrec_pytorch_2024':
     state['pos_emb.weight'][0] = 0

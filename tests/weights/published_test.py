@@ -118,6 +118,20 @@ def put(name, value):
       '_item_emb.weight is missing: is this a checkpoint of another',
     ),
     ('hstu', put('_attn_mask', np.ones((211, 211), bool)), 'holds other'),
+    # A name costs nothing; a layer for each number below it would.
+    (
+      'hstu',
+      put('_hstu._attention_layers.999999999999._uvqk', np.zeros((50, 200))),
+      'left over in the file: _hstu._attention_layers.999999999999._uvqk',
+    ),
+    (
+      'hstu',
+      put(
+        '_input_features_preproc._pos_emb.weight',
+        np.broadcast_to(np.zeros(()), (1 << 40, 50)),
+      ),
+      r'_attn_mask is \(211, 211\) in the file and must be \(1099511627776, 1',
+    ),
     (
       'sasrec_pytorch_2024',
       put('pos_emb.weight', np.ones((201, 50))),
@@ -204,14 +218,14 @@ def test_logits_of_imported_weights(tmp_path, names):
   rng = np.random.default_rng(0)
   found = MODELS[names]
   own = flat(weights_of_task(task))
-  sizes = found.own_sizes({n: x.shape for n, x in own.items()})
+  sizes = found.measure_own({n: x.shape for n, x in own.items()})
   state = {
     pair.published: (
       rng.normal(size=pair.shape).astype(np.float32) * 0.3
       if pair.own
       else pair.join()
     )
-    for pair in found.pairs(sizes)
+    for pair in found.make_pairs(sizes)
   }
   if names == 'sasrec_pytorch_2024':
     state['pos_emb.weight'][0] = 0
@@ -248,6 +262,6 @@ def test_sizes_of_both_sides_agree():
   for case, names in CASES.items():
     found, state = MODELS[names], state_dict(case)
     own = convert.from_published(state, names)
-    one = found.sizes({n: x.shape for n, x in state.items()})
-    other = found.own_sizes({n: x.shape for n, x in own.items()})
+    one = found.measure({n: x.shape for n, x in state.items()})
+    other = found.measure_own({n: x.shape for n, x in own.items()})
     assert dataclasses.asdict(one) == dataclasses.asdict(other)
