@@ -14,6 +14,7 @@ published checkpoint (.pt of PyTorch, which need not be installed, or
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import tempfile
@@ -67,7 +68,9 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _export(args) -> str:
-  # Late: only this command needs JAX.
+  # Late: only this command needs JAX. It reads and writes: no device that a
+  # training may be using is asked for.
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   from genrec_jax import config as config_lib
   from genrec_jax import extensions
   from genrec_jax.weights.export import export_weights

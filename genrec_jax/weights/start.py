@@ -67,7 +67,7 @@ def import_weights(
       array = file[name]
 
       def part(index):
-        return np.asarray(array[index]).astype(dtype)
+        return _convert(array[index], dtype, name)
 
     return jax.make_array_from_callback(shape, sharding, part)
 
@@ -126,8 +126,26 @@ class _Rows:
       for number, piece in enumerate(stack.pieces):
         here = np.flatnonzero(numbers == number)
         columns = slice(piece.first_column, piece.first_column + piece.columns)
-        rows[first - begin + here] = self._tables[number][ids[here], columns]
+        values = self._tables[number][ids[here], columns]
+        rows[first - begin + here] = _convert(
+          values, self._dtype, f'{TABLES}/{piece.table}'
+        )
     return rows
+
+
+def _convert(values: np.ndarray, dtype, name: str) -> np.ndarray:
+  """Numbers in the dtype of the run.
+
+  A NaN would stop the run at its first measurement, with the advice to lower
+  the learning rate.
+  """
+  with np.errstate(over='ignore'):  # it is infinite then, and refused
+    converted = np.asarray(values).astype(dtype)
+  if _is_float(converted.dtype) and not np.isfinite(converted).all():
+    raise WeightsError(
+      f'train.init_from: {name} holds numbers that are not finite in {dtype}'
+    )
+  return converted
 
 
 def _check(file: TensorFile, wanted: dict[str, Spec]) -> None:

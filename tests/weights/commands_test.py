@@ -42,9 +42,10 @@ def trained(tmp_path_factory):
 
 
 def test_a_run_that_begins_with_a_file(trained, tmp_path, caplog):
-  """With rates of zero its weights stay what the file says."""
+  """On a mesh; with rates of zero its weights stay what the file says."""
   file = safetensors.read(trained / 'own.safetensors')
   still = ['optimizer.learning_rate=0', 'optimizer.row_learning_rate=0']
+  still.append('parallel.devices=2')
   start = f'train.init_from={trained / "own.safetensors"}'
   with caplog.at_level('INFO', 'genrec_jax'):
     train(tmp_path / 'run', start, 'seed=5', *still)

@@ -91,10 +91,14 @@ def test_refusals(workdir, tmp_path, caplog):
   assert not list(tmp_path.glob('.a.*'))
 
 
-@pytest.mark.parametrize('which', PLANS)
-def test_tables_that_a_plan_has_cut(workdir, tmp_path, which, monkeypatch):
+@pytest.mark.parametrize(
+  'which, replicas', [*((which, 1) for which in PLANS), ('columns', 2)]
+)
+def test_tables_that_a_plan_has_cut(
+  workdir, tmp_path, which, replicas, monkeypatch
+):
   monkeypatch.setattr(export, 'RUN', 5)
-  setting = Setting(which)
+  setting = Setting(which, replicas)
   plan = setting.layout.plan
   arrays = {f'tables/{n}': x for n, x in setting.arrays.items()}
   save(workdir, 1, plan=plan.to_json(), **arrays)

@@ -7,6 +7,7 @@ import pytest
 
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
+from genrec_jax.features import TableSpec
 from genrec_jax.weights import safetensors
 from genrec_jax.weights.safetensors import WeightsError
 from genrec_jax.weights.start import import_weights
@@ -61,6 +62,17 @@ def test_other_floats_are_rounded_and_integers_are_not(tmp_path):
   assert found['params']['a']['bias'].tolist() == [1.5] * 3
   with pytest.raises(WeightsError, match='bias is int32.3. in the file'):
     loaded(tmp_path, arrays(**{'params/a/bias': np.ones(3, np.int32)}))
+
+
+def test_numbers_that_are_none(tmp_path):
+  bad = np.array([1, np.nan, 2], np.float32)
+  with pytest.raises(WeightsError, match='a/bias holds numbers .* not finite'):
+    loaded(tmp_path, arrays(**{'params/a/bias': bad}))
+  wide = arrays(**{'tables/items': np.full((4, 2), 1e300)})
+  stacks = relayout.sources_of_whole({'items': TableSpec('items', 4, 2)})
+  weights = dense() | {'tables': {'items': jnp.zeros((4, 2))}}
+  with pytest.raises(WeightsError, match='tables/items holds .* float32'):
+    loaded(tmp_path, wide, weights, stacks)
 
 
 @pytest.mark.parametrize(
