@@ -19,6 +19,7 @@ from genrec_jax.weights.safetensors import Spec, TensorFile, WeightsError
 
 LOG = logging.getLogger('genrec_jax')
 TABLES = 'tables'
+RUN = 1 << 16  # rows that are put in place at a time
 
 
 def import_weights(
@@ -47,8 +48,7 @@ def import_weights(
       that differ.
   """
   file = safetensors.read(path)
-  sources = _list_sources(weights, stacks)
-  _check(file, {n: spec for source in sources.values() for n, spec in source})
+  _check(file, _list_arrays(weights, stacks))
   trained_on = file.metadata.get('data')
   if data and trained_on and trained_on != data:
     LOG.warning(
@@ -74,13 +74,13 @@ def import_weights(
   return jax.tree_util.tree_map_with_path(load, dict(weights))
 
 
-def _list_sources(weights, stacks) -> dict[str, list[tuple[str, Spec]]]:
-  """Leaf of the run -> the arrays of a file that it is made of."""
-  sources = {}
+def _list_arrays(weights, stacks) -> dict[str, Spec]:
+  """The arrays of a file that the leaves of a run are made of."""
+  wanted = {}
   for key_path, leaf in jax.tree_util.tree_leaves_with_path(dict(weights)):
     name, stack = _locate(key_path, stacks)
     if stack is None:
-      sources[name] = [(name, Spec.of(leaf))]
+      wanted[name] = Spec.of(leaf)
       continue
     if leaf.shape[0] % stack.nowhere:
       raise WeightsError(
@@ -88,11 +88,10 @@ def _list_sources(weights, stacks) -> dict[str, list[tuple[str, Spec]]]:
         f'for {stack.nowhere:,} rows: its store brings rows from elsewhere, '
         'and no file can fill that'
       )
-    sources[name] = [
-      (f'{TABLES}/{piece.table}', _describe_table(stacks, piece, leaf.dtype))
-      for piece in stack.pieces
-    ]
-  return sources
+    for piece in stack.pieces:
+      table = _describe_table(stacks, piece, leaf.dtype)
+      wanted[f'{TABLES}/{piece.table}'] = table
+  return wanted
 
 
 def _describe_table(stacks, piece, dtype) -> Spec:
@@ -121,16 +120,21 @@ class _Rows:
     # Replicas of a group hold the same rows again.
     for first in range(begin, end, stack.depth):
       device = first // stack.depth % stack.devices
-      within = np.arange(stack.depth, dtype=np.int32)
-      numbers, ids = stack.identify(device, within)
-      for number, piece in enumerate(stack.pieces):
-        here = np.flatnonzero(numbers == number)
-        columns = slice(piece.first_column, piece.first_column + piece.columns)
-        values = self._tables[number][ids[here], columns]
-        rows[first - begin + here] = _convert(
-          values, self._dtype, f'{TABLES}/{piece.table}'
-        )
+      # In runs, so that little is held beside the rows themselves.
+      for start in range(0, stack.depth, RUN):
+        within = np.arange(start, min(start + RUN, stack.depth), dtype=np.int32)
+        self._fill(rows[first - begin + start :], device, within)
     return rows
+
+  def _fill(self, rows: np.ndarray, device: int, within: np.ndarray) -> None:
+    """Copies what lies `within` a device's part to the first of `rows`."""
+    numbers, ids = self._stack.identify(device, within)
+    for number, piece in enumerate(self._stack.pieces):
+      here = np.flatnonzero(numbers == number)
+      columns = slice(piece.first_column, piece.first_column + piece.columns)
+      values = self._tables[number][ids[here], columns]
+      name = f'{TABLES}/{piece.table}'
+      rows[here] = _convert(values, self._dtype, name)
 
 
 def _convert(values: np.ndarray, dtype, name: str) -> np.ndarray:

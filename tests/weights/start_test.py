@@ -8,7 +8,7 @@ import pytest
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.features import TableSpec
-from genrec_jax.weights import safetensors
+from genrec_jax.weights import safetensors, start
 from genrec_jax.weights.safetensors import WeightsError
 from genrec_jax.weights.start import import_weights
 from tests.checkpoint.laid_out import Setting, numbered
@@ -120,7 +120,8 @@ def test_other_data_are_told(tmp_path, caplog):
 
 @pytest.mark.parametrize('replicas', [1, 2])
 @pytest.mark.parametrize('which', PLANS)
-def test_tables_where_a_plan_wants_them(tmp_path, which, replicas):
+def test_tables_where_a_plan_wants_them(tmp_path, which, replicas, monkeypatch):
+  monkeypatch.setattr(start, 'RUN', 5)
   plan = PLANS[which]
   if plan.hosts * plan.devices * replicas > len(jax.devices()):
     pytest.skip('more devices than there are')
