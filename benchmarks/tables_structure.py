@@ -63,7 +63,7 @@ STRUCTURE = {
     'where': {'kind': 'imports'},
   },
   'same_curves': {
-    'files': ('cpu2/same_curves', 'cpu1/same_curves'),
+    'files': ('cpu2/same_curves',),
     'columns': (
       ('run', 'case', ''),
       ('before', 'base', ''),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pallas_kernels
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.row_optimizers import (
   ROW_OPTIMIZERS,
@@ -230,10 +231,13 @@ def test_mistakes_are_told():
 
 @pytest.mark.parametrize('decay', ['l2', 'decoupled'])
 @pytest.mark.parametrize('strength', [0.0, 1.0])
-def test_a_decay_of_all_or_nothing(decay, strength):
-  optimizer = by_name('sgd', weight_decay=strength, decay=decay)
+@pytest.mark.parametrize('implementation', [None, 'xla', 'reference'])
+def test_a_decay_of_all_or_nothing(decay, strength, implementation):
   table = jnp.array([[1.0, -2.0], [3.0, 4.0]])
   ids, grads = jnp.array([1]), jnp.array([[0.5, 0.25]])
-  moved, _ = optimizer.update(table, optimizer.init(table), ids, grads, 0.125)
+  moved, _ = pallas_kernels.update_rows(
+    table, {}, ids, grads, learning_rate=0.125, optimizer='sgd',
+    weight_decay=strength, decay=decay, implementation=implementation,
+  )  # fmt: skip
   row = table[1] - 0.125 * (grads[0] + strength * table[1])
   np.testing.assert_array_equal(moved, jnp.stack([table[0], row]))
