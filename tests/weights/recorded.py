@@ -13,7 +13,7 @@ SHAPES = json.loads(
   pathlib.Path(__file__).with_name('published_shapes.json').read_text()
 )
 # Case -> whose names these are.
-CASES = {n: 'hstu' if n == 'hstu_large' else n for n in SHAPES if n != 'torch'}
+CASES = {n: 'hstu' if n == 'hstu_large' else n for n in SHAPES}
 
 
 def state_dict(case) -> dict[str, np.ndarray]:
