@@ -213,11 +213,18 @@ def _measure_own_hstu(shapes: Shapes) -> Sizes:
 
 def _describe_hstu(sizes: Sizes) -> str:
   keys = (sizes.hidden - 2 * sizes.gated) // 2
-  return (
+  text = (
     f"model.name='hstu', dim={sizes.dim}, blocks={sizes.blocks}, heads x dv = "
     f'{sizes.gated}, heads x dqk = {keys}, max_len + extra_positions = '
-    f'{sizes.positions} (with concat_ua: a third of {sizes.gated} for heads x '
-    "dv, and concat='u_a_ua')"
+    f'{sizes.positions}'
+  )
+  if sizes.gated % 3:
+    return text
+  values = sizes.gated // 3  # where U, LN(A) and their product enter together
+  keys = (sizes.hidden - 2 * values) // 2
+  return (
+    f"{text}; or, with concat_ua there and concat='u_a_ua' here, heads x dv = "
+    f'{values}, heads x dqk = {keys}'
   )
 
 
