@@ -31,6 +31,7 @@ TIERS = (
   ('models',),
   ('tasks',),
   ('distill', 'search', 'checkpoint'),
+  ('weights',),
   ('runtime',),
   ('evaluators',),
   ('serve',),

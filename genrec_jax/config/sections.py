@@ -52,6 +52,7 @@ def train(**fields) -> ConfigDict:
       batch_size=128,
       epochs=20,  # used when steps is 0
       steps=0,
+      init_from='',  # a .safetensors file whose weights a fresh run begins with
       shuffle=True,
       log_every=50,  # steps
       eval_every=0,  # steps; 0: each epoch
