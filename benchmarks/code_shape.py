@@ -6,7 +6,9 @@ measures the packages of this checkout and, with the same program, those of an
 earlier commit and any other package for docs/structure.md. A row replaces the
 one of its case in the result file, others stay. `--times` measures what the
 command line costs before it does anything. `--clones` prints the doubles of
-this checkout and writes nothing.
+this checkout and writes nothing. Code of a newer Python than the one that runs
+this is left out and named: packages that use one want that Python, which needs
+none of the library's dependencies.
 
 A file is one with code in it. Outside `tests`, files named as tests, and those
 in folders `test` and `tests`, are left out. A licence, which is a comment above
@@ -34,7 +36,7 @@ the first statement that speaks of one, is left out everywhere.
                       self, cls, *args, **kwargs) that have a section Args,
                       Arguments or Parameters
   examples            docstrings with `>>>`, which a test can run
-  blocks              docstrings with a block of code (``` or .. code-block::)
+  blocks              docstrings with a block of code: ```, .. code-block::, ::
   typed_share         parameters of functions with a type
   fan_in, fan_out     the most modules of the package that import one module,
                       or that one module imports, inside functions too. An

@@ -13,7 +13,11 @@ from benchmarks.code_shape_source import Source
 STATEMENTS = 6  # in a run
 SHAPES = 4  # different ones among them: a list of fields is no clone
 _KEPT = frozenset((*keyword.kwlist, *dir(builtins), 'self', 'cls'))
-_LITERALS = {tokenize.NUMBER: '0', tokenize.STRING: "''"}
+_LITERALS = {
+  tokenize.NUMBER: '0',
+  tokenize.STRING: "''",
+  getattr(tokenize, 'FSTRING_MIDDLE', None): "''",  # from Python 3.12 on
+}
 
 
 @dataclasses.dataclass(frozen=True)

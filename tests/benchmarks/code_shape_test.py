@@ -2,6 +2,7 @@
 
 import doctest
 import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from benchmarks import (
   code_shape_imports,
   code_shape_measures,
   code_shape_source,
+  result,
 )
 
 MATHS = '''\
@@ -331,6 +333,11 @@ def test_import_and_help_are_timed(tmp_path, rows):
   assert 0 < row['core_s'] and row['target_core_s'] == 0.3
 
 
+def test_the_machine_is_known_without_jax(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'jax', None)
+  assert result.machine_kind().startswith('cpu')
+
+
 def test_a_program_that_fails_is_told():
   with pytest.raises(SystemExit, match='no_such_module'):
     code_shape._run(('-c', 'import no_such_module'))
@@ -338,5 +345,5 @@ def test_a_program_that_fails_is_told():
 
 def test_examples_in_docstrings():
   for module in (code_shape_imports, code_shape_measures, code_shape_source):
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed
+    tested = doctest.testmod(module)
+    assert tested.attempted and not tested.failed
