@@ -13,7 +13,7 @@ LONG_FILE = 500  # lines
 SEVERAL = 3  # parameters, from which on they want a sentence each
 _ARGS = re.compile(r'^\W*(Args|Arguments|Parameters|Params)\W*$|^\s*:param ')
 _EXAMPLE = re.compile(r'^\s*>>> ', re.MULTILINE)
-_BLOCK = re.compile(r'^\s*(```|\.\. code|\S.*::$)', re.MULTILINE)
+_BLOCK = re.compile(r'^\s*(```|\.\. code|(?!\.\.)\S.*::$)', re.MULTILINE)
 _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^A-Za-z_]+')
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -111,7 +111,7 @@ STRUCTURE = {
       ('cycles', 'cycles', 'd'),
       ('of them at import', 'cycles_at_import', 'd'),
       ('longest chain', 'depth', 'd'),
-      ('pairs of doubles', 'clone_pairs', 'd'),
+      ('pairs of doubles', 'clone_pairs', ',d'),
       ('lines in doubles', 'clone_lines', ',d'),
       ('share of the code', 'clone_share', '.1%'),
     ),

@@ -170,6 +170,21 @@ def test_public_names_and_docstrings(row):
   )
 
 
+@pytest.mark.parametrize(
+  'text, blocks',
+  [
+    ('Says.\n\nExample::\n\n  f(1)', 1),
+    ('Says.\n\n.. code-block:: python\n\n  f(1)', 1),
+    ('Says.\n\n.. math::\n\n  x^2', 0),
+    ('Says `a::b`, twice ``x``.', 0),
+  ],
+)
+def test_blocks_of_code_in_docstrings(text, blocks):
+  (source,) = _sources(f'def f():\n  {text!r}\n')
+  row = code_shape_measures.measure([source])
+  assert (row['blocks'], row['examples']) == (blocks, 0)
+
+
 def test_imports(row):
   _check(
     row,
