@@ -216,7 +216,10 @@ class ShardedEmbedding:
         options=tuple(sorted(table.options.items())),
         scheme=table.scheme,
       )
-    shape = {'hosts': self.mesh.shape['host'], 'devices': self.mesh.shape['dev']}
+    shape = {
+      'hosts': self.mesh.shape['host'],
+      'devices': self.mesh.shape['dev'],
+    }
     self.plan = schemes.one_scheme(specs, scheme, **shape)
     self._pooled_as = pooled_as
     self._tables = ShardedTables(
@@ -328,9 +331,7 @@ class ShardedEmbedding:
       read = self._map(self._read, (self._specs.arrays, _SPLIT), split)
       rows, routes = read(state.arrays, lookups)
       value, (row_grads, grads) = differentiate(rows, params, *more)
-      learn = self._map(
-        self._learn, (self._specs, _SPLIT, *split), self._specs
-      )
+      learn = self._map(self._learn, (self._specs, _SPLIT, *split), self._specs)
       return (value, grads), learn(state, lookups, routes, row_grads)
 
     return run

@@ -6,7 +6,6 @@ import doctest
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import Mesh
 
@@ -146,8 +145,21 @@ def test_equals_a_dense_table_and_the_plain_row_optimizer(one_device):
     assert_close(emb.table(state, name), tables[name], name=name)
 
 
-@pytest.mark.parametrize('scheme', ['row_wise', 'table_wise', 'column_wise'])
-@pytest.mark.parametrize('devices', [2, 4, 8])
+QUICK = {(2, 'column_wise'), (4, 'table_wise'), (8, 'row_wise')}
+
+
+@pytest.mark.parametrize(
+  'devices, scheme',
+  [
+    pytest.param(
+      devices,
+      scheme,
+      marks=() if (devices, scheme) in QUICK else pytest.mark.slow,
+    )
+    for devices in (2, 4, 8)
+    for scheme in ('row_wise', 'table_wise', 'column_wise')
+  ],
+)
 def test_is_the_same_on_any_mesh(one_device, devices, scheme):
   whole, wanted, wanted_params, wanted_losses = one_device
   emb = ShardedEmbedding(
@@ -162,3 +174,175 @@ def test_is_the_same_on_any_mesh(one_device, devices, scheme):
   assert_close(params, wanted_params, name='parameters')
   for name in TABLES:
     assert_close(emb.table(state, name), whole.table(wanted, name), name=name)
+
+
+def test_a_saved_state_continues_the_same(one_device):
+  emb, state, params, losses = one_device
+  first, weights, _ = train(emb, range(1))
+  leaves, tree = jax.tree.flatten(first)
+  saved = [np.array(leaf) for leaf in leaves]  # as any file would hold them
+  again = ShardedEmbedding(TABLES, mesh=mesh_of(1))
+  restored = jax.device_put(
+    jax.tree.unflatten(tree, saved), again.state_sharding
+  )
+  later, weights, rest = train(again, range(1, STEPS), restored, weights)
+  assert rest == losses[1:]
+  assert np.asarray(weights).tobytes() == np.asarray(params).tobytes()
+  for name in TABLES:
+    assert emb.table(later, name).tobytes() == emb.table(state, name).tobytes()
+
+
+@pytest.mark.parametrize('scheme', ['column_wise', 'data_parallel'])
+def test_begins_with_tables_that_are_there(scheme):
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(4), scheme=scheme)
+  given = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+  state = emb.init(jax.random.key(0), {'item': given})
+  np.testing.assert_array_equal(emb.table(state, 'item'), given)
+  fresh = emb.init(jax.random.key(0))
+  np.testing.assert_array_equal(
+    emb.table(state, 'user'), emb.table(fresh, 'user')
+  )
+  rows = emb.lookup(state, {'item': np.arange(8).reshape(4, 2)})['item']
+  np.testing.assert_array_equal(rows, given[np.arange(8).reshape(4, 2)])
+
+
+def test_an_id_that_is_no_row_reads_nan():
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state = emb.init(jax.random.key(0))
+  # The last one is 5 in its lower 32 bits.
+  ids = np.array([3, -1, ROWS, 5, 2**31, 2**32 + 5])
+  rows = emb.lookup(state, {'item': ids})['item']
+  bad = np.isnan(np.asarray(rows)).all(axis=1)
+  assert bad.tolist() == [False, True, True, False, True, True]
+  bags = Lookup(np.array([[1, ROWS], [2, 3]]), 'item', 'sum')
+  ignored = dataclasses.replace(bags, lengths=np.array([1, 2]))
+  found = emb.lookup(state, {'bad': bags, 'good': ignored})
+  assert np.isnan(np.asarray(found['bad'])[0]).all()
+  assert np.isfinite(np.asarray(found['good'])).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class SignSgd:
+  """A row optimizer from outside the library."""
+
+  scale: float = 1.0
+  takes_pieces, needs_row_squares = True, False
+
+  def init(self, table):
+    return {}
+
+  def slot_shapes(self, rows, dim):
+    return {}
+
+  def slot_floats(self, dim):
+    return 0
+
+  def update(self, table, slots, ids, grads, learning_rate, **_):
+    step = learning_rate * self.scale * jnp.sign(grads)
+    return table.at[ids].add(-step, mode='drop'), slots
+
+
+def test_own_optimizer_schedule_and_more_than_a_value():
+  emb = ShardedEmbedding(
+    {
+      't': EmbeddingTable(
+        9, 2, SignSgd(0.5), rate=lambda step: jnp.where(step < 1, 1.0, 2.0)
+      )
+    },
+    mesh=mesh_of(2),
+  )
+  state = emb.init(jax.random.key(0), {'t': np.zeros((9, 2))})
+  ids = np.array([1, 1, 4, 8])
+
+  def loss(rows, params):
+    return jnp.sum(rows['t']) * params, {'seen': rows['t'].shape}
+
+  @jax.jit
+  def step(state):
+    run = emb.value_and_grad(loss, has_aux=True)
+    ((value, more), grads), state = run(state, {'t': ids}, jnp.float32(1))
+    assert more == {'seen': (4, 2)}
+    return state, grads
+
+  for moved in (-0.5, -1.5):  # the rate of the second step is twice the first
+    state, _ = step(state)
+    table = emb.table(state, 't')
+    np.testing.assert_array_equal(table[[1, 4, 8]], np.full((3, 2), moved))
+    assert not table[[0, 2, 3, 5, 6, 7]].any()
+  assert int(state.step) == 2
+
+
+def test_rows_of_16_bits_move_by_less_than_their_last_bit():
+  table = EmbeddingTable(
+    4096, 1, optimizer='sgd', rate=2.0**-10, dtype='bfloat16'
+  )
+  emb = ShardedEmbedding({'t': table}, mesh=mesh_of(1))
+  state = emb.init(jax.random.key(0), {'t': np.ones((4096, 1))})
+  run = emb.value_and_grad(lambda rows, _: jnp.sum(rows['t']))
+  _, state = run(state, {'t': np.arange(4096)}, ())
+  moved = 1 - emb.table(state, 't').astype(np.float64)
+  assert 0.5 < moved.mean() / 2.0**-10 < 1.5
+
+
+@pytest.mark.parametrize(
+  'ids, words',
+  [
+    ({}, 'ids is empty'),
+    ({'shop': np.arange(4)}, "feature 'shop': there is no table 'shop'"),
+    ({'item': np.arange(3)}, 'must be a multiple of the 2 devices'),
+    ({'item': np.zeros(4)}, 'are of type float.., must be integers'),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'max')},
+      "pooling of feature 'x' is 'max'",
+    ),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'sum', np.zeros(3, int))},
+      'the lengths of feature',
+    ),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', lengths=np.zeros(2, int))},
+      "set pooling to 'sum' or 'mean'",
+    ),
+    ({'x': Lookup(np.zeros(4, int), 'item', 'sum')}, 'must be \\[B, L\\]'),
+  ],
+)
+def test_wrong_lookups_are_refused(ids, words):
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state = jax.eval_shape(emb.init, jax.random.key(0))
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(lambda s: emb.lookup(s, ids), state)
+
+
+@pytest.mark.parametrize(
+  'make, words',
+  [
+    (lambda: ShardedEmbedding({}), 'tables is empty'),
+    (lambda: EmbeddingTable(0, 4), 'rows of an EmbeddingTable is 0'),
+    (
+      lambda: EmbeddingTable(4, 4, SignSgd(), options={'scale': 2.0}),
+      'make SignSgd with them',
+    ),
+    (
+      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, 'dense')}),
+      "no row optimizer 'dense'",
+    ),
+    (
+      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, options={'b': 1})}),
+      "has no option \\['b'\\]",
+    ),
+    (lambda: ShardedEmbedding(TABLES, scheme='rows'), 'rows'),
+    (lambda: ShardedEmbedding(TABLES, pooled_as='bags'), "is 'bags'"),
+    (
+      lambda: ShardedEmbedding(TABLES, mesh=mesh_of(4), hosts=3),
+      'must divide the 4 devices',
+    ),
+  ],
+)
+def test_wrong_settings_are_refused(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()
+
+
+def test_the_examples_are_true():
+  with jax.numpy_dtype_promotion('standard'):  # for optax
+    assert doctest.testmod(sharded_embedding).failed == 0
