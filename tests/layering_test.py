@@ -33,7 +33,8 @@ TIERS = (
   ('distill', 'search', 'checkpoint'),
   ('train', 'evaluators', 'serve'),
   ('task_kinds',),
-  ('main',),
+  ('main', 'library'),
+  ('__init__',),  # what `import genrec_jax` offers; nobody imports from it
 )
 TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}
 
