@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # what __getattr__ does, in words that type checkers read
+  from genrec_jax.embedding.lookup_requests import Lookup
   from genrec_jax.embedding.sharded_embedding import (
     EmbeddingTable,
-    Lookup,
     ShardedEmbedding,
   )
   from genrec_jax.library.fitting import fit
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # what __getattr__ does, in words that type checkers read
 
 _HOMES = {
   'EmbeddingTable': 'genrec_jax.embedding.sharded_embedding',
-  'Lookup': 'genrec_jax.embedding.sharded_embedding',
+  'Lookup': 'genrec_jax.embedding.lookup_requests',
   'RankingRun': 'genrec_jax.library.runs',
   'RetrievalRun': 'genrec_jax.library.runs',
   'ShardedEmbedding': 'genrec_jax.embedding.sharded_embedding',

@@ -27,13 +27,19 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from genrec_jax.embedding import lookup as lookup_lib
-from genrec_jax.embedding import relayout, row_optimizers, schemes
+from genrec_jax.embedding import (
+  lookup_requests,
+  relayout,
+  row_optimizers,
+  schemes,
+)
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
+from genrec_jax.embedding.lookup_requests import Lookup
 from genrec_jax.embedding.plan import POOLINGS as WAYS
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.sharded import Routes, ShardedTables
-from genrec_jax.features import POOLINGS, Read, TableSpec
+from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
 Rate = float | Callable[[jax.Array], jax.Array]
@@ -85,32 +91,6 @@ class EmbeddingTable:
         'options are for an optimizer that is given by name; make '
         f'{type(self.optimizer).__name__} with them'
       )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Lookup:
-  """What is read of a table, where that is more than the row of each id.
-
-  >>> Lookup(np.array([[3, 4], [5, 0]]), 'item', pooling='mean').table
-  'item'
-
-  Attributes:
-    ids: `[B, ...]` integers; `[B, L]` where the rows are pooled.
-    table: name of the table; '' for the one of the feature's own name.
-    pooling: 'none' gives `[B, ..., D]`, the row of each id. 'sum' and 'mean'
-      give `[B, D]`, of the L rows of each example.
-    lengths: `[B]`, how many of the L ids of each example count, from the first
-      on; None for all. An example without any gives zeros. For pooling alone.
-    weights: `[B, L]` factors of the rows, constants to the gradient. For
-      pooling alone.
-  """
-
-  ids: jax.Array
-  table: str = dataclasses.field(default='', metadata=dict(static=True))
-  pooling: str = dataclasses.field(default='none', metadata=dict(static=True))
-  lengths: jax.Array | None = None
-  weights: jax.Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -371,37 +351,39 @@ class ShardedEmbedding:
     """What is read, each with the name of its table; refuses what cannot be."""
     if not ids:
       raise ValueError('ids is empty; give {feature: ids}')
-    checked = {}
-    for feature, found in ids.items():
-      if not isinstance(found, Lookup):
-        found = Lookup(found)
-      found = dataclasses.replace(
-        found, table=found.table or feature, ids=_in_32_bits(found.ids)
+    lookups = {}
+    for feature, request in ids.items():
+      if not isinstance(request, Lookup):
+        request = Lookup(request)
+      request = dataclasses.replace(
+        request,
+        table=request.table or feature,
+        ids=lookup_requests.in_32_bits(request.ids),
       )
-      found = jax.tree.map(jnp.asarray, found)
-      self._check_table(found.table, f'feature {feature!r}: ')
-      _check_lookup(feature, found, mesh_lib.shards(self.mesh))
-      checked[feature] = found
-    return checked
+      request = jax.tree.map(jnp.asarray, request)
+      self._check_table(request.table, f'feature {feature!r}: ')
+      lookup_requests.check_lookup(feature, request, mesh_lib.shards(self.mesh))
+      lookups[feature] = request
+    return lookups
 
   # What follows runs inside `jax.shard_map`, on the part of one device.
 
   def _tables_for(self, lookups: Mapping[str, Lookup]) -> ShardedTables:
-    pooled = [n for n, found in lookups.items() if found.pooling != 'none']
+    pooled = [n for n, x in lookups.items() if x.pooling != 'none']
     return dataclasses.replace(
       self._tables, pooling=dict.fromkeys(pooled, self._pooled_as)
     )
 
   def _read(self, arrays, lookups: dict[str, Lookup]):
     """(rows of the lookups, routes with an axis for the devices in front)."""
-    tables, reads = self._tables_for(lookups), _reads_of(lookups)
+    tables, reads = self._tables_for(lookups), lookup_requests.reads_of(lookups)
     routes = tables.route(jax.tree.map(lambda x: x[None], reads))
     rows = _view(tables, routes, reads, tables.fetch(arrays, routes))
     return rows, jax.tree.map(lambda x: jnp.asarray(x)[None], routes)
 
   def _learn(self, state: EmbeddingState, lookups, routes: Routes, row_grads):
     """The state after a step."""
-    tables, reads = self._tables_for(lookups), _reads_of(lookups)
+    tables, reads = self._tables_for(lookups), lookup_requests.reads_of(lookups)
     routes = jax.tree.map(lambda x: x[0], routes)
     # From gradients of what the loss saw to those of the distinct rows that
     # were fetched. The way there is linear: no value is needed to go back.
@@ -468,87 +450,6 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
     mesh_lib.AXES,
     axis_types=(jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES),
   )
-
-
-def _in_32_bits(ids):
-  """Ids as int32; those that need more bits are no row, and become -1."""
-  if not isinstance(ids, jax.Array):
-    ids = np.asarray(ids)  # which JAX would cut short without a word
-  if ids.dtype == np.int32 or not jnp.issubdtype(ids.dtype, jnp.integer):
-    return ids
-  xp = np if isinstance(ids, np.ndarray) else jnp
-  most = np.iinfo(np.int32).max
-  if np.iinfo(ids.dtype).max <= most:
-    return ids.astype(np.int32)
-  fits = (ids >= 0) & (ids <= most)
-  return xp.where(fits, ids, 0).astype(np.int32) - (~fits).astype(np.int32)
-
-
-def _check_lookup(feature: str, found: Lookup, shards: int) -> None:
-  """Refuses shapes and settings that do not go together."""
-  shape = found.ids.shape
-  if not jnp.issubdtype(found.ids.dtype, jnp.integer):
-    raise ValueError(
-      f'the ids of feature {feature!r} are of type {found.ids.dtype}, must be '
-      'integers'
-    )
-  if not shape or shape[0] % shards:
-    raise ValueError(
-      f'feature {feature!r} has ids of shape {shape}; the first axis is the '
-      f'batch and must be a multiple of the {shards} devices'
-    )
-  if found.pooling not in POOLINGS:
-    raise ValueError(
-      f'pooling of feature {feature!r} is {found.pooling!r}, must be one of '
-      f'{POOLINGS}'
-    )
-  if found.pooling == 'none':
-    if found.lengths is not None or found.weights is not None:
-      raise ValueError(
-        f'feature {feature!r} has lengths or weights, which pooled lookups '
-        "apply; set pooling to 'sum' or 'mean'"
-      )
-    return
-  if len(shape) != 2:
-    raise ValueError(
-      f'feature {feature!r} is pooled and has ids of shape {shape}, must be '
-      '[B, L]'
-    )
-  for name, value, wanted in (
-    ('lengths', found.lengths, shape[:1]),
-    ('weights', found.weights, shape),
-  ):
-    if value is not None and value.shape != wanted:
-      raise ValueError(
-        f'the {name} of feature {feature!r} are of shape {value.shape}, must '
-        f'be {wanted}, as its ids say'
-      )
-
-
-def _reads_of(lookups: Mapping[str, Lookup]) -> dict[str, Read]:
-  """The lookups of one device as the tables understand them."""
-  reads = {}
-  for feature, found in lookups.items():
-    if found.pooling == 'none':
-      reads[feature] = Read(found.ids, found.table)
-      continue
-    count, most = found.ids.shape
-    lengths = found.lengths
-    if lengths is None:
-      lengths = jnp.full(count, most, jnp.int32)
-    # Each example is a part with one bag; packing puts bag behind bag and the
-    # ids that do not count behind the last one.
-    weights = found.weights
-    reads[feature] = lookup_lib.pack_bags(
-      Read(
-        found.ids,
-        found.table,
-        jnp.clip(lengths.astype(jnp.int32), 0, most)[:, None],
-        None if weights is None else weights.astype(jnp.float32),
-        found.pooling,
-      )
-    )
-  return reads
 
 
 def _view(

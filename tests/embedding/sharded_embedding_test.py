@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from genrec_jax.embedding import row_optimizers, sharded_embedding
+from genrec_jax.embedding import (
+  lookup_requests,
+  row_optimizers,
+  sharded_embedding,
+)
+from genrec_jax.embedding.lookup_requests import Lookup
 from genrec_jax.embedding.sharded_embedding import (
   EmbeddingTable,
-  Lookup,
   ShardedEmbedding,
 )
 from tests.kernels.row_update_oracle import plain_update
@@ -346,3 +350,4 @@ def test_wrong_settings_are_refused(make, words):
 def test_the_examples_are_true():
   with jax.numpy_dtype_promotion('standard'):  # for optax
     assert doctest.testmod(sharded_embedding).failed == 0
+  assert doctest.testmod(lookup_requests).failed == 0
