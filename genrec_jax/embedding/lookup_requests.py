@@ -42,8 +42,8 @@ def check_lookup(feature: str, request: Lookup, shards: int) -> None:
   shape = request.ids.shape
   if not jnp.issubdtype(request.ids.dtype, jnp.integer):
     raise ValueError(
-      f'the ids of feature {feature!r} are of type {request.ids.dtype}, must be '
-      'integers'
+      f'the ids of feature {feature!r} are of type {request.ids.dtype}, must '
+      'be integers'
     )
   if not shape or shape[0] % shards:
     raise ValueError(

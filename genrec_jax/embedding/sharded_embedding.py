@@ -18,6 +18,7 @@ No gradient of the size of a table is ever made.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -281,13 +282,7 @@ class ShardedEmbedding:
       Feature -> `[B, ..., D]` rows, or `[B, D]` of a pooled lookup, float32. An
       id that is no row of its table gives NaN.
     """
-    lookups = self._check_lookups(ids)
-    read = self._map(
-      lambda arrays, lookups: self._read(arrays, lookups)[0],
-      (self._specs.arrays, _SPLIT),
-      _SPLIT,
-    )
-    return read(state.arrays, lookups)
+    return self._mapped_lookup(state.arrays, self._check_lookups(ids))
 
   def value_and_grad(self, loss: Callable, *, has_aux: bool = False):
     """`jax.value_and_grad` for a loss that reads rows, whose rows it moves.
@@ -307,12 +302,10 @@ class ShardedEmbedding:
 
     def run(state: EmbeddingState, ids: Mapping[str, Any], params, *more):
       lookups = self._check_lookups(ids)
-      split = (_SPLIT, _SPLIT)
-      read = self._map(self._read, (self._specs.arrays, _SPLIT), split)
-      rows, routes = read(state.arrays, lookups)
+      rows, routes = self._mapped_read(state.arrays, lookups)
       value, (row_grads, grads) = differentiate(rows, params, *more)
-      learn = self._map(self._learn, (self._specs, _SPLIT, *split), self._specs)
-      return (value, grads), learn(state, lookups, routes, row_grads)
+      state = self._mapped_learn(state, lookups, routes, row_grads)
+      return (value, grads), state
 
     return run
 
@@ -328,6 +321,26 @@ class ShardedEmbedding:
     stacks = {piece.stack for piece in layout.pieces.get(name, ())} or {name}
     arrays = {stack: np.asarray(state.arrays[stack]) for stack in stacks}
     return np.asarray(relayout.table(layout, arrays, name))
+
+  # Compiled once each, also where nobody jits around them.
+
+  @functools.cached_property
+  def _mapped_lookup(self):
+    return self._map(
+      lambda arrays, lookups: self._read(arrays, lookups)[0],
+      (self._specs.arrays, _SPLIT),
+      _SPLIT,
+    )
+
+  @functools.cached_property
+  def _mapped_read(self):
+    split = (_SPLIT, _SPLIT)
+    return self._map(self._read, (self._specs.arrays, _SPLIT), split)
+
+  @functools.cached_property
+  def _mapped_learn(self):
+    inputs = (self._specs, _SPLIT, _SPLIT, _SPLIT)
+    return self._map(self._learn, inputs, self._specs)
 
   def _map(self, function, in_specs, out_specs):
     return jax.jit(
