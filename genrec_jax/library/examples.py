@@ -193,14 +193,22 @@ class Chunks:
       columns: parsed.
       wanted: what becomes of them.
     """
-    coded = {c.source for c in wanted.columns if c.coded and not c.pooled}
-    coded -= {c.source for c in wanted.columns if c.kind == 'numeric'}
-    labels = set(wanted.labels)
+    whole = {c.source for c in wanted.columns if c.kind != 'numeric'}
+    whole -= {c.source for c in wanted.columns if c.kind == 'numeric'}
+    whole |= set(wanted.labels)
     self._columns = {
-      name: _to_raw(column, whole=name in coded or name in labels)
+      name: _to_raw(column, whole=name in whole)
       for name, column in columns.items()
       if name in wanted.everything
     }
+    for column in wanted.pooled:
+      values = columns[column.source]
+      raw_column = self._columns[column.source]
+      if values.lengths is not None and raw_column.has_fractions:
+        raise ValueError(
+          f'column {column.source!r} holds lists of fractions; the values of a '
+          f'{column.kind} feature are text or whole numbers'
+        )
     self._rows = len(next(iter(columns.values())))
 
   def __call__(self, names: Sequence[str]) -> Iterator[raw.Chunk]:
@@ -220,6 +228,11 @@ class _Plain:
   def __init__(self, values: Sequence[str] | raw.Typed):
     self._values = values
 
+  @property
+  def has_fractions(self) -> bool:
+    numbers = isinstance(self._values, raw.Typed)
+    return numbers and self._values.values.dtype.kind == 'f'
+
   def cut(self, first: int, end: int) -> raw.Column:
     if not isinstance(self._values, raw.Typed):
       return self._values[first:end]
@@ -234,6 +247,7 @@ class _Lists:
 
   def __init__(self, values: _Plain, lengths: np.ndarray):
     self._values, self._lengths = values, lengths
+    self.has_fractions = values.has_fractions
     self._starts = np.concatenate([[0], np.cumsum(lengths)])
 
   def cut(self, first: int, end: int) -> raw.Lists:
@@ -253,6 +267,8 @@ def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
   if column.lengths is not None:
     inner = _to_raw(Column(values), whole=True)
     return _Lists(inner, column.lengths)
+  if present is not None and not present.any():
+    return _Plain([''] * len(values))  # of any type: nothing is there
   if column.kind == 'text':
     return _Plain(values.tolist())
   if column.kind == 'time':

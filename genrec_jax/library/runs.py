@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
+from genrec_jax.checkpoint.full import Checkpoints
 from genrec_jax.data import scratch
 from genrec_jax.data.ranking import formats
 from genrec_jax.library import columns as columns_lib
@@ -61,12 +62,12 @@ class Run(abc.ABC):
 
     They are those of the weights that predict: the best by validation.
     """
-    return self._report.get('metrics', {})
+    return _to_numbers(self._report.get('metrics', {}))
 
   @property
   def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
     """Name of what is no model -> the same metrics of it."""
-    return self._report.get('baselines', {})
+    return _to_numbers(self._report.get('baselines', {}))
 
   def report(self) -> pathlib.Path:
     """The page with curves, metrics and examples, an HTML file."""
@@ -99,10 +100,10 @@ class Run(abc.ABC):
         f'{path} exists already; save to another path, or remove it first'
       )
     with scratch.building(path, 'config.json') as partial:
-      folders = [n for n in KEPT_FOLDERS if (self.workdir / n).is_dir()]
-      best = self.workdir / 'best'
-      if not best.is_dir() or not any(best.iterdir()):
-        folders.append('checkpoints')  # a run without validation
+      folders = list(KEPT_FOLDERS)
+      with Checkpoints(self.workdir / 'best') as best:
+        if best.latest() is None:
+          folders.append('checkpoints')  # a run without validation
       for name in folders:
         if (self.workdir / name).is_dir():
           shutil.copytree(self.workdir / name, partial / name)
@@ -146,6 +147,13 @@ class Run(abc.ABC):
       f'<table><thead><tr><th>{model}</th>{head}</tr></thead>'
       f'<tbody>{"".join(lines)}</tbody></table>'
     )
+
+
+def _to_numbers(tree):
+  """The report says NaN and infinity in words, which JSON has no numbers for."""
+  if isinstance(tree, dict):
+    return {name: _to_numbers(x) for name, x in tree.items()}
+  return float(tree)
 
 
 class RetrievalRun(Run):
