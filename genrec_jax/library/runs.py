@@ -150,7 +150,7 @@ class Run(abc.ABC):
 
 
 def _to_numbers(tree):
-  """The report says NaN and infinity in words, which JSON has no numbers for."""
+  """Metrics as numbers; the report says NaN and infinity in words."""
   if isinstance(tree, dict):
     return {name: _to_numbers(x) for name, x in tree.items()}
   return float(tree)
