@@ -104,7 +104,7 @@ def fit(
   ...   'sasrec',
   ...   steps=2,
   ...   progress=False,
-  ...   settings={'model.dim': 8, 'model.ffn_dim': 8, 'model.max_len': 8},
+  ...   settings={'model.dim': 8, 'model.ffn_dim': 8, 'model.blocks': 1},
   ... )
   >>> [answers] = run.recommend([['bed', 'lamp', 'desk', 'rug']])
   >>> [item for item, score in answers]

@@ -288,6 +288,16 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
 
   The training data need not exist any more.
 
+  >>> import genrec_jax
+  >>> import tempfile
+  >>> examples = {'shop': ['a', 'b'] * 20, 'label': [0, 1] * 20}
+  >>> run = genrec_jax.fit(examples, 'lr', steps=1, progress=False)
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   again = genrec_jax.load(run.save(folder + '/model'))
+  ...   scores = again.score({'shop': ['b']})
+  >>> scores.shape
+  (1,)
+
   Args:
     path: what `save` was given, or the --workdir of a training.
 

@@ -1,7 +1,6 @@
 """ShardedEmbedding against a dense table, on meshes, saved and restored."""
 
 import dataclasses
-import doctest
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from genrec_jax.embedding import (
-  lookup_requests,
-  row_optimizers,
-  sharded_embedding,
-)
+from genrec_jax.embedding import row_optimizers
 from genrec_jax.embedding.lookup_requests import Lookup
 from genrec_jax.embedding.sharded_embedding import (
   EmbeddingTable,
@@ -345,9 +340,3 @@ def test_wrong_lookups_are_refused(ids, words):
 def test_wrong_settings_are_refused(make, words):
   with pytest.raises(ValueError, match=words):
     make()
-
-
-def test_the_examples_are_true():
-  with jax.numpy_dtype_promotion('standard'):  # for optax
-    assert doctest.testmod(sharded_embedding).failed == 0
-  assert doctest.testmod(lookup_requests).failed == 0
