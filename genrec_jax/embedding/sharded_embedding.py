@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from genrec_jax.embedding import lookup as lookup_lib
 from genrec_jax.embedding import (
@@ -160,7 +160,8 @@ class ShardedEmbedding:
     Args:
       tables: name -> table.
       mesh: whose devices hold the tables, in its order, whatever its axes are
-        called; None for all devices there are.
+        called (they must be of AxisType.Auto, which `jax.make_mesh` has to be
+        told); None for all devices there are.
       hosts: how many hosts the devices are of, for schemes that look at it.
       scheme: where rows lie, for tables that do not say it themselves:
         'row_wise', 'table_wise', 'column_wise', 'data_parallel' and the others
@@ -362,6 +363,12 @@ class ShardedEmbedding:
 
   def _check_lookups(self, ids: Mapping[str, Any]) -> dict[str, Lookup]:
     """What is read, each with the name of its table; refuses what cannot be."""
+    around = jax.sharding.get_abstract_mesh()
+    if not around.empty and around != self.mesh.abstract_mesh:
+      raise ValueError(
+        f'jax.set_mesh is in force with {around}, another mesh than that of '
+        'the tables; use jax.set_mesh(emb.mesh), or none'
+      )
     if not ids:
       raise ValueError('ids is empty; give {feature: ids}')
     lookups = {}
@@ -453,6 +460,12 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
   """A mesh with the axes of the library over the same devices."""
   if mesh is None:
     return mesh_lib.make(1, hosts)
+  if any(kind != AxisType.Auto for kind in mesh.axis_types):
+    raise ValueError(
+      f'the mesh has axes of the types {mesh.axis_types}, must have AxisType.'
+      'Auto alone: make it with jax.make_mesh(..., axis_types=(jax.sharding.'
+      f'AxisType.Auto,) * {len(mesh.axis_types)})'
+    )
   devices = mesh.devices.reshape(-1)
   if hosts < 1 or devices.size % hosts:
     raise ValueError(
@@ -461,7 +474,7 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
   return Mesh(
     devices.reshape(1, hosts, -1),
     mesh_lib.AXES,
-    axis_types=(jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES),
+    axis_types=(AxisType.Auto,) * len(mesh_lib.AXES),
   )
 
 

@@ -1,6 +1,7 @@
 """ShardedEmbedding against a dense table, on meshes, saved and restored."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.sharding import Mesh
 
 from genrec_jax.embedding import row_optimizers
 from genrec_jax.embedding.lookup_requests import Lookup
+from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.embedding.sharded_embedding import (
   EmbeddingTable,
   ShardedEmbedding,
@@ -144,19 +146,22 @@ def test_equals_a_dense_table_and_the_plain_row_optimizer(one_device):
     assert_close(emb.table(state, name), tables[name], name=name)
 
 
-QUICK = {(2, 'column_wise'), (4, 'table_wise'), (8, 'row_wise')}
+QUICK = ((2, 'column_wise'), (4, 'table_wise'), (8, 'row_wise'))
+SLOW = [
+  *itertools.product((2, 4, 8), ('column_wise', 'table_wise', 'row_wise')),
+  *((8, scheme) for scheme in SCHEMES),
+]
 
 
 @pytest.mark.parametrize(
   'devices, scheme',
   [
-    pytest.param(
-      devices,
-      scheme,
-      marks=() if (devices, scheme) in QUICK else pytest.mark.slow,
-    )
-    for devices in (2, 4, 8)
-    for scheme in ('row_wise', 'table_wise', 'column_wise')
+    *QUICK,
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in dict.fromkeys(SLOW)
+      if case not in QUICK
+    ),
   ],
 )
 def test_is_the_same_on_any_mesh(one_device, devices, scheme):
@@ -312,6 +317,16 @@ def test_wrong_lookups_are_refused(ids, words):
     jax.eval_shape(lambda s: emb.lookup(s, ids), state)
 
 
+def test_a_mesh_in_force_must_be_that_of_the_tables():
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state, ids = emb.init(jax.random.key(0)), {'item': np.arange(4)}
+  with jax.set_mesh(emb.mesh):
+    emb.lookup(state, ids)
+  with jax.set_mesh(mesh_of(2)):
+    with pytest.raises(ValueError, match='use jax.set_mesh.emb.mesh., or none'):
+      emb.lookup(state, ids)
+
+
 @pytest.mark.parametrize(
   'make, words',
   [
@@ -334,6 +349,10 @@ def test_wrong_lookups_are_refused(ids, words):
     (
       lambda: ShardedEmbedding(TABLES, mesh=mesh_of(4), hosts=3),
       'must divide the 4 devices',
+    ),
+    (
+      lambda: ShardedEmbedding(TABLES, mesh=jax.make_mesh((2,), ('data',))),
+      'make it with jax.make_mesh',
     ),
   ],
 )
