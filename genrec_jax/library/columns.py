@@ -66,6 +66,11 @@ def read_columns(data: Any, what: str = 'events') -> dict[str, np.ndarray]:
     columns = {str(name): _to_array(x) for name, x in data.items()}
   elif isinstance(data, np.ndarray) and data.dtype.names:
     columns = {name: data[name] for name in data.dtype.names}
+  elif hasattr(data, 'collect'):  # of polars, before it reads anything
+    raise TypeError(
+      f'{what} is a {type(data).__name__}, which holds no values yet; call its '
+      'collect() first'
+    )
   elif hasattr(data, 'columns') and hasattr(data, '__getitem__'):
     # Those of a pyarrow table are no names, which are in `column_names`.
     names = getattr(data, 'column_names', None)

@@ -25,6 +25,15 @@ class NAType:
   __hash__ = None
 
 
+class LazyFrame:
+  """What polars has before it reads anything."""
+
+  columns = ('user',)
+
+  def collect(self):
+    raise AssertionError('nobody asked for it')
+
+
 def parse(values):
   return parse_column('c', columns_lib._to_array(values))
 
@@ -135,6 +144,7 @@ def test_what_cannot_be_read_is_named(values, words):
   [
     ([1, 2], TypeError, 'events is a list, must be arrays by name'),
     (np.zeros(3), TypeError, 'events is a ndarray'),
+    (LazyFrame(), TypeError, 'is a LazyFrame, which holds no values yet; call'),
     ({}, ValueError, 'events has no columns'),
     ({'a': [], 'b': []}, ValueError, 'it has the columns a, b and no row'),
     ({'a': [1], 'b': [1, 2]}, ValueError, 'differ in length: a has 1, b has 2'),
