@@ -86,8 +86,8 @@ def read_columns(data: Any, what: str = 'events') -> dict[str, np.ndarray]:
     raise ValueError(f'{what} has no columns')
   sizes = {name: len(column) for name, column in columns.items()}
   if len(set(sizes.values())) > 1:
-    told = ', '.join(f'{name} has {size}' for name, size in sizes.items())
-    raise ValueError(f'the columns of {what} differ in length: {told}')
+    text = ', '.join(f'{name} has {size}' for name, size in sizes.items())
+    raise ValueError(f'the columns of {what} differ in length: {text}')
   if not next(iter(sizes.values())):
     raise ValueError(
       f'{what} is empty: it has the columns {", ".join(columns)} and no row'
@@ -102,7 +102,7 @@ def find_column(
 
   Args:
     columns: from `read_columns`.
-    name: wanted.
+    name: of the column.
     role: the column has, for messages.
     what: the data are called.
     hint: how another name is given.
@@ -285,10 +285,10 @@ def _describe_mixture(
     if there:
       word = kinds[type(value)]
       first.setdefault(_WORDS.get(word, 'lists'), row)
-  told = ' and '.join(
+  text = ' and '.join(
     f'{word} (row {row}: {values[row]!r})' for word, row in first.items()
   )
-  return f'column {name!r} mixes {told}; convert it to one of them'
+  return f'column {name!r} mixes {text}; convert it to one of them'
 
 
 def _naive(moment) -> Any:

@@ -107,7 +107,7 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
     for role in ('user', 'item')
   )
   if cfg.columns.time:
-    time = _read_times(cfg.columns.time, find('time'), cfg.time_unit)
+    time = read_times(cfg.columns.time, find('time'), cfg.time_unit)
   if cfg.columns.rating:
     rating = _read_ratings(cfg.columns.rating, find('rating'))
   return readers.Events(user, item, time, rating, where='row {}'.format)
@@ -163,8 +163,14 @@ def _read_ids(name: str, column: Column, ids: str) -> np.ndarray:
   return values.astype(str) if ids == 'str' else values
 
 
-def _read_times(name: str, column: Column, unit: str) -> np.ndarray:
-  """`[N]` int64, whole seconds since 1970."""
+def read_times(name: str, column: Column, unit: str) -> np.ndarray:
+  """`[N]` int64, whole seconds since 1970.
+
+  Args:
+    name: of the column, for messages.
+    column: dates, numbers or texts of dates.
+    unit: of numbers, 's', 'ms', 'us' or 'ns'.
+  """
   if column.present is not None:
     _refuse_missing(name, column.present, 'time')
   values = column.values

@@ -43,25 +43,27 @@ def choose_features(
     ValueError: a name that is no column, or a column of which nothing can be
       made without being told.
   """
-  suggested = {n: x for n, x in by_type.items() if n not in beside}
-  changed: dict[str, Any] = {}
+  suggestions = {n: x for n, x in by_type.items() if n not in beside}
+  overrides: dict[str, Any] = {}
   if isinstance(features, str):
     features = [features]
   if isinstance(features, Mapping):
-    changed = dict(features)
+    overrides = dict(features)
   elif features is not None:
-    suggested = {n: x for n, x in suggested.items() if n in features}
-    changed = {n: by_type.get(n) or {} for n in features if n not in suggested}
-  for name, options in changed.items():
-    source = options.get('column', name) if _is_mapping(options) else name
+    suggestions = {n: x for n, x in suggestions.items() if n in features}
+    overrides = {
+      n: by_type.get(n) or {} for n in features if n not in suggestions
+    }
+  for name, options in overrides.items():
+    source = options['column'] if _has_source(options) else name
     if source not in by_type:
       raise ValueError(
         f'features names {name!r}, and there is no such column; the columns '
         f'are {", ".join(by_type)}{nearest(name, by_type)}'
       )
-  chosen = {}
-  for name, options in {**suggested, **changed}.items():
-    if name in changed:
+  result = {}
+  for name, options in {**suggestions, **overrides}.items():
+    if name in overrides:
       if options is None:
         continue
       if isinstance(options, str):
@@ -72,27 +74,35 @@ def choose_features(
         f'column {name!r} holds dates, of which no feature is made; convert '
         f'it, or leave it out with features={{{name!r}: None}}'
       )
-    chosen[name] = options
-  if not chosen:
+    result[name] = options
+  if not result:
     raise ValueError('no column is left to be a feature')
-  return chosen
+  return result
 
 
-def _is_mapping(options) -> bool:
-  return isinstance(options, Mapping)
+def _is_left_out(name: str, features: Features) -> bool:
+  """Whether a column is not looked at; it may then hold anything."""
+  if isinstance(features, Mapping):
+    sources = {x['column'] for x in features.values() if _has_source(x)}
+    return features.get(name, '') is None and name not in sources
+  return features is not None and name not in features and name != features
+
+
+def _has_source(options) -> bool:
+  return isinstance(options, Mapping) and 'column' in options
 
 
 def suggest_features(columns: Mapping[str, Column]) -> dict[str, dict | None]:
   """Column -> the feature that its type suggests; None for dates."""
-  suggested = {}
+  suggestions = {}
   for name, column in columns.items():
     if column.lengths is not None:
-      suggested[name] = {'kind': 'multi_hot'}
+      suggestions[name] = {'kind': 'multi_hot'}
     elif column.kind in _KINDS:
-      suggested[name] = {'kind': _KINDS[column.kind]}
+      suggestions[name] = {'kind': _KINDS[column.kind]}
     else:
-      suggested[name] = None
-  return suggested
+      suggestions[name] = None
+  return suggestions
 
 
 def write_examples(
@@ -115,38 +125,42 @@ def write_examples(
     A directory that `config.data.name='prepared'` reads.
   """
   labels = schema.label_names(cfg)
-  parsed = {n: columns_lib.parse_column(n, x) for n, x in columns.items()}
   for label in labels:
-    if label not in parsed:
+    if label not in columns:
       raise ValueError(
         f'examples have no column {label!r} for the label; the columns are '
-        f'{", ".join(parsed)}{nearest(label, parsed)}. Say what it is called, '
-        "as in label='click'"
+        f'{", ".join(columns)}{nearest(label, columns)}. Say what it is '
+        "called, as in label='click'"
       )
-    _check_label(label, parsed[label], cfg)
-  beside = annotations.build(cfg, labels).columns
-  chosen = choose_features(
-    suggest_features(parsed), features, [*labels, *beside.values()]
+  beside = [*labels, *annotations.build(cfg, labels).columns.values()]
+  typed = {
+    name: columns_lib.parse_column(name, values)
+    for name, values in columns.items()
+    if name in (*beside, cfg.group) or not _is_left_out(name, features)
+  }
+  for label in labels:
+    _check_label(label, typed[label], cfg)
+  by_type = dict.fromkeys(columns) | suggest_features(typed)
+  options = choose_features(by_type, features, beside)
+  layout = schema.build(
+    {**cfg, 'features': options}, list(columns), {}, 'examples'
   )
-  wanted = schema.build(
-    {**cfg, 'features': chosen}, list(parsed), {}, 'examples'
-  )
-  chunks = Chunks(parsed, wanted)
+  chunks = Chunks(typed, layout)
   split = prepare.Split(
     cfg.split.by,
     cfg.split.valid_fraction,
     cfg.split.test_fraction,
     cfg.split.seed,
   )
-  told = [wanted.to_json(), vars(split), cfg.block_rows]
-  digest = hashlib.sha256(json.dumps(told).encode())
-  for name in wanted.everything:
-    _add_to_digest(digest, name, parsed[name])
+  identity = [layout.to_json(), vars(split), cfg.block_rows]
+  digest = hashlib.sha256(json.dumps(identity).encode())
+  for name in layout.everything:
+    _add_to_digest(digest, name, typed[name])
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'examples-{fingerprint}'
   prepare.prepare(
     {'train': prepare.Source(chunks, name='the examples')},
-    wanted,
+    layout,
     out,
     split=split,
     block_rows=cfg.block_rows,
@@ -186,22 +200,22 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
 class Chunks:
   """The rows of columns, in chunks; a `prepare.Source` calls it by names."""
 
-  def __init__(self, columns: Mapping[str, Column], wanted: schema.Schema):
+  def __init__(self, columns: Mapping[str, Column], layout: schema.Schema):
     """Turns columns into what the encoder reads.
 
     Args:
       columns: parsed.
-      wanted: what becomes of them.
+      layout: what becomes of them.
     """
-    whole = {c.source for c in wanted.columns if c.kind != 'numeric'}
-    whole -= {c.source for c in wanted.columns if c.kind == 'numeric'}
-    whole |= set(wanted.labels)
+    whole = {c.source for c in layout.columns if c.kind != 'numeric'}
+    whole -= {c.source for c in layout.columns if c.kind == 'numeric'}
+    whole |= set(layout.labels)
     self._columns = {
       name: _to_raw(column, whole=name in whole)
       for name, column in columns.items()
-      if name in wanted.everything
+      if name in layout.everything
     }
-    for column in wanted.pooled:
+    for column in layout.pooled:
       values = columns[column.source]
       raw_column = self._columns[column.source]
       if values.lengths is not None and raw_column.has_fractions:

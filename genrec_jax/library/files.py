@@ -25,8 +25,8 @@ def format_of(path: str | os.PathLike) -> str:
   for name, suffixes in _SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):
       return name
-  known = ', '.join(s for suffixes in _SUFFIXES.values() for s in suffixes)
+  suffixes = ', '.join(s for group in _SUFFIXES.values() for s in group)
   raise ValueError(
     f'{path}: by its suffix this is no table that can be read; those are '
-    f'{known}'
+    f'{suffixes}'
   )

@@ -23,7 +23,7 @@ from genrec_jax.library import examples as examples_lib
 from genrec_jax.library.examples import Features
 from genrec_jax.library.files import format_of
 from genrec_jax.library.runs import RankingRun, RetrievalRun
-from genrec_jax.library.settings import apply_settings
+from genrec_jax.library.settings import apply_settings, flatten_settings
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 
@@ -35,6 +35,19 @@ Ranker = Literal[
 ]
 RETRIEVERS = ('hstu', 'sasrec')
 RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
+# Keys of the config that arguments of `fit` set.
+ARGUMENTS = {
+  'task': 'the argument model=',
+  'model.name': 'the argument model=',
+  'data.name': 'the first argument',
+  'data.path': 'the first argument',
+  'data.columns.user': 'the argument user=',
+  'data.columns.item': 'the argument item=',
+  'data.columns.time': 'the argument time=',
+  'data.labels': 'the argument label=',
+  'data.features': 'the argument features=',
+  'data.group': 'the argument group=',
+}
 
 
 @overload
@@ -163,7 +176,7 @@ def fit(
     dict(label=label, features=features, group=group),
   )
   config = _ranking_config(model) if ranks else _retrieval_config(model)
-  _set_training(config, settings or {}, steps, epochs, seed)
+  _set_training(config, flatten_settings(settings), steps, epochs, seed)
   temporary = workdir is None
   if temporary:
     workdir = tempfile.mkdtemp(prefix='genrec_jax-')
@@ -212,12 +225,12 @@ def _refuse_strangers(model, ranks: bool, of_events, of_examples) -> None:
     features=None,
     group='',
   )
-  told, others = ('ranks', RETRIEVERS) if ranks else ('recommends', RANKERS)
+  verb, others = ('ranks', RETRIEVERS) if ranks else ('recommends', RANKERS)
   for name, value in (of_events if ranks else of_examples).items():
     if value != usual[name]:
       raise ValueError(
         f'{name}={value!r} is for models such as {others[0]!r}, and {model!r} '
-        f'{told}; leave it out, or choose one of {", ".join(others)}'
+        f'{verb}; leave it out, or choose one of {", ".join(others)}'
       )
 
 
@@ -243,18 +256,28 @@ def _ranking_config(model: str) -> ConfigDict:
 
 
 def _set_training(config, settings, steps, epochs, seed) -> None:
+  for key, argument in ARGUMENTS.items():
+    if key in settings:
+      raise ValueError(f'settings[{key!r}] is said by {argument} of fit')
   apply_settings(config, settings)
   if steps is not None and epochs is not None:
     raise ValueError('steps and epochs are both given; leave one of them out')
-  given = {'train.steps': steps, 'train.epochs': epochs, 'seed': seed}
-  given = {key: value for key, value in given.items() if value is not None}
-  for key in given:
+  training = {
+    key: value
+    for key, value in (
+      ('train.steps', steps),
+      ('train.epochs', epochs),
+      ('seed', seed),
+    )
+    if value is not None
+  }
+  for key in training:
     if key in settings:
       name = key.split('.')[-1]
       raise ValueError(f'{name}= and settings[{key!r}] are both given')
   if epochs is not None:
     config.train.steps = 0
-  apply_settings(config, given)
+  apply_settings(config, training)
 
 
 def _name_events(config, events, user, item, time, workdir) -> None:

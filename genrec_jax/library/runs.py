@@ -21,6 +21,7 @@ from genrec_jax.data import scratch
 from genrec_jax.data.ranking import formats
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
+from genrec_jax.library.events import read_times
 from genrec_jax.library.files import format_of
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
@@ -119,8 +120,8 @@ class Run(abc.ABC):
   def __repr__(self) -> str:
     parts = [self.config.model.name]
     for split, values in self.metrics.items():
-      told = [f'{m} {values[m]:.4f}' for m in _SHOWN if m in values]
-      parts.append(f'{split}: {", ".join(told)}')
+      texts = [f'{m} {values[m]:.4f}' for m in _SHOWN if m in values]
+      parts.append(f'{split}: {", ".join(texts)}')
     return f'{type(self).__name__}({"; ".join(parts)}; {self.workdir})'
 
   def _repr_html_(self) -> str:
@@ -170,7 +171,7 @@ class RetrievalRun(Run):
     histories: Sequence[Sequence] | Mapping[Any, Sequence],
     k: int = 10,
     *,
-    times: Sequence[Sequence[int]] | Mapping[Any, Sequence[int]] | None = None,
+    times: Sequence[Sequence] | Mapping[Any, Sequence] | None = None,
     request_time: int | None = None,
   ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
     """The best next items of some users.
@@ -179,10 +180,10 @@ class RetrievalRun(Run):
       histories: the items of each user from the oldest on, by their own ids; or
         user -> items. Items that the model does not know are skipped.
       k: how many items.
-      times: of the same form, in seconds since 1970; needed by a model with
-        `model.time_bias`, such as 'hstu' by default.
-      request_time: the moment for which is recommended, in such seconds, for
-        the same models; None for that of each user's last event.
+      times: of the same form, dates or numbers as those of the training;
+        needed by a model with `model.time_bias`, such as 'hstu' by default.
+      request_time: the moment for which is recommended, in seconds since 1970,
+        for the same models; None for that of each user's last event.
 
     Returns:
       For each user (item, score), best first: k of them, fewer where the user
@@ -210,6 +211,9 @@ class RetrievalRun(Run):
         'this model reads times (model.time_bias): give those of the events as '
         'times=, lists beside the histories'
       )
+    if times is not None:
+      unit = self.config.data.time_unit
+      times = [_read_times(i, own, unit) for i, own in enumerate(times)]
     return self._predictor.recommend(
       histories, k, times=times, request_time=request_time
     )
@@ -224,12 +228,24 @@ def _check_history(number: int, items) -> list:
   items = list(items)
   if items:
     values = np.fromiter(items, object, len(items))
-    parsed = columns_lib.parse_column(f'history {number}', values)
-    if parsed.present is not None or parsed.lengths is not None:
+    column = columns_lib.parse_column(f'history {number}', values)
+    if column.present is not None or column.lengths is not None:
       raise ValueError(
         f'history {number} holds {items!r}, must be ids of items'
       )
   return items
+
+
+def _read_times(number: int, times, unit: str) -> list[int]:
+  """Those of a history as whole seconds."""
+  name = f'times {number}'
+  times = list(times)
+  if not times:
+    return []
+  column = columns_lib.parse_column(
+    name, np.fromiter(times, object, len(times))
+  )
+  return read_times(name, column, unit).tolist()
 
 
 class RankingRun(Run):
@@ -271,13 +287,13 @@ class RankingRun(Run):
   def _chunks(self, examples):
     schema = self._scorer.encoder.schema
     columns = columns_lib.read_columns(examples, 'examples')
-    parsed = {
+    typed = {
       name: columns_lib.find_column(
         columns, name, 'a feature of this model', 'examples', ''
       )
       for name in schema.sources
     }
-    return examples_lib.Chunks(parsed, schema)(schema.sources)
+    return examples_lib.Chunks(typed, schema)(schema.sources)
 
 
 KINDS = {'retrieval': RetrievalRun, 'ranking': RankingRun}

@@ -9,6 +9,25 @@ from genrec_jax import config as config_lib
 from genrec_jax.config.loading import OPEN, flatten, nearest
 
 
+def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+  """Dotted key -> value, of settings whose sections may be mappings.
+
+  >>> flatten_settings({'train': {'batch_size': 64}, 'eval.ks': (5, 10)})
+  {'train.batch_size': 64, 'eval.ks': (5, 10)}
+
+  Raises:
+    ValueError: it is no mapping.
+  """
+  if settings is None:
+    return {}
+  if not isinstance(settings, Mapping):
+    raise ValueError(
+      f'settings is a {type(settings).__name__}, must be a mapping such as '
+      "{'train.batch_size': 64}"
+    )
+  return flatten(dict(settings))
+
+
 def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
   """Sets keys of a config.
 
@@ -19,36 +38,31 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
 
   Args:
     config: of an experiment.
-    settings: dotted key -> value; a section may be a mapping of its own.
+    settings: from `flatten_settings`.
 
   Raises:
     ValueError: there is no such key, or its value is of another type.
   """
-  if not isinstance(settings, Mapping):
-    raise ValueError(
-      f'settings is a {type(settings).__name__}, must be a mapping such as '
-      "{'train.batch_size': 64}"
-    )
-  for key, value in flatten(dict(settings)).items():
+  for key, value in settings.items():
     _apply(config, key, value)
 
 
 def _apply(config: ConfigDict, key: str, value: Any) -> None:
-  known = flatten(config.to_dict())
-  if key not in known and not key.startswith(tuple(f'{p}.' for p in OPEN)):
-    same = [k for k in known if k.split('.')[-1] == key.split('.')[-1]]
-    section = [k for k in known if k.startswith(f'{key}.')]
-    told = nearest(key, same or known)
+  defaults = flatten(config.to_dict())
+  if key not in defaults and not key.startswith(tuple(f'{p}.' for p in OPEN)):
+    same = [k for k in defaults if k.split('.')[-1] == key.split('.')[-1]]
+    section = [k for k in defaults if k.startswith(f'{key}.')]
+    hint = nearest(key, same or defaults)
     if section:
-      told = f', but a section; its keys are {", ".join(section)}'
-    raise ValueError(f'settings: {key!r} is no key of the config{told}')
+      hint = f', but a section; its keys are {", ".join(section)}'
+    raise ValueError(f'settings: {key!r} is no key of the config{hint}')
   if isinstance(value, list):
     value = tuple(value)
   try:
     # The way of the command line, which knows what may stand in which key.
     config_lib.apply(config, f'{key}={value}')
   except config_lib.ConfigError:
-    default = known.get(key)
+    default = defaults.get(key)
     raise ValueError(
       f'settings[{key!r}] is {value!r}, must be of type '
       f'{type(default).__name__}, as the default {default!r} is'

@@ -275,6 +275,7 @@ def test_events_that_cannot_be_used(changed, words):
     ({'settings': {'model.dims': 2}}, "'model.dims' is no key .* 'model.dim'"),
     ({'settings': {'model.dim': 'big'}}, 'must be of type int, as the default'),
     ({'settings': {'model': 'hstu'}}, "'model' is no key .* but a section"),
+    ({'settings': {'data': {'path': 'x'}}}, 'is said by the first argument'),
     ({'settings': ['model.dim']}, 'settings is a list, must be a mapping'),
     ({'model': 'hstu', 'time': None}, 'reads times, and time is None'),
     ({'settings': {'data.extras.stars': 'float'}}, 'read from files alone'),
@@ -311,6 +312,17 @@ def test_paths_that_cannot_be_used(tmp_path):
 def test_histories_that_cannot_be_used(run, histories, more, words):
   with pytest.raises(ValueError, match=words):
     run.recommend(histories, **more)
+
+
+def test_times_of_histories(run, monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+    run._predictor, 'recommend', lambda *args, **more: asked.append(more)
+  )
+  run.recommend([[101], []], times=[[np.datetime64(5, 's')], []])
+  run.recommend([[101, 102]], times=[[3.5, 4]], request_time=9)
+  assert [more['times'] for more in asked] == [[[5], []], [[3, 4]]]
+  assert asked[1]['request_time'] == 9
 
 
 def test_a_model_that_reads_times_says_so(run, monkeypatch):
