@@ -45,15 +45,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-  if name not in _HOMES:
-    raise AttributeError(
-      f'genrec_jax has no {name!r}; it offers {", ".join(__all__)}, and '
-      'modules such as genrec_jax.config, which are imported by their names'
-    )
-  value = getattr(importlib.import_module(_HOMES[name]), name)
-  globals()[name] = value  # asked for once
-  return value
+if not TYPE_CHECKING:  # who would take any name for one of these
+
+  def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+      raise AttributeError(
+        f'genrec_jax has no {name!r}; it offers {", ".join(__all__)}, and '
+        'modules such as genrec_jax.config, which are imported by their names'
+      )
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # asked for once
+    return value
 
 
 def __dir__() -> list[str]:

@@ -61,7 +61,7 @@ def test_the_names_that_are_public():
 def test_type_checkers_are_told_the_same():
   """The block that they read imports each name from where it is found."""
   tree = ast.parse((ROOT / 'genrec_jax/__init__.py').read_text())
-  [block] = [x for x in tree.body if isinstance(x, ast.If)]
+  block = next(x for x in tree.body if isinstance(x, ast.If))
   homes = {
     alias.name: line.module for line in block.body for alias in line.names
   }
