@@ -106,31 +106,21 @@ def fit(
   To recommend what comes next ('hstu', 'sasrec'), a row is an event: who, what
   and when.
 
-  >>> import genrec_jax
-  >>> events = {
-  ...   'user': ['ann'] * 5 + ['bob'] * 5,
-  ...   'item': ['bed', 'lamp', 'desk', 'rug', 'vase'] * 2,
-  ...   'time': list(range(10)),
-  ... }
-  >>> run = genrec_jax.fit(
-  ...   events,
-  ...   'sasrec',
-  ...   steps=2,
-  ...   progress=False,
-  ...   settings={'model.dim': 8, 'model.ffn_dim': 8, 'model.blocks': 1},
-  ... )
-  >>> [answers] = run.recommend([['bed', 'lamp', 'desk', 'rug']])
-  >>> [item for item, score in answers]
-  ['vase']
+      run = genrec_jax.fit('events.csv', 'sasrec', user='customer')
+      run.recommend([['bed', 'lamp', 'desk']], k=3)
 
   To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr'), a
   row is an example with a label of 0 or 1. All other columns are features:
   text and whole numbers are categories, floats are numbers, lists are sets.
 
-  >>> shown = {'shop': ['a', 'b'] * 20, 'price': [1.0, 2.0] * 20}
+  >>> import genrec_jax
+  >>> clicks = {
+  ...   'shop': ['a', 'b'] * 20,
+  ...   'price': [1.0, 2.0] * 20,
+  ...   'click': [0, 1] * 20,
+  ... }
   >>> run = genrec_jax.fit(
-  ...   shown | {'click': [0, 1] * 20}, 'lr', label='click', steps=2,
-  ...   progress=False,
+  ...   clicks, 'lr', label='click', steps=2, progress=False
   ... )
   >>> run.score({'shop': ['b', 'new'], 'price': [2.0, 1.5]}).shape
   (2,)

@@ -21,7 +21,7 @@ from genrec_jax.serve.scorer import Scorer
 from tests.library.frames import Frame
 
 SETTINGS = {
-  'model': {'dim': 4, 'bottom': (4,), 'top': (4,)},
+  'model.dim': 4,
   'train.batch_size': 16,
   'train.log_every': 1,
   'eval.batch_size': 16,
@@ -50,7 +50,7 @@ def fit(examples, workdir=None, **more):
     return genrec_jax.fit(
       examples,
       **{
-        'model': 'dlrm',
+        'model': 'fm',
         'label': 'click',
         'features': {'row': None},
         'settings': SETTINGS,
@@ -72,7 +72,7 @@ def test_metrics_and_features(run):
   assert 'auc' in run.metrics['test'] and 'mean' in run.baselines
   assert run.features == ('shop', 'hour', 'price', 'tags')
   assert run.labels == ('click',)
-  assert repr(run).startswith('RankingRun(dlrm; valid: auc')
+  assert repr(run).startswith('RankingRun(fm; valid: auc')
   assert run.report().exists()
   kinds = {c.name: c.kind for c in run._scorer.encoder.schema.columns}
   assert kinds == {
@@ -133,13 +133,7 @@ def test_files(tmp_path):
   lines = zip(*examples.values(), strict=True)
   text = [','.join(examples), *(','.join(map(str, x)) for x in lines)]
   path.write_text('\n'.join(text).replace('nan', '') + '\n')
-  own = {'model': {'dim': 4}, 'report.importance_rows': 0}
-  run = fit(
-    path,
-    model='fm',
-    features={'price': 'numeric', 'row': None},
-    settings=own,
-  )
+  run = fit(path, features={'price': 'numeric', 'row': None})
   assert run.features == ('shop', 'hour', 'price')
   config = ConfigDict(config_lib.read(run.workdir / 'config.json'))
   out = tmp_path / 'out.jsonl'
