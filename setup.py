@@ -24,6 +24,7 @@ setuptools.setup(
   packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
   package_data={
     'genrec_jax': ['py.typed'],
+    'genrec_jax.report': ['templates/*'],
     'pallas_kernels.hstu_attention': ['tuned.json'],
     'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],
   },

@@ -20,7 +20,7 @@ from genrec_jax.data.histories import Histories
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.events import read_events, write_events
 from genrec_jax.serve import predict
-from genrec_jax.train.writers import read_jsonl
+from genrec_jax.report.metric_writers import read_jsonl
 from tests.library.frames import Frame
 
 ROOT = pathlib.Path(genrec_jax.__file__).parent.parent
