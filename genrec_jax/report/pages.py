@@ -238,9 +238,9 @@ def _format_metric(value: object) -> str:
   return formatting.format_number(value)
 
 
-def _format_date(seconds: float | None) -> str:
+def _format_date(seconds: object) -> str:
   """The date of seconds since 1970; small numbers are a clock of their own."""
-  if seconds is None:
+  if not isinstance(seconds, numbers.Real):
     return ''
   try:
     if seconds > 1e8:
