@@ -15,7 +15,7 @@ from markupsafe import Markup
 from genrec_jax.report.axes import Axis
 
 COLORS = ('blue', 'orange', 'green', 'purple')  # and 'muted', 'ink'
-_DOT_ROOM = 8  # pixels between points that are marked by dots, mostly
+_DOT_ROOM = 8  # pixels: points closer together than that, mostly, have no dots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _draw_points(series: Series, at) -> Iterable[Markup]:
   yield PATH.format(series.shape, series.color, ''.join(map(_trace, runs)))
   places = [place for run in runs for place in run]
   gaps = sorted(b - a for (a, _), (b, _) in itertools.pairwise(places))
-  apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM
+  apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM or series.whiskers
   if series.shape in ('curve', 'dashes') and apart:
     for place in places:
       yield _DOT.format(series.color, *place, 3)

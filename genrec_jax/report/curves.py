@@ -1,5 +1,6 @@
 """Charts of what a run measured as it went: the lines of metrics.jsonl."""
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -83,9 +84,7 @@ def chart_steps(
   bottom = min(bottom, 0) if from_zero else bottom
   margin = (top - bottom) / 20 or abs(bottom) / 10 or 1.0
   bottom -= 0 if from_zero and bottom == 0 else margin
-  series = [
-    Series(s.name, _thin(s.points), s.color, s.shape, s.band) for s in series
-  ]
+  series = [dataclasses.replace(s, points=_thin(s.points)) for s in series]
   return Chart(
     title,
     linear_axis(low, high, 'step'),

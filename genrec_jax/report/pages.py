@@ -85,6 +85,7 @@ def _environment() -> jinja2.Environment:
     'plot': charts.draw_plot,
   }
   environment.tests['finite'] = is_finite
+  environment.globals['frame'] = charts.Frame()
   return environment
 
 
