@@ -19,8 +19,8 @@ from genrec_jax.data import datasets
 from genrec_jax.data.histories import Histories
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.events import read_events, write_events
-from genrec_jax.serve import predict
 from genrec_jax.report.metric_writers import read_jsonl
+from genrec_jax.serve import predict
 from tests.library.frames import Frame
 
 ROOT = pathlib.Path(genrec_jax.__file__).parent.parent
