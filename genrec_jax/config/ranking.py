@@ -36,7 +36,8 @@ def ranking() -> ConfigDict:
         'example_id': '',  # column of ids, or 'row': numbers of the rows
         'label_kinds': {},  # label -> 'float' where it is not 0 or 1
         'label_weights': {},  # label -> column of its weights
-        'extras': {},  # name -> kind, or -> options of `data.extras.Extra`
+        # Name -> kind, or -> options of `data.extras.ExtraColumn`.
+        'extras': {},
         # Feature -> options, see `data.ranking.schema.Column`; {} takes the
         # data set's own.
         'features': {},

@@ -25,7 +25,7 @@ def retrieval() -> ConfigDict:
           'rating': '',
         },
         # Columns to keep beside those: name -> kind, or -> options of
-        # `data.extras.Extra`.
+        # `data.extras.ExtraColumn`.
         'extras': {},
         'min_rating': None,  # keep events rated at least this
         'min_item_events': 0,
@@ -117,7 +117,7 @@ def retrieval() -> ConfigDict:
 
 def hstu(**fields) -> ConfigDict:
   """The published HSTU retrieval layer; see `models.hstu.Config`."""
-  return sections.section(
+  return sections.make_section(
     dict(
       name='hstu',
       dim=50,
@@ -150,7 +150,7 @@ def hstu(**fields) -> ConfigDict:
 
 def sasrec(**fields) -> ConfigDict:
   """The HSTU paper's SASRec baseline; see `models.sasrec.Config`."""
-  return sections.section(
+  return sections.make_section(
     dict(
       name='sasrec',
       dim=50,
