@@ -5,7 +5,7 @@ import json
 import pathlib
 
 import pytest
-from tests.embedding.sharded_test import SEQUENCE, compare, spec
+from tests.embedding.sharded_tables_test import SEQUENCE, compare, spec
 
 import genrec_jax
 from genrec_jax import planner
