@@ -14,7 +14,8 @@ read whole tables (`embedding.local_tables.SingleDeviceEvalRuntime`);
 checkpoints by rows and publishing, which mark rows by their number. A full
 checkpoint holds what the device holds, the array of the store and not the
 table; it is for the owner of the store to write the rest.
-`planning.check_memory` counts such a table as if the device held all of it. """
+`planning.check_memory` counts such a table as if the device held all of it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping

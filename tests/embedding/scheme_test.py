@@ -5,7 +5,6 @@ import json
 import pathlib
 
 import pytest
-from tests.embedding.sharded_tables_test import SEQUENCE, compare, spec
 
 import genrec_jax
 from genrec_jax import planner
@@ -26,6 +25,7 @@ from genrec_jax.planner import (
 from genrec_jax.planner.options import enumerate_options
 from genrec_jax.planner.propose import PROPOSERS
 from tests.embedding.sharded_cases import run_sharded, run_whole
+from tests.embedding.sharded_tables_test import SEQUENCE, compare, spec
 
 
 def on_the_last_devices(turn, spec, hosts, devices):
