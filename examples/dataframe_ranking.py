@@ -18,7 +18,7 @@ LIKING = np.array([[2.0, 0.0, 1.0], [-1.0, 2.0, -2.0], [0.0, -2.0, 2.0]])
 SETTINGS = {
   'model.dim': 8,
   'model.hidden': (32,),
-  'train.batch_size': 512,
+  'train': {'batch_size': 512, 'eval_every': 150, 'log_every': 300},
   'optimizer.learning_rate': 1e-2,
   'data.init_std': 0.05,
 }

@@ -26,18 +26,19 @@ SETTINGS = {
   'data.table_update': 'row_adagrad',  # such tables are published by rows
   'checkpoint.publish.every': 50,
   'model': {'dim': 16, 'ffn_dim': 16, 'blocks': 1, 'max_len': 8},
-  'train.batch_size': 64,
+  'train': {'batch_size': 64, 'eval_every': 200, 'log_every': 400},
 }
 
 
 def train(workdir: str) -> None:
-  """500 customers buy the ten items of one shelf each, in any order."""
+  """512 customers buy the ten items of one shelf each, in any order."""
   import genrec_jax
 
   rng = np.random.default_rng(0)
-  shelf = np.repeat(rng.integers(0, 6, 500), 10)
-  item = 10 * shelf + rng.permuted(np.tile(range(10), (500, 1)), 1).reshape(-1)
-  events = {'user': np.repeat(range(500), 10), 'item': item}
+  shelf = rng.integers(0, 6, (512, 1))
+  places = rng.permuted(np.tile(range(10), (512, 1)), axis=1)
+  item = (10 * shelf + places).reshape(-1)
+  events = {'user': np.repeat(range(512), 10), 'item': item}
   more = dict(time=None, settings=SETTINGS, steps=STEPS, progress=False)
   genrec_jax.fit(events, 'sasrec', workdir=workdir, **more)
 

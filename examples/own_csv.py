@@ -24,7 +24,7 @@ SETTINGS = {  # a small model for a small log; the rest are the defaults
   'model.blocks': 1,
   'model.max_len': 8,
   'optimizer.learning_rate': 5e-3,
-  'train.batch_size': 64,
+  'train': {'batch_size': 64, 'eval_every': 100, 'log_every': 200},  # steps
 }
 
 
@@ -33,12 +33,12 @@ def name_product(collection: int, number: int) -> str:
 
 
 def write_log(path: pathlib.Path) -> None:
-  """600 customers with 8 purchases each; one purchase in ten is by chance."""
-  rng, hour = random.Random(0), 3600
+  """640 customers with 8 purchases each; one purchase in ten is by chance."""
+  rng, hour = random.Random(0), 3640
   with path.open('w', newline='') as file:
     log = csv.writer(file)
     log.writerow(['customer', 'product', 'bought_at'])
-    for customer in range(600):
+    for customer in range(640):
       collection = rng.randrange(COLLECTIONS)
       start, time = rng.randrange(PRODUCTS), 1_700_000_000 + rng.randrange(9**6)
       for n in range(8):
@@ -52,33 +52,21 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     log = pathlib.Path(folder) / 'purchases.csv'
     write_log(log)
-    run = genrec_jax.fit(
-      log,
-      'sasrec',
-      user='customer',
-      item='product',
-      time='bought_at',
-      settings=SETTINGS,
-      steps=200,
-      progress=False,
-    )
+    names = dict(user='customer', item='product', time='bought_at')
+    more = dict(settings=SETTINGS, steps=200, progress=False)
+    run = genrec_jax.fit(log, 'sasrec', **names, **more)
     test, popularity = run.metrics['test'], run.baselines['popularity']['test']
-    for metric in ('hr@1', 'hr@10', 'ndcg@10'):
-      print(
-        f'{metric:8} {test[metric]:.3f}  popularity {popularity[metric]:.3f}'
-      )
+    for name in ('hr@1', 'hr@10', 'ndcg@10'):
+      print(f'{name:8} {test[name]:.3f}, popularity {popularity[name]:.3f}')
 
     run.save(f'{folder}/model')  # another process loads it, without the log
     model = genrec_jax.load(f'{folder}/model')
-  histories = {
-    f'collection {c}': [name_product(c, 3 + n) for n in range(4)]
-    for c in range(3)
-  }
-  answers = model.recommend(histories, k=3)
-  for customer, history in histories.items():
-    items = [item for item, score in answers[customer]]
-    print(f'{customer}: after {" ".join(history)} come {" ".join(items)}')
-    assert items[0] == history[0][:2] + '07', 'the product that follows'
+    for collection in range(3):
+      history = [name_product(collection, number) for number in (3, 4, 5, 6)]
+      (answers,) = model.recommend([history], k=3)
+      items = [item for item, score in answers]
+      print(f'after {" ".join(history)} come {" ".join(items)}')
+      assert items[0] == name_product(collection, 7), 'the product that follows'
   assert test['hr@10'] > 2 * popularity['hr@10']
 
 

@@ -55,7 +55,7 @@ SETTINGS = {
   'tables': (('.*', {'optimizer': 'row_lion', 'rate': 3e-3, 'b1': 0.8}),),
   'model.dim': 8,
   'data.init_std': 0.05,
-  'train.batch_size': 512,
+  'train': {'batch_size': 512, 'eval_every': 150, 'log_every': 300},
 }
 
 

@@ -72,7 +72,7 @@ SETTINGS = {
   'model.dim': 8,
   'data.init_std': 0.05,
   'optimizer.learning_rate': 1e-2,
-  'train': {'batch_size': 256, 'log_every': 100},
+  'train': {'batch_size': 256, 'eval_every': 150, 'log_every': 100},
   'report.importance_rows': 0,
 }
 
