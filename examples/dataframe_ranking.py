@@ -4,7 +4,7 @@
 
 Makes impressions of advertisements whose true probability of a click is known,
 trains DeepFM on a DataFrame of them (of pandas if it is installed, else on a
-mapping of arrays) and scores new impressions. About TIME_B seconds on one core.
+mapping of arrays) and scores new impressions. About 12 seconds on one core.
 
 Prints the probabilities beside the true ones, which they must come near to.
 """

@@ -4,7 +4,7 @@
 
 The training publishes its item table every 50 steps. The follower keeps a copy
 of it up to date, and a web server that maps the copy says which items are most
-like another. All of it ends by itself, after about TIME_F seconds on one core.
+like another. All of it ends by itself, after about 30 seconds on one core.
 
 Prints the server's answers while the training goes on. The last one must be of
 the last step, and name items of the same shelf as the one asked for.

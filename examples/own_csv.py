@@ -4,7 +4,7 @@
 
 Writes a log of purchases in which customers work through collections of
 products in order, trains SASRec on it and asks what three new customers buy
-next. About TIME_A seconds on one CPU core.
+next. About 30 seconds on one CPU core.
 
 Prints the metrics beside those of popularity, and three recommendations, which
 must be the products that follow in their collections.

@@ -4,7 +4,7 @@
 
 `RowLion` has the methods that `RowOptimizerLike` asks for. `EXTENSIONS` gives
 it a name, which a config then uses like those of the library; here it moves
-the tables of a factorisation machine. About TIME_E seconds on one CPU core.
+the tables of a factorisation machine. About 12 seconds on one CPU core.
 
 Prints the test AUC, which must be above that of chance, and shows in a table of
 four rows that a row which was not read stays where it is.
