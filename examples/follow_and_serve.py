@@ -46,7 +46,6 @@ def train(workdir: str) -> None:
 def serve(workdir: str, directory: str) -> None:
   """Answers GET /ITEM from the followed copy, without JAX or a model."""
   from genrec_jax.checkpoint.serving_copy import ServingCopy
-  from genrec_jax.data.vocab import Vocab
 
   class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -54,15 +53,14 @@ def serve(workdir: str, directory: str) -> None:
         copy = ServingCopy(directory)
       except FileNotFoundError:
         return self.send_error(503, 'nothing is published yet')
-      vocab = Vocab.load(f'{workdir}/items/ids.npy')
-      ids = np.arange(1, vocab.rows)  # row 0 is padding
-      rows, step = copy.read('items', ids, wait_s=0.5)
+      ids = np.load(f'{workdir}/items/ids.npy')  # of rows 1, 2, ...
+      rows, step = copy.read('items', np.arange(len(ids)) + 1, wait_s=0.5)
       rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-      (asked,) = vocab.encode(np.array([int(self.path[1:])]))
-      best = ids[np.argsort(-rows @ rows[asked - 1])[1:4]]
+      (asked,) = rows[ids == int(self.path[1:])]
+      best = ids[np.argsort(-rows @ asked)[1:4]]
       self.send_response(200)
       self.end_headers()
-      body = {'step': step, 'similar': vocab.decode(best).tolist()}
+      body = {'step': step, 'similar': best.tolist()}
       self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, *_):
