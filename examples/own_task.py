@@ -13,16 +13,19 @@ test AUC, which is the same share on new examples.
 
 import dataclasses
 import json
+import pathlib
+import tempfile
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
+from genrec_jax.extensions import add_to_kinds
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.train.loop import train_and_evaluate
 
 RANKING = TASK_KINDS['ranking']
 
@@ -66,37 +69,44 @@ class PairsData(RANKING.data):
 
 KIND = dataclasses.replace(RANKING, data=PairsData)
 EXTENSIONS = Extensions(task_kinds={'pairs': KIND})
-SETTINGS = {
-  'extensions': 'own_task:EXTENSIONS',  # this file, as a module
-  'task': 'pairs',
-  'model.dim': 8,
-  'data.init_std': 0.05,
-  'optimizer.learning_rate': 1e-2,
-  'train': {'batch_size': 256, 'eval_every': 150, 'log_every': 100},
-  'report.importance_rows': 0,
-}
 
 
-def make_clicks(count: int = 10_000) -> dict[str, np.ndarray]:
+def make_config(log: pathlib.Path):
+  config = config_lib.ranking()
+  config.task, config.model = 'pairs', config_lib.fm(dim=8)
+  config.data.update(name='csv', path=str(log.parent), labels=('click',))
+  config.data.files.train, config.data.init_std = log.name, 0.05
+  config.optimizer.learning_rate = 1e-2
+  config.train.update(steps=300, batch_size=256, eval_every=150, log_every=100)
+  config.report.importance_rows = 0
+  return config.lock()
+
+
+def write_log(path: pathlib.Path) -> None:
   """Users click on items of their own kind."""
   rng = np.random.default_rng(0)
-  user, item = rng.integers(0, 200, count), rng.integers(0, 200, count)
+  user, item = rng.integers(0, 200, (2, 10_000))
   likes = np.where(user % 4 == item % 4, 0.9, 0.1)
-  return {'user': user, 'item': item, 'click': 1 * (rng.random(count) < likes)}
+  rows = zip(user, item, 1 * (rng.random(10_000) < likes), strict=True)
+  lines = (f'user-{u},item-{i},{click}' for u, i, click in rows)
+  path.write_text('\n'.join(['user,item,click', *lines]))
 
 
 def main() -> None:
-  clicks = make_clicks()
-  more = dict(settings=SETTINGS, steps=300, progress=False)
-  run = genrec_jax.fit(clicks, 'fm', label='click', **more)
-  for line in (run.workdir / 'metrics.jsonl').read_text().splitlines():
-    row = json.loads(line)
+  with tempfile.TemporaryDirectory() as folder:
+    log, workdir = pathlib.Path(folder, 'log.csv'), pathlib.Path(folder, 'run')
+    write_log(log)
+    kinds = add_to_kinds(TASK_KINDS, EXTENSIONS)
+    report = train_and_evaluate(make_config(log), workdir, kinds, EXTENSIONS)
+    lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  for row in map(json.loads, lines):
     if 'train/right_order' in row:
       print(
         f'step {row["step"]}: {row["train/right_order"]:.3f} in right order'
       )
-  print(f'test AUC {run.metrics["test"]["auc"]:.3f}; of chance 0.500')
-  assert run.metrics['test']['auc'] > 0.75
+  auc = report['metrics']['test']['auc']
+  print(f'test AUC {auc:.3f}; of chance 0.500')
+  assert auc > 0.75
 
 
 if __name__ == '__main__':
