@@ -70,7 +70,7 @@ def test_a_save_under_way_is_left_alone(tmp_path, monkeypatch):
 
   with BestWeights(tmp_path) as best:
     save(best, 2, 0.2)
-    monkeypatch.setattr(manifest, "list_steps", appear)
+    monkeypatch.setattr(manifest, 'list_steps', appear)
     best.save(4, {'w': jnp.ones(2)}, about(4, 0.4))
     assert (tmp_path / '3' / 'half').exists()
 
