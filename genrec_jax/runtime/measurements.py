@@ -131,3 +131,13 @@ def read(kind: str, value: float, weight: float) -> float:
   (2.0, 6.0, 6.0)
   """
   return float(value / max(weight, 1e-9)) if kind == 'mean' else float(value)
+
+
+def clear_sums(sums: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+  """The same arrays as zeros, on the devices of all processes."""
+  where = jax.tree.map(lambda x: x.sharding, sums)
+  return jax.jit(_zeros_like, out_shardings=where)(sums)
+
+
+def _zeros_like(sums):
+  return jax.tree.map(jnp.zeros_like, sums)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+from jax.sharding import SingleDeviceSharding
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
@@ -73,7 +74,10 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
 
   def fresh_state(self) -> TrainState:
     """The state before the first step."""
-    return jax.jit(self._create)()
+    # Bound to its device from the start, as every later state is: a step would
+    # be compiled anew for a state of which only some arrays are bound.
+    device = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.jit(self._create, out_shardings=device)()
 
   def step(self):
     """`(state, batch) -> (state, loss)`; the state is given away."""

@@ -353,14 +353,8 @@ def _log(writers, state, step, progress, kinds: dict, more: dict):
   if progress.tokens_per_s:
     row[f'perf/{progress.counted}_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
-  # On the devices of all processes, and without asking them.
-  where = jax.tree.map(lambda s: s.sharding, state.sums)
-  zeros = jax.jit(_zeros, out_shardings=where)(state.sums)
-  return dataclasses.replace(state, sums=zeros), measured
-
-
-def _zeros(sums):
-  return jax.tree.map(jnp.zeros_like, sums)
+  cleared = measurements.clear_sums(state.sums)
+  return dataclasses.replace(state, sums=cleared), measured
 
 
 def _slower(state, optimizer):
