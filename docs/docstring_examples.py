@@ -1,7 +1,7 @@
 """Shows the examples of docstrings as code; see mkdocs.yml.
 
-A docstring of this project ends with bare `>>>` lines, which Markdown would take
-for quotations.
+A docstring of this project ends with bare `>>>` lines, which Markdown would
+take for quotations.
 """
 
 import re
