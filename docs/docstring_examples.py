@@ -1,7 +1,8 @@
-"""Shows the examples of docstrings as code; see mkdocs.yml.
+"""Shows the code in docstrings as code; see mkdocs.yml.
 
 A docstring of this project ends with bare `>>>` lines, which Markdown would
-take for quotations.
+take for quotations, and indents diagrams and commands by two spaces, which it
+would join to one line.
 """
 
 import re
@@ -9,13 +10,19 @@ import re
 import griffe
 
 _EXAMPLE = re.compile(r'^>>> .*?(?=\n\s*\n|\Z)', re.MULTILINE | re.DOTALL)
+# Sections such as `Args:` are indented, too, but follow their title at once.
+_INDENTED = re.compile(r'(?<=\n\n)(?: {2,}\S.*(?:\n+(?= ))?)+')
 
 
 class DocstringExamples(griffe.Extension):
-  """Puts a fence around each run of `>>>` lines and what they print."""
+  """Puts fences around examples and indented blocks of docstrings."""
 
   def on_object(self, *, obj, **kwargs):
     if obj.docstring and '```' not in obj.docstring.value:
+      text = _INDENTED.sub(
+        lambda block: f'```text\n{block[0].rstrip()}\n```\n',
+        obj.docstring.value,
+      )
       obj.docstring.value = _EXAMPLE.sub(
-        lambda example: f'```pycon\n{example[0]}\n```', obj.docstring.value
+        lambda example: f'```pycon\n{example[0]}\n```', text
       )
