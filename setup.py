@@ -1,15 +1,29 @@
 """Installs genrec_jax: `pip install -e .` or `pip install -e '.[dev]'`."""
 
+import ast
+import pathlib
+
 import setuptools
+
+
+def read_version() -> str:
+  """`__version__` of the package, which is not imported for it."""
+  source = pathlib.Path(__file__).parent / 'genrec_jax/__init__.py'
+  for node in ast.parse(source.read_text()).body:
+    if isinstance(node, ast.Assign) and node.targets[0].id == '__version__':
+      return ast.literal_eval(node.value)
+  raise ValueError(f'{source} has no __version__')
+
 
 setuptools.setup(
   name='genrec_jax',
-  version='0.1.0',
+  version=read_version(),
   description='Generative recommenders (HSTU, SASRec, ...) in JAX.',
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
   package_data={
+    'genrec_jax': ['py.typed'],
     'genrec_jax.report': ['templates/*'],
     'pallas_kernels.hstu_attention': ['tuned.json'],
     'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],

@@ -108,11 +108,14 @@ class CoreTimer:
 
 def machine_kind() -> str:
   """Returns 'cpu2', 'h200', 'h200x8', 'tpu_v5_lite', ...: JAX's devices."""
-  import jax
-
+  cpu = f'cpu{len(os.sched_getaffinity(0))}'
+  try:
+    import jax
+  except ImportError:  # code_shape runs with any Python
+    return cpu
   devices = jax.devices()
   if devices[0].platform == 'cpu':  # JAX may pretend to have more devices
-    return f'cpu{len(os.sched_getaffinity(0))}'
+    return cpu
   kind = accelerator_kind(devices[0].device_kind)
   return kind if len(devices) == 1 else f'{kind}x{len(devices)}'
 

@@ -8,7 +8,6 @@ any checkout, by package, and writes nothing. `--smoke` looks at places and the
 kernels of this checkout alone, and traces nothing.
 """
 
-import ast
 import collections
 import io
 import json
@@ -18,10 +17,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tokenize
 from collections.abc import Sequence
 
-from benchmarks import cli, structure_trace
+from benchmarks import cli, code_shape_source, structure_trace
 from benchmarks.structure_walks import WALKS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -39,15 +37,6 @@ COLUMNS = (
   'before_lines', 'lines', 'more', 'before_depth', 'depth',
   'before_functions', 'functions', 'before_modules', 'modules',
 )  # fmt: skip
-_NOT_CODE = (
-  tokenize.COMMENT,
-  tokenize.NL,
-  tokenize.NEWLINE,
-  tokenize.INDENT,
-  tokenize.DEDENT,
-  tokenize.ENCODING,
-  tokenize.ENDMARKER,
-)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
   else:
     with tempfile.TemporaryDirectory() as directory:
       before = pathlib.Path(directory)
-      _check_out(BEFORE, before)
+      check_out(BEFORE, before)
       rows = [
         *_walk_rows(),
         *_line_rows(count_packages(ROOT), count_packages(before)),
@@ -86,18 +75,7 @@ def count_lines(source: str) -> int:
   >>> count_lines('def f():' + chr(10) + '  "Says."' + chr(10) + '  return 1')
   2
   """
-  lines = set()
-  for token in tokenize.generate_tokens(io.StringIO(source).readline):
-    if token.type not in _NOT_CODE:
-      lines |= set(range(token.start[0], token.end[0] + 1))
-  for node in ast.walk(ast.parse(source)):
-    body = getattr(node, 'body', None)
-    documented = (
-      ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef,
-    )  # fmt: skip
-    if isinstance(node, documented) and ast.get_docstring(node, clean=False):
-      lines -= set(range(body[0].lineno, body[0].end_lineno + 1))
-  return len(lines)
+  return len(code_shape_source.read_source(source).code)
 
 
 def count_packages(
@@ -194,7 +172,8 @@ def _import_row(before: pathlib.Path) -> dict:
   return row
 
 
-def _check_out(commit: str, directory: pathlib.Path) -> None:
+def check_out(commit: str, directory: pathlib.Path) -> None:
+  """Writes the files of a commit of this clone to a directory."""
   command = ('git', '-C', str(ROOT), 'archive', commit)
   done = subprocess.run(command, capture_output=True)
   if done.returncode:

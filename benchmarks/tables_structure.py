@@ -1,6 +1,7 @@
 """Tables of docs/structure.md, in the form of tables.py."""
 
 _FILES = ('cpu2/structure',)
+_SHAPE = ('cpu2/code_shape',)
 
 STRUCTURE = {
   'structure_walks': {
@@ -61,6 +62,72 @@ STRUCTURE = {
       ('of `train`', 'train_modules', 'd'),
     ),
     'where': {'kind': 'imports'},
+  },
+  'code_shape_sizes': {
+    'files': _SHAPE,
+    'columns': (
+      ('package', 'case', ''),
+      ('commit', 'commit', ''),
+      ('files', 'files', ',d'),
+      ('lines of code', 'code_lines', ',d'),
+      ('of comments', 'comment_lines', ',d'),
+      ('of docstrings', 'docstring_lines', ',d'),
+      ('lines a file, median', 'file_p50', ',d'),
+      ('p90', 'file_p90', ',d'),
+      ('most', 'file_max', ',d'),
+      ('files > 500', 'long_files', ',d'),
+      ('lines a function, median', 'function_p50', ',d'),
+      ('p90', 'function_p90', ',d'),
+      ('most', 'function_max', ',d'),
+    ),
+    'where': {'kind': 'shape'},
+  },
+  'code_shape_words': {
+    'files': _SHAPE,
+    'columns': (
+      ('package', 'case', ''),
+      ('public names a file, median', 'public_p50', 'd'),
+      ('p90', 'public_p90', 'd'),
+      ('function names of one word', 'one_word_share', '.0%'),
+      ('characters of one, median', 'name_p50', 'd'),
+      ('lines with a comment', 'comment_share', '.1%'),
+      ('public, with a docstring', 'documented_share', '.0%'),
+      ('lines of one, median', 'docstring_p50', 'd'),
+      ('3 parameters or more, with Args', 'args_share', '.0%'),
+      ('docstrings with `>>>`', 'examples', 'd'),
+      ('with a block of code', 'blocks', 'd'),
+      ('parameters with a type', 'typed_share', '.0%'),
+    ),
+    'where': {'kind': 'shape'},
+  },
+  'code_shape_imports': {
+    'files': _SHAPE,
+    'columns': (
+      ('package', 'case', ''),
+      ('most importers of a module', 'fan_in', 'd'),
+      ('which', 'fan_in_of', ''),
+      ('most imports of a module', 'fan_out', 'd'),
+      ('which', 'fan_out_of', ''),
+      ('cycles', 'cycles', 'd'),
+      ('of them at import', 'cycles_at_import', 'd'),
+      ('longest chain', 'depth', 'd'),
+      ('pairs of doubles', 'clone_pairs', ',d'),
+      ('lines in doubles', 'clone_lines', ',d'),
+      ('share of the code', 'clone_share', '.1%'),
+    ),
+    'where': {'kind': 'shape'},
+  },
+  'code_shape_times': {
+    'files': _SHAPE,
+    'columns': (
+      ('program', 'case', ''),
+      ('core-seconds (median)', 'core_s', '.3f'),
+      ('least', 'min_core_s', '.3f'),
+      ('target', 'target_core_s', '.1f'),
+      ('wall seconds (median)', 'wall_s', '.3f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+    'where': {'kind': 'time'},
   },
   'same_curves': {
     'files': ('cpu2/same_curves',),

@@ -31,13 +31,15 @@ TIERS = (
   ('models',),
   ('tasks',),
   ('distill', 'search', 'checkpoint'),
+  ('weights',),
   ('runtime',),
   ('evaluators',),
   ('serve',),
   ('report',),
   ('train',),
   ('task_kinds',),
-  ('main',),
+  ('main', 'library'),
+  ('__init__',),  # what `import genrec_jax` offers; nobody imports from it
 )
 TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}
 

@@ -32,6 +32,7 @@ from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation as progressive_validation
 from genrec_jax.train import results
 from genrec_jax.train.best_weights import BestWeights
+from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
@@ -154,7 +155,17 @@ def _train(
   else:
     best.restored(None)
     state = runtime.fresh_state()
-    log('starting from scratch: %s', parameter_summary(experiment))
+    if train.init_from:
+      with job.together('reading train.init_from'):
+        weights = import_weights(
+          train.init_from,
+          weights_of(state),
+          runtime.stacks,
+          experiment.fingerprint(),
+        )
+      state = dataclasses.replace(state, **weights)
+    summary = parameter_summary(experiment)
+    log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.together('keeping the vocabularies'):
     if job.leads():
       experiment.data.keep(workdir)  # what predicting needs of the data

@@ -1,0 +1,298 @@
+"""Whatever holds columns -> columns of one type each, by name.
+
+Arrays by name, NumPy structured arrays, DataFrames of pandas, polars or
+pyarrow: all that is asked of a DataFrame is the names of its columns and
+`frame[name].to_numpy()`, so that none of these packages is imported here.
+"""
+
+import dataclasses
+import datetime
+import itertools
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from genrec_jax.config.loading import nearest
+
+_LISTS = (list, tuple, np.ndarray)
+_MISSING = ('NoneType', 'NAType', 'NaTType')  # the latter two are of pandas
+_WORDS = {'int': 'numbers', 'float': 'numbers', 'text': 'text', 'time': 'dates'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """N values of one kind, or N lists of them.
+
+  Attributes:
+    values: `[N]` int64, float64, str or datetime64; those of all lists, one
+      behind the other, where there are `lengths`.
+    present: bool mask of the values that are not missing; None for all.
+    lengths: `[N]` int64 of the lists; None where there are none.
+  """
+
+  values: np.ndarray
+  present: np.ndarray | None = None
+  lengths: np.ndarray | None = None
+
+  def __len__(self) -> int:
+    return len(self.values if self.lengths is None else self.lengths)
+
+  @property
+  def kind(self) -> str:
+    """'int', 'float', 'text' or 'time', of the values."""
+    return {'i': 'int', 'f': 'float', 'U': 'text'}.get(
+      self.values.dtype.kind, 'time'
+    )
+
+
+def read_columns(data: Any, what: str = 'events') -> dict[str, np.ndarray]:
+  """The columns of something that has some, as NumPy arrays of any type.
+
+  >>> read_columns({'user': [1, 2], 'item': ['a', 'b']})['user'].tolist()
+  [1, 2]
+
+  Args:
+    data: a mapping of names to arrays or lists, a structured array, or a
+      DataFrame.
+    what: the data are called in messages.
+
+  Raises:
+    TypeError: it is nothing of these.
+    ValueError: there are no rows, or columns differ in length.
+  """
+  if isinstance(data, Mapping):
+    columns = {str(name): _to_array(x) for name, x in data.items()}
+  elif isinstance(data, np.ndarray) and data.dtype.names:
+    columns = {name: data[name] for name in data.dtype.names}
+  elif hasattr(data, 'collect'):  # of polars, before it reads anything
+    raise TypeError(
+      f'{what} is a {type(data).__name__}, which holds no values yet; call its '
+      'collect() first'
+    )
+  elif hasattr(data, 'columns') and hasattr(data, '__getitem__'):
+    # Those of a pyarrow table are no names, which are in `column_names`.
+    names = getattr(data, 'column_names', None)
+    names = list(data.columns if names is None else names)
+    columns = {str(name): _to_array(data[name]) for name in names}
+  else:
+    raise TypeError(
+      f'{what} is a {type(data).__name__}, must be arrays by name, such as '
+      "{'user': [...], 'item': [...]}, a structured array, a DataFrame, or the "
+      'path of a CSV or Parquet file'
+    )
+  if not columns:
+    raise ValueError(f'{what} has no columns')
+  sizes = {name: len(column) for name, column in columns.items()}
+  if len(set(sizes.values())) > 1:
+    text = ', '.join(f'{name} has {size}' for name, size in sizes.items())
+    raise ValueError(f'the columns of {what} differ in length: {text}')
+  if not next(iter(sizes.values())):
+    raise ValueError(
+      f'{what} is empty: it has the columns {", ".join(columns)} and no row'
+    )
+  return columns
+
+
+def find_column(
+  columns: Mapping[str, np.ndarray], name: str, role: str, what: str, hint: str
+) -> Column:
+  """The column of a name, parsed.
+
+  Args:
+    columns: from `read_columns`.
+    name: of the column.
+    role: the column has, for messages.
+    what: the data are called.
+    hint: how another name is given.
+
+  Raises:
+    ValueError: there is no such column, or it cannot be read.
+  """
+  if name not in columns:
+    raise ValueError(
+      f'{what} has no column {name!r} for {role}; the columns are '
+      f'{", ".join(columns)}{nearest(name, columns)}. {hint}'
+    )
+  return parse_column(name, columns[name])
+
+
+def parse_column(name: str, values: np.ndarray) -> Column:
+  """A column of one type, with a mask of what is missing.
+
+  >>> parse_column('price', np.array([1.5, np.nan])).present.tolist()
+  [True, False]
+  >>> column = parse_column('tags', _to_array([['red'], [], ['red', 'big']]))
+  >>> column.values.tolist(), column.lengths.tolist()
+  (['red', 'red', 'big'], [1, 0, 2])
+
+  Args:
+    name: of the column.
+    values: `[N]` of any type; `[N, L]` are N lists of L values.
+
+  Raises:
+    ValueError: the values are of several types, or of one that is no number,
+      text, date or list; the message names a row, counted from 0.
+  """
+  if values.ndim == 2 and values.dtype.kind != 'O':
+    inner = parse_column(name, values.reshape(-1))
+    lengths = np.full(len(values), values.shape[1], np.int64)
+    return dataclasses.replace(inner, lengths=lengths)
+  if values.ndim != 1:
+    raise ValueError(
+      f'column {name!r} is of shape {values.shape}, must be [N], or [N, L] '
+      'for lists'
+    )
+  kind = values.dtype.kind
+  if kind in 'OT':
+    return _parse_objects(name, values.tolist())
+  if kind == 'u' and values.size and values.max() > np.iinfo(np.int64).max:
+    raise ValueError(
+      f'column {name!r} holds numbers beyond 2^63; convert it to text'
+    )
+  if kind in 'biu':
+    return Column(values.astype(np.int64))
+  if kind == 'f':
+    return _with_mask(values.astype(np.float64), ~np.isnan(values))
+  if kind == 'M':
+    return _with_mask(values, ~np.isnat(values))
+  if kind in 'US':
+    return Column(values.astype(str))
+  raise ValueError(
+    f'column {name!r} is of type {values.dtype}, which is neither numbers nor '
+    'text nor dates nor lists of those; convert it or leave it out'
+  )
+
+
+def _to_array(values: Any) -> np.ndarray:
+  if isinstance(values, np.ndarray):
+    return values
+  if hasattr(values, 'to_numpy'):
+    return np.asarray(values.to_numpy())
+  if hasattr(values, '__array__'):  # of JAX and others
+    return np.asarray(values)
+  # Not by asarray, which makes text of numbers and NaN that stand beside text.
+  values = list(values)
+  return np.fromiter(values, object, len(values))
+
+
+def _with_mask(values: np.ndarray, present: np.ndarray) -> Column:
+  return Column(values, None if present.all() else present)
+
+
+def _kind_of(kind: type) -> str:
+  """What a value of a Python type is; '' for nothing that can be read."""
+  if kind.__name__ in _MISSING:
+    return 'missing'
+  if issubclass(kind, _LISTS):
+    return 'list'
+  if issubclass(kind, str):
+    return 'text'
+  if issubclass(kind, numbers.Integral | np.bool_):
+    return 'int'
+  if issubclass(kind, numbers.Number):
+    return 'float'
+  if issubclass(kind, datetime.date | np.datetime64):
+    return 'time'
+  return ''
+
+
+def _parse_objects(name: str, values: list) -> Column:
+  # As many types as rows are rare: this looks at each type once.
+  kinds = {kind: _kind_of(kind) for kind in set(map(type, values))}
+  for kind, word in kinds.items():
+    if not word:
+      row = next(i for i, x in enumerate(values) if type(x) is kind)
+      raise ValueError(
+        f'column {name!r}, row {row}: {values[row]!r} is neither a number nor '
+        'text nor a date nor a list of those; convert the column or leave it '
+        'out'
+      )
+  words = set(kinds.values()) - {'missing'}
+  if 'list' in words:
+    return _parse_lists(name, values, kinds, words)
+  present = np.ones(len(values), bool)
+  if 'missing' in kinds.values() or len(words) > 1 and 'float' in words:
+    # NaN alone differs from itself; it may stand for a missing text.
+    present = np.fromiter(
+      (kinds[type(x)] != 'missing' and x == x for x in values),
+      bool,
+      len(values),
+    )
+    words = {
+      kinds[type(x)] for x, there in zip(values, present, strict=True) if there
+    }
+  if len({_WORDS[word] for word in words}) > 1:
+    raise ValueError(_describe_mixture(name, values, kinds, present))
+  word = 'float' if 'float' in words else next(iter(words), 'float')
+  if word == 'time':
+    values = [
+      _naive(x) if there else np.datetime64('NaT')
+      for x, there in zip(values, present, strict=True)
+    ]
+    return _with_mask(np.array(values, 'datetime64[us]'), present)
+  if not present.all():
+    fill = {'text': '', 'int': 0, 'float': float('nan')}[word]
+    pairs = zip(values, present, strict=True)
+    values = [x if there else fill for x, there in pairs]
+  if word == 'float':
+    array = np.array(values, np.float64)
+    return _with_mask(array, present & ~np.isnan(array))
+  return _with_mask(_array_of(name, values, word), present)
+
+
+def _array_of(name: str, values: list, word: str) -> np.ndarray:
+  try:
+    return np.array(values, str if word == 'text' else np.int64)
+  except OverflowError:
+    raise ValueError(
+      f'column {name!r} holds numbers beyond 2^63; convert it to text'
+    ) from None
+
+
+def _parse_lists(name: str, values: list, kinds, words) -> Column:
+  if len(words) > 1:
+    present = [kinds[type(x)] != 'missing' for x in values]
+    raise ValueError(_describe_mixture(name, values, kinds, present))
+  lists = [() if kinds[type(x)] == 'missing' else x for x in values]
+  lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+  if not lengths.any():
+    return Column(np.zeros(0, 'U1'), lengths=lengths)
+  if all(isinstance(x, np.ndarray) and x.ndim == 1 for x in lists):
+    flat = np.concatenate([x for x in lists if len(x)])
+  else:
+    total = int(lengths.sum())
+    flat = np.fromiter(itertools.chain.from_iterable(lists), object, total)
+  inner = parse_column(name, flat)
+  if inner.lengths is not None:
+    raise ValueError(f'column {name!r} holds lists of lists')
+  if inner.present is not None:
+    at = int(np.argmin(inner.present))
+    row = int(np.searchsorted(np.cumsum(lengths), at, 'right'))
+    raise ValueError(
+      f'column {name!r}, row {row}: a value in its list is missing; leave it '
+      'out of the list'
+    )
+  return dataclasses.replace(inner, lengths=lengths)
+
+
+def _describe_mixture(
+  name: str, values: list, kinds: Mapping[type, str], present: Sequence[bool]
+) -> str:
+  first = {}  # kind in words -> its first row
+  for row, (value, there) in enumerate(zip(values, present, strict=True)):
+    if there:
+      word = kinds[type(value)]
+      first.setdefault(_WORDS.get(word, 'lists'), row)
+  text = ' and '.join(
+    f'{word} (row {row}: {values[row]!r})' for word, row in first.items()
+  )
+  return f'column {name!r} mixes {text}; convert it to one of them'
+
+
+def _naive(moment) -> Any:
+  """A date in UTC without a zone; those without one are UTC."""
+  if getattr(moment, 'tzinfo', None) is not None:
+    return moment.astimezone(datetime.UTC).replace(tzinfo=None)
+  return moment

@@ -1,0 +1,206 @@
+"""Events in memory -> a directory of histories, as the converter writes it."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from genrec_jax.data import convert, fields, readers
+from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.library import columns as columns_lib
+from genrec_jax.library.columns import Column
+
+ROLES = {
+  'user': 'the users',
+  'item': 'the items',
+  'time': 'the times',
+  'rating': 'the ratings',
+}
+HINTS = {
+  'user': "Say what it is called, as in user='customer_id'",
+  'item': "Say what it is called, as in item='product_id'",
+  'time': (
+    "Say what it is called, as in time='timestamp', or time=None where the "
+    'events of each user stand in their order'
+  ),
+  'rating': "Say what it is called in settings['data.columns.rating']",
+}
+
+
+def write_events(
+  columns: Mapping[str, np.ndarray],
+  cfg,
+  directory: pathlib.Path,
+  log: Callable[[str], None],
+) -> pathlib.Path:
+  """Writes the events once; the same events are found there later.
+
+  Args:
+    columns: from `columns.read_columns`.
+    cfg: `config.data`, which names the columns of users, items, times ('' for
+      none) and ratings, and says which events are kept.
+    directory: of the run's data.
+    log: told about the progress.
+
+  Returns:
+    A directory that `config.data.name='histories'` reads.
+  """
+  if cfg.extras:
+    raise ValueError(
+      f'data.extras ({", ".join(cfg.extras)}): extra columns are read from '
+      'files alone; give the path of a CSV or Parquet file'
+    )
+  events = read_events(columns, cfg)
+  vocab = None
+  if cfg.item_vocab:
+    vocab = vocab_lib.Vocab.load(cfg.item_vocab)
+  options = {
+    'min_rating': cfg.min_rating,
+    'min_item_events': cfg.min_item_events,
+    'min_user_events': cfg.min_user_events,
+    'unknown': cfg.unknown_items,
+  }
+  digest = hashlib.sha256(json.dumps(options).encode())
+  if vocab is not None:
+    digest.update(vocab.fingerprint().encode())
+  for name in ROLES:
+    column = getattr(events, name)
+    if column is not None:
+      digest.update(f'{name} {column.dtype}'.encode())
+      digest.update(np.ascontiguousarray(column).data)
+  fingerprint = digest.hexdigest()[:16]
+  out = directory / f'events-{fingerprint}'
+  convert.convert(
+    _in_chunks(events),
+    out,
+    item_vocab=vocab,
+    fingerprint=fingerprint,
+    log=log,
+    **options,
+  )
+  return out
+
+
+def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
+  """The events that columns hold; arguments as in `write_events`.
+
+  Raises:
+    ValueError: a column is missing, or a value in it; row numbers are counted
+      from 0.
+  """
+
+  def find(role: str) -> Column:
+    column = columns_lib.find_column(
+      columns, cfg.columns[role], ROLES[role], 'events', HINTS[role]
+    )
+    if column.lengths is not None:
+      raise ValueError(
+        f'column {cfg.columns[role]!r} holds lists; give one row for each event'
+      )
+    return column
+
+  time = rating = None
+  user, item = (
+    _read_ids(cfg.columns[role], find(role), cfg.ids)
+    for role in ('user', 'item')
+  )
+  if cfg.columns.time:
+    time = read_times(cfg.columns.time, find('time'), cfg.time_unit)
+  if cfg.columns.rating:
+    rating = _read_ratings(cfg.columns.rating, find('rating'))
+  return readers.Events(user, item, time, rating, where='row {}'.format)
+
+
+def _in_chunks(events: readers.Events) -> Iterator[readers.Events]:
+  def cut(column, first):
+    end = first + readers.CHUNK_ROWS
+    return None if column is None else column[first:end]
+
+  for first in range(0, len(events), readers.CHUNK_ROWS):
+    yield readers.Events(
+      *(cut(getattr(events, name), first) for name in ROLES),
+      where=lambda i, first=first: f'row {first + i}',
+    )
+
+
+def _refuse_missing(name: str, good: np.ndarray, what: str) -> None:
+  if not good.all():
+    raise ValueError(
+      f'column {name!r}, row {int(np.argmin(good))}: the {what} is missing '
+      f'({int(np.sum(~good)):,} of {len(good):,} are); leave such rows out'
+    )
+
+
+def _read_ids(name: str, column: Column, ids: str) -> np.ndarray:
+  """`[N]` int64 or str."""
+  if column.kind == 'time':
+    raise ValueError(f'column {name!r} holds dates, which are no ids')
+  if column.present is not None:
+    _refuse_missing(name, column.present, 'id')
+  values = column.values
+  if column.kind == 'text':
+    _refuse_missing(name, values != '', 'id')
+    if ids == 'int':
+      values, good = vocab_lib.parse_ints(values)
+      if not good.all():
+        row = int(np.argmin(good))
+        raise ValueError(
+          f'column {name!r}, row {row}: {str(column.values[row])!r} is no '
+          "whole number, and settings['data.ids'] is 'int'"
+        )
+    return values
+  if column.kind == 'float':  # as DataFrames hold integers beside missing ones
+    good = (np.abs(values) < 2.0**53) & (values == np.trunc(values))
+    if not good.all():
+      row = int(np.argmin(good))
+      raise ValueError(
+        f'column {name!r}, row {row}: {values[row]} is no id; ids are text or '
+        'whole numbers'
+      )
+    values = values.astype(np.int64)
+  return values.astype(str) if ids == 'str' else values
+
+
+def read_times(name: str, column: Column, unit: str) -> np.ndarray:
+  """`[N]` int64, whole seconds since 1970.
+
+  Args:
+    name: of the column, for messages.
+    column: dates, numbers or texts of dates.
+    unit: of numbers, 's', 'ms', 'us' or 'ns'.
+  """
+  if column.present is not None:
+    _refuse_missing(name, column.present, 'time')
+  values = column.values
+  if unit not in fields.UNITS:
+    raise ValueError(
+      f"settings['data.time_unit'] is {unit!r}, must be one of "
+      f'{", ".join(fields.UNITS)}'
+    )
+  if column.kind == 'time':
+    seconds = values.astype('datetime64[s]').astype(np.int64)
+    good = seconds >= 0
+  elif column.kind == 'int':
+    seconds, good = values // fields.UNITS[unit], values >= 0
+  elif column.kind == 'float':
+    seconds, good = fields.whole_seconds(values / fields.UNITS[unit])
+  else:
+    seconds, good = fields.times(values.tolist(), unit)
+  if not good.all():
+    row = int(np.argmin(good))
+    raise ValueError(
+      f'column {name!r}, row {row}: {str(values[row])!r} is not '
+      f'{fields.WANTED["time"]}'
+    )
+  return seconds
+
+
+def _read_ratings(name: str, column: Column) -> np.ndarray:
+  """`[N]` float32."""
+  if column.kind not in ('int', 'float'):
+    raise ValueError(f'column {name!r} holds no numbers, as ratings must be')
+  if column.present is not None:
+    _refuse_missing(name, column.present, 'rating')
+  return column.values.astype(np.float32)

@@ -1,0 +1,32 @@
+"""Which reader is for a file of the user's."""
+
+import os
+import pathlib
+
+_SUFFIXES = {
+  'csv': ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
+  'parquet': ('.parquet',),
+}
+
+
+def format_of(path: str | os.PathLike) -> str:
+  """'csv' or 'parquet', of a file or of the files in a directory.
+
+  >>> format_of('logs/events.csv.gz')
+  'csv'
+
+  Raises:
+    ValueError: by its suffix it is neither.
+  """
+  path = pathlib.Path(path)
+  names = [path.name]
+  if path.is_dir():
+    names = sorted(p.name for p in path.iterdir())
+  for name, suffixes in _SUFFIXES.items():
+    if any(n.endswith(suffixes) for n in names):
+      return name
+  suffixes = ', '.join(s for group in _SUFFIXES.values() for s in group)
+  raise ValueError(
+    f'{path}: by its suffix this is no table that can be read; those are '
+    f'{suffixes}'
+  )

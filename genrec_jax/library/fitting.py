@@ -1,0 +1,340 @@
+"""`genrec_jax.fit`: from data at hand to a trained run, in one call."""
+
+import contextlib
+import io
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax import extensions as extensions_lib
+from genrec_jax.config.comparison import MODELS
+from genrec_jax.config.loading import nearest
+from genrec_jax.data.ranking import formats
+from genrec_jax.library import columns as columns_lib
+from genrec_jax.library import events as events_lib
+from genrec_jax.library import examples as examples_lib
+from genrec_jax.library.examples import Features
+from genrec_jax.library.files import format_of
+from genrec_jax.library.runs import RankingRun, RetrievalRun
+from genrec_jax.library.settings import apply_settings, flatten_settings
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import loop
+
+LOG = logging.getLogger('genrec_jax')
+
+Retriever = Literal['hstu', 'sasrec']
+Ranker = Literal[
+  'dcn', 'deepfm', 'dlrm', 'dnn', 'finalmlp', 'fm', 'lr', 'wukong'
+]
+RETRIEVERS = ('hstu', 'sasrec')
+RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
+# Keys of the config that arguments of `fit` set.
+ARGUMENTS = {
+  'task': 'the argument model=',
+  'model.name': 'the argument model=',
+  'data.name': 'the first argument',
+  'data.path': 'the first argument',
+  'data.columns.user': 'the argument user=',
+  'data.columns.item': 'the argument item=',
+  'data.columns.time': 'the argument time=',
+  'data.labels': 'the argument label=',
+  'data.features': 'the argument features=',
+  'data.group': 'the argument group=',
+}
+
+
+@overload
+def fit(
+  events: Any,
+  model: Retriever = 'sasrec',
+  *,
+  user: str = 'user',
+  item: str = 'item',
+  time: str | None = 'time',
+  settings: Mapping[str, Any] | None = None,
+  steps: int | None = None,
+  epochs: int | None = None,
+  seed: int | None = None,
+  workdir: str | os.PathLike | None = None,
+  progress: bool = True,
+) -> RetrievalRun: ...
+
+
+@overload
+def fit(
+  events: Any,
+  model: Ranker,
+  *,
+  label: str | Sequence[str] = 'label',
+  features: Features = None,
+  group: str = '',
+  settings: Mapping[str, Any] | None = None,
+  steps: int | None = None,
+  epochs: int | None = None,
+  seed: int | None = None,
+  workdir: str | os.PathLike | None = None,
+  progress: bool = True,
+) -> RankingRun: ...
+
+
+def fit(
+  events,
+  model='sasrec',
+  *,
+  user='user',
+  item='item',
+  time='time',
+  label='label',
+  features=None,
+  group='',
+  settings=None,
+  steps=None,
+  epochs=None,
+  seed=None,
+  workdir=None,
+  progress=True,
+):
+  """Trains a model on data at hand, evaluates it and writes a report.
+
+  To recommend what comes next ('hstu', 'sasrec'), a row is an event: who, what
+  and when.
+
+      run = genrec_jax.fit('events.csv', 'sasrec', user='customer')
+      run.recommend([['bed', 'lamp', 'desk']], k=3)
+
+  To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr'), a
+  row is an example with a label of 0 or 1. All other columns are features:
+  text and whole numbers are categories, floats are numbers, lists are sets.
+
+  >>> import genrec_jax
+  >>> clicks = {
+  ...   'shop': ['a', 'b'] * 20,
+  ...   'price': [1.0, 2.0] * 20,
+  ...   'click': [0, 1] * 20,
+  ... }
+  >>> run = genrec_jax.fit(
+  ...   clicks, 'lr', label='click', steps=2, progress=False
+  ... )
+  >>> run.score({'shop': ['b', 'new'], 'price': [2.0, 1.5]}).shape
+  (2,)
+
+  Args:
+    events: arrays by name, a NumPy structured array, a DataFrame of pandas,
+      polars or pyarrow, or the path of a CSV or Parquet file, or of a directory
+      of such files.
+    model: name of the model.
+    user: to recommend: column of the users, text or whole numbers.
+    item: column of the items, likewise.
+    time: column of the times: dates, or numbers of seconds since 1970. None
+      where there are none and the events of each user stand in their order.
+    label: to rank: column of the label, or several.
+    features: to rank: names of the columns that are features; or column ->
+      'categorical', 'numeric', 'multi_hot', 'sequence' or options (see
+      docs/ranking_data.md) for those that shall be otherwise than their type
+      says, None for those to leave out.
+    group: to rank: column of the groups within which a grouped AUC is measured,
+      such as the users.
+    settings: dotted key of the config -> value, such as
+      `{'model.dim': 64, 'train.batch_size': 256}`; docs/training.md lists them.
+    steps: how many steps to train, in place of `epochs`.
+    epochs: how often to see the data, at most: to recommend, training stops
+      when five evaluations were not better ('train.patience').
+    seed: of everything random; 0 by default.
+    workdir: directory of the run, in which the same call continues after an
+      interruption. None makes a temporary one, which goes when the run object
+      does or the process ends; `run.save(path)` keeps what is needed.
+    progress: whether to show a line of progress and a table of the metrics.
+
+  Returns:
+    A `RetrievalRun` or a `RankingRun`.
+
+  Raises:
+    ValueError: the data or a setting cannot be used; the message says why.
+  """
+  ranks = _is_ranker(model)
+  _refuse_strangers(
+    model,
+    ranks,
+    dict(user=user, item=item, time=time),
+    dict(label=label, features=features, group=group),
+  )
+  config = _ranking_config(model) if ranks else _retrieval_config(model)
+  _set_training(config, flatten_settings(settings), steps, epochs, seed)
+  temporary = workdir is None
+  if temporary:
+    workdir = tempfile.mkdtemp(prefix='genrec_jax-')
+  workdir = pathlib.Path(workdir)
+  try:
+    with _quiet(not progress):
+      if ranks:
+        _name_examples(config, events, label, features, group, workdir)
+      else:
+        _name_events(config, events, user, item, time, workdir)
+      _train(config.lock(), workdir)
+  except BaseException:
+    if temporary:
+      shutil.rmtree(workdir, ignore_errors=True)
+    raise
+  return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
+
+
+def _train(config: ConfigDict, workdir: pathlib.Path) -> None:
+  extensions = extensions_lib.load(config.extensions)
+  kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
+  report = loop.train_and_evaluate(config, workdir, kinds, extensions)
+  if report is None:
+    raise InterruptedError(
+      f'the training was stopped by SIGTERM; the same call with '
+      f'workdir={str(workdir)!r} continues it'
+    )
+
+
+def _is_ranker(model) -> bool:
+  if model not in MODELS:
+    raise ValueError(
+      f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
+      f'those that rank are {", ".join(RANKERS)}{nearest(str(model), MODELS)}'
+    )
+  return model in RANKERS
+
+
+def _refuse_strangers(model, ranks: bool, of_events, of_examples) -> None:
+  """Refuses arguments that a model of this kind would not follow."""
+  usual = dict(
+    user='user',
+    item='item',
+    time='time',
+    label='label',
+    features=None,
+    group='',
+  )
+  verb, others = ('ranks', RETRIEVERS) if ranks else ('recommends', RANKERS)
+  for name, value in (of_events if ranks else of_examples).items():
+    if value != usual[name]:
+      raise ValueError(
+        f'{name}={value!r} is for models such as {others[0]!r}, and {model!r} '
+        f'{verb}; leave it out, or choose one of {", ".join(others)}'
+      )
+
+
+def _retrieval_config(model: str) -> ConfigDict:
+  """The defaults for a log of one's own, as in configs/own_csv.py."""
+  config = config_lib.retrieval()
+  config.model = MODELS[model]()
+  config.split.windows = 'all'
+  config.train.epochs = 100
+  config.train.patience = 5
+  config.eval.filter_seen = 'history'
+  return config
+
+
+def _ranking_config(model: str) -> ConfigDict:
+  config = config_lib.ranking()
+  config.model = MODELS[model]()
+  config.data.numeric = 'standardize'  # columns of a DataFrame have any scale
+  if model == 'wukong':  # products of vectors must not vanish at the start
+    config.data.init_std = 0.05
+    config.model.norm_eps = 1e-8
+  return config
+
+
+def _set_training(config, settings, steps, epochs, seed) -> None:
+  for key, argument in ARGUMENTS.items():
+    if key in settings:
+      raise ValueError(f'settings[{key!r}] is said by {argument} of fit')
+  apply_settings(config, settings)
+  if steps is not None and epochs is not None:
+    raise ValueError('steps and epochs are both given; leave one of them out')
+  training = {
+    key: value
+    for key, value in (
+      ('train.steps', steps),
+      ('train.epochs', epochs),
+      ('seed', seed),
+    )
+    if value is not None
+  }
+  for key in training:
+    if key in settings:
+      name = key.split('.')[-1]
+      raise ValueError(f'{name}= and settings[{key!r}] are both given')
+  if epochs is not None:
+    config.train.steps = 0
+  apply_settings(config, training)
+
+
+def _name_events(config, events, user, item, time, workdir) -> None:
+  """Makes `config.data` name the events, written where they are not files."""
+  config.data.columns.update(user=user, item=item, time=time or '')
+  if time is None and config.model.get('time_bias'):
+    raise ValueError(
+      f'model={config.model.name!r} reads times, and time is None; give the '
+      "column of the times, or settings={'model.time_bias': False}"
+    )
+  if isinstance(events, str | os.PathLike):
+    _name_files(config, events)
+    return
+  columns = columns_lib.read_columns(events)
+  config.data.path = str(
+    events_lib.write_events(columns, config.data, workdir / 'data', LOG.info)
+  )
+  config.data.name = 'histories'
+
+
+def _name_examples(config, examples, label, features, group, workdir) -> None:
+  """The same of examples."""
+  config.data.labels = (label,) if isinstance(label, str) else tuple(label)
+  config.data.group = group
+  if isinstance(examples, str | os.PathLike):
+    _name_files(config, examples)
+    if features is not None:
+      config.data.features = ConfigDict(
+        _features_of_files(config.data, features)
+      )
+    return
+  columns = columns_lib.read_columns(examples, 'examples')
+  config.data.path = str(
+    examples_lib.write_examples(
+      columns, config.data, features, workdir / 'data', LOG.info
+    )
+  )
+  config.data.name = 'prepared'
+
+
+def _name_files(config, path) -> None:
+  path = pathlib.Path(path)
+  if not path.exists():
+    raise FileNotFoundError(f'{path}: no such file')
+  config.data.name, config.data.path = format_of(path), str(path.resolve())
+  if path.name.endswith(('.tsv', '.tsv.gz')) and config.data.delimiter == ',':
+    config.data.delimiter = '\t'
+
+
+def _features_of_files(cfg, features: Features) -> dict:
+  """`config.data.features` for a file, as the user has changed them."""
+  form, path = formats.find(cfg.name), pathlib.Path(cfg.path)
+  if path.is_dir():
+    path = min(p for p in path.iterdir() if p.name.endswith(form.suffixes))
+  reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
+  return examples_lib.choose_features(
+    form.defaults(path, reading), features, cfg.labels
+  )
+
+
+@contextlib.contextmanager
+def _quiet(quiet: bool):
+  """Keeps progress and tables from being shown."""
+  if not quiet:
+    yield
+    return
+  with contextlib.ExitStack() as stack:
+    for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+      stack.enter_context(redirect(io.StringIO()))
+    yield

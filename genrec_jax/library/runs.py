@@ -1,0 +1,336 @@
+"""Trained runs: their metrics, what they recommend or score, their files."""
+
+import abc
+import functools
+import html
+import json
+import os
+import pathlib
+import shutil
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax import extensions as extensions_lib
+from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.data import scratch
+from genrec_jax.data.ranking import formats
+from genrec_jax.library import columns as columns_lib
+from genrec_jax.library import examples as examples_lib
+from genrec_jax.library.events import read_times
+from genrec_jax.library.files import format_of
+from genrec_jax.serve.predictor import Predictor
+from genrec_jax.serve.scorer import Scorer
+
+# What predicting and showing a run needs of its directory.
+KEPT_FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
+KEPT_FOLDERS = ('items', 'encoder', 'best')
+_SHOWN = ('ndcg@10', 'hr@10', 'auc', 'logloss')  # metrics of a run in a line
+
+
+class Run(abc.ABC):
+  """What all runs have.
+
+  Attributes:
+    workdir: the directory of the run. Where `fit` was given none, it is a
+      temporary one, which goes when the run object does or the process ends;
+      `save` keeps what is needed of it.
+    config: every setting of the run.
+  """
+
+  def __init__(self, workdir: str | os.PathLike, *, temporary: bool = False):
+    """Opens the directory of a trained run; `fit` and `load` do that."""
+    self.workdir = pathlib.Path(workdir)
+    self.config = ConfigDict(config_lib.read(self.workdir / 'config.json'))
+    if temporary:
+      # Not TemporaryDirectory, which warns when it is left to the collector.
+      weakref.finalize(self, shutil.rmtree, self.workdir, ignore_errors=True)
+
+  @functools.cached_property
+  def _report(self) -> dict:
+    try:
+      return json.loads((self.workdir / 'report.json').read_text())
+    except FileNotFoundError:  # nothing was evaluated
+      return {}
+
+  @property
+  def metrics(self) -> dict[str, dict[str, float]]:
+    """'valid' and 'test' -> name of a metric -> its value.
+
+    They are those of the weights that predict: the best by validation.
+    """
+    return _to_numbers(self._report.get('metrics', {}))
+
+  @property
+  def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
+    """Name of what is no model -> the same metrics of it."""
+    return _to_numbers(self._report.get('baselines', {}))
+
+  def report(self) -> pathlib.Path:
+    """The page with curves, metrics and examples, an HTML file."""
+    path = self.workdir / 'report.html'
+    if not path.exists():
+      raise FileNotFoundError(
+        f'{path}: no such file; nothing was evaluated (eval.parts), so that '
+        'this run has no report'
+      )
+    return path
+
+  def save(self, path: str | os.PathLike) -> pathlib.Path:
+    """Keeps what `genrec_jax.load` needs in a directory of its own.
+
+    Weights, vocabularies, settings and the report are copied; the training data
+    and what a training would continue from are not.
+
+    Args:
+      path: the directory to make.
+
+    Returns:
+      The directory.
+
+    Raises:
+      FileExistsError: there is something already.
+    """
+    path = pathlib.Path(path)
+    if path.exists():
+      raise FileExistsError(
+        f'{path} exists already; save to another path, or remove it first'
+      )
+    with scratch.building(path, 'config.json') as partial:
+      folders = list(KEPT_FOLDERS)
+      with Checkpoints(self.workdir / 'best') as best:
+        if best.latest() is None:
+          folders.append('checkpoints')  # a run without validation
+      for name in folders:
+        if (self.workdir / name).is_dir():
+          shutil.copytree(self.workdir / name, partial / name)
+      for name in KEPT_FILES:
+        if (self.workdir / name).exists():
+          shutil.copy2(self.workdir / name, partial / name)
+    return path
+
+  @property
+  def _extensions(self):
+    return extensions_lib.load(self.config.get('extensions', ''))
+
+  def __repr__(self) -> str:
+    parts = [self.config.model.name]
+    for split, values in self.metrics.items():
+      texts = [f'{m} {values[m]:.4f}' for m in _SHOWN if m in values]
+      parts.append(f'{split}: {", ".join(texts)}')
+    return f'{type(self).__name__}({"; ".join(parts)}; {self.workdir})'
+
+  def _repr_html_(self) -> str:
+    """A table of the metrics, for notebooks."""
+    columns = {
+      **self.metrics,
+      **{
+        f'{split}, {name}': values
+        for name, splits in self.baselines.items()
+        for split, values in splits.items()
+      },
+    }
+    names = list(dict.fromkeys(m for x in columns.values() for m in x))
+    head = ''.join(f'<th>{html.escape(name)}</th>' for name in columns)
+    lines = []
+    for name in names:
+      cells = ''.join(
+        f'<td>{values[name]:.4f}</td>' if name in values else '<td></td>'
+        for values in columns.values()
+      )
+      lines.append(f'<tr><th>{html.escape(name)}</th>{cells}</tr>')
+    model = html.escape(self.config.model.name)
+    return (
+      f'<table><thead><tr><th>{model}</th>{head}</tr></thead>'
+      f'<tbody>{"".join(lines)}</tbody></table>'
+    )
+
+
+def _to_numbers(tree):
+  """Metrics as numbers; the report says NaN and infinity in words."""
+  if isinstance(tree, dict):
+    return {name: _to_numbers(x) for name, x in tree.items()}
+  return float(tree)
+
+
+class RetrievalRun(Run):
+  """A trained model that says which item comes next; see `genrec_jax.fit`."""
+
+  @functools.cached_property
+  def _predictor(self) -> Predictor:
+    return Predictor.load(
+      self.workdir, self.config, extensions=self._extensions
+    )
+
+  def recommend(
+    self,
+    histories: Sequence[Sequence] | Mapping[Any, Sequence],
+    k: int = 10,
+    *,
+    times: Sequence[Sequence] | Mapping[Any, Sequence] | None = None,
+    request_time: int | None = None,
+  ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
+    """The best next items of some users.
+
+    Args:
+      histories: the items of each user from the oldest on, by their own ids; or
+        user -> items. Items that the model does not know are skipped.
+      k: how many items.
+      times: of the same form, dates or numbers as those of the training;
+        needed by a model with `model.time_bias`, such as 'hstu' by default.
+      request_time: the moment for which is recommended, in seconds since 1970,
+        for the same models; None for that of each user's last event.
+
+    Returns:
+      For each user (item, score), best first: k of them, fewer where the user
+      has seen nearly everything, none for a user without a single known item.
+      A list, or a dict where `histories` is a mapping.
+    """
+    if isinstance(histories, Mapping):
+      users = list(histories)
+      if times is not None:
+        if not isinstance(times, Mapping):
+          raise ValueError('histories is a mapping, so times must be one too')
+        if missing := [user for user in users if user not in times]:
+          raise ValueError(f'times has none for user {missing[0]!r}')
+        times = [times[user] for user in users]
+      answers = self.recommend(
+        [histories[user] for user in users],
+        k,
+        times=times,
+        request_time=request_time,
+      )
+      return dict(zip(users, answers, strict=True))
+    histories = [_check_history(i, items) for i, items in enumerate(histories)]
+    if times is None and self.config.model.get('time_bias'):
+      raise ValueError(
+        'this model reads times (model.time_bias): give those of the events as '
+        'times=, lists beside the histories'
+      )
+    if times is not None:
+      unit = self.config.data.time_unit
+      times = [_read_times(i, own, unit) for i, own in enumerate(times)]
+    return self._predictor.recommend(
+      histories, k, times=times, request_time=request_time
+    )
+
+
+def _check_history(number: int, items) -> list:
+  if isinstance(items, str) or not hasattr(items, '__iter__'):
+    raise ValueError(
+      f'history {number} is {items!r}, must be a list of items: give a list '
+      "of histories, as in [['lamp', 'desk'], ['lamp']]"
+    )
+  items = list(items)
+  if items:
+    values = np.fromiter(items, object, len(items))
+    column = columns_lib.parse_column(f'history {number}', values)
+    if column.present is not None or column.lengths is not None:
+      raise ValueError(
+        f'history {number} holds {items!r}, must be ids of items'
+      )
+  return items
+
+
+def _read_times(number: int, times, unit: str) -> list[int]:
+  """Those of a history as whole seconds."""
+  name = f'times {number}'
+  times = list(times)
+  if not times:
+    return []
+  column = columns_lib.parse_column(
+    name, np.fromiter(times, object, len(times))
+  )
+  return read_times(name, column, unit).tolist()
+
+
+class RankingRun(Run):
+  """A trained model that says how likely a label is; see `genrec_jax.fit`."""
+
+  @functools.cached_property
+  def _scorer(self) -> Scorer:
+    return Scorer.load(self.workdir, self.config, extensions=self._extensions)
+
+  @property
+  def labels(self) -> tuple[str, ...]:
+    """What `score` gives the probabilities of."""
+    return tuple(self._scorer.labels)
+
+  @property
+  def features(self) -> tuple[str, ...]:
+    """The columns that `score` reads."""
+    return tuple(self._scorer.encoder.schema.sources)
+
+  def score(self, examples: Any) -> np.ndarray:
+    """The probability of the label for each example.
+
+    Args:
+      examples: arrays by name, a DataFrame or the path of a file with the
+        columns that the model was trained on, without labels.
+
+    Returns:
+      `[N]` float32; `[N, L]` of a model with several labels, in the order of
+      `labels`.
+    """
+    if isinstance(examples, str | os.PathLike):
+      path = pathlib.Path(examples)
+      chunks = formats.examples(self._scorer.encoder, path, format_of(path))
+    else:
+      chunks = self._chunks(examples)
+    scores = np.concatenate(list(self._scorer.score_chunks(chunks)))
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+  def _chunks(self, examples):
+    schema = self._scorer.encoder.schema
+    columns = columns_lib.read_columns(examples, 'examples')
+    typed = {
+      name: columns_lib.find_column(
+        columns, name, 'a feature of this model', 'examples', ''
+      )
+      for name in schema.sources
+    }
+    return examples_lib.Chunks(typed, schema)(schema.sources)
+
+
+KINDS = {'retrieval': RetrievalRun, 'ranking': RankingRun}
+
+
+def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
+  """Opens a run that was saved, or any workdir of the command line.
+
+  The training data need not exist any more.
+
+  >>> import genrec_jax
+  >>> import tempfile
+  >>> examples = {'shop': ['a', 'b'] * 20, 'label': [0, 1] * 20}
+  >>> run = genrec_jax.fit(examples, 'lr', steps=1, progress=False)
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   again = genrec_jax.load(run.save(folder + '/model'))
+  ...   scores = again.score({'shop': ['b']})
+  >>> scores.shape
+  (1,)
+
+  Args:
+    path: what `save` was given, or the --workdir of a training.
+
+  Raises:
+    FileNotFoundError: there is no run.
+    ValueError: it is of a kind of task from outside the library.
+  """
+  path = pathlib.Path(path)
+  if not (path / 'config.json').exists():
+    raise FileNotFoundError(
+      f'{path} holds no run (there is no config.json); give what run.save() '
+      'was given, or the --workdir of a training'
+    )
+  task = config_lib.read(path / 'config.json').get('task')
+  if task not in KINDS:
+    raise ValueError(
+      f'{path} holds a run of task={task!r}; load opens those of '
+      f'{" and ".join(KINDS)}'
+    )
+  return KINDS[task](path)

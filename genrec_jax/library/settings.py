@@ -1,0 +1,69 @@
+"""Settings by dotted key, as Python values, onto a config."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.config.loading import OPEN, flatten, nearest
+
+
+def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+  """Dotted key -> value, of settings whose sections may be mappings.
+
+  >>> flatten_settings({'train': {'batch_size': 64}, 'eval.ks': (5, 10)})
+  {'train.batch_size': 64, 'eval.ks': (5, 10)}
+
+  Raises:
+    ValueError: it is no mapping.
+  """
+  if settings is None:
+    return {}
+  if not isinstance(settings, Mapping):
+    raise ValueError(
+      f'settings is a {type(settings).__name__}, must be a mapping such as '
+      "{'train.batch_size': 64}"
+    )
+  return flatten(dict(settings))
+
+
+def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
+  """Sets keys of a config.
+
+  >>> config = config_lib.retrieval()
+  >>> apply_settings(config, {'train.batch_size': 64, 'eval.ks': (5, 10)})
+  >>> config.train.batch_size, config.eval.ks
+  (64, (5, 10))
+
+  Args:
+    config: of an experiment.
+    settings: from `flatten_settings`.
+
+  Raises:
+    ValueError: there is no such key, or its value is of another type.
+  """
+  for key, value in settings.items():
+    _apply(config, key, value)
+
+
+def _apply(config: ConfigDict, key: str, value: Any) -> None:
+  defaults = flatten(config.to_dict())
+  if key not in defaults and not key.startswith(tuple(f'{p}.' for p in OPEN)):
+    same = [k for k in defaults if k.split('.')[-1] == key.split('.')[-1]]
+    section = [k for k in defaults if k.startswith(f'{key}.')]
+    hint = nearest(key, same or defaults)
+    if section:
+      hint = f', but a section; its keys are {", ".join(section)}'
+    raise ValueError(f'settings: {key!r} is no key of the config{hint}')
+  if isinstance(value, list):
+    value = tuple(value)
+  try:
+    # The way of the command line, which knows what may stand in which key.
+    config_lib.apply(config, f'{key}={value}')
+  except config_lib.ConfigError:
+    default = defaults.get(key)
+    raise ValueError(
+      f'settings[{key!r}] is {value!r}, must be of type '
+      f'{type(default).__name__}, as the default {default!r} is'
+    ) from None

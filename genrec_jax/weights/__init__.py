@@ -1,0 +1,1 @@
+"""Weights in and out: safetensors files, and the names of published models."""

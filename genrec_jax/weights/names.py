@@ -1,0 +1,53 @@
+"""What is wrong with the names and shapes of a file, in a few lines."""
+
+import difflib
+from collections.abc import Callable, Mapping
+
+LISTED = 8  # of a kind
+
+
+def list_differences(
+  saved: Mapping,
+  wanted: Mapping,
+  fits: Callable = lambda saved, wanted: saved == wanted,
+) -> list[str]:
+  """Names that are missing or left over, and what is of another shape.
+
+  Args:
+    saved: name -> what a file has, printable.
+    wanted: name -> what it should have.
+    fits: whether the one will do for the other.
+
+  Returns:
+    Readable lines; none where all is well.
+
+  >>> list_differences({'a': '[2]', 'kernels': '[3]'},
+  ...                  {'a': '[4]', 'kernel': '[3]'})
+  ... # doctest: +NORMALIZE_WHITESPACE
+  ['missing in the file: kernel',
+   'left over in the file: kernels (perhaps meant as kernel)',
+   'a is [2] in the file and must be [4]']
+  """
+  missing = [n for n in wanted if n not in saved]
+  extra = [n for n in saved if n not in wanted]
+  lines = []
+  if missing:
+    lines.append(f'missing in the file: {_list_few(missing)}')
+  if extra:
+    near = difflib.get_close_matches(extra[0], missing, n=1, cutoff=0.8)
+    hint = f' (perhaps meant as {near[0]})' if near else ''
+    lines.append(f'left over in the file: {_list_few(extra)}{hint}')
+  other = [
+    f'{n} is {saved[n]} in the file and must be {wanted[n]}'
+    for n in wanted
+    if n in saved and not fits(saved[n], wanted[n])
+  ]
+  lines += other[:LISTED]
+  if len(other) > LISTED:
+    lines.append(f'and {len(other) - LISTED:,} more of another shape')
+  return lines
+
+
+def _list_few(names: list[str]) -> str:
+  more = len(names) - LISTED
+  return ', '.join(names[:LISTED]) + (f' and {more:,} more' if more > 0 else '')

@@ -1,0 +1,181 @@
+"""Reads what `torch.save` has written, without PyTorch.
+
+Such a file is a zip archive: a pickle that says what there is, and one record
+of bytes for each storage. A pickle may name any function of Python; here it
+gets those that build tensors and nothing else. Storages are mapped, not read,
+and every tensor is compared with the size of its storage.
+"""
+
+import collections
+import math
+import os
+import pathlib
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+from genrec_jax.weights.safetensors import MOST_DIMENSIONS, WeightsError
+
+SUFFIXES = ('.pt', '.pth', '.bin', '.ckpt')
+MOST_PICKLE_BYTES = 100_000_000
+# Where trainers put the weights beside other things.
+NESTED = ('model_state_dict', 'state_dict')
+# What wrappers put before each name: of several devices, of compiled modules.
+PREFIXES = ('module.', '_orig_mod.')
+_STORAGES = {
+  'BFloat16Storage': ml_dtypes.bfloat16,
+  'BoolStorage': np.bool_,
+  'ByteStorage': np.uint8,
+  'CharStorage': np.int8,
+  'DoubleStorage': np.float64,
+  'FloatStorage': np.float32,
+  'HalfStorage': np.float16,
+  'IntStorage': np.int32,
+  'LongStorage': np.int64,
+  'ShortStorage': np.int16,
+}
+_LOCAL_HEADER = struct.Struct('<26xHH')  # lengths of the name and of extras
+
+
+def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
+  """The weights that `torch.save` has written, a module's or a trainer's.
+
+  Args:
+    path: of a file of PyTorch 1.6 or later.
+
+  Returns:
+    name -> array, mapped and read-only; prefixes of wrappers are taken off.
+
+  Raises:
+    WeightsError: the file is something else, or would call other functions.
+  """
+  path = pathlib.Path(path)
+  try:
+    with zipfile.ZipFile(path) as archive:
+      root = _Reader(path, archive).read()
+  except zipfile.BadZipFile:
+    raise WeightsError(
+      f'{path} is no archive of torch.save (PyTorch 1.6 and later); load it '
+      'with PyTorch and save its state_dict again'
+    ) from None
+  for key in NESTED:
+    if isinstance(root, Mapping) and isinstance(root.get(key), Mapping):
+      root = root[key]
+      break
+  if not isinstance(root, Mapping) or not root:
+    raise WeightsError(f'{path} holds no state_dict')
+  for name, value in root.items():
+    if not isinstance(name, str) or not isinstance(value, np.ndarray):
+      raise WeightsError(
+        f'{path} holds no state_dict: {name!r} is a {type(value).__name__}'
+      )
+  state = dict(root)
+  for prefix in PREFIXES:
+    if all(name.startswith(prefix) for name in state):
+      state = {name.removeprefix(prefix): x for name, x in state.items()}
+  return state
+
+
+class _Reader:
+  """An archive: its pickle, and its storages as arrays."""
+
+  def __init__(self, path: pathlib.Path, archive: zipfile.ZipFile):
+    self.path, self._archive = path, archive
+    self._records = {info.filename: info for info in archive.infolist()}
+    pickles = [n for n in self._records if n.endswith('/data.pkl')]
+    if len(pickles) != 1:
+      raise WeightsError(f'{path} is no archive of torch.save: no data.pkl')
+    self._pickle = pickles[0]
+    self._folder = self._pickle.removesuffix('data.pkl')
+
+  def read(self):
+    """What was given to `torch.save`, tensors as arrays."""
+    order = self._folder + 'byteorder'
+    if order in self._records and self._archive.read(order) != b'little':
+      raise WeightsError(f'{self.path} was written by a big-endian machine')
+    if self._records[self._pickle].file_size > MOST_PICKLE_BYTES:
+      raise WeightsError(f'{self.path}: its data.pkl is too large')
+    with self._archive.open(self._pickle) as file:
+      try:
+        return _Unpickler(file, self).load()
+      except WeightsError:
+        raise
+      except Exception as e:  # a pickle can fail in any way
+        raise WeightsError(f'{self.path} cannot be read: {e}') from e
+
+  def map_storage(self, key: str, dtype: np.dtype) -> np.ndarray:
+    """A record as a flat array."""
+    info = self._records.get(f'{self._folder}data/{key}')
+    if info is None or info.compress_type != zipfile.ZIP_STORED:
+      raise WeightsError(f'{self.path} lacks the storage {key!r}')
+    # The record begins behind a header of its own, which may be longer than
+    # that of the archive's directory says.
+    with open(self.path, 'rb') as file:
+      file.seek(info.header_offset)
+      name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    begin = info.header_offset + _LOCAL_HEADER.size + name + extra
+    if begin + info.file_size > self.path.stat().st_size:
+      raise WeightsError(f'{self.path} is cut short in storage {key!r}')
+    if not info.file_size:
+      return np.zeros(0, dtype)
+    raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
+    return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
+
+
+class _Unpickler(pickle.Unpickler):
+  """Knows the functions that build tensors, and no others."""
+
+  def __init__(self, file, reader: _Reader):
+    super().__init__(file)
+    self._reader = reader
+
+  def find_class(self, module: str, name: str):
+    allowed = {
+      ('collections', 'OrderedDict'): collections.OrderedDict,
+      ('torch._utils', '_rebuild_tensor_v2'): _build_tensor,
+      ('torch._utils', '_rebuild_parameter'): lambda data, *_: data,
+    }
+    if (module, name) in allowed:
+      return allowed[module, name]
+    if module == 'torch' and name in _STORAGES:
+      return np.dtype(_STORAGES[name])
+    raise WeightsError(
+      f'{self._reader.path} asks for {module}.{name}, which weights do not '
+      'need; load it with PyTorch, if you trust it, and save its state_dict'
+    )
+
+  def persistent_load(self, pid):
+    kind, dtype, key, *_ = pid
+    if kind != 'storage' or not isinstance(dtype, np.dtype):
+      raise WeightsError(f'{self._reader.path} holds a {kind!r}')
+    return self._reader.map_storage(str(key), dtype)
+
+
+def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:
+  """A tensor in its storage, after making sure that it ends there."""
+  numbers = (offset, *shape, *strides)
+  if (
+    not isinstance(storage, np.ndarray)
+    or len(shape) != len(strides)
+    or len(shape) > MOST_DIMENSIONS
+    or any(type(n) is not int or n < 0 for n in numbers)
+  ):
+    raise WeightsError('it holds a tensor of no possible shape')
+  if math.prod(shape) == 0:
+    return np.zeros(shape, storage.dtype)
+  last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+  if last >= storage.size:
+    raise WeightsError(
+      f'a tensor of shape {tuple(shape)} ends at number {last:,} of a storage '
+      f'of {storage.size:,}'
+    )
+  return np.lib.stride_tricks.as_strided(
+    storage[offset:],
+    shape,
+    [s * storage.itemsize for s in strides],
+    writeable=False,
+  )

@@ -1,0 +1,361 @@
+"""ShardedEmbedding against a dense table, on meshes, saved and restored."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from genrec_jax.embedding import row_optimizers
+from genrec_jax.embedding.lookup_requests import Lookup
+from genrec_jax.embedding.scheme import SCHEMES
+from genrec_jax.embedding.sharded_embedding import (
+  EmbeddingTable,
+  ShardedEmbedding,
+)
+from tests.kernels.row_update_oracle import plain_update
+from tests.tolerances import assert_close
+
+ROWS, WIDTH, BATCH, LENGTH, STEPS = 37, 8, 16, 5, 3
+TABLES = {
+  'item': EmbeddingTable(ROWS, WIDTH, rate=0.1),
+  'user': EmbeddingTable(11, WIDTH, optimizer='adam', rate=0.03),
+}
+
+
+def mesh_of(devices: int) -> Mesh:
+  """A mesh as somebody else makes it, with names of their own."""
+  return Mesh(np.array(jax.devices()[:devices]), ('data',))
+
+
+def batch_of(number: int) -> dict:
+  """Ids with repetitions, empty bags, weights, and what to predict."""
+  rng = np.random.default_rng(number)
+  lengths = rng.integers(0, LENGTH + 1, BATCH)
+  lengths[0] = 0
+  return {
+    'ids': {
+      'item': rng.integers(0, ROWS, (BATCH, 2)),
+      'bag': Lookup(
+        rng.integers(0, ROWS, (BATCH, LENGTH)),
+        'item',
+        'mean',
+        lengths,
+        rng.normal(size=(BATCH, LENGTH)).astype(np.float32),
+      ),
+      'user': rng.integers(0, 11, BATCH),
+    },
+    'wanted': rng.normal(size=(BATCH, WIDTH)).astype(np.float32),
+  }
+
+
+def loss_of(rows, params, wanted):
+  mixed = rows['item'].sum(axis=1) + rows['bag'] * rows['user']
+  return jnp.mean(jnp.sum((mixed @ params - wanted) ** 2, axis=1))
+
+
+def dense_rows(tables, ids) -> dict:
+  """The same lookups in whole tables, example by example."""
+  bag = ids['bag']
+  real = np.arange(LENGTH)[None] < bag.lengths[:, None]
+  share = np.where(real, bag.weights, 0) / np.maximum(bag.lengths, 1)[:, None]
+  of_bag = tables['item'][bag.ids] * share.astype(np.float32)[..., None]
+  return {
+    'item': tables['item'][ids['item']],
+    'bag': of_bag.sum(axis=1),
+    'user': tables['user'][ids['user']],
+  }
+
+
+def make_step(emb):
+  @jax.jit
+  def step(state, params, batch):
+    (value, grads), state = emb.value_and_grad(loss_of)(
+      state, batch['ids'], params, batch['wanted']
+    )
+    return state, params - 0.1 * grads, value
+
+  return step
+
+
+def train(emb, steps=range(STEPS), state=None, params=None):
+  """(state, parameters, losses) after some steps."""
+  step = make_step(emb)
+  state = emb.init(jax.random.key(0)) if state is None else state
+  params = jnp.eye(WIDTH) if params is None else params
+  losses = []
+  for number in steps:
+    state, params, value = step(state, params, batch_of(number))
+    losses.append(float(value))
+  return state, params, losses
+
+
+@pytest.fixture(scope='module')
+def one_device():
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(1))
+  return emb, *train(emb)
+
+
+def test_equals_a_dense_table_and_the_plain_row_optimizer(one_device):
+  emb, state, params, losses = one_device
+  start = emb.init(jax.random.key(0))
+  tables = {name: emb.table(start, name) for name in TABLES}
+  slots = {
+    'item': {'sum': np.zeros(ROWS)},
+    'user': {
+      'mean': np.zeros((11, WIDTH)),
+      'variance': np.zeros((11, WIDTH)),
+      'count': np.zeros(()),
+    },
+  }
+  weights, expected = jnp.eye(WIDTH), []
+  for number in range(STEPS):
+    batch = batch_of(number)
+    ids = batch['ids']
+
+    def loss(tables, weights, batch=batch):
+      rows = dense_rows(tables, batch['ids'])
+      return loss_of(rows, weights, batch['wanted'])
+
+    tables = {name: jnp.asarray(x, jnp.float32) for name, x in tables.items()}
+    value, (grads, of_weights) = jax.value_and_grad(loss, argnums=(0, 1))(
+      tables, weights
+    )
+    expected.append(float(value))
+    weights = weights - 0.1 * of_weights
+    real = np.arange(LENGTH)[None] < ids['bag'].lengths[:, None]
+    touched = {
+      'item': np.union1d(ids['item'], ids['bag'].ids[real]),
+      'user': np.unique(ids['user']),
+    }
+    for name, table in TABLES.items():
+      tables[name], slots[name] = plain_update(
+        row_optimizers.ROW_OPTIMIZERS[table.optimizer],
+        table.rate,
+        tables[name],
+        slots[name],
+        touched[name],
+        np.asarray(grads[name])[touched[name]],
+      )
+  assert_close(losses, expected, 'curve', axis=None)
+  assert_close(params, weights, name='parameters')
+  for name in TABLES:
+    assert_close(emb.table(state, name), tables[name], name=name)
+
+
+QUICK = ((2, 'column_wise'), (4, 'table_wise'), (8, 'row_wise'))
+SLOW = [
+  *itertools.product((2, 4, 8), ('column_wise', 'table_wise', 'row_wise')),
+  *((8, scheme) for scheme in SCHEMES),
+]
+
+
+@pytest.mark.parametrize(
+  'devices, scheme',
+  [
+    *QUICK,
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in dict.fromkeys(SLOW)
+      if case not in QUICK
+    ),
+  ],
+)
+def test_is_the_same_on_any_mesh(one_device, devices, scheme):
+  whole, wanted, wanted_params, wanted_losses = one_device
+  emb = ShardedEmbedding(
+    TABLES,
+    mesh=mesh_of(devices),
+    hosts=min(2, devices // 2),
+    scheme=scheme,
+    pooled_as='rows' if devices == 4 else 'sums',
+  )
+  state, params, losses = train(emb)
+  assert_close(losses, wanted_losses, 'curve', axis=None)
+  assert_close(params, wanted_params, name='parameters')
+  for name in TABLES:
+    assert_close(emb.table(state, name), whole.table(wanted, name), name=name)
+
+
+def test_a_saved_state_continues_the_same(one_device):
+  emb, state, params, losses = one_device
+  first, weights, _ = train(emb, range(1))
+  leaves, tree = jax.tree.flatten(first)
+  saved = [np.array(leaf) for leaf in leaves]  # as any file would hold them
+  again = ShardedEmbedding(TABLES, mesh=mesh_of(1))
+  restored = jax.device_put(
+    jax.tree.unflatten(tree, saved), again.state_sharding
+  )
+  later, weights, rest = train(again, range(1, STEPS), restored, weights)
+  assert rest == losses[1:]
+  assert np.asarray(weights).tobytes() == np.asarray(params).tobytes()
+  for name in TABLES:
+    assert emb.table(later, name).tobytes() == emb.table(state, name).tobytes()
+
+
+@pytest.mark.parametrize('scheme', ['column_wise', 'data_parallel'])
+def test_begins_with_tables_that_are_there(scheme):
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(4), scheme=scheme)
+  given = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+  state = emb.init(jax.random.key(0), {'item': given})
+  np.testing.assert_array_equal(emb.table(state, 'item'), given)
+  fresh = emb.init(jax.random.key(0))
+  np.testing.assert_array_equal(
+    emb.table(state, 'user'), emb.table(fresh, 'user')
+  )
+  rows = emb.lookup(state, {'item': np.arange(8).reshape(4, 2)})['item']
+  np.testing.assert_array_equal(rows, given[np.arange(8).reshape(4, 2)])
+
+
+def test_an_id_that_is_no_row_reads_nan():
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state = emb.init(jax.random.key(0))
+  # The last one is 5 in its lower 32 bits.
+  ids = np.array([3, -1, ROWS, 5, 2**31, 2**32 + 5])
+  rows = emb.lookup(state, {'item': ids})['item']
+  bad = np.isnan(np.asarray(rows)).all(axis=1)
+  assert bad.tolist() == [False, True, True, False, True, True]
+  bags = Lookup(np.array([[1, ROWS], [2, 3]]), 'item', 'sum')
+  ignored = dataclasses.replace(bags, lengths=np.array([1, 2]))
+  found = emb.lookup(state, {'bad': bags, 'good': ignored})
+  assert np.isnan(np.asarray(found['bad'])[0]).all()
+  assert np.isfinite(np.asarray(found['good'])).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class SignSgd:
+  """A row optimizer from outside the library."""
+
+  scale: float = 1.0
+  takes_pieces, needs_row_squares = True, False
+
+  def init(self, table):
+    return {}
+
+  def slot_shapes(self, rows, dim):
+    return {}
+
+  def slot_floats(self, dim):
+    return 0
+
+  def update(self, table, slots, ids, grads, learning_rate, **_):
+    step = learning_rate * self.scale * jnp.sign(grads)
+    return table.at[ids].add(-step, mode='drop'), slots
+
+
+def test_own_optimizer_schedule_and_more_than_a_value():
+  emb = ShardedEmbedding(
+    {
+      't': EmbeddingTable(
+        9, 2, SignSgd(0.5), rate=lambda step: jnp.where(step < 1, 1.0, 2.0)
+      )
+    },
+    mesh=mesh_of(2),
+  )
+  state = emb.init(jax.random.key(0), {'t': np.zeros((9, 2))})
+  ids = np.array([1, 1, 4, 8])
+
+  def loss(rows, params):
+    return jnp.sum(rows['t']) * params, {'seen': rows['t'].shape}
+
+  @jax.jit
+  def step(state):
+    run = emb.value_and_grad(loss, has_aux=True)
+    ((value, more), grads), state = run(state, {'t': ids}, jnp.float32(1))
+    assert more == {'seen': (4, 2)}
+    return state, grads
+
+  for moved in (-0.5, -1.5):  # the rate of the second step is twice the first
+    state, _ = step(state)
+    table = emb.table(state, 't')
+    np.testing.assert_array_equal(table[[1, 4, 8]], np.full((3, 2), moved))
+    assert not table[[0, 2, 3, 5, 6, 7]].any()
+  assert int(state.step) == 2
+
+
+def test_rows_of_16_bits_move_by_less_than_their_last_bit():
+  table = EmbeddingTable(
+    4096, 1, optimizer='sgd', rate=2.0**-10, dtype='bfloat16'
+  )
+  emb = ShardedEmbedding({'t': table}, mesh=mesh_of(1))
+  state = emb.init(jax.random.key(0), {'t': np.ones((4096, 1))})
+  run = emb.value_and_grad(lambda rows, _: jnp.sum(rows['t']))
+  _, state = run(state, {'t': np.arange(4096)}, ())
+  moved = 1 - emb.table(state, 't').astype(np.float64)
+  assert 0.5 < moved.mean() / 2.0**-10 < 1.5
+
+
+@pytest.mark.parametrize(
+  'ids, words',
+  [
+    ({}, 'ids is empty'),
+    ({'shop': np.arange(4)}, "feature 'shop': there is no table 'shop'"),
+    ({'item': np.arange(3)}, 'must be a multiple of the 2 devices'),
+    ({'item': np.zeros(4)}, 'are of type float.., must be integers'),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'max')},
+      "pooling of feature 'x' is 'max'",
+    ),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'sum', np.zeros(3, int))},
+      'the lengths of feature',
+    ),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', lengths=np.zeros(2, int))},
+      "set pooling to 'sum' or 'mean'",
+    ),
+    ({'x': Lookup(np.zeros(4, int), 'item', 'sum')}, 'must be \\[B, L\\]'),
+  ],
+)
+def test_wrong_lookups_are_refused(ids, words):
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state = jax.eval_shape(emb.init, jax.random.key(0))
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(lambda s: emb.lookup(s, ids), state)
+
+
+def test_a_mesh_in_force_must_be_that_of_the_tables():
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state, ids = emb.init(jax.random.key(0)), {'item': np.arange(4)}
+  with jax.set_mesh(emb.mesh):
+    emb.lookup(state, ids)
+  with jax.set_mesh(mesh_of(2)):
+    with pytest.raises(ValueError, match='use jax.set_mesh.emb.mesh., or none'):
+      emb.lookup(state, ids)
+
+
+@pytest.mark.parametrize(
+  'make, words',
+  [
+    (lambda: ShardedEmbedding({}), 'tables is empty'),
+    (lambda: EmbeddingTable(0, 4), 'rows of an EmbeddingTable is 0'),
+    (
+      lambda: EmbeddingTable(4, 4, SignSgd(), options={'scale': 2.0}),
+      'make SignSgd with them',
+    ),
+    (
+      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, 'dense')}),
+      "no row optimizer 'dense'",
+    ),
+    (
+      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, options={'b': 1})}),
+      "has no option \\['b'\\]",
+    ),
+    (lambda: ShardedEmbedding(TABLES, scheme='rows'), 'rows'),
+    (lambda: ShardedEmbedding(TABLES, pooled_as='bags'), "is 'bags'"),
+    (
+      lambda: ShardedEmbedding(TABLES, mesh=mesh_of(4), hosts=3),
+      'must divide the 4 devices',
+    ),
+    (
+      lambda: ShardedEmbedding(TABLES, mesh=jax.make_mesh((2,), ('data',))),
+      'make it with jax.make_mesh',
+    ),
+  ],
+)
+def test_wrong_settings_are_refused(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()
