@@ -75,8 +75,8 @@ def train(**fields) -> ConfigDict:
       batch_size=128,
       epochs=20,  # Passes over the data; used when `train.steps` is 0.
       steps=0,  # Steps of the whole run; 0 is counted from `train.epochs`.
-      # A .safetensors file whose weights a fresh run begins with; '' begins with
-      # new ones. See docs/weights.md.
+      # A .safetensors file whose weights a fresh run begins with; '' begins
+      # with new ones. See docs/weights.md.
       init_from='',
       # Whether each epoch has an order of its own; otherwise that of the data.
       shuffle=True,
