@@ -45,7 +45,7 @@ from genrec_jax.embedding.row_optimizers import by_name
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
 from genrec_jax.planner import locality
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import Axis, linear_axis
 
 ROWS, DIM = 250_000, 64
@@ -348,32 +348,20 @@ def draw(rows: list[dict]) -> str:
   for key, title in (('written', 'Written'), ('kept', 'Kept')):
     low, high = PAPER[f'{key}_x']
     text = f'paper: {low:g}–{high:g}× less'
-    shares = {n: row[f'{key}_share_each'] for n, row in of.items()}
-    panels.append(
-      draw_panel(
-        f'{title} at {bits} bits, of a full float32 checkpoint',
-        f'interval of {drawn}',
-        shares,
-        charts.shaded_range(text, 1 / high, 1 / low),
-      )
-    )
-  return charts.draw_file(panels)
-
-
-def draw_panel(title: str, x_name: str, shares: dict, band) -> charts.Chart:
-  """Returns a chart of shares, name -> one for each interval, over a band."""
-  series = [band]
-  for i, (name, values) in enumerate(shares.items()):
-    # The last one is dashed: what it hides shows.
-    shape = 'dashes' if 0 < i == len(shares) - 1 else 'curve'
-    color = charts.COLORS[i % len(charts.COLORS)]
-    series.append(charts.Series(name, list(enumerate(values)), color, shape))
-  last = max(map(len, shares.values())) - 1
-  top = max(band.band[0][2], *map(max, shares.values()))
-  ticks = [(x, str(x)) for x in range(0, last + 1, 1 + last // 16)]
-  x = Axis(-0.025 * last, 1.025 * last, ticks, x_name)
-  y = linear_axis(0, 1.06 * top, label='{:.0%}'.format)
-  return charts.Chart(title, x, y, series)
+    series, top = [charts.shaded_range(text, 1 / high, 1 / low)], 1 / low
+    for i, (name, row) in enumerate(of.items()):
+      shares = row[f'{key}_share_each']
+      # The last one is dashed: what it hides shows.
+      shape = 'dashes' if 0 < i == len(of) - 1 else 'curve'
+      curve = list(enumerate(shares)), charts.pick_color(i), shape
+      series.append(charts.Series(name, *curve))
+      top, last = max(top, *shares), len(shares) - 1
+    ticks = [(x, str(x)) for x in range(0, last + 1, 1 + last // 16)]
+    x = Axis(-0.025 * last, 1.025 * last, ticks, f'interval of {drawn}')
+    y = linear_axis(0, 1.06 * top, label='{:.0%}'.format)
+    title += f' at {bits} bits, of a full float32 checkpoint'
+    panels.append(charts.Chart(title, x, y, series))
+  return chart_files.draw_file(panels)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """Which mistakes in the library would the tests not see?
 
   python -m benchmarks.mutation --mutants 100 --seed 0 --hours 3
-  python -m benchmarks.mutation --only genrec_jax/train --tests tests/train
+  python -m benchmarks.mutation --only genrec_jax/runtime --tests tests/runtime
   python -m benchmarks.mutation --again     # survivors meet newer tests
 
 A mutant is the library with one small mistake (`mutation_sites`), drawn by a
@@ -32,6 +32,8 @@ from benchmarks.mutation_equivalents import EQUIVALENT
 from benchmarks.mutation_sites import Mutation, find
 
 TARGETS = (
+  'genrec_jax/runtime',
+  'genrec_jax/report',
   'genrec_jax/train',
   'genrec_jax/tasks',
   'genrec_jax/embedding',
@@ -45,6 +47,8 @@ TESTS = (
   'tests/kernels/jagged_embedding_rules_test.py',
   'tests/kernels/jagged_embedding_test.py',
   'tests/kernels/jagged_embedding_update_test.py',
+  'tests/report',
+  'tests/runtime',
   'tests/serve',
   'tests/tasks',
   'tests/train',

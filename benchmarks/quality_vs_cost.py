@@ -13,7 +13,7 @@ import pathlib
 
 from benchmarks import cli, runs
 from benchmarks.ml1m import NAMES, PUBLISHED, config_file
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis, log_axis
 
 METRICS = ('hr@10', 'ndcg@10')
@@ -99,7 +99,7 @@ def draw(rows: list[dict]) -> str:
     costs = [x for x, _ in every] + [RECBOLE[1]]
     x = log_axis(costs, 'core-seconds of training')
     panels.append(charts.Chart(title, x, linear_axis(0, top), series))
-  return charts.draw_file(panels)
+  return chart_files.draw_file(panels)
 
 
 if __name__ == '__main__':

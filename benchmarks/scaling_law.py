@@ -35,7 +35,7 @@ from benchmarks.scaling_law_runs import (
   Bench,
   size_name,
 )
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis, log_axis
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -264,7 +264,7 @@ def draw(rows: list[dict]) -> str:
     y = linear_axis(0, 1.05 * max(high for _, _, high in points))
     title = 'Log loss above the best possible, nats'
     panels.append(charts.Chart(title, x, y, series))
-  return charts.draw_file(panels)
+  return chart_files.draw_file(panels)
 
 
 if __name__ == '__main__':

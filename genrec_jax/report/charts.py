@@ -1,21 +1,13 @@
 """Charts as SVG: no script, readable in light and in dark.
 
 A `Chart` is data: two axes, what is drawn between them and what is said of a
-place under the pointer. `draw_plot` gives the inside of an `<svg>` for a page
-that has the style of charts.css, `draw_file` a file that stands by itself.
-
->>> from genrec_jax.report.axes import linear_axis
->>> line = Series('loss', [(1, 0.5), (2, 0.25)], 'blue')
->>> chart = Chart('Loss', linear_axis(0, 2, 'epoch'), linear_axis(0, 1), [line])
->>> draw_file([chart])[:38]
-'<svg xmlns="http://www.w3.org/2000/svg'
+place under the pointer. `draw_plot` gives the inside of an `<svg>`, for pages
+that have the style of templates/charts.css; `chart_files` makes files.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-import pathlib
 from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
@@ -23,8 +15,7 @@ from markupsafe import Markup
 from genrec_jax.report.axes import Axis
 
 COLORS = ('blue', 'orange', 'green', 'purple')  # and 'muted', 'ink'
-_DOT_ROOM = 8  # pixels between points that are marked by dots, mostly
-_LETTER = 6.6  # width of one in a legend, about
+_DOT_ROOM = 8  # pixels: points closer together than that, mostly, have no dots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +130,6 @@ class Frame:
     return self.height - self.bottom
 
 
-PANEL = Frame(470, 330, 52, 16, 58, 42)  # one of `draw_file`
-
-
 def draw_plot(chart: Chart, frame: Frame | None = None) -> Markup:
   """Returns axes, series and readouts: the inside of an `<svg>`."""
   frame = frame or Frame()
@@ -161,44 +149,8 @@ def draw_plot(chart: Chart, frame: Frame | None = None) -> Markup:
   return Markup('').join([*drawn, *_draw_readouts(chart, frame, at)])
 
 
-def draw_file(charts: Sequence[Chart]) -> str:
-  """Returns charts side by side as one SVG document, with their legends."""
-  legends = [_place_legend(chart.legend) for chart in charts]
-  # A legend of several rows moves all plots down, so that they stay in line.
-  more = max((y for legend in legends for _, _, y in legend), default=0)
-  frame = dataclasses.replace(
-    PANEL, height=PANEL.height + more, top=PANEL.top + more
-  )
-  panels = [
-    _PANEL.format(i * frame.width, frame.left, chart.title)
-    + _draw_legend(legend)
-    + draw_plot(chart, frame)
-    + Markup('</g>')
-    for i, (chart, legend) in enumerate(zip(charts, legends, strict=True))
-  ]
-  size = {'width': frame.width * len(charts), 'height': frame.height}
-  style, panels = Markup(read_style()), Markup('').join(panels)
-  return str(_FILE.format(style=style, panels=panels, **size))
-
-
-@functools.cache
-def read_style() -> str:
-  """Returns the CSS of charts, in light and in dark."""
-  path = pathlib.Path(__file__).with_name('templates') / 'charts.css'
-  return path.read_text(encoding='utf-8')
-
-
-_FILE = Markup(
-  '<svg xmlns="http://www.w3.org/2000/svg" class="chart file" width="{width}"'
-  ' height="{height}" viewBox="0 0 {width} {height}"><style>{style}</style>'
-  '<rect class="page" width="{width}" height="{height}" rx="8"/>{panels}'
-  '</svg>\n'
-)
-_PANEL = Markup(
-  '<g transform="translate({} 0)"><text class="title" x="{}" y="22">{}</text>'
-)
-_TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
-_PATH = Markup('<path class="{} {}" d="{}"/>')
+TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+PATH = Markup('<path class="{} {}" d="{}"/>')
 _DOT = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"/>')
 _READOUT = Markup(
   '<g class="readout"><title>{text}</title><rect x="{left:.1f}" y="0"'
@@ -210,18 +162,18 @@ _READOUT = Markup(
 def _draw_axes(chart: Chart, frame: Frame, at) -> Iterable[Markup]:
   for value, label in chart.y.ticks:
     _, y = at(0, value)
-    yield _PATH.format('grid', '', f'M{frame.left} {y:.1f}H{frame.end}')
-    yield _TEXT.format(frame.left - 7, y + 4, 'end', label)
+    yield PATH.format('grid', '', f'M{frame.left} {y:.1f}H{frame.end}')
+    yield TEXT.format(frame.left - 7, y + 4, 'end', label)
   line = f'M{frame.left} {frame.base}H{frame.end}'
   for value, label in chart.x.ticks:
     x, _ = at(value, 0)
     line += f'M{x:.1f} {frame.base}v4'
-    yield _TEXT.format(x, frame.base + 17, 'middle', label)
+    yield TEXT.format(x, frame.base + 17, 'middle', label)
   marks = (f'M{at(v, 0)[0]:.1f} {frame.base}v-5' for v in chart.x.minor)
-  yield _PATH.format('axis', '', line)
-  yield _PATH.format('axis', 'minor', ''.join(marks))
+  yield PATH.format('axis', '', line)
+  yield PATH.format('axis', 'minor', ''.join(marks))
   middle = (frame.left + frame.end) / 2
-  yield _TEXT.format(middle, frame.height - 4, 'middle', chart.x.name)
+  yield TEXT.format(middle, frame.height - 4, 'middle', chart.x.name)
 
 
 def _draw_band(series: Series, at) -> Iterable[Markup]:
@@ -231,9 +183,9 @@ def _draw_band(series: Series, at) -> Iterable[Markup]:
   highs = [at(x, high) for x, _, high in series.band]
   if series.whiskers:
     lines = map(_trace, zip(lows, highs, strict=True))
-    yield _PATH.format('whisker', series.color, ''.join(lines))
+    yield PATH.format('whisker', series.color, ''.join(lines))
   else:
-    yield _PATH.format('band', series.color, _trace(lows + highs[::-1]) + 'Z')
+    yield PATH.format('band', series.color, _trace(lows + highs[::-1]) + 'Z')
 
 
 def _draw_points(series: Series, at) -> Iterable[Markup]:
@@ -248,11 +200,11 @@ def _draw_points(series: Series, at) -> Iterable[Markup]:
   if not runs:
     return
   if series.shape == 'area':
-    yield _PATH.format('band', series.color, f'{_trace(runs[0])}Z')
-  yield _PATH.format(series.shape, series.color, ''.join(map(_trace, runs)))
+    yield PATH.format('band', series.color, f'{_trace(runs[0])}Z')
+  yield PATH.format(series.shape, series.color, ''.join(map(_trace, runs)))
   places = [place for run in runs for place in run]
   gaps = sorted(b - a for (a, _), (b, _) in itertools.pairwise(places))
-  apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM
+  apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM or series.whiskers
   if series.shape in ('curve', 'dashes') and apart:
     for place in places:
       yield _DOT.format(series.color, *place, 3)
@@ -281,28 +233,3 @@ def _draw_readouts(chart: Chart, frame: Frame, at) -> Iterable[Markup]:
       end=frame.end,
       dots=Markup('').join(dots),
     )
-
-
-def _place_legend(
-  legend: Sequence[Series],
-) -> list[tuple[Series, float, float]]:
-  """Returns (series, x, y), in rows as wide as a panel."""
-  places, x, y = [], PANEL.left, 0
-  for series in legend:
-    width = 36 + _LETTER * len(series.name)
-    if x > PANEL.left and x + width > PANEL.width:
-      x, y = PANEL.left, y + 17
-    places.append((series, x, y))
-    x += width
-  return places
-
-
-def _draw_legend(places: Iterable[tuple[Series, float, float]]) -> Markup:
-  drawn = []
-  for series, x, y in places:
-    shape, line = series.shape, f'M{x:.1f} {y + 40}h15'
-    if shape in ('range', 'area'):
-      shape, line = 'band', f'M{x:.1f} {y + 35}h15v10h-15Z'
-    drawn.append(_PATH.format(shape, series.color, line))
-    drawn.append(_TEXT.format(x + 20, y + 44, 'start', series.name))
-  return Markup('').join(drawn)

@@ -5,17 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 # Shown first, in this order.
-_FAMILIES = (
-  'hr',
-  'ndcg',
-  'recall',
-  'mrr',
-  'auc',
-  'gauc',
-  'logloss',
-  'ne',
-  'calibration',
-)
+_FAMILIES = 'hr ndcg recall mrr auc gauc logloss ne calibration'.split()
 # What a page calls them; others are written in capitals.
 METRICS = {
   'auc': 'AUC',

@@ -1,18 +1,14 @@
 """Charts of what a run measured as it went: the lines of metrics.jsonl."""
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.formatting import format_number, is_finite
+from genrec_jax.report import charts
 from genrec_jax.report.axes import linear_axis
-from genrec_jax.report.charts import (
-  Chart,
-  Readout,
-  Series,
-  reference_level,
-  reference_mark,
-)
+from genrec_jax.report.charts import Chart, Readout, Series
 from genrec_jax.report.comparison import (
   METRICS,
   Comparison,
@@ -20,21 +16,8 @@ from genrec_jax.report.comparison import (
   name_metric,
 )
 
-_FIRST = (
-  'loss',
-  'ndcg@10',
-  'hr@10',
-  'tokens_per_s',
-  'auc',
-  'logloss',
-  'examples_per_s',
-)
-_COLORS = {
-  'train': 'purple',
-  'valid': 'blue',
-  'test': 'orange',
-  'perf': 'green',
-}
+_FIRST = 'loss ndcg@10 hr@10 tokens_per_s auc logloss examples_per_s'.split()
+_PARTS = {'train': 'purple', 'valid': 'blue', 'test': 'orange', 'perf': 'green'}
 _MOST_POINTS = 300  # drawn of one series; further ones are averaged
 _MOST_READOUTS = 60  # of a dense series that answer to the pointer
 
@@ -101,9 +84,7 @@ def chart_steps(
   bottom = min(bottom, 0) if from_zero else bottom
   margin = (top - bottom) / 20 or abs(bottom) / 10 or 1.0
   bottom -= 0 if from_zero and bottom == 0 else margin
-  series = [
-    Series(s.name, _thin(s.points), s.color, s.shape, s.band) for s in series
-  ]
+  series = [dataclasses.replace(s, points=_thin(s.points)) for s in series]
   return Chart(
     title,
     linear_axis(low, high, 'step'),
@@ -123,22 +104,23 @@ def _chart_measurement(
   is_ranking = family(what) in METRICS
   words = what.replace('_per_s', ' per second').replace('_', ' ')
   title = name_metric(what) if is_metric or is_ranking else words.capitalize()
-  known = [part for part in _COLORS if part in parts]
+  known = [part for part in _PARTS if part in parts]
   series = []
   for part in known + [part for part in parts if part not in known]:
     name = title.lower() if timing else part or what
-    series.append(Series(name, parts[part], _COLORS.get(part, 'green')))
+    series.append(Series(name, parts[part], _PARTS.get(part, 'green')))
   references = []
   # A baseline far below would flatten the curves of ranking models.
   shown = is_metric and not is_ranking
   for name in report.get('baselines', {}) if shown else ():
     level = comparison.value(what, name)
     if is_finite(level):
-      references.append(reference_level(f'{name} ({comparison.part})', level))
+      text = f'{name} ({comparison.part})'
+      references.append(charts.reference_level(text, level))
   best = report.get('best_step')
   if best is not None and not timing:
     name = f'best step {format_number(best)}'
-    references.append(reference_mark(name, best))
+    references.append(charts.reference_mark(name, best))
   return chart_steps(title, series, references, timing or shown)
 
 

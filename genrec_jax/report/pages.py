@@ -8,17 +8,13 @@ import datetime
 import functools
 import numbers
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jinja2
 from markupsafe import Markup
 
-from genrec_jax.formatting import (
-  format_compact,
-  format_duration,
-  format_number,
-  is_finite,
-)
+from genrec_jax import formatting
+from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, score_charts
 from genrec_jax.report.comparison import (
   Comparison,
@@ -29,15 +25,7 @@ from genrec_jax.report.comparison import (
 )
 from genrec_jax.report.curves import chart_curves
 
-_HEADLINES = (
-  'ndcg@10',
-  'hr@10',
-  'mrr',
-  'auc',
-  'gauc',
-  'logloss',
-  'calibration',
-)
+_HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _MOST_HEADLINES = 3
 _MODELS = {
   'hstu': 'HSTU',
@@ -64,7 +52,6 @@ def render_page(
   return load_template('page.html.j2').render(
     report=report,
     title=_title(report.get('config', {})),
-    facts=list(_state_facts(report)),
     headlines=list(_pick_headlines(report, comparison)),
     comparison=comparison,
     rows=list(_list_rows(comparison)),
@@ -92,11 +79,18 @@ def _environment() -> jinja2.Environment:
     'date': _format_date,
     'metric': _format_metric,
     'metric_name': name_metric,
-    'number': format_number,
+    'number': formatting.format_number,
+    'compact': _where_known(formatting.format_compact),
+    'duration': _where_known(formatting.format_duration),
     'plot': charts.draw_plot,
   }
   environment.tests['finite'] = is_finite
+  environment.globals['frame'] = charts.Frame()
   return environment
+
+
+def _where_known(form: Callable[[float], str]) -> Callable[[object], str]:
+  return lambda value: form(value) if is_finite(value) else ''
 
 
 def load_template(name: str) -> jinja2.Template:
@@ -111,26 +105,6 @@ def _title(config: Mapping) -> str:
   )
   names = [_MODELS.get(model, model), data]
   return ' on '.join(str(n) for n in names if n) or 'Run report'
-
-
-def _state_facts(report: Mapping) -> Iterator[tuple[str, str]]:
-  of = f' of {report["steps"]:,}' if report.get('steps') is not None else ''
-  for name, key, form in (
-    ('Best step', 'best_step', lambda v: f'{v:,}{of}'),
-    ('Wall time', 'wall_s', format_duration),
-    ('Processor time', 'core_s', format_duration),
-    ('Examples per second', 'examples_per_s', format_compact),
-    ('Tokens per second', 'tokens_per_s', format_compact),
-    ('Devices', 'devices', str),
-    (
-      'Parameters',
-      'parameters',
-      lambda v: f'{v["model"]:,} + {v["tables"]:,} in tables',
-    ),
-    ('Seed', 'seed', str),
-  ):
-    if report.get(key) is not None:
-      yield name, form(report[key])
 
 
 def _pick_headlines(
@@ -217,25 +191,25 @@ def _rank_features(ranking: Mapping) -> Iterator[tuple[str, Sequence]]:
     ('Drop in AUC', 'auc_drop'),
     ('Rise in log loss', 'logloss_rise'),
   ):
-    rows = [f for f in features if is_finite(f.get(key))]
-    rows.sort(key=lambda f: -f[key])
-    deviations = [f.get(f'{key}_std') or 0 for f in rows]
-    deviations = [d if is_finite(d) else 0 for d in deviations]
+    rows = [(f[key], f.get(f'{key}_std'), f) for f in features if key in f]
+    rows = [
+      (v, d if is_finite(d) else 0, f) for v, d, f in rows if is_finite(v)
+    ]
+    rows.sort(key=lambda row: -row[0])
     # A bar and its deviation fit; what hurts less than nothing has no bar.
-    ends = [f[key] + d for f, d in zip(rows, deviations, strict=True)]
-    top = max(ends, default=1.0)
+    top = max((value + deviation for value, deviation, _ in rows), default=0)
     scale = 100 / top if top > 0 else 100
     bars = [
       {
-        'feature': f['feature'],
-        'kind': f.get('kind', '').replace('_', '-'),
-        'value': f'{f[key]:.4f}'.replace('-', '−'),
+        'feature': feature['feature'],
+        'kind': feature.get('kind', '').replace('_', '-'),
+        'value': f'{value:.4f}'.replace('-', '−'),
         'deviation': deviation,
-        'width': scale * max(f[key], 0),
-        'low': scale * max(f[key] - deviation, 0),
-        'high': scale * max(f[key] + deviation, 0),
+        'width': scale * max(value, 0),
+        'low': scale * max(value - deviation, 0),
+        'high': scale * max(value + deviation, 0),
       }
-      for f, deviation in zip(rows, deviations, strict=True)
+      for value, deviation, feature in rows
     ]
     if bars:
       yield title, bars
@@ -262,12 +236,12 @@ def _flatten(prefix: str, values: Mapping) -> Iterator[tuple[str, str]]:
 def _format_metric(value: object) -> str:
   if is_finite(value) and not isinstance(value, numbers.Integral):
     return f'{value:.4f}'
-  return format_number(value)
+  return formatting.format_number(value)
 
 
-def _format_date(seconds: float | None) -> str:
+def _format_date(seconds: object) -> str:
   """The date of seconds since 1970; small numbers are a clock of their own."""
-  if seconds is None:
+  if not isinstance(seconds, numbers.Real):
     return ''
   try:
     if seconds > 1e8:
@@ -275,4 +249,4 @@ def _format_date(seconds: float | None) -> str:
       return moment.date().isoformat()
   except (OverflowError, ValueError, OSError):
     pass
-  return f't={format_number(seconds)}'
+  return f't={formatting.format_number(seconds)}'

@@ -9,6 +9,8 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from genrec_jax import formatting
 from genrec_jax.runtime.throughput import Throughput
@@ -33,11 +35,11 @@ class Progress(Throughput, contextlib.AbstractContextManager):
 
   def __init__(
     self,
-    total,
-    unit='step',
-    stream=None,
-    counted='tokens',
-    clock=time.monotonic,
+    total: int | None,
+    unit: str = 'step',
+    stream: TextIO | None = None,
+    counted: str = 'tokens',
+    clock: Callable[[], float] = time.monotonic,
   ):
     """Starts the clock.
 
@@ -73,7 +75,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       self._draw()
 
   @contextlib.contextmanager
-  def pause(self, label: str):
+  def pause(self, label: str) -> Iterator[None]:
     """Keeps the time inside the context out of the rate, and shows why."""
     line = self._line
     with super().pause():
@@ -90,8 +92,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     if self._pending:
       self._draw()
     if self._line:
-      self._stream.write('\n')
-      self._stream.flush()
+      print(file=self._stream, flush=True)
 
   def _draw(self) -> None:
     (step, loss, shown), self._pending = self._pending, None
@@ -121,8 +122,8 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     if self._terminal:
       self._line = line[: _columns()]
       line = f'\r\x1b[K{self._line}'
-    self._stream.write(line if self._terminal else f'{line}\n')
-    self._stream.flush()
+    end = '' if self._terminal else '\n'
+    print(line, end=end, file=self._stream, flush=True)
 
 
 def _format(value: object) -> str:

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _WINDOW_S = 30.0  # rates are those of the latest half minute
 
@@ -11,7 +11,7 @@ _WINDOW_S = 30.0  # rates are those of the latest half minute
 class Throughput:
   """Rates of a run, without what comes before its first step and its pauses."""
 
-  def __init__(self, clock=time.monotonic):
+  def __init__(self, clock: Callable[[], float] = time.monotonic):
     """Starts; `clock` returns the time in seconds."""
     self._clock = clock
     self._first_s, self._paused_s, self._tokens = 0.0, 0.0, 0

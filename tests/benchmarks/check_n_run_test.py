@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks import check_n_run
-from genrec_jax.report import charts
 
 SVG = '{http://www.w3.org/2000/svg}'
 
@@ -66,9 +65,11 @@ def test_without_data_it_says_so(tmp_path, monkeypatch, capsys):
 
 
 def test_the_last_curve_does_not_hide_the_others():
-  band = charts.shaded_range('paper', 0.25, 2.0)
-  shares = {'a': [1.0, 0.5], 'b': [1.0, 0.25], 'c': [1.0, 0.5]}
-  chart = check_n_run.draw_panel('A', 'x', shares, band)
-  shapes = [s.shape for s in chart.series]
-  assert shapes == ['range', 'curve', 'curve', 'dashes']
-  assert chart.y.high > 2.0  # the band is seen whole
+  row = {'kind': 'run', 'stream': 'x', 'bits': 4}
+  row |= {'written_share_each': [1.0, 0.05], 'kept_share_each': [0.01, 0.02]}
+  picture = check_n_run.draw([{**row, 'policy': name} for name in 'abc'])
+  kinds = [p.get('class') for p in ET.fromstring(picture).iter(f'{SVG}path')]
+  curves = [
+    kind for kind in kinds if kind.partition(' ')[0] in ('curve', 'dashes')
+  ]
+  assert curves == 4 * ['curve blue', 'curve orange', 'dashes green']

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from genrec_jax import formatting
-from genrec_jax.report import axes, charts, comparison, score_charts
+from genrec_jax.report import axes, chart_files, comparison, score_charts
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_numbers_as_read(value, text):
 
 
 @pytest.mark.parametrize(
-  'module', [axes, charts, comparison, formatting, score_charts]
+  'module', [axes, chart_files, comparison, formatting, score_charts]
 )
 def test_examples_in_docstrings(module):
   assert doctest.testmod(module).failed == 0

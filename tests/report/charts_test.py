@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from genrec_jax.report import charts
+from genrec_jax.report import chart_files, charts
 from genrec_jax.report.axes import linear_axis
 
 SVG = '{http://www.w3.org/2000/svg}'
@@ -13,7 +13,7 @@ SVG = '{http://www.w3.org/2000/svg}'
 def draw(*series, title='Title', names=('x', '')):
   x, y = linear_axis(0, 2, names[0]), linear_axis(0, 1, names[1])
   chart = charts.Chart(title, x, y, series)
-  return ET.fromstring(charts.draw_file([chart]))
+  return ET.fromstring(chart_files.draw_file([chart]))
 
 
 def paths(root, kind):
@@ -34,7 +34,7 @@ def test_a_range_lies_between_its_bounds_from_side_to_side():
   root = draw(charts.shaded_range('b', 0.25, 0.5), curve)
   (band,) = paths(root, 'band muted')
   places = [tuple(map(float, p.split())) for p in band[1:-1].split('L')]
-  plot = charts.PANEL
+  plot = chart_files.PANEL
   height = plot.base - plot.top
   low, high = plot.base - 0.25 * height, plot.base - 0.5 * height
   xs, ys = zip(*places, strict=True)

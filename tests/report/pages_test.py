@@ -265,6 +265,8 @@ def test_numpy_scalars_are_numbers(tmp_path):
     },
     {'user': 3, 'history': [{'item': 3, 'title': None, 'time': 12}]},
     {'user': 4, 'history': [{'item': 3, 'title': None, 'time': 1 << 60}]},
+    {'user': 5, 'history': [{'item': 3}], 'target': {'item': 4}},
+    {'user': 6, 'recommendations': [{'item': 3}], 'target_rank': None},
   ],
 )
 def test_users_may_lack_anything(tmp_path, example):

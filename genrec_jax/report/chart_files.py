@@ -1,0 +1,82 @@
+"""Charts as SVG files that stand by themselves, such as those of docs/.
+
+>>> from genrec_jax.report.axes import linear_axis
+>>> line = Series('loss', [(1, 0.5), (2, 0.25)], 'blue')
+>>> chart = Chart('Loss', linear_axis(0, 2, 'epoch'), linear_axis(0, 1), [line])
+>>> draw_file([chart])[:38]
+'<svg xmlns="http://www.w3.org/2000/svg'
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup
+
+from genrec_jax.report.charts import (
+  PATH,
+  TEXT,
+  Chart,
+  Frame,
+  Series,
+  draw_plot,
+)
+
+PANEL = Frame(470, 330, 52, 16, 58, 42)  # one of `draw_file`
+_STYLE = pathlib.Path(__file__).with_name('templates') / 'charts.css'
+_LETTER = 6.6  # width of one in a legend, about
+_FILE = Markup(
+  '<svg xmlns="http://www.w3.org/2000/svg" class="chart file" width="{width}"'
+  ' height="{height}" viewBox="0 0 {width} {height}"><style>{style}</style>'
+  '<rect class="page" width="{width}" height="{height}" rx="8"/>{panels}'
+  '</svg>\n'
+)
+_PANEL = Markup(
+  '<g transform="translate({} 0)"><text class="title" x="{}" y="22">{}</text>'
+)
+
+
+def draw_file(charts: Sequence[Chart]) -> str:
+  """Returns charts side by side as one SVG document, with their legends."""
+  legends = [_place_legend(chart.legend) for chart in charts]
+  # A legend of several rows moves all plots down, so that they stay in line.
+  more = max((y for legend in legends for _, _, y in legend), default=0)
+  frame = dataclasses.replace(
+    PANEL, height=PANEL.height + more, top=PANEL.top + more
+  )
+  panels = [
+    _PANEL.format(i * frame.width, frame.left, chart.title)
+    + _draw_legend(legend)
+    + draw_plot(chart, frame)
+    + Markup('</g>')
+    for i, (chart, legend) in enumerate(zip(charts, legends, strict=True))
+  ]
+  size = {'width': frame.width * len(charts), 'height': frame.height}
+  style = Markup(_STYLE.read_text(encoding='utf-8'))
+  panels = Markup('').join(panels)
+  return str(_FILE.format(style=style, panels=panels, **size))
+
+
+def _place_legend(
+  legend: Sequence[Series],
+) -> list[tuple[Series, float, float]]:
+  """Returns (series, x, y), in rows as wide as a panel."""
+  places, x, y = [], PANEL.left, 0
+  for series in legend:
+    width = 36 + _LETTER * len(series.name)
+    if x > PANEL.left and x + width > PANEL.width:
+      x, y = PANEL.left, y + 17
+    places.append((series, x, y))
+    x += width
+  return places
+
+
+def _draw_legend(places: Iterable[tuple[Series, float, float]]) -> Markup:
+  drawn = []
+  for series, x, y in places:
+    shape, line = series.shape, f'M{x:.1f} {y + 40}h15'
+    if shape in ('range', 'area'):
+      shape, line = 'band', f'M{x:.1f} {y + 35}h15v10h-15Z'
+    drawn.append(PATH.format(shape, series.color, line))
+    drawn.append(TEXT.format(x + 20, y + 44, 'start', series.name))
+  return Markup('').join(drawn)
