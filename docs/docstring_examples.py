@@ -6,6 +6,7 @@ would join to one line.
 """
 
 import re
+import textwrap
 
 import griffe
 
@@ -20,7 +21,7 @@ class DocstringExamples(griffe.Extension):
   def on_object(self, *, obj, **kwargs):
     if obj.docstring and '```' not in obj.docstring.value:
       text = _INDENTED.sub(
-        lambda block: f'```text\n{block[0].rstrip()}\n```\n',
+        lambda block: f'```text\n{textwrap.dedent(block[0]).rstrip()}\n```\n',
         obj.docstring.value,
       )
       obj.docstring.value = _EXAMPLE.sub(

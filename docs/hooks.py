@@ -24,6 +24,8 @@ PAGES = {
   'benchmarks/README.md': 'source/benchmarks/README.md',
 }
 _LINK = re.compile(r'\]\((?![a-z]+:|#|<)([^)\s#]+)(#[^)\s]*)?\)')
+_TABLE_ROW = re.compile(r'^\|.*$', re.MULTILINE)
+_CODE = re.compile(r'`[^`]+`')
 _FENCE = re.compile(r'^( *)(```|~~~).*?^\1\2', re.MULTILINE | re.DOTALL)
 
 
@@ -79,6 +81,10 @@ def _place(target: str) -> str:
 def _rewrite(text: str, path: str) -> str:
   """The text of the file at `path` with the links of its page in the site."""
   here = posixpath.dirname(_place(path))
+  # Hosts need a pipe in the code of a table escaped, Python-Markdown does not.
+  text = _TABLE_ROW.sub(
+    lambda row: _CODE.sub(lambda c: c[0].replace(r'\|', '|'), row[0]), text
+  )
 
   def point(match):
     place = _place(_resolve(match[1], path))
