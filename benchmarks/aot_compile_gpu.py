@@ -219,7 +219,7 @@ def plan(name: str, kernel: str, target: str, dtype: str):
     full_tail=shape.full_tail,
     dropout=0.0,
   )
-  call = gpu_plan.Call(
+  call = gpu_plan.CallShapes(
     batch=shape.batch,
     queries=shape.batch * (shape.queries or shape.max_len),
     keys=shape.batch * shape.max_len,

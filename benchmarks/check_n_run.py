@@ -36,12 +36,12 @@ import numpy as np
 from benchmarks import access_streams, cli
 from benchmarks.access_streams import Stream
 from genrec_jax.checkpoint import chunks, manifest
-from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.policy import POLICIES
-from genrec_jax.embedding import relayout, schemes, touched
+from genrec_jax.embedding import relayout, single_scheme, touched
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.row_optimizers import by_name
+from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
 from genrec_jax.planner import locality
@@ -139,13 +139,13 @@ class Model:
       name: TableSpec(name, rows, DIM, update=OPTIMIZER)
       for name, rows in tables.items()
     }
-    layout = lay_out(schemes.one_scheme(specs, 'data_parallel'))
+    layout = lay_out(single_scheme.plan_with_scheme(specs, 'data_parallel'))
     self.stacks = relayout.sources(layout)
     self.arrays = {
       name: jnp.asarray(0.1 * rng.standard_normal((rows, DIM), np.float32))
       for name, rows in tables.items()
     }
-    optimizer = by_name(OPTIMIZER)
+    optimizer = find_optimizer(OPTIMIZER)
     self.slots = {n: optimizer.init(x) for n, x in self.arrays.items()}
     self._rng, self._update = (
       rng,
@@ -174,7 +174,7 @@ class Model:
     """The arrays as a checkpoint at so many bits tells them."""
     if bits == chunks.EXACT:
       return {name: np.asarray(x) for name, x in self.arrays.items()}
-    method = Options().method
+    method = DeltaOptions().method
     return {
       name: row_quant.dequantize(
         row_quant.quantize(np.asarray(x), bits, method), DIM, bits, method
@@ -197,10 +197,10 @@ class Run:
     self.written, self.kept, self.bases = [], [], []
     self._model = model
     self._directory = directory / f'{policy}_{bits}'
-    self._checkpoints = Checkpoints(self._directory, keep=1)
-    options = Options(policy=policy, bits=bits)
+    self._checkpoints = CheckpointManager(self._directory, keep=1)
+    options = DeltaOptions(policy=policy, bits=bits)
     self._saver = RowSaver(self._checkpoints, model.stacks, options)
-    self._marks = touched.fresh(model.arrays)
+    self._marks = touched.clean_marks(model.arrays)
 
   def save(self, step: int, moved) -> None:
     """A checkpoint of the model, written to its end."""
@@ -208,7 +208,7 @@ class Run:
     self._marks = self._saver.save(
       step,
       {'step': jnp.int32(step)},
-      Tables(model.arrays, model.slots, touched.mark(self._marks, moved)),
+      RowTables(model.arrays, model.slots, touched.mark(self._marks, moved)),
     )
     self._checkpoints.wait()
     self.written.append(size(self._directory / str(step)))

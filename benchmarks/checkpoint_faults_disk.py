@@ -52,7 +52,7 @@ def damage_trials(root, policy: str, rng, share: float = 1.0) -> list[Outcome]:
     run.save()
   run.checkpoints.close()
   found = []
-  for name, path in storage.files(directory):
+  for name, path in storage.list_files(directory):
     for fault, change in _changes(directory, name, rng):
       if rng.random() >= share:
         continue
@@ -147,7 +147,7 @@ def _changes(directory, name: str, rng) -> Iterator:
     yield 'zeros', writing(zeros)
   others = [
     directory / str(s) / rest
-    for s in manifest.steps(directory)
+    for s in manifest.list_steps(directory)
     if str(s) != step and rest
   ]
   others = [o for o in others if o.exists() and o.read_bytes() != raw]
@@ -212,7 +212,7 @@ def _fill(disk, policy: str, how: str, trials: int, seed: float, pipe):
   directory = disk / 'checkpoints'
   watch = Watch(directory)
   run = _saved(Run(directory, life=life, policy=policy, **POLICIES[policy]))
-  used = sum(p.stat().st_size for _, p in storage.files(directory / '1'))
+  used = sum(p.stat().st_size for _, p in storage.list_files(directory / '1'))
   calls = 40
   for _ in range(trials):
     failures, problem, last = 0, None, newest(directory)
@@ -302,7 +302,7 @@ def between_trials(root, policy: str, rng, trials: int) -> list[Outcome]:
     run.train()
     run.save()
   run.checkpoints.close()
-  files = [p for name, p in storage.files(directory) if '/rows/' in name]
+  files = [p for name, p in storage.list_files(directory) if '/rows/' in name]
   found, verify = [], chain.verify
   for _ in range(trials):
     path = rng.choice(files)

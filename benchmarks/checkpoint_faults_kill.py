@@ -238,7 +238,7 @@ def _receive(receiver, told: list, count: float = float('inf')) -> None:
 def _contents(directory) -> str:
   """What would be another text if any file were another."""
   found = hashlib.sha256()
-  for name, path in storage.files(directory):
+  for name, path in storage.list_files(directory):
     found.update(f'{name} {path.stat().st_mtime_ns}\n'.encode())
     found.update(path.read_bytes())
   return found.hexdigest()
@@ -443,7 +443,7 @@ def _of_one(directory, made: list[list[int]]) -> tuple[str, str]:
   """(outcome, why): every step is refused, or one that a writer has made."""
   last = newest(directory)
   result = LAST, ''
-  for step in [None, *manifest.steps(directory)]:
+  for step in [None, *manifest.list_steps(directory)]:
     run = Run(directory)
     try:
       error = run.restore(step)

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from genrec_jax.checkpoint import delta, manifest
-from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import relayout, schemes, touched
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.embedding import relayout, single_scheme, touched
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.features import TableSpec
 
@@ -20,7 +20,9 @@ SPECS = {
   'user': TableSpec('user', 300, 8, 0.5, 'row_adagrad'),
   'item': TableSpec('item', 200, 4, 0.5, 'adam'),
 }
-STACKS = relayout.sources(lay_out(schemes.one_scheme(SPECS, 'data_parallel')))
+STACKS = relayout.sources(
+  lay_out(single_scheme.plan_with_scheme(SPECS, 'data_parallel'))
+)
 MARK = np.uint8(
   touched.SINCE_SAVE | touched.SINCE_BASE | touched.SINCE_PUBLISHED
 )
@@ -110,13 +112,13 @@ class Run:
       keep: how many checkpoints stay.
       published: whether they are for readers.
       log: receives lines.
-      **options: of `delta.Options`.
+      **options: of `delta.DeltaOptions`.
     """
-    self.checkpoints = Checkpoints(directory, keep=keep, log=log)
+    self.checkpoints = CheckpointManager(directory, keep=keep, log=log)
     self._saver = delta.RowSaver(
       self.checkpoints,
       STACKS,
-      delta.Options(chunk_rows=CHUNK_ROWS, **options),
+      delta.DeltaOptions(chunk_rows=CHUNK_ROWS, **options),
       published=published,
       log=log,
     )
@@ -179,7 +181,7 @@ class Run:
           'w': _put(state.arrays['dense/w']),
           'step': _put(np.int32(state.step)),
         },
-        delta.Tables(
+        delta.RowTables(
           {name: _put(state.arrays[name]) for name in SPECS},
           state.slots(_put),
           marks,
@@ -209,7 +211,11 @@ def share_programs(directory) -> None:
 def newest(directory) -> int:
   """The newest step that has a manifest; 0 where there is none."""
   return max(
-    (s for s in manifest.steps(directory) if _manifest(directory, s).exists()),
+    (
+      s
+      for s in manifest.list_steps(directory)
+      if _manifest(directory, s).exists()
+    ),
     default=0,
   )
 

@@ -42,11 +42,11 @@ from orbax.checkpoint import v1 as ocp
 
 from benchmarks import cli, jagged_embedding, timing
 from benchmarks.result import CoreTimer
-from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
-from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding import relayout, schemes, touched
+from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.embedding import relayout, single_scheme, touched
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.row_optimizers import by_name
+from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
 from pallas_kernels.jagged_embedding import api, shapes
 
@@ -96,9 +96,9 @@ class Training:
   def __init__(self, rows: int, bags: int):
     shape = shapes.Shape(rows, DIM, bags, 26)
     spec = TableSpec('table', rows, DIM, update=OPTIMIZER)
-    plan = schemes.one_scheme({'table': spec}, 'data_parallel')
+    plan = single_scheme.plan_with_scheme({'table': spec}, 'data_parallel')
     self.stacks = relayout.sources(lay_out(plan))
-    optimizer = by_name(OPTIMIZER)
+    optimizer = find_optimizer(OPTIMIZER)
     lengths = jnp.asarray(shapes.lengths(shape))
     grads = jnp.asarray(jagged_embedding.bag_gradient(shape))
 
@@ -195,7 +195,7 @@ def ways(training: Training, directory: pathlib.Path) -> Iterator[Way]:
       lambda: begun[0].result(),
       directory / PLAIN,
     )
-  with Checkpoints(directory / 'whole') as whole:
+  with CheckpointManager(directory / 'whole') as whole:
     yield Way(
       'whole',
       lambda: whole.save(0, everything()),
@@ -208,12 +208,12 @@ def ways(training: Training, directory: pathlib.Path) -> Iterator[Way]:
 
 def by_rows(training: Training, path: pathlib.Path, bits: int) -> Iterator[Way]:
   """A base and deltas of it, which follow each other in one directory."""
-  with Checkpoints(path, keep=1) as checkpoints:
-    options = Options('one_shot', bits=bits)
+  with CheckpointManager(path, keep=1) as checkpoints:
+    options = DeltaOptions('one_shot', bits=bits)
     saver = RowSaver(checkpoints, training.stacks, options)
 
     def save(step: int, marks):
-      tables = Tables(training.arrays, training.slots, marks)
+      tables = RowTables(training.arrays, training.slots, marks)
       saver.save(step, {'step': jnp.int32(step)}, tables)
 
     for step, share in enumerate((0.0, *SHARES)):

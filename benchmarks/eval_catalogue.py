@@ -20,7 +20,7 @@ from benchmarks import cli, ml1m_shape, timing
 from benchmarks.train_step import peer_best
 from genrec_jax.data import pipeline
 from genrec_jax.embedding import lookup
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import EVENTS
 from genrec_jax.runtime.step import make_step
 from genrec_jax.tasks import catalogue
@@ -84,7 +84,9 @@ def main(argv: list[str] | None = None) -> None:
 def evaluation(config, experiment, state, repeats: int) -> dict:
   """Costs of evaluating the test part, whole and by what is done."""
   task, examples = experiment.task, experiment.data.parts['test']
-  evaluator = experiment.data.evaluator(task, 'test', config.eval, Whole())
+  evaluator = experiment.data.evaluator(
+    task, 'test', config.eval, SingleDeviceEvalRuntime()
+  )
 
   def run():
     return dict(evaluator.run(state))

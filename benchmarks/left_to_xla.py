@@ -59,7 +59,7 @@ def output_stage(tokens, width, rate, dtype, repeats) -> list[dict]:
   norm = layers.LayerNorm(width)
 
   def forward(u, a):
-    return layers.dropout(u * norm(a), rate, key)
+    return layers.apply_dropout(u * norm(a), rate, key)
 
   def backward(u, a, grad):
     return jax.vjp(forward, u, a)[1](grad)

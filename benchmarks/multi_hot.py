@@ -152,7 +152,7 @@ def send(setting: Setting, args) -> dict:
 def collect(program) -> dict[str, float]:
   """Collective -> bytes that a device sends by all of its kind."""
   sent = dict.fromkeys((*OPS, 'all-reduce'), 0.0)
-  for x in hlo.collectives(program):
+  for x in hlo.find_collectives(program):
     if x.computation != hlo.ENTRY:
       raise ValueError(f'{x.op} in {x.computation}: how often is not known')
     sent[x.op] += hlo.sent_bytes(x)
@@ -167,7 +167,9 @@ def spend(setting: Setting, args) -> dict:
   twin = alike(pooling)
   steps[AUTO] = steps[twin] if twin else compiled(runtimes[AUTO], setting)
   runtime = runtimes[ROWS]
-  found = [runtime.on_devices(batch(setting, seed)) for seed in range(BATCHES)]
+  found = [
+    runtime.put_on_devices(batch(setting, seed)) for seed in range(BATCHES)
+  ]
   if setting.devices == 1:
     found = jax.device_put(found)
   state = runtime.fresh_state()

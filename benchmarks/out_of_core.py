@@ -101,7 +101,7 @@ def _convert(args, events: int, path: pathlib.Path) -> dict:
   from genrec_jax.data import convert, synthetic
 
   with Memory() as memory, CoreTimer() as timer:
-    log = synthetic.events(events, args.users, args.items, seed=0)
+    log = synthetic.generate_events(events, args.users, args.items, seed=0)
     histories = convert.convert(log, path, log=_log)
   return {
     'users': len(histories),

@@ -29,11 +29,11 @@ import numpy as np
 from benchmarks import cli
 from benchmarks.result import CoreTimer
 from genrec_jax.planner import Constraint, hardware, locality, make_plan
-from genrec_jax.planner.balance import imbalance
+from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.ldm import ldm
 from genrec_jax.planner.options import Option, enumerate_options
-from genrec_jax.planner.partition import Filling, lpt, memory_balanced
+from genrec_jax.planner.partition import PartialPlacement, lpt, memory_balanced
 from genrec_jax.planner.split import split_search
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -141,7 +141,7 @@ def grid(name, kind, sigma, tables, devices, draws) -> dict:
       placement = place(how, options, topology, FREE, halve, seed)
       if how in spent:
         spent[how].append(1e3 * (time.perf_counter() - begun))
-      found[how].append(imbalance(placement.time)['max_over_mean'])
+      found[how].append(measure_imbalance(placement.time)['max_over_mean'])
   return {
     'case': name,
     'kind': 'grid',
@@ -185,8 +185,8 @@ def trace(name, loads, topology, batch) -> dict:
     placement = place(how, whole, topology, cap, halve, 0)
     if how in ('lpt', 'ldm'):
       row[f'{how}_ms'] = 1e3 * (time.perf_counter() - begun)
-    row[f'{how}_x'] = imbalance(placement.time)['max_over_mean']
-    row[f'{how}_bytes_x'] = imbalance(placement.used)['max_over_mean']
+    row[f'{how}_x'] = measure_imbalance(placement.time)['max_over_mean']
+    row[f'{how}_bytes_x'] = measure_imbalance(placement.used)['max_over_mean']
     row[f'{how}_step_ms'] = 1e3 * placement.rate
   row['step_ms'] = min(row['lpt_step_ms'], row['ldm_step_ms'])
   return row | {'load_1min': os.getloadavg()[0]}
@@ -209,8 +209,8 @@ def plan(name, loads, topology, batch) -> dict:
     'made_by': report.made_by,
     'tried': report.tried,
     'schemes': ', '.join(f'{n} {s}' for s, n in sorted(schemes.items())),
-    'plan_x': imbalance(costs.times.sum(axis=1))['max_over_mean'],
-    'plan_bytes_x': imbalance(costs.row_bytes)['max_over_mean'],
+    'plan_x': measure_imbalance(costs.times.sum(axis=1))['max_over_mean'],
+    'plan_bytes_x': measure_imbalance(costs.row_bytes)['max_over_mean'],
     'plan_step_ms': 1e3 * costs.step,
     'allocated_bytes': costs.allocated,
     'tables_bytes': sum(table.bytes for table in costs.tables),
@@ -237,7 +237,7 @@ def place(how, options, topology, cap, halve, seed):
 def at_random(options, topology, seed):
   """Tables thrown at devices; memory is no question."""
   rng = random.Random(seed)
-  filling = Filling(options, topology, FREE)
+  filling = PartialPlacement(options, topology, FREE)
   for index, option in enumerate(options):
     device = rng.randrange(topology.group)
     filling.put(option, (device,))

@@ -184,7 +184,7 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
     parts[part] = timing.summary(timers[args.warmup :])
 
   model = RANKERS[config.model.name], task.model_config, task.features
-  macs = flops.macs(*model)
+  macs = flops.count_macs(*model)
   loop = parts['loop']
   case = f'{name}/1_thread' if threads() == 1 else name
   rows = []
@@ -203,7 +203,7 @@ def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   rows[0] |= {
     'model_share': parts['model']['core_s'] / loop['core_s'],
     'matmul_share': parts['matmuls']['core_s'] / loop['core_s'],
-    'parameters': flops.parameters(*model),
+    'parameters': flops.count_parameters(*model),
     'mflop': macs.mflop,
     'gflop_per_core_s': 6e-9 * macs.total * size / loop['core_s'],
   }

@@ -43,8 +43,8 @@ from benchmarks import cli, frappe, runs
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import chain, manifest, row_files
 from genrec_jax.checkpoint import rows as rows_lib
-from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.numerics.row_quant import RESTORES
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
@@ -287,8 +287,8 @@ class Trainer:
     if case.kind == 'nudged':
       return self._nudged(case.restores)
     bits = case.bits
-    options = Options(
-      bits=bits, method=case.method if bits < 32 else Options.method
+    options = DeltaOptions(
+      bits=bits, method=case.method if bits < 32 else DeltaOptions.method
     )
     shutil.rmtree(self._directory, ignore_errors=True)
     saver = Through(self._directory, self._runtime.stacks, options)
@@ -328,7 +328,7 @@ class Trainer:
     return {name: float(found[name]) for name in ('logloss', 'auc')}
 
 
-class OnlyRows(Checkpoints):
+class OnlyRows(CheckpointManager):
   """Checkpoints of rows alone: what is exact need not be written here."""
 
   def save(self, step, state, *, data=None, host=None, rows=None, wait=False):
@@ -336,15 +336,15 @@ class OnlyRows(Checkpoints):
     (path / row_files.NAME).mkdir(parents=True)
     rows_lib.write(path / row_files.NAME, rows.chunks, rows.encoding)
     manifest.write(path, step, rows=rows.about)
-    kept = chain.needed(self.directory, [step])
-    for other in set(manifest.steps(self.directory)) - kept:
+    kept = chain.collect_needed(self.directory, [step])
+    for other in set(manifest.list_steps(self.directory)) - kept:
       shutil.rmtree(self._path(other))
 
 
 class Through:
   """Sends the tables of states through files, one state after the other."""
 
-  def __init__(self, directory: pathlib.Path, stacks, options: Options):
+  def __init__(self, directory: pathlib.Path, stacks, options: DeltaOptions):
     self._stacks = stacks
     self._checkpoints = OnlyRows(directory)
     self._saver = RowSaver(self._checkpoints, stacks, options)
@@ -352,7 +352,7 @@ class Through:
   def trip(self, step: int, state):
     """The state as a restore of this step gives it."""
     arrays = {n: state.tables[n] for n in self._stacks}
-    tables = Tables(arrays, state.slots, state.touched)
+    tables = RowTables(arrays, state.slots, state.touched)
     shapes = jax.eval_shape(lambda: (arrays, state.slots))
     self._saver.save(step, {}, tables)
     chain.verify(self._checkpoints.directory, step)

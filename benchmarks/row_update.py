@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import cli, jagged_embedding, timing
-from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS, by_name
+from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS, find_optimizer
 from pallas_kernels.jagged_embedding import api, shapes
 
 SIZES = (1_000_000, 10_000_000, 30_000_000)
@@ -186,7 +186,7 @@ def program(case: Case, shape: shapes.Shape):
       return step, lambda table: api.init_slots(table, case.what)
     return functools.partial(dense_step, tx), tx.init
   name, options, _ = OPTIMIZERS[case.what]
-  optimizer = by_name(name, **options)
+  optimizer = find_optimizer(name, **options)
   step = functools.partial(sparse_step, case.program, optimizer)
   return step, optimizer.init
 
@@ -217,7 +217,7 @@ def memory(case: Case) -> float:
   if case.program == 'dense':  # also the gradient and what becomes of it
     return element * (5 if case.what == 'adam' else 3)
   name, options, _ = OPTIMIZERS[case.what]
-  floats = by_name(name, **options).slot_floats(64)
+  floats = find_optimizer(name, **options).slot_floats(64)
   return element * (1 + floats / 64)
 
 

@@ -129,7 +129,7 @@ def differences(report: Mapping, config: str) -> list[str]:
   """Keys in which a run differs from its config file, data and seed aside."""
   now = config_lib.load(str(ROOT / config))
   ignored = ('seed', 'data', 'predict', 'report', 'train.keep_checkpoints')
-  return config_lib.difference(report['config'], now, ignored)
+  return config_lib.describe_differences(report['config'], now, ignored)
 
 
 def named(text: str) -> tuple[str, pathlib.Path]:

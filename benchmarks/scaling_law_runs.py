@@ -19,7 +19,7 @@ from genrec_jax.models import RANKERS, flops
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking import Ranking
 
-LOG = clicks.Log(
+LOG = clicks.ClickLog(
   rows=400_000,
   fields=8,
   values=20,
@@ -91,7 +91,9 @@ class Bench:
     store: directory of finished runs, or None.
   """
 
-  def __init__(self, log: clicks.Log, tested: int, store: pathlib.Path | None):
+  def __init__(
+    self, log: clicks.ClickLog, tested: int, store: pathlib.Path | None
+  ):
     self.log, self.store = log, store
     self.parts, first = {}, log.rows
     for part, rows in (('valid', min(VALIDATED, tested)), ('test', tested)):
@@ -110,7 +112,7 @@ class Bench:
     """What an example costs."""
     model = model_of(family, size).to_dict()
     kind = RANKERS[model.pop('name')]
-    return flops.macs(kind, kind.Config(**model), self.features)
+    return flops.count_macs(kind, kind.Config(**model), self.features)
 
   def bayes(self, part: str) -> float:
     """Log loss of the truth, over what the labels may be."""

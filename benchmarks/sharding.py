@@ -26,11 +26,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import aot_compile, cli, sharding_formulas
 from benchmarks.sharding_formulas import PASSES, ROWS, Case, Sent
-from genrec_jax.embedding import schemes
+from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import SCHEMES
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
@@ -204,7 +204,7 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
     f't{i:02}': TableSpec(f't{i:02}', ROWS, c.width, update='row_sgd')
     for i in range(c.tables)
   }
-  plan = schemes.one_scheme(
+  plan = single_scheme.plan_with_scheme(
     specs, c.scheme, hosts=c.hosts, devices=c.devices, replicas=c.replicas
   )
   kind = 'all_to_all' if c.kind == 'pooled' else c.kind
@@ -279,7 +279,7 @@ def compiled(c: Case, devices) -> dict[str, list[hlo.Collective]]:
       'backward': push.trace(arrays, routes, values, number),
     }
     return {
-      step: hlo.collectives(
+      step: hlo.find_collectives(
         traced.lower(lowering_platforms=(c.target,)).compile()
       )
       for step, traced in programs.items()

@@ -24,7 +24,7 @@ NAMES = {
   'softmax': 'HSTU with softmax',
   'sasrec': 'Transformer (SASRec)',
   'popularity': 'popularity',
-  'ceiling': 'told the categories',
+  'ceiling': 'oracle (true categories)',
 }
 METRICS = ('hr@10', 'hr@50', 'ndcg@10')
 PAPER = {  # table 2, at twenty times the records: HR@10, HR@50
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
     '10 % of the records test.',
     'Mean and standard deviation over seeds of data and model; above_next: '
     'seeds in which the model has a higher hr@10 than the one below it.',
-    'told the categories: expected hit rates of a ranker that knows the '
+    'oracle (true categories): expected hit rates of a ranker that knows the '
     'category of every item and counts them in the history.',
     'paper_*: table 2 of the HSTU paper at its full size, whose model sizes '
     'are not given: compare the order, not the figures.',

@@ -32,7 +32,30 @@ PAGES = ('README.md', 'docs/*.md', 'benchmarks/README.md')
 #           ',.0f' or '.4f', 'MB' for bytes, or '' for text; a row without the
 #           key shows a dash.
 #         where: optional, key -> value or tuple of values of the rows shown.
+#         names: optional, case -> what a row is called, as its key `name`; only
+#           these cases are shown.
 TABLES = {
+  'summary': {
+    'files': ('cpu2/ml1m', 'cpu2/frappe'),
+    'names': {
+      'sasrec_ml1m/seed0': 'SASRec on MovieLens-1M, whole catalogue ranked',
+      'hstu_ml1m/seed0': 'HSTU on MovieLens-1M, whole catalogue ranked',
+      'dlrm': 'DLRM on Frappe, mean of three seeds',
+      'dcn': 'DCN-V2 on Frappe, mean of three seeds',
+      'finalmlp': 'FinalMLP on Frappe, mean of three seeds',
+      'wukong': 'Wukong on Frappe, mean of three seeds',
+    },
+    'columns': (
+      ('model and data', 'name', ''),
+      ('HR@10', 'hr@10', '.4f'),
+      ('published', 'published_hr@10', '.4f'),
+      ('NDCG@10', 'ndcg@10', '.4f'),
+      ('published', 'published_ndcg@10', '.4f'),
+      ('AUC', 'auc', '.4f'),
+      ('published', 'published_auc', '.4f'),
+      ('core-seconds', 'core_s', ',.0f'),
+    ),
+  },
   'ml1m': {
     'files': ('cpu2/ml1m',),
     'columns': (
@@ -47,8 +70,8 @@ TABLES = {
       ('HR@200', 'hr@200', '.4f'),
       ('HR@10, last epoch', 'last_hr@10', '.4f'),
       ('NDCG@10, last epoch', 'last_ndcg@10', '.4f'),
-      ('step', 'best_step', ',d'),
-      ('of', 'steps', ',d'),
+      ('best step', 'best_step', ',d'),
+      ('steps', 'steps', ',d'),
       ('core-seconds', 'core_s', ',.0f'),
     ),
   },
@@ -74,7 +97,7 @@ TABLES = {
       ('±', 'hr@50_std', '.4f'),
       ('NDCG@10', 'ndcg@10', '.4f'),
       ('±', 'ndcg@10_std', '.4f'),
-      ('above the next in', 'above_next', ''),
+      ('seeds ahead of the next row', 'above_next', ''),
       ('paper, 20 times the records: HR@10', 'paper_hr@10', '.4f'),
       ('HR@50', 'paper_hr@50', '.4f'),
     ),
@@ -363,6 +386,8 @@ def render(name: str, tables: dict, root: pathlib.Path) -> str:
     for row in _rows(name, file, root)
     if _wanted(row, table.get('where', {}))
   ]
+  if names := table.get('names'):
+    rows = [{**r, 'name': names[r['case']]} for r in rows if r['case'] in names]
   if not rows:
     raise ValueError(f'Table {name!r} has no rows.')
   for header, key, _ in table['columns']:

@@ -31,7 +31,7 @@ from benchmarks import cli, jagged_embedding, timing
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import touched
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import (
   Columns,
   Examples,
@@ -176,7 +176,7 @@ def update_alone(sizes: Sizes):
 
   def fresh():
     arrays = tables.init(jax.random.key(0))
-    return Alone(arrays, tables.init_slots(arrays), touched.fresh(arrays))
+    return Alone(arrays, tables.init_slots(arrays), touched.clean_marks(arrays))
 
   state = jax.jit(fresh)()
   batches = [jnp.asarray(shapes.ids(shape, seed)) for seed in range(BATCHES)]

@@ -8,7 +8,7 @@ out with a validation item, all-item ranking without the items of the history,
 early stopping on validation NDCG@10. Published (256 wide, three layers, up to
 200 rounds of patience): HR@10 .3003, NDCG@10 .1726. The default here is the
 published width; `:narrow` is 128 wide with two layers, for two CPU cores. Ours:
-see README.md.
+see docs/results.md.
 
 As in the published code: rows and positions start with deviation 1, matrices as
 PyTorch's layers do; positions count from the newest token; no projection behind

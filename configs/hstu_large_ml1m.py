@@ -5,7 +5,7 @@
 
 Protocol and variants as in hstu_ml1m.py. Four times the cost of a step there:
 about three hours on two CPU cores, so meant for a GPU. Published: HR@10 .3294,
-NDCG@10 .1893. Ours: see README.md.
+NDCG@10 .1893. Ours: see docs/results.md.
 """
 
 from genrec_jax import config as config_lib

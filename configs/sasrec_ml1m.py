@@ -7,7 +7,7 @@ Needs: ratings.dat and movies.dat of the official ml-1m.zip. The protocol is the
 published one: train on all but each user's last item, test on the last, rank
 all 3,883 movies of the catalogue, 101 epochs, no validation. `:validated` holds
 a validation item out too and reports the epoch that is best on it.
-Published: HR@10 .2853, NDCG@10 .1603. Ours: see README.md.
+Published: HR@10 .2853, NDCG@10 .1603. Ours: see docs/results.md.
 """
 
 from genrec_jax import config as config_lib

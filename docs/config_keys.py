@@ -53,6 +53,7 @@ BLOCKS = (
   *MODELS,
 )
 
+_LOSSES = {'retrieval': 'RetrievalLossConfig', 'ranking': 'RankingLossConfig'}
 _MARKED = re.compile(
   r'^<!-- config:(?P<name>\S+) -->\n(?P<body>.*?)^<!-- /config -->$',
   re.MULTILINE | re.DOTALL,
@@ -147,7 +148,7 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
   rows = [row for row in rows if row[0].startswith(prefix)]
   if section == 'loss':
     rows = [(key.removeprefix(prefix), *row) for key, *row in rows]
-    return _with_class(rows, prefix, f'tasks/{task}.py', 'LossConfig')
+    return _with_class(rows, prefix, f'tasks/{task}.py', _LOSSES[task])
   return [_typed(*row) for row in rows]
 
 

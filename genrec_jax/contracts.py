@@ -205,7 +205,8 @@ class Tables(Protocol):
     """
 
   def push(self, arrays, slots, routes, grads, learning_rate, step):
-    """Updates rows by the gradients of what was fetched; `lookup.Pushed`."""
+    """Updates rows by the gradients of what was fetched; "
+    "`lookup.PushResult`."""
 
   def mark(self, marks, rows, step):
     """Marks the rows that a step has changed."""
@@ -247,7 +248,7 @@ class EvalRuntime(Protocol):
   eval_shards: int
   own_eval: range | None
 
-  def on_devices(self, batch: Any):
+  def put_on_devices(self, batch: Any):
     """A batch, as a function of `jit` takes it."""
 
   def jit(self, function, inputs, output='split'):
@@ -398,7 +399,7 @@ class Extensions:
     task_kinds: name of `config.task` -> kind.
     row_optimizers: name -> `row_optimizers.RowOptimizerLike`.
     schemes: name -> `embedding.scheme.Scheme`.
-    formats: name -> `numerics.number_format.Format`.
+    formats: name -> `numerics.number_format.NumberFormat`.
     products: name -> product of activations with weights, see
       `numerics.products`.
     id_maps: table -> `IdMap`, in place of what its settings say.

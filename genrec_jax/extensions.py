@@ -47,15 +47,15 @@ def _import(name: str) -> Extensions:
       "'my_package.my_module:EXTENSIONS'"
     )
   try:
-    found = importlib.import_module(module)
+    package = importlib.import_module(module)
   except ModuleNotFoundError as e:
     raise ConfigError(
       f'config.extensions: no module {e.name!r}; it must be on the Python path '
       '(PYTHONPATH, or installed)'
     ) from e
-  if not hasattr(found, attribute):
+  if not hasattr(package, attribute):
     raise ConfigError(f'config.extensions: {module} has no {attribute!r}')
-  value = getattr(found, attribute)
+  value = getattr(package, attribute)
   if not isinstance(value, Extensions):
     raise ConfigError(
       f'config.extensions: {name} is a {type(value).__name__}, must be a '

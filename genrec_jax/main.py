@@ -121,12 +121,12 @@ def _start_devices() -> None:
     os.environ['NPROC'] = str(max(32, 4 * FLAGS.fake_devices))
   from genrec_jax.parallel import job, processes
 
-  found = processes.initialize(
+  job_settings = processes.initialize(
     FLAGS.coordinator, FLAGS.processes, FLAGS.process
   )
-  if job.count() > 1:
-    logging.getLogger('genrec_jax').info(found)
-  if not job.leads():  # one voice is enough
+  if job.process_count() > 1:
+    logging.getLogger('genrec_jax').info(job_settings)
+  if not job.is_leader():  # one voice is enough
     logging.getLogger('genrec_jax').setLevel(logging.WARNING)
 
 

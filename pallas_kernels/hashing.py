@@ -32,7 +32,7 @@ def keep_mask(seed, head, query, key, rate) -> jax.Array:
 
   Head, query and key token number broadcast against each other. A hash of the
   place makes every backend and every blocking drop the same weights. Of the
-  key only its distance counts, so that `moved` can renumber both.
+  key only its distance counts, so that `offset_seed` can renumber both.
   """
   u32 = jnp.uint32
   query = query.astype(u32)
@@ -42,6 +42,6 @@ def keep_mask(seed, head, query, key, rate) -> jax.Array:
   return mix(x) >= u32(int(rate * 2**32))
 
 
-def moved(seed: jax.Array, tokens: jax.Array) -> jax.Array:
+def offset_seed(seed: jax.Array, tokens: jax.Array) -> jax.Array:
   """The seed with which token i is dropped as token `tokens + i` was."""
   return seed + tokens.astype(jnp.uint32) * jnp.uint32(_QUERY)

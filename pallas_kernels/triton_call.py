@@ -54,11 +54,11 @@ def _too_old() -> str | None:
   """Names the triton that jax-triton wants; it would fail without a word."""
   here = importlib.metadata.version('triton')
   for line in importlib.metadata.requires('jax-triton') or ():
-    found = re.match(r'triton\s*>=\s*([\d.]+)', line)
-    if found and _numbers(here) < _numbers(found[1]):
+    requirement = re.match(r'triton\s*>=\s*([\d.]+)', line)
+    if requirement and _numbers(here) < _numbers(requirement[1]):
       version = importlib.metadata.version('jax-triton')
       return (
-        f'jax-triton {version} needs triton >= {found[1]}, not {here}: '
+        f'jax-triton {version} needs triton >= {requirement[1]}, not {here}: '
         f"{INSTALL} (or, for triton 3.6, pip install 'jax-triton==0.3.1')"
       )
   return None

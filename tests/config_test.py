@@ -15,7 +15,7 @@ from genrec_jax.data.ranking import datasets as ranking_datasets
 from genrec_jax.models import MODELS, RANKERS
 from genrec_jax.runtime import optimizer
 from genrec_jax.tasks import ranking
-from genrec_jax.tasks.retrieval import LossConfig
+from genrec_jax.tasks.retrieval import RetrievalLossConfig
 from genrec_jax.train import loop
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   assert keys(config) == keys(known)
   models = RANKERS if ranks else MODELS
   models[fields.pop('name')].Config(**fields)
-  (ranking.LossConfig if ranks else LossConfig)(**config.loss)
+  (ranking.RankingLossConfig if ranks else RetrievalLossConfig)(**config.loss)
   optimizer.build(config.optimizer)
   loop.check(config.train)
   names = ranking_datasets.DATASETS if ranks else DATASETS
@@ -110,9 +110,9 @@ def test_the_defaults_name_every_field():
     assert fields.keys() == ranker.Config.__dataclass_fields__.keys()
   assert comparison.MODELS.keys() == MODELS.keys() | RANKERS.keys()
   loss = config_lib.retrieval().loss
-  assert set(loss) == set(LossConfig.__dataclass_fields__)
+  assert set(loss) == set(RetrievalLossConfig.__dataclass_fields__)
   loss = config_lib.ranking().loss
-  assert set(loss) == set(ranking.LossConfig.__dataclass_fields__)
+  assert set(loss) == set(ranking.RankingLossConfig.__dataclass_fields__)
 
 
 def test_a_field_that_a_model_does_not_have():
@@ -288,7 +288,7 @@ def test_what_is_saved_is_read(config, tmp_path):
   assert saved['eval']['ks'] == list(config.eval.ks)
   assert saved['data']['min_rating'] == 3.5
   assert saved['model']['alpha'] is None
-  assert config_lib.difference(saved, config) == []
+  assert config_lib.describe_differences(saved, config) == []
 
 
 @pytest.mark.parametrize('kind', ['retrieval', 'ranking'])
@@ -298,9 +298,9 @@ def test_a_config_of_before_a_section_was_added_has_its_default(tmp_path, kind):
   del saved['numerics']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
   assert set(config_lib.read(tmp_path / 'config.json')) == set(config)
-  assert config_lib.difference(saved, config) == []
+  assert config_lib.describe_differences(saved, config) == []
   config.numerics.products = (('.*', 'bfloat16'),)
-  assert config_lib.difference(saved, config) == [
+  assert config_lib.describe_differences(saved, config) == [
     "numerics.products: saved [] (the default), now [['.*', 'bfloat16']]"
   ]
 
@@ -313,7 +313,7 @@ def test_differences_are_told_key_by_key(config):
   config.report.users = 9
   del saved['report']['users']
   saved['train']['old_key'] = 1
-  assert config_lib.difference(saved, config) == [
+  assert config_lib.describe_differences(saved, config) == [
     'data.synthetic.seed: saved 0, now 5',
     'eval.ks: saved [1, 10, 50, 100, 200], now [1]',
     'report.users: saved 5 (the default), now 9',
@@ -337,11 +337,11 @@ def test_a_key_that_is_not_saved_has_its_default(make, model):
   for key in ('schedule', 'groups', 'row_schedule'):
     del saved['optimizer'][key]
   del saved['optimizer']['rows'], saved['model']['dropout']
-  assert config_lib.difference(saved, config) == []
+  assert config_lib.describe_differences(saved, config) == []
   config.model.dropout += 0.25
   config.optimizer.groups = (('.*', {'frozen': True}),)
   dropout = model.dropout
-  assert config_lib.difference(saved, config) == [
+  assert config_lib.describe_differences(saved, config) == [
     f'model.dropout: saved {dropout - 0.25} (the default), now {dropout}',
     "optimizer.groups: saved [] (the default), now [['.*', {'frozen': True}]]",
   ]
@@ -352,7 +352,7 @@ def test_an_unknown_task_or_model_is_compared_too(config):
     config_lib.apply(config, f'{key}=other')
     saved = json.loads(config_lib.to_json(config))
     config.seed += 1
-    assert config_lib.difference(saved, config) == [
+    assert config_lib.describe_differences(saved, config) == [
       f'seed: saved {config.seed - 1}, now {config.seed}'
     ]
 
@@ -366,9 +366,9 @@ def test_groups_of_parameters_from_the_command_line_and_back(config, tmp_path):
   assert config.optimizer.groups == groups
   config_lib.save(config, tmp_path / 'config.json')
   saved = config_lib.read(tmp_path / 'config.json')
-  assert config_lib.difference(saved, config) == []
+  assert config_lib.describe_differences(saved, config) == []
   config.optimizer.groups = groups[:1]
-  assert len(config_lib.difference(saved, config)) == 1
+  assert len(config_lib.describe_differences(saved, config)) == 1
   config_lib.apply(config, 'optimizer.groups=()')
   assert config.optimizer.groups == ()
 
@@ -380,7 +380,7 @@ def test_ignored_keys_and_sections_may_differ(config):
   config.report.history = 1
   config.seed = 2
   ignored = ('train.steps', 'report')
-  assert config_lib.difference(saved, config, ignored) == [
+  assert config_lib.describe_differences(saved, config, ignored) == [
     'seed: saved 0, now 2'
   ]
 

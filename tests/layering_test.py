@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = (
   'benchmarks',
   'configs',
+  'examples',
   'genrec_jax',
   'launch',
   'pallas_kernels',
@@ -44,7 +45,7 @@ TIERS = (
 TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}
 
 # What nobody imports but the folder itself, and the tests.
-LEAVES = ('benchmarks', 'configs', 'launch', 'tests')
+LEAVES = ('benchmarks', 'configs', 'examples', 'launch', 'tests')
 HEAVY = ('keras', 'pandas', 'tensorflow', 'torch')
 # Named in pallas_kernels/**/triton_*.py alone, and imported when used.
 OPTIONAL_IN_TRITON_FILES = {'triton', 'jax_triton'}

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 
 # Starts processes in milliseconds: they are forks of one with these imports.
-PRELOAD = ['grain', 'genrec_jax.checkpoint.full']
+PRELOAD = ['grain', 'genrec_jax.checkpoint.manager']
 
 
 @dataclasses.dataclass(frozen=True)

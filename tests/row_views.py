@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from genrec_jax.embedding import lookup
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import TableSpec
 
 

@@ -13,10 +13,10 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir
 from genrec_jax.config import ConfigError, TableSettings
 from genrec_jax.config import tables as tables_lib
-from genrec_jax.embedding import lookup, relayout, schemes
+from genrec_jax.embedding import lookup, relayout, single_scheme
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.local import LocalTables
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.local_tables import LocalTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
@@ -111,9 +111,9 @@ def test_where_a_table_lies_may_change_and_how_it_learns_may_not(tmp_path):
 
 def test_older_keys_say_what_to_write():
   c = config_lib.retrieval()
-  assert config_lib.advice(c) == []
+  assert config_lib.suggest_tables_key(c) == []
   c.data.table_update = 'row_adagrad'
-  assert "{'optimizer': 'row_adagrad'}" in config_lib.advice(c)[0]
+  assert "{'optimizer': 'row_adagrad'}" in config_lib.suggest_tables_key(c)[0]
 
 
 def test_entries_of_the_command_line():
@@ -217,7 +217,7 @@ def rates_of(specs) -> dict:
 
 
 def sharded(specs, compiled_only=False):
-  plan = schemes.one_scheme(specs, 'row_wise', hosts=2, devices=4)
+  plan = single_scheme.plan_with_scheme(specs, 'row_wise', hosts=2, devices=4)
   tables = ShardedTables(lay_out(plan), specs)
   mesh, rates = mesh_lib.make(1, 2, 4), rates_of(specs)
   like = tables.layout.shapes()
@@ -241,7 +241,7 @@ def sharded(specs, compiled_only=False):
   )
   ids = jnp.arange(16, dtype=jnp.int32)
   if compiled_only:
-    return tables, hlo.collectives(run.lower(arrays, slots, ids).compile())
+    return tables, hlo.find_collectives(run.lower(arrays, slots, ids).compile())
   for _ in range(2):
     arrays, slots = run(arrays, slots, ids)
   host = jax.device_get(arrays)

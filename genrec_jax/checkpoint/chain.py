@@ -8,10 +8,10 @@ another one is not taken for it.
 import zlib
 
 from genrec_jax.checkpoint import manifest
-from genrec_jax.checkpoint.manifest import CheckpointError, Damaged
+from genrec_jax.checkpoint.manifest import CheckpointError, DamagedError
 
 
-def parents(body: dict) -> list[tuple[int, int]]:
+def read_parents(body: dict) -> list[tuple[int, int]]:
   """(step, identity) of the steps a checkpoint needs, base first."""
   return [tuple(p) for p in (body.get('rows') or {}).get('parents', [])]
 
@@ -36,34 +36,36 @@ def verify(directory, step: int, *, quick: bool = False) -> list[dict]:
   return _bodies(directory, step, lambda d: manifest.verify(d, quick=quick))
 
 
-def needed(directory, steps: list[int]) -> set[int]:
+def collect_needed(directory, steps: list[int]) -> set[int]:
   """Steps that are needed to restore some others, these included."""
-  found = set(steps)
+  needed_steps = set(steps)
   for step in steps:
     try:
       body = manifest.read(directory / str(step))
     except CheckpointError:
       continue
-    found |= {parent for parent, _ in parents(body)}
-  return found
+    needed_steps |= {parent for parent, _ in read_parents(body)}
+  return needed_steps
 
 
 def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
   """Manifests of the parents of a step; raises Damaged if they are not such."""
-  found = []
-  for parent, wanted in parents(body):
+  problems = []
+  for parent, expected in read_parents(body):
     if not (directory / str(parent)).is_dir():
-      raise Damaged(f'damaged: it needs step {parent}, which is not there')
+      raise DamagedError(f'damaged: it needs step {parent}, which is not there')
     try:
-      found.append(look(directory / str(parent)))
-      same = identity(directory / str(parent)) == wanted
+      problems.append(look(directory / str(parent)))
+      same = identity(directory / str(parent)) == expected
     except (CheckpointError, OSError) as e:
-      raise Damaged(f'damaged: it needs step {parent}, which is {e}') from e
+      raise DamagedError(
+        f'damaged: it needs step {parent}, which is {e}'
+      ) from e
     if not same:
-      raise Damaged(
+      raise DamagedError(
         f'damaged: it needs step {parent} as it was, and that is another one'
       )
-  return found
+  return problems
 
 
 def _bodies(directory, step: int, look) -> list[dict]:

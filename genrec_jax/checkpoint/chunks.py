@@ -23,14 +23,14 @@ import numpy as np
 
 from genrec_jax.numerics import formats as formats_lib
 from genrec_jax.numerics.formats import FORMATS, Formats
-from genrec_jax.numerics.number_format import Format
+from genrec_jax.numerics.number_format import NumberFormat
 
 EXACT = 32  # bits: the values as they are
 SLOTS = ('float32', 'float16')
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
+class RowChunk:
   """Some rows of a table, or of some of its columns.
 
   Attributes:
@@ -49,7 +49,7 @@ class Chunk:
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoding:
+class RowEncoding:
   """How rows are written.
 
   Attributes:
@@ -89,12 +89,12 @@ class Encoding:
     """What a manifest says of it."""
     return {'bits': self.bits, 'method': self.method, 'slots': self.slots}
 
-  def format_of(self, values: np.ndarray) -> Format:
+  def format_of(self, values: np.ndarray) -> NumberFormat:
     """The format of such rows: what is asked for, or their own.
 
-    >>> Encoding(4).format_of(np.zeros((9, 64), np.float32)).name
+    >>> RowEncoding(4).format_of(np.zeros((9, 64), np.float32)).name
     'adaptive4'
-    >>> Encoding(4).format_of(np.zeros((9, 1), np.float32)).name
+    >>> RowEncoding(4).format_of(np.zeros((9, 1), np.float32)).name
     'float32'
     """
     columns = values.shape[1]
@@ -106,13 +106,13 @@ class Encoding:
     smaller = quantiser.bytes_per_row(columns) < as_it_is.bytes_per_row(columns)
     return quantiser if smaller else as_it_is
 
-  def _quantiser(self) -> Format | None:
+  def _quantiser(self) -> NumberFormat | None:
     if self.bits == EXACT:
       return None
     return formats_lib.find_quantiser(self.method, self.bits, self.formats)
 
 
-def to_bytes(chunk: Chunk, encoding: Encoding) -> bytes:
+def to_bytes(chunk: RowChunk, encoding: RowEncoding) -> bytes:
   """The file of a chunk; raises ValueError for what cannot be encoded."""
   written = encoding.format_of(chunk.values)
   about = {
@@ -135,7 +135,7 @@ def to_bytes(chunk: Chunk, encoding: Encoding) -> bytes:
   return file.getvalue()
 
 
-def from_bytes(raw: bytes, formats: Formats = FORMATS) -> Chunk:
+def from_bytes(raw: bytes, formats: Formats = FORMATS) -> RowChunk:
   """The chunk of a file, with its values and slots as they are used.
 
   Args:
@@ -152,7 +152,7 @@ def from_bytes(raw: bytes, formats: Formats = FORMATS) -> Chunk:
       for name in arrays.files
       if name.startswith('slot.') and not name.endswith('.scale')
     }
-    return Chunk(
+    return RowChunk(
       about['table'],
       about['first_column'],
       _read_ids(arrays, about),
@@ -190,7 +190,9 @@ def _read_ids(arrays, about) -> np.ndarray:
   return about['first'] + about['stride'] * places
 
 
-def _written_values(chunk: Chunk, written: Format) -> dict[str, np.ndarray]:
+def _written_values(
+  chunk: RowChunk, written: NumberFormat
+) -> dict[str, np.ndarray]:
   values = chunk.values
   if written.method:  # quantisers see float32, whatever the table is
     values = values.astype(np.float32)
@@ -220,7 +222,7 @@ def _read_values(arrays, about, formats: Formats) -> np.ndarray:
 
 
 def _written_slot(
-  chunk: Chunk, name: str, slot: np.ndarray, encoding: Encoding
+  chunk: RowChunk, name: str, slot: np.ndarray, encoding: RowEncoding
 ) -> dict[str, np.ndarray]:
   key = f'slot.{name}'
   if encoding.slots == 'float32':

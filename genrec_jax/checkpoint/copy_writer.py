@@ -28,16 +28,16 @@ from genrec_jax.checkpoint import (
   serving_copy,
   storage,
 )
-from genrec_jax.checkpoint.chunks import Chunk
-from genrec_jax.checkpoint.manifest import CheckpointError, Damaged
-from genrec_jax.checkpoint.serving_copy import POSITION, Position
+from genrec_jax.checkpoint.chunks import RowChunk
+from genrec_jax.checkpoint.manifest import CheckpointError, DamagedError
+from genrec_jax.checkpoint.serving_copy import POSITION, CopyPosition
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 INCOMING, LOCK = 'incoming', 'LOCK'
 _TABLES = re.compile(r'\d+-(\d+)')
 
 
-class Building:
+class StagedTables:
   """Tables that nobody sees yet.
 
   Attributes:
@@ -61,7 +61,7 @@ class Building:
       for name, array in self._arrays.items()
     }
 
-  def put(self, chunk: Chunk) -> None:
+  def put(self, chunk: RowChunk) -> None:
     _put(self._arrays, chunk)
     if self._columns:
       self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
@@ -71,7 +71,9 @@ class Building:
     for name, columns in self._columns.items():
       wrong = np.count_nonzero(columns != self.tables[name]['dim'])
       if wrong:
-        raise Damaged(f'damaged: it lacks {wrong:,} rows of table {name!r}')
+        raise DamagedError(
+          f'damaged: it lacks {wrong:,} rows of table {name!r}'
+        )
     self._columns = {}
 
   def sync(self) -> None:
@@ -81,7 +83,7 @@ class Building:
     storage.sync(self.directory)
 
 
-class Writer:
+class ReplicaWriter:
   """A copy as its follower sees it.
 
   Attributes:
@@ -125,25 +127,25 @@ class Writer:
 
   def table(self, name: str) -> np.ndarray:
     """The rows `[rows, dim]`, mapped, for reading."""
-    found = serving_copy.named(self._arrays, name).view()
-    found.flags.writeable = False
-    return found
+    rows = serving_copy.find_table(self._arrays, name).view()
+    rows.flags.writeable = False
+    return rows
 
   @contextlib.contextmanager
   def building(
     self, base: int, tables: Mapping[str, dict]
-  ) -> Iterator[Building]:
+  ) -> Iterator[StagedTables]:
     """New tables, removed again unless they were swapped in."""
     numbers = [int(_TABLES.fullmatch(name)[1]) for name in self._directories()]
     directory = self._copy / f'{base}-{1 + max(numbers, default=0)}'
     directory.mkdir()
     try:
-      yield Building(directory, tables)
+      yield StagedTables(directory, tables)
     finally:
       if not self.position or self.position.directory != directory.name:
         shutil.rmtree(directory)
 
-  def swap(self, building: Building, **position) -> None:
+  def swap(self, building: StagedTables, **position) -> None:
     """New tables take the place of the old ones.
 
     Args:
@@ -151,10 +153,10 @@ class Writer:
       **position: the attributes of `Position` that do not follow from them.
     """
     building.sync()
-    position = Position(
+    position = CopyPosition(
       **position, directory=building.directory.name, tables=building.tables
     )
-    arrays = serving_copy.mapped(self._copy, position.tables, 'r+')
+    arrays = serving_copy.map_tables(self._copy, position.tables, 'r+')
     with self._changing(position.step):
       self._set(position)
     self._arrays = arrays
@@ -193,10 +195,10 @@ class Writer:
     try:
       with self._changing(step):
         for name, table in row_files.of_tables(body, tables):
-          raw = row_files.checked(directory, name, body)
-          chunk = row_files.decoded(raw, table, tables, self._formats)
+          raw = row_files.verify_file(directory, name, body)
+          chunk = row_files.decode_chunk(raw, table, tables, self._formats)
           _put(self._arrays, chunk)
-    except Damaged as e:
+    except DamagedError as e:
       self._forget(f'incoming step {step} is {e}')
       raise
     for array in self._arrays.values():
@@ -216,7 +218,9 @@ class Writer:
     if (self._copy / POSITION).exists():
       try:
         position = serving_copy.read_position(self._copy)
-        self._arrays = serving_copy.mapped(self._copy, position.tables, 'r+')
+        self._arrays = serving_copy.map_tables(
+          self._copy, position.tables, 'r+'
+        )
         self.position = position
       except (OSError, ValueError) as e:
         self._forget(str(e))
@@ -228,16 +232,16 @@ class Writer:
 
   def _end_delta(self) -> None:
     """Applies a delta once more whose follower was killed meanwhile."""
-    for step in manifest.steps(self._copy / INCOMING):
+    for step in manifest.list_steps(self._copy / INCOMING):
       try:
         body = manifest.read(self._copy / INCOMING / str(step))
         at = self.position and (self.position.step, self.position.identity)
-        if chain.parents(body)[-1:] == [at]:
+        if chain.read_parents(body)[-1:] == [at]:
           self._apply(step)
           self._log(f'step {step}: applied to its end after an interruption')
-      except manifest.HalfWritten:
+      except manifest.IncompleteError:
         pass  # nothing of it is in the tables
-      except Damaged as e:
+      except DamagedError as e:
         if self.position:
           self._forget(f'incoming step {step} is {e}')
     self._discard()
@@ -250,7 +254,7 @@ class Writer:
     self._generation[1] = step
     self._generation[0] += 1
 
-  def _set(self, position: Position) -> None:
+  def _set(self, position: CopyPosition) -> None:
     storage.put(self._copy / POSITION, position.to_bytes())
     self.position = position
 
@@ -272,7 +276,7 @@ class Writer:
     shutil.rmtree(self._copy / INCOMING, ignore_errors=True)
 
 
-def _put(arrays: Mapping[str, np.ndarray], chunk: Chunk) -> None:
+def _put(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
   array = arrays[chunk.table]
   width = chunk.values.shape[1]
   if width == array.shape[1]:
@@ -285,14 +289,14 @@ def _put(arrays: Mapping[str, np.ndarray], chunk: Chunk) -> None:
 def _made(path: pathlib.Path, about: dict) -> np.ndarray:
   """A new table on the disk, mapped."""
   dtype = np.dtype(about['dtype'])
-  kept = dtype if dtype.isbuiltin == 1 else np.dtype(f'u{dtype.itemsize}')
+  stored = dtype if dtype.isbuiltin == 1 else np.dtype(f'u{dtype.itemsize}')
   shape = about['rows'], about['dim']
-  array = np.lib.format.open_memmap(path, 'w+', kept, shape)
+  array = np.lib.format.open_memmap(path, 'w+', stored, shape)
   # Where a disk is full, writing to a mapping would end the process.
   if hasattr(os, 'posix_fallocate'):
     with path.open('r+b') as f:
       os.posix_fallocate(f.fileno(), 0, path.stat().st_size)
-  return array if kept == dtype else array.view(dtype)
+  return array if stored == dtype else array.view(dtype)
 
 
 def _locked(copy: pathlib.Path):

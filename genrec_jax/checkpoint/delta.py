@@ -19,7 +19,7 @@ import jax
 
 from genrec_jax.checkpoint import chunks, policy, row_files, snapshot
 from genrec_jax.checkpoint import rows as rows_lib
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.numerics import row_quant
@@ -30,7 +30,7 @@ SAFE_BITS = 8  # when there were more
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class DeltaOptions:
   """What is saved, and how exactly.
 
   Attributes:
@@ -65,7 +65,7 @@ class Options:
         f'{self.full_every} and {self.expected_restores}'
       )
 
-  def encoding(self, restores: int) -> chunks.Encoding:
+  def encoding(self, restores: int) -> chunks.RowEncoding:
     """How rows are written after so many restores of the run.
 
     More restores than were expected add up to more error than was planned for,
@@ -77,11 +77,11 @@ class Options:
     method = self.method
     if bits < SAFE_BITS and 0 < self.expected_restores < restores:
       bits, method = SAFE_BITS, 'adaptive'
-    return chunks.Encoding(bits, method, self.slots, self.formats)
+    return chunks.RowEncoding(bits, method, self.slots, self.formats)
 
 
 @dataclasses.dataclass(frozen=True)
-class Tables:
+class RowTables:
   """The row-updated tables of a state.
 
   Attributes:
@@ -100,9 +100,9 @@ class RowSaver:
 
   def __init__(
     self,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointManager,
     stacks: Mapping[str, Stack],
-    options: Options,
+    options: DeltaOptions,
     *,
     published: bool = False,
     log: Callable[[str], object] = print,
@@ -127,14 +127,14 @@ class RowSaver:
 
   def restored(self, step: int) -> None:
     """The run goes on from this step, whose rows were just loaded."""
-    found = self._checkpoints.about_rows(step)
-    self._last = found and (step, found['identity'])
+    last = self._checkpoints.about_rows(step)
+    self._last = last and (step, last['identity'])
 
   def save(
     self,
     step: int,
     dense,
-    tables: Tables,
+    tables: RowTables,
     *,
     data=None,
     host: dict | None = None,
@@ -166,7 +166,7 @@ class RowSaver:
     about |= encoding.describe() | {
       'tables': rows_lib.describe(self._stacks, tables.slots)
     }
-    part = rows_lib.Part(taken.chunks, encoding, about)
+    part = rows_lib.ProcessRows(taken.chunks, encoding, about)
     # If this raises, nothing was begun and no mark is cleared.
     self._checkpoints.save(step, dense, data=data, host=host, rows=part)
     self._begun = step, about['kind'], taken.rows
@@ -194,8 +194,8 @@ class RowSaver:
       self._checkpoints.wait()
     finally:
       step, kind, rows = begun
-      if found := self._checkpoints.about_rows(step):
-        self._last = step, found['identity']
+      if last := self._checkpoints.about_rows(step):
+        self._last = step, last['identity']
         self._lost, self._lost_base = {}, False
       else:
         self._lost = rows if kind != row_files.BASE else {}
@@ -207,9 +207,9 @@ class RowSaver:
     if self._last is None:
       return None
     step, identity = self._last
-    found = self._checkpoints.about_rows(step)
-    if found and found['identity'] == identity:
-      return found
+    last = self._checkpoints.about_rows(step)
+    if last and last['identity'] == identity:
+      return last
     self._log(
       f'step {step} is gone or is another one now: the next checkpoint holds '
       'all rows'

@@ -38,7 +38,7 @@ def is_of_disk(error: Exception) -> bool:
   return isinstance(error, OSError) or 'os_error_code' in str(error)
 
 
-def reason(error: Exception, directory) -> str:
+def explain_failure(error: Exception, directory) -> str:
   text = str(error) or type(error).__name__
   if 'No space left' in text and storage.is_disk(directory):
     free = storage.free(directory)

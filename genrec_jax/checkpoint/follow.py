@@ -34,11 +34,11 @@ from genrec_jax.checkpoint import (
   row_files,
   storage,
 )
-from genrec_jax.checkpoint.chunks import Chunk
+from genrec_jax.checkpoint.chunks import RowChunk
 from genrec_jax.checkpoint.manifest import (
   CheckpointError,
-  Damaged,
-  HalfWritten,
+  DamagedError,
+  IncompleteError,
 )
 from genrec_jax.numerics.formats import FORMATS, Formats
 
@@ -88,7 +88,7 @@ class Follower:
     self._half = set()  # steps that were half-written at the last look
     self._bad = {}  # step -> (its files, what is wrong with them)
     self._formats = formats
-    self._copy = copy_writer.Writer(copy, log, formats)
+    self._copy = copy_writer.ReplicaWriter(copy, log, formats)
 
   @property
   def step(self) -> int | None:
@@ -137,7 +137,7 @@ class Follower:
           self._build(directory, line)
           applied += [step for step, _ in line]
         break
-      except (Damaged, HalfWritten):
+      except (DamagedError, IncompleteError):
         continue  # it has been told, or is not there any more
     return applied
 
@@ -180,7 +180,7 @@ class Follower:
   def _line(self, directory, at) -> Line | None:
     """What leads to the newest whole step, if the copy does not hold it."""
     self.refused, before, self._half = {}, self._half, set()
-    there = manifest.steps(directory)
+    there = manifest.list_steps(directory)
     if not there:
       self._say_once(
         f'nothing is published in {self.source} yet; a run publishes with '
@@ -191,11 +191,11 @@ class Follower:
         break
       try:
         return self._leading_to(directory, step, at)
-      except HalfWritten as e:
+      except IncompleteError as e:
         self._half.add(step)
         if step in before:  # no save that is just ending
           self._say_once(f'step {step} is waited for, it is {e}')
-      except Damaged as e:
+      except DamagedError as e:
         self.refused[step] = str(e)
     return None
 
@@ -203,7 +203,10 @@ class Follower:
     """From where the copy is, if that is on the way; else from the base."""
     with self._judging(directory, step):
       body = manifest.read(directory / str(step))
-      line = [*chain.parents(body), (step, _identity(directory / str(step)))]
+      line = [
+        *chain.read_parents(body),
+        (step, _identity(directory / str(step))),
+      ]
     after = line.index(at) + 1 if at in line else 0
     for other, identity in line[after:]:
       try:
@@ -213,7 +216,9 @@ class Follower:
       except CheckpointError as e:
         if other == step:
           raise
-        raise Damaged(f'damaged: it needs step {other}, which is {e}') from e
+        raise DamagedError(
+          f'damaged: it needs step {other}, which is {e}'
+        ) from e
     return line[max(after - 1, 0) :]
 
   @contextlib.contextmanager
@@ -222,10 +227,10 @@ class Follower:
     step_dir = directory / str(step)
     files, wrong = self._bad.get(step, (None, None))
     if wrong and files == _files(step_dir):
-      raise Damaged(wrong)
+      raise DamagedError(wrong)
     try:
       yield
-    except Damaged as e:
+    except DamagedError as e:
       if (step_dir / manifest.NAME).exists():  # it is not just being removed
         if str(e) != wrong:
           self._log(f'step {step} is passed over, {e}')
@@ -238,7 +243,7 @@ class Follower:
     with self._judging(directory, step):
       body, raw = _open(step_dir, identity)
       incoming = self._copy.receive(step)
-      for name, content, chunk in row_files.contents(
+      for name, content, chunk in row_files.read_contents(
         step_dir, body, tables, self._formats
       ):
         path = incoming / name
@@ -266,7 +271,7 @@ class Follower:
         step_dir = directory / str(step)
         with self._judging(directory, step):
           body, _ = _open(step_dir, identity)
-          for _, _, chunk in row_files.contents(
+          for _, _, chunk in row_files.read_contents(
             step_dir, body, tables, self._formats
           ):
             building.put(chunk)
@@ -304,7 +309,7 @@ class Follower:
     size = sum(
       body['files'][name][0] for name, _ in row_files.of_tables(body, tables)
     )
-    newer = sum(other > step for other in manifest.steps(directory))
+    newer = sum(other > step for other in manifest.list_steps(directory))
     age = max(time.time() - body.get('time', time.time()), 0.0)
     self._log(
       f'step {step}: {body["rows"]["kind"]}, {rows:,} rows, {size:,} bytes, '
@@ -322,7 +327,7 @@ def _identity(step_dir) -> int:
   try:
     return chain.identity(step_dir)
   except FileNotFoundError as e:
-    raise HalfWritten('half-written: it is being removed') from e
+    raise IncompleteError('half-written: it is being removed') from e
 
 
 def _open(step_dir, identity: int) -> tuple[dict, bytes]:
@@ -331,9 +336,11 @@ def _open(step_dir, identity: int) -> tuple[dict, bytes]:
   try:
     raw = (step_dir / manifest.NAME).read_bytes()
   except OSError as e:
-    raise HalfWritten('half-written: it is being removed') from e
+    raise IncompleteError('half-written: it is being removed') from e
   if zlib.crc32(raw) != identity:
-    raise Damaged('damaged: it is another one than later steps were made from')
+    raise DamagedError(
+      'damaged: it is another one than later steps were made from'
+    )
   return body, raw
 
 
@@ -349,7 +356,7 @@ def _is_still(directory, at: tuple[int, int]) -> bool:
     return True
 
 
-def _rows(chunk: Chunk) -> int:
+def _rows(chunk: RowChunk) -> int:
   """Rows of which this chunk has the first column."""
   return len(chunk.ids) if chunk.first_column == 0 else 0
 
@@ -358,8 +365,8 @@ def _files(step_dir) -> list | None:
   """What would be other numbers if the files of a step were others."""
   try:
     return [
-      (name, storage.size(path), storage.modified(path))
-      for name, path in storage.files(step_dir)
+      (name, storage.count_bytes(path), storage.modification_time(path))
+      for name, path in storage.list_files(step_dir)
     ]
   except OSError:
     return None

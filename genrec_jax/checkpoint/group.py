@@ -22,7 +22,7 @@ _RAISED = {'FileNotFoundError': FileNotFoundError}  # others: CheckpointError
 _opened: dict[str, int] = {}
 
 
-class Group:
+class ProcessGroup:
   """All processes, meeting in turn; every process makes every turn."""
 
   def __init__(self, name: str, timeout_s: float):

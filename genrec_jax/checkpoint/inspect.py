@@ -17,7 +17,7 @@ import datetime
 import sys
 
 from genrec_jax.checkpoint import chain, inspect_step, manifest, storage
-from genrec_jax.checkpoint.inspect_text import amount, columns
+from genrec_jax.checkpoint.inspect_text import format_bytes, format_columns
 
 DIRECTORIES = ('checkpoints', 'published', 'best')
 _HEAD = (
@@ -48,9 +48,9 @@ def report(
     Lines to print, and whether all is well.
   """
   places = _places(workdir, directory)
-  if step is not None and step not in (found := manifest.steps(places[0])):
+  if step is not None and step not in (steps := manifest.list_steps(places[0])):
     raise FileNotFoundError(
-      f'no step {step} in {places[0]}, only {", ".join(map(str, found))}'
+      f'no step {step} in {places[0]}, only {", ".join(map(str, steps))}'
     )
   lines, details, well = [], [], True
   for place in places:
@@ -86,18 +86,18 @@ class _Step:
 
   @property
   def half_written(self) -> bool:
-    return isinstance(self.error, manifest.HalfWritten)
+    return isinstance(self.error, manifest.IncompleteError)
 
 
 def _places(workdir, directory: str | None) -> list:
   """Directories with steps, of those asked for."""
   names = [directory] if directory else DIRECTORIES
   places = [workdir / name for name in names] + [workdir]
-  found = [place for place in places if manifest.steps(place)]
-  if not found:
+  existing = [place for place in places if manifest.list_steps(place)]
+  if not existing:
     where = workdir / directory if directory else workdir
     raise FileNotFoundError(f'no checkpoints in {where}')
-  return found
+  return existing
 
 
 def _look(directory, quick: bool) -> list[_Step]:
@@ -114,8 +114,8 @@ def _look(directory, quick: bool) -> list[_Step]:
       raise seen[path.name]
     return seen[path.name]
 
-  found = []
-  for step in manifest.steps(directory):
+  rows = []
+  for step in manifest.list_steps(directory):
     path = directory / str(step)
     body, needs, error = None, [], None
     try:
@@ -125,11 +125,11 @@ def _look(directory, quick: bool) -> list[_Step]:
     except manifest.CheckpointError as e:
       error = e
     try:
-      written = body['time'] if body else storage.modified(path)
+      written = body['time'] if body else storage.modification_time(path)
     except FileNotFoundError:  # removed by the training while we looked
       continue
-    found.append(_Step(step, body, needs, error, written))
-  return found
+    rows.append(_Step(step, body, needs, error, written))
+  return rows
 
 
 def _well(steps: list[_Step]) -> bool:
@@ -144,29 +144,29 @@ def _listed(steps: list[_Step], quick: bool) -> list[str]:
     when = datetime.datetime.fromtimestamp(s.written)
     cells = ['-'] * 7
     if s.body:
-      rows_bytes = inspect_step.rows_of(s.body)[1]
-      total = inspect_step.files_of(s.body)[1]
+      rows_bytes = inspect_step.describe_rows(s.body)[1]
+      total = inspect_step.describe_files(s.body)[1]
       entry = s.body.get('rows')
-      below = [inspect_step.files_of(body)[1] for body in s.needs]
+      below = [inspect_step.describe_files(body)[1] for body in s.needs]
       cells = [
         entry['kind'] if entry else 'whole',
         _needs(s.body),
         inspect_step.fraction_text(s.body, s.needs),
         str(entry['bits']) if entry else '-',
-        amount(rows_bytes) if entry else '-',
-        amount(total - rows_bytes),
-        amount(total + sum(below)) if s.whole else '-',
+        format_bytes(rows_bytes) if entry else '-',
+        format_bytes(total - rows_bytes),
+        format_bytes(total + sum(below)) if s.whole else '-',
       ]
     state = 'sizes as written' if quick else 'whole'
     if not s.whole:
       state = 'half-written' if s.half_written else 'damaged'
     rows.append([str(s.step), *cells, f'{when:%Y-%m-%d %H:%M}', state])
   reasons = [f'  step {s.step}: {s.error}' for s in steps if s.error]
-  return columns(_HEAD, rows) + reasons
+  return format_columns(_HEAD, rows) + reasons
 
 
 def _needs(body: dict) -> str:
-  parents = [str(step) for step, _ in chain.parents(body)]
+  parents = [str(step) for step, _ in chain.read_parents(body)]
   if len(parents) > 3:
     return f'{parents[0]}, {parents[1]} .. {parents[-1]} ({len(parents)})'
   return ', '.join(parents) or '-'

@@ -6,12 +6,16 @@ import json
 import numpy as np
 
 from genrec_jax.checkpoint import chain, policy, row_files
-from genrec_jax.checkpoint.inspect_text import amount, columns, counted
+from genrec_jax.checkpoint.inspect_text import (
+  format_bytes,
+  format_columns,
+  format_count,
+)
 
 _ROWS = f'{row_files.NAME}/'
 
 
-def files_of(body: dict, below: str = '') -> tuple[int, int]:
+def describe_files(body: dict, below: str = '') -> tuple[int, int]:
   """How many files, and bytes, a step has below a directory of its own."""
   sizes = [
     n for name, (n, _) in body['files'].items() if name.startswith(below)
@@ -19,12 +23,12 @@ def files_of(body: dict, below: str = '') -> tuple[int, int]:
   return len(sizes), sum(sizes)
 
 
-def rows_of(body: dict) -> tuple[int, int]:
+def describe_rows(body: dict) -> tuple[int, int]:
   """The same of what is written by rows."""
-  return files_of(body, _ROWS)
+  return describe_files(body, _ROWS)
 
 
-def fraction(body: dict, needs: list[dict]) -> float | None:
+def delta_fraction(body: dict, needs: list[dict]) -> float | None:
   """S of a delta: how large its rows are beside those of its base."""
   if not needs:
     return None
@@ -32,8 +36,8 @@ def fraction(body: dict, needs: list[dict]) -> float | None:
 
 
 def fraction_text(body: dict, needs: list[dict]) -> str:
-  found = fraction(body, needs)
-  return '-' if found is None else f'{found:.1%}'
+  fraction_of_base = delta_fraction(body, needs)
+  return '-' if fraction_of_base is None else f'{fraction_of_base:.1%}'
 
 
 def describe(
@@ -54,11 +58,11 @@ def describe(
     contents: list arrays and host values too.
   """
   body = bodies[step]
-  needs = [bodies[parent] for parent, _ in chain.parents(body)]
+  needs = [bodies[parent] for parent, _ in chain.read_parents(body)]
   lines = [_title(body), '']
   if 'rows' in body:
-    held = None if quick else _held(directory / str(step), body)
-    lines += [*_tables(body, held), '']
+    row_counts = None if quick else _held(directory / str(step), body)
+    lines += [*_tables(body, row_counts), '']
   lines += _restore([*needs, body])
   if history := _history(body, needs):
     lines += ['', *history]
@@ -74,7 +78,7 @@ def _title(body: dict) -> str:
     if entry['bits'] < 32:
       bits += f' ({entry["method"]})'
     parts.append(f'{entry["kind"]}, rows at {bits}, slots {entry["slots"]};')
-  parts.append(f'{counted(len(body["tree"]), "dense array")};')
+  parts.append(f'{format_count(len(body["tree"]), "dense array")};')
   parts.append(f'{"with" if body["data"] else "no"} data iterator')
   return ' '.join(parts)
 
@@ -103,42 +107,44 @@ def _tables(body: dict, held: collections.Counter | None) -> list[str]:
     if held is not None:
       row += [f'{held[name]:,}', f'{held[name] / table["rows"]:.1%}']
     rows.append(row)
-  return columns(head + ['>held here', '>'][: 2 * (held is not None)], rows)
+  return format_columns(
+    head + ['>held here', '>'][: 2 * (held is not None)], rows
+  )
 
 
 def _restore(bodies: list[dict]) -> list[str]:
   """What is read of all steps: each compared as a whole, then loaded."""
-  count, size = (sum(x) for x in zip(*map(files_of, bodies), strict=True))
+  count, size = (sum(x) for x in zip(*map(describe_files, bodies), strict=True))
   last = bodies[-1]
   lines = [
-    f'a restore of step {last["step"]} compares {counted(count, "file")}, '
-    f'{amount(size)}, and loads of them'
+    f'a restore of step {last["step"]} compares {format_count(count, "file")}, '
+    f'{format_bytes(size)}, and loads of them'
   ]
   rows = []
   for body in bodies:
     if 'rows' in body:
-      files, size = rows_of(body)
-      rows.append([f'  step {body["step"]}', 'rows', files, amount(size)])
-  all_files, all_bytes = files_of(last)
-  files, size = rows_of(last)
+      files, size = describe_rows(body)
+      rows.append([f'  step {body["step"]}', 'rows', files, format_bytes(size)])
+  all_files, all_bytes = describe_files(last)
+  files, size = describe_rows(last)
   rows.append(
     [f'  step {last["step"]}', 'dense', all_files - files]
-    + [amount(all_bytes - size)]
+    + [format_bytes(all_bytes - size)]
   )
-  rows = [[a, b, counted(n, 'file'), size] for a, b, n, size in rows]
-  return lines + columns(('<', '<', '>', '>'), rows)[1:]
+  rows = [[a, b, format_count(n, 'file'), size] for a, b, n, size in rows]
+  return lines + format_columns(('<', '<', '>', '>'), rows)[1:]
 
 
 def _history(body: dict, needs: list[dict]) -> list[str]:
   """Sizes of the deltas since the base, and when it is worth a new one."""
   if not needs:
     return []
-  sizes = [*body['rows']['history'], fraction(body, needs)]
+  sizes = [*body['rows']['history'], delta_fraction(body, needs)]
   shown = ', '.join(f'{s:.3f}' for s in sizes[-8:])
   if len(sizes) > 8:
     shown = f'..., {shown}'
   lines = [
-    f'{counted(len(sizes), "delta")} since the base of step '
+    f'{format_count(len(sizes), "delta")} since the base of step '
     f'{needs[0]["step"]}, as fractions of its size: {shown}'
   ]
   if len(needs) == 1:  # each holds what changed since the base
@@ -159,7 +165,7 @@ def _contents(body: dict) -> list[str]:
   rows = [[f'  {name}', what] for name, what in body['tree'].items()]
   return [
     f'arrays of the dense part of step {body["step"]}:',
-    *columns(('<', '<'), rows)[1:],
+    *format_columns(('<', '<'), rows)[1:],
     '',
     'host values:',
     *json.dumps(body['host'], indent=2).splitlines(),

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def format_columns(
+  head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> list[str]:
   """A table as lines.
 
   Args:
@@ -21,7 +23,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
   ]
 
 
-def amount(size: float) -> str:
+def format_bytes(size: float) -> str:
   """Bytes in three digits: '21 B', '4.13 kB', '117 GB'."""
   for unit in ('B', 'kB', 'MB', 'GB', 'TB'):
     if size < 999.5:
@@ -33,6 +35,6 @@ def amount(size: float) -> str:
   return f'{size:.{digits}f} {unit}'
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
   """'1 file', '2,000 files'."""
   return f'{number:,} {what}{"" if number == 1 else "s"}'

@@ -26,15 +26,15 @@ class CheckpointError(ValueError):
   """A checkpoint could not be written, or must not be loaded."""
 
 
-class HalfWritten(CheckpointError):
+class IncompleteError(CheckpointError):
   """The directory has no manifest: its save never finished."""
 
 
-class Damaged(CheckpointError):
+class DamagedError(CheckpointError):
   """The directory is not what its manifest says."""
 
 
-def steps(directory) -> list[int]:
+def list_steps(directory) -> list[int]:
   """Steps with a directory of their own, whole or not, in ascending order."""
   return sorted(
     int(d.name)
@@ -51,13 +51,13 @@ def write(step_dir, step: int, **extra) -> None:
     step: number of the step.
     **extra: JSON values to keep in the manifest beside the files.
   """
-  found = storage.files(step_dir)
-  files = {name: [storage.size(p), _checksum(p)] for name, p in found}
+  present = storage.list_files(step_dir)
+  files = {name: [storage.count_bytes(p), _checksum(p)] for name, p in present}
   body = dict(format=FORMAT, step=step, files=files, **extra)
   # The manifest is what completes the checkpoint. All else is forced to the
   # disk before, so that a power cut leaves either all of it or a directory
   # without manifest.
-  for _, path in found:
+  for _, path in present:
     storage.sync(path)
   storage.sync_directories(step_dir)
   storage.put(step_dir / NAME, _encode(body))
@@ -70,9 +70,11 @@ def read(step_dir) -> dict:
   try:
     raw = path.read_bytes()
   except FileNotFoundError:
-    raise HalfWritten(f'half-written: it has no {NAME}') from None
+    raise IncompleteError(f'half-written: it has no {NAME}') from None
   except OSError as e:
-    raise Damaged(f'damaged: {NAME} cannot be read ({e.strerror or e})') from e
+    raise DamagedError(
+      f'damaged: {NAME} cannot be read ({e.strerror or e})'
+    ) from e
   try:
     body = json.loads(raw)
     body.pop('crc32')
@@ -80,13 +82,13 @@ def read(step_dir) -> dict:
   except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
     intact = False
   if not intact:
-    raise Damaged(f'damaged: {NAME} is not as it was written')
+    raise DamagedError(f'damaged: {NAME} is not as it was written')
   if body['format'] != FORMAT:
-    raise Damaged(
+    raise DamagedError(
       f'of format {body["format"]}; this version reads format {FORMAT}'
     )
   if str(body['step']) != step_dir.name:
-    raise Damaged(f'damaged: {NAME} belongs to step {body["step"]}')
+    raise DamagedError(f'damaged: {NAME} belongs to step {body["step"]}')
   return body
 
 
@@ -108,15 +110,17 @@ def verify(step_dir, *, quick: bool = False) -> dict:
   for name, (size, checksum) in body['files'].items():
     path = step_dir / name
     try:
-      found = storage.size(path)
-      if found != size:
-        raise Damaged(f'damaged: {name} has {found} bytes instead of {size}')
+      actual = storage.count_bytes(path)
+      if actual != size:
+        raise DamagedError(
+          f'damaged: {name} has {actual} bytes instead of {size}'
+        )
       if not quick and _checksum(path) != checksum:
-        raise Damaged(f'damaged: the contents of {name} have changed')
+        raise DamagedError(f'damaged: the contents of {name} have changed')
     except FileNotFoundError:
-      raise Damaged(f'damaged: {name} is missing') from None
+      raise DamagedError(f'damaged: {name} is missing') from None
     except OSError as e:
-      raise Damaged(
+      raise DamagedError(
         f'damaged: {name} cannot be read ({e.strerror or e})'
       ) from e
   return body

@@ -9,7 +9,7 @@ import jax
 _NAME = 'process_0-of-1.json'
 
 
-class Position:
+class IteratorState:
   """An iterator as Orbax saves and loads it (`StatefulCheckpointable`).
 
   Every process makes its part of the same batches, so their iterators stand at

@@ -41,7 +41,7 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class RetentionLimits:
   """What stays of whole checkpoints; the newest stays in any case.
 
   Attributes:
@@ -66,23 +66,23 @@ class Limits:
 
   def kept(self, directory, whole: list[int]) -> set[int]:
     """The steps that stay, of whole ones, and all that they need."""
-    now, found = time.time(), set()
+    now, keep = time.time(), set()
     for step in reversed(whole[-self.count :]):
       body = manifest.read(directory / str(step))
-      wanted = found | {step, *(p for p, _ in chain.parents(body))}
+      wanted = keep | {step, *(p for p, _ in chain.read_parents(body))}
       old = self.hours and now - body.get('time', now) > 3600 * self.hours
       large = self.gb and _size(directory, wanted) > 1e9 * self.gb
-      if found and (old or large):
+      if keep and (old or large):
         break
-      found = wanted
-    return found
+      keep = wanted
+    return keep
 
 
 def prune(
   directory,
   saved: int,
   *,
-  limits: Limits,
+  limits: RetentionLimits,
   damaged: Collection[int],
   log: Callable[[str], object],
 ) -> None:
@@ -96,7 +96,7 @@ def prune(
     log: is told when a restart would use a newer step than `saved`.
   """
   whole = []
-  for step in manifest.steps(directory):
+  for step in manifest.list_steps(directory):
     with contextlib.suppress(CheckpointError):
       chain.read(directory, step)
       whole.append(step)
@@ -105,14 +105,14 @@ def prune(
       f'step {saved} is saved, but a restart will use step {whole[-1]}; to go '
       f'on from here, remove the newer steps from {directory}'
     )
-  kept = limits.kept(
+  keep = limits.kept(
     directory, [s for s in whole if s <= saved and s not in damaged]
   )
   # What newer steps need is not ours to remove.
-  kept |= chain.needed(directory, [s for s in whole if s > saved])
+  keep |= chain.collect_needed(directory, [s for s in whole if s > saved])
   # From the newest on: no delta shall outlive its base.
-  for step in reversed(manifest.steps(directory)):
-    if step < saved and step not in kept:
+  for step in reversed(manifest.list_steps(directory)):
+    if step < saved and step not in keep:
       remove(directory, step)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from genrec_jax.checkpoint import chunks
-from genrec_jax.checkpoint.chunks import Chunk
-from genrec_jax.checkpoint.manifest import Damaged
+from genrec_jax.checkpoint.chunks import RowChunk
+from genrec_jax.checkpoint.manifest import DamagedError
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 NAME = 'rows'
@@ -19,8 +19,10 @@ BASE, DELTA = 'base', 'delta'
 
 def file_name(table: str) -> str:
   """A table's directory: its name, but for what no file may be called."""
-  kept = [c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table]
-  return ''.join(kept)
+  characters = [
+    c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table
+  ]
+  return ''.join(characters)
 
 
 def file_names(body: dict, table: str) -> list[str]:
@@ -43,51 +45,55 @@ def of_tables(body: dict, tables: Mapping) -> list[tuple[str, str]]:
   return [(name, table) for table in tables for name in file_names(body, table)]
 
 
-def contents(
+def read_contents(
   step_dir, body: dict, tables, formats: Formats = FORMATS
-) -> Iterator[tuple[str, bytes, Chunk]]:
+) -> Iterator[tuple[str, bytes, RowChunk]]:
   """(file, content, rows) of some tables; everything else is compared first.
 
   Rows of other tables, which `manifest.verify` has found there, are not read.
   """
   for name, about in tables.items():
-    found = body['rows']['tables'].get(name, {})
+    entry = body['rows']['tables'].get(name, {})
     for key in ('rows', 'dim', 'dtype'):
-      if found.get(key) != about[key]:
-        raise Damaged(
-          f'damaged: {key} of table {name!r} is {found.get(key)} instead of '
+      if entry.get(key) != about[key]:
+        raise DamagedError(
+          f'damaged: {key} of table {name!r} is {entry.get(key)} instead of '
           f'{about[key]}'
         )
   for name in body['files']:
     if not name.startswith(f'{NAME}/'):
-      checked(step_dir, name, body)
+      verify_file(step_dir, name, body)
   for name, table in of_tables(body, tables):
-    raw = checked(step_dir, name, body)
-    yield name, raw, decoded(raw, table, tables, formats)
+    raw = verify_file(step_dir, name, body)
+    yield name, raw, decode_chunk(raw, table, tables, formats)
 
 
-def checked(step_dir, name: str, body: dict) -> bytes:
+def verify_file(step_dir, name: str, body: dict) -> bytes:
   """A file of a step; Damaged unless it is what the manifest says."""
   size, checksum = body['files'][name]
   try:
     raw = (step_dir / name).read_bytes()
   except FileNotFoundError:
-    raise Damaged(f'damaged: {name} is missing') from None
+    raise DamagedError(f'damaged: {name} is missing') from None
   except OSError as e:
-    raise Damaged(f'damaged: {name} cannot be read ({e.strerror or e})') from e
+    raise DamagedError(
+      f'damaged: {name} cannot be read ({e.strerror or e})'
+    ) from e
   if len(raw) != size:
-    raise Damaged(f'damaged: {name} has {len(raw)} bytes instead of {size}')
+    raise DamagedError(
+      f'damaged: {name} has {len(raw)} bytes instead of {size}'
+    )
   if zlib.crc32(raw) != checksum:
-    raise Damaged(f'damaged: the contents of {name} have changed')
+    raise DamagedError(f'damaged: the contents of {name} have changed')
   return raw
 
 
-def decoded(
+def decode_chunk(
   raw: bytes,
   table: str,
   tables: Mapping[str, dict],
   formats: Formats = FORMATS,
-) -> Chunk:
+) -> RowChunk:
   """A chunk that fits its table.
 
   Args:
@@ -103,7 +109,7 @@ def decoded(
   try:
     chunk = chunks.from_bytes(raw, formats)
   except Exception as e:  # it is as it was written: by another version?
-    raise Damaged(
+    raise DamagedError(
       f'damaged: rows of table {table!r} cannot be read ({e})'
     ) from e
   end = chunk.first_column + chunk.values.shape[1]
@@ -115,5 +121,5 @@ def decoded(
     and 0 <= chunk.ids.min() <= chunk.ids.max() < about['rows']
   )
   if not fits:
-    raise Damaged(f'damaged: it has rows that do not fit table {table!r}')
+    raise DamagedError(f'damaged: it has rows that do not fit table {table!r}')
   return chunk

@@ -16,14 +16,14 @@ import jax
 import numpy as np
 
 from genrec_jax.checkpoint import chunks
-from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.row_files import (
   BASE,
   DELTA,
-  checked,
   file_name,
   file_names,
+  verify_file,
 )
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Stack
@@ -33,7 +33,7 @@ _IN = {BASE: 1, DELTA: touched.SINCE_BASE}  # bits of where a row was found
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ProcessRows:
   """A process's rows of a save, as Orbax takes them (StatefulCheckpointable).
 
   Attributes:
@@ -44,8 +44,8 @@ class Part:
       when every process is there. Orbax would not wait for the others.
   """
 
-  chunks: Iterable[Chunk]
-  encoding: Encoding
+  chunks: Iterable[RowChunk]
+  encoding: RowEncoding
   about: dict
   meet: Callable[[Exception | None], object] = lambda error: None
 
@@ -67,7 +67,7 @@ class Part:
       raise error
 
 
-def write(directory, found: Iterable[Chunk], encoding: Encoding) -> None:
+def write(directory, found: Iterable[RowChunk], encoding: RowEncoding) -> None:
   """Writes chunks below a directory, one while the next is encoded."""
   numbers = {}
   process = jax.process_index()
@@ -94,11 +94,11 @@ def describe(
   stacks: Mapping[str, Stack], slots: Mapping[str, Mapping[str, jax.Array]]
 ) -> dict[str, dict]:
   """What the tables are, for the manifest; their scalars are kept here."""
-  found = {}
+  parts = {}
   for name, stack in stacks.items():
     for piece in stack.pieces:
       own = slots.get(name, {})
-      found.setdefault(
+      parts.setdefault(
         piece.table,
         {
           'rows': piece.rows,
@@ -113,8 +113,8 @@ def describe(
           'scalars': {s: int(x) for s, x in own.items() if not x.ndim},
         },
       )
-      found[piece.table]['dim'] += piece.columns
-  return found
+      parts[piece.table]['dim'] += piece.columns
+  return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,31 +154,33 @@ def load(
       tables may have another number of rows. What has no room is left out.
     formats: the number formats there are; those of the files among them.
   """
-  found = Loaded({}, {}, {})
+  loaded = Loaded({}, {}, {})
   for name, stack in stacks.items():
     _check(stack, bodies[-1], resized=fresh is not None)
     wanted = slots.get(name, {})
-    held = _Held(stack, arrays[name], wanted, fresh and _of(fresh, name))
+    host_rows = _HostRows(
+      stack, arrays[name], wanted, fresh and _of(fresh, name)
+    )
     for body in bodies:
       for table in dict.fromkeys(p.table for p in stack.pieces):
         for file in file_names(body, table):
-          raw = checked(directory / str(body['step']), file, body)
-          held.put(chunks.from_bytes(raw, formats), body)
+          raw = verify_file(directory / str(body['step']), file, body)
+          host_rows.put(chunks.from_bytes(raw, formats), body)
       if body['rows']['kind'] == BASE and fresh is None:
-        held.check_whole(body)
-    found.arrays[name] = held.array('', arrays[name])
-    found.marks[name] = held.marks(arrays[name])
+        host_rows.check_whole(body)
+    loaded.arrays[name] = host_rows.array('', arrays[name])
+    loaded.marks[name] = host_rows.marks(arrays[name])
     scalars = bodies[-1]['rows']['tables'][stack.pieces[0].table]['scalars']
-    found.slots[name] = {
-      slot: held.array(slot, x)
+    loaded.slots[name] = {
+      slot: host_rows.array(slot, x)
       if x.ndim
       else jax.device_put(np.asarray(scalars[slot], x.dtype), _sharding(x))
       for slot, x in wanted.items()
     }
-  return found
+  return loaded
 
 
-class _Held:
+class _HostRows:
   """The rows of an array that this process's devices hold, on the host."""
 
   def __init__(self, stack: Stack, array, slots, fresh):
@@ -199,7 +201,7 @@ class _Held:
           self._values[slot, first][:] = _read(fresh[slot], first, rows)
     self._seen = {f: np.zeros(rows, np.uint8) for f, rows in self._runs}
 
-  def put(self, chunk: Chunk, body: dict) -> None:
+  def put(self, chunk: RowChunk, body: dict) -> None:
     kind = body['rows']['kind']
     for piece in self.stack.pieces:
       shift = chunk.first_column - piece.first_column
@@ -298,5 +300,5 @@ def _read(array: jax.Array, first: int, rows: int) -> np.ndarray:
 
 
 def _sharding(x):
-  found = getattr(x, 'sharding', None)
-  return found or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  sharding = getattr(x, 'sharding', None)
+  return sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -30,7 +30,7 @@ POSITION, GENERATION = 'POSITION.json', 'generation.npy'
 
 
 @dataclasses.dataclass(frozen=True)
-class Position:
+class CopyPosition:
   """What a copy holds.
 
   Attributes:
@@ -56,14 +56,14 @@ class Position:
     return json.dumps(body, indent=1).encode()
 
 
-def read_position(copy: pathlib.Path) -> Position:
+def read_position(copy: pathlib.Path) -> CopyPosition:
   """Raises FileNotFoundError where nothing is built yet."""
   path = copy / POSITION
   try:
     body = json.loads(path.read_bytes())
     version = body.pop('format')
     if version == FORMAT:
-      return Position(**body)
+      return CopyPosition(**body)
   except FileNotFoundError:
     raise FileNotFoundError(
       f'{copy} holds no tables yet: its follower has not built any'
@@ -102,7 +102,7 @@ class ServingCopy:
     Ask again from time to time: tables that were built anew are other arrays.
     """
     self._refresh()
-    return named(self._arrays, name)
+    return find_table(self._arrays, name)
 
   def read(
     self, name: str, ids: np.ndarray, *, wait_s: float = 0.0
@@ -139,7 +139,7 @@ class ServingCopy:
         break
       try:
         if not self._arrays or position.directory != self._position.directory:
-          self._arrays = mapped(self._copy, position.tables, 'r')
+          self._arrays = map_tables(self._copy, position.tables, 'r')
       except FileNotFoundError:
         if read_position(self._copy) == position:
           raise
@@ -147,11 +147,11 @@ class ServingCopy:
       self._position, self._seen = position, now
 
 
-def mapped(
+def map_tables(
   copy: pathlib.Path, tables: Mapping[str, dict], mode: str
 ) -> dict[str, np.ndarray]:
   """The tables of a position, as `np.load` maps them in some mode."""
-  found = {}
+  maps = {}
   for name, about in tables.items():
     path = copy / about['file']
     array = np.load(path, mmap_mode='r')
@@ -160,11 +160,11 @@ def mapped(
     if mode != 'r':  # which would have made a file longer that was cut short
       array = np.load(path, mmap_mode=mode)
     dtype = np.dtype(about['dtype'])
-    found[name] = array if array.dtype == dtype else array.view(dtype)
-  return found
+    maps[name] = array if array.dtype == dtype else array.view(dtype)
+  return maps
 
 
-def named(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def find_table(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
   """A table; CheckpointError for one that is not there."""
   if name not in arrays:
     there = ', '.join(arrays) or 'none yet'

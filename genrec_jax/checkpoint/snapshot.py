@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.checkpoint.chunks import Chunk
+from genrec_jax.checkpoint.chunks import RowChunk
 from genrec_jax.embedding.layout import Stack
 
 CHUNK_ROWS = 65_536
@@ -37,10 +37,10 @@ class Snapshot:
   rows: Rows
 
   @property
-  def chunks(self) -> Iterator[Chunk]:
+  def chunks(self) -> Iterator[RowChunk]:
     """By table, first column and id: found out behind the training's back."""
-    for place, rows, found in self.copied:
-      yield from place.chunks(rows, found)
+    for place, rows, values in self.copied:
+      yield from place.chunks(rows, values)
 
 
 def take(
@@ -86,8 +86,8 @@ def take(
         for slot, x in slots.get(name, {}).items()
         if x.ndim
       }
-      for part, found in _fetched(columns, rows, chunk_rows, gather):
-        copied.append((place, part, found))
+      for part, values in _fetched(columns, rows, chunk_rows, gather):
+        copied.append((place, part, values))
   return Snapshot(copied, taken)
 
 
@@ -98,14 +98,14 @@ class _Place:
   stack: Stack
   first: int
 
-  def chunks(self, rows: np.ndarray, found: dict) -> Iterator[Chunk]:
+  def chunks(self, rows: np.ndarray, found: dict) -> Iterator[RowChunk]:
     """Rows of this part, by what they are rows of."""
     device = self.first // self.stack.depth % self.stack.devices
     number, ids = self.stack.identify(device, rows.astype(np.int32))
     for present in np.unique(number[number >= 0]):
       piece = self.stack.pieces[present]
       mine = slice(None) if (number == present).all() else number == present
-      yield Chunk(
+      yield RowChunk(
         piece.table,
         piece.first_column,
         ids[mine].astype(np.int64),
@@ -151,13 +151,13 @@ def _fetched(columns: dict, rows: np.ndarray, size: int, gather: bool | None):
   for part in [*parts, *[None] * _ON_THE_WAY]:
     if part is not None:
       padded = np.pad(part, (0, size - len(part)), mode='edge')
-      found = _gathered(columns, padded.astype(np.int32))
-      for x in found.values():
+      values = _gathered(columns, padded.astype(np.int32))
+      for x in values.values():
         x.copy_to_host_async()
-      waiting.append((part, found))
+      waiting.append((part, values))
     if waiting and (part is None or len(waiting) > _ON_THE_WAY):
-      part, found = waiting.popleft()
-      yield part, {n: np.array(x)[: len(part)] for n, x in found.items()}
+      part, values = waiting.popleft()
+      yield part, {n: np.array(x)[: len(part)] for n, x in values.items()}
 
 
 @jax.jit

@@ -39,7 +39,7 @@ def is_disk(path) -> bool:
   return isinstance(path, pathlib.Path)
 
 
-def obstacle(directory) -> str | None:
+def find_obstacle(directory) -> str | None:
   """Why Orbax cannot write to a directory, in words.
 
   Of a store it does not know it would begin to make a directory on the disk.
@@ -52,15 +52,15 @@ def obstacle(directory) -> str | None:
   )
 
 
-def size(path) -> int:
-  found = path.stat()
-  return found.st_size if is_disk(path) else found.length
+def count_bytes(path) -> int:
+  status = path.stat()
+  return status.st_size if is_disk(path) else status.length
 
 
-def modified(path) -> float:
+def modification_time(path) -> float:
   """When it was written, in seconds since 1970; 0 where that is not known."""
-  found = path.stat()
-  return found.st_mtime if is_disk(path) else found.mtime
+  status = path.stat()
+  return status.st_mtime if is_disk(path) else status.mtime
 
 
 def children(directory) -> list:
@@ -71,9 +71,9 @@ def children(directory) -> list:
     return []
 
 
-def files(directory) -> list[tuple[str, os.PathLike]]:
+def list_files(directory) -> list[tuple[str, os.PathLike]]:
   """(name below the directory, path) of every file, in the order of names."""
-  found = []
+  pairs = []
   waiting = [('', directory)]
   while waiting:
     above, parent = waiting.pop()
@@ -82,8 +82,8 @@ def files(directory) -> list[tuple[str, os.PathLike]]:
       if path.is_dir():
         waiting.append((f'{name}/', path))
       else:
-        found.append((name, path))
-  return sorted(found)
+        pairs.append((name, path))
+  return sorted(pairs)
 
 
 def put(path, raw: bytes) -> None:

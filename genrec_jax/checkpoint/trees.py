@@ -54,7 +54,7 @@ def _parse(description: str) -> tuple[str, list[int]]:
   return dtype, [int(n) for n in shape.split(',') if n]
 
 
-def obstacle(tree) -> str | None:
+def find_obstacle(tree) -> str | None:
   """The first leaf of a pytree that Orbax cannot save, in words."""
   for path, leaf in _leaves(tree):
     if not isinstance(leaf, jax.Array):
@@ -71,7 +71,7 @@ def obstacle(tree) -> str | None:
   return None
 
 
-def abstract(tree):
+def to_abstract(tree):
   """Shapes, dtypes and shardings; on the first device where there is none."""
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 

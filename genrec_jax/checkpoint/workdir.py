@@ -41,15 +41,17 @@ def own_workdir(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
     defaults: `TaskKind.defaults`, where it may be from outside the library.
   """
   with contextlib.ExitStack() as stack:
-    with job.together('taking the workdir'):
-      lead = job.of_lead(config_lib.to_json(config))
-      lines = config_lib.difference(json.loads(lead), config, FREE_OF_PROCESSES)
+    with job.fail_together('taking the workdir'):
+      lead = job.broadcast_from_leader(config_lib.to_json(config))
+      lines = config_lib.describe_differences(
+        json.loads(lead), config, FREE_OF_PROCESSES
+      )
       if lines:
         raise config_lib.ConfigError(
           'the processes of a job must have one config; that of process 0 is '
           'called saved here:' + ''.join(f'\n  {line}' for line in lines)
         )
-      if job.leads():
+      if job.is_leader():
         stack.enter_context(lock_workdir(workdir))
         claim_workdir(workdir, config, defaults)
     yield
@@ -106,7 +108,7 @@ def _refuse_others(
 ) -> None:
   try:
     saved = config_lib.read(path, defaults)
-    lines = config_lib.difference(
+    lines = config_lib.describe_differences(
       saved, config, free, placement=False, defaults=defaults
     )
   except ValueError:

@@ -4,7 +4,7 @@
 `hstu()`, `wukong()`, ... those of its model.
 """
 
-from genrec_jax.config.comparison import difference, read
+from genrec_jax.config.comparison import describe_differences, read
 from genrec_jax.config.loading import (
   ConfigError,
   apply,
@@ -26,16 +26,20 @@ from genrec_jax.config.rankers import (
 from genrec_jax.config.ranking import ranking, ranking_smoke
 from genrec_jax.config.retrieval import hstu, retrieval, sasrec, smoke
 from genrec_jax.config.sections import parallel
-from genrec_jax.config.tables import TableSettings, advice, table_settings
+from genrec_jax.config.tables import (
+  TableSettings,
+  suggest_tables_key,
+  table_settings,
+)
 
 __all__ = [
   'ConfigError',
   'TableSettings',
-  'advice',
+  'suggest_tables_key',
   'apply',
   'dcn',
   'deepfm',
-  'difference',
+  'describe_differences',
   'dlrm',
   'dnn',
   'finalmlp',

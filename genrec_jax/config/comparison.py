@@ -42,10 +42,10 @@ def read(path, defaults: Defaults | None = None) -> dict:
   saved = json.loads(pathlib.Path(path).read_text())
   if not isinstance(saved, dict):
     raise ValueError(f'{path} is damaged: it holds no keys')
-  return complete(saved, defaults)
+  return fill_defaults(saved, defaults)
 
 
-def complete(saved: dict, defaults: Defaults | None = None) -> dict:
+def fill_defaults(saved: dict, defaults: Defaults | None = None) -> dict:
   """A saved config with the default of every key that it lacks."""
   return _merge(_defaults(saved, defaults), saved)
 
@@ -58,7 +58,7 @@ def _merge(defaults: dict, saved: dict) -> dict:
   return merged
 
 
-def difference(
+def describe_differences(
   saved: dict,
   config: ConfigDict,
   ignored=(),
@@ -88,8 +88,8 @@ def difference(
       continue
     was, now = old.get(key, younger.get(key)), new.get(key)
     if was != now:
-      told = '' if key in old or key not in younger else ' (the default)'
-      lines.append(f'{key}: saved {was!r}{told}, now {now!r}')
+      suffix = '' if key in old or key not in younger else ' (the default)'
+      lines.append(f'{key}: saved {was!r}{suffix}, now {now!r}')
   return lines
 
 

@@ -134,7 +134,7 @@ def flatten(tree: dict, prefix: str = '') -> dict:
   return out
 
 
-def nearest(key: str, known) -> str:
+def hint_nearest(key: str, known) -> str:
   """'; did you mean ...?', or nothing."""
   hint = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
   return f'; did you mean {hint[0]!r}?' if hint else ''

@@ -6,23 +6,23 @@ docs/config_reference.md takes its sentences from there.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config.loading import ConfigError, nearest
-from genrec_jax.config.sections import section
+from genrec_jax.config.loading import ConfigError, hint_nearest
+from genrec_jax.config.sections import make_section
 
 
 def lr(**fields) -> ConfigDict:
   """Logistic regression: first-order weights alone."""
-  return section(dict(name='lr'), fields)
+  return make_section(dict(name='lr'), fields)
 
 
 def fm(**fields) -> ConfigDict:
   """Factorisation machine; see `models.fm.Config`."""
-  return section(dict(name='fm', dim=10), fields)
+  return make_section(dict(name='fm', dim=10), fields)
 
 
 def dnn(**fields) -> ConfigDict:
   """Embeddings into one MLP; see `models.dnn.Config`."""
-  return section(
+  return make_section(
     dict(
       name='dnn',
       dim=10,
@@ -37,7 +37,7 @@ def dnn(**fields) -> ConfigDict:
 
 def deepfm(**fields) -> ConfigDict:
   """FM and MLP side by side; see `models.deepfm.Config`."""
-  return section(
+  return make_section(
     dict(
       name='deepfm',
       dim=10,
@@ -52,7 +52,7 @@ def deepfm(**fields) -> ConfigDict:
 
 def dlrm(**fields) -> ConfigDict:
   """DLRM; see `models.dlrm.Config`."""
-  return section(
+  return make_section(
     dict(
       name='dlrm',
       dim=10,
@@ -71,7 +71,7 @@ def dlrm(**fields) -> ConfigDict:
 
 def dcn(**fields) -> ConfigDict:
   """DCN-V2; see `models.dcn.Config`."""
-  return section(
+  return make_section(
     dict(
       name='dcn',
       dim=10,
@@ -93,7 +93,7 @@ def dcn(**fields) -> ConfigDict:
 
 def finalmlp(**fields) -> ConfigDict:
   """FinalMLP; see `models.finalmlp.Config`."""
-  return section(
+  return make_section(
     dict(
       name='finalmlp',
       dim=10,
@@ -115,7 +115,7 @@ def finalmlp(**fields) -> ConfigDict:
 
 def wukong(**fields) -> ConfigDict:
   """Wukong; see `models.wukong.Config`."""
-  return section(
+  return make_section(
     dict(
       name='wukong',
       dim=16,
@@ -174,7 +174,9 @@ SCALING = (
 def scaling(name: str, **fields) -> ConfigDict:
   """A model of Wukong's scaling study, `SCALING`; 160 wide vectors."""
   if name not in SCALING:
-    raise ConfigError(f'no scaling preset {name!r}{nearest(name, SCALING)}')
+    raise ConfigError(
+      f'no scaling preset {name!r}{hint_nearest(name, SCALING)}'
+    )
   if name in _WUKONG:
     layers, n, k, width = _WUKONG[name]
     return wukong(

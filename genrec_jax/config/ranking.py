@@ -111,7 +111,7 @@ def ranking() -> ConfigDict:
       # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': wukong(),
-      # See `tasks.ranking.LossConfig`.
+      # See `tasks.ranking.RankingLossConfig`.
       'loss': {'task_weights': (), 'table_l2': 0.0},
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),

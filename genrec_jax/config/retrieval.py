@@ -111,7 +111,7 @@ def retrieval() -> ConfigDict:
       # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': hstu(),
-      # See `tasks.retrieval.LossConfig`.
+      # See `tasks.retrieval.RetrievalLossConfig`.
       'loss': {
         'name': 'sampled_softmax',
         'sampler': 'uniform',
@@ -178,7 +178,7 @@ def retrieval() -> ConfigDict:
 
 def hstu(**fields) -> ConfigDict:
   """The published HSTU retrieval layer; see `models.hstu.Config`."""
-  return sections.section(
+  return sections.make_section(
     dict(
       name='hstu',
       dim=50,
@@ -211,7 +211,7 @@ def hstu(**fields) -> ConfigDict:
 
 def sasrec(**fields) -> ConfigDict:
   """The HSTU paper's SASRec baseline; see `models.sasrec.Config`."""
-  return sections.section(
+  return sections.make_section(
     dict(
       name='sasrec',
       dim=50,

@@ -6,12 +6,12 @@ where the default is None, it begins with the type of a value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config.loading import ConfigError, nearest
+from genrec_jax.config.loading import ConfigError, hint_nearest
 
 
 def optimizer(**fields) -> ConfigDict:
   """How weights move; see docs/training.md."""
-  return section(
+  return make_section(
     dict(
       # The optimizer of all dense parameters: 'adamw', 'adam' or 'sgd'.
       name='adamw',
@@ -69,7 +69,7 @@ def optimizer(**fields) -> ConfigDict:
 
 def train(**fields) -> ConfigDict:
   """The training loop; see docs/training.md."""
-  return section(
+  return make_section(
     dict(
       # Sequences (retrieval) or examples (ranking) in a step.
       batch_size=128,
@@ -214,10 +214,12 @@ def parallel() -> ConfigDict:
   )
 
 
-def section(defaults: dict, fields: dict) -> ConfigDict:
+def make_section(defaults: dict, fields: dict) -> ConfigDict:
   """`defaults` with `fields` set, which must be among them."""
   for key in fields:
     if key not in defaults:
       what = defaults.get('name', 'this section')
-      raise ConfigError(f'{what} has no field {key!r}{nearest(key, defaults)}')
+      raise ConfigError(
+        f'{what} has no field {key!r}{hint_nearest(key, defaults)}'
+      )
   return ConfigDict({**defaults, **fields})

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genrec_jax.config.loading import ConfigError, nearest
+from genrec_jax.config.loading import ConfigError, hint_nearest
 
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
@@ -172,7 +172,7 @@ def without_placement(tables):
   ]
 
 
-def advice(config) -> list[str]:
+def suggest_tables_key(config) -> list[str]:
   """What to write in place of older keys, a sentence for each."""
   lines, data = [], config.data
   for key, entry in (
@@ -229,13 +229,14 @@ def _check_entry(entry) -> None:
     # Optimizers from outside have options of their own, which they check.
     if key not in known and difflib.get_close_matches(key, known, cutoff=0.7):
       raise ConfigError(
-        f'config.tables, {pattern!r}: unknown key {key!r}{nearest(key, known)}'
+        f'config.tables, {pattern!r}: unknown key '
+        f'{key!r}{hint_nearest(key, known)}'
       )
   for key, value in settings.items():
-    told, accept = TYPES.get(key, ('', None))
+    type_text, accept = TYPES.get(key, ('', None))
     if accept and not accept(value):
       raise ConfigError(
-        f'config.tables, {pattern!r}: {key} is {value!r}, must be {told}'
+        f'config.tables, {pattern!r}: {key} is {value!r}, must be {type_text}'
       )
 
 

@@ -46,7 +46,7 @@ class Codes:
     return ids
 
 
-class Counts:
+class CodeCounts:
   """A count for each code, growing with the codes."""
 
   def __init__(self):

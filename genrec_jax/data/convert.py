@@ -80,15 +80,19 @@ class _Log:
 
   spill: pathlib.Path
   vocab: vocab_lib.Vocab | None
-  extras: tuple[extras_lib.Extra, ...] = ()
+  extras: tuple[extras_lib.ExtraColumn, ...] = ()
   extra_vocabs: dict[str, vocab_lib.Vocab] = dataclasses.field(
     default_factory=dict
   )
   categories: dict[str, codes.Codes] = dataclasses.field(default_factory=dict)
   users: codes.Codes = dataclasses.field(default_factory=codes.Codes)
   items: codes.Codes = dataclasses.field(default_factory=codes.Codes)
-  user_counts: codes.Counts = dataclasses.field(default_factory=codes.Counts)
-  item_counts: codes.Counts = dataclasses.field(default_factory=codes.Counts)
+  user_counts: codes.CodeCounts = dataclasses.field(
+    default_factory=codes.CodeCounts
+  )
+  item_counts: codes.CodeCounts = dataclasses.field(
+    default_factory=codes.CodeCounts
+  )
   has: dict[str, bool] | None = None
   read: int = 0
   unknown: int = 0
@@ -205,8 +209,8 @@ def _records(seen: _Log) -> Iterator[np.ndarray]:
 
 def _ranks(ids: np.ndarray, keep: np.ndarray, none: int, first: int):
   """Place of each kept code in the order of the ids; `none` for the others."""
-  kept = np.flatnonzero(keep)
-  order = kept[np.argsort(ids[kept], kind='stable')]
+  rows = np.flatnonzero(keep)
+  order = rows[np.argsort(ids[rows], kind='stable')]
   ranks = np.full(len(ids), none, np.int32)
   ranks[order] = np.arange(first, first + len(order), dtype=np.int32)
   return ranks, ids[order]
@@ -256,9 +260,9 @@ def _route(seen, users, items, part_of_user, work, progress) -> None:
 def _final_categories(seen: _Log) -> dict[str, np.ndarray]:
   """Maps of provisional codes to indices; completes `seen.extra_vocabs`."""
   maps = {}
-  for name, found in seen.categories.items():
-    everything = np.ones(len(found), bool)
-    maps[name], ids = _ranks(found.by_code(), everything, 0, 1)
+  for name, categories in seen.categories.items():
+    everything = np.ones(len(categories), bool)
+    maps[name], ids = _ranks(categories.by_code(), everything, 0, 1)
     seen.extra_vocabs[name] = vocab_lib.Vocab(ids)
   return maps
 
@@ -284,7 +288,7 @@ def _arrange(
     path = work / f'part-{part}'
     records = np.fromfile(path, seen.record)
     path.unlink()
-    order, _ = histories_lib.grouped(records['user'], records['time'])
+    order, _ = histories_lib.group_events(records['user'], records['time'])
     for name in names:
       columns.append(name, records[name.removesuffix('s')][order])
     for i, extra in enumerate(seen.extras):
@@ -313,15 +317,15 @@ def _arrange(
 
 def _save_extras(seen: _Log, work: pathlib.Path) -> list[dict]:
   """Saves the vocabularies; returns what meta.json shall say of each extra."""
-  told = []
+  entries = []
   for i, extra in enumerate(seen.extras):
     entry = {'name': extra.name, 'kind': extra.kind, 'file': _of_extra(i)}
     if extra.kind == 'category':
       entry['vocabulary'] = f'{_of_extra(i)}-ids'
       vocab = seen.extra_vocabs[extra.name]
       vocab.save(work / f'{entry["vocabulary"]}.npy')
-    told.append(entry)
-  return told
+    entries.append(entry)
+  return entries
 
 
 def convert(
@@ -333,7 +337,7 @@ def convert(
   min_rating: float | None = None,
   min_item_events: int = 0,
   min_user_events: int = 0,
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
   extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
   fingerprint: str = '',
   partition_events: int = PARTITION_EVENTS,
@@ -374,7 +378,7 @@ def convert(
       f'{out}: holds histories made from other files or with other options; '
       'remove it or choose another directory'
     )
-  with scratch.building(out, 'meta.json') as work:
+  with scratch.staged_directory(out, 'meta.json') as work:
     seen = _Log(
       work / 'spill', item_vocab, tuple(extras), dict(extra_vocabs or {})
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import convert as convert_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
@@ -20,7 +20,7 @@ YEAR_9999 = 253_402_300_799  # its last second
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
+class RetrievalDataset:
   """A data set, ready to be split.
 
   Attributes:
@@ -78,7 +78,7 @@ def _file(cfg, name: str, source: str) -> pathlib.Path:
 _RESERVED = ('user', 'item', 'time', 'next_item', 'next_time')
 
 
-def build_extras(cfg) -> tuple[extras_lib.Extra, ...]:
+def build_extras(cfg) -> tuple[extras_lib.ExtraColumn, ...]:
   """The extra columns of `config.data`, beside users, items and times."""
   return extras_lib.build(cfg.get('extras', None), reserved=_RESERVED)
 
@@ -107,8 +107,12 @@ def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
   ]
 
   def named(options):
-    told = [sources, options, vocab.fingerprint() if vocab is not None else '']
-    text = json.dumps(told).encode()
+    recipe = [
+      sources,
+      options,
+      vocab.fingerprint() if vocab is not None else '',
+    ]
+    text = json.dumps(recipe).encode()
     fingerprint = hashlib.sha256(text).hexdigest()[:16]
     return fingerprint, pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}'
 
@@ -144,10 +148,10 @@ def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
   )
 
 
-def _all_items(name, histories, titles=None) -> Dataset:
+def _all_items(name, histories, titles=None) -> RetrievalDataset:
   """The corpus is the whole vocabulary."""
   corpus = np.arange(1, histories.vocab.rows, dtype=np.int32)
-  return Dataset(name, histories, corpus, titles)
+  return RetrievalDataset(name, histories, corpus, titles)
 
 
 def _given_vocab(cfg) -> vocab_lib.Vocab | None:
@@ -157,10 +161,10 @@ def _given_vocab(cfg) -> vocab_lib.Vocab | None:
 
 def _movielens(
   cfg, cache_dir, log, ratings, catalogue, source, read
-) -> Dataset:
+) -> RetrievalDataset:
   """The HSTU protocol: every item of the catalogue, rated or not."""
   ratings = _file(cfg, ratings, source)
-  ids, names = readers.catalogue(ratings.parent / catalogue)
+  ids, names = readers.read_catalogue(ratings.parent / catalogue)
   vocab = _given_vocab(cfg) or vocab_lib.Vocab(ids)
   histories = _convert(
     cfg,
@@ -176,13 +180,13 @@ def _movielens(
   return _all_items(cfg.name, histories, titles)
 
 
-def _ml100k(cfg, cache_dir, log) -> Dataset:
+def _ml100k(cfg, cache_dir, log) -> RetrievalDataset:
   source = _SITE + 'ml-100k.zip'
   read = readers.movielens_tab
   return _movielens(cfg, cache_dir, log, 'u.data', 'u.item', source, read)
 
 
-def _ml1m(cfg, cache_dir, log) -> Dataset:
+def _ml1m(cfg, cache_dir, log) -> RetrievalDataset:
   source = _SITE + 'ml-1m.zip'
   read = readers.movielens_dat
   return _movielens(
@@ -190,7 +194,7 @@ def _ml1m(cfg, cache_dir, log) -> Dataset:
   )
 
 
-def _ml_csv(cfg, cache_dir, log) -> Dataset:
+def _ml_csv(cfg, cache_dir, log) -> RetrievalDataset:
   archive = 'ml-20m.zip' if cfg.name == 'ml20m' else 'ml-latest-small.zip'
   read = readers.movielens_csv
   return _movielens(
@@ -198,7 +202,7 @@ def _ml_csv(cfg, cache_dir, log) -> Dataset:
   )
 
 
-def _sasrec_text(cfg, cache_dir, log) -> Dataset:
+def _sasrec_text(cfg, cache_dir, log) -> RetrievalDataset:
   path = _file(cfg, 'sasrec.txt', 'a "user item" text file')
   histories = _convert(
     cfg,
@@ -228,7 +232,7 @@ def _files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
   return paths
 
 
-def _own_files(cfg, cache_dir, log, paths, read, **extra) -> Dataset:
+def _own_files(cfg, cache_dir, log, paths, read, **extra) -> RetrievalDataset:
   options = {
     'columns': dict(cfg.columns),
     'ids': cfg.get('ids', 'auto'),
@@ -250,19 +254,19 @@ def _own_files(cfg, cache_dir, log, paths, read, **extra) -> Dataset:
   return _all_items(cfg.name, histories)
 
 
-def _csv(cfg, cache_dir, log) -> Dataset:
+def _csv(cfg, cache_dir, log) -> RetrievalDataset:
   paths = _files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
   delimiter = cfg.get('delimiter', ',')
   read = readers.read_csv
   return _own_files(cfg, cache_dir, log, paths, read, delimiter=delimiter)
 
 
-def _parquet(cfg, cache_dir, log) -> Dataset:
+def _parquet(cfg, cache_dir, log) -> RetrievalDataset:
   paths = _files(cfg, ('.parquet',))
   return _own_files(cfg, cache_dir, log, paths, readers.read_parquet)
 
 
-def _synthetic(cfg, cache_dir, log) -> Dataset:
+def _synthetic(cfg, cache_dir, log) -> RetrievalDataset:
   _no_extras(cfg)
   options = dict(cfg.synthetic)
   histories = synthetic.stream(**options)
@@ -275,21 +279,21 @@ def _synthetic(cfg, cache_dir, log) -> Dataset:
   return _all_items(cfg.name, histories, titles)
 
 
-def _histories(cfg, cache_dir, log) -> Dataset:
+def _histories(cfg, cache_dir, log) -> RetrievalDataset:
   histories = histories_lib.Histories.open(cfg.path)
   for extra in build_extras(cfg):
     if extra.name not in histories.extras:
       there = ', '.join(histories.extras) or 'none'
       raise ValueError(
         f'{cfg.path}: no extra column {extra.name!r} ({extras_lib.KEY}); there '
-        f'are {there}' + nearest(extra.name, histories.extras)
+        f'are {there}' + hint_nearest(extra.name, histories.extras)
       )
     of_category = extra.name in histories.extra_vocabs
-    found = histories.extras[extra.name].dtype
-    if found != extra.dtype or of_category != (extra.kind == 'category'):
+    dtype = histories.extras[extra.name].dtype
+    if dtype != extra.dtype or of_category != (extra.kind == 'category'):
       raise ValueError(
         f'{cfg.path}: the extra column {extra.name!r} was stored as '
-        f'{"category" if of_category else found}, not as '
+        f'{"category" if of_category else dtype}, not as '
         f'{extras_lib.KEY}.{extra.name}.kind={extra.kind}'
       )
   return _all_items(cfg.name, histories)
@@ -297,7 +301,7 @@ def _histories(cfg, cache_dir, log) -> Dataset:
 
 def _titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
   """Titles of the items that a CSV with columns item and title names."""
-  ids, titles = readers.titles(path)
+  ids, titles = readers.read_titles(path)
   index = vocab.encode(np.array(ids)).tolist()
   return {i: title for i, title in zip(index, titles, strict=True) if i}
 
@@ -330,7 +334,7 @@ def load(
   cfg,
   cache_dir: str | pathlib.Path,
   log: Callable[[str], None] = print,
-) -> Dataset:
+) -> RetrievalDataset:
   """Loads the data set that `config.data` names.
 
   Args:

@@ -16,13 +16,13 @@ def own_shards(mesh: jax.sharding.Mesh) -> range:
   own = [k for k, d in enumerate(mesh.devices.flat) if d.process_index == me]
   if not own:
     raise ValueError(f'process {me} has no device in the mesh')
-  found = range(own[0], own[-1] + 1)
-  if len(found) != len(own):
+  shards = range(own[0], own[-1] + 1)
+  if len(shards) != len(own):
     raise ValueError(
       f'the devices of process {me} are {own} in the mesh, not next to each '
       'other; make the mesh with genrec_jax.parallel.mesh.make'
     )
-  return found
+  return shards
 
 
 def to_global(
@@ -87,14 +87,14 @@ class DeviceBatches:
     self._fill(self._ahead)
     concurrent.futures.wait([self._coming[0]])  # a Ctrl-C here loses nothing
     try:
-      made = self._coming.popleft().result()
+      entry = self._coming.popleft().result()
     except Exception:
       self._drop()
       raise
-    if made is None:
+    if entry is None:
       self._drop()  # a source that grows may go on later
       raise StopIteration
-    batch, self._state = made
+    batch, self._state = entry
     self._fill(self._ahead)
     return batch
 
@@ -133,9 +133,9 @@ class DeviceBatches:
     if batch is None:
       return None
     # Asked before the next batch is: the state behind exactly this one.
-    made = to_global(batch, self._mesh), self._source.get_state()
+    entry = to_global(batch, self._mesh), self._source.get_state()
     self._stopped = False
-    return made
+    return entry
 
   def _drop(self) -> None:
     """Forgets the batches made ahead, those under way included."""

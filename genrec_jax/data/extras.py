@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 
@@ -33,7 +33,7 @@ _EXACT = 2.0**53  # above, floats skip whole numbers
 
 
 @dataclasses.dataclass(frozen=True)
-class Extra:
+class ExtraColumn:
   """One extra column.
 
   Attributes:
@@ -55,7 +55,7 @@ class Extra:
     if self.kind not in KINDS:
       raise ValueError(
         f'{KEY}.{self.name}.kind is {self.kind!r}, must be one of '
-        f'{", ".join(KINDS)}' + nearest(str(self.kind), KINDS)
+        f'{", ".join(KINDS)}' + hint_nearest(str(self.kind), KINDS)
       )
     if self.fill and not read_texts(self, [self.fill])[1].all():
       raise ValueError(
@@ -78,7 +78,9 @@ class Extra:
     return np.dtype(KINDS[self.kind])
 
 
-_OPTIONS = tuple(f.name for f in dataclasses.fields(Extra) if f.name != 'name')
+_OPTIONS = tuple(
+  f.name for f in dataclasses.fields(ExtraColumn) if f.name != 'name'
+)
 
 
 def build(
@@ -86,11 +88,11 @@ def build(
   *,
   kinds: Collection[str] = tuple(KINDS),
   reserved: Collection[str] = (),
-) -> tuple[Extra, ...]:
+) -> tuple[ExtraColumn, ...]:
   """The extra columns that `config.data.extras` asks for.
 
   Args:
-    section: name -> kind, or -> the options of `Extra`.
+    section: name -> kind, or -> the options of `ExtraColumn`.
     kinds: those that this store knows.
     reserved: names that something else has.
 
@@ -113,7 +115,7 @@ def build(
       if key not in _OPTIONS:
         raise ValueError(
           f'{KEY}.{name}.{key} is no option; the options are '
-          f'{", ".join(_OPTIONS)}' + nearest(key, _OPTIONS)
+          f'{", ".join(_OPTIONS)}' + hint_nearest(key, _OPTIONS)
         )
     if name in reserved:
       raise ValueError(
@@ -122,7 +124,7 @@ def build(
       )
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])
-    extra = Extra(name, **options)
+    extra = ExtraColumn(name, **options)
     if extra.kind not in kinds:
       raise ValueError(
         f'{KEY}.{name}.kind is {extra.kind!r}; it must be one of '
@@ -132,7 +134,9 @@ def build(
   return tuple(extras)
 
 
-def load_vocabularies(extras: Sequence[Extra]) -> dict[str, vocab_lib.Vocab]:
+def load_vocabularies(
+  extras: Sequence[ExtraColumn],
+) -> dict[str, vocab_lib.Vocab]:
   """Name -> vocabulary of the categories that have a file of one."""
   return {
     extra.name: vocab_lib.Vocab.load(extra.vocabulary)
@@ -142,7 +146,7 @@ def load_vocabularies(extras: Sequence[Extra]) -> dict[str, vocab_lib.Vocab]:
 
 
 def read_texts(
-  extra: Extra, texts: Sequence[str]
+  extra: ExtraColumn, texts: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Values of a column of N texts.
 
@@ -157,14 +161,14 @@ def read_texts(
   if extra.fill:
     texts = [text or extra.fill for text in texts]
   if extra.kind == 'category':
-    return fields.ids(texts, 'str')
+    return fields.parse_ids(texts, 'str')
   if extra.kind == 'float':
-    return fields.ratings(texts)
+    return fields.parse_ratings(texts)
   return _fit(extra, *fields.whole_numbers(texts))
 
 
 def read_numbers(
-  extra: Extra, values: np.ndarray, present: np.ndarray | None = None
+  extra: ExtraColumn, values: np.ndarray, present: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
   """Values of a column of N numbers, as a file with types has them.
 
@@ -229,7 +233,7 @@ def fit_batch(name: str, values: np.ndarray) -> np.ndarray:
   return values.astype(np.int32)
 
 
-def explain(extra: Extra, value: object) -> str:
+def explain(extra: ExtraColumn, value: object) -> str:
   """What is wrong with a value that is not good, and the remedy."""
   key = f'{KEY}.{extra.name}'
   if value is None or value == '':

@@ -16,7 +16,7 @@ WANTED = {
 }
 
 
-def ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
+def parse_ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
   """Ids `[N]` of kind 'int' or 'str' and which of them are good."""
   if kind == 'int':
     return vocab_lib.parse_ints(words)
@@ -24,7 +24,9 @@ def ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
   return text, text != ''
 
 
-def times(words: Sequence[str], unit: str) -> tuple[np.ndarray, np.ndarray]:
+def parse_times(
+  words: Sequence[str], unit: str
+) -> tuple[np.ndarray, np.ndarray]:
   """Whole seconds `[N]` int64 and which of them are good.
 
   A column is numbers in `unit` or ISO dates; fractions of a second are cut
@@ -64,7 +66,7 @@ def _seconds(word: str, unit: str) -> float:
   return moment.timestamp()
 
 
-def ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Numbers `[N]` float32 and which of them are finite."""
   try:
     values = np.fromiter(map(float, words), np.float64, len(words))
@@ -83,9 +85,9 @@ def whole_numbers(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
       return values, np.ones(len(words), bool)
   except (ValueError, OverflowError):
     pass
-  found = [_whole_number(word) for word in words]
-  good = np.array([value is not None for value in found], bool)
-  return np.array([value or 0 for value in found], np.int64), good
+  numbers = [_whole_number(word) for word in words]
+  good = np.array([value is not None for value in numbers], bool)
+  return np.array([value or 0 for value in numbers], np.int64), good
 
 
 def _whole_number(word: str) -> int | None:

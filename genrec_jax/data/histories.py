@@ -72,12 +72,12 @@ class Histories:
         continue
       columns[name] = _map(path, name, meta['events'], DTYPES[name])
     extras, extra_vocabs = {}, {}
-    for told in meta.get('extras', ()):
-      dtype = extras_lib.KINDS[told['kind']]
-      extras[told['name']] = _map(path, told['file'], meta['events'], dtype)
-      if 'vocabulary' in told:
-        extra_vocabs[told['name']] = vocab_lib.Vocab.load(
-          path / f'{told["vocabulary"]}.npy'
+    for entry in meta.get('extras', ()):
+      dtype = extras_lib.KINDS[entry['kind']]
+      extras[entry['name']] = _map(path, entry['file'], meta['events'], dtype)
+      if 'vocabulary' in entry:
+        extra_vocabs[entry['name']] = vocab_lib.Vocab.load(
+          path / f'{entry["vocabulary"]}.npy'
         )
     return cls(
       offsets=np.load(path / 'offsets.npy'),
@@ -128,7 +128,7 @@ def read_meta(path: pathlib.Path) -> dict:
   return meta
 
 
-def grouped(
+def group_events(
   user: np.ndarray, time: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
   """Order of events by (user, time, input order), and where users start.
@@ -252,7 +252,7 @@ def from_arrays(
     rating = None if rating is None else rating[keep]
     beside = {name: column[keep] for name, column in beside.items()}
   beside, vocabs = _in_memory(beside, extra_vocabs or {}, unknown)
-  order, offsets = grouped(user, time)
+  order, offsets = group_events(user, time)
   return Histories(
     offsets=offsets,
     items=index[order],

@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Items:
+class ItemCatalogue:
   """The items of a trained model.
 
   Attributes:
@@ -34,7 +34,7 @@ class Items:
   data: str
 
   @classmethod
-  def of(cls, data) -> 'Items':
+  def of(cls, data) -> 'ItemCatalogue':
     """The items of a `train.retrieval_data.RetrievalData`."""
     dataset = data.dataset
     return cls(
@@ -47,7 +47,7 @@ class Items:
     )
 
   @classmethod
-  def load(cls, workdir: str | os.PathLike) -> 'Items':
+  def load(cls, workdir: str | os.PathLike) -> 'ItemCatalogue':
     """The items that `keep` left in a workdir."""
     path = pathlib.Path(workdir) / 'items'
     try:
@@ -115,4 +115,4 @@ def keep(workdir: str | os.PathLike, data) -> None:
       return
   except (FileNotFoundError, ValueError, KeyError):
     pass
-  Items.of(data).save(workdir)
+  ItemCatalogue.of(data).save(workdir)

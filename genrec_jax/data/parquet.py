@@ -12,14 +12,14 @@ from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 
 
-def opened(path: pathlib.Path) -> pq.ParquetFile:
+def open_parquet(path: pathlib.Path) -> pq.ParquetFile:
   try:
     return pq.ParquetFile(path)
   except (pa.ArrowException, OSError) as e:
     raise ValueError(f'{path}: not a readable Parquet file ({e})') from None
 
 
-def batches(
+def read_batches(
   path: pathlib.Path,
   file: pq.ParquetFile,
   names: Sequence[str],
@@ -49,7 +49,7 @@ def _plain(values: pa.Array) -> pa.Array:
   return values
 
 
-def column(
+def read_column(
   values: pa.Array, role: str, ids: str, time_unit: str, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
   """One column of a batch as NumPy, and which rows are good.
@@ -111,7 +111,7 @@ def _times(values, kind, unit):
     seconds = _numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
     return fields.whole_seconds(seconds)
   if _is_text(kind):
-    return fields.times(values.fill_null('').to_pylist(), unit)
+    return fields.parse_times(values.fill_null('').to_pylist(), unit)
   return None
 
 
@@ -122,8 +122,8 @@ def _ratings(values, kind):
   return numbers, np.isfinite(numbers)
 
 
-def extra(
-  values: pa.Array, column: extras_lib.Extra
+def read_extra(
+  values: pa.Array, column: extras_lib.ExtraColumn
 ) -> tuple[np.ndarray, np.ndarray]:
   """An extra column of a batch as NumPy, and which rows are good.
 

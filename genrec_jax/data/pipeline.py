@@ -66,7 +66,7 @@ def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
 
 def collate(
   histories: histories_lib.Histories,
-  examples: splits.Examples,
+  examples: splits.ExampleSpans,
   indices: np.ndarray,
   *,
   max_len: int,
@@ -81,7 +81,7 @@ def collate(
   ...   [1, 1, 1], [7, 8, 9], extras={'watched': [0.5, 2.0, 1.0]}
   ... )
   >>> batch = collate(
-  ...   h, splits.whole(h), [0], max_len=9, batch_size=1, capacity=4
+  ...   h, splits.keep_whole(h), [0], max_len=9, batch_size=1, capacity=4
   ... )
   >>> events = batch.jagged['events']
   >>> events['item'].tolist(), events['next_item'].tolist()
@@ -197,7 +197,7 @@ def _window(
   whose = slice(mine[0], mine[-1])
   indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
-  at = splits.positions(begin, lengths)
+  at = splits.expand_ranges(begin, lengths)
   # A history to be continued has nothing behind its last token.
   open_end = end == histories.offsets[examples.row[indices] + 1]
   missing = (np.cumsum(lengths) - 1)[open_end]
@@ -255,7 +255,7 @@ def _pack(
   )
 
 
-def steps_per_epoch(examples: splits.Examples, batch_size: int) -> int:
+def steps_per_epoch(examples: splits.ExampleSpans, batch_size: int) -> int:
   return -(-len(examples) // batch_size)
 
 
@@ -290,7 +290,7 @@ class _IndexBatches(grain.MapDataset):
 
 def train_batches(
   histories: histories_lib.Histories,
-  examples: splits.Examples,
+  examples: splits.ExampleSpans,
   *,
   batch_size: int,
   max_len: int,
@@ -357,7 +357,7 @@ def _cuts(lengths: np.ndarray, batch_size: int, capacity: int) -> list[int]:
 
 def eval_batches(
   histories: histories_lib.Histories,
-  examples: splits.Examples,
+  examples: splits.ExampleSpans,
   *,
   batch_size: int,
   capacity: int,
@@ -416,7 +416,7 @@ def eval_batches(
     if seen == 'history':
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
-      at = splits.positions(start[whose], past[whose])
+      at = splits.expand_ranges(start[whose], past[whose])
       items = _in_parts(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
         features.Columns(items[:, None], ('item',)),

@@ -53,18 +53,20 @@ def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
   return ValueError(f'{where}: {value!r} is not {fields.WANTED[role]}; {hint}')
 
 
-def _refuse_extra(where: str, extra: extras_lib.Extra, value) -> ValueError:
-  told = extras_lib.explain(extra, value)
-  return ValueError(f'{where}, column {extra.source!r}: {told}')
+def _refuse_extra(
+  where: str, extra: extras_lib.ExtraColumn, value
+) -> ValueError:
+  problem = extras_lib.explain(extra, value)
+  return ValueError(f'{where}, column {extra.source!r}: {problem}')
 
 
 def _from_blocks(
   path: pathlib.Path,
-  blocks: Iterator[text.Block],
+  blocks: Iterator[text.TextBlock],
   index: Mapping[str, int],
   kinds: dict[str, str],
   time_unit: str,
-  extras: Mapping[int, Sequence[extras_lib.Extra]],
+  extras: Mapping[int, Sequence[extras_lib.ExtraColumn]],
 ) -> Iterator[Events]:
   """Events of one text file.
 
@@ -85,13 +87,13 @@ def _from_blocks(
       words = block.columns[position]
       if role in kinds:
         if kinds[role] == 'auto':
-          whole = fields.ids(words, 'int')[1].all()
+          whole = fields.parse_ids(words, 'int')[1].all()
           kinds[role] = 'int' if whole else 'str'
-        values, good = fields.ids(words, kinds[role])
+        values, good = fields.parse_ids(words, kinds[role])
       elif role == 'time':
-        values, good = fields.times(words, time_unit)
+        values, good = fields.parse_times(words, time_unit)
       else:
-        values, good = fields.ratings(words)
+        values, good = fields.parse_ratings(words)
       if not good.all():
         bad = int(np.argmin(good))
         where = f'{path}, line {block.lines[bad]}'
@@ -117,8 +119,8 @@ def _from_blocks(
 
 
 def _fixed(path, delimiter, roles, chunk_rows, extras) -> Iterator[Events]:
-  path = text.existing(path)
-  blocks = text.blocks(
+  path = text.require_file(path)
+  blocks = text.read_blocks(
     path, delimiter, encoding='latin-1', rows=chunk_rows, width=len(roles)
   )
   index = {role: i for i, role in enumerate(roles)}
@@ -130,7 +132,7 @@ def _fixed(path, delimiter, roles, chunk_rows, extras) -> Iterator[Events]:
 def movielens_tab(
   path,
   chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
 ) -> Iterator[Events]:
   """MovieLens 100K `u.data`: user, item, rating, time between tabs."""
   roles = ('user', 'item', 'rating', 'time')
@@ -140,7 +142,7 @@ def movielens_tab(
 def movielens_dat(
   path,
   chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
 ) -> Iterator[Events]:
   """MovieLens 1M/10M `ratings.dat`: user::item::rating::time."""
   roles = ('user', 'item', 'rating', 'time')
@@ -150,7 +152,7 @@ def movielens_dat(
 def movielens_csv(
   path,
   chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
 ) -> Iterator[Events]:
   """MovieLens 20M/25M/32M/latest `ratings.csv`."""
   columns = dict(
@@ -164,27 +166,27 @@ def movielens_csv(
 def sasrec_text(
   path,
   chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
 ) -> Iterator[Events]:
   """SASRec text: "user item" a line, in the order of time, no times."""
   return _fixed(path, ' ', ('user', 'item'), chunk_rows, extras)
 
 
-def catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
+def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
   """Item ids `[C]` int64 and titles of a MovieLens catalogue, in file order.
 
   Args:
     path: `movies.dat` (::), `movies.csv` (header) or `u.item` (|).
   """
-  path = text.existing(path)
+  path = text.require_file(path)
   if path.suffix == '.csv':
     options = dict(delimiter=',', quotes=True, skip=1)
   else:
     delimiter = '::' if path.suffix == '.dat' else '|'
     options = dict(delimiter=delimiter, encoding='latin-1')
   ids, titles = [], []
-  for block in text.blocks(path, rows=CHUNK_ROWS, **options):
-    values, good = fields.ids(block.columns[0], 'int')
+  for block in text.read_blocks(path, rows=CHUNK_ROWS, **options):
+    values, good = fields.parse_ids(block.columns[0], 'int')
     if not good.all():
       bad = int(np.argmin(good))
       where = f'{path}, line {block.lines[bad]}'
@@ -196,18 +198,18 @@ def catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
   return np.concatenate(ids), titles
 
 
-def titles(path: str | pathlib.Path) -> tuple[list[str], list[str]]:
+def read_titles(path: str | pathlib.Path) -> tuple[list[str], list[str]]:
   """Ids, as text, and titles of a CSV file with the columns item and title."""
-  path = text.existing(path)
-  names = text.header(path, ',')
+  path = text.require_file(path)
+  names = text.read_header(path, ',')
   index = _positions(path, {'item': 'item', 'title': 'title'}, names)
-  ids, found = [], []
-  for block in text.blocks(
+  ids, texts = [], []
+  for block in text.read_blocks(
     path, ',', quotes=True, skip=1, rows=CHUNK_ROWS, width=len(names)
   ):
     ids += block.columns[index['item']]
-    found += block.columns[index['title']]
-  return ids, found
+    texts += block.columns[index['title']]
+  return ids, texts
 
 
 def _named(columns: Mapping[str, str]) -> dict[str, str]:
@@ -240,8 +242,8 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
 
 
 def _extra_positions(
-  path, extras: Sequence[extras_lib.Extra], names: Sequence[str]
-) -> dict[int, list[extras_lib.Extra]]:
+  path, extras: Sequence[extras_lib.ExtraColumn], names: Sequence[str]
+) -> dict[int, list[extras_lib.ExtraColumn]]:
   """Column of the file -> the extra columns that read it."""
   out = {}
   for extra in extras:
@@ -267,7 +269,7 @@ def read_csv(
   delimiter: str = ',',
   ids: str = 'auto',
   time_unit: str = 's',
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
   chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
   """Events of CSV files (also `.gz`) with a header, by column names.
@@ -292,9 +294,9 @@ def read_csv(
   named = _named(columns)
   kinds = {'user': ids, 'item': ids}
   for path in paths:
-    path = text.existing(path)
-    names = text.header(path, delimiter)
-    blocks = text.blocks(
+    path = text.require_file(path)
+    names = text.read_header(path, delimiter)
+    blocks = text.read_blocks(
       path, delimiter, quotes=True, skip=1, rows=chunk_rows, width=len(names)
     )
     index = _positions(path, named, names)
@@ -308,7 +310,7 @@ def read_parquet(
   *,
   ids: str = 'auto',
   time_unit: str = 's',
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
   chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
   """Events of Parquet files, by column names.
@@ -333,18 +335,18 @@ def read_parquet(
       "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
     ) from None
   for path in paths:
-    path = text.existing(path)
-    with parquet.opened(path) as file:
+    path = text.require_file(path)
+    with parquet.open_parquet(path) as file:
       names = file.schema_arrow.names
       _positions(path, named, names)
       _extra_positions(path, extras, names)
       wanted = dict.fromkeys([*named.values(), *(e.source for e in extras)])
       first = 1
-      for table in parquet.batches(path, file, list(wanted), chunk_rows):
+      for table in parquet.read_batches(path, file, list(wanted), chunk_rows):
         columns = {}
         for role, name in named.items():
           where = f'{path}, row {{}}, column {name!r}'
-          values, good = parquet.column(
+          values, good = parquet.read_column(
             table[name], role, ids, time_unit, where
           )
           if not good.all():
@@ -360,7 +362,7 @@ def read_parquet(
         for extra in extras:
           where = f'{path}, row {{}}'
           try:
-            values, good = parquet.extra(table[extra.source], extra)
+            values, good = parquet.read_extra(table[extra.source], extra)
           except TypeError as e:
             raise ValueError(
               f'{path}, column {extra.source!r}: {e}; choose another '

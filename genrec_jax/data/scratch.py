@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def building(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
+def staged_directory(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
   """A fresh directory that becomes `out` when the block ends without an error.
 
   What killed processes of this host have left beside it is removed.
@@ -20,7 +20,7 @@ def building(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
       process was faster with the same, and what is there stays.
   """
   stem = f'{out.name}.partial-'
-  with directory(out.parent, stem) as work:
+  with scratch_directory(out.parent, stem) as work:
     work.mkdir(parents=True)
     yield work
     try:
@@ -31,7 +31,9 @@ def building(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def directory(parent: pathlib.Path, stem: str = '') -> Iterator[pathlib.Path]:
+def scratch_directory(
+  parent: pathlib.Path, stem: str = ''
+) -> Iterator[pathlib.Path]:
   """The path of a directory of this process, removed when the block ends.
 
   Those of processes of this host that are no more are removed first.

@@ -16,7 +16,7 @@ CHUNK = 1 << 22  # events looked at together
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class ExampleSpans:
   """N examples; their tokens are at begin .. end - 1, at most the last few.
 
   Attributes:
@@ -34,13 +34,13 @@ class Examples:
     return len(self.row)
 
 
-def _examples(row, begin, end, keep) -> Examples:
-  return Examples(
+def _examples(row, begin, end, keep) -> ExampleSpans:
+  return ExampleSpans(
     row=row[keep].astype(np.int32), begin=begin[keep], end=end[keep]
   )
 
 
-def _windowed(examples: Examples, max_len: int) -> Examples:
+def _windowed(examples: ExampleSpans, max_len: int) -> ExampleSpans:
   """Older tokens too: windows of `max_len` from the newest event backwards."""
   tokens = examples.end - examples.begin
   windows = -(-tokens // max_len)
@@ -48,26 +48,26 @@ def _windowed(examples: Examples, max_len: int) -> Examples:
   first = np.cumsum(windows) - windows
   back = np.arange(len(source)) - first[source]
   end = examples.end[source] - back * max_len
-  return Examples(
+  return ExampleSpans(
     row=examples.row[source],
     begin=np.maximum(examples.begin[source], end - max_len),
     end=end,
   )
 
 
-def whole(
+def keep_whole(
   histories: histories_lib.Histories,
   *,
   windows: str = 'latest',
   max_len: int | None = None,
-) -> Examples:
+) -> ExampleSpans:
   """Every history as one example (or its windows), nothing held out."""
   begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
   examples = _examples(np.arange(len(histories)), begin, end, end > begin)
   return _windows(examples, windows, max_len)
 
 
-def to_predict(histories: histories_lib.Histories) -> Examples:
+def to_predict(histories: histories_lib.Histories) -> ExampleSpans:
   """Every history up to its end; the target is the event that comes next.
 
   There `end` is one beyond the last event of the user, and the last token of
@@ -77,7 +77,7 @@ def to_predict(histories: histories_lib.Histories) -> Examples:
   return _examples(np.arange(len(histories)), begin, end, end > begin)
 
 
-def _windows(examples: Examples, windows: str, max_len) -> Examples:
+def _windows(examples: ExampleSpans, windows: str, max_len) -> ExampleSpans:
   if windows == 'latest':
     return examples
   if windows != 'all':
@@ -87,7 +87,7 @@ def _windows(examples: Examples, windows: str, max_len) -> Examples:
   return _windowed(examples, max_len)
 
 
-def _leave_last_out(histories, cfg, log) -> dict[str, Examples]:
+def _leave_last_out(histories, cfg, log) -> dict[str, ExampleSpans]:
   holdout = cfg.get('holdout', 2)
   if holdout not in (1, 2):
     raise ValueError(f'split.holdout must be 1 or 2, not {holdout}')
@@ -151,7 +151,7 @@ def _before(histories, moment: int) -> np.ndarray:
   return histories.offsets[:-1] + counts
 
 
-def _period(histories, start, stop, target: str) -> Examples:
+def _period(histories, start, stop, target: str) -> ExampleSpans:
   """Targets among the events at positions start .. stop - 1 of each user."""
   rows, begin = np.arange(len(histories)), histories.offsets[:-1]
   start = np.maximum(start, begin + 1)  # a target needs an event before it
@@ -170,7 +170,7 @@ def _period(histories, start, stop, target: str) -> Examples:
   return _examples(source, begin[source], start[source] + back, keep)
 
 
-def _global_time(histories, cfg, log) -> dict[str, Examples]:
+def _global_time(histories, cfg, log) -> dict[str, ExampleSpans]:
   if not histories.has_times:
     raise ValueError("split 'global_time' needs a log with times")
   test_from = _moment(histories, cfg.get('test_from', 0.9), 'test_from')
@@ -196,7 +196,7 @@ def _global_time(histories, cfg, log) -> dict[str, Examples]:
   return parts
 
 
-def _stream(histories, cfg, log) -> dict[str, Examples]:
+def _stream(histories, cfg, log) -> dict[str, ExampleSpans]:
   """Whole records: the first ones train, the last ones test."""
   records = len(histories)
   test = round(cfg.get('test_fraction', 0.1) * records)
@@ -229,7 +229,7 @@ def split(
   *,
   max_len: int | None = None,
   log: Callable[[str], None] = print,
-) -> dict[str, Examples]:
+) -> dict[str, ExampleSpans]:
   """Divides histories into the parts 'train', 'valid' and 'test'.
 
   Args:
@@ -274,7 +274,7 @@ def split(
 
 
 def train_counts(
-  histories: histories_lib.Histories, examples: Examples, rows: int
+  histories: histories_lib.Histories, examples: ExampleSpans, rows: int
 ) -> np.ndarray:
   """`[rows]` int64: how often each item occurs in a training part.
 
@@ -288,12 +288,12 @@ def train_counts(
   for group in np.split(
     np.arange(len(examples)), np.flatnonzero(np.diff(part)) + 1
   ):
-    at = positions(begin[group], lengths[group])
+    at = expand_ranges(begin[group], lengths[group])
     counts += np.bincount(histories.items[at], minlength=rows)
   return counts
 
 
-def positions(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def expand_ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
   """begin[0], begin[0] + 1, ... (lengths[0] of them), begin[1], ... int64."""
   shift = begin - (np.cumsum(lengths) - lengths)
   return np.repeat(shift, lengths) + np.arange(lengths.sum())

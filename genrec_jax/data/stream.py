@@ -31,7 +31,7 @@ class _Part:
 
   stamp: list[int]
   histories: histories_lib.Histories
-  examples: splits.Examples
+  examples: splits.ExampleSpans
 
 
 def _stamp(path: pathlib.Path) -> list[int]:
@@ -80,7 +80,7 @@ class _Parts:
       )
     histories = self._grouped(chunks)
     read, kept = sum(map(len, chunks)), len(histories.items)
-    examples = splits.whole(histories, windows='all', max_len=self.max_len)
+    examples = splits.keep_whole(histories, windows='all', max_len=self.max_len)
     self.log(
       f'stream: {name}: {read:,} events of {len(histories):,} users'
       + (f', {read - kept:,} of unknown items skipped' * (read > kept))
@@ -245,7 +245,7 @@ def stream_batches(
   ids: str = 'auto',
   delimiter: str = ',',
   time_unit: str = 's',
-  extras: Sequence[extras_lib.Extra] = (),
+  extras: Sequence[extras_lib.ExtraColumn] = (),
   extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
   poll_s: float = 1.0,
   idle_s: float | None = None,

@@ -143,7 +143,7 @@ def stream(
   )
 
 
-def events(
+def generate_events(
   n_events: int,
   users: int,
   items: int,

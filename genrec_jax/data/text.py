@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class TextBlock:
   """N consecutive rows of a file.
 
   Attributes:
@@ -22,7 +22,7 @@ class Block:
   lines: Sequence[int]
 
 
-def existing(path: str | pathlib.Path) -> pathlib.Path:
+def require_file(path: str | pathlib.Path) -> pathlib.Path:
   """`path`, or an error that names it."""
   path = pathlib.Path(path)
   if not path.is_file():
@@ -30,14 +30,14 @@ def existing(path: str | pathlib.Path) -> pathlib.Path:
   return path
 
 
-def header(path: pathlib.Path, delimiter: str) -> list[str]:
+def read_header(path: pathlib.Path, delimiter: str) -> list[str]:
   """The column names of a CSV file."""
-  for block in blocks(path, delimiter, quotes=True, rows=1):
+  for block in read_blocks(path, delimiter, quotes=True, rows=1):
     return [column[0].strip() for column in block.columns]
   raise ValueError(f'{path}: the file is empty, it has not even a header')
 
 
-def blocks(
+def read_blocks(
   path: pathlib.Path,
   delimiter: str,
   *,
@@ -46,7 +46,7 @@ def blocks(
   skip: int = 0,
   rows: int,
   width: int | None = None,
-) -> Iterator[Block]:
+) -> Iterator[TextBlock]:
   """Reads a file (maybe .gz) in blocks of rows; blank lines are left out.
 
   Args:
@@ -82,11 +82,11 @@ def blocks(
         source = itertools.chain(lines, f) if quoted else lines
         counter = _Counter(source, first)
         table = _rows(path, counter, delimiter, quotes)
-        while found := list(itertools.islice(table, rows)):
-          found, skip = found[skip:], max(0, skip - len(found))
-          if found:
-            width = width or len(found[0][1])
-            yield _checked(path, found, width)
+        while rows_read := list(itertools.islice(table, rows)):
+          rows_read, skip = rows_read[skip:], max(0, skip - len(rows_read))
+          if rows_read:
+            width = width or len(rows_read[0][1])
+            yield _checked(path, rows_read, width)
         first = counter.line + 1
   except UnicodeDecodeError as e:
     line = _undecodable(path, opener, encoding)
@@ -110,7 +110,7 @@ def _undecodable(path, opener, encoding: str) -> int:
   raise AssertionError(f'{path} can be decoded')
 
 
-def _fast(text, count, delimiter, width, first) -> Block | None:
+def _fast(text, count, delimiter, width, first) -> TextBlock | None:
   """A block cut by three string operations; None when a row is irregular."""
   text = text.replace('\r\n', '\n').removesuffix('\n')
   if delimiter == ' ':
@@ -127,7 +127,7 @@ def _fast(text, count, delimiter, width, first) -> Block | None:
   columns = [words[i :: width + 1] for i in range(width)]
   if delimiter == ' ' and any('' in column for column in columns):
     return None
-  return Block(columns, range(first, first + count))
+  return TextBlock(columns, range(first, first + count))
 
 
 class _Counter:
@@ -174,7 +174,7 @@ def _rows(
       yield counter.line, row
 
 
-def _checked(path, found, width: int) -> Block:
+def _checked(path, found, width: int) -> TextBlock:
   for line, row in found:
     if len(row) != width:
       raise ValueError(
@@ -182,4 +182,4 @@ def _checked(path, found, width: int) -> Block:
         'mend or remove the line'
       )
   columns = list(zip(*(row for _, row in found), strict=True))
-  return Block(columns, [line for line, _ in found])
+  return TextBlock(columns, [line for line, _ in found])

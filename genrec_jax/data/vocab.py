@@ -106,10 +106,10 @@ class Vocab:
       ids, good = parse_ints(ids)
     place = np.searchsorted(self._sorted, ids)
     place = np.minimum(place, len(self) - 1)
-    found = self._sorted[place] == ids
+    is_known = self._sorted[place] == ids
     if good is not None:
-      found &= good
-    return np.where(found, self._order[place] + 1, features.PAD).astype(
+      is_known &= good
+    return np.where(is_known, self._order[place] + 1, features.PAD).astype(
       np.int32
     )
 

@@ -19,7 +19,7 @@ Three ways to go, with the same results:
 `gather` moves every row to W places and cannot overflow. The other two give a
 peer room for `capacity` times its even share of the rows. When some device
 needs more, the step of all devices takes `gather` instead (overflow='gather'),
-or its rows become NaN (overflow='raise'); `Routed.overflow` counts it.
+or its rows become NaN (overflow='raise'); `RowRoutes.overflow` counts it.
 """
 
 import dataclasses
@@ -84,12 +84,12 @@ class Exchange:
   @property
   def row_codec(self) -> codecs.Codec:
     """How rows travel."""
-    return codecs.codec(self.forward, formats=self.formats)
+    return codecs.find_codec(self.forward, formats=self.formats)
 
   @property
   def gradient_codec(self) -> codecs.Codec:
     """How gradients of rows travel."""
-    return codecs.codec(self.backward, backward=True, formats=self.formats)
+    return codecs.find_codec(self.backward, backward=True, formats=self.formats)
 
   @property
   def codec_names(self) -> str:
@@ -114,7 +114,7 @@ class Exchange:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Routed:
+class RowRoutes:
   """Who needs which rows of whom; W devices, M addresses on each.
 
   Attributes:
@@ -145,7 +145,7 @@ class Routed:
     return self.fill[0] > 1
 
 
-def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
+def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
   """Tells every device what it will be asked for.
 
   Args:
@@ -160,8 +160,10 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
   needed, devices = addresses.shape[0], stack.devices
   none = jnp.zeros(0, jnp.int32)
   if exchange.kind == 'gather':  # nothing is sorted by owner
-    asked = _by_all(stack, addresses)
-    return Routed(addresses, none, none, none, asked, none, none, jnp.zeros(1))
+    requests = _by_all(stack, addresses)
+    return RowRoutes(
+      addresses, none, none, none, requests, none, none, jnp.zeros(1)
+    )
   place = jnp.arange(needed, dtype=jnp.int32)
   ordered, order = lax.sort((addresses, place), num_keys=1)
   rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
@@ -175,7 +177,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     at = start[:-1, None] + jnp.arange(room)[None]
     rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
     rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
-    asked = lax.all_to_all(rows, AXES, 0, 0)
+    requests = lax.all_to_all(rows, AXES, 0, 0)
     fill = jnp.max(count, keepdims=True).astype(jnp.float32) / room
   else:
     room = max(8, int(needed * exchange.capacity))
@@ -184,7 +186,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
     asked_start = total - asked_count
     fill = total[-1:].astype(jnp.float32) / room
     rows = ordered % stack.depth
-    asked = ragged.all_to_all(
+    requests = ragged.all_to_all(
       rows,
       jnp.full(room, stack.depth, jnp.int32),
       start[:-1],
@@ -193,12 +195,12 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
       asked_count,
       AXES,
     )
-  return Routed(
+  return RowRoutes(
     addresses=addresses,
     order=order,
     rank=rank,
     start=start,
-    asked=asked,
+    asked=requests,
     asked_start=asked_start,
     asked_count=asked_count,
     fill=lax.pmax(fill, AXES),
@@ -208,7 +210,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> Routed:
 def fetch(
   exchange: Exchange,
   stack: Stack,
-  routed: Routed,
+  routed: RowRoutes,
   array: jax.Array,
   read=None,
 ) -> jax.Array:
@@ -268,7 +270,7 @@ def fetch(
 def push(
   exchange: Exchange,
   stack: Stack,
-  routed: Routed,
+  routed: RowRoutes,
   grads: jax.Array,
   others: Sequence[MergedRows | BagGradients] = (),
 ) -> MergedRows:
@@ -296,14 +298,14 @@ def push(
 
   def merged(rows, grads):
     # Rows that several devices sent are not one row each: as bags of one.
-    found = merge_row_gradients(
+    gradients = merge_row_gradients(
       [BagGradients(rows, None, grads), *others], stack.depth
     )
     # One size, whichever way was taken.
-    spare = most - found.ids.shape[0]
+    spare = most - gradients.ids.shape[0]
     return MergedRows(
-      jnp.pad(found.ids, (0, spare), constant_values=stack.depth),
-      jnp.pad(found.grads, ((0, spare), (0, 0))),
+      jnp.pad(gradients.ids, (0, spare), constant_values=stack.depth),
+      jnp.pad(gradients.grads, ((0, spare), (0, 0))),
     )
 
   def by_gather(routed, grads):
@@ -343,7 +345,7 @@ def _gathered(x: jax.Array) -> jax.Array:
 
 
 def _asked_by_all(
-  exchange: Exchange, stack: Stack, routed: Routed
+  exchange: Exchange, stack: Stack, routed: RowRoutes
 ) -> jax.Array:
   """`[W M]` rows of this device that anybody needs."""
   if exchange.kind == 'gather':
@@ -365,7 +367,7 @@ def _read(array: jax.Array, rows: jax.Array) -> jax.Array:
   return flat.astype(jnp.float32).reshape(*rows.shape, -1)
 
 
-def _peer_and_place(stack: Stack, routed: Routed):
+def _peer_and_place(stack: Stack, routed: RowRoutes):
   """Where the row of each address arrives: (peer, place), `[M]` each."""
   peer = routed.addresses // stack.depth
   return peer, routed.rank - routed.start.at[peer].get(mode='clip')

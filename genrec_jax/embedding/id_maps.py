@@ -27,11 +27,12 @@ NO_ROW = -1
 
 
 @dataclasses.dataclass(frozen=True)
-class Hashed:
+class HashIdMap:
   """Many ids on few rows, by a hash that depends on the table's name.
 
   >>> import jax.numpy as jnp
-  >>> ids = Hashed('user', ids=1000, rows=8).lookup({}, jnp.array([0, 5, 1000]))
+  >>> id_map = HashIdMap('user', ids=1000, rows=8)
+  >>> ids = id_map.lookup({}, jnp.array([0, 5, 1000]))
   >>> ids[0].item(), 1 <= ids[1].item() < 8, ids[2].item()
   (0, True, -1)
 
@@ -71,7 +72,7 @@ def build(spec: TableSpec) -> IdMap | None:
         f'table {spec.name!r} has {spec.rows} rows: hashed ids need two, one '
         'of them for padding'
       )
-    return Hashed(spec.name, spec.ids or spec.rows, spec.rows)
+    return HashIdMap(spec.name, spec.ids or spec.rows, spec.rows)
   raise ValueError(
     f'table {spec.name!r} has id_map={spec.id_map!r}, must be one of '
     "('identity', 'hash')"
@@ -147,7 +148,7 @@ class IdMaps:
     return mapped
 
 
-def of_task(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
+def collect_maps(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
   """The maps of a task's tables.
 
   Args:

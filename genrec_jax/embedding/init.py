@@ -55,14 +55,14 @@ def name_bits(name: str, first_column: int = 0) -> jax.Array:
   return jnp.uint32((zlib.crc32(name.encode()) + first_column) % 2**32)
 
 
-def numbered(bits: jax.Array, ids: jax.Array) -> jax.Array:
+def hash_row(bits: jax.Array, ids: jax.Array) -> jax.Array:
   """A uint32 of a row, wherever it lies: of its table's bits and its id."""
   return mix(bits ^ ids.astype(jnp.uint32))
 
 
-def row_numbers(name: str, ids: jax.Array) -> jax.Array:
-  """`numbered` for rows of one whole table."""
-  return numbered(name_bits(name), ids)
+def hash_table_rows(name: str, ids: jax.Array) -> jax.Array:
+  """`hash_row` for rows of one whole table."""
+  return hash_row(name_bits(name), ids)
 
 
 def _truncated_normal(seed, rows, columns) -> jax.Array:

@@ -137,7 +137,7 @@ class Stack:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class StackLayout:
   """The stacks of a plan.
 
   Attributes:
@@ -153,13 +153,13 @@ class Layout:
   @functools.cached_property
   def pieces(self) -> dict[str, list[Piece]]:
     """Table -> its pieces, from the first column to the last."""
-    found = {name: [] for name in self.plan.tables if name not in self.whole}
+    by_table = {name: [] for name in self.plan.tables if name not in self.whole}
     for stack in self.stacks.values():
       for piece in stack.pieces:
-        found[piece.table].append(piece)
-    for pieces in found.values():
+        by_table[piece.table].append(piece)
+    for pieces in by_table.values():
       pieces.sort(key=lambda p: p.first_column)
-    return found
+    return by_table
 
   @functools.cached_property
   def optimizers(self) -> dict[str, str]:
@@ -169,21 +169,21 @@ class Layout:
 
   def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
     """What a device holds of every array."""
-    found = {
+    by_array = {
       name: jax.ShapeDtypeStruct((s.depth, s.columns), s.dtype)
       for name, s in self.stacks.items()
     }
     for name, table in self.whole.items():
       shape = (table.rows, table.dim)
-      found[name] = jax.ShapeDtypeStruct(shape, table.dtype)
-    return found
+      by_array[name] = jax.ShapeDtypeStruct(shape, table.dtype)
+    return by_array
 
 
 def _numpy_of(array):
   return np if isinstance(array, np.ndarray) else jnp
 
 
-def lay_out(plan: ShardingPlan) -> Layout:
+def lay_out(plan: ShardingPlan) -> StackLayout:
   """Gives every piece of every table its place.
 
   Pieces that lie on all devices come first, then those of hosts, then those of
@@ -204,7 +204,7 @@ def lay_out(plan: ShardingPlan) -> Layout:
     pieces.sort(key=lambda p: order.index(plan.tables[p[0]].spread))
     for stack in _stacks_of(plan, key, pieces):
       stacks[stack.name] = stack
-  return Layout(plan, stacks, whole)
+  return StackLayout(plan, stacks, whole)
 
 
 def _stacks_of(plan, key, waiting) -> list[Stack]:
@@ -214,7 +214,7 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
   filled = []  # (fill of each device, pieces)
   for name, number in waiting:
     table, owners = plan.tables[name], plan.owners(name, number)
-    depth = plan_lib.depth(table.rows, len(owners))
+    depth = plan_lib.rows_per_owner(table.rows, len(owners))
     if depth > most:
       raise PlanError(
         f'table {name!r} puts {depth:,} rows on a device, and {plan.group} '

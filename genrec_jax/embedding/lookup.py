@@ -219,7 +219,7 @@ def reads_by_table(reads: Mapping[str, Read]) -> dict[str, list[Read]]:
   return tables
 
 
-class Pushed(NamedTuple):
+class PushResult(NamedTuple):
   """What `push` of a step's gradients has changed.
 
   Attributes:

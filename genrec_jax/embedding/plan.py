@@ -163,14 +163,14 @@ class ShardingPlan:
     table = self.tables[name]
     if table.spread is None:
       return [Shard(d, table.rows, 0, table.dim) for d in range(self.group)]
-    found = []
+    rectangles = []
     for piece in range(table.pieces):
       owners = self.owners(name, piece)
       for place, device in enumerate(owners):
-        rows = share(table.rows, len(owners), table.split, place)
+        rows = count_real_rows(table.rows, len(owners), table.split, place)
         first = piece * table.columns
-        found.append(Shard(device, rows, first, table.columns))
-    return found
+        rectangles.append(Shard(device, rows, first, table.columns))
+    return rectangles
 
   def owners(self, name: str, piece: int) -> tuple[int, ...]:
     """The devices over which the rows of a column piece are spread."""
@@ -308,16 +308,16 @@ def _scheme_fields(scheme: Scheme) -> dict:
   }
 
 
-def depth(rows: int, owners: int) -> int:
+def rows_per_owner(rows: int, owners: int) -> int:
   """Rows kept for a piece on each of its owners, which must be equal."""
   return -(-rows // owners)
 
 
-def share(rows: int, owners: int, split: str, place: int) -> int:
+def count_real_rows(rows: int, owners: int, split: str, place: int) -> int:
   """How many real rows of a piece lie on its owner number `place`."""
   if split == 'mod':
     return (rows - place + owners - 1) // owners
-  each = depth(rows, owners)
+  each = rows_per_owner(rows, owners)
   return min(max(rows - place * each, 0), each)
 
 

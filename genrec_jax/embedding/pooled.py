@@ -41,7 +41,7 @@ _AXES = {
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Received:
+class IncomingRequests:
   """What this device was asked for, by W devices in their order.
 
   Attributes:
@@ -57,7 +57,7 @@ class Received:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class PooledFeatures:
   """The pooled features of a stack whose rows are spread in one way.
 
   Attributes:
@@ -82,7 +82,7 @@ class Group:
     of = ', '.join(sorted({feature for feature, _ in self.entries}))
     return f'{self.stack.name} {self.spread}: {of}'
 
-  def route(self, bags: dict[str, Read]) -> Received:
+  def route(self, bags: dict[str, Read]) -> IncomingRequests:
     """Input distribution: the ids go to the holders of the pieces."""
     size, columns = self._size(bags), self._columns
     weighted = any(bags[f].weights is not None for f, _ in self.entries)
@@ -114,11 +114,13 @@ class Group:
     )
     if weighted:
       weights = jnp.concatenate(weights).reshape(len(columns), size)
-      return Received(self._rows(bags, ids), lengths, self._spread_ids(weights))
-    return Received(self._rows(bags, ids), lengths, None)
+      return IncomingRequests(
+        self._rows(bags, ids), lengths, self._spread_ids(weights)
+      )
+    return IncomingRequests(self._rows(bags, ids), lengths, None)
 
   def fetch(
-    self, received: Received, array: jax.Array, codec: codecs.Codec
+    self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> dict[tuple[str, int], jax.Array]:
     """(feature, first column) -> `[B, C]` float32 sums for this device."""
     return self.name_sums(
@@ -126,7 +128,7 @@ class Group:
     )
 
   def fetch_near(
-    self, received: Received, array: jax.Array, codec: codecs.Codec
+    self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> jax.Array:
     """Sums over the holders `over`, not yet sent along `to`.
 
@@ -172,7 +174,7 @@ class Group:
 
   def push(
     self,
-    received: Received,
+    received: IncomingRequests,
     grads: dict[str, jax.Array],
     codec: codecs.Codec,
   ) -> lookup.BagGradients:
@@ -190,7 +192,7 @@ class Group:
     return self._of_rows(received, sent)
 
   def push_near(
-    self, received: Received, grads: jax.Array, codec: codecs.Codec
+    self, received: IncomingRequests, grads: jax.Array, codec: codecs.Codec
   ) -> lookup.BagGradients:
     """Gradients of what `fetch_near` gave, by the rows that lie here."""
     _, over = _AXES[self.spread]
@@ -200,7 +202,7 @@ class Group:
       grads = codec.decode(grads, self.stack.columns)
     return self._of_rows(received, grads)
 
-  def _of_rows(self, received: Received, sent) -> lookup.BagGradients:
+  def _of_rows(self, received: IncomingRequests, sent) -> lookup.BagGradients:
     """Gradients `[W, P, B, C]` of the sums of all that asked, by their rows."""
     # The padding bag of every piece.
     sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
@@ -212,11 +214,11 @@ class Group:
       return lookup.BagGradients(ids, lengths, grads, weights)
     # Several features read one table: feature by feature, as one device would.
     bag = pallas_kernels.segment_ids(lengths, ids.shape[0])
-    asked = bag // received.lengths.shape[2]  # by which device, which entry
-    feature = self._order_of_entries()[asked % self._most]
+    requester = bag // received.lengths.shape[2]  # by which device, which entry
+    feature = self._order_of_entries()[requester % self._most]
     # Stable: the bags of a device stay in their order, microbatch after
     # microbatch.
-    order = jnp.lexsort((asked // self._most, feature))
+    order = jnp.lexsort((requester // self._most, feature))
     return lookup.BagGradients(
       ids[order],
       None,

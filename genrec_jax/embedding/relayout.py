@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import schemes
-from genrec_jax.embedding.layout import Layout, Piece, Stack, lay_out
+from genrec_jax.embedding import single_scheme
+from genrec_jax.embedding.layout import Piece, Stack, StackLayout, lay_out
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
@@ -26,7 +26,7 @@ RUN = 8192  # rows fetched at a time
 GROUP = mesh_lib.GROUP
 
 
-def table(layout: Layout, arrays: dict[str, np.ndarray], name: str):
+def table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
   """A table in one piece, on the host: `[rows, D]`.
 
   Args:
@@ -44,9 +44,9 @@ def table(layout: Layout, arrays: dict[str, np.ndarray], name: str):
   return np.concatenate(parts, axis=1)
 
 
-def sources(layout: Layout) -> dict[str, Stack]:
+def sources(layout: StackLayout) -> dict[str, Stack]:
   """The arrays of a layout as stacks; a table held whole is a stack of one."""
-  found = dict(layout.stacks)
+  stacks = dict(layout.stacks)
   for name, plan in layout.whole.items():
     piece = Piece(
       table=name,
@@ -60,18 +60,20 @@ def sources(layout: Layout) -> dict[str, Stack]:
       rows=plan.rows,
       split='block',
     )
-    found[name] = Stack(
+    stacks[name] = Stack(
       name, plan.rows, 1, plan.dim, plan.dtype, plan.optimizer, (piece,)
     )
-  return found
+  return stacks
 
 
 def sources_of_whole(specs: dict[str, TableSpec]) -> dict[str, Stack]:
   """`sources` of tables that one device holds, each an array of its own."""
-  return sources(lay_out(schemes.one_scheme(specs, 'data_parallel')))
+  return sources(
+    lay_out(single_scheme.plan_with_scheme(specs, 'data_parallel'))
+  )
 
 
-def move(old: Layout, new: Layout, arrays, slots):
+def move(old: StackLayout, new: StackLayout, arrays, slots):
   """Lays arrays and slots out anew; runs inside `jax.shard_map`.
 
   Args:
@@ -89,7 +91,7 @@ def move(old: Layout, new: Layout, arrays, slots):
   made, made_slots = {}, {}
   for name, stack in sources(new).items():
     at = jnp.int32(0) if name in new.whole else device
-    moved = _Moved(sources(old), stack, at)
+    moved = _StackMove(sources(old), stack, at)
     made[name] = moved.rows(arrays)
     made_slots[name] = {}
     for slot in slots[moved.names[0]]:
@@ -104,7 +106,7 @@ def move(old: Layout, new: Layout, arrays, slots):
   return made, made_slots
 
 
-def check(old: Layout, new: Layout) -> None:
+def check(old: StackLayout, new: StackLayout) -> None:
   """Refuses layouts of different tables."""
   for name in {**old.plan.tables, **new.plan.tables}:
     one, other = (x.plan.tables.get(name) for x in (old, new))
@@ -117,7 +119,7 @@ def check(old: Layout, new: Layout) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Moved:
+class _StackMove:
   """What one device will hold of one new stack, and where it lies so far.
 
   Attributes:
@@ -138,9 +140,9 @@ class _Moved:
   @property
   def _parts(self) -> list[list[Piece]]:
     """For each new piece the old ones that share columns with it."""
-    found = []
+    parts = []
     for piece in self.stack.pieces:
-      found.append(
+      parts.append(
         [
           other
           for old in self.old.values()
@@ -150,7 +152,7 @@ class _Moved:
           and piece.first_column < other.first_column + other.columns
         ]
       )
-    return found
+    return parts
 
   def rows(self, arrays) -> jax.Array:
     """`[depth, C]` from the old arrays."""
@@ -194,15 +196,15 @@ class _Moved:
       # The last run ends with the stack and may repeat some rows.
       first = jnp.minimum(i * size, self.stack.depth - size)
       number, ids = self._held(first + jnp.arange(size))
-      made = lax.dynamic_slice_in_dim(start, first, size)
+      block = lax.dynamic_slice_in_dim(start, first, size)
       for k in range(most):
         for name in self.names:
           address, shift = self._address(name, k, number, ids)
           fetched = _fetch(arrays[name], address)
-          found = (address >= 0)[:, None]
+          is_here = (address >= 0)[:, None]
           width = self.old[name].columns
-          made = jnp.where(found, add(made, fetched, shift, width), made)
-      return lax.dynamic_update_slice_in_dim(out, made, first, 0)
+          block = jnp.where(is_here, add(block, fetched, shift, width), block)
+      return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
     return lax.fori_loop(0, -(-self.stack.depth // size), run, start)
 

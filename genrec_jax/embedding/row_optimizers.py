@@ -40,7 +40,8 @@ which goes where a mapping of `extra` optimizers is asked for:
     ...   def update(self, table, slots, ids, grads, learning_rate, **_):
     ...     step = learning_rate * self.scale * jnp.sign(grads)
     ...     return table.at[ids].add(-step, mode='drop'), slots
-    >>> by_name('sign_sgd', extra={'sign_sgd': SignSgd()}, scale=0.5).scale
+    >>> own = {'sign_sgd': SignSgd()}
+    >>> find_optimizer('sign_sgd', extra=own, scale=0.5).scale
     0.5
 """
 
@@ -185,11 +186,11 @@ class RowOptimizer(spec.Rule):
           'the training step: the same chance at every step would be a bias.'
         )
       chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
-    optimizer, kept = self if settings is None else list(settings), {}
+    optimizer, new_slots = self if settings is None else list(settings), {}
     if row_squares is not None:
       total = slots['sum'].at[ids].get(mode='fill', fill_value=0)
       total += row_squares
-      kept['sum'] = (
+      new_slots['sum'] = (
         slots['sum']
         .at[ids]
         .set(total, mode='drop', unique_indices=True, indices_are_sorted=True)
@@ -203,7 +204,7 @@ class RowOptimizer(spec.Rule):
         optimizer = [one._as_sgd() for one in settings]
     table, slots = pallas_kernels.update_rows(
       table,
-      {name: slot for name, slot in slots.items() if name not in kept},
+      {name: slot for name, slot in slots.items() if name not in new_slots},
       ids,
       grads,
       learning_rate=learning_rate,
@@ -213,7 +214,7 @@ class RowOptimizer(spec.Rule):
       row_numbers=row_numbers,
       first_column=first_column,
     )
-    return table, slots | kept
+    return table, slots | new_slots
 
   def _as_sgd(self) -> 'RowOptimizer':
     return dataclasses.replace(self, optimizer='sgd')
@@ -233,7 +234,7 @@ _KINDS = {'sgd': 'sgd', 'row_sgd': 'sgd'} | {name: name for name in spec.SLOTS}
 ROW_OPTIMIZERS = {name: RowOptimizer(kind) for name, kind in _KINDS.items()}
 
 
-def by_name(
+def find_optimizer(
   name: str, *, extra: Mapping[str, RowOptimizerLike] | None = None, **options
 ) -> RowOptimizerLike:
   """An optimizer, with options of its own.
@@ -251,9 +252,10 @@ def by_name(
       that the optimizer does not have.
   """
   extra = extra or {}
-  if taken := sorted(ROW_OPTIMIZERS.keys() & extra.keys()):
+  if clashes := sorted(ROW_OPTIMIZERS.keys() & extra.keys()):
     raise ValueError(
-      f'there is a row optimizer {taken[0]!r} already; give yours another name.'
+      f'there is a row optimizer {clashes[0]!r} already; give yours another '
+      'name.'
     )
   if name not in ROW_OPTIMIZERS and name not in extra:
     yours = f', and of yours {", ".join(extra)}' if extra else ''
@@ -309,18 +311,20 @@ def _check_shapes(name: str, optimizer: RowOptimizerLike) -> None:
       f'row optimizer {name!r} fails on a table of {rows} rows of {columns}: '
       f'{type(e).__name__}: {e}'
     ) from e
-  found = {slot: tuple(leaf.shape) for slot, leaf in slots.items()}
-  said = {k: tuple(v) for k, v in optimizer.slot_shapes(rows, columns).items()}
-  if found != said:
+  shapes = {slot: tuple(leaf.shape) for slot, leaf in slots.items()}
+  declared = {
+    k: tuple(v) for k, v in optimizer.slot_shapes(rows, columns).items()
+  }
+  if shapes != declared:
     raise ValueError(
-      f'row optimizer {name!r}: init makes slots {found} of {rows} rows of '
-      f'{columns}, and slot_shapes says {said}'
+      f'row optimizer {name!r}: init makes slots {shapes} of {rows} rows of '
+      f'{columns}, and slot_shapes says {declared}'
     )
-  wrong = [s for s, shape in found.items() if shape and shape[0] != rows]
+  wrong = [s for s, shape in shapes.items() if shape and shape[0] != rows]
   if wrong:
     raise ValueError(
       f'row optimizer {name!r}: slot {wrong[0]!r} has the shape '
-      f'{found[wrong[0]]} for a table of {rows} rows; a slot is a number, or '
+      f'{shapes[wrong[0]]} for a table of {rows} rows; a slot is a number, or '
       'has a row for each row of the table'
     )
   kept = jax.tree.map(lambda x: (x.shape, x.dtype.name), (table, slots))

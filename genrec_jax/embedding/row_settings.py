@@ -35,7 +35,7 @@ def optimizer_of(
     extra: optimizers from outside, by name.
   """
   general = {} if spec.update in (extra or {}) else dict(options)
-  return row_optimizers.by_name(
+  return row_optimizers.find_optimizer(
     spec.update, extra=extra, **{**general, **dict(spec.options)}
   )
 

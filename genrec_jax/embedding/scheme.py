@@ -136,9 +136,9 @@ def add_to_schemes(outside: Mapping[str, Scheme] | None) -> dict[str, Scheme]:
   ['row_wise', 'mine']
   """
   outside = outside or {}
-  if taken := sorted(set(outside) & set(SCHEMES)):
+  if clashes := sorted(set(outside) & set(SCHEMES)):
     raise PlanError(
-      f'schemes={taken} are names of built-in schemes: choose other names'
+      f'schemes={clashes} are names of built-in schemes: choose other names'
     )
   return {**SCHEMES, **outside}
 

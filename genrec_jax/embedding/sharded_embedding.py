@@ -32,14 +32,14 @@ from genrec_jax.embedding import (
   lookup_requests,
   relayout,
   row_optimizers,
-  schemes,
+  single_scheme,
 )
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.lookup_requests import Lookup
 from genrec_jax.embedding.plan import POOLINGS as WAYS
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
-from genrec_jax.embedding.sharded import Routes, ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedRoutes, ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
@@ -187,7 +187,7 @@ class ShardedEmbedding:
         update = f'{type(table.optimizer).__name__} of {name}'
         own[update] = table.optimizer
       elif update not in row_optimizers.ROW_OPTIMIZERS:
-        row_optimizers.by_name(update)  # says what there is
+        row_optimizers.find_optimizer(update)  # says what there is
       specs[name] = TableSpec(
         name,
         int(table.rows),
@@ -202,7 +202,7 @@ class ShardedEmbedding:
       'hosts': self.mesh.shape['host'],
       'devices': self.mesh.shape['dev'],
     }
-    self.plan = schemes.one_scheme(specs, scheme, **shape)
+    self.plan = single_scheme.plan_with_scheme(specs, scheme, **shape)
     self._pooled_as = pooled_as
     self._tables = ShardedTables(
       lay_out(self.plan),
@@ -401,7 +401,9 @@ class ShardedEmbedding:
     rows = _view(tables, routes, reads, tables.fetch(arrays, routes))
     return rows, jax.tree.map(lambda x: jnp.asarray(x)[None], routes)
 
-  def _learn(self, state: EmbeddingState, lookups, routes: Routes, row_grads):
+  def _learn(
+    self, state: EmbeddingState, lookups, routes: ShardedRoutes, row_grads
+  ):
     """The state after a step."""
     tables, reads = self._tables_for(lookups), lookup_requests.reads_of(lookups)
     routes = jax.tree.map(lambda x: x[0], routes)
@@ -479,7 +481,10 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
 
 
 def _view(
-  tables: ShardedTables, routes: Routes, reads: Mapping[str, Read], fetched
+  tables: ShardedTables,
+  routes: ShardedRoutes,
+  reads: Mapping[str, Read],
+  fetched,
 ) -> dict[str, jax.Array]:
   """What the loss sees of what was fetched."""
   of_tables, of_bags = tables.finish({}, fetched, routes)

@@ -1,8 +1,8 @@
 """Pooled features of tables under a plan: who is asked for which sums.
 
 Part of `sharded.ShardedTables`, inside `jax.shard_map`. The features are taken
-together by where their rows lie (`pooled.Group`); sums of features under towers
-stay on their host until `finish`.
+together by where their rows lie (`pooled.PooledFeatures`); sums of features
+under towers stay on their host until `finish`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from genrec_jax.embedding import lookup, pooled
 from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.layout import Layout
+from genrec_jax.embedding.layout import StackLayout
 from genrec_jax.embedding.scheme import HOST, PlanError
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
@@ -31,7 +31,7 @@ class SumExchange:
     towers: what features go through on their way, or None.
   """
 
-  layout: Layout
+  layout: StackLayout
   specs: Mapping[str, TableSpec]
   exchanges: Mapping[str, Exchange]
   towers: Towers | None = None
@@ -54,12 +54,12 @@ class SumExchange:
     """(feature -> `[N, D]`, group -> `[A, P, B, C]` of those under towers)."""
     parts, near = {}, {}
     for group, exchange in self._groups(bags):
-      asked, array = received[group.key], arrays[group.stack.name]
+      request, array = received[group.key], arrays[group.stack.name]
       codec = exchange.row_codec
       if group.towers:
-        near[group.key] = group.fetch_near(asked, array, codec)
+        near[group.key] = group.fetch_near(request, array, codec)
       else:
-        _collect(parts, group.fetch(asked, array, codec))
+        _collect(parts, group.fetch(request, array, codec))
     return self._finish(parts, bags), near
 
   def finish(self, modules, near, bags: Mapping[str, Read]):
@@ -97,11 +97,11 @@ class SumExchange:
     }
     pushed = []
     for group, exchange in self._groups(bags):
-      asked, codec = received[group.key], exchange.gradient_codec
+      request, codec = received[group.key], exchange.gradient_codec
       if group.towers:
-        grads = group.push_near(asked, of_near[group.key], codec)
+        grads = group.push_near(request, of_near[group.key], codec)
       else:
-        grads = group.push(asked, of_sums, codec)
+        grads = group.push(request, of_sums, codec)
       pushed.append((group.stack.name, grads))
     return pushed
 
@@ -116,7 +116,7 @@ class SumExchange:
       for name, columns in parts.items()
     }
 
-  def _groups(self, bags) -> list[tuple[pooled.Group, Exchange]]:
+  def _groups(self, bags) -> list[tuple[pooled.PooledFeatures, Exchange]]:
     """The features by stack, spread and way, and how each group travels."""
     plan, entries = self.layout.plan, {}
     for feature, read in bags.items():
@@ -126,7 +126,7 @@ class SumExchange:
         entries.setdefault(key, []).append((feature, piece))
     return [
       (
-        pooled.Group(
+        pooled.PooledFeatures(
           self.layout.stacks[stack],
           spread,
           plan.hosts,

@@ -14,7 +14,7 @@ SINCE_SAVE, SINCE_BASE, SINCE_PUBLISHED = 1, 2, 4
 _ALL = SINCE_SAVE | SINCE_BASE | SINCE_PUBLISHED
 
 
-def fresh(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def clean_marks(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
   """`[rows]` uint8 for each array: nothing is touched."""
   return {n: jnp.zeros(x.shape[0], jnp.uint8) for n, x in arrays.items()}
 

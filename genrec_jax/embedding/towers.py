@@ -91,7 +91,7 @@ def send_far(group, sums: jax.Array, forward: Codec, backward: Codec):
   """`group.send_far`, with a way back: codecs have no derivative of their own.
 
   Args:
-    group: the `pooled.Group` of the features.
+    group: the `pooled.PooledFeatures` of the features.
     sums: as `group.fetch_near` gives them.
     forward: codec of the sums.
     backward: codec of their gradients.

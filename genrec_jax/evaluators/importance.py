@@ -79,7 +79,7 @@ def permutation_importance(
     raise ValueError(
       f'report.importance_repeats is {repeats}, must be positive'
     )
-  base, found = measure(rows), []
+  base, losses = measure(rows), []
   for number, feature in enumerate(features):
     drops, rises = [], []
     for repeat in range(repeats):
@@ -88,7 +88,7 @@ def permutation_importance(
       now = measure(permuted(rows, features, number, order))
       drops.append(base['auc'] - now['auc'])
       rises.append(now['logloss'] - base['logloss'])
-    found.append(
+    losses.append(
       {
         'feature': feature.name,
         'kind': feature.kind,
@@ -100,7 +100,7 @@ def permutation_importance(
     )
   # Without an AUC, where the sample has one label alone, by the log loss.
   key = 'logloss_rise' if math.isnan(base['auc']) else 'auc_drop'
-  return sorted(found, key=lambda row: -row[key])
+  return sorted(losses, key=lambda row: -row[key])
 
 
 def _std(values) -> float:

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax.tasks import ranking_metrics
-from genrec_jax.tasks.ranking_metrics import Binned, Grouped, Means, Metrics
+from genrec_jax.tasks.ranking_metrics import (
+  BinnedAuc,
+  GroupedAuc,
+  LabelMetrics,
+  WeightedMeans,
+)
 
 WAITING = 1 << 16  # examples that are gathered before they are binned
 
@@ -40,7 +45,7 @@ class Progressive:
     self._labels, self._lifetime = tuple(labels), lifetime
     self._grouped = False  # whether groups were ever told
     self._reset()
-    fresh = Metrics(Binned())
+    fresh = LabelMetrics(BinnedAuc())
     self._whole = [fresh] * len(self._labels)
     self._whole_groups = np.zeros((len(self._labels), 2))
 
@@ -81,19 +86,20 @@ class Progressive:
     if not self._means[0].weight:
       return {}
     windows = [
-      Metrics(*parts) for parts in zip(self._binned, self._means, strict=True)
+      LabelMetrics(*parts)
+      for parts in zip(self._binned, self._means, strict=True)
     ]
     grouped = self._of_groups()
-    found = self._named(windows, grouped)
+    named = self._named(windows, grouped)
     if self._lifetime:
       self._whole = [
         a.merge(b) for a, b in zip(self._whole, windows, strict=True)
       ]
       self._whole_groups += grouped
       of_all = self._named(self._whole, self._whole_groups)
-      found |= {f'lifetime_{name}': value for name, value in of_all.items()}
+      named |= {f'lifetime_{name}': value for name, value in of_all.items()}
     self._reset()
-    return found
+    return named
 
   def state(self) -> dict:
     """All of it as what JSON can say."""
@@ -105,7 +111,7 @@ class Progressive:
       'labels': list(self._labels),
       'grouped': self._grouped,
       'window': [
-        _state_of(Metrics(*parts))
+        _state_of(LabelMetrics(*parts))
         for parts in zip(self._binned, self._means, strict=True)
       ],
       'groups': [_text_of(c) for c in groups],
@@ -132,7 +138,7 @@ class Progressive:
 
   def _reset(self) -> None:
     count = len(self._labels)
-    self._means, self._binned = [Means()] * count, [Binned()] * count
+    self._means, self._binned = [WeightedMeans()] * count, [BinnedAuc()] * count
     self._waiting, self._groups = [], []
 
   def _bin(self) -> None:
@@ -155,7 +161,7 @@ class Progressive:
     )
     return np.array(
       [
-        Grouped().update(logits[:, i], labels[:, i], weights, group).sums()
+        GroupedAuc().update(logits[:, i], labels[:, i], weights, group).sums()
         for i in range(len(self._labels))
       ]
     )
@@ -173,7 +179,7 @@ class Progressive:
     return ranking_metrics.of_labels(results)
 
 
-def _state_of(metrics: Metrics) -> dict:
+def _state_of(metrics: LabelMetrics) -> dict:
   binned = metrics.auc
   used = np.flatnonzero((binned.positive > 0) | (binned.negative > 0))
   return {
@@ -184,12 +190,12 @@ def _state_of(metrics: Metrics) -> dict:
   }
 
 
-def _metrics_of(state: dict) -> Metrics:
-  binned = Binned()
+def _metrics_of(state: dict) -> LabelMetrics:
+  binned = BinnedAuc()
   used = _array_of(state['bins'])
   binned.positive[used] = _array_of(state['positive'])
   binned.negative[used] = _array_of(state['negative'])
-  return Metrics(binned, Means(**state['means']))
+  return LabelMetrics(binned, WeightedMeans(**state['means']))
 
 
 def _text_of(array: np.ndarray) -> list:

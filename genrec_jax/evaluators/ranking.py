@@ -9,11 +9,11 @@ import numpy as np
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches as batches_lib
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.evaluators import importance
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import ranking_metrics
-from genrec_jax.tasks.ranking_metrics import Grouped, Metrics
+from genrec_jax.tasks.ranking_metrics import GroupedAuc, LabelMetrics
 
 LEAST_RATE = 1e-12  # a constant prediction keeps away from 0 and 1 by this
 
@@ -34,14 +34,16 @@ class Scores(NamedTuple):
   group: np.ndarray | None
 
 
-class Evaluator:
+class RankingEvaluator:
   """Scores every example of a part.
 
   evaluator = Evaluator(task, dataset, part, config.eval, runtime)
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, part, config, runtime=Whole()):
+  def __init__(
+    self, task, dataset, part, config, runtime=SingleDeviceEvalRuntime()
+  ):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -78,7 +80,7 @@ class Evaluator:
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
-    fresh = Metrics(grouped=Grouped() if self._grouped else None)
+    fresh = LabelMetrics(grouped=GroupedAuc() if self._grouped else None)
     return list(
       ranking_metrics.of_labels(
         dict.fromkeys(self._task.labels, fresh.result())
@@ -136,18 +138,18 @@ class Evaluator:
         'repeats', 'features': of `importance.permutation_importance`}.
     """
     logits, labels, weights, _ = self.scores(state)
-    found = {'examples': len(weights), 'labels': {}}
+    page = {'examples': len(weights), 'labels': {}}
     for i, label in enumerate(self._task.labels):
       of_label = logits[:, i], labels[:, i], weights
       curve = ranking_metrics.calibration_curve(*of_label, bins=report.bins)
-      found['labels'][label] = {
+      page['labels'][label] = {
         'calibration': curve,
         'calibration_error': ranking_metrics.calibration_error(curve),
         'histogram': ranking_metrics.score_histogram(*of_label),
       }
     if report.importance_rows and len(weights):
       rows = importance.sample(self._part, report.importance_rows, seed)
-      found['importance'] = {
+      page['importance'] = {
         'examples': len(rows),
         'repeats': report.importance_repeats,
         'features': importance.permutation_importance(
@@ -158,17 +160,17 @@ class Evaluator:
           seed=seed,
         ),
       }
-    return found
+    return page
 
   def _scores_of(self, state, batches) -> Scores:
     weights = weights_of(state)
-    found = []
+    scores = []
     for batch in batches:
       # Fetched two batches late, so that the device never waits for us.
-      if len(found) > 1:
-        found[-2] = jax.device_get(found[-2])
-      found.append(self._scores(weights, self._runtime.on_devices(batch)))
-    return self._joined(jax.device_get(found))
+      if len(scores) > 1:
+        scores[-2] = jax.device_get(scores[-2])
+      scores.append(self._scores(weights, self._runtime.put_on_devices(batch)))
+    return self._joined(jax.device_get(scores))
 
   def _cut(self, rows):
     """Batches of rows at hand, of one shape in whatever order they are."""
@@ -183,7 +185,7 @@ class Evaluator:
     }
     for a in range(0, len(rows), size):
       yield batches_lib.collate(
-        rows.between(a, min(a + size, len(rows))),
+        rows.slice_rows(a, min(a + size, len(rows))),
         self._part.names,
         batch_size=size,
         shards=shards,

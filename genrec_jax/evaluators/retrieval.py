@@ -8,19 +8,21 @@ import numpy as np
 
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 
 
-class Evaluator:
+class RetrievalEvaluator:
   """Ranks every user's held-out item among the whole catalogue.
 
   evaluator = Evaluator(task, dataset, examples, config.eval, runtime)
   metrics = dict(evaluator.run(state))
   """
 
-  def __init__(self, task, dataset, examples, config, runtime=Whole()):
+  def __init__(
+    self, task, dataset, examples, config, runtime=SingleDeviceEvalRuntime()
+  ):
     """Prepares; nothing is computed yet.
 
     Args:
@@ -44,7 +46,7 @@ class Evaluator:
     corpus = jnp.asarray(task.corpus)
 
     def ranks(queries, vectors, batch):
-      found = catalogue.target_ranks(
+      target_ranks = catalogue.target_ranks(
         queries,
         vectors,
         corpus,
@@ -52,7 +54,7 @@ class Evaluator:
         filter_seen=config.filter_seen,
         item_chunk=config.item_chunk,
       )
-      return collectives.gather((*found, batch.weights > 0))
+      return collectives.gather((*target_ranks, batch.weights > 0))
 
     def ranks_of_model(weights, vectors, batch):
       params, rows = runtime.rows(
@@ -64,7 +66,7 @@ class Evaluator:
       return ranks(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
 
     def share_of_catalogue(weights):
-      ids = catalogue.shared(corpus)
+      ids = catalogue.shard_corpus(corpus)
       _, rows = runtime.rows(task, weights, task.reads_for('items', ids))
       return task.vectors(rows)
 
@@ -89,7 +91,7 @@ class Evaluator:
     runtime = self._runtime
     return self._collect(
       lambda batch: self._ranks_of_model(
-        weights, vectors, runtime.on_devices(batch)
+        weights, vectors, runtime.put_on_devices(batch)
       ),
       vectors,
       self._batches(runtime.eval_shards, runtime.own_eval),
@@ -121,15 +123,15 @@ class Evaluator:
     )
 
   def _collect(self, ranks_of, vectors, batches) -> np.ndarray:
-    found = []
+    collected = []
     for batch in batches:
       # Fetched two batches late, so that the device never waits for us.
-      if len(found) > 1:
-        found[-2] = jax.device_get(found[-2])
-      found.append(ranks_of(batch))
+      if len(collected) > 1:
+        collected[-2] = jax.device_get(collected[-2])
+      collected.append(ranks_of(batch))
     finite = bool(jnp.all(jnp.isfinite(vectors)))
     ranks = [np.zeros(0, np.int32)]
-    for rank, score, real in jax.device_get(found):
+    for rank, score, real in jax.device_get(collected):
       ranks.append(rank[real])
       finite &= bool(np.all(np.isfinite(score[real])))
     # A score that is not finite beats nothing and would go unnoticed.

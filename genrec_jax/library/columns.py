@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 
 _LISTS = (list, tuple, np.ndarray)
 _MISSING = ('NoneType', 'NAType', 'NaTType')  # the latter two are of pandas
@@ -113,7 +113,7 @@ def find_column(
   if name not in columns:
     raise ValueError(
       f'{what} has no column {name!r} for {role}; the columns are '
-      f'{", ".join(columns)}{nearest(name, columns)}. {hint}'
+      f'{", ".join(columns)}{hint_nearest(name, columns)}. {hint}'
     )
   return parse_column(name, columns[name])
 

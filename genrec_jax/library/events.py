@@ -187,7 +187,7 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
   elif column.kind == 'float':
     seconds, good = fields.whole_seconds(values / fields.UNITS[unit])
   else:
-    seconds, good = fields.times(values.tolist(), unit)
+    seconds, good = fields.parse_times(values.tolist(), unit)
   if not good.all():
     row = int(np.argmin(good))
     raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.ranking import annotations, prepare, raw, schema
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
@@ -59,7 +59,7 @@ def choose_features(
     if source not in by_type:
       raise ValueError(
         f'features names {name!r}, and there is no such column; the columns '
-        f'are {", ".join(by_type)}{nearest(name, by_type)}'
+        f'are {", ".join(by_type)}{hint_nearest(name, by_type)}'
       )
   result = {}
   for name, options in {**suggestions, **overrides}.items():
@@ -129,7 +129,7 @@ def write_examples(
     if label not in columns:
       raise ValueError(
         f'examples have no column {label!r} for the label; the columns are '
-        f'{", ".join(columns)}{nearest(label, columns)}. Say what it is '
+        f'{", ".join(columns)}{hint_nearest(label, columns)}. Say what it is '
         "called, as in label='click'"
       )
   beside = [*labels, *annotations.build(cfg, labels).columns.values()]
@@ -159,7 +159,7 @@ def write_examples(
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'examples-{fingerprint}'
   prepare.prepare(
-    {'train': prepare.Source(chunks, name='the examples')},
+    {'train': prepare.RowSource(chunks, name='the examples')},
     layout,
     out,
     split=split,
@@ -198,7 +198,7 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
 
 
 class Chunks:
-  """The rows of columns, in chunks; a `prepare.Source` calls it by names."""
+  """The rows of columns, in chunks; a `prepare.RowSource` calls it by names."""
 
   def __init__(self, columns: Mapping[str, Column], layout: schema.Schema):
     """Turns columns into what the encoder reads.
@@ -225,11 +225,11 @@ class Chunks:
         )
     self._rows = len(next(iter(columns.values())))
 
-  def __call__(self, names: Sequence[str]) -> Iterator[raw.Chunk]:
+  def __call__(self, names: Sequence[str]) -> Iterator[raw.RawChunk]:
     """Chunks with the columns `names`."""
     for first in range(0, self._rows, CHUNK_ROWS):
       end = min(first + CHUNK_ROWS, self._rows)
-      yield raw.Chunk(
+      yield raw.RawChunk(
         {name: self._columns[name].cut(first, end) for name in names},
         end - first,
         lambda i, first=first: f'row {first + i}',
@@ -239,19 +239,19 @@ class Chunks:
 class _Plain:
   """Texts or numbers, one a row."""
 
-  def __init__(self, values: Sequence[str] | raw.Typed):
+  def __init__(self, values: Sequence[str] | raw.NumberColumn):
     self._values = values
 
   @property
   def has_fractions(self) -> bool:
-    numbers = isinstance(self._values, raw.Typed)
+    numbers = isinstance(self._values, raw.NumberColumn)
     return numbers and self._values.values.dtype.kind == 'f'
 
   def cut(self, first: int, end: int) -> raw.Column:
-    if not isinstance(self._values, raw.Typed):
+    if not isinstance(self._values, raw.NumberColumn):
       return self._values[first:end]
     values, present = self._values.values, self._values.present
-    return raw.Typed(
+    return raw.NumberColumn(
       values[first:end], None if present is None else present[first:end]
     )
 
@@ -264,9 +264,9 @@ class _Lists:
     self.has_fractions = values.has_fractions
     self._starts = np.concatenate([[0], np.cumsum(lengths)])
 
-  def cut(self, first: int, end: int) -> raw.Lists:
+  def cut(self, first: int, end: int) -> raw.ListColumn:
     at = int(self._starts[first]), int(self._starts[end])
-    return raw.Lists(self._values.cut(*at), self._lengths[first:end])
+    return raw.ListColumn(self._values.cut(*at), self._lengths[first:end])
 
 
 def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
@@ -287,7 +287,7 @@ def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
     return _Plain(values.tolist())
   if column.kind == 'time':
     return _Plain(
-      raw.Typed(values.astype('datetime64[s]').astype(np.int64), present)
+      raw.NumberColumn(values.astype('datetime64[s]').astype(np.int64), present)
     )
   if present is not None:
     values = np.where(present, values, values.dtype.type(0))
@@ -295,4 +295,4 @@ def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
     rounded = np.trunc(values)
     if np.all(rounded == values) and np.all(np.abs(values) < 2.0**53):
       values = rounded.astype(np.int64)
-  return _Plain(raw.Typed(values, present))
+  return _Plain(raw.NumberColumn(values, present))

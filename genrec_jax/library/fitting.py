@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.comparison import MODELS
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.ranking import formats
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import events as events_lib
@@ -200,7 +200,8 @@ def _is_ranker(model) -> bool:
   if model not in MODELS:
     raise ValueError(
       f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
-      f'those that rank are {", ".join(RANKERS)}{nearest(str(model), MODELS)}'
+      'those that rank are '
+      f'{", ".join(RANKERS)}{hint_nearest(str(model), MODELS)}'
     )
   return model in RANKERS
 

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.data import scratch
 from genrec_jax.data.ranking import formats
 from genrec_jax.library import columns as columns_lib
@@ -100,9 +100,9 @@ class Run(abc.ABC):
       raise FileExistsError(
         f'{path} exists already; save to another path, or remove it first'
       )
-    with scratch.building(path, 'config.json') as partial:
+    with scratch.staged_directory(path, 'config.json') as partial:
       folders = list(KEPT_FOLDERS)
-      with Checkpoints(self.workdir / 'best') as best:
+      with CheckpointManager(self.workdir / 'best') as best:
         if best.latest() is None:
           folders.append('checkpoints')  # a run without validation
       for name in folders:

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
-from genrec_jax.config.loading import OPEN, flatten, nearest
+from genrec_jax.config.loading import OPEN, flatten, hint_nearest
 
 
 def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _apply(config: ConfigDict, key: str, value: Any) -> None:
   if key not in defaults and not key.startswith(tuple(f'{p}.' for p in OPEN)):
     same = [k for k in defaults if k.split('.')[-1] == key.split('.')[-1]]
     section = [k for k in defaults if k.startswith(f'{key}.')]
-    hint = nearest(key, same or defaults)
+    hint = hint_nearest(key, same or defaults)
     if section:
       hint = f', but a section; its keys are {", ".join(section)}'
     raise ValueError(f'settings: {key!r} is no key of the config{hint}')

@@ -2,7 +2,7 @@
 
 Statistics are those of the examples with a weight, over every shard of a mesh:
 W shards give what one device gives, and padding changes nothing. Inside
-`collectives.over(...)` they are those of the shards of that scope.
+`collectives.restrict_axes(...)` they are those of the shards of that scope.
 
 Running statistics are ordinary parameters, `running_mean` and
 `running_variance`, so that checkpoints, meshes and counts need not know of
@@ -55,7 +55,7 @@ class BatchNorm(nnx.Module):
     )
     wide = x.astype(jnp.float32)
     if training:
-      y = _by_batch(collectives.axes(), wide, weights, *parameters)
+      y = _by_batch(collectives.current_axes(), wide, weights, *parameters)
     else:
       y = _normalise(wide, *parameters)
     return y.astype(x.dtype)
@@ -79,11 +79,13 @@ def statistics(x: jax.Array, weights: jax.Array):
   n = jnp.maximum(count, 1.0)
   offset = jnp.sum(away, axis=0) / n
   square = jnp.sum(jnp.square(away), axis=0) - n * jnp.square(offset)
-  whole, sums = collectives.total((count, count * (pivot + offset)))
+  whole, sums = collectives.sum_over_shards((count, count * (pivot + offset)))
   whole = jnp.maximum(whole, 1.0)
   mean = sums / whole
   apart = pivot + offset - mean
-  variance = collectives.total(square + count * jnp.square(apart)) / whole
+  variance = (
+    collectives.sum_over_shards(square + count * jnp.square(apart)) / whole
+  )
   return whole, mean, jnp.maximum(variance, 0.0)
 
 
@@ -96,7 +98,7 @@ def _by_batch(axes, x, weights, scale, shift, running_mean, running_variance):
 def _forward(axes, x, weights, scale, shift, running_mean, running_variance):
   # JAX may trace this, and does trace `_backward`, when the scope in which the
   # batch norm was called has ended: hence `axes`, and a scope of them.
-  with collectives.over(*axes):
+  with collectives.restrict_axes(*axes):
     count, mean, variance = statistics(x, weights)
   unbiased = variance * (count / jnp.maximum(count - 1.0, 1.0))
   off = running_mean - mean, running_variance - unbiased
@@ -111,8 +113,8 @@ def _backward(axes, saved, dy):
   along = jnp.sum(dy * (x - mean[None]), axis=0)
   dscale = along * inverse
   # Every example of every shard in the scope moves the statistics of all.
-  with collectives.over(*axes):
-    dmean, slope = collectives.total((dshift, dscale))
+  with collectives.restrict_axes(*axes):
+    dmean, slope = collectives.sum_over_shards((dshift, dscale))
   centre, slope = dmean / count, slope * inverse / count
   real = (weights > 0)[:, None]
   common = centre[None] + (x - mean[None]) * slope[None]

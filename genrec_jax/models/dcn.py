@@ -2,7 +2,7 @@
 
 | paper (section 3)                          | here                           |
 |--------------------------------------------|--------------------------------|
-| x_0 = [e_1; ...; e_F]                      | `fields.flat`                  |
+| x_0 = [e_1; ...; e_F]                      | `fields.concatenate_vectors`   |
 | x_{l+1} = x_0 * (W x_l + b) + x_l (eq. 1)  | `Cross`, `rank` 0              |
 | W = U V^t (eq. 2)                          | `LowRankCross`                 |
 | E_i = x_0 * (U g(C g(V^t x)) + b) (eq. 4)  | `MixtureCross`, g = tanh       |
@@ -75,7 +75,7 @@ class Cross(nnx.Module):
   """A layer of full rank."""
 
   def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
-    self.linear = mlp.linear(width, width, rngs)
+    self.linear = mlp.make_linear(width, width, rngs)
 
   def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
     return x0 * self.linear(x) + x
@@ -85,8 +85,8 @@ class LowRankCross(nnx.Module):
   """A layer whose matrix is a product of two narrow ones."""
 
   def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
-    self.v = mlp.linear(width, config.rank, rngs, use_bias=False)
-    self.u = mlp.linear(config.rank, width, rngs)
+    self.v = mlp.make_linear(width, config.rank, rngs, use_bias=False)
+    self.u = mlp.make_linear(config.rank, width, rngs)
 
   def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
     return x0 * self.u(self.v(x)) + x
@@ -177,7 +177,7 @@ class DCN(nnx.Module):
     )
     first = width if self.stacked is None else self.stacked.width
     second = 0 if self.parallel is None else self.parallel.width
-    self.out = mlp.linear(first + second, outputs, rngs)
+    self.out = mlp.make_linear(first + second, outputs, rngs)
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits `[B, outputs]`.
@@ -188,7 +188,7 @@ class DCN(nnx.Module):
     """
     c = self.config
     keys = layers.split(key, 3)
-    x0 = fields.flat(self.fields(x, keys[0]), c.dtype)
+    x0 = fields.concatenate_vectors(self.fields(x, keys[0]), c.dtype)
     crossed = x0
     for i in range(c.cross):
       gate = getattr(self, f'gate_{min(i, self.gates - 1)}', None)
@@ -198,4 +198,4 @@ class DCN(nnx.Module):
       parts = [self.stacked(crossed, x, keys[1])]
     if self.parallel is not None:
       parts.append(self.parallel(x0, x, keys[2]))
-    return mlp.logits(self.out(jnp.concatenate(parts, axis=1)))
+    return mlp.to_logits(self.out(jnp.concatenate(parts, axis=1)))

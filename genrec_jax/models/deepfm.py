@@ -2,7 +2,7 @@
 
 | paper                        | here                              |
 |------------------------------|-----------------------------------|
-| y_FM (eq. 2)                 | `first_order` + `fm.pairs`        |
+| y_FM (eq. 2)                 | `first_order` + `fm.sum_of_pairs`        |
 | y_DNN (eq. 3, 4)             | `mlp`                             |
 | sigmoid(y_FM + y_DNN)        | logits, by the loss               |
 
@@ -46,5 +46,7 @@ class DeepFM(nnx.Module):
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits `[B, outputs]`; arguments as `DNN`."""
     vectors = self.fields(x)
-    deep = self.mlp(fields.flat(vectors, self.config.dtype), x, key)
-    return self.first_order(x) + fm.pairs(vectors) + mlp.logits(deep)
+    deep = self.mlp(
+      fields.concatenate_vectors(vectors, self.config.dtype), x, key
+    )
+    return self.first_order(x) + fm.sum_of_pairs(vectors) + mlp.to_logits(deep)

@@ -36,7 +36,7 @@ class Config:
     batch_norm: whether hidden layers are normalised over the batch.
     dropout: rate after each hidden layer.
     init: how weights start, 'xavier_normal' (FuxiCTR) or 'dlrm'; see
-      `mlp.linear`.
+      `mlp.make_linear`.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
   """
 
@@ -59,8 +59,8 @@ class Config:
 def products(vectors: list[jax.Array], itself: bool) -> jax.Array:
   """`[B, pairs]` dot products of vectors (1, 0), (2, 0), (2, 1), ..."""
   stacked = jnp.stack(vectors, axis=1)
-  found = jnp.einsum('bid,bjd->bij', stacked, stacked)
-  rows = [found[:, i, : i + itself] for i in range(len(vectors))]
+  dots = jnp.einsum('bid,bjd->bij', stacked, stacked)
+  rows = [dots[:, i, : i + itself] for i in range(len(vectors))]
   return jnp.concatenate(rows, axis=1)
 
 
@@ -82,11 +82,11 @@ class DLRM(nnx.Module):
     options = dict(
       batch_norm=c.batch_norm, dropout=c.dropout, init=c.init, rngs=rngs
     )
-    numbers = len(fields.numeric(features))
+    numbers = len(fields.numeric_features(features))
     self.bottom = (
       mlp.MLP(numbers, c.bottom, c.dim, **options) if numbers else None
     )
-    count = len(fields.tabled(features)) + bool(numbers)
+    count = len(fields.table_features(features)) + bool(numbers)
     if c.interaction == 'cat':
       width = count * c.dim
     else:
@@ -112,7 +112,9 @@ class DLRM(nnx.Module):
     if self.bottom is not None:
       dense = [jax.nn.relu(self.bottom(x.numbers.astype(c.dtype), x, below))]
     if c.interaction == 'cat':
-      r = fields.flat(dense + vectors, c.dtype)
+      r = fields.concatenate_vectors(dense + vectors, c.dtype)
     else:
-      r = fields.flat(dense + [products(dense + vectors, c.itself)], c.dtype)
-    return mlp.logits(self.top(r, x, above))
+      r = fields.concatenate_vectors(
+        dense + [products(dense + vectors, c.itself)], c.dtype
+      )
+    return mlp.to_logits(self.top(r, x, above))

@@ -2,7 +2,7 @@
 
 | FuxiCTR, DNN             | here                      |
 |--------------------------|---------------------------|
-| flattened embeddings     | `fields.flat`             |
+| flattened embeddings     | `fields.concatenate_vectors`             |
 | MLP, then one logit      | `mlp`                     |
 """
 
@@ -69,5 +69,5 @@ class DNN(nnx.Module):
       x: the examples.
       key: random key; None for evaluation.
     """
-    h = fields.flat(self.fields(x), self.config.dtype)
-    return mlp.logits(self.mlp(h, x, key))
+    h = fields.concatenate_vectors(self.fields(x), self.config.dtype)
+    return mlp.to_logits(self.mlp(h, x, key))

@@ -11,19 +11,19 @@ from genrec_jax.models import layers
 from genrec_jax.models.mlp import MLP
 
 
-def tabled(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+def table_features(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
   """Those that read a table, in order."""
   return [f for f in features if f.kind != 'numeric']
 
 
-def numeric(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+def numeric_features(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
   """Those that are numbers, in order."""
   return [f for f in features if f.kind == 'numeric']
 
 
 def same_width(config, features: Sequence[FeatureSpec]) -> dict[str, int]:
   """`config.dim` for each feature with a table."""
-  return {f.name: config.dim for f in tabled(features)}
+  return {f.name: config.dim for f in table_features(features)}
 
 
 class Fields(nnx.Module):
@@ -45,7 +45,7 @@ class Fields(nnx.Module):
     bottom: Sequence[int] = (),
     **options,
   ):
-    numbers = len(numeric(features))
+    numbers = len(numeric_features(features))
     self.bottom = (
       MLP(numbers, bottom, dim, rngs=rngs, **options)
       if numbers and bottom
@@ -58,22 +58,24 @@ class Fields(nnx.Module):
       else None
     )
     made = numbers if self.bottom is None else 1
-    self.count = len(tabled(features)) + made
+    self.count = len(table_features(features)) + made
 
   def __call__(self, x: Inputs, key=None) -> list[jax.Array]:
     """`count` vectors `[B, dim]`."""
-    return self.behind(x.vectors, x, key)
+    return self.with_numeric_vectors(x.vectors, x, key)
 
-  def behind(self, vectors, x: Inputs, key=None) -> list[jax.Array]:
+  def with_numeric_vectors(
+    self, vectors, x: Inputs, key=None
+  ) -> list[jax.Array]:
     """As a call, with other vectors of the tables than those of `x`."""
     if self.bottom is not None:
-      made = [jax.nn.relu(self.bottom(x.numbers, x, key))]
+      number_vectors = [jax.nn.relu(self.bottom(x.numbers, x, key))]
     else:
-      made = of_numbers(x.numbers, self.kernel)
-    return [*vectors, *made]
+      number_vectors = embed_numbers(x.numbers, self.kernel)
+    return [*vectors, *number_vectors]
 
 
-def of_numbers(
+def embed_numbers(
   numbers: jax.Array, kernel: nnx.Param | None, which: Sequence[int] = ()
 ) -> list[jax.Array]:
   """Vectors `[B, dim]`, each a number times a row of `kernel`.
@@ -90,6 +92,8 @@ def of_numbers(
   return [numbers[:, i, None] * rows[None, n] for n, i in enumerate(which)]
 
 
-def flat(vectors: Sequence[jax.Array], dtype: str = 'float32') -> jax.Array:
+def concatenate_vectors(
+  vectors: Sequence[jax.Array], dtype: str = 'float32'
+) -> jax.Array:
   """`[B, sum of widths]`, vector behind vector."""
   return jnp.concatenate(vectors, axis=1).astype(dtype)

@@ -89,7 +89,7 @@ def widths(config: Config, features) -> dict[str, int]:
         )
   return {
     f.name: config.dim * (1 + sum(f.name in c for c in config.contexts))
-    for f in fields.tabled(features)
+    for f in fields.table_features(features)
   }
 
 
@@ -104,7 +104,7 @@ class Selection(nnx.Module):
     rngs: nnx.Rngs,
   ):
     c = config
-    numbers = [f.name for f in fields.numeric(features)]
+    numbers = [f.name for f in fields.numeric_features(features)]
     self.numbers = tuple(i for i, n in enumerate(numbers) if n in context)
     self.own = None if context else nnx.Param(jnp.zeros(c.dim))
     init = layers.normal((2 / (1 + c.dim)) ** 0.5)
@@ -131,8 +131,10 @@ class Selection(nnx.Module):
     if self.own is not None:  # all examples have the same gate
       h = self.own[...].astype(flat.dtype)[None]
     else:
-      made = fields.of_numbers(x.numbers, self.kernel, self.numbers)
-      h = fields.flat([*vectors, *made], flat.dtype)
+      number_vectors = fields.embed_numbers(
+        x.numbers, self.kernel, self.numbers
+      )
+      h = fields.concatenate_vectors([*vectors, *number_vectors], flat.dtype)
     return flat * (2 * jax.nn.sigmoid(self.gate(h, x)))
 
 
@@ -144,8 +146,8 @@ class Fusion(nnx.Module):
   def __init__(
     self, dim1: int, dim2: int, outputs: int, heads: int, rngs: nnx.Rngs
   ):
-    self.first = mlp.linear(dim1, outputs, rngs)
-    self.second = mlp.linear(dim2, outputs, rngs)
+    self.first = mlp.make_linear(dim1, outputs, rngs)
+    self.second = mlp.make_linear(dim2, outputs, rngs)
     shape = heads, dim1 // heads, outputs, dim2 // heads
     # Xavier of all its elements for one output as one column.
     column = dim1 * dim2 // heads
@@ -181,7 +183,7 @@ class FinalMLP(nnx.Module):
     rngs: nnx.Rngs,
   ):
     c = self.config = config
-    self.tabled = tuple(f.name for f in fields.tabled(features))
+    self.tabled = tuple(f.name for f in fields.table_features(features))
     self.fields = fields.Fields(c.dim, features, rngs)
     for i, context in enumerate(c.contexts, 1):
       setattr(self, f'select_{i}', Selection(context, c, features, rngs))
@@ -205,23 +207,25 @@ class FinalMLP(nnx.Module):
     """
     c = self.config
     own = [vector[:, : c.dim] for vector in x.vectors]
-    flat = fields.flat(self.fields.behind(own, x), c.dtype)
+    flat = fields.concatenate_vectors(
+      self.fields.with_numeric_vectors(own, x), c.dtype
+    )
     inputs = [flat, flat]
     for i, vectors in enumerate(self._contexts(x)):
       inputs[i] = getattr(self, f'select_{i + 1}')(flat, vectors, x)
     keys = layers.split(key, 2)
     one = self.stream_1(inputs[0], x, keys[0])
     two = self.stream_2(inputs[1], x, keys[1])
-    return mlp.logits(self.fusion(one, two))
+    return mlp.to_logits(self.fusion(one, two))
 
   def _contexts(self, x: Inputs) -> list[list[jax.Array]]:
     """The vectors that set each gate."""
     dim = self.config.dim
-    found = [[] for _ in self.config.contexts]
+    contexts = [[] for _ in self.config.contexts]
     for name, vector in zip(self.tabled, x.vectors, strict=True):
       place = dim
-      for context, vectors in zip(self.config.contexts, found, strict=True):
+      for context, vectors in zip(self.config.contexts, contexts, strict=True):
         if name in context:
           vectors.append(vector[:, place : place + dim])
           place += dim
-    return found
+    return contexts

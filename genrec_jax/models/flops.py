@@ -38,7 +38,7 @@ class Macs:
     return 6 * self.layers / 1e6
 
 
-def inputs(model, config, features, examples: int = 1) -> Inputs:
+def example_inputs(model, config, features, examples: int = 1) -> Inputs:
   """Shapes of what a model sees."""
   shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)  # noqa: E731
   numbers = sum(f.kind == 'numeric' for f in features)
@@ -53,7 +53,7 @@ def inputs(model, config, features, examples: int = 1) -> Inputs:
   )
 
 
-def macs(
+def count_macs(
   model, config, features: tuple[FeatureSpec, ...], outputs: int = 1
 ) -> Macs:
   """Counts the matrix products of the forward pass; nothing is computed.
@@ -69,7 +69,9 @@ def macs(
   def forward(x):
     return model(config, features, outputs, nnx.Rngs(0))(x)
 
-  jaxpr = jax.make_jaxpr(forward)(inputs(model, config, features, examples))
+  jaxpr = jax.make_jaxpr(forward)(
+    example_inputs(model, config, features, examples)
+  )
   counts = {True: 0, False: 0}
   for equation in products(jaxpr.jaxpr):
     (contracted, _), (batch, _) = equation.params['dimension_numbers']
@@ -94,7 +96,7 @@ def products(jaxpr):
           yield from products(inner)
 
 
-def parameters(
+def count_parameters(
   model, config, features: tuple[FeatureSpec, ...], outputs: int = 1
 ) -> int:
   """How many weights are trained, tables included.
@@ -103,8 +105,8 @@ def parameters(
   """
 
   def init():
-    made = model(config, features, outputs, nnx.Rngs(0))
-    return nnx.to_pure_dict(nnx.state(made, nnx.Param))
+    module = model(config, features, outputs, nnx.Rngs(0))
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
   widths = model.widths(config, features)
   tables = {}
@@ -112,4 +114,4 @@ def parameters(
     if f.kind != 'numeric':
       width = widths.get(f.name, 0) + model.linear
       tables[f.source] = max(tables.get(f.source, 0), f.rows * width)
-  return sum(tables.values()) + rules.trained(jax.eval_shape(init))
+  return sum(tables.values()) + rules.count_weights(jax.eval_shape(init))

@@ -4,7 +4,7 @@
 |---------------------------------|---------------------------------------|
 | w_0 + sum of w_i x_i            | `LR`                                  |
 | v_i                             | `Inputs.vectors`; of a number, `Fields` |
-| sum of <v_i, v_j> over i < j    | `pairs`                               |
+| sum of <v_i, v_j> over i < j    | `sum_of_pairs`                        |
 
 Several outputs share the products.
 """
@@ -31,7 +31,7 @@ class Config:
   dim: int
 
 
-def pairs(vectors: Sequence[jax.Array]) -> jax.Array:
+def sum_of_pairs(vectors: Sequence[jax.Array]) -> jax.Array:
   """`[B, 1]` sum of the dot products of all pairs, in linear time."""
   total = sum(vectors)
   squares = sum(jnp.square(v) for v in vectors)
@@ -57,4 +57,4 @@ class FM(nnx.Module):
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits `[B, outputs]`; `key` changes nothing."""
-    return self.first_order(x) + pairs(self.fields(x))
+    return self.first_order(x) + sum_of_pairs(self.fields(x))

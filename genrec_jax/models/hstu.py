@@ -174,7 +174,7 @@ class Block(nnx.Module):
       gated = jnp.concatenate([u, normed, gated], axis=-1)
     elif c.concat == 'u_x_ux':
       gated = jnp.concatenate([u, attended, gated], axis=-1)
-    gated = layers.dropout(gated, c.dropout, key, events.first)
+    gated = layers.apply_dropout(gated, c.dropout, key, events.first)
     return x + self.output(gated)
 
 
@@ -209,7 +209,7 @@ class HSTU(nnx.Module):
     x = embed(rows, self.position, events, c.embedding_dropout, keys[-1])
     x = x.astype(c.dtype)
     for i in range(c.blocks):
-      layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
+      layer = layers.maybe_remat(getattr(self, f'layer_{i}'), c.remat)
       x = layer(x, events, keys[i])
     return x
 
@@ -229,4 +229,4 @@ def embed(
       last = events.lengths.at[segment].get(mode='fill', fill_value=1) - 1
       place = last - place
     x += position[...][place]
-  return layers.dropout(x, rate, key, events.first)
+  return layers.apply_dropout(x, rate, key, events.first)

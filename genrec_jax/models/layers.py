@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.numerics import products
-from pallas_kernels.hashing import keep_mask, moved
+from pallas_kernels.hashing import keep_mask, offset_seed
 
 truncated_normal = jax.nn.initializers.truncated_normal
 xavier_normal = jax.nn.initializers.glorot_normal()
@@ -90,12 +90,12 @@ def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
     setattr(model, f'layer_{i}', block(config, rngs))
 
 
-def rematerialised(layer, wanted: bool):
+def maybe_remat(layer, wanted: bool):
   """A layer whose activations are computed anew for the backward pass."""
   return jax.checkpoint(layer) if wanted else layer
 
 
-def dropout(
+def apply_dropout(
   x: jax.Array,
   rate: float,
   key: jax.Array | None,
@@ -120,8 +120,8 @@ def dropout(
     row += (first * (row.shape[0] // x.shape[0])).astype(jnp.uint32)[:, None]
   column = jnp.arange(width, dtype=jnp.uint32)[None]
   seed = jax.random.bits(key)
-  kept = keep_mask(seed, jnp.uint32(0), row, column, rate).reshape(x.shape)
-  return jnp.where(kept, x / (1.0 - rate), jnp.zeros_like(x))
+  mask = keep_mask(seed, jnp.uint32(0), row, column, rate).reshape(x.shape)
+  return jnp.where(mask, x / (1.0 - rate), jnp.zeros_like(x))
 
 
 def dropout_seed(key: jax.Array | None, first: jax.Array | None):
@@ -129,7 +129,7 @@ def dropout_seed(key: jax.Array | None, first: jax.Array | None):
   if key is None:
     return None
   seed = jax.random.bits(key)
-  return seed if first is None else moved(seed, first[0])
+  return seed if first is None else offset_seed(seed, first[0])
 
 
 def split(key: jax.Array | None, number: int) -> list[jax.Array | None]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.features import FeatureSpec, Inputs
-from genrec_jax.models.fields import numeric
+from genrec_jax.models.fields import numeric_features
 from genrec_jax.numerics import products
 
 
@@ -39,7 +39,7 @@ class LR(nnx.Module):
     outputs: int,
     rngs: nnx.Rngs,
   ):
-    count = len(numeric(features))
+    count = len(numeric_features(features))
     init = jax.nn.initializers.normal(1.0)  # Xavier of a 1 x 1 matrix
     self.numeric = (
       nnx.Param(init(rngs.params(), (count, outputs))) if count else None

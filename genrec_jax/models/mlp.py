@@ -15,7 +15,7 @@ xavier_normal = jax.nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')
 INITS = ('xavier_normal', 'dlrm')
 
 
-def linear(
+def make_linear(
   dim_in: int,
   dim_out: int,
   rngs: nnx.Rngs,
@@ -54,7 +54,7 @@ class MLP(nnx.Module):
     outputs: width of a last linear layer; 0 for none.
     batch_norm: whether hidden layers are normalised.
     dropout: rate after each hidden layer.
-    init: as in `linear`.
+    init: as in `make_linear`.
     rngs: random keys.
   """
 
@@ -73,11 +73,11 @@ class MLP(nnx.Module):
     self.batch_norm = batch_norm
     self.dropout = dropout
     for i, width in enumerate(self.hidden):
-      setattr(self, f'linear_{i}', linear(dim_in, width, rngs, init))
+      setattr(self, f'linear_{i}', make_linear(dim_in, width, rngs, init))
       if batch_norm:
         setattr(self, f'norm_{i}', BatchNorm(width))
       dim_in = width
-    self.out = linear(dim_in, outputs, rngs, init) if outputs else None
+    self.out = make_linear(dim_in, outputs, rngs, init) if outputs else None
     self.width = outputs or dim_in
 
   def __call__(self, h: jax.Array, x: Inputs, key=None) -> jax.Array:
@@ -94,7 +94,7 @@ class MLP(nnx.Module):
       if self.batch_norm:
         norm = getattr(self, f'norm_{i}')
         h = norm(h, x.weights, training=key is not None)
-      h = layers.dropout(jax.nn.relu(h), self.dropout, keys[i], x.first)
+      h = layers.apply_dropout(jax.nn.relu(h), self.dropout, keys[i], x.first)
     return h if self.out is None else self.out(h)
 
   def _linear(self, i: int, h: jax.Array, training: bool) -> jax.Array:
@@ -119,6 +119,6 @@ def check(config, **allowed: Sequence) -> None:
 DTYPES = ('float32', 'bfloat16')
 
 
-def logits(y: jax.Array) -> jax.Array:
+def to_logits(y: jax.Array) -> jax.Array:
   """Logits leave a model in float32."""
   return y.astype(jnp.float32)

@@ -149,8 +149,10 @@ class Block(nnx.Module):
     y = self.hidden(h)
     if c.activation == 'relu':
       y = jax.nn.relu(y)
-    y = layers.dropout(y, c.dropout, keys[1], events.first)
-    return h + layers.dropout(self.out(y), c.dropout, keys[2], events.first)
+    y = layers.apply_dropout(y, c.dropout, keys[1], events.first)
+    return h + layers.apply_dropout(
+      self.out(y), c.dropout, keys[2], events.first
+    )
 
 
 class SASRec(nnx.Module):
@@ -185,6 +187,6 @@ class SASRec(nnx.Module):
     )
     x = x.astype(c.dtype)
     for i in range(c.blocks):
-      layer = layers.rematerialised(getattr(self, f'layer_{i}'), c.remat)
+      layer = layers.maybe_remat(getattr(self, f'layer_{i}'), c.remat)
       x = layer(x, events, keys[i])
     return x if self.norm is None else self.norm(x)

@@ -137,7 +137,7 @@ class Config:
 
 def widths(config: Config, features) -> dict[str, int]:
   """Width of each feature's table."""
-  names = [f.name for f in fields.tabled(features)]
+  names = [f.name for f in fields.table_features(features)]
   for field in ('important', 'small'):
     for name in getattr(config, field):
       if name not in names:
@@ -229,15 +229,15 @@ class FactorizationBlock(nnx.Module):
     """`[n, B, d]` -> `[B, width]` float32."""
     wide = x.astype(jnp.float32)
     if self.y is not None:
-      found = optimised(wide, self.y[...], self.y_site)
+      dots = optimised(wide, self.y[...], self.y_site)
     elif self.attention is not None:
-      found = optimised(wide, self.attention(x, batch).astype(jnp.float32))
+      dots = optimised(wide, self.attention(x, batch).astype(jnp.float32))
     else:
       examples = jnp.swapaxes(wide, 0, 1)
-      found = jnp.einsum('bid,bjd->bij', examples, examples)
+      dots = jnp.einsum('bid,bjd->bij', examples, examples)
       if self.config.fm == 'triangular':
-        return triangle(found)
-    return found.reshape(x.shape[1], -1)
+        return triangle(dots)
+    return dots.reshape(x.shape[1], -1)
 
   def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
     """`[n, B, d]` -> `[n_F, B, d]`."""
@@ -320,8 +320,8 @@ class Embedding(nnx.Module):
   def __init__(self, config: Config, features, rngs: nnx.Rngs):
     c = config
     self.dim = c.dim
-    numbers = len(fields.numeric(features))
-    tabled = fields.tabled(features)
+    numbers = len(fields.numeric_features(features))
+    tabled = fields.table_features(features)
     width = widths(c, features)
     self.small = tuple(f.name in c.small for f in tabled)
     self.count = sum(
@@ -347,14 +347,14 @@ class Embedding(nnx.Module):
 
   def __call__(self, x: Inputs, dtype: str) -> jax.Array:
     """`[n, B, d]`."""
-    found, small = [], []
+    vectors, small = [], []
     for vector, is_small in zip(x.vectors, self.small, strict=True):
-      (small if is_small else found).append(vector.astype(dtype))
+      (small if is_small else vectors).append(vector.astype(dtype))
     if self.group is not None:
-      found.append(self.group(jnp.concatenate(small, axis=1), x))
+      vectors.append(self.group(jnp.concatenate(small, axis=1), x))
     if self.bottom is not None:
-      found.append(self.bottom(x.numbers.astype(dtype), x))
-    rows = [v.reshape(v.shape[0], -1, self.dim).swapaxes(0, 1) for v in found]
+      vectors.append(self.bottom(x.numbers.astype(dtype), x))
+    rows = [v.reshape(v.shape[0], -1, self.dim).swapaxes(0, 1) for v in vectors]
     return jnp.concatenate(rows)
 
 
@@ -398,9 +398,9 @@ class Wukong(nnx.Module):
     c = self.config
     keys = layers.split(key, c.layers + 2)
     rows = self.embedding(x, c.dtype)
-    rows = layers.dropout(
+    rows = layers.apply_dropout(
       rows.swapaxes(0, 1), c.embedding_dropout, keys[-1], x.first
     ).swapaxes(0, 1)
     for i in range(c.layers):
       rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
-    return mlp.logits(self.top(flat(rows), x, keys[-2]))
+    return mlp.to_logits(self.top(flat(rows), x, keys[-2]))

@@ -8,13 +8,19 @@ the largest of the format.
 import ml_dtypes
 import numpy as np
 
-from genrec_jax.numerics.number_format import Format, Part, flush_subnormals
+from genrec_jax.numerics.number_format import (
+  EncodedArray,
+  NumberFormat,
+  flush_subnormals,
+)
 
 # Scales of rows below this are those of this, so that their inverse is finite.
 _TINY = np.float32(1e-30)
 
 
-def _stored(name: str, dtype, stored: str, *, exact: bool = False) -> Format:
+def _stored(
+  name: str, dtype, stored: str, *, exact: bool = False
+) -> NumberFormat:
   """A dtype; `stored` is what a file calls it, which must need no JAX."""
   dtype = np.dtype(dtype)
 
@@ -26,17 +32,17 @@ def _stored(name: str, dtype, stored: str, *, exact: bool = False) -> Format:
     del columns
     return xp.asarray(parts['values']).view(dtype).astype(np.float32)
 
-  return Format(
+  return NumberFormat(
     name,
     encode,
     decode,
-    layout=lambda columns: {'values': Part(stored, columns)},
+    layout=lambda columns: {'values': EncodedArray(stored, columns)},
     exact=exact,
     storage_dtype=dtype,
   )
 
 
-def _scaled(name: str, dtype, top: float, gradients=None) -> Format:
+def _scaled(name: str, dtype, top: float, gradients=None) -> NumberFormat:
   """8 bits of floating point; the largest number of a row becomes `top`."""
   dtype = np.dtype(dtype)
 
@@ -57,13 +63,13 @@ def _scaled(name: str, dtype, top: float, gradients=None) -> Format:
     with np.errstate(invalid='ignore'):
       return codes * xp.asarray(parts['scale'])[..., None]
 
-  return Format(
+  return NumberFormat(
     name,
     encode,
     decode,
     layout=lambda columns: {
-      'codes': Part('uint8', columns),
-      'scale': Part('float32'),
+      'codes': EncodedArray('uint8', columns),
+      'scale': EncodedArray('float32'),
     },
     gradients=gradients,
   )

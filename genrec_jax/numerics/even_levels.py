@@ -28,8 +28,12 @@ import numpy as np
 
 from genrec_jax.numerics import row_blocks
 from genrec_jax.numerics.bit_packing import check_bits, unpack
-from genrec_jax.numerics.levels import levels, nearest
-from genrec_jax.numerics.number_format import Format, Part, flush_subnormals
+from genrec_jax.numerics.levels import levels, nearest_codes
+from genrec_jax.numerics.number_format import (
+  EncodedArray,
+  NumberFormat,
+  flush_subnormals,
+)
 from genrec_jax.numerics.range_search import search
 
 # The search's steps in a whole range and the share of it that may go, by the
@@ -39,7 +43,7 @@ RATIO = 0.5
 _LEAST_RANGE = np.float32(1e-30)  # of int8: its inverse scale is finite
 
 
-def symmetric(bits: int) -> Format:
+def symmetric(bits: int) -> NumberFormat:
   """Even levels from -max to max of a row, one of them zero."""
 
   def parts(columns):
@@ -60,14 +64,14 @@ def symmetric(bits: int) -> Format:
   return _quantiser('symmetric', bits, encode, decode, parts)
 
 
-def asymmetric(bits: int) -> Format:
+def asymmetric(bits: int) -> NumberFormat:
   """Even levels from the least to the greatest value of a row."""
   return _of_range('asymmetric', bits, _whole_range)
 
 
 def adaptive(
   bits: int, bins: int | None = None, ratio: float | None = None
-) -> Format:
+) -> NumberFormat:
   """Even levels over the range that the greedy search finds; 8 bits: the whole.
 
   Args:
@@ -100,7 +104,7 @@ def adaptive(
   return _of_range('adaptive', bits, best_range if bits <= 4 else _whole_range)
 
 
-def _of_range(method: str, bits: int, choose_range) -> Format:
+def _of_range(method: str, bits: int, choose_range) -> NumberFormat:
   """Levels with a bias, over the range that a function of the block names."""
 
   def parts(columns):
@@ -112,7 +116,7 @@ def _of_range(method: str, bits: int, choose_range) -> Format:
     bias, scale, inverse = levels(
       np, low, high, np.full_like(low, top), block.half
     )
-    codes = nearest(block.x, bias, inverse, top).astype(np.uint8)
+    codes = nearest_codes(block.x, bias, inverse, top).astype(np.uint8)
     return codes, {'scale': scale, 'bias': bias}
 
   def encode(rows, xp):
@@ -127,9 +131,9 @@ def _of_range(method: str, bits: int, choose_range) -> Format:
   return _quantiser(method, bits, encode, decode, parts)
 
 
-def _quantiser(method, bits, encode, decode, layout) -> Format:
+def _quantiser(method, bits, encode, decode, layout) -> NumberFormat:
   check_bits(bits)
-  return Format(
+  return NumberFormat(
     f'{method}{bits}',
     encode,
     decode,
@@ -172,7 +176,9 @@ def _encode_int8(rows, xp):
     # last bit differs, stated so that NumPy and every platform do it.
     scale = span * np.float32(1 / 255)
     inverse = np.float32(1) / scale
-    codes = nearest(rows, least[..., None], inverse[..., None], 255, xp=xp)
+    codes = nearest_codes(
+      rows, least[..., None], inverse[..., None], 255, xp=xp
+    )
     # A NaN would become some integer; it must stay visible. Look at all of the
     # row: maxima on a CPU may leave out a NaN.
     finite = xp.isfinite(rows).all(-1)
@@ -190,13 +196,13 @@ def _decode_levels(parts, columns, xp):
   return rows
 
 
-INT8 = Format(
+INT8 = NumberFormat(
   'int8',
   _encode_int8,
   _decode_levels,
   layout=lambda columns: {
-    'codes': Part('uint8', columns),
-    'scale': Part('float32'),
-    'bias': Part('float32'),
+    'codes': EncodedArray('uint8', columns),
+    'scale': EncodedArray('float32'),
+    'bias': EncodedArray('float32'),
   },
 )

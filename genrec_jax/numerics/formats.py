@@ -20,11 +20,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from genrec_jax.numerics import casts, even_levels, row_kmeans
-from genrec_jax.numerics.number_format import Format
+from genrec_jax.numerics.number_format import NumberFormat
 
-Formats = Mapping[str, Format]
+Formats = Mapping[str, NumberFormat]
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, NumberFormat] = {
   'float32': casts.FLOAT32,
   'float16': casts.FLOAT16,
   'bfloat16': casts.BFLOAT16,
@@ -49,7 +49,9 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def extend(more: Formats, formats: Formats = FORMATS) -> dict[str, Format]:
+def extend(
+  more: Formats, formats: Formats = FORMATS
+) -> dict[str, NumberFormat]:
   """The formats of the library and some others.
 
   Args:
@@ -94,7 +96,7 @@ def extend(more: Formats, formats: Formats = FORMATS) -> dict[str, Format]:
 
 def find_quantiser(
   method: str, bits: int, formats: Formats = FORMATS
-) -> Format:
+) -> NumberFormat:
   """The format that checkpoints call by a method and bits.
 
   Args:
@@ -150,5 +152,5 @@ def storage_dtype(name: str, formats: Formats = FORMATS) -> np.dtype:
   return formats[name].storage_dtype
 
 
-def _key(number_format: Format) -> tuple[str, int]:
+def _key(number_format: NumberFormat) -> tuple[str, int]:
   return number_format.method, number_format.bits

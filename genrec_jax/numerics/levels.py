@@ -42,7 +42,9 @@ def levels(xp: types.ModuleType, low, high, top, half: bool):
   return bias, scale, one / scale
 
 
-def nearest(x, bias, inverse, top: int, out=None, xp: types.ModuleType = np):
+def nearest_codes(
+  x, bias, inverse, top: int, out=None, xp: types.ModuleType = np
+):
   """Codes, as float32, of the levels nearest to `x`.
 
   Args:

@@ -22,7 +22,7 @@ _ENGINES = {'numpy': 'numpy', 'jax.numpy': 'jax'}
 _OF_CHUNKS = {'about', 'ids'}
 
 
-class Part(NamedTuple):
+class EncodedArray(NamedTuple):
   """One array of encoded rows.
 
   Attributes:
@@ -42,15 +42,15 @@ class Part(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Format:
+class NumberFormat:
   """A way to write rows of numbers.
 
   Attributes:
     name: its key in `formats.FORMATS`, and in `exchange.forward`.
     encoder: (rows `[..., C]` float32, xp) -> {part: array}, one entry a row.
     decoder: (parts, columns, xp) -> rows `[..., C]` float32.
-    layout: columns -> {part: `Part`}, in the order in which they travel. The
-      dtypes are those of the smallest rows that the format writes.
+    layout: columns -> {part: `EncodedArray`}, in the order in which they
+      travel. The dtypes are those of the smallest rows that the format writes.
     exact: whether every float32 comes back as it was, so that sums may be made
       of encoded rows.
     engines: who can run it: 'numpy', 'jax', or both with equal bytes.
@@ -65,14 +65,14 @@ class Format:
   name: str
   encoder: Callable[[Array, types.ModuleType], dict[str, Array]]
   decoder: Callable[[Mapping[str, Array], int, types.ModuleType], Array]
-  layout: Callable[[int], dict[str, Part]]
+  layout: Callable[[int], dict[str, EncodedArray]]
   exact: bool = False
   engines: tuple[str, ...] = ('numpy', 'jax')
   method: str = ''
   bits: int = 0
   least_columns: int = 1
   storage_dtype: np.dtype | None = None
-  gradients: 'Format | None' = None
+  gradients: 'NumberFormat | None' = None
 
   def __post_init__(self):
     wrong = set(self.engines) - set(_ENGINES.values())
@@ -87,10 +87,10 @@ class Format:
         "which checkpoints name it, and so needs 'numpy' among its engines and "
         'bits from 1 to 31: 32 stand for the values as they are'
       )
-    taken = _OF_CHUNKS & set(self.layout(self.least_columns))
-    if taken:
+    clashes = _OF_CHUNKS & set(self.layout(self.least_columns))
+    if clashes:
       raise ValueError(
-        f'the number format {self.name!r} has a part {taken.pop()!r}, which '
+        f'the number format {self.name!r} has a part {clashes.pop()!r}, which '
         'every chunk of a checkpoint has for something else; rename the part'
       )
 

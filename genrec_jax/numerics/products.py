@@ -18,7 +18,7 @@ outside while it is traced. What is computed for a name is in `PRODUCTS`, or in
 a mapping that the caller hands in.
 
 Products of activations with each other (attention, factorisation machines) and
-elementwise ones (norms, biases, `fields.of_numbers`) have no site.
+elementwise ones (norms, biases, `fields.embed_numbers`) have no site.
 """
 
 import dataclasses
@@ -175,7 +175,7 @@ def assign_products(
   ...   def __init__(self):
   ...     self.kernel = nnx.Param(jnp.ones((3, 4)))
   >>> model = assign_products(Linear(), [('.*', 'bfloat16')])
-  >>> sites(model)
+  >>> find_sites(model)
   {'kernel': Site(name='kernel', product='bfloat16')}
 
   Args:
@@ -200,7 +200,7 @@ def assign_products(
   return model
 
 
-def sites(model: nnx.Module) -> dict[str, Site]:
+def find_sites(model: nnx.Module) -> dict[str, Site]:
   """Name -> site of every product weight of a model, sorted by name.
 
   The model may hold shapes instead of arrays. A task has its own in `.sites`.

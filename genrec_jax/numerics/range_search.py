@@ -15,7 +15,7 @@ import functools
 import numpy as np
 
 from genrec_jax.numerics import range_walk
-from genrec_jax.numerics.levels import levels, nearest
+from genrec_jax.numerics.levels import levels, nearest_codes
 
 BLOCK = 2048  # rows: a block of 64 columns, 512 KB, stays in the cache
 FEW = 512  # rows that NumPy searches sooner than XLA compiles
@@ -52,12 +52,12 @@ def search(
   exponent = np.clip(np.frexp(high - low)[1], -125, 126)
   unit = np.ldexp(np.float32(1), -exponent)
   back = np.ldexp(np.float32(1), exponent)
-  found = _search(
+  ranges = _search(
     x * unit[None], low * unit, high * unit, bits, bins, ratio, half
   )
   # What has not moved stays as it was, subnormal numbers too.
   whole = np.stack([low, high])
-  return np.where(found == whole * unit[None], whole, found * back[None])
+  return np.where(ranges == whole * unit[None], whole, ranges * back[None])
 
 
 def _search(x, low, high, bits, bins, ratio, half):
@@ -81,7 +81,7 @@ def _in_numpy(x, low, high, step, least, top, most, half):
 
   def error(low, high):
     bias, scale, inverse = levels(np, low, high, top, half)
-    y = nearest(x, bias, inverse, top[0], out=work)
+    y = nearest_codes(x, bias, inverse, top[0], out=work)
     np.multiply(y, scale, out=y)
     np.add(y, bias, out=y)
     np.subtract(x, y, out=y)
@@ -93,9 +93,11 @@ def _in_numpy(x, low, high, step, least, top, most, half):
 
   walk = range_walk.start(error(low, high), low, high)
   for _ in range(most):
-    if not range_walk.going(walk, least).any():
+    if not range_walk.unfinished_rows(walk, least).any():
       break
-    raised, lowered = (error(*ends) for ends in range_walk.ahead(walk, step))
+    raised, lowered = (
+      error(*ends) for ends in range_walk.advance_ranges(walk, step)
+    )
     walk = range_walk.advance(np, walk, step, least, raised, lowered)
   return np.stack(walk[4:])
 

@@ -56,11 +56,11 @@ def _search(x, ends, most, *, half):
 
   def going(carry):
     left, walk = carry
-    return (left > 0) & jnp.any(range_walk.going(walk, least))
+    return (left > 0) & jnp.any(range_walk.unfinished_rows(walk, least))
 
   def advance(carry):
     left, walk = carry
-    errors = _errors(x, range_walk.ahead(walk, step), top, half)
+    errors = _errors(x, range_walk.advance_ranges(walk, step), top, half)
     return left - 1, range_walk.advance(jnp, walk, step, least, *errors)
 
   _, walk = jax.lax.while_loop(

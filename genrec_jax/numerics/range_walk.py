@@ -19,21 +19,22 @@ def start(error, low, high) -> tuple:
   return low, high, error, error, low, high
 
 
-def going(walk: tuple, least):
+def unfinished_rows(walk: tuple, least):
   """Which rows, `[R]`, have not come to the least range."""
   return walk[0] + least < walk[1]
 
 
-def ahead(walk: tuple, step) -> tuple:
+def advance_ranges(walk: tuple, step) -> tuple:
   """The two ranges one step on."""
   low, high = walk[:2]
   return (low + step, high), (low, high - step)
 
 
 def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
-  """The walk one step on, where it goes on; given the errors of `ahead`."""
+  """The walk one step on, where it goes on; given the errors of "
+  "`advance_ranges`."""
   low, high, error, best, best_low, best_high = walk
-  active = going(walk, least)
+  active = unfinished_rows(walk, least)
   record = active & (error < raised) & (error < lowered) & (error < best)
   up, down = active & (raised < lowered), active & ~(raised < lowered)
   return (

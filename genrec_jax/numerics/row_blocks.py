@@ -1,8 +1,8 @@
 """Rows through a quantiser, block by block, with what all quantisers check.
 
-A quantiser of rows is a function of a `Block`; `encode` calls it and packs its
-codes. It decides once a call whether scale, bias and codebook are float16, and
-refuses rows that no evenly spaced levels could span.
+A quantiser of rows is a function of a `RowBlock`; `encode` calls it and packs
+its codes. It decides once a call whether scale, bias and codebook are float16,
+and refuses rows that no evenly spaced levels could span.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from genrec_jax.numerics.bit_packing import pack, packed_bytes
-from genrec_jax.numerics.number_format import Part
+from genrec_jax.numerics.number_format import EncodedArray
 from genrec_jax.numerics.range_search import BLOCK
 
 # Spans whose steps float32 does not have with all its digits count as none, and
@@ -20,7 +20,7 @@ TINY, HUGE = 2.0**-116, 1e38
 _NARROWEST = 2.0**-14  # float16 with all its digits
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
   """Some rows and what is known of them.
 
   Attributes:
@@ -40,18 +40,22 @@ class Block(NamedTuple):
   half: bool
 
 
-def layout(columns: int, bits: int, **numbers: int | None) -> dict[str, Part]:
+def layout(
+  columns: int, bits: int, **numbers: int | None
+) -> dict[str, EncodedArray]:
   """Parts of packed codes and of numbers beside them, by name -> width."""
   dtype = 'float16' if bits <= 4 else 'float32'
-  parts = {'codes': Part('uint8', packed_bytes(columns, bits))}
-  return parts | {name: Part(dtype, width) for name, width in numbers.items()}
+  parts = {'codes': EncodedArray('uint8', packed_bytes(columns, bits))}
+  return parts | {
+    name: EncodedArray(dtype, width) for name, width in numbers.items()
+  }
 
 
 def encode(
   rows: np.ndarray,
   bits: int,
-  parts: dict[str, Part],
-  quantise: Callable[[Block], tuple[np.ndarray, dict[str, np.ndarray]]],
+  parts: dict[str, EncodedArray],
+  quantise: Callable[[RowBlock], tuple[np.ndarray, dict[str, np.ndarray]]],
 ) -> dict[str, np.ndarray]:
   """Quantises rows, each by itself.
 
@@ -84,7 +88,7 @@ def encode(
     here = slice(begin, begin + BLOCK)
     x = np.ascontiguousarray(rows[here].T)
     codes, numbers = quantise(
-      Block(rows[here], x, low[here], high[here], bits, half)
+      RowBlock(rows[here], x, low[here], high[here], bits, half)
     )
     arrays['codes'][here] = pack(codes.T, bits)
     for name, values in numbers.items():

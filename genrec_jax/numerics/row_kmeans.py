@@ -9,13 +9,13 @@ import numpy as np
 
 from genrec_jax.numerics import row_blocks
 from genrec_jax.numerics.bit_packing import unpack
-from genrec_jax.numerics.number_format import Format
+from genrec_jax.numerics.number_format import NumberFormat
 
 # Rounds until the error hardly falls any more; most rows end before.
 ROUNDS = 30
 
 
-def kmeans(bits: int) -> Format:
+def kmeans(bits: int) -> NumberFormat:
   """Each row has `2**bits` levels of its own, wherever they suit it."""
   size = 2**bits
 
@@ -39,7 +39,7 @@ def kmeans(bits: int) -> Format:
     book = np.asarray(parts['codebook']).astype(np.float32)
     return np.take_along_axis(book, codes, axis=1)
 
-  return Format(
+  return NumberFormat(
     f'kmeans{bits}',
     encode,
     decode,
@@ -72,7 +72,7 @@ def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
   ends = np.zeros((size + 1, count), np.int64)
   ends[-1] = dim
   for _ in range(ROUNDS):
-    for end, middle in zip(ends[1:-1], middles(centroids), strict=True):
+    for end, middle in zip(ends[1:-1], midpoints(centroids), strict=True):
       np.add.reduce(ordered <= middle, axis=0, out=end)
     members = np.diff(ends, axis=0)
     means = np.diff(np.take_along_axis(sums, ends, axis=0), axis=0)
@@ -84,7 +84,7 @@ def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
   return centroids
 
 
-def middles(centroids: np.ndarray) -> np.ndarray:
+def midpoints(centroids: np.ndarray) -> np.ndarray:
   """Where the next centroid becomes the nearest: `[K, R]` -> `[K - 1, R]`."""
   return (centroids[1:] + centroids[:-1]) / np.float32(2)
 
@@ -92,6 +92,6 @@ def middles(centroids: np.ndarray) -> np.ndarray:
 def nearest(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
   """Codes `[D, R]` uint8 of the centroids nearest to `x`, `[D, R]`."""
   codes = np.zeros(x.shape, np.uint8)
-  for middle in middles(centroids):
+  for middle in midpoints(centroids):
     codes += x > middle
   return codes

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def buckets(sizes: list[int], limit: int) -> list[list[int]]:
+def assign_buckets(sizes: list[int], limit: int) -> list[list[int]]:
   """Numbers of the leaves of each bucket; the last leaf comes first.
 
   Gradients of the last layer are ready first, so the order is reversed. A
@@ -16,13 +16,13 @@ def buckets(sizes: list[int], limit: int) -> list[list[int]]:
     sizes: bytes of each leaf.
     limit: bytes of a bucket.
   """
-  out, held = [], limit
+  out, size = [], limit
   for i in reversed(range(len(sizes))):
-    if held >= limit:
+    if size >= limit:
       out.append([])
-      held = 0
+      size = 0
     out[-1].append(i)
-    held += sizes[i]
+    size += sizes[i]
   return out
 
 
@@ -36,7 +36,7 @@ def sum_in_buckets(
   """
   out, last = list(leaves), None
   itemsize = np.dtype(dtype).itemsize
-  for bucket in buckets([x.size * itemsize for x in leaves], limit):
+  for bucket in assign_buckets([x.size * itemsize for x in leaves], limit):
     flat = [leaves[i].astype(dtype).ravel() for i in bucket]
     joined = flat[0] if len(flat) == 1 else jnp.concatenate(flat)
     if last is not None:

@@ -20,7 +20,7 @@ def clip(grads, norm: jax.Array, limit: float):
   return jax.tree_util.tree_map_with_path(clipped, grads)
 
 
-def counted(grads) -> list[jax.Array]:
+def select_counted_leaves(grads) -> list[jax.Array]:
   """The leaves that a norm counts."""
   return [
     leaf

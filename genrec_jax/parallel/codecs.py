@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.numerics.formats import FORMATS, Formats
-from genrec_jax.numerics.number_format import Format, Part
+from genrec_jax.numerics.number_format import EncodedArray, NumberFormat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Codec:
     format: the number format of the rows.
   """
 
-  format: Format
+  format: NumberFormat
 
   @property
   def exact(self) -> bool:
@@ -49,7 +49,7 @@ class Codec:
   def encode(self, rows: jax.Array) -> jax.Array:
     """`[..., C]` float32 -> `[..., N]` unsigned, or float32 as it is.
 
-    >>> codec('int8').encode(jnp.zeros((3, 64))).shape
+    >>> find_codec('int8').encode(jnp.zeros((3, 64))).shape
     (3, 72)
     """
     layout = self.format.layout(rows.shape[-1])
@@ -77,7 +77,7 @@ class Codec:
     return self.format.decode(parts, columns, jnp)
 
 
-def codec(
+def find_codec(
   name: str, *, backward: bool = False, formats: Formats = FORMATS
 ) -> Codec:
   """The codec called `name`.
@@ -107,14 +107,14 @@ def names(formats: Formats = FORMATS) -> tuple[str, ...]:
   return tuple(n for n, f in formats.items() if 'jax' in f.engines)
 
 
-def _to_bytes(x: jax.Array, part: Part) -> jax.Array:
+def _to_bytes(x: jax.Array, part: EncodedArray) -> jax.Array:
   """A part as `[..., part.row_bytes]` uint8."""
   if part.width is None:
     x = x[..., None]
   return x.view(np.uint8)
 
 
-def _from_bytes(x: jax.Array, part: Part) -> jax.Array:
+def _from_bytes(x: jax.Array, part: EncodedArray) -> jax.Array:
   """The inverse of `_to_bytes`."""
   x = x.view(part.dtype)
   return x[..., 0] if part.width is None else x

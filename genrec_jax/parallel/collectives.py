@@ -7,16 +7,18 @@ outside they see everything, and each function is the identity.
 Gradients. Inside a step (`check_vma=False`) JAX differentiates as if the loss
 were *the sum over shards of what each shard returns*: psum transposes to psum,
 all_gather to a reduce-scatter. So a step differentiates the summand of its own
-shard, `local_sum / total(local_weight)`, and sums the gradients over shards:
-that is the gradient of the global mean. What is the same on every shard, such
-as a regulariser of replicated parameters, belongs into the summand divided by
-`shard_count()`. `total(loss)` for the log is taken after differentiation.
+shard, `local_sum / sum_over_shards(local_weight)`, and sums the gradients over
+shards: that is the gradient of the global mean. What is the same on every
+shard, such as a regulariser of replicated parameters, belongs into the summand
+divided by `shard_count()`. `sum_over_shards(loss)` for the log is taken after
+differentiation.
 
 Scopes. Code that differs between shards, such as a tower that only the devices
-of one host compute, must speak to its like alone: `with over('rep', 'dev'):`
-restricts every function here to those axes while the code inside is traced.
-The backward function of a `jax.custom_vjp` is traced after the scope has ended:
-it has to be given `axes()` of the forward pass (see `models.batch_norm`).
+of one host compute, must speak to its like alone: `with restrict_axes('rep',
+'dev'):` restricts every function here to those axes while the code inside is
+traced. The backward function of a `jax.custom_vjp` is traced after the scope
+has ended: it has to be given `current_axes()` of the forward pass (see
+`models.batch_norm`).
 """
 
 import contextlib
@@ -31,15 +33,15 @@ _scope = jax.make_user_context(default_value=None)
 
 
 @contextlib.contextmanager
-def over(*names: str) -> Iterator[None]:
+def restrict_axes(*names: str) -> Iterator[None]:
   """Restricts the functions of this module to some axes of the mesh.
 
   Of scopes inside each other, the innermost counts. Outside of `shard_map` a
   scope changes nothing.
 
   >>> def mean_of_tower(x):
-  ...   with over('rep', 'dev'):  # not over 'host': other hosts, other towers
-  ...     return total(x) / shard_count()
+  ...   with restrict_axes('rep', 'dev'):  # other hosts, other towers
+  ...     return sum_over_shards(x) / shard_count()
   >>> mean_of_tower(3.0)  # on one device
   3.0
 
@@ -50,7 +52,7 @@ def over(*names: str) -> Iterator[None]:
     yield
 
 
-def axes() -> tuple[str, ...]:
+def current_axes() -> tuple[str, ...]:
   """The mesh axes that code here speaks over; () outside of shard_map.
 
   Raises:
@@ -68,9 +70,9 @@ def axes() -> tuple[str, ...]:
   return tuple(name for name in every if name in scope)
 
 
-def total(x):
+def sum_over_shards(x):
   """Sum of every leaf over shards, the same on each of them."""
-  over = axes()
+  over = current_axes()
   return jax.lax.psum(x, over) if over else x
 
 
@@ -79,19 +81,19 @@ def shard_index() -> jax.Array:
 
   In a scope, its number among the shards of the scope.
   """
-  over = axes()
+  over = current_axes()
   return jax.lax.axis_index(over) if over else jnp.int32(0)
 
 
 def shard_count() -> int:
   """How many shards there are."""
-  over = axes()
+  over = current_axes()
   return jax.lax.axis_size(over) if over else 1
 
 
 def gather(x):
   """Every leaf `[n, ...]` of all shards, `[shards * n, ...]` in shard order."""
-  over = axes()
+  over = current_axes()
   if not over:
     return x
   return jax.tree.map(
@@ -99,9 +101,9 @@ def gather(x):
   )
 
 
-def before(x: jax.Array) -> jax.Array:
+def sum_before(x: jax.Array) -> jax.Array:
   """Sum of a scalar over the shards in front of this one; zero outside."""
-  over = axes()
+  over = current_axes()
   if not over:
     return jnp.zeros_like(x)
   everyone = jax.lax.all_gather(x, over)

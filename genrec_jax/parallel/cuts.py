@@ -111,27 +111,27 @@ def _overridden(overrides, mesh, shapes) -> dict[str, Cut]:
 
 
 def _check(pattern, cut: Cut, mesh, name, shape) -> None:
-  said = f'the override {pattern!r} of parameter {name!r} of shape {shape}'
+  subject = f'the override {pattern!r} of parameter {name!r} of shape {shape}'
   if unknown := set(cut.over + cut.summed) - set(mesh.axis_names):
     raise RuleError(
-      f'{said} names {sorted(unknown)}; the axes of the mesh are '
+      f'{subject} names {sorted(unknown)}; the axes of the mesh are '
       f'{", ".join(mesh.axis_names)}'
     )
   if (cut.dimension is None) != (not cut.over):
-    raise RuleError(f'{said} needs both a dimension and axes, or neither')
+    raise RuleError(f'{subject} needs both a dimension and axes, or neither')
   if cut.dimension is None:
     return
   if not 0 <= cut.dimension < len(shape):
-    raise RuleError(f'{said}: there is no dimension {cut.dimension}')
+    raise RuleError(f'{subject}: there is no dimension {cut.dimension}')
   shards = mesh_lib.shards(mesh, cut.over)
   if shape[cut.dimension] % shards:
     raise RuleError(
-      f'{said}: {shape[cut.dimension]} does not divide into {shards} shards'
+      f'{subject}: {shape[cut.dimension]} does not divide into {shards} shards'
     )
   # A device's own part must be one run of the dimension, or what is gathered
   # over the other axes would not be it.
   if cut.over != cut.apart + cut.scattered:
     raise RuleError(
-      f'{said} is cut over {cut.over}: axes that the gradient is not summed '
+      f'{subject} is cut over {cut.over}: axes that the gradient is not summed '
       f'over must stand first, {cut.apart + cut.scattered}'
     )

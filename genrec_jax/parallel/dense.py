@@ -65,7 +65,7 @@ REDUCE_DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
-class Dense:
+class DenseOptions:
   """What a configuration says of dense parallelism.
 
   Attributes:
@@ -121,8 +121,8 @@ class Dense:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
-  """`Dense` for the parameters of a model on a mesh; `make` makes it.
+class MeshLayout:
+  """`DenseOptions` for the parameters of a model on a mesh; `make` makes it.
 
   Attributes:
     dense: what was configured.
@@ -131,7 +131,7 @@ class Layout:
     cuts: path of a parameter -> how it is cut.
   """
 
-  dense: Dense
+  dense: DenseOptions
   mesh: Mesh
   params: Any
   cuts: dict[str, Cut]
@@ -144,7 +144,7 @@ class Layout:
         return x.astype(self.dense.gather_dtype)
       if self.dense.gathers_again:
         return x
-      return gathering.whole(x, self._wire(cut))
+      return gathering.gather_whole(x, self._wire(cut))
 
     return self._map(gathered, params)
 
@@ -165,7 +165,9 @@ class Layout:
 
   def remat(self, loss: Callable) -> Callable:
     """`loss(held, ...)` that does not keep gathered parameters for backward."""
-    return gathering.not_kept(loss) if self.dense.gathers_again else loss
+    return (
+      gathering.regather_in_backward(loss) if self.dense.gathers_again else loss
+    )
 
   def reduce(self, grads):
     """Gradients of what `gather` gave -> their sums over shards, cut.
@@ -241,7 +243,7 @@ class Layout:
     if not self.dense.stored_cut:
       params = self._map(
         lambda cut, x: (
-          gathering.whole(x, self._wire(cut, str(x.dtype)))
+          gathering.gather_whole(x, self._wire(cut, str(x.dtype)))
           if cut.scattered
           else x
         ),
@@ -287,11 +289,11 @@ class Layout:
 
 
 def make(
-  dense: Dense,
+  dense: DenseOptions,
   mesh: Mesh,
   params,
   overrides: Mapping[str, Cut] | None = None,
-) -> Layout:
+) -> MeshLayout:
   """The layout of a model; fails where the rules do not fit.
 
   Args:
@@ -315,7 +317,7 @@ def make(
         f'parameter {rules_lib.path_name(path)!r} is {leaf.dtype}: only '
         'floating-point parameters are trained'
       )
-  return Layout(dense, mesh, params, cuts)
+  return MeshLayout(dense, mesh, params, cuts)
 
 
 def accumulate(function: Callable, microbatches):
@@ -348,6 +350,6 @@ def _wide(x: jax.Array) -> jax.Array:
 
 
 def _named(tree):
-  found, structure = jax.tree_util.tree_flatten_with_path(tree)
-  names = [rules_lib.path_name(path) for path, _ in found]
-  return names, [leaf for _, leaf in found], structure
+  leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+  names = [rules_lib.path_name(path) for path, _ in leaves]
+  return names, [leaf for _, leaf in leaves], structure

@@ -46,7 +46,7 @@ class Wire:
   reduce_dtype: str
 
 
-def whole(x: jax.Array, wire: Wire) -> jax.Array:
+def gather_whole(x: jax.Array, wire: Wire) -> jax.Array:
   """The parameter of which every device holds the part `x`."""
   x = x.astype(wire.gather_dtype)
   dtype = x.dtype
@@ -72,12 +72,13 @@ def scatter_sum(x: jax.Array, wire: Wire) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def gather_again(wire: Wire, x: jax.Array) -> jax.Array:
-  """`whole` whose gradient is summed in the reduce dtype and scattered."""
-  return whole(x, wire)
+  """`gather_whole` whose gradient is summed in the reduce dtype and "
+  "scattered."""
+  return gather_whole(x, wire)
 
 
 def _forward(wire, x):
-  return whole(x, wire), jnp.zeros(0, x.dtype)
+  return gather_whole(x, wire), jnp.zeros(0, x.dtype)
 
 
 def _backward(wire, like, g):
@@ -87,7 +88,7 @@ def _backward(wire, like, g):
 gather_again.defvjp(_forward, _backward)
 
 
-def not_kept(f: Callable) -> Callable:
+def regather_in_backward(f: Callable) -> Callable:
   """`f(held, *args)` that gathers again in the backward pass.
 
   Everything but gathered parameters is kept from the forward pass, except for

@@ -86,7 +86,7 @@ class Collective:
     return len(self.groups[0])
 
 
-def collectives(compiled) -> list[Collective]:
+def find_collectives(compiled) -> list[Collective]:
   """The collectives of `jax.jit(f).lower(...).compile()`, or of its text.
 
   Equal ones of a computation are one entry with a `count`. An asynchronous
@@ -96,7 +96,7 @@ def collectives(compiled) -> list[Collective]:
   """
   text = compiled if isinstance(compiled, str) else compiled.as_text()
   devices = _devices(text)
-  found, chains, callers, computation = [], set(), {}, ENTRY
+  calls, chains, callers, computation = [], set(), {}, ENTRY
   for line in text.splitlines():
     if match := _COMPUTATION.match(line):
       computation = ENTRY if match[1] else match[2]
@@ -110,9 +110,9 @@ def collectives(compiled) -> list[Collective]:
         continue
       chains |= {(op, chain[1])} if chain else set()
       shapes = _shapes(result, op, bool(start))
-      found.append(Collective(op, shapes, _groups(line, devices), computation))
+      calls.append(Collective(op, shapes, _groups(line, devices), computation))
   counted = collections.Counter()
-  for c in found:
+  for c in calls:
     around = c.computation
     while around in callers:
       around = callers[around]

@@ -25,25 +25,25 @@ class JobError(ValueError):
   """What failed in another process; the message says in which one and how."""
 
 
-def leads() -> bool:
+def is_leader() -> bool:
   """Whether this process writes what is written once: logs, reports, plans."""
   return jax.process_index() == 0
 
 
-def count() -> int:
+def process_count() -> int:
   """How many processes there are."""
   return jax.process_count()
 
 
-def any_of(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
   """Whether it is set in some process; all of them must ask."""
-  if count() == 1:
+  if process_count() == 1:
     return flag
   return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
 
 
 @contextlib.contextmanager
-def together(what: str, *, lead_first: bool = False) -> Iterator[None]:
+def fail_together(what: str, *, lead_first: bool = False) -> Iterator[None]:
   """A block that succeeds in all processes, or ends all of them.
 
   A process that fails raises its own error; the others, which would wait for
@@ -54,7 +54,7 @@ def together(what: str, *, lead_first: bool = False) -> Iterator[None]:
     lead_first: the others begin when process 0 is through, and then find what
       it has made.
   """
-  if count() == 1:
+  if process_count() == 1:
     yield
     return
   turn, me = f'genrec_jax/job/{next(_turns)}', jax.process_index()
@@ -64,12 +64,12 @@ def together(what: str, *, lead_first: bool = False) -> Iterator[None]:
     yield
   except BaseException as error:
     words = f'{what}: process {me}: {error or type(error).__name__}'
-    for name in ('lead', 'all') if leads() else (me,):
+    for name in ('lead', 'all') if is_leader() else (me,):
       _say(f'{turn}/{name}', words)
     raise
-  if leads():
+  if is_leader():
     _say(f'{turn}/lead', '')
-    others = [_hear(f'{turn}/{p}') for p in range(1, count())]
+    others = [_hear(f'{turn}/{p}') for p in range(1, process_count())]
     failed = next(filter(None, others), '')
     _say(f'{turn}/all', failed)
   else:
@@ -86,7 +86,7 @@ def all_or_none(what: str) -> Iterator[None]:
   has a thread that listens, says what happened, and ends its process. (When a
   process is killed, JAX ends the others as soon as it misses the heartbeat.)
   """
-  if count() == 1:
+  if process_count() == 1:
     yield
     return
   key = f'genrec_jax/job/{next(_turns)}/failed'
@@ -118,12 +118,12 @@ def all_or_none(what: str) -> Iterator[None]:
     listener.join()
 
 
-def of_lead(text: str) -> str:
+def broadcast_from_leader(text: str) -> str:
   """What process 0 has given; all of them must ask."""
-  if count() == 1:
+  if process_count() == 1:
     return text
   key = f'genrec_jax/job/{next(_turns)}'
-  if leads():
+  if is_leader():
     _say(key, text)
     return text
   return _hear(key)

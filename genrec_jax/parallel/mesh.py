@@ -39,13 +39,13 @@ def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
     devices = len(present) // (replicas * hosts)
   if devices < 1:
     raise MeshError(f'mesh.devices is {devices}, must be at least 1')
-  wanted = replicas * hosts * devices
-  if wanted > len(present):
+  size = replicas * hosts * devices
+  if size > len(present):
     raise MeshError(
-      f'{replicas} replicas x {hosts} hosts x {devices} devices are {wanted}, '
+      f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
       f'but there are {len(present)} devices ({jax.default_backend()})'
     )
-  chosen = np.array(_choose(present, wanted), dtype=object)
+  chosen = np.array(_choose(present, size), dtype=object)
   return Mesh(
     chosen.reshape(replicas, hosts, devices),
     AXES,

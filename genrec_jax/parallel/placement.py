@@ -22,7 +22,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.parallel import rules as rules_lib
-from genrec_jax.parallel.dense import Layout
+from genrec_jax.parallel.dense import MeshLayout
 
 HOST, DEVICE = 'pinned_host', 'device'
 
@@ -30,17 +30,17 @@ HOST, DEVICE = 'pinned_host', 'device'
 _MIXING = ('arg', 'conv_general', 'cum', 'dot_general', 'reduce_', 'sort')
 
 
-def specs(layout: Layout):
+def specs(layout: MeshLayout):
   """A `PartitionSpec` for every parameter, as it is stored."""
   return _specs(layout, layout.stored_axes)
 
 
-def update_specs(layout: Layout):
+def update_specs(layout: MeshLayout):
   """The same of what the optimizer sees, gradients after `reduce` for one."""
   return _specs(layout, lambda cut: cut.over)
 
 
-def _specs(layout: Layout, axes_of: Callable):
+def _specs(layout: MeshLayout, axes_of: Callable):
   def spec(path, leaf):
     cut = layout.cuts[rules_lib.path_name(path)]
     if not axes_of(cut):
@@ -52,7 +52,7 @@ def _specs(layout: Layout, axes_of: Callable):
   return jax.tree_util.tree_map_with_path(spec, layout.params)
 
 
-def state_specs(layout: Layout, tx: optax.GradientTransformation):
+def state_specs(layout: MeshLayout, tx: optax.GradientTransformation):
   """A `PartitionSpec` for every leaf of `tx.init(params)`.
 
   What stands for a parameter (a moment) lies like the parameter's gradient,
@@ -72,12 +72,12 @@ def state_specs(layout: Layout, tx: optax.GradientTransformation):
   )
 
 
-def shardings(layout: Layout):
+def shardings(layout: MeshLayout):
   """A sharding for every parameter, as it is stored."""
   return _on(layout, specs(layout))
 
 
-def state_shardings(layout: Layout, tx: optax.GradientTransformation):
+def state_shardings(layout: MeshLayout, tx: optax.GradientTransformation):
   """A sharding for every leaf of the optimizer state between two steps.
 
   Arrays are in host memory where `offload_state` says so; scalars never are.
@@ -123,7 +123,7 @@ def init(function: Callable, shardings, *args):
   return jax.jit(function, out_shardings=shardings)(*args)
 
 
-def _on(layout: Layout, specs):
+def _on(layout: MeshLayout, specs):
   return jax.tree.map(lambda spec: NamedSharding(layout.mesh, spec), specs)
 
 
@@ -142,13 +142,14 @@ def _like_parameter(leaf, spec, param):
 def _check_elementwise(layout, tx, state) -> None:
   """Fails for an optimizer that would see a norm of its shard alone."""
   jaxpr = jax.make_jaxpr(tx.update)(layout.params, state, layout.params)
-  found = sorted(
+  forbidden = sorted(
     {name for name in _primitives(jaxpr.jaxpr) if name.startswith(_MIXING)}
   )
-  if found:
+  if forbidden:
     raise ValueError(
       f'in mode {layout.dense.mode!r} devices update shards of parameters, but '
-      f'the optimizer combines elements of a parameter ({", ".join(found)}) '
+      'the optimizer combines elements of a parameter '
+      f'({", ".join(forbidden)}) '
       'and would see its shard alone. Clipping belongs into '
       "parallel.clip_norm; for other such optimizers use mode 'ddp'"
     )

@@ -77,22 +77,24 @@ def initialize(
   Returns:
     What was found, in words for the log.
   """
-  found = explicit(coordinator, processes, process) or find(os.environ)
-  if found is None:
+  settings = explicit(coordinator, processes, process) or find(os.environ)
+  if settings is None:
     return 'one process'
-  if found.coordinator == AUTO:
+  if settings.coordinator == AUTO:
     jax.distributed.initialize()
-    return f'process {jax.process_index()} of {jax.process_count()} ({found})'
-  if found.processes > 1:
+    return (
+      f'process {jax.process_index()} of {jax.process_count()} ({settings})'
+    )
+  if settings.processes > 1:
     # Of use on CPUs alone, where it is what collectives run on.
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     jax.distributed.initialize(
-      found.coordinator,
-      found.processes,
-      found.process,
-      local_device_ids=found.devices,
+      settings.coordinator,
+      settings.processes,
+      settings.process,
+      local_device_ids=settings.devices,
     )
-  return str(found)
+  return str(settings)
 
 
 def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
@@ -123,8 +125,8 @@ def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
 def find(environ: Mapping[str, str]) -> Settings | None:
   """Settings of whatever started this process; None for a process alone."""
   for source in (_jax, _open_mpi, _pmi, _slurm, _tpu):
-    if found := source(environ):
-      return found if found.coordinator == AUTO else _checked(found)
+    if settings := source(environ):
+      return settings if settings.coordinator == AUTO else _checked(settings)
   return None
 
 

@@ -37,19 +37,19 @@ def resolve(
     shards: how many parts a cut dimension must make.
   """
   rules = [_checked(rule) for rule in rules]
-  found = {}
+  cuts = {}
   for name, shape in named_shapes(shapes).items():
     for pattern, axis in rules:
       if pattern.fullmatch(name):
-        found[name] = _axis(pattern.pattern, axis, name, shape, shards)
+        cuts[name] = _axis(pattern.pattern, axis, name, shape, shards)
         break
     else:
-      best = largest(shape, shards)
+      best = largest_divisible_dim(shape, shards)
       raise RuleError(
         f'no rule covers parameter {name!r} of shape {shape}, to be cut into '
         f'{shards}: add {(generalised(name), best)!r}'
       )
-  return found
+  return cuts
 
 
 def named_shapes(tree) -> dict[str, tuple[int, ...]]:
@@ -66,7 +66,7 @@ def path_name(path) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def largest(shape: tuple[int, ...], shards: int) -> int | None:
+def largest_divisible_dim(shape: tuple[int, ...], shards: int) -> int | None:
   """The largest dimension that divides (the first of equals), or None."""
   fit = [d for d, n in enumerate(shape) if n and n % shards == 0]
   return max(fit, key=lambda d: shape[d], default=None)
@@ -81,17 +81,17 @@ def _axis(pattern, axis, name, shape, shards) -> int | None:
   if axis is None:
     return None
   if axis == LARGEST:
-    return largest(shape, shards)
-  said = f'rule {(pattern, axis)!r} on parameter {name!r} of shape {shape}'
-  best = largest(shape, shards)
+    return largest_divisible_dim(shape, shards)
+  subject = f'rule {(pattern, axis)!r} on parameter {name!r} of shape {shape}'
+  best = largest_divisible_dim(shape, shards)
   better = f'put {(generalised(name), best)!r} in front of it'
   if not -len(shape) <= axis < len(shape):
-    raise RuleError(f'{said}: there is no dimension {axis}; {better}')
+    raise RuleError(f'{subject}: there is no dimension {axis}; {better}')
   axis %= len(shape)
   if shape[axis] % shards:
     hint = 'no dimension divides' if best is None else f'{shape[best]} does'
     raise RuleError(
-      f'{said}: {shape[axis]} does not divide into {shards} shards, {hint}: '
+      f'{subject}: {shape[axis]} does not divide into {shards} shards, {hint}: '
       f'{better}'
     )
   return axis
@@ -119,7 +119,7 @@ def is_statistic(name: str) -> bool:
   return name.rpartition('/')[2].startswith('running_')
 
 
-def trained(tree) -> int:
+def count_weights(tree) -> int:
   """How many weights a tree of arrays or shapes holds, without statistics."""
   return sum(
     math.prod(shape)

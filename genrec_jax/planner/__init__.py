@@ -1,16 +1,16 @@
 """Tables, lookups and a machine in; a sharding plan and its report out."""
 
 from genrec_jax.planner.describe import describe
+from genrec_jax.planner.errors import insufficient_memory
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
 from genrec_jax.planner.pooling import PoolingRule
-from genrec_jax.planner.refusal import too_full
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.search import make_plan
 from genrec_jax.planner.storage import InsufficientMemory
 from genrec_jax.planner.workload import (
-  Dense,
+  DensePart,
   Feature,
   Load,
   from_tables,
@@ -20,7 +20,7 @@ from genrec_jax.planner.workload import (
 __all__ = [
   'Constraint',
   'ConstraintError',
-  'Dense',
+  'DensePart',
   'Feature',
   'InsufficientMemory',
   'Load',
@@ -31,6 +31,6 @@ __all__ = [
   'evaluate',
   'from_tables',
   'make_plan',
-  'too_full',
+  'insufficient_memory',
   'tree_bytes',
 ]

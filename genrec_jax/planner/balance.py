@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def imbalance(values: Sequence[float]) -> dict[str, float]:
+def measure_imbalance(values: Sequence[float]) -> dict[str, float]:
   """Measures of unevenness.
 
   `max_over_mean` is 1 when it is even; then the distances of its shares p from

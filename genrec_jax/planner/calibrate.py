@@ -36,7 +36,7 @@ REPEATS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Bandwidths:
   """Bytes a second of one device; None where a device is alone.
 
   Attributes:
@@ -55,7 +55,7 @@ class Measured:
   exchange: dict[str, float]
 
 
-def measure(size: int = SIZE, repeats: int = REPEATS) -> Measured:
+def measure(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
   """Rates of the devices there are.
 
   Args:
@@ -94,7 +94,7 @@ def measure(size: int = SIZE, repeats: int = REPEATS) -> Measured:
   side = 1024
   square = jnp.ones((side, side), jnp.bfloat16 if not shared else jnp.float32)
   product = best(jax.jit(lambda x: x @ x), square)
-  return Measured(
+  return Bandwidths(
     lookup=looked / lookup / share,
     update=2 * distinct * (WIDTH + 1) * 4 / updated / share,
     copy=2 * rows * WIDTH * 4 / copied / share,
@@ -140,7 +140,7 @@ def _seconds(call: Callable, *args, repeats: int) -> float:
   return least
 
 
-def topology(measured: Measured, name: str) -> Topology:
+def topology(measured: Bandwidths, name: str) -> Topology:
   """The machine at hand as the planner wants it.
 
   What cannot be measured here, such as the way to other hosts, is taken to be
@@ -179,17 +179,17 @@ def _memory() -> int | None:
   return stats.get('bytes_limit') if stats else None
 
 
-def report(measured: Measured, found: Topology) -> str:
+def report(measured: Bandwidths, found: Topology) -> str:
   """What was measured, for people."""
   lines = [
-    f'{found.source}, {storage.text(found.memory)} a device',
-    f'lookup       {storage.text(measured.lookup):>10}/s a device',
-    f'row update   {storage.text(measured.update):>10}/s',
-    f'copy         {storage.text(measured.copy):>10}/s',
+    f'{found.source}, {storage.format_bytes(found.memory)} a device',
+    f'lookup       {storage.format_bytes(measured.lookup):>10}/s a device',
+    f'row update   {storage.format_bytes(measured.update):>10}/s',
+    f'copy         {storage.format_bytes(measured.copy):>10}/s',
     f'matmul       {measured.matmul / 1e9:>8,.1f} GFLOP/s',
   ]
   for name, rate in measured.exchange.items():
-    lines.append(f'{name:12} {storage.text(rate):>10}/s')
+    lines.append(f'{name:12} {storage.format_bytes(rate):>10}/s')
   return '\n'.join(lines)
 
 
@@ -205,10 +205,10 @@ def main(argv: list[str] | None = None) -> None:
   )
   args = parser.parse_args(argv)
   measured = measure(args.size)
-  found = topology(measured, args.name)
-  print(report(measured, found))
+  machine = topology(measured, args.name)
+  print(report(measured, machine))
   if args.out:
-    pathlib.Path(args.out).write_text(found.to_json() + '\n')
+    pathlib.Path(args.out).write_text(machine.to_json() + '\n')
     hardware.get(args.out)  # what was written can be read
     print(args.out)
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import hardware, refusal
+from genrec_jax.planner import errors, hardware
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.options import Constraint
 from genrec_jax.planner.pooling import PoolingRule, fill
 from genrec_jax.planner.search import make_plan
-from genrec_jax.planner.workload import Dense, Load
+from genrec_jax.planner.workload import DensePart, Load
 
 
 def describe(
@@ -21,7 +21,7 @@ def describe(
   overrides: Mapping[str, object] | None = None,
   plan: str | ShardingPlan | None = None,
   constraints: Mapping[str, Constraint] | None = None,
-  dense: Dense = Dense(),
+  dense: DensePart = DensePart(),
   schemes: Mapping[str, Scheme] | None = None,
   pooling: PoolingRule = PoolingRule(),
   save: str | None = None,
@@ -58,13 +58,13 @@ def describe(
   if isinstance(topology, str):
     machine = hardware.get(topology, **overrides)
   else:
-    machine = hardware.change(topology, **overrides)
+    machine = hardware.replace_numbers(topology, **overrides)
   if given:
     given = fill(given, loads, batch, pooling)
     report = evaluate(given, loads, machine, batch, dense)
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
-      raise refusal.too_full(report, name)
+      raise errors.insufficient_memory(report, name)
   else:
     given, report = make_plan(
       loads,

@@ -9,7 +9,7 @@ from genrec_jax.planner import sizing, storage
 from genrec_jax.planner.cost import shard_cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.report import Report, TableLine
-from genrec_jax.planner.workload import Dense, Load
+from genrec_jax.planner.workload import DensePart, Load
 
 
 def evaluate(
@@ -17,7 +17,7 @@ def evaluate(
   loads: Sequence[Load],
   topology: Topology,
   batch: int,
-  dense: Dense = Dense(),
+  dense: DensePart = DensePart(),
 ) -> Report:
   """Costs of a plan.
 
@@ -29,7 +29,7 @@ def evaluate(
     dense: the rest of the model.
   """
   _check(plan, {load.name: load for load in loads}, topology)
-  loads = [load.as_travelling(plan.pooling) for load in loads]
+  loads = [load.with_pooling(plan.pooling) for load in loads]
   times = np.zeros((plan.group, 4))
   rows, buffers = (np.zeros(plan.group, np.int64) for _ in range(2))
   lines = []
@@ -66,7 +66,7 @@ def evaluate(
     times=times,
     row_bytes=rows,
     buffer_bytes=buffers,
-    allocated=storage.allocated(plan),
+    allocated=storage.allocated_bytes(plan),
     pooling=plan.pooling,
     sizes=tuple(sizing.growth(loads, topology, batch, dense)),
   )

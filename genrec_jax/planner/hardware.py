@@ -163,7 +163,7 @@ def from_json(text: str) -> Topology:
 def get(name: str, **overrides) -> Topology:
   """A preset or a topology file, with some of its numbers changed."""
   if name in PRESETS:
-    found = PRESETS[name]
+    topology = PRESETS[name]
   elif name.endswith('.json'):
     if not pathlib.Path(name).exists():
       raise FileNotFoundError(
@@ -171,7 +171,7 @@ def get(name: str, **overrides) -> Topology:
         f'genrec_jax.planner.calibrate --out {name}` measures this machine'
       )
     try:
-      found = from_json(pathlib.Path(name).read_text())
+      topology = from_json(pathlib.Path(name).read_text())
     except ValueError as e:
       raise ValueError(f'{name}: {e}') from None
   else:
@@ -181,10 +181,10 @@ def get(name: str, **overrides) -> Topology:
       f'there is no topology {name!r}: give one of {", ".join(PRESETS)} or a '
       f'.json file.{hint}'
     )
-  return change(found, **overrides)
+  return replace_numbers(topology, **overrides)
 
 
-def change(topology: Topology, **overrides) -> Topology:
+def replace_numbers(topology: Topology, **overrides) -> Topology:
   """The topology with some of its numbers changed."""
   known = {f.name for f in dataclasses.fields(Topology)}
   if unknown := sorted(set(overrides) - known):

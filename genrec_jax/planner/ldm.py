@@ -13,7 +13,7 @@ import numpy as np
 from genrec_jax.embedding.scheme import HOST
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Option
-from genrec_jax.planner.partition import Filling, Placement, lpt
+from genrec_jax.planner.partition import PartialPlacement, Placement, lpt
 
 
 def ldm(
@@ -24,7 +24,7 @@ def ldm(
   A device with too many bytes gives up its smallest pieces. Where nobody can
   take them, the answer is that of `lpt`.
   """
-  filling = Filling(options, topology, cap)
+  filling = PartialPlacement(options, topology, cap)
   if not filling.begin():
     return None
   units = []
@@ -98,7 +98,7 @@ def difference(
   return bins
 
 
-def _repair(filling: Filling, units, bins) -> bool:
+def _repair(filling: PartialPlacement, units, bins) -> bool:
   """Moves the smallest pieces from where there are too many bytes."""
   for device, members in enumerate(bins):
     members.sort(key=lambda u: (filling.options[units[u][0]].bytes, u))

@@ -111,16 +111,16 @@ def draw_counts(accesses, reads: int, rng: np.random.Generator) -> np.ndarray:
   low, high = bin_bounds()
   accesses = np.asarray(accesses, float)
   chance = accesses / mean_reads()
-  found = np.zeros(0, np.int64)
-  while found.sum() < reads:
+  total_counts = np.zeros(0, np.int64)
+  while total_counts.sum() < reads:
     bins = rng.choice(BINS, size=1024, p=chance / chance.sum())
     logs = rng.uniform(np.log(low[bins] - 0.5), np.log(high[bins] + 0.5))
     counts = np.clip(np.rint(np.exp(logs)), low[bins], high[bins])
-    found = np.concatenate([found, counts.astype(np.int64)])
-  last = int(np.searchsorted(np.cumsum(found), reads))
-  found = found[: last + 1]
-  found[-1] -= found.sum() - reads
-  return found
+    total_counts = np.concatenate([total_counts, counts.astype(np.int64)])
+  last = int(np.searchsorted(np.cumsum(total_counts), reads))
+  total_counts = total_counts[: last + 1]
+  total_counts[-1] -= total_counts.sum() - reads
+  return total_counts
 
 
 def draw_ids(

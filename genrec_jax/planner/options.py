@@ -9,7 +9,7 @@ from genrec_jax.embedding.plan import (
   SPLITS,
   PlanError,
   ShardingPlan,
-  depth,
+  rows_per_owner,
 )
 from genrec_jax.embedding.scheme import (
   HOST,
@@ -158,11 +158,11 @@ def _options_of(loads, ways, constraints) -> list[Option]:
   shared = None
   for load in loads:
     constraint = constraints.get(load.name, Constraint())
-    found = {
+    options = {
       (option.scheme, option.pieces): option
       for option in _options_of_one(load, ways, constraint)
     }
-    shared = found if shared is None else _joined(shared, found)
+    shared = options if shared is None else _joined(shared, options)
   if not shared:
     raise ConstraintError(
       f'the tables {[load.name for load in loads]} must stay together, but no '
@@ -192,14 +192,16 @@ def _joined(first, second):
 def _options_of_one(load, ways, constraint) -> list[Option]:
   topology, batch = ways.topology, ways.batch
   names = constraint.schemes or _proposed(load, topology, ways.schemes)
-  found, deepest = [], 0
+  options, deepest = [], 0
   for name in names:
     scheme = ways.schemes[name]
     spread = scheme.owners(topology.hosts, topology.devices)
     if scheme.spread is None:
       spread = topology.group
-    elif depth(load.rows, spread) > MOST_ADDRESSES // topology.group - 1:
-      deepest = depth(load.rows, spread)
+    elif (
+      rows_per_owner(load.rows, spread) > MOST_ADDRESSES // topology.group - 1
+    ):
+      deepest = rows_per_owner(load.rows, spread)
       continue
     at = _settled_places(load, name, ways, constraint)
     for pieces in _pieces(load, scheme, topology, constraint, at):
@@ -207,7 +209,7 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
       read = resolve(load, scheme, pieces, topology, batch, ways.rule)
       args = (read, scheme, columns, topology)
       buffers = storage.buffer_bytes(*args, batch)
-      found.append(
+      options.append(
         Option(
           names=(load.name,),
           scheme=name,
@@ -223,13 +225,13 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
           outside=None if name in SCHEMES else scheme,
         )
       )
-  if not found and deepest:
+  if not options and deepest:
     raise ConstraintError(
       f'table {load.name!r} would have {deepest:,} rows on a device, but '
       f'{topology.group} devices can address '
       f'{MOST_ADDRESSES // topology.group - 1:,} each: allow row_wise'
     )
-  if not found:
+  if not options:
     raise ConstraintError(
       f'table {load.name!r} of width {load.dim} cannot be '
       f'{" or ".join(names)} on {topology.hosts} hosts of '
@@ -237,7 +239,7 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
       f'{constraint.min_columns} columns: allow another scheme or lower '
       'min_columns'
     )
-  return found
+  return options
 
 
 def _proposed(

@@ -62,10 +62,10 @@ class Placement:
 
   def needs(self, plan: ShardingPlan) -> int:
     """Bytes of the fullest device: arrays of its plan, and buffers."""
-    return storage.allocated(plan) + max(self.buffers)
+    return storage.allocated_bytes(plan) + max(self.buffers)
 
 
-class Filling:
+class PartialPlacement:
   """A placement under way.
 
   `array_caps`, if given, limits the bytes of each array on a device.
@@ -194,7 +194,7 @@ def lpt(
     return lpt(options, topology, cap, by='time', array_caps=array_caps) or lpt(
       options, topology, cap, by='bytes', array_caps=array_caps
     )
-  filling = Filling(options, topology, cap, array_caps)
+  filling = PartialPlacement(options, topology, cap, array_caps)
   if not filling.begin():
     return None
   heap = [(t, d) for d, t in enumerate(filling.time)]
@@ -205,13 +205,13 @@ def lpt(
   return filling.done()
 
 
-def _by_weight(filling: Filling, by: str) -> list[int]:
+def _by_weight(filling: PartialPlacement, by: str) -> list[int]:
   return sorted(
     filling.waiting(), key=lambda i: (-getattr(filling.options[i], by), i)
   )
 
 
-def _place(filling: Filling, index: int, heap: list) -> bool:
+def _place(filling: PartialPlacement, index: int, heap: list) -> bool:
   option = filling.options[index]
   if option.kind.spread == HOST:
     return filling.place_on_host(index)
@@ -225,23 +225,25 @@ def _place(filling: Filling, index: int, heap: list) -> bool:
   return True
 
 
-def _least_busy(filling: Filling, option: Option, heap: list) -> int | None:
+def _least_busy(
+  filling: PartialPlacement, option: Option, heap: list
+) -> int | None:
   """Takes the device with the least to do among those with room."""
-  full, found = [], None
-  while heap and found is None:
+  full, least_busy = [], None
+  while heap and least_busy is None:
     time, device = heapq.heappop(heap)
     if time != filling.time[device]:  # work came to it past the heap
       heapq.heappush(heap, (filling.time[device], device))
     elif filling.room(option, (device,)):
-      found = device
+      least_busy = device
     else:
       full.append((time, device))
-  if found is not None:
-    filling.put(option, (found,))
-    heapq.heappush(heap, (filling.time[found], found))
+  if least_busy is not None:
+    filling.put(option, (least_busy,))
+    heapq.heappush(heap, (filling.time[least_busy], least_busy))
   for entry in full:
     heapq.heappush(heap, entry)
-  return found
+  return least_busy
 
 
 def memory_balanced(
@@ -262,9 +264,9 @@ def memory_balanced(
     if high - low <= BALANCE_BYTES:
       break
     middle = (low + high) // 2
-    found = lpt(options, topology, middle)
-    if found is not None and found.rate <= slowest:
-      best, high = found, max(found.used)
+    placement = lpt(options, topology, middle)
+    if placement is not None and placement.rate <= slowest:
+      best, high = placement, max(placement.used)
     else:
       low = middle
   return best

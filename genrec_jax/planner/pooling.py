@@ -143,17 +143,17 @@ def rows_bytes(
   exchange: Exchange,
 ) -> float:
   """What a device sends in a step if rows travel; arguments as `choose`."""
-  asked = min(read.ids, read.most_rows)
+  num_rows = min(read.ids, read.most_rows)
   if scheme.spread is None:
-    return asked * _whole_row(read) * (mesh.group * mesh.replicas - 1)
+    return num_rows * _whole_row(read) * (mesh.group * mesh.replicas - 1)
   others = mesh.group - 1
   size = ID_BYTES + sum(_piece_bytes(read, pieces, exchange))
-  by_gather = pieces * asked * size * others
+  by_gather = pieces * num_rows * size * others
   if exchange.kind == 'gather':
     return by_gather
-  expected = min(read.ids * read.distinct, asked)
-  room = min(asked, exchange.capacity * asked / mesh.group)  # of one peer
-  if expected > exchange.capacity * asked:  # even shares find no room
+  expected = min(read.ids * read.distinct, num_rows)
+  room = min(num_rows, exchange.capacity * num_rows / mesh.group)  # of one peer
+  if expected > exchange.capacity * num_rows:  # even shares find no room
     if exchange.overflow == 'raise':
       return math.inf  # no step would end
     # Ids ask in vain before everything goes the longer way.
@@ -208,7 +208,7 @@ def resolve(
   """
   examples = batch / (topology.group * topology.replicas)
   where = scheme, pieces, topology
-  return load.as_travelling(
+  return load.with_pooling(
     {f.name: _choose_of(load, f, *where, examples, rule) for f in load.choices}
   )
 

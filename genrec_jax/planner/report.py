@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from genrec_jax.planner import report_text, storage
-from genrec_jax.planner.balance import imbalance
+from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.sizing import Sizing
-from genrec_jax.planner.workload import Dense
+from genrec_jax.planner.workload import DensePart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Report:
 
   topology: Topology
   batch: int
-  dense: Dense
+  dense: DensePart
   tables: tuple[TableLine, ...]
   times: np.ndarray
   row_bytes: np.ndarray
@@ -133,8 +133,8 @@ class Report:
         )
       ],
       'imbalance': {
-        'time': imbalance(self.times.sum(axis=1)),
-        'bytes': imbalance(self.row_bytes),
+        'time': measure_imbalance(self.times.sum(axis=1)),
+        'bytes': measure_imbalance(self.row_bytes),
       },
       'sizing': [
         {**dataclasses.asdict(size), 'binds': size.binds} for size in self.sizes

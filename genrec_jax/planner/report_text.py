@@ -3,7 +3,7 @@
 import numpy as np
 
 from genrec_jax.planner import pooling, storage
-from genrec_jax.planner.balance import imbalance
+from genrec_jax.planner.balance import measure_imbalance
 
 MOST_DEVICES = 8
 # Columns of the report, in the order of `Cost`.
@@ -27,7 +27,8 @@ def _head(c) -> list[str]:
     f'{len(c.tables):,} tables on {t.name}, replicas x hosts x devices = '
     f'{t.replicas} x {t.hosts} x {t.devices}, {c.batch:,} examples a step',
     f'plan: {c.made_by}' + (f', the best of {c.tried:,}' if c.tried else ''),
-    f'tables: {storage.text(sum(line.bytes for line in c.tables))} in a group',
+    f'tables: {storage.format_bytes(sum(line.bytes for line in c.tables))} in '
+    'a group',
     f'predicted step of the tables: {_time(c.step)} on the busiest device, '
     f'nothing overlapped',
     f'critical path: {_time(c.critical_path)}, longest compute and longest '
@@ -36,7 +37,8 @@ def _head(c) -> list[str]:
   ]
   if t.replicas > 1:
     lines.append(
-      f'{t.replicas} copies are kept alike: {storage.text(c.allocated)} a '
+      f'{t.replicas} copies are kept alike: '
+      f'{storage.format_bytes(c.allocated)} a '
       'device when all of it is averaged; not in the times'
     )
   if len(c.over):
@@ -48,8 +50,10 @@ def _devices(c) -> list[str]:
   """The busiest devices, and the mean of all."""
   t = c.topology
   lines = [
-    f'a device: {storage.text(t.memory)}, of it {storage.text(c.budget)} for '
-    f'tables ({t.reserve:.0%} and {storage.text(c.dense.bytes)} of the dense '
+    f'a device: {storage.format_bytes(t.memory)}, of it '
+    f'{storage.format_bytes(c.budget)} for '
+    f'tables ({t.reserve:.0%} and {storage.format_bytes(c.dense.bytes)} of '
+    'the dense '
     'part off)',
     f'{"":>8} {"bytes":>10} {"":>10} {"":>10} {"":>6} {"compute":>21} '
     f'{"exchange of":>21}',
@@ -83,8 +87,9 @@ def _devices(c) -> list[str]:
 def _device_line(name, c, rows, buffers, times) -> str:
   share = (c.allocated + buffers) / c.budget if c.budget > 0 else np.inf
   return (
-    f'{name:>8} {storage.text(rows):>10} '
-    f'{storage.text(c.allocated - rows):>10} {storage.text(buffers):>10} '
+    f'{name:>8} {storage.format_bytes(rows):>10} '
+    f'{storage.format_bytes(c.allocated - rows):>10} '
+    f'{storage.format_bytes(buffers):>10} '
     f'{share:>6.1%}'
     + ''.join(f' {_time(x):>10}' for x in times)
     + f' {_time(sum(times)):>10}'
@@ -98,9 +103,9 @@ def _balance(c) -> list[str]:
     ('time', c.times.sum(axis=1)),
     ('bytes', c.row_bytes),
   ):
-    found = imbalance(values)
+    measures = measure_imbalance(values)
     lines.append(
-      f'{name:>10}' + ''.join(f' {value:>9.4f}' for value in found.values())
+      f'{name:>10}' + ''.join(f' {value:>9.4f}' for value in measures.values())
     )
   return lines if c.topology.group > 1 else []
 
@@ -137,12 +142,12 @@ def _tables(c, top: int) -> list[str]:
   for table in shown:
     lines.append(
       f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
-      f'{storage.text(table.bytes):>10} {_time(table.cost.total):>10}  '
+      f'{storage.format_bytes(table.bytes):>10} {_time(table.cost.total):>10}  '
       f'{table.scheme}{_places(table.at)}'
     )
   if rest := [c.tables[i] for i in order[top:]]:
     total = sum(table.bytes for table in rest)
-    lines.append(f'and {len(rest):,} more, {storage.text(total)}')
+    lines.append(f'and {len(rest):,} more, {storage.format_bytes(total)}')
   return lines
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import refusal, storage
+from genrec_jax.planner import errors, storage
 from genrec_jax.planner.evaluate import evaluate
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.ldm import ldm
@@ -34,7 +34,7 @@ from genrec_jax.planner.pooling import PoolingRule, fill
 from genrec_jax.planner.propose import PROPOSERS, frugal
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.split import split_search
-from genrec_jax.planner.workload import Dense, Load
+from genrec_jax.planner.workload import DensePart, Load
 
 PARTITIONERS = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
 BETTER = 1 - 1e-9
@@ -49,7 +49,7 @@ def make_plan(
   *,
   batch: int,
   constraints: Mapping[str, Constraint] | None = None,
-  dense: Dense = Dense(),
+  dense: DensePart = DensePart(),
   schemes: Mapping[str, Scheme] | None = None,
   pooling: PoolingRule = PoolingRule(),
   proposers: Sequence[str] = tuple(PROPOSERS),
@@ -91,7 +91,7 @@ def make_plan(
   ways = dict(schemes=schemes, rule=pooling)
   search = _Search(loads, topology, batch, constraints, dense, ways)
   if search.cap <= 0:
-    raise refusal.nothing_left(topology, dense)
+    raise errors.nothing_left(topology, dense)
   search.end = time.monotonic() + timeout
   for name in proposers:
     search.propose(name, partitioners, proposals)
@@ -100,7 +100,7 @@ def make_plan(
   if search.best is None:
     search.spread()
   if search.best is None:
-    raise refusal.nothing_fits(
+    raise errors.nothing_fits(
       loads, topology, batch, constraints, dense, **ways
     )
   plan = fill(search.plan, loads, batch, pooling)
@@ -154,19 +154,19 @@ class _Search:
     for start in starts:
       if self._is_late():
         return
-      found = split_search(
+      candidate = split_search(
         start, self._half, functools.partial(self._place, lpt),
         halvings=halvings,
       )  # fmt: skip
-      if found:
-        self._try('column splits', ('lpt', 'ldm'), found.options)
+      if candidate:
+        self._try('column splits', ('lpt', 'ldm'), candidate.options)
 
   def spread(self) -> None:
     """As few bytes as there may be, however late it is."""
     for proposal in frugal(self.items, self.topology, self.cap):
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
-      found = lpt(options, self.topology, self.cap, by='bytes')
-      if found and self._keep('frugal + lpt', found):
+      candidate = lpt(options, self.topology, self.cap, by='bytes')
+      if candidate and self._keep('frugal + lpt', candidate):
         return
 
   def _half(self, index: int, option: Option) -> Option | None:
@@ -195,31 +195,31 @@ class _Search:
     """Places options in each way; False if there was no room."""
     ways = {name: self._place(PARTITIONERS[name], options)
             for name in partitioners}  # fmt: skip
-    ways = {name: found for name, found in ways.items() if found}
+    ways = {name: candidate for name, candidate in ways.items() if candidate}
     if not ways:
       return False
     best = min(ways, key=lambda name: ways[name].rate)
     return self._keep(f'{made_by} + {best}', ways[best])
 
-  def _keep(self, made_by: str, found: Placement) -> bool:
+  def _keep(self, made_by: str, placement: Placement) -> bool:
     """Makes a placement the best one if it is; False if it does not fit."""
-    if not self._faster(found):
+    if not self._faster(placement):
       return True
-    plan = self._plan(found)
+    plan = self._plan(placement)
     even = ''
     for slack in SLACKS:
-      if found.needs(plan) <= self.cap:
+      if placement.needs(plan) <= self.cap:
         break
-      options = found.options
-      found = even_arrays(options, self.topology, self.cap, slack)
-      if not found:
+      options = placement.options
+      placement = even_arrays(options, self.topology, self.cap, slack)
+      if not placement:
         return False
-      if not self._faster(found):
+      if not self._faster(placement):
         return True
-      plan, even = self._plan(found), ', even arrays'
-    if found.needs(plan) > self.cap:
+      plan, even = self._plan(placement), ', even arrays'
+    if placement.needs(plan) > self.cap:
       return False
-    self.best, self.plan, self.made_by = found, plan, made_by + even
+    self.best, self.plan, self.made_by = placement, plan, made_by + even
     return True
 
   def _faster(self, found: Placement) -> bool:

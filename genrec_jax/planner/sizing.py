@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from genrec_jax.planner import storage
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.workload import Dense, Load
+from genrec_jax.planner.workload import DensePart, Load
 
 GROWTH = (1, 2, 4, 8)
 
@@ -52,7 +52,7 @@ class Sizing:
 
 
 def size(
-  loads: Sequence[Load], topology: Topology, batch: float, dense: Dense
+  loads: Sequence[Load], topology: Topology, batch: float, dense: DensePart
 ) -> Sizing:
   """Bounds for a batch of that many examples on all devices together."""
   t, world, everyone = topology, topology.group, topology.total
@@ -80,7 +80,7 @@ def size(
 
 
 def growth(
-  loads: Sequence[Load], topology: Topology, batch: int, dense: Dense
+  loads: Sequence[Load], topology: Topology, batch: int, dense: DensePart
 ) -> list[Sizing]:
   """The same with more hosts, and as many examples a device."""
   return [

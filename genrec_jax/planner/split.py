@@ -37,7 +37,7 @@ def split_search(
   best = place(options)
   kept, seen = [tuple(options)], {_key(options)}
   for _ in range(halvings):
-    found = []
+    pieces = []
     for chosen in kept:
       for index in _heaviest(chosen, top):
         half = halve(index, chosen[index])
@@ -50,12 +50,12 @@ def split_search(
         placement = place(new)
         rate = placement.rate if placement else float('inf')
         # While nothing fits, smaller pieces come nearer to it.
-        found.append((rate, max(o.bytes for o in new), len(found), new))
+        pieces.append((rate, max(o.bytes for o in new), len(pieces), new))
         if placement and (best is None or rate < best.rate):
           best = placement
-    if not found:
+    if not pieces:
       break
-    kept = [new for *_, new in sorted(found, key=lambda f: f[:3])[:beam]]
+    kept = [new for *_, new in sorted(pieces, key=lambda f: f[:3])[:beam]]
   return best
 
 

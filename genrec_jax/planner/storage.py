@@ -9,18 +9,18 @@ rows or sums that leave. `N` and `M` as in cost.py:
 | one owner for a row  | N W              | M W d                 |
 | rows over n devices  | N W / n          | M W d                 |
 
-Rows spread over n devices take `plan.depth` rows on each, the rest is padding.
-On the devices, pieces of one width, dtype and optimizer share an array that is
-equally deep everywhere (embedding/layout.py): what a device with fewer rows
-must add is its filling.
+Rows spread over n devices take `plan.rows_per_owner` rows on each, the rest is
+padding. On the devices, pieces of one width, dtype and optimizer share an array
+that is equally deep everywhere (embedding/layout.py): what a device with fewer
+rows must add is its filling.
 """
 
 from genrec_jax.embedding import layout
-from genrec_jax.embedding.plan import ShardingPlan, depth
+from genrec_jax.embedding.plan import ShardingPlan, rows_per_owner
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.workload import (
-  Dense,
+  DensePart,
   Load,
   slot_bytes,
   tree_bytes,
@@ -31,7 +31,7 @@ class InsufficientMemory(ValueError):
   """No plan fits; the message holds the numbers."""
 
 
-def budget(topology: Topology, dense: Dense) -> int:
+def budget(topology: Topology, dense: DensePart) -> int:
   """Bytes of a device that tables and their buffers may take."""
   return int(topology.memory * (1 - topology.reserve)) - dense.bytes
 
@@ -41,7 +41,7 @@ def row_bytes(
 ) -> int:
   """Rows and slots of a piece on each of its devices."""
   owners = scheme.owners(topology.hosts, topology.devices)
-  rows = depth(load.rows, owners)
+  rows = rows_per_owner(load.rows, owners)
   return load.bytes_of(rows, columns)
 
 
@@ -59,7 +59,7 @@ def buffer_bytes(
   return int(ids + outputs * columns * load.item_bytes)
 
 
-def allocated(plan: ShardingPlan) -> int:
+def allocated_bytes(plan: ShardingPlan) -> int:
   """Bytes of the arrays with rows and slots on every device."""
   laid = layout.lay_out(plan)
   return sum(
@@ -68,10 +68,10 @@ def allocated(plan: ShardingPlan) -> int:
   )
 
 
-def text(count: float) -> str:
+def format_bytes(count: float) -> str:
   """Bytes as people read them.
 
-  >>> text(141e9)
+  >>> format_bytes(141e9)
   '141.0 GB'
   """
   size = float(count)

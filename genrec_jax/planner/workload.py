@@ -121,12 +121,12 @@ class Load:
     """The features whose rows or sums may travel, as a plan says."""
     return [f for f in self.features if f.pooled and f.name]
 
-  def as_travelling(self, pooling: Mapping[str, str]) -> 'Load':
+  def with_pooling(self, pooling: Mapping[str, str]) -> 'Load':
     """The same under a plan's `pooling`: features that travel as sums are
     pooled, and those whose rows travel are not.
 
     >>> load = Load('t', 9, 4, features=(Feature(3.0, name='f'),))
-    >>> load.as_travelling({}).singles, load.as_travelling({'f': 'sums'}).sums
+    >>> load.with_pooling({}).singles, load.with_pooling({'f': 'sums'}).sums
     (3.0, 1.0)
     """
     if not self.choices:
@@ -164,7 +164,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dense:
+class DensePart:
   """The part of a model that is no table.
 
   Attributes:

@@ -60,7 +60,7 @@ def compare(report: Mapping) -> Comparison:
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
   columns = {part: metrics[part]} | baselines
-  ranks = any(family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
+  ranks = any(metric_family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
   lift = 'gain' if ranks else 'lift'
   if baselines:
     columns[lift] = {
@@ -87,7 +87,7 @@ def compare(report: Mapping) -> Comparison:
   )
 
 
-def family(metric: str) -> str:
+def metric_family(metric: str) -> str:
   """Returns the kind of a metric: 'hr' of 'hr@10', 'auc' of 'auc/click'."""
   return metric.partition('@')[0].partition('/')[0]
 
@@ -98,7 +98,7 @@ def name_metric(metric: str) -> str:
   >>> name_metric('hr@10'), name_metric('logloss/click')
   ('HR@10', 'Log loss of click')
   """
-  known = METRICS.get(family(metric))
+  known = METRICS.get(metric_family(metric))
   if known is None:
     return metric.upper()
   label = metric.partition('/')[2]
@@ -113,18 +113,18 @@ def format_lift(metric: str, value: float) -> str:
   >>> format_lift('logloss', -0.142)
   '-14.2%'
   """
-  if family(metric) in _AREAS:
+  if metric_family(metric) in _AREAS:
     return f'{value:+.4f}'
-  if family(metric) in _LOSSES:
+  if metric_family(metric) in _LOSSES:
     return f'{value:+.1%}'
   return f'{value:.2f}x'
 
 
 def is_better(metric: str, lift: float) -> bool:
   """Whether such a value speaks for the model."""
-  if family(metric) in _LOSSES:
+  if metric_family(metric) in _LOSSES:
     return lift < 0
-  return lift > (0 if family(metric) in _AREAS else 1)
+  return lift > (0 if metric_family(metric) in _AREAS else 1)
 
 
 def _values_of_part(values: Mapping, part: str) -> Mapping:
@@ -142,19 +142,19 @@ def _measure_lift(
   times as much for the others; None where that means nothing.
   """
   known = [b for b in baselines if b is not None and math.isfinite(b)]
-  if not known or value is None or family(metric) == 'calibration':
+  if not known or value is None or metric_family(metric) == 'calibration':
     return None
-  if family(metric) in _AREAS:
+  if metric_family(metric) in _AREAS:
     return value - max(known)
-  best = min(known) if family(metric) in _LOSSES else max(known)
+  best = min(known) if metric_family(metric) in _LOSSES else max(known)
   if best <= 0:
     return None
-  return value / best - (family(metric) in _LOSSES)
+  return value / best - (metric_family(metric) in _LOSSES)
 
 
 def _sort_key(metric: str) -> tuple:
   """hr@1, hr@10, ndcg@1, ..., mrr, auc, ..., then others; label by label."""
-  kind, (_, _, k) = family(metric), metric.partition('@')
+  kind, (_, _, k) = metric_family(metric), metric.partition('@')
   place = _FAMILIES.index(kind) if kind in _FAMILIES else len(_FAMILIES)
   label = metric.partition('/')[2]
   return label, place, kind, int(k) if k.isdigit() else 0, metric

@@ -12,7 +12,7 @@ from genrec_jax.report.charts import Chart, Readout, Series
 from genrec_jax.report.comparison import (
   METRICS,
   Comparison,
-  family,
+  metric_family,
   name_metric,
 )
 
@@ -101,7 +101,7 @@ def _chart_measurement(
   """The same measurement of all parts of the data."""
   timing = set(parts) == {'perf'}
   is_metric = what in (name for name, _ in comparison.rows)
-  is_ranking = family(what) in METRICS
+  is_ranking = metric_family(what) in METRICS
   words = what.replace('_per_s', ' per second').replace('_', ' ')
   title = name_metric(what) if is_metric or is_ranking else words.capitalize()
   known = [part for part in _PARTS if part in parts]

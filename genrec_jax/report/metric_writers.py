@@ -25,7 +25,7 @@ _NON_FINITE = {
 }
 
 
-class Writers:
+class MetricWriters:
   """Appends scalars to `metrics.jsonl`, to `events.*` and to the log.
 
   A line of metrics.jsonl is in the hands of the operating system when `scalars`
@@ -99,7 +99,7 @@ class Writers:
       self._jsonl.close()
       self._events.close()
 
-  def __enter__(self) -> 'Writers':
+  def __enter__(self) -> 'MetricWriters':
     return self
 
   def __exit__(self, *exc_info) -> None:
@@ -110,7 +110,7 @@ class Writers:
     self._events.write_event(event)
 
 
-class Silent:
+class NoMetricWriters:
   """The writers of a process that leaves writing to another."""
 
   def scalars(self, step: int, values: Mapping[str, object]) -> None:
@@ -119,7 +119,7 @@ class Silent:
   def flush(self) -> None:
     pass
 
-  def __enter__(self) -> 'Silent':
+  def __enter__(self) -> 'NoMetricWriters':
     return self
 
   def __exit__(self, *exc_info) -> None:

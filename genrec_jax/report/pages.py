@@ -18,9 +18,9 @@ from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, score_charts
 from genrec_jax.report.comparison import (
   Comparison,
-  family,
   format_lift,
   is_better,
+  metric_family,
   name_metric,
 )
 from genrec_jax.report.curves import chart_curves
@@ -140,7 +140,7 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
   before = None
   for metric, values in comparison.rows:
     # A family is hr@1, hr@5, ...; or all that is measured of one label.
-    group = metric.partition('/')[2] or family(metric) * ('@' in metric)
+    group = metric.partition('/')[2] or metric_family(metric) * ('@' in metric)
     cells = dict(zip(comparison.columns, values, strict=True))
     lift = cells.get(comparison.lift)
     yield {

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import load_weights
 
@@ -34,7 +34,7 @@ def explain_users(config, workdir, experiment) -> list[dict]:
 def measure_details(config, workdir, experiment) -> dict:
   """What the page shows of a ranking model, on the last part there is."""
   # The weights are put together on one device, however they were trained.
-  runtime = Whole.of(experiment.extensions)
+  runtime = SingleDeviceEvalRuntime.of(experiment.extensions)
   evaluators = dataclasses.replace(experiment, runtime=runtime).evaluators(
     config
   )

@@ -18,8 +18,8 @@
                      scores and ranks may be None
   notes              what a reader must know
 
-`ranking` is what `evaluators.ranking.Evaluator.details` gives, with the name of
-the part that it was measured on:
+`ranking` is what `evaluators.ranking.RankingEvaluator.details` gives, with the
+name of the part that it was measured on:
 
   part               'test'
   examples           how many

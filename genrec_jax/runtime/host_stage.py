@@ -10,11 +10,11 @@ one program.
 
 What is out of reach for tables whose store works on the host, and is refused:
 meshes and `parallel.pipeline`, which run on `MeshRuntime`; evaluations, which
-read whole tables (`embedding.local.Whole`); checkpoints by rows and publishing,
-which mark rows by their number. A full checkpoint holds what the device holds,
-the array of the store and not the table; it is for the owner of the store to
-write the rest. `planning.check_memory` counts such a table as if the device
-held all of it.
+read whole tables (`embedding.local_tables.SingleDeviceEvalRuntime`);
+checkpoints by rows and publishing, which mark rows by their number. A full
+checkpoint holds what the device holds, the array of the store and not the
+table; it is for the owner of the store to write the rest.
+`planning.check_memory` counts such a table as if the device held all of it.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 import jax
 
 from genrec_jax.contracts import Store
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.runtime import saving
 from genrec_jax.runtime.state import TrainState
-from genrec_jax.runtime.step import Routed, Step
+from genrec_jax.runtime.step import Step, StepRoutes
 
 
 class HostStep:
@@ -58,7 +58,7 @@ class HostStep:
     return self._learn(state, batch, routed, id_states)
 
 
-def prepare_rows(tables: LocalTables, state: TrainState, routed: Routed):
+def prepare_rows(tables: LocalTables, state: TrainState, routed: StepRoutes):
   """Lets the stores of tables bring the rows that a batch reads.
 
   Args:
@@ -92,7 +92,7 @@ def compile_step(step: Step, tables: LocalTables) -> Callable:
 def check_one_device(config, stores: Mapping[str, Store]) -> None:
   """Refuses what one device cannot do with stores that work on the host."""
   names = host_tables(stores)
-  if names and saving.tracked(config):
+  if names and saving.tracks_dirty_rows(config):
     raise ValueError(
       f'the stores of {", ".join(names)} work on the host, where no rows are '
       'marked as changed; set checkpoint.policy to "" and '

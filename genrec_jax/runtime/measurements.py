@@ -29,7 +29,7 @@ STEP_ON_MESH = {'exchange_overflow': 'mean', **STEP}
 Pair = tuple[jax.Array, jax.Array]
 
 
-def of_task(task) -> dict[str, str]:
+def declare_measurements(task) -> dict[str, str]:
   """Name -> kind of all that a step of this task may measure."""
   declared = dict(task.measurements)
   for name, kind in declared.items():

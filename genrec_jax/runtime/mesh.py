@@ -15,7 +15,7 @@ from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import towers as towers_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
@@ -30,7 +30,7 @@ from genrec_jax.runtime import (
 )
 from genrec_jax.runtime import optimizer as optimizer_lib
 from genrec_jax.runtime import state as state_lib
-from genrec_jax.runtime.restoring import Resumed
+from genrec_jax.runtime.restoring import ResumePoint
 from genrec_jax.runtime.state import TrainState
 from genrec_jax.runtime.step import make_step, route_reads, view_reads
 
@@ -92,10 +92,10 @@ class MeshRuntime:
     )
     self.measured = measurements.names(task, on_mesh=True)
     shapes = jax.eval_shape(
-      lambda: state_lib.init_trained(task, config.seed, towers)
+      lambda: state_lib.init_optax_params(task, config.seed, towers)
     )
     self._dense = dense_lib.make(
-      dense_lib.Dense(
+      dense_lib.DenseOptions(
         mode=p.dense,
         rules=tuple(tuple(rule) for rule in p.rules),
         gather_dtype=p.gather_dtype,
@@ -156,7 +156,7 @@ class MeshRuntime:
       pipelining.LookaheadIterator(batches) if self._looks_ahead else batches
     )
 
-  def on_devices(self, batch):
+  def put_on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
     return devices_lib.to_global(batch, self.mesh)
 
@@ -262,23 +262,27 @@ class MeshRuntime:
       weights: its first argument.
       reads: feature -> what it reads, as from `Task.reads_for`.
     """
-    trained = state_lib.trained(
+    trained = state_lib.collect_optax_params(
       task, weights['params'], weights['tables'], weights['modules']
     )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    rows = id_maps.of_task(task, self.maps).lookup(weights['id_states'], reads)
+    rows = id_maps.collect_maps(task, self.maps).lookup(
+      weights['id_states'], reads
+    )
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     modules = whole.get('modules', {})
     finished = self._tables.finish(modules, fetched, routed.routes)
     return whole['params'], view_reads(whole['tables'], routed, finished)
 
-  def restore(self, checkpoints, step, data=None) -> Resumed:
+  def restore(self, checkpoints, step, data=None) -> ResumePoint:
     """The state of a checkpoint, whatever plan and mesh it was trained on."""
     manifest = checkpoints.read_manifest(step)
     if 'rows' in manifest:
-      return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
+      return restoring.restore_by_rows(
+        self, checkpoints, step, data, manifest['tree']
+      )
     saved = plan_lib.from_checkpoint(manifest['host'])
     if self.plan.same_placement(saved):
       return restoring.whole(self.abstract_state(), checkpoints, step, data)
@@ -298,7 +302,7 @@ class MeshRuntime:
 
   def _create(self) -> TrainState:
     config, tables = self._config, self._tables
-    dense = state_lib.init_trained(self._task, config.seed, tables.towers)
+    dense = state_lib.init_optax_params(self._task, config.seed, tables.towers)
     layout = tables.layout.shapes()
     specs = tables.partition(layout)
     arrays = self._mapped(tables.init, (PartitionSpec(),), specs)(
@@ -309,8 +313,8 @@ class MeshRuntime:
       tables.init_slots, (specs,), tables.partition(slots_like)
     )(arrays)
     marks = {}
-    if saving.tracked(self._config):
-      marks = touched.fresh(arrays)
+    if saving.tracks_dirty_rows(self._config):
+      marks = touched.clean_marks(arrays)
     return state_lib.assemble(
       dense,
       self._tx.init(dense),
@@ -318,7 +322,7 @@ class MeshRuntime:
       slots,
       self.measured,
       marks,
-      id_maps.of_task(self._task, self.maps).init(),
+      id_maps.collect_maps(self._task, self.maps).init(),
     )
 
   def _state_specs(self) -> TrainState:
@@ -339,13 +343,14 @@ class MeshRuntime:
       touched=self._marks_specs,
       modules=dense.get('modules', {}),
       id_states=jax.tree.map(
-        lambda _: PartitionSpec(), id_maps.of_task(self._task, self.maps).init()
+        lambda _: PartitionSpec(),
+        id_maps.collect_maps(self._task, self.maps).init(),
       ),
     )
 
   @property
   def _marks_specs(self) -> dict:
-    if not saving.tracked(self._config):
+    if not saving.tracks_dirty_rows(self._config):
       return {}
     return self._tables.partition(self._tables.layout.shapes())
 

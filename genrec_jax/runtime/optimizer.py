@@ -127,7 +127,7 @@ def build(c) -> optax.GradientTransformationExtraArgs:
     }
     inner = optax.partition(
       {**transformations, REST: inner},
-      functools.partial(parameter_groups.label, groups),
+      functools.partial(parameter_groups.label_parameters, groups),
     )
 
   def update(grads, state, params=None, *, lr_scale=1.0):

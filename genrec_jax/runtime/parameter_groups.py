@@ -53,7 +53,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class ParameterGroup:
   """One entry of `optimizer.groups`.
 
   Attributes:
@@ -70,7 +70,7 @@ class Group:
     return f'in optimizer.groups, {self.pattern!r}: '
 
 
-def parse(groups: Sequence, section: Settings) -> list[Group]:
+def parse(groups: Sequence, section: Settings) -> list[ParameterGroup]:
   """The groups as configured, each with all of its settings.
 
   >>> section = Settings('adam', 1e-3, .9, .99, 1e-8, .1, 'constant', 0, 0, 0.)
@@ -88,7 +88,7 @@ def parse(groups: Sequence, section: Settings) -> list[Group]:
   return [_parse_one(entry, section) for entry in groups]
 
 
-def label(groups: Sequence[Group], tree) -> Any:
+def label_parameters(groups: Sequence[ParameterGroup], tree) -> Any:
   """The label of every parameter, as a tree: that of its group, or `REST`.
 
   Args:
@@ -145,14 +145,14 @@ def _explain_empty(pattern: str, names: list[str]) -> str:
   )
 
 
-def _parse_one(entry, section: Settings) -> Group:
+def _parse_one(entry, section: Settings) -> ParameterGroup:
   if not is_pair(entry):
     raise ConfigError(
       f'optimizer.groups holds {entry!r}, which is no (pattern, overrides) '
       f'pair, as in {EXAMPLE!r}'
     )
   pattern, overrides = entry
-  group = Group(pattern, section)
+  group = ParameterGroup(pattern, section)
   try:
     re.compile(pattern)
   except re.error as e:
@@ -176,7 +176,7 @@ def _parse_one(entry, section: Settings) -> Group:
     raise ConfigError(
       f'{group.where}frozen parameters have no use for {", ".join(others)}'
     )
-  return Group(pattern, dataclasses.replace(section, **overrides))
+  return ParameterGroup(pattern, dataclasses.replace(section, **overrides))
 
 
 def is_pair(entry) -> bool:

@@ -10,7 +10,7 @@ from genrec_jax import planner
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import schemes as schemes_lib
+from genrec_jax.embedding import single_scheme as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.numerics.formats import extend
 from genrec_jax.planner import hardware, pooling
@@ -41,11 +41,11 @@ def make_plan(
   schemes = extensions.schemes
   check_scheme(p, specs)
   batch, rule = config.train.batch_size, pooling_rule(config, extensions)
-  wanted = loads(config, task, mesh_shape, extensions)
+  wanted = expected_loads(config, task, mesh_shape, extensions)
   if not p.plan and p.scheme == AUTO:
     plan, _ = planner.make_plan(
       wanted,
-      machine(config, mesh_shape),
+      load_topology(config, mesh_shape),
       batch=batch,
       dense=dense_part(config, task, mesh_shape),
       schemes=schemes,
@@ -61,7 +61,7 @@ def make_plan(
       )
     schemes_lib.check(plan, specs)
   else:
-    plan = schemes_lib.one_scheme(
+    plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
   return pooling.fill(plan, wanted, batch, rule)
@@ -117,7 +117,7 @@ def plan_one_device(task, scheme: str = 'table_wise') -> plan_lib.ShardingPlan:
     name: dataclasses.replace(spec, scheme='')
     for name, spec in state_lib.row_specs(task).items()
   }
-  return schemes_lib.one_scheme(specs, scheme)
+  return schemes_lib.plan_with_scheme(specs, scheme)
 
 
 def pooling_on_one_device(
@@ -128,7 +128,7 @@ def pooling_on_one_device(
   plan = plan_one_device(task)
   return pooling.fill(
     plan,
-    loads(config, task, shape, extensions),
+    expected_loads(config, task, shape, extensions),
     config.train.batch_size,
     pooling_rule(config, extensions),
   ).pooling
@@ -151,8 +151,8 @@ def check_memory(
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
   report = planner.evaluate(
     plan,
-    loads(config, task, shape, extensions),
-    machine(config, shape),
+    expected_loads(config, task, shape, extensions),
+    load_topology(config, shape),
     config.train.batch_size,
     dense_part(config, task, shape),
   )
@@ -160,7 +160,7 @@ def check_memory(
     alone = plan.group * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
     scheme = 'the model on one device' if alone else f'scheme {scheme!r}'
-    raise planner.too_full(report, p.plan or scheme)
+    raise planner.insufficient_memory(report, p.plan or scheme)
 
 
 def describe(
@@ -177,8 +177,8 @@ def describe(
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)
   text = planner.describe(
-    loads(config, task, shape, extensions),
-    machine(config, shape),
+    expected_loads(config, task, shape, extensions),
+    load_topology(config, shape),
     batch=config.train.batch_size,
     overrides=shape,
     plan=fixed,
@@ -200,7 +200,7 @@ def mesh_shape(config) -> dict:
   return {'replicas': p.replicas, 'hosts': p.hosts, 'devices': devices}
 
 
-def machine(config, shape: dict) -> planner.Topology:
+def load_topology(config, shape: dict) -> planner.Topology:
   """The hardware that a config names, in the shape of a mesh."""
   p = config.parallel
   changed = dict(shape)
@@ -226,7 +226,7 @@ def pooling_rule(
   return planner.PoolingRule(p.pool, exchange, p.determinism)
 
 
-def loads(
+def expected_loads(
   config, task, shape: dict, extensions: Extensions = Extensions()
 ) -> list[planner.Load]:
   """What a step asks, on such a mesh, of tables that are updated by rows.
@@ -236,13 +236,13 @@ def loads(
   """
   shards = int(np.prod(list(shape.values())))
   features = _features(task)
-  found = []
+  table_loads = []
   for name, spec in state_lib.row_specs(task).items():
     ids = sum(feature.length for feature in features.get(name, ()))
     # Of evenly drawn ids; real ones repeat more.
     drawn = max(1.0, ids * config.train.batch_size / shards)
     distinct = spec.rows * -np.expm1(-drawn / spec.rows) / drawn
-    found.append(
+    table_loads.append(
       planner.Load(
         name,
         spec.rows,
@@ -254,7 +254,7 @@ def loads(
         outside=extensions.row_optimizers.get(spec.update),
       )
     )
-  return found
+  return table_loads
 
 
 def _features(task) -> dict[str, tuple[planner.Feature, ...]]:
@@ -268,9 +268,9 @@ def _features(task) -> dict[str, tuple[planner.Feature, ...]]:
   return {table: tuple(reads) for table, reads in features.items()}
 
 
-def dense_part(config, task, shape: dict) -> planner.Dense:
+def dense_part(config, task, shape: dict) -> planner.DensePart:
   """Everything that optax updates."""
-  trained = jax.eval_shape(lambda: state_lib.init_trained(task, 0))
+  trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0))
   count = sum(leaf.size for leaf in jax.tree.leaves(trained))
   parts = {
     'ddp': 1,
@@ -278,6 +278,6 @@ def dense_part(config, task, shape: dict) -> planner.Dense:
     'fsdp': np.prod(list(shape.values())),
     'hybrid': shape['devices'],
   }[config.parallel.dense]
-  return planner.Dense(
+  return planner.DensePart(
     parameters=count, bytes=int(4 * count * DENSE_COPIES / parts)
   )

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.checkpoint import trees
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import relayout, touched
-from genrec_jax.embedding.layout import Layout
+from genrec_jax.embedding.layout import StackLayout
 from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.runtime.state import TrainState, named, unnamed
+from genrec_jax.runtime.state import TrainState, flatten_state, unflatten_state
 
 
 @dataclasses.dataclass(frozen=True)
-class Resumed:
+class ResumePoint:
   """What a checkpoint gave back."""
 
   step: int
@@ -25,20 +25,24 @@ class Resumed:
 
 
 def whole(
-  abstract: TrainState, checkpoints: Checkpoints, step: int, data
-) -> Resumed:
+  abstract: TrainState, checkpoints: CheckpointManager, step: int, data
+) -> ResumePoint:
   """A checkpoint that holds the arrays of this very state."""
   saved = checkpoints.read_manifest(step)['tree']
   step, arrays, host = restore_leaves(
-    checkpoints, named(abstract), saved, step, data
+    checkpoints, flatten_state(abstract), saved, step, data
   )
-  state = unnamed(abstract, arrays)
-  return Resumed(step, unmarked(state, abstract.touched), host)
+  state = unflatten_state(abstract, arrays)
+  return ResumePoint(step, clear_marks(state, abstract.touched), host)
 
 
-def by_rows(
-  runtime, checkpoints: Checkpoints, step: int, data, saved: dict[str, str]
-) -> Resumed:
+def restore_by_rows(
+  runtime,
+  checkpoints: CheckpointManager,
+  step: int,
+  data,
+  saved: dict[str, str],
+) -> ResumePoint:
   """A checkpoint whose rows have names, not places: any layout will do.
 
   Args:
@@ -52,7 +56,7 @@ def by_rows(
   tables = {n: x for n, x in abstract.tables.items() if n not in stacks}
   dense = dataclasses.replace(abstract, tables=tables, slots={})
   step, arrays, host = restore_leaves(
-    checkpoints, named(dense), saved, step, data
+    checkpoints, flatten_state(dense), saved, step, data
   )
   rows = checkpoints.restore_rows(
     step,
@@ -61,17 +65,17 @@ def by_rows(
     {n: abstract.slots[n] for n in stacks},
     formats=extend(runtime.extensions.formats),
   )
-  state = unnamed(dense, arrays)
+  state = unflatten_state(dense, arrays)
   state = dataclasses.replace(
     state, tables={**state.tables, **rows.arrays}, slots=rows.slots
   )
   if not abstract.touched:
-    return Resumed(step, state, host)
-  return Resumed(step, dataclasses.replace(state, touched=rows.marks), host)
+    return ResumePoint(step, state, host)
+  return ResumePoint(step, dataclasses.replace(state, touched=rows.marks), host)
 
 
 def restore_leaves(
-  checkpoints: Checkpoints,
+  checkpoints: CheckpointManager,
   wanted: dict[str, jax.ShapeDtypeStruct],
   saved: dict[str, str],
   step: int,
@@ -115,16 +119,16 @@ def _is_new(name: str, others) -> bool:
 
 
 def from_other_layout(
-  checkpoints: Checkpoints,
+  checkpoints: CheckpointManager,
   step: int,
   data,
   tree: dict[str, str],
   *,
-  layouts: tuple[Layout, Layout],
+  layouts: tuple[StackLayout, StackLayout],
   abstract: TrainState,
   mesh: jax.sharding.Mesh,
   specs: TrainState,
-) -> Resumed:
+) -> ResumePoint:
   """A checkpoint whose arrays lie as another plan says.
 
   Args:
@@ -156,9 +160,9 @@ def from_other_layout(
   }
   wanted = {**kept, 'tables': {**kept['tables'], **arrays}, 'slots': slots}
   step, loaded, host = checkpoints.restore(
-    named(wanted), step=step, data=data, partial=True, padded=True
+    flatten_state(wanted), step=step, data=data, partial=True, padded=True
   )
-  state = unnamed(wanted, loaded)
+  state = unflatten_state(wanted, loaded)
   moving = {n: state['tables'].pop(n) for n in arrays}, state.pop('slots')
   moved = jax.shard_map(
     lambda a, s: relayout.move(old, new, a, s),
@@ -176,10 +180,12 @@ def from_other_layout(
     n: _zeros(x) for n, x in abstract.sums.items() if n not in kept['sums']
   }
   state = TrainState(**state, slots=slots)
-  return Resumed(step, unmarked(state, abstract.touched), host)
+  return ResumePoint(step, clear_marks(state, abstract.touched), host)
 
 
-def as_saved(tree: dict[str, str], layout: Layout, mesh: jax.sharding.Mesh):
+def as_saved(
+  tree: dict[str, str], layout: StackLayout, mesh: jax.sharding.Mesh
+):
   """Arrays and slots of another layout, cut into runs over the group of a mesh.
 
   Args:
@@ -209,13 +215,13 @@ def as_saved(tree: dict[str, str], layout: Layout, mesh: jax.sharding.Mesh):
   return arrays, slots
 
 
-def unmarked(state: TrainState, marks: dict) -> TrainState:
+def clear_marks(state: TrainState, marks: dict) -> TrainState:
   """The state with fresh marks of these shapes and shardings."""
   if not marks:
     return state
   where = jax.tree.map(lambda x: x.sharding, marks)
   fresh = jax.jit(
-    lambda: touched.fresh(marks),
+    lambda: touched.clean_marks(marks),
     out_shardings=where if all(where.values()) else None,
   )()
   return dataclasses.replace(state, touched=fresh)

@@ -4,18 +4,18 @@ import dataclasses
 import logging
 import pathlib
 
-from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
+from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.follow import PUBLISHED
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
 from genrec_jax.numerics.formats import extend
 from genrec_jax.runtime import state as state_lib
-from genrec_jax.runtime.state import TrainState, named
+from genrec_jax.runtime.state import TrainState, flatten_state
 
 LOG = logging.getLogger('genrec_jax')
 
 
-def tracked(config) -> bool:
+def tracks_dirty_rows(config) -> bool:
   """Whether steps mark the rows they touch."""
   return bool(config.checkpoint.policy or config.checkpoint.publish.every)
 
@@ -37,13 +37,13 @@ class Saver:
       task: what is trained.
     """
     c = config.checkpoint
-    if tracked(config) and not runtime.stacks:
+    if tracks_dirty_rows(config) and not runtime.stacks:
       raise ConfigError(
         'checkpoint.policy and checkpoint.publish are for tables that are '
         'updated by rows, and there are none; set data.table_update'
       )
     self._task, self._every = task, c.publish.every
-    self.checkpoints = Checkpoints(
+    self.checkpoints = CheckpointManager(
       workdir / 'checkpoints',
       keep=config.train.keep_checkpoints,
       keep_hours=c.keep_hours,
@@ -66,7 +66,7 @@ class Saver:
         self.checkpoints, runtime.stacks, options, log=LOG.warning
       )
     if self._every:
-      self._published = Checkpoints(
+      self._published = CheckpointManager(
         workdir / PUBLISHED, keep=c.publish.keep, log=LOG.warning
       )
       options = _options(
@@ -88,7 +88,7 @@ class Saver:
   def save(self, step: int, state: TrainState, *, data, host) -> TrainState:
     """Saves a step; the state is given away, and given back."""
     if not self._rows:
-      self.checkpoints.save(step, named(state), data=data, host=host)
+      self.checkpoints.save(step, flatten_state(state), data=data, host=host)
       return state
     stacks = state.slots  # the arrays that are updated by rows
     dense = dataclasses.replace(
@@ -98,7 +98,7 @@ class Saver:
     )
     marks = self._rows.save(
       step,
-      named(dense),
+      flatten_state(dense),
       _tables(state),
       data=data,
       host=host,
@@ -120,10 +120,12 @@ class Saver:
         return state
       dense = {
         'params': state.params,
-        'tables': state_lib.trained(self._task, {}, state.tables)['tables'],
+        'tables': state_lib.collect_optax_params(self._task, {}, state.tables)[
+          'tables'
+        ],
       }
       tables = dataclasses.replace(_tables(state), slots={})
-      marks = self._readers.save(step, named(dense), tables)
+      marks = self._readers.save(step, flatten_state(dense), tables)
     except CheckpointError as e:
       LOG.warning('step %d is not published: %s', step, e)
       return state
@@ -150,13 +152,13 @@ class Saver:
     self.checkpoints.__exit__(kind, error, trace)
 
 
-def _tables(state: TrainState) -> Tables:
+def _tables(state: TrainState) -> RowTables:
   arrays = {n: state.tables[n] for n in state.slots}
-  return Tables(arrays, state.slots, state.touched)
+  return RowTables(arrays, state.slots, state.touched)
 
 
-def _options(section, policy: str, **more) -> Options:
-  return Options(
+def _options(section, policy: str, **more) -> DeltaOptions:
+  return DeltaOptions(
     policy=policy,
     bits=section.bits,
     method=section.method,

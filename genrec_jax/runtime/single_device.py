@@ -8,18 +8,21 @@ from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import relayout
-from genrec_jax.embedding.local import LocalTables, Whole
+from genrec_jax.embedding.local_tables import (
+  LocalTables,
+  SingleDeviceEvalRuntime,
+)
 from genrec_jax.runtime import host_stage as stage_lib
 from genrec_jax.runtime import measurements, planning, restoring, saving
 from genrec_jax.runtime import optimizer as optimizer_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.mesh import MeshRuntime
-from genrec_jax.runtime.restoring import Resumed
+from genrec_jax.runtime.restoring import ResumePoint
 from genrec_jax.runtime.state import TrainState
 from genrec_jax.runtime.step import make_step
 
 
-class SingleDeviceRuntime(Whole):
+class SingleDeviceRuntime(SingleDeviceEvalRuntime):
   """Everything on one device.
 
   Attributes:
@@ -86,11 +89,13 @@ class SingleDeviceRuntime(Whole):
     )
     return stage_lib.compile_step(step, self._tables)
 
-  def restore(self, checkpoints, step, data=None) -> Resumed:
+  def restore(self, checkpoints, step, data=None) -> ResumePoint:
     """The state of a checkpoint, whatever it was trained on."""
     manifest = checkpoints.read_manifest(step)
     if 'rows' in manifest:
-      return restoring.by_rows(self, checkpoints, step, data, manifest['tree'])
+      return restoring.restore_by_rows(
+        self, checkpoints, step, data, manifest['tree']
+      )
     if plan_lib.from_checkpoint(manifest['host']) is not None:
       found = self._on_mesh().restore(checkpoints, step, data)
       # A mesh measures what one device does, and its own exchange.
@@ -114,6 +119,6 @@ class SingleDeviceRuntime(Whole):
       self._config.seed,
       self.measured,
       self._tables,
-      tracked=saving.tracked(self._config),
+      tracked=saving.tracks_dirty_rows(self._config),
       maps=self.maps,
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from genrec_jax.embedding import id_maps, touched
 from genrec_jax.embedding.init import init_table
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 
 
 @jax.tree_util.register_dataclass
@@ -61,14 +61,14 @@ def row_specs(task) -> dict:
   return {n: s for n, s in task.tables().items() if s.update != 'dense'}
 
 
-def trained(task, params, tables, modules=None) -> dict:
+def collect_optax_params(task, params, tables, modules=None) -> dict:
   """What optax updates: `{'params', 'tables'}`, and 'modules' if there are."""
   tables = {n: tables[n] for n in dense_specs(task)}
-  found = {'params': params, 'tables': tables}
-  return {**found, 'modules': modules} if modules else found
+  targets = {'params': params, 'tables': tables}
+  return {**targets, 'modules': modules} if modules else targets
 
 
-def init_trained(task, seed: int, towers=None) -> dict:
+def init_optax_params(task, seed: int, towers=None) -> dict:
   """That, fresh; the towers are `embedding.towers.Towers`."""
   model_key, table_key = jax.random.split(jax.random.key(seed))
   tables = {n: init_table(s, table_key) for n, s in dense_specs(task).items()}
@@ -96,9 +96,9 @@ def create(
   """A fresh state on one device; jit it to keep the initialisation there."""
   tables = tables or LocalTables(row_specs(task))
   arrays = tables.init(table_key(seed))
-  dense = init_trained(task, seed, tables.towers)
+  dense = init_optax_params(task, seed, tables.towers)
   slots = tables.init_slots(arrays)
-  marks = touched.fresh(arrays) if tracked else {}
+  marks = touched.clean_marks(arrays) if tracked else {}
   return assemble(
     dense,
     tx.init(dense),
@@ -106,7 +106,7 @@ def create(
     slots,
     measured,
     marks,
-    id_maps.of_task(task, maps).init(),
+    id_maps.collect_maps(task, maps).init(),
   )
 
 
@@ -135,7 +135,7 @@ def counters(measured):
   return {n: jnp.zeros(2) for n in measured}, jnp.full(2, -1, jnp.int32)
 
 
-def named(state) -> dict:
+def flatten_state(state) -> dict:
   """A state as {'path/of/leaf': array}, which is what checkpoints hold."""
   if isinstance(state, TrainState):
     state = dataclasses.replace(state, touched={})
@@ -143,8 +143,8 @@ def named(state) -> dict:
   return {_name(path): leaf for path, leaf in leaves}
 
 
-def unnamed(like, arrays: dict):
-  """The inverse of `named`, in the structure of `like`."""
+def unflatten_state(like, arrays: dict):
+  """The inverse of `flatten_state`, in the structure of `like`."""
   if isinstance(like, TrainState):
     like = dataclasses.replace(like, touched={})
   return jax.tree_util.tree_map_with_path(

@@ -15,11 +15,11 @@ import optax
 
 from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives
-from genrec_jax.parallel.alone import Alone
 from genrec_jax.parallel.dense import accumulate
+from genrec_jax.parallel.single_device import SingleDeviceLayout
 from genrec_jax.runtime import measurements as measurements_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import TrainState
@@ -27,7 +27,7 @@ from genrec_jax.runtime.state import TrainState
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Routed:
+class StepRoutes:
   """What a batch of P microbatches reads.
 
   Attributes:
@@ -46,8 +46,8 @@ class Step:
   """A step in two halves; `__call__` is both.
 
   Attributes:
-    route: (batch, number of the step, states of id maps) -> (`Routed`, states
-      behind it). It depends on no weights, so that the next batch can be
+    route: (batch, number of the step, states of id maps) -> (`StepRoutes`,
+      states behind it). It depends on no weights, so that the next batch can be
       routed ahead.
     fetch: (state, routed) -> rows and sums, as `Tables.fetch` returns them.
     learn: (state, batch, routed, fetched, states of id maps behind the batch)
@@ -88,8 +88,8 @@ def make_step(
       numbers or schedules.
     clip_norm: largest norm of the dense gradient; 0 is none. With `dense`, that
       one's counts.
-    tables: None for tables on one device, or `embedding.sharded`'s.
-    dense: None for parameters on one device, or a `parallel.dense.Layout`.
+    tables: None for tables on one device, or `embedding.sharded_tables`'s.
+    dense: None for parameters on one device, or a `parallel.dense.MeshLayout`.
     parts: microbatches of a batch, which stand one behind the other in it;
       their gradients are summed before anything is reduced or updated.
     ordered: sum over the parts of all devices one by one, in their order, so
@@ -98,11 +98,11 @@ def make_step(
     maps: table -> an id map of the caller's own, in place of the table's.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
-  dense = dense or Alone(clip_norm)
+  dense = dense or SingleDeviceLayout(clip_norm)
   tx = optax.with_extra_args_support(tx)
   blocks = parts if ordered else 1  # whose rows are kept apart
-  kinds = measurements_lib.of_task(task)
-  id_map = id_maps.of_task(task, maps)
+  kinds = measurements_lib.declare_measurements(task)
+  id_map = id_maps.collect_maps(task, maps)
   pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
 
   def key_of(step):
@@ -123,10 +123,12 @@ def make_step(
 
   def learn(state, batch, routed, fetched, id_states):
     key = key_of(state.step)
-    trained = state_lib.trained(task, state.params, state.tables, state.modules)
-    held = dense.gather(trained)
-    modules = held.get('modules', {})
-    held = {name: x for name, x in held.items() if name != 'modules'}
+    trained = state_lib.collect_optax_params(
+      task, state.params, state.tables, state.modules
+    )
+    gathered = dense.gather(trained)
+    modules = gathered.get('modules', {})
+    gathered = {name: x for name, x in gathered.items() if name != 'modules'}
     # Back from what the loss sees to what was fetched; chained around the loop
     # over microbatches, so that what travels in between travels once a step.
     finished, back = jax.vjp(
@@ -147,7 +149,7 @@ def make_step(
       gradient = jax.value_and_grad(
         dense.remat(loss_of), argnums=(0, 1), has_aux=True
       )
-      (_, measured), grads = gradient(held, finished, part)
+      (_, measured), grads = gradient(gathered, finished, part)
       sums, largest = measurements_lib.split(kinds, measured)
       # Each in a place of its own: what adds up the parts keeps them all.
       largest = jax.tree.map(
@@ -170,7 +172,7 @@ def make_step(
       )
     else:
       sums, *rest, grads, row_grads = accumulate(run, each)
-      sums, grads = collectives.total(sums), dense.reduce(grads)
+      sums, grads = collectives.sum_over_shards(sums), dense.reduce(grads)
     measured = sums | measurements_lib.merge_largest(*rest)
     total, weight = measured['loss']
     if pulls:
@@ -260,7 +262,7 @@ def route_reads(
   reads: Mapping[str, Read],
   rows: Mapping[str, jax.Array],
   blocks: int = 1,
-) -> Routed:
+) -> StepRoutes:
   """Routes what a batch of P microbatches reads.
 
   Args:
@@ -276,10 +278,10 @@ def route_reads(
     for feature, read in reads.items()
     if read.table in tables.specs and read.ids is not None
   }
-  return Routed(reads, dict(rows), tables.route(own, blocks))
+  return StepRoutes(reads, dict(rows), tables.route(own, blocks))
 
 
-def view_reads(dense_tables, routed: Routed, finished) -> lookup.Views:
+def view_reads(dense_tables, routed: StepRoutes, finished) -> lookup.Views:
   """A view of each read of a batch in one piece.
 
   Args:
@@ -319,7 +321,7 @@ def _check_reads(task, reads: Mapping[str, Read]) -> None:
       )
 
 
-def _view_part(dense_tables, routed: Routed, finished, part: _Part, blocks):
+def _view_part(dense_tables, routed: StepRoutes, finished, part: _Part, blocks):
   """What the loss of a microbatch is given: a view of each of its reads."""
   of_tables, of_bags = finished
   block = part.number if blocks > 1 else 0

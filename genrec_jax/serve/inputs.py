@@ -10,7 +10,7 @@ import numpy as np
 
 from genrec_jax.data import convert, datasets, readers, text
 from genrec_jax.data.histories import Histories
-from genrec_jax.data.items import Items
+from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.vocab import Vocab
 
 LOG = logging.getLogger('genrec_jax')
@@ -31,7 +31,7 @@ SUFFIXES = {
 
 
 @dataclasses.dataclass
-class LeftOut:
+class SkippedEvents:
   """What of a log is not predicted from.
 
   Attributes:
@@ -117,8 +117,8 @@ class LeftOut:
 
 
 def read(
-  config, items: Items, scratch: pathlib.Path
-) -> tuple[Histories, LeftOut]:
+  config, items: ItemCatalogue, scratch: pathlib.Path
+) -> tuple[Histories, SkippedEvents]:
   """Reads `config.predict.input` in constant memory.
 
   Args:
@@ -151,7 +151,7 @@ def read(
       'none; name its column with --config.predict.columns.time=NAME'
     )
   min_rating = config.data.min_rating if rated else None
-  left_out = LeftOut()
+  left_out = SkippedEvents()
   histories = convert.convert(
     _some(path, left_out, left_out.counted(chunks, items.vocab, min_rating)),
     scratch,
@@ -175,7 +175,7 @@ def _format_of(path: pathlib.Path) -> str:
   )
 
 
-def _some(path, left_out: LeftOut, chunks) -> Iterator[readers.Events]:
+def _some(path, left_out: SkippedEvents, chunks) -> Iterator[readers.Events]:
   """The same chunks, and an error when they hold no event."""
   yield from chunks
   if not left_out.kept:
@@ -226,14 +226,14 @@ def _by_columns(config, format_: str, path: pathlib.Path):
 
 def _names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
   if format_ == 'csv':
-    return text.header(text.existing(path), delimiter)
+    return text.read_header(text.require_file(path), delimiter)
   try:
     from genrec_jax.data import parquet
   except ImportError:
     raise ImportError(
       "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
     ) from None
-  with parquet.opened(text.existing(path)) as file:
+  with parquet.open_parquet(text.require_file(path)) as file:
     return file.schema_arrow.names
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, scratch
-from genrec_jax.data.items import Items
+from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
 from genrec_jax.runtime.progress import Progress
@@ -39,9 +39,10 @@ def run(
     {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
     'users_without_known_items', 'users_without_unseen_items'}.
   """
-  if job.count() > 1:
+  if job.process_count() > 1:
     raise ValueError(
-      f'predictions are written by one process, and these are {job.count()}; '
+      'predictions are written by one process, and these are '
+      f'{job.process_count()}; '
       'start --mode=predict without the others'
     )
   workdir, predict = pathlib.Path(workdir), config.predict
@@ -53,7 +54,7 @@ def run(
   ):
     raise ValueError(f'{output}: predict.output would replace predict.input')
   predictor = Predictor.load(workdir, config, predict.checkpoint, extensions)
-  left_out = inputs.LeftOut()
+  left_out = inputs.SkippedEvents()
   with contextlib.ExitStack() as stack:
     if predict.input:
       scratch = stack.enter_context(_scratch(workdir / 'predict'))
@@ -66,7 +67,7 @@ def run(
     file = stack.enter_context(prediction_files.create(output))
     progress = stack.enter_context(Progress(len(histories), unit='user'))
     done = written = satisfied = 0
-    for answer in predictor.answers(
+    for answer in predictor.recommend_batches(
       histories, k=predict.top_k, request_time=predict.request_time
     ):
       rows, empty = _rows(histories, predictor.items, *answer)
@@ -96,7 +97,7 @@ def run(
   }
 
 
-def _rows(histories, items: Items, users, found, scores):
+def _rows(histories, items: ItemCatalogue, users, found, scores):
   """One batch's answers with original ids, and how many users got none."""
   there = found != PAD
   counts = there.sum(axis=1)
@@ -114,7 +115,7 @@ def _rows(histories, items: Items, users, found, scores):
   return rows, int(np.sum(counts == 0))
 
 
-def _training_users(config, workdir: pathlib.Path, items: Items):
+def _training_users(config, workdir: pathlib.Path, items: ItemCatalogue):
   """The whole histories of the users the model was trained on."""
   cache = config.data.cache or workdir / 'data'
   dataset = datasets.load(config.data, cache, log=LOG.info)
@@ -133,7 +134,7 @@ def _scratch(parent: pathlib.Path) -> Iterator[pathlib.Path]:
   """A directory to convert in; what killed predictions left is removed."""
   parent.mkdir(parents=True, exist_ok=True)
   try:
-    with scratch.directory(parent) as directory:
+    with scratch.scratch_directory(parent) as directory:
       yield directory / 'histories'
   finally:
     with contextlib.suppress(OSError):  # another prediction is under way

@@ -45,12 +45,12 @@ class Rows:
     scores = _short(self.score)
     starts = np.flatnonzero(self.rank == 1).tolist()
     for a, b in zip(starts, [*starts[1:], len(users)], strict=True):
-      found = []
+      entries = []
       for i in range(a, b):
-        found.append({'item': items[i], 'score': scores[i]})
+        entries.append({'item': items[i], 'score': scores[i]})
         if self.title is not None:
-          found[-1]['title'] = self.title[i]
-      yield {'user': users[a], 'items': found}
+          entries[-1]['title'] = self.title[i]
+      yield {'user': users[a], 'items': entries}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Scores:
 
   def lines(self) -> Iterator[dict]:
     """{"row": 1, "click": 0.25} of each example."""
-    for number, found in enumerate(self.probabilities, self.first):
-      values = zip(self.labels, _short(found), strict=True)
+    for number, probabilities in enumerate(self.probabilities, self.first):
+      values = zip(self.labels, _short(probabilities), strict=True)
       yield {'row': number, **dict(values)}
 
 

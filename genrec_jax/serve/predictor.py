@@ -18,8 +18,8 @@ from genrec_jax import features
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, splits
-from genrec_jax.data.items import Items
-from genrec_jax.embedding.local import Whole
+from genrec_jax.data.items import ItemCatalogue
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
@@ -41,13 +41,13 @@ class Predictor:
   """
 
   def __init__(
-    self, task, weights: Weights, items: Items, config, extensions=None
+    self, task, weights: Weights, items: ItemCatalogue, config, extensions=None
   ):
     """Puts the pieces together; `load` is the usual way."""
     self.items, self.step = items, weights.step
     self._task, self._config = task, config
     self._weights = weights_of(weights)
-    self._runtime = Whole.of(extensions)
+    self._runtime = SingleDeviceEvalRuntime.of(extensions)
     self._catalogue = jax.jit(self._item_vectors)(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
@@ -73,7 +73,7 @@ class Predictor:
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read(workdir / 'config.json'))
-    items = Items.load(workdir)
+    items = ItemCatalogue.load(workdir)
     task = Retrieval.from_config(config, items.corpus, items.counts, extensions)
     weights = load_weights(workdir, task, checkpoint, extensions)
     LOG.info('weights of step %d', weights.step)
@@ -102,7 +102,7 @@ class Predictor:
       where the user has seen nearly everything, none for a user without a
       single known item.
     """
-    found = [[] for _ in histories]
+    answers = [[] for _ in histories]
     lengths = [len(items) for items in histories]
     if times is not None and [len(t) for t in times] != lengths:
       raise ValueError('times must have one time for each item')
@@ -113,19 +113,19 @@ class Predictor:
       item_vocab=self.items.vocab,
       unknown='skip',
     )
-    for rows, items, scores in self.answers(
+    for rows, items, scores in self.recommend_batches(
       known, k=k, request_time=request_time
     ):
       for row, own, score in zip(rows, items, scores, strict=True):
         ids = self.items.vocab.decode(own[own != PAD]).tolist()
         pairs = zip(ids, score.tolist(), strict=False)
-        found[int(known.users.ids[row])] = list(pairs)
-    return found
+        answers[int(known.users.ids[row])] = list(pairs)
+    return answers
 
-  def answers(
+  def recommend_batches(
     self,
     histories: histories_lib.Histories,
-    examples: splits.Examples | None = None,
+    examples: splits.ExampleSpans | None = None,
     *,
     k: int,
     request_time: int | None = None,
@@ -177,12 +177,12 @@ class Predictor:
       item = self.items.vocab.decode(np.array([index]))[0].item()
       return {'item': item, 'title': titles.get(int(index))}
 
-    examples = splits.Examples(
+    examples = splits.ExampleSpans(
       examples.row[chosen], examples.begin[chosen], examples.end[chosen]
     )
-    answers = list(self.answers(histories, examples, k=k))
+    answers = list(self.recommend_batches(histories, examples, k=k))
     items, scores = (np.concatenate([a[i] for a in answers]) for i in (1, 2))
-    found = []
+    lines = []
     for i in range(len(chosen)):
       end = int(examples.end[i])
       begin = max(int(examples.begin[i]), end - history)
@@ -197,7 +197,7 @@ class Predictor:
         if item != PAD
       ]
       hits = [answer['hit'] for answer in recommended]
-      found.append(
+      lines.append(
         {
           'user': histories.users.ids[examples.row[i]].item(),
           'history': past,
@@ -206,7 +206,7 @@ class Predictor:
           'recommendations': recommended,
         }
       )
-    return found
+    return lines
 
   def _batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""

@@ -33,9 +33,10 @@ def run(
   Returns:
     {'output', 'rows'}.
   """
-  if job.count() > 1:
+  if job.process_count() > 1:
     raise ValueError(
-      f'predictions are written by one process, and these are {job.count()}; '
+      'predictions are written by one process, and these are '
+      f'{job.process_count()}; '
       'start --mode=predict without the others'
     )
   workdir, predict = pathlib.Path(workdir), config.predict
@@ -48,17 +49,19 @@ def run(
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   if source:
     chunks = formats.examples(scorer.encoder, source, predict.format)
-    found, total = scorer.score_chunks(chunks), None
+    score_batches, total = scorer.score_chunks(chunks), None
   else:
     part = _test_part(config, workdir)
     total = len(part)
     size = config.eval.batch_size
-    found = scorer.score_batches(batches.eval_batches(part, batch_size=size))
+    score_batches = scorer.score_batches(
+      batches.eval_batches(part, batch_size=size)
+    )
   done = 0
   with contextlib.ExitStack() as stack:
     file = stack.enter_context(prediction_files.create(output))
     progress = stack.enter_context(Progress(total, unit='example'))
-    for scores in found:
+    for scores in score_batches:
       file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
       done += len(scores)
       progress.update(done)

@@ -15,7 +15,7 @@ from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.kept import load_encoder
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.ranking import Ranking
 
@@ -41,7 +41,7 @@ class Scorer:
     self.encoder, self.labels, self.step = encoder, task.labels, weights.step
     self._task, self._batch_size = task, config.eval.batch_size
     self._weights = weights_of(weights)
-    self._runtime = Whole.of(extensions)
+    self._runtime = SingleDeviceEvalRuntime.of(extensions)
 
   @classmethod
   def load(
@@ -84,7 +84,7 @@ class Scorer:
     return np.concatenate(list(self.score_chunks([chunk])))
 
   def score_chunks(self, chunks) -> Iterator[np.ndarray]:
-    """The same of `data.ranking.raw.Chunk`s, batch by batch, in order."""
+    """The same of `data.ranking.raw.RawChunk`s, batch by batch, in order."""
     return self.score_batches(
       batches.raw_batches(self.encoder, chunks, batch_size=self._batch_size)
     )

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.checkpoint import trees
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.numerics.formats import extend
 from genrec_jax.runtime import state as state_lib
-from genrec_jax.runtime.state import named, unnamed
+from genrec_jax.runtime.state import flatten_state, unflatten_state
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -51,12 +51,12 @@ def load_weights(
       f"predict.checkpoint is {checkpoint!r}, not 'best' or 'latest'"
     )
   if checkpoint == 'best':
-    with Checkpoints(workdir / 'best', log=LOG.warning) as best:
+    with CheckpointManager(workdir / 'best', log=LOG.warning) as best:
       step = best.latest()
       if step is not None:
         return _weights(best, step, task, extensions)
     LOG.info('no best checkpoint in %s, taking the latest', workdir)
-  with Checkpoints(workdir / 'checkpoints', log=LOG.warning) as latest:
+  with CheckpointManager(workdir / 'checkpoints', log=LOG.warning) as latest:
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
@@ -64,29 +64,35 @@ def load_weights(
 
 
 def _by_rows(
-  checkpoints: Checkpoints, step: int, wanted, rows, extensions: Extensions
+  checkpoints: CheckpointManager,
+  step: int,
+  wanted,
+  rows,
+  extensions: Extensions,
 ) -> Weights:
   stacks = relayout.sources_of_whole(rows)
-  step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
-  found = unnamed(wanted, found)
+  step, leaves, _ = checkpoints.restore(
+    flatten_state(wanted), step=step, partial=True
+  )
+  leaves = unflatten_state(wanted, leaves)
   arrays = {
     n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
   }
-  found['tables'] |= checkpoints.restore_rows(
+  leaves['tables'] |= checkpoints.restore_rows(
     step, stacks, arrays, {}, formats=extend(extensions.formats)
   ).arrays
-  return Weights(**found, step=step)
+  return Weights(**leaves, step=step)
 
 
 def _weights(
-  checkpoints: Checkpoints, step: int, task, extensions: Extensions | None
+  checkpoints: CheckpointManager, step: int, task, extensions: Extensions | None
 ) -> Weights:
   extensions = extensions or Extensions()
   manifest = checkpoints.read_manifest(step)
   wanted = jax.eval_shape(
-    lambda: state_lib.init_trained(task, 0, extensions.towers)
+    lambda: state_lib.init_optax_params(task, 0, extensions.towers)
   )
-  maps = id_maps.of_task(task, extensions.id_maps)
+  maps = id_maps.collect_maps(task, extensions.id_maps)
   wanted['id_states'] = jax.eval_shape(maps.init)
   rows = state_lib.row_specs(task)
   if 'rows' in manifest:
@@ -104,13 +110,15 @@ def _weights(
       for name, spec in rows.items()
     }
   wanted['tables'] |= arrays
-  step, found, _ = checkpoints.restore(named(wanted), step=step, partial=True)
-  found = unnamed(wanted, found)
-  tables = found['tables']
+  step, leaves, _ = checkpoints.restore(
+    flatten_state(wanted), step=step, partial=True
+  )
+  leaves = unflatten_state(wanted, leaves)
+  tables = leaves['tables']
   if plan:
     host = {name: np.asarray(tables[name]) for name in arrays}
     for name in arrays:
       del tables[name]
     for name in rows:
       tables[name] = jnp.asarray(relayout.table(layout, host, name))
-  return Weights(**found, step=step)
+  return Weights(**leaves, step=step)

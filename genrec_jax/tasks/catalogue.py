@@ -3,8 +3,8 @@
 Neither users x items scores nor a sorted catalogue is ever held: a rank is a
 count of better items, the best k are merged chunk by chunk.
 
-Inside a mesh every shard holds a share of the catalogue (see `shared`) and
-ranks the queries of all shards in it; the counts are added up.
+Inside a mesh every shard holds a share of the catalogue (see `shard_corpus`)
+and ranks the queries of all shards in it; the counts are added up.
 """
 
 import jax
@@ -18,11 +18,11 @@ from genrec_jax.parallel import collectives
 FILTERS = ('window', 'history', 'none')
 
 
-def places(corpus: jax.Array, ids: jax.Array) -> jax.Array:
+def find_positions(corpus: jax.Array, ids: jax.Array) -> jax.Array:
   """Position of each item in the sorted corpus; C where it is not in it."""
   place = jnp.searchsorted(corpus, ids)
-  found = corpus.at[place].get(mode='clip') == ids
-  return jnp.where(found, place, corpus.shape[0]).astype(jnp.int32)
+  is_item = corpus.at[place].get(mode='clip') == ids
+  return jnp.where(is_item, place, corpus.shape[0]).astype(jnp.int32)
 
 
 def seen_items(batch: Examples, filter_seen: str) -> Jagged | None:
@@ -74,10 +74,10 @@ def _seen_at(batch, corpus, filter_seen):
   items = seen['item']
   row = pallas_kernels.segment_ids(seen.lengths, items.shape[0])
   # Padding tokens belong to row B, which the scatter drops.
-  return row, places(corpus, items)
+  return row, find_positions(corpus, items)
 
 
-def shared(corpus: jax.Array) -> jax.Array:
+def shard_corpus(corpus: jax.Array) -> jax.Array:
   """The candidates of this shard: a run of the corpus, PAD behind its end."""
   share = -(-corpus.shape[0] // collectives.shard_count())
   at = collectives.shard_index() * share + jnp.arange(share)
@@ -103,7 +103,8 @@ def target_ranks(
 
   Args:
     queries: `[B, D]`.
-    catalogue: `[C, D]` vectors of the candidates; of a shard, of the `shared`.
+    catalogue: `[C, D]` vectors of the candidates; of a shard, of the
+      `shard_corpus`.
     corpus: `[C]` their sorted item indices, always all of them.
     batch: B sequences.
     filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
@@ -115,7 +116,7 @@ def target_ranks(
   size = corpus.shape[0]
   events = batch.jagged[EVENTS]
   target = pallas_kernels.last_tokens(events['next_item'], events.lengths)
-  place = places(corpus, target)
+  place = find_positions(corpus, target)
   seen_at = _seen_at(batch, corpus, filter_seen)
   better, own = _better(queries, catalogue, size, place, seen_at, item_chunk)
   missed = (place == size) | (target == PAD)
@@ -143,7 +144,7 @@ def _better(queries, catalogue, size, place, seen_at, item_chunk):
   here = (place >= first) & (place < first + catalogue.shape[0])
   at = jnp.where(here, place - first, catalogue.shape[0])
   vectors = catalogue.at[at].get(mode='fill', fill_value=0)
-  vectors = collectives.total(vectors)
+  vectors = collectives.sum_over_shards(vectors)
   end = jnp.minimum(first + catalogue.shape[0], size)
 
   def body(carry, xs):
@@ -161,7 +162,7 @@ def _better(queries, catalogue, size, place, seen_at, item_chunk):
   starts = first + jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
   zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
   (better, own), _ = lax.scan(body, zeros, (starts, parts))
-  better = collectives.total(better)
+  better = collectives.sum_over_shards(better)
   mine = collectives.shard_index() * count
   return (
     lax.dynamic_slice_in_dim(better, mine, count),

@@ -23,7 +23,12 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import RANKERS
-from genrec_jax.numerics.products import Product, Rules, assign_products, sites
+from genrec_jax.numerics.products import (
+  Product,
+  Rules,
+  assign_products,
+  find_sites,
+)
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
 
@@ -31,7 +36,7 @@ LINEAR = '.linear'  # ends the names of tables of first-order weights
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig:
+class RankingLossConfig:
   """The loss.
 
   Attributes:
@@ -78,7 +83,7 @@ class Ranking:
     Args:
       model_name: key of `genrec_jax.models.RANKERS`.
       model: fields of the model's `Config`.
-      loss: fields of `LossConfig`.
+      loss: fields of `RankingLossConfig`.
       features: the inputs.
       labels: name of each label.
       table_update: 'dense', or the name of a row optimizer.
@@ -95,7 +100,7 @@ class Ranking:
       )
     self._model = RANKERS[model_name]
     self.model_config = self._model.Config(**model)
-    self.loss_config = LossConfig(**loss)
+    self.loss_config = RankingLossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
     self._numeric = [f.name for f in self.features if f.kind == 'numeric']
     self._check()
@@ -128,7 +133,7 @@ class Ranking:
             )
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
-    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
+    self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
 
   @classmethod
   def from_config(

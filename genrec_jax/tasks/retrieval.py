@@ -23,7 +23,12 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import MODELS, layers
-from genrec_jax.numerics.products import Product, Rules, assign_products, sites
+from genrec_jax.numerics.products import (
+  Product,
+  Rules,
+  assign_products,
+  find_sites,
+)
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
@@ -37,7 +42,7 @@ MAX_LOGITS = 1 << 22  # of a full softmax, alive at once
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig:
+class RetrievalLossConfig:
   """Which items a position is scored against; defaults in `config.retrieval`.
 
   Attributes:
@@ -131,7 +136,7 @@ class Retrieval:
     Args:
       model_name: key of `MODELS`.
       model: fields of that model's `Config`.
-      loss: fields of `LossConfig`.
+      loss: fields of `RetrievalLossConfig`.
       corpus: `[C]` candidate item indices, sorted.
       rows: rows of the item table, padding row included.
       item_counts: `[rows]` occurrences in the training data, for `loss.logq`.
@@ -144,7 +149,7 @@ class Retrieval:
     """
     self._model = MODELS[model_name]
     self.model_config = self._model.Config(**model)
-    self.loss_config = LossConfig(**loss)
+    self.loss_config = RetrievalLossConfig(**loss)
     if len(corpus) < 2:
       raise ValueError(f'the catalogue has {len(corpus)} items, needs 2')
     self.table = settings(
@@ -173,7 +178,7 @@ class Retrieval:
       self._log_q = np.log(share).astype(np.float32)
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build)
-    self.graphdef, self.sites = nnx.graphdef(model), sites(model)
+    self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
 
   @classmethod
   def from_config(
@@ -314,18 +319,18 @@ class Retrieval:
         tokens += events.first
       bits = element_bits(seed, tokens[:, None], columns[None])
     if c.sampler == 'in_batch':
-      count = collectives.total(jnp.sum(whole.lengths))
-      return _token_items(whole, below(bits, jnp.maximum(count, 1)))
+      count = collectives.sum_over_shards(jnp.sum(whole.lengths))
+      return _token_items(whole, scale_bits(bits, jnp.maximum(count, 1)))
     if c.sampler == 'in_batch_unique':
       items = collectives.gather(whole['next_item'])
       size = min(items.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
-      found = jnp.unique(items, size=size, fill_value=2**31 - 1)
-      first = (found[0] == PAD).astype(jnp.int32)
-      last = jnp.maximum(jnp.sum(found < 2**31 - 1), first + 1)
-      place = first + below(bits, last - first)
-      return jnp.minimum(found[place], self._rows - 1)
-    place = below(bits, len(self.corpus))
+      distinct = jnp.unique(items, size=size, fill_value=2**31 - 1)
+      first = (distinct[0] == PAD).astype(jnp.int32)
+      last = jnp.maximum(jnp.sum(distinct < 2**31 - 1), first + 1)
+      place = first + scale_bits(bits, last - first)
+      return jnp.minimum(distinct[place], self._rows - 1)
+    place = scale_bits(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 
   def _total(self, rows, queries, positives, weights) -> jax.Array:
@@ -406,7 +411,7 @@ class Retrieval:
     return lambda p, n, h: losses.generalised_bce(p, n, h, beta=beta)
 
 
-def below(bits: jax.Array, bound) -> jax.Array:
+def scale_bits(bits: jax.Array, bound) -> jax.Array:
   """Random bits as integers in [0, bound), int32.
 
   Uniform to within bound / 2**32, one in 4,000 for a million items.

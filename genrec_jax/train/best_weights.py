@@ -12,7 +12,7 @@ import logging
 import pathlib
 
 from genrec_jax.checkpoint import manifest, retention
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.parallel import job
 
@@ -26,7 +26,7 @@ class BestWeights(contextlib.AbstractContextManager):
 
   def __init__(self, directory: pathlib.Path):
     self.directory = directory
-    self._checkpoints = Checkpoints(directory, keep=MOST, log=LOG.warning)
+    self._checkpoints = CheckpointManager(directory, keep=MOST, log=LOG.warning)
     self._safe = None  # the best of the last checkpoint, a step
 
   def restored(self, best: dict | None) -> dict | None:
@@ -40,8 +40,8 @@ class BestWeights(contextlib.AbstractContextManager):
     """
     self._safe = best and best['step']
     there = not best or self._holds(self._safe)
-    with job.together('setting aside the best weights of a lost curve'):
-      if job.leads():
+    with job.fail_together('setting aside the best weights of a lost curve'):
+      if job.is_leader():
         self._remove_all_but({self._safe})
     if there:
       return best
@@ -63,29 +63,29 @@ class BestWeights(contextlib.AbstractContextManager):
     """
     # A run that was killed after this save comes by here again.
     kept = ''
-    if job.leads():
+    if job.is_leader():
       kept = 'kept' if self._about(step) == _text(about) else ''
       if not kept:
         self._remove_all_but(
-          {s for s in manifest.steps(self.directory) if s < step}
+          {s for s in manifest.list_steps(self.directory) if s < step}
         )
-    if not job.of_lead(kept):
+    if not job.broadcast_from_leader(kept):
       self._checkpoints.save(step, weights, host=about)
 
-  def checkpointed(self, best: dict | None) -> None:
+  def checkpoint_started(self, best: dict | None) -> None:
     """Says that a checkpoint that knows of `best` is being written.
 
     The one before is complete; whether this one will be nobody knows yet.
     """
     step = best and best['step']
-    if job.leads():
+    if job.is_leader():
       self._remove_all_but({self._safe, step})
     self._safe = step
 
-  def ended(self) -> None:
+  def checkpoint_finished(self) -> None:
     """Says that the last checkpoint is complete."""
     self.wait()
-    if job.leads():
+    if job.is_leader():
       self._remove_all_but({self._safe})
 
   def wait(self) -> None:
@@ -97,13 +97,13 @@ class BestWeights(contextlib.AbstractContextManager):
   def _holds(self, step: int) -> bool:
     """Whether the weights of a step are whole; for all processes alike."""
     whole = ''
-    if job.leads():
+    if job.is_leader():
       try:
         manifest.verify(self.directory / str(step))
         whole = 'whole'
       except CheckpointError as e:
         LOG.warning('best weights of step %d: %s', step, e)
-    return bool(job.of_lead(whole))
+    return bool(job.broadcast_from_leader(whole))
 
   def _about(self, step: int) -> str | None:
     """What was said of the weights of a step; None where they are not whole."""
@@ -113,7 +113,7 @@ class BestWeights(contextlib.AbstractContextManager):
       return None
 
   def _remove_all_but(self, kept: set) -> None:
-    for step in manifest.steps(self.directory):
+    for step in manifest.list_steps(self.directory):
       if step not in kept:
         retention.remove(self.directory, step)
 

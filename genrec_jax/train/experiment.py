@@ -70,7 +70,9 @@ class Experiment:
     """How many weights are trained: of the 'model', and in 'tables'."""
     tables = self.task.tables().values()
     return {
-      'model': rules.trained(jax.eval_shape(self.task.init, jax.random.key(0))),
+      'model': rules.count_weights(
+        jax.eval_shape(self.task.init, jax.random.key(0))
+      ),
       'tables': sum(spec.rows * spec.dim for spec in tables),
     }
 
@@ -101,7 +103,7 @@ def build(
     extensions: what is used from outside the library.
   """
   extensions = extensions or Extensions()
-  for line in config_lib.advice(config):
+  for line in config_lib.suggest_tables_key(config):
     log(line)
   data = load_data(config, workdir, kinds, log)
   task = _build_task(config, data, extensions)
@@ -110,9 +112,9 @@ def build(
   tx = optimizer.build(config.optimizer)
   runtime = build_runtime(config, task, tx, extensions)
   experiment = Experiment(data, task, tx, runtime, extensions)
-  with job.together('comparing the data of the processes'):
+  with job.fail_together('comparing the data of the processes'):
     own = experiment.fingerprint()
-    if (lead := job.of_lead(own)) != own:
+    if (lead := job.broadcast_from_leader(own)) != own:
       raise ValueError(
         f'the data read here are not those of process 0 ({own}, there {lead}); '
         'give all processes the same files in data.path'

@@ -23,11 +23,11 @@ from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
-from genrec_jax.report.metric_writers import Silent, Writers
+from genrec_jax.report.metric_writers import MetricWriters, NoMetricWriters
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.progress import Progress
 from genrec_jax.runtime.saving import Saver
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation as progressive_validation
 from genrec_jax.train import results
@@ -114,7 +114,7 @@ def _train(
   progressive = progressive_validation.build_progressive_validation(
     config, experiment.task, runtime
   )
-  measured = measurements.of_task(experiment.task)  # name -> kind
+  measured = measurements.declare_measurements(experiment.task)  # name -> kind
 
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, runtime, experiment.task)
@@ -144,9 +144,9 @@ def _train(
         f'{workdir} was trained on other data ({saved_host["data"]}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
-    found = runtime.restore(checkpoints, newest, batches)
-    step, state, resumed = found.step, found.state, True
-    host = {**host, **found.host, 'plan': host['plan']}
+    resume_point = runtime.restore(checkpoints, newest, batches)
+    step, state, resumed = resume_point.step, resume_point.state, True
+    host = {**host, **resume_point.host, 'plan': host['plan']}
     host['restores'] += 1
     host['best'] = best.restored(host['best'])
     saver.restored(step)
@@ -156,7 +156,7 @@ def _train(
     best.restored(None)
     state = runtime.fresh_state()
     if train.init_from:
-      with job.together('reading train.init_from'):
+      with job.fail_together('reading train.init_from'):
         weights = import_weights(
           train.init_from,
           weights_of(state),
@@ -166,16 +166,21 @@ def _train(
       state = dataclasses.replace(state, **weights)
     summary = parameter_summary(experiment)
     log('starting from %s: %s', train.init_from or 'scratch', summary)
-  with job.together('keeping the vocabularies'):
-    if job.leads():
+  with job.fail_together('keeping the vocabularies'):
+    if job.is_leader():
       experiment.data.keep(workdir)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
-  if job.leads():
-    writers = Writers(workdir, resume_step=step if resumed else None, log=None)
+  if job.is_leader():
+    writers = MetricWriters(
+      workdir, resume_step=step if resumed else None, log=None
+    )
     progress = Progress(total_steps, counted=experiment.task.counted)
   else:
-    writers, progress = Silent(), Progress(total_steps, stream=io.StringIO())
+    writers, progress = (
+      NoMetricWriters(),
+      Progress(total_steps, stream=io.StringIO()),
+    )
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(host)
   with contextlib.ExitStack() as stack:
@@ -215,9 +220,9 @@ def _train(
       # Asked once: the signal may arrive at any moment. Several processes ask
       # each other, which is not for every step.
       stopping = bool(stop)
-      if job.count() > 1:
+      if job.process_count() > 1:
         ask = step % train.nan_every == 0
-        stopping = ask and job.any_of(stopping)
+        stopping = ask and job.any_process(stopping)
       ending = final or stopping or host['stopped_early']
       if due(checkpoint_every, saved) or ending and saved != step:
         _finished(running, 0, host)
@@ -230,7 +235,7 @@ def _train(
           best.wait()
           host['progressive'] = progressive.state()
           state = saver.save(step, state, data=batches, host=host)
-          best.checkpointed(host['best'])
+          best.checkpoint_started(host['best'])
         saved = step
       if saver.publishes(step):
         _raise_if_bad(state)
@@ -255,7 +260,7 @@ def _train(
       progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
     saver.wait()
-    best.ended()
+    best.checkpoint_finished()
   if stopping and not (final or host['stopped_early']):
     LOG.warning(
       'stopped by SIGTERM at step %d of %d; the same command continues from '
@@ -412,7 +417,7 @@ def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
     host['best'] = {'step': step, 'value': value, 'metrics': measured}
     host['evaluations_since_best'] = 0
     about = {**host['best'], 'plan': host['plan']}
-    best.save(step, named(weights_of(state)), about)
+    best.save(step, flatten_state(weights_of(state)), about)
   else:
     host['evaluations_since_best'] += 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, datasets, kept
-from genrec_jax.evaluators.ranking import Evaluator
+from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
 
@@ -19,7 +19,7 @@ class RankingData:
     dataset: features, labels, vocabularies and parts.
   """
 
-  dataset: datasets.Dataset
+  dataset: datasets.RankingDataset
 
   @property
   def parts(self) -> dict:
@@ -30,7 +30,7 @@ class RankingData:
     """Prepares (or finds prepared) what `config.data` names."""
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process prepares; the others then find what it has made.
-    with job.together('reading the data', lead_first=True):
+    with job.fail_together('reading the data', lead_first=True):
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
     return cls(dataset)
@@ -64,9 +64,11 @@ class RankingData:
   def summary(self) -> str:
     return self.dataset.summary()
 
-  def evaluator(self, task, part: str, config, runtime) -> Evaluator:
+  def evaluator(self, task, part: str, config, runtime) -> RankingEvaluator:
     """What measures a part; `config` is the `eval` section."""
-    return Evaluator(task, self.dataset, self.parts[part], config, runtime)
+    return RankingEvaluator(
+      task, self.dataset, self.parts[part], config, runtime
+    )
 
   def baseline(self):
     """The training part's share of each label, for everyone."""

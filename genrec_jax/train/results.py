@@ -11,7 +11,7 @@ import jax
 
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import job
 from genrec_jax.report import summary
 from genrec_jax.report.metric_writers import (
@@ -34,12 +34,12 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
   """Versions of Python and of what the numbers depend on."""
-  found = {'python': platform.python_version()}
+  names = {'python': platform.python_version()}
   for package in PACKAGES:
-    found[package] = importlib.metadata.version(package)
-  return found
+    names[package] = importlib.metadata.version(package)
+  return names
 
 
 def finish(
@@ -85,8 +85,8 @@ def finish(
     'train_core_s': host['train_core_s'],
     'eval_core_s': host['eval_core_s'],
     'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
-    'devices': devices(),
-    'versions': versions(),
+    'devices': describe_devices(),
+    'versions': package_versions(),
     'notes': notes,
   }
   if experiment.task.counted == 'tokens':
@@ -101,8 +101,8 @@ def finish(
   if not parts:
     LOG.info('nothing was evaluated (eval.parts), so there is no report')
     return report
-  with job.together('writing the report'):
-    if job.leads():
+  with job.fail_together('writing the report'):
+    if job.is_leader():
       curves = read_jsonl(workdir / 'metrics.jsonl')
       summary.write_report(workdir, report, curves, sections)
       print(summary.format_table(report))
@@ -139,7 +139,7 @@ def evaluate(
     )
   # The weights are put together on one device, however they were trained.
   experiment = dataclasses.replace(
-    experiment, runtime=Whole.of(experiment.extensions)
+    experiment, runtime=SingleDeviceEvalRuntime.of(experiment.extensions)
   )
   evaluators = experiment.evaluators(config)
   if not evaluators:
@@ -154,7 +154,7 @@ def evaluate(
   wall, core = time.monotonic(), time.process_time()
   metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}
   wall, core = time.monotonic() - wall, time.process_time() - core
-  found = {
+  by_part = {
     'config': config.to_dict(),
     'seed': config.seed,
     'data': experiment.data.summary(),
@@ -164,18 +164,18 @@ def evaluate(
     'baselines': experiment.baselines(evaluators),
     'wall_s': wall,
     'core_s': core,
-    'devices': devices(),
-    'versions': versions(),
+    'devices': describe_devices(),
+    'versions': package_versions(),
   }
-  with job.together('writing the evaluation'):
-    if job.leads():
-      text = dump_json(found, indent=2) + '\n'
+  with job.fail_together('writing the evaluation'):
+    if job.is_leader():
+      text = dump_json(by_part, indent=2) + '\n'
       write_atomically(workdir / 'eval.json', text)
-      print(summary.format_table(found))
+      print(summary.format_table(by_part))
       LOG.info('evaluation: %s', workdir / 'eval.json')
-  return found
+  return by_part
 
 
-def devices() -> str:
+def describe_devices() -> str:
   """How many devices of which kind."""
   return f'{jax.device_count()} x {jax.devices()[0].device_kind}'

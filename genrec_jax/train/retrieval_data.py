@@ -9,7 +9,7 @@ import numpy as np
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, items, pipeline, splits, stream
-from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
 
@@ -26,8 +26,8 @@ class RetrievalData:
     item_counts: `[rows]` occurrences in the training part.
   """
 
-  dataset: datasets.Dataset
-  parts: dict[str, splits.Examples]
+  dataset: datasets.RetrievalDataset
+  parts: dict[str, splits.ExampleSpans]
   item_counts: np.ndarray
 
   @classmethod
@@ -35,7 +35,7 @@ class RetrievalData:
     """Reads (or finds converted) what `config.data` names, and splits it."""
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process converts; the others then find what it has made.
-    with job.together('reading the data', lead_first=True):
+    with job.fail_together('reading the data', lead_first=True):
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
     if config.model.get('time_bias') and not dataset.histories.has_times:
@@ -99,9 +99,11 @@ class RetrievalData:
   def summary(self) -> str:
     return self.dataset.summary()
 
-  def evaluator(self, task, part: str, config, runtime) -> Evaluator:
+  def evaluator(self, task, part: str, config, runtime) -> RetrievalEvaluator:
     """What measures a part; `config` is the `eval` section."""
-    return Evaluator(task, self.dataset, self.parts[part], config, runtime)
+    return RetrievalEvaluator(
+      task, self.dataset, self.parts[part], config, runtime
+    )
 
   def baseline(self):
     """Popularity: its name, and evaluator -> its metrics."""
@@ -113,7 +115,7 @@ class RetrievalData:
 
   def kept(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
-    return items.Items.load(workdir).data
+    return items.ItemCatalogue.load(workdir).data
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""

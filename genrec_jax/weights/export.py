@@ -17,7 +17,7 @@ import pathlib
 import numpy as np
 
 from genrec_jax.checkpoint import chain, manifest, row_files, trees
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import layout as layout_lib
@@ -85,7 +85,7 @@ def export_weights(
   """
   workdir = pathlib.Path(workdir)
   directory, step = _find(workdir, checkpoint)
-  with Checkpoints(directory, log=LOG.warning) as checkpoints:
+  with CheckpointManager(directory, log=LOG.warning) as checkpoints:
     source = _Source(checkpoints, step, extensions or Extensions())
     specs = source.specs()
     metadata = _collect_metadata(workdir, step)
@@ -109,7 +109,7 @@ def _find(workdir: pathlib.Path, checkpoint: str | int):
     )
   names = ('best', 'checkpoints') if checkpoint == 'best' else ('checkpoints',)
   for name in names:
-    with Checkpoints(workdir / name, log=LOG.warning) as checkpoints:
+    with CheckpointManager(workdir / name, log=LOG.warning) as checkpoints:
       step = checkpoints.latest()
     if step is not None:
       return workdir / name, step
@@ -121,7 +121,7 @@ def _find(workdir: pathlib.Path, checkpoint: str | int):
 class _Source:
   """A checkpoint, as whole tables and parameters."""
 
-  def __init__(self, checkpoints: Checkpoints, step: int, extensions):
+  def __init__(self, checkpoints: CheckpointManager, step: int, extensions):
     self._checkpoints, self._step = checkpoints, step
     self._formats = extend(extensions.formats)
     body = checkpoints.read_manifest(step)
@@ -179,8 +179,8 @@ class _Source:
     directory = self._checkpoints.directory
     for body in chain.read(directory, self._step):
       for file, table in row_files.of_tables(body, self._rows):
-        raw = row_files.checked(directory / str(body['step']), file, body)
-        chunk = row_files.decoded(raw, table, self._rows, self._formats)
+        raw = row_files.verify_file(directory / str(body['step']), file, body)
+        chunk = row_files.decode_chunk(raw, table, self._rows, self._formats)
         end = chunk.first_column + chunk.values.shape[1]
         columns = slice(chunk.first_column, end)
         views[f'tables/{table}'][chunk.ids, columns] = chunk.values
@@ -220,7 +220,7 @@ def _find_data(workdir: pathlib.Path) -> str | None:
   Any checkpoint that can be read tells; the best weights alone do not.
   """
   directory = workdir / 'checkpoints'
-  for step in reversed(manifest.steps(directory)):
+  for step in reversed(manifest.list_steps(directory)):
     try:
       return manifest.read(directory / str(step))['host']['data']
     except (CheckpointError, KeyError, TypeError):

@@ -38,7 +38,7 @@ def kernel_of(name: str):
   return getattr(triton_kernels, name)
 
 
-def _launch(name: str, spec: Spec, call: gpu_plan.Call, *inputs):
+def _launch(name: str, spec: Spec, call: gpu_plan.CallShapes, *inputs):
   cuda = dispatch.platform() == 'cuda'
   launch = gpu_plan.launch(name, spec, call, dispatch.device_kind(), cuda)
   return triton_call.run(kernel_of(name), launch, *inputs)
@@ -110,8 +110,8 @@ def thresholds(buckets: int) -> np.ndarray:
     wanted = np.arange(buckets)
     while np.any(low < high):
       middle = (low + high) // 2
-      found = time_bucket(jnp.asarray(middle, jnp.int32), buckets)
-      reached = np.asarray(found) >= wanted
+      bucket = time_bucket(jnp.asarray(middle, jnp.int32), buckets)
+      reached = np.asarray(bucket) >= wanted
       high = np.where(reached, middle, high)
       low = np.where(reached, low, np.minimum(middle + 1, high))
   return high.astype(np.int32)

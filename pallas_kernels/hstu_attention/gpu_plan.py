@@ -77,7 +77,7 @@ class Constants(NamedTuple):
   time_width: int = 1
 
 
-class Call(NamedTuple):
+class CallShapes(NamedTuple):
   """Shapes of a call of `hstu_attention`, which its plan depends on.
 
   Attributes:
@@ -107,10 +107,10 @@ class Call(NamedTuple):
   targets: bool
 
 
-def call_of(tensors, context) -> Call:
+def call_of(tensors, context) -> CallShapes:
   """The shapes of a call, from its `Tensors` and `Context`."""
   q, k, v, position_bias, time_bias = tensors
-  return Call(
+  return CallShapes(
     batch=context.lengths.shape[0],
     queries=q.shape[0],
     keys=k.shape[0],
@@ -126,7 +126,7 @@ def call_of(tensors, context) -> Call:
 
 
 def launch(
-  kernel: str, spec: Spec, call: Call, device_kind: str, cuda: bool
+  kernel: str, spec: Spec, call: CallShapes, device_kind: str, cuda: bool
 ) -> triton_call.Launch:
   """How to launch one of `KERNELS`.
 
@@ -200,7 +200,9 @@ def _bias(spec, call, base):
   return constants, grid, ((tiles, jnp.float32), (sums, jnp.float32))
 
 
-def _constants(spec: Spec, call: Call, sizes: dict, cuda: bool) -> Constants:
+def _constants(
+  spec: Spec, call: CallShapes, sizes: dict, cuda: bool
+) -> Constants:
   silu = spec.mode == 'silu'
   scale = 1.0 / (1.0 - spec.dropout)
   if silu and spec.normaliser is not None:
@@ -233,8 +235,10 @@ def _constants(spec: Spec, call: Call, sizes: dict, cuda: bool) -> Constants:
 
 def _precision() -> str:
   """As exact as float32 can be, unless the user's setting asks for less."""
-  asked = jax.config.jax_default_matmul_precision
-  return 'tf32' if asked in ('tensorfloat32', 'bfloat16', 'fastest') else 'ieee'
+  precision = jax.config.jax_default_matmul_precision
+  return (
+    'tf32' if precision in ('tensorfloat32', 'bfloat16', 'fastest') else 'ieee'
+  )
 
 
 def _power_of_two(number: int) -> int:

@@ -2,10 +2,10 @@
 
 A sequence is [contextual tokens][history][targets]. Its tokens get an order:
 all contextual ones 0, the history 1, 2, ... (0, 1, ... without context), all
-targets the same, `limit`. A token sees itself and what is earlier in that
-order, so a target never sees another; contextual tokens see context and history
-both ways. These functions are elementwise and free of shapes: the XLA path, the
-Pallas kernels and the tests all call them.
+targets the same, `target_limit`. A token sees itself and what is earlier in
+that order, so a target never sees another; contextual tokens see context and
+history both ways. These functions are elementwise and free of shapes: the XLA
+path, the Pallas kernels and the tests all call them.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from pallas_kernels.hstu_attention.spec import Context, Spec
 from pallas_kernels.jagged import api as jagged
 
 
-class Places(NamedTuple):
+class TokenPositions(NamedTuple):
   """Where each of some tokens stands, all `[T]` int32.
 
   Attributes:
@@ -38,7 +38,7 @@ class Places(NamedTuple):
   token: jax.Array
 
 
-def limit(length, targets, contextual: int):
+def target_limit(length, targets, contextual: int):
   """Order of the targets of a sequence of `length` tokens."""
   return length - max(contextual - 1, 0) - targets
 
@@ -50,7 +50,7 @@ def order(position, limit, contextual: int):
   return jnp.minimum(position, limit)
 
 
-def visible(spec: Spec, same_token, query_order, key_order, limit):
+def is_visible(spec: Spec, same_token, query_order, key_order, limit):
   """Whether a query sees a key of its own sequence.
 
   Args:
@@ -71,7 +71,7 @@ def visible(spec: Spec, same_token, query_order, key_order, limit):
   return seen
 
 
-def key_places(spec: Spec, context: Context, capacity: int) -> Places:
+def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
   """Of the packed keys, `[T]`."""
   lengths = context.lengths
   segment = jagged.segment_ids(lengths, capacity)
@@ -80,7 +80,7 @@ def key_places(spec: Spec, context: Context, capacity: int) -> Places:
   return _places(spec, context, segment, position, token)
 
 
-def query_places(spec: Spec, context: Context, capacity: int) -> Places:
+def query_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
   """Of the packed queries, `[Tq]`: the last tokens of their sequences."""
   if context.query_lengths is None:
     return key_places(spec, context, capacity)
@@ -99,12 +99,12 @@ def _of(segment, values):
   return values.at[segment].get(mode='fill', fill_value=0)
 
 
-def _places(spec, context, segment, position, token) -> Places:
+def _places(spec, context, segment, position, token) -> TokenPositions:
   lengths = context.lengths
   targets = context.targets
   targets = jnp.zeros_like(lengths) if targets is None else targets
-  end = _of(segment, limit(lengths, targets, spec.contextual))
-  return Places(
+  end = _of(segment, target_limit(lengths, targets, spec.contextual))
+  return TokenPositions(
     segment,
     position,
     order(position, end, spec.contextual),

@@ -21,7 +21,7 @@ def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
   q, k, v, position_bias, time_bias = tensors
   query = masks.query_places(spec, context, q.shape[0])
   key = masks.key_places(spec, context, k.shape[0])
-  mask = masks.visible(
+  mask = masks.is_visible(
     spec,
     query.position[:, None] == key.position[None],
     query.order[:, None],
@@ -54,14 +54,14 @@ def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
     scores = jnp.where(mask[None], scores, -1e30)
     weights = jnp.where(mask[None], jax.nn.softmax(scores, axis=-1), 0.0)
   if spec.dropout:
-    kept = keep_mask(
+    keep = keep_mask(
       context.dropout_seed,
       jnp.arange(q.shape[1])[:, None, None],
       query.token[None, :, None],
       key.token[None, None, :],
       spec.dropout,
     )
-    weights = jnp.where(kept, weights / (1.0 - spec.dropout), 0.0)
+    weights = jnp.where(keep, weights / (1.0 - spec.dropout), 0.0)
   out = jnp.einsum(
     'hij,jhd->ihd',
     weights.astype(v.dtype),

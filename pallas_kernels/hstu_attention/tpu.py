@@ -35,7 +35,7 @@ from pallas_kernels.hstu_attention import (
   tpu_tile,
 )
 from pallas_kernels.hstu_attention.spec import Context, Spec, Tensors
-from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
+from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
 
 LOWEST = -1e30
 HEADS_BYTES = 12 << 20  # of VMEM, for the blocks of all heads of a step
@@ -81,7 +81,9 @@ def attention(
   return tpu_layout.gather(where, jnp.swapaxes(out, 0, 1))
 
 
-def make_plan(spec, tensors: Tensors, context: Context, interpret) -> Plan:
+def make_plan(
+  spec, tensors: Tensors, context: Context, interpret
+) -> KernelPlan:
   """Blocks that suit the device and are no larger than the call."""
   q, k, v, position_bias, time_bias = tensors
   heads, dqk = q.shape[1:]
@@ -106,7 +108,9 @@ def make_plan(spec, tensors: Tensors, context: Context, interpret) -> Plan:
   together = max(h for h in range(1, fit + 1) if heads % h == 0)
   buckets = 0 if time_bias is None else time_bias.shape[0]
   targets = position_bias is not None and context.targets is not None
-  return Plan(block_q, block_k, tile, together, buckets, targets, interpret)
+  return KernelPlan(
+    block_q, block_k, tile, together, buckets, targets, interpret
+  )
 
 
 def _head_major(x):
@@ -123,7 +127,7 @@ def _target_bias(spec: Spec, context: Context, table, keys: int):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(spec: Spec, plan: Plan, operands: dict, call: Call):
+def _attention(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
   """`[H, R, dv]`, from `[H, R, dqk]`, `[H, K, d]` and the tables."""
   return _forward(spec, plan, operands, call)[0]
 
@@ -142,7 +146,7 @@ def _backward(spec, plan, saved, grad):
 _attention.defvjp(_forward, _backward)
 
 
-def forward(spec: Spec, plan: Plan, operands: dict, call: Call):
+def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
   """Returns `[H, R, dv]` and for softmax the log of the sums `[H, R]`."""
   q, v = operands['q'], operands['v']
   heads, rows, _ = q.shape

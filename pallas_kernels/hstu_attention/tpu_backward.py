@@ -15,12 +15,18 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.hstu_attention import tpu_grid, tpu_layout, tpu_tile
 from pallas_kernels.hstu_attention.spec import Spec
-from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
+from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
 from pallas_kernels.hstu_attention.tpu_tile import LANES, SUBLANES, Tile
 
 
 def backward(
-  spec: Spec, plan: Plan, operands: dict, call: Call, out, lse, grad
+  spec: Spec,
+  plan: KernelPlan,
+  operands: dict,
+  call: TokenPlaces,
+  out,
+  lse,
+  grad,
 ) -> dict:
   """The gradient of each operand.
 

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.hstu_attention import tpu_layout
-from pallas_kernels.hstu_attention.tpu_layout import Call, Plan
+from pallas_kernels.hstu_attention.tpu_layout import KernelPlan, TokenPlaces
 
 # Of 64 MB at least (v5p and 7x have the least); the compiler's own limit is 16.
 VMEM_BYTES = 56 << 20
@@ -36,7 +36,7 @@ class Side(NamedTuple):
   key_spec: Callable[[int], pl.BlockSpec]
 
 
-def check_room(plan: Plan, operands: dict, copies: int) -> None:
+def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
   """Refuses a position bias of which `copies` do not fit into VMEM."""
   if 'position' not in operands or plan.interpret:
     return
@@ -49,7 +49,7 @@ def check_room(plan: Plan, operands: dict, copies: int) -> None:
     )
 
 
-def by_query(plan: Plan, operands: dict, call: Call) -> Side:
+def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   """For each query block, the key blocks it sees."""
 
   def key_block(i, step, first, last, *_):
@@ -71,7 +71,7 @@ def by_query(plan: Plan, operands: dict, call: Call) -> Side:
   )
 
 
-def by_key(plan: Plan, operands: dict, call: Call) -> Side:
+def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
   """For each key block, the query blocks that see it; fields are turned."""
   key_blocks = call.keys.shape[0] // plan.block_k
   counts = call.span_count.reshape(-1, key_blocks).sum(0)
@@ -103,19 +103,19 @@ def by_key(plan: Plan, operands: dict, call: Call) -> Side:
 
 def query_block(step, j, key_blocks: int, span_start, span_count):
   """Query block number `step` of key block `j`, and how many `j` has."""
-  found = jnp.int32(0)
+  number = jnp.int32(0)
   before = jnp.int32(0)
   for span in range(span_start.shape[0] // key_blocks):
     start = span_start[span * key_blocks + j]
     count = span_count[span * key_blocks + j]
     # Beyond the last block, that one stays.
     inside = jnp.clip(step - before, 0, count - 1)
-    found = jnp.where((step >= before) & (count > 0), start + inside, found)
+    number = jnp.where((step >= before) & (count > 0), start + inside, number)
     before += count
-  return found, before
+  return number, before
 
 
-def distance(plan: Plan, i, j, shift):
+def distance(plan: KernelPlan, i, j, shift):
   """Key block j minus query block i, in tiles of the position bias."""
   per_query, per_key = plan.block_q // plan.tile, plan.block_k // plan.tile
   return j * per_key - i * per_query - shift[i]
@@ -129,7 +129,7 @@ def compiler_params(own: str = 'parallel') -> pltpu.CompilerParams:
   )
 
 
-def _inputs(operands: dict, call: Call) -> dict:
+def _inputs(operands: dict, call: TokenPlaces) -> dict:
   inputs = {n: x for n, x in operands.items() if n != 'targets'}
   keys = call.keys
   if 'targets' in operands:

@@ -21,7 +21,7 @@ from pallas_kernels.jagged import api as jagged
 
 TILE = 128  # lanes of a register
 
-# Columns of `Call.queries` and `Call.keys`.
+# Columns of `TokenPlaces.queries` and `TokenPlaces.keys`.
 FIELDS = 8
 SEGMENT, ORDER, TOKEN, TIME = range(4)
 LIMIT, TARGET, SCALE = 4, 5, 6  # queries only
@@ -29,7 +29,7 @@ TARGET_BIAS = 4  # keys only
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class KernelPlan:
   """What the kernels are compiled for, beside the Spec. Hashable.
 
   Attributes:
@@ -51,7 +51,7 @@ class Plan:
   interpret: object
 
 
-class Call(NamedTuple):
+class TokenPlaces(NamedTuple):
   """What the kernels must know about the tokens, all int32.
 
   Attributes:
@@ -76,7 +76,7 @@ class Call(NamedTuple):
   seed: jax.Array
 
 
-class Layout(NamedTuple):
+class QueryLayout(NamedTuple):
   """Where the queries stand.
 
   Attributes:
@@ -97,8 +97,8 @@ def round_up(x, multiple: int):
 
 
 def layout(
-  spec: Spec, plan: Plan, context: Context, queries: int, aligned: bool
-) -> Layout:
+  spec: Spec, plan: KernelPlan, context: Context, queries: int, aligned: bool
+) -> QueryLayout:
   """Where the `queries` tokens of q stand.
 
   Args:
@@ -112,7 +112,7 @@ def layout(
   block = plan.block_q
   if asking is None:
     real = jnp.arange(queries) < jnp.sum(context.lengths)
-    return Layout(round_up(queries, block), real, None, None)
+    return QueryLayout(round_up(queries, block), real, None, None)
   batch = asking.shape[0]
   start = jagged.offsets(context.lengths) + context.lengths - asking
   ahead = start % plan.tile if aligned else jnp.zeros_like(start)
@@ -130,10 +130,10 @@ def layout(
   row = jnp.where(real, row + jagged.positions(asking, queries), rows)
   token = jnp.arange(queries, dtype=jnp.int32)
   source = jnp.full(rows, queries, jnp.int32).at[row].set(token, mode='drop')
-  return Layout(rows, real, row, source)
+  return QueryLayout(rows, real, row, source)
 
 
-def spread(where: Layout, x: jax.Array) -> jax.Array:
+def spread(where: QueryLayout, x: jax.Array) -> jax.Array:
   """`[Tq, ...] -> [R, ...]`, zeros where there is no query."""
   if where.source is not None:
     return x.at[where.source].get(mode='fill', fill_value=0)
@@ -141,7 +141,7 @@ def spread(where: Layout, x: jax.Array) -> jax.Array:
   return pad(jnp.where(real, x, jnp.zeros_like(x)), where.rows)
 
 
-def gather(where: Layout, x: jax.Array) -> jax.Array:
+def gather(where: QueryLayout, x: jax.Array) -> jax.Array:
   """`[R, ...] -> [Tq, ...]`, zeros in the padding tokens."""
   if where.row is not None:
     return x.at[where.row].get(mode='fill', fill_value=0)
@@ -154,8 +154,8 @@ def pad(x: jax.Array, size: int) -> jax.Array:
 
 
 def call(
-  spec: Spec, plan: Plan, context: Context, where: Layout, keys: int
-) -> Call:
+  spec: Spec, plan: KernelPlan, context: Context, where: QueryLayout, keys: int
+) -> TokenPlaces:
   """Fields and ranges of a call with `keys` keys, padding included."""
   query = masks.query_places(spec, context, where.real.shape[0])
   key = masks.key_places(spec, context, keys)
@@ -192,7 +192,7 @@ def call(
   shift = jnp.max(token.reshape(-1, plan.block_q), 1) // plan.tile
   seed = context.dropout_seed
   seed = jnp.zeros((), jnp.uint32) if seed is None else seed
-  return Call(
+  return TokenPlaces(
     queries,
     _stack((key.segment + 1, key.order, key.token, pad(time, keys))),
     *ranges[:2],
@@ -207,7 +207,7 @@ def _stack(fields) -> jax.Array:
   return jnp.pad(fields, ((0, 0), (0, FIELDS - fields.shape[1])))
 
 
-def key_range(spec: Spec, query: masks.Places):
+def key_range(spec: Spec, query: masks.TokenPositions):
   """First and last key token that each query may see; one run, not exact."""
   start = query.token - query.position
   contextual = max(spec.contextual - 1, 0)  # order = position - contextual
@@ -232,8 +232,8 @@ def _is_tail(spec: Spec, order, limit):
   return jnp.zeros(order.shape, bool)
 
 
-def _ranges(spec: Spec, plan: Plan, queries, bounds, blocks: int):
-  """first, last, span_start, span_count of `Call`."""
+def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
+  """first, last, span_start, span_count of `TokenPlaces`."""
   real = queries[:, SEGMENT] > 0
   order, limit = queries[:, ORDER], queries[:, LIMIT]
 
@@ -274,7 +274,7 @@ def _ranges(spec: Spec, plan: Plan, queries, bounds, blocks: int):
   return first, last, start.reshape(-1), count.reshape(-1)
 
 
-def toeplitz(spec: Spec, plan: Plan, table: jax.Array) -> jax.Array:
+def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:
   """`[2n - 1] -> [D, tile, tile]` float32: the bias by distance of tiles.
 
   Entry `[d, a, c]` is that of a key `(d - zero_tile) * tile + c - a` tokens
@@ -296,6 +296,6 @@ def toeplitz(spec: Spec, plan: Plan, table: jax.Array) -> jax.Array:
   return rows.reshape(tiles, t, 2 * t - 1)[:, :, t - 1 :]
 
 
-def zero_tile(spec: Spec, plan: Plan) -> int:
+def zero_tile(spec: Spec, plan: KernelPlan) -> int:
   """The tile of distance 0."""
   return -(-(spec.max_len - 1) // plan.tile)

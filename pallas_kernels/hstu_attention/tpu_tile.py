@@ -15,7 +15,7 @@ from pallas_kernels.hashing import keep_mask
 from pallas_kernels.hstu_attention import masks, tpu_layout
 from pallas_kernels.hstu_attention.reference import time_bucket
 from pallas_kernels.hstu_attention.spec import Spec
-from pallas_kernels.hstu_attention.tpu_layout import Plan
+from pallas_kernels.hstu_attention.tpu_layout import KernelPlan
 
 LANES = 128
 SUBLANES = 8
@@ -42,7 +42,13 @@ class Tile(NamedTuple):
 
 
 def build(
-  spec: Spec, plan: Plan, tables: dict, queries, keys, distance, turned: bool
+  spec: Spec,
+  plan: KernelPlan,
+  tables: dict,
+  queries,
+  keys,
+  distance,
+  turned: bool,
 ) -> Tile:
   """The tile of two blocks.
 
@@ -65,7 +71,7 @@ def build(
 
   query = of_queries(tpu_layout.TOKEN)
   key = of_keys(tpu_layout.TOKEN)
-  mask = masks.visible(
+  mask = masks.is_visible(
     spec,
     query == key,
     of_queries(tpu_layout.ORDER),
@@ -98,12 +104,12 @@ def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
   return s if tile.bias is None else s + tile.bias
 
 
-def kept(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
+def mask(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
   """`x` where dropout keeps a weight, else 0; not scaled up."""
   if not spec.dropout:
     return x
-  kept = keep_mask(seed, head, tile.query, tile.key, spec.dropout)
-  return jnp.where(kept, x, 0.0)
+  mask = keep_mask(seed, head, tile.query, tile.key, spec.dropout)
+  return jnp.where(mask, x, 0.0)
 
 
 def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
@@ -156,13 +162,13 @@ def _field(ref, number: int, across: bool):
   return ref[number : number + 1, :] if across else ref[:, number : number + 1]
 
 
-def _tile_number(spec: Spec, plan: Plan, distance):
+def _tile_number(spec: Spec, plan: KernelPlan, distance):
   zero = tpu_layout.zero_tile(spec, plan)
   # Tiles beyond hold pairs of different sequences only.
   return jnp.clip(distance + zero, 0, 2 * zero if spec.contextual else zero)
 
 
-def _position(spec: Spec, plan: Plan, tiles, distance, turned: bool):
+def _position(spec: Spec, plan: KernelPlan, tiles, distance, turned: bool):
   """The position bias of a whole block."""
   t = plan.tile
   height, width = plan.block_q // t, plan.block_k // t

@@ -114,7 +114,7 @@ def limit_of(history, s: tl.constexpr):
 
 @triton.jit
 def visible(row, key, history, s: tl.constexpr):
-  """As `masks.visible`, for places that are tokens."""
+  """As `masks.is_visible`, for places that are tokens."""
   limit = limit_of(history, s)
   query_order = order(row, limit, s)
   key_order = order(key, limit, s)

@@ -30,7 +30,7 @@ MAX_BLOCK = 128  # rows at once; a group of more rows walks through them
 CHUNK_ELEMENTS = 1 << 17  # scores alive at once, per head
 
 
-class Group(NamedTuple):
+class QueryRows(NamedTuple):
   """Query rows with the same keys, all sizes static.
 
   Attributes:
@@ -63,7 +63,9 @@ def _up(value: int, multiple: int) -> int:
   return -(-value // multiple) * multiple
 
 
-def groups(spec: Spec, batch: int, tail: bool, targets: bool) -> list[Group]:
+def groups(
+  spec: Spec, batch: int, tail: bool, targets: bool
+) -> list[QueryRows]:
   """The static plan.
 
   Args:
@@ -80,7 +82,9 @@ def groups(spec: Spec, batch: int, tail: bool, targets: bool) -> list[Group]:
 
   def group(row, blocks, column, width, shortest, longest):
     chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
-    return Group(row, block, blocks, column, width, shortest, longest, chunk)
+    return QueryRows(
+      row, block, blocks, column, width, shortest, longest, chunk
+    )
 
   if tail:
     blocks = -(-spec.max_queries // block)
@@ -136,7 +140,7 @@ def _walk(context: Context) -> _Walk:
   )
 
 
-def _members(group: Group, row, context: Context):
+def _members(group: QueryRows, row, context: Context):
   """Numbers of the first member and behind the last, in the walk."""
   lengths = context.lengths
   if context.query_lengths is None:
@@ -186,8 +190,8 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
       mask &= column[None, None] < length[:, None, None]
   else:
     none = jnp.zeros_like(length) if targets is None else targets
-    end = masks.limit(length, none, spec.contextual)[:, None]
-    mask = masks.visible(
+    end = masks.target_limit(length, none, spec.contextual)[:, None]
+    mask = masks.is_visible(
       spec,
       place[:, :, None] == column[None, None],
       masks.order(place, end, spec.contextual)[:, :, None],
@@ -283,7 +287,7 @@ def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
   )
 
 
-def _shared_positions(group: Group, row, tensors: Tensors, tail: bool):
+def _shared_positions(group: QueryRows, row, tensors: Tensors, tail: bool):
   """The `[b, w]` position bias all members share and its rows in the table."""
   table = tensors.position_bias
   if table is None or tail:

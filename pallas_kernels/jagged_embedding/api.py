@@ -46,7 +46,11 @@ from pallas_kernels.jagged_embedding import (
   spec,
   xla,
 )
-from pallas_kernels.jagged_embedding.spec import Chance, MergedRows, Rule
+from pallas_kernels.jagged_embedding.spec import (
+  MergedRows,
+  RoundingChance,
+  Rule,
+)
 
 BACKENDS = {
   'cpu': dispatch.Backend(lambda: cpu, cpu.why_not),
@@ -300,7 +304,7 @@ def update_rows(
   chance = _chance(table, stochastic_rounding_seed)
   if chance is not None:
     numbers = checks.check_numbers(row_numbers, first_column, ids.shape[0])
-    chance = Chance(chance.seed, *numbers)
+    chance = RoundingChance(chance.seed, *numbers)
   moved_by, slots = settings.start_update(rules, rates, groups, slots)
   table, arrays = backend.update(
     moved_by,
@@ -462,7 +466,7 @@ def _with_arrays(rule: Rule, slots, arrays):
   return {**slots, **dict(zip(names, arrays, strict=True))}
 
 
-def _chance(table, seed) -> Chance | None:
+def _chance(table, seed) -> RoundingChance | None:
   if seed is None or table.dtype not in rounding.DTYPES:
     return None
-  return Chance(rounding.uint32(seed))
+  return RoundingChance(rounding.uint32(seed))

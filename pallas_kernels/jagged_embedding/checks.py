@@ -101,11 +101,11 @@ def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
       'see init_slots.'
     )
   for name, like in wanted.items():
-    found = slots[name]
-    if found.shape != like.shape or found.dtype != like.dtype:
+    slot = slots[name]
+    if slot.shape != like.shape or slot.dtype != like.dtype:
       raise ValueError(
         f'slots[{name!r}] must be {like.dtype} {like.shape}, not '
-        f'{found.dtype} {found.shape}.'
+        f'{slot.dtype} {slot.shape}.'
       )
   return tuple(slots[name] for name in spec.slot_arrays(rule))
 

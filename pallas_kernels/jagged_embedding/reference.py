@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from pallas_kernels.jagged.api import segment_ids
 from pallas_kernels.jagged_embedding import rounding, rules
 from pallas_kernels.jagged_embedding.settings import numbers_of_rows
-from pallas_kernels.jagged_embedding.spec import Chance, MergedRows
+from pallas_kernels.jagged_embedding.spec import MergedRows, RoundingChance
 
 
 def _is_row(ids, rows):
@@ -15,8 +15,8 @@ def _is_row(ids, rows):
 def _rows_of(table, ids):
   """`[K, D]` float32, NaN where an id is no row."""
   known = _is_row(ids, table.shape[0])
-  found = table[jnp.where(known, ids, 0)].astype(jnp.float32)
-  return jnp.where(known[:, None], found, jnp.nan)
+  rows = table[jnp.where(known, ids, 0)].astype(jnp.float32)
+  return jnp.where(known[:, None], rows, jnp.nan)
 
 
 def bag(table, ids, lengths, weights):
@@ -98,7 +98,7 @@ def update(settings, chance, table, slots, ids, grads):
 
   settings = settings._replace(groups=of_rows(settings.groups))
   if chance is not None:
-    chance = Chance(
+    chance = RoundingChance(
       chance.seed, of_rows(chance.rows), of_rows(chance.first_columns)
     )
   return bag_update(settings, chance, table, slots, ids, None, None, grads)

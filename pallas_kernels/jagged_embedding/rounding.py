@@ -17,12 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.hashing import element_bits
-from pallas_kernels.jagged_embedding.spec import Chance
+from pallas_kernels.jagged_embedding.spec import RoundingChance
 
 DTYPES = ('bfloat16', 'float16')
 
 
-def noise(chance: Chance, rows: jax.Array, dim: int) -> jax.Array:
+def rounding_noise(
+  chance: RoundingChance, rows: jax.Array, dim: int
+) -> jax.Array:
   """Random bits for each element, `[N, dim]` uint32.
 
   Args:
@@ -37,7 +39,7 @@ def noise(chance: Chance, rows: jax.Array, dim: int) -> jax.Array:
   return element_bits(chance.seed, rows[:, None], columns)
 
 
-def stochastic(x: jax.Array, dtype, random: jax.Array) -> jax.Array:
+def round_stochastically(x: jax.Array, dtype, random: jax.Array) -> jax.Array:
   """`x` float32 as `dtype`, with the bits `random` uint32."""
   if dtype == jnp.bfloat16:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (random >> 16)
@@ -64,14 +66,18 @@ def _float(bits):
   return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def to_dtype(x: jax.Array, dtype, chance: Chance | None, rows: jax.Array):
+def to_dtype(
+  x: jax.Array, dtype, chance: RoundingChance | None, rows: jax.Array
+):
   """`x` `[N, D]` as a table's dtype, stochastically where there is a chance.
 
   `rows` `[N]` are the numbers of rows that the chance does not number.
   """
   if chance is None or dtype == jnp.float32:
     return x.astype(dtype)
-  return stochastic(x, dtype, noise(chance, rows, x.shape[1]))
+  return round_stochastically(
+    x, dtype, rounding_noise(chance, rows, x.shape[1])
+  )
 
 
 def uint32(x: jax.Array | int) -> jax.Array:

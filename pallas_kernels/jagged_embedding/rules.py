@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Numbers(NamedTuple):
+class RuleNumbers(NamedTuple):
   """What a step computes with: of all rows, or `[N, 1]`, of each row.
 
   A Python float is a number of all rows that is known when the program is
@@ -76,7 +76,7 @@ class Optimizer(NamedTuple):
   step: Callable
 
 
-def step(optimizer: str, numbers: Numbers, w, slots, grads):
+def step(optimizer: str, numbers: RuleNumbers, w, slots, grads):
   """What to take off the rows, and the rows of the slots.
 
   Args:
@@ -183,7 +183,7 @@ def _correction(log, count):
   return -1 / jnp.expm1(count * log)
 
 
-def shrink(numbers: Numbers, rows: jax.Array) -> jax.Array:
+def shrink(numbers: RuleNumbers, rows: jax.Array) -> jax.Array:
   """Rows longer than `max_norm` at that norm."""
   limit = numbers.max_norm
   if _is(limit, math.inf):
@@ -192,7 +192,7 @@ def shrink(numbers: Numbers, rows: jax.Array) -> jax.Array:
   return jnp.where(norm > limit, rows * (limit / norm), rows)
 
 
-def only_subtracts(numbers: Numbers) -> bool:
+def only_subtracts(numbers: RuleNumbers) -> bool:
   """Whether what is taken off a row is all that happens to it."""
   return _is(numbers.max_norm, math.inf)
 

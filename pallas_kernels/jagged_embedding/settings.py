@@ -74,11 +74,11 @@ def start_update(
   return Settings(rules_of_groups, jnp.stack(columns, axis=1), groups), slots
 
 
-def numbers_of_rows(settings: Settings) -> rules.Numbers:
+def numbers_of_rows(settings: Settings) -> rules.RuleNumbers:
   """The numbers as `rules.step` takes them."""
   constants = [_constants(rule) for rule in settings.rules]
   if settings.groups is None:
-    return rules.Numbers(*settings.scalars, **constants[0])
+    return rules.RuleNumbers(*settings.scalars, **constants[0])
   # JAX would count a negative number of a group from the end.
   groups = jnp.where(settings.groups < 0, len(settings.rules), settings.groups)
   scalars = settings.scalars.at[groups].get(mode='fill', fill_value=jnp.nan)
@@ -90,7 +90,7 @@ def numbers_of_rows(settings: Settings) -> rules.Numbers:
     numbers = jnp.asarray(np.float32(values))
     return numbers.at[groups].get(mode='clip')[:, None]
 
-  return rules.Numbers(
+  return rules.RuleNumbers(
     *(scalars[:, i : i + 1] for i in range(3)),
     **{name: of_each_row(name) for name in constants[0]},
   )

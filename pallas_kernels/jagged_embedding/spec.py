@@ -15,7 +15,7 @@ every id is a bag of its own. What is added up is float32.
 
 `settings` is a `settings.Settings`, of `bag_update` one without groups,
 `slots` a tuple of arrays in the order of `slot_arrays`,
-`chance` a `Chance`, or None where rows are rounded to the nearest.
+`chance` a `RoundingChance`, or None where rows are rounded to the nearest.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class MergedRows(NamedTuple):
   grads: jax.Array
 
 
-class Chance(NamedTuple):
+class RoundingChance(NamedTuple):
   """What the chance of stochastic rounding depends on.
 
   Attributes:

@@ -47,7 +47,7 @@ def test_a_table_of_two_steps_is_found_wrong(tmp_path, monkeypatch):
   monkeypatch.setattr(manifest, 'verify', lambda d, quick=0: manifest.read(d))
   monkeypatch.setattr(
     rows_lib,
-    'checked',
+    'verify_file',
     lambda step_dir, name, _: (step_dir / name).read_bytes(),
   )
   error = Run(tmp_path).restore(3)

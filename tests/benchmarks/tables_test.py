@@ -114,6 +114,13 @@ def test_where_selects_rows(root):
   assert text.count('\n|') == 2 and '| hstu | 0.69 |' in text
 
 
+def test_names_select_and_call_rows(root):
+  columns = (('what', 'name', ''), *TABLE['columns'])
+  table = {**TABLE, 'columns': columns, 'names': {'hstu': 'HSTU, a step'}}
+  text = tables.render('step', {'step': table}, root)
+  assert '| HSTU, a step | hstu | 0.69 |' in text and 'sasrec' not in text
+
+
 @pytest.mark.parametrize(
   'change, message',
   [

@@ -88,6 +88,6 @@ def whole(checkpoints):
   """Steps that have their manifest."""
   return [
     step
-    for step in manifest.steps(checkpoints.directory)
+    for step in manifest.list_steps(checkpoints.directory)
     if (checkpoints.directory / str(step) / manifest.NAME).exists()
   ]

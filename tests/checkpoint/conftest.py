@@ -3,7 +3,7 @@ import os
 import pytest
 
 from genrec_jax.checkpoint.follow import Follower
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from tests.checkpoint.published import Published
 
 
@@ -21,7 +21,7 @@ def log():
 
 @pytest.fixture
 def checkpoints(tmp_path, log):
-  with Checkpoints(tmp_path / 'checkpoints', log=log) as c:
+  with CheckpointManager(tmp_path / 'checkpoints', log=log) as c:
     yield c
 
 

@@ -159,14 +159,16 @@ def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
 
 
 def test_bits_follow_the_restores_to_be_expected():
-  auto = delta.Options(bits=delta.AUTO, expected_restores=2)
+  auto = delta.DeltaOptions(bits=delta.AUTO, expected_restores=2)
   assert [auto.encoding(n).bits for n in (0, 2, 3, 9)] == [3, 3, 8, 8]
-  assert delta.Options(bits=4).encoding(99).bits == 4
-  assert delta.Options(bits=4, expected_restores=9).encoding(10).bits == 8
-  assert delta.Options(bits=32, expected_restores=1).encoding(10).bits == 32
-  kmeans = delta.Options(bits=4, method='kmeans', expected_restores=1)
+  assert delta.DeltaOptions(bits=4).encoding(99).bits == 4
+  assert delta.DeltaOptions(bits=4, expected_restores=9).encoding(10).bits == 8
+  assert (
+    delta.DeltaOptions(bits=32, expected_restores=1).encoding(10).bits == 32
+  )
+  kmeans = delta.DeltaOptions(bits=4, method='kmeans', expected_restores=1)
   assert kmeans.encoding(1).method == 'kmeans'
-  assert kmeans.encoding(2) == chunks.Encoding(8, 'adaptive')
+  assert kmeans.encoding(2) == chunks.RowEncoding(8, 'adaptive')
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_bits_follow_the_restores_to_be_expected():
 )
 def test_options_that_cannot_be_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
-    delta.Options(**wrong)
+    delta.DeltaOptions(**wrong)
 
 
 def test_quantised_rows_move_no_more_once_they_are_restored(tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import chunks, manifest
-from genrec_jax.checkpoint.chunks import Chunk, Encoding
-from genrec_jax.checkpoint.copy_writer import Writer
+from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
+from genrec_jax.checkpoint.copy_writer import ReplicaWriter
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.serving_copy import ServingCopy
@@ -81,16 +81,16 @@ def test_a_base_that_lacks_rows_is_refused(run, follower):
 @pytest.mark.parametrize(
   'wrong',
   [
-    Chunk('user', 0, np.arange(4), np.zeros((4, 4), 'float32'), {}),
-    Chunk('item', 0, np.arange(38, 42), np.zeros((4, 6), 'float32'), {}),
-    Chunk('item', 3, np.arange(4), np.zeros((4, 4), 'float32'), {}),
-    Chunk('item', 0, np.arange(4), np.zeros((4, 6), 'float16'), {}),
+    RowChunk('user', 0, np.arange(4), np.zeros((4, 4), 'float32'), {}),
+    RowChunk('item', 0, np.arange(38, 42), np.zeros((4, 6), 'float32'), {}),
+    RowChunk('item', 3, np.arange(4), np.zeros((4, 4), 'float32'), {}),
+    RowChunk('item', 0, np.arange(4), np.zeros((4, 6), 'float16'), {}),
   ],
 )
 def test_rows_that_do_not_fit_are_refused(run, follower, wrong):
   run.line(1, 2)
   path = file_of(run, 2, 'rows')
-  path.write_bytes(chunks.to_bytes(wrong, Encoding()))
+  path.write_bytes(chunks.to_bytes(wrong, RowEncoding()))
   body = manifest.read(path.parents[2])
   file_of(run, 2, 'manifest').unlink()
   manifest.write(path.parents[2], 2, rows=body['rows'])  # not damaged as such
@@ -146,7 +146,7 @@ def test_a_received_delta_that_changes_costs_the_copy_but_no_reader(
 ):
   run.line(1, 2)
   follower.update()
-  reader, apply, seen = ServingCopy(copy), Writer._apply, []
+  reader, apply, seen = ServingCopy(copy), ReplicaWriter._apply, []
 
   def spoiled(self, step):
     change(sorted((copy / 'incoming').rglob('*.npz'))[4])
@@ -156,7 +156,7 @@ def test_a_received_delta_that_changes_costs_the_copy_but_no_reader(
     log(line)
     seen.append(reader.read('item', [0])[1])
 
-  monkeypatch.setattr(Writer, '_apply', spoiled)
+  monkeypatch.setattr(ReplicaWriter, '_apply', spoiled)
   follower._copy._log = follower._log = tell
   run.delta(3)
   assert follower.update() == [1, 2, 3]

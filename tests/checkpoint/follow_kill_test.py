@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import copy_writer, row_files, storage
-from genrec_jax.checkpoint.copy_writer import Building, Writer
+from genrec_jax.checkpoint.copy_writer import ReplicaWriter, StagedTables
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 from tests import killing
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures('no_power_cut')
 def processes():
   """Starts processes in milliseconds, without JAX."""
   context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(['grain', 'genrec_jax.checkpoint.full'])
+  context.set_forkserver_preload(['grain', 'genrec_jax.checkpoint.manager'])
   return context
 
 
@@ -32,12 +32,12 @@ def processes():
 # function it is killed; the step whose rows are left to the next follower.
 PHASES = {
   'half a base': (copy_writer, '_put', 5, None),
-  'a base, not yet on the disk': (Building, 'sync', 1, None),
+  'a base, not yet on the disk': (StagedTables, 'sync', 1, None),
   'tables that no position names': (storage, 'put', 1, None),
-  'tables just named': (Writer, '_remove_others', 2, 2),
+  'tables just named': (ReplicaWriter, '_remove_others', 2, 2),
   'half of a delta received': (row_files, 'decoded', 35, 2),
   'a delta received, without its manifest': (storage, 'put', 2, 2),
-  'none of its rows applied': (Writer, '_apply', 1, 4),
+  'none of its rows applied': (ReplicaWriter, '_apply', 1, 4),
   'half of its rows applied': (copy_writer, '_put', 36, 4),
   'rows applied, not the position': (storage, 'put', 3, 4),
   'position written, delta still there': (shutil, 'rmtree', 3, 4),

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import chunks
-from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
 from tests.checkpoint import rows_content
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'checkpoint_format.md'
 ENCODINGS = [
-  Encoding(32),
-  Encoding(32, slots='float16'),
-  Encoding(8, 'adaptive'),
-  Encoding(8, 'symmetric'),
-  Encoding(4, 'adaptive', 'float16'),
-  Encoding(4, 'kmeans'),
-  Encoding(3, 'asymmetric'),
-  Encoding(3, 'symmetric', 'float16'),
-  Encoding(2, 'adaptive'),
-  Encoding(2, 'kmeans', 'float16'),
+  RowEncoding(32),
+  RowEncoding(32, slots='float16'),
+  RowEncoding(8, 'adaptive'),
+  RowEncoding(8, 'symmetric'),
+  RowEncoding(4, 'adaptive', 'float16'),
+  RowEncoding(4, 'kmeans'),
+  RowEncoding(3, 'asymmetric'),
+  RowEncoding(3, 'symmetric', 'float16'),
+  RowEncoding(2, 'adaptive'),
+  RowEncoding(2, 'kmeans', 'float16'),
 ]
 CASES = [
   (f'{dtype}-{e.bits}-{e.method}-{e.slots}', dtype, e)
@@ -128,7 +128,7 @@ def test_the_reader_refuses_another_parent(read, tmp_path):
   case = CASES[0][0]
   path = shutil.copytree(read / case, tmp_path / case)
   shutil.rmtree(path / '5')
-  rows_content.write(path, 5, [3], Encoding(4))
+  rows_content.write(path, 5, [3], RowEncoding(4))
   assert complaint(tmp_path) == 'AssertionError: step 5 is another one'
 
 
@@ -146,8 +146,8 @@ def test_every_way_to_write_ids(ids, written):
   names = {}
   exec(reader(), names)
   values = np.arange(2.0 * len(ids), dtype=np.float32).reshape(-1, 2) + 1
-  chunk = Chunk('t', 1, np.array(ids), values, {})
-  with np.load(io.BytesIO(chunks.to_bytes(chunk, Encoding()))) as arrays:
+  chunk = RowChunk('t', 1, np.array(ids), values, {})
+  with np.load(io.BytesIO(chunks.to_bytes(chunk, RowEncoding()))) as arrays:
     arrays = dict(arrays)
   assert written == (arrays['ids'].dtype if 'ids' in arrays else None)
   found = {'': np.zeros((10_001, 4), np.float32)}
@@ -161,7 +161,7 @@ def test_float16_tables_too():
   names = {}
   exec(reader(), names)
   values = np.array([[1.5, -2.0]], np.float16)
-  chunk = Chunk('t', 0, np.array([0]), values, {})
-  with np.load(io.BytesIO(chunks.to_bytes(chunk, Encoding()))) as arrays:
+  chunk = RowChunk('t', 0, np.array([0]), values, {})
+  with np.load(io.BytesIO(chunks.to_bytes(chunk, RowEncoding()))) as arrays:
     found = names['decoded'](dict(arrays), 2, 32)
   np.testing.assert_array_equal(found, values)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import manifest, storage
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint.checkpoint_content import (
   assert_restores,
@@ -125,7 +125,7 @@ def test_with_a_damaged_newest_the_one_before_is_restored(checkpoints, log):
   assert 'checkpoint of step 2 skipped, damaged: state/' in log.text()
   # The damaged one is no reason to let the last whole one go.
   save_all(checkpoints, 3)
-  assert manifest.steps(checkpoints.directory) == [1, 3]
+  assert manifest.list_steps(checkpoints.directory) == [1, 3]
 
 
 def test_a_damaged_step_reached_again_is_replaced(checkpoints, log):
@@ -195,7 +195,7 @@ def test_a_full_disk_loses_nothing(tmp_path, log):
   ):
     pytest.skip('mounting a small tmpfs is not permitted here')
   try:
-    with Checkpoints(disk / 'checkpoints', log=log) as checkpoints:
+    with CheckpointManager(disk / 'checkpoints', log=log) as checkpoints:
       save_all(checkpoints, 1)
       with pytest.raises(CheckpointError, match='the disk is full'):
         save(checkpoints, 2, rows=200_000, wait=True)
@@ -223,7 +223,7 @@ def test_a_disk_that_fills_up_before_the_manifest(
     save(checkpoints, 2)
     with pytest.raises(CheckpointError, match='the disk is full'):
       save(checkpoints, 3)
-  assert manifest.steps(checkpoints.directory) == [1]
+  assert manifest.list_steps(checkpoints.directory) == [1]
   save_all(checkpoints, 2)
   assert_restores(checkpoints, 2)
 
@@ -236,12 +236,12 @@ def test_the_error_that_ends_the_block_is_the_one_to_see(
 
   monkeypatch.setattr(manifest, 'write', broken)
   with pytest.raises(KeyError, match='mine'):
-    with Checkpoints(tmp_path, log=log) as checkpoints:
+    with CheckpointManager(tmp_path, log=log) as checkpoints:
       save(checkpoints, 1)
       raise KeyError('mine')
   assert 'saving step 1' in log.text()
   with pytest.raises(CheckpointError, match='broken'):
-    with Checkpoints(tmp_path, log=log) as checkpoints:
+    with CheckpointManager(tmp_path, log=log) as checkpoints:
       save(checkpoints, 1)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from genrec_jax.checkpoint import manifest, retention
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from tests import killing
 from tests.checkpoint import checkpoint_content as content
 
@@ -21,13 +21,13 @@ ROWS = 20_000  # 2.2 MB a checkpoint: a few milliseconds in every phase
 def processes():
   """Starts processes in milliseconds: forks of one that has the imports."""
   context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(['grain', 'genrec_jax.checkpoint.full'])
+  context.set_forkserver_preload(['grain', 'genrec_jax.checkpoint.manager'])
   return context
 
 
 def open_and_restore(directory):
   """The run's state as a restart would find it: step, iterator, manager."""
-  checkpoints = Checkpoints(directory, keep=2, log=lambda message: None)
+  checkpoints = CheckpointManager(directory, keep=2, log=lambda message: None)
   it = content.iterator()
   if checkpoints.latest() is None:
     return 0, it, checkpoints
@@ -74,8 +74,10 @@ def check_after_kill(directory, saved):
   step, it, _ = open_and_restore(directory)
   assert step >= saved
   assert (next(it) == next(content.iterator(step))).all()
-  for other in manifest.steps(directory):  # whole or half-written, not damaged
-    with contextlib.suppress(manifest.HalfWritten):
+  for other in manifest.list_steps(
+    directory
+  ):  # whole or half-written, not damaged
+    with contextlib.suppress(manifest.IncompleteError):
       manifest.verify(directory / str(other))
   return step
 
@@ -131,6 +133,6 @@ def test_killed_in_a_phase_of_a_save(processes, tmp_path, phase):
   # And the next process goes on, over what was left.
   train(tmp_path, child, last=expected + 2)
   parent.close()
-  assert manifest.steps(tmp_path) == [expected + 1, expected + 2]
+  assert manifest.list_steps(tmp_path) == [expected + 1, expected + 2]
   left = [p for p in tmp_path.iterdir() if p.name != '.writer']
   assert len(left) == 2

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import inspect, manifest, storage
-from genrec_jax.checkpoint.delta import Options, RowSaver, Tables
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import rows_content
 
@@ -58,10 +58,10 @@ def bucket():
 
 
 def test_saves_restores_and_removes(bucket, log, capsys):
-  with Checkpoints(f'{bucket}/a/checkpoints', log=log) as checkpoints:
+  with CheckpointManager(f'{bucket}/a/checkpoints', log=log) as checkpoints:
     assert checkpoints.latest() is None
     content.save_all(checkpoints, 1, 2, 3)
-    assert manifest.steps(checkpoints.directory) == [2, 3]
+    assert manifest.list_steps(checkpoints.directory) == [2, 3]
     content.assert_restores(checkpoints, 3)
     content.assert_restores(checkpoints, 2, by_name=True)
     with pytest.raises(CheckpointError, match='step 3 is already saved in gs:'):
@@ -72,7 +72,7 @@ def test_saves_restores_and_removes(bucket, log, capsys):
 
 
 def test_damage_is_seen(bucket, log):
-  with Checkpoints(f'{bucket}/b', log=log) as checkpoints:
+  with CheckpointManager(f'{bucket}/b', log=log) as checkpoints:
     content.save_all(checkpoints, 1, 2)
     path = checkpoints.directory / '2' / 'state' / '_METADATA'
     path.write_bytes(path.read_bytes()[:-1])
@@ -82,14 +82,14 @@ def test_damage_is_seen(bucket, log):
 
 def test_rows(bucket, log):
   stacks = rows_content.stacks()
-  with Checkpoints(f'{bucket}/c', keep=1, log=log) as checkpoints:
-    saver = RowSaver(checkpoints, stacks, Options(), log=log)
+  with CheckpointManager(f'{bucket}/c', keep=1, log=log) as checkpoints:
+    saver = RowSaver(checkpoints, stacks, DeltaOptions(), log=log)
     for step in (1, 2):
       arrays, slots, marks = rows_content.state(step)
-      tables = Tables(arrays, slots, marks)
+      tables = RowTables(arrays, slots, marks)
       saver.save(step, {'w': np.zeros(3) + jax.numpy.ones(3)}, tables)
     checkpoints.wait()
-    assert manifest.steps(checkpoints.directory) == [1, 2]  # a base stays
+    assert manifest.list_steps(checkpoints.directory) == [1, 2]  # a base stays
     found = checkpoints.restore_rows(
       checkpoints.latest(), stacks, arrays, slots
     )
@@ -99,7 +99,7 @@ def test_rows(bucket, log):
 
 def train(directory):
   """Saves every step from where it left, for ever."""
-  checkpoints = Checkpoints(directory, log=lambda message: None)
+  checkpoints = CheckpointManager(directory, log=lambda message: None)
   step, it = 0, content.iterator()
   if checkpoints.latest() is not None:
     state = content.state(0, ROWS)
@@ -121,13 +121,13 @@ def test_killed_at_random_moments(bucket, log):
     process.start()
     place = storage.place(directory)
     deadline = time.monotonic() + 120
-    while max(manifest.steps(place), default=0) <= reached + 1:
+    while max(manifest.list_steps(place), default=0) <= reached + 1:
       assert process.is_alive() and time.monotonic() < deadline, trial
       time.sleep(0.1)
     time.sleep(rng.uniform(0, 1))
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    with Checkpoints(directory, log=log) as checkpoints:
+    with CheckpointManager(directory, log=log) as checkpoints:
       it = content.iterator()
       step, state, host = checkpoints.restore(content.state(0, ROWS), data=it)
     content.assert_is_step(step, state, host, it)

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from genrec_jax.checkpoint import inspect, inspect_text, manifest
-from genrec_jax.checkpoint.chunks import Encoding
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.chunks import RowEncoding
+from genrec_jax.checkpoint.manager import CheckpointManager
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import rows_content
 
@@ -17,7 +17,7 @@ from tests.checkpoint import rows_content
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
   path = tmp_path_factory.mktemp('saved')
-  with Checkpoints(path / 'checkpoints', keep=9) as checkpoints:
+  with CheckpointManager(path / 'checkpoints', keep=9) as checkpoints:
     for step in (10, 20, 30):
       checkpoints.save(step, content.state(step), data=content.iterator())
   return path
@@ -93,7 +93,7 @@ def by_rows(tmp_path_factory):
   steps = path / 'checkpoints'
   rows_content.write(steps, 2)
   for step, parents in ((4, [2]), (6, [2]), (8, [2, 4])):
-    rows_content.write(steps, step, parents, Encoding(4, slots='float16'))
+    rows_content.write(steps, step, parents, RowEncoding(4, slots='float16'))
   rows_content.write(path / 'published', 3)
   return path
 
@@ -132,7 +132,7 @@ def test_the_chain_and_its_sizes(by_rows, capsys):
   (base, all_of_base), (rows, everything) = of(2), of(6)
   sizes = [rows, everything - rows, all_of_base + everything]
   text = ' '.join(cells(lines, 6))
-  assert ' '.join(map(inspect_text.amount, sizes)) in text
+  assert ' '.join(map(inspect_text.format_bytes, sizes)) in text
   assert f' {rows / base:.1%} ' in text
 
 
@@ -240,10 +240,12 @@ def test_one_directory_of_several(by_rows, capsys):
 
 
 def test_amounts_have_three_digits():
-  amounts = [inspect_text.amount(n) for n in (0, 999, 1000, 99_960, 1.27e9)]
+  amounts = [
+    inspect_text.format_bytes(n) for n in (0, 999, 1000, 99_960, 1.27e9)
+  ]
   assert amounts == ['0 B', '999 B', '1.00 kB', '100 kB', '1.27 GB']
-  assert inspect_text.amount(999_600) == '1.00 MB'
-  assert inspect_text.amount(2.5e15) == '2500 TB'
+  assert inspect_text.format_bytes(999_600) == '1.00 MB'
+  assert inspect_text.format_bytes(2.5e15) == '2500 TB'
 
 
 def test_needs_no_jax(workdir, by_rows):

@@ -7,10 +7,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from genrec_jax.checkpoint import manifest, rows, snapshot
-from genrec_jax.checkpoint.chunks import Encoding
+from genrec_jax.checkpoint.chunks import RowEncoding
 from genrec_jax.embedding import relayout, touched
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.embedding.plans import PLANS, SPECS
 
@@ -86,7 +86,7 @@ class Setting:
     )
     path = pathlib.Path(directory) / str(step) / 'rows'
     path.mkdir(parents=True)
-    rows.write(path, taken.chunks, Encoding())
+    rows.write(path, taken.chunks, RowEncoding())
     about = {'kind': kind, 'parents': list(parents)}
     about['tables'] = rows.describe(self.stacks, self.slots)
     manifest.write(path.parent, step, rows=about)

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from genrec_jax.checkpoint import delta, group, manifest, retention, rows
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.parallel import mesh as mesh_lib
 from tests import killing, processes
 from tests.checkpoint import checkpoint_content as content
@@ -86,7 +86,7 @@ def save(checkpoints, step, rows=ROWS, **options):
 
 def save_all(directory, *steps):
   log = []
-  with Checkpoints(directory, log=log.append) as checkpoints:
+  with CheckpointManager(directory, log=log.append) as checkpoints:
     before = checkpoints.latest()
     for step in steps:
       save(checkpoints, step)
@@ -95,7 +95,7 @@ def save_all(directory, *steps):
 
 def restore_newest(directory):
   it, log = content.iterator(), []
-  with Checkpoints(directory, log=log.append) as checkpoints:
+  with CheckpointManager(directory, log=log.append) as checkpoints:
     step, state, host = checkpoints.restore(abstract(), data=it)
   assert_is(state, step)
   assert host == {'of process': 0, 'step': step}
@@ -121,7 +121,7 @@ def grow(directory):
   """Two of the arrays, one of them with more rows, on another mesh."""
   want = abstract(rows=96)
   want = {name: want[name] for name in ('table', 'step')}
-  with Checkpoints(directory) as checkpoints:
+  with CheckpointManager(directory) as checkpoints:
     step, state, _ = checkpoints.restore(want, partial=True, padded=True)
   padded = np.zeros((96, 4), np.float32)
   padded[:ROWS] = values(step)['table']
@@ -150,7 +150,7 @@ def test_everything_is_written_once(saved):
 
 
 def test_what_one_process_saved_several_restore(tmp_path):
-  with Checkpoints(tmp_path) as checkpoints:
+  with CheckpointManager(tmp_path) as checkpoints:
     save(checkpoints, 7)
   assert processes.run(restore_newest, tmp_path) == [(7, [])] * 2
 
@@ -177,7 +177,7 @@ def message_of(call) -> str:
 
 def refused(directory):
   me = jax.process_index()
-  checkpoints = Checkpoints(directory, log=print)
+  checkpoints = CheckpointManager(directory, log=print)
   out = [
     message_of(lambda: checkpoints.restore(abstract())),
     message_of(lambda: checkpoints.restore(abstract(), step=8)),
@@ -211,7 +211,7 @@ def test_all_processes_raise_the_same(tmp_path):
 
 def fail_to_write(directory, loser):
   """The second save fails in one process, while the others write on."""
-  with Checkpoints(directory, log=print) as checkpoints:
+  with CheckpointManager(directory, log=print) as checkpoints:
     save(checkpoints, 1, wait=True)
     state = state_of(2, rows=200_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -221,7 +221,7 @@ def fail_to_write(directory, loser):
     out = message_of(lambda: checkpoints.save(2, state, wait=True))
     took = time.monotonic() - since
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    left = [checkpoints.latest(), manifest.steps(checkpoints.directory)]
+    left = [checkpoints.latest(), manifest.list_steps(checkpoints.directory)]
     save(checkpoints, 3)
   return out, took, left
 
@@ -234,12 +234,12 @@ def test_what_fails_in_one_process_fails_in_all(tmp_path, loser):
     assert 'Earlier checkpoints are as they were: 1.' in out
     assert took < 30  # Orbax alone waits for 300 s
     assert left == [1, [1]]
-  assert manifest.steps(tmp_path) == [1, 3]
+  assert manifest.list_steps(tmp_path) == [1, 3]
 
 
 def stay_away(directory):
   """Process 1 never saves; it ends when process 0 has."""
-  checkpoints = Checkpoints(directory, timeout_s=0.5)
+  checkpoints = CheckpointManager(directory, timeout_s=0.5)
   if jax.process_index() == 0:
     return message_of(lambda: save(checkpoints, 4))
   return None
@@ -272,8 +272,8 @@ def train(directory):
     (1 << 16,), x, lambda at: np.ones(1 << 16, np.float32)[at]
   )
   with (
-    Checkpoints(directory / 'a', log=print) as often,
-    Checkpoints(directory / 'b', log=print) as seldom,
+    CheckpointManager(directory / 'a', log=print) as often,
+    CheckpointManager(directory / 'b', log=print) as seldom,
   ):
     for step in range(1, 41):
       x = step_fn(x) / 5.0
@@ -296,8 +296,8 @@ def train(directory):
 
 def test_two_savers_beside_steps_with_collectives(tmp_path):
   assert processes.run(train, tmp_path) == [[True, True]] * 2
-  assert manifest.steps(tmp_path / 'a') == [30, 40]
-  assert manifest.steps(tmp_path / 'b') == [20, 40]
+  assert manifest.list_steps(tmp_path / 'a') == [30, 40]
+  assert manifest.list_steps(tmp_path / 'b') == [20, 40]
 
 
 # --- Kills
@@ -318,8 +318,8 @@ def save_to_death(directory, phase):
 
 # Killed in the third save: the process, the function, and what is then newest.
 PHASES = {
-  'process 1 still writes': (1, group.Group, 'each', 3, 2),
-  'process 0 still writes': (0, group.Group, 'each', 3, 2),
+  'process 1 still writes': (1, group.ProcessGroup, 'each', 3, 2),
+  'process 0 still writes': (0, group.ProcessGroup, 'each', 3, 2),
   'Orbax is done, no manifest': (0, manifest, 'write', 3, 2),
   'manifest not yet renamed': (0, os, 'replace', 3, 2),
   'complete, nothing removed yet': (0, retention, 'prune', 3, 3),
@@ -339,7 +339,7 @@ def test_killed_in_a_phase_of_a_save(tmp_path, phase):
   victim, *_, expected = PHASES[phase]
   found = processes.outcomes(save_to_death, tmp_path, phase)
   assert found[victim].exitcode == -signal.SIGKILL, found[victim].output
-  with Checkpoints(tmp_path, log=lambda message: None) as checkpoints:
+  with CheckpointManager(tmp_path, log=lambda message: None) as checkpoints:
     step, state, _ = checkpoints.restore(abstract())
     assert step == expected
     assert_is(state, step)
@@ -353,7 +353,7 @@ def test_killed_in_a_phase_of_a_save(tmp_path, phase):
 def go_on(directory, victim, delay):
   """Saves for ever from where the last job was killed."""
   it, step = content.iterator(), 0
-  checkpoints = Checkpoints(directory, log=lambda message: None)
+  checkpoints = CheckpointManager(directory, log=lambda message: None)
   if checkpoints.latest() is not None:
     step, state, _ = checkpoints.restore(abstract(20_000), data=it)
     assert_is(state, step, 20_000)
@@ -375,13 +375,13 @@ def test_killed_at_random_moments(tmp_path):
     victim = trial % 2
     found = processes.outcomes(go_on, tmp_path, victim, rng.uniform(0.2, 1.0))
     assert found[victim].exitcode == -signal.SIGKILL, found[victim].output
-    with Checkpoints(tmp_path, log=lambda message: None) as checkpoints:
+    with CheckpointManager(tmp_path, log=lambda message: None) as checkpoints:
       step = checkpoints.latest() or 0
     assert step >= reached
-    for other in manifest.steps(tmp_path):  # not one is damaged
+    for other in manifest.list_steps(tmp_path):  # not one is damaged
       try:
         manifest.verify(tmp_path / str(other))
-      except manifest.HalfWritten:
+      except manifest.IncompleteError:
         pass
     reached = step
   assert reached > 30
@@ -393,23 +393,25 @@ def test_killed_at_random_moments(tmp_path):
 def save_rows(directory):
   """A base and a delta of tables that lie on the devices of all processes."""
   setting = Setting('rows')
-  with Checkpoints(directory, keep=9, log=lambda _: None) as checkpoints:
+  with CheckpointManager(directory, keep=9, log=lambda _: None) as checkpoints:
     saver = delta.RowSaver(
-      checkpoints, setting.stacks, delta.Options('consecutive', chunk_rows=3)
+      checkpoints,
+      setting.stacks,
+      delta.DeltaOptions('consecutive', chunk_rows=3),
     )
     dense = {'step': state_of(0)['step']}
     for step, added in ((1, 0), (2, 0.5)):
       setting.arrays, setting.slots = setting.put(
         numbered(setting.layout, added)
       )
-      tables = delta.Tables(setting.arrays, setting.slots, setting.marks(7))
+      tables = delta.RowTables(setting.arrays, setting.slots, setting.marks(7))
       saver.save(step, dense, tables)
   return jax.process_index()
 
 
 def restore_rows(directory, which, step, added):
   setting = Setting(which)
-  with Checkpoints(directory, log=lambda _: None) as checkpoints:
+  with CheckpointManager(directory, log=lambda _: None) as checkpoints:
     checkpoints.restore({'step': abstract()['step']}, step=step)
     found = checkpoints.restore_rows(step, setting.stacks, *setting.like())
   setting.assert_holds(found, numbered(setting.layout, added))
@@ -434,11 +436,11 @@ def fail_to_write_rows(directory):
   """Process 1 has no room for its rows, once."""
   setting, log = Setting('rows'), []
   dense = {'step': state_of(0)['step']}
-  tables = delta.Tables(setting.arrays, setting.slots, setting.marks(7))
+  tables = delta.RowTables(setting.arrays, setting.slots, setting.marks(7))
   write = rows.write
-  with Checkpoints(directory, log=log.append) as checkpoints:
+  with CheckpointManager(directory, log=log.append) as checkpoints:
     saver = delta.RowSaver(
-      checkpoints, setting.stacks, delta.Options('consecutive')
+      checkpoints, setting.stacks, delta.DeltaOptions('consecutive')
     )
     if jax.process_index() == 1:
       rows.write = training.disk_full
@@ -456,5 +458,5 @@ def test_rows_that_one_process_cannot_write_are_saved_by_none(tmp_path):
   for step, said in processes.run(fail_to_write_rows, tmp_path, devices=4):
     assert step == 2
     assert 'saving step 1' in said and 'the disk is full' in said
-  assert manifest.steps(tmp_path) == [2]
+  assert manifest.list_steps(tmp_path) == [2]
   assert manifest.read(tmp_path / '2')['rows']['kind'] == 'base'

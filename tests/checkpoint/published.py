@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from genrec_jax.checkpoint import chain, chunks, manifest, row_files
-from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
 
 TABLES = {
   'item': (40, 6, 'float32'),
@@ -84,10 +84,10 @@ class Published:
           if not len(ids):
             continue
           values = self._now[name][ids, first:end]
-          chunk = Chunk(name, first, ids, values, {})
+          chunk = RowChunk(name, first, ids, values, {})
           directory.mkdir(parents=True, exist_ok=True)
           path = directory / f'{process}-{count:05d}.npz'
-          path.write_bytes(chunks.to_bytes(chunk, Encoding()))
+          path.write_bytes(chunks.to_bytes(chunk, RowEncoding()))
           count += 1
 
 

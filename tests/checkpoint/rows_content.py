@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.checkpoint import chain, manifest, rows, snapshot
-from genrec_jax.checkpoint.chunks import Encoding
+from genrec_jax.checkpoint.chunks import RowEncoding
 from genrec_jax.embedding import touched
 from genrec_jax.embedding.layout import Piece, Stack
 
@@ -65,7 +65,7 @@ def write(
   directory, step, parents=(), encoding=None, dtype='float32', history=()
 ):
   """Writes a base, or a delta upon other steps."""
-  encoding = encoding or Encoding()
+  encoding = encoding or RowEncoding()
   arrays, slots, marks = state(step, dtype)
   taken = snapshot.take(
     stacks(dtype),

@@ -15,7 +15,7 @@ from genrec_jax.checkpoint import (
   retention,
   storage,
 )
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import object_store, rows_content
 from tests.checkpoint.object_store import Killed
@@ -68,14 +68,14 @@ def test_other_file_systems_are_refused():
 
 
 def test_orbax_is_not_sent_where_it_does_not_reach(chained, tmp_path, log):
-  with Checkpoints(chained, log=log) as checkpoints:
+  with CheckpointManager(chained, log=log) as checkpoints:
     with pytest.raises(CheckpointError, match='step 8 cannot be saved: Orbax'):
       content.save(checkpoints, 8)
     with pytest.raises(CheckpointError, match='alone, not s3://bucket/run'):
       checkpoints.restore(content.state(6))
-  assert manifest.steps(chained) == [2, 4, 6]
-  assert storage.obstacle(tmp_path) is None
-  assert storage.obstacle(storage.place('gs://bucket/x')) is None
+  assert manifest.list_steps(chained) == [2, 4, 6]
+  assert storage.find_obstacle(tmp_path) is None
+  assert storage.find_obstacle(storage.place('gs://bucket/x')) is None
 
 
 # --- What is written
@@ -91,7 +91,7 @@ def test_rows_are_read_as_they_were_written(chained):
 
 def test_checkpoints_are_found_in_a_store(chained, store, log):
   del store.objects[key(6, 'state/dense')]
-  with Checkpoints('s3://bucket/run/checkpoints', log=log) as checkpoints:
+  with CheckpointManager('s3://bucket/run/checkpoints', log=log) as checkpoints:
     assert checkpoints.latest() == 4
     assert checkpoints.read_manifest(4)['host'] == {'x': 0.5}
     assert checkpoints.about_rows(4)['rows']['kind'] == 'delta'
@@ -114,7 +114,7 @@ def test_the_manifest_is_the_last_of_a_step(chained, store):
 
 def test_the_same_bytes_as_on_a_disk(chained, store, tmp_path):
   rows_content.write(tmp_path, 2)
-  for name, path in storage.files(tmp_path / '2'):
+  for name, path in storage.list_files(tmp_path / '2'):
     assert store.objects[key(2, name)] == path.read_bytes()
   assert manifest.read(tmp_path / '2') == manifest.read(chained / '2')
 
@@ -132,21 +132,21 @@ def test_a_save_killed_at_any_object_is_half_written(directory, store):
       rows_content.write(directory, 4, [2])
     store.until = None
     chain.verify(directory, 2)
-    with pytest.raises(manifest.HalfWritten):
+    with pytest.raises(manifest.IncompleteError):
       chain.verify(directory, 4)
 
 
 def test_what_others_write_is_seen_at_once(chained, store):
-  assert manifest.steps(chained) == [2, 4, 6]
+  assert manifest.list_steps(chained) == [2, 4, 6]
   names = [n for n in store.objects if n.startswith(key(6, ''))]
   for name in names:  # not by way of this process's file system
     store.objects[name.replace('/6/', '/8/')] = store.objects[name]
-  assert manifest.steps(chained) == [2, 4, 6, 8]
-  with pytest.raises(manifest.Damaged, match='belongs to step 6'):
+  assert manifest.list_steps(chained) == [2, 4, 6, 8]
+  with pytest.raises(manifest.DamagedError, match='belongs to step 6'):
     manifest.read(chained / '8')
   for name in names:
     del store.objects[name]
-  assert manifest.steps(chained) == [2, 4, 8]
+  assert manifest.list_steps(chained) == [2, 4, 8]
 
 
 # --- Damage
@@ -167,9 +167,9 @@ def test_a_damaged_base_damages_its_deltas(chained, store, raw, words):
     raw = before[:-1] + bytes([before[-1] ^ 1])
   if raw is not None:
     store.objects[name] = raw
-  with pytest.raises(manifest.Damaged, match=f'^{words}'):
+  with pytest.raises(manifest.DamagedError, match=f'^{words}'):
     chain.verify(chained, 2)
-  with pytest.raises(manifest.Damaged, match=f'step 2, which is {words}'):
+  with pytest.raises(manifest.DamagedError, match=f'step 2, which is {words}'):
     chain.verify(chained, 6)
 
 
@@ -193,17 +193,17 @@ def test_inspect_looks_into_a_store(chained, store, capsys):
 
 
 def prune(directory, saved, log, count=1):
-  limits = retention.Limits(count)
+  limits = retention.RetentionLimits(count)
   retention.prune(directory, saved, limits=limits, damaged=(), log=log)
 
 
 def test_what_a_kept_delta_needs_stays(chained, log):
   prune(chained, 6, log)
-  assert manifest.steps(chained) == [2, 6]
+  assert manifest.list_steps(chained) == [2, 6]
   chain.verify(chained, 6)
   rows_content.write(chained, 8)
   prune(chained, 8, log)
-  assert manifest.steps(chained) == [8]
+  assert manifest.list_steps(chained) == [8]
   assert log == []
 
 
@@ -230,13 +230,13 @@ def test_a_removal_killed_at_any_object_is_completed_later(chained, store, log):
     with pytest.raises(Killed):
       prune(chained, 8, log)
     store.until = None
-    for step in manifest.steps(chained):
+    for step in manifest.list_steps(chained):
       try:
         chain.verify(chained, step)
-      except manifest.HalfWritten:
+      except manifest.IncompleteError:
         assert step != 8
     prune(chained, 8, log)
-    assert manifest.steps(chained) == [8]
+    assert manifest.list_steps(chained) == [8]
   assert all('/8/' in name for name in store.objects)
 
 
@@ -261,10 +261,10 @@ def test_a_failed_save_is_discarded(chained, store):
   store.objects[key('6.orbax-checkpoint-tmp-3', 'state/x')] = b'x'
   retention.discard(chained, 6)
   retention.discard(chained, 7)  # of which nothing is there
-  assert manifest.steps(chained) == [2, 4]
+  assert manifest.list_steps(chained) == [2, 4]
   assert not any('/6' in name for name in store.objects)
 
 
 def test_a_store_is_asked_for_no_free_space(directory):
   error = OSError(28, 'No space left on device')
-  assert failures.reason(error, directory) == str(error)
+  assert failures.explain_failure(error, directory) == str(error)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.checkpoint import delta, manifest
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import relayout, touched
 from genrec_jax.features import TableSpec
 
@@ -25,11 +25,11 @@ class Training:
   def __init__(
     self, directory, log=print, *, keep=2, published=False, **options
   ):
-    self.checkpoints = Checkpoints(directory, keep=keep, log=log)
+    self.checkpoints = CheckpointManager(directory, keep=keep, log=log)
     self.saver = delta.RowSaver(
       self.checkpoints,
       STACKS,
-      delta.Options(**options),
+      delta.DeltaOptions(**options),
       published=published,
       log=log,
     )
@@ -48,7 +48,7 @@ class Training:
           'count': jnp.int32(0),
         }
       )
-    self.marks = touched.fresh(self.arrays)
+    self.marks = touched.clean_marks(self.arrays)
 
   def train(self, steps=1):
     """Moves rows that depend on the step alone."""
@@ -71,7 +71,7 @@ class Training:
     self.marks = self.saver.save(
       self.step,
       {'step': jnp.int32(self.step)},
-      delta.Tables(self.arrays, self.slots, self.marks),
+      delta.RowTables(self.arrays, self.slots, self.marks),
       **more,
     )
 
@@ -103,7 +103,7 @@ class Training:
 
 def steps(checkpoints):
   """Directories of a place of checkpoints, whatever they hold."""
-  return manifest.steps(checkpoints.directory)
+  return manifest.list_steps(checkpoints.directory)
 
 
 def disk_full(*args, **kwargs):

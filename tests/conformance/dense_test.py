@@ -14,8 +14,8 @@ from genrec_jax import contracts
 from genrec_jax.parallel import collectives, placement
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.parallel.alone import Alone
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
+from genrec_jax.parallel.single_device import SingleDeviceLayout
 from tests.parallel import toy_mlp
 from tests.tolerances import assert_close
 
@@ -28,13 +28,13 @@ TX = optax.adam(0.01)
 # Every implementer: None is one device, the others are of a mesh.
 IMPLEMENTERS = {
   'alone': None,
-  'ddp': Dense('ddp', clip_norm=CLIP),
-  'grad_op': Dense('grad_op', toy_mlp.RULES, clip_norm=CLIP),
-  'fsdp': Dense('fsdp', toy_mlp.RULES, clip_norm=CLIP),
-  'fsdp, kept': Dense(
+  'ddp': DenseOptions('ddp', clip_norm=CLIP),
+  'grad_op': DenseOptions('grad_op', toy_mlp.RULES, clip_norm=CLIP),
+  'fsdp': DenseOptions('fsdp', toy_mlp.RULES, clip_norm=CLIP),
+  'fsdp, kept': DenseOptions(
     'fsdp', toy_mlp.RULES, keep_gathered=True, clip_norm=CLIP
   ),
-  'hybrid': Dense('hybrid', toy_mlp.RULES, clip_norm=CLIP),
+  'hybrid': DenseOptions('hybrid', toy_mlp.RULES, clip_norm=CLIP),
 }
 
 
@@ -57,7 +57,7 @@ class Run:
 def take_step(dense, params, state, batches):
   """The calls of a step; `batches` are `[shards, micro, ...]` of this shard."""
   batches = jax.tree.map(lambda x: x[0], batches)
-  weight = collectives.total(jnp.sum(batches['weight']))
+  weight = collectives.sum_over_shards(jnp.sum(batches['weight']))
   held = dense.gather(params)
   loss = dense.remat(lambda h, b: toy_mlp.summand(dense.use(h), b, weight))
   value, grads = dense_lib.accumulate(
@@ -70,14 +70,20 @@ def take_step(dense, params, state, batches):
   own = dense.own(params)
   assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, grads)
   params, state = dense.apply(TX, grads, state, params)
-  return params, state, collectives.total(value), norm, dense.norm(grads)
+  return (
+    params,
+    state,
+    collectives.sum_over_shards(value),
+    norm,
+    dense.norm(grads),
+  )
 
 
 @functools.cache
 def layout_of(name: str):
   options = IMPLEMENTERS[name]
   if options is None:
-    return Alone(CLIP)
+    return SingleDeviceLayout(CLIP)
   mesh = mesh_lib.make(1, 2, 2)
   return dense_lib.make(options, mesh, jax.eval_shape(toy_mlp.init))
 
@@ -86,7 +92,7 @@ def layout_of(name: str):
 def run_of(name: str) -> Run:
   dense = layout_of(name)
   step = functools.partial(take_step, dense)
-  if isinstance(dense, Alone):
+  if isinstance(dense, SingleDeviceLayout):
     params = jax.jit(toy_mlp.init)()
     state = TX.init(params)
     shards = 1

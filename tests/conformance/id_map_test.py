@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from genrec_jax import contracts
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import id_maps, lookup
-from genrec_jax.embedding.id_maps import Hashed
+from genrec_jax.embedding.id_maps import HashIdMap
 from genrec_jax.features import Read
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import state as state_lib
@@ -38,7 +38,7 @@ from tests.tolerances import assert_close
 
 # Every implementer.
 IMPLEMENTERS = {
-  'hashed': Hashed('t', ITEMS, MEETING),
+  'hashed': HashIdMap('t', ITEMS, MEETING),
   'admitting': Admitting(ITEMS, MEETING),
 }
 RUNTIMES = ('one device', 'mesh', 'mesh, exact')
@@ -193,10 +193,10 @@ def test_a_resumed_run_goes_on_to_the_bit(name, tmp_path):
   training, whole = training_of(name, 'admitting'), curve_of(name, 'admitting')
   batches, stop = training.batches(), 2
   state, _ = training.run(batches=[next(batches) for _ in range(stop)])
-  arrays = state_lib.named(state)
-  back = state_lib.unnamed(training.runtime.abstract_state(), arrays)
+  arrays = state_lib.flatten_state(state)
+  back = state_lib.unflatten_state(training.runtime.abstract_state(), arrays)
   jax.tree.map(np.testing.assert_array_equal, back.id_states, state.id_states)
-  with Checkpoints(tmp_path) as checkpoints:
+  with CheckpointManager(tmp_path) as checkpoints:
     plan = training.runtime.plan
     about = {'plan': plan and plan.to_json()}
     checkpoints.save(stop, arrays, data=batches, host=about)
@@ -227,7 +227,7 @@ def evaluated_run_of(name: str):
     del batch
     # Ids that training has not met, among others.
     batch = pack_numbers(PADDED, runtime.eval_shards, seed=77)
-    found = compiled(contracts.weights_of(state), runtime.on_devices(batch))
+    found = compiled(contracts.weights_of(state), runtime.put_on_devices(batch))
     seen.append(np.asarray(found)[:EXAMPLES])
 
   return training.run(between=between)[1], seen
@@ -272,7 +272,7 @@ def test_evaluations_see_the_same_everywhere(name):
 
 def test_a_map_of_a_table_that_there_is_not():
   with pytest.raises(ValueError, match='maps names users; the tables of the'):
-    id_maps.of_task(EveryRead(), {'users': Admitting(3, 3)})
+    id_maps.collect_maps(EveryRead(), {'users': Admitting(3, 3)})
 
 
 def test_a_step_takes_the_maps_of_its_caller():
@@ -290,7 +290,7 @@ def test_a_step_takes_the_maps_of_its_caller():
 
 def test_a_read_of_the_whole_table_knows_no_map():
   """Its columns are rows, and the map says which ids they have."""
-  maps = id_maps.IdMaps({'t': id_maps.Hashed('t', ids=9, rows=4)})
+  maps = id_maps.IdMaps({'t': id_maps.HashIdMap('t', ids=9, rows=4)})
   reads = {'all': Read(None, 't')}
   with pytest.raises(ValueError, match="'all' reads the whole table 't'"):
     maps.lookup({}, reads)

@@ -14,7 +14,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax import contracts
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
@@ -142,7 +142,9 @@ def test_a_workdir_keeps_what_predicting_needs(trained, tmp_path):
 
 def test_evaluators_yield_what_they_name(trained):
   weights = load_weights(trained.workdir, trained.pieces.task, 'latest')
-  pieces = dataclasses.replace(trained.pieces, runtime=Whole())
+  pieces = dataclasses.replace(
+    trained.pieces, runtime=SingleDeviceEvalRuntime()
+  )
   evaluators = pieces.evaluators(trained.config)
   assert evaluators and set(evaluators) <= set(pieces.data.parts)
   for part, evaluator in evaluators.items():

@@ -13,11 +13,11 @@ import numpy as np
 import optax
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.contracts import Extensions
 from genrec_jax.runtime.mesh import MeshRuntime
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from tests.conformance.admitting import Admitting
 from tests.conformance.task_cases import ITEMS, PADDED, EveryRead, pack_numbers
 
@@ -146,7 +146,7 @@ class Curve:
 
 
 def host(state) -> dict[str, np.ndarray]:
-  return jax.device_get(named(state))
+  return jax.device_get(flatten_state(state))
 
 
 class Training:
@@ -185,7 +185,7 @@ class Training:
 
   def restored(self, directory):
     """(state, batches) of the only checkpoint of a directory."""
-    with Checkpoints(directory) as checkpoints:
+    with CheckpointManager(directory) as checkpoints:
       batches = self.batches()
       with jax.numpy_dtype_promotion('standard'):
         found = self.runtime.restore(checkpoints, checkpoints.latest(), batches)

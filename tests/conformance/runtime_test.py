@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from genrec_jax import contracts
-from genrec_jax.checkpoint.full import Checkpoints
-from genrec_jax.embedding.local import Whole
+from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.runtime import measurements
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from tests.conformance.runtime_cases import (
   RUNTIMES,
   SEED,
@@ -44,8 +44,8 @@ def test_it_is_a_runtime(name):
 
 
 def test_whole_weights_are_evaluated_and_not_trained():
-  assert isinstance(Whole(), contracts.EvalRuntime)
-  assert not isinstance(Whole(), contracts.Runtime)
+  assert isinstance(SingleDeviceEvalRuntime(), contracts.EvalRuntime)
+  assert not isinstance(SingleDeviceEvalRuntime(), contracts.Runtime)
 
 
 @every_runtime
@@ -54,7 +54,7 @@ def test_what_a_state_sums_up(name):
   state = jax.eval_shape(runtime.fresh_state)
   assert sorted(state.sums) == list(runtime.measured)
   assert set(runtime.measured) > set(task.measurements)
-  assert set(runtime.measured) <= set(measurements.of_task(task))
+  assert set(runtime.measured) <= set(measurements.declare_measurements(task))
 
 
 @every_runtime
@@ -97,8 +97,10 @@ def test_a_restored_run_goes_on_to_the_bit(name, tmp_path):
   batches, stop = training.batches(), 2
   first = [next(batches) for _ in range(stop)]
   state, _ = training.run(batches=first)
-  with Checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(stop, named(state), data=batches, host=host_of(training))
+  with CheckpointManager(tmp_path) as checkpoints:
+    checkpoints.save(
+      stop, flatten_state(state), data=batches, host=host_of(training)
+    )
   state, batches = training.restored(tmp_path)
   assert_same(host(state), whole.states[stop - 1])
   _, after = training.run(state, batches)
@@ -112,8 +114,10 @@ def test_a_runtime_restores_what_another_one_has_saved(there, tmp_path):
   training, stop = training_of(here), 2
   batches = training.batches()
   state, _ = training.run(batches=[next(batches) for _ in range(stop)])
-  with Checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(stop, named(state), data=batches, host=host_of(training))
+  with CheckpointManager(tmp_path) as checkpoints:
+    checkpoints.save(
+      stop, flatten_state(state), data=batches, host=host_of(training)
+    )
   other = training_of(there)
   _, after = other.run(*other.restored(tmp_path))
   assert_close(after.losses, curve_of(here).losses[stop:], 'curve')
@@ -151,7 +155,7 @@ def evaluate(runtime, state) -> float:
   """The loss of the first batch."""
   batch = next(Packs(runtime.eval_shards))
   found = evaluation_of(runtime)(
-    contracts.weights_of(state), runtime.on_devices(batch)
+    contracts.weights_of(state), runtime.put_on_devices(batch)
   )
   total, weight = jax.device_get(found['loss'])
   assert weight.shape == (runtime.eval_shards,)
@@ -170,14 +174,18 @@ def test_an_evaluation_sees_the_rows_that_training_does(name):
 
 def test_whole_weights_are_evaluated_alike():
   state = training_of(FRESH).runtime.fresh_state()
-  assert_close(evaluate(Whole(), state), curve_of(FRESH).losses[0], 'curve')
+  assert_close(
+    evaluate(SingleDeviceEvalRuntime(), state),
+    curve_of(FRESH).losses[0],
+    'curve',
+  )
 
 
 @pytest.mark.parametrize('name', [FRESH, 'mesh'])
 def test_a_function_gives_shards_or_the_same_on_all(name):
   runtime = training_of(name).runtime
   state = runtime.fresh_state()
-  batch = runtime.on_devices(next(Packs(runtime.eval_shards)))
+  batch = runtime.put_on_devices(next(Packs(runtime.eval_shards)))
   weights = contracts.weights_of(state)
   split = runtime.jit(lambda w, batch: batch['y'], ('split',))(weights, batch)
   np.testing.assert_array_equal(split, next(Packs(1))['y'])

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from genrec_jax.embedding import lookup, relayout, schemes, touched
+from genrec_jax.embedding import lookup, relayout, single_scheme, touched
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.local import LocalTables
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.local_tables import LocalTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
@@ -65,7 +65,7 @@ SETTINGS = {
 # All other combinations.
 SLOW = {
   f'{scheme}, {kind}, {parts}': Setting(scheme, move(kind), parts)
-  for scheme in schemes.SCHEMES
+  for scheme in single_scheme.SCHEMES
   for kind in ('gather', 'all_to_all', 'ragged')
   for parts in (1, 4)
   if Setting(scheme, move(kind), parts) not in SETTINGS.values()
@@ -209,7 +209,7 @@ class Program:
       self.shards, mapped = 1, lambda f, *_: f
       specs = slot_specs = None
     else:
-      plan = schemes.one_scheme(
+      plan = single_scheme.plan_with_scheme(
         {'t': spec}, setting.scheme, hosts=HOSTS, devices=DEVICES
       )
       self.tables = ShardedTables(
@@ -268,7 +268,7 @@ class Program:
     grads, values = jax.grad(look, has_aux=True)(finished)
     (grads,) = back(grads)
     pushed = tables.push(arrays, slots, routes, grads, RATE, jnp.int32(0))
-    marks = touched.fresh(arrays)
+    marks = touched.clean_marks(arrays)
     marks = tables.mark(marks, pushed.touched, jnp.int32(0))
     return (
       values,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import contracts
-from genrec_jax.embedding import schemes
+from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from tests.conformance.tables_cases import (
   DIM,
@@ -37,7 +37,7 @@ every_setting = pytest.mark.parametrize(
 
 def test_every_scheme_has_a_setting():
   """A new scheme of the library is one more line above."""
-  assert {s.scheme for s in SETTINGS.values()} == {None, *schemes.SCHEMES}
+  assert {s.scheme for s in SETTINGS.values()} == {None, *single_scheme.SCHEMES}
   kinds = {s.exchange.kind for s in SETTINGS.values() if s.scheme}
   assert kinds == set(KINDS)
 

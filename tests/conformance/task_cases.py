@@ -153,7 +153,7 @@ def make_histories(seed: int = 0):
 
 def pack_histories(size: int, parts: int, seed: int = 0):
   log = make_histories(seed)
-  examples = splits.whole(log)
+  examples = splits.keep_whole(log)
   return pipeline.collate(
     log,
     examples,

@@ -81,13 +81,13 @@ def merge(kinds, measured):
   """Measurements of shards, merged as the step does it."""
   sums, largest = measurements.split(kinds, measured)
   largest = jax.tree.map(lambda x: x[None], largest)
-  return collectives.total(sums) | measurements.merge_largest(largest)
+  return collectives.sum_over_shards(sums) | measurements.merge_largest(largest)
 
 
 def test_it_is_a_task(name):
   task = task_of(name)
   assert isinstance(task, contracts.Task)
-  assert measurements.of_task(task)['loss'] == 'mean'
+  assert measurements.declare_measurements(task)['loss'] == 'mean'
   assert task.counted and isinstance(task.counted, str)
   for table, spec in task.tables().items():
     assert spec.name == table
@@ -177,7 +177,7 @@ def test_microbatches_add_up_to_the_batch(name):
       lambda part: loss_of(name)(params, tables, part, KEY), parts
     )
   )(parts)
-  kinds = measurements.of_task(task)
+  kinds = measurements.declare_measurements(task)
   sums, largest = measurements.split(kinds, each)
   merged = jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
   merged |= measurements.merge_largest(largest)
@@ -185,7 +185,7 @@ def test_microbatches_add_up_to_the_batch(name):
 
 
 def test_shards_add_up_to_the_batch(name):
-  kinds = measurements.of_task(task_of(name))
+  kinds = measurements.declare_measurements(task_of(name))
   mesh = mesh_lib.make(1, 2, 2)
 
   def on_shard(weights, batch):

@@ -179,7 +179,8 @@ import os, signal, sys
 from genrec_jax.data import convert, synthetic
 where = sys.argv[2]
 def chunks():
-  for i, chunk in enumerate(synthetic.events(4000, 50, 40, chunk_rows=500)):
+  chunks = synthetic.generate_events(4000, 50, 40, chunk_rows=500)
+  for i, chunk in enumerate(chunks):
     if where == 'read' and i == 5:
       os.kill(os.getpid(), signal.SIGKILL)
     yield chunk
@@ -199,7 +200,7 @@ def test_a_killed_conversion_is_never_opened_and_is_cleared(tmp_path, where):
   )
   assert killed.returncode == -9
   assert not out.exists() and len(list(tmp_path.iterdir())) == 1
-  events = synthetic.events(4000, 50, 40, chunk_rows=500)
+  events = synthetic.generate_events(4000, 50, 40, chunk_rows=500)
   h = convert.convert(events, out, log=quiet)
   assert len(h.items) == 4000
   assert list(tmp_path.iterdir()) == [out]
@@ -254,16 +255,16 @@ def note(*_):
   global peak
   peak = max(peak, anonymous())
 convert._Progress.__call__ = note
-grouped = convert.histories_lib.grouped
+grouped = convert.histories_lib.group_events
 def watched(*a):
   out = grouped(*a)
   note()
   return out
-convert.histories_lib.grouped = watched
+convert.histories_lib.group_events = watched
 with tempfile.TemporaryDirectory() as tmp:
   n = int(sys.argv[1])
   h = convert.convert(
-    synthetic.events(n, 20_000, 5_000), pathlib.Path(tmp) / 'h',
+    synthetic.generate_events(n, 20_000, 5_000), pathlib.Path(tmp) / 'h',
     partition_events=1 << 18)
   assert len(h.items) == n
   note()

@@ -18,7 +18,13 @@ def dataset(shards, own=None):
   item = rng.integers(1, 30, len(user))
   h = histories.from_arrays(user, item, np.arange(len(user)))
   return pipeline.train_batches(
-    h, splits.whole(h), batch_size=8, max_len=9, seed=1, shards=shards, own=own
+    h,
+    splits.keep_whole(h),
+    batch_size=8,
+    max_len=9,
+    seed=1,
+    shards=shards,
+    own=own,
   )
 
 

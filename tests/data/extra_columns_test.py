@@ -150,7 +150,7 @@ def test_tokens_have_the_extras_of_their_events(windows, shards, own):
   h = histories.from_arrays(**log_of(400))
   ids = np.concatenate([[0], h.vocab.ids])
   for examples in (
-    splits.whole(h, windows=windows, max_len=6),
+    splits.keep_whole(h, windows=windows, max_len=6),
     splits.to_predict(h),
   ):
     for first in range(0, len(examples), 16):
@@ -169,7 +169,9 @@ def test_tokens_have_the_extras_of_their_events(windows, shards, own):
 
 def test_histories_without_extras_give_none():
   h = histories.from_arrays([1, 1], [2, 3])
-  batch = pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
+  batch = pipeline.collate(
+    h, splits.keep_whole(h), [0], max_len=4, batch_size=1
+  )
   events = batch.jagged['events']
   assert events.columns.names == pipeline.EVENT_COLUMNS
   assert events.floats is None
@@ -180,13 +182,13 @@ def test_two_columns_of_one_name_are_refused(name):
   log = dict(user=[1, 1], item=[2, 3])
   h = histories.from_arrays(**log, extras={'tens': [1, 2], name: [3, 4]})
   with pytest.raises(ValueError, match=f'another column {name!r}'):
-    pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
+    pipeline.collate(h, splits.keep_whole(h), [0], max_len=4, batch_size=1)
 
 
 def test_what_is_wider_than_a_batch_is_refused():
   h = histories.from_arrays([1, 1], [2, 3], extras={'n': [1 << 40, 2]})
   with pytest.raises(ValueError, match='1099511627776 does not fit.*n=float'):
-    pipeline.collate(h, splits.whole(h), [0], max_len=4, batch_size=1)
+    pipeline.collate(h, splits.keep_whole(h), [0], max_len=4, batch_size=1)
 
 
 def test_events_that_are_left_out_take_their_extras_along(tmp_path):

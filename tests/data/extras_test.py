@@ -45,7 +45,7 @@ WORDS = ['3', '-0', '1.0', '1e3', '', 'x', '1_0', '2.5', '99999999999', 'inf']
 @pytest.mark.parametrize('kind', ['float', 'int', 'int64'])
 @pytest.mark.parametrize('fill', ['', '7'])
 def test_texts_are_read_one_like_the_other_and_together(kind, fill):
-  extra = extras.Extra('x', kind, fill=fill)
+  extra = extras.ExtraColumn('x', kind, fill=fill)
   together, good = extras.read_texts(extra, WORDS)
   assert together.dtype == extra.dtype
   for i, word in enumerate(WORDS):
@@ -69,13 +69,13 @@ def test_whole_numbers_of_any_size():
 def test_numbers_of_typed_files(values):
   values, present = np.asarray(values), np.array([True, True, False])
   for kind in ('int', 'int64'):
-    extra = extras.Extra('x', kind, fill='1000')
+    extra = extras.ExtraColumn('x', kind, fill='1000')
     found, good = extras.read_numbers(extra, values, present)
     assert found.dtype == extra.dtype
     assert found[1:].tolist() == [3, 1000] and good[1:].all()
     assert good[0] == (values[0] == 5)
   with pytest.raises(TypeError, match='fractions are no categories'):
-    extras.read_numbers(extras.Extra('x', 'category'), np.zeros(1))
+    extras.read_numbers(extras.ExtraColumn('x', 'category'), np.zeros(1))
 
 
 # --- Refusals

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.data import datasets, histories, items, vocab
-from genrec_jax.data.items import Items
+from genrec_jax.data.items import ItemCatalogue
 
 
 def data(ids=('b', 'a', 'c'), titles=None, name='one'):
@@ -16,14 +16,14 @@ def data(ids=('b', 'a', 'c'), titles=None, name='one'):
   h = histories.from_arrays(['u', 'u', 'v'], list(ids), [3, 4, 5])
   corpus = np.array([1, 3], np.int32)
   return types.SimpleNamespace(
-    dataset=datasets.Dataset('own', h, corpus, titles),
+    dataset=datasets.RetrievalDataset('own', h, corpus, titles),
     item_counts=np.array([0, 2, 1, 0]),
     fingerprint=lambda: name,
   )
 
 
-def same(a: Items, b: Items):
-  for field in dataclasses.fields(Items):
+def same(a: ItemCatalogue, b: ItemCatalogue):
+  for field in dataclasses.fields(ItemCatalogue):
     x, y = getattr(a, field.name), getattr(b, field.name)
     assert np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y
 
@@ -38,17 +38,19 @@ def same(a: Items, b: Items):
 )
 def test_round_trip(tmp_path, made):
   items.keep(tmp_path, made)
-  found = Items.load(tmp_path)
-  same(found, Items.of(made))
+  found = ItemCatalogue.load(tmp_path)
+  same(found, ItemCatalogue.of(made))
   assert found.has_times and found.data == 'one'
 
 
 def test_titles():
-  found = Items.of(data(ids=(30, 40, 7), titles={1: 'first', 3: 'last'}))
+  found = ItemCatalogue.of(
+    data(ids=(30, 40, 7), titles={1: 'first', 3: 'last'})
+  )
   assert [found.title(i) for i in (7, 30, 40, 99)] == [
     'first', None, 'last', None,
   ]  # fmt: skip
-  assert Items.of(data()).title('a') is None
+  assert ItemCatalogue.of(data()).title('a') is None
 
 
 def test_kept_once_and_again_for_other_data(tmp_path):
@@ -62,16 +64,16 @@ def test_kept_once_and_again_for_other_data(tmp_path):
   )
   other = data(ids=('x', 'y', 'z'), name='other')
   items.keep(tmp_path, other)
-  same(Items.load(tmp_path), Items.of(other))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(other))
   assert [p.name for p in tmp_path.iterdir()] == ['items']
 
 
 def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   (tmp_path / '.items.1').mkdir()  # of a process that was killed
   with pytest.raises(FileNotFoundError, match='--mode=train'):
-    Items.load(tmp_path)
+    ItemCatalogue.load(tmp_path)
   items.keep(tmp_path, data())
-  same(Items.load(tmp_path), Items.of(data()))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
 
 
 @pytest.mark.parametrize(
@@ -82,17 +84,17 @@ def test_damage_is_refused(tmp_path, name):
   path = tmp_path / 'items' / name
   path.write_bytes(path.read_bytes()[:-9])
   with pytest.raises(ValueError, match=f'items.*{"damaged|not a saved"}'):
-    Items.load(tmp_path)
+    ItemCatalogue.load(tmp_path)
   path.unlink()
   with pytest.raises(FileNotFoundError, match=name):
-    Items.load(tmp_path)
+    ItemCatalogue.load(tmp_path)
 
 
 def test_exchanged_files_are_refused(tmp_path):
   items.keep(tmp_path, data())
   vocab.Vocab(np.array(['b', 'c', 'a'])).save(tmp_path / 'items' / 'ids.npy')
   with pytest.raises(ValueError, match='not the file that was saved'):
-    Items.load(tmp_path)
+    ItemCatalogue.load(tmp_path)
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
@@ -101,4 +103,4 @@ def test_a_format_of_the_future_is_refused(tmp_path):
   meta = json.loads(path.read_text())
   path.write_text(json.dumps({**meta, 'format': 99}))
   with pytest.raises(ValueError, match='format 99'):
-    Items.load(tmp_path)
+    ItemCatalogue.load(tmp_path)

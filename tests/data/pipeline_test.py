@@ -66,7 +66,7 @@ def assert_equals(batch, expected):
 @pytest.mark.parametrize('windows', ['latest', 'all'])
 def test_collate_equals_a_loop(times, max_len, windows):
   h = make([2, 3, 10, 11, 1, 12, 25], times)
-  examples = splits.whole(h, windows=windows, max_len=max_len)
+  examples = splits.keep_whole(h, windows=windows, max_len=max_len)
   rng = np.random.default_rng(1)
   for n in (0, 1, 4):
     indices = rng.permutation(len(examples))[:n]
@@ -105,7 +105,7 @@ def test_histories_to_be_continued_have_no_next_item(times):
 
 def test_collate_refuses_what_does_not_fit():
   h = make([5, 6, 7])
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   with pytest.raises(ValueError, match='3 examples for a batch of 2'):
     pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=2)
   with pytest.raises(ValueError, match='15 tokens for a capacity of 14'):
@@ -117,7 +117,7 @@ def test_collate_refuses_what_does_not_fit():
 def test_times_beyond_int32_are_refused_and_the_user_is_named():
   time = [0, 1, 0, 2**31 - 1, 0, 2**31]
   h = histories.from_arrays(list('aabbcc'), [1] * 6, time)
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   batch = pipeline.collate(h, examples, [0, 1], max_len=9, batch_size=2)
   assert batch.jagged['events']['next_time'].max() == 2**31 - 1
   with pytest.raises(ValueError, match='user c span 2147483648.*milliseconds'):
@@ -142,7 +142,7 @@ def rows(batch):
 @pytest.mark.parametrize('prefetch', [0, 2])
 def test_every_epoch_takes_each_example_once_in_its_own_order(prefetch):
   h = make([4] * 10)
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   steps = pipeline.steps_per_epoch(examples, 4)
   assert steps == 3
   it = iter(
@@ -163,7 +163,7 @@ def test_unshuffled_batches_are_in_order_in_every_epoch():
   h = make([4] * 5)
   it = iter(
     pipeline.train_batches(
-      h, splits.whole(h), batch_size=3, max_len=9, seed=1, shuffle=False
+      h, splits.keep_whole(h), batch_size=3, max_len=9, seed=1, shuffle=False
     )
   )
   got = [rows(next(it)) for _ in range(4)]
@@ -176,7 +176,7 @@ def test_seeds_differ():
   first = []
   for seed in (1, 2, 1):
     dataset = pipeline.train_batches(
-      h, splits.whole(h), batch_size=10, max_len=9, seed=seed, prefetch=0
+      h, splits.keep_whole(h), batch_size=10, max_len=9, seed=seed, prefetch=0
     )
     first.append(rows(next(iter(dataset))))
   assert first[0] == first[2] != first[1]
@@ -188,7 +188,12 @@ def test_resume_is_exact_within_and_across_epochs(before, after):
 
   def dataset(prefetch):
     return pipeline.train_batches(
-      h, splits.whole(h), batch_size=4, max_len=9, seed=5, prefetch=prefetch
+      h,
+      splits.keep_whole(h),
+      batch_size=4,
+      max_len=9,
+      seed=5,
+      prefetch=prefetch,
     )
 
   it = iter(dataset(before))
@@ -247,7 +252,7 @@ def test_eval_batches_equal_a_loop(seen, capacity):
 
 def test_eval_batches_of_nothing_and_bad_arguments():
   h = make([3, 4])
-  none = splits.Examples(*(np.zeros(0, np.int64),) * 3)
+  none = splits.ExampleSpans(*(np.zeros(0, np.int64),) * 3)
 
   def run(examples, **changed):
     options = dict(batch_size=2, capacity=9, max_len=9) | changed
@@ -255,9 +260,9 @@ def test_eval_batches_of_nothing_and_bad_arguments():
 
   assert run(none) == [] == run(none, seen='history')
   with pytest.raises(ValueError, match='cannot hold one example of 9'):
-    run(splits.whole(h), capacity=8)
+    run(splits.keep_whole(h), capacity=8)
   with pytest.raises(ValueError, match="'window' or 'history'"):
-    run(splits.whole(h), seen='all')
+    run(splits.keep_whole(h), seen='all')
 
 
 def test_batches_are_read_from_mapped_columns_alike(tmp_path):
@@ -271,7 +276,7 @@ def test_batches_are_read_from_mapped_columns_alike(tmp_path):
     zip(
       *(
         pipeline.train_batches(
-          x, splits.whole(x), batch_size=2, max_len=5, seed=0, prefetch=0
+          x, splits.keep_whole(x), batch_size=2, max_len=5, seed=0, prefetch=0
         )
         for x in (h, mapped)
       ),
@@ -324,7 +329,7 @@ def assert_joined_equal(parts, whole):
 def test_the_shards_of_a_batch_are_the_batch_in_order(shards, seed):
   rng = np.random.default_rng(seed)
   h = make(rng.integers(2, 40, 30), seed=seed)
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   n = int(rng.integers(0, 17))  # often too few: the last shards are empty
   indices = rng.permutation(len(examples))[:n]
   options = dict(max_len=25, batch_size=16)
@@ -350,7 +355,7 @@ def test_processes_make_disjoint_parts_of_the_same_batch(processes):
     it = iter(
       pipeline.train_batches(
         h,
-        splits.whole(h),
+        splits.keep_whole(h),
         batch_size=8,
         max_len=500,
         seed=3,
@@ -380,7 +385,7 @@ def test_a_run_may_go_on_with_another_number_of_shards():
   def iterator(shards):
     return iter(
       pipeline.train_batches(
-        h, splits.whole(h), batch_size=8, max_len=9, seed=5, shards=shards
+        h, splits.keep_whole(h), batch_size=8, max_len=9, seed=5, shards=shards
       )
     )
 
@@ -435,7 +440,7 @@ def test_evaluation_in_shards_takes_every_example_once(shards, seen):
 
 def test_batches_that_cannot_be_shared_are_refused():
   h = make([5, 6, 7])
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   with pytest.raises(
     ValueError, match='train.batch_size is 9, which 4 devices'
   ):

@@ -219,19 +219,19 @@ def test_damaged_csv_is_named(tmp_path):
 def test_catalogues(tmp_path):
   dat = tmp_path / 'movies.dat'
   dat.write_bytes('7::Ça (1995)::X\n3::B::Y\n'.encode('latin-1'))
-  ids, titles = readers.catalogue(dat)
+  ids, titles = readers.read_catalogue(dat)
   assert ids.tolist() == [7, 3] and titles == ['Ça (1995)', 'B']
   csv = write(
     tmp_path / 'movies.csv', 'movieId,title,genres\n7,"A, the",X\n3,Ça,Y\n'
   )
-  ids, titles = readers.catalogue(csv)
+  ids, titles = readers.read_catalogue(csv)
   assert ids.tolist() == [7, 3] and titles == ['A, the', 'Ça']
   write(tmp_path / 'u.item', '1|A|01-Jan|x\nzwei|B|02|x\n')
   with pytest.raises(ValueError, match="u.item, line 2: 'zwei' is not an item"):
-    readers.catalogue(tmp_path / 'u.item')
+    readers.read_catalogue(tmp_path / 'u.item')
   write(tmp_path / 'u.item', '')
   with pytest.raises(ValueError, match='catalogue is empty'):
-    readers.catalogue(tmp_path / 'u.item')
+    readers.read_catalogue(tmp_path / 'u.item')
 
 
 @pytest.mark.parametrize(

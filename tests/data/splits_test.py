@@ -150,9 +150,9 @@ def test_stream_splits_records_in_order():
 
 def test_whole_holds_nothing_out():
   h = make([1, 2, 9])
-  assert as_lists(splits.whole(h)) == [(1, 1, 2), (2, 3, 11)]
+  assert as_lists(splits.keep_whole(h)) == [(1, 1, 2), (2, 3, 11)]
   assert as_lists(splits.to_predict(h)) == [(0, 0, 1), (1, 1, 3), (2, 3, 12)]
-  windows = splits.whole(h, windows='all', max_len=5)
+  windows = splits.keep_whole(h, windows='all', max_len=5)
   assert as_lists(windows) == [(1, 1, 2), (2, 6, 11), (2, 3, 6)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from genrec_jax.data import histories, pipeline, splits
 from genrec_jax.data.ranking import batches, store
-from genrec_jax.data.ranking.rows import Bags, Names, Rows
+from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
 
 
 def log(extras=None):
@@ -23,7 +23,7 @@ def log(extras=None):
 )
 def test_of_retrieval(extras, more):
   h = log(extras)
-  examples = splits.whole(h)
+  examples = splits.keep_whole(h)
   options = dict(batch_size=2, max_len=9)
   (batch,) = pipeline.eval_batches(
     h, examples, capacity=20, seen='history', **options
@@ -55,7 +55,7 @@ def test_of_ranking(others, more, bags):
     bags={f'b{i}': lists for i in range(bags)},
     **others,
   )
-  names = Names(('click', 'buy'), ('x', 'y', 'z'), ('m', 'n'))
+  names = ColumnNames(('click', 'buy'), ('x', 'y', 'z'), ('m', 'n'))
   part = store.in_memory('train', rows, names, 2)
   for batch in batches.eval_batches(part, batch_size=4):  # one is not full
     assert len(jax.tree.leaves(batch)) == 6 + 2 * bags + more

@@ -16,9 +16,9 @@ from absl.testing import flagsaver
 from genrec_jax import config as config_lib
 from genrec_jax import main
 from genrec_jax.checkpoint import workdir
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.runtime import single_device
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 
@@ -314,8 +314,10 @@ def trained(tmp_path_factory):
     config, root / 'run', TASK_KINDS, log=lambda *_: None
   )
   built.data.keep(root / 'run')
-  with Checkpoints(root / 'run/checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(built.runtime.fresh_state()))
+  with CheckpointManager(
+    root / 'run/checkpoints', log=lambda *_: None
+  ) as saved:
+    saved.save(1, flatten_state(built.runtime.fresh_state()))
   return root / 'run'
 
 

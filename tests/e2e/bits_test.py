@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
@@ -26,7 +26,7 @@ def trained(directory, *overrides):
     for row in tiny_run.curve(directory)
     if 'train/loss' in row
   ]
-  return losses, named({'params': found.params, 'tables': found.tables})
+  return losses, flatten_state({'params': found.params, 'tables': found.tables})
 
 
 def assert_same_bits(found, wanted):

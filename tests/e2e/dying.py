@@ -9,10 +9,10 @@ import signal
 import sys
 
 from genrec_jax import main
-from genrec_jax.checkpoint import full, manifest, retention
-from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.checkpoint import manager, manifest, retention
+from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.report import summary
-from genrec_jax.report.metric_writers import Writers
+from genrec_jax.report.metric_writers import MetricWriters
 from genrec_jax.runtime import single_device
 from genrec_jax.runtime.progress import Progress
 
@@ -36,7 +36,7 @@ def before(owner, name, nth=1, when=lambda *args: True, number=signal.SIGKILL):
 
 
 def in_the_middle_of_a_line():
-  original, calls = Writers.scalars, 0
+  original, calls = MetricWriters.scalars, 0
 
   def half(self, step, values):
     nonlocal calls
@@ -47,11 +47,11 @@ def in_the_middle_of_a_line():
       die()
     original(self, step, values)
 
-  Writers.scalars = half
+  MetricWriters.scalars = half
 
 
 def while_orbax_writes():
-  original, calls = full.ocp.save_checkpointables_async, 0
+  original, calls = manager.ocp.save_checkpointables_async, 0
 
   def started(path, items):
     nonlocal calls
@@ -61,7 +61,7 @@ def while_orbax_writes():
       die()
     return response
 
-  full.ocp.save_checkpointables_async = started
+  manager.ocp.save_checkpointables_async = started
 
 
 def after_step(step, number=signal.SIGKILL):
@@ -82,10 +82,10 @@ POINTS = {
   'before the first checkpoint': lambda: after_step(3),
   'in the middle of a line': in_the_middle_of_a_line,
   'before the best is saved': lambda: before(
-    full.Checkpoints, 'save', 1, of('best')
+    manager.CheckpointManager, 'save', 1, of('best')
   ),
   'after the best, before its checkpoint': lambda: before(
-    full.Checkpoints, 'save', 1, of('checkpoints')
+    manager.CheckpointManager, 'save', 1, of('checkpoints')
   ),
   'while Orbax writes': while_orbax_writes,
   'before the manifest': lambda: before(
@@ -94,7 +94,7 @@ POINTS = {
   'before old ones are removed': lambda: before(
     retention, 'prune', 2, of('checkpoints')
   ),
-  'during an evaluation': lambda: before(Evaluator, 'run', 2),
+  'during an evaluation': lambda: before(RetrievalEvaluator, 'run', 2),
   'after step 41': lambda: after_step(41),
   'before the report': lambda: before(summary, 'write_report'),
   'between report.json and report.html': lambda: before(
@@ -102,7 +102,7 @@ POINTS = {
   ),
   'SIGTERM after step 5': lambda: after_step(5, signal.SIGTERM),
   'SIGTERM during an evaluation': lambda: before(
-    Evaluator, 'run', 2, number=signal.SIGTERM
+    RetrievalEvaluator, 'run', 2, number=signal.SIGTERM
   ),
   'Ctrl-C after step 6': lambda: after_step(6, signal.SIGINT),
 }

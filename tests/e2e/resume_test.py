@@ -22,7 +22,7 @@ COMMAND = [
 KILLED_AT = """
 import os, pathlib, signal, sys
 from genrec_jax import main
-from genrec_jax.checkpoint import full, manifest
+from genrec_jax.checkpoint import manager, manifest
 from genrec_jax.runtime import progress
 from genrec_jax.train import loop, results
 
@@ -80,9 +80,9 @@ if point == 'step':
 elif point == 'evaluation':
   wrap(loop, '_evaluate', after_evaluation)
 elif point == 'save':
-  wrap(full.Checkpoints, 'save', during_save)
+  wrap(manager.CheckpointManager, 'save', during_save)
 elif point == 'best':
-  wrap(full.Checkpoints, 'save', after_best)
+  wrap(manager.CheckpointManager, 'save', after_best)
 elif point == 'manifest':
   wrap(manifest, 'write', before_manifest)
 elif point == 'report':

@@ -15,7 +15,7 @@ def test_sigterm_from_outside(commands, tmp_path):
   process.send_signal(signal.SIGTERM)
   said, _ = process.communicate(timeout=500)
   assert process.returncode == 0, said
-  steps = manifest.steps(tmp_path / 'checkpoints')
+  steps = manifest.list_steps(tmp_path / 'checkpoints')
   assert f'stopped by SIGTERM at step {steps[-1]} of {STEPS}' in said
   assert 'the same command continues' in said
   assert 'Traceback' not in said
@@ -34,7 +34,7 @@ def test_sigterm_at_two_points(commands, tmp_path):
     status, said = commands.run(tmp_path, point)
     assert status == 0, said
     assert f'stopped by SIGTERM at step {step} of {STEPS}' in said
-    assert manifest.steps(tmp_path / 'checkpoints')[-1] == step
+    assert manifest.list_steps(tmp_path / 'checkpoints')[-1] == step
     assert not (tmp_path / 'report.json').exists()
   assert commands.run(tmp_path)[0] == 0
   assert_same_run(tmp_path, commands.whole)
@@ -45,6 +45,6 @@ def test_ctrl_c(commands, tmp_path):
   assert status == 1
   assert said.rstrip().endswith('interrupted; nothing saved before is lost')
   assert 'Traceback' not in said
-  assert manifest.steps(tmp_path / 'checkpoints') == [4]
+  assert manifest.list_steps(tmp_path / 'checkpoints') == [4]
   assert commands.run(tmp_path)[0] == 0
   assert_same_run(tmp_path, commands.whole)

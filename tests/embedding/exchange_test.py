@@ -181,7 +181,7 @@ def test_without_room_an_error_is_seen(kind):
 
 
 def sent(compiled, op):
-  found = [c for c in hlo.collectives(compiled) if c.op == op]
+  found = [c for c in hlo.find_collectives(compiled) if c.op == op]
   return {c.dtype for c in found}, sum(hlo.sent_bytes(c) for c in found)
 
 
@@ -195,7 +195,7 @@ def test_narrow_rows_are_narrow_on_the_wire(kind, name):
   array = jax.ShapeDtypeStruct((W, STACK.depth, DIM), jnp.float32)
   grads = jax.ShapeDtypeStruct((W, NEEDED, DIM), jnp.float32)
   routed = jax.eval_shape(route, ids)
-  row = codecs.codec(name).row_bytes(DIM)
+  row = codecs.find_codec(name).row_bytes(DIM)
   counts = {'s32'} if kind == 'ragged' else set()
   offsets = 2 * (W - 1) * 4 if kind == 'ragged' else 0
   # Ragged parts are emulated here, each as large as its whole operand.
@@ -212,14 +212,14 @@ def test_narrow_rows_are_narrow_on_the_wire(kind, name):
   assert sent(program, ops[0]) == (dtypes, (W - 1) * there * row + offsets)
   program = push.lower(routed, grads).compile()
   assert sent(program, ops[1]) == (dtypes, (W - 1) * back * row + offsets)
-  total = sum(hlo.sent_bytes(c) for c in hlo.collectives(program))
+  total = sum(hlo.sent_bytes(c) for c in hlo.find_collectives(program))
   assert total == (W - 1) * back * row + offsets
 
 
 def test_gather_brings_ids_to_all_once():
   route, fetch, push = programs(Exchange('gather'))
   ids = jax.ShapeDtypeStruct((W, NEEDED), jnp.int32)
-  found = hlo.collectives(route.lower(ids).compile())
+  found = hlo.find_collectives(route.lower(ids).compile())
   assert [(c.op, c.dtype) for c in found] == [('all-gather', 's32')]
   assert hlo.sent_bytes(found[0]) == (W - 1) * NEEDED * 4
 
@@ -228,7 +228,7 @@ def test_the_way_without_room_is_the_other_branch():
   route, fetch, _ = programs(Exchange('all_to_all'))
   routed = jax.eval_shape(route, jax.ShapeDtypeStruct((W, NEEDED), jnp.int32))
   array = jax.ShapeDtypeStruct((W, STACK.depth, DIM), jnp.float32)
-  found = hlo.collectives(fetch.lower(routed, array).compile())
+  found = hlo.find_collectives(fetch.lower(routed, array).compile())
   where = {c.op: c.computation for c in found}
   assert set(where) == {'all-to-all', 'all-gather', 'reduce-scatter'}
   assert where['all-gather'] == where['reduce-scatter'] != where['all-to-all']

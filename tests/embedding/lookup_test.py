@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.embedding import lookup, sharded
+from genrec_jax.embedding import lookup, sharded_tables
 from genrec_jax.embedding.init import init_table
 from genrec_jax.features import Read, TableSpec
 from pallas_kernels import MergedRows
@@ -237,9 +237,9 @@ def test_a_read_of_the_whole_table_has_no_ids(table):
 @pytest.mark.parametrize('blocks', [1, 2, 4])
 def test_ids_are_found_in_the_rows_of_their_block(blocks):
   ids = np.random.default_rng(0).integers(0, 9, (4, 6)).astype(np.int32)
-  distinct = sharded._distinct([jnp.asarray(ids)], 9, blocks)
-  places = sharded._locate(distinct, jnp.asarray(ids.reshape(blocks, -1)), 9,
-                           blocks)  # fmt: skip
+  distinct = sharded_tables._distinct([jnp.asarray(ids)], 9, blocks)
+  rows = jnp.asarray(ids.reshape(blocks, -1))
+  places = sharded_tables._locate(distinct, rows, 9, blocks)
   of_block = np.asarray(distinct).reshape(blocks, -1)
   for block, own in enumerate(ids.reshape(blocks, -1)):
     np.testing.assert_array_equal(of_block[block][places[block]], own)

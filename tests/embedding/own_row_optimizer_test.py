@@ -90,9 +90,9 @@ def test_groups_are_those_of_separate_calls(key):
 
 
 def test_names_and_options():
-  found = row_optimizers.by_name('sign_momentum', extra=EXTRA, keep=0.5)
+  found = row_optimizers.find_optimizer('sign_momentum', extra=EXTRA, keep=0.5)
   assert found == SignMomentum(0.5)
-  assert row_optimizers.by_name('adam', extra=EXTRA).optimizer == 'adam'
+  assert row_optimizers.find_optimizer('adam', extra=EXTRA).optimizer == 'adam'
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_names_and_options():
 )  # fmt: skip
 def test_mistakes_are_told(name, extra, options, message):
   with pytest.raises(ValueError, match=message):
-    row_optimizers.by_name(name, extra=extra, **options)
+    row_optimizers.find_optimizer(name, extra=extra, **options)

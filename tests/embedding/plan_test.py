@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import schemes
+from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.features import TableSpec
@@ -96,9 +96,11 @@ def test_shards_cover_every_row_and_column_once(plan):
 )
 def test_shares_as_published(rows, owners, block, mod):
   for split, want in (('block', block), ('mod', mod)):
-    found = [plan_lib.share(rows, owners, split, p) for p in range(owners)]
+    found = [
+      plan_lib.count_real_rows(rows, owners, split, p) for p in range(owners)
+    ]
     assert found == want
-    assert max(found) <= plan_lib.depth(rows, owners) == max(block)
+    assert max(found) <= plan_lib.rows_per_owner(rows, owners) == max(block)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +274,8 @@ SPECS = {
 
 @pytest.mark.parametrize('scheme', plan_lib.SCHEMES)
 def test_one_scheme_for_all_tables(scheme):
-  plan = schemes.one_scheme(SPECS, scheme, hosts=2, devices=4)
-  schemes.check(plan, SPECS)
+  plan = single_scheme.plan_with_scheme(SPECS, scheme, hosts=2, devices=4)
+  single_scheme.check(plan, SPECS)
   a, b = plan.tables['a'], plan.tables['b']
   assert a.scheme == b.scheme == scheme
   at = {
@@ -289,10 +291,10 @@ def test_one_scheme_for_all_tables(scheme):
 
 def test_what_no_scheme_and_no_plan_of_these_tables_is():
   with pytest.raises(PlanError, match="scheme is 'rows', must be one of"):
-    schemes.one_scheme(SPECS, 'rows')
-  plan = schemes.one_scheme(SPECS, 'row_wise', devices=2)
+    single_scheme.plan_with_scheme(SPECS, 'rows')
+  plan = single_scheme.plan_with_scheme(SPECS, 'row_wise', devices=2)
   with pytest.raises(PlanError, match=r"of the tables \['a', 'b'\], the mod"):
-    schemes.check(plan, {'a': SPECS['a']})
+    single_scheme.check(plan, {'a': SPECS['a']})
   wider = SPECS | {'a': dataclasses.replace(SPECS['a'], dim=16)}
   with pytest.raises(PlanError, match="'a' is planned as .* = .41, 12, "):
-    schemes.check(plan, wider)
+    single_scheme.check(plan, wider)

@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 

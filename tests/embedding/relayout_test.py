@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import PlanError
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.embedding.plans import PLANS, SPECS, filled, plan
 

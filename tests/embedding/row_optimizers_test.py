@@ -12,7 +12,7 @@ from genrec_jax.embedding import lookup
 from genrec_jax.embedding.row_optimizers import (
   ROW_OPTIMIZERS,
   RowOptimizer,
-  by_name,
+  find_optimizer,
 )
 from tests.kernels.row_update_oracle import plain_update
 from tests.tolerances import assert_close
@@ -23,7 +23,7 @@ ROWS, WIDTH, STEPS, RATE = 30, 4, 5, 0.1
 @pytest.mark.parametrize('name', ROW_OPTIMIZERS)
 def test_several_steps_against_a_loop(name, key):
   """Occurrences of a row in a step count once, with their summed gradient."""
-  optimizer = by_name(name, decay='l2', weight_decay=0.01)
+  optimizer = find_optimizer(name, decay='l2', weight_decay=0.01)
   table = jax.random.normal(key, (ROWS, WIDTH))
   slots = optimizer.init(table)
   expected, expected_slots = table, slots
@@ -85,7 +85,9 @@ def test_a_row_without_gradient_stays(name, key):
 @pytest.mark.parametrize('name', ['row_sgd', 'row_adagrad', 'row_lamb'])
 def test_a_donated_table_is_changed_in_place(name):
   """Neither a copy of the table nor anything of its size is made."""
-  optimizer = by_name(name, decay='decoupled', weight_decay=0.1, max_norm=1.0)
+  optimizer = find_optimizer(
+    name, decay='decoupled', weight_decay=0.1, max_norm=1.0
+  )
   rows, width, touched = 100_000, 16, 64
   table = jax.ShapeDtypeStruct((rows, width), jnp.float32)
   slots = jax.eval_shape(optimizer.init, table)
@@ -128,7 +130,7 @@ def test_the_planner_knows_what_a_row_keeps(name):
 
 
 def test_counts_of_rows_are_kept_by_row():
-  optimizer = by_name('adam', row_count=True)
+  optimizer = find_optimizer('adam', row_count=True)
   assert optimizer.slot_floats(64) == 129
   assert optimizer.slot_shapes(9, 64)['count'] == (9,)
 
@@ -136,7 +138,7 @@ def test_counts_of_rows_are_kept_by_row():
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_chance_depends_on_step_and_table_not_on_the_shard(dtype):
   """Rows dealt out to two shards are what they are in the whole table."""
-  optimizer = by_name('row_adagrad', stochastic_rounding=True)
+  optimizer = find_optimizer('row_adagrad', stochastic_rounding=True)
   table = jnp.ones((8, 64), dtype)
   grads = jnp.full((8, 64), 0.01)
 
@@ -162,8 +164,8 @@ def test_chance_depends_on_step_and_table_not_on_the_shard(dtype):
 @pytest.mark.parametrize('name', ['row_adagrad', 'adam'])
 def test_tables_of_one_array_have_settings_of_their_own(name, key):
   own = [
-    by_name(name, eps=0.1, stochastic_rounding=True),
-    by_name(name, eps=0.2, stochastic_rounding=True, decay='l2',
+    find_optimizer(name, eps=0.1, stochastic_rounding=True),
+    find_optimizer(name, eps=0.2, stochastic_rounding=True, decay='l2',
             weight_decay=0.1, max_norm=1.5),
   ]  # fmt: skip
   table = jax.random.normal(key, (ROWS, WIDTH)).astype('bfloat16')
@@ -184,7 +186,7 @@ def test_tables_of_one_array_have_settings_of_their_own(name, key):
 
 def test_pieces_of_rows_with_their_row_squares_move_as_the_rows(key):
   """Row-wise AdaGrad of two halves, each with the squares of the whole."""
-  own = [by_name('row_adagrad', eps=eps) for eps in (0.1, 0.5)]
+  own = [find_optimizer('row_adagrad', eps=eps) for eps in (0.1, 0.5)]
   table = jax.random.normal(key, (ROWS, WIDTH))
   ids, groups = jnp.int32([1, 4, 20]), jnp.int32([1, 0, 1])
   grads = jax.random.normal(jax.random.key(1), (3, WIDTH))
@@ -206,16 +208,18 @@ def test_what_may_be_cut_into_pieces():
   assert cut == ['sgd', 'row_sgd', 'momentum', 'row_adagrad', 'adagrad', 'adam']
   squares = [n for n, o in ROW_OPTIMIZERS.items() if o.needs_row_squares]
   assert squares == ['row_adagrad']
-  assert not by_name('adam', max_norm=1.0).takes_pieces
-  assert by_name('adam', decay='l2', weight_decay=0.1).takes_pieces
-  assert not by_name('row_adagrad', decay='l2', weight_decay=0.1).takes_pieces
+  assert not find_optimizer('adam', max_norm=1.0).takes_pieces
+  assert find_optimizer('adam', decay='l2', weight_decay=0.1).takes_pieces
+  assert not find_optimizer(
+    'row_adagrad', decay='l2', weight_decay=0.1
+  ).takes_pieces
 
 
 def test_mistakes_are_told():
   with pytest.raises(ValueError, match="no row optimizer 'row_lion'; there"):
-    by_name('row_lion')
+    find_optimizer('row_lion')
   with pytest.raises(ValueError, match=r"'adam' has no option \['betta'\]"):
-    by_name('adam', betta=0.1)
+    find_optimizer('adam', betta=0.1)
   with pytest.raises(ValueError, match="weight_decay=0.1 needs decay='l2'"):
     dataclasses.replace(ROW_OPTIMIZERS['adam'], weight_decay=0.1)
   optimizer = RowOptimizer('sgd', stochastic_rounding=True)

@@ -9,7 +9,7 @@ import pytest
 import genrec_jax
 from genrec_jax import planner
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import schemes
+from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import PlanError, ShardingPlan, TablePlan
@@ -25,7 +25,7 @@ from genrec_jax.planner import (
 from genrec_jax.planner.options import enumerate_options
 from genrec_jax.planner.propose import PROPOSERS
 from tests.embedding.sharded_cases import run_sharded, run_whole
-from tests.embedding.sharded_test import SEQUENCE, compare, spec
+from tests.embedding.sharded_tables_test import SEQUENCE, compare, spec
 
 
 def on_the_last_devices(turn, spec, hosts, devices):
@@ -60,7 +60,7 @@ def test_a_scheme_from_outside_reads_and_writes_what_one_device_would(
 
 
 def make_plan():
-  return schemes.one_scheme(
+  return single_scheme.plan_with_scheme(
     SPECS, 'last_devices', hosts=2, devices=4, schemes={'last_devices': LAST}
   )
 
@@ -70,7 +70,7 @@ def test_one_scheme_for_all_tables_asks_it_for_places():
   assert {n: t.at for n, t in plan.tables.items()} == {'a': (7, 6), 'b': (6, 7)}
   pieces = lay_out(plan).pieces
   assert [p.owners for p in pieces['b']] == [(6,), (7,)]
-  schemes.check(plan, SPECS)
+  single_scheme.check(plan, SPECS)
 
 
 def test_its_plan_is_read_with_it_and_without_it(tmp_path):
@@ -113,7 +113,7 @@ def test_what_it_can_do_must_not_have_changed():
 def test_a_name_that_exists_is_refused():
   taken = {'row_wise': Scheme(ALL)}
   with pytest.raises(PlanError, match=r"schemes=\['row_wise'\] are names of"):
-    schemes.one_scheme(SPECS, 'row_wise', schemes=taken)
+    single_scheme.plan_with_scheme(SPECS, 'row_wise', schemes=taken)
   with pytest.raises(PlanError, match=r"schemes=\['row_wise'\] are names of"):
     plan_lib.from_json('{"version": 2}', taken)
   table = TablePlan(9, 4, 'row_wise', outside=Scheme(ALL))
@@ -142,7 +142,7 @@ def test_what_no_scheme_can_be(fields, message):
 def test_places_that_are_none_are_told():
   nowhere = Scheme(ONE, places=lambda turn, spec, hosts, devices: [99])
   with pytest.raises(PlanError, match="'a': at=.99., but the devices are 0 .."):
-    schemes.one_scheme(
+    single_scheme.plan_with_scheme(
       SPECS, 'nowhere', devices=2, schemes={'nowhere': nowhere}
     )
 

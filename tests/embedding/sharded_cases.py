@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec
 from genrec_jax.embedding import lookup, relayout
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
-from genrec_jax.embedding.local import LocalTables
+from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
-from genrec_jax.embedding.sharded import ShardedTables
+from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.evaluators import importance, ranking
 from genrec_jax.tasks import ranking_metrics as rm
 from tests.evaluators.ranking_cases import (
@@ -132,12 +132,12 @@ def test_a_sample_of_one_label_has_no_auc():
   assert all(math.isnan(r['auc_drop']) for r in found)
 
 
-@pytest.mark.parametrize('runtime', [Whole, OnDevices])
+@pytest.mark.parametrize('runtime', [SingleDeviceEvalRuntime, OnDevices])
 def test_details_for_a_report(runtime):
   state = State(2)
   rows, labels = planted(state, examples(203, labels=2)), ('click', 'buy')
   task = Linear(labels)
-  e = ranking.Evaluator(
+  e = ranking.RankingEvaluator(
     task, None, part_of(rows), ConfigDict({'batch_size': 48}), runtime()
   )
   report = ConfigDict(

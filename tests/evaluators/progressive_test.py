@@ -58,7 +58,9 @@ def test_windows_and_lifetime():
   for i, line in enumerate(lines):
     window = whole(batches[4 * i : 4 * i + 4])
     check(line, rm.measure(*window, LABELS))
-    grouped = rm.Grouped().update(window[0][:, 0], window[1][:, 0], *window[2:])
+    grouped = rm.GroupedAuc().update(
+      window[0][:, 0], window[1][:, 0], *window[2:]
+    )
     gauc += grouped.sums()
     so_far = rm.measure(*whole(batches[: 4 * i + 4])[:3], None, LABELS)
     check(line, so_far, 'lifetime_')

@@ -5,8 +5,8 @@ import numpy as np
 
 from genrec_jax.data import devices
 from genrec_jax.data.ranking import store
-from genrec_jax.data.ranking.rows import Bags, Names, Rows
-from genrec_jax.embedding.local import Whole
+from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import FeatureSpec, Read
 from genrec_jax.parallel import mesh as mesh_lib
 
@@ -87,9 +87,9 @@ def examples(count=203, labels=1, grouped=True, seed=0) -> Rows:
   )
 
 
-def part_of(rows: Rows) -> store.Part:
+def part_of(rows: Rows) -> store.SplitStore:
   labels = ('label',) if rows.labels.shape[1] == 1 else ('click', 'buy')
-  names = Names(labels, ids=('user', 'item'), numbers=('age', 'price'))
+  names = ColumnNames(labels, ids=('user', 'item'), numbers=('age', 'price'))
   return store.in_memory('test', rows, names, block_rows=64)
 
 
@@ -111,14 +111,14 @@ def logits_of(state: State, rows: Rows) -> np.ndarray:
   return np.array(found)
 
 
-class OnDevices(Whole):
+class OnDevices(SingleDeviceEvalRuntime):
   """Batches cut over 4 devices, the weights on each."""
 
   def __init__(self):
     self._mesh = mesh_lib.make(1, 2, 2)
     self.eval_shards, self.own_eval = 4, range(4)
 
-  def on_devices(self, batch):
+  def put_on_devices(self, batch):
     return devices.to_global(batch, self._mesh)
 
   def jit(self, function, inputs, output='split'):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.evaluators import ranking
 from genrec_jax.tasks import ranking_metrics as rm
 from tests.evaluators.ranking_cases import (
@@ -21,12 +21,12 @@ from tests.evaluators.ranking_cases import (
 
 
 def evaluator(rows, labels=('label',), batch_size=16, runtime=None):
-  return ranking.Evaluator(
+  return ranking.RankingEvaluator(
     Linear(labels),
     None,
     part_of(rows),
     ConfigDict({'batch_size': batch_size}),
-    runtime or Whole(),
+    runtime or SingleDeviceEvalRuntime(),
   )
 
 
@@ -48,12 +48,12 @@ def test_metrics(labels, grouped):
   assert ('gauc' in found) == grouped
 
 
-@pytest.mark.parametrize('runtime', [Whole, OnDevices])
+@pytest.mark.parametrize('runtime', [SingleDeviceEvalRuntime, OnDevices])
 @pytest.mark.parametrize('batch_size', [1, 7, 1000])
 def test_metrics_do_not_depend_on_batches_or_devices(batch_size, runtime):
   rows, state = examples(), State()
-  if batch_size == 1 and runtime is Whole:
-    rows = rows.between(0, 12)  # one at a time
+  if batch_size == 1 and runtime is SingleDeviceEvalRuntime:
+    rows = rows.slice_rows(0, 12)  # one at a time
   e = evaluator(rows, batch_size=batch_size, runtime=runtime())
   scores = e.scores(state)
   np.testing.assert_array_equal(scores.logits, logits_of(state, rows))
@@ -83,7 +83,7 @@ def test_a_constant_prediction():
 
 
 def test_no_example_is_no_number():
-  e = evaluator(examples().between(0, 0))
+  e = evaluator(examples().slice_rows(0, 0))
   assert all(math.isnan(value) for _, value in e.run(State()))
   assert all(math.isnan(value) for value in e.constant([0.5]).values())
 

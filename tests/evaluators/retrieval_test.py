@@ -66,12 +66,12 @@ def dataset():
     item_vocab=vocab.Vocab(np.arange(1, ITEMS + 1)),
   )
   corpus = np.array([i for i in range(1, ITEMS + 1) if i % 4], np.int32)
-  return datasets.Dataset('own', h, corpus)
+  return datasets.RetrievalDataset('own', h, corpus)
 
 
 @pytest.fixture(scope='module')
 def examples(dataset):
-  return splits.whole(dataset.histories)
+  return splits.keep_whole(dataset.histories)
 
 
 @pytest.fixture(scope='module')
@@ -121,7 +121,9 @@ def test_ranks(dataset, examples, state, filter_seen):
     filter_seen,
   )
   c = config(filter_seen=filter_seen)
-  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus), dataset, examples, c
+  )
   np.testing.assert_array_equal(e.ranks(state), expected)
   assert dict(e.run(state)) == metrics.ranking_metrics(expected, c.ks)
 
@@ -134,7 +136,9 @@ def test_ranks_do_not_depend_on_batches_or_chunks(dataset, examples, state):
     {'batch_size': 3, 'batch_tokens': 1, 'item_chunk': 10},
   ):
     c = config(filter_seen='history', **fields)
-    e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+    e = retrieval.RetrievalEvaluator(
+      LastItem(dataset.corpus), dataset, examples, c
+    )
     found.append(e.ranks(state))
   np.testing.assert_array_equal(found[0], found[1])
   np.testing.assert_array_equal(found[0], found[2])
@@ -148,13 +152,17 @@ def test_popularity(dataset, examples):
     dataset, examples, lambda _: counts[dataset.corpus], 'window'
   )
   c = config(miss_rank=20)
-  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, c)
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus), dataset, examples, c
+  )
   assert e.popularity(counts) == metrics.ranking_metrics(expected, c.ks, 20)
 
 
 def test_no_example_is_no_number(dataset, state):
-  none = splits.Examples(*(np.zeros(0, np.int64) for _ in range(3)))
-  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, none, config())
+  none = splits.ExampleSpans(*(np.zeros(0, np.int64) for _ in range(3)))
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus), dataset, none, config()
+  )
   assert all(np.isnan(value) for _, value in e.run(state))
 
 
@@ -178,14 +186,16 @@ def test_scores_that_are_not_finite_are_refused(
     id_states={},
     modules={},
   )
-  e = retrieval.Evaluator(LastItem(dataset.corpus), dataset, examples, config())
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus), dataset, examples, config()
+  )
   with pytest.raises(FloatingPointError, match='NaN or infinite'):
     e.ranks(bad)
 
 
 def test_config_is_checked(dataset, examples):
   def build(**fields):
-    retrieval.Evaluator(
+    retrieval.RetrievalEvaluator(
       LastItem(dataset.corpus), dataset, examples, config(**fields)
     )
 

@@ -24,7 +24,7 @@ from genrec_jax.checkpoint.serving_copy import ServingCopy
 from genrec_jax.data import datasets
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.ranking import datasets as ranking_datasets
-from genrec_jax.data.ranking.store import Store
+from genrec_jax.data.ranking.store import PreparedStore
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.weights import load_weights
@@ -274,7 +274,10 @@ def test_examples_are_prepared_as_before(tmp_path):
   unpack('dlrm_dense', tmp_path)
   config = _prepared_now('examples.csv', tmp_path)
   found = ranking_datasets.load(config.data, tmp_path / 'now')
-  assert found.fingerprint() == Store(tmp_path / 'data/prepared').fingerprint()
+  assert (
+    found.fingerprint()
+    == PreparedStore(tmp_path / 'data/prepared').fingerprint()
+  )
 
 
 def _prepared_now(raw: str, place: pathlib.Path):

@@ -139,10 +139,10 @@ def test_the_closed_form_is_the_table_in_words():
       full_tail=tail if window else 0,
       dropout=0.0,
     )
-    end = masks.limit(length, candidates, contextual)
+    end = masks.target_limit(length, candidates, contextual)
     place = jnp.arange(LONGEST)  # one shape: one compilation
     orders = masks.order(place, end, contextual)
-    actual = masks.visible(
+    actual = masks.is_visible(
       spec,
       place[:, None] == place[None],
       orders[:, None],

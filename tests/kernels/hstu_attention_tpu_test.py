@@ -29,7 +29,7 @@ from tests.kernels import attention_cases as cases
 from tests.tolerances import assert_close
 
 DROPOUT = dict(dropout=0.3, dropout_seed=jnp.uint32(11))
-PLAN = tpu_layout.Plan(
+PLAN = tpu_layout.KernelPlan(
   block_q=16,
   block_k=8,
   tile=8,
@@ -85,7 +85,7 @@ def test_each_block_that_is_seen_is_walked_once_from_both_sides(options, tail):
   )
   query, key = call.queries, call.keys
   seen = np.asarray(
-    masks.visible(
+    masks.is_visible(
       spec,
       query[:, None, tpu_layout.TOKEN] == key[None, :, tpu_layout.TOKEN],
       query[:, None, tpu_layout.ORDER],

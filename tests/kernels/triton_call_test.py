@@ -125,7 +125,7 @@ def test_every_model_has_a_plan(kernel, name):
     full_tail=shape.full_tail,
     dropout=0.0,
   )
-  call = gpu_plan.Call(
+  call = gpu_plan.CallShapes(
     batch=shape.batch,
     queries=1024,
     keys=2048,

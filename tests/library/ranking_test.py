@@ -210,7 +210,7 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
     for _ in range(2)
   }
   [path] = paths
-  data = store.Store(path)
+  data = store.PreparedStore(path)
   rows = data.parts['train'].rows(0, 60)
   encoder = data.encoder
   ids = dict(zip(encoder.schema.names.ids, rows.ids.T, strict=True))

@@ -58,15 +58,15 @@ def test_linear(x, use_bias, dtype):
 
 def test_dropout_drops_its_share_and_keeps_the_mean(key):
   rate, size = 0.2, 100_000
-  out = np.asarray(layers.dropout(jnp.ones(size), rate, key))
+  out = np.asarray(layers.apply_dropout(jnp.ones(size), rate, key))
   noise = np.sqrt(rate * (1 - rate) / size)
   assert abs(np.mean(out == 0) - rate) < 6 * noise
   assert_close(np.unique(out), [0.0, 1 / (1 - rate)])
 
 
 def test_dropout_is_off_without_a_key_or_a_rate(x, key):
-  assert layers.dropout(x, 0.5, None) is x
-  assert layers.dropout(x, 0.0, key) is x
+  assert layers.apply_dropout(x, 0.5, None) is x
+  assert layers.apply_dropout(x, 0.0, key) is x
 
 
 def test_split(key):

@@ -138,7 +138,7 @@ def test_every_product_with_a_weight_has_a_site(name, training):
     'a model multiplies activations with a weight by itself; use '
     'genrec_jax.numerics.products.dot'
   )
-  assert set(sites) <= set(products.sites(model))
+  assert set(sites) <= set(products.find_sites(model))
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -150,7 +150,7 @@ def test_every_site_is_multiplied_by_and_by_its_product(name):
     return products.multiply(x, w, spec=spec)
 
   plain, inputs = model_and_inputs(name)
-  declared = set(products.sites(plain))
+  declared = set(products.find_sites(plain))
   rules = [('.*', 'record')] if declared else []
   model, _ = model_and_inputs(name, rules, {'record': record})
   traced(model, *inputs)
@@ -166,13 +166,13 @@ def test_sites_are_paths_of_parameters(name):
     jax.tree_util.keystr(path, simple=True, separator='/'): leaf
     for path, leaf in leaves
   }
-  for site in products.sites(model):
+  for site in products.find_sites(model):
     assert names[site].ndim >= 2
   kernels = {n for n, leaf in names.items() if n.endswith('/kernel')}
   # A number's vector is its row times the number, which is no product of
   # matrices.
   kernels -= {'fields/kernel', 'select_1/kernel', 'select_2/kernel'}
-  assert kernels <= set(products.sites(model))
+  assert kernels <= set(products.find_sites(model))
 
 
 # --- The walk finds what it is for

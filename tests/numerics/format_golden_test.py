@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import chunks
-from genrec_jax.checkpoint.chunks import Chunk, Encoding
+from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
 from genrec_jax.numerics.row_quant import quantize
 from genrec_jax.parallel import codecs
 from tests.numerics import format_rows
@@ -123,16 +123,18 @@ def chunk(method, bits, dtype):
   crc = 0
   for columns in (1, 7, 64):
     values = format_rows.plain(columns).astype(dtype)
-    made = Chunk('t', 3, np.arange(40) * 2 + 5, values, {'sum': values[:, 0]})
+    made = RowChunk(
+      't', 3, np.arange(40) * 2 + 5, values, {'sum': values[:, 0]}
+    )
     with np.load(
-      io.BytesIO(chunks.to_bytes(made, Encoding(bits, method)))
+      io.BytesIO(chunks.to_bytes(made, RowEncoding(bits, method)))
     ) as x:
       crc = checksum({k: x[k] for k in x.files if k != 'slot.sum'}, crc)
   return crc
 
 
 def sent(name, backward):
-  encode = jax.jit(codecs.codec(name, backward=backward).encode)
+  encode = jax.jit(codecs.find_codec(name, backward=backward).encode)
   crc = 0
   for columns in format_rows.WIDTHS:
     for make in (format_rows.plain, format_rows.extreme):

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as arrays_of
 from genrec_jax.checkpoint import chunks
 from genrec_jax.numerics import formats, number_format, row_quant
 from genrec_jax.numerics.formats import FORMATS, extend
-from genrec_jax.numerics.number_format import Format, Part
+from genrec_jax.numerics.number_format import EncodedArray, NumberFormat
 from genrec_jax.parallel import codecs
 from tests.numerics import format_rows
 from tests.numerics.power_format import POWER8
@@ -179,8 +179,8 @@ for written in FORMATS.values():
   parts = written.encode(rows)
   assert np.abs(written.decode(parts, 64) - rows).max() < 65, written.name
   if written.method:
-    encoding = chunks.Encoding(written.bits, written.method)
-    chunk = chunks.Chunk('t', 0, np.arange(2), rows, {})
+    encoding = chunks.RowEncoding(written.bits, written.method)
+    chunk = chunks.RowChunk('t', 0, np.arange(2), rows, {})
     chunks.from_bytes(chunks.to_bytes(chunk, encoding))
 """
   subprocess.run([sys.executable, '-c', program], check=True)
@@ -190,7 +190,7 @@ def test_a_format_that_programs_cannot_run():
   with pytest.raises(ValueError, match="'adaptive4' runs in numpy, not in jax"):
     FORMATS['adaptive4'].encode(jnp.zeros((2, 64)), jnp)
   with pytest.raises(ValueError, match="no codec 'adaptive4', must be one of"):
-    codecs.codec('adaptive4')
+    codecs.find_codec('adaptive4')
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_names_are_given_once(name, change, message):
     ({'bits': 32}, "method 'power', .* bits from 1 to 31: 32 stand for"),
     ({'engines': ('jax',)}, "needs 'numpy' among its engines"),
     (
-      {'layout': lambda columns: {'ids': Part('uint8', columns)}},
+      {'layout': lambda columns: {'ids': EncodedArray('uint8', columns)}},
       "has a part 'ids', which every chunk .* rename the part",
     ),
   ],
@@ -237,4 +237,4 @@ def test_a_table_is_kept_in_a_format_with_a_dtype():
 
 def test_a_format_is_a_value():
   assert hash(POWER8) == hash(dataclasses.replace(POWER8))
-  assert isinstance(FORMATS['fp8'].gradients, Format)
+  assert isinstance(FORMATS['fp8'].gradients, NumberFormat)

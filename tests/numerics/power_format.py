@@ -7,7 +7,11 @@ with 127 added, so that nothing but the codes is rounded.
 
 import numpy as np
 
-from genrec_jax.numerics.number_format import Format, Part, flush_subnormals
+from genrec_jax.numerics.number_format import (
+  EncodedArray,
+  NumberFormat,
+  flush_subnormals,
+)
 
 
 def _power(exponent, xp):
@@ -32,13 +36,13 @@ def _decode(parts, columns, xp):
   return codes * _power(exponent, xp)[..., None]
 
 
-POWER8 = Format(
+POWER8 = NumberFormat(
   'power8',
   _encode,
   _decode,
   layout=lambda columns: {
-    'codes': Part('uint8', columns),
-    'exponent': Part('uint8'),
+    'codes': EncodedArray('uint8', columns),
+    'exponent': EncodedArray('uint8'),
   },
   method='power',
   bits=8,

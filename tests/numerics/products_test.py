@@ -59,7 +59,7 @@ def pair(*rules, **options):
 
 
 def chosen(model):
-  return {name: s.product for name, s in products.sites(model).items()}
+  return {name: s.product for name, s in products.find_sites(model).items()}
 
 
 def test_the_examples_in_the_docstrings():
@@ -153,7 +153,7 @@ def test_a_product_of_one_site_leaves_the_others_as_they_are():
 
 def test_a_site_has_the_path_of_its_weight():
   model = pair(('.*/kernel', 'bfloat16'))
-  assert list(products.sites(model)) == ['first/kernel', 'second/kernel']
+  assert list(products.find_sites(model)) == ['first/kernel', 'second/kernel']
   leaves = nnx.to_pure_dict(nnx.state(model, nnx.Param))
   assert leaves['first']['kernel'].shape == (16, 16)
 
@@ -191,7 +191,7 @@ def test_a_model_in_a_model_has_the_longer_names():
 def test_a_module_may_be_shared_but_not_a_weight_alone():
   model = Pair()
   model.third = model.first
-  assert len(products.sites(model)) == 2
+  assert len(products.find_sites(model)) == 2
   model = Pair()
   model.second.kernel = model.first.kernel
   with pytest.raises(ValueError, match='no parameter of its own'):
@@ -211,7 +211,7 @@ def test_a_site_needs_a_weight_of_its_name():
 def test_a_weight_that_a_variant_does_without_has_no_site():
   model = Pair()
   model.second.kernel = None
-  assert list(products.sites(model)) == ['first/kernel']
+  assert list(products.find_sites(model)) == ['first/kernel']
 
 
 def build_task(config):
@@ -229,10 +229,10 @@ def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   task = build_task(config)
   params = jax.eval_shape(task.init, jax.random.key(0))
   assert task.sites
-  assert task.sites.keys() <= state.named(params).keys()
+  assert task.sites.keys() <= state.flatten_state(params).keys()
   assert {site.product for site in task.sites.values()} == {'bfloat16'}
   built = nnx.merge(task.graphdef, params_state(task.graphdef, params))
-  assert products.sites(built) == task.sites
+  assert products.find_sites(built) == task.sites
   config.numerics.products = (('no/such', 'bfloat16'),)
   with pytest.raises(ValueError, match=next(iter(task.sites))):
     build_task(config)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.numerics import range_search
-from genrec_jax.numerics.levels import levels, nearest
+from genrec_jax.numerics.levels import levels, nearest_codes
 from tests.numerics import quant_rows
 
 
@@ -70,7 +70,7 @@ def test_a_range_is_never_worse_than_the_whole():
   def error(low, high, bits):
     top = np.full_like(low, 2**bits - 1)
     bias, scale, inverse = levels(np, low, high, top, half=True)
-    y = nearest(x, bias, inverse, top[0]) * scale + bias
+    y = nearest_codes(x, bias, inverse, top[0]) * scale + bias
     return np.linalg.norm((y - x).astype(np.float64), axis=0)
 
   for bits in (2, 3, 4):

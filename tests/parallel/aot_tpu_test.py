@@ -16,8 +16,8 @@ from jax.sharding import AxisType, Mesh
 from benchmarks import aot_compile
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.parallel.buckets import buckets
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.buckets import assign_buckets
+from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
 WIDTH, LAYERS = 4096, 12  # more than fits into the fast memory of a chip
 KERNEL = 4 * WIDTH * WIDTH
 RULES = (('.*/kernel', 0), ('.*', None))
-FSDP = Dense('fsdp', RULES, 'bfloat16', 'bfloat16')
+FSDP = DenseOptions('fsdp', RULES, 'bfloat16', 'bfloat16')
 
 
 def compiled(dense, micro=1, layers=LAYERS):
@@ -44,7 +44,7 @@ def compiled(dense, micro=1, layers=LAYERS):
     dense, optax.adam(0.01), mesh, micro=micro, width=WIDTH, layers=layers
   )
   found = {}
-  for c in hlo.collectives(program):
+  for c in hlo.find_collectives(program):
     if c.bytes_result >= KERNEL / 16:
       found.setdefault(c.op, []).append(c)
   memory = program.memory_analysis()
@@ -58,11 +58,11 @@ def total(found):
 
 def test_ddp_sums_once_a_bucket():
   layers = 4
-  found, _ = compiled(Dense(bucket_bytes=2 * KERNEL), 4, layers)
+  found, _ = compiled(DenseOptions(bucket_bytes=2 * KERNEL), 4, layers)
   assert list(found) == ['all-reduce']
   leaves = jax.tree.leaves(jax.eval_shape(lambda: toy_mlp.init(WIDTH, layers)))
   sizes = [4 * x.size for x in leaves]
-  large = [b for b in buckets(sizes, 2 * KERNEL) if len(b) > 1]
+  large = [b for b in assign_buckets(sizes, 2 * KERNEL) if len(b) > 1]
   assert total(found['all-reduce'])[0] == len(large) == layers / 2
   assert {c.computation for c in found['all-reduce']} == {hlo.ENTRY}
 

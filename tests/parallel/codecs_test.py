@@ -12,7 +12,7 @@ BOTH = pytest.mark.parametrize('backward', [False, True], ids=['', 'backward'])
 
 
 def there_and_back(name, x, backward=False):
-  codec = codecs.codec(name, backward=backward)
+  codec = codecs.find_codec(name, backward=backward)
   return np.asarray(jax.jit(lambda x: decoded(codec, x))(x))
 
 
@@ -94,7 +94,7 @@ def test_what_is_not_finite_stays_visible(name, wrong, backward):
 @pytest.mark.parametrize('columns', [1, 8, 65])
 @pytest.mark.parametrize('name', codecs.names())
 def test_the_bytes_of_a_row(name, columns, backward):
-  codec = codecs.codec(name, backward=backward)
+  codec = codecs.find_codec(name, backward=backward)
   bits = jax.eval_shape(codec.encode, jnp.zeros((2, 5, columns)))
   assert bits.shape[:-1] == (2, 5)
   assert bits.shape[-1] * bits.dtype.itemsize == codec.row_bytes(columns)
@@ -114,4 +114,4 @@ def test_gradients_get_range_and_rows_get_precision():
 
 def test_a_name_nobody_knows():
   with pytest.raises(ValueError, match="no codec 'fp4', must be one of floa"):
-    codecs.codec('fp4')
+    codecs.find_codec('fp4')

@@ -29,11 +29,14 @@ def on_shards(f, shape, out=P(mesh_lib.AXES)):
 
 def test_outside_everything_is_plain():
   x = jnp.arange(3.0)
-  assert c.axes() == () and c.shard_count() == 1
-  assert c.total(x) is x and c.gather(x) is x
+  assert c.current_axes() == () and c.shard_count() == 1
+  assert c.sum_over_shards(x) is x and c.gather(x) is x
   assert c.shard_index() == 0 and c.shard_index().dtype == jnp.int32
-  assert c.before(jnp.int32(5)) == 0 and c.before(jnp.int32(5)).dtype == 'int32'
-  assert jax.jit(c.axes)() == ()
+  assert (
+    c.sum_before(jnp.int32(5)) == 0
+    and c.sum_before(jnp.int32(5)).dtype == 'int32'
+  )
+  assert jax.jit(c.current_axes)() == ()
 
 
 @pytest.mark.parametrize('shape', SHAPES)
@@ -42,14 +45,14 @@ def test_inside_they_speak_to_the_other_shards(shape):
   x = jnp.arange(2 * n, dtype=jnp.int32)
 
   def f(x):
-    assert c.axes() == mesh_lib.AXES and c.shard_count() == n
+    assert c.current_axes() == mesh_lib.AXES and c.shard_count() == n
     index = c.shard_index()
     assert index.dtype == jnp.int32
     return {
-      'total': c.total({'sum': jnp.sum(x)})['sum'][None],
+      'total': c.sum_over_shards({'sum': jnp.sum(x)})['sum'][None],
       'index': index[None],
       'gather': c.gather((x,))[0][None],
-      'before': c.before(jnp.sum(x))[None],
+      'before': c.sum_before(jnp.sum(x))[None],
     }
 
   out = on_shards(f, shape)(x)
@@ -67,7 +70,7 @@ def summand(w, x, y, weight):
   scores = own @ c.gather(own).T - (own @ y)[:, None]
   per = jnp.sum(jnp.tanh(scores), axis=1) * weight
   shared = 0.1 * jnp.sum(w**2) / c.shard_count()
-  return jnp.sum(per) / c.total(jnp.sum(weight)) + shared
+  return jnp.sum(per) / c.sum_over_shards(jnp.sum(weight)) + shared
 
 
 @pytest.mark.parametrize('shape', SHAPES)
@@ -79,7 +82,7 @@ def test_gradients_of_summands_add_up_to_the_gradient(shape):
   weight = jnp.asarray(rng.integers(0, 2, 16), jnp.float32)
 
   def f(x, weight):
-    return c.total(jax.value_and_grad(summand)(w, x, y, weight))
+    return c.sum_over_shards(jax.value_and_grad(summand)(w, x, y, weight))
 
   value, grad = on_shards(f, shape, P())(x, weight)
   wanted, wanted_grad = jax.value_and_grad(summand)(w, x, y, weight)
@@ -96,9 +99,9 @@ def test_the_examples_of_the_module():
 
 def test_outside_a_scope_changes_nothing():
   x = jnp.arange(3.0)
-  with c.over('host'):
-    assert c.axes() == () and c.shard_count() == 1
-    assert c.total(x) is x and c.gather(x) is x
+  with c.restrict_axes('host'):
+    assert c.current_axes() == () and c.shard_count() == 1
+    assert c.sum_over_shards(x) is x and c.gather(x) is x
 
 
 @pytest.mark.parametrize(
@@ -111,13 +114,13 @@ def test_a_scope_speaks_to_the_shards_of_its_axes_alone(scope):
   rest = [i for i, name in enumerate(mesh_lib.AXES) if name not in scope]
 
   def f(x):
-    with c.over(*scope):
+    with c.restrict_axes(*scope):
       return {
-        'total': c.total(jnp.sum(x))[None],
+        'total': c.sum_over_shards(jnp.sum(x))[None],
         'index': c.shard_index()[None],
         'count': jnp.int32(c.shard_count())[None],
         'gather': c.gather(jnp.sum(x)[None])[None],
-        'before': c.before(jnp.sum(x))[None],
+        'before': c.sum_before(jnp.sum(x))[None],
       }
 
   out = on_shards(f, shape)(x)
@@ -141,22 +144,22 @@ def test_a_scope_speaks_to_the_shards_of_its_axes_alone(scope):
 
 def test_of_scopes_inside_each_other_the_innermost_counts():
   def f(x):
-    with c.over('host'):
-      with c.over('rep', 'dev'):
-        assert c.axes() == ('rep', 'dev')
-      assert c.axes() == ('host',)
-    assert c.axes() == mesh_lib.AXES
+    with c.restrict_axes('host'):
+      with c.restrict_axes('rep', 'dev'):
+        assert c.current_axes() == ('rep', 'dev')
+      assert c.current_axes() == ('host',)
+    assert c.current_axes() == mesh_lib.AXES
     return x
 
   on_shards(f, (2, 2, 2))(jnp.arange(8))
 
 
 def test_a_function_that_is_jitted_is_traced_in_every_scope():
-  total = jax.jit(c.total)
+  total = jax.jit(c.sum_over_shards)
 
   def f(x):
     everyone = total(x)
-    with c.over('host'):
+    with c.restrict_axes('host'):
       return everyone, total(x)
 
   everyone, hosts = on_shards(f, (1, 2, 4))(jnp.arange(8))
@@ -166,8 +169,8 @@ def test_a_function_that_is_jitted_is_traced_in_every_scope():
 
 def test_a_scope_of_axes_that_the_mesh_does_not_have():
   def f(x):
-    with c.over('rep', 'hosts'):
-      return c.total(x)
+    with c.restrict_axes('rep', 'hosts'):
+      return c.sum_over_shards(x)
 
   with pytest.raises(
     ValueError, match="'hosts'; the axes of this mesh are rep"

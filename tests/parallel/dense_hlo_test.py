@@ -9,8 +9,8 @@ import pytest
 
 from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.parallel.buckets import buckets
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.buckets import assign_buckets
+from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
@@ -19,7 +19,7 @@ WIDTH, LAYERS = 32, 3
 ADAM = optax.adam(0.01)
 KERNEL = 4 * WIDTH * WIDTH
 WHOLE = LAYERS * 4 * WIDTH + 4  # biases and the scale, [1] in a bucket
-FSDP = Dense('fsdp', toy_mlp.RULES, 'bfloat16')
+FSDP = DenseOptions('fsdp', toy_mlp.RULES, 'bfloat16')
 
 
 def compiled(dense, micro=1, tx=optax.sgd(0.1), **size):
@@ -33,7 +33,7 @@ def compiled(dense, micro=1, tx=optax.sgd(0.1), **size):
 def wire(program, op):
   """The collectives of a kind, without scalars (XLA lets them travel along)."""
   found = []
-  for c in hlo.collectives(program):
+  for c in hlo.find_collectives(program):
     arrays = tuple((dtype, dims) for dtype, dims in c.shapes if dims)
     if c.op == op and arrays:
       found.append(dataclasses.replace(c, shapes=arrays))
@@ -45,30 +45,30 @@ def count(found):
 
 
 def test_buckets_start_with_the_last_leaf():
-  assert buckets([3, 4, 2, 9, 1], 6) == [[4, 3], [2, 1], [0]]
-  assert buckets([3, 4, 2], 1) == [[2], [1], [0]]
-  assert buckets([3, 4, 2], 100) == [[2, 1, 0]]
-  assert buckets([], 100) == []
+  assert assign_buckets([3, 4, 2, 9, 1], 6) == [[4, 3], [2, 1], [0]]
+  assert assign_buckets([3, 4, 2], 1) == [[2], [1], [0]]
+  assert assign_buckets([3, 4, 2], 100) == [[2, 1, 0]]
+  assert assign_buckets([], 100) == []
 
 
 @pytest.mark.parametrize('limit, micro', [(25 << 20, 1), (KERNEL, 4), (1, 4)])
 def test_ddp_sums_once_a_bucket(limit, micro):
-  program = compiled(Dense(bucket_bytes=limit), micro)
+  program = compiled(DenseOptions(bucket_bytes=limit), micro)
   leaves = jax.tree.leaves(toy_mlp.init(WIDTH, LAYERS))
-  expected = len(buckets([4 * x.size for x in leaves], limit))
+  expected = len(assign_buckets([4 * x.size for x in leaves], limit))
   sums = wire(program, 'all-reduce')
   assert count(sums) == expected
   in_all = sum(c.count * c.bytes_result for c in sums)
   assert in_all == LAYERS * KERNEL + WHOLE
   assert {c.computation for c in sums} == {hlo.ENTRY}, 'reduced in the loop'
   assert {c.groups for c in sums} == {(tuple(range(8)),)}
-  assert {c.op for c in hlo.collectives(program)} == {'all-reduce'}
+  assert {c.op for c in hlo.find_collectives(program)} == {'all-reduce'}
 
 
 @pytest.mark.parametrize(
   'way',
   [
-    Dense('grad_op', toy_mlp.RULES),
+    DenseOptions('grad_op', toy_mlp.RULES),
     dataclasses.replace(FSDP, keep_gathered=True),
   ],
 )
@@ -109,7 +109,7 @@ def test_fsdp_gathers_again_in_the_backward_pass(micro):
 
 
 def test_hybrid_stays_inside_a_host_but_for_a_sum_of_shards():
-  program = compiled(Dense('hybrid', toy_mlp.RULES, keep_gathered=True))
+  program = compiled(DenseOptions('hybrid', toy_mlp.RULES, keep_gathered=True))
   hosts = tuple((2 * i, 2 * i + 1) for i in range(4))
   for op in ('all-gather', 'reduce-scatter'):
     assert {c.groups for c in wire(program, op)} == {hosts}

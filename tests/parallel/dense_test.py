@@ -11,7 +11,7 @@ import pytest
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel.cuts import Cut
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
 from tests.tolerances import assert_close
 
@@ -22,12 +22,12 @@ LIMIT = 1.0
 ADAM = optax.adamw(0.01, weight_decay=0.1)
 KEPT = dict(rules=toy_mlp.RULES, keep_gathered=True)
 WAYS = {
-  'ddp': Dense('ddp', bucket_bytes=2000),
-  'grad_op': Dense('grad_op', toy_mlp.RULES),
-  'fsdp': Dense('fsdp', toy_mlp.RULES),
-  'fsdp, kept': Dense('fsdp', **KEPT),
-  'hybrid': Dense('hybrid', toy_mlp.RULES, bucket_bytes=500),
-  'hybrid, kept': Dense('hybrid', **KEPT),
+  'ddp': DenseOptions('ddp', bucket_bytes=2000),
+  'grad_op': DenseOptions('grad_op', toy_mlp.RULES),
+  'fsdp': DenseOptions('fsdp', toy_mlp.RULES),
+  'fsdp, kept': DenseOptions('fsdp', **KEPT),
+  'hybrid': DenseOptions('hybrid', toy_mlp.RULES, bucket_bytes=500),
+  'hybrid, kept': DenseOptions('hybrid', **KEPT),
 }
 
 
@@ -170,18 +170,18 @@ def test_accumulation_sums_in_float32():
 )
 def test_what_is_not_known_is_an_error(fields, words):
   with pytest.raises(ValueError, match=words):
-    Dense(**fields)
+    DenseOptions(**fields)
 
 
 def test_rules_must_fit_the_mode():
   mesh = mesh_lib.make(2, 2)
   with pytest.raises(ValueError, match=r"'w' of shape \(4,\).* into 8"):
-    dense_lib.make(Dense('fsdp'), mesh, {'w': jnp.zeros(4)})
+    dense_lib.make(DenseOptions('fsdp'), mesh, {'w': jnp.zeros(4)})
   layout = dense_lib.make(
-    Dense('hybrid', (('.*', 0),)), mesh, {'w': jnp.zeros(4)}
+    DenseOptions('hybrid', (('.*', 0),)), mesh, {'w': jnp.zeros(4)}
   )
   assert layout.cuts == {'w': Cut(0, ('dev',))}
-  layout = dense_lib.make(Dense(), mesh, {'w': jnp.zeros(4)})
+  layout = dense_lib.make(DenseOptions(), mesh, {'w': jnp.zeros(4)})
   assert layout.cuts == {'w': Cut()}
   with pytest.raises(ValueError, match="'n' is int32"):
-    dense_lib.make(Dense(), mesh, {'n': jnp.zeros(4, jnp.int32)})
+    dense_lib.make(DenseOptions(), mesh, {'n': jnp.zeros(4, jnp.int32)})

@@ -50,12 +50,14 @@ def test_gathering_and_its_gradient(axis, axes):
 
 def test_two_bytes_travel_as_bits():
   wire = gathering.Wire(mesh_lib.AXES, 0, 'bfloat16', 'bfloat16')
-  run = on_mesh(lambda x: gathering.whole(x, wire), P(mesh_lib.AXES), P())
+  run = on_mesh(
+    lambda x: gathering.gather_whole(x, wire), P(mesh_lib.AXES), P()
+  )
   x = jnp.linspace(-3, 3, 64)
   out = run(x)
   assert out.dtype == jnp.bfloat16
   np.testing.assert_array_equal(out, x.astype(jnp.bfloat16))
-  (found,) = hlo.collectives(run.lower(x).compile())
+  (found,) = hlo.find_collectives(run.lower(x).compile())
   assert (found.op, found.dtype, found.bytes_result) == (
     'all-gather',
     'u16',
@@ -92,7 +94,9 @@ def test_only_parameters_are_made_again(remat):
     return jnp.sum(jnp.tanh(kernel(jnp.exp(x), w) @ w.T))
 
   def f(w, x):
-    return jax.value_and_grad(gathering.not_kept(loss) if remat else loss)(w, x)
+    return jax.value_and_grad(
+      gathering.regather_in_backward(loss) if remat else loss
+    )(w, x)
 
   axes = P(mesh_lib.AXES)
   run = on_mesh(lambda w, x: f(w, x)[1], (axes, axes), axes)
@@ -104,7 +108,7 @@ def test_only_parameters_are_made_again(remat):
   x = jnp.asarray(rng.normal(size=(16, 16)), jnp.float32)
   program = both.lower(w, x).compile(hlo.BARRIERS_KEPT)
   text = program.as_text()
-  gathers = [c for c in hlo.collectives(program) if c.op == 'all-gather']
+  gathers = [c for c in hlo.find_collectives(program) if c.op == 'all-gather']
   assert sum(c.count for c in gathers) == (2 if remat else 1)
   for op, count in (('sine', 1), ('exponential', 1), ('tanh', 1)):
     assert text.count(f' {op}(') == count, op

@@ -13,7 +13,7 @@ ALL = (tuple(range(8)),)
 
 
 def only(line, header=HEADER):
-  (found,) = hlo.collectives(
+  (found,) = hlo.find_collectives(
     header + 'ENTRY %main (a: f32[8]) -> f32[8] {\n' + line
   )
   return found
@@ -152,7 +152,7 @@ def test_what_is_not_a_collective_or_its_second_half():
 }
 '''
   )
-  assert hlo.collectives(text) == []
+  assert hlo.find_collectives(text) == []
 
 
 FUSED = """
@@ -171,7 +171,7 @@ def test_a_collective_that_runs_beside_fusions_is_counted_once():
     for i in range(start, start + 3):
       text += f'  %f.{i} = u16[4]{{0}} fusion(%a), calls=%step.{i}\n'
     text += '}\n'
-  found = hlo.collectives(text)
+  found = hlo.find_collectives(text)
   assert [(c.computation, c.count) for c in found] == [
     ('body', 1),
     ('ENTRY', 1),
@@ -203,7 +203,7 @@ def test_a_real_program():
     f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
   )
   program = jax.jit(sharded).lower(jnp.zeros((64, 4))).compile()
-  found = {c.op: c for c in hlo.collectives(program)}
+  found = {c.op: c for c in hlo.find_collectives(program)}
   assert sorted(found) == [
     'all-gather',
     'all-reduce',

@@ -19,15 +19,15 @@ def everything(path):
   me = jax.process_index()
 
   def write_once():
-    with job.together('writing', lead_first=True):
-      if job.leads():
+    with job.fail_together('writing', lead_first=True):
+      if job.is_leader():
         path.write_text('done')
       return path.read_text()
 
   def fail(who, lead_first=False):
     began = False
     try:
-      with job.together('counting', lead_first=lead_first):
+      with job.fail_together('counting', lead_first=lead_first):
         began = True
         if me == who:
           raise FileNotFoundError(f'none in {me}')
@@ -36,15 +36,15 @@ def everything(path):
     return None
 
   return {
-    'count': job.count(),
-    'leads': job.leads(),
+    'count': job.process_count(),
+    'leads': job.is_leader(),
     'written': outcome(write_once),
-    'lead': job.of_lead(f'I am {me}'),
+    'lead': job.broadcast_from_leader(f'I am {me}'),
     'one fails': fail(2),
     'lead fails': fail(0),
     'lead fails first': fail(0, lead_first=True),
     'none fails': fail(-1),
-    'any': (job.any_of(me == 1), job.any_of(False)),
+    'any': (job.any_process(me == 1), job.any_process(False)),
   }
 
 
@@ -65,8 +65,8 @@ def test_three_processes(tmp_path):
 
 
 def test_alone():
-  with job.together('this', lead_first=True):
-    assert job.leads() and job.count() == 1
-  assert job.of_lead('text') == 'text' and job.any_of(True)
-  with pytest.raises(KeyError), job.together('that'):
+  with job.fail_together('this', lead_first=True):
+    assert job.is_leader() and job.process_count() == 1
+  assert job.broadcast_from_leader('text') == 'text' and job.any_process(True)
+  with pytest.raises(KeyError), job.fail_together('that'):
     raise KeyError

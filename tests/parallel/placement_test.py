@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
@@ -23,7 +23,7 @@ ADAM = optax.adamw(optax.linear_schedule(0.0, 0.1, 5), weight_decay=0.1)
 
 def layout(mode, **fields):
   shapes = jax.eval_shape(toy_mlp.init)
-  dense = Dense(mode, toy_mlp.RULES, **fields)
+  dense = DenseOptions(mode, toy_mlp.RULES, **fields)
   return dense_lib.make(dense, mesh_lib.make(2, 2), shapes)
 
 
@@ -110,7 +110,7 @@ def test_offloaded_state_trains_the_same(mode):
   mesh = mesh_lib.make(2, 2)
   ends = []
   for offload in (False, True):
-    dense = Dense(mode, toy_mlp.RULES, offload_state=offload)
+    dense = DenseOptions(mode, toy_mlp.RULES, offload_state=offload)
     params, state, step = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
     rest = {'pinned_host'} if offload else {'device'}
     for i in range(3):
@@ -138,7 +138,7 @@ def test_no_device_ever_holds_the_whole_model():
     return {'w': 0.1 * jax.random.normal(jax.random.key(3), (width, width))}
 
   shapes = jax.eval_shape(fresh)
-  dense = Dense('fsdp', (('.*', 0),))
+  dense = DenseOptions('fsdp', (('.*', 0),))
   laid = dense_lib.make(dense, mesh, shapes)
   where = placement.shardings(laid)
   params = placement.init(fresh, where)
@@ -159,7 +159,9 @@ def test_no_device_ever_holds_the_whole_model():
 
 def test_hybrid_copies_are_equal_after_training():
   mesh = mesh_lib.make(2, 2)
-  dense = dataclasses.replace(Dense('hybrid', toy_mlp.RULES), bucket_bytes=64)
+  dense = dataclasses.replace(
+    DenseOptions('hybrid', toy_mlp.RULES), bucket_bytes=64
+  )
   params, state, step = toy_mlp.trainer(dense, optax.adam(0.01), mesh)
   for i in range(3):
     params, state, *_ = step(params, state, toy_mlp.cut(toy_mlp.batch(i), mesh))

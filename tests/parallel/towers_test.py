@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 from genrec_jax.parallel import collectives, cuts, placement
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.parallel.alone import Alone
 from genrec_jax.parallel.cuts import Cut
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
+from genrec_jax.parallel.single_device import SingleDeviceLayout
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
@@ -30,11 +30,11 @@ TOWER = Cut(0, ('host',), ('rep', 'dev'))
 ADAM = optax.adamw(0.01, weight_decay=0.1)
 RULES = (('top/kernel', 0), ('.*', None))
 WAYS = {
-  'ddp': Dense('ddp', bucket_bytes=100),
-  'grad_op': Dense('grad_op', RULES),
-  'fsdp': Dense('fsdp', RULES),
-  'fsdp, kept': Dense('fsdp', RULES, keep_gathered=True),
-  'hybrid': Dense('hybrid', RULES),
+  'ddp': DenseOptions('ddp', bucket_bytes=100),
+  'grad_op': DenseOptions('grad_op', RULES),
+  'fsdp': DenseOptions('fsdp', RULES),
+  'fsdp, kept': DenseOptions('fsdp', RULES, keep_gathered=True),
+  'hybrid': DenseOptions('hybrid', RULES),
 }
 
 
@@ -62,8 +62,8 @@ def batch(seed):
 
 def swap(x, here: int, there: int):
   """Columns `here` to the hosts of their towers, against examples `there`."""
-  with collectives.over('host'):
-    over = collectives.axes()
+  with collectives.restrict_axes('host'):
+    over = collectives.current_axes()
   if not over:
     return x
   return jax.lax.all_to_all(x, over, here, there, tiled=True)
@@ -74,15 +74,15 @@ def summand(params, batch):
   towers, top = params['towers'], params['top']
   x = swap(batch['x'], 1, 0)  # [examples of the peers, towers here, width]
   x = jnp.einsum('btw,two->bto', x, towers['kernel'])
-  with collectives.over('host'):
+  with collectives.restrict_axes('host'):
     weight = collectives.gather(batch['weight'])
-  with collectives.over('rep', 'dev'):
-    sums = collectives.total(jnp.einsum('b,bto->to', weight, x))
-    x = x - (sums / collectives.total(jnp.sum(weight)))[None]
+  with collectives.restrict_axes('rep', 'dev'):
+    sums = collectives.sum_over_shards(jnp.einsum('b,bto->to', weight, x))
+    x = x - (sums / collectives.sum_over_shards(jnp.sum(weight)))[None]
   x = swap(jnp.tanh(x + towers['bias'][None]), 0, 1).reshape(-1, TOWERS * OUT)
   out = jnp.sum(jnp.tanh(x @ top['kernel'] + top['bias'][None]), axis=1)
   error = jnp.square(out - batch['y']) * batch['weight']
-  return jnp.sum(error) / collectives.total(jnp.sum(batch['weight']))
+  return jnp.sum(error) / collectives.sum_over_shards(jnp.sum(batch['weight']))
 
 
 def step(layout):
@@ -95,7 +95,7 @@ def step(layout):
     grads = layout.reduce(grads)
     norm = layout.norm(grads)
     params, state = layout.apply(ADAM, layout.clip(grads, norm), state, params)
-    return params, state, grads, (collectives.total(value), norm)
+    return params, state, grads, (collectives.sum_over_shards(value), norm)
 
   return run
 
@@ -132,7 +132,7 @@ def on_mesh(dense, tower, shape=(1, 2, 4)):
 @pytest.fixture(scope='module')
 def one_device():
   with jax.numpy_dtype_promotion('standard'):
-    return train(step(Alone(LIMIT)), init(), ADAM.init(init()))
+    return train(step(SingleDeviceLayout(LIMIT)), init(), ADAM.init(init()))
 
 
 def assert_same_run(got, wanted):
@@ -202,13 +202,13 @@ def test_specs_of_towers():
 def test_overrides_that_do_not_fit(overrides, words):
   mesh, shapes = mesh_lib.make(1, 2, 2), jax.eval_shape(init)
   with pytest.raises(cuts.RuleError, match=words):
-    dense_lib.make(Dense(), mesh, shapes, overrides)
+    dense_lib.make(DenseOptions(), mesh, shapes, overrides)
 
 
 def test_the_first_override_counts():
   mesh, shapes = mesh_lib.make(1, 2, 2), jax.eval_shape(init)
   overrides = {'towers/bias': Cut(), 'towers/.*': TOWER}
-  layout = dense_lib.make(Dense(), mesh, shapes, overrides)
+  layout = dense_lib.make(DenseOptions(), mesh, shapes, overrides)
   assert layout.cuts['towers/bias'] == Cut() == layout.cuts['top/bias']
   assert layout.cuts['towers/kernel'] == TOWER
 

@@ -98,7 +98,7 @@ def step(dense, tx, mesh, width: int = 16, layers: int = 2):
 
   def shard(params, state, batches):
     batches = jax.tree.map(lambda x: x[0], batches)
-    weight = collectives.total(jnp.sum(batches['weight']))
+    weight = collectives.sum_over_shards(jnp.sum(batches['weight']))
     held = layout.gather(params)
     loss = layout.remat(lambda h, b: summand(layout.use(h), b, weight))
     value, grads = dense_lib.accumulate(
@@ -108,7 +108,7 @@ def step(dense, tx, mesh, width: int = 16, layers: int = 2):
     norm = layout.norm(grads)
     grads = layout.clip(grads, norm)
     params, state = layout.apply(tx, grads, state, params)
-    return params, state, collectives.total(value), norm
+    return params, state, collectives.sum_over_shards(value), norm
 
   specs = placement.specs(layout), placement.state_specs(layout, tx)
   sharded = jax.shard_map(

@@ -9,12 +9,12 @@ from jax.sharding import PartitionSpec as P
 
 from genrec_jax.parallel import collectives, processes
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
 from tests.parallel import toy_mlp
 
 MODES = {
-  'ddp': Dense('ddp', bucket_bytes=1000),
-  'fsdp': Dense('fsdp', toy_mlp.RULES),
+  'ddp': DenseOptions('ddp', bucket_bytes=1000),
+  'fsdp': DenseOptions('fsdp', toy_mlp.RULES),
 }
 
 
@@ -32,7 +32,9 @@ def main():
   words = processes.initialize()
   mesh = mesh_lib.make(hosts=2)
   total = jax.shard_map(
-    lambda: collectives.total(collectives.shard_index().astype(jnp.float32)),
+    lambda: collectives.sum_over_shards(
+      collectives.shard_index().astype(jnp.float32)
+    ),
     mesh=mesh,
     in_specs=(),
     out_specs=P(),

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import sharding_formulas
 from benchmarks.sharding_formulas import Case
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.embedding import scheme, schemes
+from genrec_jax.embedding import scheme, single_scheme
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.embedding.scheme import SCHEMES
@@ -200,7 +200,7 @@ def test_rules_that_cannot_be(fields, message):
 
 
 def test_the_examples_in_the_text():
-  for module in (pooling, workload, plan_lib, scheme, schemes):
+  for module in (pooling, workload, plan_lib, scheme, single_scheme):
     assert doctest.testmod(module).failed == 0
 
 
@@ -334,7 +334,7 @@ def test_a_feature_whose_bags_have_been_empty_so_far():
     'tags', 90, 8, optimizer='adam',
     features=(Feature(0.0, pooled=True, name='tags'),),
   )  # fmt: skip
-  plan = schemes.one_scheme(
+  plan = single_scheme.plan_with_scheme(
     {'tags': TableSpec('tags', 90, 8, update='adam')},
     'row_wise',
     devices=8,

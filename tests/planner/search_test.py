@@ -13,7 +13,7 @@ from genrec_jax.embedding.plan import PlanError, ShardingPlan
 from genrec_jax.features import TableSpec
 from genrec_jax.planner import (
   Constraint,
-  Dense,
+  DensePart,
   Feature,
   InsufficientMemory,
   Load,
@@ -24,7 +24,7 @@ from genrec_jax.planner import (
   make_plan,
   storage,
 )
-from genrec_jax.planner.balance import imbalance
+from genrec_jax.planner.balance import measure_imbalance
 
 BATCH = 8192
 
@@ -159,7 +159,9 @@ def test_constraints_are_kept():
 def test_a_table_too_large_for_a_device_is_cut():
   machine = hardware.get('cpu', devices=4, memory=100_000_000)
   big = Load('big', 1_000_000, 64)
-  assert big.bytes_of(big.rows, big.dim) > 2 * storage.budget(machine, Dense())
+  assert big.bytes_of(big.rows, big.dim) > 2 * storage.budget(
+    machine, DensePart()
+  )
   plan, report = make_plan([big], machine, batch=256)
   assert plan.tables['big'].scheme == 'row_wise'
   assert not len(report.over)
@@ -198,7 +200,10 @@ def test_constraints_that_no_machine_satisfies():
 def test_a_dense_part_that_leaves_nothing():
   with pytest.raises(InsufficientMemory, match='leaves nothing for tables'):
     make_plan(
-      some_tables(1), hardware.get('h100'), batch=1, dense=Dense(bytes=10**11)
+      some_tables(1),
+      hardware.get('h100'),
+      batch=1,
+      dense=DensePart(bytes=10**11),
     )
 
 
@@ -253,11 +258,11 @@ def test_evaluate_wants_the_plan_of_this_model_and_machine():
 
 
 def test_imbalance():
-  assert imbalance([2, 2, 2])['max_over_mean'] == 1
-  assert imbalance([0, 0]) == dict(
+  assert measure_imbalance([2, 2, 2])['max_over_mean'] == 1
+  assert measure_imbalance([0, 0]) == dict(
     max_over_mean=1.0, total_variation=0.0, kl=0.0, chi2=0.0
   )
-  found = imbalance([3, 1, 0, 0])
+  found = measure_imbalance([3, 1, 0, 0])
   assert found['max_over_mean'] == 3
   assert found['total_variation'] == pytest.approx(0.5)
   assert found['kl'] == pytest.approx(0.75 * np.log(3))
@@ -314,7 +319,7 @@ def test_reports_of_many_tables_stay_short():
 
 def test_a_report_as_a_dict():
   loads, machine = some_tables(5), hardware.get('h100', devices=2)
-  _, report = make_plan(loads, machine, batch=BATCH, dense=Dense(7, 8.0, 9))
+  _, report = make_plan(loads, machine, batch=BATCH, dense=DensePart(7, 8.0, 9))
   found = json.loads(json.dumps(report.to_dict()))
   assert found['fits'] and found['step_s'] == report.step
   assert found['topology']['devices'] == 2 and found['dense']['bytes'] == 9

@@ -2,14 +2,14 @@
 
 import pytest
 
-from genrec_jax.planner import Dense, Feature, Load, hardware
+from genrec_jax.planner import DensePart, Feature, Load, hardware
 from genrec_jax.planner.sizing import growth, size
 
 LOADS = [
   Load('a', 1_000_000, 128, features=(Feature(20.0),)),
   Load('b', 1_000, 64, features=(Feature(5.0, pooled=False),)),
 ]
-DENSE = Dense(parameters=10_000_000, flops=1e9)
+DENSE = DensePart(parameters=10_000_000, flops=1e9)
 TWO = hardware.get(
   'h100', hosts=2, devices=4, intra=400e9, inter=50e9, reserve=0.0
 )
@@ -31,18 +31,18 @@ def test_every_bound():
 
 
 def test_what_binds():
-  assert size(LOADS, TWO, 8000, Dense()).binds == 'injection bandwidth'
-  small = hardware.change(TWO, memory=50_000_000)
+  assert size(LOADS, TWO, 8000, DensePart()).binds == 'injection bandwidth'
+  small = hardware.replace_numbers(TWO, memory=50_000_000)
   assert size(LOADS, small, 8000, DENSE).binds == 'capacity'
-  fast = hardware.change(TWO, inter=1e15)
-  assert size(LOADS, fast, 8000, Dense()).binds == 'memory bandwidth'
-  alone = hardware.change(TWO, hosts=1, devices=1)
+  fast = hardware.replace_numbers(TWO, inter=1e15)
+  assert size(LOADS, fast, 8000, DensePart()).binds == 'memory bandwidth'
+  alone = hardware.replace_numbers(TWO, hosts=1, devices=1)
   found = size(LOADS, alone, 1000, DENSE)
   assert found.injection == found.bisection == 0
 
 
 def test_a_torus_is_bound_by_its_bisection_as_it_grows():
-  slices = growth(LOADS, hardware.get('v5e', hosts=16), 64_000, Dense())
+  slices = growth(LOADS, hardware.get('v5e', hosts=16), 64_000, DensePart())
   assert [s.devices for s in slices] == [64, 128, 256, 512]
   assert slices[-1].binds == 'bisection'
   # Four times the chips, a cut of twice the links.

@@ -14,7 +14,7 @@ from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
 from genrec_jax.embedding.scheme import SCHEMES
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.planner import (
-  Dense,
+  DensePart,
   Feature,
   Load,
   hardware,
@@ -51,7 +51,7 @@ def test_bytes_of_a_piece(scheme, columns, rows, ids, sent):
 
 def test_budget_is_what_reserve_and_dense_part_leave():
   machine = hardware.get('h100', memory=1000, reserve=0.1)
-  assert storage.budget(machine, Dense(bytes=300)) == 600
+  assert storage.budget(machine, DensePart(bytes=300)) == 600
 
 
 @pytest.mark.parametrize('optimizer', ROW_OPTIMIZERS)
@@ -108,4 +108,4 @@ def test_allocated_bytes_are_those_xla_sees():
     .compile()
   )
   seen = compiled.memory_analysis().argument_size_in_bytes
-  assert storage.allocated(plan) == seen
+  assert storage.allocated_bytes(plan) == seen

@@ -28,7 +28,7 @@ def _events(workdir):
 
 
 def _run(workdir, steps, resume_step=None):
-  with metric_writers.Writers(workdir, resume_step, log=None) as w:
+  with metric_writers.MetricWriters(workdir, resume_step, log=None) as w:
     for step in steps:
       w.scalars(step, {'train/loss': 1 / (step + 1)})
       if step % 2 == 0:
@@ -37,7 +37,7 @@ def _run(workdir, steps, resume_step=None):
 
 def test_lines_hold_the_step_and_the_numbers(tmp_path):
   lines = []
-  with metric_writers.Writers(tmp_path / 'new', log=lines.append) as w:
+  with metric_writers.MetricWriters(tmp_path / 'new', log=lines.append) as w:
     w.scalars(12, {'train/loss': jnp.float32(0.1), 'n': np.int64(3)})
     w.scalars(13, {'train/loss': jnp.bfloat16(0.5), 'perf/x': 1.5})
   rows = metric_writers.read_jsonl(tmp_path / 'new' / 'metrics.jsonl')
@@ -52,7 +52,7 @@ def test_lines_hold_the_step_and_the_numbers(tmp_path):
 
 
 def test_a_line_is_out_of_the_process_when_scalars_returns(tmp_path):
-  w = metric_writers.Writers(tmp_path, log=None)
+  w = metric_writers.MetricWriters(tmp_path, log=None)
   w.scalars(1, {'a': 1.0})
   assert len(metric_writers.read_jsonl(tmp_path / 'metrics.jsonl')) == 1
   assert [e.step for e in _events(tmp_path) if e.summary.value] == [1]
@@ -97,7 +97,7 @@ def test_a_killed_process_loses_no_line(tmp_path):
   code = (
     'import os, signal, sys\n'
     'from genrec_jax.report import metric_writers\n'
-    'w = metric_writers.Writers(sys.argv[1], log=None)\n'
+    'w = metric_writers.MetricWriters(sys.argv[1], log=None)\n'
     'for step in range(20):\n'
     '  w.scalars(step, {"a": step / 3})\n'
     'os.kill(os.getpid(), signal.SIGKILL)\n'
@@ -110,7 +110,7 @@ def test_a_killed_process_loses_no_line(tmp_path):
 
 def test_non_finite_numbers_are_json_and_come_back(tmp_path):
   values = {'a': math.nan, 'b': math.inf, 'c': -math.inf}
-  with metric_writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.MetricWriters(tmp_path, log=None) as w:
     w.scalars(1, values)
   path = tmp_path / 'metrics.jsonl'
   assert path.read_text() == (
@@ -130,7 +130,7 @@ def test_non_finite_numbers_are_json_and_come_back(tmp_path):
   ],
 )
 def test_only_numbers_are_written(tmp_path, value, message):
-  with metric_writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.MetricWriters(tmp_path, log=None) as w:
     with pytest.raises(ValueError, match=message):
       w.scalars(1, {'train/x': value})
     with pytest.raises(ValueError, match="'step' is no name"):
@@ -145,11 +145,11 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
   with pytest.raises(ValueError, match='metrics.jsonl, line 2 is not JSON'):
     metric_writers.read_jsonl(path)
   with pytest.raises(ValueError, match='line 2'):
-    metric_writers.Writers(tmp_path, resume_step=3)
+    metric_writers.MetricWriters(tmp_path, resume_step=3)
   assert path.read_text() == damaged
   path.write_text('{"loss": 1}\n')
   with pytest.raises(ValueError, match='line 1 has no "step"'):
-    metric_writers.Writers(tmp_path, resume_step=3)
+    metric_writers.MetricWriters(tmp_path, resume_step=3)
   path.write_text('[1]\n')
   with pytest.raises(ValueError, match='line 1 is not a JSON object'):
     metric_writers.read_jsonl(path)
@@ -158,7 +158,7 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='no /dev/full')
 def test_a_full_disk_stops_the_run(tmp_path):
   os.symlink('/dev/full', tmp_path / 'full')
-  with metric_writers.Writers(tmp_path, log=None) as w:
+  with metric_writers.MetricWriters(tmp_path, log=None) as w:
     file, w._jsonl = w._jsonl, open(tmp_path / 'full', 'w')
     with pytest.raises(OSError, match='No space left'):
       w.scalars(1, {'a': 1.0})
@@ -194,7 +194,7 @@ def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path):
 
 
 def test_a_workdir_may_be_text(tmp_path):
-  with metric_writers.Writers(str(tmp_path / 'new'), log=None) as w:
+  with metric_writers.MetricWriters(str(tmp_path / 'new'), log=None) as w:
     w.scalars(1, {'train/loss': 0.5})
   assert (tmp_path / 'new' / 'metrics.jsonl').exists()
 

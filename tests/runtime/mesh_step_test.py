@@ -33,7 +33,7 @@ def batches(count=2):
 def test_the_state_is_given_away_to_a_step_that_looks_ahead():
   run = runtime(pipeline='exact')
   state, step = run.fresh_state(), run.step()
-  first, second = (run.on_devices(x) for x in batches())
+  first, second = (run.put_on_devices(x) for x in batches())
   after, _ = step(state, (first, second))
   assert state.tables and after.tables
   for before in state.tables.values():
@@ -44,7 +44,7 @@ def measured(overflow: str) -> np.ndarray:
   run = runtime(overflow=overflow)
   step, state = run.step(), run.fresh_state()
   for examples in batches():
-    state, _ = step(state, run.on_devices(examples))
+    state, _ = step(state, run.put_on_devices(examples))
   return np.asarray(state.sums['exchange_overflow'])
 
 
@@ -61,6 +61,6 @@ def test_steps_without_room_are_errors_where_they_shall_be():
 
 def test_a_step_with_room_counts_nothing():
   run = runtime()
-  state, _ = run.step()(run.fresh_state(), run.on_devices(next(batches())))
+  state, _ = run.step()(run.fresh_state(), run.put_on_devices(next(batches())))
   value, weight = np.asarray(state.sums['exchange_overflow'])
   assert (value, weight) == (0.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import row_optimizers
-from genrec_jax.parallel.alone import Alone
+from genrec_jax.parallel.single_device import SingleDeviceLayout
 from genrec_jax.runtime import optimizer
 from tests.tolerances import assert_close
 
@@ -66,7 +66,7 @@ def test_steps_against_the_formula(fields, oracle):
   x = rng.standard_normal(9)
   grads = [scale * rng.standard_normal(9) for scale in (0.1, 1, 3, 0.5)]
   tx = optimizer.build(config)
-  alone = Alone(config.clip_norm)
+  alone = SingleDeviceLayout(config.clip_norm)
   found = jnp.float32(x)
   state = tx.init(found)
   for grad in grads:
@@ -79,7 +79,7 @@ def test_steps_against_the_formula(fields, oracle):
 
 
 def test_the_norm_is_that_of_all_gradients_together():
-  alone = Alone(clip_norm=1.0)
+  alone = SingleDeviceLayout(clip_norm=1.0)
   grads = {'a': jnp.float32([3.0]), 'b': {'c': jnp.float32([[4.0]])}}
   assert jax.tree.map(jnp.sum, alone.clip(grads, alone.norm(grads))) == {
     'a': pytest.approx(0.6, rel=1e-5),
@@ -153,10 +153,10 @@ def test_row_options_are_those_of_the_row_optimizers():
   config = settings()
   plain = {'stochastic_rounding': True}
   for name in row_optimizers.ROW_OPTIMIZERS:
-    made = row_optimizers.by_name(name, **optimizer.row_options(config))
-    assert made == row_optimizers.by_name(name, **plain)
+    made = row_optimizers.find_optimizer(name, **optimizer.row_options(config))
+    assert made == row_optimizers.find_optimizer(name, **plain)
   config.rows.update(b1=0.5, b2=0.6, momentum=0.7)
-  made = row_optimizers.by_name('adam', **optimizer.row_options(config))
+  made = row_optimizers.find_optimizer('adam', **optimizer.row_options(config))
   assert (made.beta1, made.beta2, made.momentum) == (0.5, 0.6, 0.7)
 
 

@@ -14,7 +14,7 @@ from genrec_jax.config import ConfigError
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
-from genrec_jax.parallel.dense import Dense
+from genrec_jax.parallel.dense import DenseOptions
 from genrec_jax.runtime import optimizer, parameter_groups
 from genrec_jax.runtime import state as state_lib
 from tests.parallel import toy_mlp
@@ -90,7 +90,11 @@ def test_without_groups_checkpoints_name_the_state_as_ever():
   params = {'params': {'w': jnp.ones(2)}, 'tables': {'item': jnp.ones((3, 2))}}
   state = optimizer.build(settings()).init(params)
   moments = [f'0/{m}/{p}' for m in ('mu', 'nu') for p in NAMES]
-  assert list(state_lib.named(state)) == ['0/count', *moments, '2/count']
+  assert list(state_lib.flatten_state(state)) == [
+    '0/count',
+    *moments,
+    '2/count',
+  ]
 
 
 NAMES = ('params/w', 'tables/item')
@@ -102,7 +106,7 @@ def test_with_groups_checkpoints_name_every_state_by_its_group():
     settings(('tables/.*', {'b1': 0.5}), ('.*/w', {'name': 'sgd'}))
   )
   state = tx.init(params)
-  named = state_lib.named(state)
+  named = state_lib.flatten_state(state)
   assert list(named) == [
     'inner_states/group_0/inner_state/0/count',
     'inner_states/group_0/inner_state/0/mu/tables/item',
@@ -112,7 +116,7 @@ def test_with_groups_checkpoints_name_every_state_by_its_group():
     'inner_states/rest/inner_state/0/count',
     'inner_states/rest/inner_state/2/count',
   ]
-  again = state_lib.unnamed(state, named)
+  again = state_lib.unflatten_state(state, named)
   assert jax.tree.structure(again) == jax.tree.structure(state)
 
 
@@ -136,7 +140,7 @@ def one_device():
   ],
 )
 def test_two_groups_on_a_mesh_train_as_on_one_device(mode, offload, one_device):
-  dense = Dense(mode, toy_mlp.RULES, offload_state=offload)
+  dense = DenseOptions(mode, toy_mlp.RULES, offload_state=offload)
   mesh = mesh_lib.make(1, 2, 4)
   tx = optimizer.build(settings(*GROUPS))
   params, state, step = toy_mlp.trainer(dense, tx, mesh)
@@ -152,9 +156,9 @@ def test_two_groups_on_a_mesh_train_as_on_one_device(mode, offload, one_device):
 def test_the_state_of_a_group_is_cut_as_its_parameters():
   shapes = jax.eval_shape(toy_mlp.init)
   mesh = mesh_lib.make(1, 2, 4)
-  laid = dense_lib.make(Dense('fsdp', toy_mlp.RULES), mesh, shapes)
+  laid = dense_lib.make(DenseOptions('fsdp', toy_mlp.RULES), mesh, shapes)
   tx = optimizer.build(settings(*GROUPS, ('scale', {'frozen': True})))
-  specs = state_lib.named(placement.state_specs(laid, tx))
+  specs = state_lib.flatten_state(placement.state_specs(laid, tx))
   cut = {name: spec for name, spec in specs.items() if spec != P()}
   axes = mesh_lib.AXES
   assert cut == {

@@ -50,7 +50,7 @@ def config():
 
 
 def test_features_are_told_by_name_where_they_are_pooled(config):
-  items, tags = planning.loads(config, Shop(), SHAPE)
+  items, tags = planning.expected_loads(config, Shop(), SHAPE)
   assert [(f.name, f.length, f.pooled) for f in items.features] == [
     ('', 50.0, False),
     ('basket', 2.0, True),
@@ -140,7 +140,7 @@ def test_the_share_of_distinct_ids_is_of_one_device(config):
   """A device sees its part of the batch, in which fewer ids repeat."""
   (tags,) = (
     load
-    for load in planning.loads(config, Shop(), SHAPE)
+    for load in planning.expected_loads(config, Shop(), SHAPE)
     if load.name == 'tags'
   )
   drawn = 30.0 * config.train.batch_size / 8

@@ -93,7 +93,7 @@ def trained(hosts: int, devices: int, scheme: str, pool: str):
   runtime = MeshRuntime(config, Pooled(), optax.sgd(0.1))
   state, step, losses = runtime.fresh_state(), runtime.step(), []
   for seed in range(3):
-    state, loss = step(state, runtime.on_devices(batch(seed)))
+    state, loss = step(state, runtime.put_on_devices(batch(seed)))
     losses.append(float(loss))
   layout = runtime._tables.layout
   tables = {n: relayout.table(layout, state.tables, n) for n in ('shared',)}

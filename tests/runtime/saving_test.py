@@ -51,16 +51,16 @@ def state_of(workdir) -> dict:
   pieces = experiment.build(
     tiny_run.config(*ROWS), workdir, TASK_KINDS, lambda *_: None
   )
-  with tiny_run.Checkpoints(workdir / 'checkpoints') as checkpoints:
+  with tiny_run.CheckpointManager(workdir / 'checkpoints') as checkpoints:
     found = pieces.runtime.restore(checkpoints, checkpoints.latest())
-  return jax.device_get(tiny_run.named(found.state))
+  return jax.device_get(tiny_run.flatten_state(found.state))
 
 
 def rows_of(workdir, which='checkpoints'):
   directory = workdir / which
   return {
     step: manifest.verify(directory / str(step))['rows']
-    for step in manifest.steps(directory)
+    for step in manifest.list_steps(directory)
   }
 
 
@@ -181,7 +181,7 @@ def test_tables_that_no_row_optimizer_updates_are_refused(tmp_path):
 )
 def test_only_the_newest_outlives_a_tight_limit(tmp_path, limit):
   train(tmp_path, 'train.steps=8', 'train.keep_checkpoints=9', limit)
-  assert manifest.steps(tmp_path / 'checkpoints') == [8]
+  assert manifest.list_steps(tmp_path / 'checkpoints') == [8]
 
 
 def test_the_manifest_names_the_choice(by_rows):

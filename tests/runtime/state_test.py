@@ -54,12 +54,12 @@ def test_shapes_without_arrays():
 @pytest.mark.parametrize('update', ['dense', 'row_adagrad'])
 def test_names_lead_there_and_back(update):
   state = create(update)
-  arrays = state_lib.named(state)
+  arrays = state_lib.flatten_state(state)
   assert len(arrays) == len(jax.tree.leaves(state))
   assert {'step', 'bad', 'params/layer/w', 'tables/items', 'sums/loss'} <= set(
     arrays
   )
   assert ('slots/items/sum' in arrays) == (update == 'row_adagrad')
-  back = state_lib.unnamed(jax.eval_shape(lambda: state), arrays)
+  back = state_lib.unflatten_state(jax.eval_shape(lambda: state), arrays)
   assert jax.tree.structure(back) == jax.tree.structure(state)
   jax.tree.map(np.testing.assert_array_equal, back, state)

@@ -218,7 +218,9 @@ def test_measurements_add_up_as_declared(parts):
       state, _ = step(state, ids)
   sums = {n: [float(x) for x in pair] for n, pair in state.sums.items()}
   logged = {
-    name: measurements.read(measurements.of_task(task)[name], *pair)
+    name: measurements.read(
+      measurements.declare_measurements(task)[name], *pair
+    )
     for name, pair in sums.items()
   }
   assert logged['seen'] == sum(map(len, batches))

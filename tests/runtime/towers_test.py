@@ -121,7 +121,7 @@ def train(towers, mesh=True, pipeline='none', accumulate=1, codecs=None):
     c, task, tx, Extensions(towers=towers)
   )
   parts = runtime.shards if mesh else 1
-  batches = [runtime.on_devices(batch(i, parts)) for i in range(STEPS)]
+  batches = [runtime.put_on_devices(batch(i, parts)) for i in range(STEPS)]
   state, step, measured = runtime.fresh_state(), runtime.step(), []
   for number, now in enumerate(batches):
     if pipeline != 'none':
@@ -196,7 +196,7 @@ def test_a_sum_over_the_wrong_axes_is_noticed(monkeypatch):
   task = Sums()
   runtime = MeshRuntime(c, task, optax.sgd(0.1), Extensions(towers=NETWORK))
   state = runtime.fresh_state()
-  data = runtime.on_devices(batch(0, runtime.shards))
+  data = runtime.put_on_devices(batch(0, runtime.shards))
   state, _ = runtime.step()(state, data)
   c.parallel.update(replicas=1, hosts=1, devices=1)
   alone = SingleDeviceRuntime(
@@ -215,7 +215,7 @@ def test_what_no_tower_can_see():
   def route(c, towers):
     runtime = MeshRuntime(c, task, tx, Extensions(towers=towers))
     state = runtime.fresh_state()
-    runtime.step()(state, runtime.on_devices(batch(0, 8)))
+    runtime.step()(state, runtime.put_on_devices(batch(0, 8)))
 
   with pytest.raises(ValueError, match='1 towers and 2 hosts'):
     route(settings(), dataclasses.replace(IDENTITY, features=(('a',),)))

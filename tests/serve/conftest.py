@@ -10,9 +10,9 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.data import items
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
@@ -84,8 +84,10 @@ def untimed(tmp_path_factory):
   workdir.claim_workdir(directory, config.lock())
   found = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   items.keep(directory, found.data)
-  with Checkpoints(directory / 'checkpoints', log=lambda *_: None) as saved:
-    saved.save(1, named(found.runtime.fresh_state()))
+  with CheckpointManager(
+    directory / 'checkpoints', log=lambda *_: None
+  ) as saved:
+    saved.save(1, flatten_state(found.runtime.fresh_state()))
   return config, directory
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from genrec_jax.data import histories, pipeline, splits
-from genrec_jax.data.items import Items
+from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding import lookup
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.tasks.retrieval import Retrieval
@@ -43,7 +43,7 @@ def write_histories(path, past: dict, times=True):
 
 def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
   """user -> every unseen item and its score, best first; one by one."""
-  items = Items.load(workdir)
+  items = ItemCatalogue.load(workdir)
   task = Retrieval.from_config(config, items.corpus, items.counts)
   w = load_weights(workdir, task, checkpoint)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from genrec_jax.data import histories, splits
-from genrec_jax.data.items import Items
-from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.data.items import ItemCatalogue
+from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.task_kinds import TASK_KINDS
@@ -84,7 +84,7 @@ def test_answers_come_in_batches_and_in_order(plain):
   users = np.repeat(np.arange(70), lengths)
   past = rng.integers(1, 31, lengths.sum())
   h = histories.from_arrays(users, past, item_vocab=plain.items.vocab)
-  answers = list(plain.answers(h, k=4))
+  answers = list(plain.recommend_batches(h, k=4))
   assert len(answers) > 8  # batches of at most 8 users and 32 tokens
   rows = np.concatenate([a[0] for a in answers])
   np.testing.assert_array_equal(rows, np.arange(70))
@@ -103,11 +103,11 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
   built = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
   weights = load_weights(directory, built.task, 'best')
   h, examples = built.data.dataset.histories, built.data.parts['test']
-  ranks = Evaluator(
+  ranks = RetrievalEvaluator(
     built.task, built.data.dataset, examples, config.eval
   ).ranks(weights)
   k, first = 5, 0
-  for rows, items, _ in predictor.answers(h, examples, k=k):
+  for rows, items, _ in predictor.recommend_batches(h, examples, k=k):
     np.testing.assert_array_equal(rows, examples.row[first : first + len(rows)])
     for own in items:
       place = np.flatnonzero(own == h.items[examples.end[first]])
@@ -143,19 +143,19 @@ def test_explain(trained, predictor):
 def test_foreign_histories_are_refused(plain):
   h = histories.from_arrays([1, 1], [1, 77])
   with pytest.raises(ValueError, match='another vocabulary'):
-    next(plain.answers(h, k=3))
+    next(plain.recommend_batches(h, k=3))
 
 
 def test_nothing_to_answer(plain):
   h = histories.from_arrays([1], [1], item_vocab=plain.items.vocab)
-  none = splits.Examples(*(np.zeros(0, np.int64) for _ in range(3)))
-  assert list(plain.answers(h, none, k=3)) == []
+  none = splits.ExampleSpans(*(np.zeros(0, np.int64) for _ in range(3)))
+  assert list(plain.recommend_batches(h, none, k=3)) == []
 
 
 @pytest.mark.parametrize('where', ['tables', 'params'])
 def test_nan_is_refused(untimed, where):
   config, directory = untimed
-  items = Items.load(directory)
+  items = ItemCatalogue.load(directory)
   task = Retrieval.from_config(config, items.corpus, items.counts)
   w = load_weights(directory, task, 'latest')
   if where == 'tables':

@@ -291,7 +291,9 @@ def test_users_times_items_are_never_held(filter_seen):
 
 def test_places():
   corpus = jnp.array([2, 3, 7], jnp.int32)
-  found = catalogue.places(corpus, jnp.array([0, 1, 2, 3, 5, 7, 9], jnp.int32))
+  found = catalogue.find_positions(
+    corpus, jnp.array([0, 1, 2, 3, 5, 7, 9], jnp.int32)
+  )
   assert found.tolist() == [3, 3, 0, 1, 3, 2, 3]
 
 

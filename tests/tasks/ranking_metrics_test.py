@@ -71,9 +71,9 @@ def test_auc_of_hard_cases(case, weighted):
   expected = sklearn_metrics.roc_auc_score(
     labels, logits, sample_weight=weights
   )
-  found = rm.Exact().update(logits, labels, weights)
+  found = rm.ExactAuc().update(logits, labels, weights)
   close(found.result(), expected)
-  binned = rm.Binned().update(logits, labels, weights)
+  binned = rm.BinnedAuc().update(logits, labels, weights)
   assert abs(binned.result() - expected) <= binned.error() + 1e-15
 
 
@@ -81,8 +81,8 @@ def test_scores_that_tie_as_probabilities_rank_as_logits():
   logits = np.array([20.0, 30.0], np.float32)
   p = 1 / (1 + np.exp(-logits))
   assert p[0] == p[1]
-  assert rm.Exact().update(logits, [0, 1]).result() == 1.0
-  assert rm.Binned().update(logits, [0, 1]).result() == 1.0
+  assert rm.ExactAuc().update(logits, [0, 1]).result() == 1.0
+  assert rm.BinnedAuc().update(logits, [0, 1]).result() == 1.0
 
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
@@ -90,7 +90,7 @@ def test_scores_that_tie_as_probabilities_rank_as_logits():
 def test_against_scikit_learn(dtype, ties):
   logits, labels, weights, _ = random_case(1, dtype, ties)
   for w in (None, weights, weights / 7):
-    found = rm.Metrics().update(logits, labels, w).result()
+    found = rm.LabelMetrics().update(logits, labels, w).result()
     p = 1 / (1 + np.exp(-logits.astype(np.float64)))
     close(
       found['auc'],
@@ -124,7 +124,7 @@ def test_gauc_against_scikit_learn(ties, fraction):
       )
       total += auc * weights[of].sum()
       count += weights[of].sum()
-  found = rm.Grouped().update(logits, labels, weights, group)
+  found = rm.GroupedAuc().update(logits, labels, weights, group)
   close(found.result(), total / count)
   close(found.sums(), (total, count))
 
@@ -145,7 +145,7 @@ def exact_log_loss(logit, label):
 )  # fmt: skip
 @pytest.mark.parametrize('label', [0, 1])
 def test_log_loss_of_one_example(logit, label):
-  found = rm.Means().update([logit], [label]).result()
+  found = rm.WeightedMeans().update([logit], [label]).result()
   np.testing.assert_allclose(
     found['logloss'], exact_log_loss(logit, label), rtol=1e-14, atol=5e-324
   )
@@ -154,39 +154,41 @@ def test_log_loss_of_one_example(logit, label):
 
 
 def test_a_loss_beyond_float64_is_infinite():
-  found = rm.Means().update([1.7e308, 1.7e308], [0, 0]).result()
+  found = rm.WeightedMeans().update([1.7e308, 1.7e308], [0, 0]).result()
   assert found['logloss'] == math.inf
 
 
 def test_what_is_undefined_is_nan():
-  one = rm.Metrics(grouped=rm.Grouped()).update(
+  one = rm.LabelMetrics(grouped=rm.GroupedAuc()).update(
     [1.0, 2.0], [1, 1], None, [0, 0]
   )
   found = one.result()
   assert math.isnan(found['auc']) and math.isnan(found['gauc'])
   assert math.isnan(found['ne']) and found['logloss'] > 0
   assert found['calibration'] > 0
-  assert math.isnan(rm.Binned().update([1.0], [1]).result())
-  assert math.isnan(rm.Binned().error())
+  assert math.isnan(rm.BinnedAuc().update([1.0], [1]).result())
+  assert math.isnan(rm.BinnedAuc().error())
   empty = np.zeros(0)
   for nothing in (
-    rm.Metrics(grouped=rm.Grouped()),
-    rm.Metrics(grouped=rm.Grouped()).update(empty, empty, None, empty),
-    rm.Metrics(rm.Binned(), grouped=rm.Grouped()),
+    rm.LabelMetrics(grouped=rm.GroupedAuc()),
+    rm.LabelMetrics(grouped=rm.GroupedAuc()).update(empty, empty, None, empty),
+    rm.LabelMetrics(rm.BinnedAuc(), grouped=rm.GroupedAuc()),
   ):
     assert set(nothing.result()) == set(rm.NAMES)
     assert all(math.isnan(v) for v in nothing.result().values())
   # Scores of no group have no gAUC, but an AUC.
-  lost = rm.Metrics(grouped=rm.Grouped()).update([1, 2], [0, 1], None, [-1, -1])
+  lost = rm.LabelMetrics(grouped=rm.GroupedAuc()).update(
+    [1, 2], [0, 1], None, [-1, -1]
+  )
   assert lost.result()['auc'] == 1 and math.isnan(lost.result()['gauc'])
 
 
 def test_padding_may_hold_anything():
   logits, labels = np.array([1.0, np.nan, 0.0, np.inf]), [1, 9, 0, np.nan]
-  found = rm.Metrics(grouped=rm.Grouped()).update(
+  found = rm.LabelMetrics(grouped=rm.GroupedAuc()).update(
     logits, labels, [1, 0, 1, 0], [0, -1, 0, -1]
   )
-  expected = rm.Metrics(grouped=rm.Grouped()).update(
+  expected = rm.LabelMetrics(grouped=rm.GroupedAuc()).update(
     [1.0, 0.0], [1, 0], None, [0, 0]
   )
   assert found.result() == expected.result()
@@ -195,28 +197,28 @@ def test_padding_may_hold_anything():
 def test_bad_input():
   for bad in (np.nan, np.inf, -np.inf):
     with pytest.raises(FloatingPointError, match='NaN or infinite'):
-      rm.Metrics().update([0.0, bad], [0, 1])
+      rm.LabelMetrics().update([0.0, bad], [0, 1])
   for bad in (2, -1, np.nan):
     with pytest.raises(ValueError, match='label of an example must be 0 or 1'):
-      rm.Exact().update([0.0, 1.0], [0, bad])
+      rm.ExactAuc().update([0.0, 1.0], [0, bad])
   for bad in (-1, np.nan, np.inf):
     with pytest.raises(ValueError, match='weight of an example must be fini'):
-      rm.Means().update([0.0, 1.0], [0, 1], [1, bad])
+      rm.WeightedMeans().update([0.0, 1.0], [0, 1], [1, bad])
   with pytest.raises(ValueError, match=r'are \(2,\), \(1,\), \(2,\)'):
-    rm.Binned().update([0.0, 1.0], [0])
+    rm.BinnedAuc().update([0.0, 1.0], [0])
   with pytest.raises(ValueError, match='needs the group'):
-    rm.Grouped().update([0.0], [0])
+    rm.GroupedAuc().update([0.0], [0])
   with pytest.raises(ValueError, match=r'group must be \(1,\)'):
-    rm.Grouped().update([0.0], [0], None, [1, 2])
+    rm.GroupedAuc().update([0.0], [0], None, [1, 2])
   with pytest.raises(ValueError, match='2 labels'):
     rm.measure(np.zeros((3, 1)), np.zeros((3, 1)), names=('a', 'b'))
 
 
 FRESH = {
-  'exact': rm.Exact(),
-  'binned': rm.Binned(),
-  'grouped': rm.Grouped(),
-  'means': rm.Means(),
+  'exact': rm.ExactAuc(),
+  'binned': rm.BinnedAuc(),
+  'grouped': rm.GroupedAuc(),
+  'means': rm.WeightedMeans(),
 }
 
 
@@ -256,12 +258,12 @@ def test_parts_merge_to_the_whole(name):
 
 def test_many_small_updates_stay_compact():
   case = random_case(4, n=3000)
-  found = rm.Exact()
+  found = rm.ExactAuc()
   for part in cut(case, range(5, 3000, 5)):
     found = found.update(*part)
   assert len(found.runs) <= math.log2(3000)
-  assert found.result() == rm.Exact().update(*case).result()
-  same = rm.Exact()
+  assert found.result() == rm.ExactAuc().update(*case).result()
+  same = rm.ExactAuc()
   for _ in range(20):  # the same scores again take no more room
     same = same.update(*case)
   assert sum(len(r.logit) for r in same.runs) <= 2 * len(case[0])
@@ -281,8 +283,8 @@ def test_auc_of_any_scores(rows):
   labels = np.array([r[1] for r in rows])
   positive, negative = logits[labels], logits[~labels]
   pairs = list(itertools.product(positive, negative))
-  exact = rm.Exact().update(logits, labels).result()
-  binned = rm.Binned().update(logits, labels)
+  exact = rm.ExactAuc().update(logits, labels).result()
+  binned = rm.BinnedAuc().update(logits, labels)
   if not pairs:
     assert math.isnan(exact) and math.isnan(binned.result())
     return
@@ -313,10 +315,10 @@ def test_bins_are_in_order_and_as_narrow_as_said():
 def test_the_bound_of_bins_is_tight_and_small():
   # All in one bin: the exact AUC is 1 or 0, the bins say a half.
   logits = np.array([1.0, 1.0001])
-  up = rm.Binned().update(logits, [0, 1])
+  up = rm.BinnedAuc().update(logits, [0, 1])
   assert up.result() == up.error() == 0.5
   logits, labels, *_ = random_case(5, np.float32, n=20_000)
-  found = rm.Binned().update(logits, labels)
+  found = rm.BinnedAuc().update(logits, labels)
   exact = sklearn_metrics.roc_auc_score(labels, logits)
   assert abs(found.result() - exact) <= found.error() < 1e-4
 
@@ -421,7 +423,7 @@ def test_a_small_run_is_not_merged_with_a_large_one():
   runs = ()
   for first, size in ((0, 8), (100, 1), (200, 1), (300, 4)):
     logits = np.arange(first, first + size, dtype=np.float64)
-    run = auc_lib.tally(None, logits, np.ones(size), np.ones(size))
+    run = auc_lib.make_tally(None, logits, np.ones(size), np.ones(size))
     runs = auc_lib._with(runs, run)
     lengths = [len(run.logit) for run in runs]
     assert all(2 * b < a for a, b in itertools.pairwise(lengths))

@@ -388,7 +388,7 @@ def test_unique_in_batch_negatives_are_uniform_over_the_items_met(capacity):
 @pytest.mark.parametrize('bound', [2, 1000, 2**16 + 1, 10**6])
 def test_random_below(bound, key):
   bits = jax.random.bits(key, (100_000,))
-  drawn = np.asarray(retrieval.below(bits, bound))
+  drawn = np.asarray(retrieval.scale_bits(bits, bound))
   assert drawn.dtype == np.int32
   assert drawn.min() >= 0 and drawn.max() < bound
   cell_of = np.arange(bound) * min(bound, 50) // bound

@@ -8,7 +8,7 @@ import numpy as np
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, TaskKind, weights_of
 from genrec_jax.data.ranking import batches
-from genrec_jax.embedding.local import Whole
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train.ranking_data import RankingData
@@ -43,7 +43,7 @@ class Evaluator:
       shards=shards,
       own=self._runtime.own_eval,
     ):
-      batch = self._runtime.on_devices(batch)
+      batch = self._runtime.put_on_devices(batch)
       *found, weights = jax.device_get(self._minutes(weights_of(state), batch))
       for column, values in zip(columns, found, strict=True):
         column.append(np.float64(values)[weights > 0])
@@ -66,7 +66,9 @@ def predict(config, workdir, extensions):
   data = MinutesData.load(config, workdir)
   task = data.task(config)
   weights = load_weights(workdir, task, config.predict.checkpoint, extensions)
-  evaluator = data.evaluator(task, 'test', config.eval, Whole())
+  evaluator = data.evaluator(
+    task, 'test', config.eval, SingleDeviceEvalRuntime()
+  )
   path = pathlib.Path(workdir) / 'predictions.csv'
   np.savetxt(path, evaluator.predict(weights)[0])
   return {'output': str(path)}

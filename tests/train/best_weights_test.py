@@ -23,31 +23,31 @@ def save(best: BestWeights, step: int, value: float) -> None:
 
 
 def steps(directory) -> list[int]:
-  return manifest.steps(directory)
+  return manifest.list_steps(directory)
 
 
 def test_what_the_last_complete_checkpoint_knows_of_stays(tmp_path):
   with BestWeights(tmp_path) as best:
     assert best.restored(None) is None
     save(best, 2, 0.2)
-    best.checkpointed(about(2, 0.2))
+    best.checkpoint_started(about(2, 0.2))
     save(best, 3, 0.3)
     save(best, 4, 0.4)
     assert steps(tmp_path) == [2, 3, 4]
-    best.checkpointed(about(4, 0.4))  # it may never be complete
+    best.checkpoint_started(about(4, 0.4))  # it may never be complete
     assert steps(tmp_path) == [2, 4]
-    best.checkpointed(about(4, 0.4))
+    best.checkpoint_started(about(4, 0.4))
     assert steps(tmp_path) == [4]
     save(best, 9, 0.9)
-    best.checkpointed(about(9, 0.9))
-    best.ended()
+    best.checkpoint_started(about(9, 0.9))
+    best.checkpoint_finished()
   assert steps(tmp_path) == [9]
 
 
 def test_a_lost_curve_goes_when_the_run_continues(tmp_path):
   with BestWeights(tmp_path) as best:
     save(best, 2, 0.2)
-    best.checkpointed(about(2, 0.2))
+    best.checkpoint_started(about(2, 0.2))
     save(best, 5, 0.5)
   with BestWeights(tmp_path) as best:
     assert best.restored(about(2, 0.2)) == about(2, 0.2)

@@ -1,6 +1,6 @@
 import pytest
 
-from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 
 
 @pytest.fixture
@@ -10,7 +10,7 @@ def scripted(monkeypatch):
   def script(*values):
     values = iter(values)
     monkeypatch.setattr(
-      Evaluator,
+      RetrievalEvaluator,
       'run',
       lambda *_: iter([('ndcg@10', next(values)), ('hr@10', 0.5)]),
     )

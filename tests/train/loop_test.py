@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import manifest
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
-from genrec_jax.evaluators.retrieval import Evaluator
+from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.runtime import restoring
 from genrec_jax.runtime.progress import Progress
 from genrec_jax.tasks.retrieval import Retrieval
@@ -35,7 +35,7 @@ def whole(tmp_path_factory):
 
 
 def saved_steps(workdir, which='checkpoints'):
-  return manifest.steps(pathlib.Path(workdir) / which)
+  return manifest.list_steps(pathlib.Path(workdir) / which)
 
 
 # --- A whole run
@@ -215,14 +215,14 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
 def test_a_poisoned_table_stops_before_it_is_saved(tmp_path, monkeypatch):
   """The step and the measurement are named, though looked at later."""
   train(tmp_path, 'train.steps=8')
-  restored = restoring.unnamed
+  restored = restoring.unflatten_state
 
   def poisoned(abstract, arrays):
     state = restored(abstract, arrays)
     tables = {n: t.at[3].set(jnp.nan) for n, t in state.tables.items()}
     return dataclasses.replace(state, tables=tables)
 
-  monkeypatch.setattr(restoring, 'unnamed', poisoned)
+  monkeypatch.setattr(restoring, 'unflatten_state', poisoned)
   with pytest.raises(
     loop.NonFiniteError,
     match='^train/grad_norm is not finite at step 9. Nothing was saved since',
@@ -313,14 +313,14 @@ def test_sigterm_between_two_checkpoints(whole, tmp_path, monkeypatch, said):
 def test_sigterm_during_an_evaluation(whole, tmp_path, monkeypatch):
   """Evaluated, not at a checkpoint's step: saved nevertheless."""
   every = 'train.checkpoint_every=100'
-  run = Evaluator.run
+  run = RetrievalEvaluator.run
 
   def terminated(self, state):
     terminate()
     return run(self, state)
 
   with monkeypatch.context() as m:
-    m.setattr(Evaluator, 'run', terminated)
+    m.setattr(RetrievalEvaluator, 'run', terminated)
     assert train(tmp_path, every) is None
   assert saved_steps(tmp_path) == [4]
   train(tmp_path, every)
@@ -366,7 +366,7 @@ def test_a_save_that_fails_loses_nothing(tmp_path, whole):
       train(tmp_path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-  with Checkpoints(tmp_path / 'checkpoints') as checkpoints:
+  with CheckpointManager(tmp_path / 'checkpoints') as checkpoints:
     assert checkpoints.latest() == 4
   train(tmp_path)
   assert_same_run(tmp_path, whole[0])

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.report.metric_writers import read_jsonl
-from genrec_jax.runtime.state import named
+from genrec_jax.runtime.state import flatten_state
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop
 
@@ -63,8 +63,8 @@ def weights(workdir, which='checkpoints', step=None, overrides=()) -> dict:
   state = pieces.runtime.abstract_state()
   if which == 'best':
     state = {'params': state.params, 'tables': state.tables}
-  with Checkpoints(pathlib.Path(workdir) / which) as checkpoints:
-    found, arrays, _ = checkpoints.restore(named(state), step=step)
+  with CheckpointManager(pathlib.Path(workdir) / which) as checkpoints:
+    found, arrays, _ = checkpoints.restore(flatten_state(state), step=step)
   return {'saved at': np.int32(found), **jax.device_get(arrays)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from genrec_jax.weights import convert, safetensors
@@ -85,7 +85,7 @@ def test_published_names_and_back(tmp_path, capsys):
   own = convert.from_published(state_dict('sasrec'), 'sasrec')
   (tmp_path / 'run').mkdir()
   (tmp_path / 'run' / 'config.json').write_text('{"task": "retrieval"}')
-  with Checkpoints(tmp_path / 'run' / 'checkpoints') as checkpoints:
+  with CheckpointManager(tmp_path / 'run' / 'checkpoints') as checkpoints:
     checkpoints.save(1, {n: jnp.asarray(x) for n, x in own.items()})
   there, here = tmp_path / 'there.safetensors', tmp_path / 'here.safetensors'
   main(['export', str(tmp_path / 'run'), str(there), '--names=sasrec'])

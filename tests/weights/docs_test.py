@@ -5,7 +5,7 @@ import re
 
 import jax.numpy as jnp
 
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.weights.published import MODELS
 from tests.weights.recorded import SHAPES
 
@@ -17,7 +17,7 @@ def test_python_examples(tmp_path, monkeypatch, capsys):
   run = tmp_path / 'workdir' / 'quickstart'
   run.mkdir(parents=True)
   (run / 'config.json').write_text('{"task": "retrieval"}')
-  with Checkpoints(run / 'checkpoints') as checkpoints:
+  with CheckpointManager(run / 'checkpoints') as checkpoints:
     checkpoints.save(3, {'params/position': jnp.ones((4, 2))})
   examples = re.findall(r'```python\n(.*?)```', DOCS.read_text(), re.DOTALL)
   assert len(examples) == 1

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.embedding import relayout
 from genrec_jax.weights import export, safetensors
@@ -38,7 +38,7 @@ def save(workdir, step, which='checkpoints', plan=None, **more):
     **more,
   }
   host = {'data': 'of-monday', 'plan': plan}
-  with Checkpoints(workdir / which) as checkpoints:
+  with CheckpointManager(workdir / which) as checkpoints:
     checkpoints.save(step, state, host=host)
 
 

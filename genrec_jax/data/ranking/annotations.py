@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
@@ -38,7 +38,7 @@ class Annotations:
   example_id: str = ''
   float_labels: tuple[str, ...] = ()
   label_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  extras: tuple[extras_lib.Extra, ...] = ()
+  extras: tuple[extras_lib.ExtraColumn, ...] = ()
 
   @property
   def columns(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Annotations:
     told = dict(told)
     told['float_labels'] = tuple(told.get('float_labels', ()))
     extras = told.get('extras', ())
-    told['extras'] = tuple(extras_lib.Extra(**extra) for extra in extras)
+    told['extras'] = tuple(extras_lib.ExtraColumn(**extra) for extra in extras)
     return cls(**told)
 
 
@@ -81,13 +81,13 @@ def build(cfg: Mapping, labels: Sequence[str]) -> Annotations:
       if label not in labels:
         raise ValueError(
           f'data.{key}.{label}: {label!r} is no label; data.labels are '
-          f'{", ".join(labels)}' + nearest(label, labels)
+          f'{", ".join(labels)}' + hint_nearest(label, labels)
         )
   for label, kind in kinds.items():
     if kind not in LABEL_KINDS:
       raise ValueError(
         f'data.label_kinds.{label} is {kind!r}, must be one of '
-        f'{", ".join(LABEL_KINDS)}' + nearest(str(kind), LABEL_KINDS)
+        f'{", ".join(LABEL_KINDS)}' + hint_nearest(str(kind), LABEL_KINDS)
       )
   return Annotations(
     cfg.get('time', '') or '',
@@ -99,7 +99,7 @@ def build(cfg: Mapping, labels: Sequence[str]) -> Annotations:
 
 
 def read_labels(
-  chunk: raw.Chunk, names: Sequence[str], float_labels: Sequence[str]
+  chunk: raw.RawChunk, names: Sequence[str], float_labels: Sequence[str]
 ) -> np.ndarray:
   """`[N, L]` labels: uint8, or float32 for all where one may be any number."""
   dtype = np.float32 if float_labels else np.uint8
@@ -112,15 +112,15 @@ def read_labels(
   return labels
 
 
-def _read_binary(chunk: raw.Chunk, name: str) -> np.ndarray:
+def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
   """Labels `[N]`; anything but 0 and 1 is an error."""
   column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(
       f'{chunk.where(0)}: label {name!r} holds lists; it must be 0 or 1'
     )
   try:
-    if isinstance(column, raw.Typed):
+    if isinstance(column, raw.NumberColumn):
       raise KeyError
     return np.array([_LABELS[text] for text in column], np.uint8)
   except KeyError:
@@ -149,21 +149,21 @@ def _take_numbers(column: raw.Column, accept, refuse) -> np.ndarray:
     refuse: (row, cell) -> the error of the first that may not, or is none.
   """
   try:
-    found = transform.numbers(column)
+    numbers = transform.parse_numbers(column)
   except transform.NumberError as e:
     raise refuse(e.at, e.value) from None
-  good = accept(found.values)
-  if found.present is not None:
-    good &= found.present
+  good = accept(numbers.values)
+  if numbers.present is not None:
+    good &= numbers.present
   if not good.all():
     at = int(np.argmin(good))
     raise refuse(at, _cell(column, at))
-  return found.values
+  return numbers.values
 
 
 def _cell(column: raw.Column, at: int) -> object:
   """A cell for messages; '' for an empty one."""
-  if not isinstance(column, raw.Typed):
+  if not isinstance(column, raw.NumberColumn):
     return column[at]
   if column.present is not None and not column.present[at]:
     return ''
@@ -171,11 +171,11 @@ def _cell(column: raw.Column, at: int) -> object:
 
 
 def _read_numbers(
-  chunk: raw.Chunk, name: str, what: str, least: float = -np.inf
+  chunk: raw.RawChunk, name: str, what: str, least: float = -np.inf
 ) -> np.ndarray:
   """`[N]` float64 finite numbers; a missing one is an error."""
   column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(f'{chunk.where(0)}: {what} {name!r} holds lists')
 
   def refuse(at, value):
@@ -189,13 +189,13 @@ def _read_numbers(
 
 
 def read_groups(
-  chunk: raw.Chunk, name: str, groups: dict[str, int]
+  chunk: raw.RawChunk, name: str, groups: dict[str, int]
 ) -> np.ndarray:
   """`[N]` int32 numbers of the groups, in the order they are first met."""
   column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(f'{chunk.where(0)}: data.group {name!r} holds lists')
-  if isinstance(column, raw.Typed):
+  if isinstance(column, raw.NumberColumn):
     texts = column.values.astype(str)
     if column.present is not None:
       texts = np.where(column.present, texts, '')
@@ -211,7 +211,7 @@ def read_groups(
 
 
 def read(
-  chunk: raw.Chunk,
+  chunk: raw.RawChunk,
   annotations: Annotations,
   labels: Sequence[str],
   first: int | None = None,
@@ -259,12 +259,12 @@ def _refuse(chunk, name: str, good: np.ndarray, told: str) -> None:
     raise ValueError(f'{chunk.quote(at, name, value)} is not {told}')
 
 
-def _read_times(chunk: raw.Chunk, name: str) -> np.ndarray:
+def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
   """`[N]` int64; numbers are kept in their unit, dates become seconds."""
   column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(f'{chunk.where(0)}: data.time {name!r} holds lists')
-  if isinstance(column, raw.Typed):
+  if isinstance(column, raw.NumberColumn):
     if column.values.dtype.kind == 'f':
       values, good = fields.whole_seconds(column.values)
     else:
@@ -272,18 +272,18 @@ def _read_times(chunk: raw.Chunk, name: str) -> np.ndarray:
     if column.present is not None:
       good = good & column.present
   else:
-    values, good = fields.times(column, 's')
+    values, good = fields.parse_times(column, 's')
   _refuse(chunk, name, good, fields.WANTED['time'])
   return values.astype(np.int64)
 
 
-def _read_ids(chunk: raw.Chunk, name: str) -> np.ndarray:
+def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:
   """`[N]` int64 ids of examples."""
   column = chunk.columns[name]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(f'{chunk.where(0)}: data.example_id {name!r} holds lists')
-  if isinstance(column, raw.Typed):
-    whole = extras_lib.Extra(name, 'int64')
+  if isinstance(column, raw.NumberColumn):
+    whole = extras_lib.ExtraColumn(name, 'int64')
     values, good = extras_lib.read_numbers(whole, column.values, column.present)
   else:
     values, good = vocab_lib.parse_ints(column)
@@ -297,18 +297,20 @@ def _read_ids(chunk: raw.Chunk, name: str) -> np.ndarray:
   return values
 
 
-def _read_extra(chunk: raw.Chunk, extra: extras_lib.Extra) -> np.ndarray:
+def _read_extra(
+  chunk: raw.RawChunk, extra: extras_lib.ExtraColumn
+) -> np.ndarray:
   column = chunk.columns[extra.source]
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise ValueError(
       f'{chunk.where(0)}: {extras_lib.KEY}.{extra.name} holds lists'
     )
-  if isinstance(column, raw.Typed):
+  if isinstance(column, raw.NumberColumn):
     values, good = extras_lib.read_numbers(extra, column.values, column.present)
   else:
     values, good = extras_lib.read_texts(extra, column)
   if not good.all():
     at = int(np.argmin(good))
-    told = extras_lib.explain(extra, str(_cell(column, at)))
-    raise ValueError(f'{chunk.where(at)}, column {extra.source!r}: {told}')
+    problem = extras_lib.explain(extra, str(_cell(column, at)))
+    raise ValueError(f'{chunk.where(at)}, column {extra.source!r}: {problem}')
   return values

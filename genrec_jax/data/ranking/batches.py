@@ -90,7 +90,7 @@ def _most(lengths: np.ndarray, bounds: np.ndarray) -> int:
 
 def collate(
   rows: rows_lib.Rows,
-  names: rows_lib.Names,
+  names: rows_lib.ColumnNames,
   *,
   batch_size: int,
   shards: int = 1,
@@ -122,7 +122,7 @@ def collate(
       for name, bags in rows.bags.items()
     }
   mine = bounds[own.start : own.stop + 1]
-  part = rows.between(int(mine[0]), int(mine[-1]))
+  part = rows.slice_rows(int(mine[0]), int(mine[-1]))
   size = len(own) * share
   group = part.group
   if group is None:
@@ -152,7 +152,7 @@ def collate(
   )
 
 
-def steps_per_epoch(part: store.Part, batch_size: int) -> int:
+def steps_per_epoch(part: store.SplitStore, batch_size: int) -> int:
   return -(-len(part) // batch_size)
 
 
@@ -211,7 +211,7 @@ class _Batches(grain.MapDataset):
 
 
 def train_batches(
-  part: store.Part,
+  part: store.SplitStore,
   *,
   batch_size: int,
   seed: int,
@@ -262,7 +262,7 @@ def train_batches(
   )
 
 
-def _capacities(part: store.Part, share: int) -> dict[str, int]:
+def _capacities(part: store.SplitStore, share: int) -> dict[str, int]:
   """Ids of a bag that a shard of `share` rows in order needs at most."""
   most, seen, held = {}, {}, 0
   for rows in part:
@@ -281,7 +281,7 @@ def _capacities(part: store.Part, share: int) -> dict[str, int]:
 
 
 def eval_batches(
-  part: store.Part,
+  part: store.SplitStore,
   *,
   batch_size: int,
   shards: int = 1,
@@ -314,7 +314,7 @@ def eval_batches(
 
 def raw_batches(
   encoder: encoder_lib.Encoder,
-  chunks: Iterable[raw.Chunk],
+  chunks: Iterable[raw.RawChunk],
   *,
   batch_size: int,
 ) -> Iterator[features.Examples]:
@@ -336,10 +336,10 @@ def raw_batches(
     if size >= batch_size:
       rows, done = rows_lib.concatenate(waiting), 0
       while size - done >= batch_size:
-        piece = rows.between(done, done + batch_size)
+        piece = rows.slice_rows(done, done + batch_size)
         yield collate(piece, names, batch_size=batch_size)
         done += batch_size
-      waiting, size = [rows.between(done, size)], size - done
+      waiting, size = [rows.slice_rows(done, size)], size - done
   if size:
     rows = rows_lib.concatenate(waiting)
     yield collate(rows, names, batch_size=batch_size)

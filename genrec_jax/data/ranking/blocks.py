@@ -67,7 +67,7 @@ def from_bytes(record: bytes) -> rows_lib.Rows:
   return rows_lib.from_columns(columns, bags)
 
 
-class Writer:
+class BlockWriter:
   """Writes rows of any number into blocks of `block_rows`.
 
   Attributes:
@@ -97,13 +97,13 @@ class Writer:
     rows = rows_lib.concatenate(self._waiting)
     done = 0
     while len(rows) - done >= least:
-      block = rows.between(done, min(done + self._block_rows, len(rows)))
+      block = rows.slice_rows(done, min(done + self._block_rows, len(rows)))
       record = to_bytes(block)
       self._file.write(record)
       self.crcs.append(_HEAD.unpack_from(record)[0])
       self.rows += len(block)
       done += len(block)
-    rest = rows.between(done, len(rows))
+    rest = rows.slice_rows(done, len(rows))
     self._waiting, self._size = [rest] if len(rest) else [], len(rest)
 
   def close(self) -> None:
@@ -113,7 +113,7 @@ class Writer:
     self._file.close()
 
 
-class Reader:
+class BlockReader:
   """Random access to the blocks of a file; several threads may share it."""
 
   def __init__(self, path: pathlib.Path, crcs: list[int]):
@@ -123,12 +123,13 @@ class Reader:
       self._file = array_record_module.ArrayRecordReader(
         str(path), 'readahead_buffer_size:0,max_parallelism:0'
       )
-      found = self._file.num_records()
+      records = self._file.num_records()
     except Exception as e:  # it has no types of its own
       raise ValueError(f'{path}: the file is damaged ({e})') from None
-    if found != len(crcs):
+    if records != len(crcs):
       raise ValueError(
-        f'{path}: {found} blocks instead of {len(crcs)}; the file is damaged, '
+        f'{path}: {records} blocks instead of {len(crcs)}; the file is '
+        'damaged, '
         'remove its directory and prepare the data again'
       )
 

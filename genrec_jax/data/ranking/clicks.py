@@ -24,7 +24,7 @@ _NOISE_POINTS = 32  # of the quadrature over the noise
 
 
 @dataclasses.dataclass(frozen=True)
-class Log:
+class ClickLog:
   """What a log is like.
 
   Attributes:
@@ -91,10 +91,10 @@ class Log:
     }
 
 
-class Planted:
+class PlantedSignal:
   """The hidden part of a log: traits and terms."""
 
-  def __init__(self, log: Log):
+  def __init__(self, log: ClickLog):
     self.log = log
     rng = np.random.default_rng([log.seed, 0])
     weight = (1.0 + np.arange(log.values)) ** -log.zipf
@@ -188,7 +188,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def arrays(
-  log: Log, first: int = 0, stop: int | None = None
+  log: ClickLog, first: int = 0, stop: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
   """Rows `first` .. `stop` - 1 of a log, in pieces.
 
@@ -196,12 +196,12 @@ def arrays(
     Values `[R, fields]`, numbers `[R, numbers]`, labels `[R]` and the chance of
     a click `[R]` that the best possible model would tell.
   """
-  planted = Planted(log)
+  planted = PlantedSignal(log)
   for values, numbers, labels in _pieces(planted, first, stop):
     yield values, numbers, labels, planted.probabilities(values, numbers)
 
 
-def _pieces(planted: Planted, first: int, stop: int | None):
+def _pieces(planted: PlantedSignal, first: int, stop: int | None):
   stop = planted.log.rows if stop is None else stop
   for unit in range(first // _UNIT, -(-stop // _UNIT)):
     a = max(first - unit * _UNIT, 0)
@@ -210,22 +210,22 @@ def _pieces(planted: Planted, first: int, stop: int | None):
 
 
 def probabilities(
-  log: Log, first: int = 0, stop: int | None = None
+  log: ClickLog, first: int = 0, stop: int | None = None
 ) -> np.ndarray:
   """`[R]` true chances of a click of the rows `first` .. `stop` - 1."""
   return np.concatenate([p for *_, p in arrays(log, first, stop)])
 
 
-def chunks(log: Log, wanted: Sequence[str]) -> Iterator[raw.Chunk]:
+def chunks(log: ClickLog, wanted: Sequence[str]) -> Iterator[raw.RawChunk]:
   """The log as a reader yields it."""
-  planted, done = Planted(log), 0
+  planted, done = PlantedSignal(log), 0
   for values, numbers, labels in _pieces(planted, 0, None):
-    columns = {'label': raw.Typed(labels)}
+    columns = {'label': raw.NumberColumn(labels)}
     for i in range(log.fields):
-      columns[f'c{i}'] = raw.Typed(values[:, i])
+      columns[f'c{i}'] = raw.NumberColumn(values[:, i])
     for i in range(log.numbers):
-      columns[f'n{i}'] = raw.Typed(numbers[:, i].astype(np.float64))
-    yield raw.Chunk(
+      columns[f'n{i}'] = raw.NumberColumn(numbers[:, i].astype(np.float64))
+    yield raw.RawChunk(
       {name: columns[name] for name in wanted},
       len(labels),
       lambda i, done=done: f'generated clicks, row {done + i}',

@@ -17,8 +17,8 @@ CATEGORIES = tuple(f'C{i}' for i in range(1, 27))
 def names(path: pathlib.Path) -> list[str]:
   """The columns of a file, with the label or without it."""
   columns = ['label', *NUMBERS, *CATEGORIES]
-  path = text.existing(path)
-  for block in text.blocks(path, '\t', rows=1):
+  path = text.require_file(path)
+  for block in text.read_blocks(path, '\t', rows=1):
     fields = len(block.columns)
     if fields == len(columns):
       return columns
@@ -35,12 +35,12 @@ def chunks(
   path: pathlib.Path,
   wanted: Sequence[str],
   chunk_rows: int = raw.CHUNK_ROWS,
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone."""
-  found = names(path)
-  index = csv_files.positions(path, wanted, found)
-  for block in text.blocks(
-    pathlib.Path(path), '\t', rows=chunk_rows, width=len(found)
+  columns = names(path)
+  index = csv_files.positions(path, wanted, columns)
+  for block in text.read_blocks(
+    pathlib.Path(path), '\t', rows=chunk_rows, width=len(columns)
   ):
     yield csv_files.from_block(path, block, index)
 

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
 from genrec_jax.data.ranking import raw
 
@@ -12,13 +12,13 @@ def names(path: pathlib.Path, delimiter: str = ',') -> list[str]:
   """The columns of a file."""
   if len(delimiter) != 1:
     raise ValueError(f'data.delimiter must be one character, not {delimiter!r}')
-  found = text.header(text.existing(path), delimiter)
-  for name in found:
-    if found.count(name) > 1:
+  columns = text.read_header(text.require_file(path), delimiter)
+  for name in columns:
+    if columns.count(name) > 1:
       raise ValueError(
         f'{path}: column {name!r} stands twice in the header; rename one'
       )
-  return found
+  return columns
 
 
 def positions(
@@ -29,7 +29,7 @@ def positions(
     if name not in found:
       raise ValueError(
         f'{path}: no column {name!r}; the columns are {", ".join(found)}'
-        + nearest(name, found)
+        + hint_nearest(name, found)
       )
   return {name: found.index(name) for name in wanted}
 
@@ -39,14 +39,14 @@ def chunks(
   wanted: Sequence[str],
   delimiter: str = ',',
   chunk_rows: int = raw.CHUNK_ROWS,
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """Rows of a file (also `.gz`), the columns `wanted` alone.
 
   Cells may be quoted; rows may end in LF or CR LF; blank lines are left out.
   """
   header = names(path, delimiter)
   index = positions(path, wanted, header)
-  for block in text.blocks(
+  for block in text.read_blocks(
     pathlib.Path(path),
     delimiter,
     quotes=True,
@@ -57,9 +57,11 @@ def chunks(
     yield from_block(path, block, index)
 
 
-def from_block(path, block: text.Block, index: dict[str, int]) -> raw.Chunk:
+def from_block(
+  path, block: text.TextBlock, index: dict[str, int]
+) -> raw.RawChunk:
   """Columns of a block of text fields, by name."""
-  return raw.Chunk(
+  return raw.RawChunk(
     {name: block.columns[i] for name, i in index.items()},
     len(block.lines),
     lambda i: f'{path}, line {block.lines[i]}',

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -20,7 +20,7 @@ from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
+class RankingDataset:
   """Ranking data, ready for batches.
 
   Attributes:
@@ -29,7 +29,7 @@ class Dataset:
   """
 
   name: str
-  store: store_lib.Store
+  store: store_lib.PreparedStore
 
   @property
   def encoder(self) -> encoder_lib.Encoder:
@@ -65,7 +65,7 @@ class Dataset:
     return self.encoder.schema.annotations
 
   @property
-  def parts(self) -> dict[str, store_lib.Part]:
+  def parts(self) -> dict[str, store_lib.SplitStore]:
     """'train', and where they exist 'valid' and 'test'."""
     return self.store.parts
 
@@ -78,13 +78,13 @@ class Dataset:
     """One line for the log of a run."""
     rows = ', '.join(f'{len(p):,} {name}' for name, p in self.parts.items())
     kinds = [spec.kind for spec in self.features]
-    told = ', '.join(
+    counts = ', '.join(
       f'{kinds.count(kind)} {kind}'
       for kind in schema_lib.KINDS
       if kind in kinds
     )
     total = sum(v.rows for v in self.vocabularies.values())
-    line = f'{self.name}: {rows} examples; features: {told}; {total:,} rows'
+    line = f'{self.name}: {rows} examples; features: {counts}; {total:,} rows'
     line += f' in {len(self.vocabularies)} tables'
     if len(self.labels) > 1:
       line += f'; labels: {", ".join(self.labels)}'
@@ -99,7 +99,7 @@ class Dataset:
     return self.store.fingerprint()
 
   def encode(
-    self, chunks: Iterable[raw.Chunk], batch_size: int
+    self, chunks: Iterable[raw.RawChunk], batch_size: int
   ) -> Iterator[features_lib.Examples]:
     """Batches of raw rows, labelled or not; see `batches.raw_batches`."""
     return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
@@ -127,15 +127,15 @@ def _named(path: pathlib.Path, name: str, part: str) -> list[pathlib.Path]:
   """The files `name` below `path`: a file, a directory or a pattern."""
   base = path if path.is_dir() else path.parent
   if any(mark in name for mark in '*?['):
-    found = sorted((p for p in base.glob(name) if p.is_file()), key=_by_number)
+    paths = sorted((p for p in base.glob(name) if p.is_file()), key=_by_number)
   else:
-    found = [base / name]
-  if not found or not found[0].is_file():
+    paths = [base / name]
+  if not paths or not paths[0].is_file():
     raise FileNotFoundError(
       f'{base / name}: no such file (data.files.{part})'
-      + nearest(name, [p.name for p in base.iterdir()])
+      + hint_nearest(name, [p.name for p in base.iterdir()])
     )
-  return found
+  return paths
 
 
 def _files(
@@ -165,17 +165,17 @@ def _files(
     return files
   if path.is_file():
     return files | {'train': [path]}
-  taken = {p for paths in files.values() for p in paths}
-  found = [
+  used = {p for paths in files.values() for p in paths}
+  train_files = [
     p
     for p in path.iterdir()
-    if p.is_file() and p.name.endswith(suffixes) and p not in taken
+    if p.is_file() and p.name.endswith(suffixes) and p not in used
   ]
-  if known or not found:
+  if known or not train_files:
     raise FileNotFoundError(
       f'{path}: no file to train on; set config.data.files.train to its name'
     )
-  return files | {'train': sorted(found, key=_by_number)}
+  return files | {'train': sorted(train_files, key=_by_number)}
 
 
 def _split(cfg, missing: set[str]) -> prepare_lib.Split | None:
@@ -190,10 +190,12 @@ def _split(cfg, missing: set[str]) -> prepare_lib.Split | None:
   return split if split.valid or split.test else None
 
 
-def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
+def _prepared_from(
+  cfg, cache_dir, log, sources, schema, reading
+) -> RankingDataset:
   split = _split(cfg, set(store_lib.PARTS) - set(sources))
   block_rows = cfg.get('block_rows', 1 << 14)
-  told = {
+  recipe = {
     # Of blocks and encoder; a schema with annotations says so itself.
     'format': [1, 1],
     'files': {
@@ -208,7 +210,7 @@ def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
     'block_rows': block_rows,
     'reading': reading,
   }
-  text = json.dumps(told, sort_keys=True)
+  text = json.dumps(recipe, sort_keys=True)
   fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
   store = prepare_lib.prepare(
     sources,
@@ -220,12 +222,12 @@ def _prepared_from(cfg, cache_dir, log, sources, schema, reading) -> Dataset:
     fingerprint=fingerprint,
     log=log,
   )
-  return Dataset(cfg['name'], store)
+  return RankingDataset(cfg['name'], store)
 
 
 def _from_files(
   cfg, cache_dir, log, known: Mapping = {}, defaults=None
-) -> Dataset:
+) -> RankingDataset:
   form = formats.find(cfg['name'])
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   if cfg.get('time', ''):
@@ -254,7 +256,7 @@ def _from_files(
     )
   schema = schema_lib.build(cfg, names, defaults or {}, str(first))
   sources = {
-    part: prepare_lib.Source(
+    part: prepare_lib.RowSource(
       lambda wanted, paths=paths: formats.chunks(paths, wanted, reading),
       tuple(paths),
       ', '.join(map(str, paths)),
@@ -264,7 +266,7 @@ def _from_files(
   return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
 
 
-def _own_files(cfg, cache_dir, log) -> Dataset:
+def _own_files(cfg, cache_dir, log) -> RankingDataset:
   return _from_files(cfg, cache_dir, log)
 
 
@@ -282,7 +284,7 @@ _FRAPPE = (
 )
 
 
-def _frappe(cfg, cache_dir, log) -> Dataset:
+def _frappe(cfg, cache_dir, log) -> RankingDataset:
   known = {
     part: (f'{part}.csv', f'Frappe_x1_{part}.csv') for part in store_lib.PARTS
   }
@@ -290,32 +292,34 @@ def _frappe(cfg, cache_dir, log) -> Dataset:
   return _from_files(cfg, cache_dir, log, known, defaults)
 
 
-def _criteo(cfg, cache_dir, log) -> Dataset:
+def _criteo(cfg, cache_dir, log) -> RankingDataset:
   known = {'train': ('train.txt', 'train.txt.gz')}
   return _from_files(cfg, cache_dir, log, known, criteo.defaults())
 
 
-def _clicks(cfg, cache_dir, log) -> Dataset:
+def _clicks(cfg, cache_dir, log) -> RankingDataset:
   options = dict(cfg.get('clicks', None) or {})
-  known = [field.name for field in dataclasses.fields(clicks.Log)]
+  known = [field.name for field in dataclasses.fields(clicks.ClickLog)]
   for key in options:
     if key not in known:
-      raise ValueError(f'data.clicks.{key} is no option' + nearest(key, known))
+      raise ValueError(
+        f'data.clicks.{key} is no option' + hint_nearest(key, known)
+      )
   if 'orders' in options:
     options['orders'] = tuple(options['orders'])
-  generated = clicks.Log(**options)
+  generated = clicks.ClickLog(**options)
   schema = schema_lib.build(
     cfg, generated.names, generated.options, 'generated clicks'
   )
-  source = prepare_lib.Source(
+  source = prepare_lib.RowSource(
     lambda wanted: clicks.chunks(generated, wanted), name='generated clicks'
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
   return _prepared_from(cfg, cache_dir, log, {'train': source}, schema, reading)
 
 
-def _prepared(cfg, cache_dir, log) -> Dataset:
-  return Dataset(cfg['name'], store_lib.Store(_need_path(cfg)))
+def _prepared(cfg, cache_dir, log) -> RankingDataset:
+  return RankingDataset(cfg['name'], store_lib.PreparedStore(_need_path(cfg)))
 
 
 DATASETS = {
@@ -333,7 +337,7 @@ def load(
   cfg,
   cache_dir: str | pathlib.Path,
   log: Callable[[str], None] = print,
-) -> Dataset:
+) -> RankingDataset:
   """Loads the data set that `config.data` names, preparing it if need be.
 
   Args:
@@ -348,6 +352,6 @@ def load(
   if cfg['name'] not in DATASETS:
     raise ValueError(
       f'data.name must be one of {", ".join(DATASETS)}, not {cfg["name"]!r}'
-      + nearest(str(cfg['name']), DATASETS)
+      + hint_nearest(str(cfg['name']), DATASETS)
     )
   return DATASETS[cfg['name']](cfg, cache_dir, log)

@@ -23,9 +23,9 @@ from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 FORMATS = (1, 2)
 
 
-def _read_numbers(chunk, column: schema_lib.Column) -> raw.Typed:
+def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
   try:
-    return transform.numbers(chunk.columns[column.source], column.fill)
+    return transform.parse_numbers(chunk.columns[column.source], column.fill)
   except transform.NumberError as e:
     raise ValueError(
       f'{chunk.quote(e.at, column.source, e.value)} is not a finite number of '
@@ -38,16 +38,16 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.Typed:
     ) from None
 
 
-def _lists(chunk: raw.Chunk, column: schema_lib.Column) -> raw.Lists:
+def _lists(chunk: raw.RawChunk, column: schema_lib.Column) -> raw.ListColumn:
   cells = chunk.columns[column.source]
-  if isinstance(cells, raw.Lists):
+  if isinstance(cells, raw.ListColumn):
     return cells
   cells = _filled(cells, column.fill)
-  if isinstance(cells, raw.Typed):
+  if isinstance(cells, raw.NumberColumn):
     present = cells.present
     lengths = np.ones(len(cells)) if present is None else present
     values = cells.values if present is None else cells.values[present]
-    return raw.Lists(raw.Typed(values), lengths.astype(np.int64))
+    return raw.ListColumn(raw.NumberColumn(values), lengths.astype(np.int64))
   return raw.split_cells(cells, column.separator)
 
 
@@ -55,14 +55,16 @@ def _filled(cells: raw.Column, fill: str) -> raw.Column:
   """`fill` in the place of empty cells."""
   if not fill:
     return cells
-  if isinstance(cells, raw.Typed):
+  if isinstance(cells, raw.NumberColumn):
     if cells.present is None:
       return cells
     return np.where(cells.present, cells.values.astype(str), fill).tolist()
   return [cell or fill for cell in cells]
 
 
-def _shorten(lists: raw.Lists, column: schema_lib.Column) -> raw.Lists:
+def _shorten(
+  lists: raw.ListColumn, column: schema_lib.Column
+) -> raw.ListColumn:
   """At most `max_len` values; the last of a sequence, the first of a set."""
   most = column.max_len
   if not most or not len(lists) or lists.lengths.max() <= most:
@@ -72,12 +74,12 @@ def _shorten(lists: raw.Lists, column: schema_lib.Column) -> raw.Lists:
   place = np.arange(ends[-1]) - np.repeat(ends - lists.lengths, lists.lengths)
   if column.kind == 'sequence':
     place = np.repeat(lists.lengths, lists.lengths) - 1 - place
-  kept = raw.Chunk({'': lists.values}, len(place)).take(place < most)
-  return raw.Lists(kept.columns[''], lengths)
+  prefixes = raw.RawChunk({'': lists.values}, len(place)).take(place < most)
+  return raw.ListColumn(prefixes.columns[''], lengths)
 
 
 def values(
-  chunk: raw.Chunk, column: schema_lib.Column
+  chunk: raw.RawChunk, column: schema_lib.Column
 ) -> tuple[raw.Column, np.ndarray | None]:
   """The values of a coded feature, and how many are each row's (None: one)."""
   if column.kind == 'numeric':
@@ -86,12 +88,12 @@ def values(
     lists = _shorten(_lists(chunk, column), column)
     return lists.values, lists.lengths
   cells = chunk.columns[column.source]
-  if isinstance(cells, raw.Lists):
+  if isinstance(cells, raw.ListColumn):
     raise ValueError(
       f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
       f'{column.name!r} a multi_hot or a sequence'
     )
-  if isinstance(cells, raw.Typed) and cells.values.dtype.kind == 'f':
+  if isinstance(cells, raw.NumberColumn) and cells.values.dtype.kind == 'f':
     raise ValueError(
       f'{chunk.where(0)}, column {column.source!r}: categories are text or '
       f'whole numbers, not fractions; make feature {column.name!r} numeric'
@@ -99,13 +101,13 @@ def values(
   return _filled(cells, column.fill), None
 
 
-class Fit:
+class EncoderFit:
   """The first pass: counts values and measures numbers of the train part."""
 
   def __init__(self, schema: schema_lib.Schema):
     self._schema = schema
     self._counts = {
-      c.table_name: vocabulary_lib.Counts()
+      c.table_name: vocabulary_lib.ValueCounts()
       for c in schema.coded
       if c.vocabulary == 'fitted'
     }
@@ -119,7 +121,7 @@ class Fit:
   def needed(self) -> bool:
     return bool(self._counts or self._moments)
 
-  def add(self, chunk: raw.Chunk) -> None:
+  def add(self, chunk: raw.RawChunk) -> None:
     for column in self._schema.columns:
       if column.coded and column.vocabulary == 'fitted':
         self._counts[column.table_name].add(values(chunk, column)[0])
@@ -131,7 +133,9 @@ class Fit:
     for column in self._schema.coded:
       if column.table_name not in vocabularies:
         # Popped: counts and vocabulary never lie in memory side by side twice.
-        counts = self._counts.pop(column.table_name, vocabulary_lib.Counts())
+        counts = self._counts.pop(
+          column.table_name, vocabulary_lib.ValueCounts()
+        )
         vocabularies[column.table_name] = vocabulary_lib.fit(column, counts)
     for name, moments in self._moments.items():
       statistics[name] = (moments.mean, moments.deviation)
@@ -172,7 +176,7 @@ class Encoder:
 
   def encode(
     self,
-    chunk: raw.Chunk,
+    chunk: raw.RawChunk,
     groups: dict[str, int] | None = None,
     first: int | None = None,
   ) -> rows_lib.Rows:
@@ -218,9 +222,9 @@ class Encoder:
     )
 
   def _code(self, chunk, column) -> tuple[np.ndarray, np.ndarray | None]:
-    found, lengths = values(chunk, column)
+    cells, lengths = values(chunk, column)
     try:
-      return self.vocabularies[column.table_name].encode(found), lengths
+      return self.vocabularies[column.table_name].encode(cells), lengths
     except vocabulary_lib.UnseenError as e:
       at = e.at
       if lengths is not None:
@@ -233,11 +237,11 @@ class Encoder:
 
   def fingerprint(self) -> str:
     """A short name of the content: what it makes of a row."""
-    told = self._meta() | {'reading': None}
-    told['vocabularies'] = {
+    content = self._meta() | {'reading': None}
+    content['vocabularies'] = {
       name: v.fingerprint() for name, v in sorted(self.vocabularies.items())
     }
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
   def _meta(self) -> dict:
     beside = self.schema.annotations.to_json()
@@ -276,14 +280,14 @@ class Encoder:
     vocabularies = {}
     for name, table in meta['tables'].items():
       file = path.parent / table['file']
-      found = vocabulary_lib.Vocabulary.load(
+      vocabulary = vocabulary_lib.Vocabulary.load(
         file, name, table['oov'], table['hash_rows']
       )
-      if found.fingerprint() != table['fingerprint']:
+      if vocabulary.fingerprint() != table['fingerprint']:
         raise ValueError(
           f'{file}: not the vocabulary that {path} was saved with'
         )
-      vocabularies[name] = found
+      vocabularies[name] = vocabulary
     schema = schema_lib.Schema(
       tuple(schema_lib.Column(**c) for c in meta['columns']),
       tuple(meta['labels']),

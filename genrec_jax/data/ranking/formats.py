@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
 from genrec_jax.data.ranking import (
   criteo,
@@ -19,7 +19,7 @@ Reading = Mapping[str, str]  # 'format' and its options
 
 
 @dataclasses.dataclass(frozen=True)
-class Format:
+class FileFormat:
   """How files of one kind are read.
 
   Attributes:
@@ -31,7 +31,9 @@ class Format:
   """
 
   names: Callable[[pathlib.Path, Reading], list[str]]
-  chunks: Callable[[pathlib.Path, Sequence[str], Reading], Iterator[raw.Chunk]]
+  chunks: Callable[
+    [pathlib.Path, Sequence[str], Reading], Iterator[raw.RawChunk]
+  ]
   defaults: Callable[[pathlib.Path, Reading], dict[str, dict]]
   suffixes: tuple[str, ...]
   bare: bool = False
@@ -41,7 +43,7 @@ def _csv_names(path, reading) -> list[str]:
   return csv_files.names(path, reading['delimiter'])
 
 
-def _csv_chunks(path, wanted, reading) -> Iterator[raw.Chunk]:
+def _csv_chunks(path, wanted, reading) -> Iterator[raw.RawChunk]:
   return csv_files.chunks(path, wanted, reading['delimiter'])
 
 
@@ -49,7 +51,7 @@ def _csv_defaults(path, reading) -> dict[str, dict]:
   return {n: {'kind': 'categorical'} for n in _csv_names(path, reading)}
 
 
-_CSV = Format(
+_CSV = FileFormat(
   _csv_names,
   _csv_chunks,
   _csv_defaults,
@@ -59,21 +61,21 @@ _CSV = Format(
 FORMATS = {
   'csv': _CSV,
   'frappe': _CSV,
-  'criteo': Format(
+  'criteo': FileFormat(
     lambda path, reading: criteo.names(path),
     lambda path, wanted, reading: criteo.chunks(path, wanted),
     lambda path, reading: criteo.defaults(),
     ('.txt', '.txt.gz', '.tsv', '.tsv.gz'),
     bare=True,
   ),
-  'libsvm': Format(
+  'libsvm': FileFormat(
     lambda path, reading: libsvm.names(path),
     lambda path, wanted, reading: libsvm.chunks(path, wanted),
     lambda path, reading: libsvm.defaults(path),
     ('.libsvm', '.libfm', '.svm', '.txt'),
     bare=True,
   ),
-  'parquet': Format(
+  'parquet': FileFormat(
     lambda path, reading: parquet_files.names(path),
     lambda path, wanted, reading: parquet_files.chunks(
       path, wanted, reading.get('time', '')
@@ -84,12 +86,12 @@ FORMATS = {
 }
 
 
-def find(name: str) -> Format:
+def find(name: str) -> FileFormat:
   """The format of that name."""
   if name not in FORMATS:
     raise ValueError(
       f'{name!r} is no file format; those are {", ".join(FORMATS)}'
-      + nearest(name, FORMATS)
+      + hint_nearest(name, FORMATS)
     )
   return FORMATS[name]
 
@@ -98,7 +100,7 @@ def chunks(
   paths: Sequence[str | pathlib.Path],
   wanted: Sequence[str],
   reading: Reading,
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """The rows of some files, one behind the other."""
   form = find(reading['format'])
   for path in paths:
@@ -112,7 +114,7 @@ def chunks(
 
 def examples(
   encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """Rows of a file to be encoded; labels and annotations where it has them.
 
   Args:
@@ -122,9 +124,9 @@ def examples(
   """
   reading = {'delimiter': ',', **encoder.reading}
   reading['format'] = name or encoder.reading.get('format', '')
-  path = text.existing(path)
-  found = find(reading['format']).names(path, reading)
+  path = text.require_file(path)
+  columns = find(reading['format']).names(path, reading)
   schema = encoder.schema
   beside = [*schema.labels, *schema.annotations.columns.values()]
-  wanted = [*schema.sources, *(name for name in beside if name in found)]
+  wanted = [*schema.sources, *(name for name in beside if name in columns)]
   return chunks([path], list(dict.fromkeys(wanted)), reading)

@@ -11,7 +11,7 @@ _FINGERPRINT = 'data.txt'
 
 
 def save_encoder(workdir: str | os.PathLike, dataset) -> None:
-  """Leaves the encoder of a `datasets.Dataset` in a workdir, once.
+  """Leaves the encoder of a `datasets.RetrievalDataset` in a workdir, once.
 
   A reader sees all of it or nothing.
   """

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
 from genrec_jax.data.ranking import raw
 
@@ -21,10 +21,10 @@ _NEVER = '\x01'  # a delimiter that no line has: blocks of whole lines
 _SIGNED = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
 
 
-def _lines(path: pathlib.Path, rows: int) -> Iterator[text.Block]:
-  path = text.existing(path)
+def _lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
+  path = text.require_file(path)
   empty = True
-  for block in text.blocks(path, _NEVER, rows=rows, width=1):
+  for block in text.read_blocks(path, _NEVER, rows=rows, width=1):
     empty = False
     yield block
   if empty:
@@ -44,14 +44,15 @@ def chunks(
   path: pathlib.Path,
   wanted: Sequence[str],
   chunk_rows: int = raw.CHUNK_ROWS,
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone."""
   known = names(path)
   for name in wanted:
     if name not in known:
       raise ValueError(
         f'{path}: no column {name!r}; a libsvm file of {_width(known)} pairs '
-        'has label, indices, f0, f1, ... and v0, v1, ...' + nearest(name, known)
+        'has label, indices, f0, f1, ... and v0, v1, ...'
+        + hint_nearest(name, known)
       )
   labelled = known[0] == 'label'
   positional = any(name not in ('label', 'indices') for name in wanted)
@@ -76,7 +77,7 @@ def chunks(
       columns['label'] = [_SIGNED.get(w[0], w[0]) for w in words]
     flat = list(itertools.chain.from_iterable(w[labelled:] for w in words))
     columns |= _fields(flat, pairs, wanted, where)
-    yield raw.Chunk(columns, len(lines), where)
+    yield raw.RawChunk(columns, len(lines), where)
 
 
 def _width(known: Sequence[str]) -> int:
@@ -107,7 +108,7 @@ def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
   columns = {}
   for name in wanted:
     if name == 'indices':
-      columns[name] = raw.Lists(index, pairs)
+      columns[name] = raw.ListColumn(index, pairs)
     elif name != 'label':
       source = index if name[0] == 'f' else value
       columns[name] = source[int(name[1:]) :: int(pairs[0])]

@@ -25,12 +25,12 @@ def _reader():
 def names(path: pathlib.Path) -> list[str]:
   """The columns of a file."""
   _, parquet = _reader()
-  with parquet.opened(text.existing(path)) as file:
-    found = file.schema_arrow.names
-  for name in found:
-    if found.count(name) > 1:
+  with parquet.open_parquet(text.require_file(path)) as file:
+    columns = file.schema_arrow.names
+  for name in columns:
+    if columns.count(name) > 1:
       raise ValueError(f'{path}: two columns are named {name!r}; rename one')
-  return found
+  return columns
 
 
 def chunks(
@@ -38,7 +38,7 @@ def chunks(
   wanted: Sequence[str],
   time: str = '',
   chunk_rows: int = raw.CHUNK_ROWS,
-) -> Iterator[raw.Chunk]:
+) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone.
 
   Args:
@@ -50,8 +50,8 @@ def chunks(
   pa, parquet = _reader()
   csv_files.positions(path, wanted, names(path))
   done = 0
-  with parquet.opened(pathlib.Path(path)) as file:
-    for batch in parquet.batches(path, file, wanted, chunk_rows):
+  with parquet.open_parquet(pathlib.Path(path)) as file:
+    for batch in parquet.read_batches(path, file, wanted, chunk_rows):
 
       def where(i, done=done):
         return f'{path}, row {done + i + 1}'
@@ -61,9 +61,9 @@ def chunks(
         values = batch[name]
         if name == time:
           values = _seconds(pa, values)
-        told = f'{where(0)}, column {name!r}'
-        columns[name] = _column(pa, values, told)
-      yield raw.Chunk(columns, batch.num_rows, where)
+        place = f'{where(0)}, column {name!r}'
+        columns[name] = _column(pa, values, place)
+      yield raw.RawChunk(columns, batch.num_rows, where)
       done += batch.num_rows
 
 
@@ -88,7 +88,7 @@ def _column(pa, values, where: str) -> raw.Column:
     lengths = values.value_lengths().fill_null(0)
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return raw.Lists(_column(pa, inner, where), lengths)
+    return raw.ListColumn(_column(pa, inner, where), lengths)
   if types.is_string(kind) or types.is_large_string(kind):
     return values.fill_null('').to_pylist()
   if types.is_boolean(kind):
@@ -106,19 +106,19 @@ def _column(pa, values, where: str) -> raw.Column:
   if values.null_count:
     present = values.is_valid().to_numpy(zero_copy_only=False)
     values = values.fill_null(zero)
-  found = values.to_numpy(zero_copy_only=False)
+  numbers = values.to_numpy(zero_copy_only=False)
   if kind == pa.uint64():
-    if len(found) and found.max() > np.iinfo(np.int64).max:
+    if len(numbers) and numbers.max() > np.iinfo(np.int64).max:
       raise ValueError(
         f'{where}: numbers beyond 2^63; convert the column to text'
       )
-  return raw.Typed(found.astype(dtype), present)
+  return raw.NumberColumn(numbers.astype(dtype), present)
 
 
 def defaults(path: pathlib.Path) -> dict[str, dict]:
   """Features by the types of the columns."""
   pa, parquet = _reader()
-  with parquet.opened(text.existing(path)) as file:
+  with parquet.open_parquet(text.require_file(path)) as file:
     schema = file.schema_arrow
   out = {}
   for name, kind in zip(schema.names, schema.types, strict=True):

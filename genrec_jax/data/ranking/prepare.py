@@ -24,7 +24,7 @@ LOG_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class RowSource:
   """Rows that can be read again and again.
 
   Attributes:
@@ -33,7 +33,7 @@ class Source:
     name: for messages.
   """
 
-  chunks: Callable[[Sequence[str]], Iterator[raw.Chunk]]
+  chunks: Callable[[Sequence[str]], Iterator[raw.RawChunk]]
   files: tuple[pathlib.Path, ...] = ()
   name: str = ''
 
@@ -116,7 +116,7 @@ def _checksum(path: pathlib.Path) -> dict:
   return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
 
 
-def _states(sources: Mapping[str, Source]) -> dict[pathlib.Path, tuple]:
+def _states(sources: Mapping[str, RowSource]) -> dict[pathlib.Path, tuple]:
   return {
     path: (path.stat().st_size, path.stat().st_mtime_ns)
     for source in sources.values()
@@ -125,8 +125,13 @@ def _states(sources: Mapping[str, Source]) -> dict[pathlib.Path, tuple]:
 
 
 def _pieces(
-  source: Source, columns, split: Split | None, total: int, progress, what: str
-) -> Iterator[tuple[raw.Chunk, np.ndarray | None]]:
+  source: RowSource,
+  columns,
+  split: Split | None,
+  total: int,
+  progress,
+  what: str,
+) -> Iterator[tuple[raw.RawChunk, np.ndarray | None]]:
   """Chunks, and the part of each row where the split cuts."""
   done = 0
   for chunk in source.chunks(columns):
@@ -146,7 +151,7 @@ def _fit(schema, reading, source, split, progress):
     for chunk in source.chunks(schema.labels[:1]):
       total += len(chunk)
       progress('counting rows', total)
-  fit = encoder_lib.Fit(schema)
+  fit = encoder_lib.EncoderFit(schema)
   if fit.needed:
     progress.start()
     pieces = _pieces(
@@ -164,7 +169,7 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
     names += ['valid'] * (split.valid > 0) + ['test'] * (split.test > 0)
   names = [name for name in store.PARTS if name in names]
   paths = {name: work / f'{name}.array_record' for name in names}
-  writers = {n: blocks.Writer(paths[n], block_rows) for n in names}
+  writers = {n: blocks.BlockWriter(paths[n], block_rows) for n in names}
   groups, first = {}, 0
   try:
     for name in store.PARTS:
@@ -210,7 +215,7 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
 
 
 def prepare(
-  sources: Mapping[str, Source],
+  sources: Mapping[str, RowSource],
   schema: schema_lib.Schema,
   out: str | pathlib.Path,
   *,
@@ -219,7 +224,7 @@ def prepare(
   reading: Mapping[str, str] | None = None,
   fingerprint: str = '',
   log: Callable[[str], None] = print,
-) -> store.Store:
+) -> store.PreparedStore:
   """Prepares data once; later calls with the same fingerprint open it.
 
   Args:
@@ -237,9 +242,9 @@ def prepare(
   """
   out = pathlib.Path(out)
   if (out / store.MANIFEST).exists():
-    found = store.Store(out)
-    if fingerprint and found.manifest['made_from'] == fingerprint:
-      return found
+    out_store = store.PreparedStore(out)
+    if fingerprint and out_store.manifest['made_from'] == fingerprint:
+      return out_store
     raise ValueError(
       f'{out}: holds data made from other files or with other options; remove '
       'it or choose another directory'
@@ -250,7 +255,7 @@ def prepare(
     split = None
   start = clock.monotonic()
   before = _states(sources)
-  with scratch.building(out, store.MANIFEST) as work:
+  with scratch.staged_directory(out, store.MANIFEST) as work:
     progress = _Progress(log)
     encoder, total = _fit(
       schema, reading or {}, sources['train'], split, progress
@@ -282,4 +287,4 @@ def prepare(
     f'prepared {rows:,} rows in {seconds:,.1f} s '
     f'({rows / max(seconds, 1e-9):,.0f} rows/s)'
   )
-  return store.Store(out)
+  return store.PreparedStore(out)

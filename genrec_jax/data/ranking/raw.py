@@ -10,7 +10,7 @@ CHUNK_ROWS = 1 << 10  # their texts fit into a core's cache
 
 
 @dataclasses.dataclass(frozen=True)
-class Typed:
+class NumberColumn:
   """N numbers of a file that knows types.
 
   Attributes:
@@ -24,13 +24,13 @@ class Typed:
   def __len__(self) -> int:
     return len(self.values)
 
-  def take(self, keep: np.ndarray) -> 'Typed':
+  def take(self, keep: np.ndarray) -> 'NumberColumn':
     present = None if self.present is None else self.present[keep]
-    return Typed(self.values[keep], present)
+    return NumberColumn(self.values[keep], present)
 
 
 @dataclasses.dataclass(frozen=True)
-class Lists:
+class ListColumn:
   """N lists of values, one behind the other.
 
   Attributes:
@@ -38,29 +38,29 @@ class Lists:
     lengths: `[N]` int64, their sum is K.
   """
 
-  values: 'Sequence[str] | Typed'
+  values: 'Sequence[str] | NumberColumn'
   lengths: np.ndarray
 
   def __len__(self) -> int:
     return len(self.lengths)
 
-  def take(self, keep: np.ndarray) -> 'Lists':
+  def take(self, keep: np.ndarray) -> 'ListColumn':
     inner = np.repeat(keep, self.lengths)
-    return Lists(_take(self.values, inner), self.lengths[keep])
+    return ListColumn(_take(self.values, inner), self.lengths[keep])
 
 
 # Texts; '' is a missing value.
-Column = Sequence[str] | Typed | Lists
+Column = Sequence[str] | NumberColumn | ListColumn
 
 
 def _take(column: Column, keep: np.ndarray) -> Column:
-  if isinstance(column, Typed | Lists):
+  if isinstance(column, NumberColumn | ListColumn):
     return column.take(keep)
   return list(itertools.compress(column, keep.tolist()))
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
+class RawChunk:
   """Some consecutive rows of a raw file.
 
   Attributes:
@@ -80,19 +80,19 @@ class Chunk:
     """Names a cell and shows it, as errors begin."""
     return f'{self.where(row)}, column {column!r}: {str(value)!r}'
 
-  def take(self, keep: np.ndarray) -> 'Chunk':
+  def take(self, keep: np.ndarray) -> 'RawChunk':
     """The rows where the bool mask `keep [N]` is true."""
     if keep.all():
       return self
     rows = np.flatnonzero(keep)
-    return Chunk(
+    return RawChunk(
       {name: _take(column, keep) for name, column in self.columns.items()},
       len(rows),
       lambda i: self.where(int(rows[i])),
     )
 
 
-def split_cells(cells: Sequence[str], separator: str) -> Lists:
+def split_cells(cells: Sequence[str], separator: str) -> ListColumn:
   """The values of cells such as '3^17^4'; an empty cell holds none."""
   lengths = np.fromiter(
     (cell.count(separator) + 1 if cell else 0 for cell in cells),
@@ -100,12 +100,12 @@ def split_cells(cells: Sequence[str], separator: str) -> Lists:
     len(cells),
   )
   values = separator.join(filter(None, cells)).split(separator)
-  return Lists(values if lengths.any() else [], lengths)
+  return ListColumn(values if lengths.any() else [], lengths)
 
 
 def from_records(
   records: Iterable[Mapping[str, object]], names: Sequence[str]
-) -> Chunk:
+) -> RawChunk:
   """Rows given as mappings, as a server gets them.
 
   Args:
@@ -126,7 +126,7 @@ def from_records(
     name: _from_objects([record[name] for record in records], name)
     for name in names
   }
-  return Chunk(columns, len(records))
+  return RawChunk(columns, len(records))
 
 
 def _text(value: object, row: int, name: str) -> str:
@@ -154,4 +154,4 @@ def _from_objects(values: list, name: str) -> Column:
       )
     rows.append([_text(v, i, name) for v in value])
   flat = list(itertools.chain.from_iterable(rows))
-  return Lists(flat, np.array([len(r) for r in rows], np.int64))
+  return ListColumn(flat, np.array([len(r) for r in rows], np.int64))

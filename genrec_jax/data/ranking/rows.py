@@ -24,7 +24,7 @@ class Bags:
     """The lists number `at [M]`, in that order."""
     begin = self.begin[at]
     lengths = self.lengths[at]
-    return Bags(self.values[splits.positions(begin, lengths)], lengths)
+    return Bags(self.values[splits.expand_ranges(begin, lengths)], lengths)
 
   @property
   def begin(self) -> np.ndarray:
@@ -36,7 +36,7 @@ class Bags:
 
 
 @dataclasses.dataclass(frozen=True)
-class Names:
+class ColumnNames:
   """What the columns of encoded rows are called.
 
   Attributes:
@@ -87,7 +87,7 @@ class Rows:
       lambda column: np.take(column, at, axis=0), lambda bags: bags.take(at)
     )
 
-  def between(self, a: int, b: int) -> 'Rows':
+  def slice_rows(self, a: int, b: int) -> 'Rows':
     """The rows a .. b - 1, not copied."""
 
     def cut(bags):
@@ -121,9 +121,9 @@ _PLAIN = (
 
 def columns_of(rows: Rows) -> dict[str, np.ndarray]:
   """Every column of one entry a row, by names of which none is another's."""
-  found = {name: getattr(rows, name) for name in _PLAIN}
-  found = {name: c for name, c in found.items() if c is not None}
-  return found | {_EXTRA + name: c for name, c in rows.extras.items()}
+  columns = {name: getattr(rows, name) for name in _PLAIN}
+  columns = {name: c for name, c in columns.items() if c is not None}
+  return columns | {_EXTRA + name: c for name, c in rows.extras.items()}
 
 
 def from_columns(
@@ -156,7 +156,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
   )
 
 
-def joined(parts: Iterable[Rows], total: int) -> Rows:
+def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:
   """As `concatenate`, for parts that are made one by one, `total` rows in all.
 
   Never holds more than the result and one part.

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.config.loading import nearest
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
@@ -60,7 +60,7 @@ class Column:
       if (value := getattr(self, option)) not in known:
         raise ValueError(
           f'{self._key(option)} is {value!r}, must be one of '
-          f'{", ".join(known)}' + nearest(str(value), known)
+          f'{", ".join(known)}' + hint_nearest(str(value), known)
         )
     for option, least in (('min_count', 1), ('hash_rows', 0), ('max_len', 0)):
       value = getattr(self, option)
@@ -181,9 +181,9 @@ class Schema:
     return [c for c in self.columns if not c.coded]
 
   @property
-  def names(self) -> rows_lib.Names:
+  def names(self) -> rows_lib.ColumnNames:
     """Of the columns of encoded rows."""
-    return rows_lib.Names(
+    return rows_lib.ColumnNames(
       self.labels,
       tuple(c.name for c in self.single),
       tuple(c.name for c in self.numeric),
@@ -203,10 +203,10 @@ class Schema:
 
   def to_json(self) -> dict:
     """Every option; without annotations as it was before there were any."""
-    told = dataclasses.asdict(self)
-    del told['annotations']
+    fields = dataclasses.asdict(self)
+    del fields['annotations']
     beside = self.annotations.to_json()
-    return told | ({'annotations': beside} if beside else {})
+    return fields | ({'annotations': beside} if beside else {})
 
 
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
@@ -247,7 +247,7 @@ def build(
       if key not in _OPTIONS:
         raise ValueError(
           f'data.features: {key!r} is no option of {name!r}; the options are '
-          f'{", ".join(_OPTIONS)}' + nearest(key, _OPTIONS)
+          f'{", ".join(_OPTIONS)}' + hint_nearest(key, _OPTIONS)
         )
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])
@@ -274,7 +274,7 @@ def build(
       if name not in names:
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
-          f'{", ".join(names)}' + nearest(name, names)
+          f'{", ".join(names)}' + hint_nearest(name, names)
         )
   # A config forgets the order of its keys; the file has one.
   place = {name: i for i, name in reversed(list(enumerate(names)))}

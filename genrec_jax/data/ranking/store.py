@@ -19,7 +19,7 @@ CACHE_BYTES = 1 << 29  # decoded blocks that a part keeps
 PARTS = ('train', 'valid', 'test')
 
 
-class Part:
+class SplitStore:
   """One part of a data set: blocks of rows, read when they are asked for.
 
   Attributes:
@@ -33,7 +33,7 @@ class Part:
     name: str,
     sizes: Sequence[int],
     source: Sequence[rows_lib.Rows],
-    names: rows_lib.Names,
+    names: rows_lib.ColumnNames,
   ):
     """Wraps blocks.
 
@@ -62,14 +62,14 @@ class Part:
   def block(self, number: int) -> rows_lib.Rows:
     """A block; those met last stay decoded, `CACHE_BYTES` of them."""
     with self._lock:
-      found = self._kept.pop(number, None)
-      if found is None:
-        found = self._source[number]
-      self._kept[number] = found
-      most = CACHE_BYTES // max(1, size_of(found))
+      rows = self._kept.pop(number, None)
+      if rows is None:
+        rows = self._source[number]
+      self._kept[number] = rows
+      most = CACHE_BYTES // max(1, size_of(rows))
       while len(self._kept) > max(1, most):
         self._kept.popitem(last=False)
-      return found
+      return rows
 
   def window(self, numbers: tuple[int, ...]) -> rows_lib.Rows:
     """Some blocks as one; the last window stays in memory."""
@@ -78,7 +78,7 @@ class Part:
         self._window = (None, None)  # before the next one is in memory too
         total = int(np.diff(self.starts)[list(numbers)].sum())
         parts = (self._source[i] for i in numbers)
-        self._window = (numbers, rows_lib.joined(parts, total))
+        self._window = (numbers, rows_lib.concatenate_stream(parts, total))
       return self._window[1]
 
   def rows(self, a: int, b: int) -> rows_lib.Rows:
@@ -89,7 +89,7 @@ class Part:
       start = int(self.starts[first])
       block = self.block(first)
       pieces.append(
-        block.between(max(a - start, 0), min(b - start, len(block)))
+        block.slice_rows(max(a - start, 0), min(b - start, len(block)))
       )
       first += 1
     return rows_lib.concatenate(pieces)
@@ -110,9 +110,9 @@ def size_of(rows: rows_lib.Rows) -> int:
 def in_memory(
   name: str,
   rows: rows_lib.Rows,
-  names: rows_lib.Names,
+  names: rows_lib.ColumnNames,
   block_rows: int = 1 << 14,
-) -> Part:
+) -> SplitStore:
   """A part of rows that are at hand.
 
   Args:
@@ -122,11 +122,11 @@ def in_memory(
     block_rows: rows of a block.
   """
   cuts = range(0, len(rows), block_rows)
-  source = [rows.between(a, min(a + block_rows, len(rows))) for a in cuts]
-  return Part(name, [len(b) for b in source], source, names)
+  source = [rows.slice_rows(a, min(a + block_rows, len(rows))) for a in cuts]
+  return SplitStore(name, [len(b) for b in source], source, names)
 
 
-class Store:
+class PreparedStore:
   """A directory of prepared data, opened.
 
   Attributes:
@@ -148,13 +148,13 @@ class Store:
       )
 
   @functools.cached_property
-  def parts(self) -> dict[str, Part]:
+  def parts(self) -> dict[str, SplitStore]:
     return {
-      name: self._part(name, told)
-      for name, told in self.manifest['parts'].items()
+      name: self._part(name, entry)
+      for name, entry in self.manifest['parts'].items()
     }
 
-  def _part(self, name: str, told: dict) -> Part:
+  def _part(self, name: str, told: dict) -> SplitStore:
     path = self.directory / told['file']
     if not path.is_file():
       raise FileNotFoundError(
@@ -167,17 +167,17 @@ class Store:
       )
     full, rest = divmod(told['rows'], self.manifest['block_rows'])
     sizes = [self.manifest['block_rows']] * full + [rest] * bool(rest)
-    source = blocks.Reader(path, told['crc32'])
-    return Part(name, sizes, source, self.encoder.schema.names)
+    source = blocks.BlockReader(path, told['crc32'])
+    return SplitStore(name, sizes, source, self.encoder.schema.names)
 
   def fingerprint(self) -> str:
     """Names the content: equal rows, equal fingerprints, wherever they lie."""
-    told = [self.manifest['encoder'], self.manifest['block_rows']]
-    told += [
+    content = [self.manifest['encoder'], self.manifest['block_rows']]
+    content += [
       [name, part['rows'], part['crc32']]
       for name, part in self.manifest['parts'].items()
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def write_manifest(

@@ -17,7 +17,7 @@ class NumberError(ValueError):
     self.value, self.at = value, at
 
 
-def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
+def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
   """Reads a column of N cells.
 
   Args:
@@ -27,9 +27,9 @@ def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
   Returns:
     `[N]` float64 finite values within float32's range, 0 where missing.
   """
-  if isinstance(column, raw.Lists):
+  if isinstance(column, raw.ListColumn):
     raise TypeError('lists are not numbers')
-  if isinstance(column, raw.Typed):
+  if isinstance(column, raw.NumberColumn):
     values, present = column.values.astype(np.float64), column.present
     texts = column.values
   else:
@@ -45,9 +45,9 @@ def numbers(column: raw.Column, fill: str = '') -> raw.Typed:
     at = int(np.argmin(good))
     raise NumberError(str(texts[at]), at)
   if present is None:
-    return raw.Typed(values)
+    return raw.NumberColumn(values)
   values = np.where(present, values, float(fill or 0))
-  return raw.Typed(values, None if fill else present)
+  return raw.NumberColumn(values, None if fill else present)
 
 
 class _Numbers(dict):
@@ -71,7 +71,7 @@ class _Numbers(dict):
     return float('inf') if number != number or '_' in text else number
 
 
-def buckets(values: raw.Typed) -> raw.Typed:
+def buckets(values: raw.NumberColumn) -> raw.NumberColumn:
   """Criteo's buckets: floor(ln(x)^2) above 2, the whole part of x below.
 
   The integers of both halves meet, as in the published preparation: 4 falls
@@ -80,7 +80,7 @@ def buckets(values: raw.Typed) -> raw.Typed:
   x = values.values
   large = np.floor(np.log(np.maximum(x, 2)) ** 2)
   out = np.where(x > 2, large, np.trunc(np.maximum(x, -(2.0**62))))
-  return raw.Typed(out.astype(np.int64), values.present)
+  return raw.NumberColumn(out.astype(np.int64), values.present)
 
 
 @dataclasses.dataclass
@@ -91,7 +91,7 @@ class Moments:
   mean: float = 0.0
   squares: float = 0.0  # sum of (x - mean)^2
 
-  def add(self, values: raw.Typed) -> None:
+  def add(self, values: raw.NumberColumn) -> None:
     x = values.values
     if values.present is not None:
       x = x[values.present]
@@ -111,12 +111,15 @@ class Moments:
 
 
 def apply(
-  values: raw.Typed, transform: str, mean: float = 0.0, deviation: float = 1.0
+  values: raw.NumberColumn,
+  transform: str,
+  mean: float = 0.0,
+  deviation: float = 1.0,
 ) -> np.ndarray:
   """`[N]` float32; what is missing becomes 0 in every transform.
 
   Args:
-    values: what `numbers` read.
+    values: what `parse_numbers` read.
     transform: 'as_is', 'log' (of 1 + x, negative x as 0) or 'standardize'.
     mean: of the training part, for 'standardize'.
     deviation: likewise.

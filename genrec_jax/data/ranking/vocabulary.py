@@ -28,7 +28,9 @@ class UnseenError(ValueError):
     self.value, self.at = value, at
 
 
-def _distinct(values: raw.Typed) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _distinct(
+  values: raw.NumberColumn,
+) -> tuple[list[str], np.ndarray, np.ndarray]:
   """Texts of the distinct present integers, their counts, and which is where.
 
   What is missing is '', the last one.
@@ -49,14 +51,14 @@ def _distinct(values: raw.Typed) -> tuple[list[str], np.ndarray, np.ndarray]:
   return [*map(str, unique.tolist()), ''], inverse, np.append(counts, absent)
 
 
-class Counts:
+class ValueCounts:
   """Counts the values of a table; memory holds each distinct one once."""
 
   def __init__(self):
     self._counts = collections.Counter()
 
-  def add(self, values: Sequence[str] | raw.Typed) -> None:
-    if isinstance(values, raw.Typed):
+  def add(self, values: Sequence[str] | raw.NumberColumn) -> None:
+    if isinstance(values, raw.NumberColumn):
       texts, _, counts = _distinct(values)
       self._counts.update(dict(zip(texts, counts.tolist(), strict=True)))
     else:
@@ -64,8 +66,8 @@ class Counts:
 
   def ordered(self, min_count: int) -> list[tuple[str, int]]:
     """(value, count) from the most frequent on, ties by the value."""
-    kept = [(v, n) for v, n in self._counts.items() if v and n >= min_count]
-    return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
+    frequent = [(v, n) for v, n in self._counts.items() if v and n >= min_count]
+    return sorted(frequent, key=lambda pair: (-pair[1], pair[0]))
 
 
 class _Rows(dict):
@@ -107,9 +109,9 @@ class Vocabulary:
     """Rows of the table."""
     return 1 + len(self.values) + max(1, self.hash_rows)
 
-  def encode(self, values: Sequence[str] | raw.Typed) -> np.ndarray:
+  def encode(self, values: Sequence[str] | raw.NumberColumn) -> np.ndarray:
     """`[N]` int32 rows; raises `UnseenError` where that is asked for."""
-    if isinstance(values, raw.Typed):
+    if isinstance(values, raw.NumberColumn):
       texts, inverse, _ = _distinct(values)
       try:
         return self.encode(texts)[inverse]
@@ -181,7 +183,7 @@ def _packed(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return np.frombuffer(b''.join(texts), np.uint8), ends.astype(np.int64)
 
 
-def fit(column: schema_lib.Column, counts: Counts) -> Vocabulary:
+def fit(column: schema_lib.Column, counts: ValueCounts) -> Vocabulary:
   """The vocabulary of a table, as a feature that reads it asks for."""
   pairs = counts.ordered(column.min_count)
   hashed = column.vocabulary == 'hashed'

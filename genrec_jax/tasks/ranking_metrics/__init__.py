@@ -1,26 +1,26 @@
 """Metrics of predicted probabilities, gathered part by part."""
 
-from genrec_jax.tasks.ranking_metrics.auc import Binned, Exact, Grouped
+from genrec_jax.tasks.ranking_metrics.auc import BinnedAuc, ExactAuc, GroupedAuc
 from genrec_jax.tasks.ranking_metrics.curves import (
   calibration_curve,
   calibration_error,
   score_histogram,
 )
-from genrec_jax.tasks.ranking_metrics.means import Means
+from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
 from genrec_jax.tasks.ranking_metrics.metrics import (
   NAMES,
-  Metrics,
+  LabelMetrics,
   measure,
   of_labels,
 )
 
 __all__ = (
   'NAMES',
-  'Binned',
-  'Exact',
-  'Grouped',
-  'Means',
-  'Metrics',
+  'BinnedAuc',
+  'ExactAuc',
+  'GroupedAuc',
+  'WeightedMeans',
+  'LabelMetrics',
   'calibration_curve',
   'calibration_error',
   'measure',

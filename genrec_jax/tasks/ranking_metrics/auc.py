@@ -18,8 +18,8 @@ import numpy as np
 from genrec_jax.tasks.ranking_metrics.tally import (
   Tally,
   examples,
-  joined,
-  tally,
+  join_tallies,
+  make_tally,
 )
 
 _OCTAVES, _PER_OCTAVE_BITS = 16, 11
@@ -30,7 +30,7 @@ _ONE = np.float32(1).view(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class ExactAuc:
   """Exact AUC; keeps each distinct logit.
 
   Attributes:
@@ -40,59 +40,59 @@ class Exact:
 
   runs: tuple[Tally, ...] = ()
 
-  def update(self, logits, labels, weights=None, group=None) -> 'Exact':
+  def update(self, logits, labels, weights=None, group=None) -> 'ExactAuc':
     """With `[N]` more examples; `group` does not matter."""
     del group
     e = examples(logits, labels, weights)
-    return Exact(
-      _with(self.runs, tally(None, e.logits, e.positive, e.negative))
+    return ExactAuc(
+      _with(self.runs, make_tally(None, e.logits, e.positive, e.negative))
     )
 
-  def merge(self, other: 'Exact') -> 'Exact':
+  def merge(self, other: 'ExactAuc') -> 'ExactAuc':
     """With the examples of both."""
     runs = self.runs
     for run in other.runs:
       runs = _with(runs, run)
-    return Exact(runs)
+    return ExactAuc(runs)
 
   def result(self) -> float:
     """The AUC, NaN without a pair."""
     if not self.runs:
       return math.nan
-    t = joined(self.runs)
+    t = join_tallies(self.runs)
     return _area(t.positive, t.negative)
 
 
 @dataclasses.dataclass(frozen=True)
-class Grouped:
+class GroupedAuc:
   """gAUC: sum of n_u AUC_u over sum of n_u, n_u the weight of group u.
 
   The sums go over groups with both labels; examples of a negative group belong
   to none. Keeps each distinct (group, logit).
 
   Attributes:
-    runs: as those of `Exact`.
+    runs: as those of `ExactAuc`.
   """
 
   runs: tuple[Tally, ...] = ()
 
-  def update(self, logits, labels, weights=None, group=None) -> 'Grouped':
+  def update(self, logits, labels, weights=None, group=None) -> 'GroupedAuc':
     """With `[N]` more examples."""
     if group is None:
       raise ValueError('gAUC needs the group of each example')
     e = examples(logits, labels, weights, group)
     if not (e.group >= 0).all():
       e = type(e)(*(x[e.group >= 0] for x in e))
-    return Grouped(
-      _with(self.runs, tally(e.group, e.logits, e.positive, e.negative))
+    return GroupedAuc(
+      _with(self.runs, make_tally(e.group, e.logits, e.positive, e.negative))
     )
 
-  def merge(self, other: 'Grouped') -> 'Grouped':
+  def merge(self, other: 'GroupedAuc') -> 'GroupedAuc':
     """With the examples of both."""
     runs = self.runs
     for run in other.runs:
       runs = _with(runs, run)
-    return Grouped(runs)
+    return GroupedAuc(runs)
 
   def result(self) -> float:
     """The gAUC, NaN without a group that has both labels."""
@@ -103,7 +103,7 @@ class Grouped:
     """(sum of n_u AUC_u, sum of n_u)."""
     if not self.runs or not len(self.runs[0].logit):
       return 0.0, 0.0
-    t = joined(self.runs)
+    t = join_tallies(self.runs)
     first = np.ones(len(t.group), bool)
     first[1:] = t.group[1:] != t.group[:-1]
     starts = np.flatnonzero(first)
@@ -120,7 +120,7 @@ class Grouped:
 
 
 @dataclasses.dataclass(frozen=True)
-class Binned:
+class BinnedAuc:
   """AUC of logits rounded to bins: constant memory, for endless streams.
 
   Pairs within a bin count as ties, so the result is off by at most half of
@@ -136,20 +136,20 @@ class Binned:
   positive: np.ndarray = dataclasses.field(default_factory=lambda: _none())
   negative: np.ndarray = dataclasses.field(default_factory=lambda: _none())
 
-  def update(self, logits, labels, weights=None, group=None) -> 'Binned':
+  def update(self, logits, labels, weights=None, group=None) -> 'BinnedAuc':
     """With `[N]` more examples; `group` does not matter."""
     del group
     e = examples(logits, labels, weights)
     places = bin_of(e.logits)
-    new = Binned(self.positive.copy(), self.negative.copy())
+    new = BinnedAuc(self.positive.copy(), self.negative.copy())
     # One after the other, so that sums do not depend on how updates are cut.
     np.add.at(new.positive, places, e.positive)
     np.add.at(new.negative, places, e.negative)
     return new
 
-  def merge(self, other: 'Binned') -> 'Binned':
+  def merge(self, other: 'BinnedAuc') -> 'BinnedAuc':
     """With the examples of both."""
-    return Binned(
+    return BinnedAuc(
       self.positive + other.positive, self.negative + other.negative
     )
 
@@ -176,7 +176,7 @@ def bin_of(logits: np.ndarray) -> np.ndarray:
 def _with(runs: tuple[Tally, ...], run: Tally) -> tuple[Tally, ...]:
   runs = (*runs, run)
   while len(runs) > 1 and 2 * len(runs[-1].logit) >= len(runs[-2].logit):
-    runs = (*runs[:-2], joined(runs[-2:]))
+    runs = (*runs[:-2], join_tallies(runs[-2:]))
   return runs
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from genrec_jax.tasks.ranking_metrics.means import probability
-from genrec_jax.tasks.ranking_metrics.tally import examples, tally
+from genrec_jax.tasks.ranking_metrics.tally import examples, make_tally
 
 _Z = 1.96  # of a 95 % interval
 _TAIL = 0.002  # share of the examples beyond either end of a histogram
@@ -29,7 +29,7 @@ def calibration_curve(logits, labels, weights=None, *, bins: int = 20):
   if bins < 1:
     raise ValueError(f'report.bins is {bins}, must be positive')
   e = examples(logits, labels, weights)
-  t = tally(None, e.logits, e.positive, e.negative)
+  t = make_tally(None, e.logits, e.positive, e.negative)
   if not len(t.logit):
     return []
   weight = t.positive + t.negative
@@ -79,11 +79,11 @@ def score_histogram(logits, labels, weights=None, *, bins: int = 40) -> dict:
     room = max(0.5, 1e-3 * abs(low))
     low, high = low - room, high + room
   inside = np.clip(e.logits, low, high)
-  found = {'edges': np.linspace(low, high, bins + 1).tolist()}
+  histogram = {'edges': np.linspace(low, high, bins + 1).tolist()}
   for name, weight in (('positive', e.positive), ('negative', e.negative)):
     counts, _ = np.histogram(inside, bins, (low, high), weights=weight)
-    found[name] = counts.tolist()
-  return found
+    histogram[name] = counts.tolist()
+  return histogram
 
 
 def _examples_a_weight(e) -> float:

@@ -9,7 +9,7 @@ from genrec_jax.tasks.ranking_metrics.tally import examples
 
 
 @dataclasses.dataclass(frozen=True)
-class Means:
+class WeightedMeans:
   """Sums over examples; `update` and `merge` give a new one.
 
   Attributes:
@@ -24,7 +24,7 @@ class Means:
   loss: float = 0.0
   prediction: float = 0.0
 
-  def update(self, logits, labels, weights=None, group=None) -> 'Means':
+  def update(self, logits, labels, weights=None, group=None) -> 'WeightedMeans':
     """With `[N]` more examples; `group` does not matter."""
     del group
     e = examples(logits, labels, weights)
@@ -37,7 +37,7 @@ class Means:
       loss = np.sum(loss + unlikely * np.where(up, e.negative, e.positive))
     positive, negative = float(e.positive.sum()), float(e.negative.sum())
     return self.merge(
-      Means(
+      WeightedMeans(
         positive + negative,
         positive,
         float(loss),
@@ -45,9 +45,9 @@ class Means:
       )
     )
 
-  def merge(self, other: 'Means') -> 'Means':
+  def merge(self, other: 'WeightedMeans') -> 'WeightedMeans':
     """With the examples of both."""
-    return Means(
+    return WeightedMeans(
       self.weight + other.weight,
       self.positive + other.positive,
       self.loss + other.loss,

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.tasks.ranking_metrics.auc import Binned, Exact, Grouped
-from genrec_jax.tasks.ranking_metrics.means import Means
+from genrec_jax.tasks.ranking_metrics.auc import BinnedAuc, ExactAuc, GroupedAuc
+from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
 
 NAMES = ('auc', 'gauc', 'logloss', 'ne', 'calibration')
 
 
 @dataclasses.dataclass(frozen=True)
-class Metrics:
+class LabelMetrics:
   """The metrics of one label; `update` and `merge` give a new one.
 
   Attributes:
@@ -22,22 +22,22 @@ class Metrics:
     grouped: for gAUC, None without groups.
   """
 
-  auc: Exact | Binned = Exact()
-  means: Means = Means()
-  grouped: Grouped | None = None
+  auc: ExactAuc | BinnedAuc = ExactAuc()
+  means: WeightedMeans = WeightedMeans()
+  grouped: GroupedAuc | None = None
 
-  def update(self, logits, labels, weights=None, group=None) -> 'Metrics':
+  def update(self, logits, labels, weights=None, group=None) -> 'LabelMetrics':
     """With `[N]` more examples."""
     more = (logits, labels, weights, group)
-    return Metrics(
+    return LabelMetrics(
       self.auc.update(*more),
       self.means.update(*more),
       self.grouped and self.grouped.update(*more),
     )
 
-  def merge(self, other: 'Metrics') -> 'Metrics':
+  def merge(self, other: 'LabelMetrics') -> 'LabelMetrics':
     """With the examples of both."""
-    return Metrics(
+    return LabelMetrics(
       self.auc.merge(other.auc),
       self.means.merge(other.means),
       self.grouped and self.grouped.merge(other.grouped),
@@ -45,10 +45,10 @@ class Metrics:
 
   def result(self) -> dict[str, float]:
     """{'auc', 'gauc' (with groups), 'logloss', 'ne', 'calibration'}."""
-    found = {'auc': self.auc.result()}
+    values = {'auc': self.auc.result()}
     if self.grouped is not None:
-      found['gauc'] = self.grouped.result()
-    return found | self.means.result()
+      values['gauc'] = self.grouped.result()
+    return values | self.means.result()
 
 
 def measure(
@@ -75,7 +75,7 @@ def measure(
       f'{len(names)} labels ({", ".join(names)}), but logits are '
       f'{logits.shape} and labels {labels.shape}'
     )
-  fresh = Metrics(grouped=None if group is None else Grouped())
+  fresh = LabelMetrics(grouped=None if group is None else GroupedAuc())
   return of_labels(
     {
       name: fresh.update(logits[:, i], labels[:, i], weights, group).result()
@@ -97,10 +97,10 @@ def of_labels(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
   """
   if len(results) == 1:
     return dict(*results.values())
-  found = {}
+  by_name = {}
   for name in next(iter(results.values())):
     known = [r[name] for r in results.values() if not math.isnan(r[name])]
-    found[name] = float(np.mean(known)) if known else math.nan
+    by_name[name] = float(np.mean(known)) if known else math.nan
   for label, result in results.items():
-    found |= {f'{name}/{label}': value for name, value in result.items()}
-  return found
+    by_name |= {f'{name}/{label}': value for name, value in result.items()}
+  return by_name

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Examples(NamedTuple):
+class ScoredExamples(NamedTuple):
   """Checked examples in float64, those of weight 0 left out.
 
   Attributes:
@@ -26,7 +26,7 @@ class Examples(NamedTuple):
   group: np.ndarray | None
 
 
-def examples(logits, labels, weights=None, group=None) -> Examples:
+def examples(logits, labels, weights=None, group=None) -> ScoredExamples:
   """Checks and prepares examples.
 
   Args:
@@ -66,7 +66,7 @@ def examples(logits, labels, weights=None, group=None) -> Examples:
   positive = weights * labels
   # Zero added makes one zero of the two.
   group = None if group is None else group.astype(np.int64)
-  return Examples(logits + 0.0, positive, weights - positive, group)
+  return ScoredExamples(logits + 0.0, positive, weights - positive, group)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Tally:
   negative: np.ndarray
 
 
-def tally(group, logit, positive, negative) -> Tally:
+def make_tally(group, logit, positive, negative) -> Tally:
   """Sorts and adds up; the arguments are those of `Tally`, in any order."""
   if not len(logit):
     return Tally(group, logit, positive, negative)
@@ -111,12 +111,14 @@ def tally(group, logit, positive, negative) -> Tally:
   )
 
 
-def joined(tallies) -> Tally:
+def join_tallies(tallies) -> Tally:
   """One tally of several of one kind, at least one."""
   if len(tallies) == 1:
     return tallies[0]
   columns = ([getattr(t, f.name) for t in tallies] for f in _FIELDS)
-  return tally(*(None if c[0] is None else np.concatenate(c) for c in columns))
+  return make_tally(
+    *(None if c[0] is None else np.concatenate(c) for c in columns)
+  )
 
 
 _FIELDS = dataclasses.fields(Tally)

@@ -121,11 +121,11 @@ def test_damage_on_disk_is_found(tmp_path):
 
   file.write_bytes(good[:-1])
   with pytest.raises(ValueError, match='bytes instead of'):
-    _ = store.Store(directory).parts
+    _ = store.PreparedStore(directory).parts
   for at in range(0, len(good), max(1, len(good) // 40)):
     file.write_bytes(good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :])
     try:
-      part = store.Store(directory).parts['train']
+      part = store.PreparedStore(directory).parts['train']
       found = [
         batch.ids.values for batch in batches.eval_batches(part, batch_size=4)
       ]
@@ -138,11 +138,11 @@ def test_damage_on_disk_is_found(tmp_path):
   told = json.loads(manifest)
   told['parts']['train']['crc32'][1] ^= 1
   (directory / store.MANIFEST).write_text(json.dumps(told))
-  part = store.Store(directory).parts['train']
+  part = store.PreparedStore(directory).parts['train']
   with pytest.raises(ValueError, match=r'train.array_record, block 1: damaged'):
     part.block(1)
   (directory / store.MANIFEST).write_text(
     manifest.replace('"format": 1', '"format": 0')
   )
   with pytest.raises(ValueError, match='format 0.*prepare the data again'):
-    store.Store(directory)
+    store.PreparedStore(directory)

@@ -7,9 +7,9 @@ from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches, clicks, datasets, raw, store
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
-from genrec_jax.data.ranking.rows import Bags, Names, Rows
+from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
 
-NAMES = Names(labels=('y',), ids=('n', 'm'), numbers=('a', 'b', 'c'))
+NAMES = ColumnNames(labels=('y',), ids=('n', 'm'), numbers=('a', 'b', 'c'))
 
 
 def part(rows=53, block_rows=10, seed=0):
@@ -154,7 +154,7 @@ def test_evaluation_batches_have_one_shape_and_all_rows(batch_size, shards):
 
 
 def test_an_empty_part_is_refused():
-  empty = store.Part('train', [], [], NAMES)
+  empty = store.SplitStore('train', [], [], NAMES)
   with pytest.raises(ValueError, match='the train part is empty'):
     batches.train_batches(empty, batch_size=4, seed=0)
   with pytest.raises(ValueError, match='data.shuffle_rows'):
@@ -171,7 +171,7 @@ def test_few_blocks_stay_decoded(monkeypatch):
       reads.append(i)
       return list.__getitem__(self, i)
 
-  counted = store.Part('x', np.diff(made.starts), Counted(made), NAMES)
+  counted = store.SplitStore('x', np.diff(made.starts), Counted(made), NAMES)
   for _ in range(2):
     for i in (0, 0, 1, 1):
       counted.block(i)
@@ -179,8 +179,8 @@ def test_few_blocks_stay_decoded(monkeypatch):
 
 
 def _prepared(tmp_path, rows):
-  log = clicks.Log(rows=rows, fields=4, values=50, numbers=2, terms=2)
-  source = prepare_lib.Source(lambda wanted: clicks.chunks(log, wanted))
+  log = clicks.ClickLog(rows=rows, fields=4, values=50, numbers=2, terms=2)
+  source = prepare_lib.RowSource(lambda wanted: clicks.chunks(log, wanted))
   schema = schema_lib.build({}, log.names, log.options, 'clicks')
   return prepare_lib.prepare(
     {'train': source},

@@ -6,7 +6,7 @@ from genrec_jax.data.ranking import clicks, datasets
 
 def drawn(**changes):
   options = dict(rows=20_000, fields=5, values=12, numbers=2, terms=3)
-  log = clicks.Log(**(options | changes))
+  log = clicks.ClickLog(**(options | changes))
   columns = [np.concatenate(c) for c in zip(*clicks.arrays(log), strict=True)]
   return log, *columns
 
@@ -16,7 +16,7 @@ def test_a_longer_log_begins_with_a_shorter_one():
   _, *long = drawn(rows=9_000)
   for a, b in zip(short, long, strict=True):
     np.testing.assert_array_equal(a, b[:5_000])
-  log = clicks.Log(rows=9_000, fields=5, values=12, numbers=2, terms=3)
+  log = clicks.ClickLog(rows=9_000, fields=5, values=12, numbers=2, terms=3)
   middle = clicks.probabilities(log, 4_000, 4_500)
   np.testing.assert_array_equal(middle, long[3][4_000:4_500])
   assert not np.array_equal(short[0], drawn(rows=5_000, seed=1)[1])
@@ -24,11 +24,13 @@ def test_a_longer_log_begins_with_a_shorter_one():
 
 def test_orders_share_the_variance_and_are_not_seen_by_lower_ones():
   log, values, numbers, _, _ = drawn(rows=100_000, orders=(1, 2, 3))
-  planted = clicks.Planted(log)
+  planted = clicks.PlantedSignal(log)
   logits = planted.signal(values, numbers) - clicks.BIAS
   assert abs(logits.mean()) < 0.05
   assert abs(logits.std() - log.signal) < 0.1
-  third = clicks.Planted(clicks.Log(**(vars(log) | {'orders': (3,)})))
+  third = clicks.PlantedSignal(
+    clicks.ClickLog(**(vars(log) | {'orders': (3,)}))
+  )
   logits = third.signal(values, numbers) - clicks.BIAS
   assert abs(logits.std() - log.signal) < 0.1
   # The mean over the rows of a value, or of two, is the mean of all.

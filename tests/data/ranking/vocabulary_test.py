@@ -10,7 +10,7 @@ from genrec_jax.data.ranking import schema as schema_lib
 
 
 def fitted(values, **options):
-  counts = vocabulary.Counts()
+  counts = vocabulary.ValueCounts()
   counts.add(values)
   return vocabulary.fit(schema_lib.Column('c', **options), counts)
 
@@ -36,7 +36,9 @@ def test_rows_go_by_frequency_then_by_value(values, min_count):
 def test_numbers_are_the_same_values_as_their_texts(values):
   texts = ['' if v is None else str(v) for v in values]
   present = np.array([v is not None for v in values], bool)
-  typed = raw.Typed(np.array([v or 0 for v in values], np.int64), present)
+  typed = raw.NumberColumn(
+    np.array([v or 0 for v in values], np.int64), present
+  )
   a, b = fitted(texts), fitted(typed)
   assert a.values == b.values
   np.testing.assert_array_equal(a.counts, b.counts)
@@ -80,7 +82,7 @@ def test_saved_vocabularies_come_back(tmp_path):
 
 def test_buckets_are_those_of_the_published_preparation():
   x = np.array([-3, 0, 1, 2, 3, 4, 10, 1000, 2.5])
-  found = transform.buckets(raw.Typed(x)).values
+  found = transform.buckets(raw.NumberColumn(x)).values
   want = [-3, 0, 1, 2, 1, 1, 5, 47, 0]
   np.testing.assert_array_equal(found, want)
 
@@ -95,7 +97,7 @@ def test_buckets_are_those_of_the_published_preparation():
 def test_moments_of_chunks_are_those_of_all(chunks):
   moments = transform.Moments()
   for chunk in chunks:
-    moments.add(raw.Typed(np.array(chunk)))
+    moments.add(raw.NumberColumn(np.array(chunk)))
   every = np.concatenate(chunks)
   np.testing.assert_allclose(moments.mean, every.mean(), atol=1e-6)
   deviation = every.std()

@@ -175,7 +175,7 @@ def test_in_a_tower_statistics_are_those_of_its_own_examples(again):
 
   def local(params, x, factors, weights):
     def loss(params, x):
-      with collectives.over('rep', 'dev'):
+      with collectives.restrict_axes('rep', 'dev'):
         out = apply(params, x, weights, True)
       return jnp.sum(out * factors * weights[:, None]), out
 

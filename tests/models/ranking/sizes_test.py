@@ -122,13 +122,13 @@ COUNTS = {
 @pytest.mark.parametrize('name', COUNTS)
 def test_parameter_counts(name):
   section, features, count = COUNTS[name]
-  assert flops.parameters(*made(section), features) == count
+  assert flops.count_parameters(*made(section), features) == count
 
 
 def test_a_shared_table_counts_once():
   shared = (*FRAPPE, FeatureSpec('last', 'sequence', 4084, table='item'))
   model, made_config = made(config.lr())
-  assert flops.parameters(model, made_config, shared) == 5399 + 1
+  assert flops.count_parameters(model, made_config, shared) == 5399 + 1
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_a_shared_table_counts_once():
 )
 def test_operations_of_public_models(name, mflop):
   section, features, _ = COUNTS[name]
-  found = flops.macs(*made(section), features)
+  found = flops.count_macs(*made(section), features)
   assert round(found.mflop, 3) == mflop
   assert not found.products
 
 
 def test_the_dot_products_of_dlrm_are_counted_apart():
   section, features, _ = COUNTS['dlrm_terabyte']
-  found = flops.macs(*made(section), features)
+  found = flops.count_macs(*made(section), features)
   assert found.products == 27 * 27 * 128
   # Published 4.62: the first layer needs no gradient of its input.
   assert round(6 * found.total / 1e6 - 2 * 13 * 512 / 1e6, 2) == 4.62
@@ -152,7 +152,7 @@ def test_the_dot_products_of_dlrm_are_counted_apart():
 def test_operations_of_the_scaling_study():
   features = tables('f', [1] * 720)
   section = rankers.scaling('wukong_l8_n96', attentive=False, top=())
-  found = flops.macs(*made(section), features)
+  found = flops.count_macs(*made(section), features)
   assert round(found.mflop / 1e3, 2) == 22.22  # published 22.23
   # 2 n k d for X (X^t Y), n n_L d for W_L X, and one residual.
   mixed = (720 * 96 + 720 * 192 + 7 * 192 * 96) * 160
@@ -165,7 +165,9 @@ def test_presets_of_the_scaling_study_are_models(name):
   features = tables('f', [1] * 720)
   shapes = nnx.eval_shape(lambda: model(made_config, features, 2, nnx.Rngs(0)))
   out = nnx.eval_shape(
-    lambda m, x: m(x), shapes, flops.inputs(model, made_config, features, 3)
+    lambda m, x: m(x),
+    shapes,
+    flops.example_inputs(model, made_config, features, 3),
   )
   assert out.shape == (3, 2)
 

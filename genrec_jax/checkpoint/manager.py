@@ -40,17 +40,17 @@ from genrec_jax.checkpoint import (
   trees,
 )
 from genrec_jax.checkpoint import rows as rows_lib
-from genrec_jax.checkpoint.group import Group
+from genrec_jax.checkpoint.group import ProcessGroup
 from genrec_jax.checkpoint.manifest import CheckpointError
-from genrec_jax.checkpoint.position import Position
-from genrec_jax.checkpoint.writer import Superseded, Writer
+from genrec_jax.checkpoint.position import IteratorState
+from genrec_jax.checkpoint.save_lock import SaveLock, SupersededError
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 _WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
 _under_way = set()  # futures of all saves of this process
 
 
-class Checkpoints:
+class CheckpointManager:
   """The checkpoints of one run, in one directory that all processes see."""
 
   def __init__(
@@ -81,13 +81,13 @@ class Checkpoints:
         that the others have made. Orbax waits 300 s within a save.
     """
     self.directory = storage.place(directory)
-    self._limits = retention.Limits(keep, keep_hours, keep_gb)
+    self._limits = retention.RetentionLimits(keep, keep_hours, keep_gb)
     self._log = log
     self._damaged = set()  # steps this object found damaged
     self._saving = None  # future of the save under way
-    self._writer = Writer(self.directory)
-    self._group = Group(str(self.directory), timeout_s)
-    self._rows_group = Group(f'{self.directory}/rows', _WRITING_S)
+    self._writer = SaveLock(self.directory)
+    self._group = ProcessGroup(str(self.directory), timeout_s)
+    self._rows_group = ProcessGroup(f'{self.directory}/rows', _WRITING_S)
 
   def save(
     self,
@@ -96,7 +96,7 @@ class Checkpoints:
     *,
     data=None,
     host: dict | None = None,
-    rows: rows_lib.Part | None = None,
+    rows: rows_lib.ProcessRows | None = None,
     wait: bool = False,
   ) -> None:
     """Saves a step; returns when everything is copied off the device.
@@ -117,7 +117,9 @@ class Checkpoints:
     step = int(step)
     if step < 0:
       raise CheckpointError(f'step {step} cannot be saved: it is negative')
-    obstacle = storage.obstacle(self.directory) or trees.obstacle(state)
+    obstacle = storage.find_obstacle(self.directory) or trees.find_obstacle(
+      state
+    )
     if obstacle:
       raise CheckpointError(f'step {step} cannot be saved: {obstacle}')
     extra = {
@@ -208,7 +210,7 @@ class Checkpoints:
     step = self._group.decide(
       'restoring a checkpoint', lambda _: self._verified(step), step
     )
-    if obstacle := storage.obstacle(self.directory):
+    if obstacle := storage.find_obstacle(self.directory):
       raise CheckpointError(
         f'checkpoint of step {step} cannot be loaded: {obstacle}'
       )
@@ -226,7 +228,7 @@ class Checkpoints:
       )
     if data is not None and not body['data']:
       raise CheckpointError(f'checkpoint of step {step} has no data iterator')
-    items = _items(trees.abstract(abstract_state), data)
+    items = _items(trees.to_abstract(abstract_state), data)
     try:
       with _orbax(partial, padded):
         loaded = ocp.load_checkpointables(self._path(step), items)
@@ -270,7 +272,7 @@ class Checkpoints:
         fresh=fresh,
         formats=formats,
       )
-    except (OSError, manifest.Damaged) as e:
+    except (OSError, manifest.DamagedError) as e:
       raise CheckpointError(
         f'checkpoint of step {step} cannot be read ({e}); it was whole a '
         'moment ago: has another process removed it?'
@@ -318,7 +320,7 @@ class Checkpoints:
     """The manifest of a step that process 0 has found to be there."""
     try:
       return manifest.read(self._path(step))
-    except manifest.HalfWritten as e:
+    except manifest.IncompleteError as e:
       raise CheckpointError(
         f'process {self._group.me} does not see what process 0 sees in '
         f'{self._path(step)}; the directory must be one that all processes '
@@ -346,13 +348,13 @@ class Checkpoints:
   def _newest(self) -> int | None:
     """The newest whole checkpoint."""
     damaged = []
-    for step in reversed(manifest.steps(self.directory)):
+    for step in reversed(manifest.list_steps(self.directory)):
       try:
         chain.verify(self.directory, step)
         return step
-      except manifest.HalfWritten as e:
+      except manifest.IncompleteError as e:
         self._log(f'checkpoint of step {step} skipped, {e}')
-      except manifest.Damaged as e:
+      except manifest.DamagedError as e:
         self._log(f'checkpoint of step {step} skipped, {e}')
         self._damaged.add(step)
         damaged.append(f'\n  step {step}: {e}')
@@ -368,10 +370,10 @@ class Checkpoints:
     if step is None:
       raise FileNotFoundError(f'no checkpoint in {self.directory}')
     if not self._path(step).is_dir():
-      found = ', '.join(map(str, manifest.steps(self.directory)))
+      present = ', '.join(map(str, manifest.list_steps(self.directory)))
       raise FileNotFoundError(
         f'no checkpoint of step {step} in {self.directory}; '
-        f'there are: {found or "none"}'
+        f'there are: {present or "none"}'
       )
     return self._refusing(chain.read, step)
 
@@ -395,7 +397,7 @@ class Checkpoints:
       self._rows_group.decide(
         'writing rows',
         _raise_first,
-        error and failures.reason(error, self.directory),
+        error and failures.explain_failure(error, self.directory),
       )
     except CheckpointError:
       if error is None:
@@ -424,7 +426,7 @@ class Checkpoints:
     self._group.decide(
       f'saving step {step}',
       lambda reasons: self._finish(step, extra, error, reasons),
-      error and failures.reason(error, self.directory),
+      error and failures.explain_failure(error, self.directory),
     )
 
   def _finish(
@@ -442,12 +444,14 @@ class Checkpoints:
       chain.check_parents(self.directory, extra)
       manifest.write(self._path(step), step, time=time.time(), **extra)
     except Exception as e:
-      if not isinstance(e, Superseded):  # else it may be the other's by now
+      if not isinstance(
+        e, SupersededError
+      ):  # else it may be the other's by now
         retention.discard(self.directory, step)
-      others = ', '.join(map(str, manifest.steps(self.directory)))
+      others = ', '.join(map(str, manifest.list_steps(self.directory)))
       failure = CheckpointError(
         f'saving step {step} in {self.directory} failed: '
-        f'{failures.reason(e, self.directory)}\n'
+        f'{failures.explain_failure(e, self.directory)}\n'
         f'Earlier checkpoints are as they were: {others or "there are none"}.'
       )
       self._log(str(failure))  # now; it is raised only at the next call
@@ -474,7 +478,7 @@ def _raise_first(reasons: list[str | None]) -> None:
 def _items(state, data) -> dict:
   if data is None:
     return {'state': state}
-  return {'state': state, 'data': Position(data)}
+  return {'state': state, 'data': IteratorState(data)}
 
 
 def _orbax(partial: bool = False, padded: bool = False) -> ocp.Context:

@@ -24,7 +24,7 @@ from pallas_kernels import MergedRows
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Routes:
+class LocalRoutes:
   """What a batch of P microbatches reads.
 
   Attributes:
@@ -87,7 +87,7 @@ class LocalTables:
       name: self.optimizer(name).init(array) for name, array in arrays.items()
     }
 
-  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> Routes:
+  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> LocalRoutes:
     """What a step reads (see `sharded.ShardedTables.route`)."""
     if blocks != 1:
       raise ValueError('rows in blocks are for sharded tables')
@@ -108,9 +108,9 @@ class LocalTables:
       )
       for name, read in single.items()
     }
-    return Routes(ids, index, bags)
+    return LocalRoutes(ids, index, bags)
 
-  def prepare(self, arrays, slots, routes: Routes):
+  def prepare(self, arrays, slots, routes: LocalRoutes):
     """Lets stores bring the rows of a batch; called on the host, not traced.
 
     Args:
@@ -129,7 +129,7 @@ class LocalTables:
         )
     return arrays, slots, dataclasses.replace(routes, places=places)
 
-  def _places(self, table: str, routes: Routes) -> jax.Array:
+  def _places(self, table: str, routes: LocalRoutes) -> jax.Array:
     """Where the rows of a table's ids lie in its array."""
     if not self.store(table).on_host:
       return routes.ids[table]
@@ -141,7 +141,7 @@ class LocalTables:
       )
     return routes.places[table]
 
-  def fetch(self, arrays, routes: Routes):
+  def fetch(self, arrays, routes: LocalRoutes):
     """(table -> `[N, D]` rows, feature -> `[P * B, D]` sums), float32."""
     rows = {
       name: self.store(name)
@@ -155,7 +155,7 @@ class LocalTables:
     }
     return rows, sums
 
-  def finish(self, modules, fetched, routes: Routes):
+  def finish(self, modules, fetched, routes: LocalRoutes):
     """What was fetched -> what the loss sees; differentiated by the step.
 
     Args:
@@ -169,8 +169,10 @@ class LocalTables:
       sums = towers_lib.apply_on_one_device(self.towers, modules, sums)
     return rows, sums
 
-  def push(self, arrays, slots, routes: Routes, grads, learning_rate, step):
-    """Moves the rows; returns `lookup.Pushed`."""
+  def push(
+    self, arrays, slots, routes: LocalRoutes, grads, learning_rate, step
+  ):
+    """Moves the rows; returns `lookup.PushResult`."""
     arrays, slots, moved = dict(arrays), dict(slots), {}
     of_rows, of_bags = grads
     square = jnp.float32(0)
@@ -187,7 +189,7 @@ class LocalTables:
       square += jnp.sum(jnp.square(merged.grads))
       moved[name] = merged.ids
       # Chance depends on the row, not on the place where it lies for now.
-      numbers = init_lib.row_numbers(name, merged.ids)
+      numbers = init_lib.hash_table_rows(name, merged.ids)
       if name in routes.places:
         merged, numbers = stores.sort_places(
           routes.places[name], merged, numbers
@@ -202,7 +204,7 @@ class LocalTables:
         step=step,
         row_numbers=numbers,
       )
-    return lookup.Pushed(arrays, slots, square, moved)
+    return lookup.PushResult(arrays, slots, square, moved)
 
   def mark(self, marks, rows, step) -> dict[str, jax.Array]:
     """The marks after a step that has moved these rows, see `touched`."""
@@ -215,7 +217,7 @@ class LocalTables:
     return jnp.float32(0)
 
 
-class Whole:
+class SingleDeviceEvalRuntime:
   """Weights on one device, as evaluations read them.
 
   The calls are those of `runtime.mesh.MeshRuntime`, which explains them.
@@ -235,7 +237,7 @@ class Whole:
   stores: Mapping[str, Store] = {}
 
   @classmethod
-  def of(cls, extensions: Extensions | None) -> 'Whole':
+  def of(cls, extensions: Extensions | None) -> 'SingleDeviceEvalRuntime':
     """Weights that were trained with something from outside the library."""
     runtime = cls()
     if extensions is not None:
@@ -243,7 +245,7 @@ class Whole:
       runtime.stores = extensions.stores
     return runtime
 
-  def on_devices(self, batch):
+  def put_on_devices(self, batch):
     """A batch, as a function of `jit` takes it."""
     return batch
 
@@ -263,7 +265,7 @@ class Whole:
           'on the host: the device holds only some of its rows, so that it '
           'cannot be evaluated; leave it out of Extensions.stores'
         )
-    id_map = id_maps.of_task(task, self.maps)
+    id_map = id_maps.collect_maps(task, self.maps)
     rows = id_map.lookup(weights['id_states'], reads)
     views = lookup.view_tables(tables, reads, rows)
     sums = {}

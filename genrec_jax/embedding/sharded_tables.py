@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import lookup, row_settings, touched
-from genrec_jax.embedding.exchange import Exchange, Routed
-from genrec_jax.embedding.layout import Layout, Stack
-from genrec_jax.embedding.pooled import Received
+from genrec_jax.embedding.exchange import Exchange, RowRoutes
+from genrec_jax.embedding.layout import Stack, StackLayout
+from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
@@ -35,7 +35,7 @@ GROUP = mesh_lib.GROUP
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Routes:
+class ShardedRoutes:
   """What a shard of a batch reads, and how it gets there.
 
   Attributes:
@@ -51,8 +51,8 @@ class Routes:
   ids: dict[str, jax.Array]
   index: dict[str, jax.Array]
   bags: dict[str, Read]
-  stacks: dict[str, Routed]
-  pooled: dict[str, Received]
+  stacks: dict[str, RowRoutes]
+  pooled: dict[str, IncomingRequests]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ShardedTables:
     extra_optimizers: row optimizers from outside, by name.
   """
 
-  layout: Layout
+  layout: StackLayout
   specs: dict[str, TableSpec]
   exchange: Exchange = Exchange()
   sync_every: int = 1
@@ -155,7 +155,7 @@ class ShardedTables:
       for name, leaves in arrays.items()
     }
 
-  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> Routes:
+  def route(self, reads: Mapping[str, Read], blocks: int = 1) -> ShardedRoutes:
     """Input distribution: from the ids of this shard, no table is read.
 
     Args:
@@ -189,7 +189,7 @@ class ShardedTables:
       routed[key] = exchange_lib.route(
         exchange, stack, jnp.concatenate(addresses)
       )
-    return Routes(distinct, index, bags, routed, self._sums.route(bags))
+    return ShardedRoutes(distinct, index, bags, routed, self._sums.route(bags))
 
   def _exchanged(self, ids):
     """(key, exchange, stack, pieces) of what travels together.
@@ -204,7 +204,7 @@ class ShardedTables:
       for exchange, pieces in by_way.items():
         yield f'{name} {exchange.codec_names}', exchange, stack, pieces
 
-  def fetch(self, arrays, routes: Routes):
+  def fetch(self, arrays, routes: ShardedRoutes):
     """Reads what was routed.
 
     Returns:
@@ -212,7 +212,9 @@ class ShardedTables:
       or means, stack -> `[A, P, B, C]` sums of its features under towers),
       float32.
     """
-    found = {name: {} for name in routes.ids}  # table -> first column -> rows
+    by_table = {
+      name: {} for name in routes.ids
+    }  # table -> first column -> rows
     for key, exchange, stack, pieces in self._exchanged(routes.ids):
       rows = exchange_lib.fetch(
         exchange, stack, routes.stacks[key], arrays[stack.name]
@@ -220,21 +222,21 @@ class ShardedTables:
       start = 0
       for piece in pieces:
         end = start + routes.ids[piece.table].shape[0]
-        found[piece.table][piece.first_column] = rows[start:end]
+        by_table[piece.table][piece.first_column] = rows[start:end]
         start = end
     values = {}
     for name, ids in routes.ids.items():
       if name in self.layout.whole:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
-        values[name] = _joined(found[name])
+        values[name] = _joined(by_table[name])
     sums, near = self._sums.fetch(arrays, routes.pooled, routes.bags)
     for name, read in routes.bags.items():
       if read.table in self.layout.whole:
         sums[name] = lookup.pool_table(arrays[read.table], read)
     return values, sums, near
 
-  def finish(self, modules, fetched, routes: Routes):
+  def finish(self, modules, fetched, routes: ShardedRoutes):
     """What was fetched -> what the loss sees; differentiated by the step.
 
     Rows and flat sums have travelled when they arrive here. The sums of
@@ -252,7 +254,7 @@ class ShardedTables:
     self,
     arrays,
     slots,
-    routes: Routes,
+    routes: ShardedRoutes,
     grads,
     learning_rate,
     step: jax.Array,
@@ -268,7 +270,7 @@ class ShardedTables:
       step: number of the step, for stochastic rounding.
 
     Returns:
-      `lookup.Pushed`; the norm is the same everywhere.
+      `lookup.PushResult`; the norm is the same everywhere.
     """
     arrays, slots, moved = dict(arrays), dict(slots), {}
     square = jnp.float32(0)
@@ -278,7 +280,7 @@ class ShardedTables:
       tables, groups = self._tables_of[name], None
       if name in self.layout.whole:
         square += squares
-        numbers = init_lib.row_numbers(name, merged.ids)
+        numbers = init_lib.hash_table_rows(name, merged.ids)
       else:
         square += lax.psum(squares, mesh_lib.AXES)
         numbers, groups = _numbers(self.layout.stacks[name], merged.ids)
@@ -301,27 +303,27 @@ class ShardedTables:
         **of_rows,
       )
     arrays, slots = self._synced(arrays, slots, step)
-    return lookup.Pushed(arrays, slots, square, moved)
+    return lookup.PushResult(arrays, slots, square, moved)
 
-  def _merged(self, routes: Routes, of_rows, of_bags, of_near):
+  def _merged(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
-    found = {}  # array -> what has come so far
+    gradients = {}  # array -> what has come so far
     for name, grads in self._sums.push(
       routes.pooled, of_bags, of_near, routes.bags
     ):
-      found.setdefault(name, []).append(grads)
+      gradients.setdefault(name, []).append(grads)
     for key, exchange, stack, pieces in self._exchanged(routes.ids):
       parts = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
         for p in pieces
       ]
-      found[stack.name] = [
+      gradients[stack.name] = [
         exchange_lib.push(
           exchange,
           stack,
           routes.stacks[key],
           jnp.concatenate(parts),
-          found.get(stack.name, ()),
+          gradients.get(stack.name, ()),
         )
       ]
     for name, table in self.layout.whole.items():
@@ -332,12 +334,12 @@ class ShardedTables:
         if bag.table == name:
           parts.append(lookup.bag_gradients(bag, of_bags[feature]))
       if parts:
-        found[name] = [_everywhere(part, table.rows) for part in parts]
+        gradients[name] = [_everywhere(part, table.rows) for part in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
     return {
       name: lookup.merge_row_gradients(x, rows[name])
-      for name, x in found.items()
+      for name, x in gradients.items()
     }
 
   @functools.cached_property
@@ -376,10 +378,10 @@ class ShardedTables:
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
     return total / width[number]
 
-  def overflow(self, routes: Routes) -> jax.Array:
+  def overflow(self, routes: ShardedRoutes) -> jax.Array:
     """How many stacks had no room in this step; NaN where that is an error."""
-    found = [r.overflow for r in routes.stacks.values()]
-    count = sum((x.astype(jnp.float32) for x in found), jnp.float32(0))
+    overflows = [r.overflow for r in routes.stacks.values()]
+    count = sum((x.astype(jnp.float32) for x in overflows), jnp.float32(0))
     if self.exchange.overflow == 'raise':
       return jnp.where(count > 0, jnp.nan, count)
     return count
@@ -451,10 +453,10 @@ def _locate(
 
 
 def _numbers(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(`init.row_numbers`, number of the piece) of rows of this device."""
+  """(`init.hash_table_rows`, number of the piece) of rows of this device."""
   number, ids = stack.identify(lax.axis_index(GROUP), rows)
   names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
-  return init_lib.numbered(jnp.stack(names)[number], ids), number
+  return init_lib.hash_row(jnp.stack(names)[number], ids), number
 
 
 def _joined(parts: dict[int, jax.Array]) -> jax.Array:

@@ -16,11 +16,11 @@ NAME = '.writer'
 _locks = weakref.WeakValueDictionary()  # path -> the lock of this process
 
 
-class Superseded(CheckpointError):
+class SupersededError(CheckpointError):
   """Another process has begun to save in the same directory of a store."""
 
 
-class Writer:
+class SaveLock:
   """The right to save in a directory."""
 
   def __init__(self, directory):
@@ -43,7 +43,7 @@ class Writer:
     if storage.is_disk(self._directory):
       return
     if (self._directory / NAME).read_text() != self._name:
-      raise Superseded(
+      raise SupersededError(
         f'another process has begun to save in {self._directory}; this one '
         'must not go on there'
       )

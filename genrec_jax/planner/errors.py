@@ -14,23 +14,24 @@ from genrec_jax.planner.options import (
 from genrec_jax.planner.partition import Placement, lpt
 from genrec_jax.planner.propose import frugal
 from genrec_jax.planner.report import Report
-from genrec_jax.planner.storage import InsufficientMemory, text
-from genrec_jax.planner.workload import Dense, Load
+from genrec_jax.planner.storage import InsufficientMemory, format_bytes
+from genrec_jax.planner.workload import DensePart, Load
 
 SHOWN, MOST_HOSTS, NODE = 10, 1024, 8
 
 
-def nothing_left(topology: Topology, dense: Dense) -> InsufficientMemory:
+def nothing_left(topology: Topology, dense: DensePart) -> InsufficientMemory:
   """The dense part alone fills a device."""
   return InsufficientMemory(
-    f'a device of {topology.name!r} has {text(topology.memory)}; '
+    f'a device of {topology.name!r} has {format_bytes(topology.memory)}; '
     f'{topology.reserve:.0%} are reserved and the dense part takes '
-    f'{text(dense.bytes)}, which leaves nothing for tables: lower reserve, '
+    f'{format_bytes(dense.bytes)}, which leaves nothing for tables: lower '
+    'reserve, '
     'shard the dense part, or take devices with more memory'
   )
 
 
-def too_full(report: Report, name: str) -> InsufficientMemory:
+def insufficient_memory(report: Report, name: str) -> InsufficientMemory:
   """A given plan puts more on some device than it has."""
   worst = int(report.device_bytes.argmax())
   t, heaviest = (
@@ -39,20 +40,23 @@ def too_full(report: Report, name: str) -> InsufficientMemory:
   )
   lines = [
     f'{name} does not fit: device {worst} would hold '
-    f'{text(report.device_bytes[worst])} ({text(report.allocated)} of rows and '
-    f'optimizer, {text(report.buffer_bytes[worst])} of buffers) of '
-    f'{text(report.budget)} ({text(t.memory)} less {t.reserve:.0%} reserve and '
-    f'{text(report.dense.bytes)} of the dense part); '
+    f'{format_bytes(report.device_bytes[worst])} '
+    f'({format_bytes(report.allocated)} of rows and '
+    f'optimizer, {format_bytes(report.buffer_bytes[worst])} of buffers) of '
+    f'{format_bytes(report.budget)} ({format_bytes(t.memory)} less '
+    f'{t.reserve:.0%} reserve and '
+    f'{format_bytes(report.dense.bytes)} of the dense part); '
     f'{len(report.over)} of {t.group} devices have too much.'
   ]
   for line in heaviest[:SHOWN]:
     lines.append(
-      f'  {line.name}: {line.rows:,} x {line.dim}, {text(line.bytes)} in all, '
+      f'  {line.name}: {line.rows:,} x {line.dim}, {format_bytes(line.bytes)} '
+      'in all, '
       f'{line.scheme}'
     )
   if len(heaviest) > SHOWN:
     rest = sum(line.bytes for line in heaviest[SHOWN:])
-    lines.append(f'  and {len(heaviest) - SHOWN:,} more: {text(rest)}')
+    lines.append(f'  and {len(heaviest) - SHOWN:,} more: {format_bytes(rest)}')
   lines.append(
     'Cut the large ones over more devices (row_wise over all), move tables '
     'away from the full device, or leave the plan to the planner.'
@@ -65,7 +69,7 @@ def nothing_fits(
   topology: Topology,
   batch: int,
   constraints: Mapping[str, Constraint],
-  dense: Dense,
+  dense: DensePart,
   **ways,
 ) -> InsufficientMemory:
   """The arithmetic of a machine that is too small.
@@ -87,28 +91,30 @@ def nothing_fits(
   total = sum(size for size, _ in sizes)
   lines = [
     f'nothing fits: {len(loads):,} tables with their optimizers take '
-    f'{text(total)}, and a group of {t.hosts} hosts x {t.devices} devices has '
-    f'{text(t.group * cap)} for them ({t.group} x {text(cap)}: '
-    f'{text(t.memory)} less {t.reserve:.0%} reserve and '
-    f'{text(dense.bytes)} of the dense part).'
+    f'{format_bytes(total)}, and a group of {t.hosts} hosts x {t.devices} '
+    'devices has '
+    f'{format_bytes(t.group * cap)} for them ({t.group} x {format_bytes(cap)}: '
+    f'{format_bytes(t.memory)} less {t.reserve:.0%} reserve and '
+    f'{format_bytes(dense.bytes)} of the dense part).'
   ]
   least = {name: o for o in spare.options for name in o.names}
   for size, load in sizes[:SHOWN]:
     option = least[load.name]
     lines.append(
       f'  {load.name}: {load.rows:,} x {load.dim} {load.dtype} with '
-      f'{load.optimizer}: {text(size)}; {text(option.bytes)} on each of '
+      f'{load.optimizer}: {format_bytes(size)}; {format_bytes(option.bytes)} '
+      'on each of '
       f'{option.shards} ({option.scheme})'
     )
   if len(sizes) > SHOWN:
     rest = sum(size for size, _ in sizes[SHOWN:])
-    lines.append(f'  and {len(sizes) - SHOWN:,} more: {text(rest)}')
+    lines.append(f'  and {len(sizes) - SHOWN:,} more: {format_bytes(rest)}')
   lines.append(
     f'At best, with the buffers of {batch:,} examples, the fullest device '
-    f'would hold {text(needed)} of {text(cap)}.'
+    f'would hold {format_bytes(needed)} of {format_bytes(cap)}.'
   )
   memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
-  lines.append(f'What would fit: devices of {text(memory)}')
+  lines.append(f'What would fit: devices of {format_bytes(memory)}')
   larger = _larger(loads, topology, batch, constraints, dense, total, ways)
   if larger:
     lines[-1] += f', or {larger}'
@@ -125,10 +131,10 @@ def _frugal(
   best = None
   for proposal in frugal(items, topology, cap):
     options = [o[i] for o, i in zip(items, proposal, strict=True)]
-    found = lpt(options, topology, math.inf, by='bytes')
-    needed = found.needs(found.plan(by_name, topology, constraints))
+    placement = lpt(options, topology, math.inf, by='bytes')
+    needed = placement.needs(placement.plan(by_name, topology, constraints))
     if best is None or needed < best[1]:
-      best = found, needed
+      best = placement, needed
   return best
 
 

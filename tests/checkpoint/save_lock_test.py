@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from genrec_jax.checkpoint.full import Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
-from genrec_jax.checkpoint.writer import NAME, Writer
+from genrec_jax.checkpoint.save_lock import NAME, SaveLock
 from tests.checkpoint.checkpoint_content import save, save_all, whole
 
 HOLDS = """
 import pathlib, sys, time
-from genrec_jax.checkpoint.writer import Writer
-writer = Writer(pathlib.Path(sys.argv[1]))
+from genrec_jax.checkpoint.save_lock import SaveLock
+writer = SaveLock(pathlib.Path(sys.argv[1]))
 writer.claim()
 print('claimed', flush=True)
 time.sleep(600)
@@ -26,7 +26,7 @@ def test_the_second_process_is_refused_until_the_first_has_died(tmp_path):
   )
   try:
     assert other.stdout.readline() == b'claimed\n'
-    with Checkpoints(tmp_path) as checkpoints:
+    with CheckpointManager(tmp_path) as checkpoints:
       with pytest.raises(CheckpointError, match='another process is saving in'):
         save(checkpoints, 1)
       assert checkpoints.latest() is None  # to look is free
@@ -40,14 +40,17 @@ def test_the_second_process_is_refused_until_the_first_has_died(tmp_path):
 
 
 def test_one_process_may_have_several_objects(tmp_path):
-  with Checkpoints(tmp_path, keep=9) as one, Checkpoints(tmp_path) as other:
+  with (
+    CheckpointManager(tmp_path, keep=9) as one,
+    CheckpointManager(tmp_path) as other,
+  ):
     save_all(one, 1)
     save_all(other, 2)
 
 
 def test_in_a_store_the_first_finds_the_name_of_the_second(tmp_path):
   directory = _Store(tmp_path)
-  one, other = Writer(directory), Writer(directory)
+  one, other = SaveLock(directory), SaveLock(directory)
   one.claim()
   one.check()
   other.claim()

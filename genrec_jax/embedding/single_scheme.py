@@ -12,7 +12,7 @@ from genrec_jax.embedding.scheme import (
 from genrec_jax.features import TableSpec
 
 
-def one_scheme(
+def plan_with_scheme(
   specs: dict[str, TableSpec],
   scheme: str,
   *,
@@ -27,7 +27,7 @@ def one_scheme(
   where a piece is of a host) if its width allows, else into as many as it does.
 
   >>> tables = {name: TableSpec(name, 90, 8) for name in 'ab'}
-  >>> plan = one_scheme(tables, 'table_wise', devices=4)
+  >>> plan = plan_with_scheme(tables, 'table_wise', devices=4)
   >>> plan.tables['b'].at
   (1,)
 
@@ -68,9 +68,9 @@ def check(plan: ShardingPlan, specs: dict[str, TableSpec]) -> None:
   for name, spec in specs.items():
     table = plan.tables[name]
     planned = table.rows, table.dim, table.dtype, table.optimizer
-    wanted = spec.rows, spec.dim, spec.dtype, spec.update
-    if planned != wanted:
+    expected = spec.rows, spec.dim, spec.dtype, spec.update
+    if planned != expected:
       raise PlanError(
         f'table {name!r} is planned as (rows, dim, dtype, optimizer) = '
-        f'{planned}, the model has {wanted}'
+        f'{planned}, the model has {expected}'
       )

@@ -1,4 +1,4 @@
-"""`dense.Layout` of one device: nothing is cut and nothing travels."""
+"""`dense.MeshLayout` of one device: nothing is cut and nothing travels."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from genrec_jax.parallel import clipping
 
 
 @dataclasses.dataclass(frozen=True)
-class Alone:
+class SingleDeviceLayout:
   """The same calls; see `dense`.
 
   Attributes:
@@ -33,7 +33,7 @@ class Alone:
     return params
 
   def norm(self, grads):
-    return optax.global_norm(clipping.counted(grads))
+    return optax.global_norm(clipping.select_counted_leaves(grads))
 
   def clip(self, grads, norm):
     return clipping.clip(grads, norm, self.clip_norm)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from genrec_jax.checkpoint import manifest
-from genrec_jax.checkpoint.full import CheckpointError, Checkpoints
+from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.data import devices
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.checkpoint import checkpoint_content as content
@@ -34,7 +34,7 @@ def test_a_round_trip_is_bit_exact_and_the_iterator_goes_on(checkpoints):
 def test_another_process_object_restores_from_shapes_alone(checkpoints):
   save_all(checkpoints, 7)
   shapes = jax.eval_shape(lambda: content.state(0))
-  step, state, host = Checkpoints(checkpoints.directory).restore(shapes)
+  step, state, host = CheckpointManager(checkpoints.directory).restore(shapes)
   content.assert_is_step(step, state, host)
 
 
@@ -188,7 +188,7 @@ def test_batches_on_devices_are_saved_where_the_training_stands(checkpoints):
 
 def test_only_the_newest_stay(checkpoints):
   save_all(checkpoints, 1, 2, 3, 4)
-  assert manifest.steps(checkpoints.directory) == [3, 4]
+  assert manifest.list_steps(checkpoints.directory) == [3, 4]
   assert_restores(checkpoints, 3, by_name=True)
   assert_restores(checkpoints, 4)
 
@@ -203,7 +203,7 @@ def test_the_last_whole_one_stays_until_the_next_has_its_manifest(
     write(step_dir, *args, **kwargs)
 
   monkeypatch.setattr(manifest, 'write', recorded)
-  with Checkpoints(tmp_path, keep=1) as checkpoints:
+  with CheckpointManager(tmp_path, keep=1) as checkpoints:
     save_all(checkpoints, 1, 2, 3)
   assert there == [[], [1], [2]]
   assert whole(checkpoints) == [3]
@@ -284,6 +284,6 @@ def test_host_must_be_json(checkpoints):
 
 def test_keep_and_step_are_checked(checkpoints, tmp_path):
   with pytest.raises(ValueError, match='keep must be at least 1'):
-    Checkpoints(tmp_path, keep=0)
+    CheckpointManager(tmp_path, keep=0)
   with pytest.raises(CheckpointError, match='negative'):
     checkpoints.save(-1, content.state(1))
