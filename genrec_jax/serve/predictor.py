@@ -95,7 +95,7 @@ class Predictor:
       k: how many items.
       times: when, in seconds since 1970; None takes the items in their order.
         A model with a time bias needs them.
-      request_time: as in `answers`.
+      request_time: as in `recommend_batches`.
 
     Returns:
       For each user (original item id, score), best first: k of them, fewer
