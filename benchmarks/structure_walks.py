@@ -113,7 +113,7 @@ WALKS = (
     'int8; the methods of checkpoints',
     (None, 10),
     {
-      'genrec_jax/numerics/even_levels.py': ('INT8 = Format(',),
+      'genrec_jax/numerics/even_levels.py': ('INT8 = NumberFormat(',),
       'genrec_jax/numerics/formats.py': ("'int8': even_levels.INT8",),
       'genrec_jax/parallel/codecs.py': ('| int8     |', "'fp8', 'int8')"),
       'genrec_jax/config/sections.py': (
@@ -131,7 +131,7 @@ WALKS = (
     OUTSIDE,
     'power8',
     (None, None),
-    {'tests/numerics/power_format.py': ('POWER8 = Format(',)},
+    {'tests/numerics/power_format.py': ('POWER8 = NumberFormat(',)},
   ),
   Walk(
     'a task',
