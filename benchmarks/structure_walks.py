@@ -140,7 +140,7 @@ WALKS = (
     (14, None),
     {
       'genrec_jax/tasks/ranking.py': ('class Ranking',),
-      'genrec_jax/evaluators/ranking.py': ('class Evaluator',),
+      'genrec_jax/evaluators/ranking.py': ('class RankingEvaluator',),
       'genrec_jax/train/ranking_data.py': ('class RankingData',),
       'genrec_jax/serve/score.py': ('def run(',),
       'genrec_jax/serve/scorer.py': ('class Scorer',),
