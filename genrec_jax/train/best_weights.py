@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import pathlib
+from collections.abc import Callable
 
 from genrec_jax.checkpoint import manifest, retention
 from genrec_jax.checkpoint.manager import CheckpointManager
@@ -42,7 +43,7 @@ class BestWeights(contextlib.AbstractContextManager):
     there = not best or self._holds(self._safe)
     with job.fail_together('setting aside the best weights of a lost curve'):
       if job.is_leader():
-        self._remove_all_but({self._safe})
+        self._remove(lambda other: other != self._safe)
     if there:
       return best
     LOG.warning(
@@ -66,9 +67,9 @@ class BestWeights(contextlib.AbstractContextManager):
     if job.is_leader():
       kept = 'kept' if self._about(step) == _text(about) else ''
       if not kept:
-        self._remove_all_but(
-          {s for s in manifest.list_steps(self.directory) if s < step}
-        )
+        # Not all but those below: the directory of a save under way may appear
+        # between two looks.
+        self._remove(lambda other: other >= step)
     if not job.broadcast_from_leader(kept):
       self._checkpoints.save(step, weights, host=about)
 
@@ -79,14 +80,15 @@ class BestWeights(contextlib.AbstractContextManager):
     """
     step = best and best['step']
     if job.is_leader():
-      self._remove_all_but({self._safe, step})
+      kept = self._safe, step
+      self._remove(lambda other: other not in kept)
     self._safe = step
 
   def checkpoint_finished(self) -> None:
     """Says that the last checkpoint is complete."""
     self.wait()
     if job.is_leader():
-      self._remove_all_but({self._safe})
+      self._remove(lambda other: other != self._safe)
 
   def wait(self) -> None:
     self._checkpoints.wait()
@@ -112,9 +114,9 @@ class BestWeights(contextlib.AbstractContextManager):
     except CheckpointError:
       return None
 
-  def _remove_all_but(self, kept: set) -> None:
+  def _remove(self, which: Callable[[int], bool]) -> None:
     for step in manifest.list_steps(self.directory):
-      if step not in kept:
+      if which(step):
         retention.remove(self.directory, step)
 
 

@@ -57,6 +57,24 @@ def test_a_lost_curve_goes_when_the_run_continues(tmp_path):
     save(best, 5, 0.25)  # the same curve once more
 
 
+def test_a_save_under_way_is_left_alone(tmp_path, monkeypatch):
+  """Its directory appears while the next one makes room for itself."""
+  looks, steps_there = [], manifest.list_steps
+
+  def appear(directory):
+    if not looks:
+      (tmp_path / '3').mkdir()
+      (tmp_path / '3' / 'half').touch()
+    looks.append(1)
+    return [s for s in steps_there(directory) if s != 3 or len(looks) > 1]
+
+  with BestWeights(tmp_path) as best:
+    save(best, 2, 0.2)
+    monkeypatch.setattr(manifest, 'list_steps', appear)
+    best.save(4, {'w': jnp.ones(2)}, about(4, 0.4))
+    assert (tmp_path / '3' / 'half').exists()
+
+
 def test_weights_that_are_gone_are_said_to_be(tmp_path, caplog):
   with BestWeights(tmp_path) as best:
     save(best, 2, 0.2)
