@@ -52,6 +52,12 @@ setuptools.setup(
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     'xm': ['xmanager>=0.8'],
     'serve': ['fastapi>=0.110', 'uvicorn>=0.29'],
+    'docs': [  # the site: `mkdocs serve`
+      'mkdocs>=1.6,<2',
+      'mkdocs-material>=9.6,<10',
+      'mkdocstrings[python]>=1.0',
+      'ruff>=0.15',  # formats signatures
+    ],
     'dev': [
       'hypothesis>=6',
       'psutil>=5.9',

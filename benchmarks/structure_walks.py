@@ -113,18 +113,14 @@ WALKS = (
     'int8; the methods of checkpoints',
     (None, 10),
     {
-      'genrec_jax/numerics/even_levels.py': ('INT8 = Format(',),
+      'genrec_jax/numerics/even_levels.py': ('INT8 = NumberFormat(',),
       'genrec_jax/numerics/formats.py': ("'int8': even_levels.INT8",),
       'genrec_jax/parallel/codecs.py': ('| int8     |', "'fp8', 'int8')"),
       'genrec_jax/config/sections.py': (
-        "'fp8', 'int8'",
-        "'symmetric', 'asymmetric', 'kmeans'",
+        "'fp8' or 'int8'",
+        "'symmetric', 'asymmetric', 'adaptive'",
       ),
       'docs/number_formats.md': ('| `int8` |',),
-      'docs/training.md': (
-        'how fewer bits are chosen: `symmetric`',
-        '`fp8`, `int8`',
-      ),
       'docs/checkpoint_format.md': ('`adaptive`, `asymmetric`, `symmetric`',),
       'tests/numerics/formats_test.py': ("'fp8', 'int8')",),
       'tests/numerics/format_golden_test.py': ("('int8', False):",),
@@ -135,7 +131,7 @@ WALKS = (
     OUTSIDE,
     'power8',
     (None, None),
-    {'tests/numerics/power_format.py': ('POWER8 = Format(',)},
+    {'tests/numerics/power_format.py': ('POWER8 = NumberFormat(',)},
   ),
   Walk(
     'a task',
@@ -144,7 +140,7 @@ WALKS = (
     (14, None),
     {
       'genrec_jax/tasks/ranking.py': ('class Ranking',),
-      'genrec_jax/evaluators/ranking.py': ('class Evaluator',),
+      'genrec_jax/evaluators/ranking.py': ('class RankingEvaluator',),
       'genrec_jax/train/ranking_data.py': ('class RankingData',),
       'genrec_jax/serve/score.py': ('def run(',),
       'genrec_jax/serve/scorer.py': ('class Scorer',),

@@ -3,10 +3,10 @@
 import ast
 import json
 import pathlib
-import re
 
 import pytest
 
+from docs import config_keys
 from genrec_jax import config as config_lib
 from genrec_jax.config import comparison
 from genrec_jax.config.loading import OPEN
@@ -385,47 +385,61 @@ def test_ignored_keys_and_sections_may_differ(config):
   ]
 
 
-# --- docs/training.md, docs/ranking.md, docs/ranking_data.md
+# --- docs/config_reference.md
 
 
-def told_by(*pages):
-  """Key -> default, as the tables of some pages have them."""
-  found = {}
-  for page in pages:
-    text = (ROOT / f'docs/{page}.md').read_text()
-    found |= dict(re.findall(r'^\| `([\w.]+)` \| `(.*?)` \|', text, re.M))
-  return found
+def listed(task, model):
+  """Key -> type, default, sentence of the page, for an experiment."""
+  names = (task, model, *config_keys.SHARED)
+  rows = [
+    row
+    for block in config_keys.BLOCKS
+    if block.partition('.')[0] in names
+    for row in config_keys.list_keys(block)
+  ]
+  return {key: told for key, *told in rows if not key.endswith('.*')}
 
 
-def test_the_page_tells_every_key_and_its_default():
-  told = told_by('training')
-  every = {}
-  for model in (config_lib.sasrec(), config_lib.hstu()):
-    config = config_lib.retrieval()
-    config.model = model
-    every |= config.to_dict() | {
-      'model': every.get('model', {}) | model.to_dict()
-    }
-  expected = {key: repr(value) for key, value in flat(every)}
-  assert told == expected
+def leaves(tree, prefix=''):
+  """As `flat`, but a section without keys is one, too."""
+  for key, value in tree.items():
+    if isinstance(value, dict) and value:
+      yield from leaves(value, f'{prefix}{key}.')
+    else:
+      yield prefix + key, value
 
 
-def test_the_pages_of_ranking_tell_every_key_and_its_default():
-  told = told_by('ranking', 'ranking_data')
-  config = config_lib.ranking()
-  config.model = {}
-  expected = {key: repr(value) for key, value in flat(config.to_dict())}
-  for name in RANKERS:
-    for key, value in getattr(config_lib, name)().items():
-      expected.setdefault(f'model.{key}', repr(value))
-  shared = told_by('training')
-  missing = {
-    key: value
-    for key, value in expected.items()
-    if told.get(key, shared.get(key)) != value
-    and not key.startswith(('model.', 'data.clicks.'))
-  }
-  assert not missing
-  models = {key for key in expected if key.startswith('model.')}
-  assert models <= told.keys()
-  assert told.keys() <= expected.keys()
+@pytest.mark.parametrize(
+  'task, model',
+  [('retrieval', m) for m in MODELS] + [('ranking', m) for m in RANKERS],
+)
+def test_every_key_has_its_default_a_type_and_a_sentence(task, model):
+  config = getattr(config_lib, task)()
+  config.model = getattr(config_lib, model)()
+  rows = listed(task, model)
+  expected = dict(leaves(config.to_dict()))
+  assert rows.keys() == expected.keys()
+  for key, (kind, default, sentence) in rows.items():
+    assert kind and (sentence[0].isupper() or sentence[0] in '`('), key
+    assert sentence.endswith('.'), key
+    if 'In ranking the default is' in sentence and task == 'ranking':
+      default = sentence.rpartition(' is `')[2].removesuffix('`.')
+    assert default == repr(expected[key]), key
+
+
+def test_the_page_is_up_to_date():
+  text = config_keys.PAGE.read_text()
+  assert config_keys.fill_page(text) == text
+
+
+def test_a_key_without_a_sentence_is_an_error():
+  with pytest.raises(ValueError, match='key train.steps has no sentence'):
+    config_keys._typed('train.steps', 0, '')
+  with pytest.raises(ValueError, match='must begin with the type of a value'):
+    config_keys._typed('data.min_rating', None, 'Lower ratings are dropped.')
+
+
+def test_a_page_without_a_block_is_an_error():
+  text = config_keys.PAGE.read_text().replace('<!-- config:train -->', '')
+  with pytest.raises(ValueError, match='BLOCKS differ: train'):
+    config_keys.fill_page(text)

@@ -1,4 +1,8 @@
-"""Every key of the ranking models; see `genrec_jax.models`."""
+"""The defaults of the ranking models.
+
+The `Config` of each model, in `genrec_jax.models`, explains its fields;
+docs/config_reference.md takes its sentences from there.
+"""
 
 from ml_collections import ConfigDict
 
@@ -25,7 +29,7 @@ def dnn(**fields) -> ConfigDict:
       hidden=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
-      dtype='float32',  # 'bfloat16' arithmetic
+      dtype='float32',
     ),
     fields,
   )
@@ -40,7 +44,7 @@ def deepfm(**fields) -> ConfigDict:
       hidden=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
-      dtype='float32',  # 'bfloat16' arithmetic
+      dtype='float32',
     ),
     fields,
   )
@@ -52,14 +56,14 @@ def dlrm(**fields) -> ConfigDict:
     dict(
       name='dlrm',
       dim=10,
-      interaction='dot',  # or 'cat'
+      interaction='dot',
       itself=False,
       bottom=(400, 400, 400),
       top=(400, 400, 400),
       batch_norm=True,
       dropout=0.0,
-      init='xavier_normal',  # 'dlrm'
-      dtype='float32',  # 'bfloat16' arithmetic
+      init='xavier_normal',
+      dtype='float32',
     ),
     fields,
   )
@@ -71,17 +75,17 @@ def dcn(**fields) -> ConfigDict:
     dict(
       name='dcn',
       dim=10,
-      structure='parallel',  # 'cross', 'stacked', 'stacked_parallel'
+      structure='parallel',
       cross=3,
-      rank=0,  # 0: full rank
-      experts=0,  # low-rank experts of a layer; 0: one matrix, no gate
+      rank=0,
+      experts=0,
       share_gate=True,
       hidden=(400, 400, 400),
-      stacked_hidden=(),  # of the stacked part, where there are both
-      bottom=(),  # MLP over all numbers; (): each has a vector of its own
+      stacked_hidden=(),
+      bottom=(),
       batch_norm=True,
       dropout=0.0,
-      dtype='float32',  # 'bfloat16' arithmetic
+      dtype='float32',
     ),
     fields,
   )
@@ -99,11 +103,11 @@ def finalmlp(**fields) -> ConfigDict:
       dropout1=0.4,
       dropout2=0.4,
       selection=True,
-      context1=(),  # features that set the gate of the first stream
+      context1=(),
       context2=(),
       selection_hidden=(400,),
       heads=5,
-      dtype='float32',  # 'bfloat16' arithmetic
+      dtype='float32',
     ),
     fields,
   )
@@ -116,31 +120,31 @@ def wukong(**fields) -> ConfigDict:
       name='wukong',
       dim=16,
       layers=2,
-      fmb=8,  # n_F, rows of the factorisation block; or one for each layer
-      lcb=8,  # n_L, rows of the linear compression block; likewise
-      rank=8,  # k
-      fm='optimised',  # 'full', 'triangular'
+      fmb=8,
+      lcb=8,
+      rank=8,
+      fm='optimised',
       attentive=True,
-      compress=8,  # m, rows that the attention's MLP sees
+      compress=8,
       attention_hidden=(64,),
       fmb_hidden=(256, 256),
       bottom=(512, 256),
-      number_vectors=1,  # that the bottom MLP gives
+      number_vectors=1,
       top=(256,),
-      dropout=0.0,  # of the blocks' MLPs
+      dropout=0.0,
       top_dropout=0.0,
       embedding_dropout=0.0,
       norm_eps=1e-5,
-      important={},  # feature -> how many vectors
-      small={},  # feature -> width of its table; grouped, mapped to `dim`
-      group_vectors=1,  # vectors that the group of the small ones gives
+      important={},
+      small={},
+      group_vectors=1,
       group_hidden=(64,),
-      last_relu=False,  # after a block's MLP
+      last_relu=False,
       residual_bias=False,
       fmb_batch_norm=False,
       top_batch_norm=False,
-      zero=(),  # of 'fmb', 'lcb', 'residual': to see what they are worth
-      dtype='float32',  # 'bfloat16' arithmetic
+      zero=(),
+      dtype='float32',
     ),
     fields,
   )

@@ -1,4 +1,8 @@
-"""Every key of a ranking experiment; its models are in rankers.py."""
+"""Every key of a ranking experiment; its models are in rankers.py.
+
+The comment above or behind a key is its sentence in docs/config_reference.md;
+the fields of models and of the loss are explained in their classes.
+"""
 
 from ml_collections import ConfigDict
 
@@ -10,94 +14,134 @@ def ranking() -> ConfigDict:
   """Every key of a ranking experiment, with its default."""
   return ConfigDict(
     {
+      # The kind of task; `config_lib.ranking()` sets it.
       'task': 'ranking',
+      # Seed of initial values, of the order of the data and of dropout.
       'seed': 0,
-      # 'module:NAME' of parts from outside the library, see docs/extending.md
+      # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # A key of `genrec_jax.data.ranking.datasets.DATASETS`; its keys
-        # are told in docs/ranking_data.md.
+        # The format of the data: 'clicks' (generated), 'csv', 'parquet',
+        # 'libsvm', 'criteo', 'frappe' or 'prepared'; see docs/ranking_data.md.
         'name': 'clicks',
-        'path': '',  # file or directory of the raw data
-        'cache': '',  # where prepared blocks live; '' is <workdir>/data
-        # Files of the parts, below `path` ('day_*' too); `split` cuts those
-        # that have none from the training part.
-        'files': {'train': '', 'valid': '', 'test': ''},
-        'split': {
-          'by': 'order',  # the last rows; or 'random'
-          'valid_fraction': 0.1,
-          'test_fraction': 0.1,
-          'seed': 0,
+        'path': '',  # The file or directory of the raw data.
+        # The directory of prepared blocks; '' is `WORKDIR/data`.
+        'cache': '',
+        # Files of the parts, below `data.path`, or patterns such as 'day_*'. A
+        # part without a file is cut from the training rows.
+        'files': {
+          'train': '',  # The file of the training part.
+          'valid': '',  # The file of the validation part.
+          'test': '',  # The file of the test part.
         },
+        'split': {
+          # 'order': the last rows test and those before them validate;
+          # 'random': each row by a draw of its own, so that parts have about
+          # their fractions.
+          'by': 'order',
+          # The share of the training rows that validates, where there is no
+          # file.
+          'valid_fraction': 0.1,
+          # The share of the training rows that tests, where there is no file.
+          'test_fraction': 0.1,
+          'seed': 0,  # Seed of the draws of 'random'.
+        },
+        # Columns of the labels, which are 0 or 1 unless `data.label_kinds` says
+        # otherwise.
         'labels': ('label',),
-        'group': '',  # column whose values group the examples, for gAUC
-        # What blocks store beside features, see `data.ranking.annotations`.
-        'time': '',  # column of the time
-        'example_id': '',  # column of ids, or 'row': numbers of the rows
-        'label_kinds': {},  # label -> 'float' where it is not 0 or 1
-        'label_weights': {},  # label -> column of its weights
-        # Name -> kind, or -> options of `data.extras.ExtraColumn`.
+        # The column whose values group the examples, for gAUC; '' has no
+        # groups.
+        'group': '',
+        # The column of the times; '' stores none.
+        'time': '',
+        # The column of whole numbers that name the examples, 'row' to number
+        # the rows, or '' to store none.
+        'example_id': '',
+        # Label -> 'float' where it may be any finite number, such as a watch
+        # time.
+        'label_kinds': {},
+        # Label -> the column of its weights, which are zero or more; the other
+        # labels have weight 1.
+        'label_weights': {},
+        # Further columns, such as a teacher's score: name -> kind, or ->
+        # options; see docs/data.md#extra-columns.
         'extras': {},
-        # Feature -> options, see `data.ranking.schema.Column`; {} takes the
-        # data set's own.
+        # Feature -> kind, or -> options; see docs/ranking_data.md#features. {}
+        # takes the features of the data set.
         'features': {},
-        'min_count': 1,  # rarer values share the row of unseen ones
-        'oov': 'row',  # 'hash', 'error'; what an unseen value becomes
-        'hash_rows': 0,  # rows of unseen values for 'hash'
-        'numeric': 'as_is',  # 'log', 'ln2', 'standardize'
-        'delimiter': ',',
-        'block_rows': 16_384,  # rows of a block on disk
-        'shuffle_rows': 4_000_000,  # rows that are shuffled together
-        # 'dense', or a name of embedding.row_optimizers: touched rows only
+        'min_count': 1,  # Rarer values share the row of unseen ones.
+        # What an unseen value becomes: one shared 'row', a row by its 'hash',
+        # or an 'error'.
+        'oov': 'row',
+        'hash_rows': 0,  # Rows of unseen values with 'hash'.
+        # The transform of numeric features: 'as_is', 'log', 'ln2' or
+        # 'standardize'; see docs/ranking_data.md#features.
+        'numeric': 'as_is',
+        'delimiter': ',',  # The character between the cells of CSV files.
+        'block_rows': 16_384,  # Rows of a block on disk.
+        # Rows that are shuffled together and lie in memory.
+        'shuffle_rows': 4_000_000,
+        # How tables are updated: 'dense' by the optimizer of everything else,
+        # or by a row optimizer, which updates the rows that a step touches; see
+        # docs/kernels.md#row-optimizers.
         'table_update': 'dense',
-        'table_dtype': 'float32',  # 'bfloat16', 'float16' of such rows
-        'init_std': 1e-4,
-        'clicks': {  # the generated log
-          'rows': 120_000,
-          'fields': 12,
-          'values': 200,
-          'numbers': 3,
-          'orders': (1, 2, 3, 4),  # of the planted interactions
-          'terms': 12,  # of each order
-          'noise': 0.5,  # deviation of what no feature explains
-          'traits': 3,  # hidden signs of a value
-          'signal': 2.0,  # deviation of the logit that features explain
-          'zipf': 1.0,  # exponent of the frequencies
-          'seed': 0,
+        # The number format of rows with a row optimizer: 'float32', 'bfloat16'
+        # or 'float16'.
+        'table_dtype': 'float32',
+        'init_std': 1e-4,  # Deviation of fresh rows.
+        # The generated log of 'clicks'; see
+        # docs/ranking_data.md#the-generated-log.
+        'clicks': {
+          'rows': 120_000,  # Rows of the log.
+          'fields': 12,  # Categorical features.
+          'values': 200,  # Values of each of them.
+          'numbers': 3,  # Numeric features.
+          'orders': (1, 2, 3, 4),  # Orders of the planted interactions.
+          'terms': 12,  # Interactions of each order.
+          # Deviation of the part of the logit that no feature explains.
+          'noise': 0.5,
+          'traits': 3,  # Hidden signs of a value.
+          # Deviation of the part of the logit that features explain.
+          'signal': 2.0,
+          'zipf': 1.0,  # Exponent of the frequencies of values.
+          'seed': 0,  # Seed of the whole log.
         },
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
-      # match counts. See docs/training.md.
+      # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': wukong(),
-      'loss': {
-        'task_weights': (),  # of each label; () is 1 for all
-        # (l/2)|E|^2 of whole tables in each step, not divided by the batch.
-        'table_l2': 0.0,
-      },
+      # See `tasks.ranking.RankingLossConfig`.
+      'loss': {'task_weights': (), 'table_l2': 0.0},
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),
       'parallel': sections.parallel(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {
+        # The parts that are evaluated where the data have them; () trains
+        # without evaluations and without a report.
         'parts': ('valid', 'test'),
-        'batch_size': 4096,
-        # Score each training batch before learning from it: 'none', 'window'
-        # (metrics between two log lines) or 'lifetime' (also since the start).
+        'batch_size': 4096,  # Examples at a time.
+        # Whether each training batch is scored before the model learns from it:
+        # 'none', 'window' (metrics between two log lines) or 'lifetime' (also
+        # since the start).
         'progressive': 'none',
       },
       'predict': {
-        'input': '',  # file of examples; '': the test part
-        'format': '',  # as data.name; '' is data.name
-        # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
+        # The file of examples, which need no labels; '' is the test part.
+        'input': '',
+        'format': '',  # Its format, as in `data.name`; '' is that of the data.
+        # A '.csv', '.parquet' or '.jsonl' file; '' is
+        # `WORKDIR/predictions.csv`.
         'output': '',
-        'checkpoint': 'best',  # or 'latest'
+        'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
       },
       'report': {
-        'bins': 20,  # of the calibration curve
-        'importance_rows': 20_000,  # examples for permuting; 0: none
-        'importance_repeats': 3,
+        'bins': 20,  # Bins of the calibration curve.
+        # Examples whose features are permuted in turn; 0 leaves that out.
+        'importance_rows': 20_000,
+        'importance_repeats': 3,  # How often each feature is permuted.
       },
     }
   )

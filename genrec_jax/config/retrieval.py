@@ -1,4 +1,9 @@
-"""Every key of a retrieval experiment, and of its models."""
+"""Every key of a retrieval experiment, and of its models.
+
+The comment above or behind a key is its sentence in docs/config_reference.md;
+the fields of models and losses are explained in their classes. Where a default
+is None, the comment begins with the type of a value.
+"""
 
 from ml_collections import ConfigDict
 
@@ -9,78 +14,114 @@ def retrieval() -> ConfigDict:
   """Every key of a retrieval experiment, with its default."""
   return ConfigDict(
     {
+      # The kind of task; `config_lib.retrieval()` sets it.
       'task': 'retrieval',
+      # Seed of initial values, of the order of the data, of dropout and of
+      # negatives.
       'seed': 0,
-      # 'module:NAME' of parts from outside the library, see docs/extending.md
+      # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # A key of `genrec_jax.data.datasets.DATASETS`; see docs/data.md.
+        # The format of the data: 'ml100k', 'ml1m', 'ml20m', 'ml_latest',
+        # 'sasrec_text', 'csv', 'parquet', 'histories' or 'synthetic'; see
+        # docs/data.md.
         'name': 'synthetic',
-        'path': '',  # file or directory of the raw data
-        'cache': '',  # where converted columns live; '' is <workdir>/data
+        'path': '',  # The file or directory of the raw data.
+        # The directory of converted columns; '' is `WORKDIR/data`.
+        'cache': '',
         'columns': {
-          'user': 'user',
-          'item': 'item',
+          'user': 'user',  # The column of the user's id.
+          'item': 'item',  # The column of the item's id.
+          # The column of the time; '' is for files whose lines are in order.
           'time': 'time',
+          # The column of the rating; '' is for files without one.
           'rating': '',
         },
-        # Columns to keep beside those: name -> kind, or -> options of
-        # `data.extras.ExtraColumn`.
+        # Further columns to keep: name -> kind, or -> options; see
+        # docs/data.md#extra-columns.
         'extras': {},
-        'min_rating': None,  # keep events rated at least this
-        'min_item_events': 0,
-        'min_user_events': 0,
-        'ids': 'auto',  # or 'int', 'str'
-        'time_unit': 's',
-        'delimiter': ',',
-        'item_vocab': '',  # a saved vocabulary to apply
-        'unknown_items': 'error',  # or 'skip'
-        'titles': '',  # CSV with columns item,title, for reports
-        # Train on part files as they appear; the data above gives vocabulary
-        # and evaluation. Needs train.steps, eval_every, checkpoint_every.
+        # float: Events that are rated lower are dropped.
+        'min_rating': None,
+        'min_item_events': 0,  # Items with fewer events are dropped.
+        'min_user_events': 0,  # Users with fewer events are dropped.
+        # Ids are 'int', 'str', or ('auto') what the first rows look like.
+        'ids': 'auto',
+        'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.
+        'delimiter': ',',  # The character between the cells of CSV files.
+        'item_vocab': '',  # A saved vocabulary to apply; '' makes one.
+        # Items that a saved vocabulary lacks are an 'error', or 'skip' drops
+        # them.
+        'unknown_items': 'error',
+        # A CSV file with the columns item and title, for reports.
+        'titles': '',
+        # Trains on part files as they appear; the data above gives vocabulary
+        # and evaluation. Needs `train.steps`, `train.eval_every` and
+        # `train.checkpoint_every`; see docs/data.md#a-growing-directory.
         'stream': {
-          'directory': '',
-          'pattern': '*.csv',
-          'poll_s': 5.0,
-          'idle_s': None,  # end after so many seconds without a new part
+          'directory': '',  # The directory in which part files appear.
+          'pattern': '*.csv',  # File names of the parts.
+          'poll_s': 5.0,  # Seconds between two looks for a new part.
+          # float: Training ends after so many seconds without a new part; None
+          # waits for ever.
+          'idle_s': None,
         },
-        # 'dense', or a name of embedding.row_optimizers: touched rows only
+        # How tables are updated: 'dense' by the optimizer of everything else,
+        # or by a row optimizer, which updates the rows that a step touches; see
+        # docs/kernels.md#row-optimizers.
         'table_update': 'dense',
-        'table_dtype': 'float32',  # 'bfloat16', 'float16' of such rows
+        # The number format of rows with a row optimizer: 'float32', 'bfloat16'
+        # or 'float16'.
+        'table_dtype': 'float32',
+        # Deviation of fresh rows, drawn from a normal that is cut at two of
+        # them.
         'init_std': 0.02,
+        # The generated stream of 'synthetic'.
         'synthetic': {
-          'records': 20_000,
-          'length': 128,
-          'items': 4_000,
-          'categories': 100,
-          'per_record': 5,
-          'seed': 0,
+          'records': 20_000,  # Sequences of the stream.
+          'length': 128,  # Events of each sequence.
+          'items': 4_000,  # Items of the catalogue.
+          'categories': 100,  # Categories to which the items belong.
+          'per_record': 5,  # Most categories in a sequence.
+          'seed': 0,  # Seed of the stream.
         },
       },
       'split': {
-        'name': 'leave_last_out',  # or 'global_time', 'stream'
-        'holdout': 2,  # 2: validation and test item; 1: test item only
-        'windows': 'latest',  # or 'all': older tokens too
-        'valid_from': 0.8,  # global_time: timestamp, or share of the events
-        'test_from': 0.9,
-        'target': 'last',  # global_time: 'last', 'first' or 'all'
-        'valid_fraction': 0.05,  # stream
-        'test_fraction': 0.1,  # stream
+        # How events are split into train, valid and test: 'leave_last_out',
+        # 'global_time' or 'stream'; see docs/data.md#splits.
+        'name': 'leave_last_out',
+        # With 'leave_last_out', 2 holds out a validation and a test item of
+        # each user, and 1 a test item alone.
+        'holdout': 2,
+        # Training reads the 'latest' tokens of a user, or in windows 'all' of
+        # them.
+        'windows': 'latest',
+        # With 'global_time', where validation begins: seconds since 1970, or a
+        # share of the events.
+        'valid_from': 0.8,
+        'test_from': 0.9,  # Where testing begins, in the same way.
+        # With 'global_time', the 'last', the 'first' or 'all' events of a
+        # period are targets.
+        'target': 'last',
+        # With 'stream', the share of the records that validates.
+        'valid_fraction': 0.05,
+        # With 'stream', the share of the records that tests.
+        'test_fraction': 0.1,
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
-      # match counts. See docs/training.md.
+      # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': hstu(),
+      # See `tasks.retrieval.RetrievalLossConfig`.
       'loss': {
-        'name': 'sampled_softmax',  # 'full_softmax', 'bce', 'gbce'
-        'sampler': 'uniform',  # 'shared', 'in_batch', 'in_batch_unique'
+        'name': 'sampled_softmax',
+        'sampler': 'uniform',
         'negatives': 128,
         'temperature': 0.05,
         'l2_normalize': True,
         'logq': False,
         'mask_collisions': True,
         'gbce_t': 0.75,
-        'chunk': None,  # positions at a time; None: what suits the machine
+        'chunk': None,
       },
       'optimizer': sections.optimizer(),
       'checkpoint': sections.checkpoint(),
@@ -88,29 +129,49 @@ def retrieval() -> ConfigDict:
       'parallel': sections.parallel(),
       'train': sections.train(),
       'eval': {
+        # The parts that are evaluated where the split has them; 'train' is
+        # possible. () trains without evaluations and without a report.
         'parts': ('valid', 'test'),
-        'ks': (1, 10, 50, 100, 200),
-        'batch_size': 256,
-        'batch_tokens': 16384,
-        'item_chunk': 16384,
-        'filter_seen': 'window',  # 'history' or 'none'
-        'miss_rank': 0,  # HSTU protocol: 2501
+        'ks': (1, 10, 50, 100, 200),  # Cut-offs of hit rate and NDCG.
+        'batch_size': 256,  # Most sequences at a time.
+        'batch_tokens': 16384,  # Most tokens at a time.
+        'item_chunk': 16384,  # Candidates that are scored at a time.
+        # What is never recommended: the tokens that the model reads ('window'),
+        # all earlier items of the user ('history') or nothing ('none').
+        'filter_seen': 'window',
+        # A rank of this or more counts as exactly this; 2501 in the HSTU
+        # protocol, and 0 counts every rank as it is.
+        'miss_rank': 0,
       },
       'predict': {
-        'input': '',  # file or directory of events; '': the training users
-        'format': '',  # as data.name; '': by suffix, .csv, .tsv or .parquet
-        # '' is what the data section says.
-        'columns': {'user': '', 'item': '', 'time': '', 'rating': ''},
-        'ids': '',
-        'time_unit': '',
-        'delimiter': '',
-        'request_time': None,  # seconds since 1970; None: of the last event
-        # .csv, .parquet or .jsonl; '' is <workdir>/predictions.csv
+        # The file or directory of events; '' predicts for the training users.
+        'input': '',
+        # Its format, as in `data.name`; '' goes by the suffix '.csv', '.tsv' or
+        # '.parquet'.
+        'format': '',
+        'columns': {
+          'user': '',  # The column of the user's id; '' is as in `data`.
+          'item': '',  # The column of the item's id; '' is as in `data`.
+          'time': '',  # The column of the time; '' is as in `data`.
+          'rating': '',  # The column of the rating; '' is as in `data`.
+        },
+        'ids': '',  # As `data.ids`; '' is the same.
+        'time_unit': '',  # As `data.time_unit`; '' is the same.
+        'delimiter': '',  # As `data.delimiter`; '' is the same.
+        # float: Seconds since 1970 at which every user asks; None is the time
+        # of the user's last event.
+        'request_time': None,
+        # A '.csv', '.parquet' or '.jsonl' file; '' is
+        # `WORKDIR/predictions.csv`.
         'output': '',
-        'top_k': 10,
-        'checkpoint': 'best',  # or 'latest'
+        'top_k': 10,  # Items for each user.
+        'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
       },
-      'report': {'users': 5, 'history': 12, 'recommendations': 10},
+      'report': {
+        'users': 5,  # Users that the report shows.
+        'history': 12,  # Items of the past of each of them.
+        'recommendations': 10,  # Items that are recommended to each of them.
+      },
     }
   )
 

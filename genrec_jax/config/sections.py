@@ -1,4 +1,8 @@
-"""Sections that experiments of all kinds share."""
+"""Sections that experiments of all kinds share.
+
+The comment above or behind a key is its sentence in docs/config_reference.md;
+where the default is None, it begins with the type of a value.
+"""
 
 from ml_collections import ConfigDict
 
@@ -9,36 +13,54 @@ def optimizer(**fields) -> ConfigDict:
   """How weights move; see docs/training.md."""
   return make_section(
     dict(
-      name='adamw',  # 'adam', 'sgd'
+      # The optimizer of all dense parameters: 'adamw', 'adam' or 'sgd'.
+      name='adamw',
+      # The highest rate: after the warm-up, before the schedule lowers it.
       learning_rate=1e-3,
-      b1=0.9,
-      b2=0.98,
-      eps=1e-8,
+      b1=0.9,  # Decay of the mean of gradients.
+      b2=0.98,  # Decay of the mean of squared gradients.
+      eps=1e-8,  # Added to the root of that mean.
+      # Decoupled decay of every dense parameter, in 'adamw' alone.
       weight_decay=0.0,
-      # How all rates go on after the warm-up: 'linear', 'cosine',
-      # 'inverse_sqrt'.
+      # How all rates go on after the warm-up: 'constant', 'linear', 'cosine' or
+      # 'inverse_sqrt'; see docs/training.md#learning-rates-that-change.
       schedule='constant',
+      # Steps in which all rates rise on a line from 0.
       warmup_steps=0,
-      decay_steps=0,  # from the start to the end of the decay; 0: of the run
-      end_factor=0.0,  # of the rates, when it has ended
-      # (regex of paths, {key: value}) pairs: other settings for some
-      # parameters; the first match counts.
+      # The step at which the decay has ended, the warm-up included; 0 is the
+      # end of the run.
+      decay_steps=0,
+      # The share of each rate that is left when the decay has ended.
+      end_factor=0.0,
+      # (regex of paths, {key: value}) pairs that give some parameters other
+      # settings; the first match counts. See
+      # docs/training.md#settings-for-some-parameters.
       groups=(),
-      clip_norm=0.0,  # 0: no clipping
-      # All rates times this after an evaluation without a better result.
+      # Upper bound of the norm of all dense gradients together; 0 clips
+      # nothing.
+      clip_norm=0.0,
+      # All rates are multiplied by it after an evaluation in which
+      # `train.monitor` was not better; 1 never lowers them.
       plateau_factor=1.0,
-      plateau_min=1e-3,  # least product of these factors
-      row_learning_rate=0.05,  # tables with data.table_update 'row_*'
-      row_schedule='',  # of that rate; '': as `schedule`
-      rows=dict(  # options of their optimizer, see docs/kernels.md
+      plateau_min=1e-3,  # The least product of these factors.
+      # The rate of tables with a row optimizer.
+      row_learning_rate=0.05,
+      row_schedule='',  # How that rate goes on; '' is as `schedule`.
+      # Options of the row optimizer; see docs/kernels.md#row-optimizers.
+      rows=dict(
+        # Decay of the mean of gradients ('adam', 'lamb', their row-wise forms).
         b1=0.9,
+        # Decay of the mean of squared gradients (the same optimizers).
         b2=0.999,
-        momentum=0.9,
-        eps=1e-8,
-        weight_decay=0.0,
-        decay=None,  # 'l2' or 'decoupled'
+        momentum=0.9,  # The momentum of 'momentum' and 'lars'.
+        eps=1e-8,  # Added to the root.
+        weight_decay=0.0,  # The decay of the rows that a step touches.
+        # str: How rows decay: 'l2' adds to the gradient, 'decoupled' does not.
+        decay=None,
+        # float: Rows that are longer after an update are scaled to this norm.
         max_norm=None,
-        stochastic_rounding=True,  # of 16-bit rows
+        # Whether 16-bit rows are rounded at random, which has no bias.
+        stochastic_rounding=True,
       ),
     ),
     fields,
@@ -49,19 +71,28 @@ def train(**fields) -> ConfigDict:
   """The training loop; see docs/training.md."""
   return make_section(
     dict(
+      # Sequences (retrieval) or examples (ranking) in a step.
       batch_size=128,
-      epochs=20,  # used when steps is 0
-      steps=0,
-      init_from='',  # a .safetensors file whose weights a fresh run begins with
+      epochs=20,  # Passes over the data; used when `train.steps` is 0.
+      steps=0,  # Steps of the whole run; 0 is counted from `train.epochs`.
+      # A .safetensors file whose weights a fresh run begins with; '' begins
+      # with new ones. See docs/weights.md.
+      init_from='',
+      # Whether each epoch has an order of its own; otherwise that of the data.
       shuffle=True,
-      log_every=50,  # steps
-      eval_every=0,  # steps; 0: each epoch
-      checkpoint_every=0,  # steps; 0: each epoch
-      keep_checkpoints=2,
-      patience=0,  # evaluations without a better one; 0: never stop early
-      monitor='ndcg@10',  # measured on the validation part
-      nan_every=50,  # steps between looks at the measurements
-      profile_steps=(),  # (first, last): trace these to <workdir>/profile
+      log_every=50,  # Steps between two lines of the log.
+      eval_every=0,  # Steps between two evaluations; 0 evaluates each epoch.
+      # Steps between two checkpoints; 0 saves after each epoch.
+      checkpoint_every=0,
+      keep_checkpoints=2,  # How many of the newest checkpoints stay.
+      # Evaluations without a better one after which a run stops; 0 never stops.
+      patience=0,
+      # The metric on the validation part that decides which step is best.
+      monitor='ndcg@10',
+      # Steps between two looks at the measurements for NaN and infinity.
+      nan_every=50,
+      # (first, last): these steps are traced to `WORKDIR/profile`.
+      profile_steps=(),
     ),
     fields,
   )
@@ -71,24 +102,37 @@ def checkpoint() -> ConfigDict:
   """How the checkpoints of a run are written; see docs/checkpoints.md."""
   return ConfigDict(
     dict(
-      # '': everything, each time. Or 'full', 'one_shot', 'consecutive',
-      # 'intermittent': tables that are updated by rows are saved by rows, and
-      # between bases only what has changed.
+      # '' writes every array in each checkpoint. With 'full', 'one_shot',
+      # 'consecutive' or 'intermittent', tables that have a row optimizer are
+      # saved by rows, and between bases only the rows that have changed.
       policy='',
-      bits=32,  # of a weight: 2, 3, 4, 8, 32; 0: by expected_restores
-      method='adaptive',  # 'symmetric', 'asymmetric', 'kmeans'
-      slots='float32',  # of the row optimizer; 'float16'
-      expected_restores=0.0,  # of the whole run; after more, 8 bits
-      full_every=0,  # saves, at the latest; 0: by the policy alone
-      chunk_rows=65_536,  # of a file
-      keep_hours=0.0,  # what is older goes; 0: train.keep_checkpoints alone
-      keep_gb=0.0,  # what no longer fits goes
-      # What readers follow (genrec_jax.checkpoint.follow), in WORKDIR/published
+      # Bits of a saved weight: 2, 3, 4, 8, or 32 for the values as they are; 0
+      # chooses by `checkpoint.expected_restores`.
+      bits=32,
+      # The quantiser of fewer bits: 'symmetric', 'asymmetric', 'adaptive' or
+      # 'kmeans'; see docs/row_quantisers.md.
+      method='adaptive',
+      # The number format of the row optimizer's state: 'float32' or 'float16'.
+      slots='float32',
+      # How often the whole run is expected to be restored; after more restores,
+      # 8 bits are used where fewer were. 0 has no such plan.
+      expected_restores=0.0,
+      # At the latest after so many saves, one holds all rows; 0 leaves it to
+      # the policy.
+      full_every=0,
+      chunk_rows=65_536,  # Most rows in a file.
+      # Of the `train.keep_checkpoints` newest, those written within so many
+      # hours stay; 0 keeps all of them.
+      keep_hours=0.0,
+      # Of these, as many as fit into so many GB stay; 0 keeps all of them.
+      keep_gb=0.0,
+      # What readers follow, in `WORKDIR/published`; see docs/publishing.md.
       publish=dict(
-        every=0,  # steps; 0: nothing is published
-        bits=32,
-        method='adaptive',
-        full_every=16,
+        every=0,  # Steps between two publications; 0 publishes nothing.
+        bits=32,  # Bits of a published weight, as in `checkpoint.bits`.
+        method='adaptive',  # Their quantiser, as in `checkpoint.method`.
+        full_every=16,  # One of so many publications holds all rows.
+        # So many of the newest publications stay, with all that they need.
         keep=1,
       ),
     )
@@ -99,8 +143,10 @@ def numerics() -> ConfigDict:
   """The precision of arithmetic; see docs/training.md."""
   return ConfigDict(
     dict(
-      # (regex of a weight's path, name in numerics.products.PRODUCTS): how
-      # activations are multiplied with it; 'default' where none matches.
+      # (regex of a weight's path, name of a product) pairs: how activations are
+      # multiplied with the weights whose paths match. Weights that none matches
+      # have the product 'default'; see
+      # docs/training.md#the-precision-of-single-weights.
       products=(),
     )
   )
@@ -110,39 +156,60 @@ def parallel() -> ConfigDict:
   """How a run is spread over devices; see docs/parallel.md."""
   return ConfigDict(
     dict(
-      # A mesh of replicas x hosts x devices; 0 devices: all there are.
+      # Sets of hosts that hold a copy of every table each.
       replicas=1,
-      hosts=1,
-      devices=1,
-      # Tables that are updated by rows: a plan file, or one scheme for all.
+      hosts=1,  # Hosts of a replica.
+      devices=1,  # Devices of a host; 0 is all there are.
+      # A plan file, which says where the rows of each table lie.
       plan='',
-      # 'auto': by the planner; or another name in embedding.scheme.SCHEMES
-      scheme='',  # '': 'row_wise'
+      # Without a plan, the sharding scheme of all tables that name none in
+      # `tables`; '' is 'row_wise', 'auto' asks the planner. It is an error to
+      # set it while no table has a row optimizer.
+      scheme='',
       # Multi-hot features travel as 'rows', as 'sums' that the holders of the
       # rows make, or ('auto') as whichever sends fewer bytes.
       pool='auto',
-      topology='',  # hardware the plan must fit, see docs/planner.md
-      memory_gb=0.0,  # of each device, if not what the topology says
+      # Hardware whose memory the plan must fit; see docs/planner.md.
+      topology='',
+      # Memory of each device, where it is not what the topology says; 0 keeps
+      # that.
+      memory_gb=0.0,
+      # How rows travel between devices; see docs/parallel.md#what-travels.
       exchange=dict(
-        kind='all_to_all',  # 'gather', 'ragged'
-        capacity=2.0,  # room for the rows of one peer, in even shares
-        overflow='gather',  # or 'raise'
-        forward='float32',  # 'float16', 'bfloat16', 'fp8', 'int8'
-        backward='float32',
+        # The collective that moves rows: 'all_to_all', 'gather' or 'ragged'.
+        kind='all_to_all',
+        # Room for the rows of one peer, as a multiple of an even share.
+        capacity=2.0,
+        # Where the room is too small, 'gather' takes the longer way and 'raise'
+        # stops.
+        overflow='gather',
+        # The number format of rows on the wire: 'float32', 'float16',
+        # 'bfloat16', 'fp8' or 'int8'; see docs/number_formats.md.
+        forward='float32',
+        backward='float32',  # The number format of their gradients.
       ),
-      sync_every=1,  # steps between averages over replicas
-      # Everything else: 'ddp', 'grad_op', 'fsdp', 'hybrid'.
+      sync_every=1,  # Steps between two averages over replicas.
+      # How all other parameters are held: 'ddp', 'grad_op', 'fsdp' or 'hybrid'.
       dense='ddp',
-      rules=(('.*', 'largest'),),  # regex -> dimension that is cut, or None
-      gather_dtype='float32',
+      # (regex of a parameter's path, dimension) pairs: which dimension is cut;
+      # None cuts nothing, 'largest' the longest one.
+      rules=(('.*', 'largest'),),
+      gather_dtype='float32',  # The number format of gathered parameters.
+      # The number format of gradients while they are summed.
       reduce_dtype='float32',
-      bucket_mb=25.0,
+      bucket_mb=25.0,  # Megabytes of one all-reduce.
+      # Whether parameters are gathered once a step instead of once a pass.
       keep_gathered=False,
-      offload=False,  # the optimizer's state to the host's memory
-      accumulate=1,  # microbatches of a batch
-      pipeline='none',  # 'exact': route a batch ahead; 'stale': fetch it too
-      determinism='run',  # 'order': the same bits on any number of devices
-      blocks=8,  # parts of a batch that 'order' adds up one by one
+      # Whether the optimizer's state rests in the memory of the host.
+      offload=False,
+      accumulate=1,  # Microbatches of a device's batch.
+      # 'exact' routes the ids of a batch ahead; 'stale' fetches its rows ahead,
+      # too, one update behind.
+      pipeline='none',
+      # 'run' repeats a run on the same mesh bit by bit; 'order' gives the same
+      # bits on any number of devices.
+      determinism='run',
+      blocks=8,  # Summands of a batch that 'order' adds up one by one.
     )
   )
 

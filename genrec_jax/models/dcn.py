@@ -33,18 +33,19 @@ class Config:
 
   Attributes:
     dim: width of all vectors.
-    structure: one of `STRUCTURES`: cross layers alone, a deep part after them,
-      beside them, or one of each.
+    structure: cross layers alone ('cross'), a deep part after them ('stacked'),
+      beside them ('parallel'), or one of each ('stacked_parallel').
     cross: number of cross layers.
-    rank: of their matrices; 0 is full.
-    experts: low-rank experts of a layer; 0 is one matrix without gate or tanh.
-    share_gate: whether all layers have the same gate.
+    rank: rank of the matrices of cross layers; 0 is full rank.
+    experts: low-rank experts of a cross layer; 0 is one matrix without gate or
+      tanh.
+    share_gate: whether all cross layers have the same gate.
     hidden: widths of the hidden layers of the deep part.
-    stacked_hidden: those of the part after the cross layers where there are
-      two ('stacked_parallel'); () is `hidden`.
+    stacked_hidden: widths of the hidden layers behind the cross layers where
+      there are two deep parts ('stacked_parallel'); () is `hidden`.
     bottom: hidden widths of an MLP that makes one vector of all numbers; ()
       gives each number a vector.
-    batch_norm: whether hidden layers are normalised.
+    batch_norm: whether hidden layers are normalised over the batch.
     dropout: rate after each hidden layer.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
   """

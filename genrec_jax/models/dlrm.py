@@ -29,13 +29,14 @@ class Config:
 
   Attributes:
     dim: width of all vectors.
-    interaction: 'dot' or 'cat'.
+    interaction: 'dot' multiplies pairs of vectors, 'cat' concatenates them.
     itself: whether 'dot' takes the product of a vector with itself.
     bottom: hidden widths of the MLP over numbers; `dim` follows them.
     top: hidden widths of the MLP over interactions.
-    batch_norm: whether hidden layers are normalised.
+    batch_norm: whether hidden layers are normalised over the batch.
     dropout: rate after each hidden layer.
-    init: 'xavier_normal' (FuxiCTR) or 'dlrm', see `mlp.make_linear`.
+    init: how weights start, 'xavier_normal' (FuxiCTR) or 'dlrm'; see
+      `mlp.make_linear`.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
   """
 

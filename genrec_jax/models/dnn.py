@@ -22,8 +22,8 @@ class Config:
   Attributes:
     dim: width of all vectors.
     hidden: widths of the hidden layers.
-    batch_norm: whether they are normalised.
-    dropout: rate after each of them.
+    batch_norm: whether hidden layers are normalised over the batch.
+    dropout: rate after each hidden layer.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
   """
 

@@ -32,15 +32,19 @@ class Config:
   Attributes:
     dim: width of all vectors.
     hidden1: hidden widths of the first stream.
-    hidden2: of the second.
-    batch_norm: whether hidden layers of the streams are normalised.
+    hidden2: hidden widths of the second stream.
+    batch_norm: whether hidden layers of the streams are normalised over the
+      batch.
     dropout1: rate after each hidden layer of the first stream.
-    dropout2: of the second.
-    selection: whether gates select what each stream sees.
-    context1: names of the features that set the gate of the first stream.
-    context2: of the second.
+    dropout2: rate after each hidden layer of the second stream.
+    selection: whether gates weigh the features that each stream sees.
+    context1: names of the features that set the gate of the first stream; () is
+      a learned constant.
+    context2: names of the features that set the gate of the second stream; ()
+      is a learned constant.
     selection_hidden: hidden widths of the gates.
-    heads: of the fusion; must divide the last width of both streams.
+    heads: heads of the bilinear fusion; must divide the last width of both
+      streams.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
   """
 

@@ -39,29 +39,31 @@ class Config:
     dim: width D of an item row and of a token.
     blocks: number of layers.
     heads: attention heads.
-    dqk: width of a query and key, per head.
+    dqk: width of a query and of a key, per head.
     dv: width of a value (and of U), per head.
-    max_len: longest sequence S.
-    extra_positions: n = max_len + extra_positions is the size of the position
-      tables and the default normaliser (the published code pads by 11).
+    max_len: longest sequence S; of a longer one the latest tokens count.
+    extra_positions: rows of the position tables beyond `max_len`, 11 in the
+      published code. The tables have n = max_len + extra_positions rows; n is
+      the default normaliser, too.
     dropout: rate on the gated output of each layer.
     embedding_dropout: rate on the input tokens.
-    attention: 'silu' or 'softmax'.
-    silu_on: 'all' of U, V, Q, K, 'u' alone, or 'none'.
-    concat: what enters the output projection. 'none': U*LN(A);
-      'u_a_ua': [U, LN(A), U*LN(A)]; 'u_x_ux': [U, A, U*LN(A)].
+    attention: 'silu', or 'softmax' as an ablation.
+    silu_on: SiLU is applied to 'all' of U, V, Q and K, to 'u' alone, or to
+      'none'.
+    concat: what enters the output projection. 'none' is `U*LN(A)`, 'u_a_ua' is
+      `[U, LN(A), U*LN(A)]`, 'u_x_ux' is `[U, A, U*LN(A)]`.
     uvqk_bias: whether the input projection has a bias.
-    out_bias: whether the output projection has one.
+    out_bias: whether the output projection has a bias.
     ln_affine: whether the layer norms learn scale and shift.
     alpha: factor of q.k; None is 1 for silu and 1/sqrt(dqk) for softmax.
     normaliser: divisor of the SiLU scores; None is n.
-    position_bias: relative position bias on or off.
-    time_bias: relative time bias on or off (needs timestamps).
-    position_embedding: learned absolute positions on or off.
+    position_bias: whether there is a relative position bias.
+    time_bias: whether there is a relative time bias, which needs timestamps.
+    position_embedding: whether there are learned absolute positions.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
     remat: whether the backward pass computes each layer anew instead of keeping
       its activations.
-    implementation: backend of the attention, None for the best one here.
+    implementation: backend of the attention; None is the best one here.
   """
 
   dim: int

@@ -32,23 +32,24 @@ class Config:
     blocks: number of layers.
     heads: attention heads; must divide `dim`.
     ffn_dim: hidden width of the feed-forward net.
-    max_len: longest sequence S.
+    max_len: longest sequence S; of a longer one the latest tokens count.
     extra_positions: rows of the position table beyond `max_len`.
     dropout: rate on the attention weights and in the feed-forward net.
     embedding_dropout: rate on the input tokens.
     norm_eps: epsilon of the layer norms.
     norm_affine: whether the layer norms learn scale and shift.
-    final_norm: a layer norm after the last block.
+    final_norm: whether a layer norm follows the last block.
     scale_rows: whether item rows are multiplied by sqrt(dim) at the input.
-    positions_from: 'oldest' or 'newest', the token that has position 0.
+    positions_from: the token that has position 0, 'oldest' or 'newest'.
     position_std: deviation of the position table; None is 1/sqrt(dim).
     project: whether the attention ends with an output projection.
     activation: 'relu' or 'none', in the feed-forward net.
-    init: 'xavier_normal', or 'fan_in_uniform' as PyTorch's layers have it,
-      of the matrices.
+    init: how matrices start, 'xavier_normal', or 'fan_in_uniform' as in
+      PyTorch's layers.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-    remat: as in `hstu.Config`.
-    implementation: backend of the attention, None for the best one here.
+    remat: whether the backward pass computes each layer anew instead of keeping
+      its activations.
+    implementation: backend of the attention; None is the best one here.
   """
 
   dim: int

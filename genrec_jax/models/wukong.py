@@ -47,35 +47,41 @@ class Config:
   Attributes:
     dim: width d of a vector.
     layers: number of layers l.
-    fmb: n_F, rows that a factorisation machine block makes; one number, or one
+    fmb: rows n_F that a factorisation machine block makes; one number, or one
       for each layer (a pyramid).
-    lcb: n_L, rows that a linear compression block makes; likewise.
-    rank: k, columns of Y.
-    fm: 'optimised', 'full' or 'triangular' (the half of 'full' that is not
-      said twice, with the diagonal).
-    attentive: whether Y is made from X, or a parameter.
-    compress: rows of W_c X, the input of the attention's MLP.
-    attention_hidden: hidden widths of that MLP.
+    lcb: rows n_L that a linear compression block makes; one number, or one for
+      each layer.
+    rank: columns k of Y.
+    fm: how interactions are computed, 'optimised' as X(X^T Y), 'full' as XX^T
+      or 'triangular' as the half of XX^T that is not repeated, with the
+      diagonal.
+    attentive: whether Y is made from X; otherwise it is a parameter.
+    compress: rows m of W_c X, the input of the MLP that makes Y.
+    attention_hidden: hidden widths of the MLP that makes Y.
     fmb_hidden: hidden widths of a block's MLP.
     bottom: hidden widths of the MLP over numbers.
-    number_vectors: vectors that it gives.
+    number_vectors: vectors that the MLP over numbers gives.
     top: hidden widths of the MLP above the last layer.
     dropout: rate after hidden layers of the blocks' MLPs.
     top_dropout: rate after hidden layers of the top MLP.
-    embedding_dropout: rate on X_0.
+    embedding_dropout: rate on X_0, the vectors below the first layer.
     norm_eps: epsilon of the layer norms.
     important: feature -> how many vectors it has.
-    small: feature -> width of its table; these are grouped.
-    group_vectors: vectors that the group gives.
-    group_hidden: hidden widths of its MLP.
+    small: feature -> width of its table; these features are grouped and mapped
+      to vectors.
+    group_vectors: vectors that the group of the small features gives.
+    group_hidden: hidden widths of the MLP of that group.
     last_relu: whether a block's MLP ends with a ReLU.
     residual_bias: whether a learned residual has a bias.
-    fmb_batch_norm: whether hidden layers of the blocks' MLPs are normalised.
-    top_batch_norm: whether those of the top MLP are.
-    zero: those of `PARTS` whose result is replaced by zeros; the parameters
-      stay, so that a trained model can be evaluated without a part.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters, FM and norms are in
-      float32.
+    fmb_batch_norm: whether hidden layers of the blocks' MLPs are normalised
+      over the batch.
+    top_batch_norm: whether hidden layers of the top MLP are normalised over
+      the batch.
+    zero: those of 'fmb', 'lcb' and 'residual' whose result is replaced by
+      zeros; the parameters stay, so that a trained model can be evaluated
+      without a part.
+    dtype: 'float32' or 'bfloat16' arithmetic; parameters, factorisation
+      machines and norms stay float32.
   """
 
   dim: int

@@ -40,9 +40,10 @@ class RankingLossConfig:
   """The loss.
 
   Attributes:
-    task_weights: factor of each label's cross entropy; () is 1 for all.
-    table_l2: strength l of (l/2)|E|^2 over all rows of all tables, in every
-      step, whether read or not; as FuxiCTR has it.
+    task_weights: factor of the cross entropy of each label; () is 1 for all.
+    table_l2: strength l of (l/2)|E|^2 over all rows of all tables in every
+      step, whether read or not, as in FuxiCTR. It is not divided by the batch,
+      and needs `data.table_update='dense'`.
   """
 
   task_weights: Sequence[float] = ()

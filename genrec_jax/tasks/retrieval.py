@@ -46,21 +46,23 @@ class RetrievalLossConfig:
   """Which items a position is scored against; defaults in `config.retrieval`.
 
   Attributes:
-    name: 'sampled_softmax', 'full_softmax', 'bce' or 'gbce'.
+    name: the loss, 'sampled_softmax', 'full_softmax', 'bce' or 'gbce'; see
+      docs/training.md#losses-and-when-to-use-which.
     sampler: where negatives come from. 'uniform': candidate items, drawn anew
       for each position; 'shared': drawn once for the batch; 'in_batch': items
       of other positions, drawn once for the batch (popular items come more
       often, see `logq`); 'in_batch_unique': distinct items of the batch, drawn
       for each position.
-    negatives: how many, R.
+    negatives: how many negatives R a position is scored against.
     temperature: divisor of the scores.
     l2_normalize: whether queries and items are scaled to length one.
-    logq: subtract log of an item's share in the training data from its score,
-      which undoes the popularity bias of 'in_batch'.
+    logq: whether log of an item's share in the training data is subtracted
+      from its score, which undoes the popularity bias of 'in_batch'.
     mask_collisions: whether a negative that is the positive is left out.
-    gbce_t: calibration t of gBCE.
-    chunk: positions whose logits are alive at once, a power of two; None for
-      what suits the machine (see `losses.chunk_for`).
+    gbce_t: calibration t of 'gbce', from 0 to 1.
+    chunk: positions whose logits are alive at once, a power of two; None is
+      what suits the cache of the machine (see
+      `losses.chunk_for`).
   """
 
   name: str
