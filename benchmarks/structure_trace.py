@@ -105,10 +105,12 @@ def trace(name: str, root: pathlib.Path) -> dict:
   config = config_lib.load(str(root / 'configs' / file), list(overrides))
   with tempfile.TemporaryDirectory() as workdir:
     pieces = experiment.build(config, workdir, *_kinds(), lambda *_: None)
-    batches = pieces.runtime.batches(iter(pieces.train_batches(config)))
+    # An earlier commit calls it otherwise.
+    runtime = getattr(pieces, 'runtime', None) or pieces.spread
+    batches = runtime.batches(iter(pieces.train_batches(config)))
     batch = next(batches)
     batches.close()
-  state, step = pieces.runtime.abstract_state(), pieces.runtime.step()
+  state, step = runtime.abstract_state(), runtime.step()
   with Tracer([root / package for package in PACKAGES]) as tracer:
     jax.eval_shape(lambda state, batch: step(state, batch), state, batch)
   return {
