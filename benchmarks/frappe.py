@@ -83,7 +83,7 @@ def measure(model: str, args) -> list[dict]:
   found = []
   for seed in args.seeds:
     workdir = pathlib.Path(args.runs) / f'frappe_{model}_seed{seed}'
-    if args.finished and not runs.checkpoint_finished(workdir):
+    if args.finished and not runs.ended(workdir):
       continue
     runs.train_once(config, workdir, [*overrides, f'seed={seed}'])
     found.append(row(model, config, workdir, args.smoke))

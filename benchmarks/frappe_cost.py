@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def workdirs(directory: pathlib.Path, model: str) -> list[pathlib.Path]:
   found = sorted(directory.glob(f'frappe_{model}_seed*'))
-  return [w for w in found if w.is_dir() and runs.checkpoint_finished(w)]
+  return [w for w in found if w.is_dir() and runs.ended(w)]
 
 
 def curve(workdir: pathlib.Path) -> list[list[float]]:

@@ -143,7 +143,7 @@ def run(checkout, config: str, workdir: pathlib.Path, overrides) -> None:
   """Trains and predicts, unless both have been done by a commit as it is."""
   if workdir.parent.name.endswith('+') and workdir.exists():
     shutil.rmtree(workdir)  # of other changes, perhaps
-  if not runs.checkpoint_finished(workdir):
+  if not runs.ended(workdir):
     runs.start(checkout, config, workdir, overrides)
   if not (workdir / 'predictions.csv').exists():
     more = (*overrides, *PREDICT)

@@ -189,7 +189,7 @@ class Search:
       ended = [
         d
         for d in sorted(place.parent.glob('seed*'))
-        if runs.checkpoint_finished(d)
+        if runs.ended(d)
       ]
       if ended:
         found.append(row(json.loads(place.read_text()), ended))

@@ -213,7 +213,7 @@ def _forward_kernel(
       else:
         weights = _softmax_step(tile.mask, s, scratch, h)
       head = group * plan.heads + h
-      weights = tpu_tile.kept(spec, tile, seed[0], head, weights)
+      weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
       v = inputs['v'][h]
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 

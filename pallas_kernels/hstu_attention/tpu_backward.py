@@ -129,7 +129,7 @@ def _by_query_kernel(
       s = tpu_tile.scores(spec, tile, q, k)
       dweights = tpu_tile.dot(inputs['dout'][h], v, 1, 1)
       head = group * plan.heads + h
-      dweights = tpu_tile.kept(spec, tile, seed[0], head, dweights)
+      dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
         stats = (inputs['stats'][h][:, :1], inputs['stats'][h][:, 1:])
@@ -234,12 +234,12 @@ def _by_key_kernel(
       s = tpu_tile.scores(spec, tile, k, q)
       head = group * plan.heads + h
       dweights = tpu_tile.dot(v, dout, 1, 1)
-      dweights = tpu_tile.kept(spec, tile, seed[0], head, dweights)
+      dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
       stats = ()
       if spec.mode == 'softmax':
         stats = (inputs['stats'][h][:1], inputs['stats'][h][1:])
       weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
-      weights = tpu_tile.kept(spec, tile, seed[0], head, weights)
+      weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
       total['v'][h] += tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
       total['k'][h] += tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
       if plan.targets:

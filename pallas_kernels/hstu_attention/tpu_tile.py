@@ -104,7 +104,7 @@ def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
   return s if tile.bias is None else s + tile.bias
 
 
-def mask(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
+def apply_dropout(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
   """`x` where dropout keeps a weight, else 0; not scaled up."""
   if not spec.dropout:
     return x
