@@ -35,7 +35,7 @@ PHASES = {
   'a base, not yet on the disk': (StagedTables, 'sync', 1, None),
   'tables that no position names': (storage, 'put', 1, None),
   'tables just named': (ReplicaWriter, '_remove_others', 2, 2),
-  'half of a delta received': (row_files, 'decoded', 35, 2),
+  'half of a delta received': (row_files, 'decode_chunk', 35, 2),
   'a delta received, without its manifest': (storage, 'put', 2, 2),
   'none of its rows applied': (ReplicaWriter, '_apply', 1, 4),
   'half of its rows applied': (copy_writer, '_put', 36, 4),
