@@ -186,11 +186,7 @@ class Search:
     """A row for each trial that has ended, the best first."""
     found = []
     for place in self.runs.glob('*/settings.json'):
-      ended = [
-        d
-        for d in sorted(place.parent.glob('seed*'))
-        if runs.ended(d)
-      ]
+      ended = [d for d in sorted(place.parent.glob('seed*')) if runs.ended(d)]
       if ended:
         found.append(row(json.loads(place.read_text()), ended))
     return sorted(found, key=lambda r: -r['valid_auc'])
