@@ -25,8 +25,8 @@ def read(directory, step: int) -> list[dict]:
   """Manifests of all that a step needs, base first, itself last.
 
   Raises:
-    HalfWritten: the step has no manifest.
-    Damaged: its manifest, or one it needs, is not as it was written.
+    IncompleteError: the step has no manifest.
+    DamagedError: its manifest, or one it needs, is not as it was written.
   """
   return _bodies(directory, step, manifest.read)
 
@@ -49,7 +49,7 @@ def collect_needed(directory, steps: list[int]) -> set[int]:
 
 
 def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
-  """Manifests of the parents of a step; raises Damaged if they are not such."""
+  """Manifests of the parents of a step; DamagedError if they are not such."""
   problems = []
   for parent, expected in read_parents(body):
     if not (directory / str(parent)).is_dir():

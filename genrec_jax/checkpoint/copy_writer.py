@@ -67,7 +67,7 @@ class StagedTables:
       self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
 
   def check_whole(self) -> None:
-    """After the base: Damaged if it lacks rows, or columns of them."""
+    """After the base: DamagedError if it lacks rows, or columns of them."""
     for name, columns in self._columns.items():
       wrong = np.count_nonzero(columns != self.tables[name]['dim'])
       if wrong:
@@ -150,7 +150,7 @@ class ReplicaWriter:
 
     Args:
       building: the tables.
-      **position: the attributes of `Position` that do not follow from them.
+      **position: the attributes of `CopyPosition` that do not follow from them.
     """
     building.sync()
     position = CopyPosition(
@@ -177,7 +177,7 @@ class ReplicaWriter:
       about: its manifest.
 
     Raises:
-      Damaged: what was received has changed. As rows of it may be in the
+      DamagedError: what was received has changed. As rows of it may be in the
         tables, the copy then holds nothing any more.
     """
     directory = self._copy / INCOMING / str(step)

@@ -327,7 +327,7 @@ class CheckpointManager:
         'share'
       ) from e
 
-  # What process 0 does for all, as `Group.decide` calls it.
+  # What process 0 does for all, as `ProcessGroup.decide` calls it.
 
   def _about_rows(self, step: int | None) -> dict | None:
     if step is None:

@@ -65,7 +65,7 @@ def write(step_dir, step: int, **extra) -> None:
 
 
 def read(step_dir) -> dict:
-  """The manifest of a step; raises HalfWritten or Damaged."""
+  """The manifest of a step; raises IncompleteError or DamagedError."""
   path = step_dir / NAME
   try:
     raw = path.read_bytes()
@@ -103,8 +103,8 @@ def verify(step_dir, *, quick: bool = False) -> dict:
     The manifest: `step`, `files` {name: [size, crc32]} and the writer's extras.
 
   Raises:
-    HalfWritten: without a manifest.
-    Damaged: with the first file that differs in the message.
+    IncompleteError: without a manifest.
+    DamagedError: with the first file that differs in the message.
   """
   body = read(step_dir)
   for name, (size, checksum) in body['files'].items():

@@ -69,7 +69,7 @@ def read_contents(
 
 
 def verify_file(step_dir, name: str, body: dict) -> bytes:
-  """A file of a step; Damaged unless it is what the manifest says."""
+  """A file of a step; DamagedError unless it is what the manifest says."""
   size, checksum = body['files'][name]
   try:
     raw = (step_dir / name).read_bytes()
@@ -103,7 +103,7 @@ def decode_chunk(
     formats: the number formats there are.
 
   Returns:
-    The chunk; anything else is Damaged.
+    The chunk; anything else is DamagedError.
   """
   about = tables[table]
   try:

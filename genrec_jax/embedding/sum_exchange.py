@@ -1,8 +1,8 @@
 """Pooled features of tables under a plan: who is asked for which sums.
 
-Part of `sharded.ShardedTables`, inside `jax.shard_map`. The features are taken
-together by where their rows lie (`pooled.PooledFeatures`); sums of features
-under towers stay on their host until `finish`.
+Part of `sharded_tables.ShardedTables`, inside `jax.shard_map`. The features are
+taken together by where their rows lie (`pooled.PooledFeatures`); sums of
+features under towers stay on their host until `finish`.
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ class Progressive:
     progressive.update(logits, labels, weights, group)  # of each batch
     progressive.metrics()  # at each log line: ends the window
 
-  AUC is that of bins (`ranking_metrics.Binned`, some 1e-5 off at most in
+  AUC is that of bins (`ranking_metrics.BinnedAuc`, some 1e-5 off at most in
   practice). gAUC compares examples of a group within one window, in the
   lifetime one too: the mean of the windows, weighted by their examples.
   """

@@ -177,7 +177,7 @@ def fit(
         _name_examples(config, events, label, features, group, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
-      _train(config.lock(), workdir)
+      _train(config.lock(), workdir, temporary)
   except BaseException:
     if temporary:
       shutil.rmtree(workdir, ignore_errors=True)
@@ -185,15 +185,15 @@ def fit(
   return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
 
 
-def _train(config: ConfigDict, workdir: pathlib.Path) -> None:
+def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
   extensions = extensions_lib.load(config.extensions)
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   report = loop.train_and_evaluate(config, workdir, kinds, extensions)
   if report is None:
-    raise InterruptedError(
-      f'the training was stopped by SIGTERM; the same call with '
-      f'workdir={str(workdir)!r} continues it'
-    )
+    remedy = f'the same call with workdir={str(workdir)!r} continues it'
+    if temporary:
+      remedy = 'only a run with a workdir of its own can be continued'
+    raise InterruptedError(f'the training was stopped by SIGTERM; {remedy}')
 
 
 def _is_ranker(model) -> bool:

@@ -10,7 +10,7 @@ A format of your own is handed in, beside those of the library:
 
     formats = extend({'power8': POWER8})
     Exchange(forward='power8', formats=formats)
-    chunks.Encoding(8, 'power', formats=formats)
+    chunks.RowEncoding(8, 'power', formats=formats)
 
 docs/number_formats.md lists them all. No JAX is imported here.
 """

@@ -17,7 +17,7 @@ modes are ways to fill it, and `make` takes others, for towers.
 One step serves all modes. It runs inside `jax.shard_map` on the blocks that
 `placement.specs` describe:
 
-    layout = make(Dense('fsdp', rules), mesh, params)
+    layout = make(DenseOptions('fsdp', rules), mesh, params)
 
     def step(params, state, microbatches):      # of this shard
       held = layout.gather(params)
@@ -28,7 +28,7 @@ One step serves all modes. It runs inside `jax.shard_map` on the blocks that
       norm = layout.norm(grads)
       grads = layout.clip(grads, norm)
       params, state = layout.apply(tx, grads, state, params)
-      return params, state, collectives.total(value), norm
+      return params, state, collectives.sum_over_shards(value), norm
 
 `summand` is the shard's part of the loss: see `collectives`. The optimizer must
 work element by element, since it sees shards; `optax.clip_by_global_norm` would

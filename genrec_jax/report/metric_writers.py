@@ -33,8 +33,8 @@ class MetricWriters:
   before its checkpoint is saved; then an interrupted run and an uninterrupted
   one leave the same lines (`perf/...`, which hold timings, aside).
 
-  Only the process that trains opens Writers: opening drops what lies beyond
-  `resume_step`.
+  Only the process that trains opens MetricWriters: opening drops what lies
+  beyond `resume_step`.
   """
 
   def __init__(

@@ -41,8 +41,8 @@ class HostStep:
 
     Args:
       step: whose halves are compiled.
-      prepare: (state, `Routed`) -> (state, `Routed`), called on the host with
-        the state that `fetch` is about to read.
+      prepare: (state, `StepRoutes`) -> (state, `StepRoutes`), called on the
+        host with the state that `fetch` is about to read.
     """
     self._route, self._prepare = jax.jit(step.route), prepare
 

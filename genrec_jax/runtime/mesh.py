@@ -45,7 +45,7 @@ class MeshRuntime:
   Attributes:
     mesh: of replicas, hosts and devices.
     plan: where rows lie.
-    maps: as in `Whole`.
+    maps: as in `SingleDeviceRuntime`.
   """
 
   def __init__(

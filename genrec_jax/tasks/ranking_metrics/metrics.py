@@ -17,7 +17,7 @@ class LabelMetrics:
   """The metrics of one label; `update` and `merge` give a new one.
 
   Attributes:
-    auc: `Exact` or `Binned`.
+    auc: `ExactAuc` or `BinnedAuc`.
     means: log loss and what comes with it.
     grouped: for gAUC, None without groups.
   """
