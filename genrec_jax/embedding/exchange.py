@@ -364,7 +364,7 @@ def _by_all(stack: Stack, addresses: jax.Array) -> jax.Array:
 def _read(array: jax.Array, rows: jax.Array) -> jax.Array:
   """`[..., C]` float32 rows of this device, zeros for `depth`."""
   flat = pallas_kernels.gather(array, rows.reshape(-1), spare=True)
-  return flat.astype(jnp.float32).reshape(*rows.shape, -1)
+  return flat.astype(jnp.float32).reshape(*rows.shape, array.shape[-1])
 
 
 def _peer_and_place(stack: Stack, routed: RowRoutes):

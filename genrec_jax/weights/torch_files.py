@@ -2,8 +2,9 @@
 
 Such a file is a zip archive: a pickle that says what there is, and one record
 of bytes for each storage. A pickle may name any function of Python; here it
-gets those that build tensors and nothing else. Storages are mapped, not read,
-and every tensor is compared with the size of its storage.
+gets those that build tensors and nothing else, and may change no object but the
+dicts it makes. Storages are mapped, compared with their checksums, and every
+tensor with the size of its storage.
 """
 
 import collections
@@ -13,6 +14,7 @@ import pathlib
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 import ml_dtypes
@@ -21,7 +23,8 @@ import numpy as np
 from genrec_jax.weights.safetensors import MOST_DIMENSIONS, WeightsError
 
 SUFFIXES = ('.pt', '.pth', '.bin', '.ckpt')
-MOST_PICKLE_BYTES = 100_000_000
+MOST_PICKLE_BYTES = 10_000_000
+_CHUNK = 1 << 24
 # Where trainers put the weights beside other things.
 NESTED = ('model_state_dict', 'state_dict')
 # What wrappers put before each name: of several devices, of compiled modules.
@@ -57,7 +60,17 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
   try:
     with zipfile.ZipFile(path) as archive:
       root = _Reader(path, archive).read()
-  except zipfile.BadZipFile:
+  except FileNotFoundError:
+    raise
+  except (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,  # ways to compress
+    OSError,  # places outside the file
+    RuntimeError,  # passwords
+  ):
     raise WeightsError(
       f'{path} is no archive of torch.save (PyTorch 1.6 and later); load it '
       'with PyTorch and save its state_dict again'
@@ -95,8 +108,10 @@ class _Reader:
   def read(self):
     """What was given to `torch.save`, tensors as arrays."""
     order = self._folder + 'byteorder'
-    if order in self._records and self._archive.read(order) != b'little':
-      raise WeightsError(f'{self.path} was written by a big-endian machine')
+    if order in self._records:
+      little = self._records[order].file_size == len(b'little')
+      if not little or self._archive.read(order) != b'little':
+        raise WeightsError(f'{self.path} was written by a big-endian machine')
     if self._records[self._pickle].file_size > MOST_PICKLE_BYTES:
       raise WeightsError(f'{self.path}: its data.pkl is too large')
     with self._archive.open(self._pickle) as file:
@@ -123,15 +138,47 @@ class _Reader:
     if not info.file_size:
       return np.zeros(0, dtype)
     raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
+    # 0: PyTorch was told to compute none.
+    if info.CRC and info.CRC != _checksum(raw):
+      raise WeightsError(f'{self.path} is damaged in storage {key!r}')
     return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
 
 
-class _Unpickler(pickle.Unpickler):
+def _checksum(raw: np.ndarray) -> int:
+  crc = 0
+  for begin in range(0, raw.size, _CHUNK):
+    crc = zlib.crc32(raw[begin : begin + _CHUNK], crc)
+  return crc
+
+
+class _StorageName(str):
+  """What a pickle gets for a class of storages: text, which nothing changes."""
+
+  __slots__ = ()
+
+
+# The one in Python, whose instructions can be taken away.
+class _Unpickler(pickle._Unpickler):
   """Knows the functions that build tensors, and no others."""
+
+  dispatch = dict(pickle._Unpickler.dispatch)
 
   def __init__(self, file, reader: _Reader):
     super().__init__(file)
     self._reader = reader
+
+  def _skip_state(self):
+    """Stands for the instruction BUILD, which sets attributes of an object.
+
+    On a dtype or a function it would change the process for everyone. A
+    state_dict has attributes, too, which are no weights.
+    """
+    del self.stack[-1]
+    if type(self.stack[-1]) is not collections.OrderedDict:
+      kind = type(self.stack[-1]).__name__
+      raise WeightsError(f'{self._reader.path} sets attributes of a {kind}')
+
+  dispatch[pickle.BUILD[0]] = _skip_state
 
   def find_class(self, module: str, name: str):
     allowed = {
@@ -142,17 +189,17 @@ class _Unpickler(pickle.Unpickler):
     if (module, name) in allowed:
       return allowed[module, name]
     if module == 'torch' and name in _STORAGES:
-      return np.dtype(_STORAGES[name])
+      return _StorageName(name)
     raise WeightsError(
       f'{self._reader.path} asks for {module}.{name}, which weights do not '
       'need; load it with PyTorch, if you trust it, and save its state_dict'
     )
 
   def persistent_load(self, pid):
-    kind, dtype, key, *_ = pid
-    if kind != 'storage' or not isinstance(dtype, np.dtype):
+    kind, name, key, *_ = pid
+    if kind != 'storage' or not isinstance(name, _StorageName):
       raise WeightsError(f'{self._reader.path} holds a {kind!r}')
-    return self._reader.map_storage(str(key), dtype)
+    return self._reader.map_storage(str(key), np.dtype(_STORAGES[name]))
 
 
 def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:
@@ -172,6 +219,11 @@ def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:
     raise WeightsError(
       f'a tensor of shape {tuple(shape)} ends at number {last:,} of a storage '
       f'of {storage.size:,}'
+    )
+  if math.prod(shape) > storage.size:  # a step of 0 could repeat without end
+    raise WeightsError(
+      f'a tensor of shape {tuple(shape)} has more numbers than its storage, '
+      f'{storage.size:,}'
     )
   return np.lib.stride_tricks.as_strided(
     storage[offset:],

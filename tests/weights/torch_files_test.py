@@ -104,6 +104,16 @@ def test_a_file_made_here(tmp_path):
     (called('torch', 'load', b"S'x'\n"), 'asks for torch.load'),
     (STORAGE.replace(b"S'0'", b"S'1'")[1:], "lacks the storage '1'"),
     (b'I3\n', "'w' is a int"),
+    (tensor(shape=(10**6, 10**6), strides=(0, 0)), 'more numbers than its'),
+    (
+      b'ctorch\nBFloat16Storage\n(I3\nNNNNI4096\nI1\nI64\ntb',
+      'sets attributes of a _StorageName',
+    ),
+    (
+      b'ctorch._utils\n_rebuild_tensor_v2\n(N(dS"__doc__"\nS"x"\nstb',
+      'sets attributes of a function',
+    ),
+    (tensor() + b'(I1\n(I2\ntNI00\nNtb', 'sets attributes of a ndarray'),
     (b'garbage', 'cannot be read'),
   ],
 )
@@ -111,6 +121,23 @@ def test_hostile_pickles(tmp_path, value, message):
   path = archive(tmp_path / 'a.pt', state(value))
   with pytest.raises(WeightsError, match=message):
     torch_files.read_state_dict(path)
+
+
+def test_damage_to_a_storage(tmp_path):
+  path = archive(tmp_path / 'a.pt', state(tensor()))
+  path.write_bytes(path.read_bytes().replace(DATA, DATA[:-1] + b'!'))
+  with pytest.raises(WeightsError, match="damaged in storage '0'"):
+    torch_files.read_state_dict(path)
+
+
+def test_attributes_of_a_state_dict_are_skipped(tmp_path):
+  pickled = (
+    b"ccollections\nOrderedDict\n(tR(S'w'\n"
+    + tensor()
+    + b"u(dS'_metadata'\n(dsb."
+  )
+  found = torch_files.read_state_dict(archive(tmp_path / 'a.pt', pickled))
+  assert found['w'].shape == (2, 3)
 
 
 def test_other_files(tmp_path):
