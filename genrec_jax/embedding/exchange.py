@@ -341,6 +341,8 @@ def push(
 
 
 def _gathered(x: jax.Array) -> jax.Array:
+  if not x.shape[0]:  # XLA gathers no empty arrays
+    return x
   return lax.all_gather(x, AXES, tiled=True)
 
 

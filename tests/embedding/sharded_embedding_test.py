@@ -359,3 +359,15 @@ def test_a_mesh_in_force_must_be_that_of_the_tables():
 def test_wrong_settings_are_refused(make, words):
   with pytest.raises(ValueError, match=words):
     make()
+
+
+@pytest.mark.parametrize('shape', [(0,), (8, 0)])
+def test_a_batch_without_ids(shape):
+  emb = ShardedEmbedding({'t': EmbeddingTable(rows=10, width=4, rate=0.1)})
+  state, ids = emb.init(jax.random.key(0)), {'t': np.zeros(shape, np.int32)}
+  assert emb.lookup(state, ids)['t'].shape == (*shape, 4)
+  loss = emb.value_and_grad(lambda rows, w: jnp.sum(rows['t']) * w)
+  before = np.asarray(emb.table(state, 't'))
+  (value, grad), state = loss(state, ids, jnp.float32(2))
+  assert value == grad == 0
+  np.testing.assert_array_equal(emb.table(state, 't'), before)
