@@ -4,10 +4,10 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 
 import numpy as np
 
+from genrec_jax.data import scratch
 from genrec_jax.data.vocab import Vocab
 
 FORMAT = 1
@@ -88,23 +88,19 @@ class ItemCatalogue:
 
   def save(self, workdir: str | os.PathLike) -> None:
     """Writes <workdir>/items; a reader sees all of it or nothing."""
-    path = pathlib.Path(workdir) / 'items'
-    partial = path.with_name(f'.items.{os.getpid()}')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    self.vocab.save(partial / 'ids.npy')
-    np.save(partial / 'corpus.npy', self.corpus)
-    np.save(partial / 'counts.npy', self.counts)
-    (partial / 'titles.json').write_text(json.dumps(self.titles))
-    meta = {
-      'format': FORMAT,
-      'data': self.data,
-      'vocab': self.vocab.fingerprint(),
-      'has_times': self.has_times,
-    }
-    (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
-    shutil.rmtree(path, ignore_errors=True)
-    partial.rename(path)
+    with scratch.replaced_directory(pathlib.Path(workdir) / 'items') as partial:
+      partial.mkdir(parents=True)
+      self.vocab.save(partial / 'ids.npy')
+      np.save(partial / 'corpus.npy', self.corpus)
+      np.save(partial / 'counts.npy', self.counts)
+      (partial / 'titles.json').write_text(json.dumps(self.titles))
+      meta = {
+        'format': FORMAT,
+        'data': self.data,
+        'vocab': self.vocab.fingerprint(),
+        'has_times': self.has_times,
+      }
+      (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
 
 
 def keep(workdir: str | os.PathLike, data) -> None:

@@ -31,6 +31,19 @@ def staged_directory(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
+def replaced_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The place of a directory that takes the one of `path` when the block ends.
+
+  The block makes the directory. A reader sees all of the new one or nothing.
+  """
+  partial = path.with_name(f'.{path.name}.{os.getpid()}')
+  shutil.rmtree(partial, ignore_errors=True)
+  yield partial
+  shutil.rmtree(path, ignore_errors=True)
+  partial.rename(path)
+
+
+@contextlib.contextmanager
 def scratch_directory(
   parent: pathlib.Path, stem: str = ''
 ) -> Iterator[pathlib.Path]:

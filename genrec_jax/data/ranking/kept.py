@@ -2,8 +2,8 @@
 
 import os
 import pathlib
-import shutil
 
+from genrec_jax.data import scratch
 from genrec_jax.data.ranking.encoder import Encoder
 
 DIRECTORY = 'encoder'  # of a workdir
@@ -11,19 +11,16 @@ _FINGERPRINT = 'data.txt'
 
 
 def save_encoder(workdir: str | os.PathLike, dataset) -> None:
-  """Leaves the encoder of a `datasets.RetrievalDataset` in a workdir, once.
+  """Leaves the encoder of a `datasets.RankingDataset` in a workdir, once.
 
   A reader sees all of it or nothing.
   """
   path, fingerprint = pathlib.Path(workdir) / DIRECTORY, dataset.fingerprint()
   if path.exists() and read_fingerprint(workdir) == fingerprint:
     return
-  partial = path.with_name(f'.{DIRECTORY}.{os.getpid()}')
-  shutil.rmtree(partial, ignore_errors=True)
-  dataset.encoder.save(partial)
-  (partial / _FINGERPRINT).write_text(fingerprint)
-  shutil.rmtree(path, ignore_errors=True)
-  partial.rename(path)
+  with scratch.replaced_directory(path) as partial:
+    dataset.encoder.save(partial)
+    (partial / _FINGERPRINT).write_text(fingerprint)
 
 
 def load_encoder(workdir: str | os.PathLike) -> Encoder:
