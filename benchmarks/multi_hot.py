@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import cli, result, timing
+from benchmarks import cli, hlo, result, timing
 from benchmarks.multi_hot_steps import (
   COUNTS,
   PARTS,
@@ -45,7 +45,6 @@ from benchmarks.multi_hot_steps import (
   compiled,
   settings,
 )
-from genrec_jax.parallel import hlo
 from genrec_jax.planner.pooling import AUTO, POOLS, ROWS, SUMS
 
 BATCHES = 4

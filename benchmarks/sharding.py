@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import aot_compile, cli, sharding_formulas
+from benchmarks import aot_compile, cli, hlo, sharding_formulas
 from benchmarks.sharding_formulas import PASSES, ROWS, Case, Sent
 from genrec_jax.embedding import single_scheme
 from genrec_jax.embedding.exchange import KINDS, Exchange
@@ -32,7 +32,6 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
-from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import dispatch
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from benchmarks import hlo
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir
 from genrec_jax.config import ConfigError, TableSettings
@@ -18,7 +19,6 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.features import Read, TableSpec
-from genrec_jax.parallel import hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import planning
 from tests.tolerances import assert_close

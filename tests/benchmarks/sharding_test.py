@@ -5,11 +5,10 @@ import dataclasses
 import jax
 import pytest
 
-from benchmarks import aot_compile, sharding, sharding_formulas
+from benchmarks import aot_compile, hlo, sharding, sharding_formulas
 from benchmarks.sharding_formulas import Case
 from genrec_jax.embedding.exchange import KINDS
 from genrec_jax.embedding.plan import SCHEMES
-from genrec_jax.parallel import hlo
 
 
 def test_smoke_finds_what_the_formulas_say(tmp_path, rows):

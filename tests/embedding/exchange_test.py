@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from benchmarks import hlo
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
 from genrec_jax.numerics.formats import extend
-from genrec_jax.parallel import codecs, hlo
+from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.numerics.power_format import POWER8
 from tests.tolerances import assert_close

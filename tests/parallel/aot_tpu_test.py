@@ -13,8 +13,7 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from benchmarks import aot_compile
-from genrec_jax.parallel import hlo
+from benchmarks import aot_compile, hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel.buckets import assign_buckets
 from genrec_jax.parallel.dense import DenseOptions

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from genrec_jax.parallel import hlo
+from benchmarks import hlo
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel.buckets import assign_buckets
 from genrec_jax.parallel.dense import DenseOptions

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from genrec_jax.parallel import gathering, hlo
+from benchmarks import hlo
+from genrec_jax.parallel import gathering
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.tolerances import assert_close
 

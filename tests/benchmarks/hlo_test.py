@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from genrec_jax.parallel import hlo
+from benchmarks import hlo
 from genrec_jax.parallel import mesh as mesh_lib
 
 HEADER = 'HloModule jit_f, is_scheduled=true, num_partitions=8\n'
