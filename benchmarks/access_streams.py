@@ -32,10 +32,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from scipy import optimize, stats
 
-from benchmarks import cli
+from benchmarks import cli, locality
 from benchmarks.planner import data
 from genrec_jax.data import readers
-from genrec_jax.planner import locality
 
 FRACTION = 0.26  # of the rows, touched in an interval; the paper's
 ROWS = 30.0  # all rows, in rows one batch reads

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import access_streams, cli
+from benchmarks import access_streams, chart_files, cli, locality
 from benchmarks.access_streams import Stream
 from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
@@ -44,8 +44,7 @@ from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
 from genrec_jax.numerics import row_quant
-from genrec_jax.planner import locality
-from genrec_jax.report import chart_files, charts
+from genrec_jax.report import charts
 from genrec_jax.report.axes import Axis, linear_axis
 
 ROWS, DIM = 250_000, 64
@@ -348,12 +347,12 @@ def draw(rows: list[dict]) -> str:
   for key, title in (('written', 'Written'), ('kept', 'Kept')):
     low, high = PAPER[f'{key}_x']
     text = f'paper: {low:g}–{high:g}× less'
-    series, top = [charts.shaded_range(text, 1 / high, 1 / low)], 1 / low
+    series, top = [chart_files.shaded_range(text, 1 / high, 1 / low)], 1 / low
     for i, (name, row) in enumerate(of.items()):
       shares = row[f'{key}_share_each']
       # The last one is dashed: what it hides shows.
       shape = 'dashes' if 0 < i == len(of) - 1 else 'curve'
-      curve = list(enumerate(shares)), charts.pick_color(i), shape
+      curve = list(enumerate(shares)), chart_files.pick_color(i), shape
       series.append(charts.Series(name, *curve))
       top, last = max(top, *shares), len(shares) - 1
     ticks = [(x, str(x)) for x in range(0, last + 1, 1 + last // 16)]

@@ -26,7 +26,6 @@ from benchmarks import cli, dense_ranking
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax import features
-from genrec_jax.data.ranking import clicks
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking import Ranking
 
@@ -82,7 +81,50 @@ def population(order: int) -> features.Examples:
   """Every combination of two values a field, one positive, one negative."""
   negative = np.indices((2,) * order, np.int32).reshape(order, -1).T
   labels = (1.0 - negative.sum(axis=1) % 2).astype(np.float32)
-  return clicks.make_examples(negative + np.int32(1), labels)
+  return make_examples(negative + np.int32(1), labels)
+
+
+def order_task(
+  rows: int, order: int, *, values: int = 10, seed: int = 0
+) -> tuple[tuple[features.FeatureSpec, ...], features.Examples]:
+  """Data that hold one interaction of `order` fields, and nothing below.
+
+  Half of the values of each field are positive, the others negative; the label
+  is 1 where the product of the signs is positive. Any `order` - 1 fields say
+  nothing about it.
+
+  Args:
+    rows: B.
+    order: fields, all of them needed.
+    values: of each field, an even number.
+    seed: of the rows; the signs of the values are the same for any.
+
+  Returns:
+    The features, and all rows as one batch of NumPy arrays.
+  """
+  if values < 2 or values % 2:
+    raise ValueError(f'values must be an even number, not {values}')
+  drawn = np.random.default_rng([seed, order]).integers(
+    values, size=(rows, order), dtype=np.int32
+  )
+  negative = (drawn % 2).sum(axis=1)
+  specs = tuple(
+    features.FeatureSpec(f'c{i}', rows=values + 2) for i in range(order)
+  )
+  labels = (1.0 - negative % 2).astype(np.float32)
+  return specs, make_examples(drawn + np.int32(1), labels)
+
+
+def make_examples(ids: np.ndarray, labels: np.ndarray) -> features.Examples:
+  """Rows `[B, fields]` of features c0, c1, ... and labels `[B]` as a batch."""
+  rows, fields = ids.shape
+  return features.Examples(
+    weights=np.ones(rows, np.float32),
+    dense=features.Columns(np.zeros((rows, 0), np.float32), ()),
+    ids=features.Columns(ids, tuple(f'c{i}' for i in range(fields))),
+    labels=features.Columns(labels[:, None], ('y',)),
+    first=np.zeros(1, np.int32),
+  )
 
 
 def task_of(order: int, layers: int, eps: float) -> Ranking:

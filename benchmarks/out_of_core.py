@@ -98,10 +98,11 @@ def stage(args) -> dict:
 
 
 def _convert(args, events: int, path: pathlib.Path) -> dict:
-  from genrec_jax.data import convert, synthetic
+  from benchmarks import event_log
+  from genrec_jax.data import convert
 
   with Memory() as memory, CoreTimer() as timer:
-    log = synthetic.generate_events(events, args.users, args.items, seed=0)
+    log = event_log.generate_events(events, args.users, args.items, seed=0)
     histories = convert.convert(log, path, log=_log)
   return {
     'users': len(histories),

@@ -9,7 +9,7 @@ busiest device's load over the mean load. 'random' throws tables at devices.
 takes a half to cost half. The published figures are of tables drawn elsewhere.
 
 `trace`: tables with the reads and the skew of published embedding traces
-(genrec_jax/planner/locality.py says what is drawn and what is assumed), whole
+(benchmarks/locality.py says what is drawn and what is assumed), whole
 on one device each, costs by the planner's model. There halves cost more than
 half. Tables with more rows than a device can address lie on one host.
 
@@ -26,9 +26,9 @@ import time
 
 import numpy as np
 
-from benchmarks import cli
+from benchmarks import cli, locality
 from benchmarks.result import CoreTimer
-from genrec_jax.planner import Constraint, hardware, locality, make_plan
+from genrec_jax.planner import Constraint, hardware, make_plan
 from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.ldm import ldm

@@ -11,10 +11,10 @@ Writes the curves, with RecBole's cost of one epoch beside them;
 
 import pathlib
 
-from benchmarks import cli, runs
+from benchmarks import chart_files, cli, runs
 from benchmarks.ml1m import NAMES, PUBLISHED, config_file
-from genrec_jax.report import chart_files, charts
-from genrec_jax.report.axes import linear_axis, log_axis
+from genrec_jax.report import charts
+from genrec_jax.report.axes import linear_axis
 
 METRICS = ('hr@10', 'ndcg@10')
 # RecBole's SASRec on ML-1M, one epoch on two cores: reported, not measured
@@ -90,14 +90,14 @@ def draw(rows: list[dict]) -> str:
         levels[row['run']] = PUBLISHED[row['config']][i]
     series = [charts.reference_mark(*RECBOLE, 'muted')]
     for j, (run, points) in enumerate(curves.items()):
-      color = charts.pick_color(j)
+      color = chart_files.pick_color(j)
       series.append(charts.reference_level('', levels[run], color))
       series.append(charts.Series(run, points, color))
     every = [point for points in curves.values() for point in points]
     top = 1.05 * max([y for _, y in every] + list(levels.values()))
     title = f'Test {metric.upper()} on MovieLens-1M (dashed: published)'
     costs = [x for x, _ in every] + [RECBOLE[1]]
-    x = log_axis(costs, 'core-seconds of training')
+    x = chart_files.log_axis(costs, 'core-seconds of training')
     panels.append(charts.Chart(title, x, linear_axis(0, top), series))
   return chart_files.draw_file(panels)
 

@@ -25,7 +25,7 @@ import pathlib
 import numpy as np
 from scipy import stats
 
-from benchmarks import cli
+from benchmarks import chart_files, cli
 from benchmarks.scaling_law_runs import (
   DEEP,
   LOG,
@@ -35,8 +35,8 @@ from benchmarks.scaling_law_runs import (
   Bench,
   size_name,
 )
-from genrec_jax.report import chart_files, charts
-from genrec_jax.report.axes import linear_axis, log_axis
+from genrec_jax.report import charts
+from genrec_jax.report.axes import linear_axis
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 TUNED = (0, 1, 2, 3, 4)  # sizes of a ladder whose rate is chosen
@@ -255,12 +255,12 @@ def draw(rows: list[dict]) -> str:
     for row in (row for row in rows if row['kind'] == 'mean'):
       x, y, half = row[key], row['excess'], row.get('excess_t95', 0.0)
       if not series or series[-1].name != row['model']:
-        color = charts.pick_color(len(series))
+        color = chart_files.pick_color(len(series))
         series.append(charts.Series(row['model'], [], color, band=[]))
       series[-1].points.append((x, y))
       series[-1].band.append((x, max(y - half, 0.0), y + half))
     points = [point for s in series for point in s.band]
-    x = log_axis([x for x, _, _ in points], x_name)
+    x = chart_files.log_axis([x for x, _, _ in points], x_name)
     y = linear_axis(0, 1.05 * max(high for _, _, high in points))
     title = 'Log loss above the best possible, nats'
     panels.append(charts.Chart(title, x, y, series))

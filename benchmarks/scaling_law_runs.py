@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import cli, dense_ranking
+from benchmarks import cli, dense_ranking, interaction_order
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import clicks
@@ -209,7 +209,7 @@ class Bench:
 
   def batch(self, at) -> Examples:
     """Rows as a batch."""
-    return clicks.make_examples(self.ids[at], self.labels[at])
+    return interaction_order.make_examples(self.ids[at], self.labels[at])
 
 
 def _programs(task: Ranking, bench: Bench):

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from genrec_jax.data.ranking.rows import ColumnNames, Rows
+from genrec_jax.data.ranking.store import SplitStore
 from genrec_jax.features import Columns, Examples, Jagged, stack_columns
 
 
@@ -39,3 +41,22 @@ def make(
     },
     labels=stack_columns(labels, np.float32),
   )
+
+
+def hold_in_memory(
+  name: str,
+  rows: Rows,
+  names: ColumnNames,
+  block_rows: int = 1 << 14,
+) -> SplitStore:
+  """A part of rows that are at hand.
+
+  Args:
+    name: of the part.
+    rows: all of them.
+    names: what their columns are called.
+    block_rows: rows of a block.
+  """
+  cuts = range(0, len(rows), block_rows)
+  source = [rows.slice_rows(a, min(a + block_rows, len(rows))) for a in cuts]
+  return SplitStore(name, [len(b) for b in source], source, names)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,23 +53,6 @@ def linear_axis(
   labels = [label(v) for v in ticks] if label else label_ticks(ticks)
   ticks = tuple(zip(ticks, labels, strict=True))
   return Axis(low, high, ticks, name, minor=minor)
-
-
-def log_axis(values: Iterable[float], name: str = '') -> Axis:
-  """Returns a logarithmic axis around positive values.
-
-  >>> [label for _, label in log_axis([1, 30]).ticks]
-  ['1', '2', '5', '10', '20']
-  """
-  values = list(values)
-  low, high = math.log10(min(values)), math.log10(max(values)) + 0.05
-  low -= 0.5 * (high - low < 0.2)
-  # Over more than three decades there is room for powers of ten alone.
-  factors = (1, 2, 5) if high - low < 3 else (1,)
-  powers = range(math.floor(low), math.ceil(high) + 1)
-  marks = (factor * 10.0**power for power in powers for factor in factors)
-  ticks = [(x, f'{x:,.7g}') for x in marks if low <= math.log10(x) <= high]
-  return Axis(10**low, 10**high, ticks, name, logarithmic=True)
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 A `Chart` is data: two axes, what is drawn between them and what is said of a
 place under the pointer. `draw_plot` gives the inside of an `<svg>`, for pages
-that have the style of templates/charts.css; `chart_files` makes files.
+that have the style of templates/charts.css.
 """
 
 import dataclasses
@@ -41,11 +41,6 @@ class Series:
   whiskers: bool = False
 
 
-def pick_color(index: int) -> str:
-  """Returns the color of the curve with this number, from 0."""
-  return COLORS[index % len(COLORS)]
-
-
 def reference_level(name: str, y: float, color: str = 'muted') -> Series:
   """Returns a horizontal line from side to side."""
   points = [(-math.inf, y), (math.inf, y)]
@@ -56,12 +51,6 @@ def reference_mark(name: str, x: float, color: str = 'ink') -> Series:
   """Returns a vertical line from bottom to top."""
   points = [(x, -math.inf), (x, math.inf)]
   return Series(name, points, color, 'reference')
-
-
-def shaded_range(name: str, low: float, high: float) -> Series:
-  """Returns an area between two heights, from side to side."""
-  band = [(-math.inf, low, high), (math.inf, low, high)]
-  return Series(name, [], 'muted', 'range', band)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from benchmarks import access_streams
-from genrec_jax.planner import locality
+from benchmarks import access_streams, locality
 
 
 def published(exponent):

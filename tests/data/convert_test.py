@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks import event_log
 from genrec_jax.data import convert, histories, readers, vocab
 
 
@@ -176,10 +177,11 @@ def test_a_failed_conversion_leaves_nothing(tmp_path):
 
 _KILLED = """
 import os, signal, sys
-from genrec_jax.data import convert, synthetic
+from benchmarks import event_log
+from genrec_jax.data import convert
 where = sys.argv[2]
 def chunks():
-  chunks = synthetic.generate_events(4000, 50, 40, chunk_rows=500)
+  chunks = event_log.generate_events(4000, 50, 40, chunk_rows=500)
   for i, chunk in enumerate(chunks):
     if where == 'read' and i == 5:
       os.kill(os.getpid(), signal.SIGKILL)
@@ -192,15 +194,13 @@ convert.convert(chunks(), sys.argv[1])
 
 @pytest.mark.parametrize('where', ['read', 'write'])
 def test_a_killed_conversion_is_never_opened_and_is_cleared(tmp_path, where):
-  from genrec_jax.data import synthetic
-
   out = tmp_path / 'h'
   killed = subprocess.run(
     [sys.executable, '-c', _KILLED, str(out), where], check=False
   )
   assert killed.returncode == -9
   assert not out.exists() and len(list(tmp_path.iterdir())) == 1
-  events = synthetic.generate_events(4000, 50, 40, chunk_rows=500)
+  events = event_log.generate_events(4000, 50, 40, chunk_rows=500)
   h = convert.convert(events, out, log=quiet)
   assert len(h.items) == 4000
   assert list(tmp_path.iterdir()) == [out]
@@ -241,7 +241,8 @@ def test_progress_is_told(tmp_path, monkeypatch):
 
 _PEAK = """
 import sys, tempfile, pathlib
-from genrec_jax.data import convert, synthetic
+from benchmarks import event_log
+from genrec_jax.data import convert
 def anonymous():
   for line in open('/proc/self/status'):
     if line.startswith('RssAnon'):
@@ -264,7 +265,7 @@ convert.histories_lib.group_events = watched
 with tempfile.TemporaryDirectory() as tmp:
   n = int(sys.argv[1])
   h = convert.convert(
-    synthetic.generate_events(n, 20_000, 5_000), pathlib.Path(tmp) / 'h',
+    event_log.generate_events(n, 20_000, 5_000), pathlib.Path(tmp) / 'h',
     partition_events=1 << 18)
   assert len(h.items) == n
   note()

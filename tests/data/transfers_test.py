@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from genrec_jax.data import histories, pipeline, splits
-from genrec_jax.data.ranking import batches, store
+from genrec_jax.data.ranking import batches
 from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
+from tests import ranking_examples
 
 
 def log(extras=None):
@@ -56,6 +57,6 @@ def test_of_ranking(others, more, bags):
     **others,
   )
   names = ColumnNames(('click', 'buy'), ('x', 'y', 'z'), ('m', 'n'))
-  part = store.in_memory('train', rows, names, 2)
+  part = ranking_examples.hold_in_memory('train', rows, names, 2)
   for batch in batches.eval_batches(part, batch_size=4):  # one is not full
     assert len(jax.tree.leaves(batch)) == 6 + 2 * bags + more

@@ -9,6 +9,7 @@ from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import FeatureSpec, Read
 from genrec_jax.parallel import mesh as mesh_lib
+from tests import ranking_examples
 
 ROWS = 11  # of each table
 FEATURES = (
@@ -90,7 +91,7 @@ def examples(count=203, labels=1, grouped=True, seed=0) -> Rows:
 def part_of(rows: Rows) -> store.SplitStore:
   labels = ('label',) if rows.labels.shape[1] == 1 else ('click', 'buy')
   names = ColumnNames(labels, ids=('user', 'item'), numbers=('age', 'price'))
-  return store.in_memory('test', rows, names, block_rows=64)
+  return ranking_examples.hold_in_memory('test', rows, names, block_rows=64)
 
 
 def logits_of(state: State, rows: Rows) -> np.ndarray:

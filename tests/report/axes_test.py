@@ -5,8 +5,9 @@ import math
 
 import pytest
 
+from benchmarks import chart_files
 from genrec_jax import formatting
-from genrec_jax.report import axes, chart_files, comparison, score_charts
+from genrec_jax.report import axes, comparison, score_charts
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_ticks_are_round(low, high, labels):
 
 
 def test_places_beyond_an_end_lie_on_it():
-  axis = axes.log_axis([1, 100])
+  axis = chart_files.log_axis([1, 100])
   assert axis.place(10) == pytest.approx(0.5, abs=0.02)
   for axis in (axis, axes.linear_axis(0, 3)):
     assert axis.place(-math.inf) == 0 and axis.place(math.inf) == 1

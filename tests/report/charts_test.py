@@ -4,7 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from genrec_jax.report import chart_files, charts
+from benchmarks import chart_files
+from genrec_jax.report import charts
 from genrec_jax.report.axes import linear_axis
 
 SVG = '{http://www.w3.org/2000/svg}'
@@ -31,7 +32,7 @@ def test_markup_in_a_name_is_escaped():
 
 def test_a_range_lies_between_its_bounds_from_side_to_side():
   curve = charts.Series('a', [(0, 1.0), (2, 0.5)], 'blue')
-  root = draw(charts.shaded_range('b', 0.25, 0.5), curve)
+  root = draw(chart_files.shaded_range('b', 0.25, 0.5), curve)
   (band,) = paths(root, 'band muted')
   places = [tuple(map(float, p.split())) for p in band[1:-1].split('L')]
   plot = chart_files.PANEL

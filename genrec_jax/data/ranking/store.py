@@ -107,25 +107,6 @@ def size_of(rows: rows_lib.Rows) -> int:
   return sum(a.nbytes for a in arrays)
 
 
-def in_memory(
-  name: str,
-  rows: rows_lib.Rows,
-  names: rows_lib.ColumnNames,
-  block_rows: int = 1 << 14,
-) -> SplitStore:
-  """A part of rows that are at hand.
-
-  Args:
-    name: of the part.
-    rows: all of them.
-    names: what their columns are called.
-    block_rows: rows of a block.
-  """
-  cuts = range(0, len(rows), block_rows)
-  source = [rows.slice_rows(a, min(a + block_rows, len(rows))) for a in cuts]
-  return SplitStore(name, [len(b) for b in source], source, names)
-
-
 class PreparedStore:
   """A directory of prepared data, opened.
 

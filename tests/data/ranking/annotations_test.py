@@ -23,6 +23,7 @@ from genrec_jax.data.ranking import (
 )
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.train.ranking_data import RankingData
+from tests import ranking_examples
 from tests.data.ranking.annotations_cases import (
   ASKED,
   NAMES,
@@ -113,7 +114,9 @@ def test_every_way_of_picking_rows_keeps_them_together(tmp_path):
   order = np.array([30, 2, 2, 49])
   assert check(part.rows(0, 50).take(order)) == order.tolist()
   assert store.size_of(part.block(0)) == 8 * (8 + 8 + 8 + 8 + 4 + 4 + 4)
-  held = store.in_memory('train', part.rows(0, 50), part.names, 9)
+  held = ranking_examples.hold_in_memory(
+    'train', part.rows(0, 50), part.names, 9
+  )
   assert check(held.rows(3, 40)) == list(range(3, 40))
   dataset = batches._Batches(part, 16, 3, 20)
   found = [i for step in range(len(dataset)) for i in check(dataset[step])]

@@ -8,6 +8,7 @@ from genrec_jax.data.ranking import batches, clicks, datasets, raw, store
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
+from tests import ranking_examples
 
 NAMES = ColumnNames(labels=('y',), ids=('n', 'm'), numbers=('a', 'b', 'c'))
 
@@ -24,7 +25,7 @@ def part(rows=53, block_rows=10, seed=0):
     number // 2,
     {'b': Bags(np.repeat(number, lengths), lengths)},
   )
-  return store.in_memory('train', made, NAMES, block_rows)
+  return ranking_examples.hold_in_memory('train', made, NAMES, block_rows)
 
 
 def take(dataset, count):

@@ -48,24 +48,6 @@ def test_probabilities_are_those_of_the_labels():
     assert abs(labels[some].mean() - chance[some].mean()) < 0.02
 
 
-@pytest.mark.parametrize('order', [1, 2, 4])
-def test_the_order_task_needs_all_fields(order):
-  specs, batch = clicks.order_task(4_000, order, values=4, seed=1)
-  assert [spec.rows for spec in specs] == [6] * order
-  assert batch.ids.values.min() == 1 and batch.ids.values.max() == 4
-  # Rows with the same signs of all fields have the same label ...
-  signs = np.where(batch.ids.values % 2, 1, -1)
-  np.testing.assert_array_equal(
-    batch.labels.values[:, 0], signs.prod(axis=1) > 0
-  )
-  # ... and those of all but one say nothing.
-  for value in (1, 2) if order > 1 else ():
-    some = (batch.ids.values[:, :-1] % 2 == value % 2).all(axis=1)
-    assert abs(batch.labels.values[some].mean() - 0.5) < 0.1
-  with pytest.raises(ValueError, match='even'):
-    clicks.order_task(10, 2, values=3)
-
-
 @pytest.mark.parametrize(
   'options, wanted',
   [

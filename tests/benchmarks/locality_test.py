@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from genrec_jax.planner import locality
+from benchmarks import locality
 
 DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
 ACCESSES = (

@@ -8,12 +8,16 @@
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
+from genrec_jax.report import charts as charts_lib
+from genrec_jax.report.axes import Axis
 from genrec_jax.report.charts import (
+  COLORS,
   PATH,
   TEXT,
   Chart,
@@ -23,7 +27,7 @@ from genrec_jax.report.charts import (
 )
 
 PANEL = Frame(470, 330, 52, 16, 58, 42)  # one of `draw_file`
-_STYLE = pathlib.Path(__file__).with_name('templates') / 'charts.css'
+_STYLE = pathlib.Path(charts_lib.__file__).with_name('templates') / 'charts.css'
 _LETTER = 6.6  # width of one in a legend, about
 _FILE = Markup(
   '<svg xmlns="http://www.w3.org/2000/svg" class="chart file" width="{width}"'
@@ -55,6 +59,34 @@ def draw_file(charts: Sequence[Chart]) -> str:
   style = Markup(_STYLE.read_text(encoding='utf-8'))
   panels = Markup('').join(panels)
   return str(_FILE.format(style=style, panels=panels, **size))
+
+
+def log_axis(values: Iterable[float], name: str = '') -> Axis:
+  """Returns a logarithmic axis around positive values.
+
+  >>> [label for _, label in log_axis([1, 30]).ticks]
+  ['1', '2', '5', '10', '20']
+  """
+  values = list(values)
+  low, high = math.log10(min(values)), math.log10(max(values)) + 0.05
+  low -= 0.5 * (high - low < 0.2)
+  # Over more than three decades there is room for powers of ten alone.
+  factors = (1, 2, 5) if high - low < 3 else (1,)
+  powers = range(math.floor(low), math.ceil(high) + 1)
+  marks = (factor * 10.0**power for power in powers for factor in factors)
+  ticks = [(x, f'{x:,.7g}') for x in marks if low <= math.log10(x) <= high]
+  return Axis(10**low, 10**high, ticks, name, logarithmic=True)
+
+
+def pick_color(index: int) -> str:
+  """Returns the color of the curve with this number, from 0."""
+  return COLORS[index % len(COLORS)]
+
+
+def shaded_range(name: str, low: float, high: float) -> Series:
+  """Returns an area between two heights, from side to side."""
+  band = [(-math.inf, low, high), (math.inf, low, high)]
+  return Series(name, [], 'muted', 'range', band)
 
 
 def _place_legend(
