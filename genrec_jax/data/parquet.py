@@ -4,8 +4,14 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+
+try:
+  import pyarrow as pa
+  import pyarrow.parquet as pq
+except ImportError:
+  raise ImportError(
+    "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
+  ) from None
 
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields

@@ -322,7 +322,7 @@ def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
   form, path = formats.find(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
-    path = min(p for p in path.iterdir() if p.name.endswith(form.suffixes))
+    path = min(p for p in path.iterdir() if p.name.endswith(form.SUFFIXES))
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_features(
     form.defaults(path, reading), features, cfg.labels

@@ -5,17 +5,24 @@ which may be empty. Files without labels begin with the numbers.
 """
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.data import text
 from genrec_jax.data.ranking import csv_files, raw
 
 NUMBERS = tuple(f'I{i}' for i in range(1, 14))
 CATEGORIES = tuple(f'C{i}' for i in range(1, 27))
+FEATURES = {
+  **{name: {'kind': 'numeric'} for name in NUMBERS},
+  **{name: {'kind': 'categorical'} for name in CATEGORIES},
+}
+SUFFIXES = ('.txt', '.txt.gz', '.tsv', '.tsv.gz')
+BARE = True
 
 
-def names(path: pathlib.Path) -> list[str]:
+def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file, with the label or without it."""
+  del reading
   columns = ['label', *NUMBERS, *CATEGORIES]
   path = text.require_file(path)
   for block in text.read_blocks(path, '\t', rows=1):
@@ -32,22 +39,17 @@ def names(path: pathlib.Path) -> list[str]:
 
 
 def chunks(
-  path: pathlib.Path,
-  wanted: Sequence[str],
-  chunk_rows: int = raw.CHUNK_ROWS,
+  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone."""
-  columns = names(path)
+  columns = names(path, reading)
   index = csv_files.positions(path, wanted, columns)
-  for block in text.read_blocks(
-    pathlib.Path(path), '\t', rows=chunk_rows, width=len(columns)
-  ):
+  options = dict(rows=raw.CHUNK_ROWS, width=len(columns))
+  for block in text.read_blocks(path, '\t', **options):
     yield csv_files.from_block(path, block, index)
 
 
-def defaults() -> dict[str, dict]:
-  """Options of all features."""
-  return {
-    **{name: {'kind': 'numeric'} for name in NUMBERS},
-    **{name: {'kind': 'categorical'} for name in CATEGORIES},
-  }
+def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+  """Options of all features, the same for every file."""
+  del path, reading
+  return FEATURES

@@ -1,15 +1,19 @@
 """CSV files with a header, as FuxiCTR and BARS lay them out."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
 from genrec_jax.data.ranking import raw
 
+SUFFIXES = ('.csv', '.csv.gz', '.tsv', '.tsv.gz')
+BARE = False
 
-def names(path: pathlib.Path, delimiter: str = ',') -> list[str]:
+
+def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
+  delimiter = reading['delimiter']
   if len(delimiter) != 1:
     raise ValueError(f'data.delimiter must be one character, not {delimiter!r}')
   columns = text.read_header(text.require_file(path), delimiter)
@@ -35,26 +39,22 @@ def positions(
 
 
 def chunks(
-  path: pathlib.Path,
-  wanted: Sequence[str],
-  delimiter: str = ',',
-  chunk_rows: int = raw.CHUNK_ROWS,
+  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file (also `.gz`), the columns `wanted` alone.
 
   Cells may be quoted; rows may end in LF or CR LF; blank lines are left out.
   """
-  header = names(path, delimiter)
+  header = names(path, reading)
   index = positions(path, wanted, header)
-  for block in text.read_blocks(
-    pathlib.Path(path),
-    delimiter,
-    quotes=True,
-    skip=1,
-    rows=chunk_rows,
-    width=len(header),
-  ):
+  options = dict(quotes=True, skip=1, rows=raw.CHUNK_ROWS, width=len(header))
+  for block in text.read_blocks(path, reading['delimiter'], **options):
     yield from_block(path, block, index)
+
+
+def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+  """Every column is a category."""
+  return {name: {'kind': 'categorical'} for name in names(path, reading)}
 
 
 def from_block(

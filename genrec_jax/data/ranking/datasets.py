@@ -232,13 +232,13 @@ def _from_files(
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   if cfg.get('time', ''):
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
-  files = _files(cfg, _need_path(cfg), known, form.suffixes)
+  files = _files(cfg, _need_path(cfg), known, form.SUFFIXES)
   first = files['train'][0]
   names = form.names(first, reading)
   labels = schema_lib.label_names(cfg)
   beside = annotations_lib.build(cfg, labels).columns
   for key, column in beside.items():
-    if form.bare and column not in names:
+    if form.BARE and column not in names:
       raise ValueError(
         f'{first}: no column {column!r} ({key}); {cfg["name"]} files have '
         'columns for labels and features alone, convert them to CSV or Parquet '
@@ -294,7 +294,7 @@ def _frappe(cfg, cache_dir, log) -> RankingDataset:
 
 def _criteo(cfg, cache_dir, log) -> RankingDataset:
   known = {'train': ('train.txt', 'train.txt.gz')}
-  return _from_files(cfg, cache_dir, log, known, criteo.defaults())
+  return _from_files(cfg, cache_dir, log, known, criteo.FEATURES)
 
 
 def _clicks(cfg, cache_dir, log) -> RankingDataset:

@@ -1,99 +1,46 @@
-"""The raw file formats, each as three functions of a path."""
+"""The raw file formats, a module each.
 
-import dataclasses
+Such a module has
+
+  names(path, reading)           the columns of a file, in order
+  chunks(path, wanted, reading)  its rows, the wanted columns alone
+  defaults(path, reading)        feature -> options, as the file suggests them
+  SUFFIXES                       of the files in a directory
+  BARE                           whether files have no columns but labels and
+                                 features
+
+where `reading` is a format and its options.
+"""
+
+import importlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
-from genrec_jax.data.ranking import (
-  criteo,
-  csv_files,
-  libsvm,
-  parquet_files,
-  raw,
-)
 from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import raw
 
 Reading = Mapping[str, str]  # 'format' and its options
 
-
-@dataclasses.dataclass(frozen=True)
-class FileFormat:
-  """How files of one kind are read.
-
-  Attributes:
-    names: the columns of a file, in order.
-    chunks: the rows of a file, the wanted columns alone.
-    defaults: feature -> options, as the file itself suggests them.
-    suffixes: of the files in a directory.
-    bare: files have no columns but labels and features.
-  """
-
-  names: Callable[[pathlib.Path, Reading], list[str]]
-  chunks: Callable[
-    [pathlib.Path, Sequence[str], Reading], Iterator[raw.RawChunk]
-  ]
-  defaults: Callable[[pathlib.Path, Reading], dict[str, dict]]
-  suffixes: tuple[str, ...]
-  bare: bool = False
-
-
-def _csv_names(path, reading) -> list[str]:
-  return csv_files.names(path, reading['delimiter'])
-
-
-def _csv_chunks(path, wanted, reading) -> Iterator[raw.RawChunk]:
-  return csv_files.chunks(path, wanted, reading['delimiter'])
-
-
-def _csv_defaults(path, reading) -> dict[str, dict]:
-  return {n: {'kind': 'categorical'} for n in _csv_names(path, reading)}
-
-
-_CSV = FileFormat(
-  _csv_names,
-  _csv_chunks,
-  _csv_defaults,
-  ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
-)
-
 FORMATS = {
-  'csv': _CSV,
-  'frappe': _CSV,
-  'criteo': FileFormat(
-    lambda path, reading: criteo.names(path),
-    lambda path, wanted, reading: criteo.chunks(path, wanted),
-    lambda path, reading: criteo.defaults(),
-    ('.txt', '.txt.gz', '.tsv', '.tsv.gz'),
-    bare=True,
-  ),
-  'libsvm': FileFormat(
-    lambda path, reading: libsvm.names(path),
-    lambda path, wanted, reading: libsvm.chunks(path, wanted),
-    lambda path, reading: libsvm.defaults(path),
-    ('.libsvm', '.libfm', '.svm', '.txt'),
-    bare=True,
-  ),
-  'parquet': FileFormat(
-    lambda path, reading: parquet_files.names(path),
-    lambda path, wanted, reading: parquet_files.chunks(
-      path, wanted, reading.get('time', '')
-    ),
-    lambda path, reading: parquet_files.defaults(path),
-    ('.parquet',),
-  ),
+  'csv': 'csv_files',
+  'frappe': 'csv_files',
+  'criteo': 'criteo',
+  'libsvm': 'libsvm',
+  'parquet': 'parquet_files',  # imported when it is used: it needs pyarrow
 }
 
 
-def find(name: str) -> FileFormat:
-  """The format of that name."""
+def find(name: str) -> types.ModuleType:
+  """The module of that format."""
   if name not in FORMATS:
     raise ValueError(
       f'{name!r} is no file format; those are {", ".join(FORMATS)}'
       + hint_nearest(name, FORMATS)
     )
-  return FORMATS[name]
+  return importlib.import_module(f'genrec_jax.data.ranking.{FORMATS[name]}')
 
 
 def chunks(

@@ -9,7 +9,7 @@ number, always the same.
 
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from genrec_jax.data.ranking import raw
 
 _NEVER = '\x01'  # a delimiter that no line has: blocks of whole lines
 _SIGNED = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
+SUFFIXES = ('.libsvm', '.libfm', '.svm', '.txt')
+BARE = True
 
 
 def _lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
@@ -31,8 +33,9 @@ def _lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
     raise ValueError(f'{path}: the file holds no rows')
 
 
-def names(path: pathlib.Path) -> list[str]:
+def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file, by its first line."""
+  del reading
   words = next(_lines(path, 1)).columns[0][0].split()
   label = ['label'] if ':' not in words[0] else []
   pairs = len(words) - len(label)
@@ -41,12 +44,10 @@ def names(path: pathlib.Path) -> list[str]:
 
 
 def chunks(
-  path: pathlib.Path,
-  wanted: Sequence[str],
-  chunk_rows: int = raw.CHUNK_ROWS,
+  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone."""
-  known = names(path)
+  known = names(path, reading)
   for name in wanted:
     if name not in known:
       raise ValueError(
@@ -56,7 +57,7 @@ def chunks(
       )
   labelled = known[0] == 'label'
   positional = any(name not in ('label', 'indices') for name in wanted)
-  for block in _lines(path, chunk_rows):
+  for block in _lines(path, raw.CHUNK_ROWS):
     lines = block.columns[0]
 
     def where(i, block=block):
@@ -115,18 +116,18 @@ def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
   return columns
 
 
-def defaults(path: pathlib.Path) -> dict[str, dict]:
+def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
   """Features as the first rows of a file suggest them.
 
   A pair whose value is always 1 is a category, one whose index is always the
   same is a number; rows of different lengths are one set of indices.
   """
-  fields = _width(names(path))
+  fields = _width(names(path, reading))
   block = next(_lines(path, raw.CHUNK_ROWS))
   if any(line.count(':') != fields for line in block.columns[0]):
     return {'indices': {'kind': 'multi_hot'}}
   wanted = [f'{kind}{i}' for kind in 'fv' for i in range(fields)]
-  chunk = next(chunks(path, wanted))
+  chunk = next(chunks(path, wanted, reading))
   out = {}
   for i in range(fields):
     ones = set(chunk.columns[f'v{i}']) <= {'1', '1.0'}

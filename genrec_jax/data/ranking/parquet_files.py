@@ -1,30 +1,21 @@
 """Parquet files by column names; lists are multi_hot or sequence features."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import fields, text
+from genrec_jax.data import fields, parquet, text
+from genrec_jax.data.parquet import pa
 from genrec_jax.data.ranking import csv_files, raw
 
-
-def _reader():
-  """The modules that need pyarrow."""
-  try:
-    import pyarrow
-
-    from genrec_jax.data import parquet
-  except ImportError:
-    raise ImportError(
-      "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
-    ) from None
-  return pyarrow, parquet
+SUFFIXES = ('.parquet',)
+BARE = False
 
 
-def names(path: pathlib.Path) -> list[str]:
+def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
-  _, parquet = _reader()
+  del reading
   with parquet.open_parquet(text.require_file(path)) as file:
     columns = file.schema_arrow.names
   for name in columns:
@@ -34,24 +25,20 @@ def names(path: pathlib.Path) -> list[str]:
 
 
 def chunks(
-  path: pathlib.Path,
-  wanted: Sequence[str],
-  time: str = '',
-  chunk_rows: int = raw.CHUNK_ROWS,
+  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `wanted` alone.
 
   Args:
     path: the file.
     wanted: names of the columns.
-    time: the one that may hold dates and timestamps; it becomes seconds.
-    chunk_rows: most rows of a chunk.
+    reading: whose 'time' is the column that may hold dates and timestamps; it
+      becomes seconds.
   """
-  pa, parquet = _reader()
-  csv_files.positions(path, wanted, names(path))
+  csv_files.positions(path, wanted, names(path, reading))
   done = 0
-  with parquet.open_parquet(pathlib.Path(path)) as file:
-    for batch in parquet.read_batches(path, file, wanted, chunk_rows):
+  with parquet.open_parquet(path) as file:
+    for batch in parquet.read_batches(path, file, wanted, raw.CHUNK_ROWS):
 
       def where(i, done=done):
         return f'{path}, row {done + i + 1}'
@@ -59,15 +46,15 @@ def chunks(
       columns = {}
       for name in wanted:
         values = batch[name]
-        if name == time:
-          values = _seconds(pa, values)
+        if name == reading.get('time', ''):
+          values = _seconds(values)
         place = f'{where(0)}, column {name!r}'
-        columns[name] = _column(pa, values, place)
+        columns[name] = _column(values, place)
       yield raw.RawChunk(columns, batch.num_rows, where)
       done += batch.num_rows
 
 
-def _seconds(pa, values):
+def _seconds(values):
   """Dates and timestamps as whole seconds since 1970; others as they are."""
   if pa.types.is_date(values.type):
     values = values.cast(pa.timestamp('s'))
@@ -79,7 +66,7 @@ def _seconds(pa, values):
   return pa.array(whole // unit, mask=~present)
 
 
-def _column(pa, values, where: str) -> raw.Column:
+def _column(values, where: str) -> raw.Column:
   types, kind = pa.types, values.type
   if types.is_dictionary(kind):
     values = values.dictionary_decode()
@@ -88,7 +75,7 @@ def _column(pa, values, where: str) -> raw.Column:
     lengths = values.value_lengths().fill_null(0)
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return raw.ListColumn(_column(pa, inner, where), lengths)
+    return raw.ListColumn(_column(inner, where), lengths)
   if types.is_string(kind) or types.is_large_string(kind):
     return values.fill_null('').to_pylist()
   if types.is_boolean(kind):
@@ -115,9 +102,9 @@ def _column(pa, values, where: str) -> raw.Column:
   return raw.NumberColumn(numbers.astype(dtype), present)
 
 
-def defaults(path: pathlib.Path) -> dict[str, dict]:
+def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
   """Features by the types of the columns."""
-  pa, parquet = _reader()
+  del reading
   with parquet.open_parquet(text.require_file(path)) as file:
     schema = file.schema_arrow
   out = {}

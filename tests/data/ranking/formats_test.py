@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import genrec_jax.data.ranking
 from genrec_jax.data.ranking import batches, criteo, datasets, formats, libsvm
 
 DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
@@ -48,7 +49,7 @@ def test_criteo_rows_with_and_without_labels(tmp_path):
   with pytest.raises(
     ValueError, match='line 1: 3 fields between tabs.*have 40'
   ):
-    criteo.names(tmp_path / 'bad.txt')
+    criteo.names(tmp_path / 'bad.txt', {})
 
 
 def test_days_come_in_the_order_of_their_numbers(tmp_path):
@@ -67,7 +68,7 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
 def test_libfm_pairs_are_fields(tmp_path):
   path = tmp_path / 'frappe.train.libfm'
   path.write_text('-1 451:1 4149:1 7:0.5\n1 37:1 2505:1 7:2 \n')
-  assert libsvm.defaults(path) == {
+  assert libsvm.defaults(path, {}) == {
     'f0': {'kind': 'categorical'},
     'f1': {'kind': 'categorical'},
     'v2': {'kind': 'numeric'},
@@ -161,6 +162,13 @@ def test_columns_of_other_types_are_refused(tmp_path, name, options, wanted):
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
   (tmp_path / 'x.parquet').touch()
   monkeypatch.setitem(sys.modules, 'pyarrow', None)
+  for package, name in (
+    (genrec_jax.data, 'parquet'),
+    (genrec_jax.data.ranking, 'parquet_files'),
+  ):
+    module = f'{package.__name__}.{name}'
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr(package, name, raising=False)
   with pytest.raises(ImportError, match=r"pip install 'genrec_jax\[parquet\]'"):
     load(tmp_path, 'parquet', tmp_path / 'x.parquet')
 
