@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import pathlib
@@ -54,9 +55,6 @@ class RetrievalDataset:
     return line
 
 
-_SITE = 'https://files.grouplens.org/datasets/movielens/'
-
-
 def _file(cfg, name: str, source: str) -> pathlib.Path:
   """The file `name` of the directory `cfg.path`."""
   if not cfg.get('path', ''):
@@ -92,27 +90,24 @@ def _no_extras(cfg) -> None:
     )
 
 
-def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
+def _convert(cfg, cache_dir, log, paths, read, options, vocab=None):
   """Converted histories of `paths`, made when they are not in the cache."""
   extras = build_extras(cfg)
-  options = {
-    **options,
+  vocab = _given_vocab(cfg) if vocab is None else vocab
+  filters = {
     'min_rating': cfg.get('min_rating', None),
     'min_item_events': cfg.get('min_item_events', 0),
     'min_user_events': cfg.get('min_user_events', 0),
     'unknown': cfg.get('unknown_items', 'error'),
   }
+  options = options | filters
   sources = [
     [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths
   ]
 
   def named(options):
-    recipe = [
-      sources,
-      options,
-      vocab.fingerprint() if vocab is not None else '',
-    ]
-    text = json.dumps(recipe).encode()
+    known = vocab.fingerprint() if vocab is not None else ''
+    text = json.dumps([sources, options, known]).encode()
     fingerprint = hashlib.sha256(text).hexdigest()[:16]
     return fingerprint, pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}'
 
@@ -134,13 +129,10 @@ def _convert(cfg, cache_dir, log, paths, chunks, options, vocab=None):
         f'anew, into {out}'
       )
   return convert_lib.convert(
-    chunks,
+    read(extras=extras),
     out,
     item_vocab=vocab,
-    unknown=options['unknown'],
-    min_rating=options['min_rating'],
-    min_item_events=options['min_item_events'],
-    min_user_events=options['min_user_events'],
+    **filters,
     extras=extras,
     extra_vocabs=vocabs,
     fingerprint=fingerprint,
@@ -159,60 +151,37 @@ def _given_vocab(cfg) -> vocab_lib.Vocab | None:
   return vocab_lib.Vocab.load(path) if path else None
 
 
-def _movielens(
-  cfg, cache_dir, log, ratings, catalogue, source, read
-) -> RetrievalDataset:
+_SITE = 'https://files.grouplens.org/datasets/movielens/'
+# data.name -> the archive, the ratings in it, the catalogue and the reader
+_MOVIELENS = {
+  'ml100k': ('ml-100k', 'u.data', 'u.item', readers.movielens_tab),
+  'ml1m': ('ml-1m', 'ratings.dat', 'movies.dat', readers.movielens_dat),
+  'ml20m': ('ml-20m', 'ratings.csv', 'movies.csv', readers.movielens_csv),
+  'ml_latest': (
+    'ml-latest-small', 'ratings.csv', 'movies.csv', readers.movielens_csv
+  ),
+}  # fmt: skip
+
+
+def _movielens(cfg, cache_dir, log) -> RetrievalDataset:
   """The HSTU protocol: every item of the catalogue, rated or not."""
-  ratings = _file(cfg, ratings, source)
+  archive, ratings, catalogue, read = _MOVIELENS[cfg.name]
+  ratings = _file(cfg, ratings, f'{_SITE}{archive}.zip')
   ids, names = readers.read_catalogue(ratings.parent / catalogue)
   vocab = _given_vocab(cfg) or vocab_lib.Vocab(ids)
-  histories = _convert(
-    cfg,
-    cache_dir,
-    log,
-    [ratings],
-    read(ratings, extras=build_extras(cfg)),
-    {'read': cfg.name},
-    vocab,
-  )
+  options = {'read': cfg.name}
+  read = functools.partial(read, ratings)
+  histories = _convert(cfg, cache_dir, log, [ratings], read, options, vocab)
   index = vocab.encode(ids).tolist()
   titles = {i: name for i, name in zip(index, names, strict=True) if i}
   return _all_items(cfg.name, histories, titles)
 
 
-def _ml100k(cfg, cache_dir, log) -> RetrievalDataset:
-  source = _SITE + 'ml-100k.zip'
-  read = readers.movielens_tab
-  return _movielens(cfg, cache_dir, log, 'u.data', 'u.item', source, read)
-
-
-def _ml1m(cfg, cache_dir, log) -> RetrievalDataset:
-  source = _SITE + 'ml-1m.zip'
-  read = readers.movielens_dat
-  return _movielens(
-    cfg, cache_dir, log, 'ratings.dat', 'movies.dat', source, read
-  )
-
-
-def _ml_csv(cfg, cache_dir, log) -> RetrievalDataset:
-  archive = 'ml-20m.zip' if cfg.name == 'ml20m' else 'ml-latest-small.zip'
-  read = readers.movielens_csv
-  return _movielens(
-    cfg, cache_dir, log, 'ratings.csv', 'movies.csv', _SITE + archive, read
-  )
-
-
 def _sasrec_text(cfg, cache_dir, log) -> RetrievalDataset:
   path = _file(cfg, 'sasrec.txt', 'a "user item" text file')
-  histories = _convert(
-    cfg,
-    cache_dir,
-    log,
-    [path],
-    readers.sasrec_text(path, extras=build_extras(cfg)),
-    {'read': 'sasrec_text'},
-    _given_vocab(cfg),
-  )
+  read = functools.partial(readers.sasrec_text, path)
+  options = {'read': 'sasrec_text'}
+  histories = _convert(cfg, cache_dir, log, [path], read, options)
   return _all_items(cfg.name, histories)
 
 
@@ -242,15 +211,8 @@ def _own_files(cfg, cache_dir, log, paths, read, **extra) -> RetrievalDataset:
   for path in paths:
     if not path.is_file():
       raise FileNotFoundError(f'{path}: no such file (data.path)')
-  histories = _convert(
-    cfg,
-    cache_dir,
-    log,
-    paths,
-    read(paths, **options, extras=build_extras(cfg)),
-    options,
-    _given_vocab(cfg),
-  )
+  read = functools.partial(read, paths, **options)
+  histories = _convert(cfg, cache_dir, log, paths, read, options)
   return _all_items(cfg.name, histories)
 
 
@@ -318,10 +280,7 @@ def check_times(histories: histories_lib.Histories, path) -> None:
 
 
 DATASETS = {
-  'ml100k': _ml100k,
-  'ml1m': _ml1m,
-  'ml20m': _ml_csv,
-  'ml_latest': _ml_csv,
+  **dict.fromkeys(_MOVIELENS, _movielens),
   'sasrec_text': _sasrec_text,
   'csv': _csv,
   'parquet': _parquet,

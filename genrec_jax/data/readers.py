@@ -6,6 +6,7 @@ held whole. What cannot be read is an error that names the file and the line.
 
 import dataclasses
 import difflib
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -118,7 +119,14 @@ def _from_blocks(
     raise EmptyFileError(f'{path}: the file holds no events')
 
 
-def _fixed(path, delimiter, roles, chunk_rows, extras) -> Iterator[Events]:
+def _read_fixed(
+  delimiter: str,
+  roles: Sequence[str],
+  path: str | pathlib.Path,
+  chunk_rows: int = CHUNK_ROWS,
+  extras: Sequence[extras_lib.ExtraColumn] = (),
+) -> Iterator[Events]:
+  """Lines without a header whose fields have the given roles, in order."""
   path = text.require_file(path)
   blocks = text.read_blocks(
     path, delimiter, encoding='latin-1', rows=chunk_rows, width=len(roles)
@@ -129,24 +137,12 @@ def _fixed(path, delimiter, roles, chunk_rows, extras) -> Iterator[Events]:
   return _from_blocks(path, blocks, index, kinds, 's', there)
 
 
-def movielens_tab(
-  path,
-  chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.ExtraColumn] = (),
-) -> Iterator[Events]:
-  """MovieLens 100K `u.data`: user, item, rating, time between tabs."""
-  roles = ('user', 'item', 'rating', 'time')
-  return _fixed(path, '\t', roles, chunk_rows, extras)
-
-
-def movielens_dat(
-  path,
-  chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.ExtraColumn] = (),
-) -> Iterator[Events]:
-  """MovieLens 1M/10M `ratings.dat`: user::item::rating::time."""
-  roles = ('user', 'item', 'rating', 'time')
-  return _fixed(path, '::', roles, chunk_rows, extras)
+_RATED = ('user', 'item', 'rating', 'time')
+# MovieLens 100K `u.data`; MovieLens 1M and 10M `ratings.dat`.
+movielens_tab = functools.partial(_read_fixed, '\t', _RATED)
+movielens_dat = functools.partial(_read_fixed, '::', _RATED)
+# SASRec text: "user item" a line, in the order of time, no times.
+sasrec_text = functools.partial(_read_fixed, ' ', ('user', 'item'))
 
 
 def movielens_csv(
@@ -161,15 +157,6 @@ def movielens_csv(
   return read_csv(
     [path], columns, ids='int', extras=extras, chunk_rows=chunk_rows
   )
-
-
-def sasrec_text(
-  path,
-  chunk_rows: int = CHUNK_ROWS,
-  extras: Sequence[extras_lib.ExtraColumn] = (),
-) -> Iterator[Events]:
-  """SASRec text: "user item" a line, in the order of time, no times."""
-  return _fixed(path, ' ', ('user', 'item'), chunk_rows, extras)
 
 
 def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
@@ -328,12 +315,8 @@ def read_parquet(
   """
   _check(ids, time_unit)
   named = _named(columns)
-  try:
-    from genrec_jax.data import parquet
-  except ImportError:
-    raise ImportError(
-      "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
-    ) from None
+  from genrec_jax.data import parquet  # which needs pyarrow
+
   for path in paths:
     path = text.require_file(path)
     with parquet.open_parquet(path) as file:

@@ -4,6 +4,7 @@
 here. None of them is encoded by a vocabulary or a statistic.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -112,23 +113,22 @@ def read_labels(
   return labels
 
 
-def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
-  """Labels `[N]`; anything but 0 and 1 is an error."""
+def _take_column(
+  chunk: raw.RawChunk, name: str, what: str, remedy: str = ''
+) -> Sequence[str] | raw.NumberColumn:
+  """A column of texts or numbers; lists are an error that calls it `what`."""
   column = chunk.columns[name]
   if isinstance(column, raw.ListColumn):
-    raise ValueError(
-      f'{chunk.where(0)}: label {name!r} holds lists; it must be 0 or 1'
-    )
-  try:
-    if isinstance(column, raw.NumberColumn):
-      raise KeyError
-    return np.array([_LABELS[text] for text in column], np.uint8)
-  except KeyError:
-    return _read_binary_numbers(chunk, name, column)
+    raise ValueError(f'{chunk.where(0)}: {what} holds lists{remedy}')
+  return column
 
 
-def _read_binary_numbers(chunk, name, column) -> np.ndarray:
-  """Labels such as '1.0', or those of a file with types."""
+def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
+  """Labels `[N]`; anything but 0 and 1 is an error."""
+  column = _take_column(chunk, name, f'label {name!r}', '; it must be 0 or 1')
+  if not isinstance(column, raw.NumberColumn):
+    with contextlib.suppress(KeyError):  # of labels such as '1.0'
+      return np.array([_LABELS[text] for text in column], np.uint8)
 
   def refuse(at, value):
     return ValueError(
@@ -174,9 +174,7 @@ def _read_numbers(
   chunk: raw.RawChunk, name: str, what: str, least: float = -np.inf
 ) -> np.ndarray:
   """`[N]` float64 finite numbers; a missing one is an error."""
-  column = chunk.columns[name]
-  if isinstance(column, raw.ListColumn):
-    raise ValueError(f'{chunk.where(0)}: {what} {name!r} holds lists')
+  column = _take_column(chunk, name, f'{what} {name!r}')
 
   def refuse(at, value):
     wanted = "a finite number of float32's range"
@@ -192,9 +190,7 @@ def read_groups(
   chunk: raw.RawChunk, name: str, groups: dict[str, int]
 ) -> np.ndarray:
   """`[N]` int32 numbers of the groups, in the order they are first met."""
-  column = chunk.columns[name]
-  if isinstance(column, raw.ListColumn):
-    raise ValueError(f'{chunk.where(0)}: data.group {name!r} holds lists')
+  column = _take_column(chunk, name, f'data.group {name!r}')
   if isinstance(column, raw.NumberColumn):
     texts = column.values.astype(str)
     if column.present is not None:
@@ -261,9 +257,7 @@ def _refuse(chunk, name: str, good: np.ndarray, told: str) -> None:
 
 def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
   """`[N]` int64; numbers are kept in their unit, dates become seconds."""
-  column = chunk.columns[name]
-  if isinstance(column, raw.ListColumn):
-    raise ValueError(f'{chunk.where(0)}: data.time {name!r} holds lists')
+  column = _take_column(chunk, name, f'data.time {name!r}')
   if isinstance(column, raw.NumberColumn):
     if column.values.dtype.kind == 'f':
       values, good = fields.whole_seconds(column.values)
@@ -279,32 +273,23 @@ def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
 
 def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:
   """`[N]` int64 ids of examples."""
-  column = chunk.columns[name]
-  if isinstance(column, raw.ListColumn):
-    raise ValueError(f'{chunk.where(0)}: data.example_id {name!r} holds lists')
+  column = _take_column(chunk, name, f'data.example_id {name!r}')
   if isinstance(column, raw.NumberColumn):
     whole = extras_lib.ExtraColumn(name, 'int64')
     values, good = extras_lib.read_numbers(whole, column.values, column.present)
   else:
     values, good = vocab_lib.parse_ints(column)
-  _refuse(
-    chunk,
-    name,
-    good,
-    'an example id; those are whole numbers without leading zeros, and '
-    f'data.example_id={ROW} numbers the rows',
-  )
+  wanted = 'an example id; those are whole numbers without leading zeros, and '
+  wanted += f'data.example_id={ROW} numbers the rows'
+  _refuse(chunk, name, good, wanted)
   return values
 
 
 def _read_extra(
   chunk: raw.RawChunk, extra: extras_lib.ExtraColumn
 ) -> np.ndarray:
-  column = chunk.columns[extra.source]
-  if isinstance(column, raw.ListColumn):
-    raise ValueError(
-      f'{chunk.where(0)}: {extras_lib.KEY}.{extra.name} holds lists'
-    )
+  what = f'{extras_lib.KEY}.{extra.name}'
+  column = _take_column(chunk, extra.source, what)
   if isinstance(column, raw.NumberColumn):
     values, good = extras_lib.read_numbers(extra, column.values, column.present)
   else:
