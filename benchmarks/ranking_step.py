@@ -34,11 +34,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from benchmarks import cli, timing
+from benchmarks import cli, flops, timing
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
-from genrec_jax.models import RANKERS, flops
+from genrec_jax.models import RANKERS
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.tasks import losses
 from genrec_jax.train import experiment as experiment_lib

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import cli, dense_ranking, interaction_order
+from benchmarks import cli, dense_ranking, flops, interaction_order
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.data.ranking import clicks
 from genrec_jax.features import Examples, FeatureSpec
-from genrec_jax.models import RANKERS, flops
+from genrec_jax.models import RANKERS
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking import Ranking
 

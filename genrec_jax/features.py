@@ -313,6 +313,9 @@ class FeatureSpec:
     return self.kind in ('multi_hot', 'sequence')
 
 
+Features = Sequence[FeatureSpec]
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Inputs:

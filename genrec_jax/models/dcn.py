@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
 
@@ -64,7 +64,7 @@ class Config:
   dtype: str
 
   def __post_init__(self):
-    mlp.check(self, structure=STRUCTURES, dtype=mlp.DTYPES)
+    layers.check(self, structure=STRUCTURES, dtype=layers.DTYPES)
     if self.experts and not self.rank:
       raise ValueError(
         f'model.experts={self.experts} are of low rank: set model.rank too'
@@ -133,11 +133,7 @@ class DCN(nnx.Module):
   widths = staticmethod(fields.same_width)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     options = dict(batch_norm=c.batch_norm, dropout=c.dropout)

@@ -13,7 +13,7 @@ number is a field with a vector.
 import jax
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models import dnn, fields, fm, lr, mlp
 
 
@@ -25,11 +25,7 @@ class DeepFM(nnx.Module):
   widths = staticmethod(fields.same_width)
 
   def __init__(
-    self,
-    config: dnn.Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: dnn.Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     self.first_order = lr.LR(lr.Config(), features, outputs, rngs)

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
-from genrec_jax.models import fields, mlp
+from genrec_jax.features import Features, Inputs
+from genrec_jax.models import fields, layers, mlp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Config:
   dtype: str
 
   def __post_init__(self):
-    mlp.check(
-      self, interaction=('dot', 'cat'), init=mlp.INITS, dtype=mlp.DTYPES
+    layers.check(
+      self, interaction=('dot', 'cat'), init=mlp.INITS, dtype=layers.DTYPES
     )
 
 
@@ -72,11 +72,7 @@ class DLRM(nnx.Module):
   widths = staticmethod(fields.same_width)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     options = dict(

@@ -11,8 +11,8 @@ import dataclasses
 import jax
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
-from genrec_jax.models import fields, mlp
+from genrec_jax.features import Features, Inputs
+from genrec_jax.models import fields, layers, mlp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Config:
   dtype: str
 
   def __post_init__(self):
-    mlp.check(self, dtype=mlp.DTYPES)
+    layers.check(self, dtype=layers.DTYPES)
 
 
 class DNN(nnx.Module):
@@ -45,11 +45,7 @@ class DNN(nnx.Module):
   widths = staticmethod(fields.same_width)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     self.fields = fields.Fields(c.dim, features, rngs)

@@ -6,22 +6,22 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, FeatureSpec, Inputs
 from genrec_jax.models import layers
 from genrec_jax.models.mlp import MLP
 
 
-def table_features(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+def table_features(features: Features) -> list[FeatureSpec]:
   """Those that read a table, in order."""
   return [f for f in features if f.kind != 'numeric']
 
 
-def numeric_features(features: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+def numeric_features(features: Features) -> list[FeatureSpec]:
   """Those that are numbers, in order."""
   return [f for f in features if f.kind == 'numeric']
 
 
-def same_width(config, features: Sequence[FeatureSpec]) -> dict[str, int]:
+def same_width(config, features: Features) -> dict[str, int]:
   """`config.dim` for each feature with a table."""
   return {f.name: config.dim for f in table_features(features)}
 
@@ -40,7 +40,7 @@ class Fields(nnx.Module):
   def __init__(
     self,
     dim: int,
-    features: Sequence[FeatureSpec],
+    features: Features,
     rngs: nnx.Rngs,
     bottom: Sequence[int] = (),
     **options,

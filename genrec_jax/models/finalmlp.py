@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
 
@@ -62,7 +62,7 @@ class Config:
   dtype: str
 
   def __post_init__(self):
-    mlp.check(self, dtype=mlp.DTYPES)
+    layers.check(self, dtype=layers.DTYPES)
     for field in ('hidden1', 'hidden2'):
       hidden = getattr(self, field)
       if not hidden or hidden[-1] % self.heads:
@@ -100,7 +100,7 @@ class Selection(nnx.Module):
     self,
     context: Sequence[str],
     config: Config,
-    features: Sequence[FeatureSpec],
+    features: Features,
     rngs: nnx.Rngs,
   ):
     c = config
@@ -176,11 +176,7 @@ class FinalMLP(nnx.Module):
   widths = staticmethod(widths)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     self.tabled = tuple(f.name for f in fields.table_features(features))

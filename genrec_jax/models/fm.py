@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, lr
 
 
@@ -46,11 +46,7 @@ class FM(nnx.Module):
   widths = staticmethod(fields.same_width)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     self.first_order = lr.LR(lr.Config(), features, outputs, rngs)
     self.fields = fields.Fields(config.dim, features, rngs)

@@ -91,16 +91,13 @@ class Config:
   implementation: str | None
 
   def __post_init__(self):
-    for field, allowed in {
-      'attention': ('silu', 'softmax'),
-      'silu_on': ('all', 'u', 'none'),
-      'concat': ('none', 'u_a_ua', 'u_x_ux'),
-      'dtype': ('float32', 'bfloat16'),
-    }.items():
-      if getattr(self, field) not in allowed:
-        raise ValueError(
-          f'model.{field} is {getattr(self, field)!r}, must be one of {allowed}'
-        )
+    layers.check(
+      self,
+      attention=('silu', 'softmax'),
+      silu_on=('all', 'u', 'none'),
+      concat=('none', 'u_a_ua', 'u_x_ux'),
+      dtype=layers.DTYPES,
+    )
 
   @property
   def positions(self) -> int:

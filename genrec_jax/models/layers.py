@@ -1,5 +1,7 @@
 """Small pieces the models share. All take packed tokens `[T, ...]`."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,6 +14,16 @@ xavier_normal = jax.nn.initializers.glorot_normal()
 xavier_uniform = jax.nn.initializers.glorot_uniform()
 normal = jax.nn.initializers.normal
 zeros = jax.nn.initializers.zeros
+DTYPES = ('float32', 'bfloat16')
+
+
+def check(config, **allowed: Sequence) -> None:
+  """Raises where a field of a config is none of the allowed values."""
+  for field, values in allowed.items():
+    if getattr(config, field) not in values:
+      raise ValueError(
+        f'model.{field} is {getattr(config, field)!r}, must be one of {values}'
+      )
 
 
 def fan_in_uniform(fan_in: int):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models.fields import numeric_features
 from genrec_jax.numerics import products
 
@@ -33,11 +33,7 @@ class LR(nnx.Module):
   numeric_site = products.Site()
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     count = len(numeric_features(features))
     init = jax.nn.initializers.normal(1.0)  # Xavier of a 1 x 1 matrix

@@ -107,18 +107,6 @@ class MLP(nnx.Module):
     return layer.multiply(h) + bias.astype(h.dtype)[None]
 
 
-def check(config, **allowed: Sequence) -> None:
-  """Raises where a field of a config is none of the allowed values."""
-  for field, values in allowed.items():
-    if getattr(config, field) not in values:
-      raise ValueError(
-        f'model.{field} is {getattr(config, field)!r}, must be one of {values}'
-      )
-
-
-DTYPES = ('float32', 'bfloat16')
-
-
 def to_logits(y: jax.Array) -> jax.Array:
   """Logits leave a model in float32."""
   return y.astype(jnp.float32)

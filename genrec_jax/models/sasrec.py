@@ -78,16 +78,13 @@ class Config:
       raise ValueError(
         f'model.dim={self.dim} is no multiple of model.heads={self.heads}'
       )
-    for field, allowed in {
-      'positions_from': ('oldest', 'newest'),
-      'activation': ('relu', 'none'),
-      'init': ('xavier_normal', 'fan_in_uniform'),
-      'dtype': ('float32', 'bfloat16'),
-    }.items():
-      if getattr(self, field) not in allowed:
-        raise ValueError(
-          f'model.{field} is {getattr(self, field)!r}, must be one of {allowed}'
-        )
+    layers.check(
+      self,
+      positions_from=('oldest', 'newest'),
+      activation=('relu', 'none'),
+      init=('xavier_normal', 'fan_in_uniform'),
+      dtype=layers.DTYPES,
+    )
 
   @property
   def time_bias(self) -> bool:

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
 
@@ -113,7 +113,9 @@ class Config:
   dtype: str
 
   def __post_init__(self):
-    mlp.check(self, fm=('optimised', 'full', 'triangular'), dtype=mlp.DTYPES)
+    layers.check(
+      self, fm=('optimised', 'full', 'triangular'), dtype=layers.DTYPES
+    )
     if self.layers < 1:
       raise ValueError(f'model.layers={self.layers}: Wukong needs one')
     for part in self.zero:
@@ -366,11 +368,7 @@ class Wukong(nnx.Module):
   widths = staticmethod(widths)
 
   def __init__(
-    self,
-    config: Config,
-    features: tuple[FeatureSpec, ...],
-    outputs: int,
-    rngs: nnx.Rngs,
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     c = self.config = config
     self.embedding = Embedding(c, features, rngs)

@@ -4,10 +4,11 @@ import jax
 import pytest
 from flax import nnx
 
+from benchmarks import flops
 from genrec_jax import config
 from genrec_jax.config import rankers
 from genrec_jax.features import FeatureSpec
-from genrec_jax.models import RANKERS, flops
+from genrec_jax.models import RANKERS
 
 
 def tables(prefix: str, rows) -> tuple[FeatureSpec, ...]:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from genrec_jax.features import FeatureSpec, Inputs
+from genrec_jax.features import Features, Inputs
 from genrec_jax.parallel import rules
 
 
@@ -53,9 +53,7 @@ def example_inputs(model, config, features, examples: int = 1) -> Inputs:
   )
 
 
-def count_macs(
-  model, config, features: tuple[FeatureSpec, ...], outputs: int = 1
-) -> Macs:
+def count_macs(model, config, features: Features, outputs: int = 1) -> Macs:
   """Counts the matrix products of the forward pass; nothing is computed.
 
   Args:
@@ -97,7 +95,7 @@ def products(jaxpr):
 
 
 def count_parameters(
-  model, config, features: tuple[FeatureSpec, ...], outputs: int = 1
+  model, config, features: Features, outputs: int = 1
 ) -> int:
   """How many weights are trained, tables included.
 
