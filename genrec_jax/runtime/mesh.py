@@ -10,13 +10,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from genrec_jax import contracts
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import devices as devices_lib
-from genrec_jax.embedding import id_maps, relayout, touched
+from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import towers as towers_lib
-from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.sharded_tables import ShardedTables
-from genrec_jax.numerics.formats import extend
 from genrec_jax.parallel import dense as dense_lib
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.parallel import placement
@@ -80,10 +78,7 @@ class MeshRuntime:
     self._tables = ShardedTables(
       layout_lib.lay_out(self.plan),
       specs,
-      Exchange(
-        **{**p.exchange.to_dict(), **self._way},
-        formats=extend(extensions.formats),
-      ),
+      planning.pooling_rule(config, extensions).exchange,
       p.sync_every,
       optimizer_lib.row_options(config.optimizer),
       self.plan.pooling,
@@ -115,11 +110,6 @@ class MeshRuntime:
   @property
   def _ordered(self) -> bool:
     return self._parallel.determinism == 'order'
-
-  @property
-  def _way(self) -> dict:
-    """What the exchange must be, whatever is configured."""
-    return {'kind': 'gather'} if self._ordered else {}
 
   @property
   def _parts(self) -> int:
@@ -166,10 +156,8 @@ class MeshRuntime:
 
   @functools.cached_property
   def _count(self):
-    return jax.jit(
-      self._task.count,
-      out_shardings=mesh_lib.replicated(self.mesh),
-    )
+    everywhere = mesh_lib.replicated(self.mesh)
+    return jax.jit(self._task.count, out_shardings=everywhere)
 
   @property
   def _looks_ahead(self) -> bool:
@@ -301,58 +289,44 @@ class MeshRuntime:
     )
 
   def _create(self) -> TrainState:
-    config, tables = self._config, self._tables
-    dense = state_lib.init_optax_params(self._task, config.seed, tables.towers)
-    layout = tables.layout.shapes()
-    specs = tables.partition(layout)
-    arrays = self._mapped(tables.init, (PartitionSpec(),), specs)(
-      state_lib.table_key(config.seed)
-    )
-    slots_like = jax.eval_shape(tables.init_slots, layout)
-    slots = self._mapped(
-      tables.init_slots, (specs,), tables.partition(slots_like)
-    )(arrays)
-    marks = {}
-    if saving.tracks_dirty_rows(self._config):
-      marks = touched.clean_marks(arrays)
-    return state_lib.assemble(
-      dense,
-      self._tx.init(dense),
-      arrays,
-      slots,
+    specs = self._specs
+    rows = {name: specs.tables[name] for name in specs.slots}
+    return state_lib.create(
+      self._task,
+      self._tx,
+      self._config.seed,
       self.measured,
-      marks,
-      id_maps.collect_maps(self._task, self.maps).init(),
+      self._tables,
+      tracked=saving.tracks_dirty_rows(self._config),
+      maps=self.maps,
+      mapped=lambda init: self._mapped(
+        init, (PartitionSpec(),), (rows, specs.slots)
+      ),
     )
 
   def _state_specs(self) -> TrainState:
     """A `PartitionSpec` for every leaf of the state."""
     tables = self._tables
     layout = tables.layout.shapes()
+    rows = tables.partition(layout)
     dense = placement.specs(self._dense)
     slots_like = jax.eval_shape(tables.init_slots, layout)
     return TrainState(
       step=PartitionSpec(),
       params=dense['params'],
-      tables={**dense['tables'], **tables.partition(layout)},
+      tables={**dense['tables'], **rows},
       opt_state=placement.state_specs(self._dense, self._tx),
       slots=tables.partition(slots_like),
       sums={n: PartitionSpec() for n in self.measured},
       bad=PartitionSpec(),
       lr_scale=PartitionSpec(),
-      touched=self._marks_specs,
+      touched=rows if saving.tracks_dirty_rows(self._config) else {},
       modules=dense.get('modules', {}),
       id_states=jax.tree.map(
         lambda _: PartitionSpec(),
         id_maps.collect_maps(self._task, self.maps).init(),
       ),
     )
-
-  @property
-  def _marks_specs(self) -> dict:
-    if not saving.tracks_dirty_rows(self._config):
-      return {}
-    return self._tables.partition(self._tables.layout.shapes())
 
   @property
   def stacks(self):

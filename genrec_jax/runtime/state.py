@@ -1,6 +1,8 @@
 """Everything a run must remember between two steps, as one pytree."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,9 +80,10 @@ def init_optax_params(task, seed: int, towers=None) -> dict:
   return fresh
 
 
-def table_key(seed: int) -> jax.Array:
-  """The key of fresh rows."""
-  return jax.random.split(jax.random.key(seed))[1]
+def init_rows(tables, key: jax.Array) -> tuple[dict, dict]:
+  """Fresh (arrays, slots) of the tables that are updated by rows."""
+  arrays = tables.init(key)
+  return arrays, tables.init_slots(arrays)
 
 
 def create(
@@ -92,47 +95,37 @@ def create(
   *,
   tracked: bool = False,
   maps=None,
+  mapped: Callable[[Callable], Callable] = lambda init: init,
 ) -> TrainState:
-  """A fresh state on one device; jit it to keep the initialisation there."""
+  """A state before the first step; jit it to keep the initialisation there.
+
+  Args:
+    task: what is trained.
+    tx: optimizer of everything dense.
+    seed: of all draws.
+    measured: names of what a step measures.
+    tables: what keeps rows; None for those of one device.
+    tracked: whether rows are marked that have changed.
+    maps: id maps from outside the library.
+    mapped: how to run the function that makes rows from a key, as on a mesh.
+  """
   tables = tables or LocalTables(row_specs(task))
-  arrays = tables.init(table_key(seed))
+  init = mapped(functools.partial(init_rows, tables))
+  arrays, slots = init(jax.random.split(jax.random.key(seed))[1])
   dense = init_optax_params(task, seed, tables.towers)
-  slots = tables.init_slots(arrays)
-  marks = touched.clean_marks(arrays) if tracked else {}
-  return assemble(
-    dense,
-    tx.init(dense),
-    arrays,
-    slots,
-    measured,
-    marks,
-    id_maps.collect_maps(task, maps).init(),
-  )
-
-
-def assemble(
-  dense, opt_state, arrays, slots, measured, marks, id_states
-) -> TrainState:
-  """A state before the first step, of its parts."""
-  sums, bad = counters(measured)
   return TrainState(
     step=jnp.int32(0),
     params=dense['params'],
     tables={**dense['tables'], **arrays},
-    opt_state=opt_state,
+    opt_state=tx.init(dense),
     slots=slots,
-    sums=sums,
-    bad=bad,
+    sums={name: jnp.zeros(2) for name in measured},
+    bad=jnp.full(2, -1, jnp.int32),
     lr_scale=jnp.float32(1),
-    touched=marks,
-    id_states=id_states,
+    touched=touched.clean_marks(arrays) if tracked else {},
+    id_states=id_maps.collect_maps(task, maps).init(),
     modules=dense.get('modules', {}),
   )
-
-
-def counters(measured):
-  """Fresh (`TrainState.sums`, `TrainState.bad`)."""
-  return {n: jnp.zeros(2) for n in measured}, jnp.full(2, -1, jnp.int32)
 
 
 def flatten_state(state) -> dict:
