@@ -106,26 +106,13 @@ def collate(
     columns of the histories are columns of the events; 0 where there is no
     token, or nothing follows it.
   """
-  rows, indices, bounds = _shares(indices, batch_size, shards)
-  return _pack(
-    histories,
-    examples,
-    indices,
-    bounds,
-    max_len=max_len,
-    rows=rows,
-    capacity=capacity,
-    own=own,
-  )
-
-
-def _shares(indices, batch_size: int, shards: int):
-  """Sequences of a shard, and which examples each shard has."""
   rows = share_of(batch_size, shards)
   indices = np.asarray(indices, np.int64)
   if len(indices) > batch_size:
     raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
-  return rows, indices, np.minimum(np.arange(shards + 1) * rows, len(indices))
+  bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
+  options = dict(max_len=max_len, capacity=capacity, own=own)
+  return _pack(histories, examples, indices, bounds, rows, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,18 +194,10 @@ def _window(
 
 
 def _pack(
-  histories, examples, indices, bounds, *, max_len, rows, capacity, own
+  histories, examples, indices, bounds, rows: int, **options
 ) -> features.Examples:
   """As a batch; see `_window`."""
-  window = _window(
-    histories,
-    examples,
-    indices,
-    bounds,
-    max_len=max_len,
-    capacity=capacity,
-    own=own,
-  )
+  window = _window(histories, examples, indices, bounds, **options)
   indices, lengths = window.indices, window.end - window.begin
   next_item = histories.items[window.after]
   next_item[window.missing] = features.PAD
@@ -337,9 +316,14 @@ def train_batches(
       own=own,
     )
   )
+  return read_ahead(dataset, prefetch)
+
+
+def read_ahead(dataset: grain.MapDataset, batches: int) -> grain.IterDataset:
+  """The batches in order, as many made ahead of their use in a thread."""
   return dataset.to_iter_dataset(
     grain.ReadOptions(
-      num_threads=1 if prefetch else 0, prefetch_buffer_size=prefetch
+      num_threads=1 if batches else 0, prefetch_buffer_size=batches
     )
   )
 
@@ -408,8 +392,8 @@ def eval_batches(
       examples,
       np.arange(bounds[0], bounds[-1]),
       bounds - bounds[0],
+      rows,
       max_len=max_len,
-      rows=rows,
       capacity=capacity,
       own=own,
     )

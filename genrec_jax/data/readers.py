@@ -5,13 +5,13 @@ held whole. What cannot be read is an error that names the file and the line.
 """
 
 import dataclasses
-import difflib
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields, text
 
@@ -218,10 +218,9 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
   """Where the named columns are, or an error with the nearest name."""
   for role, name in named.items():
     if name not in names:
-      near = difflib.get_close_matches(name, names, 1)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
-        f'{", ".join(names)}' + (f'; did you mean {near[0]!r}?' if near else '')
+        f'{", ".join(names)}' + hint_nearest(name, names)
       )
     if names.count(name) > 1:
       raise ValueError(f'{path}: column {name!r} appears twice')
@@ -334,12 +333,8 @@ def read_parquet(
           )
           if not good.all():
             bad = int(np.argmin(good))
-            raise _refuse(
-              where.format(first + bad),
-              table[name][bad].as_py(),
-              role,
-              None,
-            )
+            value = table[name][bad].as_py()
+            raise _refuse(where.format(first + bad), value, role, None)
           columns[role] = values
         beside = {}
         for extra in extras:

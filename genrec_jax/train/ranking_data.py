@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable
 
 from genrec_jax.contracts import Extensions
+from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches, datasets, kept
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
@@ -47,7 +48,7 @@ class RankingData:
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    return batches.steps_per_epoch(self.parts['train'], batch_size)
+    return pipeline.steps_per_epoch(self.parts['train'], batch_size)
 
   def train_batches(self, config, runtime, stop, log):
     del stop, log  # the examples are all there

@@ -152,10 +152,6 @@ def collate(
   )
 
 
-def steps_per_epoch(part: store.SplitStore, batch_size: int) -> int:
-  return -(-len(part) // batch_size)
-
-
 class _Batches(grain.MapDataset):
   """Rows of batch number i; element i is of epoch i // steps."""
 
@@ -167,7 +163,7 @@ class _Batches(grain.MapDataset):
     self._order = functools.lru_cache(2)(self._make_order)
 
   def __len__(self) -> int:
-    return steps_per_epoch(self._part, self._batch_size)
+    return pipeline.steps_per_epoch(self._part, self._batch_size)
 
   def _make_epoch(self, epoch: int):
     """The windows of an epoch: their blocks, and where each begins."""
@@ -255,11 +251,7 @@ def train_batches(
       rows, part.names, batch_size=batch_size, shards=shards, own=own
     )
   )
-  return dataset.to_iter_dataset(
-    grain.ReadOptions(
-      num_threads=1 if prefetch else 0, prefetch_buffer_size=prefetch
-    )
-  )
+  return pipeline.read_ahead(dataset, prefetch)
 
 
 def _capacities(part: store.SplitStore, share: int) -> dict[str, int]:

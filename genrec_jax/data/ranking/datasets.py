@@ -271,17 +271,8 @@ def _own_files(cfg, cache_dir, log) -> RankingDataset:
 
 
 _FRAPPE = (
-  'user',
-  'item',
-  'daytime',
-  'weekday',
-  'isweekend',
-  'homework',
-  'cost',
-  'weather',
-  'country',
-  'city',
-)
+  'user item daytime weekday isweekend homework cost weather country city'
+).split()
 
 
 def _frappe(cfg, cache_dir, log) -> RankingDataset:

@@ -108,14 +108,8 @@ class Rows:
 
 
 _EXTRA = 'extra:'  # of the names of extra columns among all columns
-_PLAIN = (
-  'labels',
-  'ids',
-  'numbers',
-  'group',
-  'time',
-  'example_id',
-  'label_weights',
+_PLAIN = tuple(
+  f.name for f in dataclasses.fields(Rows) if f.name not in ('bags', 'extras')
 )
 
 
@@ -143,17 +137,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
   """The rows of all parts, one behind the other."""
   if len(parts) == 1:
     return parts[0]
-  columns = [columns_of(part) for part in parts]
-  return from_columns(
-    {name: np.concatenate([c[name] for c in columns]) for name in columns[0]},
-    {
-      name: Bags(
-        np.concatenate([p.bags[name].values for p in parts]),
-        np.concatenate([p.bags[name].lengths for p in parts]),
-      )
-      for name in parts[0].bags
-    },
-  )
+  return concatenate_stream(parts, sum(map(len, parts)))
 
 
 def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:

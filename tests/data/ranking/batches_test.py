@@ -64,7 +64,7 @@ def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(shuffle_rows):
   data = batches.train_batches(
     part(), batch_size=8, seed=3, shuffle_rows=shuffle_rows, prefetch=0
   )
-  steps = batches.steps_per_epoch(part(), 8)
+  steps = pipeline.steps_per_epoch(part(), 8)
   assert steps == 7
   found = take(data, 2 * steps)
   for batch in found:
@@ -199,7 +199,7 @@ def test_preparing_and_streaming_take_constant_memory(tmp_path, monkeypatch):
   for rows in (40_000, 200_000):
     tracemalloc.start()
     train = _prepared(tmp_path, rows).parts['train']
-    steps = batches.steps_per_epoch(train, 4096)
+    steps = pipeline.steps_per_epoch(train, 4096)
     data = iter(
       batches.train_batches(
         train, batch_size=4096, seed=0, shuffle_rows=8192, prefetch=0
