@@ -54,12 +54,7 @@ class Cost:
   @property
   def parts(self) -> tuple[float, float, float, float]:
     """In the order of the fields."""
-    return (
-      self.forward_compute,
-      self.backward_compute,
-      self.forward_comms,
-      self.backward_comms,
-    )
+    return dataclasses.astuple(self)
 
 
 def shard_cost(

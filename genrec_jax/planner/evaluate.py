@@ -47,17 +47,8 @@ def evaluate(
       rows[owners] += row_bytes
       buffers[owners] += buffer_bytes
       count += len(owners)
-    lines.append(
-      TableLine(
-        load.name,
-        load.rows,
-        load.dim,
-        table.scheme,
-        table.at,
-        row_bytes * count,
-        cost,
-      )
-    )
+    about = load.name, load.rows, load.dim, table.scheme, table.at
+    lines.append(TableLine(*about, row_bytes * count, cost))
   return Report(
     topology=topology,
     batch=batch,
