@@ -103,30 +103,21 @@ class Ranking:
     self.loss_config = RankingLossConfig(**loss)
     self.features, self.labels = tuple(features), tuple(labels)
     self._numeric = [f.name for f in self.features if f.kind == 'numeric']
+    self._tabled = [f for f in self.features if f.kind != 'numeric']
     self._check()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
     self._widths = self._model.widths(self.model_config, self.features)
     self._tables = {}
-    for feature in self.features:
-      if feature.kind == 'numeric':
-        continue
+    for feature in self._tabled:
       widths = {feature.source: self._widths.get(feature.name, 0)}
       if self._model.linear:
         widths[feature.source + LINEAR] = 1
       for name, width in widths.items():
         if width:
-          spec = settings(
-            TableSpec(
-              name,
-              feature.rows,
-              width,
-              init_std,
-              table_update,
-              table_dtype,
-              l2=self.loss_config.table_l2,
-            )
-          )
+          about = feature.rows, width, init_std, table_update, table_dtype
+          l2 = self.loss_config.table_l2
+          spec = settings(TableSpec(name, *about, l2=l2))
           if self._tables.setdefault(name, spec) != spec:
             raise ValueError(
               f'features that share table {name!r} must have the same width'
@@ -192,9 +183,7 @@ class Ranking:
     """What the loss of a batch reads of each table, feature by feature."""
     del key
     reads = {}
-    for feature in self.features:
-      if feature.kind == 'numeric':
-        continue
+    for feature in self._tabled:
       if feature.pooled:
         bag = batch.jagged[feature.name]
         values = bag[feature.name]
@@ -219,17 +208,14 @@ class Ranking:
         float(feature.max_len or feature.mean_len) if feature.pooled else 1.0,
         feature.pooling if feature.pooled else 'none',
       )
-      for feature in self.features
+      for feature in self._tabled
       for suffix in self._suffixes(feature)
     }
 
   def _suffixes(self, feature: FeatureSpec) -> list[str]:
     """What ends the names of the tables that a feature reads."""
-    wide = '' if self._widths.get(feature.name) else None
-    linear = LINEAR if self._model.linear else None
-    if feature.kind == 'numeric':
-      return []
-    return [suffix for suffix in (wide, linear) if suffix is not None]
+    wide = [''] if self._widths.get(feature.name) else []
+    return wide + ([LINEAR] if self._model.linear else [])
 
   def predict(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Logit of each label, `[B, L]` float32.
@@ -247,9 +233,7 @@ class Ranking:
   def inputs(self, rows, batch: Examples) -> Inputs:
     """What the model sees of a batch."""
     vectors, linear = [], jnp.zeros(batch.weights.shape)
-    for feature in self.features:
-      if feature.kind == 'numeric':
-        continue
+    for feature in self._tabled:
       if self._widths.get(feature.name):
         vectors.append(rows[feature.name].all())
       if self._model.linear:

@@ -241,12 +241,10 @@ class Retrieval:
       return {'items': Read(batch, ITEMS)}
     return {'history': Read(batch.jagged[EVENTS]['item'], ITEMS)}
 
-  def expected_reads(
-    self, tokens: float | None = None
-  ) -> dict[str, ExpectedRead]:
-    """Reads of an example of `tokens` tokens; of the longest one by default."""
+  def expected_reads(self) -> dict[str, ExpectedRead]:
+    """Reads of the longest example there may be."""
     c = self.loss_config
-    tokens = self.model_config.max_len if tokens is None else tokens
+    tokens = self.model_config.max_len
     reads = {'history': ExpectedRead(ITEMS, tokens)}
     if c.name != 'full_softmax':
       each = 0 if c.sampler in ('shared', 'in_batch') else c.negatives
@@ -256,7 +254,7 @@ class Retrieval:
 
   def encode(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Representation of every token, `[T, D]` float32."""
-    model = nnx.merge(self.graphdef, params_state(self.graphdef, params))
+    model = nnx.merge(self.graphdef, params_state(params))
     x = model(rows['history'].all(), batch.jagged[EVENTS], key)
     if self.loss_config.l2_normalize:
       return layers.l2_normalize(x)
@@ -431,7 +429,6 @@ def _token_items(events: Jagged, tokens: jax.Array) -> jax.Array:
   return items[shard * size + tokens - first[shard]]
 
 
-def params_state(graphdef, params: dict):
+def params_state(params: dict) -> nnx.State:
   """Plain nested dict -> the state `nnx.merge` takes."""
-  del graphdef
   return nnx.State(jax.tree.map(nnx.Param, params))

@@ -231,7 +231,7 @@ def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   assert task.sites
   assert task.sites.keys() <= state.flatten_state(params).keys()
   assert {site.product for site in task.sites.values()} == {'bfloat16'}
-  built = nnx.merge(task.graphdef, params_state(task.graphdef, params))
+  built = nnx.merge(task.graphdef, params_state(params))
   assert products.find_sites(built) == task.sites
   config.numerics.products = (('no/such', 'bfloat16'),)
   with pytest.raises(ValueError, match=next(iter(task.sites))):
