@@ -14,30 +14,20 @@ import jax
 from flax import nnx
 
 from genrec_jax.features import Features, Inputs
-from genrec_jax.models import dnn, fields, fm, lr, mlp
+from genrec_jax.models import dnn, fields, fm, mlp
 
 
-class DeepFM(nnx.Module):
+class DeepFM(fm.FM):
   """FM and MLP over the same vectors; the fields of its config are DNN's."""
 
   Config = dnn.Config
-  linear = True
-  widths = staticmethod(fields.same_width)
 
   def __init__(
     self, config: dnn.Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
-    c = self.config = config
-    self.first_order = lr.LR(lr.Config(), features, outputs, rngs)
-    self.fields = fields.Fields(c.dim, features, rngs)
-    self.mlp = mlp.MLP(
-      self.fields.count * c.dim,
-      c.hidden,
-      outputs,
-      batch_norm=c.batch_norm,
-      dropout=c.dropout,
-      rngs=rngs,
-    )
+    super().__init__(config, features, outputs, rngs)
+    self.config = config
+    self.mlp = dnn.mlp_of(config, self.fields.count, outputs, rngs)
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits `[B, outputs]`; arguments as `DNN`."""

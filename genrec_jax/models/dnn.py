@@ -37,6 +37,12 @@ class Config:
     layers.check(self, dtype=layers.DTYPES)
 
 
+def mlp_of(c: Config, vectors: int, outputs: int, rngs: nnx.Rngs) -> mlp.MLP:
+  """The net over as many vectors as there are, one behind the other."""
+  options = dict(batch_norm=c.batch_norm, dropout=c.dropout, rngs=rngs)
+  return mlp.MLP(vectors * c.dim, c.hidden, outputs, **options)
+
+
 class DNN(nnx.Module):
   """Vectors -> MLP -> logits."""
 
@@ -49,14 +55,7 @@ class DNN(nnx.Module):
   ):
     c = self.config = config
     self.fields = fields.Fields(c.dim, features, rngs)
-    self.mlp = mlp.MLP(
-      self.fields.count * c.dim,
-      c.hidden,
-      outputs,
-      batch_norm=c.batch_norm,
-      dropout=c.dropout,
-      rngs=rngs,
-    )
+    self.mlp = mlp_of(c, self.fields.count, outputs, rngs)
 
   def __call__(self, x: Inputs, key=None) -> jax.Array:
     """Logits `[B, outputs]`.
