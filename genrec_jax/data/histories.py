@@ -65,11 +65,8 @@ class Histories:
     """Maps the columns of a directory that `convert` or `save` wrote."""
     path = pathlib.Path(path)
     meta = read_meta(path)
-    columns = {}
-    for name in ('items', 'times', 'ratings'):
-      if name not in meta['columns']:
-        columns[name] = None
-        continue
+    columns = dict.fromkeys(DTYPES)  # name -> None, where there are none
+    for name in meta['columns']:
       columns[name] = _map(path, name, meta['events'], DTYPES[name])
     extras, extra_vocabs = {}, {}
     for entry in meta.get('extras', ()):

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from genrec_jax.planner.options import Option
 from genrec_jax.planner.partition import Placement
 
-BEAM, HALVINGS, TOP = 3, 10, 10
+BEAM = 3  # sets of options kept after each round
+TOP = 10  # tables considered for their bytes, and as many for their time
+HALVINGS = 10
 
 
 def split_search(
@@ -19,9 +21,7 @@ def split_search(
   halve: Callable[[int, Option], Option | None],
   place: Callable[[Sequence[Option]], Placement | None],
   *,
-  beam: int = BEAM,
   halvings: int = HALVINGS,
-  top: int = TOP,
 ) -> Placement | None:
   """The best placement met, None if nothing fits.
 
@@ -30,16 +30,14 @@ def split_search(
     halve: (number of a table, its option) -> the one with twice the pieces,
       None where there is none.
     place: a partitioner.
-    beam: sets of options kept after each round.
     halvings: rounds.
-    top: tables considered for their bytes, and as many for their time.
   """
   best = place(options)
   kept, seen = [tuple(options)], {_key(options)}
   for _ in range(halvings):
     pieces = []
     for chosen in kept:
-      for index in _heaviest(chosen, top):
+      for index in _heaviest(chosen):
         half = halve(index, chosen[index])
         if half is None:
           continue
@@ -55,14 +53,14 @@ def split_search(
           best = placement
     if not pieces:
       break
-    kept = [new for *_, new in sorted(pieces, key=lambda f: f[:3])[:beam]]
+    kept = [new for *_, new in sorted(pieces, key=lambda f: f[:3])[:BEAM]]
   return best
 
 
-def _heaviest(options, top: int) -> list[int]:
+def _heaviest(options) -> list[int]:
   numbers = range(len(options))
-  large = sorted(numbers, key=lambda i: (-options[i].bytes, i))[:top]
-  slow = sorted(numbers, key=lambda i: (-options[i].time, i))[:top]
+  large = sorted(numbers, key=lambda i: (-options[i].bytes, i))[:TOP]
+  slow = sorted(numbers, key=lambda i: (-options[i].time, i))[:TOP]
   return list(dict.fromkeys(large + slow))
 
 

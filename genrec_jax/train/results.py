@@ -23,15 +23,7 @@ from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
 
 LOG = logging.getLogger('genrec_jax')
-PACKAGES = (
-  'jax',
-  'jaxlib',
-  'flax',
-  'optax',
-  'orbax-checkpoint',
-  'grain',
-  'numpy',
-)
+PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 
 
 def package_versions() -> dict[str, str]:
