@@ -39,6 +39,7 @@ from genrec_jax.planner.workload import DENSE, Feature, Load
 AUTO, ROWS, SUMS = POOLS = ('auto', 'rows', 'sums')
 DETERMINISMS = ('run', 'order')
 ID_BYTES = 4
+Mesh = ShardingPlan | Topology  # both say how many replicas, hosts and devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ def choose(
   read: BagRead,
   scheme: Scheme,
   pieces: int,
-  mesh: ShardingPlan | Topology,
+  mesh: Mesh,
   rule: PoolingRule = PoolingRule(),
 ) -> str:
   """'rows' or 'sums', whichever a device sends fewer bytes for.
@@ -136,11 +137,7 @@ def choose(
 
 
 def rows_bytes(
-  read: BagRead,
-  scheme: Scheme,
-  pieces: int,
-  mesh: ShardingPlan | Topology,
-  exchange: Exchange,
+  read: BagRead, scheme: Scheme, pieces: int, mesh: Mesh, exchange: Exchange
 ) -> float:
   """What a device sends in a step if rows travel; arguments as `choose`."""
   num_rows = min(read.ids, read.most_rows)
@@ -164,11 +161,7 @@ def rows_bytes(
 
 
 def sums_bytes(
-  read: BagRead,
-  scheme: Scheme,
-  pieces: int,
-  mesh: ShardingPlan | Topology,
-  exchange: Exchange,
+  read: BagRead, scheme: Scheme, pieces: int, mesh: Mesh, exchange: Exchange
 ) -> float:
   """What a device sends in a step if sums travel; arguments as `choose`."""
   if scheme.spread is None:

@@ -40,18 +40,10 @@ def make_plan(
   p, specs = config.parallel, state_lib.row_specs(task)
   schemes = extensions.schemes
   check_scheme(p, specs)
-  batch, rule = config.train.batch_size, pooling_rule(config, extensions)
-  wanted = expected_loads(config, task, mesh_shape, extensions)
+  rule = pooling_rule(config, extensions)
   if not p.plan and p.scheme == AUTO:
-    plan, _ = planner.make_plan(
-      wanted,
-      load_topology(config, mesh_shape),
-      batch=batch,
-      dense=dense_part(config, task, mesh_shape),
-      schemes=schemes,
-      pooling=rule,
-    )
-    return plan
+    work = _describe_work(config, task, mesh_shape, extensions)
+    return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
     plan = plan_lib.load(p.plan, schemes)
     planned = {name: getattr(plan, name) for name in mesh_shape}
@@ -64,7 +56,18 @@ def make_plan(
     plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
-  return pooling.fill(plan, wanted, batch, rule)
+  wanted = expected_loads(config, task, mesh_shape, extensions)
+  return pooling.fill(plan, wanted, config.train.batch_size, rule)
+
+
+def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
+  """What the planner asks whatever it is to do."""
+  return {
+    'loads': expected_loads(config, task, shape, extensions),
+    'topology': load_topology(config, shape),
+    'batch': config.train.batch_size,
+    'dense': dense_part(config, task, shape),
+  }
 
 
 def check_parallel(p, shards: int) -> None:
@@ -149,13 +152,8 @@ def check_memory(
   if not (p.topology or p.memory_gb):
     return
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
-  report = planner.evaluate(
-    plan,
-    expected_loads(config, task, shape, extensions),
-    load_topology(config, shape),
-    config.train.batch_size,
-    dense_part(config, task, shape),
-  )
+  work = _describe_work(config, task, shape, extensions)
+  report = planner.evaluate(plan, **work)
   if len(report.over):
     alone = plan.group * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
@@ -177,12 +175,9 @@ def describe(
   path = pathlib.Path(workdir) / 'plan.json'
   path.parent.mkdir(parents=True, exist_ok=True)
   text = planner.describe(
-    expected_loads(config, task, shape, extensions),
-    load_topology(config, shape),
-    batch=config.train.batch_size,
+    **_describe_work(config, task, shape, extensions),
     overrides=shape,
     plan=fixed,
-    dense=dense_part(config, task, shape),
     pooling=pooling_rule(config, extensions),
     schemes=extensions.schemes,
     save=str(path),
