@@ -125,12 +125,10 @@ class MixtureCross(nnx.Module):
     return x0 * (mixed + self.bias[...].astype(x.dtype)[None]) + x
 
 
-class DCN(nnx.Module):
+class DCN(fields.Ranker):
   """Cross layers and a deep part."""
 
   Config = Config
-  linear = False
-  widths = staticmethod(fields.same_width)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

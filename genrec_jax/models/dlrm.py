@@ -64,12 +64,10 @@ def products(vectors: list[jax.Array], itself: bool) -> jax.Array:
   return jnp.concatenate(rows, axis=1)
 
 
-class DLRM(nnx.Module):
+class DLRM(fields.Ranker):
   """Bottom MLP, interaction, top MLP."""
 
   Config = Config
-  linear = False
-  widths = staticmethod(fields.same_width)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

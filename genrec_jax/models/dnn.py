@@ -43,12 +43,10 @@ def mlp_of(c: Config, vectors: int, outputs: int, rngs: nnx.Rngs) -> mlp.MLP:
   return mlp.MLP(vectors * c.dim, c.hidden, outputs, **options)
 
 
-class DNN(nnx.Module):
+class DNN(fields.Ranker):
   """Vectors -> MLP -> logits."""
 
   Config = Config
-  linear = False
-  widths = staticmethod(fields.same_width)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

@@ -26,6 +26,18 @@ def same_width(config, features: Features) -> dict[str, int]:
   return {f.name: config.dim for f in table_features(features)}
 
 
+class Ranker(nnx.Module):
+  """What a ranking model says of itself, unless it says something else.
+
+  Attributes:
+    linear: whether it wants first-order weights of the values.
+    widths: (config, features) -> width of the table of each feature with one.
+  """
+
+  linear = False
+  widths = staticmethod(same_width)
+
+
 class Fields(nnx.Module):
   """Rows of tables, and behind them what is made of numbers.
 

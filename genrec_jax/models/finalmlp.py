@@ -168,11 +168,10 @@ class Fusion(nnx.Module):
     return self.first(one) + self.second(two) + jnp.sum(product, axis=(1, 3))
 
 
-class FinalMLP(nnx.Module):
+class FinalMLP(fields.Ranker):
   """Two gated streams and their fusion."""
 
   Config = Config
-  linear = False
   widths = staticmethod(widths)
 
   def __init__(

@@ -38,12 +38,11 @@ def sum_of_pairs(vectors: Sequence[jax.Array]) -> jax.Array:
   return 0.5 * jnp.sum(jnp.square(total) - squares, axis=1, keepdims=True)
 
 
-class FM(nnx.Module):
+class FM(fields.Ranker):
   """First order and pairs."""
 
   Config = Config
   linear = True
-  widths = staticmethod(fields.same_width)
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.features import Features, Inputs
-from genrec_jax.models.fields import numeric_features
+from genrec_jax.models import fields
 from genrec_jax.numerics import products
 
 
@@ -25,7 +25,7 @@ class Config:
   """Logistic regression has no sizes."""
 
 
-class LR(nnx.Module):
+class LR(fields.Ranker):
   """First-order weights alone."""
 
   Config = Config
@@ -35,7 +35,7 @@ class LR(nnx.Module):
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
-    count = len(numeric_features(features))
+    count = len(fields.numeric_features(features))
     init = jax.nn.initializers.normal(1.0)  # Xavier of a 1 x 1 matrix
     self.numeric = (
       nnx.Param(init(rngs.params(), (count, outputs))) if count else None

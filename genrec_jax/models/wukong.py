@@ -360,11 +360,10 @@ class Embedding(nnx.Module):
     return jnp.concatenate(rows)
 
 
-class Wukong(nnx.Module):
+class Wukong(fields.Ranker):
   """Embedding, layers, top MLP."""
 
   Config = Config
-  linear = False
   widths = staticmethod(widths)
 
   def __init__(
