@@ -117,10 +117,8 @@ class CheckpointManager:
     step = int(step)
     if step < 0:
       raise CheckpointError(f'step {step} cannot be saved: it is negative')
-    obstacle = storage.find_obstacle(self.directory) or trees.find_obstacle(
-      state
-    )
-    if obstacle:
+    obstacle = storage.find_obstacle(self.directory)
+    if obstacle := obstacle or trees.find_obstacle(state):
       raise CheckpointError(f'step {step} cannot be saved: {obstacle}')
     extra = {
       'tree': trees.describe(state),
@@ -444,9 +442,7 @@ class CheckpointManager:
       chain.check_parents(self.directory, extra)
       manifest.write(self._path(step), step, time=time.time(), **extra)
     except Exception as e:
-      if not isinstance(
-        e, SupersededError
-      ):  # else it may be the other's by now
+      if not isinstance(e, SupersededError):  # else it may be the other's
         retention.discard(self.directory, step)
       others = ', '.join(map(str, manifest.list_steps(self.directory)))
       failure = CheckpointError(

@@ -370,9 +370,8 @@ def convert(
     raise ValueError(f"unknown must be 'error' or 'skip', not {unknown!r}")
   out = pathlib.Path(out_dir)
   if (out / 'meta.json').exists():
-    if fingerprint and histories_lib.read_meta(out)['fingerprint'] == (
-      fingerprint
-    ):
+    before = histories_lib.read_meta(out) if fingerprint else None
+    if before and before['fingerprint'] == fingerprint:
       return histories_lib.Histories.open(out)
     raise ValueError(
       f'{out}: holds histories made from other files or with other options; '

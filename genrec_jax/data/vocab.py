@@ -109,9 +109,8 @@ class Vocab:
     is_known = self._sorted[place] == ids
     if good is not None:
       is_known &= good
-    return np.where(is_known, self._order[place] + 1, features.PAD).astype(
-      np.int32
-    )
+    index = np.where(is_known, self._order[place] + 1, features.PAD)
+    return index.astype(np.int32)
 
   def decode(self, indices: np.ndarray) -> np.ndarray:
     """Original ids of `indices`, any shape, each in 1..V."""

@@ -27,8 +27,9 @@ from jax.sharding import PartitionSpec as P
 
 import pallas_kernels
 from genrec_jax.parallel import mesh as mesh_lib
-from genrec_jax.planner import hardware, storage
+from genrec_jax.planner import hardware
 from genrec_jax.planner.hardware import Topology
+from genrec_jax.planner.storage import format_bytes
 
 WIDTH, BAG = 128, 16
 SIZE = 64_000_000  # bytes of the table, of what is copied and of what is sent
@@ -182,14 +183,14 @@ def _memory() -> int | None:
 def report(measured: Bandwidths, found: Topology) -> str:
   """What was measured, for people."""
   lines = [
-    f'{found.source}, {storage.format_bytes(found.memory)} a device',
-    f'lookup       {storage.format_bytes(measured.lookup):>10}/s a device',
-    f'row update   {storage.format_bytes(measured.update):>10}/s',
-    f'copy         {storage.format_bytes(measured.copy):>10}/s',
+    f'{found.source}, {format_bytes(found.memory)} a device',
+    f'lookup       {format_bytes(measured.lookup):>10}/s a device',
+    f'row update   {format_bytes(measured.update):>10}/s',
+    f'copy         {format_bytes(measured.copy):>10}/s',
     f'matmul       {measured.matmul / 1e9:>8,.1f} GFLOP/s',
   ]
   for name, rate in measured.exchange.items():
-    lines.append(f'{name:12} {storage.format_bytes(rate):>10}/s')
+    lines.append(f'{name:12} {format_bytes(rate):>10}/s')
   return '\n'.join(lines)
 
 

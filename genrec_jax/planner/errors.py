@@ -26,33 +26,28 @@ def nothing_left(topology: Topology, dense: DensePart) -> InsufficientMemory:
     f'a device of {topology.name!r} has {format_bytes(topology.memory)}; '
     f'{topology.reserve:.0%} are reserved and the dense part takes '
     f'{format_bytes(dense.bytes)}, which leaves nothing for tables: lower '
-    'reserve, '
-    'shard the dense part, or take devices with more memory'
+    'reserve, shard the dense part, or take devices with more memory'
   )
 
 
 def insufficient_memory(report: Report, name: str) -> InsufficientMemory:
   """A given plan puts more on some device than it has."""
   worst = int(report.device_bytes.argmax())
-  t, heaviest = (
-    report.topology,
-    sorted(report.tables, key=lambda line: (-line.bytes, line.name)),
-  )
+  t = report.topology
+  heaviest = sorted(report.tables, key=lambda line: (-line.bytes, line.name))
   lines = [
     f'{name} does not fit: device {worst} would hold '
     f'{format_bytes(report.device_bytes[worst])} '
-    f'({format_bytes(report.allocated)} of rows and '
-    f'optimizer, {format_bytes(report.buffer_bytes[worst])} of buffers) of '
+    f'({format_bytes(report.allocated)} of rows and optimizer, '
+    f'{format_bytes(report.buffer_bytes[worst])} of buffers) of '
     f'{format_bytes(report.budget)} ({format_bytes(t.memory)} less '
-    f'{t.reserve:.0%} reserve and '
-    f'{format_bytes(report.dense.bytes)} of the dense part); '
-    f'{len(report.over)} of {t.group} devices have too much.'
+    f'{t.reserve:.0%} reserve and {format_bytes(report.dense.bytes)} of the '
+    f'dense part); {len(report.over)} of {t.group} devices have too much.'
   ]
   for line in heaviest[:SHOWN]:
     lines.append(
       f'  {line.name}: {line.rows:,} x {line.dim}, {format_bytes(line.bytes)} '
-      'in all, '
-      f'{line.scheme}'
+      f'in all, {line.scheme}'
     )
   if len(heaviest) > SHOWN:
     rest = sum(line.bytes for line in heaviest[SHOWN:])
@@ -92,8 +87,8 @@ def nothing_fits(
   lines = [
     f'nothing fits: {len(loads):,} tables with their optimizers take '
     f'{format_bytes(total)}, and a group of {t.hosts} hosts x {t.devices} '
-    'devices has '
-    f'{format_bytes(t.group * cap)} for them ({t.group} x {format_bytes(cap)}: '
+    f'devices has {format_bytes(t.group * cap)} for them '
+    f'({t.group} x {format_bytes(cap)}: '
     f'{format_bytes(t.memory)} less {t.reserve:.0%} reserve and '
     f'{format_bytes(dense.bytes)} of the dense part).'
   ]
@@ -103,8 +98,7 @@ def nothing_fits(
     lines.append(
       f'  {load.name}: {load.rows:,} x {load.dim} {load.dtype} with '
       f'{load.optimizer}: {format_bytes(size)}; {format_bytes(option.bytes)} '
-      'on each of '
-      f'{option.shards} ({option.scheme})'
+      f'on each of {option.shards} ({option.scheme})'
     )
   if len(sizes) > SHOWN:
     rest = sum(size for size, _ in sizes[SHOWN:])
@@ -151,11 +145,8 @@ def _larger(loads, topology, batch, constraints, dense, total, ways) -> str:
     except ConstraintError:  # what is settled fits this machine alone
       return ''
     if needed <= cap:
-      return (
-        f'{hosts} hosts x {devices} devices'
-        if hosts > 1
-        else (f'{devices} devices')
-      )
+      several = f'{hosts} hosts x ' if hosts > 1 else ''
+      return f'{several}{devices} devices'
   return ''
 
 

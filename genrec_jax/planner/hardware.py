@@ -87,12 +87,11 @@ class Topology:
 
   def __post_init__(self):
     for name in ('hosts', 'devices', 'replicas', 'input_buffers', 'id_bytes'):
-      if getattr(self, name) < 1 or getattr(self, name) != int(
-        getattr(self, name)
-      ):
+      value = getattr(self, name)
+      if value < 1 or value != int(value):
         raise ValueError(
-          f'topology {self.name!r}: {name} is {getattr(self, name)}, must be '
-          'a whole number, at least 1'
+          f'topology {self.name!r}: {name} is {value}, must be a whole number, '
+          'at least 1'
         )
     for name in ('memory', 'memory_bandwidth', 'intra', 'inter', 'flops'):
       if not getattr(self, name) > 0:

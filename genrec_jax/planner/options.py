@@ -134,9 +134,8 @@ def enumerate_options(
   groups = {}
   for load in loads:
     word = constraints.get(load.name, Constraint()).together
-    groups.setdefault(('together', word) if word else load.name, []).append(
-      load
-    )
+    key = ('together', word) if word else load.name
+    groups.setdefault(key, []).append(load)
   turns = {name: turn for turn, name in enumerate(sorted(names))}
   every = _Ways(topology, batch, schemes, rule, turns)
   return [_options_of(group, every, constraints) for group in groups.values()]
@@ -196,11 +195,10 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
   for name in names:
     scheme = ways.schemes[name]
     spread = scheme.owners(topology.hosts, topology.devices)
+    most = MOST_ADDRESSES // topology.group - 1  # rows that a device has
     if scheme.spread is None:
       spread = topology.group
-    elif (
-      rows_per_owner(load.rows, spread) > MOST_ADDRESSES // topology.group - 1
-    ):
+    elif rows_per_owner(load.rows, spread) > most:
       deepest = rows_per_owner(load.rows, spread)
       continue
     at = _settled_places(load, name, ways, constraint)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from genrec_jax.planner import pooling, storage
+from genrec_jax.planner import pooling
 from genrec_jax.planner.balance import measure_imbalance
+from genrec_jax.planner.storage import format_bytes
 
 MOST_DEVICES = 8
 # Columns of the report, in the order of `Cost`.
@@ -27,8 +28,7 @@ def _head(c) -> list[str]:
     f'{len(c.tables):,} tables on {t.name}, replicas x hosts x devices = '
     f'{t.replicas} x {t.hosts} x {t.devices}, {c.batch:,} examples a step',
     f'plan: {c.made_by}' + (f', the best of {c.tried:,}' if c.tried else ''),
-    f'tables: {storage.format_bytes(sum(line.bytes for line in c.tables))} in '
-    'a group',
+    f'tables: {format_bytes(sum(line.bytes for line in c.tables))} in a group',
     f'predicted step of the tables: {_time(c.step)} on the busiest device, '
     f'nothing overlapped',
     f'critical path: {_time(c.critical_path)}, longest compute and longest '
@@ -37,8 +37,7 @@ def _head(c) -> list[str]:
   ]
   if t.replicas > 1:
     lines.append(
-      f'{t.replicas} copies are kept alike: '
-      f'{storage.format_bytes(c.allocated)} a '
+      f'{t.replicas} copies are kept alike: {format_bytes(c.allocated)} a '
       'device when all of it is averaged; not in the times'
     )
   if len(c.over):
@@ -50,10 +49,8 @@ def _devices(c) -> list[str]:
   """The busiest devices, and the mean of all."""
   t = c.topology
   lines = [
-    f'a device: {storage.format_bytes(t.memory)}, of it '
-    f'{storage.format_bytes(c.budget)} for '
-    f'tables ({t.reserve:.0%} and {storage.format_bytes(c.dense.bytes)} of '
-    'the dense '
+    f'a device: {format_bytes(t.memory)}, of it {format_bytes(c.budget)} for '
+    f'tables ({t.reserve:.0%} and {format_bytes(c.dense.bytes)} of the dense '
     'part off)',
     f'{"":>8} {"bytes":>10} {"":>10} {"":>10} {"":>6} {"compute":>21} '
     f'{"exchange of":>21}',
@@ -64,32 +61,23 @@ def _devices(c) -> list[str]:
   order = np.argsort(-c.times.sum(axis=1), kind='stable')
   shown = sorted(order[:MOST_DEVICES])
   for d in shown:
-    lines.append(
-      _device_line(str(d), c, c.row_bytes[d], c.buffer_bytes[d], c.times[d])
-    )
+    about = c.row_bytes[d], c.buffer_bytes[d], c.times[d]
+    lines.append(_device_line(str(d), c, *about))
   if len(order) > len(shown):
     lines.append(
       f'{"":>8} and {len(order) - len(shown):,} devices with less to do'
     )
   if len(order) > 1:
-    lines.append(
-      _device_line(
-        'mean',
-        c,
-        c.row_bytes.mean(),
-        c.buffer_bytes.mean(),
-        c.times.mean(axis=0),
-      )
-    )
+    about = c.row_bytes.mean(), c.buffer_bytes.mean(), c.times.mean(axis=0)
+    lines.append(_device_line('mean', c, *about))
   return lines
 
 
 def _device_line(name, c, rows, buffers, times) -> str:
   share = (c.allocated + buffers) / c.budget if c.budget > 0 else np.inf
   return (
-    f'{name:>8} {storage.format_bytes(rows):>10} '
-    f'{storage.format_bytes(c.allocated - rows):>10} '
-    f'{storage.format_bytes(buffers):>10} '
+    f'{name:>8} {format_bytes(rows):>10} '
+    f'{format_bytes(c.allocated - rows):>10} {format_bytes(buffers):>10} '
     f'{share:>6.1%}'
     + ''.join(f' {_time(x):>10}' for x in times)
     + f' {_time(sum(times)):>10}'
@@ -142,12 +130,12 @@ def _tables(c, top: int) -> list[str]:
   for table in shown:
     lines.append(
       f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
-      f'{storage.format_bytes(table.bytes):>10} {_time(table.cost.total):>10}  '
+      f'{format_bytes(table.bytes):>10} {_time(table.cost.total):>10}  '
       f'{table.scheme}{_places(table.at)}'
     )
   if rest := [c.tables[i] for i in order[top:]]:
     total = sum(table.bytes for table in rest)
-    lines.append(f'and {len(rest):,} more, {storage.format_bytes(total)}')
+    lines.append(f'and {len(rest):,} more, {format_bytes(total)}')
   return lines
 
 

@@ -176,11 +176,8 @@ class _Search:
     cut = option.kind.in_pieces()
     for other in self.items[index]:
       # A table that was whole becomes pieces that lie as freely as it did.
-      alike = (
-        other.kind == cut
-        if option.pieces == 1
-        else (other.scheme == option.scheme)
-      )
+      same = other.scheme == option.scheme
+      alike = other.kind == cut if option.pieces == 1 else same
       if alike and other.pieces == 2 * option.pieces:
         return other
     return None

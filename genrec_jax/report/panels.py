@@ -35,9 +35,8 @@ def measure_details(config, workdir, experiment) -> dict:
   """What the page shows of a ranking model, on the last part there is."""
   # The weights are put together on one device, however they were trained.
   runtime = SingleDeviceEvalRuntime.of(experiment.extensions)
-  evaluators = dataclasses.replace(experiment, runtime=runtime).evaluators(
-    config
-  )
+  experiment = dataclasses.replace(experiment, runtime=runtime)
+  evaluators = experiment.evaluators(config)
   part = 'test' if 'test' in evaluators else list(evaluators)[-1]
   weights = load_weights(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions

@@ -255,9 +255,8 @@ class MeshRuntime:
     )
     whole = self._dense.use(self._dense.gather(trained))
     reads = jax.tree.map(lambda x: x[None], reads)
-    rows = id_maps.collect_maps(task, self.maps).lookup(
-      weights['id_states'], reads
-    )
+    id_map = id_maps.collect_maps(task, self.maps)
+    rows = id_map.lookup(weights['id_states'], reads)
     routed = route_reads(task, self._tables, reads, rows)
     fetched = self._tables.fetch(weights['tables'], routed.routes)
     modules = whole.get('modules', {})

@@ -118,12 +118,9 @@ class Saver:
       if step <= self._newest:  # by the run that was lost; not to be undone
         LOG.info('step %d was published before the restart', step)
         return state
-      dense = {
-        'params': state.params,
-        'tables': state_lib.collect_optax_params(self._task, {}, state.tables)[
-          'tables'
-        ],
-      }
+      dense = state_lib.collect_optax_params(
+        self._task, state.params, state.tables
+      )
       tables = dataclasses.replace(_tables(state), slots={})
       marks = self._readers.save(step, flatten_state(dense), tables)
     except CheckpointError as e:

@@ -57,9 +57,8 @@ def _walk(fn, chunk, table, index, tokens, extra, with_grads=True):
     vectors = table if index is None else lookup.take_rows(table, index)
     if not with_grads:
       return (total + fn(vectors, tokens, extra), table_grad), None
-    value, (grad, token_grad) = jax.value_and_grad(fn, argnums=(0, 1))(
-      vectors, tokens, extra
-    )
+    gradient = jax.value_and_grad(fn, argnums=(0, 1))
+    value, (grad, token_grad) = gradient(vectors, tokens, extra)
     if index is None:
       table_grad += grad
     else:

@@ -168,9 +168,8 @@ class _Batches(grain.MapDataset):
   def _make_epoch(self, epoch: int):
     """The windows of an epoch: their blocks, and where each begins."""
     part = self._part
-    numbers = np.random.default_rng([self._seed, epoch]).permutation(
-      part.blocks
-    )
+    rng = np.random.default_rng([self._seed, epoch])
+    numbers = rng.permutation(part.blocks)
     most = int(np.diff(part.starts).max())
     count = max(1, self._window_rows // most)
     windows = [

@@ -129,8 +129,7 @@ class BlockReader:
     if records != len(crcs):
       raise ValueError(
         f'{path}: {records} blocks instead of {len(crcs)}; the file is '
-        'damaged, '
-        'remove its directory and prepare the data again'
+        'damaged, remove its directory and prepare the data again'
       )
 
   def __getitem__(self, block: int) -> rows_lib.Rows:

@@ -47,9 +47,7 @@ class SplitStore:
     self.starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     self._source = source
     self._lock = threading.Lock()
-    self._kept: collections.OrderedDict[int, rows_lib.Rows] = (
-      collections.OrderedDict()
-    )
+    self._kept = collections.OrderedDict()  # number of a block -> its rows
     self._window = (None, None)
 
   def __len__(self) -> int:
