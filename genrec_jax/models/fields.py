@@ -64,11 +64,8 @@ class Fields(nnx.Module):
       else None
     )
     init = layers.normal((2 / (1 + dim)) ** 0.5)  # Xavier of `[1, dim]`
-    self.kernel = (
-      nnx.Param(init(rngs.params(), (numbers, dim)))
-      if numbers and not bottom
-      else None
-    )
+    wanted = bool(numbers and not bottom)
+    self.kernel = layers.optional_param(wanted, init, rngs, (numbers, dim))
     made = numbers if self.bottom is None else 1
     self.count = len(table_features(features)) + made
 

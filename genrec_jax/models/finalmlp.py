@@ -108,11 +108,8 @@ class Selection(nnx.Module):
     self.numbers = tuple(i for i, n in enumerate(numbers) if n in context)
     self.own = None if context else nnx.Param(jnp.zeros(c.dim))
     init = layers.normal((2 / (1 + c.dim)) ** 0.5)
-    self.kernel = (
-      nnx.Param(init(rngs.params(), (len(self.numbers), c.dim)))
-      if self.numbers
-      else None
-    )
+    shape = len(self.numbers), c.dim
+    self.kernel = layers.optional_param(shape[0] > 0, init, rngs, shape)
     self.gate = mlp.MLP(
       max(len(context), 1) * c.dim,
       c.selection_hidden,

@@ -127,13 +127,12 @@ class Block(nnx.Module):
       use_bias=c.out_bias,
       rngs=rngs,
     )
-    bias = layers.normal(0.02)
-
-    def table(wanted, size):
-      return nnx.Param(bias(rngs.params(), (size,))) if wanted else None
-
-    self.position_bias = table(c.position_bias, 2 * c.positions - 1)
-    self.time_bias = table(c.time_bias, TIME_BUCKETS)
+    self.position_bias = layers.optional_param(
+      c.position_bias, layers.normal(0.02), rngs, (2 * c.positions - 1,)
+    )
+    self.time_bias = layers.optional_param(
+      c.time_bias, layers.normal(0.02), rngs, (TIME_BUCKETS,)
+    )
 
   def __call__(self, x: jax.Array, events: Jagged, key) -> jax.Array:
     c = self.config
@@ -183,10 +182,8 @@ class HSTU(nnx.Module):
   def __init__(self, config: Config, rngs: nnx.Rngs):
     self.config = config
     shape = (config.positions, config.dim)
-    self.position = (
-      nnx.Param(layers.xavier_normal(rngs.params(), shape))
-      if config.position_embedding
-      else None
+    self.position = layers.optional_param(
+      config.position_embedding, layers.xavier_normal, rngs, shape
     )
     layers.stack(self, Block, config, rngs)
 

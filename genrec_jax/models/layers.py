@@ -36,6 +36,13 @@ def fan_in_uniform(fan_in: int):
   return init
 
 
+def optional_param(
+  wanted: bool, init, rngs: nnx.Rngs, shape: Sequence[int]
+) -> nnx.Param | None:
+  """A parameter, or None, for which no key is drawn."""
+  return nnx.Param(init(rngs.params(), shape)) if wanted else None
+
+
 class Linear(nnx.Module):
   """x W (+ b), parameters in float32, arithmetic in the dtype of x."""
 
@@ -52,9 +59,7 @@ class Linear(nnx.Module):
     rngs: nnx.Rngs,
   ):
     self.kernel = nnx.Param(kernel_init(rngs.params(), (dim_in, dim_out)))
-    self.bias = (
-      nnx.Param(bias_init(rngs.params(), (dim_out,))) if use_bias else None
-    )
+    self.bias = optional_param(use_bias, bias_init, rngs, (dim_out,))
 
   def __call__(self, x: jax.Array) -> jax.Array:
     y = self.multiply(x)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.features import Features, Inputs
-from genrec_jax.models import fields
+from genrec_jax.models import fields, layers
 from genrec_jax.numerics import products
 
 
@@ -37,9 +37,8 @@ class LR(fields.Ranker):
   ):
     count = len(fields.numeric_features(features))
     init = jax.nn.initializers.normal(1.0)  # Xavier of a 1 x 1 matrix
-    self.numeric = (
-      nnx.Param(init(rngs.params(), (count, outputs))) if count else None
-    )
+    shape = count, outputs
+    self.numeric = layers.optional_param(count > 0, init, rngs, shape)
     self.bias = nnx.Param(jnp.zeros(outputs))
 
   @staticmethod

@@ -207,10 +207,8 @@ class FactorizationBlock(nnx.Module):
     c = self.config = config
     weighs = c.fm == 'optimised'
     self.attention = Attention(n, c, rngs) if weighs and c.attentive else None
-    self.y = (
-      nnx.Param(jax.random.normal(rngs.params(), (n, c.rank)))
-      if weighs and not c.attentive
-      else None
+    self.y = layers.optional_param(
+      weighs and not c.attentive, jax.random.normal, rngs, (n, c.rank)
     )
     width = {
       'optimised': n * c.rank,
