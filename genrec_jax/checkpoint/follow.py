@@ -49,7 +49,7 @@ _SLICE_S = 0.2
 Line = list[tuple[int, int]]  # (step, identity), each made from those before
 
 
-class Follower:
+class Follower(contextlib.AbstractContextManager):
   """Brings a copy to the newest step of a directory, again and again.
 
   Attributes:
@@ -155,9 +155,6 @@ class Follower:
   def close(self) -> None:
     """Lets another follower have the copy."""
     self._copy.close()
-
-  def __enter__(self):
-    return self
 
   def __exit__(self, kind, error, trace):
     self.close()

@@ -21,6 +21,7 @@ whose findings the others are told (group.py); what fails in one, fails in all.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -50,7 +51,7 @@ _WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
 _under_way = set()  # futures of all saves of this process
 
 
-class CheckpointManager:
+class CheckpointManager(contextlib.AbstractContextManager):
   """The checkpoints of one run, in one directory that all processes see."""
 
   def __init__(
@@ -300,9 +301,6 @@ class CheckpointManager:
       self.wait()
     finally:
       self._writer.release()
-
-  def __enter__(self):
-    return self
 
   def __exit__(self, kind, error, trace):
     try:

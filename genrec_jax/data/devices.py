@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 from collections.abc import Iterator
 
 import jax
@@ -51,7 +52,7 @@ def to_global(
   return jax.tree.map(put, batch)
 
 
-class DeviceBatches:
+class DeviceBatches(contextlib.AbstractContextManager):
   """Iterator that puts the batches to come on the devices in the background.
 
       batches = DeviceBatches(iter(train_batches(...)), mesh)
@@ -114,9 +115,6 @@ class DeviceBatches:
       self._source.close()  # before waiting: the source may be waiting too
     self._drop()
     self._thread.shutdown()
-
-  def __enter__(self):
-    return self
 
   def __exit__(self, *exc_info):
     self.close()

@@ -4,6 +4,7 @@ All three are written at once, in the caller's thread: a full disk stops the run
 with an OSError instead of a curve that silently ends.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -25,7 +26,7 @@ _NON_FINITE = {
 }
 
 
-class MetricWriters:
+class MetricWriters(contextlib.AbstractContextManager):
   """Appends scalars to `metrics.jsonl`, to `events.*` and to the log.
 
   A line of metrics.jsonl is in the hands of the operating system when `scalars`
@@ -99,9 +100,6 @@ class MetricWriters:
       self._jsonl.close()
       self._events.close()
 
-  def __enter__(self) -> 'MetricWriters':
-    return self
-
   def __exit__(self, *exc_info) -> None:
     self.close()
 
@@ -110,19 +108,13 @@ class MetricWriters:
     self._events.write_event(event)
 
 
-class NoMetricWriters:
+class NoMetricWriters(contextlib.nullcontext):
   """The writers of a process that leaves writing to another."""
 
   def scalars(self, step: int, values: Mapping[str, object]) -> None:
     pass
 
   def flush(self) -> None:
-    pass
-
-  def __enter__(self) -> 'NoMetricWriters':
-    return self
-
-  def __exit__(self, *exc_info) -> None:
     pass
 
 

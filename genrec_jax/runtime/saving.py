@@ -1,5 +1,6 @@
 """How a run's state is saved: whole, or its tables by rows; and published."""
 
+import contextlib
 import dataclasses
 import logging
 import pathlib
@@ -20,7 +21,7 @@ def tracks_dirty_rows(config) -> bool:
   return bool(config.checkpoint.policy or config.checkpoint.publish.every)
 
 
-class Saver:
+class Saver(contextlib.AbstractContextManager):
   """The checkpoints of a run, and what it publishes, as configured.
 
   Attributes:
@@ -140,9 +141,6 @@ class Saver:
         self._published.close()
       except CheckpointError as e:
         LOG.warning('the last step is not published: %s', e)
-
-  def __enter__(self):
-    return self
 
   def __exit__(self, kind, error, trace):
     self._end_publishing()

@@ -171,16 +171,13 @@ def _train(
       experiment.data.keep(workdir)  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
+  writers = NoMetricWriters()
   if job.is_leader():
-    writers = MetricWriters(
-      workdir, resume_step=step if resumed else None, log=None
-    )
-    progress = Progress(total_steps, counted=experiment.task.counted)
-  else:
-    writers, progress = (
-      NoMetricWriters(),
-      Progress(total_steps, stream=io.StringIO()),
-    )
+    since = step if resumed else None
+    writers = MetricWriters(workdir, resume_step=since, log=None)
+  stream = None if job.is_leader() else io.StringIO()
+  counted = experiment.task.counted
+  progress = Progress(total_steps, stream=stream, counted=counted)
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(host)
   with contextlib.ExitStack() as stack:
