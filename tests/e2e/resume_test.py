@@ -23,7 +23,7 @@ KILLED_AT = """
 import os, pathlib, signal, sys
 from genrec_jax import main
 from genrec_jax.checkpoint import manager, manifest
-from genrec_jax.runtime import progress
+from genrec_jax import progress
 from genrec_jax.train import loop, results
 
 point, number = sys.argv[1], int(sys.argv[2])
