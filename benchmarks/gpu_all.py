@@ -34,6 +34,7 @@ STEPS = {
   'left_to_xla': ('benchmarks.left_to_xla --results {results}', 2),
   'train_step': ('benchmarks.train_step --results {results}', 4),
 }
+LEAST_S = 10.0  # a step that has less is not begun
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +66,7 @@ def run(step: str, out: pathlib.Path, deadline: float) -> str:
   """Runs one step; says how it ended."""
   command, minutes = STEPS[step]
   seconds = min(60.0 * minutes, deadline - time.monotonic())
-  if seconds < 10:
+  if seconds < LEAST_S:
     return 'no time left'
   words = command.format(results=out / 'results').split()
   log = out / f'{step}.log'

@@ -7,6 +7,7 @@ JAX_COMPILATION_CACHE_DIR of your own is kept and speeds up the next session.
 """
 
 import atexit
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -18,8 +19,11 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 if os.environ['JAX_PLATFORMS'] == 'cpu':
   os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if os.environ.get('JAX_DISABLE_MOST_OPTIMIZATIONS') == '1':
-  # A third of the time. XLA dies of flags that it does not know (any more).
-  quick = '--xla_cpu_use_fusion_emitters=false'
+  # Two fifths of the time. XLA dies of flags that it does not know (any more).
+  quick = (
+    '--xla_cpu_use_fusion_emitters=false '
+    '--xla_cpu_parallel_codegen_split_count=1'
+  )
   given = os.environ.get('XLA_FLAGS', '')
   known = importlib.metadata.version('jax').startswith('0.10.')
   if known and quick not in given:
@@ -30,6 +34,10 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:  # else a worker of xdist
   os.environ['JAX_COMPILATION_CACHE_DIR'] = compiled
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
+# Of workers and trainings: what the compiler frees is not given back, to be
+# cleared and mapped again for the next program.
+os.environ.setdefault('MALLOC_TRIM_THRESHOLD_', str(1 << 30))
+os.environ.setdefault('MALLOC_MMAP_THRESHOLD_', str(1 << 25))
 
 import jax
 import pytest
@@ -56,6 +64,14 @@ def pytest_xdist_make_scheduler(config, log):
   from xdist.scheduler import LoadFileScheduling
 
   return LoadFileScheduling(config, log)
+
+
+def pytest_collection_finish(session):
+  """Tracing makes many objects and few cycles: a tenth of the time is of gc."""
+  del session
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(20_000)
 
 
 def pytest_runtest_teardown(item, nextitem):

@@ -203,13 +203,18 @@ def step(tables, arrays, slots, ids, rates):
 @functools.cache
 def on_one_device(specs) -> dict[str, np.ndarray]:
   specs = dict(specs)
-  tables = LocalTables(specs)
-  arrays = tables.init(jax.random.key(0))
-  slots, rates = tables.init_slots(arrays), rates_of(specs)
-  ids = jnp.arange(16, dtype=jnp.int32)
-  for _ in range(2):
-    arrays, slots, _ = step(tables, arrays, slots, ids, rates)
-  return jax.device_get(arrays)
+  tables, rates = LocalTables(specs), rates_of(specs)
+
+  @jax.jit  # in one program, as a runtime does; each operation is compiled else
+  def run(key):
+    arrays = tables.init(key)
+    slots = tables.init_slots(arrays)
+    ids = jnp.arange(16, dtype=jnp.int32)
+    for _ in range(2):
+      arrays, slots, _ = step(tables, arrays, slots, ids, rates)
+    return arrays
+
+  return jax.device_get(run(jax.random.key(0)))
 
 
 def rates_of(specs) -> dict:

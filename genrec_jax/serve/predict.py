@@ -18,7 +18,7 @@ from genrec_jax.data import datasets, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
-from genrec_jax.runtime.progress import Progress
+from genrec_jax.progress import Progress
 from genrec_jax.serve import inputs, prediction_files
 from genrec_jax.serve.predictor import Predictor
 

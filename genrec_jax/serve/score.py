@@ -13,7 +13,7 @@ from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, datasets, formats, kept
 from genrec_jax.parallel import job
-from genrec_jax.runtime.progress import Progress
+from genrec_jax.progress import Progress
 from genrec_jax.serve import prediction_files
 from genrec_jax.serve.scorer import Scorer
 

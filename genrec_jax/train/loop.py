@@ -23,9 +23,9 @@ from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
+from genrec_jax.progress import Progress
 from genrec_jax.report.metric_writers import MetricWriters, NoMetricWriters
 from genrec_jax.runtime import measurements
-from genrec_jax.runtime.progress import Progress
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib

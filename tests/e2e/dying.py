@@ -11,10 +11,10 @@ import sys
 from genrec_jax import main
 from genrec_jax.checkpoint import manager, manifest, retention
 from genrec_jax.evaluators.retrieval import RetrievalEvaluator
+from genrec_jax.progress import Progress
 from genrec_jax.report import summary
 from genrec_jax.report.metric_writers import MetricWriters
 from genrec_jax.runtime import single_device
-from genrec_jax.runtime.progress import Progress
 
 
 def die(number=signal.SIGKILL):

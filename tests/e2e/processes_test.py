@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from genrec_jax.checkpoint import workdir as workdir_lib
-from genrec_jax.runtime.progress import Progress
+from genrec_jax.progress import Progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
 from tests import processes

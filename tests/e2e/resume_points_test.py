@@ -17,6 +17,16 @@ from tests.e2e.dying import POINTS
 from tests.train.tiny_run import assert_same_run, curve
 
 KILLS = [p for p in POINTS if 'SIGTERM' not in p and 'Ctrl-C' not in p]
+# In each duty of a step, and behind a step with and without a checkpoint.
+FEW_KILLS = [
+  'before the first checkpoint',
+  'after the best, before its checkpoint',
+  'while Orbax writes',
+  'before the manifest',
+  'during an evaluation',
+  'after step 41',
+  'before the report',
+]
 
 
 def assert_as_whole(workdir, commands):
@@ -30,10 +40,14 @@ def assert_as_whole(workdir, commands):
   assert (workdir / 'report.html').exists()
 
 
-@pytest.mark.slow  # resume_test.py kills at seven by default
-def test_killed_at_every_point_one_after_the_other(commands, tmp_path):
+@pytest.mark.parametrize(
+  'points',
+  [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)],
+  ids=['seven', 'every'],
+)
+def test_killed_at_points_one_after_the_other(commands, tmp_path, points):
   """One run that dies of all of them, and is started again each time."""
-  for point in KILLS:
+  for point in points:
     status, said = commands.run(tmp_path, point)
     assert status == -signal.SIGKILL, (point, said)
   status, said = commands.run(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
-from genrec_jax.runtime.progress import Progress
+from genrec_jax.progress import Progress
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment

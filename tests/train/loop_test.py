@@ -19,8 +19,8 @@ from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions
 from genrec_jax.evaluators.retrieval import RetrievalEvaluator
+from genrec_jax.progress import Progress
 from genrec_jax.runtime import restoring
-from genrec_jax.runtime.progress import Progress
 from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train import loop
 from tests.train import tiny_run

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from genrec_jax import formatting
-from genrec_jax.runtime import progress
+from genrec_jax import formatting, progress
 
 
 class Clock:
