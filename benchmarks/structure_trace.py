@@ -19,7 +19,7 @@ RUNS = {
   'hstu': (
     'quickstart.py:smoke',
     (
-      'data.table_update=row_adagrad',
+      'optimizer.rows.name=row_adagrad',
       'parallel.hosts=2',
       'parallel.devices=4',
       'parallel.pipeline=exact',
