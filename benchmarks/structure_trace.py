@@ -19,7 +19,8 @@ RUNS = {
   'hstu': (
     'quickstart.py:smoke',
     (
-      'optimizer.rows.name=row_adagrad',
+      # The former name of the key: both commits understand it.
+      'data.table_update=row_adagrad',
       'parallel.hosts=2',
       'parallel.devices=4',
       'parallel.pipeline=exact',

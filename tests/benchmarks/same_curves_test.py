@@ -98,7 +98,7 @@ def test_a_case_runs_with_both_checkouts(tmp_path, rows, monkeypatch):
   ]  # fmt: skip
   assert calls[0][1] == 'configs/hstu_ml1m.py'
   assert calls[0][3][0] == f'data.path={tmp_path / "data" / "ml-1m"}'
-  assert 'optimizer.rows.name=row_adagrad' in calls[0][3]
+  assert 'data.table_update=row_adagrad' in calls[0][3]
   assert calls[1][3][-1] == 'predict.checkpoint=latest'
   bench.main(options)
   assert len(calls) == 4  # what has ended is not run again

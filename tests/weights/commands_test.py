@@ -114,7 +114,7 @@ def test_show(trained, capsys):
   main(['show', str(trained / 'own.safetensors')])
   text = capsys.readouterr().out
   assert 'tables/items  float32[' in text
-  assert '"table_update": "row_adagrad"' in text
+  assert '"name": "row_adagrad"' in text
 
 
 @pytest.mark.parametrize(
