@@ -102,7 +102,7 @@ def build(setting: Setting, way: str) -> SingleDeviceRuntime | MeshRuntime:
   """The step's runtime, as a config of a run would make it."""
   config = config_lib.ranking()
   config.train.batch_size = setting.devices * setting.batch
-  config.optimizer.row_learning_rate = 0.1
+  config.optimizer.rows.learning_rate = 0.1
   config.parallel.pool = way
   features = [
     FeatureSpec(f'f{i:03}', 'multi_hot', rows=rows, max_len=length)

@@ -131,7 +131,7 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
         experiment.task,
         experiment.tx,
         seed=config.seed,
-        row_learning_rate=config.optimizer.row_learning_rate,
+        row_learning_rate=config.optimizer.rows.learning_rate,
       ),
       donate_argnums=0,
     )
@@ -167,7 +167,7 @@ def _config(path: pathlib.Path, windows: str):
 
   config = config_lib.retrieval()
   config.data.name, config.data.path = 'histories', str(path)
-  config.data.table_update = 'row_adagrad'
+  config.optimizer.rows.name = 'row_adagrad'
   config.split.windows = windows
   config.model = config_lib.hstu(dim=32, dqk=32, dv=32, max_len=64)
   config.loss.sampler = 'shared'

@@ -50,8 +50,8 @@ from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment as experiment_lib
 
 _FM = (
-  'data.table_update=row_adagrad',
-  'optimizer.row_learning_rate=0.1',
+  'optimizer.rows.name=row_adagrad',
+  'optimizer.rows.learning_rate=0.1',
   'loss.table_l2=0',
 )
 # Small and fast: what counts are the tables, and how often they are restored.
@@ -59,9 +59,9 @@ SETTINGS = {
   'frappe': (
     'configs/frappe.py:dlrm',
     (
-      'data.table_update=row_adam',
+      'optimizer.rows.name=row_adam',
       'data.init_std=0.01',
-      'optimizer.row_learning_rate=0.003',
+      'optimizer.rows.learning_rate=0.003',
       'loss.table_l2=0',
       'model.dim=16',
       'model.top=(64,32)',
@@ -77,8 +77,8 @@ SETTINGS = {
   'clicks': (
     'configs/wukong_synthetic.py',
     (
-      'data.table_update=row_adagrad',
-      'optimizer.row_learning_rate=0.05',
+      'optimizer.rows.name=row_adagrad',
+      'optimizer.rows.learning_rate=0.05',
       'model.fmb_hidden=(64,)',
       'model.bottom=(64,)',
       'model.top=(64,)',
@@ -242,7 +242,7 @@ class Trainer:
     name, overrides = SETTINGS[data]
     if args.smoke:
       name += ',smoke' if ':' in name else ':smoke'
-      overrides = ('data.table_update=row_adagrad',)
+      overrides = ('optimizer.rows.name=row_adagrad',)
     elif data != 'clicks':
       overrides += (f'data.path={pathlib.Path(args.data).resolve()}',)
     self._config = config_lib.load(
@@ -252,7 +252,7 @@ class Trainer:
         f'seed={seed}',
         f'data.cache={directory / "data" / data}',
         'checkpoint.policy=intermittent',
-        'eval.parts=("test",)',
+        'eval.splits=("test",)',
       ],
     )
     self._experiment = experiment_lib.build(self._config, directory, TASK_KINDS)

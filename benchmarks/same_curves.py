@@ -55,6 +55,7 @@ EVERY_STEP = ('train.log_every=1',)
 HSTU = Case('configs/hstu_ml1m.py', 'ml-1m', ('train.epochs=1', *EVERY_STEP))
 DLRM = Case('configs/frappe.py:dlrm', 'frappe', ('train.epochs=3', *EVERY_STEP))
 WUKONG = dataclasses.replace(DLRM, config='configs/wukong_frappe.py')
+# The former name of the key: both commits understand it.
 ROWS = ('data.table_update=row_adagrad',)
 NO_L2 = ('loss.table_l2=0',)  # it moves whole tables, so rows refuse it
 

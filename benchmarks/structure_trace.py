@@ -19,6 +19,7 @@ RUNS = {
   'hstu': (
     'quickstart.py:smoke',
     (
+      # The former name of the key: both commits understand it.
       'data.table_update=row_adagrad',
       'parallel.hosts=2',
       'parallel.devices=4',

@@ -51,6 +51,7 @@ BLOCKS = (
   *(f'ranking.{section}' for section in RANKING),
   *SHARED,
   *MODELS,
+  'renamed',
 )
 
 _LOSSES = {'retrieval': 'RetrievalLossConfig', 'ranking': 'RankingLossConfig'}
@@ -109,6 +110,8 @@ def fill_page(text: str) -> str:
 
 def render_block(name: str) -> str:
   """Returns the table of a block: key, type, default and sentence."""
+  if name == 'renamed':
+    return _render_renamed()
   lines = ['| key | type | default | meaning |\n', '|---|---|---|---|\n']
   for key, kind, default, sentence in list_keys(name):
     cells = (f'`{key}`', kind, default and f'`{default}`', sentence)
@@ -116,6 +119,19 @@ def render_block(name: str) -> str:
       f'| {" | ".join(c.replace("|", chr(92) + "|") for c in cells)}'
     )
     lines[-1] += ' |\n'
+  return ''.join(lines)
+
+
+def _render_renamed() -> str:
+  """The table of former names."""
+  for node in ast.parse((PACKAGE / 'config' / 'renamed.py').read_text()).body:
+    if isinstance(node, ast.AnnAssign) and node.target.id == 'RENAMED':
+      renamed = ast.literal_eval(node.value)
+  lines = ['| former name | name now | until version |\n', '|---|---|---|\n']
+  for old, (new, values, until) in renamed.items():
+    pairs = [(f'{old}={a}', f'{new}={b}') for a, b in values.items()]
+    for former, now in pairs or [(old, new)]:
+      lines.append(f'| `{former}` | `{now}` | {until} |\n')
   return ''.join(lines)
 
 

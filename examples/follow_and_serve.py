@@ -23,7 +23,7 @@ import numpy as np
 
 STEPS, ASKED = 400, 34  # items 30 .. 39 stand on one shelf
 SETTINGS = {
-  'data.table_update': 'row_adagrad',  # such tables are published by rows
+  'optimizer.rows.name': 'row_adagrad',  # such tables are published by rows
   'checkpoint.publish.every': 50,
   'model': {'dim': 16, 'ffn_dim': 16, 'blocks': 1, 'max_len': 8},
   'train': {'batch_size': 64, 'eval_every': 200, 'log_every': 400},

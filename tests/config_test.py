@@ -222,13 +222,13 @@ def test_a_section_is_no_key(config):
     ('eval.ks=[1,5]', (1, 5)),
     ('eval.ks=1,5', (1, 5)),
     ('eval.ks=5', (5,)),
-    ('eval.parts=test', ('test',)),
+    ('eval.splits=test', ('test',)),
     (
       "numerics.products=(('.*/kernel', 'bfloat16'),)",
       (('.*/kernel', 'bfloat16'),),
     ),
-    ('eval.parts=valid,test', ('valid', 'test')),
-    ("eval.parts=('test',)", ('test',)),
+    ('eval.splits=valid,test', ('valid', 'test')),
+    ("eval.splits=('test',)", ('test',)),
     ('train.profile_steps=10,15', (10, 15)),
     ('train.profile_steps=()', ()),
     ('data.min_rating=4', 4),
@@ -259,8 +259,8 @@ AS_GROUPS = "tuple, as in (('.*/bias', {'weight_decay': 0.0}),)"
     ('loss.logq=maybe', 'bool, as in False'),
     ('eval.ks=1,x', 'tuple, as in (1, 10, 50, 100, 200)'),
     ('eval.ks=1.5', 'tuple, as in (1, 10, 50, 100, 200)'),
-    ('eval.parts=(1, 2)', "tuple, as in ('valid', 'test')"),
-    ("eval.parts=('valid','test'", "tuple, as in ('valid', 'test')"),
+    ('eval.splits=(1, 2)', "tuple, as in ('valid', 'test')"),
+    ("eval.splits=('valid','test'", "tuple, as in ('valid', 'test')"),
     ("optimizer.groups=('.*/bias',{'b1':0.5})", AS_GROUPS),
     ("optimizer.groups=(('.*/bias',{'b1':0.5})", AS_GROUPS),
     ('optimizer.groups=.*/bias', AS_GROUPS),
@@ -334,7 +334,7 @@ def test_a_key_that_is_not_saved_has_its_default(make, model):
   config = make()
   config.model = model
   saved = json.loads(config_lib.to_json(config))
-  for key in ('schedule', 'groups', 'row_schedule'):
+  for key in ('schedule', 'groups'):
     del saved['optimizer'][key]
   del saved['optimizer']['rows'], saved['model']['dropout']
   assert config_lib.describe_differences(saved, config) == []

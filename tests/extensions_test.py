@@ -52,7 +52,7 @@ def test_what_is_no_extension(names, told):
 
 def test_a_name_that_exists_is_an_error(tmp_path):
   c = config_lib.ranking_smoke(config_lib.ranking())
-  c.data.table_update = 'adam'
+  c.optimizer.rows.name = 'adam'
   with pytest.raises(ValueError, match="a row optimizer 'adam' already"):
     experiment.build(
       c, tmp_path, TASK_KINDS, lambda *_: None, CLASHING

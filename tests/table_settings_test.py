@@ -109,13 +109,6 @@ def test_where_a_table_lies_may_change_and_how_it_learns_may_not(tmp_path):
     workdir.check_trained(tmp_path, config(rate=0.2, scheme='row_wise'))
 
 
-def test_older_keys_say_what_to_write():
-  c = config_lib.retrieval()
-  assert config_lib.suggest_tables_key(c) == []
-  c.data.table_update = 'row_adagrad'
-  assert "{'optimizer': 'row_adagrad'}" in config_lib.suggest_tables_key(c)[0]
-
-
 def test_entries_of_the_command_line():
   c = config_lib.retrieval()
   text = "(('items', {'optimizer': 'adam', 'rate': 0.1}),)"

@@ -40,6 +40,7 @@ def own_workdir(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
     config: of the run.
     defaults: `TaskKind.defaults`, where it may be from outside the library.
   """
+  config_lib.use_new_names(config, defaults)
   with contextlib.ExitStack() as stack:
     with job.fail_together('taking the workdir'):
       lead = job.broadcast_from_leader(config_lib.to_json(config))
@@ -94,6 +95,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
 
 def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
   """Refuses a workdir that this config has not trained; changes nothing."""
+  config_lib.use_new_names(config, defaults)
   path = workdir / 'config.json'
   if not path.exists():
     raise FileNotFoundError(
@@ -111,6 +113,8 @@ def _refuse_others(
     lines = config_lib.describe_differences(
       saved, config, free, placement=False, defaults=defaults
     )
+  except config_lib.ConfigError:
+    raise
   except ValueError:
     lines = [f'{path} is damaged']
   if lines:

@@ -4,15 +4,14 @@
 `hstu()`, `wukong()`, ... those of its model.
 """
 
-from genrec_jax.config.comparison import describe_differences, read
-from genrec_jax.config.loading import (
-  ConfigError,
-  apply,
-  load,
-  save,
-  to_json,
-  variants,
+from genrec_jax.config.comparison import (
+  describe_differences,
+  read,
+  use_new_names,
 )
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.files import load, variants
+from genrec_jax.config.loading import apply, save, to_json
 from genrec_jax.config.rankers import (
   dcn,
   deepfm,
@@ -26,16 +25,11 @@ from genrec_jax.config.rankers import (
 from genrec_jax.config.ranking import ranking, ranking_smoke
 from genrec_jax.config.retrieval import hstu, retrieval, sasrec, smoke
 from genrec_jax.config.sections import parallel
-from genrec_jax.config.tables import (
-  TableSettings,
-  suggest_tables_key,
-  table_settings,
-)
+from genrec_jax.config.tables import TableSettings, table_settings
 
 __all__ = [
   'ConfigError',
   'TableSettings',
-  'suggest_tables_key',
   'apply',
   'dcn',
   'deepfm',
@@ -57,6 +51,7 @@ __all__ = [
   'smoke',
   'table_settings',
   'to_json',
+  'use_new_names',
   'variants',
   'wukong',
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import rankers, ranking, retrieval, tables
+from genrec_jax.config import rankers, ranking, renamed, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
 
 MODELS = {
@@ -33,7 +33,7 @@ def read(path, defaults: Defaults | None = None) -> dict:
   """A saved config as a plain dict.
 
   Keys that are younger than it have their defaults: the default of a new key is
-  what was done before.
+  what was done before. Keys that had other names then have those of now.
 
   Args:
     path: of the file.
@@ -42,7 +42,26 @@ def read(path, defaults: Defaults | None = None) -> dict:
   saved = json.loads(pathlib.Path(path).read_text())
   if not isinstance(saved, dict):
     raise ValueError(f'{path} is damaged: it holds no keys')
-  return fill_defaults(saved, defaults)
+  return fill_defaults(renamed.rename_saved(saved, path), defaults)
+
+
+def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
+  """Moves what `config` has under former names of keys, in place.
+
+  Args:
+    config: of an experiment, locked or not.
+    defaults: as in `read`.
+
+  Raises:
+    ConfigError: both names of a key are set, to different values. A key of a
+      kind of task that is not known counts as set under its former name.
+  """
+  default = flatten(_defaults(_plain(config), defaults))
+  now = flatten(_plain(config))
+  with config.unlocked():
+    renamed.rename_keys(
+      config, lambda key: key in default and now[key] != default[key]
+    )
 
 
 def fill_defaults(saved: dict, defaults: Defaults | None = None) -> dict:
@@ -77,7 +96,7 @@ def describe_differences(
     placement: whether where a table lies counts, in `tables`.
     defaults: as in `read`.
   """
-  old, new = flatten(saved), flatten(_plain(config))
+  old, new = flatten(renamed.rename_saved(saved)), flatten(_plain(config))
   if not placement:
     for flat in (old, new):
       flat['tables'] = tables.without_placement(flat.get('tables', []))
@@ -104,7 +123,9 @@ def _defaults(config: dict, make: Defaults | None) -> dict:
     defaults.model = MODELS[model]()
   elif task in TASKS:
     del defaults.model
-  return _plain(defaults)
+  plain = _plain(defaults)
+  renamed.rename_keys(plain, lambda key: False)
+  return plain
 
 
 def _plain(config: ConfigDict) -> dict:

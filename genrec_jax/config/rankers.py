@@ -6,7 +6,8 @@ docs/config_reference.md takes its sentences from there.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config.loading import ConfigError, hint_nearest
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.config.sections import make_section
 
 

@@ -81,13 +81,6 @@ def ranking() -> ConfigDict:
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.
         'shuffle_rows': 4_000_000,
-        # How tables are updated: 'dense' by the optimizer of everything else,
-        # or by a row optimizer, which updates the rows that a step touches; see
-        # docs/kernels.md#row-optimizers.
-        'table_update': 'dense',
-        # The number format of rows with a row optimizer: 'float32', 'bfloat16'
-        # or 'float16'.
-        'table_dtype': 'float32',
         'init_std': 1e-4,  # Deviation of fresh rows.
         # The generated log of 'clicks'; see
         # docs/ranking_data.md#the-generated-log.
@@ -119,9 +112,9 @@ def ranking() -> ConfigDict:
       'parallel': sections.parallel(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {
-        # The parts that are evaluated where the data have them; () trains
+        # The splits that are evaluated where the data have them; () trains
         # without evaluations and without a report.
-        'parts': ('valid', 'test'),
+        'splits': ('valid', 'test'),
         'batch_size': 4096,  # Examples at a time.
         # Whether each training batch is scored before the model learns from it:
         # 'none', 'window' (metrics between two log lines) or 'lifetime' (also

@@ -45,7 +45,7 @@ def retrieval() -> ConfigDict:
         'min_item_events': 0,  # Items with fewer events are dropped.
         'min_user_events': 0,  # Users with fewer events are dropped.
         # Ids are 'int', 'str', or ('auto') what the first rows look like.
-        'ids': 'auto',
+        'id_type': 'auto',
         'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.
         'delimiter': ',',  # The character between the cells of CSV files.
         'item_vocab': '',  # A saved vocabulary to apply; '' makes one.
@@ -65,13 +65,6 @@ def retrieval() -> ConfigDict:
           # waits for ever.
           'idle_s': None,
         },
-        # How tables are updated: 'dense' by the optimizer of everything else,
-        # or by a row optimizer, which updates the rows that a step touches; see
-        # docs/kernels.md#row-optimizers.
-        'table_update': 'dense',
-        # The number format of rows with a row optimizer: 'float32', 'bfloat16'
-        # or 'float16'.
-        'table_dtype': 'float32',
         # Deviation of fresh rows, drawn from a normal that is cut at two of
         # them.
         'init_std': 0.02,
@@ -129,9 +122,9 @@ def retrieval() -> ConfigDict:
       'parallel': sections.parallel(),
       'train': sections.train(),
       'eval': {
-        # The parts that are evaluated where the split has them; 'train' is
+        # The splits that are evaluated where the data have them; 'train' is
         # possible. () trains without evaluations and without a report.
-        'parts': ('valid', 'test'),
+        'splits': ('valid', 'test'),
         'ks': (1, 10, 50, 100, 200),  # Cut-offs of hit rate and NDCG.
         'batch_size': 256,  # Most sequences at a time.
         'batch_tokens': 16384,  # Most tokens at a time.
@@ -155,7 +148,7 @@ def retrieval() -> ConfigDict:
           'time': '',  # The column of the time; '' is as in `data`.
           'rating': '',  # The column of the rating; '' is as in `data`.
         },
-        'ids': '',  # As `data.ids`; '' is the same.
+        'id_type': '',  # As `data.id_type`; '' is the same.
         'time_unit': '',  # As `data.time_unit`; '' is the same.
         'delimiter': '',  # As `data.delimiter`; '' is the same.
         # float: Seconds since 1970 at which every user asks; None is the time

@@ -6,7 +6,8 @@ where the default is None, it begins with the type of a value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config.loading import ConfigError, hint_nearest
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.loading import hint_nearest
 
 
 def optimizer(**fields) -> ConfigDict:
@@ -43,11 +44,18 @@ def optimizer(**fields) -> ConfigDict:
       # `train.monitor` was not better; 1 never lowers them.
       plateau_factor=1.0,
       plateau_min=1e-3,  # The least product of these factors.
-      # The rate of tables with a row optimizer.
-      row_learning_rate=0.05,
-      row_schedule='',  # How that rate goes on; '' is as `schedule`.
-      # Options of the row optimizer; see docs/kernels.md#row-optimizers.
+      # How the rows of tables move; see docs/kernels.md#row-optimizers.
       rows=dict(
+        # The optimizer of tables: 'dense' is that of everything else, and a row
+        # optimizer, such as 'row_adagrad', updates only the rows that a step
+        # reads. All keys below are for row optimizers.
+        name='dense',
+        # The number format of the rows: 'float32', 'bfloat16' or 'float16'.
+        dtype='float32',
+        # The highest rate, as in `optimizer.learning_rate`.
+        learning_rate=0.05,
+        # How that rate goes on; '' is as `optimizer.schedule`.
+        schedule='',
         # Decay of the mean of gradients ('adam', 'lamb', their row-wise forms).
         b1=0.9,
         # Decay of the mean of squared gradients (the same optimizers).
@@ -113,7 +121,7 @@ def checkpoint() -> ConfigDict:
       # 'kmeans'; see docs/row_quantisers.md.
       method='adaptive',
       # The number format of the row optimizer's state: 'float32' or 'float16'.
-      slots='float32',
+      row_state_dtype='float32',
       # How often the whole run is expected to be restored; after more restores,
       # 8 bits are used where fewer were. 0 has no such plan.
       expected_restores=0.0,
@@ -202,14 +210,16 @@ def parallel() -> ConfigDict:
       keep_gathered=False,
       # Whether the optimizer's state rests in the memory of the host.
       offload=False,
-      accumulate=1,  # Microbatches of a device's batch.
+      # How many microbatches the batch of a device is processed in.
+      microbatches=1,
       # 'exact' routes the ids of a batch ahead; 'stale' fetches its rows ahead,
       # too, one update behind.
       pipeline='none',
-      # 'run' repeats a run on the same mesh bit by bit; 'order' gives the same
-      # bits on any number of devices.
-      determinism='run',
-      blocks=8,  # Summands of a batch that 'order' adds up one by one.
+      # What a repeated run has the same bits on: 'per_mesh' the same mesh,
+      # 'mesh_invariant' any number of devices.
+      determinism='per_mesh',
+      # Summands of a batch that 'mesh_invariant' adds up one by one.
+      reduction_blocks=8,
     )
   )
 

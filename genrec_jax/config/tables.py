@@ -7,9 +7,8 @@
     )
 
 A regex must match the whole name of a table; the first match counts. What an
-entry does not say is what the keys for all tables say (`data.table_update`,
-`data.table_dtype`, `data.init_std`, `optimizer.row_learning_rate`,
-`optimizer.rows.*`, `parallel.scheme`, `parallel.exchange.*`).
+entry does not say is what the keys for all tables say (`optimizer.rows.*`,
+`data.init_std`, `parallel.scheme`, `parallel.exchange.*`).
 """
 
 import dataclasses
@@ -19,7 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genrec_jax.config.loading import ConfigError, hint_nearest
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.loading import hint_nearest
 
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
@@ -172,22 +172,6 @@ def without_placement(tables):
   ]
 
 
-def suggest_tables_key(config) -> list[str]:
-  """What to write in place of older keys, a sentence for each."""
-  lines, data = [], config.data
-  for key, entry in (
-    # Kinds of tasks from outside may have neither key.
-    ('data.table_update', {'optimizer': data.get('table_update', DENSE)}),
-    ('data.table_dtype', {'dtype': data.get('table_dtype', 'float32')}),
-  ):
-    if next(iter(entry.values())) not in (DENSE, 'float32'):
-      lines.append(
-        f'{key} is for all tables; by table it is '
-        f'--config.tables="(({".*"!r}, {entry}),)"'
-      )
-  return lines
-
-
 def _pairs(tables):
   if not isinstance(tables, (tuple, list)):
     raise ConfigError(
@@ -283,14 +267,14 @@ def _apply(spec, settings: Mapping[str, Any]):
 
 def _checked(spec, entry=None):
   where = (
-    'data.table_update' if entry is None else f'config.tables, {entry[0]!r}'
+    'optimizer.rows.name' if entry is None else f'config.tables, {entry[0]!r}'
   )
   if spec.update == DENSE:
     if spec.dtype != 'float32':
       raise ConfigError(
         f'{where}: the dtype of table {spec.name!r} is {spec.dtype!r}: only '
         'tables that are updated by rows may be narrow, set '
-        "data.table_update='row_adagrad' or, by table, 'optimizer'"
+        "optimizer.rows.name='row_adagrad' or, by table, 'optimizer'"
       )
     given = entry[1] if entry else {}
     unknown = [k for k in given if k not in FIELDS and k not in OPTIONS]

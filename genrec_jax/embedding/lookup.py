@@ -90,7 +90,7 @@ class RowView:
     raise ValueError(
       f'this loss reads the whole table {self.read.table!r}, which only a '
       "table with update='dense' allows; choose a sampled loss with "
-      "loss.sampler='shared' or 'in_batch', or set data.table_update='dense'."
+      "loss.sampler='shared' or 'in_batch', or set optimizer.rows.name='dense'."
     )
 
 

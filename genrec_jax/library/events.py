@@ -148,7 +148,7 @@ def _read_ids(name: str, column: Column, ids: str) -> np.ndarray:
         row = int(np.argmin(good))
         raise ValueError(
           f'column {name!r}, row {row}: {str(column.values[row])!r} is no '
-          "whole number, and settings['data.ids'] is 'int'"
+          "whole number, and settings['data.id_type'] is 'int'"
         )
     return values
   if column.kind == 'float':  # as DataFrames hold integers beside missing ones

@@ -75,7 +75,7 @@ class Run(abc.ABC):
     path = self.workdir / 'report.html'
     if not path.exists():
       raise FileNotFoundError(
-        f'{path}: no such file; nothing was evaluated (eval.parts), so that '
+        f'{path}: no such file; nothing was evaluated (eval.splits), so that '
         'this run has no report'
       )
     return path

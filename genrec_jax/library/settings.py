@@ -6,6 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import renamed
 from genrec_jax.config.loading import OPEN, flatten, hint_nearest
 
 
@@ -43,8 +44,9 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
   Raises:
     ValueError: there is no such key, or its value is of another type.
   """
+  renamed.refuse_contradictions(settings.items())
   for key, value in settings.items():
-    _apply(config, key, value)
+    _apply(config, *renamed.translate(key, value))
 
 
 def _apply(config: ConfigDict, key: str, value: Any) -> None:

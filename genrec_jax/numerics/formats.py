@@ -4,7 +4,7 @@
 |-------------|-------------------------------------------|--------------------|
 | checkpoints | `checkpoint.method` and `checkpoint.bits` | has a `method`     |
 | exchange    | `exchange.forward`, `exchange.backward`   | 'jax' in `engines` |
-| tables      | `data.table_dtype`                        | `storage_dtype`    |
+| tables      | `optimizer.rows.dtype`                    | `storage_dtype`    |
 
 A format of your own is handed in, beside those of the library:
 

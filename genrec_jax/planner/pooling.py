@@ -37,7 +37,7 @@ from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.workload import DENSE, Feature, Load
 
 AUTO, ROWS, SUMS = POOLS = ('auto', 'rows', 'sums')
-DETERMINISMS = ('run', 'order')
+DETERMINISMS = ('per_mesh', 'mesh_invariant')
 ID_BYTES = 4
 Mesh = ShardingPlan | Topology  # both say how many replicas, hosts and devices
 
@@ -72,15 +72,15 @@ class PoolingRule:
   """How rows or sums is decided for each pooled feature.
 
   Attributes:
-    pool: 'auto' for what sends fewer bytes (under 'order': for sums wherever
-      they are allowed), or 'rows' or 'sums' for all.
+    pool: 'auto' for what sends fewer bytes (under 'mesh_invariant': for sums
+      wherever they are allowed), or 'rows' or 'sums' for all.
     exchange: the way of rows, and the codecs of both.
-    determinism: 'order' wants results that do not depend on the mesh.
+    determinism: 'mesh_invariant' wants results that do not depend on the mesh.
   """
 
   pool: str = AUTO
   exchange: Exchange = Exchange()
-  determinism: str = 'run'
+  determinism: str = 'per_mesh'
 
   def __post_init__(self):
     for field, allowed in (('pool', POOLS), ('determinism', DETERMINISMS)):
@@ -95,7 +95,7 @@ class PoolingRule:
     A sum over devices is made in an order that depends on how many there are;
     only one that a single device makes alone does not.
     """
-    if self.determinism != 'order':
+    if self.determinism != 'mesh_invariant':
       return True
     return scheme.spread is None or (scheme.spread == ONE and pieces == 1)
 
@@ -129,7 +129,7 @@ def choose(
     return ROWS
   if rule.pool != AUTO:
     return rule.pool
-  if rule.determinism == 'order':
+  if rule.determinism == 'mesh_invariant':
     return SUMS  # bytes depend on the mesh, and the bits on what is chosen
   rows = rows_bytes(read, scheme, pieces, mesh, rule.exchange)
   sums = sums_bytes(read, scheme, pieces, mesh, rule.exchange)
@@ -241,9 +241,9 @@ def fill(
         raise PlanError(
           f'feature {feature.name!r} would travel as sums, but its table '
           f'{load.name!r} ({table.scheme}) is cut over devices, and with '
-          "parallel.determinism='order' only a device that has all of a table "
-          "may add up its rows: set parallel.pool='rows', or keep the table on "
-          "one device (scheme 'table_wise')"
+          "parallel.determinism='mesh_invariant' only a device that has all of "
+          "a table may add up its rows: set parallel.pool='rows', or keep the "
+          "table on one device (scheme 'table_wise')"
         )
       pooling[feature.name] = wanted or _choose_of(
         load, feature, *where, plan, examples, rule

@@ -20,7 +20,9 @@ def build_runtime(config, task, tx, extensions: Extensions | None = None):
     extensions: what is used from outside the library.
   """
   p = config.parallel
-  plain = p.accumulate == 1 and p.determinism == 'run' and p.pipeline == 'none'
+  plain = (
+    p.microbatches == 1 and p.determinism == 'per_mesh' and p.pipeline == 'none'
+  )
   if plain and p.replicas * p.hosts * p.devices == 1:
     return SingleDeviceRuntime(config, task, tx, extensions)
   return MeshRuntime(config, task, tx, extensions)

@@ -106,6 +106,6 @@ def check_mesh(stores: Mapping[str, Store]) -> None:
     raise ValueError(
       f'Extensions.stores names {", ".join(sorted(stores))}; a mesh keeps '
       'rows where its plan says. Train on one device: set parallel.replicas, '
-      "hosts, devices and accumulate to 1, parallel.pipeline to 'none' and "
-      "parallel.determinism to 'run', or leave the stores out"
+      "hosts, devices and microbatches to 1, parallel.pipeline to 'none' and "
+      "parallel.determinism to 'per_mesh', or leave the stores out"
     )

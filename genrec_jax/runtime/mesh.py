@@ -109,14 +109,14 @@ class MeshRuntime:
 
   @property
   def _ordered(self) -> bool:
-    return self._parallel.determinism == 'order'
+    return self._parallel.determinism == 'mesh_invariant'
 
   @property
   def _parts(self) -> int:
     """Microbatches of a device's batch."""
     if self._ordered:
-      return self._parallel.blocks // self.eval_shards
-    return self._parallel.accumulate
+      return self._parallel.reduction_blocks // self.eval_shards
+    return self._parallel.microbatches
 
   @property
   def eval_shards(self) -> int:

@@ -28,6 +28,8 @@ OPTIMIZERS = {
 }
 # What row optimizers call the keys of `optimizer.rows` that have other names.
 ROW_OPTIONS = {'b1': 'beta1', 'b2': 'beta2'}
+# Of tables, or of rates: row optimizers are not built with them.
+NO_ROW_OPTIONS = ('name', 'dtype', 'learning_rate', 'schedule')
 
 
 def learning_rate(c) -> optax.Schedule:
@@ -39,15 +41,15 @@ def row_rate(c) -> optax.Schedule:
   """The rate of the row optimizers.
 
   It has the warm-up and the end of the dense one, and its shape unless
-  `row_schedule` names another.
+  `rows.schedule` names another.
   """
   return schedules.build(
-    c.row_learning_rate,
-    c.row_schedule or c.schedule,
+    c.rows.learning_rate,
+    c.rows.schedule or c.schedule,
     warmup_steps=c.warmup_steps,
     decay_steps=c.decay_steps,
     end_factor=c.end_factor,
-    where='optimizer.row_' if c.row_schedule else 'optimizer.',
+    where='optimizer.rows.' if c.rows.schedule else 'optimizer.',
   )
 
 
@@ -62,20 +64,24 @@ def row_rates(c, specs) -> dict[str, optax.Schedule]:
   for spec in specs.values():
     if spec.rate not in rates:
       own = c.copy_and_resolve_references()
-      own.row_learning_rate = float(spec.rate)
+      own.rows.learning_rate = float(spec.rate)
       rates[spec.rate] = row_rate(own)
   return {name: rates[spec.rate] for name, spec in specs.items()}
 
 
 def row_options(c) -> dict:
   """`optimizer.rows` as `embedding.row_optimizers` names the options."""
-  return {ROW_OPTIONS.get(k, k): v for k, v in c.rows.to_dict().items()}
+  return {
+    ROW_OPTIONS.get(key, key): value
+    for key, value in c.rows.items()
+    if key not in NO_ROW_OPTIONS
+  }
 
 
 def needs_total(c) -> bool:
   """Whether some rate falls until the end of the run, wherever that is."""
   overrides = [o for o in map(_overrides, c.groups) if o is not None]
-  named = [c.schedule, c.row_schedule, *(o.get('schedule') for o in overrides)]
+  named = [c.schedule, c.rows.schedule, *(o.get('schedule') for o in overrides)]
   open_ended = not c.decay_steps or any(
     o.get('decay_steps') == 0 for o in overrides
   )

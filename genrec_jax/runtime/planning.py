@@ -73,24 +73,25 @@ def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
 def check_parallel(p, shards: int) -> None:
   """Refuses settings that contradict each other."""
   for key, known in {
-    'determinism': ('run', 'order'),
+    'determinism': ('per_mesh', 'mesh_invariant'),
     'pipeline': ('none', 'exact', 'stale'),
   }.items():
     if p[key] not in known:
       raise ConfigError(f'parallel.{key} is {p[key]!r}, must be one of {known}')
-  if p.accumulate < 1:
-    raise ConfigError(f'parallel.accumulate is {p.accumulate}, at least 1')
-  if p.determinism == 'run':
+  if p.microbatches < 1:
+    raise ConfigError(f'parallel.microbatches is {p.microbatches}, at least 1')
+  if p.determinism == 'per_mesh':
     return
-  if p.blocks < 1 or p.blocks % shards:
+  if p.reduction_blocks < 1 or p.reduction_blocks % shards:
     raise ConfigError(
-      f'parallel.blocks is {p.blocks}, must be a multiple of the {shards} '
-      "devices for parallel.determinism='order'"
+      f'parallel.reduction_blocks is {p.reduction_blocks}, must be a multiple '
+      f"of the {shards} devices for parallel.determinism='mesh_invariant'"
     )
-  if p.dense != 'ddp' or p.accumulate != 1:
+  if p.dense != 'ddp' or p.microbatches != 1:
     raise ConfigError(
-      "parallel.determinism='order' adds up parallel.blocks by itself: it "
-      "needs parallel.dense='ddp' and parallel.accumulate=1"
+      "parallel.determinism='mesh_invariant' adds up "
+      "parallel.reduction_blocks by itself: it needs parallel.dense='ddp' and "
+      'parallel.microbatches=1'
     )
 
 
@@ -102,7 +103,7 @@ def check_scheme(p, specs) -> None:
         f'parallel.{key} is {p[key]!r} and says where tables lie that are '
         'updated by rows, but every table is updated by optax (dense) and lies '
         f'on every device; leave parallel.{key} out, or set '
-        "data.table_update='row_adagrad' or config.tables"
+        "optimizer.rows.name='row_adagrad' or config.tables"
       )
   own = {name: spec.scheme for name, spec in specs.items() if spec.scheme}
   if own and (p.plan or p.scheme == AUTO):
@@ -216,7 +217,7 @@ def pooling_rule(
   exchange = Exchange(
     **p.exchange.to_dict(), formats=extend(extensions.formats)
   )
-  if p.determinism == 'order':  # whatever is configured
+  if p.determinism == 'mesh_invariant':  # whatever is configured
     exchange = dataclasses.replace(exchange, kind='gather')
   return planner.PoolingRule(p.pool, exchange, p.determinism)
 

@@ -41,7 +41,7 @@ class Saver(contextlib.AbstractContextManager):
     if tracks_dirty_rows(config) and not runtime.stacks:
       raise ConfigError(
         'checkpoint.policy and checkpoint.publish are for tables that are '
-        'updated by rows, and there are none; set data.table_update'
+        'updated by rows, and there are none; set optimizer.rows.name'
       )
     self._task, self._every = task, c.publish.every
     self.checkpoints = CheckpointManager(
@@ -58,7 +58,7 @@ class Saver(contextlib.AbstractContextManager):
       options = _options(
         c,
         c.policy,
-        slots=c.slots,
+        slots=c.row_state_dtype,
         expected_restores=c.expected_restores,
         chunk_rows=c.chunk_rows,
         formats=formats,

@@ -197,9 +197,10 @@ def _by_columns(config, format_: str, path: pathlib.Path):
       raise FileNotFoundError(f'{path}: the directory has no {format_} files')
   p, data = config.predict, config.data
   options = {
-    name: p[name] or data[name] for name in ('ids', 'time_unit', 'delimiter')
+    'ids': p.id_type or data.id_type,
+    'time_unit': p.time_unit or data.time_unit,
   }
-  delimiter = options.pop('delimiter')
+  delimiter = p.delimiter or data.delimiter
   read: Callable[..., Iterator[readers.Events]] = readers.read_parquet
   if format_ == 'csv':
     read = functools.partial(readers.read_csv, delimiter=delimiter)

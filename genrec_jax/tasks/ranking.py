@@ -43,7 +43,7 @@ class RankingLossConfig:
     task_weights: factor of the cross entropy of each label; () is 1 for all.
     table_l2: strength l of (l/2)|E|^2 over all rows of all tables in every
       step, whether read or not, as in FuxiCTR. It is not divided by the batch,
-      and needs `data.table_update='dense'`.
+      and needs `optimizer.rows.name='dense'`.
   """
 
   task_weights: Sequence[float] = ()

@@ -12,8 +12,8 @@ def task_settings(config, extensions: Extensions | None = None) -> dict:
     extensions: what is used from outside the library.
   """
   return {
-    'table_update': config.data.table_update,
-    'table_dtype': config.data.table_dtype,
+    'table_update': config.optimizer.rows.name,
+    'table_dtype': config.optimizer.rows.dtype,
     'init_std': config.data.init_std,
     'settings': config_lib.table_settings(config),
     'products': config.numerics.products,

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from genrec_jax import config as config_lib
 from genrec_jax.contracts import (
   EvalRuntime,
   Evaluator,
@@ -54,15 +53,15 @@ class Experiment:
     return self.data.train_batches(config, self.runtime, stop, log)
 
   def evaluators(self, config) -> dict[str, Evaluator]:
-    """Part -> evaluator, for the parts of `config.eval.parts` that exist."""
-    for part in config.eval.parts:
+    """Part -> evaluator, for the parts of `config.eval.splits` that exist."""
+    for part in config.eval.splits:
       if part not in PARTS:
         raise ValueError(
-          f'eval.parts holds {part!r}, must be among {", ".join(PARTS)}'
+          f'eval.splits holds {part!r}, must be among {", ".join(PARTS)}'
         )
     return {
       part: self.data.evaluator(self.task, part, config.eval, self.runtime)
-      for part in config.eval.parts
+      for part in config.eval.splits
       if part in self.data.parts
     }
 
@@ -103,8 +102,6 @@ def build(
     extensions: what is used from outside the library.
   """
   extensions = extensions or Extensions()
-  for line in config_lib.suggest_tables_key(config):
-    log(line)
   data = load_data(config, workdir, kinds, log)
   task = _build_task(config, data, extensions)
   if optimizer.needs_total(config.optimizer):

@@ -293,15 +293,15 @@ def check(train) -> None:
 def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   """Refuses, before the first step, what would be missed after the last."""
   train, stores = config.train, extensions.stores if extensions else {}
-  if config.eval.parts and not evaluators:
+  if config.eval.splits and not evaluators:
     raise config_lib.ConfigError(
-      'nothing to evaluate: the split has none of the parts in eval.parts; '
-      'eval.parts=() trains without evaluations'
+      'nothing to evaluate: the split has none of the parts in eval.splits; '
+      'eval.splits=() trains without evaluations'
     )
   if evaluators and (names := host_tables(stores)):
     raise config_lib.ConfigError(
       f'the stores of {", ".join(names)} work on the host, and evaluations '
-      'read whole tables from the device: set eval.parts=()'
+      'read whole tables from the device: set eval.splits=()'
     )
   if 'valid' in evaluators:
     names = evaluators['valid'].names()
@@ -312,7 +312,7 @@ def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   elif train.patience:
     raise config_lib.ConfigError(
       'train.patience waits for better validation metrics, and nothing is '
-      'held out for validation (split.*, eval.parts); set train.patience=0'
+      'held out for validation (split.*, eval.splits); set train.patience=0'
     )
 
 

@@ -85,11 +85,11 @@ def build_progressive_validation(
   if kind == 'none':
     return NoProgressiveValidation()
   p = config.parallel
-  if p.pipeline != 'none' or p.accumulate != 1 or p.determinism != 'run':
+  if p.pipeline != 'none' or p.microbatches != 1 or p.determinism != 'per_mesh':
     raise ConfigError(
       'eval.progressive scores a batch as a whole, before its step: it needs '
-      "parallel.pipeline='none', parallel.accumulate=1 and "
-      "parallel.determinism='run'"
+      "parallel.pipeline='none', parallel.microbatches=1 and "
+      "parallel.determinism='per_mesh'"
     )
   return ProgressiveValidation(
     task,

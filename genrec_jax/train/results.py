@@ -91,7 +91,7 @@ def finish(
     if panel.draw:
       sections.append(panel.draw(report[panel.name]))
   if not parts:
-    LOG.info('nothing was evaluated (eval.parts), so there is no report')
+    LOG.info('nothing was evaluated (eval.splits), so there is no report')
     return report
   with job.fail_together('writing the report'):
     if job.is_leader():
@@ -136,7 +136,7 @@ def evaluate(
   evaluators = experiment.evaluators(config)
   if not evaluators:
     raise ValueError(
-      f'eval.parts is {tuple(config.eval.parts)}; this split has '
+      f'eval.splits is {tuple(config.eval.splits)}; this split has '
       f'{", ".join(experiment.data.parts)}'
     )
   weights = load_weights(

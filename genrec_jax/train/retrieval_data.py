@@ -83,7 +83,7 @@ class RetrievalData:
       batch_size=config.train.batch_size,
       max_len=config.model.max_len,
       unknown=config.data.unknown_items,
-      ids=config.data.ids,
+      ids=config.data.id_type,
       delimiter=config.data.delimiter,
       time_unit=config.data.time_unit,
       extras=datasets.build_extras(config.data),

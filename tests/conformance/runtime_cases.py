@@ -52,7 +52,7 @@ RUNTIMES = {
     MeshRuntime,
     {
       **SMALL,
-      'accumulate': 4,
+      'microbatches': 4,
       'dense': 'fsdp',
       'rules': (('params/.*', 0), ('.*', None)),
       'pool': 'sums',
@@ -63,10 +63,11 @@ RUNTIMES = {
 SLOW = {
   'mesh, sums': Setting(MeshRuntime, {**MESH, 'pool': 'sums'}),
   'mesh, in order': Setting(
-    MeshRuntime, {**MESH, 'determinism': 'order', 'blocks': 16}
+    MeshRuntime,
+    {**MESH, 'determinism': 'mesh_invariant', 'reduction_blocks': 16},
   ),
   'mesh, exact, microbatches': Setting(
-    MeshRuntime, {**SMALL, 'pipeline': 'exact', 'accumulate': 4}
+    MeshRuntime, {**SMALL, 'pipeline': 'exact', 'microbatches': 4}
   ),
 }
 
@@ -97,7 +98,7 @@ MAPS = {
 def make_runtime(setting: Setting, maps: str = 'identity'):
   config = config_lib.ranking()
   config.seed = SEED
-  config.optimizer.row_learning_rate = 0.1
+  config.optimizer.rows.learning_rate = 0.1
   config.parallel.update(setting.parallel)
   task, own = MAPS[maps]
   return setting.make(

@@ -152,7 +152,9 @@ def test_text_among_whole_numbers(command, tmp_path):
   rows[18] = f'abc,1,{T},1'
   given = log(tmp_path / 'log.csv', rows)
   assert command(given) is None  # one chunk: ids are text then
-  told = command(given, '--config.data.ids=int', f'--workdir={tmp_path}/other')
+  told = command(
+    given, '--config.data.id_type=int', f'--workdir={tmp_path}/other'
+  )
   assert "log.csv, line 20: 'abc' is not a user id" in told
   assert "ids='str'" in told
 

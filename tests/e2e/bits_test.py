@@ -11,7 +11,7 @@ from tests.e2e import spread_runs
 from tests.e2e.spread_runs import MESH, ROWS
 from tests.train import tiny_run
 
-ORDER = ('parallel.determinism=order', 'train.eval_every=12')
+ORDER = ('parallel.determinism=mesh_invariant', 'train.eval_every=12')
 
 
 def trained(directory, *overrides):

@@ -31,7 +31,7 @@ OVERRIDES = (
   'train.eval_every=9',
   'report.importance_rows=0',
 )
-ROWS = 'data.table_update=row_adagrad'
+ROWS = 'optimizer.rows.name=row_adagrad'
 SPREADS = {
   'row_wise, fsdp': (
     ROWS,
@@ -45,7 +45,7 @@ SPREADS = {
     'parallel.devices=2',
     'parallel.scheme=auto',
     'parallel.dense=hybrid',
-    'parallel.accumulate=2',
+    'parallel.microbatches=2',
   ),
   'dense tables, ddp': ('parallel.devices=4',),
   'dense tables, grad_op': ('parallel.devices=8', 'parallel.dense=grad_op'),

@@ -33,7 +33,7 @@ SPREADS = {
     *MESH,
     'parallel.scheme=table_row_wise',
     'parallel.dense=hybrid',
-    'parallel.accumulate=2',
+    'parallel.microbatches=2',
   ),
   'column_wise, grad_op, gather': (
     'parallel.devices=4',
@@ -100,7 +100,7 @@ def test_a_table_too_large_for_one_device(runs, tmp_path):
 @pytest.mark.parametrize('update', ['dense', 'row_adagrad', 'adam', 'sgd'])
 @pytest.mark.parametrize('name', SPREADS)
 def test_every_way_to_spread(runs, model, update, name):
-  update = f'data.table_update={update}'
+  update = f'optimizer.rows.name={update}'
   if name == 'ddp':  # groups of their own step by their own gradients
     parallel = ('parallel.devices=8',)
   else:
@@ -128,10 +128,10 @@ def test_every_scheme_and_exchange(runs, scheme, kind):
 @pytest.mark.parametrize(
   'sampler', ['uniform', 'shared', 'in_batch', 'in_batch_unique']
 )
-@pytest.mark.parametrize('accumulate', [1, 2])
-def test_every_sampler(runs, sampler, accumulate):
+@pytest.mark.parametrize('microbatches', [1, 2])
+def test_every_sampler(runs, sampler, microbatches):
   sampler = f'loss.sampler={sampler}'
-  parallel = ('parallel.devices=4', f'parallel.accumulate={accumulate}')
+  parallel = ('parallel.devices=4', f'parallel.microbatches={microbatches}')
   found = runs('hstu', ROWS, sampler, *parallel)
   assert_same_curve(found, runs('hstu', ROWS, sampler))
 
@@ -220,7 +220,7 @@ def test_a_run_that_was_spread_is_evaluated(runs):
 def test_from_every_spread_to_every_other(
   runs, tmp_path, update, first, second
 ):
-  update = f'data.table_update={update}'
+  update = f'optimizer.rows.name={update}'
   ways = {**SPREADS, 'ddp': ('parallel.devices=8',), 'one device': ONE}
   found = continued(tmp_path, 'sasrec', (update,), ways[first], ways[second])
   assert_same_curve(found, runs('sasrec', update))

@@ -29,7 +29,7 @@ OVERRIDES = (
   'optimizer.clip_norm=1.0',
   'report.users=0',
 )
-ROWS = 'data.table_update=row_adagrad'
+ROWS = 'optimizer.rows.name=row_adagrad'
 MESH = ('parallel.hosts=2', 'parallel.devices=2')
 
 

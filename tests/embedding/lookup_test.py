@@ -70,7 +70,7 @@ def test_only_a_dense_table_shows_itself_whole(table, reads):
   dense = lookup.view_tables({'t': table}, reads)
   np.testing.assert_array_equal(dense['f0'].whole(), table)
   fetched, view = row_views.fetch({'t': table}, reads)
-  with pytest.raises(ValueError, match="data.table_update='dense'"):
+  with pytest.raises(ValueError, match="optimizer.rows.name='dense'"):
     view(fetched)['f0'].whole()
 
 

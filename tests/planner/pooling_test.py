@@ -183,7 +183,7 @@ def test_weights_travel_with_the_ids_of_sums():
 def test_only_sums_of_one_device_keep_their_order(scheme, pieces, way):
   read = BagRead(dim=64, bags=1024, length=20)
   mesh = ShardingPlan({}, hosts=2, devices=4)
-  rule = PoolingRule('sums', determinism='order')
+  rule = PoolingRule('sums', determinism='mesh_invariant')
   assert choose(read, SCHEMES[scheme], pieces, mesh, rule) == way
 
 
@@ -240,11 +240,11 @@ def test_a_plan_must_not_name_other_features():
 
 
 def test_sums_that_order_rules_out_are_refused():
-  rule = PoolingRule('sums', determinism='order')
+  rule = PoolingRule('sums', determinism='mesh_invariant')
   with pytest.raises(PlanError, match="'brand' would travel .* 'short' .row_w"):
     fill(rows_everywhere(), [SHORT, LONG], BATCH, rule)
   plan = rows_everywhere(pooling={'tags': 'sums'})
-  rule = PoolingRule(determinism='order')
+  rule = PoolingRule(determinism='mesh_invariant')
   with pytest.raises(PlanError, match="set parallel.pool='rows', or keep the"):
     fill(plan, [SHORT, LONG], BATCH, rule)
   plan = fill(rows_everywhere(), [SHORT, LONG], BATCH, rule)
@@ -318,14 +318,14 @@ def test_tables_that_optax_updates_are_read_where_they_are():
 
 def test_order_chooses_without_regard_to_the_mesh():
   """Bits depend on the choice, and must not depend on how many devices."""
-  rule = PoolingRule(determinism='order')
+  rule = PoolingRule(determinism='mesh_invariant')
   read = BagRead(dim=64, bags=1024, length=1)
   table_wise, row_wise = SCHEMES['table_wise'], SCHEMES['row_wise']
   for devices in (1, 2, 64):
     mesh = ShardingPlan({}, devices=devices)
     assert choose(read, table_wise, 1, mesh, rule) == 'sums'
     assert choose(read, row_wise, 1, mesh, rule) == 'rows'
-  # Two devices of 'run' send fewer bytes by rows.
+  # Two devices of 'per_mesh' send fewer bytes by rows.
   assert choose(read, row_wise, 1, ShardingPlan({}, devices=64)) == 'rows'
 
 

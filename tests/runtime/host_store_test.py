@@ -93,7 +93,7 @@ def batch(step):
 
 def make_config():
   config = config_lib.ranking()
-  config.optimizer.row_learning_rate = 0.1
+  config.optimizer.rows.learning_rate = 0.1
   config.parallel.pool = 'rows'  # as features of tables on the host travel
   config.train.batch_size = EXAMPLES
   return config

@@ -97,7 +97,7 @@ def test_warm_up_is_a_line_and_then_constant():
 
 def test_rows_warm_up_like_everything_else():
   """Their rate is another, the line has as many steps."""
-  config = settings(warmup_steps=4, row_learning_rate=0.3)
+  config = settings(warmup_steps=4, rows={'learning_rate': 0.3})
   dense, rows = optimizer.learning_rate(config), optimizer.row_rate(config)
   for step in range(7):
     assert float(rows(step)) == pytest.approx(3 * float(dense(step)))
@@ -132,11 +132,11 @@ def schedule(rate, steps=10):
 
 def test_rows_follow_the_dense_schedule_from_their_own_rate():
   config = settings(schedule='cosine', warmup_steps=2, decay_steps=8)
-  config.row_learning_rate = 0.3
+  config.rows.learning_rate = 0.3
   dense = np.array(schedule(optimizer.learning_rate(config)))
   rows = schedule(optimizer.row_rate(config))
   assert rows == pytest.approx(3 * dense, rel=1e-6)
-  config.row_schedule = 'constant'
+  config.rows.schedule = 'constant'
   rows = schedule(optimizer.row_rate(config))
   assert rows[2:] == pytest.approx([0.3] * 8)
   assert schedule(optimizer.learning_rate(config)) == dense.tolist()
@@ -144,9 +144,9 @@ def test_rows_follow_the_dense_schedule_from_their_own_rate():
 
 def test_an_unknown_schedule_of_rows():
   with pytest.raises(
-    ValueError, match="optimizer.row_schedule is 'line', must"
+    ValueError, match="optimizer.rows.schedule is 'line', must"
   ):
-    optimizer.row_rate(settings(row_schedule='line'))
+    optimizer.row_rate(settings(rows={'schedule': 'line'}))
 
 
 def test_row_options_are_those_of_the_row_optimizers():
@@ -167,7 +167,7 @@ def test_row_options_are_those_of_the_row_optimizers():
     (dict(schedule='inverse_sqrt'), False),
     (dict(schedule='linear'), True),
     (dict(schedule='linear', decay_steps=5), False),
-    (dict(row_schedule='cosine'), True),
+    (dict(rows={'schedule': 'cosine'}), True),
     (dict(groups=(('.*', {'schedule': 'cosine'}),)), True),
     (dict(groups=(('.*', {'schedule': 'cosine', 'b1': 0}),), decay_steps=5), 0),
     (

@@ -84,7 +84,7 @@ def test_one_way_can_be_wanted_for_all(config, scheme, pool):
 
 
 def test_order_has_sums_of_one_device_alone(config):
-  config.parallel.determinism = 'order'
+  config.parallel.determinism = 'mesh_invariant'
   for scheme, way in (('row_wise', 'rows'), ('table_wise', 'sums')):
     config.parallel.scheme = scheme
     plan = planning.make_plan(config, Shop(), SHAPE)

@@ -1,4 +1,4 @@
-"""determinism='order' where rows and sums of one table meet."""
+"""determinism='mesh_invariant' where rows and sums of one table meet."""
 
 import functools
 
@@ -85,11 +85,13 @@ def batch(seed: int) -> dict:
 def trained(hosts: int, devices: int, scheme: str, pool: str):
   """(losses, weights, tables, plan) after some steps."""
   config = config_lib.ranking()
-  config.optimizer.row_learning_rate = 0.1
+  config.optimizer.rows.learning_rate = 0.1
   config.parallel.update(
     dict(hosts=hosts, devices=devices, scheme=scheme, pool=pool)
   )
-  config.parallel.update(dict(determinism='order', blocks=BLOCKS))
+  config.parallel.update(
+    dict(determinism='mesh_invariant', reduction_blocks=BLOCKS)
+  )
   runtime = MeshRuntime(config, Pooled(), optax.sgd(0.1))
   state, step, losses = runtime.fresh_state(), runtime.step(), []
   for seed in range(3):

@@ -22,7 +22,7 @@ from tests.train.tiny_run import assert_same_bits, curve, train
 # All of them mark rows: a step that does not is another program, and its last
 # bits may be others.
 ROWS = (
-  'data.table_update=row_adagrad',
+  'optimizer.rows.name=row_adagrad',
   'loss.sampler=shared',
   'checkpoint.publish.every=1000',
 )
@@ -168,7 +168,7 @@ def test_a_last_publication_that_fails_does_not_fail_the_run(
 
 
 def test_tables_that_no_row_optimizer_updates_are_refused(tmp_path):
-  with pytest.raises(ConfigError, match='set data.table_update'):
+  with pytest.raises(ConfigError, match='set optimizer.rows.name'):
     train(tmp_path, CONSECUTIVE)
 
 

@@ -101,7 +101,7 @@ NETWORK = Towers(TOWERS, init_network, apply_network)
 
 def settings(**parallel):
   c = config_lib.ranking()
-  c.optimizer.row_learning_rate = 0.1
+  c.optimizer.rows.learning_rate = 0.1
   c.parallel.update(
     pool='sums', scheme='table_row_wise', hosts=2, devices=4, **parallel
   )
@@ -109,9 +109,9 @@ def settings(**parallel):
 
 
 @functools.cache
-def train(towers, mesh=True, pipeline='none', accumulate=1, codecs=None):
+def train(towers, mesh=True, pipeline='none', microbatches=1, codecs=None):
   """(losses and norms, state after some steps) as NumPy arrays."""
-  c = settings(pipeline=pipeline, accumulate=accumulate)
+  c = settings(pipeline=pipeline, microbatches=microbatches)
   if codecs:
     c.parallel.exchange.update(forward=codecs[0], backward=codecs[1])
   if not mesh:
@@ -141,9 +141,9 @@ def train(towers, mesh=True, pipeline='none', accumulate=1, codecs=None):
   'options',
   [
     {},
-    {'accumulate': 4},
+    {'microbatches': 4},
     {'pipeline': 'exact'},
-    {'pipeline': 'stale', 'accumulate': 4},
+    {'pipeline': 'stale', 'microbatches': 4},
   ],
   ids=str,
 )
@@ -174,7 +174,7 @@ def test_an_identity_with_codecs(forward, backward):
 
 
 @pytest.mark.parametrize(
-  'options', [{}, {'accumulate': 4}, {'pipeline': 'exact'}], ids=str
+  'options', [{}, {'microbatches': 4}, {'pipeline': 'exact'}], ids=str
 )
 def test_a_network_learns_what_it_would_on_one_device(options):
   one, mesh = train(NETWORK, mesh=False), train(NETWORK, **options)

@@ -140,7 +140,7 @@ def test_the_first_line_of_a_stopped_and_continued_run(tmp_path, whole, said):
     ('train.profile_steps=5', r'is \(5,\), must be \(first, last\)'),
     ('train.profile_steps=5,5', 'must be'),
     ('train.monitor=ndcg@7', "'ndcg@7'; measured are hr@1, ndcg@1, hr@10"),
-    ('eval.parts=vald', "holds 'vald', must be among train, valid, test"),
+    ('eval.splits=vald', "holds 'vald', must be among train, valid, test"),
   ],
 )
 def test_settings_are_refused_before_the_first_step(
@@ -152,7 +152,7 @@ def test_settings_are_refused_before_the_first_step(
 
 
 def test_without_evaluations(tmp_path, whole):
-  report = train(tmp_path, 'eval.parts=()')
+  report = train(tmp_path, 'eval.splits=()')
   assert report['metrics'] == {} and not (tmp_path / 'report.html').exists()
   trained = [row for row in curve(tmp_path) if 'train/loss' in row]
   assert trained == [row for row in curve(whole[0]) if 'train/loss' in row]
@@ -165,7 +165,7 @@ def test_neither_steps_nor_epochs(tmp_path):
 
 def test_patience_needs_a_validation_part(tmp_path):
   with pytest.raises(ConfigError, match='train.patience.*held out'):
-    train(tmp_path, 'eval.parts=test', 'train.patience=3')
+    train(tmp_path, 'eval.splits=test', 'train.patience=3')
 
 
 def test_a_workdir_of_another_config_is_refused(whole):
@@ -271,7 +271,7 @@ def test_patience(scripted, tmp_path, said):
 
 
 def test_a_run_without_validation_reports_its_last_evaluation(tmp_path):
-  report = train(tmp_path, 'eval.parts=test', 'train.steps=6')
+  report = train(tmp_path, 'eval.splits=test', 'train.steps=6')
   assert report['metrics'] == report['last_epoch']
   assert report['best_step'] == 6 and 'No validation part' in report['notes'][0]
   assert saved_steps(tmp_path, 'best') == []
@@ -416,7 +416,7 @@ def test_a_profile_of_a_window(tmp_path, said):
 
 @pytest.mark.slow  # saving_test.py stops and continues such runs
 def test_a_row_optimizer_trains_and_resumes(tmp_path, monkeypatch):
-  overrides = ('data.table_update=row_adagrad', 'loss.sampler=shared')
+  overrides = ('optimizer.rows.name=row_adagrad', 'loss.sampler=shared')
   with monkeypatch.context() as m:
     at_update(m, terminate, 6)
     assert train(tmp_path / 'stopped', *overrides) is None
@@ -462,9 +462,9 @@ def test_host_stores_are_refused_before_the_first_step(whole):
 
   extensions = Extensions(stores={'items': OnHost()})
   config = tiny_run.config()
-  with pytest.raises(ConfigError, match='items work on the host.*eval.parts'):
+  with pytest.raises(ConfigError, match='items work on the host.*eval.splits'):
     loop._check_parts(config, {'valid': None}, extensions)
-  loop._check_parts(tiny_run.config('eval.parts=()'), {}, extensions)
+  loop._check_parts(tiny_run.config('eval.splits=()'), {}, extensions)
 
 
 def test_the_time_of_the_last_save_counts(tmp_path, monkeypatch):

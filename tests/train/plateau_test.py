@@ -32,7 +32,7 @@ def test_rates_fall_after_every_evaluation_that_is_not_better(
 def test_at_a_rate_of_zero_weights_and_rows_stand_still(scripted, tmp_path):
   scripted(0.3, 0.2, 0.1)
   overrides = (
-    'data.table_update=row_sgd',
+    'optimizer.rows.name=row_sgd',
     'loss.sampler=shared',
     'optimizer.name=sgd',
     'optimizer.plateau_factor=0',

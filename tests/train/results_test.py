@@ -50,7 +50,7 @@ def test_best_and_latest(run, capsys):
   printed = capsys.readouterr().out
   assert 'popularity' in printed and 'ndcg@10' in printed
   latest = changed(
-    config, predict__checkpoint='latest', eval__parts="('test',)"
+    config, predict__checkpoint='latest', eval__splits="('test',)"
   )
   found = results.evaluate(latest, directory, TASK_KINDS)
   assert found['metrics'] == {'test': report['last_epoch']['test']}
@@ -66,7 +66,7 @@ def test_other_ways_to_evaluate(run):
   config, directory, report = run
   found = results.evaluate(
     changed(
-      config, eval__ks='(3, 7)', eval__parts="('test',)", eval__item_chunk=50
+      config, eval__ks='(3, 7)', eval__splits="('test',)", eval__item_chunk=50
     ),
     directory,
     TASK_KINDS,
@@ -85,7 +85,7 @@ def test_refusals(run, tmp_path):
     results.evaluate(config, tmp_path / 'nothing', TASK_KINDS)
   with pytest.raises(ValueError, match='tset'):
     results.evaluate(
-      changed(config, eval__parts="('tset',)"), directory, TASK_KINDS
+      changed(config, eval__splits="('tset',)"), directory, TASK_KINDS
     )
   copy = tmp_path / 'copy'
   shutil.copytree(directory, copy)

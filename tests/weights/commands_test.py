@@ -19,7 +19,7 @@ from tests.weights.recorded import state_dict
 
 MADE = pathlib.Path(__file__).parent / 'trainer.pt'
 SHORT = (
-  'data.table_update=row_adagrad',
+  'optimizer.rows.name=row_adagrad',
   'train.steps=2',
   'train.eval_every=2',
   'train.checkpoint_every=2',
@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
 def test_a_run_that_begins_with_a_file(trained, tmp_path, caplog):
   """On a mesh; with rates of zero its weights stay what the file says."""
   file = safetensors.read(trained / 'own.safetensors')
-  still = ['optimizer.learning_rate=0', 'optimizer.row_learning_rate=0']
+  still = ['optimizer.learning_rate=0', 'optimizer.rows.learning_rate=0']
   still.append('parallel.devices=2')
   start = f'train.init_from={trained / "own.safetensors"}'
   with caplog.at_level('INFO', 'genrec_jax'):
@@ -114,7 +114,7 @@ def test_show(trained, capsys):
   main(['show', str(trained / 'own.safetensors')])
   text = capsys.readouterr().out
   assert 'tables/items  float32[' in text
-  assert '"table_update": "row_adagrad"' in text
+  assert '"name": "row_adagrad"' in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Config files.
+
+A config file holds one experiment: `get_config(arg)` returns a `ConfigDict`
+made from `retrieval()` or `ranking()` and a model's section, such as `hstu()`,
+which name every key there is. `arg` is what stands behind the colon of
+`--config=FILE:arg`; every config of this project understands `smoke`, a run of
+seconds on two CPU cores.
+"""
+
+import difflib
+import importlib.util
+import pathlib
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config import renamed
+from genrec_jax.config.comparison import use_new_names
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.loading import apply
+
+
+def variants(arg: str | None, known: Sequence[str] = ('smoke',)) -> set[str]:
+  """The variants behind `--config=FILE:`, separated by commas."""
+  names = {name for name in (arg or '').split(',') if name}
+  for name in names:
+    if name not in known:
+      raise ConfigError(
+        f'unknown variant {name!r}; this config knows {", ".join(known)}'
+      )
+  return names
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
+  """Loads `FILE` or `FILE:variant` and applies `a.b=value` overrides."""
+  name, _, arg = path.partition(':')
+  file = pathlib.Path(name)
+  if not file.is_file():
+    nearby = sorted(str(p) for p in file.parent.glob('*.py'))
+    hint = difflib.get_close_matches(str(file), nearby, n=1, cutoff=0.0)
+    raise ConfigError(
+      f'no config file {name!r}'
+      + (f'; did you mean {hint[0]!r}?' if hint else '')
+    )
+  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
+  try:
+    config = module.get_config(arg or None)
+  except AttributeError as error:
+    why = isinstance(error.obj, ConfigDict) and renamed.explain_missing(
+      error.name
+    )
+    if not why:
+      raise
+    raise ConfigError(f'{name}: no key {error.name!r}; {why}') from error
+  use_new_names(config)
+  renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
+  for override in overrides:
+    apply(config, override)
+  return config.lock()
