@@ -20,7 +20,12 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from genrec_jax.weights.safetensors import MOST_DIMENSIONS, WeightsError
+from genrec_jax.weights.names import escape
+from genrec_jax.weights.safetensors import (
+  MOST_DIMENSIONS,
+  WeightsError,
+  find_file,
+)
 
 SUFFIXES = ('.pt', '.pth', '.bin', '.ckpt')
 MOST_PICKLE_BYTES = 10_000_000
@@ -54,14 +59,13 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
     name -> array, mapped and read-only; prefixes of wrappers are taken off.
 
   Raises:
+    FileNotFoundError: there is no such file.
     WeightsError: the file is something else, or would call other functions.
   """
-  path = pathlib.Path(path)
+  path = find_file(path)
   try:
     with zipfile.ZipFile(path) as archive:
       root = _Reader(path, archive).read()
-  except FileNotFoundError:
-    raise
   except (
     zipfile.BadZipFile,
     zlib.error,
@@ -191,8 +195,9 @@ class _Unpickler(pickle._Unpickler):
     if module == 'torch' and name in _STORAGES:
       return _StorageName(name)
     raise WeightsError(
-      f'{self._reader.path} asks for {module}.{name}, which weights do not '
-      'need; load it with PyTorch, if you trust it, and save its state_dict'
+      f'{self._reader.path} asks for {escape(f"{module}.{name}")}, which '
+      'weights do not need; load it with PyTorch, if you trust it, and save '
+      'its state_dict'
     )
 
   def persistent_load(self, pid):
