@@ -69,4 +69,5 @@ def list_differences(
 
 def _list_few(names: list[str]) -> str:
   more = len(names) - LISTED
-  return ', '.join(map(escape, names[:LISTED])) + (f' and {more:,} more' if more > 0 else '')
+  few = ', '.join(map(escape, names[:LISTED]))
+  return few + (f' and {more:,} more' if more > 0 else '')
