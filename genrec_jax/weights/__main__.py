@@ -115,9 +115,10 @@ def _import(args) -> str:
 def _load_ids(args) -> np.ndarray | None:
   if not args.ids:
     return None
+  path = safetensors.find_file(args.ids)
   try:
-    return np.lib.format.open_memmap(safetensors.find_file(args.ids), mode='r')
-  except (ValueError, OverflowError) as e:
+    return np.lib.format.open_memmap(path, mode='r')
+  except Exception as e:  # its header is Python, and can fail in any way
     raise ValueError(
       f'--ids={args.ids} is no .npy file of integers: {e}'
     ) from None

@@ -29,7 +29,6 @@ from genrec_jax.weights.safetensors import (
 
 SUFFIXES = ('.pt', '.pth', '.bin', '.ckpt')
 MOST_PICKLE_BYTES = 10_000_000
-_CHUNK = 1 << 24
 # Where trainers put the weights beside other things.
 NESTED = ('model_state_dict', 'state_dict')
 # What wrappers put before each name: of several devices, of compiled modules.
@@ -71,6 +70,7 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
     zlib.error,
     struct.error,
     EOFError,
+    UnicodeDecodeError,  # names of records
     NotImplementedError,  # ways to compress
     OSError,  # places outside the file
     RuntimeError,  # passwords
@@ -143,16 +143,9 @@ class _Reader:
       return np.zeros(0, dtype)
     raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
     # 0: PyTorch was told to compute none.
-    if info.CRC and info.CRC != _checksum(raw):
+    if info.CRC and info.CRC != zlib.crc32(raw):
       raise WeightsError(f'{self.path} is damaged in storage {key!r}')
     return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
-
-
-def _checksum(raw: np.ndarray) -> int:
-  crc = 0
-  for begin in range(0, raw.size, _CHUNK):
-    crc = zlib.crc32(raw[begin : begin + _CHUNK], crc)
-  return crc
 
 
 class _StorageName(str):

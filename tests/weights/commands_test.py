@@ -130,7 +130,7 @@ def test_what_a_file_says_cannot_command_a_terminal(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  'contents', [b'', b'PK', b'\x93NUMPY\1\0' + b'0' * 200]
+  'contents', [b'', b'PK', b'\x93NUMPY\1\0v\0{' + b' ' * 200]
 )
 def test_ids_that_are_no_npy_file(contents, tmp_path):
   np.save(tmp_path / 'a.npy', np.arange(3))
