@@ -50,8 +50,6 @@ setuptools.setup(
     'tpu': ['jax[tpu]'],
     'parquet': ['pyarrow>=15'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
-    'xm': ['xmanager>=0.8'],
-    'serve': ['fastapi>=0.110', 'uvicorn>=0.29'],
     'docs': [  # the site: `mkdocs serve`
       'mkdocs>=1.6,<2',
       'mkdocs-material>=9.6,<10',

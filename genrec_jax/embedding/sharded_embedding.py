@@ -19,6 +19,7 @@ No gradient of the size of a table is ever made.
 
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,84 +32,23 @@ from genrec_jax.embedding import lookup as lookup_lib
 from genrec_jax.embedding import (
   lookup_requests,
   relayout,
-  row_optimizers,
   single_scheme,
 )
+from genrec_jax.embedding.embedding_state import (
+  EmbeddingState,
+  check_state,
+  put_table,
+)
+from genrec_jax.embedding.embedding_table import EmbeddingTable, is_number
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.lookup_requests import Lookup
 from genrec_jax.embedding.plan import POOLINGS as WAYS
-from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.sharded_tables import ShardedRoutes, ShardedTables
 from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
-Rate = float | Callable[[jax.Array], jax.Array]
 _SPLIT, _ALIKE = PartitionSpec(mesh_lib.AXES), PartitionSpec()
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddingTable:
-  """One table of a `ShardedEmbedding`.
-
-  >>> EmbeddingTable(rows=1000, width=16, optimizer='adam', rate=1e-3).dtype
-  'float32'
-
-  Attributes:
-    rows: number of rows; ids are 0 .. rows - 1.
-    width: numbers in a row.
-    optimizer: name of a row optimizer (docs/kernels.md lists them), or an
-      object with the methods of `row_optimizers.RowOptimizerLike`.
-    rate: its learning rate, or a function of the step, such as an optax
-      schedule.
-    options: further settings of an optimizer that is given by name, such as
-      `{'eps': 1e-6}`.
-    dtype: of the rows, 'float32', 'bfloat16' or 'float16'. The latter two are
-      rounded by chance, without bias, unless options say otherwise.
-    init_std: deviation of the fresh rows, which are drawn from a normal
-      distribution that is cut at two deviations.
-    scheme: where the rows lie; '' for what the `ShardedEmbedding` says.
-  """
-
-  rows: int
-  width: int
-  optimizer: str | RowOptimizerLike = 'row_adagrad'
-  rate: Rate = 0.05
-  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  dtype: str = 'float32'
-  init_std: float = 0.02
-  scheme: str = ''
-
-  def __post_init__(self):
-    for name in ('rows', 'width'):
-      value = getattr(self, name)
-      if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(
-          f'{name} of an EmbeddingTable is {value!r}, must be a whole number '
-          'of at least 1'
-        )
-    if self.options and not isinstance(self.optimizer, str):
-      raise ValueError(
-        'options are for an optimizer that is given by name; make '
-        f'{type(self.optimizer).__name__} with them'
-      )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class EmbeddingState:
-  """The tables and what their optimizers remember: a pytree of arrays.
-
-  Attributes:
-    step: int32, steps taken.
-    arrays: the rows, as the mesh holds them; `ShardedEmbedding.table` puts one
-      table together.
-    slots: what the row optimizers keep beside each array.
-  """
-
-  step: jax.Array
-  arrays: dict[str, jax.Array]
-  slots: dict[str, dict[str, jax.Array]]
 
 
 class ShardedEmbedding:
@@ -171,8 +111,14 @@ class ShardedEmbedding:
       exchange: how rows travel; None for the defaults of `Exchange`.
 
     Raises:
-      ValueError: a setting that cannot be; the message says which.
+      ValueError: a setting that cannot be, with its name and value.
     """
+    if not isinstance(tables, Mapping) or not all(
+      isinstance(table, EmbeddingTable) for table in tables.values()
+    ):
+      raise ValueError(
+        f'tables is {tables!r}, must be a mapping of names to EmbeddingTables'
+      )
     if not tables:
       raise ValueError('tables is empty; name at least one EmbeddingTable')
     if pooled_as not in WAYS:
@@ -186,8 +132,6 @@ class ShardedEmbedding:
         # One name each: two objects may have other settings.
         update = f'{type(table.optimizer).__name__} of {name}'
         own[update] = table.optimizer
-      elif update not in row_optimizers.ROW_OPTIMIZERS:
-        row_optimizers.find_optimizer(update)  # says what there is
       specs[name] = TableSpec(
         name,
         int(table.rows),
@@ -212,7 +156,7 @@ class ShardedEmbedding:
       extra_optimizers=own,
     )
     for name in specs:
-      self._tables.optimizer(name)  # refuses options that it does not have
+      self._tables.optimizer(name)  # refuses an object that is none
     arrays = self._tables.layout.shapes()
     slots = jax.eval_shape(self._tables.init_slots, arrays)
     self._specs = EmbeddingState(
@@ -221,19 +165,37 @@ class ShardedEmbedding:
 
   @property
   def batch_sharding(self) -> NamedSharding:
-    """Of ids and whatever else has an example in each row of its first axis.
+    """How ids, and all else with an example a row, lie best on the mesh.
 
-    Not needed for correct results: `jax.device_put(batch, emb.batch_sharding)`
-    spares a step the way from the first device to the others.
+    Results are the same without it; a step is spared the way from the first
+    device to the others.
+
+    >>> emb = ShardedEmbedding({'item': EmbeddingTable(rows=100, width=4)})
+    >>> batch = {'item': np.arange(8), 'label': np.ones(8, np.float32)}
+    >>> batch = jax.device_put(batch, emb.batch_sharding)
+    >>> batch['item'].sharding == emb.batch_sharding
+    True
+
+    Returns:
+      A sharding of the first axis over all devices.
     """
     return mesh_lib.split(self.mesh)
 
   @property
   def state_sharding(self) -> EmbeddingState:
-    """How the state lies on the mesh, a sharding for each array.
+    """How the state lies on the mesh.
 
-    A state that was read back from files goes onto the mesh by
-    `jax.device_put(state, emb.state_sharding)`.
+    A state that was read back from files goes onto the mesh with it:
+
+    >>> emb = ShardedEmbedding({'item': EmbeddingTable(rows=100, width=4)})
+    >>> state = emb.init(jax.random.key(0))
+    >>> saved = jax.tree.map(np.array, state)  # as a file holds it
+    >>> restored = jax.device_put(saved, emb.state_sharding)
+    >>> bool((emb.table(restored, 'item') == emb.table(state, 'item')).all())
+    True
+
+    Returns:
+      A state with a sharding in place of each array.
     """
     return jax.tree.map(
       lambda spec: NamedSharding(self.mesh, spec),
@@ -250,14 +212,30 @@ class ShardedEmbedding:
 
     Every device makes its own rows; they are the same on any mesh.
 
+    >>> emb = ShardedEmbedding({'item': EmbeddingTable(rows=100, width=4)})
+    >>> state = emb.init(jax.random.key(0), {'item': np.ones((100, 4))})
+    >>> int(state.step), float(emb.table(state, 'item').mean())
+    (0, 1.0)
+
     Args:
       key: of the random rows.
       tables: name -> `[rows, width]`, for tables that begin with values that
         are there already.
+
+    Returns:
+      The tables, fresh slots of their row optimizers and step 0.
+
+    Raises:
+      ValueError: `tables` has a name or a shape that is not among those of
+        this object.
     """
     arrays = self._map(self._tables.init, _ALIKE, self._specs.arrays)(key)
     if tables:
-      arrays = self._with_tables(arrays, tables)
+      arrays = {name: np.array(x) for name, x in arrays.items()}
+      for name, table in tables.items():
+        self._check_table(name)
+        put_table(self._tables.layout, arrays, name, table)
+      arrays = jax.device_put(arrays, self.state_sharding.arrays)
     slots = self._map(
       self._tables.init_slots, (self._specs.arrays,), self._specs.slots
     )(arrays)
@@ -282,11 +260,25 @@ class ShardedEmbedding:
     Returns:
       Feature -> `[B, ..., D]` rows, or `[B, D]` of a pooled lookup, float32. An
       id that is no row of its table gives NaN.
+
+    Raises:
+      ValueError: a state that was given away, a table that is not there, or
+        ids whose type or shape cannot be; the message names the feature.
     """
+    check_state(state)
     return self._mapped_lookup(state.arrays, self._check_lookups(ids))
 
   def value_and_grad(self, loss: Callable, *, has_aux: bool = False):
     """`jax.value_and_grad` for a loss that reads rows, whose rows it moves.
+
+    >>> emb = ShardedEmbedding({'item': EmbeddingTable(rows=100, width=4)})
+    >>> step = jax.jit(
+    ...   emb.value_and_grad(lambda rows, w: jnp.sum(rows['item'] @ w))
+    ... )
+    >>> state, ids = emb.init(jax.random.key(0)), {'item': np.arange(8)}
+    >>> (value, grads), state = step(state, ids, jnp.ones(4))
+    >>> value.shape, grads.shape, int(state.step)
+    ((), (4,), 1)
 
     Args:
       loss: `(rows, params, *more) -> value`, of the whole batch. `rows` are
@@ -297,11 +289,12 @@ class ShardedEmbedding:
       A function `(state, ids, params, *more) -> ((value, grads), state)`, where
       `ids` is as in `lookup`, `grads` are those of `params`, and the new state
       holds the rows after the step of their optimizers. Call it inside a
-      function that is jitted.
+      function that is jitted. It raises the errors of `lookup`.
     """
     differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=has_aux)
 
     def run(state: EmbeddingState, ids: Mapping[str, Any], params, *more):
+      check_state(state)
       lookups = self._check_lookups(ids)
       rows, routes = self._mapped_read(state.arrays, lookups)
       value, (row_grads, grads) = differentiate(rows, params, *more)
@@ -311,13 +304,24 @@ class ShardedEmbedding:
     return run
 
   def table(self, state: EmbeddingState, name: str) -> np.ndarray:
-    """A whole table in the memory of the host, `[rows, width]`.
+    """A whole table in the memory of the host.
+
+    >>> emb = ShardedEmbedding({'item': EmbeddingTable(rows=100, width=4)})
+    >>> emb.table(emb.init(jax.random.key(0)), 'item').shape
+    (100, 4)
 
     Args:
       state: from `init` or a step.
       name: of the table.
+
+    Returns:
+      `[rows, width]`, row r for id r, wherever it lies.
+
+    Raises:
+      ValueError: there is no such table, or the state was given away.
     """
     self._check_table(name)
+    check_state(state)
     layout = self._tables.layout
     stacks = {piece.stack for piece in layout.pieces.get(name, ())} or {name}
     arrays = {stack: np.asarray(state.arrays[stack]) for stack in stacks}
@@ -369,21 +373,18 @@ class ShardedEmbedding:
         f'jax.set_mesh is in force with {around}, another mesh than that of '
         'the tables; use jax.set_mesh(emb.mesh), or none'
       )
-    if not ids:
-      raise ValueError('ids is empty; give {feature: ids}')
+    if not isinstance(ids, Mapping) or not ids:
+      what = 'empty' if isinstance(ids, Mapping) else f'a {type(ids).__name__}'
+      raise ValueError(f'ids is {what}; give {{feature: ids}}')
     lookups = {}
     for feature, request in ids.items():
       if not isinstance(request, Lookup):
         request = Lookup(request)
-      request = dataclasses.replace(
-        request,
-        table=request.table or feature,
-        ids=lookup_requests.in_32_bits(request.ids),
-      )
-      request = jax.tree.map(jnp.asarray, request)
+      request = dataclasses.replace(request, table=request.table or feature)
       self._check_table(request.table, f'feature {feature!r}: ')
-      lookup_requests.check_lookup(feature, request, mesh_lib.shards(self.mesh))
-      lookups[feature] = request
+      lookups[feature] = lookup_requests.convert_lookup(
+        feature, request, mesh_lib.shards(self.mesh)
+      )
     return lookups
 
   # What follows runs inside `jax.shard_map`, on the part of one device.
@@ -426,42 +427,26 @@ class ShardedEmbedding:
 
   def _rates(self, step: jax.Array) -> dict[str, Any]:
     """Table -> its rate at a step; equal numbers are one object."""
-    values = {}
-    for table in self.tables.values():
+    values, rates = {}, {}
+    for name, table in self.tables.items():
       rate = table.rate
-      if rate not in values:
-        values[rate] = rate(step) if callable(rate) else rate
-    return {name: values[table.rate] for name, table in self.tables.items()}
-
-  def _with_tables(self, arrays, tables: Mapping[str, np.ndarray]):
-    """The arrays with whole tables laid into them."""
-    layout = self._tables.layout
-    arrays = {name: np.array(x) for name, x in arrays.items()}
-    for name, table in tables.items():
-      self._check_table(name)
-      own = self.tables[name]
-      if np.shape(table) != (own.rows, own.width):
-        raise ValueError(
-          f'table {name!r} is given as {np.shape(table)}, must be (rows, '
-          f'width) = {(own.rows, own.width)}'
-        )
-      table = np.asarray(table)
-      if name in layout.whole:
-        arrays[name][:] = table.astype(arrays[name].dtype)
-        continue
-      ids = np.arange(own.rows, dtype=np.int32)
-      for piece in layout.pieces[name]:
-        array = arrays[piece.stack]
-        at = layout.stacks[piece.stack].address(piece, ids)
-        end = piece.first_column + piece.columns
-        array[at] = table[:, piece.first_column : end].astype(array.dtype)
-    return jax.device_put(arrays, self.state_sharding.arrays)
+      key = id(rate) if callable(rate) else rate  # not all have a hash
+      if key not in values:
+        values[key] = rate(step) if callable(rate) else rate
+      rates[name] = values[key]
+    return rates
 
 
 def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
   """A mesh with the axes of the library over the same devices."""
+  if not is_number(hosts, numbers.Integral):
+    raise ValueError(f'hosts is {hosts!r}, must be a whole number')
   if mesh is None:
     return mesh_lib.make(1, hosts)
+  if not isinstance(mesh, Mesh):
+    raise ValueError(
+      f'mesh is {mesh!r}, must be a jax.sharding.Mesh, or None for all devices'
+    )
   if any(kind != AxisType.Auto for kind in mesh.axis_types):
     raise ValueError(
       f'the mesh has axes of the types {mesh.axis_types}, must have AxisType.'

@@ -22,6 +22,7 @@ import tempfile
 import numpy as np
 
 from genrec_jax.weights import convert, safetensors
+from genrec_jax.weights.names import escape
 from genrec_jax.weights.published import MODELS
 
 _IDS = (
@@ -34,9 +35,9 @@ def main(argv: list[str] | None = None) -> None:
   """Runs a command; user errors end without a traceback."""
   args = _make_parser().parse_args(argv)
   try:
-    print(args.run(args))
+    print(escape(args.run(args), keep='\n'))
   except (ValueError, OSError, ImportError) as e:
-    sys.exit(f'error: {e}')
+    sys.exit('error: ' + escape(str(e), keep='\n'))
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -114,13 +115,21 @@ def _import(args) -> str:
 def _load_ids(args) -> np.ndarray | None:
   if not args.ids:
     return None
-  return np.load(args.ids, allow_pickle=False)
+  path = safetensors.find_file(args.ids)
+  try:
+    return np.lib.format.open_memmap(path, mode='r')
+  except Exception as e:  # its header is Python, and can fail in any way
+    raise ValueError(
+      f'--ids={args.ids} is no .npy file of integers: {e}'
+    ) from None
 
 
 def _show(args) -> str:
   file = safetensors.read(args.file)
-  lines = [f'{name}  {spec}' for name, spec in sorted(file.specs.items())]
-  lines += [f'{key}: {text}' for key, text in file.metadata.items()]
+  lines = [
+    f'{escape(name)}  {spec}' for name, spec in sorted(file.specs.items())
+  ]
+  lines += [f'{escape(key)}: {text}' for key, text in file.metadata.items()]
   return '\n'.join(lines)
 
 

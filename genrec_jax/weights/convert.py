@@ -1,7 +1,6 @@
 """Published checkpoints to the names of this library, and back."""
 
 import os
-import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def read_arrays(path: str | os.PathLike) -> Arrays:
   """The arrays of a .safetensors file, or of one that `torch.save` wrote."""
-  path = pathlib.Path(path)
+  path = safetensors.find_file(path)
   with open(path, 'rb') as file:
     is_zip = file.read(2) == b'PK'
   if is_zip or path.suffix in torch_files.SUFFIXES:

@@ -6,6 +6,25 @@ from collections.abc import Callable, Mapping
 LISTED = 8  # of a kind
 
 
+def escape(text: str, keep: str = '') -> str:
+  r"""Text from a file as it may be printed: it could command a terminal.
+
+  >>> print(escape('kernel\x1b[2J\n'))
+  kernel\x1b[2J\n
+
+  Args:
+    text: from anywhere.
+    keep: characters to leave as they are, such as a newline.
+
+  Returns:
+    The text with what cannot be printed written as Python writes it.
+  """
+  return ''.join(
+    c if c.isprintable() or c in keep else c.encode('unicode_escape').decode()
+    for c in text
+  )
+
+
 def list_differences(
   saved: Mapping,
   wanted: Mapping,
@@ -50,4 +69,5 @@ def list_differences(
 
 def _list_few(names: list[str]) -> str:
   more = len(names) - LISTED
-  return ', '.join(names[:LISTED]) + (f' and {more:,} more' if more > 0 else '')
+  few = ', '.join(map(escape, names[:LISTED]))
+  return few + (f' and {more:,} more' if more > 0 else '')

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from genrec_jax.weights.names import escape
 from genrec_jax.weights.safetensors import WeightsError
 
 ITEMS = 'tables/items'
@@ -380,7 +381,7 @@ def _find_shape(shapes: Shapes, name: str, axes: int) -> tuple[int, ...]:
   shape = shapes.get(name)
   if shape is None or len(shape) != axes:
     what = 'is missing' if shape is None else f'has the shape {shape}'
-    some = ', '.join(sorted(shapes)[:6])
+    some = ', '.join(map(escape, sorted(shapes)[:6]))
     raise WeightsError(
       f'{name} {what}: is this a checkpoint of another model? It holds {some}'
       f'{", ..." if len(shapes) > 6 else ""}'

@@ -8,6 +8,8 @@ A file comes from anywhere, so nothing of a header is believed: `read` compares
 all of it with the size of the file before the first value is touched, and then
 maps the values instead of copying them. `create` gives arrays that are mapped
 onto the file too, so that a table larger than memory can be filled in parts.
+The `safetensors` package can do neither with NumPy: it copies what it reads,
+wants whole arrays to write, and lets a name that appears twice pass.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import json
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 
 import ml_dtypes
@@ -112,6 +115,7 @@ def read(path: str | os.PathLike) -> TensorFile:
     Its arrays, which are read from the disk where they are looked at.
 
   Raises:
+    FileNotFoundError: there is no such file.
     WeightsError: the file is not what its header says.
 
   >>> import tempfile
@@ -121,7 +125,7 @@ def read(path: str | os.PathLike) -> TensorFile:
   >>> str(file.specs['b']), file['a'].tolist()
   ('float64[2,2]', [0, 1, 2])
   """
-  path = pathlib.Path(path)
+  path = find_file(path)
   try:
     size = path.stat().st_size
     with open(path, 'rb') as file:
@@ -144,6 +148,28 @@ def read(path: str | os.PathLike) -> TensorFile:
   return TensorFile(
     path, specs, {n: 8 + length + at for n, at in offsets.items()}, metadata
   )
+
+
+def find_file(path: str | os.PathLike) -> pathlib.Path:
+  """The path of something to read: opening a pipe would wait for a writer.
+
+  Args:
+    path: of a file, or of a link to one.
+
+  Returns:
+    The same.
+
+  Raises:
+    FileNotFoundError: nothing is there.
+    WeightsError: a directory, a pipe or a device is there.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    raise FileNotFoundError(f'No such file: {str(path)!r}')
+  if not path.is_file():
+    kind = 'directory' if path.is_dir() else 'pipe or a device'
+    raise WeightsError(f'{path} is a {kind}, must be a file')
+  return path
 
 
 def write(
@@ -305,11 +331,15 @@ def _parse_entry(name: str, entry) -> tuple[Spec, int, int]:
     map(_is_natural, (begin, end, *shape))
   ):
     raise _Malformed(
-      f'the shape or the data_offsets of {name!r} are no natural numbers'
+      f'the shape or the data_offsets of {name!r} are no whole numbers from 0 '
+      f'to {sys.maxsize:,}'
     )
   if len(shape) > MOST_DIMENSIONS:
     raise _Malformed(f'{name!r} has {len(shape)} axes')
   spec = Spec(DTYPES[code], tuple(shape))
+  # An axis of no length must not hide what NumPy could not address.
+  if math.prod(n or 1 for n in shape) * spec.dtype.itemsize > sys.maxsize:
+    raise _Malformed(f'{name!r} is {spec}, too large to be addressed')
   if end - begin != spec.size:
     raise _Malformed(
       f'{name!r} is {spec}, {spec.size:,} bytes, and its data_offsets span '
@@ -319,8 +349,8 @@ def _parse_entry(name: str, entry) -> tuple[Spec, int, int]:
 
 
 def _is_natural(value) -> bool:
-  """Whether it is an integer from 0 on; True and 1.0 are none."""
-  return type(value) is int and value >= 0
+  """Whether it is an integer that fits 63 bits; True and 1.0 are none."""
+  return type(value) is int and 0 <= value <= sys.maxsize
 
 
 def _make_header(specs: Mapping[str, Spec], metadata: dict):

@@ -20,11 +20,15 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from genrec_jax.weights.safetensors import MOST_DIMENSIONS, WeightsError
+from genrec_jax.weights.names import escape
+from genrec_jax.weights.safetensors import (
+  MOST_DIMENSIONS,
+  WeightsError,
+  find_file,
+)
 
 SUFFIXES = ('.pt', '.pth', '.bin', '.ckpt')
 MOST_PICKLE_BYTES = 10_000_000
-_CHUNK = 1 << 24
 # Where trainers put the weights beside other things.
 NESTED = ('model_state_dict', 'state_dict')
 # What wrappers put before each name: of several devices, of compiled modules.
@@ -54,19 +58,19 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
     name -> array, mapped and read-only; prefixes of wrappers are taken off.
 
   Raises:
+    FileNotFoundError: there is no such file.
     WeightsError: the file is something else, or would call other functions.
   """
-  path = pathlib.Path(path)
+  path = find_file(path)
   try:
     with zipfile.ZipFile(path) as archive:
       root = _Reader(path, archive).read()
-  except FileNotFoundError:
-    raise
   except (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
     EOFError,
+    UnicodeDecodeError,  # names of records
     NotImplementedError,  # ways to compress
     OSError,  # places outside the file
     RuntimeError,  # passwords
@@ -139,16 +143,9 @@ class _Reader:
       return np.zeros(0, dtype)
     raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
     # 0: PyTorch was told to compute none.
-    if info.CRC and info.CRC != _checksum(raw):
+    if info.CRC and info.CRC != zlib.crc32(raw):
       raise WeightsError(f'{self.path} is damaged in storage {key!r}')
     return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
-
-
-def _checksum(raw: np.ndarray) -> int:
-  crc = 0
-  for begin in range(0, raw.size, _CHUNK):
-    crc = zlib.crc32(raw[begin : begin + _CHUNK], crc)
-  return crc
 
 
 class _StorageName(str):
@@ -191,8 +188,9 @@ class _Unpickler(pickle._Unpickler):
     if module == 'torch' and name in _STORAGES:
       return _StorageName(name)
     raise WeightsError(
-      f'{self._reader.path} asks for {module}.{name}, which weights do not '
-      'need; load it with PyTorch, if you trust it, and save its state_dict'
+      f'{self._reader.path} asks for {escape(f"{module}.{name}")}, which '
+      'weights do not need; load it with PyTorch, if you trust it, and save '
+      'its state_dict'
     )
 
   def persistent_load(self, pid):

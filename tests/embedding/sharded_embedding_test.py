@@ -6,6 +6,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh
 
@@ -180,15 +181,16 @@ def test_is_the_same_on_any_mesh(one_device, devices, scheme):
     assert_close(emb.table(state, name), whole.table(wanted, name), name=name)
 
 
-def test_a_saved_state_continues_the_same(one_device):
+def test_a_saved_state_continues_the_same(one_device, tmp_path):
   emb, state, params, losses = one_device
   first, weights, _ = train(emb, range(1))
-  leaves, tree = jax.tree.flatten(first)
-  saved = [np.array(leaf) for leaf in leaves]  # as any file would hold them
   again = ShardedEmbedding(TABLES, mesh=mesh_of(1))
-  restored = jax.device_put(
-    jax.tree.unflatten(tree, saved), again.state_sharding
-  )
+  with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(tmp_path / 'state', first)
+    checkpointer.wait_until_finished()
+    fresh = again.init(jax.random.key(1))
+    restored = checkpointer.restore(tmp_path / 'state', fresh)
+  assert jax.tree.map(lambda x: x.sharding, restored) == again.state_sharding
   later, weights, rest = train(again, range(1, STEPS), restored, weights)
   assert rest == losses[1:]
   assert np.asarray(weights).tobytes() == np.asarray(params).tobytes()
@@ -219,10 +221,31 @@ def test_an_id_that_is_no_row_reads_nan():
   bad = np.isnan(np.asarray(rows)).all(axis=1)
   assert bad.tolist() == [False, True, True, False, True, True]
   bags = Lookup(np.array([[1, ROWS], [2, 3]]), 'item', 'sum')
-  ignored = dataclasses.replace(bags, lengths=np.array([1, 2]))
+  # The last length is 1 in its lower 32 bits, and more than there are.
+  ignored = dataclasses.replace(bags, lengths=np.array([1, 2**32 + 1]))
   found = emb.lookup(state, {'bad': bags, 'good': ignored})
   assert np.isnan(np.asarray(found['bad'])[0]).all()
   assert np.isfinite(np.asarray(found['good'])).all()
+  np.testing.assert_array_equal(
+    found['good'][1], emb.table(state, 'item')[[2, 3]].sum(axis=0)
+  )
+
+
+def test_a_state_that_was_given_away_is_no_state():
+  """JAX itself crashes where a compiled step is called with it again."""
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  state, ids = emb.init(jax.random.key(0)), {'item': np.arange(4)}
+  jax.tree.map(lambda leaf: leaf.delete(), state)  # as a donation does
+  step = emb.value_and_grad(lambda rows, w: jnp.sum(rows['item']) * w)
+  for read in (
+    lambda: emb.table(state, 'item'),
+    lambda: emb.lookup(state, ids),
+    lambda: step(state, ids, jnp.float32(1)),
+  ):
+    with pytest.raises(ValueError, match='the state was given away'):
+      read()
+  with pytest.raises(ValueError, match='state is a dict, must be an Embedding'):
+    emb.table({'arrays': {}}, 'item')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,13 +269,19 @@ class SignSgd:
     return table.at[ids].add(-step, mode='drop'), slots
 
 
+@dataclasses.dataclass
+class Jump:
+  """A schedule that has no hash."""
+
+  start: float
+
+  def __call__(self, step):
+    return jnp.where(step < 1, self.start, 2 * self.start)
+
+
 def test_own_optimizer_schedule_and_more_than_a_value():
   emb = ShardedEmbedding(
-    {
-      't': EmbeddingTable(
-        9, 2, SignSgd(0.5), rate=lambda step: jnp.where(step < 1, 1.0, 2.0)
-      )
-    },
+    {'t': EmbeddingTable(9, 2, SignSgd(0.5), rate=Jump(1.0))},
     mesh=mesh_of(2),
   )
   state = emb.init(jax.random.key(0), {'t': np.zeros((9, 2))})
@@ -308,6 +337,18 @@ def test_rows_of_16_bits_move_by_less_than_their_last_bit():
       "set pooling to 'sum' or 'mean'",
     ),
     ({'x': Lookup(np.zeros(4, int), 'item', 'sum')}, 'must be \\[B, L\\]'),
+    (np.arange(4), 'ids is a ndarray; give {feature: ids}'),
+    ({'item': [[1], [2, 3]]}, "ids of feature 'item' are no array, fill"),
+    ({'item': ['a', 'b']}, "ids of feature 'item' are of type <U1, must be in"),
+    ({'item': None}, 'are of type object, must be integers'),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'sum', np.ones(2))},
+      "lengths of feature 'x' are of type float64, must be integers",
+    ),
+    (
+      {'x': Lookup(np.zeros((2, 3), int), 'item', 'sum', weights=[['a'] * 3])},
+      "weights of feature 'x' are of type <U1, must be real numbers",
+    ),
   ],
 )
 def test_wrong_lookups_are_refused(ids, words):
@@ -331,17 +372,49 @@ def test_a_mesh_in_force_must_be_that_of_the_tables():
   'make, words',
   [
     (lambda: ShardedEmbedding({}), 'tables is empty'),
+    (lambda: ShardedEmbedding([TABLES]), 'must be a mapping of names to'),
+    (lambda: ShardedEmbedding({'t': (4, 4)}), 'must be a mapping of names to'),
     (lambda: EmbeddingTable(0, 4), 'rows of an EmbeddingTable is 0'),
+    (lambda: EmbeddingTable(True, 4), 'rows of an EmbeddingTable is True'),
+    (lambda: EmbeddingTable(2.5, 4), 'rows of an EmbeddingTable is 2.5'),
+    (lambda: EmbeddingTable(4, 0), 'width of an EmbeddingTable is 0'),
+    *(
+      (
+        lambda rate=rate: EmbeddingTable(4, 4, rate=rate),
+        f'rate of an EmbeddingTable is {rate}, must be a finite number of at '
+        'least 0, or a function',
+      )
+      for rate in (float('nan'), float('inf'), -1, None, True)
+    ),
+    *(
+      (
+        lambda std=std: EmbeddingTable(4, 4, init_std=std),
+        f'init_std of an EmbeddingTable is {std}, must be a finite number',
+      )
+      for std in (float('nan'), float('inf'), -1)
+    ),
+    (
+      lambda: EmbeddingTable(4, 4, dtype='int8'),
+      "dtype of a table is 'int8', must be one of float32, float16, bfloat16",
+    ),
+    (
+      lambda: EmbeddingTable(4, 4, options=[]),
+      'options of an EmbeddingTable a',
+    ),
+    (
+      lambda: EmbeddingTable(4, 4, options={'eps': 'small'}),
+      "options {'eps': 'small'} do not suit the row optimizer 'row_adagrad'",
+    ),
     (
       lambda: EmbeddingTable(4, 4, SignSgd(), options={'scale': 2.0}),
       'make SignSgd with them',
     ),
     (
-      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, 'dense')}),
+      lambda: EmbeddingTable(4, 4, 'dense'),
       "no row optimizer 'dense'",
     ),
     (
-      lambda: ShardedEmbedding({'t': EmbeddingTable(4, 4, options={'b': 1})}),
+      lambda: EmbeddingTable(4, 4, options={'b': 1}),
       "has no option \\['b'\\]",
     ),
     (lambda: ShardedEmbedding(TABLES, scheme='rows'), 'rows'),
@@ -350,6 +423,8 @@ def test_a_mesh_in_force_must_be_that_of_the_tables():
       lambda: ShardedEmbedding(TABLES, mesh=mesh_of(4), hosts=3),
       'must divide the 4 devices',
     ),
+    (lambda: ShardedEmbedding(TABLES, hosts=1.5), 'hosts is 1.5, must be a wh'),
+    (lambda: ShardedEmbedding(TABLES, mesh=4), 'mesh is 4, must be a jax.shar'),
     (
       lambda: ShardedEmbedding(TABLES, mesh=jax.make_mesh((2,), ('data',))),
       'make it with jax.make_mesh',

@@ -117,6 +117,32 @@ def test_show(trained, capsys):
   assert '"name": "row_adagrad"' in text
 
 
+def test_what_a_file_says_cannot_command_a_terminal(tmp_path, capsys):
+  path = str(tmp_path / 'a')
+  arrays = {'\x1b[2Jname\n': np.ones(2)}
+  safetensors.write(path, arrays, {'k\x9b': 'two\nlines\x07'})
+  main(['show', path])
+  shown = capsys.readouterr().out
+  assert shown == '\\x1b[2Jname\\n  float64[2]\nk\\x9b: two\nlines\\x07\n'
+  with pytest.raises(SystemExit) as e:
+    main(['import', path, str(tmp_path / 'b'), '--names=hstu'])
+  assert 'It holds \\x1b[2Jname\\n' in str(e.value.code)
+
+
+@pytest.mark.parametrize(
+  'contents', [b'', b'PK', b'\x93NUMPY\1\0v\0{' + b' ' * 200]
+)
+def test_ids_that_are_no_npy_file(contents, tmp_path):
+  np.save(tmp_path / 'a.npy', np.arange(3))
+  safetensors.write(tmp_path / 'a', state_dict('sasrec'))
+  (tmp_path / 'ids').write_bytes(contents)
+  with pytest.raises(SystemExit, match='ids is no .npy file of integers: '):
+    main(
+      ['import', f'{tmp_path}/a', f'{tmp_path}/b', '--names=sasrec']
+      + [f'--ids={tmp_path}/ids']
+    )
+
+
 @pytest.mark.parametrize(
   'arguments, message',
   [

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from genrec_jax.weights import names, safetensors
+from genrec_jax.weights import convert, names, safetensors
 from genrec_jax.weights.safetensors import Spec, WeightsError
+from genrec_jax.weights.torch_files import read_state_dict
 
 
 def file_of(path, header, data=b'', length=None):
@@ -116,10 +117,13 @@ def test_a_read_file_is_read_only(tmp_path):
     ),
     ({'x': entry(dtype='F31')}, b'', "dtype 'F31'; known are BOOL"),
     ({'x': entry(dtype=['F32'])}, b'', 'known are'),
-    ({'x': entry(shape=[-2])}, b'', 'no natural numbers'),
-    ({'x': entry(shape=[2.0])}, b'', 'no natural numbers'),
-    ({'x': entry(shape=[True, 2])}, b'', 'no natural numbers'),
-    ({'x': entry(shape=[1 << 70])}, b'', 'bytes, and its data_offsets span'),
+    ({'x': entry(shape=[-2])}, b'', 'no whole numbers'),
+    ({'x': entry(shape=[2.0])}, b'', 'no whole numbers'),
+    ({'x': entry(shape=[True, 2])}, b'', 'no whole numbers'),
+    ({'x': entry(shape=[1 << 63], end=0)}, b'', 'no whole numbers from 0 to 9'),
+    ({'x': entry(shape=[0, 1 << 62], end=0)}, b'', 'too large to be addressed'),
+    ({'x': entry(shape=[1 << 40, 0, 1 << 40], end=0)}, b'', 'too large to be'),
+    ({'x': entry(shape=[1 << 60])}, b'', 'bytes, and its data_offsets span'),
     ({'x': entry(shape=[1] * 33)}, b'', '33 axes'),
     ({'x': {'dtype': 'F32'}}, b'', 'lacks its dtype, its shape'),
     ({'x': entry() | {'data_offsets': [0]}}, b'', 'lacks'),
@@ -155,6 +159,17 @@ def test_hostile_lengths(tmp_path, length, message):
   path = file_of(tmp_path / 'a', b'{"x": {}}     ', length=length)
   with pytest.raises(WeightsError, match=message):
     safetensors.read(path)
+
+
+def test_what_is_no_file(tmp_path):
+  os.mkfifo(tmp_path / 'pipe.pt')  # to open it would wait for a writer
+  for read in (safetensors.read, convert.read_arrays, read_state_dict):
+    with pytest.raises(WeightsError, match='a pipe or a device, must be a fi'):
+      read(tmp_path / 'pipe.pt')
+    with pytest.raises(WeightsError, match='is a directory, must be a file'):
+      read(tmp_path)
+    with pytest.raises(FileNotFoundError, match='No such file: .*nothing'):
+      read(tmp_path / 'nothing')
 
 
 def test_too_short_for_a_header(tmp_path):

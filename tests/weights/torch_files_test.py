@@ -163,4 +163,6 @@ def test_other_files(tmp_path):
   whole = MADE.read_bytes()
   (tmp_path / 'cut.pt').write_bytes(whole[: len(whole) // 2])
   refused(tmp_path / 'cut.pt', 'no archive')
+  (tmp_path / 'name.pt').write_bytes(whole.replace(b'byteorder', b'\xff' * 9))
+  refused(tmp_path / 'name.pt', 'no archive')
   assert os.path.exists(MADE)

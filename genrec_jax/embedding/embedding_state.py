@@ -1,0 +1,72 @@
+"""The tables of a `ShardedEmbedding` as a mesh holds them."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from genrec_jax.embedding.layout import StackLayout
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EmbeddingState:
+  """The tables and what their optimizers remember: a pytree of arrays.
+
+  Attributes:
+    step: int32, steps taken.
+    arrays: the rows, as the mesh holds them; `ShardedEmbedding.table` puts one
+      table together.
+    slots: what the row optimizers keep beside each array.
+  """
+
+  step: jax.Array
+  arrays: dict[str, jax.Array]
+  slots: dict[str, dict[str, jax.Array]]
+
+
+def check_state(state: EmbeddingState) -> None:
+  """Refuses what is no state, and one whose arrays a step was given."""
+  if not isinstance(state, EmbeddingState):
+    raise ValueError(
+      f'state is a {type(state).__name__}, must be an EmbeddingState, as init '
+      'and steps return it'
+    )
+  for leaf in jax.tree.leaves(state):
+    is_array = isinstance(leaf, jax.Array)
+    if is_array and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+      raise ValueError(
+        'the state was given away (donate_argnums) to a step; go on with the '
+        'state that this step returned'
+      )
+
+
+def put_table(
+  layout: StackLayout, arrays: dict[str, np.ndarray], name: str, table
+) -> None:
+  """Lays a whole table into the arrays of a mesh.
+
+  Args:
+    layout: where its pieces are.
+    arrays: on the host, writable.
+    name: of the table.
+    table: `[rows, width]`.
+
+  Raises:
+    ValueError: the table is of another shape, or not of numbers.
+  """
+  plan, table = layout.plan.tables[name], np.asarray(table)
+  if table.shape != (plan.rows, plan.dim):
+    raise ValueError(
+      f'table {name!r} is given as {table.shape}, must be (rows, width) = '
+      f'{(plan.rows, plan.dim)}'
+    )
+  if name in layout.whole:
+    arrays[name][:] = table.astype(arrays[name].dtype)
+    return
+  ids = np.arange(plan.rows, dtype=np.int32)
+  for piece in layout.pieces[name]:
+    array = arrays[piece.stack]
+    at = layout.stacks[piece.stack].address(piece, ids)
+    end = piece.first_column + piece.columns
+    array[at] = table[:, piece.first_column : end].astype(array.dtype)
