@@ -5,12 +5,12 @@ held whole. What cannot be read is an error that names the file and the line.
 """
 
 import dataclasses
-import difflib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields, text
 
@@ -231,10 +231,10 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
   """Where the named columns are, or an error with the nearest name."""
   for role, name in named.items():
     if name not in names:
-      near = difflib.get_close_matches(name, names, 1)
+      hint = text.hint_delimiter(names) or hint_nearest(name, names)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
-        f'{", ".join(names)}' + (f'; did you mean {near[0]!r}?' if near else '')
+        f'{", ".join(names)}{hint}'
       )
     if names.count(name) > 1:
       raise ValueError(f'{path}: column {name!r} appears twice')

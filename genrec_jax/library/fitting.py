@@ -1,10 +1,12 @@
 """`genrec_jax.fit`: from data at hand to a trained run, in one call."""
 
+import ast
 import contextlib
 import io
 import logging
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from genrec_jax.library.examples import Features
 from genrec_jax.library.files import format_of
 from genrec_jax.library.runs import RankingRun, RetrievalRun
 from genrec_jax.library.settings import apply_settings, flatten_settings
+from genrec_jax.runtime.progress import hide_progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 
@@ -35,6 +38,11 @@ Ranker = Literal[
 ]
 RETRIEVERS = ('hstu', 'sasrec')
 RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
+# A key of the config in a message; config.json is none.
+_FLAG = re.compile(
+  r'(?:--|(?<![\w/.])(?=config\.\w+\.\w))config\.(?P<key>\w+(?:\.\w+)*)'
+  r'(?:=(?P<value>[^\s,;]+))?'
+)
 # Keys of the config that arguments of `fit` set.
 ARGUMENTS = {
   'task': 'the argument model=',
@@ -178,9 +186,11 @@ def fit(
       else:
         _name_events(config, events, user, item, time, workdir)
       _train(config.lock(), workdir, temporary)
-  except BaseException:
+  except BaseException as error:
     if temporary:
       shutil.rmtree(workdir, ignore_errors=True)
+    if error.args and isinstance(error.args[0], str):
+      error.args = (translate_flags(error.args[0]), *error.args[1:])
     raise
   return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
 
@@ -197,7 +207,7 @@ def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
 
 
 def _is_ranker(model) -> bool:
-  if model not in MODELS:
+  if not isinstance(model, str) or model not in MODELS:
     raise ValueError(
       f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
       'those that rank are '
@@ -253,15 +263,20 @@ def _set_training(config, settings, steps, epochs, seed) -> None:
   apply_settings(config, settings)
   if steps is not None and epochs is not None:
     raise ValueError('steps and epochs are both given; leave one of them out')
-  training = {
-    key: value
-    for key, value in (
-      ('train.steps', steps),
-      ('train.epochs', epochs),
-      ('seed', seed),
-    )
-    if value is not None
-  }
+  training = {}
+  for key, value, least in (
+    ('train.steps', steps, 1),
+    ('train.epochs', epochs, 1),
+    ('seed', seed, 0),
+  ):
+    if value is None:
+      continue
+    if not columns_lib.is_whole_number(value) or value < least:
+      raise ValueError(
+        f'{key.split(".")[-1]} is {value!r}, must be a whole number, {least} '
+        'or more'
+      )
+    training[key] = int(value)
   for key in training:
     if key in settings:
       name = key.split('.')[-1]
@@ -314,7 +329,10 @@ def _name_files(config, path) -> None:
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file')
   config.data.name, config.data.path = format_of(path), str(path.resolve())
-  if path.name.endswith(('.tsv', '.tsv.gz')) and config.data.delimiter == ',':
+  if (
+    path.name.lower().endswith(('.tsv', '.tsv.gz'))
+    and config.data.delimiter == ','
+  ):
     config.data.delimiter = '\t'
 
 
@@ -322,20 +340,47 @@ def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
   form, path = formats.find(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
-    path = min(p for p in path.iterdir() if p.name.endswith(form.suffixes))
+    path = min(
+      p for p in path.iterdir() if p.name.lower().endswith(form.suffixes)
+    )
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_features(
     form.defaults(path, reading), features, cfg.labels
   )
 
 
+def translate_flags(message: str) -> str:
+  """A message of the command line with what `fit` calls its flags.
+
+  >>> translate_flags('set --config.model.time_bias=false, or another --workdir')
+  "set settings={'model.time_bias': False}, or another workdir"
+  >>> translate_flags('name it by config.data.columns.user')
+  'name it by the argument user='
+  >>> translate_flags('runs/config.json is damaged')
+  'runs/config.json is damaged'
+  """
+
+  def replace(match: re.Match) -> str:
+    key, value = match['key'], match['value']
+    if key in ARGUMENTS:
+      return ARGUMENTS[key]
+    if value is None:
+      return f'settings[{key!r}]'
+    words = {'true': True, 'false': False, 'None': None}
+    try:
+      value = words[value] if value in words else ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      pass  # it is text
+    return f'settings={{{key!r}: {value!r}}}'
+
+  return _FLAG.sub(replace, message).replace('--workdir', 'workdir')
+
+
 @contextlib.contextmanager
 def _quiet(quiet: bool):
-  """Keeps progress and tables from being shown."""
+  """Keeps progress and tables from being shown, but no warning."""
   if not quiet:
     yield
     return
-  with contextlib.ExitStack() as stack:
-    for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
-      stack.enter_context(redirect(io.StringIO()))
+  with contextlib.redirect_stdout(io.StringIO()), hide_progress():
     yield

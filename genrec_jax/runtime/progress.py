@@ -5,6 +5,8 @@ console) a plain line is printed every so often.
 """
 
 import contextlib
+import contextvars
+import io
 import math
 import shutil
 import sys
@@ -16,6 +18,19 @@ from genrec_jax import formatting
 from genrec_jax.runtime.throughput import Throughput
 
 _REDRAW_S, _PRINT_S = 0.1, 10.0  # between two lines: on a terminal, elsewhere
+
+
+_HIDDEN = contextvars.ContextVar('progress is hidden', default=False)
+
+
+@contextlib.contextmanager
+def hide_progress() -> Iterator[None]:
+  """Shows no progress inside the context, unless it has a stream of its own."""
+  token = _HIDDEN.set(True)
+  try:
+    yield
+  finally:
+    _HIDDEN.reset(token)
 
 
 class Progress(Throughput, contextlib.AbstractContextManager):
@@ -52,7 +67,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     """
     super().__init__(clock)
     self._total, self._unit, self.counted = total, unit, counted
-    self._stream = stream or sys.stderr
+    self._stream = stream or (io.StringIO() if _HIDDEN.get() else sys.stderr)
     self._terminal = self._stream.isatty()
     self._started, self._drawn_at = clock(), -math.inf
     self._line = ''  # what stands on the terminal

@@ -35,7 +35,7 @@ class LazyFrame:
 
 
 def parse(values):
-  return parse_column('c', columns_lib._to_array(values))
+  return parse_column('c', columns_lib._to_array(values, 'c', 'events'))
 
 
 @pytest.mark.parametrize(
