@@ -154,7 +154,7 @@ class RetrievalEvaluator:
     yield from metrics.ranking_metrics(ranks, c.ks, miss_rank).items()
 
   def _warn_of_misses(self, ranks: np.ndarray) -> None:
-    """Says once how many targets cannot be hit, and which ks say nothing."""
+    """Says once how many targets the filter makes misses."""
     if self._warned or not len(ranks):
       return
     self._warned = True
@@ -170,11 +170,4 @@ class RetrievalEvaluator:
         f'{repeated:,}',
         f'{len(ranks):,}',
         c.filter_seen,
-      )
-    if large := [k for k in c.ks if k >= len(corpus)]:
-      LOG.warning(
-        'eval.ks holds %s, and there are %s items to recommend. HR@k with such '
-        'a k does not depend on the model; choose smaller ones.',
-        ', '.join(map(str, large)),
-        f'{len(corpus):,}',
       )

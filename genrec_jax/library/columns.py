@@ -10,6 +10,7 @@ import datetime
 import decimal
 import itertools
 import numbers
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -217,8 +218,8 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
     return to_objects(values)
   if not getattr(values, 'ndim', 0):
     raise ValueError(
-      f'column {str(name)!r} of {what} is {values!r}, must be a list or an '
-      'array, with a value for each row'
+      f'column {str(name)!r} of {what} is {reprlib.repr(values)}, must be a '
+      'list or an array, with a value for each row'
     )
   return values
 

@@ -167,6 +167,10 @@ def fit(
     ValueError: the data or a setting cannot be used; the message says why.
   """
   ranks = _is_ranker(model)
+  labels = [label] if isinstance(label, str) else _to_names('label', label)
+  for role, name in dict(user=user, item=item, time=time, group=group).items():
+    if role != 'time' or time is not None:
+      _to_names(role, [name])
   _refuse_strangers(
     model,
     ranks,
@@ -182,7 +186,7 @@ def fit(
   try:
     with _quiet(not progress):
       if ranks:
-        _name_examples(config, events, label, features, group, workdir)
+        _name_examples(config, events, labels, features, group, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
       _train(config.lock(), workdir, temporary)
@@ -193,6 +197,19 @@ def fit(
       error.args = (translate_flags(error.args[0]), *error.args[1:])
     raise
   return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
+
+
+def _to_names(argument: str, names) -> list[str]:
+  """Names of columns, or an error."""
+  if not isinstance(names, list | tuple) or not all(
+    isinstance(name, str) for name in names
+  ):
+    one = names[0] if isinstance(names, list | tuple) and names else names
+    raise ValueError(
+      f'{argument} is {one!r}, must be the name of a column, which is text '
+      "(a column that is called 0 is '0')"
+    )
+  return list(names)
 
 
 def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
@@ -208,10 +225,10 @@ def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
 
 def _is_ranker(model) -> bool:
   if not isinstance(model, str) or model not in MODELS:
+    near = hint_nearest(model.lower(), MODELS) if isinstance(model, str) else ''
     raise ValueError(
       f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
-      'those that rank are '
-      f'{", ".join(RANKERS)}{hint_nearest(str(model), MODELS)}'
+      f'those that rank are {", ".join(RANKERS)}{near}'
     )
   return model in RANKERS
 
@@ -304,9 +321,9 @@ def _name_events(config, events, user, item, time, workdir) -> None:
   config.data.name = 'histories'
 
 
-def _name_examples(config, examples, label, features, group, workdir) -> None:
+def _name_examples(config, examples, labels, features, group, workdir) -> None:
   """The same of examples."""
-  config.data.labels = (label,) if isinstance(label, str) else tuple(label)
+  config.data.labels = tuple(labels)
   config.data.group = group
   if isinstance(examples, str | os.PathLike):
     _name_files(config, examples)
@@ -352,8 +369,8 @@ def _features_of_files(cfg, features: Features) -> dict:
 def translate_flags(message: str) -> str:
   """A message of the command line with what `fit` calls its flags.
 
-  >>> translate_flags('set --config.model.time_bias=false, or another --workdir')
-  "set settings={'model.time_bias': False}, or another workdir"
+  >>> translate_flags('set --config.train.shuffle=false, or another --workdir')
+  "set settings={'train.shuffle': False}, or another workdir"
   >>> translate_flags('name it by config.data.columns.user')
   'name it by the argument user='
   >>> translate_flags('runs/config.json is damaged')

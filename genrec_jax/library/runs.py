@@ -79,17 +79,19 @@ class Run(abc.ABC):
       if not self.config.eval.parts:
         return {}  # nothing was to be evaluated
       raise FileNotFoundError(
-        f'{path}: no such file, so that the metrics are not known; the training '
-        'has not ended, or the file was removed'
+        f'{path}: no such file, so that the metrics are not known; the '
+        'training has not ended, or the file was removed'
       )
     try:
       report = json.loads(path.read_text())
-      return {name: report[name] for name in ('metrics', 'baselines')}
-    except (ValueError, LookupError, TypeError) as e:
+      if not isinstance(report, dict) or 'metrics' not in report:
+        raise ValueError('it holds no metrics')
+    except ValueError as e:
       raise ValueError(
-        f'{path} is damaged ({e!r}); put back a whole copy, or remove the file: '
+        f'{path} is damaged ({e}); put back a whole copy, or remove the file: '
         'all but the metrics works without it'
       ) from None
+    return report
 
   @property
   def metrics(self) -> dict[str, dict[str, float]]:
@@ -170,7 +172,8 @@ class Run(abc.ABC):
     parts = [self.config.model.name]
     metrics = self.metrics if self._has_report() else {}
     for split, values in metrics.items():
-      texts = [f'{m} {values[m]:.4f}' for m in _SHOWN if m in values]
+      names = [m for m in _SHOWN if m in values] or list(values)[:2]
+      texts = [f'{name} {values[name]:.4f}' for name in names]
       parts.append(f'{split}: {", ".join(texts)}')
     return f'{type(self).__name__}({"; ".join(parts)}; {self.workdir})'
 
