@@ -41,14 +41,14 @@ def hint_delimiter(names: Sequence[str]) -> str:
   """What to set if a header was not cut into its names, or ''.
 
   >>> hint_delimiter(['user;item;time'])
-  "; the fields seem to be separated by ';': set data.delimiter=';'"
+  "; are the fields separated by ';'? Set --config.data.delimiter=';'"
   """
   marks = [x for x in ';\t|,' if len(names) == 1 and x in names[0]]
   if not marks:
     return ''
   return (
-    f'; the fields seem to be separated by {marks[0]!r}: set '
-    f'data.delimiter={marks[0]!r}'
+    f'; are the fields separated by {marks[0]!r}? Set '
+    f'--config.data.delimiter={marks[0]!r}'
   )
 
 

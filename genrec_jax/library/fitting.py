@@ -9,7 +9,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from ml_collections import ConfigDict
@@ -41,7 +41,7 @@ RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
 # A key of the config in a message; config.json is none.
 _FLAG = re.compile(
   r'(?:--|(?<![\w/.])(?=config\.\w+\.\w))config\.(?P<key>\w+(?:\.\w+)*)'
-  r'(?:=(?P<value>[^\s,;]+))?'
+  r"""(?:=(?P<value>'[^']*'|"[^"]*"|[^\s,;]+))?"""
 )
 # Keys of the config that arguments of `fit` set.
 ARGUMENTS = {
@@ -117,6 +117,11 @@ def fit(
       run = genrec_jax.fit('events.csv', 'sasrec', user='customer')
       run.recommend([['bed', 'lamp', 'desk']], k=3)
 
+  The last event of each user tests and the one before it validates, so that a
+  user needs four events to be trained on. Items that a user has had before are
+  neither recommended nor counted as hits, unless `settings` says
+  `{'eval.filter_seen': 'none'}`.
+
   To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr'), a
   row is an example with a label of 0 or 1. All other columns are features:
   text and whole numbers are categories, floats are numbers, lists are sets.
@@ -134,9 +139,9 @@ def fit(
   (2,)
 
   Args:
-    events: arrays by name, a NumPy structured array, a DataFrame of pandas,
-      polars or pyarrow, or the path of a CSV or Parquet file, or of a directory
-      of such files.
+    events: arrays by name, a list of rows by name, a NumPy structured array, a
+      DataFrame of pandas, polars or pyarrow, or the path of a CSV or Parquet
+      file, or of a directory of such files.
     model: name of the model.
     user: to recommend: column of the users, text or whole numbers.
     item: column of the items, likewise.
@@ -158,15 +163,22 @@ def fit(
     workdir: directory of the run, in which the same call continues after an
       interruption. None makes a temporary one, which goes when the run object
       does or the process ends; `run.save(path)` keeps what is needed.
-    progress: whether to show a line of progress and a table of the metrics.
+    progress: whether to show a line of progress and a table of the metrics;
+      warnings are shown in any case.
 
   Returns:
     A `RetrievalRun` or a `RankingRun`.
 
   Raises:
+    TypeError: `events` is nothing that has columns.
     ValueError: the data or a setting cannot be used; the message says why.
+    FileNotFoundError: there is no such file.
+    FloatingPointError: the loss is not finite any more.
+    InterruptedError: SIGTERM stopped the training.
   """
   ranks = _is_ranker(model)
+  if not isinstance(features, str | Mapping | None):
+    features = _to_names('features', features)
   labels = [label] if isinstance(label, str) else _to_names('label', label)
   for role, name in dict(user=user, item=item, time=time, group=group).items():
     if role != 'time' or time is not None:
@@ -201,15 +213,16 @@ def fit(
 
 def _to_names(argument: str, names) -> list[str]:
   """Names of columns, or an error."""
-  if not isinstance(names, list | tuple) or not all(
-    isinstance(name, str) for name in names
-  ):
-    one = names[0] if isinstance(names, list | tuple) and names else names
-    raise ValueError(
-      f'{argument} is {one!r}, must be the name of a column, which is text '
-      "(a column that is called 0 is '0')"
-    )
-  return list(names)
+  if not isinstance(names, Iterable):
+    names = [names]  # which is then refused
+  names = list(names)
+  for name in names:
+    if not isinstance(name, str):
+      raise ValueError(
+        f'{argument} is {name!r}, must be the name of a column, which is text '
+        "(a column that is called 0 is '0')"
+      )
+  return names
 
 
 def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:

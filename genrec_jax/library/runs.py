@@ -38,7 +38,7 @@ _SHOWN = ('ndcg@10', 'hr@10', 'auc', 'logloss')  # metrics of a run in a line
 
 
 class Run(abc.ABC):
-  """What all runs have.
+  """What all runs have; the examples are of a `RetrievalRun`.
 
   Attributes:
     workdir: the directory of the run. Where `fit` was given none, it is a
@@ -100,6 +100,9 @@ class Run(abc.ABC):
     They are those of the weights that predict: the best by validation. A run
     that evaluates nothing ('eval.parts') has none.
 
+    >>> sorted(run.metrics)
+    ['test', 'valid']
+
     Raises:
       FileNotFoundError: the training has not ended.
     """
@@ -109,6 +112,9 @@ class Run(abc.ABC):
   def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
     """Name of what is no model -> the same metrics of it.
 
+    >>> sorted(run.baselines['popularity'])
+    ['test', 'valid']
+
     Raises:
       FileNotFoundError: the training has not ended.
     """
@@ -116,6 +122,9 @@ class Run(abc.ABC):
 
   def report(self) -> pathlib.Path:
     """The page with curves, metrics and examples.
+
+    >>> run.report().name
+    'report.html'
 
     Returns:
       The path of an HTML file.
@@ -136,6 +145,11 @@ class Run(abc.ABC):
 
     Weights, vocabularies, settings and the report are copied; the training data
     and what a training would continue from are not.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...   run.save(folder + '/model').name
+    'model'
 
     Args:
       path: the directory to make.
@@ -213,7 +227,24 @@ def _to_numbers(tree):
 
 
 class RetrievalRun(Run):
-  """A trained model that says which item comes next; see `genrec_jax.fit`."""
+  """A trained model that says which item comes next; `genrec_jax.fit` makes it.
+
+  >>> import genrec_jax
+  >>> events = {
+  ...   'user': [n // 5 for n in range(60)],
+  ...   'item': [n * 7 % 11 for n in range(60)],
+  ...   'time': list(range(60)),
+  ... }
+  >>> run = genrec_jax.fit(
+  ...   events,
+  ...   'sasrec',
+  ...   steps=2,
+  ...   settings={'eval.ks': (1, 10)},
+  ...   progress=False,
+  ... )
+  >>> sorted(run.metrics['test'])
+  ['hr@1', 'hr@10', 'mrr', 'ndcg@1', 'ndcg@10']
+  """
 
   @functools.cached_property
   def _predictor(self) -> Predictor:
@@ -231,19 +262,33 @@ class RetrievalRun(Run):
   ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
     """The best next items of some users.
 
+    Scores rank the items of one user; they are no probabilities.
+
+    >>> [[best, second]] = run.recommend([[3, 10]], k=2)
+    >>> item, score = best
+    >>> item in (3, 10), score > second[1]
+    (False, True)
+    >>> list(run.recommend({'ann': [3, 10], 'bob': [4]}))
+    ['ann', 'bob']
+
     Args:
       histories: the items of each user from the oldest on, by their own ids; or
         user -> items. Items that the model does not know are skipped.
       k: how many items.
       times: of the same form, dates or numbers as those of the training;
         needed by a model with `model.time_bias`, such as 'hstu' by default.
-      request_time: the moment for which is recommended, in seconds since 1970,
-        for the same models; None for that of each user's last event.
+      request_time: the moment for which is recommended, a date or seconds
+        since 1970, for the same models; None for that of each user's last
+        event.
 
     Returns:
       For each user (item, score), best first: k of them, fewer where the user
       has seen nearly everything, none for a user without a single known item.
       A list, or a dict where `histories` is a mapping.
+
+    Raises:
+      ValueError: the histories, `k` or the times cannot be used; the message
+        says why.
     """
     if not columns_lib.is_whole_number(k) or k < 1:
       raise ValueError(f'k is {k!r}, must be a whole number, 1 or more')
@@ -332,7 +377,14 @@ def _read_times(name: str, times, unit: str) -> list[int]:
 
 
 class RankingRun(Run):
-  """A trained model that says how likely a label is; see `genrec_jax.fit`."""
+  """A trained model that says how likely a label is; `genrec_jax.fit` makes it.
+
+  >>> import genrec_jax
+  >>> examples = {'shop': ['a', 'b'] * 20, 'label': [0, 1] * 20}
+  >>> run = genrec_jax.fit(examples, 'lr', steps=1, progress=False)
+  >>> run.features, run.labels
+  (('shop',), ('label',))
+  """
 
   @functools.cached_property
   def _scorer(self) -> Scorer:
@@ -351,13 +403,22 @@ class RankingRun(Run):
   def score(self, examples: Any) -> np.ndarray:
     """The probability of the label for each example.
 
+    >>> run.score({'shop': ['b', 'a', 'never seen']}).shape
+    (3,)
+
     Args:
-      examples: arrays by name, a DataFrame or the path of a file with the
-        columns that the model was trained on, without labels.
+      examples: arrays by name, a list of rows by name, a DataFrame or the path
+        of a file with the columns that the model was trained on. Labels and
+        other columns are not read.
 
     Returns:
       `[N]` float32; `[N, L]` of a model with several labels, in the order of
       `labels`.
+
+    Raises:
+      TypeError: `examples` has no columns.
+      ValueError: a column is missing or cannot be read.
+      FileNotFoundError: there is no such file.
     """
     if isinstance(examples, str | os.PathLike):
       path = pathlib.Path(examples)
