@@ -1,12 +1,10 @@
 """`genrec_jax.fit`: from data at hand to a trained run, in one call."""
 
-import ast
 import contextlib
 import io
 import logging
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +23,12 @@ from genrec_jax.library import examples as examples_lib
 from genrec_jax.library.examples import Features
 from genrec_jax.library.files import format_of
 from genrec_jax.library.runs import RankingRun, RetrievalRun
-from genrec_jax.library.settings import apply_settings, flatten_settings
+from genrec_jax.library.settings import (
+  ARGUMENTS,
+  apply_settings,
+  flatten_settings,
+  translate_flags,
+)
 from genrec_jax.runtime.progress import hide_progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
@@ -38,24 +41,6 @@ Ranker = Literal[
 ]
 RETRIEVERS = ('hstu', 'sasrec')
 RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
-# A key of the config in a message; config.json is none.
-_FLAG = re.compile(
-  r'(?:--|(?<![\w/.])(?=config\.\w+\.\w))config\.(?P<key>\w+(?:\.\w+)*)'
-  r"""(?:=(?P<value>'[^']*'|"[^"]*"|[^\s,;]+))?"""
-)
-# Keys of the config that arguments of `fit` set.
-ARGUMENTS = {
-  'task': 'the argument model=',
-  'model.name': 'the argument model=',
-  'data.name': 'the first argument',
-  'data.path': 'the first argument',
-  'data.columns.user': 'the argument user=',
-  'data.columns.item': 'the argument item=',
-  'data.columns.time': 'the argument time=',
-  'data.labels': 'the argument label=',
-  'data.features': 'the argument features=',
-  'data.group': 'the argument group=',
-}
 
 
 @overload
@@ -195,6 +180,8 @@ def fit(
   if temporary:
     workdir = tempfile.mkdtemp(prefix='genrec_jax-')
   workdir = pathlib.Path(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise ValueError(f'workdir={str(workdir)!r} is a file, not a directory')
   try:
     with _quiet(not progress):
       if ranks:
@@ -377,33 +364,6 @@ def _features_of_files(cfg, features: Features) -> dict:
   return examples_lib.choose_features(
     form.defaults(path, reading), features, cfg.labels
   )
-
-
-def translate_flags(message: str) -> str:
-  """A message of the command line with what `fit` calls its flags.
-
-  >>> translate_flags('set --config.train.shuffle=false, or another --workdir')
-  "set settings={'train.shuffle': False}, or another workdir"
-  >>> translate_flags('name it by config.data.columns.user')
-  'name it by the argument user='
-  >>> translate_flags('runs/config.json is damaged')
-  'runs/config.json is damaged'
-  """
-
-  def replace(match: re.Match) -> str:
-    key, value = match['key'], match['value']
-    if key in ARGUMENTS:
-      return ARGUMENTS[key]
-    if value is None:
-      return f'settings[{key!r}]'
-    words = {'true': True, 'false': False, 'None': None}
-    try:
-      value = words[value] if value in words else ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-      pass  # it is text
-    return f'settings={{{key!r}: {value!r}}}'
-
-  return _FLAG.sub(replace, message).replace('--workdir', 'workdir')
 
 
 @contextlib.contextmanager

@@ -239,7 +239,7 @@ class RetrievalRun(Run):
   ...   events,
   ...   'sasrec',
   ...   steps=2,
-  ...   settings={'eval.ks': (1, 10)},
+  ...   settings={'eval.ks': (1, 10), 'model.blocks': 1, 'model.max_len': 8},
   ...   progress=False,
   ... )
   >>> sorted(run.metrics['test'])
