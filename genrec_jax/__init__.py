@@ -59,4 +59,4 @@ if not TYPE_CHECKING:  # who would take any name for one of these
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *__all__})
+  return sorted({*__all__, *(x for x in globals() if x.startswith('__'))})

@@ -6,6 +6,8 @@ console) a plain line is printed every so often.
 
 import collections
 import contextlib
+import contextvars
+import io
 import math
 import shutil
 import sys
@@ -75,6 +77,19 @@ class Throughput:
     return (last[column] - first[column]) / seconds if seconds > 0 else None
 
 
+_HIDDEN = contextvars.ContextVar('progress is hidden', default=False)
+
+
+@contextlib.contextmanager
+def hide_progress() -> Iterator[None]:
+  """Shows no progress inside the context, unless it has a stream of its own."""
+  token = _HIDDEN.set(True)
+  try:
+    yield
+  finally:
+    _HIDDEN.reset(token)
+
+
 class Progress(Throughput, contextlib.AbstractContextManager):
   """Progress of a run of `total_steps` steps; a context manager.
 
@@ -109,7 +124,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     """
     super().__init__(clock)
     self._total, self._unit, self.counted = total, unit, counted
-    self._stream = stream or sys.stderr
+    self._stream = stream or (io.StringIO() if _HIDDEN.get() else sys.stderr)
     self._terminal = self._stream.isatty()
     self._started, self._drawn_at = clock(), -math.inf
     self._line = ''  # what stands on the terminal

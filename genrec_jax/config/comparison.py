@@ -38,10 +38,18 @@ def read(path, defaults: Defaults | None = None) -> dict:
   Args:
     path: of the file.
     defaults: of the kind of task, where it may be from outside the library.
+
+  Raises:
+    ValueError: the file is damaged.
   """
-  saved = json.loads(pathlib.Path(path).read_text())
-  if not isinstance(saved, dict):
-    raise ValueError(f'{path} is damaged: it holds no keys')
+  try:
+    saved = json.loads(pathlib.Path(path).read_text())
+    if not isinstance(saved, dict):
+      raise ValueError('it holds no keys')
+    if not isinstance(saved.get('model', {}), dict):
+      raise ValueError('its model is no section')
+  except ValueError as e:
+    raise ValueError(f'{path} is damaged: {e}') from None
   return fill_defaults(renamed.rename_saved(saved, path), defaults)
 
 

@@ -195,7 +195,7 @@ def _files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
   path = pathlib.Path(cfg.path)
   if not path.is_dir():
     return [path]
-  paths = sorted(p for p in path.iterdir() if p.name.endswith(suffixes))
+  paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(suffixes))
   if not paths:
     raise FileNotFoundError(f'{path}: the directory has no {suffixes[0]} files')
   return paths

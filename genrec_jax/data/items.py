@@ -1,9 +1,11 @@
 """What a workdir remembers of its items, to recommend without training data."""
 
 import dataclasses
+import io
 import json
 import os
 import pathlib
+import zlib
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from genrec_jax.data import scratch
 from genrec_jax.data.vocab import Vocab
 
 FORMAT = 1
+_CHECKED = ('titles.json', 'counts.npy', 'corpus.npy')  # ids.npy by its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,31 +55,41 @@ class ItemCatalogue:
     path = pathlib.Path(workdir) / 'items'
     try:
       meta = json.loads((path / 'meta.json').read_text())
-      titles = json.loads((path / 'titles.json').read_text())
-      counts = np.load(path / 'counts.npy', allow_pickle=False)
-      corpus = np.load(path / 'corpus.npy', allow_pickle=False)
+      files = {name: (path / name).read_bytes() for name in _CHECKED}
+      # Workdirs of earlier versions have no checksums.
+      for name, checksum in meta.get('checksums', {}).items():
+        if zlib.crc32(files[name]) != checksum:
+          raise ValueError(f'{name} is not the file that was saved')
+      titles = json.loads(files['titles.json'])
+      counts, corpus = (
+        np.load(io.BytesIO(files[name]), allow_pickle=False)
+        for name in ('counts.npy', 'corpus.npy')
+      )
     except FileNotFoundError as e:
       raise FileNotFoundError(
         f'{e.filename}: no such file; a training writes it when it starts. '
         '--mode=train with the same config writes it again, and trains no '
         'step more than is missing'
       ) from None
-    except (ValueError, EOFError) as e:
-      raise ValueError(
-        f'{path} is damaged ({e}); remove it and let --mode=train write it '
-        'again'
-      ) from None
+    except (ValueError, EOFError, LookupError, AttributeError) as e:
+      raise _damaged(path, e) from None
     vocab = Vocab.load(path / 'ids.npy')
-    if meta['format'] != FORMAT:
+    if meta.get('format') != FORMAT:
       raise ValueError(
-        f'{path}: items of format {meta["format"]}, this version reads format '
-        f'{FORMAT}'
+        f'{path}: items of format {meta.get("format")}, this version reads '
+        f'format {FORMAT}'
       )
-    if meta['vocab'] != vocab.fingerprint() or len(counts) != vocab.rows:
-      raise ValueError(
-        f'{path} is damaged (ids.npy is not the file that was saved); remove '
-        'it and let --mode=train write it again'
-      )
+    if meta.get('vocab') != vocab.fingerprint():
+      raise _damaged(path, 'ids.npy is not the file that was saved')
+    if counts.shape != (vocab.rows,) or not _holds_integers(counts, 0):
+      raise _damaged(path, 'counts.npy holds no number for each item')
+    if (
+      corpus.ndim != 1
+      or not _holds_integers(corpus, 1)
+      or corpus.max(initial=0) >= vocab.rows
+      or (np.diff(corpus) <= 0).any()
+    ):
+      raise _damaged(path, 'corpus.npy holds no ascending rows of the items')
     if titles is not None:
       titles = {int(index): title for index, title in titles.items()}
     return cls(vocab, corpus, counts, titles, meta['has_times'], meta['data'])
@@ -96,11 +109,25 @@ class ItemCatalogue:
       (partial / 'titles.json').write_text(json.dumps(self.titles))
       meta = {
         'format': FORMAT,
+        'checksums': {
+          name: zlib.crc32((partial / name).read_bytes()) for name in _CHECKED
+        },
         'data': self.data,
         'vocab': self.vocab.fingerprint(),
         'has_times': self.has_times,
       }
       (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
+
+
+def _damaged(path: pathlib.Path, reason) -> ValueError:
+  return ValueError(
+    f'{path} is damaged ({reason}); remove it and let --mode=train write it '
+    'again'
+  )
+
+
+def _holds_integers(values: np.ndarray, least: int) -> bool:
+  return values.dtype.kind == 'i' and bool((values >= least).all())
 
 
 def keep(workdir: str | os.PathLike, data) -> None:

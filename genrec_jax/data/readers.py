@@ -218,9 +218,10 @@ def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
   """Where the named columns are, or an error with the nearest name."""
   for role, name in named.items():
     if name not in names:
+      hint = text.hint_delimiter(names) or hint_nearest(name, names)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
-        f'{", ".join(names)}' + hint_nearest(name, names)
+        f'{", ".join(names)}{hint}'
       )
     if names.count(name) > 1:
       raise ValueError(f'{path}: column {name!r} appears twice')

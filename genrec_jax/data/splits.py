@@ -259,6 +259,7 @@ def split(
     if not len(examples):
       raise ValueError(
         f'the {part} part is empty: no user has enough events for it'
+        + _say_what_is_needed(histories, cfg, part)
       )
     if name == 'leave_last_out' and len(examples) < len(histories):
       log(
@@ -271,6 +272,19 @@ def split(
   windows = cfg.get('windows', 'latest')
   parts['train'] = _windows(parts['train'], windows, max_len)
   return parts
+
+
+def _say_what_is_needed(histories, cfg, part: str) -> str:
+  """How many events a user needs for a part; '' where it is no number."""
+  if cfg.get('name', 'leave_last_out') != 'leave_last_out':
+    return ''
+  # A target and an event before it, and what is held out behind them.
+  least = 2 + {'train': cfg.get('holdout', 2), 'valid': 1, 'test': 0}[part]
+  most = int(np.diff(histories.offsets).max(initial=0))
+  return (
+    f'. A user needs at least {least} events, and the longest history has '
+    f'{most}'
+  )
 
 
 def train_counts(

@@ -37,6 +37,21 @@ def read_header(path: pathlib.Path, delimiter: str) -> list[str]:
   raise ValueError(f'{path}: the file is empty, it has not even a header')
 
 
+def hint_delimiter(names: Sequence[str]) -> str:
+  """What to set if a header was not cut into its names, or ''.
+
+  >>> hint_delimiter(['user;item;time'])
+  "; are the fields separated by ';'? Set --config.data.delimiter=';'"
+  """
+  marks = [x for x in ';\t|,' if len(names) == 1 and x in names[0]]
+  if not marks:
+    return ''
+  return (
+    f'; are the fields separated by {marks[0]!r}? Set '
+    f'--config.data.delimiter={marks[0]!r}'
+  )
+
+
 def read_blocks(
   path: pathlib.Path,
   delimiter: str,
@@ -61,7 +76,7 @@ def read_blocks(
   Yields:
     The blocks; never an empty one.
   """
-  opener = gzip.open if path.suffix == '.gz' else open
+  opener = gzip.open if path.suffix.lower() == '.gz' else open
   first = 1  # number of the next line
   try:
     with opener(path, 'rt', encoding=encoding, newline='') as f:

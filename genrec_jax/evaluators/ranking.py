@@ -1,5 +1,6 @@
 """AUC, gAUC, log loss and their like of one part of the data."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from genrec_jax.parallel import collectives
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics import GroupedAuc, LabelMetrics
 
+LOG = logging.getLogger('genrec_jax')
 LEAST_RATE = 1e-12  # a constant prediction keeps away from 0 and 1 by this
 
 
@@ -60,6 +62,7 @@ class RankingEvaluator:
     del dataset
     self._task, self._part, self._config = task, part, config
     self._runtime = runtime
+    self._warned = False
     self._grouped = part.blocks > 0 and part.block(0).group is not None
 
     def scores(weights, batch):
@@ -89,7 +92,27 @@ class RankingEvaluator:
 
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('auc', ...), ('logloss', ...), ... of `state`."""
-    yield from self.measure(self.scores(state)).items()
+    scores = self.scores(state)
+    self._warn_of_one_class(scores.labels)
+    yield from self.measure(scores).items()
+
+  def _warn_of_one_class(self, labels: np.ndarray) -> None:
+    """Says once which labels have no AUC, and why."""
+    if self._warned or not len(labels):
+      return
+    self._warned = True
+    for name, column in zip(self._task.labels, labels.T, strict=True):
+      if (column == column[0]).all():
+        LOG.warning(
+          'label %r is %g in all %s examples of the %s part, so that its AUC '
+          'is not defined (NaN). Are the rows in the order of the label, or '
+          "are there very few? data.split.by='random' draws the examples of "
+          'each part, and the fractions of data.split say how large a part is.',
+          name,
+          column[0],
+          f'{len(column):,}',
+          self._part.name,
+        )
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""

@@ -1,5 +1,6 @@
 """Full-catalogue retrieval metrics of one part of the data."""
 
+import logging
 from collections.abc import Iterator
 
 import jax
@@ -11,6 +12,8 @@ from genrec_jax.data import pipeline
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
+
+LOG = logging.getLogger('genrec_jax')
 
 
 class RetrievalEvaluator:
@@ -43,6 +46,7 @@ class RetrievalEvaluator:
       )
     self._task, self._dataset, self._examples = task, dataset, examples
     self._config, self._runtime = config, runtime
+    self._warned = False
     corpus = jnp.asarray(task.corpus)
 
     def ranks(queries, vectors, batch):
@@ -82,7 +86,9 @@ class RetrievalEvaluator:
 
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
-    yield from self._measure(self.ranks(state))
+    ranks = self.ranks(state)
+    self._warn_of_misses(ranks)
+    yield from self._measure(ranks)
 
   def ranks(self, state) -> np.ndarray:
     """Rank of each example's target under `state`, `[N]`."""
@@ -141,4 +147,27 @@ class RetrievalEvaluator:
 
   def _measure(self, ranks) -> Iterator[tuple[str, float]]:
     c = self._config
-    yield from metrics.ranking_metrics(ranks, c.ks, c.miss_rank).items()
+    # What is filtered out ranks behind all candidates. `recommend` never
+    # returns it, so that it must be no hit either, however large k is.
+    miss_rank = len(self._task.corpus) + 1
+    miss_rank = min(c.miss_rank or miss_rank, miss_rank)
+    yield from metrics.ranking_metrics(ranks, c.ks, miss_rank).items()
+
+  def _warn_of_misses(self, ranks: np.ndarray) -> None:
+    """Says once how many targets the filter makes misses."""
+    if self._warned or not len(ranks):
+      return
+    self._warned = True
+    corpus, c = self._task.corpus, self._config
+    targets = self._dataset.histories.items[self._examples.end]
+    repeated = int(np.sum((ranks > len(corpus)) & np.isin(targets, corpus)))
+    if repeated:
+      LOG.warning(
+        '%s of %s targets are items that their users have had before. '
+        "eval.filter_seen=%r never recommends those, so that they count as "
+        'misses for every k. If people come back to an item, as in a log of '
+        "repeated purchases, set eval.filter_seen='none'.",
+        f'{repeated:,}',
+        f'{len(ranks):,}',
+        c.filter_seen,
+      )

@@ -7,9 +7,11 @@ pyarrow: all that is asked of a DataFrame is the names of its columns and
 
 import dataclasses
 import datetime
+import decimal
 import itertools
 import numbers
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,25 +49,34 @@ class Column:
     )
 
 
-def read_columns(data: Any, what: str = 'events') -> dict[str, np.ndarray]:
+def read_columns(
+  data: Any, what: str = 'events', *, may_be_empty: bool = False
+) -> dict[str, np.ndarray]:
   """The columns of something that has some, as NumPy arrays of any type.
 
   >>> read_columns({'user': [1, 2], 'item': ['a', 'b']})['user'].tolist()
   [1, 2]
+  >>> read_columns([{'user': 1}, {'user': 2, 'stars': 5}])['stars'].tolist()
+  [None, 5]
 
   Args:
-    data: a mapping of names to arrays or lists, a structured array, or a
-      DataFrame.
+    data: a mapping of names to arrays or lists, a list of mappings of names to
+      values, a structured array, or a DataFrame.
     what: the data are called in messages.
+    may_be_empty: whether columns without rows are fine.
 
   Raises:
     TypeError: it is nothing of these.
-    ValueError: there are no rows, or columns differ in length.
+    ValueError: there are no rows, two columns have one name, or columns differ
+      in length.
   """
+  if _is_records(data):
+    names = list(dict.fromkeys(name for record in data for name in record))
+    data = {name: [record.get(name) for record in data] for name in names}
   if isinstance(data, Mapping):
-    columns = {str(name): _to_array(x) for name, x in data.items()}
+    named = [(name, _to_array(x, name, what)) for name, x in data.items()]
   elif isinstance(data, np.ndarray) and data.dtype.names:
-    columns = {name: data[name] for name in data.dtype.names}
+    named = [(name, data[name]) for name in data.dtype.names]
   elif hasattr(data, 'collect'):  # of polars, before it reads anything
     raise TypeError(
       f'{what} is a {type(data).__name__}, which holds no values yet; call its '
@@ -75,24 +86,49 @@ def read_columns(data: Any, what: str = 'events') -> dict[str, np.ndarray]:
     # Those of a pyarrow table are no names, which are in `column_names`.
     names = getattr(data, 'column_names', None)
     names = list(data.columns if names is None else names)
-    columns = {str(name): _to_array(data[name]) for name in names}
+    _refuse_twins(names, what)  # frame[name] would be a DataFrame
+    named = [(name, _to_array(data[name], name, what)) for name in names]
   else:
     raise TypeError(
       f'{what} is a {type(data).__name__}, must be arrays by name, such as '
-      "{'user': [...], 'item': [...]}, a structured array, a DataFrame, or the "
-      'path of a CSV or Parquet file'
+      "{'user': [...], 'item': [...]}, a list of rows by name, a structured "
+      'array, a DataFrame, or the path of a CSV or Parquet file'
     )
-  if not columns:
+  if not named:
     raise ValueError(f'{what} has no columns')
+  _refuse_twins([name for name, _ in named], what)
+  columns = {str(name): column for name, column in named}
   sizes = {name: len(column) for name, column in columns.items()}
   if len(set(sizes.values())) > 1:
     text = ', '.join(f'{name} has {size}' for name, size in sizes.items())
     raise ValueError(f'the columns of {what} differ in length: {text}')
-  if not next(iter(sizes.values())):
+  if not next(iter(sizes.values())) and not may_be_empty:
     raise ValueError(
       f'{what} is empty: it has the columns {", ".join(columns)} and no row'
     )
   return columns
+
+
+def _is_records(data: Any) -> bool:
+  return (
+    isinstance(data, list | tuple)
+    and len(data) > 0
+    and all(isinstance(record, Mapping) for record in data)
+  )
+
+
+def _refuse_twins(names: Sequence, what: str) -> None:
+  """Refuses columns of one name, of which all but one would be lost."""
+  first = {}  # name as text -> name
+  for name in names:
+    if str(name) in first:
+      other = first[str(name)]
+      both = repr(name) if name == other else f'{other!r} and {name!r}'
+      raise ValueError(
+        f'{what} has two columns that are called {both}; rename one of them, '
+        'or leave it out'
+      )
+    first[str(name)] = name
 
 
 def find_column(
@@ -111,10 +147,12 @@ def find_column(
     ValueError: there is no such column, or it cannot be read.
   """
   if name not in columns:
-    raise ValueError(
+    near = hint_nearest(name, columns) or '.'
+    message = (
       f'{what} has no column {name!r} for {role}; the columns are '
-      f'{", ".join(columns)}{hint_nearest(name, columns)}. {hint}'
+      f'{", ".join(columns)}{near} {hint}'
     )
+    raise ValueError(message.rstrip())
   return parse_column(name, columns[name])
 
 
@@ -123,7 +161,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
 
   >>> parse_column('price', np.array([1.5, np.nan])).present.tolist()
   [True, False]
-  >>> column = parse_column('tags', _to_array([['red'], [], ['red', 'big']]))
+  >>> column = parse_column('tags', to_objects([['red'], [], ['red', 'big']]))
   >>> column.values.tolist(), column.lengths.tolist()
   (['red', 'red', 'big'], [1, 0, 2])
 
@@ -157,24 +195,72 @@ def parse_column(name: str, values: np.ndarray) -> Column:
     return _with_mask(values.astype(np.float64), ~np.isnan(values))
   if kind == 'M':
     return _with_mask(values, ~np.isnat(values))
-  if kind in 'US':
-    return Column(values.astype(str))
+  if kind == 'U':
+    return Column(values)
+  if kind == 'S':
+    return Column(_decode(name, values))
   raise ValueError(
     f'column {name!r} is of type {values.dtype}, which is neither numbers nor '
     'text nor dates nor lists of those; convert it or leave it out'
   )
 
 
-def _to_array(values: Any) -> np.ndarray:
-  if isinstance(values, np.ndarray):
-    return values
+def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
+  if isinstance(values, np.ma.MaskedArray):
+    return to_objects(values.tolist())  # None where it is masked
   if hasattr(values, 'to_numpy'):
-    return np.asarray(values.to_numpy())
-  if hasattr(values, '__array__'):  # of JAX and others
-    return np.asarray(values)
-  # Not by asarray, which makes text of numbers and NaN that stand beside text.
+    values = np.asarray(values.to_numpy())
+  elif hasattr(values, '__array__'):  # of NumPy, JAX and others
+    values = np.asarray(values)
+  elif hasattr(values, '__iter__') and not isinstance(
+    values, str | bytes | Mapping
+  ):
+    return to_objects(values)
+  if not getattr(values, 'ndim', 0):
+    raise ValueError(
+      f'column {str(name)!r} of {what} is {reprlib.repr(values)}, must be a '
+      'list or an array, with a value for each row'
+    )
+  return values
+
+
+def to_objects(values: Iterable) -> np.ndarray:
+  """`[N]` of type object.
+
+  Not by asarray, which makes text of numbers and NaN that stand beside text.
+  """
   values = list(values)
   return np.fromiter(values, object, len(values))
+
+
+def holds_bools(values: np.ndarray) -> bool:
+  """Whether a column has True or False among its values.
+
+  >>> holds_bools(to_objects([1, None, True]))
+  True
+  """
+  kinds = set(map(type, values)) if values.dtype.kind == 'O' else ()
+  return values.dtype.kind == 'b' or bool({bool, np.bool_} & set(kinds))
+
+
+def is_whole_number(value: Any) -> bool:
+  """Whether an argument is a whole number, which True is not meant to be.
+
+  >>> is_whole_number(np.int32(3)), is_whole_number(3.0), is_whole_number(True)
+  (True, False, False)
+  """
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _decode(name: str, values: np.ndarray) -> np.ndarray:
+  try:
+    return np.char.decode(values, 'utf-8')
+  except UnicodeDecodeError as e:
+    row = next(i for i, x in enumerate(values) if x == e.object)
+    raise ValueError(
+      f'column {name!r}, row {row}: {e.object!r} is no text in UTF-8; decode '
+      'the column'
+    ) from None
 
 
 def _with_mask(values: np.ndarray, present: np.ndarray) -> Column:
@@ -191,7 +277,7 @@ def _kind_of(kind: type) -> str:
     return 'text'
   if issubclass(kind, numbers.Integral | np.bool_):
     return 'int'
-  if issubclass(kind, numbers.Number):
+  if issubclass(kind, numbers.Real | decimal.Decimal):
     return 'float'
   if issubclass(kind, datetime.date | np.datetime64):
     return 'time'

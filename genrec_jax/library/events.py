@@ -101,11 +101,18 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
       )
     return column
 
+  def find_ids(role: str) -> np.ndarray:
+    name = cfg.columns[role]
+    ids = read_ids(name, find(role), cfg.ids)
+    if columns_lib.holds_bools(columns[name]):
+      raise ValueError(
+        f'column {name!r} holds True or False, which are no ids; convert it to '
+        'text or whole numbers if it is meant'
+      )
+    return ids
+
   time = rating = None
-  user, item = (
-    _read_ids(cfg.columns[role], find(role), cfg.ids)
-    for role in ('user', 'item')
-  )
+  user, item = find_ids('user'), find_ids('item')
   if cfg.columns.time:
     time = read_times(cfg.columns.time, find('time'), cfg.time_unit)
   if cfg.columns.rating:
@@ -133,8 +140,14 @@ def _refuse_missing(name: str, good: np.ndarray, what: str) -> None:
     )
 
 
-def _read_ids(name: str, column: Column, ids: str) -> np.ndarray:
-  """`[N]` int64 or str."""
+def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
+  """`[N]` int64 or str.
+
+  Args:
+    name: of the column, for messages.
+    column: text or whole numbers, also as floats.
+    ids: 'int' or 'str' converts, 'auto' takes the type of the column.
+  """
   if column.kind == 'time':
     raise ValueError(f'column {name!r} holds dates, which are no ids')
   if column.present is not None:

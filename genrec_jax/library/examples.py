@@ -126,20 +126,18 @@ def write_examples(
   """
   labels = schema.label_names(cfg)
   for label in labels:
-    if label not in columns:
-      raise ValueError(
-        f'examples have no column {label!r} for the label; the columns are '
-        f'{", ".join(columns)}{hint_nearest(label, columns)}. Say what it is '
-        "called, as in label='click'"
-      )
+    hint = "Say what it is called, as in label='click'"
+    _check_label(
+      label,
+      columns_lib.find_column(columns, label, 'the label', 'examples', hint),
+      cfg,
+    )
   beside = [*labels, *annotations.build(cfg, labels).columns.values()]
   typed = {
     name: columns_lib.parse_column(name, values)
     for name, values in columns.items()
     if name in (*beside, cfg.group) or not _is_left_out(name, features)
   }
-  for label in labels:
-    _check_label(label, typed[label], cfg)
   by_type = dict.fromkeys(columns) | suggest_features(typed)
   options = choose_features(by_type, features, beside)
   layout = schema.build(

@@ -14,14 +14,16 @@ def format_of(path: str | os.PathLike) -> str:
 
   >>> format_of('logs/events.csv.gz')
   'csv'
+  >>> format_of('EVENTS.CSV')
+  'csv'
 
   Raises:
     ValueError: by its suffix it is neither.
   """
   path = pathlib.Path(path)
-  names = [path.name]
+  names = [path.name.lower()]
   if path.is_dir():
-    names = sorted(p.name for p in path.iterdir())
+    names = sorted(p.name.lower() for p in path.iterdir())
   for name, suffixes in _SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):
       return name

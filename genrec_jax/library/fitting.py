@@ -7,7 +7,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from ml_collections import ConfigDict
@@ -23,7 +23,13 @@ from genrec_jax.library import examples as examples_lib
 from genrec_jax.library.examples import Features
 from genrec_jax.library.files import format_of
 from genrec_jax.library.runs import RankingRun, RetrievalRun
-from genrec_jax.library.settings import apply_settings, flatten_settings
+from genrec_jax.library.settings import (
+  ARGUMENTS,
+  apply_settings,
+  flatten_settings,
+  translate_flags,
+)
+from genrec_jax.runtime.progress import hide_progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 
@@ -35,19 +41,6 @@ Ranker = Literal[
 ]
 RETRIEVERS = ('hstu', 'sasrec')
 RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
-# Keys of the config that arguments of `fit` set.
-ARGUMENTS = {
-  'task': 'the argument model=',
-  'model.name': 'the argument model=',
-  'data.name': 'the first argument',
-  'data.path': 'the first argument',
-  'data.columns.user': 'the argument user=',
-  'data.columns.item': 'the argument item=',
-  'data.columns.time': 'the argument time=',
-  'data.labels': 'the argument label=',
-  'data.features': 'the argument features=',
-  'data.group': 'the argument group=',
-}
 
 
 @overload
@@ -109,6 +102,11 @@ def fit(
       run = genrec_jax.fit('events.csv', 'sasrec', user='customer')
       run.recommend([['bed', 'lamp', 'desk']], k=3)
 
+  The last event of each user tests and the one before it validates, so that a
+  user needs four events to be trained on. Items that a user has had before are
+  neither recommended nor counted as hits, unless `settings` says
+  `{'eval.filter_seen': 'none'}`.
+
   To rank ('wukong', 'dlrm', 'dcn', 'deepfm', 'finalmlp', 'dnn', 'fm', 'lr'), a
   row is an example with a label of 0 or 1. All other columns are features:
   text and whole numbers are categories, floats are numbers, lists are sets.
@@ -126,9 +124,9 @@ def fit(
   (2,)
 
   Args:
-    events: arrays by name, a NumPy structured array, a DataFrame of pandas,
-      polars or pyarrow, or the path of a CSV or Parquet file, or of a directory
-      of such files.
+    events: arrays by name, a list of rows by name, a NumPy structured array, a
+      DataFrame of pandas, polars or pyarrow, or the path of a CSV or Parquet
+      file, or of a directory of such files.
     model: name of the model.
     user: to recommend: column of the users, text or whole numbers.
     item: column of the items, likewise.
@@ -150,15 +148,26 @@ def fit(
     workdir: directory of the run, in which the same call continues after an
       interruption. None makes a temporary one, which goes when the run object
       does or the process ends; `run.save(path)` keeps what is needed.
-    progress: whether to show a line of progress and a table of the metrics.
+    progress: whether to show a line of progress and a table of the metrics;
+      warnings are shown in any case.
 
   Returns:
     A `RetrievalRun` or a `RankingRun`.
 
   Raises:
+    TypeError: `events` is nothing that has columns.
     ValueError: the data or a setting cannot be used; the message says why.
+    FileNotFoundError: there is no such file.
+    FloatingPointError: the loss is not finite any more.
+    InterruptedError: SIGTERM stopped the training.
   """
   ranks = _is_ranker(model)
+  if not isinstance(features, str | Mapping | None):
+    features = _to_names('features', features)
+  labels = [label] if isinstance(label, str) else _to_names('label', label)
+  for role, name in dict(user=user, item=item, time=time, group=group).items():
+    if role != 'time' or time is not None:
+      _to_names(role, [name])
   _refuse_strangers(
     model,
     ranks,
@@ -171,18 +180,36 @@ def fit(
   if temporary:
     workdir = tempfile.mkdtemp(prefix='genrec_jax-')
   workdir = pathlib.Path(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise ValueError(f'workdir={str(workdir)!r} is a file, not a directory')
   try:
     with _quiet(not progress):
       if ranks:
-        _name_examples(config, events, label, features, group, workdir)
+        _name_examples(config, events, labels, features, group, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
       _train(config.lock(), workdir, temporary)
-  except BaseException:
+  except BaseException as error:
     if temporary:
       shutil.rmtree(workdir, ignore_errors=True)
+    if error.args and isinstance(error.args[0], str):
+      error.args = (translate_flags(error.args[0]), *error.args[1:])
     raise
   return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
+
+
+def _to_names(argument: str, names) -> list[str]:
+  """Names of columns, or an error."""
+  if not isinstance(names, Iterable):
+    names = [names]  # which is then refused
+  names = list(names)
+  for name in names:
+    if not isinstance(name, str):
+      raise ValueError(
+        f'{argument} is {name!r}, must be the name of a column, which is text '
+        "(a column that is called 0 is '0')"
+      )
+  return names
 
 
 def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
@@ -197,11 +224,11 @@ def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
 
 
 def _is_ranker(model) -> bool:
-  if model not in MODELS:
+  if not isinstance(model, str) or model not in MODELS:
+    near = hint_nearest(model.lower(), MODELS) if isinstance(model, str) else ''
     raise ValueError(
       f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
-      'those that rank are '
-      f'{", ".join(RANKERS)}{hint_nearest(str(model), MODELS)}'
+      f'those that rank are {", ".join(RANKERS)}{near}'
     )
   return model in RANKERS
 
@@ -253,15 +280,20 @@ def _set_training(config, settings, steps, epochs, seed) -> None:
   apply_settings(config, settings)
   if steps is not None and epochs is not None:
     raise ValueError('steps and epochs are both given; leave one of them out')
-  training = {
-    key: value
-    for key, value in (
-      ('train.steps', steps),
-      ('train.epochs', epochs),
-      ('seed', seed),
-    )
-    if value is not None
-  }
+  training = {}
+  for key, value, least in (
+    ('train.steps', steps, 1),
+    ('train.epochs', epochs, 1),
+    ('seed', seed, 0),
+  ):
+    if value is None:
+      continue
+    if not columns_lib.is_whole_number(value) or value < least:
+      raise ValueError(
+        f'{key.split(".")[-1]} is {value!r}, must be a whole number, {least} '
+        'or more'
+      )
+    training[key] = int(value)
   for key in training:
     if key in settings:
       name = key.split('.')[-1]
@@ -289,9 +321,9 @@ def _name_events(config, events, user, item, time, workdir) -> None:
   config.data.name = 'histories'
 
 
-def _name_examples(config, examples, label, features, group, workdir) -> None:
+def _name_examples(config, examples, labels, features, group, workdir) -> None:
   """The same of examples."""
-  config.data.labels = (label,) if isinstance(label, str) else tuple(label)
+  config.data.labels = tuple(labels)
   config.data.group = group
   if isinstance(examples, str | os.PathLike):
     _name_files(config, examples)
@@ -314,7 +346,10 @@ def _name_files(config, path) -> None:
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file')
   config.data.name, config.data.path = format_of(path), str(path.resolve())
-  if path.name.endswith(('.tsv', '.tsv.gz')) and config.data.delimiter == ',':
+  if (
+    path.name.lower().endswith(('.tsv', '.tsv.gz'))
+    and config.data.delimiter == ','
+  ):
     config.data.delimiter = '\t'
 
 
@@ -322,7 +357,9 @@ def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
   form, path = formats.find(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
-    path = min(p for p in path.iterdir() if p.name.endswith(form.SUFFIXES))
+    path = min(
+      p for p in path.iterdir() if p.name.lower().endswith(form.SUFFIXES)
+    )
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_features(
     form.defaults(path, reading), features, cfg.labels
@@ -331,11 +368,9 @@ def _features_of_files(cfg, features: Features) -> dict:
 
 @contextlib.contextmanager
 def _quiet(quiet: bool):
-  """Keeps progress and tables from being shown."""
+  """Keeps progress and tables from being shown, but no warning."""
   if not quiet:
     yield
     return
-  with contextlib.ExitStack() as stack:
-    for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
-      stack.enter_context(redirect(io.StringIO()))
+  with contextlib.redirect_stdout(io.StringIO()), hide_progress():
     yield

@@ -4,6 +4,7 @@ import abc
 import functools
 import html
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -18,14 +19,18 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.data import scratch
+from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
+from genrec_jax.data.ranking.kept import load_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
-from genrec_jax.library.events import read_times
+from genrec_jax.library.events import read_ids, read_times
 from genrec_jax.library.files import format_of
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
+from genrec_jax.serve.weights import require_weights
 
+LOG = logging.getLogger('genrec_jax')
 # What predicting and showing a run needs of its directory.
 KEPT_FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
 KEPT_FOLDERS = ('items', 'encoder', 'best')
@@ -33,7 +38,7 @@ _SHOWN = ('ndcg@10', 'hr@10', 'auc', 'logloss')  # metrics of a run in a line
 
 
 class Run(abc.ABC):
-  """What all runs have.
+  """What all runs have; the examples are of a `RetrievalRun`.
 
   Attributes:
     workdir: the directory of the run. Where `fit` was given none, it is a
@@ -50,33 +55,88 @@ class Run(abc.ABC):
       # Not TemporaryDirectory, which warns when it is left to the collector.
       weakref.finalize(self, shutil.rmtree, self.workdir, ignore_errors=True)
 
+  def check_files(self) -> None:
+    """Refuses a directory that lacks what predicting needs; `load` does that.
+
+    The weights are read, and compared with their checksums, when they are
+    first used.
+
+    Raises:
+      ValueError: a file is damaged, or there are no weights.
+      FileNotFoundError: a file is missing.
+    """
+    require_weights(self.workdir)
+    if self._has_report():
+      _ = self._report
+
+  def _has_report(self) -> bool:
+    return (self.workdir / 'report.json').exists()
+
   @functools.cached_property
   def _report(self) -> dict:
+    path = self.workdir / 'report.json'
+    if not self._has_report():
+      if not self.config.eval.parts:
+        return {}  # nothing was to be evaluated
+      raise FileNotFoundError(
+        f'{path}: no such file, so that the metrics are not known; the '
+        'training has not ended, or the file was removed'
+      )
     try:
-      return json.loads((self.workdir / 'report.json').read_text())
-    except FileNotFoundError:  # nothing was evaluated
-      return {}
+      report = json.loads(path.read_text())
+      if not isinstance(report, dict) or 'metrics' not in report:
+        raise ValueError('it holds no metrics')
+    except ValueError as e:
+      raise ValueError(
+        f'{path} is damaged ({e}); put back a whole copy, or remove the file: '
+        'all but the metrics works without it'
+      ) from None
+    return report
 
   @property
   def metrics(self) -> dict[str, dict[str, float]]:
     """'valid' and 'test' -> name of a metric -> its value.
 
-    They are those of the weights that predict: the best by validation.
+    They are those of the weights that predict: the best by validation. A run
+    that evaluates nothing ('eval.parts') has none.
+
+    >>> sorted(run.metrics)
+    ['test', 'valid']
+
+    Raises:
+      FileNotFoundError: the training has not ended.
     """
     return _to_numbers(self._report.get('metrics', {}))
 
   @property
   def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
-    """Name of what is no model -> the same metrics of it."""
+    """Name of what is no model -> the same metrics of it.
+
+    >>> sorted(run.baselines['popularity'])
+    ['test', 'valid']
+
+    Raises:
+      FileNotFoundError: the training has not ended.
+    """
     return _to_numbers(self._report.get('baselines', {}))
 
   def report(self) -> pathlib.Path:
-    """The page with curves, metrics and examples, an HTML file."""
+    """The page with curves, metrics and examples.
+
+    >>> run.report().name
+    'report.html'
+
+    Returns:
+      The path of an HTML file.
+
+    Raises:
+      FileNotFoundError: the training has not ended, or evaluated nothing.
+    """
     path = self.workdir / 'report.html'
     if not path.exists():
       raise FileNotFoundError(
-        f'{path}: no such file; nothing was evaluated (eval.splits), so that '
-        'this run has no report'
+        f'{path}: no such file; the training has not ended, or nothing was '
+        'evaluated (eval.splits), so that this run has no report'
       )
     return path
 
@@ -85,6 +145,11 @@ class Run(abc.ABC):
 
     Weights, vocabularies, settings and the report are copied; the training data
     and what a training would continue from are not.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...   run.save(folder + '/model').name
+    'model'
 
     Args:
       path: the directory to make.
@@ -102,7 +167,7 @@ class Run(abc.ABC):
       )
     with scratch.staged_directory(path, 'config.json') as partial:
       folders = list(KEPT_FOLDERS)
-      with CheckpointManager(self.workdir / 'best') as best:
+      with CheckpointManager(self.workdir / 'best', log=LOG.warning) as best:
         if best.latest() is None:
           folders.append('checkpoints')  # a run without validation
       for name in folders:
@@ -119,13 +184,17 @@ class Run(abc.ABC):
 
   def __repr__(self) -> str:
     parts = [self.config.model.name]
-    for split, values in self.metrics.items():
-      texts = [f'{m} {values[m]:.4f}' for m in _SHOWN if m in values]
+    metrics = self.metrics if self._has_report() else {}
+    for split, values in metrics.items():
+      names = [m for m in _SHOWN if m in values] or list(values)[:2]
+      texts = [f'{name} {values[name]:.4f}' for name in names]
       parts.append(f'{split}: {", ".join(texts)}')
     return f'{type(self).__name__}({"; ".join(parts)}; {self.workdir})'
 
   def _repr_html_(self) -> str:
     """A table of the metrics, for notebooks."""
+    if not self._has_report():
+      return html.escape(repr(self))
     columns = {
       **self.metrics,
       **{
@@ -158,7 +227,24 @@ def _to_numbers(tree):
 
 
 class RetrievalRun(Run):
-  """A trained model that says which item comes next; see `genrec_jax.fit`."""
+  """A trained model that says which item comes next; `genrec_jax.fit` makes it.
+
+  >>> import genrec_jax
+  >>> events = {
+  ...   'user': [n // 5 for n in range(60)],
+  ...   'item': [n * 7 % 11 for n in range(60)],
+  ...   'time': list(range(60)),
+  ... }
+  >>> run = genrec_jax.fit(
+  ...   events,
+  ...   'sasrec',
+  ...   steps=2,
+  ...   settings={'eval.ks': (1, 10), 'model.blocks': 1, 'model.max_len': 8},
+  ...   progress=False,
+  ... )
+  >>> sorted(run.metrics['test'])
+  ['hr@1', 'hr@10', 'mrr', 'ndcg@1', 'ndcg@10']
+  """
 
   @functools.cached_property
   def _predictor(self) -> Predictor:
@@ -176,20 +262,36 @@ class RetrievalRun(Run):
   ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
     """The best next items of some users.
 
+    Scores rank the items of one user; they are no probabilities.
+
+    >>> [[best, second]] = run.recommend([[3, 10]], k=2)
+    >>> item, score = best
+    >>> item in (3, 10), score > second[1]
+    (False, True)
+    >>> list(run.recommend({'ann': [3, 10], 'bob': [4]}))
+    ['ann', 'bob']
+
     Args:
       histories: the items of each user from the oldest on, by their own ids; or
         user -> items. Items that the model does not know are skipped.
       k: how many items.
       times: of the same form, dates or numbers as those of the training;
         needed by a model with `model.time_bias`, such as 'hstu' by default.
-      request_time: the moment for which is recommended, in seconds since 1970,
-        for the same models; None for that of each user's last event.
+      request_time: the moment for which is recommended, a date or seconds
+        since 1970, for the same models; None for that of each user's last
+        event.
 
     Returns:
       For each user (item, score), best first: k of them, fewer where the user
       has seen nearly everything, none for a user without a single known item.
       A list, or a dict where `histories` is a mapping.
+
+    Raises:
+      ValueError: the histories, `k` or the times cannot be used; the message
+        says why.
     """
+    if not columns_lib.is_whole_number(k) or k < 1:
+      raise ValueError(f'k is {k!r}, must be a whole number, 1 or more')
     if isinstance(histories, Mapping):
       users = list(histories)
       if times is not None:
@@ -205,7 +307,10 @@ class RetrievalRun(Run):
         request_time=request_time,
       )
       return dict(zip(users, answers, strict=True))
-    histories = [_check_history(i, items) for i, items in enumerate(histories)]
+    histories = [
+      _read_history(f'history {i}', items)
+      for i, items in enumerate(_to_list('histories', histories, 'histories'))
+    ]
     if times is None and self.config.model.get('time_bias'):
       raise ValueError(
         'this model reads times (model.time_bias): give those of the events as '
@@ -213,43 +318,73 @@ class RetrievalRun(Run):
       )
     if times is not None:
       unit = self.config.data.time_unit
-      times = [_read_times(i, own, unit) for i, own in enumerate(times)]
-    return self._predictor.recommend(
-      histories, k, times=times, request_time=request_time
+      times = [
+        _read_times(f'times {i}', own, unit)
+        for i, own in enumerate(_to_list('times', times, 'lists of times'))
+      ]
+    if request_time is not None:
+      [request_time] = _read_times('request_time', [request_time], 's')
+    predictor = self._predictor
+    return predictor.recommend(
+      histories,
+      min(int(k), max(1, len(predictor.items.corpus))),  # k costs memory
+      times=times,
+      request_time=request_time,
     )
 
+  def check_files(self) -> None:
+    super().check_files()
+    ItemCatalogue.load(self.workdir)
 
-def _check_history(number: int, items) -> list:
-  if isinstance(items, str) or not hasattr(items, '__iter__'):
+
+def _to_list(name: str, values: Any, wanted: str) -> list:
+  try:
+    if isinstance(values, str | bytes):
+      raise TypeError
+    return list(values)
+  except TypeError:
     raise ValueError(
-      f'history {number} is {items!r}, must be a list of items: give a list '
-      "of histories, as in [['lamp', 'desk'], ['lamp']]"
-    )
-  items = list(items)
-  if items:
-    values = np.fromiter(items, object, len(items))
-    column = columns_lib.parse_column(f'history {number}', values)
-    if column.present is not None or column.lengths is not None:
-      raise ValueError(
-        f'history {number} holds {items!r}, must be ids of items'
-      )
-  return items
+      f"{name} is {values!r}, must be a list of {wanted}: give a list for each "
+      "user, as in [['lamp', 'desk'], ['lamp']]"
+    ) from None
 
 
-def _read_times(number: int, times, unit: str) -> list[int]:
+def _read_history(name: str, items) -> list:
+  """The ids of a history, text or whole numbers."""
+  items = _to_list(name, items, 'items')
+  if not items:
+    return items
+  values = columns_lib.to_objects(items)
+  column = columns_lib.parse_column(name, values)
+  if (
+    column.present is not None
+    or column.lengths is not None
+    or columns_lib.holds_bools(values)
+  ):
+    raise ValueError(f'{name} holds {items!r}, must be ids of items')
+  return items if column.kind == 'text' else read_ids(name, column).tolist()
+
+
+def _read_times(name: str, times, unit: str) -> list[int]:
   """Those of a history as whole seconds."""
-  name = f'times {number}'
-  times = list(times)
+  times = _to_list(name, times, 'times')
   if not times:
     return []
-  column = columns_lib.parse_column(
-    name, np.fromiter(times, object, len(times))
-  )
+  column = columns_lib.parse_column(name, columns_lib.to_objects(times))
+  if column.lengths is not None:
+    raise ValueError(f'{name} holds {times!r}, must be times')
   return read_times(name, column, unit).tolist()
 
 
 class RankingRun(Run):
-  """A trained model that says how likely a label is; see `genrec_jax.fit`."""
+  """A trained model that says how likely a label is; `genrec_jax.fit` makes it.
+
+  >>> import genrec_jax
+  >>> examples = {'shop': ['a', 'b'] * 20, 'label': [0, 1] * 20}
+  >>> run = genrec_jax.fit(examples, 'lr', steps=1, progress=False)
+  >>> run.features, run.labels
+  (('shop',), ('label',))
+  """
 
   @functools.cached_property
   def _scorer(self) -> Scorer:
@@ -268,25 +403,39 @@ class RankingRun(Run):
   def score(self, examples: Any) -> np.ndarray:
     """The probability of the label for each example.
 
+    >>> run.score({'shop': ['b', 'a', 'never seen']}).shape
+    (3,)
+
     Args:
-      examples: arrays by name, a DataFrame or the path of a file with the
-        columns that the model was trained on, without labels.
+      examples: arrays by name, a list of rows by name, a DataFrame or the path
+        of a file with the columns that the model was trained on. Labels and
+        other columns are not read.
 
     Returns:
       `[N]` float32; `[N, L]` of a model with several labels, in the order of
       `labels`.
+
+    Raises:
+      TypeError: `examples` has no columns.
+      ValueError: a column is missing or cannot be read.
+      FileNotFoundError: there is no such file.
     """
     if isinstance(examples, str | os.PathLike):
       path = pathlib.Path(examples)
       chunks = formats.examples(self._scorer.encoder, path, format_of(path))
     else:
       chunks = self._chunks(examples)
-    scores = np.concatenate(list(self._scorer.score_chunks(chunks)))
+    none = np.zeros((0, len(self.labels)), np.float32)
+    scores = np.concatenate([none, *self._scorer.score_chunks(chunks)])
     return scores[:, 0] if scores.shape[1] == 1 else scores
+
+  def check_files(self) -> None:
+    super().check_files()
+    load_encoder(self.workdir)
 
   def _chunks(self, examples):
     schema = self._scorer.encoder.schema
-    columns = columns_lib.read_columns(examples, 'examples')
+    columns = columns_lib.read_columns(examples, 'examples', may_be_empty=True)
     typed = {
       name: columns_lib.find_column(
         columns, name, 'a feature of this model', 'examples', ''
@@ -317,9 +466,13 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
   Args:
     path: what `save` was given, or the --workdir of a training.
 
+  Returns:
+    A `RetrievalRun` or a `RankingRun`, as `fit` has returned it.
+
   Raises:
-    FileNotFoundError: there is no run.
-    ValueError: it is of a kind of task from outside the library.
+    FileNotFoundError: there is no run, or a file of it is missing.
+    ValueError: a file is damaged, there are no weights, or the run is of a kind
+      of task from outside the library.
   """
   path = pathlib.Path(path)
   if not (path / 'config.json').exists():
@@ -328,9 +481,11 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
       'was given, or the --workdir of a training'
     )
   task = config_lib.read(path / 'config.json').get('task')
-  if task not in KINDS:
+  if not isinstance(task, str) or task not in KINDS:
     raise ValueError(
       f'{path} holds a run of task={task!r}; load opens those of '
       f'{" and ".join(KINDS)}'
     )
-  return KINDS[task](path)
+  run = KINDS[task](path)
+  run.check_files()
+  return run

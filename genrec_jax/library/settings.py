@@ -1,5 +1,7 @@
 """Settings by dotted key, as Python values, onto a config."""
 
+import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +10,25 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax.config import renamed
 from genrec_jax.config.loading import OPEN, flatten, hint_nearest
+
+# A key of the config in a message; config.json is none.
+_FLAG = re.compile(
+  r'(?:--|(?<![\w/.])(?=config\.\w+\.\w))config\.(?P<key>\w+(?:\.\w+)*)'
+  r"""(?:=(?P<value>'[^']*'|"[^"]*"|[^\s,;]+))?"""
+)
+# Keys of the config that arguments of `fit` set.
+ARGUMENTS = {
+  'task': 'the argument model=',
+  'model.name': 'the argument model=',
+  'data.name': 'the first argument',
+  'data.path': 'the first argument',
+  'data.columns.user': 'the argument user=',
+  'data.columns.item': 'the argument item=',
+  'data.columns.time': 'the argument time=',
+  'data.labels': 'the argument label=',
+  'data.features': 'the argument features=',
+  'data.group': 'the argument group=',
+}
 
 
 def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -69,3 +90,30 @@ def _apply(config: ConfigDict, key: str, value: Any) -> None:
       f'settings[{key!r}] is {value!r}, must be of type '
       f'{type(default).__name__}, as the default {default!r} is'
     ) from None
+
+
+def translate_flags(message: str) -> str:
+  """A message of the command line with what `fit` calls its flags.
+
+  >>> translate_flags('set --config.train.shuffle=false, or another --workdir')
+  "set settings={'train.shuffle': False}, or another workdir"
+  >>> translate_flags('name it by config.data.columns.user')
+  'name it by the argument user='
+  >>> translate_flags('runs/config.json is damaged')
+  'runs/config.json is damaged'
+  """
+
+  def replace(match: re.Match) -> str:
+    key, value = match['key'], match['value']
+    if key in ARGUMENTS:
+      return ARGUMENTS[key]
+    if value is None:
+      return f'settings[{key!r}]'
+    words = {'true': True, 'false': False, 'None': None}
+    try:
+      value = words[value] if value in words else ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      pass  # it is text
+    return f'settings={{{key!r}: {value!r}}}'
+
+  return _FLAG.sub(replace, message).replace('--workdir', 'workdir')

@@ -167,7 +167,7 @@ def read(
 
 def _format_of(path: pathlib.Path) -> str:
   for format_, suffixes in SUFFIXES.items():
-    if path.name.endswith(suffixes):
+    if path.name.lower().endswith(suffixes):
       return format_
   raise ValueError(
     f'{path}: say how to read it with --config.predict.format=, one of '
@@ -192,7 +192,9 @@ def _by_columns(config, format_: str, path: pathlib.Path):
   paths = [path]
   if path.is_dir():
     suffixes = SUFFIXES[format_]
-    paths = sorted(p for p in path.iterdir() if p.name.endswith(suffixes))
+    paths = sorted(
+      p for p in path.iterdir() if p.name.lower().endswith(suffixes)
+    )
     if not paths:
       raise FileNotFoundError(f'{path}: the directory has no {format_} files')
   p, data = config.predict, config.data

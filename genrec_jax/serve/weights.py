@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from genrec_jax.checkpoint import trees
+from genrec_jax.checkpoint import manifest as manifest_lib
+from genrec_jax.checkpoint import storage, trees
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
@@ -61,6 +62,30 @@ def load_weights(
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
     return _weights(latest, step, task, extensions)
+
+
+def require_weights(workdir: str | os.PathLike) -> None:
+  """Refuses a workdir without weights, looking at names and sizes of files.
+
+  `load_weights` reads them and compares every byte.
+
+  Raises:
+    CheckpointError: there are none, or files of them are missing.
+  """
+  for folder in ('best', 'checkpoints'):
+    directory = storage.place(pathlib.Path(workdir) / folder)
+    problem = ''
+    for step in reversed(manifest_lib.list_steps(directory)):
+      try:
+        manifest_lib.verify(directory / str(step), quick=True)
+        return
+      except manifest_lib.IncompleteError:
+        continue
+      except CheckpointError as e:
+        problem = problem or f'{directory / str(step)} is {e}'
+    if problem:
+      raise CheckpointError(problem)
+  raise CheckpointError(f'{workdir} holds no checkpoint; train first')
 
 
 def _by_rows(

@@ -10,19 +10,21 @@ def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
     ranks: `[N]` 1-based rank of the target among the candidates.
     ks: cut-offs.
     miss_rank: if not 0, a rank of `miss_rank` or more counts as exactly that
-      (the HSTU protocol looks at the best 2,500 and says 2,501 for the rest).
+      (the HSTU protocol looks at the best 2,500 and says 2,501 for the rest),
+      and is a miss for every k.
 
   Returns:
     {'hr@k', 'ndcg@k', 'mrr'}, NaN when there is nothing to average.
   """
   ranks = np.asarray(ranks, np.float64)
-  if miss_rank:
-    ranks = np.minimum(ranks, miss_rank)
+  miss_rank = miss_rank or np.inf
+  ranks = np.minimum(ranks, miss_rank)
   out = {}
   if not len(ranks):
     ranks = np.array([np.nan])
   for k in ks:
-    hit = np.where(np.isnan(ranks), np.nan, ranks <= k)
+    hit = (ranks <= k) & (ranks < miss_rank)
+    hit = np.where(np.isnan(ranks), np.nan, hit)
     out[f'hr@{k}'] = float(np.mean(hit))
     out[f'ndcg@{k}'] = float(np.mean(hit / np.log2(ranks + 1)))
   out['mrr'] = float(np.mean(1.0 / ranks))

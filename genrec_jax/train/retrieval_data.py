@@ -1,6 +1,7 @@
 """The data of a retrieval run: histories, their split, the catalogue."""
 
 import dataclasses
+import logging
 import pathlib
 import zlib
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
 
+LOG = logging.getLogger('genrec_jax')
 SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
 
 
@@ -38,6 +40,14 @@ class RetrievalData:
     with job.fail_together('reading the data', lead_first=True):
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
+    size = len(dataset.corpus)
+    if large := [k for k in config.eval.ks if k >= size]:
+      LOG.warning(
+        'eval.ks holds %s, and there are %s items to recommend: with such a k '
+        'the hit rate does not depend on the model; choose smaller ones',
+        ', '.join(map(str, large)),
+        f'{size:,}',
+      )
     if config.model.get('time_bias') and not dataset.histories.has_times:
       raise ValueError(
         f'model.time_bias needs timestamps and {dataset.name} has none; set '

@@ -217,7 +217,10 @@ def test_an_item_outside_the_catalogue(command, tmp_path):
 def test_users_with_one_event(command, tmp_path, caplog):
   rows = [f'only{n},i{n % 7},{T + n},1' for n in range(9)]
   told = command(log(tmp_path / 'log.csv', rows))
-  assert told == 'the train part is empty: no user has enough events for it'
+  assert told == (
+    'the train part is empty: no user has enough events for it. A user needs '
+    'at least 4 events, and the longest history has 1'
+  )
   caplog.set_level('INFO', 'genrec_jax')
   assert command(log(tmp_path / 'log.csv', ROWS + rows)) is None
   assert (

@@ -48,6 +48,19 @@ def test_metrics(labels, grouped):
   assert ('gauc' in found) == grouped
 
 
+def test_a_part_with_one_class_is_said_once(caplog):
+  rows = examples(12, grouped=False)
+  rows = dataclasses.replace(rows, labels=np.zeros((12, 1), np.uint8))
+  e, state = evaluator(rows), State()
+  assert math.isnan(dict(e.run(state))['auc'])
+  list(e.run(state))
+  [told] = [record.getMessage() for record in caplog.records]
+  assert told.startswith(
+    "label 'label' is 0 in all 12 examples of the test par"
+  )
+  assert "data.split.by='random'" in told
+
+
 @pytest.mark.parametrize('runtime', [SingleDeviceEvalRuntime, OnDevices])
 @pytest.mark.parametrize('batch_size', [1, 7, 1000])
 def test_metrics_do_not_depend_on_batches_or_devices(batch_size, runtime):

@@ -128,6 +128,30 @@ def test_ranks(dataset, examples, state, filter_seen):
   assert dict(e.run(state)) == metrics.ranking_metrics(expected, c.ks)
 
 
+@pytest.mark.parametrize('miss_rank', [0, 20, 2501])
+def test_what_is_never_recommended_is_no_hit_for_any_k(
+  dataset, examples, state, caplog, miss_rank
+):
+  c = config(filter_seen='history', ks=(5, 100), miss_rank=miss_rank)
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus), dataset, examples, c
+  )
+  ranks, size = e.ranks(state), len(dataset.corpus)
+  found = dict(e.run(state))
+  best = min(size + 1, miss_rank or size + 1)
+  assert (ranks > size).any()
+  assert found['hr@100'] == np.mean(ranks < best) < 1
+  assert dict(e.run(state)) == found
+  assert found['hr@5'] == np.mean(ranks <= 5)
+  # Items that are no candidates are misses too, but not because of the filter.
+  targets = dataset.histories.items[examples.end]
+  repeated = np.sum((ranks > size) & (targets % 4 > 0))
+  told = [record.getMessage() for record in caplog.records]
+  assert len(told) == 1  # not again in the second evaluation
+  assert told[0].startswith(f'{repeated} of {len(ranks)} targets are items')
+  assert "set eval.filter_seen='none'" in told[0]
+
+
 def test_ranks_do_not_depend_on_batches_or_chunks(dataset, examples, state):
   found = []
   for fields in (

@@ -25,6 +25,14 @@ class NAType:
   __hash__ = None
 
 
+class Twins(Frame):
+  """A frame with two columns of one name."""
+
+  def __init__(self, columns):
+    super().__init__(columns)
+    self.columns = 2 * self.columns
+
+
 class LazyFrame:
   """What polars has before it reads anything."""
 
@@ -35,7 +43,7 @@ class LazyFrame:
 
 
 def parse(values):
-  return parse_column('c', columns_lib._to_array(values))
+  return parse_column('c', columns_lib._to_array(values, 'c', 'events'))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,7 @@ def parse(values):
     np.array([(1, 'a'), (2, 'b')], [('user', 'i4'), ('item', 'U3')]),
     Frame({'user': [1, 2], 'item': ['a', 'b']}),
     Table({'user': [1, 2], 'item': ['a', 'b']}),
+    [{'user': 1, 'item': 'a'}, {'item': 'b', 'user': 2}],
   ],
 )
 def test_columns_of_any_origin(data):
@@ -68,6 +77,8 @@ def test_columns_of_any_origin(data):
     (np.array([1.0, NAN], np.float32), 'float', [1.0, NAN], [1, 0]),
     (np.array([True, False]), 'int', [1, 0], None),
     (np.array([b'a', b'bc']), 'text', ['a', 'bc'], None),
+    (np.array(['caf\xe9'.encode()]), 'text', ['caf\xe9'], None),
+    (np.ma.array([3, 4], mask=[False, True]), 'int', [3, 0], [1, 0]),
   ],
 )
 def test_types_of_values(values, kind, wanted, present):
@@ -131,6 +142,8 @@ def test_lists(values, wanted, lengths):
     ([2**70], 'beyond 2'),
     (np.array([2**63 + 1], np.uint64), 'beyond 2'),
     (np.array([1j]), 'is of type complex128'),
+    ([1.5, 1j], 'row 1: 1j is neither a number nor text'),
+    (np.array([b'a', b'\xff']), r"row 1: b'.xff' is no text in UTF-8"),
     (np.zeros((2, 2, 2)), r'of shape \(2, 2, 2\)'),
   ],
 )
@@ -148,6 +161,11 @@ def test_what_cannot_be_read_is_named(values, words):
     ({}, ValueError, 'events has no columns'),
     ({'a': [], 'b': []}, ValueError, 'it has the columns a, b and no row'),
     ({'a': [1], 'b': [1, 2]}, ValueError, 'differ in length: a has 1, b has 2'),
+    ({0: [1], '0': [2]}, ValueError, "two columns that are called 0 and '0'"),
+    (Twins({'a': [1]}), ValueError, "two columns that are called 'a'; rename"),
+    ({'a': 'lamp'}, ValueError, "column 'a' of events is 'lamp', must be a li"),
+    ({'a': 5}, ValueError, "column 'a' of events is 5, must be a list"),
+    ({'a': np.array(5)}, ValueError, r'is array\(5\), must be a list'),
   ],
 )
 def test_what_has_no_rows_is_refused(data, error, words):

@@ -71,15 +71,37 @@ def test_type_checkers_are_told_the_same():
   assert "'genrec_jax': ['py.typed']" in (ROOT / 'setup.py').read_text()
 
 
+def test_dir_shows_what_is_offered():
+  names = [name for name in dir(genrec_jax) if not name.startswith('__')]
+  assert names == NAMES
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_the_examples_are_true(name):
   item = getattr(genrec_jax, name)
+  assert '>>>' in item.__doc__
   module = importlib.import_module(genrec_jax._HOMES[name])
-  tests = doctest.DocTestFinder().find(
-    item, name, module=module, globs=vars(module).copy()
-  )
+  items = [item]
+  if name == 'RetrievalRun':  # of which the examples of the base class are
+    items.append(module.Run)
+  # The example of a class makes what those of its methods use.
+  shared = vars(module).copy()
   runner = doctest.DocTestRunner()
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    for test in tests:
-      runner.run(test)
+    for item in items:
+      for test in doctest.DocTestFinder().find(item, module=module):
+        test.globs = shared
+        runner.run(test, clear_globs=False)
   assert runner.failures == 0
+
+
+@pytest.mark.parametrize('name', ['RankingRun', 'RetrievalRun', 'fit', 'load'])
+def test_every_function_says_what_it_takes_and_returns(name):
+  item = getattr(genrec_jax, name)
+  functions = [item]
+  if isinstance(item, type):
+    own = item.recommend if name == 'RetrievalRun' else item.score
+    functions = [own, item.save]
+  for function in functions:
+    for title in ('Args:', 'Returns:', 'Raises:'):
+      assert title in function.__doc__

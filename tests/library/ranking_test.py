@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 import genrec_jax
 from genrec_jax import config as config_lib
+from genrec_jax.data import text as text_lib
 from genrec_jax.data.ranking import store
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
@@ -105,6 +106,7 @@ def test_scores_are_those_of_the_scorer_whatever_holds_the_examples(run):
   assert np.isfinite(run.score(unseen)).all()
   with pytest.raises(ValueError, match="no column 'hour' for a feature of"):
     run.score({'shop': ['s1']})
+  assert run.score({name: [] for name in run.features}).shape == (0,)
 
 
 def test_a_saved_run_scores_without_its_data(run, tmp_path):
@@ -230,9 +232,10 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'changed, more, words',
   [
-    ({}, {'label': 'clik'}, "no column 'clik' for the label; .* 'click'"),
+    ({}, {'label': 'clik'}, "'clik' for the label; .* 'click'. Say what it is"),
     ({'click': [0, 2] * 30}, {}, "'click', row 1: 2 is no label; labels are 0"),
     ({'click': [0, None] * 30}, {}, "'click', row 1: the label is missing"),
+    ({'click': ['yes', 'no'] * 30}, {}, "'yes' is no label; .*convert the col"),
     ({'click': [[0]] * 60}, {}, "label 'click' must hold numbers, 0 or 1"),
     ({'price': [1e300] * 60}, {}, "row 0, column 'price': '1e.300' is not a"),
     (
@@ -250,5 +253,5 @@ def test_examples_that_cannot_be_used(changed, more, words):
 
 
 def test_the_examples_in_docstrings_are_true():
-  for module in (examples_lib, files, settings):
+  for module in (examples_lib, files, settings, text_lib):
     assert doctest.testmod(module).failed == 0

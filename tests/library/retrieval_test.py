@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -18,8 +19,10 @@ from genrec_jax import config as config_lib
 from genrec_jax.data import datasets
 from genrec_jax.data.histories import Histories
 from genrec_jax.library import columns as columns_lib
+from genrec_jax.library import fitting
 from genrec_jax.library.events import read_events, write_events
 from genrec_jax.report.metric_writers import read_jsonl
+from genrec_jax.runtime import progress
 from genrec_jax.serve import predict
 from tests.library.frames import Frame
 
@@ -263,6 +266,10 @@ GOOD = {'user': [1, 2], 'item': ['a', 'b'], 'time': [0, 1]}
     ({'time': ['1970-01-01', 'soon']}, "'time', row 1: 'soon' is not a time"),
     ({'time': [3 * 10**12] * 2}, 'are they in another unit'),
     ({'user': [], 'item': [], 'time': []}, 'events is empty'),
+    ({'item': [True, False]}, "'item' holds True or False, which are no ids"),
+    ({'item': [1, True]}, "'item' holds True or False, which are no ids"),
+    ({'user': [[1]] * 2, 'users': [1, 2]}, "'user' holds lists"),
+    ({}, 'needs at least 4 events, and the longest history has 1$'),
   ],
 )
 def test_events_that_cannot_be_used(changed, words):
@@ -286,6 +293,17 @@ def test_events_that_cannot_be_used(changed, words):
     ({'settings': ['model.dim']}, 'settings is a list, must be a mapping'),
     ({'model': 'hstu', 'time': None}, 'reads times, and time is None'),
     ({'settings': {'data.extras.stars': 'float'}}, 'read from files alone'),
+    ({'epochs': 0}, 'epochs is 0, must be a whole number, 1 or more'),
+    ({'steps': 2.5}, 'steps is 2.5, must be a whole number'),
+    ({'seed': 'x'}, "seed is 'x', must be a whole number, 0 or more"),
+    ({'model': 'SASRec'}, "model is 'SASRec'; .* did you mean 'sasrec'"),
+    ({'model': ['hstu']}, r"model is \['hstu'\]; those that"),
+    ({'user': 0}, 'user is 0, must be the name of a column'),
+    ({'item': None}, 'item is None, must be the name of a column'),
+    ({'model': 'lr', 'label': 3}, 'label is 3, must be the name'),
+    ({'model': 'lr', 'features': 3}, 'features is 3, must be the name'),
+    ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
+    ({'workdir': __file__}, 'retrieval_test.py. is a file, not a directory'),
   ],
 )
 def test_arguments_that_cannot_be_used(more, words):
@@ -296,6 +314,11 @@ def test_arguments_that_cannot_be_used(more, words):
 def test_paths_that_cannot_be_used(tmp_path):
   with pytest.raises(FileNotFoundError, match='no such file'):
     genrec_jax.fit(tmp_path / 'none.csv')
+  (tmp_path / 'LOG.CSV').write_text('user;item;time\n1;2;3\n')
+  with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
+    genrec_jax.fit(tmp_path / 'LOG.CSV')
+  with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
+    genrec_jax.fit(tmp_path / 'LOG.CSV', 'lr')
   (tmp_path / 'log.xlsx').touch()
   with pytest.raises(ValueError, match='no table that can be read; those are'):
     genrec_jax.fit(tmp_path / 'log.xlsx')
@@ -312,6 +335,19 @@ def test_paths_that_cannot_be_used(tmp_path):
     (['lamp'], {}, "history 0 is 'lamp', must be a list of items"),
     ([[101], 5], {}, 'history 1 is 5'),
     ([[101, None]], {}, r'history 0 holds \[101, None\]'),
+    ([[1.5]], {}, "'history 0', row 0: 1.5 is no id"),
+    ([[True]], {}, r'history 0 holds \[True\], must be ids'),
+    ([[b'\xff']], {}, 'history 0.*row 0: .* is neither a number nor text'),
+    ([np.array([1j])], {}, 'history 0.*row 0: .* is neither a number'),
+    (5, {}, 'histories is 5, must be a list of histories'),
+    (np.array(5), {}, r'histories is array\(5\), must be'),
+    ([[101]], {'k': 2.5}, 'k is 2.5, must be a whole number'),
+    ([[101]], {'k': None}, 'k is None, must be a whole number'),
+    ([[101]], {'k': 0}, 'k is 0, must be a whole number, 1 or more'),
+    ([[101]], {'times': 5}, 'times is 5, must be a list'),
+    ([[101]], {'times': [5]}, 'times 0 is 5, must be a list of times'),
+    ([[101]], {'times': [[[5]]]}, r'times 0 holds \[\[5\]\], must be times'),
+    ([[101]], {'request_time': 'soon'}, "row 0: 'soon' is not a time"),
     ({'ann': [101]}, {'times': [[1]]}, 'times must be one too'),
     ({'ann': [101]}, {'times': {'bob': [1]}}, "times has none for user 'ann'"),
   ],
@@ -319,6 +355,62 @@ def test_paths_that_cannot_be_used(tmp_path):
 def test_histories_that_cannot_be_used(run, histories, more, words):
   with pytest.raises(ValueError, match=words):
     run.recommend(histories, **more)
+
+
+def test_more_items_than_there_are(run):
+  [items] = run.recommend([[101, 102]], k=10**9)
+  assert len(items) == len(run._predictor.items.corpus) - 2
+  assert run.recommend([], k=2) == [] and run.recommend([[]]) == [[]]
+
+
+def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
+  def warn(*_):
+    logging.getLogger('genrec_jax').warning('mind the gap')
+    print('a table')
+    with progress.Progress(1) as shown:
+      shown.update(1)
+    raise ValueError('set --config.train.shuffle=false')
+
+  monkeypatch.setattr(fitting, '_train', warn)
+  with pytest.raises(ValueError, match="settings={'train.shuffle': False}"):
+    fit(make_events(), tmp_path)
+  assert [record.getMessage() for record in caplog.records] == ['mind the gap']
+  told = capsys.readouterr()
+  assert 'table' not in told.out and 'step' not in told.err
+
+
+def damage(path, old: str, new: str) -> None:
+  path.write_text(path.read_text().replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    (lambda p: damage(p / 'config.json', '}', ''), 'config.json is damaged: '),
+    (lambda p: damage(p / 'config.json', '"model": {', '"model": 5, "m": {'),
+     'config.json is damaged: its model is no section'),
+    (lambda p: (p / 'report.json').write_text('{"a'), 'report.json is damaged'),
+    (lambda p: (p / 'report.json').write_text('5'), 'it holds no metrics'),
+    (lambda p: shutil.rmtree(p / 'best'), 'holds no checkpoint'),
+    (lambda p: next((p / 'best').glob('*/state/**/*_METADATA')).unlink(),
+     'is damaged: .* is missing'),
+    (lambda p: shutil.rmtree(p / 'items'), 'meta.json: no such file'),
+  ],
+)  # fmt: skip
+def test_a_damaged_run_is_not_opened(run, tmp_path, change, words):
+  saved = run.save(tmp_path / 'kept')
+  change(saved)
+  with pytest.raises((ValueError, FileNotFoundError), match=words):
+    genrec_jax.load(saved)
+
+
+def test_a_run_without_a_report_has_no_metrics(run, tmp_path):
+  saved = run.save(tmp_path / 'kept')
+  (saved / 'report.json').unlink()
+  again = genrec_jax.load(saved)
+  with pytest.raises(FileNotFoundError, match='the metrics are not known'):
+    again.metrics  # noqa: B018
+  assert repr(again).startswith('RetrievalRun(sasrec; ') and again._repr_html_()
 
 
 def test_times_of_histories(run, monkeypatch):

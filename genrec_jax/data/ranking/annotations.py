@@ -131,9 +131,11 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
       return np.array([_LABELS[text] for text in column], np.uint8)
 
   def refuse(at, value):
+    hint = f'data.label_kinds.{name}=float is for tasks that read any number'
+    if not fields.parse_ratings([str(value)])[1].all():
+      hint = 'convert the column to them'
     return ValueError(
-      f'{chunk.quote(at, name, value)} is no label; labels are 0 or 1, others '
-      f'need data.label_kinds.{name}=float'
+      f'{chunk.quote(at, name, value)} is no label; labels are 0 or 1 ({hint})'
     )
 
   values = _take_numbers(column, lambda x: (x == 0) | (x == 1), refuse)

@@ -33,7 +33,7 @@ def positions(
     if name not in found:
       raise ValueError(
         f'{path}: no column {name!r}; the columns are {", ".join(found)}'
-        + hint_nearest(name, found)
+        + (text.hint_delimiter(found) or hint_nearest(name, found))
       )
   return {name: found.index(name) for name in wanted}
 

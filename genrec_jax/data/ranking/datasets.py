@@ -169,7 +169,7 @@ def _files(
   train_files = [
     p
     for p in path.iterdir()
-    if p.is_file() and p.name.endswith(suffixes) and p not in used
+    if p.is_file() and p.name.lower().endswith(suffixes) and p not in used
   ]
   if known or not train_files:
     raise FileNotFoundError(

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import text
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
@@ -274,7 +275,8 @@ def build(
       if name not in names:
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
-          f'{", ".join(names)}' + hint_nearest(name, names)
+          f'{", ".join(names)}'
+          + (text.hint_delimiter(names) or hint_nearest(name, names))
         )
   # A config forgets the order of its keys; the file has one.
   place = {name: i for i, name in reversed(list(enumerate(names)))}
