@@ -7,6 +7,7 @@ import jax.numpy as jnp
 def mix(x: jax.Array) -> jax.Array:
   """The finalizer of MurmurHash3, a bijection of uint32."""
   u32 = jnp.uint32
+  # Xor-shifts and odd factors can each be undone, so no two inputs collide.
   x = (x ^ (x >> u32(16))) * u32(0x85EBCA6B)
   x = (x ^ (x >> u32(13))) * u32(0xC2B2AE35)
   return x ^ (x >> u32(16))
@@ -20,10 +21,13 @@ def element_bits(
   They depend on the seed and on the numbers of row and column alone, so that a
   part of a matrix has the bits it has in the whole.
   """
+  # Mixed between the two numbers: rows and columns that differ by one would
+  # otherwise share most of their bits.
   row = mix(seed ^ mix(rows.astype(jnp.uint32)))
   return mix(row + columns.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
 
 
+# The query enters as a multiple of this number, which `offset_seed` adds.
 _QUERY = 0x9E3779B1
 
 
@@ -35,13 +39,17 @@ def keep_mask(seed, head, query, key, rate) -> jax.Array:
   key only its distance counts, so that `offset_seed` can renumber both.
   """
   u32 = jnp.uint32
+  # uint32 wraps around, which is defined; a signed overflow would not be.
   query = query.astype(u32)
   distance = query - key.astype(u32)
   x = seed.astype(u32) + query * u32(_QUERY)
   x = x ^ (distance * u32(0x85EBCA77) + head.astype(u32) * u32(747796405))
+  # The hash is uniform, so a share of `rate` lies below the threshold.
   return mix(x) >= u32(int(rate * 2**32))
 
 
 def offset_seed(seed: jax.Array, tokens: jax.Array) -> jax.Array:
   """The seed with which token i is dropped as token `tokens + i` was."""
+  # Exact because the query is multiplied before the seed is added, and only the
+  # distance of the key enters, which renumbering leaves as it is.
   return seed + tokens.astype(jnp.uint32) * jnp.uint32(_QUERY)

@@ -133,6 +133,7 @@ def hstu_attention(
   batch = _check_lengths_shape(lengths, targets, query_lengths)
   if position_bias is not None:
     _check_position_bias(position_bias.shape, max_len)
+  # Times without a table are dropped, so that they do not recompile.
   if time_bias is None:
     query_time = time = None
   else:

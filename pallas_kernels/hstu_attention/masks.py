@@ -45,8 +45,10 @@ def target_limit(length, targets, contextual: int):
 
 def order(position, limit, contextual: int):
   """Order of the token at `position`."""
+  # Contextual tokens share order 0, and the history begins at 1.
   if contextual:
     position = jnp.maximum(position - (contextual - 1), 0)
+  # All targets share the order that follows the history.
   return jnp.minimum(position, limit)
 
 
@@ -60,13 +62,17 @@ def is_visible(spec: Spec, same_token, query_order, key_order, limit):
     key_order: order of the key.
     limit: order of the targets of the sequence.
   """
+  # `>` keeps targets, which share an order, from seeing each other.
   seen = same_token | (query_order > key_order)
   if spec.window is not None:
     near = query_order - key_order <= spec.window
     if spec.full_tail:
+      # Targets have the order `limit`, so they are exempt too.
       near |= query_order >= limit - spec.full_tail
     seen &= near
   if spec.contextual:
+    # After the window, which does not bind contextual tokens. They see each
+    # other and the history both ways, and no target.
     seen |= (query_order == 0) & (key_order < limit)
   return seen
 
@@ -86,16 +92,20 @@ def query_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
     return key_places(spec, context, capacity)
   lengths, queries = context.lengths, context.query_lengths
   segment = jagged.segment_ids(queries, capacity)
+  # The keys before the queries; counted into their positions.
   skipped = _of(segment, lengths - queries)
   real = segment < lengths.shape[0]
   position = jagged.positions(queries, capacity) + skipped
   token = jnp.arange(capacity, dtype=jnp.int32)
   start = _of(segment, jagged.offsets(lengths))
+  # Dropout hashes the number a query would have among all tokens, so that a
+  # cached call drops what a full one does.
   token = jnp.where(real, start + position, token).astype(jnp.int32)
   return _places(spec, context, segment, position, token)
 
 
 def _of(segment, values):
+  # Padding belongs to sequence B, which has no entry: it reads zero.
   return values.at[segment].get(mode='fill', fill_value=0)
 
 
@@ -109,6 +119,7 @@ def _places(spec, context, segment, position, token) -> TokenPositions:
     position,
     order(position, end, spec.contextual),
     end,
+    # Targets all compete for the position of the first one.
     jnp.minimum(position, _of(segment, lengths - targets)),
     token,
   )

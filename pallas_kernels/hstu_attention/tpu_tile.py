@@ -1,8 +1,8 @@
 """What all TPU kernels do with one block of queries and one block of keys.
 
 Tiles are `[queries, keys]`, or `[keys, queries]` ("turned") in the kernel that
-sums over queries: each sum then runs along the lanes of its matmul, and the
-same lines serve both, since every formula here is elementwise.
+sums over queries: both kernels then contract the second axis of their tile, and
+the same code serves both, since every formula here is elementwise.
 """
 
 from typing import NamedTuple
@@ -69,6 +69,7 @@ def build(
   def of_keys(number):
     return _field(keys, number, not turned)
 
+  # Columns and rows that broadcast against each other to a tile.
   query = of_queries(tpu_layout.TOKEN)
   key = of_keys(tpu_layout.TOKEN)
   mask = masks.is_visible(
@@ -90,6 +91,7 @@ def build(
       bias = jnp.where(target, behind, bias)
   if 'time' in tables:
     delta = of_queries(tpu_layout.TIME) - of_keys(tpu_layout.TIME)
+    # Computed once for all heads, and used again for the gradient.
     buckets = time_bucket(delta, plan.buckets)
     time = _lookup(tables['time'][...], buckets)
     bias = time if bias is None else bias + time
@@ -99,6 +101,7 @@ def build(
 def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
   """`alpha * a . b + bias`."""
   s = dot(a, b, 1, 1)
+  # Known when the kernel is compiled: a factor of one costs nothing.
   if spec.alpha != 1.0:
     s *= spec.alpha
   return s if tile.bias is None else s + tile.bias
@@ -108,6 +111,8 @@ def apply_dropout(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
   """`x` where dropout keeps a weight, else 0; not scaled up."""
   if not spec.dropout:
     return x
+  # Hashed from token numbers: the backward pass drops the same weights,
+  # whichever way its tile is turned.
   mask = keep_mask(seed, head, tile.query, tile.key, spec.dropout)
   return jnp.where(mask, x, 0.0)
 
@@ -128,8 +133,10 @@ def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
 def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
   """Adds the gradient of a tile, not turned, to that of the tiles `out`."""
   if tile.target is not None:
+    # Their bias is not that of the distance; `_by_key` sums it.
     grad = jnp.where(tile.target, 0.0, grad)
   t = plan.tile
+  # Tiles on one diagonal of the block share an entry of the table.
   for row in range(0, plan.block_q, t):
     for column in range(0, plan.block_k, t):
       d = _tile_number(spec, plan, distance + (column - row) // t)
@@ -150,6 +157,8 @@ def add_time_gradient(out, tile: Tile, grad):
 
   def add(bucket, carry):
     part = jnp.where(tile.buckets == bucket, grad, 0.0)
+    # Folded to one register of columns, and rows to the sublanes: whole vectors
+    # are added, and XLA sums what is left outside.
     part = sum(part[:, c : c + width] for c in range(0, columns, width))
     out[0, bucket, :group] += part.reshape(-1, group, width).sum(0)
     return carry
@@ -176,6 +185,7 @@ def _position(spec: Spec, plan: KernelPlan, tiles, distance, turned: bool):
     height, width = width, height
 
   def tile(row, column):
+    # Distances are key minus query, whichever axis the keys are on.
     step = row - column if turned else column - row
     return tiles[_tile_number(spec, plan, distance + step)]
 
@@ -188,6 +198,7 @@ def _position(spec: Spec, plan: KernelPlan, tiles, distance, turned: bool):
 
 def _lookup(table, buckets):
   """`table[0, buckets]`, 128 lanes at a time."""
+  # The chip gathers along the lanes of a register, so each row needs the table.
   table = jnp.broadcast_to(table, (buckets.shape[0], LANES))
   pieces = [
     jnp.take_along_axis(

@@ -61,8 +61,12 @@ def load_rows(
   Unchecked, every place must be a token of the sequence.
   """
   column = tl.arange(0, width)
+  # 64 bits for the start alone: a large batch has more numbers than int32
+  # counts, a sequence has not.
   at = values + (first.to(tl.int64) * heads + head) * d
   at = at + place[:, None] * (heads * d) + column[None, :]
+  # A width that is a power of two, and a tile inside the sequence, need no mask
+  # at all.
   if d < width:
     mask = (column < d)[None, :]
     if checked:
@@ -100,6 +104,7 @@ def store_rows(
 def order(position, limit, s: tl.constexpr):
   """As `masks.order`."""
   if s.contextual > 1:
+    # One contextual token has order 0 anyhow.
     position = tl.maximum(position - (s.contextual - 1), 0)
   if s.targets:
     position = tl.minimum(position, limit)
@@ -121,6 +126,7 @@ def visible(row, key, history, s: tl.constexpr):
   if s.targets or s.contextual > 1:
     seen = (key == row) | (query_order > key_order)
   else:
+    # The common case is one comparison.
     seen = key <= row
   if s.window:
     near = query_order - key_order <= s.window
@@ -140,6 +146,7 @@ def time_bucket(row_time, key_time, thresholds, s: tl.constexpr):
   which side of it the distance lies is an integer comparison.
   """
   distance = tl.maximum(tl.abs(row_time - key_time), 1)
+  # Rounded to the nearest boundary, and the last bucket has none above.
   nearest = tl.log2(distance.to(tl.float32)) * BUCKETS_PER_OCTAVE + 0.5
   nearest = tl.minimum(nearest.to(tl.int32), s.buckets - 1)
   below = distance < tl.load(thresholds + nearest)
@@ -154,6 +161,8 @@ def add_bias(
   position_table, time_table, thresholds, _ = tables
   if s.zero >= 0:
     # Targets stand where the first of them does.
+    # Without targets, history is the length: the table is read up to the last
+    # token, also for rows and keys beyond it.
     last = tl.minimum(history, length - 1)
     relative = tl.minimum(key, last) - tl.minimum(row, last)
     scores += tl.load(position_table + (relative + s.zero))
@@ -169,6 +178,7 @@ def kept(tables, head, row_token, key_token, s: tl.constexpr):
   factor_row = tl.full((), 0x9E3779B1, tl.uint32)
   factor_key = tl.full((), 0x85EBCA77, tl.uint32)
   factor_head = tl.full((), 747796405, tl.uint32)
+  # uint32 wraps around as in `hashing`, whose factors these are.
   row_token = row_token.to(tl.uint32)
   of_row = tl.load(tables[3]) + row_token * factor_row
   of_key = (row_token - key_token.to(tl.uint32)) * factor_key
@@ -191,6 +201,7 @@ def sigmoid(x, s: tl.constexpr):
       is_pure=True,
       pack=1,
     )
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2.
     y = 0.5 * half + 0.5
   else:
     y = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
@@ -203,8 +214,11 @@ def weight_and_slope(x, lse, s: tl.constexpr):
   if s.silu:
     gate = sigmoid(x, s)
     weight = x * gate
+    # The derivative of x sigmoid(x).
     slope = gate + weight * (1.0 - gate)
   else:
+    # The sums are kept as logarithms of base 2, for which there is an
+    # instruction.
     weight = tl.exp2(x * LOG2E - lse)
     slope = weight
   return weight, slope
@@ -275,6 +289,7 @@ def score_gradient(
     s,
   )
   weight, slope = weight_and_slope(x, lse, s)
+  # The gradient of the weights, before the activation.
   gradient = dot_ov
   if s.drop_below:
     keep = kept(tables, head, start + row, start + key, s)
@@ -282,10 +297,14 @@ def score_gradient(
   if s.silu:
     gradient = gradient * slope
   else:
+    # Dropout scales the kept weights, so delta was multiplied by the share
+    # kept; `s.scale` puts it back for both.
     gradient = (gradient - delta) * slope
   if s.drop_below:
+    # After the slope has been taken: it is that of the weight as it was.
     weight = tl.where(keep, weight, 0.0)
   if masked:
+    # Last, so that whatever lies beyond the sequence is dropped.
     seen = visible(row, key, history, s)
     weight = tl.where(seen, weight, 0.0)
     gradient = tl.where(seen, gradient, 0.0)

@@ -20,6 +20,7 @@ def check_rule(optimizer, options: dict) -> Rule:
     if options:
       raise ValueError(f'{sorted(options)} are given beside a whole rule.')
     return optimizer
+  # The first field is the name, which is no option.
   known = [f.name for f in dataclasses.fields(Rule)]
   if unknown := set(options) - set(known):
     raise ValueError(
@@ -61,6 +62,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
     raise ValueError(
       f'learning_rate must be a number or one a group, not {rates.shape}.'
     )
+  # One rule or one rate stands for all groups; two lengths must agree.
   count = max(len(rules), rates.size)
   if len(rules) not in (1, count) or rates.size not in (1, count):
     raise ValueError(
@@ -81,6 +83,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
       f'groups has {groups.shape[0]} numbers for {ids.shape[0]} ids.'
     )
   if not any(isinstance(x, jax.core.Tracer) for x in (groups, ids)):
+    # Unused entries may have any group.
     real = np.asarray(groups)[np.asarray(ids) < rows]
     wrong = real[(real < 0) | (real >= count)]
     if wrong.size:
@@ -94,6 +97,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
 def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
   """Returns the arrays of the slots, in the order of `spec.slot_arrays`."""
   check_table(table)
+  # Shapes alone; nothing of the size of the table is made.
   wanted = jax.eval_shape(lambda t: spec.init_slots(t, rule), table)
   if slots.keys() != wanted.keys():
     raise ValueError(
@@ -178,7 +182,9 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
     return
   ids = np.asarray(ids)
   if lengths is not None:
+    # Padding may hold anything.
     ids = ids[: np.asarray(lengths).sum()]
+  # With `spare`, the number of rows is allowed: it marks an unused entry.
   wrong = (ids < 0) | (ids >= rows + spare)
   if wrong.any():
     raise ValueError(
@@ -200,6 +206,7 @@ def check_numbers(rows, first_column, count: int):
         f'{rows.dtype} {rows.shape}.'
       )
     rows = rows.astype(jnp.uint32)
+  # Backends take None for zeros, which saves them a vector.
   if isinstance(first_column, int) and not first_column:
     return rows, None
   first = jnp.asarray(first_column)

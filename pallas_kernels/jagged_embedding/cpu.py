@@ -30,6 +30,8 @@ def why_not() -> str | None:
   """Says why this backend cannot run here, None where it can."""
   if reason := _on_cpu():
     return reason
+  # Axes that a surrounding shard_map has made manual do not count: its parts
+  # are local.
   mesh = jax.sharding.get_abstract_mesh()
   if any(mesh.shape[name] > 1 for name in mesh.auto_axes):
     return (
@@ -46,12 +48,14 @@ def _call(name, out, args, *, aliases=None, **attributes):
     vmap_method='sequential',
     input_output_aliases=aliases,
   )
+  # Read at every trace, so that a process can change it.
   threads = np.int64(os.environ.get(THREADS) or 0)
   return call(*args, threads=threads, **attributes)
 
 
 def _some(x, dtype):
   """`x`, or an empty array where there is none."""
+  # A call of C++ has a fixed number of buffers; an empty one means none.
   return jnp.zeros(0, dtype) if x is None else x.astype(dtype)
 
 
@@ -99,9 +103,13 @@ def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
 
 
 def _update(name, settings, chance, args, table, slots, **attributes):
+  # A seed is always passed; the attribute `stochastic` says whether it is used.
   seed = jnp.uint32(0) if chance is None else chance.seed
+  # After the scalars and the seed come the arguments, then the state, which is
+  # returned in the same memory.
   first = 2 + len(args)
   state = (table, *slots)
+  # As float64: C++ rounds each number once, as XLA does with a constant.
   constants = [
     [*(getattr(rule, n) for n in _CONSTANTS), rule.max_norm or 0]
     for rule in settings.rules

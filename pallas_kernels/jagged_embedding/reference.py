@@ -14,6 +14,7 @@ def _is_row(ids, rows):
 
 def _rows_of(table, ids):
   """`[K, D]` float32, NaN where an id is no row."""
+  # Row 0 is read in place of what does not exist.
   known = _is_row(ids, table.shape[0])
   rows = table[jnp.where(known, ids, 0)].astype(jnp.float32)
   return jnp.where(known[:, None], rows, jnp.nan)
@@ -25,6 +26,7 @@ def bag(table, ids, lengths, weights):
     rows *= weights[:, None]
   bags = segment_ids(lengths, ids.shape[0])
   out = jnp.zeros((lengths.shape[0], table.shape[1]), jnp.float32)
+  # Padding belongs to bag B, which does not exist.
   return out.at[bags].add(rows, mode='drop')
 
 
@@ -47,11 +49,13 @@ def _dense_gradient(ids, lengths, weights, grads, rows):
   """Which rows occur, `[rows]`, and their summed gradients, `[rows, D]`."""
   if lengths is not None:
     bags = segment_ids(lengths, ids.shape[0])
+    # Ids of padding become that of no row, which scatters drop.
     ids = jnp.where(bags < lengths.shape[0], ids, rows)
     grads = grads.at[bags].get(mode='fill', fill_value=0)
   if weights is not None:
     grads *= weights[:, None]
   ids = jnp.where(_is_row(ids, rows), ids, rows)
+  # A row with a gradient of zeros moves too: what counts is its id.
   seen = jnp.zeros(rows, bool).at[ids].set(True, mode='drop')
   dense = jnp.zeros((rows, grads.shape[1]), jnp.float32)
   return seen, dense.at[ids].add(grads, mode='drop')
@@ -96,6 +100,8 @@ def update(settings, chance, table, slots, ids, grads):
       return None
     return jnp.zeros(rows, of_ids.dtype).at[place].set(of_ids, mode='drop')
 
+  # This backend moves all rows at once, so what is given for the ids is laid
+  # out for the rows.
   settings = settings._replace(groups=of_rows(settings.groups))
   if chance is not None:
     chance = RoundingChance(

@@ -43,6 +43,7 @@ def bag(table, ids, lengths, weights):
 
 
 def _bag_by_segment(table, ids, lengths, weights):
+  # Segments rise, which spares the sum a sort.
   bags = segment_ids(lengths, ids.shape[0])
   # Padding reads row 0 and is dropped; what it holds may be anything.
   ids = jnp.where(bags < lengths.shape[0], ids, 0)
@@ -59,7 +60,9 @@ def _bag_by_place(table, ids, lengths, weights):
   start = offsets(lengths)
 
   def add(place, out):
+    # Bags that are shorter than the longest one add nothing.
     live = place < lengths
+    # Place 0 is safe to read for any bag.
     token = jnp.where(live, start + place, 0)
     rows = _rows_of(table, jnp.where(live, ids[token], 0))
     rows = _weighted(rows, None if weights is None else weights[token])
@@ -81,6 +84,7 @@ def gather(table, ids, count, spare):
   out = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
     mode='fill', fill_value=jnp.nan
   )
+  # After the read: padding and unused entries give zeros, not NaN.
   empty = jnp.arange(ids.shape[0]) >= count
   if spare:
     empty |= ids == table.shape[0]
@@ -89,6 +93,7 @@ def gather(table, ids, count, spare):
 
 def weight_gradient(table, ids, lengths, grads):
   bags = segment_ids(lengths, ids.shape[0])
+  # Padding may hold any id; it must not bring in NaN.
   real = bags < lengths.shape[0]
   rows = gather(table, jnp.where(real, ids, 0), ids.shape[0], False)
   dots = rows.astype(jnp.float32) * grads.at[bags].get(mode='clip')
@@ -100,16 +105,21 @@ def merge(ids, lengths, weights, grads, rows):
   count = ids.shape[0]
   source = jnp.arange(count, dtype=jnp.int32)
   if lengths is not None:
+    # The gradient of an id is that of its bag.
     source = segment_ids(lengths, count)
     ids = jnp.where(source < lengths.shape[0], ids, rows)
   ids = _no_row_if_wrong(ids, rows)
   place = jnp.arange(count, dtype=jnp.int32)
+  # Stable, so that the gradients of equal ids are added in the order they
+  # occur, whatever the backend.
   ids, order = jax.lax.sort((ids, place), num_keys=1, is_stable=True)
+  # Cut to the count, since there may be no ids at all.
   new = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[:count]
   group = jnp.cumsum(new, dtype=jnp.int32) - 1
   size = min(count, rows)
   # Ids that are no row come last; their group is of no interest.
   group = jnp.where(ids < rows, group, size)
+  # One row for each id is written out here; the C++ backend avoids it.
   spread = grads.at[source[order]].get(mode='clip')
   return MergedRows(
     jnp.full(size, rows, jnp.int32).at[group].set(ids, mode='drop'),
@@ -124,6 +134,7 @@ def merge(ids, lengths, weights, grads, rows):
 
 def update(settings, chance, table, slots, ids, grads):
   ids = _no_row_if_wrong(ids, table.shape[0])
+  # Unused entries read zeros; what is computed of them is dropped.
   old = table.at[ids].get(**_READ).astype(jnp.float32)
   rows = tuple(slot.at[ids].get(**_READ) for slot in slots)
   numbers = numbers_of_rows(settings)
