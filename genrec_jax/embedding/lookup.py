@@ -179,7 +179,7 @@ def take_rows(values: jax.Array, index: jax.Array) -> jax.Array:
 def locate(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
   """The index of each id among sorted, distinct ids.
 
-  >>> ids = jnp.array([7, 3, 7, -1])
+  >>> ids = jnp.array([7, 3, 7, 9])
   >>> distinct = distinct_ids([ids], rows=9)
   >>> distinct.tolist(), locate(distinct, ids, rows=9).tolist()
   ([3, 7, 9, 9], [1, 0, 1, 4])

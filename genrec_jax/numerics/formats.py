@@ -62,7 +62,7 @@ def extend(
     Both, for the argument `formats` of checkpoints and of the exchange.
 
   Raises:
-    ValueError: where a name, or a method with its bits, is in use.
+    ValueError: a name, or a method with its bits, is in use already.
 
   >>> import dataclasses
   >>> mine = dataclasses.replace(FORMATS['int8'], name='mine')

@@ -1,4 +1,4 @@
-"""Every product of activations with weights, and the precision it is made in.
+"""The products of activations with weights, and the precision of each.
 
 Models multiply activations with weights by `dot` alone, so that a precision can
 be chosen for each weight without a change to any model. A module declares each
@@ -36,7 +36,7 @@ from flax import nnx
 Product = Callable[..., jax.Array]
 Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
 
-SUFFIX = '_site'  # what the attribute of a weight's site is called
+SUFFIX = '_site'  # after the name of a weight: the attribute of its site
 
 
 def multiply(
@@ -107,7 +107,7 @@ PRODUCTS: Mapping[str, Product] = {
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-  """A weight that activations are multiplied with, and how they are.
+  """A weight by which activations are multiplied, and the product to use.
 
   Attributes:
     name: path of the weight in the parameters, 'layer_0/uvqk/kernel'; '' as
@@ -196,6 +196,8 @@ def assign_products(
   chosen = _choose(list(rules), list(declared), known)
   for name, (module, attribute) in declared.items():
     product = chosen.get(name, 'default')
+    # On the module, where it hides that of the class: the class is shared by
+    # other models.
     setattr(module, attribute, Site(name, product, known[product]))
   return model
 
@@ -268,6 +270,7 @@ def _choose(rules: list, names: list[str], known) -> dict[str, str]:
         f'numerics.products has the pattern {pattern.pattern!r}, which matches '
         f'no product weight as a whole; they are {listed}'
       )
+    # A rule that decides nothing is a mistake, and silence would hide it.
     if all(name in chosen for name in matched):
       raise ValueError(
         f'numerics.products: patterns in front of {pattern.pattern!r} decide '
