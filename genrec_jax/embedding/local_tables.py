@@ -276,16 +276,22 @@ class SingleDeviceEvalRuntime:
     return runtime
 
   def put_on_devices(self, batch):
-    """A batch, as a function of `jit` takes it."""
+    """The batch in the form in which a function of `jit` takes it."""
     return batch
 
   def jit(self, function, inputs, output=None):
-    """Compiles `function(weights, ...)`."""
+    """Compiles `function(weights, ...)`; the other arguments are for meshes."""
     del inputs, output
     return jax.jit(function)
 
   def rows(self, task, weights, reads: Mapping[str, Read]):
-    """(parameters, views of the reads), for use in such a function."""
+    """Parameters and views of the reads, for use in a function of `jit`.
+
+    Args:
+      task: the task, whose id maps are used.
+      weights: the weights that such a function gets.
+      reads: feature -> what it reads.
+    """
     tables = weights['tables']
     elsewhere = stores.host_tables(self.stores)
     for feature, read in reads.items():

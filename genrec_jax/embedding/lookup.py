@@ -198,7 +198,7 @@ def locate(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
 
 
 def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
-  """Rows of the ids `[K, D]` -> the sum or mean of each bag, `[B, D]`."""
+  """The sum or mean of the rows of each bag, `[B, D]`, from `[K, D]` rows."""
   bag = pallas_kernels.segment_ids(read.lengths, rows.shape[0])
   if read.weights is not None:
     rows *= read.weights[:, None]
@@ -311,7 +311,13 @@ def pool_table(table: jax.Array, read: Read) -> jax.Array:
 
 
 def finish_sums(sums: jax.Array, read: Read, rows: int) -> jax.Array:
-  """`[B, D]` sums -> what `read.pooling` says; NaN if an id is no row."""
+  """Turns sums into what the read wants; all NaN if any id is no row.
+
+  Args:
+    sums: `[B, D]` float32.
+    read: the packed read.
+    rows: number of rows of the table.
+  """
   # Wrong ids were left out of the sums, which would hide them.
   real = jnp.arange(read.ids.shape[0]) < jnp.sum(read.lengths)
   wrong = jnp.any(real & ((read.ids < 0) | (read.ids >= rows)))

@@ -84,7 +84,7 @@ class PooledFeatures:
     return f'{self.stack.name} {self.spread}: {of}'
 
   def route(self, bags: dict[str, Read]) -> IncomingRequests:
-    """Input distribution: the ids go to the holders of the pieces."""
+    """Sends the ids of each feature to the devices that hold its rows."""
     size, columns = self._size(bags), self._columns
     weighted = any(bags[f].weights is not None for f, _ in self.entries)
     ids, lengths, weights = [], [], []
@@ -129,7 +129,16 @@ class PooledFeatures:
   def fetch(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> dict[tuple[str, int], jax.Array]:
-    """(feature, first column) -> `[B, C]` float32 sums for this device."""
+    """Reads and sums rows, and sends each device the sums of its bags.
+
+    Args:
+      received: from `route`.
+      array: `[depth, C]` this device's rows.
+      codec: the number format in which sums travel.
+
+    Returns:
+      (feature, first column) -> `[B, C]` float32.
+    """
     return self.name_sums(
       self.send_far(self.fetch_near(received, array, codec), codec)
     )
@@ -137,7 +146,12 @@ class PooledFeatures:
   def fetch_near(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> jax.Array:
-    """Sums over the holders `over`, not yet sent along `to`.
+    """Sums over the devices along `over`, not yet sent along `to`.
+
+    Args:
+      received: from `route`.
+      array: `[depth, C]` this device's rows.
+      codec: the number format in which sums travel.
 
     Returns:
       `[A, P, B, C]` float32: for the A devices along `to` that asked, the sums

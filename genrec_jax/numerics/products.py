@@ -42,7 +42,14 @@ SUFFIX = '_site'  # after the name of a weight: the attribute of its site
 def multiply(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
-  """The product in the dtype of the activations."""
+  """The product in the dtype of the activations.
+
+  Args:
+    x: activations.
+    w: the weight, which is converted to the dtype of `x`.
+    spec: axes, as in `dot`.
+    site: name of the weight; not used.
+  """
   left, right, out = split_spec(spec)
   w = w.astype(x.dtype)
   if right[-1] == out[0]:
@@ -55,7 +62,16 @@ def multiply(
 def multiply_in_bfloat16(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
-  """Operands rounded to bfloat16, summed up in float32; gradients likewise."""
+  """The product of operands rounded to bfloat16, summed in float32.
+
+  Its gradients are computed in the same way.
+
+  Args:
+    x: activations.
+    w: the weight.
+    spec: axes, as in `dot`.
+    site: name of the weight; not used.
+  """
   return _multiply_in_bfloat16(x, w, spec)
 
 

@@ -16,7 +16,13 @@ import types
 
 
 def start(error, low, high) -> tuple:
-  """The walk before its first step, at the whole range."""
+  """The walk before its first step.
+
+  Args:
+    error: `[R]` error of the whole range.
+    low: `[R]` its low end.
+    high: `[R]` its high end.
+  """
   return low, high, error, error, low, high
 
 

@@ -98,7 +98,14 @@ def lookup(backend: str, device_kind: str, dqk: int, dv: int) -> dict:
 
 
 def use(backend: str, device_kind: str, width: int, options: dict) -> None:
-  """Takes these options from now on, in this process, for heads of a width."""
+  """Uses other options from now on, in this process.
+
+  Args:
+    backend: name in `api.BACKENDS`.
+    device_kind: as JAX names it.
+    width: the widest head that the options are for.
+    options: block sizes, as in `TABLE`.
+  """
   # Keeps the other widths of the device, which nobody has measured anew.
   known = TABLE.get((backend, device_kind)) or TABLE.get((backend, 'default'))
   known = {w: o for w, o in (known or {}).items() if isinstance(w, int)}
@@ -106,7 +113,7 @@ def use(backend: str, device_kind: str, width: int, options: dict) -> None:
 
 
 def save(backend: str, device_kind: str, width: int, options: dict) -> None:
-  """Adds these options to `tuned.json`."""
+  """Adds options to `tuned.json`; the arguments are those of `use`."""
   tuned = _read()
   entry = tuned.setdefault(backend, {}).setdefault(device_kind, {})
   entry[str(width)] = options

@@ -25,7 +25,7 @@ NEVER = np.iinfo(np.int32).max
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
-  """See `api.hstu_attention`."""
+  """Computes `api.hstu_attention` with the Triton kernels."""
   return _attention(spec, tensors, context)
 
 
@@ -45,9 +45,14 @@ def _launch(name: str, spec: Spec, call: gpu_plan.CallShapes, *inputs):
 
 
 def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
-  """What every kernel reads first, in their order.
+  """The arguments that every kernel begins with, in their order.
 
-  What a call does not have is replaced by something that is never read.
+  An array that a call does not have is replaced by one that is never read.
+
+  Args:
+    spec: options of the call.
+    tensors: arrays with gradients.
+    context: arrays without.
   """
   q, k, v, position_bias, time_bias = tensors
   # Before anything is launched: it also keeps wrong lengths inside the arrays.
@@ -77,11 +82,21 @@ def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
 def sequence_table(
   spec: Spec, context: Context, queries: int, keys: int
 ) -> jax.Array:
-  """`[B, 5]` int32, the longest sequence first.
+  """What the programs need to know of each sequence, the longest one first.
 
-  First key token; token of the query at position 0, were it there; tokens;
-  position of the first query; position of the first target. Cut so that wrong
-  lengths, which make the output NaN, lead nobody beyond the arrays.
+  The columns are: number of the first key token; number that the query at
+  position 0 would have; tokens; position of the first query; position of the
+  first target. Values are clipped so that wrong lengths, for which the output
+  is NaN anyway, never lead beyond the arrays.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    queries: capacity Tq.
+    keys: capacity T.
+
+  Returns:
+    `[B, 5]` int32.
   """
   lengths = context.lengths.astype(jnp.int32)
   # The length is bounded by what is left of the array after the start.
@@ -221,12 +236,12 @@ def sum_of_diagonals(
 
 
 def _sum_of_targets(spec, context, dtargets, positions):
-  """The same from the queries that are targets.
+  """The part of that gradient which comes from queries that are targets.
 
   Args:
-    spec: of the call.
-    context: of the call.
-    dtargets: `[T, H]` sums over the targets, a key.
+    spec: options of the call.
+    context: lengths of the call.
+    dtargets: `[T, H]` sums over the targets, for each key.
     positions: entries of the table.
   """
   lengths, history = context.lengths, context.lengths - context.targets

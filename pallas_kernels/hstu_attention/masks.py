@@ -1,11 +1,12 @@
-"""Which token sees which, in closed form, and where each token stands.
+"""Which token sees which, in closed form, and the position of each token.
 
-A sequence is [contextual tokens][history][targets]. Its tokens get an order:
-all contextual ones 0, the history 1, 2, ... (0, 1, ... without context), all
-targets the same, `target_limit`. A token sees itself and what is earlier in
-that order, so a target never sees another; contextual tokens see context and
-history both ways. These functions are elementwise and free of shapes: the XLA
-path, the Pallas kernels and the tests all call them.
+A sequence is [contextual tokens][history][targets]. Every token gets an order:
+0 for all contextual ones, 1, 2, ... for the history (0, 1, ... without
+context), and `target_limit` for all targets. A token sees itself and all tokens
+of a smaller order, so a target never sees another one; in addition, contextual
+tokens see each other and the whole history. These functions are elementwise and
+work on any shapes: the XLA path, the Pallas kernels and the tests all call
+them.
 """
 
 from typing import NamedTuple
@@ -18,16 +19,16 @@ from pallas_kernels.jagged import api as jagged
 
 
 class TokenPositions(NamedTuple):
-  """Where each of some tokens stands, all `[T]` int32.
+  """The positions of some tokens, all `[T]` int32.
 
   Attributes:
-    segment: its sequence; B for padding.
-    position: its place in the sequence; 0 for padding.
+    segment: number of the sequence; B for padding.
+    position: position in the sequence; 0 for padding.
     order: see the top of this file.
-    limit: order of the targets of its sequence.
-    anchor: its place for the position bias: targets stand where the first one
-      does, since all of them are candidates for the same place.
-    token: its number among the packed keys, or its own number for padding.
+    limit: order of the targets of the sequence.
+    anchor: position for the position bias; all targets have that of the first
+      one, since they are candidates for the same position.
+    token: number among the packed keys; for padding, the number of the query.
   """
 
   segment: jax.Array
@@ -39,12 +40,27 @@ class TokenPositions(NamedTuple):
 
 
 def target_limit(length, targets, contextual: int):
-  """Order of the targets of a sequence of `length` tokens."""
+  """The order of the targets of a sequence.
+
+  Args:
+    length: tokens of the sequence.
+    targets: how many of them are targets.
+    contextual: how many are context.
+  """
   return length - max(contextual - 1, 0) - targets
 
 
 def order(position, limit, contextual: int):
-  """Order of the token at `position`."""
+  """The order of a token.
+
+  >>> order(jnp.arange(6), limit=3, contextual=2).tolist()
+  [0, 0, 1, 2, 3, 3]
+
+  Args:
+    position: position in its sequence.
+    limit: order of the targets of the sequence.
+    contextual: number of contextual tokens.
+  """
   # Contextual tokens share order 0, and the history begins at 1.
   if contextual:
     position = jnp.maximum(position - (contextual - 1), 0)
@@ -78,7 +94,13 @@ def is_visible(spec: Spec, same_token, query_order, key_order, limit):
 
 
 def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
-  """Of the packed keys, `[T]`."""
+  """The positions of the packed keys.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    capacity: T, number of keys including padding.
+  """
   lengths = context.lengths
   segment = jagged.segment_ids(lengths, capacity)
   position = jagged.positions(lengths, capacity)
@@ -87,7 +109,13 @@ def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
 
 
 def query_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
-  """Of the packed queries, `[Tq]`: the last tokens of their sequences."""
+  """The positions of the packed queries, the last tokens of their sequences.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    capacity: Tq, number of queries including padding.
+  """
   if context.query_lengths is None:
     return key_places(spec, context, capacity)
   lengths, queries = context.lengths, context.query_lengths

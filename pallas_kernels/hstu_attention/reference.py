@@ -1,4 +1,4 @@
-"""The plain definition: every token against every token, masked. The oracle."""
+"""The definition written out, over all pairs of tokens: the tests' oracle."""
 
 import jax
 import jax.numpy as jnp

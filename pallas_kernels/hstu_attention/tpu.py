@@ -52,9 +52,9 @@ def attention(
   """See `api.hstu_attention`.
 
   Args:
-    spec: of the call.
-    tensors: as there.
-    context: as there.
+    spec: options of the call.
+    tensors: arrays with gradients.
+    context: arrays without.
     interpret: False for the TPU; True, or `pltpu.InterpretParams()`, to run
       the kernel's steps on any device.
   """
@@ -88,7 +88,14 @@ def attention(
 def make_plan(
   spec, tensors: Tensors, context: Context, interpret
 ) -> KernelPlan:
-  """Blocks that suit the device and are no larger than the call."""
+  """Chooses blocks that suit the device and are no larger than the call.
+
+  Args:
+    spec: options of the call.
+    tensors: arrays of the call, of which the shapes count.
+    context: lengths of the call.
+    interpret: as in `attention`.
+  """
   q, k, v, position_bias, time_bias = tensors
   heads, dqk = q.shape[1:]
   dv = v.shape[2]
@@ -155,7 +162,17 @@ _attention.defvjp(_forward, _backward)
 
 
 def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
-  """Returns `[H, R, dv]` and for softmax the log of the sums `[H, R]`."""
+  """Runs the forward kernel.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    operands: name -> array, as `attention` prepares them.
+    call: positions and ranges of the tokens.
+
+  Returns:
+    `[H, R, dv]`, and for softmax the logarithms of the sums, `[H, R]`.
+  """
   q, v = operands['q'], operands['v']
   heads, rows, _ = q.shape
   dv = v.shape[2]

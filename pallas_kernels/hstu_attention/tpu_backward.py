@@ -1,4 +1,4 @@
-"""Gradients of the Pallas TPU backend: two kernels, scores computed again.
+"""Gradients of the Pallas TPU backend: two kernels that recompute the scores.
 
 One walks the key blocks of each query block and sums dq and the gradients of
 both tables; the other walks the query blocks of each key block and sums dk and
@@ -31,13 +31,13 @@ def backward(
   """The gradient of each operand.
 
   Args:
-    spec: of the call.
-    plan: its blocks.
-    operands: as `tpu.forward` was given them.
-    call: likewise.
-    out: `[H, R, dv]`, None but for softmax.
-    lse: `[H, R]`, likewise.
-    grad: `[H, R, dv]` of the output.
+    spec: options of the call.
+    plan: block sizes.
+    operands: as given to `tpu.forward`.
+    call: as given to `tpu.forward`.
+    out: `[H, R, dv]` output of softmax; None for SiLU.
+    lse: `[H, R]` logarithms of the sums of softmax; None for SiLU.
+    grad: `[H, R, dv]` gradient of the output.
   """
   real = (call.queries[:, tpu_layout.SEGMENT] > 0)[None, :, None]
   # NaN in padding rows would reach the sums over queries.
@@ -275,14 +275,14 @@ def _by_key_kernel(
 
 
 def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
-  """The weights and the gradient of the scores `s`, zero where none sees.
+  """The weights and the gradient of the scores `s`, zero for masked pairs.
 
   Args:
-    tile: its mask.
+    tile: the tile, of which the mask is used.
     s: scores.
     dweights: gradient of the weights.
-    lse: for softmax: log of the sum of each query.
-    delta: and the sum of dout * out, which its normalisation gives back.
+    lse: for softmax, the logarithm of the sum of each query.
+    delta: for softmax, the sum of dout * out of each query.
   """
   if lse is None:
     # silu(s) = s sigmoid(s), so silu'(s) = sigmoid(s) + silu(s) (1 -

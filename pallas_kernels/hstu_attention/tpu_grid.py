@@ -1,4 +1,4 @@
-"""The grids of the TPU kernels, and which blocks each step is given."""
+"""The grids of the TPU kernels, and the blocks that each step gets."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -37,7 +37,13 @@ class Side(NamedTuple):
 
 
 def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
-  """Refuses a position bias of which `copies` do not fit into VMEM."""
+  """Refuses a position bias that does not fit into VMEM.
+
+  Args:
+    plan: block sizes; an interpreted kernel is never refused.
+    operands: arrays of the call.
+    copies: how many arrays of the size of the bias must be there at once.
+  """
   # An interpreted kernel has all the memory of the machine.
   if 'position' not in operands or plan.interpret:
     return
@@ -51,7 +57,13 @@ def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
 
 
 def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
-  """For each query block, the key blocks it sees."""
+  """A kernel call that walks the key blocks which each query block sees.
+
+  Args:
+    plan: block sizes.
+    operands: arrays of the call.
+    call: positions and ranges of the tokens.
+  """
 
   def key_block(i, step, first, last, *_):
     # Steps beyond the last block read it again, which costs no copy.
@@ -75,7 +87,15 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 
 
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
-  """For each key block, the query blocks that see it; fields are turned."""
+  """A kernel call that walks the query blocks which see each key block.
+
+  Its tiles are `[keys, queries]`, so the fields are turned as well.
+
+  Args:
+    plan: block sizes.
+    operands: arrays of the call.
+    call: positions and ranges of the tokens.
+  """
   key_blocks = call.keys.shape[0] // plan.block_k
   # A key block is seen by several runs of query blocks, one for each kind of
   # row.
@@ -108,7 +128,15 @@ def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 
 
 def query_block(step, j, key_blocks: int, span_start, span_count):
-  """Query block number `step` of key block `j`, and how many `j` has."""
+  """Which query block a step takes for a key block, and how many there are.
+
+  Args:
+    step: number of the step.
+    j: the key block.
+    key_blocks: number of key blocks.
+    span_start: as in `TokenPlaces`.
+    span_count: as in `TokenPlaces`.
+  """
   number = jnp.int32(0)
   before = jnp.int32(0)
   # Unrolled: there are at most three runs.
@@ -124,7 +152,14 @@ def query_block(step, j, key_blocks: int, span_start, span_count):
 
 
 def distance(plan: KernelPlan, i, j, shift):
-  """Key block j minus query block i, in tiles of the position bias."""
+  """Key block j minus query block i, in tiles of the position bias.
+
+  Args:
+    plan: block sizes.
+    i: query block.
+    j: key block.
+    shift: as in `TokenPlaces`.
+  """
   per_query, per_key = plan.block_q // plan.tile, plan.block_k // plan.tile
   # Blocks of a tail start later in the sequence than in the rows.
   return j * per_key - i * per_query - shift[i]

@@ -52,7 +52,7 @@ class KernelPlan:
 
 
 class TokenPlaces(NamedTuple):
-  """What the kernels must know about the tokens, all int32.
+  """What the kernels need to know about the tokens, all int32.
 
   Attributes:
     queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
@@ -77,11 +77,11 @@ class TokenPlaces(NamedTuple):
 
 
 class QueryLayout(NamedTuple):
-  """Where the queries stand.
+  """The rows of the queries.
 
   Attributes:
     rows: number R of rows.
-    real: `[Tq]` which tokens of q are no padding.
+    real: `[Tq]` which tokens of q are not padding.
     row: `[Tq]` the row of each; R for padding. None: rows are tokens.
     source: `[R]` the token of each row; Tq for none. None: rows are tokens.
   """
@@ -99,12 +99,12 @@ def round_up(x, multiple: int):
 def layout(
   spec: Spec, plan: KernelPlan, context: Context, queries: int, aligned: bool
 ) -> QueryLayout:
-  """Where the `queries` tokens of q stand.
+  """Assigns the tokens of q to rows.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     plan: block_q and tile are read.
-    context: lengths.
+    context: lengths of the call.
     queries: capacity Tq.
     aligned: whether rows and tokens must differ by a multiple of `plan.tile`.
   """
@@ -162,7 +162,15 @@ def pad(x: jax.Array, size: int) -> jax.Array:
 def call(
   spec: Spec, plan: KernelPlan, context: Context, where: QueryLayout, keys: int
 ) -> TokenPlaces:
-  """Fields and ranges of a call with `keys` keys, padding included."""
+  """Computes the fields of all tokens and the ranges of all blocks.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    context: lengths and times of the call.
+    where: layout of the queries.
+    keys: number of keys K, including padding.
+  """
   query = masks.query_places(spec, context, where.real.shape[0])
   key = masks.key_places(spec, context, keys)
   # The divisor of softmax is only known at the end of the row.
@@ -301,10 +309,19 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
 
 
 def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:
-  """`[2n - 1] -> [D, tile, tile]` float32: the bias by distance of tiles.
+  """Arranges a position bias in tiles, by the distance of two tiles.
 
-  Entry `[d, a, c]` is that of a key `(d - zero_tile) * tile + c - a` tokens
-  behind its query. Made of reshapes alone, so its transpose has no scatter.
+  Entry `[d, a, c]` is the bias of a key `(d - zero_tile) * tile + c - a` tokens
+  after its query. The tiles are made by reshapes alone, so the transpose needs
+  no scatter.
+
+  Args:
+    spec: options of the call; max_len and contextual are read.
+    plan: of which the side of a tile is read.
+    table: `[2n - 1]`.
+
+  Returns:
+    `[D, tile, tile]` float32.
   """
   t = plan.tile
   # Distances run up to zero, and beyond where context looks ahead.

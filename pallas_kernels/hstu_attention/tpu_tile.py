@@ -99,7 +99,14 @@ def build(
 
 
 def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
-  """`alpha * a . b + bias`."""
+  """The scores `alpha * a . b + bias`.
+
+  Args:
+    spec: options of the call.
+    tile: the tile, of which the bias is used.
+    a: rows of the tile, `[rows, dqk]`: queries, or keys if turned.
+    b: columns of the tile, `[columns, dqk]`.
+  """
   s = dot(a, b, 1, 1)
   # Known when the kernel is compiled: a factor of one costs nothing.
   if spec.alpha != 1.0:
@@ -108,7 +115,15 @@ def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
 
 
 def apply_dropout(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
-  """`x` where dropout keeps a weight, else 0; not scaled up."""
+  """Replaces dropped elements by zero, without scaling the others up.
+
+  Args:
+    spec: options of the call.
+    tile: the tile, of which the token numbers are used.
+    seed: int32 scalar with the bits of the seed.
+    head: number of the head.
+    x: a tile of weights, or of their gradients.
+  """
   if not spec.dropout:
     return x
   # Hashed from token numbers: the backward pass drops the same weights,
@@ -118,7 +133,14 @@ def apply_dropout(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
 
 
 def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
-  """Matmul over the given dimensions, summed in float32."""
+  """A matrix product, summed in float32.
+
+  Args:
+    a: matrix.
+    b: matrix.
+    contract_a: the dimension of `a` to sum over.
+    contract_b: the dimension of `b` to sum over.
+  """
   # Someone who asks for float32 does not mean one pass of bfloat16.
   precise = a.dtype == jnp.float32
   return lax.dot_general(
@@ -131,7 +153,16 @@ def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
 
 
 def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
-  """Adds the gradient of a tile, not turned, to that of the tiles `out`."""
+  """Adds the gradient of a block to that of the tiles of the position bias.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    out: reference to `[1, D, tile, tile]`.
+    tile: the block, not turned.
+    grad: gradient of its scores, summed over heads.
+    distance: of the blocks, in tiles.
+  """
   if tile.target is not None:
     # Their bias is not that of the distance; `_by_key` sums it.
     grad = jnp.where(tile.target, 0.0, grad)
@@ -144,7 +175,13 @@ def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
 
 
 def add_time_gradient(out, tile: Tile, grad):
-  """Adds the gradient of a tile to `out` `[1, 128, 8, lanes]`, by bucket."""
+  """Adds the gradient of a block to that of the time bias.
+
+  Args:
+    out: reference to `[1, 128, 8, lanes]`, partial sums of each bucket.
+    tile: the block, not turned.
+    grad: gradient of its scores, summed over heads.
+  """
   f32 = jnp.float32
   rows, columns = grad.shape
   group = SUBLANES if rows % SUBLANES == 0 else 1

@@ -1,4 +1,4 @@
-"""Triton kernels of `hstu_attention`: forward, and three for the gradients.
+"""Triton kernels of `hstu_attention`, with the arguments of `gpu.inputs_of`.
 
 Importing this file imports triton; `gpu.py` does so when a kernel is called.
 Every program finds its sequence in a table of offsets and walks the tiles that

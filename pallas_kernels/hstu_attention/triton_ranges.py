@@ -20,6 +20,12 @@ def _up(x, block: tl.constexpr):
 def keys_of_rows(row0, length, history, s: tl.constexpr):
   """Tiles of keys that the queries row0 .. row0 + block_q see.
 
+  Args:
+    row0: first query of the block.
+    length: tokens of the sequence.
+    history: position of the first target.
+    s: constants.
+
   Returns:
     (low, full, edge, high, jump, end): [full, edge) is visible as a whole;
     [low, full), [edge, high) and [jump, end) need a mask. Starts are multiples
@@ -80,7 +86,13 @@ def masked_keys(ranges, s: tl.constexpr):
 
 @triton.jit
 def masked_key(ranges, tile, s: tl.constexpr):
-  """First key of masked tile number `tile`."""
+  """The first key of a masked tile.
+
+  Args:
+    ranges: from `keys_of_rows`.
+    tile: number of the tile, below `masked_keys`.
+    s: constants.
+  """
   low, full, edge, high, jump, end = ranges
   # Counts through the first run, then skips the unmasked tiles, then the gap
   # before the diagonal of the targets.
@@ -92,6 +104,13 @@ def masked_key(ranges, tile, s: tl.constexpr):
 @triton.jit
 def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
   """Tiles of queries that see the keys key0 .. key0 + block_k.
+
+  Args:
+    key0: first key of the block.
+    length: tokens of the sequence.
+    skipped: position of the first query.
+    history: position of the first target.
+    s: constants.
 
   Returns:
     (head, context, begin, full, edge, near, tail, end): [full, edge) sees all
@@ -159,7 +178,13 @@ def masked_rows(ranges, s: tl.constexpr):
 
 @triton.jit
 def masked_row(ranges, tile, s: tl.constexpr):
-  """First query of masked tile number `tile`."""
+  """The first query of a masked tile.
+
+  Args:
+    ranges: from `rows_of_keys`.
+    tile: number of the tile, below `masked_rows`.
+    s: constants.
+  """
   head, context, begin, full, edge, near, tail, end = ranges
   # As in `masked_key`, through four runs.
   first = head + tile * s.block_q

@@ -55,7 +55,7 @@ class QueryRows(NamedTuple):
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
-  """See `api.hstu_attention`."""
+  """Computes `api.hstu_attention` block by block."""
   return _attention(spec, tensors, context).astype(tensors.v.dtype)
 
 

@@ -115,6 +115,7 @@ def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
 
 
 def check_table(table) -> None:
+  """Refuses a table that is not `[rows, D]` of a known dtype."""
   if table.ndim != 2 or not table.size:
     raise ValueError(f'table must be [rows, D], not {table.shape}.')
   if table.dtype not in DTYPES:
@@ -124,6 +125,7 @@ def check_table(table) -> None:
 
 
 def check_integers(name: str, x) -> jax.Array:
+  """The vector `x` as int32; `name` is what an error calls it."""
   x = x if hasattr(x, 'dtype') else np.asarray(x)
   if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
     raise ValueError(
@@ -137,7 +139,18 @@ def check_integers(name: str, x) -> jax.Array:
 
 
 def check_bags(ids, lengths, weights, mode):
-  """The three as arrays, and whether the lengths are wrong."""
+  """Checks packed bags.
+
+  Args:
+    ids: `[K]` integers.
+    lengths: `[B]` integers, or None for no bags.
+    weights: `[K]` floats, or None.
+    mode: 'sum' or 'mean'.
+
+  Returns:
+    ids, lengths and weights as arrays, and whether the lengths are wrong, a
+    scalar that is only True under jit.
+  """
   if mode not in MODES:
     raise ValueError(f'mode is {mode!r}, must be one of {", ".join(MODES)}.')
   ids = check_integers('ids', ids)
@@ -165,6 +178,14 @@ def check_bags(ids, lengths, weights, mode):
 
 
 def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
+  """Refuses gradients that are not floats `[count, dim]`.
+
+  Args:
+    grads: the gradients.
+    count: rows they must have.
+    of: name of the argument that has so many entries, for the message.
+    dim: columns they must have; None for any.
+  """
   wanted = f'[{count}, {"D" if dim is None else dim}] ({of} has {count})'
   if (
     grads.ndim != 2
@@ -177,7 +198,15 @@ def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
 
 
 def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
-  """Raises on ids that are no row, where they are known."""
+  """Refuses ids that are no row, if they are known.
+
+  Args:
+    ids: `[K]`.
+    rows: number of rows of the table.
+    lengths: `[B]`; ids after the last bag are not checked. None: all are.
+    spare: whether `rows` itself is allowed, for an unused entry.
+    merged: whether the ids must be sorted and distinct.
+  """
   if isinstance(ids, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
     return
   ids = np.asarray(ids)
@@ -197,7 +226,16 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
 
 
 def check_numbers(rows, first_column, count: int):
-  """Both as `[count]` uint32, or None where they are what they are anyhow."""
+  """Checks the numbers that stochastic rounding hashes.
+
+  Args:
+    rows: `[count]` integers, or None.
+    first_column: integer, or `[count]` integers.
+    count: number of ids.
+
+  Returns:
+    Both as `[count]` uint32, or None where the default holds.
+  """
   if rows is not None:
     rows = jnp.asarray(rows)
     if rows.shape != (count,) or rows.dtype not in (jnp.int32, jnp.uint32):

@@ -1,11 +1,11 @@
-"""The same in C++ (cpu.cc), on the CPU.
+"""The backend in C++ (cpu.cc), on the CPU.
 
 A bag is summed while its rows come from memory, without a `[K, D]` array; ids
 are radix sorted, and each distinct row is read, moved and written once. Tables
 that are donated are changed in place; without donation XLA copies them first.
 
-The work is spread over XLA's threads, `PALLAS_KERNELS_CPU_THREADS` of them if
-that is set. The results do not depend on their number.
+The work is divided among XLA's threads, whose number can be set by
+`PALLAS_KERNELS_CPU_THREADS`. The results do not depend on it.
 """
 
 import os
@@ -60,22 +60,26 @@ def _some(x, dtype):
 
 
 def bag(table, ids, lengths, weights):
+  """Sums bags. See `spec`."""
   out = jax.ShapeDtypeStruct((lengths.shape[0], table.shape[1]), jnp.float32)
   return _call('Bag', out, (table, ids, lengths, _some(weights, jnp.float32)))
 
 
 def gather(table, ids, count, spare):
+  """Reads rows. See `spec`."""
   out = jax.ShapeDtypeStruct((ids.shape[0], table.shape[1]), table.dtype)
   count = jnp.asarray(count, jnp.int32).reshape(1)
   return _call('GatherRows', out, (table, ids, count), spare=spare)
 
 
 def weight_gradient(table, ids, lengths, grads):
+  """Multiplies rows with gradients of bags. See `spec`."""
   out = jax.ShapeDtypeStruct(ids.shape, jnp.float32)
   return _call('WeightGradient', out, (table, ids, lengths, grads))
 
 
 def merge(ids, lengths, weights, grads, rows):
+  """Adds up gradients by row. See `spec`."""
   size = min(ids.shape[0], rows)
   out = (
     jax.ShapeDtypeStruct((size,), jnp.int32),
@@ -88,6 +92,7 @@ def merge(ids, lengths, weights, grads, rows):
 
 
 def update(settings, chance, table, slots, ids, grads):
+  """Updates rows. See `spec`."""
   numbers = (None, None) if chance is None else chance[1:]
   groups = _some(settings.groups, jnp.int32)
   args = *(_some(x, jnp.uint32) for x in numbers), groups, ids, grads
@@ -95,6 +100,7 @@ def update(settings, chance, table, slots, ids, grads):
 
 
 def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
+  """Adds up gradients by row and updates the rows. See `spec`."""
   args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
   bagged = lengths is not None
   return _update(

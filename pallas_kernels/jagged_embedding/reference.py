@@ -21,6 +21,7 @@ def _rows_of(table, ids):
 
 
 def bag(table, ids, lengths, weights):
+  """Sums bags. See `spec`."""
   rows = _rows_of(table, ids)
   if weights is not None:
     rows *= weights[:, None]
@@ -31,6 +32,7 @@ def bag(table, ids, lengths, weights):
 
 
 def gather(table, ids, count, spare):
+  """Reads rows. See `spec`."""
   out = _rows_of(table, ids)
   empty = jnp.arange(ids.shape[0]) >= count
   if spare:
@@ -39,6 +41,7 @@ def gather(table, ids, count, spare):
 
 
 def weight_gradient(table, ids, lengths, grads):
+  """Multiplies rows with gradients of bags. See `spec`."""
   bags = segment_ids(lengths, ids.shape[0])
   grads = grads.at[bags].get(mode='fill', fill_value=0)
   dots = jnp.sum(grads * _rows_of(table, ids), axis=-1)
@@ -62,6 +65,7 @@ def _dense_gradient(ids, lengths, weights, grads, rows):
 
 
 def merge(ids, lengths, weights, grads, rows):
+  """Adds up gradients by row. See `spec`."""
   seen, dense = _dense_gradient(ids, lengths, weights, grads, rows)
   size = min(ids.shape[0], rows)
   (distinct,) = jnp.nonzero(seen, size=size, fill_value=rows)
@@ -87,11 +91,13 @@ def _move(settings, chance, table, slots, seen, grads):
 
 
 def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
+  """Adds up gradients by row and updates the rows. See `spec`."""
   seen, dense = _dense_gradient(ids, lengths, weights, grads, table.shape[0])
   return _move(settings, chance, table, slots, seen, dense)
 
 
 def update(settings, chance, table, slots, ids, grads):
+  """Updates rows. See `spec`."""
   rows = table.shape[0]
   place = jnp.where(_is_row(ids, rows), ids, rows)
 

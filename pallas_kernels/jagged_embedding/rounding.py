@@ -41,7 +41,13 @@ def rounding_noise(
 
 
 def round_stochastically(x: jax.Array, dtype, random: jax.Array) -> jax.Array:
-  """`x` float32 as `dtype`, with the bits `random` uint32."""
+  """Rounds each number up or down, by chance and without bias.
+
+  Args:
+    x: float32.
+    dtype: bfloat16 or float16.
+    random: uint32 bits in the shape of `x`.
+  """
   if dtype == jnp.bfloat16:
     # Adds a uniform number below the last bit that stays, then cuts: it carries
     # with the probability of the remainder. A carry into the exponent is right
@@ -77,9 +83,13 @@ def _float(bits):
 def to_dtype(
   x: jax.Array, dtype, chance: RoundingChance | None, rows: jax.Array
 ):
-  """`x` `[N, D]` as a table's dtype, stochastically where there is a chance.
+  """Rounds rows to a table's dtype.
 
-  `rows` `[N]` are the numbers of rows that the chance does not number.
+  Args:
+    x: `[N, D]` float32.
+    dtype: of the table.
+    chance: what stochastic rounding depends on; None to round to the nearest.
+    rows: `[N]` numbers of the rows, if `chance` has none.
   """
   if chance is None or dtype == jnp.float32:
     return x.astype(dtype)

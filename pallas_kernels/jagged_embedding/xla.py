@@ -1,6 +1,6 @@
-"""The same with XLA's sort, gather and scatter: runs on every device.
+"""The backend of XLA's sort, gather and scatter, which runs on every device.
 
-On the CPU XLA writes bfloat16 rows, and sums them to bags, by way of a float32
+On the CPU, XLA writes bfloat16 rows, and sums them to bags, by way of a float32
 copy of the table; the 'cpu' backend does not, nor does XLA with other dtypes.
 """
 
@@ -30,6 +30,7 @@ def _weighted(rows, weights):
 
 
 def bag(table, ids, lengths, weights):
+  """Sums bags. See `spec`."""
   if not ids.shape[0] or dispatch.platform() != 'cpu':
     return _bag_by_segment(table, ids, lengths, weights)
   # On the CPU the [K, D] rows of all ids cost more than their sums; the loop
@@ -81,6 +82,7 @@ def _rows_of(table, ids):
 
 
 def gather(table, ids, count, spare):
+  """Reads rows. See `spec`."""
   out = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
     mode='fill', fill_value=jnp.nan
   )
@@ -92,6 +94,7 @@ def gather(table, ids, count, spare):
 
 
 def weight_gradient(table, ids, lengths, grads):
+  """Multiplies rows with gradients of bags. See `spec`."""
   bags = segment_ids(lengths, ids.shape[0])
   # Padding may hold any id; it must not bring in NaN.
   real = bags < lengths.shape[0]
@@ -133,6 +136,7 @@ def merge(ids, lengths, weights, grads, rows):
 
 
 def update(settings, chance, table, slots, ids, grads):
+  """Updates rows. See `spec`."""
   ids = _no_row_if_wrong(ids, table.shape[0])
   # Unused entries read zeros; what is computed of them is dropped.
   old = table.at[ids].get(**_READ).astype(jnp.float32)
@@ -153,5 +157,6 @@ def update(settings, chance, table, slots, ids, grads):
 
 
 def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
+  """Adds up gradients by row and updates the rows. See `spec`."""
   merged = merge(ids, lengths, weights, grads, table.shape[0])
   return update(settings, chance, table, slots, *merged)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import pallas_kernels
+from pallas_kernels.hstu_attention import masks
 
 
 @pytest.mark.parametrize('name', pallas_kernels.__all__)
@@ -27,3 +28,7 @@ def test_a_function_names_its_arguments_and_what_it_returns(name):
   wanted = ['Attributes:'] if isinstance(item, type) else ['Args:', 'Returns:']
   for section in wanted:
     assert section in item.__doc__
+
+
+def test_the_examples_of_the_masks():
+  assert doctest.testmod(masks).failed == 0
