@@ -22,12 +22,12 @@ class Launch:
   A kernel takes its inputs, then its outputs, then the constants as `s`.
 
   Attributes:
-    kernel: its name.
-    grid: how many programs.
-    constants: what it is compiled for.
-    outputs: shapes and dtypes.
-    warps: warps a program.
-    stages: how many tiles are on their way at once.
+    kernel: name of the kernel.
+    grid: number of programs.
+    constants: constants that it is compiled for.
+    outputs: shapes and dtypes of its outputs.
+    warps: warps of each program.
+    stages: tiles that are loaded ahead.
   """
 
   kernel: str

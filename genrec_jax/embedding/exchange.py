@@ -182,7 +182,6 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
   asked_start = asked_count = none
   if exchange.kind == 'all_to_all':
     room = exchange.room(needed, devices)
-    # Row of its owner, for each place of each peer.
     # Each peer gets a block of `room` requests, the first ones of its run.
     at = start[:-1, None] + jnp.arange(room)[None]
     rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
@@ -344,7 +343,7 @@ def push(
     if exchange.kind == 'all_to_all':
       room = routed.asked.shape[1]
       at = routed.start[:-1, None] + jnp.arange(room)[None]
-      # Behind the end of a peer's rows stand others'; nobody asked for them.
+      # What follows the rows of a peer belongs to others, and is not read.
       grads = lax.all_to_all(grads.at[at].get(mode='clip'), AXES, 0, 0)
       grads = grads.reshape(-1, grads.shape[-1])
     else:

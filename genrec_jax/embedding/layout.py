@@ -222,7 +222,7 @@ def lay_out(plan: ShardingPlan) -> StackLayout:
   Raises:
     PlanError: a table has more rows on a device than can be addressed.
   """
-  waiting = {}  # (columns, dtype, optimizer) -> pieces without a place
+  waiting = {}  # (columns, dtype, optimizer) -> pieces to assign
   whole = {}
   for name, table in plan.tables.items():
     if table.spread is None:

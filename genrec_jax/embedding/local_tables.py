@@ -47,14 +47,14 @@ class LocalTables:
 
   Attributes:
     specs: table -> its spec.
-    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    options: options of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
     extra_optimizers: row optimizers from outside, by name.
-    stores: table -> where its rows lie, for tables that the device does not
-      hold as they are. Where a store works on the host, `prepare` stands
-      between `route` and `fetch`, and no feature is read as sums.
+    stores: table -> store of its rows, for tables that are not simply arrays
+      of the device. If a store works on the host, call `prepare` between
+      `route` and `fetch`; no feature of its table is read as sums.
   """
 
   specs: dict[str, TableSpec]
@@ -68,7 +68,7 @@ class LocalTables:
     stores.check_stores(self.stores, self.specs)
 
   def store(self, table: str) -> Store:
-    """Where the rows of a table lie."""
+    """The store of a table."""
     return self.stores.get(table, stores.DEVICE)
 
   def optimizer(self, table: str) -> RowOptimizerLike:

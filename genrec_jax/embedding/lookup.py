@@ -100,7 +100,7 @@ class RowView:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SumView:
-  """A pooled feature whose sums have travelled in place of its rows.
+  """A pooled feature whose sums have travelled instead of its rows.
 
   Attributes:
     sums: `[B, D]` sums or means of its bags.
@@ -202,7 +202,7 @@ def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
   bag = pallas_kernels.segment_ids(read.lengths, rows.shape[0])
   if read.weights is not None:
     rows *= read.weights[:, None]
-  # One segment more, for the padding behind the last bag.
+  # One more segment, for the padding after the last bag.
   sums = jax.ops.segment_sum(
     rows, bag, read.lengths.shape[0] + 1, indices_are_sorted=True
   )[:-1]

@@ -155,7 +155,7 @@ class PooledFeatures:
 
     Returns:
       `[A, P, B, C]` float32: for the A devices along `to` that asked, the sums
-      of the P entries that lie here.
+      of the P entries of this device.
     """
     spare = self.stack.depth - 1
     weights = received.weights

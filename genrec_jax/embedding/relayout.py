@@ -232,7 +232,7 @@ class _StackMove:
     return lax.fori_loop(0, -(-self.stack.depth // size), run, start)
 
   def _address(self, name, k, number, ids):
-    """Where the k-th old piece of each row lies.
+    """The address of the k-th old piece of each row.
 
     Args:
       name: the old stack.

@@ -64,7 +64,7 @@ class ShardedTables:
     specs: table -> its spec; tables that the plan does not name are ignored.
     exchange: how rows travel.
     sync_every: steps between averages over replica groups.
-    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    options: options of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
@@ -266,7 +266,7 @@ class ShardedTables:
 
     Args:
       arrays: this device's part of every array.
-      slots: of the optimizers, in the same form.
+      slots: slots of the optimizers, in the same form.
       routes: from `route`.
       grads: gradients of what `fetch` returned, in the same form.
       learning_rate: one number, or table -> number.
@@ -363,7 +363,7 @@ class ShardedTables:
     }
 
   def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
-    """Mean squares of the gradients of whole rows, where pieces lie apart.
+    """Mean squares of the gradients of rows with pieces on several devices.
 
     Each piece sends its part of the sum of squares to the first piece of the
     row, and gets the whole back.
@@ -444,7 +444,7 @@ class ShardedTables:
 
 
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
-  """`lookup.distinct_ids` of each block, one behind the other."""
+  """`lookup.distinct_ids` of each block, one after another."""
   return jnp.concatenate(
     [
       lookup.distinct_ids([x.reshape(blocks, -1)[b] for x in ids], rows)

@@ -23,7 +23,7 @@ from genrec_jax.features import Read, TableSpec
 
 @dataclasses.dataclass(frozen=True)
 class SumExchange:
-  """The sums of features whose tables lie in stacks.
+  """Exchanges the sums of features whose tables are in stacks.
 
   Attributes:
     layout: the layout of the plan.
@@ -142,7 +142,7 @@ class SumExchange:
       under = self.towers is not None and feature in self.towers
       # A table that every device holds has no pieces and needs no exchange.
       for piece in self.layout.pieces.get(read.table, ()):
-        # One collective can carry what lies in one array, goes the same way and
+        # One collective can carry what is in one array, goes the same way and
         # is encoded alike.
         key = piece.stack, piece.spread, under, self.exchanges[read.table]
         entries.setdefault(key, []).append((feature, piece))
@@ -164,7 +164,7 @@ class SumExchange:
   def _check_towers(self, bags: Mapping[str, Read]) -> None:
     """Refuses features whose sums do not come together on their tower's host.
 
-    A tower sees whole rows, on the host where they lie.
+    A tower sees whole rows, on the host that holds them.
     """
     towers_lib.check(self.towers, bags)
     for number, features in enumerate(self.towers.features):

@@ -101,7 +101,7 @@ def find_quantiser(
 
   Args:
     method: one of `methods(formats)`.
-    bits: of an element.
+    bits: bits of an element.
     formats: those there are.
 
   Returns:

@@ -53,7 +53,7 @@ class NumberFormat:
       travel. The dtypes are those of the smallest rows that the format writes.
     exact: whether every float32 comes back as it was, so that sums may be made
       of encoded rows.
-    engines: who can run it: 'numpy', 'jax', or both with equal bytes.
+    engines: what can run it: 'numpy', 'jax', or both with equal bytes.
     method: the `checkpoint.method` that selects it; '' if none does.
     bits: the `checkpoint.bits` that selects it: bits of an element, without the
       numbers that belong to its row.

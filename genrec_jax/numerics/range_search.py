@@ -107,7 +107,7 @@ def _in_numpy(x, low, high, step, least, top, most, half):
 
 @functools.cache
 def _cpu():
-  """This process's CPU as a device of JAX; None if JAX was told to leave it."""
+  """The CPU as a device of JAX, or None if JAX is not to use it."""
   import jax
 
   try:

@@ -193,7 +193,7 @@ class MeshLayout:
 
     grads = self._map(scattered, grads)
     names, leaves, tree = _named(grads)
-    places = {}  # axes that are left to sum over -> of which leaves
+    places = {}  # axes left to sum over -> indices of leaves
     for place, name in enumerate(names):
       places.setdefault(self.cuts[name].reduced, []).append(place)
     # What is summed over most axes first: the whole parameters.
@@ -222,7 +222,7 @@ class MeshLayout:
     names, leaves, _ = _named(grads)
     # Shards are disjoint over the axes of their cut and copies elsewhere: each
     # square must be counted once.
-    squares = {}  # axes over which parts lie -> sum of squares of these parts
+    squares = {}  # axes of a cut -> sum of squares of its parts
     for name, leaf in zip(names, leaves):
       if rules_lib.is_statistic(name):
         continue

@@ -38,11 +38,11 @@ class Constants(NamedTuple):
     zero: entry of the position table for a difference of 0; -1 for no table.
     buckets: entries of the time table; 0 for none.
     targets: whether there are targets.
-    contextual: of the spec.
-    window: of the spec; 0 for none.
-    full_tail: of the spec.
+    contextual: as in the spec.
+    window: as in the spec; 0 for none.
+    full_tail: as in the spec.
     drop_below: hashes below it are dropped; 0 for no dropout.
-    precision: of products of float32: 'ieee' or 'tf32'.
+    precision: precision of float32 products: 'ieee' or 'tf32'.
     tanh: whether the sigmoid is taken from the approximate tanh of the chip.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
@@ -131,8 +131,8 @@ def launch(
   """How to launch one of `KERNELS`.
 
   Args:
-    kernel: its name.
-    spec: of the call.
+    kernel: name of the kernel.
+    spec: options of the call.
     call: shapes of the call.
     device_kind: kind of the device whose block sizes to take.
     cuda: whether the device is NVIDIA's.

@@ -244,7 +244,7 @@ def _forward_kernel(
       # In float32 over all steps; rounded once, when it is written.
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 
-  # Not the last of the grid, which `pl.num_programs` tells wrong under vmap.
+  # Not the last step of the grid, for which `pl.num_programs` is wrong in vmap.
   @pl.when(j == jnp.maximum(last[i], first[i]))
   def _():
     number = tpu_layout.SCALE

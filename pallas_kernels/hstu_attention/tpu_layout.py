@@ -39,7 +39,7 @@ class KernelPlan:
     heads: heads at once; they share masks and biases. Divides H.
     buckets: size of the time table, 0 for none.
     targets: whether the keys have a position bias for targets.
-    interpret: of `pl.pallas_call`.
+    interpret: argument of `pl.pallas_call`.
   """
 
   block_q: int
@@ -58,12 +58,12 @@ class TokenPlaces(NamedTuple):
     queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
     keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
     first: `[R / block_q]` first key block a query block sees.
-    last: and the last one; before `first` where it sees none.
+    last: `[R / block_q]` last one; smaller than `first` if it sees none.
     shift: tiles by which a query block's tokens are ahead of its rows.
-    span_start: `[spans * K / block_k]` query blocks that see a key block are
-      few runs of blocks: where each begins ...
-    span_count: ... and how many blocks it has.
-    seed: `[1]` of the dropout.
+    span_start: `[spans * K / block_k]` the query blocks that see a key block
+      are a few runs of blocks; the first block of each run.
+    span_count: `[spans * K / block_k]` number of blocks of each run.
+    seed: `[1]` bits of the dropout seed.
   """
 
   queries: jax.Array
@@ -155,7 +155,7 @@ def gather(where: QueryLayout, x: jax.Array) -> jax.Array:
 
 
 def pad(x: jax.Array, size: int) -> jax.Array:
-  """Zeros behind `x` up to `size`."""
+  """`x` with zeros at the end, up to `size`."""
   return jnp.pad(x, [(0, size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
 
 
@@ -292,7 +292,7 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
     # The first block that reaches this far, and the last that begins no later.
     starts.append(jnp.searchsorted(high, key_block, side='left'))
     ends.append(jnp.searchsorted(low, key_block, side='right') - 1)
-  # Runs may overlap: by rising start, each begins behind the ones before.
+  # Runs may overlap: sorted by start, each begins after the end of the others.
   start, end = (jnp.stack(x).astype(jnp.int32) for x in (starts, ends))
   by_start = jnp.argsort(start, axis=0)
   start = jnp.take_along_axis(start, by_start, axis=0)
@@ -317,7 +317,7 @@ def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:
 
   Args:
     spec: options of the call; max_len and contextual are read.
-    plan: of which the side of a tile is read.
+    plan: block sizes; the side of a tile is read.
     table: `[2n - 1]`.
 
   Returns:

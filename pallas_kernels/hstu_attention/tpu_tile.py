@@ -22,12 +22,12 @@ SUBLANES = 8
 
 
 class Tile(NamedTuple):
-  """What the heads share; every array is a tile, a column or a row of it.
+  """What the heads share; every array is a tile, or a column or row of one.
 
   Attributes:
-    mask: who sees whom.
+    mask: which query sees which key.
     bias: what is added to the scores, None for nothing.
-    buckets: of the time bias, None without.
+    buckets: buckets of the time bias, None without one.
     target: whether the query is a target, None where that does not matter.
     query: token number of the queries.
     key: token number of the keys.
@@ -53,13 +53,13 @@ def build(
   """The tile of two blocks.
 
   Args:
-    spec: of the call.
-    plan: its blocks.
+    spec: options of the call.
+    plan: block sizes.
     tables: references to 'position' (tiles) and 'time' `[1, 128]`, if any.
     queries: reference to fields of the block, `[block_q, 8]`, `[8, block_q]`
       if turned.
     keys: `[8, block_k]`, `[block_k, 8]` if turned.
-    distance: of the blocks, in tiles: key minus query.
+    distance: key block minus query block, in tiles.
     turned: see the top of the file.
   """
 
@@ -161,7 +161,7 @@ def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
     out: reference to `[1, D, tile, tile]`.
     tile: the block, not turned.
     grad: gradient of its scores, summed over heads.
-    distance: of the blocks, in tiles.
+    distance: as in `build`.
   """
   if tile.target is not None:
     # Their bias is not that of the distance; `_by_key` sums it.

@@ -29,7 +29,7 @@ from pallas_kernels.hstu_attention.triton_tiles import (
 
 @triton.jit
 def _rows(difference, place, s: tl.constexpr):
-  """First block of queries of this difference, and the one behind the last."""
+  """The first block of queries of a difference, and the one after the last."""
   start, query_base, length, skipped, history, head = place
   block: tl.constexpr = s.block_q
   blocks = (length + block - 1) // block

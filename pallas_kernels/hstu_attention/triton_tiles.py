@@ -194,7 +194,7 @@ def add_bias(
   """
   position_table, time_table, thresholds, _ = tables
   if s.zero >= 0:
-    # Targets stand where the first of them does.
+    # All targets have the position of the first one.
     # Without targets, history is the length: the table is read up to the last
     # token, also for rows and keys beyond it.
     last = tl.minimum(history, length - 1)
@@ -211,7 +211,7 @@ def kept(tables, head, row_token, key_token, s: tl.constexpr):
   """The same as `hashing.keep_mask`.
 
   Args:
-    tables: of which the last is the seed.
+    tables: the tables of the biases; the last one is the seed.
     head: the head.
     row_token: numbers of the queries among all tokens.
     key_token: numbers of the keys.
@@ -321,16 +321,16 @@ def score_gradient(
   """Weights, and the gradient of the scores but for `s.scale`, of one tile.
 
   Args:
-    dot_qk: of queries and keys.
-    dot_ov: of the output's gradient and the values.
-    row: positions of the queries, on their axis; likewise all of a query.
-    key: positions of the keys, on theirs.
+    dot_qk: products of queries and keys.
+    dot_ov: products of the output's gradient and the values.
+    row: positions of the queries, on their axis, as all numbers of a query.
+    key: positions of the keys, on the other axis.
     row_time: times of the queries.
-    key_times: of the keys.
+    key_times: times of the keys.
     lse: the softmax's log2-sums, or anything.
     delta: rowsum(out * gradient of out) times the share kept, or anything.
-    place: of the sequence, and its head.
-    tables: of the biases, and the seed of the dropout.
+    place: from `sequence`.
+    tables: tables of the biases, and the seed of the dropout.
     masked: whether the tile needs a mask.
     s: constants.
   """

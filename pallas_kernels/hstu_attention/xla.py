@@ -69,7 +69,7 @@ def groups(
   """The static plan.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     batch: sequences B.
     tail: whether q holds only the last tokens of each sequence.
     targets: whether there are targets.
@@ -153,7 +153,7 @@ def _walk(context: Context) -> _Walk:
 
 
 def _members(group: QueryRows, row, context: Context):
-  """Numbers of the first member and behind the last, in the walk."""
+  """The first member of a group in the walk, and the one after the last."""
   lengths = context.lengths
   if context.query_lengths is None:
     # The longest come first, so the members are a prefix of the walk.
@@ -274,15 +274,15 @@ def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
   """`[c, b, H, dv]` float32 of one chunk, from its rows of q, k and v.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     chunk: masks and indices.
     q: `[c, b, H, dqk]`; k and v `[c, w, H, d]`.
     k: keys.
     v: values.
     position: `[b, w]` position bias of the whole chunk; None where it differs
       from sequence to sequence, or there is none.
-    table: the position table `[2n - 1]` for those places where it differs.
-    time_bias: its table, or None.
+    table: the position table `[2n - 1]`, for sequences where the bias differs.
+    time_bias: time table `[buckets]`, or None.
   """
   f32 = jnp.float32
   scores = jnp.einsum('cihd,cjhd->chij', q, k, preferred_element_type=f32)
@@ -337,7 +337,7 @@ def _for_each_block(plan, context, carry, start, visit, finish):
     context: lengths.
     carry: what is passed along.
     start: (group, row) -> state of a block.
-    visit: (group, row, first member of the chunk, the one behind the last of
+    visit: (group, row, first member of the chunk, the one after the last of
       the block, carry, state) -> (carry, state).
     finish: (carry, state) -> carry.
   """

@@ -35,7 +35,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
 
   Args:
     optimizer: a name, a `Rule`, or one rule for each group.
-    options: of a name.
+    options: options of an optimizer that is given by name.
     learning_rate: a number, or one for each group.
     groups: the group of each id, or None.
     ids: `[N]`, as from `check_integers`.

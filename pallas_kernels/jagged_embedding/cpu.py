@@ -19,7 +19,7 @@ from pallas_kernels.jagged_embedding import native
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 THREADS = 'PALLAS_KERNELS_CPU_THREADS'
-# As `Rule` in cpu_optimizers.h has them, and behind them the norm.
+# In the order of `Rule` in cpu_optimizers.h, which has the norm after them.
 _CONSTANTS = (
   'eps', 'beta1', 'beta2', 'momentum', 'trust', 'l2', 'decoupled',
 )  # fmt: skip

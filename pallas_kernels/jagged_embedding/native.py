@@ -107,7 +107,7 @@ def _compile(compiler: str, path: pathlib.Path) -> None:
 
 
 def _compiler() -> str:
-  # The user's choice comes first, and may have options behind it.
+  # The user's choice comes first, and may be followed by options.
   for name in (os.environ.get('CXX'), *COMPILERS):
     words = shlex.split(name or '')
     if words and shutil.which(words[0]):

@@ -14,7 +14,7 @@ def _is_row(ids, rows):
 
 def _rows_of(table, ids):
   """`[K, D]` float32, NaN where an id is no row."""
-  # Row 0 is read in place of what does not exist.
+  # Row 0 is read instead of rows that do not exist.
   known = _is_row(ids, table.shape[0])
   rows = table[jnp.where(known, ids, 0)].astype(jnp.float32)
   return jnp.where(known[:, None], rows, jnp.nan)
@@ -101,7 +101,7 @@ def update(settings, chance, table, slots, ids, grads):
   rows = table.shape[0]
   place = jnp.where(_is_row(ids, rows), ids, rows)
 
-  def of_rows(of_ids):  # what stands beside the ids, beside all rows
+  def of_rows(of_ids):  # from one value for each id to one for each row
     if of_ids is None:
       return None
     return jnp.zeros(rows, of_ids.dtype).at[place].set(of_ids, mode='drop')

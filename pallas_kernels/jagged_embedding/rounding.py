@@ -87,7 +87,7 @@ def to_dtype(
 
   Args:
     x: `[N, D]` float32.
-    dtype: of the table.
+    dtype: dtype of the table.
     chance: what stochastic rounding depends on; None to round to the nearest.
     rows: `[N]` numbers of the rows, if `chance` has none.
   """

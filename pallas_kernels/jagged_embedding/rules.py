@@ -16,10 +16,10 @@ With gradient g, row w, learning rate eta, and |.| the norm of a row:
 | row_lamb,   | u as of row_adam, adam, plus lambda w if decay is decoupled;   |
 | lamb        | eta |w| / |u| u                                                |
 
-decay='l2' puts g + lambda w in the place of g (of lars: as written);
-'decoupled' takes eta lambda w off the row beside the step (of lamb: as
-written). Where a norm is zero, the ratio of norms is one: a row of zeros must
-be able to leave zero.
+decay='l2' replaces g by g + lambda w (for lars: as written); 'decoupled'
+subtracts eta lambda w from the row besides the step (for lamb: as written).
+Where a norm is zero, the ratio of norms is one: a row of zeros must be able to
+leave zero.
 
 All that Python needs to know of an optimizer is its entry in `OPTIMIZERS`; its
 twin in C++ is a function and a line in `cpu_optimizers.h`.

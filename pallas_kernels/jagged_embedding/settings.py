@@ -1,4 +1,4 @@
-"""The numbers that rows move by: the same for all rows, or one set a group.
+"""The numbers that rows move by: one set for all rows, or one for each group.
 
 Kinds of optimizer are programs, their settings are numbers: rows of one array
 that belong to different tables move in one call, each by the learning rate and
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
   @property
   def rule(self) -> Rule:
-    """One that says what all have in common."""
+    """A rule that has what all groups have in common."""
     return self.rules[0]
 
 
@@ -102,7 +102,7 @@ def numbers_of_rows(settings: Settings) -> rules.RuleNumbers:
 
 
 def _constants(rule: Rule) -> dict[str, float]:
-  """Options as numbers; what a rule has not is the number that does nothing."""
+  """Options as numbers; for one that is off, the number that does nothing."""
   return {
     'eps': float(rule.eps),
     'beta1': float(rule.beta1),

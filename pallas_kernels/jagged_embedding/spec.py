@@ -1,7 +1,7 @@
 """The interface of the backends of jagged_embedding, and its types.
 
 A backend is a module with the functions below. `ids` `[K]` are int32, packed
-bag behind bag; `lengths` `[B]` says how many belong to each, and is None where
+bag after bag; `lengths` `[B]` says how many belong to each, and is None where
 every id is a bag of its own. Sums are float32.
 
   bag(table, ids, lengths, weights) -> [B, D] sums; NaN where an id is no row
