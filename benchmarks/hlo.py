@@ -1,8 +1,9 @@
 """The collectives of a compiled program, read from its HLO text.
 
-Counts are per execution of the computation they stand in: what is inside the
-body of a loop happens once an iteration, and the text does not say how often
-that is. `Collective.computation` tells bodies from the entry.
+Counts are per execution of the computation that contains a collective: what is
+in the body of a loop happens once in each iteration, and the text does not say
+how many there are. `Collective.computation` distinguishes loop bodies from the
+entry.
 """
 
 import collections
@@ -53,7 +54,8 @@ class Collective:
       tuple form, which combines collectives or splits an all-to-all.
     groups: device numbers of each group; for a collective-permute the (source,
       target) pairs.
-    computation: name of the computation it stands in, `ENTRY` for the main one.
+    computation: name of the computation that contains it, `ENTRY` for the main
+      one.
     count: how many such instructions that computation holds.
   """
 

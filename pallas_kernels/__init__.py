@@ -1,4 +1,8 @@
-"""Operators on jagged (packed) sequences. Depends on jax alone."""
+"""Operations on jagged (packed) sequences and on tables of rows.
+
+They depend on jax and numpy alone. Each one checks its arguments and then runs
+the best implementation that this machine has; see docs/kernels.md.
+"""
 
 from pallas_kernels.hstu_attention.api import hstu_attention
 from pallas_kernels.jagged.api import (

@@ -40,6 +40,7 @@ def choose(
     NotImplementedError: no backend of that name exists, or it cannot run here.
   """
   if implementation is None:
+    # In their order: the first that may be chosen and can run is the best.
     for backend in backends.values():
       if backend.automatic and backend.why_not() is None:
         return backend.run
@@ -49,6 +50,7 @@ def choose(
       f'{op} has no implementation {implementation!r}; there are '
       f'{", ".join(backends)} (or None for the best of them here).'
     )
+  # A backend asked for by name is never replaced by another one.
   reason = backends[implementation].why_not()
   if reason is not None:
     raise NotImplementedError(
@@ -88,6 +90,7 @@ def compiling_for(platform: str, device_kind: str) -> Iterator[None]:
   try:
     yield
   finally:
+    # Also after an error, and to the outer scope if scopes are nested.
     _elsewhere = before
 
 
@@ -95,8 +98,10 @@ def platform() -> str:
   """'cpu', 'tpu', 'cuda' or 'rocm': where JAX computes by default."""
   if _elsewhere:
     return _elsewhere[0]
+  # The user may have put the computation elsewhere than on the first device.
   device = jax.config.jax_default_device or jax.devices()[0]
   name = device if isinstance(device, str) else device.platform
+  # JAX calls the GPUs of both vendors so; their kernels differ.
   if name == 'gpu':
     kind = jax.devices()[0].client.platform_version.lower()
     return 'rocm' if 'rocm' in kind else 'cuda'

@@ -22,12 +22,12 @@ class Launch:
   A kernel takes its inputs, then its outputs, then the constants as `s`.
 
   Attributes:
-    kernel: its name.
-    grid: how many programs.
-    constants: what it is compiled for.
-    outputs: shapes and dtypes.
-    warps: warps a program.
-    stages: how many tiles are on their way at once.
+    kernel: name of the kernel.
+    grid: number of programs.
+    constants: constants that it is compiled for.
+    outputs: shapes and dtypes of its outputs.
+    warps: warps of each program.
+    stages: tiles that are loaded ahead.
   """
 
   kernel: str
@@ -43,6 +43,7 @@ def why_not() -> str | None:
   reason = dispatch.needs_platform('cuda', 'rocm')()
   if reason is not None:
     return f'{reason} With a GPU: {INSTALL}'
+  # Looked up, not imported: this runs wherever a backend is chosen.
   for package in ('triton', 'jax_triton'):
     if importlib.util.find_spec(package) is None:
       return f'it needs the package {package}: {INSTALL}'
@@ -88,6 +89,7 @@ def run(function: Callable, launch: Launch, *inputs) -> list[jax.Array]:
     *inputs,
     kernel=function,
     name=launch.kernel,
+    # One dimension: the kernels compute sequence, head and block from it.
     grid=(launch.grid, 1, 1),
     num_warps=launch.warps,
     num_stages=launch.stages,
@@ -102,6 +104,7 @@ def _make_removable(triton_lib) -> None:
   That of jax-triton 0.4 keeps all of them, and JAX 0.12 calls it with one more
   argument, so that every `jit` fails. 0.3 leaves it to JAX.
   """
+  # Looked up by name, since other versions have neither attribute.
   partial_eval = getattr(triton_lib, 'pe', None)
   rules = getattr(partial_eval, 'dce_rules', {})
   if triton_lib.triton_kernel_call_p in rules:
@@ -110,6 +113,7 @@ def _make_removable(triton_lib) -> None:
 
 def _remove_unused(used, *rest):
   equation = rest[-1]
+  # A kernel writes all of its outputs at once: one reader keeps it whole.
   if any(used) or equation.effects:
     return [True] * len(equation.invars), equation
   return [False] * len(equation.invars), None

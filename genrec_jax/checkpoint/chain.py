@@ -17,12 +17,19 @@ def read_parents(body: dict) -> list[tuple[int, int]]:
 
 
 def identity(step_dir) -> int:
-  """What tells a checkpoint from others of the same step."""
+  """A number by which a checkpoint differs from others of the same step."""
   return zlib.crc32((step_dir / manifest.NAME).read_bytes())
 
 
 def read(directory, step: int) -> list[dict]:
-  """Manifests of all that a step needs, base first, itself last.
+  """Reads the manifests of a step and of all checkpoints it builds on.
+
+  Args:
+    directory: directory of the checkpoints.
+    step: the step to restore.
+
+  Returns:
+    The manifests, the base first and the step itself last.
 
   Raises:
     IncompleteError: the step has no manifest.
@@ -32,12 +39,18 @@ def read(directory, step: int) -> list[dict]:
 
 
 def verify(directory, step: int, *, quick: bool = False) -> list[dict]:
-  """The same, after comparing every file of all of them."""
+  """Like `read`, but also compares every file of these checkpoints.
+
+  Args:
+    directory: directory of the checkpoints.
+    step: the step to restore.
+    quick: compare names and sizes only, without reading the contents.
+  """
   return _bodies(directory, step, lambda d: manifest.verify(d, quick=quick))
 
 
 def collect_needed(directory, steps: list[int]) -> set[int]:
-  """Steps that are needed to restore some others, these included."""
+  """The steps that are needed to restore `steps`, including these."""
   needed_steps = set(steps)
   for step in steps:
     try:

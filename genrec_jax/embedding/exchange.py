@@ -1,25 +1,26 @@
-"""Rows between the devices that hold them and those that need them.
+"""Moves rows from the devices that hold them to those that need them, and back.
 
-Everything here runs inside `jax.shard_map`, on one stack, and knows addresses
-alone (see layout.py). A step routes the addresses it needs once, fetches their
-rows, and pushes their gradients back the same way:
+Everything here runs inside `jax.shard_map`, on one stack, and knows only
+addresses (see layout.py). A step routes the addresses it needs once, fetches
+their rows, and pushes the gradients of the rows back to their owners:
 
     routed = route(exchange, stack, addresses)    # depends on the ids alone
     rows = fetch(exchange, stack, routed, array)
     merged = push(exchange, stack, routed, grads) # what the owner must apply
 
-Three ways to go, with the same results:
+There are three kinds of exchange, with the same results:
 
 | kind       | forward                             | backward               |
 |------------|-------------------------------------|------------------------|
 | gather     | all_gather ids, psum_scatter rows   | all_gather grads       |
 | all_to_all | all_to_all ids, all_to_all rows     | all_to_all grads       |
-| ragged     | the same, without padding, where the platform has it    |
+| ragged     | as all_to_all, but without padding, on TPUs and GPUs    |
 
-`gather` moves every row to W places and cannot overflow. The other two give a
-peer room for `capacity` times its even share of the rows. When some device
-needs more, the step of all devices takes `gather` instead (overflow='gather'),
-or its rows become NaN (overflow='raise'); `RowRoutes.overflow` counts it.
+With W devices, `gather` has every device answer for all addresses of all W, so
+it moves the most and cannot overflow. The other two reserve room for `capacity`
+times an even share of the rows for each peer. If some device needs more, all
+devices use `gather` in that step (overflow='gather'), or the rows become NaN
+(overflow='raise'); `RowRoutes.overflow` says so.
 """
 
 import dataclasses
@@ -47,11 +48,11 @@ class Exchange:
 
   Attributes:
     kind: 'gather', 'all_to_all' or 'ragged'.
-    capacity: room for rows of one peer, in even shares.
-    overflow: what happens without room: 'gather' or 'raise'.
+    capacity: room for the rows of one peer, as a multiple of an even share.
+    overflow: what happens if the room is too small: 'gather' or 'raise'.
     forward: name of the number format of the rows, see `codecs.names`.
-    backward: of their gradients.
-    formats: the number formats there are, see `numerics.formats.extend`.
+    backward: name of the number format of their gradients.
+    formats: the available number formats, see `numerics.formats.extend`.
   """
 
   kind: str = 'all_to_all'
@@ -108,26 +109,32 @@ class Exchange:
     return dataclasses.replace(self, forward=forward, backward=backward)
 
   def room(self, needed: int, devices: int) -> int:
-    """Rows that one peer can be asked for, of `needed` in all."""
+    """How many rows one peer can be asked for, of `needed` in all.
+
+    >>> Exchange(capacity=2.0).room(1000, devices=8)
+    250
+    """
+    # At least 8, since few rows are rarely even; never more than there are.
     return min(needed, max(8, int(-(-needed * self.capacity // devices))))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowRoutes:
-  """Who needs which rows of whom; W devices, M addresses on each.
+  """Which device needs which rows of which; W devices, M addresses on each.
 
   Attributes:
     addresses: `[M]` what this device needs: distinct, or `nowhere`.
-    order: `[M]` places of `addresses` from the least to the greatest; this and
-      what follows from it is empty for 'gather', which needs no order.
+    order: `[M]` the permutation that sorts `addresses`; this, `rank` and
+      `start` are empty for 'gather', which needs no order.
     rank: `[M]` the inverse of `order`.
     start: `[W + 1]` where the addresses of each owner start in that order.
     asked: rows of this device that others need, `depth` for none: `[W, C]`,
       `[R]` (ragged) or `[W M]` (gather).
-    asked_start: `[W]` (ragged) where those of each peer start.
-    asked_count: `[W]` (ragged) how many they are.
-    fill: `[1]` float32, the fullest peer's share of the room on any device.
+    asked_start: `[W]` (ragged) where the requests of each peer start.
+    asked_count: `[W]` (ragged) how many requests each peer has.
+    fill: `[1]` float32, the largest number of rows asked of one peer, on any
+      device, as a share of the room; above 1 is an overflow.
   """
 
   addresses: jax.Array
@@ -146,15 +153,15 @@ class RowRoutes:
 
 
 def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
-  """Tells every device what it will be asked for.
+  """Tells every device which of its rows the others will ask for.
 
   Args:
-    exchange: the way.
-    stack: where the addresses lead.
+    exchange: how rows travel.
+    stack: the stack that the addresses belong to.
     addresses: `[M]` distinct addresses, and `stack.nowhere` for none.
 
   Returns:
-    What `fetch` and `push` need. No row was read: a step may route the next
+    What `fetch` and `push` need. No row is read, so a step can route the next
     batch while it works on this one.
   """
   needed, devices = addresses.shape[0], stack.devices
@@ -164,6 +171,8 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
     return RowRoutes(
       addresses, none, none, none, requests, none, none, jnp.zeros(1)
     )
+  # Sorted by address means grouped by owner, since an owner has a run of them;
+  # `nowhere` comes last and belongs to nobody.
   place = jnp.arange(needed, dtype=jnp.int32)
   ordered, order = lax.sort((addresses, place), num_keys=1)
   rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
@@ -173,24 +182,29 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
   asked_start = asked_count = none
   if exchange.kind == 'all_to_all':
     room = exchange.room(needed, devices)
-    # Row of its owner, for each place of each peer.
+    # Each peer gets a block of `room` requests, the first ones of its run.
     at = start[:-1, None] + jnp.arange(room)[None]
     rows = ordered.at[at].get(mode='clip') - bounds[:-1, None]
     rows = jnp.where(jnp.arange(room)[None] < count[:, None], rows, stack.depth)
     requests = lax.all_to_all(rows, AXES, 0, 0)
+    # Only the sender knows how many it wanted: what did not fit was cut off.
     fill = jnp.max(count, keepdims=True).astype(jnp.float32) / room
   else:
+    # One buffer for all peers: it may be uneven between them, not in all.
     room = max(8, int(needed * exchange.capacity))
     asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
+    # Requests of the peers one after another, in the order of the devices.
     total = jnp.cumsum(asked_count)
     asked_start = total - asked_count
     fill = total[-1:].astype(jnp.float32) / room
+    # An address is device * depth + row.
     rows = ordered % stack.depth
     requests = ragged.all_to_all(
       rows,
       jnp.full(room, stack.depth, jnp.int32),
       start[:-1],
       count,
+      # Each sender must know where its part begins at the receiver.
       lax.all_to_all(asked_start, AXES, 0, 0, tiled=True),
       asked_count,
       AXES,
@@ -203,6 +217,8 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
     asked=requests,
     asked_start=asked_start,
     asked_count=asked_count,
+    # The same on all devices: they branch on it, and a collective that only
+    # some of them enter would never end.
     fill=lax.pmax(fill, AXES),
   )
 
@@ -214,15 +230,18 @@ def fetch(
   array: jax.Array,
   read=None,
 ) -> jax.Array:
-  """The rows of the addresses, `[M, C]` float32; zeros for `nowhere`.
+  """Brings the rows of the routed addresses to this device.
 
   Args:
-    exchange: the way.
-    stack: of the addresses.
+    exchange: how rows travel.
+    stack: the stack that the addresses belong to.
     routed: from `route`.
     array: `[depth, C]` this device's rows, or what `read` reads them from.
     read: `(array, rows [...]) -> [..., C]` float32, zeros for row `depth`;
       None reads the rows of an array.
+
+  Returns:
+    `[M, C]` float32 in the order of the addresses; zeros for `nowhere`.
   """
   codec = exchange.row_codec
   read = read or _read
@@ -230,6 +249,7 @@ def fetch(
   def by_gather(routed, array):
     rows = read(array, _asked_by_all(exchange, stack, routed))
     if codec.exact:
+      # A row has one owner; all other summands are zeros, so the sum is exact.
       return lax.psum_scatter(rows, AXES, tiled=True)
     # Not summed as it travels: a narrow sum would round once for each device.
     columns = rows.shape[-1]
@@ -243,7 +263,9 @@ def fetch(
     rows = codec.encode(rows)
     if exchange.kind == 'all_to_all':
       rows = lax.all_to_all(rows, AXES, 0, 0)
+      # An answer arrives in the block of its owner, at its number in the run.
       peer, place = _peer_and_place(stack, routed)
+      # `nowhere` has no owner; it reads anything and is zeroed below.
       rows = rows[jnp.minimum(peer, stack.devices - 1), place]
     else:
       rows = ragged.all_to_all(
@@ -251,6 +273,7 @@ def fetch(
         jnp.zeros((routed.addresses.shape[0], *rows.shape[1:]), rows.dtype),
         routed.asked_start,
         routed.asked_count,
+        # Answers go back to where the requests stood in the sorted order.
         lax.all_to_all(routed.start[:-1], AXES, 0, 0, tiled=True),
         routed.start[1:] - routed.start[:-1],
         AXES,
@@ -262,8 +285,10 @@ def fetch(
   if exchange.kind == 'gather':
     return by_gather(routed, array)
   if exchange.overflow == 'raise':
+    # Without the branch, the program has no gather at all.
     rows = directly(routed, array)
     return jnp.where(routed.overflow, jnp.nan, rows)
+  # Both branches are compiled; the step runs one of them.
   return lax.cond(routed.overflow, by_gather, directly, routed, array)
 
 
@@ -276,19 +301,19 @@ def push(
 ) -> MergedRows:
   """Brings gradients to the owners of the rows and adds them up there.
 
-  The sum of a row is made in the order of the devices that have a part in it.
+  The gradients of a row are added in the order of the devices they come from.
 
   Args:
-    exchange: the way.
-    stack: of the addresses.
+    exchange: how gradients travel.
+    stack: the stack that the addresses belong to.
     routed: from `route`.
-    grads: `[M, C]` float32, of the rows of `routed.addresses`.
-    others: gradients of rows of this device that came another way, to be added
-      behind these.
+    grads: `[M, C]` float32, gradients of the rows of `routed.addresses`.
+    others: gradients of rows of this device that came another way, such as from
+      pooled sums; added after these.
 
   Returns:
-    Rows of this device and the sums of their gradients, spare places at the
-    end.
+    Rows of this device and the sums of their gradients, with unused entries at
+    the end.
   """
   codec = exchange.gradient_codec
   columns = grads.shape[1]
@@ -313,11 +338,12 @@ def push(
     return merged(_asked_by_all(exchange, stack, routed), grads)
 
   def directly(routed, grads):
+    # In the order of the requests, so that each gradient meets its row.
     grads = codec.encode(grads)[routed.order]
     if exchange.kind == 'all_to_all':
       room = routed.asked.shape[1]
       at = routed.start[:-1, None] + jnp.arange(room)[None]
-      # Behind the end of a peer's rows stand others'; nobody asked for them.
+      # What follows the rows of a peer belongs to others, and is not read.
       grads = lax.all_to_all(grads.at[at].get(mode='clip'), AXES, 0, 0)
       grads = grads.reshape(-1, grads.shape[-1])
     else:
@@ -349,17 +375,18 @@ def _gathered(x: jax.Array) -> jax.Array:
 def _asked_by_all(
   exchange: Exchange, stack: Stack, routed: RowRoutes
 ) -> jax.Array:
-  """`[W M]` rows of this device that anybody needs."""
+  """`[W M]` rows of this device that any device needs."""
   if exchange.kind == 'gather':
     return routed.asked
   return _by_all(stack, routed.addresses)
 
 
 def _by_all(stack: Stack, addresses: jax.Array) -> jax.Array:
-  """Everybody's addresses as rows of this device, `depth` for others'."""
+  """The addresses of all devices as rows of this one, else `depth`."""
   addresses = _gathered(addresses)
   first = lax.axis_index(AXES).astype(jnp.int32) * stack.depth
   rows = addresses - first
+  # Addresses of other devices fall outside, and so does `nowhere`.
   return jnp.where((rows >= 0) & (rows < stack.depth), rows, stack.depth)
 
 
@@ -372,4 +399,5 @@ def _read(array: jax.Array, rows: jax.Array) -> jax.Array:
 def _peer_and_place(stack: Stack, routed: RowRoutes):
   """Where the row of each address arrives: (peer, place), `[M]` each."""
   peer = routed.addresses // stack.depth
+  # The number among all addresses less that of the first one of the owner.
   return peer, routed.rank - routed.start.at[peer].get(mode='clip')

@@ -1,12 +1,13 @@
-"""A plan made concrete: every row of every table has an address.
+"""Gives every row of every table of a plan an address.
 
-Tables, or column pieces of them, that agree in width, dtype and optimizer share
-one array, a stack, of which each device of a replica group holds `depth` rows.
-Row r of device d has the address d * depth + r: a stack is one long table cut
-into runs, and a scheme is nothing but the arithmetic from ids to addresses.
-What moves rows between devices (exchange.py) knows addresses alone.
+A table may be cut into pieces, each with some of its columns. Pieces that agree
+in width, dtype and optimizer share one array, a stack, of which each device of
+a replica group holds `depth` rows. Row r of device d has the address
+d * depth + r: a stack is one long table cut into runs, and a sharding scheme is
+nothing but the arithmetic from ids to addresses. What moves rows between
+devices (exchange.py) knows only addresses.
 
-The last row of each device is spare and holds zeros. `Stack.nowhere`, behind
+The last row of each device is spare and holds zeros. `Stack.nowhere`, one after
 the last address, is the address of no row.
 """
 
@@ -28,16 +29,16 @@ class Piece:
   """Some columns of a table, in a stack.
 
   Attributes:
-    table: its name.
+    table: name of the table.
     stack: name of the stack.
-    spread: over what its rows are spread, see `plan.TablePlan.spread`.
-    owners: the devices that hold them, neighbours.
-    offset: first row on each owner.
-    depth: rows on each owner.
-    first_column: of the table.
-    columns: how many.
-    rows: rows of the table.
-    split: 'mod' or 'block'.
+    spread: which devices hold its rows, see `plan.TablePlan.spread`.
+    owners: the numbers of these devices, which are consecutive.
+    offset: first row of the piece on each owner.
+    depth: number of rows of the piece on each owner.
+    first_column: first column of the table in this piece.
+    columns: number of columns of the piece.
+    rows: number of rows of the whole table.
+    split: 'mod' deals rows round-robin, 'block' gives each owner a run of them.
   """
 
   table: str
@@ -52,12 +53,21 @@ class Piece:
   split: str
 
   def place(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(which of the owners, row there) of each id."""
+    """The number of the owner of each id, and the row on it.
+
+    >>> piece = Piece('t', 's', 'all', (0, 1), 10, 3, 0, 4, 6, 'mod')
+    >>> owner, row = piece.place(np.array([0, 1, 2, 5]))
+    >>> owner.tolist(), row.tolist()
+    ([0, 1, 0, 1], [10, 10, 11, 12])
+    """
+    # In the dtype of the ids: dtypes do not mix under strict promotion.
     count = ids.dtype.type(len(self.owners))
     offset = ids.dtype.type(self.offset)
     if self.split == 'mod':
       return ids % count, offset + ids // count
     depth = ids.dtype.type(self.depth)
+    # Negative ids and those beyond the table give nonsense, which `address`
+    # replaces.
     return ids // depth, offset + ids % depth
 
 
@@ -67,12 +77,12 @@ class Stack:
 
   Attributes:
     name: key of the array in the state.
-    depth: rows on each device, the spare one at the end included.
-    devices: of a replica group.
+    depth: rows on each device, including the spare one at the end.
+    devices: number of devices of a replica group.
     columns: width of a row.
-    dtype: of the rows.
-    optimizer: the row optimizer.
-    pieces: what lies in it.
+    dtype: dtype of the rows.
+    optimizer: name of the row optimizer.
+    pieces: the pieces of tables in it.
   """
 
   name: str
@@ -89,46 +99,65 @@ class Stack:
     return self.devices * self.depth
 
   def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
-    """Addresses of ids; `nowhere` for what is no row of the table.
+    """The addresses of ids; `nowhere` for ids that are no row of the table.
 
-    Of a NumPy array they are found on the host, here and in `identify`.
+    Here and in `identify`, a NumPy array is computed on the host.
     """
     place, row = piece.place(ids)
+    # Owners are consecutive, so the first one and a number name each.
     at = (place + piece.owners[0]) * self.depth + row
     return _numpy_of(ids).where(
       (ids >= 0) & (ids < piece.rows), at, self.nowhere
     )
 
   def identify(self, device, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What lies in rows of a device: (number of the piece, id) of each.
+    """The piece and the id that each of some rows of a device belongs to.
 
-    The inverse of `address`. Rows that hold nothing have the number -1.
+    This is the inverse of `address`.
+
+    Args:
+      device: number of the device in the replica group.
+      rows: `[N]` rows of that device.
+
+    Returns:
+      `[N]` numbers of pieces in `pieces`, -1 for rows that hold nothing, and
+      `[N]` ids.
     """
     xp = _numpy_of(rows)
+    # The runs of this device; `device` may be traced, so all devices have
+    # equally many.
     starts, numbers = (xp.asarray(x)[device] for x in self._runs)
+    # The last run that begins at or before the row.
     run = xp.searchsorted(starts, rows, side='right') - 1
     number = numbers[run]
     within = rows - starts[run]
 
     def of(values, dtype=xp.int32):
-      return xp.asarray(values, dtype)[number]  # -1 reads the last one
+      # Rows that hold nothing have the number -1, which reads the last entry;
+      # what they compute is not used.
+      return xp.asarray(values, dtype)[number]
 
     count = of([len(p.owners) for p in self.pieces])
     depth = of([p.depth for p in self.pieces])
     place = device - of([p.owners[0] for p in self.pieces])
     mod = of([p.split == 'mod' for p in self.pieces], bool)
     ids = xp.where(mod, within * count + place, place * depth + within)
+    # A run may end before the next one begins, and the last owner of a table
+    # may hold fewer rows than the others.
     real = (within < depth) & (ids < of([p.rows for p in self.pieces]))
     return xp.where(real, number, -1), ids
 
   @functools.cached_property
   def _runs(self) -> tuple[np.ndarray, np.ndarray]:
     """Each device's pieces in order: first rows and numbers, `[W, K]`."""
+    # Something begins at row 0 of every device, so that each search has a
+    # result.
     runs = [[(0, -1)] for _ in range(self.devices)]
     for number, piece in enumerate(self.pieces):
       for device in piece.owners:
         runs[device].append((piece.offset, number))
     most = max(len(r) for r in runs)
+    # What is missing begins after the last row, where nothing is found.
     starts = np.full((self.devices, most), self.depth, np.int32)
     numbers = np.full((self.devices, most), -1, np.int32)
     for device, run in enumerate(runs):
@@ -141,9 +170,9 @@ class StackLayout:
   """The stacks of a plan.
 
   Attributes:
-    plan: what was laid out.
+    plan: the plan that was laid out.
     stacks: name -> stack.
-    whole: tables that every device holds whole, name -> plan.
+    whole: tables that every device holds completely, name -> plan.
   """
 
   plan: ShardingPlan
@@ -168,7 +197,7 @@ class StackLayout:
     return stacks | {name: t.optimizer for name, t in self.whole.items()}
 
   def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """What a device holds of every array."""
+    """The shape of every array on one device."""
     by_array = {
       name: jax.ShapeDtypeStruct((s.depth, s.columns), s.dtype)
       for name, s in self.stacks.items()
@@ -184,12 +213,16 @@ def _numpy_of(array):
 
 
 def lay_out(plan: ShardingPlan) -> StackLayout:
-  """Gives every piece of every table its place.
+  """Assigns every piece of every table to rows of a stack.
 
-  Pieces that lie on all devices come first, then those of hosts, then those of
-  single devices: so the fill of a piece's owners is equal when it is placed.
+  Pieces that are on all devices come first, then those of hosts, then those of
+  single devices. So all owners of a piece are filled equally when it is placed,
+  and no gap is left below it.
+
+  Raises:
+    PlanError: a table has more rows on a device than can be addressed.
   """
-  waiting = {}  # (columns, dtype, optimizer) -> pieces without a place
+  waiting = {}  # (columns, dtype, optimizer) -> pieces to assign
   whole = {}
   for name, table in plan.tables.items():
     if table.spread is None:
@@ -201,6 +234,8 @@ def lay_out(plan: ShardingPlan) -> StackLayout:
   stacks = {}
   order = (plan_lib.ALL, plan_lib.HOST, plan_lib.ONE)
   for key, pieces in waiting.items():
+    # Stable: within a kind the order of the plan stays, on which checkpoints
+    # rely.
     pieces.sort(key=lambda p: order.index(plan.tables[p[0]].spread))
     for stack in _stacks_of(plan, key, pieces):
       stacks[stack.name] = stack
@@ -208,8 +243,9 @@ def lay_out(plan: ShardingPlan) -> StackLayout:
 
 
 def _stacks_of(plan, key, waiting) -> list[Stack]:
-  """Stacks of one kind: one, or as many as addresses must be cut into."""
+  """The stacks of one kind; several if one would have too many addresses."""
   columns, dtype, optimizer = key
+  # One row of each device is the spare one.
   most = MOST_ADDRESSES // plan.group - 1
   filled = []  # (fill of each device, pieces)
   for name, number in waiting:
@@ -220,6 +256,7 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
         f'table {name!r} puts {depth:,} rows on a device, and {plan.group} '
         f'devices can address {most:,} each; spread it over more devices'
       )
+    # The first stack with room; a later table may still fit an earlier one.
     for place, (fill, pieces) in enumerate(filled):
       if max(fill[d] for d in owners) + depth <= most:
         break
@@ -232,6 +269,7 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
       stack=f'{title}_{place + 1}' if place else title,
       spread=table.spread,
       owners=owners,
+      # The same row on all owners, so that one number says where it begins.
       offset=max(fill[d] for d in owners),
       depth=depth,
       first_column=number * table.columns,

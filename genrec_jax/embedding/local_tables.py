@@ -1,4 +1,4 @@
-"""Tables that one device holds: `contracts.Tables` without a plan."""
+"""Tables that are held by one device: `contracts.Tables` without a plan."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ class LocalRoutes:
 
   Attributes:
     ids: table -> `[N]` distinct ids that are read row by row.
-    index: feature -> places of its ids among them, `[P, ...]`.
+    index: feature -> the index of each of its ids in `ids`, `[P, ...]`.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
-    places: table whose store works on the host -> `[N]` where the rows of its
-      ids lie on the device, from `LocalTables.prepare`.
+    places: table whose store works on the host -> `[N]` rows of the device's
+      array that hold its ids for now, from `LocalTables.prepare`.
   """
 
   ids: dict[str, jax.Array]
@@ -47,14 +47,14 @@ class LocalTables:
 
   Attributes:
     specs: table -> its spec.
-    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    options: options of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
     extra_optimizers: row optimizers from outside, by name.
-    stores: table -> where its rows lie, for tables that the device does not
-      hold as they are. Where a store works on the host, `prepare` stands
-      between `route` and `fetch`, and no feature is read as sums.
+    stores: table -> store of its rows, for tables that are not simply arrays
+      of the device. If a store works on the host, call `prepare` between
+      `route` and `fetch`; no feature of its table is read as sums.
   """
 
   specs: dict[str, TableSpec]
@@ -68,17 +68,17 @@ class LocalTables:
     stores.check_stores(self.stores, self.specs)
 
   def store(self, table: str) -> Store:
-    """Where the rows of a table lie."""
+    """The store of a table."""
     return self.stores.get(table, stores.DEVICE)
 
   def optimizer(self, table: str) -> RowOptimizerLike:
-    """That of a table."""
+    """The row optimizer of a table."""
     return row_settings.optimizer_of(
       self.specs[table], self.options, self.extra_optimizers
     )
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
-    """Every table, fresh."""
+    """Every table as it is before training."""
     return {n: self.store(n).init(s, key) for n, s in self.specs.items()}
 
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
@@ -88,9 +88,16 @@ class LocalTables:
     }
 
   def route(self, reads: Mapping[str, Read], blocks: int = 1) -> LocalRoutes:
-    """What a step reads (see `sharded.ShardedTables.route`)."""
+    """Finds the distinct ids of a batch, see `ShardedTables.route`.
+
+    Args:
+      reads: feature -> what it reads, `[P, ...]` of P microbatches.
+      blocks: 1; others are for sharded tables.
+    """
     if blocks != 1:
       raise ValueError('rows in blocks are for sharded tables')
+    # A sum needs the rows of its bags, which a store on the host brings to the
+    # device only for ids that are read row by row.
     by_rows = stores.host_tables(self.stores)
     pooling = {
       feature: way
@@ -111,15 +118,15 @@ class LocalTables:
     return LocalRoutes(ids, index, bags)
 
   def prepare(self, arrays, slots, routes: LocalRoutes):
-    """Lets stores bring the rows of a batch; called on the host, not traced.
+    """Lets stores bring the rows of a batch; runs on the host, not under jit.
 
     Args:
-      arrays: table -> what the device holds of it, given away.
-      slots: of the row optimizers, given away too.
+      arrays: table -> what the device holds of it; donated.
+      slots: table -> slots of its row optimizer; donated.
       routes: from `route`.
 
     Returns:
-      (arrays, slots, routes that know the places of the rows).
+      The new arrays and slots, and routes with `places`.
     """
     arrays, slots, places = dict(arrays), dict(slots), {}
     for name in stores.host_tables(self.stores):
@@ -130,7 +137,7 @@ class LocalTables:
     return arrays, slots, dataclasses.replace(routes, places=places)
 
   def _places(self, table: str, routes: LocalRoutes) -> jax.Array:
-    """Where the rows of a table's ids lie in its array."""
+    """The rows of a table's array that hold its ids."""
     if not self.store(table).on_host:
       return routes.ids[table]
     if table not in routes.places:
@@ -142,7 +149,15 @@ class LocalTables:
     return routes.places[table]
 
   def fetch(self, arrays, routes: LocalRoutes):
-    """(table -> `[N, D]` rows, feature -> `[P * B, D]` sums), float32."""
+    """Reads what was routed.
+
+    Args:
+      arrays: table -> what the device holds of it.
+      routes: from `route`, or `prepare` where stores work on the host.
+
+    Returns:
+      Table -> `[N, D]` rows and feature -> `[P * B, D]` sums, float32.
+    """
     rows = {
       name: self.store(name)
       .read(arrays[name], self._places(name, routes))
@@ -156,7 +171,7 @@ class LocalTables:
     return rows, sums
 
   def finish(self, modules, fetched, routes: LocalRoutes):
-    """What was fetched -> what the loss sees; differentiated by the step.
+    """Turns what was fetched into what the loss sees; differentiated with it.
 
     Args:
       modules: parameters of all towers, `[T, ...]`.
@@ -172,11 +187,25 @@ class LocalTables:
   def push(
     self, arrays, slots, routes: LocalRoutes, grads, learning_rate, step
   ):
-    """Moves the rows; returns `lookup.PushResult`."""
+    """Merges gradients and updates the rows.
+
+    Args:
+      arrays: table -> what the device holds of it.
+      slots: table -> slots of its row optimizer.
+      routes: as for `fetch`.
+      grads: gradients of what `fetch` returned, in the same form.
+      learning_rate: one number, or table -> number.
+      step: number of the step, for stochastic rounding.
+
+    Returns:
+      A `lookup.PushResult`.
+    """
     arrays, slots, moved = dict(arrays), dict(slots), {}
     of_rows, of_bags = grads
     square = jnp.float32(0)
     for name, spec in self.specs.items():
+      # Everything that this step has read of the table, in one update: a row
+      # must not move twice.
       parts = []
       if name in routes.ids:
         parts.append(MergedRows(routes.ids[name], of_rows[name]))
@@ -188,9 +217,10 @@ class LocalTables:
       merged = lookup.merge_row_gradients(parts, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
       moved[name] = merged.ids
-      # Chance depends on the row, not on the place where it lies for now.
+      # Rounding must depend on the row, not on where it happens to be now.
       numbers = init_lib.hash_table_rows(name, merged.ids)
       if name in routes.places:
+        # Sorted by id so far; an update wants the rows of the array sorted.
         merged, numbers = stores.sort_places(
           routes.places[name], merged, numbers
         )
@@ -238,7 +268,7 @@ class SingleDeviceEvalRuntime:
 
   @classmethod
   def of(cls, extensions: Extensions | None) -> 'SingleDeviceEvalRuntime':
-    """Weights that were trained with something from outside the library."""
+    """A runtime for weights that were trained with extensions, or without."""
     runtime = cls()
     if extensions is not None:
       runtime.towers, runtime.maps = extensions.towers, extensions.id_maps
@@ -246,16 +276,22 @@ class SingleDeviceEvalRuntime:
     return runtime
 
   def put_on_devices(self, batch):
-    """A batch, as a function of `jit` takes it."""
+    """The batch in the form in which a function of `jit` takes it."""
     return batch
 
   def jit(self, function, inputs, output=None):
-    """Compiles `function(weights, ...)`."""
+    """Compiles `function(weights, ...)`; the other arguments are for meshes."""
     del inputs, output
     return jax.jit(function)
 
   def rows(self, task, weights, reads: Mapping[str, Read]):
-    """(parameters, views of the reads), for use in such a function."""
+    """Parameters and views of the reads, for use in a function of `jit`.
+
+    Args:
+      task: the task, whose id maps are used.
+      weights: the weights that such a function gets.
+      reads: feature -> what it reads.
+    """
     tables = weights['tables']
     elsewhere = stores.host_tables(self.stores)
     for feature, read in reads.items():
@@ -270,8 +306,10 @@ class SingleDeviceEvalRuntime:
     views = lookup.view_tables(tables, reads, rows)
     sums = {}
     for name, read in reads.items():
+      # A tower takes sums, whatever way they were made in training.
       under = self.towers is not None and name in self.towers
       if read.pooling != 'none' and (under or self.pooling.get(name) == 'sums'):
+        # An id map may have made other rows of the ids.
         mapped = dataclasses.replace(read, ids=rows.get(name, read.ids))
         sums[name] = lookup.pool_table(tables[read.table], mapped)
     if self.towers is not None:

@@ -4,10 +4,11 @@
     values, index = rows['negatives'].rows_and_index()
     rows['catalogue'].whole()           # [V, D], of a table that optax updates
 
-A view is made from the ids that the task announced, and its places among the
-fetched rows are computed with them, before any row is read. So no other id can
-be asked for; an id that is no row of its table reads NaN. Gradients arrive
-merged: one gradient row for each distinct id, however often it occurs.
+A view is made from the ids that the task announced, and the index of each id
+among the fetched rows is computed with them, before any row is read. So no
+other id can be asked for; an id that is no row of its table reads NaN.
+Gradients arrive merged: one gradient row for each distinct id, however often it
+occurs.
 """
 
 import dataclasses
@@ -42,13 +43,13 @@ jax.tree_util.register_pytree_node(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowView:
-  """Rows of one feature among those that were fetched of its table.
+  """The rows of one feature among those that were fetched of its table.
 
   Attributes:
     values: `[N, D]` the distinct rows fetched for all features of the table,
-      which share this array; the whole table where it is `complete`.
-    index: place of each id in `values`, N or a negative number for an id that
-      is no row; None for a read of the whole table.
+      which share this array; the whole table if `complete`.
+    index: the index of each id in `values`, N or a negative number for an id
+      that is no row; None for a read of the whole table.
     read: what was announced.
     complete: whether `values` is the whole table.
   """
@@ -65,6 +66,7 @@ class RowView:
 
   def all(self) -> jax.Array:
     """The row of every id, `[..., D]`; `[B, D]` where the read is pooled."""
+    # Otherwise the whole table would come back in place of some rows.
     if self.index is None:
       raise ValueError(
         f'a read of the whole table {self.read.table!r} has no ids: use '
@@ -76,10 +78,11 @@ class RowView:
     return pool_rows(rows, self.read)
 
   def rows_and_index(self) -> tuple[jax.Array, jax.Array]:
-    """The rows there are, `[N, D]`, and the place of each id among them.
+    """The distinct rows, `[N, D]`, and the index of each id among them.
 
-    For a loss that may not hold the rows of all its ids at once: it gathers
-    them chunk by chunk with `take_rows`. Views of one table share the rows.
+    This is for a loss that cannot hold the rows of all its ids at once: it
+    gathers them chunk by chunk with `take_rows`. Views of one table share the
+    rows.
     """
     return self.values, self.index
 
@@ -97,7 +100,7 @@ class RowView:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SumView:
-  """A pooled feature whose sums have travelled in place of its rows.
+  """A pooled feature whose sums have travelled instead of its rows.
 
   Attributes:
     sums: `[B, D]` sums or means of its bags.
@@ -128,12 +131,12 @@ class SumView:
 def view_table(
   table: jax.Array, read: Read, rows: jax.Array | None = None
 ) -> RowView:
-  """The view of a feature in a whole table that is at hand, `[V, D]`.
+  """The view of a feature in a whole table.
 
   Args:
-    table: the table.
+    table: `[V, D]`.
     read: what the feature reads.
-    rows: rows of its ids, where they are not the ids themselves.
+    rows: row numbers of its ids, if they are not the ids themselves.
   """
   return RowView(table, read.ids if rows is None else rows, read, complete=True)
 
@@ -153,7 +156,7 @@ def view_tables(
   Args:
     tables: name -> `[V, D]`.
     reads: feature -> what it reads of them.
-    rows: feature -> rows of its ids, where they are not the ids themselves.
+    rows: feature -> row numbers of its ids, if they are not the ids themselves.
   """
   rows = rows or {}
   return Views(
@@ -162,30 +165,44 @@ def view_tables(
 
 
 def take_rows(values: jax.Array, index: jax.Array) -> jax.Array:
-  """`values[index]`, NaN where the index is no place, `[..., D]`."""
+  """`values[index]` `[..., D]`, NaN for an index outside 0 .. N - 1.
+
+  >>> take_rows(jnp.eye(2), jnp.array([1, -1, 2])).tolist()
+  [[0.0, 1.0], [nan, nan], [nan, nan]]
+  """
+  # NumPy would count a negative index from the end, which hides a wrong id.
   return values.at[index].get(
     mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
   )
 
 
 def locate(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
-  """Place of each id among sorted distinct ones, their number for no row.
+  """The index of each id among sorted, distinct ids.
+
+  >>> ids = jnp.array([7, 3, 7, 9])
+  >>> distinct = distinct_ids([ids], rows=9)
+  >>> distinct.tolist(), locate(distinct, ids, rows=9).tolist()
+  ([3, 7, 9, 9], [1, 0, 1, 4])
 
   Args:
     distinct: `[N]` as from `distinct_ids`, which was given these ids too.
-    ids: of any shape.
-    rows: rows of the table.
+    ids: integers of any shape.
+    rows: number of rows of the table.
+
+  Returns:
+    int32 in the shape of `ids`; N for an id that is no row.
   """
+  # Every id is among the distinct ones, so the search ends at the id itself.
   place = jnp.searchsorted(distinct, ids).astype(jnp.int32)
   return jnp.where((ids >= 0) & (ids < rows), place, distinct.shape[0])
 
 
 def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
-  """Rows of the ids `[K, D]` -> the sum or mean of each bag, `[B, D]`."""
+  """The sum or mean of the rows of each bag, `[B, D]`, from `[K, D]` rows."""
   bag = pallas_kernels.segment_ids(read.lengths, rows.shape[0])
   if read.weights is not None:
     rows *= read.weights[:, None]
-  # One segment more, for the padding behind the last bag.
+  # One more segment, for the padding after the last bag.
   sums = jax.ops.segment_sum(
     rows, bag, read.lengths.shape[0] + 1, indices_are_sorted=True
   )[:-1]
@@ -195,11 +212,15 @@ def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
 def split_reads(
   reads: Mapping[str, Read], pooling: Mapping[str, str]
 ) -> tuple[dict[str, Read], dict[str, Read]]:
-  """Reads that travel as rows, and the others, which travel as sums, packed.
+  """Separates the reads that travel as rows from those that travel as sums.
 
   Args:
     reads: feature -> what it reads, `[P, ...]` of P microbatches.
-    pooling: pooled feature -> 'rows' or 'sums'; 'rows' where it is not named.
+    pooling: pooled feature -> 'rows' or 'sums'; 'rows' if it is not named.
+
+  Returns:
+    Feature -> read for the former, and feature -> packed read, `[P * B]` bags,
+    for the latter.
   """
   single, bags = {}, {}
   # In one order, whether the reads have been through a compiled program or not.
@@ -227,7 +248,7 @@ class PushResult(NamedTuple):
     slots: name -> slots of its optimizer.
     square: squared norm of the gradients of all rows.
     touched: name -> `[N]` sorted rows of the (local) array that were moved;
-      spare places hold its number of rows. A delta checkpoint saves these.
+      unused entries hold its number of rows. A delta checkpoint saves these.
   """
 
   arrays: dict[str, jax.Array]
@@ -240,7 +261,7 @@ class BagGradients(NamedTuple):
   """Gradients of sums of rows, before they are added up for each row.
 
   Attributes:
-    ids: `[K]` rows that were summed, bag behind bag.
+    ids: `[K]` rows that were summed, one bag after another.
     lengths: `[B]` ids of each bag, or None where each bag has one.
     grads: `[B, D]` gradient of each sum.
     weights: `[K]` factors of the ids, or None.
@@ -253,26 +274,28 @@ class BagGradients(NamedTuple):
 
 
 def distinct_ids(ids: list[jax.Array], rows: int) -> jax.Array:
-  """The distinct ids, sorted, at static size; spare places hold `rows`."""
+  """The distinct ids, sorted, at static size; unused entries hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
   return pallas_kernels.distinct_rows(flat, rows)
 
 
 def fetch_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-  """Values of the distinct `ids` (spare places read zeros), `[K, D]`."""
+  """The rows of distinct `ids`, `[K, D]`; zeros for unused entries."""
   return pallas_kernels.gather(table, ids, spare=True)
 
 
 def pack_bags(read: Read) -> Read:
   """The bags of P microbatches, `[P, K]` and `[P, B]`, as one `[P * K]` read.
 
-  Padding moves behind the last bag; the order of the ids stays.
+  Padding moves to the end, after the last bag; the order of the ids stays.
   """
   parts, count = read.ids.shape
   if parts == 1:
     return jax.tree.map(lambda x: x[0], read)
+  # Each microbatch has padding of its own, in the middle of the whole.
   used = jnp.sum(read.lengths, axis=1)
   padding = (jnp.arange(count)[None] >= used[:, None]).reshape(-1)
+  # Stable: sums add the rows of a bag in the order they were given.
   order = jnp.argsort(padding, stable=True)
   flat = jax.tree.map(lambda x: x.reshape(-1), read)
   weights = None if flat.weights is None else flat.weights[order]
@@ -288,14 +311,21 @@ def pool_table(table: jax.Array, read: Read) -> jax.Array:
 
 
 def finish_sums(sums: jax.Array, read: Read, rows: int) -> jax.Array:
-  """`[B, D]` sums -> what `read.pooling` says; NaN if an id is no row."""
+  """Turns sums into what the read wants; all NaN if any id is no row.
+
+  Args:
+    sums: `[B, D]` float32.
+    read: the packed read.
+    rows: number of rows of the table.
+  """
+  # Wrong ids were left out of the sums, which would hide them.
   real = jnp.arange(read.ids.shape[0]) < jnp.sum(read.lengths)
   wrong = jnp.any(real & ((read.ids < 0) | (read.ids >= rows)))
   return jnp.where(wrong, jnp.nan, apply_mean(sums, read))
 
 
 def apply_mean(x: jax.Array, read: Read) -> jax.Array:
-  """`[B, D]` by the length of each bag, where the read wants means."""
+  """Divides `[B, D]` by the length of each bag if the read wants means."""
   if read.pooling == 'sum':
     return x
   # Not a quotient: XLA joins it with others in some programs and not in others,
@@ -314,18 +344,19 @@ def bag_gradients(read: Read, grads: jax.Array) -> BagGradients:
 def merge_row_gradients(
   parts: Sequence[MergedRows | BagGradients], rows: int
 ) -> MergedRows:
-  """One gradient for each row out of several parts, in their order.
+  """Adds up the gradients of each row over several parts, in their order.
 
-  All parts are added up at once, and the gradient of a bag is not written out
-  for each of its ids.
+  The gradient of a bag is not written out for each of its ids.
 
   Args:
     parts: at least one.
-    rows: of the table; ids that are no row are left out.
+    rows: number of rows of the table; ids that are no row are left out.
   """
+  # The usual case: rows of one exchange, merged already.
   if len(parts) == 1 and isinstance(parts[0], MergedRows):
     return parts[0]
   bags = parts[0] if len(parts) == 1 else _join_bags(parts, rows)
+  # Gradients by id need no arithmetic of bags.
   if bags.lengths is None and bags.weights is None:
     return pallas_kernels.merge_rows(bags.ids, bags.grads, rows)
   bags = _with_lengths(bags)
@@ -335,12 +366,14 @@ def merge_row_gradients(
 
 
 def _join_bags(parts, rows: int) -> BagGradients:
-  """The bags of all parts, one behind the other."""
+  """The bags of all parts, one after another."""
   parts = [
     BagGradients(p.ids, None, p.grads) if isinstance(p, MergedRows) else p
     for p in parts
   ]
   weights = None
+  # One part with weights gives all of them some; a weight of one changes
+  # nothing.
   if any(p.weights is not None for p in parts):
     weights = jnp.concatenate(
       [
@@ -351,6 +384,7 @@ def _join_bags(parts, rows: int) -> BagGradients:
   if all(p.lengths is None for p in parts):
     ids, lengths, grads = [p.ids for p in parts], None, [p.grads for p in parts]
   else:
+    # Padding in the middle would shift the bags of the parts after it.
     parts = [_without_padding(_with_lengths(p), rows) for p in parts]
     ids, grads = [p.ids for p in parts], [p.grads for p in parts]
     lengths = jnp.concatenate([p.lengths for p in parts])
@@ -360,14 +394,14 @@ def _join_bags(parts, rows: int) -> BagGradients:
 
 
 def _with_lengths(part: BagGradients) -> BagGradients:
-  """Bags of one id have lengths, too."""
+  """The part with lengths; without them, every id is a bag of its own."""
   if part.lengths is not None:
     return part
   return part._replace(lengths=jnp.ones(part.ids.shape, jnp.int32))
 
 
 def _without_padding(part: BagGradients, rows: int) -> BagGradients:
-  """What lies behind the last bag is one more, of ids that are no row."""
+  """Makes one more bag of the padding at the end, of ids that are no row."""
   count = part.ids.shape[0]
   used = jnp.sum(part.lengths, dtype=jnp.int32)
   return part._replace(
@@ -380,13 +414,14 @@ def _without_padding(part: BagGradients, rows: int) -> BagGradients:
 def expand_bags(
   part: MergedRows | BagGradients, rows: int
 ) -> tuple[jax.Array, jax.Array]:
-  """(`[K]` ids, `[K, D]` their gradients); padding is no row."""
+  """The `[K]` ids and their `[K, D]` gradients; `rows` for padding."""
   if isinstance(part, MergedRows):
     return part.ids, part.grads
   ids, grads = part.ids, part.grads
   if part.lengths is not None:
     segment = pallas_kernels.segment_ids(part.lengths, ids.shape[0])
     ids = jnp.where(segment < part.lengths.shape[0], ids, rows)
+    # Padding takes the gradient of the last bag, which its id then drops.
     grads = grads.at[segment].get(mode='clip')
   if part.weights is not None:
     grads *= part.weights[:, None]

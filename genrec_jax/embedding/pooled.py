@@ -1,9 +1,10 @@
 """Pooled features: bags of ids, summed by the devices that hold the rows.
 
 Everything here runs inside `jax.shard_map`, for the features of one stack whose
-rows are spread in one way. A device of the group holds a *column* of the work:
-which pieces, is a matter of the axes `to`; which rows of them, of the axes
-`over`:
+tables are all spread over the same devices: one, those of a host, or all. Two
+sets of mesh axes say where a sum is computed. The position of a device along
+the axes `to` decides which tables it serves, called a *column* below; its
+position along the axes `over` decides which of their rows it holds:
 
 | rows spread over | to           | over         | so a sum travels by      |
 |------------------|--------------|--------------|--------------------------|
@@ -11,9 +12,9 @@ which pieces, is a matter of the axes `to`; which rows of them, of the axes
 | a host's devices | host         | dev          | psum_scatter, all_to_all |
 | all devices      |              | host and dev | psum_scatter             |
 
-Ids go the opposite way: all_to_all along `to`, all_gather along `over`; and
-gradients of sums go as the ids do. Ids that lie elsewhere, and padding, read
-the stack's spare row of zeros.
+Ids go the opposite way, by all_to_all along `to` and all_gather along `over`,
+and so do the gradients of the sums. Ids whose rows are on another device, and
+padding, read the stack's spare row of zeros.
 """
 
 import dataclasses
@@ -42,10 +43,10 @@ _AXES = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class IncomingRequests:
-  """What this device was asked for, by W devices in their order.
+  """What W devices have asked this device for, in their order.
 
   Attributes:
-    rows: `[W, N]` rows of this device, `depth` for what is not here.
+    rows: `[W, N]` rows of this device, `depth` for rows that are elsewhere.
     lengths: `[W, P, B + 1]` ids of each bag of each piece; the last bag is
       padding.
     weights: `[W, N]` float32, or None.
@@ -58,15 +59,15 @@ class IncomingRequests:
 
 @dataclasses.dataclass(frozen=True)
 class PooledFeatures:
-  """The pooled features of a stack whose rows are spread in one way.
+  """The pooled features of a stack whose rows are spread alike.
 
   Attributes:
-    stack: where the rows are.
-    spread: over what, see `plan.TablePlan.spread`.
-    hosts: of the replica group.
-    devices: of a host.
-    entries: (feature, piece) pairs.
-    towers: whether they go through towers on their way.
+    stack: the array with the rows.
+    spread: which devices hold them, see `plan.TablePlan.spread`.
+    hosts: number of hosts of the replica group.
+    devices: number of devices of a host.
+    entries: (feature, piece) pairs, a piece being some columns of a table.
+    towers: whether the sums go through towers on their way.
   """
 
   stack: Stack
@@ -78,28 +79,34 @@ class PooledFeatures:
 
   @property
   def key(self) -> str:
-    """Tells the groups of all stacks apart."""
+    """A name that no other group of any stack has."""
     of = ', '.join(sorted({feature for feature, _ in self.entries}))
     return f'{self.stack.name} {self.spread}: {of}'
 
   def route(self, bags: dict[str, Read]) -> IncomingRequests:
-    """Input distribution: the ids go to the holders of the pieces."""
+    """Sends the ids of each feature to the devices that hold its rows."""
     size, columns = self._size(bags), self._columns
     weighted = any(bags[f].weights is not None for f, _ in self.entries)
     ids, lengths, weights = [], [], []
     for entries in columns:
+      # All columns have one shape, that of the fullest: a collective moves
+      # equal parts.
       left = size
       for feature, _ in entries:
         bag = bags[feature]
         count = bag.ids.shape[0]
         total = jnp.sum(bag.lengths, dtype=jnp.int32)
         real = jnp.arange(count) < total
+        # Ids that are padding are no row anywhere, whatever they hold.
         ids.append(jnp.where(real, bag.ids, -1))
+        # One bag more for each entry holds its padding, so that the next entry
+        # starts where it should.
         lengths.append(jnp.append(bag.lengths, count - total))
         if weighted:
           ones = jnp.ones(count, jnp.float32)
           weights.append(ones if bag.weights is None else bag.weights)
         left -= count
+      # Room that this column does not need.
       ids.append(jnp.full(left, -1, jnp.int32))
       weights.append(jnp.ones(left, jnp.float32))
       bag_count = bags[self.entries[0][0]].lengths.shape[0]
@@ -122,7 +129,16 @@ class PooledFeatures:
   def fetch(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> dict[tuple[str, int], jax.Array]:
-    """(feature, first column) -> `[B, C]` float32 sums for this device."""
+    """Reads and sums rows, and sends each device the sums of its bags.
+
+    Args:
+      received: from `route`.
+      array: `[depth, C]` this device's rows.
+      codec: the number format in which sums travel.
+
+    Returns:
+      (feature, first column) -> `[B, C]` float32.
+    """
     return self.name_sums(
       self.send_far(self.fetch_near(received, array, codec), codec)
     )
@@ -130,11 +146,16 @@ class PooledFeatures:
   def fetch_near(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
   ) -> jax.Array:
-    """Sums over the holders `over`, not yet sent along `to`.
+    """Sums over the devices along `over`, not yet sent along `to`.
+
+    Args:
+      received: from `route`.
+      array: `[depth, C]` this device's rows.
+      codec: the number format in which sums travel.
 
     Returns:
       `[A, P, B, C]` float32: for the A devices along `to` that asked, the sums
-      of the P entries that lie here.
+      of the P entries of this device.
     """
     spare = self.stack.depth - 1
     weights = received.weights
@@ -145,20 +166,33 @@ class PooledFeatures:
       weights=None if weights is None else weights.reshape(-1),
     )
     sums = sums.astype(jnp.float32)
+    # Without the bag of padding of each entry.
     sums = sums.reshape(*received.lengths.shape, -1)[:, :, :-1]
     _, over = _AXES[self.spread]
+    # One device holds whole rows: its sums are complete.
     if not over:
       return sums
     columns = sums.shape[-1]
+    # The devices that asked are ordered by `to`, then by `over`.
     sums = sums.reshape(len(self._columns), -1, *sums.shape[1:])
     if codec.exact:
+      # Each device along `over` has the sum of its own rows: added up and sent
+      # to who asked in one collective.
       return lax.psum_scatter(sums, over, scatter_dimension=1)
     # A narrow sum would round once for each device.
     sums = lax.all_to_all(codec.encode(sums), over, 1, 1)
     return jnp.sum(codec.decode(sums, columns), axis=1)
 
   def send_far(self, sums: jax.Array, codec: codecs.Codec) -> jax.Array:
-    """What `fetch_near` gave -> `[columns, P, B, C]` of this device's bags."""
+    """Sends the sums of `fetch_near` to the devices that asked for them.
+
+    Args:
+      sums: `[A, P, B, C]` from `fetch_near`.
+      codec: the number format in which they travel.
+
+    Returns:
+      `[columns, P, B, C]` float32, the sums of this device's bags.
+    """
     to, _ = _AXES[self.spread]
     if not to:
       return sums
@@ -178,14 +212,22 @@ class PooledFeatures:
     grads: dict[str, jax.Array],
     codec: codecs.Codec,
   ) -> lookup.BagGradients:
-    """Gradients of the sums, feature -> `[B, D]`, by the rows that lie here."""
+    """Gradients of the sums, sorted by the rows of this device.
+
+    Args:
+      received: from `route`.
+      grads: feature -> `[B, D]` gradients of its sums.
+      codec: the number format in which they travel.
+    """
     some = next(iter(grads.values()))
     nothing = jnp.zeros((some.shape[0], self.stack.columns), jnp.float32)
+    # Entries that a column lacks travel as zeros, as their sums did.
     table = [[nothing] * self._most for _ in self._columns]
     for (feature, piece), (column, place) in self._where.items():
       end = piece.first_column + piece.columns
       table[column][place] = grads[feature][:, piece.first_column : end]
     sent = jnp.stack([jnp.stack(row) for row in table])
+    # By the way of the ids, so that gradients meet the requests they belong to.
     sent = codec.decode(
       self._spread_ids(codec.encode(sent)), self.stack.columns
     )
@@ -194,7 +236,13 @@ class PooledFeatures:
   def push_near(
     self, received: IncomingRequests, grads: jax.Array, codec: codecs.Codec
   ) -> lookup.BagGradients:
-    """Gradients of what `fetch_near` gave, by the rows that lie here."""
+    """Gradients of the sums of `fetch_near`, sorted by the rows of this device.
+
+    Args:
+      received: from `route`.
+      grads: `[A, P, B, C]`.
+      codec: the number format in which they travel.
+    """
     _, over = _AXES[self.spread]
     if over:
       grads = lax.all_gather(codec.encode(grads), over, axis=1)
@@ -203,7 +251,7 @@ class PooledFeatures:
     return self._of_rows(received, grads)
 
   def _of_rows(self, received: IncomingRequests, sent) -> lookup.BagGradients:
-    """Gradients `[W, P, B, C]` of the sums of all that asked, by their rows."""
+    """Gradients `[W, P, B, C]` of all requested sums, sorted by their rows."""
     # The padding bag of every piece.
     sent = jnp.pad(sent, ((0, 0), (0, 0), (0, 1), (0, 0)))
     weights = received.weights
@@ -230,7 +278,7 @@ class PooledFeatures:
 
   @functools.cached_property
   def _columns(self) -> list[list[tuple[str, Piece]]]:
-    """The entries of each place along `to`."""
+    """The entries that each position along `to` serves."""
     count = {plan_lib.ONE: self.hosts * self.devices, plan_lib.HOST: self.hosts}
     columns = [[] for _ in range(count.get(self.spread, 1))]
     for feature, piece in self.entries:
@@ -252,7 +300,7 @@ class PooledFeatures:
 
   @property
   def _most(self) -> int:
-    """Pieces of the fullest column."""
+    """P, the entries of the fullest column."""
     return max(len(c) for c in self._columns)
 
   @property
@@ -271,13 +319,13 @@ class PooledFeatures:
     return jnp.asarray(numbers)[lax.axis_index(to) if to else 0]
 
   def _size(self, bags) -> int:
-    """Ids that a column has room for."""
+    """How many ids a column has room for."""
     return max(
       sum(bags[f].ids.shape[0] for f, _ in entries) for entries in self._columns
     )
 
   def _rows(self, bags, ids: jax.Array) -> jax.Array:
-    """`[W, N]` ids -> rows of this device, `depth` for what is not here."""
+    """`[W, N]` ids -> rows of this device, `depth` for those elsewhere."""
     size = self._size(bags)
     of = np.full((len(self._columns), size), -1, np.int32)
     for column, entries in enumerate(self._columns):
@@ -287,6 +335,8 @@ class PooledFeatures:
         of[column, start:end] = self.stack.pieces.index(piece)
         start = end
     to, over = _AXES[self.spread]
+    # The program is one for all devices; the tables of a device follow from its
+    # position.
     number = jnp.asarray(of)[lax.axis_index(to) if to else 0]
     me = lax.axis_index(over) if over else jnp.int32(0)
 
@@ -297,9 +347,12 @@ class PooledFeatures:
     count = each([len(p.owners) for p in pieces])
     depth = each([p.depth for p in pieces])
     mod = each([p.split == 'mod' for p in pieces], bool)
+    # The arithmetic of `layout.Piece.place`, with the numbers of another piece
+    # for each id.
     place = jnp.where(mod, ids % count, ids // depth)
     row = jnp.where(mod, ids // count, ids % depth)
     row += each([p.offset for p in pieces])
+    # Every device along `over` gets all ids and answers for its own.
     here = (place == me) & (ids >= 0) & (ids < each([p.rows for p in pieces]))
     return jnp.where(here, row, self.stack.depth)
 
@@ -308,8 +361,10 @@ class PooledFeatures:
   def _spread_ids(self, x: jax.Array) -> jax.Array:
     """`[columns, ...]` of each device -> `[W, ...]` at the holders."""
     to, over = _AXES[self.spread]
+    # First between the tables, then between the rows of a table.
     if to:
       x = lax.all_to_all(x, to, 0, 0)
     if over:
       x = lax.all_gather(x, over, axis=1 if to else 0, tiled=not to)
+    # Both axes of devices as one, W.
     return x.reshape(-1, *x.shape[2:]) if to and over else x

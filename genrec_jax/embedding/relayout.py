@@ -1,12 +1,14 @@
-"""From one layout to another: what a checkpoint of another plan needs.
+"""Moves tables to another layout, to restore a checkpoint of another plan.
 
-The rows that a device is to hold are named by table and id; where these lie in
-the old arrays follows. They are fetched in runs of a few thousand, so that no
-device and no host ever holds more than its part of both, and a little.
+The rows that a device is to hold are named by table and id, from which their
+addresses in the old arrays follow. They are fetched in runs of a few thousand,
+so that no device and no host ever holds more than its part of both layouts and
+one run.
 
-A row that was cut into other columns before is put together; a number that was
-kept for each piece of a row (row-wise AdaGrad's sum) becomes the mean of those
-of the pieces it now belongs to, which is what one piece would have kept.
+A row that used to be cut into other columns is put together. A number that was
+kept for each piece of a row (the sum of row-wise AdaGrad) becomes the mean of
+the numbers of the old pieces that share columns with the new one: what one
+piece would have kept.
 """
 
 import dataclasses
@@ -27,12 +29,15 @@ GROUP = mesh_lib.GROUP
 
 
 def table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
-  """A table in one piece, on the host: `[rows, D]`.
+  """Assembles a table on the host.
 
   Args:
-    layout: where its pieces are.
-    arrays: the arrays of one replica group, whole.
-    name: of the table.
+    layout: the layout of the arrays.
+    arrays: the complete arrays of one replica group.
+    name: name of the table.
+
+  Returns:
+    `[rows, D]`.
   """
   if name in layout.whole:
     return np.asarray(arrays[name])
@@ -45,7 +50,10 @@ def table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
 
 
 def sources(layout: StackLayout) -> dict[str, Stack]:
-  """The arrays of a layout as stacks; a table held whole is a stack of one."""
+  """The arrays of a layout as stacks.
+
+  A table that every device holds completely becomes a stack of one device.
+  """
   stacks = dict(layout.stacks)
   for name, plan in layout.whole.items():
     piece = Piece(
@@ -67,36 +75,40 @@ def sources(layout: StackLayout) -> dict[str, Stack]:
 
 
 def sources_of_whole(specs: dict[str, TableSpec]) -> dict[str, Stack]:
-  """`sources` of tables that one device holds, each an array of its own."""
+  """The `sources` of tables on one device, where each has its own array."""
   return sources(
     lay_out(single_scheme.plan_with_scheme(specs, 'data_parallel'))
   )
 
 
 def move(old: StackLayout, new: StackLayout, arrays, slots):
-  """Lays arrays and slots out anew; runs inside `jax.shard_map`.
+  """Moves arrays and slots to another layout; runs inside `jax.shard_map`.
 
   Args:
-    old: the layout of what there is.
-    new: the layout wanted, whose replica group is that of the mesh.
-    arrays: of the old layout, one replica group's; each cut into equal runs of
-      rows over the devices of the group, padded at the end.
-    slots: in the same form; scalars whole.
+    old: the layout of the arrays.
+    new: the layout to produce, for the replica group of the mesh.
+    arrays: the arrays of one replica group of the old layout, each cut into
+      equal runs of rows over the devices of the group and padded at the end.
+    slots: optimizer slots in the same form; scalars are not cut.
 
   Returns:
     This device's part of the arrays and slots of the new layout.
   """
+  # Before anything is moved: tables of other shapes would be cut off silently.
   check(old, new)
   device = lax.axis_index(GROUP).astype(jnp.int32)
   made, made_slots = {}, {}
   for name, stack in sources(new).items():
+    # Every device holds all of such a table, as device 0 of a stack of one.
     at = jnp.int32(0) if name in new.whole else device
     moved = _StackMove(sources(old), stack, at)
     made[name] = moved.rows(arrays)
     made_slots[name] = {}
+    # All old stacks of a new one have the same optimizer, hence the same slots.
     for slot in slots[moved.names[0]]:
       values = {n: slots[n][slot] for n in moved.names}
       ndim = values[moved.names[0]].ndim
+      # A count of updates is the same for all rows of all stacks.
       if ndim == 0:
         made_slots[name][slot] = values[moved.names[0]]
       elif ndim == 1:
@@ -120,12 +132,12 @@ def check(old: StackLayout, new: StackLayout) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _StackMove:
-  """What one device will hold of one new stack, and where it lies so far.
+  """What one device will hold of a new stack, and where it is in the old ones.
 
   Attributes:
-    old: the old stacks.
-    stack: the new one.
-    device: whose part.
+    old: name -> old stack.
+    stack: the new stack.
+    device: number of the device, a traced scalar.
   """
 
   old: dict[str, Stack]
@@ -134,7 +146,7 @@ class _StackMove:
 
   @property
   def names(self) -> list[str]:
-    """The old stacks that have parts of it."""
+    """The old stacks that hold parts of the new one."""
     return sorted({old.stack for parts in self._parts for old in parts})
 
   @property
@@ -148,6 +160,7 @@ class _StackMove:
           for old in self.old.values()
           for other in old.pieces
           if other.table == piece.table
+          # Two ranges of columns overlap if each begins before the other ends.
           and other.first_column < piece.first_column + piece.columns
           and piece.first_column < other.first_column + other.columns
         ]
@@ -163,6 +176,7 @@ class _StackMove:
     def add(run, fetched, shift, width):
       # Column j of the new row is column j + shift of the old one.
       at = columns + shift[:, None]
+      # The other columns come from other pieces.
       mine = (at >= 0) & (at < width)
       values = jnp.take_along_axis(fetched, jnp.where(mine, at, 0), axis=1)
       return jnp.where(mine, values, run)
@@ -180,6 +194,7 @@ class _StackMove:
       del shift, width
       return run + fetched
 
+    # Rows that hold nothing have the number -1; their sum is zero.
     total = self._filled(arrays, start, add)[:, 0]
     return total / count[jnp.maximum(number, 0)]
 
@@ -188,7 +203,14 @@ class _StackMove:
     return self.stack.identify(self.device, rows)
 
   def _filled(self, arrays, start, add) -> jax.Array:
-    """Runs over the rows, and over the old pieces of each."""
+    """Fills an array run by run.
+
+    Args:
+      arrays: old stack -> its array, cut over the devices.
+      start: `[depth, C]` what rows hold before anything is added.
+      add: (rows so far, fetched rows, column shift, width) -> rows.
+    """
+    # A loop of static length: a row has at most so many old pieces.
     most = max(len(p) for p in self._parts)
     size = min(RUN, self.stack.depth)
 
@@ -203,13 +225,24 @@ class _StackMove:
           fetched = _fetch(arrays[name], address)
           is_here = (address >= 0)[:, None]
           width = self.old[name].columns
+          # A piece of another stack has no address in this one.
           block = jnp.where(is_here, add(block, fetched, shift, width), block)
       return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
     return lax.fori_loop(0, -(-self.stack.depth // size), run, start)
 
   def _address(self, name, k, number, ids):
-    """(address in an old stack, -1 for none; column shift) of the k-th part."""
+    """The address of the k-th old piece of each row.
+
+    Args:
+      name: the old stack.
+      k: number among the old pieces that share columns with the new one.
+      number: `[N]` number of the new piece of each row.
+      ids: `[N]` id of each row.
+
+    Returns:
+      `[N]` addresses in the old stack, -1 for none, and `[N]` column shifts.
+    """
     old = self.old[name]
     address = jnp.full(ids.shape, -1, jnp.int32)
     shift = jnp.zeros(ids.shape, jnp.int32)
@@ -228,6 +261,8 @@ class _StackMove:
 def _fetch(array: jax.Array, addresses: jax.Array) -> jax.Array:
   """Rows of an array that is cut into runs over the group, bit for bit."""
   first = lax.axis_index(GROUP).astype(jnp.int32) * array.shape[0]
+  # Every device answers what it holds of all requests; rows are moved once in
+  # the life of a run, so that the simplest exchange will do.
   wanted = lax.all_gather(addresses, GROUP, tiled=True) - first
   here = (wanted >= 0) & (wanted < array.shape[0])
   rows = array[jnp.where(here, wanted, 0)]

@@ -5,27 +5,26 @@
     slots = optimizer.init(table)
     table, slots = optimizer.update(table, slots, ids, grads, learning_rate)
 
-`ids` are distinct and sorted, with out-of-range fill, and `grads` are their
-merged gradients. The arithmetic, told in
-`pallas_kernels.jagged_embedding.rules`, and the way to the rows are those of
-`pallas_kernels.update_rows`.
+`ids` are distinct and sorted, with the number of rows in unused entries at the
+end, and `grads` are their merged gradients. The updates are those of
+`pallas_kernels.update_rows`, with the formulas in
+`pallas_kernels.jagged_embedding.rules`. docs/kernels.md lists the optimizers
+and the floats that each keeps for a row.
 
-What there is, and the floats that each keeps for a row: docs/kernels.md.
-
-All are lazy: a row that a step does not touch gets no weight decay, no
-momentum, no decay of its means. So all but SGD and AdaGrad without decay differ
-from optax on the whole table. A touched row whose gradient is zero, such as the
+All are lazy: a row that a step does not touch gets no weight decay, no momentum
+and no decay of its means. So all but SGD and AdaGrad without decay differ from
+optax on the whole table. A touched row whose gradient is zero, such as the
 padding row, does get them.
 
-Determinism: the same call gives the same bits, whatever the number of threads.
-A row's gradient is summed by whoever merges, `pallas_kernels.merge_rows` in the
-order in which the occurrences stand; so results that must not depend on how a
-batch is spread over devices need them merged in their global order. The update
-itself works row by row: it does not matter where a row lies, and with
-`row_numbers`, which chance depends on, not for stochastic rounding either.
+The same call gives the same bits, whatever the number of threads.
+`pallas_kernels.merge_rows` adds the gradients of a row in the order in which
+its id occurs; results that must not depend on how a batch is divided among
+devices need them merged in their global order. The update itself works row by
+row, so the position of a row in the array does not matter, not even for
+stochastic rounding, which hashes `row_numbers`.
 
-An optimizer of your own is an object with the methods of `RowOptimizerLike`,
-which goes where a mapping of `extra` optimizers is asked for:
+An optimizer of your own is an object with the methods of `RowOptimizerLike`. It
+is passed in a mapping wherever `extra` optimizers are accepted:
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class SignSgd:
@@ -66,11 +65,11 @@ class RowOptimizerLike(Protocol):
   `first_column`).
 
   Attributes:
-    takes_pieces: column pieces of a row, on several devices, may be moved apart
-      from each other; else plans that cut rows are refused.
-    needs_row_squares: its step depends, besides, on the mean square of the
-      gradient of the whole row. For pieces of rows `update` is then given it,
-      as `row_squares=`.
+    takes_pieces: whether the column pieces of a row, on several devices, may be
+      updated independently; if not, plans that cut rows are refused.
+    needs_row_squares: whether a step also depends on the mean square of the
+      gradient of the whole row. For pieces of rows, `update` then gets it as
+      `row_squares=`.
   """
 
   @property
@@ -115,7 +114,8 @@ class RowOptimizer(spec.Rule):
 
   @property
   def takes_pieces(self) -> bool:
-    """Whether column pieces of a row may be moved apart from each other."""
+    """Whether column pieces of a row may be updated independently."""
+    # The norm of a row is that of all its columns.
     if self.max_norm is not None:
       return False
     if self.needs_row_squares:  # those of the gradient alone are exchanged
@@ -152,21 +152,23 @@ class RowOptimizer(spec.Rule):
     Args:
       table: `[rows, D]` float32, bfloat16 or float16; donate it.
       slots: as from `init`; donate them.
-      ids: `[N]` int32, sorted and distinct; fill behind them holds `rows`.
+      ids: `[N]` int32, sorted and distinct; unused entries at the end hold
+        `rows`.
       grads: `[N, D]`.
       learning_rate: factor of the step, or `[G]`, that of each group.
       step: number of the training step; stochastic rounding needs it.
-      seed: tells tables, and runs, apart: with equal numbers, equal elements
+      seed: a number for the table and the run: with equal seeds, equal elements
         are rounded by the same random bits.
-      row_numbers: `[N]` what a row of a shard is called in the whole table. It
-        and `first_column` matter for stochastic rounding alone.
+      row_numbers: `[N]` numbers that the rows of a shard have in the whole
+        table. They and `first_column` only matter for stochastic rounding.
       first_column: number of the table's first column, or `[N]` of each row's.
-      groups: `[N]` int32 in 0 .. G - 1, which settings each row moves by, such
-        as those of its table where several share an array; None: all by these.
+      groups: `[N]` int32 in 0 .. G - 1, the group whose settings each row moves
+        by, for instance its table if several share an array. None: all rows
+        move by this optimizer.
       settings: the optimizer of each group, of the same kind as this one; None:
         groups differ in their learning rates alone.
-      row_squares: `[N]` mean squares of the gradients of whole rows, where the
-        table holds pieces of them and `needs_row_squares` says so.
+      row_squares: `[N]` mean squares of the gradients of whole rows, if the
+        table holds pieces of rows and `needs_row_squares` is true.
 
     Returns:
       The new table and slots.
@@ -185,7 +187,11 @@ class RowOptimizer(spec.Rule):
           f'stochastic rounding to {table.dtype} needs step=, the number of '
           'the training step: the same chance at every step would be a bias.'
         )
+      # Mixed twice: seeds and steps that differ by one must not meet.
       chance = mix(rounding.uint32(step) ^ mix(rounding.uint32(seed)))
+    # Row-wise AdaGrad on pieces of rows: its sum is updated here, with the mean
+    # square of the whole row, and what remains of the step is SGD with a scaled
+    # gradient.
     optimizer, new_slots = self if settings is None else list(settings), {}
     if row_squares is not None:
       total = slots['sum'].at[ids].get(mode='fill', fill_value=0)
@@ -198,6 +204,7 @@ class RowOptimizer(spec.Rule):
       eps = self.eps
       if settings is not None:
         eps = jnp.float32([one.eps for one in settings])[groups]
+      # The formula of row_adagrad in `rules`, the new sum included.
       grads = grads / (jnp.sqrt(total) + eps)[:, None]
       optimizer = self._as_sgd()  # which is what remains
       if settings is not None:
@@ -237,7 +244,10 @@ ROW_OPTIMIZERS = {name: RowOptimizer(kind) for name, kind in _KINDS.items()}
 def find_optimizer(
   name: str, *, extra: Mapping[str, RowOptimizerLike] | None = None, **options
 ) -> RowOptimizerLike:
-  """An optimizer, with options of its own.
+  """Looks up an optimizer by its name and sets its options.
+
+  >>> find_optimizer('row_adam', beta2=0.99).beta2
+  0.99
 
   Args:
     name: one of `ROW_OPTIMIZERS` or of `extra`.
@@ -266,6 +276,7 @@ def find_optimizer(
   if name in ROW_OPTIMIZERS:
     return _with_options(name, ROW_OPTIMIZERS[name], options)
   _check_methods(name, extra[name])
+  # Methods before options: an object without methods is no optimizer at all.
   optimizer = _with_options(name, extra[name], options)
   _check_shapes(name, optimizer)
   return optimizer
@@ -297,6 +308,7 @@ def _with_options(name: str, optimizer: RowOptimizerLike, options: dict):
 def _check_shapes(name: str, optimizer: RowOptimizerLike) -> None:
   """Refuses slots and updates that do not fit a table; computes nothing."""
   rows, columns = 5, 3
+  # Different numbers of rows, columns and ids, so that a mix-up shows.
   table = jax.ShapeDtypeStruct((rows, columns), jnp.float32)
   try:
     slots = jax.eval_shape(optimizer.init, table)

@@ -1,10 +1,10 @@
-"""Tables spread over devices by a plan: `contracts.Tables` on a mesh.
+"""Tables sharded over devices by a plan: `contracts.Tables` on a mesh.
 
 All of it runs inside `jax.shard_map` over the axes of `parallel.mesh`, on this
-device's part. Per step and table: the distinct ids of this shard, the addresses
-of their pieces, one exchange for each stack (exchange.py), and on the way back
-one merged update for each stack, in place. Pooled features that travel as sums
-are those of sum_exchange.py.
+device's part. A step finds the distinct ids of each table in this shard of the
+batch and the addresses of their pieces, exchanges rows once for each stack
+(exchange.py), and on the way back makes one merged update of each stack, in
+place. sum_exchange.py does the same for pooled features that travel as sums.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ class ShardedRoutes:
   """What a shard of a batch reads, and how it gets there.
 
   Attributes:
-    ids: table -> `[N]` distinct ids, sorted, `rows` in spare places; block
-      behind block where there are several.
-    index: feature that is read row by row -> places of its ids among them,
-      `[P, ...]` of P microbatches; among those of its own block.
+    ids: table -> `[N]` distinct ids, sorted, with `rows` in unused entries; one
+      block after another if there are several.
+    index: feature that is read row by row -> the index of each of its ids in
+      `ids` (of its own block), `[P, ...]` of P microbatches.
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
-    stacks: what travels together of a stack -> its routed addresses.
-    pooled: group -> what its holders were asked for.
+    stacks: part of a stack that travels together -> its routed addresses.
+    pooled: group of features -> what its holders were asked for.
   """
 
   ids: dict[str, jax.Array]
@@ -60,11 +60,11 @@ class ShardedTables:
   """The tables of a task under a plan.
 
   Attributes:
-    layout: of the plan.
-    specs: table -> its spec; those the plan does not name are not ours.
+    layout: the layout of the plan.
+    specs: table -> its spec; tables that the plan does not name are ignored.
     exchange: how rows travel.
     sync_every: steps between averages over replica groups.
-    options: of the row optimizers, see `row_optimizers.RowOptimizer`.
+    options: options of the row optimizers, see `row_optimizers.RowOptimizer`.
     pooling: feature -> 'rows' or 'sums'; pooled features that are not named
       are read row by row.
     towers: what features go through on their way to the examples, or None.
@@ -98,7 +98,7 @@ class ShardedTables:
     self._sums  # refuses towers that do not fit
 
   def optimizer(self, table: str) -> RowOptimizerLike:
-    """That of a table."""
+    """The row optimizer of a table."""
     return row_settings.optimizer_of(
       self.specs[table], self.options, self.extra_optimizers
     )
@@ -147,6 +147,7 @@ class ShardedTables:
     """The `PartitionSpec` of each array, or of each slot of each array."""
 
     def spec(name, leaf):
+      # A slot that is a scalar counts updates, which are the same everywhere.
       alike = name in self.layout.whole or leaf.ndim == 0
       return PartitionSpec() if alike else PartitionSpec(mesh_lib.AXES)
 
@@ -156,14 +157,14 @@ class ShardedTables:
     }
 
   def route(self, reads: Mapping[str, Read], blocks: int = 1) -> ShardedRoutes:
-    """Input distribution: from the ids of this shard, no table is read.
+    """Tells the owners which rows this shard will read; reads no table.
 
     Args:
       reads: feature -> what it reads, `[P, ...]` of P microbatches.
-      blocks: parts of the ids, along their first axis, that keep rows and
-        gradients of their own. An exchange by 'gather' adds them up one by
-        one: the sum of a row then depends on the blocks of all shards, not on
-        which device has which.
+      blocks: number of parts of the ids, along their first axis, that keep
+        rows and gradients of their own. An exchange by 'gather' adds these up
+        one by one, so that the sum of a row depends on the blocks of all
+        shards, and not on which device has which of them.
     """
     if blocks > 1 and self.towers is not None:
       raise ValueError('towers and rows in blocks do not go together')
@@ -185,6 +186,7 @@ class ShardedTables:
     }
     routed = {}
     for key, exchange, stack, pieces in self._exchanged(distinct):
+      # The pieces of a row are rows of the stack; they travel side by side.
       addresses = [stack.address(p, distinct[p.table]) for p in pieces]
       routed[key] = exchange_lib.route(
         exchange, stack, jnp.concatenate(addresses)
@@ -222,6 +224,7 @@ class ShardedTables:
       start = 0
       for piece in pieces:
         end = start + routes.ids[piece.table].shape[0]
+        # In the order in which `route` put them together.
         by_table[piece.table][piece.first_column] = rows[start:end]
         start = end
     values = {}
@@ -237,10 +240,10 @@ class ShardedTables:
     return values, sums, near
 
   def finish(self, modules, fetched, routes: ShardedRoutes):
-    """What was fetched -> what the loss sees; differentiated by the step.
+    """Turns what was fetched into what the loss sees; differentiated with it.
 
-    Rows and flat sums have travelled when they arrive here. The sums of
-    features under towers are still on their host.
+    Rows and plain sums have travelled already. The sums of features under
+    towers are still on their host.
 
     Args:
       modules: parameters of the towers on this host, `[1, ...]`.
@@ -259,14 +262,14 @@ class ShardedTables:
     learning_rate,
     step: jax.Array,
   ):
-    """Brings gradients to the rows' owners, and moves the rows.
+    """Brings gradients to the owners of the rows and updates the rows.
 
     Args:
       arrays: this device's part of every array.
-      slots: of the optimizers, in the same form.
+      slots: slots of the optimizers, in the same form.
       routes: from `route`.
       grads: gradients of what `fetch` returned, in the same form.
-      learning_rate: of the row optimizers; one, or table -> its own.
+      learning_rate: one number, or table -> number.
       step: number of the step, for stochastic rounding.
 
     Returns:
@@ -282,6 +285,8 @@ class ShardedTables:
         square += squares
         numbers = init_lib.hash_table_rows(name, merged.ids)
       else:
+        # Rows of a stack are on one device of a group; whole tables are the
+        # same on all and counted once.
         square += lax.psum(squares, mesh_lib.AXES)
         numbers, groups = _numbers(self.layout.stacks[name], merged.ids)
         # Every replica group takes the step of its own mean.
@@ -289,6 +294,7 @@ class ShardedTables:
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
         )
       of_rows = {}
+      # Before the rows move: the optimizer needs the norm of the whole row.
       if name in self._cut_rows:
         of_rows['row_squares'] = self._row_squares(name, merged)
       arrays[name], slots[name] = row_settings.move_rows(
@@ -317,6 +323,8 @@ class ShardedTables:
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
         for p in pieces
       ]
+      # The exchange adds up all gradients of the stack at once, the earlier
+      # ones after its own.
       gradients[stack.name] = [
         exchange_lib.push(
           exchange,
@@ -334,6 +342,8 @@ class ShardedTables:
         if bag.table == name:
           parts.append(lookup.bag_gradients(bag, of_bags[feature]))
       if parts:
+        # All devices add up the same gradients in the same order, so that their
+        # copies stay equal to the bit.
         gradients[name] = [_everywhere(part, table.rows) for part in parts]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
@@ -353,28 +363,33 @@ class ShardedTables:
     }
 
   def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
-    """Mean squares of the gradients of whole rows, where pieces lie apart.
+    """Mean squares of the gradients of rows with pieces on several devices.
 
     Each piece sends its part of the sum of squares to the first piece of the
     row, and gets the whole back.
     """
     stack = self.layout.stacks[name]
+    # Which row of which table each of the moved rows is a piece of.
     number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
     pieces = [self.layout.pieces[p.table] for p in stack.pieces]
     home = jnp.full_like(merged.ids, stack.nowhere)
     for i, of_table in enumerate(pieces):
       home = jnp.where(number == i, stack.address(of_table[0], ids), home)
     squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
+    # Exact numbers, whatever format the rows travel in.
     plain = Exchange(self.exchange.kind, self.exchange.capacity)
     routed = exchange_lib.route(plain, stack, home)
     totals = exchange_lib.push(plain, stack, routed, squares)
 
     def total_of(totals, rows):
+      # `totals` has an entry for each row that was sent something, not for each
+      # row of the device.
       place = jnp.searchsorted(totals.ids, rows)
       place = jnp.where(rows < stack.depth, place, totals.ids.shape[0])
       return totals.grads.at[place].get(mode='fill', fill_value=0)
 
     total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
+    # All pieces of a table are of one width.
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
     return total / width[number]
 
@@ -429,7 +444,7 @@ class ShardedTables:
 
 
 def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
-  """`lookup.distinct_ids` of each block, one behind the other."""
+  """`lookup.distinct_ids` of each block, one after another."""
   return jnp.concatenate(
     [
       lookup.distinct_ids([x.reshape(blocks, -1)[b] for x in ids], rows)
@@ -466,6 +481,7 @@ def _joined(parts: dict[int, jax.Array]) -> jax.Array:
 
 def _everywhere(part, rows: int) -> lookup.BagGradients:
   """The gradients of all shards, on all of them, in their order."""
+  # Row by row, since bags of different shards have different lengths.
   ids, grads = lookup.expand_bags(part, rows)
   ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
   grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)

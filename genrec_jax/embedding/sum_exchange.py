@@ -1,8 +1,9 @@
-"""Pooled features of tables under a plan: who is asked for which sums.
+"""Exchanges the sums of pooled features of sharded tables.
 
-Part of `sharded_tables.ShardedTables`, inside `jax.shard_map`. The features are
-taken together by where their rows lie (`pooled.PooledFeatures`); sums of
-features under towers stay on their host until `finish`.
+This is the part of `sharded_tables.ShardedTables` that deals with sums; it runs
+inside `jax.shard_map`. Features whose rows are spread alike form a group, which
+travels together (`pooled.PooledFeatures`). The sums of features under towers
+stay on the host of their tower until `finish`.
 """
 
 import dataclasses
@@ -22,13 +23,13 @@ from genrec_jax.features import Read, TableSpec
 
 @dataclasses.dataclass(frozen=True)
 class SumExchange:
-  """The sums of features whose tables lie in stacks.
+  """Exchanges the sums of features whose tables are in stacks.
 
   Attributes:
-    layout: of the plan.
+    layout: the layout of the plan.
     specs: table -> its spec.
     exchanges: table -> how its sums travel.
-    towers: what features go through on their way, or None.
+    towers: the modules that features go through on their way, or None.
   """
 
   layout: StackLayout
@@ -45,13 +46,23 @@ class SumExchange:
       )
 
   def route(self, bags: Mapping[str, Read]):
-    """Group -> what its holders were asked for."""
+    """Sends the ids of each group to the devices that hold its rows."""
     if self.towers is not None:
       self._check_towers(bags)
     return {group.key: group.route(bags) for group, _ in self._groups(bags)}
 
   def fetch(self, arrays, received, bags: Mapping[str, Read]):
-    """(feature -> `[N, D]`, group -> `[A, P, B, C]` of those under towers)."""
+    """Reads and sums what was routed.
+
+    Args:
+      arrays: stack -> this device's rows.
+      received: from `route`.
+      bags: feature -> what it reads.
+
+    Returns:
+      Feature -> `[N, D]` sums or means, without those under towers; and for
+      these, group -> `[A, P, B, C]`, as `PooledFeatures.fetch_near` gives them.
+    """
     parts, near = {}, {}
     for group, exchange in self._groups(bags):
       request, array = received[group.key], arrays[group.stack.name]
@@ -59,11 +70,15 @@ class SumExchange:
       if group.towers:
         near[group.key] = group.fetch_near(request, array, codec)
       else:
+        # A row that is cut into columns comes from several groups.
         _collect(parts, group.fetch(request, array, codec))
     return self._finish(parts, bags), near
 
   def finish(self, modules, near, bags: Mapping[str, Read]):
-    """Feature under a tower -> `[N, D]`; differentiable.
+    """The features under towers, `[N, D]` each, after their towers.
+
+    This part is differentiated with the loss: the collectives in it have
+    gradients, and so have the parameters of the towers.
 
     Args:
       modules: parameters of the tower on this host, `[1, ...]`.
@@ -73,6 +88,8 @@ class SumExchange:
     parts = {}
     for group, exchange in self._groups(bags):
       if group.towers:
+        # Before the sums leave the host: a tower makes them smaller, which is
+        # what it is for.
         x = towers_lib.apply_on_host(self.towers, modules, near[group.key])
         x = towers_lib.send_far(
           group, x, exchange.row_codec, exchange.gradient_codec
@@ -83,14 +100,15 @@ class SumExchange:
   def push(
     self, received, of_sums, of_near, bags: Mapping[str, Read]
   ) -> list[tuple[str, lookup.BagGradients]]:
-    """Stack and gradients of its rows on this device, group by group.
+    """The stack and the gradients of its rows on this device, by group.
 
     Args:
       received: from `route`.
       of_sums: gradients of the sums that `fetch` gave.
-      of_near: gradients of what it gave of features under towers.
+      of_near: gradients of the sums of features under towers.
       bags: feature -> what it reads.
     """
+    # A mean is a sum divided by its length; the pieces are pushed as sums.
     of_sums = {
       name: lookup.apply_mean(grad, bags[name])
       for name, grad in of_sums.items()
@@ -106,9 +124,10 @@ class SumExchange:
     return pushed
 
   def _finish(self, parts, bags) -> dict[str, jax.Array]:
-    """Feature -> first column -> sums, as sums or means of whole rows."""
+    """Joins the columns of each feature and divides by lengths for means."""
     return {
       name: lookup.finish_sums(
+        # Columns arrive in the order of the groups; a row has them by number.
         jnp.concatenate([columns[c] for c in sorted(columns)], axis=1),
         bags[name],
         self.specs[bags[name].table].rows,
@@ -117,11 +136,14 @@ class SumExchange:
     }
 
   def _groups(self, bags) -> list[tuple[pooled.PooledFeatures, Exchange]]:
-    """The features by stack, spread and way, and how each group travels."""
+    """Groups the features that travel together, with their exchange."""
     plan, entries = self.layout.plan, {}
     for feature, read in bags.items():
       under = self.towers is not None and feature in self.towers
+      # A table that every device holds has no pieces and needs no exchange.
       for piece in self.layout.pieces.get(read.table, ()):
+        # One collective can carry what is in one array, goes the same way and
+        # is encoded alike.
         key = piece.stack, piece.spread, under, self.exchanges[read.table]
         entries.setdefault(key, []).append((feature, piece))
     return [
@@ -142,7 +164,7 @@ class SumExchange:
   def _check_towers(self, bags: Mapping[str, Read]) -> None:
     """Refuses features whose sums do not come together on their tower's host.
 
-    A tower sees whole rows, on the host where they lie.
+    A tower sees whole rows, on the host that holds them.
     """
     towers_lib.check(self.towers, bags)
     for number, features in enumerate(self.towers.features):
@@ -154,6 +176,8 @@ class SumExchange:
           )
         pieces = self.layout.pieces.get(bags[feature].table, ())
         hosts = {p.owners[0] // self.layout.plan.devices for p in pieces}
+        # Only then are the sums complete on the host, before anything has left
+        # it.
         if {p.spread for p in pieces} != {HOST} or hosts != {number}:
           raise PlanError(
             f'feature {feature!r} is under tower {number}: the rows of its '

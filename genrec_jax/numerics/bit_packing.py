@@ -1,8 +1,9 @@
-"""Codes of 2, 3, 4 or 8 bits, packed into bytes row by row.
+"""Packs codes of 2, 3, 4 or 8 bits into bytes, row by row.
 
-Element j of a row lies in bits `j * bits` to `j * bits + bits - 1` of the row,
-counted from the low bit of its first byte; each row begins a byte. With 2 and 4
-bits this is FBGEMM's layout; with 3, eight elements share three bytes.
+Element j of a row occupies the bits `j * bits` to `j * bits + bits - 1` of the
+row, counted from the low bit of its first byte; each row begins with a new
+byte. With 2 and 4 bits this is FBGEMM's layout; with 3, eight elements share
+three bytes.
 """
 
 import math
@@ -14,7 +15,11 @@ BITS = (2, 3, 4, 8)
 
 
 def packed_bytes(dim: int, bits: int) -> int:
-  """Bytes that the codes of a row of `dim` elements take."""
+  """The number of bytes of the codes of a row of `dim` elements.
+
+  >>> packed_bytes(10, bits=3)
+  4
+  """
   check_bits(bits)
   return -(-dim * bits // 8)
 
@@ -28,19 +33,43 @@ def check_bits(bits: int) -> None:
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-  """Codes `[n, D]` uint8, each below `2**bits` -> `[n, ceil(D * bits / 8)]`."""
+  """Packs codes.
+
+  >>> pack(np.array([[1, 2, 3, 0]], np.uint8), bits=2).tolist()
+  [[57]]
+
+  Args:
+    codes: `[n, D]` uint8, each below `2**bits`.
+    bits: 2, 3, 4 or 8.
+
+  Returns:
+    `[n, ceil(D * bits / 8)]` uint8.
+  """
   count, dim = codes.shape
+  # Rows as columns: each step below then writes whole vectors of rows.
   packed = np.zeros((packed_bytes(dim, bits), count), np.uint8)
   elements, bytes_ = _group(bits)
   for element, byte, shift in _overlaps(bits):
+    # This element of all groups at once; the last group may lack some.
     part = codes.T[element::elements]
+    # Bits that leave the byte belong to the next one, which has a step of its
+    # own.
     part = part << shift if shift >= 0 else part >> -shift
     packed[byte::bytes_][: len(part)] |= part
   return np.ascontiguousarray(packed.T)
 
 
 def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
-  """The inverse of `pack`: `[n, ceil(dim * bits / 8)]` -> `[n, dim]` uint8."""
+  """Unpacks codes: the inverse of `pack`.
+
+  Args:
+    packed: `[n, ceil(dim * bits / 8)]` uint8.
+    dim: elements of a row.
+    bits: 2, 3, 4 or 8.
+
+  Returns:
+    `[n, dim]` uint8.
+  """
   width = packed_bytes(dim, bits)
   if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
     raise ValueError(
@@ -53,18 +82,23 @@ def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
     into = codes[:, element::elements]
     part = packed[:, byte::bytes_][:, : into.shape[1]]
     part = part >> shift if shift >= 0 else part << -shift
+    # The byte holds parts of other elements, too.
     into |= part & (2**bits - 1)
   return codes
 
 
 def _group(bits: int) -> tuple[int, int]:
-  """The least elements that fill whole bytes, and how many bytes."""
+  """The fewest elements that fill whole bytes, and how many bytes these are."""
   elements = 8 // math.gcd(8, bits)
   return elements, elements * bits // 8
 
 
 def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
-  """Which element of a group has bits in which byte, and from which one on."""
+  """Every element of a group with every byte that holds some of its bits.
+
+  Yields:
+    Element, byte, and by how much the element is shifted to the left in it.
+  """
   elements, bytes_ = _group(bits)
   for element in range(elements):
     for byte in range(bytes_):

@@ -1,4 +1,4 @@
-"""Formats that round each number by itself: floats of 32, 16 and 8 bits.
+"""Formats that round each number on its own: floats of 32, 16 and 8 bits.
 
 'fp8' is two formats: rows keep the three bits of mantissa of e4m3, their
 gradients the range of e5m2. A scale for each row brings its largest number near
@@ -14,14 +14,22 @@ from genrec_jax.numerics.number_format import (
   flush_subnormals,
 )
 
-# Scales of rows below this are those of this, so that their inverse is finite.
+# A row with no larger number is scaled as if this were its largest, so that the
+# inverse of the scale is finite.
 _TINY = np.float32(1e-30)
 
 
 def _stored(
   name: str, dtype, stored: str, *, exact: bool = False
 ) -> NumberFormat:
-  """A dtype; `stored` is what a file calls it, which must need no JAX."""
+  """The format of a dtype.
+
+  Args:
+    name: name of the format.
+    dtype: the dtype.
+    stored: a dtype of the same size that NumPy knows by itself, for files.
+    exact: whether every float32 survives.
+  """
   dtype = np.dtype(dtype)
 
   def encode(rows, xp):

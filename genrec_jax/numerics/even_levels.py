@@ -36,8 +36,8 @@ from genrec_jax.numerics.number_format import (
 )
 from genrec_jax.numerics.range_search import search
 
-# The search's steps in a whole range and the share of it that may go, by the
-# paper.
+# Steps of the search in a whole range, and the share of it that may be cut off,
+# by the paper.
 BINS = {2: 25, 3: 25, 4: 45}
 RATIO = 0.5
 _LEAST_RANGE = np.float32(1e-30)  # of int8: its inverse scale is finite
@@ -57,6 +57,7 @@ def symmetric(bits: int) -> NumberFormat:
     del xp
     rows = unpack(np.asarray(parts['codes']), columns, bits)
     rows = rows.astype(np.float32)
+    # Codes are unsigned in the file; the middle one stands for zero.
     rows -= np.float32(2 ** (bits - 1) - 1)
     rows *= np.asarray(parts['scale']).astype(np.float32)[:, None]
     return rows
@@ -72,15 +73,17 @@ def asymmetric(bits: int) -> NumberFormat:
 def adaptive(
   bits: int, bins: int | None = None, ratio: float | None = None
 ) -> NumberFormat:
-  """Even levels over the range that the greedy search finds; 8 bits: the whole.
+  """Even levels over the range that the greedy search finds.
+
+  With 8 bits, that is the whole range.
 
   Args:
-    bits: 2, 3, 4 or 8 an element.
+    bits: bits of an element: 2, 3, 4 or 8.
     bins: steps of the search in a whole range; `BINS` if None.
     ratio: share of a range the search may cut off; `RATIO` if None.
 
   Returns:
-    A format; with other than the usual settings it reads the same.
+    A format. Its settings do not matter for decoding.
   """
   bins = BINS.get(bits) if bins is None else bins
   ratio = RATIO if ratio is None else ratio

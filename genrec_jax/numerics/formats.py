@@ -62,7 +62,7 @@ def extend(
     Both, for the argument `formats` of checkpoints and of the exchange.
 
   Raises:
-    ValueError: where a name, or a method with its bits, is in use.
+    ValueError: a name, or a method with its bits, is in use already.
 
   >>> import dataclasses
   >>> mine = dataclasses.replace(FORMATS['int8'], name='mine')
@@ -101,7 +101,7 @@ def find_quantiser(
 
   Args:
     method: one of `methods(formats)`.
-    bits: of an element.
+    bits: bits of an element.
     formats: those there are.
 
   Returns:

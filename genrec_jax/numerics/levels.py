@@ -1,9 +1,9 @@
-"""Evenly spaced levels of a row: where they lie, and which is nearest.
+"""Evenly spaced levels of a row, and the nearest level of each element.
 
-Rows stand as columns, `[D, R]`, so that a vector instruction works on sixteen
-rows and sums run over the elements in order. The functions take the module that
-does the arithmetic: numpy, or jax.numpy for the program of `range_search_xla`,
-which must find the same bits.
+Rows are stored as columns, `[D, R]`, so that a vector instruction works on
+sixteen rows and sums run over the elements in order. The functions take the
+module that does the arithmetic: numpy, or jax.numpy for the program of
+`range_search_xla`, which must compute the same bits.
 """
 
 import types
@@ -12,11 +12,11 @@ import numpy as np
 
 
 def levels(xp: types.ModuleType, low, high, top, half: bool):
-  """Levels `bias + code * scale` from `low` to `high`, codes 0 to `top`.
+  """The levels `bias + code * scale` from `low` to `high`, codes 0 to `top`.
 
-  With `half` bias and scale are rounded to float16, as FBGEMM does for 4 and 2
-  bits: the bias first, then the scale of what is left. Without, they are those
-  of FBGEMM for 8 bits.
+  With `half`, bias and scale are rounded to float16 as FBGEMM does for 4 and 2
+  bits: first the bias, then the scale of the range above the rounded bias.
+  Without, they are those of FBGEMM for 8 bits.
 
   Args:
     xp: numpy or jax.numpy.
@@ -24,20 +24,23 @@ def levels(xp: types.ModuleType, low, high, top, half: bool):
     high: `[R]` float32, not below `low`.
     top: `[R]` float32, `2**bits - 1`. An array and not a number: XLA would
       multiply by the reciprocal of a number instead of dividing by it.
-    half: round bias and scale to float16.
+    half: whether to round bias and scale to float16.
 
   Returns:
-    bias, scale and what to multiply `x - bias` with, `[R]` float32 each.
+    Bias, scale and the factor of `x - bias`, `[R]` float32 each.
   """
   one = xp.float32(1)
   if not half:
     span = high - low
+    # All elements are the bias: any factor gives the code 0.
     flat = span == 0
     inverse = xp.where(flat, one, top / xp.where(flat, one, span))
     return low, span / top, inverse
   bias = _rounded(xp, low)
+  # From the rounded bias on, so that its rounding does not shift the top.
   span = high - bias
   scale = _rounded(xp, xp.where(span == 0, one, span / top))
+  # A scale may round to zero in float16.
   scale = xp.where(scale == 0, one, scale)
   return bias, scale, one / scale
 
@@ -50,7 +53,7 @@ def nearest_codes(
   Args:
     x: numbers.
     bias: the lowest level, of a shape that broadcasts against `x`.
-    inverse: what to multiply `x - bias` with.
+    inverse: the factor of `x - bias`.
     top: the greatest code.
     out: array to write to, in NumPy.
     xp: numpy or jax.numpy.
@@ -59,6 +62,7 @@ def nearest_codes(
     Whole numbers from 0 to `top`, in the shape of `x`.
   """
   out = x - bias if out is None else np.subtract(x, bias, out=out)
+  # In NumPy all steps write to one array; those of JAX cannot be written to.
   into = {'out': out} if xp is np else {}
   out = xp.multiply(out, inverse, **into)
   out = xp.rint(out, **into)

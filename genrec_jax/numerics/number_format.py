@@ -1,12 +1,12 @@
-"""What a number format is: rows of numbers in, named arrays out, and back.
+"""Number formats, which encode rows of numbers as named arrays and decode them.
 
-Checkpoints, the exchange between devices and tables use one notion of it. A
-format encodes rows as *parts*, arrays with one entry a row. A checkpoint stores
-each part by its name; the exchange joins the bytes of all parts, so that one
-collective moves them. `formats.FORMATS` lists those of the library.
+Checkpoints, the exchange between devices and tables share this interface. A
+format encodes rows as *parts*, arrays with one entry for each row. A checkpoint
+stores each part by its name; the exchange joins the bytes of all parts, so that
+one collective moves them. `formats.FORMATS` lists the formats of the library.
 
-Nothing here imports JAX: whoever reads rows without it passes `numpy` as `xp`,
-a program on devices passes `jax.numpy`.
+Nothing here imports JAX. Code that reads rows without it passes `numpy` as
+`xp`; a program on devices passes `jax.numpy`.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ class EncodedArray(NamedTuple):
   """One array of encoded rows.
 
   Attributes:
-    dtype: of its elements, a name that NumPy itself knows.
-    width: elements a row; None for one number a row, in an array without that
-      axis.
+    dtype: dtype of its elements, by a name that NumPy itself knows.
+    width: elements for each row; None for one number for each row, in an array
+      without that axis.
   """
 
   dtype: str
@@ -53,13 +53,14 @@ class NumberFormat:
       travel. The dtypes are those of the smallest rows that the format writes.
     exact: whether every float32 comes back as it was, so that sums may be made
       of encoded rows.
-    engines: who can run it: 'numpy', 'jax', or both with equal bytes.
-    method: `checkpoint.method` of it; '' for one that checkpoints do not name.
-    bits: `checkpoint.bits` of it, of an element without what belongs to its
-      row.
-    least_columns: narrower rows are refused by the encoder.
-    storage_dtype: of a table that is kept in this format; None if none is.
-    gradients: the format in which gradients of such rows travel; None for this.
+    engines: what can run it: 'numpy', 'jax', or both with equal bytes.
+    method: the `checkpoint.method` that selects it; '' if none does.
+    bits: the `checkpoint.bits` that selects it: bits of an element, without the
+      numbers that belong to its row.
+    least_columns: the encoder refuses narrower rows.
+    storage_dtype: dtype of a table in this format; None if tables cannot be.
+    gradients: the format in which gradients of such rows travel; None for this
+      one.
   """
 
   name: str
@@ -115,7 +116,7 @@ class NumberFormat:
 
     Args:
       parts: {name: array}.
-      columns: of a row, which packed codes do not tell.
+      columns: number of columns, which packed codes do not determine.
       xp: `numpy`, or `jax.numpy` where 'jax' is among the engines.
 
     Returns:
@@ -125,7 +126,7 @@ class NumberFormat:
     return self.decoder(parts, columns, xp)
 
   def bytes_per_row(self, columns: int) -> int:
-    """Bytes of a row of so many columns, all parts together.
+    """The bytes of all parts of a row of `columns` numbers.
 
     >>> from genrec_jax.numerics.formats import FORMATS
     >>> [FORMATS[f].bytes_per_row(64) for f in ('bfloat16', 'adaptive4')]
@@ -142,10 +143,10 @@ class NumberFormat:
 
 
 def flush_subnormals(rows: Array, xp: types.ModuleType) -> Array:
-  """Rows with zeros, of the same sign, in place of subnormal numbers.
+  """Replaces subnormal numbers by zeros of the same sign.
 
-  XLA on a CPU takes subnormal numbers for zeros and NumPy does not. Formats
-  that compute say so themselves, which gives equal bytes everywhere.
+  XLA on a CPU treats subnormal numbers as zeros and NumPy does not. Formats
+  that compute with rows call this first, so that both give equal bytes.
   """
   least = np.float32(2.0**-126)
   return xp.where(xp.abs(rows) < least, xp.copysign(np.float32(0), rows), rows)

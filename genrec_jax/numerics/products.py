@@ -1,4 +1,4 @@
-"""Every product of activations with weights, and the precision it is made in.
+"""The products of activations with weights, and the precision of each.
 
 Models multiply activations with weights by `dot` alone, so that a precision can
 be chosen for each weight without a change to any model. A module declares each
@@ -36,13 +36,20 @@ from flax import nnx
 Product = Callable[..., jax.Array]
 Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
 
-SUFFIX = '_site'  # what the attribute of a weight's site is called
+SUFFIX = '_site'  # after the name of a weight: the attribute of its site
 
 
 def multiply(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
-  """The product in the dtype of the activations."""
+  """The product in the dtype of the activations.
+
+  Args:
+    x: activations.
+    w: the weight, which is converted to the dtype of `x`.
+    spec: axes, as in `dot`.
+    site: name of the weight; not used.
+  """
   left, right, out = split_spec(spec)
   w = w.astype(x.dtype)
   if right[-1] == out[0]:
@@ -55,7 +62,16 @@ def multiply(
 def multiply_in_bfloat16(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
-  """Operands rounded to bfloat16, summed up in float32; gradients likewise."""
+  """The product of operands rounded to bfloat16, summed in float32.
+
+  Its gradients are computed in the same way.
+
+  Args:
+    x: activations.
+    w: the weight.
+    spec: axes, as in `dot`.
+    site: name of the weight; not used.
+  """
   return _multiply_in_bfloat16(x, w, spec)
 
 
@@ -107,7 +123,7 @@ PRODUCTS: Mapping[str, Product] = {
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-  """A weight that activations are multiplied with, and how they are.
+  """A weight by which activations are multiplied, and the product to use.
 
   Attributes:
     name: path of the weight in the parameters, 'layer_0/uvqk/kernel'; '' as
@@ -196,6 +212,8 @@ def assign_products(
   chosen = _choose(list(rules), list(declared), known)
   for name, (module, attribute) in declared.items():
     product = chosen.get(name, 'default')
+    # On the module, where it hides that of the class: the class is shared by
+    # other models.
     setattr(module, attribute, Site(name, product, known[product]))
   return model
 
@@ -268,6 +286,7 @@ def _choose(rules: list, names: list[str], known) -> dict[str, str]:
         f'numerics.products has the pattern {pattern.pattern!r}, which matches '
         f'no product weight as a whole; they are {listed}'
       )
+    # A rule that decides nothing is a mistake, and silence would hide it.
     if all(name in chosen for name in matched):
       raise ValueError(
         f'numerics.products: patterns in front of {pattern.pattern!r} decide '

@@ -1,13 +1,14 @@
-"""Which range of a row its levels should span: less of it may be better.
+"""Searches the range of a row that its levels should span.
 
-An outlier stretches the levels of all other elements. The greedy search of
-Check-N-Run (arXiv 2010.08679) cuts the range from whichever end costs less, a
-step of `1 / bins` of it at a time, and remembers the best; `range_walk` tells
-the rules.
+The whole range is not always best: an outlier stretches the levels of all other
+elements. The greedy search of Check-N-Run (arXiv 2010.08679) cuts the range at
+whichever end costs less, by `1 / bins` of it at a time, and remembers the best
+range; `range_walk` has the exact rules.
 
-Two programs do the same arithmetic in the same order and so find the same bits:
-NumPy's below, for few rows and where JAX has no CPU, and XLA's, several times
-faster, which does not hold the interpreter's lock while it runs.
+Two programs do the same arithmetic in the same order and so compute the same
+bits: the NumPy program below, for few rows and where JAX has no CPU, and an XLA
+program, which is several times faster and does not hold the interpreter's lock
+while it runs.
 """
 
 import functools
@@ -45,6 +46,7 @@ def search(
   Returns:
     Ends of the best range found, `[2, R]` float32.
   """
+  # Rows whose numbers fit float16 have squares that fit float32.
   if half:
     return _search(x, low, high, bits, bins, ratio, half)
   # In float32 squares of small or large numbers would leave its range: bring
@@ -61,6 +63,7 @@ def search(
 
 
 def _search(x, low, high, bits, bins, ratio, half):
+  # In float32 from here on, so that both programs take the same steps.
   step = (high - low) / np.float32(bins)
   least = np.float32(bins * (1.0 - ratio)) * step
   ends = np.stack([low, high, step, least, np.full_like(low, 2**bits - 1)])
@@ -104,7 +107,7 @@ def _in_numpy(x, low, high, step, least, top, most, half):
 
 @functools.cache
 def _cpu():
-  """This process's CPU as a device of JAX; None if JAX was told to leave it."""
+  """The CPU as a device of JAX, or None if JAX is not to use it."""
   import jax
 
   try:

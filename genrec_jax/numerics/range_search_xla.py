@@ -26,17 +26,17 @@ def search(
   to: int,
   device: jax.Device,
 ) -> np.ndarray:
-  """Best ranges of the rows `[D, R]`, which are padded `to` so many.
+  """Searches the ranges of rows in a program for a fixed number of them.
 
   Compiles once for each D (about two seconds), with and without `half`.
 
   Args:
     x: rows as columns, `[D, R]` float32.
     ends: low, high, step, least range and greatest code, `[5, R]` float32.
-    most: steps, at most.
+    most: largest number of steps.
     half: whether bias and scale will be float16.
-    to: number of rows of the program.
-    device: where it runs.
+    to: number of rows of the program, to which R is padded.
+    device: the device it runs on.
 
   Returns:
     low and high, `[2, R]` float32.

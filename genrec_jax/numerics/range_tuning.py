@@ -1,4 +1,4 @@
-"""Settings of the range search, found on a sample of the rows to quantise."""
+"""Chooses settings of the range search by trying them on a sample of rows."""
 
 import math
 
@@ -18,7 +18,7 @@ def tune(
   sample: float = 1e-5,
   rng: np.random.Generator | None = None,
 ) -> tuple[int, float]:
-  """Settings of the search that suit these rows, found on a few of them.
+  """Chooses the settings of the search for these rows by trying a few of them.
 
   Args:
     rows: `[n, D]` float32.
@@ -37,6 +37,7 @@ def tune(
   dim = rows.shape[1]
   rng = rng or np.random.default_rng(0)
   size = min(len(rows), max(FEWEST, math.ceil(sample * len(rows))))
+  # Sorted, so that a table in a mapped file is read from front to back.
   some = rows[np.sort(rng.choice(len(rows), size, replace=False))]
   errors = {
     (bins, ratio): mean_error(
@@ -45,6 +46,7 @@ def tune(
     for ratio in RATIOS
     for bins in BINS
   }
+  # The time of a search grows with its steps, so nearly the best will do.
   enough = 1.01 * min(errors.values())
   return min(
     (setting for setting, error in errors.items() if error <= enough),
@@ -53,6 +55,6 @@ def tune(
 
 
 def mean_error(rows: np.ndarray, found: np.ndarray) -> float:
-  """L2 norm of what each row is off by, in the mean over the rows."""
+  """The mean over rows of the L2 norm of the error of a row."""
   off = found.astype(np.float64) - rows
   return float(np.sqrt(np.square(off).sum(axis=1)).mean())

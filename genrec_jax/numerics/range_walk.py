@@ -8,34 +8,52 @@ The paper leaves them open. These are torch's, of `choose_qparams_optimized`:
   all that were remembered before, the whole range being the first of those;
 - if both ends cost the same, the upper one moves.
 
-A walk is (low, high, its error, least error, its low, its high), `[R]` each.
+A walk is (low, high, error of that range, least error so far, low and high of
+the range with the least error), `[R]` each.
 """
 
 import types
 
 
 def start(error, low, high) -> tuple:
-  """The walk at its begin: ends, their error, the best error and its ends."""
+  """The walk before its first step.
+
+  Args:
+    error: `[R]` error of the whole range.
+    low: `[R]` its low end.
+    high: `[R]` its high end.
+  """
   return low, high, error, error, low, high
 
 
 def unfinished_rows(walk: tuple, least):
-  """Which rows, `[R]`, have not come to the least range."""
+  """Which rows, `[R]`, have a range that may still be cut."""
   return walk[0] + least < walk[1]
 
 
 def advance_ranges(walk: tuple, step) -> tuple:
-  """The two ranges one step on."""
+  """The two ranges that come next: the low end raised, the high end lowered."""
   low, high = walk[:2]
   return (low + step, high), (low, high - step)
 
 
 def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
-  """The walk one step on, where it goes on; given the errors of "
-  "`advance_ranges`."""
+  """Takes one step in the rows that are not finished.
+
+  Args:
+    xp: numpy or jax.numpy.
+    walk: as from `start`.
+    step: `[R]` length of a step.
+    least: `[R]` the range at which a row is finished.
+    raised: `[R]` error of the first range of `advance_ranges`.
+    lowered: `[R]` error of the second one.
+  """
   low, high, error, best, best_low, best_high = walk
   active = unfinished_rows(walk, least)
+  # A range better than both that follow it is a local minimum; the best of
+  # these is what counts.
   record = active & (error < raised) & (error < lowered) & (error < best)
+  # Not both: where the errors are equal, the upper end moves.
   up, down = active & (raised < lowered), active & ~(raised < lowered)
   return (
     xp.where(up, low + step, low),

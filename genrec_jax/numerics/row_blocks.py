@@ -1,8 +1,8 @@
-"""Rows through a quantiser, block by block, with what all quantisers check.
+"""Quantises rows block by block, with the checks that all quantisers share.
 
 A quantiser of rows is a function of a `RowBlock`; `encode` calls it and packs
-its codes. It decides once a call whether scale, bias and codebook are float16,
-and refuses rows that no evenly spaced levels could span.
+its codes. `encode` also decides, once for a call, whether scale, bias and
+codebook are float16, and refuses rows that no evenly spaced levels could span.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ _NARROWEST = 2.0**-14  # float16 with all its digits
 
 
 class RowBlock(NamedTuple):
-  """Some rows and what is known of them.
+  """Some rows and their ranges.
 
   Attributes:
     rows: `[R, D]` float32.
     x: the same as columns, `[D, R]`, contiguous.
     low: `[R]` the least value of each row.
     high: `[R]` the greatest; `low` where they are next to equal.
-    bits: of a code.
-    half: whether numbers beside the codes are float16.
+    bits: bits of a code.
+    half: whether scale, bias and codebook are float16.
   """
 
   rows: np.ndarray
@@ -43,7 +43,13 @@ class RowBlock(NamedTuple):
 def layout(
   columns: int, bits: int, **numbers: int | None
 ) -> dict[str, EncodedArray]:
-  """Parts of packed codes and of numbers beside them, by name -> width."""
+  """The parts of a packed format.
+
+  Args:
+    columns: columns of a row.
+    bits: bits of a code.
+    **numbers: name -> numbers for each row beside its codes, None for one.
+  """
   dtype = 'float16' if bits <= 4 else 'float32'
   parts = {'codes': EncodedArray('uint8', packed_bytes(columns, bits))}
   return parts | {
@@ -61,7 +67,7 @@ def encode(
 
   Args:
     rows: `[n, D]` float32, finite.
-    bits: of a code.
+    bits: bits of a code.
     parts: from `layout`.
     quantise: block -> codes `[D, R]` and {part: `[R, ...]`}.
 
@@ -77,6 +83,7 @@ def encode(
       f'{rows.dtype} {list(rows.shape)}'
     )
   low, high = _ends(rows)
+  # One dtype for a whole array, whichever rows share a call.
   half = bits <= 4 and _half_holds(low, high, bits)
   arrays = {}
   for name, part in parts.items():
@@ -85,6 +92,7 @@ def encode(
     dtype = np.uint8 if name == 'codes' else number
     arrays[name] = np.empty(shape, dtype)
   for begin in range(0, len(rows), BLOCK):
+    # A block stays in the cache, which its search walks through often.
     here = slice(begin, begin + BLOCK)
     x = np.ascontiguousarray(rows[here].T)
     codes, numbers = quantise(
@@ -101,6 +109,7 @@ def _ends(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   with np.errstate(over='ignore', invalid='ignore'):
     low, high = rows.min(axis=1), rows.max(axis=1)
     span = high - low
+    # Written so that NaN, of which every comparison is false, counts as bad.
     bad = ~(span <= HUGE) | ~np.isfinite(high)
   if bad.any():
     row = int(np.argmax(bad))
@@ -125,5 +134,6 @@ def _half_holds(low, high, bits: int) -> bool:
   step = (high - low) / np.float32(2**bits - 1)
   # Half a unit in the last place of the bias is an eighth of a step at most.
   spread = (step >= _NARROWEST) & (largest <= step * 2**8)
+  # Equal elements are the bias itself, which needs no step but its digits.
   flat = (largest >= _NARROWEST * 2**bits) | (largest == 0)
   return bool(np.where(high == low, flat, spread).all())

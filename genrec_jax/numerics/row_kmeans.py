@@ -1,8 +1,8 @@
 """A codebook for each row: one-dimensional k-means.
 
-Lloyd's rounds from evenly spaced centroids, so that no row is worse off than
-with the levels they start as. On sorted rows a cluster is a stretch, its sum a
-difference of two prefix sums.
+Lloyd's algorithm starts from evenly spaced centroids, so that no row ends up
+worse than with these levels. In a sorted row a cluster is a run of neighbours,
+and its sum the difference of two prefix sums.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from genrec_jax.numerics import row_blocks
 from genrec_jax.numerics.bit_packing import unpack
 from genrec_jax.numerics.number_format import NumberFormat
 
-# Rounds until the error hardly falls any more; most rows end before.
+# After so many rounds the error hardly falls; most rows stop earlier.
 ROUNDS = 30
 
 
 def kmeans(bits: int) -> NumberFormat:
-  """Each row has `2**bits` levels of its own, wherever they suit it."""
+  """The format in which each row has `2**bits` levels of its own, anywhere."""
   size = 2**bits
 
   def parts(columns):
@@ -65,6 +65,7 @@ def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
   size = 2**bits
   ordered = np.ascontiguousarray(np.sort(rows, axis=1).T)
   sums = np.zeros((dim + 1, count))
+  # In float64: a difference of two long sums loses digits.
   np.cumsum(ordered, axis=0, dtype=np.float64, out=sums[1:])
   low, high = ordered[0], ordered[-1]
   share = (np.arange(size) / (size - 1)).astype(np.float32)
@@ -73,11 +74,13 @@ def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
   ends[-1] = dim
   for _ in range(ROUNDS):
     for end, middle in zip(ends[1:-1], midpoints(centroids), strict=True):
+      # Counts instead of searching, so that all rows take this step at once.
       np.add.reduce(ordered <= middle, axis=0, out=end)
     members = np.diff(ends, axis=0)
     means = np.diff(np.take_along_axis(sums, ends, axis=0), axis=0)
     means = (means / np.maximum(members, 1)).astype(np.float32)
     means = np.where(members > 0, means, centroids)  # nobody's stays
+    # Lloyd's rounds repeat from here on.
     if np.array_equal(means, centroids):
       break
     centroids = means
@@ -85,7 +88,7 @@ def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
 
 
 def midpoints(centroids: np.ndarray) -> np.ndarray:
-  """Where the next centroid becomes the nearest: `[K, R]` -> `[K - 1, R]`."""
+  """The numbers halfway between centroids: `[K, R]` -> `[K - 1, R]`."""
   return (centroids[1:] + centroids[:-1]) / np.float32(2)
 
 
@@ -93,5 +96,6 @@ def nearest(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
   """Codes `[D, R]` uint8 of the centroids nearest to `x`, `[D, R]`."""
   codes = np.zeros(x.shape, np.uint8)
   for middle in midpoints(centroids):
+    # The nearest centroid is the number of midpoints below.
     codes += x > middle
   return codes

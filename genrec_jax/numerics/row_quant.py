@@ -3,7 +3,7 @@
     arrays = quantize(rows, bits=4)          # NumPy in, NumPy out
     rows = dequantize(arrays, dim=64, bits=4)
 
-Each row is quantised by itself (arXiv 2010.08679), in one of these ways:
+Each row is quantised on its own (arXiv 2010.08679), by one of these methods:
 
 | method     | levels of a row                            | arrays             |
 |------------|--------------------------------------------|--------------------|
@@ -20,10 +20,10 @@ float16 with 4 bits and fewer where every row of the call can do with that, else
 float32. `asymmetric` gives what FBGEMM gives: with float16 its rows of 4 and 2
 bits, with 8 bits its float32 scale and bias.
 
-With evenly spaced levels over all of a row no element is off by more than half
-a step and what float16 adds: an eighth of a step at most, else the call takes
-float32. Equal rows give equal arrays however rows are spread over calls, as
-long as the calls agree about float16.
+With evenly spaced levels over the whole range of a row, no element is off by
+more than half a step and what float16 adds, which is an eighth of a step at
+most; otherwise the call uses float32. Equal rows give equal arrays however rows
+are divided among calls, as long as the calls agree about float16.
 
 Each method with each number of bits is a format in `formats.FORMATS`.
 """
@@ -35,7 +35,7 @@ import numpy as np
 from genrec_jax.numerics import even_levels
 from genrec_jax.numerics.formats import find_quantiser
 
-# Restores of one run that a bit width bears, by the paper.
+# How many restores of one run each bit width can bear, by the paper.
 RESTORES = {2: 1, 3: 3, 4: 20}
 
 
@@ -83,8 +83,8 @@ def dequantize(
   Args:
     arrays: as `quantize` returned them.
     dim: columns of the rows.
-    bits: of an element.
-    method: by which they were made.
+    bits: as given to `quantize`.
+    method: as given to `quantize`.
 
   Returns:
     The rows, coarser.
@@ -99,12 +99,25 @@ def dequantize(
 def expected_restores(
   failures_per_node_hour: float, nodes: int, hours: float
 ) -> float:
-  """How often a run will be restored: failures of any of its nodes."""
+  """How often a run will be restored, once for each failure of a node.
+
+  >>> round(expected_restores(0.001, nodes=100, hours=24), 3)
+  2.4
+
+  Args:
+    failures_per_node_hour: failures of one node in an hour, in the mean.
+    nodes: number of nodes.
+    hours: duration of the run.
+  """
   return failures_per_node_hour * nodes * hours
 
 
 def bits_for(expected_restores: float) -> int:
-  """The fewest bits that bear so many restores of one run."""
+  """The fewest bits that can bear so many restores of one run.
+
+  >>> bits_for(2.4)
+  3
+  """
   if not expected_restores >= 0:
     raise ValueError(
       f'expected_restores is {expected_restores}, must be 0 or more'

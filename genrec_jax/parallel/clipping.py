@@ -1,4 +1,4 @@
-"""Gradients clipped by their norm; running statistics are none of them."""
+"""Clips gradients by their norm, from which running statistics are left out."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,24 @@ from genrec_jax.parallel import rules
 
 
 def clip(grads, norm: jax.Array, limit: float):
-  """Gradients scaled down to the norm `limit`, where they are longer."""
+  """Scales gradients down to the norm `limit` if theirs is larger.
+
+  >>> grads = {'w': jnp.array([6.0, 8.0])}
+  >>> clip(grads, norm=jnp.float32(10.0), limit=5.0)['w'].tolist()
+  [3.0, 4.0]
+
+  Args:
+    grads: tree of gradients.
+    norm: their norm, over all devices.
+    limit: largest norm; 0 for no limit.
+  """
   if not limit:
     return grads
+  # A norm of NaN fails the comparison and shows in every gradient.
   scale = jnp.where(norm < limit, 1.0, limit / norm)
 
   def clipped(path, grad):
+    # It is no slope: scaled down, the statistic would lag behind.
     if rules.is_statistic(rules.path_name(path)):
       return grad
     return grad * scale.astype(grad.dtype)
@@ -21,7 +33,7 @@ def clip(grads, norm: jax.Array, limit: float):
 
 
 def select_counted_leaves(grads) -> list[jax.Array]:
-  """The leaves that a norm counts."""
+  """The leaves whose norm is taken: all but running statistics."""
   return [
     leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(grads)

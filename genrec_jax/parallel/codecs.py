@@ -1,10 +1,10 @@
-"""What rows look like on the wire: the bytes of a number format.
+"""Encodes the rows of an exchange as the bytes of a number format.
 
-A codec turns `[..., C]` float32 into unsigned integers and back. Integers,
-because a collective of a narrow float type may be widened by the compiler: in
-this form the bits that travel are the bits of the format. The parts of a row,
-such as its scale, stand behind each other in its bytes, so that one collective
-moves them all.
+A codec turns `[..., C]` float32 into unsigned integers and back. It uses
+integers because the compiler may widen a collective of a narrow float type; in
+this form, the bits that travel are the bits of the format. The parts of a row,
+such as its scale, follow one another in its bytes, so that one collective moves
+them all.
 
 Every format that runs in JAX is a codec, see `numerics.formats`:
 
@@ -39,7 +39,7 @@ class Codec:
 
   @property
   def exact(self) -> bool:
-    """Whether nothing is lost, so that sums may be made on the way."""
+    """Whether the format loses nothing, so that sums may travel in it."""
     return self.format.exact
 
   def row_bytes(self, columns: int) -> int:
@@ -56,6 +56,7 @@ class Codec:
     parts = self.format.encode(rows, jnp)
     if len(layout) == 1:
       (part,) = parts.values()
+      # One part needs no cutting into bytes, only another name for its bits.
       bits = 8 * part.dtype.itemsize
       # Sums are made of what is exact, so it stays what it is.
       return part if self.exact else part.view(f'uint{bits}')
@@ -64,11 +65,12 @@ class Codec:
     )
 
   def decode(self, bits: jax.Array, columns: int) -> jax.Array:
-    """The inverse of `encode`, for rows of so many columns."""
+    """The inverse of `encode`, for rows of `columns` numbers."""
     layout = self.format.layout(columns)
     if len(layout) == 1:
       ((name, part),) = layout.items()
       return self.format.decode({name: bits.view(part.dtype)}, columns, jnp)
+    # In the order of the layout, which `encode` follows too.
     parts, start = {}, 0
     for name, part in layout.items():
       end = start + part.row_bytes
@@ -84,17 +86,18 @@ def find_codec(
 
   Args:
     name: one of `names(formats)`.
-    backward: whether gradients of the rows are to travel, not rows.
-    formats: those there are.
+    backward: whether the codec is for gradients of rows instead of rows.
+    formats: the available number formats.
 
-  Returns:
-    The codec; another name is a ValueError that says which there are.
+  Raises:
+    ValueError: there is no such codec.
   """
   if name not in names(formats):
     raise ValueError(
       f'there is no codec {name!r}, must be one of {", ".join(names(formats))}'
     )
   chosen = formats[name]
+  # Some formats have a twin for gradients, with more range and fewer digits.
   return Codec(chosen.gradients or chosen if backward else chosen)
 
 

@@ -1,8 +1,8 @@
-"""Collectives for code that must also run plain, outside of any mesh.
+"""Collectives for code that must also run outside of any mesh.
 
-Models and tasks are written once. Called inside `jax.shard_map` they see the
-examples of one shard, and these functions speak to the other shards; called
-outside they see everything, and each function is the identity.
+Models and tasks are written once. Inside `jax.shard_map` they see the examples
+of one shard, and these functions communicate with the other shards. Outside,
+they see all examples, and each function is the identity.
 
 Gradients. Inside a step (`check_vma=False`) JAX differentiates as if the loss
 were *the sum over shards of what each shard returns*: psum transposes to psum,
@@ -14,11 +14,11 @@ divided by `shard_count()`. `sum_over_shards(loss)` for the log is taken after
 differentiation.
 
 Scopes. Code that differs between shards, such as a tower that only the devices
-of one host compute, must speak to its like alone: `with restrict_axes('rep',
-'dev'):` restricts every function here to those axes while the code inside is
-traced. The backward function of a `jax.custom_vjp` is traced after the scope
-has ended: it has to be given `current_axes()` of the forward pass (see
-`models.batch_norm`).
+of one host compute, must only communicate with shards that run the same code:
+`with restrict_axes('rep', 'dev'):` restricts every function here to those axes
+while the code inside is traced. The backward function of a `jax.custom_vjp` is
+traced after the scope has ended, so it has to be given the `current_axes()` of
+the forward pass (see `models.batch_norm`).
 """
 
 import contextlib
@@ -36,8 +36,8 @@ _scope = jax.make_user_context(default_value=None)
 def restrict_axes(*names: str) -> Iterator[None]:
   """Restricts the functions of this module to some axes of the mesh.
 
-  Of scopes inside each other, the innermost counts. Outside of `shard_map` a
-  scope changes nothing.
+  If scopes are nested, the innermost one counts. Outside of `shard_map` a scope
+  changes nothing.
 
   >>> def mean_of_tower(x):
   ...   with restrict_axes('rep', 'dev'):  # other hosts, other towers
@@ -46,14 +46,14 @@ def restrict_axes(*names: str) -> Iterator[None]:
   3.0
 
   Args:
-    *names: axes of the mesh; none: every shard is alone.
+    *names: axes of the mesh; without any, every shard is on its own.
   """
   with _scope(names):
     yield
 
 
 def current_axes() -> tuple[str, ...]:
-  """The mesh axes that code here speaks over; () outside of shard_map.
+  """The mesh axes that collectives run over here; () outside of shard_map.
 
   Raises:
     ValueError: in a scope of axes that the mesh does not have.
@@ -67,19 +67,20 @@ def current_axes() -> tuple[str, ...]:
       f'collectives.over names {", ".join(map(repr, unknown))}; the axes of '
       f'this mesh are {", ".join(every)}'
     )
+  # In the order of the mesh, which numbers the shards.
   return tuple(name for name in every if name in scope)
 
 
 def sum_over_shards(x):
-  """Sum of every leaf over shards, the same on each of them."""
+  """Sums every leaf over shards; the result is the same on each of them."""
   over = current_axes()
   return jax.lax.psum(x, over) if over else x
 
 
 def shard_index() -> jax.Array:
-  """Number of this shard, int32: the place of its part in the whole batch.
+  """The number of this shard, int32, in the order of their parts of the batch.
 
-  In a scope, its number among the shards of the scope.
+  In a scope, it is the number among the shards of the scope.
   """
   over = current_axes()
   return jax.lax.axis_index(over) if over else jnp.int32(0)
@@ -92,7 +93,7 @@ def shard_count() -> int:
 
 
 def gather(x):
-  """Every leaf `[n, ...]` of all shards, `[shards * n, ...]` in shard order."""
+  """Concatenates every leaf `[n, ...]` over shards to `[shards * n, ...]`."""
   over = current_axes()
   if not over:
     return x
@@ -102,10 +103,12 @@ def gather(x):
 
 
 def sum_before(x: jax.Array) -> jax.Array:
-  """Sum of a scalar over the shards in front of this one; zero outside."""
+  """Sums a scalar over the shards before this one; zero outside of a mesh."""
   over = current_axes()
   if not over:
     return jnp.zeros_like(x)
+  # A scalar for each shard: gathering them all costs less than a chain of
+  # messages.
   everyone = jax.lax.all_gather(x, over)
   earlier = jnp.arange(everyone.shape[0]) < shard_index()
   return jnp.sum(jnp.where(earlier, everyone, 0), dtype=everyone.dtype)

@@ -1,17 +1,18 @@
-"""How each dense parameter lies on a mesh: one record, four ways to fill it.
+"""How each dense parameter is divided over a mesh: one record, four modes.
 
-| way             | dimension  | cut over       | gradient is summed over |
+| mode            | dimension  | cut over       | gradient is summed over |
 |-----------------|------------|----------------|-------------------------|
 | ddp             | none       | –              | all axes                |
 | grad_op, fsdp   | by a rule  | all axes       | all axes                |
 | hybrid          | by a rule  | dev            | all axes                |
 | a tower, `[T]`  | 0          | host           | rep, dev                |
 
-What is cut over an axis *and* summed over it is put together for the model, and
-its gradient is scattered: a reduce-scatter. What is cut over an axis without
-being summed over it stays apart: along 'host', every host computes with towers
-of its own, and nobody else's examples ever see them. So a tower is never
-gathered or scattered over its hosts, whatever the mode of the others.
+A parameter that is cut over an axis *and* summed over it is gathered for the
+model, and its gradient is scattered: a reduce-scatter. A parameter that is cut
+over an axis without being summed over it stays apart: along 'host', every host
+computes with its own towers, and the examples of other hosts never meet them.
+So a tower is never gathered or scattered over hosts, whatever the mode of the
+other parameters.
 """
 
 import dataclasses
@@ -36,8 +37,9 @@ class Cut:
   ('rep', 'host', 'dev')
 
   Attributes:
-    dimension: that is cut, None where every device holds the whole parameter.
-    over: mesh axes over which it is cut, the first one the coarsest.
+    dimension: the dimension that is cut; None if every device holds the whole
+      parameter.
+    over: mesh axes over which it is cut, the coarsest one first.
     summed: mesh axes over which its gradient is summed.
   """
 
@@ -71,10 +73,10 @@ def resolve(
   """Path of every parameter -> its cut.
 
   Args:
-    axes: over which a mode cuts what its rules name; () for ddp.
+    axes: mesh axes over which the mode cuts what its rules name; () for ddp.
     rules: (regex, dimension) pairs for parameters without an override, see
       `rules`.
-    mesh: where.
+    mesh: the mesh.
     params: a tree of whole parameters or their shapes.
     overrides: regex -> cut; a regex must match the whole path of a parameter,
       and the first one counts.
@@ -87,10 +89,14 @@ def resolve(
   cuts = _overridden(overrides or {}, mesh, shapes)
   rest = {name: shape for name, shape in shapes.items() if name not in cuts}
   dimensions = rules_lib.resolve(
-    rules if axes else (('.*', None),), rest, mesh_lib.shards(mesh, axes)
+    # A mode that cuts nothing must not ask for rules.
+    rules if axes else (('.*', None),),
+    rest,
+    mesh_lib.shards(mesh, axes),
   )
   for name, dimension in dimensions.items():
     cuts[name] = Cut() if dimension is None else Cut(dimension, axes)
+  # In the order of the parameters, whichever way each was found.
   return {name: cuts[name] for name in shapes}
 
 
@@ -104,6 +110,7 @@ def _overridden(overrides, mesh, shapes) -> dict[str, Cut]:
         f'{", ".join(shapes)}'
       )
     for name in names:
+      # The first override that matches counts.
       if name not in cuts:
         _check(pattern, cut, mesh, name, shapes[name])
         cuts[name] = cut
@@ -117,6 +124,7 @@ def _check(pattern, cut: Cut, mesh, name, shape) -> None:
       f'{subject} names {sorted(unknown)}; the axes of the mesh are '
       f'{", ".join(mesh.axis_names)}'
     )
+  # Half a cut would be taken for none.
   if (cut.dimension is None) != (not cut.over):
     raise RuleError(f'{subject} needs both a dimension and axes, or neither')
   if cut.dimension is None:

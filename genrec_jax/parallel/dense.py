@@ -1,4 +1,4 @@
-"""Dense parameters over many devices: DDP, ZeRO-2, FSDP and hybrid shards.
+"""Dense parameters on many devices: DDP, ZeRO-2, FSDP and hybrid sharding.
 
 | mode    | stored parameters | optimizer state | a step's collectives     |
 |---------|-------------------|-----------------|--------------------------|
@@ -10,12 +10,13 @@
 | hybrid  | 1/G               | 1/G             | those inside a host, and |
 |         |                   |                 | all-reduces of 1/G       |
 
-W are all devices, G those of a host. Parameters that the rules leave whole are
-summed as in ddp. Each parameter has a record of how it is cut (`cuts.Cut`); the
-modes are ways to fill it, and `make` takes others, for towers.
+W is the number of all devices, G that of the devices of a host. Gradients of
+parameters that the rules do not cut are summed as in ddp. Each parameter has a
+record of how it is cut (`cuts.Cut`), which the mode fills in; `make` takes
+other records for towers.
 
-One step serves all modes. It runs inside `jax.shard_map` on the blocks that
-`placement.specs` describe:
+The same step serves all modes. It runs inside `jax.shard_map` on the blocks
+that `placement.specs` describe:
 
     layout = make(DenseOptions('fsdp', rules), mesh, params)
 
@@ -71,17 +72,17 @@ class DenseOptions:
   Attributes:
     mode: a key of `CUT`.
     rules: (regex, axis) pairs, see `rules`; ddp cuts nothing and needs none.
-    gather_dtype: of parameters on the wire and in the model; the masters stay
-      as they are, in float32. Of grad_op, in the model alone: it gathers what
-      it updated, and that is the master.
-    reduce_dtype: of gradients on the wire and in the sum over devices.
-    bucket_bytes: from which size on a bucket of gradients is sent.
-    keep_gathered: fsdp and hybrid gather once a step, and hold the whole model
-      from forward to backward; with microbatches there is then one reduction
-      for all. Otherwise the backward pass gathers again, each microbatch
-      scatters its own gradients, and no device ever needs the whole model.
-    clip_norm: largest norm of the gradient of the whole model; 0 is none.
-    offload_state: the optimizer state rests in host memory between steps.
+    gather_dtype: dtype of parameters on the wire and in the model; the stored
+      parameters stay float32. With grad_op it is used in the model alone, since
+      what grad_op gathers are the updated parameters that it stores.
+    reduce_dtype: dtype of gradients on the wire and in the sum over devices.
+    bucket_bytes: size at which a bucket of gradients is sent.
+    keep_gathered: whether fsdp and hybrid gather once a step and hold the whole
+      model from forward to backward; microbatches then share one reduction. If
+      not, the backward pass gathers again, each microbatch scatters its own
+      gradients, and no device ever needs the whole model.
+    clip_norm: largest norm of the gradient of the whole model; 0 for no limit.
+    offload_state: whether the optimizer state is in host memory between steps.
   """
 
   mode: str = 'ddp'
@@ -111,7 +112,7 @@ class DenseOptions:
 
   @property
   def stored_cut(self) -> bool:
-    """Whether a device stores its part of the parameters only."""
+    """Whether a device stores only its part of the parameters."""
     return self.mode in ('fsdp', 'hybrid')
 
   @property
@@ -122,11 +123,11 @@ class DenseOptions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeshLayout:
-  """`DenseOptions` for the parameters of a model on a mesh; `make` makes it.
+  """How the parameters of a model are divided over a mesh; see `make`.
 
   Attributes:
-    dense: what was configured.
-    mesh: where.
+    dense: the options.
+    mesh: the mesh.
     params: whole parameters as `jax.ShapeDtypeStruct`s.
     cuts: path of a parameter -> how it is cut.
   """
@@ -137,11 +138,14 @@ class MeshLayout:
   cuts: dict[str, Cut]
 
   def gather(self, params):
-    """Stored parameters -> what `use` and `reduce` expect; once a step."""
+    """Turns stored parameters into what `use` expects; called once a step."""
 
     def gathered(cut, x):
+      # Nothing to gather; only the dtype of the model is wanted.
       if not cut.scattered or not self.dense.stored_cut:
         return x.astype(self.dense.gather_dtype)
+      # Stays a part: `use` gathers it inside what is differentiated, so that
+      # its gradient is scattered at once.
       if self.dense.gathers_again:
         return x
       return gathering.gather_whole(x, self._wire(cut))
@@ -149,10 +153,10 @@ class MeshLayout:
     return self._map(gathered, params)
 
   def use(self, held):
-    """Held parameters -> what the model computes with.
+    """Turns what `gather` returned into what the model computes with.
 
-    That is the whole model, but for parameters of which each shard has a part
-    of its own (`Cut.apart`). It stands inside what is differentiated.
+    These are whole parameters, except those of which each shard has a part of
+    its own (`Cut.apart`). Call it inside the function that is differentiated.
     """
     if not self.dense.gathers_again:
       return held
@@ -164,27 +168,32 @@ class MeshLayout:
     )
 
   def remat(self, loss: Callable) -> Callable:
-    """`loss(held, ...)` that does not keep gathered parameters for backward."""
+    """Makes `loss(held, ...)` gather parameters again for the backward pass."""
     return (
       gathering.regather_in_backward(loss) if self.dense.gathers_again else loss
     )
 
   def reduce(self, grads):
-    """Gradients of what `gather` gave -> their sums over shards, cut.
+    """Sums gradients over shards and leaves each device its part.
 
-    What comes back has the shapes that the optimizer works on, in the dtype of
-    the stored parameters.
+    Args:
+      grads: gradients with respect to what `gather` returned.
+
+    Returns:
+      Gradients in the shapes that the optimizer works on and in the dtypes of
+      the stored parameters.
     """
     dense = self.dense
 
     def scattered(cut, x):
+      # The backward pass of `use` has scattered it already.
       if not cut.scattered or dense.gathers_again:
         return x
       return gathering.scatter_sum(x, self._wire(cut))
 
     grads = self._map(scattered, grads)
     names, leaves, tree = _named(grads)
-    places = {}  # axes that are left to sum over -> of which leaves
+    places = {}  # axes left to sum over -> indices of leaves
     for place, name in enumerate(names):
       places.setdefault(self.cuts[name].reduced, []).append(place)
     # What is summed over most axes first: the whole parameters.
@@ -204,14 +213,16 @@ class MeshLayout:
     )
 
   def norm(self, grads, more: jax.Array | float = 0.0) -> jax.Array:
-    """Norm of reduced gradients of the whole model, the same on each device.
+    """The norm of the gradient of the whole model, the same on each device.
 
     Args:
-      grads: what `reduce` gave.
+      grads: from `reduce`.
       more: sum of squares of further gradients, for instance of table rows.
     """
     names, leaves, _ = _named(grads)
-    squares = {}  # axes over which parts lie -> sum of squares of these parts
+    # Shards are disjoint over the axes of their cut and copies elsewhere: each
+    # square must be counted once.
+    squares = {}  # axes of a cut -> sum of squares of its parts
     for name, leaf in zip(names, leaves):
       if rules_lib.is_statistic(name):
         continue
@@ -221,28 +232,36 @@ class MeshLayout:
     whole = squares.pop((), jnp.float32(0))
     parts = jnp.float32(0)
     for axes, own in squares.items():
+      # One scalar for all parameters that are cut alike.
       parts = parts + jax.lax.psum(own, axes)
     return jnp.sqrt(parts + whole + more)
 
   def clip(self, grads, norm: jax.Array):
-    """Gradients scaled down to `clip_norm`, where they are longer."""
+    """Scales gradients down to `clip_norm` if their norm is larger."""
     return clipping.clip(grads, norm, self.dense.clip_norm)
 
   def apply(self, tx, grads, state, params, **extra):
-    """Reduced gradients -> (stored parameters, optimizer state), both new.
+    """Updates the stored parameters and the optimizer state.
 
     Args:
-      tx: optax transformation; `extra` are further arguments of its update.
-      grads: clipped.
-      state: of `tx`.
-      params: as stored.
+      tx: optax transformation.
+      grads: reduced and clipped gradients.
+      state: the state of `tx`.
+      params: the parameters as stored.
+      **extra: further arguments of `tx.update`.
+
+    Returns:
+      The new parameters, as stored, and the new state.
     """
+    # The optimizer works on as much of a parameter as it has gradient.
     params = self.own(params)
     updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
     if not self.dense.stored_cut:
       params = self._map(
         lambda cut, x: (
+          # In its own dtype: these are the parameters that stay, not copies for
+          # a step.
           gathering.gather_whole(x, self._wire(cut, str(x.dtype)))
           if cut.scattered
           else x
@@ -257,7 +276,7 @@ class MeshLayout:
     return {name: x.dtype for name, x in zip(names, leaves, strict=True)}
 
   def own(self, params):
-    """Stored parameters -> those that reduced gradients are of."""
+    """The part of the stored parameters that this device updates."""
     if self.dense.stored_cut:
       return params
     return self._map(self._own_part, params)
@@ -294,18 +313,18 @@ def make(
   params,
   overrides: Mapping[str, Cut] | None = None,
 ) -> MeshLayout:
-  """The layout of a model; fails where the rules do not fit.
+  """Makes the layout of a model.
 
   Args:
     dense: what the configuration says.
-    mesh: with the axes `mesh.AXES`.
+    mesh: a mesh with the axes `mesh.AXES`.
     params: whole parameters, or `jax.eval_shape` of them.
     overrides: regex of paths -> cut, for parameters that the mode does not
       decide on: `{'towers/.*': Cut(0, ('host',), ('rep', 'dev'))}`.
 
   Raises:
-    RuleError: where rules or overrides do not fit the parameters.
-    ValueError: for parameters that are not floating-point numbers.
+    RuleError: rules or overrides do not fit the parameters.
+    ValueError: a parameter is not of floating-point numbers.
   """
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params
@@ -321,16 +340,23 @@ def make(
 
 
 def accumulate(function: Callable, microbatches):
-  """Sum of `function(microbatch)`, at least in float32, in one loop.
+  """Sums `function(microbatch)` over microbatches in one loop.
+
+  >>> accumulate(jnp.sum, jnp.ones((3, 2))).item()
+  6.0
 
   Args:
     function: microbatch -> tree of arrays, such as a loss and its gradients.
     microbatches: tree of arrays `[K, ...]`.
+
+  Returns:
+    The tree of sums; floating-point numbers are at least float32.
   """
   count = {x.shape[0] for x in jax.tree.leaves(microbatches)}
   if len(count) != 1:
     raise ValueError(f'microbatches must agree on their number: {count}')
   first = jax.tree.map(lambda x: x[0], microbatches)
+  # No loop, which would keep XLA from overlapping what is around it.
   if count == {1}:
     return jax.tree.map(_wide, function(first))
 
@@ -338,6 +364,7 @@ def accumulate(function: Callable, microbatches):
     new = jax.tree.map(_wide, function(microbatch))
     return jax.tree.map(jnp.add, sums, new), None
 
+  # Sums start as zeros, whose shapes only the function knows.
   shapes = jax.eval_shape(lambda b: jax.tree.map(_wide, function(b)), first)
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
   return jax.lax.scan(body, zeros, microbatches)[0]

@@ -1,4 +1,4 @@
-"""A parameter from its shards and back: all-gather, reduce-scatter, remat."""
+"""Gathers parameters from shards, scatters gradients, and gathers again."""
 
 import dataclasses
 import functools
@@ -36,8 +36,8 @@ class Wire:
   Attributes:
     axes: mesh axes over which it is cut.
     axis: the dimension that is cut.
-    gather_dtype: of the parameter, on the wire and after.
-    reduce_dtype: of its gradient, on the wire and while summed.
+    gather_dtype: dtype of the parameter on the wire and when gathered.
+    reduce_dtype: dtype of its gradient on the wire and in the sum.
   """
 
   axes: tuple[str, ...]
@@ -47,7 +47,7 @@ class Wire:
 
 
 def gather_whole(x: jax.Array, wire: Wire) -> jax.Array:
-  """The parameter of which every device holds the part `x`."""
+  """Gathers the parameter of which every device holds the part `x`."""
   x = x.astype(wire.gather_dtype)
   dtype = x.dtype
   # As bits: some backends widen a bfloat16 collective to float32.
@@ -57,11 +57,12 @@ def gather_whole(x: jax.Array, wire: Wire) -> jax.Array:
   x = jax.lax.all_gather(x, wire.axes, axis=wire.axis, tiled=True)
   if bits:
     x = jax.lax.bitcast_convert_type(x, dtype)
+  # The name by which `_keep` knows what not to keep.
   return checkpoint_name(x, GATHERED)
 
 
 def scatter_sum(x: jax.Array, wire: Wire) -> jax.Array:
-  """This device's part of the sum of `x` over devices, in the reduce dtype."""
+  """This device's part of the sum over devices, in the reduce dtype."""
   return jax.lax.psum_scatter(
     x.astype(wire.reduce_dtype),
     wire.axes,
@@ -72,12 +73,15 @@ def scatter_sum(x: jax.Array, wire: Wire) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def gather_again(wire: Wire, x: jax.Array) -> jax.Array:
-  """`gather_whole` whose gradient is summed in the reduce dtype and "
-  "scattered."""
+  """`gather_whole`, with a gradient that is summed in the reduce dtype.
+
+  The gradient is scattered, so that each device gets that of its part.
+  """
   return gather_whole(x, wire)
 
 
 def _forward(wire, x):
+  # An empty array remembers the dtype without keeping the parameter.
   return gather_whole(x, wire), jnp.zeros(0, x.dtype)
 
 
@@ -89,10 +93,10 @@ gather_again.defvjp(_forward, _backward)
 
 
 def regather_in_backward(f: Callable) -> Callable:
-  """`f(held, *args)` that gathers again in the backward pass.
+  """Makes `f(held, *args)` gather parameters again in the backward pass.
 
-  Everything but gathered parameters is kept from the forward pass, except for
-  copies and casts, which are made again.
+  Everything else is kept from the forward pass, except for copies and casts,
+  which are made again.
   """
 
   def tied(held, *args):
@@ -104,9 +108,11 @@ def regather_in_backward(f: Callable) -> Callable:
 
 
 def _keep(primitive, *_, **params) -> bool:
+  # Names given by the model are kept as it wants.
   if primitive.name == 'name':
     return params['name'] != GATHERED
   if primitive.name == 'custom_vjp_call':
+    # `gather_again` is such a call; what it returns is a gathered parameter.
     inside = params['call_jaxpr'].jaxpr.eqns
     return not any(_is_gather(equation) for equation in inside)
   return primitive.name not in _MOVES

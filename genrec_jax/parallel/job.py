@@ -1,7 +1,7 @@
-"""The processes of a job: which one speaks for all, and what they agree on.
+"""Lets the processes of a job agree: on a leader, on values, on failures.
 
-What is said goes through the key-value store of JAX's distributed runtime: it
-needs no devices, and a process that failed can still say so.
+Messages go through the key-value store of JAX's distributed runtime, which
+needs no devices, so that a process that failed can still say so.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def process_count() -> int:
 
 
 def any_process(flag: bool) -> bool:
-  """Whether it is set in some process; all of them must ask."""
+  """Whether the flag is set in any process; all of them must call this."""
   if process_count() == 1:
     return flag
   return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
@@ -44,31 +44,34 @@ def any_process(flag: bool) -> bool:
 
 @contextlib.contextmanager
 def fail_together(what: str, *, lead_first: bool = False) -> Iterator[None]:
-  """A block that succeeds in all processes, or ends all of them.
+  """Makes a block succeed in all processes or fail in all of them.
 
-  A process that fails raises its own error; the others, which would wait for
-  it in the next collective, raise a `JobError` behind the block.
+  A process that fails raises its own error. The others, which would wait for it
+  in the next collective, raise a `JobError` after the block.
 
   Args:
     what: what is being done, for that message.
-    lead_first: the others begin when process 0 is through, and then find what
-      it has made.
+    lead_first: whether the others begin only when process 0 is through the
+      block, so that they find what it has made.
   """
   if process_count() == 1:
     yield
     return
   turn, me = f'genrec_jax/job/{next(_turns)}', jax.process_index()
   if lead_first and me:
+    # An error of process 0 is raised here, and the block does not begin.
     _raise(_hear(f'{turn}/lead'))
   try:
     yield
   except BaseException as error:
     words = f'{what}: process {me}: {error or type(error).__name__}'
+    # All others wait for process 0, under either name; it waits for theirs.
     for name in ('lead', 'all') if is_leader() else (me,):
       _say(f'{turn}/{name}', words)
     raise
   if is_leader():
     _say(f'{turn}/lead', '')
+    # Also when process 0 has succeeded: nobody may go on before all have.
     others = [_hear(f'{turn}/{p}') for p in range(1, process_count())]
     failed = next(filter(None, others), '')
     _say(f'{turn}/all', failed)
@@ -80,7 +83,7 @@ def fail_together(what: str, *, lead_first: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_or_none(what: str) -> Iterator[None]:
-  """A block of collectives: when one process fails in it, all end.
+  """Ends all processes if one fails in a block of collectives.
 
   The others hang in a collective that the failed one will never enter, so each
   has a thread that listens, says what happened, and ends its process. (When a
@@ -107,6 +110,7 @@ def all_or_none(what: str) -> Iterator[None]:
   try:
     yield
   except BaseException as error:
+    # Before anything is said, or this process would hear itself.
     through.set()
     if words := _heard(key):  # a collective broke because that process left
       raise JobError(words) from error
@@ -119,7 +123,7 @@ def all_or_none(what: str) -> Iterator[None]:
 
 
 def broadcast_from_leader(text: str) -> str:
-  """What process 0 has given; all of them must ask."""
+  """The text of process 0; all processes must call this together."""
   if process_count() == 1:
     return text
   key = f'genrec_jax/job/{next(_turns)}'
@@ -136,6 +140,7 @@ def _raise(words: str) -> None:
 
 def _say(key: str, words: str) -> None:
   client = distributed.global_state.client
+  # The sign in front makes an empty message a value that can be waited for.
   client.key_value_set(key, f'={words}', allow_overwrite=True)
 
 

@@ -1,6 +1,7 @@
-"""The mesh: groups that hold a copy of the tables, their hosts, their devices.
+"""Makes the device mesh of a run and the shardings on it.
 
-The only place where meshes are made. A batch is split over all three axes; the
+Its axes are the replica groups, each with a copy of the tables, the hosts of a
+group, and the devices of a host. A batch is split over all three axes, the
 tables of a model over the last two.
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ('rep', 'host', 'dev')
-GROUP = ('host', 'dev')  # the axes over which one copy of the tables spreads
+GROUP = ('host', 'dev')  # the devices that share one copy of the tables
 
 
 class MeshError(ValueError):
@@ -19,11 +20,19 @@ class MeshError(ValueError):
 
 
 def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
-  """A mesh of `replicas` groups of `hosts` hosts of `devices` devices.
+  """Makes a mesh with the axes `AXES`.
 
-  With `devices=None` all devices take part. With several processes every one
-  gives equally many, so that none is left without work, and a host of the mesh
-  is made of one process where the counts allow.
+  If there are several processes, each contributes equally many devices, so that
+  none is left without work. The devices of a process are neighbours, so a host
+  of the mesh is one process if the counts allow.
+
+  Args:
+    replicas: number of replica groups.
+    hosts: hosts of a replica group.
+    devices: devices of a host; None to use all devices there are.
+
+  Raises:
+    MeshError: the devices cannot make such a mesh.
   """
   present = jax.devices()
   for name, count in (('replicas', replicas), ('hosts', hosts)):
@@ -46,6 +55,8 @@ def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
       f'but there are {len(present)} devices ({jax.default_backend()})'
     )
   chosen = np.array(_choose(present, size), dtype=object)
+  # Auto: the collectives inside `shard_map` are our own, and what is outside is
+  # left to the compiler.
   return Mesh(
     chosen.reshape(replicas, hosts, devices),
     AXES,
@@ -54,22 +65,22 @@ def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
 
 
 def shards(mesh: Mesh, axes: Sequence[str] = AXES) -> int:
-  """Into how many parts something is cut that is split over `axes`."""
+  """How many parts a split over `axes` makes."""
   return int(np.prod([mesh.shape[a] for a in axes], dtype=np.int64))
 
 
 def split(mesh: Mesh) -> NamedSharding:
-  """Of batches: the first dimension over all devices."""
+  """The sharding of a batch: its first dimension is split over all devices."""
   return NamedSharding(mesh, PartitionSpec(AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Of what every device holds whole."""
+  """The sharding of an array of which every device holds a full copy."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def _choose(present, wanted: int) -> list:
-  """Equally many devices of every process, process by process."""
+  """Takes equally many devices of each process, one process after another."""
   processes = {}
   for device in present:
     processes.setdefault(device.process_index, []).append(device)
@@ -80,4 +91,6 @@ def _choose(present, wanted: int) -> list:
       f'a mesh of {wanted} devices cannot take equally many of each of the '
       f'{len(processes)} processes, which have {counts}'
     )
+  # Neighbours along the last axis are then of one process, whose links are the
+  # fastest.
   return [d for p in sorted(processes) for d in processes[p][:each]]

@@ -1,8 +1,8 @@
-"""Where parameters and optimizer state lie: specs, host memory, first values.
+"""Shardings of parameters and optimizer state, in device or host memory.
 
-Nothing here runs in a step. `specs` and `state_specs` are the in_specs and
-out_specs of the step's `shard_map`; the shardings, which also name the memory,
-are those of the `jit` around it:
+Nothing here computes anything in a step. `specs` and `state_specs` are the
+in_specs and out_specs of the step's `shard_map`. The shardings, which also say
+in which memory an array is, belong to the `jit` around it:
 
     resting = placement.state_shardings(layout, tx)
     params = placement.init(init_fn, placement.shardings(layout))
@@ -36,7 +36,10 @@ def specs(layout: MeshLayout):
 
 
 def update_specs(layout: MeshLayout):
-  """The same of what the optimizer sees, gradients after `reduce` for one."""
+  """A `PartitionSpec` for every parameter as the optimizer sees it.
+
+  The gradients that `MeshLayout.reduce` returns are divided in the same way.
+  """
   return _specs(layout, lambda cut: cut.over)
 
 
@@ -55,10 +58,18 @@ def _specs(layout: MeshLayout, axes_of: Callable):
 def state_specs(layout: MeshLayout, tx: optax.GradientTransformation):
   """A `PartitionSpec` for every leaf of `tx.init(params)`.
 
-  What stands for a parameter (a moment) lies like the parameter's gradient,
-  all else (a step count) is on every device.
+  A leaf that belongs to a parameter, such as a moment, is divided like its
+  gradient; any other, such as a step count, is on every device.
+
+  Args:
+    layout: the layout of the parameters.
+    tx: optax transformation.
+
+  Raises:
+    ValueError: the optimizer needs more of a parameter than its shard.
   """
   state = jax.eval_shape(tx.init, layout.params)
+  # Without cuts, every device sees whole parameters and any optimizer will do.
   if any(cut.over for cut in layout.cuts.values()):
     _check_elementwise(layout, tx, state)
   return optax.tree_utils.tree_map_params(
@@ -68,6 +79,8 @@ def state_specs(layout: MeshLayout, tx: optax.GradientTransformation):
     update_specs(layout),
     layout.params,
     transform_non_params=lambda _: PartitionSpec(),
+    # What stands in the place of a parameter that an optimizer leaves out has
+    # no shape to divide.
     is_leaf=lambda x: isinstance(x, optax.MaskedNode),
   )
 
@@ -87,6 +100,7 @@ def state_shardings(layout: MeshLayout, tx: optax.GradientTransformation):
     return resting
   state = jax.eval_shape(tx.init, layout.params)
   return jax.tree.map(
+    # Moving a scalar to the host and back takes time and saves no memory.
     lambda s, leaf: s.with_memory_kind(HOST) if leaf.shape else s,
     resting,
     state,
@@ -94,7 +108,7 @@ def state_shardings(layout: MeshLayout, tx: optax.GradientTransformation):
 
 
 def to_device(state, resting):
-  """State at rest -> in device memory; inside jit, before the shard_map."""
+  """Moves state to device memory; for use inside jit, before the shard_map."""
   return jax.tree.map(
     lambda x, s: (
       jax.device_put(x, s.with_memory_kind(DEVICE))
@@ -116,9 +130,14 @@ def to_rest(state, resting):
 
 
 def init(function: Callable, shardings, *args):
-  """`function(*args)`, every device computing its own part.
+  """Calls `function(*args)` so that every device computes its own part.
 
   No device and no host ever holds the whole model.
+
+  Args:
+    function: makes a tree of arrays.
+    shardings: tree of the shardings of these arrays.
+    *args: arguments of the function.
   """
   return jax.jit(function, out_shardings=shardings)(*args)
 
@@ -141,6 +160,7 @@ def _like_parameter(leaf, spec, param):
 
 def _check_elementwise(layout, tx, state) -> None:
   """Fails for an optimizer that would see a norm of its shard alone."""
+  # Read from its program, since optax does not say what an optimizer mixes.
   jaxpr = jax.make_jaxpr(tx.update)(layout.params, state, layout.params)
   forbidden = sorted(
     {name for name in _primitives(jaxpr.jaxpr) if name.startswith(_MIXING)}
@@ -158,6 +178,7 @@ def _check_elementwise(layout, tx, state) -> None:
 def _primitives(jaxpr):
   """Names of the primitives that meet arrays, of inner jaxprs too."""
   for equation in jaxpr.eqns:
+    # Schedules compute with scalars, which every device has.
     if any(jnp.ndim(v.aval) for v in equation.invars):
       yield equation.primitive.name
     for value in jax.tree.leaves(

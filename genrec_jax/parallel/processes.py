@@ -1,4 +1,4 @@
-"""Joins the processes of a job: by explicit flags, or by what started them.
+"""Joins the processes of a job, by flags or by what the launcher has set.
 
 | started by          | number, count, address come from                       |
 |---------------------|--------------------------------------------------------|
@@ -13,8 +13,8 @@
 |                     | node list                                              |
 | TPU pod             | JAX finds everything (`coordinator='auto'` forces it)  |
 
-JAX_COORDINATOR_ADDRESS wins over an address found; JAX_COORDINATOR_PORT over a
-port.
+JAX_COORDINATOR_ADDRESS takes precedence over an address that is found so, and
+JAX_COORDINATOR_PORT over a port.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ class Settings:
   """What a process must know of its job.
 
   Attributes:
-    coordinator: 'host:port' of process 0; `AUTO` leaves all to JAX.
-    processes: how many there are.
-    process: number of this one.
-    source: who said so, in words.
-    devices: GPUs that belong to this process, where several share a host;
-      None for all there are.
+    coordinator: 'host:port' of process 0; `AUTO` leaves everything to JAX.
+    processes: number of processes.
+    process: number of this process.
+    source: where the settings come from, for the log.
+    devices: GPUs of this process, if several processes share a host; None for
+      all there are.
   """
 
   coordinator: str
@@ -67,15 +67,19 @@ class Settings:
 def initialize(
   coordinator: str = '', processes: int = 0, process: int = -1
 ) -> str:
-  """Joins the other processes, before anything else is done with JAX.
+  """Joins the other processes; call it before anything else is done with JAX.
 
   Args:
-    coordinator: 'host:port' of process 0, or 'auto'.
-    processes: how many there are.
-    process: number of this one.
+    coordinator: 'host:port' of process 0, 'auto', or '' to look at the
+      environment.
+    processes: number of processes; 0 to look at the environment.
+    process: number of this process; -1 to look at the environment.
 
   Returns:
-    What was found, in words for the log.
+    The settings as text for the log.
+
+  Raises:
+    ProcessError: the settings are incomplete or contradict each other.
   """
   settings = explicit(coordinator, processes, process) or find(os.environ)
   if settings is None:
@@ -98,7 +102,13 @@ def initialize(
 
 
 def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
-  """Settings of the flags; None where none is given."""
+  """The settings given by flags, None without flags.
+
+  Args:
+    coordinator: as for `initialize`.
+    processes: as for `initialize`.
+    process: as for `initialize`.
+  """
   if coordinator == AUTO:
     if processes or process != -1:
       raise ProcessError(
@@ -123,7 +133,18 @@ def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
 
 
 def find(environ: Mapping[str, str]) -> Settings | None:
-  """Settings of whatever started this process; None for a process alone."""
+  """The settings that the launcher has left, None for a single process.
+
+  >>> env = {'PMI_SIZE': '2', 'PMI_RANK': '1',
+  ...        'JAX_COORDINATOR_ADDRESS': 'node1:1234'}
+  >>> str(find(env))
+  'process 1 of 2, coordinator node1:1234 (MPI)'
+
+  Args:
+    environ: environment variables.
+  """
+  # The most explicit one comes first: MPI may run inside a job of Slurm, whose
+  # variables are then set too.
   for source in (_jax, _open_mpi, _pmi, _slurm, _tpu):
     if settings := source(environ):
       return settings if settings.coordinator == AUTO else _checked(settings)
@@ -142,6 +163,7 @@ def _jax(env) -> Settings | None:
   elif 'JOB_COMPLETION_INDEX' in env:
     source = 'Kubernetes'
     process = _int(env, 'JOB_COMPLETION_INDEX', source)
+    # A set of jobs numbers the processes of each from 0.
     if job := int(env.get('JOB_INDEX', '0')):
       process += job * _int(env, 'PROCESSES_IN_JOB', source)
   else:
@@ -163,6 +185,7 @@ def _open_mpi(env) -> Settings | None:
   uri = env.get('OMPI_MCA_orte_hnp_uri', '')
   # '1531576320.0;tcp://10.96.0.1,10.148.0.1:34911', '...;tcp6://[fe80::1]:4'
   host = re.search(r'tcp6?://\[?([^,\]\s]+?)(?:[,\]]|:\d+$)', uri)
+  # The number of the job, from which all processes compute the same port.
   job = uri.split('.')[0] or env.get('PMIX_NAMESPACE', '')
   return Settings(
     _address(env, source, size, local, host[1] if host else '', job),
@@ -192,6 +215,7 @@ def _slurm(env) -> Settings | None:
     return None
   source = 'Slurm'
   count = 'SLURM_STEP_NUM_TASKS'
+  # Older versions set the second name alone.
   count = count if count in env else 'SLURM_NTASKS'
   size = _int(env, count, source)
   nodes = int(env.get('SLURM_STEP_NUM_NODES', '1'))
@@ -213,10 +237,11 @@ def _tpu(env) -> Settings | None:
 
 
 def _address(env, source, size, local, host, job) -> str:
-  """'host:port' of process 0, equal in all processes."""
+  """'host:port' of process 0, the same in all processes."""
   if address := env.get('JAX_COORDINATOR_ADDRESS'):
     return address
   nodes = env.get('SLURM_STEP_NODELIST') or env.get('SLURM_JOB_NODELIST', '')
+  # One host: no name needs to be resolved.
   if local == size:
     host = 'localhost'
   host = host or _first_host(nodes)
@@ -227,6 +252,8 @@ def _address(env, source, size, local, host, job) -> str:
     )
   job = job or env.get('SLURM_JOB_ID', '')
   first, count = _PORTS
+  # Jobs that share a host get different ports; a checksum and not `hash`, which
+  # differs between processes.
   number = int(job) if job.isdigit() else zlib.crc32(job.encode())
   port = env.get('JAX_COORDINATOR_PORT', str(first + number % count))
   return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
@@ -241,6 +268,7 @@ def _first_host(nodes: str) -> str:
 def _devices(env, local: int, rank: str | None) -> tuple[int, ...] | None:
   """The GPU of one of `local` processes of a host, if it sees several."""
   visible = env.get('CUDA_VISIBLE_DEVICES')
+  # A launcher that gives each process one visible GPU has divided them already.
   if local < 2 or rank is None or (visible and ',' not in visible):
     return None
   return (int(rank),)

@@ -1,8 +1,8 @@
-"""All-to-all of uneven parts: native where there is one, emulated elsewhere.
+"""All-to-all of parts of different sizes, emulated on CPUs.
 
 XLA runs `ragged_all_to_all` on TPUs and GPUs. On CPUs it does not exist; there
-the emulation below moves every part padded to the size of the whole operand, so
-its results are those of the native one and its traffic is not.
+the emulation below moves every part padded to the size of the whole operand. It
+has the same results as the native collective, but more traffic.
 """
 
 import jax
@@ -25,13 +25,16 @@ def all_to_all(
 
   Args:
     operand: `[N, ...]`.
-    output: `[R, ...]`, what is returned where nothing arrives. Parts that would
-      end behind it are cut off here; on other platforms they must not occur.
+    output: `[R, ...]`, what is returned where nothing arrives. On CPUs, parts
+      that would end beyond it are cut off; elsewhere they must not occur.
     input_offsets: `[W]` where the part for each peer starts.
     send_sizes: `[W]` how long it is.
     output_offsets: `[W]` where it starts in the output of that peer.
     recv_sizes: `[W]` how long the parts are that arrive here.
-    axes: of the mesh, whose devices in order are the peers.
+    axes: mesh axes whose devices, in order, are the peers.
+
+  Returns:
+    `[R, ...]`.
   """
   if dispatch.platform() != 'cpu':
     return lax.ragged_all_to_all(
@@ -46,8 +49,11 @@ def all_to_all(
   # Of a part, the receiver knows how much is real.
   size = operand.shape[0]
   place = jnp.arange(size, dtype=input_offsets.dtype)
+  # From the start of each part on, as many as there are in all: what follows
+  # the part belongs to others.
   at = input_offsets[:, None] + place[None]
   parts = lax.all_to_all(operand.at[at].get(mode='clip'), axes, 0, 0)
+  # The sender says where its part goes, the receiver must write it.
   start = lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
   to = jnp.where(
     place[None] < recv_sizes[:, None],

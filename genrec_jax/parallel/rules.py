@@ -1,4 +1,4 @@
-"""How parameters are cut: a table of (regex, axis), the first match counts.
+"""Rules by which parameters are cut: (regex, axis), the first match counts.
 
     rules = (
       ('.*/(scale|bias)', None),       # whole on every device
@@ -28,18 +28,29 @@ class RuleError(ValueError):
 def resolve(
   rules: Iterable[tuple[str, int | str | None]], shapes, shards: int
 ) -> dict[str, int | None]:
-  """Path of every parameter -> the dimension to cut into `shards`, or None.
+  """Finds the dimension in which to cut every parameter.
+
+  >>> shapes = {'layer_0': {'kernel': (8, 16), 'bias': (16,)}}
+  >>> resolve([('.*/bias', None), ('.*', 'largest')], shapes, shards=4)
+  {'layer_0/bias': None, 'layer_0/kernel': 1}
 
   Args:
     rules: ordered (regex, axis) pairs.
     shapes: a tree of arrays or shapes, `{'layer_0': {'kernel': (8, 16)}}`, or
       flat, `{'layer_0/kernel': (8, 16)}`.
-    shards: how many parts a cut dimension must make.
+    shards: number of parts into which a dimension is cut.
+
+  Returns:
+    Path of every parameter -> dimension, or None for one that is not cut.
+
+  Raises:
+    RuleError: a parameter is not covered, or its dimension does not divide.
   """
   rules = [_checked(rule) for rule in rules]
   cuts = {}
   for name, shape in named_shapes(shapes).items():
     for pattern, axis in rules:
+      # The whole path: a rule for `bias` must not match `bias_table` too.
       if pattern.fullmatch(name):
         cuts[name] = _axis(pattern.pattern, axis, name, shape, shards)
         break
@@ -53,7 +64,7 @@ def resolve(
 
 
 def named_shapes(tree) -> dict[str, tuple[int, ...]]:
-  """Path -> shape, of a tree of arrays or of shapes."""
+  """The shape of every leaf of a tree of arrays or of shapes, by its path."""
   leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)
   return {
     path_name(path): tuple(getattr(leaf, 'shape', leaf))
@@ -62,18 +73,27 @@ def named_shapes(tree) -> dict[str, tuple[int, ...]]:
 
 
 def path_name(path) -> str:
-  """'layer_0/uvqk/kernel' of the key path of a leaf."""
+  """The key path of a leaf as text, such as 'layer_0/uvqk/kernel'."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def largest_divisible_dim(shape: tuple[int, ...], shards: int) -> int | None:
-  """The largest dimension that divides (the first of equals), or None."""
+  """The largest dimension divisible by `shards`, or None; the first of equals.
+
+  >>> largest_divisible_dim((6, 8, 8), shards=4)
+  1
+  """
+  # A dimension of size zero would divide by anything.
   fit = [d for d, n in enumerate(shape) if n and n % shards == 0]
   return max(fit, key=lambda d: shape[d], default=None)
 
 
 def generalised(name: str) -> str:
-  """A regex for a parameter and its likes in other layers."""
+  """A regex for a parameter and its counterparts in other layers.
+
+  >>> generalised('layer_0/kernel')
+  'layer_\\\\d+/kernel'
+  """
   return re.sub(r'\d+', r'\\d+', re.sub(r'([.+*?()\[\]{}^$|])', r'\\\1', name))
 
 
@@ -87,6 +107,7 @@ def _axis(pattern, axis, name, shape, shards) -> int | None:
   better = f'put {(generalised(name), best)!r} in front of it'
   if not -len(shape) <= axis < len(shape):
     raise RuleError(f'{subject}: there is no dimension {axis}; {better}')
+  # Negative dimensions count from the end; cuts name them from the start.
   axis %= len(shape)
   if shape[axis] % shards:
     hint = 'no dimension divides' if best is None else f'{shape[best]} does'
@@ -103,6 +124,7 @@ def _checked(rule):
     pattern = re.compile(pattern)
   except (TypeError, ValueError, re.error) as e:
     raise RuleError(f'{rule!r} is no (regex, axis) pair: {e}') from None
+  # Not `isinstance`, for which True is the dimension 1.
   if axis is not None and axis != LARGEST and type(axis) is not int:
     raise RuleError(
       f'axis of rule {rule!r} must be an int, None or {LARGEST!r}'
@@ -120,7 +142,7 @@ def is_statistic(name: str) -> bool:
 
 
 def count_weights(tree) -> int:
-  """How many weights a tree of arrays or shapes holds, without statistics."""
+  """The number of weights in a tree of arrays or shapes, without statistics."""
   return sum(
     math.prod(shape)
     for name, shape in named_shapes(tree).items()

@@ -9,10 +9,10 @@ from genrec_jax.parallel import clipping
 
 @dataclasses.dataclass(frozen=True)
 class SingleDeviceLayout:
-  """The same calls; see `dense`.
+  """The methods of `dense.MeshLayout`, most of which do nothing here.
 
   Attributes:
-    clip_norm: largest norm of the gradient; 0 is none.
+    clip_norm: largest norm of the gradient; 0 for no limit.
   """
 
   clip_norm: float = 0.0

@@ -7,8 +7,8 @@ For query i and the keys j it sees, of the same sequence:
     silu:     out[i] = sum_j silu(s[i, j]) * v[j] / normaliser
     softmax:  out[i] = sum_j softmax_j(s[i, :]) * v[j]
 
-with n = (len(position_bias) + 1) / 2, p the place in the sequence (all targets
-stand where the first one does) and
+with n = (len(position_bias) + 1) / 2, p the position in the sequence (all
+targets count as standing where the first one does) and
 bucket(d) = clip(trunc(ln(max(|d|, 1)) / 0.301), 0, len(time_bias) - 1).
 Both biases are shared by the heads. Gradients flow to q, k, v and both tables.
 
@@ -20,10 +20,11 @@ A sequence is [contextual tokens][history][targets]. What a token sees:
 | history    | all     | earlier ones and itself      | none    |
 | target     | all     | all                          | itself  |
 
-A window W cuts that to a distance of W: between two history tokens their
-distance, from history token number u (from 0) to the context u + 1; a target
-stands behind the whole history. Contextual tokens, the latest `full_tail`
-history tokens and, if `full_tail` is set, the targets are exempt.
+A window W limits that to tokens at most W away. The distance of two history
+tokens is the difference of their positions; history token number u (from 0) is
+u + 1 away from the context, and a target stands after the whole history.
+Contextual tokens, the latest `full_tail` history tokens and, if `full_tail` is
+set, the targets are exempt.
 """
 
 import functools
@@ -75,8 +76,19 @@ def hstu_attention(
 ) -> jax.Array:
   """Attends within each sequence of a packed batch.
 
-  Wrong lengths raise where they are known, and make the output NaN under jit,
-  where they are not: a wrong number would be worse.
+  The formulas and what each token sees are at the top of this file. Wrong
+  lengths raise an error where they are known, and make the output NaN under
+  jit, where they are not: a wrong number would be worse.
+
+  With equal scores softmax averages what a token sees, here itself and the
+  earlier tokens of a sequence of three; the fourth token is padding:
+
+  >>> q = k = jnp.zeros((4, 1, 1))
+  >>> v = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1)
+  >>> lengths = jnp.array([3])
+  >>> out = hstu_attention(q, k, v, lengths, max_len=3, mode='softmax')
+  >>> out.ravel().tolist()
+  [1.0, 1.5, 2.0, 0.0]
 
   Args:
     q: `[Tq, H, dqk]` queries, float32 or bfloat16; sums are float32 anyway.
@@ -87,8 +99,8 @@ def hstu_attention(
     mode: 'silu' (HSTU) or 'softmax'.
     alpha: factor of the dot product.
     normaliser: divisor of the SiLU scores: a number, or `[Tq]` for one a query
-      (no gradient flows to it); `max_len` if None. Static on purpose: what one
-      user gets must not depend on the others' lengths.
+      (no gradient flows to it); `max_len` if None. It is not taken from the
+      lengths of the batch, on which one user's result must not depend.
     position_bias: `[2n - 1]` with n >= max_len, or None.
     time_bias: `[buckets]`, or None; needs `query_time` and `time`.
     query_time: `[Tq]` int32, when query i's prediction is asked for (HSTU: the
@@ -96,32 +108,39 @@ def hstu_attention(
     time: `[T]` int32 time of each key.
     targets: `[B]` int32, how many tokens at the end of each sequence are
       candidates; None for none.
-    contextual: how many tokens at the head of each sequence (that is not
-      empty) are context.
-    window: distance a token sees, None for any.
+    contextual: how many tokens at the head of each non-empty sequence are
+      context.
+    window: how far a token sees, None for any distance.
     full_tail: latest history tokens which the window does not bind.
     query_lengths: `[B]` int32: q holds only the last so many tokens of each
       sequence (the others are cached keys). None: q has every token.
     max_queries: static bound of query_lengths; `max_len` if None.
     dropout: share of the attention weights to drop (the others are scaled up).
     dropout_seed: uint32 scalar; needed when `dropout` is not 0. Which weights
-      are dropped depends on the seed and their place, not on the backend.
+      are dropped depends on the seed and on the numbers of head, query and key,
+      not on the backend.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
     `[Tq, H, dv]` in the dtype of `v`; zeros in the padding tokens.
+
+  Raises:
+    ValueError: shapes, dtypes, options or known lengths are wrong.
+    NotImplementedError: the implementation cannot run on this machine.
   """
   _check_tensors(q, k, v, query_lengths is not None)
   _check_options(mode, max_len, contextual, window, full_tail, dropout)
   batch = _check_lengths_shape(lengths, targets, query_lengths)
   if position_bias is not None:
     _check_position_bias(position_bias.shape, max_len)
+  # Times without a table are dropped, so that they do not recompile.
   if time_bias is None:
     query_time = time = None
   else:
     _check_time_bias(time_bias.shape, query_time, time, q.shape, k.shape)
   if dropout and dropout_seed is None:
     raise ValueError('dropout needs dropout_seed.')
+  # A vector is data; a number goes into the Spec and is compiled in.
   per_query = getattr(normaliser, 'ndim', 0) == 1
   if per_query and normaliser.shape != q.shape[:1]:
     raise ValueError(
@@ -137,6 +156,7 @@ def hstu_attention(
     normaliser=None if per_query else float(normaliser or max_len),
     contextual=contextual,
     window=window,
+    # Without a window nothing binds the tail: one program for both calls.
     full_tail=full_tail if window is not None else 0,
     dropout=float(dropout),
   )
@@ -158,8 +178,10 @@ def hstu_attention(
       ),
     )
   )
+  # Before the choice of a backend, so that all of them refuse the same calls.
   wrong = _wrong_lengths(spec, context, q.shape[0], k.shape[0])
   run = dispatch.choose('hstu_attention', BACKENDS, implementation)
+  # A kernel cannot be launched on a grid of no sequences.
   out = (
     run(spec, tensors, context) if batch else jnp.zeros_like(v[: q.shape[0]])
   )
@@ -293,6 +315,7 @@ def _wrong_lengths(spec: Spec, context: Context, queries: int, keys: int):
     ]
   wrong = jnp.bool_(False)
   for broken, message in rules:
+    # A value is known unless it is traced; then it can only mark the output.
     if not isinstance(broken, jax.core.Tracer) and broken:
       raise ValueError(message)
     wrong |= broken

@@ -90,6 +90,7 @@ def lookup(backend: str, device_kind: str, dqk: int, dv: int) -> dict:
     dqk: width of a query and key, per head.
     dv: width of a value, per head.
   """
+  # A device without measured sizes takes those that are safe anywhere.
   for kind in (device_kind, 'default'):
     if (backend, kind) in TABLE:
       return dict(_by_width(TABLE[backend, kind], max(dqk, dv)))
@@ -97,14 +98,22 @@ def lookup(backend: str, device_kind: str, dqk: int, dv: int) -> dict:
 
 
 def use(backend: str, device_kind: str, width: int, options: dict) -> None:
-  """Takes these options from now on, in this process, for heads of a width."""
+  """Uses other options from now on, in this process.
+
+  Args:
+    backend: name in `api.BACKENDS`.
+    device_kind: as JAX names it.
+    width: the widest head that the options are for.
+    options: block sizes, as in `TABLE`.
+  """
+  # Keeps the other widths of the device, which nobody has measured anew.
   known = TABLE.get((backend, device_kind)) or TABLE.get((backend, 'default'))
   known = {w: o for w, o in (known or {}).items() if isinstance(w, int)}
   TABLE[backend, device_kind] = {**known, width: options}
 
 
 def save(backend: str, device_kind: str, width: int, options: dict) -> None:
-  """Adds these options to `tuned.json`."""
+  """Adds options to `tuned.json`; the arguments are those of `use`."""
   tuned = _read()
   entry = tuned.setdefault(backend, {}).setdefault(device_kind, {})
   entry[str(width)] = options
@@ -119,6 +128,7 @@ def _by_width(entry: dict, width: int) -> dict:
   widths = sorted(key for key in entry if isinstance(key, int))
   if not widths:
     return entry
+  # The narrowest entry that is wide enough; the widest one beyond it.
   return entry[next((w for w in widths if width <= w), widths[-1])]
 
 

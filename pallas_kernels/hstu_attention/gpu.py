@@ -25,7 +25,7 @@ NEVER = np.iinfo(np.int32).max
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
-  """See `api.hstu_attention`."""
+  """Computes `api.hstu_attention` with the Triton kernels."""
   return _attention(spec, tensors, context)
 
 
@@ -45,13 +45,21 @@ def _launch(name: str, spec: Spec, call: gpu_plan.CallShapes, *inputs):
 
 
 def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
-  """What every kernel reads first, in their order.
+  """The arguments that every kernel begins with, in their order.
 
-  What a call does not have is replaced by something that is never read.
+  An array that a call does not have is replaced by one that is never read.
+
+  Args:
+    spec: options of the call.
+    tensors: arrays with gradients.
+    context: arrays without.
   """
   q, k, v, position_bias, time_bias = tensors
+  # Before anything is launched: it also keeps wrong lengths inside the arrays.
   sequences = sequence_table(spec, context, q.shape[0], k.shape[0])
   float32 = jnp.float32
+  # A kernel has a fixed number of arguments; its constants say which of them it
+  # may read.
   nothing = jnp.zeros(1, float32)
   no_time = jnp.zeros(1, jnp.int32)
   timed = time_bias is not None
@@ -74,13 +82,24 @@ def inputs_of(spec: Spec, tensors: Tensors, context: Context) -> tuple:
 def sequence_table(
   spec: Spec, context: Context, queries: int, keys: int
 ) -> jax.Array:
-  """`[B, 5]` int32, the longest sequence first.
+  """What the programs need to know of each sequence, the longest one first.
 
-  First key token; token of the query at position 0, were it there; tokens;
-  position of the first query; position of the first target. Cut so that wrong
-  lengths, which make the output NaN, lead nobody beyond the arrays.
+  The columns are: number of the first key token; number that the query at
+  position 0 would have; tokens; position of the first query; position of the
+  first target. Values are clipped so that wrong lengths, for which the output
+  is NaN anyway, never lead beyond the arrays.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    queries: capacity Tq.
+    keys: capacity T.
+
+  Returns:
+    `[B, 5]` int32.
   """
   lengths = context.lengths.astype(jnp.int32)
+  # The length is bounded by what is left of the array after the start.
   start = jnp.clip(jagged.offsets(lengths), 0, keys)
   length = jnp.clip(lengths, 0, jnp.minimum(spec.max_len, keys - start))
   if context.query_lengths is None:
@@ -90,11 +109,16 @@ def sequence_table(
     first = jnp.clip(jagged.offsets(asking), 0, queries)
     asking = jnp.clip(asking, 0, jnp.minimum(spec.max_queries, queries - first))
     asking = jnp.minimum(asking, length)
+  # How many keys come before the first query.
   skipped = length - asking
   targets = jnp.zeros_like(length)
   if context.targets is not None:
     targets = jnp.clip(context.targets.astype(jnp.int32), 0, length)
+  # `first - skipped` is where position 0 would be, so that a kernel finds
+  # queries and keys by one position. It may be negative, the numbers of
+  # real queries are not.
   table = [start, first - skipped, length, skipped, length - targets]
+  # The longest first: programs started last should be the short ones.
   return jnp.stack(table, axis=1).astype(jnp.int32)[jnp.argsort(-length)]
 
 
@@ -104,10 +128,12 @@ def thresholds(buckets: int) -> np.ndarray:
 
   Found by asking the reference, so that its rounding is kept.
   """
+  # Also while a jit is traced, since the numbers become a constant.
   with jax.ensure_compile_time_eval():
     low = np.zeros(buckets, np.int64)
     high = np.full(buckets, NEVER, np.int64)
     wanted = np.arange(buckets)
+    # Bisection of all buckets at once: buckets only grow with the difference.
     while np.any(low < high):
       middle = (low + high) // 2
       bucket = time_bucket(jnp.asarray(middle, jnp.int32), buckets)
@@ -127,7 +153,10 @@ def _forward(spec, tensors, context):
   inputs = inputs_of(spec, tensors, context)
   out, sums = _launch('forward', spec, call, *inputs)
   asking = context.query_lengths
+  # An output holds garbage where no program writes.
   out = _only_real(out, context.lengths if asking is None else asking)
+  # SiLU needs no output on the way back: its weights do not depend on one
+  # another.
   if spec.mode == 'silu':
     return out, (tensors, context, None, sums)
   return out, (tensors, context, out, sums)
@@ -146,6 +175,8 @@ def _backward(spec, saved, dout):
   dout = dout.astype(tensors.v.dtype)
   delta = sums
   if out is not None:
+    # What the softmax subtracts from each gradient of its weights; the kernels
+    # multiply by the scale, which contains 1 / (1 - dropout), later.
     delta = jnp.sum(dout.astype(jnp.float32) * out.astype(jnp.float32), -1)
     delta *= 1.0 - spec.dropout
   inputs = (*inputs_of(spec, tensors, context), dout, sums, delta)
@@ -155,6 +186,7 @@ def _backward(spec, saved, dout):
   dq = _only_real(dq, context.lengths if asking is None else asking)
   dk, dv = (_only_real(x, context.lengths) for x in (dk, dv))
   dposition = dtime = None
+  # Without a table there is no third kernel to run.
   if call.positions or call.buckets:
     tiles, times = _launch('backward_bias', spec, call, *inputs)
   if call.positions:
@@ -181,8 +213,10 @@ def sum_of_diagonals(
     positions: entries of the table.
     both_ways: whether there are negative differences.
   """
+  # In a fixed order, unlike atomic additions of the programs.
   tiles = jnp.sum(tiles, 1)
   differences, block, _ = tiles.shape
+  # Then `ahead` of the differences are negative, and as many positive.
   ahead = differences // 2 if both_ways else 0
   # Row r of 2b, flipped and read again as rows of 2b - 1, moves r to the left:
   # column c lands in c - r + b - 1.
@@ -190,6 +224,8 @@ def sum_of_diagonals(
   wide = wide.reshape(differences, -1)[:, : block * (2 * block - 1)]
   sums = jnp.sum(wide.reshape(differences, block, 2 * block - 1), 1)
   # A difference d holds keys at distances -d * b + (1 - b .. b - 1).
+  # Each difference touches two runs of b entries: its own and the one before.
+  # The largest difference is the most negative distance.
   behind = jnp.pad(sums[::-1, : block - 1], ((0, 1), (1, 0)))
   before = jnp.pad(sums[::-1, block - 1 :], ((1, 0), (0, 0)))
   line = (behind + before).reshape(-1)
@@ -200,15 +236,16 @@ def sum_of_diagonals(
 
 
 def _sum_of_targets(spec, context, dtargets, positions):
-  """The same from the queries that are targets.
+  """The part of that gradient which comes from queries that are targets.
 
   Args:
-    spec: of the call.
-    context: of the call.
-    dtargets: `[T, H]` sums over the targets, a key.
+    spec: options of the call.
+    context: lengths of the call.
+    dtargets: `[T, H]` sums over the targets, for each key.
     positions: entries of the table.
   """
   lengths, history = context.lengths, context.lengths - context.targets
+  # The table is shared by the heads.
   values = jnp.sum(dtargets, 1)
   start = jagged.offsets(lengths)
   # Distance r before the first target, in every sequence; 0 are the targets.
@@ -220,7 +257,9 @@ def _sum_of_targets(spec, context, dtargets, positions):
   itself = jagged.to_dense(values, lengths, spec.max_len)
   place = jnp.arange(spec.max_len, dtype=lengths.dtype)
   targets = place[None] >= history[:, None]
+  # The distance 0 is that of each target to itself.
   line = line.at[0].set(jnp.sum(jnp.where(targets, itself, 0.0)))
+  # The last entry of the line, once turned, is the distance 0.
   low = positions // 2 + 1 - line.size
   high = positions - low - line.size
   return jax.lax.pad(line[::-1], jnp.float32(0), ((low, high, 0),))

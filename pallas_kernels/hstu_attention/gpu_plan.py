@@ -24,7 +24,7 @@ class Constants(NamedTuple):
   Attributes:
     block_q: queries a tile.
     block_k: keys a tile.
-    blocks: programs a sequence and head.
+    blocks: programs for each sequence and head.
     heads: H.
     dqk: width of a query.
     dv: width of a value.
@@ -38,11 +38,11 @@ class Constants(NamedTuple):
     zero: entry of the position table for a difference of 0; -1 for no table.
     buckets: entries of the time table; 0 for none.
     targets: whether there are targets.
-    contextual: of the spec.
-    window: of the spec; 0 for none.
-    full_tail: of the spec.
+    contextual: as in the spec.
+    window: as in the spec; 0 for none.
+    full_tail: as in the spec.
     drop_below: hashes below it are dropped; 0 for no dropout.
-    precision: of products of float32: 'ieee' or 'tf32'.
+    precision: precision of float32 products: 'ieee' or 'tf32'.
     tanh: whether the sigmoid is taken from the approximate tanh of the chip.
     ahead: backward_bias: how many differences are negative.
     shares: backward_bias: programs a difference.
@@ -131,15 +131,16 @@ def launch(
   """How to launch one of `KERNELS`.
 
   Args:
-    kernel: its name.
-    spec: of the call.
+    kernel: name of the kernel.
+    spec: options of the call.
     call: shapes of the call.
-    device_kind: whose block sizes to take.
+    device_kind: kind of the device whose block sizes to take.
     cuda: whether the device is NVIDIA's.
   """
   # The table is made for bfloat16. Float32 has twice the bytes, and exact
   # products of it hold their operands in registers.
   numbers = 4 if call.dtype == 'float32' else 1
+  # The default sizes need more shared memory than AMD has.
   if not cuda and ('triton', device_kind) not in blocks.TABLE:
     device_kind = 'rocm'
   sizes = blocks.lookup(
@@ -155,6 +156,7 @@ def launch(
     )
     grid = sequences * constants.blocks
     if kernel == 'forward':
+      # An output that is not wanted still needs a shape.
       sums = (call.queries, call.heads) if spec.mode == 'softmax' else (1,)
       shapes = (((*q_shape[:2], call.dv), call.dtype), (sums, float32))
     else:
@@ -162,6 +164,7 @@ def launch(
   elif kernel == 'backward_keys':
     constants = base._replace(blocks=-(-spec.max_len // base.block_k))
     grid = sequences * constants.blocks
+    # Only the bias of targets is summed by key.
     both = call.targets and call.positions
     sums = (call.keys, call.heads) if both else (1,)
     shapes = (
@@ -182,10 +185,12 @@ def launch(
 
 
 def _bias(spec, call, base):
+  # Square tiles: a difference of tiles then stands for 2b - 1 distances.
   block = base.block_q
   rows = -(-spec.max_len // block)
   ahead = rows - 1 if spec.contextual else 0
   items = call.batch * call.heads
+  # Enough programs to fill the chip, and no more partial sums than that.
   shares = min(items, -(-BIAS_PROGRAMS // (rows + ahead)))
   constants = base._replace(
     block_k=block,
@@ -204,6 +209,7 @@ def _constants(
   spec: Spec, call: CallShapes, sizes: dict, cuda: bool
 ) -> Constants:
   silu = spec.mode == 'silu'
+  # Every constant factor of the output in one number.
   scale = 1.0 / (1.0 - spec.dropout)
   if silu and spec.normaliser is not None:
     scale /= spec.normaliser
@@ -214,12 +220,14 @@ def _constants(
     heads=call.heads,
     dqk=call.dqk,
     dv=call.dv,
+    # A tile of Triton has a power of two of columns.
     width_qk=max(LEAST_WIDTH, _power_of_two(call.dqk)),
     width_v=max(LEAST_WIDTH, _power_of_two(call.dv)),
     silu=silu,
     alpha=spec.alpha,
     scale=scale,
     per_query=silu and spec.normaliser is None,
+    # The middle of a table of 2n - 1 entries.
     zero=call.positions // 2 if call.positions else -1,
     buckets=call.buckets,
     targets=call.targets,

@@ -1,11 +1,12 @@
-"""Which token sees which, in closed form, and where each token stands.
+"""Which token sees which, in closed form, and the position of each token.
 
-A sequence is [contextual tokens][history][targets]. Its tokens get an order:
-all contextual ones 0, the history 1, 2, ... (0, 1, ... without context), all
-targets the same, `target_limit`. A token sees itself and what is earlier in
-that order, so a target never sees another; contextual tokens see context and
-history both ways. These functions are elementwise and free of shapes: the XLA
-path, the Pallas kernels and the tests all call them.
+A sequence is [contextual tokens][history][targets]. Every token gets an order:
+0 for all contextual ones, 1, 2, ... for the history (0, 1, ... without
+context), and `target_limit` for all targets. A token sees itself and all tokens
+of a smaller order, so a target never sees another one; in addition, contextual
+tokens see each other and the whole history. These functions are elementwise and
+work on any shapes: the XLA path, the Pallas kernels and the tests all call
+them.
 """
 
 from typing import NamedTuple
@@ -18,16 +19,16 @@ from pallas_kernels.jagged import api as jagged
 
 
 class TokenPositions(NamedTuple):
-  """Where each of some tokens stands, all `[T]` int32.
+  """The positions of some tokens, all `[T]` int32.
 
   Attributes:
-    segment: its sequence; B for padding.
-    position: its place in the sequence; 0 for padding.
+    segment: number of the sequence; B for padding.
+    position: position in the sequence; 0 for padding.
     order: see the top of this file.
-    limit: order of the targets of its sequence.
-    anchor: its place for the position bias: targets stand where the first one
-      does, since all of them are candidates for the same place.
-    token: its number among the packed keys, or its own number for padding.
+    limit: order of the targets of the sequence.
+    anchor: position for the position bias; all targets have that of the first
+      one, since they are candidates for the same position.
+    token: number among the packed keys; for padding, the number of the query.
   """
 
   segment: jax.Array
@@ -39,14 +40,31 @@ class TokenPositions(NamedTuple):
 
 
 def target_limit(length, targets, contextual: int):
-  """Order of the targets of a sequence of `length` tokens."""
+  """The order of the targets of a sequence.
+
+  Args:
+    length: tokens of the sequence.
+    targets: how many of them are targets.
+    contextual: how many are context.
+  """
   return length - max(contextual - 1, 0) - targets
 
 
 def order(position, limit, contextual: int):
-  """Order of the token at `position`."""
+  """The order of a token.
+
+  >>> order(jnp.arange(6), limit=3, contextual=2).tolist()
+  [0, 0, 1, 2, 3, 3]
+
+  Args:
+    position: position in its sequence.
+    limit: order of the targets of the sequence.
+    contextual: number of contextual tokens.
+  """
+  # Contextual tokens share order 0, and the history begins at 1.
   if contextual:
     position = jnp.maximum(position - (contextual - 1), 0)
+  # All targets share the order that follows the history.
   return jnp.minimum(position, limit)
 
 
@@ -60,19 +78,29 @@ def is_visible(spec: Spec, same_token, query_order, key_order, limit):
     key_order: order of the key.
     limit: order of the targets of the sequence.
   """
+  # `>` keeps targets, which share an order, from seeing each other.
   seen = same_token | (query_order > key_order)
   if spec.window is not None:
     near = query_order - key_order <= spec.window
     if spec.full_tail:
+      # Targets have the order `limit`, so they are exempt too.
       near |= query_order >= limit - spec.full_tail
     seen &= near
   if spec.contextual:
+    # After the window, which does not bind contextual tokens. They see each
+    # other and the history both ways, and no target.
     seen |= (query_order == 0) & (key_order < limit)
   return seen
 
 
 def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
-  """Of the packed keys, `[T]`."""
+  """The positions of the packed keys.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    capacity: T, number of keys including padding.
+  """
   lengths = context.lengths
   segment = jagged.segment_ids(lengths, capacity)
   position = jagged.positions(lengths, capacity)
@@ -81,21 +109,31 @@ def key_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
 
 
 def query_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
-  """Of the packed queries, `[Tq]`: the last tokens of their sequences."""
+  """The positions of the packed queries, the last tokens of their sequences.
+
+  Args:
+    spec: options of the call.
+    context: lengths of the call.
+    capacity: Tq, number of queries including padding.
+  """
   if context.query_lengths is None:
     return key_places(spec, context, capacity)
   lengths, queries = context.lengths, context.query_lengths
   segment = jagged.segment_ids(queries, capacity)
+  # The keys before the queries; counted into their positions.
   skipped = _of(segment, lengths - queries)
   real = segment < lengths.shape[0]
   position = jagged.positions(queries, capacity) + skipped
   token = jnp.arange(capacity, dtype=jnp.int32)
   start = _of(segment, jagged.offsets(lengths))
+  # Dropout hashes the number a query would have among all tokens, so that a
+  # cached call drops what a full one does.
   token = jnp.where(real, start + position, token).astype(jnp.int32)
   return _places(spec, context, segment, position, token)
 
 
 def _of(segment, values):
+  # Padding belongs to sequence B, which has no entry: it reads zero.
   return values.at[segment].get(mode='fill', fill_value=0)
 
 
@@ -109,6 +147,7 @@ def _places(spec, context, segment, position, token) -> TokenPositions:
     position,
     order(position, end, spec.contextual),
     end,
+    # Targets all compete for the position of the first one.
     jnp.minimum(position, _of(segment, lengths - targets)),
     token,
   )

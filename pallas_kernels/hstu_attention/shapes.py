@@ -81,7 +81,7 @@ SHAPES = {
   'synthetic_stream': Shape(
     128, max_len=128, heads=1, dqk=48, dv=48, time_bias=False
   ),
-  # Ranking with candidates behind the history, as in MLPerf's DLRM-v3.
+  # Ranking with candidates after the history, as in MLPerf's DLRM-v3.
   'ranking': Shape(position_bias=False, time_bias=False, **_RANKING),
   # The same while serving: history cached, a micro-batch of candidates asks.
   'ranking_cached': Shape(queries=32, **_RANKING),
@@ -116,8 +116,8 @@ def inputs(
 
   Args:
     shape: the model's shape.
-    seed: of lengths and values.
-    dtype: of q, k and v; the tables are float32 as the models keep them.
+    seed: seed of lengths and values.
+    dtype: dtype of q, k and v; the tables are float32 as in the models.
     sizes: `[B]` lengths to take instead of `lengths(shape, seed)`.
     capacity: tokens T; None for the next multiple of 128.
   """

@@ -1,4 +1,4 @@
-"""What the backends of `hstu_attention` are given."""
+"""The arguments of the backends of `hstu_attention`."""
 
 import dataclasses
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Spec:
 
 
 class Tensors(NamedTuple):
-  """What gradients flow to.
+  """The arrays that have gradients.
 
   q `[Tq, H, dqk]`, k `[T, H, dqk]`, v `[T, H, dv]`, position_bias `[2n - 1]` or
   None, time_bias `[buckets]` or None.
@@ -49,7 +49,7 @@ class Tensors(NamedTuple):
 
 
 class Context(NamedTuple):
-  """What is data: int32 but for the normaliser.
+  """The arrays without gradients, int32 but for the normaliser and the seed.
 
   lengths `[B]`; query_lengths `[B]`, None where every token is a query;
   targets `[B]`, None for none; query_time `[Tq]` and time `[T]`, None without

@@ -1,20 +1,22 @@
 """The Pallas TPU (Mosaic) backend: jagged blocks, forward and backward.
 
-Queries and keys are packed, a grid step is one block of each and a few heads.
-Which key blocks a query block sees is known before the kernel starts
-(`tpu_layout`), steps beyond do nothing, and the grid is as long as the longest
-range: work follows the sum of the squared lengths. Scores never leave VMEM;
-the backward pass (`tpu_backward`) computes them again. Masks are those of
-`masks`, from a few integers a token. The biases:
+Queries and keys are packed, and a grid step takes one block of each and a few
+heads. Which key blocks a query block sees is known before the kernel starts
+(`tpu_layout`); steps beyond them do nothing, and the grid is as long as the
+longest range, so the work grows with the sum of the squared lengths. Scores
+never leave VMEM; the backward pass (`tpu_backward`) computes them again. Masks
+are those of `masks`, from a few integers for each token. The biases:
 
-- by position: keys and queries of one sequence differ by the difference of
-  their token numbers, so a tile's bias depends on the distance of its blocks
-  alone. All such tiles stay in VMEM, 512 bytes a place of max_len. Targets
-  share a place, so their bias is one number a key.
-- by time: a lookup in 128 lanes. No difference of two int32 reaches bucket 72.
+- by position: the distance of a query and a key of one sequence is the
+  difference of their token numbers, so a tile's bias depends on the distance of
+  its blocks alone. All such tiles stay in VMEM, which takes 512 bytes for each
+  position of max_len. Targets share a position, so their bias is one number for
+  each key.
+- by time: a lookup in 128 lanes, which is enough: no difference of two int32
+  reaches bucket 72.
 
-XLA differentiates what stands around the kernels: layout and tables. Inside
-`jax.shard_map`, `check_vma=False` is needed.
+XLA differentiates what is around the kernels, which is the layout and the
+tables. Inside `jax.shard_map`, `check_vma=False` is needed.
 """
 
 import functools
@@ -50,14 +52,15 @@ def attention(
   """See `api.hstu_attention`.
 
   Args:
-    spec: of the call.
-    tensors: as there.
-    context: as there.
+    spec: options of the call.
+    tensors: arrays with gradients.
+    context: arrays without.
     interpret: False for the TPU; True, or `pltpu.InterpretParams()`, to run
       the kernel's steps on any device.
   """
   q, k, v, position_bias, time_bias = tensors
   plan = make_plan(spec, tensors, context, interpret)
+  # Only the tiles of the bias need rows and tokens to agree modulo a tile.
   aligned = position_bias is not None
   where = tpu_layout.layout(spec, plan, context, q.shape[0], aligned)
   keys = tpu_layout.round_up(k.shape[0], plan.block_k)
@@ -75,6 +78,7 @@ def attention(
     if plan.targets:
       operands['targets'] = _target_bias(spec, context, position_bias, keys)
   if time_bias is not None:
+    # Entries from 128 on belong to differences that cannot occur.
     row = time_bias[: tpu_tile.LANES].astype(jnp.float32)
     operands['time'] = tpu_layout.pad(row, tpu_tile.LANES)[None]
   out = _attention(spec, plan, operands, call)
@@ -84,7 +88,14 @@ def attention(
 def make_plan(
   spec, tensors: Tensors, context: Context, interpret
 ) -> KernelPlan:
-  """Blocks that suit the device and are no larger than the call."""
+  """Chooses blocks that suit the device and are no larger than the call.
+
+  Args:
+    spec: options of the call.
+    tensors: arrays of the call, of which the shapes count.
+    context: lengths of the call.
+    interpret: as in `attention`.
+  """
   q, k, v, position_bias, time_bias = tensors
   heads, dqk = q.shape[1:]
   dv = v.shape[2]
@@ -98,6 +109,7 @@ def make_plan(
   tile = min(tpu_layout.TILE, block_q, block_k)
   if context.query_lengths is not None:
     block_q = tile  # tails are short, and each has blocks of its own
+  # A small call is not padded to a large block.
   block_q = min(block_q, tpu_layout.round_up(q.shape[0], tile))
   block_k = min(block_k, tpu_layout.round_up(k.shape[0], tile))
   # Of a head: q, k, v, dk, dv or dout, dq, twice each for the pipeline, and
@@ -121,6 +133,7 @@ def _target_bias(spec: Spec, context: Context, table, keys: int):
   """Position bias of each key for the targets of its sequence, `[keys]`."""
   key = masks.key_places(spec, context, keys)
   first = context.lengths - context.targets
+  # The position of the first target, for each key of its sequence.
   first = first.at[key.segment].get(mode='fill', fill_value=0)
   n = (table.shape[0] + 1) // 2
   return table[key.anchor - first + n - 1].astype(jnp.float32)
@@ -136,6 +149,8 @@ def _forward(spec, plan, operands, call):
   out, lse = forward(spec, plan, operands, call)
   if spec.mode == 'silu':
     return out, (operands, call, None, None)
+  # Softmax needs its output and its sums to undo the normalisation; SiLU is
+  # recomputed from the scores alone.
   return out, (operands, call, out, lse)
 
 
@@ -147,7 +162,17 @@ _attention.defvjp(_forward, _backward)
 
 
 def forward(spec: Spec, plan: KernelPlan, operands: dict, call: TokenPlaces):
-  """Returns `[H, R, dv]` and for softmax the log of the sums `[H, R]`."""
+  """Runs the forward kernel.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    operands: name -> array, as `attention` prepares them.
+    call: positions and ranges of the tokens.
+
+  Returns:
+    `[H, R, dv]`, and for softmax the logarithms of the sums, `[H, R]`.
+  """
   q, v = operands['q'], operands['v']
   heads, rows, _ = q.shape
   dv = v.shape[2]
@@ -186,6 +211,7 @@ def _forward_kernel(
   spec, plan, first, last, shift, seed, inputs, outputs, scratch
 ):
   group, i, step = (pl.program_id(axis) for axis in range(3))
+  # The key block of this step, if the query block sees so many.
   j = first[i] + step
 
   @pl.when(step == 0)
@@ -215,9 +241,10 @@ def _forward_kernel(
       head = group * plan.heads + h
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
       v = inputs['v'][h]
+      # In float32 over all steps; rounded once, when it is written.
       scratch['sum'][h] += tpu_tile.dot(weights.astype(v.dtype), v, 1, 0)
 
-  # Not the last of the grid, which `pl.num_programs` tells wrong under vmap.
+  # Not the last step of the grid, for which `pl.num_programs` is wrong in vmap.
   @pl.when(j == jnp.maximum(last[i], first[i]))
   def _():
     number = tpu_layout.SCALE
@@ -227,6 +254,7 @@ def _forward_kernel(
       out = scratch['sum'][h] * scale
       if spec.mode == 'softmax':
         total = scratch['total'][h]
+        # Rows without a query have seen nothing.
         total = jnp.where(total > 0.0, total, 1.0)
         out /= total[:, :1]
         outputs['lse'][h] = scratch['top'][h] + jnp.log(total)
@@ -235,10 +263,12 @@ def _forward_kernel(
 
 def _softmax_step(mask, s, scratch, h):
   """Weights against the largest score so far; rescales the sums to it."""
+  # Finite, so that the difference of two of them is not NaN.
   s = jnp.where(mask, s, LOWEST)
   before = scratch['top'][h][:, :1]
   top = jnp.maximum(before, jnp.max(s, axis=1, keepdims=True))
   weights = jnp.where(mask, jnp.exp(s - top), 0.0)
+  # What was summed before was relative to the old maximum.
   shrink = jnp.exp(before - top)
   total = scratch['total'][h][:, :1] * shrink
   total += jnp.sum(weights, axis=1, keepdims=True)

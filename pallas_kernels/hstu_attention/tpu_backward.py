@@ -1,4 +1,4 @@
-"""Gradients of the Pallas TPU backend: two kernels, scores computed again.
+"""Gradients of the Pallas TPU backend: two kernels that recompute the scores.
 
 One walks the key blocks of each query block and sums dq and the gradients of
 both tables; the other walks the query blocks of each key block and sums dk and
@@ -31,20 +31,23 @@ def backward(
   """The gradient of each operand.
 
   Args:
-    spec: of the call.
-    plan: its blocks.
-    operands: as `tpu.forward` was given them.
-    call: likewise.
-    out: `[H, R, dv]`, None but for softmax.
-    lse: `[H, R]`, likewise.
-    grad: `[H, R, dv]` of the output.
+    spec: options of the call.
+    plan: block sizes.
+    operands: as given to `tpu.forward`.
+    call: as given to `tpu.forward`.
+    out: `[H, R, dv]` output of softmax; None for SiLU.
+    lse: `[H, R]` logarithms of the sums of softmax; None for SiLU.
+    grad: `[H, R, dv]` gradient of the output.
   """
   real = (call.queries[:, tpu_layout.SEGMENT] > 0)[None, :, None]
+  # NaN in padding rows would reach the sums over queries.
   grad = jnp.where(real, grad.astype(jnp.float32), 0.0)
   scale = call.queries[:, tpu_layout.SCALE]
   scale = lax.bitcast_convert_type(scale, jnp.float32)[None, :, None]
   stats = None
   if spec.mode == 'softmax':
+    # The gradient of a softmax subtracts, for each query, the sum of its
+    # weights times their gradients, which equals dout . out.
     stats = jnp.stack([lse, jnp.sum(grad * out.astype(jnp.float32), 2)], 2)
   # The scale is the same for all weights of a query: as well here as there.
   dout = (grad * scale).astype(operands['v'].dtype)
@@ -58,6 +61,8 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   tpu_grid.check_room(plan, operands, copies=3)
   side = tpu_grid.by_query(plan, operands, call)
   q = operands['q']
+  # The own side of this kernel is the queries: blocks of dout follow those of
+  # q.
   inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
   if stats is not None:
     inputs['stats'] = stats
@@ -69,6 +74,8 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
   def table(name, *shape):
     shape = (1, *shape)
     out_shape[name] = jax.ShapeDtypeStruct((groups, *shape[1:]), jnp.float32)
+    # The same block for all steps of a head group: it stays in VMEM and is
+    # written once.
     zeros = (0,) * (len(shape) - 1)
     out_specs[name] = pl.BlockSpec(shape, lambda g, *_: (g, *zeros))
 
@@ -89,12 +96,14 @@ def _by_query(spec, plan, operands, call, dout, stats) -> dict:
     ),
     out_shape=out_shape,
     compiler_params=tpu_grid.compiler_params(
+      # Query blocks that add to one table cannot run on two cores at once.
       'arbitrary' if len(out_shape) > 1 else 'parallel'
     ),
     interpret=plan.interpret,
     name='hstu_attention_backward_by_query',
   )(*side.scalars, side.inputs | inputs)
   if 'position' in grads:
+    # Head groups run in parallel and have a table each.
     grads['position'] = grads['position'].sum(0)
   if 'time' in grads:
     grads['time'] = grads['time'].sum((0, 2, 3))[None]
@@ -108,6 +117,7 @@ def _by_query_kernel(
   j = first[i] + step
   tables = [outputs[name] for name in ('position', 'time') if name in outputs]
 
+  # The tables collect over the whole group, dq over one query block.
   @pl.when((i == 0) & (step == 0))
   def _():
     for table in tables:
@@ -123,10 +133,12 @@ def _by_query_kernel(
     tile = tpu_tile.build(
       spec, plan, inputs, inputs['queries'], inputs['keys'], distance, False
     )
+    # Both biases are shared by the heads, so their gradients are, too.
     shared = None
     for h in range(plan.heads):
       q, k, v = (inputs[name][h] for name in 'qkv')
       s = tpu_tile.scores(spec, tile, q, k)
+      # By the chain: out = weights . v, dropout between them.
       dweights = tpu_tile.dot(inputs['dout'][h], v, 1, 1)
       head = group * plan.heads + h
       dweights = tpu_tile.apply_dropout(spec, tile, seed[0], head, dweights)
@@ -134,6 +146,7 @@ def _by_query_kernel(
       if spec.mode == 'softmax':
         stats = (inputs['stats'][h][:, :1], inputs['stats'][h][:, 1:])
       _, ds = _weights_and_gradient(tile, s, dweights, *stats)
+      # alpha is left to the end: once for a block, not for each tile.
       total[h] += tpu_tile.dot(ds.astype(k.dtype), k, 1, 0)
       if tables:
         shared = ds if shared is None else shared + ds
@@ -154,6 +167,7 @@ def _by_key(spec, plan, operands, call, dout, stats) -> dict:
   k, v = operands['k'], operands['v']
   inputs, in_specs = {'dout': dout}, {'dout': side.query_spec(dout.shape[2])}
   if stats is not None:
+    # Queries run along the lanes here, and so do their numbers.
     inputs['stats'] = jnp.swapaxes(stats, 1, 2)
     block = side.query_spec(2).index_map
     in_specs['stats'] = pl.BlockSpec(
@@ -217,6 +231,8 @@ def _by_key_kernel(
     if plan.targets:
       outputs['targets'][...] = jnp.zeros_like(outputs['targets'])
 
+  # A run may contain query blocks that do not see this key block: those that
+  # have no rows of its kind.
   @pl.when((step < count) & (first[i] <= j) & (j <= last[i]))
   def _():
     tile = tpu_tile.build(
@@ -239,15 +255,18 @@ def _by_key_kernel(
       if spec.mode == 'softmax':
         stats = (inputs['stats'][h][:1], inputs['stats'][h][1:])
       weights, ds = _weights_and_gradient(tile, s, dweights, *stats)
+      # dv needs the weights as the forward pass used them, ds those before.
       weights = tpu_tile.apply_dropout(spec, tile, seed[0], head, weights)
       total['v'][h] += tpu_tile.dot(weights.astype(v.dtype), dout, 1, 0)
       total['k'][h] += tpu_tile.dot(ds.astype(q.dtype), q, 1, 0)
       if plan.targets:
         shared = ds if shared is None else shared + ds
     if plan.targets:
+      # Queries that are targets share one bias for each key.
       asked = jnp.where(tile.target, shared, 0.0)
       outputs['targets'][0] += jnp.sum(asked, axis=1, keepdims=True)
 
+  # Also where nobody sees the block, whose gradients are zero.
   @pl.when(step == jnp.maximum(count, 1) - 1)
   def _():
     dk = spec.alpha * total['k'][...]
@@ -256,16 +275,18 @@ def _by_key_kernel(
 
 
 def _weights_and_gradient(tile: Tile, s, dweights, lse=None, delta=None):
-  """The weights and the gradient of the scores `s`, zero where none sees.
+  """The weights and the gradient of the scores `s`, zero for masked pairs.
 
   Args:
-    tile: its mask.
+    tile: the tile, of which the mask is used.
     s: scores.
     dweights: gradient of the weights.
-    lse: for softmax: log of the sum of each query.
-    delta: and the sum of dout * out, which its normalisation gives back.
+    lse: for softmax, the logarithm of the sum of each query.
+    delta: for softmax, the sum of dout * out of each query.
   """
   if lse is None:
+    # silu(s) = s sigmoid(s), so silu'(s) = sigmoid(s) + silu(s) (1 -
+    # sigmoid(s)).
     gate = jax.nn.sigmoid(s)
     weights = s * gate
     ds = dweights * (gate + weights * (1.0 - gate))

@@ -1,4 +1,4 @@
-"""The grids of the TPU kernels, and which blocks each step is given."""
+"""The grids of the TPU kernels, and the blocks that each step gets."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -37,7 +37,14 @@ class Side(NamedTuple):
 
 
 def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
-  """Refuses a position bias of which `copies` do not fit into VMEM."""
+  """Refuses a position bias that does not fit into VMEM.
+
+  Args:
+    plan: block sizes; an interpreted kernel is never refused.
+    operands: arrays of the call.
+    copies: how many arrays of the size of the bias must be there at once.
+  """
+  # An interpreted kernel has all the memory of the machine.
   if 'position' not in operands or plan.interpret:
     return
   size = copies * operands['position'].size * 4
@@ -50,15 +57,23 @@ def check_room(plan: KernelPlan, operands: dict, copies: int) -> None:
 
 
 def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
-  """For each query block, the key blocks it sees."""
+  """A kernel call that walks the key blocks which each query block sees.
+
+  Args:
+    plan: block sizes.
+    operands: arrays of the call.
+    call: positions and ranges of the tokens.
+  """
 
   def key_block(i, step, first, last, *_):
     # Steps beyond the last block read it again, which costs no copy.
     return jnp.minimum(first[i] + step, jnp.maximum(last[i], 0))
 
   inputs = _inputs(operands, call)
+  # Keys run along the lanes of a tile, so their fields are rows.
   inputs['keys'] = inputs['keys'].T
   query_blocks = call.first.shape[0]
+  # A number known at run time: the grid is as long as the longest range.
   steps = jnp.max(call.last - call.first, initial=0) + 1
   return _side(
     plan,
@@ -72,12 +87,23 @@ def by_query(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 
 
 def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
-  """For each key block, the query blocks that see it; fields are turned."""
+  """A kernel call that walks the query blocks which see each key block.
+
+  Its tiles are `[keys, queries]`, so the fields are turned as well.
+
+  Args:
+    plan: block sizes.
+    operands: arrays of the call.
+    call: positions and ranges of the tokens.
+  """
   key_blocks = call.keys.shape[0] // plan.block_k
+  # A key block is seen by several runs of query blocks, one for each kind of
+  # row.
   counts = call.span_count.reshape(-1, key_blocks).sum(0)
   inputs = _inputs(operands, call)
   inputs['queries'] = inputs['queries'].T
   if 'position' in inputs:
+    # Tiles are turned in this kernel, see `tpu_tile`.
     inputs['position'] = jnp.swapaxes(inputs['position'], 1, 2)
 
   def query(j, step, *scalars):
@@ -102,27 +128,50 @@ def by_key(plan: KernelPlan, operands: dict, call: TokenPlaces) -> Side:
 
 
 def query_block(step, j, key_blocks: int, span_start, span_count):
-  """Query block number `step` of key block `j`, and how many `j` has."""
+  """Which query block a step takes for a key block, and how many there are.
+
+  Args:
+    step: number of the step.
+    j: the key block.
+    key_blocks: number of key blocks.
+    span_start: as in `TokenPlaces`.
+    span_count: as in `TokenPlaces`.
+  """
   number = jnp.int32(0)
   before = jnp.int32(0)
+  # Unrolled: there are at most three runs.
   for span in range(span_start.shape[0] // key_blocks):
     start = span_start[span * key_blocks + j]
     count = span_count[span * key_blocks + j]
     # Beyond the last block, that one stays.
     inside = jnp.clip(step - before, 0, count - 1)
+    # Runs follow one another; the last one that has begun is right.
     number = jnp.where((step >= before) & (count > 0), start + inside, number)
     before += count
   return number, before
 
 
 def distance(plan: KernelPlan, i, j, shift):
-  """Key block j minus query block i, in tiles of the position bias."""
+  """Key block j minus query block i, in tiles of the position bias.
+
+  Args:
+    plan: block sizes.
+    i: query block.
+    j: key block.
+    shift: as in `TokenPlaces`.
+  """
   per_query, per_key = plan.block_q // plan.tile, plan.block_k // plan.tile
+  # Blocks of a tail start later in the sequence than in the rows.
   return j * per_key - i * per_query - shift[i]
 
 
 def compiler_params(own: str = 'parallel') -> pltpu.CompilerParams:
-  """`own`: 'arbitrary' where blocks of one side add to the same output."""
+  """Parameters of the compiler.
+
+  Args:
+    own: 'parallel', or 'arbitrary' where the blocks of a kernel's own side add
+      to the same output, so that they must run one after another.
+  """
   return pltpu.CompilerParams(
     dimension_semantics=('parallel', own, 'arbitrary'),
     vmem_limit_bytes=VMEM_BYTES,
@@ -134,6 +183,7 @@ def _inputs(operands: dict, call: TokenPlaces) -> dict:
   keys = call.keys
   if 'targets' in operands:
     bias = jax.lax.bitcast_convert_type(operands['targets'], jnp.int32)
+    # Bits of a float in a field that is unused without targets.
     keys = keys.at[:, tpu_layout.TARGET_BIAS].set(bias)
   return inputs | {'queries': call.queries, 'keys': keys}
 
@@ -144,7 +194,10 @@ def _side(plan, grid, scalars, inputs, query, key, turned) -> Side:
   def per_head(size, block):
     def spec(width):
       return pl.BlockSpec(
-        (plan.heads, size, width), lambda g, *rest: (g, block(*rest), 0)
+        # Head groups are the outermost axis of the grid, tokens depend on the
+        # rest.
+        (plan.heads, size, width),
+        lambda g, *rest: (g, block(*rest), 0),
       )
 
     return spec

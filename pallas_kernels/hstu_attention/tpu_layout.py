@@ -1,11 +1,11 @@
-"""How the TPU kernels lay out tokens, and which block meets which.
+"""How the TPU kernels lay out tokens, and which blocks meet.
 
-Plain XLA, no kernel: all of it is a few integers a token. Queries stand in
-blocks of `block_q` rows, keys in blocks of `block_k`. Where q has every token,
-a row is a token. Where q holds the tails of the sequences, each tail gets
-blocks of its own, so that row and key numbers differ by one constant in a
-block; with a position bias this is a multiple of `tile`, since the bias comes
-in square tiles of equal distance (`toeplitz`).
+This is plain XLA, and all of it is a few integers for each token. Queries are
+cut into blocks of `block_q` rows, keys into blocks of `block_k`. If q has every
+token, a row is a token. If q holds the tails of the sequences, each tail gets
+blocks of its own, so that the numbers of rows and keys differ by one constant
+in a block. With a position bias this constant is a multiple of `tile`, because
+the bias comes in square tiles of equal distance (`toeplitz`).
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class KernelPlan:
     heads: heads at once; they share masks and biases. Divides H.
     buckets: size of the time table, 0 for none.
     targets: whether the keys have a position bias for targets.
-    interpret: of `pl.pallas_call`.
+    interpret: argument of `pl.pallas_call`.
   """
 
   block_q: int
@@ -52,18 +52,18 @@ class KernelPlan:
 
 
 class TokenPlaces(NamedTuple):
-  """What the kernels must know about the tokens, all int32.
+  """What the kernels need to know about the tokens, all int32.
 
   Attributes:
     queries: `[R, 8]` fields of each row; segment 0 for rows without a query.
     keys: `[K, 8]` fields of each key; segments from 1, B + 1 for padding.
     first: `[R / block_q]` first key block a query block sees.
-    last: and the last one; before `first` where it sees none.
+    last: `[R / block_q]` last one; smaller than `first` if it sees none.
     shift: tiles by which a query block's tokens are ahead of its rows.
-    span_start: `[spans * K / block_k]` query blocks that see a key block are
-      few runs of blocks: where each begins ...
-    span_count: ... and how many blocks it has.
-    seed: `[1]` of the dropout.
+    span_start: `[spans * K / block_k]` the query blocks that see a key block
+      are a few runs of blocks; the first block of each run.
+    span_count: `[spans * K / block_k]` number of blocks of each run.
+    seed: `[1]` bits of the dropout seed.
   """
 
   queries: jax.Array
@@ -77,11 +77,11 @@ class TokenPlaces(NamedTuple):
 
 
 class QueryLayout(NamedTuple):
-  """Where the queries stand.
+  """The rows of the queries.
 
   Attributes:
     rows: number R of rows.
-    real: `[Tq]` which tokens of q are no padding.
+    real: `[Tq]` which tokens of q are not padding.
     row: `[Tq]` the row of each; R for padding. None: rows are tokens.
     source: `[R]` the token of each row; Tq for none. None: rows are tokens.
   """
@@ -99,12 +99,12 @@ def round_up(x, multiple: int):
 def layout(
   spec: Spec, plan: KernelPlan, context: Context, queries: int, aligned: bool
 ) -> QueryLayout:
-  """Where the `queries` tokens of q stand.
+  """Assigns the tokens of q to rows.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     plan: block_q and tile are read.
-    context: lengths.
+    context: lengths of the call.
     queries: capacity Tq.
     aligned: whether rows and tokens must differ by a multiple of `plan.tile`.
   """
@@ -114,11 +114,15 @@ def layout(
     real = jnp.arange(queries) < jnp.sum(context.lengths)
     return QueryLayout(round_up(queries, block), real, None, None)
   batch = asking.shape[0]
+  # Number of the key that the first query of each tail is.
   start = jagged.offsets(context.lengths) + context.lengths - asking
+  # Empty rows before a tail, so that it starts at the same place of a tile as
+  # its keys do.
   ahead = start % plan.tile if aligned else jnp.zeros_like(start)
   blocks = jnp.where(asking > 0, -(-(ahead + asking) // block), 0)
   # Most blocks there can be: by the tokens of q, and by the longest tail.
   slack = (block - 1) + (plan.tile - 1 if aligned else 0)
+  # Static, so it may count blocks that no batch fills.
   rows = min(
     round_up(queries + batch * slack, block),
     batch * round_up(spec.max_queries + slack, block),
@@ -127,6 +131,7 @@ def layout(
   real = segment < batch
   first = jagged.offsets(blocks) * block + ahead
   row = first.at[segment].get(mode='fill', fill_value=0)
+  # Padding is sent past the end, where a scatter drops it.
   row = jnp.where(real, row + jagged.positions(asking, queries), rows)
   token = jnp.arange(queries, dtype=jnp.int32)
   source = jnp.full(rows, queries, jnp.int32).at[row].set(token, mode='drop')
@@ -137,6 +142,7 @@ def spread(where: QueryLayout, x: jax.Array) -> jax.Array:
   """`[Tq, ...] -> [R, ...]`, zeros where there is no query."""
   if where.source is not None:
     return x.at[where.source].get(mode='fill', fill_value=0)
+  # NaN in padding would survive a multiplication by zero: 0 * NaN.
   real = where.real.reshape(-1, *(1,) * (x.ndim - 1))
   return pad(jnp.where(real, x, jnp.zeros_like(x)), where.rows)
 
@@ -149,37 +155,51 @@ def gather(where: QueryLayout, x: jax.Array) -> jax.Array:
 
 
 def pad(x: jax.Array, size: int) -> jax.Array:
-  """Zeros behind `x` up to `size`."""
+  """`x` with zeros at the end, up to `size`."""
   return jnp.pad(x, [(0, size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
 
 
 def call(
   spec: Spec, plan: KernelPlan, context: Context, where: QueryLayout, keys: int
 ) -> TokenPlaces:
-  """Fields and ranges of a call with `keys` keys, padding included."""
+  """Computes the fields of all tokens and the ranges of all blocks.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    context: lengths and times of the call.
+    where: layout of the queries.
+    keys: number of keys K, including padding.
+  """
   query = masks.query_places(spec, context, where.real.shape[0])
   key = masks.key_places(spec, context, keys)
+  # The divisor of softmax is only known at the end of the row.
   if spec.mode == 'softmax':
     divisor = 1.0
   else:
     divisor = spec.normaliser or context.normaliser
+  # One factor for a query, applied once to its output.
   scale = 1.0 / ((1.0 - spec.dropout) * divisor)
   scale = jnp.broadcast_to(jnp.float32(scale), where.real.shape)
   query_time, time = context.query_time, context.time
   if time is None:
     query_time, time = jnp.zeros_like(query.token), jnp.zeros_like(key.token)
+  # Whether a query is a target; they read another position bias.
   targets = jnp.zeros_like(query.token)
   if context.targets is not None:
     begin = context.lengths - context.targets
     begin = begin.at[query.segment].get(mode='fill', fill_value=0)
     targets = (query.position >= begin).astype(jnp.int32)
   fields = (
+    # From 1: rows without a query have segment 0, padding keys B + 1, and
+    # neither matches anything.
     jnp.where(where.real, query.segment + 1, 0),
     query.order,
     query.token,
     query_time,
     query.limit,
     targets,
+    # As an integer: one array of fields is one copy for each block.
     lax.bitcast_convert_type(scale, jnp.int32),
   )
   queries = spread(where, _stack(fields))
@@ -187,6 +207,8 @@ def call(
   bounds = spread(where, jnp.stack([first, last], 1))
   blocks = keys // plan.block_k
   ranges = _ranges(spec, plan, queries, bounds, blocks)
+  # The same for all queries of a block; rows without one must not win the
+  # maximum.
   token = queries[:, TOKEN] - jnp.arange(where.rows, dtype=jnp.int32)
   token = jnp.where(queries[:, SEGMENT] > 0, token, -(1 << 30))
   shift = jnp.max(token.reshape(-1, plan.block_q), 1) // plan.tile
@@ -209,15 +231,19 @@ def _stack(fields) -> jax.Array:
 
 def key_range(spec: Spec, query: masks.TokenPositions):
   """First and last key token that each query may see; one run, not exact."""
+  # Number of the first key of the sequence.
   start = query.token - query.position
   contextual = max(spec.contextual - 1, 0)  # order = position - contextual
   first, last = start, query.token
   if spec.window is not None:
+    # From an order back to a position; order 0 is the first token.
     reach = jnp.maximum(query.order - spec.window, 0)
     reach = jnp.where(reach > 0, reach + contextual, 0)
     first = jnp.where(_is_tail(spec, query.order, query.limit), 0, reach)
+    # Never beyond itself, which every token sees.
     first = jnp.minimum(start + first, query.token)
   if spec.contextual:
+    # Contextual tokens see the history to its end.
     history = start + query.limit + contextual - 1
     context = query.order == 0
     first = jnp.where(context, start, first)
@@ -238,6 +264,8 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   order, limit = queries[:, ORDER], queries[:, LIMIT]
 
   def hull(chosen):
+    # A block in which no row is chosen has an empty hull: first beyond the last
+    # block, last before the first.
     low = jnp.where(chosen, bounds[:, 0] // plan.block_k, blocks)
     high = jnp.where(chosen, bounds[:, 1] // plan.block_k, -1)
     low = low.reshape(-1, plan.block_q).min(1)
@@ -248,6 +276,7 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   near, kinds = real, []
   if spec.contextual:
     kinds.append(near & (order == 0))
+    # Each row is of one kind, or a key block would count it twice.
     near &= order != 0
   if spec.full_tail:
     tail = _is_tail(spec, order, limit)
@@ -257,37 +286,54 @@ def _ranges(spec: Spec, plan: KernelPlan, queries, bounds, blocks: int):
   key_block = jnp.arange(blocks, dtype=jnp.int32)
   for chosen in (near, *kinds):
     low, high = hull(chosen)
+    # Empty blocks have no bounds of their own and take a neighbour's, so that
+    # both sequences rise and can be searched.
     low, high = lax.cummin(low, reverse=True), lax.cummax(high)
+    # The first block that reaches this far, and the last that begins no later.
     starts.append(jnp.searchsorted(high, key_block, side='left'))
     ends.append(jnp.searchsorted(low, key_block, side='right') - 1)
-  # Runs may overlap: by rising start, each begins behind the ones before.
+  # Runs may overlap: sorted by start, each begins after the end of the others.
   start, end = (jnp.stack(x).astype(jnp.int32) for x in (starts, ends))
   by_start = jnp.argsort(start, axis=0)
   start = jnp.take_along_axis(start, by_start, axis=0)
   end = jnp.take_along_axis(end, by_start, axis=0)
+  # The end of all runs before, not of the last alone: one may contain the next.
   before = jnp.pad(lax.cummax(end, axis=0), ((1, 0), (0, 0)))[:-1]
   before = before.at[0].set(-1)
   start = jnp.maximum(start, before + 1)
   count = jnp.maximum(end - start + 1, 0)
   first, last = hull(real)
+  # A block that sees nothing must name a block that exists.
   first = jnp.where(last < 0, 0, first)
   return first, last, start.reshape(-1), count.reshape(-1)
 
 
 def toeplitz(spec: Spec, plan: KernelPlan, table: jax.Array) -> jax.Array:
-  """`[2n - 1] -> [D, tile, tile]` float32: the bias by distance of tiles.
+  """Arranges a position bias in tiles, by the distance of two tiles.
 
-  Entry `[d, a, c]` is that of a key `(d - zero_tile) * tile + c - a` tokens
-  behind its query. Made of reshapes alone, so its transpose has no scatter.
+  Entry `[d, a, c]` is the bias of a key `(d - zero_tile) * tile + c - a` tokens
+  after its query. The tiles are made by reshapes alone, so the transpose needs
+  no scatter.
+
+  Args:
+    spec: options of the call; max_len and contextual are read.
+    plan: block sizes; the side of a tile is read.
+    table: `[2n - 1]`.
+
+  Returns:
+    `[D, tile, tile]` float32.
   """
   t = plan.tile
+  # Distances run up to zero, and beyond where context looks ahead.
   zero = zero_tile(spec, plan)
   tiles = zero + 1 + (zero if spec.contextual else 0)
   n = (table.shape[0] + 1) // 2
+  # So much is missing before the table, or too much if negative.
   low = (zero + 1) * t - n
   high = (tiles + 1) * t - low - table.shape[0]
   zeros = jnp.zeros((), jnp.float32)
   line = lax.pad(table.astype(jnp.float32), zeros, [(low, high, 0)])
+  # A tile of side t touches 2t - 1 distances: two neighbouring runs of t.
   line = line.reshape(tiles + 1, t)
   line = jnp.concatenate([line[:-1], line[1:]], axis=1)
   # Rows of 2t numbers read as rows of 2t - 1: each starts one later.

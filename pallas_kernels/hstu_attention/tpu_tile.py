@@ -1,8 +1,8 @@
 """What all TPU kernels do with one block of queries and one block of keys.
 
 Tiles are `[queries, keys]`, or `[keys, queries]` ("turned") in the kernel that
-sums over queries: each sum then runs along the lanes of its matmul, and the
-same lines serve both, since every formula here is elementwise.
+sums over queries: both kernels then contract the second axis of their tile, and
+the same code serves both, since every formula here is elementwise.
 """
 
 from typing import NamedTuple
@@ -22,12 +22,12 @@ SUBLANES = 8
 
 
 class Tile(NamedTuple):
-  """What the heads share; every array is a tile, a column or a row of it.
+  """What the heads share; every array is a tile, or a column or row of one.
 
   Attributes:
-    mask: who sees whom.
+    mask: which query sees which key.
     bias: what is added to the scores, None for nothing.
-    buckets: of the time bias, None without.
+    buckets: buckets of the time bias, None without one.
     target: whether the query is a target, None where that does not matter.
     query: token number of the queries.
     key: token number of the keys.
@@ -53,13 +53,13 @@ def build(
   """The tile of two blocks.
 
   Args:
-    spec: of the call.
-    plan: its blocks.
+    spec: options of the call.
+    plan: block sizes.
     tables: references to 'position' (tiles) and 'time' `[1, 128]`, if any.
     queries: reference to fields of the block, `[block_q, 8]`, `[8, block_q]`
       if turned.
     keys: `[8, block_k]`, `[block_k, 8]` if turned.
-    distance: of the blocks, in tiles: key minus query.
+    distance: key block minus query block, in tiles.
     turned: see the top of the file.
   """
 
@@ -69,6 +69,7 @@ def build(
   def of_keys(number):
     return _field(keys, number, not turned)
 
+  # Columns and rows that broadcast against each other to a tile.
   query = of_queries(tpu_layout.TOKEN)
   key = of_keys(tpu_layout.TOKEN)
   mask = masks.is_visible(
@@ -90,6 +91,7 @@ def build(
       bias = jnp.where(target, behind, bias)
   if 'time' in tables:
     delta = of_queries(tpu_layout.TIME) - of_keys(tpu_layout.TIME)
+    # Computed once for all heads, and used again for the gradient.
     buckets = time_bucket(delta, plan.buckets)
     time = _lookup(tables['time'][...], buckets)
     bias = time if bias is None else bias + time
@@ -97,23 +99,48 @@ def build(
 
 
 def scores(spec: Spec, tile: Tile, a, b) -> jax.Array:
-  """`alpha * a . b + bias`."""
+  """The scores `alpha * a . b + bias`.
+
+  Args:
+    spec: options of the call.
+    tile: the tile, of which the bias is used.
+    a: rows of the tile, `[rows, dqk]`: queries, or keys if turned.
+    b: columns of the tile, `[columns, dqk]`.
+  """
   s = dot(a, b, 1, 1)
+  # Known when the kernel is compiled: a factor of one costs nothing.
   if spec.alpha != 1.0:
     s *= spec.alpha
   return s if tile.bias is None else s + tile.bias
 
 
 def apply_dropout(spec: Spec, tile: Tile, seed, head, x) -> jax.Array:
-  """`x` where dropout keeps a weight, else 0; not scaled up."""
+  """Replaces dropped elements by zero, without scaling the others up.
+
+  Args:
+    spec: options of the call.
+    tile: the tile, of which the token numbers are used.
+    seed: int32 scalar with the bits of the seed.
+    head: number of the head.
+    x: a tile of weights, or of their gradients.
+  """
   if not spec.dropout:
     return x
+  # Hashed from token numbers: the backward pass drops the same weights,
+  # whichever way its tile is turned.
   mask = keep_mask(seed, head, tile.query, tile.key, spec.dropout)
   return jnp.where(mask, x, 0.0)
 
 
 def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
-  """Matmul over the given dimensions, summed in float32."""
+  """A matrix product, summed in float32.
+
+  Args:
+    a: matrix.
+    b: matrix.
+    contract_a: the dimension of `a` to sum over.
+    contract_b: the dimension of `b` to sum over.
+  """
   # Someone who asks for float32 does not mean one pass of bfloat16.
   precise = a.dtype == jnp.float32
   return lax.dot_general(
@@ -126,10 +153,21 @@ def dot(a, b, contract_a: int, contract_b: int) -> jax.Array:
 
 
 def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
-  """Adds the gradient of a tile, not turned, to that of the tiles `out`."""
+  """Adds the gradient of a block to that of the tiles of the position bias.
+
+  Args:
+    spec: options of the call.
+    plan: block sizes.
+    out: reference to `[1, D, tile, tile]`.
+    tile: the block, not turned.
+    grad: gradient of its scores, summed over heads.
+    distance: as in `build`.
+  """
   if tile.target is not None:
+    # Their bias is not that of the distance; `_by_key` sums it.
     grad = jnp.where(tile.target, 0.0, grad)
   t = plan.tile
+  # Tiles on one diagonal of the block share an entry of the table.
   for row in range(0, plan.block_q, t):
     for column in range(0, plan.block_k, t):
       d = _tile_number(spec, plan, distance + (column - row) // t)
@@ -137,7 +175,13 @@ def add_position_gradient(spec, plan, out, tile: Tile, grad, distance):
 
 
 def add_time_gradient(out, tile: Tile, grad):
-  """Adds the gradient of a tile to `out` `[1, 128, 8, lanes]`, by bucket."""
+  """Adds the gradient of a block to that of the time bias.
+
+  Args:
+    out: reference to `[1, 128, 8, lanes]`, partial sums of each bucket.
+    tile: the block, not turned.
+    grad: gradient of its scores, summed over heads.
+  """
   f32 = jnp.float32
   rows, columns = grad.shape
   group = SUBLANES if rows % SUBLANES == 0 else 1
@@ -150,6 +194,8 @@ def add_time_gradient(out, tile: Tile, grad):
 
   def add(bucket, carry):
     part = jnp.where(tile.buckets == bucket, grad, 0.0)
+    # Folded to one register of columns, and rows to the sublanes: whole vectors
+    # are added, and XLA sums what is left outside.
     part = sum(part[:, c : c + width] for c in range(0, columns, width))
     out[0, bucket, :group] += part.reshape(-1, group, width).sum(0)
     return carry
@@ -176,6 +222,7 @@ def _position(spec: Spec, plan: KernelPlan, tiles, distance, turned: bool):
     height, width = width, height
 
   def tile(row, column):
+    # Distances are key minus query, whichever axis the keys are on.
     step = row - column if turned else column - row
     return tiles[_tile_number(spec, plan, distance + step)]
 
@@ -188,6 +235,7 @@ def _position(spec: Spec, plan: KernelPlan, tiles, distance, turned: bool):
 
 def _lookup(table, buckets):
   """`table[0, buckets]`, 128 lanes at a time."""
+  # The chip gathers along the lanes of a register, so each row needs the table.
   table = jnp.broadcast_to(table, (buckets.shape[0], LANES))
   pieces = [
     jnp.take_along_axis(

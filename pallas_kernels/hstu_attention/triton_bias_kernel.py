@@ -1,14 +1,14 @@
 """The Triton kernel for the gradients of the two bias tables.
 
 Importing this file imports triton; `gpu.py` does so when a kernel is called.
-Tile (i, j) of any sequence and head holds the same entries of the position
-table as every other tile of the same difference i - j. So a program takes one
+Tile (i, j) of any sequence and head uses the same entries of the position table
+as every other tile of the same difference i - j. So a program takes one
 difference, adds up the score gradients of a share of all such tiles in
 registers, and writes one tile; XLA adds up its diagonals. Targets, which all
-stand at one place, are left to `triton_kernels.backward_keys`.
+share one position, are left to `triton_kernels.backward_keys`.
 
-Buckets of a tile lie close together but near the diagonal, since they are
-logarithms: one masked sum for each of them costs little on long histories.
+Buckets are logarithms, so those of one tile are close together, except near the
+diagonal: one masked sum for each of them costs little on long histories.
 """
 
 import triton
@@ -29,21 +29,24 @@ from pallas_kernels.hstu_attention.triton_tiles import (
 
 @triton.jit
 def _rows(difference, place, s: tl.constexpr):
-  """First block of queries of this difference, and the one behind the last."""
+  """The first block of queries of a difference, and the one after the last."""
   start, query_base, length, skipped, history, head = place
   block: tl.constexpr = s.block_q
   blocks = (length + block - 1) // block
+  # Row block i meets key block i - difference, which must not be negative.
   first = tl.maximum(skipped // block, difference)
   last = blocks
   if s.contextual:
     # Only contextual tokens look ahead.
     ahead: tl.constexpr = (s.contextual + block - 1) // block
+    # Key block i - difference must exist, too.
     behind = tl.minimum(blocks + difference, ahead)
     last = tl.where(difference < 0, behind, blocks)
   if s.window:
     shift: tl.constexpr = max(s.contextual - 1, 0)
     # Beyond the window only the latest tokens and targets look back.
     far = (difference - 1) * block + 1 - shift > s.window
+    # The block in which the full tail begins, or else the targets.
     exempt = tl.maximum(history - s.full_tail, 0) // block
     first = tl.where(far, tl.maximum(first, exempt), first)
   return first, last
@@ -80,6 +83,8 @@ def backward_bias(
   slot = tl.arange(0, s.time_width)
   acc = zeros(s.block_q, s.block_q)
   time_acc = filled(s.time_width, 0.0)
+  # Every program walks its items in the same order each time, so the sums are
+  # the same from run to run.
   for item in range(program % s.shares, s.items, s.shares):
     place = sequence(sequences, item, s)
     start, query_base, length, skipped, history, head = place
@@ -119,15 +124,19 @@ def backward_bias(
         True,
         s,
       )
+      # The rows end up in one sum, so each is divided before.
       if s.per_query:
         at = normaliser + (query_base + row)
         gradient /= tl.load(at, mask=real, other=1.0)[:, None]
       if s.zero >= 0:
         if s.targets:
+          # Targets read the table elsewhere than their distance says.
           acc += tl.where((row < history)[:, None], gradient, 0.0)
         else:
           acc += gradient
       if s.buckets:
+        # Masked pairs have a gradient of zero but any bucket: they would make
+        # the range of buckets longer.
         seen = visible(row[:, None], key[None, :], history, s) & real[:, None]
         bucket = time_bucket(row_time, key_times, thresholds, s)
         lowest = tl.min(tl.where(seen, bucket, s.buckets))
@@ -137,6 +146,7 @@ def backward_bias(
           time_acc += tl.where(slot == one, part, 0.0)
   if s.zero >= 0:
     tile = inside[:, None] * s.block_q + inside[None, :]
+    # Tiles of all programs together may have more numbers than int32 counts.
     at = dposition + program.to(tl.int64) * (s.block_q * s.block_q)
     tl.store(at + tile, acc * s.scale)
   if s.buckets:

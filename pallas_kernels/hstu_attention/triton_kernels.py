@@ -1,14 +1,14 @@
-"""Triton kernels of `hstu_attention`: forward, and three for the gradients.
+"""Triton kernels of `hstu_attention`, with the arguments of `gpu.inputs_of`.
 
 Importing this file imports triton; `gpu.py` does so when a kernel is called.
 Every program finds its sequence in a table of offsets and walks the tiles that
-its block sees, so work follows the sum of the squared lengths. Scores are
-computed again in the backward pass. No atomics: results do not change from run
-to run.
+its block sees, so the work grows with the sum of the squared lengths. Scores
+are computed again in the backward pass. Without atomics, results never vary.
 
 `s`, a `gpu_plan.Constants`, is what a kernel is compiled for. Blocks of queries
-are cut by the place in the sequence, not by the number of the query: so the
-diagonal lies alike in all of them, also where only the last tokens ask.
+are cut by the position in the sequence, not by the number of the query, so that
+the diagonal is at the same place in all of them, even if q holds only the last
+tokens of each sequence.
 """
 
 import triton
@@ -86,12 +86,14 @@ def _forward_tile(
     if masked:
       seen = visible(row[:, None], key[None, :], history, s)
       x = tl.where(seen, x, float('-inf'))
+    # Softmax in one pass: rescales what was summed to the new maximum.
     higher = tl.maximum(peak, tl.max(x, 1))
     weight = tl.exp2(x - higher[:, None])
     fade = tl.exp2(peak - higher)
     peak = higher
     total = total * fade + tl.sum(weight, 1)
     acc *= fade[:, None]
+  # After the total: dropout does not change what softmax divides by.
   if s.drop_below:
     keep = kept(tables, head, (start + row)[:, None], (start + key)[None, :], s)
     weight = tl.where(keep, weight, 0.0)
@@ -129,8 +131,10 @@ def forward(
   program = tl.program_id(0)
   place = sequence(sequences, program // s.blocks, s)
   start, query_base, length, skipped, history, head = place
+  # Blocks count from that of the first query; a tail may touch one more.
   block = skipped // s.block_q + s.blocks - 1 - program % s.blocks
   row0 = block * s.block_q
+  # Programs are as many as the longest sequence needs.
   if row0 >= length:
     return
   row = row0 + tl.arange(0, s.block_q)
@@ -141,9 +145,11 @@ def forward(
   row_time = times_of(query_time, query_base, row, real, s)
   tables = (position_table, time_table, thresholds, seed)
   acc = zeros(s.block_q, s.width_v)
+  # Finite, since the difference of two infinities is NaN.
   peak = filled(s.block_q, -1e30)
   total = filled(s.block_q, 0.0)
   ranges = keys_of_rows(row0, length, history, s)
+  # Two loops, one body: tiles visible as a whole are compiled without masks.
   for key0 in range(ranges[1], ranges[2], s.block_k):
     acc, peak, total = _forward_tile(
       acc,
@@ -282,6 +288,7 @@ def backward_queries(
     dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
   )
   row_time = times_of(query_time, query_base, row, real, s)
+  # Rows that are no query: exp2(x - inf) makes their weights zero.
   row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
   row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
   tables = (position_table, time_table, thresholds, seed)
@@ -323,6 +330,7 @@ def backward_queries(
       True,
       s,
     )
+  # The gradient is linear in both factors, so they wait for the end.
   acc *= s.alpha * s.scale
   if s.per_query:
     divisor = tl.load(normaliser + (query_base + row), mask=real, other=1.0)
@@ -378,6 +386,7 @@ def _keys_tile(
   )
   if s.per_query:
     divisor = tl.load(normaliser + (query_base + row), mask=real, other=1.0)
+    # The rows are summed over here, and each has a divisor of its own.
     share = (1.0 / divisor)[None, :]
     weight *= share
     gradient *= share
@@ -388,6 +397,7 @@ def _keys_tile(
     gradient.to(q_tile.dtype), q_tile, dk_acc, input_precision=s.precision
   )
   if s.targets and s.zero >= 0:
+    # Their bias depends on the key alone; `gpu` moves the sums to the table.
     of_targets = tl.where((row >= history)[None, :], gradient, 0.0)
     target_acc += tl.sum(of_targets, 1)
   return dk_acc, dv_acc, target_acc
@@ -423,6 +433,7 @@ def backward_keys(
   place = sequence(sequences, program // s.blocks, s)
   start, query_base, length, skipped, history, head = place
   key0 = program % s.blocks * s.block_k
+  # As in `forward`; here the programs are those of the keys.
   if key0 >= length:
     return
   key = key0 + tl.arange(0, s.block_k)
@@ -479,6 +490,7 @@ def backward_keys(
       True,
       s,
     )
+  # The weights do not contain alpha, so dv does without it.
   dk_acc *= s.alpha * s.scale
   store_rows(dk, start, key, real, head, dk_acc, s.heads, s.dqk, s.width_qk)
   dv_acc *= s.scale

@@ -2,8 +2,9 @@
 
 Importing this file imports triton; `gpu.py` does so when a kernel is called.
 Rows are queries and columns keys, or the other way round: everything here is
-elementwise on places that the caller has given the right axes. A place is a
-position in its own sequence. `s` is a `gpu_plan.Constants`.
+elementwise, on arrays that the caller has given the right axes. A `place` is
+the tuple that `sequence` returns where it stands for a sequence, and otherwise
+the positions of some tokens in it. `s` is a `gpu_plan.Constants`.
 """
 
 import triton
@@ -29,9 +30,15 @@ def filled(rows: tl.constexpr, value):
 
 @triton.jit
 def sequence(sequences, item, s: tl.constexpr):
-  """Sequence and head number `item`, heads running faster.
+  """The sequence and the head of a program.
 
-  Five numbers of the table that `gpu.sequence_table` makes, and the head.
+  Args:
+    sequences: the table of `gpu.sequence_table`.
+    item: number of the pair, in which heads run faster than sequences.
+    s: constants.
+
+  Returns:
+    The five numbers of the table, and the head.
   """
   at = sequences + item // s.heads * 5
   return (
@@ -56,13 +63,26 @@ def load_rows(
   width: tl.constexpr,
   checked: tl.constexpr,
 ):
-  """`[place, width]` of `values [T, heads, d]`, zeros beyond d and if not real.
+  """Loads a tile of tokens of one head, with zeros beyond d and if not real.
 
-  Unchecked, every place must be a token of the sequence.
+  Args:
+    values: `[T, heads, d]`.
+    first: number of the token at position 0.
+    place: positions of the tokens.
+    real: which of them exist.
+    head: the head.
+    heads: number of heads.
+    d: width of a token.
+    width: the width padded to a power of two.
+    checked: whether to look at `real`; if not, all tokens must exist.
   """
   column = tl.arange(0, width)
+  # 64 bits for the start alone: a large batch has more numbers than int32
+  # counts, a sequence has not.
   at = values + (first.to(tl.int64) * heads + head) * d
   at = at + place[:, None] * (heads * d) + column[None, :]
+  # A width that is a power of two, and a tile inside the sequence, need no mask
+  # at all.
   if d < width:
     mask = (column < d)[None, :]
     if checked:
@@ -98,8 +118,9 @@ def store_rows(
 
 @triton.jit
 def order(position, limit, s: tl.constexpr):
-  """As `masks.order`."""
+  """The same as `masks.order`."""
   if s.contextual > 1:
+    # One contextual token has order 0 anyhow.
     position = tl.maximum(position - (s.contextual - 1), 0)
   if s.targets:
     position = tl.minimum(position, limit)
@@ -114,13 +135,14 @@ def limit_of(history, s: tl.constexpr):
 
 @triton.jit
 def visible(row, key, history, s: tl.constexpr):
-  """As `masks.is_visible`, for places that are tokens."""
+  """The same as `masks.is_visible`, for positions inside the sequence."""
   limit = limit_of(history, s)
   query_order = order(row, limit, s)
   key_order = order(key, limit, s)
   if s.targets or s.contextual > 1:
     seen = (key == row) | (query_order > key_order)
   else:
+    # The common case is one comparison.
     seen = key <= row
   if s.window:
     near = query_order - key_order <= s.window
@@ -134,12 +156,19 @@ def visible(row, key, history, s: tl.constexpr):
 
 @triton.jit
 def time_bucket(row_time, key_time, thresholds, s: tl.constexpr):
-  """As `reference.time_bucket`, exactly.
+  """The same bucket as `reference.time_bucket`, without its rounding.
 
-  The logarithm here only finds the nearest boundary between two buckets. On
-  which side of it the distance lies is an integer comparison.
+  The logarithm here only finds the nearest boundary between two buckets. An
+  integer comparison decides on which side of it the distance is.
+
+  Args:
+    row_time: times of the queries.
+    key_time: times of the keys, on the other axis.
+    thresholds: from `gpu.thresholds`.
+    s: constants.
   """
   distance = tl.maximum(tl.abs(row_time - key_time), 1)
+  # Rounded to the nearest boundary, and the last bucket has none above.
   nearest = tl.log2(distance.to(tl.float32)) * BUCKETS_PER_OCTAVE + 0.5
   nearest = tl.minimum(nearest.to(tl.int32), s.buckets - 1)
   below = distance < tl.load(thresholds + nearest)
@@ -150,10 +179,24 @@ def time_bucket(row_time, key_time, thresholds, s: tl.constexpr):
 def add_bias(
   scores, row, key, row_time, key_time, length, history, tables, s: tl.constexpr
 ):
-  """Scores with both biases, of places beyond the sequence too (of no use)."""
+  """Adds both biases to scores; what is beyond the sequence gets any number.
+
+  Args:
+    scores: a tile.
+    row: positions of the queries.
+    key: positions of the keys.
+    row_time: times of the queries.
+    key_time: times of the keys.
+    length: tokens of the sequence.
+    history: position of the first target.
+    tables: position table, time table, thresholds, seed.
+    s: constants.
+  """
   position_table, time_table, thresholds, _ = tables
   if s.zero >= 0:
-    # Targets stand where the first of them does.
+    # All targets have the position of the first one.
+    # Without targets, history is the length: the table is read up to the last
+    # token, also for rows and keys beyond it.
     last = tl.minimum(history, length - 1)
     relative = tl.minimum(key, last) - tl.minimum(row, last)
     scores += tl.load(position_table + (relative + s.zero))
@@ -165,10 +208,19 @@ def add_bias(
 
 @triton.jit
 def kept(tables, head, row_token, key_token, s: tl.constexpr):
-  """As `hashing.keep_mask`."""
+  """The same as `hashing.keep_mask`.
+
+  Args:
+    tables: the tables of the biases; the last one is the seed.
+    head: the head.
+    row_token: numbers of the queries among all tokens.
+    key_token: numbers of the keys.
+    s: constants.
+  """
   factor_row = tl.full((), 0x9E3779B1, tl.uint32)
   factor_key = tl.full((), 0x85EBCA77, tl.uint32)
   factor_head = tl.full((), 747796405, tl.uint32)
+  # uint32 wraps around as in `hashing`, whose factors these are.
   row_token = row_token.to(tl.uint32)
   of_row = tl.load(tables[3]) + row_token * factor_row
   of_key = (row_token - key_token.to(tl.uint32)) * factor_key
@@ -191,6 +243,7 @@ def sigmoid(x, s: tl.constexpr):
       is_pure=True,
       pack=1,
     )
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2.
     y = 0.5 * half + 0.5
   else:
     y = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
@@ -199,12 +252,21 @@ def sigmoid(x, s: tl.constexpr):
 
 @triton.jit
 def weight_and_slope(x, lse, s: tl.constexpr):
-  """Attention weight of each score, and its derivative (SiLU) or nothing."""
+  """The weight of each score and its derivative; of softmax the weight twice.
+
+  Args:
+    x: scores.
+    lse: the softmax's log2-sums, or anything.
+    s: constants.
+  """
   if s.silu:
     gate = sigmoid(x, s)
     weight = x * gate
+    # The derivative of x sigmoid(x).
     slope = gate + weight * (1.0 - gate)
   else:
+    # The sums are kept as logarithms of base 2, for which there is an
+    # instruction.
     weight = tl.exp2(x * LOG2E - lse)
     slope = weight
   return weight, slope
@@ -212,7 +274,7 @@ def weight_and_slope(x, lse, s: tl.constexpr):
 
 @triton.jit
 def times_of(times, first, place, real, s: tl.constexpr):
-  """Times of some tokens; without a time bias anything of that shape."""
+  """The times of some tokens, or any numbers if there is no time bias."""
   if s.buckets:
     value = tl.load(times + (first + place), mask=real, other=0)
   else:
@@ -222,7 +284,17 @@ def times_of(times, first, place, real, s: tl.constexpr):
 
 @triton.jit
 def row_sums(sums, query_base, row, real, head, other, s: tl.constexpr):
-  """`[Tq, H]` values of some queries of the softmax; zeros for SiLU."""
+  """Loads a number for each of some queries; zeros for SiLU.
+
+  Args:
+    sums: `[Tq, H]`.
+    query_base: number of the query at position 0.
+    row: positions of the queries.
+    real: which of them exist.
+    head: the head.
+    other: the number of those that do not.
+    s: constants.
+  """
   if s.silu:
     value = filled(s.block_q, 0.0)
   else:
@@ -249,16 +321,16 @@ def score_gradient(
   """Weights, and the gradient of the scores but for `s.scale`, of one tile.
 
   Args:
-    dot_qk: of queries and keys.
-    dot_ov: of the output's gradient and the values.
-    row: positions of the queries, on their axis; likewise all of a query.
-    key: positions of the keys, on theirs.
+    dot_qk: products of queries and keys.
+    dot_ov: products of the output's gradient and the values.
+    row: positions of the queries, on their axis, as all numbers of a query.
+    key: positions of the keys, on the other axis.
     row_time: times of the queries.
-    key_times: of the keys.
+    key_times: times of the keys.
     lse: the softmax's log2-sums, or anything.
     delta: rowsum(out * gradient of out) times the share kept, or anything.
-    place: of the sequence, and its head.
-    tables: of the biases, and the seed of the dropout.
+    place: from `sequence`.
+    tables: tables of the biases, and the seed of the dropout.
     masked: whether the tile needs a mask.
     s: constants.
   """
@@ -275,6 +347,7 @@ def score_gradient(
     s,
   )
   weight, slope = weight_and_slope(x, lse, s)
+  # The gradient of the weights, before the activation.
   gradient = dot_ov
   if s.drop_below:
     keep = kept(tables, head, start + row, start + key, s)
@@ -282,10 +355,14 @@ def score_gradient(
   if s.silu:
     gradient = gradient * slope
   else:
+    # Dropout scales the kept weights, so delta was multiplied by the share
+    # kept; `s.scale` puts it back for both.
     gradient = (gradient - delta) * slope
   if s.drop_below:
+    # After the slope has been taken: it is that of the weight as it was.
     weight = tl.where(keep, weight, 0.0)
   if masked:
+    # Last, so that whatever lies beyond the sequence is dropped.
     seen = visible(row, key, history, s)
     weight = tl.where(seen, weight, 0.0)
     gradient = tl.where(seen, gradient, 0.0)

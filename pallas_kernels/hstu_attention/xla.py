@@ -55,7 +55,7 @@ class QueryRows(NamedTuple):
 
 
 def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
-  """See `api.hstu_attention`."""
+  """Computes `api.hstu_attention` block by block."""
   return _attention(spec, tensors, context).astype(tensors.v.dtype)
 
 
@@ -69,18 +69,22 @@ def groups(
   """The static plan.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     batch: sequences B.
     tail: whether q holds only the last tokens of each sequence.
     targets: whether there are targets.
   """
+  # Blocks of equal size, few enough for a short program and long enough for an
+  # efficient product.
   size = max(MIN_BLOCK, _up(-(-spec.max_len // MAX_GROUPS), 8))
   edges = range(0, spec.max_len, size)
   rows = min(size, _up(spec.max_queries, 8)) if tail else size
+  # Rows of a long block share its keys but go through memory in parts.
   parts = -(-rows // MAX_BLOCK)
   block = _up(-(-rows // parts), 8)
 
   def group(row, blocks, column, width, shortest, longest):
+    # As many sequences at once as keep the scores in the cache.
     chunk = max(1, min(batch, CHUNK_ELEMENTS // (block * width)))
     return QueryRows(
       row, block, blocks, column, width, shortest, longest, chunk
@@ -88,17 +92,24 @@ def groups(
 
   if tail:
     blocks = -(-spec.max_queries // block)
+    # Any query may be the last of its sequence, so a group reads all keys of
+    # its members; grouping by length keeps short ones from paying for long
+    # ones.
     return [group(0, blocks, 0, e + size, e, e + size) for e in edges]
   plan = []
   for edge in edges:
     column = 0
     # Targets and the full tail look back further than their window.
     if spec.window is not None and not targets and not spec.full_tail:
+      # The first row of the block looks back furthest. The context counts as
+      # one step before the history, so it is read as soon as the reach gets
+      # there; the start is rounded down to whole vectors.
       column = edge - spec.window
       column = 0 if column < max(spec.contextual, 1) else column // 8 * 8
     end = edge + size
     if edge < spec.contextual:  # sees later tokens too
       end = _up(spec.max_len, 8)
+    # Longer than the first row, or no query of the block exists.
     plan.append(group(edge, parts, column, end - column, edge, spec.max_len))
   return plan
 
@@ -134,6 +145,7 @@ def _walk(context: Context) -> _Walk:
   start = jagged.offsets(context.lengths)
   queries = context.query_lengths
   return _Walk(
+    # The members of a group, those above a length, are then neighbours.
     jnp.argsort(-context.lengths),
     start,
     start if queries is None else jagged.offsets(queries),
@@ -141,15 +153,17 @@ def _walk(context: Context) -> _Walk:
 
 
 def _members(group: QueryRows, row, context: Context):
-  """Numbers of the first member and behind the last, in the walk."""
+  """The first member of a group in the walk, and the one after the last."""
   lengths = context.lengths
   if context.query_lengths is None:
+    # The longest come first, so the members are a prefix of the walk.
     return 0, jnp.sum(lengths > row)
   first = jnp.sum(lengths > group.longest)
   return first, jnp.sum(lengths > group.shortest)
 
 
 def _relative(column, row, n: int):
+  # Only masked pairs can leave the table.
   return jnp.clip(column - row + n - 1, 0, 2 * n - 2)
 
 
@@ -164,32 +178,40 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   member = first + jnp.arange(group.chunk)
   user = walk.order.at[member].get(mode='clip')
   length = context.lengths[user]
+  # The last chunk may run past the group; such members have no tokens.
   length = jnp.where(member < last, length, 0)
   row = row + jnp.arange(group.block)
   column = group.column + jnp.arange(group.width)
   if tail:
     queries = jnp.where(member < last, context.query_lengths[user], 0)
+    # A row counts from the first query; its place in the sequence differs from
+    # sequence to sequence.
     place = (length - queries)[:, None] + row[None]
   else:
     queries, place = length, row[None]
 
   def number(start, index, count, capacity):
+    # Otherwise a short sequence would go on into the next one.
     token = start[user][:, None] + index[None]
     return jnp.where(index[None] < count[:, None], token, capacity)
 
   query = number(walk.query_start, row, queries, q.shape[0])
   key = number(walk.key_start, column, length, k.shape[0])
+  # Rows beyond a sequence would see its last keys.
   real = row[None, :, None] < queries[:, None, None]
   anchor, targets = place, None
   if context.targets is not None:
     targets = context.targets[user]
     anchor = jnp.minimum(place, (length - targets)[:, None])
   if spec.window is None and not spec.contextual and targets is None:
+    # Plain causal attention needs no orders. A real query stands before the
+    # end, so what it sees does too, unless rows are those of a tail.
     mask = column[None, None] <= place[:, :, None]
     if tail:
       mask &= column[None, None] < length[:, None, None]
   else:
     none = jnp.zeros_like(length) if targets is None else targets
+    # Orders follow from the places, which are at hand: nothing is gathered.
     end = masks.target_limit(length, none, spec.contextual)[:, None]
     mask = masks.is_visible(
       spec,
@@ -204,13 +226,17 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   if position_bias is not None:
     n = (position_bias.shape[0] + 1) // 2
     if tail:
+      # Places differ by member, so each has a bias of its own.
       behind = column[None]
       if targets is not None:
         behind = jnp.minimum(behind, (length - targets)[:, None])
       relative = _relative(behind[:, None], anchor[:, :, None], n)
     else:
+      # Row and column are places: one bias serves all members.
       relative = _relative(column[None], row[:, None], n)
       if targets is not None:
+        # Except for targets, which are as far from a key as the first one is,
+        # and at distance zero from each other.
         high = (length - targets)[:, None]
         target = place >= high
         target_relative = _relative(jnp.minimum(column[None], high), high, n)
@@ -220,6 +246,7 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
     delta = asked - _take(context.time, key)[:, None]
     buckets = time_bucket(delta, time_bias.shape[0])
   if spec.dropout:
+    # The number among all tokens, also where only a tail asks.
     number = walk.key_start[user][:, None] + place
     kept = keep_mask(
       context.dropout_seed,
@@ -247,15 +274,15 @@ def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
   """`[c, b, H, dv]` float32 of one chunk, from its rows of q, k and v.
 
   Args:
-    spec: of the call.
+    spec: options of the call.
     chunk: masks and indices.
     q: `[c, b, H, dqk]`; k and v `[c, w, H, d]`.
     k: keys.
     v: values.
     position: `[b, w]` position bias of the whole chunk; None where it differs
       from sequence to sequence, or there is none.
-    table: the position table `[2n - 1]` for those places where it differs.
-    time_bias: its table, or None.
+    table: the position table `[2n - 1]`, for sequences where the bias differs.
+    time_bias: time table `[buckets]`, or None.
   """
   f32 = jnp.float32
   scores = jnp.einsum('cihd,cjhd->chij', q, k, preferred_element_type=f32)
@@ -278,6 +305,7 @@ def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
     else:
       weights /= chunk.divisor[:, None, :, None]
   else:
+    # Not -inf: rows of padding see nothing and would become NaN.
     scores = jnp.where(mask, scores, -1e30)
     weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)
   if chunk.kept is not None:
@@ -289,6 +317,8 @@ def _output(spec: Spec, chunk: _Chunk, q, k, v, position, table, time_bias):
 
 def _shared_positions(group: QueryRows, row, tensors: Tensors, tail: bool):
   """The `[b, w]` position bias all members share and its rows in the table."""
+  # One small matrix for the block, whose gradient is summed in its own shape
+  # and scattered into the table once.
   table = tensors.position_bias
   if table is None or tail:
     return None, None
@@ -307,15 +337,17 @@ def _for_each_block(plan, context, carry, start, visit, finish):
     context: lengths.
     carry: what is passed along.
     start: (group, row) -> state of a block.
-    visit: (group, row, first member of the chunk, the one behind the last of
+    visit: (group, row, first member of the chunk, the one after the last of
       the block, carry, state) -> (carry, state).
     finish: (carry, state) -> carry.
   """
   for group in plan:
-
+    # The group is bound now; the loop variable will have moved on.
     def block(i, carry, group=group):
       row = group.row + i * group.block
       first, last = _members(group, row, context)
+      # A number known at run time alone: the work follows the lengths. Such a
+      # loop has no transpose, hence the rule of our own below.
       chunks = (last - first + group.chunk - 1) // group.chunk
 
       def body(step, both):
@@ -324,6 +356,7 @@ def _for_each_block(plan, context, carry, start, visit, finish):
       state = start(group, row)
       return finish(*lax.fori_loop(0, chunks, body, (carry, state)))
 
+    # A loop of one step would only hide the block from XLA.
     if group.blocks == 1:
       carry = block(0, carry)
     else:
@@ -362,6 +395,7 @@ def _forward(spec, tensors, context):
       table,
       time_bias,
     )
+    # Every query is in one block of one chunk: nothing is to be added.
     return out.at[chunk.queries].set(part, mode='drop'), position
 
   out = jnp.zeros((q.shape[0], *v.shape[1:]), jnp.float32)
@@ -386,6 +420,7 @@ def _backward(spec, saved, grad):
   def visit(group, row, first, last, total, state):
     position, relative, dposition = state
     chunk = _chunk(spec, tensors, context, walk, group, row, first, last)
+    # Computes the scores of the chunk again; only they are alive.
     _, pullback = jax.vjp(
       functools.partial(_output, spec, chunk),
       _take(q, chunk.queries),
@@ -397,6 +432,7 @@ def _backward(spec, saved, grad):
     )
     gq, gk, gv, gposition, gtable, gtime = pullback(_take(grad, chunk.queries))
     dq, dk, dv, dtable, dtime = total
+    # A query has one chunk and a key several, one for each block after it.
     dq = dq.at[chunk.queries].set(gq.astype(f32), mode='drop')
     dk = dk.at[chunk.keys].add(gk.astype(f32), mode='drop')
     dv = dv.at[chunk.keys].add(gv.astype(f32), mode='drop')

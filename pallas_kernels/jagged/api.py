@@ -1,8 +1,9 @@
 """Packed (jagged) sequences: where each token belongs, and dense views.
 
-A jagged array is `values [T, ...]` with `lengths [B]`: sequences stand one
-behind the other, padding at the end. These are thin index computations which
-XLA fuses well, so there is one implementation for every backend.
+A jagged array is `values [T, ...]` with `lengths [B]`: the sequences follow one
+another without gaps, and all padding is at the end. T, the capacity, is static;
+the lengths are not. These are thin index computations which XLA fuses well, so
+there is one implementation for every backend.
 """
 
 import jax
@@ -10,19 +11,54 @@ import jax.numpy as jnp
 
 
 def offsets(lengths: jax.Array) -> jax.Array:
-  """First token of each sequence, `[B]`."""
+  """The number of the first token of each sequence.
+
+  `offsets[b] = lengths[0] + ... + lengths[b - 1]`
+
+  >>> offsets(jnp.array([2, 0, 3])).tolist()
+  [0, 2, 2]
+
+  Args:
+    lengths: `[B]` integers, tokens of each sequence.
+
+  Returns:
+    `[B]` in the dtype of `lengths`.
+  """
   return jnp.cumsum(lengths) - lengths
 
 
 def segment_ids(lengths: jax.Array, capacity: int) -> jax.Array:
-  """The sequence each token belongs to, `[T]`; B for padding tokens."""
+  """The number of the sequence each token belongs to.
+
+  >>> segment_ids(jnp.array([2, 0, 3]), capacity=6).tolist()
+  [0, 0, 2, 2, 2, 3]
+
+  Args:
+    lengths: `[B]` integers, tokens of each sequence.
+    capacity: T, the tokens of the packed array including padding; static.
+
+  Returns:
+    `[T]` int32; B for padding tokens.
+  """
   ends = jnp.cumsum(lengths)
   tokens = jnp.arange(capacity, dtype=ends.dtype)
+  # 'right' skips empty sequences, which end where the one before them does.
   return jnp.searchsorted(ends, tokens, side='right').astype(jnp.int32)
 
 
 def positions(lengths: jax.Array, capacity: int) -> jax.Array:
-  """Position of each token in its sequence, `[T]`; 0 for padding tokens."""
+  """The position of each token in its sequence, counted from 0.
+
+  >>> positions(jnp.array([2, 0, 3]), capacity=6).tolist()
+  [0, 1, 0, 1, 2, 0]
+
+  Args:
+    lengths: `[B]` integers, tokens of each sequence.
+    capacity: T, the tokens of the packed array including padding; static.
+
+  Returns:
+    `[T]` int32; 0 for padding tokens.
+  """
   segment = segment_ids(lengths, capacity)
   start = offsets(lengths).at[segment].get(mode='fill', fill_value=0)
   tokens = jnp.arange(capacity, dtype=start.dtype)
@@ -30,23 +66,64 @@ def positions(lengths: jax.Array, capacity: int) -> jax.Array:
 
 
 def to_dense(values: jax.Array, lengths: jax.Array, max_len: int) -> jax.Array:
-  """`[T, ...] -> [B, max_len, ...]`, zeros behind each sequence."""
+  """Pads each packed sequence with zeros to a common length.
+
+  >>> packed = jnp.array([1, 2, 3, 4, 5, 0])
+  >>> to_dense(packed, jnp.array([2, 0, 3]), max_len=3).tolist()
+  [[1, 2, 0], [0, 0, 0], [3, 4, 5]]
+
+  Args:
+    values: `[T, ...]` packed tokens.
+    lengths: `[B]` integers, tokens of each sequence.
+    max_len: columns of the result; static. What a longer sequence has beyond
+      them is cut off.
+
+  Returns:
+    `[B, max_len, ...]`, zeros after the end of each sequence.
+  """
   column = jnp.arange(max_len, dtype=lengths.dtype)
   token = offsets(lengths)[:, None] + column[None, :]
+  # Otherwise the columns after a sequence would read the next sequence.
   token = jnp.where(column[None, :] < lengths[:, None], token, values.shape[0])
   return values.at[token].get(mode='fill', fill_value=0)
 
 
 def to_jagged(dense: jax.Array, lengths: jax.Array, capacity: int) -> jax.Array:
-  """`[B, max_len, ...] -> [T, ...]`, zeros in the padding tokens."""
+  """Packs the rows of a dense batch: the inverse of `to_dense`.
+
+  >>> dense = jnp.array([[1, 2, 0], [0, 0, 0], [3, 4, 5]])
+  >>> to_jagged(dense, jnp.array([2, 0, 3]), capacity=6).tolist()
+  [1, 2, 3, 4, 5, 0]
+
+  Args:
+    dense: `[B, max_len, ...]`.
+    lengths: `[B]` integers, tokens to take from each row.
+    capacity: T, the tokens of the result; static. What does not fit is cut off.
+
+  Returns:
+    `[T, ...]`, zeros in the padding tokens.
+  """
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)
   return dense.at[segment, position].get(mode='fill', fill_value=0)
 
 
 def last_tokens(values: jax.Array, lengths: jax.Array) -> jax.Array:
-  """The last token of each sequence, `[B, ...]`; zeros for empty ones."""
+  """The last token of each sequence.
+
+  >>> packed = jnp.array([1, 2, 3, 4, 5, 0])
+  >>> last_tokens(packed, jnp.array([2, 0, 3])).tolist()
+  [2, 0, 5]
+
+  Args:
+    values: `[T, ...]` packed tokens.
+    lengths: `[B]` integers, tokens of each sequence.
+
+  Returns:
+    `[B, ...]`; zeros for empty sequences.
+  """
   token = offsets(lengths) + lengths - 1
+  # An empty sequence would read the last token of the one before it.
   token = jnp.where(lengths > 0, token, values.shape[0])
   return values.at[token].get(mode='fill', fill_value=0)
 
@@ -66,6 +143,13 @@ def concat(
   right[:prefix], left, right[prefix:]. A dense side `[B, L, ...]` is a packed
   one of equal lengths: `dense.reshape(-1, ...)`.
 
+  >>> left, left_lengths = jnp.array([1, 2, 3]), jnp.array([2, 1])
+  >>> right, right_lengths = jnp.array([10, 20, 30]), jnp.array([1, 2])
+  >>> concat(left, left_lengths, right, right_lengths, capacity=7).tolist()
+  [1, 2, 10, 3, 20, 30, 0]
+  >>> concat(left, left_lengths, right, right_lengths, 7, prefix=1).tolist()
+  [10, 1, 2, 20, 3, 30, 0]
+
   Args:
     left: `[T1, ...]`.
     left_lengths: `[B]`.
@@ -81,6 +165,7 @@ def concat(
   is_left, token = _sources(left_lengths, right_lengths, capacity, prefix)
   from_left = jnp.where(is_left, token, left.shape[0])
   from_right = jnp.where(is_left, right.shape[0], token)
+  # Each token has one source; reading past the other side adds a zero to it.
   return left.at[from_left].get(mode='fill', fill_value=0) + right.at[
     from_right
   ].get(mode='fill', fill_value=0)
@@ -95,12 +180,30 @@ def split(
   *,
   prefix: int = 0,
 ) -> tuple[jax.Array, jax.Array]:
-  """The inverse of `concat`: `[T1, ...]` and `[T2, ...]`."""
+  """Takes a concatenation apart again: the inverse of `concat`.
+
+  >>> both = jnp.array([1, 2, 10, 3, 20, 30, 0])
+  >>> left, right = split(both, jnp.array([2, 1]), jnp.array([1, 2]), 3, 4)
+  >>> left.tolist(), right.tolist()
+  ([1, 2, 3], [10, 20, 30, 0])
+
+  Args:
+    values: `[T, ...]`, as `concat` returns them.
+    left_lengths: `[B]`, as given to `concat`.
+    right_lengths: `[B]`, as given to `concat`.
+    left_capacity: T1, tokens of the first result; static.
+    right_capacity: T2, tokens of the second result; static.
+    prefix: as given to `concat`.
+
+  Returns:
+    `[T1, ...]` and `[T2, ...]`, zeros in the padding tokens.
+  """
   is_left, token = _sources(
     left_lengths, right_lengths, values.shape[0], prefix
   )
 
   def take(mine, capacity):
+    # What belongs to the other side goes past the end, where it is dropped.
     target = jnp.where(mine, token, capacity)
     empty = jnp.zeros((capacity, *values.shape[1:]), values.dtype)
     return empty.at[target].set(values, mode='drop', unique_indices=True)
@@ -109,7 +212,10 @@ def split(
 
 
 def _sources(left_lengths, right_lengths, capacity, prefix):
-  """Of each token of the concatenation: from the left? and its number there."""
+  """Whether each token of the concatenation is from the left, and its number.
+
+  The number is that of the token in the packed array it comes from.
+  """
   lengths = left_lengths + right_lengths
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)
@@ -117,6 +223,7 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
   def mine(values):
     return values.at[segment].get(mode='fill', fill_value=0)
 
+  # A sequence whose right side is shorter than the prefix has a shorter one.
   head = jnp.minimum(mine(right_lengths), prefix)
   left = mine(left_lengths)
   is_left = (position >= head) & (position < head + left)
@@ -126,7 +233,7 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
     mine(offsets(left_lengths)) + position - head,
     mine(offsets(right_lengths)) + from_right,
   )
-  # Padding has a number beyond both sides.
+  # Padding gets a number beyond both sides, so that nobody reads or writes it.
   beyond = jnp.iinfo(jnp.int32).max
   real = segment < lengths.shape[0]
   return is_left & real, jnp.where(real, token, beyond).astype(jnp.int32)

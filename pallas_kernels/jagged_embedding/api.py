@@ -1,36 +1,5 @@
-"""`jagged_embedding`: rows of a table for packed ids, and the way back.
+"""The public operations of `jagged_embedding`: checks, then a backend."""
 
-A batch holds packed ids `[K]`, bag behind bag, and `lengths` `[B]`; the ids
-behind the last bag are padding and are never read.
-
-    @functools.partial(jax.jit, donate_argnames=('table', 'slots'))
-    def step(table, slots, ids, lengths):
-      bags = embedding_bag(table, ids, lengths)
-      loss, grad = jax.value_and_grad(loss_fn)(bags)
-      return loss, *embedding_bag_backward_and_update(
-        table, slots, ids, lengths, grad, learning_rate=0.1)
-
-That is the fast way: no gradient of the table's size exists, rows that no id
-names are not touched, and with donated arguments the table is changed in place.
-(Without donation XLA copies it, and also where the gradient does not depend on
-the lookup, since then nothing says which comes first. The result is the same.)
-The steps on their own: `bag_row_gradient` or `merge_rows` give one gradient row
-for each distinct id, `update_rows` moves those rows. An id that occurs often
-moves its row once, by its summed gradient: AdaGrad and Adam are exact.
-
-`jax.grad` with respect to the table works too and is dense, `[rows, D]`: right
-for a small table. It is of first order only.
-
-An id that is no row of the table (0 .. rows - 1) raises where ids are known.
-Under jit, where they are not, what it reads is NaN, so that the loss shows it;
-on the way back it is skipped, since it has no row to move. Lengths that are
-negative or add up to more than there are ids raise, or make NaN of all bags and
-of the rows that are moved.
-
-Sums are float32 whatever the table's dtype. Slots (`init_slots`) are float32.
-"""
-
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -40,6 +9,7 @@ from pallas_kernels import dispatch
 from pallas_kernels.jagged_embedding import (
   checks,
   cpu,
+  differentiable,
   reference,
   rounding,
   settings,
@@ -68,7 +38,15 @@ def embedding_bag(
   weights: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
-  """The sum or mean of each bag's rows, `[B, D]` in the table's dtype.
+  """Sums or averages the rows of each bag of ids.
+
+  `bags[b] = sum_k weights[k] * table[ids[k]]` over the ids k of bag b, divided
+  by `max(lengths[b], 1)` if mode is 'mean'.
+
+  >>> table = jnp.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]])
+  >>> ids, lengths = jnp.array([0, 3, 3]), jnp.array([2, 1])
+  >>> embedding_bag(table, ids, lengths).tolist()
+  [[6.0, 8.0], [6.0, 7.0]]
 
   Args:
     table: `[rows, D]` float32, bfloat16 or float16.
@@ -77,12 +55,20 @@ def embedding_bag(
     mode: 'sum', or 'mean': the sum divided by the bag's length.
     weights: `[K]` factor of each id's row (the divisor stays the length).
     implementation: None for the best one here, or a name in `BACKENDS`.
+
+  Returns:
+    `[B, D]` in the table's dtype.
+
+  Raises:
+    ValueError: shapes, dtypes, lengths or ids are wrong; under jit, where they
+      are unknown, wrong ids and lengths give NaN instead.
+    NotImplementedError: the implementation cannot run on this machine.
   """
   backend = _backend(implementation)
   checks.check_table(table)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
   checks.check_ids(ids, table.shape[0], lengths=lengths)
-  out = _bag(backend, mode, table, ids, lengths, weights)
+  out = differentiable.bag(backend, mode, table, ids, lengths, weights)
   return jnp.where(wrong, jnp.nan, out)
 
 
@@ -94,16 +80,26 @@ def gather(
   spare: bool = False,
   implementation: str | None = None,
 ) -> jax.Array:
-  """The row of each id, `[K, D]` in the table's dtype.
+  """Reads the row of each id.
+
+  >>> table = jnp.array([[0.0, 1.0], [2.0, 3.0]])
+  >>> gather(table, jnp.array([1, 0, 1]), lengths=jnp.array([2])).tolist()
+  [[2.0, 3.0], [0.0, 1.0], [0.0, 0.0]]
 
   Args:
     table: `[rows, D]` float32, bfloat16 or float16.
     ids: `[K]` integers.
-    lengths: `[B]` of the packed sequences: ids behind them are padding, which
+    lengths: `[B]` of the packed sequences: ids after them are padding, which
       gives zeros. None: there is no padding.
-    spare: an id equal to the number of rows is a spare place, as in
+    spare: whether an id equal to the number of rows is an unused entry, as in
       `MergedRows.ids`, and gives zeros.
     implementation: None for the best one here, or a name in `BACKENDS`.
+
+  Returns:
+    `[K, D]` in the table's dtype.
+
+  Raises:
+    ValueError, NotImplementedError: as for `embedding_bag`.
   """
   backend = _backend(implementation)
   checks.check_table(table)
@@ -112,7 +108,7 @@ def gather(
   count = jnp.int32(ids.shape[0])
   if lengths is not None:
     count = jnp.sum(lengths, dtype=jnp.int32)
-  out = _gather(backend, spare, table, ids, count)
+  out = differentiable.gather(backend, spare, table, ids, count)
   return out if lengths is None else jnp.where(wrong, jnp.nan, out)
 
 
@@ -123,16 +119,26 @@ def merge_rows(
   *,
   implementation: str | None = None,
 ) -> MergedRows:
-  """Adds up the gradient rows of equal ids, in the order they stand.
+  """Adds up the gradient rows of equal ids, in the order they occur.
+
+  >>> grads = jnp.array([[1.0], [2.0], [4.0]])
+  >>> merged = merge_rows(jnp.array([3, 0, 3]), grads, rows=4)
+  >>> merged.ids.tolist(), merged.grads.tolist()
+  ([0, 3, 4], [[2.0], [5.0], [0.0]])
 
   Args:
-    ids: `[K]` integers; those that are no row are left out.
+    ids: `[K]` integers. Of those outside 0 .. rows - 1, `rows` marks an unused
+      entry, which is left out; others raise, or are left out under jit.
     grads: `[K, D]` gradient of each id's row.
-    rows: rows of the table.
+    rows: number of rows of the table.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
     `ids` `[N]` and `grads` `[N, D]`, with N = min(K, rows).
+
+  Raises:
+    ValueError: shapes, dtypes or known ids are wrong.
+    NotImplementedError: the implementation cannot run on this machine.
   """
   backend = _backend(implementation)
   ids = checks.check_integers('ids', ids)
@@ -144,15 +150,21 @@ def merge_rows(
 def distinct_rows(
   ids: jax.Array, rows: int, *, implementation: str | None = None
 ) -> jax.Array:
-  """The distinct ids that are rows, sorted, as `MergedRows.ids`.
+  """Sorts the distinct ids, as in `MergedRows.ids`.
+
+  >>> distinct_rows(jnp.array([3, 0, 3]), rows=4).tolist()
+  [0, 3, 4]
 
   Args:
-    ids: `[K]` integers; those that are no row are left out.
-    rows: rows of the table.
+    ids: `[K]` integers, as for `merge_rows`.
+    rows: number of rows of the table.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
-    `[N]` int32 with N = min(K, rows); spare places at the end hold `rows`.
+    `[N]` int32 with N = min(K, rows); unused entries at the end hold `rows`.
+
+  Raises:
+    ValueError, NotImplementedError: as for `merge_rows`.
   """
   nothing = jnp.zeros((jnp.shape(ids)[0], 0), jnp.float32)
   return merge_rows(ids, nothing, rows, implementation=implementation).ids
@@ -168,19 +180,30 @@ def bag_row_gradient(
   weights: jax.Array | None = None,
   implementation: str | None = None,
 ) -> MergedRows:
-  """Merged gradients of the rows that `embedding_bag` has read.
+  """Merges the gradients of the rows that `embedding_bag` has read.
+
+  `grads[n] = sum_k weights[k] * bag_grads[bag(k)]` over all k with
+  `ids[k] = n`, each divided by its bag's length if mode is 'mean'.
+
+  >>> grads, ids = jnp.array([[1.0], [10.0]]), jnp.array([0, 3, 3])
+  >>> merged = bag_row_gradient(grads, ids, jnp.array([2, 1]), rows=4)
+  >>> merged.ids.tolist(), merged.grads.tolist()
+  ([0, 3, 4], [[1.0], [11.0], [0.0]])
 
   Args:
     grads: `[B, D]` gradient of each bag.
     ids: `[K]`, as given to `embedding_bag`, with the options of that call.
     lengths: `[B]`.
-    rows: rows of the table.
+    rows: number of rows of the table.
     mode: 'sum' or 'mean'.
     weights: `[K]` or None.
     implementation: None for the best one here, or a name in `BACKENDS`.
 
   Returns:
     `ids` `[N]` and `grads` `[N, D]`, with N = min(K, rows).
+
+  Raises:
+    ValueError, NotImplementedError: as for `embedding_bag`.
   """
   backend = _backend(implementation)
   ids, lengths, weights, wrong = checks.check_bags(ids, lengths, weights, mode)
@@ -199,7 +222,15 @@ def bag_weight_gradient(
   mode: str = 'sum',
   implementation: str | None = None,
 ) -> jax.Array:
-  """Gradient of `embedding_bag`'s weights, `[K]` float32, zeros in padding.
+  """The gradient with respect to the weights of `embedding_bag`.
+
+  `out[k] = table[ids[k]] . grads[bag(k)]`, divided by the bag's length if mode
+  is 'mean'.
+
+  >>> table = jnp.array([[0.0, 1.0], [2.0, 3.0]])
+  >>> ids, lengths = jnp.array([0, 1, 1]), jnp.array([1, 2])
+  >>> bag_weight_gradient(table, jnp.ones((2, 2)), ids, lengths).tolist()
+  [1.0, 5.0, 5.0]
 
   Args:
     table: `[rows, D]`.
@@ -208,6 +239,12 @@ def bag_weight_gradient(
     lengths: `[B]`.
     mode: 'sum' or 'mean'.
     implementation: None for the best one here, or a name in `BACKENDS`.
+
+  Returns:
+    `[K]` float32, zeros in padding.
+
+  Raises:
+    ValueError, NotImplementedError: as for `embedding_bag`.
   """
   backend = _backend(implementation)
   checks.check_table(table)
@@ -221,12 +258,23 @@ def bag_weight_gradient(
 def init_slots(
   table: jax.Array, optimizer: str | Rule, **options
 ) -> dict[str, jax.Array]:
-  """What an optimizer remembers of each row, before the first step.
+  """Zeros for what an optimizer remembers of each row.
+
+  >>> slots = init_slots(jnp.ones((4, 2)), 'row_adam')
+  >>> {name: slot.shape for name, slot in slots.items()}
+  {'mean': (4, 2), 'variance': (4,), 'count': ()}
 
   Args:
     table: `[rows, D]`; only its shape counts.
     optimizer: as in `update_rows`, with the options to be given there.
     **options: see `Rule`.
+
+  Returns:
+    Name -> zeros, float32 `[rows, D]` or `[rows]`, or an int32 count `[]`;
+    empty for an optimizer that remembers nothing.
+
+  Raises:
+    ValueError: no such optimizer or option exists.
   """
   return spec.init_slots(table, checks.check_rule(optimizer, options))
 
@@ -246,18 +294,18 @@ def update_rows(
   implementation: str | None = None,
   **options,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Moves the rows of distinct ids: reads and writes those rows alone.
+  """Moves the rows of distinct ids, reading and writing those rows alone.
 
-  What each optimizer does with a gradient stands in `rules`, what it remembers
-  in `spec.SLOTS`, its options in `Rule`. All
-  are lazy: a row that is not among the ids gets no decay and no momentum, and
-  its means rest; so momentum, Adam and weight decay differ from optimizers of
-  whole tables. A row among the ids with a gradient of zeros does get them.
-  `count` counts the updates, of all rows or, with `row_count=True`, of each.
+  `rules` has the formula of each optimizer, `spec.SLOTS` what it remembers, and
+  `Rule` its options. All are lazy: a row that is not among the ids gets no
+  decay and no momentum, and its means do not change. Momentum, Adam and weight
+  decay therefore differ from optimizers of whole tables. A row among the ids
+  with a gradient of zeros does get them. `count` counts the updates, of all
+  rows or, with `row_count=True`, of each.
 
-  Rows of one array may be of several groups, such as tables that lie in it
-  together, each with a learning rate and options of its own. A row becomes what
-  it would become in a call with the settings of its group alone:
+  The rows of one array may belong to several groups, such as tables that share
+  it, each with a learning rate and options of its own. A row becomes what it
+  would become in a call with the settings of its group alone:
 
     >>> table, slots = jnp.ones((4, 1)), {}
     >>> table, slots = update_rows(
@@ -270,28 +318,33 @@ def update_rows(
   Args:
     table: `[rows, D]` float32, bfloat16 or float16; donate it.
     slots: as from `init_slots`; donate them.
-    ids: `[N]` sorted and distinct, as from `merge_rows`: places that hold the
-      number of rows, at the end, are spare and do nothing.
+    ids: `[N]` sorted and distinct, as from `merge_rows`: entries that hold the
+      number of rows, at the end, are unused and do nothing.
     grads: `[N, D]` gradient of each row.
     learning_rate: factor of the step, or `[G]`, that of each group.
     optimizer: a name in `SLOTS`, or a `Rule`, which carries its options, or a
       sequence of G rules. Those of groups may differ in every number and in
       `decay`, not in the kind of optimizer and `row_count`.
     groups: `[N]` integers in 0 .. G - 1, the group of each id; whatever they
-      are in spare places does not matter. None: there are no groups.
+      are in unused entries does not matter. None: there are no groups.
     stochastic_rounding_seed: a new number for each step rounds a 16-bit table
       without bias: steps that are much smaller than a row's last bit count on
-      average. None rounds to the nearest. No meaning for float32.
-    row_numbers: `[N]` uint32 or int32, numbers that the chance of stochastic
-      rounding depends on, such as those of rows that lie elsewhere in the table
-      of a shard; nothing else does. None: the ids.
-    first_column: number of the table's first column, or `[N]` of each row's,
-      for blocks of columns that lie elsewhere.
+      average. None rounds to the nearest. It has no effect on float32.
+    row_numbers: `[N]` uint32 or int32, which stochastic rounding hashes instead
+      of the ids: a shard passes the row numbers of the whole table, so that it
+      rounds as the whole table would. None: the ids.
+    first_column: number of the table's first column in the whole table, hashed
+      likewise, or `[N]`, one for each row.
     implementation: None for the best one here, or a name in `BACKENDS`.
     **options: see `Rule`.
 
   Returns:
     The new table and slots.
+
+  Raises:
+    ValueError: shapes, dtypes, slots or options are wrong, or known ids are not
+      sorted, distinct rows.
+    NotImplementedError: the implementation cannot run on this machine.
   """
   backend = _backend(implementation)
   ids = checks.check_integers('ids', ids)
@@ -302,6 +355,7 @@ def update_rows(
   checks.check_grads(grads, ids.shape[0], 'ids', table.shape[1])
   checks.check_ids(ids, table.shape[0], spare=True, merged=True)
   chance = _chance(table, stochastic_rounding_seed)
+  # Refused only where they matter: float32 rows are not rounded.
   if chance is not None:
     numbers = checks.check_numbers(row_numbers, first_column, ids.shape[0])
     chance = RoundingChance(chance.seed, *numbers)
@@ -332,7 +386,14 @@ def embedding_bag_backward_and_update(
   implementation: str | None = None,
   **options,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """`bag_row_gradient` and `update_rows` in one.
+  """Computes `bag_row_gradient` and `update_rows` in one pass.
+
+  >>> table, ids, lengths = jnp.ones((4, 1)), jnp.array([0, 3, 3]), [2, 1]
+  >>> table, slots = embedding_bag_backward_and_update(
+  ...   table, {}, ids, lengths, jnp.array([[1.0], [2.0]]),
+  ...   optimizer='sgd', learning_rate=0.125)
+  >>> table[:, 0].tolist()
+  [0.875, 1.0, 1.0, 0.625]
 
   Args:
     table: `[rows, D]`; donate it.
@@ -342,15 +403,18 @@ def embedding_bag_backward_and_update(
     grads: `[B, D]` gradient of each bag; without lengths `[K, D]`, of each id.
     learning_rate: factor of the step.
     mode: 'sum' or 'mean', as in `embedding_bag`.
-    weights: `[K]` as given to `embedding_bag`. Their own gradient, if they are
-      learned: `bag_weight_gradient`, before the rows move.
+    weights: `[K]` as given to `embedding_bag`. If they are learned, compute
+      their gradient with `bag_weight_gradient` before the rows move.
     optimizer: as in `update_rows`.
-    stochastic_rounding_seed: see there.
+    stochastic_rounding_seed: as in `update_rows`.
     implementation: None for the best one here, or a name in `BACKENDS`.
     **options: see `Rule`.
 
   Returns:
     The new table and slots.
+
+  Raises:
+    ValueError, NotImplementedError: as for `embedding_bag` and `update_rows`.
   """
   backend = _backend(implementation)
   rule = checks.check_rule(optimizer, options)
@@ -380,88 +444,20 @@ def _backend(implementation: str | None):
   return dispatch.choose('jagged_embedding', BACKENDS, implementation)()
 
 
-# --- Lookups and their gradients.
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _bag(backend, mode, table, ids, lengths, weights):
-  if weights is not None:
-    weights = weights.astype(jnp.float32)
-  out = backend.bag(table, ids, lengths, weights)
-  return _divide(out, lengths, mode).astype(table.dtype)
-
-
-def _bag_forward(backend, mode, *args):
-  return _bag(backend, mode, *args), args
-
-
-def _bag_backward(backend, mode, saved, grads):
-  table, ids, lengths, weights = saved
-  grads = _divide(grads.astype(jnp.float32), lengths, mode)
-  factors = None if weights is None else weights.astype(jnp.float32)
-  merged = backend.merge(ids, lengths, factors, grads, table.shape[0])
-  weights_grad = None
-  if weights is not None:
-    weights_grad = backend.weight_gradient(table, ids, lengths, grads)
-    weights_grad = weights_grad.astype(weights.dtype)
-  return _dense(merged, table), None, None, weights_grad
-
-
-_bag.defvjp(_bag_forward, _bag_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gather(backend, spare, table, ids, count):
-  return backend.gather(table, ids, count, spare)
-
-
-def _gather_forward(backend, spare, table, ids, count):
-  return _gather(backend, spare, table, ids, count), (table, ids, count)
-
-
-def _gather_backward(backend, spare, saved, grads):
-  table, ids, count = saved
-  ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, table.shape[0])
-  merged = backend.merge(
-    ids, None, None, grads.astype(jnp.float32), table.shape[0]
-  )
-  return _dense(merged, table), None, None
-
-
-_gather.defvjp(_gather_forward, _gather_backward)
-
-
-def _dense(merged: MergedRows, table: jax.Array) -> jax.Array:
-  return (
-    jnp.zeros_like(table)
-    .at[merged.ids]
-    .set(
-      merged.grads.astype(table.dtype),
-      mode='drop',
-      indices_are_sorted=True,
-      unique_indices=True,
-    )
-  )
-
-
-def _divide(x, lengths, mode):
-  if mode == 'sum':
-    return x
-  return x / jnp.maximum(lengths, 1).astype(jnp.float32)[:, None]
-
-
 def _bag_grads(grads, lengths, mode, wrong):
   grads = grads.astype(jnp.float32)
   if lengths is None:
     return grads
-  return jnp.where(wrong, jnp.nan, _divide(grads, lengths, mode))
-
-
-# --- Options of updates.
+  # Wrong lengths under jit: NaN in the rows shows what cannot be raised.
+  return jnp.where(wrong, jnp.nan, differentiable.divide(grads, lengths, mode))
 
 
 def _with_arrays(rule: Rule, slots, arrays):
-  """The slots with their arrays replaced; they may be sorted by name."""
+  """The slots with their arrays replaced.
+
+  By name, since jit returns a dict sorted by its keys and not in the order of
+  `spec.slot_arrays`.
+  """
   names = spec.slot_arrays(rule)
   return {**slots, **dict(zip(names, arrays, strict=True))}
 

@@ -20,6 +20,7 @@ def check_rule(optimizer, options: dict) -> Rule:
     if options:
       raise ValueError(f'{sorted(options)} are given beside a whole rule.')
     return optimizer
+  # The first field is the name, which is no option.
   known = [f.name for f in dataclasses.fields(Rule)]
   if unknown := set(options) - set(known):
     raise ValueError(
@@ -34,7 +35,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
 
   Args:
     optimizer: a name, a `Rule`, or one rule for each group.
-    options: of a name.
+    options: options of an optimizer that is given by name.
     learning_rate: a number, or one for each group.
     groups: the group of each id, or None.
     ids: `[N]`, as from `check_integers`.
@@ -61,6 +62,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
     raise ValueError(
       f'learning_rate must be a number or one a group, not {rates.shape}.'
     )
+  # One rule or one rate stands for all groups; two lengths must agree.
   count = max(len(rules), rates.size)
   if len(rules) not in (1, count) or rates.size not in (1, count):
     raise ValueError(
@@ -81,6 +83,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
       f'groups has {groups.shape[0]} numbers for {ids.shape[0]} ids.'
     )
   if not any(isinstance(x, jax.core.Tracer) for x in (groups, ids)):
+    # Unused entries may have any group.
     real = np.asarray(groups)[np.asarray(ids) < rows]
     wrong = real[(real < 0) | (real >= count)]
     if wrong.size:
@@ -94,6 +97,7 @@ def check_groups(optimizer, options, learning_rate, groups, ids, rows: int):
 def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
   """Returns the arrays of the slots, in the order of `spec.slot_arrays`."""
   check_table(table)
+  # Shapes alone; nothing of the size of the table is made.
   wanted = jax.eval_shape(lambda t: spec.init_slots(t, rule), table)
   if slots.keys() != wanted.keys():
     raise ValueError(
@@ -111,6 +115,7 @@ def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
 
 
 def check_table(table) -> None:
+  """Refuses a table that is not `[rows, D]` of a known dtype."""
   if table.ndim != 2 or not table.size:
     raise ValueError(f'table must be [rows, D], not {table.shape}.')
   if table.dtype not in DTYPES:
@@ -120,6 +125,7 @@ def check_table(table) -> None:
 
 
 def check_integers(name: str, x) -> jax.Array:
+  """The vector `x` as int32; `name` is what an error calls it."""
   x = x if hasattr(x, 'dtype') else np.asarray(x)
   if x.ndim != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
     raise ValueError(
@@ -133,7 +139,18 @@ def check_integers(name: str, x) -> jax.Array:
 
 
 def check_bags(ids, lengths, weights, mode):
-  """The three as arrays, and whether the lengths are wrong."""
+  """Checks packed bags.
+
+  Args:
+    ids: `[K]` integers.
+    lengths: `[B]` integers, or None for no bags.
+    weights: `[K]` floats, or None.
+    mode: 'sum' or 'mean'.
+
+  Returns:
+    ids, lengths and weights as arrays, and whether the lengths are wrong, a
+    scalar that is only True under jit.
+  """
   if mode not in MODES:
     raise ValueError(f'mode is {mode!r}, must be one of {", ".join(MODES)}.')
   ids = check_integers('ids', ids)
@@ -161,6 +178,14 @@ def check_bags(ids, lengths, weights, mode):
 
 
 def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
+  """Refuses gradients that are not floats `[count, dim]`.
+
+  Args:
+    grads: the gradients.
+    count: rows they must have.
+    of: name of the argument that has so many entries, for the message.
+    dim: columns they must have; None for any.
+  """
   wanted = f'[{count}, {"D" if dim is None else dim}] ({of} has {count})'
   if (
     grads.ndim != 2
@@ -173,12 +198,22 @@ def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
 
 
 def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
-  """Raises on ids that are no row, where they are known."""
+  """Refuses ids that are no row, if they are known.
+
+  Args:
+    ids: `[K]`.
+    rows: number of rows of the table.
+    lengths: `[B]`; ids after the last bag are not checked. None: all are.
+    spare: whether `rows` itself is allowed, for an unused entry.
+    merged: whether the ids must be sorted and distinct.
+  """
   if isinstance(ids, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
     return
   ids = np.asarray(ids)
   if lengths is not None:
+    # Padding may hold anything.
     ids = ids[: np.asarray(lengths).sum()]
+  # With `spare`, the number of rows is allowed: it marks an unused entry.
   wrong = (ids < 0) | (ids >= rows + spare)
   if wrong.any():
     raise ValueError(
@@ -191,7 +226,16 @@ def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
 
 
 def check_numbers(rows, first_column, count: int):
-  """Both as `[count]` uint32, or None where they are what they are anyhow."""
+  """Checks the numbers that stochastic rounding hashes.
+
+  Args:
+    rows: `[count]` integers, or None.
+    first_column: integer, or `[count]` integers.
+    count: number of ids.
+
+  Returns:
+    Both as `[count]` uint32, or None where the default holds.
+  """
   if rows is not None:
     rows = jnp.asarray(rows)
     if rows.shape != (count,) or rows.dtype not in (jnp.int32, jnp.uint32):
@@ -200,6 +244,7 @@ def check_numbers(rows, first_column, count: int):
         f'{rows.dtype} {rows.shape}.'
       )
     rows = rows.astype(jnp.uint32)
+  # Backends take None for zeros, which saves them a vector.
   if isinstance(first_column, int) and not first_column:
     return rows, None
   first = jnp.asarray(first_column)

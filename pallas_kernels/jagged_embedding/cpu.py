@@ -1,11 +1,11 @@
-"""The same in C++ (cpu.cc), on the CPU.
+"""The backend in C++ (cpu.cc), on the CPU.
 
 A bag is summed while its rows come from memory, without a `[K, D]` array; ids
 are radix sorted, and each distinct row is read, moved and written once. Tables
 that are donated are changed in place; without donation XLA copies them first.
 
-The work is spread over XLA's threads, `PALLAS_KERNELS_CPU_THREADS` of them if
-that is set. The results do not depend on their number.
+The work is divided among XLA's threads, whose number can be set by
+`PALLAS_KERNELS_CPU_THREADS`. The results do not depend on it.
 """
 
 import os
@@ -19,7 +19,7 @@ from pallas_kernels.jagged_embedding import native
 from pallas_kernels.jagged_embedding.spec import MergedRows
 
 THREADS = 'PALLAS_KERNELS_CPU_THREADS'
-# As `Rule` in cpu_optimizers.h has them, and behind them the norm.
+# In the order of `Rule` in cpu_optimizers.h, which has the norm after them.
 _CONSTANTS = (
   'eps', 'beta1', 'beta2', 'momentum', 'trust', 'l2', 'decoupled',
 )  # fmt: skip
@@ -30,6 +30,8 @@ def why_not() -> str | None:
   """Says why this backend cannot run here, None where it can."""
   if reason := _on_cpu():
     return reason
+  # Axes that a surrounding shard_map has made manual do not count: its parts
+  # are local.
   mesh = jax.sharding.get_abstract_mesh()
   if any(mesh.shape[name] > 1 for name in mesh.auto_axes):
     return (
@@ -46,32 +48,38 @@ def _call(name, out, args, *, aliases=None, **attributes):
     vmap_method='sequential',
     input_output_aliases=aliases,
   )
+  # Read at every trace, so that a process can change it.
   threads = np.int64(os.environ.get(THREADS) or 0)
   return call(*args, threads=threads, **attributes)
 
 
 def _some(x, dtype):
   """`x`, or an empty array where there is none."""
+  # A call of C++ has a fixed number of buffers; an empty one means none.
   return jnp.zeros(0, dtype) if x is None else x.astype(dtype)
 
 
 def bag(table, ids, lengths, weights):
+  """Sums bags. See `spec`."""
   out = jax.ShapeDtypeStruct((lengths.shape[0], table.shape[1]), jnp.float32)
   return _call('Bag', out, (table, ids, lengths, _some(weights, jnp.float32)))
 
 
 def gather(table, ids, count, spare):
+  """Reads rows. See `spec`."""
   out = jax.ShapeDtypeStruct((ids.shape[0], table.shape[1]), table.dtype)
   count = jnp.asarray(count, jnp.int32).reshape(1)
   return _call('GatherRows', out, (table, ids, count), spare=spare)
 
 
 def weight_gradient(table, ids, lengths, grads):
+  """Multiplies rows with gradients of bags. See `spec`."""
   out = jax.ShapeDtypeStruct(ids.shape, jnp.float32)
   return _call('WeightGradient', out, (table, ids, lengths, grads))
 
 
 def merge(ids, lengths, weights, grads, rows):
+  """Adds up gradients by row. See `spec`."""
   size = min(ids.shape[0], rows)
   out = (
     jax.ShapeDtypeStruct((size,), jnp.int32),
@@ -84,6 +92,7 @@ def merge(ids, lengths, weights, grads, rows):
 
 
 def update(settings, chance, table, slots, ids, grads):
+  """Updates rows. See `spec`."""
   numbers = (None, None) if chance is None else chance[1:]
   groups = _some(settings.groups, jnp.int32)
   args = *(_some(x, jnp.uint32) for x in numbers), groups, ids, grads
@@ -91,6 +100,7 @@ def update(settings, chance, table, slots, ids, grads):
 
 
 def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
+  """Adds up gradients by row and updates the rows. See `spec`."""
   args = ids, _some(lengths, jnp.int32), _some(weights, jnp.float32), grads
   bagged = lengths is not None
   return _update(
@@ -99,9 +109,13 @@ def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
 
 
 def _update(name, settings, chance, args, table, slots, **attributes):
+  # A seed is always passed; the attribute `stochastic` says whether it is used.
   seed = jnp.uint32(0) if chance is None else chance.seed
+  # After the scalars and the seed come the arguments, then the state, which is
+  # returned in the same memory.
   first = 2 + len(args)
   state = (table, *slots)
+  # As float64: C++ rounds each number once, as XLA does with a constant.
   constants = [
     [*(getattr(rule, n) for n in _CONSTANTS), rule.max_norm or 0]
     for rule in settings.rules

@@ -47,6 +47,8 @@ def why_not() -> str | None:
 def _load() -> str | None:
   """Makes the library's functions known to XLA, or says why it cannot."""
   try:
+    # Once in a process, since the answer is cached; so is the reason if it
+    # fails.
     library = ctypes.CDLL(str(_library()))
   except (OSError, subprocess.SubprocessError, ValueError) as e:
     reason = f'its C++ code cannot be built: {e}'
@@ -67,6 +69,8 @@ def _library() -> pathlib.Path:
   """Path of the library, compiled if it is not there."""
   compiler = _compiler()
   files = [SOURCE, *sorted(SOURCE.parent.glob(HEADERS))]
+  # Everything that the machine code depends on: another jaxlib has other
+  # headers, another processor other instructions.
   key = (
     [file.read_bytes() for file in files],
     importlib.metadata.version('jaxlib'),
@@ -84,6 +88,7 @@ def _library() -> pathlib.Path:
 
 def _compile(compiler: str, path: pathlib.Path) -> None:
   """Writes the library; others see all of it or nothing."""
+  # In the same folder, since a rename across file systems is a copy.
   with tempfile.TemporaryDirectory(dir=path.parent) as folder:
     new = pathlib.Path(folder) / path.name
     done = subprocess.run(
@@ -94,6 +99,7 @@ def _compile(compiler: str, path: pathlib.Path) -> None:
       capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     if done.returncode:
+      # The first line with an error; a compiler prints much around it.
       errors = [line for line in done.stderr.splitlines() if 'error' in line]
       first = (errors or done.stderr.splitlines() or ['no message'])[0]
       raise ValueError(f'{compiler} fails: {first}')
@@ -101,6 +107,7 @@ def _compile(compiler: str, path: pathlib.Path) -> None:
 
 
 def _compiler() -> str:
+  # The user's choice comes first, and may be followed by options.
   for name in (os.environ.get('CXX'), *COMPILERS):
     words = shlex.split(name or '')
     if words and shutil.which(words[0]):
@@ -114,6 +121,7 @@ def _cache() -> pathlib.Path:
   folder = pathlib.Path(home) / 'pallas_kernels'
   try:
     folder.mkdir(parents=True, exist_ok=True)
+    # A home may exist and be read-only, as in containers.
     if os.access(folder, os.W_OK):
       return folder
   except OSError:

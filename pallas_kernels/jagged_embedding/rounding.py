@@ -32,6 +32,7 @@ def rounding_noise(
     rows: `[N]` the numbers of rows that have no others.
     dim: elements of a row.
   """
+  # A shard numbers its rows as the whole table does.
   rows = rows if chance.rows is None else chance.rows
   columns = jnp.arange(dim, dtype=jnp.uint32)[None]
   if chance.first_columns is not None:
@@ -40,12 +41,22 @@ def rounding_noise(
 
 
 def round_stochastically(x: jax.Array, dtype, random: jax.Array) -> jax.Array:
-  """`x` float32 as `dtype`, with the bits `random` uint32."""
+  """Rounds each number up or down, by chance and without bias.
+
+  Args:
+    x: float32.
+    dtype: bfloat16 or float16.
+    random: uint32 bits in the shape of `x`.
+  """
   if dtype == jnp.bfloat16:
+    # Adds a uniform number below the last bit that stays, then cuts: it carries
+    # with the probability of the remainder. A carry into the exponent is right
+    # as well, since neighbouring numbers have neighbouring bits.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (random >> 16)
     rounded = _float(bits & jnp.uint32(0xFFFF0000))
   else:
     rounded = _to_float16(x, random)
+  # NaN compares false, and takes the ordinary conversion too.
   finite = jnp.abs(x) <= jnp.finfo(dtype).max.astype(jnp.float32)
   return jnp.where(finite, rounded.astype(dtype), x.astype(dtype))
 
@@ -54,9 +65,12 @@ def _to_float16(x, random):
   """Neighbours of `x` in float16, as float32; ten bits behind the leading one,
   or multiples of 2 ** -24."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  # The power of two of the number, or 2 ** -14, below which the distance of
+  # neighbours is constant.
   power = jnp.maximum(bits & jnp.uint32(0x7F800000), jnp.uint32(113 << 23))
   one = _float(power - jnp.uint32(10 << 23))  # distance of the neighbours
   places = jnp.abs(x) * _float(jnp.uint32(264 << 23) - power)  # exact: / one
+  # 24 random bits, as many as a float32 holds exactly.
   below = jnp.floor(places)
   upper = (random >> 8).astype(jnp.float32) < (places - below) * 2.0**24
   return jnp.copysign((below + upper.astype(jnp.float32)) * one, x)
@@ -69,9 +83,13 @@ def _float(bits):
 def to_dtype(
   x: jax.Array, dtype, chance: RoundingChance | None, rows: jax.Array
 ):
-  """`x` `[N, D]` as a table's dtype, stochastically where there is a chance.
+  """Rounds rows to a table's dtype.
 
-  `rows` `[N]` are the numbers of rows that the chance does not number.
+  Args:
+    x: `[N, D]` float32.
+    dtype: dtype of the table.
+    chance: what stochastic rounding depends on; None to round to the nearest.
+    rows: `[N]` numbers of the rows, if `chance` has none.
   """
   if chance is None or dtype == jnp.float32:
     return x.astype(dtype)

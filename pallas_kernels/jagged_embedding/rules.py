@@ -16,10 +16,10 @@ With gradient g, row w, learning rate eta, and |.| the norm of a row:
 | row_lamb,   | u as of row_adam, adam, plus lambda w if decay is decoupled;   |
 | lamb        | eta |w| / |u| u                                                |
 
-decay='l2' puts g + lambda w in the place of g (of lars: as written);
-'decoupled' takes eta lambda w off the row beside the step (of lamb: as
-written). Where a norm is zero, the ratio of norms is one: a row of zeros must
-be able to leave zero.
+decay='l2' replaces g by g + lambda w (for lars: as written); 'decoupled'
+subtracts eta lambda w from the row besides the step (for lamb: as written).
+Where a norm is zero, the ratio of norms is one: a row of zeros must be able to
+leave zero.
 
 All that Python needs to know of an optimizer is its entry in `OPTIMIZERS`; its
 twin in C++ is a function and a line in `cpu_optimizers.h`.
@@ -99,6 +99,7 @@ def _momentum(n, w, slots, grads):
 
 
 def _lars(n, w, slots, grads):
+  # The decay belongs to the direction, whose length the ratio replaces.
   size = _norm(w)
   ratio = _ratio(n.trust * size, _norm(grads) + n.l2 * size)
   m = n.momentum * slots[0] + n.rate * ratio * _with_l2(n, w, grads)
@@ -107,6 +108,8 @@ def _lars(n, w, slots, grads):
 
 def _adagrad(n, w, slots, grads, row_wise):
   g = _with_l2(n, w, grads)
+  # The new sum, this gradient included: the first step has no zero to divide
+  # by.
   total = slots[0] + _square(g, row_wise)
   off = n.rate * g / (_wide(jnp.sqrt(total), row_wise) + n.eps)
   return _with_decay(n, w, off), (total,)
@@ -117,6 +120,7 @@ def _direction(n, w, slots, grads, row_wise):
   g = _with_l2(n, w, grads)
   beta2, rest2 = n.beta2, n.rest2
   correct1, correct2 = n.correct1, n.correct2
+  # Numbers of each row are `[N, 1]`, row-wise slots `[N]`.
   if row_wise:
     beta2, rest2, correct2 = (_narrow(x) for x in (beta2, rest2, correct2))
   mean = n.beta1 * slots[0] + n.rest1 * g
@@ -128,12 +132,14 @@ def _direction(n, w, slots, grads, row_wise):
     correct1 = _correction(_narrow(n.log1), count)[:, None]
     correct2 = _correction(_narrow(n.log2), count)
     correct2 = correct2 if row_wise else correct2[:, None]
+  # Corrected here and not in the slots, which stay plain running means.
   u = correct1 * mean
   return u / (_wide(jnp.sqrt(correct2 * square), row_wise) + n.eps), slots
 
 
 def _adam(n, w, slots, grads, row_wise):
   u, slots = _direction(n, w, slots, grads, row_wise)
+  # eta u + eta lambda w, in one product.
   return n.rate * _plus(u, n.decoupled, lambda: n.decoupled * w), slots
 
 
@@ -180,6 +186,8 @@ def log_of(beta: float) -> float:
 
 
 def _correction(log, count):
+  # beta ** count is exp(count log(beta)); `1 - exp` would lose the digits of a
+  # beta near one.
   return -1 / jnp.expm1(count * log)
 
 
@@ -199,6 +207,7 @@ def only_subtracts(numbers: RuleNumbers) -> bool:
 
 def _is(number, value: float) -> bool:
   """Whether it is that of all rows, as the program is compiled."""
+  # A traced number may have that value too, but nobody knows when compiling.
   return isinstance(number, float) and number == value
 
 
@@ -208,6 +217,8 @@ def _plus(x, factor, term):
     return x
   if isinstance(factor, float):
     return x + term()
+  # Of the groups, those without decay keep every bit: x + 0 w is NaN for an
+  # infinite w, and -0 + 0 is 0.
   return jnp.where(factor != 0, x + term(), x)
 
 
@@ -238,4 +249,5 @@ def _norm(rows):
 
 
 def _ratio(a, b):
+  # The quotient of the other branch may be infinite; it is not chosen.
   return jnp.where((a > 0) & (b > 0), a / b, 1.0)

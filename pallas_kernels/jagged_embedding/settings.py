@@ -1,4 +1,4 @@
-"""The numbers that rows move by: the same for all rows, or one set a group.
+"""The numbers that rows move by: one set for all rows, or one for each group.
 
 Kinds of optimizer are programs, their settings are numbers: rows of one array
 that belong to different tables move in one call, each by the learning rate and
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
   @property
   def rule(self) -> Rule:
-    """One that says what all have in common."""
+    """A rule that has what all groups have in common."""
     return self.rules[0]
 
 
@@ -55,9 +55,11 @@ def start_update(
     groups: as `Settings.groups`.
     slots: as from `spec.init_slots`.
   """
+  # Optimizers without a mean have no corrections.
   one = jnp.float32(1)
   betas = {(rule.beta1, rule.beta2): (one, one) for rule in rules_of_groups}
   if spec.slot_kinds(rules_of_groups[0]).get('count') == 'scalar':
+    # The correction is that of this update, so it is counted first.
     slots = {**slots, 'count': slots['count'] + 1}
     count = slots['count'].astype(jnp.float32)
     # One scalar program a pair of betas, whatever the number of groups.
@@ -81,9 +83,12 @@ def numbers_of_rows(settings: Settings) -> rules.RuleNumbers:
     return rules.RuleNumbers(*settings.scalars, **constants[0])
   # JAX would count a negative number of a group from the end.
   groups = jnp.where(settings.groups < 0, len(settings.rules), settings.groups)
+  # NaN is what a group beyond the last one reads.
   scalars = settings.scalars.at[groups].get(mode='fill', fill_value=jnp.nan)
 
   def of_each_row(name):
+    # A number that all groups share stays known to the compiler, which can
+    # leave out what it switches off.
     values = [constant[name] for constant in constants]
     if len(set(values)) == 1:
       return values[0]
@@ -97,10 +102,11 @@ def numbers_of_rows(settings: Settings) -> rules.RuleNumbers:
 
 
 def _constants(rule: Rule) -> dict[str, float]:
-  """Options as numbers; what a rule has not is the number that does nothing."""
+  """Options as numbers; for one that is off, the number that does nothing."""
   return {
     'eps': float(rule.eps),
     'beta1': float(rule.beta1),
+    # In float64: 1 - beta in float32 has lost digits of a beta near one.
     'rest1': 1 - float(rule.beta1),
     'log1': rules.log_of(rule.beta1),
     'beta2': float(rule.beta2),
@@ -110,5 +116,6 @@ def _constants(rule: Rule) -> dict[str, float]:
     'trust': float(rule.trust),
     'l2': float(rule.l2),
     'decoupled': float(rule.decoupled),
+    # No row is longer than that.
     'max_norm': math.inf if rule.max_norm is None else float(rule.max_norm),
   }

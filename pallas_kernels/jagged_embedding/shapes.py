@@ -10,11 +10,11 @@ class Shape:
   """One table and one batch of bags.
 
   Attributes:
-    rows: of the table.
+    rows: rows of the table.
     dim: elements of a row.
     bags: B.
     length: ids of each bag; the longest if `uneven`.
-    uneven: lengths are uniform in 0 .. length, and padding stands behind.
+    uneven: whether lengths are uniform in 0 .. length, with padding at the end.
     zipf: exponent of the popularity of ids, 0 for all alike. Popular ids are
       scattered over the table.
   """

@@ -1,12 +1,12 @@
-"""What the backends of jagged_embedding are given, and what they give back.
+"""The interface of the backends of jagged_embedding, and its types.
 
 A backend is a module with the functions below. `ids` `[K]` are int32, packed
-bag behind bag; `lengths` `[B]` says how many belong to each, and is None where
-every id is a bag of its own. What is added up is float32.
+bag after bag; `lengths` `[B]` says how many belong to each, and is None where
+every id is a bag of its own. Sums are float32.
 
   bag(table, ids, lengths, weights) -> [B, D] sums; NaN where an id is no row
   gather(table, ids, count, spare) -> [K, D]; NaN where an id is no row, zeros
-    behind the first `count` and, with `spare`, where an id is table.shape[0]
+    after the first `count` and, with `spare`, where an id is table.shape[0]
   weight_gradient(table, ids, lengths, grads) -> [K]
   merge(ids, lengths, weights, grads, rows) -> MergedRows
   update(settings, chance, table, slots, ids, grads) -> table, slots
@@ -32,11 +32,17 @@ DECAYS = (None, 'l2', 'decoupled')
 
 
 class MergedRows(NamedTuple):
-  """Gradients of distinct rows.
+  """Gradients of distinct rows, as `merge_rows` returns them.
+
+  >>> grads = jnp.array([[2.0], [5.0], [0.0]])
+  >>> merged = MergedRows(jnp.array([0, 3, 4]), grads)  # 4 rows: one is unused
+  >>> ids, grads = merged
+  >>> ids.shape, grads.shape
+  ((3,), (3, 1))
 
   Attributes:
-    ids: `[N]` int32, sorted; spare places at the end hold the number of rows.
-    grads: `[N, D]` float32, zeros in spare places.
+    ids: `[N]` int32, sorted; unused entries at the end hold the number of rows.
+    grads: `[N, D]` float32, zeros in unused entries.
   """
 
   ids: jax.Array
@@ -61,6 +67,10 @@ class RoundingChance(NamedTuple):
 class Rule:
   """How a row moves. An option that an optimizer has no use for is ignored.
 
+  >>> rule = Rule('row_adam', beta2=0.99, decay='decoupled', weight_decay=1e-4)
+  >>> rule.decoupled, rule.l2
+  (0.0001, 0.0)
+
   Attributes:
     optimizer: a name in `SLOTS`.
     eps: added to the root of the squares.
@@ -68,7 +78,7 @@ class Rule:
     beta2: decay of their mean square.
     momentum: decay of the sum of steps of 'momentum' and 'lars'.
     trust: the step of 'lars' as a share of the row's norm.
-    weight_decay: lambda.
+    weight_decay: the factor lambda of `decay`; must be 0 without one.
     decay: None, 'l2' (lambda w is part of the gradient) or 'decoupled' (the row
       shrinks by learning rate times lambda beside the step; LAMB counts it as
       part of the direction whose length it sets).
@@ -103,7 +113,7 @@ class Rule:
 
 
 def _fault(rule: Rule) -> str | None:
-  """What is wrong with the options, in words."""
+  """The first fault of the options as a message, or None."""
   if rule.optimizer not in SLOTS:
     return (
       f'optimizer is {rule.optimizer!r}, must be one of {", ".join(SLOTS)}.'

@@ -1,6 +1,6 @@
-"""The same with XLA's sort, gather and scatter: runs on every device.
+"""The backend of XLA's sort, gather and scatter, which runs on every device.
 
-On the CPU XLA writes bfloat16 rows, and sums them to bags, by way of a float32
+On the CPU, XLA writes bfloat16 rows, and sums them to bags, by way of a float32
 copy of the table; the 'cpu' backend does not, nor does XLA with other dtypes.
 """
 
@@ -30,6 +30,7 @@ def _weighted(rows, weights):
 
 
 def bag(table, ids, lengths, weights):
+  """Sums bags. See `spec`."""
   if not ids.shape[0] or dispatch.platform() != 'cpu':
     return _bag_by_segment(table, ids, lengths, weights)
   # On the CPU the [K, D] rows of all ids cost more than their sums; the loop
@@ -43,6 +44,7 @@ def bag(table, ids, lengths, weights):
 
 
 def _bag_by_segment(table, ids, lengths, weights):
+  # Segments rise, which spares the sum a sort.
   bags = segment_ids(lengths, ids.shape[0])
   # Padding reads row 0 and is dropped; what it holds may be anything.
   ids = jnp.where(bags < lengths.shape[0], ids, 0)
@@ -59,7 +61,9 @@ def _bag_by_place(table, ids, lengths, weights):
   start = offsets(lengths)
 
   def add(place, out):
+    # Bags that are shorter than the longest one add nothing.
     live = place < lengths
+    # Place 0 is safe to read for any bag.
     token = jnp.where(live, start + place, 0)
     rows = _rows_of(table, jnp.where(live, ids[token], 0))
     rows = _weighted(rows, None if weights is None else weights[token])
@@ -78,9 +82,11 @@ def _rows_of(table, ids):
 
 
 def gather(table, ids, count, spare):
+  """Reads rows. See `spec`."""
   out = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
     mode='fill', fill_value=jnp.nan
   )
+  # After the read: padding and unused entries give zeros, not NaN.
   empty = jnp.arange(ids.shape[0]) >= count
   if spare:
     empty |= ids == table.shape[0]
@@ -88,7 +94,9 @@ def gather(table, ids, count, spare):
 
 
 def weight_gradient(table, ids, lengths, grads):
+  """Multiplies rows with gradients of bags. See `spec`."""
   bags = segment_ids(lengths, ids.shape[0])
+  # Padding may hold any id; it must not bring in NaN.
   real = bags < lengths.shape[0]
   rows = gather(table, jnp.where(real, ids, 0), ids.shape[0], False)
   dots = rows.astype(jnp.float32) * grads.at[bags].get(mode='clip')
@@ -100,16 +108,21 @@ def merge(ids, lengths, weights, grads, rows):
   count = ids.shape[0]
   source = jnp.arange(count, dtype=jnp.int32)
   if lengths is not None:
+    # The gradient of an id is that of its bag.
     source = segment_ids(lengths, count)
     ids = jnp.where(source < lengths.shape[0], ids, rows)
   ids = _no_row_if_wrong(ids, rows)
   place = jnp.arange(count, dtype=jnp.int32)
+  # Stable, so that the gradients of equal ids are added in the order they
+  # occur, whatever the backend.
   ids, order = jax.lax.sort((ids, place), num_keys=1, is_stable=True)
+  # Cut to the count, since there may be no ids at all.
   new = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[:count]
   group = jnp.cumsum(new, dtype=jnp.int32) - 1
   size = min(count, rows)
   # Ids that are no row come last; their group is of no interest.
   group = jnp.where(ids < rows, group, size)
+  # One row for each id is written out here; the C++ backend avoids it.
   spread = grads.at[source[order]].get(mode='clip')
   return MergedRows(
     jnp.full(size, rows, jnp.int32).at[group].set(ids, mode='drop'),
@@ -123,7 +136,9 @@ def merge(ids, lengths, weights, grads, rows):
 
 
 def update(settings, chance, table, slots, ids, grads):
+  """Updates rows. See `spec`."""
   ids = _no_row_if_wrong(ids, table.shape[0])
+  # Unused entries read zeros; what is computed of them is dropped.
   old = table.at[ids].get(**_READ).astype(jnp.float32)
   rows = tuple(slot.at[ids].get(**_READ) for slot in slots)
   numbers = numbers_of_rows(settings)
@@ -142,5 +157,6 @@ def update(settings, chance, table, slots, ids, grads):
 
 
 def bag_update(settings, chance, table, slots, ids, lengths, weights, grads):
+  """Adds up gradients by row and updates the rows. See `spec`."""
   merged = merge(ids, lengths, weights, grads, table.shape[0])
   return update(settings, chance, table, slots, *merged)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from genrec_jax.checkpoint import chunks
-from genrec_jax.numerics import formats, number_format, row_quant
+from genrec_jax.numerics import bit_packing, formats, number_format, row_quant
 from genrec_jax.numerics.formats import FORMATS, extend
 from genrec_jax.numerics.number_format import EncodedArray, NumberFormat
 from genrec_jax.parallel import codecs
@@ -130,7 +130,8 @@ def test_formats_are_called_by_their_names():
 
 
 @pytest.mark.parametrize(
-  'module', [codecs, chunks, formats, number_format, row_quant]
+  'module',
+  [bit_packing, codecs, chunks, formats, number_format, row_quant],
 )
 def test_examples(module):
   found = doctest.testmod(module)
