@@ -103,7 +103,7 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
 
   def find_ids(role: str) -> np.ndarray:
     name = cfg.columns[role]
-    ids = read_ids(name, find(role), cfg.ids)
+    ids = read_ids(name, find(role), cfg.id_type)
     if columns_lib.holds_bools(columns[name]):
       raise ValueError(
         f'column {name!r} holds True or False, which are no ids; convert it to '

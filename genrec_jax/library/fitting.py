@@ -29,7 +29,7 @@ from genrec_jax.library.settings import (
   flatten_settings,
   translate_flags,
 )
-from genrec_jax.runtime.progress import hide_progress
+from genrec_jax.progress import hide_progress
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 

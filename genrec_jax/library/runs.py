@@ -76,7 +76,7 @@ class Run(abc.ABC):
   def _report(self) -> dict:
     path = self.workdir / 'report.json'
     if not self._has_report():
-      if not self.config.eval.parts:
+      if not self.config.eval.splits:
         return {}  # nothing was to be evaluated
       raise FileNotFoundError(
         f'{path}: no such file, so that the metrics are not known; the '

@@ -230,12 +230,8 @@ def _by_columns(config, format_: str, path: pathlib.Path):
 def _names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
   if format_ == 'csv':
     return text.read_header(text.require_file(path), delimiter)
-  try:
-    from genrec_jax.data import parquet
-  except ImportError:
-    raise ImportError(
-      "reading Parquet needs pyarrow: pip install 'genrec_jax[parquet]'"
-    ) from None
+  from genrec_jax.data import parquet  # needs pyarrow
+
   with parquet.open_parquet(text.require_file(path)) as file:
     return file.schema_arrow.names
 

@@ -16,13 +16,13 @@ from ml_collections import ConfigDict
 
 import genrec_jax
 from genrec_jax import config as config_lib
+from genrec_jax import progress
 from genrec_jax.data import datasets
 from genrec_jax.data.histories import Histories
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import fitting
 from genrec_jax.library.events import read_events, write_events
 from genrec_jax.report.metric_writers import read_jsonl
-from genrec_jax.runtime import progress
 from genrec_jax.serve import predict
 from tests.library.frames import Frame
 

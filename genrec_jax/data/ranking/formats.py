@@ -12,24 +12,23 @@ Such a module has
 where `reading` is a format and its options.
 """
 
-import importlib
 import pathlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
+from genrec_jax.data.ranking import criteo, csv_files, libsvm, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
-from genrec_jax.data.ranking import raw
 
 Reading = Mapping[str, str]  # 'format' and its options
 
 FORMATS = {
-  'csv': 'csv_files',
-  'frappe': 'csv_files',
-  'criteo': 'criteo',
-  'libsvm': 'libsvm',
-  'parquet': 'parquet_files',  # imported when it is used: it needs pyarrow
+  'csv': csv_files,
+  'frappe': csv_files,
+  'criteo': criteo,
+  'libsvm': libsvm,
+  'parquet': None,  # its module needs pyarrow, so `find` imports it
 }
 
 
@@ -40,7 +39,11 @@ def find(name: str) -> types.ModuleType:
       f'{name!r} is no file format; those are {", ".join(FORMATS)}'
       + hint_nearest(name, FORMATS)
     )
-  return importlib.import_module(f'genrec_jax.data.ranking.{FORMATS[name]}')
+  if name == 'parquet':
+    from genrec_jax.data.ranking import parquet_files
+
+    return parquet_files
+  return FORMATS[name]
 
 
 def chunks(
