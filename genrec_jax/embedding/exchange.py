@@ -190,14 +190,14 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
     # Only the sender knows how many it wanted: what did not fit was cut off.
     fill = jnp.max(count, keepdims=True).astype(jnp.float32) / room
   else:
-    # One buffer for all peers: it may be uneven between them, not in all.
+    # One buffer for all peers, so that only the sum of their rows must fit.
     room = max(8, int(needed * exchange.capacity))
     asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
     # Requests of the peers one after another, in the order of the devices.
     total = jnp.cumsum(asked_count)
     asked_start = total - asked_count
     fill = total[-1:].astype(jnp.float32) / room
-    # An address is device * depth + row.
+    # The row on its owner: an address is device * depth + row.
     rows = ordered % stack.depth
     requests = ragged.all_to_all(
       rows,

@@ -106,7 +106,7 @@ class PooledFeatures:
           ones = jnp.ones(count, jnp.float32)
           weights.append(ones if bag.weights is None else bag.weights)
         left -= count
-      # Room that this column does not need.
+      # The rest of the room holds ids that are no row.
       ids.append(jnp.full(left, -1, jnp.int32))
       weights.append(jnp.ones(left, jnp.float32))
       bag_count = bags[self.entries[0][0]].lengths.shape[0]

@@ -184,8 +184,8 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   column = group.column + jnp.arange(group.width)
   if tail:
     queries = jnp.where(member < last, context.query_lengths[user], 0)
-    # A row counts from the first query; its place in the sequence differs from
-    # sequence to sequence.
+    # A row counts from the first query; its position differs from sequence to
+    # sequence.
     place = (length - queries)[:, None] + row[None]
   else:
     queries, place = length, row[None]
@@ -204,14 +204,14 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
     targets = context.targets[user]
     anchor = jnp.minimum(place, (length - targets)[:, None])
   if spec.window is None and not spec.contextual and targets is None:
-    # Plain causal attention needs no orders. A real query stands before the
-    # end, so what it sees does too, unless rows are those of a tail.
+    # Plain causal attention needs no orders: a real query comes before the end
+    # of its sequence, and so does all that it sees.
     mask = column[None, None] <= place[:, :, None]
     if tail:
       mask &= column[None, None] < length[:, None, None]
   else:
     none = jnp.zeros_like(length) if targets is None else targets
-    # Orders follow from the places, which are at hand: nothing is gathered.
+    # Orders follow from the positions, so nothing needs to be gathered.
     end = masks.target_limit(length, none, spec.contextual)[:, None]
     mask = masks.is_visible(
       spec,
@@ -226,13 +226,13 @@ def _chunk(spec, tensors, context, walk, group, row, first, last) -> _Chunk:
   if position_bias is not None:
     n = (position_bias.shape[0] + 1) // 2
     if tail:
-      # Places differ by member, so each has a bias of its own.
+      # Positions differ by member, so each has a bias of its own.
       behind = column[None]
       if targets is not None:
         behind = jnp.minimum(behind, (length - targets)[:, None])
       relative = _relative(behind[:, None], anchor[:, :, None], n)
     else:
-      # Row and column are places: one bias serves all members.
+      # Row and column are positions: one bias serves all members.
       relative = _relative(column[None], row[:, None], n)
       if targets is not None:
         # Except for targets, which are as far from a key as the first one is,
