@@ -37,7 +37,7 @@ def clock():
 @pytest.fixture
 def wide(monkeypatch):
   size = os.terminal_size((200, 24))
-  monkeypatch.setattr('shutil.get_terminal_size', lambda: size)
+  monkeypatch.setattr('shutil.get_terminal_size', lambda **_: size)
 
 
 def _steps(p, clock, steps, seconds=0.5, **values):
@@ -100,7 +100,7 @@ def test_a_terminal_is_not_flooded(clock, wide):
 
 def test_a_narrow_terminal_gets_no_second_line(clock, monkeypatch):
   size = os.terminal_size((40, 24))
-  monkeypatch.setattr('shutil.get_terminal_size', lambda: size)
+  monkeypatch.setattr('shutil.get_terminal_size', lambda **_: size)
   stream = Terminal()
   p = progress.Progress(100, stream=stream, clock=clock)
   _steps(p, clock, range(1, 10), loss=1.0)
@@ -111,7 +111,7 @@ def test_the_bar_gives_way_to_the_numbers(clock, monkeypatch):
   lines = {}
   for columns in (80, 55, 50):
     size = os.terminal_size((columns, 24))
-    monkeypatch.setattr('shutil.get_terminal_size', lambda s=size: s)
+    monkeypatch.setattr('shutil.get_terminal_size', lambda s=size, **_: s)
     stream = Terminal()
     p = progress.Progress(100, stream=stream, clock=clock)
     _steps(p, clock, range(1, 26), loss=1.0)
