@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.embedding.layout import StackLayout
@@ -25,12 +26,21 @@ class EmbeddingState:
   slots: dict[str, dict[str, jax.Array]]
 
 
-def check_state(state: EmbeddingState) -> None:
-  """Refuses what is no state, and one whose arrays a step was given."""
+def check_state(state: EmbeddingState, layout: StackLayout) -> None:
+  """Refuses what is no state of these tables, and what was given away."""
   if not isinstance(state, EmbeddingState):
     raise ValueError(
       f'state is a {type(state).__name__}, must be an EmbeddingState, as init '
       'and steps return it'
+    )
+  wanted = {name: x.shape for name, x in layout.shapes().items()}
+  for name, stack in layout.stacks.items():
+    wanted[name] = (stack.depth * layout.plan.group, stack.columns)
+  shapes = {name: tuple(x.shape) for name, x in state.arrays.items()}
+  if shapes != wanted:
+    raise ValueError(
+      f'the state is of other tables or another mesh: its arrays are {shapes}, '
+      f'must be {wanted}'
     )
   for leaf in jax.tree.leaves(state):
     is_array = isinstance(leaf, jax.Array)
@@ -56,6 +66,12 @@ def put_table(
     ValueError: the table is of another shape, or not of numbers.
   """
   plan, table = layout.plan.tables[name], np.asarray(table)
+  if table.dtype.kind not in 'iu' and not jnp.issubdtype(
+    table.dtype, np.floating
+  ):
+    raise ValueError(
+      f'table {name!r} is of type {table.dtype}, must be real numbers'
+    )
   if table.shape != (plan.rows, plan.dim):
     raise ValueError(
       f'table {name!r} is given as {table.shape}, must be (rows, width) = '

@@ -79,6 +79,8 @@ def convert_lookup(feature: str, request: Lookup, shards: int) -> Lookup:
     request, ids=ids, lengths=lengths, weights=weights
   )
   _check_lookup(feature, request, shards)
+  if request.pooling != 'none' and not len(ids):  # no bag to make sums of
+    return Lookup(jnp.zeros(0, jnp.int32), request.table)
   return request
 
 
@@ -92,7 +94,10 @@ def _read_array(feature: str, name: str, value, *kinds: type):
       f'the {name} of feature {feature!r} are no array, fill the rows up to '
       f'one length: {e}'
     ) from None
-  if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+  # To NumPy, durations ('m') are integers.
+  if value.dtype.kind == 'm' or not any(
+    jnp.issubdtype(value.dtype, kind) for kind in kinds
+  ):
     raise ValueError(
       f'the {name} of feature {feature!r} are of type {value.dtype}, must be '
       f'{"integers" if kinds == (np.integer,) else "real numbers"}'

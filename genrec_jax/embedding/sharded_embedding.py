@@ -230,6 +230,11 @@ class ShardedEmbedding:
         this object.
     """
     arrays = self._map(self._tables.init, _ALIKE, self._specs.arrays)(key)
+    if not isinstance(tables, Mapping | None):
+      raise ValueError(
+        f'tables is a {type(tables).__name__}, must be a mapping of names to '
+        'arrays'
+      )
     if tables:
       arrays = {name: np.array(x) for name, x in arrays.items()}
       for name, table in tables.items():
@@ -265,7 +270,7 @@ class ShardedEmbedding:
       ValueError: a state that was given away, a table that is not there, or
         ids whose type or shape cannot be; the message names the feature.
     """
-    check_state(state)
+    check_state(state, self._tables.layout)
     return self._mapped_lookup(state.arrays, self._check_lookups(ids))
 
   def value_and_grad(self, loss: Callable, *, has_aux: bool = False):
@@ -294,7 +299,7 @@ class ShardedEmbedding:
     differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=has_aux)
 
     def run(state: EmbeddingState, ids: Mapping[str, Any], params, *more):
-      check_state(state)
+      check_state(state, self._tables.layout)
       lookups = self._check_lookups(ids)
       rows, routes = self._mapped_read(state.arrays, lookups)
       value, (row_grads, grads) = differentiate(rows, params, *more)
@@ -321,7 +326,7 @@ class ShardedEmbedding:
       ValueError: there is no such table, or the state was given away.
     """
     self._check_table(name)
-    check_state(state)
+    check_state(state, self._tables.layout)
     layout = self._tables.layout
     stacks = {piece.stack for piece in layout.pieces.get(name, ())} or {name}
     arrays = {stack: np.asarray(state.arrays[stack]) for stack in stacks}
@@ -359,7 +364,7 @@ class ShardedEmbedding:
     )
 
   def _check_table(self, name: str, of: str = '') -> None:
-    if name not in self.tables:
+    if name not in tuple(self.tables):  # whatever it is: not all have a hash
       raise ValueError(
         f'{of}there is no table {name!r}; the tables are '
         f'{", ".join(self.tables)}'
@@ -433,6 +438,10 @@ class ShardedEmbedding:
       key = id(rate) if callable(rate) else rate  # not all have a hash
       if key not in values:
         values[key] = rate(step) if callable(rate) else rate
+      if shape := np.shape(values[key]):
+        raise ValueError(
+          f'the rate of table {name!r} has the shape {shape}, must be a number'
+        )
       rates[name] = values[key]
     return rates
 

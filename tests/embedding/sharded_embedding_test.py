@@ -246,6 +246,37 @@ def test_a_state_that_was_given_away_is_no_state():
       read()
   with pytest.raises(ValueError, match='state is a dict, must be an Embedding'):
     emb.table({'arrays': {}}, 'item')
+  other = ShardedEmbedding(TABLES, mesh=mesh_of(4))
+  other = jax.eval_shape(other.init, jax.random.key(0))
+  with pytest.raises(ValueError, match='of other tables or another mesh'):
+    emb.table(other, 'item')
+
+
+@pytest.mark.parametrize(
+  'tables, words',
+  [
+    ([np.ones((ROWS, WIDTH))], 'tables is a list, must be a mapping'),
+    ({'shop': np.ones((4, 4))}, "no table 'shop'; the tables are item, user"),
+    ({'item': np.ones((3, WIDTH))}, "table 'item' is given as .3, 8., must be"),
+    (
+      {'item': np.ones((ROWS, WIDTH), complex)},
+      'of type complex128, must be r',
+    ),
+  ],
+)
+def test_wrong_tables_to_begin_with_are_refused(tables, words):
+  emb = ShardedEmbedding(TABLES, mesh=mesh_of(2))
+  with pytest.raises(ValueError, match=words):
+    emb.init(jax.random.key(0), tables)
+
+
+def test_a_rate_of_many_numbers_is_refused():
+  table = EmbeddingTable(9, 2, rate=lambda step: jnp.ones(3))
+  emb = ShardedEmbedding({'t': table}, mesh=mesh_of(1))
+  state = jax.eval_shape(emb.init, jax.random.key(0))
+  step = emb.value_and_grad(lambda rows, w: jnp.sum(rows['t']) * w)
+  with pytest.raises(ValueError, match="rate of table 't' has the shape .3,."):
+    jax.eval_shape(step, state, {'t': np.arange(4)}, jnp.float32(1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,6 +372,11 @@ def test_rows_of_16_bits_move_by_less_than_their_last_bit():
     ({'item': [[1], [2, 3]]}, "ids of feature 'item' are no array, fill"),
     ({'item': ['a', 'b']}, "ids of feature 'item' are of type <U1, must be in"),
     ({'item': None}, 'are of type object, must be integers'),
+    ({'item': np.zeros(4, 'm8[s]')}, 'are of type timedelta64.s., must be int'),
+    (
+      {'x': Lookup(np.zeros(4, int), ['item'])},
+      "there is no table .'item'.; t",
+    ),
     (
       {'x': Lookup(np.zeros((2, 3), int), 'item', 'sum', np.ones(2))},
       "lengths of feature 'x' are of type float64, must be integers",
@@ -436,11 +472,15 @@ def test_wrong_settings_are_refused(make, words):
     make()
 
 
-@pytest.mark.parametrize('shape', [(0,), (8, 0)])
-def test_a_batch_without_ids(shape):
+@pytest.mark.parametrize(
+  'shape, pooling', [((0,), 'none'), ((8, 0), 'none'), ((0, 3), 'mean')]
+)
+def test_a_batch_without_ids(shape, pooling):
   emb = ShardedEmbedding({'t': EmbeddingTable(rows=10, width=4, rate=0.1)})
-  state, ids = emb.init(jax.random.key(0)), {'t': np.zeros(shape, np.int32)}
-  assert emb.lookup(state, ids)['t'].shape == (*shape, 4)
+  state, ids = emb.init(jax.random.key(0)), np.zeros(shape, np.int32)
+  ids = {'t': Lookup(ids, pooling=pooling)}
+  rows = shape if pooling == 'none' else shape[:1]
+  assert emb.lookup(state, ids)['t'].shape == (*rows, 4)
   loss = emb.value_and_grad(lambda rows, w: jnp.sum(rows['t']) * w)
   before = np.asarray(emb.table(state, 't'))
   (value, grad), state = loss(state, ids, jnp.float32(2))
