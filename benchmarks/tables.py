@@ -43,7 +43,9 @@ TABLES = {
       'dlrm': 'DLRM on Frappe, mean of three seeds',
       'dcn': 'DCN-V2 on Frappe, mean of three seeds',
       'finalmlp': 'FinalMLP on Frappe, mean of three seeds',
-      'wukong': 'Wukong on Frappe, mean of three seeds',
+      'wukong': (
+        'Wukong (one layer, static Y, batch norm) on Frappe, mean of three seeds'
+      ),
     },
     'columns': (
       ('model and data', 'name', ''),
