@@ -1,10 +1,10 @@
 """Config files: loading, command-line overrides, saving.
 
 A config file holds one experiment: `get_config(arg)` returns a `ConfigDict`
-made from `retrieval()` or `ranking()` and a model's section, such as `hstu()`,
-which name every key there is. `arg` is what stands behind the colon of
-`--config=FILE:arg`; every config of this project understands `smoke`, a run of
-seconds on two CPU cores.
+made from `retrieval()` or `ranking()` and the section of a model, such as
+`hstu()`. These functions have all keys. `arg` is the text after the colon in
+`--config=FILE:arg`; every config of this project accepts `smoke`, which runs
+for seconds on two CPU cores.
 """
 
 import ast

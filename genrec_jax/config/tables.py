@@ -6,10 +6,11 @@
       ('.*', {'optimizer': 'dense'}),
     )
 
-A regex must match the whole name of a table; the first match counts. What an
-entry does not say is what the keys for all tables say (`data.table_update`,
-`data.table_dtype`, `data.init_std`, `optimizer.row_learning_rate`,
-`optimizer.rows.*`, `parallel.scheme`, `parallel.exchange.*`).
+A regex must match the whole name of a table; the first match counts. For
+settings that an entry lacks, the keys for all tables apply
+(`data.table_update`, `data.table_dtype`, `data.init_std`,
+`optimizer.row_learning_rate`, `optimizer.rows.*`, `parallel.scheme`,
+`parallel.exchange.*`).
 """
 
 import dataclasses

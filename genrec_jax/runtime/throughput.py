@@ -1,4 +1,4 @@
-"""How many steps and tokens a second a run does."""
+"""Measures how many steps and tokens a run does per second."""
 
 import collections
 import contextlib
