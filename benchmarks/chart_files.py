@@ -1,4 +1,4 @@
-"""Charts as SVG files that stand by themselves, such as those of docs/.
+"""Charts as self-contained SVG files, such as those of docs/.
 
 >>> from genrec_jax.report.axes import linear_axis
 >>> line = Series('loss', [(1, 0.5), (2, 0.25)], 'blue')

@@ -1,8 +1,8 @@
-"""What a ranking model costs: multiply-accumulates and parameters.
+"""The cost of a ranking model: multiply-accumulates and parameters.
 
 Papers count 6 operations for each multiply-accumulate of an example, 2 forward
-and 4 backward. Some count dense layers alone, which see an example as one
-vector, some also products within an example; both are given.
+and 4 backward. Some papers count only dense layers, which see an example as one
+vector; others also count products within an example. Both counts are available.
 """
 
 import dataclasses

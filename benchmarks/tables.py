@@ -43,7 +43,10 @@ TABLES = {
       'dlrm': 'DLRM on Frappe, mean of three seeds',
       'dcn': 'DCN-V2 on Frappe, mean of three seeds',
       'finalmlp': 'FinalMLP on Frappe, mean of three seeds',
-      'wukong': 'Wukong on Frappe, mean of three seeds',
+      'wukong': (
+        'Wukong (one layer, static Y, batch norm) on Frappe, '
+        'mean of three seeds'
+      ),
     },
     'columns': (
       ('model and data', 'name', ''),
@@ -79,7 +82,7 @@ TABLES = {
     'files': ('cpu2/quality_vs_cost',),
     'columns': (
       ('run', 'run', ''),
-      ('of the run', 'of_run', '.0%'),
+      ('share of the run', 'of_run', '.0%'),
       ('core-seconds of training', 'train_core_s', ',.0f'),
       ('test HR@10', 'hr@10', '.4f'),
       ('test NDCG@10', 'ndcg@10', '.4f'),
@@ -154,7 +157,7 @@ TABLES = {
       ('program', 'program', ''),
       ('core-seconds', 'core_s', '.3f'),
       ('wall ms', 'wall_ms', ',.1f'),
-      ('of the matmul rate', 'matmul_share', '.0%'),
+      ('share of the matmul rate', 'matmul_share', '.0%'),
       ('temporary, MB', 'temp_mb', ',.0f'),
       ('cost / ours', 'vs_ours_x', '.2f'),
     ),
@@ -205,10 +208,10 @@ TABLES = {
       ('log, MB', 'log_bytes', 'MB'),
       ('item table, MB', 'table_bytes', 'MB'),
       ('anonymous, MB', 'peak_anon_bytes', 'MB'),
-      ('of it to open and split', 'split_anon_bytes', 'MB'),
+      ('of which to open and split', 'split_anon_bytes', 'MB'),
       ('file-mapped, MB', 'peak_file_bytes', 'MB'),
       ('events/s', 'events_per_s', ',.0f'),
-      ('tokens a step', 'tokens_per_step', ',.0f'),
+      ('tokens per step', 'tokens_per_step', ',.0f'),
       ('steps/s', 'steps_per_s', '.1f'),
     ),
   },
@@ -300,7 +303,7 @@ TABLES = {
       ('same best ten', 'same_top_10', '.0%'),
       ('outputs of shorter histories', 'short_max_difference', '.1f'),
       ('commit', 'commit', ''),
-      ('beside', 'peer', ''),
+      ('peer', 'peer', ''),
     ),
   },
   **SCALE_OUT,

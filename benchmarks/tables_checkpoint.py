@@ -85,7 +85,7 @@ CHECKPOINT = {
       ('wall, more', 'more_wall_x', '+.2%'),
       ('marking alone, core-ms (median)', 'mark_core_ms', '.3f'),
       ('least', 'min_mark_core_ms', '.3f'),
-      ('of the step', 'share', '.2%'),
+      ('share of the step', 'share', '.2%'),
       ('least / least', 'min_share', '.2%'),
       ('memory', 'bytes_x', '.2%'),
       ('load of the machine', 'load_1min', '.1f'),

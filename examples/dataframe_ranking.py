@@ -1,10 +1,11 @@
-"""A DataFrame to click probabilities: train a ranking model and score with it.
+"""From a DataFrame to click probabilities: train a ranking model and score.
 
     python examples/dataframe_ranking.py
 
-Makes impressions of advertisements whose true probability of a click is known,
-trains DeepFM on a DataFrame of them (of pandas if it is installed, else on a
-mapping of arrays) and scores new impressions. About 12 seconds on one core.
+The example generates impressions of advertisements whose true probability of a
+click is known, trains DeepFM on them and scores new impressions. The data are a
+pandas DataFrame if pandas is installed, and else a mapping of arrays. It takes
+about 12 seconds on one CPU core.
 
 Prints the probabilities beside the true ones, which they must come near to.
 """

@@ -1,10 +1,11 @@
-"""A training publishes, a follower follows, a server answers: three processes.
+"""Publish tables while training, follow them, and serve them: three processes.
 
     python examples/follow_and_serve.py
 
 The training publishes its item table every 50 steps. The follower keeps a copy
-of it up to date, and a web server that maps the copy says which items are most
-like another. All of it ends by itself, after about 30 seconds on one core.
+of it up to date, and a web server maps the copy and answers which items are
+most similar to another one. The example ends by itself after about 30 seconds
+on one CPU core.
 
 Prints the server's answers while the training goes on. The last one must be of
 the last step, and name items of the same shelf as the one asked for.

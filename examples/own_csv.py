@@ -1,10 +1,10 @@
-"""Your own CSV to recommendations: train, look at the metrics, ask, save.
+"""From your own CSV to recommendations: train, look at metrics, ask, save.
 
     python examples/own_csv.py
 
-Writes a log of purchases in which customers work through collections of
-products in order, trains SASRec on it and asks what three new customers buy
-next. About 30 seconds on one CPU core.
+The example writes a log of purchases in which customers buy the products of a
+collection in order, trains SASRec on it and predicts what three new customers
+buy next. It takes about 30 seconds on one CPU core.
 
 Prints the metrics beside those of popularity, and three recommendations, which
 must be the products that follow in their collections.

@@ -2,9 +2,9 @@
 
     python examples/own_row_optimizer.py
 
-`RowLion` has the methods that `RowOptimizerLike` asks for. `EXTENSIONS` gives
-it a name, which a config then uses like those of the library; here it moves
-the tables of a factorisation machine. About 12 seconds on one CPU core.
+`RowLion` has the methods of `RowOptimizerLike`. `EXTENSIONS` gives it a name,
+which a config can use like those of the library; here it updates the tables of
+a factorisation machine. It takes about 12 seconds on one CPU core.
 
 Prints the test AUC, which must be above that of chance, and shows in a table of
 four rows that a row which was not read stays where it is.

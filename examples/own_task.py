@@ -2,10 +2,11 @@
 
     python examples/own_task.py
 
-The library's ranking task judges each example by itself. `Pairs` derives from
-it and brings a loss of its own: every example that was clicked should score
-above every one of its batch that was not. `EXTENSIONS` hands the task to a
-training, which does the rest. About 12 seconds on one CPU core.
+The ranking task of the library looks at each example by itself. `Pairs` derives
+from it and has another loss: every example that was clicked should have a
+higher score than every example of its batch that was not. `EXTENSIONS` passes
+the task to a training, which does the rest. It takes about 12 seconds on one
+CPU core.
 
 Prints the share of pairs in the right order as the training goes on, and the
 test AUC, which is the same share on new examples.

@@ -4,8 +4,8 @@
 
 Two tables lie row by row over all devices: here a CPU that pretends to be four
 devices; on a machine with GPUs or TPU chips, over those. The model is an nnx
-module, the dense optimizer is optax's, and the loss is written as if there were
-one device. About 12 seconds on one CPU core.
+module, the dense optimizer is from optax, and the loss is written as if there
+were one device. It takes about 12 seconds on one CPU core.
 
 Prints how many rows each device holds and how well clicks are predicted that
 were not trained on; 0.9 is the best that is possible.

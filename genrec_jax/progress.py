@@ -1,4 +1,4 @@
-"""Tells someone who waits how far a run is and when it will be done.
+"""Shows how far a run is and when it will be done.
 
 On a terminal one line is rewritten in place, elsewhere (a log file, a cluster's
 console) a plain line is printed every so often.

@@ -1,8 +1,8 @@
 """Which other steps a checkpoint needs: its base, and deltas in between.
 
-A manifest names them with what they were: a CRC-32 of their manifests, which
-hold those of all files. A directory that bears the number of a parent and is
-another one is not taken for it.
+A manifest identifies these steps by the CRC-32 of their manifests, which hold
+the checksums of all files. A directory that has the number of a parent but
+other contents is therefore not mistaken for it.
 """
 
 import zlib

@@ -1,10 +1,11 @@
-"""How a serving copy changes: by a delta in place, or by tables built anew.
+"""Updates a serving copy: by a delta in place, or by building its tables anew.
 
-A delta comes to lie in the copy's `incoming`, all of it and checked, before the
-first of its rows goes into a table. A follower that is killed in between leaves
-rows of two steps; the next one applies the same delta again, to its end, even
-if the source is gone. Tables built anew have a directory of their own, which
-POSITION.json names once they are whole; who has mapped the old ones keeps them.
+A whole delta is copied to `incoming` and verified before its first row is
+written into a table. If the follower is killed in between, rows of two steps
+remain; the next follower applies the same delta again, to its end, even if the
+source is gone. Tables that are built anew get a directory of their own, which
+POSITION.json names once they are complete; readers that have mapped the old
+ones keep them.
 
 Nothing here knows of JAX.
 """

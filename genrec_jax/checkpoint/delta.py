@@ -1,15 +1,15 @@
-"""Saves of a run by rows: a base now and then, what has changed in between.
+"""Saves a run by rows: a base now and then, and deltas in between.
 
-    saver = RowSaver(checkpoints, stacks, Options('intermittent', bits=4))
-    tables = Tables(arrays, slots, marks)
+    saver = RowSaver(checkpoints, stacks, DeltaOptions('intermittent', bits=4))
+    tables = RowTables(arrays, slots, marks)
     marks = saver.save(step, dense, tables, data=iterator)
 
-A save waits for the one before, copies the rows it needs to the host (that is
-what the training waits for) and is written behind its back. What it holds
-follows from the checkpoints on the disk and the marks of the step, so that a
-run that is killed and started again goes on in the same way.
+A save waits for the previous one and copies the rows that it needs to the host;
+the training waits for this copy. The rest happens in the background. What a
+save holds follows from the checkpoints on the disk and the marks of the step,
+so a killed run resumes in the same way.
 
-A save that fails loses nothing: the next one takes its rows too.
+A failed save loses nothing: the next one also holds its rows.
 """
 
 import dataclasses

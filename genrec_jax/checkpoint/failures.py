@@ -1,4 +1,4 @@
-"""How a save in Orbax fails, made fit to read."""
+"""Turns failures of a save in Orbax into messages that people can read."""
 
 import contextlib
 import logging

@@ -4,13 +4,13 @@
         [--poll 10] [--once]
 
 SOURCE is the workdir of a run that publishes (config.checkpoint.publish), or a
-directory of checkpoints that were saved by rows. COPY is a directory of this
-follower alone (serving_copy.py), which services map; docs/publishing.md tells
-how. Prints a line for every step applied. Needs neither JAX nor a device.
+directory of checkpoints that were saved by rows. COPY is a directory that only
+this follower writes (serving_copy.py) and services map, as docs/publishing.md
+explains. Prints a line for every step applied. Needs neither JAX nor a device.
 
-Ends with status 0 on Ctrl-C or SIGTERM, and after --once if COPY holds the
-newest step that is complete; with 1 after --once if it does not, as that step
-is damaged or nothing is published; with 2 if this cannot go on (no such table,
+Exits with status 0 on Ctrl-C or SIGTERM, and after --once if COPY holds the
+newest complete step; with 1 after --once if it does not, because that step is
+damaged or nothing is published; with 2 if it cannot continue (no such table,
 another follower, no space).
 """
 

@@ -1,8 +1,8 @@
-"""How the processes of a job agree: process 0 decides, all are told.
+"""Agreement among the processes of a job: process 0 decides for all.
 
-The words go through the key-value store of JAX's distributed runtime and not
-through the devices, so that a thread in the background may speak while the
-main thread trains: collectives of the two would mix.
+Messages go through the key-value store of JAX's distributed runtime and not
+through the devices. A background thread can thus communicate while the main
+thread trains; collectives of both would get mixed up.
 """
 
 import concurrent.futures

@@ -3,12 +3,11 @@
     python -m genrec_jax.checkpoint.inspect WORKDIR [--directory=published]
         [--step=N] [--quick] [--contents]
 
-Lists the steps of every directory of checkpoints in WORKDIR with what they
-need, their sizes and whether they are whole (or why not), then what one of them
-holds and what a restore of it reads. Leaves everything as it is, needs neither
-JAX nor a device, and ends with status 1 if anything but the newest step of a
-directory is not whole or nothing is: the newest may be one that is being saved
-right now.
+Lists the steps of every directory of checkpoints in WORKDIR with the steps that
+they need, their sizes and whether they are whole (or why not), then what one of
+them holds and what its restore reads. Changes nothing and needs neither JAX nor
+a device. Exits with status 1 if no step of a directory is whole, or if any step
+except the newest is not; the newest may be one that is being saved right now.
 """
 
 import argparse

@@ -1,23 +1,24 @@
 """Checkpoints: asynchronous, verified, never loaded when damaged.
 
-    with Checkpoints(workdir / 'checkpoints', keep=2) as checkpoints:
+    with CheckpointManager(workdir / 'checkpoints', keep=2) as checkpoints:
       if checkpoints.latest() is not None:
         step, state, host = checkpoints.restore(abstract_state, data=iterator)
       ...
       checkpoints.save(step, state, data=iterator, host={'best': 0.17})
 
 Orbax writes the arrays and the iterator into a temporary directory and renames
-it; then the manifest (manifest.py) is written, and only that makes the
-checkpoint one. A kill at any moment leaves the former checkpoints as they were
-and, at worst, a directory that the next start skips and the next save removes.
+it; then the manifest (manifest.py) is written, and only then does the directory
+count as a checkpoint. A kill at any moment leaves the earlier checkpoints as
+they were and, at worst, a directory that the next start skips and the next save
+removes.
 
-Orbax's own manager of steps (training.Checkpointer) is not used: it remembers a
-save that failed as one that happened, and it would count half-written and
-damaged steps among those to keep.
+Orbax's own manager of steps (training.Checkpointer) is not used, because it
+treats a failed save as made, and would count half-written and damaged steps
+among those to keep.
 
-With several processes each makes the same calls in the same order, and writes
-and reads its own part of the arrays. Everything else is done by process 0,
-whose findings the others are told (group.py); what fails in one, fails in all.
+With several processes, each makes the same calls in the same order, and writes
+and reads its own part of the arrays. Process 0 does everything else and sends
+the results to the others (group.py). An error in one process is raised in all.
 """
 
 import concurrent.futures

@@ -4,12 +4,13 @@
       MANIFEST.json             size and CRC-32 of every other file
       state/ data/ ...          whatever the writer (Orbax) put there
 
-A directory without a manifest is half-written; one whose files differ from
-its manifest is damaged. The manifest covers itself: it holds the CRC-32 of its
+A directory without a manifest is half-written; one whose files differ from its
+manifest is damaged. The manifest protects itself: it holds the CRC-32 of its
 own body, and only the exact bytes that `write` produces are accepted.
 
-Nothing here knows of JAX or Orbax, so that looking at checkpoints is quick.
-Directories are paths as `storage.place` gives them: of a disk or of a store.
+Nothing here imports JAX or Orbax, so inspecting checkpoints is quick.
+Directories are paths that `storage.place` returns, on a disk or on an object
+store.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""When a checkpoint holds every row, and when only those that have changed.
+"""Decides when a checkpoint holds every row, and when only dirty rows.
 
 | policy       | a delta holds what changed since | a restore reads          |
 |--------------|----------------------------------|--------------------------|
@@ -7,10 +7,11 @@
 | consecutive  | the save before                  | base and all deltas      |
 | intermittent | the base, which is renewed       | base and newest          |
 
-`intermittent` renews its base by the rule of Check-N-Run (arXiv 2010.08679):
-with S_1 ... S_i the sizes of the deltas since the base, as fractions of it, a
-new base would cost, if history repeats, F = 1 + S_1 + ... + S_i until the same
-point, and going on I = (i + 1) S_i. It is time as soon as F <= I.
+`intermittent` renews its base by the rule of Check-N-Run (arXiv 2010.08679).
+Let S_1 ... S_i be the sizes of the deltas since the base, as fractions of it.
+If history repeats itself, the next i + 1 saves cost F = 1 + S_1 + ... + S_i
+with a new base, and I = (i + 1) S_i without. A new base is made as soon as F <=
+I.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Where a data iterator stands, written once for all processes."""
+"""The position of a data iterator, written once for all processes."""
 
 import asyncio
 import json

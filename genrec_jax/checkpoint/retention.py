@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and how the others go."""
+"""Decides which checkpoints stay, and removes the others."""
 
 import contextlib
 import dataclasses

@@ -1,6 +1,6 @@
-"""Where the rows of a step lie: rows/<table>/<process>-<number>.npz.
+"""The files with the rows of a step: rows/<table>/<process>-<number>.npz.
 
-Apart from what writes them, so that a reader needs no JAX.
+This is separate from the code that writes them, so a reader needs no JAX.
 """
 
 import zlib

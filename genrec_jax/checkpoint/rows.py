@@ -2,8 +2,8 @@
 
     CHECKPOINTS/1400/rows/<table>/<process>-<number>.npz      chunks.py
 
-A checkpoint names its rows by table, first column and number, never by device:
-what a mesh and a plan have written, any other reads.
+A checkpoint identifies its rows by table, first column and number, never by
+device, so any mesh and plan can read what another one has written.
 """
 
 import asyncio

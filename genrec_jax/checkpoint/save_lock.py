@@ -1,8 +1,9 @@
-"""One process at a time saves in a directory; the others are told so.
+"""Lets only one process at a time save in a directory, and refuses others.
 
-On a disk a lock keeps a second one out; it goes with the process, however that
-ends. A store has no locks: there whoever comes last leaves its name, and the
-one before finds it when it wants to complete a checkpoint, and stops.
+On a disk a lock keeps a second process out; it disappears with its process,
+however that ends. An object store has no locks: there, the process that comes
+last writes its name, and the earlier one sees it when it is about to complete a
+checkpoint, and stops.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tables on a disk that services map, and one follower keeps up to date.
+"""Tables on a disk that services map and one follower keeps up to date.
 
     copy = ServingCopy('/var/tables')
     rows, step = copy.read('item', ids)
@@ -10,7 +10,7 @@
       incoming/1400/     a delta on its way into the tables
       LOCK               held by the follower, see copy_writer.py
 
-Nothing here knows of JAX.
+Nothing here imports JAX.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""From the devices to the host: the rows a checkpoint is to hold.
+"""Copies the rows of a checkpoint from the devices to the host.
 
-This is what a training waits for. Only touched rows are gathered, a chunk at a
-time, on the device they lie on; several chunks are on their way at once. What
-comes back no longer depends on how tables lie on devices: rows are named by
+The training waits for this copy. Only dirty rows are gathered, a chunk at a
+time, on the device that holds them; several chunks are copied at once. The
+result does not depend on how tables lie on devices: rows are identified by
 table, first column and number.
 """
 

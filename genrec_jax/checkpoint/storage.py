@@ -1,9 +1,9 @@
-"""Where checkpoints lie: on a disk, or in a store that `etils.epath` reaches.
+"""Where checkpoints are: on a disk, or on a store that `etils.epath` reaches.
 
-A directory is a `pathlib.Path`, or an `epath.Path` of gs://, s3://, az://.
-A store cannot rename a directory, has nothing to force to a disk, and holds no
-half of a file: what is written under a name is there at once, and whole. What
-follows from that is here; everything else is the same for both.
+A directory is a `pathlib.Path`, or an `epath.Path` of gs://, s3:// or az://. A
+store cannot rename a directory and has no fsync, but it never holds half a
+file: what is written under a name appears at once and whole. This module
+contains the consequences; everything else is the same for both.
 """
 
 import fcntl

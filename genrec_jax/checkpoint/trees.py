@@ -1,4 +1,4 @@
-"""What a state looks like: the names, shapes and dtypes of its arrays."""
+"""Describes a state: the names, shapes and dtypes of its arrays."""
 
 import jax
 

@@ -1,4 +1,4 @@
-"""Whose workdir this is: the config it was made with, and nobody else's."""
+"""Ties a workdir to the config with which its run was started."""
 
 import contextlib
 import json

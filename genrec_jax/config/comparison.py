@@ -1,4 +1,4 @@
-"""What a saved config says, and whether a config says the same now."""
+"""Compares a saved config with the present one."""
 
 import copy
 import json

@@ -1,7 +1,7 @@
 """The defaults of the ranking models.
 
-The `Config` of each model, in `genrec_jax.models`, explains its fields;
-docs/config_reference.md takes its sentences from there.
+The `Config` of each model, in `genrec_jax.models`, describes its fields;
+docs/config_reference.md takes its descriptions from there.
 """
 
 from ml_collections import ConfigDict

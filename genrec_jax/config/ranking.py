@@ -1,7 +1,8 @@
 """Every key of a ranking experiment; its models are in rankers.py.
 
-The comment above or behind a key is its sentence in docs/config_reference.md;
-the fields of models and of the loss are explained in their classes.
+The comment above a key, or at the end of its line, is its description in
+docs/config_reference.md; the fields of models and of the loss are described in
+their classes.
 """
 
 from ml_collections import ConfigDict

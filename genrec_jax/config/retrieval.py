@@ -1,8 +1,8 @@
 """Every key of a retrieval experiment, and of its models.
 
-The comment above or behind a key is its sentence in docs/config_reference.md;
-the fields of models and losses are explained in their classes. Where a default
-is None, the comment begins with the type of a value.
+The comment above a key, or at the end of its line, is its description in
+docs/config_reference.md; the fields of models and losses are described in their
+classes. If a default is None, the comment begins with the type of a value.
 """
 
 from ml_collections import ConfigDict

@@ -1,7 +1,8 @@
 """Sections that experiments of all kinds share.
 
-The comment above or behind a key is its sentence in docs/config_reference.md;
-where the default is None, it begins with the type of a value.
+The comment above a key, or at the end of its line, is its description in
+docs/config_reference.md. If the default is None, it begins with the type of a
+value.
 """
 
 from ml_collections import ConfigDict

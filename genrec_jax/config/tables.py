@@ -6,9 +6,11 @@
       ('.*', {'optimizer': 'dense'}),
     )
 
-A regex must match the whole name of a table; the first match counts. What an
-entry does not say is what the keys for all tables say (`optimizer.rows.*`,
-`data.init_std`, `parallel.scheme`, `parallel.exchange.*`).
+A regex must match the whole name of a table; the first match counts. For
+settings that an entry lacks, the keys for all tables apply
+(`optimizer.rows.name`, `optimizer.rows.dtype`, `data.init_std`,
+`optimizer.rows.learning_rate`, `optimizer.rows.*`, `parallel.scheme`,
+`parallel.exchange.*`).
 """
 
 import dataclasses

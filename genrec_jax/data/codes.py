@@ -1,4 +1,4 @@
-"""Provisional numbers of ids while a log is read, and how often each is met."""
+"""Provisional numbers for ids while a log is read, and counts of the ids."""
 
 import numpy as np
 

@@ -2,13 +2,13 @@
 
 1. Read: the chunks are appended to one spill file with provisional codes for
    users and items, and events per user and item are counted.
-2. Route: the spill is dealt to one file per range of users, a range holding
-   about `partition_events` events.
+2. Route: the spill file is divided into one file per range of users; a range
+   holds about `partition_events` events.
 3. Sort: each file is loaded, sorted stably by (user, time), and appended to the
    columns.
 
-Memory holds the ids of users and items, one chunk and one partition, never the
-events. The result appears under its name by a rename, when it is complete.
+Memory holds the ids of users and items, one chunk and one partition, but never
+all events. The result gets its name by a rename, when it is complete.
 """
 
 import dataclasses

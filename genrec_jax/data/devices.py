@@ -1,4 +1,4 @@
-"""Batches of NumPy arrays -> arrays of a mesh, a few of them ahead."""
+"""Batches of NumPy arrays -> arrays of a mesh, a few batches ahead."""
 
 import collections
 import concurrent.futures

@@ -1,8 +1,8 @@
-"""Extra columns: what a file tells of a row beside what every model reads.
+"""Extra columns of a file, beside those that every model reads.
 
-An action, a rating, a watch time, a teacher's score: `config.data.extras` names
-them, the store keeps them beside the other columns, and a task that knows them
-may read them.
+Examples are an action, a rating, a watch time or a teacher's score.
+`config.data.extras` names them, they are stored beside the other columns, and
+tasks may read them.
 """
 
 import dataclasses

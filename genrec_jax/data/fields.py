@@ -1,4 +1,4 @@
-"""Columns of text fields -> typed columns, with a mask of what was readable."""
+"""Columns of text fields -> typed columns, with a mask of valid values."""
 
 import datetime
 from collections.abc import Sequence

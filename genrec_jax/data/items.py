@@ -1,4 +1,4 @@
-"""What a workdir remembers of its items, to recommend without training data."""
+"""Keeps the items in a workdir, to recommend without the training data."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Which part of which history trains, validates and tests.
+"""Divides histories into the splits for training, validation and testing.
 
 An example is a target event and the events before it. Nothing is copied: an
 example is three integers that point into the columns of the histories.

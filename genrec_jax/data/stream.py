@@ -1,8 +1,8 @@
 """A growing directory of part files -> an endless stream of batches.
 
-Parts are taken once each, in the order of their names. The state of the
-iterator says which parts were taken and how far the last one is used up, so
-that a resumed stream continues with the very next batch.
+Each part file is read once, in the order of their names. The state of the
+iterator says which parts were read and how far the last one is used up, so a
+resumed stream continues with the very next batch.
 
 A part is read whole and grouped by user; a user's sequence begins anew in
 every part. Parts must appear complete: write them under a name that the

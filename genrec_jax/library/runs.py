@@ -98,7 +98,7 @@ class Run(abc.ABC):
     """'valid' and 'test' -> name of a metric -> its value.
 
     They are those of the weights that predict: the best by validation. A run
-    that evaluates nothing ('eval.parts') has none.
+    that evaluates nothing ('eval.splits') has none.
 
     >>> sorted(run.metrics)
     ['test', 'valid']

@@ -1,17 +1,18 @@
 """Batch norm over the real examples of all shards.
 
-Statistics are those of the examples with a weight, over every shard of a mesh:
-W shards give what one device gives, and padding changes nothing. Inside
-`collectives.restrict_axes(...)` they are those of the shards of that scope.
+Statistics are computed over all examples with a weight, on every shard of a
+mesh, so W shards give the same result as one device, and padding changes
+nothing. Inside `collectives.restrict_axes(...)` they are those of the shards of
+that scope.
 
 Running statistics are ordinary parameters, `running_mean` and
 `running_variance`, so that checkpoints, meshes and counts need not know of
-batch norm. They move by their gradient: the backward pass says
+batch norm. They are updated through their gradient: the backward pass returns
 `weight * (running - statistic of the batch)`, with the weight of the shard's
-examples. The step sums gradients over shards and parts and divides by the whole
-weight; what is left is by how much the running value is off, and the optimizer
-goes a tenth of that way (`runtime.optimizer.MOMENTUM`). That part of the
-gradient does not depend on the loss, nor is it one of it.
+examples. The step sums gradients over shards and microbatches and divides by
+the whole weight. The result is the error of the running value, and the
+optimizer removes a tenth of it (`runtime.optimizer.MOMENTUM`). This part of the
+gradient does not come from the loss.
 """
 
 import functools

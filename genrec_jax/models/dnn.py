@@ -1,4 +1,4 @@
-"""All vectors of an example into one MLP.
+"""DNN: one MLP over all vectors of an example.
 
 | FuxiCTR, DNN             | here                      |
 |--------------------------|---------------------------|

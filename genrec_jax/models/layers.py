@@ -1,4 +1,4 @@
-"""Small pieces the models share. All take packed tokens `[T, ...]`."""
+"""Small layers that the models share. All take packed tokens `[T, ...]`."""
 
 from collections.abc import Sequence
 

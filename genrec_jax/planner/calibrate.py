@@ -2,10 +2,9 @@
 
     python -m genrec_jax.planner.calibrate --out machine.json
 
-Rows are looked up and updated as a training step does it, a large array is
-copied, and where there are several devices they exchange data in the three ways
-that plans use. Takes seconds. The file is a topology: give its name where a
-preset's can stand.
+Rows are looked up and updated as in a training step, a large array is copied,
+and several devices exchange data in the three ways that plans use. This takes
+seconds. The file is a topology, whose name can be used instead of a preset.
 
 A CPU that pretends to be several devices has one memory: what is measured is
 divided among them.

@@ -1,4 +1,4 @@
-"""How long a shard of a table takes in a step, by torchrec's formulas.
+"""The time that a shard of a table needs in a step, by torchrec's formulas.
 
 With W devices in a group, G of them on a host, H hosts, b examples a device, N
 ids of a table and M rows that come back (a pooling is one) an example, both
@@ -11,10 +11,10 @@ times b; s bytes an element, d columns:
 | table_row_wise, grid        | N W / G ids, N W d s / G        | M W d    |
 | data_parallel               | N ids, N d s                    | gradient |
 
-A row that is not summed is sent by its owner alone: M is divided as N is. What
-is sent is written to memory first. A way back takes twice the lookup. Times are
-added as if nothing overlapped: what is compared is the place of tables, and a
-plan never looks better than it is.
+A row that is not summed is sent only by its owner, so M is divided like N. What
+is sent is first written to memory. The way back takes twice the time of the
+lookup. Times are added as if nothing overlapped, because they only serve to
+compare placements, and a plan then never looks better than it is.
 
 Two differences: on a group of one device nothing is sent, and for equal ids
 (`Load.distinct`) a row is read once and, if it is not summed, sent once.

@@ -1,4 +1,4 @@
-"""What `--mode=plan` prints: a plan made here, or one that is given."""
+"""The text that `--mode=plan` prints, for a new plan or a given one."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Why something does not fit, with the numbers and what would help."""
+"""Errors for tables that do not fit, with the numbers and what would help."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The arithmetic behind every report: what a plan costs, whoever made it."""
+"""The arithmetic of every report: the cost of a plan, whoever made it."""
 
 from collections.abc import Mapping, Sequence
 

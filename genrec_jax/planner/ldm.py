@@ -1,8 +1,8 @@
 """Karmarkar and Karp's differencing, for many devices, with a cap on bytes.
 
 Every piece begins as a partition of its own: its time on one device and nothing
-on the others. The two partitions that are the least even become one, the
-busiest device of either beside the least busy of the other, until one is left.
+on the others. The two least even partitions are merged, the busiest device of
+one with the least busy device of the other, until only one partition is left.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""What may be done with each table: the options a planner chooses among."""
+"""The options for each table among which the planner chooses."""
 
 import dataclasses
 import functools

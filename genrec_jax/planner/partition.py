@@ -1,9 +1,9 @@
-"""Partitioners: on which devices the pieces of chosen options lie.
+"""Partitioners: they place the pieces of chosen options on devices.
 
-A partitioner takes one option of every table and the bytes a device may hold,
-and gives a `Placement`, or None where it found no room. Pieces that lie
-everywhere or at a settled place come first, the rest in order of weight, each
-where the least is done so far (LPT).
+A partitioner takes one option of every table and the bytes that a device may
+hold, and returns a `Placement`, or None if there is no room. Pieces that lie
+everywhere or at a fixed place come first; the others follow in order of weight,
+each on the device with the least work so far (LPT).
 """
 
 import dataclasses

@@ -1,8 +1,9 @@
-"""Rows or sums: how what a pooled feature reads travels between devices.
+"""Rows or sums: what travels between devices for a pooled feature.
 
-The rows of a bag can travel one by one to the device that has the example; or
-the devices that hold them add them up, and sums travel. Neither is always less.
-What a device sends in a step, ids, what is read, and its gradient together:
+The rows of a bag can travel one by one to the device that has the example, or
+the devices that hold them add them up, and sums travel. Neither always sends
+fewer bytes. A device sends the following bytes in a step, for ids, for rows or
+sums, and for their gradients together:
 
 | way                | rows of a piece lie on | bytes                         |
 |--------------------|------------------------|-------------------------------|
@@ -21,9 +22,10 @@ pieces of a row, each of f bytes and its gradient of b; c even shares of room in
 the exchange. S = 4 (B L + B+1) + B (f + b): ids, lengths with one for the
 padding, sums and their gradients; weights are 4 B L more.
 
-Shares are even ones: what a stack pads because one device has more pieces, or
-is asked for more rows, is not a matter of one feature. XLA may make an
-all-reduce of the reduce-scatter of sums, which sends f twice; not counted.
+The formulas assume even shares: the padding of a stack, because one device has
+more pieces or receives more requests, does not belong to one feature. XLA may
+turn the reduce-scatter of sums into an all-reduce, which sends f twice; this is
+not counted.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""Proposers: which option of each table to try next.
+"""Proposers: they choose which option of each table to try next.
 
 Each yields tuples with the number of an option for every item (a table, or
-tables that stay together); whoever asks places them and keeps the best.
+tables that stay together); the caller places them and keeps the best.
 """
 
 import itertools

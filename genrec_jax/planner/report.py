@@ -1,4 +1,4 @@
-"""What a plan costs: numbers for programs, text for people."""
+"""The cost of a plan: numbers for programs, text for people."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""The planner: tables and a machine in, the best plan met and a report out.
+"""The planner: tables and a machine in, the best plan and a report out.
 
-Every proposer in turn offers one option for every table; partitioners place it;
-the placement whose busiest device has the least to do wins. A proposal is not
-placed if even a perfect partition of it were slower than the best so far, or
-had too many bytes.
-Afterwards tables are halved where that helps (split.py). All of it depends on
-the arguments alone, unless `timeout` ends it, which the report says.
+Every proposer in turn chooses one option for every table, and partitioners
+place these; the placement whose busiest device has the least work wins. A
+proposal is not placed if even a perfect partition would be slower than the best
+so far, or would need too many bytes. Afterwards tables are halved where that
+helps (split.py). All of it depends on the arguments alone, unless `timeout`
+ends it, which the report says.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""How many bytes a plan takes on a device.
+"""The bytes that a plan needs on a device.
 
 Rows with their optimizer's slots, and the buffers of a step: ids that arrive,
 rows or sums that leave. `N` and `M` as in cost.py:

@@ -1,4 +1,4 @@
-"""What a table has to do in a step, and what else lives on the devices."""
+"""The work of a table in a step, and what else is in the memory of devices."""
 
 import dataclasses
 import functools

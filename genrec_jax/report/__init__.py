@@ -1,1 +1,1 @@
-"""What a run tells people and programs: metrics, charts, report pages."""
+"""The results of a run for people and programs: metrics, charts, pages."""

@@ -1,7 +1,7 @@
 """Charts as SVG: no script, readable in light and in dark.
 
-A `Chart` is data: two axes, what is drawn between them and what is said of a
-place under the pointer. `draw_plot` gives the inside of an `<svg>`, for pages
+A `Chart` is data: two axes, what is drawn between them, and the text for a
+place under the pointer. `draw_plot` returns the inside of an `<svg>`, for pages
 that have the style of templates/charts.css.
 """
 

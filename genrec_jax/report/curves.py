@@ -1,4 +1,4 @@
-"""Charts of what a run measured as it went: the lines of metrics.jsonl."""
+"""Charts of the measurements of a run over time: the lines of metrics.jsonl."""
 
 import dataclasses
 import math

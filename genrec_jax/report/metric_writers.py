@@ -1,4 +1,4 @@
-"""Where the measurements of a run go: metrics.jsonl, TensorBoard and the log.
+"""Writes the measurements of a run to metrics.jsonl, TensorBoard and the log.
 
 All three are written at once, in the caller's thread: a full disk stops the run
 with an OSError instead of a curve that silently ends.

@@ -1,7 +1,7 @@
-"""report.html: one file to show to a colleague, without any request.
+"""Writes report.html: one file to show to a colleague, without any request.
 
 The markup is in templates/*.html.j2, which escape everything from outside:
-titles, ids, notes, configuration. Here stands what they need to be told.
+titles, ids, notes, configuration. This module prepares their variables.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""What the report shows of one kind of task alone, measured at its end."""
+"""Parts of the report for one kind of task only, measured at the end."""
 
 import dataclasses
 

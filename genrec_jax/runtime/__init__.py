@@ -1,1 +1,1 @@
-"""What runs a step: one device or a mesh, with the state between two steps."""
+"""Runs steps on one device or a mesh, and holds the state between them."""

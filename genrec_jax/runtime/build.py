@@ -1,8 +1,8 @@
-"""The runtime that a config describes.
+"""Builds the runtime that a config describes.
 
-The loop, the evaluators and the checkpoints speak to one of two objects with
-the same calls (`contracts.Runtime`), and do not know which. `MeshRuntime` runs
-the very functions that `SingleDeviceRuntime` does, inside one `jax.shard_map`.
+The loop, the evaluators and the checkpoints use one of two objects with the
+same interface (`contracts.Runtime`) and do not know which. `MeshRuntime` runs
+the same functions as `SingleDeviceRuntime`, inside one `jax.shard_map`.
 """
 
 from genrec_jax.contracts import Extensions

@@ -8,13 +8,13 @@ to the device. No compiled program can wait for that, so the step is compiled in
 two halves and the host works in between. Without such a store a step remains
 one program.
 
-What is out of reach for tables whose store works on the host, and is refused:
-meshes and `parallel.pipeline`, which run on `MeshRuntime`; evaluations, which
-read whole tables (`embedding.local_tables.SingleDeviceEvalRuntime`);
-checkpoints by rows and publishing, which mark rows by their number. A full
-checkpoint holds what the device holds, the array of the store and not the
-table; it is for the owner of the store to write the rest.
-`planning.check_memory` counts such a table as if the device held all of it.
+For tables whose store works on the host, the following is refused: meshes and
+`parallel.pipeline`, which run on `MeshRuntime`; evaluations, which read whole
+tables (`embedding.local_tables.SingleDeviceEvalRuntime`); checkpoints by rows
+and publishing, which mark rows by their number. A full checkpoint holds what
+the device holds, which is the array of the store and not the table; the owner
+of the store must write the rest. `planning.check_memory` counts such a table as
+if the device held all of it.
 """
 
 import dataclasses

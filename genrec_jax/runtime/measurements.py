@@ -1,4 +1,4 @@
-"""Measurements of a step: what each means, and how it is reduced.
+"""Measurements of a step: their kinds, and how each is reduced.
 
 A task declares name -> kind; its loss returns name -> (value, weight) of one
 microbatch of one shard. Between two log lines the state holds one pair for each
@@ -10,8 +10,8 @@ name; microbatches, devices and steps are merged in the same way:
 | 'sum'  | sum                  | adding    | the sum            |
 | 'max'  | the largest          | maximum   | the largest        |
 
-A pair of weight 0 has measured nothing. Gradient norm and overflow are the
-step's own, the same for every task.
+A pair of weight 0 has measured nothing. The step itself measures the norm of
+the gradient and the overflow, for every task.
 """
 
 from collections.abc import Mapping

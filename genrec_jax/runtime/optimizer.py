@@ -1,9 +1,9 @@
-"""The dense optimizer as configured, and the rates of the row optimizers.
+"""The dense optimizer of a config, and the rates of the row optimizers.
 
 Running statistics (of batch norms) are leaves whose names start with
-`running_`. By construction their gradient is what they are off by, see
-`models.batch_norm`: they go the `MOMENTUM`-th part of that way in every step,
-whatever the optimizer, its rate and their group, and no clipping sees them.
+`running_`. By construction their gradient is their error (see
+`models.batch_norm`): every step removes the share `MOMENTUM` of it, whatever
+the optimizer, its rate and their group, and clipping ignores them.
 """
 
 import functools

@@ -1,12 +1,12 @@
-"""A step that works on the next batch too: its ids, and maybe its rows, travel.
+"""A step that also exchanges the ids, and maybe the rows, of the next batch.
 
 While the devices compute on batch i, batch i + 1 is routed: which rows it needs
 depends on no weights. In one program with the step the compiler can let these
 collectives run beside the arithmetic. Two ways:
 
-- exact: rows are fetched after the update of batch i. The same numbers as
-  without looking ahead, to the bit.
-- stale: rows are fetched too, before that update. Rows that both batches touch
+- exact: rows are fetched after the update of batch i. The numbers are the same
+  as without looking ahead, bit for bit.
+- stale: rows are also fetched, before that update. Rows that both batches read
   are one step old; a resumed run fetches the rows of its first batch anew.
 """
 

@@ -1,4 +1,4 @@
-"""Whether the tables of an experiment fit, where they go, what that costs."""
+"""Decides whether the tables of an experiment fit, and where they lie."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""What a checkpoint gives back, on one device or a mesh."""
+"""Restores a run from a checkpoint, on one device or a mesh."""
 
 import dataclasses
 

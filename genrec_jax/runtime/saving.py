@@ -1,4 +1,4 @@
-"""How a run's state is saved: whole, or its tables by rows; and published."""
+"""Saves the state of a run, whole or with tables by rows, and publishes it."""
 
 import contextlib
 import dataclasses

@@ -1,10 +1,10 @@
 """Scoring queries against a catalogue, in chunks of items.
 
-Neither users x items scores nor a sorted catalogue is ever held: a rank is a
-count of better items, the best k are merged chunk by chunk.
+There is never an array of users x items scores or a sorted catalogue: a rank is
+a count of better items, and the best k are merged chunk by chunk.
 
 Inside a mesh every shard holds a share of the catalogue (see `shard_corpus`)
-and ranks the queries of all shards in it; the counts are added up.
+and ranks the queries of all shards in it; the counts are added.
 """
 
 import jax

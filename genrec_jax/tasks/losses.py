@@ -1,8 +1,8 @@
 """Losses of next-item prediction, computed in chunks of tokens.
 
-`sum_over_chunks` walks the tokens so that only one chunk of item vectors and
-logits exists at a time, and takes the gradients on the same walk: the backward
-pass repeats nothing.
+`sum_over_chunks` processes the tokens in chunks, so only one chunk of item
+vectors and logits exists at a time. It computes the gradients in the same pass,
+so the backward pass repeats nothing.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 Categorical values, sets and sequences read rows of their tables; a model turns
 the rows and the numbers into a logit for each label; the loss is binary cross
-entropy. What a batch reads is announced by `reads`, as for every task.
+entropy. As in every task, `reads` declares what a batch reads.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a config says alike of every built-in task."""
+"""Settings of a config that every built-in task uses in the same way."""
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions

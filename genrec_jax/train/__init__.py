@@ -1,1 +1,1 @@
-"""The training loop and what it tells about itself."""
+"""The training loop: data, steps, evaluations, checkpoints, results."""

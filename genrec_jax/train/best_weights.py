@@ -1,9 +1,10 @@
 """The weights whose metrics are the best so far: the directory `best/`.
 
-A run that is killed continues from its last checkpoint, and what happened since
-is a curve that was lost: other settings, rounded rows or another mesh lead
-elsewhere. So the best weights that a checkpoint knows of stay until a later
-checkpoint is complete, and those of a lost curve go when the run continues.
+A killed run resumes from its last checkpoint. The steps since then are lost,
+and the resumed run may take another course (with other settings, rounded rows
+or another mesh). Therefore the best weights that a checkpoint refers to stay
+until a later checkpoint is complete, and newer ones are removed when the run
+resumes.
 """
 
 import contextlib

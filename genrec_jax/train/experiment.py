@@ -1,4 +1,4 @@
-"""What a config describes, put together: data, task, optimizer, devices."""
+"""Builds what a config describes: data, task, optimizer, devices."""
 
 import dataclasses
 from collections.abc import Callable

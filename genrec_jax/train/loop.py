@@ -1,9 +1,9 @@
 """The training loop.
 
-Order matters and is the same at every step: log, look for NaN, evaluate and
-checkpoint the state as it is, and only then take the next batch. A checkpoint
-therefore holds a state whose duties are done, and a run that continues from it
-does nothing twice: the curve of an interrupted run is that of a whole one.
+The order matters and is the same at every step: log, look for NaN, evaluate and
+save the present state, and only then take the next batch. When a checkpoint is
+made, everything else that belongs to its step is done. A resumed run therefore
+does nothing twice, and its curve is that of an uninterrupted run.
 """
 
 import collections

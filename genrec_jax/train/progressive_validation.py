@@ -1,7 +1,7 @@
 """Predict, then train: each batch is scored before a step learns from it.
 
-In one pass over a log this measures what counts in production, how well the
-model of this moment ranks what comes next, without holding anything out.
+In one pass over a log this measures what counts in production: how well the
+present model ranks the examples that come next. No examples are held out.
 """
 
 import collections

@@ -1,8 +1,8 @@
-"""Whether a task follows its config, judged before a device does anything.
+"""Checks whether a task follows its config, before a device does anything.
 
 Tasks of the library apply `config.tables` and `config.numerics.products`. A
-task from outside may forget to, and a run would learn otherwise than its config
-says; a name that only a mesh looks up would pass on one device.
+task from outside may forget to do so, and its run would then not train as its
+config says. Names that only a mesh looks up would pass unnoticed on one device.
 """
 
 from genrec_jax import config as config_lib
