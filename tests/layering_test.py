@@ -252,6 +252,22 @@ def test_files_do_not_import_each_other_in_circles():
     visit(name)
 
 
+def draws_elsewhere(path: str, source: str) -> bool:
+  """Whether a file writes SVG beside the charts that all reports share."""
+  return '<svg' in source and not path.startswith(
+    ('genrec_jax/report/', 'tests/')
+  )
+
+
+def test_charts_are_drawn_in_report_alone():
+  assert draws_elsewhere('benchmarks/x.py', "write('<svg>')")
+  assert not draws_elsewhere('genrec_jax/report/x.py', "write('<svg>')")
+  for path in python_files():
+    assert not draws_elsewhere(path.as_posix(), (ROOT / path).read_text()), (
+      f'{path} draws: use genrec_jax.report.charts'
+    )
+
+
 def test_names_say_what_a_file_is_for():
   for path in python_files():
     for part in path.with_suffix('').parts:

@@ -76,6 +76,45 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
 
 
+@pytest.mark.parametrize('name', ['titles.json', 'counts.npy', 'corpus.npy'])
+def test_a_bit_that_flipped_is_refused(tmp_path, name):
+  items.keep(tmp_path, data())
+  path = tmp_path / 'items' / name
+  content = bytearray(path.read_bytes())
+  content[-2] ^= 1
+  path.write_bytes(content)
+  with pytest.raises(
+    ValueError, match=f'{name} is not the file that was saved'
+  ):
+    ItemCatalogue.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'name, change',
+  [
+    ('counts.npy', lambda counts: counts[1:]),
+    ('counts.npy', lambda counts: counts - counts.max() - 1),
+    ('counts.npy', lambda counts: counts.astype(float)),
+    ('corpus.npy', lambda corpus: corpus[::-1]),
+    ('corpus.npy', lambda corpus: corpus - 1),
+    ('corpus.npy', lambda corpus: corpus + 2**20),
+    ('corpus.npy', lambda corpus: corpus[None]),
+  ],
+)
+def test_items_without_checksums_are_opened_and_must_make_sense(
+  tmp_path, name, change
+):
+  items.keep(tmp_path, data())
+  folder = tmp_path / 'items'
+  meta = json.loads((folder / 'meta.json').read_text())
+  del meta['checksums']  # as earlier versions have written it
+  (folder / 'meta.json').write_text(json.dumps(meta))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
+  np.save(folder / name, change(np.load(folder / name)))
+  with pytest.raises(ValueError, match=f'items is damaged .{name} holds no'):
+    ItemCatalogue.load(tmp_path)
+
+
 @pytest.mark.parametrize(
   'name', ['meta.json', 'titles.json', 'ids.npy', 'counts.npy', 'corpus.npy']
 )
