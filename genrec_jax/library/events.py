@@ -103,7 +103,7 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
 
   time = rating = None
   user, item = (
-    _read_ids(cfg.columns[role], find(role), cfg.ids)
+    _read_ids(cfg.columns[role], find(role), cfg.id_type)
     for role in ('user', 'item')
   )
   if cfg.columns.time:
