@@ -103,7 +103,8 @@ def _exists(name: str) -> bool:
 @functools.cache
 def _keys() -> list[str]:
   """Every key of a config; `data.extras.*` has names of the user's below it."""
-  return [k for b in config_keys.BLOCKS for k, *_ in config_keys.list_keys(b)]
+  blocks = [b for b in config_keys.BLOCKS if b != 'renamed']
+  return [k for b in blocks for k, *_ in config_keys.list_keys(b)]
 
 
 @functools.cache

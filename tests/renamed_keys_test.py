@@ -1,5 +1,6 @@
 """Former names of config keys, by each way in which somebody says them."""
 
+import doctest
 import json
 import logging
 import tarfile
@@ -106,6 +107,10 @@ def test_every_entry_is_tested_and_leads_to_a_key():
     assert key in now and (old == key or old not in now)
     for value, new in values.items():
       assert renamed.translate(old, value) == (key, new)
+
+
+def test_the_examples():
+  assert doctest.testmod(renamed).failed == 0
 
 
 def test_no_former_name_works_longer_than_promised():

@@ -21,7 +21,7 @@ class Codes:
     if self._ids.dtype.kind != unique.dtype.kind:
       raise ValueError(
         'the log gives ids as integers in one place and as text in another; '
-        "read them with ids='str'"
+        "read them with data.id_type='str'"
       )
     place = np.searchsorted(self._ids, unique)
     inside = np.minimum(place, max(len(self) - 1, 0))

@@ -204,7 +204,7 @@ def _files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
 def _own_files(cfg, cache_dir, log, paths, read, **extra) -> RetrievalDataset:
   options = {
     'columns': dict(cfg.columns),
-    'ids': cfg.get('ids', 'auto'),
+    'ids': cfg.get('id_type', 'auto'),
     'time_unit': cfg.get('time_unit', 's'),
     **extra,
   }

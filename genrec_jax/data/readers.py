@@ -50,7 +50,7 @@ class EmptyFileError(ValueError):
 def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
   hint = 'mend or remove the line'
   if kind == 'int':
-    hint += ", or read ids as text (ids='str')"
+    hint += ", or read ids as text (data.id_type='str')"
   return ValueError(f'{where}: {value!r} is not {fields.WANTED[role]}; {hint}')
 
 

@@ -130,7 +130,11 @@ def test_parquet_gives_what_csv_gives(tmp_path):
   }
   a, b = (
     load(
-      tmp_path / f'x.{n}', tmp_path / 'cache', name=n, ids='int', extras=asked
+      tmp_path / f'x.{n}',
+      tmp_path / 'cache',
+      name=n,
+      id_type='int',
+      extras=asked,
     )
     for n in ('csv', 'parquet')
   )

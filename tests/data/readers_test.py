@@ -169,7 +169,7 @@ def test_csv_options(tmp_path):
 def test_ids_that_cease_to_be_integers_are_refused_with_advice(tmp_path):
   path = write(tmp_path / 'a.csv', 'who,what\n' + '1,2\n' * 5 + 'x9,2\n')
   columns = dict(user='who', item='what')
-  with pytest.raises(ValueError, match=r"line 7: 'x9'.*ids='str'"):
+  with pytest.raises(ValueError, match=r"line 7: 'x9'.*id_type='str'"):
     list(readers.read_csv([path], columns, chunk_rows=3))
   got = joined(readers.read_csv([path], columns, chunk_rows=3, ids='str'))
   assert got['user'].tolist() == ['1'] * 5 + ['x9']

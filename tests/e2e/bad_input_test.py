@@ -156,7 +156,7 @@ def test_text_among_whole_numbers(command, tmp_path):
     given, '--config.data.id_type=int', f'--workdir={tmp_path}/other'
   )
   assert "log.csv, line 20: 'abc' is not a user id" in told
-  assert "ids='str'" in told
+  assert "id_type='str'" in told
 
 
 def test_a_missing_column(command, tmp_path):
