@@ -34,9 +34,12 @@ FOREIGN = {
   'no_sync',
   'research/modeling/sequential/hstu.py',
   'softmax_rel_bias',
+  'state.step.is_deleted()',
 }
 
-_GENERATED = re.compile(r'<!-- table:.*?<!-- /table -->', re.DOTALL)
+_GENERATED = re.compile(
+  r'<!-- (?:table:.*?<!-- /table|config:renamed.*?<!-- /config) -->', re.DOTALL
+)
 _FENCE = re.compile(r'^( *)(```|~~~).*?^\1\2', re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r'`([^`\n]+)`')
 _PATH = re.compile(r'[\w./*-]+\.(?:py|h|cc|md|svg)')
@@ -61,7 +64,7 @@ def test_names_in_a_page_exist(page):
     'genrec_jax/models/wukong_gone.py',
     'models/{hstu,gone}.py',
     'genrec_jax.models.gone',
-    'flops.gone(model)',
+    'splits.gone(rows)',
     'TaskKind.gone',
     'Gone.data',
     'optimizer.warmup_gone',
