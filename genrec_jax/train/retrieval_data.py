@@ -41,7 +41,7 @@ class RetrievalData:
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
     size = len(dataset.corpus)
-    if large := [k for k in config.eval.ks if k >= size]:
+    if large := [k for k in config.eval.get('ks', ()) if k >= size]:
       LOG.warning(
         'eval.ks holds %s, and there are %s items to recommend: with such a k '
         'the hit rate does not depend on the model; choose smaller ones',
