@@ -39,7 +39,8 @@ from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.policy import POLICIES
-from genrec_jax.embedding import relayout, single_scheme, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout, single_scheme
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
@@ -139,7 +140,7 @@ class Model:
       for name, rows in tables.items()
     }
     layout = lay_out(single_scheme.plan_with_scheme(specs, 'data_parallel'))
-    self.stacks = relayout.sources(layout)
+    self.stacks = relayout.find_stacks(layout)
     self.arrays = {
       name: jnp.asarray(0.1 * rng.standard_normal((rows, DIM), np.float32))
       for name, rows in tables.items()
@@ -152,7 +153,7 @@ class Model:
     )
 
   def move(self, interval) -> dict[str, jax.Array]:
-    """One interval; returns the rows it has moved, as `touched.mark` asks."""
+    """One interval; returns the rows it has moved, for `mark_rows`."""
     moved = {}
     for name, (ids, reads) in interval.items():
       # Few lengths, few compilations; behind the ids are rows out of range.
@@ -199,15 +200,17 @@ class Run:
     self._checkpoints = CheckpointManager(self._directory, keep=1)
     options = DeltaOptions(policy=policy, bits=bits)
     self._saver = RowSaver(self._checkpoints, model.stacks, options)
-    self._marks = touched.clean_marks(model.arrays)
+    self._dirty_rows = dirty_lib.init_dirty_rows(model.arrays)
 
   def save(self, step: int, moved) -> None:
     """A checkpoint of the model, written to its end."""
     model = self._model
-    self._marks = self._saver.save(
+    self._dirty_rows = self._saver.save(
       step,
       {'step': jnp.int32(step)},
-      RowTables(model.arrays, model.slots, touched.mark(self._marks, moved)),
+      RowTables(
+        model.arrays, model.slots, dirty_lib.mark_rows(self._dirty_rows, moved)
+      ),
     )
     self._checkpoints.wait()
     self.written.append(size(self._directory / str(step)))

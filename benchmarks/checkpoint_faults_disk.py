@@ -303,7 +303,7 @@ def between_trials(root, policy: str, rng, trials: int) -> list[Outcome]:
     run.save()
   run.checkpoints.close()
   files = [p for name, p in storage.list_files(directory) if '/rows/' in name]
-  found, verify = [], chain.verify
+  found, verify = [], chain.verify_chain
   for _ in range(trials):
     path = rng.choice(files)
     before = path.read_bytes()
@@ -315,11 +315,11 @@ def between_trials(root, policy: str, rng, trials: int) -> list[Outcome]:
       path.write_bytes(bytes(flipped))
       return bodies
 
-    chain.verify = flipping
+    chain.verify_chain = flipping
     try:
       outcome = _restored(directory, STEPS, [1] * STEPS, STEPS)
     finally:
-      chain.verify = verify
+      chain.verify_chain = verify
     path.write_bytes(before)
     found.append(
       Outcome('rows: bit flipped after the comparison', policy, *outcome)

@@ -12,7 +12,8 @@ import numpy as np
 
 from genrec_jax.checkpoint import delta, manifest
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.embedding import relayout, single_scheme, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout, single_scheme
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.features import TableSpec
 
@@ -20,11 +21,11 @@ SPECS = {
   'user': TableSpec('user', 300, 8, 0.5, 'row_adagrad'),
   'item': TableSpec('item', 200, 4, 0.5, 'adam'),
 }
-STACKS = relayout.sources(
+STACKS = relayout.find_stacks(
   lay_out(single_scheme.plan_with_scheme(SPECS, 'data_parallel'))
 )
 MARK = np.uint8(
-  touched.SINCE_SAVE | touched.SINCE_BASE | touched.SINCE_PUBLISHED
+  dirty_lib.SINCE_SAVE | dirty_lib.SINCE_BASE | dirty_lib.SINCE_PUBLISHED
 )
 MOVED = 0.25  # of the rows of a table, in a step
 CHUNK_ROWS = 128  # several files a table
@@ -145,7 +146,7 @@ class Run:
     )
     self._saver.restored(found)
     wanted = State(host['lives'])
-    self._begin(wanted, loaded.marks)
+    self._begin(wanted, loaded.dirty_rows)
     pairs = {
       'the step': (found, wanted.step),
       'dense/step': (dense['step'], wanted.step),
@@ -169,11 +170,12 @@ class Run:
   def save(self) -> None:
     """Begins to save; raises what the save before has met."""
     state = self.state
-    marks = {
-      name: _put(self._marks[name] | MARK * state.moved[name]) for name in SPECS
+    dirty_rows = {
+      name: _put(self._dirty_rows[name] | MARK * state.moved[name])
+      for name in SPECS
     }
     lives = list(state.lives)
-    self._marks = jax.tree.map(
+    self._dirty_rows = jax.tree.map(
       np.array,
       self._saver.save(
         state.step,
@@ -184,7 +186,7 @@ class Run:
         delta.RowTables(
           {name: _put(state.arrays[name]) for name in SPECS},
           state.slots(_put),
-          marks,
+          dirty_rows,
         ),
         data=_Place(lives),
         host={'lives': lives},
@@ -192,10 +194,12 @@ class Run:
     )
     state.forget_moved()
 
-  def _begin(self, state: State, marks=None) -> None:
+  def _begin(self, state: State, dirty_rows=None) -> None:
     self.state = state
-    marks = marks or {n: np.zeros(s.rows, np.uint8) for n, s in SPECS.items()}
-    self._marks = jax.tree.map(np.array, dict(marks))
+    dirty_rows = dirty_rows or {
+      n: np.zeros(s.rows, np.uint8) for n, s in SPECS.items()
+    }
+    self._dirty_rows = jax.tree.map(np.array, dict(dirty_rows))
 
 
 def share_programs(directory) -> None:

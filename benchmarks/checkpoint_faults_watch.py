@@ -15,7 +15,10 @@ import sys
 SAVE, COMMIT, RETENTION, RESTORE = 'save', 'commit', 'retention', 'restore'
 PHASES = SAVE, COMMIT, RETENTION, RESTORE
 # (module, function) -> phase of what happens below it
-_BELOW = {('manifest', 'write'): COMMIT, ('retention', 'prune'): RETENTION}
+_BELOW = {
+  ('manifest', 'write'): COMMIT,
+  ('retention', 'remove_superfluous'): RETENTION,
+}
 _CALLS = (
   'open', 'os.rename', 'os.remove', 'os.rmdir', 'os.mkdir', 'os.listdir',
   'os.scandir', 'os.fsync',

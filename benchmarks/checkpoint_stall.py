@@ -44,7 +44,8 @@ from benchmarks import cli, jagged_embedding, timing
 from benchmarks.result import CoreTimer
 from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.embedding import relayout, single_scheme, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout, single_scheme
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.row_optimizers import find_optimizer
 from genrec_jax.features import TableSpec
@@ -97,7 +98,7 @@ class Training:
     shape = shapes.Shape(rows, DIM, bags, 26)
     spec = TableSpec('table', rows, DIM, update=OPTIMIZER)
     plan = single_scheme.plan_with_scheme({'table': spec}, 'data_parallel')
-    self.stacks = relayout.sources(lay_out(plan))
+    self.stacks = relayout.find_stacks(lay_out(plan))
     optimizer = find_optimizer(OPTIMIZER)
     lengths = jnp.asarray(shapes.lengths(shape))
     grads = jnp.asarray(jagged_embedding.bag_gradient(shape))
@@ -135,13 +136,13 @@ class Training:
     self.step_s = statistics.median(t.wall_s for t in timers)
     self.step_core_s = statistics.median(t.core_s for t in timers)
 
-  def marks(self, share: float) -> dict[str, jax.Array]:
+  def dirty_rows(self, share: float) -> dict[str, jax.Array]:
     """Marks of a share of the rows, drawn anew each time."""
     rng = np.random.default_rng(self._taken)
     rows = self.arrays['table'].shape[0]
     hit = np.zeros(rows, np.uint8)
     hit[rng.choice(rows, round(share * rows), replace=False)] = (
-      touched.SINCE_BASE | touched.SINCE_SAVE
+      dirty_lib.SINCE_BASE | dirty_lib.SINCE_SAVE
     )
     return {'table': jnp.array(hit)}
 
@@ -212,14 +213,14 @@ def by_rows(training: Training, path: pathlib.Path, bits: int) -> Iterator[Way]:
     options = DeltaOptions('one_shot', bits=bits)
     saver = RowSaver(checkpoints, training.stacks, options)
 
-    def save(step: int, marks):
-      tables = RowTables(training.arrays, training.slots, marks)
+    def save(step: int, dirty_rows):
+      tables = RowTables(training.arrays, training.slots, dirty_rows)
       saver.save(step, {'step': jnp.int32(step)}, tables)
 
     for step, share in enumerate((0.0, *SHARES)):
       yield Way(
         f'delta {share:.0%}' if share else 'base',
-        functools.partial(save, step, training.marks(share)),
+        functools.partial(save, step, training.dirty_rows(share)),
         checkpoints.wait,
         path / str(step),
         bits,

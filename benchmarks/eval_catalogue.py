@@ -82,8 +82,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def evaluation(config, experiment, state, repeats: int) -> dict:
-  """Costs of evaluating the test part, whole and by what is done."""
-  task, examples = experiment.task, experiment.data.parts['test']
+  """Costs of evaluating the test split, whole and by what is done."""
+  task, examples = experiment.task, experiment.data.splits['test']
   evaluator = experiment.data.evaluator(
     task, 'test', config.eval, SingleDeviceEvalRuntime()
   )
@@ -155,7 +155,7 @@ def evaluation(config, experiment, state, repeats: int) -> dict:
 def train_epoch(config, experiment) -> dict:
   """Cost of one training epoch, its batches included, compiled beforehand."""
   steps = pipeline.steps_per_epoch(
-    experiment.data.parts['train'], config.train.batch_size
+    experiment.data.splits['train'], config.train.batch_size
   )
   stream = iter(experiment.train_batches(config))
   batches, making = timing.measure(lambda: [next(stream) for _ in range(steps)])

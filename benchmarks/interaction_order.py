@@ -178,7 +178,7 @@ def train(
   def auc():
     found = np.asarray(logits(weights))[:, None]
     labels = np.asarray(batch.labels.values)
-    return ranking_metrics.measure(found, labels, names=('y',))['auc']
+    return ranking_metrics.measure_labels(found, labels, names=('y',))['auc']
 
   state = tx.init(weights)
   for i in range(steps):

@@ -5,8 +5,8 @@
 
 NAME is a config with its variant; DIR is the workdir of a finished run, or with
 `--train` of one that is started, or continued, here. The reference protocol has
-no validation part: `metrics` are those of the last epoch. `best_on_test` is
-chosen on the test part itself and therefore optimistic; it is how figures of
+no validation split: `metrics` are those of the last epoch. `best_on_test` is
+chosen on the test split itself and therefore optimistic; it is how figures of
 this protocol are often quoted.
 """
 

@@ -67,7 +67,7 @@ def experiment(
       if not directory.exists():
         generate(directory, *((48, 60, 0.1) if smoke else (USERS, ITEMS, 1.0)))
       config.data.name, config.data.path = 'histories', str(directory)
-  built = experiment_lib.build(
+  built = experiment_lib.build_experiment(
     config, workdir, TASK_KINDS, log=lambda line: None
   )
   return config, built, REAL if path else GENERATED
@@ -86,7 +86,7 @@ def generate(directory, users: int, items: int, scale: float = 1.0) -> None:
     item=np.clip(rank, 1, items),
     time=rng.integers(956_000_000, 1_046_000_000, total),
   )
-  convert.convert(
+  convert.convert_log(
     [log],
     directory,
     item_vocab=vocab.Vocab(np.arange(1, items + 1)),

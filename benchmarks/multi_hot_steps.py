@@ -133,7 +133,7 @@ def compiled(runtime, setting: Setting, options: dict | None = None):
   """The step's program."""
   like = jax.eval_shape(lambda: batch(setting))
   if setting.devices > 1:
-    split = mesh_lib.split(runtime.mesh)
+    split = mesh_lib.batch_sharding(runtime.mesh)
     like = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split), like
     )

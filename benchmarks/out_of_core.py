@@ -103,7 +103,7 @@ def _convert(args, events: int, path: pathlib.Path) -> dict:
 
   with Memory() as memory, CoreTimer() as timer:
     log = event_log.generate_events(events, args.users, args.items, seed=0)
-    histories = convert.convert(log, path, log=_log)
+    histories = convert.convert_log(log, path, log=_log)
   return {
     'users': len(histories),
     'log_bytes': sum(f.stat().st_size for f in path.iterdir()),
@@ -124,7 +124,9 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
   config = _config(path, args.stage)
   jax.block_until_ready(jax.numpy.zeros(8) + 1)  # JAX has loaded everything
   with Memory() as building:
-    experiment = experiment_lib.build(config, path.parent, TASK_KINDS, log=_log)
+    experiment = experiment_lib.build_experiment(
+      config, path.parent, TASK_KINDS, log=_log
+    )
   with Memory() as memory, CoreTimer() as timer:
     step = jax.jit(
       make_step(
@@ -147,10 +149,10 @@ def _train(args, events: int, path: pathlib.Path) -> dict:
       tokens += int(batch.jagged['events'].lengths.sum())
     if not np.isfinite(float(loss)):
       raise FloatingPointError(f'the loss is {loss}')
-  tables = jax.tree.leaves((state.tables, state.slots))
+  tables = jax.tree.leaves((state.tables, state.row_opt_state))
   return {
     'users': len(experiment.data.dataset.histories),
-    'examples': len(experiment.data.parts['train']),
+    'examples': len(experiment.data.splits['train']),
     'table_bytes': sum(x.nbytes for x in tables),
     'split_anon_bytes': building.row()['grown_anon_bytes'],
     **memory.row(),

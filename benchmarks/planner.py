@@ -31,9 +31,13 @@ from benchmarks.result import CoreTimer
 from genrec_jax.planner import Constraint, hardware, make_plan
 from genrec_jax.planner.balance import measure_imbalance
 from genrec_jax.planner.cost import Cost
-from genrec_jax.planner.ldm import ldm
+from genrec_jax.planner.ldm import partition_ldm
 from genrec_jax.planner.options import Option, enumerate_options
-from genrec_jax.planner.partition import PartialPlacement, lpt, memory_balanced
+from genrec_jax.planner.partition import (
+  PartialPlacement,
+  memory_balanced,
+  partition_lpt,
+)
 from genrec_jax.planner.split import split_search
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -94,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
       print(f'{name} is left out: {path} is not there')
       continue
     stats = locality.read(path)
-    topology = hardware.get(machine, hosts=hosts)
+    topology = hardware.find_topology(machine, hosts=hosts)
     loads = locality.draw_loads(stats, 0, tables=8 if args.smoke else tables)
     rows.append(trace(name, loads, topology, batch) | {'trace': year})
     name = name.replace('trace', 'plan')
@@ -118,7 +122,7 @@ def data() -> pathlib.Path:
 
 def grid(name, kind, sigma, tables, devices, draws) -> dict:
   """Costs drawn at random, which a half halves."""
-  topology = hardware.get('h100', hosts=1, devices=devices)
+  topology = hardware.find_topology('h100', hosts=1, devices=devices)
   found = {p: [] for p in PARTITIONERS if p != 'memory_balanced'}
   spent, bounds = {'lpt': [], 'ldm': []}, []
   for seed in range(draws):
@@ -225,12 +229,21 @@ def place(how, options, topology, cap, halve, seed):
   if how == 'random':
     return at_random(options, topology, seed)
   if how == 'split':
-    found = split_search(options, halve, lambda o: lpt(o, topology, cap))
+    found = split_search(
+      options, halve, lambda o: partition_lpt(o, topology, cap)
+    )
     return min(
-      (lpt(found.options, topology, cap), ldm(found.options, topology, cap)),
+      (
+        partition_lpt(found.options, topology, cap),
+        partition_ldm(found.options, topology, cap),
+      ),
       key=lambda placement: placement.rate,
     )
-  by_name = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
+  by_name = {
+    'lpt': partition_lpt,
+    'ldm': partition_ldm,
+    'memory_balanced': memory_balanced,
+  }
   return by_name[how](options, topology, cap)
 
 

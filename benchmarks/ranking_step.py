@@ -143,7 +143,7 @@ def settings(name: str, smoke: bool):
 def measure(name: str, workdir: pathlib.Path, args) -> list[dict]:
   """Rows of one model, the whole loop first."""
   config = settings(name, args.smoke)
-  experiment = experiment_lib.build(
+  experiment = experiment_lib.build_experiment(
     config, workdir, TASK_KINDS, log=lambda *_: None
   )
   task, runtime, size = (
@@ -225,7 +225,7 @@ def alone(task, state, batch) -> dict:
     model = nnx.merge(task.graphdef, nnx.State(jax.tree.map(nnx.Param, params)))
     seen = dataclasses.replace(x, vectors=vectors, linear=linear)
     labels = batch.labels.select(task.labels)
-    return jnp.sum(losses.logistic(model(seen, key), labels))
+    return jnp.sum(losses.logistic_loss(model(seen, key), labels))
 
   model = jax.value_and_grad(loss, argnums=(0, 1, 2))
   products = matrix_products(model, (params, x.vectors, x.linear))

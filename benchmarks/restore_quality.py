@@ -255,7 +255,9 @@ class Trainer:
         'eval.splits=("test",)',
       ],
     )
-    self._experiment = experiment_lib.build(self._config, directory, TASK_KINDS)
+    self._experiment = experiment_lib.build_experiment(
+      self._config, directory, TASK_KINDS
+    )
     self._test = self._experiment.evaluators(self._config)['test']
     self._runtime = self._experiment.runtime
     self._step = self._runtime.step()
@@ -281,7 +283,7 @@ class Trainer:
     return jax.tree.map(jnp.copy, self._undisturbed(steps))
 
   def run(self, case: Case) -> dict:
-    """Metrics of the test part."""
+    """Metrics of the test split."""
     if case.kind == 'plain':
       return self._measure(self._undisturbed(self.steps))
     if case.kind == 'nudged':
@@ -332,13 +334,13 @@ class OnlyRows(CheckpointManager):
   """Checkpoints of rows alone: what is exact need not be written here."""
 
   def save(self, step, state, *, data=None, host=None, rows=None, wait=False):
-    path = self._path(step)
+    path = self._step_directory(step)
     (path / row_files.NAME).mkdir(parents=True)
-    rows_lib.write(path / row_files.NAME, rows.chunks, rows.encoding)
+    rows_lib.write_chunks(path / row_files.NAME, rows.chunks, rows.encoding)
     manifest.write(path, step, rows=rows.about)
     kept = chain.collect_needed(self.directory, [step])
     for other in set(manifest.list_steps(self.directory)) - kept:
-      shutil.rmtree(self._path(other))
+      shutil.rmtree(self._step_directory(other))
 
 
 class Through:
@@ -352,19 +354,22 @@ class Through:
   def trip(self, step: int, state):
     """The state as a restore of this step gives it."""
     arrays = {n: state.tables[n] for n in self._stacks}
-    tables = RowTables(arrays, state.slots, state.touched)
-    shapes = jax.eval_shape(lambda: (arrays, state.slots))
+    tables = RowTables(arrays, state.row_opt_state, state.dirty_rows)
+    shapes = jax.eval_shape(lambda: (arrays, state.row_opt_state))
     self._saver.save(step, {}, tables)
-    chain.verify(self._checkpoints.directory, step)
+    chain.verify_chain(self._checkpoints.directory, step)
     found = self._checkpoints.restore_rows(step, self._stacks, *shapes)
     self._saver.restored(step)
     # On no device in particular, as in a run, lest steps be compiled anew.
-    arrays, slots, marks = jax.tree.map(
+    arrays, slots, dirty_rows = jax.tree.map(
       lambda x: jnp.array(np.asarray(x)),
-      (found.arrays, found.slots, found.marks),
+      (found.arrays, found.slots, found.dirty_rows),
     )
     return dataclasses.replace(
-      state, tables={**state.tables, **arrays}, slots=slots, touched=marks
+      state,
+      tables={**state.tables, **arrays},
+      row_opt_state=slots,
+      dirty_rows=dirty_rows,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import cli, timing
 from genrec_jax.numerics import formats, range_search
-from genrec_jax.numerics.levels import levels
+from genrec_jax.numerics.levels import choose_levels
 from genrec_jax.numerics.range_tuning import mean_error
 from genrec_jax.numerics.row_quant import dequantize, quantize
 
@@ -152,7 +152,7 @@ def beside_torch(found: list[dict], rows: np.ndarray, python: str) -> None:
     arrays = quantize(rows[: len(theirs)], bits, row['method'])
     if bits == 3:
       top = np.full(len(theirs), 7, np.float32)
-      bias, scale, _ = levels(np, *theirs.T, top, half=True)
+      bias, scale, _ = choose_levels(np, *theirs.T, top, half=True)
       differ = (arrays['scale'] != scale) | (arrays['bias'] != bias)
     else:
       ours = [

@@ -99,7 +99,7 @@ class Bench:
     for part, rows in (('valid', min(VALIDATED, tested)), ('test', tested)):
       self.parts[part] = slice(first, first + rows)
       first += rows
-    columns = zip(*clicks.arrays(log, 0, first), strict=True)
+    columns = zip(*clicks.generate_arrays(log, 0, first), strict=True)
     values, _, labels, chance = map(np.concatenate, columns)
     self.ids = values.astype(np.int32) + 1
     self.labels, self.chance = labels.astype(np.float32), chance
@@ -169,7 +169,7 @@ class Bench:
   def measure(self, logits: np.ndarray, part: str) -> dict[str, float]:
     """{'logloss', 'excess', 'auc'} of predictions `[R]` of a part."""
     at = self.parts[part]
-    found = ranking_metrics.measure(
+    found = ranking_metrics.measure_labels(
       logits[:, None], self.labels[at, None], names=('y',)
     )
     p, z = self.chance[at], logits.astype(np.float64)

@@ -105,7 +105,9 @@ def trace(name: str, root: pathlib.Path) -> dict:
   file, overrides, _ = RUNS[name]
   config = config_lib.load(str(root / 'configs' / file), list(overrides))
   with tempfile.TemporaryDirectory() as workdir:
-    pieces = experiment.build(config, workdir, *_kinds(), lambda *_: None)
+    # In older checkouts the function is called `build`.
+    build = getattr(experiment, 'build_experiment', None) or experiment.build
+    pieces = build(config, workdir, *_kinds(), lambda *_: None)
     # An earlier commit calls it otherwise.
     runtime = getattr(pieces, 'runtime', None) or pieces.spread
     batches = runtime.batches(iter(pieces.train_batches(config)))
@@ -123,7 +125,7 @@ def trace(name: str, root: pathlib.Path) -> dict:
 
 
 def _kinds() -> tuple:
-  """The argument that `experiment.build` has since there are kinds of tasks."""
+  """The argument of `build_experiment` that names the kinds of tasks."""
   try:
     from genrec_jax.task_kinds import TASK_KINDS
   except ImportError:

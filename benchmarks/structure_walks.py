@@ -142,7 +142,7 @@ WALKS = (
       'genrec_jax/tasks/ranking.py': ('class Ranking',),
       'genrec_jax/evaluators/ranking.py': ('class RankingEvaluator',),
       'genrec_jax/train/ranking_data.py': ('class RankingData',),
-      'genrec_jax/serve/score.py': ('def run(',),
+      'genrec_jax/serve/score.py': ('def write_scores(',),
       'genrec_jax/serve/scorer.py': ('class Scorer',),
       'genrec_jax/config/ranking.py': ('def ranking(',),
       'genrec_jax/config/__init__.py': (

@@ -140,7 +140,7 @@ def ceiling(data: dict, test_fraction: float = 0.1) -> dict[str, float]:
   by (count of the category) / (open items of it). Items of a category are
   drawn alike, so that no model can do better but by chance.
   """
-  histories = synthetic.stream(**data)
+  histories = synthetic.generate_stream(**data)
   length, records = data['length'], data['records']
   items = np.asarray(histories.items).reshape(records, length) - 1
   category = synthetic.item_categories(

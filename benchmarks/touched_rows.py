@@ -30,7 +30,7 @@ import optax
 from benchmarks import cli, jagged_embedding, timing
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import (
   Columns,
@@ -114,9 +114,9 @@ def training_step(sizes: Sizes):
   )
   tx, tables = optax.adam(1e-3), LocalTables(state_lib.row_specs(task))
   step = make_step(task, tx, seed=0, row_learning_rate=RATE, tables=tables)
-  names = measurements.names(task, on_mesh=False)
+  names = measurements.measurement_names(task, on_mesh=False)
   state = jax.jit(
-    lambda: state_lib.create(task, tx, 0, names, tables, tracked=True)
+    lambda: state_lib.create_state(task, tx, 0, names, tables, tracked=True)
   )()
 
   def rows_of(batch):
@@ -149,8 +149,8 @@ class Alone:
   """A table by itself, with the fields of `TrainState` that matter here."""
 
   tables: dict
-  slots: dict
-  touched: dict
+  row_opt_state: dict
+  dirty_rows: dict
 
 
 def update_alone(sizes: Sizes):
@@ -167,45 +167,58 @@ def update_alone(sizes: Sizes):
     _, sums = tables.fetch(state.tables, routes)
     # The update comes after the lookup.
     grads = {}, {'bag': gradient + 0 * sums['bag']}
-    return tables.push(state.tables, state.slots, routes, grads, RATE, 0)
+    return tables.push(
+      state.tables, state.row_opt_state, routes, grads, RATE, 0
+    )
 
   def step(state, ids):
     pushed = push(state, ids)
-    marks = tables.mark(state.touched, pushed.touched, 0)
-    return Alone(pushed.arrays, pushed.slots, marks), pushed.square
+    dirty_rows = tables.mark_rows(state.dirty_rows, pushed.updated_rows, 0)
+    return Alone(pushed.arrays, pushed.slots, dirty_rows), pushed.square
 
   def fresh():
     arrays = tables.init(jax.random.key(0))
-    return Alone(arrays, tables.init_slots(arrays), touched.clean_marks(arrays))
+    return Alone(
+      arrays, tables.init_slots(arrays), dirty_lib.init_dirty_rows(arrays)
+    )
 
   state = jax.jit(fresh)()
   batches = [jnp.asarray(shapes.ids(shape, seed)) for seed in range(BATCHES)]
-  rows_of = jax.jit(lambda state, ids: push(state, ids).touched)
+  rows_of = jax.jit(lambda state, ids: push(state, ids).updated_rows)
   return step, state, batches, [rows_of(state, ids) for ids in batches]
 
 
 def measure(name: str, step, state, batches, rows, args) -> dict:
   """Both programs in turns, then the marking alone."""
-  marks = state.touched
-  bare = dataclasses.replace(state, touched={})
-  held = sum(x.nbytes for x in jax.tree.leaves((bare.tables, bare.slots)))
+  dirty_rows = state.dirty_rows
+  bare = dataclasses.replace(state, dirty_rows={})
+  held = sum(
+    x.nbytes for x in jax.tree.leaves((bare.tables, bare.row_opt_state))
+  )
   run, _ = timing.ahead(
     step, [(bare, batches[0]), (state, batches[0])], donate_argnums=0
   )
-  mark, _ = timing.ahead(mark_often, [(marks, rows[0])], donate_argnums=0)
+  marking, _ = timing.ahead(
+    mark_often, [(dirty_rows, rows[0])], donate_argnums=0
+  )
   timers = {'with': [], 'without': [], 'mark': []}
   for turn in range(args.warmup + args.steps):
     batch = batches[turn % BATCHES]
     # Who comes second finds other things in the processor's caches.
     for which in ('with', 'without') if turn % 2 else ('without', 'with'):
       if which == 'with':
-        state = dataclasses.replace(bare, touched=marks)
+        state = dataclasses.replace(bare, dirty_rows=dirty_rows)
         (state, _), timer = timing.measure(run, state, batch)
-        marks, bare = state.touched, dataclasses.replace(state, touched={})
+        dirty_rows, bare = (
+          state.dirty_rows,
+          dataclasses.replace(state, dirty_rows={}),
+        )
       else:
         (bare, _), timer = timing.measure(run, bare, batch)
       timers[which].append(timer)
-    marks, timer = timing.measure(mark, marks, rows[turn % BATCHES])
+    dirty_rows, timer = timing.measure(
+      marking, dirty_rows, rows[turn % BATCHES]
+    )
     timers['mark'].append(timer)
   timers = {n: found[args.warmup :] for n, found in timers.items()}
   plain, alone = (
@@ -215,7 +228,7 @@ def measure(name: str, step, state, batches, rows, args) -> dict:
   return {
     'case': f'{name}/1_thread' if os.environ.get('NPROC') == '1' else name,
     'steps': args.steps,
-    'ids': sum(int((r < len(marks[n])).sum()) for n, r in rows[0].items()),
+    'ids': sum(int((r < len(dirty_rows[n])).sum()) for n, r in rows[0].items()),
     **{k.replace('_s', '_ms'): x for k, x in plain.items()},
     'more_x': more(timers, 'core_s'),
     'more_wall_x': more(timers, 'wall_s'),
@@ -226,16 +239,19 @@ def measure(name: str, step, state, batches, rows, args) -> dict:
     },
     'share': alone['core_s'] / plain['core_s'],
     'min_share': alone['min_core_s'] / plain['min_core_s'],
-    'marks_bytes': sum(x.nbytes for x in marks.values()),
-    'bytes_x': sum(x.nbytes for x in marks.values()) / held,
+    'marks_bytes': sum(x.nbytes for x in dirty_rows.values()),
+    'bytes_x': sum(x.nbytes for x in dirty_rows.values()) / held,
     'load_1min': os.getloadavg()[0],
   }
 
 
-def mark_often(marks, rows):
+def mark_often(dirty_rows, rows):
   """Calling a program of many arrays costs more than marking."""
   return jax.lax.fori_loop(
-    0, REPEATS, lambda _, marks: touched.mark(marks, rows), marks
+    0,
+    REPEATS,
+    lambda _, dirty_rows: dirty_lib.mark_rows(dirty_rows, rows),
+    dirty_rows,
   )
 
 

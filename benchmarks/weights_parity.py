@@ -193,7 +193,7 @@ def compare(path: pathlib.Path, case: Case, histories) -> dict:
   back = convert.to_published(own, case.names)
   assert all(np.array_equal(back[n], x) for n, x in published.items())
   file = path.with_suffix('.safetensors')
-  safetensors.write(file, own)
+  safetensors.write_file(file, own)
   table = np.asarray(own[f'tables/{ITEMS}'])
   ours = compute_outputs(case, len(table), file, histories)
   theirs = load_outputs(path.with_suffix('.npz'), case, histories['lengths'])
@@ -252,8 +252,8 @@ def compute_outputs(case: Case, rows: int, file, histories) -> list[np.ndarray]:
     corpus=np.arange(1, rows),
     rows=rows,
   )
-  tx = optimizer.build(config.optimizer)
-  fresh = jax.jit(lambda: state.create(task, tx, 0, ['loss']))()
+  tx = optimizer.build_optimizer(config.optimizer)
+  fresh = jax.jit(lambda: state.create_state(task, tx, 0, ['loss']))()
   weights = import_weights(file, weights_of(fresh), {})
 
   @jax.jit

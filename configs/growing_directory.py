@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 
 
 def get_config(arg=None):
-  variants = config_lib.variants(arg)
+  variants = config_lib.parse_variants(arg)
   config = config_lib.retrieval()
   config.data.name = 'csv'
   config.data.path = 'events.csv'

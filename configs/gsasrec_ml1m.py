@@ -20,7 +20,7 @@ from genrec_jax import config as config_lib
 
 
 def get_config(arg=None):
-  variants = config_lib.variants(arg, ('smoke', 'narrow'))
+  variants = config_lib.parse_variants(arg, ('smoke', 'narrow'))
   narrow = 'narrow' in variants
   width = 128 if narrow else 256
   config = config_lib.retrieval()

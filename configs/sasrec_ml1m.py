@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 
 
 def get_config(arg=None):
-  variants = config_lib.variants(arg, ('smoke', 'validated'))
+  variants = config_lib.parse_variants(arg, ('smoke', 'validated'))
   config = config_lib.retrieval()
   config.data.name = 'ml1m'
   config.data.path = 'data/ml-1m'

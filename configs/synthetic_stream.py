@@ -14,7 +14,9 @@ from genrec_jax import config as config_lib
 
 
 def get_config(arg=None):
-  variants = config_lib.variants(arg, ('smoke', 'hstu', 'softmax', 'sasrec'))
+  variants = config_lib.parse_variants(
+    arg, ('smoke', 'hstu', 'softmax', 'sasrec')
+  )
   config = config_lib.retrieval()
   config.data.name = 'synthetic'
   config.data.synthetic.update(

@@ -208,7 +208,7 @@ class Tables(Protocol):
     """Updates rows by the gradients of what was fetched; "
     "`lookup.PushResult`."""
 
-  def mark(self, marks, rows, step):
+  def mark_rows(self, dirty_rows, rows, step):
     """Marks the rows that a step has changed."""
 
   def overflow(self, routes) -> jax.Array:
@@ -298,11 +298,11 @@ class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
   Attributes:
-    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
+    splits: 'train', 'valid', 'test' -> examples; a part may be missing.
   """
 
   @property
-  def parts(self) -> Mapping[str, Any]: ...
+  def splits(self) -> Mapping[str, Any]: ...
 
   @classmethod
   def load(cls, config, workdir, log: Log = print) -> 'RunData':
@@ -320,17 +320,17 @@ class RunData(Protocol):
     """An iterable whose iterator has `get_state` and `set_state`."""
 
   def evaluator(
-    self, task: Task, part: str, config, runtime: EvalRuntime
+    self, task: Task, split: str, config, runtime: EvalRuntime
   ) -> 'Evaluator':
-    """What measures a part; `config` is the `eval` section."""
+    """What measures a split; `config` is the `eval` section."""
 
   def baseline(self) -> tuple[str, Callable[['Evaluator'], dict]]:
     """Name of what is no model, and evaluator -> its metrics."""
 
-  def keep(self, workdir) -> None:
+  def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
 
-  def kept(self, workdir) -> str:
+  def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that a workdir was trained on."""
 
   def fingerprint(self) -> str:

@@ -14,7 +14,7 @@ from genrec_jax.config import ConfigError
 from genrec_jax.contracts import Extensions, TaskKinds
 
 
-def load(names: str) -> Extensions:
+def load_extensions(names: str) -> Extensions:
   """Imports what a config names.
 
   Args:
@@ -26,7 +26,7 @@ def load(names: str) -> Extensions:
   """
   merged = Extensions()
   for name in filter(None, (word.strip() for word in names.split(','))):
-    merged = _merge(merged, _import(name), name)
+    merged = _merge_extensions(merged, _import_extensions(name), name)
   return merged
 
 
@@ -39,7 +39,7 @@ def add_to_kinds(kinds: TaskKinds, extensions: Extensions) -> TaskKinds:
   return {**kinds, **extensions.task_kinds}
 
 
-def _import(name: str) -> Extensions:
+def _import_extensions(name: str) -> Extensions:
   module, colon, attribute = name.partition(':')
   if not colon or not attribute:
     raise ConfigError(
@@ -64,7 +64,9 @@ def _import(name: str) -> Extensions:
   return value
 
 
-def _merge(one: Extensions, other: Extensions, name: str) -> Extensions:
+def _merge_extensions(
+  one: Extensions, other: Extensions, name: str
+) -> Extensions:
   fields = {}
   for field in dataclasses.fields(Extensions):
     a, b = getattr(one, field.name), getattr(other, field.name)

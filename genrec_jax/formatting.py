@@ -37,6 +37,21 @@ def format_compact(number: float) -> str:
   return f'{number:.{digits}f}{suffix}'
 
 
+def format_bytes(size: float) -> str:
+  """Returns bytes in three digits.
+
+  >>> [format_bytes(n) for n in (21, 4130, 117e9, 2.5e15)]
+  ['21 B', '4.13 kB', '117 GB', '2500 TB']
+  """
+  for unit in ('B', 'kB', 'MB', 'GB', 'TB'):
+    if abs(size) < 999.5 or unit == 'TB':
+      break
+    size /= 1000
+  large = abs(size)
+  digits = 0 if unit == 'B' or large >= 99.95 else 1 if large >= 9.995 else 2
+  return f'{size:.{digits}f} {unit}'
+
+
 def format_number(value: object) -> str:
   """Returns four digits of a number, all of an integer, a dash for None.
 

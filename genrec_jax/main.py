@@ -90,7 +90,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
   from genrec_jax.contracts import kind_of
   from genrec_jax.task_kinds import TASK_KINDS
 
-  extensions = extensions_lib.load(config.get('extensions', ''))
+  extensions = extensions_lib.load_extensions(config.get('extensions', ''))
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
@@ -103,11 +103,11 @@ def main(argv: list[str], overrides: list[str]) -> None:
     task = experiment.load_task(
       config, FLAGS.workdir, kinds, extensions=extensions
     )
-    print(planning.describe(config, task, FLAGS.workdir, extensions))
+    print(planning.describe_plan(config, task, FLAGS.workdir, extensions))
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
-    results.evaluate(config, FLAGS.workdir, kinds, extensions)
+    results.evaluate_run(config, FLAGS.workdir, kinds, extensions)
   else:
     kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
 
@@ -121,7 +121,7 @@ def _start_devices() -> None:
     os.environ['NPROC'] = str(max(32, 4 * FLAGS.fake_devices))
   from genrec_jax.parallel import job, processes
 
-  job_settings = processes.initialize(
+  job_settings = processes.join_processes(
     FLAGS.coordinator, FLAGS.processes, FLAGS.process
   )
   if job.process_count() > 1:
@@ -157,7 +157,7 @@ def run() -> None:
   argv, overrides = split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
 
-  def guarded(argv):
+  def run_guarded(argv):
     start_logging()
     try:
       main(argv, overrides)
@@ -168,7 +168,7 @@ def run() -> None:
     except KeyboardInterrupt:
       sys.exit('interrupted; nothing saved before is lost')
 
-  app.run(guarded, argv=argv)
+  app.run(run_guarded, argv=argv)
 
 
 if __name__ == '__main__':

@@ -175,15 +175,15 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       f'{self._unit} {step:,}' + (f'/{self._total:,}' if self._total else ''),
       left and f'{formatting.format_duration(left)} left',
       not rate and f'{formatting.format_duration(so_far)} so far',
-      loss is not None and f'loss {_format(loss)}',
+      loss is not None and f'loss {_format_value(loss)}',
       rate and formatting.format_rate(rate, self._unit),
       tokens and f'{formatting.format_compact(tokens)} {self.counted}/s',
       # Last: a terminal may be too narrow for all of them.
-      *(f'{n} {_format(x)}' for n, x in shown.items() if x is not None),
+      *(f'{n} {_format_value(x)}' for n, x in shown.items() if x is not None),
     )
     line = ' · '.join(filter(None, texts))
     if self._terminal and self._total:
-      room = _columns() - len(line) - 1
+      room = _terminal_columns() - len(line) - 1
       line = formatting.format_bar(step / self._total, room) + line
     self._show(line)
 
@@ -192,16 +192,16 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     if not encoding.lower().startswith('utf'):
       line = line.replace(' · ', ', ').replace('━', '=').replace('─', '-')
     if self._terminal:
-      self._line = line[: _columns()]
+      self._line = line[: _terminal_columns()]
       line = f'\r\x1b[K{self._line}'
     end = '' if self._terminal else '\n'
     print(line, end=end, file=self._stream, flush=True)
 
 
-def _format(value: object) -> str:
+def _format_value(value: object) -> str:
   return value if isinstance(value, str) else f'{float(value):.4g}'
 
 
-def _columns() -> int:
+def _terminal_columns() -> int:
   # A character in the last column would move the cursor to the next line.
   return shutil.get_terminal_size().columns - 1

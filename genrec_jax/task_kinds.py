@@ -14,13 +14,13 @@ from genrec_jax.train import retrieval_data as retrieval
 TASK_KINDS = {
   'retrieval': TaskKind(
     data=retrieval.RetrievalData,
-    predict=predict.run,
+    predict=predict.write_predictions,
     defaults=config_lib.retrieval,
     panels=(Panel('users', panels.explain_users),),
   ),
   'ranking': TaskKind(
     data=ranking.RankingData,
-    predict=score.run,
+    predict=score.write_scores,
     defaults=config_lib.ranking,
     panels=(Panel('ranking', panels.measure_details),),
   ),

@@ -56,7 +56,7 @@ def _too_old() -> str | None:
   here = importlib.metadata.version('triton')
   for line in importlib.metadata.requires('jax-triton') or ():
     requirement = re.match(r'triton\s*>=\s*([\d.]+)', line)
-    if requirement and _numbers(here) < _numbers(requirement[1]):
+    if requirement and _parse_numbers(here) < _parse_numbers(requirement[1]):
       version = importlib.metadata.version('jax-triton')
       return (
         f'jax-triton {version} needs triton >= {requirement[1]}, not {here}: '
@@ -65,7 +65,7 @@ def _too_old() -> str | None:
   return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_numbers(version: str) -> tuple[int, ...]:
   return tuple(int(part) for part in re.findall(r'\d+', version)[:2])
 
 

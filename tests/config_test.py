@@ -67,8 +67,8 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   models = RANKERS if ranks else MODELS
   models[fields.pop('name')].Config(**fields)
   (ranking.RankingLossConfig if ranks else RetrievalLossConfig)(**config.loss)
-  optimizer.build(config.optimizer)
-  loop.check(config.train)
+  optimizer.build_optimizer(config.optimizer)
+  loop.check_settings(config.train)
   names = ranking_datasets.DATASETS if ranks else DATASETS
   assert config.data.name in names
 
@@ -89,12 +89,12 @@ def test_a_shipped_config_knows_smoke_and_says_how_to_run_it(file):
 
 def test_an_open_section_takes_any_key():
   config = config_lib.ranking()
-  config_lib.apply(config, 'model.important.user=2')
-  config_lib.apply(config, "data.features.age.kind='numeric'")
+  config_lib.apply_override(config, 'model.important.user=2')
+  config_lib.apply_override(config, "data.features.age.kind='numeric'")
   assert config.model.important.to_dict() == {'user': 2}
   assert config.data.features.to_dict() == {'age': {'kind': 'numeric'}}
   with pytest.raises(config_lib.ConfigError, match='unknown config key'):
-    config_lib.apply(config_lib.retrieval(), 'model.important.user=2')
+    config_lib.apply_override(config_lib.retrieval(), 'model.important.user=2')
 
 
 def test_the_defaults_name_every_field():
@@ -155,12 +155,12 @@ def test_a_file_that_is_no_config(tmp_path):
 
 
 def test_variants():
-  assert config_lib.variants(None) == set()
-  assert config_lib.variants('a,smoke', ('smoke', 'a')) == {'a', 'smoke'}
+  assert config_lib.parse_variants(None) == set()
+  assert config_lib.parse_variants('a,smoke', ('smoke', 'a')) == {'a', 'smoke'}
   with pytest.raises(
     config_lib.ConfigError, match="'smok'; this config knows smoke, narrow"
   ):
-    config_lib.variants('smok', ('smoke', 'narrow'))
+    config_lib.parse_variants('smok', ('smoke', 'narrow'))
 
 
 # --- Overrides
@@ -183,7 +183,7 @@ def test_variants():
 def test_an_unknown_key_is_answered_with_the_nearest(config, override, hint):
   before = config.to_dict()
   with pytest.raises(config_lib.ConfigError) as e:
-    config_lib.apply(config, override)
+    config_lib.apply_override(config, override)
   key = override.partition('=')[0]
   assert str(e.value) == f'unknown config key {key!r}; did you mean {hint}?'
   assert config.to_dict() == before
@@ -193,14 +193,14 @@ def test_an_unknown_key_that_is_like_nothing(config):
   with pytest.raises(
     config_lib.ConfigError, match='sections are checkpoint, data, eval, .*loss'
   ):
-    config_lib.apply(config, 'zzz.qqq=1')
+    config_lib.apply_override(config, 'zzz.qqq=1')
 
 
 def test_a_section_is_no_key(config):
   with pytest.raises(
     config_lib.ConfigError, match='report is a section.*report.users'
   ):
-    config_lib.apply(config, 'report=3')
+    config_lib.apply_override(config, 'report=3')
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_section_is_no_key(config):
   ],
 )
 def test_a_value_takes_the_type_of_its_default(config, override, value):
-  config_lib.apply(config, override)
+  config_lib.apply_override(config, override)
   found = config
   for name in override.partition('=')[0].split('.'):
     found = found[name]
@@ -268,23 +268,23 @@ AS_GROUPS = "tuple, as in (('.*/bias', {'weight_decay': 0.0}),)"
 )
 def test_a_value_of_another_type(config, override, expected):
   with pytest.raises(config_lib.ConfigError) as e:
-    config_lib.apply(config, override)
+    config_lib.apply_override(config, override)
   assert str(e.value) == f'--config.{override}: expected {expected}'
 
 
 @pytest.mark.parametrize('key', ['train.steps', 'data.path', 'eval.ks'])
 def test_only_a_switch_needs_no_value(config, key):
   with pytest.raises(config_lib.ConfigError, match=f'{key} needs a value'):
-    config_lib.apply(config, key)
+    config_lib.apply_override(config, key)
 
 
 # --- Saving and comparing
 
 
 def test_what_is_saved_is_read(config, tmp_path):
-  config_lib.apply(config, 'data.min_rating=3.5')
+  config_lib.apply_override(config, 'data.min_rating=3.5')
   config_lib.save(config, tmp_path / 'config.json')
-  saved = config_lib.read(tmp_path / 'config.json')
+  saved = config_lib.read_config(tmp_path / 'config.json')
   assert saved['eval']['ks'] == list(config.eval.ks)
   assert saved['data']['min_rating'] == 3.5
   assert saved['model']['alpha'] is None
@@ -297,7 +297,7 @@ def test_a_config_of_before_a_section_was_added_has_its_default(tmp_path, kind):
   saved = json.loads(config_lib.to_json(config))
   del saved['numerics']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
-  assert set(config_lib.read(tmp_path / 'config.json')) == set(config)
+  assert set(config_lib.read_config(tmp_path / 'config.json')) == set(config)
   assert config_lib.describe_differences(saved, config) == []
   config.numerics.products = (('.*', 'bfloat16'),)
   assert config_lib.describe_differences(saved, config) == [
@@ -349,7 +349,7 @@ def test_a_key_that_is_not_saved_has_its_default(make, model):
 
 def test_an_unknown_task_or_model_is_compared_too(config):
   for key in ('task', 'model.name'):
-    config_lib.apply(config, f'{key}=other')
+    config_lib.apply_override(config, f'{key}=other')
     saved = json.loads(config_lib.to_json(config))
     config.seed += 1
     assert config_lib.describe_differences(saved, config) == [
@@ -358,18 +358,18 @@ def test_an_unknown_task_or_model_is_compared_too(config):
 
 
 def test_groups_of_parameters_from_the_command_line_and_back(config, tmp_path):
-  config_lib.apply(
+  config_lib.apply_override(
     config,
     "optimizer.groups=(('.*/bias',{'weight_decay':0.0}),['x',{'frozen':True}])",
   )
   groups = (('.*/bias', {'weight_decay': 0.0}), ('x', {'frozen': True}))
   assert config.optimizer.groups == groups
   config_lib.save(config, tmp_path / 'config.json')
-  saved = config_lib.read(tmp_path / 'config.json')
+  saved = config_lib.read_config(tmp_path / 'config.json')
   assert config_lib.describe_differences(saved, config) == []
   config.optimizer.groups = groups[:1]
   assert len(config_lib.describe_differences(saved, config)) == 1
-  config_lib.apply(config, 'optimizer.groups=()')
+  config_lib.apply_override(config, 'optimizer.groups=()')
   assert config.optimizer.groups == ()
 
 

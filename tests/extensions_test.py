@@ -30,9 +30,9 @@ def config(**parallel):
 
 
 def test_a_config_names_them():
-  assert extensions.load('') == Extensions()
-  assert extensions.load(NAMES) is not EXTENSIONS
-  assert extensions.load(NAMES) == EXTENSIONS
+  assert extensions.load_extensions('') == Extensions()
+  assert extensions.load_extensions(NAMES) is not EXTENSIONS
+  assert extensions.load_extensions(NAMES) == EXTENSIONS
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_a_config_names_them():
 )
 def test_what_is_no_extension(names, told):
   with pytest.raises(ConfigError, match=told):
-    extensions.load(names)
+    extensions.load_extensions(names)
 
 
 def test_a_name_that_exists_is_an_error(tmp_path):
   c = config_lib.ranking_smoke(config_lib.ranking())
   c.optimizer.rows.name = 'adam'
   with pytest.raises(ValueError, match="a row optimizer 'adam' already"):
-    experiment.build(
+    experiment.build_experiment(
       c, tmp_path, TASK_KINDS, lambda *_: None, CLASHING
     ).runtime.fresh_state()
 
@@ -65,10 +65,13 @@ def test_a_name_that_exists_is_an_error(tmp_path):
 def test_a_run_uses_all_of_them(parallel, tmp_path):
   with jax.numpy_dtype_promotion('standard'):  # for optax
     report = loop.train_and_evaluate(
-      config(**parallel), tmp_path, TASK_KINDS, extensions.load(NAMES)
+      config(**parallel),
+      tmp_path,
+      TASK_KINDS,
+      extensions.load_extensions(NAMES),
     )
   assert report['steps'] == 4 and 0 < report['metrics']['test']['auc'] < 1
-  pieces = experiment.build(
+  pieces = experiment.build_experiment(
     config(**parallel), tmp_path, TASK_KINDS, lambda *_: None, EXTENSIONS
   )
   specs = pieces.task.tables()
@@ -81,4 +84,4 @@ def test_a_run_uses_all_of_them(parallel, tmp_path):
 
 def test_without_the_extension_the_error_says_what_there_is(tmp_path):
   with pytest.raises(ValueError, match="no row optimizer 'sign_sgd'"):
-    experiment.build(config(), tmp_path, TASK_KINDS, lambda *_: None)
+    experiment.build_experiment(config(), tmp_path, TASK_KINDS, lambda *_: None)

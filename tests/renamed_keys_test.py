@@ -157,7 +157,7 @@ def test_a_saved_config(tmp_path, sentences):
   path.write_text(json.dumps(former_json()))
   config = renamed_config(*FORMER)
   for _ in range(2):
-    saved = config_lib.read(path)
+    saved = config_lib.read_config(path)
   assert saved == json.loads(config_lib.to_json(config))
   assert config_lib.describe_differences(former_json(), config) == []
   (line,) = sentences
@@ -183,7 +183,7 @@ def test_a_workdir_continues_under_the_names_of_now(tmp_path, sentences):
 def test_old_workdirs_have_keys_of_now(tmp_path, name):
   with tarfile.open(kinds.FILES / f'{name}.tar.gz') as archive:
     archive.extract('workdir/config.json', tmp_path, filter='data')
-  saved = config_lib.read(tmp_path / 'workdir/config.json')
+  saved = config_lib.read_config(tmp_path / 'workdir/config.json')
   now = flatten(getattr(config_lib, saved['task'])().to_dict())
   unknown = {key for key in flatten(saved) if not key.startswith('model.')}
   assert unknown - now.keys() == set()
@@ -236,4 +236,6 @@ def test_a_former_name_whose_time_is_over(tmp_path, monkeypatch):
   with pytest.raises(ConfigError, match=told):
     config_lib.load(write_file(tmp_path, "config.eval.parts = ('test',)"))
   (tmp_path / 'config.json').write_text(json.dumps(former_json()))
-  assert config_lib.read(tmp_path / 'config.json')['eval']['splits'] == ['test']
+  assert config_lib.read_config(tmp_path / 'config.json')['eval']['splits'] == [
+    'test'
+  ]

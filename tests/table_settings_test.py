@@ -112,12 +112,12 @@ def test_where_a_table_lies_may_change_and_how_it_learns_may_not(tmp_path):
 def test_entries_of_the_command_line():
   c = config_lib.retrieval()
   text = "(('items', {'optimizer': 'adam', 'rate': 0.1}),)"
-  config_lib.apply(c, f'tables={text}')
+  config_lib.apply_override(c, f'tables={text}')
   assert tables_lib.table_settings(c).entries == (
     ('items', {'optimizer': 'adam', 'rate': 0.1}),
   )
   with pytest.raises(ConfigError, match='tables'):
-    config_lib.apply(c, "tables=(('items', {'optimizer': 'adam'),)")
+    config_lib.apply_override(c, "tables=(('items', {'optimizer': 'adam'),)")
 
 
 @pytest.mark.parametrize('tables', [None, 7, 'items'])
@@ -217,7 +217,7 @@ def rates_of(specs) -> dict:
 def sharded(specs, compiled_only=False):
   plan = single_scheme.plan_with_scheme(specs, 'row_wise', hosts=2, devices=4)
   tables = ShardedTables(lay_out(plan), specs)
-  mesh, rates = mesh_lib.make(1, 2, 4), rates_of(specs)
+  mesh, rates = mesh_lib.make_mesh(1, 2, 4), rates_of(specs)
   like = tables.layout.shapes()
   arrays_spec = tables.partition(like)
   slots_spec = tables.partition(jax.eval_shape(tables.init_slots, like))
@@ -243,7 +243,7 @@ def sharded(specs, compiled_only=False):
   for _ in range(2):
     arrays, slots = run(arrays, slots, ids)
   host = jax.device_get(arrays)
-  return {n: relayout.table(tables.layout, host, n) for n in specs}
+  return {n: relayout.gather_table(tables.layout, host, n) for n in specs}
 
 
 @pytest.mark.parametrize('with_options', [False, True])

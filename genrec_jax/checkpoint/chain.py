@@ -16,12 +16,12 @@ def read_parents(body: dict) -> list[tuple[int, int]]:
   return [tuple(p) for p in (body.get('rows') or {}).get('parents', [])]
 
 
-def identity(step_dir) -> int:
+def read_identity(step_dir) -> int:
   """A number by which a checkpoint differs from others of the same step."""
   return zlib.crc32((step_dir / manifest.NAME).read_bytes())
 
 
-def read(directory, step: int) -> list[dict]:
+def read_chain(directory, step: int) -> list[dict]:
   """Reads the manifests of a step and of all checkpoints it builds on.
 
   Args:
@@ -35,18 +35,20 @@ def read(directory, step: int) -> list[dict]:
     IncompleteError: the step has no manifest.
     DamagedError: its manifest, or one it needs, is not as it was written.
   """
-  return _bodies(directory, step, manifest.read)
+  return _read_manifests(directory, step, manifest.read)
 
 
-def verify(directory, step: int, *, quick: bool = False) -> list[dict]:
-  """Like `read`, but also compares every file of these checkpoints.
+def verify_chain(directory, step: int, *, quick: bool = False) -> list[dict]:
+  """Like `read_chain`, but also compares every file of these checkpoints.
 
   Args:
     directory: directory of the checkpoints.
     step: the step to restore.
     quick: compare names and sizes only, without reading the contents.
   """
-  return _bodies(directory, step, lambda d: manifest.verify(d, quick=quick))
+  return _read_manifests(
+    directory, step, lambda d: manifest.verify(d, quick=quick)
+  )
 
 
 def collect_needed(directory, steps: list[int]) -> set[int]:
@@ -69,7 +71,7 @@ def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
       raise DamagedError(f'damaged: it needs step {parent}, which is not there')
     try:
       problems.append(look(directory / str(parent)))
-      same = identity(directory / str(parent)) == expected
+      same = read_identity(directory / str(parent)) == expected
     except (CheckpointError, OSError) as e:
       raise DamagedError(
         f'damaged: it needs step {parent}, which is {e}'
@@ -81,6 +83,6 @@ def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
   return problems
 
 
-def _bodies(directory, step: int, look) -> list[dict]:
+def _read_manifests(directory, step: int, look) -> list[dict]:
   body = look(directory / str(step))
   return [*check_parents(directory, body, look), body]

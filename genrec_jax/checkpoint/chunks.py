@@ -56,9 +56,9 @@ class RowEncoding:
     bits: of a weight: 32 writes the dtype of the table as it is, and so are
       narrow rows written that fewer bits would not make smaller; or those of a
       format of this method.
-    method: one of `formats.methods()`, for fewer bits.
+    method: one of `formats.list_methods()`, for fewer bits.
     slots: 'float32', or 'float16' with a common factor for each chunk.
-    formats: the number formats there are, see `formats.extend`.
+    formats: the number formats there are, see `formats.extend_formats`.
   """
 
   bits: int = EXACT
@@ -71,7 +71,7 @@ class RowEncoding:
   def __post_init__(self):
     known = {
       'bits': (*formats_lib.bit_widths(self.formats), EXACT),
-      'method': formats_lib.methods(self.formats),
+      'method': formats_lib.list_methods(self.formats),
       'slots': SLOTS,
     }
     for key, values in known.items():
@@ -81,7 +81,7 @@ class RowEncoding:
           + ', '.join(map(str, values))
         )
     try:
-      self._quantiser()
+      self._find_quantiser()
     except ValueError as e:
       raise ValueError(f'checkpoint {e}') from e
 
@@ -100,13 +100,13 @@ class RowEncoding:
     columns = values.shape[1]
     dtype = str(values.dtype)
     formats_lib.storage_dtype(dtype, self.formats)
-    as_it_is, quantiser = self.formats[dtype], self._quantiser()
+    as_it_is, quantiser = self.formats[dtype], self._find_quantiser()
     if quantiser is None or columns < quantiser.least_columns:
       return as_it_is
     smaller = quantiser.bytes_per_row(columns) < as_it_is.bytes_per_row(columns)
     return quantiser if smaller else as_it_is
 
-  def _quantiser(self) -> NumberFormat | None:
+  def _find_quantiser(self) -> NumberFormat | None:
     if self.bits == EXACT:
       return None
     return formats_lib.find_quantiser(self.method, self.bits, self.formats)

@@ -54,7 +54,7 @@ class StagedTables:
       for name, about in tables.items()
     }
     self._arrays = {
-      name: _made(directory.parent / about['file'], about)
+      name: _create_table(directory.parent / about['file'], about)
       for name, about in self.tables.items()
     }
     self._columns = {  # of each row that are there
@@ -63,7 +63,7 @@ class StagedTables:
     }
 
   def put(self, chunk: RowChunk) -> None:
-    _put(self._arrays, chunk)
+    _write_chunk(self._arrays, chunk)
     if self._columns:
       self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
 
@@ -81,7 +81,7 @@ class StagedTables:
     """Forces all to the disk."""
     for array in self._arrays.values():
       array.flush()
-    storage.sync(self.directory)
+    storage.sync_path(self.directory)
 
 
 class ReplicaWriter:
@@ -115,9 +115,9 @@ class ReplicaWriter:
       raise CheckpointError(
         f'{self._copy} is not empty, and no serving copy; give a new directory'
       )
-    self._lock = _locked(self._copy)
+    self._lock = _lock_copy(self._copy)
     try:
-      self._begin()
+      self._open_generation()
     except BaseException:
       self.close()
       raise
@@ -133,11 +133,13 @@ class ReplicaWriter:
     return rows
 
   @contextlib.contextmanager
-  def building(
+  def stage_tables(
     self, base: int, tables: Mapping[str, dict]
   ) -> Iterator[StagedTables]:
     """New tables, removed again unless they were swapped in."""
-    numbers = [int(_TABLES.fullmatch(name)[1]) for name in self._directories()]
+    numbers = [
+      int(_TABLES.fullmatch(name)[1]) for name in self._table_directories()
+    ]
     directory = self._copy / f'{base}-{1 + max(numbers, default=0)}'
     directory.mkdir()
     try:
@@ -146,7 +148,7 @@ class ReplicaWriter:
       if not self.position or self.position.directory != directory.name:
         shutil.rmtree(directory)
 
-  def swap(self, building: StagedTables, **position) -> None:
+  def swap_tables(self, building: StagedTables, **position) -> None:
     """New tables take the place of the old ones.
 
     Args:
@@ -158,14 +160,14 @@ class ReplicaWriter:
       **position, directory=building.directory.name, tables=building.tables
     )
     arrays = serving_copy.map_tables(self._copy, position.tables, 'r+')
-    with self._changing(position.step):
-      self._set(position)
+    with self._change_generation(position.step):
+      self._write_position(position)
     self._arrays = arrays
     self._remove_others()
 
   def receive(self, step: int) -> pathlib.Path:
     """A directory for the files of a delta."""
-    self._discard()
+    self._remove_incoming()
     directory = self._copy / INCOMING / str(step)
     directory.mkdir(parents=True)
     return directory
@@ -184,30 +186,32 @@ class ReplicaWriter:
     directory = self._copy / INCOMING / str(step)
     # After a power cut the tables may hold rows of it, and this must tell so;
     # the rest need not be on the disk, as it would be found damaged.
-    storage.put(directory / manifest.NAME, about)
-    storage.sync(directory.parent)
-    storage.sync(self._copy)
-    self._apply(step)
+    storage.write_file(directory / manifest.NAME, about)
+    storage.sync_path(directory.parent)
+    storage.sync_path(self._copy)
+    self._apply_delta(step)
 
-  def _apply(self, step: int) -> None:
+  def _apply_delta(self, step: int) -> None:
     directory = self._copy / INCOMING / str(step)
-    body, identity = manifest.read(directory), chain.identity(directory)
+    body, identity = manifest.read(directory), chain.read_identity(directory)
     tables = self.position.tables
     try:
-      with self._changing(step):
+      with self._change_generation(step):
         for name, table in row_files.of_tables(body, tables):
           raw = row_files.verify_file(directory, name, body)
           chunk = row_files.decode_chunk(raw, table, tables, self._formats)
-          _put(self._arrays, chunk)
+          _write_chunk(self._arrays, chunk)
     except DamagedError as e:
-      self._forget(f'incoming step {step} is {e}')
+      self._forget_position(f'incoming step {step} is {e}')
       raise
     for array in self._arrays.values():
       array.flush()
-    self._set(dataclasses.replace(self.position, step=step, identity=identity))
-    self._discard()
+    self._write_position(
+      dataclasses.replace(self.position, step=step, identity=identity)
+    )
+    self._remove_incoming()
 
-  def _begin(self) -> None:
+  def _open_generation(self) -> None:
     self.position, self._arrays = None, {}
     path = self._copy / serving_copy.GENERATION
     if not path.exists():  # and never again: services have it mapped
@@ -224,11 +228,11 @@ class ReplicaWriter:
         )
         self.position = position
       except (OSError, ValueError) as e:
-        self._forget(str(e))
+        self._forget_position(str(e))
     self._remove_others()
     self._end_delta()
     if self.position:
-      with self._changing(self.position.step):
+      with self._change_generation(self.position.step):
         pass  # whatever a kill has left there
 
   def _end_delta(self) -> None:
@@ -238,46 +242,46 @@ class ReplicaWriter:
         body = manifest.read(self._copy / INCOMING / str(step))
         at = self.position and (self.position.step, self.position.identity)
         if chain.read_parents(body)[-1:] == [at]:
-          self._apply(step)
+          self._apply_delta(step)
           self._log(f'step {step}: applied to its end after an interruption')
       except manifest.IncompleteError:
         pass  # nothing of it is in the tables
       except DamagedError as e:
         if self.position:
-          self._forget(f'incoming step {step} is {e}')
-    self._discard()
+          self._forget_position(f'incoming step {step} is {e}')
+    self._remove_incoming()
 
   @contextlib.contextmanager
-  def _changing(self, step: int) -> Iterator[None]:
+  def _change_generation(self, step: int) -> Iterator[None]:
     """What services see of a change: an odd generation, until it is done."""
     self._generation[0] += 1 - self._generation[0] % 2
     yield
     self._generation[1] = step
     self._generation[0] += 1
 
-  def _set(self, position: CopyPosition) -> None:
-    storage.put(self._copy / POSITION, position.to_bytes())
+  def _write_position(self, position: CopyPosition) -> None:
+    storage.write_file(self._copy / POSITION, position.to_bytes())
     self.position = position
 
-  def _forget(self, why: str) -> None:
+  def _forget_position(self, why: str) -> None:
     self._log(f'the tables will be built anew: {why}')
     self.position = None
     (self._copy / POSITION).unlink(missing_ok=True)
 
-  def _directories(self) -> list[str]:
+  def _table_directories(self) -> list[str]:
     """Of tables, in use or not."""
     return [p.name for p in self._copy.iterdir() if _TABLES.fullmatch(p.name)]
 
   def _remove_others(self) -> None:
-    for name in self._directories():
+    for name in self._table_directories():
       if not self.position or name != self.position.directory:
         shutil.rmtree(self._copy / name)
 
-  def _discard(self) -> None:
+  def _remove_incoming(self) -> None:
     shutil.rmtree(self._copy / INCOMING, ignore_errors=True)
 
 
-def _put(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
+def _write_chunk(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
   array = arrays[chunk.table]
   width = chunk.values.shape[1]
   if width == array.shape[1]:
@@ -287,7 +291,7 @@ def _put(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
     array[chunk.ids, columns] = chunk.values
 
 
-def _made(path: pathlib.Path, about: dict) -> np.ndarray:
+def _create_table(path: pathlib.Path, about: dict) -> np.ndarray:
   """A new table on the disk, mapped."""
   dtype = np.dtype(about['dtype'])
   stored = dtype if dtype.isbuiltin == 1 else np.dtype(f'u{dtype.itemsize}')
@@ -300,7 +304,7 @@ def _made(path: pathlib.Path, about: dict) -> np.ndarray:
   return array if stored == dtype else array.view(dtype)
 
 
-def _locked(copy: pathlib.Path):
+def _lock_copy(copy: pathlib.Path):
   """LOCK, open: it is free again when this process ends, however it does."""
   lock = (copy / LOCK).open('a+')
   try:

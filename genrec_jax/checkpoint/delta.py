@@ -1,12 +1,12 @@
 """Saves a run by rows: a base now and then, and deltas in between.
 
     saver = RowSaver(checkpoints, stacks, DeltaOptions('intermittent', bits=4))
-    tables = RowTables(arrays, slots, marks)
-    marks = saver.save(step, dense, tables, data=iterator)
+    tables = RowTables(arrays, slots, dirty_rows)
+    dirty_rows = saver.save(step, dense, tables, data=iterator)
 
 A save waits for the previous one and copies the rows that it needs to the host;
 the training waits for this copy. The rest happens in the background. What a
-save holds follows from the checkpoints on the disk and the marks of the step,
+save holds follows from the checkpoints on the disk and the step's dirty rows,
 so a killed run resumes in the same way.
 
 A failed save loses nothing: the next one also holds its rows.
@@ -20,7 +20,7 @@ import jax
 from genrec_jax.checkpoint import chunks, policy, row_files, snapshot
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.numerics import row_quant
 from genrec_jax.numerics.formats import FORMATS, Formats
@@ -36,12 +36,13 @@ class DeltaOptions:
   Attributes:
     policy: a name in `policy.POLICIES`.
     bits: of a weight: 2, 3, 4, 8, 32, or `AUTO`.
-    method: one of `formats.methods()`, below 32 bits.
+    method: one of `formats.list_methods()`, below 32 bits.
     slots: 'float32' or 'float16'.
     expected_restores: of the whole run, for `AUTO`.
     full_every: at the latest, every so many saves hold all rows; 0: no limit.
     chunk_rows: rows of a file, at most.
-    formats: the number formats there are, see `numerics.formats.extend`.
+    formats: the number formats there are, see
+      `numerics.formats.extend_formats`.
   """
 
   policy: str = 'intermittent'
@@ -87,12 +88,12 @@ class RowTables:
   Attributes:
     arrays: name -> array.
     slots: name -> slots of its optimizer.
-    marks: name -> which rows have changed, see `embedding.touched`.
+    dirty_rows: name -> which rows have changed, see `embedding.dirty_rows`.
   """
 
   arrays: Mapping[str, jax.Array]
   slots: Mapping[str, Mapping[str, jax.Array]]
-  marks: dict[str, jax.Array]
+  dirty_rows: dict[str, jax.Array]
 
 
 class RowSaver:
@@ -114,7 +115,7 @@ class RowSaver:
       stacks: array -> what lies in it.
       options: what to save.
       published: whether this is the directory that readers follow, which has
-        marks of its own.
+        bits of its own.
       log: receives a line about what is unusual.
     """
     self._checkpoints, self._stacks = checkpoints, stacks
@@ -140,52 +141,52 @@ class RowSaver:
     host: dict | None = None,
     restores: int = 0,
   ) -> dict[str, jax.Array]:
-    """Saves a step; returns the marks, cleared, when all rows are copied.
+    """Saves a step; returns the dirty rows, cleared, when all rows are copied.
 
     Args:
       step: its number.
       dense: what is saved as it is, see `Checkpoints.save`.
-      tables: the rest; the marks are given away.
+      tables: the rest; the dirty rows are given away.
       data: iterator.
       host: what JSON can hold.
       restores: how often this run was restored so far.
     """
-    self._settle()
-    about = self._about(self._before())
+    self._await_last_save()
+    about = self._describe_next_save(self._read_last_save())
     base = about['kind'] == row_files.BASE
     encoding = self._options.encoding(restores)
-    taken = snapshot.take(
+    row_copy = snapshot.take_snapshot(
       self._stacks,
       tables.arrays,
       tables.slots,
-      None if base else tables.marks,
-      self._bit,
+      None if base else tables.dirty_rows,
+      self._dirty_bit,
       also=self._lost,
       chunk_rows=self._options.chunk_rows,
     )
     about |= encoding.describe() | {
       'tables': rows_lib.describe(self._stacks, tables.slots)
     }
-    part = rows_lib.ProcessRows(taken.chunks, encoding, about)
-    # If this raises, nothing was begun and no mark is cleared.
+    part = rows_lib.ProcessRows(row_copy.chunks, encoding, about)
+    # If this raises, nothing was begun and no row is cleared.
     self._checkpoints.save(step, dense, data=data, host=host, rows=part)
-    self._begun = step, about['kind'], taken.rows
-    return touched.cleared(tables.marks, self._cleared(base))
+    self._begun = step, about['kind'], row_copy.rows
+    return dirty_lib.clear_bits(tables.dirty_rows, self._bits_to_clear(base))
 
   @property
-  def _bit(self) -> int:
+  def _dirty_bit(self) -> int:
     if self._published:
-      return touched.SINCE_PUBLISHED
+      return dirty_lib.SINCE_PUBLISHED
     if policy.since_base(self._options.policy):
-      return touched.SINCE_BASE
-    return touched.SINCE_SAVE
+      return dirty_lib.SINCE_BASE
+    return dirty_lib.SINCE_SAVE
 
-  def _cleared(self, base: bool) -> int:
+  def _bits_to_clear(self, base: bool) -> int:
     if self._published:
-      return touched.SINCE_PUBLISHED
-    return touched.SINCE_SAVE | (touched.SINCE_BASE if base else 0)
+      return dirty_lib.SINCE_PUBLISHED
+    return dirty_lib.SINCE_SAVE | (dirty_lib.SINCE_BASE if base else 0)
 
-  def _settle(self) -> None:
+  def _await_last_save(self) -> None:
     """Waits for the save under way; what it has lost will be saved again."""
     if self._begun is None:
       return
@@ -202,7 +203,7 @@ class RowSaver:
         self._lost_base |= kind == row_files.BASE
       self._begun = None
 
-  def _before(self) -> dict | None:
+  def _read_last_save(self) -> dict | None:
     """What is known of the save the next one builds on, if it is still it."""
     if self._last is None:
       return None
@@ -216,7 +217,7 @@ class RowSaver:
     )
     return None
 
-  def _about(self, before: dict | None) -> dict:
+  def _describe_next_save(self, before: dict | None) -> dict:
     """Kind, parents and history of the next save."""
     history = None
     if before is not None and not self._lost_base:

@@ -16,11 +16,11 @@ def one_error():
   bury the error under hundreds of lines, and the others write on for a moment.
   """
 
-  def quiet(record):
+  def is_new_error(record):
     return '_SignalingThread' not in str(record.msg)
 
   logger = logging.getLogger('absl')
-  logger.addFilter(quiet)
+  logger.addFilter(is_new_error)
   try:
     yield
   except Exception:
@@ -30,7 +30,7 @@ def one_error():
         thread.join(max(0.0, deadline - time.monotonic()))
     raise
   finally:
-    logger.removeFilter(quiet)
+    logger.removeFilter(is_new_error)
 
 
 def is_of_disk(error: Exception) -> bool:
@@ -41,6 +41,6 @@ def is_of_disk(error: Exception) -> bool:
 def explain_failure(error: Exception, directory) -> str:
   text = str(error) or type(error).__name__
   if 'No space left' in text and storage.is_disk(directory):
-    free = storage.free(directory)
+    free = storage.free_bytes(directory)
     return f'the disk is full ({free:,} bytes left). {text}'
   return text

@@ -76,11 +76,11 @@ class Follower(contextlib.AbstractContextManager):
       tables: names of those to copy; None for all.
       log: receives a line about every step applied and all that is unusual.
       formats: the number formats in which rows may come, see
-        `numerics.formats.extend`.
+        `numerics.formats.extend_formats`.
     """
     if tables is not None and (isinstance(tables, str) or not tables):
       raise ValueError(f'tables must be a list of names, not {tables!r}')
-    self.source = storage.place(source)
+    self.source = storage.absolute_path(source)
     self.refused: dict[int, str] = {}
     self._tables = tables and tuple(dict.fromkeys(tables))
     self._log = log
@@ -101,7 +101,9 @@ class Follower(contextlib.AbstractContextManager):
 
     A run that has published a newer base removes it.
     """
-    return None if self.step is None else self._directory() / str(self.step)
+    return (
+      None if self.step is None else self._find_directory() / str(self.step)
+    )
 
   @property
   def tables(self) -> dict[str, dict]:
@@ -122,19 +124,19 @@ class Follower(contextlib.AbstractContextManager):
     nothing but what it was made from. A half-written one is waited for; a
     damaged one is told of once, and passed over until its files change.
     """
-    directory, applied = self._directory(), []
+    directory, applied = self._find_directory(), []
     for _ in range(_LOOKS):
-      at = self._at()
-      line = self._line(directory, at)
+      at = self._copy_position()
+      line = self._find_line(directory, at)
       if not line:
         break
       try:
         if line[0] == at:
           for step, identity in line[1:]:
-            self._apply(directory, step, identity)
+            self._apply_delta(directory, step, identity)
             applied.append(step)
         else:
-          self._build(directory, line)
+          self._build_copy(directory, line)
           applied += [step for step, _ in line]
         break
       except (DamagedError, IncompleteError):
@@ -159,11 +161,11 @@ class Follower(contextlib.AbstractContextManager):
   def __exit__(self, kind, error, trace):
     self.close()
 
-  def _directory(self):
+  def _find_directory(self):
     published = self.source / PUBLISHED
     return published if published.is_dir() else self.source
 
-  def _at(self) -> tuple[int, int] | None:
+  def _copy_position(self) -> tuple[int, int] | None:
     """(step, identity) of the copy, if its tables are those wanted."""
     position = self._copy.position
     if position is None:
@@ -174,7 +176,7 @@ class Follower(contextlib.AbstractContextManager):
       as_wanted = set(self._tables) == set(position.tables)
     return (position.step, position.identity) if as_wanted else None
 
-  def _line(self, directory, at) -> Line | None:
+  def _find_line(self, directory, at) -> Line | None:
     """What leads to the newest whole step, if the copy does not hold it."""
     self.refused, before, self._half = {}, self._half, set()
     there = manifest.list_steps(directory)
@@ -198,18 +200,18 @@ class Follower(contextlib.AbstractContextManager):
 
   def _leading_to(self, directory, step: int, at) -> Line:
     """From where the copy is, if that is on the way; else from the base."""
-    with self._judging(directory, step):
+    with self._report_faults(directory, step):
       body = manifest.read(directory / str(step))
       line = [
         *chain.read_parents(body),
-        (step, _identity(directory / str(step))),
+        (step, _read_identity(directory / str(step))),
       ]
     after = line.index(at) + 1 if at in line else 0
     for other, identity in line[after:]:
       try:
-        with self._judging(directory, other):
+        with self._report_faults(directory, other):
           manifest.verify(directory / str(other), quick=True)
-          _open(directory / str(other), identity)
+          _open_manifest(directory / str(other), identity)
       except CheckpointError as e:
         if other == step:
           raise
@@ -219,11 +221,11 @@ class Follower(contextlib.AbstractContextManager):
     return line[max(after - 1, 0) :]
 
   @contextlib.contextmanager
-  def _judging(self, directory, step: int) -> Iterator[None]:
+  def _report_faults(self, directory, step: int) -> Iterator[None]:
     """Tells once what is wrong with a step, and remembers it."""
     step_dir = directory / str(step)
     files, wrong = self._bad.get(step, (None, None))
-    if wrong and files == _files(step_dir):
+    if wrong and files == _stat_files(step_dir):
       raise DamagedError(wrong)
     try:
       yield
@@ -231,14 +233,14 @@ class Follower(contextlib.AbstractContextManager):
       if (step_dir / manifest.NAME).exists():  # it is not just being removed
         if str(e) != wrong:
           self._log(f'step {step} is passed over, {e}')
-        self._bad[step] = _files(step_dir), str(e)
+        self._bad[step] = _stat_files(step_dir), str(e)
       raise
 
-  def _apply(self, directory, step: int, identity: int) -> None:
+  def _apply_delta(self, directory, step: int, identity: int) -> None:
     start, rows = time.monotonic(), 0
     step_dir, tables = directory / str(step), self._copy.position.tables
-    with self._judging(directory, step):
-      body, raw = _open(step_dir, identity)
+    with self._report_faults(directory, step):
+      body, raw = _open_manifest(step_dir, identity)
       incoming = self._copy.receive(step)
       for name, content, chunk in row_files.read_contents(
         step_dir, body, tables, self._formats
@@ -246,37 +248,37 @@ class Follower(contextlib.AbstractContextManager):
         path = incoming / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        rows += _rows(chunk)
+        rows += _count_rows(chunk)
     self._copy.apply(step, raw)
-    self._report(directory, body, tables, rows, start)
+    self._log_progress(directory, body, tables, rows, start)
 
-  def _build(self, directory, line: Line) -> None:
+  def _build_copy(self, directory, line: Line) -> None:
     base, identity = line[0]
-    with self._judging(directory, base):
-      body, _ = _open(directory / str(base), identity)
-    tables = self._wanted(body)
-    if self.step is not None and self._at() is None:
+    with self._report_faults(directory, base):
+      body, _ = _open_manifest(directory / str(base), identity)
+    tables = self._select_tables(body)
+    if self.step is not None and self._copy_position() is None:
       self._log(f'other tables are wanted: all are built from step {base}')
     elif self.step is not None and base <= self.step:  # no newer base
       self._log(
         f'step {line[-1][0]} is not made from step {self.step} as it is here: '
         f'the tables are built anew from step {base}'
       )
-    with self._copy.building(base, tables) as building:
+    with self._copy.stage_tables(base, tables) as building:
       for step, identity in line:
         start, rows = time.monotonic(), 0
         step_dir = directory / str(step)
-        with self._judging(directory, step):
-          body, _ = _open(step_dir, identity)
+        with self._report_faults(directory, step):
+          body, _ = _open_manifest(step_dir, identity)
           for _, _, chunk in row_files.read_contents(
             step_dir, body, tables, self._formats
           ):
             building.put(chunk)
-            rows += _rows(chunk)
+            rows += _count_rows(chunk)
           if step == base:
             building.check_whole()
-        self._report(directory, body, tables, rows, start)
-      self._copy.swap(
+        self._log_progress(directory, body, tables, rows, start)
+      self._copy.swap_tables(
         building,
         source=str(directory),
         step=step,
@@ -285,23 +287,25 @@ class Follower(contextlib.AbstractContextManager):
         every=self._tables is None,
       )
 
-  def _wanted(self, body: dict) -> dict[str, dict]:
+  def _select_tables(self, body: dict) -> dict[str, dict]:
     """The tables to copy, of the manifest of a base."""
     if 'rows' not in body:
       raise CheckpointError(
-        f'step {body["step"]} of {self._directory()} was not saved by rows; '
-        'follow what a run publishes with config.checkpoint.publish.every'
+        f'step {body["step"]} of {self._find_directory()} was not saved by '
+        'rows; follow what a run publishes with config.checkpoint.publish.every'
       )
     there = body['rows']['tables']
     for name in self._tables or there:
       if name not in there:
         raise CheckpointError(
-          f'{self._directory()} has no table {name!r}; there are: '
+          f'{self._find_directory()} has no table {name!r}; there are: '
           + ', '.join(there)
         )
     return {name: there[name] for name in self._tables or there}
 
-  def _report(self, directory, body, tables, rows: int, start: float) -> None:
+  def _log_progress(
+    self, directory, body, tables, rows: int, start: float
+  ) -> None:
     step = body['step']
     size = sum(
       body['files'][name][0] for name, _ in row_files.of_tables(body, tables)
@@ -320,14 +324,14 @@ class Follower(contextlib.AbstractContextManager):
       self._log(line)
 
 
-def _identity(step_dir) -> int:
+def _read_identity(step_dir) -> int:
   try:
-    return chain.identity(step_dir)
+    return chain.read_identity(step_dir)
   except FileNotFoundError as e:
     raise IncompleteError('half-written: it is being removed') from e
 
 
-def _open(step_dir, identity: int) -> tuple[dict, bytes]:
+def _open_manifest(step_dir, identity: int) -> tuple[dict, bytes]:
   """The manifest of just this checkpoint, read and as it is written."""
   body = manifest.read(step_dir)
   try:
@@ -348,17 +352,17 @@ def _is_still(directory, at: tuple[int, int]) -> bool:
     return False
   try:
     manifest.read(step_dir)
-    return chain.identity(step_dir) == at[1]
+    return chain.read_identity(step_dir) == at[1]
   except (CheckpointError, OSError):
     return True
 
 
-def _rows(chunk: RowChunk) -> int:
+def _count_rows(chunk: RowChunk) -> int:
   """Rows of which this chunk has the first column."""
   return len(chunk.ids) if chunk.first_column == 0 else 0
 
 
-def _files(step_dir) -> list | None:
+def _stat_files(step_dir) -> list | None:
   """What would be other numbers if the files of a step were others."""
   try:
     return [

@@ -44,7 +44,7 @@ class ProcessGroup:
         'each other; call jax.distributed.initialize() first'
       )
 
-  def decide(
+  def decide_together(
     self, what: str, action: Callable[[list], object], report: object = None
   ):
     """Once all processes are here, process 0 acts; all get what comes of it.
@@ -62,11 +62,11 @@ class ProcessGroup:
       return action([report])
     turn, self._turn = f'{self._name}/{self._turn}', self._turn + 1
     if self.me:
-      return self._follow(what, turn, report)
+      return self._follow_leader(what, turn, report)
     answer = {'error': ['', f'{what}: process 0 was interrupted']}
     try:
       try:
-        reports = [report, *self._gathered(what, turn)]
+        reports = [report, *self._gather_reports(what, turn)]
       finally:
         self._client.key_value_set(f'{turn}/here', '')
       if self._turn > 1:  # all are here, so nobody reads the former turn now
@@ -90,17 +90,17 @@ class ProcessGroup:
       return
     outcome = concurrent.futures.Future()
 
-    def run():
+    def run_work():
       try:
         outcome.set_result(work())
       except Exception as e:
         outcome.set_exception(e)
 
     # A daemon: nothing waits for a part that was given up.
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run_work, daemon=True).start()
     alarm = f'{self._name}/{self._turn}/failed'
     while not concurrent.futures.wait([outcome], _LISTEN_S).done:
-      if reason := self._heard(alarm):
+      if reason := self._try_get(alarm):
         raise CheckpointError(reason)
     if error := outcome.exception():
       self._client.key_value_set(
@@ -108,7 +108,7 @@ class ProcessGroup:
       )
       raise error
 
-  def _heard(self, key: str) -> str | None:
+  def _try_get(self, key: str) -> str | None:
     try:
       return self._client.key_value_try_get(key)
     except jax.errors.JaxRuntimeError as e:
@@ -116,24 +116,28 @@ class ProcessGroup:
         return None
       raise
 
-  def _gathered(self, what: str, turn: str) -> list:
+  def _gather_reports(self, what: str, turn: str) -> list:
     deadline = time.monotonic() + self._timeout_s
     return [
-      json.loads(self._get(what, f'{turn}/{p}', p, deadline - time.monotonic()))
+      json.loads(
+        self._await_key(what, f'{turn}/{p}', p, deadline - time.monotonic())
+      )
       for p in range(1, self.size)
     ]
 
-  def _follow(self, what: str, turn: str, report):
+  def _follow_leader(self, what: str, turn: str, report):
     self._client.key_value_set(f'{turn}/{self.me}', json.dumps(report))
     # Twice: process 0 may come late itself and then still wait for another.
-    self._get(what, f'{turn}/here', 0, 2 * self._timeout_s)
-    answer = json.loads(self._get(what, f'{turn}/answer', 0, _FOREVER_S))
+    self._await_key(what, f'{turn}/here', 0, 2 * self._timeout_s)
+    answer = json.loads(self._await_key(what, f'{turn}/answer', 0, _FOREVER_S))
     if 'error' in answer:
       kind, message = answer['error']
       raise _RAISED.get(kind, CheckpointError)(message)
     return answer['result']
 
-  def _get(self, what: str, key: str, process: int, seconds: float) -> str:
+  def _await_key(
+    self, what: str, key: str, process: int, seconds: float
+  ) -> str:
     try:
       return self._client.blocking_key_value_get(
         key, max(1, int(1000 * seconds))

@@ -16,7 +16,8 @@ import datetime
 import sys
 
 from genrec_jax.checkpoint import chain, inspect_step, manifest, storage
-from genrec_jax.checkpoint.inspect_text import format_bytes, format_columns
+from genrec_jax.checkpoint.inspect_text import format_columns
+from genrec_jax.formatting import format_bytes
 
 DIRECTORIES = ('checkpoints', 'published', 'best')
 _HEAD = (
@@ -46,16 +47,16 @@ def report(
   Returns:
     Lines to print, and whether all is well.
   """
-  places = _places(workdir, directory)
+  places = _find_directories(workdir, directory)
   if step is not None and step not in (steps := manifest.list_steps(places[0])):
     raise FileNotFoundError(
       f'no step {step} in {places[0]}, only {", ".join(map(str, steps))}'
     )
   lines, details, well = [], [], True
   for place in places:
-    looked = _look(place, quick)
-    lines += [f'{place}:', *_listed(looked, quick), '']
-    well &= _well(looked)
+    looked = _verify_steps(place, quick)
+    lines += [f'{place}:', *_list_steps(looked, quick), '']
+    well &= _is_healthy(looked)
     if place is not places[0]:
       continue
     whole = [s.step for s in looked if s.whole]
@@ -88,7 +89,7 @@ class _Step:
     return isinstance(self.error, manifest.IncompleteError)
 
 
-def _places(workdir, directory: str | None) -> list:
+def _find_directories(workdir, directory: str | None) -> list:
   """Directories with steps, of those asked for."""
   names = [directory] if directory else DIRECTORIES
   places = [workdir / name for name in names] + [workdir]
@@ -99,11 +100,11 @@ def _places(workdir, directory: str | None) -> list:
   return existing
 
 
-def _look(directory, quick: bool) -> list[_Step]:
+def _verify_steps(directory, quick: bool) -> list[_Step]:
   """Compares all files of all steps, each of them once."""
   seen = {}
 
-  def verified(path) -> dict:
+  def verify_step(path) -> dict:
     if path.name not in seen:
       try:
         seen[path.name] = manifest.verify(path, quick=quick)
@@ -119,8 +120,8 @@ def _look(directory, quick: bool) -> list[_Step]:
     body, needs, error = None, [], None
     try:
       body = manifest.read(path)
-      verified(path)
-      needs = chain.check_parents(directory, body, verified)
+      verify_step(path)
+      needs = chain.check_parents(directory, body, verify_step)
     except manifest.CheckpointError as e:
       error = e
     try:
@@ -131,13 +132,13 @@ def _look(directory, quick: bool) -> list[_Step]:
   return rows
 
 
-def _well(steps: list[_Step]) -> bool:
+def _is_healthy(steps: list[_Step]) -> bool:
   under_way = [s for s in steps[-1:] if s.half_written]
   bad = [s for s in steps if not s.whole and s not in under_way]
   return not bad and any(s.whole for s in steps)
 
 
-def _listed(steps: list[_Step], quick: bool) -> list[str]:
+def _list_steps(steps: list[_Step], quick: bool) -> list[str]:
   rows = []
   for s in steps:
     when = datetime.datetime.fromtimestamp(s.written)
@@ -149,7 +150,7 @@ def _listed(steps: list[_Step], quick: bool) -> list[str]:
       below = [inspect_step.describe_files(body)[1] for body in s.needs]
       cells = [
         entry['kind'] if entry else 'whole',
-        _needs(s.body),
+        _format_parents(s.body),
         inspect_step.fraction_text(s.body, s.needs),
         str(entry['bits']) if entry else '-',
         format_bytes(rows_bytes) if entry else '-',
@@ -164,7 +165,7 @@ def _listed(steps: list[_Step], quick: bool) -> list[str]:
   return format_columns(_HEAD, rows) + reasons
 
 
-def _needs(body: dict) -> str:
+def _format_parents(body: dict) -> str:
   parents = [str(step) for step, _ in chain.read_parents(body)]
   if len(parents) > 3:
     return f'{parents[0]}, {parents[1]} .. {parents[-1]} ({len(parents)})'
@@ -176,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
     prog='python -m genrec_jax.checkpoint.inspect',
     description='Shows the checkpoints of a run.',
   )
-  parser.add_argument('workdir', type=storage.place)
+  parser.add_argument('workdir', type=storage.absolute_path)
   parser.add_argument(
     '--directory', choices=DIRECTORIES, help='only this one of the workdir'
   )

@@ -7,10 +7,10 @@ import numpy as np
 
 from genrec_jax.checkpoint import chain, policy, row_files
 from genrec_jax.checkpoint.inspect_text import (
-  format_bytes,
   format_columns,
   format_count,
 )
+from genrec_jax.formatting import format_bytes
 
 _ROWS = f'{row_files.NAME}/'
 
@@ -32,7 +32,7 @@ def delta_fraction(body: dict, needs: list[dict]) -> float | None:
   """S of a delta: how large its rows are beside those of its base."""
   if not needs:
     return None
-  return row_files.size(body) / max(row_files.size(needs[0]), 1)
+  return row_files.count_bytes(body) / max(row_files.count_bytes(needs[0]), 1)
 
 
 def fraction_text(body: dict, needs: list[dict]) -> str:
@@ -59,19 +59,21 @@ def describe(
   """
   body = bodies[step]
   needs = [bodies[parent] for parent, _ in chain.read_parents(body)]
-  lines = [_title(body), '']
+  lines = [_format_title(body), '']
   if 'rows' in body:
-    row_counts = None if quick else _held(directory / str(step), body)
-    lines += [*_tables(body, row_counts), '']
-  lines += _restore([*needs, body])
-  if history := _history(body, needs):
+    row_counts = (
+      None if quick else _count_held_rows(directory / str(step), body)
+    )
+    lines += [*_format_tables(body, row_counts), '']
+  lines += _format_restore([*needs, body])
+  if history := _format_history(body, needs):
     lines += ['', *history]
   if contents:
-    lines += ['', *_contents(body)]
+    lines += ['', *_format_contents(body)]
   return lines
 
 
-def _title(body: dict) -> str:
+def _format_title(body: dict) -> str:
   parts = [f'step {body["step"]}:']
   if entry := body.get('rows'):
     bits = f'{entry["bits"]} bits'
@@ -83,7 +85,7 @@ def _title(body: dict) -> str:
   return ' '.join(parts)
 
 
-def _held(step_dir, body: dict) -> collections.Counter:
+def _count_held_rows(step_dir, body: dict) -> collections.Counter:
   """Rows of each table in the files of this step."""
   rows = collections.Counter()
   for name in body['files']:
@@ -96,7 +98,9 @@ def _held(step_dir, body: dict) -> collections.Counter:
   return rows
 
 
-def _tables(body: dict, held: collections.Counter | None) -> list[str]:
+def _format_tables(
+  body: dict, held_rows: collections.Counter | None
+) -> list[str]:
   head = ['<table', '>rows', '>dim', '<dtype', '<optimizer', '<slots']
   rows = []
   for name, table in body['rows']['tables'].items():
@@ -104,15 +108,15 @@ def _tables(body: dict, held: collections.Counter | None) -> list[str]:
     slots += [f'{slot} {value}' for slot, value in table['scalars'].items()]
     row = [name, f'{table["rows"]:,}', str(table['dim']), table['dtype']]
     row += [table['optimizer'], ', '.join(slots) or '-']
-    if held is not None:
-      row += [f'{held[name]:,}', f'{held[name] / table["rows"]:.1%}']
+    if held_rows is not None:
+      row += [f'{held_rows[name]:,}', f'{held_rows[name] / table["rows"]:.1%}']
     rows.append(row)
   return format_columns(
-    head + ['>held here', '>'][: 2 * (held is not None)], rows
+    head + ['>held here', '>'][: 2 * (held_rows is not None)], rows
   )
 
 
-def _restore(bodies: list[dict]) -> list[str]:
+def _format_restore(bodies: list[dict]) -> list[str]:
   """What is read of all steps: each compared as a whole, then loaded."""
   count, size = (sum(x) for x in zip(*map(describe_files, bodies), strict=True))
   last = bodies[-1]
@@ -135,7 +139,7 @@ def _restore(bodies: list[dict]) -> list[str]:
   return lines + format_columns(('<', '<', '>', '>'), rows)[1:]
 
 
-def _history(body: dict, needs: list[dict]) -> list[str]:
+def _format_history(body: dict, needs: list[dict]) -> list[str]:
   """Sizes of the deltas since the base, and when it is worth a new one."""
   if not needs:
     return []
@@ -161,7 +165,7 @@ def _history(body: dict, needs: list[dict]) -> list[str]:
   return lines
 
 
-def _contents(body: dict) -> list[str]:
+def _format_contents(body: dict) -> list[str]:
   rows = [[f'  {name}', what] for name, what in body['tree'].items()]
   return [
     f'arrays of the dense part of step {body["step"]}:',

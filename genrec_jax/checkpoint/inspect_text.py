@@ -1,4 +1,4 @@
-"""Tables and amounts as `inspect` prints them."""
+"""Tables and counts as `inspect` prints them."""
 
 from collections.abc import Sequence
 
@@ -21,18 +21,6 @@ def format_columns(
     ).rstrip()
     for row in (titles, *rows)
   ]
-
-
-def format_bytes(size: float) -> str:
-  """Bytes in three digits: '21 B', '4.13 kB', '117 GB'."""
-  for unit in ('B', 'kB', 'MB', 'GB', 'TB'):
-    if size < 999.5:
-      break
-    size /= 1000
-  else:
-    unit, size = 'TB', size * 1000
-  digits = 0 if unit == 'B' or size >= 99.95 else 1 if size >= 9.995 else 2
-  return f'{size:.{digits}f} {unit}'
 
 
 def format_count(number: int, what: str) -> str:

@@ -82,7 +82,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
       timeout_s: how long to wait for a process that does not make the call
         that the others have made. Orbax waits 300 s within a save.
     """
-    self.directory = storage.place(directory)
+    self.directory = storage.absolute_path(directory)
     self._limits = retention.RetentionLimits(keep, keep_hours, keep_gb)
     self._log = log
     self._damaged = set()  # steps this object found damaged
@@ -123,14 +123,16 @@ class CheckpointManager(contextlib.AbstractContextManager):
     if obstacle := obstacle or trees.find_obstacle(state):
       raise CheckpointError(f'step {step} cannot be saved: {obstacle}')
     extra = {
-      'tree': trees.describe(state),
+      'tree': trees.describe_tree(state),
       'host': json.loads(json.dumps(host)),
       'data': data is not None,
     }
-    items = _items(state, data)
+    items = _checkpointables(state, data)
     if rows is not None:
       extra['rows'] = rows.about
-      items[row_files.NAME] = dataclasses.replace(rows, meet=self._meet)
+      items[row_files.NAME] = dataclasses.replace(
+        rows, meet=self._meet_processes
+      )
     # Orbax gives a save a number to speak of it with the other processes, and
     # its threads ask for "the present" one.
     if self._group.size > 1:
@@ -138,15 +140,17 @@ class CheckpointManager(contextlib.AbstractContextManager):
     plan = {'step': step, 'arrays': extra['tree']}
     if data is not None:
       plan['data iterator'] = items['data'].text()
-    self._group.decide(
+    self._group.decide_together(
       f'saving step {step}',
-      lambda sums: self._begin(step, sums),
+      lambda sums: self._require_equal_state(step, sums),
       {what: zlib.crc32(json.dumps(x).encode()) for what, x in plan.items()},
     )
-    with _orbax():
-      written = ocp.save_checkpointables_async(self._path(step), items)
+    with _make_context():
+      written = ocp.save_checkpointables_async(
+        self._step_directory(step), items
+      )
     thread = concurrent.futures.ThreadPoolExecutor(1)
-    self._saving = thread.submit(self._complete, step, written, extra)
+    self._saving = thread.submit(self._complete_save, step, written, extra)
     _under_way.add(self._saving)
     self._saving.add_done_callback(_under_way.discard)
     thread.shutdown(wait=False)  # it ends with what it was given to do
@@ -160,8 +164,8 @@ class CheckpointManager(contextlib.AbstractContextManager):
     are damaged and none is whole, that is a CheckpointError, never a None.
     """
     self.wait()
-    return self._group.decide(
-      'looking for the newest checkpoint', lambda _: self._newest()
+    return self._group.decide_together(
+      'looking for the newest checkpoint', lambda _: self._newest_step()
     )
 
   def read_manifest(self, step: int | None = None) -> dict:
@@ -177,9 +181,9 @@ class CheckpointManager(contextlib.AbstractContextManager):
     if step is None:
       step = self.latest()
     self.wait()
-    return self._body(
-      self._group.decide(
-        'reading a checkpoint', lambda _: self._there(step), step
+    return self._read_body(
+      self._group.decide_together(
+        'reading a checkpoint', lambda _: self._require_present(step), step
       )
     )
 
@@ -207,17 +211,17 @@ class CheckpointManager(contextlib.AbstractContextManager):
       (step, state, host); host as given to `save`, after a trip through JSON.
     """
     self.wait()
-    step = self._group.decide(
-      'restoring a checkpoint', lambda _: self._verified(step), step
+    step = self._group.decide_together(
+      'restoring a checkpoint', lambda _: self._verify_or_newest(step), step
     )
     if obstacle := storage.find_obstacle(self.directory):
       raise CheckpointError(
         f'checkpoint of step {step} cannot be loaded: {obstacle}'
       )
-    body = self._body(step)
-    different = trees.difference(
+    body = self._read_body(step)
+    different = trees.find_difference(
       body['tree'],
-      trees.describe(abstract_state),
+      trees.describe_tree(abstract_state),
       partial=partial,
       padded=padded,
     )
@@ -228,10 +232,10 @@ class CheckpointManager(contextlib.AbstractContextManager):
       )
     if data is not None and not body['data']:
       raise CheckpointError(f'checkpoint of step {step} has no data iterator')
-    items = _items(trees.to_abstract(abstract_state), data)
+    items = _checkpointables(trees.to_abstract(abstract_state), data)
     try:
-      with _orbax(partial, padded):
-        loaded = ocp.load_checkpointables(self._path(step), items)
+      with _make_context(partial, padded):
+        loaded = ocp.load_checkpointables(self._step_directory(step), items)
     except Exception as e:  # whole, so it does not suit what was asked for
       raise CheckpointError(
         f'checkpoint of step {step} is whole but does not load: {e}'
@@ -255,15 +259,17 @@ class CheckpointManager(contextlib.AbstractContextManager):
       stacks: array -> `layout.Stack`, of some tables or of all.
       arrays: array -> `jax.ShapeDtypeStruct` wanted.
       slots: array -> slots of its row optimizer wanted, {} for none.
-      fresh: (arrays, slots) to take what was not saved from, see `rows.load`.
-      formats: the number formats there are, see `numerics.formats.extend`.
+      fresh: (arrays, slots) to take what was not saved from, see
+        `rows.load_rows`.
+      formats: the number formats there are, see
+        `numerics.formats.extend_formats`.
 
     Returns:
       `rows.Loaded`.
     """
-    bodies = chain.read(self.directory, step)
+    bodies = chain.read_chain(self.directory, step)
     try:
-      return rows_lib.load(
+      return rows_lib.load_rows(
         self.directory,
         bodies,
         stacks,
@@ -285,7 +291,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
       `rows` (the manifest's entry), `identity`, and `fraction`: how large its
       rows are beside those of its base.
     """
-    return self._group.decide(
+    return self._group.decide_together(
       'looking at the checkpoint before', lambda _: self._about_rows(step)
     )
 
@@ -310,27 +316,27 @@ class CheckpointManager(contextlib.AbstractContextManager):
       if error is None:  # else the error that ends the block is the one to show
         raise
 
-  def _path(self, step: int):
+  def _step_directory(self, step: int):
     return self.directory / str(step)
 
-  def _body(self, step: int) -> dict:
+  def _read_body(self, step: int) -> dict:
     """The manifest of a step that process 0 has found to be there."""
     try:
-      return manifest.read(self._path(step))
+      return manifest.read(self._step_directory(step))
     except manifest.IncompleteError as e:
       raise CheckpointError(
         f'process {self._group.me} does not see what process 0 sees in '
-        f'{self._path(step)}; the directory must be one that all processes '
-        'share'
+        f'{self._step_directory(step)}; the directory must be one that all '
+        'processes share'
       ) from e
 
-  # What process 0 does for all, as `ProcessGroup.decide` calls it.
+  # What process 0 does for all, as `ProcessGroup.decide_together` calls it.
 
   def _about_rows(self, step: int | None) -> dict | None:
     if step is None:
       return None
     try:
-      *parents, body = chain.read(self.directory, step)
+      *parents, body = chain.read_chain(self.directory, step)
     except CheckpointError:
       return None
     if 'rows' not in body:
@@ -338,16 +344,17 @@ class CheckpointManager(contextlib.AbstractContextManager):
     base = parents[0] if parents else body
     return {
       'rows': body['rows'],
-      'identity': chain.identity(self._path(step)),
-      'fraction': row_files.size(body) / max(row_files.size(base), 1),
+      'identity': chain.read_identity(self._step_directory(step)),
+      'fraction': row_files.count_bytes(body)
+      / max(row_files.count_bytes(base), 1),
     }
 
-  def _newest(self) -> int | None:
+  def _newest_step(self) -> int | None:
     """The newest whole checkpoint."""
     damaged = []
     for step in reversed(manifest.list_steps(self.directory)):
       try:
-        chain.verify(self.directory, step)
+        chain.verify_chain(self.directory, step)
         return step
       except manifest.IncompleteError as e:
         self._log(f'checkpoint of step {step} skipped, {e}')
@@ -362,36 +369,36 @@ class CheckpointManager(contextlib.AbstractContextManager):
       )
     return None
 
-  def _there(self, step: int | None) -> int:
+  def _require_present(self, step: int | None) -> int:
     """Refuses a step without a directory and a manifest that is intact."""
     if step is None:
       raise FileNotFoundError(f'no checkpoint in {self.directory}')
-    if not self._path(step).is_dir():
+    if not self._step_directory(step).is_dir():
       present = ', '.join(map(str, manifest.list_steps(self.directory)))
       raise FileNotFoundError(
         f'no checkpoint of step {step} in {self.directory}; '
         f'there are: {present or "none"}'
       )
-    return self._refusing(chain.read, step)
+    return self._require_step(chain.read_chain, step)
 
-  def _verified(self, step: int | None) -> int:
+  def _verify_or_newest(self, step: int | None) -> int:
     """The step asked for, or the newest, after looking at every byte."""
     if step is None:
-      return self._there(self._newest())
-    self._there(step)
-    return self._refusing(chain.verify, step)
+      return self._require_present(self._newest_step())
+    self._require_present(step)
+    return self._require_step(chain.verify_chain, step)
 
-  def _refusing(self, look: Callable, step: int) -> int:
+  def _require_step(self, look: Callable, step: int) -> int:
     try:
       look(self.directory, step)
     except CheckpointError as e:
       raise CheckpointError(f'checkpoint of step {step} refused, {e}') from e
     return step
 
-  def _meet(self, error: Exception | None) -> None:
+  def _meet_processes(self, error: Exception | None) -> None:
     """In the background, with rows: nobody goes on before all are written."""
     try:
-      self._rows_group.decide(
+      self._rows_group.decide_together(
         'writing rows',
         _raise_first,
         error and failures.explain_failure(error, self.directory),
@@ -400,7 +407,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
       if error is None:
         raise
 
-  def _begin(self, step: int, sums: list[dict[str, int]]) -> None:
+  def _require_equal_state(self, step: int, sums: list[dict[str, int]]) -> None:
     for process, other in enumerate(sums):
       for what in sums[0] | other:
         if sums[0].get(what) != other.get(what):
@@ -409,10 +416,10 @@ class CheckpointManager(contextlib.AbstractContextManager):
             f'{what} than process 0'
           )
     self.directory.mkdir(parents=True, exist_ok=True)
-    self._writer.claim()
+    self._writer.claim_directory()
     retention.make_room(self.directory, step, self._log)
 
-  def _complete(self, step: int, written, extra: dict) -> None:
+  def _complete_save(self, step: int, written, extra: dict) -> None:
     """In the background: the rest of the save, then what is superfluous."""
     error = None
     try:
@@ -420,13 +427,13 @@ class CheckpointManager(contextlib.AbstractContextManager):
         self._group.each(written.result)
     except Exception as e:
       error = e
-    self._group.decide(
+    self._group.decide_together(
       f'saving step {step}',
-      lambda reasons: self._finish(step, extra, error, reasons),
+      lambda reasons: self._finish_save(step, extra, error, reasons),
       error and failures.explain_failure(error, self.directory),
     )
 
-  def _finish(
+  def _finish_save(
     self,
     step: int,
     extra: dict,
@@ -439,10 +446,12 @@ class CheckpointManager(contextlib.AbstractContextManager):
       _raise_first(reasons)
       self._writer.check()
       chain.check_parents(self.directory, extra)
-      manifest.write(self._path(step), step, time=time.time(), **extra)
+      manifest.write(
+        self._step_directory(step), step, time=time.time(), **extra
+      )
     except Exception as e:
       if not isinstance(e, SupersededError):  # else it may be the other's
-        retention.discard(self.directory, step)
+        retention.discard_failed(self.directory, step)
       others = ', '.join(map(str, manifest.list_steps(self.directory)))
       failure = CheckpointError(
         f'saving step {step} in {self.directory} failed: '
@@ -453,7 +462,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
       raise failure from None if failures.is_of_disk(e) else e
     self._damaged.discard(step)
     try:
-      retention.prune(
+      retention.remove_superfluous(
         self.directory,
         step,
         limits=self._limits,
@@ -470,13 +479,13 @@ def _raise_first(reasons: list[str | None]) -> None:
       raise CheckpointError(f'process {process}: {reason}')
 
 
-def _items(state, data) -> dict:
+def _checkpointables(state, data) -> dict:
   if data is None:
     return {'state': state}
   return {'state': state, 'data': IteratorState(data)}
 
 
-def _orbax(partial: bool = False, padded: bool = False) -> ocp.Context:
+def _make_context(partial: bool = False, padded: bool = False) -> ocp.Context:
   context = ocp.Context()
   # Compressing would take cores from the training for a few per cent of disk.
   context.array_options.saving.use_compression = False

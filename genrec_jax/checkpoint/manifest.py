@@ -9,8 +9,8 @@ manifest is damaged. The manifest protects itself: it holds the CRC-32 of its
 own body, and only the exact bytes that `write` produces are accepted.
 
 Nothing here imports JAX or Orbax, so inspecting checkpoints is quick.
-Directories are paths that `storage.place` returns, on a disk or on an object
-store.
+Directories are paths that `storage.absolute_path` returns, on a disk or on an
+object store.
 """
 
 import json
@@ -39,7 +39,7 @@ def list_steps(directory) -> list[int]:
   """Steps with a directory of their own, whole or not, in ascending order."""
   return sorted(
     int(d.name)
-    for d in storage.children(directory)
+    for d in storage.list_children(directory)
     if d.name.isdecimal() and str(int(d.name)) == d.name and d.is_dir()
   )
 
@@ -53,16 +53,18 @@ def write(step_dir, step: int, **extra) -> None:
     **extra: JSON values to keep in the manifest beside the files.
   """
   present = storage.list_files(step_dir)
-  files = {name: [storage.count_bytes(p), _checksum(p)] for name, p in present}
+  files = {
+    name: [storage.count_bytes(p), _compute_checksum(p)] for name, p in present
+  }
   body = dict(format=FORMAT, step=step, files=files, **extra)
   # The manifest is what completes the checkpoint. All else is forced to the
   # disk before, so that a power cut leaves either all of it or a directory
   # without manifest.
   for _, path in present:
-    storage.sync(path)
+    storage.sync_path(path)
   storage.sync_directories(step_dir)
-  storage.put(step_dir / NAME, _encode(body))
-  storage.sync(step_dir.parent)
+  storage.write_file(step_dir / NAME, _encode_body(body))
+  storage.sync_path(step_dir.parent)
 
 
 def read(step_dir) -> dict:
@@ -79,7 +81,7 @@ def read(step_dir) -> dict:
   try:
     body = json.loads(raw)
     body.pop('crc32')
-    intact = _encode(body) == raw
+    intact = _encode_body(body) == raw
   except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
     intact = False
   if not intact:
@@ -116,7 +118,7 @@ def verify(step_dir, *, quick: bool = False) -> dict:
         raise DamagedError(
           f'damaged: {name} has {actual} bytes instead of {size}'
         )
-      if not quick and _checksum(path) != checksum:
+      if not quick and _compute_checksum(path) != checksum:
         raise DamagedError(f'damaged: the contents of {name} have changed')
     except FileNotFoundError:
       raise DamagedError(f'damaged: {name} is missing') from None
@@ -127,14 +129,14 @@ def verify(step_dir, *, quick: bool = False) -> dict:
   return body
 
 
-def _encode(body: dict) -> bytes:
+def _encode_body(body: dict) -> bytes:
   text = json.dumps(body, indent=1, sort_keys=True)
   return json.dumps(
     body | {'crc32': zlib.crc32(text.encode())}, indent=1, sort_keys=True
   ).encode()
 
 
-def _checksum(path) -> int:
+def _compute_checksum(path) -> int:
   checksum = 0
   with path.open('rb') as f:
     while chunk := f.read(_CHUNK):

@@ -23,16 +23,16 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
     log: receives a line about everything removed.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  for path in storage.children(directory):
+  for path in storage.list_children(directory):
     if _DEBRIS.fullmatch(path.name):
       log(f'removing {path}, left by a killed or failed save')
-      storage.remove(path, ignore_errors=True)
+      storage.remove_directory(path, ignore_errors=True)
   if (directory / str(step)).exists():
     try:
-      chain.verify(directory, step)
+      chain.verify_chain(directory, step)
     except CheckpointError as e:
       log(f'checkpoint of step {step} is replaced, {e}')
-      remove(directory, step)
+      remove_step(directory, step)
     else:
       raise CheckpointError(
         f'step {step} is already saved in {directory}; to write it again, '
@@ -64,21 +64,21 @@ class RetentionLimits:
           f'keep_{name} must be at least 0, not {getattr(self, name)}'
         )
 
-  def kept(self, directory, whole: list[int]) -> set[int]:
+  def steps_to_keep(self, directory, whole: list[int]) -> set[int]:
     """The steps that stay, of whole ones, and all that they need."""
     now, keep = time.time(), set()
     for step in reversed(whole[-self.count :]):
       body = manifest.read(directory / str(step))
-      wanted = keep | {step, *(p for p, _ in chain.read_parents(body))}
+      needed_steps = keep | {step, *(p for p, _ in chain.read_parents(body))}
       old = self.hours and now - body.get('time', now) > 3600 * self.hours
-      large = self.gb and _size(directory, wanted) > 1e9 * self.gb
+      large = self.gb and _sum_bytes(directory, needed_steps) > 1e9 * self.gb
       if keep and (old or large):
         break
-      keep = wanted
+      keep = needed_steps
     return keep
 
 
-def prune(
+def remove_superfluous(
   directory,
   saved: int,
   *,
@@ -98,14 +98,14 @@ def prune(
   whole = []
   for step in manifest.list_steps(directory):
     with contextlib.suppress(CheckpointError):
-      chain.read(directory, step)
+      chain.read_chain(directory, step)
       whole.append(step)
   if whole[-1] > saved:
     log(
       f'step {saved} is saved, but a restart will use step {whole[-1]}; to go '
       f'on from here, remove the newer steps from {directory}'
     )
-  keep = limits.kept(
+  keep = limits.steps_to_keep(
     directory, [s for s in whole if s <= saved and s not in damaged]
   )
   # What newer steps need is not ours to remove.
@@ -113,23 +113,23 @@ def prune(
   # From the newest on: no delta shall outlive its base.
   for step in reversed(manifest.list_steps(directory)):
     if step < saved and step not in keep:
-      remove(directory, step)
+      remove_step(directory, step)
 
 
-def discard(directory, step: int) -> None:
+def discard_failed(directory, step: int) -> None:
   """After a failed save: removes what it wrote, as far as that is possible."""
   for path in directory.glob(f'{step}.orbax-checkpoint-tmp*'):
-    storage.remove(path, ignore_errors=True)
-  storage.remove(directory / str(step), ignore_errors=True)
+    storage.remove_directory(path, ignore_errors=True)
+  storage.remove_directory(directory / str(step), ignore_errors=True)
 
 
-def _size(directory, steps: Collection[int]) -> int:
+def _sum_bytes(directory, steps: Collection[int]) -> int:
   """Bytes of some steps, of their manifests."""
   bodies = [manifest.read(directory / str(step)) for step in steps]
   return sum(size for body in bodies for size, _ in body['files'].values())
 
 
-def remove(directory, step: int) -> None:
+def remove_step(directory, step: int) -> None:
   """Removes a step; killed in between, it is no checkpoint any more."""
   # Renamed, and then removed: with half of its files it would look damaged.
   path = directory / str(step)
@@ -139,4 +139,4 @@ def remove(directory, step: int) -> None:
   else:
     removed = path
     (path / manifest.NAME).unlink(missing_ok=True)
-  storage.remove(removed)
+  storage.remove_directory(removed)

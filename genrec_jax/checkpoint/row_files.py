@@ -31,7 +31,7 @@ def file_names(body: dict, table: str) -> list[str]:
   return [name for name in body['files'] if name.startswith(start)]
 
 
-def size(body: dict) -> int:
+def count_bytes(body: dict) -> int:
   """Bytes of the rows of a step, of its manifest."""
   return sum(
     size

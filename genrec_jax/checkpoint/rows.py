@@ -25,11 +25,11 @@ from genrec_jax.checkpoint.row_files import (
   file_names,
   verify_file,
 )
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding.layout import Stack
 from genrec_jax.numerics.formats import FORMATS, Formats
 
-_IN = {BASE: 1, DELTA: touched.SINCE_BASE}  # bits of where a row was found
+_IN = {BASE: 1, DELTA: dirty_lib.SINCE_BASE}  # bits of where a row was found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +53,15 @@ class ProcessRows:
     return self._write(directory)
 
   async def load(self, directory):
-    raise NotImplementedError('rows are read by rows.load, whatever the layout')
+    raise NotImplementedError('rows are read by load_rows, whatever the layout')
 
   async def _write(self, directory) -> None:
     directory = await directory.await_creation()
     error = None
     try:
-      await asyncio.to_thread(write, directory, self.chunks, self.encoding)
+      await asyncio.to_thread(
+        write_chunks, directory, self.chunks, self.encoding
+      )
     except Exception as e:
       error = e
     await asyncio.to_thread(self.meet, error)
@@ -67,25 +69,27 @@ class ProcessRows:
       raise error
 
 
-def write(directory, found: Iterable[RowChunk], encoding: RowEncoding) -> None:
+def write_chunks(
+  directory, row_chunks: Iterable[RowChunk], encoding: RowEncoding
+) -> None:
   """Writes chunks below a directory, one while the next is encoded."""
   numbers = {}
   process = jax.process_index()
 
-  def put(name: str, raw: bytes) -> None:
+  def put_file(name: str, raw: bytes) -> None:
     path = directory / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(raw)
 
   with concurrent.futures.ThreadPoolExecutor(1) as writer:
     writing = None
-    for chunk in found:
+    for chunk in row_chunks:
       count = numbers.setdefault(chunk.table, itertools.count())
       name = f'{file_name(chunk.table)}/{process}-{next(count):05d}.npz'
       raw = chunks.to_bytes(chunk, encoding)
       if writing:
         writing.result()
-      writing = writer.submit(put, name, raw)
+      writing = writer.submit(put_file, name, raw)
     if writing:
       writing.result()
 
@@ -124,15 +128,15 @@ class Loaded:
   Attributes:
     arrays: array -> as asked for.
     slots: array -> slots of its optimizer.
-    marks: array -> uint8, `touched.SINCE_BASE` where a delta held the row.
+    dirty_rows: array -> uint8, `SINCE_BASE` where a delta held the row.
   """
 
   arrays: dict[str, jax.Array]
   slots: dict[str, dict[str, jax.Array]]
-  marks: dict[str, jax.Array]
+  dirty_rows: dict[str, jax.Array]
 
 
-def load(
+def load_rows(
   directory,
   bodies: Sequence[dict],
   stacks: Mapping[str, Stack],
@@ -156,10 +160,10 @@ def load(
   """
   loaded = Loaded({}, {}, {})
   for name, stack in stacks.items():
-    _check(stack, bodies[-1], resized=fresh is not None)
-    wanted = slots.get(name, {})
+    _require_same_tables(stack, bodies[-1], resized=fresh is not None)
+    slots_like = slots.get(name, {})
     host_rows = _HostRows(
-      stack, arrays[name], wanted, fresh and _of(fresh, name)
+      stack, arrays[name], slots_like, fresh and _arrays_of(fresh, name)
     )
     for body in bodies:
       for table in dict.fromkeys(p.table for p in stack.pieces):
@@ -169,13 +173,13 @@ def load(
       if body['rows']['kind'] == BASE and fresh is None:
         host_rows.check_whole(body)
     loaded.arrays[name] = host_rows.array('', arrays[name])
-    loaded.marks[name] = host_rows.marks(arrays[name])
+    loaded.dirty_rows[name] = host_rows.make_dirty_rows(arrays[name])
     scalars = bodies[-1]['rows']['tables'][stack.pieces[0].table]['scalars']
     loaded.slots[name] = {
       slot: host_rows.array(slot, x)
       if x.ndim
-      else jax.device_put(np.asarray(scalars[slot], x.dtype), _sharding(x))
-      for slot, x in wanted.items()
+      else jax.device_put(np.asarray(scalars[slot], x.dtype), _find_sharding(x))
+      for slot, x in slots_like.items()
     }
   return loaded
 
@@ -185,20 +189,20 @@ class _HostRows:
 
   def __init__(self, stack: Stack, array, slots, fresh):
     self.stack = stack
-    where = _sharding(array).addressable_devices_indices_map(array.shape)
+    where = _find_sharding(array).addressable_devices_indices_map(array.shape)
     starts = {index[0].indices(array.shape[0]) for index in where.values()}
     # Replicas hold the same: rows of the array, modulo those of one of them.
     self._runs = sorted({(a % stack.nowhere, b - a) for a, b, _ in starts})
-    wanted = {'': array} | {n: x for n, x in slots.items() if x.ndim}
+    likes = {'': array} | {n: x for n, x in slots.items() if x.ndim}
     self._values = {
       (slot, first): np.zeros((rows, *x.shape[1:]), x.dtype)
-      for slot, x in wanted.items()
+      for slot, x in likes.items()
       for first, rows in self._runs
     }
     if fresh:
-      for slot in wanted:
+      for slot in likes:
         for first, rows in self._runs:
-          self._values[slot, first][:] = _read(fresh[slot], first, rows)
+          self._values[slot, first][:] = _read_rows(fresh[slot], first, rows)
     self._seen = {f: np.zeros(rows, np.uint8) for f, rows in self._runs}
 
   def put(self, chunk: RowChunk, body: dict) -> None:
@@ -219,11 +223,11 @@ class _HostRows:
         for slot, values in {'': chunk.values, **chunk.slots}.items():
           if (slot, first) not in self._values:
             continue
-          held = self._values[slot, first]
+          target = self._values[slot, first]
           if values.ndim == 1:  # of the whole row, whatever its pieces
-            held[here] = values[mine]
+            target[here] = values[mine]
           else:
-            held[here, start:end] = values[mine][:, columns]
+            target[here, start:end] = values[mine][:, columns]
         self._seen[first][here] |= _IN[kind]
 
   def check_whole(self, body: dict) -> None:
@@ -242,28 +246,28 @@ class _HostRows:
             f'table {table!r} for one'
           )
 
-  def array(self, slot: str, wanted) -> jax.Array:
+  def array(self, slot: str, like) -> jax.Array:
     """The values as a jax array of a shape and sharding."""
-    return self._spread(
-      {f: self._values[slot, f] for f, _ in self._runs}, wanted.shape, wanted
+    return self._distribute(
+      {f: self._values[slot, f] for f, _ in self._runs}, like.shape, like
     )
 
-  def marks(self, wanted) -> jax.Array:
-    """Marks of what the deltas held; nothing has changed since."""
+  def make_dirty_rows(self, like) -> jax.Array:
+    """Bits of the rows that deltas held; nothing has changed since."""
     values = {f: seen & _IN[DELTA] for f, seen in self._seen.items()}
-    return self._spread(values, wanted.shape[:1], wanted)
+    return self._distribute(values, like.shape[:1], like)
 
-  def _spread(self, values, shape, wanted) -> jax.Array:
-    sharding = _sharding(wanted)
+  def _distribute(self, values, shape, like) -> jax.Array:
+    sharding = _find_sharding(like)
 
-    def part(index):
+    def read_part(index):
       first = index[0].indices(shape[0])[0] % self.stack.nowhere
       return values[first]
 
-    return jax.make_array_from_callback(shape, sharding, part)
+    return jax.make_array_from_callback(shape, sharding, read_part)
 
 
-def _check(stack: Stack, body: dict, *, resized: bool) -> None:
+def _require_same_tables(stack: Stack, body: dict, *, resized: bool) -> None:
   """Refuses rows of other tables."""
   saved = body['rows']['tables']
   for piece in stack.pieces:
@@ -285,12 +289,12 @@ def _check(stack: Stack, body: dict, *, resized: bool) -> None:
       )
 
 
-def _of(fresh, name: str) -> dict:
+def _arrays_of(fresh, name: str) -> dict:
   arrays, slots = fresh
   return {'': arrays[name], **slots.get(name, {})}
 
 
-def _read(array: jax.Array, first: int, rows: int) -> np.ndarray:
+def _read_rows(array: jax.Array, first: int, rows: int) -> np.ndarray:
   """Some rows of an array, from the device that has them."""
   for shard in array.addressable_shards:
     start = shard.index[0].start or 0
@@ -299,6 +303,6 @@ def _read(array: jax.Array, first: int, rows: int) -> np.ndarray:
   return np.asarray(array)[first : first + rows]
 
 
-def _sharding(x):
+def _find_sharding(x):
   sharding = getattr(x, 'sharding', None)
   return sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

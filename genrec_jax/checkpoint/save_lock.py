@@ -28,13 +28,13 @@ class SaveLock:
     self._directory, self._name = directory, uuid.uuid4().hex
     self._lock, self._claimed = None, False
 
-  def claim(self) -> None:
+  def claim_directory(self) -> None:
     """Before anything is written; raises if another process is saving here."""
     if self._claimed:
       self.check()
       return
     if storage.is_disk(self._directory):
-      self._lock = _locked(self._directory)
+      self._lock = _find_lock(self._directory)
     else:
       (self._directory / NAME).write_text(self._name)
     self._claimed = True
@@ -58,7 +58,7 @@ class _Lock:
 
   def __init__(self, path):
     self._file = open(path, 'a')
-    if not storage.lock(self._file):
+    if not storage.lock_file(self._file):
       self._file.close()
       raise CheckpointError(
         f'another process is saving in {path.parent}; use another directory, '
@@ -67,7 +67,7 @@ class _Lock:
     weakref.finalize(self, self._file.close)
 
 
-def _locked(directory) -> _Lock:
+def _find_lock(directory) -> _Lock:
   path = os.path.realpath(directory / NAME)
   lock = _locks.get(path)
   if lock is None:

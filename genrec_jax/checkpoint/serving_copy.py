@@ -36,7 +36,7 @@ class CopyPosition:
   Attributes:
     source: the directory it comes from.
     step: what is applied, to the last row.
-    identity: which checkpoint of that step, see `chain.identity`.
+    identity: which checkpoint of that step, see `chain.read_identity`.
     base: the step that its tables were built from.
     directory: of the tables, in the copy.
     every: whether they are all of the source.
@@ -83,7 +83,7 @@ class ServingCopy:
     self._position = read_position(self._copy)
     self._generation = np.load(self._copy / GENERATION, mmap_mode='r')
     self._seen, self._arrays = None, {}
-    self._refresh()
+    self._refresh_maps()
 
   @property
   def step(self) -> int:
@@ -93,7 +93,7 @@ class ServingCopy:
   @property
   def tables(self) -> dict[str, dict]:
     """Name -> {'rows', 'dim', 'dtype', 'file'}."""
-    self._refresh()
+    self._refresh_maps()
     return self._position.tables
 
   def table(self, name: str) -> np.ndarray:
@@ -101,7 +101,7 @@ class ServingCopy:
 
     Ask again from time to time: tables that were built anew are other arrays.
     """
-    self._refresh()
+    self._refresh_maps()
     return find_table(self._arrays, name)
 
   def read(
@@ -127,7 +127,7 @@ class ServingCopy:
         return rows, None
       time.sleep(0.001)
 
-  def _refresh(self) -> None:
+  def _refresh_maps(self) -> None:
     """Maps the tables that the position names, when it may have changed."""
     while (now := int(self._generation[0])) != self._seen:
       try:

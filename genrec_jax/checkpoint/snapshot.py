@@ -43,11 +43,11 @@ class Snapshot:
       yield from place.chunks(rows, values)
 
 
-def take(
+def take_snapshot(
   stacks: Mapping[str, Stack],
   arrays: Mapping[str, jax.Array],
   slots: Mapping[str, Mapping[str, jax.Array]],
-  marks: Mapping[str, jax.Array] | None = None,
+  dirty_rows: Mapping[str, jax.Array] | None = None,
   bit: int = 0,
   *,
   also: Rows | None = None,
@@ -63,32 +63,32 @@ def take(
     stacks: array -> what lies in it.
     arrays: array -> `[replicas * devices * depth, C]`.
     slots: array -> slots of its optimizer; scalars are not rows.
-    marks: array -> `[replicas * devices * depth]` uint8, see
-      `embedding.touched`; None for all rows.
-    bit: which of the marks counts.
+    dirty_rows: array -> `[replicas * devices * depth]` uint8, see
+      `embedding.dirty_rows`; None for all rows.
+    bit: which bit of a row counts.
     also: rows beside the marked ones.
     chunk_rows: at most so many at a time.
     gather: whether devices collect the rows of a chunk before it travels; None
       for what suits them.
   """
-  copied, taken = [], {}
+  copied, row_numbers = [], {}
   for name, stack in stacks.items():
     for first, shard in _own_shards(arrays[name], stack):
       place = _Place(stack, first)
       rows = np.arange(stack.depth)
-      if marks is not None:
-        rows = _marked(_on(shard.device, marks[name]), bit)
+      if dirty_rows is not None:
+        rows = _select_dirty(_select_shard(shard.device, dirty_rows[name]), bit)
         if (name, first) in (also or {}):
           rows = np.union1d(rows, also[name, first])
-      taken[name, first] = rows
+      row_numbers[name, first] = rows
       columns = {'': shard.data} | {
-        slot: _on(shard.device, x)
+        slot: _select_shard(shard.device, x)
         for slot, x in slots.get(name, {}).items()
         if x.ndim
       }
-      for part, values in _fetched(columns, rows, chunk_rows, gather):
+      for part, values in _fetch_rows(columns, rows, chunk_rows, gather):
         copied.append((place, part, values))
-  return Snapshot(copied, taken)
+  return Snapshot(copied, row_numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,22 +122,24 @@ def _own_shards(array: jax.Array, stack: Stack) -> Iterator:
       yield first, shard
 
 
-def _on(device: jax.Device, array: jax.Array) -> jax.Array:
+def _select_shard(device: jax.Device, array: jax.Array) -> jax.Array:
   """The part of an array that lies on a device."""
   return next(s.data for s in array.addressable_shards if s.device == device)
 
 
-def _marked(marks: jax.Array, bit: int) -> np.ndarray:
-  packed = np.asarray(_packed(marks, bit))
-  return np.flatnonzero(np.unpackbits(packed, count=marks.shape[0]))
+def _select_dirty(dirty_rows: jax.Array, bit: int) -> np.ndarray:
+  packed = np.asarray(_pack_bit(dirty_rows, bit))
+  return np.flatnonzero(np.unpackbits(packed, count=dirty_rows.shape[0]))
 
 
 @jax.jit
-def _packed(marks: jax.Array, bit: jax.Array) -> jax.Array:
-  return jnp.packbits((marks & jnp.asarray(bit, jnp.uint8)) > 0)
+def _pack_bit(dirty_rows: jax.Array, bit: jax.Array) -> jax.Array:
+  return jnp.packbits((dirty_rows & jnp.asarray(bit, jnp.uint8)) > 0)
 
 
-def _fetched(columns: dict, rows: np.ndarray, size: int, gather: bool | None):
+def _fetch_rows(
+  columns: dict, rows: np.ndarray, size: int, gather: bool | None
+):
   """(rows, name -> their values), a chunk at a time."""
   if gather is None:  # the memory of a CPU is the host's
     gather = next(iter(columns.values())).device.platform != 'cpu'
@@ -151,7 +153,7 @@ def _fetched(columns: dict, rows: np.ndarray, size: int, gather: bool | None):
   for part in [*parts, *[None] * _ON_THE_WAY]:
     if part is not None:
       padded = np.pad(part, (0, size - len(part)), mode='edge')
-      values = _gathered(columns, padded.astype(np.int32))
+      values = _gather_rows(columns, padded.astype(np.int32))
       for x in values.values():
         x.copy_to_host_async()
       waiting.append((part, values))
@@ -161,5 +163,5 @@ def _fetched(columns: dict, rows: np.ndarray, size: int, gather: bool | None):
 
 
 @jax.jit
-def _gathered(columns: dict, rows: jax.Array) -> dict:
+def _gather_rows(columns: dict, rows: jax.Array) -> dict:
   return {n: jnp.take(x, rows, axis=0) for n, x in columns.items()}

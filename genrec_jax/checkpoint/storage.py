@@ -14,7 +14,7 @@ import shutil
 _CACHED = ('gs', 'gcs', 's3', 's3a', 'az', 'abfs')
 
 
-def place(path: str | os.PathLike):
+def absolute_path(path: str | os.PathLike):
   """The absolute path of a directory or file, given as a name or a path."""
   text = os.fspath(path)
   if '://' not in text:
@@ -63,7 +63,7 @@ def modification_time(path) -> float:
   return status.st_mtime if is_disk(path) else status.mtime
 
 
-def children(directory) -> list:
+def list_children(directory) -> list:
   """What lies in a directory; nothing where there is none."""
   try:
     return list(directory.iterdir())
@@ -77,7 +77,7 @@ def list_files(directory) -> list[tuple[str, os.PathLike]]:
   waiting = [('', directory)]
   while waiting:
     above, parent = waiting.pop()
-    for path in children(parent):
+    for path in list_children(parent):
       name = f'{above}{path.name}'
       if path.is_dir():
         waiting.append((f'{name}/', path))
@@ -86,19 +86,19 @@ def list_files(directory) -> list[tuple[str, os.PathLike]]:
   return sorted(pairs)
 
 
-def put(path, raw: bytes) -> None:
+def write_file(path, raw: bytes) -> None:
   """Writes a file so that it is there whole, for good, or not at all."""
   if not is_disk(path):
     path.write_bytes(raw)
     return
   temporary = path.with_name(f'{path.name}.tmp')
   temporary.write_bytes(raw)
-  sync(temporary)
+  sync_path(temporary)
   os.replace(temporary, path)
-  sync(path.parent)
+  sync_path(path.parent)
 
 
-def sync(path) -> None:
+def sync_path(path) -> None:
   """Forces a file, or the names in a directory, to the disk."""
   if not is_disk(path):
     return
@@ -113,10 +113,10 @@ def sync_directories(top) -> None:
   """The same for a directory and all below it."""
   if is_disk(top):
     for parent, _, _ in os.walk(top):
-      sync(pathlib.Path(parent))
+      sync_path(pathlib.Path(parent))
 
 
-def remove(directory, *, ignore_errors: bool = False) -> None:
+def remove_directory(directory, *, ignore_errors: bool = False) -> None:
   """Removes a directory with all that is in it; none is none."""
   if is_disk(directory):
     shutil.rmtree(directory, ignore_errors=ignore_errors)
@@ -128,7 +128,7 @@ def remove(directory, *, ignore_errors: bool = False) -> None:
       raise
 
 
-def lock(file) -> bool:
+def lock_file(file) -> bool:
   """Locks an open file until this process ends; False if another has it.
 
   A file system without locks is used without one.
@@ -142,6 +142,6 @@ def lock(file) -> bool:
   return True
 
 
-def free(directory: pathlib.Path) -> int:
+def free_bytes(directory: pathlib.Path) -> int:
   """Bytes left on the disk of a directory."""
   return shutil.disk_usage(directory).free

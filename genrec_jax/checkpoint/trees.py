@@ -3,17 +3,17 @@
 import jax
 
 
-def describe(tree) -> dict[str, str]:
+def describe_tree(tree) -> dict[str, str]:
   """Every leaf of a pytree, as in {'tables/item': 'float32[3953,50]'}."""
   return {
     path: f'{leaf.dtype}[{",".join(map(str, leaf.shape))}]'
-    for path, leaf in _leaves(tree)
+    for path, leaf in _named_leaves(tree)
   }
 
 
-def difference(
+def find_difference(
   saved: dict[str, str],
-  wanted: dict[str, str],
+  target: dict[str, str],
   *,
   partial: bool = False,
   padded: bool = False,
@@ -22,19 +22,22 @@ def difference(
 
   Args:
     saved: description of a checkpoint.
-    wanted: description of what shall be loaded.
+    target: description of what shall be loaded.
     partial: leaves of the checkpoint that are not wanted are no difference.
     padded: nor are more rows than were saved.
   """
-  for path in wanted if partial else [*saved, *wanted]:
-    a, b = saved.get(path, 'absent'), wanted.get(path, 'absent')
+  for path in target if partial else [*saved, *target]:
+    a, b = saved.get(path, 'absent'), target.get(path, 'absent')
     if a != b and not (padded and _has_more_rows(a, b)):
       return f'{path} is {a} in the checkpoint and {b} in this run'
   return None
 
 
-def _has_more_rows(saved: str, wanted: str) -> bool:
-  (dtype, shape), (wanted_dtype, wanted_shape) = _parse(saved), _parse(wanted)
+def _has_more_rows(saved: str, target: str) -> bool:
+  (dtype, shape), (wanted_dtype, wanted_shape) = (
+    _parse_shape(saved),
+    _parse_shape(target),
+  )
   return (
     dtype == wanted_dtype
     and shape[1:] == wanted_shape[1:]
@@ -44,19 +47,19 @@ def _has_more_rows(saved: str, wanted: str) -> bool:
 
 
 def shape_of(description: str) -> jax.ShapeDtypeStruct:
-  """The array that `describe` has described."""
-  dtype, shape = _parse(description)
+  """The array that `describe_tree` has described."""
+  dtype, shape = _parse_shape(description)
   return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def _parse(description: str) -> tuple[str, list[int]]:
+def _parse_shape(description: str) -> tuple[str, list[int]]:
   dtype, _, shape = description.removesuffix(']').partition('[')
   return dtype, [int(n) for n in shape.split(',') if n]
 
 
 def find_obstacle(tree) -> str | None:
   """The first leaf of a pytree that Orbax cannot save, in words."""
-  for path, leaf in _leaves(tree):
+  for path, leaf in _named_leaves(tree):
     if not isinstance(leaf, jax.Array):
       return f'{path} is a {type(leaf).__name__}, not a jax array'
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -82,7 +85,7 @@ def to_abstract(tree):
   return jax.tree.map(leaf_of, tree)
 
 
-def _leaves(tree) -> list:
+def _named_leaves(tree) -> list:
   return [
     (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

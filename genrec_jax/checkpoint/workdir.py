@@ -67,7 +67,7 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
   """
   workdir.mkdir(parents=True, exist_ok=True)
   with open(workdir / '.lock', 'w') as file:
-    if not storage.lock(file):
+    if not storage.lock_file(file):
       raise config_lib.ConfigError(
         f'another process is training in {workdir}; use another --workdir, or '
         'wait until it has ended'
@@ -109,7 +109,7 @@ def _refuse_others(
   path: pathlib.Path, config, free: Sequence[str], defaults
 ) -> None:
   try:
-    saved = config_lib.read(path, defaults)
+    saved = config_lib.read_config(path, defaults)
     lines = config_lib.describe_differences(
       saved, config, free, placement=False, defaults=defaults
     )

@@ -6,12 +6,12 @@
 
 from genrec_jax.config.comparison import (
   describe_differences,
-  read,
+  read_config,
   use_new_names,
 )
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.files import load, variants
-from genrec_jax.config.loading import apply, save, to_json
+from genrec_jax.config.files import load, parse_variants
+from genrec_jax.config.loading import apply_override, save, to_json
 from genrec_jax.config.rankers import (
   dcn,
   deepfm,
@@ -30,7 +30,7 @@ from genrec_jax.config.tables import TableSettings, table_settings
 __all__ = [
   'ConfigError',
   'TableSettings',
-  'apply',
+  'apply_override',
   'dcn',
   'deepfm',
   'describe_differences',
@@ -44,7 +44,7 @@ __all__ = [
   'parallel',
   'ranking',
   'ranking_smoke',
-  'read',
+  'read_config',
   'retrieval',
   'sasrec',
   'save',
@@ -52,6 +52,6 @@ __all__ = [
   'table_settings',
   'to_json',
   'use_new_names',
-  'variants',
+  'parse_variants',
   'wukong',
 ]

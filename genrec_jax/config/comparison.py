@@ -29,7 +29,7 @@ TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 Defaults = Callable[[], ConfigDict]
 
 
-def read(path, defaults: Defaults | None = None) -> dict:
+def read_config(path, defaults: Defaults | None = None) -> dict:
   """A saved config as a plain dict.
 
   Keys that are younger than it have their defaults: the default of a new key is
@@ -58,14 +58,14 @@ def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
 
   Args:
     config: of an experiment, locked or not.
-    defaults: as in `read`.
+    defaults: as in `read_config`.
 
   Raises:
     ConfigError: both names of a key are set, to different values. A key of a
       kind of task that is not known counts as set under its former name.
   """
-  default = flatten(_defaults(_plain(config), defaults))
-  now = flatten(_plain(config))
+  default = flatten(_make_defaults(_to_plain(config), defaults))
+  now = flatten(_to_plain(config))
   with config.unlocked():
     renamed.rename_keys(
       config, lambda key: key in default and now[key] != default[key]
@@ -74,14 +74,14 @@ def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
 
 def fill_defaults(saved: dict, defaults: Defaults | None = None) -> dict:
   """A saved config with the default of every key that it lacks."""
-  return _merge(_defaults(saved, defaults), saved)
+  return _merge_defaults(_make_defaults(saved, defaults), saved)
 
 
-def _merge(defaults: dict, saved: dict) -> dict:
+def _merge_defaults(defaults: dict, saved: dict) -> dict:
   merged = copy.deepcopy(defaults) | saved
   for key, value in saved.items():
     if isinstance(value, dict) and isinstance(defaults.get(key), dict):
-      merged[key] = _merge(defaults[key], value)
+      merged[key] = _merge_defaults(defaults[key], value)
   return merged
 
 
@@ -95,20 +95,20 @@ def describe_differences(
 ) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines.
 
-  A key that the saved config lacks has its default there, as in `read`.
+  A key that the saved config lacks has its default there, as in `read_config`.
 
   Args:
-    saved: a config as `read` gives it.
+    saved: a config as `read_config` gives it.
     config: the one of now.
     ignored: keys, and sections, that may differ.
     placement: whether where a table lies counts, in `tables`.
-    defaults: as in `read`.
+    defaults: as in `read_config`.
   """
-  old, new = flatten(renamed.rename_saved(saved)), flatten(_plain(config))
+  old, new = flatten(renamed.rename_saved(saved)), flatten(_to_plain(config))
   if not placement:
     for flat in (old, new):
       flat['tables'] = tables.without_placement(flat.get('tables', []))
-  younger = flatten(_defaults(_plain(config), defaults))
+  younger = flatten(_make_defaults(_to_plain(config), defaults))
   lines = []
   for key in sorted(set(old) | set(new)):
     if key.split('.')[0] in ignored or key in ignored:
@@ -120,7 +120,7 @@ def describe_differences(
   return lines
 
 
-def _defaults(config: dict, make: Defaults | None) -> dict:
+def _make_defaults(config: dict, make: Defaults | None) -> dict:
   """Every key of the task and the model of a config, with its default."""
   task, model = config.get('task'), config.get('model', {}).get('name')
   make = make or TASKS.get(task)
@@ -131,11 +131,11 @@ def _defaults(config: dict, make: Defaults | None) -> dict:
     defaults.model = MODELS[model]()
   elif task in TASKS:
     del defaults.model
-  plain = _plain(defaults)
+  plain = _to_plain(defaults)
   renamed.rename_keys(plain, lambda key: False)
   return plain
 
 
-def _plain(config: ConfigDict) -> dict:
+def _to_plain(config: ConfigDict) -> dict:
   """A config as it is after saving and reading, tuples as lists."""
   return json.loads(to_json(config))

@@ -17,10 +17,12 @@ from ml_collections import ConfigDict
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import use_new_names
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.loading import apply
+from genrec_jax.config.loading import apply_override
 
 
-def variants(arg: str | None, known: Sequence[str] = ('smoke',)) -> set[str]:
+def parse_variants(
+  arg: str | None, known: Sequence[str] = ('smoke',)
+) -> set[str]:
   """The variants behind `--config=FILE:`, separated by commas."""
   names = {name for name in (arg or '').split(',') if name}
   for name in names:
@@ -59,5 +61,5 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
   use_new_names(config)
   renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
   for override in overrides:
-    apply(config, override)
+    apply_override(config, override)
   return config.lock()

@@ -26,7 +26,7 @@ EXAMPLES = {
 }
 
 
-def apply(config: ConfigDict, override: str) -> None:
+def apply_override(config: ConfigDict, override: str) -> None:
   """Sets one key from `a.b=value`; the value takes the default's type.
 
   `a.b` alone switches a key that is true or false on.
@@ -37,10 +37,10 @@ def apply(config: ConfigDict, override: str) -> None:
   section = config
   for prefix in OPEN:
     if key.startswith(f'{prefix}.'):
-      _make(config, prefix, key)
+      _make_room(config, prefix, key)
   for depth, name in enumerate([*parents, last]):
     if not isinstance(section, ConfigDict) or name not in section:
-      raise ConfigError(_unknown(config, key, depth))
+      raise ConfigError(_explain_unknown(config, key, depth))
     if depth < len(parents):
       section = section[name]
   if isinstance(section[last], ConfigDict):
@@ -50,12 +50,12 @@ def apply(config: ConfigDict, override: str) -> None:
     )
   if not equals and not isinstance(section[last], bool):
     raise ConfigError(f'--config.{key} needs a value: --config.{key}=...')
-  value = _parse(key, text if equals else 'true', section[last])
+  value = _parse_value(key, text if equals else 'true', section[last])
   with section.ignore_type(), section.unlocked():
     section[last] = value
 
 
-def _make(config: ConfigDict, prefix: str, key: str) -> None:
+def _make_room(config: ConfigDict, prefix: str, key: str) -> None:
   """Makes room for `key` in an open section, if the config has that one."""
   section = config
   for name in prefix.split('.'):
@@ -73,7 +73,7 @@ def _make(config: ConfigDict, prefix: str, key: str) -> None:
 
 
 def save(config: ConfigDict, path) -> None:
-  """Writes the config as JSON; `comparison.read` is its inverse."""
+  """Writes the config as JSON; `comparison.read_config` is its inverse."""
   pathlib.Path(path).write_text(to_json(config) + '\n')
 
 
@@ -98,7 +98,7 @@ def hint_nearest(key: str, known) -> str:
   return f'; did you mean {hint[0]!r}?' if hint else ''
 
 
-def _unknown(config: ConfigDict, key: str, depth: int) -> str:
+def _explain_unknown(config: ConfigDict, key: str, depth: int) -> str:
   every = list(flatten(config.to_dict()))
   last = key.split('.')[-1]
   same_name = [k for k in every if k.split('.')[-1] == last]
@@ -109,7 +109,7 @@ def _unknown(config: ConfigDict, key: str, depth: int) -> str:
   return f'{text}; sections are {", ".join(config)}'
 
 
-def _parse(key: str, text: str, default):
+def _parse_value(key: str, text: str, default):
   """`text` in the type of `default`."""
   default = default or EXAMPLES.get(key, default)
   try:

@@ -172,7 +172,7 @@ SCALING = (
 )
 
 
-def scaling(name: str, **fields) -> ConfigDict:
+def scaled_wukong(name: str, **fields) -> ConfigDict:
   """A model of Wukong's scaling study, `SCALING`; 160 wide vectors."""
   if name not in SCALING:
     raise ConfigError(

@@ -28,16 +28,16 @@ def ranking() -> ConfigDict:
         'path': '',  # The file or directory of the raw data.
         # The directory of prepared blocks; '' is `WORKDIR/data`.
         'cache': '',
-        # Files of the parts, below `data.path`, or patterns such as 'day_*'. A
-        # part without a file is cut from the training rows.
+        # Files of the splits, below `data.path`, or patterns such as 'day_*'. A
+        # split without a file is cut from the training rows.
         'files': {
-          'train': '',  # The file of the training part.
-          'valid': '',  # The file of the validation part.
-          'test': '',  # The file of the test part.
+          'train': '',  # The file of the training split.
+          'valid': '',  # The file of the validation split.
+          'test': '',  # The file of the test split.
         },
         'split': {
           # 'order': the last rows test and those before them validate;
-          # 'random': each row by a draw of its own, so that parts have about
+          # 'random': each row by a draw of its own, so that splits have about
           # their fractions.
           'by': 'order',
           # The share of the training rows that validates, where there is no
@@ -123,7 +123,7 @@ def ranking() -> ConfigDict:
         'progressive': 'none',
       },
       'predict': {
-        # The file of examples, which need no labels; '' is the test part.
+        # The file of examples, which need no labels; '' is the test split.
         'input': '',
         'format': '',  # Its format, as in `data.name`; '' is that of the data.
         # A '.csv', '.parquet' or '.jsonl' file; '' is

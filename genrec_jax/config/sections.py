@@ -96,7 +96,7 @@ def train(**fields) -> ConfigDict:
       keep_checkpoints=2,  # How many of the newest checkpoints stay.
       # Evaluations without a better one after which a run stops; 0 never stops.
       patience=0,
-      # The metric on the validation part that decides which step is best.
+      # The metric on the validation split that decides which step is best.
       monitor='ndcg@10',
       # Steps between two looks at the measurements for NaN and infinity.
       nan_every=50,

@@ -80,15 +80,17 @@ class TableSettings:
     The vocabulary is not imported: a config must not wait for JAX.
     """
     if not self.entries:
-      return _checked(spec)
-    number = self._number(spec.name)
+      return _check_spec(spec)
+    number = self._find_entry(spec.name)
     if number is None:
       raise ConfigError(
         f'no entry of config.tables matches table {spec.name!r}; there are '
         f'{", ".join(repr(p) for p, _ in self.entries)}. End with '
         "('.*', {}) for all other tables"
       )
-    return _checked(_apply(spec, self.entries[number][1]), self.entries[number])
+    return _check_spec(
+      _apply_settings(spec, self.entries[number][1]), self.entries[number]
+    )
 
   def check(
     self, tables: Sequence[str], features: Mapping[str, str] | None = None
@@ -99,11 +101,11 @@ class TableSettings:
       tables: every table there is.
       features: feature -> the table it reads, for what an error says.
     """
-    deciding = {self._number(name) for name in tables}
+    deciding = {self._find_entry(name) for name in tables}
     for number, (pattern, _) in enumerate(self.entries):
       # What stands for all other tables may stand for none.
       last = number == len(self.entries) - 1 and pattern == '.*'
-      if number in deciding or (last and not self._repeats(number)):
+      if number in deciding or (last and not self._repeats_pattern(number)):
         continue
       matched = [name for name in tables if re.fullmatch(pattern, name)]
       if matched:
@@ -132,11 +134,13 @@ class TableSettings:
       specs: table -> its `features.TableSpec`.
     """
     for name, spec in specs.items():
-      number = self._number(name)
+      number = self._find_entry(name)
       if number is None:
         continue
       pattern, settings = self.entries[number]
-      wanted = _apply(spec, {k: v for k, v in settings.items() if k != 'rows'})
+      wanted = _apply_settings(
+        spec, {k: v for k, v in settings.items() if k != 'rows'}
+      )
       if wanted != spec or settings.get('rows', spec.rows) != spec.rows:
         raise ConfigError(
           f'config.tables, {pattern!r}: table {name!r} does not have these '
@@ -144,12 +148,12 @@ class TableSettings:
           'config.table_settings(config)(TableSpec(...))'
         )
 
-  def _repeats(self, number: int) -> bool:
+  def _repeats_pattern(self, number: int) -> bool:
     """Whether an earlier entry has the pattern of this one."""
     earlier = [pattern for pattern, _ in self.entries[:number]]
     return self.entries[number][0] in earlier
 
-  def _number(self, name: str) -> int | None:
+  def _find_entry(self, name: str) -> int | None:
     """Number of the entry that counts for a table."""
     for number, (pattern, _) in enumerate(self.entries):
       if re.fullmatch(pattern, name):
@@ -159,7 +163,9 @@ class TableSettings:
 
 def table_settings(config) -> TableSettings:
   """The settings of a config."""
-  return TableSettings(tuple((p, dict(s)) for p, s in _pairs(config.tables)))
+  return TableSettings(
+    tuple((p, dict(s)) for p, s in _check_pairs(config.tables))
+  )
 
 
 def without_placement(tables):
@@ -174,7 +180,7 @@ def without_placement(tables):
   ]
 
 
-def _pairs(tables):
+def _check_pairs(tables):
   if not isinstance(tables, (tuple, list)):
     raise ConfigError(
       f'config.tables is {tables!r}, must be pairs of a pattern and settings, '
@@ -251,7 +257,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def _apply(spec, settings: Mapping[str, Any]):
+def _apply_settings(spec, settings: Mapping[str, Any]):
   fields, options = {}, dict(spec.options)
   for key, value in settings.items():
     if key == 'codec':
@@ -267,7 +273,7 @@ def _apply(spec, settings: Mapping[str, Any]):
   )
 
 
-def _checked(spec, entry=None):
+def _check_spec(spec, entry=None):
   where = (
     'optimizer.rows.name' if entry is None else f'config.tables, {entry[0]!r}'
   )

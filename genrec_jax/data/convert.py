@@ -129,17 +129,17 @@ def _item_codes(chunk, seen: _Log, unknown: str):
   return index - 1, good
 
 
-def _take(chunk: readers.Events, keep: np.ndarray) -> readers.Events:
+def _take_rows(chunk: readers.Events, keep: np.ndarray) -> readers.Events:
   rows = np.flatnonzero(keep)
 
-  def pick(column):
+  def pick_rows(column):
     return None if column is None else column[rows]
 
   return readers.Events(
     user=chunk.user[rows],
     item=chunk.item[rows],
-    time=pick(chunk.time),
-    rating=pick(chunk.rating),
+    time=pick_rows(chunk.time),
+    rating=pick_rows(chunk.rating),
     extras={name: column[rows] for name, column in chunk.extras.items()},
     where=lambda i: chunk.where(int(rows[i])),
   )
@@ -159,7 +159,7 @@ def _extra_values(chunk, seen: _Log, extra, unknown: str) -> np.ndarray:
   return seen.categories.setdefault(extra.name, codes.Codes()).encode(values)
 
 
-def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
+def _spill_chunks(chunks, seen: _Log, unknown, min_rating, progress) -> None:
   """Pass 1: chunks -> spill."""
   record = seen.record
   with open(seen.spill, 'wb') as f:
@@ -181,10 +181,10 @@ def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
           raise ValueError('min_rating needs a log with ratings')
         keep = chunk.rating >= min_rating
         seen.low += int(np.sum(~keep))
-        chunk = _take(chunk, keep)
+        chunk = _take_rows(chunk, keep)
       items, good = _item_codes(chunk, seen, unknown)
       if good is not None:
-        chunk, items = _take(chunk, good), items[good]
+        chunk, items = _take_rows(chunk, good), items[good]
       users = seen.users.encode(chunk.user)
       seen.user_counts.add(users, len(seen.users))
       total = len(seen.items) if seen.vocab is None else len(seen.vocab)
@@ -201,13 +201,13 @@ def _read(chunks, seen: _Log, unknown, min_rating, progress) -> None:
       progress('reading', seen.read)
 
 
-def _records(seen: _Log) -> Iterator[np.ndarray]:
+def _read_spill(seen: _Log) -> Iterator[np.ndarray]:
   with open(seen.spill, 'rb') as f:
     while len(records := np.fromfile(f, seen.record, SPILL_CHUNK)):
       yield records
 
 
-def _ranks(ids: np.ndarray, keep: np.ndarray, none: int, first: int):
+def _rank_codes(ids: np.ndarray, keep: np.ndarray, none: int, first: int):
   """Place of each kept code in the order of the ids; `none` for the others."""
   rows = np.flatnonzero(keep)
   order = rows[np.argsort(ids[rows], kind='stable')]
@@ -223,26 +223,26 @@ def _final_codes(seen: _Log, min_item_events: int, min_user_events: int):
   remaining = seen.user_counts.values
   if not item_keep.all():
     remaining = np.zeros_like(remaining)
-    for records in _records(seen):
+    for records in _read_spill(seen):
       users = records['user'][item_keep[records['item']]]
       remaining += np.bincount(users, minlength=len(remaining))
     user_keep &= remaining > 0
   if seen.vocab is None:
-    items, item_ids = _ranks(seen.items.by_code(), item_keep, 0, 1)
+    items, item_ids = _rank_codes(seen.items.by_code(), item_keep, 0, 1)
     vocab = vocab_lib.Vocab(item_ids)
   else:  # a vocabulary that was given stays whole
     vocab = seen.vocab
     items = np.where(item_keep, np.arange(1, vocab.rows), 0).astype(np.int32)
-  users, user_ids = _ranks(seen.users.by_code(), user_keep, -1, 0)
+  users, user_ids = _rank_codes(seen.users.by_code(), user_keep, -1, 0)
   counts = np.zeros(len(user_ids), np.int64)
   counts[users[user_keep]] = remaining[user_keep]
   return users, items, vocab_lib.Vocab(user_ids), vocab, counts
 
 
-def _route(seen, users, items, part_of_user, work, progress) -> None:
+def _divide_by_user(seen, users, items, part_of_user, work, progress) -> None:
   """Pass 2: spill -> one file per range of users, in input order."""
   done = 0
-  for records in _records(seen):
+  for records in _read_spill(seen):
     done += len(records)
     records['user'] = users[records['user']]
     records['item'] = items[records['item']]
@@ -262,12 +262,12 @@ def _final_categories(seen: _Log) -> dict[str, np.ndarray]:
   maps = {}
   for name, categories in seen.categories.items():
     everything = np.ones(len(categories), bool)
-    maps[name], ids = _ranks(categories.by_code(), everything, 0, 1)
+    maps[name], ids = _rank_codes(categories.by_code(), everything, 0, 1)
     seen.extra_vocabs[name] = vocab_lib.Vocab(ids)
   return maps
 
 
-def _arrange(
+def _arrange_columns(
   seen: _Log, work, min_item_events, min_user_events, partition_events, progress
 ) -> dict:
   """Passes 2 and 3: spill -> columns; returns what meta.json shall say."""
@@ -276,7 +276,7 @@ def _arrange(
   )
   offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
   part_of_user = offsets[:-1] // partition_events
-  _route(seen, users, items, part_of_user, work, progress)
+  _divide_by_user(seen, users, items, part_of_user, work, progress)
   seen.spill.unlink()
   names = [name for name, present in seen.has.items() if present]
   dtypes = {name: np.dtype(histories_lib.DTYPES[name]) for name in names}
@@ -328,7 +328,7 @@ def _save_extras(seen: _Log, work: pathlib.Path) -> list[dict]:
   return entries
 
 
-def convert(
+def convert_log(
   chunks: Iterable[readers.Events],
   out_dir: str | pathlib.Path,
   *,
@@ -382,13 +382,13 @@ def convert(
       work / 'spill', item_vocab, tuple(extras), dict(extra_vocabs or {})
     )
     progress = _Progress(log)
-    _read(chunks, seen, unknown, min_rating, progress)
+    _spill_chunks(chunks, seen, unknown, min_rating, progress)
     if not len(seen.users):
       raise ValueError(
         f'no events remain of the {seen.read:,} read ({seen.low:,} rated too '
         f'low, {seen.unknown:,} of unknown items)'
       )
-    meta = _arrange(
+    meta = _arrange_columns(
       seen,
       work,
       min_item_events,

@@ -55,7 +55,7 @@ class RetrievalDataset:
     return line
 
 
-def _file(cfg, name: str, source: str) -> pathlib.Path:
+def _find_file(cfg, name: str, source: str) -> pathlib.Path:
   """The file `name` of the directory `cfg.path`."""
   if not cfg.get('path', ''):
     raise ValueError(
@@ -78,7 +78,7 @@ _RESERVED = ('user', 'item', 'time', 'next_item', 'next_time')
 
 def build_extras(cfg) -> tuple[extras_lib.ExtraColumn, ...]:
   """The extra columns of `config.data`, beside users, items and times."""
-  return extras_lib.build(cfg.get('extras', None), reserved=_RESERVED)
+  return extras_lib.build_extras(cfg.get('extras', None), reserved=_RESERVED)
 
 
 def _no_extras(cfg) -> None:
@@ -90,7 +90,7 @@ def _no_extras(cfg) -> None:
     )
 
 
-def _convert(cfg, cache_dir, log, paths, read, options, vocab=None):
+def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
   """Converted histories of `paths`, made when they are not in the cache."""
   extras = build_extras(cfg)
   vocab = _given_vocab(cfg) if vocab is None else vocab
@@ -105,30 +105,30 @@ def _convert(cfg, cache_dir, log, paths, read, options, vocab=None):
     [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths
   ]
 
-  def named(options):
+  def name_cache(options):
     known = vocab.fingerprint() if vocab is not None else ''
     text = json.dumps([sources, options, known]).encode()
     fingerprint = hashlib.sha256(text).hexdigest()[:16]
     return fingerprint, pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}'
 
-  fingerprint, out = named(options)
+  fingerprint, out = name_cache(options)
   vocabs = extras_lib.load_vocabularies(extras)
   if extras:
     without = out
-    told = [
+    extra_options = [
       # A vocabulary is what it holds, wherever it lies.
       dataclasses.asdict(e)
       | {'vocabulary': e.name in vocabs and vocabs[e.name].fingerprint()}
       for e in extras
     ]
-    fingerprint, out = named({**options, 'extras': told})
+    fingerprint, out = name_cache({**options, 'extras': extra_options})
     if without.exists() and not out.exists():
       log(
         f'{without} was made without the extra columns '
         f'{", ".join(extra.name for extra in extras)}; converting the files '
         f'anew, into {out}'
       )
-  return convert_lib.convert(
+  return convert_lib.convert_log(
     read(extras=extras),
     out,
     item_vocab=vocab,
@@ -163,29 +163,31 @@ _MOVIELENS = {
 }  # fmt: skip
 
 
-def _movielens(cfg, cache_dir, log) -> RetrievalDataset:
+def _load_movielens(cfg, cache_dir, log) -> RetrievalDataset:
   """The HSTU protocol: every item of the catalogue, rated or not."""
   archive, ratings, catalogue, read = _MOVIELENS[cfg.name]
-  ratings = _file(cfg, ratings, f'{_SITE}{archive}.zip')
+  ratings = _find_file(cfg, ratings, f'{_SITE}{archive}.zip')
   ids, names = readers.read_catalogue(ratings.parent / catalogue)
   vocab = _given_vocab(cfg) or vocab_lib.Vocab(ids)
   options = {'read': cfg.name}
   read = functools.partial(read, ratings)
-  histories = _convert(cfg, cache_dir, log, [ratings], read, options, vocab)
+  histories = _convert_once(
+    cfg, cache_dir, log, [ratings], read, options, vocab
+  )
   index = vocab.encode(ids).tolist()
   titles = {i: name for i, name in zip(index, names, strict=True) if i}
   return _all_items(cfg.name, histories, titles)
 
 
 def _sasrec_text(cfg, cache_dir, log) -> RetrievalDataset:
-  path = _file(cfg, 'sasrec.txt', 'a "user item" text file')
+  path = _find_file(cfg, 'sasrec.txt', 'a "user item" text file')
   read = functools.partial(readers.sasrec_text, path)
   options = {'read': 'sasrec_text'}
-  histories = _convert(cfg, cache_dir, log, [path], read, options)
+  histories = _convert_once(cfg, cache_dir, log, [path], read, options)
   return _all_items(cfg.name, histories)
 
 
-def _files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
+def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
   """The file `cfg.path`, or the files of that directory in order of names."""
   if not cfg.get('path', ''):
     raise ValueError(
@@ -212,26 +214,26 @@ def _own_files(cfg, cache_dir, log, paths, read, **extra) -> RetrievalDataset:
     if not path.is_file():
       raise FileNotFoundError(f'{path}: no such file (data.path)')
   read = functools.partial(read, paths, **options)
-  histories = _convert(cfg, cache_dir, log, paths, read, options)
+  histories = _convert_once(cfg, cache_dir, log, paths, read, options)
   return _all_items(cfg.name, histories)
 
 
-def _csv(cfg, cache_dir, log) -> RetrievalDataset:
-  paths = _files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
+def _load_csv(cfg, cache_dir, log) -> RetrievalDataset:
+  paths = _list_files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
   delimiter = cfg.get('delimiter', ',')
   read = readers.read_csv
   return _own_files(cfg, cache_dir, log, paths, read, delimiter=delimiter)
 
 
-def _parquet(cfg, cache_dir, log) -> RetrievalDataset:
-  paths = _files(cfg, ('.parquet',))
+def _load_parquet(cfg, cache_dir, log) -> RetrievalDataset:
+  paths = _list_files(cfg, ('.parquet',))
   return _own_files(cfg, cache_dir, log, paths, readers.read_parquet)
 
 
-def _synthetic(cfg, cache_dir, log) -> RetrievalDataset:
+def _load_synthetic(cfg, cache_dir, log) -> RetrievalDataset:
   _no_extras(cfg)
   options = dict(cfg.synthetic)
-  histories = synthetic.stream(**options)
+  histories = synthetic.generate_stream(**options)
   category = synthetic.item_categories(
     len(histories.vocab), options.get('categories', 100), options.get('seed', 0)
   )
@@ -241,7 +243,7 @@ def _synthetic(cfg, cache_dir, log) -> RetrievalDataset:
   return _all_items(cfg.name, histories, titles)
 
 
-def _histories(cfg, cache_dir, log) -> RetrievalDataset:
+def _load_histories(cfg, cache_dir, log) -> RetrievalDataset:
   histories = histories_lib.Histories.open(cfg.path)
   for extra in build_extras(cfg):
     if extra.name not in histories.extras:
@@ -261,7 +263,7 @@ def _histories(cfg, cache_dir, log) -> RetrievalDataset:
   return _all_items(cfg.name, histories)
 
 
-def _titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
+def _read_titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
   """Titles of the items that a CSV with columns item and title names."""
   ids, titles = readers.read_titles(path)
   index = vocab.encode(np.array(ids)).tolist()
@@ -280,12 +282,12 @@ def check_times(histories: histories_lib.Histories, path) -> None:
 
 
 DATASETS = {
-  **dict.fromkeys(_MOVIELENS, _movielens),
+  **dict.fromkeys(_MOVIELENS, _load_movielens),
   'sasrec_text': _sasrec_text,
-  'csv': _csv,
-  'parquet': _parquet,
-  'synthetic': _synthetic,
-  'histories': _histories,
+  'csv': _load_csv,
+  'parquet': _load_parquet,
+  'synthetic': _load_synthetic,
+  'histories': _load_histories,
 }
 
 
@@ -312,6 +314,6 @@ def load(
   dataset = DATASETS[cfg.name](cfg, cache_dir, log)
   check_times(dataset.histories, cfg.get('path', ''))
   if cfg.get('titles', ''):
-    titles = _titles(cfg.titles, dataset.histories.vocab)
+    titles = _read_titles(cfg.titles, dataset.histories.vocab)
     dataset = dataclasses.replace(dataset, titles=titles)
   return dataset

@@ -21,7 +21,7 @@ def own_shards(mesh: jax.sharding.Mesh) -> range:
   if len(shards) != len(own):
     raise ValueError(
       f'the devices of process {me} are {own} in the mesh, not next to each '
-      'other; make the mesh with genrec_jax.parallel.mesh.make'
+      'other; make the mesh with genrec_jax.parallel.mesh.make_mesh'
     )
   return shards
 
@@ -40,16 +40,16 @@ def to_global(
   Returns:
     The whole batch as `jax.Array`s, split over all axes of the mesh.
   """
-  sharding = mesh_lib.split(mesh)
-  own, shards = len(own_shards(mesh)), mesh_lib.shards(mesh)
+  sharding = mesh_lib.batch_sharding(mesh)
+  own, shards = len(own_shards(mesh)), mesh_lib.count_shards(mesh)
 
-  def put(local):
+  def put_local(local):
     if len(local) % own:
       raise ValueError(f'an array of {len(local)} is not of {own} shards')
     shape = (len(local) // own * shards, *local.shape[1:])
     return jax.make_array_from_process_local_data(sharding, local, shape)
 
-  return jax.tree.map(put, batch)
+  return jax.tree.map(put_local, batch)
 
 
 class DeviceBatches(contextlib.AbstractContextManager):
@@ -85,25 +85,25 @@ class DeviceBatches(contextlib.AbstractContextManager):
     return self
 
   def __next__(self) -> features.Examples:
-    self._fill(self._ahead)
+    self._fill_queue(self._ahead)
     concurrent.futures.wait([self._coming[0]])  # a Ctrl-C here loses nothing
     try:
       entry = self._coming.popleft().result()
     except Exception:
-      self._drop()
+      self._drop_queue()
       raise
     if entry is None:
-      self._drop()  # a source that grows may go on later
+      self._drop_queue()  # a source that grows may go on later
       raise StopIteration
     batch, self._state = entry
-    self._fill(self._ahead)
+    self._fill_queue(self._ahead)
     return batch
 
   def get_state(self) -> dict:
     return self._state
 
   def set_state(self, state: dict) -> None:
-    self._drop()
+    self._drop_queue()
     self._source.set_state(state)
     self._state = self._source.get_state()
 
@@ -113,17 +113,17 @@ class DeviceBatches(contextlib.AbstractContextManager):
       future.cancel()
     if hasattr(self._source, 'close'):
       self._source.close()  # before waiting: the source may be waiting too
-    self._drop()
+    self._drop_queue()
     self._thread.shutdown()
 
   def __exit__(self, *exc_info):
     self.close()
 
-  def _fill(self, count: int) -> None:
+  def _fill_queue(self, count: int) -> None:
     while len(self._coming) < count:
-      self._coming.append(self._thread.submit(self._make))
+      self._coming.append(self._thread.submit(self._make_batch))
 
-  def _make(self):
+  def _make_batch(self):
     if self._stopped:  # what follows would be handed out in the wrong place
       return None
     self._stopped = True
@@ -135,7 +135,7 @@ class DeviceBatches(contextlib.AbstractContextManager):
     self._stopped = False
     return entry
 
-  def _drop(self) -> None:
+  def _drop_queue(self) -> None:
     """Forgets the batches made ahead, those under way included."""
     for future in self._coming:
       future.cancel()

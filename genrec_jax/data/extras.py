@@ -83,7 +83,7 @@ _OPTIONS = tuple(
 )
 
 
-def build(
+def build_extras(
   section: Mapping | None,
   *,
   kinds: Collection[str] = tuple(KINDS),
@@ -103,7 +103,8 @@ def build(
   Raises:
     ValueError: for an unknown option or kind, or a name that is not free.
 
-  >>> stars, watched = build({'watched': 'float', 'stars': {'kind': 'int'}})
+  >>> section = {'watched': 'float', 'stars': {'kind': 'int'}}
+  >>> stars, watched = build_extras(section)
   >>> stars.name, stars.kind, watched.kind
   ('stars', 'int', 'float')
   """
@@ -164,7 +165,7 @@ def read_texts(
     return fields.parse_ids(texts, 'str')
   if extra.kind == 'float':
     return fields.parse_ratings(texts)
-  return _fit(extra, *fields.whole_numbers(texts))
+  return _fit_type(extra, *fields.whole_numbers(texts))
 
 
 def read_numbers(
@@ -201,14 +202,14 @@ def read_numbers(
       values = np.where(good, values, 0)
     else:
       good = good & (values <= np.iinfo(np.int64).max)  # uint64 goes further
-    values, good = _fit(extra, values.astype(np.int64), good)
+    values, good = _fit_type(extra, values.astype(np.int64), good)
   if extra.fill and empty.any():
     fill, _ = read_texts(extra, [extra.fill])
     values, good = np.where(empty, fill, values), good | empty
   return values, good
 
 
-def _fit(extra, values, good) -> tuple[np.ndarray, np.ndarray]:
+def _fit_type(extra, values, good) -> tuple[np.ndarray, np.ndarray]:
   """Whole numbers in the type of the column; what does not fit is not good."""
   limits = np.iinfo(extra.dtype)
   good = good & (values >= limits.min) & (values <= limits.max)
@@ -233,7 +234,7 @@ def fit_batch(name: str, values: np.ndarray) -> np.ndarray:
   return values.astype(np.int32)
 
 
-def explain(extra: ExtraColumn, value: object) -> str:
+def explain_value(extra: ExtraColumn, value: object) -> str:
   """What is wrong with a value that is not good, and the remedy."""
   key = f'{KEY}.{extra.name}'
   if value is None or value == '':

@@ -42,7 +42,7 @@ def parse_times(
     seconds /= UNITS[unit]
   except ValueError:
     # Dates, or numbers with a damaged one among them: field by field.
-    seconds = np.array([_seconds(word, unit) for word in words])
+    seconds = np.array([_parse_seconds(word, unit) for word in words])
   return whole_seconds(seconds)
 
 
@@ -52,7 +52,7 @@ def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.where(good, seconds, 0).astype(np.int64), good
 
 
-def _seconds(word: str, unit: str) -> float:
+def _parse_seconds(word: str, unit: str) -> float:
   try:
     return float(word) / UNITS[unit]
   except ValueError:
@@ -71,7 +71,7 @@ def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   try:
     values = np.fromiter(map(float, words), np.float64, len(words))
   except ValueError:
-    values = np.array([_number(word) for word in words])
+    values = np.array([_parse_number(word) for word in words])
   with np.errstate(over='ignore'):  # too large becomes inf, which is not good
     values = values.astype(np.float32)
   return values, np.isfinite(values)
@@ -96,7 +96,7 @@ def _whole_number(word: str) -> int | None:
   try:
     value = int(word)
   except ValueError:
-    number = _number(word)
+    number = _parse_number(word)
     # Larger floats stand for many whole numbers; inf and NaN for none.
     if not abs(number) < 2.0**53 or number != int(number):
       return None
@@ -104,7 +104,7 @@ def _whole_number(word: str) -> int | None:
   return value if -(2**63) <= value < 2**63 else None
 
 
-def _number(word: str) -> float:
+def _parse_number(word: str) -> float:
   try:
     return float(word)
   except ValueError:

@@ -67,11 +67,13 @@ class Histories:
     meta = read_meta(path)
     columns = dict.fromkeys(DTYPES)  # name -> None, where there are none
     for name in meta['columns']:
-      columns[name] = _map(path, name, meta['events'], DTYPES[name])
+      columns[name] = _map_column(path, name, meta['events'], DTYPES[name])
     extras, extra_vocabs = {}, {}
     for entry in meta.get('extras', ()):
       dtype = extras_lib.KINDS[entry['kind']]
-      extras[entry['name']] = _map(path, entry['file'], meta['events'], dtype)
+      extras[entry['name']] = _map_column(
+        path, entry['file'], meta['events'], dtype
+      )
       if 'vocabulary' in entry:
         extra_vocabs[entry['name']] = vocab_lib.Vocab.load(
           path / f'{entry["vocabulary"]}.npy'
@@ -96,7 +98,9 @@ class Histories:
     return {name: column[at] for name, column in self.extras.items()}
 
 
-def _map(path: pathlib.Path, name: str, events: int, dtype) -> np.ndarray:
+def _map_column(
+  path: pathlib.Path, name: str, events: int, dtype
+) -> np.ndarray:
   """A column of a directory, mapped."""
   column = np.load(path / f'{name}.npy', mmap_mode='r')
   if column.shape != (events,) or column.dtype != dtype:
@@ -223,7 +227,7 @@ def from_arrays(
       'skip'.
     extras: name -> `[N]` int32, int64, floats or, for a category, text.
     extra_vocabs: vocabularies of categories among them, see
-      `convert.convert`.
+      `convert.convert_log`.
 
   Returns:
     The histories; users without events are absent.

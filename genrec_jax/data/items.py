@@ -23,7 +23,7 @@ class ItemCatalogue:
   Attributes:
     vocab: original ids <-> rows of the item table.
     corpus: `[C]` int32 sorted item indices that may be recommended.
-    counts: `[rows]` int64 occurrences in the training part.
+    counts: `[rows]` int64 occurrences in the training split.
     titles: item index -> title, or None.
     has_times: whether the training data had times.
     data: fingerprint of the training data.
@@ -51,7 +51,7 @@ class ItemCatalogue:
 
   @classmethod
   def load(cls, workdir: str | os.PathLike) -> 'ItemCatalogue':
-    """The items that `keep` left in a workdir."""
+    """The items that `keep_items` left in a workdir."""
     path = pathlib.Path(workdir) / 'items'
     try:
       meta = json.loads((path / 'meta.json').read_text())
@@ -130,7 +130,7 @@ def _holds_integers(values: np.ndarray, least: int) -> bool:
   return values.dtype.kind == 'i' and bool((values >= least).all())
 
 
-def keep(workdir: str | os.PathLike, data) -> None:
+def keep_items(workdir: str | os.PathLike, data) -> None:
   """Leaves the items of a training in its workdir, once."""
   try:
     meta = pathlib.Path(workdir, 'items', 'meta.json').read_text()

@@ -44,11 +44,11 @@ def read_batches(
     ) from None
 
 
-def _numpy(values: pa.Array, dtype) -> np.ndarray:
+def _to_numpy(values: pa.Array, dtype) -> np.ndarray:
   return values.to_numpy(zero_copy_only=False).astype(dtype)
 
 
-def _plain(values: pa.Array) -> pa.Array:
+def _decode_dictionary(values: pa.Array) -> pa.Array:
   """Dictionary-coded columns hold the same values in another form."""
   if pa.types.is_dictionary(values.type):
     return values.dictionary_decode()
@@ -70,15 +70,15 @@ def read_column(
   Returns:
     `[N]` values and `[N]` bool mask; nulls are not good.
   """
-  values = _plain(values)
+  values = _decode_dictionary(values)
   present = values.is_valid().to_numpy(zero_copy_only=False)
   kind = values.type
   if role in ('user', 'item'):
-    converted = _ids(values, kind, ids)
+    converted = _read_ids(values, kind, ids)
   elif role == 'time':
-    converted = _times(values, kind, time_unit)
+    converted = _read_times(values, kind, time_unit)
   else:
-    converted = _ratings(values, kind)
+    converted = _read_ratings(values, kind)
   if converted is None:
     raise ValueError(
       f'{where.replace(", row {}", "")}: type {kind} is not '
@@ -91,40 +91,40 @@ def _is_text(kind: pa.DataType) -> bool:
   return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _ids(values, kind, ids):
+def _read_ids(values, kind, ids):
   if pa.types.is_integer(kind):
-    whole = _numpy(values.fill_null(0), kind.to_pandas_dtype())
+    whole = _to_numpy(values.fill_null(0), kind.to_pandas_dtype())
     good = whole <= np.iinfo(np.int64).max  # uint64 reaches further
     whole = whole.astype(np.int64)
     return (whole.astype(str) if ids == 'str' else whole), good
   if not _is_text(kind):
     return None
-  text = _numpy(values.fill_null(''), str)
+  text = _to_numpy(values.fill_null(''), str)
   if ids == 'int':
     return vocab_lib.parse_ints(text)
   return text, text != ''
 
 
-def _times(values, kind, unit):
+def _read_times(values, kind, unit):
   if pa.types.is_date(kind):
     values, kind = values.cast(pa.timestamp('s')), pa.timestamp('s')
   if pa.types.is_timestamp(kind):
     unit, kind, values = kind.unit, pa.int64(), values.cast(pa.int64())
   if pa.types.is_integer(kind):
-    whole = _numpy(values.fill_null(0), np.int64)
+    whole = _to_numpy(values.fill_null(0), np.int64)
     return whole // fields.UNITS[unit], whole >= 0
   if pa.types.is_floating(kind):
-    seconds = _numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
+    seconds = _to_numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
     return fields.whole_seconds(seconds)
   if _is_text(kind):
     return fields.parse_times(values.fill_null('').to_pylist(), unit)
   return None
 
 
-def _ratings(values, kind):
+def _read_ratings(values, kind):
   if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
     return None
-  numbers = _numpy(values.fill_null(0), np.float32)
+  numbers = _to_numpy(values.fill_null(0), np.float32)
   return numbers, np.isfinite(numbers)
 
 
@@ -136,7 +136,7 @@ def read_extra(
   Raises:
     TypeError: for a type that is not of the column's kind.
   """
-  values = _plain(values)
+  values = _decode_dictionary(values)
   kind = values.type
   present = values.is_valid().to_numpy(zero_copy_only=False)
   if pa.types.is_boolean(kind):
@@ -145,5 +145,5 @@ def read_extra(
     return extras_lib.read_texts(column, values.fill_null('').to_pylist())
   if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
     raise TypeError(f'type {kind} is no {column.kind}')
-  numbers = _numpy(values.fill_null(0), kind.to_pandas_dtype())
+  numbers = _to_numpy(values.fill_null(0), kind.to_pandas_dtype())
   return extras_lib.read_numbers(column, numbers, present)

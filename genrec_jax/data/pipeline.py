@@ -64,7 +64,7 @@ def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
   return batch_size // shards
 
 
-def collate(
+def collate_examples(
   histories: histories_lib.Histories,
   examples: splits.ExampleSpans,
   indices: np.ndarray,
@@ -80,7 +80,7 @@ def collate(
   >>> h = histories_lib.from_arrays(
   ...   [1, 1, 1], [7, 8, 9], extras={'watched': [0.5, 2.0, 1.0]}
   ... )
-  >>> batch = collate(
+  >>> batch = collate_examples(
   ...   h, splits.keep_whole(h), [0], max_len=9, batch_size=1, capacity=4
   ... )
   >>> events = batch.jagged['events']
@@ -112,7 +112,7 @@ def collate(
     raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
   bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
   options = dict(max_len=max_len, capacity=capacity, own=own)
-  return _pack(histories, examples, indices, bounds, rows, **options)
+  return _pack_batch(histories, examples, indices, bounds, rows, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,9 @@ class _Window:
   first: np.ndarray
   capacity: int
 
-  def pack(self, columns: dict[str, np.ndarray], dtype) -> features.Columns:
+  def pack_values(
+    self, columns: dict[str, np.ndarray], dtype
+  ) -> features.Columns:
     """`[shards * capacity, C]` values of the tokens, shard behind shard."""
     size = (len(self.first) - 1) * self.capacity
     out = np.zeros((size, len(columns)), dtype)
@@ -166,7 +168,7 @@ class _Window:
     return columns
 
 
-def _window(
+def _find_window(
   histories, examples, indices, bounds, *, max_len, capacity, own
 ) -> _Window:
   """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
@@ -193,11 +195,11 @@ def _window(
   return _Window(indices, mine, begin, end, at, after, missing, first, capacity)
 
 
-def _pack(
+def _pack_batch(
   histories, examples, indices, bounds, rows: int, **options
 ) -> features.Examples:
-  """As a batch; see `_window`."""
-  window = _window(histories, examples, indices, bounds, **options)
+  """As a batch; see `_find_window`."""
+  window = _find_window(histories, examples, indices, bounds, **options)
   indices, lengths = window.indices, window.end - window.begin
   next_item = histories.items[window.after]
   next_item[window.missing] = features.PAD
@@ -222,9 +224,9 @@ def _pack(
     (floats if column.dtype == np.float32 else columns)[name] = column
   row = _in_parts(examples.row[indices], window.mine, rows, -1)
   events = features.Jagged(
-    window.pack(columns, np.int32),
+    window.pack_values(columns, np.int32),
     _in_parts(lengths, window.mine, rows),
-    window.pack(floats, np.float32) if floats else None,
+    window.pack_values(floats, np.float32) if floats else None,
     first=window.first[:-1].astype(np.int32),
   )
   return features.Examples(
@@ -287,14 +289,14 @@ def train_batches(
 
   Args:
     histories: the events.
-    examples: the training part.
+    examples: the training split.
     batch_size: B.
     max_len: most tokens of an example.
     seed: of the order.
     shuffle: False takes the examples in order, in every epoch.
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
-    shards: W, see `collate`.
+    shards: W, see `collate_examples`.
     own: the shards to make; None for all.
 
   Returns:
@@ -306,7 +308,7 @@ def train_batches(
   share_of(batch_size, shards, 'train.batch_size')
   dataset = _IndexBatches(len(examples), batch_size, seed if shuffle else None)
   dataset = dataset.repeat(None).map(
-    lambda indices: collate(
+    lambda indices: collate_examples(
       histories,
       examples,
       indices,
@@ -328,7 +330,9 @@ def read_ahead(dataset: grain.MapDataset, batches: int) -> grain.IterDataset:
   )
 
 
-def _cuts(lengths: np.ndarray, batch_size: int, capacity: int) -> list[int]:
+def _find_cuts(
+  lengths: np.ndarray, batch_size: int, capacity: int
+) -> list[int]:
   """Bounds of consecutive groups of <= batch_size rows, <= capacity tokens."""
   total = np.concatenate([[0], np.cumsum(lengths)])
   bounds = [0]
@@ -362,7 +366,7 @@ def eval_batches(
     seen: 'window' leaves `Examples.seen` None (the tokens themselves);
       'history' puts all earlier items of the user there, also those that do
       not fit.
-    shards: W, see `collate`.
+    shards: W, see `collate_examples`.
     own: the shards to make; None for all.
 
   Yields:
@@ -378,7 +382,7 @@ def eval_batches(
     raise ValueError(f"seen must be 'window' or 'history', not {seen!r}")
   own = range(shards) if own is None else own
   lengths = np.minimum(examples.end - examples.begin, max_len)
-  cuts = _cuts(lengths, rows, capacity)
+  cuts = _find_cuts(lengths, rows, capacity)
   start = histories.offsets[examples.row]
   past = examples.end - start
   past_before = np.concatenate([[0], np.cumsum(past)])
@@ -387,7 +391,7 @@ def eval_batches(
   cuts = np.array(cuts + [len(examples)] * (-(len(cuts) - 1) % shards))
   for first in range(0, len(cuts) - 1, shards):
     bounds = cuts[first : first + shards + 1]
-    batch = _pack(
+    batch = _pack_batch(
       histories,
       examples,
       np.arange(bounds[0], bounds[-1]),

@@ -47,7 +47,9 @@ class EmptyFileError(ValueError):
   """A file without a single event."""
 
 
-def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
+def _explain_refusal(
+  where: str, value, role: str, kind: str | None
+) -> ValueError:
   hint = 'mend or remove the line'
   if kind == 'int':
     hint += ", or read ids as text (data.id_type='str')"
@@ -57,7 +59,7 @@ def _refuse(where: str, value, role: str, kind: str | None) -> ValueError:
 def _refuse_extra(
   where: str, extra: extras_lib.ExtraColumn, value
 ) -> ValueError:
-  problem = extras_lib.explain(extra, value)
+  problem = extras_lib.explain_value(extra, value)
   return ValueError(f'{where}, column {extra.source!r}: {problem}')
 
 
@@ -98,7 +100,7 @@ def _from_blocks(
       if not good.all():
         bad = int(np.argmin(good))
         where = f'{path}, line {block.lines[bad]}'
-        raise _refuse(where, words[bad], role, kinds.get(role))
+        raise _explain_refusal(where, words[bad], role, kinds.get(role))
       columns[role] = values
     beside = {}
     for position, readers in extras.items():
@@ -177,7 +179,7 @@ def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
     if not good.all():
       bad = int(np.argmin(good))
       where = f'{path}, line {block.lines[bad]}'
-      raise _refuse(where, block.columns[0][bad], 'item', None)
+      raise _explain_refusal(where, block.columns[0][bad], 'item', None)
     ids.append(values)
     titles += block.columns[1]
   if not ids:
@@ -189,7 +191,7 @@ def read_titles(path: str | pathlib.Path) -> tuple[list[str], list[str]]:
   """Ids, as text, and titles of a CSV file with the columns item and title."""
   path = text.require_file(path)
   names = text.read_header(path, ',')
-  index = _positions(path, {'item': 'item', 'title': 'title'}, names)
+  index = _find_positions(path, {'item': 'item', 'title': 'title'}, names)
   ids, texts = [], []
   for block in text.read_blocks(
     path, ',', quotes=True, skip=1, rows=CHUNK_ROWS, width=len(names)
@@ -199,7 +201,7 @@ def read_titles(path: str | pathlib.Path) -> tuple[list[str], list[str]]:
   return ids, texts
 
 
-def _named(columns: Mapping[str, str]) -> dict[str, str]:
+def _named_roles(columns: Mapping[str, str]) -> dict[str, str]:
   """The roles that have a column name; 'user' and 'item' must have one."""
   unknown = set(columns) - set(fields.WANTED)
   if unknown:
@@ -214,7 +216,9 @@ def _named(columns: Mapping[str, str]) -> dict[str, str]:
   return named
 
 
-def _positions(path, named: dict[str, str], names: list[str]) -> dict[str, int]:
+def _find_positions(
+  path, named: dict[str, str], names: list[str]
+) -> dict[str, int]:
   """Where the named columns are, or an error with the nearest name."""
   for role, name in named.items():
     if name not in names:
@@ -235,12 +239,12 @@ def _extra_positions(
   out = {}
   for extra in extras:
     role = f'extra {extra.name!r}'
-    position = _positions(path, {role: extra.source}, list(names))[role]
+    position = _find_positions(path, {role: extra.source}, list(names))[role]
     out.setdefault(position, []).append(extra)
   return out
 
 
-def _check(ids: str, time_unit: str) -> None:
+def _check_options(ids: str, time_unit: str) -> None:
   if ids not in ('auto', 'int', 'str'):
     raise ValueError(f"ids must be 'auto', 'int' or 'str', not {ids!r}")
   if time_unit not in fields.UNITS:
@@ -275,10 +279,10 @@ def read_csv(
   Yields:
     `Events` of at most `chunk_rows` rows.
   """
-  _check(ids, time_unit)
+  _check_options(ids, time_unit)
   if len(delimiter) != 1:
     raise ValueError(f'delimiter must be one character, not {delimiter!r}')
-  named = _named(columns)
+  named = _named_roles(columns)
   kinds = {'user': ids, 'item': ids}
   for path in paths:
     path = text.require_file(path)
@@ -286,7 +290,7 @@ def read_csv(
     blocks = text.read_blocks(
       path, delimiter, quotes=True, skip=1, rows=chunk_rows, width=len(names)
     )
-    index = _positions(path, named, names)
+    index = _find_positions(path, named, names)
     there = _extra_positions(path, extras, names)
     yield from _from_blocks(path, blocks, index, kinds, time_unit, there)
 
@@ -313,19 +317,23 @@ def read_parquet(
   Yields:
     `Events` of at most `chunk_rows` rows.
   """
-  _check(ids, time_unit)
-  named = _named(columns)
+  _check_options(ids, time_unit)
+  named = _named_roles(columns)
   from genrec_jax.data import parquet  # which needs pyarrow
 
   for path in paths:
     path = text.require_file(path)
     with parquet.open_parquet(path) as file:
       names = file.schema_arrow.names
-      _positions(path, named, names)
+      _find_positions(path, named, names)
       _extra_positions(path, extras, names)
-      wanted = dict.fromkeys([*named.values(), *(e.source for e in extras)])
+      column_names = dict.fromkeys(
+        [*named.values(), *(e.source for e in extras)]
+      )
       first = 1
-      for table in parquet.read_batches(path, file, list(wanted), chunk_rows):
+      for table in parquet.read_batches(
+        path, file, list(column_names), chunk_rows
+      ):
         columns = {}
         for role, name in named.items():
           where = f'{path}, row {{}}, column {name!r}'
@@ -335,7 +343,7 @@ def read_parquet(
           if not good.all():
             bad = int(np.argmin(good))
             value = table[name][bad].as_py()
-            raise _refuse(where.format(first + bad), value, role, None)
+            raise _explain_refusal(where.format(first + bad), value, role, None)
           columns[role] = values
         beside = {}
         for extra in extras:

@@ -54,7 +54,7 @@ def scratch_directory(
   stem = f'{stem}{socket.gethostname()}-'
   for old in parent.glob(f'{stem}*'):
     pid = old.name.removeprefix(stem)
-    if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
+    if pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
       shutil.rmtree(old, ignore_errors=True)
   work = parent / f'{stem}{os.getpid()}'
   try:
@@ -63,7 +63,7 @@ def scratch_directory(
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
   try:
     os.kill(pid, 0)
   except ProcessLookupError:

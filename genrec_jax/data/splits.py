@@ -34,13 +34,13 @@ class ExampleSpans:
     return len(self.row)
 
 
-def _examples(row, begin, end, keep) -> ExampleSpans:
+def _select_examples(row, begin, end, keep) -> ExampleSpans:
   return ExampleSpans(
     row=row[keep].astype(np.int32), begin=begin[keep], end=end[keep]
   )
 
 
-def _windowed(examples: ExampleSpans, max_len: int) -> ExampleSpans:
+def _split_windows(examples: ExampleSpans, max_len: int) -> ExampleSpans:
   """Older tokens too: windows of `max_len` from the newest event backwards."""
   tokens = examples.end - examples.begin
   windows = -(-tokens // max_len)
@@ -63,8 +63,10 @@ def keep_whole(
 ) -> ExampleSpans:
   """Every history as one example (or its windows), nothing held out."""
   begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
-  examples = _examples(np.arange(len(histories)), begin, end, end > begin)
-  return _windows(examples, windows, max_len)
+  examples = _select_examples(
+    np.arange(len(histories)), begin, end, end > begin
+  )
+  return _apply_windows(examples, windows, max_len)
 
 
 def to_predict(histories: histories_lib.Histories) -> ExampleSpans:
@@ -74,17 +76,19 @@ def to_predict(histories: histories_lib.Histories) -> ExampleSpans:
   a batch has no next item.
   """
   begin, end = histories.offsets[:-1], histories.offsets[1:]
-  return _examples(np.arange(len(histories)), begin, end, end > begin)
+  return _select_examples(np.arange(len(histories)), begin, end, end > begin)
 
 
-def _windows(examples: ExampleSpans, windows: str, max_len) -> ExampleSpans:
+def _apply_windows(
+  examples: ExampleSpans, windows: str, max_len
+) -> ExampleSpans:
   if windows == 'latest':
     return examples
   if windows != 'all':
     raise ValueError(f"windows must be 'latest' or 'all', not {windows!r}")
   if not max_len:
     raise ValueError("windows='all' needs max_len")
-  return _windowed(examples, max_len)
+  return _split_windows(examples, max_len)
 
 
 def _leave_last_out(histories, cfg, log) -> dict[str, ExampleSpans]:
@@ -97,15 +101,15 @@ def _leave_last_out(histories, cfg, log) -> dict[str, ExampleSpans]:
   if holdout == 1:
     del targets['valid']
   return {
-    part: _examples(rows, begin, end, end > begin)
-    for part, end in targets.items()
+    split: _select_examples(rows, begin, end, end > begin)
+    for split, end in targets.items()
   }
 
 
-def _chunks(histories) -> Iterator[tuple[int, int]]:
+def _divide_users(histories) -> Iterator[tuple[int, int]]:
   """Ranges of user rows that hold about `CHUNK` events."""
-  part = histories.offsets[:-1] // CHUNK
-  cuts = np.flatnonzero(np.diff(part)) + 1
+  chunk_of_row = histories.offsets[:-1] // CHUNK
+  cuts = np.flatnonzero(np.diff(chunk_of_row)) + 1
   bounds = [0, *cuts.tolist(), len(histories)]
   return zip(bounds[:-1], bounds[1:], strict=True)
 
@@ -118,9 +122,9 @@ def time_quantile(times: np.ndarray, fraction: float) -> int:
     width = -(-(high - low + 1) // 4096)
     counts = np.zeros(4096, np.int64)
     for i in range(0, len(times), CHUNK):
-      part = times[i : i + CHUNK]
-      part = part[(part >= low) & (part <= high)]
-      counts += np.bincount((part - low) // width, minlength=4096)
+      some_times = times[i : i + CHUNK]
+      some_times = some_times[(some_times >= low) & (some_times <= high)]
+      counts += np.bincount((some_times - low) // width, minlength=4096)
     cumulative = np.cumsum(counts)
     bucket = int(np.searchsorted(cumulative, rank, side='right'))
     rank -= int(cumulative[bucket] - counts[bucket])
@@ -128,7 +132,7 @@ def time_quantile(times: np.ndarray, fraction: float) -> int:
   return low
 
 
-def _moment(histories, value: float, name: str) -> int:
+def _find_moment(histories, value: float, name: str) -> int:
   """A timestamp from a timestamp, or from a fraction of the events."""
   if 0 < value < 1:
     return time_quantile(histories.times, value)
@@ -140,10 +144,10 @@ def _moment(histories, value: float, name: str) -> int:
   return int(value)
 
 
-def _before(histories, moment: int) -> np.ndarray:
+def _find_positions(histories, moment: int) -> np.ndarray:
   """`[U]` position of each user's first event at or after `moment`."""
   counts = np.zeros(len(histories), np.int64)
-  for a, b in _chunks(histories):
+  for a, b in _divide_users(histories):
     offsets = histories.offsets[a : b + 1]
     early = histories.times[offsets[0] : offsets[-1]] < moment
     total = np.concatenate([[0], np.cumsum(early)])
@@ -151,14 +155,14 @@ def _before(histories, moment: int) -> np.ndarray:
   return histories.offsets[:-1] + counts
 
 
-def _period(histories, start, stop, target: str) -> ExampleSpans:
+def _targets_between(histories, start, stop, target: str) -> ExampleSpans:
   """Targets among the events at positions start .. stop - 1 of each user."""
   rows, begin = np.arange(len(histories)), histories.offsets[:-1]
   start = np.maximum(start, begin + 1)  # a target needs an event before it
   if target == 'last':
-    return _examples(rows, begin, stop - 1, stop > start)
+    return _select_examples(rows, begin, stop - 1, stop > start)
   if target == 'first':
-    return _examples(rows, begin, start, stop > start)
+    return _select_examples(rows, begin, start, stop > start)
   if target != 'all':
     raise ValueError(
       f"split.target must be 'last', 'first' or 'all', not {target!r}"
@@ -167,36 +171,36 @@ def _period(histories, start, stop, target: str) -> ExampleSpans:
   source = np.repeat(rows, counts)
   back = np.arange(len(source)) - (np.cumsum(counts) - counts)[source]
   keep = np.ones(len(source), bool)
-  return _examples(source, begin[source], start[source] + back, keep)
+  return _select_examples(source, begin[source], start[source] + back, keep)
 
 
 def _global_time(histories, cfg, log) -> dict[str, ExampleSpans]:
   if not histories.has_times:
     raise ValueError("split 'global_time' needs a log with times")
-  test_from = _moment(histories, cfg.get('test_from', 0.9), 'test_from')
+  test_from = _find_moment(histories, cfg.get('test_from', 0.9), 'test_from')
   valid_from = cfg.get('valid_from', None)
   if valid_from is None:
     valid_from = test_from
   else:
-    valid_from = _moment(histories, valid_from, 'valid_from')
+    valid_from = _find_moment(histories, valid_from, 'valid_from')
   if valid_from > test_from:
     raise ValueError(
       f'split.valid_from ({valid_from}) is after test_from ({test_from})'
     )
   target = cfg.get('target', 'last')
   begin, stop = histories.offsets[:-1], histories.offsets[1:]
-  test = _before(histories, test_from)
-  valid = _before(histories, valid_from)
+  test = _find_positions(histories, test_from)
+  valid = _find_positions(histories, valid_from)
   log(f'split: validation from time {valid_from}, test from {test_from}')
   rows = np.arange(len(histories))
-  parts = {'train': _examples(rows, begin, valid - 1, valid - 1 > begin)}
+  spans = {'train': _select_examples(rows, begin, valid - 1, valid - 1 > begin)}
   if valid_from < test_from:
-    parts['valid'] = _period(histories, valid, test, target)
-  parts['test'] = _period(histories, test, stop, target)
-  return parts
+    spans['valid'] = _targets_between(histories, valid, test, target)
+  spans['test'] = _targets_between(histories, test, stop, target)
+  return spans
 
 
-def _stream(histories, cfg, log) -> dict[str, ExampleSpans]:
+def _split_stream(histories, cfg, log) -> dict[str, ExampleSpans]:
   """Whole records: the first ones train, the last ones test."""
   records = len(histories)
   test = round(cfg.get('test_fraction', 0.1) * records)
@@ -211,26 +215,28 @@ def _stream(histories, cfg, log) -> dict[str, ExampleSpans]:
   begin, end = histories.offsets[:-1], histories.offsets[1:] - 1
   rows = np.arange(records)
   return {
-    part: _examples(rows, begin, end, (end > begin) & (a <= rows) & (rows < b))
-    for part, (a, b) in cuts.items()
+    split: _select_examples(
+      rows, begin, end, (end > begin) & (a <= rows) & (rows < b)
+    )
+    for split, (a, b) in cuts.items()
   }
 
 
 SPLITS = {
   'leave_last_out': _leave_last_out,
   'global_time': _global_time,
-  'stream': _stream,
+  'stream': _split_stream,
 }
 
 
-def split(
+def split_histories(
   histories: histories_lib.Histories,
   cfg,
   *,
   max_len: int | None = None,
   log: Callable[[str], None] = print,
 ) -> dict[str, ExampleSpans]:
-  """Divides histories into the parts 'train', 'valid' and 'test'.
+  """Divides histories into the splits 'train', 'valid' and 'test'.
 
   Args:
     histories: the data.
@@ -244,42 +250,43 @@ def split(
         'all' events of a user in the period.
       stream: `test_fraction` 0.1, `valid_fraction` 0: the last records.
     max_len: tokens of a window.
-    log: told about users that are too short for a part.
+    log: told about users that are too short for a split.
 
   Returns:
-    The parts, in the order of the users.
+    The splits, in the order of the users.
   """
   name = cfg.get('name', 'leave_last_out')
   if name not in SPLITS:
     raise ValueError(
       f'split.name must be one of {", ".join(SPLITS)}, not {name!r}'
     )
-  parts = SPLITS[name](histories, cfg, log)
-  for part, examples in parts.items():
+  spans = SPLITS[name](histories, cfg, log)
+  for split, examples in spans.items():
     if not len(examples):
       raise ValueError(
-        f'the {part} part is empty: no user has enough events for it'
-        + _say_what_is_needed(histories, cfg, part)
+        f'the {split} split is empty: no user has enough events for it'
+        + _say_what_is_needed(histories, cfg, split)
       )
     if name == 'leave_last_out' and len(examples) < len(histories):
       log(
         f'split: {len(histories) - len(examples):,} of {len(histories):,} '
-        f'users have too few events for the {part} part and are left out of it'
+        f'users have too few events for the {split} split and are left out of '
+        'it'
       )
   single = int(np.sum(np.diff(histories.offsets) < 2))
   if name != 'leave_last_out' and single:
-    log(f'split: {single:,} users have a single event and are in no part')
+    log(f'split: {single:,} users have a single event and are in no split')
   windows = cfg.get('windows', 'latest')
-  parts['train'] = _windows(parts['train'], windows, max_len)
-  return parts
+  spans['train'] = _apply_windows(spans['train'], windows, max_len)
+  return spans
 
 
-def _say_what_is_needed(histories, cfg, part: str) -> str:
+def _say_what_is_needed(histories, cfg, split: str) -> str:
   """How many events a user needs for a part; '' where it is no number."""
   if cfg.get('name', 'leave_last_out') != 'leave_last_out':
     return ''
   # A target and an event before it, and what is held out behind them.
-  least = 2 + {'train': cfg.get('holdout', 2), 'valid': 1, 'test': 0}[part]
+  least = 2 + {'train': cfg.get('holdout', 2), 'valid': 1, 'test': 0}[split]
   most = int(np.diff(histories.offsets).max(initial=0))
   return (
     f'. A user needs at least {least} events, and the longest history has '
@@ -290,17 +297,17 @@ def _say_what_is_needed(histories, cfg, part: str) -> str:
 def train_counts(
   histories: histories_lib.Histories, examples: ExampleSpans, rows: int
 ) -> np.ndarray:
-  """`[rows]` int64: how often each item occurs in a training part.
+  """`[rows]` int64: how often each item occurs in a training split.
 
-  Every event of the part counts once, also when windows share it.
+  Every event of the split counts once, also when windows share it.
   """
   first = examples.begin == histories.offsets[examples.row]
   begin = examples.begin + np.where(first, 0, 1)
   lengths = examples.end + 1 - begin
   counts = np.zeros(rows, np.int64)
-  part = (np.cumsum(lengths) - lengths) // CHUNK
+  chunk_of_example = (np.cumsum(lengths) - lengths) // CHUNK
   for group in np.split(
-    np.arange(len(examples)), np.flatnonzero(np.diff(part)) + 1
+    np.arange(len(examples)), np.flatnonzero(np.diff(chunk_of_example)) + 1
   ):
     at = expand_ranges(begin[group], lengths[group])
     counts += np.bincount(histories.items[at], minlength=rows)

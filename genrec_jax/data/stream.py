@@ -34,7 +34,7 @@ class _Part:
   examples: splits.ExampleSpans
 
 
-def _stamp(path: pathlib.Path) -> list[int]:
+def _stat_stamp(path: pathlib.Path) -> list[int]:
   stat = path.stat()
   return [stat.st_size, stat.st_mtime_ns]
 
@@ -67,18 +67,18 @@ class _Parts:
 
   def load(self, name: str) -> _Part:
     path = self.directory / name
-    before = _stamp(path)
+    before = _stat_stamp(path)
     try:
       chunks = list(self.read(path))
     except readers.EmptyFileError:
       chunks = []
     stamp = [*before, _crc32(path)]
-    if _stamp(path) != before:
+    if _stat_stamp(path) != before:
       raise ValueError(
         f'{path} changed while it was read; write parts under another name '
         'and rename them when they are complete'
       )
-    histories = self._grouped(chunks)
+    histories = self._group_chunks(chunks)
     read, kept = sum(map(len, chunks)), len(histories.items)
     examples = splits.keep_whole(histories, windows='all', max_len=self.max_len)
     self.log(
@@ -87,16 +87,16 @@ class _Parts:
     )
     return _Part(stamp, histories, examples)
 
-  def _grouped(self, chunks) -> histories_lib.Histories:
-    def column(name):
+  def _group_chunks(self, chunks) -> histories_lib.Histories:
+    def join_column(name):
       return np.concatenate([getattr(chunk, name) for chunk in chunks])
 
     if not chunks:
       return histories_lib.from_arrays([], [], item_vocab=self.item_vocab)
     return histories_lib.from_arrays(
-      column('user'),
-      column('item'),
-      None if chunks[0].time is None else column('time'),
+      join_column('user'),
+      join_column('item'),
+      None if chunks[0].time is None else join_column('time'),
       item_vocab=self.item_vocab,
       unknown=self.unknown,
       extras={
@@ -123,7 +123,7 @@ class _Parts:
       path = self.directory / name
       if not path.exists():
         continue
-      now = _stamp(path)
+      now = _stat_stamp(path)
       # Copying a directory changes the times; then the content decides.
       if now[0] != size or (now[1] != mtime and _crc32(path) != crc):
         raise ValueError(
@@ -182,7 +182,7 @@ class _StreamIterator(grain.DatasetIterator):
     start = self._used * batch_size
     stop = min(start + batch_size, len(self._part.examples))
     self._used += 1
-    return pipeline.collate(
+    return pipeline.collate_examples(
       self._part.histories,
       self._part.examples,
       np.arange(start, stop),
@@ -276,7 +276,7 @@ def stream_batches(
       waits for ever.
     stop: asked while waiting; True ends the stream.
     log: told about every part.
-    shards: W, see `pipeline.collate`.
+    shards: W, see `pipeline.collate_examples`.
     own: all shards, or None for that. Several processes, each with shards of
       its own, are refused: they would see a part appear, and the stream end,
       at different moments.
@@ -302,7 +302,7 @@ def stream_batches(
       )
   options = dict(ids=ids, time_unit=time_unit, extras=extras)
 
-  def read(path: pathlib.Path):
+  def read_file(path: pathlib.Path):
     if path.suffix == '.parquet':
       return readers.read_parquet([path], columns, **options)
     return readers.read_csv([path], columns, delimiter=delimiter, **options)
@@ -310,7 +310,7 @@ def stream_batches(
   parts = _Parts(
     pathlib.Path(directory),
     pattern,
-    read,
+    read_file,
     item_vocab,
     vocabs,
     unknown,

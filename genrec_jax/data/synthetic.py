@@ -44,7 +44,7 @@ class _Shelves:
     keys = category * np.int64(self._span) + limit
     return np.searchsorted(self._keys, keys) - self._start[category]
 
-  def draw(self, category, limit, rng) -> np.ndarray:
+  def draw_items(self, category, limit, rng) -> np.ndarray:
     """Ids (from 1), uniform among the open items of each category."""
     count = self.open_count(category, limit)
     pick = (rng.random(category.shape) * count).astype(np.int64)
@@ -58,7 +58,7 @@ class _Shelves:
     return np.where(closed, self._by_opening[other], category)
 
 
-def _block(
+def _draw_block(
   rng, shelves: _Shelves, limits, length, categories, per_record, alpha_max
 ) -> np.ndarray:
   """`[R, length]` int32 item ids of R records with opening `limits [R]`."""
@@ -77,10 +77,10 @@ def _block(
     # with probability n_c / n.
     copied = drawn[rows, rng.integers(0, max(n, 1), size)] if n else 0
     drawn[:, n] = np.where(fresh, own[rows, slot], copied)
-  return shelves.draw(drawn, limits[:, None], rng).astype(np.int32)
+  return shelves.draw_items(drawn, limits[:, None], rng).astype(np.int32)
 
 
-def stream(
+def generate_stream(
   records: int,
   length: int = 128,
   items: int = 20_000,
@@ -121,7 +121,7 @@ def stream(
   drawn = np.empty((records, length), np.int32)
   for i, start in enumerate(range(0, records, _BLOCK)):
     block = slice(start, min(start + _BLOCK, records))
-    drawn[block] = _block(
+    drawn[block] = _draw_block(
       np.random.default_rng([seed, 1, i]),
       shelves,
       limits[block],

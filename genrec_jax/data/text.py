@@ -88,7 +88,7 @@ def read_blocks(
         quoted = quotes and '"' in text
         block = None
         if width and not skip and not quoted:
-          block = _fast(text, len(lines), delimiter, width, first)
+          block = _split_fast(text, len(lines), delimiter, width, first)
         if block is not None:
           first += len(lines)
           yield block
@@ -96,15 +96,15 @@ def read_blocks(
         # A quoted field may end many lines later: csv takes over for good.
         source = itertools.chain(lines, f) if quoted else lines
         counter = _Counter(source, first)
-        table = _rows(path, counter, delimiter, quotes)
+        table = _read_rows(path, counter, delimiter, quotes)
         while rows_read := list(itertools.islice(table, rows)):
           rows_read, skip = rows_read[skip:], max(0, skip - len(rows_read))
           if rows_read:
             width = width or len(rows_read[0][1])
-            yield _checked(path, rows_read, width)
+            yield _check_width(path, rows_read, width)
         first = counter.line + 1
   except UnicodeDecodeError as e:
-    line = _undecodable(path, opener, encoding)
+    line = _find_undecodable(path, opener, encoding)
     raise ValueError(
       f'{path}, line {line}: not {encoding} text ({e.reason})'
     ) from None
@@ -114,7 +114,7 @@ def read_blocks(
     ) from None
 
 
-def _undecodable(path, opener, encoding: str) -> int:
+def _find_undecodable(path, opener, encoding: str) -> int:
   """The first line that is not text; decoding reads ahead of the lines."""
   with opener(path, 'rb') as f:
     for number, line in enumerate(f, 1):
@@ -125,7 +125,7 @@ def _undecodable(path, opener, encoding: str) -> int:
   raise AssertionError(f'{path} can be decoded')
 
 
-def _fast(text, count, delimiter, width, first) -> TextBlock | None:
+def _split_fast(text, count, delimiter, width, first) -> TextBlock | None:
   """A block cut by three string operations; None when a row is irregular."""
   text = text.replace('\r\n', '\n').removesuffix('\n')
   if delimiter == ' ':
@@ -163,7 +163,7 @@ class _Counter:
     return line
 
 
-def _rows(
+def _read_rows(
   path, counter: _Counter, delimiter: str, quotes: bool
 ) -> Iterator[tuple[int, list[str]]]:
   """Pairs (number of the last line, fields) of the rows that are not blank."""
@@ -189,12 +189,12 @@ def _rows(
       yield counter.line, row
 
 
-def _checked(path, found, width: int) -> TextBlock:
-  for line, row in found:
+def _check_width(path, rows, width: int) -> TextBlock:
+  for line, row in rows:
     if len(row) != width:
       raise ValueError(
         f'{path}, line {line}: {len(row)} fields instead of {width}: {row!r}; '
         'mend or remove the line'
       )
-  columns = list(zip(*(row for _, row in found), strict=True))
-  return TextBlock(columns, [line for line, _ in found])
+  columns = list(zip(*(row for _, row in rows), strict=True))
+  return TextBlock(columns, [line for line, _ in rows])

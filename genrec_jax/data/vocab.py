@@ -71,7 +71,7 @@ class Vocab:
       raise ValueError(f'ids must be integers or strings, not {ids.dtype}')
     self.ids = ids
     if len(ids) > 1:
-      ordered = ids[self._order]
+      ordered = ids[self._sort_order]
       twice = ordered[1:] == ordered[:-1]
       if twice.any():
         raise ValueError(
@@ -79,12 +79,12 @@ class Vocab:
         )
 
   @functools.cached_property
-  def _order(self) -> np.ndarray:
+  def _sort_order(self) -> np.ndarray:
     return np.argsort(self.ids, kind='stable')
 
   @functools.cached_property
-  def _sorted(self) -> np.ndarray:
-    return self.ids[self._order]
+  def _sorted_ids(self) -> np.ndarray:
+    return self.ids[self._sort_order]
 
   def __len__(self) -> int:
     return len(self.ids)
@@ -104,12 +104,12 @@ class Vocab:
       ids = ids.astype(str)
     elif self.ids.dtype.kind == 'i' and ids.dtype.kind == 'U':
       ids, good = parse_ints(ids)
-    place = np.searchsorted(self._sorted, ids)
+    place = np.searchsorted(self._sorted_ids, ids)
     place = np.minimum(place, len(self) - 1)
-    is_known = self._sorted[place] == ids
+    is_known = self._sorted_ids[place] == ids
     if good is not None:
       is_known &= good
-    index = np.where(is_known, self._order[place] + 1, features.PAD)
+    index = np.where(is_known, self._sort_order[place] + 1, features.PAD)
     return index.astype(np.int32)
 
   def decode(self, indices: np.ndarray) -> np.ndarray:

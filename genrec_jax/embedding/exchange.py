@@ -52,7 +52,8 @@ class Exchange:
     overflow: what happens if the room is too small: 'gather' or 'raise'.
     forward: name of the number format of the rows, see `codecs.names`.
     backward: name of the number format of their gradients.
-    formats: the available number formats, see `numerics.formats.extend`.
+    formats: the available number formats, see
+      `numerics.formats.extend_formats`.
   """
 
   kind: str = 'all_to_all'
@@ -152,7 +153,9 @@ class RowRoutes:
     return self.fill[0] > 1
 
 
-def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
+def route_addresses(
+  exchange: Exchange, stack: Stack, addresses: jax.Array
+) -> RowRoutes:
   """Tells every device which of its rows the others will ask for.
 
   Args:
@@ -161,8 +164,8 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
     addresses: `[M]` distinct addresses, and `stack.nowhere` for none.
 
   Returns:
-    What `fetch` and `push` need. No row is read, so a step can route the next
-    batch while it works on this one.
+    What `fetch_rows` and `push_gradients` need. No row is read, so a step can
+    route the next batch while it works on this one.
   """
   needed, devices = addresses.shape[0], stack.devices
   none = jnp.zeros(0, jnp.int32)
@@ -223,7 +226,7 @@ def route(exchange: Exchange, stack: Stack, addresses: jax.Array) -> RowRoutes:
   )
 
 
-def fetch(
+def fetch_rows(
   exchange: Exchange,
   stack: Stack,
   routed: RowRoutes,
@@ -235,7 +238,7 @@ def fetch(
   Args:
     exchange: how rows travel.
     stack: the stack that the addresses belong to.
-    routed: from `route`.
+    routed: from `route_addresses`.
     array: `[depth, C]` this device's rows, or what `read` reads them from.
     read: `(array, rows [...]) -> [..., C]` float32, zeros for row `depth`;
       None reads the rows of an array.
@@ -244,7 +247,7 @@ def fetch(
     `[M, C]` float32 in the order of the addresses; zeros for `nowhere`.
   """
   codec = exchange.row_codec
-  read = read or _read
+  read = read or _read_rows
 
   def by_gather(routed, array):
     rows = read(array, _asked_by_all(exchange, stack, routed))
@@ -257,7 +260,7 @@ def fetch(
     rows = codec.decode(lax.all_to_all(rows, AXES, 0, 0), columns)
     return jnp.sum(rows, axis=0)
 
-  def directly(routed, array):
+  def fetch_routed(routed, array):
     rows = read(array, routed.asked)
     columns = rows.shape[-1]
     rows = codec.encode(rows)
@@ -286,13 +289,13 @@ def fetch(
     return by_gather(routed, array)
   if exchange.overflow == 'raise':
     # Without the branch, the program has no gather at all.
-    rows = directly(routed, array)
+    rows = fetch_routed(routed, array)
     return jnp.where(routed.overflow, jnp.nan, rows)
   # Both branches are compiled; the step runs one of them.
-  return lax.cond(routed.overflow, by_gather, directly, routed, array)
+  return lax.cond(routed.overflow, by_gather, fetch_routed, routed, array)
 
 
-def push(
+def push_gradients(
   exchange: Exchange,
   stack: Stack,
   routed: RowRoutes,
@@ -306,7 +309,7 @@ def push(
   Args:
     exchange: how gradients travel.
     stack: the stack that the addresses belong to.
-    routed: from `route`.
+    routed: from `route_addresses`.
     grads: `[M, C]` float32, gradients of the rows of `routed.addresses`.
     others: gradients of rows of this device that came another way, such as from
       pooled sums; added after these.
@@ -321,7 +324,7 @@ def push(
   most = max(stack.devices * grads.shape[0], routed.asked.size)
   most = min(stack.depth, most + sum(x.ids.shape[0] for x in others))
 
-  def merged(rows, grads):
+  def merge_gradients(rows, grads):
     # Rows that several devices sent are not one row each: as bags of one.
     gradients = merge_row_gradients(
       [BagGradients(rows, None, grads), *others], stack.depth
@@ -334,10 +337,10 @@ def push(
     )
 
   def by_gather(routed, grads):
-    grads = codec.decode(_gathered(codec.encode(grads)), columns)
-    return merged(_asked_by_all(exchange, stack, routed), grads)
+    grads = codec.decode(_gather_shards(codec.encode(grads)), columns)
+    return merge_gradients(_asked_by_all(exchange, stack, routed), grads)
 
-  def directly(routed, grads):
+  def push_routed(routed, grads):
     # In the order of the requests, so that each gradient meets its row.
     grads = codec.encode(grads)[routed.order]
     if exchange.kind == 'all_to_all':
@@ -357,16 +360,16 @@ def push(
         AXES,
       )
     grads = codec.decode(grads, columns)
-    return merged(routed.asked.reshape(-1), grads)
+    return merge_gradients(routed.asked.reshape(-1), grads)
 
   if exchange.kind == 'gather':
     return by_gather(routed, grads)
   if exchange.overflow == 'raise':
-    return directly(routed, grads)
-  return lax.cond(routed.overflow, by_gather, directly, routed, grads)
+    return push_routed(routed, grads)
+  return lax.cond(routed.overflow, by_gather, push_routed, routed, grads)
 
 
-def _gathered(x: jax.Array) -> jax.Array:
+def _gather_shards(x: jax.Array) -> jax.Array:
   if not x.shape[0]:  # XLA gathers no empty arrays
     return x
   return lax.all_gather(x, AXES, tiled=True)
@@ -383,14 +386,14 @@ def _asked_by_all(
 
 def _by_all(stack: Stack, addresses: jax.Array) -> jax.Array:
   """The addresses of all devices as rows of this one, else `depth`."""
-  addresses = _gathered(addresses)
+  addresses = _gather_shards(addresses)
   first = lax.axis_index(AXES).astype(jnp.int32) * stack.depth
   rows = addresses - first
   # Addresses of other devices fall outside, and so does `nowhere`.
   return jnp.where((rows >= 0) & (rows < stack.depth), rows, stack.depth)
 
 
-def _read(array: jax.Array, rows: jax.Array) -> jax.Array:
+def _read_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
   """`[..., C]` float32 rows of this device, zeros for `depth`."""
   flat = pallas_kernels.gather(array, rows.reshape(-1), spare=True)
   return flat.astype(jnp.float32).reshape(*rows.shape, array.shape[-1])

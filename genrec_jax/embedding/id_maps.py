@@ -62,7 +62,7 @@ class HashIdMap:
     return self.lookup(state, ids), state
 
 
-def build(spec: TableSpec) -> IdMap | None:
+def build_map(spec: TableSpec) -> IdMap | None:
   """The map that a table asks for; None where ids are rows."""
   if spec.id_map == 'identity':
     return None
@@ -106,16 +106,16 @@ class IdMaps:
       batch).
     """
     states, rows = dict(states), {}
-    for feature, read in self._mapped(reads):
+    for feature, read in self._select_mapped(reads):
       before = states.get(read.table, {})
       rows[feature], state = self.maps[read.table].assign(
-        before, read.ids, _real(read)
+        before, read.ids, _is_real(read)
       )
-      if _shapes(before) != _shapes(state):
+      if _leaf_shapes(before) != _leaf_shapes(state):
         raise ValueError(
           f'the id map of table {read.table!r} was given a state of '
-          f'{_shapes(before)} and returned one of {_shapes(state)}; its state '
-          'keeps the shapes and dtypes that init gave it'
+          f'{_leaf_shapes(before)} and returned one of {_leaf_shapes(state)}; '
+          'its state keeps the shapes and dtypes that init gave it'
         )
       if read.table in states:
         states[read.table] = state
@@ -127,10 +127,10 @@ class IdMaps:
       feature: self.maps[read.table].lookup(
         states.get(read.table, {}), read.ids
       )
-      for feature, read in self._mapped(reads)
+      for feature, read in self._select_mapped(reads)
     }
 
-  def _mapped(self, reads: Mapping[str, Read]):
+  def _select_mapped(self, reads: Mapping[str, Read]):
     # In one order on all devices and in all versions of a program.
     mapped = [
       (feature, read)
@@ -155,7 +155,7 @@ def collect_maps(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
     task: whose tables.
     maps: table -> a map of the caller's own, in place of the table's.
   """
-  own = {name: build(spec) for name, spec in task.tables().items()}
+  own = {name: build_map(spec) for name, spec in task.tables().items()}
   if unknown := sorted(set(maps or {}) - set(own)):
     raise ValueError(
       f'maps names {", ".join(unknown)}; the tables of the task are '
@@ -165,7 +165,7 @@ def collect_maps(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
   return IdMaps({name: m for name, m in own.items() if m is not None})
 
 
-def _real(read: Read) -> jax.Array:
+def _is_real(read: Read) -> jax.Array:
   """Which ids of `[P, ...]` are none of the padding behind the bags."""
   if read.lengths is None:
     return jnp.ones(read.ids.shape, bool)
@@ -174,6 +174,6 @@ def _real(read: Read) -> jax.Array:
   return place < used
 
 
-def _shapes(state):
+def _leaf_shapes(state):
   """Of the leaves of a state, in its structure."""
   return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x).name), state)

@@ -126,29 +126,31 @@ class Stack:
     xp = _numpy_of(rows)
     # The runs of this device; `device` may be traced, so all devices have
     # equally many.
-    starts, numbers = (xp.asarray(x)[device] for x in self._runs)
+    starts, numbers = (xp.asarray(x)[device] for x in self._device_runs)
     # The last run that begins at or before the row.
     run = xp.searchsorted(starts, rows, side='right') - 1
     number = numbers[run]
     within = rows - starts[run]
 
-    def of(values, dtype=xp.int32):
+    def take_numbers(values, dtype=xp.int32):
       # Rows that hold nothing have the number -1, which reads the last entry;
       # what they compute is not used.
       return xp.asarray(values, dtype)[number]
 
-    count = of([len(p.owners) for p in self.pieces])
-    depth = of([p.depth for p in self.pieces])
-    place = device - of([p.owners[0] for p in self.pieces])
-    mod = of([p.split == 'mod' for p in self.pieces], bool)
+    count = take_numbers([len(p.owners) for p in self.pieces])
+    depth = take_numbers([p.depth for p in self.pieces])
+    place = device - take_numbers([p.owners[0] for p in self.pieces])
+    mod = take_numbers([p.split == 'mod' for p in self.pieces], bool)
     ids = xp.where(mod, within * count + place, place * depth + within)
     # A run may end before the next one begins, and the last owner of a table
     # may hold fewer rows than the others.
-    real = (within < depth) & (ids < of([p.rows for p in self.pieces]))
+    real = (within < depth) & (
+      ids < take_numbers([p.rows for p in self.pieces])
+    )
     return xp.where(real, number, -1), ids
 
   @functools.cached_property
-  def _runs(self) -> tuple[np.ndarray, np.ndarray]:
+  def _device_runs(self) -> tuple[np.ndarray, np.ndarray]:
     """Each device's pieces in order: first rows and numbers, `[W, K]`."""
     # Something begins at row 0 of every device, so that each search has a
     # result.

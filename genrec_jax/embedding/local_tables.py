@@ -8,11 +8,13 @@ import jax.numpy as jnp
 
 from genrec_jax.contracts import Extensions, IdMap, Store
 from genrec_jax.embedding import (
+  dirty_rows as dirty_lib,
+)
+from genrec_jax.embedding import (
   id_maps,
   lookup,
   row_settings,
   stores,
-  touched,
 )
 from genrec_jax.embedding import init as init_lib
 from genrec_jax.embedding import towers as towers_lib
@@ -110,7 +112,7 @@ class LocalTables:
       for table, own in lookup.reads_by_table(single).items()
     }
     index = {
-      name: lookup.locate(
+      name: lookup.locate_ids(
         ids[read.table], read.ids, self.specs[read.table].rows
       )
       for name, read in single.items()
@@ -136,7 +138,7 @@ class LocalTables:
         )
     return arrays, slots, dataclasses.replace(routes, places=places)
 
-  def _places(self, table: str, routes: LocalRoutes) -> jax.Array:
+  def _find_places(self, table: str, routes: LocalRoutes) -> jax.Array:
     """The rows of a table's array that hold its ids."""
     if not self.store(table).on_host:
       return routes.ids[table]
@@ -160,7 +162,7 @@ class LocalTables:
     """
     rows = {
       name: self.store(name)
-      .read(arrays[name], self._places(name, routes))
+      .read(arrays[name], self._find_places(name, routes))
       .astype(jnp.float32)
       for name in routes.ids
     }
@@ -180,7 +182,7 @@ class LocalTables:
     """
     rows, sums = fetched
     if self.towers is not None:
-      towers_lib.check(self.towers, routes.bags)
+      towers_lib.require_sums(self.towers, routes.bags)
       sums = towers_lib.apply_on_one_device(self.towers, modules, sums)
     return rows, sums
 
@@ -206,15 +208,15 @@ class LocalTables:
     for name, spec in self.specs.items():
       # Everything that this step has read of the table, in one update: a row
       # must not move twice.
-      parts = []
+      gradients = []
       if name in routes.ids:
-        parts.append(MergedRows(routes.ids[name], of_rows[name]))
+        gradients.append(MergedRows(routes.ids[name], of_rows[name]))
       for feature, read in routes.bags.items():
         if read.table == name:
-          parts.append(lookup.bag_gradients(read, of_bags[feature]))
-      if not parts:
+          gradients.append(lookup.bag_gradients(read, of_bags[feature]))
+      if not gradients:
         continue
-      merged = lookup.merge_row_gradients(parts, spec.rows)
+      merged = lookup.merge_row_gradients(gradients, spec.rows)
       square += jnp.sum(jnp.square(merged.grads))
       moved[name] = merged.ids
       # Rounding must depend on the row, not on where it happens to be now.
@@ -236,10 +238,10 @@ class LocalTables:
       )
     return lookup.PushResult(arrays, slots, square, moved)
 
-  def mark(self, marks, rows, step) -> dict[str, jax.Array]:
-    """The marks after a step that has moved these rows, see `touched`."""
+  def mark_rows(self, dirty_rows, rows, step) -> dict[str, jax.Array]:
+    """The dirty rows after a step has updated `rows`; see `dirty_rows`."""
     del step
-    return touched.mark(marks, rows)
+    return dirty_lib.mark_rows(dirty_rows, rows)
 
   def overflow(self, routes) -> jax.Array:
     """Nothing is exchanged, so nothing overflows."""

@@ -115,12 +115,12 @@ class SumView:
     return self.sums
 
   def rows_and_index(self):
-    raise ValueError(self._explain('rows_and_index()'))
+    raise ValueError(self._explain_sums('rows_and_index()'))
 
   def whole(self):
-    raise ValueError(self._explain('whole()'))
+    raise ValueError(self._explain_sums('whole()'))
 
-  def _explain(self, call: str) -> str:
+  def _explain_sums(self, call: str) -> str:
     return (
       f'a pooled read of table {self.read.table!r} has sums of rows and no '
       f'rows: use .all() in place of .{call}, or announce the read with '
@@ -176,12 +176,12 @@ def take_rows(values: jax.Array, index: jax.Array) -> jax.Array:
   )
 
 
-def locate(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
+def locate_ids(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
   """The index of each id among sorted, distinct ids.
 
   >>> ids = jnp.array([7, 3, 7, 9])
   >>> distinct = distinct_ids([ids], rows=9)
-  >>> distinct.tolist(), locate(distinct, ids, rows=9).tolist()
+  >>> distinct.tolist(), locate_ids(distinct, ids, rows=9).tolist()
   ([3, 7, 9, 9], [1, 0, 1, 4])
 
   Args:
@@ -247,14 +247,15 @@ class PushResult(NamedTuple):
     arrays: name -> array.
     slots: name -> slots of its optimizer.
     square: squared norm of the gradients of all rows.
-    touched: name -> `[N]` sorted rows of the (local) array that were moved;
-      unused entries hold its number of rows. A delta checkpoint saves these.
+    updated_rows: name -> `[N]` sorted rows of the (local) array that
+      were updated;       unused entries hold its number of rows. A delta
+      checkpoint saves these.
   """
 
   arrays: dict[str, jax.Array]
   slots: dict[str, dict[str, jax.Array]]
   square: jax.Array
-  touched: dict[str, jax.Array]
+  updated_rows: dict[str, jax.Array]
 
 
 class BagGradients(NamedTuple):
@@ -289,8 +290,8 @@ def pack_bags(read: Read) -> Read:
 
   Padding moves to the end, after the last bag; the order of the ids stays.
   """
-  parts, count = read.ids.shape
-  if parts == 1:
+  microbatches, count = read.ids.shape
+  if microbatches == 1:
     return jax.tree.map(lambda x: x[0], read)
   # Each microbatch has padding of its own, in the middle of the whole.
   used = jnp.sum(read.lengths, axis=1)
@@ -342,20 +343,20 @@ def bag_gradients(read: Read, grads: jax.Array) -> BagGradients:
 
 
 def merge_row_gradients(
-  parts: Sequence[MergedRows | BagGradients], rows: int
+  gradients: Sequence[MergedRows | BagGradients], rows: int
 ) -> MergedRows:
   """Adds up the gradients of each row over several parts, in their order.
 
   The gradient of a bag is not written out for each of its ids.
 
   Args:
-    parts: at least one.
+    gradients: at least one.
     rows: number of rows of the table; ids that are no row are left out.
   """
   # The usual case: rows of one exchange, merged already.
-  if len(parts) == 1 and isinstance(parts[0], MergedRows):
-    return parts[0]
-  bags = parts[0] if len(parts) == 1 else _join_bags(parts, rows)
+  if len(gradients) == 1 and isinstance(gradients[0], MergedRows):
+    return gradients[0]
+  bags = gradients[0] if len(gradients) == 1 else _join_bags(gradients, rows)
   # Gradients by id need no arithmetic of bags.
   if bags.lengths is None and bags.weights is None:
     return pallas_kernels.merge_rows(bags.ids, bags.grads, rows)
@@ -365,64 +366,64 @@ def merge_row_gradients(
   )
 
 
-def _join_bags(parts, rows: int) -> BagGradients:
-  """The bags of all parts, one after another."""
-  parts = [
+def _join_bags(bags, rows: int) -> BagGradients:
+  """All bags, one after another."""
+  bags = [
     BagGradients(p.ids, None, p.grads) if isinstance(p, MergedRows) else p
-    for p in parts
+    for p in bags
   ]
   weights = None
   # One part with weights gives all of them some; a weight of one changes
   # nothing.
-  if any(p.weights is not None for p in parts):
+  if any(p.weights is not None for p in bags):
     weights = jnp.concatenate(
       [
         jnp.ones(p.ids.shape, jnp.float32) if p.weights is None else p.weights
-        for p in parts
+        for p in bags
       ]
     )
-  if all(p.lengths is None for p in parts):
-    ids, lengths, grads = [p.ids for p in parts], None, [p.grads for p in parts]
+  if all(p.lengths is None for p in bags):
+    ids, lengths, grads = [p.ids for p in bags], None, [p.grads for p in bags]
   else:
     # Padding in the middle would shift the bags of the parts after it.
-    parts = [_without_padding(_with_lengths(p), rows) for p in parts]
-    ids, grads = [p.ids for p in parts], [p.grads for p in parts]
-    lengths = jnp.concatenate([p.lengths for p in parts])
+    bags = [_without_padding(_with_lengths(p), rows) for p in bags]
+    ids, grads = [p.ids for p in bags], [p.grads for p in bags]
+    lengths = jnp.concatenate([p.lengths for p in bags])
   return BagGradients(
     jnp.concatenate(ids), lengths, jnp.concatenate(grads), weights
   )
 
 
-def _with_lengths(part: BagGradients) -> BagGradients:
+def _with_lengths(bags: BagGradients) -> BagGradients:
   """The part with lengths; without them, every id is a bag of its own."""
-  if part.lengths is not None:
-    return part
-  return part._replace(lengths=jnp.ones(part.ids.shape, jnp.int32))
+  if bags.lengths is not None:
+    return bags
+  return bags._replace(lengths=jnp.ones(bags.ids.shape, jnp.int32))
 
 
-def _without_padding(part: BagGradients, rows: int) -> BagGradients:
+def _without_padding(bags: BagGradients, rows: int) -> BagGradients:
   """Makes one more bag of the padding at the end, of ids that are no row."""
-  count = part.ids.shape[0]
-  used = jnp.sum(part.lengths, dtype=jnp.int32)
-  return part._replace(
-    ids=jnp.where(jnp.arange(count) < used, part.ids, rows),
-    lengths=jnp.append(part.lengths, count - used),
-    grads=jnp.pad(part.grads, ((0, 1), (0, 0))),
+  count = bags.ids.shape[0]
+  used = jnp.sum(bags.lengths, dtype=jnp.int32)
+  return bags._replace(
+    ids=jnp.where(jnp.arange(count) < used, bags.ids, rows),
+    lengths=jnp.append(bags.lengths, count - used),
+    grads=jnp.pad(bags.grads, ((0, 1), (0, 0))),
   )
 
 
 def expand_bags(
-  part: MergedRows | BagGradients, rows: int
+  gradients: MergedRows | BagGradients, rows: int
 ) -> tuple[jax.Array, jax.Array]:
   """The `[K]` ids and their `[K, D]` gradients; `rows` for padding."""
-  if isinstance(part, MergedRows):
-    return part.ids, part.grads
-  ids, grads = part.ids, part.grads
-  if part.lengths is not None:
-    segment = pallas_kernels.segment_ids(part.lengths, ids.shape[0])
-    ids = jnp.where(segment < part.lengths.shape[0], ids, rows)
+  if isinstance(gradients, MergedRows):
+    return gradients.ids, gradients.grads
+  ids, grads = gradients.ids, gradients.grads
+  if gradients.lengths is not None:
+    segment = pallas_kernels.segment_ids(gradients.lengths, ids.shape[0])
+    ids = jnp.where(segment < gradients.lengths.shape[0], ids, rows)
     # Padding takes the gradient of the last bag, which its id then drops.
     grads = grads.at[segment].get(mode='clip')
-  if part.weights is not None:
-    grads *= part.weights[:, None]
+  if gradients.weights is not None:
+    grads *= gradients.weights[:, None]
   return ids, grads

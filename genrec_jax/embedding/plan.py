@@ -123,7 +123,7 @@ class ShardingPlan:
       if getattr(self, field) < 1:
         raise PlanError(f'a plan for {getattr(self, field)} {field}')
     for name, table in self.tables.items():
-      if fault := _fault(self, table):
+      if fault := _find_fault(self, table):
         raise PlanError(f'plan of table {name!r}: {fault}')
     for feature, way in self.pooling.items():
       if way not in POOLINGS:
@@ -137,7 +137,7 @@ class ShardingPlan:
         f'not know; it knows {sorted(EXTRA_SECTIONS)}. Use the version that '
         'made the plan, or take them out'
       )
-    self._outside()
+    self._added_schemes()
 
   @property
   def group(self) -> int:
@@ -195,12 +195,12 @@ class ShardingPlan:
       'devices': self.devices,
       'tables': {n: _table_fields(t) for n, t in self.tables.items()},
     }
-    schemes = {n: _scheme_fields(s) for n, s in self._outside().items()}
+    schemes = {n: _scheme_fields(s) for n, s in self._added_schemes().items()}
     sections = dict(schemes=schemes, pooling=self.pooling, extra=self.extra)
     body |= {name: section for name, section in sections.items() if section}
     return json.dumps(body, indent=2)
 
-  def _outside(self) -> dict[str, Scheme]:
+  def _added_schemes(self) -> dict[str, Scheme]:
     """The schemes in use that are not built in."""
     schemes = {}
     for name, table in self.tables.items():
@@ -268,7 +268,9 @@ def from_json(
   )
 
 
-def load(path, schemes: Mapping[str, Scheme] | None = None) -> ShardingPlan:
+def load_plan(
+  path, schemes: Mapping[str, Scheme] | None = None
+) -> ShardingPlan:
   """Reads a plan file; `schemes` as in `from_json`."""
   try:
     return from_json(pathlib.Path(path).read_text(), schemes)
@@ -321,7 +323,7 @@ def count_real_rows(rows: int, owners: int, split: str, place: int) -> int:
   return min(max(rows - place * each, 0), each)
 
 
-def _fault(plan: ShardingPlan, table: TablePlan) -> str | None:
+def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
   """What is wrong with the plan of a table, in words."""
   if table.outside is None and table.scheme not in SCHEMES:
     return describe_unknown(table.scheme, SCHEMES)

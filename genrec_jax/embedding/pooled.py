@@ -85,7 +85,7 @@ class PooledFeatures:
 
   def route(self, bags: dict[str, Read]) -> IncomingRequests:
     """Sends the ids of each feature to the devices that hold its rows."""
-    size, columns = self._size(bags), self._columns
+    size, columns = self._column_room(bags), self._device_columns
     weighted = any(bags[f].weights is not None for f, _ in self.entries)
     ids, lengths, weights = [], [], []
     for entries in columns:
@@ -110,21 +110,21 @@ class PooledFeatures:
       ids.append(jnp.full(left, -1, jnp.int32))
       weights.append(jnp.ones(left, jnp.float32))
       bag_count = bags[self.entries[0][0]].lengths.shape[0]
-      missing = self._most - len(entries)
+      missing = self._most_pieces - len(entries)
       if missing:
         lengths.append(jnp.zeros(missing * (bag_count + 1), jnp.int32))
       # What pads the ids belongs to the last padding bag.
       lengths[-1] = lengths[-1].at[-1].add(left)
     ids = self._spread_ids(jnp.concatenate(ids).reshape(len(columns), size))
     lengths = self._spread_ids(
-      jnp.concatenate(lengths).reshape(len(columns), self._most, -1)
+      jnp.concatenate(lengths).reshape(len(columns), self._most_pieces, -1)
     )
     if weighted:
       weights = jnp.concatenate(weights).reshape(len(columns), size)
       return IncomingRequests(
-        self._rows(bags, ids), lengths, self._spread_ids(weights)
+        self._find_rows(bags, ids), lengths, self._spread_ids(weights)
       )
-    return IncomingRequests(self._rows(bags, ids), lengths, None)
+    return IncomingRequests(self._find_rows(bags, ids), lengths, None)
 
   def fetch(
     self, received: IncomingRequests, array: jax.Array, codec: codecs.Codec
@@ -174,7 +174,7 @@ class PooledFeatures:
       return sums
     columns = sums.shape[-1]
     # The devices that asked are ordered by `to`, then by `over`.
-    sums = sums.reshape(len(self._columns), -1, *sums.shape[1:])
+    sums = sums.reshape(len(self._device_columns), -1, *sums.shape[1:])
     if codec.exact:
       # Each device along `over` has the sum of its own rows: added up and sent
       # to who asked in one collective.
@@ -203,7 +203,7 @@ class PooledFeatures:
     """`[columns, P, B, C]` -> (feature, first column) -> `[B, C]`."""
     return {
       (feature, piece.first_column): sums[column, place]
-      for (feature, piece), (column, place) in self._where.items()
+      for (feature, piece), (column, place) in self._column_places.items()
     }
 
   def push(
@@ -222,8 +222,8 @@ class PooledFeatures:
     some = next(iter(grads.values()))
     nothing = jnp.zeros((some.shape[0], self.stack.columns), jnp.float32)
     # Entries that a column lacks travel as zeros, as their sums did.
-    table = [[nothing] * self._most for _ in self._columns]
-    for (feature, piece), (column, place) in self._where.items():
+    table = [[nothing] * self._most_pieces for _ in self._device_columns]
+    for (feature, piece), (column, place) in self._column_places.items():
       end = piece.first_column + piece.columns
       table[column][place] = grads[feature][:, piece.first_column : end]
     sent = jnp.stack([jnp.stack(row) for row in table])
@@ -258,15 +258,15 @@ class PooledFeatures:
     weights = None if weights is None else weights.reshape(-1)
     ids, lengths = received.rows.reshape(-1), received.lengths.reshape(-1)
     grads = sent.reshape(-1, self.stack.columns)
-    if not self._shared:
+    if not self._shares_table:
       return lookup.BagGradients(ids, lengths, grads, weights)
     # Several features read one table: feature by feature, as one device would.
     bag = pallas_kernels.segment_ids(lengths, ids.shape[0])
     requester = bag // received.lengths.shape[2]  # by which device, which entry
-    feature = self._order_of_entries()[requester % self._most]
+    feature = self._order_of_entries()[requester % self._most_pieces]
     # Stable: the bags of a device stay in their order, microbatch after
     # microbatch.
-    order = jnp.lexsort((requester // self._most, feature))
+    order = jnp.lexsort((requester // self._most_pieces, feature))
     return lookup.BagGradients(
       ids[order],
       None,
@@ -277,7 +277,7 @@ class PooledFeatures:
   # --- Who has what: known before the program runs.
 
   @functools.cached_property
-  def _columns(self) -> list[list[tuple[str, Piece]]]:
+  def _device_columns(self) -> list[list[tuple[str, Piece]]]:
     """The entries that each position along `to` serves."""
     count = {plan_lib.ONE: self.hosts * self.devices, plan_lib.HOST: self.hosts}
     columns = [[] for _ in range(count.get(self.spread, 1))]
@@ -291,20 +291,20 @@ class PooledFeatures:
     return columns
 
   @functools.cached_property
-  def _where(self) -> dict[tuple[str, Piece], tuple[int, int]]:
+  def _column_places(self) -> dict[tuple[str, Piece], tuple[int, int]]:
     return {
       entry: (column, place)
-      for column, entries in enumerate(self._columns)
+      for column, entries in enumerate(self._device_columns)
       for place, entry in enumerate(entries)
     }
 
   @property
-  def _most(self) -> int:
+  def _most_pieces(self) -> int:
     """P, the entries of the fullest column."""
-    return max(len(c) for c in self._columns)
+    return max(len(c) for c in self._device_columns)
 
   @property
-  def _shared(self) -> bool:
+  def _shares_table(self) -> bool:
     """Whether several features read one table."""
     pieces = [piece for _, piece in self.entries]
     return len(set(pieces)) < len(pieces)
@@ -312,23 +312,24 @@ class PooledFeatures:
   def _order_of_entries(self) -> jax.Array:
     """`[P]` number of the feature of each of this device's entries."""
     names = sorted({feature for feature, _ in self.entries})
-    numbers = np.zeros((len(self._columns), self._most), np.int32)
-    for (feature, _), (column, place) in self._where.items():
+    numbers = np.zeros((len(self._device_columns), self._most_pieces), np.int32)
+    for (feature, _), (column, place) in self._column_places.items():
       numbers[column, place] = names.index(feature)
     to, _ = _AXES[self.spread]
     return jnp.asarray(numbers)[lax.axis_index(to) if to else 0]
 
-  def _size(self, bags) -> int:
+  def _column_room(self, bags) -> int:
     """How many ids a column has room for."""
     return max(
-      sum(bags[f].ids.shape[0] for f, _ in entries) for entries in self._columns
+      sum(bags[f].ids.shape[0] for f, _ in entries)
+      for entries in self._device_columns
     )
 
-  def _rows(self, bags, ids: jax.Array) -> jax.Array:
+  def _find_rows(self, bags, ids: jax.Array) -> jax.Array:
     """`[W, N]` ids -> rows of this device, `depth` for those elsewhere."""
-    size = self._size(bags)
-    of = np.full((len(self._columns), size), -1, np.int32)
-    for column, entries in enumerate(self._columns):
+    size = self._column_room(bags)
+    of = np.full((len(self._device_columns), size), -1, np.int32)
+    for column, entries in enumerate(self._device_columns):
       start = 0
       for feature, piece in entries:
         end = start + bags[feature].ids.shape[0]
@@ -340,20 +341,24 @@ class PooledFeatures:
     number = jnp.asarray(of)[lax.axis_index(to) if to else 0]
     me = lax.axis_index(over) if over else jnp.int32(0)
 
-    def each(values, dtype=jnp.int32):
+    def take_numbers(values, dtype=jnp.int32):
       return jnp.asarray(values, dtype)[number][None]  # -1 reads the last one
 
     pieces = self.stack.pieces
-    count = each([len(p.owners) for p in pieces])
-    depth = each([p.depth for p in pieces])
-    mod = each([p.split == 'mod' for p in pieces], bool)
+    count = take_numbers([len(p.owners) for p in pieces])
+    depth = take_numbers([p.depth for p in pieces])
+    mod = take_numbers([p.split == 'mod' for p in pieces], bool)
     # The arithmetic of `layout.Piece.place`, with the numbers of another piece
     # for each id.
     place = jnp.where(mod, ids % count, ids // depth)
     row = jnp.where(mod, ids // count, ids % depth)
-    row += each([p.offset for p in pieces])
+    row += take_numbers([p.offset for p in pieces])
     # Every device along `over` gets all ids and answers for its own.
-    here = (place == me) & (ids >= 0) & (ids < each([p.rows for p in pieces]))
+    here = (
+      (place == me)
+      & (ids >= 0)
+      & (ids < take_numbers([p.rows for p in pieces]))
+    )
     return jnp.where(here, row, self.stack.depth)
 
   # --- The ways there and back.

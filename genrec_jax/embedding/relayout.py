@@ -25,10 +25,10 @@ from genrec_jax.features import TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
 RUN = 8192  # rows fetched at a time
-GROUP = mesh_lib.GROUP
+GROUP = mesh_lib.DEVICE_GROUP
 
 
-def table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
+def gather_table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
   """Assembles a table on the host.
 
   Args:
@@ -42,14 +42,14 @@ def table(layout: StackLayout, arrays: dict[str, np.ndarray], name: str):
   if name in layout.whole:
     return np.asarray(arrays[name])
   ids = jnp.arange(layout.plan.tables[name].rows, dtype=jnp.int32)
-  parts = []
+  columns = []
   for piece in layout.pieces[name]:
     at = np.asarray(layout.stacks[piece.stack].address(piece, ids))
-    parts.append(np.asarray(arrays[piece.stack])[at])
-  return np.concatenate(parts, axis=1)
+    columns.append(np.asarray(arrays[piece.stack])[at])
+  return np.concatenate(columns, axis=1)
 
 
-def sources(layout: StackLayout) -> dict[str, Stack]:
+def find_stacks(layout: StackLayout) -> dict[str, Stack]:
   """The arrays of a layout as stacks.
 
   A table that every device holds completely becomes a stack of one device.
@@ -75,13 +75,13 @@ def sources(layout: StackLayout) -> dict[str, Stack]:
 
 
 def sources_of_whole(specs: dict[str, TableSpec]) -> dict[str, Stack]:
-  """The `sources` of tables on one device, where each has its own array."""
-  return sources(
+  """The `find_stacks` of tables on one device, where each has its own array."""
+  return find_stacks(
     lay_out(single_scheme.plan_with_scheme(specs, 'data_parallel'))
   )
 
 
-def move(old: StackLayout, new: StackLayout, arrays, slots):
+def move_arrays(old: StackLayout, new: StackLayout, arrays, slots):
   """Moves arrays and slots to another layout; runs inside `jax.shard_map`.
 
   Args:
@@ -95,13 +95,13 @@ def move(old: StackLayout, new: StackLayout, arrays, slots):
     This device's part of the arrays and slots of the new layout.
   """
   # Before anything is moved: tables of other shapes would be cut off silently.
-  check(old, new)
+  require_same_tables(old, new)
   device = lax.axis_index(GROUP).astype(jnp.int32)
   made, made_slots = {}, {}
-  for name, stack in sources(new).items():
+  for name, stack in find_stacks(new).items():
     # Every device holds all of such a table, as device 0 of a stack of one.
     at = jnp.int32(0) if name in new.whole else device
-    moved = _StackMove(sources(old), stack, at)
+    moved = _StackMove(find_stacks(old), stack, at)
     made[name] = moved.rows(arrays)
     made_slots[name] = {}
     # All old stacks of a new one have the same optimizer, hence the same slots.
@@ -118,7 +118,7 @@ def move(old: StackLayout, new: StackLayout, arrays, slots):
   return made, made_slots
 
 
-def check(old: StackLayout, new: StackLayout) -> None:
+def require_same_tables(old: StackLayout, new: StackLayout) -> None:
   """Refuses layouts of different tables."""
   for name in {**old.plan.tables, **new.plan.tables}:
     one, other = (x.plan.tables.get(name) for x in (old, new))
@@ -147,14 +147,16 @@ class _StackMove:
   @property
   def names(self) -> list[str]:
     """The old stacks that hold parts of the new one."""
-    return sorted({old.stack for parts in self._parts for old in parts})
+    return sorted(
+      {old.stack for overlaps in self._overlapping_pieces for old in overlaps}
+    )
 
   @property
-  def _parts(self) -> list[list[Piece]]:
+  def _overlapping_pieces(self) -> list[list[Piece]]:
     """For each new piece the old ones that share columns with it."""
-    parts = []
+    overlaps = []
     for piece in self.stack.pieces:
-      parts.append(
+      overlaps.append(
         [
           other
           for old in self.old.values()
@@ -165,7 +167,7 @@ class _StackMove:
           and piece.first_column < other.first_column + other.columns
         ]
       )
-    return parts
+    return overlaps
 
   def rows(self, arrays) -> jax.Array:
     """`[depth, C]` from the old arrays."""
@@ -173,7 +175,7 @@ class _StackMove:
     start = jnp.zeros((self.stack.depth, self.stack.columns), some.dtype)
     columns = jnp.arange(self.stack.columns, dtype=jnp.int32)[None]
 
-    def add(run, fetched, shift, width):
+    def add_values(run, fetched, shift, width):
       # Column j of the new row is column j + shift of the old one.
       at = columns + shift[:, None]
       # The other columns come from other pieces.
@@ -181,28 +183,28 @@ class _StackMove:
       values = jnp.take_along_axis(fetched, jnp.where(mine, at, 0), axis=1)
       return jnp.where(mine, values, run)
 
-    return self._filled(arrays, start, add)
+    return self._fill_rows(arrays, start, add_values)
 
   def row_numbers(self, arrays) -> jax.Array:
     """`[depth]`, the means over the pieces a row was cut into."""
     arrays = {name: x[:, None] for name, x in arrays.items()}
     start = jnp.zeros((self.stack.depth, 1), jnp.float32)
-    count = jnp.asarray([len(p) for p in self._parts], jnp.float32)
-    number, _ = self._held(jnp.arange(self.stack.depth))
+    count = jnp.asarray([len(p) for p in self._overlapping_pieces], jnp.float32)
+    number, _ = self._identify_rows(jnp.arange(self.stack.depth))
 
-    def add(run, fetched, shift, width):
+    def add_numbers(run, fetched, shift, width):
       del shift, width
       return run + fetched
 
     # Rows that hold nothing have the number -1; their sum is zero.
-    total = self._filled(arrays, start, add)[:, 0]
+    total = self._fill_rows(arrays, start, add_numbers)[:, 0]
     return total / count[jnp.maximum(number, 0)]
 
-  def _held(self, rows):
+  def _identify_rows(self, rows):
     """(number of the new piece, -1 for none; id) of rows of this device."""
     return self.stack.identify(self.device, rows)
 
-  def _filled(self, arrays, start, add) -> jax.Array:
+  def _fill_rows(self, arrays, start, add) -> jax.Array:
     """Fills an array run by run.
 
     Args:
@@ -211,27 +213,27 @@ class _StackMove:
       add: (rows so far, fetched rows, column shift, width) -> rows.
     """
     # A loop of static length: a row has at most so many old pieces.
-    most = max(len(p) for p in self._parts)
+    most = max(len(p) for p in self._overlapping_pieces)
     size = min(RUN, self.stack.depth)
 
-    def run(i, out):
+    def fill_block(i, out):
       # The last run ends with the stack and may repeat some rows.
       first = jnp.minimum(i * size, self.stack.depth - size)
-      number, ids = self._held(first + jnp.arange(size))
+      number, ids = self._identify_rows(first + jnp.arange(size))
       block = lax.dynamic_slice_in_dim(start, first, size)
       for k in range(most):
         for name in self.names:
-          address, shift = self._address(name, k, number, ids)
-          fetched = _fetch(arrays[name], address)
+          address, shift = self._find_address(name, k, number, ids)
+          fetched = _fetch_rows(arrays[name], address)
           is_here = (address >= 0)[:, None]
           width = self.old[name].columns
           # A piece of another stack has no address in this one.
           block = jnp.where(is_here, add(block, fetched, shift, width), block)
       return lax.dynamic_update_slice_in_dim(out, block, first, 0)
 
-    return lax.fori_loop(0, -(-self.stack.depth // size), run, start)
+    return lax.fori_loop(0, -(-self.stack.depth // size), fill_block, start)
 
-  def _address(self, name, k, number, ids):
+  def _find_address(self, name, k, number, ids):
     """The address of the k-th old piece of each row.
 
     Args:
@@ -247,10 +249,10 @@ class _StackMove:
     address = jnp.full(ids.shape, -1, jnp.int32)
     shift = jnp.zeros(ids.shape, jnp.int32)
     # Tables are few beside rows: one pass for each piece, nothing is stored.
-    for new_number, parts in enumerate(self._parts):
-      if k >= len(parts) or parts[k].stack != name:
+    for new_number, overlaps in enumerate(self._overlapping_pieces):
+      if k >= len(overlaps) or overlaps[k].stack != name:
         continue
-      part = parts[k]
+      part = overlaps[k]
       moved = self.stack.pieces[new_number].first_column - part.first_column
       mine = number == new_number
       address = jnp.where(mine, old.address(part, ids), address)
@@ -258,14 +260,14 @@ class _StackMove:
     return address, shift
 
 
-def _fetch(array: jax.Array, addresses: jax.Array) -> jax.Array:
+def _fetch_rows(array: jax.Array, addresses: jax.Array) -> jax.Array:
   """Rows of an array that is cut into runs over the group, bit for bit."""
   first = lax.axis_index(GROUP).astype(jnp.int32) * array.shape[0]
   # Every device answers what it holds of all requests; rows are moved once in
   # the life of a run, so that the simplest exchange will do.
-  wanted = lax.all_gather(addresses, GROUP, tiled=True) - first
-  here = (wanted >= 0) & (wanted < array.shape[0])
-  rows = array[jnp.where(here, wanted, 0)]
+  local_rows = lax.all_gather(addresses, GROUP, tiled=True) - first
+  here = (local_rows >= 0) & (local_rows < array.shape[0])
+  rows = array[jnp.where(here, local_rows, 0)]
   # Sums of integers, all but one of them zero: -0.0 and NaN keep their bits.
   bits = jax.lax.bitcast_convert_type(rows, f'uint{8 * rows.dtype.itemsize}')
   bits = lax.psum_scatter(jnp.where(here[:, None], bits, 0), GROUP, tiled=True)

@@ -283,8 +283,8 @@ def find_optimizer(
 
 
 def _check_methods(name: str, optimizer: RowOptimizerLike) -> None:
-  wanted = [n for n in vars(RowOptimizerLike) if not n.startswith('_')]
-  if missing := [n for n in wanted if not hasattr(optimizer, n)]:
+  methods = [n for n in vars(RowOptimizerLike) if not n.startswith('_')]
+  if missing := [n for n in methods if not hasattr(optimizer, n)]:
     raise ValueError(
       f'row optimizer {name!r} has no {", ".join(missing)}: see '
       'RowOptimizerLike for what tables ask of it.'
@@ -339,10 +339,12 @@ def _check_shapes(name: str, optimizer: RowOptimizerLike) -> None:
       f'{shapes[wrong[0]]} for a table of {rows} rows; a slot is a number, or '
       'has a row for each row of the table'
     )
-  kept = jax.tree.map(lambda x: (x.shape, x.dtype.name), (table, slots))
+  shapes_before = jax.tree.map(
+    lambda x: (x.shape, x.dtype.name), (table, slots)
+  )
   after = jax.tree.map(lambda x: (x.shape, x.dtype.name), tuple(moved))
-  if kept != after:
+  if shapes_before != after:
     raise ValueError(
-      f'row optimizer {name!r}: update is given (table, slots) of {kept} and '
-      f'returns {after}; shapes and dtypes must stay'
+      f'row optimizer {name!r}: update is given (table, slots) of '
+      f'{shapes_before} and returns {after}; shapes and dtypes must stay'
     )

@@ -179,7 +179,7 @@ class ShardedEmbedding:
     Returns:
       A sharding of the first axis over all devices.
     """
-    return mesh_lib.split(self.mesh)
+    return mesh_lib.batch_sharding(self.mesh)
 
   @property
   def state_sharding(self) -> EmbeddingState:
@@ -298,7 +298,7 @@ class ShardedEmbedding:
     """
     differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=has_aux)
 
-    def run(state: EmbeddingState, ids: Mapping[str, Any], params, *more):
+    def run_step(state: EmbeddingState, ids: Mapping[str, Any], params, *more):
       check_state(state, self._tables.layout)
       lookups = self._check_lookups(ids)
       rows, routes = self._mapped_read(state.arrays, lookups)
@@ -306,7 +306,7 @@ class ShardedEmbedding:
       state = self._mapped_learn(state, lookups, routes, row_grads)
       return (value, grads), state
 
-    return run
+    return run_step
 
   def table(self, state: EmbeddingState, name: str) -> np.ndarray:
     """A whole table in the memory of the host.
@@ -330,7 +330,7 @@ class ShardedEmbedding:
     layout = self._tables.layout
     stacks = {piece.stack for piece in layout.pieces.get(name, ())} or {name}
     arrays = {stack: np.asarray(state.arrays[stack]) for stack in stacks}
-    return np.asarray(relayout.table(layout, arrays, name))
+    return np.asarray(relayout.gather_table(layout, arrays, name))
 
   # Compiled once each, also where nobody jits around them.
 
@@ -350,7 +350,7 @@ class ShardedEmbedding:
   @functools.cached_property
   def _mapped_learn(self):
     inputs = (self._specs, _SPLIT, _SPLIT, _SPLIT)
-    return self._map(self._learn, inputs, self._specs)
+    return self._map(self._update_state, inputs, self._specs)
 
   def _map(self, function, in_specs, out_specs):
     return jax.jit(
@@ -388,7 +388,7 @@ class ShardedEmbedding:
       request = dataclasses.replace(request, table=request.table or feature)
       self._check_table(request.table, f'feature {feature!r}: ')
       lookups[feature] = lookup_requests.convert_lookup(
-        feature, request, mesh_lib.shards(self.mesh)
+        feature, request, mesh_lib.count_shards(self.mesh)
       )
     return lookups
 
@@ -404,10 +404,10 @@ class ShardedEmbedding:
     """(rows of the lookups, routes with an axis for the devices in front)."""
     tables, reads = self._tables_for(lookups), lookup_requests.reads_of(lookups)
     routes = tables.route(jax.tree.map(lambda x: x[None], reads))
-    rows = _view(tables, routes, reads, tables.fetch(arrays, routes))
+    rows = _view_rows(tables, routes, reads, tables.fetch(arrays, routes))
     return rows, jax.tree.map(lambda x: jnp.asarray(x)[None], routes)
 
-  def _learn(
+  def _update_state(
     self, state: EmbeddingState, lookups, routes: ShardedRoutes, row_grads
   ):
     """The state after a step."""
@@ -417,7 +417,7 @@ class ShardedEmbedding:
     # were fetched. The way there is linear: no value is needed to go back.
     fetched = jax.eval_shape(lambda: tables.fetch(state.arrays, routes))
     back = jax.linear_transpose(
-      lambda x: _view(tables, routes, reads, x), fetched
+      lambda x: _view_rows(tables, routes, reads, x), fetched
     )
     (grads,) = back(row_grads)
     pushed = tables.push(
@@ -425,12 +425,12 @@ class ShardedEmbedding:
       state.slots,
       routes,
       grads,
-      self._rates(state.step),
+      self._find_rates(state.step),
       state.step,
     )
     return EmbeddingState(state.step + 1, pushed.arrays, pushed.slots)
 
-  def _rates(self, step: jax.Array) -> dict[str, Any]:
+  def _find_rates(self, step: jax.Array) -> dict[str, Any]:
     """Table -> its rate at a step; equal numbers are one object."""
     values, rates = {}, {}
     for name, table in self.tables.items():
@@ -451,7 +451,7 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
   if not is_number(hosts, numbers.Integral):
     raise ValueError(f'hosts is {hosts!r}, must be a whole number')
   if mesh is None:
-    return mesh_lib.make(1, hosts)
+    return mesh_lib.make_mesh(1, hosts)
   if not isinstance(mesh, Mesh):
     raise ValueError(
       f'mesh is {mesh!r}, must be a jax.sharding.Mesh, or None for all devices'
@@ -474,7 +474,7 @@ def _of_hosts(mesh: Mesh | None, hosts: int) -> Mesh:
   )
 
 
-def _view(
+def _view_rows(
   tables: ShardedTables,
   routes: ShardedRoutes,
   reads: Mapping[str, Read],

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_settings, touched
+from genrec_jax.embedding import lookup, row_settings
 from genrec_jax.embedding.exchange import Exchange, RowRoutes
 from genrec_jax.embedding.layout import Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
@@ -30,7 +31,7 @@ from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
 
-GROUP = mesh_lib.GROUP
+GROUP = mesh_lib.DEVICE_GROUP
 
 
 @jax.tree_util.register_dataclass
@@ -95,7 +96,7 @@ class ShardedTables:
           'max_norm or l2 decay, or a scheme that leaves rows whole'
         )
 
-    self._sums  # refuses towers that do not fit
+    self._sum_exchange  # refuses towers that do not fit
 
   def optimizer(self, table: str) -> RowOptimizerLike:
     """The row optimizer of a table."""
@@ -122,7 +123,7 @@ class ShardedTables:
     }
 
   @functools.cached_property
-  def _sums(self) -> SumExchange:
+  def _sum_exchange(self) -> SumExchange:
     return SumExchange(self.layout, self.specs, self.exchanges, self.towers)
 
   def init(self, key: jax.Array) -> dict[str, jax.Array]:
@@ -146,13 +147,13 @@ class ShardedTables:
   def partition(self, arrays) -> dict:
     """The `PartitionSpec` of each array, or of each slot of each array."""
 
-    def spec(name, leaf):
+    def find_spec(name, leaf):
       # A slot that is a scalar counts updates, which are the same everywhere.
       alike = name in self.layout.whole or leaf.ndim == 0
       return PartitionSpec() if alike else PartitionSpec(mesh_lib.AXES)
 
     return {
-      name: jax.tree.map(functools.partial(spec, name), leaves)
+      name: jax.tree.map(functools.partial(find_spec, name), leaves)
       for name, leaves in arrays.items()
     }
 
@@ -175,25 +176,29 @@ class ShardedTables:
       )
     single, bags = lookup.split_reads(reads, self.pooling)
     distinct = {
-      table: _distinct([r.ids for r in own], self.specs[table].rows, blocks)
+      table: _distinct_by_block(
+        [r.ids for r in own], self.specs[table].rows, blocks
+      )
       for table, own in lookup.reads_by_table(single).items()
     }
     index = {
-      name: _locate(
+      name: _locate_by_block(
         distinct[read.table], read.ids, self.specs[read.table].rows, blocks
       )
       for name, read in single.items()
     }
     routed = {}
-    for key, exchange, stack, pieces in self._exchanged(distinct):
+    for key, exchange, stack, pieces in self._group_exchanges(distinct):
       # The pieces of a row are rows of the stack; they travel side by side.
       addresses = [stack.address(p, distinct[p.table]) for p in pieces]
-      routed[key] = exchange_lib.route(
+      routed[key] = exchange_lib.route_addresses(
         exchange, stack, jnp.concatenate(addresses)
       )
-    return ShardedRoutes(distinct, index, bags, routed, self._sums.route(bags))
+    return ShardedRoutes(
+      distinct, index, bags, routed, self._sum_exchange.route(bags)
+    )
 
-  def _exchanged(self, ids):
+  def _group_exchanges(self, ids):
     """(key, exchange, stack, pieces) of what travels together.
 
     One for each stack, unless its tables have several codecs.
@@ -217,8 +222,8 @@ class ShardedTables:
     by_table = {
       name: {} for name in routes.ids
     }  # table -> first column -> rows
-    for key, exchange, stack, pieces in self._exchanged(routes.ids):
-      rows = exchange_lib.fetch(
+    for key, exchange, stack, pieces in self._group_exchanges(routes.ids):
+      rows = exchange_lib.fetch_rows(
         exchange, stack, routes.stacks[key], arrays[stack.name]
       )
       start = 0
@@ -232,8 +237,8 @@ class ShardedTables:
       if name in self.layout.whole:
         values[name] = lookup.fetch_rows(arrays[name], ids).astype(jnp.float32)
       else:
-        values[name] = _joined(by_table[name])
-    sums, near = self._sums.fetch(arrays, routes.pooled, routes.bags)
+        values[name] = _join_columns(by_table[name])
+    sums, near = self._sum_exchange.fetch(arrays, routes.pooled, routes.bags)
     for name, read in routes.bags.items():
       if read.table in self.layout.whole:
         sums[name] = lookup.pool_table(arrays[read.table], read)
@@ -251,7 +256,7 @@ class ShardedTables:
       routes: from `route`.
     """
     rows, sums, near = fetched
-    return rows, sums | self._sums.finish(modules, near, routes.bags)
+    return rows, sums | self._sum_exchange.finish(modules, near, routes.bags)
 
   def push(
     self,
@@ -277,7 +282,7 @@ class ShardedTables:
     """
     arrays, slots, moved = dict(arrays), dict(slots), {}
     square = jnp.float32(0)
-    for name, merged in self._merged(routes, *grads).items():
+    for name, merged in self._merge_gradients(routes, *grads).items():
       moved[name] = merged.ids
       squares = jnp.sum(jnp.square(merged.grads))
       tables, groups = self._tables_of[name], None
@@ -288,7 +293,7 @@ class ShardedTables:
         # Rows of a stack are on one device of a group; whole tables are the
         # same on all and counted once.
         square += lax.psum(squares, mesh_lib.AXES)
-        numbers, groups = _numbers(self.layout.stacks[name], merged.ids)
+        numbers, groups = _number_rows(self.layout.stacks[name], merged.ids)
         # Every replica group takes the step of its own mean.
         merged = merged._replace(
           grads=merged.grads * jnp.float32(self.layout.plan.replicas)
@@ -308,43 +313,45 @@ class ShardedTables:
         row_numbers=numbers,
         **of_rows,
       )
-    arrays, slots = self._synced(arrays, slots, step)
+    arrays, slots = self._sync_replicas(arrays, slots, step)
     return lookup.PushResult(arrays, slots, square, moved)
 
-  def _merged(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
+  def _merge_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
     """Array -> the summed gradients of its rows on this device."""
     gradients = {}  # array -> what has come so far
-    for name, grads in self._sums.push(
+    for name, grads in self._sum_exchange.push(
       routes.pooled, of_bags, of_near, routes.bags
     ):
       gradients.setdefault(name, []).append(grads)
-    for key, exchange, stack, pieces in self._exchanged(routes.ids):
-      parts = [
+    for key, exchange, stack, pieces in self._group_exchanges(routes.ids):
+      of_table = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
         for p in pieces
       ]
       # The exchange adds up all gradients of the stack at once, the earlier
       # ones after its own.
       gradients[stack.name] = [
-        exchange_lib.push(
+        exchange_lib.push_gradients(
           exchange,
           stack,
           routes.stacks[key],
-          jnp.concatenate(parts),
+          jnp.concatenate(of_table),
           gradients.get(stack.name, ()),
         )
       ]
     for name, table in self.layout.whole.items():
-      parts = []
+      of_table = []
       if name in routes.ids:
-        parts.append(MergedRows(routes.ids[name], of_rows[name]))
+        of_table.append(MergedRows(routes.ids[name], of_rows[name]))
       for feature, bag in routes.bags.items():
         if bag.table == name:
-          parts.append(lookup.bag_gradients(bag, of_bags[feature]))
-      if parts:
+          of_table.append(lookup.bag_gradients(bag, of_bags[feature]))
+      if of_table:
         # All devices add up the same gradients in the same order, so that their
         # copies stay equal to the bit.
-        gradients[name] = [_everywhere(part, table.rows) for part in parts]
+        gradients[name] = [
+          _gather_gradients(part, table.rows) for part in of_table
+        ]
     rows = {name: s.depth for name, s in self.layout.stacks.items()}
     rows |= {name: t.rows for name, t in self.layout.whole.items()}
     return {
@@ -378,8 +385,8 @@ class ShardedTables:
     squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
     # Exact numbers, whatever format the rows travel in.
     plain = Exchange(self.exchange.kind, self.exchange.capacity)
-    routed = exchange_lib.route(plain, stack, home)
-    totals = exchange_lib.push(plain, stack, routed, squares)
+    routed = exchange_lib.route_addresses(plain, stack, home)
+    totals = exchange_lib.push_gradients(plain, stack, routed, squares)
 
     def total_of(totals, rows):
       # `totals` has an entry for each row that was sent something, not for each
@@ -388,7 +395,9 @@ class ShardedTables:
       place = jnp.where(rows < stack.depth, place, totals.ids.shape[0])
       return totals.grads.at[place].get(mode='fill', fill_value=0)
 
-    total = exchange_lib.fetch(plain, stack, routed, totals, total_of)[:, 0]
+    total = exchange_lib.fetch_rows(plain, stack, routed, totals, total_of)[
+      :, 0
+    ]
     # All pieces of a table are of one width.
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
     return total / width[number]
@@ -401,32 +410,32 @@ class ShardedTables:
       return jnp.where(count > 0, jnp.nan, count)
     return count
 
-  def mark(self, marks, rows, step) -> dict[str, jax.Array]:
-    """The marks after a step that has moved these rows, see `touched`.
+  def mark_rows(self, dirty_rows, rows, step) -> dict[str, jax.Array]:
+    """The dirty rows after a step has updated `rows`; see `dirty_rows`.
 
     Where replica groups take their mean, what any of them has moved has moved
     in all.
     """
-    marks = touched.mark(marks, rows)
+    dirty_rows = dirty_lib.mark_rows(dirty_rows, rows)
     if self.layout.plan.replicas == 1:
-      return marks
+      return dirty_rows
     return lax.cond(
       (step + 1) % self.sync_every == 0,
       lambda x: jax.tree.map(self._of_any, x),
       lambda x: x,
-      marks,
+      dirty_rows,
     )
 
-  def _of_any(self, marks: jax.Array) -> jax.Array:
+  def _of_any(self, dirty_rows: jax.Array) -> jax.Array:
     # Whoever was marked later has the bits of the others, and more.
-    return lax.pmax(marks, 'rep')
+    return lax.pmax(dirty_rows, 'rep')
 
-  def _synced(self, arrays, slots, step):
+  def _sync_replicas(self, arrays, slots, step):
     """The means over replica groups, on every `sync_every`-th step."""
     if self.layout.plan.replicas == 1:
       return arrays, slots
 
-    def mean(x):
+    def mean_over_replicas(x):
       if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
       return lax.pmean(x.astype(jnp.float32), 'rep').astype(x.dtype)
@@ -434,7 +443,7 @@ class ShardedTables:
     ours = {name: (arrays[name], slots[name]) for name in self.layout.stacks}
     ours = lax.cond(
       (step + 1) % self.sync_every == 0,
-      lambda x: jax.tree.map(mean, x),
+      lambda x: jax.tree.map(mean_over_replicas, x),
       lambda x: x,
       ours,
     )
@@ -443,7 +452,9 @@ class ShardedTables:
     return arrays, slots
 
 
-def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
+def _distinct_by_block(
+  ids: list[jax.Array], rows: int, blocks: int
+) -> jax.Array:
   """`lookup.distinct_ids` of each block, one after another."""
   return jnp.concatenate(
     [
@@ -453,36 +464,36 @@ def _distinct(ids: list[jax.Array], rows: int, blocks: int) -> jax.Array:
   )
 
 
-def _locate(
+def _locate_by_block(
   distinct: jax.Array, ids: jax.Array, rows: int, blocks: int
 ) -> jax.Array:
-  """`lookup.locate` of each block of ids among the distinct ones of its own."""
+  """`lookup.locate_ids` of each block among the distinct ids of its own."""
   if blocks == 1:
-    return lookup.locate(distinct, ids, rows)
+    return lookup.locate_ids(distinct, ids, rows)
   return jnp.stack(
     [
-      lookup.locate(distinct.reshape(blocks, -1)[b], ids[b], rows)
+      lookup.locate_ids(distinct.reshape(blocks, -1)[b], ids[b], rows)
       for b in range(blocks)
     ]
   )
 
 
-def _numbers(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _number_rows(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
   """(`init.hash_table_rows`, number of the piece) of rows of this device."""
   number, ids = stack.identify(lax.axis_index(GROUP), rows)
   names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
   return init_lib.hash_row(jnp.stack(names)[number], ids), number
 
 
-def _joined(parts: dict[int, jax.Array]) -> jax.Array:
+def _join_columns(by_column: dict[int, jax.Array]) -> jax.Array:
   """First column -> `[N, C]`, side by side."""
-  return jnp.concatenate([parts[c] for c in sorted(parts)], axis=1)
+  return jnp.concatenate([by_column[c] for c in sorted(by_column)], axis=1)
 
 
-def _everywhere(part, rows: int) -> lookup.BagGradients:
+def _gather_gradients(gradients, rows: int) -> lookup.BagGradients:
   """The gradients of all shards, on all of them, in their order."""
   # Row by row, since bags of different shards have different lengths.
-  ids, grads = lookup.expand_bags(part, rows)
+  ids, grads = lookup.expand_bags(gradients, rows)
   ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
   grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)
   return lookup.BagGradients(ids, None, grads)

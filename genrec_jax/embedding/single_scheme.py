@@ -58,7 +58,9 @@ def plan_with_scheme(
   return ShardingPlan(tables, hosts, devices, replicas)
 
 
-def check(plan: ShardingPlan, specs: dict[str, TableSpec]) -> None:
+def require_same_tables(
+  plan: ShardingPlan, specs: dict[str, TableSpec]
+) -> None:
   """Refuses a plan that is not of these tables."""
   if set(plan.tables) != set(specs):
     raise PlanError(

@@ -49,7 +49,9 @@ class SumExchange:
     """Sends the ids of each group to the devices that hold its rows."""
     if self.towers is not None:
       self._check_towers(bags)
-    return {group.key: group.route(bags) for group, _ in self._groups(bags)}
+    return {
+      group.key: group.route(bags) for group, _ in self._group_features(bags)
+    }
 
   def fetch(self, arrays, received, bags: Mapping[str, Read]):
     """Reads and sums what was routed.
@@ -63,16 +65,16 @@ class SumExchange:
       Feature -> `[N, D]` sums or means, without those under towers; and for
       these, group -> `[A, P, B, C]`, as `PooledFeatures.fetch_near` gives them.
     """
-    parts, near = {}, {}
-    for group, exchange in self._groups(bags):
+    by_feature, near = {}, {}
+    for group, exchange in self._group_features(bags):
       request, array = received[group.key], arrays[group.stack.name]
       codec = exchange.row_codec
       if group.towers:
         near[group.key] = group.fetch_near(request, array, codec)
       else:
         # A row that is cut into columns comes from several groups.
-        _collect(parts, group.fetch(request, array, codec))
-    return self._finish(parts, bags), near
+        _collect_sums(by_feature, group.fetch(request, array, codec))
+    return self._finish_sums(by_feature, bags), near
 
   def finish(self, modules, near, bags: Mapping[str, Read]):
     """The features under towers, `[N, D]` each, after their towers.
@@ -85,8 +87,8 @@ class SumExchange:
       near: from `fetch`.
       bags: feature -> what it reads.
     """
-    parts = {}
-    for group, exchange in self._groups(bags):
+    by_feature = {}
+    for group, exchange in self._group_features(bags):
       if group.towers:
         # Before the sums leave the host: a tower makes them smaller, which is
         # what it is for.
@@ -94,8 +96,8 @@ class SumExchange:
         x = towers_lib.send_far(
           group, x, exchange.row_codec, exchange.gradient_codec
         )
-        _collect(parts, group.name_sums(x))
-    return self._finish(parts, bags)
+        _collect_sums(by_feature, group.name_sums(x))
+    return self._finish_sums(by_feature, bags)
 
   def push(
     self, received, of_sums, of_near, bags: Mapping[str, Read]
@@ -114,7 +116,7 @@ class SumExchange:
       for name, grad in of_sums.items()
     }
     pushed = []
-    for group, exchange in self._groups(bags):
+    for group, exchange in self._group_features(bags):
       request, codec = received[group.key], exchange.gradient_codec
       if group.towers:
         grads = group.push_near(request, of_near[group.key], codec)
@@ -123,7 +125,7 @@ class SumExchange:
       pushed.append((group.stack.name, grads))
     return pushed
 
-  def _finish(self, parts, bags) -> dict[str, jax.Array]:
+  def _finish_sums(self, by_feature, bags) -> dict[str, jax.Array]:
     """Joins the columns of each feature and divides by lengths for means."""
     return {
       name: lookup.finish_sums(
@@ -132,10 +134,12 @@ class SumExchange:
         bags[name],
         self.specs[bags[name].table].rows,
       )
-      for name, columns in parts.items()
+      for name, columns in by_feature.items()
     }
 
-  def _groups(self, bags) -> list[tuple[pooled.PooledFeatures, Exchange]]:
+  def _group_features(
+    self, bags
+  ) -> list[tuple[pooled.PooledFeatures, Exchange]]:
     """Groups the features that travel together, with their exchange."""
     plan, entries = self.layout.plan, {}
     for feature, read in bags.items():
@@ -166,7 +170,7 @@ class SumExchange:
 
     A tower sees whole rows, on the host that holds them.
     """
-    towers_lib.check(self.towers, bags)
+    towers_lib.require_sums(self.towers, bags)
     for number, features in enumerate(self.towers.features):
       for feature in features:
         if feature not in bags:
@@ -184,14 +188,14 @@ class SumExchange:
             f'table {bags[feature].table!r} must lie on the devices of host '
             f"{number}, as scheme 'table_row_wise' lays them"
           )
-    if sum(group.towers for group, _ in self._groups(bags)) > 1:
+    if sum(group.towers for group, _ in self._group_features(bags)) > 1:
       raise PlanError(
         'the tables under towers must agree in width, dtype, optimizer and '
         'codec'
       )
 
 
-def _collect(parts: dict, sums) -> None:
+def _collect_sums(by_feature: dict, sums) -> None:
   """Adds (feature, first column) -> sums to feature -> first column -> sums."""
   for (feature, column), x in sums.items():
-    parts.setdefault(feature, {})[column] = x
+    by_feature.setdefault(feature, {})[column] = x

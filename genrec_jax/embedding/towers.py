@@ -51,7 +51,7 @@ class Towers:
     return max(len(own) for own in self.features)
 
 
-def check(towers: Towers, reads: Mapping[str, Read]) -> None:
+def require_sums(towers: Towers, reads: Mapping[str, Read]) -> None:
   """Refuses features that no tower can see as sums."""
   for feature, read in reads.items():
     if feature in towers and read.pooling != 'sum':
@@ -98,11 +98,12 @@ def send_far(group, sums: jax.Array, forward: Codec, backward: Codec):
   """
 
   @jax.custom_vjp
-  def send(x):
+  def send_forward(x):
     return group.send_far(x, forward)
 
   # What device a sends to device b comes back from b to a: the same exchange.
-  send.defvjp(
-    lambda x: (send(x), None), lambda _, g: (group.send_far(g, backward),)
+  send_forward.defvjp(
+    lambda x: (send_forward(x), None),
+    lambda _, g: (group.send_far(g, backward),),
   )
-  return send(sums)
+  return send_forward(sums)

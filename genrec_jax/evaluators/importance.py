@@ -10,22 +10,24 @@ from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.features import FeatureSpec
 
 
-def sample(part, count: int, seed: int) -> rows_lib.Rows:
-  """At most `count` examples of a part, drawn without replacement, in order."""
-  chosen = np.arange(len(part))
-  if count < len(part):
-    chosen = np.random.default_rng(seed).choice(len(part), count, replace=False)
+def sample_rows(split, count: int, seed: int) -> rows_lib.Rows:
+  """At most `count` examples, drawn without replacement, in order."""
+  chosen = np.arange(len(split))
+  if count < len(split):
+    chosen = np.random.default_rng(seed).choice(
+      len(split), count, replace=False
+    )
     chosen.sort()
   pieces = []
-  for number in range(part.blocks):
-    a, b = np.searchsorted(chosen, part.starts[number : number + 2])
+  for number in range(split.blocks):
+    a, b = np.searchsorted(chosen, split.starts[number : number + 2])
     if a < b:
-      at = chosen[a:b] - part.starts[number]
-      pieces.append(part.block(number).take(at))
-  return rows_lib.concatenate(pieces)
+      at = chosen[a:b] - split.starts[number]
+      pieces.append(split.block(number).take(at))
+  return rows_lib.concatenate_rows(pieces)
 
 
-def permuted(
+def permute_feature(
   rows: rows_lib.Rows,
   features: Sequence[FeatureSpec],
   number: int,
@@ -85,7 +87,7 @@ def permutation_importance(
     for repeat in range(repeats):
       rng = np.random.default_rng([seed, number, repeat])
       order = rng.permutation(len(rows))
-      now = measure(permuted(rows, features, number, order))
+      now = measure(permute_feature(rows, features, number, order))
       drops.append(base['auc'] - now['auc'])
       rises.append(now['logloss'] - base['logloss'])
     losses.append(
@@ -93,9 +95,9 @@ def permutation_importance(
         'feature': feature.name,
         'kind': feature.kind,
         'auc_drop': float(np.mean(drops)),
-        'auc_drop_std': _std(drops),
+        'auc_drop_std': _standard_deviation(drops),
         'logloss_rise': float(np.mean(rises)),
-        'logloss_rise_std': _std(rises),
+        'logloss_rise_std': _standard_deviation(rises),
       }
     )
   # Without an AUC, where the sample has one label alone, by the log loss.
@@ -103,5 +105,5 @@ def permutation_importance(
   return sorted(losses, key=lambda row: -row[key])
 
 
-def _std(values) -> float:
+def _standard_deviation(values) -> float:
   return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

@@ -44,7 +44,7 @@ class Progressive:
     """
     self._labels, self._lifetime = tuple(labels), lifetime
     self._grouped = False  # whether groups were ever told
-    self._reset()
+    self._reset_window()
     fresh = LabelMetrics(BinnedAuc())
     self._whole = [fresh] * len(self._labels)
     self._whole_groups = np.zeros((len(self._labels), 2))
@@ -72,7 +72,7 @@ class Progressive:
       )
     self._waiting.append(columns)
     if sum(len(c[2]) for c in self._waiting) >= WAITING:
-      self._bin()
+      self._bin_waiting()
 
   def metrics(self) -> dict[str, float]:
     """The metrics of the window, which ends; {} if it is empty.
@@ -82,7 +82,7 @@ class Progressive:
       labels as `ranking_metrics.of_labels` names them; and with `lifetime` the
       same since the start as 'lifetime_auc' and so on.
     """
-    self._bin()
+    self._bin_waiting()
     if not self._means[0].weight:
       return {}
     windows = [
@@ -90,20 +90,20 @@ class Progressive:
       for parts in zip(self._binned, self._means, strict=True)
     ]
     grouped = self._of_groups()
-    named = self._named(windows, grouped)
+    named = self._name_metrics(windows, grouped)
     if self._lifetime:
       self._whole = [
         a.merge(b) for a, b in zip(self._whole, windows, strict=True)
       ]
       self._whole_groups += grouped
-      of_all = self._named(self._whole, self._whole_groups)
+      of_all = self._name_metrics(self._whole, self._whole_groups)
       named |= {f'lifetime_{name}': value for name, value in of_all.items()}
-    self._reset()
+    self._reset_window()
     return named
 
   def state(self) -> dict:
     """All of it as what JSON can say."""
-    self._bin()
+    self._bin_waiting()
     groups = [
       np.concatenate(c) for c in zip(*self._groups, strict=True)
     ]  # fmt: skip
@@ -128,7 +128,7 @@ class Progressive:
       )
     windows = [_metrics_of(x) for x in state['window']]
     self._grouped = state['grouped']
-    self._reset()
+    self._reset_window()
     self._binned = [m.auc for m in windows]
     self._means = [m.means for m in windows]
     if state['groups']:
@@ -136,12 +136,12 @@ class Progressive:
     self._whole = [_metrics_of(x) for x in state['lifetime']]
     self._whole_groups = np.array(state['lifetime_groups'])
 
-  def _reset(self) -> None:
+  def _reset_window(self) -> None:
     count = len(self._labels)
     self._means, self._binned = [WeightedMeans()] * count, [BinnedAuc()] * count
     self._waiting, self._groups = [], []
 
-  def _bin(self) -> None:
+  def _bin_waiting(self) -> None:
     if not self._waiting:
       return
     columns = [np.concatenate(c) for c in zip(*self._waiting, strict=True)]
@@ -166,7 +166,7 @@ class Progressive:
       ]
     )
 
-  def _named(self, metrics, grouped) -> dict[str, float]:
+  def _name_metrics(self, metrics, grouped) -> dict[str, float]:
     results = {}
     for label, m, (total, weight) in zip(
       self._labels, metrics, grouped, strict=True

@@ -1,4 +1,4 @@
-"""AUC, gAUC, log loss and their like of one part of the data."""
+"""AUC, gAUC, log loss and their like of one split of the data."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -37,21 +37,21 @@ class Scores(NamedTuple):
 
 
 class RankingEvaluator:
-  """Scores every example of a part.
+  """Scores every example of a split.
 
-  evaluator = Evaluator(task, dataset, part, config.eval, runtime)
+  evaluator = RankingEvaluator(task, dataset, split, config.eval, runtime)
   metrics = dict(evaluator.run(state))
   """
 
   def __init__(
-    self, task, dataset, part, config, runtime=SingleDeviceEvalRuntime()
+    self, task, dataset, split, config, runtime=SingleDeviceEvalRuntime()
   ):
     """Prepares; nothing is computed yet.
 
     Args:
       task: a ranking task.
-      dataset: of the part; the part holds all that is needed.
-      part: the examples, see `data.ranking`.
+      dataset: of the split; the split holds all that is needed.
+      split: the examples, see `data.ranking`.
       config: `config.eval`.
       runtime: where the weights lie, one device or a mesh (see `runtime/`).
     """
@@ -60,12 +60,12 @@ class RankingEvaluator:
         f'eval.batch_size is {config.batch_size}, must be positive'
       )
     del dataset
-    self._task, self._part, self._config = task, part, config
+    self._task, self._split, self._config = task, split, config
     self._runtime = runtime
     self._warned = False
-    self._grouped = part.blocks > 0 and part.block(0).group is not None
+    self._grouped = split.blocks > 0 and split.block(0).group is not None
 
-    def scores(weights, batch):
+    def score_batch(weights, batch):
       params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
@@ -79,7 +79,7 @@ class RankingEvaluator:
         )
       )
 
-    self._scores = runtime.jit(scores, ('split',), 'alike')
+    self._scores = runtime.jit(score_batch, ('split',), 'alike')
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
@@ -111,37 +111,37 @@ class RankingEvaluator:
           name,
           column[0],
           f'{len(column):,}',
-          self._part.name,
+          self._split.name,
         )
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""
     runtime = self._runtime
     return self._scores_of(
-      state, self._batches(runtime.eval_shards, runtime.own_eval)
+      state, self._make_batches(runtime.eval_shards, runtime.own_eval)
     )
 
   def measure(self, scores: Scores) -> dict[str, float]:
     """The metrics of some examples."""
-    return ranking_metrics.measure(*scores, self._task.labels)
+    return ranking_metrics.measure_labels(*scores, self._task.labels)
 
   def constant(self, rates: Sequence[float]) -> dict[str, float]:
     """The metrics of predicting the same for all examples.
 
     Args:
-      rates: probability of each label, its mean in the training part say.
+      rates: probability of each label, its mean in the training split say.
     """
     rates = np.clip(np.asarray(rates, np.float64), LEAST_RATE, 1 - LEAST_RATE)
     logits = np.log(rates) - np.log1p(-rates)
     return self.measure(
-      self._joined(
+      self._join_scores(
         (
           np.broadcast_to(logits, batch.labels.values.shape),
           batch.labels.select(self._task.labels),
           batch.weights,
           batch.group,
         )
-        for batch in self._batches()
+        for batch in self._make_batches()
       )
     )
 
@@ -171,12 +171,14 @@ class RankingEvaluator:
         'histogram': ranking_metrics.score_histogram(*of_label),
       }
     if report.importance_rows and len(weights):
-      rows = importance.sample(self._part, report.importance_rows, seed)
+      rows = importance.sample_rows(self._split, report.importance_rows, seed)
       page['importance'] = {
         'examples': len(rows),
         'repeats': report.importance_repeats,
         'features': importance.permutation_importance(
-          lambda rows: self.measure(self._scores_of(state, self._cut(rows))),
+          lambda rows: self.measure(
+            self._scores_of(state, self._cut_batches(rows))
+          ),
           rows,
           self._task.features,
           repeats=report.importance_repeats,
@@ -193,9 +195,9 @@ class RankingEvaluator:
       if len(scores) > 1:
         scores[-2] = jax.device_get(scores[-2])
       scores.append(self._scores(weights, self._runtime.put_on_devices(batch)))
-    return self._joined(jax.device_get(scores))
+    return self._join_scores(jax.device_get(scores))
 
-  def _cut(self, rows):
+  def _cut_batches(self, rows):
     """Batches of rows at hand, of one shape in whatever order they are."""
     shards = self._runtime.eval_shards
     size = self._config.batch_size
@@ -207,26 +209,26 @@ class RankingEvaluator:
       for name, bags in rows.bags.items()
     }
     for a in range(0, len(rows), size):
-      yield batches_lib.collate(
+      yield batches_lib.collate_rows(
         rows.slice_rows(a, min(a + size, len(rows))),
-        self._part.names,
+        self._split.names,
         batch_size=size,
         shards=shards,
         own=self._runtime.own_eval,
         capacities=capacities,
       )
 
-  def _batches(self, shards: int = 1, own: range | None = None):
+  def _make_batches(self, shards: int = 1, own: range | None = None):
     size = self._config.batch_size
     return batches_lib.eval_batches(
-      self._part, batch_size=size + -size % shards, shards=shards, own=own
+      self._split, batch_size=size + -size % shards, shards=shards, own=own
     )
 
-  def _joined(self, found) -> Scores:
+  def _join_scores(self, batch_scores) -> Scores:
     """The scores of batches as one, without padding."""
     none = np.zeros((0, len(self._task.labels)), np.float32)
     columns = [[none], [none], [none[:, 0]], [np.zeros(0, np.int32)]]
-    for scores in found:
+    for scores in batch_scores:
       real = scores[2] > 0
       for column, values in zip(columns, scores, strict=True):
         column.append(values[real])

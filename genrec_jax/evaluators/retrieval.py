@@ -1,4 +1,4 @@
-"""Full-catalogue retrieval metrics of one part of the data."""
+"""Full-catalogue retrieval metrics of one split of the data."""
 
 import logging
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class RetrievalEvaluator:
     Args:
       task: a retrieval task.
       dataset: where the examples point.
-      examples: the part to evaluate.
+      examples: the split to evaluate.
       config: `config.eval`.
       runtime: where the weights lie, one device or a mesh (see `runtime/`).
     """
@@ -49,7 +49,7 @@ class RetrievalEvaluator:
     self._warned = False
     corpus = jnp.asarray(task.corpus)
 
-    def ranks(queries, vectors, batch):
+    def rank_batch(queries, vectors, batch):
       target_ranks = catalogue.target_ranks(
         queries,
         vectors,
@@ -64,10 +64,10 @@ class RetrievalEvaluator:
       params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
-      return ranks(task.predict(params, rows, batch), vectors, batch)
+      return rank_batch(task.predict(params, rows, batch), vectors, batch)
 
     def ranks_of_scores(vectors, batch):
-      return ranks(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
+      return rank_batch(jnp.ones((batch.weights.shape[0], 1)), vectors, batch)
 
     def share_of_catalogue(weights):
       ids = catalogue.shard_corpus(corpus)
@@ -82,25 +82,25 @@ class RetrievalEvaluator:
 
   def names(self) -> list[str]:
     """The metrics that `run` will yield."""
-    return [name for name, _ in self._measure(np.zeros(0))]
+    return [name for name, _ in self._measure_ranks(np.zeros(0))]
 
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     ranks = self.ranks(state)
     self._warn_of_misses(ranks)
-    yield from self._measure(ranks)
+    yield from self._measure_ranks(ranks)
 
   def ranks(self, state) -> np.ndarray:
     """Rank of each example's target under `state`, `[N]`."""
     weights = weights_of(state)
     vectors = self._catalogue(weights)
     runtime = self._runtime
-    return self._collect(
+    return self._collect_ranks(
       lambda batch: self._ranks_of_model(
         weights, vectors, runtime.put_on_devices(batch)
       ),
       vectors,
-      self._batches(runtime.eval_shards, runtime.own_eval),
+      self._make_batches(runtime.eval_shards, runtime.own_eval),
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:
@@ -108,14 +108,14 @@ class RetrievalEvaluator:
     # Dense places instead of counts: float32 counts to 2**24 only.
     _, place = np.unique(counts[self._task.corpus], return_inverse=True)
     vectors = jnp.asarray(place, jnp.float32)[:, None]
-    ranks = self._collect(
+    ranks = self._collect_ranks(
       lambda batch: self._ranks_of_scores(vectors, batch),
       vectors,
-      self._batches(),
+      self._make_batches(),
     )
-    return dict(self._measure(ranks))
+    return dict(self._measure_ranks(ranks))
 
-  def _batches(self, shards: int = 1, own: range | None = None):
+  def _make_batches(self, shards: int = 1, own: range | None = None):
     c, max_len = self._config, self._task.model_config.max_len
     return pipeline.eval_batches(
       self._dataset.histories,
@@ -128,7 +128,7 @@ class RetrievalEvaluator:
       own=own,
     )
 
-  def _collect(self, ranks_of, vectors, batches) -> np.ndarray:
+  def _collect_ranks(self, ranks_of, vectors, batches) -> np.ndarray:
     collected = []
     for batch in batches:
       # Fetched two batches late, so that the device never waits for us.
@@ -145,7 +145,7 @@ class RetrievalEvaluator:
       raise FloatingPointError('the model scores some items NaN or infinite')
     return np.concatenate(ranks)
 
-  def _measure(self, ranks) -> Iterator[tuple[str, float]]:
+  def _measure_ranks(self, ranks) -> Iterator[tuple[str, float]]:
     c = self._config
     # What is filtered out ranks behind all candidates. `recommend` never
     # returns it, so that it must be no hit either, however large k is.

@@ -314,7 +314,7 @@ def _parse_objects(name: str, values: list) -> Column:
   word = 'float' if 'float' in words else next(iter(words), 'float')
   if word == 'time':
     values = [
-      _naive(x) if there else np.datetime64('NaT')
+      _drop_zone(x) if there else np.datetime64('NaT')
       for x, there in zip(values, present, strict=True)
     ]
     return _with_mask(np.array(values, 'datetime64[us]'), present)
@@ -377,7 +377,7 @@ def _describe_mixture(
   return f'column {name!r} mixes {text}; convert it to one of them'
 
 
-def _naive(moment) -> Any:
+def _drop_zone(moment) -> Any:
   """A date in UTC without a zone; those without one are UTC."""
   if getattr(moment, 'tzinfo', None) is not None:
     return moment.astimezone(datetime.UTC).replace(tzinfo=None)

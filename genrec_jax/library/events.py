@@ -72,7 +72,7 @@ def write_events(
       digest.update(np.ascontiguousarray(column).data)
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'events-{fingerprint}'
-  convert.convert(
+  convert.convert_log(
     _in_chunks(events),
     out,
     item_vocab=vocab,
@@ -91,7 +91,7 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
       from 0.
   """
 
-  def find(role: str) -> Column:
+  def find_role(role: str) -> Column:
     column = columns_lib.find_column(
       columns, cfg.columns[role], ROLES[role], 'events', HINTS[role]
     )
@@ -103,7 +103,7 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
 
   def find_ids(role: str) -> np.ndarray:
     name = cfg.columns[role]
-    ids = read_ids(name, find(role), cfg.id_type)
+    ids = read_ids(name, find_role(role), cfg.id_type)
     if columns_lib.holds_bools(columns[name]):
       raise ValueError(
         f'column {name!r} holds True or False, which are no ids; convert it to '
@@ -114,20 +114,20 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
   time = rating = None
   user, item = find_ids('user'), find_ids('item')
   if cfg.columns.time:
-    time = read_times(cfg.columns.time, find('time'), cfg.time_unit)
+    time = read_times(cfg.columns.time, find_role('time'), cfg.time_unit)
   if cfg.columns.rating:
-    rating = _read_ratings(cfg.columns.rating, find('rating'))
+    rating = _read_ratings(cfg.columns.rating, find_role('rating'))
   return readers.Events(user, item, time, rating, where='row {}'.format)
 
 
 def _in_chunks(events: readers.Events) -> Iterator[readers.Events]:
-  def cut(column, first):
+  def cut_column(column, first):
     end = first + readers.CHUNK_ROWS
     return None if column is None else column[first:end]
 
   for first in range(0, len(events), readers.CHUNK_ROWS):
     yield readers.Events(
-      *(cut(getattr(events, name), first) for name in ROLES),
+      *(cut_column(getattr(events, name), first) for name in ROLES),
       where=lambda i, first=first: f'row {first + i}',
     )
 

@@ -132,7 +132,10 @@ def write_examples(
       columns_lib.find_column(columns, label, 'the label', 'examples', hint),
       cfg,
     )
-  beside = [*labels, *annotations.build(cfg, labels).columns.values()]
+  beside = [
+    *labels,
+    *annotations.build_annotations(cfg, labels).columns.values(),
+  ]
   typed = {
     name: columns_lib.parse_column(name, values)
     for name, values in columns.items()
@@ -140,27 +143,27 @@ def write_examples(
   }
   by_type = dict.fromkeys(columns) | suggest_features(typed)
   options = choose_features(by_type, features, beside)
-  layout = schema.build(
+  layout = schema.build_schema(
     {**cfg, 'features': options}, list(columns), {}, 'examples'
   )
   chunks = Chunks(typed, layout)
-  split = prepare.Split(
+  split_rule = prepare.SplitRule(
     cfg.split.by,
     cfg.split.valid_fraction,
     cfg.split.test_fraction,
     cfg.split.seed,
   )
-  identity = [layout.to_json(), vars(split), cfg.block_rows]
+  identity = [layout.to_json(), vars(split_rule), cfg.block_rows]
   digest = hashlib.sha256(json.dumps(identity).encode())
   for name in layout.everything:
     _add_to_digest(digest, name, typed[name])
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'examples-{fingerprint}'
-  prepare.prepare(
+  prepare.prepare_store(
     {'train': prepare.RowSource(chunks, name='the examples')},
     layout,
     out,
-    split=split,
+    split_rule=split_rule,
     block_rows=cfg.block_rows,
     fingerprint=fingerprint,
     log=log,

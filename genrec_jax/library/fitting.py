@@ -183,12 +183,12 @@ def fit(
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'workdir={str(workdir)!r} is a file, not a directory')
   try:
-    with _quiet(not progress):
+    with _hide_output(not progress):
       if ranks:
         _name_examples(config, events, labels, features, group, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
-      _train(config.lock(), workdir, temporary)
+      _train_in(config.lock(), workdir, temporary)
   except BaseException as error:
     if temporary:
       shutil.rmtree(workdir, ignore_errors=True)
@@ -212,8 +212,10 @@ def _to_names(argument: str, names) -> list[str]:
   return names
 
 
-def _train(config: ConfigDict, workdir: pathlib.Path, temporary: bool) -> None:
-  extensions = extensions_lib.load(config.extensions)
+def _train_in(
+  config: ConfigDict, workdir: pathlib.Path, temporary: bool
+) -> None:
+  extensions = extensions_lib.load_extensions(config.extensions)
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   report = loop.train_and_evaluate(config, workdir, kinds, extensions)
   if report is None:
@@ -355,7 +357,7 @@ def _name_files(config, path) -> None:
 
 def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
-  form, path = formats.find(cfg.name), pathlib.Path(cfg.path)
+  form, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
     path = min(
       p for p in path.iterdir() if p.name.lower().endswith(form.SUFFIXES)
@@ -367,7 +369,7 @@ def _features_of_files(cfg, features: Features) -> dict:
 
 
 @contextlib.contextmanager
-def _quiet(quiet: bool):
+def _hide_output(quiet: bool):
   """Keeps progress and tables from being shown, but no warning."""
   if not quiet:
     yield

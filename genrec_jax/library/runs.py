@@ -50,7 +50,9 @@ class Run(abc.ABC):
   def __init__(self, workdir: str | os.PathLike, *, temporary: bool = False):
     """Opens the directory of a trained run; `fit` and `load` do that."""
     self.workdir = pathlib.Path(workdir)
-    self.config = ConfigDict(config_lib.read(self.workdir / 'config.json'))
+    self.config = ConfigDict(
+      config_lib.read_config(self.workdir / 'config.json')
+    )
     if temporary:
       # Not TemporaryDirectory, which warns when it is left to the collector.
       weakref.finalize(self, shutil.rmtree, self.workdir, ignore_errors=True)
@@ -180,7 +182,7 @@ class Run(abc.ABC):
 
   @property
   def _extensions(self):
-    return extensions_lib.load(self.config.get('extensions', ''))
+    return extensions_lib.load_extensions(self.config.get('extensions', ''))
 
   def __repr__(self) -> str:
     parts = [self.config.model.name]
@@ -422,9 +424,11 @@ class RankingRun(Run):
     """
     if isinstance(examples, str | os.PathLike):
       path = pathlib.Path(examples)
-      chunks = formats.examples(self._scorer.encoder, path, format_of(path))
+      chunks = formats.read_examples(
+        self._scorer.encoder, path, format_of(path)
+      )
     else:
-      chunks = self._chunks(examples)
+      chunks = self._make_chunks(examples)
     none = np.zeros((0, len(self.labels)), np.float32)
     scores = np.concatenate([none, *self._scorer.score_chunks(chunks)])
     return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -433,7 +437,7 @@ class RankingRun(Run):
     super().check_files()
     load_encoder(self.workdir)
 
-  def _chunks(self, examples):
+  def _make_chunks(self, examples):
     schema = self._scorer.encoder.schema
     columns = columns_lib.read_columns(examples, 'examples', may_be_empty=True)
     typed = {
@@ -480,7 +484,7 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
       f'{path} holds no run (there is no config.json); give what run.save() '
       'was given, or the --workdir of a training'
     )
-  task = config_lib.read(path / 'config.json').get('task')
+  task = config_lib.read_config(path / 'config.json').get('task')
   if not isinstance(task, str) or task not in KINDS:
     raise ValueError(
       f'{path} holds a run of task={task!r}; load opens those of '

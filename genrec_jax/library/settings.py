@@ -67,10 +67,10 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
   """
   renamed.refuse_contradictions(settings.items())
   for key, value in settings.items():
-    _apply(config, *renamed.translate(key, value))
+    _apply_setting(config, *renamed.translate(key, value))
 
 
-def _apply(config: ConfigDict, key: str, value: Any) -> None:
+def _apply_setting(config: ConfigDict, key: str, value: Any) -> None:
   defaults = flatten(config.to_dict())
   if key not in defaults and not key.startswith(tuple(f'{p}.' for p in OPEN)):
     same = [k for k in defaults if k.split('.')[-1] == key.split('.')[-1]]
@@ -83,7 +83,7 @@ def _apply(config: ConfigDict, key: str, value: Any) -> None:
     value = tuple(value)
   try:
     # The way of the command line, which knows what may stand in which key.
-    config_lib.apply(config, f'{key}={value}')
+    config_lib.apply_override(config, f'{key}={value}')
   except config_lib.ConfigError:
     default = defaults.get(key)
     raise ValueError(

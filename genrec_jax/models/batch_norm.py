@@ -58,16 +58,16 @@ class BatchNorm(nnx.Module):
     if training:
       y = _by_batch(collectives.current_axes(), wide, weights, *parameters)
     else:
-      y = _normalise(wide, *parameters)
+      y = _normalise_batch(wide, *parameters)
     return y.astype(x.dtype)
 
 
-def _normalise(x, scale, shift, mean, variance):
+def _normalise_batch(x, scale, shift, mean, variance):
   factor = scale * jax.lax.rsqrt(variance + EPS)
   return x * factor[None] + (shift - mean * factor)[None]
 
 
-def statistics(x: jax.Array, weights: jax.Array):
+def batch_statistics(x: jax.Array, weights: jax.Array):
   """(number of real examples, mean and biased variance `[width]` of them).
 
   One pass: deviations are taken from an example of the shard, which lies among
@@ -93,21 +93,24 @@ def statistics(x: jax.Array, weights: jax.Array):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _by_batch(axes, x, weights, scale, shift, running_mean, running_variance):
   arguments = x, weights, scale, shift, running_mean, running_variance
-  return _forward(axes, *arguments)[0]
+  return _normalise_forward(axes, *arguments)[0]
 
 
-def _forward(axes, x, weights, scale, shift, running_mean, running_variance):
-  # JAX may trace this, and does trace `_backward`, when the scope in which the
-  # batch norm was called has ended: hence `axes`, and a scope of them.
+def _normalise_forward(
+  axes, x, weights, scale, shift, running_mean, running_variance
+):
+  # JAX may trace this, and does trace `_normalise_backward`, when the scope in
+  # which the batch norm was called has ended: hence `axes`, and a scope of
+  # them.
   with collectives.restrict_axes(*axes):
-    count, mean, variance = statistics(x, weights)
+    count, mean, variance = batch_statistics(x, weights)
   unbiased = variance * (count / jnp.maximum(count - 1.0, 1.0))
   off = running_mean - mean, running_variance - unbiased
-  y = _normalise(x, scale, shift, mean, variance)
+  y = _normalise_batch(x, scale, shift, mean, variance)
   return y, (x, weights, scale, count, mean, variance, off)
 
 
-def _backward(axes, saved, dy):
+def _normalise_backward(axes, saved, dy):
   x, weights, scale, count, mean, variance, off = saved
   inverse = jax.lax.rsqrt(variance + EPS)
   dshift = jnp.sum(dy, axis=0)
@@ -130,4 +133,4 @@ def _backward(axes, saved, dy):
   )
 
 
-_by_batch.defvjp(_forward, _backward)
+_by_batch.defvjp(_normalise_forward, _normalise_backward)

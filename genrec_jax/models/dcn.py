@@ -106,11 +106,15 @@ class MixtureCross(nnx.Module):
   def __init__(self, width: int, config: Config, rngs: nnx.Rngs):
     k, r = config.experts, config.rank
 
-    def drawn(rows):  # PyTorch's Xavier of `[K, rows, r]`
+    def draw_weight(rows):  # PyTorch's Xavier of `[K, rows, r]`
       init = jax.nn.initializers.normal((2 / (r * (rows + k))) ** 0.5)
       return nnx.Param(init(rngs.params(), (k, rows, r)))
 
-    self.v, self.c, self.u = drawn(width), drawn(r), drawn(width)
+    self.v, self.c, self.u = (
+      draw_weight(width),
+      draw_weight(r),
+      draw_weight(width),
+    )
     self.bias = nnx.Param(jnp.zeros(width))
 
   def __call__(self, x0: jax.Array, x: jax.Array, gate) -> jax.Array:
@@ -181,7 +185,7 @@ class DCN(fields.Ranker):
       key: random key; None for evaluation.
     """
     c = self.config
-    keys = layers.split(key, 3)
+    keys = layers.split_key(key, 3)
     x0 = fields.concatenate_vectors(self.fields(x, keys[0]), c.dtype)
     crossed = x0
     for i in range(c.cross):

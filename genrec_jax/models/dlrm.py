@@ -4,7 +4,7 @@
 |--------------------------------------|-------------------------------------|
 | bottom MLP, x                        | `bottom`, ends with a ReLU          |
 | T = [x; e_1 .. e_F]                  | `vectors`, x in front               |
-| Z = T T^t, entries i > j             | `products`, row by row of Z         |
+| Z = T T^t, entries i > j             | `dot_products`, row by row of Z     |
 | `--arch-interaction-itself`          | `itself`: i >= j                    |
 | R = [x, Z] ('dot'), [x, e ..] ('cat')| `top`'s input                       |
 | top MLP                              | `top`                               |
@@ -56,7 +56,7 @@ class Config:
     )
 
 
-def products(vectors: list[jax.Array], itself: bool) -> jax.Array:
+def dot_products(vectors: list[jax.Array], itself: bool) -> jax.Array:
   """`[B, pairs]` dot products of vectors (1, 0), (2, 0), (2, 1), ..."""
   stacked = jnp.stack(vectors, axis=1)
   dots = jnp.einsum('bid,bjd->bij', stacked, stacked)
@@ -109,6 +109,6 @@ class DLRM(fields.Ranker):
       r = fields.concatenate_vectors(dense + vectors, c.dtype)
     else:
       r = fields.concatenate_vectors(
-        dense + [products(dense + vectors, c.itself)], c.dtype
+        dense + [dot_products(dense + vectors, c.itself)], c.dtype
       )
     return mlp.to_logits(self.top(r, x, above))

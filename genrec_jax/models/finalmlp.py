@@ -203,14 +203,14 @@ class FinalMLP(fields.Ranker):
       self.fields.with_numeric_vectors(own, x), c.dtype
     )
     inputs = [flat, flat]
-    for i, vectors in enumerate(self._contexts(x)):
+    for i, vectors in enumerate(self._gate_inputs(x)):
       inputs[i] = getattr(self, f'select_{i + 1}')(flat, vectors, x)
-    keys = layers.split(key, 2)
+    keys = layers.split_key(key, 2)
     one = self.stream_1(inputs[0], x, keys[0])
     two = self.stream_2(inputs[1], x, keys[1])
     return mlp.to_logits(self.fusion(one, two))
 
-  def _contexts(self, x: Inputs) -> list[list[jax.Array]]:
+  def _gate_inputs(self, x: Inputs) -> list[list[jax.Array]]:
     """The vectors that set each gate."""
     dim = self.config.dim
     contexts = [[] for _ in self.config.contexts]

@@ -185,7 +185,7 @@ class HSTU(nnx.Module):
     self.position = layers.optional_param(
       config.position_embedding, layers.xavier_normal, rngs, shape
     )
-    layers.stack(self, Block, config, rngs)
+    layers.stack_blocks(self, Block, config, rngs)
 
   def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch.
@@ -199,8 +199,8 @@ class HSTU(nnx.Module):
       `[T, D]` in the dtype of the config.
     """
     c = self.config
-    keys = layers.split(key, c.blocks + 1)
-    x = embed(rows, self.position, events, c.embedding_dropout, keys[-1])
+    keys = layers.split_key(key, c.blocks + 1)
+    x = embed_tokens(rows, self.position, events, c.embedding_dropout, keys[-1])
     x = x.astype(c.dtype)
     for i in range(c.blocks):
       layer = layers.maybe_remat(getattr(self, f'layer_{i}'), c.remat)
@@ -208,7 +208,7 @@ class HSTU(nnx.Module):
     return x
 
 
-def embed(
+def embed_tokens(
   rows, position, events: Jagged, rate: float, key, newest: bool = False
 ) -> jax.Array:
   """sqrt(D) * row + position, dropped out: the input of HSTU and SASRec.

@@ -30,10 +30,10 @@ def fan_in_uniform(fan_in: int):
   """U(-1/sqrt(fan_in), 1/sqrt(fan_in)): the published models' bias init."""
   bound = fan_in**-0.5
 
-  def init(key, shape, dtype=jnp.float32):
+  def init_uniform(key, shape, dtype=jnp.float32):
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-  return init
+  return init_uniform
 
 
 def optional_param(
@@ -97,7 +97,7 @@ class LayerNorm(nnx.Module):
     return y.astype(x.dtype)
 
 
-def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
+def stack_blocks(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
   """Gives `model` the attributes layer_0, layer_1, ... of `config.blocks`.
 
   Named attributes rather than a list keep the parameters a nested dict with
@@ -107,9 +107,9 @@ def stack(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
     setattr(model, f'layer_{i}', block(config, rngs))
 
 
-def maybe_remat(layer, wanted: bool):
+def maybe_remat(layer, remat: bool):
   """A layer whose activations are computed anew for the backward pass."""
-  return jax.checkpoint(layer) if wanted else layer
+  return jax.checkpoint(layer) if remat else layer
 
 
 def apply_dropout(
@@ -149,7 +149,7 @@ def dropout_seed(key: jax.Array | None, first: jax.Array | None):
   return seed if first is None else offset_seed(seed, first[0])
 
 
-def split(key: jax.Array | None, number: int) -> list[jax.Array | None]:
+def split_key(key: jax.Array | None, number: int) -> list[jax.Array | None]:
   """`number` keys from one, or as many Nones (evaluation)."""
   return [None] * number if key is None else list(jax.random.split(key, number))
 

@@ -88,16 +88,16 @@ class MLP(nnx.Module):
       x: whose weights and number of the first example count.
       key: random key; None for evaluation.
     """
-    keys = layers.split(key, max(len(self.hidden), 1))
+    keys = layers.split_key(key, max(len(self.hidden), 1))
     for i in range(len(self.hidden)):
-      h = self._linear(i, h, key is not None)
+      h = self._apply_linear(i, h, key is not None)
       if self.batch_norm:
         norm = getattr(self, f'norm_{i}')
         h = norm(h, x.weights, training=key is not None)
       h = layers.apply_dropout(jax.nn.relu(h), self.dropout, keys[i], x.first)
     return h if self.out is None else self.out(h)
 
-  def _linear(self, i: int, h: jax.Array, training: bool) -> jax.Array:
+  def _apply_linear(self, i: int, h: jax.Array, training: bool) -> jax.Array:
     layer = getattr(self, f'linear_{i}')
     if not (self.batch_norm and training):
       return layer(h)

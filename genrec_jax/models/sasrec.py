@@ -2,7 +2,7 @@
 
 | paper (section III)   | here                                              |
 |-----------------------|---------------------------------------------------|
-| E-hat = M + P         | `hstu.embed`                                      |
+| E-hat = M + P         | `hstu.embed_tokens`                               |
 | SA(E) (eq. 4, 5)      | `Block.query, key, value` + softmax attention     |
 | FFN (eq. 6)           | `Block.hidden`, `Block.out`, ReLU between         |
 | x + Dropout(g(LN(x))) | see the differences                               |
@@ -99,33 +99,33 @@ class Block(nnx.Module):
     # PyTorch initialises query, key and value as one [D, 3D] matrix.
     fused = layers.normal((2.0 / (4 * c.dim)) ** 0.5)
 
-    def linear(dim_in, dim_out, kernel_init, bias_init=layers.zeros):
+    def make_linear(dim_in, dim_out, kernel_init, bias_init=layers.zeros):
       if c.init == 'fan_in_uniform':
         kernel_init = bias_init = layers.fan_in_uniform(dim_in)
       return layers.Linear(
         dim_in, dim_out, kernel_init=kernel_init, bias_init=bias_init, rngs=rngs
       )
 
-    def norm():
+    def make_norm():
       return layers.LayerNorm(c.dim, eps=c.norm_eps, affine=c.norm_affine)
 
-    self.norm_query, self.norm_ffn = norm(), norm()
-    self.query = linear(c.dim, c.dim, fused)
-    self.key = linear(c.dim, c.dim, fused)
-    self.value = linear(c.dim, c.dim, fused)
+    self.norm_query, self.norm_ffn = make_norm(), make_norm()
+    self.query = make_linear(c.dim, c.dim, fused)
+    self.key = make_linear(c.dim, c.dim, fused)
+    self.value = make_linear(c.dim, c.dim, fused)
     self.project = (
-      linear(c.dim, c.dim, layers.xavier_normal) if c.project else None
+      make_linear(c.dim, c.dim, layers.xavier_normal) if c.project else None
     )
-    self.hidden = linear(
+    self.hidden = make_linear(
       c.dim, c.ffn_dim, layers.xavier_normal, layers.fan_in_uniform(c.dim)
     )
-    self.out = linear(
+    self.out = make_linear(
       c.ffn_dim, c.dim, layers.xavier_normal, layers.fan_in_uniform(c.ffn_dim)
     )
 
   def __call__(self, x: jax.Array, events: Jagged, key) -> jax.Array:
     c = self.config
-    keys = layers.split(key, 3)
+    keys = layers.split_key(key, 3)
     normed = self.norm_query(x)
     shape = (x.shape[0], c.heads, c.dim // c.heads)
     attended = pallas_kernels.hstu_attention(
@@ -163,7 +163,7 @@ class SASRec(nnx.Module):
     std = config.position_std
     init = layers.truncated_normal(config.dim**-0.5 if std is None else std)
     self.position = nnx.Param(init(rngs.params(), shape))
-    layers.stack(self, Block, config, rngs)
+    layers.stack_blocks(self, Block, config, rngs)
     self.norm = (
       layers.LayerNorm(
         config.dim, eps=config.norm_eps, affine=config.norm_affine
@@ -175,11 +175,11 @@ class SASRec(nnx.Module):
   def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
     """Encodes a batch; arguments and result as `hstu.HSTU`."""
     c = self.config
-    keys = layers.split(key, c.blocks + 1)
+    keys = layers.split_key(key, c.blocks + 1)
     if not c.scale_rows:
       rows = rows * (c.dim**-0.5)
     newest = c.positions_from == 'newest'
-    x = hstu.embed(
+    x = hstu.embed_tokens(
       rows, self.position, events, c.embedding_dropout, keys[-1], newest
     )
     x = x.astype(c.dtype)

@@ -158,7 +158,7 @@ def widths(config: Config, features) -> dict[str, int]:
   }
 
 
-def mix(x: jax.Array, kernel: jax.Array, site: products.Site) -> jax.Array:
+def mix_rows(x: jax.Array, kernel: jax.Array, site: products.Site) -> jax.Array:
   """`[n, B, d]`, `[n, m]` -> `[m, B, d]`: one product for the whole batch."""
   columns = x.reshape(x.shape[0], -1)
   mixed = products.dot(columns, kernel, site=site, spec='nx,nm->mx')
@@ -176,7 +176,7 @@ class Mix(nnx.Module):
 
   def __call__(self, x: jax.Array) -> jax.Array:
     """`[n_in, B, d]` -> `[n_out, B, d]`."""
-    y = mix(x, self.kernel[...], self.kernel_site)
+    y = mix_rows(x, self.kernel[...], self.kernel_site)
     if self.bias is not None:
       y += self.bias[...].astype(x.dtype)[:, None, None]
     return y
@@ -194,7 +194,7 @@ class Attention(nnx.Module):
 
   def __call__(self, x: jax.Array, batch: Inputs) -> jax.Array:
     """`[n, B, d]` -> `[B, n, k]`."""
-    h = flat(self.compress(x))
+    h = flatten_rows(self.compress(x))
     return self.mlp(h, batch).reshape(x.shape[1], x.shape[0], -1)
 
 
@@ -229,14 +229,16 @@ class FactorizationBlock(nnx.Module):
     """`[n, B, d]` -> `[B, width]` float32."""
     wide = x.astype(jnp.float32)
     if self.y is not None:
-      dots = optimised(wide, self.y[...], self.y_site)
+      dots = multiply_optimised(wide, self.y[...], self.y_site)
     elif self.attention is not None:
-      dots = optimised(wide, self.attention(x, batch).astype(jnp.float32))
+      dots = multiply_optimised(
+        wide, self.attention(x, batch).astype(jnp.float32)
+      )
     else:
       examples = jnp.swapaxes(wide, 0, 1)
       dots = jnp.einsum('bid,bjd->bij', examples, examples)
       if self.config.fm == 'triangular':
-        return triangle(dots)
+        return lower_triangle(dots)
     return dots.reshape(x.shape[1], -1)
 
   def __call__(self, x: jax.Array, batch: Inputs, key=None) -> jax.Array:
@@ -248,12 +250,12 @@ class FactorizationBlock(nnx.Module):
     return jnp.swapaxes(h.reshape(x.shape[1], -1, x.shape[2]), 0, 1)
 
 
-def flat(x: jax.Array) -> jax.Array:
+def flatten_rows(x: jax.Array) -> jax.Array:
   """`[n, B, d]` -> `[B, n d]`."""
   return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1)
 
 
-def optimised(
+def multiply_optimised(
   x: jax.Array, y: jax.Array, site: products.Site = products.Site()
 ) -> jax.Array:
   """X (X^t Y), from right to left.
@@ -270,11 +272,11 @@ def optimised(
   if y.ndim == 3:
     y = jnp.einsum('bnk,bnd->bkd', y, examples)
   else:
-    y = jnp.swapaxes(mix(x, y, site), 0, 1)
+    y = jnp.swapaxes(mix_rows(x, y, site), 0, 1)
   return jnp.einsum('bnd,bkd->bnk', examples, y)
 
 
-def triangle(square: jax.Array) -> jax.Array:
+def lower_triangle(square: jax.Array) -> jax.Array:
   """Entries i >= j of `[B, n, n]`, row by row: `[B, n (n + 1) / 2]`."""
   rows = [square[:, i, : i + 1] for i in range(square.shape[1])]
   return jnp.concatenate(rows, axis=1)
@@ -391,11 +393,11 @@ class Wukong(fields.Ranker):
       key: random key; None for evaluation.
     """
     c = self.config
-    keys = layers.split(key, c.layers + 2)
+    keys = layers.split_key(key, c.layers + 2)
     rows = self.embedding(x, c.dtype)
     rows = layers.apply_dropout(
       rows.swapaxes(0, 1), c.embedding_dropout, keys[-1], x.first
     ).swapaxes(0, 1)
     for i in range(c.layers):
       rows = getattr(self, f'layer_{i}')(rows, x, keys[i])
-    return mlp.to_logits(self.top(flat(rows), x, keys[-2]))
+    return mlp.to_logits(self.top(flatten_rows(rows), x, keys[-2]))

@@ -32,10 +32,10 @@ def check_bits(bits: int) -> None:
     )
 
 
-def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
   """Packs codes.
 
-  >>> pack(np.array([[1, 2, 3, 0]], np.uint8), bits=2).tolist()
+  >>> pack_codes(np.array([[1, 2, 3, 0]], np.uint8), bits=2).tolist()
   [[57]]
 
   Args:
@@ -48,8 +48,8 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
   count, dim = codes.shape
   # Rows as columns: each step below then writes whole vectors of rows.
   packed = np.zeros((packed_bytes(dim, bits), count), np.uint8)
-  elements, bytes_ = _group(bits)
-  for element, byte, shift in _overlaps(bits):
+  elements, bytes_ = _count_group(bits)
+  for element, byte, shift in _find_overlaps(bits):
     # This element of all groups at once; the last group may lack some.
     part = codes.T[element::elements]
     # Bits that leave the byte belong to the next one, which has a step of its
@@ -59,8 +59,8 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
   return np.ascontiguousarray(packed.T)
 
 
-def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
-  """Unpacks codes: the inverse of `pack`.
+def unpack_codes(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
+  """Unpacks codes: the inverse of `pack_codes`.
 
   Args:
     packed: `[n, ceil(dim * bits / 8)]` uint8.
@@ -77,8 +77,8 @@ def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
       f'are {packed.dtype} {list(packed.shape)}'
     )
   codes = np.zeros((len(packed), dim), np.uint8)
-  elements, bytes_ = _group(bits)
-  for element, byte, shift in _overlaps(bits):
+  elements, bytes_ = _count_group(bits)
+  for element, byte, shift in _find_overlaps(bits):
     into = codes[:, element::elements]
     part = packed[:, byte::bytes_][:, : into.shape[1]]
     part = part >> shift if shift >= 0 else part << -shift
@@ -87,19 +87,19 @@ def unpack(packed: np.ndarray, dim: int, bits: int) -> np.ndarray:
   return codes
 
 
-def _group(bits: int) -> tuple[int, int]:
+def _count_group(bits: int) -> tuple[int, int]:
   """The fewest elements that fill whole bytes, and how many bytes these are."""
   elements = 8 // math.gcd(8, bits)
   return elements, elements * bits // 8
 
 
-def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
+def _find_overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
   """Every element of a group with every byte that holds some of its bits.
 
   Yields:
     Element, byte, and by how much the element is shifted to the left in it.
   """
-  elements, bytes_ = _group(bits)
+  elements, bytes_ = _count_group(bits)
   for element in range(elements):
     for byte in range(bytes_):
       shift = element * bits - byte * 8

@@ -19,7 +19,7 @@ from genrec_jax.numerics.number_format import (
 _TINY = np.float32(1e-30)
 
 
-def _stored(
+def _make_stored(
   name: str, dtype, stored: str, *, exact: bool = False
 ) -> NumberFormat:
   """The format of a dtype.
@@ -32,29 +32,29 @@ def _stored(
   """
   dtype = np.dtype(dtype)
 
-  def encode(rows, xp):
+  def encode_rows(rows, xp):
     with np.errstate(over='ignore', invalid='ignore'):
       return {'values': xp.asarray(rows, dtype).view(stored)}
 
-  def decode(parts, columns, xp):
+  def decode_rows(arrays, columns, xp):
     del columns
-    return xp.asarray(parts['values']).view(dtype).astype(np.float32)
+    return xp.asarray(arrays['values']).view(dtype).astype(np.float32)
 
   return NumberFormat(
     name,
-    encode,
-    decode,
+    encode_rows,
+    decode_rows,
     layout=lambda columns: {'values': EncodedArray(stored, columns)},
     exact=exact,
     storage_dtype=dtype,
   )
 
 
-def _scaled(name: str, dtype, top: float, gradients=None) -> NumberFormat:
+def _make_scaled(name: str, dtype, top: float, gradients=None) -> NumberFormat:
   """8 bits of floating point; the largest number of a row becomes `top`."""
   dtype = np.dtype(dtype)
 
-  def encode(rows, xp):
+  def encode_rows(rows, xp):
     with np.errstate(all='ignore'):
       rows = flush_subnormals(rows, xp)
       largest = xp.abs(rows).max(-1)
@@ -65,16 +65,16 @@ def _scaled(name: str, dtype, top: float, gradients=None) -> NumberFormat:
       codes = (rows * inverse[..., None]).astype(dtype)
     return {'codes': codes.view(np.uint8), 'scale': scale}
 
-  def decode(parts, columns, xp):
+  def decode_rows(arrays, columns, xp):
     del columns
-    codes = xp.asarray(parts['codes']).view(dtype).astype(np.float32)
+    codes = xp.asarray(arrays['codes']).view(dtype).astype(np.float32)
     with np.errstate(invalid='ignore'):
-      return codes * xp.asarray(parts['scale'])[..., None]
+      return codes * xp.asarray(arrays['scale'])[..., None]
 
   return NumberFormat(
     name,
-    encode,
-    decode,
+    encode_rows,
+    decode_rows,
     layout=lambda columns: {
       'codes': EncodedArray('uint8', columns),
       'scale': EncodedArray('float32'),
@@ -83,13 +83,13 @@ def _scaled(name: str, dtype, top: float, gradients=None) -> NumberFormat:
   )
 
 
-FLOAT32 = _stored('float32', np.float32, 'float32', exact=True)
-FLOAT16 = _stored('float16', np.float16, 'float16')
-BFLOAT16 = _stored('bfloat16', ml_dtypes.bfloat16, 'uint16')
+FLOAT32 = _make_stored('float32', np.float32, 'float32', exact=True)
+FLOAT16 = _make_stored('float16', np.float16, 'float16')
+BFLOAT16 = _make_stored('bfloat16', ml_dtypes.bfloat16, 'uint16')
 # Below the largest numbers, 448 and 57344, so that nothing overflows.
-FP8 = _scaled(
+FP8 = _make_scaled(
   'fp8',
   ml_dtypes.float8_e4m3fn,
   2.0**8,
-  gradients=_scaled('fp8', ml_dtypes.float8_e5m2, 2.0**15),
+  gradients=_make_scaled('fp8', ml_dtypes.float8_e5m2, 2.0**15),
 )

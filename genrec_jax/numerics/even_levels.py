@@ -27,14 +27,14 @@ Decoding is the same, and so is the order of the parts.
 import numpy as np
 
 from genrec_jax.numerics import row_blocks
-from genrec_jax.numerics.bit_packing import check_bits, unpack
-from genrec_jax.numerics.levels import levels, nearest_codes
+from genrec_jax.numerics.bit_packing import check_bits, unpack_codes
+from genrec_jax.numerics.levels import choose_levels, nearest_codes
 from genrec_jax.numerics.number_format import (
   EncodedArray,
   NumberFormat,
   flush_subnormals,
 )
-from genrec_jax.numerics.range_search import search
+from genrec_jax.numerics.range_search import search_ranges
 
 # Steps of the search in a whole range, and the share of it that may be cut off,
 # by the paper.
@@ -46,23 +46,27 @@ _LEAST_RANGE = np.float32(1e-30)  # of int8: its inverse scale is finite
 def symmetric(bits: int) -> NumberFormat:
   """Even levels from -max to max of a row, one of them zero."""
 
-  def parts(columns):
-    return row_blocks.layout(columns, bits, scale=None)
+  def lay_out_arrays(columns):
+    return row_blocks.lay_out_arrays(columns, bits, scale=None)
 
-  def encode(rows, xp):
+  def encode_rows(rows, xp):
     del xp
-    return row_blocks.encode(rows, bits, parts(rows.shape[-1]), _symmetric)
+    return row_blocks.encode_rows(
+      rows, bits, lay_out_arrays(rows.shape[-1]), _quantise_symmetric
+    )
 
-  def decode(parts, columns, xp):
+  def decode_rows(arrays, columns, xp):
     del xp
-    rows = unpack(np.asarray(parts['codes']), columns, bits)
+    rows = unpack_codes(np.asarray(arrays['codes']), columns, bits)
     rows = rows.astype(np.float32)
     # Codes are unsigned in the file; the middle one stands for zero.
     rows -= np.float32(2 ** (bits - 1) - 1)
-    rows *= np.asarray(parts['scale']).astype(np.float32)[:, None]
+    rows *= np.asarray(arrays['scale']).astype(np.float32)[:, None]
     return rows
 
-  return _quantiser('symmetric', bits, encode, decode, parts)
+  return _make_quantiser(
+    'symmetric', bits, encode_rows, decode_rows, lay_out_arrays
+  )
 
 
 def asymmetric(bits: int) -> NumberFormat:
@@ -93,7 +97,7 @@ def adaptive(
     raise ValueError(f'ratio is {ratio}, must be above 0 and 1 at most')
 
   def best_range(block):
-    return search(
+    return search_ranges(
       block.x,
       block.low,
       block.high,
@@ -110,31 +114,33 @@ def adaptive(
 def _of_range(method: str, bits: int, choose_range) -> NumberFormat:
   """Levels with a bias, over the range that a function of the block names."""
 
-  def parts(columns):
-    return row_blocks.layout(columns, bits, scale=None, bias=None)
+  def lay_out_arrays(columns):
+    return row_blocks.lay_out_arrays(columns, bits, scale=None, bias=None)
 
-  def quantise(block):
+  def quantise_block(block):
     low, high = choose_range(block)
     top = 2**bits - 1
-    bias, scale, inverse = levels(
+    bias, scale, inverse = choose_levels(
       np, low, high, np.full_like(low, top), block.half
     )
     codes = nearest_codes(block.x, bias, inverse, top).astype(np.uint8)
     return codes, {'scale': scale, 'bias': bias}
 
-  def encode(rows, xp):
+  def encode_rows(rows, xp):
     del xp
-    return row_blocks.encode(rows, bits, parts(rows.shape[-1]), quantise)
+    return row_blocks.encode_rows(
+      rows, bits, lay_out_arrays(rows.shape[-1]), quantise_block
+    )
 
-  def decode(parts, columns, xp):
-    codes = unpack(np.asarray(parts['codes']), columns, bits)
-    numbers = {'scale': parts['scale'], 'bias': parts['bias']}
+  def decode_rows(arrays, columns, xp):
+    codes = unpack_codes(np.asarray(arrays['codes']), columns, bits)
+    numbers = {'scale': arrays['scale'], 'bias': arrays['bias']}
     return _decode_levels({'codes': codes, **numbers}, columns, xp)
 
-  return _quantiser(method, bits, encode, decode, parts)
+  return _make_quantiser(method, bits, encode_rows, decode_rows, lay_out_arrays)
 
 
-def _quantiser(method, bits, encode, decode, layout) -> NumberFormat:
+def _make_quantiser(method, bits, encode, decode, layout) -> NumberFormat:
   check_bits(bits)
   return NumberFormat(
     f'{method}{bits}',
@@ -151,12 +157,12 @@ def _whole_range(block):
   return block.low, block.high
 
 
-def _symmetric(block):
+def _quantise_symmetric(block):
   top = 2 ** (block.bits - 1) - 1
   largest = np.maximum(np.abs(block.low), np.abs(block.high))
   largest = np.where(largest < row_blocks.TINY, np.float32(0), largest)
   # From zero on, the same levels; then to both sides.
-  _, scale, inverse = levels(
+  _, scale, inverse = choose_levels(
     np,
     np.zeros_like(largest),
     largest,
@@ -189,13 +195,13 @@ def _encode_int8(rows, xp):
     return {'codes': codes.astype(np.uint8), 'scale': scale, 'bias': least}
 
 
-def _decode_levels(parts, columns, xp):
+def _decode_levels(arrays, columns, xp):
   """Rows of codes, one a byte, with scale and bias of each row."""
   del columns
-  rows = xp.asarray(parts['codes']).astype(np.float32)
+  rows = xp.asarray(arrays['codes']).astype(np.float32)
   # In place in NumPy; arrays of JAX make new ones.
-  rows *= xp.asarray(parts['scale']).astype(np.float32)[..., None]
-  rows += xp.asarray(parts['bias']).astype(np.float32)[..., None]
+  rows *= xp.asarray(arrays['scale']).astype(np.float32)[..., None]
+  rows += xp.asarray(arrays['bias']).astype(np.float32)[..., None]
   return rows
 
 

@@ -49,7 +49,7 @@ FORMATS: dict[str, NumberFormat] = {
 }
 
 
-def extend(
+def extend_formats(
   more: Formats, formats: Formats = FORMATS
 ) -> dict[str, NumberFormat]:
   """The formats of the library and some others.
@@ -66,9 +66,9 @@ def extend(
 
   >>> import dataclasses
   >>> mine = dataclasses.replace(FORMATS['int8'], name='mine')
-  >>> extend({'mine': mine})['mine'].bytes_per_row(64)
+  >>> extend_formats({'mine': mine})['mine'].bytes_per_row(64)
   72
-  >>> extend({'int8': mine})
+  >>> extend_formats({'int8': mine})
   Traceback (most recent call last):
   ValueError: there is a number format 'int8' already; choose another name
   """
@@ -84,7 +84,7 @@ def extend(
         'name'
       )
     for other in together.values():
-      if added.method and _key(added) == _key(other):
+      if added.method and _sort_key(added) == _sort_key(other):
         raise ValueError(
           f'the number formats {other.name!r} and {name!r} both have the '
           f'method {added.method!r} with {added.bits} bits; choose another '
@@ -100,7 +100,7 @@ def find_quantiser(
   """The format that checkpoints call by a method and bits.
 
   Args:
-    method: one of `methods(formats)`.
+    method: one of `list_methods(formats)`.
     bits: bits of an element.
     formats: those there are.
 
@@ -111,11 +111,11 @@ def find_quantiser(
   'adaptive4'
   """
   for candidate in formats.values():
-    if candidate.method and _key(candidate) == (method, bits):
+    if candidate.method and _sort_key(candidate) == (method, bits):
       return candidate
-  if method not in methods(formats):
+  if method not in list_methods(formats):
     raise ValueError(
-      f'method is {method!r}, must be one of {", ".join(methods(formats))}'
+      f'method is {method!r}, must be one of {", ".join(list_methods(formats))}'
     )
   if bits not in bit_widths(formats):
     widths = ', '.join(map(str, bit_widths(formats)))
@@ -128,7 +128,7 @@ def find_quantiser(
   )
 
 
-def methods(formats: Formats = FORMATS) -> tuple[str, ...]:
+def list_methods(formats: Formats = FORMATS) -> tuple[str, ...]:
   """What `checkpoint.method` may be."""
   return tuple(dict.fromkeys(f.method for f in formats.values() if f.method))
 
@@ -152,5 +152,5 @@ def storage_dtype(name: str, formats: Formats = FORMATS) -> np.dtype:
   return formats[name].storage_dtype
 
 
-def _key(number_format: NumberFormat) -> tuple[str, int]:
+def _sort_key(number_format: NumberFormat) -> tuple[str, int]:
   return number_format.method, number_format.bits

@@ -11,7 +11,7 @@ import types
 import numpy as np
 
 
-def levels(xp: types.ModuleType, low, high, top, half: bool):
+def choose_levels(xp: types.ModuleType, low, high, top, half: bool):
   """The levels `bias + code * scale` from `low` to `high`, codes 0 to `top`.
 
   With `half`, bias and scale are rounded to float16 as FBGEMM does for 4 and 2
@@ -36,10 +36,10 @@ def levels(xp: types.ModuleType, low, high, top, half: bool):
     flat = span == 0
     inverse = xp.where(flat, one, top / xp.where(flat, one, span))
     return low, span / top, inverse
-  bias = _rounded(xp, low)
+  bias = _round_to_half(xp, low)
   # From the rounded bias on, so that its rounding does not shift the top.
   span = high - bias
-  scale = _rounded(xp, xp.where(span == 0, one, span / top))
+  scale = _round_to_half(xp, xp.where(span == 0, one, span / top))
   # A scale may round to zero in float16.
   scale = xp.where(scale == 0, one, scale)
   return bias, scale, one / scale
@@ -69,5 +69,5 @@ def nearest_codes(
   return xp.clip(out, np.float32(0), np.float32(top), **into)
 
 
-def _rounded(xp, x):
+def _round_to_half(xp, x):
   return x.astype(xp.float16).astype(xp.float32)

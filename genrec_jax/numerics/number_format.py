@@ -96,7 +96,7 @@ class NumberFormat:
       )
 
   def encode(self, rows: Array, xp: types.ModuleType = np) -> dict[str, Array]:
-    """The parts of rows `[..., C]`.
+    """The arrays of rows `[..., C]`.
 
     >>> from genrec_jax.numerics.formats import FORMATS
     >>> rows = np.array([[0, 0.5, 1], [-1, 0, 1]], np.float32)
@@ -108,14 +108,14 @@ class NumberFormat:
 
   def decode(
     self,
-    parts: Mapping[str, Array],
+    arrays: Mapping[str, Array],
     columns: int,
     xp: types.ModuleType = np,
   ) -> Array:
-    """Rows `[..., columns]` float32 of the parts of `encode`.
+    """Rows `[..., columns]` float32 of the arrays of `encode`.
 
     Args:
-      parts: {name: array}.
+      arrays: {name: array}.
       columns: number of columns, which packed codes do not determine.
       xp: `numpy`, or `jax.numpy` where 'jax' is among the engines.
 
@@ -123,7 +123,7 @@ class NumberFormat:
       The rows, as near to what was encoded as the format comes.
     """
     self._check_engine(xp)
-    return self.decoder(parts, columns, xp)
+    return self.decoder(arrays, columns, xp)
 
   def bytes_per_row(self, columns: int) -> int:
     """The bytes of all parts of a row of `columns` numbers.

@@ -39,7 +39,7 @@ Rules = Iterable[tuple[str, str]]  # ordered (regex of a site, product)
 SUFFIX = '_site'  # after the name of a weight: the attribute of its site
 
 
-def multiply(
+def multiply_in_dtype(
   x: jax.Array, w: jax.Array, *, spec: str, site: str = ''
 ) -> jax.Array:
   """The product in the dtype of the activations.
@@ -80,11 +80,11 @@ def _multiply_in_bfloat16(x, w, spec):
   return _round_and_multiply(spec, x, w).astype(x.dtype)
 
 
-def _forward(x, w, spec):
+def _forward_bfloat16(x, w, spec):
   return _multiply_in_bfloat16(x, w, spec), (x, w)
 
 
-def _backward(spec, saved, dy):
+def _backward_bfloat16(spec, saved, dy):
   # Not left to autodiff: a cotangent that passes through a cast is itself
   # rounded, where only the operands of the two products shall be.
   x, w = saved
@@ -94,7 +94,7 @@ def _backward(spec, saved, dy):
   return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-_multiply_in_bfloat16.defvjp(_forward, _backward)
+_multiply_in_bfloat16.defvjp(_forward_bfloat16, _backward_bfloat16)
 
 
 def _round_and_multiply(spec, left, right):
@@ -116,7 +116,7 @@ def _round_and_multiply(spec, left, right):
 
 
 PRODUCTS: Mapping[str, Product] = {
-  'default': multiply,
+  'default': multiply_in_dtype,
   'bfloat16': multiply_in_bfloat16,
 }
 
@@ -134,7 +134,7 @@ class Site:
 
   name: str = ''
   product: str = 'default'
-  function: Product = dataclasses.field(default=multiply, repr=False)
+  function: Product = dataclasses.field(default=multiply_in_dtype, repr=False)
 
 
 def split_spec(spec: str) -> tuple[str, str, str]:
@@ -207,9 +207,9 @@ def assign_products(
     ValueError: for a rule without a site, a product that does not exist or
       exists twice, or a weight without a path of its own.
   """
-  known = _known(extra or {})
-  declared = _declared(model)
-  chosen = _choose(list(rules), list(declared), known)
+  known = _add_products(extra or {})
+  declared = _declared_sites(model)
+  chosen = _choose_products(list(rules), list(declared), known)
   for name, (module, attribute) in declared.items():
     product = chosen.get(name, 'default')
     # On the module, where it hides that of the class: the class is shared by
@@ -225,11 +225,11 @@ def find_sites(model: nnx.Module) -> dict[str, Site]:
   """
   return {
     name: getattr(module, attribute)
-    for name, (module, attribute) in _declared(model).items()
+    for name, (module, attribute) in _declared_sites(model).items()
   }
 
 
-def _declared(model: nnx.Module) -> dict[str, tuple[nnx.Module, str]]:
+def _declared_sites(model: nnx.Module) -> dict[str, tuple[nnx.Module, str]]:
   """Name -> the module of a product weight and the attribute of its site."""
   paths = {
     '/'.join(map(str, path))
@@ -260,7 +260,7 @@ def _declared(model: nnx.Module) -> dict[str, tuple[nnx.Module, str]]:
   return dict(sorted(declared.items()))
 
 
-def _known(extra: Mapping[str, Product]) -> dict[str, Product]:
+def _add_products(extra: Mapping[str, Product]) -> dict[str, Product]:
   for name in extra:
     if name in PRODUCTS:
       raise ValueError(
@@ -269,12 +269,12 @@ def _known(extra: Mapping[str, Product]) -> dict[str, Product]:
   return {**PRODUCTS, **extra}
 
 
-def _choose(rules: list, names: list[str], known) -> dict[str, str]:
+def _choose_products(rules: list, names: list[str], known) -> dict[str, str]:
   """Site -> product, for the sites that a rule decides."""
   chosen = {}
   listed = ', '.join(names) or 'none: this model multiplies by no weight'
   for rule in rules:
-    pattern, product = _checked(rule)
+    pattern, product = _check_rule(rule)
     if product not in known:
       raise ValueError(
         f'numerics.products has the product {product!r} for {pattern.pattern!r}'
@@ -296,7 +296,7 @@ def _choose(rules: list, names: list[str], known) -> dict[str, str]:
   return chosen
 
 
-def _checked(rule) -> tuple[re.Pattern, str]:
+def _check_rule(rule) -> tuple[re.Pattern, str]:
   # A pair of words without the outer brackets reads as two rules.
   if isinstance(rule, str) or len(rule) != 2:
     raise ValueError(

@@ -16,13 +16,13 @@ import functools
 import numpy as np
 
 from genrec_jax.numerics import range_walk
-from genrec_jax.numerics.levels import levels, nearest_codes
+from genrec_jax.numerics.levels import choose_levels, nearest_codes
 
 BLOCK = 2048  # rows: a block of 64 columns, 512 KB, stays in the cache
 FEW = 512  # rows that NumPy searches sooner than XLA compiles
 
 
-def search(
+def search_ranges(
   x: np.ndarray,
   low: np.ndarray,
   high: np.ndarray,
@@ -48,13 +48,13 @@ def search(
   """
   # Rows whose numbers fit float16 have squares that fit float32.
   if half:
-    return _search(x, low, high, bits, bins, ratio, half)
+    return _walk_ranges(x, low, high, bits, bins, ratio, half)
   # In float32 squares of small or large numbers would leave its range: bring
   # all ranges near one, by powers of two, which round nothing.
   exponent = np.clip(np.frexp(high - low)[1], -125, 126)
   unit = np.ldexp(np.float32(1), -exponent)
   back = np.ldexp(np.float32(1), exponent)
-  ranges = _search(
+  ranges = _walk_ranges(
     x * unit[None], low * unit, high * unit, bits, bins, ratio, half
   )
   # What has not moved stays as it was, subnormal numbers too.
@@ -62,19 +62,19 @@ def search(
   return np.where(ranges == whole * unit[None], whole, ranges * back[None])
 
 
-def _search(x, low, high, bits, bins, ratio, half):
+def _walk_ranges(x, low, high, bits, bins, ratio, half):
   # In float32 from here on, so that both programs take the same steps.
   step = (high - low) / np.float32(bins)
   least = np.float32(bins * (1.0 - ratio)) * step
   ends = np.stack([low, high, step, least, np.full_like(low, 2**bits - 1)])
   # Rows far from zero may have steps that round to nothing.
   most = bins + 1
-  device = _cpu() if x.shape[1] > FEW else None
+  device = _find_cpu() if x.shape[1] > FEW else None
   if device is None:
     return _in_numpy(x, *ends, most, half)
   from genrec_jax.numerics import range_search_xla
 
-  return range_search_xla.search(
+  return range_search_xla.search_ranges(
     x, ends, most, half=half, to=BLOCK, device=device
   )
 
@@ -82,8 +82,8 @@ def _search(x, low, high, bits, bins, ratio, half):
 def _in_numpy(x, low, high, step, least, top, most, half):
   work = np.empty_like(x)
 
-  def error(low, high):
-    bias, scale, inverse = levels(np, low, high, top, half)
+  def measure_error(low, high):
+    bias, scale, inverse = choose_levels(np, low, high, top, half)
     y = nearest_codes(x, bias, inverse, top[0], out=work)
     np.multiply(y, scale, out=y)
     np.add(y, bias, out=y)
@@ -94,19 +94,19 @@ def _in_numpy(x, low, high, step, least, top, most, half):
       total += squares
     return np.sqrt(total)
 
-  walk = range_walk.start(error(low, high), low, high)
+  walk = range_walk.start_walk(measure_error(low, high), low, high)
   for _ in range(most):
     if not range_walk.unfinished_rows(walk, least).any():
       break
     raised, lowered = (
-      error(*ends) for ends in range_walk.advance_ranges(walk, step)
+      measure_error(*ends) for ends in range_walk.advance_ranges(walk, step)
     )
-    walk = range_walk.advance(np, walk, step, least, raised, lowered)
+    walk = range_walk.advance_walk(np, walk, step, least, raised, lowered)
   return np.stack(walk[4:])
 
 
 @functools.cache
-def _cpu():
+def _find_cpu():
   """The CPU as a device of JAX, or None if JAX is not to use it."""
   import jax
 

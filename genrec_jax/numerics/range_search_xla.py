@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax.numerics import range_walk
-from genrec_jax.numerics.levels import levels
+from genrec_jax.numerics.levels import choose_levels
 
 # Elements in the body of the loop: fewer go round the memory more often, more
 # take longer to compile.
@@ -17,7 +17,7 @@ UNROLL = 32
 _HUGE = 3e38
 
 
-def search(
+def search_ranges(
   x: np.ndarray,
   ends: np.ndarray,
   most: int,
@@ -46,44 +46,46 @@ def search(
   if count < to:  # rows of zeros are at their end at once
     arguments = [np.pad(a, ((0, 0), (0, to - count))) for a in arguments]
   arguments = jax.device_put((*arguments, np.int32(most)), device)
-  return np.asarray(_search(*arguments, half=half))[:, :count]
+  return np.asarray(_walk_ranges(*arguments, half=half))[:, :count]
 
 
 @functools.partial(jax.jit, static_argnames='half')
-def _search(x, ends, most, *, half):
+def _walk_ranges(x, ends, most, *, half):
   low, high, step, least, top = ends
-  (error,) = _errors(x, [(low, high)], top, half)
+  (error,) = _measure_errors(x, [(low, high)], top, half)
 
-  def going(carry):
+  def is_unfinished(carry):
     left, walk = carry
     return (left > 0) & jnp.any(range_walk.unfinished_rows(walk, least))
 
-  def advance(carry):
+  def advance_walk(carry):
     left, walk = carry
-    errors = _errors(x, range_walk.advance_ranges(walk, step), top, half)
-    return left - 1, range_walk.advance(jnp, walk, step, least, *errors)
+    errors = _measure_errors(
+      x, range_walk.advance_ranges(walk, step), top, half
+    )
+    return left - 1, range_walk.advance_walk(jnp, walk, step, least, *errors)
 
   _, walk = jax.lax.while_loop(
-    going, advance, (most, range_walk.start(error, low, high))
+    is_unfinished, advance_walk, (most, range_walk.start_walk(error, low, high))
   )
   return jnp.stack(walk[4:])
 
 
-def _errors(x, ranges, top, half) -> list[jax.Array]:
+def _measure_errors(x, ranges, top, half) -> list[jax.Array]:
   """L2 error of each row for each of the ranges, `[R]` each."""
   dim = len(x)
-  chosen = [levels(jnp, low, high, top, half) for low, high in ranges]
+  chosen = [choose_levels(jnp, low, high, top, half) for low, high in ranges]
   huge = jnp.float32(_HUGE)
 
-  def add(totals, elements):
+  def add_errors(totals, elements):
     for element in elements:
       totals = [
-        total + _square(element, *level)
+        total + _squared_error(element, *level)
         for total, level in zip(totals, chosen, strict=True)
       ]
     return totals
 
-  def _square(element, bias, scale, inverse):
+  def _squared_error(element, bias, scale, inverse):
     code = jnp.round((element - bias) * inverse)
     code = jnp.clip(code, jnp.float32(0), top)
     off = element - (jnp.minimum(code * scale, huge) + bias)
@@ -94,6 +96,6 @@ def _errors(x, ranges, top, half) -> list[jax.Array]:
   if whole:
     groups = x[: whole * UNROLL].reshape(whole, UNROLL, -1)
     totals = jax.lax.fori_loop(
-      0, whole, lambda i, totals: add(totals, list(groups[i])), totals
+      0, whole, lambda i, totals: add_errors(totals, list(groups[i])), totals
     )
-  return [jnp.sqrt(t) for t in add(totals, list(x[whole * UNROLL :]))]
+  return [jnp.sqrt(t) for t in add_errors(totals, list(x[whole * UNROLL :]))]

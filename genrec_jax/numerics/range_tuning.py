@@ -12,7 +12,7 @@ RATIOS = (0.3, 0.5, 0.7, 0.9)
 FEWEST = 200  # rows, whatever the share
 
 
-def tune(
+def tune_search(
   rows: np.ndarray,
   bits: int,
   sample: float = 1e-5,
@@ -54,7 +54,7 @@ def tune(
   )
 
 
-def mean_error(rows: np.ndarray, found: np.ndarray) -> float:
+def mean_error(rows: np.ndarray, approximation: np.ndarray) -> float:
   """The mean over rows of the L2 norm of the error of a row."""
-  off = found.astype(np.float64) - rows
+  off = approximation.astype(np.float64) - rows
   return float(np.sqrt(np.square(off).sum(axis=1)).mean())

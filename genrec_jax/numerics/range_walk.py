@@ -15,7 +15,7 @@ the range with the least error), `[R]` each.
 import types
 
 
-def start(error, low, high) -> tuple:
+def start_walk(error, low, high) -> tuple:
   """The walk before its first step.
 
   Args:
@@ -37,12 +37,14 @@ def advance_ranges(walk: tuple, step) -> tuple:
   return (low + step, high), (low, high - step)
 
 
-def advance(xp: types.ModuleType, walk, step, least, raised, lowered) -> tuple:
+def advance_walk(
+  xp: types.ModuleType, walk, step, least, raised, lowered
+) -> tuple:
   """Takes one step in the rows that are not finished.
 
   Args:
     xp: numpy or jax.numpy.
-    walk: as from `start`.
+    walk: as from `start_walk`.
     step: `[R]` length of a step.
     least: `[R]` the range at which a row is finished.
     raised: `[R]` error of the first range of `advance_ranges`.

@@ -1,8 +1,9 @@
 """Quantises rows block by block, with the checks that all quantisers share.
 
-A quantiser of rows is a function of a `RowBlock`; `encode` calls it and packs
-its codes. `encode` also decides, once for a call, whether scale, bias and
-codebook are float16, and refuses rows that no evenly spaced levels could span.
+A quantiser of rows is a function of a `RowBlock`; `encode_rows` calls it and
+packs its codes. `encode_rows` also decides, once for a call, whether scale,
+bias and codebook are float16, and refuses rows that no evenly spaced levels
+could span.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genrec_jax.numerics.bit_packing import pack, packed_bytes
+from genrec_jax.numerics.bit_packing import pack_codes, packed_bytes
 from genrec_jax.numerics.number_format import EncodedArray
 from genrec_jax.numerics.range_search import BLOCK
 
@@ -40,7 +41,7 @@ class RowBlock(NamedTuple):
   half: bool
 
 
-def layout(
+def lay_out_arrays(
   columns: int, bits: int, **numbers: int | None
 ) -> dict[str, EncodedArray]:
   """The parts of a packed format.
@@ -51,16 +52,16 @@ def layout(
     **numbers: name -> numbers for each row beside its codes, None for one.
   """
   dtype = 'float16' if bits <= 4 else 'float32'
-  parts = {'codes': EncodedArray('uint8', packed_bytes(columns, bits))}
-  return parts | {
+  arrays = {'codes': EncodedArray('uint8', packed_bytes(columns, bits))}
+  return arrays | {
     name: EncodedArray(dtype, width) for name, width in numbers.items()
   }
 
 
-def encode(
+def encode_rows(
   rows: np.ndarray,
   bits: int,
-  parts: dict[str, EncodedArray],
+  arrays: dict[str, EncodedArray],
   quantise: Callable[[RowBlock], tuple[np.ndarray, dict[str, np.ndarray]]],
 ) -> dict[str, np.ndarray]:
   """Quantises rows, each by itself.
@@ -68,7 +69,7 @@ def encode(
   Args:
     rows: `[n, D]` float32, finite.
     bits: bits of a code.
-    parts: from `layout`.
+    arrays: from `lay_out_arrays`.
     quantise: block -> codes `[D, R]` and {part: `[R, ...]`}.
 
   Returns:
@@ -82,15 +83,15 @@ def encode(
       'rows must be float32 [n, D] with D > 0, these are '
       f'{rows.dtype} {list(rows.shape)}'
     )
-  low, high = _ends(rows)
+  low, high = _find_ends(rows)
   # One dtype for a whole array, whichever rows share a call.
   half = bits <= 4 and _half_holds(low, high, bits)
-  arrays = {}
-  for name, part in parts.items():
-    shape = (len(rows),) if part.width is None else (len(rows), part.width)
+  encoded = {}
+  for name, array in arrays.items():
+    shape = (len(rows),) if array.width is None else (len(rows), array.width)
     number = np.float16 if half else np.float32
     dtype = np.uint8 if name == 'codes' else number
-    arrays[name] = np.empty(shape, dtype)
+    encoded[name] = np.empty(shape, dtype)
   for begin in range(0, len(rows), BLOCK):
     # A block stays in the cache, which its search walks through often.
     here = slice(begin, begin + BLOCK)
@@ -98,13 +99,13 @@ def encode(
     codes, numbers = quantise(
       RowBlock(rows[here], x, low[here], high[here], bits, half)
     )
-    arrays['codes'][here] = pack(codes.T, bits)
+    encoded['codes'][here] = pack_codes(codes.T, bits)
     for name, values in numbers.items():
-      arrays[name][here] = values
-  return arrays
+      encoded[name][here] = values
+  return encoded
 
 
-def _ends(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_ends(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Least and greatest value of each row, `[n]` each; refuses bad rows."""
   with np.errstate(over='ignore', invalid='ignore'):
     low, high = rows.min(axis=1), rows.max(axis=1)

@@ -8,7 +8,7 @@ and its sum the difference of two prefix sums.
 import numpy as np
 
 from genrec_jax.numerics import row_blocks
-from genrec_jax.numerics.bit_packing import unpack
+from genrec_jax.numerics.bit_packing import unpack_codes
 from genrec_jax.numerics.number_format import NumberFormat
 
 # After so many rounds the error hardly falls; most rows stop earlier.
@@ -19,10 +19,10 @@ def kmeans(bits: int) -> NumberFormat:
   """The format in which each row has `2**bits` levels of its own, anywhere."""
   size = 2**bits
 
-  def parts(columns):
-    return row_blocks.layout(columns, bits, codebook=size)
+  def lay_out_arrays(columns):
+    return row_blocks.lay_out_arrays(columns, bits, codebook=size)
 
-  def encode(rows, xp):
+  def encode_rows(rows, xp):
     del xp
     columns = rows.shape[-1]
     if columns <= size:
@@ -31,19 +31,21 @@ def kmeans(bits: int) -> NumberFormat:
         f'codes, which does not make rows of {columns} smaller: take fewer '
         'bits or adaptive'
       )
-    return row_blocks.encode(rows, bits, parts(columns), _quantise)
+    return row_blocks.encode_rows(
+      rows, bits, lay_out_arrays(columns), _quantise_block
+    )
 
-  def decode(parts, columns, xp):
+  def decode_rows(arrays, columns, xp):
     del xp
-    codes = unpack(np.asarray(parts['codes']), columns, bits)
-    book = np.asarray(parts['codebook']).astype(np.float32)
+    codes = unpack_codes(np.asarray(arrays['codes']), columns, bits)
+    book = np.asarray(arrays['codebook']).astype(np.float32)
     return np.take_along_axis(book, codes, axis=1)
 
   return NumberFormat(
     f'kmeans{bits}',
-    encode,
-    decode,
-    parts,
+    encode_rows,
+    decode_rows,
+    lay_out_arrays,
     engines=('numpy',),
     method='kmeans',
     bits=bits,
@@ -51,15 +53,15 @@ def kmeans(bits: int) -> NumberFormat:
   )
 
 
-def _quantise(block):
-  book = codebooks(block.rows, block.bits)
+def _quantise_block(block):
+  book = find_codebooks(block.rows, block.bits)
   # Codes of the numbers that are kept, which float16 may have moved.
   book = book.astype(np.float16 if block.half else np.float32)
-  codes = nearest(block.x, book.astype(np.float32))
+  codes = nearest_centroids(block.x, book.astype(np.float32))
   return codes, {'codebook': book.T}
 
 
-def codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
+def find_codebooks(rows: np.ndarray, bits: int) -> np.ndarray:
   """Centroids of each row, ascending: `[R, D]` float32 -> `[2**bits, R]`."""
   count, dim = rows.shape
   size = 2**bits
@@ -92,7 +94,7 @@ def midpoints(centroids: np.ndarray) -> np.ndarray:
   return (centroids[1:] + centroids[:-1]) / np.float32(2)
 
 
-def nearest(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+def nearest_centroids(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
   """Codes `[D, R]` uint8 of the centroids nearest to `x`, `[D, R]`."""
   codes = np.zeros(x.shape, np.uint8)
   for middle in midpoints(centroids):

@@ -52,7 +52,7 @@ def quantize(
   Args:
     rows: `[n, D]` float32, finite.
     bits: 2, 3, 4 or 8 an element.
-    method: one of `formats.methods()`.
+    method: one of `formats.list_methods()`.
     bins: steps of the search in a whole range, for `adaptive`;
       `even_levels.BINS` if None.
     ratio: share of a range the search may cut off; `even_levels.RATIO` if None.

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from genrec_jax.parallel import rules
 
 
-def clip(grads, norm: jax.Array, limit: float):
+def clip_gradients(grads, norm: jax.Array, limit: float):
   """Scales gradients down to the norm `limit` if theirs is larger.
 
   >>> grads = {'w': jnp.array([6.0, 8.0])}
-  >>> clip(grads, norm=jnp.float32(10.0), limit=5.0)['w'].tolist()
+  >>> clip_gradients(grads, norm=jnp.float32(10.0), limit=5.0)['w'].tolist()
   [3.0, 4.0]
 
   Args:
@@ -23,13 +23,13 @@ def clip(grads, norm: jax.Array, limit: float):
   # A norm of NaN fails the comparison and shows in every gradient.
   scale = jnp.where(norm < limit, 1.0, limit / norm)
 
-  def clipped(path, grad):
+  def scale_gradient(path, grad):
     # It is no slope: scaled down, the statistic would lag behind.
     if rules.is_statistic(rules.path_name(path)):
       return grad
     return grad * scale.astype(grad.dtype)
 
-  return jax.tree_util.tree_map_with_path(clipped, grads)
+  return jax.tree_util.tree_map_with_path(scale_gradient, grads)
 
 
 def select_counted_leaves(grads) -> list[jax.Array]:

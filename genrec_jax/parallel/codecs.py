@@ -53,30 +53,31 @@ class Codec:
     (3, 72)
     """
     layout = self.format.layout(rows.shape[-1])
-    parts = self.format.encode(rows, jnp)
+    arrays = self.format.encode(rows, jnp)
     if len(layout) == 1:
-      (part,) = parts.values()
+      (array,) = arrays.values()
       # One part needs no cutting into bytes, only another name for its bits.
-      bits = 8 * part.dtype.itemsize
+      bits = 8 * array.dtype.itemsize
       # Sums are made of what is exact, so it stays what it is.
-      return part if self.exact else part.view(f'uint{bits}')
+      return array if self.exact else array.view(f'uint{bits}')
     return jnp.concatenate(
-      [_to_bytes(parts[name], part) for name, part in layout.items()], axis=-1
+      [_to_bytes(arrays[name], array) for name, array in layout.items()],
+      axis=-1,
     )
 
   def decode(self, bits: jax.Array, columns: int) -> jax.Array:
     """The inverse of `encode`, for rows of `columns` numbers."""
     layout = self.format.layout(columns)
     if len(layout) == 1:
-      ((name, part),) = layout.items()
-      return self.format.decode({name: bits.view(part.dtype)}, columns, jnp)
+      ((name, array),) = layout.items()
+      return self.format.decode({name: bits.view(array.dtype)}, columns, jnp)
     # In the order of the layout, which `encode` follows too.
-    parts, start = {}, 0
-    for name, part in layout.items():
-      end = start + part.row_bytes
-      parts[name] = _from_bytes(bits[..., start:end], part)
+    arrays, start = {}, 0
+    for name, array in layout.items():
+      end = start + array.row_bytes
+      arrays[name] = _from_bytes(bits[..., start:end], array)
       start = end
-    return self.format.decode(parts, columns, jnp)
+    return self.format.decode(arrays, columns, jnp)
 
 
 def find_codec(
@@ -110,14 +111,14 @@ def names(formats: Formats = FORMATS) -> tuple[str, ...]:
   return tuple(n for n, f in formats.items() if 'jax' in f.engines)
 
 
-def _to_bytes(x: jax.Array, part: EncodedArray) -> jax.Array:
+def _to_bytes(x: jax.Array, array: EncodedArray) -> jax.Array:
   """A part as `[..., part.row_bytes]` uint8."""
-  if part.width is None:
+  if array.width is None:
     x = x[..., None]
   return x.view(np.uint8)
 
 
-def _from_bytes(x: jax.Array, part: EncodedArray) -> jax.Array:
+def _from_bytes(x: jax.Array, array: EncodedArray) -> jax.Array:
   """The inverse of `_to_bytes`."""
-  x = x.view(part.dtype)
-  return x[..., 0] if part.width is None else x
+  x = x.view(array.dtype)
+  return x[..., 0] if array.width is None else x

@@ -63,7 +63,7 @@ class Cut:
     return tuple(axis for axis in self.summed if axis not in self.over)
 
 
-def resolve(
+def resolve_cuts(
   axes: tuple[str, ...],
   rules: tuple,
   mesh: Mesh,
@@ -86,13 +86,13 @@ def resolve(
       an override that fits no parameter.
   """
   shapes = rules_lib.named_shapes(params)
-  cuts = _overridden(overrides or {}, mesh, shapes)
+  cuts = _resolve_overrides(overrides or {}, mesh, shapes)
   rest = {name: shape for name, shape in shapes.items() if name not in cuts}
-  dimensions = rules_lib.resolve(
+  dimensions = rules_lib.resolve_rules(
     # A mode that cuts nothing must not ask for rules.
     rules if axes else (('.*', None),),
     rest,
-    mesh_lib.shards(mesh, axes),
+    mesh_lib.count_shards(mesh, axes),
   )
   for name, dimension in dimensions.items():
     cuts[name] = Cut() if dimension is None else Cut(dimension, axes)
@@ -100,7 +100,7 @@ def resolve(
   return {name: cuts[name] for name in shapes}
 
 
-def _overridden(overrides, mesh, shapes) -> dict[str, Cut]:
+def _resolve_overrides(overrides, mesh, shapes) -> dict[str, Cut]:
   cuts = {}
   for pattern, cut in overrides.items():
     names = [name for name in shapes if re.fullmatch(pattern, name)]
@@ -112,12 +112,12 @@ def _overridden(overrides, mesh, shapes) -> dict[str, Cut]:
     for name in names:
       # The first override that matches counts.
       if name not in cuts:
-        _check(pattern, cut, mesh, name, shapes[name])
+        _check_override(pattern, cut, mesh, name, shapes[name])
         cuts[name] = cut
   return cuts
 
 
-def _check(pattern, cut: Cut, mesh, name, shape) -> None:
+def _check_override(pattern, cut: Cut, mesh, name, shape) -> None:
   subject = f'the override {pattern!r} of parameter {name!r} of shape {shape}'
   if unknown := set(cut.over + cut.summed) - set(mesh.axis_names):
     raise RuleError(
@@ -131,7 +131,7 @@ def _check(pattern, cut: Cut, mesh, name, shape) -> None:
     return
   if not 0 <= cut.dimension < len(shape):
     raise RuleError(f'{subject}: there is no dimension {cut.dimension}')
-  shards = mesh_lib.shards(mesh, cut.over)
+  shards = mesh_lib.count_shards(mesh, cut.over)
   if shape[cut.dimension] % shards:
     raise RuleError(
       f'{subject}: {shape[cut.dimension]} does not divide into {shards} shards'

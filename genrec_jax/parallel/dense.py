@@ -12,8 +12,8 @@
 
 W is the number of all devices, G that of the devices of a host. Gradients of
 parameters that the rules do not cut are summed as in ddp. Each parameter has a
-record of how it is cut (`cuts.Cut`), which the mode fills in; `make` takes
-other records for towers.
+record of how it is cut (`cuts.Cut`), which the mode fills in; `make_layout`
+takes other records for towers.
 
 The same step serves all modes. It runs inside `jax.shard_map` on the blocks
 that `placement.specs` describe:
@@ -123,7 +123,7 @@ class DenseOptions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeshLayout:
-  """How the parameters of a model are divided over a mesh; see `make`.
+  """How the parameters of a model are divided over a mesh; see `make_layout`.
 
   Attributes:
     dense: the options.
@@ -140,7 +140,7 @@ class MeshLayout:
   def gather(self, params):
     """Turns stored parameters into what `use` expects; called once a step."""
 
-    def gathered(cut, x):
+    def gather_parameter(cut, x):
       # Nothing to gather; only the dtype of the model is wanted.
       if not cut.scattered or not self.dense.stored_cut:
         return x.astype(self.dense.gather_dtype)
@@ -148,9 +148,9 @@ class MeshLayout:
       # its gradient is scattered at once.
       if self.dense.gathers_again:
         return x
-      return gathering.gather_whole(x, self._wire(cut))
+      return gathering.gather_whole(x, self._make_wire(cut))
 
-    return self._map(gathered, params)
+    return self._map_cuts(gather_parameter, params)
 
   def use(self, held):
     """Turns what `gather` returned into what the model computes with.
@@ -160,9 +160,9 @@ class MeshLayout:
     """
     if not self.dense.gathers_again:
       return held
-    return self._map(
+    return self._map_cuts(
       lambda cut, x: (
-        gathering.gather_again(self._wire(cut), x) if cut.scattered else x
+        gathering.gather_again(self._make_wire(cut), x) if cut.scattered else x
       ),
       held,
     )
@@ -185,14 +185,14 @@ class MeshLayout:
     """
     dense = self.dense
 
-    def scattered(cut, x):
+    def scatter_gradient(cut, x):
       # The backward pass of `use` has scattered it already.
       if not cut.scattered or dense.gathers_again:
         return x
-      return gathering.scatter_sum(x, self._wire(cut))
+      return gathering.scatter_sum(x, self._make_wire(cut))
 
-    grads = self._map(scattered, grads)
-    names, leaves, tree = _named(grads)
+    grads = self._map_cuts(scatter_gradient, grads)
+    names, leaves, tree = _named_leaves(grads)
     places = {}  # axes left to sum over -> indices of leaves
     for place, name in enumerate(names):
       places.setdefault(self.cuts[name].reduced, []).append(place)
@@ -209,7 +209,10 @@ class MeshLayout:
           leaves[place] = value
     grads = jax.tree_util.tree_unflatten(tree, leaves)
     return jax.tree_util.tree_map_with_path(
-      lambda path, g: g.astype(self._dtypes[rules_lib.path_name(path)]), grads
+      lambda path, g: g.astype(
+        self._parameter_dtypes[rules_lib.path_name(path)]
+      ),
+      grads,
     )
 
   def norm(self, grads, more: jax.Array | float = 0.0) -> jax.Array:
@@ -219,7 +222,7 @@ class MeshLayout:
       grads: from `reduce`.
       more: sum of squares of further gradients, for instance of table rows.
     """
-    names, leaves, _ = _named(grads)
+    names, leaves, _ = _named_leaves(grads)
     # Shards are disjoint over the axes of their cut and copies elsewhere: each
     # square must be counted once.
     squares = {}  # axes of a cut -> sum of squares of its parts
@@ -238,7 +241,7 @@ class MeshLayout:
 
   def clip(self, grads, norm: jax.Array):
     """Scales gradients down to `clip_norm` if their norm is larger."""
-    return clipping.clip(grads, norm, self.dense.clip_norm)
+    return clipping.clip_gradients(grads, norm, self.dense.clip_norm)
 
   def apply(self, tx, grads, state, params, **extra):
     """Updates the stored parameters and the optimizer state.
@@ -258,11 +261,11 @@ class MeshLayout:
     updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
     if not self.dense.stored_cut:
-      params = self._map(
+      params = self._map_cuts(
         lambda cut, x: (
           # In its own dtype: these are the parameters that stay, not copies for
           # a step.
-          gathering.gather_whole(x, self._wire(cut, str(x.dtype)))
+          gathering.gather_whole(x, self._make_wire(cut, str(x.dtype)))
           if cut.scattered
           else x
         ),
@@ -271,21 +274,21 @@ class MeshLayout:
     return params, state
 
   @functools.cached_property
-  def _dtypes(self) -> dict[str, jnp.dtype]:
-    names, leaves, _ = _named(self.params)
+  def _parameter_dtypes(self) -> dict[str, jnp.dtype]:
+    names, leaves, _ = _named_leaves(self.params)
     return {name: x.dtype for name, x in zip(names, leaves, strict=True)}
 
   def own(self, params):
     """The part of the stored parameters that this device updates."""
     if self.dense.stored_cut:
       return params
-    return self._map(self._own_part, params)
+    return self._map_cuts(self._own_part, params)
 
   def stored_axes(self, cut: Cut) -> tuple[str, ...]:
     """The axes over which a parameter itself is cut, not only its state."""
     return cut.over if self.dense.stored_cut else cut.apart
 
-  def _wire(self, cut: Cut, dtype: str = '') -> gathering.Wire:
+  def _make_wire(self, cut: Cut, dtype: str = '') -> gathering.Wire:
     return gathering.Wire(
       cut.scattered,
       cut.dimension,
@@ -297,17 +300,19 @@ class MeshLayout:
     """What this device updates of a stored parameter."""
     if not cut.scattered:
       return x
-    size = x.shape[cut.dimension] // mesh_lib.shards(self.mesh, cut.scattered)
+    size = x.shape[cut.dimension] // mesh_lib.count_shards(
+      self.mesh, cut.scattered
+    )
     first = jax.lax.axis_index(cut.scattered) * size
     return jax.lax.dynamic_slice_in_dim(x, first, size, cut.dimension)
 
-  def _map(self, f, tree):
+  def _map_cuts(self, f, tree):
     return jax.tree_util.tree_map_with_path(
       lambda path, x: f(self.cuts[rules_lib.path_name(path)], x), tree
     )
 
 
-def make(
+def make_layout(
   dense: DenseOptions,
   mesh: Mesh,
   params,
@@ -329,7 +334,9 @@ def make(
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params
   )
-  cuts = cuts_lib.resolve(CUT[dense.mode], dense.rules, mesh, params, overrides)
+  cuts = cuts_lib.resolve_cuts(
+    CUT[dense.mode], dense.rules, mesh, params, overrides
+  )
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise ValueError(
@@ -339,10 +346,10 @@ def make(
   return MeshLayout(dense, mesh, params, cuts)
 
 
-def accumulate(function: Callable, microbatches):
+def accumulate_sums(function: Callable, microbatches):
   """Sums `function(microbatch)` over microbatches in one loop.
 
-  >>> accumulate(jnp.sum, jnp.ones((3, 2))).item()
+  >>> accumulate_sums(jnp.sum, jnp.ones((3, 2))).item()
   6.0
 
   Args:
@@ -358,25 +365,25 @@ def accumulate(function: Callable, microbatches):
   first = jax.tree.map(lambda x: x[0], microbatches)
   # No loop, which would keep XLA from overlapping what is around it.
   if count == {1}:
-    return jax.tree.map(_wide, function(first))
+    return jax.tree.map(_widen, function(first))
 
-  def body(sums, microbatch):
-    new = jax.tree.map(_wide, function(microbatch))
+  def add_microbatch(sums, microbatch):
+    new = jax.tree.map(_widen, function(microbatch))
     return jax.tree.map(jnp.add, sums, new), None
 
   # Sums start as zeros, whose shapes only the function knows.
-  shapes = jax.eval_shape(lambda b: jax.tree.map(_wide, function(b)), first)
+  shapes = jax.eval_shape(lambda b: jax.tree.map(_widen, function(b)), first)
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-  return jax.lax.scan(body, zeros, microbatches)[0]
+  return jax.lax.scan(add_microbatch, zeros, microbatches)[0]
 
 
-def _wide(x: jax.Array) -> jax.Array:
+def _widen(x: jax.Array) -> jax.Array:
   if jnp.issubdtype(x.dtype, jnp.floating) and np.dtype(x.dtype).itemsize < 4:
     return x.astype(jnp.float32)
   return x
 
 
-def _named(tree):
+def _named_leaves(tree):
   leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
   names = [rules_lib.path_name(path) for path, _ in leaves]
   return names, [leaf for _, leaf in leaves], structure

@@ -57,7 +57,7 @@ def gather_whole(x: jax.Array, wire: Wire) -> jax.Array:
   x = jax.lax.all_gather(x, wire.axes, axis=wire.axis, tiled=True)
   if bits:
     x = jax.lax.bitcast_convert_type(x, dtype)
-  # The name by which `_keep` knows what not to keep.
+  # The name by which `_keeps_residual` knows what not to keep.
   return checkpoint_name(x, GATHERED)
 
 
@@ -80,16 +80,16 @@ def gather_again(wire: Wire, x: jax.Array) -> jax.Array:
   return gather_whole(x, wire)
 
 
-def _forward(wire, x):
+def _gather_forward(wire, x):
   # An empty array remembers the dtype without keeping the parameter.
   return gather_whole(x, wire), jnp.zeros(0, x.dtype)
 
 
-def _backward(wire, like, g):
+def _scatter_backward(wire, like, g):
   return (scatter_sum(g, wire).astype(like.dtype),)
 
 
-gather_again.defvjp(_forward, _backward)
+gather_again.defvjp(_gather_forward, _scatter_backward)
 
 
 def regather_in_backward(f: Callable) -> Callable:
@@ -99,15 +99,15 @@ def regather_in_backward(f: Callable) -> Callable:
   which are made again.
   """
 
-  def tied(held, *args):
+  def tie_to_gathered(held, *args):
     # In a loop over microbatches XLA would gather once, before the loop, and
     # keep the model through it: to it, the parameters come with the batch.
     return f(*jax.lax.optimization_barrier((held, *args)))
 
-  return jax.checkpoint(tied, policy=_keep)
+  return jax.checkpoint(tie_to_gathered, policy=_keeps_residual)
 
 
-def _keep(primitive, *_, **params) -> bool:
+def _keeps_residual(primitive, *_, **params) -> bool:
   # Names given by the model are kept as it wants.
   if primitive.name == 'name':
     return params['name'] != GATHERED

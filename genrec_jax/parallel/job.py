@@ -60,25 +60,25 @@ def fail_together(what: str, *, lead_first: bool = False) -> Iterator[None]:
   turn, me = f'genrec_jax/job/{next(_turns)}', jax.process_index()
   if lead_first and me:
     # An error of process 0 is raised here, and the block does not begin.
-    _raise(_hear(f'{turn}/lead'))
+    _raise_if_failed(_await_words(f'{turn}/lead'))
   try:
     yield
   except BaseException as error:
     words = f'{what}: process {me}: {error or type(error).__name__}'
     # All others wait for process 0, under either name; it waits for theirs.
     for name in ('lead', 'all') if is_leader() else (me,):
-      _say(f'{turn}/{name}', words)
+      _publish_words(f'{turn}/{name}', words)
     raise
   if is_leader():
-    _say(f'{turn}/lead', '')
+    _publish_words(f'{turn}/lead', '')
     # Also when process 0 has succeeded: nobody may go on before all have.
-    others = [_hear(f'{turn}/{p}') for p in range(1, process_count())]
+    others = [_await_words(f'{turn}/{p}') for p in range(1, process_count())]
     failed = next(filter(None, others), '')
-    _say(f'{turn}/all', failed)
+    _publish_words(f'{turn}/all', failed)
   else:
-    _say(f'{turn}/{me}', '')
-    failed = _hear(f'{turn}/all')
-  _raise(failed)
+    _publish_words(f'{turn}/{me}', '')
+    failed = _await_words(f'{turn}/all')
+  _raise_if_failed(failed)
 
 
 @contextlib.contextmanager
@@ -95,9 +95,9 @@ def all_or_none(what: str) -> Iterator[None]:
   key = f'genrec_jax/job/{next(_turns)}/failed'
   through = threading.Event()
 
-  def listen():
+  def listen_for_failure():
     while not through.wait(_LISTEN_S):
-      if words := _heard(key):
+      if words := _try_read_words(key):
         print(f'error: {words}', file=sys.stderr, flush=True)
         # The failed one waits for this, if it still can.
         leave = threading.Thread(target=jax.distributed.shutdown, daemon=True)
@@ -105,17 +105,21 @@ def all_or_none(what: str) -> Iterator[None]:
         leave.join(_LEAVE_S)
         os._exit(1)
 
-  listener = threading.Thread(target=listen, daemon=True)
+  listener = threading.Thread(target=listen_for_failure, daemon=True)
   listener.start()
   try:
     yield
   except BaseException as error:
     # Before anything is said, or this process would hear itself.
     through.set()
-    if words := _heard(key):  # a collective broke because that process left
+    if words := _try_read_words(
+      key
+    ):  # a collective broke because that process left
       raise JobError(words) from error
     name = type(error).__name__
-    _say(key, f'{what}: process {jax.process_index()}: {error or name}')
+    _publish_words(
+      key, f'{what}: process {jax.process_index()}: {error or name}'
+    )
     raise
   finally:
     through.set()
@@ -128,29 +132,29 @@ def broadcast_from_leader(text: str) -> str:
     return text
   key = f'genrec_jax/job/{next(_turns)}'
   if is_leader():
-    _say(key, text)
+    _publish_words(key, text)
     return text
-  return _hear(key)
+  return _await_words(key)
 
 
-def _raise(words: str) -> None:
+def _raise_if_failed(words: str) -> None:
   if words:
     raise JobError(words)
 
 
-def _say(key: str, words: str) -> None:
+def _publish_words(key: str, words: str) -> None:
   client = distributed.global_state.client
   # The sign in front makes an empty message a value that can be waited for.
   client.key_value_set(key, f'={words}', allow_overwrite=True)
 
 
-def _heard(key: str) -> str:
+def _try_read_words(key: str) -> str:
   try:
     return distributed.global_state.client.key_value_try_get(key)[1:]
   except jax.errors.JaxRuntimeError:  # there is no such key
     return ''
 
 
-def _hear(key: str) -> str:
+def _await_words(key: str) -> str:
   client = distributed.global_state.client
   return client.blocking_key_value_get(key, _FOREVER_MS)[1:]

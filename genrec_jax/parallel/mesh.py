@@ -12,14 +12,16 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ('rep', 'host', 'dev')
-GROUP = ('host', 'dev')  # the devices that share one copy of the tables
+DEVICE_GROUP = ('host', 'dev')  # the devices that share one copy of the tables
 
 
 class MeshError(ValueError):
   """A mesh that the devices at hand cannot make."""
 
 
-def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
+def make_mesh(
+  replicas: int = 1, hosts: int = 1, devices: int | None = None
+) -> Mesh:
   """Makes a mesh with the axes `AXES`.
 
   If there are several processes, each contributes equally many devices, so that
@@ -54,7 +56,7 @@ def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
       f'{replicas} replicas x {hosts} hosts x {devices} devices are {size}, '
       f'but there are {len(present)} devices ({jax.default_backend()})'
     )
-  chosen = np.array(_choose(present, size), dtype=object)
+  chosen = np.array(_choose_devices(present, size), dtype=object)
   # Auto: the collectives inside `shard_map` are our own, and what is outside is
   # left to the compiler.
   return Mesh(
@@ -64,12 +66,12 @@ def make(replicas: int = 1, hosts: int = 1, devices: int | None = None) -> Mesh:
   )
 
 
-def shards(mesh: Mesh, axes: Sequence[str] = AXES) -> int:
+def count_shards(mesh: Mesh, axes: Sequence[str] = AXES) -> int:
   """How many parts a split over `axes` makes."""
   return int(np.prod([mesh.shape[a] for a in axes], dtype=np.int64))
 
 
-def split(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh) -> NamedSharding:
   """The sharding of a batch: its first dimension is split over all devices."""
   return NamedSharding(mesh, PartitionSpec(AXES))
 
@@ -79,16 +81,16 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def _choose(present, wanted: int) -> list:
+def _choose_devices(present, count: int) -> list:
   """Takes equally many devices of each process, one process after another."""
   processes = {}
   for device in present:
     processes.setdefault(device.process_index, []).append(device)
-  each, rest = divmod(wanted, len(processes))
+  each, rest = divmod(count, len(processes))
   if rest or any(len(own) < each for own in processes.values()):
     counts = [len(processes[p]) for p in sorted(processes)]
     raise MeshError(
-      f'a mesh of {wanted} devices cannot take equally many of each of the '
+      f'a mesh of {count} devices cannot take equally many of each of the '
       f'{len(processes)} processes, which have {counts}'
     )
   # Neighbours along the last axis are then of one process, whose links are the

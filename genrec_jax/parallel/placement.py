@@ -32,7 +32,7 @@ _MIXING = ('arg', 'conv_general', 'cum', 'dot_general', 'reduce_', 'sort')
 
 def specs(layout: MeshLayout):
   """A `PartitionSpec` for every parameter, as it is stored."""
-  return _specs(layout, layout.stored_axes)
+  return _make_specs(layout, layout.stored_axes)
 
 
 def update_specs(layout: MeshLayout):
@@ -40,11 +40,11 @@ def update_specs(layout: MeshLayout):
 
   The gradients that `MeshLayout.reduce` returns are divided in the same way.
   """
-  return _specs(layout, lambda cut: cut.over)
+  return _make_specs(layout, lambda cut: cut.over)
 
 
-def _specs(layout: MeshLayout, axes_of: Callable):
-  def spec(path, leaf):
+def _make_specs(layout: MeshLayout, axes_of: Callable):
+  def make_spec(path, leaf):
     cut = layout.cuts[rules_lib.path_name(path)]
     if not axes_of(cut):
       return PartitionSpec()
@@ -52,7 +52,7 @@ def _specs(layout: MeshLayout, axes_of: Callable):
     axes[cut.dimension] = axes_of(cut)
     return PartitionSpec(*axes)
 
-  return jax.tree_util.tree_map_with_path(spec, layout.params)
+  return jax.tree_util.tree_map_with_path(make_spec, layout.params)
 
 
 def state_specs(layout: MeshLayout, tx: optax.GradientTransformation):
@@ -87,7 +87,7 @@ def state_specs(layout: MeshLayout, tx: optax.GradientTransformation):
 
 def shardings(layout: MeshLayout):
   """A sharding for every parameter, as it is stored."""
-  return _on(layout, specs(layout))
+  return _make_shardings(layout, specs(layout))
 
 
 def state_shardings(layout: MeshLayout, tx: optax.GradientTransformation):
@@ -95,7 +95,7 @@ def state_shardings(layout: MeshLayout, tx: optax.GradientTransformation):
 
   Arrays are in host memory where `offload_state` says so; scalars never are.
   """
-  resting = _on(layout, state_specs(layout, tx))
+  resting = _make_shardings(layout, state_specs(layout, tx))
   if not layout.dense.offload_state:
     return resting
   state = jax.eval_shape(tx.init, layout.params)
@@ -129,7 +129,7 @@ def to_rest(state, resting):
   )
 
 
-def init(function: Callable, shardings, *args):
+def init_sharded(function: Callable, shardings, *args):
   """Calls `function(*args)` so that every device computes its own part.
 
   No device and no host ever holds the whole model.
@@ -142,7 +142,7 @@ def init(function: Callable, shardings, *args):
   return jax.jit(function, out_shardings=shardings)(*args)
 
 
-def _on(layout: MeshLayout, specs):
+def _make_shardings(layout: MeshLayout, specs):
   return jax.tree.map(lambda spec: NamedSharding(layout.mesh, spec), specs)
 
 
@@ -163,7 +163,7 @@ def _check_elementwise(layout, tx, state) -> None:
   # Read from its program, since optax does not say what an optimizer mixes.
   jaxpr = jax.make_jaxpr(tx.update)(layout.params, state, layout.params)
   forbidden = sorted(
-    {name for name in _primitives(jaxpr.jaxpr) if name.startswith(_MIXING)}
+    {name for name in _list_primitives(jaxpr.jaxpr) if name.startswith(_MIXING)}
   )
   if forbidden:
     raise ValueError(
@@ -175,7 +175,7 @@ def _check_elementwise(layout, tx, state) -> None:
     )
 
 
-def _primitives(jaxpr):
+def _list_primitives(jaxpr):
   """Names of the primitives that meet arrays, of inner jaxprs too."""
   for equation in jaxpr.eqns:
     # Schedules compute with scalars, which every device has.
@@ -187,4 +187,4 @@ def _primitives(jaxpr):
     ):
       inner = getattr(value, 'jaxpr', value)
       if hasattr(inner, 'eqns'):
-        yield from _primitives(inner)
+        yield from _list_primitives(inner)

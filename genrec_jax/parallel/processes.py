@@ -64,7 +64,7 @@ class Settings:
     )
 
 
-def initialize(
+def join_processes(
   coordinator: str = '', processes: int = 0, process: int = -1
 ) -> str:
   """Joins the other processes; call it before anything else is done with JAX.
@@ -81,7 +81,9 @@ def initialize(
   Raises:
     ProcessError: the settings are incomplete or contradict each other.
   """
-  settings = explicit(coordinator, processes, process) or find(os.environ)
+  settings = settings_from_flags(
+    coordinator, processes, process
+  ) or find_settings(os.environ)
   if settings is None:
     return 'one process'
   if settings.coordinator == AUTO:
@@ -101,13 +103,15 @@ def initialize(
   return str(settings)
 
 
-def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
+def settings_from_flags(
+  coordinator: str, processes: int, process: int
+) -> Settings | None:
   """The settings given by flags, None without flags.
 
   Args:
-    coordinator: as for `initialize`.
-    processes: as for `initialize`.
-    process: as for `initialize`.
+    coordinator: as for `join_processes`.
+    processes: as for `join_processes`.
+    process: as for `join_processes`.
   """
   if coordinator == AUTO:
     if processes or process != -1:
@@ -116,28 +120,28 @@ def explicit(coordinator: str, processes: int, process: int) -> Settings | None:
         f'are {processes} and {process}'
       )
     return Settings(AUTO, 0, -1, 'asked for')
-  given = {
+  is_given = {
     'coordinator': bool(coordinator),
     'processes': processes != 0,
     'process': process != -1,
   }
-  if not any(given.values()):
+  if not any(is_given.values()):
     return None
-  if missing := [name for name, there in given.items() if not there]:
-    have = [name for name, there in given.items() if there]
+  if missing := [name for name, there in is_given.items() if not there]:
+    have = [name for name, there in is_given.items() if there]
     raise ProcessError(
       f'{" and ".join(have)} given without {" and ".join(missing)}: give all '
       'of coordinator, processes and process, or none'
     )
-  return _checked(Settings(coordinator, processes, process, 'flags'))
+  return _check_settings(Settings(coordinator, processes, process, 'flags'))
 
 
-def find(environ: Mapping[str, str]) -> Settings | None:
+def find_settings(environ: Mapping[str, str]) -> Settings | None:
   """The settings that the launcher has left, None for a single process.
 
   >>> env = {'PMI_SIZE': '2', 'PMI_RANK': '1',
   ...        'JAX_COORDINATOR_ADDRESS': 'node1:1234'}
-  >>> str(find(env))
+  >>> str(find_settings(env))
   'process 1 of 2, coordinator node1:1234 (MPI)'
 
   Args:
@@ -145,13 +149,21 @@ def find(environ: Mapping[str, str]) -> Settings | None:
   """
   # The most explicit one comes first: MPI may run inside a job of Slurm, whose
   # variables are then set too.
-  for source in (_jax, _open_mpi, _pmi, _slurm, _tpu):
+  for source in (
+    _settings_of_jax,
+    _open_mpi,
+    _settings_of_pmi,
+    _settings_of_slurm,
+    _settings_of_tpu,
+  ):
     if settings := source(environ):
-      return settings if settings.coordinator == AUTO else _checked(settings)
+      return (
+        settings if settings.coordinator == AUTO else _check_settings(settings)
+      )
   return None
 
 
-def _jax(env) -> Settings | None:
+def _settings_of_jax(env) -> Settings | None:
   names = ('JAX_NUM_PROCESSES', 'JAX_PROCESS_ID')
   if not any(name in env for name in names) and not (
     'JAX_COORDINATOR_ADDRESS' in env and 'JOB_COMPLETION_INDEX' in env
@@ -159,18 +171,18 @@ def _jax(env) -> Settings | None:
     return None
   source = 'JAX_* variables'
   if 'JAX_PROCESS_ID' in env:
-    process = _int(env, 'JAX_PROCESS_ID', source)
+    process = _require_number(env, 'JAX_PROCESS_ID', source)
   elif 'JOB_COMPLETION_INDEX' in env:
     source = 'Kubernetes'
-    process = _int(env, 'JOB_COMPLETION_INDEX', source)
+    process = _require_number(env, 'JOB_COMPLETION_INDEX', source)
     # A set of jobs numbers the processes of each from 0.
     if job := int(env.get('JOB_INDEX', '0')):
-      process += job * _int(env, 'PROCESSES_IN_JOB', source)
+      process += job * _require_number(env, 'PROCESSES_IN_JOB', source)
   else:
-    process = _int(env, 'JAX_PROCESS_ID', source)
+    process = _require_number(env, 'JAX_PROCESS_ID', source)
   return Settings(
-    _need(env, 'JAX_COORDINATOR_ADDRESS', source),
-    _int(env, 'JAX_NUM_PROCESSES', source),
+    _require_variable(env, 'JAX_COORDINATOR_ADDRESS', source),
+    _require_number(env, 'JAX_NUM_PROCESSES', source),
     process,
     source,
   )
@@ -180,7 +192,7 @@ def _open_mpi(env) -> Settings | None:
   if 'OMPI_COMM_WORLD_SIZE' not in env:
     return None
   source = 'Open MPI'
-  size = _int(env, 'OMPI_COMM_WORLD_SIZE', source)
+  size = _require_number(env, 'OMPI_COMM_WORLD_SIZE', source)
   local = int(env.get('OMPI_COMM_WORLD_LOCAL_SIZE', '1'))
   uri = env.get('OMPI_MCA_orte_hnp_uri', '')
   # '1531576320.0;tcp://10.96.0.1,10.148.0.1:34911', '...;tcp6://[fe80::1]:4'
@@ -188,28 +200,33 @@ def _open_mpi(env) -> Settings | None:
   # The number of the job, from which all processes compute the same port.
   job = uri.split('.')[0] or env.get('PMIX_NAMESPACE', '')
   return Settings(
-    _address(env, source, size, local, host[1] if host else '', job),
+    _coordinator_address(
+      env, source, size, local, host[1] if host else '', job
+    ),
     size,
-    _int(env, 'OMPI_COMM_WORLD_RANK', source),
+    _require_number(env, 'OMPI_COMM_WORLD_RANK', source),
     source,
-    _devices(env, local, env.get('OMPI_COMM_WORLD_LOCAL_RANK')),
+    _local_gpus(env, local, env.get('OMPI_COMM_WORLD_LOCAL_RANK')),
   )
 
 
-def _pmi(env) -> Settings | None:
+def _settings_of_pmi(env) -> Settings | None:
   if 'PMI_SIZE' not in env:
     return None
-  size, local = _int(env, 'PMI_SIZE', 'MPI'), env.get('MPI_LOCALNRANKS')
+  size, local = (
+    _require_number(env, 'PMI_SIZE', 'MPI'),
+    env.get('MPI_LOCALNRANKS'),
+  )
   return Settings(
-    _address(env, 'MPI', size, int(local or 1), '', ''),
+    _coordinator_address(env, 'MPI', size, int(local or 1), '', ''),
     size,
-    _int(env, 'PMI_RANK', 'MPI'),
+    _require_number(env, 'PMI_RANK', 'MPI'),
     'MPI',
-    _devices(env, int(local or 1), env.get('MPI_LOCALRANKID')),
+    _local_gpus(env, int(local or 1), env.get('MPI_LOCALRANKID')),
   )
 
 
-def _slurm(env) -> Settings | None:
+def _settings_of_slurm(env) -> Settings | None:
   # Without a step this is the batch script itself, one process.
   if 'SLURM_STEP_NODELIST' not in env:
     return None
@@ -217,26 +234,28 @@ def _slurm(env) -> Settings | None:
   count = 'SLURM_STEP_NUM_TASKS'
   # Older versions set the second name alone.
   count = count if count in env else 'SLURM_NTASKS'
-  size = _int(env, count, source)
+  size = _require_number(env, count, source)
   nodes = int(env.get('SLURM_STEP_NUM_NODES', '1'))
   host = _first_host(env['SLURM_STEP_NODELIST'])
   return Settings(
-    _address(env, source, size, 1, host, _need(env, 'SLURM_JOB_ID', source)),
+    _coordinator_address(
+      env, source, size, 1, host, _require_variable(env, 'SLURM_JOB_ID', source)
+    ),
     size,
-    _int(env, 'SLURM_PROCID', source),
+    _require_number(env, 'SLURM_PROCID', source),
     source,
-    _devices(env, size // nodes, env.get('SLURM_LOCALID')),
+    _local_gpus(env, size // nodes, env.get('SLURM_LOCALID')),
   )
 
 
-def _tpu(env) -> Settings | None:
+def _settings_of_tpu(env) -> Settings | None:
   hosts = [h for h in env.get('TPU_WORKER_HOSTNAMES', '').split(',') if h]
   if len(hosts) > 1 or 'MEGASCALE_COORDINATOR_ADDRESS' in env:
     return Settings(AUTO, 0, -1, 'TPU pod')
   return None
 
 
-def _address(env, source, size, local, host, job) -> str:
+def _coordinator_address(env, source, size, local, host, job) -> str:
   """'host:port' of process 0, the same in all processes."""
   if address := env.get('JAX_COORDINATOR_ADDRESS'):
     return address
@@ -265,7 +284,7 @@ def _first_host(nodes: str) -> str:
   return ''.join(part or '' for part in match.groups()) if match else ''
 
 
-def _devices(env, local: int, rank: str | None) -> tuple[int, ...] | None:
+def _local_gpus(env, local: int, rank: str | None) -> tuple[int, ...] | None:
   """The GPU of one of `local` processes of a host, if it sees several."""
   visible = env.get('CUDA_VISIBLE_DEVICES')
   # A launcher that gives each process one visible GPU has divided them already.
@@ -274,28 +293,28 @@ def _devices(env, local: int, rank: str | None) -> tuple[int, ...] | None:
   return (int(rank),)
 
 
-def _checked(found: Settings) -> Settings:
-  if found.processes < 1 or not 0 <= found.process < found.processes:
+def _check_settings(settings: Settings) -> Settings:
+  if settings.processes < 1 or not 0 <= settings.process < settings.processes:
     raise ProcessError(
-      f'process {found.process} of {found.processes} ({found.source}): numbers '
-      'start at 0 and end below the count'
+      f'process {settings.process} of {settings.processes} '
+      f'({settings.source}): numbers start at 0 and end below the count'
     )
-  if not re.fullmatch(r'(\[.+\]|[^:]+):\d+', found.coordinator):
+  if not re.fullmatch(r'(\[.+\]|[^:]+):\d+', settings.coordinator):
     raise ProcessError(
-      f'coordinator is {found.coordinator!r} ({found.source}), must be '
+      f'coordinator is {settings.coordinator!r} ({settings.source}), must be '
       'host:port'
     )
-  return found
+  return settings
 
 
-def _need(env, name: str, source: str) -> str:
+def _require_variable(env, name: str, source: str) -> str:
   if name not in env:
     raise ProcessError(f'{source}: {name} is not set')
   return env[name]
 
 
-def _int(env, name: str, source: str) -> int:
-  value = _need(env, name, source)
+def _require_number(env, name: str, source: str) -> int:
+  value = _require_variable(env, name, source)
   if not value.isdigit():
     raise ProcessError(f'{source}: {name} is {value!r}, must be a number')
   return int(value)

@@ -52,7 +52,7 @@ def all_to_all(
   # From the start of each part on, as many as there are in all: what follows
   # the part belongs to others.
   at = input_offsets[:, None] + place[None]
-  parts = lax.all_to_all(operand.at[at].get(mode='clip'), axes, 0, 0)
+  blocks = lax.all_to_all(operand.at[at].get(mode='clip'), axes, 0, 0)
   # The sender says where its part goes, the receiver must write it.
   start = lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
   to = jnp.where(
@@ -60,4 +60,4 @@ def all_to_all(
     start[:, None] + place[None],
     output.shape[0],
   )
-  return output.at[to].set(parts, mode='drop')
+  return output.at[to].set(blocks, mode='drop')

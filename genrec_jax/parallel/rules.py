@@ -25,13 +25,13 @@ class RuleError(ValueError):
   """Rules that do not fit the parameters; the message says what would."""
 
 
-def resolve(
+def resolve_rules(
   rules: Iterable[tuple[str, int | str | None]], shapes, shards: int
 ) -> dict[str, int | None]:
   """Finds the dimension in which to cut every parameter.
 
   >>> shapes = {'layer_0': {'kernel': (8, 16), 'bias': (16,)}}
-  >>> resolve([('.*/bias', None), ('.*', 'largest')], shapes, shards=4)
+  >>> resolve_rules([('.*/bias', None), ('.*', 'largest')], shapes, shards=4)
   {'layer_0/bias': None, 'layer_0/kernel': 1}
 
   Args:
@@ -46,19 +46,19 @@ def resolve(
   Raises:
     RuleError: a parameter is not covered, or its dimension does not divide.
   """
-  rules = [_checked(rule) for rule in rules]
+  rules = [_check_rule(rule) for rule in rules]
   cuts = {}
   for name, shape in named_shapes(shapes).items():
     for pattern, axis in rules:
       # The whole path: a rule for `bias` must not match `bias_table` too.
       if pattern.fullmatch(name):
-        cuts[name] = _axis(pattern.pattern, axis, name, shape, shards)
+        cuts[name] = _resolve_axis(pattern.pattern, axis, name, shape, shards)
         break
     else:
       best = largest_divisible_dim(shape, shards)
       raise RuleError(
         f'no rule covers parameter {name!r} of shape {shape}, to be cut into '
-        f'{shards}: add {(generalised(name), best)!r}'
+        f'{shards}: add {(generalise_name(name), best)!r}'
       )
   return cuts
 
@@ -88,23 +88,23 @@ def largest_divisible_dim(shape: tuple[int, ...], shards: int) -> int | None:
   return max(fit, key=lambda d: shape[d], default=None)
 
 
-def generalised(name: str) -> str:
+def generalise_name(name: str) -> str:
   """A regex for a parameter and its counterparts in other layers.
 
-  >>> generalised('layer_0/kernel')
+  >>> generalise_name('layer_0/kernel')
   'layer_\\\\d+/kernel'
   """
   return re.sub(r'\d+', r'\\d+', re.sub(r'([.+*?()\[\]{}^$|])', r'\\\1', name))
 
 
-def _axis(pattern, axis, name, shape, shards) -> int | None:
+def _resolve_axis(pattern, axis, name, shape, shards) -> int | None:
   if axis is None:
     return None
   if axis == LARGEST:
     return largest_divisible_dim(shape, shards)
   subject = f'rule {(pattern, axis)!r} on parameter {name!r} of shape {shape}'
   best = largest_divisible_dim(shape, shards)
-  better = f'put {(generalised(name), best)!r} in front of it'
+  better = f'put {(generalise_name(name), best)!r} in front of it'
   if not -len(shape) <= axis < len(shape):
     raise RuleError(f'{subject}: there is no dimension {axis}; {better}')
   # Negative dimensions count from the end; cuts name them from the start.
@@ -118,7 +118,7 @@ def _axis(pattern, axis, name, shape, shards) -> int | None:
   return axis
 
 
-def _checked(rule):
+def _check_rule(rule):
   try:
     pattern, axis = rule
     pattern = re.compile(pattern)

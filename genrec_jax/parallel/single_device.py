@@ -36,7 +36,7 @@ class SingleDeviceLayout:
     return optax.global_norm(clipping.select_counted_leaves(grads))
 
   def clip(self, grads, norm):
-    return clipping.clip(grads, norm, self.clip_norm)
+    return clipping.clip_gradients(grads, norm, self.clip_norm)
 
   def apply(self, tx, grads, state, params, **extra):
     updates, state = tx.update(grads, state, params, **extra)

@@ -2,7 +2,7 @@
 
 from genrec_jax.planner.describe import describe
 from genrec_jax.planner.errors import insufficient_memory
-from genrec_jax.planner.evaluate import evaluate
+from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
 from genrec_jax.planner.pooling import PoolingRule
@@ -28,7 +28,7 @@ __all__ = [
   'Report',
   'Topology',
   'describe',
-  'evaluate',
+  'evaluate_plan',
   'from_tables',
   'make_plan',
   'insufficient_memory',

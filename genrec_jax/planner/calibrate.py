@@ -25,10 +25,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import pallas_kernels
+from genrec_jax.formatting import format_bytes
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.planner import hardware
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.storage import format_bytes
 
 WIDTH, BAG = 128, 16
 SIZE = 64_000_000  # bytes of the table, of what is copied and of what is sent
@@ -55,7 +55,7 @@ class Bandwidths:
   exchange: dict[str, float]
 
 
-def measure(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
+def measure_bandwidths(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
   """Rates of the devices there are.
 
   Args:
@@ -71,7 +71,7 @@ def measure(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
   table = jnp.ones((rows, WIDTH), jnp.float32)
   grads = jnp.ones((bags, WIDTH), jnp.float32)
   slots = pallas_kernels.init_slots(table, 'row_adagrad')
-  best = functools.partial(_seconds, repeats=repeats)
+  best = functools.partial(_time_call, repeats=repeats)
   share = devices if shared else 1
   looked = (bags * BAG + bags) * WIDTH * 4
   lookup = best(jax.jit(pallas_kernels.embedding_bag), table, ids, lengths)
@@ -84,12 +84,12 @@ def measure(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
   )
   state = [table, slots]
 
-  def step():
+  def run_step():
     # Donated, so that the table changes in place as in training.
     state[:] = update(*state, ids, lengths, grads)
     return state[0]
 
-  updated = best(step)
+  updated = best(run_step)
   copied = best(jax.jit(lambda x: x + 1.0), state[0])
   side = 1024
   square = jnp.ones((side, side), jnp.bfloat16 if not shared else jnp.float32)
@@ -99,14 +99,14 @@ def measure(size: int = SIZE, repeats: int = REPEATS) -> Bandwidths:
     update=2 * distinct * (WIDTH + 1) * 4 / updated / share,
     copy=2 * rows * WIDTH * 4 / copied / share,
     matmul=2 * side**3 / product / share,
-    exchange=_exchange(size // devices, best) if devices > 1 else {},
+    exchange=_measure_exchange(size // devices, best) if devices > 1 else {},
   )
 
 
-def _exchange(size: int, best) -> dict[str, float]:
+def _measure_exchange(size: int, best) -> dict[str, float]:
   """What a device sends a second, in each way of exchange."""
   devices = jax.device_count()
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
   axes = mesh_lib.AXES
   rows = max(1, size // (4 * WIDTH * devices)) * devices  # of a device
   x = jnp.ones((devices * rows, WIDTH), jnp.float32)
@@ -129,7 +129,7 @@ def _exchange(size: int, best) -> dict[str, float]:
   return rates
 
 
-def _seconds(call: Callable, *args, repeats: int) -> float:
+def _time_call(call: Callable, *args, repeats: int) -> float:
   """The least time of a call; the first one compiles."""
   jax.block_until_ready(call(*args))
   least = float('inf')
@@ -140,7 +140,7 @@ def _seconds(call: Callable, *args, repeats: int) -> float:
   return least
 
 
-def topology(measured: Bandwidths, name: str) -> Topology:
+def make_topology(measured: Bandwidths, name: str) -> Topology:
   """The machine at hand as the planner wants it.
 
   What cannot be measured here, such as the way to other hosts, is taken to be
@@ -150,7 +150,7 @@ def topology(measured: Bandwidths, name: str) -> Topology:
   hosts = jax.process_count()
   slowest = min(measured.exchange.values(), default=measured.copy)
   host_memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  memory = _memory() or host_memory // devices
+  memory = _device_memory() or host_memory // devices
   return Topology(
     name=name,
     memory=memory,
@@ -173,16 +173,16 @@ def topology(measured: Bandwidths, name: str) -> Topology:
   )
 
 
-def _memory() -> int | None:
+def _device_memory() -> int | None:
   """Bytes of a device, where it says so."""
   stats = jax.local_devices()[0].memory_stats()
   return stats.get('bytes_limit') if stats else None
 
 
-def report(measured: Bandwidths, found: Topology) -> str:
+def report_bandwidths(measured: Bandwidths, topology: Topology) -> str:
   """What was measured, for people."""
   lines = [
-    f'{found.source}, {format_bytes(found.memory)} a device',
+    f'{topology.source}, {format_bytes(topology.memory)} a device',
     f'lookup       {format_bytes(measured.lookup):>10}/s a device',
     f'row update   {format_bytes(measured.update):>10}/s',
     f'copy         {format_bytes(measured.copy):>10}/s',
@@ -204,12 +204,12 @@ def main(argv: list[str] | None = None) -> None:
     '--size', type=int, default=SIZE, help=f'bytes of the arrays ({SIZE:,})'
   )
   args = parser.parse_args(argv)
-  measured = measure(args.size)
-  machine = topology(measured, args.name)
-  print(report(measured, machine))
+  measured = measure_bandwidths(args.size)
+  machine = make_topology(measured, args.name)
+  print(report_bandwidths(measured, machine))
   if args.out:
     pathlib.Path(args.out).write_text(machine.to_json() + '\n')
-    hardware.get(args.out)  # what was written can be read
+    hardware.find_topology(args.out)  # what was written can be read
     print(args.out)
 
 

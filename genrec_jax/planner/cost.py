@@ -49,10 +49,12 @@ class Cost:
     return self.forward_comms + self.backward_comms
 
   def __add__(self, other: 'Cost') -> 'Cost':
-    return Cost(*(a + b for a, b in zip(self.parts, other.parts, strict=True)))
+    return Cost(
+      *(a + b for a, b in zip(self.components, other.components, strict=True))
+    )
 
   @property
-  def parts(self) -> tuple[float, float, float, float]:
+  def components(self) -> tuple[float, float, float, float]:
     """In the order of the fields."""
     return dataclasses.astuple(self)
 
@@ -71,12 +73,12 @@ def shard_cost(
   """
   local = batch / topology.total
   if scheme.spread is None:
-    return _replicated(load, topology, local)
+    return _cost_replicated(load, topology, local)
   owners = scheme.owners(topology.hosts, topology.devices)
-  return _sharded(load, columns, topology, local, owners)
+  return _cost_sharded(load, columns, topology, local, owners)
 
 
-def _sharded(load, columns, topology, local, owners) -> Cost:
+def _cost_sharded(load, columns, topology, local, owners) -> Cost:
   """Rows that lie on `owners` devices; one, those of a host, or all."""
   t, s = topology, load.item_bytes
   forward_bytes = s if load.forward_bytes is None else load.forward_bytes
@@ -109,7 +111,7 @@ def _sharded(load, columns, topology, local, owners) -> Cost:
   return Cost(lookup, back, there, again)
 
 
-def _replicated(load, topology, local) -> Cost:
+def _cost_replicated(load, topology, local) -> Cost:
   """A whole table on every device, whose gradients are all-reduced."""
   t, s = topology, load.item_bytes
   rate = t.memory_bandwidth * t.dense_share

@@ -6,9 +6,9 @@ from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import errors, hardware
-from genrec_jax.planner.evaluate import evaluate
+from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.options import Constraint
-from genrec_jax.planner.pooling import PoolingRule, fill
+from genrec_jax.planner.pooling import PoolingRule, fill_pooling
 from genrec_jax.planner.search import make_plan
 from genrec_jax.planner.workload import DensePart, Load
 
@@ -51,17 +51,17 @@ def describe(
     ValueError: one of the arguments cannot be; it says which.
   """
   overrides = dict(overrides or {})
-  given = plan_lib.load(plan, schemes) if isinstance(plan, str) else plan
+  given = plan_lib.load_plan(plan, schemes) if isinstance(plan, str) else plan
   if given:
     shape = {k: getattr(given, k) for k in ('replicas', 'hosts', 'devices')}
     overrides = shape | overrides
   if isinstance(topology, str):
-    machine = hardware.get(topology, **overrides)
+    machine = hardware.find_topology(topology, **overrides)
   else:
     machine = hardware.replace_numbers(topology, **overrides)
   if given:
-    given = fill(given, loads, batch, pooling)
-    report = evaluate(given, loads, machine, batch, dense)
+    given = fill_pooling(given, loads, batch, pooling)
+    report = evaluate_plan(given, loads, machine, batch, dense)
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
       raise errors.insufficient_memory(report, name)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from genrec_jax.formatting import format_bytes
 from genrec_jax.planner import storage
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import (
@@ -11,10 +12,10 @@ from genrec_jax.planner.options import (
   ConstraintError,
   enumerate_options,
 )
-from genrec_jax.planner.partition import Placement, lpt
-from genrec_jax.planner.propose import frugal
+from genrec_jax.planner.partition import Placement, partition_lpt
+from genrec_jax.planner.propose import propose_frugal
 from genrec_jax.planner.report import Report
-from genrec_jax.planner.storage import InsufficientMemory, format_bytes
+from genrec_jax.planner.storage import InsufficientMemory
 from genrec_jax.planner.workload import DensePart, Load
 
 SHOWN, MOST_HOSTS, NODE = 10, 1024, 8
@@ -77,8 +78,8 @@ def nothing_fits(
     dense: the rest of the model.
     **ways: further arguments of `enumerate_options`.
   """
-  t, cap = topology, storage.budget(topology, dense)
-  spare, needed = _frugal(loads, topology, batch, constraints, cap, ways)
+  t, cap = topology, storage.table_budget(topology, dense)
+  spare, needed = _fewest_bytes(loads, topology, batch, constraints, cap, ways)
   sizes = sorted(
     ((load.bytes_of(load.rows, load.dim), load) for load in loads),
     key=lambda s: (-s[0], s[1].name),
@@ -109,39 +110,43 @@ def nothing_fits(
   )
   memory = math.ceil((needed + dense.bytes) / (1 - t.reserve))
   lines.append(f'What would fit: devices of {format_bytes(memory)}')
-  larger = _larger(loads, topology, batch, constraints, dense, total, ways)
+  larger = _larger_machine(
+    loads, topology, batch, constraints, dense, total, ways
+  )
   if larger:
     lines[-1] += f', or {larger}'
   lines[-1] += ', or narrower rows (dtype bfloat16), or a smaller batch.'
   return InsufficientMemory('\n'.join(lines))
 
 
-def _frugal(
+def _fewest_bytes(
   loads, topology, batch, constraints, cap, ways
 ) -> tuple[Placement, int]:
   """The placement with the fewest bytes: where, and those of a device."""
   items = enumerate_options(loads, topology, batch, constraints, **ways)
   by_name = {load.name: load for load in loads}
   best = None
-  for proposal in frugal(items, topology, cap):
+  for proposal in propose_frugal(items, topology, cap):
     options = [o[i] for o, i in zip(items, proposal, strict=True)]
-    placement = lpt(options, topology, math.inf, by='bytes')
+    placement = partition_lpt(options, topology, math.inf, by='bytes')
     needed = placement.needs(placement.plan(by_name, topology, constraints))
     if best is None or needed < best[1]:
       best = placement, needed
   return best
 
 
-def _larger(loads, topology, batch, constraints, dense, total, ways) -> str:
+def _larger_machine(
+  loads, topology, batch, constraints, dense, total, ways
+) -> str:
   """The smallest machine of the same kind that holds the tables."""
-  cap = storage.budget(topology, dense)
+  cap = storage.table_budget(topology, dense)
   least = -(-total // cap)
-  for hosts, devices in _machines(topology, least):
+  for hosts, devices in _larger_machines(topology, least):
     t = dataclasses.replace(topology, hosts=hosts, devices=devices)
     # As many examples a device: buffers grow with the batch of a device.
     examples = batch * t.total // topology.total
     try:
-      _, needed = _frugal(loads, t, examples, constraints, cap, ways)
+      _, needed = _fewest_bytes(loads, t, examples, constraints, cap, ways)
     except ConstraintError:  # what is settled fits this machine alone
       return ''
     if needed <= cap:
@@ -150,7 +155,7 @@ def _larger(loads, topology, batch, constraints, dense, total, ways) -> str:
   return ''
 
 
-def _machines(topology: Topology, least: int):
+def _larger_machines(topology: Topology, least: int):
   """More devices on the host, up to a node of eight, then more hosts."""
   devices = topology.devices
   if topology.hosts == 1 and devices < NODE:

@@ -12,7 +12,7 @@ from genrec_jax.planner.report import Report, TableLine
 from genrec_jax.planner.workload import DensePart, Load
 
 
-def evaluate(
+def evaluate_plan(
   plan: ShardingPlan,
   loads: Sequence[Load],
   topology: Topology,
@@ -28,7 +28,7 @@ def evaluate(
     batch: examples of a step on all devices together.
     dense: the rest of the model.
   """
-  _check(plan, {load.name: load for load in loads}, topology)
+  _require_same_machine(plan, {load.name: load for load in loads}, topology)
   loads = [load.with_pooling(plan.pooling) for load in loads]
   times = np.zeros((plan.group, 4))
   rows, buffers = (np.zeros(plan.group, np.int64) for _ in range(2))
@@ -43,7 +43,7 @@ def evaluate(
     for piece in range(table.pieces):
       owners = list(plan.owners(load.name, piece))
       # Two pieces of a table may lie on one device.
-      times[owners] += cost.parts
+      times[owners] += cost.components
       rows[owners] += row_bytes
       buffers[owners] += buffer_bytes
       count += len(owners)
@@ -59,11 +59,11 @@ def evaluate(
     buffer_bytes=buffers,
     allocated=storage.allocated_bytes(plan),
     pooling=plan.pooling,
-    sizes=tuple(sizing.growth(loads, topology, batch, dense)),
+    sizes=tuple(sizing.size_growth(loads, topology, batch, dense)),
   )
 
 
-def _check(
+def _require_same_machine(
   plan: ShardingPlan, loads: Mapping[str, Load], topology: Topology
 ) -> None:
   shape = [plan.replicas, plan.hosts, plan.devices]

@@ -1,8 +1,9 @@
 """Machines as the planner sees them: sizes, rates and the model's constants.
 
 Rates are bytes a second in one direction, of one device unless said otherwise.
-Nothing here needs the machine it describes. `get` takes a name, or the file
-that a calibration (calibrate.py) has written, and changes single numbers:
+Nothing here needs the machine it describes. `find_topology` takes a name, or
+the file that a calibration (calibrate.py) has written, and changes single
+numbers:
 
     get('h100', hosts=4)
     get('machine.json', devices=2)
@@ -159,7 +160,7 @@ def from_json(text: str) -> Topology:
     raise ValueError(f'not a topology: {e}') from None
 
 
-def get(name: str, **overrides) -> Topology:
+def find_topology(name: str, **overrides) -> Topology:
   """A preset or a topology file, with some of its numbers changed."""
   if name in PRESETS:
     topology = PRESETS[name]

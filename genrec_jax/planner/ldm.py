@@ -13,10 +13,14 @@ import numpy as np
 from genrec_jax.embedding.scheme import HOST
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Option
-from genrec_jax.planner.partition import PartialPlacement, Placement, lpt
+from genrec_jax.planner.partition import (
+  PartialPlacement,
+  Placement,
+  partition_lpt,
+)
 
 
-def ldm(
+def partition_ldm(
   options: Sequence[Option], topology: Topology, cap: int
 ) -> Placement | None:
   """Largest differencing for pieces of one device; the others as in `lpt`.
@@ -40,14 +44,14 @@ def ldm(
       units += [(index, piece) for piece in range(option.pieces)]
       continue
     if not placed:
-      return lpt(options, topology, cap)
+      return partition_lpt(options, topology, cap)
   times = [filling.options[index].time for index, _ in units]
-  bins = difference(times, filling.time)
+  bins = difference_times(times, filling.time)
   for device, members in enumerate(bins):
     for unit in members:
       filling.put(filling.options[units[unit][0]], (device,))
-  if not _repair(filling, units, bins):
-    return lpt(options, topology, cap)
+  if not _repair_placement(filling, units, bins):
+    return partition_lpt(options, topology, cap)
   for device, members in enumerate(bins):
     for unit in members:
       index, piece = units[unit]
@@ -55,7 +59,7 @@ def ldm(
   return filling.done()
 
 
-def difference(
+def difference_times(
   times: Sequence[float], begun: Sequence[float]
 ) -> list[list[int]]:
   """Splits `times` over the devices.
@@ -98,7 +102,7 @@ def difference(
   return bins
 
 
-def _repair(filling: PartialPlacement, units, bins) -> bool:
+def _repair_placement(filling: PartialPlacement, units, bins) -> bool:
   """Moves the smallest pieces from where there are too many bytes."""
   for device, members in enumerate(bins):
     members.sort(key=lambda u: (filling.options[units[u][0]].bytes, u))

@@ -21,7 +21,7 @@ from genrec_jax.embedding.scheme import (
 from genrec_jax.planner import storage
 from genrec_jax.planner.cost import Cost, shard_cost
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.pooling import PoolingRule, resolve
+from genrec_jax.planner.pooling import PoolingRule, resolve_load
 from genrec_jax.planner.workload import DENSE, Load
 
 
@@ -130,7 +130,7 @@ def enumerate_options(
       f'{names[:10]}{" ..." if len(names) > 10 else ""}'
     )
   for name, constraint in constraints.items():
-    _check(name, constraint, schemes)
+    _check_constraint(name, constraint, schemes)
   groups = {}
   for load in loads:
     word = constraints.get(load.name, Constraint()).together
@@ -161,7 +161,7 @@ def _options_of(loads, ways, constraints) -> list[Option]:
       (option.scheme, option.pieces): option
       for option in _options_of_one(load, ways, constraint)
     }
-    shared = options if shared is None else _joined(shared, options)
+    shared = options if shared is None else _join_options(shared, options)
   if not shared:
     raise ConstraintError(
       f'the tables {[load.name for load in loads]} must stay together, but no '
@@ -170,7 +170,7 @@ def _options_of(loads, ways, constraints) -> list[Option]:
   return list(shared.values())
 
 
-def _joined(first, second):
+def _join_options(first, second):
   both = {}
   for key, a in first.items():
     b = second.get(key)
@@ -190,7 +190,7 @@ def _joined(first, second):
 
 def _options_of_one(load, ways, constraint) -> list[Option]:
   topology, batch = ways.topology, ways.batch
-  names = constraint.schemes or _proposed(load, topology, ways.schemes)
+  names = constraint.schemes or _propose_schemes(load, topology, ways.schemes)
   options, deepest = [], 0
   for name in names:
     scheme = ways.schemes[name]
@@ -202,9 +202,9 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
       deepest = rows_per_owner(load.rows, spread)
       continue
     at = _settled_places(load, name, ways, constraint)
-    for pieces in _pieces(load, scheme, topology, constraint, at):
+    for pieces in _propose_pieces(load, scheme, topology, constraint, at):
       columns = load.dim // pieces
-      read = resolve(load, scheme, pieces, topology, batch, ways.rule)
+      read = resolve_load(load, scheme, pieces, topology, batch, ways.rule)
       args = (read, scheme, columns, topology)
       buffers = storage.buffer_bytes(*args, batch)
       options.append(
@@ -240,7 +240,7 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
   return options
 
 
-def _proposed(
+def _propose_schemes(
   load: Load, topology: Topology, schemes: Mapping[str, Scheme]
 ) -> tuple[str, ...]:
   """Names of all schemes that differ on this machine and need no asking."""
@@ -282,7 +282,7 @@ def _settled_places(load, name, ways, constraint) -> tuple[int, ...]:
   return at
 
 
-def _pieces(load, scheme, topology, constraint, at) -> Iterator[int]:
+def _propose_pieces(load, scheme, topology, constraint, at) -> Iterator[int]:
   """Numbers of column pieces to consider."""
   if at or not scheme.many_pieces:
     yield max(1, len(at))
@@ -298,7 +298,7 @@ def _pieces(load, scheme, topology, constraint, at) -> Iterator[int]:
     pieces *= 2
 
 
-def _check(
+def _check_constraint(
   name: str, constraint: Constraint, schemes: Mapping[str, Scheme]
 ) -> None:
   if unknown := sorted(set(constraint.schemes) - set(schemes)):

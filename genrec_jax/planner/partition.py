@@ -173,7 +173,7 @@ class PartialPlacement:
     return Placement(self.options, at, self.time, self.used, self.buffers)
 
 
-def lpt(
+def partition_lpt(
   options: Sequence[Option],
   topology: Topology,
   cap: int,
@@ -191,7 +191,9 @@ def lpt(
     array_caps: bytes of each array that a device may hold.
   """
   if by is None:
-    return lpt(options, topology, cap, by='time', array_caps=array_caps) or lpt(
+    return partition_lpt(
+      options, topology, cap, by='time', array_caps=array_caps
+    ) or partition_lpt(
       options, topology, cap, by='bytes', array_caps=array_caps
     )
   filling = PartialPlacement(options, topology, cap, array_caps)
@@ -200,7 +202,7 @@ def lpt(
   heap = [(t, d) for d, t in enumerate(filling.time)]
   heapq.heapify(heap)
   for index in _by_weight(filling, by):
-    if not _place(filling, index, heap):
+    if not _place_option(filling, index, heap):
       return None
   return filling.done()
 
@@ -211,7 +213,7 @@ def _by_weight(filling: PartialPlacement, by: str) -> list[int]:
   )
 
 
-def _place(filling: PartialPlacement, index: int, heap: list) -> bool:
+def _place_option(filling: PartialPlacement, index: int, heap: list) -> bool:
   option = filling.options[index]
   if option.kind.spread == HOST:
     return filling.place_on_host(index)
@@ -251,10 +253,11 @@ def memory_balanced(
 ) -> Placement | None:
   """As even in bytes as hardly costs any time.
 
-  Halves the way between the least bytes a device could hold and what `lpt`
-  needs, as long as the busiest device has at most 2% more to do.
+  Halves the way between the least bytes a device could hold and what
+  `partition_lpt` needs, as long as the busiest device has at most 2% more to
+  do.
   """
-  best = lpt(options, topology, cap)
+  best = partition_lpt(options, topology, cap)
   if best is None:
     return None
   slowest = best.rate * (1 + BALANCE_SLACK)
@@ -264,7 +267,7 @@ def memory_balanced(
     if high - low <= BALANCE_BYTES:
       break
     middle = (low + high) // 2
-    placement = lpt(options, topology, middle)
+    placement = partition_lpt(options, topology, middle)
     if placement is not None and placement.rate <= slowest:
       best, high = placement, max(placement.used)
     else:
@@ -275,7 +278,7 @@ def memory_balanced(
 def even_arrays(
   options: Sequence[Option], topology: Topology, cap: int, slack: float
 ) -> Placement | None:
-  """`lpt` with every array about as deep on all devices.
+  """`partition_lpt` with every array about as deep on all devices.
 
   Devices hold the same piece of an array, however few rows they have of it
   (embedding/layout.py).
@@ -295,7 +298,7 @@ def even_arrays(
     name: (1 + slack) * max(total[name] / topology.group, largest[name])
     for name in total
   }
-  return lpt(options, topology, cap, array_caps=caps)
+  return partition_lpt(options, topology, cap, array_caps=caps)
 
 
 Partitioner = Callable[[Sequence[Option], Topology, int], Placement | None]

@@ -102,7 +102,7 @@ class PoolingRule:
     return scheme.spread is None or (scheme.spread == ONE and pieces == 1)
 
 
-def choose(
+def choose_pooling(
   read: BagRead,
   scheme: Scheme,
   pieces: int,
@@ -115,9 +115,9 @@ def choose(
 
   >>> from genrec_jax.embedding.scheme import SCHEMES
   >>> read = BagRead(dim=64, bags=1024, length=20)
-  >>> choose(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=8))
+  >>> choose_pooling(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=8))
   'sums'
-  >>> choose(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=64))
+  >>> choose_pooling(read, SCHEMES['row_wise'], 1, ShardingPlan({}, devices=64))
   'rows'
 
   Args:
@@ -141,7 +141,7 @@ def choose(
 def rows_bytes(
   read: BagRead, scheme: Scheme, pieces: int, mesh: Mesh, exchange: Exchange
 ) -> float:
-  """What a device sends in a step if rows travel; arguments as `choose`."""
+  """What a device sends in a step if rows travel, see `choose_pooling`."""
   num_rows = min(read.ids, read.most_rows)
   if scheme.spread is None:
     return num_rows * _whole_row(read) * (mesh.group * mesh.replicas - 1)
@@ -165,7 +165,7 @@ def rows_bytes(
 def sums_bytes(
   read: BagRead, scheme: Scheme, pieces: int, mesh: Mesh, exchange: Exchange
 ) -> float:
-  """What a device sends in a step if sums travel; arguments as `choose`."""
+  """What a device sends in a step if sums travel, see `choose_pooling`."""
   if scheme.spread is None:
     others = mesh.group * mesh.replicas - 1
     return read.ids * _whole_row(read) * others
@@ -183,7 +183,7 @@ def sums_bytes(
   return pieces * (lists + sums) * times
 
 
-def resolve(
+def resolve_load(
   load: Load,
   scheme: Scheme,
   pieces: int,
@@ -191,7 +191,7 @@ def resolve(
   batch: int,
   rule: PoolingRule,
 ) -> Load:
-  """A table as it would be read under a scheme; arguments as `choose`.
+  """A table as it would be read under a scheme; arguments as `choose_pooling`.
 
   Args:
     load: the table and the lookups into it.
@@ -208,7 +208,7 @@ def resolve(
   )
 
 
-def fill(
+def fill_pooling(
   plan: ShardingPlan,
   loads: Sequence[Load],
   batch: int,
@@ -236,10 +236,10 @@ def fill(
       continue
     where = table.kind, table.pieces
     for feature in load.choices:
-      wanted = rule.pool
-      if wanted == AUTO:
-        wanted = plan.pooling.get(feature.name)
-      if wanted == SUMS and not rule.allows_sums(*where):
+      way = rule.pool
+      if way == AUTO:
+        way = plan.pooling.get(feature.name)
+      if way == SUMS and not rule.allows_sums(*where):
         raise PlanError(
           f'feature {feature.name!r} would travel as sums, but its table '
           f'{load.name!r} ({table.scheme}) is cut over devices, and with '
@@ -247,7 +247,7 @@ def fill(
           "a table may add up its rows: set parallel.pool='rows', or keep the "
           "table on one device (scheme 'table_wise')"
         )
-      pooling[feature.name] = wanted or _choose_of(
+      pooling[feature.name] = way or _choose_of(
         load, feature, *where, plan, examples, rule
       )
   if unknown := sorted(set(plan.pooling) - set(pooling)):
@@ -261,7 +261,7 @@ def fill(
 def _choose_of(
   load: Load, feature: Feature, scheme, pieces, mesh, examples, rule
 ) -> str:
-  """`choose` for a feature of a table that other features may read, too."""
+  """`choose_pooling` where other features may read the table, too."""
   if load.optimizer == DENSE and rule.pool == AUTO:
     return SUMS  # a device reads its own copy, and nothing travels
   # None of a table whose features have been empty so far.
@@ -275,7 +275,7 @@ def _choose_of(
     distinct=load.distinct,
     weighted=feature.weighted,
   )
-  return choose(read, scheme, pieces, mesh, rule)
+  return choose_pooling(read, scheme, pieces, mesh, rule)
 
 
 def _piece_bytes(read, pieces, exchange: Exchange) -> tuple[int, int]:
@@ -292,7 +292,7 @@ def _whole_row(read: BagRead) -> int:
   return ID_BYTES + 4 * read.dim
 
 
-def describe(pooling: Mapping[str, str], top: int) -> list[str]:
+def describe_pooling(pooling: Mapping[str, str], top: int) -> list[str]:
   """Lines of a report: which features travel as sums, and which as rows."""
   lines = []
   for way, what in ((SUMS, 'as sums'), (ROWS, 'as rows, though pooled')):

@@ -24,22 +24,22 @@ Proposal = tuple[int, ...]
 
 def greedy_max(items: Items, topology, budget) -> Iterator[Proposal]:
   """Begins with the options whose busiest device is the least busy."""
-  return _greedy(items, lambda option: option.time)
+  return _propose_greedy(items, lambda option: option.time)
 
 
 def greedy_sum(items: Items, topology, budget) -> Iterator[Proposal]:
   """Begins with the options that cost all devices together the least."""
-  return _greedy(items, lambda option: option.time * option.shards)
+  return _propose_greedy(items, lambda option: option.time * option.shards)
 
 
-def _greedy(items: Items, key) -> Iterator[Proposal]:
+def _propose_greedy(items: Items, key) -> Iterator[Proposal]:
   """Moves the table with the most bytes on to its next best option."""
   ranked = [
     sorted(range(len(o)), key=lambda i, o=o: (key(o[i]), i)) for o in items
   ]
   at = [0] * len(items)
 
-  def weight(item):
+  def weigh_item(item):
     option = items[item][ranked[item][at[item]]]
     return option.bytes, option.total_bytes, -item
 
@@ -48,10 +48,10 @@ def _greedy(items: Items, key) -> Iterator[Proposal]:
     movable = [i for i in range(len(items)) if at[i] + 1 < len(ranked[i])]
     if not movable:
       return
-    at[max(movable, key=weight)] += 1
+    at[max(movable, key=weigh_item)] += 1
 
 
-def uniform(items: Items, topology, budget) -> Iterator[Proposal]:
+def propose_uniform(items: Items, topology, budget) -> Iterator[Proposal]:
   """The same scheme for all tables, with the fastest number of pieces."""
   used = {option.scheme: None for options in items for option in options}
   for scheme in {**SCHEMES, **used}:
@@ -65,13 +65,13 @@ def uniform(items: Items, topology, budget) -> Iterator[Proposal]:
       yield tuple(chosen)
 
 
-def grid(items: Items, topology, budget) -> Iterator[Proposal]:
+def propose_grid(items: Items, topology, budget) -> Iterator[Proposal]:
   """Everything, where that is not too much."""
   if math.prod(len(options) for options in items) <= MOST_GRID:
     yield from itertools.product(*(range(len(o)) for o in items))
 
 
-def dynamic(
+def propose_dynamic(
   items: Items, topology: Topology, budget: int, most: int = 100
 ) -> Iterator[Proposal]:
   """The least total time for every total of bytes, from many to few.
@@ -108,7 +108,7 @@ def dynamic(
     yield tuple(reversed(proposal))
 
 
-def frugal(items: Items, topology, budget) -> Iterator[Proposal]:
+def propose_frugal(items: Items, topology, budget) -> Iterator[Proposal]:
   """The fewest bytes in all, with pieces that are smaller and smaller.
 
   A large piece finds no room beside others; small ones have more buffers.
@@ -129,10 +129,10 @@ def frugal(items: Items, topology, budget) -> Iterator[Proposal]:
 
 
 PROPOSERS = {
-  'grid': grid,
+  'grid': propose_grid,
   'greedy_max': greedy_max,
   'greedy_sum': greedy_sum,
-  'uniform': uniform,
-  'dynamic': dynamic,
-  'frugal': frugal,
+  'uniform': propose_uniform,
+  'dynamic': propose_dynamic,
+  'frugal': propose_frugal,
 }

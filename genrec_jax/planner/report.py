@@ -74,7 +74,7 @@ class Report:
   @property
   def budget(self) -> int:
     """Bytes of a device for tables and buffers."""
-    return storage.budget(self.topology, self.dense)
+    return storage.table_budget(self.topology, self.dense)
 
   @property
   def device_bytes(self) -> np.ndarray:
@@ -103,7 +103,7 @@ class Report:
 
   def text(self, top: int = 20) -> str:
     """The report, with the `top` most expensive tables."""
-    return report_text.render(self, top)
+    return report_text.render_report(self, top)
 
   def to_dict(self) -> dict:
     """Everything as JSON can hold it, devices in order."""

@@ -2,26 +2,27 @@
 
 import numpy as np
 
+from genrec_jax.formatting import format_bytes
 from genrec_jax.planner import pooling
 from genrec_jax.planner.balance import measure_imbalance
-from genrec_jax.planner.storage import format_bytes
 
 MOST_DEVICES = 8
 # Columns of the report, in the order of `Cost`.
 PARTS = ('lookup', 'update', 'rows', 'gradients')
 
 
-def render(report, top: int) -> str:
+def render_report(report, top: int) -> str:
   """A `Report` for people, with the `top` most expensive tables."""
   sections = (
-    _head(report), _devices(report), _balance(report), _bounds(report),
-    _tables(report, top), pooling.describe(report.pooling, top),
+    _format_head(report), _format_devices(report), _format_balance(report),
+    _format_bounds(report),
+    _format_tables(report, top), pooling.describe_pooling(report.pooling, top),
     list(report.notes),
   )  # fmt: skip
   return '\n\n'.join('\n'.join(s) for s in sections if s)
 
 
-def _head(c) -> list[str]:
+def _format_head(c) -> list[str]:
   t = c.topology
   bound = c.sizes[0]
   lines = [
@@ -29,10 +30,10 @@ def _head(c) -> list[str]:
     f'{t.replicas} x {t.hosts} x {t.devices}, {c.batch:,} examples a step',
     f'plan: {c.made_by}' + (f', the best of {c.tried:,}' if c.tried else ''),
     f'tables: {format_bytes(sum(line.bytes for line in c.tables))} in a group',
-    f'predicted step of the tables: {_time(c.step)} on the busiest device, '
-    f'nothing overlapped',
-    f'critical path: {_time(c.critical_path)}, longest compute and longest '
-    'exchange',
+    f'predicted step of the tables: {_format_time(c.step)} on the busiest '
+    f'device, nothing overlapped',
+    f'critical path: {_format_time(c.critical_path)}, longest compute and '
+    'longest exchange',
     f'binds: {bound.binds}',
   ]
   if t.replicas > 1:
@@ -45,7 +46,7 @@ def _head(c) -> list[str]:
   return lines
 
 
-def _devices(c) -> list[str]:
+def _format_devices(c) -> list[str]:
   """The busiest devices, and the mean of all."""
   t = c.topology
   lines = [
@@ -79,12 +80,12 @@ def _device_line(name, c, rows, buffers, times) -> str:
     f'{name:>8} {format_bytes(rows):>10} '
     f'{format_bytes(c.allocated - rows):>10} {format_bytes(buffers):>10} '
     f'{share:>6.1%}'
-    + ''.join(f' {_time(x):>10}' for x in times)
-    + f' {_time(sum(times)):>10}'
+    + ''.join(f' {_format_time(x):>10}' for x in times)
+    + f' {_format_time(sum(times)):>10}'
   )
 
 
-def _balance(c) -> list[str]:
+def _format_balance(c) -> list[str]:
   lines = [f'{"imbalance":>10} {"max/mean":>9} {"variation":>9} '
            f'{"KL":>9} {"chi2":>9}']  # fmt: skip
   for name, values in (
@@ -98,7 +99,7 @@ def _balance(c) -> list[str]:
   return lines if c.topology.group > 1 else []
 
 
-def _bounds(c) -> list[str]:
+def _format_bounds(c) -> list[str]:
   lines = [
     'bounds with perfectly spread tables, as many examples a device:',
     f'{"hosts":>8} {"devices":>8} {"capacity":>9} {"memory":>10} '
@@ -107,13 +108,14 @@ def _bounds(c) -> list[str]:
   for s in c.sizes:
     lines.append(
       f'{s.hosts:>8,} {s.devices:>8,} {s.capacity:>9.1%} '
-      f'{_time(s.memory):>10} {_time(s.injection):>10} '
-      f'{_time(s.bisection):>10} {_time(s.compute):>10}  {s.binds}'
+      f'{_format_time(s.memory):>10} {_format_time(s.injection):>10} '
+      f'{_format_time(s.bisection):>10} {_format_time(s.compute):>10}  '
+      f'{s.binds}'
     )
   return lines
 
 
-def _tables(c, top: int) -> list[str]:
+def _format_tables(c, top: int) -> list[str]:
   order = sorted(
     range(len(c.tables)), key=lambda i: (-c.tables[i].cost.total, i)
   )
@@ -130,8 +132,8 @@ def _tables(c, top: int) -> list[str]:
   for table in shown:
     lines.append(
       f'{table.name:{width}} {table.rows:>14,} {table.dim:>6} '
-      f'{format_bytes(table.bytes):>10} {_time(table.cost.total):>10}  '
-      f'{table.scheme}{_places(table.at)}'
+      f'{format_bytes(table.bytes):>10} {_format_time(table.cost.total):>10}  '
+      f'{table.scheme}{_format_places(table.at)}'
     )
   if rest := [c.tables[i] for i in order[top:]]:
     total = sum(table.bytes for table in rest)
@@ -139,7 +141,7 @@ def _tables(c, top: int) -> list[str]:
   return lines
 
 
-def _places(at: tuple[int, ...]) -> str:
+def _format_places(at: tuple[int, ...]) -> str:
   if not at:
     return ''
   some = ', '.join(map(str, at[:MOST_DEVICES]))
@@ -147,10 +149,10 @@ def _places(at: tuple[int, ...]) -> str:
   return f' at {some}{more}'
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
   """Seconds as people read them.
 
-  >>> _time(0.00123)
+  >>> _format_time(0.00123)
   '1.230 ms'
   """
   if seconds == 0:

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import errors, storage
-from genrec_jax.planner.evaluate import evaluate
+from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
-from genrec_jax.planner.ldm import ldm
+from genrec_jax.planner.ldm import partition_ldm
 from genrec_jax.planner.options import (
   Constraint,
   Option,
@@ -27,16 +27,20 @@ from genrec_jax.planner.options import (
 from genrec_jax.planner.partition import (
   Placement,
   even_arrays,
-  lpt,
   memory_balanced,
+  partition_lpt,
 )
-from genrec_jax.planner.pooling import PoolingRule, fill
-from genrec_jax.planner.propose import PROPOSERS, frugal
+from genrec_jax.planner.pooling import PoolingRule, fill_pooling
+from genrec_jax.planner.propose import PROPOSERS, propose_frugal
 from genrec_jax.planner.report import Report
 from genrec_jax.planner.split import split_search
 from genrec_jax.planner.workload import DensePart, Load
 
-PARTITIONERS = {'lpt': lpt, 'ldm': ldm, 'memory_balanced': memory_balanced}
+PARTITIONERS = {
+  'lpt': partition_lpt,
+  'ldm': partition_ldm,
+  'memory_balanced': memory_balanced,
+}
 BETTER = 1 - 1e-9
 # Their proposals differ from the next in one table.
 STEPWISE, MOST_SKIPPED = ('greedy_max', 'greedy_sum'), 64
@@ -103,9 +107,9 @@ def make_plan(
     raise errors.nothing_fits(
       loads, topology, batch, constraints, dense, **ways
     )
-  plan = fill(search.plan, loads, batch, pooling)
+  plan = fill_pooling(search.plan, loads, batch, pooling)
   report = dataclasses.replace(
-    evaluate(plan, loads, topology, batch, dense),
+    evaluate_plan(plan, loads, topology, batch, dense),
     made_by=search.made_by,
     tried=search.tried,
     notes=(f'stopped after {timeout:g} s: more time may find a better plan',)
@@ -122,7 +126,7 @@ class _Search:
     self.loads = {load.name: load for load in loads}
     self.topology, self.constraints = topology, constraints
     self.items = enumerate_options(loads, topology, batch, constraints, **ways)
-    self.cap = storage.budget(topology, dense)
+    self.cap = storage.table_budget(topology, dense)
     self.best: Placement | None = None
     self.plan: ShardingPlan | None = None
     self.made_by, self.tried, self.late, self.seen = '', 0, False, set()
@@ -137,10 +141,10 @@ class _Search:
         continue
       self.seen.add(proposal)
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
-      room = not self._hopeless(options)
+      room = not self._is_hopeless(options)
       if room:
         placed += 1
-        room = self._try(name, partitioners, options)
+        room = self._try_options(name, partitioners, options)
       misses = 0 if room else misses + 1
       if name in STEPWISE:
         skip = number + min(2**misses, MOST_SKIPPED)
@@ -155,21 +159,22 @@ class _Search:
       if self._is_late():
         return
       candidate = split_search(
-        start, self._half, functools.partial(self._place, lpt),
+        start, self._halve_pieces,
+        functools.partial(self._try_partitioner, partition_lpt),
         halvings=halvings,
       )  # fmt: skip
       if candidate:
-        self._try('column splits', ('lpt', 'ldm'), candidate.options)
+        self._try_options('column splits', ('lpt', 'ldm'), candidate.options)
 
   def spread(self) -> None:
     """As few bytes as there may be, however late it is."""
-    for proposal in frugal(self.items, self.topology, self.cap):
+    for proposal in propose_frugal(self.items, self.topology, self.cap):
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
-      candidate = lpt(options, self.topology, self.cap, by='bytes')
-      if candidate and self._keep('frugal + lpt', candidate):
+      candidate = partition_lpt(options, self.topology, self.cap, by='bytes')
+      if candidate and self._keep_better('frugal + lpt', candidate):
         return
 
-  def _half(self, index: int, option: Option) -> Option | None:
+  def _halve_pieces(self, index: int, option: Option) -> Option | None:
     """The same table in twice as many pieces."""
     if option.kind.at_names is None:
       return None
@@ -182,27 +187,27 @@ class _Search:
         return other
     return None
 
-  def _place(self, partitioner, options) -> Placement | None:
+  def _try_partitioner(self, partitioner, options) -> Placement | None:
     if self._is_late():
       return None
     self.tried += 1
     return partitioner(options, self.topology, self.cap)
 
-  def _try(self, made_by, partitioners, options) -> bool:
+  def _try_options(self, made_by, partitioners, options) -> bool:
     """Places options in each way; False if there was no room."""
-    ways = {name: self._place(PARTITIONERS[name], options)
+    ways = {name: self._try_partitioner(PARTITIONERS[name], options)
             for name in partitioners}  # fmt: skip
     ways = {name: candidate for name, candidate in ways.items() if candidate}
     if not ways:
       return False
     best = min(ways, key=lambda name: ways[name].rate)
-    return self._keep(f'{made_by} + {best}', ways[best])
+    return self._keep_better(f'{made_by} + {best}', ways[best])
 
-  def _keep(self, made_by: str, placement: Placement) -> bool:
+  def _keep_better(self, made_by: str, placement: Placement) -> bool:
     """Makes a placement the best one if it is; False if it does not fit."""
-    if not self._faster(placement):
+    if not self._is_faster(placement):
       return True
-    plan = self._plan(placement)
+    plan = self._make_plan(placement)
     even = ''
     for slack in SLACKS:
       if placement.needs(plan) <= self.cap:
@@ -211,18 +216,18 @@ class _Search:
       placement = even_arrays(options, self.topology, self.cap, slack)
       if not placement:
         return False
-      if not self._faster(placement):
+      if not self._is_faster(placement):
         return True
-      plan, even = self._plan(placement), ', even arrays'
+      plan, even = self._make_plan(placement), ', even arrays'
     if placement.needs(plan) > self.cap:
       return False
     self.best, self.plan, self.made_by = placement, plan, made_by + even
     return True
 
-  def _faster(self, found: Placement) -> bool:
-    return not self.best or found.rate < self.best.rate * BETTER
+  def _is_faster(self, placement: Placement) -> bool:
+    return not self.best or placement.rate < self.best.rate * BETTER
 
-  def _hopeless(self, options: Sequence[Option]) -> bool:
+  def _is_hopeless(self, options: Sequence[Option]) -> bool:
     """Whether no partition of them can be faster than the best, or fit."""
     group = self.topology.group
     if sum(o.total_bytes for o in options) > group * self.cap:
@@ -234,7 +239,7 @@ class _Search:
     bound = max(total, everywhere + max(rest, default=0.0))
     return bool(self.best) and bound >= self.best.rate
 
-  def _plan(self, placement: Placement) -> ShardingPlan:
+  def _make_plan(self, placement: Placement) -> ShardingPlan:
     return placement.plan(self.loads, self.topology, self.constraints)
 
   def _is_late(self) -> bool:

@@ -51,7 +51,7 @@ class Sizing:
     return max(times, key=times.get)
 
 
-def size(
+def size_machine(
   loads: Sequence[Load], topology: Topology, batch: float, dense: DensePart
 ) -> Sizing:
   """Bounds for a batch of that many examples on all devices together."""
@@ -67,7 +67,7 @@ def size(
   crossing = world / 2 * local * returned if world > 1 else 0.0
   crossing += 2 * gradient if world > 1 else 0.0
   rows = sum(load.bytes_of(load.rows, load.dim) for load in loads)
-  budget = max(storage.budget(topology, dense), 1)
+  budget = max(storage.table_budget(topology, dense), 1)
   return Sizing(
     hosts=t.hosts,
     devices=world,
@@ -79,12 +79,12 @@ def size(
   )
 
 
-def growth(
+def size_growth(
   loads: Sequence[Load], topology: Topology, batch: int, dense: DensePart
 ) -> list[Sizing]:
   """The same with more hosts, and as many examples a device."""
   return [
-    size(
+    size_machine(
       loads,
       dataclasses.replace(topology, hosts=topology.hosts * factor),
       batch * factor,

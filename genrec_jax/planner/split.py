@@ -33,18 +33,18 @@ def split_search(
     halvings: rounds.
   """
   best = place(options)
-  kept, seen = [tuple(options)], {_key(options)}
+  kept, seen = [tuple(options)], {_options_key(options)}
   for _ in range(halvings):
     pieces = []
     for chosen in kept:
-      for index in _heaviest(chosen):
+      for index in _find_heaviest(chosen):
         half = halve(index, chosen[index])
         if half is None:
           continue
         new = (*chosen[:index], half, *chosen[index + 1 :])
-        if _key(new) in seen:
+        if _options_key(new) in seen:
           continue
-        seen.add(_key(new))
+        seen.add(_options_key(new))
         placement = place(new)
         rate = placement.rate if placement else float('inf')
         # While nothing fits, smaller pieces come nearer to it.
@@ -57,12 +57,12 @@ def split_search(
   return best
 
 
-def _heaviest(options) -> list[int]:
+def _find_heaviest(options) -> list[int]:
   numbers = range(len(options))
   large = sorted(numbers, key=lambda i: (-options[i].bytes, i))[:TOP]
   slow = sorted(numbers, key=lambda i: (-options[i].time, i))[:TOP]
   return list(dict.fromkeys(large + slow))
 
 
-def _key(options) -> tuple:
+def _options_key(options) -> tuple:
   return tuple((o.scheme, o.pieces) for o in options)

@@ -31,7 +31,7 @@ class InsufficientMemory(ValueError):
   """No plan fits; the message holds the numbers."""
 
 
-def budget(topology: Topology, dense: DensePart) -> int:
+def table_budget(topology: Topology, dense: DensePart) -> int:
   """Bytes of a device that tables and their buffers may take."""
   return int(topology.memory * (1 - topology.reserve)) - dense.bytes
 
@@ -66,17 +66,3 @@ def allocated_bytes(plan: ShardingPlan) -> int:
     tree_bytes(array) + slot_bytes(laid.optimizers[name], *array.shape)
     for name, array in laid.shapes().items()
   )
-
-
-def format_bytes(count: float) -> str:
-  """Bytes as people read them.
-
-  >>> format_bytes(141e9)
-  '141.0 GB'
-  """
-  size = float(count)
-  for unit in ('B', 'kB', 'MB', 'GB', 'TB'):
-    if abs(size) < 1000 or unit == 'TB':
-      break
-    size /= 1000
-  return f'{size:,.0f} B' if unit == 'B' else f'{size:,.1f} {unit}'

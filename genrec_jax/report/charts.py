@@ -123,19 +123,19 @@ def draw_plot(chart: Chart, frame: Frame | None = None) -> Markup:
   """Returns axes, series and readouts: the inside of an `<svg>`."""
   frame = frame or Frame()
 
-  def at(x: float, y: float) -> tuple[float, float]:
+  def to_pixels(x: float, y: float) -> tuple[float, float]:
     across, up = chart.x.place(x), chart.y.place(y)
     return (
       frame.left + across * (frame.end - frame.left),
       frame.base - up * (frame.base - frame.top),
     )
 
-  drawn = [*_draw_axes(chart, frame, at)]
+  drawn = [*_draw_axes(chart, frame, to_pixels)]
   for series in chart.series:  # first: a band must not hide another's curve
-    drawn += _draw_band(series, at)
+    drawn += _draw_band(series, to_pixels)
   for series in chart.series:
-    drawn += _draw_points(series, at)
-  return Markup('').join([*drawn, *_draw_readouts(chart, frame, at)])
+    drawn += _draw_points(series, to_pixels)
+  return Markup('').join([*drawn, *_draw_readouts(chart, frame, to_pixels)])
 
 
 TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
@@ -171,10 +171,12 @@ def _draw_band(series: Series, at) -> Iterable[Markup]:
   lows = [at(x, low) for x, low, _ in series.band]
   highs = [at(x, high) for x, _, high in series.band]
   if series.whiskers:
-    lines = map(_trace, zip(lows, highs, strict=True))
+    lines = map(_trace_path, zip(lows, highs, strict=True))
     yield PATH.format('whisker', series.color, ''.join(lines))
   else:
-    yield PATH.format('band', series.color, _trace(lows + highs[::-1]) + 'Z')
+    yield PATH.format(
+      'band', series.color, _trace_path(lows + highs[::-1]) + 'Z'
+    )
 
 
 def _draw_points(series: Series, at) -> Iterable[Markup]:
@@ -189,8 +191,8 @@ def _draw_points(series: Series, at) -> Iterable[Markup]:
   if not runs:
     return
   if series.shape == 'area':
-    yield PATH.format('band', series.color, f'{_trace(runs[0])}Z')
-  yield PATH.format(series.shape, series.color, ''.join(map(_trace, runs)))
+    yield PATH.format('band', series.color, f'{_trace_path(runs[0])}Z')
+  yield PATH.format(series.shape, series.color, ''.join(map(_trace_path, runs)))
   places = [place for run in runs for place in run]
   gaps = sorted(b - a for (a, _), (b, _) in itertools.pairwise(places))
   apart = not gaps or gaps[len(gaps) // 2] >= _DOT_ROOM or series.whiskers
@@ -199,7 +201,7 @@ def _draw_points(series: Series, at) -> Iterable[Markup]:
       yield _DOT.format(series.color, *place, 3)
 
 
-def _trace(places: Iterable[tuple[float, float]]) -> str:
+def _trace_path(places: Iterable[tuple[float, float]]) -> str:
   """Returns the path through places; a point alone is a dot by its cap."""
   texts = [f'{x:.1f} {y:.1f}' for x, y in places]
   return 'M' + 'L'.join(texts) + 'h0' * (len(texts) == 1)

@@ -23,13 +23,13 @@ class Comparison:
   """Metrics beside baselines, the most telling columns first.
 
   Attributes:
-    part: the part of the data the lift is about: 'test' if there is one.
+    split: the part of the data the lift is about: 'test' if there is one.
     columns: headers of the values of a row.
     rows: (metric name, one value a column or None).
     lift: the column that compares with the best baseline, see `format_lift`.
   """
 
-  part: str
+  split: str
   columns: tuple[str, ...]
   rows: tuple[tuple[str, tuple[float | None, ...]], ...]
   lift: str = 'lift'
@@ -42,42 +42,42 @@ class Comparison:
     return values[self.columns.index(column)]
 
 
-def compare(report: Mapping) -> Comparison:
+def compare_metrics(report: Mapping) -> Comparison:
   """Returns the metrics of a report (see `summary`) beside its baselines."""
   metrics = {p: m for p, m in report.get('metrics', {}).items() if m}
   if not metrics:
     raise ValueError(
       "The report has no metrics: report['metrics'] must hold the values of"
-      " one part of the data at least, such as {'test': {'ndcg@10': 0.17}}."
+      " one split of the data at least, such as {'test': {'ndcg@10': 0.17}}."
     )
-  part = 'test' if 'test' in metrics else next(reversed(metrics))
+  split = 'test' if 'test' in metrics else next(reversed(metrics))
   baselines = {
-    name: _values_of_part(values, part)
+    name: _values_of_split(values, split)
     for name, values in report.get('baselines', {}).items()
   }
   last = report.get('last_epoch', {})
   # Where nothing was chosen the last evaluation is the one that is shown.
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
-  columns = {part: metrics[part]} | baselines
-  ranks = any(metric_family(m) in (*_AREAS, *_LOSSES) for m in metrics[part])
+  columns = {split: metrics[split]} | baselines
+  ranks = any(metric_family(m) in (*_AREAS, *_LOSSES) for m in metrics[split])
   lift = 'gain' if ranks else 'lift'
   if baselines:
     columns[lift] = {
       name: _measure_lift(
         name, value, [b.get(name) for b in baselines.values()]
       )
-      for name, value in metrics[part].items()
+      for name, value in metrics[split].items()
     }
-  if part in last:
-    columns[f'{part}, last epoch'] = last[part]
-  for other in (p for p in metrics if p != part):
+  if split in last:
+    columns[f'{split}, last epoch'] = last[split]
+  for other in (p for p in metrics if p != split):
     columns[other] = metrics[other]
     if other in last:
       columns[f'{other}, last epoch'] = last[other]
   names = sorted({n for m in metrics.values() for n in m}, key=_sort_key)
   return Comparison(
-    part=part,
+    split=split,
     columns=tuple(columns),
     rows=tuple(
       (name, tuple(values.get(name) for values in columns.values()))
@@ -127,9 +127,9 @@ def is_better(metric: str, lift: float) -> bool:
   return lift > (0 if metric_family(metric) in _AREAS else 1)
 
 
-def _values_of_part(values: Mapping, part: str) -> Mapping:
+def _values_of_split(values: Mapping, split: str) -> Mapping:
   if any(isinstance(v, Mapping) for v in values.values()):
-    return values.get(part, {})
+    return values.get(split, {})
   return values
 
 

@@ -17,7 +17,12 @@ from genrec_jax.report.comparison import (
 )
 
 _FIRST = 'loss ndcg@10 hr@10 tokens_per_s auc logloss examples_per_s'.split()
-_PARTS = {'train': 'purple', 'valid': 'blue', 'test': 'orange', 'perf': 'green'}
+_SPLITS = {
+  'train': 'purple',
+  'valid': 'blue',
+  'test': 'orange',
+  'perf': 'green',
+}
 _MOST_POINTS = 300  # drawn of one series; further ones are averaged
 _MOST_READOUTS = 60  # of a dense series that answer to the pointer
 
@@ -38,13 +43,13 @@ def chart_curves(
   for row in rows:
     for name, value in row.items():
       if name != 'step' and isinstance(value, numbers.Real):
-        part, slash, what = name.partition('/')
-        parts = measured.setdefault(what if slash else name, {})
-        points = parts.setdefault(part if slash else '', [])
+        split, slash, what = name.partition('/')
+        by_split = measured.setdefault(what if slash else name, {})
+        points = by_split.setdefault(split if slash else '', [])
         points.append((row['step'], float(value)))
   charts = {
-    what: _chart_measurement(what, parts, report, comparison)
-    for what, parts in measured.items()
+    what: _chart_measurement(what, by_split, report, comparison)
+    for what, by_split in measured.items()
   }
   first = [w for w in _FIRST if w in charts] or list(charts)[:2]
   return (
@@ -84,7 +89,9 @@ def chart_steps(
   bottom = min(bottom, 0) if from_zero else bottom
   margin = (top - bottom) / 20 or abs(bottom) / 10 or 1.0
   bottom -= 0 if from_zero and bottom == 0 else margin
-  series = [dataclasses.replace(s, points=_thin(s.points)) for s in series]
+  series = [
+    dataclasses.replace(s, points=_thin_points(s.points)) for s in series
+  ]
   return Chart(
     title,
     linear_axis(low, high, 'step'),
@@ -96,26 +103,26 @@ def chart_steps(
 
 
 def _chart_measurement(
-  what: str, parts: Mapping, report: Mapping, comparison: Comparison
+  what: str, by_split: Mapping, report: Mapping, comparison: Comparison
 ) -> Chart:
-  """The same measurement of all parts of the data."""
-  timing = set(parts) == {'perf'}
+  """The same measurement of all splits."""
+  timing = set(by_split) == {'perf'}
   is_metric = what in (name for name, _ in comparison.rows)
   is_ranking = metric_family(what) in METRICS
   words = what.replace('_per_s', ' per second').replace('_', ' ')
   title = name_metric(what) if is_metric or is_ranking else words.capitalize()
-  known = [part for part in _PARTS if part in parts]
+  known = [split for split in _SPLITS if split in by_split]
   series = []
-  for part in known + [part for part in parts if part not in known]:
-    name = title.lower() if timing else part or what
-    series.append(Series(name, parts[part], _PARTS.get(part, 'green')))
+  for split in known + [split for split in by_split if split not in known]:
+    name = title.lower() if timing else split or what
+    series.append(Series(name, by_split[split], _SPLITS.get(split, 'green')))
   references = []
   # A baseline far below would flatten the curves of ranking models.
   shown = is_metric and not is_ranking
   for name in report.get('baselines', {}) if shown else ():
     level = comparison.value(what, name)
     if is_finite(level):
-      text = f'{name} ({comparison.part})'
+      text = f'{name} ({comparison.split})'
       references.append(charts.reference_level(text, level))
   best = report.get('best_step')
   if best is not None and not timing:
@@ -124,18 +131,18 @@ def _chart_measurement(
   return chart_steps(title, series, references, timing or shown)
 
 
-def _thin(points: Sequence[Point]) -> list[Point]:
+def _thin_points(points: Sequence[Point]) -> list[Point]:
   """At most _MOST_POINTS points; each is the mean of its neighbourhood."""
   if len(points) <= _MOST_POINTS:
     return list(points)
   thin = []
   for i in range(_MOST_POINTS):
     begin = i * len(points) // _MOST_POINTS
-    part = points[begin : (i + 1) * len(points) // _MOST_POINTS]
-    finite = [p for p in part if math.isfinite(p[1])]
-    finite = finite or [(part[0][0], math.nan)]
+    chunk = points[begin : (i + 1) * len(points) // _MOST_POINTS]
+    finite = [p for p in chunk if math.isfinite(p[1])]
+    finite = finite or [(chunk[0][0], math.nan)]
     # The last point keeps its place: a curve goes on to its end.
-    x = part[-1][0] if i == _MOST_POINTS - 1 else finite[len(finite) // 2][0]
+    x = chunk[-1][0] if i == _MOST_POINTS - 1 else finite[len(finite) // 2][0]
     thin.append((x, sum(y for _, y in finite) / len(finite)))
   return thin
 

@@ -73,10 +73,10 @@ class MetricWriters(contextlib.AbstractContextManager):
     if 'step' in values:
       raise ValueError("'step' is no name for a measurement: it is the step.")
     step = int(step)
-    values = {name: scalar(name, value) for name, value in values.items()}
+    values = {name: to_number(name, value) for name, value in values.items()}
     self._jsonl.write(dump_json({'step': step, **values}) + '\n')
     self._jsonl.flush()
-    # Not tensorboardX's own `scalar`, which turns ndcg@10 into ndcg_10.
+    # Not tensorboardX's own `to_number`, which turns ndcg@10 into ndcg_10.
     values_pb = [
       Summary.Value(tag=name, simple_value=value)
       for name, value in values.items()
@@ -122,11 +122,11 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
   """Returns the lines of a JSONL file; a torn last line is left out."""
   return [
     {k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in row}
-    for row in (row.items() for _, row in _lines(pathlib.Path(path)))
+    for row in (row.items() for _, row in _read_lines(pathlib.Path(path)))
   ]
 
 
-def scalar(name: str, value: object) -> int | float:
+def to_number(name: str, value: object) -> int | float:
   """Returns a Python, NumPy or JAX scalar as a Python number."""
   array = np.asarray(value)
   if array.ndim == 0 and array.dtype.kind in 'biu':
@@ -142,7 +142,7 @@ def scalar(name: str, value: object) -> int | float:
 def dump_json(value: object, indent: int | None = None) -> str:
   """JSON that any reader accepts; NaN and infinities become strings."""
   return json.dumps(
-    _encodable(value), indent=indent, allow_nan=False, ensure_ascii=False
+    _to_encodable(value), indent=indent, allow_nan=False, ensure_ascii=False
   )
 
 
@@ -157,7 +157,7 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
   os.replace(temporary, path)
 
 
-def _lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
+def _read_lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
   """Yields the whole lines of a JSONL file, as they are and as objects."""
   with open(path, 'rb') as f:
     for number, line in enumerate(f, 1):
@@ -179,7 +179,7 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
 def _drop_after(path: pathlib.Path, last_step: int) -> None:
   """Keeps the whole lines of steps up to `last_step`, byte by byte."""
   kept = []
-  for number, (line, row) in enumerate(_lines(path), 1):
+  for number, (line, row) in enumerate(_read_lines(path), 1):
     if not isinstance(row.get('step'), int):
       raise ValueError(
         f'{path}, line {number} has no "step": it is not the metrics file of'
@@ -190,9 +190,9 @@ def _drop_after(path: pathlib.Path, last_step: int) -> None:
   write_atomically(path, b''.join(kept).decode())
 
 
-def _encodable(value: object) -> object:
+def _to_encodable(value: object) -> object:
   if isinstance(value, Mapping):
-    return {str(k): _encodable(v) for k, v in value.items()}
+    return {str(k): _to_encodable(v) for k, v in value.items()}
   if value is None or isinstance(value, str | bool | int):
     return value
   if isinstance(value, os.PathLike):
@@ -202,8 +202,8 @@ def _encodable(value: object) -> object:
   if getattr(value, 'ndim', 0):
     value = np.asarray(value).tolist()
   if isinstance(value, list | tuple | set):
-    return [_encodable(v) for v in value]
-  number = scalar('a value in JSON', value)
+    return [_to_encodable(v) for v in value]
+  number = to_number('a value in JSON', value)
   if math.isfinite(number):
     return number
   if math.isnan(number):

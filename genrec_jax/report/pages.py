@@ -51,7 +51,7 @@ def render_page(
   first, more = chart_curves(report, comparison, curves)
   return load_template('page.html.j2').render(
     report=report,
-    title=_title(report.get('config', {})),
+    title=_make_title(report.get('config', {})),
     headlines=list(_pick_headlines(report, comparison)),
     comparison=comparison,
     rows=list(_list_rows(comparison)),
@@ -65,7 +65,7 @@ def render_page(
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
   folder = pathlib.Path(__file__).with_name('templates')
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(folder, encoding='utf-8'),
@@ -95,10 +95,10 @@ def _where_known(form: Callable[[float], str]) -> Callable[[object], str]:
 
 def load_template(name: str) -> jinja2.Template:
   """Returns a template of report/templates, with the filters of the pages."""
-  return _environment().get_template(name)
+  return _make_environment().get_template(name)
 
 
-def _title(config: Mapping) -> str:
+def _make_title(config: Mapping) -> str:
   model, data = (
     c.get('name') if isinstance(c, Mapping) else None
     for c in (config.get('model'), config.get('data'))
@@ -116,15 +116,15 @@ def _pick_headlines(
   baselines = list(report.get('baselines', {}))
   against = baselines[0] if len(baselines) == 1 else 'the best baseline'
   for metric in chosen[:_MOST_HEADLINES]:
-    columns = {'this model': comparison.part} | {n: n for n in baselines}
+    columns = {'this model': comparison.split} | {n: n for n in baselines}
     values = {n: comparison.value(metric, c) for n, c in columns.items()}
     values = {n: v for n, v in values.items() if is_finite(v)}
     top = max(values.values(), default=0) or 1
     lift = comparison.value(metric, comparison.lift)
     yield {
       'metric': metric,
-      'value': comparison.value(metric, comparison.part),
-      'lift': _lift(metric, lift),
+      'value': comparison.value(metric, comparison.split),
+      'lift': _format_lift(metric, lift),
       'against': against,
       # A bar alone compares nothing.
       'bars': [
@@ -147,12 +147,12 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
       'metric': metric,
       'begins': group != before,
       'cells': cells,
-      'lift': _lift(metric, lift),
+      'lift': _format_lift(metric, lift),
     }
     before = group
 
 
-def _lift(metric: str, value: float | None) -> Mapping | None:
+def _format_lift(metric: str, value: float | None) -> Mapping | None:
   """A lift as the page shows it, None where there is none."""
   if not is_finite(value):
     return None
@@ -219,16 +219,18 @@ def _group_config(config: Mapping) -> Iterator[tuple[str, list]]:
   """Sections of the configuration, each with its (key, value)."""
   plain = {k: v for k, v in config.items() if not isinstance(v, Mapping)}
   if plain:
-    yield '', list(_flatten('', plain))
+    yield '', list(_flatten_settings('', plain))
   for name, values in config.items():
     if isinstance(values, Mapping):
-      yield name, list(_flatten(f'{name}.', values))
+      yield name, list(_flatten_settings(f'{name}.', values))
 
 
-def _flatten(prefix: str, values: Mapping) -> Iterator[tuple[str, str]]:
+def _flatten_settings(
+  prefix: str, values: Mapping
+) -> Iterator[tuple[str, str]]:
   for key, value in values.items():
     if isinstance(value, Mapping):
-      yield from _flatten(f'{prefix}{key}.', value)
+      yield from _flatten_settings(f'{prefix}{key}.', value)
     else:
       yield f'{prefix}{key}', (value if isinstance(value, str) else repr(value))
 

@@ -12,13 +12,13 @@ from genrec_jax.serve.weights import load_weights
 def explain_users(config, workdir, experiment) -> list[dict]:
   """A few users' histories and what the best state recommends to them."""
   data = experiment.data
-  part = 'test' if 'test' in data.parts else 'valid'
-  if part not in data.parts or not config.report.users:
+  split = 'test' if 'test' in data.splits else 'valid'
+  if split not in data.splits or not config.report.users:
     return []
   predictor = Predictor.load(
     workdir, config, config.predict.checkpoint, experiment.extensions
   )
-  examples, histories = data.parts[part], data.dataset.histories
+  examples, histories = data.splits[split], data.dataset.histories
   rng = np.random.default_rng(config.seed)
   count = min(config.report.users, len(examples))
   chosen = np.sort(rng.choice(len(examples), count, replace=False))
@@ -32,14 +32,14 @@ def explain_users(config, workdir, experiment) -> list[dict]:
 
 
 def measure_details(config, workdir, experiment) -> dict:
-  """What the page shows of a ranking model, on the last part there is."""
+  """What the page shows of a ranking model, on the last split there is."""
   # The weights are put together on one device, however they were trained.
   runtime = SingleDeviceEvalRuntime.of(experiment.extensions)
   experiment = dataclasses.replace(experiment, runtime=runtime)
   evaluators = experiment.evaluators(config)
-  part = 'test' if 'test' in evaluators else list(evaluators)[-1]
+  split = 'test' if 'test' in evaluators else list(evaluators)[-1]
   weights = load_weights(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions
   )
-  details = evaluators[part].details(weights, config.report, config.seed)
-  return {'part': part, **details}
+  details = evaluators[split].details(weights, config.report, config.seed)
+  return {'part': split, **details}

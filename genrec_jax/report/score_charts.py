@@ -65,7 +65,8 @@ def chart_scores(title: str, histogram: Mapping) -> Chart:
   readouts = [
     Readout(
       (low + high) / 2,
-      f'{format_share(_squash(low), 3)} to {format_share(_squash(high), 3)}:'
+      f'{format_share(_apply_sigmoid(low), 3)} to '
+      f'{format_share(_apply_sigmoid(high), 3)}:'
       f' {positive:,.0f} positive, {negative:,.0f} negative',
     )
     for low, high, positive, negative in zip(
@@ -87,7 +88,7 @@ def _logit_axis(low: float, high: float) -> Axis:
       ticks.append((x, format_share(p)))
   if not ticks:
     middle = (low + high) / 2
-    ticks = [(middle, format_share(_squash(middle)))]
+    ticks = [(middle, format_share(_apply_sigmoid(middle)))]
   return Axis(low, high, sorted(ticks), 'predicted')
 
 
@@ -109,7 +110,7 @@ def format_share(p: float, digits: int = 2) -> str:
   return f'{text.rstrip("0").rstrip(".") if "." in text else text}%'
 
 
-def _squash(x: float) -> float:
+def _apply_sigmoid(x: float) -> float:
   """The logistic function, without overflow."""
   small = math.exp(-min(abs(x), 745.0))
   return (1.0 if x >= 0 else small) / (1.0 + small)

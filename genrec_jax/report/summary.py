@@ -4,10 +4,10 @@
 
   config             nested dict
   seed, steps, best_step, wall_s, core_s, examples_per_s, tokens_per_s
-  metrics            part ('valid', 'test') -> {'hr@10': ...} of the best step
+  metrics            split ('valid', 'test') -> {'hr@10': ...} of the best step
   last_epoch         the same of the last evaluation
-  baselines          name -> part -> {'hr@10': ...}, or name -> {'hr@10': ...}
-                     for the part at the head of the table
+  baselines          name -> split -> {'hr@10': ...}, or name -> {'hr@10': ...}
+                     for the split at the head of the table
   data               one text about the data set
   versions           package -> version
   ranking            what is drawn of a ranking model, see below
@@ -19,7 +19,7 @@
   notes              what a reader must know
 
 `ranking` is what `evaluators.ranking.RankingEvaluator.details` gives, with the
-name of the part that it was measured on:
+name of the split that it was measured on:
 
   part               'test'
   examples           how many
@@ -41,7 +41,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.formatting import format_compact, format_duration
-from genrec_jax.report.comparison import compare, format_lift
+from genrec_jax.report.comparison import compare_metrics, format_lift
 from genrec_jax.report.metric_writers import dump_json, write_atomically
 from genrec_jax.report.pages import render_page
 
@@ -61,14 +61,14 @@ def write_report(
     sections: HTML of what the page does not know by name.
   """
   workdir = pathlib.Path(workdir)
-  page = render_page(report, compare(report), curves, sections)
+  page = render_page(report, compare_metrics(report), curves, sections)
   write_atomically(workdir / 'report.json', dump_json(report, indent=2) + '\n')
   write_atomically(workdir / 'report.html', page)
 
 
 def format_table(report: Mapping) -> str:
   """Returns metrics beside baselines as plain text for a terminal."""
-  c = compare(report)
+  c = compare_metrics(report)
   lines = [('', *c.columns)]
   for metric, values in c.rows:
     cells = (

@@ -46,11 +46,11 @@ class HostStep:
     """
     self._route, self._prepare = jax.jit(step.route), prepare
 
-    def learn(state, batch, routed, id_states):
+    def fetch_and_learn(state, batch, routed, id_states):
       fetched = step.fetch(state, routed)
       return step.learn(state, batch, routed, fetched, id_states)
 
-    self._learn = jax.jit(learn, donate_argnums=0)
+    self._learn = jax.jit(fetch_and_learn, donate_argnums=0)
 
   def __call__(self, state: TrainState, batch):
     routed, id_states = self._route(batch, state.step, state.id_states)
@@ -70,12 +70,12 @@ def prepare_rows(tables: LocalTables, state: TrainState, routed: StepRoutes):
     (state, routed), as `HostStep` goes on with them.
   """
   arrays, slots, routes = tables.prepare(
-    {name: state.tables[name] for name in state.slots},
-    state.slots,
+    {name: state.tables[name] for name in state.row_opt_state},
+    state.row_opt_state,
     routed.routes,
   )
   state = dataclasses.replace(
-    state, tables={**state.tables, **arrays}, slots=slots
+    state, tables={**state.tables, **arrays}, row_opt_state=slots
   )
   return state, dataclasses.replace(routed, routes=routes)
 

@@ -49,13 +49,15 @@ def declare_measurements(task) -> dict[str, str]:
   return {**declared, **STEP_ON_MESH}
 
 
-def names(task, *, on_mesh: bool) -> list[str]:
-  """What the state holds, sorted: `TrainState.bad` counts along it."""
+def measurement_names(task, *, on_mesh: bool) -> list[str]:
+  """The measurements the state sums up, sorted, as `first_nonfinite` counts."""
   own = STEP_ON_MESH if on_mesh else STEP
   return sorted({**task.measurements, **own})
 
 
-def check(kinds: Mapping[str, str], measured: Mapping[str, Pair]) -> dict:
+def check_measurements(
+  kinds: Mapping[str, str], measured: Mapping[str, Pair]
+) -> dict:
   """Refuses a loss that returns other measurements than were declared."""
   declared = set(kinds) - set(STEP_ON_MESH)
   if undeclared := sorted(set(measured) - declared):
@@ -81,7 +83,7 @@ def check(kinds: Mapping[str, str], measured: Mapping[str, Pair]) -> dict:
   }
 
 
-def split(kinds: Mapping[str, str], measured: Mapping[str, Pair]):
+def split_measurements(kinds: Mapping[str, str], measured: Mapping[str, Pair]):
   """(what is added up, what is the largest of all) of some measurements."""
   largest = {n: x for n, x in measured.items() if kinds[n] == 'max'}
   return {n: x for n, x in measured.items() if n not in largest}, largest
@@ -90,10 +92,10 @@ def split(kinds: Mapping[str, str], measured: Mapping[str, Pair]):
 def merge_largest(measured: Mapping[str, Pair]) -> dict[str, Pair]:
   """Maxima `[P]` of all microbatches of all devices."""
   measured = collectives.gather(measured)
-  return {n: _largest(value, w) for n, (value, w) in measured.items()}
+  return {n: _find_largest(value, w) for n, (value, w) in measured.items()}
 
 
-def _largest(values: jax.Array, weights: jax.Array) -> Pair:
+def _find_largest(values: jax.Array, weights: jax.Array) -> Pair:
   counts = weights > 0
   value = jnp.max(jnp.where(counts, values, -jnp.inf))
   # NaN must not vanish, or a bad step would go unnoticed.
@@ -101,7 +103,7 @@ def _largest(values: jax.Array, weights: jax.Array) -> Pair:
   return jnp.where(jnp.any(counts), value, 0.0), jnp.sum(weights)
 
 
-def add(
+def add_measurements(
   kinds: Mapping[str, str],
   sums: Mapping[str, jax.Array],
   measured: Mapping[str, Pair],
@@ -118,17 +120,17 @@ def add(
     pair = jnp.stack(measured[name])
     if kinds[name] == 'max':
       both = jnp.stack([before, pair])
-      after[name] = jnp.stack(_largest(both[:, 0], both[:, 1]))
+      after[name] = jnp.stack(_find_largest(both[:, 0], both[:, 1]))
     else:
       after[name] = before + pair
   return after
 
 
-def read(kind: str, value: float, weight: float) -> float:
+def read_measurement(kind: str, value: float, weight: float) -> float:
   """The number that is logged.
 
-  >>> read('mean', 6.0, 3.0), read('sum', 6.0, 3.0), read('max', 6.0, 3.0)
-  (2.0, 6.0, 6.0)
+  >>> [read_measurement(kind, 6.0, 3.0) for kind in ('mean', 'sum', 'max')]
+  [2.0, 6.0, 6.0]
   """
   return float(value / max(weight, 1e-9)) if kind == 'mean' else float(value)
 

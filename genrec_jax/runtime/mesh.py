@@ -68,9 +68,9 @@ class MeshRuntime:
     self.maps, towers = extensions.id_maps, extensions.towers
     stage_lib.check_mesh(extensions.stores)
     self._config, self._task, self._tx = config, task, tx
-    self.mesh = mesh_lib.make(p.replicas, p.hosts, p.devices or None)
+    self.mesh = mesh_lib.make_mesh(p.replicas, p.hosts, p.devices or None)
     specs = state_lib.row_specs(task)
-    planning.check_parallel(p, mesh_lib.shards(self.mesh))
+    planning.check_parallel(p, mesh_lib.count_shards(self.mesh))
     axes = {'replicas': 'rep', 'hosts': 'host', 'devices': 'dev'}
     shape = {name: self.mesh.shape[axis] for name, axis in axes.items()}
     self.plan = plan or planning.make_plan(config, task, shape, extensions)
@@ -85,11 +85,11 @@ class MeshRuntime:
       towers,
       extra_optimizers=extensions.row_optimizers,
     )
-    self.measured = measurements.names(task, on_mesh=True)
+    self.measured = measurements.measurement_names(task, on_mesh=True)
     shapes = jax.eval_shape(
       lambda: state_lib.init_optax_params(task, config.seed, towers)
     )
-    self._dense = dense_lib.make(
+    self._dense = dense_lib.make_layout(
       dense_lib.DenseOptions(
         mode=p.dense,
         rules=tuple(tuple(rule) for rule in p.rules),
@@ -108,25 +108,25 @@ class MeshRuntime:
     self._specs = self._state_specs()
 
   @property
-  def _ordered(self) -> bool:
+  def _is_ordered(self) -> bool:
     return self._parallel.determinism == 'mesh_invariant'
 
   @property
-  def _parts(self) -> int:
+  def _microbatches(self) -> int:
     """Microbatches of a device's batch."""
-    if self._ordered:
+    if self._is_ordered:
       return self._parallel.reduction_blocks // self.eval_shards
     return self._parallel.microbatches
 
   @property
   def eval_shards(self) -> int:
     """Devices, each of which evaluates its part of a batch."""
-    return mesh_lib.shards(self.mesh)
+    return mesh_lib.count_shards(self.mesh)
 
   @property
   def shards(self) -> int:
     """Parts of a training batch: microbatches of devices."""
-    return self.eval_shards * self._parts
+    return self.eval_shards * self._microbatches
 
   @property
   def own_eval(self) -> range:
@@ -136,7 +136,7 @@ class MeshRuntime:
   @property
   def own(self) -> range:
     """The parts of a training batch that this process makes."""
-    own, each = self.own_eval, self._parts
+    own, each = self.own_eval, self._microbatches
     return range(own.start * each, own.stop * each)
 
   def batches(self, iterator):
@@ -152,10 +152,10 @@ class MeshRuntime:
 
   def count(self, batch):
     """(tokens, examples) of a batch, not waited for."""
-    return self._count(batch[0] if self._looks_ahead else batch)
+    return self._jitted_count(batch[0] if self._looks_ahead else batch)
 
   @functools.cached_property
-  def _count(self):
+  def _jitted_count(self):
     everywhere = mesh_lib.replicated(self.mesh)
     return jax.jit(self._task.count, out_shardings=everywhere)
 
@@ -167,13 +167,13 @@ class MeshRuntime:
     """Shapes and shardings of the train state, nothing allocated."""
     return jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      jax.eval_shape(self._create),
-      self._shardings,
+      jax.eval_shape(self._create_state),
+      self._state_shardings,
     )
 
   def fresh_state(self) -> TrainState:
     """The state before the first step; each device makes its part."""
-    return jax.jit(self._create, out_shardings=self._shardings)()
+    return jax.jit(self._create_state, out_shardings=self._state_shardings)()
 
   def step(self):
     """`(state, batch) -> (state, loss)`; the state is given away."""
@@ -186,34 +186,34 @@ class MeshRuntime:
       ),
       tables=self._tables,
       dense=self._dense,
-      parts=self._parts,
-      ordered=self._ordered,
+      microbatches=self._microbatches,
+      ordered=self._is_ordered,
       maps=self.maps,
     )
     split = PartitionSpec(mesh_lib.AXES)
     if not self._looks_ahead:
-      mapped = self._mapped(
+      mapped = self._map_shards(
         step, (self._specs, split), (self._specs, PartitionSpec())
       )
-      return jax.jit(self._rested(mapped), donate_argnums=0)
+      return jax.jit(self._rest_optimizer(mapped), donate_argnums=0)
     stale = self._parallel.pipeline == 'stale'
     prepare, run = pipelining.split_step(step, stale=stale)
     ready = split, split, PartitionSpec()
-    mapped = self._mapped(
+    mapped = self._map_shards(
       run,
       (self._specs, split, ready, split),
       (self._specs, PartitionSpec(), ready),
     )
     return pipelining.PipelinedStep(
-      jax.jit(self._mapped(prepare, (self._specs, split), ready)),
-      jax.jit(self._rested(mapped), donate_argnums=0),
+      jax.jit(self._map_shards(prepare, (self._specs, split), ready)),
+      jax.jit(self._rest_optimizer(mapped), donate_argnums=0),
     )
 
-  def _rested(self, mapped):
+  def _rest_optimizer(self, mapped):
     """A step whose optimizer state rests where it is configured to."""
-    resting = self._shardings.opt_state
+    resting = self._state_shardings.opt_state
 
-    def run(state, *batches):
+    def run_step(state, *batches):
       ready = placement.to_device(state.opt_state, resting)
       state, *rest = mapped(
         dataclasses.replace(state, opt_state=ready), *batches
@@ -221,7 +221,7 @@ class MeshRuntime:
       rested = placement.to_rest(state.opt_state, resting)
       return dataclasses.replace(state, opt_state=rested), *rest
 
-    return run
+    return run_step
 
   def jit(self, function, inputs, output=SPLIT):
     """Compiles a function of weights and batches for all devices.
@@ -235,7 +235,7 @@ class MeshRuntime:
     kinds = {SPLIT: PartitionSpec(mesh_lib.AXES), ALIKE: PartitionSpec()}
     weights = contracts.weights_of(self._specs)
     return jax.jit(
-      self._mapped(
+      self._map_shards(
         function, (weights, *(kinds[x] for x in inputs)), kinds[output]
       )
     )
@@ -272,7 +272,9 @@ class MeshRuntime:
       )
     saved = plan_lib.from_checkpoint(manifest['host'])
     if self.plan.same_placement(saved):
-      return restoring.whole(self.abstract_state(), checkpoints, step, data)
+      return restoring.restore_unchanged(
+        self.abstract_state(), checkpoints, step, data
+      )
     if saved is None:
       saved = planning.plan_one_device(self._task, 'data_parallel')
     LOG.info('laying the tables out anew, for another plan')
@@ -287,10 +289,10 @@ class MeshRuntime:
       specs=self._specs,
     )
 
-  def _create(self) -> TrainState:
+  def _create_state(self) -> TrainState:
     specs = self._specs
-    rows = {name: specs.tables[name] for name in specs.slots}
-    return state_lib.create(
+    rows = {name: specs.tables[name] for name in specs.row_opt_state}
+    return state_lib.create_state(
       self._task,
       self._tx,
       self._config.seed,
@@ -298,8 +300,8 @@ class MeshRuntime:
       self._tables,
       tracked=saving.tracks_dirty_rows(self._config),
       maps=self.maps,
-      mapped=lambda init: self._mapped(
-        init, (PartitionSpec(),), (rows, specs.slots)
+      mapped=lambda init: self._map_shards(
+        init, (PartitionSpec(),), (rows, specs.row_opt_state)
       ),
     )
 
@@ -315,9 +317,9 @@ class MeshRuntime:
       params=dense['params'],
       tables={**dense['tables'], **rows},
       opt_state=placement.state_specs(self._dense, self._tx),
-      slots=tables.partition(slots_like),
-      sums={n: PartitionSpec() for n in self.measured},
-      bad=PartitionSpec(),
+      row_opt_state=tables.partition(slots_like),
+      metric_sums={n: PartitionSpec() for n in self.measured},
+      first_nonfinite=PartitionSpec(),
       lr_scale=PartitionSpec(),
       touched=rows if saving.tracks_dirty_rows(self._config) else {},
       modules=dense.get('modules', {}),
@@ -330,10 +332,10 @@ class MeshRuntime:
   @property
   def stacks(self):
     """What lies in the arrays of rows, as checkpoints of rows ask."""
-    return relayout.sources(self._tables.layout)
+    return relayout.find_stacks(self._tables.layout)
 
   @functools.cached_property
-  def _shardings(self) -> TrainState:
+  def _state_shardings(self) -> TrainState:
     """A sharding for every leaf of the state, between steps."""
     plain = jax.tree.map(
       lambda spec: NamedSharding(self.mesh, spec),
@@ -344,7 +346,7 @@ class MeshRuntime:
       plain, opt_state=placement.state_shardings(self._dense, self._tx)
     )
 
-  def _mapped(self, function, in_specs, out_specs):
+  def _map_shards(self, function, in_specs, out_specs):
     return jax.shard_map(
       function,
       mesh=self.mesh,

@@ -34,7 +34,7 @@ NO_ROW_OPTIONS = ('name', 'dtype', 'learning_rate', 'schedule')
 
 def learning_rate(c) -> optax.Schedule:
   """The rate of dense parameters in no group."""
-  return _schedule(Settings.of_section(c), 'optimizer.')
+  return _make_schedule(Settings.of_section(c), 'optimizer.')
 
 
 def row_rate(c) -> optax.Schedule:
@@ -43,7 +43,7 @@ def row_rate(c) -> optax.Schedule:
   It has the warm-up and the end of the dense one, and its shape unless
   `rows.schedule` names another.
   """
-  return schedules.build(
+  return schedules.build_schedule(
     c.rows.learning_rate,
     c.rows.schedule or c.schedule,
     warmup_steps=c.warmup_steps,
@@ -80,7 +80,7 @@ def row_options(c) -> dict:
 
 def needs_total(c) -> bool:
   """Whether some rate falls until the end of the run, wherever that is."""
-  overrides = [o for o in map(_overrides, c.groups) if o is not None]
+  overrides = [o for o in map(_group_settings, c.groups) if o is not None]
   named = [c.schedule, c.rows.schedule, *(o.get('schedule') for o in overrides)]
   open_ended = not c.decay_steps or any(
     o.get('decay_steps') == 0 for o in overrides
@@ -88,7 +88,7 @@ def needs_total(c) -> bool:
   return open_ended and any(map(schedules.needs_end, named))
 
 
-def resolve(config, total_steps: int):
+def resolve_decay(config, total_steps: int):
   """The config with the length of the run for every `decay_steps` of 0.
 
   Args:
@@ -100,7 +100,7 @@ def resolve(config, total_steps: int):
   c.decay_steps = c.decay_steps or total_steps
   groups = []
   for entry in c.groups:
-    overrides = _overrides(entry)
+    overrides = _group_settings(entry)
     if overrides and overrides.get('decay_steps') == 0:
       entry = (entry[0], {**overrides, 'decay_steps': total_steps})
     groups.append(entry)
@@ -108,12 +108,12 @@ def resolve(config, total_steps: int):
   return config
 
 
-def _overrides(entry) -> dict | None:
-  """Those of a group; None of what is no group, which `build` refuses."""
+def _group_settings(entry) -> dict | None:
+  """Those of a group; None for what is no group, which is refused later."""
   return entry[1] if parameter_groups.is_pair(entry) else None
 
 
-def build(c) -> optax.GradientTransformationExtraArgs:
+def build_optimizer(c) -> optax.GradientTransformationExtraArgs:
   """The optax transformation of `config.optimizer`.
 
   It works element by element, so that devices can share its state; gradients
@@ -124,11 +124,11 @@ def build(c) -> optax.GradientTransformationExtraArgs:
   `optax.partition`'s, and `init` refuses groups without parameters.
   """
   section = Settings.of_section(c)
-  inner = _transformation(section, 'optimizer.')
+  inner = _make_transformation(section, 'optimizer.')
   if c.groups:
-    groups = parameter_groups.parse(c.groups, section)
+    groups = parameter_groups.parse_groups(c.groups, section)
     transformations = {
-      parameter_groups.label_of(i): _transformation(g.settings, g.where)
+      parameter_groups.label_of(i): _make_transformation(g.settings, g.where)
       for i, g in enumerate(groups)
     }
     inner = optax.partition(
@@ -136,31 +136,31 @@ def build(c) -> optax.GradientTransformationExtraArgs:
       functools.partial(parameter_groups.label_parameters, groups),
     )
 
-  def update(grads, state, params=None, *, lr_scale=1.0):
+  def update_scaled(grads, state, params=None, *, lr_scale=1.0):
     updates, state = inner.update(grads, state, params)
 
-    def finish(path, update, grad):
+    def scale_update(path, update, grad):
       if rules.is_statistic(rules.path_name(path)):
         return -MOMENTUM * grad
       return update * jnp.asarray(lr_scale, update.dtype)
 
-    return jax.tree_util.tree_map_with_path(finish, updates, grads), state
+    return jax.tree_util.tree_map_with_path(scale_update, updates, grads), state
 
-  return optax.GradientTransformationExtraArgs(inner.init, update)
+  return optax.GradientTransformationExtraArgs(inner.init, update_scaled)
 
 
-def _transformation(settings: Settings, where: str):
+def _make_transformation(settings: Settings, where: str):
   if settings.frozen:
     return optax.set_to_zero()
   if settings.name not in OPTIMIZERS:
     raise ConfigError(
       f'{where}name is {settings.name!r}, must be one of {sorted(OPTIMIZERS)}'
     )
-  return OPTIMIZERS[settings.name](_schedule(settings, where), settings)
+  return OPTIMIZERS[settings.name](_make_schedule(settings, where), settings)
 
 
-def _schedule(settings: Settings, where: str) -> optax.Schedule:
-  return schedules.build(
+def _make_schedule(settings: Settings, where: str) -> optax.Schedule:
+  return schedules.build_schedule(
     settings.learning_rate,
     settings.schedule,
     warmup_steps=settings.warmup_steps,

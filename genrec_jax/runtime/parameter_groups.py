@@ -70,11 +70,11 @@ class ParameterGroup:
     return f'in optimizer.groups, {self.pattern!r}: '
 
 
-def parse(groups: Sequence, section: Settings) -> list[ParameterGroup]:
+def parse_groups(groups: Sequence, section: Settings) -> list[ParameterGroup]:
   """The groups as configured, each with all of its settings.
 
   >>> section = Settings('adam', 1e-3, .9, .99, 1e-8, .1, 'constant', 0, 0, 0.)
-  >>> [group] = parse((('.*/bias', {'weight_decay': 0}),), section)
+  >>> [group] = parse_groups((('.*/bias', {'weight_decay': 0}),), section)
   >>> group.settings.weight_decay, group.settings.learning_rate
   (0, 0.001)
 
@@ -92,7 +92,7 @@ def label_parameters(groups: Sequence[ParameterGroup], tree) -> Any:
   """The label of every parameter, as a tree: that of its group, or `REST`.
 
   Args:
-    groups: as `parse` gives them.
+    groups: as `parse_groups` gives them.
     tree: `{'params': ..., 'tables': ...}`.
 
   Raises:
@@ -101,14 +101,14 @@ def label_parameters(groups: Sequence[ParameterGroup], tree) -> Any:
   names = list(rules.named_shapes(tree))
   sizes = [0] * len(groups)
 
-  def find(path, _):
+  def find_group(path, _):
     for number, group in enumerate(groups):
       if re.fullmatch(group.pattern, rules.path_name(path)):
         sizes[number] += 1
         return label_of(number)
     return REST
 
-  labels = jax.tree_util.tree_map_with_path(find, tree)
+  labels = jax.tree_util.tree_map_with_path(find_group, tree)
   # optax also asks for the state of no parameters at all, to learn which of
   # its leaves stand for one.
   for group, size in zip(groups, sizes, strict=True):
@@ -132,13 +132,13 @@ def _explain_empty(pattern: str, names: list[str]) -> str:
     )
   plain = re.sub(r'[\\.*+?()\[\]{}|^$]+', '', pattern)
 
-  def likeness(name: str) -> float:
+  def measure_likeness(name: str) -> float:
     """To the whole path, or to an end of it: people write '.*bias'."""
     steps = name.split('/')
     ends = ['/'.join(steps[i:]) for i in range(len(steps))]
     return max(difflib.SequenceMatcher(None, plain, e).ratio() for e in ends)
 
-  near = sorted(names, key=likeness, reverse=True)[:3]
+  near = sorted(names, key=measure_likeness, reverse=True)[:3]
   return (
     f'{said} matches no parameter, and it must match the whole path; the '
     f'nearest are {", ".join(map(repr, near))}'
@@ -166,7 +166,7 @@ def _parse_one(entry, section: Settings) -> ParameterGroup:
         f'{group.where}there is no key {key!r}; '
         + (hint or f'there are {", ".join(fields)}')
       )
-    if not _fits(value, fields[key]):
+    if not _fits_type(value, fields[key]):
       raise ConfigError(
         f'{group.where}{key} is {value!r}, must be of type '
         f'{fields[key].__name__}'
@@ -189,7 +189,7 @@ def is_pair(entry) -> bool:
   )
 
 
-def _fits(value, kind: type) -> bool:
+def _fits_type(value, kind: type) -> bool:
   if kind is float:
     return isinstance(value, int | float) and not isinstance(value, bool)
   return type(value) is kind

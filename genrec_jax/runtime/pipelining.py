@@ -34,15 +34,15 @@ class LookaheadIterator:
     return self
 
   def __next__(self):
-    batch, state = self._buffered or self._pull()
+    batch, state = self._buffered or self._pull_batch()
     if batch is None:
       raise StopIteration
-    following = self._pull()
+    following = self._pull_batch()
     self._buffered = following if following[0] is not None else None
     self._state = state
     return batch, following[0]
 
-  def _pull(self):
+  def _pull_batch(self):
     batch = next(self._source, None)
     return batch, self._source.get_state()
 
@@ -84,11 +84,11 @@ class PipelinedStep:
 def split_step(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
   """(prepare, run) of a `PipelinedStep`, for one shard."""
 
-  def prepare(state, batch):
+  def prepare_batch(state, batch):
     routed, id_states = step.route(batch, state.step, state.id_states)
     return routed, step.fetch(state, routed) if stale else None, id_states
 
-  def run(state, batch, ready, following):
+  def run_step(state, batch, ready, following):
     routed, rows, id_states = ready
     # From the states behind this batch's routing: routing waits for no update.
     coming, next_states = step.route(following, state.step + 1, id_states)
@@ -101,4 +101,4 @@ def split_step(step: Step, *, stale: bool) -> tuple[Callable, Callable]:
     state, loss = step.learn(state, batch, routed, rows, id_states)
     return state, loss, (coming, early, next_states)
 
-  return prepare, run
+  return prepare_batch, run_step

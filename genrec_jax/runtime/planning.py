@@ -12,7 +12,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import plan as plan_lib
 from genrec_jax.embedding import single_scheme as schemes_lib
 from genrec_jax.embedding.exchange import Exchange
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.planner import hardware, pooling
 from genrec_jax.runtime import state as state_lib
 
@@ -45,19 +45,19 @@ def make_plan(
     work = _describe_work(config, task, mesh_shape, extensions)
     return planner.make_plan(**work, schemes=schemes, pooling=rule)[0]
   if p.plan:
-    plan = plan_lib.load(p.plan, schemes)
+    plan = plan_lib.load_plan(p.plan, schemes)
     planned = {name: getattr(plan, name) for name in mesh_shape}
     if planned != mesh_shape:
       raise plan_lib.PlanError(
         f'{p.plan} is for {planned}, parallel.* describes {mesh_shape}'
       )
-    schemes_lib.check(plan, specs)
+    schemes_lib.require_same_tables(plan, specs)
   else:
     plan = schemes_lib.plan_with_scheme(
       specs, p.scheme or DEFAULT_SCHEME, **mesh_shape, schemes=schemes
     )
-  wanted = expected_loads(config, task, mesh_shape, extensions)
-  return pooling.fill(plan, wanted, config.train.batch_size, rule)
+  loads = expected_loads(config, task, mesh_shape, extensions)
+  return pooling.fill_pooling(plan, loads, config.train.batch_size, rule)
 
 
 def _describe_work(config, task, shape: dict, extensions: Extensions) -> dict:
@@ -130,7 +130,7 @@ def pooling_on_one_device(
   """Pooled feature -> 'rows' or 'sums', where one device has all tables."""
   shape = {'replicas': 1, 'hosts': 1, 'devices': 1}
   plan = plan_one_device(task)
-  return pooling.fill(
+  return pooling.fill_pooling(
     plan,
     expected_loads(config, task, shape, extensions),
     config.train.batch_size,
@@ -154,7 +154,7 @@ def check_memory(
     return
   shape = {k: getattr(plan, k) for k in ('replicas', 'hosts', 'devices')}
   work = _describe_work(config, task, shape, extensions)
-  report = planner.evaluate(plan, **work)
+  report = planner.evaluate_plan(plan, **work)
   if len(report.over):
     alone = plan.group * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
@@ -162,7 +162,7 @@ def check_memory(
     raise planner.insufficient_memory(report, p.plan or scheme)
 
 
-def describe(
+def describe_plan(
   config, task, workdir, extensions: Extensions = Extensions()
 ) -> str:
   """The report that `--mode=plan` prints; leaves plan.json in the workdir."""
@@ -191,7 +191,7 @@ def mesh_shape(config) -> dict:
   p = config.parallel
   devices = p.devices
   if not devices:
-    known = hardware.get(p.topology).devices if p.topology else None
+    known = hardware.find_topology(p.topology).devices if p.topology else None
     devices = known or jax.device_count() // (p.replicas * p.hosts)
   return {'replicas': p.replicas, 'hosts': p.hosts, 'devices': devices}
 
@@ -202,7 +202,7 @@ def load_topology(config, shape: dict) -> planner.Topology:
   changed = dict(shape)
   if p.memory_gb:
     changed['memory'] = int(p.memory_gb * GB)
-  return hardware.get(p.topology or 'cpu', **changed)
+  return hardware.find_topology(p.topology or 'cpu', **changed)
 
 
 def pooling_rule(
@@ -215,7 +215,7 @@ def pooling_rule(
       f'parallel.pool is {p.pool!r}, must be one of {pooling.POOLS}'
     )
   exchange = Exchange(
-    **p.exchange.to_dict(), formats=extend(extensions.formats)
+    **p.exchange.to_dict(), formats=extend_formats(extensions.formats)
   )
   if p.determinism == 'mesh_invariant':  # whatever is configured
     exchange = dataclasses.replace(exchange, kind='gather')
@@ -231,7 +231,7 @@ def expected_loads(
   sums travel.
   """
   shards = int(np.prod(list(shape.values())))
-  features = _features(task)
+  features = _features_by_table(task)
   table_loads = []
   for name, spec in state_lib.row_specs(task).items():
     ids = sum(feature.length for feature in features.get(name, ()))
@@ -253,7 +253,7 @@ def expected_loads(
   return table_loads
 
 
-def _features(task) -> dict[str, tuple[planner.Feature, ...]]:
+def _features_by_table(task) -> dict[str, tuple[planner.Feature, ...]]:
   """Table -> the features that read it, as the task expects them."""
   features = {}
   for name, read in task.expected_reads().items():
@@ -268,12 +268,12 @@ def dense_part(config, task, shape: dict) -> planner.DensePart:
   """Everything that optax updates."""
   trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0))
   count = sum(leaf.size for leaf in jax.tree.leaves(trained))
-  parts = {
+  shards = {
     'ddp': 1,
     'grad_op': 1,
     'fsdp': np.prod(list(shape.values())),
     'hybrid': shape['devices'],
   }[config.parallel.dense]
   return planner.DensePart(
-    parameters=count, bytes=int(4 * count * DENSE_COPIES / parts)
+    parameters=count, bytes=int(4 * count * DENSE_COPIES / shards)
   )

@@ -8,9 +8,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.embedding import relayout, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import StackLayout
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime.state import TrainState, flatten_state, unflatten_state
 
@@ -24,7 +25,7 @@ class ResumePoint:
   host: dict
 
 
-def whole(
+def restore_unchanged(
   abstract: TrainState, checkpoints: CheckpointManager, step: int, data
 ) -> ResumePoint:
   """A checkpoint that holds the arrays of this very state."""
@@ -33,7 +34,7 @@ def whole(
     checkpoints, flatten_state(abstract), saved, step, data
   )
   state = unflatten_state(abstract, arrays)
-  return ResumePoint(step, clear_marks(state, abstract.touched), host)
+  return ResumePoint(step, clear_dirty_rows(state, abstract.dirty_rows), host)
 
 
 def restore_by_rows(
@@ -54,7 +55,7 @@ def restore_by_rows(
   """
   abstract, stacks = runtime.abstract_state(), runtime.stacks
   tables = {n: x for n, x in abstract.tables.items() if n not in stacks}
-  dense = dataclasses.replace(abstract, tables=tables, slots={})
+  dense = dataclasses.replace(abstract, tables=tables, row_opt_state={})
   step, arrays, host = restore_leaves(
     checkpoints, flatten_state(dense), saved, step, data
   )
@@ -62,21 +63,23 @@ def restore_by_rows(
     step,
     stacks,
     {n: abstract.tables[n] for n in stacks},
-    {n: abstract.slots[n] for n in stacks},
-    formats=extend(runtime.extensions.formats),
+    {n: abstract.row_opt_state[n] for n in stacks},
+    formats=extend_formats(runtime.extensions.formats),
   )
   state = unflatten_state(dense, arrays)
   state = dataclasses.replace(
-    state, tables={**state.tables, **rows.arrays}, slots=rows.slots
+    state, tables={**state.tables, **rows.arrays}, row_opt_state=rows.slots
   )
-  if not abstract.touched:
+  if not abstract.dirty_rows:
     return ResumePoint(step, state, host)
-  return ResumePoint(step, dataclasses.replace(state, touched=rows.marks), host)
+  return ResumePoint(
+    step, dataclasses.replace(state, dirty_rows=rows.dirty_rows), host
+  )
 
 
 def restore_leaves(
   checkpoints: CheckpointManager,
-  wanted: dict[str, jax.ShapeDtypeStruct],
+  shapes: dict[str, jax.ShapeDtypeStruct],
   saved: dict[str, str],
   step: int,
   data,
@@ -89,25 +92,25 @@ def restore_leaves(
 
   Args:
     checkpoints: where it is.
-    wanted: path -> shape of each leaf.
+    shapes: path -> shape of each leaf.
     saved: `tree` of the manifest.
     step: which.
     data: iterator to put where the saved one stood.
   """
-  fresh = {n: x for n, x in wanted.items() if _is_new(n, saved)}
-  unused = {n for n in saved if _is_new(n, wanted)}
-  wanted = {n: x for n, x in wanted.items() if n not in fresh}
+  fresh = {n: x for n, x in shapes.items() if _is_new(n, saved)}
+  unused = {n for n in saved if _is_new(n, shapes)}
+  shapes = {n: x for n, x in shapes.items() if n not in fresh}
   step, arrays, host = checkpoints.restore(
-    wanted,
+    shapes,
     step=step,
     data=data,
-    partial=bool(unused) and set(saved) - unused == set(wanted),
+    partial=bool(unused) and set(saved) - unused == set(shapes),
   )
-  arrays |= {name: _zeros(like) for name, like in fresh.items()}
+  arrays |= {name: _make_zeros(like) for name, like in fresh.items()}
   return step, arrays, host
 
 
-def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
+def _make_zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
   """A measurement that begins."""
   return jax.jit(
     lambda: jnp.zeros(like.shape, like.dtype), out_shardings=like.sharding
@@ -142,13 +145,15 @@ def from_other_layout(
     specs: a `PartitionSpec` for every leaf of the state.
   """
   old, new = layouts
-  relayout.check(old, new)
+  relayout.require_same_tables(old, new)
   arrays, slots = as_saved(tree, old, mesh)
   # What does not depend on the plan.
   kept = {
     'step': abstract.step,
-    'sums': {n: x for n, x in abstract.sums.items() if f'sums/{n}' in tree},
-    'bad': abstract.bad,
+    'metric_sums': {
+      n: x for n, x in abstract.metric_sums.items() if f'sums/{n}' in tree
+    },
+    'first_nonfinite': abstract.first_nonfinite,
     'lr_scale': abstract.lr_scale,
     'params': abstract.params,
     'opt_state': abstract.opt_state,
@@ -158,29 +163,43 @@ def from_other_layout(
       n: x for n, x in abstract.tables.items() if n not in new.optimizers
     },
   }
-  wanted = {**kept, 'tables': {**kept['tables'], **arrays}, 'slots': slots}
+  target = {
+    **kept,
+    'tables': {**kept['tables'], **arrays},
+    'row_opt_state': slots,
+  }
   step, loaded, host = checkpoints.restore(
-    flatten_state(wanted), step=step, data=data, partial=True, padded=True
+    flatten_state(target), step=step, data=data, partial=True, padded=True
   )
-  state = unflatten_state(wanted, loaded)
-  moving = {n: state['tables'].pop(n) for n in arrays}, state.pop('slots')
+  state = unflatten_state(target, loaded)
+  moving = (
+    {n: state['tables'].pop(n) for n in arrays},
+    state.pop('row_opt_state'),
+  )
   moved = jax.shard_map(
-    lambda a, s: relayout.move(old, new, a, s),
+    lambda a, s: relayout.move_arrays(old, new, a, s),
     mesh=mesh,
     in_specs=jax.tree.map(
-      lambda x: PartitionSpec(mesh_lib.GROUP) if x.ndim else PartitionSpec(),
+      lambda x: (
+        PartitionSpec(mesh_lib.DEVICE_GROUP) if x.ndim else PartitionSpec()
+      ),
       moving,
     ),
-    out_specs=({n: specs.tables[n] for n in new.optimizers}, specs.slots),
+    out_specs=(
+      {n: specs.tables[n] for n in new.optimizers},
+      specs.row_opt_state,
+    ),
     check_vma=False,
   )
   arrays, slots = jax.jit(moved)(*moving)
   state['tables'] |= arrays
-  state['sums'] |= {
-    n: _zeros(x) for n, x in abstract.sums.items() if n not in kept['sums']
+  state['metric_sums'] |= {
+    n: _make_zeros(x)
+    for n, x in abstract.metric_sums.items()
+    if n not in kept['metric_sums']
   }
-  state = TrainState(**state, slots=slots)
-  return ResumePoint(step, clear_marks(state, abstract.touched), host)
+  state = TrainState(**state, row_opt_state=slots)
+  return ResumePoint(step, clear_dirty_rows(state, abstract.dirty_rows), host)
 
 
 def as_saved(
@@ -193,20 +212,22 @@ def as_saved(
     layout: the one that was saved.
     mesh: where they shall lie; rows are added until it divides them.
   """
-  group = NamedSharding(mesh, PartitionSpec(mesh_lib.GROUP))
-  count = mesh_lib.shards(mesh, mesh_lib.GROUP)
+  group = NamedSharding(mesh, PartitionSpec(mesh_lib.DEVICE_GROUP))
+  count = mesh_lib.count_shards(mesh, mesh_lib.DEVICE_GROUP)
 
-  def like(described: str):
+  def describe_leaf(described: str):
     leaf = trees.shape_of(described)
     if not leaf.shape:
       return leaf.update(sharding=mesh_lib.replicated(mesh))
     rows = leaf.shape[0] + -leaf.shape[0] % count
     return leaf.update(shape=(rows, *leaf.shape[1:]), sharding=group)
 
-  arrays = {n: like(tree[f'tables/{n}']) for n in relayout.sources(layout)}
+  arrays = {
+    n: describe_leaf(tree[f'tables/{n}']) for n in relayout.find_stacks(layout)
+  }
   slots = {
     n: {
-      path.split('/')[2]: like(text)
+      path.split('/')[2]: describe_leaf(text)
       for path, text in tree.items()
       if path.startswith(f'slots/{n}/')
     }
@@ -215,13 +236,13 @@ def as_saved(
   return arrays, slots
 
 
-def clear_marks(state: TrainState, marks: dict) -> TrainState:
-  """The state with fresh marks of these shapes and shardings."""
-  if not marks:
+def clear_dirty_rows(state: TrainState, dirty_rows: dict) -> TrainState:
+  """The state without dirty rows, in these shapes and shardings."""
+  if not dirty_rows:
     return state
-  where = jax.tree.map(lambda x: x.sharding, marks)
+  where = jax.tree.map(lambda x: x.sharding, dirty_rows)
   fresh = jax.jit(
-    lambda: touched.clean_marks(marks),
+    lambda: dirty_lib.init_dirty_rows(dirty_rows),
     out_shardings=where if all(where.values()) else None,
   )()
-  return dataclasses.replace(state, touched=fresh)
+  return dataclasses.replace(state, dirty_rows=fresh)

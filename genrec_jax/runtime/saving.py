@@ -9,7 +9,7 @@ from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import TrainState, flatten_state
 
@@ -53,9 +53,9 @@ class Saver(contextlib.AbstractContextManager):
     )
     self._rows = self._readers = None
     self._newest = None  # step published
-    formats = extend(runtime.extensions.formats)
+    formats = extend_formats(runtime.extensions.formats)
     if c.policy:
-      options = _options(
+      options = _delta_options(
         c,
         c.policy,
         slots=c.row_state_dtype,
@@ -70,7 +70,7 @@ class Saver(contextlib.AbstractContextManager):
       self._published = CheckpointManager(
         workdir / PUBLISHED, keep=c.publish.keep, log=LOG.warning
       )
-      options = _options(
+      options = _delta_options(
         c.publish, 'consecutive', chunk_rows=c.chunk_rows, formats=formats
       )
       self._readers = RowSaver(
@@ -91,21 +91,21 @@ class Saver(contextlib.AbstractContextManager):
     if not self._rows:
       self.checkpoints.save(step, flatten_state(state), data=data, host=host)
       return state
-    stacks = state.slots  # the arrays that are updated by rows
+    stacks = state.row_opt_state  # the arrays that are updated by rows
     dense = dataclasses.replace(
       state,
       tables={n: x for n, x in state.tables.items() if n not in stacks},
-      slots={},
+      row_opt_state={},
     )
-    marks = self._rows.save(
+    dirty_rows = self._rows.save(
       step,
       flatten_state(dense),
-      _tables(state),
+      _row_tables(state),
       data=data,
       host=host,
       restores=host['restores'],
     )
-    return dataclasses.replace(state, touched=marks)
+    return dataclasses.replace(state, dirty_rows=dirty_rows)
 
   def publishes(self, step: int) -> bool:
     """Whether a step is one to publish."""
@@ -122,12 +122,12 @@ class Saver(contextlib.AbstractContextManager):
       dense = state_lib.collect_optax_params(
         self._task, state.params, state.tables
       )
-      tables = dataclasses.replace(_tables(state), slots={})
-      marks = self._readers.save(step, flatten_state(dense), tables)
+      tables = dataclasses.replace(_row_tables(state), slots={})
+      dirty_rows = self._readers.save(step, flatten_state(dense), tables)
     except CheckpointError as e:
       LOG.warning('step %d is not published: %s', step, e)
       return state
-    return dataclasses.replace(state, touched=marks)
+    return dataclasses.replace(state, dirty_rows=dirty_rows)
 
   def wait(self) -> None:
     """Returns when nothing is being written; raises if a save has failed."""
@@ -147,12 +147,12 @@ class Saver(contextlib.AbstractContextManager):
     self.checkpoints.__exit__(kind, error, trace)
 
 
-def _tables(state: TrainState) -> RowTables:
-  arrays = {n: state.tables[n] for n in state.slots}
-  return RowTables(arrays, state.slots, state.touched)
+def _row_tables(state: TrainState) -> RowTables:
+  arrays = {n: state.tables[n] for n in state.row_opt_state}
+  return RowTables(arrays, state.row_opt_state, state.dirty_rows)
 
 
-def _options(section, policy: str, **more) -> DeltaOptions:
+def _delta_options(section, policy: str, **more) -> DeltaOptions:
   return DeltaOptions(
     policy=policy,
     bits=section.bits,

@@ -18,7 +18,7 @@ def needs_end(schedule: str) -> bool:
   return schedule in (LINEAR, COSINE)
 
 
-def build(
+def build_schedule(
   rate: float,
   schedule: str = CONSTANT,
   *,
@@ -35,10 +35,10 @@ def build(
   `rate * sqrt(warmup_steps / step)`, nowhere below `end_factor * rate`, and
   from step `decay_steps` on it stays what it is.
 
-  >>> rate = build(1.0, 'linear', warmup_steps=2, decay_steps=6)
+  >>> rate = build_schedule(1.0, 'linear', warmup_steps=2, decay_steps=6)
   >>> [float(rate(step)) for step in range(8)]
   [0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-  >>> rate = build(1.0, 'inverse_sqrt', warmup_steps=4)
+  >>> rate = build_schedule(1.0, 'inverse_sqrt', warmup_steps=4)
   >>> [float(rate(step)) for step in (4, 16, 64)]
   [1.0, 0.5, 0.25]
 
@@ -67,7 +67,7 @@ def build(
     if steps < 0:
       raise ConfigError(f'{where}{key} is {steps}, must not be negative')
   if schedule == CONSTANT:
-    return _rise(rate, warmup_steps)
+    return _rise_linearly(rate, warmup_steps)
   if needs_end(schedule) and not decay_steps:
     raise ConfigError(
       f'{where}decay_steps is 0, the length of the run, which is not known '
@@ -90,10 +90,12 @@ def build(
     fall = _fall_by_root(rate, warmup_steps, last, end_factor)
   if not warmup_steps:
     return fall
-  return optax.join_schedules([_rise(rate, warmup_steps), fall], [warmup_steps])
+  return optax.join_schedules(
+    [_rise_linearly(rate, warmup_steps), fall], [warmup_steps]
+  )
 
 
-def _rise(rate: float, steps: int) -> optax.Schedule:
+def _rise_linearly(rate: float, steps: int) -> optax.Schedule:
   """Constant, after a linear warm-up."""
   if steps:
     return optax.linear_schedule(rate / steps, rate, steps)
@@ -103,9 +105,9 @@ def _rise(rate: float, steps: int) -> optax.Schedule:
 def _fall_by_root(rate, warmup_steps, last, end_factor) -> optax.Schedule:
   scale = float(max(warmup_steps, 1))
 
-  def fall(count):
+  def fall_with_root(count):
     # Negative during the warm-up, when nobody looks at the result.
     count = jnp.clip(jnp.asarray(count, jnp.float32), 0.0, last)
     return rate * jnp.maximum(jnp.sqrt(scale / (scale + count)), end_factor)
 
-  return fall
+  return fall_with_root

@@ -52,7 +52,7 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
       extra_optimizers=extensions.row_optimizers,
       stores=self.stores,
     )
-    self.measured = measurements.names(task, on_mesh=False)
+    self.measured = measurements.measurement_names(task, on_mesh=False)
 
   @property
   def stacks(self):
@@ -70,14 +70,14 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
 
   def abstract_state(self) -> TrainState:
     """Shapes of the train state, nothing allocated."""
-    return jax.eval_shape(self._create)
+    return jax.eval_shape(self._create_state)
 
   def fresh_state(self) -> TrainState:
     """The state before the first step."""
     # Bound to its device from the start, as every later state is: a step would
     # be compiled anew for a state of which only some arrays are bound.
     device = SingleDeviceSharding(jax.local_devices()[0])
-    return jax.jit(self._create, out_shardings=device)()
+    return jax.jit(self._create_state, out_shardings=device)()
 
   def step(self):
     """`(state, batch) -> (state, loss)`; the state is given away."""
@@ -101,13 +101,15 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
         self, checkpoints, step, data, manifest['tree']
       )
     if plan_lib.from_checkpoint(manifest['host']) is not None:
-      found = self._on_mesh().restore(checkpoints, step, data)
+      resumed = self._on_mesh().restore(checkpoints, step, data)
       # A mesh measures what one device does, and its own exchange.
-      sums = {name: found.state.sums[name] for name in self.measured}
-      state = dataclasses.replace(found.state, sums=sums)
+      sums = {name: resumed.state.metric_sums[name] for name in self.measured}
+      state = dataclasses.replace(resumed.state, metric_sums=sums)
       device = jax.local_devices()[0]
-      return dataclasses.replace(found, state=jax.device_put(state, device))
-    return restoring.whole(self.abstract_state(), checkpoints, step, data)
+      return dataclasses.replace(resumed, state=jax.device_put(state, device))
+    return restoring.restore_unchanged(
+      self.abstract_state(), checkpoints, step, data
+    )
 
   def _on_mesh(self) -> 'MeshRuntime':
     """A mesh of this device, whose tables are whole arrays as ours are."""
@@ -116,8 +118,8 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
     plan = planning.plan_one_device(self._task, 'data_parallel')
     return MeshRuntime(config, self._task, self._tx, self.extensions, plan=plan)
 
-  def _create(self) -> TrainState:
-    return state_lib.create(
+  def _create_state(self) -> TrainState:
+    return state_lib.create_state(
       self._task,
       self._tx,
       self._config.seed,

@@ -8,9 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from genrec_jax.embedding import id_maps, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import id_maps
 from genrec_jax.embedding.init import init_table
 from genrec_jax.embedding.local_tables import LocalTables
+
+# Field -> what checkpoints call it. The format is older than the names of the
+# fields, and checkpoints of any age must open.
+_NAMES_IN_FILE = {
+  'row_opt_state': 'slots',
+  'metric_sums': 'sums',
+  'first_nonfinite': 'bad',
+}
 
 
 @jax.tree_util.register_dataclass
@@ -27,28 +36,29 @@ class TrainState:
     tables: name -> `[rows, dim]`; under a plan, its arrays (see
       `embedding.layout`) and the tables that optax updates.
     opt_state: optax state of `params` and the dense tables.
-    slots: array -> slots of its row optimizer.
-    sums: measurement -> `[2]` (sum, weight) since the last log line.
-    bad: `[2]` int32 (first step with a measurement that is not finite, which
-      one), -1 while there is none.
+    row_opt_state: array -> slots of its row optimizer.
+    metric_sums: measurement -> `[2]` (sum, weight) since the last log line.
+    first_nonfinite: `[2]` int32 (first step with a measurement that is not
+      finite, which one), -1 while there is none.
     lr_scale: factor of all learning rates, lowered on plateaus.
     id_states: table -> state of its id map behind the batch trained last; {}
       where no map has any.
     modules: parameters of what stands between two exchanges of sums, see
       `embedding.towers`; {} where there is nothing.
-    touched: array -> `[rows]` uint8, which rows have changed since they were
-      saved (`embedding.touched`); {} where nobody asks. No checkpoint holds it.
+    dirty_rows: array -> `[rows]` uint8, which rows have changed since they
+      were saved (`embedding.dirty_rows`); {} where nobody asks. No checkpoint
+      holds them.
   """
 
   step: jax.Array
   params: Any
   tables: dict[str, jax.Array]
   opt_state: Any
-  slots: dict[str, dict[str, jax.Array]]
-  sums: dict[str, jax.Array]
-  bad: jax.Array
+  row_opt_state: dict[str, dict[str, jax.Array]]
+  metric_sums: dict[str, jax.Array]
+  first_nonfinite: jax.Array
   lr_scale: jax.Array
-  touched: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+  dirty_rows: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
   id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
   modules: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -86,7 +96,7 @@ def init_rows(tables, key: jax.Array) -> tuple[dict, dict]:
   return arrays, tables.init_slots(arrays)
 
 
-def create(
+def create_state(
   task,
   tx,
   seed: int,
@@ -118,11 +128,11 @@ def create(
     params=dense['params'],
     tables={**dense['tables'], **arrays},
     opt_state=tx.init(dense),
-    slots=slots,
+    row_opt_state=slots,
     sums={name: jnp.zeros(2) for name in measured},
     bad=jnp.full(2, -1, jnp.int32),
     lr_scale=jnp.float32(1),
-    touched=touched.clean_marks(arrays) if tracked else {},
+    touched=dirty_lib.init_dirty_rows(arrays) if tracked else {},
     id_states=id_maps.collect_maps(task, maps).init(),
     modules=dense.get('modules', {}),
   )
@@ -131,19 +141,21 @@ def create(
 def flatten_state(state) -> dict:
   """A state as {'path/of/leaf': array}, which is what checkpoints hold."""
   if isinstance(state, TrainState):
-    state = dataclasses.replace(state, touched={})
+    state = dataclasses.replace(state, dirty_rows={})
   leaves = jax.tree_util.tree_leaves_with_path(state)
-  return {_name(path): leaf for path, leaf in leaves}
+  return {_name_in_file(path): leaf for path, leaf in leaves}
 
 
 def unflatten_state(like, arrays: dict):
   """The inverse of `flatten_state`, in the structure of `like`."""
   if isinstance(like, TrainState):
-    like = dataclasses.replace(like, touched={})
+    like = dataclasses.replace(like, dirty_rows={})
   return jax.tree_util.tree_map_with_path(
-    lambda path, _: arrays[_name(path)], like
+    lambda path, _: arrays[_name_in_file(path)], like
   )
 
 
-def _name(path) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator='/')
+def _name_in_file(path) -> str:
+  name = jax.tree_util.keystr(path, simple=True, separator='/')
+  field, slash, rest = name.partition('/')
+  return _NAMES_IN_FILE.get(field, field) + slash + rest

@@ -18,7 +18,7 @@ from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import POOLINGS, Read
 from genrec_jax.parallel import collectives
-from genrec_jax.parallel.dense import accumulate
+from genrec_jax.parallel.dense import accumulate_sums
 from genrec_jax.parallel.single_device import SingleDeviceLayout
 from genrec_jax.runtime import measurements as measurements_lib
 from genrec_jax.runtime import state as state_lib
@@ -74,7 +74,7 @@ def make_step(
   clip_norm: float = 0.0,
   tables=None,
   dense=None,
-  parts: int = 1,
+  microbatches: int = 1,
   ordered: bool = False,
   maps: Mapping[str, IdMap] | None = None,
 ) -> Step:
@@ -90,17 +90,17 @@ def make_step(
       one's counts.
     tables: None for tables on one device, or `embedding.sharded_tables`'s.
     dense: None for parameters on one device, or a `parallel.dense.MeshLayout`.
-    parts: microbatches of a batch, which stand one behind the other in it;
-      their gradients are summed before anything is reduced or updated.
-    ordered: sum over the parts of all devices one by one, in their order, so
-      that the same parts give the same bits on any number of devices. Needs
-      dense parameters that every device holds whole.
+    microbatches: microbatches of a batch, which stand one behind the other in
+      it; their gradients are summed before anything is reduced or updated.
+    ordered: sum over the microbatches of all devices one by one, in their
+      order, so that the same microbatches give the same bits on any number of
+      devices. Needs dense parameters that every device holds whole.
     maps: table -> an id map of the caller's own, in place of the table's.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
   dense = dense or SingleDeviceLayout(clip_norm)
   tx = optax.with_extra_args_support(tx)
-  blocks = parts if ordered else 1  # whose rows are kept apart
+  blocks = microbatches if ordered else 1  # whose rows are kept apart
   kinds = measurements_lib.declare_measurements(task)
   id_map = id_maps.collect_maps(task, maps)
   pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
@@ -111,14 +111,16 @@ def make_step(
   def route(batch, step, id_states):
     key = key_of(step)
     reads = jax.vmap(
-      lambda part: task.reads(_tell_whole(part, batch, parts), key)
-    )(cut(batch, parts))
+      lambda microbatch: task.reads(
+        _tell_whole(microbatch, batch, microbatches), key
+      )
+    )(cut_microbatches(batch, microbatches))
     rows, id_states = id_map.assign(id_states, reads)
     return route_reads(task, tables, reads, rows, blocks), id_states
 
   def fetch(state, routed):
     return tables.fetch(
-      {n: state.tables[n] for n in state.slots}, routed.routes
+      {n: state.tables[n] for n in state.row_opt_state}, routed.routes
     )
 
   def learn(state, batch, routed, fetched, id_states):
@@ -137,41 +139,44 @@ def make_step(
       fetched,
     )
 
-    def loss_of(held, finished, part):
+    def loss_of(held, finished, microbatch):
       whole = dense.use(held)
-      rows = _view_part(whole['tables'], routed, finished, part, blocks)
-      own = _tell_whole(part.batch, batch, parts)
+      rows = _view_microbatch(
+        whole['tables'], routed, finished, microbatch, blocks
+      )
+      own = _tell_whole(microbatch.batch, batch, microbatches)
       measured = task.loss(whole['params'], rows, own, key)
-      measured = measurements_lib.check(kinds, measured)
+      measured = measurements_lib.check_measurements(kinds, measured)
       return measured['loss'][0], measured
 
-    def run(part):
+    def run_microbatch(microbatch):
       gradient = jax.value_and_grad(
         dense.remat(loss_of), argnums=(0, 1), has_aux=True
       )
-      (_, measured), grads = gradient(gathered, finished, part)
-      sums, largest = measurements_lib.split(kinds, measured)
-      # Each in a place of its own: what adds up the parts keeps them all.
+      (_, measured), grads = gradient(gathered, finished, microbatch)
+      sums, largest = measurements_lib.split_measurements(kinds, measured)
+      # Each in a place of its own: what adds up the microbatches keeps them
+      # all.
       largest = jax.tree.map(
-        lambda x: jnp.zeros(parts).at[part.number].set(x), largest
+        lambda x: jnp.zeros(microbatches).at[microbatch.number].set(x), largest
       )
       return sums, largest, *grads
 
-    each = _Part(
-      jnp.arange(parts),
-      cut(batch, parts),
+    each = _Microbatch(
+      jnp.arange(microbatches),
+      cut_microbatches(batch, microbatches),
       routed.reads,
       routed.rows | routed.routes.index,
     )
     if ordered:
-      sums, *rest, grads, row_grads = jax.lax.map(run, each)
+      sums, *rest, grads, row_grads = jax.lax.map(run_microbatch, each)
       sums, grads = _sum_in_order(collectives.gather((sums, grads)))
-      # Each part has gradients of its own rows; the sums add zeros.
+      # Each microbatch has gradients of its own rows; the sums add zeros.
       rest, row_grads = jax.tree.map(
         lambda x: jnp.sum(x, axis=0), (rest, row_grads)
       )
     else:
-      sums, *rest, grads, row_grads = accumulate(run, each)
+      sums, *rest, grads, row_grads = accumulate_sums(run_microbatch, each)
       sums, grads = collectives.sum_over_shards(sums), dense.reduce(grads)
     measured = sums | measurements_lib.merge_largest(*rest)
     total, weight = measured['loss']
@@ -187,7 +192,7 @@ def make_step(
       weight,
     )
     # Before the way back: narrow codecs should see gradients of a mean.
-    grads, row_grads = _scaled(grads, share), _scaled(row_grads, share)
+    grads, row_grads = _scale_tree(grads, share), _scale_tree(row_grads, share)
     module_grads, row_grads = back(row_grads)
     if modules:
       grads |= dense.reduce({'modules': module_grads})
@@ -201,8 +206,8 @@ def make_step(
     )
     rates = _scale_rates(row_learning_rate, state)
     pushed = tables.push(
-      {n: state.tables[n] for n in state.slots},
-      state.slots,
+      {n: state.tables[n] for n in state.row_opt_state},
+      state.row_opt_state,
       routed.routes,
       row_grads,
       rates,
@@ -220,10 +225,14 @@ def make_step(
       modules=trained.get('modules', {}),
       tables={**state.tables, **trained['tables'], **pushed.arrays},
       opt_state=opt_state,
-      slots=pushed.slots,
-      sums=measurements_lib.add(kinds, state.sums, measured),
-      bad=_first_bad(state, measured),
-      touched=tables.mark(state.touched, pushed.touched, state.step),
+      row_opt_state=pushed.slots,
+      metric_sums=measurements_lib.add_measurements(
+        kinds, state.metric_sums, measured
+      ),
+      first_nonfinite=_first_nonfinite(state, measured),
+      dirty_rows=tables.mark_rows(
+        state.dirty_rows, pushed.updated_rows, state.step
+      ),
       id_states=id_states,
     )
     return state, total * share
@@ -231,23 +240,24 @@ def make_step(
   return Step(route, fetch, learn)
 
 
-def cut(batch, parts: int):
-  """`[parts * n, ...]` arrays -> `[parts, n, ...]`."""
+def cut_microbatches(batch, microbatches: int):
+  """`[P * n, ...]` arrays -> `[P, n, ...]`."""
   return jax.tree.map(
-    lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch
+    lambda x: x.reshape(microbatches, x.shape[0] // microbatches, *x.shape[1:]),
+    batch,
   )
 
 
-def _tell_whole(part, batch, parts: int):
+def _tell_whole(microbatch, batch, microbatches: int):
   """A microbatch that knows the batch it is of, which all share uncopied."""
-  if parts == 1 or not hasattr(part, 'whole'):
-    return part
-  return dataclasses.replace(part, whole=batch)
+  if microbatches == 1 or not hasattr(microbatch, 'whole'):
+    return microbatch
+  return dataclasses.replace(microbatch, whole=batch)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _Microbatch:
   """One microbatch: its number, itself, what it reads, and the places of it."""
 
   number: jax.Array
@@ -291,8 +301,8 @@ def view_reads(dense_tables, routed: StepRoutes, finished) -> lookup.Views:
   """
   index = routed.rows | routed.routes.index
   first = jax.tree.map(lambda x: x[0], (routed.reads, index))
-  part = _Part(jnp.int32(0), None, *first)
-  return _view_part(dense_tables, routed, finished, part, 1)
+  microbatch = _Microbatch(jnp.int32(0), None, *first)
+  return _view_microbatch(dense_tables, routed, finished, microbatch, 1)
 
 
 def _check_reads(task, reads: Mapping[str, Read]) -> None:
@@ -321,23 +331,31 @@ def _check_reads(task, reads: Mapping[str, Read]) -> None:
       )
 
 
-def _view_part(dense_tables, routed: StepRoutes, finished, part: _Part, blocks):
+def _view_microbatch(
+  dense_tables, routed: StepRoutes, finished, microbatch: _Microbatch, blocks
+):
   """What the loss of a microbatch is given: a view of each of its reads."""
   of_tables, of_bags = finished
-  block = part.number if blocks > 1 else 0
-  of_tables = {name: cut(x, blocks)[block] for name, x in of_tables.items()}
+  block = microbatch.number if blocks > 1 else 0
+  of_tables = {
+    name: cut_microbatches(x, blocks)[block] for name, x in of_tables.items()
+  }
   views = lookup.Views()
-  for feature, read in part.reads.items():
+  for feature, read in microbatch.reads.items():
     if read.table in dense_tables:
       table = dense_tables[read.table]
-      views[feature] = lookup.view_table(table, read, part.index.get(feature))
+      views[feature] = lookup.view_table(
+        table, read, microbatch.index.get(feature)
+      )
     elif feature in of_bags:
-      sums = cut(of_bags[feature], routed.reads[feature].lengths.shape[0])
-      views[feature] = lookup.SumView(sums[part.number], read)
+      sums = cut_microbatches(
+        of_bags[feature], routed.reads[feature].lengths.shape[0]
+      )
+      views[feature] = lookup.SumView(sums[microbatch.number], read)
     elif read.ids is None:
       views[feature] = lookup.RowView(None, None, read)
     else:
-      index = part.index[feature]
+      index = microbatch.index[feature]
       views[feature] = lookup.RowView(of_tables[read.table], index, read)
   return views
 
@@ -354,13 +372,13 @@ def _add_pulls(grads, trained, pulls: Mapping[str, float], weight: jax.Array):
 def _sum_in_order(tree):
   """Sums over the first axis, one after the other, in every leaf."""
 
-  def total(x):
-    def add(i, sums):
+  def sum_leaf(x):
+    def add_shard(i, sums):
       return sums + x[i]
 
-    return jax.lax.fori_loop(1, x.shape[0], add, x[0])
+    return jax.lax.fori_loop(1, x.shape[0], add_shard, x[0])
 
-  return jax.tree.map(total, tree)
+  return jax.tree.map(sum_leaf, tree)
 
 
 def _scale_rates(rates, state: TrainState):
@@ -378,14 +396,14 @@ def _scale_rates(rates, state: TrainState):
   return at_step(rates)
 
 
-def _scaled(tree, factor: jax.Array):
+def _scale_tree(tree, factor: jax.Array):
   return jax.tree.map(lambda x: x * factor.astype(x.dtype), tree)
 
 
-def _first_bad(state: TrainState, measured) -> jax.Array:
+def _first_nonfinite(state: TrainState, measured) -> jax.Array:
   """Remembers the first step whose measurements are not all finite."""
-  finite = [jnp.isfinite(measured[n][0]) for n in sorted(state.sums)]
+  finite = [jnp.isfinite(measured[n][0]) for n in sorted(state.metric_sums)]
   finite = jnp.stack(finite)
   now = jnp.stack([state.step + 1, jnp.argmin(finite).astype(jnp.int32)])
-  fresh = (state.bad[0] < 0) & ~jnp.all(finite)
-  return jnp.where(fresh, now, state.bad)
+  fresh = (state.first_nonfinite[0] < 0) & ~jnp.all(finite)
+  return jnp.where(fresh, now, state.first_nonfinite)

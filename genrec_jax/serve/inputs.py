@@ -53,7 +53,7 @@ class SkippedEvents:
   some_users: list = dataclasses.field(default_factory=list)
   _touched: list = dataclasses.field(default_factory=list)
 
-  def counted(
+  def count_skipped(
     self, chunks: Iterator[readers.Events], vocab: Vocab, min_rating
   ) -> Iterator[readers.Events]:
     """The same chunks; what the conversion will leave out is counted."""
@@ -73,24 +73,24 @@ class SkippedEvents:
         item = str(chunk.item[i])
         self.unknown_items.setdefault(item, f'{item} ({chunk.where(i)})')
       if not keep.all():
-        self._touch(np.unique(chunk.user[~keep]))
+        self._note_users(np.unique(chunk.user[~keep]))
       yield chunk
 
-  def settle(self, users: Vocab) -> None:
+  def settle_users(self, users: Vocab) -> None:
     """Counts the users that lost every event; `users` are the others."""
-    gone = _union(self._touched)
+    gone = _unite_ids(self._touched)
     gone = gone[users.encode(gone) == 0]
     self._touched = []
     self.users = len(gone)
     self.some_users = gone[:EXAMPLES].tolist()
 
-  def _touch(self, users: np.ndarray) -> None:
+  def _note_users(self, users: np.ndarray) -> None:
     self._touched.append(users)
     # Merged when they have doubled, so that memory holds each id about twice.
     if sum(map(len, self._touched[1:])) > max(1 << 20, len(self._touched[0])):
-      self._touched = [_union(self._touched)]
+      self._touched = [_unite_ids(self._touched)]
 
-  def tell(self, path: pathlib.Path) -> None:
+  def log_skipped(self, path: pathlib.Path) -> None:
     """Says in the log what was left out."""
     if self.low_rated:
       LOG.info(
@@ -116,7 +116,7 @@ class SkippedEvents:
       )
 
 
-def read(
+def read_input(
   config, items: ItemCatalogue, scratch: pathlib.Path
 ) -> tuple[Histories, SkippedEvents]:
   """Reads `config.predict.input` in constant memory.
@@ -152,8 +152,10 @@ def read(
     )
   min_rating = config.data.min_rating if rated else None
   left_out = SkippedEvents()
-  histories = convert.convert(
-    _some(path, left_out, left_out.counted(chunks, items.vocab, min_rating)),
+  histories = convert.convert_log(
+    _require_events(
+      path, left_out, left_out.count_skipped(chunks, items.vocab, min_rating)
+    ),
     scratch,
     item_vocab=items.vocab,
     unknown='skip',
@@ -161,7 +163,7 @@ def read(
     log=LOG.info,
   )
   datasets.check_times(histories, path)
-  left_out.settle(histories.users)
+  left_out.settle_users(histories.users)
   return histories, left_out
 
 
@@ -175,7 +177,9 @@ def _format_of(path: pathlib.Path) -> str:
   )
 
 
-def _some(path, left_out: SkippedEvents, chunks) -> Iterator[readers.Events]:
+def _require_events(
+  path, left_out: SkippedEvents, chunks
+) -> Iterator[readers.Events]:
   """The same chunks, and an error when they hold no event."""
   yield from chunks
   if not left_out.kept:
@@ -207,11 +211,11 @@ def _by_columns(config, format_: str, path: pathlib.Path):
   if format_ == 'csv':
     read = functools.partial(readers.read_csv, delimiter=delimiter)
   columns = {role: p.columns[role] or data.columns[role] for role in p.columns}
-  there = _names(paths[0], format_, delimiter)
+  there = _read_names(paths[0], format_, delimiter)
   # What `data` names belongs to the training log; this one may lack it.
   for role in ('time', 'rating'):
-    wanted = role == 'time' or data.min_rating is not None
-    if not wanted:
+    is_required = role == 'time' or data.min_rating is not None
+    if not is_required:
       columns[role] = ''
     elif columns[role] and not p.columns[role] and columns[role] not in there:
       LOG.warning(
@@ -227,7 +231,7 @@ def _by_columns(config, format_: str, path: pathlib.Path):
   return bool(columns['time']), bool(columns['rating']), chunks
 
 
-def _names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
+def _read_names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
   if format_ == 'csv':
     return text.read_header(text.require_file(path), delimiter)
   from genrec_jax.data import parquet  # needs pyarrow
@@ -236,5 +240,5 @@ def _names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
     return file.schema_arrow.names
 
 
-def _union(arrays: list[np.ndarray]) -> np.ndarray:
+def _unite_ids(arrays: list[np.ndarray]) -> np.ndarray:
   return np.unique(np.concatenate(arrays)) if arrays else np.zeros(0, np.int64)

@@ -25,7 +25,7 @@ from genrec_jax.serve.predictor import Predictor
 LOG = logging.getLogger('genrec_jax')
 
 
-def run(
+def write_predictions(
   config, workdir: str | os.PathLike, extensions: Extensions | None = None
 ) -> dict:
   """Writes the top-k items of `config.predict.input` (see docs/serving.md).
@@ -48,7 +48,7 @@ def run(
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
-  prediction_files.check(output)
+  prediction_files.check_path(output)
   if (
     predict.input and output.resolve() == pathlib.Path(predict.input).resolve()
   ):
@@ -57,20 +57,20 @@ def run(
   left_out = inputs.SkippedEvents()
   with contextlib.ExitStack() as stack:
     if predict.input:
-      scratch = stack.enter_context(_scratch(workdir / 'predict'))
-      histories, left_out = inputs.read(config, predictor.items, scratch)
-      left_out.tell(pathlib.Path(predict.input))
+      scratch = stack.enter_context(_scratch_directory(workdir / 'predict'))
+      histories, left_out = inputs.read_input(config, predictor.items, scratch)
+      left_out.log_skipped(pathlib.Path(predict.input))
     else:
       histories = _training_users(config, workdir, predictor.items)
     if predict.request_time is None and config.model.get('time_bias'):
       LOG.info("each user asks at the time of the user's last event")
-    file = stack.enter_context(prediction_files.create(output))
+    file = stack.enter_context(prediction_files.create_file(output))
     progress = stack.enter_context(Progress(len(histories), unit='user'))
     done = written = satisfied = 0
     for answer in predictor.recommend_batches(
       histories, k=predict.top_k, request_time=predict.request_time
     ):
-      rows, empty = _rows(histories, predictor.items, *answer)
+      rows, empty = _format_rows(histories, predictor.items, *answer)
       file.write(rows)
       done += len(answer[0])
       written += len(rows.user)
@@ -97,18 +97,20 @@ def run(
   }
 
 
-def _rows(histories, items: ItemCatalogue, users, found, scores):
+def _format_rows(histories, items: ItemCatalogue, users, top_items, scores):
   """One batch's answers with original ids, and how many users got none."""
-  there = found != PAD
+  there = top_items != PAD
   counts = there.sum(axis=1)
-  rank = np.broadcast_to(np.arange(1, found.shape[1] + 1), found.shape)[there]
+  rank = np.broadcast_to(np.arange(1, top_items.shape[1] + 1), top_items.shape)[
+    there
+  ]
   titles = None
   if items.titles is not None:
-    titles = [items.titles.get(i) or '' for i in found[there].tolist()]
+    titles = [items.titles.get(i) or '' for i in top_items[there].tolist()]
   rows = prediction_files.Rows(
     user=np.repeat(histories.users.ids[users], counts),
     rank=rank.astype(np.int32),
-    item=items.vocab.decode(found[there]),
+    item=items.vocab.decode(top_items[there]),
     score=scores[there],
     title=titles,
   )
@@ -130,7 +132,7 @@ def _training_users(config, workdir: pathlib.Path, items: ItemCatalogue):
 
 
 @contextlib.contextmanager
-def _scratch(parent: pathlib.Path) -> Iterator[pathlib.Path]:
+def _scratch_directory(parent: pathlib.Path) -> Iterator[pathlib.Path]:
   """A directory to convert in; what killed predictions left is removed."""
   parent.mkdir(parents=True, exist_ok=True)
   try:

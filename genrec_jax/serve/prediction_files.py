@@ -42,7 +42,7 @@ class Rows:
   def lines(self) -> Iterator[dict]:
     """{"user": 7, "items": [{"item": 3, "score": 0.5}, ...]} of each user."""
     users, items = self.user.tolist(), self.item.tolist()
-    scores = _short(self.score)
+    scores = _shorten_floats(self.score)
     starts = np.flatnonzero(self.rank == 1).tolist()
     for a, b in zip(starts, [*starts[1:], len(users)], strict=True):
       entries = []
@@ -76,11 +76,11 @@ class Scores:
   def lines(self) -> Iterator[dict]:
     """{"row": 1, "click": 0.25} of each example."""
     for number, probabilities in enumerate(self.probabilities, self.first):
-      values = zip(self.labels, _short(probabilities), strict=True)
+      values = zip(self.labels, _shorten_floats(probabilities), strict=True)
       yield {'row': number, **dict(values)}
 
 
-def _short(values: np.ndarray) -> list[float]:
+def _shorten_floats(values: np.ndarray) -> list[float]:
   """Of the numbers that round to these float32, those with fewest digits."""
   return values.astype(str).astype(np.float64).tolist()
 
@@ -96,14 +96,14 @@ class _Csv:
     if not self._headed:
       self._csv.writerow(columns)
       self._headed = True
-    values = [_text(column) for column in columns.values()]
+    values = [_format_column(column) for column in columns.values()]
     self._csv.writerows(zip(*values, strict=True))
 
   def close(self) -> None:
     self._file.close()
 
 
-def _text(column) -> list:
+def _format_column(column) -> list:
   """A column for csv; as text, a float32 is as short as it can be."""
   if isinstance(column, list):
     return column
@@ -124,7 +124,7 @@ class _Jsonl:
 
 class _Parquet:
   def __init__(self, path: pathlib.Path):
-    self._arrow, self._parquet = _pyarrow()
+    self._arrow, self._parquet = _import_pyarrow()
     self._path, self._writer, self._waiting, self._rows = path, None, [], 0
 
   def write(self, rows: Rows | Scores) -> None:
@@ -132,9 +132,9 @@ class _Parquet:
     self._waiting.append(table)
     self._rows += table.num_rows
     if self._rows >= ROW_GROUP:
-      self._flush()
+      self._write_waiting()
 
-  def _flush(self) -> None:
+  def _write_waiting(self) -> None:
     if self._waiting:
       table = self._arrow.concat_tables(self._waiting)
       if self._writer is None:
@@ -143,7 +143,7 @@ class _Parquet:
       self._waiting, self._rows = [], 0
 
   def close(self) -> None:
-    self._flush()
+    self._write_waiting()
     if self._writer is not None:
       self._writer.close()
 
@@ -151,8 +151,8 @@ class _Parquet:
 FORMATS = {'.csv': _Csv, '.jsonl': _Jsonl, '.parquet': _Parquet}
 
 
-def check(path: pathlib.Path) -> None:
-  """Raises what `create` would, before an hour of work."""
+def check_path(path: pathlib.Path) -> None:
+  """Raises what `create_file` would, before an hour of work."""
   if path.suffix not in FORMATS:
     raise ValueError(
       f'predict.output is {str(path)!r}; its suffix must be one of '
@@ -161,14 +161,14 @@ def check(path: pathlib.Path) -> None:
   if path.is_dir():
     raise ValueError(f'predict.output is {str(path)!r}, a directory')
   if path.suffix == '.parquet':
-    _pyarrow()
+    _import_pyarrow()
   path.parent.mkdir(parents=True, exist_ok=True)
   if not os.access(path.parent, os.W_OK):
     raise PermissionError(f'{path.parent}: may not be written (predict.output)')
 
 
 @contextlib.contextmanager
-def create(path: pathlib.Path) -> Iterator:
+def create_file(path: pathlib.Path) -> Iterator:
   """A file with `write(rows)`; it is there when the context ends well."""
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
@@ -185,7 +185,7 @@ def create(path: pathlib.Path) -> Iterator:
     temporary.unlink(missing_ok=True)
 
 
-def _pyarrow():
+def _import_pyarrow():
   try:
     import pyarrow
     from pyarrow import parquet

@@ -51,7 +51,7 @@ class Predictor:
     self._catalogue = jax.jit(self._item_vectors)(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
-    self._best = functools.cache(self._compile)
+    self._best = functools.cache(self._compile_recommender)
 
   @classmethod
   def load(
@@ -72,7 +72,7 @@ class Predictor:
     """
     workdir = pathlib.Path(workdir)
     if config is None:
-      config = ConfigDict(config_lib.read(workdir / 'config.json'))
+      config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
     items = ItemCatalogue.load(workdir)
     task = Retrieval.from_config(config, items.corpus, items.counts, extensions)
     weights = load_weights(workdir, task, checkpoint, extensions)
@@ -108,8 +108,8 @@ class Predictor:
       raise ValueError('times must have one time for each item')
     known = histories_lib.from_arrays(
       np.repeat(np.arange(len(lengths)), lengths),
-      _joined(histories, self.items.vocab.ids.dtype),
-      None if times is None else _joined(times, np.int64),
+      _join_lists(histories, self.items.vocab.ids.dtype),
+      None if times is None else _join_lists(times, np.int64),
       item_vocab=self.items.vocab,
       unknown='skip',
     )
@@ -159,21 +159,21 @@ class Predictor:
     if examples is None:
       examples = splits.to_predict(histories)
     pending = None  # one batch is computed while another is looked at
-    for batch in self._batches(histories, examples):
+    for batch in self._make_batches(histories, examples):
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
       answer = self._best(k)(self._weights, self._catalogue, batch)
       if pending is not None:
-        yield _fetched(*pending)
+        yield _fetch_answer(*pending)
       pending = batch.row, answer
     if pending is not None:
-      yield _fetched(*pending)
+      yield _fetch_answer(*pending)
 
   def explain(self, histories, examples, chosen, *, history: int, k: int):
     """What a report shows of the examples `chosen`: past, target, answers."""
     titles = self.items.titles or {}
 
-    def shown(index):
+    def describe_item(index):
       item = self.items.vocab.decode(np.array([index]))[0].item()
       return {'item': item, 'title': titles.get(int(index))}
 
@@ -186,13 +186,17 @@ class Predictor:
     for i in range(len(chosen)):
       end = int(examples.end[i])
       begin = max(int(examples.begin[i]), end - history)
-      past = [shown(j) for j in histories.items[begin:end]]
+      past = [describe_item(j) for j in histories.items[begin:end]]
       if histories.times is not None:
         for event, moment in zip(past, histories.times[begin:end], strict=True):
           event['time'] = int(moment)
       target = histories.items[end]
       recommended = [
-        {**shown(item), 'score': float(score), 'hit': bool(item == target)}
+        {
+          **describe_item(item),
+          'score': float(score),
+          'hit': bool(item == target),
+        }
         for item, score in zip(items[i], scores[i], strict=True)
         if item != PAD
       ]
@@ -201,14 +205,14 @@ class Predictor:
         {
           'user': histories.users.ids[examples.row[i]].item(),
           'history': past,
-          'target': shown(target),
+          'target': describe_item(target),
           'target_rank': hits.index(True) + 1 if any(hits) else None,
           'recommendations': recommended,
         }
       )
     return lines
 
-  def _batches(self, histories, examples) -> Iterator[features.Examples]:
+  def _make_batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""
     c, max_len = self._config.eval, self._config.model.max_len
     tokens = np.minimum(examples.end - examples.begin, max_len).sum()
@@ -229,11 +233,11 @@ class Predictor:
     _, rows = self._runtime.rows(self._task, weights, reads)
     return self._task.vectors(rows)
 
-  def _compile(self, k: int):
+  def _compile_recommender(self, k: int):
     corpus = jnp.asarray(self._task.corpus)
 
     @jax.jit
-    def best(weights, vectors, batch):
+    def recommend_batch(weights, vectors, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.rows(self._task, weights, reads)
       return catalogue.top_k(
@@ -246,10 +250,10 @@ class Predictor:
         item_chunk=self._config.eval.item_chunk,
       )
 
-    return best
+    return recommend_batch
 
 
-def _joined(lists: Sequence[Sequence], dtype) -> np.ndarray:
+def _join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
   """The lists behind each other; `dtype` is that of nothing at all."""
   joined = np.asarray([x for each in lists for x in each])
   return joined if joined.size else joined.astype(dtype)
@@ -284,7 +288,7 @@ def _asked_at(
   return dataclasses.replace(batch, jagged={features.EVENTS: events})
 
 
-def _fetched(rows, answer):
+def _fetch_answer(rows, answer):
   """Rows, items and scores of the users there are, as NumPy arrays."""
   items, scores = jax.device_get(answer)
   real = rows >= 0

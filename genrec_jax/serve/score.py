@@ -20,10 +20,10 @@ from genrec_jax.serve.scorer import Scorer
 LOG = logging.getLogger('genrec_jax')
 
 
-def run(
+def write_scores(
   config, workdir: str | os.PathLike, extensions: Extensions | None = None
 ) -> dict:
-  """Scores `config.predict.input`, or the test part where it is ''.
+  """Scores `config.predict.input`, or the test split where it is ''.
 
   Args:
     config: the config of the run, its `predict` section filled in.
@@ -42,24 +42,24 @@ def run(
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
-  prediction_files.check(output)
+  prediction_files.check_path(output)
   source = pathlib.Path(predict.input) if predict.input else None
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   if source:
-    chunks = formats.examples(scorer.encoder, source, predict.format)
+    chunks = formats.read_examples(scorer.encoder, source, predict.format)
     score_batches, total = scorer.score_chunks(chunks), None
   else:
-    part = _test_part(config, workdir)
-    total = len(part)
+    split = _test_split(config, workdir)
+    total = len(split)
     size = config.eval.batch_size
     score_batches = scorer.score_batches(
-      batches.eval_batches(part, batch_size=size)
+      batches.eval_batches(split, batch_size=size)
     )
   done = 0
   with contextlib.ExitStack() as stack:
-    file = stack.enter_context(prediction_files.create(output))
+    file = stack.enter_context(prediction_files.create_file(output))
     progress = stack.enter_context(Progress(total, unit='example'))
     for scores in score_batches:
       file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
@@ -69,7 +69,7 @@ def run(
   return {'output': str(output), 'rows': done}
 
 
-def _test_part(config, workdir: pathlib.Path):
+def _test_split(config, workdir: pathlib.Path):
   cache = config.data.cache or workdir / 'data'
   dataset = datasets.load(config.data, cache, log=LOG.info)
   LOG.info(dataset.summary())
@@ -79,8 +79,8 @@ def _test_part(config, workdir: pathlib.Path):
       f'({config.data.path!r}) holds now; give examples as '
       '--config.predict.input'
     )
-  if 'test' not in dataset.parts:
+  if 'test' not in dataset.splits:
     raise ValueError(
-      'these data have no test part; give examples as --config.predict.input'
+      'these data have no test split; give examples as --config.predict.input'
     )
-  return dataset.parts['test']
+  return dataset.splits['test']

@@ -62,7 +62,7 @@ class Scorer:
     """
     workdir = pathlib.Path(workdir)
     if config is None:
-      config = ConfigDict(config_lib.read(workdir / 'config.json'))
+      config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
     encoder = load_encoder(workdir)
     task = Ranking.from_config(
       config, encoder.features, encoder.schema.labels, extensions
@@ -89,20 +89,20 @@ class Scorer:
       batches.raw_batches(self.encoder, chunks, batch_size=self._batch_size)
     )
 
-  def score_batches(self, found) -> Iterator[np.ndarray]:
+  def score_batches(self, batches) -> Iterator[np.ndarray]:
     """The same of batches of `Examples`, padding left out."""
-    for batch in found:
-      probabilities = self._probabilities(self._weights, batch)
+    for batch in batches:
+      probabilities = self._jitted_scorer(self._weights, batch)
       probabilities = np.asarray(probabilities)[batch.weights > 0]
       if not np.all(np.isfinite(probabilities)):
         raise FloatingPointError('the model scores some examples NaN')
       yield probabilities
 
   @functools.cached_property
-  def _probabilities(self):
-    def run(weights, batch):
+  def _jitted_scorer(self):
+    def score_batch(weights, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.rows(self._task, weights, reads)
       return jax.nn.sigmoid(self._task.predict(params, rows, batch))
 
-    return jax.jit(run)
+    return jax.jit(score_batch)

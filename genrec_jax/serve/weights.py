@@ -17,7 +17,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import flatten_state, unflatten_state
 
@@ -55,13 +55,13 @@ def load_weights(
     with CheckpointManager(workdir / 'best', log=LOG.warning) as best:
       step = best.latest()
       if step is not None:
-        return _weights(best, step, task, extensions)
+        return _restore_weights(best, step, task, extensions)
     LOG.info('no best checkpoint in %s, taking the latest', workdir)
   with CheckpointManager(workdir / 'checkpoints', log=LOG.warning) as latest:
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    return _weights(latest, step, task, extensions)
+    return _restore_weights(latest, step, task, extensions)
 
 
 def require_weights(workdir: str | os.PathLike) -> None:
@@ -73,7 +73,7 @@ def require_weights(workdir: str | os.PathLike) -> None:
     CheckpointError: there are none, or files of them are missing.
   """
   for folder in ('best', 'checkpoints'):
-    directory = storage.place(pathlib.Path(workdir) / folder)
+    directory = storage.absolute_path(pathlib.Path(workdir) / folder)
     problem = ''
     for step in reversed(manifest_lib.list_steps(directory)):
       try:
@@ -91,59 +91,59 @@ def require_weights(workdir: str | os.PathLike) -> None:
 def _by_rows(
   checkpoints: CheckpointManager,
   step: int,
-  wanted,
+  like,
   rows,
   extensions: Extensions,
 ) -> Weights:
   stacks = relayout.sources_of_whole(rows)
   step, leaves, _ = checkpoints.restore(
-    flatten_state(wanted), step=step, partial=True
+    flatten_state(like), step=step, partial=True
   )
-  leaves = unflatten_state(wanted, leaves)
+  leaves = unflatten_state(like, leaves)
   arrays = {
     n: jax.ShapeDtypeStruct((s.rows, s.dim), s.dtype) for n, s in rows.items()
   }
   leaves['tables'] |= checkpoints.restore_rows(
-    step, stacks, arrays, {}, formats=extend(extensions.formats)
+    step, stacks, arrays, {}, formats=extend_formats(extensions.formats)
   ).arrays
   return Weights(**leaves, step=step)
 
 
-def _weights(
+def _restore_weights(
   checkpoints: CheckpointManager, step: int, task, extensions: Extensions | None
 ) -> Weights:
   extensions = extensions or Extensions()
   manifest = checkpoints.read_manifest(step)
-  wanted = jax.eval_shape(
+  like = jax.eval_shape(
     lambda: state_lib.init_optax_params(task, 0, extensions.towers)
   )
   maps = id_maps.collect_maps(task, extensions.id_maps)
-  wanted['id_states'] = jax.eval_shape(maps.init)
+  like['id_states'] = jax.eval_shape(maps.init)
   rows = state_lib.row_specs(task)
   if 'rows' in manifest:
-    return _by_rows(checkpoints, step, wanted, rows, extensions)
+    return _by_rows(checkpoints, step, like, rows, extensions)
   plan = plan_lib.from_checkpoint(manifest['host'])
   if plan:
     layout = layout_lib.lay_out(plan)
     arrays = {
       name: trees.shape_of(manifest['tree'][f'tables/{name}'])
-      for name in relayout.sources(layout)
+      for name in relayout.find_stacks(layout)
     }
   else:
     arrays = {
       name: jax.ShapeDtypeStruct((spec.rows, spec.dim), spec.dtype)
       for name, spec in rows.items()
     }
-  wanted['tables'] |= arrays
+  like['tables'] |= arrays
   step, leaves, _ = checkpoints.restore(
-    flatten_state(wanted), step=step, partial=True
+    flatten_state(like), step=step, partial=True
   )
-  leaves = unflatten_state(wanted, leaves)
+  leaves = unflatten_state(like, leaves)
   tables = leaves['tables']
   if plan:
     host = {name: np.asarray(tables[name]) for name in arrays}
     for name in arrays:
       del tables[name]
     for name in rows:
-      tables[name] = jnp.asarray(relayout.table(layout, host, name))
+      tables[name] = jnp.asarray(relayout.gather_table(layout, host, name))
   return Weights(**leaves, step=step)

@@ -40,7 +40,7 @@ def seen_items(batch: Examples, filter_seen: str) -> Jagged | None:
   return batch.jagged[EVENTS]
 
 
-def _chunked(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
+def _chunk_catalogue(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
   """`[C, D] -> [chunks, chunk, D]`, zeros behind the last item."""
   if chunk < 1:
     raise ValueError(f'item_chunk is {chunk}, must be positive')
@@ -50,11 +50,11 @@ def _chunked(catalogue: jax.Array, chunk: int) -> tuple[jax.Array, int]:
   return padded.reshape(-1, chunk, catalogue.shape[1]), chunk
 
 
-def _product(queries: jax.Array, vectors: jax.Array) -> jax.Array:
+def _score_items(queries: jax.Array, vectors: jax.Array) -> jax.Array:
   return jnp.matmul(queries, vectors.T, precision=lax.Precision.HIGHEST)
 
 
-def _masked(scores, start, size, seen_at):
+def _mask_scores(scores, start, size, seen_at):
   """`[B, chunk]` scores; -inf for seen items and behind the last one."""
   chunk = scores.shape[1]
   place = start + jnp.arange(chunk)
@@ -118,7 +118,9 @@ def target_ranks(
   target = pallas_kernels.last_tokens(events['next_item'], events.lengths)
   place = find_positions(corpus, target)
   seen_at = _seen_at(batch, corpus, filter_seen)
-  better, own = _better(queries, catalogue, size, place, seen_at, item_chunk)
+  better, own = _count_better(
+    queries, catalogue, size, place, seen_at, item_chunk
+  )
   missed = (place == size) | (target == PAD)
   if seen_at is not None:
     row, seen = seen_at
@@ -128,7 +130,7 @@ def target_ranks(
   return jnp.where(missed, size + 1, better + 1), own
 
 
-def _better(queries, catalogue, size, place, seen_at, item_chunk):
+def _count_better(queries, catalogue, size, place, seen_at, item_chunk):
   """(how many candidates score above the target, its own score), `[B]` each."""
   count = queries.shape[0]
   queries, place = collectives.gather((queries, place))
@@ -140,28 +142,28 @@ def _better(queries, catalogue, size, place, seen_at, item_chunk):
     )
     seen_at = collectives.gather((row, seen))
   first = collectives.shard_index() * catalogue.shape[0]
-  parts, chunk = _chunked(catalogue, item_chunk)
+  chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
   here = (place >= first) & (place < first + catalogue.shape[0])
   at = jnp.where(here, place - first, catalogue.shape[0])
   vectors = catalogue.at[at].get(mode='fill', fill_value=0)
   vectors = collectives.sum_over_shards(vectors)
   end = jnp.minimum(first + catalogue.shape[0], size)
 
-  def body(carry, xs):
+  def count_chunk(carry, xs):
     better, _ = carry
-    start, part = xs
-    scores = _product(queries, jnp.concatenate([part, vectors]))
+    start, candidates = xs
+    scores = _score_items(queries, jnp.concatenate([candidates, vectors]))
     own = jnp.diagonal(scores, offset=chunk)[:, None]
-    scores = _masked(scores[:, :chunk], start, end, seen_at)
+    scores = _mask_scores(scores[:, :chunk], start, end, seen_at)
     other = (start + jnp.arange(chunk))[None]
     wins = (scores > own) | ((scores == own) & (other < place[:, None]))
     wins &= (other != place[:, None]) & (other < end)
     better += jnp.sum(wins, axis=-1, dtype=jnp.int32)
     return (better, own[:, 0]), None
 
-  starts = first + jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
+  starts = first + jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
   zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
-  (better, own), _ = lax.scan(body, zeros, (starts, parts))
+  (better, own), _ = lax.scan(count_chunk, zeros, (starts, chunks))
   better = collectives.sum_over_shards(better)
   mine = collectives.shard_index() * count
   return (
@@ -188,11 +190,13 @@ def top_k(
   """
   size = catalogue.shape[0]
   seen_at = _seen_at(batch, corpus, filter_seen)
-  parts, chunk = _chunked(catalogue, item_chunk)
+  chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
 
-  def body(best, xs):
-    start, part = xs
-    scores = _masked(_product(queries, part), start, size, seen_at)
+  def merge_chunk(best, xs):
+    start, candidates = xs
+    scores = _mask_scores(
+      _score_items(queries, candidates), start, size, seen_at
+    )
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
     scores = jnp.concatenate([best[0], scores], axis=-1)
     place = jnp.concatenate([best[1], place], axis=-1)
@@ -201,7 +205,7 @@ def top_k(
 
   rows = queries.shape[0]
   start = jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), size, jnp.int32)
-  starts = jnp.arange(parts.shape[0], dtype=jnp.int32) * chunk
-  (scores, place), _ = lax.scan(body, start, (starts, parts))
+  starts = jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
+  (scores, place), _ = lax.scan(merge_chunk, start, (starts, chunks))
   items = corpus.at[place].get(mode='fill', fill_value=PAD)
   return jnp.where(jnp.isneginf(scores), PAD, items), scores

@@ -44,14 +44,16 @@ def sum_over_chunks(fn, chunk: int, table, index, tokens, extra) -> jax.Array:
     tokens: `[T, D]`.
     extra: pytree of `[T, ...]` arrays without gradient.
   """
-  return _walk(fn, chunk, table, index, tokens, extra, with_grads=False)[0]
+  return _walk_chunks(fn, chunk, table, index, tokens, extra, with_grads=False)[
+    0
+  ]
 
 
-def _walk(fn, chunk, table, index, tokens, extra, with_grads=True):
-  def split(x):
+def _walk_chunks(fn, chunk, table, index, tokens, extra, with_grads=True):
+  def split_chunks(x):
     return x.reshape(x.shape[0] // chunk, chunk, *x.shape[1:])
 
-  def body(carry, xs):
+  def add_chunk(carry, xs):
     total, table_grad = carry
     index, tokens, extra = xs
     vectors = table if index is None else lookup.take_rows(table, index)
@@ -69,22 +71,22 @@ def _walk(fn, chunk, table, index, tokens, extra, with_grads=True):
 
   start = jnp.float32(0), jnp.zeros_like(table) if with_grads else None
   (total, table_grad), token_grads = lax.scan(
-    body, start, jax.tree.map(split, (index, tokens, extra))
+    add_chunk, start, jax.tree.map(split_chunks, (index, tokens, extra))
   )
   if not with_grads:
     return total, None
   return total, (table_grad, token_grads.reshape(tokens.shape))
 
 
-def _scale(fn, chunk, grads, cotangent):
+def _scale_grads(fn, chunk, grads, cotangent):
   table_grad, token_grads = grads
   return table_grad * cotangent, None, token_grads * cotangent, None
 
 
-sum_over_chunks.defvjp(_walk, _scale)
+sum_over_chunks.defvjp(_walk_chunks, _scale_grads)
 
 
-def pick(logits: jax.Array, index: jax.Array) -> jax.Array:
+def pick_logits(logits: jax.Array, index: jax.Array) -> jax.Array:
   """`logits[t, index[t, r]]`, `[T, R]`."""
   return jnp.take_along_axis(logits, index, axis=-1)
 
@@ -135,9 +137,12 @@ def generalised_bce(positive, negative, hit, *, beta: float) -> jax.Array:
 
 def full_softmax(logits: jax.Array, index: jax.Array) -> jax.Array:
   """-log softmax over the whole catalogue, `[T]`; index `[T]` of `[T, C]`."""
-  return jax.nn.logsumexp(logits, axis=-1) - pick(logits, index[:, None])[:, 0]
+  return (
+    jax.nn.logsumexp(logits, axis=-1)
+    - pick_logits(logits, index[:, None])[:, 0]
+  )
 
 
-def logistic(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def logistic_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """Binary cross entropy of each element, stable for any logit."""
   return jax.nn.softplus(logits) - labels * logits

@@ -104,7 +104,7 @@ class Ranking:
     self.features, self.labels = tuple(features), tuple(labels)
     self._numeric = [f.name for f in self.features if f.kind == 'numeric']
     self._tabled = [f for f in self.features if f.kind != 'numeric']
-    self._check()
+    self._check_weights()
     weights = self.loss_config.task_weights or (1.0,) * len(self.labels)
     self._task_weights = jnp.asarray(weights, jnp.float32)
     self._widths = self._model.widths(self.model_config, self.features)
@@ -123,7 +123,7 @@ class Ranking:
               f'features that share table {name!r} must have the same width'
             )
     self.products, self._extra_products = tuple(products), extra_products
-    model = nnx.eval_shape(self._build)
+    model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
 
   @classmethod
@@ -152,7 +152,7 @@ class Ranking:
       **task_settings(config, extensions),
     )
 
-  def _check(self) -> None:
+  def _check_weights(self) -> None:
     weights = self.loss_config.task_weights
     if weights and len(weights) != len(self.labels):
       raise ValueError(
@@ -160,7 +160,7 @@ class Ranking:
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
       )
 
-  def _build(self, key=None) -> nnx.Module:
+  def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
     model = self._model(
       self.model_config, self.features, len(self.labels), rngs
@@ -172,7 +172,7 @@ class Ranking:
 
   def init(self, key: jax.Array) -> dict:
     """Fresh parameters of the model, a plain nested dict."""
-    return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(self._build_model(key), nnx.Param))
 
   def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """How many examples, as both numbers that the loop adds up."""
@@ -190,7 +190,7 @@ class Ranking:
         read = Read(values, '', bag.lengths, pooling=feature.pooling)
       else:
         read = Read(batch.ids[feature.name], '')
-      for suffix in self._suffixes(feature):
+      for suffix in self._table_suffixes(feature):
         table = feature.source + suffix
         reads[feature.name + suffix] = dataclasses.replace(read, table=table)
     return reads
@@ -209,10 +209,10 @@ class Ranking:
         feature.pooling if feature.pooled else 'none',
       )
       for feature in self._tabled
-      for suffix in self._suffixes(feature)
+      for suffix in self._table_suffixes(feature)
     }
 
-  def _suffixes(self, feature: FeatureSpec) -> list[str]:
+  def _table_suffixes(self, feature: FeatureSpec) -> list[str]:
     """What ends the names of the tables that a feature reads."""
     wide = [''] if self._widths.get(feature.name) else []
     return wide + ([LINEAR] if self._model.linear else [])
@@ -249,7 +249,7 @@ class Ranking:
   def loss(self, params, rows, batch: Examples, key: jax.Array):
     """Sum of the examples' cross entropies, see `retrieval.Retrieval.loss`."""
     logits = self.predict(params, rows, batch, key)
-    each = losses.logistic(logits, batch.labels.select(self.labels))
+    each = losses.logistic_loss(logits, batch.labels.select(self.labels))
     if batch.label_weights is not None:
       each *= batch.label_weights.select(self.labels)
     each = each @ self._task_weights

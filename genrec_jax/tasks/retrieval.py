@@ -177,7 +177,7 @@ class Retrieval:
       share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
       self._log_q = np.log(share).astype(np.float32)
     self.products, self._extra_products = tuple(products), extra_products
-    model = nnx.eval_shape(self._build)
+    model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
 
   @classmethod
@@ -193,7 +193,7 @@ class Retrieval:
     Args:
       config: of the experiment.
       corpus: `[C]` the items that may be recommended.
-      item_counts: `[rows]` occurrences in the training part.
+      item_counts: `[rows]` occurrences in the training split.
       extensions: what is used from outside the library.
     """
     model = config.model.to_dict()
@@ -207,7 +207,7 @@ class Retrieval:
       **task_settings(config, extensions),
     )
 
-  def _build(self, key=None) -> nnx.Module:
+  def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
     model = self._model(self.model_config, rngs)
     return assign_products(model, self.products, self._extra_products)
@@ -217,14 +217,14 @@ class Retrieval:
 
   def init(self, key: jax.Array) -> dict:
     """Fresh parameters of the model, a plain nested dict."""
-    return nnx.to_pure_dict(nnx.state(self._build(key), nnx.Param))
+    return nnx.to_pure_dict(nnx.state(self._build_model(key), nnx.Param))
 
   def reads(self, batch: Examples, key: jax.Array) -> dict[str, Read]:
     """What the loss of a batch reads: histories, targets and negatives."""
     reads = self.reads_for('predict', batch)
     if self.loss_config.name == 'full_softmax':
       return reads | {'catalogue': Read(None, ITEMS)}
-    negatives = self._negatives(batch, jax.random.split(key)[1])
+    negatives = self._draw_negatives(batch, jax.random.split(key)[1])
     return reads | {
       'target': Read(batch.jagged[EVENTS]['next_item'], ITEMS),
       'negatives': Read(negatives, ITEMS),
@@ -271,7 +271,7 @@ class Retrieval:
 
     The score of an item is its product with a query of `predict`.
     """
-    return self._vectors(rows['items'].all())
+    return self._item_vectors(rows['items'].all())
 
   def count(self, batch: Examples) -> tuple[jax.Array, jax.Array]:
     """(tokens, sequences that have any) of a batch."""
@@ -296,10 +296,10 @@ class Retrieval:
     queries = queries / jnp.float32(c.temperature)
     targets = batch.jagged[EVENTS]['next_item']
     weights = (targets != PAD).astype(jnp.float32)
-    total = self._total(rows, queries, targets, weights)
+    total = self._sum_losses(rows, queries, targets, weights)
     return {'loss': (total, jnp.sum(weights))}
 
-  def _negatives(self, batch: Examples, key) -> jax.Array:
+  def _draw_negatives(self, batch: Examples, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
 
     They are the same for a token however the batch is cut into shards.
@@ -331,7 +331,7 @@ class Retrieval:
     place = scale_bits(bits, len(self.corpus))
     return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
 
-  def _total(self, rows, queries, positives, weights) -> jax.Array:
+  def _sum_losses(self, rows, queries, positives, weights) -> jax.Array:
     """Sum of the positions' losses."""
     c = self.loss_config
     if c.name == 'full_softmax':
@@ -342,20 +342,20 @@ class Retrieval:
     table, target = rows['target'].rows_and_index()
     _, index = rows['negatives'].rows_and_index()
     negatives = rows['negatives'].ids
-    table = self._vectors(table)
+    table = self._item_vectors(table)
     if negatives.ndim == 1:  # shared: one matmul for the whole batch
       positive = jnp.einsum(
         'td,td->t', queries, lookup.take_rows(table, target)
       )
       negative = queries @ lookup.take_rows(table, index).T
-      return self._finish(
+      return self._sum_logit_losses(
         positive, negative, positives, negatives[None], weights
       )
 
-    def fn(vectors, queries, extra):
+    def chunk_loss(vectors, queries, extra):
       positives, negatives, weights = extra
       logits = jnp.einsum('td,trd->tr', queries, vectors)
-      return self._finish(
+      return self._sum_logit_losses(
         logits[:, 0], logits[:, 1:], positives, negatives, weights
       )
 
@@ -363,11 +363,13 @@ class Retrieval:
     chunk = c.chunk or losses.chunk_for(index.shape[1], table.shape[1])
     chunk = math.gcd(queries.shape[0], chunk)
     extra = (positives, negatives, weights)
-    return losses.sum_over_chunks(fn, chunk, table, index, queries, extra)
+    return losses.sum_over_chunks(
+      chunk_loss, chunk, table, index, queries, extra
+    )
 
   def _full_softmax(self, table, queries, positives, weights) -> jax.Array:
     """Softmax over every candidate, a chunk of positions at a time."""
-    vectors = self._vectors(table[self.corpus])
+    vectors = self._item_vectors(table[self.corpus])
     place = jnp.searchsorted(jnp.asarray(self.corpus), positives)
     place = jnp.minimum(place, len(self.corpus) - 1)
     most = max(8, MAX_LOGITS // len(self.corpus))
@@ -375,16 +377,18 @@ class Retrieval:
     chunk = self.loss_config.chunk or FULL_SOFTMAX_CHUNK
     chunk = min(chunk, 1 << (most.bit_length() - 1))
 
-    def fn(vectors, queries, extra):
+    def chunk_loss(vectors, queries, extra):
       place, weights = extra
       return jnp.sum(losses.full_softmax(queries @ vectors.T, place) * weights)
 
     chunk = math.gcd(queries.shape[0], chunk)
     return losses.sum_over_chunks(
-      fn, chunk, vectors, None, queries, (place, weights)
+      chunk_loss, chunk, vectors, None, queries, (place, weights)
     )
 
-  def _finish(self, positive, negative, positives, negatives, weights):
+  def _sum_logit_losses(
+    self, positive, negative, positives, negatives, weights
+  ):
     """Logits of some positions -> the sum of their losses."""
     if self._log_q is not None:
       log_q = jnp.asarray(self._log_q)
@@ -396,7 +400,7 @@ class Retrieval:
     loss = self._per_token_loss()(positive, negative, hit)
     return jnp.sum(jnp.where(weights > 0, loss * weights, 0.0))
 
-  def _vectors(self, rows: jax.Array) -> jax.Array:
+  def _item_vectors(self, rows: jax.Array) -> jax.Array:
     return layers.l2_normalize(rows) if self.loss_config.l2_normalize else rows
 
   def _per_token_loss(self):

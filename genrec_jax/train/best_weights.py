@@ -41,10 +41,10 @@ class BestWeights(contextlib.AbstractContextManager):
       The same; None where these weights are gone, so that others may be best.
     """
     self._safe = best and best['step']
-    there = not best or self._holds(self._safe)
+    there = not best or self._is_saved(self._safe)
     with job.fail_together('setting aside the best weights of a lost curve'):
       if job.is_leader():
-        self._remove(lambda other: other != self._safe)
+        self._remove_steps(lambda other: other != self._safe)
     if there:
       return best
     LOG.warning(
@@ -66,11 +66,15 @@ class BestWeights(contextlib.AbstractContextManager):
     # A run that was killed after this save comes by here again.
     kept = ''
     if job.is_leader():
-      kept = 'kept' if self._about(step) == _text(about) else ''
+      kept = (
+        'kept'
+        if self._read_description(step) == _format_description(about)
+        else ''
+      )
       if not kept:
         # Not all but those below: the directory of a save under way may appear
         # between two looks.
-        self._remove(lambda other: other >= step)
+        self._remove_steps(lambda other: other >= step)
     if not job.broadcast_from_leader(kept):
       self._checkpoints.save(step, weights, host=about)
 
@@ -82,14 +86,14 @@ class BestWeights(contextlib.AbstractContextManager):
     step = best and best['step']
     if job.is_leader():
       kept = self._safe, step
-      self._remove(lambda other: other not in kept)
+      self._remove_steps(lambda other: other not in kept)
     self._safe = step
 
   def checkpoint_finished(self) -> None:
     """Says that the last checkpoint is complete."""
     self.wait()
     if job.is_leader():
-      self._remove(lambda other: other != self._safe)
+      self._remove_steps(lambda other: other != self._safe)
 
   def wait(self) -> None:
     self._checkpoints.wait()
@@ -97,7 +101,7 @@ class BestWeights(contextlib.AbstractContextManager):
   def __exit__(self, *exc_info):
     return self._checkpoints.__exit__(*exc_info)
 
-  def _holds(self, step: int) -> bool:
+  def _is_saved(self, step: int) -> bool:
     """Whether the weights of a step are whole; for all processes alike."""
     whole = ''
     if job.is_leader():
@@ -108,19 +112,21 @@ class BestWeights(contextlib.AbstractContextManager):
         LOG.warning('best weights of step %d: %s', step, e)
     return bool(job.broadcast_from_leader(whole))
 
-  def _about(self, step: int) -> str | None:
+  def _read_description(self, step: int) -> str | None:
     """What was said of the weights of a step; None where they are not whole."""
     try:
-      return _text(manifest.verify(self.directory / str(step))['host'])
+      return _format_description(
+        manifest.verify(self.directory / str(step))['host']
+      )
     except CheckpointError:
       return None
 
-  def _remove(self, which: Callable[[int], bool]) -> None:
+  def _remove_steps(self, which: Callable[[int], bool]) -> None:
     for step in manifest.list_steps(self.directory):
       if which(step):
-        retention.remove(self.directory, step)
+        retention.remove_step(self.directory, step)
 
 
-def _text(about: dict) -> str:
+def _format_description(about: dict) -> str:
   """As text, in which NaN is equal to NaN."""
   return json.dumps(about, sort_keys=True)

@@ -21,7 +21,7 @@ from genrec_jax.runtime import optimizer
 from genrec_jax.runtime.build import build_runtime
 from genrec_jax.train import task_checks
 
-PARTS = ('train', 'valid', 'test')
+SPLITS = ('train', 'valid', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Experiment:
     return self.data.train_batches(config, self.runtime, stop, log)
 
   def evaluators(self, config) -> dict[str, Evaluator]:
-    """Part -> evaluator, for the parts of `config.eval.splits` that exist."""
-    for part in config.eval.splits:
-      if part not in PARTS:
+    """Split -> evaluator, for those of `config.eval.splits` that exist."""
+    for split in config.eval.splits:
+      if split not in SPLITS:
         raise ValueError(
-          f'eval.splits holds {part!r}, must be among {", ".join(PARTS)}'
+          f'eval.splits holds {split!r}, must be among {", ".join(SPLITS)}'
         )
     return {
-      part: self.data.evaluator(self.task, part, config.eval, self.runtime)
-      for part in config.eval.splits
-      if part in self.data.parts
+      split: self.data.evaluator(self.task, split, config.eval, self.runtime)
+      for split in config.eval.splits
+      if split in self.data.splits
     }
 
   def parameters(self) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Experiment:
     }
 
   def baselines(self, evaluators) -> dict:
-    """Name -> part -> metrics of what is no model."""
+    """Name -> split -> metrics of what is no model."""
     name, measure = self.data.baseline()
     return {name: {p: measure(e) for p, e in evaluators.items()}}
 
@@ -85,7 +85,7 @@ class Experiment:
     return self.data.fingerprint()
 
 
-def build(
+def build_experiment(
   config,
   workdir,
   kinds: TaskKinds,
@@ -105,8 +105,8 @@ def build(
   data = load_data(config, workdir, kinds, log)
   task = _build_task(config, data, extensions)
   if optimizer.needs_total(config.optimizer):
-    config = optimizer.resolve(config, total_steps(config, data))
-  tx = optimizer.build(config.optimizer)
+    config = optimizer.resolve_decay(config, total_steps(config, data))
+  tx = optimizer.build_optimizer(config.optimizer)
   runtime = build_runtime(config, task, tx, extensions)
   experiment = Experiment(data, task, tx, runtime, extensions)
   with job.fail_together('comparing the data of the processes'):
@@ -139,12 +139,12 @@ def load_task(
   log: Callable[[str], None] = print,
   extensions: Extensions | None = None,
 ) -> Task:
-  """The task alone, for which no devices are needed; arguments as `build`."""
+  """The task alone, which needs no devices; see `build_experiment`."""
   data = load_data(config, workdir, kinds, log)
   return _build_task(config, data, extensions or Extensions())
 
 
 def _build_task(config, data: RunData, extensions: Extensions) -> Task:
   task = data.task(config, extensions)
-  task_checks.check(config, task, extensions)
+  task_checks.check_task(config, task, extensions)
   return task

@@ -87,18 +87,20 @@ def train_and_evaluate(
     same call continues it.
   """
   workdir = pathlib.Path(workdir)
-  check(config.train)
+  check_settings(config.train)
   defaults = kind_of(config, kinds).defaults
   with own_workdir(workdir, config, defaults), job.all_or_none('training'):
-    return _train(config, workdir, kinds, extensions)
+    return _train_locked(config, workdir, kinds, extensions)
 
 
-def _train(
+def _train_locked(
   config, workdir: pathlib.Path, kinds: TaskKinds, extensions: Extensions | None
 ) -> dict | None:
   # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
-  experiment = experiment_lib.build(config, workdir, kinds, log, extensions)
+  experiment = experiment_lib.build_experiment(
+    config, workdir, kinds, log, extensions
+  )
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
   _check_parts(config, evaluators, extensions)
@@ -123,7 +125,7 @@ def _train(
   host = {
     'data': experiment.fingerprint(),
     'best': None,  # {'step', 'value', 'metrics'}
-    'last': {},  # part -> metrics of the latest evaluation
+    'last': {},  # split -> metrics of the latest evaluation
     'evaluations_since_best': 0,
     'tokens': 0,
     'examples': 0,
@@ -168,7 +170,9 @@ def _train(
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
     if job.is_leader():
-      experiment.data.keep(workdir)  # what predicting needs of the data
+      experiment.data.save_for_predicting(
+        workdir
+      )  # what predicting needs of the data
 
   # ---- Train ----------------------------------------------------------------
   writers = NoMetricWriters()
@@ -190,30 +194,32 @@ def _train(
     logged, evaluated, saved = step, host['last'].get('step', 0), step
     shown = {}  # what the task measured up to the last log line
 
-    def due(every, done):
+    def is_due(every, done):
       return step != done and (final or step % every == 0)
 
     while True:
       final = ended or step >= total_steps
-      if due(train.log_every, logged):
+      if is_due(train.log_every, logged):
         more = progressive.metrics()
-        state, row = _log(writers, state, step, progress, measured, more)
+        state, row = _write_measurements(
+          writers, state, step, progress, measured, more
+        )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
         logged = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
-      if due(eval_every, evaluated):
-        _finished(running, 0, host)
+      if is_due(eval_every, evaluated):
+        _await_steps(running, 0, host)
         _raise_if_bad(state)
-        meter.switch('eval')
+        meter.switch_phase('eval')
         with progress.pause('evaluating'):
-          _evaluate(config, evaluators, state, step, host, writers, best)
-        meter.switch('train')
+          _evaluate_splits(config, evaluators, state, step, host, writers, best)
+        meter.switch_phase('train')
         evaluated = step
         waited = host['evaluations_since_best']
         host['stopped_early'] = 0 < train.patience <= waited
         if waited:
-          state = _slower(state, config.optimizer)
+          state = _lower_rate(state, config.optimizer)
       # Asked once: the signal may arrive at any moment. Several processes ask
       # each other, which is not for every step.
       stopping = bool(stop)
@@ -221,8 +227,8 @@ def _train(
         ask = step % train.nan_every == 0
         stopping = ask and job.any_process(stopping)
       ending = final or stopping or host['stopped_early']
-      if due(checkpoint_every, saved) or ending and saved != step:
-        _finished(running, 0, host)
+      if is_due(checkpoint_every, saved) or ending and saved != step:
+        _await_steps(running, 0, host)
         _raise_if_bad(state)
         with progress.pause('saving'):
           meter.update()
@@ -253,7 +259,7 @@ def _train(
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
       running.append((loss, runtime.count(batch)))
-      tokens = _finished(running, STEPS_AHEAD, host)
+      tokens = _await_steps(running, STEPS_AHEAD, host)
       progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
     saver.wait()
@@ -269,12 +275,12 @@ def _train(
 
   # ---- Report ---------------------------------------------------------------
   kind = kind_of(config, kinds)
-  return results.finish(
+  return results.write_results(
     config, workdir, experiment, evaluators, host, step, kind
   )
 
 
-def check(train) -> None:
+def check_settings(train) -> None:
   """Refuses numbers in `config.train` that make no run."""
   for key, least in LEAST.items():
     if train[key] < least:
@@ -295,7 +301,7 @@ def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   train, stores = config.train, extensions.stores if extensions else {}
   if config.eval.splits and not evaluators:
     raise config_lib.ConfigError(
-      'nothing to evaluate: the split has none of the parts in eval.splits; '
+      'nothing to evaluate: the data have none of the splits in eval.splits; '
       'eval.splits=() trains without evaluations'
     )
   if evaluators and (names := host_tables(stores)):
@@ -334,15 +340,18 @@ def parameter_summary(experiment) -> str:
   return text
 
 
-def _log(writers, state, step, progress, kinds: dict, more: dict):
+def _write_measurements(
+  writers, state, step, progress, kinds: dict, more: dict
+):
   """Writes what was measured since the last line.
 
   Returns:
     (the state, whose measurements begin anew; name -> what was written).
   """
-  sums = jax.device_get(state.sums)
+  sums = jax.device_get(state.metric_sums)
   measured = {
-    name: measurements.read(kinds[name], *pair) for name, pair in sums.items()
+    name: measurements.read_measurement(kinds[name], *pair)
+    for name, pair in sums.items()
   }
   row = {f'train/{name}': x for name, x in (measured | more).items()}
   if progress.rate:
@@ -350,11 +359,11 @@ def _log(writers, state, step, progress, kinds: dict, more: dict):
   if progress.tokens_per_s:
     row[f'perf/{progress.counted}_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
-  cleared = measurements.clear_sums(state.sums)
-  return dataclasses.replace(state, sums=cleared), measured
+  cleared = measurements.clear_sums(state.metric_sums)
+  return dataclasses.replace(state, metric_sums=cleared), measured
 
 
-def _slower(state, optimizer):
+def _lower_rate(state, optimizer):
   """The state after an evaluation without a better result."""
   if optimizer.plateau_factor == 1:
     return state
@@ -367,7 +376,7 @@ def _slower(state, optimizer):
   return dataclasses.replace(state, lr_scale=scale)
 
 
-def _finished(running, ahead: int, host: dict) -> int:
+def _await_steps(running, ahead: int, host: dict) -> int:
   """Waits until at most `ahead` steps are under way.
 
   Counts the others in `host`, and returns their tokens.
@@ -383,23 +392,25 @@ def _finished(running, ahead: int, host: dict) -> int:
 
 
 def _raise_if_bad(state) -> None:
-  step, which = jax.device_get(state.bad).tolist()
+  step, which = jax.device_get(state.first_nonfinite).tolist()
   if step >= 0:
-    name = sorted(state.sums)[which]
+    name = sorted(state.metric_sums)[which]
     remedy = _OVERFLOW if name == 'exchange_overflow' else _REMEDY
     raise NonFiniteError(f'train/{name} is not finite at step {step}. {remedy}')
 
 
-def _evaluate(config, evaluators, state, step, host, writers, best) -> None:
-  """Evaluates every part, and keeps the state if it is the best so far."""
+def _evaluate_splits(
+  config, evaluators, state, step, host, writers, best
+) -> None:
+  """Evaluates every split, and keeps the state if it is the best so far."""
   measured = {}
-  for part, evaluator in evaluators.items():
+  for split, evaluator in evaluators.items():
     try:
-      measured[part] = dict(evaluator.run(state))
+      measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:
-      raise NonFiniteError(f'{part} part, step {step}: {e}. {_REMEDY}') from e
-  for part, values in measured.items():
-    writers.scalars(step, {f'{part}/{n}': v for n, v in values.items()})
+      raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
+  for split, values in measured.items():
+    writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
   host['last'] = {'step': step, **measured}
   if 'valid' not in measured:
     return
@@ -420,7 +431,7 @@ class _Meter:
     self._host, self._what = host, 'train'
     self._wall, self._core = time.monotonic(), time.process_time()
 
-  def switch(self, what: str) -> None:
+  def switch_phase(self, what: str) -> None:
     self.update()
     self._what = what
 

@@ -42,33 +42,33 @@ class ProgressiveValidation:
     self._progressive = Progressive(task.labels, lifetime=lifetime)
     self._waiting = collections.deque()
 
-    def scores(weights, batch):
+    def score_batch(weights, batch):
       params, rows = runtime.rows(
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)
-      found = [logits, batch.labels.select(task.labels), batch.weights]
-      return collectives.gather([*found, batch.group] if grouped else found)
+      columns = [logits, batch.labels.select(task.labels), batch.weights]
+      return collectives.gather([*columns, batch.group] if grouped else columns)
 
-    self._scores = runtime.jit(scores, ('split',), 'alike')
+    self._scores = runtime.jit(score_batch, ('split',), 'alike')
 
   def observe(self, state, batch) -> None:
     self._waiting.append(self._scores(weights_of(state), batch))
-    self._collect(AHEAD)
+    self._collect_scores(AHEAD)
 
   def metrics(self) -> dict[str, float]:
-    self._collect(0)
+    self._collect_scores(0)
     return self._progressive.metrics()
 
   def state(self):
-    self._collect(0)
+    self._collect_scores(0)
     return self._progressive.state()
 
   def restore(self, state) -> None:
     if state is not None:
       self._progressive.restore(state)
 
-  def _collect(self, ahead: int) -> None:
+  def _collect_scores(self, ahead: int) -> None:
     while len(self._waiting) > ahead:
       self._progressive.update(*jax.device_get(self._waiting.popleft()))
 

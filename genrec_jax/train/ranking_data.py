@@ -14,17 +14,17 @@ from genrec_jax.tasks.ranking import Ranking
 
 @dataclasses.dataclass(frozen=True)
 class RankingData:
-  """Examples, in parts.
+  """Examples, in splits.
 
   Attributes:
-    dataset: features, labels, vocabularies and parts.
+    dataset: features, labels, vocabularies and splits.
   """
 
   dataset: datasets.RankingDataset
 
   @property
-  def parts(self) -> dict:
-    return self.dataset.parts
+  def splits(self) -> dict:
+    return self.dataset.splits
 
   @classmethod
   def load(cls, config, workdir, log: Callable[[str], None] = print):
@@ -48,12 +48,12 @@ class RankingData:
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    return pipeline.steps_per_epoch(self.parts['train'], batch_size)
+    return pipeline.steps_per_epoch(self.splits['train'], batch_size)
 
   def train_batches(self, config, runtime, stop, log):
     del stop, log  # the examples are all there
     return batches.train_batches(
-      self.parts['train'],
+      self.splits['train'],
       batch_size=config.train.batch_size,
       seed=config.seed,
       shuffle=config.train.shuffle,
@@ -65,23 +65,23 @@ class RankingData:
   def summary(self) -> str:
     return self.dataset.summary()
 
-  def evaluator(self, task, part: str, config, runtime) -> RankingEvaluator:
-    """What measures a part; `config` is the `eval` section."""
+  def evaluator(self, task, split: str, config, runtime) -> RankingEvaluator:
+    """What measures a split; `config` is the `eval` section."""
     return RankingEvaluator(
-      task, self.dataset, self.parts[part], config, runtime
+      task, self.dataset, self.splits[split], config, runtime
     )
 
   def baseline(self):
-    """The training part's share of each label, for everyone."""
-    train = self.parts['train']
+    """The training split's share of each label, for everyone."""
+    train = self.splits['train']
     means = sum(rows.labels.sum(axis=0) for rows in train) / len(train)
     return 'mean', lambda e: e.constant(means)
 
-  def keep(self, workdir) -> None:
+  def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
     kept.save_encoder(workdir, self.dataset)
 
-  def kept(self, workdir) -> str:
+  def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
     return kept.read_fingerprint(workdir)
 

@@ -34,7 +34,7 @@ def package_versions() -> dict[str, str]:
   return names
 
 
-def finish(
+def write_results(
   config, workdir, experiment, evaluators, host, step, kind: TaskKind
 ) -> dict:
   """Writes report.json and report.html, prints the table.
@@ -43,19 +43,19 @@ def finish(
     config: of the run.
     workdir: where the report goes.
     experiment: what was trained.
-    evaluators: part -> evaluator.
+    evaluators: split -> evaluator.
     host: what the loop remembers.
     step: the last one.
     kind: of the task, whose panels the report has.
   """
   workdir = pathlib.Path(workdir)
-  parts = [p for p in evaluators if p in host['last']]
-  last = {p: host['last'][p] for p in parts}
+  splits = [p for p in evaluators if p in host['last']]
+  last = {p: host['last'][p] for p in splits}
   chosen = host['best']['metrics'] if host['best'] else last
   notes = []
   if host['best'] is None:
     notes.append(
-      'No validation part: the metrics are those of the last evaluation.'
+      'No validation split: the metrics are those of the last evaluation.'
     )
   if host['stopped_early']:
     notes.append(
@@ -66,9 +66,9 @@ def finish(
     'config': config.to_dict(),
     'seed': config.seed,
     'data': experiment.data.summary(),
-    'metrics': {p: chosen[p] for p in parts},
+    'metrics': {p: chosen[p] for p in splits},
     'last_epoch': last,
-    'baselines': experiment.baselines({p: evaluators[p] for p in parts}),
+    'baselines': experiment.baselines({p: evaluators[p] for p in splits}),
     'parameters': experiment.parameters(),
     'best_step': host['best']['step'] if host['best'] else host['last']['step'],
     'steps': step,
@@ -90,7 +90,7 @@ def finish(
     report[panel.name] = panel.measure(config, workdir, experiment)
     if panel.draw:
       sections.append(panel.draw(report[panel.name]))
-  if not parts:
+  if not splits:
     LOG.info('nothing was evaluated (eval.splits), so there is no report')
     return report
   with job.fail_together('writing the report'):
@@ -102,7 +102,7 @@ def finish(
   return report
 
 
-def evaluate(
+def evaluate_run(
   config, workdir, kinds: TaskKinds, extensions: Extensions | None = None
 ) -> dict:
   """Evaluates a checkpoint beside popularity; `--mode=eval`.
@@ -121,10 +121,10 @@ def evaluate(
   """
   workdir = pathlib.Path(workdir)
   workdir_lib.check_trained(workdir, config, kind_of(config, kinds).defaults)
-  experiment = experiment_lib.build(
+  experiment = experiment_lib.build_experiment(
     config, workdir, kinds, LOG.info, extensions
   )
-  if experiment.fingerprint() != experiment.data.kept(workdir):
+  if experiment.fingerprint() != experiment.data.read_fingerprint(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
@@ -137,14 +137,14 @@ def evaluate(
   if not evaluators:
     raise ValueError(
       f'eval.splits is {tuple(config.eval.splits)}; this split has '
-      f'{", ".join(experiment.data.parts)}'
+      f'{", ".join(experiment.data.splits)}'
     )
   weights = load_weights(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions
   )
   LOG.info('weights of step %d', weights.step)
   wall, core = time.monotonic(), time.process_time()
-  metrics = {part: dict(e.run(weights)) for part, e in evaluators.items()}
+  metrics = {split: dict(e.run(weights)) for split, e in evaluators.items()}
   wall, core = time.monotonic() - wall, time.process_time() - core
   by_part = {
     'config': config.to_dict(),

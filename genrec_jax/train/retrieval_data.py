@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from genrec_jax.contracts import Extensions
-from genrec_jax.data import datasets, items, pipeline, splits, stream
+from genrec_jax.data import datasets, items, pipeline, stream
+from genrec_jax.data import splits as splits_lib
 from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
@@ -24,12 +25,12 @@ class RetrievalData:
 
   Attributes:
     dataset: the events and the catalogue.
-    parts: 'train', 'valid', 'test' -> examples; a part may be missing.
-    item_counts: `[rows]` occurrences in the training part.
+    splits: 'train', 'valid', 'test' -> examples; a part may be missing.
+    item_counts: `[rows]` occurrences in the training split.
   """
 
   dataset: datasets.RetrievalDataset
-  parts: dict[str, splits.ExampleSpans]
+  splits: dict[str, splits_lib.ExampleSpans]
   item_counts: np.ndarray
 
   @classmethod
@@ -53,12 +54,12 @@ class RetrievalData:
         f'model.time_bias needs timestamps and {dataset.name} has none; set '
         '--config.model.time_bias=false'
       )
-    parts = splits.split(
+    spans = splits_lib.split_histories(
       dataset.histories, config.split, max_len=config.model.max_len, log=log
     )
     rows = dataset.histories.vocab.rows
-    counts = splits.train_counts(dataset.histories, parts['train'], rows)
-    return cls(dataset, parts, counts)
+    counts = splits_lib.train_counts(dataset.histories, spans['train'], rows)
+    return cls(dataset, spans, counts)
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
     return Retrieval.from_config(
@@ -66,15 +67,15 @@ class RetrievalData:
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    return pipeline.steps_per_epoch(self.parts['train'], batch_size)
+    return pipeline.steps_per_epoch(self.splits['train'], batch_size)
 
   def train_batches(self, config, runtime, stop, log):
-    """The training batches: of the training part, or of a growing directory."""
+    """Batches of the training split, or of a growing directory."""
     source, histories = config.data.stream, self.dataset.histories
     if not source.directory:
       return pipeline.train_batches(
         histories,
-        self.parts['train'],
+        self.splits['train'],
         batch_size=config.train.batch_size,
         max_len=config.model.max_len,
         seed=config.seed,
@@ -109,21 +110,21 @@ class RetrievalData:
   def summary(self) -> str:
     return self.dataset.summary()
 
-  def evaluator(self, task, part: str, config, runtime) -> RetrievalEvaluator:
-    """What measures a part; `config` is the `eval` section."""
+  def evaluator(self, task, split: str, config, runtime) -> RetrievalEvaluator:
+    """What measures a split; `config` is the `eval` section."""
     return RetrievalEvaluator(
-      task, self.dataset, self.parts[part], config, runtime
+      task, self.dataset, self.splits[split], config, runtime
     )
 
   def baseline(self):
     """Popularity: its name, and evaluator -> its metrics."""
     return 'popularity', lambda e: e.popularity(self.item_counts)
 
-  def keep(self, workdir) -> None:
+  def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
-    items.keep(workdir, self)
+    items.keep_items(workdir, self)
 
-  def kept(self, workdir) -> str:
+  def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
     return items.ItemCatalogue.load(workdir).data
 

@@ -11,13 +11,13 @@ from genrec_jax.contracts import Extensions, Task
 from genrec_jax.embedding import row_settings
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.scheme import add_to_schemes, find_scheme
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import optimizer as optimizer_lib
 from genrec_jax.runtime import planning
 from genrec_jax.runtime import state as state_lib
 
 
-def check(config, task: Task, extensions: Extensions) -> None:
+def check_task(config, task: Task, extensions: Extensions) -> None:
   """Refuses settings of tables and products that nothing would follow.
 
   Args:
@@ -49,7 +49,7 @@ def check(config, task: Task, extensions: Extensions) -> None:
 def _check_names(config, task: Task, extensions: Extensions) -> None:
   """Schemes, codecs and row optimizers, whether they are used here or not."""
   schemes = add_to_schemes(extensions.schemes)
-  exchange = Exchange(formats=extend(extensions.formats))
+  exchange = Exchange(formats=extend_formats(extensions.formats))
   options = optimizer_lib.row_options(config.optimizer)
   for name, spec in state_lib.row_specs(task).items():
     try:

@@ -48,7 +48,7 @@ def _make_parser() -> argparse.ArgumentParser:
   )
   commands = parser.add_subparsers(required=True)
   export = commands.add_parser('export', help='a workdir to a file')
-  export.set_defaults(run=_export)
+  export.set_defaults(run=_run_export)
   export.add_argument('workdir')
   export.add_argument('file')
   export.add_argument(
@@ -57,18 +57,18 @@ def _make_parser() -> argparse.ArgumentParser:
   export.add_argument('--names', choices=MODELS, help='of a published model')
   export.add_argument('--ids', help=_IDS)
   imported = commands.add_parser('import', help='a published checkpoint')
-  imported.set_defaults(run=_import)
+  imported.set_defaults(run=_run_import)
   imported.add_argument('checkpoint')
   imported.add_argument('file')
   imported.add_argument('--names', choices=MODELS, required=True)
   imported.add_argument('--ids', help=_IDS)
   show = commands.add_parser('show', help='what a file holds')
-  show.set_defaults(run=_show)
+  show.set_defaults(run=_run_show)
   show.add_argument('file')
   return parser
 
 
-def _export(args) -> str:
+def _run_export(args) -> str:
   # Late: only this command needs JAX. It reads and writes: no device that a
   # training may be using is asked for.
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -86,7 +86,9 @@ def _export(args) -> str:
     raise FileNotFoundError(
       f'{args.workdir} is not the workdir of a run (no config.json)'
     )
-  parts = extensions.load(config_lib.read(path).get('extensions', ''))
+  parts = extensions.load_extensions(
+    config_lib.read_config(path).get('extensions', '')
+  )
   if not args.names:
     return str(export_weights(args.workdir, args.file, checkpoint, parts))
   target = pathlib.Path(args.file).absolute()
@@ -94,21 +96,21 @@ def _export(args) -> str:
   with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
     own = pathlib.Path(scratch) / 'own.safetensors'
     export_weights(args.workdir, own, checkpoint, parts)
-    file = safetensors.read(own)
+    file = safetensors.open_file(own)
     arrays = convert.to_published(file, args.names, _load_ids(args))
     metadata = {**file.metadata, 'format': 'pt', 'names': args.names}
-    safetensors.write(target, arrays, metadata)
+    safetensors.write_file(target, arrays, metadata)
   return f'{target}: {len(arrays)} arrays with the names of {args.names}'
 
 
-def _import(args) -> str:
+def _run_import(args) -> str:
   published = convert.read_arrays(args.checkpoint)
   arrays = convert.from_published(published, args.names, _load_ids(args))
   metadata = {'format': 'genrec_jax 1', 'names': f'from {args.names}'}
-  safetensors.write(args.file, arrays, metadata)
+  safetensors.write_file(args.file, arrays, metadata)
   return (
     f'{args.file}: {len(arrays)} arrays from {len(published)} of '
-    f'{args.checkpoint}\nThey fit {convert.describe(arrays, args.names)}'
+    f'{args.checkpoint}\nThey fit {convert.describe_model(arrays, args.names)}'
   )
 
 
@@ -124,8 +126,8 @@ def _load_ids(args) -> np.ndarray | None:
     ) from None
 
 
-def _show(args) -> str:
-  file = safetensors.read(args.file)
+def _run_show(args) -> str:
+  file = safetensors.open_file(args.file)
   lines = [
     f'{escape(name)}  {spec}' for name, spec in sorted(file.specs.items())
   ]

@@ -20,7 +20,7 @@ def read_arrays(path: str | os.PathLike) -> Arrays:
     is_zip = file.read(2) == b'PK'
   if is_zip or path.suffix in torch_files.SUFFIXES:
     return torch_files.read_state_dict(path)
-  return safetensors.read(path)
+  return safetensors.open_file(path)
 
 
 def from_published(
@@ -44,7 +44,9 @@ def from_published(
   """
   published = _find_model(model)
   pairs = published.make_pairs(published.measure(_list_shapes(arrays)))
-  _check(model, _list_shapes(arrays), {p.published: p.shape for p in pairs})
+  _require_same_shapes(
+    model, _list_shapes(arrays), {p.published: p.shape for p in pairs}
+  )
   own = {}
   for pair in pairs:
     parts = pair.split(arrays[pair.published])
@@ -72,7 +74,7 @@ def to_published(
   """
   published = _find_model(model)
   pairs = published.make_pairs(published.measure_own(_list_shapes(arrays)))
-  _check(model, _list_shapes(arrays), _list_own_shapes(pairs))
+  _require_same_shapes(model, _list_shapes(arrays), _list_own_shapes(pairs))
   arrays = {name: arrays[name] for name in arrays}
   if ids is not None:
     table = arrays[ITEMS]
@@ -88,7 +90,7 @@ def to_published(
   return {p.published: p.join(*(arrays[n] for n in p.own)) for p in pairs}
 
 
-def describe(arrays: Arrays, model: str) -> str:
+def describe_model(arrays: Arrays, model: str) -> str:
   """What a config must say for weights of a published model."""
   published = _find_model(model)
   return published.describe(published.measure_own(_list_shapes(arrays)))
@@ -135,8 +137,8 @@ def _find_model(name: str) -> Published:
   return MODELS[name]
 
 
-def _check(model: str, saved: dict, wanted: dict) -> None:
-  if lines := list_differences(saved, wanted):
+def _require_same_shapes(model: str, saved: dict, expected: dict) -> None:
+  if lines := list_differences(saved, expected):
     raise WeightsError(
       f'these are no weights of the published model {model!r}:'
       + ''.join(f'\n  {line}' for line in lines)

@@ -22,7 +22,7 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.weights import safetensors
 from genrec_jax.weights.safetensors import Spec, WeightsError
 
@@ -84,17 +84,17 @@ def export_weights(
     WeightsError: an array cannot be written.
   """
   workdir = pathlib.Path(workdir)
-  directory, step = _find(workdir, checkpoint)
+  directory, step = _find_step(workdir, checkpoint)
   with CheckpointManager(directory, log=LOG.warning) as checkpoints:
     source = _Source(checkpoints, step, extensions or Extensions())
     specs = source.specs()
     metadata = _collect_metadata(workdir, step)
-    with safetensors.create(path, specs, metadata) as views:
+    with safetensors.create_file(path, specs, metadata) as views:
       source.fill(views)
   return Export(pathlib.Path(path), step, specs)
 
 
-def _find(workdir: pathlib.Path, checkpoint: str | int):
+def _find_step(workdir: pathlib.Path, checkpoint: str | int):
   """(directory, step) of a checkpoint that is whole."""
   if not (workdir / 'config.json').exists():
     raise FileNotFoundError(
@@ -123,7 +123,7 @@ class _Source:
 
   def __init__(self, checkpoints: CheckpointManager, step: int, extensions):
     self._checkpoints, self._step = checkpoints, step
-    self._formats = extend(extensions.formats)
+    self._formats = extend_formats(extensions.formats)
     body = checkpoints.read_manifest(step)
     self._tree = {
       name: trees.shape_of(text)
@@ -164,7 +164,7 @@ class _Source:
         self._tree, step=self._step, partial=True
       )
     for name in [name for name in arrays if name in views]:
-      safetensors.copy(arrays.pop(name), views[name])
+      safetensors.copy_array(arrays.pop(name), views[name])
     if self._layout:
       for name, pieces in self._layout.pieces.items():
         for piece in pieces:
@@ -177,7 +177,7 @@ class _Source:
   def _apply_rows(self, views: dict[str, np.ndarray]) -> None:
     """A base and then its deltas, one file of rows after the other."""
     directory = self._checkpoints.directory
-    for body in chain.read(directory, self._step):
+    for body in chain.read_chain(directory, self._step):
       for file, table in row_files.of_tables(body, self._rows):
         raw = row_files.verify_file(directory / str(body['step']), file, body)
         chunk = row_files.decode_chunk(raw, table, self._rows, self._formats)

@@ -27,14 +27,14 @@ def escape(text: str, keep: str = '') -> str:
 
 def list_differences(
   saved: Mapping,
-  wanted: Mapping,
-  fits: Callable = lambda saved, wanted: saved == wanted,
+  expected: Mapping,
+  fits: Callable = lambda saved, expected: saved == expected,
 ) -> list[str]:
   """Names that are missing or left over, and what is of another shape.
 
   Args:
     saved: name -> what a file has, printable.
-    wanted: name -> what it should have.
+    expected: name -> what it should have.
     fits: whether the one will do for the other.
 
   Returns:
@@ -47,8 +47,8 @@ def list_differences(
    'left over in the file: kernels (perhaps meant as kernel)',
    'a is [2] in the file and must be [4]']
   """
-  missing = [n for n in wanted if n not in saved]
-  extra = [n for n in saved if n not in wanted]
+  missing = [n for n in expected if n not in saved]
+  extra = [n for n in saved if n not in expected]
   lines = []
   if missing:
     lines.append(f'missing in the file: {_list_few(missing)}')
@@ -57,9 +57,9 @@ def list_differences(
     hint = f' (perhaps meant as {near[0]})' if near else ''
     lines.append(f'left over in the file: {_list_few(extra)}{hint}')
   other = [
-    f'{n} is {saved[n]} in the file and must be {wanted[n]}'
-    for n in wanted
-    if n in saved and not fits(saved[n], wanted[n])
+    f'{n} is {saved[n]} in the file and must be {expected[n]}'
+    for n in expected
+    if n in saved and not fits(saved[n], expected[n])
   ]
   lines += other[:LISTED]
   if len(other) > LISTED:

@@ -90,19 +90,19 @@ class Published:
 # ---- Kinds of pairs ----------------------------------------------------------
 
 
-def rename(published: str, own: str, *shape: int) -> Pair:
+def rename_array(published: str, own: str, *shape: int) -> Pair:
   """The same array under another name."""
   return Pair(published, shape, (own,), lambda x: (x,), lambda x: x)
 
 
-def transpose(published: str, own: str, wide: int, narrow: int) -> Pair:
+def transpose_matrix(published: str, own: str, wide: int, narrow: int) -> Pair:
   """A matrix [out, in]."""
   return Pair(
     published, (wide, narrow), (own,), lambda x: (x.T,), lambda x: x.T
   )
 
 
-def unfold(published: str, own: str, wide: int, narrow: int) -> Pair:
+def unfold_matrix(published: str, own: str, wide: int, narrow: int) -> Pair:
   """A matrix as a convolution of width one, [out, in, 1]."""
   return Pair(
     published,
@@ -113,7 +113,7 @@ def unfold(published: str, own: str, wide: int, narrow: int) -> Pair:
   )
 
 
-def separate(
+def separate_matrices(
   published: str, owns: tuple[str, ...], dim: int, *more: int
 ) -> Pair:
   """Query, key and value on top of each other; matrices are [out, in]."""
@@ -132,18 +132,18 @@ def expect_mask(published: str, positions: int) -> Pair:
   It is made when it is needed: a file may lie about the number of positions.
   """
 
-  def make() -> Array:
+  def make_mask() -> Array:
     # True where a query (row) must not see a key (column).
     return np.triu(np.ones((positions, positions), bool), 1)
 
-  def check(x: Array):
-    if not np.array_equal(x, make()):
+  def check_mask(x: Array):
+    if not np.array_equal(x, make_mask()):
       raise WeightsError(
         f'{published} holds other values than the published model gives it'
       )
     return ()
 
-  return Pair(published, (positions, positions), (), check, make)
+  return Pair(published, (positions, positions), (), check_mask, make_mask)
 
 
 # ---- generative-recommenders -------------------------------------------------
@@ -151,8 +151,10 @@ def expect_mask(published: str, positions: int) -> Pair:
 
 def _pair_embeddings(sizes: Sizes) -> list[Pair]:
   return [
-    rename('_embedding_module._item_emb.weight', ITEMS, sizes.rows, sizes.dim),
-    rename(
+    rename_array(
+      '_embedding_module._item_emb.weight', ITEMS, sizes.rows, sizes.dim
+    ),
+    rename_array(
       '_input_features_preproc._pos_emb.weight',
       POSITION,
       sizes.positions,
@@ -169,18 +171,20 @@ def _pair_hstu(sizes: Sizes) -> list[Pair]:
     pairs += [
       # The one matrix that is [in, out] there too: columns U, V, Q, K, and
       # the heads one after the other in each.
-      rename(f'{there}._uvqk', f'{here}/uvqk/kernel', sizes.dim, sizes.hidden),
-      transpose(
+      rename_array(
+        f'{there}._uvqk', f'{here}/uvqk/kernel', sizes.dim, sizes.hidden
+      ),
+      transpose_matrix(
         f'{there}._o.weight', f'{here}/output/kernel', sizes.dim, sizes.gated
       ),
-      rename(f'{there}._o.bias', f'{here}/output/bias', sizes.dim),
+      rename_array(f'{there}._o.bias', f'{here}/output/bias', sizes.dim),
       # Both count from n - 1 places back to n - 1 places ahead.
-      rename(
+      rename_array(
         f'{there}._rel_attn_bias._pos_w',
         f'{here}/position_bias',
         2 * sizes.positions - 1,
       ),
-      rename(
+      rename_array(
         f'{there}._rel_attn_bias._ts_w', f'{here}/time_bias', TIME_BUCKETS
       ),
     ]
@@ -273,10 +277,12 @@ def _pair_attention(there: str, here: str, dim: int) -> list[Pair]:
   kernels = tuple(f'{here}/{part}/kernel' for part in parts)
   biases = tuple(f'{here}/{part}/bias' for part in parts)
   return [
-    separate(f'{there}.in_proj_weight', kernels, dim, dim),
-    separate(f'{there}.in_proj_bias', biases, dim),
-    transpose(f'{there}.out_proj.weight', f'{here}/project/kernel', dim, dim),
-    rename(f'{there}.out_proj.bias', f'{here}/project/bias', dim),
+    separate_matrices(f'{there}.in_proj_weight', kernels, dim, dim),
+    separate_matrices(f'{there}.in_proj_bias', biases, dim),
+    transpose_matrix(
+      f'{there}.out_proj.weight', f'{here}/project/kernel', dim, dim
+    ),
+    rename_array(f'{there}.out_proj.bias', f'{here}/project/bias', dim),
   ]
 
 
@@ -284,10 +290,10 @@ def _pair_feed_forward(there: tuple[str, str], here: str, sizes: Sizes):
   first, second = there
   dim, hidden = sizes.dim, sizes.hidden
   return [
-    unfold(f'{first}.weight', f'{here}/hidden/kernel', hidden, dim),
-    rename(f'{first}.bias', f'{here}/hidden/bias', hidden),
-    unfold(f'{second}.weight', f'{here}/out/kernel', dim, hidden),
-    rename(f'{second}.bias', f'{here}/out/bias', dim),
+    unfold_matrix(f'{first}.weight', f'{here}/hidden/kernel', hidden, dim),
+    rename_array(f'{first}.bias', f'{here}/hidden/bias', hidden),
+    unfold_matrix(f'{second}.weight', f'{here}/out/kernel', dim, hidden),
+    rename_array(f'{second}.bias', f'{here}/out/bias', dim),
   ]
 
 
@@ -296,8 +302,8 @@ def _pair_feed_forward(there: tuple[str, str], here: str, sizes: Sizes):
 
 def _pair_norm(there: str, here: str, dim: int) -> list[Pair]:
   return [
-    rename(f'{there}.weight', f'{here}/scale', dim),
-    rename(f'{there}.bias', f'{here}/shift', dim),
+    rename_array(f'{there}.weight', f'{here}/scale', dim),
+    rename_array(f'{there}.bias', f'{here}/shift', dim),
   ]
 
 
@@ -305,7 +311,7 @@ def _reverse_positions(sizes: Sizes, padded: bool) -> Pair:
   """Histories are filled up on the left there: the newest item stands last."""
   first = int(padded)
 
-  def split(x: Array):
+  def split_positions(x: Array):
     if np.any(x[:first]):
       raise WeightsError(
         'pos_emb.weight: the position of padding is not zero, as this version '
@@ -313,16 +319,18 @@ def _reverse_positions(sizes: Sizes, padded: bool) -> Pair:
       )
     return (x[first:][::-1],)
 
-  def join(x: Array):
+  def join_positions(x: Array):
     return np.concatenate([np.zeros((first, *x.shape[1:]), x.dtype), x[::-1]])
 
   shape = (sizes.positions + first, sizes.dim)
-  return Pair('pos_emb.weight', shape, (POSITION,), split, join)
+  return Pair(
+    'pos_emb.weight', shape, (POSITION,), split_positions, join_positions
+  )
 
 
 def _pair_classic(sizes: Sizes, padded: bool) -> list[Pair]:
   pairs = [
-    rename('item_emb.weight', ITEMS, sizes.rows, sizes.dim),
+    rename_array('item_emb.weight', ITEMS, sizes.rows, sizes.dim),
     _reverse_positions(sizes, padded),
     *_pair_norm('last_layernorm', 'params/norm', sizes.dim),
   ]

@@ -4,12 +4,13 @@
     N bytes             JSON: name -> dtype, shape and where the bytes lie
     the rest            the values, little-endian, in the order of the header
 
-A file comes from anywhere, so nothing of a header is believed: `read` compares
-all of it with the size of the file before the first value is touched, and then
-maps the values instead of copying them. `create` gives arrays that are mapped
-onto the file too, so that a table larger than memory can be filled in parts.
-The `safetensors` package can do neither with NumPy: it copies what it reads,
-wants whole arrays to write, and lets a name that appears twice pass.
+A file comes from anywhere, so nothing of a header is believed: `open_file`
+compares all of it with the size of the file before the first value is touched,
+and then maps the values instead of copying them. `create_file` gives arrays
+that are mapped onto the file too, so that a table larger than memory can be
+filled in parts. The `safetensors` package can do neither with NumPy: it copies
+what it reads, wants whole arrays to write, and lets a name that appears twice
+pass.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ DTYPES = {
   'F64': np.dtype('<f8'),
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-_COPIED = 1 << 24  # bytes that `write` copies at a time
+_COPIED = 1 << 24  # bytes that `write_file` copies at a time
 
 
 class WeightsError(ValueError):
@@ -91,12 +92,12 @@ class TensorFile(Mapping):
   """
 
   def __init__(self, path, specs, offsets, metadata):
-    """`read` makes these."""
+    """`open_file` makes these."""
     self.path, self.specs, self.metadata = path, specs, metadata
     self._offsets = offsets
 
   def __getitem__(self, name: str) -> np.ndarray:
-    return _map(self.path, self._offsets[name], self.specs[name], 'r')
+    return _map_array(self.path, self._offsets[name], self.specs[name], 'r')
 
   def __iter__(self) -> Iterator[str]:
     return iter(self.specs)
@@ -105,7 +106,7 @@ class TensorFile(Mapping):
     return len(self.specs)
 
 
-def read(path: str | os.PathLike) -> TensorFile:
+def open_file(path: str | os.PathLike) -> TensorFile:
   """Opens a safetensors file, after checking every word of its header.
 
   Args:
@@ -120,8 +121,8 @@ def read(path: str | os.PathLike) -> TensorFile:
 
   >>> import tempfile
   >>> path = tempfile.mkdtemp() + '/two.safetensors'
-  >>> write(path, {'a': np.arange(3), 'b': np.ones((2, 2))})
-  >>> file = read(path)
+  >>> write_file(path, {'a': np.arange(3), 'b': np.ones((2, 2))})
+  >>> file = open_file(path)
   >>> str(file.specs['b']), file['a'].tolist()
   ('float64[2,2]', [0, 1, 2])
   """
@@ -142,7 +143,7 @@ def read(path: str | os.PathLike) -> TensorFile:
           f'its header would have {length:,} bytes, and the file has {size:,}'
         )
       raw = file.read(length)
-    specs, offsets, metadata = _parse(raw, size - 8 - length)
+    specs, offsets, metadata = _parse_header(raw, size - 8 - length)
   except _Malformed as e:
     raise WeightsError(f'{path} is no safetensors file: {e}') from None
   return TensorFile(
@@ -172,7 +173,7 @@ def find_file(path: str | os.PathLike) -> pathlib.Path:
   return path
 
 
-def write(
+def write_file(
   path: str | os.PathLike,
   arrays: Mapping[str, np.ndarray],
   metadata: Mapping[str, str] | None = None,
@@ -191,12 +192,12 @@ def write(
     WeightsError: a name or a dtype that such a file cannot hold.
   """
   specs = {name: Spec.of(array) for name, array in arrays.items()}
-  with create(path, specs, metadata) as views:
+  with create_file(path, specs, metadata) as views:
     for name, array in arrays.items():
-      copy(array, views[name])
+      copy_array(array, views[name])
 
 
-def copy(source, target: np.ndarray) -> None:
+def copy_array(source, target: np.ndarray) -> None:
   """Copies an array into a mapped one, in runs along the first axis.
 
   Args:
@@ -213,7 +214,7 @@ def copy(source, target: np.ndarray) -> None:
 
 
 @contextlib.contextmanager
-def create(
+def create_file(
   path: str | os.PathLike,
   specs: Mapping[str, Spec],
   metadata: Mapping[str, str] | None = None,
@@ -230,9 +231,9 @@ def create(
 
   >>> import tempfile
   >>> path = tempfile.mkdtemp() + '/table.safetensors'
-  >>> with create(path, {'t': Spec(np.dtype('float32'), (4, 2))}) as views:
+  >>> with create_file(path, {'t': Spec(np.dtype('float32'), (4, 2))}) as views:
   ...   views['t'][1:3] = 1
-  >>> read(path)['t'].sum(axis=1).tolist()
+  >>> open_file(path)['t'].sum(axis=1).tolist()
   [0.0, 2.0, 2.0, 0.0]
   """
   path = pathlib.Path(path)
@@ -242,10 +243,10 @@ def create(
   try:
     with open(temporary, 'wb') as file:
       file.write(len(header).to_bytes(8, 'little') + header)
-      _reserve(file, 8 + len(header), size)
+      _reserve_space(file, 8 + len(header), size)
     start = 8 + len(header)
     views = {
-      name: _map(temporary, start + offsets[name], spec, 'r+')
+      name: _map_array(temporary, start + offsets[name], spec, 'r+')
       for name, spec in specs.items()
     }
     yield views
@@ -261,9 +262,9 @@ class _Malformed(Exception):
   """What is wrong with a header, in words."""
 
 
-def _parse(raw: bytes, data_bytes: int):
+def _parse_header(raw: bytes, data_bytes: int):
   """(specs, offsets, metadata) of a header, whose data has so many bytes."""
-  header = _decode(raw)
+  header = _decode_header(raw)
   metadata = header.pop(METADATA, {})
   if not isinstance(metadata, dict) or not all(
     isinstance(value, str) for value in metadata.values()
@@ -289,10 +290,10 @@ def _parse(raw: bytes, data_bytes: int):
   return specs, {name: begin for begin, _, name in spans}, metadata
 
 
-def _decode(raw: bytes) -> dict:
+def _decode_header(raw: bytes) -> dict:
   """The JSON of a header, in which no name may appear twice."""
 
-  def unique(pairs):
+  def require_unique(pairs):
     names = dict(pairs)
     if len(names) != len(pairs):
       seen = set()
@@ -300,12 +301,14 @@ def _decode(raw: bytes) -> dict:
       raise _Malformed(f'the name {twice!r} appears twice')
     return names
 
-  def refuse(constant):
+  def refuse_constant(constant):
     raise _Malformed(f'its header holds {constant}')
 
   try:
     header = json.loads(
-      raw.decode(), object_pairs_hook=unique, parse_constant=refuse
+      raw.decode(),
+      object_pairs_hook=require_unique,
+      parse_constant=refuse_constant,
     )
   except (ValueError, RecursionError) as e:
     raise _Malformed(f'its header is no JSON ({e})') from None
@@ -389,7 +392,7 @@ def _make_header(specs: Mapping[str, Spec], metadata: dict):
   return raw, offsets, at
 
 
-def _reserve(file, start: int, size: int) -> None:
+def _reserve_space(file, start: int, size: int) -> None:
   """Gives the file its room now: a full disk is an error, not a dead process.
 
   Writing through a map into a hole of a full disk would end in SIGBUS.
@@ -405,7 +408,7 @@ def _reserve(file, start: int, size: int) -> None:
     file.write(zeros[: size - first])
 
 
-def _map(path, offset: int, spec: Spec, mode: str) -> np.ndarray:
+def _map_array(path, offset: int, spec: Spec, mode: str) -> np.ndarray:
   """An array that lies in a file; one without elements lies nowhere."""
   dtype = spec.dtype.newbyteorder('<')
   if not spec.size:

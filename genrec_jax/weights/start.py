@@ -47,8 +47,8 @@ def import_weights(
     WeightsError: with the names that are missing or left over, and the shapes
       that differ.
   """
-  file = safetensors.read(path)
-  _check(file, _list_arrays(weights, stacks))
+  file = safetensors.open_file(path)
+  _require_same_arrays(file, _list_arrays(weights, stacks))
   trained_on = file.metadata.get('data')
   if data and trained_on and trained_on != data:
     LOG.warning(
@@ -57,30 +57,30 @@ def import_weights(
       path,
     )
 
-  def load(key_path, leaf):
-    name, stack = _locate(key_path, stacks)
+  def load_leaf(key_path, leaf):
+    name, stack = _locate_leaf(key_path, stacks)
     sharding, shape, dtype = leaf.sharding, leaf.shape, leaf.dtype
     if stack is not None:
       leaf.delete()  # room for the new one
-      part = _Rows(file, stack, shape[0], dtype).cut
+      read_part = _Rows(file, stack, shape[0], dtype).cut
     else:
       array = file[name]
 
-      def part(index):
-        return _convert(array[index], dtype, name)
+      def read_part(index):
+        return _convert_dtype(array[index], dtype, name)
 
-    return jax.make_array_from_callback(shape, sharding, part)
+    return jax.make_array_from_callback(shape, sharding, read_part)
 
-  return jax.tree_util.tree_map_with_path(load, dict(weights))
+  return jax.tree_util.tree_map_with_path(load_leaf, dict(weights))
 
 
 def _list_arrays(weights, stacks) -> dict[str, Spec]:
   """The arrays of a file that the leaves of a run are made of."""
-  wanted = {}
+  specs = {}
   for key_path, leaf in jax.tree_util.tree_leaves_with_path(dict(weights)):
-    name, stack = _locate(key_path, stacks)
+    name, stack = _locate_leaf(key_path, stacks)
     if stack is None:
-      wanted[name] = Spec.of(leaf)
+      specs[name] = Spec.of(leaf)
       continue
     if leaf.shape[0] % stack.nowhere:
       raise WeightsError(
@@ -90,8 +90,8 @@ def _list_arrays(weights, stacks) -> dict[str, Spec]:
       )
     for piece in stack.pieces:
       table = _describe_table(stacks, piece, leaf.dtype)
-      wanted[f'{TABLES}/{piece.table}'] = table
-  return wanted
+      specs[f'{TABLES}/{piece.table}'] = table
+  return specs
 
 
 def _describe_table(stacks, piece, dtype) -> Spec:
@@ -123,10 +123,12 @@ class _Rows:
       # In runs, so that little is held beside the rows themselves.
       for start in range(0, stack.depth, RUN):
         within = np.arange(start, min(start + RUN, stack.depth), dtype=np.int32)
-        self._fill(rows[first - begin + start :], device, within)
+        self._fill_rows(rows[first - begin + start :], device, within)
     return rows
 
-  def _fill(self, rows: np.ndarray, device: int, within: np.ndarray) -> None:
+  def _fill_rows(
+    self, rows: np.ndarray, device: int, within: np.ndarray
+  ) -> None:
     """Copies what lies `within` a device's part to the first of `rows`."""
     numbers, ids = self._stack.identify(device, within)
     for number, piece in enumerate(self._stack.pieces):
@@ -134,10 +136,10 @@ class _Rows:
       columns = slice(piece.first_column, piece.first_column + piece.columns)
       values = self._tables[number][ids[here], columns]
       name = f'{TABLES}/{piece.table}'
-      rows[here] = _convert(values, self._dtype, name)
+      rows[here] = _convert_dtype(values, self._dtype, name)
 
 
-def _convert(values: np.ndarray, dtype, name: str) -> np.ndarray:
+def _convert_dtype(values: np.ndarray, dtype, name: str) -> np.ndarray:
   """Numbers in the dtype of the run.
 
   A NaN would stop the run at its first measurement, with the advice to lower
@@ -152,9 +154,9 @@ def _convert(values: np.ndarray, dtype, name: str) -> np.ndarray:
   return converted
 
 
-def _check(file: TensorFile, wanted: dict[str, Spec]) -> None:
+def _require_same_arrays(file: TensorFile, specs: dict[str, Spec]) -> None:
   """Refuses a file that has not exactly the arrays of the run."""
-  lines = list_differences(file.specs, wanted, _fits)
+  lines = list_differences(file.specs, specs, _fits_shape)
   if not lines:
     return
   if any(line.startswith(f'{TABLES}/') for line in lines):
@@ -174,20 +176,20 @@ def _check(file: TensorFile, wanted: dict[str, Spec]) -> None:
   )
 
 
-def _fits(saved: Spec, wanted: Spec) -> bool:
+def _fits_shape(saved: Spec, spec: Spec) -> bool:
   """Whether shapes agree, and types or that both are of floats."""
-  same_kind = saved.dtype == wanted.dtype or (
-    _is_float(saved.dtype) and _is_float(wanted.dtype)
+  same_kind = saved.dtype == spec.dtype or (
+    _is_float(saved.dtype) and _is_float(spec.dtype)
   )
-  return saved.shape == wanted.shape and same_kind
+  return saved.shape == spec.shape and same_kind
 
 
 def _is_float(dtype: np.dtype) -> bool:
   return jax.numpy.issubdtype(dtype, np.floating)
 
 
-def _locate(key_path, stacks) -> tuple[str, Stack | None]:
+def _locate_leaf(key_path, stacks) -> tuple[str, Stack | None]:
   """(name of a leaf, what lies in it if it is updated by rows)."""
   name = jax.tree_util.keystr(key_path, simple=True, separator='/')
-  part, _, array = name.partition('/')
-  return name, stacks.get(array) if part == TABLES else None
+  kind, _, array = name.partition('/')
+  return name, stacks.get(array) if kind == TABLES else None

@@ -98,13 +98,13 @@ def check_slots(table, slots, rule: Rule) -> tuple[jax.Array, ...]:
   """Returns the arrays of the slots, in the order of `spec.slot_arrays`."""
   check_table(table)
   # Shapes alone; nothing of the size of the table is made.
-  wanted = jax.eval_shape(lambda t: spec.init_slots(t, rule), table)
-  if slots.keys() != wanted.keys():
+  expected = jax.eval_shape(lambda t: spec.init_slots(t, rule), table)
+  if slots.keys() != expected.keys():
     raise ValueError(
-      f'slots of {rule.optimizer} are {sorted(wanted)}, not {sorted(slots)}: '
+      f'slots of {rule.optimizer} are {sorted(expected)}, not {sorted(slots)}: '
       'see init_slots.'
     )
-  for name, like in wanted.items():
+  for name, like in expected.items():
     slot = slots[name]
     if slot.shape != like.shape or slot.dtype != like.dtype:
       raise ValueError(
@@ -186,13 +186,13 @@ def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
     of: name of the argument that has so many entries, for the message.
     dim: columns they must have; None for any.
   """
-  wanted = f'[{count}, {"D" if dim is None else dim}] ({of} has {count})'
+  expected = f'[{count}, {"D" if dim is None else dim}] ({of} has {count})'
   if (
     grads.ndim != 2
     or grads.shape[0] != count
     or dim not in (None, grads.shape[1])
   ):
-    raise ValueError(f'grads must be {wanted}, not {grads.shape}.')
+    raise ValueError(f'grads must be {expected}, not {grads.shape}.')
   if not jnp.issubdtype(grads.dtype, jnp.floating):
     raise ValueError(f'grads must be floats, not {grads.dtype}.')
 

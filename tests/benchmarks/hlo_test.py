@@ -187,14 +187,14 @@ def test_what_is_not_understood_is_an_error():
 
 
 def test_a_real_program():
-  mesh = mesh_lib.make(1, 2)
+  mesh = mesh_lib.make_mesh(1, 2)
 
   def f(x):
     def body(_, x):
       return x + jax.lax.psum(x, 'dev')
 
     x = jax.lax.fori_loop(0, x.shape[0] + 3, body, x)
-    y = jax.lax.all_to_all(x, mesh_lib.GROUP, 0, 0, tiled=True)
+    y = jax.lax.all_to_all(x, mesh_lib.DEVICE_GROUP, 0, 0, tiled=True)
     z = jax.lax.all_gather(jax.lax.ppermute(y, 'host', [(0, 1)]), 'host')
     return jax.lax.psum_scatter(y, 'dev', tiled=True), z[None]
 

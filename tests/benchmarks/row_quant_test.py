@@ -35,7 +35,7 @@ def torch_of_ours(monkeypatch):
       out[f'adaptive/{bits}/core_s'] = 1.0
     some = rows[:9]
     out['adaptive/3'] = np.transpose(
-      range_search.search(
+      range_search.search_ranges(
         np.ascontiguousarray(some.T),
         some.min(axis=1),
         some.max(axis=1),

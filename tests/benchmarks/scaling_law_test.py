@@ -65,7 +65,7 @@ def test_a_rate_is_that_of_the_nearest_size_that_was_tuned():
 def test_the_truth_has_no_excess():
   log = dataclasses.replace(scaling_law_runs.LOG, rows=512)
   bench = scaling_law_runs.Bench(log, 512, None)
-  p = clicks.probabilities(log, 1024, 1536)  # behind validation rows
+  p = clicks.true_probabilities(log, 1024, 1536)  # behind validation rows
   found = bench.measure(np.log(p) - np.log1p(-p), 'test')
   assert found['excess'] == pytest.approx(0.0, abs=1e-6)
   assert found['logloss'] == pytest.approx(bench.bayes('test'), abs=0.1)

@@ -28,8 +28,8 @@ def test_what_is_marked_alone_is_what_the_step_marks():
   marks[ids[ids < len(marks)]] = 7
   assert 0 < (marks > 0).sum() < len(marks)
   after, _ = jax.jit(step)(state, batches[0])
-  np.testing.assert_array_equal(after.touched['table'], marks)
-  often = jax.jit(bench.mark_often)(state.touched, rows[0])
+  np.testing.assert_array_equal(after.dirty_rows['table'], marks)
+  often = jax.jit(bench.mark_often)(state.dirty_rows, rows[0])
   np.testing.assert_array_equal(often['table'], marks)
 
 

@@ -25,14 +25,14 @@ def peer(monkeypatch):
     histories = np.load(spec.with_suffix('.npz'))
     for case in json.loads(spec.read_text())['cases']:
       state, outputs = answer(case, histories)
-      safetensors.write(f'{out}/{case["case"]}.pt', state)
+      safetensors.write_file(f'{out}/{case["case"]}.pt', state)
       np.savez(f'{out}/{case["case"]}.npz', outputs=outputs)
     about = {'shapes': {'hstu': {'w': [2]}}, 'versions': ['numpy']}
     pathlib.Path(out, 'about.json').write_text(json.dumps(about))
 
   monkeypatch.setattr(subprocess, 'run', run)
   monkeypatch.setattr(weights_parity, 'find_commit', lambda checkout: 'abc')
-  monkeypatch.setattr(convert, 'read_arrays', safetensors.read)
+  monkeypatch.setattr(convert, 'read_arrays', safetensors.open_file)
 
 
 def answer(case, histories):

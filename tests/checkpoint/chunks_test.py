@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from tests.numerics.power_format import POWER8
 
 
@@ -150,7 +150,7 @@ def test_unknown_encodings_are_refused(wrong):
 
 
 def test_a_format_of_ones_own_is_written_and_read():
-  formats = extend({'power8': POWER8})
+  formats = extend_formats({'power8': POWER8})
   made = chunk(range(50), dim=64)
   raw = chunks.to_bytes(made, RowEncoding(8, 'power', formats=formats))
   assert sorted(members(raw).files) == [

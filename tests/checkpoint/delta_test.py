@@ -5,7 +5,7 @@ import pytest
 from genrec_jax.checkpoint import chain, chunks, delta, manifest, policy
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.checkpoint.manifest import CheckpointError
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from tests.checkpoint import training
 from tests.checkpoint.training import Training, steps
 
@@ -59,7 +59,7 @@ def test_what_a_failed_save_has_lost_is_in_the_next(
   run.train().save()
   run.checkpoints.wait()
   with monkeypatch.context() as broken:
-    broken.setattr(rows_lib, 'write', training.disk_full)
+    broken.setattr(rows_lib, 'write_chunks', training.disk_full)
     run.train().save()
     run.train()
     with pytest.raises(CheckpointError, match='saving step 2 .* disk is full'):
@@ -77,7 +77,7 @@ def test_what_a_failed_save_has_lost_is_in_the_next(
 def test_a_base_that_fails_is_made_again(tmp_path, monkeypatch):
   run = Training(tmp_path, policy='consecutive')
   with monkeypatch.context() as broken:
-    broken.setattr(rows_lib, 'write', training.disk_full)
+    broken.setattr(rows_lib, 'write_chunks', training.disk_full)
     run.train().save()
     with pytest.raises(CheckpointError, match='the disk is full'):
       run.checkpoints.wait()
@@ -135,7 +135,7 @@ def test_a_missing_base_is_damage(tmp_path):
   (tmp_path / '2').rename(tmp_path / 'gone')
   with pytest.raises(CheckpointError, match='it needs step 2, which is not'):
     run.checkpoints.restore({}, step=3, partial=True)
-  assert [b['step'] for b in chain.read(tmp_path, 1)] == [1]
+  assert [b['step'] for b in chain.read_chain(tmp_path, 1)] == [1]
 
 
 def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
@@ -145,7 +145,7 @@ def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
   (path,) = tmp_path.glob('1/rows/item/*.npz')
   raw = bytearray(path.read_bytes())
   raw[len(raw) // 2] ^= 1
-  verify = chain.verify
+  verify = chain.verify_chain
 
   def then_flip(*args):
     found = verify(*args)
@@ -153,7 +153,7 @@ def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
     return found
 
   with pytest.MonkeyPatch.context() as m:
-    m.setattr(chain, 'verify', then_flip)
+    m.setattr(chain, 'verify_chain', then_flip)
     with pytest.raises(CheckpointError, match='contents of rows/item/.*ago'):
       Training(tmp_path).restore()
 
@@ -195,7 +195,7 @@ def test_quantised_rows_move_no_more_once_they_are_restored(tmp_path):
   again.checkpoints.wait()
   held = Training(tmp_path).restore()
   moved = Training(tmp_path).restore(1).train(2)
-  for name, marks in again.marks.items():
-    assert not (marks & touched.SINCE_SAVE).any()
-    still = ~(moved.marks[name] > 0)
+  for name, dirty_rows in again.dirty_rows.items():
+    assert not (dirty_rows & dirty_lib.SINCE_SAVE).any()
+    still = ~(moved.dirty_rows[name] > 0)
     assert (held.arrays[name][still] == moved.arrays[name][still]).all()

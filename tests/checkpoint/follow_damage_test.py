@@ -146,7 +146,7 @@ def test_a_received_delta_that_changes_costs_the_copy_but_no_reader(
 ):
   run.line(1, 2)
   follower.update()
-  reader, apply, seen = ServingCopy(copy), ReplicaWriter._apply, []
+  reader, apply, seen = ServingCopy(copy), ReplicaWriter._apply_delta, []
 
   def spoiled(self, step):
     change(sorted((copy / 'incoming').rglob('*.npz'))[4])
@@ -156,7 +156,7 @@ def test_a_received_delta_that_changes_costs_the_copy_but_no_reader(
     log(line)
     seen.append(reader.read('item', [0])[1])
 
-  monkeypatch.setattr(ReplicaWriter, '_apply', spoiled)
+  monkeypatch.setattr(ReplicaWriter, '_apply_delta', spoiled)
   follower._copy._log = follower._log = tell
   run.delta(3)
   assert follower.update() == [1, 2, 3]

@@ -31,15 +31,15 @@ def processes():
 # What an update does with a base and two deltas, and at which call of what
 # function it is killed; the step whose rows are left to the next follower.
 PHASES = {
-  'half a base': (copy_writer, '_put', 5, None),
+  'half a base': (copy_writer, '_write_chunk', 5, None),
   'a base, not yet on the disk': (StagedTables, 'sync', 1, None),
-  'tables that no position names': (storage, 'put', 1, None),
+  'tables that no position names': (storage, 'write_file', 1, None),
   'tables just named': (ReplicaWriter, '_remove_others', 2, 2),
   'half of a delta received': (row_files, 'decode_chunk', 35, 2),
-  'a delta received, without its manifest': (storage, 'put', 2, 2),
-  'none of its rows applied': (ReplicaWriter, '_apply', 1, 4),
-  'half of its rows applied': (copy_writer, '_put', 36, 4),
-  'rows applied, not the position': (storage, 'put', 3, 4),
+  'a delta received, without its manifest': (storage, 'write_file', 2, 2),
+  'none of its rows applied': (ReplicaWriter, '_apply_delta', 1, 4),
+  'half of its rows applied': (copy_writer, '_write_chunk', 36, 4),
+  'rows applied, not the position': (storage, 'write_file', 3, 4),
   'position written, delta still there': (shutil, 'rmtree', 3, 4),
 }
 

@@ -85,8 +85,8 @@ def test_rows(bucket, log):
   with CheckpointManager(f'{bucket}/c', keep=1, log=log) as checkpoints:
     saver = RowSaver(checkpoints, stacks, DeltaOptions(), log=log)
     for step in (1, 2):
-      arrays, slots, marks = rows_content.state(step)
-      tables = RowTables(arrays, slots, marks)
+      arrays, slots, dirty_rows = rows_content.state(step)
+      tables = RowTables(arrays, slots, dirty_rows)
       saver.save(step, {'w': np.zeros(3) + jax.numpy.ones(3)}, tables)
     checkpoints.wait()
     assert manifest.list_steps(checkpoints.directory) == [1, 2]  # a base stays
@@ -119,7 +119,7 @@ def test_killed_at_random_moments(bucket, log):
   for trial in range(TRIALS):
     process = context.Process(target=train, args=(directory,), daemon=True)
     process.start()
-    place = storage.place(directory)
+    place = storage.absolute_path(directory)
     deadline = time.monotonic() + 120
     while max(manifest.list_steps(place), default=0) <= reached + 1:
       assert process.is_alive() and time.monotonic() < deadline, trial

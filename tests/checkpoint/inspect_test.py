@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from genrec_jax.checkpoint import inspect, inspect_text, manifest
+from genrec_jax.checkpoint import inspect, manifest
 from genrec_jax.checkpoint.chunks import RowEncoding
 from genrec_jax.checkpoint.manager import CheckpointManager
+from genrec_jax.formatting import format_bytes
 from tests.checkpoint import checkpoint_content as content
 from tests.checkpoint import rows_content
 
@@ -132,7 +133,7 @@ def test_the_chain_and_its_sizes(by_rows, capsys):
   (base, all_of_base), (rows, everything) = of(2), of(6)
   sizes = [rows, everything - rows, all_of_base + everything]
   text = ' '.join(cells(lines, 6))
-  assert ' '.join(map(inspect_text.format_bytes, sizes)) in text
+  assert ' '.join(map(format_bytes, sizes)) in text
   assert f' {rows / base:.1%} ' in text
 
 
@@ -240,12 +241,10 @@ def test_one_directory_of_several(by_rows, capsys):
 
 
 def test_amounts_have_three_digits():
-  amounts = [
-    inspect_text.format_bytes(n) for n in (0, 999, 1000, 99_960, 1.27e9)
-  ]
+  amounts = [format_bytes(n) for n in (0, 999, 1000, 99_960, 1.27e9)]
   assert amounts == ['0 B', '999 B', '1.00 kB', '100 kB', '1.27 GB']
-  assert inspect_text.format_bytes(999_600) == '1.00 MB'
-  assert inspect_text.format_bytes(2.5e15) == '2500 TB'
+  assert format_bytes(999_600) == '1.00 MB'
+  assert format_bytes(2.5e15) == '2500 TB'
 
 
 def test_needs_no_jax(workdir, by_rows):

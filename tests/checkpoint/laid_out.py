@@ -8,7 +8,8 @@ from jax.sharding import NamedSharding
 
 from genrec_jax.checkpoint import manifest, rows, snapshot
 from genrec_jax.checkpoint.chunks import RowEncoding
-from genrec_jax.embedding import relayout, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.sharded_tables import ShardedTables
 from genrec_jax.parallel import mesh as mesh_lib
@@ -18,7 +19,7 @@ from tests.embedding.plans import PLANS, SPECS
 def numbered(layout, added=0):
   """Arrays and slots, each element a function of table, row and column."""
   arrays, slots = {}, {}
-  for name, stack in relayout.sources(layout).items():
+  for name, stack in relayout.find_stacks(layout).items():
     every = np.arange(stack.depth, dtype=np.int32)
     found = [stack.identify(d, every) for d in range(stack.devices)]
     number, ids = np.concatenate(found, axis=1)
@@ -37,10 +38,10 @@ class Setting:
 
   def __init__(self, which, replicas=1):
     self.layout = lay_out(PLANS[which] if isinstance(which, str) else which)
-    self.stacks = relayout.sources(self.layout)
+    self.stacks = relayout.find_stacks(self.layout)
     self.tables = ShardedTables(self.layout, SPECS)
     p = self.layout.plan
-    self.mesh = mesh_lib.make(replicas, p.hosts, p.devices)
+    self.mesh = mesh_lib.make_mesh(replicas, p.hosts, p.devices)
     self.replicas = replicas
     self.host = numbered(self.layout)
     self.arrays, self.slots = self.put(self.host)
@@ -58,15 +59,15 @@ class Setting:
       jax.tree.map(onto, self.tables.partition(slots), slots),
     )
 
-  def marks(self, value):
+  def dirty_rows(self, value):
     """Marks of all rows, or what a function makes of their number."""
     arrays, _ = self.host
-    marks = {
+    dirty_rows = {
       n: value(len(x)) if callable(value) else np.full(len(x), value)
       for n, x in arrays.items()
     }
-    marks = {n: x.astype(np.uint8) for n, x in marks.items()}
-    return self.put((marks, {}))[0]
+    dirty_rows = {n: x.astype(np.uint8) for n, x in dirty_rows.items()}
+    return self.put((dirty_rows, {}))[0]
 
   def like(self):
     def abstract(x):
@@ -74,26 +75,28 @@ class Setting:
 
     return jax.tree.map(abstract, (self.arrays, self.slots))
 
-  def save(self, directory, step, kind='base', marks=None, parents=(), **more):
-    taken = snapshot.take(
+  def save(
+    self, directory, step, kind='base', dirty_rows=None, parents=(), **more
+  ):
+    taken = snapshot.take_snapshot(
       self.stacks,
       self.arrays,
       self.slots,
-      marks,
-      touched.SINCE_BASE,
+      dirty_rows,
+      dirty_lib.SINCE_BASE,
       chunk_rows=7,
       **more,
     )
     path = pathlib.Path(directory) / str(step) / 'rows'
     path.mkdir(parents=True)
-    rows.write(path, taken.chunks, RowEncoding())
+    rows.write_chunks(path, taken.chunks, RowEncoding())
     about = {'kind': kind, 'parents': list(parents)}
     about['tables'] = rows.describe(self.stacks, self.slots)
     manifest.write(path.parent, step, rows=about)
     return manifest.read(path.parent)
 
   def load(self, directory, bodies, **more):
-    return rows.load(directory, bodies, self.stacks, *self.like(), **more)
+    return rows.load_rows(directory, bodies, self.stacks, *self.like(), **more)
 
   def assert_holds(self, found, tree=None):
     wanted = jax.tree.leaves(self.put(tree or self.host))

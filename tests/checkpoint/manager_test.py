@@ -167,7 +167,7 @@ def test_an_array_may_be_loaded_with_rows_of_zeros_behind_it(checkpoints):
 
 def test_batches_on_devices_are_saved_where_the_training_stands(checkpoints):
   """Not where the source stands, which runs ahead."""
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
 
   def batches():
     data = grain.MapDataset.range(100).shuffle(3).repeat(None).batch(8)

@@ -27,8 +27,8 @@ ROWS = 64
 
 def shardings(tree):
   """Tables by rows over all devices, the rest on every one."""
-  mesh = mesh_lib.make()
-  split = mesh_lib.split(mesh)
+  mesh = mesh_lib.make_mesh()
+  split = mesh_lib.batch_sharding(mesh)
   return {
     name: split if name.startswith('table') else mesh_lib.replicated(mesh)
     for name in tree
@@ -257,7 +257,7 @@ def test_a_process_that_does_not_come_is_named(tmp_path):
 
 def train(directory):
   """Steps with collectives, which two savers must not disturb."""
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
   step_fn = jax.jit(
     jax.shard_map(
       lambda x: x + jax.lax.psum(x.sum(), mesh_lib.AXES) / x.size,
@@ -267,7 +267,7 @@ def train(directory):
     ),
     donate_argnums=0,
   )
-  x = mesh_lib.split(mesh)
+  x = mesh_lib.batch_sharding(mesh)
   x = jax.make_array_from_callback(
     (1 << 16,), x, lambda at: np.ones(1 << 16, np.float32)[at]
   )
@@ -322,7 +322,7 @@ PHASES = {
   'process 0 still writes': (0, group.ProcessGroup, 'each', 3, 2),
   'Orbax is done, no manifest': (0, manifest, 'write', 3, 2),
   'manifest not yet renamed': (0, os, 'replace', 3, 2),
-  'complete, nothing removed yet': (0, retention, 'prune', 3, 3),
+  'complete, nothing removed yet': (0, retention, 'remove_superfluous', 3, 3),
 }
 
 
@@ -404,7 +404,9 @@ def save_rows(directory):
       setting.arrays, setting.slots = setting.put(
         numbered(setting.layout, added)
       )
-      tables = delta.RowTables(setting.arrays, setting.slots, setting.marks(7))
+      tables = delta.RowTables(
+        setting.arrays, setting.slots, setting.dirty_rows(7)
+      )
       saver.save(step, dense, tables)
   return jax.process_index()
 
@@ -436,21 +438,23 @@ def fail_to_write_rows(directory):
   """Process 1 has no room for its rows, once."""
   setting, log = Setting('rows'), []
   dense = {'step': state_of(0)['step']}
-  tables = delta.RowTables(setting.arrays, setting.slots, setting.marks(7))
-  write = rows.write
+  tables = delta.RowTables(setting.arrays, setting.slots, setting.dirty_rows(7))
+  write = rows.write_chunks
   with CheckpointManager(directory, log=log.append) as checkpoints:
     saver = delta.RowSaver(
       checkpoints, setting.stacks, delta.DeltaOptions('consecutive')
     )
     if jax.process_index() == 1:
-      rows.write = training.disk_full
+      rows.write_chunks = training.disk_full
     saver.save(1, dense, tables)
     try:
       checkpoints.wait()
     except CheckpointError as e:
       log.append(str(e))
-    rows.write = write
-    saver.save(2, dense, dataclasses.replace(tables, marks=setting.marks(0)))
+    rows.write_chunks = write
+    saver.save(
+      2, dense, dataclasses.replace(tables, dirty_rows=setting.dirty_rows(0))
+    )
     return checkpoints.latest(), log[-1]
 
 

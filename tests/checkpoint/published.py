@@ -63,7 +63,7 @@ class Published:
     parents = self._parents if parents is None else parents
     entry = {'kind': kind, 'parents': parents, 'tables': about}
     manifest.write(step_dir, step, rows=entry)
-    self._parents = [*parents, [step, chain.identity(step_dir)]]
+    self._parents = [*parents, [step, chain.read_identity(step_dir)]]
     self.whole[step] = {n: x.copy() for n, x in self._now.items()}
 
   def _random(self, name, rows):

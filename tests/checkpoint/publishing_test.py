@@ -70,8 +70,8 @@ def test_tables_of_any_layout(which, tmp_path, log):
   arrays, slots = setting.host
   moved = {n: x + np.float32(0.5) for n, x in arrays.items()}
   setting.arrays, setting.slots = setting.put((moved, slots))
-  parents = [[1, chain.identity(directory / '1')]]
-  setting.save(directory, 2, 'delta', setting.marks(7), parents)
+  parents = [[1, chain.read_identity(directory / '1')]]
+  setting.save(directory, 2, 'delta', setting.dirty_rows(7), parents)
   with Follower(tmp_path, tmp_path / 'copy', log=log) as follower:
     assert follower.update() == [1, 2]
     for stack in whole.stacks.values():

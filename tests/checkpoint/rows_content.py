@@ -5,7 +5,7 @@ import numpy as np
 
 from genrec_jax.checkpoint import chain, manifest, rows, snapshot
 from genrec_jax.checkpoint.chunks import RowEncoding
-from genrec_jax.embedding import touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding.layout import Piece, Stack
 
 ROWS = {'item': 90, 'user id': 31}
@@ -57,8 +57,8 @@ def state(step, dtype='float32'):
     'mean': jnp.asarray(values[1], jnp.float32),
     'count': jnp.int32(step),
   }
-  marks = jnp.asarray(changed * touched.SINCE_BASE, jnp.uint8)
-  return {'s': jnp.asarray(values[0], dtype)}, {'s': slots}, {'s': marks}
+  dirty_rows = jnp.asarray(changed * dirty_lib.SINCE_BASE, jnp.uint8)
+  return {'s': jnp.asarray(values[0], dtype)}, {'s': slots}, {'s': dirty_rows}
 
 
 def write(
@@ -66,23 +66,23 @@ def write(
 ):
   """Writes a base, or a delta upon other steps."""
   encoding = encoding or RowEncoding()
-  arrays, slots, marks = state(step, dtype)
-  taken = snapshot.take(
+  arrays, slots, dirty_rows = state(step, dtype)
+  taken = snapshot.take_snapshot(
     stacks(dtype),
     arrays,
     slots,
-    marks if parents else None,
-    touched.SINCE_BASE,
+    dirty_rows if parents else None,
+    dirty_lib.SINCE_BASE,
     chunk_rows=_CHUNK_ROWS,
   )
   path = directory / str(step)
   (path / 'rows').mkdir(parents=True)
-  rows.write(path / 'rows', taken.chunks, encoding)
+  rows.write_chunks(path / 'rows', taken.chunks, encoding)
   (path / 'state').mkdir()
   (path / 'state' / 'dense').write_bytes(b'what Orbax has written')
   about = encoding.describe() | {
     'kind': 'delta' if parents else 'base',
-    'parents': [[p, chain.identity(directory / str(p))] for p in parents],
+    'parents': [[p, chain.read_identity(directory / str(p))] for p in parents],
     'history': list(history),
     'tables': rows.describe(stacks(dtype), slots),
   }
@@ -93,5 +93,5 @@ def write(
 def load(directory, step, dtype='float32'):
   """As the library restores it."""
   arrays, slots, _ = state(0, dtype)
-  bodies = chain.verify(directory, step)
-  return rows.load(directory, bodies, stacks(dtype), arrays, slots)
+  bodies = chain.verify_chain(directory, step)
+  return rows.load_rows(directory, bodies, stacks(dtype), arrays, slots)

@@ -21,16 +21,16 @@ def test_every_layout_is_read_onto_every_other(old, new, tmp_path):
   body = old.save(tmp_path, 3)
   found = new.load(tmp_path, [body])
   new.assert_holds(found)
-  assert not any(x.any() for x in found.marks.values())
+  assert not any(x.any() for x in found.dirty_rows.values())
 
 
 def test_devices_gather_what_the_host_would():
   setting = Setting('columns')
-  marks = some_marks(setting, 0)
+  dirty_rows = some_dirty_rows(setting, 0)
   host, device = (
     list(
-      snapshot.take(
-        *(setting.stacks, setting.arrays, setting.slots, marks, 2),
+      snapshot.take_snapshot(
+        *(setting.stacks, setting.arrays, setting.slots, dirty_rows, 2),
         chunk_rows=5,
         gather=gather,
       ).chunks
@@ -47,9 +47,9 @@ def test_devices_gather_what_the_host_would():
     )
 
 
-def some_marks(setting, seed):
+def some_dirty_rows(setting, seed):
   rng = np.random.default_rng(seed)
-  return setting.marks(lambda rows: rng.choice([0, 1, 2, 3, 7], rows))
+  return setting.dirty_rows(lambda rows: rng.choice([0, 1, 2, 3, 7], rows))
 
 
 @pytest.mark.parametrize('old, new', [('rows', 'columns'), ('hosts', 'rows')])
@@ -57,18 +57,20 @@ def test_deltas_lie_upon_their_base(old, new, tmp_path):
   setting = Setting(old)
   bodies = [setting.save(tmp_path, 0)]
   for step in (1, 2):
-    marks = some_marks(setting, step)
+    dirty_rows = some_dirty_rows(setting, step)
 
     def moved(x, mark, step=step):
       hit = ((mark & jnp.uint8(2)) > 0).reshape(-1, *[1] * (x.ndim - 1))
       return jnp.where(hit, x + jnp.asarray(step, x.dtype), x)
 
-    setting.arrays = {n: moved(x, marks[n]) for n, x in setting.arrays.items()}
+    setting.arrays = {
+      n: moved(x, dirty_rows[n]) for n, x in setting.arrays.items()
+    }
     setting.slots = {
-      n: {s: moved(x, marks[n]) for s, x in own.items()}
+      n: {s: moved(x, dirty_rows[n]) for s, x in own.items()}
       for n, own in setting.slots.items()
     }
-    bodies.append(setting.save(tmp_path, step, 'delta', marks, [[0, 0]]))
+    bodies.append(setting.save(tmp_path, step, 'delta', dirty_rows, [[0, 0]]))
   found = setting.load(tmp_path, bodies)
   for name, stack in setting.stacks.items():
     for d in range(stack.devices):
@@ -86,10 +88,10 @@ def test_deltas_lie_upon_their_base(old, new, tmp_path):
   held = {n: np.asarray(x) for n, x in setting.arrays.items()}
   for table in SPECS:
     np.testing.assert_array_equal(
-      relayout.table(other.layout, whole, table),
-      relayout.table(setting.layout, held, table),
+      relayout.gather_table(other.layout, whole, table),
+      relayout.gather_table(setting.layout, held, table),
     )
-  assert any(x.any() for x in onto.marks.values())
+  assert any(x.any() for x in onto.dirty_rows.values())
 
 
 def test_replicas_are_saved_once_and_loaded_everywhere(tmp_path):
@@ -125,10 +127,10 @@ def test_other_tables_are_refused_and_resized_ones_on_request(tmp_path):
   fresh = jax.tree.map(jnp.zeros_like, (setting.arrays, setting.slots))
   found = setting.load(tmp_path, [resized], fresh=fresh)
   whole = {n: np.asarray(x) for n, x in found.arrays.items()}
-  assert not relayout.table(setting.layout, whole, 'a').any()
+  assert not relayout.gather_table(setting.layout, whole, 'a').any()
   np.testing.assert_array_equal(
-    relayout.table(setting.layout, whole, 'c'),
-    relayout.table(setting.layout, setting.host[0], 'c'),
+    relayout.gather_table(setting.layout, whole, 'c'),
+    relayout.gather_table(setting.layout, setting.host[0], 'c'),
   )
   del body['rows']['tables']['b']
   with pytest.raises(CheckpointError, match="no table 'b'; there are: a, c"):
@@ -144,7 +146,7 @@ def test_some_tables_alone(tmp_path):
     if {piece.table for piece in stack.pieces} == {'c'}
   }
   arrays, slots = wanted.like()
-  found = rows.load(tmp_path, [body], stacks, arrays, {})
+  found = rows.load_rows(tmp_path, [body], stacks, arrays, {})
   assert found.arrays.keys() == stacks.keys() and not found.slots[min(stacks)]
   for name, array in found.arrays.items():
     np.testing.assert_array_equal(array, wanted.host[0][name])

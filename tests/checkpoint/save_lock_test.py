@@ -14,7 +14,7 @@ HOLDS = """
 import pathlib, sys, time
 from genrec_jax.checkpoint.save_lock import SaveLock
 writer = SaveLock(pathlib.Path(sys.argv[1]))
-writer.claim()
+writer.claim_directory()
 print('claimed', flush=True)
 time.sleep(600)
 """
@@ -51,9 +51,9 @@ def test_one_process_may_have_several_objects(tmp_path):
 def test_in_a_store_the_first_finds_the_name_of_the_second(tmp_path):
   directory = _Store(tmp_path)
   one, other = SaveLock(directory), SaveLock(directory)
-  one.claim()
+  one.claim_directory()
   one.check()
-  other.claim()
+  other.claim_directory()
   other.check()
   with pytest.raises(CheckpointError, match='another process has begun'):
     one.check()

@@ -30,7 +30,7 @@ def store(monkeypatch):
 
 @pytest.fixture
 def directory(store):
-  return storage.place('s3://bucket/run/checkpoints')
+  return storage.absolute_path('s3://bucket/run/checkpoints')
 
 
 @pytest.fixture
@@ -52,19 +52,19 @@ def key(step, file):
 def test_a_disk_has_paths_of_pathlib(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for given in ('a', pathlib.Path('a'), epath.Path('a'), tmp_path / 'a'):
-    place = storage.place(given)
+    place = storage.absolute_path(given)
     assert place == tmp_path / 'a' and storage.is_disk(place)
 
 
 def test_a_store_has_those_of_epath(store):
   for given in ('s3://b/x', epath.Path('s3://b/x')):
-    place = storage.place(given)
+    place = storage.absolute_path(given)
     assert str(place / '7') == 's3://b/x/7' and not storage.is_disk(place)
 
 
 def test_other_file_systems_are_refused():
   with pytest.raises(ValueError, match='ftp:// is no file system that etils'):
-    storage.place('ftp://host/x')
+    storage.absolute_path('ftp://host/x')
 
 
 def test_orbax_is_not_sent_where_it_does_not_reach(chained, tmp_path, log):
@@ -75,7 +75,7 @@ def test_orbax_is_not_sent_where_it_does_not_reach(chained, tmp_path, log):
       checkpoints.restore(content.state(6))
   assert manifest.list_steps(chained) == [2, 4, 6]
   assert storage.find_obstacle(tmp_path) is None
-  assert storage.find_obstacle(storage.place('gs://bucket/x')) is None
+  assert storage.find_obstacle(storage.absolute_path('gs://bucket/x')) is None
 
 
 # --- What is written
@@ -131,9 +131,9 @@ def test_a_save_killed_at_any_object_is_half_written(directory, store):
     with pytest.raises(Killed):
       rows_content.write(directory, 4, [2])
     store.until = None
-    chain.verify(directory, 2)
+    chain.verify_chain(directory, 2)
     with pytest.raises(manifest.IncompleteError):
-      chain.verify(directory, 4)
+      chain.verify_chain(directory, 4)
 
 
 def test_what_others_write_is_seen_at_once(chained, store):
@@ -168,9 +168,9 @@ def test_a_damaged_base_damages_its_deltas(chained, store, raw, words):
   if raw is not None:
     store.objects[name] = raw
   with pytest.raises(manifest.DamagedError, match=f'^{words}'):
-    chain.verify(chained, 2)
+    chain.verify_chain(chained, 2)
   with pytest.raises(manifest.DamagedError, match=f'step 2, which is {words}'):
-    chain.verify(chained, 6)
+    chain.verify_chain(chained, 6)
 
 
 def test_inspect_looks_into_a_store(chained, store, capsys):
@@ -194,13 +194,15 @@ def test_inspect_looks_into_a_store(chained, store, capsys):
 
 def prune(directory, saved, log, count=1):
   limits = retention.RetentionLimits(count)
-  retention.prune(directory, saved, limits=limits, damaged=(), log=log)
+  retention.remove_superfluous(
+    directory, saved, limits=limits, damaged=(), log=log
+  )
 
 
 def test_what_a_kept_delta_needs_stays(chained, log):
   prune(chained, 6, log)
   assert manifest.list_steps(chained) == [2, 6]
-  chain.verify(chained, 6)
+  chain.verify_chain(chained, 6)
   rows_content.write(chained, 8)
   prune(chained, 8, log)
   assert manifest.list_steps(chained) == [8]
@@ -232,7 +234,7 @@ def test_a_removal_killed_at_any_object_is_completed_later(chained, store, log):
     store.until = None
     for step in manifest.list_steps(chained):
       try:
-        chain.verify(chained, step)
+        chain.verify_chain(chained, step)
       except manifest.IncompleteError:
         assert step != 8
     prune(chained, 8, log)
@@ -254,13 +256,13 @@ def test_room_is_made_of_what_is_not_whole(chained, store, log):
   assert 'step 6 is replaced, damaged: state/dense is missing' in log.text()
   assert 'left by a killed or failed save' in log.text()
   assert not any('/6' in n or '/9' in n for n in store.objects)
-  chain.verify(chained, 4)
+  chain.verify_chain(chained, 4)
 
 
 def test_a_failed_save_is_discarded(chained, store):
   store.objects[key('6.orbax-checkpoint-tmp-3', 'state/x')] = b'x'
-  retention.discard(chained, 6)
-  retention.discard(chained, 7)  # of which nothing is there
+  retention.discard_failed(chained, 6)
+  retention.discard_failed(chained, 7)  # of which nothing is there
   assert manifest.list_steps(chained) == [2, 4]
   assert not any('/6' in name for name in store.objects)
 

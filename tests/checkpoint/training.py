@@ -8,7 +8,8 @@ import numpy as np
 
 from genrec_jax.checkpoint import delta, manifest
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.embedding import relayout, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import relayout
 from genrec_jax.features import TableSpec
 
 SPECS = {
@@ -48,7 +49,7 @@ class Training:
           'count': jnp.int32(0),
         }
       )
-    self.marks = touched.clean_marks(self.arrays)
+    self.dirty_rows = dirty_lib.init_dirty_rows(self.arrays)
 
   def train(self, steps=1):
     """Moves rows that depend on the step alone."""
@@ -64,14 +65,14 @@ class Training:
           slot: x.at[ids].add(self.step) if x.ndim else x + 1
           for slot, x in self.slots[name].items()
         }
-      self.marks = touched.mark(self.marks, rows)
+      self.dirty_rows = dirty_lib.mark_rows(self.dirty_rows, rows)
     return self
 
   def save(self, **more):
-    self.marks = self.saver.save(
+    self.dirty_rows = self.saver.save(
       self.step,
       {'step': jnp.int32(self.step)},
-      delta.RowTables(self.arrays, self.slots, self.marks),
+      delta.RowTables(self.arrays, self.slots, self.dirty_rows),
       **more,
     )
 
@@ -88,7 +89,7 @@ class Training:
     self.step = int(dense['step'])
     assert self.step == found
     self.arrays, self.slots = dict(rows.arrays), dict(rows.slots)
-    self.marks = dict(rows.marks)
+    self.dirty_rows = dict(rows.dirty_rows)
     self.saver.restored(found)
     return self
 

@@ -60,7 +60,7 @@ def take_step(dense, params, state, batches):
   weight = collectives.sum_over_shards(jnp.sum(batches['weight']))
   held = dense.gather(params)
   loss = dense.remat(lambda h, b: toy_mlp.summand(dense.use(h), b, weight))
-  value, grads = dense_lib.accumulate(
+  value, grads = dense_lib.accumulate_sums(
     lambda b: jax.value_and_grad(loss)(held, b), batches
   )
   grads = dense.reduce(grads)
@@ -84,8 +84,8 @@ def layout_of(name: str):
   options = IMPLEMENTERS[name]
   if options is None:
     return SingleDeviceLayout(CLIP)
-  mesh = mesh_lib.make(1, 2, 2)
-  return dense_lib.make(options, mesh, jax.eval_shape(toy_mlp.init))
+  mesh = mesh_lib.make_mesh(1, 2, 2)
+  return dense_lib.make_layout(options, mesh, jax.eval_shape(toy_mlp.init))
 
 
 @functools.cache
@@ -106,10 +106,10 @@ def run_of(name: str) -> Run:
       out_specs=(*specs, alike, alike, alike),
       check_vma=False,
     )
-    params = placement.init(toy_mlp.init, placement.shardings(dense))
+    params = placement.init_sharded(toy_mlp.init, placement.shardings(dense))
     resting = placement.state_shardings(dense, TX)
-    state = placement.init(TX.init, resting, params)
-    shards = mesh_lib.shards(dense.mesh)
+    state = placement.init_sharded(TX.init, resting, params)
+    shards = mesh_lib.count_shards(dense.mesh)
   step, run = jax.jit(step), Run([], [], [], {})
   for number in range(STEPS):
     batches = jax.tree.map(

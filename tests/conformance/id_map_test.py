@@ -120,7 +120,7 @@ def test_it_is_a_function_of_state_and_ids(id_map):
 
 
 def test_a_mesh_gives_the_rows_and_the_state_of_one_device(id_map):
-  mesh, split = mesh_lib.make(1, 2, 2), PartitionSpec(mesh_lib.AXES)
+  mesh, split = mesh_lib.make_mesh(1, 2, 2), PartitionSpec(mesh_lib.AXES)
   assign = jax.jit(
     jax.shard_map(
       # Every device tells its own state.
@@ -279,7 +279,7 @@ def test_a_step_takes_the_maps_of_its_caller():
   task, tx = Mapped(), optax.sgd(0.1)
   own = MAPS['admitting'][1]
   step = make_step(task, tx, seed=0, maps=own)
-  fresh = state_lib.create(task, tx, 0, ['grad_norm', 'loss'], maps=own)
+  fresh = state_lib.create_state(task, tx, 0, ['grad_norm', 'loss'], maps=own)
   assert set(fresh.id_states) == {'one', 'bag'}
   _, after = jax.jit(step.route)(
     pack_numbers(PADDED, 1), fresh.step, fresh.id_states

@@ -66,7 +66,9 @@ def trained(request, tmp_path_factory) -> Trained:
   config = config_lib.load(CONFIGS[name][0], list(CONFIGS[name][1]))
   with jax.numpy_dtype_promotion('standard'):  # for optax
     report = loop.train_and_evaluate(config, workdir, TASK_KINDS)
-  pieces = experiment_lib.build(config, workdir, TASK_KINDS, lambda *_: None)
+  pieces = experiment_lib.build_experiment(
+    config, workdir, TASK_KINDS, lambda *_: None
+  )
   return Trained(name, config, workdir, pieces, report)
 
 
@@ -88,7 +90,7 @@ def test_the_data_are_of_the_protocol(trained):
   data = trained.pieces.data
   assert isinstance(data, contracts.RunData)
   assert isinstance(data, trained.kind.data)
-  assert data.parts and set(data.parts) <= {'train', 'valid', 'test'}
+  assert data.splits and set(data.splits) <= {'train', 'valid', 'test'}
   assert '\n' not in data.summary()
   assert isinstance(data.task(trained.config), contracts.Task)
 
@@ -99,8 +101,8 @@ def test_loading_again_finds_the_same_data(trained):
   assert told and all(isinstance(line, str) for line in told)
   assert again.fingerprint() == data.fingerprint()
   assert again.summary() == data.summary()
-  assert {p: len(x) for p, x in again.parts.items()} == {
-    p: len(x) for p, x in data.parts.items()
+  assert {p: len(x) for p, x in again.splits.items()} == {
+    p: len(x) for p, x in data.splits.items()
   }
 
 
@@ -112,7 +114,7 @@ def test_an_epoch_has_every_example_once(trained):
   for _ in range(steps):
     _, count = trained.pieces.task.count(next(batches))
     examples += int(count)
-  assert examples == len(data.parts['train'])
+  assert examples == len(data.splits['train'])
   assert steps == -(-examples // config.train.batch_size)
 
 
@@ -131,13 +133,15 @@ def assert_equal(one, other):
 
 def test_a_workdir_keeps_what_predicting_needs(trained, tmp_path):
   data = trained.pieces.data
-  assert data.kept(trained.workdir) == data.fingerprint()  # the run's own
+  assert (
+    data.read_fingerprint(trained.workdir) == data.fingerprint()
+  )  # the run's own
   with pytest.raises(FileNotFoundError):
-    data.kept(tmp_path)
-  data.keep(tmp_path)
-  assert data.kept(tmp_path) == data.fingerprint()
-  data.keep(tmp_path)  # again, as a run that continues does
-  assert data.kept(tmp_path) == data.fingerprint()
+    data.read_fingerprint(tmp_path)
+  data.save_for_predicting(tmp_path)
+  assert data.read_fingerprint(tmp_path) == data.fingerprint()
+  data.save_for_predicting(tmp_path)  # again, as a run that continues does
+  assert data.read_fingerprint(tmp_path) == data.fingerprint()
 
 
 def test_evaluators_yield_what_they_name(trained):
@@ -146,7 +150,7 @@ def test_evaluators_yield_what_they_name(trained):
     trained.pieces, runtime=SingleDeviceEvalRuntime()
   )
   evaluators = pieces.evaluators(trained.config)
-  assert evaluators and set(evaluators) <= set(pieces.data.parts)
+  assert evaluators and set(evaluators) <= set(pieces.data.splits)
   for part, evaluator in evaluators.items():
     assert isinstance(evaluator, contracts.Evaluator)
     found = list(evaluator.run(weights))

@@ -177,7 +177,7 @@ class Training:
         between(state, batch[0] if self.setting.looks_ahead else batch)
         state, loss = self.step(state, batch)
         curve.losses.append(float(loss))
-        curve.norms.append(float(state.sums['grad_norm'][0]))
+        curve.norms.append(float(state.metric_sums['grad_norm'][0]))
         curve.states.append(host(state))
     return state, curve
 

@@ -52,7 +52,7 @@ def test_whole_weights_are_evaluated_and_not_trained():
 def test_what_a_state_sums_up(name):
   runtime, task = training_of(name).runtime, EveryRead()
   state = jax.eval_shape(runtime.fresh_state)
-  assert sorted(state.sums) == list(runtime.measured)
+  assert sorted(state.metric_sums) == list(runtime.measured)
   assert set(runtime.measured) > set(task.measurements)
   assert set(runtime.measured) <= set(measurements.declare_measurements(task))
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from genrec_jax.embedding import lookup, relayout, single_scheme, touched
+from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import lookup, relayout, single_scheme
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.local_tables import LocalTables
@@ -38,12 +39,12 @@ class Setting:
   Attributes:
     scheme: of the table on a mesh; None for one device.
     exchange: how rows travel there.
-    parts: microbatches of a device.
+    microbatches: microbatches of a device.
   """
 
   scheme: str | None = None
   exchange: Exchange = Exchange()
-  parts: int = 1
+  microbatches: int = 1
 
 
 def move(kind: str) -> Exchange:
@@ -53,7 +54,7 @@ def move(kind: str) -> Exchange:
 
 SETTINGS = {
   'local': Setting(),
-  'local, microbatches': Setting(parts=4),
+  'local, microbatches': Setting(microbatches=4),
   'data_parallel': Setting('data_parallel', move('gather'), 4),
   'table_wise': Setting('table_wise', move('ragged')),
   'column_wise': Setting('column_wise', move('all_to_all')),
@@ -64,11 +65,11 @@ SETTINGS = {
 }
 # All other combinations.
 SLOW = {
-  f'{scheme}, {kind}, {parts}': Setting(scheme, move(kind), parts)
+  f'{scheme}, {kind}, {microbatches}': Setting(scheme, move(kind), microbatches)
   for scheme in single_scheme.SCHEMES
   for kind in ('gather', 'all_to_all', 'ragged')
-  for parts in (1, 4)
-  if Setting(scheme, move(kind), parts) not in SETTINGS.values()
+  for microbatches in (1, 4)
+  if Setting(scheme, move(kind), microbatches) not in SETTINGS.values()
 }
 # ---- The batch, and NumPy's statement of it ---------------------------------
 
@@ -117,15 +118,15 @@ class Examples:
       bags[feature][0] = np.array([wrong, *bags[feature][0][1:]], np.int32)
     return dataclasses.replace(self, ids=ids, bags=bags)
 
-  def reads(self, parts: int) -> dict[str, Read]:
+  def reads(self, microbatches: int) -> dict[str, Read]:
     """`[parts, ...]` of each feature, bags packed part by part."""
-    found = {'rows': Read(self.ids.reshape(parts, -1, 2), 't')}
-    each = EXAMPLES // parts
+    found = {'rows': Read(self.ids.reshape(microbatches, -1, 2), 't')}
+    each = EXAMPLES // microbatches
     for feature in POOLING:
 
       def pack(lists, fill, feature=feature):
-        packed = np.full((parts, each * ROOM), fill, lists[0].dtype)
-        for part in range(parts):
+        packed = np.full((microbatches, each * ROOM), fill, lists[0].dtype)
+        for part in range(microbatches):
           own = np.concatenate(lists[part * each : (part + 1) * each])
           packed[part, : len(own)] = own
         return packed
@@ -134,7 +135,7 @@ class Examples:
       found[feature] = Read(
         pack(self.bags[feature], 10**6),  # padding may be no row
         't',
-        np.int32(lengths).reshape(parts, each),
+        np.int32(lengths).reshape(microbatches, each),
         pack(self.factors[feature], 0.0),
         'sum' if feature == 'bags as rows' else 'mean',
       )
@@ -187,12 +188,12 @@ class Run:
   marked: list[int]
 
 
-def shapes_of(routes, fetched, parts: int) -> dict[str, tuple]:
+def shapes_of(routes, fetched, microbatches: int) -> dict[str, tuple]:
   rows = fetched[0]['t']
   assert rows.dtype == jnp.float32
   shapes = {'fetched': rows.shape}
   for feature, index in routes.index.items():
-    assert index.dtype == jnp.int32 and index.shape[0] == parts
+    assert index.dtype == jnp.int32 and index.shape[0] == microbatches
     shapes[feature] = index.shape
   return shapes
 
@@ -202,7 +203,7 @@ class Program:
 
   def __init__(self, setting: Setting, update: str):
     spec = TableSpec('t', ROWS, DIM, 0.5, update)
-    self._parts = setting.parts
+    self._microbatches = setting.microbatches
     self.shapes: dict[str, Any] = {}
     if setting.scheme is None:
       self.tables = LocalTables({'t': spec}, pooling=POOLING)
@@ -215,7 +216,7 @@ class Program:
       self.tables = ShardedTables(
         lay_out(plan), {'t': spec}, setting.exchange, pooling=POOLING
       )
-      self.shards, mesh = HOSTS * DEVICES, mesh_lib.make(1, HOSTS, DEVICES)
+      self.shards, mesh = HOSTS * DEVICES, mesh_lib.make_mesh(1, HOSTS, DEVICES)
       like = self.tables.layout.shapes()
       specs = self.tables.partition(like)
       slots_like = jax.eval_shape(self.tables.init_slots, like)
@@ -249,7 +250,7 @@ class Program:
   def _learn(self, arrays, slots, routes, reads, slopes):
     tables = self.tables
     fetched = tables.fetch(arrays, routes)
-    self.shapes = shapes_of(routes, fetched, self._parts)
+    self.shapes = shapes_of(routes, fetched, self._microbatches)
     finished, back = jax.vjp(lambda x: tables.finish({}, x, routes), fetched)
 
     def look(finished):
@@ -257,7 +258,7 @@ class Program:
       values = dict(sums)
       for feature in routes.index:
         each = []
-        for p in range(self._parts):
+        for p in range(self._microbatches):
           read = jax.tree.map(lambda x, p=p: x[p], reads[feature])
           index = routes.index[feature][p]
           each.append(lookup.RowView(rows['t'], index, read).all())
@@ -268,8 +269,8 @@ class Program:
     grads, values = jax.grad(look, has_aux=True)(finished)
     (grads,) = back(grads)
     pushed = tables.push(arrays, slots, routes, grads, RATE, jnp.int32(0))
-    marks = touched.clean_marks(arrays)
-    marks = tables.mark(marks, pushed.touched, jnp.int32(0))
+    marks = dirty_lib.init_dirty_rows(arrays)
+    marks = tables.mark_rows(marks, pushed.updated_rows, jnp.int32(0))
     return (
       values,
       pushed.arrays,
@@ -280,7 +281,7 @@ class Program:
     )
 
   def run(self, examples: Examples) -> Run:
-    reads = examples.reads(self.shards * self._parts)
+    reads = examples.reads(self.shards * self._microbatches)
     arrays, slots = self._start(KEY)
     routes = self._route(reads)
     values, after, _, square, marks, overflow = self._step(
@@ -300,7 +301,7 @@ class Program:
     arrays = jax.device_get(arrays)
     if self.shards == 1:
       return arrays['t']
-    return relayout.table(self.tables.layout, arrays, 't')
+    return relayout.gather_table(self.tables.layout, arrays, 't')
 
   def _marked(self, marks) -> list[int]:
     """Rows of the table with a mark on some device."""

@@ -67,14 +67,14 @@ def test_what_is_read_is_what_numpy_reads(setting):
 
 @every_setting
 def test_places_among_the_rows_that_are_fetched(setting):
-  shapes, parts = dict(run_of(setting).shapes), setting.parts
-  each = EXAMPLES // program_of(setting).shards // parts
+  shapes, microbatches = dict(run_of(setting).shapes), setting.microbatches
+  each = EXAMPLES // program_of(setting).shards // microbatches
   fetched = shapes.pop('fetched')
   assert fetched[1:] == (DIM,)
   # Sums are fetched as such, so that they have no places.
   assert shapes == {
-    'rows': (parts, each, 2),
-    'bags as rows': (parts, each * ROOM),
+    'rows': (microbatches, each, 2),
+    'bags as rows': (microbatches, each * ROOM),
   }
 
 

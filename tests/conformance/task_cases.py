@@ -154,7 +154,7 @@ def make_histories(seed: int = 0):
 def pack_histories(size: int, parts: int, seed: int = 0):
   log = make_histories(seed)
   examples = splits.keep_whole(log)
-  return pipeline.collate(
+  return pipeline.collate_examples(
     log,
     examples,
     np.arange(EXAMPLES),

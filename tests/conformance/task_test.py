@@ -17,7 +17,7 @@ from genrec_jax.parallel import collectives
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime import state as state_lib
-from genrec_jax.runtime.step import cut, make_step
+from genrec_jax.runtime.step import cut_microbatches, make_step
 from tests import row_views
 from tests.conformance.task_cases import (
   CASES,
@@ -79,7 +79,7 @@ def assert_same_measurements(found, wanted):
 
 def merge(kinds, measured):
   """Measurements of shards, merged as the step does it."""
-  sums, largest = measurements.split(kinds, measured)
+  sums, largest = measurements.split_measurements(kinds, measured)
   largest = jax.tree.map(lambda x: x[None], largest)
   return collectives.sum_over_shards(sums) | measurements.merge_largest(largest)
 
@@ -167,7 +167,7 @@ def test_padding_is_not_counted(name):
 def test_microbatches_add_up_to_the_batch(name):
   """The third of four is half empty, the last one has no example."""
   task, batch = task_of(name), batch_of(name, 4)
-  parts = cut(batch, 4)
+  parts = cut_microbatches(batch, 4)
   if hasattr(batch, 'whole'):
     whole = jax.tree.map(lambda x: np.broadcast_to(x, (4, *x.shape)), batch)
     parts = dataclasses.replace(parts, whole=whole)
@@ -178,7 +178,7 @@ def test_microbatches_add_up_to_the_batch(name):
     )
   )(parts)
   kinds = measurements.declare_measurements(task)
-  sums, largest = measurements.split(kinds, each)
+  sums, largest = measurements.split_measurements(kinds, each)
   merged = jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
   merged |= measurements.merge_largest(largest)
   assert_same_measurements(merged, measured_of(name))
@@ -186,7 +186,7 @@ def test_microbatches_add_up_to_the_batch(name):
 
 def test_shards_add_up_to_the_batch(name):
   kinds = measurements.declare_measurements(task_of(name))
-  mesh = mesh_lib.make(1, 2, 2)
+  mesh = mesh_lib.make_mesh(1, 2, 2)
 
   def on_shard(weights, batch):
     return merge(kinds, loss_of(name)(*weights, batch, KEY))
@@ -280,10 +280,10 @@ def trace(task, batch):
   """Builds a step of a task and traces it; nothing runs."""
   with jax.numpy_dtype_promotion('standard'):  # for optax
     step = make_step(task, optax.sgd(0.1), seed=0)
-    names = measurements.names(task, on_mesh=False)
+    names = measurements.measurement_names(task, on_mesh=False)
     jax.eval_shape(
       lambda batch: step(
-        state_lib.create(task, optax.sgd(0.1), 0, names), batch
+        state_lib.create_state(task, optax.sgd(0.1), 0, names), batch
       ),
       batch,
     )

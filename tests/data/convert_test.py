@@ -83,7 +83,7 @@ def test_conversion_equals_a_loop(
 ):
   monkeypatch.setattr(convert, 'SPILL_CHUNK', 64)
   log = log_of(700, text=text)
-  h = convert.convert(
+  h = convert.convert_log(
     chunks_of(log, chunk),
     tmp_path / 'h',
     min_rating=min_rating,
@@ -106,7 +106,7 @@ def test_conversion_equals_a_loop(
 @pytest.mark.parametrize('missing', ['time', 'rating'])
 def test_absent_columns_stay_absent(tmp_path, missing):
   log = log_of(300) | {missing: None}
-  h = convert.convert(chunks_of(log, 90), tmp_path / 'h', log=quiet)
+  h = convert.convert_log(chunks_of(log, 90), tmp_path / 'h', log=quiet)
   assert_same(h, histories.from_arrays(**log))
 
 
@@ -114,12 +114,12 @@ def test_a_given_vocabulary(tmp_path):
   items = vocab.Vocab(np.array([29, 3, 0, 77]))
   log = log_of(300)
   with pytest.raises(ValueError, match=r'log, line \d+: item \d+ is not in'):
-    convert.convert(
+    convert.convert_log(
       chunks_of(log, 90), tmp_path / 'h', item_vocab=items, log=quiet
     )
   assert not list(tmp_path.iterdir())
   said = []
-  h = convert.convert(
+  h = convert.convert_log(
     chunks_of(log, 90),
     tmp_path / 'h',
     item_vocab=items,
@@ -140,7 +140,7 @@ def test_the_error_names_the_line_of_the_unknown_item_after_filtering(tmp_path):
     rating=np.array([1, 5, 1, 5, 5], np.float32),
   )
   with pytest.raises(ValueError, match='log, line 4: item 9 is not'):
-    convert.convert(
+    convert.convert_log(
       chunks_of(log, 5),
       tmp_path / 'h',
       item_vocab=vocab.Vocab(np.array([1])),
@@ -152,17 +152,19 @@ def test_the_error_names_the_line_of_the_unknown_item_after_filtering(tmp_path):
 def test_conversion_happens_once(tmp_path):
   log = log_of(50)
   out = tmp_path / 'a' / 'h'
-  first = convert.convert(chunks_of(log, 20), out, fingerprint='x', log=quiet)
+  first = convert.convert_log(
+    chunks_of(log, 20), out, fingerprint='x', log=quiet
+  )
 
   def unread():
     raise AssertionError('the source was read again')
     yield
 
-  again = convert.convert(unread(), out, fingerprint='x', log=quiet)
+  again = convert.convert_log(unread(), out, fingerprint='x', log=quiet)
   assert_same(first, again)
   for other in ('y', ''):
     with pytest.raises(ValueError, match='made from other files'):
-      convert.convert(unread(), out, fingerprint=other, log=quiet)
+      convert.convert_log(unread(), out, fingerprint=other, log=quiet)
 
 
 def test_a_failed_conversion_leaves_nothing(tmp_path):
@@ -171,7 +173,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path):
     raise OSError('the disk went away')
 
   with pytest.raises(OSError, match='went away'):
-    convert.convert(breaks(), tmp_path / 'h', log=quiet)
+    convert.convert_log(breaks(), tmp_path / 'h', log=quiet)
   assert not list(tmp_path.iterdir())
 
 
@@ -188,7 +190,7 @@ def chunks():
     yield chunk
 if where == 'write':
   convert._Columns.close = lambda self: os.kill(os.getpid(), signal.SIGKILL)
-convert.convert(chunks(), sys.argv[1])
+convert.convert_log(chunks(), sys.argv[1])
 """
 
 
@@ -201,14 +203,16 @@ def test_a_killed_conversion_is_never_opened_and_is_cleared(tmp_path, where):
   assert killed.returncode == -9
   assert not out.exists() and len(list(tmp_path.iterdir())) == 1
   events = event_log.generate_events(4000, 50, 40, chunk_rows=500)
-  h = convert.convert(events, out, log=quiet)
+  h = convert.convert_log(events, out, log=quiet)
   assert len(h.items) == 4000
   assert list(tmp_path.iterdir()) == [out]
 
 
 def test_errors(tmp_path):
   def run(log, **options):
-    convert.convert(chunks_of(log, 20), tmp_path / 'h', log=quiet, **options)
+    convert.convert_log(
+      chunks_of(log, 20), tmp_path / 'h', log=quiet, **options
+    )
 
   log = log_of(50)
   with pytest.raises(ValueError, match="unknown must be 'error' or 'skip'"):
@@ -220,20 +224,22 @@ def test_errors(tmp_path):
   with pytest.raises(ValueError, match='falls to min_item_events'):
     run(log, min_item_events=100)
   with pytest.raises(ValueError, match='no events remain of the 0 read'):
-    convert.convert([], tmp_path / 'h', log=quiet)
+    convert.convert_log([], tmp_path / 'h', log=quiet)
   with pytest.raises(ValueError, match='times or ratings in some files'):
     mixed = [*chunks_of(log, 50), *chunks_of(log | {'time': None}, 50)]
-    convert.convert(mixed, tmp_path / 'h', log=quiet)
+    convert.convert_log(mixed, tmp_path / 'h', log=quiet)
   with pytest.raises(ValueError, match='integers in one place and as text'):
     mixed = [*chunks_of(log, 50), *chunks_of(log_of(50, text=True), 50)]
-    convert.convert(mixed, tmp_path / 'h', log=quiet)
+    convert.convert_log(mixed, tmp_path / 'h', log=quiet)
   assert not list(tmp_path.iterdir())
 
 
 def test_progress_is_told(tmp_path, monkeypatch):
   monkeypatch.setattr(convert, 'LOG_SECONDS', 0.0)
   said = []
-  convert.convert(chunks_of(log_of(50), 20), tmp_path / 'h', log=said.append)
+  convert.convert_log(
+    chunks_of(log_of(50), 20), tmp_path / 'h', log=said.append
+  )
   assert said[0] == 'reading: 20 events'
   assert said[-1] == 'converted 50 events: kept 50 of 25 users'
   assert 'writing columns: 50 events' in said
@@ -264,7 +270,7 @@ def watched(*a):
 convert.histories_lib.group_events = watched
 with tempfile.TemporaryDirectory() as tmp:
   n = int(sys.argv[1])
-  h = convert.convert(
+  h = convert.convert_log(
     event_log.generate_events(n, 20_000, 5_000), pathlib.Path(tmp) / 'h',
     partition_events=1 << 18)
   assert len(h.items) == n

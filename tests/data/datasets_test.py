@@ -217,7 +217,7 @@ def test_official_ml1m(tmp_path):
   assert (len(h), len(h.items), len(data.corpus)) == (6040, 1_000_209, 3883)
   assert len(np.unique(h.items)) == 3706
   assert data.titles[1] == 'Toy Story (1995)' and h.vocab.ids[-1] == 3952
-  parts = splits.split(h, dict(holdout=1), log=quiet)
+  parts = splits.split_histories(h, dict(holdout=1), log=quiet)
   assert {k: len(v) for k, v in parts.items()} == {'train': 6040, 'test': 6040}
 
 

@@ -39,7 +39,7 @@ def assert_same(got, want):
 
 @pytest.mark.parametrize('shape', [(1, 1, 8), (2, 2, 2), (1, 1, 1)])
 def test_every_device_gets_its_shard(shape):
-  mesh = mesh_lib.make(*shape)
+  mesh = mesh_lib.make_mesh(*shape)
   w = mesh.size
   assert devices.own_shards(mesh) == range(w)
   local = next(iter(dataset(w)))
@@ -48,7 +48,7 @@ def test_every_device_gets_its_shard(shape):
   for got, want in zip(
     jax.tree.leaves(batch), jax.tree.leaves(local), strict=True
   ):
-    assert got.sharding == mesh_lib.split(mesh)
+    assert got.sharding == mesh_lib.batch_sharding(mesh)
     parts = {s.device: s.data for s in got.addressable_shards}
     for k, device in enumerate(mesh.devices.flat):
       np.testing.assert_array_equal(parts[device], np.split(want, w)[k])
@@ -57,7 +57,7 @@ def test_every_device_gets_its_shard(shape):
 
 def two_batches():
   """What all processes together have on their devices, and the states."""
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
   own = devices.own_shards(mesh)
   with devices.DeviceBatches(iter(dataset(mesh.size, own)), mesh) as it:
     found = [
@@ -82,11 +82,11 @@ def test_processes_make_one_batch_without_overlap_or_loss(count, local):
 def test_an_array_that_is_not_of_the_shards_is_refused():
   batch = next(iter(dataset(1)))
   with pytest.raises(ValueError, match='an array of 1 is not of 8 shards'):
-    devices.to_global(batch, mesh_lib.make())
+    devices.to_global(batch, mesh_lib.make_mesh())
 
 
 def test_the_state_is_that_of_the_batch_handed_out():
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
   plain = iter(dataset(8))
   want, states = [], [plain.get_state()]
   for _ in range(9):
@@ -137,7 +137,7 @@ class Source:
 
 def test_batches_are_made_ahead_and_none_is_lost():
   source = Source(end=5, fails=True)
-  with devices.DeviceBatches(source, mesh_lib.make(), ahead=2) as it:
+  with devices.DeviceBatches(source, mesh_lib.make_mesh(), ahead=2) as it:
     assert [int(x[0]) for x in take(it, 3)] == [1, 2, 3]
     with pytest.raises(OSError, match='lost'):
       next(it)
@@ -149,7 +149,7 @@ def test_batches_are_made_ahead_and_none_is_lost():
 
 
 def test_a_batch_is_not_held_back_by_a_source_that_waits_for_the_next():
-  mesh = mesh_lib.make()
+  mesh = mesh_lib.make_mesh()
   it = devices.DeviceBatches(Source(9, blocks=threading.Event()), mesh)
   assert int(next(it)[0]) == 1
   assert it.get_state() == 1
@@ -158,4 +158,4 @@ def test_a_batch_is_not_held_back_by_a_source_that_waits_for_the_next():
 
 def test_ahead_is_checked():
   with pytest.raises(ValueError, match='ahead must be at least 1, not 0'):
-    devices.DeviceBatches(Source(1), mesh_lib.make(), ahead=0)
+    devices.DeviceBatches(Source(1), mesh_lib.make_mesh(), ahead=0)

@@ -85,10 +85,10 @@ def test_columns_are_those_of_a_plain_statement(
   tmp_path_factory, rows, chunk, partition
 ):
   tmp = tmp_path_factory.mktemp('x')
-  asked = extras.build(ASKED)
+  asked = extras.build_extras(ASKED)
   path = write(tmp / 'x.csv', rows)
   chunks = readers.read_csv([path], COLUMNS, extras=asked, chunk_rows=chunk)
-  h = convert.convert(
+  h = convert.convert_log(
     chunks,
     tmp / 'h',
     extras=asked,
@@ -160,7 +160,7 @@ def test_tokens_have_the_extras_of_their_events(windows, shards, own):
     for first in range(0, len(examples), 16):
       options = dict(max_len=6, batch_size=16, shards=shards, own=own)
       which = np.arange(first, min(first + 16, len(examples)))
-      batch = pipeline.collate(h, examples, which, **options)
+      batch = pipeline.collate_examples(h, examples, which, **options)
       events = batch.jagged['events']
       for ahead in ('', 'next_'):
         items = events[f'{ahead}item']
@@ -173,7 +173,7 @@ def test_tokens_have_the_extras_of_their_events(windows, shards, own):
 
 def test_histories_without_extras_give_none():
   h = histories.from_arrays([1, 1], [2, 3])
-  batch = pipeline.collate(
+  batch = pipeline.collate_examples(
     h, splits.keep_whole(h), [0], max_len=4, batch_size=1
   )
   events = batch.jagged['events']
@@ -186,13 +186,17 @@ def test_two_columns_of_one_name_are_refused(name):
   log = dict(user=[1, 1], item=[2, 3])
   h = histories.from_arrays(**log, extras={'tens': [1, 2], name: [3, 4]})
   with pytest.raises(ValueError, match=f'another column {name!r}'):
-    pipeline.collate(h, splits.keep_whole(h), [0], max_len=4, batch_size=1)
+    pipeline.collate_examples(
+      h, splits.keep_whole(h), [0], max_len=4, batch_size=1
+    )
 
 
 def test_what_is_wider_than_a_batch_is_refused():
   h = histories.from_arrays([1, 1], [2, 3], extras={'n': [1 << 40, 2]})
   with pytest.raises(ValueError, match='1099511627776 does not fit.*n=float'):
-    pipeline.collate(h, splits.keep_whole(h), [0], max_len=4, batch_size=1)
+    pipeline.collate_examples(
+      h, splits.keep_whole(h), [0], max_len=4, batch_size=1
+    )
 
 
 def test_events_that_are_left_out_take_their_extras_along(tmp_path):
@@ -207,8 +211,10 @@ def test_events_that_are_left_out_take_their_extras_along(tmp_path):
     )
     for a in range(0, 300, 70)
   ]
-  asked = extras.build({'tens': 'int', 'tenth': 'float', 'name': 'category'})
-  h = convert.convert(
+  asked = extras.build_extras(
+    {'tens': 'int', 'tenth': 'float', 'name': 'category'}
+  )
+  h = convert.convert_log(
     chunks,
     tmp_path / 'h',
     item_vocab=items,
@@ -260,7 +266,7 @@ def test_official_layouts_keep_their_ratings(tmp_path):
 
 def test_a_growing_directory_reads_them_too(tmp_path):
   write(tmp_path / '1.csv', [(1, 5, 1, 'buy', 1, ''), (1, 6, 2, '', 2, 3.5)])
-  asked = extras.build(ASKED)
+  asked = extras.build_extras(ASKED)
   options = dict(
     columns=COLUMNS,
     item_vocab=vocab.Vocab(np.array([5, 6])),
@@ -349,7 +355,7 @@ def test_without_extras_every_file_is_what_it_was(tmp_path):
     for a in range(0, 300, 70)
   ]
   out = tmp_path / 'h'
-  convert.convert(
+  convert.convert_log(
     chunks,
     out,
     min_rating=2,
@@ -369,7 +375,9 @@ def test_extras_take_memory_of_a_chunk_and_not_of_the_log(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr(convert, 'SPILL_CHUNK', 4096)
-  asked = extras.build({'tens': 'int', 'tenth': 'float', 'name': 'category'})
+  asked = extras.build_extras(
+    {'tens': 'int', 'tenth': 'float', 'name': 'category'}
+  )
 
   def chunks(count):
     for seed in range(count):
@@ -378,7 +386,7 @@ def test_extras_take_memory_of_a_chunk_and_not_of_the_log(
   peaks = []
   for count in (4, 24):
     tracemalloc.start()
-    convert.convert(
+    convert.convert_log(
       chunks(count),
       tmp_path / f'{count}',
       extras=asked,

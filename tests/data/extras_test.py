@@ -31,12 +31,12 @@ def test_the_examples_of_the_pages_hold():
 )
 def test_what_a_config_may_not_say(section, told):
   with pytest.raises(ValueError, match=told):
-    extras.build(section, reserved=('user', 'item', 'time'))
+    extras.build_extras(section, reserved=('user', 'item', 'time'))
 
 
 def test_a_store_may_know_fewer_kinds():
   with pytest.raises(ValueError, match="'category'; it must be one of float"):
-    extras.build({'x': 'category'}, kinds=('float', 'int'))
+    extras.build_extras({'x': 'category'}, kinds=('float', 'int'))
 
 
 WORDS = ['3', '-0', '1.0', '1e3', '', 'x', '1_0', '2.5', '99999999999', 'inf']

@@ -66,7 +66,7 @@ def test_open_refuses_what_is_not_whole(tmp_path):
   with pytest.raises(FileNotFoundError, match='not a directory of converted'):
     histories.Histories.open(tmp_path)
   events = readers.Events(np.array([1, 1]), np.array([2, 3]))
-  convert.convert([events], tmp_path / 'h', log=lambda _: None)
+  convert.convert_log([events], tmp_path / 'h', log=lambda _: None)
   histories.Histories.open(tmp_path / 'h')
   meta_path = tmp_path / 'h' / 'meta.json'
   meta = json.loads(meta_path.read_text())

@@ -37,7 +37,7 @@ def same(a: ItemCatalogue, b: ItemCatalogue):
   ],
 )
 def test_round_trip(tmp_path, made):
-  items.keep(tmp_path, made)
+  items.keep_items(tmp_path, made)
   found = ItemCatalogue.load(tmp_path)
   same(found, ItemCatalogue.of(made))
   assert found.has_times and found.data == 'one'
@@ -54,16 +54,16 @@ def test_titles():
 
 
 def test_kept_once_and_again_for_other_data(tmp_path):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   before = (tmp_path / 'items' / 'meta.json').stat()
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   after = (tmp_path / 'items' / 'meta.json').stat()
   assert (before.st_ino, before.st_mtime_ns) == (
     after.st_ino,
     after.st_mtime_ns,
   )
   other = data(ids=('x', 'y', 'z'), name='other')
-  items.keep(tmp_path, other)
+  items.keep_items(tmp_path, other)
   same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(other))
   assert [p.name for p in tmp_path.iterdir()] == ['items']
 
@@ -72,13 +72,13 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   (tmp_path / '.items.1').mkdir()  # of a process that was killed
   with pytest.raises(FileNotFoundError, match='--mode=train'):
     ItemCatalogue.load(tmp_path)
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
 
 
 @pytest.mark.parametrize('name', ['titles.json', 'counts.npy', 'corpus.npy'])
 def test_a_bit_that_flipped_is_refused(tmp_path, name):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   path = tmp_path / 'items' / name
   content = bytearray(path.read_bytes())
   content[-2] ^= 1
@@ -104,7 +104,7 @@ def test_a_bit_that_flipped_is_refused(tmp_path, name):
 def test_items_without_checksums_are_opened_and_must_make_sense(
   tmp_path, name, change
 ):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   folder = tmp_path / 'items'
   meta = json.loads((folder / 'meta.json').read_text())
   del meta['checksums']  # as earlier versions have written it
@@ -119,7 +119,7 @@ def test_items_without_checksums_are_opened_and_must_make_sense(
   'name', ['meta.json', 'titles.json', 'ids.npy', 'counts.npy', 'corpus.npy']
 )
 def test_damage_is_refused(tmp_path, name):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   path = tmp_path / 'items' / name
   path.write_bytes(path.read_bytes()[:-9])
   with pytest.raises(ValueError, match=f'items.*{"damaged|not a saved"}'):
@@ -130,14 +130,14 @@ def test_damage_is_refused(tmp_path, name):
 
 
 def test_exchanged_files_are_refused(tmp_path):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   vocab.Vocab(np.array(['b', 'c', 'a'])).save(tmp_path / 'items' / 'ids.npy')
   with pytest.raises(ValueError, match='not the file that was saved'):
     ItemCatalogue.load(tmp_path)
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
-  items.keep(tmp_path, data())
+  items.keep_items(tmp_path, data())
   path = tmp_path / 'items' / 'meta.json'
   meta = json.loads(path.read_text())
   path.write_text(json.dumps({**meta, 'format': 99}))

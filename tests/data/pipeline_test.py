@@ -70,7 +70,7 @@ def test_collate_equals_a_loop(times, max_len, windows):
   rng = np.random.default_rng(1)
   for n in (0, 1, 4):
     indices = rng.permutation(len(examples))[:n]
-    batch = pipeline.collate(
+    batch = pipeline.collate_examples(
       h, examples, indices, max_len=max_len, batch_size=5
     )
     events = batch.jagged['events']
@@ -107,9 +107,9 @@ def test_collate_refuses_what_does_not_fit():
   h = make([5, 6, 7])
   examples = splits.keep_whole(h)
   with pytest.raises(ValueError, match='3 examples for a batch of 2'):
-    pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=2)
+    pipeline.collate_examples(h, examples, [0, 1, 2], max_len=9, batch_size=2)
   with pytest.raises(ValueError, match='15 tokens for a capacity of 14'):
-    pipeline.collate(
+    pipeline.collate_examples(
       h, examples, [0, 1, 2], max_len=9, batch_size=3, capacity=14
     )
 
@@ -118,10 +118,12 @@ def test_times_beyond_int32_are_refused_and_the_user_is_named():
   time = [0, 1, 0, 2**31 - 1, 0, 2**31]
   h = histories.from_arrays(list('aabbcc'), [1] * 6, time)
   examples = splits.keep_whole(h)
-  batch = pipeline.collate(h, examples, [0, 1], max_len=9, batch_size=2)
+  batch = pipeline.collate_examples(
+    h, examples, [0, 1], max_len=9, batch_size=2
+  )
   assert batch.jagged['events']['next_time'].max() == 2**31 - 1
   with pytest.raises(ValueError, match='user c span 2147483648.*milliseconds'):
-    pipeline.collate(h, examples, [0, 1, 2], max_len=9, batch_size=3)
+    pipeline.collate_examples(h, examples, [0, 1, 2], max_len=9, batch_size=3)
 
 
 def test_capacity_ladder():
@@ -214,7 +216,7 @@ def test_resume_is_exact_within_and_across_epochs(before, after):
 @pytest.mark.parametrize('capacity', [9, 20, 1000])
 def test_eval_batches_equal_a_loop(seen, capacity):
   h = make([2, 3, 10, 11, 12, 25, 1, 2, 5, 5, 5])
-  examples = splits.split(h, dict(holdout=2), log=quiet)['test']
+  examples = splits.split_histories(h, dict(holdout=2), log=quiet)['test']
   batches = list(
     pipeline.eval_batches(
       h, examples, batch_size=3, capacity=capacity, max_len=9, seen=seen
@@ -271,7 +273,7 @@ def test_batches_are_read_from_mapped_columns_alike(tmp_path):
   h = make([3, 9, 4])
   user = np.repeat(h.users.ids, np.diff(h.offsets))
   events = readers.Events(user, h.vocab.ids[h.items - 1], h.times)
-  mapped = convert.convert([events], tmp_path / 'h', log=quiet)
+  mapped = convert.convert_log([events], tmp_path / 'h', log=quiet)
   for a, b in itertools.islice(
     zip(
       *(
@@ -333,8 +335,10 @@ def test_the_shards_of_a_batch_are_the_batch_in_order(shards, seed):
   n = int(rng.integers(0, 17))  # often too few: the last shards are empty
   indices = rng.permutation(len(examples))[:n]
   options = dict(max_len=25, batch_size=16)
-  whole = pipeline.collate(h, examples, indices, **options)
-  batch = pipeline.collate(h, examples, indices, shards=shards, **options)
+  whole = pipeline.collate_examples(h, examples, indices, **options)
+  batch = pipeline.collate_examples(
+    h, examples, indices, shards=shards, **options
+  )
   want, (zero,), _ = real(whole, 1, 1, 16)
   got, first, counts = real(batch, shards, shards, 16 // shards)
   assert zero == 0
@@ -405,7 +409,7 @@ def test_a_run_may_go_on_with_another_number_of_shards():
 @pytest.mark.parametrize('shards', [1, 2, 4])
 def test_evaluation_in_shards_takes_every_example_once(shards, seen):
   h = make([2, 3, 10, 11, 12, 25, 2, 2, 5, 5, 5, 30, 2])
-  examples = splits.split(h, dict(holdout=2), log=quiet)['test']
+  examples = splits.split_histories(h, dict(holdout=2), log=quiet)['test']
   options = dict(batch_size=8, max_len=9, seen=seen)
 
   def run(own=None):

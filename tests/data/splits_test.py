@@ -31,7 +31,7 @@ def as_lists(examples):
 def test_leave_last_out_equals_a_loop(holdout):
   h = make([1, 2, 3, 4, 9, 1, 30])
   said = []
-  parts = splits.split(h, dict(holdout=holdout), log=said.append)
+  parts = splits.split_histories(h, dict(holdout=holdout), log=said.append)
   expected = {'train': [], 'valid': [], 'test': []}
   for row in range(len(h)):
     begin, stop = h.offsets[row : row + 2].tolist()
@@ -45,12 +45,12 @@ def test_leave_last_out_equals_a_loop(holdout):
   if holdout == 1:
     del expected['valid']
   assert {k: as_lists(v) for k, v in parts.items()} == expected
-  assert '2 of 7 users have too few events for the test part' in said[-1]
+  assert '2 of 7 users have too few events for the test split' in said[-1]
 
 
 def test_users_too_short_are_counted_and_an_empty_part_is_an_error():
-  with pytest.raises(ValueError, match='train part is empty'):
-    splits.split(make([2, 3]), dict(holdout=2), log=quiet)
+  with pytest.raises(ValueError, match='train split is empty'):
+    splits.split_histories(make([2, 3]), dict(holdout=2), log=quiet)
 
 
 @pytest.mark.parametrize('target', ['last', 'first', 'all'])
@@ -62,8 +62,8 @@ def test_global_time_equals_a_loop(target, valid, monkeypatch):
     name='global_time', valid_from=valid, test_from=1_000_600, target=target
   )
   said = []
-  parts = splits.split(h, cfg, log=said.append)
-  assert said[-1] == 'split: 2 users have a single event and are in no part'
+  parts = splits.split_histories(h, cfg, log=said.append)
+  assert said[-1] == 'split: 2 users have a single event and are in no split'
   cut = {None: 1_000_600, 1_000_300: 1_000_300}.get(valid)
   if cut is None:
     cut = np.sort(h.times)[int(0.3 * len(h.times))]
@@ -100,7 +100,9 @@ def test_time_quantile_equals_sorting(span, fraction, monkeypatch):
 
 def test_windows_cover_every_target_once():
   h = make([2, 3, 10, 11, 12, 13, 40])
-  parts = splits.split(h, dict(holdout=1, windows='all'), max_len=5, log=quiet)
+  parts = splits.split_histories(
+    h, dict(holdout=1, windows='all'), max_len=5, log=quiet
+  )
   train, max_len = parts['train'], 5
   expected = []
   for row in range(len(h)):
@@ -112,11 +114,11 @@ def test_windows_cover_every_target_once():
   targets = np.concatenate(
     [np.arange(b + 1, e + 1) for _, b, e in as_lists(train)]
   )
-  latest = splits.split(h, dict(holdout=1), log=quiet)['train']
+  latest = splits.split_histories(h, dict(holdout=1), log=quiet)['train']
   assert sorted(targets) == sorted(
     p for _, b, e in as_lists(latest) for p in range(b + 1, e + 1)
   )
-  # Only the training part has windows.
+  # Only the training split has windows.
   assert len(parts['test']) == len(h)
 
 
@@ -125,7 +127,7 @@ def test_train_counts_count_each_event_once(windows, monkeypatch):
   monkeypatch.setattr(splits, 'CHUNK', 13)
   h = make([2, 3, 10, 11, 12, 1, 13, 40])
   cfg = dict(holdout=1, windows=windows)
-  train = splits.split(h, cfg, max_len=4, log=quiet)['train']
+  train = splits.split_histories(h, cfg, max_len=4, log=quiet)['train']
   counts = splits.train_counts(h, train, 40)
   events = [
     h.items[p]
@@ -139,12 +141,12 @@ def test_train_counts_count_each_event_once(windows, monkeypatch):
 
 def test_stream_splits_records_in_order():
   h = make([3] * 20)
-  parts = splits.split(h, dict(name='stream'), log=quiet)
+  parts = splits.split_histories(h, dict(name='stream'), log=quiet)
   assert parts['train'].row.tolist() == list(range(18))
   assert parts['test'].row.tolist() == [18, 19]
   assert parts['test'].end.tolist() == [56, 59]
   cfg = dict(name='stream', test_fraction=0.2, valid_fraction=0.1)
-  parts = splits.split(h, cfg, log=quiet)
+  parts = splits.split_histories(h, cfg, log=quiet)
   assert [len(parts[k]) for k in ('train', 'valid', 'test')] == [14, 2, 4]
 
 
@@ -171,10 +173,10 @@ def test_whole_holds_nothing_out():
 )
 def test_errors(cfg, message):
   with pytest.raises(ValueError, match=message):
-    splits.split(make([5, 6, 7]), cfg, log=quiet)
+    splits.split_histories(make([5, 6, 7]), cfg, log=quiet)
 
 
 def test_global_time_needs_times():
   h = histories.from_arrays([1, 1, 1], [1, 2, 3])
   with pytest.raises(ValueError, match='needs a log with times'):
-    splits.split(h, dict(name='global_time'), log=quiet)
+    splits.split_histories(h, dict(name='global_time'), log=quiet)

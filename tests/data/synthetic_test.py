@@ -32,7 +32,7 @@ def concentration(category):
 
 def test_statistics_equal_the_slow_process():
   shape = dict(records=1200, length=24, items=2000, categories=20, per_record=5)
-  fast = synthetic.stream(**shape, seed=1)
+  fast = synthetic.generate_stream(**shape, seed=1)
   category = synthetic.item_categories(2000, 20, 1)
   got = concentration(category[fast.items.reshape(1200, 24) - 1])
   expected = concentration(slow_stream(**shape, seed=2))
@@ -43,7 +43,7 @@ def test_statistics_equal_the_slow_process():
 def test_category_draws_follow_the_urn():
   # One category in the prior twice over makes no difference to an urn with
   # alpha 1: the share of "position 2 equals position 1" is known exactly.
-  h = synthetic.stream(20_000, 2, 4000, 100, 5, alpha_max=1, seed=3)
+  h = synthetic.generate_stream(20_000, 2, 4000, 100, 5, alpha_max=1, seed=3)
   category = synthetic.item_categories(4000, 100, 3)[h.items - 1].reshape(-1, 2)
   same = np.mean(category[:, 0] == category[:, 1])
   # alpha = 1: copy with 1/2, else two draws from a flat Dirichlet of 5 parts
@@ -53,7 +53,7 @@ def test_category_draws_follow_the_urn():
 
 
 def test_items_are_uniform_among_the_open_ones_of_a_category():
-  h = synthetic.stream(4000, 16, 60, 3, 5, seed=0, opening=(0.5, 0.5))
+  h = synthetic.generate_stream(4000, 16, 60, 3, 5, seed=0, opening=(0.5, 0.5))
   assert h.items.max() == 30 and h.items.min() == 1
   category = synthetic.item_categories(60, 3, 0)[:30]
   for c in range(3):
@@ -63,7 +63,7 @@ def test_items_are_uniform_among_the_open_ones_of_a_category():
 
 
 def test_the_vocabulary_opens_linearly():
-  h = synthetic.stream(1000, 32, 500, 10, 5, seed=0)
+  h = synthetic.generate_stream(1000, 32, 500, 10, 5, seed=0)
   limits = synthetic.opening_limits(1000, 500, (0.4, 1.0))
   assert limits[0] == 200 and limits[500] == 350
   items = h.items.reshape(1000, 32)
@@ -72,7 +72,7 @@ def test_the_vocabulary_opens_linearly():
 
 
 def test_categories_without_an_open_item_are_redrawn():
-  h = synthetic.stream(500, 8, 10, 10, 5, seed=0, opening=(0.1, 1.0))
+  h = synthetic.generate_stream(500, 8, 10, 10, 5, seed=0, opening=(0.1, 1.0))
   items = h.items.reshape(500, 8)
   limits = synthetic.opening_limits(500, 10, (0.1, 1.0))
   assert np.all((items >= 1) & (items <= limits[:, None]))
@@ -80,12 +80,13 @@ def test_categories_without_an_open_item_are_redrawn():
 
 def test_streams_are_seeded():
   a, b, c = (
-    synthetic.stream(50, 8, 100, 10, 3, seed=seed).items for seed in (0, 0, 1)
+    synthetic.generate_stream(50, 8, 100, 10, 3, seed=seed).items
+    for seed in (0, 0, 1)
   )
   assert np.array_equal(a, b) and not np.array_equal(a, c)
 
 
 def test_stream_is_a_whole_data_set():
-  h = synthetic.stream(50, 8, 100, 10, 3)
+  h = synthetic.generate_stream(50, 8, 100, 10, 3)
   assert len(h) == 50 and not h.has_times and len(h.vocab) == 100
   assert np.all(np.diff(h.offsets) == 8) and h.items.dtype == np.int32

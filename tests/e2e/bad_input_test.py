@@ -218,13 +218,13 @@ def test_users_with_one_event(command, tmp_path, caplog):
   rows = [f'only{n},i{n % 7},{T + n},1' for n in range(9)]
   told = command(log(tmp_path / 'log.csv', rows))
   assert told == (
-    'the train part is empty: no user has enough events for it. A user needs '
+    'the train split is empty: no user has enough events for it. A user needs '
     'at least 4 events, and the longest history has 1'
   )
   caplog.set_level('INFO', 'genrec_jax')
   assert command(log(tmp_path / 'log.csv', ROWS + rows)) is None
   assert (
-    '9 of 14 users have too few events for the test part and are left out'
+    '9 of 14 users have too few events for the test split and are left out'
     in caplog.text
   )
 
@@ -315,10 +315,10 @@ def trained(tmp_path_factory):
   given = log(root / 'log.csv').removeprefix('--config.')
   config = config_lib.load(f'{root}/config.py', [given])
   workdir.claim_workdir(root / 'run', config)
-  built = experiment.build(
+  built = experiment.build_experiment(
     config, root / 'run', TASK_KINDS, log=lambda *_: None
   )
-  built.data.keep(root / 'run')
+  built.data.save_for_predicting(root / 'run')
   with CheckpointManager(
     root / 'run/checkpoints', log=lambda *_: None
   ) as saved:

@@ -92,7 +92,7 @@ POINTS = {
     manifest, 'write', 2, of('checkpoints')
   ),
   'before old ones are removed': lambda: before(
-    retention, 'prune', 2, of('checkpoints')
+    retention, 'remove_superfluous', 2, of('checkpoints')
   ),
   'during an evaluation': lambda: before(RetrievalEvaluator, 'run', 2),
   'after step 41': lambda: after_step(41),

@@ -132,7 +132,7 @@ def start(workdir, log):
     config = spread_runs.config('hstu', *overrides)
     try:
       with workdir_lib.own_workdir(workdir, config):
-        experiment.build(config, workdir, TASK_KINDS, lines.append)
+        experiment.build_experiment(config, workdir, TASK_KINDS, lines.append)
     except (ValueError, OSError) as error:
       met.append(str(error))
 

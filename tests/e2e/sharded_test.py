@@ -202,7 +202,7 @@ def test_a_run_that_was_spread_is_evaluated(runs):
   keys = ('hstu', ROWS, *SPREADS['row_wise, fsdp, offload, ragged'])
   workdir = runs(*keys)
   with jax.numpy_dtype_promotion('standard'):  # for optax
-    found = results.evaluate(spread_runs.config(*keys), workdir, TASK_KINDS)
+    found = results.evaluate_run(spread_runs.config(*keys), workdir, TASK_KINDS)
   row = next(
     row
     for row in tiny_run.curve(workdir)

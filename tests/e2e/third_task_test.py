@@ -52,7 +52,7 @@ def config(log_file, *, mesh: bool, steps: int = STEPS):
     'data.label_kinds.minutes=float',
     'data.extras.teacher=float',
   ):
-    config_lib.apply(c, override)
+    config_lib.apply_override(c, override)
   c.tables = (('tags', {'rate': 0.2}), ('.*', {}))
   c.train.update(
     batch_size=64,
@@ -127,7 +127,7 @@ def test_it_is_evaluated_and_predicted(trained, log_file):
   workdir, mesh, report = trained
   c = config(log_file, mesh=mesh)
   with jax.numpy_dtype_promotion('standard'):
-    found = results.evaluate(c, workdir, KINDS, EXTENSIONS)
+    found = results.evaluate_run(c, workdir, KINDS, EXTENSIONS)
     KINDS['minutes'].predict(c, workdir, EXTENSIONS)
   wanted = report['metrics']['test']['mse']
   assert_close(found['metrics']['test']['mse'], wanted)

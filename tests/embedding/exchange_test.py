@@ -14,7 +14,7 @@ from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
-from genrec_jax.numerics.formats import extend
+from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
 from tests.numerics.power_format import POWER8
@@ -43,7 +43,7 @@ def programs(exchange):
     return jax.jit(
       jax.shard_map(
         on_device,
-        mesh=mesh_lib.make(1, 2, 4),
+        mesh=mesh_lib.make_mesh(1, 2, 4),
         in_specs=SPEC,
         out_specs=SPEC,
         check_vma=False,
@@ -51,9 +51,11 @@ def programs(exchange):
     )
 
   return (
-    mapped(lambda ids: exchange_lib.route(exchange, STACK, addresses(ids))),
-    mapped(lambda r, a: exchange_lib.fetch(exchange, STACK, r, a)),
-    mapped(lambda r, g: exchange_lib.push(exchange, STACK, r, g)),
+    mapped(
+      lambda ids: exchange_lib.route_addresses(exchange, STACK, addresses(ids))
+    ),
+    mapped(lambda r, a: exchange_lib.fetch_rows(exchange, STACK, r, a)),
+    mapped(lambda r, g: exchange_lib.push_gradients(exchange, STACK, r, g)),
   )
 
 
@@ -271,7 +273,7 @@ def test_narrow_rows_are_close(kind, name):
 
 
 def test_a_format_of_ones_own_travels_as_the_librarys_do():
-  formats = extend({'power8': POWER8})
+  formats = extend_formats({'power8': POWER8})
   exchange = Exchange(
     'all_to_all', 8.0, 'raise', 'power8', 'power8', formats=formats
   )

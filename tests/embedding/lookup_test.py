@@ -237,9 +237,9 @@ def test_a_read_of_the_whole_table_has_no_ids(table):
 @pytest.mark.parametrize('blocks', [1, 2, 4])
 def test_ids_are_found_in_the_rows_of_their_block(blocks):
   ids = np.random.default_rng(0).integers(0, 9, (4, 6)).astype(np.int32)
-  distinct = sharded_tables._distinct([jnp.asarray(ids)], 9, blocks)
+  distinct = sharded_tables._distinct_by_block([jnp.asarray(ids)], 9, blocks)
   rows = jnp.asarray(ids.reshape(blocks, -1))
-  places = sharded_tables._locate(distinct, rows, 9, blocks)
+  places = sharded_tables._locate_by_block(distinct, rows, 9, blocks)
   of_block = np.asarray(distinct).reshape(blocks, -1)
   for block, own in enumerate(ids.reshape(blocks, -1)):
     np.testing.assert_array_equal(of_block[block][places[block]], own)

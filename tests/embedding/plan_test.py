@@ -63,7 +63,7 @@ def test_json_there_and_back(plan):
 def test_a_file_there_and_back(tmp_path):
   plan = ShardingPlan({'t': TablePlan(9, 4, 'row_wise')}, 2, 4, 2)
   plan.save(tmp_path / 'plan.json')
-  assert plan_lib.load(tmp_path / 'plan.json') == plan
+  assert plan_lib.load_plan(tmp_path / 'plan.json') == plan
 
 
 @settings(deadline=None)
@@ -191,7 +191,7 @@ def test_text_that_is_no_plan(text, message, tmp_path):
   path = tmp_path / 'plan.json'
   path.write_text(text)
   with pytest.raises(PlanError, match=re.escape(f'{path}: {message}')):
-    plan_lib.load(path)
+    plan_lib.load_plan(path)
 
 
 # Written by version 1, for two tables on two hosts.
@@ -275,7 +275,7 @@ SPECS = {
 @pytest.mark.parametrize('scheme', plan_lib.SCHEMES)
 def test_one_scheme_for_all_tables(scheme):
   plan = single_scheme.plan_with_scheme(SPECS, scheme, hosts=2, devices=4)
-  single_scheme.check(plan, SPECS)
+  single_scheme.require_same_tables(plan, SPECS)
   a, b = plan.tables['a'], plan.tables['b']
   assert a.scheme == b.scheme == scheme
   at = {
@@ -294,7 +294,7 @@ def test_what_no_scheme_and_no_plan_of_these_tables_is():
     single_scheme.plan_with_scheme(SPECS, 'rows')
   plan = single_scheme.plan_with_scheme(SPECS, 'row_wise', devices=2)
   with pytest.raises(PlanError, match=r"of the tables \['a', 'b'\], the mod"):
-    single_scheme.check(plan, {'a': SPECS['a']})
+    single_scheme.require_same_tables(plan, {'a': SPECS['a']})
   wider = SPECS | {'a': dataclasses.replace(SPECS['a'], dim=16)}
   with pytest.raises(PlanError, match="'a' is planned as .* = .41, 12, "):
-    single_scheme.check(plan, wider)
+    single_scheme.require_same_tables(plan, wider)

@@ -60,7 +60,7 @@ def filled(layout, key):
   """Arrays and slots of a replica group as a checkpoint holds them."""
   tables = ShardedTables(layout, SPECS)
   plan = layout.plan
-  mesh = mesh_lib.make(1, plan.hosts, plan.devices)
+  mesh = mesh_lib.make_mesh(1, plan.hosts, plan.devices)
   specs = tables.partition(layout.shapes())
   arrays = jax.jit(
     jax.shard_map(
@@ -70,7 +70,7 @@ def filled(layout, key):
   arrays = {n: np.asarray(x) for n, x in arrays.items()}
   # The statistic of a row is its place in the table, whatever the plan.
   slots = {}
-  for name, stack in relayout.sources(layout).items():
+  for name, stack in relayout.find_stacks(layout).items():
     numbers = [
       np.asarray(stack.identify(d, jnp.arange(stack.depth)))
       for d in range(stack.devices)

@@ -17,8 +17,8 @@ from tests.embedding.plans import PLANS, SPECS, filled, plan
 
 def moved(old, new, arrays, slots):
   tables, wanted = ShardedTables(new, SPECS), new.plan
-  mesh = mesh_lib.make(1, wanted.hosts, wanted.devices)
-  split = PartitionSpec(mesh_lib.GROUP)
+  mesh = mesh_lib.make_mesh(1, wanted.hosts, wanted.devices)
+  split = PartitionSpec(mesh_lib.DEVICE_GROUP)
 
   def pad(x):
     spare = -len(x) % wanted.group
@@ -27,7 +27,7 @@ def moved(old, new, arrays, slots):
   like = new.shapes()
   slots_like = jax.eval_shape(tables.init_slots, like)
   fn = jax.shard_map(
-    lambda a, s: relayout.move(old, new, a, s),
+    lambda a, s: relayout.move_arrays(old, new, a, s),
     mesh=mesh,
     in_specs=(split, split),
     out_specs=(tables.partition(like), tables.partition(slots_like)),
@@ -45,7 +45,8 @@ def test_every_plan_becomes_every_other(old, new, key, monkeypatch):
   wanted = filled(new, key)
   for name in SPECS:
     np.testing.assert_array_equal(
-      relayout.table(new, made[0], name), relayout.table(new, wanted[0], name)
+      relayout.gather_table(new, made[0], name),
+      relayout.gather_table(new, wanted[0], name),
     )
   for name, slots in wanted[1].items():
     for slot, values in slots.items():
@@ -56,4 +57,4 @@ def test_other_tables_are_refused(key):
   old = lay_out(PLANS['whole'])
   other = plan(1, 1, a=('data_parallel',), b=('data_parallel',))
   with pytest.raises(PlanError, match="table 'c' was saved as"):
-    relayout.check(old, lay_out(other))
+    relayout.require_same_tables(old, lay_out(other))

@@ -70,14 +70,14 @@ def test_one_scheme_for_all_tables_asks_it_for_places():
   assert {n: t.at for n, t in plan.tables.items()} == {'a': (7, 6), 'b': (6, 7)}
   pieces = lay_out(plan).pieces
   assert [p.owners for p in pieces['b']] == [(6,), (7,)]
-  single_scheme.check(plan, SPECS)
+  single_scheme.require_same_tables(plan, SPECS)
 
 
 def test_its_plan_is_read_with_it_and_without_it(tmp_path):
   plan = make_plan()
   plan.save(tmp_path / 'plan.json')
   for outside in (None, {'last_devices': LAST}):
-    read = plan_lib.load(tmp_path / 'plan.json', outside)
+    read = plan_lib.load_plan(tmp_path / 'plan.json', outside)
     assert read == plan and read.same_placement(plan)
     assert read.shards('a') == plan.shards('a')
   described = json.loads(plan.to_json())['schemes']
@@ -148,7 +148,7 @@ def test_places_that_are_none_are_told():
 
 
 LOADS = [Load(name, 1_000_000, 64, features=(Feature(20.0),)) for name in 'abc']
-TWO_HOSTS = hardware.get('h100', hosts=2, devices=4)
+TWO_HOSTS = hardware.find_topology('h100', hosts=2, devices=4)
 
 
 def test_the_planner_keeps_to_its_places(tmp_path):
@@ -167,7 +167,7 @@ def test_the_planner_keeps_to_its_places(tmp_path):
     for name, load in zip('abc', LOADS, strict=True)
   }
   twin = ShardingPlan(columns, hosts=2, devices=4)
-  again = planner.evaluate(twin, LOADS, TWO_HOSTS, 8192)
+  again = planner.evaluate_plan(twin, LOADS, TWO_HOSTS, 8192)
   assert (again.times == report.times).all()
   assert again.allocated == report.allocated
   plan.save(tmp_path / 'plan.json')

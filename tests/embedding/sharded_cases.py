@@ -111,7 +111,7 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   if 'f' in seen:
     seen['bags'] = seen.pop('f')
   pushed = tables.push(arrays, slots, routes, grads, 0.1, number)
-  (seen['touched'],) = pushed.touched.values()
+  (seen['touched'],) = pushed.updated_rows.values()
   return pushed.arrays, pushed.slots, seen, pushed.square
 
 
@@ -167,7 +167,7 @@ def run_sharded(
     lay_out(plan), {'t': spec}, exchange, sync_every,
     extra_optimizers=extra_optimizers or {},
   )  # fmt: skip
-  mesh = mesh_lib.make(replicas, hosts, devices)
+  mesh = mesh_lib.make_mesh(replicas, hosts, devices)
   split_spec = PartitionSpec(mesh_lib.AXES)
   arrays_like = tables.layout.shapes()
   specs = tables.partition(arrays_like)
@@ -202,4 +202,4 @@ def run_sharded(
   host = jax.tree.map(np.asarray, arrays)
   size = {n: len(a) // replicas for n, a in host.items()}
   first = {n: a[: size[n]] for n, a in host.items()}
-  return seen, relayout.table(tables.layout, first, 't')
+  return seen, relayout.gather_table(tables.layout, first, 't')

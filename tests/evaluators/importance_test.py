@@ -43,7 +43,7 @@ def test_one_feature_moves_and_nothing_else(number):
   rows = examples(50)
   order = np.random.default_rng(3).permutation(50)
   before = columns(rows)
-  after = columns(importance.permuted(rows, FEATURES, number, order))
+  after = columns(importance.permute_feature(rows, FEATURES, number, order))
   for feature in FEATURES:
     expected = before[feature.name]
     if feature is FEATURES[number]:
@@ -56,9 +56,9 @@ def test_one_feature_moves_and_nothing_else(number):
 def test_a_sample_is_of_the_part():
   rows = examples(203)
   part = part_of(rows)
-  whole = columns(importance.sample(part, 1000, 0))
+  whole = columns(importance.sample_rows(part, 1000, 0))
   assert whole == columns(rows)
-  some = [importance.sample(part, 70, seed) for seed in (0, 0, 1)]
+  some = [importance.sample_rows(part, 70, seed) for seed in (0, 0, 1)]
   assert len(some[0]) == 70
   assert columns(some[0]) == columns(some[1]) != columns(some[2])
 
@@ -72,7 +72,7 @@ def test_a_sample_is_of_the_part():
 
 
 def measured(state):
-  return lambda rows: rm.measure(logits_of(state, rows), rows.labels)
+  return lambda rows: rm.measure_labels(logits_of(state, rows), rows.labels)
 
 
 def planted(state, rows):
@@ -151,9 +151,9 @@ def test_details_for_a_report(runtime):
     curve = rm.calibration_curve(logits[:, i], rows.labels[:, i], bins=5)
     assert found['labels'][label]['calibration'] == curve
   # By hand: the same sample and orders, scored by NumPy.
-  some = importance.sample(part_of(rows), 100, 7)
+  some = importance.sample_rows(part_of(rows), 100, 7)
   expected = importance.permutation_importance(
-    lambda rows: rm.measure(
+    lambda rows: rm.measure_labels(
       logits_of(state, rows), rows.labels, None, None, labels
     ),
     some,

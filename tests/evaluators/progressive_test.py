@@ -57,12 +57,12 @@ def test_windows_and_lifetime():
   gauc = np.zeros(2)
   for i, line in enumerate(lines):
     window = whole(batches[4 * i : 4 * i + 4])
-    check(line, rm.measure(*window, LABELS))
+    check(line, rm.measure_labels(*window, LABELS))
     grouped = rm.GroupedAuc().update(
       window[0][:, 0], window[1][:, 0], *window[2:]
     )
     gauc += grouped.sums()
-    so_far = rm.measure(*whole(batches[: 4 * i + 4])[:3], None, LABELS)
+    so_far = rm.measure_labels(*whole(batches[: 4 * i + 4])[:3], None, LABELS)
     check(line, so_far, 'lifetime_')
     assert line['lifetime_gauc/click'] == pytest.approx(gauc[0] / gauc[1])
     assert len(line) == 2 * 3 * len(rm.NAMES)

@@ -116,7 +116,7 @@ class OnDevices(SingleDeviceEvalRuntime):
   """Batches cut over 4 devices, the weights on each."""
 
   def __init__(self):
-    self._mesh = mesh_lib.make(1, 2, 2)
+    self._mesh = mesh_lib.make_mesh(1, 2, 2)
     self.eval_shards, self.own_eval = 4, range(4)
 
   def put_on_devices(self, batch):

@@ -31,7 +31,7 @@ def evaluator(rows, labels=('label',), batch_size=16, runtime=None):
 
 
 def expected(state, rows, labels=('label',)):
-  return rm.measure(
+  return rm.measure_labels(
     logits_of(state, rows), rows.labels, None, rows.group, labels
   )
 

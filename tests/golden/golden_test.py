@@ -173,7 +173,7 @@ def test_evaluates_the_same(name, tmp_path):
   workdir = unpack(name, tmp_path)
   with jax.numpy_dtype_promotion('standard'):  # for optax
     config = typed_config(name, workdir)
-    found = results.evaluate(config, workdir, TASK_KINDS)['metrics']
+    found = results.evaluate_run(config, workdir, TASK_KINDS)['metrics']
   wanted = expected(name)['evaluation']
   assert found.keys() == wanted.keys()
   for part in wanted:
@@ -220,7 +220,7 @@ def test_scores_with_the_config_that_is_saved(tmp_path):
       name: cell.split('^') * bool(cell) if name in ('tags', 'seen') else cell
       for name, cell in row.items()
     }
-    for row in rows[-len(wanted) :]  # the test part
+    for row in rows[-len(wanted) :]  # the test split
   ]
   found = Scorer.load(workdir, checkpoint='latest').score(records)
   assert_close(found[:, 0], [float(score) for _, score in wanted])

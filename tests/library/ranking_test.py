@@ -137,10 +137,10 @@ def test_files(tmp_path):
   path.write_text('\n'.join(text).replace('nan', '') + '\n')
   run = fit(path, features={'price': 'numeric', 'row': None})
   assert run.features == ('shop', 'hour', 'price')
-  config = ConfigDict(config_lib.read(run.workdir / 'config.json'))
+  config = ConfigDict(config_lib.read_config(run.workdir / 'config.json'))
   out = tmp_path / 'out.jsonl'
   config.predict.update(input=str(path), output=str(out))
-  score.run(config, run.workdir)
+  score.write_scores(config, run.workdir)
   wanted = [json.loads(line) for line in out.read_text().splitlines()]
   np.testing.assert_allclose(
     run.score(path), [list(line.values())[-1] for line in wanted], rtol=1e-6
@@ -213,7 +213,7 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
   }
   [path] = paths
   data = store.PreparedStore(path)
-  rows = data.parts['train'].rows(0, 60)
+  rows = data.splits['train'].rows(0, 60)
   encoder = data.encoder
   ids = dict(zip(encoder.schema.names.ids, rows.ids.T, strict=True))
   shops = encoder.vocabularies['shop'].decode(ids['shop'])

@@ -101,11 +101,11 @@ def test_recommends_what_the_command_line_does(run, tmp_path):
       for i in order
     )
   )
-  config = ConfigDict(config_lib.read(run.workdir / 'config.json'))
+  config = ConfigDict(config_lib.read_config(run.workdir / 'config.json'))
   config.predict.update(
     input=str(tmp_path / 'new.csv'), output=str(tmp_path / 'out.jsonl'), top_k=4
   )
-  predict.run(config, run.workdir)
+  predict.write_predictions(config, run.workdir)
   lines = (tmp_path / 'out.jsonl').read_text().splitlines()
   wanted = {
     line['user']: [(x['item'], x['score']) for x in line['items']]
@@ -371,7 +371,7 @@ def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
       shown.update(1)
     raise ValueError('set --config.train.shuffle=false')
 
-  monkeypatch.setattr(fitting, '_train', warn)
+  monkeypatch.setattr(fitting, '_train_in', warn)
   with pytest.raises(ValueError, match="settings={'train.shuffle': False}"):
     fit(make_events(), tmp_path)
   assert [record.getMessage() for record in caplog.records] == ['mind the gap']

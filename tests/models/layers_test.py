@@ -70,8 +70,8 @@ def test_dropout_is_off_without_a_key_or_a_rate(x, key):
 
 
 def test_split(key):
-  assert layers.split(None, 3) == [None] * 3
-  keys = layers.split(key, 3)
+  assert layers.split_key(None, 3) == [None] * 3
+  keys = layers.split_key(key, 3)
   assert len({int(jax.random.bits(k)) for k in keys}) == 3
 
 

@@ -147,7 +147,7 @@ def test_every_site_is_multiplied_by_and_by_its_product(name):
 
   def record(x, w, *, spec, site):
     seen.add(site)
-    return products.multiply(x, w, spec=spec)
+    return products.multiply_in_dtype(x, w, spec=spec)
 
   plain, inputs = model_and_inputs(name)
   declared = set(products.find_sites(plain))

@@ -19,14 +19,16 @@ from hypothesis.extra import numpy as arrays_of
 
 from genrec_jax.checkpoint import chunks
 from genrec_jax.numerics import bit_packing, formats, number_format, row_quant
-from genrec_jax.numerics.formats import FORMATS, extend
+from genrec_jax.numerics.formats import FORMATS, extend_formats
 from genrec_jax.numerics.number_format import EncodedArray, NumberFormat
 from genrec_jax.parallel import codecs
 from tests.numerics import format_rows
 from tests.numerics.power_format import POWER8
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'number_formats.md'
-ALL = extend({'power8': POWER8}) | {'fp8 gradients': FORMATS['fp8'].gradients}
+ALL = extend_formats({'power8': POWER8}) | {
+  'fp8 gradients': FORMATS['fp8'].gradients
+}
 IN_BOTH = [n for n, f in ALL.items() if f.engines == ('numpy', 'jax')]
 any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -208,7 +210,7 @@ def test_a_format_that_programs_cannot_run():
 )
 def test_names_are_given_once(name, change, message):
   with pytest.raises(ValueError, match=message):
-    extend({name: dataclasses.replace(POWER8, **change)})
+    extend_formats({name: dataclasses.replace(POWER8, **change)})
 
 
 @pytest.mark.parametrize(

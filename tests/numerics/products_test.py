@@ -225,7 +225,7 @@ def build_task(config):
 def test_the_sites_of_a_configured_task_are_leaves_of_its_state(kind):
   config = getattr(config_lib, kind)()
   rules = "numerics.products=(('.*/(kernel|product)', 'bfloat16'),)"
-  config_lib.apply(config, rules)
+  config_lib.apply_override(config, rules)
   task = build_task(config)
   params = jax.eval_shape(task.init, jax.random.key(0))
   assert task.sites
@@ -273,7 +273,7 @@ def test_products_from_outside():
 
   def record(x, w, *, spec, site):
     seen.append((site, spec, w.shape))
-    return products.multiply(x, w, spec=spec)
+    return products.multiply_in_dtype(x, w, spec=spec)
 
   model = pair(('.*', 'record'), extra={'record': record})
   x = jnp.ones((2, 16))

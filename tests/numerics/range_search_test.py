@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from genrec_jax.numerics import range_search
-from genrec_jax.numerics.levels import levels, nearest_codes
+from genrec_jax.numerics.levels import choose_levels, nearest_codes
 from tests.numerics import quant_rows
 
 
 def search(rows, half=True, **settings):
   x = np.ascontiguousarray(rows.T)
-  return range_search.search(
+  return range_search.search_ranges(
     x, rows.min(axis=1), rows.max(axis=1), half=half, **settings
   )
 
@@ -27,7 +27,7 @@ def test_xla_finds_the_bits_of_numpy(half, monkeypatch):
     settings = {'bits': bits, 'bins': bins, 'ratio': ratio, 'half': half}
     xla = search(rows, **settings)
     with monkeypatch.context() as m:
-      m.setattr(range_search, '_cpu', lambda: None)
+      m.setattr(range_search, '_find_cpu', lambda: None)
       numpy = search(rows, **settings)
     for a, b in zip(xla, numpy, strict=True):
       np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32))
@@ -69,7 +69,7 @@ def test_a_range_is_never_worse_than_the_whole():
 
   def error(low, high, bits):
     top = np.full_like(low, 2**bits - 1)
-    bias, scale, inverse = levels(np, low, high, top, half=True)
+    bias, scale, inverse = choose_levels(np, low, high, top, half=True)
     y = nearest_codes(x, bias, inverse, top[0]) * scale + bias
     return np.linalg.norm((y - x).astype(np.float64), axis=0)
 
@@ -85,4 +85,4 @@ def test_without_a_cpu_of_jax_numpy_searches(monkeypatch):
     raise RuntimeError(f'Unknown backend {backend}')
 
   monkeypatch.setattr(jax, 'local_devices', refuse)
-  assert range_search._cpu.__wrapped__() is None
+  assert range_search._find_cpu.__wrapped__() is None

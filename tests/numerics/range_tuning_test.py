@@ -11,7 +11,7 @@ from tests.numerics import quant_rows
 @pytest.mark.parametrize('bits', [2, 4])
 def test_what_is_found_is_nearly_the_best_on_all_rows(bits):
   rows = quant_rows.draw('t3', 1000, 16)
-  bins, ratio = range_tuning.tune(rows, bits)
+  bins, ratio = range_tuning.tune_search(rows, bits)
   assert bins in range_tuning.BINS and ratio in range_tuning.RATIOS
 
   def error(bins, ratio):
@@ -36,7 +36,7 @@ def test_the_sample_is_drawn_by_the_generator(monkeypatch):
   monkeypatch.setattr(range_tuning, 'RATIOS', (0.5,))
   draws = [{}, {}, {'rng': np.random.default_rng(5)}, {'sample': 0.5}]
   for arguments in draws:
-    assert range_tuning.tune(rows, 4, **arguments) == (5, 0.5)
+    assert range_tuning.tune_search(rows, 4, **arguments) == (5, 0.5)
   a, b, c, d = seen
   np.testing.assert_array_equal(a, b)
   assert len(a) == len(c) == range_tuning.FEWEST and (a != c).any()
@@ -45,6 +45,6 @@ def test_the_sample_is_drawn_by_the_generator(monkeypatch):
 
 def test_mistakes_are_errors():
   with pytest.raises(ValueError, match='8 bits are not searched'):
-    range_tuning.tune(np.zeros((3, 4), np.float32), 8)
+    range_tuning.tune_search(np.zeros((3, 4), np.float32), 8)
   with pytest.raises(ValueError, match='no rows to tune on'):
-    range_tuning.tune(np.zeros((0, 4), np.float32), 4)
+    range_tuning.tune_search(np.zeros((0, 4), np.float32), 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from genrec_jax.numerics import formats, row_kmeans, row_quant
-from genrec_jax.numerics.bit_packing import BITS, unpack
+from genrec_jax.numerics.bit_packing import BITS, unpack_codes
 from genrec_jax.numerics.range_tuning import mean_error
 from genrec_jax.numerics.row_blocks import TINY
 from genrec_jax.numerics.row_quant import dequantize, quantize
@@ -20,7 +20,7 @@ from tests.numerics import quant_rows
 
 CASES = [
   (method, bits)
-  for method in formats.methods()
+  for method in formats.list_methods()
   for bits in BITS
   if (method, bits) != ('kmeans', 8)
 ]
@@ -50,7 +50,7 @@ def same(a, b):
 
 
 def codes_of(arrays, dim, bits):
-  return unpack(arrays['codes'], dim, bits).tolist()
+  return unpack_codes(arrays['codes'], dim, bits).tolist()
 
 
 def steps(arrays, rows, bits):

@@ -19,7 +19,7 @@ def on_shards(f, shape, out=P(mesh_lib.AXES)):
   return jax.jit(
     jax.shard_map(
       f,
-      mesh=mesh_lib.make(*shape),
+      mesh=mesh_lib.make_mesh(*shape),
       in_specs=P(mesh_lib.AXES),
       out_specs=out,
       check_vma=False,

@@ -24,7 +24,7 @@ FSDP = DenseOptions('fsdp', toy_mlp.RULES, 'bfloat16')
 
 def compiled(dense, micro=1, tx=optax.sgd(0.1), **size):
   size = size or dict(width=WIDTH, layers=LAYERS)
-  mesh = mesh_lib.make(2, 2)
+  mesh = mesh_lib.make_mesh(2, 2)
   return toy_mlp.compiled(
     dense, tx, mesh, micro=micro, options=hlo.BARRIERS_KEPT, **size
   )
@@ -140,7 +140,7 @@ def test_memory():
 
 
 def test_the_options_of_accelerators_change_no_number():
-  mesh = mesh_lib.make(2, 2)
+  mesh = mesh_lib.make_mesh(2, 2)
   batch = toy_mlp.cut(toy_mlp.batch(0), mesh)
   losses = []
   for options in (None, hlo.BARRIERS_KEPT):

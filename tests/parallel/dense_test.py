@@ -32,7 +32,7 @@ WAYS = {
 
 
 def train(dense, tx=ADAM, mesh=(2, 2, 2), micro=1, steps=STEPS):
-  mesh = mesh_lib.make(*mesh)
+  mesh = mesh_lib.make_mesh(*mesh)
   params, state, step = toy_mlp.trainer(dense, tx, mesh)
   losses, norms = [], []
   for i in range(steps):
@@ -151,12 +151,12 @@ def test_mixed_precision_rounds():
 
 def test_accumulation_sums_in_float32():
   small = jnp.full((300, 1), 1, jnp.bfloat16)
-  total = dense_lib.accumulate(lambda x: {'a': x}, small)
+  total = dense_lib.accumulate_sums(lambda x: {'a': x}, small)
   assert total['a'].dtype == jnp.float32 and total['a'] == 300
-  one = dense_lib.accumulate(lambda x: x, small[:1])
+  one = dense_lib.accumulate_sums(lambda x: x, small[:1])
   assert one.dtype == jnp.float32 and one.shape == (1,)
   with pytest.raises(ValueError, match='agree on their number'):
-    dense_lib.accumulate(lambda x: x[0], (jnp.zeros(2), jnp.zeros(3)))
+    dense_lib.accumulate_sums(lambda x: x[0], (jnp.zeros(2), jnp.zeros(3)))
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_what_is_not_known_is_an_error(fields, words):
 
 
 def test_rules_must_fit_the_mode():
-  mesh = mesh_lib.make(2, 2)
+  mesh = mesh_lib.make_mesh(2, 2)
   with pytest.raises(ValueError, match=r"'w' of shape \(4,\).* into 8"):
-    dense_lib.make(DenseOptions('fsdp'), mesh, {'w': jnp.zeros(4)})
-  layout = dense_lib.make(
+    dense_lib.make_layout(DenseOptions('fsdp'), mesh, {'w': jnp.zeros(4)})
+  layout = dense_lib.make_layout(
     DenseOptions('hybrid', (('.*', 0),)), mesh, {'w': jnp.zeros(4)}
   )
   assert layout.cuts == {'w': Cut(0, ('dev',))}
-  layout = dense_lib.make(DenseOptions(), mesh, {'w': jnp.zeros(4)})
+  layout = dense_lib.make_layout(DenseOptions(), mesh, {'w': jnp.zeros(4)})
   assert layout.cuts == {'w': Cut()}
   with pytest.raises(ValueError, match="'n' is int32"):
-    dense_lib.make(DenseOptions(), mesh, {'n': jnp.zeros(4, jnp.int32)})
+    dense_lib.make_layout(DenseOptions(), mesh, {'n': jnp.zeros(4, jnp.int32)})

@@ -16,7 +16,7 @@ def on_mesh(f, in_specs, out_specs):
   return jax.jit(
     jax.shard_map(
       f,
-      mesh=mesh_lib.make(2, 2),
+      mesh=mesh_lib.make_mesh(2, 2),
       in_specs=in_specs,
       out_specs=out_specs,
       check_vma=False,
@@ -24,7 +24,9 @@ def on_mesh(f, in_specs, out_specs):
   )
 
 
-@pytest.mark.parametrize('axes', [mesh_lib.AXES, ('dev',), mesh_lib.GROUP])
+@pytest.mark.parametrize(
+  'axes', [mesh_lib.AXES, ('dev',), mesh_lib.DEVICE_GROUP]
+)
 @pytest.mark.parametrize('axis', [0, 1, 2])
 def test_gathering_and_its_gradient(axis, axes):
   rng = np.random.default_rng(0)

@@ -21,13 +21,15 @@ from genrec_jax.parallel import mesh as mesh_lib
   ],
 )
 def test_the_shape_asked_for(asked, shape):
-  mesh = mesh_lib.make(**asked)
+  mesh = mesh_lib.make_mesh(**asked)
   assert mesh.devices.shape == shape and mesh.axis_names == mesh_lib.AXES
   assert set(mesh.axis_types) == {jax.sharding.AxisType.Auto}
   count = int(np.prod(shape))
   assert mesh.devices.ravel().tolist() == jax.devices()[:count]
-  assert mesh_lib.shards(mesh) == count
-  assert mesh_lib.shards(mesh, mesh_lib.GROUP) == shape[1] * shape[2]
+  assert mesh_lib.count_shards(mesh) == count
+  assert (
+    mesh_lib.count_shards(mesh, mesh_lib.DEVICE_GROUP) == shape[1] * shape[2]
+  )
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ def test_the_shape_asked_for(asked, shape):
 )
 def test_counts_that_do_not_fit(asked, words):
   with pytest.raises(mesh_lib.MeshError, match=words):
-    mesh_lib.make(**asked)
+    mesh_lib.make_mesh(**asked)
 
 
 def test_a_batch_is_split_in_shard_order():
-  mesh = mesh_lib.make(2, 2)
-  x = jax.device_put(np.arange(16), mesh_lib.split(mesh))
+  mesh = mesh_lib.make_mesh(2, 2)
+  x = jax.device_put(np.arange(16), mesh_lib.batch_sharding(mesh))
   parts = [np.asarray(s.data).tolist() for s in x.addressable_shards]
   assert parts == [[2 * i, 2 * i + 1] for i in range(8)]
   x = jax.device_put(np.arange(16), mesh_lib.replicated(mesh))
@@ -59,7 +61,7 @@ def fake(process: int, id_: int):
 
 def test_every_process_gives_equally_many():
   present = [fake(i % 2, i) for i in range(8)]
-  chosen = mesh_lib._choose(present, 4)
+  chosen = mesh_lib._choose_devices(present, 4)
   assert [(d.process_index, d.id) for d in chosen] == [
     (0, 0),
     (0, 2),
@@ -67,6 +69,6 @@ def test_every_process_gives_equally_many():
     (1, 3),
   ]
   with pytest.raises(mesh_lib.MeshError, match=r'3 devices .* 2 processes'):
-    mesh_lib._choose(present, 3)
+    mesh_lib._choose_devices(present, 3)
   with pytest.raises(mesh_lib.MeshError, match=r'have \[3, 1\]'):
-    mesh_lib._choose([fake(i // 3, i) for i in range(4)], 4)
+    mesh_lib._choose_devices([fake(i // 3, i) for i in range(4)], 4)

@@ -24,7 +24,7 @@ ADAM = optax.adamw(optax.linear_schedule(0.0, 0.1, 5), weight_decay=0.1)
 def layout(mode, **fields):
   shapes = jax.eval_shape(toy_mlp.init)
   dense = DenseOptions(mode, toy_mlp.RULES, **fields)
-  return dense_lib.make(dense, mesh_lib.make(2, 2), shapes)
+  return dense_lib.make_layout(dense, mesh_lib.make_mesh(2, 2), shapes)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def kinds(tree):
 
 @pytest.mark.parametrize('mode', ['ddp', 'fsdp'])
 def test_offloaded_state_trains_the_same(mode):
-  mesh = mesh_lib.make(2, 2)
+  mesh = mesh_lib.make_mesh(2, 2)
   ends = []
   for offload in (False, True):
     dense = DenseOptions(mode, toy_mlp.RULES, offload_state=offload)
@@ -132,16 +132,16 @@ def test_offload_keeps_the_shards():
 
 def test_no_device_ever_holds_the_whole_model():
   """Neither after initialisation nor while it runs."""
-  width, mesh = 256, mesh_lib.make(2, 2)
+  width, mesh = 256, mesh_lib.make_mesh(2, 2)
 
   def fresh():
     return {'w': 0.1 * jax.random.normal(jax.random.key(3), (width, width))}
 
   shapes = jax.eval_shape(fresh)
   dense = DenseOptions('fsdp', (('.*', 0),))
-  laid = dense_lib.make(dense, mesh, shapes)
+  laid = dense_lib.make_layout(dense, mesh, shapes)
   where = placement.shardings(laid)
-  params = placement.init(fresh, where)
+  params = placement.init_sharded(fresh, where)
   part = (width // 8, width)
   assert [s.data.shape for s in params['w'].addressable_shards] == 8 * [part]
   np.testing.assert_array_equal(params['w'], jax.jit(fresh)()['w'])
@@ -153,12 +153,14 @@ def test_no_device_ever_holds_the_whole_model():
   assert memory.temp_size_in_bytes < whole / 2
 
   tx = optax.adam(0.1)
-  state = placement.init(tx.init, placement.state_shardings(laid, tx), params)
+  state = placement.init_sharded(
+    tx.init, placement.state_shardings(laid, tx), params
+  )
   assert {s.data.shape for s in state[0].mu['w'].addressable_shards} == {part}
 
 
 def test_hybrid_copies_are_equal_after_training():
-  mesh = mesh_lib.make(2, 2)
+  mesh = mesh_lib.make_mesh(2, 2)
   dense = dataclasses.replace(
     DenseOptions('hybrid', toy_mlp.RULES), bucket_bytes=64
   )

@@ -101,7 +101,7 @@ KUBERNETES = {
   ],
 )
 def test_who_started_us(environ, found):
-  assert processes.find(environ) == found
+  assert processes.find_settings(environ) == found
 
 
 def without(environ, name):
@@ -134,7 +134,7 @@ def without(environ, name):
 )
 def test_incomplete_environments_name_what_is_missing(environ, words):
   with pytest.raises(processes.ProcessError, match=words):
-    processes.find(environ)
+    processes.find_settings(environ)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_incomplete_environments_name_what_is_missing(environ, words):
 )
 def test_flags_must_be_complete(flags, words):
   with pytest.raises(processes.ProcessError, match=words):
-    processes.initialize(*flags)
+    processes.join_processes(*flags)
 
 
 def test_one_process_stays_alone(monkeypatch):
   for name in list(os.environ):
     if name.startswith(('SLURM', 'OMPI', 'PMI', 'JAX_COORD', 'TPU_WORKER')):
       monkeypatch.delenv(name)
-  assert processes.initialize() == 'one process'
-  assert processes.initialize('here:1', 1, 0) == 'one process (flags)'
+  assert processes.join_processes() == 'one process'
+  assert processes.join_processes('here:1', 1, 0) == 'one process (flags)'
   assert not jax.distributed.is_initialized()
   assert str(Settings('a:1', 4, 2, 'Slurm', (1,))) == (
     'process 2 of 4, device 1, coordinator a:1 (Slurm)'
@@ -201,7 +201,7 @@ def test_two_processes_train_as_one(optax_promotes):
   assert [s['hosts'] for s in said] == [[[0, 0], [1, 1]]] * 2
   assert [s['sum'] for s in said] == [6.0, 6.0]
   for mode, dense in two_processes.MODES.items():
-    alone = two_processes.losses(dense, mesh_lib.make(1, 2, 2))
+    alone = two_processes.losses(dense, mesh_lib.make_mesh(1, 2, 2))
     for process in said:
       assert_close(process[mode], alone)
     assert np.all(np.isfinite(alone)) and alone[0] != alone[-1]

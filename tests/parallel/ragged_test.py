@@ -57,8 +57,8 @@ def test_any_sizes(seed, dtype):
   operand = rng.integers(1, 250, shape).astype(dtype)
   output = rng.integers(1, 250, shape).astype(dtype)
   found = sent(
-    mesh_lib.make(1, 2),
-    mesh_lib.GROUP,
+    mesh_lib.make_mesh(1, 2),
+    mesh_lib.DEVICE_GROUP,
     operand, output, starts, sizes, places, received,
   )  # fmt: skip
   np.testing.assert_array_equal(
@@ -74,7 +74,7 @@ def test_peers_of_one_axis():
   operand = rng.normal(size=(8, 2 * ROOM, 2)).astype(np.float32)
   output = np.zeros_like(operand)
   args = operand, output, starts, sizes, places, received
-  found = np.asarray(sent(mesh_lib.make(1, 2), ('dev',), *args))
+  found = np.asarray(sent(mesh_lib.make_mesh(1, 2), ('dev',), *args))
   for host in (slice(0, 4), slice(4, 8)):
     want = expected(*(x[host] for x in args[:5]))
     np.testing.assert_array_equal(found[host], want)
@@ -87,8 +87,8 @@ def test_what_does_not_fit_is_cut_off():
   operand = np.arange(8 * 24, dtype=np.float32).reshape(8, 24)
   output = np.full((8, 10), -1, np.float32)
   found = sent(
-    mesh_lib.make(1, 2),
-    mesh_lib.GROUP,
+    mesh_lib.make_mesh(1, 2),
+    mesh_lib.DEVICE_GROUP,
     operand, output, starts, sizes, places, sizes.T,
   )  # fmt: skip
   whole = expected(operand, np.zeros_like(operand), starts, sizes, places)
@@ -101,11 +101,18 @@ def test_gradients_go_back_the_same_way():
   operand = rng.normal(size=(8, 2 * ROOM, 2)).astype(np.float32)
   output = rng.normal(size=operand.shape).astype(np.float32)
   weights = rng.normal(size=operand.shape).astype(np.float32)
-  mesh = mesh_lib.make(1, 2)
+  mesh = mesh_lib.make_mesh(1, 2)
 
   def loss(operand, output):
     found = sent(
-      mesh, mesh_lib.GROUP, operand, output, starts, sizes, places, received
+      mesh,
+      mesh_lib.DEVICE_GROUP,
+      operand,
+      output,
+      starts,
+      sizes,
+      places,
+      received,
     )
     return jnp.sum(found * weights)
 

@@ -16,12 +16,12 @@ FLAT = {'layer_0/kernel': (6, 16), 'layer_0/bias': (6,), 'norm': (8,)}
 @pytest.mark.parametrize('shapes', [TREE, FLAT])
 def test_the_first_match_counts(shapes):
   table = [('.*/bias', None), [r'layer_\d+/kernel', -1], ('norm|.*/bias', 0)]
-  assert rules.resolve(table, shapes, 8) == {
+  assert rules.resolve_rules(table, shapes, 8) == {
     'layer_0/kernel': 1,
     'layer_0/bias': None,
     'norm': 0,
   }
-  assert rules.resolve([('.*', rules.LARGEST)], shapes, 8) == {
+  assert rules.resolve_rules([('.*', rules.LARGEST)], shapes, 8) == {
     'layer_0/kernel': 1,
     'layer_0/bias': None,
     'norm': 0,
@@ -49,12 +49,12 @@ def test_the_first_match_counts(shapes):
 )
 def test_what_does_not_fit_is_an_error_with_a_suggestion(table, words):
   with pytest.raises(rules.RuleError, match=words):
-    rules.resolve(table, TREE, 8)
+    rules.resolve_rules(table, TREE, 8)
 
 
 def test_the_suggestion_of_an_error_is_accepted():
   with pytest.raises(rules.RuleError) as error:
-    rules.resolve([('.*', 0)], {'layer_3/w.x': (6, 16)}, 8)
+    rules.resolve_rules([('.*', 0)], {'layer_3/w.x': (6, 16)}, 8)
   rule = eval(str(error.value).split('put ')[1].split(' in front')[0])
-  found = rules.resolve([rule, ('.*', 0)], {'layer_3/w.x': (6, 16)}, 8)
+  found = rules.resolve_rules([rule, ('.*', 0)], {'layer_3/w.x': (6, 16)}, 8)
   assert found == {'layer_3/w.x': 1}

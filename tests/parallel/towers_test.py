@@ -111,10 +111,10 @@ def train(run, params, state):
 
 
 def on_mesh(dense, tower, shape=(1, 2, 4)):
-  mesh = mesh_lib.make(*shape)
+  mesh = mesh_lib.make_mesh(*shape)
   dense = dataclasses.replace(dense, clip_norm=LIMIT)
   shapes = jax.eval_shape(init)
-  layout = dense_lib.make(dense, mesh, shapes, {'towers/.*': tower})
+  layout = dense_lib.make_layout(dense, mesh, shapes, {'towers/.*': tower})
   stored = placement.specs(layout)
   states = placement.state_specs(layout, ADAM)
   mapped = jax.shard_map(
@@ -124,9 +124,11 @@ def on_mesh(dense, tower, shape=(1, 2, 4)):
     out_specs=(stored, states, placement.update_specs(layout), P()),
     check_vma=False,
   )
-  params = placement.init(init, placement.shardings(layout))
+  params = placement.init_sharded(init, placement.shardings(layout))
   resting = placement.state_shardings(layout, ADAM)
-  return train(mapped, params, placement.init(ADAM.init, resting, params))
+  return train(
+    mapped, params, placement.init_sharded(ADAM.init, resting, params)
+  )
 
 
 @pytest.fixture(scope='module')
@@ -174,9 +176,11 @@ def test_towers_of_a_host_that_its_devices_share(one_device):
 
 
 def test_specs_of_towers():
-  mesh, shapes = mesh_lib.make(1, 2, 4), jax.eval_shape(init)
+  mesh, shapes = mesh_lib.make_mesh(1, 2, 4), jax.eval_shape(init)
   for way, top in (('grad_op', P()), ('fsdp', P(mesh_lib.AXES, None))):
-    layout = dense_lib.make(WAYS[way], mesh, shapes, {'towers/.*': TOWER})
+    layout = dense_lib.make_layout(
+      WAYS[way], mesh, shapes, {'towers/.*': TOWER}
+    )
     specs = placement.specs(layout)
     assert specs['towers']['kernel'] == P(('host',), None, None)
     assert specs['top'] == {'kernel': top, 'bias': P()}
@@ -200,15 +204,15 @@ def test_specs_of_towers():
   ],
 )
 def test_overrides_that_do_not_fit(overrides, words):
-  mesh, shapes = mesh_lib.make(1, 2, 2), jax.eval_shape(init)
+  mesh, shapes = mesh_lib.make_mesh(1, 2, 2), jax.eval_shape(init)
   with pytest.raises(cuts.RuleError, match=words):
-    dense_lib.make(DenseOptions(), mesh, shapes, overrides)
+    dense_lib.make_layout(DenseOptions(), mesh, shapes, overrides)
 
 
 def test_the_first_override_counts():
-  mesh, shapes = mesh_lib.make(1, 2, 2), jax.eval_shape(init)
+  mesh, shapes = mesh_lib.make_mesh(1, 2, 2), jax.eval_shape(init)
   overrides = {'towers/bias': Cut(), 'towers/.*': TOWER}
-  layout = dense_lib.make(DenseOptions(), mesh, shapes, overrides)
+  layout = dense_lib.make_layout(DenseOptions(), mesh, shapes, overrides)
   assert layout.cuts['towers/bias'] == Cut() == layout.cuts['top/bias']
   assert layout.cuts['towers/kernel'] == TOWER
 

@@ -59,16 +59,16 @@ def summand(params, batch, weight):
 def trainer(dense, tx, mesh):
   """First parameters and state on a mesh, and the step that trains them."""
   train, layout = step(dense, tx, mesh)
-  params = placement.init(init, placement.shardings(layout))
+  params = placement.init_sharded(init, placement.shardings(layout))
   resting = placement.state_shardings(layout, tx)
-  return params, placement.init(tx.init, resting, params), train
+  return params, placement.init_sharded(tx.init, resting, params), train
 
 
 def compiled(dense, tx, mesh, *, micro=1, width=16, layers=2, options=None):
   """The compiled step of a network that need not exist."""
   train, layout = step(dense, tx, mesh, width, layers)
   state = jax.eval_shape(tx.init, layout.params)
-  shards, split = mesh_lib.shards(mesh), mesh_lib.split(mesh)
+  shards, split = mesh_lib.count_shards(mesh), mesh_lib.batch_sharding(mesh)
   batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
       (shards, micro, len(x) // shards // micro, *x.shape[1:]), x.dtype
@@ -94,14 +94,14 @@ def step(dense, tx, mesh, width: int = 16, layers: int = 2):
   parameters, state, loss and the norm of the gradient.
   """
   fresh = functools.partial(init, width, layers)
-  layout = dense_lib.make(dense, mesh, jax.eval_shape(fresh))
+  layout = dense_lib.make_layout(dense, mesh, jax.eval_shape(fresh))
 
   def shard(params, state, batches):
     batches = jax.tree.map(lambda x: x[0], batches)
     weight = collectives.sum_over_shards(jnp.sum(batches['weight']))
     held = layout.gather(params)
     loss = layout.remat(lambda h, b: summand(layout.use(h), b, weight))
-    value, grads = dense_lib.accumulate(
+    value, grads = dense_lib.accumulate_sums(
       lambda b: jax.value_and_grad(loss)(held, b), batches
     )
     grads = layout.reduce(grads)
@@ -131,7 +131,7 @@ def step(dense, tx, mesh, width: int = 16, layers: int = 2):
 
 def cut(batch, mesh, micro: int = 1):
   """A batch -> `[shards, micro, examples, ...]`, on its devices."""
-  shards, where = mesh_lib.shards(mesh), mesh_lib.split(mesh)
+  shards, where = mesh_lib.count_shards(mesh), mesh_lib.batch_sharding(mesh)
 
   def spread(x):
     x = x.reshape(shards, micro, -1, *x.shape[1:])

@@ -29,8 +29,8 @@ def losses(dense, mesh, steps=3) -> list[float]:
 
 
 def main():
-  words = processes.initialize()
-  mesh = mesh_lib.make(hosts=2)
+  words = processes.join_processes()
+  mesh = mesh_lib.make_mesh(hosts=2)
   total = jax.shard_map(
     lambda: collectives.sum_over_shards(
       collectives.shard_index().astype(jnp.float32)

@@ -37,7 +37,7 @@ WITHOUT_GRADIENT = 'key/bias'
 class FixedNegatives(Retrieval):
   """The task with given negatives instead of drawn ones."""
 
-  def _negatives(self, batch, key):
+  def _draw_negatives(self, batch, key):
     return jnp.asarray(negatives(), jnp.int32)
 
 
@@ -65,9 +65,9 @@ class Setup:
       corpus=np.arange(1, ITEMS + 1),
       rows=ITEMS + 1,
     )
-    self.tx = optimizer.build(config.retrieval().optimizer)
+    self.tx = optimizer.build_optimizer(config.retrieval().optimizer)
     self.state = jax.jit(
-      lambda: state.create(self.task, self.tx, 0, ['grad_norm', 'loss'])
+      lambda: state.create_state(self.task, self.tx, 0, ['grad_norm', 'loss'])
     )()
     # Two batches in turn: rows that only one of them reads keep moving.
     self.users = [

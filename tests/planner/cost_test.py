@@ -14,7 +14,7 @@ from genrec_jax.planner.cost import Cost, shard_cost
 
 GIB = 2**30
 HBM, INTRA, INTER = 897 * GIB, 600 * GIB, 12.5 * GIB
-TWO = hardware.get('torchrec', hosts=2)
+TWO = hardware.find_topology('torchrec', hosts=2)
 BATCH = 512 * 16
 TABLE = Load('t', 1_000_000, 64, features=(Feature(10.0),))
 SENT = 2_097_152  # 512 examples x 16 devices x 64 columns x 4 bytes
@@ -26,7 +26,7 @@ def cost(scheme, load=TABLE, columns=None, topology=TWO, batch=BATCH):
 
 
 def check(found: Cost, forward, backward, there, again):
-  assert found.parts == pytest.approx((forward, backward, there, again))
+  assert found.components == pytest.approx((forward, backward, there, again))
   assert found.total == pytest.approx(forward + backward + there + again)
 
 
@@ -73,7 +73,7 @@ def test_rows_over_a_host(scheme):
 
 
 def test_one_host_sends_within_it():
-  one = hardware.get('torchrec', hosts=1)
+  one = hardware.find_topology('torchrec', hosts=1)
   sent = SENT // 2
   found = cost('row_wise', topology=one, batch=512 * 8)
   assert found.forward_comms == pytest.approx(sent / INTRA)
@@ -84,7 +84,7 @@ def test_one_host_sends_within_it():
 def test_data_parallel(hosts, factor):
   # Half the memory's rate; all-reduce at eight adapters: (2 n - 1) / n for
   # n = min(hosts, 2), twice that above two hosts.
-  topology = hardware.get('torchrec', hosts=hosts)
+  topology = hardware.find_topology('torchrec', hosts=hosts)
   found = cost('data_parallel', topology=topology, batch=512 * 8 * hosts)
   rate = HBM / 2
   forward = (40_960 + 1_310_720 + 131_072) / rate
@@ -160,11 +160,11 @@ def test_narrow_exchange_and_repeated_ids_cost_less():
 
 
 def test_one_device_exchanges_nothing():
-  alone = hardware.get('torchrec', hosts=1, devices=1)
+  alone = hardware.find_topology('torchrec', hosts=1, devices=1)
   for scheme in ('table_wise', 'row_wise', 'data_parallel'):
     assert cost(scheme, topology=alone, batch=512).comms == 0
 
 
 def test_groups_share_the_batch():
-  twice = hardware.get('torchrec', hosts=2, replicas=2)
+  twice = hardware.find_topology('torchrec', hosts=2, replicas=2)
   assert cost('row_wise', topology=twice, batch=2 * BATCH) == cost('row_wise')

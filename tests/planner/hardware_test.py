@@ -9,34 +9,42 @@ from genrec_jax.planner import calibrate, hardware
 
 @pytest.mark.parametrize('name', hardware.PRESETS)
 def test_presets_survive_a_file(name, tmp_path):
-  preset = hardware.get(name)
+  preset = hardware.find_topology(name)
   assert preset.name == name and preset.source
   path = tmp_path / 'machine.json'
   path.write_text(preset.to_json())
-  assert hardware.get(str(path)) == preset
-  assert hardware.get(str(path), hosts=3) == hardware.get(name, hosts=3)
+  assert hardware.find_topology(str(path)) == preset
+  assert hardware.find_topology(str(path), hosts=3) == hardware.find_topology(
+    name, hosts=3
+  )
 
 
 @pytest.mark.parametrize('name, rate', [('v5e', 1.6e12), ('v6e', 3.2e12)])
 def test_bisection_of_a_pod_is_the_documented_one(name, rate):
-  pod = hardware.get(name, hosts=64, devices=4)
+  pod = hardware.find_topology(name, hosts=64, devices=4)
   assert pod.bisection == pytest.approx(rate)
 
 
 def test_bisection_of_a_network():
-  assert hardware.get('h100', hosts=2).bisection == 8 * 50e9
-  assert hardware.get('h100').bisection == 4 * 450e9
+  assert hardware.find_topology('h100', hosts=2).bisection == 8 * 50e9
+  assert hardware.find_topology('h100').bisection == 4 * 450e9
 
 
 @pytest.mark.parametrize(
   'call, message',
   [
-    (lambda: hardware.get('h10'), "no topology 'h10'.*Did you mean 'h100'"),
-    (lambda: hardware.get('h100', host=2), "no 'host'. Did you mean 'hosts'"),
-    (lambda: hardware.get('h100', hosts=0), 'hosts is 0'),
-    (lambda: hardware.get('h100', devices=1.5), 'devices is 1.5'),
-    (lambda: hardware.get('h100', memory=-1), 'memory is -1'),
-    (lambda: hardware.get('h100', reserve=1.0), 'reserve is 1.0'),
+    (
+      lambda: hardware.find_topology('h10'),
+      "no topology 'h10'.*Did you mean 'h100'",
+    ),
+    (
+      lambda: hardware.find_topology('h100', host=2),
+      "no 'host'. Did you mean 'hosts'",
+    ),
+    (lambda: hardware.find_topology('h100', hosts=0), 'hosts is 0'),
+    (lambda: hardware.find_topology('h100', devices=1.5), 'devices is 1.5'),
+    (lambda: hardware.find_topology('h100', memory=-1), 'memory is -1'),
+    (lambda: hardware.find_topology('h100', reserve=1.0), 'reserve is 1.0'),
     (lambda: hardware.from_json('{"nam": "x"}'), r"has no \['nam'\]"),
     (lambda: hardware.from_json('{"name": "x"}'), 'not a topology'),
   ],
@@ -50,7 +58,7 @@ def test_a_file_that_is_not_there():
   with pytest.raises(
     FileNotFoundError, match='planner.calibrate --out no.json'
   ):
-    hardware.get('no.json')
+    hardware.find_topology('no.json')
 
 
 def test_calibration_measures_and_writes(tmp_path, capsys):
@@ -59,7 +67,7 @@ def test_calibration_measures_and_writes(tmp_path, capsys):
   printed = capsys.readouterr().out
   for word in ('lookup', 'row update', 'all_to_all', 'psum_scatter'):
     assert word in printed
-  found = hardware.get(str(path))
+  found = hardware.find_topology(str(path))
   assert (found.name, found.hosts, found.devices) == ('mine', 1, 8)
   rates = ('memory_bandwidth', 'intra', 'flops', 'backward')
   assert all(getattr(found, rate) > 0 for rate in rates)

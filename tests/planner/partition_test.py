@@ -9,17 +9,21 @@ from hypothesis import strategies as st
 
 from genrec_jax.planner import hardware
 from genrec_jax.planner.cost import Cost
-from genrec_jax.planner.ldm import difference, ldm
+from genrec_jax.planner.ldm import difference_times, partition_ldm
 from genrec_jax.planner.options import Option
-from genrec_jax.planner.partition import even_arrays, lpt, memory_balanced
+from genrec_jax.planner.partition import (
+  even_arrays,
+  memory_balanced,
+  partition_lpt,
+)
 from genrec_jax.planner.split import split_search
 
 FREE = 10**18
-PARTITIONERS = (lpt, ldm, memory_balanced)
+PARTITIONERS = (partition_lpt, partition_ldm, memory_balanced)
 
 
 def machine(devices, hosts=1):
-  return hardware.get('h100', hosts=hosts, devices=devices)
+  return hardware.find_topology('h100', hosts=hosts, devices=devices)
 
 
 def option(time, size=1, scheme='table_wise', pieces=1, **more):
@@ -88,21 +92,21 @@ def test_nothing_is_placed_where_there_is_no_room(partitioner):
 def test_lpt_takes_bytes_first_where_time_first_finds_no_room():
   # By time the small ones go to both devices and the large one fits nowhere.
   options = [option(3, 4), option(3, 4), option(1, 8)]
-  found = lpt(options, machine(2), 10)
+  found = partition_lpt(options, machine(2), 10)
   assert found is not None
   check(found, options, machine(2), 10)
-  assert lpt(options, machine(2), 10, by='time') is None
+  assert partition_lpt(options, machine(2), 10, by='time') is None
 
 
 def test_ldm_on_the_textbook_case():
   # 8 7 6 5 4 on two devices: differencing gives 16 and 14, LPT 17 and 13.
   options = [option(x) for x in (8, 7, 6, 5, 4)]
-  assert ldm(options, machine(2), FREE).rate == 16
-  assert lpt(options, machine(2), FREE).rate == 17
+  assert partition_ldm(options, machine(2), FREE).rate == 16
+  assert partition_lpt(options, machine(2), FREE).rate == 17
 
 
 def test_ldm_begins_with_what_the_devices_have_to_do():
-  found = difference([3.0, 2.0, 1.0], [5.0, 0.0])
+  found = difference_times([3.0, 2.0, 1.0], [5.0, 0.0])
   sums = [5.0 + sum([3.0, 2.0, 1.0][i] for i in found[0]),
           sum([3.0, 2.0, 1.0][i] for i in found[1])]  # fmt: skip
   assert max(sums) == 6.0
@@ -110,8 +114,8 @@ def test_ldm_begins_with_what_the_devices_have_to_do():
 
 def test_ldm_repairs_memory():
   options = [option(8, 1), option(4, 9), option(4, 9)]
-  assert sorted(ldm(options, machine(2), FREE).used) == [1, 18]
-  found = ldm(options, machine(2), 12)
+  assert sorted(partition_ldm(options, machine(2), FREE).used) == [1, 18]
+  found = partition_ldm(options, machine(2), 12)
   check(found, options, machine(2), 12)
 
 
@@ -121,7 +125,7 @@ def test_ldm_repairs_memory():
   st.integers(1, 9),
 )
 def test_differencing_places_everything_once(times, devices):
-  found = difference([float(t) for t in times], [0.0] * devices)
+  found = difference_times([float(t) for t in times], [0.0] * devices)
   assert sorted(itertools.chain(*found)) == list(range(len(times)))
 
 
@@ -149,13 +153,15 @@ def test_ldm_is_mostly_at_least_as_even_as_lpt():
   for seed in range(40):
     costs = np.random.default_rng(seed).uniform(size=80)
     options = [option(c) for c in costs]
-    a, b = (p(options, machine(8), FREE).rate for p in (ldm, lpt))
+    a, b = (
+      p(options, machine(8), FREE).rate for p in (partition_ldm, partition_lpt)
+    )
     assert a <= 1.05 * b
     wins += a <= b
   assert wins >= 36
 
 
-@pytest.mark.parametrize('partitioner', (lpt, ldm))
+@pytest.mark.parametrize('partitioner', (partition_lpt, partition_ldm))
 def test_small_cases_are_near_the_optimum(partitioner):
   for seed in range(8):
     costs = np.random.default_rng(seed).integers(1, 50, size=8).tolist()
@@ -176,7 +182,7 @@ def test_memory_balancing_evens_bytes_and_keeps_the_time():
       rng.uniform(size=200), rng.lognormal(18, 1.5, size=200), strict=True
     )
   ]
-  plain = lpt(options, machine(8), FREE)
+  plain = partition_lpt(options, machine(8), FREE)
   even = memory_balanced(options, machine(8), FREE)
   assert max(even.used) < 0.9 * max(plain.used)
   assert even.rate <= 1.02 * plain.rate
@@ -204,7 +210,9 @@ def test_even_arrays_are_about_as_deep_everywhere():
 
   even = even_arrays(options, topology, FREE, 0.05)
   mean = sum(o.bytes for o in options) / 8
-  assert depth(even) <= 1.05 * mean < depth(lpt(options, topology, FREE))
+  assert (
+    depth(even) <= 1.05 * mean < depth(partition_lpt(options, topology, FREE))
+  )
   check(even, options, topology, FREE)
 
 
@@ -219,10 +227,10 @@ def halve(index, chosen):
 def test_splits_spread_a_dominant_table():
   options = [option(80, 64), *[option(1, 1) for _ in range(40)]]
   topology = machine(8)
-  assert lpt(options, topology, FREE).rate == 80
+  assert partition_lpt(options, topology, FREE).rate == 80
 
   def place(chosen):
-    return lpt(chosen, topology, FREE)
+    return partition_lpt(chosen, topology, FREE)
 
   found = split_search(options, halve, place)
   assert found.rate == pytest.approx(15)
@@ -233,9 +241,12 @@ def test_splits_spread_a_dominant_table():
 def test_splits_make_a_table_fit():
   topology = machine(4)
   found = split_search(
-    [option(1, 16)], halve, lambda chosen: lpt(chosen, topology, 5)
+    [option(1, 16)], halve, lambda chosen: partition_lpt(chosen, topology, 5)
   )
   assert found.options[0].pieces == 4
   assert (
-    split_search([option(1, 99)], halve, lambda c: lpt(c, topology, 5)) is None
+    split_search(
+      [option(1, 99)], halve, lambda c: partition_lpt(c, topology, 5)
+    )
+    is None
   )

@@ -19,7 +19,7 @@ from genrec_jax.planner import (
   Load,
   PoolingRule,
   describe,
-  evaluate,
+  evaluate_plan,
   hardware,
   make_plan,
   pooling,
@@ -28,8 +28,8 @@ from genrec_jax.planner import (
 from genrec_jax.planner.options import enumerate_options
 from genrec_jax.planner.pooling import (
   BagRead,
-  choose,
-  fill,
+  choose_pooling,
+  fill_pooling,
   rows_bytes,
   sums_bytes,
 )
@@ -88,7 +88,7 @@ def first_length(name, hosts, devices, longest, **more):
   mesh = ShardingPlan({}, hosts, devices)
   for length in range(1, longest + 1):
     read = BagRead(dim=64, bags=1024, length=length, **more)
-    if choose(read, SCHEMES[name], 1, mesh) == 'sums':
+    if choose_pooling(read, SCHEMES[name], 1, mesh) == 'sums':
       return length
   return None
 
@@ -131,19 +131,21 @@ def test_sums_nearly_always_win_on_one_device_and_on_a_host():
 
 def test_one_device_and_equal_bytes_have_sums():
   read = BagRead(dim=64, bags=10, length=3)
-  assert choose(read, SCHEMES['row_wise'], 1, ShardingPlan({})) == 'sums'
+  assert (
+    choose_pooling(read, SCHEMES['row_wise'], 1, ShardingPlan({})) == 'sums'
+  )
   whole = SCHEMES['data_parallel'], 1, ShardingPlan({}, devices=8)
-  assert choose(read, *whole) == 'sums'
+  assert choose_pooling(read, *whole) == 'sums'
   few = dataclasses.replace(read, most_rows=20)
-  assert choose(few, *whole) == 'rows'
+  assert choose_pooling(few, *whole) == 'rows'
 
 
 def test_equal_ids_count_once_where_parts_have_their_real_length():
   mesh, row_wise = ShardingPlan({}, devices=8), SCHEMES['row_wise']
   read = BagRead(dim=64, bags=1024, length=20, distinct=0.1)
   ragged = PoolingRule(exchange=Exchange('ragged'))
-  assert choose(read, row_wise, 1, mesh) == 'sums'
-  assert choose(read, row_wise, 1, mesh, ragged) == 'rows'
+  assert choose_pooling(read, row_wise, 1, mesh) == 'sums'
+  assert choose_pooling(read, row_wise, 1, mesh, ragged) == 'rows'
 
 
 def test_rows_without_room_take_the_longer_way_or_none():
@@ -184,7 +186,7 @@ def test_only_sums_of_one_device_keep_their_order(scheme, pieces, way):
   read = BagRead(dim=64, bags=1024, length=20)
   mesh = ShardingPlan({}, hosts=2, devices=4)
   rule = PoolingRule('sums', determinism='mesh_invariant')
-  assert choose(read, SCHEMES[scheme], pieces, mesh, rule) == way
+  assert choose_pooling(read, SCHEMES[scheme], pieces, mesh, rule) == way
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ LONG = Load(
   64,
   features=(Feature(30.0, name='tags'), Feature(50.0, pooled=False)),
 )
-NODE = hardware.get('h100')
+NODE = hardware.find_topology('h100')
 
 
 def rows_everywhere(**fields):
@@ -223,12 +225,14 @@ def rows_everywhere(**fields):
 
 
 def test_a_plan_says_how_each_feature_travels():
-  plan = fill(rows_everywhere(), [SHORT, LONG], BATCH)
+  plan = fill_pooling(rows_everywhere(), [SHORT, LONG], BATCH)
   assert plan.pooling == {'brand': 'rows', 'tags': 'sums'}
   for way in ('rows', 'sums'):
-    forced = fill(plan, [SHORT, LONG], BATCH, PoolingRule(way))
+    forced = fill_pooling(plan, [SHORT, LONG], BATCH, PoolingRule(way))
     assert forced.pooling == {'brand': way, 'tags': way}
-  mine = fill(rows_everywhere(pooling={'tags': 'rows'}), [SHORT, LONG], BATCH)
+  mine = fill_pooling(
+    rows_everywhere(pooling={'tags': 'rows'}), [SHORT, LONG], BATCH
+  )
   assert mine.pooling == {'brand': 'rows', 'tags': 'rows'}
 
 
@@ -236,24 +240,24 @@ def test_a_plan_must_not_name_other_features():
   plan = rows_everywhere(pooling={'tag': 'sums'})
   message = r"of \['tag'\], but the pooled features .* are \['brand', 'tags'\]"
   with pytest.raises(PlanError, match=message):
-    fill(plan, [SHORT, LONG], BATCH)
+    fill_pooling(plan, [SHORT, LONG], BATCH)
 
 
 def test_sums_that_order_rules_out_are_refused():
   rule = PoolingRule('sums', determinism='mesh_invariant')
   with pytest.raises(PlanError, match="'brand' would travel .* 'short' .row_w"):
-    fill(rows_everywhere(), [SHORT, LONG], BATCH, rule)
+    fill_pooling(rows_everywhere(), [SHORT, LONG], BATCH, rule)
   plan = rows_everywhere(pooling={'tags': 'sums'})
   rule = PoolingRule(determinism='mesh_invariant')
   with pytest.raises(PlanError, match="set parallel.pool='rows', or keep the"):
-    fill(plan, [SHORT, LONG], BATCH, rule)
-  plan = fill(rows_everywhere(), [SHORT, LONG], BATCH, rule)
+    fill_pooling(plan, [SHORT, LONG], BATCH, rule)
+  plan = fill_pooling(rows_everywhere(), [SHORT, LONG], BATCH, rule)
   assert set(plan.pooling.values()) == {'rows'}
 
 
 def test_what_travels_is_what_is_priced_and_told():
-  plan = fill(rows_everywhere(), [SHORT, LONG], BATCH)
-  report = evaluate(plan, [SHORT, LONG], NODE, BATCH)
+  plan = fill_pooling(rows_everywhere(), [SHORT, LONG], BATCH)
+  report = evaluate_plan(plan, [SHORT, LONG], NODE, BATCH)
   assert 'travel as sums: tags\ntravel as rows, though pooled: brand' in str(
     report
   )
@@ -264,7 +268,7 @@ def test_what_travels_is_what_is_priced_and_told():
   unnamed = dataclasses.replace(
     LONG, features=(Feature(30.0), Feature(50.0, pooled=False))
   )
-  plain = evaluate(rows_everywhere(), [as_rows, unnamed], NODE, BATCH)
+  plain = evaluate_plan(rows_everywhere(), [as_rows, unnamed], NODE, BATCH)
   assert (report.times == plain.times).all()
   assert 'travel' not in str(plain)
 
@@ -283,7 +287,7 @@ def test_an_option_costs_what_it_would_send():
 
 def test_the_planner_fills_in_the_ways_of_its_plan():
   plan, report = make_plan([SHORT, LONG], NODE, batch=BATCH)
-  assert plan.pooling == fill(plan, [SHORT, LONG], BATCH).pooling
+  assert plan.pooling == fill_pooling(plan, [SHORT, LONG], BATCH).pooling
   ways = {
     way: make_plan([SHORT, LONG], NODE, batch=BATCH, pooling=PoolingRule(way))
     for way in ('rows', 'sums')
@@ -323,10 +327,12 @@ def test_order_chooses_without_regard_to_the_mesh():
   table_wise, row_wise = SCHEMES['table_wise'], SCHEMES['row_wise']
   for devices in (1, 2, 64):
     mesh = ShardingPlan({}, devices=devices)
-    assert choose(read, table_wise, 1, mesh, rule) == 'sums'
-    assert choose(read, row_wise, 1, mesh, rule) == 'rows'
+    assert choose_pooling(read, table_wise, 1, mesh, rule) == 'sums'
+    assert choose_pooling(read, row_wise, 1, mesh, rule) == 'rows'
   # Two devices of 'per_mesh' send fewer bytes by rows.
-  assert choose(read, row_wise, 1, ShardingPlan({}, devices=64)) == 'rows'
+  assert (
+    choose_pooling(read, row_wise, 1, ShardingPlan({}, devices=64)) == 'rows'
+  )
 
 
 def test_a_feature_whose_bags_have_been_empty_so_far():
@@ -339,4 +345,6 @@ def test_a_feature_whose_bags_have_been_empty_so_far():
     'row_wise',
     devices=8,
   )
-  assert fill(plan, [tags], 1024, PoolingRule()).pooling == {'tags': 'rows'}
+  assert fill_pooling(plan, [tags], 1024, PoolingRule()).pooling == {
+    'tags': 'rows'
+  }

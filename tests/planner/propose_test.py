@@ -15,8 +15,8 @@ from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.options import Option, enumerate_options
 from genrec_jax.planner.propose import MOST_GRID, PROPOSERS
 
-NODE = hardware.get('h100')
-CLUSTER = hardware.get('h100', hosts=4)
+NODE = hardware.find_topology('h100')
+CLUSTER = hardware.find_topology('h100', hosts=4)
 BATCH = 4096
 
 
@@ -52,7 +52,9 @@ def test_what_is_considered_on_several_hosts():
 
 
 def test_what_is_considered_on_one_device():
-  assert kinds(table(), hardware.get('h100', devices=1)) == {('table_wise', 1)}
+  assert kinds(table(), hardware.find_topology('h100', devices=1)) == {
+    ('table_wise', 1)
+  }
 
 
 def test_pieces_are_as_wide_as_asked():
@@ -65,7 +67,7 @@ def test_tables_that_optax_updates_are_whole_everywhere():
 
 
 def test_rows_beyond_the_addresses_of_a_device_are_spread():
-  wide = hardware.get('zionex')  # 2^31 addresses over 128 devices
+  wide = hardware.find_topology('zionex')  # 2^31 addresses over 128 devices
   found = kinds(table(rows=20_000_000, dim=16), wide)
   assert found == {
     ('row_wise', 1), ('table_row_wise', 1), ('data_parallel', 1)

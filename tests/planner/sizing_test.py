@@ -3,20 +3,20 @@
 import pytest
 
 from genrec_jax.planner import DensePart, Feature, Load, hardware
-from genrec_jax.planner.sizing import growth, size
+from genrec_jax.planner.sizing import size_growth, size_machine
 
 LOADS = [
   Load('a', 1_000_000, 128, features=(Feature(20.0),)),
   Load('b', 1_000, 64, features=(Feature(5.0, pooled=False),)),
 ]
 DENSE = DensePart(parameters=10_000_000, flops=1e9)
-TWO = hardware.get(
+TWO = hardware.find_topology(
   'h100', hosts=2, devices=4, intra=400e9, inter=50e9, reserve=0.0
 )
 
 
 def test_every_bound():
-  found = size(LOADS, TWO, 8 * 1000, DENSE)
+  found = size_machine(LOADS, TWO, 8 * 1000, DENSE)
   read, back = 20 * 512 + 5 * 256, 512 + 5 * 256
   assert found.memory == pytest.approx(3 * 1000 * read / 3.35e12)
   exchanged = 2 * 1000 * back * 7 / 8
@@ -31,18 +31,24 @@ def test_every_bound():
 
 
 def test_what_binds():
-  assert size(LOADS, TWO, 8000, DensePart()).binds == 'injection bandwidth'
+  assert (
+    size_machine(LOADS, TWO, 8000, DensePart()).binds == 'injection bandwidth'
+  )
   small = hardware.replace_numbers(TWO, memory=50_000_000)
-  assert size(LOADS, small, 8000, DENSE).binds == 'capacity'
+  assert size_machine(LOADS, small, 8000, DENSE).binds == 'capacity'
   fast = hardware.replace_numbers(TWO, inter=1e15)
-  assert size(LOADS, fast, 8000, DensePart()).binds == 'memory bandwidth'
+  assert (
+    size_machine(LOADS, fast, 8000, DensePart()).binds == 'memory bandwidth'
+  )
   alone = hardware.replace_numbers(TWO, hosts=1, devices=1)
-  found = size(LOADS, alone, 1000, DENSE)
+  found = size_machine(LOADS, alone, 1000, DENSE)
   assert found.injection == found.bisection == 0
 
 
 def test_a_torus_is_bound_by_its_bisection_as_it_grows():
-  slices = growth(LOADS, hardware.get('v5e', hosts=16), 64_000, DensePart())
+  slices = size_growth(
+    LOADS, hardware.find_topology('v5e', hosts=16), 64_000, DensePart()
+  )
   assert [s.devices for s in slices] == [64, 128, 256, 512]
   assert slices[-1].binds == 'bisection'
   # Four times the chips, a cut of twice the links.

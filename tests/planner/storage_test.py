@@ -23,7 +23,7 @@ from genrec_jax.planner import (
 )
 from genrec_jax.planner.workload import slot_bytes
 
-TWO = hardware.get('torchrec', hosts=2)
+TWO = hardware.find_topology('torchrec', hosts=2)
 BATCH = 512 * 16
 TABLE = Load('t', 1_000_001, 64, features=(Feature(10.0),))
 
@@ -50,8 +50,8 @@ def test_bytes_of_a_piece(scheme, columns, rows, ids, sent):
 
 
 def test_budget_is_what_reserve_and_dense_part_leave():
-  machine = hardware.get('h100', memory=1000, reserve=0.1)
-  assert storage.budget(machine, DensePart(bytes=300)) == 600
+  machine = hardware.find_topology('h100', memory=1000, reserve=0.1)
+  assert storage.table_budget(machine, DensePart(bytes=300)) == 600
 
 
 @pytest.mark.parametrize('optimizer', ROW_OPTIMIZERS)
@@ -86,11 +86,11 @@ def test_allocated_bytes_are_those_xla_sees():
   }
   plan = ShardingPlan(plans, hosts=2, devices=4)
   laid = layout.lay_out(plan)
-  mesh = mesh_lib.make(hosts=2)
+  mesh = mesh_lib.make_mesh(hosts=2)
   tables, slots, shardings = {}, {}, {}
   for name, shape in laid.shapes().items():
     optimizer = ROW_OPTIMIZERS[laid.optimizers[name]]
-    spec = P() if name in laid.whole else P(mesh_lib.GROUP)
+    spec = P() if name in laid.whole else P(mesh_lib.DEVICE_GROUP)
     shardings[name] = NamedSharding(mesh, spec)
     rows = shape.shape[0] * (1 if name in laid.whole else plan.group)
     tables[name] = jax.ShapeDtypeStruct((rows, shape.shape[1]), shape.dtype)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from genrec_jax.report.comparison import compare
+from genrec_jax.report.comparison import compare_metrics
 from genrec_jax.report.summary import format_table, write_report
 from tests.report.page_parser import parse
 
@@ -169,7 +169,7 @@ def test_the_table_of_a_terminal():
 
 def test_baselines_of_each_part_or_of_the_shown_one():
   for values in ({'mrr': 0.1}, {'valid': {'mrr': 9.0}, 'test': {'mrr': 0.1}}):
-    c = compare({
+    c = compare_metrics({
       'metrics': {'valid': {'mrr': 0.3}, 'test': {'mrr': 0.2}},
       'baselines': {'popularity': values, 'markov': {'mrr': 0.16}},
     })  # fmt: skip
@@ -180,7 +180,7 @@ def test_baselines_of_each_part_or_of_the_shown_one():
 
 def test_the_last_epoch_is_not_told_twice():
   metrics = {'test': {'mrr': 0.2}}
-  c = compare({'metrics': metrics, 'last_epoch': dict(metrics)})
+  c = compare_metrics({'metrics': metrics, 'last_epoch': dict(metrics)})
   assert c.columns == ('test',)
 
 

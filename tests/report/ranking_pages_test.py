@@ -9,7 +9,7 @@ import pytest
 
 from genrec_jax.report import comparison, score_charts
 from genrec_jax.report.charts import Frame, draw_plot
-from genrec_jax.report.comparison import compare
+from genrec_jax.report.comparison import compare_metrics
 from genrec_jax.report.pages import render_page
 from genrec_jax.report.summary import format_table
 from genrec_jax.tasks import ranking_metrics as rm
@@ -137,7 +137,7 @@ def test_labels_stand_together():
     for label in ('', '/buy', '/click')
     for name, value in metrics().items()
   }
-  c = compare({'metrics': {'test': values}})
+  c = compare_metrics({'metrics': {'test': values}})
   assert [name for name, _ in c.rows] == list(values)
 
 
@@ -154,7 +154,7 @@ def test_labels_stand_together():
   ],
 )
 def test_gains(metric, own, baselines, lift, better):
-  c = compare(
+  c = compare_metrics(
     {
       'metrics': {'test': {metric: own, 'auc/x': 1.0}},
       'baselines': {str(i): {metric: b} for i, b in enumerate(baselines)},
@@ -217,7 +217,7 @@ def render_importance(features):
   """The section about features, of a page without anything else in bars."""
   ranking = {'importance': {'features': features}}
   data = fake_report(baselines={}, ranking=ranking)
-  page = render_page(data, compare(data), [])
+  page = render_page(data, compare_metrics(data), [])
   (section,) = re.findall(
     r'<h2>Feature importance.*?(?=</section>)', page, re.S
   )

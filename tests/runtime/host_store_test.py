@@ -105,14 +105,14 @@ def train(runtime, steps=STEPS):
   for i in range(steps):
     state, loss = step(state, batch(i))
     losses.append(np.asarray(loss))
-  return state, losses, np.asarray(state.sums['grad_norm'])
+  return state, losses, np.asarray(state.metric_sums['grad_norm'])
 
 
 def make_stores(config, task, tables, places=PLACES):
   """Caches before the rows that a run on the device begins with."""
   state = SingleDeviceRuntime(config, task, optax.adam(0.01)).fresh_state()
   return {
-    name: CachedStore(state.tables[name], state.slots[name], places)
+    name: CachedStore(state.tables[name], state.row_opt_state[name], places)
     for name in tables
   }
 
@@ -132,10 +132,10 @@ def run_both(task, tables):
     assert store.calls == STEPS
     assert store.evicted > PLACES, 'hardly anything was evicted'
     assert state.tables[name].shape[0] == PLACES < ROWS
-    rows, slots = store.whole(state.tables[name], state.slots[name])
+    rows, slots = store.whole(state.tables[name], state.row_opt_state[name])
     np.testing.assert_array_equal(rows, wanted.tables[name])
     for slot, values in slots.items():
-      np.testing.assert_array_equal(values, wanted.slots[name][slot])
+      np.testing.assert_array_equal(values, wanted.row_opt_state[name][slot])
   for name in set(task.tables()) - set(stores):
     np.testing.assert_array_equal(state.tables[name], wanted.tables[name])
 

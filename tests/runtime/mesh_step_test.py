@@ -45,13 +45,13 @@ def measured(overflow: str) -> np.ndarray:
   step, state = run.step(), run.fresh_state()
   for examples in batches():
     state, _ = step(state, run.put_on_devices(examples))
-  return np.asarray(state.sums['exchange_overflow'])
+  return np.asarray(state.metric_sums['exchange_overflow'])
 
 
 def test_steps_without_room_are_counted():
   value, weight = measured('gather')
   # One array of rows had no room, in each of two steps.
-  assert measurements.read('mean', value, weight) == 1.0
+  assert measurements.read_measurement('mean', value, weight) == 1.0
 
 
 def test_steps_without_room_are_errors_where_they_shall_be():
@@ -62,5 +62,5 @@ def test_steps_without_room_are_errors_where_they_shall_be():
 def test_a_step_with_room_counts_nothing():
   run = runtime()
   state, _ = run.step()(run.fresh_state(), run.put_on_devices(next(batches())))
-  value, weight = np.asarray(state.sums['exchange_overflow'])
+  value, weight = np.asarray(state.metric_sums['exchange_overflow'])
   assert (value, weight) == (0.0, 1.0)

@@ -65,7 +65,7 @@ def test_steps_against_the_formula(fields, oracle):
   rng = np.random.default_rng(0)
   x = rng.standard_normal(9)
   grads = [scale * rng.standard_normal(9) for scale in (0.1, 1, 3, 0.5)]
-  tx = optimizer.build(config)
+  tx = optimizer.build_optimizer(config)
   alone = SingleDeviceLayout(config.clip_norm)
   found = jnp.float32(x)
   state = tx.init(found)
@@ -107,7 +107,7 @@ def test_running_statistics_go_a_tenth_of_the_way_at_any_rate():
   x = {'norm': {'running_mean': jnp.float32([4.0]), 'scale': jnp.ones(1)}}
   off = jax.tree.map(lambda leaf: leaf - 2.0, x)
   for lr_scale in (1.0, 0.0):
-    tx = optimizer.build(settings(name='adam'))
+    tx = optimizer.build_optimizer(settings(name='adam'))
     updates, _ = tx.update(off, tx.init(x), x, lr_scale=lr_scale)
     assert_close(updates['norm']['running_mean'], [-0.2])
     assert np.any(updates['norm']['scale']) == bool(lr_scale)
@@ -120,7 +120,7 @@ def test_no_warm_up():
 
 def test_an_unknown_name():
   with pytest.raises(ValueError, match="optimizer.name is 'adamax'.*'adamw'"):
-    optimizer.build(settings(name='adamax'))
+    optimizer.build_optimizer(settings(name='adamax'))
 
 
 # --- Schedules and row optimizers
@@ -187,7 +187,7 @@ def test_a_decay_of_the_whole_run_ends_with_it():
   config = config_lib.retrieval()
   groups = (('.*/a', {'decay_steps': 0}), ['.*/b', {'decay_steps': 3}])
   config.optimizer = settings(schedule='linear', groups=groups)
-  found = optimizer.resolve(config.lock(), 50).optimizer
+  found = optimizer.resolve_decay(config.lock(), 50).optimizer
   assert found.decay_steps == 50 and config.optimizer.decay_steps == 0
   assert [o['decay_steps'] for _, o in found.groups] == [50, 3]
   assert groups[0][1] == {'decay_steps': 0}

@@ -45,7 +45,7 @@ def parameters():
 
 def after(config, steps=3):
   """The parameters after some steps."""
-  tx, params = optimizer.build(config), parameters()
+  tx, params = optimizer.build_optimizer(config), parameters()
   state = tx.init(params)
   for i in range(steps):
     grads = jax.tree.map(lambda x, i=i: (i + 1.0) * jnp.sin(x), params)
@@ -88,7 +88,7 @@ def test_frozen_parameters_stay_but_for_running_statistics():
 
 def test_without_groups_checkpoints_name_the_state_as_ever():
   params = {'params': {'w': jnp.ones(2)}, 'tables': {'item': jnp.ones((3, 2))}}
-  state = optimizer.build(settings()).init(params)
+  state = optimizer.build_optimizer(settings()).init(params)
   moments = [f'0/{m}/{p}' for m in ('mu', 'nu') for p in NAMES]
   assert list(state_lib.flatten_state(state)) == [
     '0/count',
@@ -102,7 +102,7 @@ NAMES = ('params/w', 'tables/item')
 
 def test_with_groups_checkpoints_name_every_state_by_its_group():
   params = {'params': {'w': jnp.ones(2)}, 'tables': {'item': jnp.ones((3, 2))}}
-  tx = optimizer.build(
+  tx = optimizer.build_optimizer(
     settings(('tables/.*', {'b1': 0.5}), ('.*/w', {'name': 'sgd'}))
   )
   state = tx.init(params)
@@ -126,7 +126,7 @@ def test_with_groups_checkpoints_name_every_state_by_its_group():
 @pytest.fixture(scope='module')
 def one_device():
   with jax.numpy_dtype_promotion('standard'):
-    return toy_mlp.plain(optimizer.build(settings(*GROUPS)), STEPS)
+    return toy_mlp.plain(optimizer.build_optimizer(settings(*GROUPS)), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def one_device():
 )
 def test_two_groups_on_a_mesh_train_as_on_one_device(mode, offload, one_device):
   dense = DenseOptions(mode, toy_mlp.RULES, offload_state=offload)
-  mesh = mesh_lib.make(1, 2, 4)
-  tx = optimizer.build(settings(*GROUPS))
+  mesh = mesh_lib.make_mesh(1, 2, 4)
+  tx = optimizer.build_optimizer(settings(*GROUPS))
   params, state, step = toy_mlp.trainer(dense, tx, mesh)
   losses, norms = [], []
   for i in range(STEPS):
@@ -155,9 +155,11 @@ def test_two_groups_on_a_mesh_train_as_on_one_device(mode, offload, one_device):
 
 def test_the_state_of_a_group_is_cut_as_its_parameters():
   shapes = jax.eval_shape(toy_mlp.init)
-  mesh = mesh_lib.make(1, 2, 4)
-  laid = dense_lib.make(DenseOptions('fsdp', toy_mlp.RULES), mesh, shapes)
-  tx = optimizer.build(settings(*GROUPS, ('scale', {'frozen': True})))
+  mesh = mesh_lib.make_mesh(1, 2, 4)
+  laid = dense_lib.make_layout(
+    DenseOptions('fsdp', toy_mlp.RULES), mesh, shapes
+  )
+  tx = optimizer.build_optimizer(settings(*GROUPS, ('scale', {'frozen': True})))
   specs = state_lib.flatten_state(placement.state_specs(laid, tx))
   cut = {name: spec for name, spec in specs.items() if spec != P()}
   axes = mesh_lib.AXES
@@ -200,7 +202,7 @@ def test_the_state_of_a_group_is_cut_as_its_parameters():
 )
 def test_what_is_no_group(groups, words):
   with pytest.raises(ConfigError, match=words):
-    optimizer.build(settings(*groups)).init(parameters())
+    optimizer.build_optimizer(settings(*groups)).init(parameters())
 
 
 def test_the_examples_of_the_module():

@@ -55,7 +55,7 @@ class Drawing(Toy):
 def start(update, task=Toy):
   task, tx = task(update), optax.sgd(RATE)
   step = make_step(task, tx, seed=0, row_learning_rate=RATE)
-  return step, state.create(task, tx, 0, ['grad_norm', 'loss'])
+  return step, state.create_state(task, tx, 0, ['grad_norm', 'loss'])
 
 
 def run(step, state, *, stale):

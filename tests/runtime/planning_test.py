@@ -112,7 +112,7 @@ def test_a_way_that_does_not_exist(config):
 
 def test_the_report_names_what_travels_as_sums(config, tmp_path):
   config.parallel.update(topology='h100', scheme='row_wise')
-  text = planning.describe(config, Shop(), tmp_path)
+  text = planning.describe_plan(config, Shop(), tmp_path)
   assert 'travel as sums: tags\n' in text
   assert 'travel as rows, though pooled: basket\n' in text
   saved = json.loads((tmp_path / 'plan.json').read_text())

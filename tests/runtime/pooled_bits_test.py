@@ -98,7 +98,9 @@ def trained(hosts: int, devices: int, scheme: str, pool: str):
     state, loss = step(state, runtime.put_on_devices(batch(seed)))
     losses.append(float(loss))
   layout = runtime._tables.layout
-  tables = {n: relayout.table(layout, state.tables, n) for n in ('shared',)}
+  tables = {
+    n: relayout.gather_table(layout, state.tables, n) for n in ('shared',)
+  }
   return losses, np.asarray(state.params['w']), tables, runtime.plan
 
 

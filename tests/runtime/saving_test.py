@@ -48,7 +48,7 @@ def by_rows(tmp_path_factory):
 
 def state_of(workdir) -> dict:
   """Every array of a run's newest checkpoint, however it was saved."""
-  pieces = experiment.build(
+  pieces = experiment.build_experiment(
     tiny_run.config(*ROWS), workdir, TASK_KINDS, lambda *_: None
   )
   with tiny_run.CheckpointManager(workdir / 'checkpoints') as checkpoints:
@@ -108,7 +108,7 @@ def test_a_mesh_begins_and_one_device_ends(whole, tmp_path, monkeypatch):
 
 
 def test_a_server_reads_either(whole, by_rows):
-  task = experiment.build(
+  task = experiment.build_experiment(
     tiny_run.config(*ROWS), whole, TASK_KINDS, lambda *_: None
   ).task
   one, other = (
@@ -153,14 +153,14 @@ def test_a_restart_publishes_a_base_and_nothing_twice(tmp_path, monkeypatch):
 def test_a_last_publication_that_fails_does_not_fail_the_run(
   tmp_path, monkeypatch, caplog
 ):
-  write = rows_lib.write
+  write = rows_lib.write_chunks
 
   def fail(directory, *args):
     if 'published' in str(directory):
       raise OSError('no such server')
     write(directory, *args)
 
-  monkeypatch.setattr(rows_lib, 'write', fail)
+  monkeypatch.setattr(rows_lib, 'write_chunks', fail)
   options = (*ROWS, 'checkpoint.publish.every=4', 'train.steps=4')
   assert train(tmp_path, *options)['steps'] == 4
   assert 'the last step is not published' in caplog.text

@@ -29,7 +29,7 @@ def fall(name, step):
 
 @pytest.mark.parametrize('name', schedules.SCHEDULES)
 def test_every_step_of_a_schedule(name):
-  rate = schedules.build(
+  rate = schedules.build_schedule(
     RATE, name, warmup_steps=WARM, decay_steps=END, end_factor=LEAST
   )
   rise = [RATE * (1 / WARM + (1 - 1 / WARM) * i / WARM) for i in range(WARM)]
@@ -40,14 +40,16 @@ def test_every_step_of_a_schedule(name):
 
 @pytest.mark.parametrize('name', schedules.SCHEDULES)
 def test_without_a_warm_up_the_first_step_has_the_whole_rate(name):
-  rate = schedules.build(RATE, name, decay_steps=8)
+  rate = schedules.build_schedule(RATE, name, decay_steps=8)
   assert float(rate(0)) == pytest.approx(RATE)
   assert 0 <= float(rate(8)) <= RATE == pytest.approx(float(rate(0)))
   assert float(rate(8)) == float(rate(100))
 
 
 def test_the_root_has_a_least_value_and_needs_no_end():
-  rate = schedules.build(1.0, 'inverse_sqrt', warmup_steps=4, end_factor=0.1)
+  rate = schedules.build_schedule(
+    1.0, 'inverse_sqrt', warmup_steps=4, end_factor=0.1
+  )
   assert float(rate(36)) == pytest.approx(1 / 3)
   assert float(rate(10_000)) == pytest.approx(0.1)
 
@@ -74,11 +76,13 @@ def test_the_root_has_a_least_value_and_needs_no_end():
 )
 def test_what_makes_no_schedule(fields, words):
   with pytest.raises(ConfigError, match=words):
-    schedules.build(1.0, **fields)
+    schedules.build_schedule(1.0, **fields)
 
 
 def test_a_fall_of_a_single_step():
-  rate = schedules.build(1.0, schedule='linear', decay_steps=6, warmup_steps=5)
+  rate = schedules.build_schedule(
+    1.0, schedule='linear', decay_steps=6, warmup_steps=5
+  )
   assert [float(rate(step)) for step in (5, 6)] == [1.0, 0.0]
 
 

@@ -22,6 +22,6 @@ def test_a_step_is_compiled_once(update):
   state, step = runtime.fresh_state(), runtime.step()
   for number in range(3):
     state, _ = step(state, batch(number))
-    cleared = measurements.clear_sums(state.sums)
-    state = dataclasses.replace(state, sums=cleared)
+    cleared = measurements.clear_sums(state.metric_sums)
+    state = dataclasses.replace(state, metric_sums=cleared)
   assert step._cache_size() == 1

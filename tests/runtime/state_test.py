@@ -13,18 +13,18 @@ MEASURED = ('grad_norm', 'loss')
 
 
 def create(update='dense', seed=0):
-  return state_lib.create(Toy(update), optax.adam(0.1), seed, MEASURED)
+  return state_lib.create_state(Toy(update), optax.adam(0.1), seed, MEASURED)
 
 
 def test_a_fresh_state():
   state = create()
   assert state.step == 0 and state.step.dtype == jnp.int32
-  assert state.bad.tolist() == [-1, -1]
-  assert {n: s.tolist() for n, s in state.sums.items()} == {
+  assert state.first_nonfinite.tolist() == [-1, -1]
+  assert {n: s.tolist() for n, s in state.metric_sums.items()} == {
     'grad_norm': [0, 0],
     'loss': [0, 0],
   }
-  assert state.slots == {}
+  assert state.row_opt_state == {}
 
 
 def test_the_seed_is_all_there_is():
@@ -40,7 +40,7 @@ def test_a_table_belongs_to_one_optimizer(update):
   state = create(update)
   dense = state_lib.dense_specs(Toy(update))
   assert list(dense) == (['items'] if update == 'dense' else [])
-  assert list(state.slots) == ([] if update == 'dense' else ['items'])
+  assert list(state.row_opt_state) == ([] if update == 'dense' else ['items'])
   shapes = {leaf.shape for leaf in jax.tree.leaves(state.opt_state)}
   assert ((40, WIDTH) in shapes) == (update == 'dense')
 

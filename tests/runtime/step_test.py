@@ -24,7 +24,7 @@ MEASURED = ['grad_norm', 'loss']
 def start(update='dense', tx=None, **fields):
   task, tx = Toy(update, **fields), tx or optax.sgd(RATE)
   step = make_step(task, tx, seed=SEED, row_learning_rate=RATE)
-  return task, jax.jit(step), state_lib.create(task, tx, SEED, MEASURED)
+  return task, jax.jit(step), state_lib.create_state(task, tx, SEED, MEASURED)
 
 
 def run(update, steps=3, tx=None):
@@ -56,7 +56,7 @@ def test_a_dense_step_is_what_optax_makes_of_the_gradient():
   assert_close(loss, expected)
   found = {'params': after.params, 'tables': after.tables}
   jax.tree.map(assert_close, found, wanted)
-  assert_close(after.sums['grad_norm'], [optax.global_norm(grads), 1.0])
+  assert_close(after.metric_sums['grad_norm'], [optax.global_norm(grads), 1.0])
   assert after.step == 1
 
 
@@ -67,7 +67,7 @@ def test_touched_rows_learn_what_the_table_would():
   assert_close(row_losses, losses)
   assert_close(rows.tables['items'], dense.tables['items'])
   assert_close(rows.params['layer']['w'], dense.params['layer']['w'])
-  assert_close(rows.sums['grad_norm'], dense.sums['grad_norm'])
+  assert_close(rows.metric_sums['grad_norm'], dense.metric_sums['grad_norm'])
 
 
 @pytest.mark.parametrize('update', ['row_sgd', 'row_adagrad'])
@@ -87,9 +87,9 @@ def test_a_plateau_divides_every_rate(name, update):
   def run_at(rate, lr_scale):
     config = config_lib.retrieval().optimizer
     config.update(name=name, learning_rate=rate, weight_decay=0.3)
-    task, tx = Toy(update), optimizer.build(config)
+    task, tx = Toy(update), optimizer.build_optimizer(config)
     step = jax.jit(make_step(task, tx, seed=SEED, row_learning_rate=rate))
-    state = state_lib.create(task, tx, SEED, MEASURED)
+    state = state_lib.create_state(task, tx, SEED, MEASURED)
     state = dataclasses.replace(state, lr_scale=jnp.float32(lr_scale))
     for seed in range(3):
       state, _ = step(state, batch(seed))
@@ -119,10 +119,10 @@ def test_random_numbers_are_a_function_of_seed_and_step():
 
 def test_sums_add_up_between_log_lines():
   state, losses = run('dense')
-  total, weight = state.sums['loss'].tolist()
+  total, weight = state.metric_sums['loss'].tolist()
   assert weight == 3 * len(batch())
   assert total / weight == pytest.approx(np.mean(losses), rel=1e-6)
-  assert state.sums['grad_norm'][1] == 3
+  assert state.metric_sums['grad_norm'][1] == 3
 
 
 @pytest.mark.parametrize('update', ['dense', 'row_adagrad'])
@@ -130,14 +130,14 @@ def test_sums_add_up_between_log_lines():
 def test_the_first_bad_step_is_remembered(update, poison):
   _, step, state = start(update)
   state, _ = step(state, batch(0))
-  assert state.bad.tolist() == [-1, -1]
+  assert state.first_nonfinite.tolist() == [-1, -1]
   item = int(batch(1)[0])
   tables = {'items': state.tables['items'].at[item].set(poison)}
   state = dataclasses.replace(state, tables=tables)
   for i in (1, 2, 3):
     state, _ = step(state, batch(i))
-  assert state.bad[0] == 2  # the second step
-  assert MEASURED[state.bad[1]] in ('grad_norm', 'loss')
+  assert state.first_nonfinite[0] == 2  # the second step
+  assert MEASURED[state.first_nonfinite[1]] in ('grad_norm', 'loss')
 
 
 def test_which_measurement_is_bad():
@@ -150,16 +150,18 @@ def test_which_measurement_is_bad():
 
   task, tx = Root(), optax.sgd(RATE)
   step = make_step(task, tx, seed=SEED)
-  state = state_lib.create(task, tx, SEED, MEASURED)
+  state = state_lib.create_state(task, tx, SEED, MEASURED)
   state, loss = jax.jit(step)(state, batch())
   assert loss == 0.0
-  assert state.bad.tolist() == [1, MEASURED.index('grad_norm')]
+  assert state.first_nonfinite.tolist() == [1, MEASURED.index('grad_norm')]
 
 
 def memory_of(update, rows):
   task, tx = Toy(update, rows), optax.sgd(RATE)
   step = make_step(task, tx, seed=SEED, row_learning_rate=RATE)
-  state = jax.eval_shape(lambda: state_lib.create(task, tx, SEED, MEASURED))
+  state = jax.eval_shape(
+    lambda: state_lib.create_state(task, tx, SEED, MEASURED)
+  )
   compiled = jax.jit(step, donate_argnums=0).lower(state, batch()).compile()
   table = state.tables['items']
   return compiled.memory_analysis(), table.size * table.dtype.itemsize
@@ -191,7 +193,7 @@ def test_l2_pulls_all_rows_and_is_not_in_the_loss():
   wanted = after.tables['items'] - RATE * strength * state.tables['items']
   assert_close(other.tables['items'], wanted)
   assert_close(other.params['layer']['w'], after.params['layer']['w'])
-  assert other.sums['grad_norm'][0] > after.sums['grad_norm'][0]
+  assert other.metric_sums['grad_norm'][0] > after.metric_sums['grad_norm'][0]
 
 
 class Measuring(Toy):
@@ -206,19 +208,19 @@ class Measuring(Toy):
     return {**measured, 'seen': (count, 1.0), 'largest': (jnp.max(ids), count)}
 
 
-@pytest.mark.parametrize('parts', [1, 4])
-def test_measurements_add_up_as_declared(parts):
+@pytest.mark.parametrize('microbatches', [1, 4])
+def test_measurements_add_up_as_declared(microbatches):
   task, tx = Measuring(), optax.sgd(RATE)
-  step = jax.jit(make_step(task, tx, seed=SEED, parts=parts))
-  names = measurements.names(task, on_mesh=False)
-  state = state_lib.create(task, tx, SEED, names)
+  step = jax.jit(make_step(task, tx, seed=SEED, microbatches=microbatches))
+  names = measurements.measurement_names(task, on_mesh=False)
+  state = state_lib.create_state(task, tx, SEED, names)
   batches = [batch(seed) for seed in range(3)]
   with jax.numpy_dtype_promotion('standard'):
     for ids in batches:
       state, _ = step(state, ids)
-  sums = {n: [float(x) for x in pair] for n, pair in state.sums.items()}
+  sums = {n: [float(x) for x in pair] for n, pair in state.metric_sums.items()}
   logged = {
-    name: measurements.read(
+    name: measurements.read_measurement(
       measurements.declare_measurements(task)[name], *pair
     )
     for name, pair in sums.items()
@@ -235,7 +237,9 @@ def test_a_largest_value_that_is_not_finite_is_noticed():
   kinds = {'largest': 'max'}
   for value, wanted in ((np.nan, np.nan), (-7.0, -7.0)):
     pair = jnp.float32(value), jnp.float32(1)
-    found = measurements.add(kinds, {'largest': nothing}, {'largest': pair})
+    found = measurements.add_measurements(
+      kinds, {'largest': nothing}, {'largest': pair}
+    )
     np.testing.assert_array_equal(found['largest'], [wanted, 1.0])
 
 
@@ -251,7 +255,7 @@ def test_a_mean_over_weights_that_are_small():
     task = Weighing()
     task.weight = weight
     step = make_step(task, optax.sgd(RATE), seed=SEED, row_learning_rate=RATE)
-    state = state_lib.create(task, optax.sgd(RATE), SEED, MEASURED)
+    state = state_lib.create_state(task, optax.sgd(RATE), SEED, MEASURED)
     state, _ = jax.jit(step)(state, batch())
     return state.params['layer']['w']
 
@@ -283,5 +287,5 @@ def test_weights_of_rows_that_nobody_adds_up():
 
 def run_task(task):
   step = make_step(task, optax.sgd(RATE), seed=SEED, row_learning_rate=RATE)
-  state = state_lib.create(task, optax.sgd(RATE), SEED, MEASURED)
+  state = state_lib.create_state(task, optax.sgd(RATE), SEED, MEASURED)
   return jax.jit(step)(state, batch())

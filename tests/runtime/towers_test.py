@@ -128,7 +128,7 @@ def train(towers, mesh=True, pipeline='none', microbatches=1, codecs=None):
       following = batches[number + 1] if number + 1 < STEPS else None
       now = now, following
     state, loss = step(state, now)
-    measured.append((float(loss), float(state.sums['grad_norm'][0])))
+    measured.append((float(loss), float(state.metric_sums['grad_norm'][0])))
   kept = {
     'params': state.params,
     'modules': state.modules,

@@ -82,8 +82,10 @@ def untimed(tmp_path_factory):
   config.data.update(name='sasrec_text', path=str(root / 'sasrec.txt'))
   directory = root / 'run'
   workdir.claim_workdir(directory, config.lock())
-  found = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
-  items.keep(directory, found.data)
+  found = experiment.build_experiment(
+    config, directory, TASK_KINDS, log=lambda *_: None
+  )
+  items.keep_items(directory, found.data)
   with CheckpointManager(
     directory / 'checkpoints', log=lambda *_: None
   ) as saved:
@@ -104,7 +106,7 @@ def own(tmp_path, caplog):
       shutil.copytree(source, target)
     config = ConfigDict(config.to_dict())
     for key, value in changes.items():
-      config_lib.apply(config, f'{key.replace("__", ".")}={value}')
+      config_lib.apply_override(config, f'{key.replace("__", ".")}={value}')
     return config.lock(), target
 
   return make

@@ -73,7 +73,7 @@ def test_layouts_of_the_input(own, untimed, tmp_path, caplog, monkeypatch):
       **{f'predict__{k}': v for k, v in options.items()},
     )
     caplog.clear()
-    summary = predict.run(config, workdir)
+    summary = predict.write_predictions(config, workdir)
     assert summary['unknown_items'] == ['31'], (path, options)
     found = by_user(tmp_path / 'out' / 'answers.csv')
     # Whole numbers are in order as numbers.
@@ -104,7 +104,7 @@ def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
     predict__format='ml1m',
     predict__top_k=29,
   )
-  summary = predict.run(config, workdir)
+  summary = predict.write_predictions(config, workdir)
   assert summary['users'] == 2 and summary['users_without_known_items'] == 1
   found = by_user(workdir / 'predictions.csv')
   assert '5' in dict(found['1']) and '4' not in dict(found['1'])
@@ -118,5 +118,5 @@ def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
   )
   saved['data']['columns']['rating'] = 'rating'
   (directory / 'config.json').write_text(json.dumps(saved))
-  assert predict.run(config, workdir)['users'] == 1
+  assert predict.write_predictions(config, workdir)['users'] == 1
   assert "no column 'rating'; every event counts as liked" in caplog.text

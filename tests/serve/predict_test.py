@@ -52,7 +52,7 @@ def test_new_users_unknown_items_and_all_formats(
       predict__top_k=4,
     )  # fmt: skip
     caplog.clear()
-    summary = predict.run(config, workdir)
+    summary = predict.write_predictions(config, workdir)
   assert summary == {
     'output': str(files['.parquet']),
     'users': 5,
@@ -102,7 +102,7 @@ def test_filters(own, trained, tmp_path, filter_seen):
   config, workdir = own(
     trained, predict__input=tmp_path / 'in.csv', eval__filter_seen=filter_seen
   )
-  predict.run(config, workdir)
+  predict.write_predictions(config, workdir)
   found = by_user(workdir / 'predictions.csv')
   check(found, oracle(config, workdir, PAST, times=True), 10)
   if filter_seen == 'none':
@@ -126,7 +126,7 @@ def test_a_workdir_is_enough_and_stays_as_it_is(own, trained, tmp_path):
     }
 
   before = state()
-  predict.run(config, workdir)
+  predict.write_predictions(config, workdir)
   after = state()
   assert set(after) - set(before) == {'predictions.csv'}
   assert {name: after[name] for name in before} == before
@@ -135,7 +135,7 @@ def test_a_workdir_is_enough_and_stays_as_it_is(own, trained, tmp_path):
 
 def test_training_users_from_their_whole_histories(own, trained, loaded):
   config, workdir = own(trained, predict__top_k=3)
-  summary = predict.run(config, workdir)
+  summary = predict.write_predictions(config, workdir)
   assert summary['users'] == 24
   found = by_user(workdir / 'predictions.csv')
   log = {}
@@ -152,7 +152,7 @@ def test_training_users_need_the_data_of_the_model(own, untimed, tmp_path):
   (tmp_path / 'other.txt').write_text('1 1\n1 2\n2 77\n')
   config, workdir = own(untimed, data__path=tmp_path / 'other.txt')
   with pytest.raises(ValueError, match='other items than the model'):
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
 
 
 def test_request_time(own, trained, loaded, tmp_path):
@@ -162,7 +162,7 @@ def test_request_time(own, trained, loaded, tmp_path):
 
   def scores(**more):
     config, _ = own(trained, **changes, **more)
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
     return by_user(workdir / 'predictions.csv')
 
   last = T + 28 * 60  # of eve, the latest of all
@@ -185,7 +185,7 @@ def test_request_time_of_a_model_without_times(own, untimed, tmp_path):
     predict__request_time=T,
   )
   with pytest.raises(ValueError, match='model.time_bias'):
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
 
 
 def test_refusals(own, trained, loaded, tmp_path):
@@ -217,7 +217,7 @@ def test_refusals(own, trained, loaded, tmp_path):
       trained, **{f'predict__{k}': v for k, v in changes.items()}
     )
     with pytest.raises(error, match=message):
-      predict.run(config, workdir)
+      predict.write_predictions(config, workdir)
     assert not (workdir / 'predictions.csv').exists(), changes
     assert not (workdir / 'predict').exists(), changes
   assert given.read_bytes() == before
@@ -226,10 +226,10 @@ def test_refusals(own, trained, loaded, tmp_path):
 def test_a_workdir_of_another_config(own, trained, tmp_path):
   config, workdir = own(trained, model__blocks=2, train__steps=99)
   with pytest.raises(ConfigError, match='model.blocks: saved 1, now 2') as e:
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
   assert 'train.steps' not in str(e.value)
   with pytest.raises(FileNotFoundError, match='train first'):
-    predict.run(config, tmp_path / 'nothing')
+    predict.write_predictions(config, tmp_path / 'nothing')
   assert not (tmp_path / 'nothing').exists()
 
 
@@ -238,24 +238,26 @@ def test_a_workdir_without_a_checkpoint(own, trained):
   shutil.rmtree(workdir / 'best')
   shutil.rmtree(workdir / 'checkpoints')
   with pytest.raises(ValueError, match='no checkpoint; train first'):
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
 
 
 def test_best_or_latest(own, trained, caplog):
   with pytest.raises(ValueError, match='predict.checkpoint'):
-    predict.run(*own(trained, predict__checkpoint='last'))
+    predict.write_predictions(*own(trained, predict__checkpoint='last'))
   config, workdir = own(trained, predict__checkpoint='latest')
-  predict.run(config, workdir)
+  predict.write_predictions(config, workdir)
   assert 'weights of step 4' in caplog.text
   shutil.rmtree(workdir / 'best')
   caplog.clear()
-  predict.run(own(trained, predict__checkpoint='best')[0], workdir)
+  predict.write_predictions(
+    own(trained, predict__checkpoint='best')[0], workdir
+  )
   assert 'taking the latest' in caplog.text
 
 
 def test_a_failure_leaves_the_older_file(own, trained, loaded, monkeypatch):
   config, workdir = own(trained)
-  predict.run(config, workdir)
+  predict.write_predictions(config, workdir)
   before = (workdir / 'predictions.csv').read_bytes()
   written = []
 
@@ -268,7 +270,7 @@ def test_a_failure_leaves_the_older_file(own, trained, loaded, monkeypatch):
 
   monkeypatch.setitem(prediction_files.FORMATS, '.csv', Full)
   with pytest.raises(OSError, match='predictions.csv could not be written.*No'):
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
   assert (workdir / 'predictions.csv').read_bytes() == before
   assert not [p for p in os.listdir(workdir) if p.startswith('.pred')]
 
@@ -277,7 +279,7 @@ def test_users_who_have_seen_everything(own, trained, loaded, tmp_path, caplog):
   everything = [f'sku-{n:02d}' for n in range(1, 31)]
   write_histories(tmp_path / 'in.csv', {'ann': everything, 'bob': ['sku-01']})
   config, workdir = own(trained, predict__input=tmp_path / 'in.csv')
-  summary = predict.run(config, workdir)
+  summary = predict.write_predictions(config, workdir)
   assert summary['users_without_unseen_items'] == 1
   assert list(by_user(workdir / 'predictions.csv')) == ['bob']
   assert '1 users have seen every item' in caplog.text
@@ -287,7 +289,7 @@ def test_without_pyarrow(own, trained, monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, 'pyarrow', None)
   config, workdir = own(trained, predict__output=tmp_path / 'out.parquet')
   with pytest.raises(ImportError, match=r'genrec_jax\[parquet\]'):
-    predict.run(config, workdir)
+    predict.write_predictions(config, workdir)
 
 
 @pytest.mark.slow
@@ -310,7 +312,7 @@ def test_memory_does_not_grow_with_the_input(own, untimed, tmp_path):
       'config.eval.update(batch_size=256, batch_tokens=2048)\n'
       f'config.predict.update(input="{tmp_path}/in.txt", '
       'format="sasrec_text", top_k=5)\n'
-      f'predict.run(config, "{workdir}")\n'
+      f'predict.write_predictions(config, "{workdir}")\n'
       'usage = resource.getrusage(resource.RUSAGE_SELF)\n'
       'print(usage.ru_maxrss / 1024)\n'
     )

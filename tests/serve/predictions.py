@@ -66,7 +66,7 @@ def oracle(config, workdir, past: dict, times: bool, checkpoint='best'):
     )
     if not len(h):
       continue
-    batch = pipeline.collate(
+    batch = pipeline.collate_examples(
       h, splits.to_predict(h), [0], max_len=MAX_LEN, batch_size=1
     )
     scores = vectors @ np.asarray(ask(batch)[0], np.float64)

@@ -100,9 +100,11 @@ def test_answers_come_in_batches_and_in_order(plain):
 def test_answers_agree_with_the_evaluator(trained, predictor):
   """A target is among the best k exactly when it ranks at most k."""
   config, directory = trained
-  built = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
+  built = experiment.build_experiment(
+    config, directory, TASK_KINDS, log=lambda *_: None
+  )
   weights = load_weights(directory, built.task, 'best')
-  h, examples = built.data.dataset.histories, built.data.parts['test']
+  h, examples = built.data.dataset.histories, built.data.splits['test']
   ranks = RetrievalEvaluator(
     built.task, built.data.dataset, examples, config.eval
   ).ranks(weights)
@@ -120,8 +122,10 @@ def test_answers_agree_with_the_evaluator(trained, predictor):
 
 def test_explain(trained, predictor):
   config, directory = trained
-  built = experiment.build(config, directory, TASK_KINDS, log=lambda *_: None)
-  h, examples = built.data.dataset.histories, built.data.parts['test']
+  built = experiment.build_experiment(
+    config, directory, TASK_KINDS, log=lambda *_: None
+  )
+  h, examples = built.data.dataset.histories, built.data.splits['test']
   chosen = np.array([2, 7])
   shown = predictor.explain(h, examples, chosen, history=3, k=30)
   for i, user in zip(chosen, shown, strict=True):

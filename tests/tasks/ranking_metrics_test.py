@@ -211,7 +211,7 @@ def test_bad_input():
   with pytest.raises(ValueError, match=r'group must be \(1,\)'):
     rm.GroupedAuc().update([0.0], [0], None, [1, 2])
   with pytest.raises(ValueError, match='2 labels'):
-    rm.measure(np.zeros((3, 1)), np.zeros((3, 1)), names=('a', 'b'))
+    rm.measure_labels(np.zeros((3, 1)), np.zeros((3, 1)), names=('a', 'b'))
 
 
 FRESH = {
@@ -327,7 +327,7 @@ def test_several_labels():
   logits, labels, weights, group = random_case(6, np.float32)
   second = (labels + (group % 3 == 0)) % 2
   nothing = np.zeros_like(labels)
-  found = rm.measure(
+  found = rm.measure_labels(
     np.stack([logits, -logits, logits], 1),
     np.stack([labels, second, nothing], 1),
     weights,
@@ -335,7 +335,7 @@ def test_several_labels():
     ('click', 'buy', 'never'),
   )
   assert list(found)[:5] == list(rm.NAMES)
-  one = rm.measure(logits[:, None], labels[:, None], weights, group)
+  one = rm.measure_labels(logits[:, None], labels[:, None], weights, group)
   assert list(one) == list(rm.NAMES)
   for name in rm.NAMES:
     assert found[f'{name}/click'] == one[name]
@@ -347,7 +347,7 @@ def test_several_labels():
     found['logloss'],
     np.mean([found[f'logloss/{n}'] for n in ('click', 'buy', 'never')]),
   )
-  assert 'gauc' not in rm.measure(logits[:, None], labels[:, None])
+  assert 'gauc' not in rm.measure_labels(logits[:, None], labels[:, None])
 
 
 @pytest.mark.parametrize('name', FRESH)
@@ -424,7 +424,7 @@ def test_a_small_run_is_not_merged_with_a_large_one():
   for first, size in ((0, 8), (100, 1), (200, 1), (300, 4)):
     logits = np.arange(first, first + size, dtype=np.float64)
     run = auc_lib.make_tally(None, logits, np.ones(size), np.ones(size))
-    runs = auc_lib._with(runs, run)
+    runs = auc_lib._append_run(runs, run)
     lengths = [len(run.logit) for run in runs]
     assert all(2 * b < a for a, b in itertools.pairwise(lengths))
     if first == 200:

@@ -162,7 +162,7 @@ def test_columns_are_found_by_their_names():
 def test_cross_entropy_stays_finite():
   logits = jnp.array([1e30, -1e30, 0.0, 100.0])
   labels = jnp.array([1.0, 0.0, 1.0, 0.0])
-  found = losses.logistic(logits, labels)
+  found = losses.logistic_loss(logits, labels)
   assert_close(found, [0.0, 0.0, np.log(2), 100.0])
 
 

@@ -300,7 +300,7 @@ def test_a_full_softmax_refuses_touched_rows(key):
 
 
 class EveryItem(Queries):
-  def _negatives(self, batch, key):
+  def _draw_negatives(self, batch, key):
     return jnp.broadcast_to(
       jnp.asarray(self.corpus), (len(targets_of(batch)), len(self.corpus))
     )

@@ -16,8 +16,8 @@ from tests.third_task.task import Minutes
 
 
 class Evaluator:
-  def __init__(self, task, part, config, runtime):
-    self._part, self._size, self._runtime = part, config.batch_size, runtime
+  def __init__(self, task, split, config, runtime):
+    self._part, self._size, self._runtime = split, config.batch_size, runtime
 
     def minutes(weights, batch):
       reads = task.reads_for('predict', batch)
@@ -55,8 +55,8 @@ class MinutesData(RankingData):
     del extensions
     return Minutes(self.dataset.features, config_lib.table_settings(config))
 
-  def evaluator(self, task, part, config, runtime):
-    return Evaluator(task, self.parts[part], config, runtime)
+  def evaluator(self, task, split, config, runtime):
+    return Evaluator(task, self.splits[split], config, runtime)
 
   def baseline(self):
     return 'nothing', lambda evaluator: {'r2': 0.0}

@@ -240,7 +240,7 @@ def test_scores_that_are_not_finite_stop_an_evaluation(tmp_path, monkeypatch):
     lambda self, rows: vectors(self, rows).at[7].set(jnp.inf),
   )
   with pytest.raises(
-    loop.NonFiniteError, match='valid part, step 4: the model'
+    loop.NonFiniteError, match='valid split, step 4: the model'
   ):
     train(tmp_path)
   assert saved_steps(tmp_path) == []
@@ -273,7 +273,9 @@ def test_patience(scripted, tmp_path, said):
 def test_a_run_without_validation_reports_its_last_evaluation(tmp_path):
   report = train(tmp_path, 'eval.splits=test', 'train.steps=6')
   assert report['metrics'] == report['last_epoch']
-  assert report['best_step'] == 6 and 'No validation part' in report['notes'][0]
+  assert (
+    report['best_step'] == 6 and 'No validation split' in report['notes'][0]
+  )
   assert saved_steps(tmp_path, 'best') == []
 
 

@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 def changed(config, **changes):
   config = ConfigDict(config.to_dict())
   for key, value in changes.items():
-    config_lib.apply(config, f'{key.replace("__", ".")}={value}')
+    config_lib.apply_override(config, f'{key.replace("__", ".")}={value}')
   return config.lock()
 
 
@@ -43,7 +43,7 @@ def files(directory):
 def test_best_and_latest(run, capsys):
   config, directory, report = run
   before = files(directory)
-  found = results.evaluate(config, directory, TASK_KINDS)
+  found = results.evaluate_run(config, directory, TASK_KINDS)
   assert found['metrics'] == report['metrics']
   assert found['baselines'] == report['baselines']
   assert found['step'] == report['best_step']
@@ -52,7 +52,7 @@ def test_best_and_latest(run, capsys):
   latest = changed(
     config, predict__checkpoint='latest', eval__splits="('test',)"
   )
-  found = results.evaluate(latest, directory, TASK_KINDS)
+  found = results.evaluate_run(latest, directory, TASK_KINDS)
   assert found['metrics'] == {'test': report['last_epoch']['test']}
   assert found['step'] == report['steps'] == 4
   saved = json.loads((directory / 'eval.json').read_text())
@@ -64,7 +64,7 @@ def test_best_and_latest(run, capsys):
 def test_other_ways_to_evaluate(run):
   """The eval section may differ from that of the training."""
   config, directory, report = run
-  found = results.evaluate(
+  found = results.evaluate_run(
     changed(
       config, eval__ks='(3, 7)', eval__splits="('test',)", eval__item_chunk=50
     ),
@@ -80,11 +80,11 @@ def test_other_ways_to_evaluate(run):
 def test_refusals(run, tmp_path):
   config, directory, _ = run
   with pytest.raises(config_lib.ConfigError, match='seed: saved 0, now 1'):
-    results.evaluate(changed(config, seed=1), directory, TASK_KINDS)
+    results.evaluate_run(changed(config, seed=1), directory, TASK_KINDS)
   with pytest.raises(FileNotFoundError, match='train first'):
-    results.evaluate(config, tmp_path / 'nothing', TASK_KINDS)
+    results.evaluate_run(config, tmp_path / 'nothing', TASK_KINDS)
   with pytest.raises(ValueError, match='tset'):
-    results.evaluate(
+    results.evaluate_run(
       changed(config, eval__splits="('tset',)"), directory, TASK_KINDS
     )
   copy = tmp_path / 'copy'
@@ -92,10 +92,10 @@ def test_refusals(run, tmp_path):
   meta = json.loads((copy / 'items' / 'meta.json').read_text())
   (copy / 'items' / 'meta.json').write_text(json.dumps({**meta, 'data': '?'}))
   with pytest.raises(ValueError, match='trained on other data'):
-    results.evaluate(config, copy, TASK_KINDS)
+    results.evaluate_run(config, copy, TASK_KINDS)
   shutil.rmtree(copy)
   shutil.copytree(directory, copy)
   for name in ('best', 'checkpoints'):
     shutil.rmtree(copy / name)
   with pytest.raises(ValueError, match='no checkpoint; train first'):
-    results.evaluate(config, copy, TASK_KINDS)
+    results.evaluate_run(config, copy, TASK_KINDS)

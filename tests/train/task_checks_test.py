@@ -36,7 +36,7 @@ def configured(*tables, **parallel):
 
 
 def check(kind, config, extensions=None):
-  task_checks.check(config, kind(config), extensions or Extensions())
+  task_checks.check_task(config, kind(config), extensions or Extensions())
 
 
 def test_a_task_that_follows_its_config():

@@ -57,7 +57,7 @@ def steps_of(workdir, name: str) -> list[int]:
 
 def weights(workdir, which='checkpoints', step=None, overrides=()) -> dict:
   """{name: array} of a checkpoint of a tiny run; checkpoints hold it all."""
-  pieces = experiment.build(
+  pieces = experiment.build_experiment(
     config(*overrides), workdir, TASK_KINDS, lambda *_: None
   )
   state = pieces.runtime.abstract_state()

@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 
 def test_a_run_that_begins_with_a_file(trained, tmp_path, caplog):
   """On a mesh; with rates of zero its weights stay what the file says."""
-  file = safetensors.read(trained / 'own.safetensors')
+  file = safetensors.open_file(trained / 'own.safetensors')
   still = ['optimizer.learning_rate=0', 'optimizer.rows.learning_rate=0']
   still.append('parallel.devices=2')
   start = f'train.init_from={trained / "own.safetensors"}'
@@ -52,7 +52,7 @@ def test_a_run_that_begins_with_a_file(trained, tmp_path, caplog):
   assert 'starting from ' + str(file.path) in caplog.text
   assert 'other data' not in caplog.text
   main(['export', str(tmp_path / 'run'), str(tmp_path / 'again')])
-  again = safetensors.read(tmp_path / 'again')
+  again = safetensors.open_file(tmp_path / 'again')
   assert again.keys() == file.keys()
   for name in file:
     np.testing.assert_array_equal(again[name], file[name], err_msg=name)
@@ -90,12 +90,12 @@ def test_published_names_and_back(tmp_path, capsys):
   there, here = tmp_path / 'there.safetensors', tmp_path / 'here.safetensors'
   main(['export', str(tmp_path / 'run'), str(there), '--names=sasrec'])
   assert 'with the names of sasrec' in capsys.readouterr().out
-  file = safetensors.read(there)
+  file = safetensors.open_file(there)
   for name, array in state_dict('sasrec').items():
     np.testing.assert_array_equal(file[name], array, err_msg=name)
   main(['import', str(there), str(here), '--names=sasrec'])
   assert "They fit model.name='sasrec', dim=50" in capsys.readouterr().out
-  again = safetensors.read(here)
+  again = safetensors.open_file(here)
   assert again.keys() == own.keys()
   for name in own:
     np.testing.assert_array_equal(again[name], own[name], err_msg=name)
@@ -120,7 +120,7 @@ def test_show(trained, capsys):
 def test_what_a_file_says_cannot_command_a_terminal(tmp_path, capsys):
   path = str(tmp_path / 'a')
   arrays = {'\x1b[2Jname\n': np.ones(2)}
-  safetensors.write(path, arrays, {'k\x9b': 'two\nlines\x07'})
+  safetensors.write_file(path, arrays, {'k\x9b': 'two\nlines\x07'})
   main(['show', path])
   shown = capsys.readouterr().out
   assert shown == '\\x1b[2Jname\\n  float64[2]\nk\\x9b: two\nlines\\x07\n'
@@ -134,7 +134,7 @@ def test_what_a_file_says_cannot_command_a_terminal(tmp_path, capsys):
 )
 def test_ids_that_are_no_npy_file(contents, tmp_path):
   np.save(tmp_path / 'a.npy', np.arange(3))
-  safetensors.write(tmp_path / 'a', state_dict('sasrec'))
+  safetensors.write_file(tmp_path / 'a', state_dict('sasrec'))
   (tmp_path / 'ids').write_bytes(contents)
   with pytest.raises(SystemExit, match='ids is no .npy file of integers: '):
     main(

@@ -82,7 +82,7 @@ def test_they_are_the_weights_of_the_model_here(case):
   }
   expected['tables/items'] = (task.table.rows, task.table.dim)
   assert {n: x.shape for n, x in own.items()} == expected
-  said = convert.describe(own, CASES[case])
+  said = convert.describe_model(own, CASES[case])
   assert f'dim=50, blocks={SECTIONS[case].blocks}' in said
 
 
@@ -230,7 +230,7 @@ def test_logits_of_imported_weights(tmp_path, names):
   if names == 'sasrec_pytorch_2024':
     state['pos_emb.weight'][0] = 0
   path = tmp_path / 'model.safetensors'
-  safetensors.write(path, convert.from_published(state, names))
+  safetensors.write_file(path, convert.from_published(state, names))
   weights = import_weights(path, weights_of_task(task, seed=1), {})
 
   users = sequences.draw(lengths, rows - 1)

@@ -36,8 +36,8 @@ def test_every_dtype_survives(tmp_path, code):
   rng = np.random.default_rng(0)
   bits = rng.integers(0, 2 if code == 'BOOL' else 256, (3, 5, dtype.itemsize))
   array = bits.astype(np.uint8).view(dtype)[..., 0]
-  safetensors.write(tmp_path / 'a', {'x': array})
-  again = safetensors.read(tmp_path / 'a')
+  safetensors.write_file(tmp_path / 'a', {'x': array})
+  again = safetensors.open_file(tmp_path / 'a')
   assert again.specs['x'] == Spec(dtype, (3, 5))
   assert again['x'].tobytes() == array.tobytes()
 
@@ -52,8 +52,8 @@ def test_shapes_order_and_metadata(tmp_path):
     'half': np.ones((2, 2), ml_dtypes.bfloat16),
   }
   metadata = {'config': '{"a": 1}', 'ünï': 'code'}
-  safetensors.write(tmp_path / 'a', arrays, metadata)
-  file = safetensors.read(tmp_path / 'a')
+  safetensors.write_file(tmp_path / 'a', arrays, metadata)
+  file = safetensors.open_file(tmp_path / 'a')
   assert file.metadata == metadata
   assert set(file) == set(arrays) and len(file) == 6
   for name, array in arrays.items():
@@ -80,26 +80,26 @@ def test_a_table_is_written_in_runs(tmp_path, monkeypatch):
       asked.append(rows)
       return np.arange(40, dtype=np.float32).reshape(10, 4)[rows]
 
-  safetensors.write(tmp_path / 'a', {'table': Rows()})
+  safetensors.write_file(tmp_path / 'a', {'table': Rows()})
   assert max(r.stop - r.start for r in asked) == 4
-  assert safetensors.read(tmp_path / 'a')['table'].ravel().tolist() == list(
-    range(40)
-  )
+  assert safetensors.open_file(tmp_path / 'a')[
+    'table'
+  ].ravel().tolist() == list(range(40))
 
 
 def test_a_failure_leaves_the_older_file(tmp_path):
-  safetensors.write(tmp_path / 'a', {'x': np.ones(2)})
+  safetensors.write_file(tmp_path / 'a', {'x': np.ones(2)})
   with pytest.raises(RuntimeError):
-    with safetensors.create(tmp_path / 'a', {'y': Spec.of(np.ones(3))}):
+    with safetensors.create_file(tmp_path / 'a', {'y': Spec.of(np.ones(3))}):
       raise RuntimeError
-  assert list(safetensors.read(tmp_path / 'a')) == ['x']
+  assert list(safetensors.open_file(tmp_path / 'a')) == ['x']
   assert os.listdir(tmp_path) == ['a']
 
 
 def test_a_read_file_is_read_only(tmp_path):
-  safetensors.write(tmp_path / 'a', {'x': np.ones(2)})
+  safetensors.write_file(tmp_path / 'a', {'x': np.ones(2)})
   with pytest.raises(ValueError):
-    safetensors.read(tmp_path / 'a')['x'][0] = 2
+    safetensors.open_file(tmp_path / 'a')['x'][0] = 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_read_file_is_read_only(tmp_path):
 def test_hostile_headers(tmp_path, header, data, message):
   path = file_of(tmp_path / 'a', header, data)
   with pytest.raises(WeightsError, match=message):
-    safetensors.read(path)
+    safetensors.open_file(path)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_hostile_headers(tmp_path, header, data, message):
 def test_hostile_lengths(tmp_path, length, message):
   path = file_of(tmp_path / 'a', b'{"x": {}}     ', length=length)
   with pytest.raises(WeightsError, match=message):
-    safetensors.read(path)
+    safetensors.open_file(path)
 
 
 def test_what_is_no_file(tmp_path):
   os.mkfifo(tmp_path / 'pipe.pt')  # to open it would wait for a writer
-  for read in (safetensors.read, convert.read_arrays, read_state_dict):
+  for read in (safetensors.open_file, convert.read_arrays, read_state_dict):
     with pytest.raises(WeightsError, match='a pipe or a device, must be a fi'):
       read(tmp_path / 'pipe.pt')
     with pytest.raises(WeightsError, match='is a directory, must be a file'):
@@ -175,7 +175,7 @@ def test_what_is_no_file(tmp_path):
 def test_too_short_for_a_header(tmp_path):
   (tmp_path / 'a').write_bytes(b'1234')
   with pytest.raises(WeightsError, match='has 4 bytes'):
-    safetensors.read(tmp_path / 'a')
+    safetensors.open_file(tmp_path / 'a')
 
 
 @pytest.mark.parametrize(
@@ -188,5 +188,5 @@ def test_too_short_for_a_header(tmp_path):
 )
 def test_what_cannot_be_written(tmp_path, arrays, metadata, message):
   with pytest.raises(WeightsError, match=message):
-    safetensors.write(tmp_path / 'a', arrays, metadata)
+    safetensors.write_file(tmp_path / 'a', arrays, metadata)
   assert not os.listdir(tmp_path)

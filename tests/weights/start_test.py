@@ -37,7 +37,7 @@ def arrays(**changes):
 
 
 def loaded(tmp_path, found, weights=None, stacks=None, metadata=None, **more):
-  safetensors.write(tmp_path / 'a', found, metadata)
+  safetensors.write_file(tmp_path / 'a', found, metadata)
   return import_weights(
     tmp_path / 'a', weights or dense(), stacks or {}, **more
   )
@@ -128,7 +128,8 @@ def test_tables_where_a_plan_wants_them(tmp_path, which, replicas, monkeypatch):
   setting = Setting(which, replicas)
   wanted = numbered(setting.layout, added=7)
   tables = {
-    f'tables/{n}': relayout.table(setting.layout, wanted[0], n) for n in SPECS
+    f'tables/{n}': relayout.gather_table(setting.layout, wanted[0], n)
+    for n in SPECS
   }
   weights = {'params': {}, 'tables': dict(setting.arrays)}
   found = loaded(tmp_path, tables, weights, setting.stacks)['tables']
@@ -144,7 +145,7 @@ def test_rows_of_one_device(tmp_path):
   layout = lay_out(next(iter(PLANS.values())))
   source = numbered(layout)[0]
   tables = {
-    f'tables/{n}': relayout.table(layout, source, n).astype(np.float64)
+    f'tables/{n}': relayout.gather_table(layout, source, n).astype(np.float64)
     for n in SPECS
   }
   weights = {

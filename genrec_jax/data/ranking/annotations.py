@@ -59,19 +59,22 @@ class Annotations:
     return {key: value for key, value in every.items() if value}
 
   @classmethod
-  def from_json(cls, told: Mapping) -> 'Annotations':
+  def from_json(cls, entries: Mapping) -> 'Annotations':
     """The inverse of `to_json`, also after a round trip through JSON."""
-    told = dict(told)
-    told['float_labels'] = tuple(told.get('float_labels', ()))
-    extras = told.get('extras', ())
-    told['extras'] = tuple(extras_lib.ExtraColumn(**extra) for extra in extras)
-    return cls(**told)
+    entries = dict(entries)
+    entries['float_labels'] = tuple(entries.get('float_labels', ()))
+    extras = entries.get('extras', ())
+    entries['extras'] = tuple(
+      extras_lib.ExtraColumn(**extra) for extra in extras
+    )
+    return cls(**entries)
 
 
-def build(cfg: Mapping, labels: Sequence[str]) -> Annotations:
+def build_annotations(cfg: Mapping, labels: Sequence[str]) -> Annotations:
   """The annotations that `config.data` asks for.
 
-  >>> found = build({'time': 'when', 'extras': {'teacher': 'float'}}, ['click'])
+  >>> cfg = {'time': 'when', 'extras': {'teacher': 'float'}}
+  >>> found = build_annotations(cfg, ['click'])
   >>> found.columns
   {'data.time': 'when', 'data.extras.teacher': 'teacher'}
   """
@@ -95,7 +98,7 @@ def build(cfg: Mapping, labels: Sequence[str]) -> Annotations:
     cfg.get('example_id', '') or '',
     tuple(label for label in labels if kinds.get(label) == 'float'),
     {label: weights[label] for label in labels if weights.get(label)},
-    extras_lib.build(cfg.get('extras', None), kinds=EXTRA_KINDS),
+    extras_lib.build_extras(cfg.get('extras', None), kinds=EXTRA_KINDS),
   )
 
 
@@ -135,7 +138,8 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
     if not fields.parse_ratings([str(value)])[1].all():
       hint = 'convert the column to them'
     return ValueError(
-      f'{chunk.quote(at, name, value)} is no label; labels are 0 or 1 ({hint})'
+      f'{chunk.quote_cell(at, name, value)} is no label; labels are 0 or 1 '
+      f'({hint})'
     )
 
   values = _take_numbers(column, lambda x: (x == 0) | (x == 1), refuse)
@@ -159,11 +163,11 @@ def _take_numbers(column: raw.Column, accept, refuse) -> np.ndarray:
     good &= numbers.present
   if not good.all():
     at = int(np.argmin(good))
-    raise refuse(at, _cell(column, at))
+    raise refuse(at, _quote_cell(column, at))
   return numbers.values
 
 
-def _cell(column: raw.Column, at: int) -> object:
+def _quote_cell(column: raw.Column, at: int) -> object:
   """A cell for messages; '' for an empty one."""
   if not isinstance(column, raw.NumberColumn):
     return column[at]
@@ -178,14 +182,14 @@ def _read_numbers(
   """`[N]` float64 finite numbers; a missing one is an error."""
   column = _take_column(chunk, name, f'{what} {name!r}')
 
-  def refuse(at, value):
-    wanted = "a finite number of float32's range"
-    wanted += '' if least < 0 else ', zero or more'
+  def refuse_number(at, value):
+    requirement = "a finite number of float32's range"
+    requirement += '' if least < 0 else ', zero or more'
     return ValueError(
-      f'{chunk.quote(at, name, value)}: the {what} must be {wanted}'
+      f'{chunk.quote_cell(at, name, value)}: the {what} must be {requirement}'
     )
 
-  return _take_numbers(column, lambda x: x >= least, refuse)
+  return _take_numbers(column, lambda x: x >= least, refuse_number)
 
 
 def read_groups(
@@ -200,7 +204,8 @@ def read_groups(
     column = texts.tolist()
   if '' in column:
     raise ValueError(
-      f'{chunk.quote(list(column).index(""), name, "")} is no group; fill it '
+      f'{chunk.quote_cell(list(column).index(""), name, "")} is no group; fill '
+      'it '
       "in, or set data.group=''"
     )
   for value in dict.fromkeys(column):
@@ -208,7 +213,7 @@ def read_groups(
   return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))
 
 
-def read(
+def read_annotations(
   chunk: raw.RawChunk,
   annotations: Annotations,
   labels: Sequence[str],
@@ -250,11 +255,13 @@ def read(
   return out | ({'extras': extras} if extras else {})
 
 
-def _refuse(chunk, name: str, good: np.ndarray, told: str) -> None:
+def _refuse_cells(chunk, name: str, good: np.ndarray, requirement: str) -> None:
   if not good.all():
     at = int(np.argmin(good))
-    value = _cell(chunk.columns[name], at)
-    raise ValueError(f'{chunk.quote(at, name, value)} is not {told}')
+    value = _quote_cell(chunk.columns[name], at)
+    raise ValueError(
+      f'{chunk.quote_cell(at, name, value)} is not {requirement}'
+    )
 
 
 def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
@@ -269,7 +276,7 @@ def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
       good = good & column.present
   else:
     values, good = fields.parse_times(column, 's')
-  _refuse(chunk, name, good, fields.WANTED['time'])
+  _refuse_cells(chunk, name, good, fields.WANTED['time'])
   return values.astype(np.int64)
 
 
@@ -283,7 +290,7 @@ def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:
     values, good = vocab_lib.parse_ints(column)
   wanted = 'an example id; those are whole numbers without leading zeros, and '
   wanted += f'data.example_id={ROW} numbers the rows'
-  _refuse(chunk, name, good, wanted)
+  _refuse_cells(chunk, name, good, wanted)
   return values
 
 
@@ -298,6 +305,6 @@ def _read_extra(
     values, good = extras_lib.read_texts(extra, column)
   if not good.all():
     at = int(np.argmin(good))
-    problem = extras_lib.explain(extra, str(_cell(column, at)))
+    problem = extras_lib.explain_value(extra, str(_quote_cell(column, at)))
     raise ValueError(f'{chunk.where(at)}, column {extra.source!r}: {problem}')
   return values

@@ -2,7 +2,7 @@
 
 The order of an epoch is a permutation of the blocks and, within windows of as
 many blocks as `shuffle_rows` holds, of the rows. A window lies in memory; a
-part that fits into one stays there. A batch is gathered at once, without a
+split that fits into one stays there. A batch is gathered at once, without a
 Python loop over rows.
 """
 
@@ -23,7 +23,7 @@ from genrec_jax.data.ranking import rows as rows_lib
 NO_GROUP = -1
 
 
-def _filled(values: np.ndarray, size: int, fill=0) -> np.ndarray:
+def _pad_values(values: np.ndarray, size: int, fill=0) -> np.ndarray:
   """`values` and behind them `fill`, `size` in all."""
   if len(values) == size:
     return np.ascontiguousarray(values)
@@ -32,7 +32,7 @@ def _filled(values: np.ndarray, size: int, fill=0) -> np.ndarray:
   return out
 
 
-def _packed(
+def _pack_lists(
   name: str,
   bags: rows_lib.Bags,
   bounds: np.ndarray,
@@ -53,11 +53,11 @@ def _packed(
   values = np.zeros(size, np.int32)
   for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
     values[i * capacity : i * capacity + b - a] = bags.values[a:b]
-  lengths = _filled(bags.lengths, (len(bounds) - 1) * share)
+  lengths = _pad_values(bags.lengths, (len(bounds) - 1) * share)
   return features.Jagged(features.Columns(values[:, None], (name,)), lengths)
 
 
-def _stacked(
+def _stack_columns(
   columns: Mapping[str, np.ndarray], size: int, dtype
 ) -> features.Columns | None:
   """Columns of this type side by side, filled up to `size`; None for none."""
@@ -82,13 +82,13 @@ def _in_32_bits(time: np.ndarray) -> np.ndarray:
   return time.astype(np.int32)
 
 
-def _most(lengths: np.ndarray, bounds: np.ndarray) -> int:
+def _longest_shard(lengths: np.ndarray, bounds: np.ndarray) -> int:
   """Values of the longest shard."""
   total = np.concatenate([[0], np.cumsum(lengths)])[bounds]
   return int(np.diff(total).max(initial=0))
 
 
-def collate(
+def collate_rows(
   rows: rows_lib.Rows,
   names: rows_lib.ColumnNames,
   *,
@@ -118,36 +118,40 @@ def collate(
   bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
   if capacities is None:
     capacities = {
-      name: pipeline.capacity_for(_most(bags.lengths, bounds))
+      name: pipeline.capacity_for(_longest_shard(bags.lengths, bounds))
       for name, bags in rows.bags.items()
     }
   mine = bounds[own.start : own.stop + 1]
-  part = rows.slice_rows(int(mine[0]), int(mine[-1]))
+  own_rows = rows.slice_rows(int(mine[0]), int(mine[-1]))
   size = len(own) * share
-  group = part.group
+  group = own_rows.group
   if group is None:
-    group = np.full(len(part), NO_GROUP, np.int32)
-  extras = {n: extras_lib.fit_batch(n, c) for n, c in part.extras.items()}
-  labels = part.labels.astype(np.float32)
+    group = np.full(len(own_rows), NO_GROUP, np.int32)
+  extras = {n: extras_lib.fit_batch(n, c) for n, c in own_rows.extras.items()}
+  labels = own_rows.labels.astype(np.float32)
   return features.Examples(
-    weights=_filled(np.ones(len(part), np.float32), size),
-    dense=features.Columns(_filled(part.numbers, size), names.numbers),
-    ids=features.Columns(_filled(part.ids, size), names.ids),
+    weights=_pad_values(np.ones(len(own_rows), np.float32), size),
+    dense=features.Columns(_pad_values(own_rows.numbers, size), names.numbers),
+    ids=features.Columns(_pad_values(own_rows.ids, size), names.ids),
     jagged={
-      name: _packed(name, bags, mine - mine[0], share, capacities[name])
-      for name, bags in part.bags.items()
+      name: _pack_lists(name, bags, mine - mine[0], share, capacities[name])
+      for name, bags in own_rows.bags.items()
     },
-    labels=features.Columns(_filled(labels, size), names.labels),
+    labels=features.Columns(_pad_values(labels, size), names.labels),
     label_weights=None
-    if part.label_weights is None
-    else features.Columns(_filled(part.label_weights, size), names.labels),
-    time=None if part.time is None else _filled(_in_32_bits(part.time), size),
+    if own_rows.label_weights is None
+    else features.Columns(
+      _pad_values(own_rows.label_weights, size), names.labels
+    ),
+    time=None
+    if own_rows.time is None
+    else _pad_values(_in_32_bits(own_rows.time), size),
     example_id=None
-    if part.example_id is None
-    else _filled(features.split_words(part.example_id), size),
-    group=_filled(group, size, NO_GROUP),
-    extras=_stacked(extras, size, np.float32),
-    int_extras=_stacked(extras, size, np.int32),
+    if own_rows.example_id is None
+    else _pad_values(features.split_words(own_rows.example_id), size),
+    group=_pad_values(group, size, NO_GROUP),
+    extras=_stack_columns(extras, size, np.float32),
+    int_extras=_stack_columns(extras, size, np.int32),
     first=mine[:-1].astype(np.int32),
   )
 
@@ -155,29 +159,31 @@ def collate(
 class _Batches(grain.MapDataset):
   """Rows of batch number i; element i is of epoch i // steps."""
 
-  def __init__(self, part, batch_size: int, seed: int | None, window_rows: int):
+  def __init__(
+    self, split, batch_size: int, seed: int | None, window_rows: int
+  ):
     super().__init__()
-    self._part, self._batch_size, self._seed = part, batch_size, seed
+    self._split, self._batch_size, self._seed = split, batch_size, seed
     self._window_rows = window_rows
     self._epoch = functools.lru_cache(2)(self._make_epoch)
     self._order = functools.lru_cache(2)(self._make_order)
 
   def __len__(self) -> int:
-    return pipeline.steps_per_epoch(self._part, self._batch_size)
+    return pipeline.steps_per_epoch(self._split, self._batch_size)
 
   def _make_epoch(self, epoch: int):
     """The windows of an epoch: their blocks, and where each begins."""
-    part = self._part
+    split = self._split
     rng = np.random.default_rng([self._seed, epoch])
-    numbers = rng.permutation(part.blocks)
-    most = int(np.diff(part.starts).max())
+    numbers = rng.permutation(split.blocks)
+    most = int(np.diff(split.starts).max())
     count = max(1, self._window_rows // most)
     windows = [
-      # In order, so that a part in one window keeps it over the epochs.
+      # In order, so that a split in one window keeps it over the epochs.
       tuple(sorted(numbers[i : i + count].tolist()))
-      for i in range(0, part.blocks, count)
+      for i in range(0, split.blocks, count)
     ]
-    sizes = [int(np.diff(part.starts)[list(w)].sum()) for w in windows]
+    sizes = [int(np.diff(split.starts)[list(w)].sum()) for w in windows]
     return windows, np.concatenate([[0], np.cumsum(sizes)])
 
   def _make_order(self, epoch: int, window: int) -> np.ndarray:
@@ -190,9 +196,9 @@ class _Batches(grain.MapDataset):
   def __getitem__(self, index: int) -> rows_lib.Rows:
     epoch, step = divmod(index, len(self))
     a = step * self._batch_size
-    b = min(a + self._batch_size, len(self._part))
+    b = min(a + self._batch_size, len(self._split))
     if self._seed is None:
-      return self._part.rows(a, b)
+      return self._split.rows(a, b)
     windows, starts = self._epoch(epoch)
     window = int(np.searchsorted(starts, a, 'right')) - 1
     pieces = []
@@ -200,13 +206,13 @@ class _Batches(grain.MapDataset):
       end = min(b, int(starts[window + 1]))
       start = int(starts[window])
       at = self._order(epoch, window)[a - start : end - start]
-      pieces.append(self._part.window(windows[window]).take(at))
+      pieces.append(self._split.window(windows[window]).take(at))
       a, window = end, window + 1
-    return rows_lib.concatenate(pieces)
+    return rows_lib.concatenate_rows(pieces)
 
 
 def train_batches(
-  part: store.SplitStore,
+  split: store.SplitStore,
   *,
   batch_size: int,
   seed: int,
@@ -223,12 +229,12 @@ def train_batches(
   the same for any `shards` and `own`, so that it resumes exactly anywhere.
 
   Args:
-    part: the training part.
+    split: the training split.
     batch_size: B.
     seed: of the order.
     shuffle: False takes the rows in order, in every epoch.
     shuffle_rows: rows that are shuffled together, and lie in memory.
-    shards: W, see `collate`.
+    shards: W, see `collate_rows`.
     own: the shards to make; None for all.
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
@@ -236,27 +242,27 @@ def train_batches(
   Returns:
     An `IterDataset` of `Examples`.
   """
-  if not len(part):
-    raise ValueError(f'the {part.name} part is empty: nothing to train on')
+  if not len(split):
+    raise ValueError(f'the {split.name} split is empty: nothing to train on')
   if shuffle_rows < 1:
     raise ValueError(
       f'data.shuffle_rows must be at least 1, not {shuffle_rows}; '
       'train.shuffle=false takes the rows in order'
     )
   pipeline.share_of(batch_size, shards, 'train.batch_size')
-  dataset = _Batches(part, batch_size, seed if shuffle else None, shuffle_rows)
+  dataset = _Batches(split, batch_size, seed if shuffle else None, shuffle_rows)
   dataset = dataset.repeat(None).map(
-    lambda rows: collate(
-      rows, part.names, batch_size=batch_size, shards=shards, own=own
+    lambda rows: collate_rows(
+      rows, split.names, batch_size=batch_size, shards=shards, own=own
     )
   )
   return pipeline.read_ahead(dataset, prefetch)
 
 
-def _capacities(part: store.SplitStore, share: int) -> dict[str, int]:
+def _find_capacities(split: store.SplitStore, share: int) -> dict[str, int]:
   """Ids of a bag that a shard of `share` rows in order needs at most."""
   most, seen, held = {}, {}, 0
-  for rows in part:
+  for rows in split:
     if not rows.bags:
       return {}
     cuts = np.arange(-held % share, len(rows), share)
@@ -272,7 +278,7 @@ def _capacities(part: store.SplitStore, share: int) -> dict[str, int]:
 
 
 def eval_batches(
-  part: store.SplitStore,
+  split: store.SplitStore,
   *,
   batch_size: int,
   shards: int = 1,
@@ -281,21 +287,21 @@ def eval_batches(
   """Every row once, in order, in batches of one shape.
 
   Args:
-    part: the part to evaluate.
+    split: the split to evaluate.
     batch_size: B; the last batch is filled up with examples of weight 0.
-    shards: W, see `collate`.
+    shards: W, see `collate_rows`.
     own: the shards to make; None for all.
 
   Yields:
     `Examples` of NumPy arrays.
   """
   share = pipeline.share_of(batch_size, shards, 'eval.batch_size')
-  capacities = _capacities(part, share)
-  for a in range(0, len(part), batch_size):
-    rows = part.rows(a, min(a + batch_size, len(part)))
-    yield collate(
+  capacities = _find_capacities(split, share)
+  for a in range(0, len(split), batch_size):
+    rows = split.rows(a, min(a + batch_size, len(split)))
+    yield collate_rows(
       rows,
-      part.names,
+      split.names,
       batch_size=batch_size,
       shards=shards,
       own=own,
@@ -322,23 +328,23 @@ def raw_batches(
   names = encoder.schema.names
   waiting, size = [], 0
   for chunk in chunks:
-    waiting.append(_unlabelled(encoder.encode(chunk), len(names.labels)))
+    waiting.append(_add_empty_labels(encoder.encode(chunk), len(names.labels)))
     size += len(chunk)
     if size >= batch_size:
-      rows, done = rows_lib.concatenate(waiting), 0
+      rows, done = rows_lib.concatenate_rows(waiting), 0
       while size - done >= batch_size:
         piece = rows.slice_rows(done, done + batch_size)
-        yield collate(piece, names, batch_size=batch_size)
+        yield collate_rows(piece, names, batch_size=batch_size)
         done += batch_size
       waiting, size = [rows.slice_rows(done, size)], size - done
   if size:
-    rows = rows_lib.concatenate(waiting)
-    yield collate(rows, names, batch_size=batch_size)
+    rows = rows_lib.concatenate_rows(waiting)
+    yield collate_rows(rows, names, batch_size=batch_size)
 
 
-def _unlabelled(rows: rows_lib.Rows, wanted: int) -> rows_lib.Rows:
+def _add_empty_labels(rows: rows_lib.Rows, names: int) -> rows_lib.Rows:
   """Labels of 0 where the rows do not bring all of them."""
-  if rows.labels.shape[1] == wanted:
+  if rows.labels.shape[1] == names:
     return rows
-  labels = np.zeros((len(rows), wanted), rows.labels.dtype)
+  labels = np.zeros((len(rows), names), rows.labels.dtype)
   return dataclasses.replace(rows, labels=labels, label_weights=None)

@@ -20,7 +20,7 @@ _HEAD = struct.Struct('<II')
 _BAG = 'bag:'  # of the names of columns that belong to a bag
 
 
-def _columns(rows: rows_lib.Rows) -> dict[str, np.ndarray]:
+def _block_columns(rows: rows_lib.Rows) -> dict[str, np.ndarray]:
   columns = rows_lib.columns_of(rows)
   for name, bags in rows.bags.items():
     columns[f'{_BAG}lengths:{name}'] = bags.lengths
@@ -31,7 +31,7 @@ def _columns(rows: rows_lib.Rows) -> dict[str, np.ndarray]:
 def to_bytes(rows: rows_lib.Rows) -> bytes:
   """The record of a block."""
   parts, header = [], []
-  for name, column in _columns(rows).items():
+  for name, column in _block_columns(rows).items():
     column = np.ascontiguousarray(column, column.dtype.newbyteorder('<'))
     header.append([name, column.dtype.str, list(column.shape)])
     parts.append(column.tobytes())
@@ -91,10 +91,10 @@ class BlockWriter:
     self._waiting.append(rows)
     self._size += len(rows)
     if self._size >= self._block_rows:
-      self._flush(self._block_rows)
+      self._write_blocks(self._block_rows)
 
-  def _flush(self, least: int) -> None:
-    rows = rows_lib.concatenate(self._waiting)
+  def _write_blocks(self, least: int) -> None:
+    rows = rows_lib.concatenate_rows(self._waiting)
     done = 0
     while len(rows) - done >= least:
       block = rows.slice_rows(done, min(done + self._block_rows, len(rows)))
@@ -109,7 +109,7 @@ class BlockWriter:
   def close(self) -> None:
     """Writes the last block, which may be a short one."""
     if self._waiting:
-      self._flush(1)
+      self._write_blocks(1)
     self._file.close()
 
 

@@ -110,13 +110,14 @@ class PlantedSignal:
     self._overlap = np.einsum(
       'ftv,fuv,v->ftu', traits, traits, frequency, optimize=True
     )
-    self._terms = [self._draw(rng, order) for order in log.orders]
+    self._terms = [self._draw_terms(rng, order) for order in log.orders]
     share = log.signal / max(1, len(log.orders)) ** 0.5
     self._scales = [
-      share / max(self._variance(terms), 1e-12) ** 0.5 for terms in self._terms
+      share / max(self._sum_variance(terms), 1e-12) ** 0.5
+      for terms in self._terms
     ]
 
-  def _draw(self, rng, order: int) -> list[list[tuple[int, int]]]:
+  def _draw_terms(self, rng, order: int) -> list[list[tuple[int, int]]]:
     """Terms: each a list of (feature, trait)."""
     log, terms = self.log, []
     for _ in range(log.terms):
@@ -126,7 +127,7 @@ class PlantedSignal:
       terms.append(list(zip(chosen.tolist(), trait.tolist(), strict=True)))
     return terms
 
-  def _variance(self, terms) -> float:
+  def _sum_variance(self, terms) -> float:
     """Of the sum of the terms; those of other features are uncorrelated."""
     total = 0.0
     for a in terms:
@@ -149,14 +150,14 @@ class PlantedSignal:
     numbers = rng.standard_normal((_UNIT, log.numbers), np.float32)
     noise = rng.standard_normal(_UNIT)
     logits = self.signal(values, numbers) + log.noise * noise
-    labels = rng.random(_UNIT) < _sigmoid(logits)
+    labels = rng.random(_UNIT) < _apply_sigmoid(logits)
     return values, numbers, labels.astype(np.int64)
 
   def signal(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """`[R]` logits without the noise."""
     known = {}
 
-    def factor(place):
+    def find_factor(place):
       field, trait = place
       if field >= self.log.fields:
         return numbers[:, field - self.log.fields]
@@ -168,7 +169,7 @@ class PlantedSignal:
     for terms, scale in zip(self._terms, self._scales, strict=True):
       total = np.zeros(len(values))
       for term in terms:
-        total += np.prod([factor(place) for place in term], axis=0)
+        total += np.prod([find_factor(place) for place in term], axis=0)
       out += scale * total
     return out
 
@@ -178,15 +179,15 @@ class PlantedSignal:
     """`[R]` chance of a click given all features: the best prediction."""
     point, weight = np.polynomial.hermite_e.hermegauss(_NOISE_POINTS)
     logits = self.signal(values, numbers)[:, None]
-    chance = _sigmoid(logits + self.log.noise * point[None])
+    chance = _apply_sigmoid(logits + self.log.noise * point[None])
     return chance @ (weight / weight.sum())
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _apply_sigmoid(x: np.ndarray) -> np.ndarray:
   return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
-def arrays(
+def generate_arrays(
   log: ClickLog, first: int = 0, stop: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
   """Rows `first` .. `stop` - 1 of a log, in pieces.
@@ -196,11 +197,11 @@ def arrays(
     a click `[R]` that the best possible model would tell.
   """
   planted = PlantedSignal(log)
-  for values, numbers, labels in _pieces(planted, first, stop):
+  for values, numbers, labels in _draw_units(planted, first, stop):
     yield values, numbers, labels, planted.probabilities(values, numbers)
 
 
-def _pieces(planted: PlantedSignal, first: int, stop: int | None):
+def _draw_units(planted: PlantedSignal, first: int, stop: int | None):
   stop = planted.log.rows if stop is None else stop
   for unit in range(first // _UNIT, -(-stop // _UNIT)):
     a = max(first - unit * _UNIT, 0)
@@ -208,24 +209,26 @@ def _pieces(planted: PlantedSignal, first: int, stop: int | None):
     yield tuple(column[a:b] for column in planted.draw(unit))
 
 
-def probabilities(
+def true_probabilities(
   log: ClickLog, first: int = 0, stop: int | None = None
 ) -> np.ndarray:
   """`[R]` true chances of a click of the rows `first` .. `stop` - 1."""
-  return np.concatenate([p for *_, p in arrays(log, first, stop)])
+  return np.concatenate([p for *_, p in generate_arrays(log, first, stop)])
 
 
-def chunks(log: ClickLog, wanted: Sequence[str]) -> Iterator[raw.RawChunk]:
+def read_chunks(
+  log: ClickLog, column_names: Sequence[str]
+) -> Iterator[raw.RawChunk]:
   """The log as a reader yields it."""
   planted, done = PlantedSignal(log), 0
-  for values, numbers, labels in _pieces(planted, 0, None):
+  for values, numbers, labels in _draw_units(planted, 0, None):
     columns = {'label': raw.NumberColumn(labels)}
     for i in range(log.fields):
       columns[f'c{i}'] = raw.NumberColumn(values[:, i])
     for i in range(log.numbers):
       columns[f'n{i}'] = raw.NumberColumn(numbers[:, i].astype(np.float64))
     yield raw.RawChunk(
-      {name: columns[name] for name in wanted},
+      {name: columns[name] for name in column_names},
       len(labels),
       lambda i, done=done: f'generated clicks, row {done + i}',
     )

@@ -20,7 +20,7 @@ SUFFIXES = ('.txt', '.txt.gz', '.tsv', '.tsv.gz')
 BARE = True
 
 
-def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
+def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file, with the label or without it."""
   del reading
   columns = ['label', *NUMBERS, *CATEGORIES]
@@ -38,18 +38,20 @@ def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   raise ValueError(f'{path}: the file holds no rows')
 
 
-def chunks(
-  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
+def read_chunks(
+  path: pathlib.Path, column_names: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
-  """Rows of a file, the columns `wanted` alone."""
-  columns = names(path, reading)
-  index = csv_files.positions(path, wanted, columns)
+  """Rows of a file, the columns `column_names` alone."""
+  columns = read_names(path, reading)
+  index = csv_files.find_columns(path, column_names, columns)
   options = dict(rows=raw.CHUNK_ROWS, width=len(columns))
   for block in text.read_blocks(path, '\t', **options):
     yield csv_files.from_block(path, block, index)
 
 
-def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+def default_features(
+  path: pathlib.Path, reading: Mapping[str, str]
+) -> dict[str, dict]:
   """Options of all features, the same for every file."""
   del path, reading
   return FEATURES

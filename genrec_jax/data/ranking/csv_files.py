@@ -11,7 +11,7 @@ SUFFIXES = ('.csv', '.csv.gz', '.tsv', '.tsv.gz')
 BARE = False
 
 
-def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
+def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
   delimiter = reading['delimiter']
   if len(delimiter) != 1:
@@ -25,28 +25,28 @@ def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   return columns
 
 
-def positions(
-  path: pathlib.Path, wanted: Sequence[str], found: Sequence[str]
+def find_columns(
+  path: pathlib.Path, column_names: Sequence[str], known: Sequence[str]
 ) -> dict[str, int]:
   """Where the wanted columns are, or an error with the nearest name."""
-  for name in wanted:
-    if name not in found:
+  for name in column_names:
+    if name not in known:
       raise ValueError(
-        f'{path}: no column {name!r}; the columns are {", ".join(found)}'
-        + (text.hint_delimiter(found) or hint_nearest(name, found))
+        f'{path}: no column {name!r}; the columns are {", ".join(known)}'
+        + (text.hint_delimiter(known) or hint_nearest(name, known))
       )
-  return {name: found.index(name) for name in wanted}
+  return {name: known.index(name) for name in column_names}
 
 
-def chunks(
-  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
+def read_chunks(
+  path: pathlib.Path, column_names: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
-  """Rows of a file (also `.gz`), the columns `wanted` alone.
+  """Rows of a file (also `.gz`), the columns `column_names` alone.
 
   Cells may be quoted; rows may end in LF or CR LF; blank lines are left out.
   """
-  header = names(path, reading)
-  index = positions(path, wanted, header)
+  header = read_names(path, reading)
+  index = find_columns(path, column_names, header)
   options = dict(quotes=True, skip=1, rows=raw.CHUNK_ROWS, width=len(header))
   for block in text.read_blocks(path, reading['delimiter'], **options):
     yield from_block(path, block, index)
@@ -54,7 +54,7 @@ def chunks(
 
 def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
   """Every column is a category."""
-  return {name: {'kind': 'categorical'} for name in names(path, reading)}
+  return {name: {'kind': 'categorical'} for name in read_names(path, reading)}
 
 
 def from_block(

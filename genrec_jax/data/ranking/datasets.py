@@ -42,7 +42,7 @@ class RankingDataset:
     features = self.encoder.features
     if not any(f.pooled and not f.max_len for f in features):
       return features
-    bags = self.parts['train'].block(0).bags
+    bags = self.splits['train'].block(0).bags
     return tuple(
       dataclasses.replace(f, mean_len=float(bags[f.name].lengths.mean()))
       if f.pooled and not f.max_len
@@ -61,13 +61,13 @@ class RankingDataset:
 
   @property
   def annotations(self) -> annotations_lib.Annotations:
-    """What else the rows of the parts tell beside their features."""
+    """What else the rows of the splits tell beside their features."""
     return self.encoder.schema.annotations
 
   @property
-  def parts(self) -> dict[str, store_lib.SplitStore]:
+  def splits(self) -> dict[str, store_lib.SplitStore]:
     """'train', and where they exist 'valid' and 'test'."""
-    return self.store.parts
+    return self.store.splits
 
   @property
   def vocabularies(self) -> Mapping[str, vocabulary_lib.Vocabulary]:
@@ -76,7 +76,7 @@ class RankingDataset:
 
   def summary(self) -> str:
     """One line for the log of a run."""
-    rows = ', '.join(f'{len(p):,} {name}' for name, p in self.parts.items())
+    rows = ', '.join(f'{len(p):,} {name}' for name, p in self.splits.items())
     kinds = [spec.kind for spec in self.features]
     counts = ', '.join(
       f'{kinds.count(kind)} {kind}'
@@ -123,7 +123,9 @@ def _by_number(path: pathlib.Path) -> list:
   return [int(w) if w.isdecimal() else w for w in words]
 
 
-def _named(path: pathlib.Path, name: str, part: str) -> list[pathlib.Path]:
+def _find_named(
+  path: pathlib.Path, name: str, split: str
+) -> list[pathlib.Path]:
   """The files `name` below `path`: a file, a directory or a pattern."""
   base = path if path.is_dir() else path.parent
   if any(mark in name for mark in '*?['):
@@ -132,35 +134,35 @@ def _named(path: pathlib.Path, name: str, part: str) -> list[pathlib.Path]:
     paths = [base / name]
   if not paths or not paths[0].is_file():
     raise FileNotFoundError(
-      f'{base / name}: no such file (data.files.{part})'
+      f'{base / name}: no such file (data.files.{split})'
       + hint_nearest(name, [p.name for p in base.iterdir()])
     )
   return paths
 
 
-def _files(
+def _find_files(
   cfg, path: pathlib.Path, known: Mapping[str, tuple[str, ...]], suffixes
 ) -> dict[str, list[pathlib.Path]]:
-  """Part -> its files; 'train' is always among them.
+  """Split -> its files; 'train' is always among them.
 
   Args:
     cfg: `config.data`.
     path: what `data.path` names.
-    known: part -> names that the files of this layout usually have.
+    known: split -> names that the files of this layout usually have.
     suffixes: of the files that a directory is read for.
   """
   files, given = {}, cfg.get('files', None) or {}
-  for part in given:
-    if part not in store_lib.PARTS:
+  for split in given:
+    if split not in store_lib.SPLITS:
       raise ValueError(
-        f'data.files.{part}: the parts are {", ".join(store_lib.PARTS)}'
+        f'data.files.{split}: the splits are {", ".join(store_lib.SPLITS)}'
       )
-  for part in store_lib.PARTS:
-    if given.get(part, ''):
-      files[part] = _named(path, given[part], part)
+  for split in store_lib.SPLITS:
+    if given.get(split, ''):
+      files[split] = _find_named(path, given[split], split)
     elif path.is_dir():
-      usual = [path / n for n in known.get(part, ()) if (path / n).is_file()]
-      files |= {part: usual[:1]} if usual else {}
+      usual = [path / n for n in known.get(split, ()) if (path / n).is_file()]
+      files |= {split: usual[:1]} if usual else {}
   if 'train' in files:
     return files
   if path.is_file():
@@ -178,45 +180,45 @@ def _files(
   return files | {'train': sorted(train_files, key=_by_number)}
 
 
-def _split(cfg, missing: set[str]) -> prepare_lib.Split | None:
-  """Cuts the parts that have no files of their own."""
+def _make_split(cfg, missing: set[str]) -> prepare_lib.SplitRule | None:
+  """Cuts the splits that have no files of their own."""
   options = cfg.get('split', None) or {}
-  split = prepare_lib.Split(
+  split_rule = prepare_lib.SplitRule(
     options.get('by', 'order'),
     options.get('valid_fraction', 0.0) if 'valid' in missing else 0.0,
     options.get('test_fraction', 0.0) if 'test' in missing else 0.0,
     options.get('seed', 0),
   )
-  return split if split.valid or split.test else None
+  return split_rule if split_rule.valid or split_rule.test else None
 
 
 def _prepared_from(
   cfg, cache_dir, log, sources, schema, reading
 ) -> RankingDataset:
-  split = _split(cfg, set(store_lib.PARTS) - set(sources))
+  split_rule = _make_split(cfg, set(store_lib.SPLITS) - set(sources))
   block_rows = cfg.get('block_rows', 1 << 14)
   recipe = {
     # Of blocks and encoder; a schema with annotations says so itself.
     'format': [1, 1],
     'files': {
-      part: [
+      split: [
         [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns]
         for p in source.files
       ]
-      for part, source in sources.items()
+      for split, source in sources.items()
     },
     'schema': schema.to_json(),
-    'split': dataclasses.asdict(split) if split else None,
+    'split': dataclasses.asdict(split_rule) if split_rule else None,
     'block_rows': block_rows,
     'reading': reading,
   }
   text = json.dumps(recipe, sort_keys=True)
   fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-  store = prepare_lib.prepare(
+  store = prepare_lib.prepare_store(
     sources,
     schema,
     pathlib.Path(cache_dir) / f'{cfg["name"]}-{fingerprint}',
-    split=split,
+    split_rule=split_rule,
     block_rows=block_rows,
     reading=reading,
     fingerprint=fingerprint,
@@ -228,15 +230,15 @@ def _prepared_from(
 def _from_files(
   cfg, cache_dir, log, known: Mapping = {}, defaults=None
 ) -> RankingDataset:
-  form = formats.find(cfg['name'])
+  form = formats.find_format(cfg['name'])
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   if cfg.get('time', ''):
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
-  files = _files(cfg, _need_path(cfg), known, form.SUFFIXES)
+  files = _find_files(cfg, _need_path(cfg), known, form.SUFFIXES)
   first = files['train'][0]
   names = form.names(first, reading)
   labels = schema_lib.label_names(cfg)
-  beside = annotations_lib.build(cfg, labels).columns
+  beside = annotations_lib.build_annotations(cfg, labels).columns
   for key, column in beside.items():
     if form.BARE and column not in names:
       raise ValueError(
@@ -254,14 +256,14 @@ def _from_files(
       f'data.features is not set; {first} gives '
       + ', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items())
     )
-  schema = schema_lib.build(cfg, names, defaults or {}, str(first))
+  schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
   sources = {
-    part: prepare_lib.RowSource(
-      lambda wanted, paths=paths: formats.chunks(paths, wanted, reading),
+    split: prepare_lib.RowSource(
+      lambda wanted, paths=paths: formats.read_files(paths, wanted, reading),
       tuple(paths),
       ', '.join(map(str, paths)),
     )
-    for part, paths in files.items()
+    for split, paths in files.items()
   }
   return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
 
@@ -275,20 +277,21 @@ _FRAPPE = (
 ).split()
 
 
-def _frappe(cfg, cache_dir, log) -> RankingDataset:
+def _load_frappe(cfg, cache_dir, log) -> RankingDataset:
   known = {
-    part: (f'{part}.csv', f'Frappe_x1_{part}.csv') for part in store_lib.PARTS
+    split: (f'{split}.csv', f'Frappe_x1_{split}.csv')
+    for split in store_lib.SPLITS
   }
   defaults = {name: {'kind': 'categorical'} for name in _FRAPPE}
   return _from_files(cfg, cache_dir, log, known, defaults)
 
 
-def _criteo(cfg, cache_dir, log) -> RankingDataset:
+def _load_criteo(cfg, cache_dir, log) -> RankingDataset:
   known = {'train': ('train.txt', 'train.txt.gz')}
   return _from_files(cfg, cache_dir, log, known, criteo.FEATURES)
 
 
-def _clicks(cfg, cache_dir, log) -> RankingDataset:
+def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
   options = dict(cfg.get('clicks', None) or {})
   known = [field.name for field in dataclasses.fields(clicks.ClickLog)]
   for key in options:
@@ -299,28 +302,29 @@ def _clicks(cfg, cache_dir, log) -> RankingDataset:
   if 'orders' in options:
     options['orders'] = tuple(options['orders'])
   generated = clicks.ClickLog(**options)
-  schema = schema_lib.build(
+  schema = schema_lib.build_schema(
     cfg, generated.names, generated.options, 'generated clicks'
   )
   source = prepare_lib.RowSource(
-    lambda wanted: clicks.chunks(generated, wanted), name='generated clicks'
+    lambda wanted: clicks.read_chunks(generated, wanted),
+    name='generated clicks',
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
   return _prepared_from(cfg, cache_dir, log, {'train': source}, schema, reading)
 
 
-def _prepared(cfg, cache_dir, log) -> RankingDataset:
+def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
   return RankingDataset(cfg['name'], store_lib.PreparedStore(_need_path(cfg)))
 
 
 DATASETS = {
-  'clicks': _clicks,
-  'criteo': _criteo,
-  'frappe': _frappe,
+  'clicks': _load_clicks,
+  'criteo': _load_criteo,
+  'frappe': _load_frappe,
   'libsvm': _own_files,
   'csv': _own_files,
   'parquet': _own_files,
-  'prepared': _prepared,
+  'prepared': _load_prepared,
 }
 
 

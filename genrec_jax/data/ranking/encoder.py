@@ -1,4 +1,4 @@
-"""Raw rows -> encoded rows, by vocabularies and statistics of the train part.
+"""Raw rows -> encoded rows, by vocabularies and statistics of the train split.
 
 An encoder is all that serving needs of the data; it is saved as a directory.
 """
@@ -28,7 +28,8 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
     return transform.parse_numbers(chunk.columns[column.source], column.fill)
   except transform.NumberError as e:
     raise ValueError(
-      f'{chunk.quote(e.at, column.source, e.value)} is not a finite number of '
+      f'{chunk.quote_cell(e.at, column.source, e.value)} is not a finite '
+      'number of '
       "float32's range; mend it, or leave the cell empty if it is missing"
     ) from None
   except TypeError as e:
@@ -38,11 +39,13 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
     ) from None
 
 
-def _lists(chunk: raw.RawChunk, column: schema_lib.Column) -> raw.ListColumn:
+def _read_lists(
+  chunk: raw.RawChunk, column: schema_lib.Column
+) -> raw.ListColumn:
   cells = chunk.columns[column.source]
   if isinstance(cells, raw.ListColumn):
     return cells
-  cells = _filled(cells, column.fill)
+  cells = _fill_empty(cells, column.fill)
   if isinstance(cells, raw.NumberColumn):
     present = cells.present
     lengths = np.ones(len(cells)) if present is None else present
@@ -51,7 +54,7 @@ def _lists(chunk: raw.RawChunk, column: schema_lib.Column) -> raw.ListColumn:
   return raw.split_cells(cells, column.separator)
 
 
-def _filled(cells: raw.Column, fill: str) -> raw.Column:
+def _fill_empty(cells: raw.Column, fill: str) -> raw.Column:
   """`fill` in the place of empty cells."""
   if not fill:
     return cells
@@ -62,7 +65,7 @@ def _filled(cells: raw.Column, fill: str) -> raw.Column:
   return [cell or fill for cell in cells]
 
 
-def _shorten(
+def _shorten_lists(
   lists: raw.ListColumn, column: schema_lib.Column
 ) -> raw.ListColumn:
   """At most `max_len` values; the last of a sequence, the first of a set."""
@@ -78,14 +81,14 @@ def _shorten(
   return raw.ListColumn(prefixes.columns[''], lengths)
 
 
-def values(
+def read_values(
   chunk: raw.RawChunk, column: schema_lib.Column
 ) -> tuple[raw.Column, np.ndarray | None]:
   """The values of a coded feature, and how many are each row's (None: one)."""
   if column.kind == 'numeric':
-    return transform.buckets(_read_numbers(chunk, column)), None
+    return transform.bucket_counts(_read_numbers(chunk, column)), None
   if column.pooled:
-    lists = _shorten(_lists(chunk, column), column)
+    lists = _shorten_lists(_read_lists(chunk, column), column)
     return lists.values, lists.lengths
   cells = chunk.columns[column.source]
   if isinstance(cells, raw.ListColumn):
@@ -98,11 +101,11 @@ def values(
       f'{chunk.where(0)}, column {column.source!r}: categories are text or '
       f'whole numbers, not fractions; make feature {column.name!r} numeric'
     )
-  return _filled(cells, column.fill), None
+  return _fill_empty(cells, column.fill), None
 
 
 class EncoderFit:
-  """The first pass: counts values and measures numbers of the train part."""
+  """The first pass: counts values and measures numbers of the train split."""
 
   def __init__(self, schema: schema_lib.Schema):
     self._schema = schema
@@ -124,7 +127,7 @@ class EncoderFit:
   def add(self, chunk: raw.RawChunk) -> None:
     for column in self._schema.columns:
       if column.coded and column.vocabulary == 'fitted':
-        self._counts[column.table_name].add(values(chunk, column)[0])
+        self._counts[column.table_name].add(read_values(chunk, column)[0])
       elif column.name in self._moments:
         self._moments[column.name].add(_read_numbers(chunk, column))
 
@@ -136,7 +139,9 @@ class EncoderFit:
         counts = self._counts.pop(
           column.table_name, vocabulary_lib.ValueCounts()
         )
-        vocabularies[column.table_name] = vocabulary_lib.fit(column, counts)
+        vocabularies[column.table_name] = vocabulary_lib.fit_vocabulary(
+          column, counts
+        )
     for name, moments in self._moments.items():
       statistics[name] = (moments.mean, moments.deviation)
     return Encoder(self._schema, vocabularies, statistics, dict(reading))
@@ -160,9 +165,11 @@ class Encoder:
 
   @property
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
-    return tuple(map(self._spec, self.schema.columns))
+    return tuple(map(self._feature_spec, self.schema.columns))
 
-  def _spec(self, column: schema_lib.Column) -> features_lib.FeatureSpec:
+  def _feature_spec(
+    self, column: schema_lib.Column
+  ) -> features_lib.FeatureSpec:
     if not column.coded:
       return features_lib.FeatureSpec(column.name, 'numeric')
     return features_lib.FeatureSpec(
@@ -197,17 +204,17 @@ class Encoder:
     labels = [name for name in self.schema.labels if name in chunk.columns]
     ids = np.empty((len(chunk), len(self.schema.single)), np.int32)
     for i, column in enumerate(self.schema.single):
-      ids[:, i] = self._code(chunk, column)[0]
+      ids[:, i] = self._encode_column(chunk, column)[0]
     numbers = np.empty((len(chunk), len(self.schema.numeric)), np.float32)
     for i, column in enumerate(self.schema.numeric):
-      numbers[:, i] = transform.apply(
+      numbers[:, i] = transform.transform_numbers(
         _read_numbers(chunk, column),
         column.transform,
         *self.statistics.get(column.name, ()),
       )
     bags = {}
     for column in self.schema.pooled:
-      coded, lengths = self._code(chunk, column)
+      coded, lengths = self._encode_column(chunk, column)
       bags[column.name] = rows_lib.Bags(coded, lengths.astype(np.int32))
     group = None
     if self.schema.group and groups is not None:
@@ -218,11 +225,13 @@ class Encoder:
       numbers,
       group,
       bags,
-      **annotations_lib.read(chunk, beside, labels, first),
+      **annotations_lib.read_annotations(chunk, beside, labels, first),
     )
 
-  def _code(self, chunk, column) -> tuple[np.ndarray, np.ndarray | None]:
-    cells, lengths = values(chunk, column)
+  def _encode_column(
+    self, chunk, column
+  ) -> tuple[np.ndarray, np.ndarray | None]:
+    cells, lengths = read_values(chunk, column)
     try:
       return self.vocabularies[column.table_name].encode(cells), lengths
     except vocabulary_lib.UnseenError as e:
@@ -230,20 +239,21 @@ class Encoder:
       if lengths is not None:
         at = int(np.searchsorted(np.cumsum(lengths), at, 'right'))
       raise ValueError(
-        f'{chunk.quote(at, column.source, e.value)} is not in the vocabulary '
+        f'{chunk.quote_cell(at, column.source, e.value)} is not in the '
+        'vocabulary '
         f'of table {column.table_name!r}; mend it, or let unseen values share '
         "a row (data.oov='row')"
       ) from None
 
   def fingerprint(self) -> str:
     """A short name of the content: what it makes of a row."""
-    content = self._meta() | {'reading': None}
+    content = self._describe_encoder() | {'reading': None}
     content['vocabularies'] = {
       name: v.fingerprint() for name, v in sorted(self.vocabularies.items())
     }
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
-  def _meta(self) -> dict:
+  def _describe_encoder(self) -> dict:
     beside = self.schema.annotations.to_json()
     return {
       'format': FORMATS[bool(beside)],
@@ -269,7 +279,7 @@ class Encoder:
         'hash_rows': vocabulary.hash_rows,
         'fingerprint': vocabulary.fingerprint(),
       }
-    meta = self._meta() | {'tables': tables}
+    meta = self._describe_encoder() | {'tables': tables}
     (directory / 'encoder.json').write_text(json.dumps(meta, indent=1))
 
   @classmethod

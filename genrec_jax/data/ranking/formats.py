@@ -28,11 +28,11 @@ FORMATS = {
   'frappe': csv_files,
   'criteo': criteo,
   'libsvm': libsvm,
-  'parquet': None,  # its module needs pyarrow, so `find` imports it
+  'parquet': None,  # its module needs pyarrow, so `find_format` imports it
 }
 
 
-def find(name: str) -> types.ModuleType:
+def find_format(name: str) -> types.ModuleType:
   """The module of that format."""
   if name not in FORMATS:
     raise ValueError(
@@ -46,23 +46,23 @@ def find(name: str) -> types.ModuleType:
   return FORMATS[name]
 
 
-def chunks(
+def read_files(
   paths: Sequence[str | pathlib.Path],
-  wanted: Sequence[str],
+  column_names: Sequence[str],
   reading: Reading,
 ) -> Iterator[raw.RawChunk]:
   """The rows of some files, one behind the other."""
-  form = find(reading['format'])
+  form = find_format(reading['format'])
   for path in paths:
     empty = True
-    for chunk in form.chunks(pathlib.Path(path), wanted, reading):
+    for chunk in form.chunks(pathlib.Path(path), column_names, reading):
       empty = False
       yield chunk
     if empty:
       raise ValueError(f'{path}: the file holds no rows')
 
 
-def examples(
+def read_examples(
   encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file to be encoded; labels and annotations where it has them.
@@ -75,8 +75,11 @@ def examples(
   reading = {'delimiter': ',', **encoder.reading}
   reading['format'] = name or encoder.reading.get('format', '')
   path = text.require_file(path)
-  columns = find(reading['format']).names(path, reading)
+  columns = find_format(reading['format']).names(path, reading)
   schema = encoder.schema
   beside = [*schema.labels, *schema.annotations.columns.values()]
-  wanted = [*schema.sources, *(name for name in beside if name in columns)]
-  return chunks([path], list(dict.fromkeys(wanted)), reading)
+  column_names = [
+    *schema.sources,
+    *(name for name in beside if name in columns),
+  ]
+  return read_files([path], list(dict.fromkeys(column_names)), reading)

@@ -23,7 +23,7 @@ SUFFIXES = ('.libsvm', '.libfm', '.svm', '.txt')
 BARE = True
 
 
-def _lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
+def _read_lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
   path = text.require_file(path)
   empty = True
   for block in text.read_blocks(path, _NEVER, rows=rows, width=1):
@@ -33,59 +33,60 @@ def _lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
     raise ValueError(f'{path}: the file holds no rows')
 
 
-def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
+def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file, by its first line."""
   del reading
-  words = next(_lines(path, 1)).columns[0][0].split()
+  words = next(_read_lines(path, 1)).columns[0][0].split()
   label = ['label'] if ':' not in words[0] else []
   pairs = len(words) - len(label)
   fields = [f'{kind}{i}' for kind in 'fv' for i in range(pairs)]
   return [*label, *fields, 'indices']
 
 
-def chunks(
-  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
+def read_chunks(
+  path: pathlib.Path, column_names: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
-  """Rows of a file, the columns `wanted` alone."""
-  known = names(path, reading)
-  for name in wanted:
+  """Rows of a file, the columns `column_names` alone."""
+  known = read_names(path, reading)
+  for name in column_names:
     if name not in known:
       raise ValueError(
-        f'{path}: no column {name!r}; a libsvm file of {_width(known)} pairs '
-        'has label, indices, f0, f1, ... and v0, v1, ...'
+        f'{path}: no column {name!r}; a libsvm file of {_count_values(known)} '
+        'pairs has label, indices, f0, f1, ... and v0, v1, ...'
         + hint_nearest(name, known)
       )
   labelled = known[0] == 'label'
-  positional = any(name not in ('label', 'indices') for name in wanted)
-  for block in _lines(path, raw.CHUNK_ROWS):
+  positional = any(name not in ('label', 'indices') for name in column_names)
+  for block in _read_lines(path, raw.CHUNK_ROWS):
     lines = block.columns[0]
 
-    def where(i, block=block):
+    def quote_line(i, block=block):
       return f'{path}, line {block.lines[i]}'
 
     pairs = np.fromiter((s.count(':') for s in lines), np.int64, len(lines))
     words = [line.split() for line in lines]
     sizes = np.fromiter(map(len, words), np.int64, len(lines))
-    _check(sizes - labelled, pairs, lines, where)
-    if positional and (pairs != _width(known)).any():
-      at = int(np.argmax(pairs != _width(known)))
+    _check_sizes(sizes - labelled, pairs, lines, quote_line)
+    if positional and (pairs != _count_values(known)).any():
+      at = int(np.argmax(pairs != _count_values(known)))
       raise ValueError(
-        f'{where(at)}: {pairs[at]} pairs, the first line has {_width(known)}; '
+        f'{quote_line(at)}: {pairs[at]} pairs, the first line has '
+        f'{_count_values(known)}; '
         'rows of one length have fields, others only the list indices'
       )
     columns = {}
-    if labelled and 'label' in wanted:
+    if labelled and 'label' in column_names:
       columns['label'] = [_SIGNED.get(w[0], w[0]) for w in words]
     flat = list(itertools.chain.from_iterable(w[labelled:] for w in words))
-    columns |= _fields(flat, pairs, wanted, where)
-    yield raw.RawChunk(columns, len(lines), where)
+    columns |= _split_fields(flat, pairs, column_names, quote_line)
+    yield raw.RawChunk(columns, len(lines), quote_line)
 
 
-def _width(known: Sequence[str]) -> int:
+def _count_values(known: Sequence[str]) -> int:
   return sum(name[0] == 'v' for name in known)
 
 
-def _check(sizes, pairs, lines, where) -> None:
+def _check_sizes(sizes, pairs, lines, where) -> None:
   good = sizes == pairs
   if not good.all():
     at = int(np.argmin(good))
@@ -95,7 +96,9 @@ def _check(sizes, pairs, lines, where) -> None:
     )
 
 
-def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
+def _split_fields(
+  flat: list[str], pairs, column_names, where
+) -> dict[str, raw.Column]:
   """The wanted columns of `flat`, the pairs of all rows."""
   parts = ':'.join(flat).split(':') if flat else []
   regular = len(parts) == 2 * len(flat) and '' not in parts
@@ -107,7 +110,7 @@ def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
     raise ValueError(f'{where(row)}: {flat[at]!r} is not index:value')
   index, value = parts[::2], parts[1::2]
   columns = {}
-  for name in wanted:
+  for name in column_names:
     if name == 'indices':
       columns[name] = raw.ListColumn(index, pairs)
     elif name != 'label':
@@ -116,18 +119,20 @@ def _fields(flat: list[str], pairs, wanted, where) -> dict[str, raw.Column]:
   return columns
 
 
-def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+def default_features(
+  path: pathlib.Path, reading: Mapping[str, str]
+) -> dict[str, dict]:
   """Features as the first rows of a file suggest them.
 
   A pair whose value is always 1 is a category, one whose index is always the
   same is a number; rows of different lengths are one set of indices.
   """
-  fields = _width(names(path, reading))
-  block = next(_lines(path, raw.CHUNK_ROWS))
+  fields = _count_values(read_names(path, reading))
+  block = next(_read_lines(path, raw.CHUNK_ROWS))
   if any(line.count(':') != fields for line in block.columns[0]):
     return {'indices': {'kind': 'multi_hot'}}
-  wanted = [f'{kind}{i}' for kind in 'fv' for i in range(fields)]
-  chunk = next(chunks(path, wanted, reading))
+  column_names = [f'{kind}{i}' for kind in 'fv' for i in range(fields)]
+  chunk = next(read_chunks(path, column_names, reading))
   out = {}
   for i in range(fields):
     ones = set(chunk.columns[f'v{i}']) <= {'1', '1.0'}

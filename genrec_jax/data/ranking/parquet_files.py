@@ -13,7 +13,7 @@ SUFFIXES = ('.parquet',)
 BARE = False
 
 
-def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
+def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
   del reading
   with parquet.open_parquet(text.require_file(path)) as file:
@@ -24,37 +24,37 @@ def names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   return columns
 
 
-def chunks(
-  path: pathlib.Path, wanted: Sequence[str], reading: Mapping[str, str]
+def read_chunks(
+  path: pathlib.Path, column_names: Sequence[str], reading: Mapping[str, str]
 ) -> Iterator[raw.RawChunk]:
-  """Rows of a file, the columns `wanted` alone.
+  """Rows of a file, the columns `column_names` alone.
 
   Args:
     path: the file.
-    wanted: names of the columns.
+    column_names: names of the columns.
     reading: whose 'time' is the column that may hold dates and timestamps; it
       becomes seconds.
   """
-  csv_files.positions(path, wanted, names(path, reading))
+  csv_files.find_columns(path, column_names, read_names(path, reading))
   done = 0
   with parquet.open_parquet(path) as file:
-    for batch in parquet.read_batches(path, file, wanted, raw.CHUNK_ROWS):
+    for batch in parquet.read_batches(path, file, column_names, raw.CHUNK_ROWS):
 
-      def where(i, done=done):
+      def quote_row(i, done=done):
         return f'{path}, row {done + i + 1}'
 
       columns = {}
-      for name in wanted:
+      for name in column_names:
         values = batch[name]
         if name == reading.get('time', ''):
-          values = _seconds(values)
-        place = f'{where(0)}, column {name!r}'
-        columns[name] = _column(values, place)
-      yield raw.RawChunk(columns, batch.num_rows, where)
+          values = _to_seconds(values)
+        place = f'{quote_row(0)}, column {name!r}'
+        columns[name] = _convert_column(values, place)
+      yield raw.RawChunk(columns, batch.num_rows, quote_row)
       done += batch.num_rows
 
 
-def _seconds(values):
+def _to_seconds(values):
   """Dates and timestamps as whole seconds since 1970; others as they are."""
   if pa.types.is_date(values.type):
     values = values.cast(pa.timestamp('s'))
@@ -66,7 +66,7 @@ def _seconds(values):
   return pa.array(whole // unit, mask=~present)
 
 
-def _column(values, where: str) -> raw.Column:
+def _convert_column(values, where: str) -> raw.Column:
   types, kind = pa.types, values.type
   if types.is_dictionary(kind):
     values = values.dictionary_decode()
@@ -75,7 +75,7 @@ def _column(values, where: str) -> raw.Column:
     lengths = values.value_lengths().fill_null(0)
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return raw.ListColumn(_column(inner, where), lengths)
+    return raw.ListColumn(_convert_column(inner, where), lengths)
   if types.is_string(kind) or types.is_large_string(kind):
     return values.fill_null('').to_pylist()
   if types.is_boolean(kind):
@@ -102,7 +102,9 @@ def _column(values, where: str) -> raw.Column:
   return raw.NumberColumn(numbers.astype(dtype), present)
 
 
-def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+def default_features(
+  path: pathlib.Path, reading: Mapping[str, str]
+) -> dict[str, dict]:
   """Features by the types of the columns."""
   del reading
   with parquet.open_parquet(text.require_file(path)) as file:

@@ -1,9 +1,9 @@
 """Raw chunks -> a directory of prepared data, in two passes.
 
-1. Fit: the values of the training part are counted, its numbers measured.
-2. Encode: the rows of all parts are encoded and written, block by block.
+1. Fit: the values of the training split are counted, its numbers measured.
+2. Encode: the rows of all splits are encoded and written, block by block.
 
-Memory holds the distinct values, one chunk and one block of each part. The
+Memory holds the distinct values, one chunk and one block of each split. The
 result appears under its name by a rename, when it is complete.
 """
 
@@ -39,12 +39,12 @@ class RowSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-  """How parts without files of their own are cut from the training rows.
+class SplitRule:
+  """How splits without files of their own are cut from the training rows.
 
   Attributes:
     by: 'order': the last rows; 'random': each row by a draw of its own.
-    valid: fraction of the rows, 0 for no such part.
+    valid: fraction of the rows, 0 for no such split.
     test: likewise.
     seed: of the draws.
   """
@@ -66,22 +66,22 @@ class Split:
       )
 
   def cuts(self, total: int) -> tuple[int, int]:
-    """First row of the validation and of the test part, by order."""
+    """First row of the validation and of the test split, by order."""
     test = round(total * self.test)
     return total - test - round(total * self.valid), total - test
 
-  def parts(self, first: int, count: int, total: int) -> np.ndarray:
-    """`[count]` place in `PARTS` of the rows from number `first` on."""
+  def assign_splits(self, first: int, count: int, total: int) -> np.ndarray:
+    """`[count]` place in `SPLITS` of the rows from number `first` on."""
     if self.by == 'order':
       row = np.arange(first, first + count)
       return np.searchsorted(np.array(self.cuts(total)), row, 'right')
-    draw = _uniform(self.seed, first, count)
+    draw = _draw_uniform(self.seed, first, count)
     # Training rows are those below the first bound, whatever the others are.
     bounds = np.array([1 - self.valid - self.test, 1 - self.test])
     return np.searchsorted(bounds, draw, 'right')
 
 
-def _uniform(seed: int, first: int, count: int) -> np.ndarray:
+def _draw_uniform(seed: int, first: int, count: int) -> np.ndarray:
   """`[count]` draws in [0, 1), each a function of the seed and its number."""
   x = np.arange(first, first + count, dtype=np.uint64)
   x = x * np.uint64(0x9E3779B97F4A7C15)
@@ -110,13 +110,13 @@ class _Progress:
       self._log(f'{what}: {rows:,} rows ({rate:,.0f} rows/s)')
 
 
-def _checksum(path: pathlib.Path) -> dict:
+def _describe_file(path: pathlib.Path) -> dict:
   with open(path, 'rb') as f:
     sha256 = hashlib.file_digest(f, 'sha256').hexdigest()
   return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
 
 
-def _states(sources: Mapping[str, RowSource]) -> dict[pathlib.Path, tuple]:
+def _stat_files(sources: Mapping[str, RowSource]) -> dict[pathlib.Path, tuple]:
   return {
     path: (path.stat().st_size, path.stat().st_mtime_ns)
     for source in sources.values()
@@ -124,29 +124,31 @@ def _states(sources: Mapping[str, RowSource]) -> dict[pathlib.Path, tuple]:
   }
 
 
-def _pieces(
+def _cut_chunks(
   source: RowSource,
   columns,
-  split: Split | None,
+  split_rule: SplitRule | None,
   total: int,
   progress,
   what: str,
 ) -> Iterator[tuple[raw.RawChunk, np.ndarray | None]]:
-  """Chunks, and the part of each row where the split cuts."""
+  """Chunks, and the split of each row where the rule cuts."""
   done = 0
   for chunk in source.chunks(columns):
-    part = split.parts(done, len(chunk), total) if split else None
+    split_numbers = (
+      split_rule.assign_splits(done, len(chunk), total) if split_rule else None
+    )
     done += len(chunk)
     progress(what, done)
-    yield chunk, part
+    yield chunk, split_numbers
   if not done:
     raise ValueError(f'{source.name}: holds no rows')
 
 
-def _fit(schema, reading, source, split, progress):
+def _fit_encoder(schema, reading, source, split_rule, progress):
   """Pass 1, over the training rows; also their number, for a cut by order."""
   total = 0
-  if split and split.by == 'order':
+  if split_rule and split_rule.by == 'order':
     progress.start()
     for chunk in source.chunks(schema.labels[:1]):
       total += len(chunk)
@@ -154,44 +156,50 @@ def _fit(schema, reading, source, split, progress):
   fit = encoder_lib.EncoderFit(schema)
   if fit.needed:
     progress.start()
-    pieces = _pieces(
-      source, schema.sources, split, total, progress, 'counting values'
+    pieces = _cut_chunks(
+      source, schema.sources, split_rule, total, progress, 'counting values'
     )
-    for chunk, part in pieces:
-      fit.add(chunk if part is None else chunk.take(part == 0))
+    for chunk, split_numbers in pieces:
+      fit.add(
+        chunk if split_numbers is None else chunk.take(split_numbers == 0)
+      )
   return fit.encoder(reading), total
 
 
-def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
-  """Pass 2; returns what the manifest shall say of each part."""
+def _encode_sources(
+  work, encoder, sources, split_rule, total, block_rows, progress
+) -> dict:
+  """Pass 2; returns what the manifest shall say of each split."""
   names = list(sources)
-  if split:
-    names += ['valid'] * (split.valid > 0) + ['test'] * (split.test > 0)
-  names = [name for name in store.PARTS if name in names]
+  if split_rule:
+    names += ['valid'] * (split_rule.valid > 0) + ['test'] * (
+      split_rule.test > 0
+    )
+  names = [name for name in store.SPLITS if name in names]
   paths = {name: work / f'{name}.array_record' for name in names}
   writers = {n: blocks.BlockWriter(paths[n], block_rows) for n in names}
   groups, first = {}, 0
   try:
-    for name in store.PARTS:
+    for name in store.SPLITS:
       if name not in sources:
         continue
-      cut = split if name == 'train' else None
+      cut = split_rule if name == 'train' else None
       progress.start()
-      for chunk, part in _pieces(
+      for chunk, split_numbers in _cut_chunks(
         sources[name],
         encoder.schema.everything,
         cut,
         total,
         progress,
-        f'writing the {name} part',
+        f'writing the {name} split',
       ):
         rows = encoder.encode(chunk, groups, first)
         first += len(chunk)
-        if part is None or not part.any():
+        if split_numbers is None or not split_numbers.any():
           writers[name].add(rows)
           continue
-        for i, where in enumerate(store.PARTS):
-          at = np.flatnonzero(part == i)
+        for i, where in enumerate(store.SPLITS):
+          at = np.flatnonzero(split_numbers == i)
           if len(at):
             writers[where].add(rows.take(at))
   finally:
@@ -200,7 +208,7 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
   for name, writer in writers.items():
     if not writer.rows:
       raise ValueError(
-        f'the {name} part is empty: data.split leaves it no row of '
+        f'the {name} split is empty: data.split leaves it no row of '
         f'{sources["train"].name}; raise its fraction, or set it to 0'
       )
   return {
@@ -214,12 +222,12 @@ def _encode(work, encoder, sources, split, total, block_rows, progress) -> dict:
   } | ({'groups': len(groups)} if encoder.schema.group else {})
 
 
-def prepare(
+def prepare_store(
   sources: Mapping[str, RowSource],
   schema: schema_lib.Schema,
   out: str | pathlib.Path,
   *,
-  split: Split | None = None,
+  split_rule: SplitRule | None = None,
   block_rows: int = 1 << 14,
   reading: Mapping[str, str] | None = None,
   fingerprint: str = '',
@@ -231,7 +239,7 @@ def prepare(
     sources: 'train', and maybe 'valid' and 'test' -> their rows.
     schema: what becomes of the columns.
     out: the directory to make.
-    split: cuts parts from the training rows; None cuts nothing.
+    split_rule: cuts splits from the training rows; None cuts nothing.
     block_rows: rows of a block.
     reading: format of the raw files and its options, kept with the encoder.
     fingerprint: names sources and options; '' never matches.
@@ -251,19 +259,21 @@ def prepare(
     )
   if block_rows < 1:
     raise ValueError(f'data.block_rows must be at least 1, not {block_rows}')
-  if split and not split.valid and not split.test:
-    split = None
+  if split_rule and not split_rule.valid and not split_rule.test:
+    split_rule = None
   start = clock.monotonic()
-  before = _states(sources)
+  before = _stat_files(sources)
   with scratch.staged_directory(out, store.MANIFEST) as work:
     progress = _Progress(log)
-    encoder, total = _fit(
-      schema, reading or {}, sources['train'], split, progress
+    encoder, total = _fit_encoder(
+      schema, reading or {}, sources['train'], split_rule, progress
     )
-    parts = _encode(work, encoder, sources, split, total, block_rows, progress)
-    groups = parts.pop('groups', 0)
-    checksums = [_checksum(path) for path in before]
-    if _states(sources) != before:
+    splits = _encode_sources(
+      work, encoder, sources, split_rule, total, block_rows, progress
+    )
+    groups = splits.pop('groups', 0)
+    checksums = [_describe_file(path) for path in before]
+    if _stat_files(sources) != before:
       raise ValueError(
         'the raw files changed while they were read; start again when nobody '
         'writes to them'
@@ -276,12 +286,12 @@ def prepare(
         'encoder': encoder.fingerprint(),
         'block_rows': block_rows,
         'groups': groups,
-        'parts': parts,
+        'parts': splits,
         'sources': checksums,
       },
       encoder_lib.FORMATS[bool(schema.annotations.to_json())],
     )
-  rows = sum(part['rows'] for part in parts.values())
+  rows = sum(entry['rows'] for entry in splits.values())
   seconds = clock.monotonic() - start
   log(
     f'prepared {rows:,} rows in {seconds:,.1f} s '

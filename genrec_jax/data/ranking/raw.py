@@ -46,14 +46,14 @@ class ListColumn:
 
   def take(self, keep: np.ndarray) -> 'ListColumn':
     inner = np.repeat(keep, self.lengths)
-    return ListColumn(_take(self.values, inner), self.lengths[keep])
+    return ListColumn(_take_cells(self.values, inner), self.lengths[keep])
 
 
 # Texts; '' is a missing value.
 Column = Sequence[str] | NumberColumn | ListColumn
 
 
-def _take(column: Column, keep: np.ndarray) -> Column:
+def _take_cells(column: Column, keep: np.ndarray) -> Column:
   if isinstance(column, NumberColumn | ListColumn):
     return column.take(keep)
   return list(itertools.compress(column, keep.tolist()))
@@ -76,7 +76,7 @@ class RawChunk:
   def __len__(self) -> int:
     return self.size
 
-  def quote(self, row: int, column: str, value: object) -> str:
+  def quote_cell(self, row: int, column: str, value: object) -> str:
     """Names a cell and shows it, as errors begin."""
     return f'{self.where(row)}, column {column!r}: {str(value)!r}'
 
@@ -86,7 +86,9 @@ class RawChunk:
       return self
     rows = np.flatnonzero(keep)
     return RawChunk(
-      {name: _take(column, keep) for name, column in self.columns.items()},
+      {
+        name: _take_cells(column, keep) for name, column in self.columns.items()
+      },
       len(rows),
       lambda i: self.where(int(rows[i])),
     )
@@ -129,7 +131,7 @@ def from_records(
   return RawChunk(columns, len(records))
 
 
-def _text(value: object, row: int, name: str) -> str:
+def _format_cell(value: object, row: int, name: str) -> str:
   if value is None:
     return ''
   if isinstance(value, bool | np.bool_):
@@ -144,7 +146,7 @@ def _text(value: object, row: int, name: str) -> str:
 
 def _from_objects(values: list, name: str) -> Column:
   if not any(isinstance(v, list | tuple | np.ndarray) for v in values):
-    return [_text(v, i, name) for i, v in enumerate(values)]
+    return [_format_cell(v, i, name) for i, v in enumerate(values)]
   rows = []
   for i, value in enumerate(values):
     value = [] if value is None else value
@@ -152,6 +154,6 @@ def _from_objects(values: list, name: str) -> Column:
       raise ValueError(
         f'row {i}, column {name!r}: {value!r} is not a list, others are'
       )
-    rows.append([_text(v, i, name) for v in value])
+    rows.append([_format_cell(v, i, name) for v in value])
   flat = list(itertools.chain.from_iterable(rows))
   return ListColumn(flat, np.array([len(r) for r in rows], np.int64))

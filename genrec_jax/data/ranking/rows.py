@@ -83,21 +83,21 @@ class Rows:
   def take(self, at: np.ndarray) -> 'Rows':
     """The rows number `at [M]`, in that order."""
     # np.take copies whole rows; indexing goes number by number.
-    return self._each(
+    return self._map_columns(
       lambda column: np.take(column, at, axis=0), lambda bags: bags.take(at)
     )
 
   def slice_rows(self, a: int, b: int) -> 'Rows':
     """The rows a .. b - 1, not copied."""
 
-    def cut(bags):
+    def cut_bags(bags):
       begin = int(bags.lengths[:a].sum())
       size = int(bags.lengths[a:b].sum())
       return Bags(bags.values[begin : begin + size], bags.lengths[a:b])
 
-    return self._each(lambda column: column[a:b], cut)
+    return self._map_columns(lambda column: column[a:b], cut_bags)
 
-  def _each(
+  def _map_columns(
     self,
     of_column: Callable[[np.ndarray], np.ndarray],
     of_bags: Callable[[Bags], Bags],
@@ -133,7 +133,7 @@ def from_columns(
   return Rows(**plain, bags=bags, extras=extras)
 
 
-def concatenate(parts: Sequence[Rows]) -> Rows:
+def concatenate_rows(parts: Sequence[Rows]) -> Rows:
   """The rows of all parts, one behind the other."""
   if len(parts) == 1:
     return parts[0]
@@ -141,7 +141,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:
-  """As `concatenate`, for parts that are made one by one, `total` rows in all.
+  """As `concatenate_rows`, for rows made piece by piece, `total` in all.
 
   Never holds more than the result and one part.
   """
@@ -149,7 +149,9 @@ def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:
   for part in parts:
     columns = columns_of(part)
     if out is None:
-      out = {name: _like(column, total) for name, column in columns.items()}
+      out = {
+        name: _empty_like(column, total) for name, column in columns.items()
+      }
       lists = {name: ([], []) for name in part.bags}
     for name, column in columns.items():
       out[name][done : done + len(part)] = column
@@ -166,5 +168,5 @@ def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:
   return from_columns(out, bags)
 
 
-def _like(column: np.ndarray, size: int) -> np.ndarray:
+def _empty_like(column: np.ndarray, size: int) -> np.ndarray:
   return np.empty((size, *column.shape[1:]), column.dtype)

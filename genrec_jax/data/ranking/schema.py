@@ -26,7 +26,7 @@ class Column:
     transform: one of TRANSFORMS, for numeric ones.
     fill: what an empty cell is read as; '' leaves it missing.
     table: name of the table and the vocabulary, which features may share.
-    vocabulary: 'fitted' on the training part, or 'hashed' without one.
+    vocabulary: 'fitted' on the training split, or 'hashed' without one.
     min_count: rarer values are unseen ones.
     oov: what an unseen value becomes, one of OOV.
     hash_rows: rows of unseen values (oov='hash'), or of all values (hashed).
@@ -60,38 +60,41 @@ class Column:
     ):
       if (value := getattr(self, option)) not in known:
         raise ValueError(
-          f'{self._key(option)} is {value!r}, must be one of '
+          f'{self._quote_key(option)} is {value!r}, must be one of '
           f'{", ".join(known)}' + hint_nearest(str(value), known)
         )
     for option, least in (('min_count', 1), ('hash_rows', 0), ('max_len', 0)):
       value = getattr(self, option)
       if not isinstance(value, int) or value < least:
         raise ValueError(
-          f'{self._key(option)} must be a whole number, at least {least}, '
-          f'not {value!r}'
+          f'{self._quote_key(option)} must be a whole number, at least '
+          f'{least}, not {value!r}'
         )
     if self.kind == 'numeric' and self.fill:
       try:
         float(self.fill)
       except ValueError:
         raise ValueError(
-          f'{self._key("fill")} is {self.fill!r}, not a number'
+          f'{self._quote_key("fill")} is {self.fill!r}, not a number'
         ) from None
     if self.coded:
       self._check_vocabulary()
     if self.pooled and not self.separator:
-      raise ValueError(f'{self._key("separator")} must not be empty')
+      raise ValueError(f'{self._quote_key("separator")} must not be empty')
 
-  def _key(self, option: str) -> str:
+  def _quote_key(self, option: str) -> str:
     return f'{option} of feature {self.name!r} (data.features)'
 
   def _check_vocabulary(self) -> None:
     hashes = self.vocabulary == 'hashed' or self.oov == 'hash'
     if hashes and not self.hash_rows:
-      raise ValueError(f'{self._key("hash_rows")} must be set for hashing')
+      raise ValueError(
+        f'{self._quote_key("hash_rows")} must be set for hashing'
+      )
     if self.oov == 'error' and self.min_count > 1:
       raise ValueError(
-        f'{self._key("min_count")} is {self.min_count}: rare values have no '
+        f'{self._quote_key("min_count")} is {self.min_count}: rare values have '
+        'no '
         "row when oov is 'error'; set it to 1"
       )
 
@@ -222,7 +225,7 @@ def label_names(cfg: Mapping) -> tuple[str, ...]:
   return labels
 
 
-def build(
+def build_schema(
   cfg: Mapping,
   names: Sequence[str],
   defaults: Mapping[str, Mapping],
@@ -263,7 +266,7 @@ def build(
       }
     )
     columns.append(column)
-  beside = annotations_lib.build(cfg, labels)
+  beside = annotations_lib.build_annotations(cfg, labels)
   schema = Schema(tuple(columns), labels, cfg.get('group', ''), beside)
   for key, wanted in (
     ('data.labels', schema.labels),

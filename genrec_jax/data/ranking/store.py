@@ -15,12 +15,12 @@ from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
 MANIFEST = 'dataset.json'
-CACHE_BYTES = 1 << 29  # decoded blocks that a part keeps
-PARTS = ('train', 'valid', 'test')
+CACHE_BYTES = 1 << 29  # decoded blocks that a split keeps
+SPLITS = ('train', 'valid', 'test')
 
 
 class SplitStore:
-  """One part of a data set: blocks of rows, read when they are asked for.
+  """One split of a data set: blocks of rows, read when they are asked for.
 
   Attributes:
     name: 'train', 'valid' or 'test'.
@@ -38,7 +38,7 @@ class SplitStore:
     """Wraps blocks.
 
     Args:
-      name: of the part.
+      name: of the split.
       sizes: rows of each block.
       source: the blocks, on disk or in memory.
       names: what the columns of the rows are called.
@@ -75,8 +75,8 @@ class SplitStore:
       if self._window[0] != numbers:
         self._window = (None, None)  # before the next one is in memory too
         total = int(np.diff(self.starts)[list(numbers)].sum())
-        parts = (self._source[i] for i in numbers)
-        self._window = (numbers, rows_lib.concatenate_stream(parts, total))
+        blocks = (self._source[i] for i in numbers)
+        self._window = (numbers, rows_lib.concatenate_stream(blocks, total))
       return self._window[1]
 
   def rows(self, a: int, b: int) -> rows_lib.Rows:
@@ -90,7 +90,7 @@ class SplitStore:
         block.slice_rows(max(a - start, 0), min(b - start, len(block)))
       )
       first += 1
-    return rows_lib.concatenate(pieces)
+    return rows_lib.concatenate_rows(pieces)
 
   def __iter__(self) -> Iterator[rows_lib.Rows]:
     for number in range(self.blocks):
@@ -127,34 +127,34 @@ class PreparedStore:
       )
 
   @functools.cached_property
-  def parts(self) -> dict[str, SplitStore]:
+  def splits(self) -> dict[str, SplitStore]:
     return {
-      name: self._part(name, entry)
+      name: self._open_split(name, entry)
       for name, entry in self.manifest['parts'].items()
     }
 
-  def _part(self, name: str, told: dict) -> SplitStore:
-    path = self.directory / told['file']
+  def _open_split(self, name: str, entry: dict) -> SplitStore:
+    path = self.directory / entry['file']
     if not path.is_file():
       raise FileNotFoundError(
         f'{path}: no such file; remove its directory and prepare the data again'
       )
-    if path.stat().st_size != told['bytes']:
+    if path.stat().st_size != entry['bytes']:
       raise ValueError(
-        f'{path}: {path.stat().st_size:,} bytes instead of {told["bytes"]:,}; '
+        f'{path}: {path.stat().st_size:,} bytes instead of {entry["bytes"]:,}; '
         'the file is damaged, remove its directory and prepare the data again'
       )
-    full, rest = divmod(told['rows'], self.manifest['block_rows'])
+    full, rest = divmod(entry['rows'], self.manifest['block_rows'])
     sizes = [self.manifest['block_rows']] * full + [rest] * bool(rest)
-    source = blocks.BlockReader(path, told['crc32'])
+    source = blocks.BlockReader(path, entry['crc32'])
     return SplitStore(name, sizes, source, self.encoder.schema.names)
 
   def fingerprint(self) -> str:
     """Names the content: equal rows, equal fingerprints, wherever they lie."""
     content = [self.manifest['encoder'], self.manifest['block_rows']]
     content += [
-      [name, part['rows'], part['crc32']]
-      for name, part in self.manifest['parts'].items()
+      [name, entry['rows'], entry['crc32']]
+      for name, entry in self.manifest['parts'].items()
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 

@@ -57,10 +57,10 @@ class _Numbers(dict):
   """
 
   def __missing__(self, text: str) -> float:
-    number = self[text] = self._read(text)
+    number = self[text] = self._parse_number(text)
     return number
 
-  def _read(self, text: str) -> float:
+  def _parse_number(self, text: str) -> float:
     if not text:
       return float('nan')
     try:
@@ -71,7 +71,7 @@ class _Numbers(dict):
     return float('inf') if number != number or '_' in text else number
 
 
-def buckets(values: raw.NumberColumn) -> raw.NumberColumn:
+def bucket_counts(values: raw.NumberColumn) -> raw.NumberColumn:
   """Criteo's buckets: floor(ln(x)^2) above 2, the whole part of x below.
 
   The integers of both halves meet, as in the published preparation: 4 falls
@@ -110,7 +110,7 @@ class Moments:
     return (self.squares / self.count) ** 0.5 or 1.0 if self.count else 1.0
 
 
-def apply(
+def transform_numbers(
   values: raw.NumberColumn,
   transform: str,
   mean: float = 0.0,
@@ -121,7 +121,7 @@ def apply(
   Args:
     values: what `parse_numbers` read.
     transform: 'as_is', 'log' (of 1 + x, negative x as 0) or 'standardize'.
-    mean: of the training part, for 'standardize'.
+    mean: of the training split, for 'standardize'.
     deviation: likewise.
   """
   x = values.values

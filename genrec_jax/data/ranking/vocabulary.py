@@ -1,4 +1,4 @@
-"""Values of a column -> rows of a table, fitted on the training part.
+"""Values of a column -> rows of a table, fitted on the training split.
 
 Row 0 is padding and what is missing, 1 .. K are the known values from the most
 frequent on, the last row (or the last `hash_rows`) is what is not known.
@@ -28,7 +28,7 @@ class UnseenError(ValueError):
     self.value, self.at = value, at
 
 
-def _distinct(
+def _find_distinct(
   values: raw.NumberColumn,
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
   """Texts of the distinct present integers, their counts, and which is where.
@@ -59,7 +59,7 @@ class ValueCounts:
 
   def add(self, values: Sequence[str] | raw.NumberColumn) -> None:
     if isinstance(values, raw.NumberColumn):
-      texts, _, counts = _distinct(values)
+      texts, _, counts = _find_distinct(values)
       self._counts.update(dict(zip(texts, counts.tolist(), strict=True)))
     else:
       self._counts.update(values)
@@ -84,7 +84,7 @@ class Vocabulary:
   Attributes:
     table: its name; it salts the hash.
     values: the K known values in the order of their rows.
-    counts: `[K]` int64, how often each stood in the training part.
+    counts: `[K]` int64, how often each stood in the training split.
     oov: 'row', 'hash' or 'error'.
     hash_rows: rows of what is not known, for 'hash'.
   """
@@ -112,7 +112,7 @@ class Vocabulary:
   def encode(self, values: Sequence[str] | raw.NumberColumn) -> np.ndarray:
     """`[N]` int32 rows; raises `UnseenError` where that is asked for."""
     if isinstance(values, raw.NumberColumn):
-      texts, inverse, _ = _distinct(values)
+      texts, inverse, _ = _find_distinct(values)
       try:
         return self.encode(texts)[inverse]
       except UnseenError as e:
@@ -124,10 +124,10 @@ class Vocabulary:
       at = np.flatnonzero(rows < 0)
       if self.oov == 'error':
         raise UnseenError(values[at[0]], int(at[0]))
-      rows[at] = self._hashed([values[i] for i in at.tolist()])
+      rows[at] = self._hash_values([values[i] for i in at.tolist()])
     return rows
 
-  def _hashed(self, values: list[str]) -> np.ndarray:
+  def _hash_values(self, values: list[str]) -> np.ndarray:
     known = {v: zlib.crc32(v.encode()) for v in dict.fromkeys(values)}
     crc = np.fromiter((known[v] for v in values), np.uint64, len(values))
     salt = np.uint64(zlib.crc32(self.table.encode()))
@@ -146,7 +146,7 @@ class Vocabulary:
 
   def fingerprint(self) -> str:
     """A short name of the content."""
-    blob, ends = _packed(self.values)
+    blob, ends = _pack_texts(self.values)
     digest = hashlib.sha256(
       f'{self.table}/{self.oov}/{self.hash_rows}'.encode()
     )
@@ -155,7 +155,7 @@ class Vocabulary:
     return digest.hexdigest()[:16]
 
   def save(self, path: pathlib.Path) -> None:
-    blob, ends = _packed(self.values)
+    blob, ends = _pack_texts(self.values)
     with open(path, 'wb') as f:
       np.savez(f, text=blob, ends=ends, counts=self.counts)
 
@@ -176,14 +176,16 @@ class Vocabulary:
     return cls(table, values, counts, oov, hash_rows)
 
 
-def _packed(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _pack_texts(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """The texts in a row, and `[K]` int64 where each ends."""
   texts = [value.encode() for value in values]
   ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
   return np.frombuffer(b''.join(texts), np.uint8), ends.astype(np.int64)
 
 
-def fit(column: schema_lib.Column, counts: ValueCounts) -> Vocabulary:
+def fit_vocabulary(
+  column: schema_lib.Column, counts: ValueCounts
+) -> Vocabulary:
   """The vocabulary of a table, as a feature that reads it asks for."""
   pairs = counts.ordered(column.min_count)
   hashed = column.vocabulary == 'hashed'

@@ -10,7 +10,7 @@ from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
 from genrec_jax.tasks.ranking_metrics.metrics import (
   NAMES,
   LabelMetrics,
-  measure,
+  measure_labels,
   of_labels,
 )
 
@@ -23,7 +23,7 @@ __all__ = (
   'LabelMetrics',
   'calibration_curve',
   'calibration_error',
-  'measure',
+  'measure_labels',
   'of_labels',
   'score_histogram',
 )

@@ -17,7 +17,7 @@ import numpy as np
 
 from genrec_jax.tasks.ranking_metrics.tally import (
   Tally,
-  examples,
+  check_examples,
   join_tallies,
   make_tally,
 )
@@ -43,16 +43,16 @@ class ExactAuc:
   def update(self, logits, labels, weights=None, group=None) -> 'ExactAuc':
     """With `[N]` more examples; `group` does not matter."""
     del group
-    e = examples(logits, labels, weights)
+    e = check_examples(logits, labels, weights)
     return ExactAuc(
-      _with(self.runs, make_tally(None, e.logits, e.positive, e.negative))
+      _append_run(self.runs, make_tally(None, e.logits, e.positive, e.negative))
     )
 
   def merge(self, other: 'ExactAuc') -> 'ExactAuc':
     """With the examples of both."""
     runs = self.runs
     for run in other.runs:
-      runs = _with(runs, run)
+      runs = _append_run(runs, run)
     return ExactAuc(runs)
 
   def result(self) -> float:
@@ -60,7 +60,7 @@ class ExactAuc:
     if not self.runs:
       return math.nan
     t = join_tallies(self.runs)
-    return _area(t.positive, t.negative)
+    return _area_under(t.positive, t.negative)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +80,20 @@ class GroupedAuc:
     """With `[N]` more examples."""
     if group is None:
       raise ValueError('gAUC needs the group of each example')
-    e = examples(logits, labels, weights, group)
+    e = check_examples(logits, labels, weights, group)
     if not (e.group >= 0).all():
       e = type(e)(*(x[e.group >= 0] for x in e))
     return GroupedAuc(
-      _with(self.runs, make_tally(e.group, e.logits, e.positive, e.negative))
+      _append_run(
+        self.runs, make_tally(e.group, e.logits, e.positive, e.negative)
+      )
     )
 
   def merge(self, other: 'GroupedAuc') -> 'GroupedAuc':
     """With the examples of both."""
     runs = self.runs
     for run in other.runs:
-      runs = _with(runs, run)
+      runs = _append_run(runs, run)
     return GroupedAuc(runs)
 
   def result(self) -> float:
@@ -133,13 +135,17 @@ class BinnedAuc:
     negative: `[BINS]` weight of the others.
   """
 
-  positive: np.ndarray = dataclasses.field(default_factory=lambda: _none())
-  negative: np.ndarray = dataclasses.field(default_factory=lambda: _none())
+  positive: np.ndarray = dataclasses.field(
+    default_factory=lambda: _empty_bins()
+  )
+  negative: np.ndarray = dataclasses.field(
+    default_factory=lambda: _empty_bins()
+  )
 
   def update(self, logits, labels, weights=None, group=None) -> 'BinnedAuc':
     """With `[N]` more examples; `group` does not matter."""
     del group
-    e = examples(logits, labels, weights)
+    e = check_examples(logits, labels, weights)
     places = bin_of(e.logits)
     new = BinnedAuc(self.positive.copy(), self.negative.copy())
     # One after the other, so that sums do not depend on how updates are cut.
@@ -155,7 +161,7 @@ class BinnedAuc:
 
   def result(self) -> float:
     """The AUC to within `error()`, NaN without a pair."""
-    return _area(self.positive, self.negative)
+    return _area_under(self.positive, self.negative)
 
   def error(self) -> float:
     """How far the exact AUC may be from the result at most."""
@@ -173,14 +179,14 @@ def bin_of(logits: np.ndarray) -> np.ndarray:
   return np.where(logits < 0, _SIDE - 1 - place, _SIDE + place)
 
 
-def _with(runs: tuple[Tally, ...], run: Tally) -> tuple[Tally, ...]:
+def _append_run(runs: tuple[Tally, ...], run: Tally) -> tuple[Tally, ...]:
   runs = (*runs, run)
   while len(runs) > 1 and 2 * len(runs[-1].logit) >= len(runs[-2].logit):
     runs = (*runs[:-2], join_tallies(runs[-2:]))
   return runs
 
 
-def _area(positive: np.ndarray, negative: np.ndarray) -> float:
+def _area_under(positive: np.ndarray, negative: np.ndarray) -> float:
   """AUC of the weights of ascending distinct scores."""
   pairs = positive.sum() * negative.sum()
   if not pairs:
@@ -189,5 +195,5 @@ def _area(positive: np.ndarray, negative: np.ndarray) -> float:
   return float(np.dot(positive, below + negative / 2) / pairs)
 
 
-def _none() -> np.ndarray:
+def _empty_bins() -> np.ndarray:
   return np.zeros(BINS)

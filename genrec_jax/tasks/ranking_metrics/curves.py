@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from genrec_jax.tasks.ranking_metrics.means import probability
-from genrec_jax.tasks.ranking_metrics.tally import examples, make_tally
+from genrec_jax.tasks.ranking_metrics.means import to_probability
+from genrec_jax.tasks.ranking_metrics.tally import check_examples, make_tally
 
 _Z = 1.96  # of a 95 % interval
 _TAIL = 0.002  # share of the examples beyond either end of a histogram
@@ -28,7 +28,7 @@ def calibration_curve(logits, labels, weights=None, *, bins: int = 20):
   """
   if bins < 1:
     raise ValueError(f'report.bins is {bins}, must be positive')
-  e = examples(logits, labels, weights)
+  e = check_examples(logits, labels, weights)
   t = make_tally(None, e.logits, e.positive, e.negative)
   if not len(t.logit):
     return []
@@ -37,10 +37,10 @@ def calibration_curve(logits, labels, weights=None, *, bins: int = 20):
   place = np.minimum((middle * bins).astype(np.int64), bins - 1)
   starts = np.flatnonzero(np.diff(place, prepend=-1))
   ends = np.append(starts[1:], len(place)) - 1
-  p = probability(t.logit)
+  p = to_probability(t.logit)
   total = np.add.reduceat(weight, starts)
   rate = np.add.reduceat(t.positive, starts) / total
-  low, high = _wilson(rate, total * _examples_a_weight(e))
+  low, high = _wilson_interval(rate, total * _examples_a_weight(e))
   columns = {
     'low': p[starts],
     'high': p[ends],
@@ -71,7 +71,7 @@ def score_histogram(logits, labels, weights=None, *, bins: int = 40) -> dict:
     of each bin}; the few beyond the ends are in the outer bins. All lists are
     empty without examples.
   """
-  e = examples(logits, labels, weights)
+  e = check_examples(logits, labels, weights)
   if not len(e.logits):
     return {'edges': [], 'positive': [], 'negative': []}
   low, high = np.quantile(e.logits, [_TAIL, 1 - _TAIL])
@@ -92,7 +92,7 @@ def _examples_a_weight(e) -> float:
   return float(weight.sum() / np.square(weight).sum())
 
 
-def _wilson(rate, count):
+def _wilson_interval(rate, count):
   """A 95 % interval of `rate`, seen in `count` examples."""
   z2 = _Z**2
   centre = (rate + z2 / (2 * count)) / (1 + z2 / count)

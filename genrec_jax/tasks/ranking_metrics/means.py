@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from genrec_jax.tasks.ranking_metrics.tally import examples
+from genrec_jax.tasks.ranking_metrics.tally import check_examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class WeightedMeans:
   def update(self, logits, labels, weights=None, group=None) -> 'WeightedMeans':
     """With `[N]` more examples; `group` does not matter."""
     del group
-    e = examples(logits, labels, weights)
+    e = check_examples(logits, labels, weights)
     small = _exp_of_minus(np.abs(e.logits))
     # Of the label that the sign of the logit speaks for, and of the other.
     likely, unlikely = np.log1p(small), np.abs(e.logits)
@@ -41,7 +41,7 @@ class WeightedMeans:
         positive + negative,
         positive,
         float(loss),
-        float(np.dot(probability(e.logits), e.positive + e.negative)),
+        float(np.dot(to_probability(e.logits), e.positive + e.negative)),
       )
     )
 
@@ -83,7 +83,7 @@ class WeightedMeans:
     return -rate * math.log(rate) - negative / self.weight * math.log1p(-rate)
 
 
-def probability(logits: np.ndarray) -> np.ndarray:
+def to_probability(logits: np.ndarray) -> np.ndarray:
   """The sigmoid, without overflow."""
   small = _exp_of_minus(np.abs(logits))
   return np.where(logits >= 0, 1.0, small) / (1.0 + small)

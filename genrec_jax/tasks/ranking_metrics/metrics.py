@@ -51,7 +51,7 @@ class LabelMetrics:
     return values | self.means.result()
 
 
-def measure(
+def measure_labels(
   logits: np.ndarray,
   labels: np.ndarray,
   weights: np.ndarray | None = None,

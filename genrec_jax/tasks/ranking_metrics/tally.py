@@ -26,7 +26,7 @@ class ScoredExamples(NamedTuple):
   group: np.ndarray | None
 
 
-def examples(logits, labels, weights=None, group=None) -> ScoredExamples:
+def check_examples(logits, labels, weights=None, group=None) -> ScoredExamples:
   """Checks and prepares examples.
 
   Args:

@@ -36,12 +36,14 @@ def test_a_batch_has_what_the_files_tell_of_its_rows(tmp_path):
   rows = [row(i, number=big(i)) for i in range(50)]
   path = write(tmp_path / 'x.csv', rows)
   ds = load(path, tmp_path / 'c', block_rows=8, **ASKED)
-  found = list(batches.eval_batches(ds.parts['train'], batch_size=16, shards=4))
-  count = len(ds.parts['train'])
+  found = list(
+    batches.eval_batches(ds.splits['train'], batch_size=16, shards=4)
+  )
+  count = len(ds.splits['train'])
   for first, batch in zip(range(0, count, 16), found, strict=True):
     in_batch(batch, range(first, min(first + 16, count)))
   shuffled = iter(
-    batches.train_batches(ds.parts['train'], batch_size=16, seed=0, prefetch=0)
+    batches.train_batches(ds.splits['train'], batch_size=16, seed=0, prefetch=0)
   )
   batch = next(shuffled)
   in_batch(batch, [int(t) - 1000 for t in batch.time])
@@ -61,6 +63,6 @@ def test_rows_to_be_scored_need_no_labels(tmp_path):
 def test_times_that_a_batch_cannot_hold_are_refused(tmp_path):
   rows = [row(i, when=1_700_000_000_000 + i) for i in range(8)]
   path = write(tmp_path / 'x.csv', rows)
-  part = load(path, tmp_path / 'c', **ASKED).parts['train']
+  split = load(path, tmp_path / 'c', **ASKED).splits['train']
   with pytest.raises(ValueError, match='data.time: 17.* seconds'):
-    list(batches.eval_batches(part, batch_size=4))
+    list(batches.eval_batches(split, batch_size=4))

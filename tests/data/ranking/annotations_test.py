@@ -74,8 +74,8 @@ def test_rows_are_those_of_a_plain_statement(
   numbers = {id(r): i for i, r in enumerate(rows)}
   cut = len(rows) - round(len(rows) * 0.5)
   for name, wanted in {'train': rows[:cut], 'test': rows[cut:]}.items():
-    part = ds.parts[name]
-    got = part.rows(0, len(part))
+    split_store = ds.splits[name]
+    got = split_store.rows(0, len(split_store))
     assert got.labels.dtype == got.label_weights.dtype == np.float32
     assert got.labels.tolist() == [list(r[:2]) for r in wanted]
     assert got.label_weights.tolist() == [[1, r[5]] for r in wanted]
@@ -87,7 +87,7 @@ def test_rows_are_those_of_a_plain_statement(
     assert got.extras['position'].tolist() == [r[7] for r in wanted]
     assert got.extras['position'].dtype == np.int32
     assert got.time.dtype == got.example_id.dtype == np.int64
-  assert ds.annotations == annotations.build(asked, asked['labels'])
+  assert ds.annotations == annotations.build_annotations(asked, asked['labels'])
   again = datasets.load(
     {'name': 'prepared', 'path': str(ds.store.directory)}, ''
   )
@@ -97,7 +97,9 @@ def test_rows_are_those_of_a_plain_statement(
 
 def test_every_way_of_picking_rows_keeps_them_together(tmp_path):
   path = write(tmp_path / 'x.csv', [row(i) for i in range(50)])
-  part = load(path, tmp_path / 'c', block_rows=8, **ASKED).parts['train']
+  split_store = load(path, tmp_path / 'c', block_rows=8, **ASKED).splits[
+    'train'
+  ]
 
   def check(rows):
     i = rows.example_id // 7
@@ -108,17 +110,17 @@ def test_every_way_of_picking_rows_keeps_them_together(tmp_path):
     np.testing.assert_array_equal(rows.extras['position'], i % 5)
     return i.tolist()
 
-  assert check(part.rows(5, 31)) == list(range(5, 31))
-  assert check(part.block(2)) == list(range(16, 24))
-  assert check(part.window((1, 4))) == [*range(8, 16), *range(32, 40)]
+  assert check(split_store.rows(5, 31)) == list(range(5, 31))
+  assert check(split_store.block(2)) == list(range(16, 24))
+  assert check(split_store.window((1, 4))) == [*range(8, 16), *range(32, 40)]
   order = np.array([30, 2, 2, 49])
-  assert check(part.rows(0, 50).take(order)) == order.tolist()
-  assert store.size_of(part.block(0)) == 8 * (8 + 8 + 8 + 8 + 4 + 4 + 4)
+  assert check(split_store.rows(0, 50).take(order)) == order.tolist()
+  assert store.size_of(split_store.block(0)) == 8 * (8 + 8 + 8 + 8 + 4 + 4 + 4)
   held = ranking_examples.hold_in_memory(
-    'train', part.rows(0, 50), part.names, 9
+    'train', split_store.rows(0, 50), split_store.names, 9
   )
   assert check(held.rows(3, 40)) == list(range(3, 40))
-  dataset = batches._Batches(part, 16, 3, 20)
+  dataset = batches._Batches(split_store, 16, 3, 20)
   found = [i for step in range(len(dataset)) for i in check(dataset[step])]
   assert sorted(found) == list(range(50)) and found != sorted(found)
 
@@ -128,22 +130,22 @@ def test_numbers_of_rows_go_on_from_part_to_part(tmp_path):
   for name, count in (('train', 6), ('valid', 2), ('test', 4)):
     rows = [row(next(at)) for _ in range(count)]
     write(tmp_path / f'{name}.csv', rows)
-  files = {name: f'{name}.csv' for name in store.PARTS}
+  files = {name: f'{name}.csv' for name in store.SPLITS}
   asked = ASKED | {'example_id': 'row', 'extras': {}}
   ds = load(tmp_path, tmp_path / 'c', files=files, **asked)
-  for part in ds.parts.values():
-    rows = part.rows(0, len(part))
+  for split_store in ds.splits.values():
+    rows = split_store.rows(0, len(split_store))
     np.testing.assert_array_equal(rows.example_id, rows.time - 1000)
   # A draw does not change the number of a row.
   split = {'by': 'random', 'valid_fraction': 0.3, 'test_fraction': 0.3}
   path = write(tmp_path / 'x.csv', [row(i) for i in range(40)])
   ds = load(path, tmp_path / 'c', split=split, **asked)
   found = []
-  for part in ds.parts.values():
-    rows = part.rows(0, len(part))
+  for split_store in ds.splits.values():
+    rows = split_store.rows(0, len(split_store))
     np.testing.assert_array_equal(rows.example_id, rows.time - 1000)
     found += rows.example_id.tolist()
-  assert sorted(found) == list(range(40)) and len(ds.parts) == 3
+  assert sorted(found) == list(range(40)) and len(ds.splits) == 3
 
 
 @pytest.mark.parametrize('unit', ['date', 'ms', 'us', 'seconds', 'float'])
@@ -180,7 +182,7 @@ def test_parquet_gives_what_csv_gives(tmp_path, unit):
     for name in ('csv', 'parquet')
   )
   assert a.fingerprint() == b.fingerprint()
-  assert b.parts['train'].rows(0, 3).time.tolist() == seconds
+  assert b.splits['train'].rows(0, 3).time.tolist() == seconds
 
 
 def test_what_is_no_feature_is_none_by_default_either(tmp_path):
@@ -199,12 +201,12 @@ def test_raw_rows_bring_what_their_file_has(tmp_path):
   ds.encoder.save(tmp_path / 'served')
   encoder = Encoder.load(tmp_path / 'served')
   assert encoder.fingerprint() == ds.encoder.fingerprint()
-  (chunk,) = formats.examples(encoder, path)
+  (chunk,) = formats.read_examples(encoder, path)
   rows = encoder.encode(chunk)
   assert rows.time.tolist() == list(range(1000, 1006))
   assert rows.extras['score'].tolist() == [i / 8 for i in range(6)]
   write(tmp_path / 'bare.csv', [('u1', 3)], ('user', 'position'))
-  (chunk,) = formats.examples(encoder, tmp_path / 'bare.csv')
+  (chunk,) = formats.read_examples(encoder, tmp_path / 'bare.csv')
   rows = encoder.encode(chunk)
   assert rows.time is None and rows.example_id is None
   assert rows.label_weights is None and list(rows.extras) == ['position']
@@ -223,7 +225,7 @@ def test_files_of_features_alone_have_numbers_of_rows(tmp_path, name):
   else:
     options = {'clicks': {'rows': 3, 'fields': 4, 'numbers': 0}}
   ds = load(path, tmp_path / 'c', name=name, example_id='row', **options)
-  assert ds.parts['train'].rows(0, 3).example_id.tolist() == [0, 1, 2]
+  assert ds.splits['train'].rows(0, 3).example_id.tolist() == [0, 1, 2]
   told = {
     'criteo': 'criteo files have columns for labels and features alone',
     'libsvm': r"no column 'teacher' \(data.extras.teacher\); libsvm files",
@@ -372,9 +374,9 @@ def test_without_annotations_groups_and_bags_are_what_they_were(tmp_path):
     },
   )
   assert ds.fingerprint() == 'd1f6958be6843b29'
-  parts = ds.store.manifest['parts']
-  assert {name: p['crc32'] for name, p in parts.items()} == BLOCKS_BEFORE
-  rows = ds.parts['train'].rows(0, 5)
+  splits = ds.store.manifest['parts']
+  assert {name: p['crc32'] for name, p in splits.items()} == BLOCKS_BEFORE
+  rows = ds.splits['train'].rows(0, 5)
   assert rows.labels.dtype == np.uint8 and rows.extras == {}
   assert rows.time is rows.example_id is rows.label_weights is None
 
@@ -388,7 +390,7 @@ def test_annotations_make_a_directory_of_their_own(tmp_path):
   assert rich.fingerprint() != plain.fingerprint()
   told = json.loads((rich.store.directory / 'encoder.json').read_text())
   assert told['format'] == 2 and told['annotations'] == {'time': 'when'}
-  assert rich.parts['train'].rows(0, 4).labels.dtype == np.uint8
+  assert rich.splits['train'].rows(0, 4).labels.dtype == np.uint8
 
 
 # --- Memory
@@ -400,8 +402,10 @@ def test_preparing_takes_constant_memory(tmp_path, monkeypatch):
   for count in (100, 10_000, 50_000):  # the first is for what is made once
     path = write(tmp_path / f'{count}.csv', (row(i) for i in range(count)))
     tracemalloc.start()
-    part = load(path, tmp_path / 'c', block_rows=2048, **ASKED).parts['train']
-    last = part.rows(count - 10, count)
+    split_store = load(path, tmp_path / 'c', block_rows=2048, **ASKED).splits[
+      'train'
+    ]
+    last = split_store.rows(count - 10, count)
     assert last.example_id[-1] == 7 * (count - 1)
     peaks.append(tracemalloc.get_traced_memory()[1])
     tracemalloc.stop()

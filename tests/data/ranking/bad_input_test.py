@@ -43,7 +43,7 @@ def load(tmp_path, text, **changes):
     (
       GOOD,
       {'split': {'by': 'order', 'valid_fraction': 0.1}},
-      'valid part is empty',
+      'valid split is empty',
     ),
     (GOOD, {'split': {'by': 'ordr', 'valid_fraction': 0.3}}, 'split.by'),
     (GOOD, {'split': {'valid_fraction': 1.0}}, 'leave something'),
@@ -121,13 +121,13 @@ def test_damage_on_disk_is_found(tmp_path):
 
   file.write_bytes(good[:-1])
   with pytest.raises(ValueError, match='bytes instead of'):
-    _ = store.PreparedStore(directory).parts
+    _ = store.PreparedStore(directory).splits
   for at in range(0, len(good), max(1, len(good) // 40)):
     file.write_bytes(good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :])
     try:
-      part = store.PreparedStore(directory).parts['train']
+      split = store.PreparedStore(directory).splits['train']
       found = [
-        batch.ids.values for batch in batches.eval_batches(part, batch_size=4)
+        batch.ids.values for batch in batches.eval_batches(split, batch_size=4)
       ]
     except ValueError as e:
       assert 'train.array_record' in str(e)
@@ -138,9 +138,9 @@ def test_damage_on_disk_is_found(tmp_path):
   told = json.loads(manifest)
   told['parts']['train']['crc32'][1] ^= 1
   (directory / store.MANIFEST).write_text(json.dumps(told))
-  part = store.PreparedStore(directory).parts['train']
+  split = store.PreparedStore(directory).splits['train']
   with pytest.raises(ValueError, match=r'train.array_record, block 1: damaged'):
-    part.block(1)
+    split.block(1)
   (directory / store.MANIFEST).write_text(
     manifest.replace('"format": 1', '"format": 0')
   )

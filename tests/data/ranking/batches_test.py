@@ -156,7 +156,7 @@ def test_evaluation_batches_have_one_shape_and_all_rows(batch_size, shards):
 
 def test_an_empty_part_is_refused():
   empty = store.SplitStore('train', [], [], NAMES)
-  with pytest.raises(ValueError, match='the train part is empty'):
+  with pytest.raises(ValueError, match='the train split is empty'):
     batches.train_batches(empty, batch_size=4, seed=0)
   with pytest.raises(ValueError, match='data.shuffle_rows'):
     batches.train_batches(part(), batch_size=4, seed=0, shuffle_rows=0)
@@ -181,9 +181,9 @@ def test_few_blocks_stay_decoded(monkeypatch):
 
 def _prepared(tmp_path, rows):
   log = clicks.ClickLog(rows=rows, fields=4, values=50, numbers=2, terms=2)
-  source = prepare_lib.RowSource(lambda wanted: clicks.chunks(log, wanted))
-  schema = schema_lib.build({}, log.names, log.options, 'clicks')
-  return prepare_lib.prepare(
+  source = prepare_lib.RowSource(lambda wanted: clicks.read_chunks(log, wanted))
+  schema = schema_lib.build_schema({}, log.names, log.options, 'clicks')
+  return prepare_lib.prepare_store(
     {'train': source},
     schema,
     tmp_path / str(rows),
@@ -198,7 +198,7 @@ def test_preparing_and_streaming_take_constant_memory(tmp_path, monkeypatch):
   _prepared(tmp_path, 2_000)  # whatever is made once
   for rows in (40_000, 200_000):
     tracemalloc.start()
-    train = _prepared(tmp_path, rows).parts['train']
+    train = _prepared(tmp_path, rows).splits['train']
     steps = pipeline.steps_per_epoch(train, 4096)
     data = iter(
       batches.train_batches(

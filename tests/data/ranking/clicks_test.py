@@ -7,7 +7,9 @@ from genrec_jax.data.ranking import clicks, datasets
 def drawn(**changes):
   options = dict(rows=20_000, fields=5, values=12, numbers=2, terms=3)
   log = clicks.ClickLog(**(options | changes))
-  columns = [np.concatenate(c) for c in zip(*clicks.arrays(log), strict=True)]
+  columns = [
+    np.concatenate(c) for c in zip(*clicks.generate_arrays(log), strict=True)
+  ]
   return log, *columns
 
 
@@ -17,7 +19,7 @@ def test_a_longer_log_begins_with_a_shorter_one():
   for a, b in zip(short, long, strict=True):
     np.testing.assert_array_equal(a, b[:5_000])
   log = clicks.ClickLog(rows=9_000, fields=5, values=12, numbers=2, terms=3)
-  middle = clicks.probabilities(log, 4_000, 4_500)
+  middle = clicks.true_probabilities(log, 4_000, 4_500)
   np.testing.assert_array_equal(middle, long[3][4_000:4_500])
   assert not np.array_equal(short[0], drawn(rows=5_000, seed=1)[1])
 
@@ -79,14 +81,14 @@ def test_the_prepared_log_is_the_drawn_one(tmp_path):
     told.append,
   )
   assert 'prepared 3,000 rows' in told[-1]
-  train, test = ds.parts['train'], ds.parts['test']
+  train, test = ds.splits['train'], ds.splits['test']
   assert len(train) + len(test) == 3_000 and 500 < len(test) < 700
   assert 'groups (c0)' in ds.summary()
   rows = train.rows(0, len(train))
   decoded = np.stack(
     [ds.vocabularies[f'c{i}'].decode(rows.ids[:, i]) for i in range(5)], 1
   )
-  # Rows keep their order, and those of the test part are left out.
+  # Rows keep their order, and those of the test split are left out.
   at = 0
   for row in range(len(train)):
     while not (

@@ -33,7 +33,7 @@ def test_criteo_rows_with_and_without_labels(tmp_path):
   with gzip.open(tmp_path / 'test.txt.gz', 'wt') as f:
     f.write('\t'.join(other[1:]) + '\n')
   ds = load(tmp_path, 'criteo', tmp_path, numeric='log')
-  batch = only(ds.parts['train'])
+  batch = only(ds.splits['train'])
   np.testing.assert_array_equal(batch.labels.values[:, 0], [1, 0])
   np.testing.assert_allclose(
     batch.dense.values[0], [np.log(4)] * 12 + [0], 1e-6
@@ -42,14 +42,14 @@ def test_criteo_rows_with_and_without_labels(tmp_path):
   np.testing.assert_array_equal(
     batch.ids.values, [[1] * 25 + [0], [2] * 25 + [1]]
   )
-  chunks = formats.examples(ds.encoder, tmp_path / 'test.txt.gz')
+  chunks = formats.read_examples(ds.encoder, tmp_path / 'test.txt.gz')
   (told,) = ds.encode(chunks, 1)
   np.testing.assert_array_equal(told.ids.values[0], batch.ids.values[1])
   (tmp_path / 'bad.txt').write_text('1\t2\t3\n')
   with pytest.raises(
     ValueError, match='line 1: 3 fields between tabs.*have 40'
   ):
-    criteo.names(tmp_path / 'bad.txt', {})
+    criteo.read_names(tmp_path / 'bad.txt', {})
 
 
 def test_days_come_in_the_order_of_their_numbers(tmp_path):
@@ -58,7 +58,7 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
     (tmp_path / f'day_{day}').write_text('\t'.join(row) + '\n')
   ds = load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
   np.testing.assert_array_equal(
-    only(ds.parts['train']).dense.values[:, 0], [2, 10]
+    only(ds.splits['train']).dense.values[:, 0], [2, 10]
   )
   (tmp_path / 'day_11').write_text('')
   with pytest.raises(ValueError, match='day_11: the file holds no rows'):
@@ -68,13 +68,13 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
 def test_libfm_pairs_are_fields(tmp_path):
   path = tmp_path / 'frappe.train.libfm'
   path.write_text('-1 451:1 4149:1 7:0.5\n1 37:1 2505:1 7:2 \n')
-  assert libsvm.defaults(path, {}) == {
+  assert libsvm.default_features(path, {}) == {
     'f0': {'kind': 'categorical'},
     'f1': {'kind': 'categorical'},
     'v2': {'kind': 'numeric'},
   }
   ds = load(tmp_path, 'libsvm', path)
-  batch = only(ds.parts['train'])
+  batch = only(ds.splits['train'])
   np.testing.assert_array_equal(batch.labels.values[:, 0], [0, 1])
   np.testing.assert_array_equal(batch.dense.values, [[0.5], [2]])
   # Equally frequent values come in the order of their texts.
@@ -86,7 +86,7 @@ def test_libsvm_rows_of_any_length_are_sets(tmp_path):
   path = tmp_path / 'x.libsvm'
   path.write_text('+1 3:1 5:1\n0 3:1\n1\n')
   ds = load(tmp_path, 'libsvm', path)
-  batch = only(ds.parts['train'])
+  batch = only(ds.splits['train'])
   np.testing.assert_array_equal(batch.jagged['indices'].lengths, [2, 1, 0])
   np.testing.assert_array_equal(
     batch.jagged['indices']['indices'][:3], [1, 2, 1]
@@ -135,7 +135,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   )
   assert a.encoder.fingerprint() == b.encoder.fingerprint()
   assert a.fingerprint() == b.fingerprint()
-  batch = only(a.parts['train'])
+  batch = only(a.splits['train'])
   np.testing.assert_array_equal(batch.jagged['seen'].lengths, [2, 1, 0, 1])
   assert a.vocabularies['seen'].values == ('2', '1')
   own = load(tmp_path, 'parquet', tmp_path / 'x.parquet')
@@ -190,12 +190,12 @@ def test_frappe_has_the_published_vocabularies(tmp_path):
     'country': 82,
     'city': 235,
   }
-  assert {k: len(p) for k, p in ds.parts.items()} == {
+  assert {k: len(p) for k, p in ds.splits.items()} == {
     'train': 202_027,
     'valid': 57_722,
     'test': 28_860,
   }
-  labels = sum(int(rows.labels.sum()) for rows in ds.parts['train'])
+  labels = sum(int(rows.labels.sum()) for rows in ds.splits['train'])
   assert labels == 67_604
 
 
@@ -205,9 +205,9 @@ def test_criteo_smoke(tmp_path):
     pytest.skip(f'{path} is not there')
   split = {'by': 'order', 'valid_fraction': 0.1, 'test_fraction': 0.1}
   ds = load(tmp_path, 'criteo', path, numeric='ln2', min_count=10, split=split)
-  assert [len(p) for p in ds.parts.values()] == [8_000, 1_000, 1_000]
+  assert [len(p) for p in ds.splits.values()] == [8_000, 1_000, 1_000]
   assert len(ds.features) == 39
   assert all(spec.kind == 'categorical' for spec in ds.features)
-  ids = only(ds.parts['test']).ids.values
+  ids = only(ds.splits['test']).ids.values
   assert (ids < [[spec.rows for spec in ds.features]]).all()
   assert ds.vocabularies['C3'].rows < 100

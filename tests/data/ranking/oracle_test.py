@@ -123,9 +123,9 @@ def test_prepared_rows_are_those_of_a_plain_encoder(tmp_path, seed):
   order = [spec.name for spec in ds.features]
   assert order == ['user', 'tags', 'price', 'path', 'age', 'clicks']
   assert ds.vocabularies.keys() == {'user', 'tag', 'clicks'}
-  for part, rows in raw.items():
+  for split, rows in raw.items():
     want = expected(raw['train'], rows, 2)
-    got = list(batches.eval_batches(ds.parts[part], batch_size=len(rows)))
+    got = list(batches.eval_batches(ds.splits[split], batch_size=len(rows)))
     assert len(got) == 1
     batch = got[0]
     np.testing.assert_array_equal(
@@ -158,8 +158,8 @@ def test_a_saved_encoder_makes_the_same_batches_of_raw_rows(tmp_path):
   encoder = Encoder.load(tmp_path / 'served')
   assert encoder.fingerprint() == ds.encoder.fingerprint()
   assert encoder.features == ds.features
-  want = list(batches.eval_batches(ds.parts['test'], batch_size=16))
-  chunks = formats.examples(encoder, tmp_path / 'test.csv')
+  want = list(batches.eval_batches(ds.splits['test'], batch_size=16))
+  chunks = formats.read_examples(encoder, tmp_path / 'test.csv')
   got = list(batches.raw_batches(encoder, chunks, batch_size=16))
   assert len(got) == len(want) == 4
   for a, b in zip(want, got, strict=True):

@@ -12,7 +12,7 @@ from genrec_jax.data.ranking import schema as schema_lib
 def fitted(values, **options):
   counts = vocabulary.ValueCounts()
   counts.add(values)
-  return vocabulary.fit(schema_lib.Column('c', **options), counts)
+  return vocabulary.fit_vocabulary(schema_lib.Column('c', **options), counts)
 
 
 @given(st.lists(st.text(max_size=3), max_size=40), st.integers(1, 3))
@@ -82,7 +82,7 @@ def test_saved_vocabularies_come_back(tmp_path):
 
 def test_buckets_are_those_of_the_published_preparation():
   x = np.array([-3, 0, 1, 2, 3, 4, 10, 1000, 2.5])
-  found = transform.buckets(raw.NumberColumn(x)).values
+  found = transform.bucket_counts(raw.NumberColumn(x)).values
   want = [-3, 0, 1, 2, 1, 1, 5, 47, 0]
   np.testing.assert_array_equal(found, want)
 

@@ -194,7 +194,7 @@ def test_in_a_tower_statistics_are_those_of_its_own_examples(again):
   out, dx, grads = jax.jit(
     jax.shard_map(
       shard,
-      mesh=mesh_lib.make(1, 2, 4),
+      mesh=mesh_lib.make_mesh(1, 2, 4),
       in_specs=(P(), split, split, split),
       out_specs=(split, split, P('host')),
       check_vma=False,

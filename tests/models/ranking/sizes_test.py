@@ -152,7 +152,7 @@ def test_the_dot_products_of_dlrm_are_counted_apart():
 
 def test_operations_of_the_scaling_study():
   features = tables('f', [1] * 720)
-  section = rankers.scaling('wukong_l8_n96', attentive=False, top=())
+  section = rankers.scaled_wukong('wukong_l8_n96', attentive=False, top=())
   found = flops.count_macs(*made(section), features)
   assert round(found.mflop / 1e3, 2) == 22.22  # published 22.23
   # 2 n k d for X (X^t Y), n n_L d for W_L X, and one residual.
@@ -162,7 +162,7 @@ def test_operations_of_the_scaling_study():
 
 @pytest.mark.parametrize('name', rankers.SCALING)
 def test_presets_of_the_scaling_study_are_models(name):
-  model, made_config = made(rankers.scaling(name))
+  model, made_config = made(rankers.scaled_wukong(name))
   features = tables('f', [1] * 720)
   shapes = nnx.eval_shape(lambda: model(made_config, features, 2, nnx.Rngs(0)))
   out = nnx.eval_shape(
@@ -175,7 +175,7 @@ def test_presets_of_the_scaling_study_are_models(name):
 
 def test_unknown_presets_are_named():
   with pytest.raises(config.ConfigError, match="'wukong_l8'; did you mean"):
-    rankers.scaling('wukong_l8')
+    rankers.scaled_wukong('wukong_l8')
 
 
 def test_a_model_starts_as_fuxictr_starts_it():
