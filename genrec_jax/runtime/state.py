@@ -129,10 +129,10 @@ def create_state(
     tables={**dense['tables'], **arrays},
     opt_state=tx.init(dense),
     row_opt_state=slots,
-    sums={name: jnp.zeros(2) for name in measured},
-    bad=jnp.full(2, -1, jnp.int32),
+    metric_sums={name: jnp.zeros(2) for name in measured},
+    first_nonfinite=jnp.full(2, -1, jnp.int32),
     lr_scale=jnp.float32(1),
-    touched=dirty_lib.init_dirty_rows(arrays) if tracked else {},
+    dirty_rows=dirty_lib.init_dirty_rows(arrays) if tracked else {},
     id_states=id_maps.collect_maps(task, maps).init(),
     modules=dense.get('modules', {}),
   )
