@@ -321,7 +321,7 @@ class MeshRuntime:
       metric_sums={n: PartitionSpec() for n in self.measured},
       first_nonfinite=PartitionSpec(),
       lr_scale=PartitionSpec(),
-      touched=rows if saving.tracks_dirty_rows(self._config) else {},
+      dirty_rows=rows if saving.tracks_dirty_rows(self._config) else {},
       modules=dense.get('modules', {}),
       id_states=jax.tree.map(
         lambda _: PartitionSpec(),
