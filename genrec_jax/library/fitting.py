@@ -364,7 +364,7 @@ def _features_of_files(cfg, features: Features) -> dict:
     )
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_features(
-    form.defaults(path, reading), features, cfg.labels
+    form.default_features(path, reading), features, cfg.labels
   )
 
 

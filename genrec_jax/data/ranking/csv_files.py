@@ -52,7 +52,9 @@ def read_chunks(
     yield from_block(path, block, index)
 
 
-def defaults(path: pathlib.Path, reading: Mapping[str, str]) -> dict[str, dict]:
+def default_features(
+  path: pathlib.Path, reading: Mapping[str, str]
+) -> dict[str, dict]:
   """Every column is a category."""
   return {name: {'kind': 'categorical'} for name in read_names(path, reading)}
 

@@ -236,7 +236,7 @@ def _from_files(
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
   files = _find_files(cfg, _need_path(cfg), known, form.SUFFIXES)
   first = files['train'][0]
-  names = form.names(first, reading)
+  names = form.read_names(first, reading)
   labels = schema_lib.label_names(cfg)
   beside = annotations_lib.build_annotations(cfg, labels).columns
   for key, column in beside.items():
@@ -249,7 +249,7 @@ def _from_files(
   if defaults is None and not cfg.get('features', None):
     defaults = {
       name: options
-      for name, options in form.defaults(first, reading).items()
+      for name, options in form.default_features(first, reading).items()
       if name not in labels and name not in beside.values()
     }
     log(

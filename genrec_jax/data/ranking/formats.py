@@ -2,12 +2,12 @@
 
 Such a module has
 
-  names(path, reading)           the columns of a file, in order
-  chunks(path, wanted, reading)  its rows, the wanted columns alone
-  defaults(path, reading)        feature -> options, as the file suggests them
-  SUFFIXES                       of the files in a directory
-  BARE                           whether files have no columns but labels and
-                                 features
+  read_names(path, reading)            the columns of a file, in order
+  read_chunks(path, columns, reading)  its rows, only those columns
+  default_features(path, reading)      feature -> options, as the file suggests
+  SUFFIXES                             of the files in a directory
+  BARE                                 whether files have no columns but labels
+                                       and features
 
 where `reading` is a format and its options.
 """
@@ -55,7 +55,7 @@ def read_files(
   form = find_format(reading['format'])
   for path in paths:
     empty = True
-    for chunk in form.chunks(pathlib.Path(path), column_names, reading):
+    for chunk in form.read_chunks(pathlib.Path(path), column_names, reading):
       empty = False
       yield chunk
     if empty:
