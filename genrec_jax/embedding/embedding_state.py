@@ -19,11 +19,15 @@ class EmbeddingState:
     arrays: the rows, as the mesh holds them; `ShardedEmbedding.table` puts one
       table together.
     slots: what the row optimizers keep beside each array.
+    layout: the name of the places of the rows -> 0. The same arrays on another
+      number of devices hold the rows in another order; as a key, the name makes
+      whatever restores a state refuse them.
   """
 
   step: jax.Array
   arrays: dict[str, jax.Array]
   slots: dict[str, dict[str, jax.Array]]
+  layout: dict[str, jax.Array]
 
 
 def check_state(state: EmbeddingState, layout: StackLayout) -> None:
@@ -37,10 +41,13 @@ def check_state(state: EmbeddingState, layout: StackLayout) -> None:
   for name, stack in layout.stacks.items():
     wanted[name] = (stack.depth * layout.plan.group, stack.columns)
   shapes = {name: tuple(x.shape) for name, x in state.arrays.items()}
-  if shapes != wanted:
+  names = list(state.layout)
+  if shapes != wanted or names != [layout.name]:
     raise ValueError(
-      f'the state is of other tables or another mesh: its arrays are {shapes}, '
-      f'must be {wanted}'
+      f'the state is of other tables or another mesh: its arrays are {shapes} '
+      f'with the layout {", ".join(names)}, must be {wanted} with the layout '
+      f'{layout.name}; read each table with `table` of the object that made the '
+      'state, and begin with `init(key, {name: table})` here'
     )
   for leaf in jax.tree.leaves(state):
     is_array = isinstance(leaf, jax.Array)

@@ -13,6 +13,7 @@ the last address, is the address of no row.
 
 import dataclasses
 import functools
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +192,15 @@ class StackLayout:
     for pieces in by_table.values():
       pieces.sort(key=lambda p: p.first_column)
     return by_table
+
+  @functools.cached_property
+  def name(self) -> str:
+    """The number of devices, and a checksum of the places of all rows."""
+    if not self.stacks:
+      return 'whole_tables'  # in the same order on any number of devices
+    places = sorted(map(dataclasses.astuple, self.stacks.values()))
+    checksum = zlib.crc32(repr(places).encode())
+    return f'rows_of_{self.plan.group}_devices_{checksum:08x}'
 
   @functools.cached_property
   def optimizers(self) -> dict[str, str]:

@@ -160,7 +160,10 @@ class ShardedEmbedding:
     arrays = self._tables.layout.shapes()
     slots = jax.eval_shape(self._tables.init_slots, arrays)
     self._specs = EmbeddingState(
-      _ALIKE, self._tables.partition(arrays), self._tables.partition(slots)
+      _ALIKE,
+      self._tables.partition(arrays),
+      self._tables.partition(slots),
+      {self._tables.layout.name: _ALIKE},
     )
 
   @property
@@ -244,7 +247,8 @@ class ShardedEmbedding:
     slots = self._map(
       self._tables.init_slots, (self._specs.arrays,), self._specs.slots
     )(arrays)
-    state = EmbeddingState(jnp.int32(0), arrays, slots)
+    marks = {self._tables.layout.name: jnp.int32(0)}
+    state = EmbeddingState(jnp.int32(0), arrays, slots, marks)
     return jax.device_put(state, self.state_sharding)
 
   def lookup(
@@ -428,7 +432,9 @@ class ShardedEmbedding:
       self._find_rates(state.step),
       state.step,
     )
-    return EmbeddingState(state.step + 1, pushed.arrays, pushed.slots)
+    return EmbeddingState(
+      state.step + 1, pushed.arrays, pushed.slots, state.layout
+    )
 
   def _find_rates(self, step: jax.Array) -> dict[str, Any]:
     """Table -> its rate at a step; equal numbers are one object."""
