@@ -46,8 +46,8 @@ def check_state(state: EmbeddingState, layout: StackLayout) -> None:
     raise ValueError(
       f'the state is of other tables or another mesh: its arrays are {shapes} '
       f'with the layout {", ".join(names)}, must be {wanted} with the layout '
-      f'{layout.name}; read each table with `table` of the object that made the '
-      'state, and begin with `init(key, {name: table})` here'
+      f'{layout.name}; read each table with `table` of the object that made '
+      'the state, and begin with `init(key, {name: table})` here'
     )
   for leaf in jax.tree.leaves(state):
     is_array = isinstance(leaf, jax.Array)
