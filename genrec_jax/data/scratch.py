@@ -1,15 +1,24 @@
 """Directories that appear whole or not at all, whatever is killed."""
 
 import contextlib
+import itertools
 import os
 import pathlib
+import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
+
+# A later process may get the number of one that was killed, as in containers.
+_STARTED = time.time_ns()
+_COUNTER = itertools.count()
 
 
 @contextlib.contextmanager
-def staged_directory(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
+def staged_directory(
+  out: pathlib.Path, last: str = ''
+) -> Iterator[pathlib.Path]:
   """A fresh directory that becomes `out` when the block ends without an error.
 
   What killed processes of this host have left beside it is removed.
@@ -17,7 +26,11 @@ def staged_directory(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
   Args:
     out: the directory to make; its parents are made too.
     last: the file that is written last. Where `out` has it already, another
-      process was faster with the same, and what is there stays.
+      process was faster with the same, and what is there stays. '' where what
+      others have made there is not the same.
+
+  Raises:
+    FileExistsError: `out` came to be during the block, and there is no `last`.
   """
   stem = f'{out.name}.partial-'
   with scratch_directory(out.parent, stem) as work:
@@ -26,8 +39,13 @@ def staged_directory(out: pathlib.Path, last: str) -> Iterator[pathlib.Path]:
     try:
       work.rename(out)
     except OSError:
-      if not (out / last).exists():
+      if last and (out / last).exists():
+        return
+      if not os.path.lexists(out):
         raise
+      raise FileExistsError(
+        f'{out} exists already; choose another path, or remove it first'
+      ) from None
 
 
 @contextlib.contextmanager
@@ -47,23 +65,26 @@ def replaced_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def scratch_directory(
   parent: pathlib.Path, stem: str = ''
 ) -> Iterator[pathlib.Path]:
-  """The path of a directory of this process, removed when the block ends.
+  """The path of a directory of this block, removed when the block ends.
 
   Those of processes of this host that are no more are removed first.
   """
   stem = f'{stem}{socket.gethostname()}-'
   for old in parent.glob(f'{stem}*'):
-    pid = old.name.removeprefix(stem)
-    if pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
+    owner = re.fullmatch(r'(\d+)(?:_(\d+)_\d+)?', old.name.removeprefix(stem))
+    if owner and not _is_in_use(int(owner[1]), owner[2]):
       shutil.rmtree(old, ignore_errors=True)
-  work = parent / f'{stem}{os.getpid()}'
+  work = parent / f'{stem}{os.getpid()}_{_STARTED}_{next(_COUNTER)}'
   try:
     yield work
   finally:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_alive(pid: int) -> bool:
+def _is_in_use(pid: int, started: str | None) -> bool:
+  """Whether the process lives that has made a directory."""
+  if pid == os.getpid():
+    return started == str(_STARTED)
   try:
     os.kill(pid, 0)
   except ProcessLookupError:

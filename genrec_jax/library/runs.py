@@ -163,11 +163,11 @@ class Run(abc.ABC):
       FileExistsError: there is something already.
     """
     path = pathlib.Path(path)
-    if path.exists():
+    if os.path.lexists(path):
       raise FileExistsError(
         f'{path} exists already; save to another path, or remove it first'
       )
-    with scratch.staged_directory(path, 'config.json') as partial:
+    with scratch.staged_directory(path) as partial:
       folders = list(KEPT_FOLDERS)
       with CheckpointManager(self.workdir / 'best', log=LOG.warning) as best:
         if best.latest() is None:

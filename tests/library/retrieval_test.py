@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -146,6 +147,19 @@ def test_a_saved_run_recommends_in_a_fresh_process(run, tmp_path):
   assert answers == [[list(pair) for pair in user] for user in wanted]
   with pytest.raises(FileExistsError, match='exists already'):
     run.save(saved)
+
+
+def test_of_two_that_save_to_one_path_the_second_fails(run, tmp_path):
+  def save(_):
+    try:
+      return run.save(tmp_path / 'kept')
+    except FileExistsError as e:
+      assert 'exists already' in str(e)
+
+  with ThreadPoolExecutor() as threads:
+    saved = [path for path in threads.map(save, range(4)) if path]
+  assert saved == list(tmp_path.iterdir()) == [tmp_path / 'kept']
+  assert genrec_jax.load(tmp_path / 'kept').metrics == run.metrics
 
 
 def test_a_temporary_directory_goes_with_its_run(run, tmp_path):

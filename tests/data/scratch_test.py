@@ -1,0 +1,44 @@
+"""Directories that several threads and processes make at once."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from genrec_jax.data import scratch
+
+
+def test_blocks_at_once_have_directories_of_their_own(tmp_path):
+  out = tmp_path / 'out'
+  with scratch.staged_directory(out) as first:
+    (first / 'a').write_text('first')
+    with pytest.raises(FileExistsError, match='out exists already; choose an'):
+      with scratch.staged_directory(out) as second:
+        (second / 'a').write_text('second')
+        first.rename(out)  # as if the other one ended in the meantime
+    assert (out / 'a').read_text() == 'first'
+    out.rename(first)
+  assert [x.name for x in tmp_path.iterdir()] == ['out']
+  with scratch.staged_directory(out, 'a') as third:  # the same: that stays
+    (third / 'a').write_text('third')
+  assert (out / 'a').read_text() == 'first'
+  assert [x.name for x in tmp_path.iterdir()] == ['out']
+
+
+def test_what_dead_processes_left_is_removed(tmp_path):
+  code = 'import os; print(os.getpid())'
+  dead = subprocess.check_output([sys.executable, '-c', code], text=True)
+  stem = f'out.partial-{socket.gethostname()}-'
+  leftovers = [
+    f'{stem}{dead.strip()}',
+    f'{stem}{dead.strip()}_5_0',
+    f'{stem}{os.getpid()}_5_0',  # an earlier process of this number
+  ]
+  others = [f'{stem}{os.getppid()}_5_0', f'{stem}x-{dead.strip()}_5_0']
+  for name in leftovers + others:
+    (tmp_path / name).mkdir()
+  with scratch.staged_directory(tmp_path / 'out'):
+    assert not any((tmp_path / name).exists() for name in leftovers)
+  assert {x.name for x in tmp_path.iterdir()} == {'out', *others}
