@@ -24,6 +24,7 @@ from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.kept import load_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
+from genrec_jax.library import saved
 from genrec_jax.library.events import read_ids, read_times
 from genrec_jax.library.files import format_of
 from genrec_jax.serve.predictor import Predictor
@@ -178,6 +179,7 @@ class Run(abc.ABC):
       for name in KEPT_FILES:
         if (self.workdir / name).exists():
           shutil.copy2(self.workdir / name, partial / name)
+      saved.write_checksums(partial)
     return path
 
   @property
@@ -484,6 +486,7 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
       f'{path} holds no run (there is no config.json); give what run.save() '
       'was given, or the --workdir of a training'
     )
+  saved.check_saved(path)
   task = config_lib.read_config(path / 'config.json').get('task')
   if not isinstance(task, str) or task not in KINDS:
     raise ValueError(
