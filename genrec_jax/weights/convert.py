@@ -83,7 +83,7 @@ def to_published(
         f'{ITEMS} has {len(table):,} rows and there are {len(ids):,} ids; it '
         'must be one row more'
       )
-    largest = int(np.max(ids, initial=0))
+    largest = int(np.max(_require_integers(ids), initial=0))
     spread = np.zeros((largest + 1, *table.shape[1:]), table.dtype)
     spread[_find_rows(ids, largest + 1)] = table
     arrays[ITEMS] = spread
@@ -109,12 +109,7 @@ def _list_own_shapes(pairs: list[Pair]) -> dict[str, tuple[int, ...]]:
 
 def _find_rows(ids: np.ndarray, rows: int) -> np.ndarray:
   """The published row of each own row; that of padding is 0 in both."""
-  ids = np.asarray(ids)
-  if ids.ndim != 1 or ids.dtype.kind not in 'iu':
-    raise WeightsError(
-      'the ids of a published table are its rows, so they must be integers; '
-      f'these are {ids.dtype}'
-    )
+  ids = _require_integers(ids)
   outside = ids[(ids < 1) | (ids >= rows)]
   if outside.size:
     raise WeightsError(
@@ -122,6 +117,16 @@ def _find_rows(ids: np.ndarray, rows: int) -> np.ndarray:
       f'the ids, {outside[0]} for one'
     )
   return np.concatenate([[0], ids])
+
+
+def _require_integers(ids: np.ndarray) -> np.ndarray:
+  ids = np.asarray(ids)
+  if ids.ndim != 1 or ids.dtype.kind not in 'iu':
+    raise WeightsError(
+      'the ids of a published table are its rows, so they must be integers; '
+      f'these are {ids.dtype}'
+    )
+  return ids
 
 
 def _list_shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:

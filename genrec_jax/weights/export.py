@@ -115,6 +115,11 @@ def _find_step(workdir: pathlib.Path, checkpoint: str | int):
       return workdir / name, step
     if name == 'best':
       LOG.info('no best checkpoint in %s, taking the latest', workdir)
+  if manifest.list_steps(workdir / 'best'):
+    raise CheckpointError(
+      f'{workdir} holds the best weights only, as a saved run does; export '
+      "those with checkpoint='best', or give the workdir of the training"
+    )
   raise CheckpointError(f'{workdir} holds no checkpoint; train first')
 
 

@@ -237,6 +237,11 @@ def create_file(
   [0.0, 2.0, 2.0, 0.0]
   """
   path = pathlib.Path(path)
+  if path.is_dir():
+    raise WeightsError(
+      f'{path} is a directory; give the path of a file, such as '
+      f'{path / "weights.safetensors"}'
+    )
   header, offsets, size = _make_header(specs, dict(metadata or {}))
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')

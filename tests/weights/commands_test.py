@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.task_kinds import TASK_KINDS
@@ -99,6 +100,20 @@ def test_published_names_and_back(tmp_path, capsys):
   assert again.keys() == own.keys()
   for name in own:
     np.testing.assert_array_equal(again[name], own[name], err_msg=name)
+
+
+def test_what_cannot_be_exported(trained, tmp_path):
+  run = str(trained / 'run')
+  with pytest.raises(SystemExit, match='is a directory; give the path of a fi'):
+    main(['export', run, str(tmp_path)])
+  saved = str(genrec_jax.load(run).save(tmp_path / 'saved'))
+  with pytest.raises(SystemExit, match='holds the best weights only'):
+    main(['export', saved, str(tmp_path / 'a'), '--checkpoint=latest'])
+  own = convert.from_published(state_dict('sasrec'), 'sasrec')
+  ids = np.array(['i1'] * (len(own['tables/items']) - 1))
+  with pytest.raises(ValueError, match='must be integers; these are <U2'):
+    convert.to_published(own, 'sasrec', ids)
+  assert [x.name for x in tmp_path.iterdir()] == ['saved']
 
 
 def test_what_nobody_has_published_keeps_the_older_file(trained, tmp_path):
