@@ -73,7 +73,7 @@ class Run(abc.ABC):
       _ = self._report
 
   def _has_report(self) -> bool:
-    return (self.workdir / 'report.json').exists()
+    return os.path.lexists(self.workdir / 'report.json')
 
   @functools.cached_property
   def _report(self) -> dict:
@@ -162,12 +162,10 @@ class Run(abc.ABC):
 
     Raises:
       FileExistsError: there is something already.
+      ValueError: the path is inside the workdir of the run.
     """
     path = pathlib.Path(path)
-    if os.path.lexists(path):
-      raise FileExistsError(
-        f'{path} exists already; save to another path, or remove it first'
-      )
+    saved.check_place(path, self.workdir)
     with scratch.staged_directory(path) as partial:
       folders = list(KEPT_FOLDERS)
       with CheckpointManager(self.workdir / 'best', log=LOG.warning) as best:
@@ -481,18 +479,19 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
       of task from outside the library.
   """
   path = pathlib.Path(path)
-  if not (path / 'config.json').exists():
+  if not os.path.lexists(path / 'config.json'):
     raise FileNotFoundError(
       f'{path} holds no run (there is no config.json); give what run.save() '
       'was given, or the --workdir of a training'
     )
-  saved.check_saved(path)
-  task = config_lib.read_config(path / 'config.json').get('task')
-  if not isinstance(task, str) or task not in KINDS:
-    raise ValueError(
-      f'{path} holds a run of task={task!r}; load opens those of '
-      f'{" and ".join(KINDS)}'
-    )
-  run = KINDS[task](path)
-  run.check_files()
+  with saved.explain_errors(path):
+    saved.check_saved(path)
+    task = config_lib.read_config(path / 'config.json').get('task')
+    if not isinstance(task, str) or task not in KINDS:
+      raise ValueError(
+        f'{path} holds a run of task={task!r}; load opens those of '
+        f'{" and ".join(KINDS)}'
+      )
+    run = KINDS[task](path)
+    run.check_files()
   return run

@@ -3,15 +3,20 @@
 Weights have checksums of their own, which are compared when they are read.
 """
 
+import contextlib
+import errno
 import json
+import os
 import pathlib
 import zlib
+from collections.abc import Iterator
 
 CHECKSUMS = (
   'checksums.json'  # of a saved run; a workdir, which changes, has none
 )
 _REPORT = 'report.json'
 _FILES = ('config.json', _REPORT, 'items/*', 'encoder/*')
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 
 def write_checksums(path: pathlib.Path) -> None:
@@ -51,6 +56,39 @@ def check_saved(path: pathlib.Path) -> None:
       ) from None
     if not same:
       raise _damaged(path / name, 'it is not the file that was saved')
+
+
+@contextlib.contextmanager
+def explain_errors(path: pathlib.Path) -> Iterator[None]:
+  """Says so where something else is in the place of a file of a run."""
+  try:
+    yield
+  except OSError as e:
+    if e.errno not in _NO_FILE:
+      raise
+    raise ValueError(
+      f'{e.filename or path} is damaged ({e.strerror}); put back a whole copy '
+      'of the run'
+    ) from None
+
+
+def check_place(path: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Refuses to save where something is, or among the files of the run.
+
+  Raises:
+    FileExistsError: there is something already.
+    ValueError: the path is inside `workdir`.
+  """
+  if os.path.lexists(path):
+    raise FileExistsError(
+      f'{path} exists already; save to another path, or remove it first'
+    )
+  place = pathlib.Path(os.path.realpath(path))
+  if place.is_relative_to(os.path.realpath(workdir)):
+    raise ValueError(
+      f'{path} is inside {workdir}, the directory of the run itself, which its '
+      'training reads and cleans; save to a path outside it'
+    )
 
 
 def _damaged(file: pathlib.Path, reason) -> ValueError:
