@@ -101,6 +101,21 @@ least 0, or a function of the step
       ) from None
 
 
+def check_tables(tables: Mapping[str, EmbeddingTable]) -> None:
+  """Refuses what is no mapping of names to tables."""
+  if not isinstance(tables, Mapping) or not all(
+    isinstance(table, EmbeddingTable) for table in tables.values()
+  ):
+    raise ValueError(
+      f'tables is {tables!r}, must be a mapping of names to EmbeddingTables'
+    )
+  if not tables:
+    raise ValueError('tables is empty; name at least one EmbeddingTable')
+  for name in tables:
+    if not isinstance(name, str):
+      raise ValueError(f'the name of a table is {name!r}, must be text')
+
+
 def is_number(value, kind: type) -> bool:
   """Whether it is a number of some kind; True is none."""
   return isinstance(value, kind) and not isinstance(value, bool)

@@ -39,7 +39,11 @@ from genrec_jax.embedding.embedding_state import (
   check_state,
   put_table,
 )
-from genrec_jax.embedding.embedding_table import EmbeddingTable, is_number
+from genrec_jax.embedding.embedding_table import (
+  EmbeddingTable,
+  check_tables,
+  is_number,
+)
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.lookup_requests import Lookup
@@ -113,14 +117,7 @@ class ShardedEmbedding:
     Raises:
       ValueError: a setting that cannot be, with its name and value.
     """
-    if not isinstance(tables, Mapping) or not all(
-      isinstance(table, EmbeddingTable) for table in tables.values()
-    ):
-      raise ValueError(
-        f'tables is {tables!r}, must be a mapping of names to EmbeddingTables'
-      )
-    if not tables:
-      raise ValueError('tables is empty; name at least one EmbeddingTable')
+    check_tables(tables)
     if pooled_as not in WAYS:
       raise ValueError(f'pooled_as is {pooled_as!r}, must be one of {WAYS}')
     self.tables = dict(tables)

@@ -341,7 +341,7 @@ class RetrievalRun(Run):
 
 def _to_list(name: str, values: Any, wanted: str) -> list:
   try:
-    if isinstance(values, str | bytes):
+    if isinstance(values, str | bytes | set | frozenset):  # sets: no order
       raise TypeError
     return list(values)
   except TypeError:

@@ -408,6 +408,10 @@ def test_a_mesh_in_force_must_be_that_of_the_tables():
   'make, words',
   [
     (lambda: ShardedEmbedding({}), 'tables is empty'),
+    (
+      lambda: ShardedEmbedding({**TABLES, 3: EmbeddingTable(4, 4)}),
+      'the name of a table is 3, must be text',
+    ),
     (lambda: ShardedEmbedding([TABLES]), 'must be a mapping of names to'),
     (lambda: ShardedEmbedding({'t': (4, 4)}), 'must be a mapping of names to'),
     (lambda: EmbeddingTable(0, 4), 'rows of an EmbeddingTable is 0'),

@@ -334,6 +334,8 @@ def test_paths_that_cannot_be_used(tmp_path):
   [
     (['lamp'], {}, "history 0 is 'lamp', must be a list of items"),
     ([[101], 5], {}, 'history 1 is 5'),
+    ([{101, 102}], {}, 'history 0 is {101, 102}, must be a list of items'),
+    ({(101,), (102,)}, {}, 'histories is .*, must be a list of histories'),
     ([[101, None]], {}, r'history 0 holds \[101, None\]'),
     ([[1.5]], {}, "'history 0', row 0: 1.5 is no id"),
     ([[True]], {}, r'history 0 holds \[True\], must be ids'),
