@@ -22,6 +22,12 @@ def test_a_place_that_is_gone_is_named(tmp_path):
     structure.check_walks(tmp_path)
 
 
+def test_what_came_with_the_library_is_there():
+  for names in structure.LIBRARY.values():
+    for name in names:
+      assert (structure.ROOT / 'genrec_jax' / name).exists()
+
+
 def test_comments_docstrings_and_blank_lines_do_not_count():
   source = '''
     """Of a module,
