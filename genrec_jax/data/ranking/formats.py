@@ -75,7 +75,7 @@ def read_examples(
   reading = {'delimiter': ',', **encoder.reading}
   reading['format'] = name or encoder.reading.get('format', '')
   path = text.require_file(path)
-  columns = find_format(reading['format']).names(path, reading)
+  columns = find_format(reading['format']).read_names(path, reading)
   schema = encoder.schema
   beside = [*schema.labels, *schema.annotations.columns.values()]
   column_names = [
