@@ -145,7 +145,7 @@ class RowSaver:
 
     Args:
       step: its number.
-      dense: what is saved as it is, see `Checkpoints.save`.
+      dense: what is saved as it is, see `CheckpointManager.save`.
       tables: the rest; the dirty rows are given away.
       data: iterator.
       host: what JSON can hold.

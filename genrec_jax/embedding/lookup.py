@@ -247,9 +247,9 @@ class PushResult(NamedTuple):
     arrays: name -> array.
     slots: name -> slots of its optimizer.
     square: squared norm of the gradients of all rows.
-    updated_rows: name -> `[N]` sorted rows of the (local) array that
-      were updated;       unused entries hold its number of rows. A delta
-      checkpoint saves these.
+    updated_rows: name -> `[N]` sorted rows of the (local) array that were
+      updated; unused entries hold its number of rows. A delta checkpoint saves
+      these.
   """
 
   arrays: dict[str, jax.Array]
