@@ -29,7 +29,7 @@ PAGES = sorted(
   for pattern in ('README.md', 'benchmarks/README.md', 'docs/**/*.md')
   for path in ROOT.glob(pattern)
 )
-# Endings of files that a run reads or writes: `report.json` is no key.
+# Endings of files that a run reads or writes: `report.json` is not a key.
 DATA = ('csv', 'html', 'json', 'jsonl', 'npy', 'npz', 'pt', 'txt')
 # Names of other programs, and one that stands for any key.
 FOREIGN = {

@@ -38,7 +38,7 @@ class Snapshot:
 
   @property
   def chunks(self) -> Iterator[RowChunk]:
-    """By table, first column and id: found out behind the training's back."""
+    """The chunks by table, first column and id, computed in the background."""
     for place, rows, values in self.copied:
       yield from place.chunks(rows, values)
 

@@ -186,7 +186,7 @@ def test_the_state_of_a_group_is_cut_as_its_parameters():
       [('.*', {}), ('.*/bias', {})],
       r"'.*/bias' matches only parameters .* \(layer_0/bias\); the first",
     ),
-    ([('.*(', {})], r"in optimizer.groups, '.*\(': this is no regex"),
+    ([('.*(', {})], r"in optimizer.groups, '.*\(': this is not a regex"),
     ([('.*', {'weigth_decay': 1.0})], "'weigth_decay'; did you mean 'weight_d"),
     ([('.*', {'zzz': 1.0})], "there is no key 'zzz'; there are name, learning"),
     ([('.*', {'b1': 'high'})], "b1 is 'high', must be of type float"),
