@@ -320,7 +320,7 @@ def test_paths_that_cannot_be_used(tmp_path):
   with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
     genrec_jax.fit(tmp_path / 'LOG.CSV', 'lr')
   (tmp_path / 'log.xlsx').touch()
-  with pytest.raises(ValueError, match='no table that can be read; those are'):
+  with pytest.raises(ValueError, match='not a table that can be read; those'):
     genrec_jax.fit(tmp_path / 'log.xlsx')
   with pytest.raises(FileNotFoundError, match='holds no run'):
     genrec_jax.load(tmp_path)

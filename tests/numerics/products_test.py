@@ -194,7 +194,7 @@ def test_a_module_may_be_shared_but_not_a_weight_alone():
   assert len(products.find_sites(model)) == 2
   model = Pair()
   model.second.kernel = model.first.kernel
-  with pytest.raises(ValueError, match='no parameter of its own'):
+  with pytest.raises(ValueError, match='not a parameter of its own'):
     products.assign_products(model)
 
 
