@@ -61,7 +61,7 @@ class RankingDataset:
 
   @property
   def annotations(self) -> annotations_lib.Annotations:
-    """What else the rows of the splits tell beside their features."""
+    """The columns of the rows other than their features."""
     return self.encoder.schema.annotations
 
   @property
