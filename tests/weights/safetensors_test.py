@@ -132,11 +132,11 @@ def test_a_read_file_is_read_only(tmp_path):
     ({'__metadata__': []}, b'', 'something else than texts'),
     (b'{"x": 1, "x": 2}', b'', "the name 'x' appears twice"),
     (b'{"x": NaN}', b'', 'holds NaN'),
-    (b'[]', b'', 'no JSON object'),
-    (b'{', b'', 'no JSON'),
-    (b'\xff\xff', b'', 'no JSON'),
-    (b'[' * 100_000, b'', 'no JSON'),
-    (b'{"x": ' + b'9' * 5000 + b'}', b'', 'no JSON'),
+    (b'[]', b'', 'not a JSON object'),
+    (b'{', b'', 'not JSON'),
+    (b'\xff\xff', b'', 'not JSON'),
+    (b'[' * 100_000, b'', 'not JSON'),
+    (b'{"x": ' + b'9' * 5000 + b'}', b'', 'not JSON'),
   ],
 )
 def test_hostile_headers(tmp_path, header, data, message):
@@ -148,7 +148,7 @@ def test_hostile_headers(tmp_path, header, data, message):
 @pytest.mark.parametrize(
   'length, message',
   [
-    (3, 'no JSON'),
+    (3, 'not JSON'),
     (15, 'the file has 22'),
     (99_999_999, 'and the file has'),
     (100_000_001, 'more than the 100,000,000'),
