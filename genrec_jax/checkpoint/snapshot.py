@@ -99,7 +99,7 @@ class _Place:
   first: int
 
   def chunks(self, rows: np.ndarray, found: dict) -> Iterator[RowChunk]:
-    """Rows of this part, by what they are rows of."""
+    """The rows of this place, one chunk for each table and piece."""
     device = self.first // self.stack.depth % self.stack.devices
     number, ids = self.stack.identify(device, rows.astype(np.int32))
     for present in np.unique(number[number >= 0]):
