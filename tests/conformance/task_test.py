@@ -215,7 +215,7 @@ def test_a_feature_that_was_not_announced(name):
   for missing in every:
     reads = {f: r for f, r in every.items() if f != missing}
     views = lookup.view_tables(tables, reads)
-    told = ', '.join(sorted(reads)) or 'none'
+    told = ', '.join(sorted(reads)) or 'nothing'
     with pytest.raises(KeyError, match=f'it announced only {told}') as error:
       jax.eval_shape(
         lambda params, views: task.loss(params, views, batch, KEY),
