@@ -116,7 +116,7 @@ def count_packages(
       files, lines = found[name]
       found[name] = files + 1, lines + count_lines(path.read_text())
   if not found:
-    cli.fail(f'{root} is no checkout: it has no {" or ".join(PACKAGES)}')
+    cli.fail(f'{root} is not a checkout: it has no {" or ".join(PACKAGES)}')
   return dict(found)
 
 

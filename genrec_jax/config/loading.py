@@ -143,7 +143,7 @@ def _parse_tuple(text: str, default) -> tuple:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
     if text.lstrip().startswith(('(', '[', '{')):
-      raise  # a bracket or a quotation mark is missing: these are no words
+      raise  # a bracket or a quotation mark is missing: these are not words
     value = [word.strip() for word in text.split(',')]
   value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
   value = tuple(tuple(v) if isinstance(v, list) else v for v in value)

@@ -83,7 +83,7 @@ def read_columns(
       'collect() first'
     )
   elif hasattr(data, 'columns') and hasattr(data, '__getitem__'):
-    # Those of a pyarrow table are no names, which are in `column_names`.
+    # `columns` of a pyarrow table are arrays; `column_names` has the names.
     names = getattr(data, 'column_names', None)
     names = list(data.columns if names is None else names)
     _refuse_twins(names, what)  # frame[name] would be a DataFrame
@@ -170,7 +170,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
     values: `[N]` of any type; `[N, L]` are N lists of L values.
 
   Raises:
-    ValueError: the values are of several types, or of one that is no number,
+    ValueError: the values are of several types, or of one that is not a number,
       text, date or list; the message names a row, counted from 0.
   """
   if values.ndim == 2 and values.dtype.kind != 'O':
@@ -258,7 +258,7 @@ def _decode(name: str, values: np.ndarray) -> np.ndarray:
   except UnicodeDecodeError as e:
     row = next(i for i, x in enumerate(values) if x == e.object)
     raise ValueError(
-      f'column {name!r}, row {row}: {e.object!r} is no text in UTF-8; decode '
+      f'column {name!r}, row {row}: {e.object!r} is not text in UTF-8; decode '
       'the column'
     ) from None
 

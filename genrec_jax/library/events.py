@@ -42,7 +42,7 @@ def write_events(
     cfg: `config.data`, which names the columns of users, items, times ('' for
       none) and ratings, and says which events are kept.
     directory: of the run's data.
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     A directory that `config.data.name='histories'` reads.
@@ -106,8 +106,8 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
     ids = read_ids(name, find_role(role), cfg.id_type)
     if columns_lib.holds_bools(columns[name]):
       raise ValueError(
-        f'column {name!r} holds True or False, which are no ids; convert it to '
-        'text or whole numbers if it is meant'
+        f'column {name!r} holds True or False, which are not ids; convert it '
+        'to text or whole numbers if it is meant'
       )
     return ids
 
@@ -149,7 +149,7 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
     ids: 'int' or 'str' converts, 'auto' takes the type of the column.
   """
   if column.kind == 'time':
-    raise ValueError(f'column {name!r} holds dates, which are no ids')
+    raise ValueError(f'column {name!r} holds dates, which are not ids')
   if column.present is not None:
     _refuse_missing(name, column.present, 'id')
   values = column.values
@@ -160,7 +160,7 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
       if not good.all():
         row = int(np.argmin(good))
         raise ValueError(
-          f'column {name!r}, row {row}: {str(column.values[row])!r} is no '
+          f'column {name!r}, row {row}: {str(column.values[row])!r} is not a '
           "whole number, and settings['data.id_type'] is 'int'"
         )
     return values
@@ -169,8 +169,8 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
     if not good.all():
       row = int(np.argmin(good))
       raise ValueError(
-        f'column {name!r}, row {row}: {values[row]} is no id; ids are text or '
-        'whole numbers'
+        f'column {name!r}, row {row}: {values[row]} is not an id; ids are text '
+        'or whole numbers'
       )
     values = values.astype(np.int64)
   return values.astype(str) if ids == 'str' else values

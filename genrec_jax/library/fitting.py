@@ -278,7 +278,7 @@ def _ranking_config(model: str) -> ConfigDict:
 def _set_training(config, settings, steps, epochs, seed) -> None:
   for key, argument in ARGUMENTS.items():
     if key in settings:
-      raise ValueError(f'settings[{key!r}] is said by {argument} of fit')
+      raise ValueError(f'settings[{key!r}] is set by {argument} of fit')
   apply_settings(config, settings)
   if steps is not None and epochs is not None:
     raise ValueError('steps and epochs are both given; leave one of them out')

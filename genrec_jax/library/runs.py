@@ -112,7 +112,7 @@ class Run(abc.ABC):
 
   @property
   def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
-    """Name of what is no model -> the same metrics of it.
+    """Name of the baseline, which needs no model -> the same metrics of it.
 
     >>> sorted(run.baselines['popularity'])
     ['test', 'valid']
@@ -264,7 +264,7 @@ class RetrievalRun(Run):
   ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
     """The best next items of some users.
 
-    Scores rank the items of one user; they are no probabilities.
+    Scores rank the items of one user; they are not probabilities.
 
     >>> [[best, second]] = run.recommend([[3, 10]], k=2)
     >>> item, score = best

@@ -38,7 +38,7 @@ def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
   {'train.batch_size': 64, 'eval.ks': (5, 10)}
 
   Raises:
-    ValueError: it is no mapping.
+    ValueError: it is not a mapping.
   """
   if settings is None:
     return {}
@@ -78,7 +78,7 @@ def _apply_setting(config: ConfigDict, key: str, value: Any) -> None:
     hint = hint_nearest(key, same or defaults)
     if section:
       hint = f', but a section; its keys are {", ".join(section)}'
-    raise ValueError(f'settings: {key!r} is no key of the config{hint}')
+    raise ValueError(f'settings: {key!r} is not a config key{hint}')
   if isinstance(value, list):
     value = tuple(value)
   try:

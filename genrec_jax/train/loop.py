@@ -29,8 +29,7 @@ from genrec_jax.runtime import measurements
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import progressive_validation as progressive_validation
-from genrec_jax.train import results
+from genrec_jax.train import progressive_validation, results
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.weights.start import import_weights
 
@@ -170,9 +169,7 @@ def _train_locked(
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
     if job.is_leader():
-      experiment.data.save_for_predicting(
-        workdir
-      )  # what predicting needs of the data
+      experiment.data.save_for_predicting(workdir)
 
   # ---- Train ----------------------------------------------------------------
   writers = NoMetricWriters()

@@ -65,7 +65,7 @@ def test_lines_are_counted_by_package(tmp_path):
     'genrec_jax.data': (2, 2),
     'pallas_kernels': (1, 1),
   }
-  with pytest.raises(SystemExit, match='is no checkout'):
+  with pytest.raises(SystemExit, match='is not a checkout'):
     structure.count_packages(tmp_path / 'genrec_jax')
 
 

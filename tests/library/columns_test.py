@@ -143,7 +143,7 @@ def test_lists(values, wanted, lengths):
     (np.array([2**63 + 1], np.uint64), 'beyond 2'),
     (np.array([1j]), 'is of type complex128'),
     ([1.5, 1j], 'row 1: 1j is neither a number nor text'),
-    (np.array([b'a', b'\xff']), r"row 1: b'.xff' is no text in UTF-8"),
+    (np.array([b'a', b'\xff']), r"row 1: b'.xff' is not text in UTF-8"),
     (np.zeros((2, 2, 2)), r'of shape \(2, 2, 2\)'),
   ],
 )

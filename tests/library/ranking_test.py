@@ -233,9 +233,9 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
   'changed, more, words',
   [
     ({}, {'label': 'clik'}, "'clik' for the label; .* 'click'. Say what it is"),
-    ({'click': [0, 2] * 30}, {}, "'click', row 1: 2 is no label; labels are 0"),
+    ({'click': [0, 2] * 30}, {}, "'click', row 1: 2 is not a label; labels"),
     ({'click': [0, None] * 30}, {}, "'click', row 1: the label is missing"),
-    ({'click': ['yes', 'no'] * 30}, {}, "'yes' is no label; .*convert the col"),
+    ({'click': ['yes', 'no'] * 30}, {}, "'yes' is not a label; .*convert the"),
     ({'click': [[0]] * 60}, {}, "label 'click' must hold numbers, 0 or 1"),
     ({'price': [1e300] * 60}, {}, "row 0, column 'price': '1e.300' is not a"),
     (

@@ -258,16 +258,16 @@ GOOD = {'user': [1, 2], 'item': ['a', 'b'], 'time': [0, 1]}
     ({'item': ['a', None]}, "'item', row 1: the id is missing .1 of 2 are"),
     ({'item': ['a', '']}, "'item', row 1: the id is missing"),
     ({'user': [1.0, NAN]}, "'user', row 1: the id is missing"),
-    ({'user': [1.0, 1.5]}, "'user', row 1: 1.5 is no id"),
+    ({'user': [1.0, 1.5]}, "'user', row 1: 1.5 is not an id"),
     ({'user': [[1], [2]]}, "'user' holds lists; give one row for each event"),
-    ({'user': np.zeros(2, 'M8[s]')}, "'user' holds dates, which are no ids"),
+    ({'user': np.zeros(2, 'M8[s]')}, "'user' holds dates, which are not ids"),
     ({'time': [1, -1]}, "'time', row 1: '-1' is not a time"),
     ({'time': [1.0, NAN]}, "'time', row 1: the time is missing"),
     ({'time': ['1970-01-01', 'soon']}, "'time', row 1: 'soon' is not a time"),
     ({'time': [3 * 10**12] * 2}, 'are they in another unit'),
     ({'user': [], 'item': [], 'time': []}, 'events is empty'),
-    ({'item': [True, False]}, "'item' holds True or False, which are no ids"),
-    ({'item': [1, True]}, "'item' holds True or False, which are no ids"),
+    ({'item': [True, False]}, "'item' holds True or False, which are not ids"),
+    ({'item': [1, True]}, "'item' holds True or False, which are not ids"),
     ({'user': [[1]] * 2, 'users': [1, 2]}, "'user' holds lists"),
     ({}, 'needs at least 4 events, and the longest history has 1$'),
   ],
@@ -286,10 +286,10 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'user': 'u'}, "user='u' is for models such as 'hstu'"),
     ({'steps': 1, 'epochs': 1}, 'steps and epochs are both given'),
     ({'steps': 1, 'settings': {'train.steps': 2}}, 'steps= and settings'),
-    ({'settings': {'model.dims': 2}}, "'model.dims' is no key .* 'model.dim'"),
+    ({'settings': {'model.dims': 2}}, "'model.dims' is not a .*'model.dim'"),
     ({'settings': {'model.dim': 'big'}}, 'must be of type int, as the default'),
-    ({'settings': {'model': 'hstu'}}, "'model' is no key .* but a section"),
-    ({'settings': {'data': {'path': 'x'}}}, 'is said by the first argument'),
+    ({'settings': {'model': 'hstu'}}, "'model' is not a .*, but a section"),
+    ({'settings': {'data': {'path': 'x'}}}, 'is set by the first argument'),
     ({'settings': ['model.dim']}, 'settings is a list, must be a mapping'),
     ({'model': 'hstu', 'time': None}, 'reads times, and time is None'),
     ({'settings': {'data.extras.stars': 'float'}}, 'read from files alone'),
@@ -320,7 +320,7 @@ def test_paths_that_cannot_be_used(tmp_path):
   with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
     genrec_jax.fit(tmp_path / 'LOG.CSV', 'lr')
   (tmp_path / 'log.xlsx').touch()
-  with pytest.raises(ValueError, match='no table that can be read; those are'):
+  with pytest.raises(ValueError, match='not a table that can be read; those'):
     genrec_jax.fit(tmp_path / 'log.xlsx')
   with pytest.raises(FileNotFoundError, match='holds no run'):
     genrec_jax.load(tmp_path)
@@ -335,7 +335,7 @@ def test_paths_that_cannot_be_used(tmp_path):
     (['lamp'], {}, "history 0 is 'lamp', must be a list of items"),
     ([[101], 5], {}, 'history 1 is 5'),
     ([[101, None]], {}, r'history 0 holds \[101, None\]'),
-    ([[1.5]], {}, "'history 0', row 0: 1.5 is no id"),
+    ([[1.5]], {}, "'history 0', row 0: 1.5 is not an id"),
     ([[True]], {}, r'history 0 holds \[True\], must be ids'),
     ([[b'\xff']], {}, 'history 0.*row 0: .* is neither a number nor text'),
     ([np.array([1j])], {}, 'history 0.*row 0: .* is neither a number'),
@@ -388,7 +388,7 @@ def damage(path, old: str, new: str) -> None:
   [
     (lambda p: damage(p / 'config.json', '}', ''), 'config.json is damaged: '),
     (lambda p: damage(p / 'config.json', '"model": {', '"model": 5, "m": {'),
-     'config.json is damaged: its model is no section'),
+     'config.json is damaged: its model is not a section'),
     (lambda p: (p / 'report.json').write_text('{"a'), 'report.json is damaged'),
     (lambda p: (p / 'report.json').write_text('5'), 'it holds no metrics'),
     (lambda p: shutil.rmtree(p / 'best'), 'holds no checkpoint'),

@@ -36,7 +36,7 @@ def find_format(name: str) -> types.ModuleType:
   """The module of that format."""
   if name not in FORMATS:
     raise ValueError(
-      f'{name!r} is no file format; those are {", ".join(FORMATS)}'
+      f'{name!r} is not a file format; those are {", ".join(FORMATS)}'
       + hint_nearest(name, FORMATS)
     )
   if name == 'parquet':
