@@ -209,7 +209,7 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
   if isinstance(values, np.ma.MaskedArray):
     return to_objects(values.tolist())  # None where it is masked
   if hasattr(values, 'to_numpy'):
-    values = np.asarray(values.to_numpy())
+    values = _read_series(values, f'{str(name)!r} of {what}')
   elif hasattr(values, '__array__'):  # of NumPy, JAX and others
     values = np.asarray(values)
   elif hasattr(values, '__iter__') and not isinstance(
@@ -222,6 +222,15 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
       'list or an array, with a value for each row'
     )
   return values
+
+
+def _read_series(series: Any, name: str) -> np.ndarray:
+  """A column of a DataFrame of any package."""
+  kind = str(getattr(series, 'dtype', getattr(series, 'type', ''))).lower()
+  if kind.startswith('dictionary') and hasattr(series, 'cast'):
+    # A null of pyarrow would become the last category.
+    series = series.cast(series.type.value_type)
+  return np.asarray(series.to_numpy())
 
 
 def to_objects(values: Iterable) -> np.ndarray:

@@ -6,6 +6,7 @@ import doctest
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from genrec_jax.library import columns as columns_lib
@@ -89,6 +90,13 @@ def test_types_of_values(values, kind, wanted, present):
     assert column.present is None
   else:
     np.testing.assert_array_equal(column.present, np.array(present, bool))
+
+
+def test_a_missing_category_is_none_of_the_others():
+  column = pa.array(['p', None, 'q', None]).dictionary_encode()
+  [found] = read_columns(pa.table({'c': column})).values()
+  assert parse_column('c', found).values.tolist() == ['p', '', 'q', '']
+  assert parse_column('c', found).present.tolist() == [True, False] * 2
 
 
 def test_dates_are_in_utc():
