@@ -1,7 +1,7 @@
 """Whatever holds columns -> columns of one type each, by name.
 
 Arrays by name, NumPy structured arrays, DataFrames of pandas, polars or
-pyarrow: all that is asked of a DataFrame is the names of its columns and
+pyarrow: all that is asked of a DataFrame is the names of its columns, their types and
 `frame[name].to_numpy()`, so that none of these packages is imported here.
 """
 
@@ -230,7 +230,14 @@ def _read_series(series: Any, name: str) -> np.ndarray:
   if kind.startswith('dictionary') and hasattr(series, 'cast'):
     # A null of pyarrow would become the last category.
     series = series.cast(series.type.value_type)
-  return np.asarray(series.to_numpy())
+    kind = str(series.type)
+  array = np.asarray(series.to_numpy())
+  if array.dtype.kind != 'f' or array.ndim > 1:
+    return array
+  if 'int' in kind or kind == 'category':
+    # Whole numbers that became floats, for there are nulls among them.
+    return to_objects(getattr(series, 'to_pylist', series.__iter__)())
+  return array
 
 
 def to_objects(values: Iterable) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import parse_column, read_columns
-from tests.library.frames import Frame, Table
+from tests.library.frames import Frame, Series, Table
 
 NAN = float('nan')
 
@@ -97,6 +97,20 @@ def test_a_missing_category_is_none_of_the_others():
   [found] = read_columns(pa.table({'c': column})).values()
   assert parse_column('c', found).values.tolist() == ['p', '', 'q', '']
   assert parse_column('c', found).present.tolist() == [True, False] * 2
+
+
+@pytest.mark.parametrize(
+  'series',
+  [
+    Series([2**60 + 1, None], 'Int64'),
+    pa.chunked_array([[2**60 + 1, None]]),
+    pa.chunked_array([pa.array([2**60 + 1, None]).dictionary_encode()]),
+  ],
+)
+def test_whole_numbers_beside_a_null_stay_whole(series):
+  column = parse(series)
+  assert column.kind == 'int' and column.values[0] == 2**60 + 1
+  assert column.present.tolist() == [True, False]
 
 
 def test_dates_are_in_utc():

@@ -207,10 +207,12 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
   examples['age'] = [None if n % 3 else n for n in range(60)]
   examples['odd'] = [{}] * 60  # which is left out, and may hold anything
   columns = columns_lib.read_columns(Frame(examples))
+  lines = []
   paths = {
-    write_examples(columns, cfg, {'odd': None}, tmp_path, lambda *_: None)
+    write_examples(columns, cfg, {'odd': None}, tmp_path, lines.append)
     for _ in range(2)
   }
+  assert 'give shop (categorical), hour (categorical), price (num' in lines[0]
   [path] = paths
   data = store.PreparedStore(path)
   rows = data.splits['train'].rows(0, 60)
