@@ -1,8 +1,8 @@
 """Whatever holds columns -> columns of one type each, by name.
 
 Arrays by name, NumPy structured arrays, DataFrames of pandas, polars or
-pyarrow: all that is asked of a DataFrame is the names of its columns, their types and
-`frame[name].to_numpy()`, so that none of these packages is imported here.
+pyarrow: all that is asked of a DataFrame is the names of its columns, their
+types and their values, so that none of these packages is imported here.
 """
 
 import dataclasses
@@ -196,6 +196,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
   if kind == 'M':
     return _with_mask(values, ~np.isnat(values))
   if kind == 'U':
+    _refuse_half_characters(name, values)
     return Column(values)
   if kind == 'S':
     return Column(_decode(name, values))
@@ -209,7 +210,7 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
   if isinstance(values, np.ma.MaskedArray):
     return to_objects(values.tolist())  # None where it is masked
   if hasattr(values, 'to_numpy'):
-    values = _read_series(values, f'{str(name)!r} of {what}')
+    values = _read_series(values)
   elif hasattr(values, '__array__'):  # of NumPy, JAX and others
     values = np.asarray(values)
   elif hasattr(values, '__iter__') and not isinstance(
@@ -224,7 +225,7 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
   return values
 
 
-def _read_series(series: Any, name: str) -> np.ndarray:
+def _read_series(series: Any) -> np.ndarray:
   """A column of a DataFrame of any package."""
   kind = str(getattr(series, 'dtype', getattr(series, 'type', ''))).lower()
   if kind.startswith('dictionary') and hasattr(series, 'cast'):
@@ -232,10 +233,10 @@ def _read_series(series: Any, name: str) -> np.ndarray:
     series = series.cast(series.type.value_type)
     kind = str(series.type)
   array = np.asarray(series.to_numpy())
-  if array.dtype.kind != 'f' or array.ndim > 1:
-    return array
-  if 'int' in kind or kind == 'category':
-    # Whole numbers that became floats, for there are nulls among them.
+  # Whole numbers became floats, for there are nulls among them.
+  whole = array.ndim == 1 and array.dtype.kind == 'f'
+  whole = whole and ('int' in kind or kind == 'category')
+  if whole or kind.startswith('struct'):  # of which polars would make lists
     return to_objects(getattr(series, 'to_pylist', series.__iter__)())
   return array
 
@@ -345,12 +346,35 @@ def _parse_objects(name: str, values: list) -> Column:
 
 
 def _array_of(name: str, values: list, word: str) -> np.ndarray:
+  if word == 'text':
+    row = next((i for i, x in enumerate(values) if x[-1:] == '\0'), None)
+    if row is not None:  # 'a\0' and 'a' would be one
+      raise ValueError(
+        f'column {name!r}, row {row}: {values[row]!r} ends in a NUL character, '
+        'which NumPy leaves off; remove it'
+      )
+    array = np.array(values, str)
+    _refuse_half_characters(name, array)
+    return array
   try:
-    return np.array(values, str if word == 'text' else np.int64)
+    return np.array(values, np.int64)
   except OverflowError:
     raise ValueError(
       f'column {name!r} holds numbers beyond 2^63; convert it to text'
     ) from None
+
+
+def _refuse_half_characters(name: str, values: np.ndarray) -> None:
+  """Refuses texts that no file can hold: halves of UTF-16 characters."""
+  points = np.ascontiguousarray(values, values.dtype.newbyteorder('='))
+  points = points.view(np.uint32)
+  halves = (points >= 0xD800) & (points < 0xE000)
+  if halves.any():
+    row = int(np.argmax(halves)) * len(values) // len(points)
+    raise ValueError(
+      f'column {name!r}, row {row}: {str(values[row])!r} holds half a '
+      'character, which UTF-8 cannot write; correct it or leave the row out'
+    )
 
 
 def _parse_lists(name: str, values: list, kinds, words) -> Column:

@@ -166,6 +166,10 @@ def test_lists(values, wanted, lengths):
     (np.array([1j]), 'is of type complex128'),
     ([1.5, 1j], 'row 1: 1j is neither a number nor text'),
     (np.array([b'a', b'\xff']), r"row 1: b'.xff' is no text in UTF-8"),
+    (['a', 'b\ud800'], r"row 1: 'b.ud800' holds half a character"),
+    (np.array(['long', '\ud800'], '>U4'), 'row 1: .* holds half a character'),
+    (['a', 'a\0'], r"row 1: 'a.x00' ends in a NUL character, .* remove it"),
+    (Series([{'x': 1}], 'Struct'), "0: {'x': 1} is neither .* leave it out"),
     (np.zeros((2, 2, 2)), r'of shape \(2, 2, 2\)'),
   ],
 )

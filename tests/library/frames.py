@@ -15,6 +15,8 @@ class Series:
   def to_numpy(self):
     if 'Int' in self.dtype:  # a null makes floats of whole numbers
       return np.array([np.nan if x is None else x for x in self._values])
+    if self.dtype == 'Struct':  # polars makes a table of them
+      return np.array([list(x.values()) for x in self._values])
     return self._values
 
 
