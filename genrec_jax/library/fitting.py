@@ -176,7 +176,10 @@ def fit(
   )
   config = _ranking_config(model) if ranks else _retrieval_config(model)
   _set_training(config, flatten_settings(settings), steps, epochs, seed)
+  loop.check_settings(config)
   temporary = workdir is None
+  if workdir == '':  # which pathlib reads as the current directory
+    raise ValueError("workdir is '', must be the path of a directory, or None")
   if temporary:
     workdir = tempfile.mkdtemp(prefix='genrec_jax-')
   workdir = pathlib.Path(workdir)

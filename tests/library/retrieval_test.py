@@ -303,6 +303,18 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'label': 3}, 'label is 3, must be the name'),
     ({'model': 'lr', 'features': 3}, 'features is 3, must be the name'),
     ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
+    ({'workdir': ''}, "workdir is '', must be the path of a directory"),
+    (
+      {'settings': {'optimizer.learning_rate': NAN}},
+      'is nan, must be a finite',
+    ),
+    ({'settings': {'model.dim': 0}}, 'model.dim is 0, must be at least 1'),
+    ({'settings': {'model.max_len': 0}}, 'max_len is 0, must be at least 1'),
+    (
+      {'settings': {'eval.ks': (5, -1)}},
+      r'eval.ks is \(5, -1\), must be at le',
+    ),
+    ({'seed': 2**32}, 'seed is 4294967296, must be below 2.32'),
     ({'workdir': __file__}, 'retrieval_test.py. is a file, not a directory'),
   ],
 )
