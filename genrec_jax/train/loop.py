@@ -323,8 +323,10 @@ def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   if 'valid' in evaluators:
     names = evaluators['valid'].names()
     if train.monitor not in names:
+      kin = [x for x in names if x.split('@')[0] == train.monitor.split('@')[0]]
       raise config_lib.ConfigError(
-        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}'
+        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}; '
+        f'set --config.train.monitor={(kin or names)[-1]}'
       )
   elif train.patience:
     raise config_lib.ConfigError(
