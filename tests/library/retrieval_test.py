@@ -303,6 +303,10 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'label': 3}, 'label is 3, must be the name'),
     ({'model': 'lr', 'features': 3}, 'features is 3, must be the name'),
     ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
+    (
+      {'settings': {'data.ids': 'str', 'data.id_type': 'int'}},
+      "settings={'data.ids': 'str'} and settings={'data.id_type': 'int'} are",
+    ),
     ({'workdir': ''}, "workdir is '', must be the path of a directory"),
     (
       {'settings': {'optimizer.learning_rate': NAN}},
@@ -377,7 +381,7 @@ def test_more_items_than_there_are(run):
 
 def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   def warn(*_):
-    logging.getLogger('genrec_jax').warning('mind the gap')
+    logging.getLogger('genrec_jax').warning('set %s=0', '--config.seed')
     print('a table')
     with progress.Progress(1) as shown:
       shown.update(1)
@@ -386,7 +390,8 @@ def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   monkeypatch.setattr(fitting, '_train_in', warn)
   with pytest.raises(ValueError, match="settings={'train.shuffle': False}"):
     fit(make_events(), tmp_path)
-  assert [record.getMessage() for record in caplog.records] == ['mind the gap']
+  lines = [record.getMessage() for record in caplog.records]
+  assert lines == ["set settings={'seed': 0}"]
   told = capsys.readouterr()
   assert 'table' not in told.out and 'step' not in told.err
 
