@@ -70,6 +70,8 @@ def read_columns(
     ValueError: there are no rows, two columns have one name, or columns differ
       in length.
   """
+  if isinstance(data, list | tuple) and not data:
+    raise ValueError(f'{what} is empty: it has no row')
   if _is_records(data):
     names = list(dict.fromkeys(name for record in data for name in record))
     data = {name: [record.get(name) for record in data] for name in names}
@@ -110,10 +112,8 @@ def read_columns(
 
 
 def _is_records(data: Any) -> bool:
-  return (
-    isinstance(data, list | tuple)
-    and len(data) > 0
-    and all(isinstance(record, Mapping) for record in data)
+  return isinstance(data, list | tuple) and all(
+    isinstance(record, Mapping) for record in data
   )
 
 

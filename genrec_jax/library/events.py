@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from genrec_jax.data import convert, fields, readers
+from genrec_jax.data import convert, datasets, fields, readers
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
@@ -206,6 +206,13 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
     raise ValueError(
       f'column {name!r}, row {row}: {str(values[row])!r} is not '
       f'{fields.WANTED["time"]}'
+    )
+  late = seconds > datasets.YEAR_9999
+  if late.any():
+    raise ValueError(
+      f'column {name!r}, row {int(np.argmax(late))}: as seconds since 1970 the '
+      'time is beyond the year 9999; are the times in another unit? Set '
+      "settings['data.time_unit'] to 'ms', 'us' or 'ns'"
     )
   return seconds
 

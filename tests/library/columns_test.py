@@ -185,6 +185,7 @@ def test_what_cannot_be_read_is_named(values, words):
     (np.zeros(3), TypeError, 'events is a ndarray'),
     (LazyFrame(), TypeError, 'is a LazyFrame, which holds no values yet; call'),
     ({}, ValueError, 'events has no columns'),
+    ([], ValueError, 'events is empty: it has no row'),
     ({'a': [], 'b': []}, ValueError, 'it has the columns a, b and no row'),
     ({'a': [1], 'b': [1, 2]}, ValueError, 'differ in length: a has 1, b has 2'),
     ({0: [1], '0': [2]}, ValueError, "two columns that are called 0 and '0'"),
