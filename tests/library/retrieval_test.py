@@ -379,6 +379,13 @@ def test_more_items_than_there_are(run):
   assert run.recommend([], k=2) == [] and run.recommend([[]]) == [[]]
 
 
+def test_items_that_are_all_unknown_are_told_once(run, caplog):
+  for _ in range(2):
+    assert run.recommend([['lamp'], []]) == [[], []]
+  [line] = [record.getMessage() for record in caplog.records]
+  assert "none of the items, such as 'lamp'; its ids are whole numbers" in line
+
+
 def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   def warn(*_):
     logging.getLogger('genrec_jax').warning('set %s=0', '--config.seed')
