@@ -3,6 +3,7 @@
 import ast
 import difflib
 import json
+import math
 import pathlib
 
 from ml_collections import ConfigDict
@@ -118,7 +119,10 @@ def _parse_value(key: str, text: str, default):
     if isinstance(default, int):
       return int(text.replace('_', ''))
     if isinstance(default, float):
-      return float(text)
+      value = float(text)
+      if not math.isfinite(value):
+        raise ValueError
+      return value
     if isinstance(default, (tuple, list)):
       return _parse_tuple(text, default)
     if default is None:

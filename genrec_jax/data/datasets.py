@@ -277,7 +277,7 @@ def check_times(histories: histories_lib.Histories, path) -> None:
     if last > YEAR_9999:
       raise ValueError(
         f'{path}: times reach {last} seconds since 1970, beyond the year 9999; '
-        'are they in another unit? (time_unit=ms, us or ns)'
+        'are they in another unit? Set --config.data.time_unit (ms, us or ns)'
       )
 
 

@@ -1,17 +1,20 @@
 """Events in memory -> a directory of histories, as the converter writes it."""
 
 import hashlib
+import itertools
 import json
+import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import convert, fields, readers
+from genrec_jax.data import convert, datasets, fields, readers
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
 
+LOG = logging.getLogger('genrec_jax')
 ROLES = {
   'user': 'the users',
   'item': 'the items',
@@ -176,6 +179,28 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
   return values.astype(str) if ids == 'str' else values
 
 
+def warn_of_unknown(histories: Sequence[Sequence], known: np.ndarray) -> bool:
+  """Says so where not one item of some histories is known.
+
+  Args:
+    histories: items of each user.
+    known: ids of the items of the model.
+
+  Returns:
+    Whether it was said.
+  """
+  items = set(itertools.chain.from_iterable(histories))
+  if not items or not items.isdisjoint(known.tolist()):
+    return False
+  LOG.warning(
+    'the model knows none of the items, such as %r; its ids are %s, such as %r',
+    next(iter(items)),
+    'text' if known.dtype.kind == 'U' else 'whole numbers',
+    known[-1].item(),
+  )
+  return True
+
+
 def read_times(name: str, column: Column, unit: str) -> np.ndarray:
   """`[N]` int64, whole seconds since 1970.
 
@@ -206,6 +231,13 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
     raise ValueError(
       f'column {name!r}, row {row}: {str(values[row])!r} is not '
       f'{fields.WANTED["time"]}'
+    )
+  late = seconds > datasets.YEAR_9999
+  if late.any():
+    raise ValueError(
+      f'column {name!r}, row {int(np.argmax(late))}: as seconds since 1970 the '
+      'time is beyond the year 9999; are the times in another unit? Set '
+      "settings['data.time_unit'] to 'ms', 'us' or 'ns'"
     )
   return seconds
 

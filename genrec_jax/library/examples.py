@@ -146,6 +146,10 @@ def write_examples(
   layout = schema.build_schema(
     {**cfg, 'features': options}, list(columns), {}, 'examples'
   )
+  log(
+    'the types of the columns and features= give '
+    + ', '.join(f'{column.name} ({column.kind})' for column in layout.columns)
+  )
   chunks = Chunks(typed, layout)
   split_rule = prepare.SplitRule(
     cfg.split.by,

@@ -24,7 +24,7 @@ from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.kept import load_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
-from genrec_jax.library.events import read_ids, read_times
+from genrec_jax.library.events import read_ids, read_times, warn_of_unknown
 from genrec_jax.library.files import format_of
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
@@ -248,6 +248,8 @@ class RetrievalRun(Run):
   ['hr@1', 'hr@10', 'mrr', 'ndcg@1', 'ndcg@10']
   """
 
+  _has_warned = False
+
   @functools.cached_property
   def _predictor(self) -> Predictor:
     return Predictor.load(
@@ -327,12 +329,15 @@ class RetrievalRun(Run):
     if request_time is not None:
       [request_time] = _read_times('request_time', [request_time], 's')
     predictor = self._predictor
-    return predictor.recommend(
+    answers = predictor.recommend(
       histories,
       min(int(k), max(1, len(predictor.items.corpus))),  # k costs memory
       times=times,
       request_time=request_time,
     )
+    if not (self._has_warned or any(answers)):
+      self._has_warned = warn_of_unknown(histories, predictor.items.vocab.ids)
+    return answers
 
   def check_files(self) -> None:
     super().check_files()

@@ -1,6 +1,8 @@
 """Settings by dotted key, as Python values, onto a config."""
 
 import ast
+import math
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -79,6 +81,8 @@ def _apply_setting(config: ConfigDict, key: str, value: Any) -> None:
     if section:
       hint = f', but a section; its keys are {", ".join(section)}'
     raise ValueError(f'settings: {key!r} is not a config key{hint}')
+  if isinstance(value, numbers.Real) and not math.isfinite(value):
+    raise ValueError(f'settings[{key!r}] is {value}, must be a finite number')
   if isinstance(value, list):
     value = tuple(value)
   try:

@@ -264,7 +264,7 @@ GOOD = {'user': [1, 2], 'item': ['a', 'b'], 'time': [0, 1]}
     ({'time': [1, -1]}, "'time', row 1: '-1' is not a time"),
     ({'time': [1.0, NAN]}, "'time', row 1: the time is missing"),
     ({'time': ['1970-01-01', 'soon']}, "'time', row 1: 'soon' is not a time"),
-    ({'time': [3 * 10**12] * 2}, 'are they in another unit'),
+    ({'time': [0, 3 * 10**12]}, "'time', row 1: .*'data.time_unit'. to 'ms'"),
     ({'user': [], 'item': [], 'time': []}, 'events is empty'),
     ({'item': [True, False]}, "'item' holds True or False, which are not ids"),
     ({'item': [1, True]}, "'item' holds True or False, which are not ids"),
@@ -303,6 +303,22 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'label': 3}, 'label is 3, must be the name'),
     ({'model': 'lr', 'features': 3}, 'features is 3, must be the name'),
     ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
+    (
+      {'settings': {'data.ids': 'str', 'data.id_type': 'int'}},
+      "settings={'data.ids': 'str'} and settings={'data.id_type': 'int'} are",
+    ),
+    ({'workdir': ''}, "workdir is '', must be the path of a directory"),
+    (
+      {'settings': {'optimizer.learning_rate': NAN}},
+      'is nan, must be a finite',
+    ),
+    ({'settings': {'model.dim': 0}}, 'model.dim is 0, must be at least 1'),
+    ({'settings': {'model.max_len': 0}}, 'max_len is 0, must be at least 1'),
+    (
+      {'settings': {'eval.ks': (5, -1)}},
+      r'eval.ks is \(5, -1\), must be at le',
+    ),
+    ({'seed': 2**32}, 'seed is 4294967296, must be below 2.32'),
     ({'workdir': __file__}, 'retrieval_test.py. is a file, not a directory'),
   ],
 )
@@ -363,9 +379,16 @@ def test_more_items_than_there_are(run):
   assert run.recommend([], k=2) == [] and run.recommend([[]]) == [[]]
 
 
+def test_items_that_are_all_unknown_are_told_once(run, caplog):
+  for _ in range(2):
+    assert run.recommend([['lamp'], []]) == [[], []]
+  [line] = [record.getMessage() for record in caplog.records]
+  assert "none of the items, such as 'lamp'; its ids are whole numbers" in line
+
+
 def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   def warn(*_):
-    logging.getLogger('genrec_jax').warning('mind the gap')
+    logging.getLogger('genrec_jax').warning('set %s=0', '--config.seed')
     print('a table')
     with progress.Progress(1) as shown:
       shown.update(1)
@@ -374,7 +397,8 @@ def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   monkeypatch.setattr(fitting, '_train_in', warn)
   with pytest.raises(ValueError, match="settings={'train.shuffle': False}"):
     fit(make_events(), tmp_path)
-  assert [record.getMessage() for record in caplog.records] == ['mind the gap']
+  lines = [record.getMessage() for record in caplog.records]
+  assert lines == ["set settings={'seed': 0}"]
   told = capsys.readouterr()
   assert 'table' not in told.out and 'step' not in told.err
 
