@@ -305,7 +305,7 @@ def test_events_that_cannot_be_used(changed, words):
     ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
     (
       {'settings': {'data.ids': 'str', 'data.id_type': 'int'}},
-      "settings={'data.ids': 'str'} and settings={'data.id_type': 'int'} are",
+      "settings={'data.ids': 'str'} and settings={'data.id_type': 'int'} set",
     ),
     ({'workdir': ''}, "workdir is '', must be the path of a directory"),
     (
