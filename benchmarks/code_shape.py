@@ -17,7 +17,7 @@ the first statement that speaks of one, is left out everywhere.
   lines               of a file, with blank ones
   code_lines          that hold a token besides comments and docstrings
   comment_lines       that hold a comment and no code; what is said to a linter
-                      or a type checker alone is no comment
+                      or a type checker alone is not a comment
   docstring_lines     of modules, classes and functions
   comment_share       lines with a comment, also behind code, of all lines with
                       code or a comment
@@ -146,8 +146,9 @@ def _beside(text: str) -> tuple[str, pathlib.Path, str]:
   folder, _, commit = where.partition('@')
   if not name or not pathlib.Path(folder or '?').is_dir():
     cli.fail(
-      f'--beside {text}: {folder!r} is no folder. Write NAME=DIR or NAME=DIR@ID'
-      ' with the folder of a package, e.g. optax=../optax/optax@2edbcbe'
+      f'--beside {text}: {folder!r} is not a folder. Write NAME=DIR or '
+      'NAME=DIR@ID with the folder of a package, e.g. '
+      'optax=../optax/optax@2edbcbe'
     )
   return name, pathlib.Path(folder), commit
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from benchmarks.code_shape_source import Source
 
 STATEMENTS = 6  # in a run
-SHAPES = 4  # different ones among them: a list of fields is no clone
+SHAPES = 4  # different ones among them: a list of fields is not a clone
 _KEPT = frozenset((*keyword.kwlist, *dir(builtins), 'self', 'cls'))
 _LITERALS = {
   tokenize.NUMBER: '0',

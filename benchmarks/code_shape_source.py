@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks import cli
 
-# Tokens that are no code. NEWLINE ends a statement on a line of code anyway.
+# Tokens that are not code. NEWLINE ends a statement on a line of code anyway.
 _LAYOUT = (
   tokenize.NL,
   tokenize.NEWLINE,

@@ -10,8 +10,8 @@ norms have an epsilon so large that they centre alone. Layer i then holds orders
 up to 2^i: order 2 wants one layer, order 4 two and order 8 three. Every step
 sees all combinations of values, 2^order rows, and so does the test: nothing is
 estimated, .5 is what too few layers must give. Norms as they are used divide by
-what they see and are no polynomial; `--norms usual` shows what they add. A row
-is the best AUC of the seeds, and their mean.
+what they see and are not polynomials; `--norms usual` shows what they add. A
+row is the best AUC of the seeds, and their mean.
 """
 
 import functools

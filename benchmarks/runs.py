@@ -101,7 +101,7 @@ def read_report(workdir: pathlib.Path) -> dict:
   path = workdir / 'report.json'
   if not path.exists():
     raise FileNotFoundError(
-      f'{path}: not there; the run has not ended, or this is no workdir'
+      f'{path}: not there; the run has not ended, or this is not a workdir'
     )
   return json.loads(path.read_text())
 

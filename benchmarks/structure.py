@@ -25,6 +25,19 @@ from benchmarks.structure_walks import WALKS
 ROOT = pathlib.Path(__file__).parent.parent
 BEFORE = 'a521de1'
 PACKAGES = structure_trace.PACKAGES
+# The commit before the library, and what came with it.
+BEFORE_LIBRARY = '8e20ef0'
+LIBRARY = {
+  'the library': ('library',),
+  'weights in and out': ('weights',),
+  '`ShardedEmbedding`': (
+    'embedding/embedding_state.py',
+    'embedding/embedding_table.py',
+    'embedding/lookup_requests.py',
+    'embedding/sharded_embedding.py',
+  ),
+  'former names of keys': ('config/renamed.py',),
+}
 TRACES = {
   'wukong': 'Wukong, one device',
   'hstu': "HSTU, 2x4 devices, pipeline 'exact'",
@@ -60,10 +73,14 @@ def main(argv: list[str] | None = None) -> None:
         *(_trace_row(name, before) for name in TRACES),
         _import_row(before),
       ]
+    with tempfile.TemporaryDirectory() as directory:
+      check_out(BEFORE_LIBRARY, pathlib.Path(directory))
+      rows += _library_rows(pathlib.Path(directory))
   notes = [
     f'before: commit {BEFORE}; its counts of an addition are those of a '
     'review, None where it did not count or it could not be done.',
-    'lines: of Python, without comments, docstrings and blank lines.',
+    'lines: of Python, without comments, docstrings and blank lines; of rows '
+    f'of kind library, before is commit {BEFORE_LIBRARY}.',
     'depth, functions, files of a step: own frames while it is traced.',
   ]
   cli.finish(args, 'structure', rows, COLUMNS, notes, merge=False)
@@ -99,8 +116,33 @@ def count_packages(
       files, lines = found[name]
       found[name] = files + 1, lines + count_lines(path.read_text())
   if not found:
-    cli.fail(f'{root} is no checkout: it has no {" or ".join(PACKAGES)}')
+    cli.fail(f'{root} is not a checkout: it has no {" or ".join(PACKAGES)}')
   return dict(found)
+
+
+def _library_rows(before: pathlib.Path) -> list[dict]:
+  """Lines of `genrec_jax`: what came with the library, and everything else."""
+  new = {
+    case: sum(
+      count_lines(path.read_text())
+      for name in names
+      for path in _list_files(ROOT / 'genrec_jax' / name)
+    )
+    for case, names in LIBRARY.items()
+  }
+  now, former = (
+    sum(lines for _, lines in count_packages(root, ['genrec_jax']).values())
+    for root in (ROOT, before)
+  )
+  rows = [{'case': case, 'lines': lines} for case, lines in new.items()]
+  rest = now - sum(new.values())
+  rows.append({'case': 'the rest', 'before_lines': former, 'lines': rest})
+  rows.append({'case': 'genrec_jax', 'before_lines': former, 'lines': now})
+  return [{'kind': 'library', **row} for row in rows]
+
+
+def _list_files(path: pathlib.Path) -> list[pathlib.Path]:
+  return [path] if path.is_file() else sorted(path.rglob('*.py'))
 
 
 def check_walks(root: pathlib.Path = ROOT) -> None:

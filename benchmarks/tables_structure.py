@@ -39,6 +39,15 @@ STRUCTURE = {
     ),
     'where': {'kind': 'lines'},
   },
+  'structure_library': {
+    'files': _FILES,
+    'columns': (
+      ('', 'case', ''),
+      ('lines at 8e20ef0', 'before_lines', ',d'),
+      ('lines', 'lines', ',d'),
+    ),
+    'where': {'kind': 'library'},
+  },
   'structure_step': {
     'files': _FILES,
     'columns': (

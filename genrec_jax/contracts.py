@@ -48,7 +48,7 @@ class Task(Protocol):
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
-    counted: what progress tells the number of, 'tokens' say.
+    counted: the unit in which progress is counted, for instance 'tokens'.
   """
 
   measurements: Mapping[str, str]
@@ -85,7 +85,13 @@ class Task(Protocol):
     """
 
   def predict(self, params: Any, rows: Mapping[str, Any], batch: Any):
-    """What a trained model says of a batch, given `reads_for('predict')`."""
+    """What a trained model says of a batch.
+
+    Args:
+      params: the model's parameters.
+      rows: feature of `reads_for('predict', batch)` -> its view.
+      batch: an evaluation batch of one shard.
+    """
 
   def count(self, batch: Any) -> tuple[jax.Array, jax.Array]:
     """(what progress counts, examples) of a batch, padding left out."""
@@ -155,9 +161,16 @@ class Store(Protocol):
     """Sums or means of the bags of a read, `[B, D]`; not if `on_host`."""
 
   def update(self, array, slots, merged, optimizers, rates, groups, **more):
-    """(array, slots) after `row_settings.move_rows`, whose arguments these are.
+    """(array, slots) after `row_settings.move_rows`, with the same arguments.
 
-    The rows of `merged` are places, sorted and distinct.
+    Args:
+      array: `[places, D]`.
+      slots: of the row optimizer.
+      merged: distinct places, sorted, and the sums of their gradients.
+      optimizers: of each table in the array.
+      rates: the learning rate of each table.
+      groups: `[N]` number of the table of each place; None for one table.
+      **more: further arguments of `RowOptimizer.update`.
     """
 
 
@@ -193,7 +206,7 @@ class Tables(Protocol):
     """
 
   def fetch(self, arrays, routes):
-    """Reads rows and sums; what is differentiated later, without parameters."""
+    """Reads rows and sums; the step differentiates with respect to them."""
 
   def finish(self, modules, fetched, routes):
     """(table -> rows, feature -> sums) that the loss sees; differentiable.
@@ -205,11 +218,25 @@ class Tables(Protocol):
     """
 
   def push(self, arrays, slots, routes, grads, learning_rate, step):
-    """Updates rows by the gradients of what was fetched; "
-    "`lookup.PushResult`."""
+    """Updates rows by gradients of what was fetched: a `lookup.PushResult`.
+
+    Args:
+      arrays: table -> what the device holds of it.
+      slots: table -> slots of its row optimizer.
+      routes: as for `fetch`.
+      grads: gradients of what `fetch` returned, in the same form.
+      learning_rate: one number, or table -> number.
+      step: number of the step, for stochastic rounding.
+    """
 
   def mark_rows(self, dirty_rows, rows, step):
-    """Marks the rows that a step has changed."""
+    """`dirty_rows` with the rows marked that a step has changed.
+
+    Args:
+      dirty_rows: array -> a byte for each of its rows.
+      rows: `updated_rows` of the `lookup.PushResult`.
+      step: number of the step.
+    """
 
   def overflow(self, routes) -> jax.Array:
     """How many exchanges had no room; NaN where that is an error."""
@@ -252,10 +279,23 @@ class EvalRuntime(Protocol):
     """A batch, as a function of `jit` takes it."""
 
   def jit(self, function, inputs, output='split'):
-    """Compiles `(weights, *inputs) -> output`, of one shard."""
+    """Compiles `(weights, *inputs) -> output`, of one shard.
+
+    Args:
+      function: the function.
+      inputs: for each further argument, 'split' if every shard has its part
+        of it, 'alike' if all have the same.
+      output: the same for the result.
+    """
 
   def rows(self, task: Task, weights: Weights, reads: Mapping[str, Read]):
-    """(parameters, views of the reads), inside such a function."""
+    """(parameters, views of the reads), inside such a function.
+
+    Args:
+      task: whose tables are read.
+      weights: as the function gets them.
+      reads: feature -> read, from `Task.reads_for`.
+    """
 
 
 @runtime_checkable
@@ -290,7 +330,13 @@ class Runtime(EvalRuntime, Protocol):
     """`(state, batch) -> (state, loss)`; the state is given away."""
 
   def restore(self, checkpoints, step: int, data=None):
-    """The state of a checkpoint, whatever runtime it was trained on."""
+    """The state of a checkpoint, whatever runtime it was trained on.
+
+    Args:
+      checkpoints: a `checkpoint.manager.CheckpointManager`.
+      step: which of its steps.
+      data: iterator of batches, which is set to its place at that step.
+    """
 
 
 @runtime_checkable
@@ -298,7 +344,7 @@ class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
   Attributes:
-    splits: 'train', 'valid', 'test' -> examples; a part may be missing.
+    splits: 'train', 'valid', 'test' -> examples; a split may be missing.
   """
 
   @property
@@ -306,7 +352,13 @@ class RunData(Protocol):
 
   @classmethod
   def load(cls, config, workdir, log: Log = print) -> 'RunData':
-    """Prepares, or finds prepared, what the config names."""
+    """Prepares, or finds prepared, what the config names.
+
+    Args:
+      config: the whole config of the run.
+      workdir: where prepared data go if the config names no other place.
+      log: called with progress messages.
+    """
 
   def task(self, config, extensions: 'Extensions | None' = None) -> Task:
     """The task of the config over these data."""
@@ -317,15 +369,30 @@ class RunData(Protocol):
   def steps_per_epoch(self, batch_size: int) -> int: ...
 
   def train_batches(self, config, runtime: Runtime, stop, log: Log):
-    """An iterable whose iterator has `get_state` and `set_state`."""
+    """An iterable whose iterator has `get_state` and `set_state`.
+
+    Args:
+      config: the whole config of the run.
+      runtime: says into how many shards a batch is cut, and which of them
+        this process makes.
+      stop: a function; an endless stream ends when it returns True.
+      log: called with progress messages.
+    """
 
   def evaluator(
     self, task: Task, split: str, config, runtime: EvalRuntime
   ) -> 'Evaluator':
-    """What measures a split; `config` is the `eval` section."""
+    """What measures a split.
+
+    Args:
+      task: makes the predictions.
+      split: one of `splits`.
+      config: the `eval` section.
+      runtime: where the weights lie.
+    """
 
   def baseline(self) -> tuple[str, Callable[['Evaluator'], dict]]:
-    """Name of what is no model, and evaluator -> its metrics."""
+    """Name of a baseline without a model, and evaluator -> its metrics."""
 
   def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""

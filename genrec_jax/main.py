@@ -143,7 +143,7 @@ def start_logging() -> None:
 
 
 def in_words(error: Exception) -> str:
-  """What the user is told of an error."""
+  """The message about an error that a user reads."""
   if isinstance(error, OSError) and error.errno in FULL:
     return (
       f'{error}. Make space; the same command then continues from the last '

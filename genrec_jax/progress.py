@@ -119,7 +119,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       total: step at which the run ends; None for a run without an end.
       unit: what a step is called.
       stream: where lines go; None is the standard error stream.
-      counted: what `update` is told the number of, as `tokens`.
+      counted: the unit in which progress is counted, which `update` is given.
       clock: returns the time in seconds.
     """
     super().__init__(clock)

@@ -68,7 +68,7 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   models[fields.pop('name')].Config(**fields)
   (ranking.RankingLossConfig if ranks else RetrievalLossConfig)(**config.loss)
   optimizer.build_optimizer(config.optimizer)
-  loop.check_settings(config.train)
+  loop.check_settings(config)
   names = ranking_datasets.DATASETS if ranks else DATASETS
   assert config.data.name in names
 
@@ -252,6 +252,7 @@ AS_GROUPS = "tuple, as in (('.*/bias', {'weight_decay': 0.0}),)"
 @pytest.mark.parametrize(
   'override, expected',
   [
+    ('optimizer.learning_rate=nan', 'float, as in 0.001'),
     ('train.steps=1e3', 'int, as in 0'),
     ('train.steps=', 'int, as in 0'),
     ('train.steps=None', 'int, as in 0'),

@@ -6,6 +6,10 @@ Backticked text is compared with the source, which is read and not imported:
 - a dotted name that begins with a section of a config, a module or a class is a
   key, or a name in that module or class;
 - any other compound name (`snake_case`, `CamelCase`) occurs in the source.
+
+Python fences can be parsed. What they import from the packages exists, and so
+do the names that they take from modules. So do the names in `:::` lines, of
+which the site makes its reference.
 """
 
 import ast
@@ -13,6 +17,7 @@ import functools
 import itertools
 import pathlib
 import re
+import textwrap
 
 import pytest
 
@@ -24,7 +29,7 @@ PAGES = sorted(
   for pattern in ('README.md', 'benchmarks/README.md', 'docs/**/*.md')
   for path in ROOT.glob(pattern)
 )
-# Endings of files that a run reads or writes: `report.json` is no key.
+# Endings of files that a run reads or writes: `report.json` is not a key.
 DATA = ('csv', 'html', 'json', 'jsonl', 'npy', 'npz', 'pt', 'txt')
 # Names of other programs, and one that stands for any key.
 FOREIGN = {
@@ -41,6 +46,8 @@ _GENERATED = re.compile(
   r'<!-- (?:table:.*?<!-- /table|config:renamed.*?<!-- /config) -->', re.DOTALL
 )
 _FENCE = re.compile(r'^( *)(```|~~~).*?^\1\2', re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r'^ *```python\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
+_REFERENCE = re.compile(r'^::: ([\w.]+)$', re.MULTILINE)
 _CODE = re.compile(r'`([^`\n]+)`')
 _PATH = re.compile(r'[\w./*-]+\.(?:py|h|cc|md|svg)')
 _DOTTED = re.compile(
@@ -56,6 +63,30 @@ def test_names_in_a_page_exist(page):
   text = _FENCE.sub('', _GENERATED.sub('', (ROOT / page).read_text()))
   names = {name for code in _CODE.findall(text) for name in _expand(code)}
   assert not [name for name in sorted(names) if not _exists(name)]
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_code_in_a_page_uses_names_that_exist(page):
+  assert not _missing_names((ROOT / page).read_text())
+
+
+@pytest.mark.parametrize(
+  ('text', 'missing'),
+  (
+    (
+      '::: genrec_jax.fit\n::: genrec_jax.config.gone',
+      'genrec_jax.config.gone',
+    ),
+    ('from genrec_jax.planner import gone', 'genrec_jax.planner.gone'),
+    ('import genrec_jax\ngenrec_jax.gone(1)', 'genrec_jax.gone'),
+    ('import genrec_jax.gone', 'genrec_jax.gone'),
+    ('from genrec_jax.parallel import mesh as m\nm.gone()', 'mesh.gone'),
+    ('x = dense.gone(dense.make_layout)', 'dense.gone'),
+  ),
+)
+def test_code_with_a_name_that_is_gone_is_noticed(text, missing):
+  fence = text if text.startswith(':::') else f'```python\n{text}\n```\n'
+  assert _missing_names(fence) == [missing]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +106,37 @@ def test_names_in_a_page_exist(page):
 )
 def test_a_name_that_is_gone_is_noticed(name):
   assert not all(_exists(one) for one in _expand(name))
+
+
+def _missing_names(text: str) -> list[str]:
+  """The names in the code of a page, and in its `:::` lines, that are gone."""
+  names = set(_REFERENCE.findall(text))
+  trees = [ast.parse(textwrap.dedent(code)) for code in _PYTHON.findall(text)]
+  nodes = [node for tree in trees for node in ast.walk(tree)]
+  # Without an import, a fence means the module of a name that it does not bind;
+  # but `config` is a config.
+  bound = {'config'} | {n.arg for n in nodes if isinstance(n, ast.arg)}
+  bound |= {
+    n.id
+    for n in nodes
+    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+  }
+  modules = {last: last for last in _modules() - bound}
+  for node in nodes:
+    match node:
+      case ast.Import(names=aliases):
+        names |= {alias.name for alias in aliases}
+      case ast.ImportFrom(module=str(module), names=aliases):
+        for alias in aliases:
+          names.add(f'{module}.{alias.name}')
+          if f'{module}.{alias.name}' in _trees():
+            modules[alias.asname or alias.name] = alias.name
+  names = {n for n in names if n.startswith(('genrec_jax', 'pallas_kernels'))}
+  for node in nodes:
+    match node:
+      case ast.Attribute(value=ast.Name(id=name), attr=attr) if name in modules:
+        names.add(f'{modules[name]}.{attr}')
+  return sorted(names - _names())
 
 
 def _expand(code: str) -> list[str]:
@@ -126,9 +188,12 @@ def _trees() -> dict[str, ast.Module]:
 def _roots() -> set[str]:
   """What a dotted name of this project begins with."""
   sections = {key.partition('.')[0] for key in _keys() if '.' in key}
-  modules = {part for module in _trees() for part in module.split('.')}
   classes = {node.name for tree in _trees().values() for node in _classes(tree)}
-  return {'config'} | sections | modules | classes
+  return {'config'} | sections | _modules() | classes
+
+
+def _modules() -> set[str]:
+  return {part for module in _trees() for part in module.split('.')}
 
 
 @functools.cache
@@ -163,7 +228,8 @@ def _list_names(node: ast.AST) -> list[str]:
     case ast.Import(names=names) | ast.ImportFrom(names=names):
       return [alias.asname or alias.name for alias in names]
     case ast.Assign(targets=targets):
-      return [getattr(t, 'id', None) or getattr(t, 'attr', '') for t in targets]
+      nodes = [node for target in targets for node in ast.walk(target)]
+      return [getattr(n, 'id', None) or getattr(n, 'attr', '') for n in nodes]
     case ast.AnnAssign(target=target):
       return [getattr(target, 'id', None) or getattr(target, 'attr', '')]
     case ast.If(body=body):  # imports for type checkers

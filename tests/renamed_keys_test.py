@@ -193,11 +193,11 @@ def test_old_workdirs_have_keys_of_now(tmp_path, name):
 
 
 def test_two_values_under_two_names(tmp_path):
-  told = 'config.eval.parts=.* and config.eval.splits=.* are one key'
+  told = 'config.eval.parts=.* and config.eval.splits=.* set the same key twice'
   both = ['eval.parts=test', 'eval.splits=valid']
   path = write_file(tmp_path, 'pass')
   for given in (both, both[::-1]):
-    with pytest.raises(ConfigError, match='are one key; leave the former'):
+    with pytest.raises(ConfigError, match='set the same key twice; remove the'):
       config_lib.load(path, given)
   config_lib.load(path, ['eval.parts=test', 'eval.splits=test'])
   with pytest.raises(ConfigError, match=told):

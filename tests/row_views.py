@@ -22,7 +22,7 @@ def fetch(tables: dict, reads: dict, pooling: dict | None = None) -> tuple:
   }
   local = LocalTables(specs, pooling=pooling or {})
 
-  # Compiled, as in a step: outside, an id that is no row is refused at once.
+  # Compiled, as in a step: outside, an id that is not a row is refused at once.
   @jax.jit
   def route_and_fetch(tables, reads):
     routes = local.route(jax.tree.map(lambda x: x[None], reads))

@@ -54,7 +54,7 @@ def test_hashed_ids_have_a_table_of_fewer_rows():
   [
     ([('user', {})], "no entry of config.tables matches table 'item'"),
     ([('item', {'optimzer': 'adam'})], "did you mean 'optimizer'"),
-    ([('it(em', {})], 'is no regex'),
+    ([('it(em', {})], 'is not a regex'),
     ([('item', 3)], 'must be pairs'),
     ([('item', {'optimizer': 'dense', 'rate': 0.1})], 'optimizer.groups'),
     ([('item', {'optimizer': 'dense', 'dtype': 'bfloat16'})], 'may be narrow'),

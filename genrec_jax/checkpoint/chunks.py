@@ -162,10 +162,10 @@ def from_bytes(raw: bytes, formats: Formats = FORMATS) -> RowChunk:
 
 
 def _written_ids(ids: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
-  """(first, stride and count; the array `ids` where those do not tell all)."""
+  """First id, stride and count; and a bit map or list of ids with gaps."""
   gaps = np.diff(ids)
   if not len(ids) or (gaps <= 0).any():
-    raise ValueError('ids of a chunk must be some, and ascending')
+    raise ValueError('the ids of a chunk must not be empty, and must ascend')
   stride = int(np.gcd.reduce(gaps)) if len(gaps) else 1
   about = {'first': int(ids[0]), 'stride': stride, 'count': len(ids)}
   places = (ids - ids[0]) // stride

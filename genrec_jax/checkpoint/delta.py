@@ -145,7 +145,7 @@ class RowSaver:
 
     Args:
       step: its number.
-      dense: what is saved as it is, see `Checkpoints.save`.
+      dense: what is saved as it is, see `CheckpointManager.save`.
       tables: the rest; the dirty rows are given away.
       data: iterator.
       host: what JSON can hold.
@@ -187,7 +187,7 @@ class RowSaver:
     return dirty_lib.SINCE_SAVE | (dirty_lib.SINCE_BASE if base else 0)
 
   def _await_last_save(self) -> None:
-    """Waits for the save under way; what it has lost will be saved again."""
+    """Waits for the save under way; if it failed, its rows are saved again."""
     if self._begun is None:
       return
     begun = self._begun
@@ -204,7 +204,7 @@ class RowSaver:
       self._begun = None
 
   def _read_last_save(self) -> dict | None:
-    """What is known of the save the next one builds on, if it is still it."""
+    """The entry of the last save, or None if its step has changed since."""
     if self._last is None:
       return None
     step, identity = self._last

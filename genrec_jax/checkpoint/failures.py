@@ -10,10 +10,10 @@ from genrec_jax.checkpoint import storage
 
 @contextlib.contextmanager
 def one_error():
-  """Around waiting for Orbax: a failure is raised once, and then all is quiet.
+  """Raises the first error of a failed Orbax save and mutes its repetitions.
 
   Every thread of Orbax that meets a failure logs it with its trace, which would
-  bury the error under hundreds of lines, and the others write on for a moment.
+  bury the error under hundreds of lines. The others go on for a moment.
   """
 
   def is_new_error(record):
@@ -34,7 +34,7 @@ def one_error():
 
 
 def is_of_disk(error: Exception) -> bool:
-  """Whether the operating system is to blame, and a trace tells nothing."""
+  """Whether the operating system reports the error; a trace would not help."""
   return isinstance(error, OSError) or 'os_error_code' in str(error)
 
 

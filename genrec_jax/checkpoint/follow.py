@@ -120,9 +120,9 @@ class Follower(contextlib.AbstractContextManager):
   def update(self) -> list[int]:
     """Applies what is new, up to the newest whole step; returns the steps.
 
-    A step is applied after its files were compared with its manifest, and upon
-    nothing but what it was made from. A half-written one is waited for; a
-    damaged one is told of once, and passed over until its files change.
+    A step is applied after its files were compared with its manifest, and only
+    to the step that it was made from. This waits for a half-written step; a
+    damaged step is logged once and skipped until its files change.
     """
     directory, applied = self._find_directory(), []
     for _ in range(_LOOKS):

@@ -80,10 +80,11 @@ class ProcessGroup:
     return answer['result']
 
   def each(self, work: Callable[[], object]) -> None:
-    """Does this process's part of a work; the failure of another ends it.
+    """Does this process's part of a job; ends it when another process fails.
 
-    The others wait for each other inside of it (Orbax does, for minutes), and
-    one that has failed will not come. Their next turn is a `decide`.
+    The processes wait for each other inside the job (Orbax does so for
+    minutes), and one that has failed will not come. Their next turn is a
+    `decide_together`.
     """
     if self.size == 1:
       work()

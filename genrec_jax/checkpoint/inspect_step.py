@@ -140,7 +140,7 @@ def _format_restore(bodies: list[dict]) -> list[str]:
 
 
 def _format_history(body: dict, needs: list[dict]) -> list[str]:
-  """Sizes of the deltas since the base, and when it is worth a new one."""
+  """Sizes of the deltas since the base, and when a new base pays off."""
   if not needs:
     return []
   sizes = [*body['rows']['history'], delta_fraction(body, needs)]

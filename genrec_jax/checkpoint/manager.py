@@ -71,12 +71,12 @@ class CheckpointManager(contextlib.AbstractContextManager):
     beside a training that is saving.
 
     Args:
-      directory: where the steps lie, one directory each; of a disk or of
-        gs://. Of s3:// and az:// it can tell what is there and load rows.
+      directory: where the steps lie, one directory each; on a disk or on
+        gs://. On s3:// and az:// steps can be listed and rows loaded.
       keep: how many of the newest checkpoints stay, at least 1.
       keep_hours: of these, the ones written within so many hours; 0: all.
       keep_gb: of these, as many as fit; 0: all. The newest always stays, and
-        so does all that those which stay need.
+        so do the steps that it or another kept step needs.
       log: receives a line about everything skipped, removed or unusual, in
         process 0.
       timeout_s: how long to wait for a process that does not make the call

@@ -86,14 +86,14 @@ def remove_superfluous(
   damaged: Collection[int],
   log: Callable[[str], object],
 ) -> None:
-  """After a save: removes older steps but those that are to stay.
+  """Removes the steps that the limits do not keep, after a save.
 
   Args:
     directory: where the steps lie.
     saved: step that has just got its manifest; it is one of those that stay.
     limits: how many stay.
     damaged: steps known to be damaged, which do not count.
-    log: is told when a restart would use a newer step than `saved`.
+    log: called with a message if a restart would use a newer step.
   """
   whole = []
   for step in manifest.list_steps(directory):
@@ -130,7 +130,7 @@ def _sum_bytes(directory, steps: Collection[int]) -> int:
 
 
 def remove_step(directory, step: int) -> None:
-  """Removes a step; killed in between, it is no checkpoint any more."""
+  """Removes a step; killed in between, it is not a checkpoint any more."""
   # Renamed, and then removed: with half of its files it would look damaged.
   path = directory / str(step)
   if storage.is_disk(directory):

@@ -18,7 +18,7 @@ BASE, DELTA = 'base', 'delta'
 
 
 def file_name(table: str) -> str:
-  """A table's directory: its name, but for what no file may be called."""
+  """The name of a table's directory, without characters files cannot have."""
   characters = [
     c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table
   ]

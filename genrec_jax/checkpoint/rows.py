@@ -285,7 +285,7 @@ def _require_same_tables(stack: Stack, body: dict, *, resized: bool) -> None:
     if one != other:
       raise CheckpointError(
         f'table {piece.table!r} was saved as (dim, dtype, optimizer, rows) = '
-        f'{one} and is wanted as {other}'
+        f'{one}, but this run expects {other}'
       )
 
 

@@ -38,7 +38,7 @@ class Snapshot:
 
   @property
   def chunks(self) -> Iterator[RowChunk]:
-    """By table, first column and id: found out behind the training's back."""
+    """The chunks by table, first column and id, computed in the background."""
     for place, rows, values in self.copied:
       yield from place.chunks(rows, values)
 
@@ -99,7 +99,7 @@ class _Place:
   first: int
 
   def chunks(self, rows: np.ndarray, found: dict) -> Iterator[RowChunk]:
-    """Rows of this part, by what they are rows of."""
+    """The rows of this place, one chunk for each table and piece."""
     device = self.first // self.stack.depth % self.stack.devices
     number, ids = self.stack.identify(device, rows.astype(np.int32))
     for present in np.unique(number[number >= 0]):

@@ -30,8 +30,8 @@ def absolute_path(path: str | os.PathLike):
     return epath.Path(text)
   except KeyError as e:
     raise ValueError(
-      f'{text}: {e.args[0]} is no file system that etils.epath knows; it knows '
-      'gs://, s3://, az:// and paths of a disk'
+      f'{text}: {e.args[0]} is not a file system that etils.epath knows; it '
+      'knows gs://, s3://, az:// and paths of a disk'
     ) from None
 
 

@@ -47,14 +47,14 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
     if not isinstance(saved, dict):
       raise ValueError('it holds no keys')
     if not isinstance(saved.get('model', {}), dict):
-      raise ValueError('its model is no section')
+      raise ValueError('its model is not a section')
   except ValueError as e:
     raise ValueError(f'{path} is damaged: {e}') from None
   return fill_defaults(renamed.rename_saved(saved, path), defaults)
 
 
 def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
-  """Moves what `config` has under former names of keys, in place.
+  """Renames former keys in `config`, in place.
 
   Args:
     config: of an experiment, locked or not.

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import json
+import math
 import pathlib
 
 from ml_collections import ConfigDict
@@ -118,7 +119,10 @@ def _parse_value(key: str, text: str, default):
     if isinstance(default, int):
       return int(text.replace('_', ''))
     if isinstance(default, float):
-      return float(text)
+      value = float(text)
+      if not math.isfinite(value):
+        raise ValueError
+      return value
     if isinstance(default, (tuple, list)):
       return _parse_tuple(text, default)
     if default is None:
@@ -143,7 +147,7 @@ def _parse_tuple(text: str, default) -> tuple:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
     if text.lstrip().startswith(('(', '[', '{')):
-      raise  # a bracket or a quotation mark is missing: these are no words
+      raise  # a bracket or a quotation mark is missing: these are not words
     value = [word.strip() for word in text.split(',')]
   value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
   value = tuple(tuple(v) if isinstance(v, list) else v for v in value)

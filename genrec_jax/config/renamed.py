@@ -79,7 +79,7 @@ def rename_keys(
   is_given: Callable[[str], bool],
   tell: Callable[[str, str, str], None] | None = None,
 ) -> None:
-  """Moves what a nested mapping has under former names, in place.
+  """Renames former keys in a nested mapping, in place.
 
   Args:
     tree: sections of a config, as dicts or ConfigDicts.
@@ -160,7 +160,7 @@ def _tell_of_file(path: str, names: str) -> None:
 
 def _contradict(*names: tuple[str, Any]) -> None:
   given = ' and '.join(f'config.{name}={value!r}' for name, value in names)
-  raise ConfigError(f'{given} are one key; leave the former name out')
+  raise ConfigError(f'{given} set the same key twice; remove the former name')
 
 
 def _find(tree, key: str, make: bool = False):

@@ -162,7 +162,7 @@ def numerics() -> ConfigDict:
 
 
 def parallel() -> ConfigDict:
-  """How a run is spread over devices; see docs/parallel.md."""
+  """How a run uses several devices; see docs/parallel.md."""
   return ConfigDict(
     dict(
       # Sets of hosts that hold a copy of every table each.

@@ -210,7 +210,9 @@ def _check_entry(entry) -> None:
   try:
     re.compile(pattern)
   except re.error as e:
-    raise ConfigError(f'config.tables: {pattern!r} is no regex: {e}') from None
+    raise ConfigError(
+      f'config.tables: {pattern!r} is not a regex: {e}'
+    ) from None
   if 'optimizer' in settings and not isinstance(settings['optimizer'], str):
     raise ConfigError(
       f'config.tables, {pattern!r}: optimizer is {settings["optimizer"]!r}, '

@@ -361,7 +361,7 @@ def convert_log(
     fingerprint: names sources and options; '' never matches.
     partition_events: events sorted in memory at a time (some 100 bytes each,
       and twice the width of the extra columns).
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     The histories, mapped from `out_dir`.

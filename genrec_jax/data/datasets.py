@@ -85,8 +85,8 @@ def _no_extras(cfg) -> None:
   """Refuses extra columns of data that have none."""
   if extras := build_extras(cfg):
     raise ValueError(
-      f'{extras_lib.KEY}.{extras[0].name}: data.name={cfg.name} is generated '
-      f'and has no columns; remove {extras_lib.KEY}'
+      f'{extras_lib.KEY}.{extras[0].name}: data.name={cfg.name} generates its '
+      f'data, so there are no extra columns; remove {extras_lib.KEY}'
     )
 
 
@@ -277,7 +277,7 @@ def check_times(histories: histories_lib.Histories, path) -> None:
     if last > YEAR_9999:
       raise ValueError(
         f'{path}: times reach {last} seconds since 1970, beyond the year 9999; '
-        'are they in another unit? (time_unit=ms, us or ns)'
+        'are they in another unit? Set --config.data.time_unit (ms, us or ns)'
       )
 
 
@@ -302,7 +302,7 @@ def load(
     cfg: mapping with `name` (a key of `DATASETS`), `path` and the options that
       docs/data.md lists.
     cache_dir: where converted columns are kept.
-    log: told about the progress of a conversion.
+    log: called with progress messages.
 
   Returns:
     The data set; its columns are mapped from `cache_dir`.

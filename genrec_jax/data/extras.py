@@ -115,7 +115,7 @@ def build_extras(
     for key in options:
       if key not in _OPTIONS:
         raise ValueError(
-          f'{KEY}.{name}.{key} is no option; the options are '
+          f'{KEY}.{name}.{key} is not an option; the options are '
           f'{", ".join(_OPTIONS)}' + hint_nearest(key, _OPTIONS)
         )
     if name in reserved:
@@ -187,7 +187,7 @@ def read_numbers(
   good = np.ones(len(values), bool) if present is None else present
   if extra.kind == 'category':
     if values.dtype.kind == 'f':
-      raise TypeError('fractions are no categories')
+      raise TypeError('fractions are not categories')
     texts = np.where(good, values.astype(str), extra.fill)
     return texts, texts != ''
   empty = ~good

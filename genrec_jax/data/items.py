@@ -68,8 +68,8 @@ class ItemCatalogue:
     except FileNotFoundError as e:
       raise FileNotFoundError(
         f'{e.filename}: no such file; a training writes it when it starts. '
-        '--mode=train with the same config writes it again, and trains no '
-        'step more than is missing'
+        '--mode=train with the same config writes it again, and trains only '
+        'the missing steps'
       ) from None
     except (ValueError, EOFError, LookupError, AttributeError) as e:
       raise _damaged(path, e) from None

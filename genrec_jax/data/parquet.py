@@ -144,6 +144,6 @@ def read_extra(
   if _is_text(kind) and column.kind == 'category':
     return extras_lib.read_texts(column, values.fill_null('').to_pylist())
   if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-    raise TypeError(f'type {kind} is no {column.kind}')
+    raise TypeError(f'type {kind} is not of kind {column.kind}')
   numbers = _to_numpy(values.fill_null(0), kind.to_pandas_dtype())
   return extras_lib.read_numbers(column, numbers, present)

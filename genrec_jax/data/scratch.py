@@ -67,7 +67,7 @@ def scratch_directory(
 ) -> Iterator[pathlib.Path]:
   """The path of a directory of this block, removed when the block ends.
 
-  Those of processes of this host that are no more are removed first.
+  Those of processes of this host that have ended are removed first.
   """
   stem = f'{stem}{socket.gethostname()}-'
   for old in parent.glob(f'{stem}*'):

@@ -250,7 +250,7 @@ def split_histories(
         'all' events of a user in the period.
       stream: `test_fraction` 0.1, `valid_fraction` 0: the last records.
     max_len: tokens of a window.
-    log: told about users that are too short for a split.
+    log: called with a message about users that are too short for a split.
 
   Returns:
     The splits, in the order of the users.
@@ -282,7 +282,7 @@ def split_histories(
 
 
 def _say_what_is_needed(histories, cfg, split: str) -> str:
-  """How many events a user needs for a part; '' where it is no number."""
+  """How many events a user needs for a split; '' if that is not a number."""
   if cfg.get('name', 'leave_last_out') != 'leave_last_out':
     return ''
   # A target and an event before it, and what is held out behind them.

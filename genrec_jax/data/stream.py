@@ -275,7 +275,7 @@ def stream_batches(
     idle_s: the stream ends after so many seconds without a new part; None
       waits for ever.
     stop: asked while waiting; True ends the stream.
-    log: told about every part.
+    log: called with a message about each file.
     shards: W, see `pipeline.collate_examples`.
     own: all shards, or None for that. Several processes, each with shards of
       its own, are refused: they would see a part appear, and the stream end,

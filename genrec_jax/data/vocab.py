@@ -15,7 +15,8 @@ _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 def parse_ints(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Reads decimal integers that are written in the one canonical way.
 
-  '007' and '7' are two ids to whoever wrote them, so '007' is no integer here.
+  '007' and '7' are two ids to whoever wrote them, so '007' does not count as an
+  integer.
 
   Args:
     words: N strings.

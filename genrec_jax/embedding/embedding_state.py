@@ -31,7 +31,7 @@ class EmbeddingState:
 
 
 def check_state(state: EmbeddingState, layout: StackLayout) -> None:
-  """Refuses what is no state of these tables, and what was given away."""
+  """Refuses a state of other tables, and one that was given away."""
   if not isinstance(state, EmbeddingState):
     raise ValueError(
       f'state is a {type(state).__name__}, must be an EmbeddingState, as init '

@@ -94,7 +94,7 @@ least 0, or a function of the step
     """Refuses an optimizer that is not there, and options it does not have."""
     try:
       find_optimizer(self.optimizer, **self.options)
-    except TypeError as e:  # a name that is no text, a value that is no number
+    except TypeError as e:  # for instance a value that is not a number
       raise ValueError(
         f'options {dict(self.options)} do not suit the row optimizer '
         f'{self.optimizer!r}: {e}'

@@ -4,9 +4,10 @@ Everything here runs inside `jax.shard_map`, on one stack, and knows only
 addresses (see layout.py). A step routes the addresses it needs once, fetches
 their rows, and pushes the gradients of the rows back to their owners:
 
-    routed = route(exchange, stack, addresses)    # depends on the ids alone
-    rows = fetch(exchange, stack, routed, array)
-    merged = push(exchange, stack, routed, grads) # what the owner must apply
+    routed = route_addresses(exchange, stack, addresses)  # from the ids alone
+    rows = fetch_rows(exchange, stack, routed, array)
+    # What the owner must apply.
+    merged = push_gradients(exchange, stack, routed, grads)
 
 There are three kinds of exchange, with the same results:
 

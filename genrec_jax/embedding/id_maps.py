@@ -38,7 +38,7 @@ class HashIdMap:
 
   Attributes:
     table: name of the table.
-    ids: how many there are; others are no row.
+    ids: how many there are; others are not rows.
     rows: of the table, row 0 of padding included.
   """
 

@@ -100,7 +100,7 @@ class Stack:
     return self.devices * self.depth
 
   def address(self, piece: Piece, ids: jax.Array) -> jax.Array:
-    """The addresses of ids; `nowhere` for ids that are no row of the table.
+    """The addresses of ids; `nowhere` for ids that are not rows of the table.
 
     Here and in `identify`, a NumPy array is computed on the host.
     """

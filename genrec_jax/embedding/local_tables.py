@@ -146,7 +146,7 @@ class LocalTables:
       raise ValueError(
         f'the store of table {table!r} works on the host, and its rows have '
         'not been brought to the device: call prepare between route and '
-        'fetch, as train.host_stage.HostStep does'
+        'fetch, as runtime.host_stage.HostStep does'
       )
     return routes.places[table]
 

@@ -6,7 +6,7 @@
 
 A view is made from the ids that the task announced, and the index of each id
 among the fetched rows is computed with them, before any row is read. So no
-other id can be asked for; an id that is no row of its table reads NaN.
+other id can be asked for; an id that is not a row of its table reads NaN.
 Gradients arrive merged: one gradient row for each distinct id, however often it
 occurs.
 """
@@ -29,7 +29,7 @@ class Views(dict):
   def __missing__(self, feature: str):
     raise KeyError(
       f'the loss reads the rows of {feature!r}, which `reads` did not '
-      f'announce; announced are {", ".join(sorted(self)) or "none"}'
+      f'announce; it announced only {", ".join(sorted(self)) or "nothing"}'
     )
 
 
@@ -49,7 +49,7 @@ class RowView:
     values: `[N, D]` the distinct rows fetched for all features of the table,
       which share this array; the whole table if `complete`.
     index: the index of each id in `values`, N or a negative number for an id
-      that is no row; None for a read of the whole table.
+      that is not a row; None for a read of the whole table.
     read: what was announced.
     complete: whether `values` is the whole table.
   """
@@ -190,7 +190,7 @@ def locate_ids(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
     rows: number of rows of the table.
 
   Returns:
-    int32 in the shape of `ids`; N for an id that is no row.
+    int32 in the shape of `ids`; N for an id that is not a row.
   """
   # Every id is among the distinct ones, so the search ends at the id itself.
   place = jnp.searchsorted(distinct, ids).astype(jnp.int32)
@@ -247,9 +247,9 @@ class PushResult(NamedTuple):
     arrays: name -> array.
     slots: name -> slots of its optimizer.
     square: squared norm of the gradients of all rows.
-    updated_rows: name -> `[N]` sorted rows of the (local) array that
-      were updated;       unused entries hold its number of rows. A delta
-      checkpoint saves these.
+    updated_rows: name -> `[N]` sorted rows of the (local) array that were
+      updated; unused entries hold its number of rows. A delta checkpoint saves
+      these.
   """
 
   arrays: dict[str, jax.Array]
@@ -312,7 +312,7 @@ def pool_table(table: jax.Array, read: Read) -> jax.Array:
 
 
 def finish_sums(sums: jax.Array, read: Read, rows: int) -> jax.Array:
-  """Turns sums into what the read wants; all NaN if any id is no row.
+  """Turns sums into what the read wants; all NaN if any id is not a row.
 
   Args:
     sums: `[B, D]` float32.
@@ -351,7 +351,7 @@ def merge_row_gradients(
 
   Args:
     gradients: at least one.
-    rows: number of rows of the table; ids that are no row are left out.
+    rows: number of rows of the table; ids that are not rows are left out.
   """
   # The usual case: rows of one exchange, merged already.
   if len(gradients) == 1 and isinstance(gradients[0], MergedRows):
@@ -402,7 +402,7 @@ def _with_lengths(bags: BagGradients) -> BagGradients:
 
 
 def _without_padding(bags: BagGradients, rows: int) -> BagGradients:
-  """Makes one more bag of the padding at the end, of ids that are no row."""
+  """Makes one more bag of the padding at the end, of ids that are not rows."""
   count = bags.ids.shape[0]
   used = jnp.sum(bags.lengths, dtype=jnp.int32)
   return bags._replace(

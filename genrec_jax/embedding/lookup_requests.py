@@ -91,8 +91,8 @@ def _read_array(feature: str, name: str, value, *kinds: type):
       value = np.asarray(value)  # JAX would cut off the upper 32 bits
   except ValueError as e:
     raise ValueError(
-      f'the {name} of feature {feature!r} are no array, fill the rows up to '
-      f'one length: {e}'
+      f'the {name} of feature {feature!r} do not form an array; pad all rows '
+      f'to the same length: {e}'
     ) from None
   # To NumPy, durations ('m') are integers.
   if value.dtype.kind == 'm' or not any(

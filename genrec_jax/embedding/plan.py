@@ -185,8 +185,8 @@ class ShardingPlan:
   def to_json(self) -> str:
     """The plan as text; `from_json` is the inverse.
 
-    Schemes from outside are told by what they can do, so that the plan can be
-    read where nobody hands them in.
+    The plan describes schemes from outside by what they can do, so that it can
+    be read without them.
     """
     body = {
       'version': VERSION,
@@ -228,7 +228,7 @@ def from_json(
       text describes.
 
   Raises:
-    PlanError: it is no plan that can be; it says why.
+    PlanError: it is not a plan that can be; it says why.
   """
   try:
     body = json.loads(text)

@@ -97,7 +97,7 @@ class PooledFeatures:
         count = bag.ids.shape[0]
         total = jnp.sum(bag.lengths, dtype=jnp.int32)
         real = jnp.arange(count) < total
-        # Ids that are padding are no row anywhere, whatever they hold.
+        # Ids that are padding are not rows anywhere, whatever they hold.
         ids.append(jnp.where(real, bag.ids, -1))
         # One bag more for each entry holds its padding, so that the next entry
         # starts where it should.
@@ -106,7 +106,7 @@ class PooledFeatures:
           ones = jnp.ones(count, jnp.float32)
           weights.append(ones if bag.weights is None else bag.weights)
         left -= count
-      # The rest of the room holds ids that are no row.
+      # The rest of the room holds ids that are not rows.
       ids.append(jnp.full(left, -1, jnp.int32))
       weights.append(jnp.ones(left, jnp.float32))
       bag_count = bags[self.entries[0][0]].lengths.shape[0]

@@ -126,7 +126,7 @@ def require_same_tables(old: StackLayout, new: StackLayout) -> None:
     if what[0] != what[1]:
       raise plan_lib.PlanError(
         f'table {name!r} was saved as (rows, dim, dtype, optimizer) = '
-        f'{what[0]} and is wanted as {what[1]}'
+        f'{what[0]}, but this run expects {what[1]}'
       )
 
 

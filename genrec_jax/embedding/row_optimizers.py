@@ -276,7 +276,7 @@ def find_optimizer(
   if name in ROW_OPTIMIZERS:
     return _with_options(name, ROW_OPTIMIZERS[name], options)
   _check_methods(name, extra[name])
-  # Methods before options: an object without methods is no optimizer at all.
+  # Methods before options: without methods an object is not an optimizer.
   optimizer = _with_options(name, extra[name], options)
   _check_shapes(name, optimizer)
   return optimizer

@@ -265,7 +265,7 @@ class ShardedEmbedding:
 
     Returns:
       Feature -> `[B, ..., D]` rows, or `[B, D]` of a pooled lookup, float32. An
-      id that is no row of its table gives NaN.
+      id that is not a row of its table gives NaN.
 
     Raises:
       ValueError: a state that was given away, a table that is not there, or

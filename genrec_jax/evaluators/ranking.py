@@ -104,10 +104,10 @@ class RankingEvaluator:
     for name, column in zip(self._task.labels, labels.T, strict=True):
       if (column == column[0]).all():
         LOG.warning(
-          'label %r is %g in all %s examples of the %s part, so that its AUC '
+          'label %r is %g in all %s examples of the %s split, so that its AUC '
           'is not defined (NaN). Are the rows in the order of the label, or '
           "are there very few? data.split.by='random' draws the examples of "
-          'each part, and the fractions of data.split say how large a part is.',
+          'each split, and the fractions of data.split say how large it is.',
           name,
           column[0],
           f'{len(column):,}',

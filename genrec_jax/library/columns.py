@@ -1,8 +1,8 @@
 """Whatever holds columns -> columns of one type each, by name.
 
 Arrays by name, NumPy structured arrays, DataFrames of pandas, polars or
-pyarrow: all that is asked of a DataFrame is the names of its columns and
-`frame[name].to_numpy()`, so that none of these packages is imported here.
+pyarrow: all that is asked of a DataFrame is the names of its columns, their
+types and their values, so that none of these packages is imported here.
 """
 
 import dataclasses
@@ -70,6 +70,8 @@ def read_columns(
     ValueError: there are no rows, two columns have one name, or columns differ
       in length.
   """
+  if isinstance(data, list | tuple) and not data:
+    raise ValueError(f'{what} is empty: it has no row')
   if _is_records(data):
     names = list(dict.fromkeys(name for record in data for name in record))
     data = {name: [record.get(name) for record in data] for name in names}
@@ -83,7 +85,7 @@ def read_columns(
       'collect() first'
     )
   elif hasattr(data, 'columns') and hasattr(data, '__getitem__'):
-    # Those of a pyarrow table are no names, which are in `column_names`.
+    # `columns` of a pyarrow table are arrays; `column_names` has the names.
     names = getattr(data, 'column_names', None)
     names = list(data.columns if names is None else names)
     _refuse_twins(names, what)  # frame[name] would be a DataFrame
@@ -110,10 +112,8 @@ def read_columns(
 
 
 def _is_records(data: Any) -> bool:
-  return (
-    isinstance(data, list | tuple)
-    and len(data) > 0
-    and all(isinstance(record, Mapping) for record in data)
+  return isinstance(data, list | tuple) and all(
+    isinstance(record, Mapping) for record in data
   )
 
 
@@ -170,7 +170,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
     values: `[N]` of any type; `[N, L]` are N lists of L values.
 
   Raises:
-    ValueError: the values are of several types, or of one that is no number,
+    ValueError: the values are of several types, or of one that is not a number,
       text, date or list; the message names a row, counted from 0.
   """
   if values.ndim == 2 and values.dtype.kind != 'O':
@@ -196,6 +196,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
   if kind == 'M':
     return _with_mask(values, ~np.isnat(values))
   if kind == 'U':
+    _refuse_half_characters(name, values)
     return Column(values)
   if kind == 'S':
     return Column(_decode(name, values))
@@ -209,7 +210,7 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
   if isinstance(values, np.ma.MaskedArray):
     return to_objects(values.tolist())  # None where it is masked
   if hasattr(values, 'to_numpy'):
-    values = np.asarray(values.to_numpy())
+    values = _read_series(values)
   elif hasattr(values, '__array__'):  # of NumPy, JAX and others
     values = np.asarray(values)
   elif hasattr(values, '__iter__') and not isinstance(
@@ -222,6 +223,22 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
       'list or an array, with a value for each row'
     )
   return values
+
+
+def _read_series(series: Any) -> np.ndarray:
+  """A column of a DataFrame of any package."""
+  kind = str(getattr(series, 'dtype', getattr(series, 'type', ''))).lower()
+  if kind.startswith('dictionary') and hasattr(series, 'cast'):
+    # A null of pyarrow would become the last category.
+    series = series.cast(series.type.value_type)
+    kind = str(series.type)
+  array = np.asarray(series.to_numpy())
+  # Whole numbers became floats, for there are nulls among them.
+  whole = array.ndim == 1 and array.dtype.kind == 'f'
+  whole = whole and ('int' in kind or kind == 'category')
+  if whole or kind.startswith('struct'):  # of which polars would make lists
+    return to_objects(getattr(series, 'to_pylist', series.__iter__)())
+  return array
 
 
 def to_objects(values: Iterable) -> np.ndarray:
@@ -258,7 +275,7 @@ def _decode(name: str, values: np.ndarray) -> np.ndarray:
   except UnicodeDecodeError as e:
     row = next(i for i, x in enumerate(values) if x == e.object)
     raise ValueError(
-      f'column {name!r}, row {row}: {e.object!r} is no text in UTF-8; decode '
+      f'column {name!r}, row {row}: {e.object!r} is not text in UTF-8; decode '
       'the column'
     ) from None
 
@@ -329,12 +346,35 @@ def _parse_objects(name: str, values: list) -> Column:
 
 
 def _array_of(name: str, values: list, word: str) -> np.ndarray:
+  if word == 'text':
+    row = next((i for i, x in enumerate(values) if x[-1:] == '\0'), None)
+    if row is not None:  # 'a\0' and 'a' would be one
+      raise ValueError(
+        f'column {name!r}, row {row}: {values[row]!r} ends in a NUL character, '
+        'which NumPy leaves off; remove it'
+      )
+    array = np.array(values, str)
+    _refuse_half_characters(name, array)
+    return array
   try:
-    return np.array(values, str if word == 'text' else np.int64)
+    return np.array(values, np.int64)
   except OverflowError:
     raise ValueError(
       f'column {name!r} holds numbers beyond 2^63; convert it to text'
     ) from None
+
+
+def _refuse_half_characters(name: str, values: np.ndarray) -> None:
+  """Refuses texts that no file can hold: halves of UTF-16 characters."""
+  points = np.ascontiguousarray(values, values.dtype.newbyteorder('='))
+  points = points.view(np.uint32)
+  halves = (points >= 0xD800) & (points < 0xE000)
+  if halves.any():
+    row = int(np.argmax(halves)) * len(values) // len(points)
+    raise ValueError(
+      f'column {name!r}, row {row}: {str(values[row])!r} holds half a '
+      'character, which UTF-8 cannot write; correct it or leave the row out'
+    )
 
 
 def _parse_lists(name: str, values: list, kinds, words) -> Column:

@@ -1,17 +1,20 @@
 """Events in memory -> a directory of histories, as the converter writes it."""
 
 import hashlib
+import itertools
 import json
+import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import convert, fields, readers
+from genrec_jax.data import convert, datasets, fields, readers
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
 
+LOG = logging.getLogger('genrec_jax')
 ROLES = {
   'user': 'the users',
   'item': 'the items',
@@ -42,7 +45,7 @@ def write_events(
     cfg: `config.data`, which names the columns of users, items, times ('' for
       none) and ratings, and says which events are kept.
     directory: of the run's data.
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     A directory that `config.data.name='histories'` reads.
@@ -106,8 +109,8 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
     ids = read_ids(name, find_role(role), cfg.id_type)
     if columns_lib.holds_bools(columns[name]):
       raise ValueError(
-        f'column {name!r} holds True or False, which are no ids; convert it to '
-        'text or whole numbers if it is meant'
+        f'column {name!r} holds True or False, which are not ids; convert it '
+        'to text or whole numbers if it is meant'
       )
     return ids
 
@@ -149,7 +152,7 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
     ids: 'int' or 'str' converts, 'auto' takes the type of the column.
   """
   if column.kind == 'time':
-    raise ValueError(f'column {name!r} holds dates, which are no ids')
+    raise ValueError(f'column {name!r} holds dates, which are not ids')
   if column.present is not None:
     _refuse_missing(name, column.present, 'id')
   values = column.values
@@ -160,7 +163,7 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
       if not good.all():
         row = int(np.argmin(good))
         raise ValueError(
-          f'column {name!r}, row {row}: {str(column.values[row])!r} is no '
+          f'column {name!r}, row {row}: {str(column.values[row])!r} is not a '
           "whole number, and settings['data.id_type'] is 'int'"
         )
     return values
@@ -169,11 +172,33 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
     if not good.all():
       row = int(np.argmin(good))
       raise ValueError(
-        f'column {name!r}, row {row}: {values[row]} is no id; ids are text or '
-        'whole numbers'
+        f'column {name!r}, row {row}: {values[row]} is not an id; ids are text '
+        'or whole numbers'
       )
     values = values.astype(np.int64)
   return values.astype(str) if ids == 'str' else values
+
+
+def warn_of_unknown(histories: Sequence[Sequence], known: np.ndarray) -> bool:
+  """Says so where not one item of some histories is known.
+
+  Args:
+    histories: items of each user.
+    known: ids of the items of the model.
+
+  Returns:
+    Whether it was said.
+  """
+  items = set(itertools.chain.from_iterable(histories))
+  if not items or not items.isdisjoint(known.tolist()):
+    return False
+  LOG.warning(
+    'the model knows none of the items, such as %r; its ids are %s, such as %r',
+    next(iter(items)),
+    'text' if known.dtype.kind == 'U' else 'whole numbers',
+    known[-1].item(),
+  )
+  return True
 
 
 def read_times(name: str, column: Column, unit: str) -> np.ndarray:
@@ -206,6 +231,13 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
     raise ValueError(
       f'column {name!r}, row {row}: {str(values[row])!r} is not '
       f'{fields.WANTED["time"]}'
+    )
+  late = seconds > datasets.YEAR_9999
+  if late.any():
+    raise ValueError(
+      f'column {name!r}, row {int(np.argmax(late))}: as seconds since 1970 the '
+      'time is beyond the year 9999; are the times in another unit? Set '
+      "settings['data.time_unit'] to 'ms', 'us' or 'ns'"
     )
   return seconds
 

@@ -40,8 +40,8 @@ def choose_features(
     beside: columns that are something else, such as labels.
 
   Raises:
-    ValueError: a name that is no column, or a column of which nothing can be
-      made without being told.
+    ValueError: a name that is not a column, or a column whose kind must be
+      given.
   """
   suggestions = {n: x for n, x in by_type.items() if n not in beside}
   overrides: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def write_examples(
     cfg: `config.data`, with labels, split and the other options.
     features: as in `choose_features`.
     directory: of the run's data.
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     A directory that `config.data.name='prepared'` reads.
@@ -145,6 +145,10 @@ def write_examples(
   options = choose_features(by_type, features, beside)
   layout = schema.build_schema(
     {**cfg, 'features': options}, list(columns), {}, 'examples'
+  )
+  log(
+    'the types of the columns and features= give '
+    + ', '.join(f'{column.name} ({column.kind})' for column in layout.columns)
   )
   chunks = Chunks(typed, layout)
   split_rule = prepare.SplitRule(
@@ -186,8 +190,8 @@ def _check_label(name: str, column: Column, cfg) -> None:
   if not good.all():
     row = int(np.argmin(good))
     raise ValueError(
-      f'column {name!r}, row {row}: {column.values[row]} is no label; labels '
-      'are 0 and 1'
+      f'column {name!r}, row {row}: {column.values[row]} is not a label; '
+      'labels are 0 and 1'
     )
 
 

@@ -29,6 +29,6 @@ def format_of(path: str | os.PathLike) -> str:
       return name
   suffixes = ', '.join(s for group in _SUFFIXES.values() for s in group)
   raise ValueError(
-    f'{path}: by its suffix this is no table that can be read; those are '
+    f'{path}: by its suffix this is not a table that can be read; those are '
     f'{suffixes}'
   )

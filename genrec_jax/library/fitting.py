@@ -175,25 +175,27 @@ def fit(
     dict(label=label, features=features, group=group),
   )
   config = _ranking_config(model) if ranks else _retrieval_config(model)
-  _set_training(config, flatten_settings(settings), steps, epochs, seed)
+  with _say_settings():
+    _set_training(config, flatten_settings(settings), steps, epochs, seed)
+    loop.check_settings(config)
   temporary = workdir is None
+  if workdir == '':  # which pathlib reads as the current directory
+    raise ValueError("workdir is '', must be the path of a directory, or None")
   if temporary:
     workdir = tempfile.mkdtemp(prefix='genrec_jax-')
   workdir = pathlib.Path(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise ValueError(f'workdir={str(workdir)!r} is a file, not a directory')
   try:
-    with _hide_output(not progress):
+    with _hide_output(not progress), _say_settings():
       if ranks:
         _name_examples(config, events, labels, features, group, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
       _train_in(config.lock(), workdir, temporary)
-  except BaseException as error:
+  except BaseException:
     if temporary:
       shutil.rmtree(workdir, ignore_errors=True)
-    if error.args and isinstance(error.args[0], str):
-      error.args = (translate_flags(error.args[0]), *error.args[1:])
     raise
   return (RankingRun if ranks else RetrievalRun)(workdir, temporary=temporary)
 
@@ -278,7 +280,7 @@ def _ranking_config(model: str) -> ConfigDict:
 def _set_training(config, settings, steps, epochs, seed) -> None:
   for key, argument in ARGUMENTS.items():
     if key in settings:
-      raise ValueError(f'settings[{key!r}] is said by {argument} of fit')
+      raise ValueError(f'settings[{key!r}] is set by {argument} of fit')
   apply_settings(config, settings)
   if steps is not None and epochs is not None:
     raise ValueError('steps and epochs are both given; leave one of them out')
@@ -366,6 +368,25 @@ def _features_of_files(cfg, features: Features) -> dict:
   return examples_lib.choose_features(
     form.default_features(path, reading), features, cfg.labels
   )
+
+
+@contextlib.contextmanager
+def _say_settings():
+  """Messages from within name settings where the command line has flags."""
+
+  def translate(record: logging.LogRecord) -> bool:
+    record.msg, record.args = translate_flags(record.getMessage()), ()
+    return True
+
+  LOG.addFilter(translate)
+  try:
+    yield
+  except BaseException as error:
+    if error.args and isinstance(error.args[0], str):
+      error.args = (translate_flags(error.args[0]), *error.args[1:])
+    raise
+  finally:
+    LOG.removeFilter(translate)
 
 
 @contextlib.contextmanager

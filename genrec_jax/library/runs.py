@@ -25,7 +25,7 @@ from genrec_jax.data.ranking.kept import load_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved
-from genrec_jax.library.events import read_ids, read_times
+from genrec_jax.library.events import read_ids, read_times, warn_of_unknown
 from genrec_jax.library.files import format_of
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
@@ -113,7 +113,7 @@ class Run(abc.ABC):
 
   @property
   def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
-    """Name of what is no model -> the same metrics of it.
+    """Name of the baseline, which needs no model -> the same metrics of it.
 
     >>> sorted(run.baselines['popularity'])
     ['test', 'valid']
@@ -248,6 +248,8 @@ class RetrievalRun(Run):
   ['hr@1', 'hr@10', 'mrr', 'ndcg@1', 'ndcg@10']
   """
 
+  _has_warned = False
+
   @functools.cached_property
   def _predictor(self) -> Predictor:
     return Predictor.load(
@@ -264,7 +266,7 @@ class RetrievalRun(Run):
   ) -> list[list[tuple[Any, float]]] | dict[Any, list[tuple[Any, float]]]:
     """The best next items of some users.
 
-    Scores rank the items of one user; they are no probabilities.
+    Scores rank the items of one user; they are not probabilities.
 
     >>> [[best, second]] = run.recommend([[3, 10]], k=2)
     >>> item, score = best
@@ -327,12 +329,15 @@ class RetrievalRun(Run):
     if request_time is not None:
       [request_time] = _read_times('request_time', [request_time], 's')
     predictor = self._predictor
-    return predictor.recommend(
+    answers = predictor.recommend(
       histories,
       min(int(k), max(1, len(predictor.items.corpus))),  # k costs memory
       times=times,
       request_time=request_time,
     )
+    if not (self._has_warned or any(answers)):
+      self._has_warned = warn_of_unknown(histories, predictor.items.vocab.ids)
+    return answers
 
   def check_files(self) -> None:
     super().check_files()
@@ -479,11 +484,6 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
       of task from outside the library.
   """
   path = pathlib.Path(path)
-  if not os.path.lexists(path / 'config.json'):
-    raise FileNotFoundError(
-      f'{path} holds no run (there is no config.json); give what run.save() '
-      'was given, or the --workdir of a training'
-    )
   with saved.explain_errors(path):
     saved.check_saved(path)
     task = config_lib.read_config(path / 'config.json').get('task')

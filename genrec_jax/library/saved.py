@@ -30,12 +30,17 @@ def write_checksums(path: pathlib.Path) -> None:
 
 
 def check_saved(path: pathlib.Path) -> None:
-  """Compares the files of a saved run with their checksums, if it has any.
+  """Compares the files of a run with their checksums, if it has any.
 
   Raises:
     ValueError: a file is not the one that was saved.
-    FileNotFoundError: a file is missing.
+    FileNotFoundError: there is no run, or a file of it is missing.
   """
+  if not os.path.lexists(path / 'config.json'):
+    raise FileNotFoundError(
+      f'{path} holds no run (there is no config.json); give what run.save() '
+      'was given, or the --workdir of a training'
+    )
   try:
     checksums = json.loads((path / CHECKSUMS).read_text())
     if not isinstance(checksums, dict):

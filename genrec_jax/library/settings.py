@@ -1,6 +1,8 @@
 """Settings by dotted key, as Python values, onto a config."""
 
 import ast
+import math
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +40,7 @@ def flatten_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
   {'train.batch_size': 64, 'eval.ks': (5, 10)}
 
   Raises:
-    ValueError: it is no mapping.
+    ValueError: it is not a mapping.
   """
   if settings is None:
     return {}
@@ -78,7 +80,9 @@ def _apply_setting(config: ConfigDict, key: str, value: Any) -> None:
     hint = hint_nearest(key, same or defaults)
     if section:
       hint = f', but a section; its keys are {", ".join(section)}'
-    raise ValueError(f'settings: {key!r} is no key of the config{hint}')
+    raise ValueError(f'settings: {key!r} is not a config key{hint}')
+  if isinstance(value, numbers.Real) and not math.isfinite(value):
+    raise ValueError(f'settings[{key!r}] is {value}, must be a finite number')
   if isinstance(value, list):
     value = tuple(value)
   try:

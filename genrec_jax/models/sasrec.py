@@ -76,7 +76,7 @@ class Config:
   def __post_init__(self):
     if self.dim % self.heads:
       raise ValueError(
-        f'model.dim={self.dim} is no multiple of model.heads={self.heads}'
+        f'model.dim={self.dim} is not a multiple of model.heads={self.heads}'
       )
     layers.check(
       self,

@@ -8,7 +8,7 @@
 
 A format of your own is handed in, beside those of the library:
 
-    formats = extend({'power8': POWER8})
+    formats = extend_formats({'power8': POWER8})
     Exchange(forward='power8', formats=formats)
     chunks.RowEncoding(8, 'power', formats=formats)
 

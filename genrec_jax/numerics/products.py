@@ -174,7 +174,7 @@ def dot(
     The product, in the dtype of x.
   """
   # Shows in profiles, and marks the operations for the test that no product
-  # goes another way. It is no part of the program.
+  # goes another way. It is not part of the program.
   with jax.named_scope(f'site:{site.name}'):
     return site.function(x, w, spec=spec, site=site.name)
 
@@ -253,7 +253,7 @@ def _declared_sites(model: nnx.Module) -> dict[str, tuple[nnx.Module, str]]:
         continue  # this variant of the module does without
       if name not in paths:
         raise ValueError(
-          f'the product weight {name!r} is no parameter of its own: modules '
+          f'the product weight {name!r} is not a parameter of its own: modules '
           'that share a weight must share the module that multiplies by it'
         )
       declared[name] = module, attribute
@@ -308,5 +308,5 @@ def _check_rule(rule) -> tuple[re.Pattern, str]:
     return re.compile(pattern), product
   except (TypeError, re.error) as e:
     raise ValueError(
-      f'numerics.products has {pattern!r}, which is no regex: {e}'
+      f'numerics.products has {pattern!r}, which is not a regex: {e}'
     ) from None

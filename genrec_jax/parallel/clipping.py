@@ -24,7 +24,7 @@ def clip_gradients(grads, norm: jax.Array, limit: float):
   scale = jnp.where(norm < limit, 1.0, limit / norm)
 
   def scale_gradient(path, grad):
-    # It is no slope: scaled down, the statistic would lag behind.
+    # It is not a slope: scaled down, the statistic would lag behind.
     if rules.is_statistic(rules.path_name(path)):
       return grad
     return grad * scale.astype(grad.dtype)

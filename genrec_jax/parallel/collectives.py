@@ -64,8 +64,8 @@ def current_axes() -> tuple[str, ...]:
     return every
   if unknown := sorted(set(scope) - set(every)):
     raise ValueError(
-      f'collectives.over names {", ".join(map(repr, unknown))}; the axes of '
-      f'this mesh are {", ".join(every)}'
+      f'collectives.restrict_axes names {", ".join(map(repr, unknown))}; the '
+      f'axes of this mesh are {", ".join(every)}'
     )
   # In the order of the mesh, which numbers the shards.
   return tuple(name for name in every if name in scope)

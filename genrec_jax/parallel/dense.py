@@ -18,13 +18,13 @@ takes other records for towers.
 The same step serves all modes. It runs inside `jax.shard_map` on the blocks
 that `placement.specs` describe:
 
-    layout = make(DenseOptions('fsdp', rules), mesh, params)
+    layout = make_layout(DenseOptions('fsdp', rules), mesh, params)
 
     def step(params, state, microbatches):      # of this shard
       held = layout.gather(params)
       loss = layout.remat(lambda h, b: summand(layout.use(h), b))
       run = lambda batch: jax.value_and_grad(loss)(held, batch)
-      value, grads = accumulate(run, microbatches)
+      value, grads = accumulate_sums(run, microbatches)
       grads = layout.reduce(grads)
       norm = layout.norm(grads)
       grads = layout.clip(grads, norm)

@@ -110,11 +110,10 @@ def all_or_none(what: str) -> Iterator[None]:
   try:
     yield
   except BaseException as error:
-    # Before anything is said, or this process would hear itself.
+    # Before the message is written, or this process would read its own.
     through.set()
-    if words := _try_read_words(
-      key
-    ):  # a collective broke because that process left
+    # Words of another process: a collective broke because that one left.
+    if words := _try_read_words(key):
       raise JobError(words) from error
     name = type(error).__name__
     _publish_words(

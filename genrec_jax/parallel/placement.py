@@ -5,8 +5,8 @@ in_specs and out_specs of the step's `shard_map`. The shardings, which also say
 in which memory an array is, belong to the `jit` around it:
 
     resting = placement.state_shardings(layout, tx)
-    params = placement.init(init_fn, placement.shardings(layout))
-    state = placement.init(tx.init, resting, params)
+    params = placement.init_sharded(init_fn, placement.shardings(layout))
+    state = placement.init_sharded(tx.init, resting, params)
 
     def train(params, state, batch):            # jit it, donate params, state
       state = placement.to_device(state, resting)

@@ -123,7 +123,7 @@ def _check_rule(rule):
     pattern, axis = rule
     pattern = re.compile(pattern)
   except (TypeError, ValueError, re.error) as e:
-    raise RuleError(f'{rule!r} is no (regex, axis) pair: {e}') from None
+    raise RuleError(f'{rule!r} is not a (regex, axis) pair: {e}') from None
   # Not `isinstance`, for which True is the dimension 1.
   if axis is not None and axis != LARGEST and type(axis) is not int:
     raise RuleError(

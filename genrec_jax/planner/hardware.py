@@ -5,8 +5,8 @@ Nothing here needs the machine it describes. `find_topology` takes a name, or
 the file that a calibration (calibrate.py) has written, and changes single
 numbers:
 
-    get('h100', hosts=4)
-    get('machine.json', devices=2)
+    find_topology('h100', hosts=4)
+    find_topology('machine.json', devices=2)
 
 Numbers of a preset come from where its `source` says; those 'from memory' were
 not checked against a document.

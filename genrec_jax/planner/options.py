@@ -126,7 +126,7 @@ def enumerate_options(
     raise ConstraintError(f'there are several tables called {twice}')
   if unknown := sorted(set(constraints) - set(names)):
     raise ConstraintError(
-      f'constraints name {unknown}, which are no tables; there are '
+      f'constraints name {unknown}, which are not tables; there are '
       f'{names[:10]}{" ..." if len(names) > 10 else ""}'
     )
   for name, constraint in constraints.items():
@@ -303,7 +303,7 @@ def _check_constraint(
 ) -> None:
   if unknown := sorted(set(constraint.schemes) - set(schemes)):
     raise ConstraintError(
-      f'constraint of table {name!r}: {unknown} are no schemes, which are '
+      f'constraint of table {name!r}: {unknown} are not schemes, which are '
       f'{tuple(schemes)}'
     )
   if constraint.split not in SPLITS:

@@ -165,7 +165,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True)
 class DensePart:
-  """The part of a model that is no table.
+  """The part of a model that is not a table.
 
   Attributes:
     parameters: how many, all-reduced once a step.

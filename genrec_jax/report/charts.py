@@ -55,11 +55,11 @@ def reference_mark(name: str, x: float, color: str = 'ink') -> Series:
 
 @dataclasses.dataclass(frozen=True)
 class Readout:
-  """What is said while the pointer is at some x.
+  """The text that a chart shows while the pointer is at some x.
 
   Attributes:
     x: the place.
-    text: what is said.
+    text: the text.
     dots: (x, y, color) of points that are marked meanwhile.
   """
 

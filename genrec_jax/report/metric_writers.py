@@ -71,7 +71,7 @@ class MetricWriters(contextlib.AbstractContextManager):
   def scalars(self, step: int, values: Mapping[str, object]) -> None:
     """Writes the scalars `values`, by name, as measured at `step`."""
     if 'step' in values:
-      raise ValueError("'step' is no name for a measurement: it is the step.")
+      raise ValueError("'step' names the step and cannot be a measurement")
     step = int(step)
     values = {name: to_number(name, value) for name, value in values.items()}
     self._jsonl.write(dump_json({'step': step, **values}) + '\n')

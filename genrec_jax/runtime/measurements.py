@@ -84,7 +84,7 @@ def check_measurements(
 
 
 def split_measurements(kinds: Mapping[str, str], measured: Mapping[str, Pair]):
-  """(what is added up, what is the largest of all) of some measurements."""
+  """Measurements of kind 'mean' or 'sum', and those of kind 'max'."""
   largest = {n: x for n, x in measured.items() if kinds[n] == 'max'}
   return {n: x for n, x in measured.items() if n not in largest}, largest
 

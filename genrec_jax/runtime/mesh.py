@@ -243,7 +243,7 @@ class MeshRuntime:
   def rows(self, task, weights, reads):
     """(parameters, views of the reads), inside such a function.
 
-    The way of a step with one microbatch, and without a way back.
+    It reads as a step with one microbatch does, without gradients.
 
     Args:
       task: what is evaluated.

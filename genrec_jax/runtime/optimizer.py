@@ -109,7 +109,7 @@ def resolve_decay(config, total_steps: int):
 
 
 def _group_settings(entry) -> dict | None:
-  """Those of a group; None for what is no group, which is refused later."""
+  """The settings of a group; None for an entry that is refused later."""
   return entry[1] if parameter_groups.is_pair(entry) else None
 
 

@@ -148,7 +148,7 @@ def _explain_empty(pattern: str, names: list[str]) -> str:
 def _parse_one(entry, section: Settings) -> ParameterGroup:
   if not is_pair(entry):
     raise ConfigError(
-      f'optimizer.groups holds {entry!r}, which is no (pattern, overrides) '
+      f'optimizer.groups holds {entry!r}, which is not a (pattern, overrides) '
       f'pair, as in {EXAMPLE!r}'
     )
   pattern, overrides = entry
@@ -156,7 +156,7 @@ def _parse_one(entry, section: Settings) -> ParameterGroup:
   try:
     re.compile(pattern)
   except re.error as e:
-    raise ConfigError(f'{group.where}this is no regex, {e}') from None
+    raise ConfigError(f'{group.where}this is not a regex, {e}') from None
   fields = {field.name: field.type for field in dataclasses.fields(Settings)}
   for key, value in overrides.items():
     if key not in fields:

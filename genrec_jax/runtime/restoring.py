@@ -84,7 +84,7 @@ def restore_leaves(
   step: int,
   data,
 ):
-  """What `Checkpoints.restore` returns, whatever was measured then.
+  """What `CheckpointManager.restore` returns, whatever was measured then.
 
   One device and a mesh measure different things, and so do versions of a task:
   a measurement that the checkpoint lacks begins at zero, and one that nobody

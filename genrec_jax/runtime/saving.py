@@ -112,7 +112,10 @@ class Saver(contextlib.AbstractContextManager):
     return self._every > 0 and step > 0 and step % self._every == 0
 
   def publish(self, step: int, state: TrainState) -> TrainState:
-    """Publishes a step; a failure is told, and made good by the next one."""
+    """Publishes a step.
+
+    A failure is logged, and the next publication includes its rows.
+    """
     try:
       if self._newest is None:
         self._newest = self._published.latest() or 0

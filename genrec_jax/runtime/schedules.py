@@ -85,7 +85,7 @@ def build_schedule(
   elif schedule == COSINE:
     fall = optax.cosine_decay_schedule(rate, falling_steps, end_factor)
   else:
-    # Without an end `falling_steps` is no number of steps.
+    # Without an end `falling_steps` is not a number of steps.
     last = falling_steps if decay_steps else None
     fall = _fall_by_root(rate, warmup_steps, last, end_factor)
   if not warmup_steps:

@@ -27,7 +27,7 @@ _NAMES_IN_FILE = {
 class TrainState:
   """The state of a run.
 
-  Random numbers are no part of it: each step draws from
+  Random numbers are not part of it: each step draws from
   `fold_in(key(config.seed), step)`, so the step number is their state.
 
   Attributes:

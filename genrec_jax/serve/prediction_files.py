@@ -179,7 +179,7 @@ def create_file(path: pathlib.Path) -> Iterator:
     os.replace(temporary, path)
   except OSError as e:
     failure = OSError(f'{path} could not be written: {e}')
-    failure.errno = e.errno  # a full disk is told more about, see main.py
+    failure.errno = e.errno  # main.py adds a remedy where the disk is full
     raise failure from e
   finally:
     temporary.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def sum_over_chunks(fn, chunk: int, table, index, tokens, extra) -> jax.Array:
     chunk: tokens at a time; must divide their number.
     table: `[V, D]`.
     index: `[T, R]` rows of the table, so that vectors are `[chunk, R, D]`, NaN
-      for what is no row; or None, and vectors are the table itself.
+      for what is not a row; or None, and vectors are the table itself.
     tokens: `[T, D]`.
     extra: pytree of `[T, ...]` arrays without gradient.
   """

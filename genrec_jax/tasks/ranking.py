@@ -60,7 +60,7 @@ class Ranking:
     sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
-  counted = 'examples'  # what progress tells the number of
+  counted = 'examples'  # the unit in which progress is counted
   measurements = {'loss': 'mean'}
 
   def __init__(

@@ -112,7 +112,7 @@ class Retrieval:
     sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
-  counted = 'tokens'  # what progress tells the number of
+  counted = 'tokens'  # the unit in which progress is counted
   measurements = {'loss': 'mean'}
 
   def __init__(

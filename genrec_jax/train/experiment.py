@@ -48,7 +48,7 @@ class Experiment:
     Args:
       config: the experiment's config.
       stop: asked while a growing source has nothing new; True ends it.
-      log: told about every new part of it.
+      log: called with a message about each new file of it.
     """
     return self.data.train_batches(config, self.runtime, stop, log)
 
@@ -76,7 +76,7 @@ class Experiment:
     }
 
   def baselines(self, evaluators) -> dict:
-    """Name -> split -> metrics of what is no model."""
+    """Name -> split -> metrics of the baseline."""
     name, measure = self.data.baseline()
     return {name: {p: measure(e) for p, e in evaluators.items()}}
 
@@ -98,7 +98,7 @@ def build_experiment(
     config: of the experiment.
     workdir: of the run.
     kinds: the kinds of tasks there are, `task_kinds.TASK_KINDS` say.
-    log: told what is done.
+    log: called with progress messages.
     extensions: what is used from outside the library.
   """
   extensions = extensions or Extensions()

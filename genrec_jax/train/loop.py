@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.workdir import own_workdir
+from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
@@ -29,25 +30,29 @@ from genrec_jax.runtime import measurements
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import progressive_validation as progressive_validation
-from genrec_jax.train import results
+from genrec_jax.train import progressive_validation, results
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
 
-# The least value of numbers in `config.train`.
+# The least value of numbers, those in tuples too, in a config that has them.
 LEAST = {
-  'batch_size': 1,
-  'epochs': 0,
-  'steps': 0,
-  'log_every': 1,
-  'eval_every': 0,
-  'checkpoint_every': 0,
-  'keep_checkpoints': 1,
-  'patience': 0,
-  'nan_every': 1,
+  'seed': 0,
+  'model.dim': 1,
+  'model.max_len': 1,
+  'eval.ks': 1,
+  'eval.batch_size': 1,
+  'train.batch_size': 1,
+  'train.epochs': 0,
+  'train.steps': 0,
+  'train.log_every': 1,
+  'train.eval_every': 0,
+  'train.checkpoint_every': 0,
+  'train.keep_checkpoints': 1,
+  'train.patience': 0,
+  'train.nan_every': 1,
 }
 
 _REMEDY = (
@@ -87,7 +92,7 @@ def train_and_evaluate(
     same call continues it.
   """
   workdir = pathlib.Path(workdir)
-  check_settings(config.train)
+  check_settings(config)
   defaults = kind_of(config, kinds).defaults
   with own_workdir(workdir, config, defaults), job.all_or_none('training'):
     return _train_locked(config, workdir, kinds, extensions)
@@ -170,9 +175,7 @@ def _train_locked(
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
     if job.is_leader():
-      experiment.data.save_for_predicting(
-        workdir
-      )  # what predicting needs of the data
+      experiment.data.save_for_predicting(workdir)
 
   # ---- Train ----------------------------------------------------------------
   writers = NoMetricWriters()
@@ -280,13 +283,18 @@ def _train_locked(
   )
 
 
-def check_settings(train) -> None:
-  """Refuses numbers in `config.train` that make no run."""
+def check_settings(config) -> None:
+  """Refuses numbers that make no run, before any data are read."""
+  train, settings = config.train, flatten(config.to_dict())
   for key, least in LEAST.items():
-    if train[key] < least:
-      raise config_lib.ConfigError(
-        f'train.{key} is {train[key]}, must be at least {least}'
-      )
+    value = settings.get(key)
+    for number in value if isinstance(value, tuple | list) else (value,):
+      if isinstance(number, int | float) and number < least:
+        raise config_lib.ConfigError(
+          f'{key} is {value}, must be at least {least}'
+        )
+  if config.seed >= 2**32:  # jax.random.key drops the bits above
+    raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
   if not train.steps and not train.epochs:
     raise config_lib.ConfigError('train.steps and train.epochs are both 0')
   window = train.profile_steps
@@ -312,8 +320,10 @@ def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
   if 'valid' in evaluators:
     names = evaluators['valid'].names()
     if train.monitor not in names:
+      kin = [x for x in names if x.split('@')[0] == train.monitor.split('@')[0]]
       raise config_lib.ConfigError(
-        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}'
+        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}; '
+        f'set --config.train.monitor={(kin or names)[-1]}'
       )
   elif train.patience:
     raise config_lib.ConfigError(

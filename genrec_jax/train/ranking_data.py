@@ -1,6 +1,7 @@
 """The data of a ranking run: prepared examples and their vocabularies."""
 
 import dataclasses
+import logging
 import pathlib
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from genrec_jax.data.ranking import batches, datasets, kept
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
+
+LOG = logging.getLogger('genrec_jax')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,16 @@ class RankingData:
     """The training split's share of each label, for everyone."""
     train = self.splits['train']
     means = sum(rows.labels.sum(axis=0) for rows in train) / len(train)
+    for label, mean in zip(self.dataset.labels, means, strict=True):
+      if mean in (0, 1):
+        LOG.warning(
+          'label %r is %g in all %s examples of training, so that the model '
+          "cannot learn what it depends on. data.split.by='random' draws the "
+          'examples of each part.',
+          label,
+          mean,
+          f'{len(train):,}',
+        )
     return 'mean', lambda e: e.constant(means)
 
   def save_for_predicting(self, workdir) -> None:

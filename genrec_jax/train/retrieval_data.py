@@ -25,7 +25,7 @@ class RetrievalData:
 
   Attributes:
     dataset: the events and the catalogue.
-    splits: 'train', 'valid', 'test' -> examples; a part may be missing.
+    splits: 'train', 'valid', 'test' -> examples; a split may be missing.
     item_counts: `[rows]` occurrences in the training split.
   """
 

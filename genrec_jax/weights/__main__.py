@@ -122,7 +122,7 @@ def _load_ids(args) -> np.ndarray | None:
     return np.lib.format.open_memmap(path, mode='r')
   except Exception as e:  # its header is Python, and can fail in any way
     raise ValueError(
-      f'--ids={args.ids} is no .npy file of integers: {e}'
+      f'--ids={args.ids} is not an .npy file of integers: {e}'
     ) from None
 
 

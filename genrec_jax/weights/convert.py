@@ -145,6 +145,6 @@ def _find_model(name: str) -> Published:
 def _require_same_shapes(model: str, saved: dict, expected: dict) -> None:
   if lines := list_differences(saved, expected):
     raise WeightsError(
-      f'these are no weights of the published model {model!r}:'
+      f'these are not weights of the published model {model!r}:'
       + ''.join(f'\n  {line}' for line in lines)
     )

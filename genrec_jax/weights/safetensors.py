@@ -145,7 +145,7 @@ def open_file(path: str | os.PathLike) -> TensorFile:
       raw = file.read(length)
     specs, offsets, metadata = _parse_header(raw, size - 8 - length)
   except _Malformed as e:
-    raise WeightsError(f'{path} is no safetensors file: {e}') from None
+    raise WeightsError(f'{path} is not a safetensors file: {e}') from None
   return TensorFile(
     path, specs, {n: 8 + length + at for n, at in offsets.items()}, metadata
   )
@@ -316,9 +316,9 @@ def _decode_header(raw: bytes) -> dict:
       parse_constant=refuse_constant,
     )
   except (ValueError, RecursionError) as e:
-    raise _Malformed(f'its header is no JSON ({e})') from None
+    raise _Malformed(f'its header is not JSON ({e})') from None
   if not isinstance(header, dict):
-    raise _Malformed('its header is no JSON object')
+    raise _Malformed('its header is not a JSON object')
   return header
 
 
@@ -339,7 +339,7 @@ def _parse_entry(name: str, entry) -> tuple[Spec, int, int]:
     map(_is_natural, (begin, end, *shape))
   ):
     raise _Malformed(
-      f'the shape or the data_offsets of {name!r} are no whole numbers from 0 '
+      f'the shape or the data_offsets of {name!r} are not whole numbers from 0 '
       f'to {sys.maxsize:,}'
     )
   if len(shape) > MOST_DIMENSIONS:

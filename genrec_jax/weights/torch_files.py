@@ -76,8 +76,8 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
     RuntimeError,  # passwords
   ):
     raise WeightsError(
-      f'{path} is no archive of torch.save (PyTorch 1.6 and later); load it '
-      'with PyTorch and save its state_dict again'
+      f'{path} is not an archive of torch.save (PyTorch 1.6 and later); load '
+      'it with PyTorch and save its state_dict again'
     ) from None
   for key in NESTED:
     if isinstance(root, Mapping) and isinstance(root.get(key), Mapping):
@@ -105,7 +105,7 @@ class _Reader:
     self._records = {info.filename: info for info in archive.infolist()}
     pickles = [n for n in self._records if n.endswith('/data.pkl')]
     if len(pickles) != 1:
-      raise WeightsError(f'{path} is no archive of torch.save: no data.pkl')
+      raise WeightsError(f'{path} is not an archive of torch.save: no data.pkl')
     self._pickle = pickles[0]
     self._folder = self._pickle.removesuffix('data.pkl')
 
@@ -168,7 +168,7 @@ class _Unpickler(pickle._Unpickler):
     """Stands for the instruction BUILD, which sets attributes of an object.
 
     On a dtype or a function it would change the process for everyone. A
-    state_dict has attributes, too, which are no weights.
+    state_dict has attributes, too, which are not weights.
     """
     del self.stack[-1]
     if type(self.stack[-1]) is not collections.OrderedDict:

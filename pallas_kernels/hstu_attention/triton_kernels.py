@@ -288,7 +288,7 @@ def backward_queries(
     dout, query_base, row, real, head, s.heads, s.dv, s.width_v, True
   )
   row_time = times_of(query_time, query_base, row, real, s)
-  # Rows that are no query: exp2(x - inf) makes their weights zero.
+  # Rows that are not queries: exp2(x - inf) makes their weights zero.
   row_lse = row_sums(lse, query_base, row, real, head, float('inf'), s)
   row_delta = row_sums(delta, query_base, row, real, head, 0.0, s)
   tables = (position_table, time_table, thresholds, seed)

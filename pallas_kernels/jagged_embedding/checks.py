@@ -20,11 +20,11 @@ def check_rule(optimizer, options: dict) -> Rule:
     if options:
       raise ValueError(f'{sorted(options)} are given beside a whole rule.')
     return optimizer
-  # The first field is the name, which is no option.
+  # The first field is the name, which is not an option.
   known = [f.name for f in dataclasses.fields(Rule)]
   if unknown := set(options) - set(known):
     raise ValueError(
-      f'{sorted(unknown)} is no option of an optimizer; there are '
+      f'{sorted(unknown)} is not an option of an optimizer; there are '
       f'{", ".join(known[1:])}.'
     )
   return Rule(optimizer, **options)
@@ -198,7 +198,7 @@ def check_grads(grads, count: int, of: str, dim: int | None = None) -> None:
 
 
 def check_ids(ids, rows, *, lengths=None, spare=False, merged=False) -> None:
-  """Refuses ids that are no row, if they are known.
+  """Refuses ids that are not rows, if they are known.
 
   Args:
     ids: `[K]`.

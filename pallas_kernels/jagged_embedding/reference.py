@@ -13,7 +13,7 @@ def _is_row(ids, rows):
 
 
 def _rows_of(table, ids):
-  """`[K, D]` float32, NaN where an id is no row."""
+  """`[K, D]` float32, NaN where an id is not a row."""
   # Row 0 is read instead of rows that do not exist.
   known = _is_row(ids, table.shape[0])
   rows = table[jnp.where(known, ids, 0)].astype(jnp.float32)

@@ -4,9 +4,10 @@ A backend is a module with the functions below. `ids` `[K]` are int32, packed
 bag after bag; `lengths` `[B]` says how many belong to each, and is None where
 every id is a bag of its own. Sums are float32.
 
-  bag(table, ids, lengths, weights) -> [B, D] sums; NaN where an id is no row
-  gather(table, ids, count, spare) -> [K, D]; NaN where an id is no row, zeros
-    after the first `count` and, with `spare`, where an id is table.shape[0]
+  bag(table, ids, lengths, weights) -> [B, D] sums; NaN where an id is not a row
+  gather(table, ids, count, spare) -> [K, D]; NaN where an id is not a row,
+    zeros after the first `count` and, with `spare`, where an id is
+    table.shape[0]
   weight_gradient(table, ids, lengths, grads) -> [K]
   merge(ids, lengths, weights, grads, rows) -> MergedRows
   update(settings, chance, table, slots, ids, grads) -> table, slots
@@ -144,7 +145,7 @@ def slot_kinds(rule: Rule) -> dict[str, str]:
 
 
 def slot_arrays(rule: Rule) -> list[str]:
-  """Names of the slots that are no scalars, in the order backends use."""
+  """Names of the slots that are not scalars, in the order backends use."""
   return [n for n, kind in slot_kinds(rule).items() if kind != 'scalar']
 
 

@@ -21,7 +21,7 @@ _READ = dict(
 
 
 def _no_row_if_wrong(ids, rows):
-  """Ids that are no row become `rows`: JAX would count negative ones back."""
+  """Ids that are not rows become `rows`: JAX would count negative ones back."""
   return jnp.where((ids < 0) | (ids > rows), rows, ids)
 
 
@@ -74,7 +74,7 @@ def _bag_by_place(table, ids, lengths, weights):
 
 
 def _rows_of(table, ids):
-  """`[N, D]` float32, NaN where an id is no row."""
+  """`[N, D]` float32, NaN where an id is not a row."""
   rows = table.at[_no_row_if_wrong(ids, table.shape[0])].get(
     mode='fill', fill_value=jnp.nan
   )
@@ -120,7 +120,7 @@ def merge(ids, lengths, weights, grads, rows):
   new = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[:count]
   group = jnp.cumsum(new, dtype=jnp.int32) - 1
   size = min(count, rows)
-  # Ids that are no row come last; their group is of no interest.
+  # Ids that are not rows come last; their group is of no interest.
   group = jnp.where(ids < rows, group, size)
   # One row for each id is written out here; the C++ backend avoids it.
   spread = grads.at[source[order]].get(mode='clip')

@@ -305,7 +305,7 @@ def test_tests_are_measured_without_what_only_a_library_has(toy):
 
 @pytest.mark.parametrize('text', ['toy', '=.', 'toy=nowhere@abc'])
 def test_a_wrong_other_package_is_refused(text):
-  with pytest.raises(SystemExit, match=f'--beside {text}: .* is no folder'):
+  with pytest.raises(SystemExit, match=f'--beside {text}: .* is not a folder'):
     code_shape.main(['--smoke', '--beside', text])
 
 

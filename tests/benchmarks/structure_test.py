@@ -22,6 +22,12 @@ def test_a_place_that_is_gone_is_named(tmp_path):
     structure.check_walks(tmp_path)
 
 
+def test_what_came_with_the_library_is_there():
+  for names in structure.LIBRARY.values():
+    for name in names:
+      assert (structure.ROOT / 'genrec_jax' / name).exists()
+
+
 def test_comments_docstrings_and_blank_lines_do_not_count():
   source = '''
     """Of a module,
@@ -59,7 +65,7 @@ def test_lines_are_counted_by_package(tmp_path):
     'genrec_jax.data': (2, 2),
     'pallas_kernels': (1, 1),
   }
-  with pytest.raises(SystemExit, match='is no checkout'):
+  with pytest.raises(SystemExit, match='is not a checkout'):
     structure.count_packages(tmp_path / 'genrec_jax')
 
 

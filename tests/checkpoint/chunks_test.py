@@ -70,7 +70,7 @@ def test_ids_take_little_room():
 
 @pytest.mark.parametrize('ids', [[], [3, 3], [4, 2]])
 def test_ids_must_ascend(ids):
-  with pytest.raises(ValueError, match='ascending'):
+  with pytest.raises(ValueError, match='must ascend'):
     chunks.to_bytes(chunk(ids), RowEncoding())
 
 

@@ -63,7 +63,7 @@ def test_a_store_has_those_of_epath(store):
 
 
 def test_other_file_systems_are_refused():
-  with pytest.raises(ValueError, match='ftp:// is no file system that etils'):
+  with pytest.raises(ValueError, match='ftp:// is not a file system that'):
     storage.absolute_path('ftp://host/x')
 
 

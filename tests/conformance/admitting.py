@@ -16,7 +16,7 @@ class Admitting:
   is the same on every device, and does not depend on their number.
 
   Attributes:
-    ids: how many there are; others are no row.
+    ids: how many there are; others are not rows.
     rows: of the table, row 0 included.
   """
 

@@ -50,7 +50,7 @@ def id_map(request):
 
 
 def draw(seed: int, *shape: int):
-  """(ids, which are real): some are no ids at all, where there is padding."""
+  """(ids, which are real): some are not ids at all, where there is padding."""
   rng = np.random.default_rng(seed)
   ids = rng.integers(0, ITEMS, shape).astype(np.int32)
   real = rng.random(shape) < 0.8

@@ -110,7 +110,7 @@ class Examples:
     return cls(ids.astype(np.int32), bags, factors, slopes)
 
   def spoil(self, feature: str, wrong: int) -> 'Examples':
-    """The same, with an id that is no row in the first example."""
+    """The same, with an id that is not a row in the first example."""
     ids, bags = self.ids.copy(), {f: list(x) for f, x in self.bags.items()}
     if feature == 'rows':
       ids[0, 0] = wrong

@@ -215,8 +215,8 @@ def test_a_feature_that_was_not_announced(name):
   for missing in every:
     reads = {f: r for f, r in every.items() if f != missing}
     views = lookup.view_tables(tables, reads)
-    told = ', '.join(sorted(reads)) or 'none'
-    with pytest.raises(KeyError, match=f'announced are {told}') as error:
+    told = ', '.join(sorted(reads)) or 'nothing'
+    with pytest.raises(KeyError, match=f'it announced only {told}') as error:
       jax.eval_shape(
         lambda params, views: task.loss(params, views, batch, KEY),
         params,
@@ -264,7 +264,7 @@ def test_an_id_outside_its_table_makes_the_loss_nan(name, wrong):
     if read.ids is None:
       continue
     ids = np.array(read.ids)
-    # The first id of all is no padding: nor is the first one of a bag.
+    # The first id of all is not padding: nor is the first one of a bag.
     assert read.lengths is None or np.sum(read.lengths) > 0
     ids[(0,) * ids.ndim] = wrong
     reads = {**every, feature: dataclasses.replace(read, ids=ids)}

@@ -22,7 +22,7 @@ def test_the_examples_of_the_pages_hold():
   'section, told',
   [
     ({'x': 'flaot'}, "data.extras.x.kind is 'flaot'.*did you mean 'float'"),
-    ({'x': {'knd': 'int'}}, "data.extras.x.knd is no option.*'kind'"),
+    ({'x': {'knd': 'int'}}, "data.extras.x.knd is not an option.*'kind'"),
     ({'item': 'int'}, "'item' has another meaning.*column=item"),
     ({'x': {'kind': 'int', 'fill': 'a'}}, "fill is 'a', not a whole number"),
     ({'x': {'fill': 'nan'}}, "fill is 'nan', not a finite number"),
@@ -74,7 +74,7 @@ def test_numbers_of_typed_files(values):
     assert found.dtype == extra.dtype
     assert found[1:].tolist() == [3, 1000] and good[1:].all()
     assert good[0] == (values[0] == 5)
-  with pytest.raises(TypeError, match='fractions are no categories'):
+  with pytest.raises(TypeError, match='fractions are not categories'):
     extras.read_numbers(extras.ExtraColumn('x', 'category'), np.zeros(1))
 
 
@@ -106,19 +106,19 @@ def test_a_missing_column_is_told_with_the_nearest(tmp_path):
     ValueError, match="no column 'wached' for the extra.*mean 'watched'"
   ):
     load(path, tmp_path / 'cache', extras={'wached': 'float'})
-  with pytest.raises(ValueError, match='is generated and has no columns'):
+  with pytest.raises(ValueError, match='so there are no extra columns'):
     load('', tmp_path, name='synthetic', extras={'x': 'float'}, synthetic={})
 
 
 @pytest.mark.parametrize(
   'kind, values, told',
   [
-    ('float', pa.array(['a']), 'type string is no float'),
-    ('category', pa.array([1.5]), 'fractions are no categories'),
+    ('float', pa.array(['a']), 'type string is not of kind float'),
+    ('category', pa.array([1.5]), 'fractions are not categories'),
     ('int', pa.array([None], pa.int32()), 'x.parquet, row 1.*empty cell'),
     ('int', pa.array([2**31]), '2147483648 is not a whole number of 32 bits'),
     ('float', pa.array([float('nan')]), 'nan is not a finite number'),
-    ('int', pa.array([[1]]), 'is no int'),
+    ('int', pa.array([[1]]), 'is not of kind int'),
   ],
 )
 def test_parquet_types_that_do_not_fit(tmp_path, kind, values, told):

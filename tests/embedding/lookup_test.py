@@ -149,7 +149,7 @@ def test_padding_behind_the_bags_may_be_no_row(table):
 
 def test_a_feature_that_was_not_announced(table, reads):
   views = lookup.view_tables({'t': table}, reads)
-  with pytest.raises(KeyError, match='announced are f0, f1'):
+  with pytest.raises(KeyError, match='it announced only f0, f1'):
     views['other']
 
 

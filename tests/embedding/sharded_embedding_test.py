@@ -369,7 +369,10 @@ def test_rows_of_16_bits_move_by_less_than_their_last_bit():
     ),
     ({'x': Lookup(np.zeros(4, int), 'item', 'sum')}, 'must be \\[B, L\\]'),
     (np.arange(4), 'ids is a ndarray; give {feature: ids}'),
-    ({'item': [[1], [2, 3]]}, "ids of feature 'item' are no array, fill"),
+    (
+      {'item': [[1], [2, 3]]},
+      "ids of feature 'item' do not form an array",
+    ),
     ({'item': ['a', 'b']}, "ids of feature 'item' are of type <U1, must be in"),
     ({'item': None}, 'are of type object, must be integers'),
     ({'item': np.zeros(4, 'm8[s]')}, 'are of type timedelta64.s., must be int'),

@@ -143,7 +143,7 @@ def test_what_is_never_recommended_is_no_hit_for_any_k(
   assert found['hr@100'] == np.mean(ranks < best) < 1
   assert dict(e.run(state)) == found
   assert found['hr@5'] == np.mean(ranks <= 5)
-  # Items that are no candidates are misses too, but not because of the filter.
+  # Items that are not candidates are misses too, but not because of the filter.
   targets = dataset.histories.items[examples.end]
   repeated = np.sum((ranks > size) & (targets % 4 > 0))
   told = [record.getMessage() for record in caplog.records]
@@ -197,7 +197,7 @@ def test_scores_that_are_not_finite_are_refused(
 ):
   table = np.array(state.tables['items'])
   items = dataset.histories.items
-  if where == 'history':  # an item that is no candidate
+  if where == 'history':  # an item that is not a candidate
     last = items[examples.end - 1]
     table[last[last % 4 == 0][0]] = value
   else:  # a candidate nobody met lately; it would rank behind all others

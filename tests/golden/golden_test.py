@@ -56,9 +56,9 @@ def typed_config(name: str, workdir: pathlib.Path, *more: str):
   return config_lib.load(f'{kinds.CONFIG}:{kind.config}', overrides)
 
 
-# `lookup.take_rows` gives NaN for an id that is no row, where the old code read
-# some other row. XLA fuses what follows otherwise, and the last digit of some
-# measurements changes. With `values[index]` in its place all bits are equal.
+# `lookup.take_rows` gives NaN for an id that is not a row, where the old code
+# read some other row. XLA fuses what follows otherwise, and the last digit of
+# some measurements changes. With `values[index]` instead, all bits are equal.
 ROUNDED_OTHERWISE = ('sasrec_chain', 'dlrm_dense', 'wukong_mesh')
 
 

@@ -188,7 +188,7 @@ def test_slots_are_known_without_a_table():
     (dict(eps=-1.0), 'eps is -1.0'),
     (dict(max_norm=0.0), 'max_norm is 0.0'),
     (dict(row_count=True), 'row_count=True has no meaning for sgd'),
-    (dict(beta3=0.1), r"\['beta3'\] is no option of an optimizer; there are"),
+    (dict(beta3=0.1), r"\['beta3'\] is not an option of an optimizer; there"),
     (
       dict(optimizer=Rule('sgd'), momentum=0.1),
       r"\['momentum'\] are given beside a whole rule",

@@ -6,11 +6,12 @@ import doctest
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import parse_column, read_columns
-from tests.library.frames import Frame, Table
+from tests.library.frames import Frame, Series, Table
 
 NAN = float('nan')
 
@@ -91,6 +92,27 @@ def test_types_of_values(values, kind, wanted, present):
     np.testing.assert_array_equal(column.present, np.array(present, bool))
 
 
+def test_a_missing_category_is_none_of_the_others():
+  column = pa.array(['p', None, 'q', None]).dictionary_encode()
+  [found] = read_columns(pa.table({'c': column})).values()
+  assert parse_column('c', found).values.tolist() == ['p', '', 'q', '']
+  assert parse_column('c', found).present.tolist() == [True, False] * 2
+
+
+@pytest.mark.parametrize(
+  'series',
+  [
+    Series([2**60 + 1, None], 'Int64'),
+    pa.chunked_array([[2**60 + 1, None]]),
+    pa.chunked_array([pa.array([2**60 + 1, None]).dictionary_encode()]),
+  ],
+)
+def test_whole_numbers_beside_a_null_stay_whole(series):
+  column = parse(series)
+  assert column.kind == 'int' and column.values[0] == 2**60 + 1
+  assert column.present.tolist() == [True, False]
+
+
 def test_dates_are_in_utc():
   east = datetime.timezone(datetime.timedelta(hours=2))
   column = parse(
@@ -143,7 +165,11 @@ def test_lists(values, wanted, lengths):
     (np.array([2**63 + 1], np.uint64), 'beyond 2'),
     (np.array([1j]), 'is of type complex128'),
     ([1.5, 1j], 'row 1: 1j is neither a number nor text'),
-    (np.array([b'a', b'\xff']), r"row 1: b'.xff' is no text in UTF-8"),
+    (np.array([b'a', b'\xff']), r"row 1: b'.xff' is not text in UTF-8"),
+    (['a', 'b\ud800'], r"row 1: 'b.ud800' holds half a character"),
+    (np.array(['long', '\ud800'], '>U4'), 'row 1: .* holds half a character'),
+    (['a', 'a\0'], r"row 1: 'a.x00' ends in a NUL character, .* remove it"),
+    (Series([{'x': 1}], 'Struct'), "0: {'x': 1} is neither .* leave it out"),
     (np.zeros((2, 2, 2)), r'of shape \(2, 2, 2\)'),
   ],
 )
@@ -159,6 +185,7 @@ def test_what_cannot_be_read_is_named(values, words):
     (np.zeros(3), TypeError, 'events is a ndarray'),
     (LazyFrame(), TypeError, 'is a LazyFrame, which holds no values yet; call'),
     ({}, ValueError, 'events has no columns'),
+    ([], ValueError, 'events is empty: it has no row'),
     ({'a': [], 'b': []}, ValueError, 'it has the columns a, b and no row'),
     ({'a': [1], 'b': [1, 2]}, ValueError, 'differ in length: a has 1, b has 2'),
     ({0: [1], '0': [2]}, ValueError, "two columns that are called 0 and '0'"),

@@ -6,10 +6,17 @@ import numpy as np
 class Series:
   """A column that gives itself as an array, as pandas' and polars' do."""
 
-  def __init__(self, values):
-    self._values = values
+  def __init__(self, values, dtype=''):
+    self._values, self.dtype = values, dtype
+
+  def __iter__(self):
+    return iter(self._values)
 
   def to_numpy(self):
+    if 'Int' in self.dtype:  # a null makes floats of whole numbers
+      return np.array([np.nan if x is None else x for x in self._values])
+    if self.dtype == 'Struct':  # polars makes a table of them
+      return np.array([list(x.values()) for x in self._values])
     return self._values
 
 

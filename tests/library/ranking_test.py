@@ -13,12 +13,14 @@ import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.data import text as text_lib
 from genrec_jax.data.ranking import store
+from genrec_jax.data.ranking.datasets import RankingDataset
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import files, settings
 from genrec_jax.library.examples import choose_features, write_examples
 from genrec_jax.serve import score
 from genrec_jax.serve.scorer import Scorer
+from genrec_jax.train.ranking_data import RankingData
 from tests.library.frames import Frame
 
 SETTINGS = {
@@ -207,10 +209,12 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
   examples['age'] = [None if n % 3 else n for n in range(60)]
   examples['odd'] = [{}] * 60  # which is left out, and may hold anything
   columns = columns_lib.read_columns(Frame(examples))
+  lines = []
   paths = {
-    write_examples(columns, cfg, {'odd': None}, tmp_path, lambda *_: None)
+    write_examples(columns, cfg, {'odd': None}, tmp_path, lines.append)
     for _ in range(2)
   }
+  assert 'give shop (categorical), hour (categorical), price (num' in lines[0]
   [path] = paths
   data = store.PreparedStore(path)
   rows = data.splits['train'].rows(0, 60)
@@ -229,13 +233,22 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
   assert other != path
 
 
+def test_a_label_that_is_always_the_same_in_training(tmp_path, caplog):
+  cfg = config_lib.ranking().data
+  cfg.labels = ('click',)
+  columns = columns_lib.read_columns({'shop': ['a'] * 9, 'click': [0] * 9})
+  path = write_examples(columns, cfg, None, tmp_path, lambda *_: None)
+  RankingData(RankingDataset('clicks', store.PreparedStore(path))).baseline()
+  assert "'click' is 0 in all 7 examples of training" in caplog.text
+
+
 @pytest.mark.parametrize(
   'changed, more, words',
   [
     ({}, {'label': 'clik'}, "'clik' for the label; .* 'click'. Say what it is"),
-    ({'click': [0, 2] * 30}, {}, "'click', row 1: 2 is no label; labels are 0"),
+    ({'click': [0, 2] * 30}, {}, "'click', row 1: 2 is not a label; labels"),
     ({'click': [0, None] * 30}, {}, "'click', row 1: the label is missing"),
-    ({'click': ['yes', 'no'] * 30}, {}, "'yes' is no label; .*convert the col"),
+    ({'click': ['yes', 'no'] * 30}, {}, "'yes' is not a label; .*convert the"),
     ({'click': [[0]] * 60}, {}, "label 'click' must hold numbers, 0 or 1"),
     ({'price': [1e300] * 60}, {}, "row 0, column 'price': '1e.300' is not a"),
     (

@@ -258,16 +258,16 @@ GOOD = {'user': [1, 2], 'item': ['a', 'b'], 'time': [0, 1]}
     ({'item': ['a', None]}, "'item', row 1: the id is missing .1 of 2 are"),
     ({'item': ['a', '']}, "'item', row 1: the id is missing"),
     ({'user': [1.0, NAN]}, "'user', row 1: the id is missing"),
-    ({'user': [1.0, 1.5]}, "'user', row 1: 1.5 is no id"),
+    ({'user': [1.0, 1.5]}, "'user', row 1: 1.5 is not an id"),
     ({'user': [[1], [2]]}, "'user' holds lists; give one row for each event"),
-    ({'user': np.zeros(2, 'M8[s]')}, "'user' holds dates, which are no ids"),
+    ({'user': np.zeros(2, 'M8[s]')}, "'user' holds dates, which are not ids"),
     ({'time': [1, -1]}, "'time', row 1: '-1' is not a time"),
     ({'time': [1.0, NAN]}, "'time', row 1: the time is missing"),
     ({'time': ['1970-01-01', 'soon']}, "'time', row 1: 'soon' is not a time"),
-    ({'time': [3 * 10**12] * 2}, 'are they in another unit'),
+    ({'time': [0, 3 * 10**12]}, "'time', row 1: .*'data.time_unit'. to 'ms'"),
     ({'user': [], 'item': [], 'time': []}, 'events is empty'),
-    ({'item': [True, False]}, "'item' holds True or False, which are no ids"),
-    ({'item': [1, True]}, "'item' holds True or False, which are no ids"),
+    ({'item': [True, False]}, "'item' holds True or False, which are not ids"),
+    ({'item': [1, True]}, "'item' holds True or False, which are not ids"),
     ({'user': [[1]] * 2, 'users': [1, 2]}, "'user' holds lists"),
     ({}, 'needs at least 4 events, and the longest history has 1$'),
   ],
@@ -286,10 +286,10 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'user': 'u'}, "user='u' is for models such as 'hstu'"),
     ({'steps': 1, 'epochs': 1}, 'steps and epochs are both given'),
     ({'steps': 1, 'settings': {'train.steps': 2}}, 'steps= and settings'),
-    ({'settings': {'model.dims': 2}}, "'model.dims' is no key .* 'model.dim'"),
+    ({'settings': {'model.dims': 2}}, "'model.dims' is not a .*'model.dim'"),
     ({'settings': {'model.dim': 'big'}}, 'must be of type int, as the default'),
-    ({'settings': {'model': 'hstu'}}, "'model' is no key .* but a section"),
-    ({'settings': {'data': {'path': 'x'}}}, 'is said by the first argument'),
+    ({'settings': {'model': 'hstu'}}, "'model' is not a .*, but a section"),
+    ({'settings': {'data': {'path': 'x'}}}, 'is set by the first argument'),
     ({'settings': ['model.dim']}, 'settings is a list, must be a mapping'),
     ({'model': 'hstu', 'time': None}, 'reads times, and time is None'),
     ({'settings': {'data.extras.stars': 'float'}}, 'read from files alone'),
@@ -303,6 +303,22 @@ def test_events_that_cannot_be_used(changed, words):
     ({'model': 'lr', 'label': 3}, 'label is 3, must be the name'),
     ({'model': 'lr', 'features': 3}, 'features is 3, must be the name'),
     ({'user': 'usr'}, "no column 'usr' .* did you mean 'user'. Say what it is"),
+    (
+      {'settings': {'data.ids': 'str', 'data.id_type': 'int'}},
+      "settings={'data.ids': 'str'} and settings={'data.id_type': 'int'} set",
+    ),
+    ({'workdir': ''}, "workdir is '', must be the path of a directory"),
+    (
+      {'settings': {'optimizer.learning_rate': NAN}},
+      'is nan, must be a finite',
+    ),
+    ({'settings': {'model.dim': 0}}, 'model.dim is 0, must be at least 1'),
+    ({'settings': {'model.max_len': 0}}, 'max_len is 0, must be at least 1'),
+    (
+      {'settings': {'eval.ks': (5, -1)}},
+      r'eval.ks is \(5, -1\), must be at le',
+    ),
+    ({'seed': 2**32}, 'seed is 4294967296, must be below 2.32'),
     ({'workdir': __file__}, 'retrieval_test.py. is a file, not a directory'),
   ],
 )
@@ -320,7 +336,7 @@ def test_paths_that_cannot_be_used(tmp_path):
   with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
     genrec_jax.fit(tmp_path / 'LOG.CSV', 'lr')
   (tmp_path / 'log.xlsx').touch()
-  with pytest.raises(ValueError, match='no table that can be read; those are'):
+  with pytest.raises(ValueError, match='not a table that can be read; those'):
     genrec_jax.fit(tmp_path / 'log.xlsx')
   with pytest.raises(FileNotFoundError, match='holds no run'):
     genrec_jax.load(tmp_path)
@@ -337,7 +353,7 @@ def test_paths_that_cannot_be_used(tmp_path):
     ([{101, 102}], {}, 'history 0 is {101, 102}, must be a list of items'),
     ({(101,), (102,)}, {}, 'histories is .*, must be a list of histories'),
     ([[101, None]], {}, r'history 0 holds \[101, None\]'),
-    ([[1.5]], {}, "'history 0', row 0: 1.5 is no id"),
+    ([[1.5]], {}, "'history 0', row 0: 1.5 is not an id"),
     ([[True]], {}, r'history 0 holds \[True\], must be ids'),
     ([[b'\xff']], {}, 'history 0.*row 0: .* is neither a number nor text'),
     ([np.array([1j])], {}, 'history 0.*row 0: .* is neither a number'),
@@ -365,9 +381,16 @@ def test_more_items_than_there_are(run):
   assert run.recommend([], k=2) == [] and run.recommend([[]]) == [[]]
 
 
+def test_items_that_are_all_unknown_are_told_once(run, caplog):
+  for _ in range(2):
+    assert run.recommend([['lamp'], []]) == [[], []]
+  [line] = [record.getMessage() for record in caplog.records]
+  assert "none of the items, such as 'lamp'; its ids are whole numbers" in line
+
+
 def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   def warn(*_):
-    logging.getLogger('genrec_jax').warning('mind the gap')
+    logging.getLogger('genrec_jax').warning('set %s=0', '--config.seed')
     print('a table')
     with progress.Progress(1) as shown:
       shown.update(1)
@@ -376,7 +399,8 @@ def test_warnings_and_no_progress(tmp_path, capsys, caplog, monkeypatch):
   monkeypatch.setattr(fitting, '_train_in', warn)
   with pytest.raises(ValueError, match="settings={'train.shuffle': False}"):
     fit(make_events(), tmp_path)
-  assert [record.getMessage() for record in caplog.records] == ['mind the gap']
+  lines = [record.getMessage() for record in caplog.records]
+  assert lines == ["set settings={'seed': 0}"]
   told = capsys.readouterr()
   assert 'table' not in told.out and 'step' not in told.err
 
@@ -390,7 +414,7 @@ def damage(path, old: str, new: str) -> None:
   [
     (lambda p: damage(p / 'config.json', '}', ''), 'config.json is damaged: '),
     (lambda p: damage(p / 'config.json', '"model": {', '"model": 5, "m": {'),
-     'config.json is damaged: its model is no section'),
+     'config.json is damaged: its model is not a section'),
     (lambda p: (p / 'report.json').write_text('{"a'), 'report.json is damaged'),
     (lambda p: (p / 'report.json').write_text('5'), 'it holds no metrics'),
     (lambda p: shutil.rmtree(p / 'best'), 'holds no checkpoint'),

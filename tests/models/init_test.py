@@ -103,7 +103,7 @@ def test_no_two_parameters_are_drawn_alike(params, request):
     ('hstu', {'dtype': 'float16'}, "model.dtype is 'float16'.*'bfloat16'"),
     ('sasrec', {'dtype': 'float16'}, "model.dtype is 'float16'"),
     ('sasrec', {'activation': 'gelu'}, "model.activation is 'gelu'.*'relu'"),
-    ('sasrec', {'heads': 3}, 'model.dim=8 is no multiple of model.heads=3'),
+    ('sasrec', {'heads': 3}, 'model.dim=8 is not a multiple of model.heads=3'),
   ],
 )
 def test_unknown_variants_are_named_with_what_is_allowed(case, change, message):

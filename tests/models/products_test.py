@@ -169,7 +169,7 @@ def test_sites_are_paths_of_parameters(name):
   for site in products.find_sites(model):
     assert names[site].ndim >= 2
   kernels = {n for n, leaf in names.items() if n.endswith('/kernel')}
-  # A number's vector is its row times the number, which is no product of
+  # A number's vector is its row times the number, which is not a product of
   # matrices.
   kernels -= {'fields/kernel', 'select_1/kernel', 'select_2/kernel'}
   assert kernels <= set(products.find_sites(model))

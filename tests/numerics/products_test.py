@@ -194,7 +194,7 @@ def test_a_module_may_be_shared_but_not_a_weight_alone():
   assert len(products.find_sites(model)) == 2
   model = Pair()
   model.second.kernel = model.first.kernel
-  with pytest.raises(ValueError, match='no parameter of its own'):
+  with pytest.raises(ValueError, match='not a parameter of its own'):
     products.assign_products(model)
 
 
@@ -257,8 +257,8 @@ def test_the_first_rule_that_matches_counts():
     (('third/.*', 'bfloat16'), r'they are first/kernel, second/kernel$'),
     (('first', 'bfloat16'), r"'first', which matches no product weight as a"),
     (('.*', 'float7'), r"'float7' for '.*'; products are default, bfloat16$"),
-    (('(', 'bfloat16'), r"'\(', which is no regex"),
-    ((3, 'bfloat16'), r'3, which is no regex'),
+    (('(', 'bfloat16'), r"'\(', which is not a regex"),
+    ((3, 'bfloat16'), r'3, which is not a regex'),
     (('.*', 'default', 1), r'must hold pairs \(pattern, product\)'),
     ('.*', r"holds '.*'; it must hold pairs"),
   ],

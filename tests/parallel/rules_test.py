@@ -42,8 +42,8 @@ def test_the_first_match_counts(shapes):
     ),
     ([('.*bias', 0)], r'6 does not divide into 8 shards, no dimension divides'),
     ([('.*', 2)], r'no dimension 2'),
-    ([('(', 0)], r'no \(regex, axis\) pair'),
-    ([('.*',)], r'no \(regex, axis\) pair'),
+    ([('(', 0)], r'not a \(regex, axis\) pair'),
+    ([('.*',)], r'not a \(regex, axis\) pair'),
     ([('.*', 'biggest')], r"must be an int, None or 'largest'"),
   ],
 )

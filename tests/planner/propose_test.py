@@ -91,7 +91,7 @@ def test_tables_that_stay_together_are_one_item():
 @pytest.mark.parametrize(
   'constraint, message',
   [
-    (dict(schemes=('rowwise',)), r"\['rowwise'\] are no schemes"),
+    (dict(schemes=('rowwise',)), r"\['rowwise'\] are not schemes"),
     (dict(at=(1,)), r'at=\[1\] needs one scheme'),
     (dict(schemes=('table_wise',), at=(9,)), "table 't'.*devices are 0 .. 7"),
     (dict(schemes=('column_wise',), at=(1, 2, 3)), 'cannot be cut into 3'),

@@ -133,7 +133,7 @@ def test_only_numbers_are_written(tmp_path, value, message):
   with metric_writers.MetricWriters(tmp_path, log=None) as w:
     with pytest.raises(ValueError, match=message):
       w.scalars(1, {'train/x': value})
-    with pytest.raises(ValueError, match="'step' is no name"):
+    with pytest.raises(ValueError, match="'step' names the step"):
       w.scalars(1, {'step': 2})
   assert (tmp_path / 'metrics.jsonl').read_text() == ''
 

@@ -186,7 +186,7 @@ def test_the_state_of_a_group_is_cut_as_its_parameters():
       [('.*', {}), ('.*/bias', {})],
       r"'.*/bias' matches only parameters .* \(layer_0/bias\); the first",
     ),
-    ([('.*(', {})], r"in optimizer.groups, '.*\(': this is no regex"),
+    ([('.*(', {})], r"in optimizer.groups, '.*\(': this is not a regex"),
     ([('.*', {'weigth_decay': 1.0})], "'weigth_decay'; did you mean 'weight_d"),
     ([('.*', {'zzz': 1.0})], "there is no key 'zzz'; there are name, learning"),
     ([('.*', {'b1': 'high'})], "b1 is 'high', must be of type float"),
@@ -195,9 +195,9 @@ def test_the_state_of_a_group_is_cut_as_its_parameters():
     ([('.*', {'frozen': True, 'b1': 0.5})], 'parameters have no use for b1'),
     ([('.*', {'name': 'adamax'})], "in optimizer.groups, '.*': name is 'adam"),
     ([('.*', {'schedule': 'cosine'})], "groups, '.*': decay_steps is 0"),
-    (['.*'], r"holds '.*', which is no \(pattern, overrides\) pair, as in"),
-    ([('.*', 0.1)], 'which is no'),
-    ([('.*', {}, {})], 'which is no'),
+    (['.*'], r"holds '.*', which is not a \(pattern, overrides\) pair, as in"),
+    ([('.*', 0.1)], 'which is not'),
+    ([('.*', {}, {})], 'which is not'),
   ],
 )
 def test_what_is_no_group(groups, words):

@@ -38,7 +38,7 @@ def test_miss_rank_is_the_rank_of_all_misses():
   found = metrics.ranking_metrics(ranks, (2500, 3000), miss_rank=2501)
   assert found['mrr'] == pytest.approx((1 + 1 / 2500 + 3 / 2501) / 5)
   assert found['hr@2500'] == pytest.approx(2 / 5)
-  assert found['hr@3000'] == pytest.approx(2 / 5)  # a miss is no hit
+  assert found['hr@3000'] == pytest.approx(2 / 5)  # a miss is not a hit
   plain = metrics.ranking_metrics(ranks, (2500, 3000))
   assert plain['hr@3000'] == pytest.approx(4 / 5)
 

@@ -167,7 +167,7 @@ def test_cross_entropy_stays_finite():
 
 
 def test_l2_is_a_setting_of_the_tables():
-  """The step adds it to the gradient of all rows, see tests/train/step_test."""
+  """The step adds it to the gradients of rows: see tests/runtime/step_test."""
   specs = task_of(loss={'table_l2': 0.3}).tables().values()
   assert {spec.l2 for spec in specs} == {0.3}
 

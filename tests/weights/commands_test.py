@@ -151,7 +151,7 @@ def test_ids_that_are_no_npy_file(contents, tmp_path):
   np.save(tmp_path / 'a.npy', np.arange(3))
   safetensors.write_file(tmp_path / 'a', state_dict('sasrec'))
   (tmp_path / 'ids').write_bytes(contents)
-  with pytest.raises(SystemExit, match='ids is no .npy file of integers: '):
+  with pytest.raises(SystemExit, match='ids is not an .npy file of integers: '):
     main(
       ['import', f'{tmp_path}/a', f'{tmp_path}/b', '--names=sasrec']
       + [f'--ids={tmp_path}/ids']
@@ -165,7 +165,7 @@ def test_ids_that_are_no_npy_file(contents, tmp_path):
     (['export', 'nowhere', 'a', '--ids=b.npy'], '--ids is for the names of'),
     (['import', str(MADE), 'a', '--names=hstu'], '_item_emb.weight is missing'),
     (['import', 'none.pt', 'a', '--names=hstu'], 'No such file'),
-    (['show', str(MADE)], 'is no safetensors file: its header would have'),
+    (['show', str(MADE)], 'is not a safetensors file: its header would have'),
   ],
 )
 def test_errors_are_words(arguments, message, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a row tells beside its features: labels, group, time, id and others.
+"""The columns of a row other than its features: labels, group, time, id, ...
 
 `config.data` names the columns; blocks store their values as they are read
 here. None of them is encoded by a vocabulary or a statistic.
@@ -84,7 +84,7 @@ def build_annotations(cfg: Mapping, labels: Sequence[str]) -> Annotations:
     for label in section:
       if label not in labels:
         raise ValueError(
-          f'data.{key}.{label}: {label!r} is no label; data.labels are '
+          f'data.{key}.{label}: {label!r} is not a label; data.labels are '
           f'{", ".join(labels)}' + hint_nearest(label, labels)
         )
   for label, kind in kinds.items():
@@ -138,7 +138,7 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
     if not fields.parse_ratings([str(value)])[1].all():
       hint = 'convert the column to them'
     return ValueError(
-      f'{chunk.quote_cell(at, name, value)} is no label; labels are 0 or 1 '
+      f'{chunk.quote_cell(at, name, value)} is not a label; labels are 0 or 1 '
       f'({hint})'
     )
 
@@ -204,9 +204,8 @@ def read_groups(
     column = texts.tolist()
   if '' in column:
     raise ValueError(
-      f'{chunk.quote_cell(list(column).index(""), name, "")} is no group; fill '
-      'it '
-      "in, or set data.group=''"
+      f'{chunk.quote_cell(list(column).index(""), name, "")} is not a group; '
+      "fill it in, or set data.group=''"
     )
   for value in dict.fromkeys(column):
     groups.setdefault(value, len(groups))

@@ -193,8 +193,8 @@ def generate_arrays(
   """Rows `first` .. `stop` - 1 of a log, in pieces.
 
   Yields:
-    Values `[R, fields]`, numbers `[R, numbers]`, labels `[R]` and the chance of
-    a click `[R]` that the best possible model would tell.
+    Values `[R, fields]`, numbers `[R, numbers]`, labels `[R]` and `[R]` chances
+    of a click, as the best possible model would predict them.
   """
   planted = PlantedSignal(log)
   for values, numbers, labels in _draw_units(planted, first, stop):

@@ -61,7 +61,7 @@ class RankingDataset:
 
   @property
   def annotations(self) -> annotations_lib.Annotations:
-    """What else the rows of the splits tell beside their features."""
+    """The columns of the rows other than their features."""
     return self.encoder.schema.annotations
 
   @property
@@ -297,7 +297,7 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
   for key in options:
     if key not in known:
       raise ValueError(
-        f'data.clicks.{key} is no option' + hint_nearest(key, known)
+        f'data.clicks.{key} is not an option' + hint_nearest(key, known)
       )
   if 'orders' in options:
     options['orders'] = tuple(options['orders'])
@@ -339,7 +339,7 @@ def load(
     cfg: mapping with `name` (a key of `DATASETS`), `path` and the options that
       docs/ranking_data.md lists.
     cache_dir: where prepared blocks are kept.
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     The data set; its rows stay on disk until they are asked for.

@@ -36,7 +36,7 @@ def find_format(name: str) -> types.ModuleType:
   """The module of that format."""
   if name not in FORMATS:
     raise ValueError(
-      f'{name!r} is no file format; those are {", ".join(FORMATS)}'
+      f'{name!r} is not a file format; those are {", ".join(FORMATS)}'
       + hint_nearest(name, FORMATS)
     )
   if name == 'parquet':
@@ -75,7 +75,7 @@ def read_examples(
   reading = {'delimiter': ',', **encoder.reading}
   reading['format'] = name or encoder.reading.get('format', '')
   path = text.require_file(path)
-  columns = find_format(reading['format']).names(path, reading)
+  columns = find_format(reading['format']).read_names(path, reading)
   schema = encoder.schema
   beside = [*schema.labels, *schema.annotations.columns.values()]
   column_names = [

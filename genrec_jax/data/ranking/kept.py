@@ -36,6 +36,6 @@ def read_fingerprint(workdir: str | os.PathLike) -> str:
   except FileNotFoundError:
     raise FileNotFoundError(
       f'{path}: no such file; a training writes it when it starts. '
-      '--mode=train with the same config writes it again, and trains no '
-      'step more than is missing'
+      '--mode=train with the same config writes it again, and trains only '
+      'the missing steps'
     ) from None

@@ -243,7 +243,7 @@ def prepare_store(
     block_rows: rows of a block.
     reading: format of the raw files and its options, kept with the encoder.
     fingerprint: names sources and options; '' never matches.
-    log: told about the progress.
+    log: called with progress messages.
 
   Returns:
     The prepared data.

@@ -250,8 +250,8 @@ def build_schema(
     for key in options:
       if key not in _OPTIONS:
         raise ValueError(
-          f'data.features: {key!r} is no option of {name!r}; the options are '
-          f'{", ".join(_OPTIONS)}' + hint_nearest(key, _OPTIONS)
+          f'data.features: {key!r} is not an option of {name!r}; the options '
+          f'are {", ".join(_OPTIONS)}' + hint_nearest(key, _OPTIONS)
         )
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])

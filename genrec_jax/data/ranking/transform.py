@@ -10,7 +10,7 @@ _MOST = float(np.finfo(np.float32).max)
 
 
 class NumberError(ValueError):
-  """A cell that is no number of float32's range."""
+  """A cell that is not a number of float32's range."""
 
   def __init__(self, value: str, at: int):
     super().__init__(value)
@@ -51,7 +51,7 @@ def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
 
 
 class _Numbers(dict):
-  """Text -> number; an empty one is NaN, what is no number infinite.
+  """Text -> number; an empty one is NaN, what is not a number infinite.
 
   A column repeats its texts, and looking one up is faster than reading it.
   """

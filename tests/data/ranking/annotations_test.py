@@ -243,7 +243,10 @@ def test_files_of_features_alone_have_numbers_of_rows(tmp_path, name):
 @pytest.mark.parametrize(
   'changes, told',
   [
-    ({'click': 0.5}, "'click': '0.5' is no label.*data.label_kinds.click=floa"),
+    (
+      {'click': 0.5},
+      "'click': '0.5' is not a label.*data.label_kinds.click=",
+    ),
     ({'seconds': ''}, "'seconds': '': the label must be a finite number"),
     ({'seconds': 'nan'}, "'seconds': 'nan': the label must be a finite"),
     ({'when': 'noon'}, "'when': 'noon' is not a time"),
@@ -271,9 +274,9 @@ def test_a_bad_value_is_told_with_file_and_line(tmp_path, changes, told):
     ({'time': 'wen'}, r"no column 'wen' \(data.time\).*mean 'when'"),
     ({'example_id': 'numer'}, r"'numer' \(data.example_id\).*'number'"),
     ({'label_weights': {'click': 'w'}}, r'data.label_weights.click'),
-    ({'label_weights': {'clik': 'w'}}, "'clik' is no label.*mean 'click'"),
+    ({'label_weights': {'clik': 'w'}}, "'clik' is not a label.*mean 'click'"),
     ({'label_kinds': {'click': 'flot'}}, "click is 'flot'.*mean 'float'"),
-    ({'label_kinds': {'user': 'float'}}, "'user' is no label"),
+    ({'label_kinds': {'user': 'float'}}, "'user' is not a label"),
     ({'extras': {'techer': 'float'}}, r'data.extras.techer\).*mean .teacher'),
     ({'extras': {'teacher': 'category'}}, 'must be one of float, int, int64'),
     ({'extras': {'user': 'int'}}, 'a feature has this name.*column=user'),
