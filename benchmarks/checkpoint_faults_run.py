@@ -144,7 +144,7 @@ class Run:
     loaded = self.checkpoints.restore_rows(
       found, STACKS, arrays, like.slots(_like)
     )
-    self._saver.restored(found)
+    self._saver.note_restore(found)
     wanted = State(host['lives'])
     self._begin(wanted, loaded.dirty_rows)
     pairs = {

@@ -30,6 +30,7 @@ from benchmarks import cli, locality
 from benchmarks.result import CoreTimer
 from genrec_jax.planner import Constraint, hardware, make_plan
 from genrec_jax.planner.balance import measure_imbalance
+from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.ldm import partition_ldm
 from genrec_jax.planner.options import Option, enumerate_options
@@ -38,7 +39,6 @@ from genrec_jax.planner.partition import (
   memory_balanced,
   partition_lpt,
 )
-from genrec_jax.planner.split import split_search
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Distribution, sigma, tables, devices, draws -> published random, LPT, LDM.
@@ -173,16 +173,16 @@ def trace(name, loads, topology, batch) -> dict:
     found = (o for o in items[index] if (o.scheme, o.pieces) == wanted)
     return next(found, None)
 
-  mean = sum(o.time * o.shards for o in whole) / topology.group
+  mean = sum(o.time * o.shards for o in whole) / topology.group_size
   row = {
     'case': name,
     'kind': 'trace',
     'machine_planned': topology.name,
     'tables': len(loads),
-    'devices': topology.group,
+    'devices': topology.group_size,
     'draws': 1,
     'bound_x': max(1.0, max(o.time for o in whole) / mean),
-    'on_a_host': sum(o.spread > 1 for o in whole),
+    'on_a_host': sum(o.devices_per_piece > 1 for o in whole),
   }
   for how in PARTITIONERS:
     begun = time.perf_counter()
@@ -209,7 +209,7 @@ def plan(name, loads, topology, batch) -> dict:
     'kind': 'plan',
     'machine_planned': topology.name,
     'tables': len(loads),
-    'devices': topology.group,
+    'devices': topology.group_size,
     'made_by': report.made_by,
     'tried': report.tried,
     'schemes': ', '.join(f'{n} {s}' for s, n in sorted(schemes.items())),
@@ -252,10 +252,10 @@ def at_random(options, topology, seed):
   rng = random.Random(seed)
   filling = PartialPlacement(options, topology, FREE)
   for index, option in enumerate(options):
-    device = rng.randrange(topology.group)
+    device = rng.randrange(topology.group_size)
     filling.put(option, (device,))
     filling.at[index] = [device]
-  return filling.done()
+  return filling.build_placement()
 
 
 if __name__ == '__main__':

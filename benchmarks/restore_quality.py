@@ -359,7 +359,7 @@ class Through:
     self._saver.save(step, {}, tables)
     chain.verify_chain(self._checkpoints.directory, step)
     found = self._checkpoints.restore_rows(step, self._stacks, *shapes)
-    self._saver.restored(step)
+    self._saver.note_restore(step)
     # On no device in particular, as in a run, lest steps be compiled anew.
     arrays, slots, dirty_rows = jax.tree.map(
       lambda x: jnp.array(np.asarray(x)),

@@ -52,7 +52,7 @@ class Task(Protocol):
   """
 
   measurements: Mapping[str, str]
-  counted: str
+  progress_unit: str
 
   def tables(self) -> Mapping[str, TableSpec]:
     """Name -> spec of every table."""
@@ -254,7 +254,7 @@ class Dense(Protocol):
 
   def reduce(self, grads): ...
 
-  def own(self, params): ...
+  def local_slice(self, params): ...
 
   def norm(self, grads) -> jax.Array: ...
 
@@ -273,7 +273,7 @@ class EvalRuntime(Protocol):
   """
 
   eval_shards: int
-  own_eval: range | None
+  local_eval_shards: range | None
 
   def put_on_devices(self, batch: Any):
     """A batch, as a function of `jit` takes it."""
@@ -288,7 +288,7 @@ class EvalRuntime(Protocol):
       output: the same for the result.
     """
 
-  def rows(self, task: Task, weights: Weights, reads: Mapping[str, Read]):
+  def read_rows(self, task: Task, weights: Weights, reads: Mapping[str, Read]):
     """(parameters, views of the reads), inside such a function.
 
     Args:
@@ -304,13 +304,13 @@ class Runtime(EvalRuntime, Protocol):
 
   Attributes:
     shards: parts that a training batch is cut into.
-    own: those that this process makes; None for all.
+    local_shards: those that this process makes; None for all.
     plan: where rows lie; None where they lie together.
     measured: names of what a state sums up.
   """
 
   shards: int
-  own: range | None
+  local_shards: range | None
   plan: Any
   measured: Sequence[str]
 

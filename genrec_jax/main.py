@@ -142,7 +142,7 @@ def start_logging() -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
 
 
-def in_words(error: Exception) -> str:
+def explain_error(error: Exception) -> str:
   """The message about an error that a user reads."""
   if isinstance(error, OSError) and error.errno in FULL:
     return (
@@ -164,7 +164,7 @@ def run() -> None:
     except USER_ERRORS as error:
       if FLAGS.verbosity > 0:
         raise
-      sys.exit(f'error: {in_words(error)}')
+      sys.exit(f'error: {explain_error(error)}')
     except KeyboardInterrupt:
       sys.exit('interrupted; nothing saved before is lost')
 

@@ -110,7 +110,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     total: int | None,
     unit: str = 'step',
     stream: TextIO | None = None,
-    counted: str = 'tokens',
+    progress_unit: str = 'tokens',
     clock: Callable[[], float] = time.monotonic,
   ):
     """Starts the clock.
@@ -123,7 +123,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       clock: returns the time in seconds.
     """
     super().__init__(clock)
-    self._total, self._unit, self.counted = total, unit, counted
+    self._total, self._unit, self.progress_unit = total, unit, progress_unit
     self._stream = stream or (io.StringIO() if _HIDDEN.get() else sys.stderr)
     self._terminal = self._stream.isatty()
     self._started, self._drawn_at = clock(), -math.inf
@@ -177,7 +177,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       not rate and f'{formatting.format_duration(so_far)} so far',
       loss is not None and f'loss {_format_value(loss)}',
       rate and formatting.format_rate(rate, self._unit),
-      tokens and f'{formatting.format_compact(tokens)} {self.counted}/s',
+      tokens and f'{formatting.format_compact(tokens)} {self.progress_unit}/s',
       # Last: a terminal may be too narrow for all of them.
       *(f'{n} {_format_value(x)}' for n, x in shown.items() if x is not None),
     )

@@ -45,11 +45,11 @@ def test_no_overrides():
 
 
 def test_an_error_is_told_in_words():
-  assert main.in_words(ValueError('no such key')) == 'no such key'
+  assert main.explain_error(ValueError('no such key')) == 'no such key'
   full = OSError(errno.ENOSPC, 'No space left on device', 'metrics.jsonl')
-  assert 'metrics.jsonl' in main.in_words(full)
-  assert 'the same command then continues' in main.in_words(full)
-  assert 'continues' not in main.in_words(FileNotFoundError('f.csv'))
+  assert 'metrics.jsonl' in main.explain_error(full)
+  assert 'the same command then continues' in main.explain_error(full)
+  assert 'continues' not in main.explain_error(FileNotFoundError('f.csv'))
 
 
 def run(*arguments):

@@ -126,9 +126,9 @@ class RowSaver:
     self._lost_base = False
     self._published = published
 
-  def restored(self, step: int) -> None:
+  def note_restore(self, step: int) -> None:
     """The run goes on from this step, whose rows were just loaded."""
-    last = self._checkpoints.about_rows(step)
+    last = self._checkpoints.read_row_history(step)
     self._last = last and (step, last['identity'])
 
   def save(
@@ -177,7 +177,7 @@ class RowSaver:
   def _dirty_bit(self) -> int:
     if self._published:
       return dirty_lib.SINCE_PUBLISHED
-    if policy.since_base(self._options.policy):
+    if policy.deltas_start_at_base(self._options.policy):
       return dirty_lib.SINCE_BASE
     return dirty_lib.SINCE_SAVE
 
@@ -195,7 +195,7 @@ class RowSaver:
       self._checkpoints.wait()
     finally:
       step, kind, rows = begun
-      if last := self._checkpoints.about_rows(step):
+      if last := self._checkpoints.read_row_history(step):
         self._last = step, last['identity']
         self._lost, self._lost_base = {}, False
       else:
@@ -208,7 +208,7 @@ class RowSaver:
     if self._last is None:
       return None
     step, identity = self._last
-    last = self._checkpoints.about_rows(step)
+    last = self._checkpoints.read_row_history(step)
     if last and last['identity'] == identity:
       return last
     self._log(
@@ -229,6 +229,6 @@ class RowSaver:
     if policy.wants_base(options.policy, history, options.full_every):
       return {'kind': row_files.BASE, 'parents': [], 'history': []}
     parents = [*entry['parents'], list(self._last)]
-    if policy.since_base(options.policy):
+    if policy.deltas_start_at_base(options.policy):
       parents = parents[:1]
     return {'kind': row_files.DELTA, 'parents': parents, 'history': history}

@@ -9,7 +9,7 @@ from genrec_jax.checkpoint import storage
 
 
 @contextlib.contextmanager
-def one_error():
+def raise_once():
   """Raises the first error of a failed Orbax save and mutes its repetitions.
 
   Every thread of Orbax that meets a failure logs it with its trace, which would

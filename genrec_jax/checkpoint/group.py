@@ -79,7 +79,7 @@ class ProcessGroup:
       self._client.key_value_set(f'{turn}/answer', json.dumps(answer))
     return answer['result']
 
-  def each(self, work: Callable[[], object]) -> None:
+  def run_in_each_process(self, work: Callable[[], object]) -> None:
     """Does this process's part of a job; ends it when another process fails.
 
     The processes wait for each other inside the job (Orbax does so for

@@ -284,7 +284,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
         'moment ago: has another process removed it?'
       ) from e
 
-  def about_rows(self, step: int | None) -> dict | None:
+  def read_row_history(self, step: int | None) -> dict | None:
     """What a next save must know of an earlier one, None if that is gone.
 
     Returns:
@@ -423,8 +423,8 @@ class CheckpointManager(contextlib.AbstractContextManager):
     """In the background: the rest of the save, then what is superfluous."""
     error = None
     try:
-      with failures.one_error():
-        self._group.each(written.result)
+      with failures.raise_once():
+        self._group.run_in_each_process(written.result)
     except Exception as e:
       error = e
     self._group.decide_together(

@@ -45,6 +45,6 @@ def wants_base(
   return renewed <= going_on
 
 
-def since_base(policy: str) -> bool:
+def deltas_start_at_base(policy: str) -> bool:
   """Whether deltas hold what changed since the base, not since the last."""
   return policy != 'consecutive'

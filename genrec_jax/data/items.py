@@ -37,7 +37,7 @@ class ItemCatalogue:
   data: str
 
   @classmethod
-  def of(cls, data) -> 'ItemCatalogue':
+  def from_data(cls, data) -> 'ItemCatalogue':
     """The items of a `train.retrieval_data.RetrievalData`."""
     dataset = data.dataset
     return cls(
@@ -138,4 +138,4 @@ def keep_items(workdir: str | os.PathLike, data) -> None:
       return
   except (FileNotFoundError, ValueError, KeyError):
     pass
-  ItemCatalogue.of(data).save(workdir)
+  ItemCatalogue.from_data(data).save(workdir)

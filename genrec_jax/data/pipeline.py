@@ -32,16 +32,16 @@ def capacity_for(tokens: int) -> int:
   return -(-capacity // step) * step
 
 
-def _in_parts(
+def _pad_runs(
   values: np.ndarray, bounds: np.ndarray, size: int, fill: int = 0
 ) -> np.ndarray:
   """The runs between `bounds`, each filled up to `size`, in a row, int32."""
   out = np.full((len(bounds) - 1) * size, fill, np.int32)
-  _put_parts(out, values, bounds, size)
+  _copy_runs(out, values, bounds, size)
   return out
 
 
-def _put_parts(
+def _copy_runs(
   out: np.ndarray, values: np.ndarray, bounds: np.ndarray, size: int
 ) -> None:
   """Puts the run number i between `bounds` at place `i * size` of `out`.
@@ -149,7 +149,7 @@ class _Window:
     size = (len(self.first) - 1) * self.capacity
     out = np.zeros((size, len(columns)), dtype)
     for i, values in enumerate(columns.values()):
-      _put_parts(out[:, i], values, self.first, self.capacity)
+      _copy_runs(out[:, i], values, self.first, self.capacity)
     return features.Columns(out, tuple(columns))
 
   def take_extras(self, histories) -> dict[str, np.ndarray]:
@@ -222,10 +222,10 @@ def _pack_batch(
   floats = {}
   for name, column in window.take_extras(histories).items():
     (floats if column.dtype == np.float32 else columns)[name] = column
-  row = _in_parts(examples.row[indices], window.mine, rows, -1)
+  row = _pad_runs(examples.row[indices], window.mine, rows, -1)
   events = features.Jagged(
     window.pack_values(columns, np.int32),
-    _in_parts(lengths, window.mine, rows),
+    _pad_runs(lengths, window.mine, rows),
     window.pack_values(floats, np.float32) if floats else None,
     first=window.first[:-1].astype(np.int32),
   )
@@ -405,10 +405,10 @@ def eval_batches(
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
       at = splits.expand_ranges(start[whose], past[whose])
-      items = _in_parts(histories.items[at], past_before[mine], seen_size)
+      items = _pad_runs(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
         features.Columns(items[:, None], ('item',)),
-        _in_parts(past[whose], mine, rows),
+        _pad_runs(past[whose], mine, rows),
       )
       batch = dataclasses.replace(batch, seen=history)
     yield batch

@@ -39,7 +39,7 @@ def check_state(state: EmbeddingState, layout: StackLayout) -> None:
     )
   wanted = {name: x.shape for name, x in layout.shapes().items()}
   for name, stack in layout.stacks.items():
-    wanted[name] = (stack.depth * layout.plan.group, stack.columns)
+    wanted[name] = (stack.depth * layout.plan.group_size, stack.columns)
   shapes = {name: tuple(x.shape) for name, x in state.arrays.items()}
   names = list(state.layout)
   if shapes != wanted or names != [layout.name]:

@@ -200,7 +200,7 @@ class StackLayout:
       return 'whole_tables'  # in the same order on any number of devices
     places = sorted(map(dataclasses.astuple, self.stacks.values()))
     checksum = zlib.crc32(repr(places).encode())
-    return f'rows_of_{self.plan.group}_devices_{checksum:08x}'
+    return f'rows_of_{self.plan.group_size}_devices_{checksum:08x}'
 
   @functools.cached_property
   def optimizers(self) -> dict[str, str]:
@@ -258,22 +258,23 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
   """The stacks of one kind; several if one would have too many addresses."""
   columns, dtype, optimizer = key
   # One row of each device is the spare one.
-  most = MOST_ADDRESSES // plan.group - 1
+  most = MOST_ADDRESSES // plan.group_size - 1
   filled = []  # (fill of each device, pieces)
   for name, number in waiting:
     table, owners = plan.tables[name], plan.owners(name, number)
     depth = plan_lib.rows_per_owner(table.rows, len(owners))
     if depth > most:
       raise PlanError(
-        f'table {name!r} puts {depth:,} rows on a device, and {plan.group} '
-        f'devices can address {most:,} each; spread it over more devices'
+        f'table {name!r} puts {depth:,} rows on a device, and '
+        f'{plan.group_size} devices can address {most:,} each; '
+        'spread it over more devices'
       )
     # The first stack with room; a later table may still fit an earlier one.
     for place, (fill, pieces) in enumerate(filled):
       if max(fill[d] for d in owners) + depth <= most:
         break
     else:
-      place, fill, pieces = len(filled), [0] * plan.group, []
+      place, fill, pieces = len(filled), [0] * plan.group_size, []
       filled.append((fill, pieces))
     title = f'{dtype}_{columns}_{optimizer}'
     piece = Piece(
@@ -296,7 +297,7 @@ def _stacks_of(plan, key, waiting) -> list[Stack]:
     Stack(
       name=pieces[0].stack,
       depth=max(fill) + 1,
-      devices=plan.group,
+      devices=plan.group_size,
       columns=columns,
       dtype=dtype,
       optimizer=optimizer,

@@ -262,7 +262,7 @@ class SingleDeviceEvalRuntime:
       on the host cannot be read here: the device holds some of their rows.
   """
 
-  eval_shards, own_eval = 1, None
+  eval_shards, local_eval_shards = 1, None
   pooling: Mapping[str, str] = {}
   towers: Towers | None = None
   maps: Mapping[str, IdMap] = {}
@@ -286,7 +286,7 @@ class SingleDeviceEvalRuntime:
     del inputs, output
     return jax.jit(function)
 
-  def rows(self, task, weights, reads: Mapping[str, Read]):
+  def read_rows(self, task, weights, reads: Mapping[str, Read]):
     """Parameters and views of the reads, for use in a function of `jit`.
 
     Args:

@@ -140,7 +140,7 @@ class ShardingPlan:
     self._added_schemes()
 
   @property
-  def group(self) -> int:
+  def group_size(self) -> int:
     """Devices that hold one copy of the tables together."""
     return self.hosts * self.devices
 
@@ -162,7 +162,9 @@ class ShardingPlan:
     """
     table = self.tables[name]
     if table.spread is None:
-      return [Shard(d, table.rows, 0, table.dim) for d in range(self.group)]
+      return [
+        Shard(d, table.rows, 0, table.dim) for d in range(self.group_size)
+      ]
     rectangles = []
     for piece in range(table.pieces):
       owners = self.owners(name, piece)
@@ -180,7 +182,7 @@ class ShardingPlan:
     if table.spread == HOST:
       first = table.at[piece] * self.devices
       return tuple(range(first, first + self.devices))
-    return tuple(range(self.group))
+    return tuple(range(self.group_size))
 
   def to_json(self) -> str:
     """The plan as text; `from_json` is the inverse.
@@ -336,7 +338,7 @@ def _find_fault(plan: ShardingPlan, table: TablePlan) -> str | None:
   scheme, kind = table.kind, table.kind.at_names
   if kind is None:
     return f'{table.scheme} takes no "at"' if table.at else None
-  names = plan.group if scheme.spread == ONE else plan.hosts
+  names = plan.group_size if scheme.spread == ONE else plan.hosts
   if not table.at:
     return f'{table.scheme} needs "at", the {kind} of each piece'
   if any(not 0 <= place < names for place in table.at):

@@ -115,14 +115,16 @@ class PooledFeatures:
         lengths.append(jnp.zeros(missing * (bag_count + 1), jnp.int32))
       # What pads the ids belongs to the last padding bag.
       lengths[-1] = lengths[-1].at[-1].add(left)
-    ids = self._spread_ids(jnp.concatenate(ids).reshape(len(columns), size))
-    lengths = self._spread_ids(
+    ids = self._send_to_holders(
+      jnp.concatenate(ids).reshape(len(columns), size)
+    )
+    lengths = self._send_to_holders(
       jnp.concatenate(lengths).reshape(len(columns), self._most_pieces, -1)
     )
     if weighted:
       weights = jnp.concatenate(weights).reshape(len(columns), size)
       return IncomingRequests(
-        self._find_rows(bags, ids), lengths, self._spread_ids(weights)
+        self._find_rows(bags, ids), lengths, self._send_to_holders(weights)
       )
     return IncomingRequests(self._find_rows(bags, ids), lengths, None)
 
@@ -229,7 +231,7 @@ class PooledFeatures:
     sent = jnp.stack([jnp.stack(row) for row in table])
     # By the way of the ids, so that gradients meet the requests they belong to.
     sent = codec.decode(
-      self._spread_ids(codec.encode(sent)), self.stack.columns
+      self._send_to_holders(codec.encode(sent)), self.stack.columns
     )
     return self._of_rows(received, sent)
 
@@ -363,7 +365,7 @@ class PooledFeatures:
 
   # --- The ways there and back.
 
-  def _spread_ids(self, x: jax.Array) -> jax.Array:
+  def _send_to_holders(self, x: jax.Array) -> jax.Array:
     """`[columns, ...]` of each device -> `[W, ...]` at the holders."""
     to, over = _AXES[self.spread]
     # First between the tables, then between the rows of a table.

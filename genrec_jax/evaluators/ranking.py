@@ -66,7 +66,7 @@ class RankingEvaluator:
     self._grouped = split.blocks > 0 and split.block(0).group is not None
 
     def score_batch(weights, batch):
-      params, rows = runtime.rows(
+      params, rows = runtime.read_rows(
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)
@@ -118,7 +118,7 @@ class RankingEvaluator:
     """What `state` says of each example, in order."""
     runtime = self._runtime
     return self._scores_of(
-      state, self._make_batches(runtime.eval_shards, runtime.own_eval)
+      state, self._make_batches(runtime.eval_shards, runtime.local_eval_shards)
     )
 
   def measure(self, scores: Scores) -> dict[str, float]:
@@ -214,7 +214,7 @@ class RankingEvaluator:
         self._split.names,
         batch_size=size,
         shards=shards,
-        own=self._runtime.own_eval,
+        own=self._runtime.local_eval_shards,
         capacities=capacities,
       )
 

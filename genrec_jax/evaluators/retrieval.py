@@ -61,7 +61,7 @@ class RetrievalEvaluator:
       return collectives.gather((*target_ranks, batch.weights > 0))
 
     def ranks_of_model(weights, vectors, batch):
-      params, rows = runtime.rows(
+      params, rows = runtime.read_rows(
         task, weights, task.reads_for('predict', batch)
       )
       return rank_batch(task.predict(params, rows, batch), vectors, batch)
@@ -71,7 +71,7 @@ class RetrievalEvaluator:
 
     def share_of_catalogue(weights):
       ids = catalogue.shard_corpus(corpus)
-      _, rows = runtime.rows(task, weights, task.reads_for('items', ids))
+      _, rows = runtime.read_rows(task, weights, task.reads_for('items', ids))
       return task.vectors(rows)
 
     self._ranks_of_model = runtime.jit(
@@ -100,7 +100,7 @@ class RetrievalEvaluator:
         weights, vectors, runtime.put_on_devices(batch)
       ),
       vectors,
-      self._make_batches(runtime.eval_shards, runtime.own_eval),
+      self._make_batches(runtime.eval_shards, runtime.local_eval_shards),
     )
 
   def popularity(self, counts: np.ndarray) -> dict[str, float]:

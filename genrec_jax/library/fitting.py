@@ -359,14 +359,14 @@ def _name_files(config, path) -> None:
 
 def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
-  form, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
+  file_format, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
     path = min(
-      p for p in path.iterdir() if p.name.lower().endswith(form.SUFFIXES)
+      p for p in path.iterdir() if p.name.lower().endswith(file_format.SUFFIXES)
     )
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_features(
-    form.default_features(path, reading), features, cfg.labels
+    file_format.default_features(path, reading), features, cfg.labels
   )
 
 

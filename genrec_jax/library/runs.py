@@ -21,7 +21,7 @@ from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.data import scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
-from genrec_jax.data.ranking.kept import load_encoder
+from genrec_jax.data.ranking.saved_encoder import load_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved

@@ -134,7 +134,7 @@ def _half_holds(low, high, bits: int) -> bool:
     return False
   step = (high - low) / np.float32(2**bits - 1)
   # Half a unit in the last place of the bias is an eighth of a step at most.
-  spread = (step >= _NARROWEST) & (largest <= step * 2**8)
+  bias_is_close = (step >= _NARROWEST) & (largest <= step * 2**8)
   # Equal elements are the bias itself, which needs no step but its digits.
   flat = (largest >= _NARROWEST * 2**bits) | (largest == 0)
-  return bool(np.where(high == low, flat, spread).all())
+  return bool(np.where(high == low, flat, bias_is_close).all())

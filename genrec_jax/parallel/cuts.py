@@ -31,7 +31,7 @@ class Cut:
   """How one parameter is cut, and where its gradient comes from.
 
   >>> tower = Cut(0, ('host',), ('rep', 'dev'))  # [T, ...], T / hosts on each
-  >>> tower.scattered, tower.apart
+  >>> tower.scattered, tower.independent_axes
   ((), ('host',))
   >>> Cut(1, ('rep', 'host', 'dev')).scattered  # as fsdp cuts
   ('rep', 'host', 'dev')
@@ -53,12 +53,12 @@ class Cut:
     return tuple(axis for axis in self.over if axis in self.summed)
 
   @property
-  def apart(self) -> tuple[str, ...]:
+  def independent_axes(self) -> tuple[str, ...]:
     """Axes along which each shard computes with a part of its own."""
     return tuple(axis for axis in self.over if axis not in self.summed)
 
   @property
-  def reduced(self) -> tuple[str, ...]:
+  def summed_axes(self) -> tuple[str, ...]:
     """Axes over which the gradient is summed without being scattered."""
     return tuple(axis for axis in self.summed if axis not in self.over)
 
@@ -138,8 +138,8 @@ def _check_override(pattern, cut: Cut, mesh, name, shape) -> None:
     )
   # A device's own part must be one run of the dimension, or what is gathered
   # over the other axes would not be it.
-  if cut.over != cut.apart + cut.scattered:
+  if cut.over != cut.independent_axes + cut.scattered:
     raise RuleError(
       f'{subject} is cut over {cut.over}: axes that the gradient is not summed '
-      f'over must stand first, {cut.apart + cut.scattered}'
+      f'over must stand first, {cut.independent_axes + cut.scattered}'
     )

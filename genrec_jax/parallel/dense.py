@@ -156,7 +156,8 @@ class MeshLayout:
     """Turns what `gather` returned into what the model computes with.
 
     These are whole parameters, except those of which each shard has a part of
-    its own (`Cut.apart`). Call it inside the function that is differentiated.
+    its own (`Cut.independent_axes`). Call it inside
+    the function that is differentiated.
     """
     if not self.dense.gathers_again:
       return held
@@ -195,7 +196,7 @@ class MeshLayout:
     names, leaves, tree = _named_leaves(grads)
     places = {}  # axes left to sum over -> indices of leaves
     for place, name in enumerate(names):
-      places.setdefault(self.cuts[name].reduced, []).append(place)
+      places.setdefault(self.cuts[name].summed_axes, []).append(place)
     # What is summed over most axes first: the whole parameters.
     for axes in sorted(places, key=len, reverse=True):
       if axes:
@@ -257,7 +258,7 @@ class MeshLayout:
       The new parameters, as stored, and the new state.
     """
     # The optimizer works on as much of a parameter as it has gradient.
-    params = self.own(params)
+    params = self.local_slice(params)
     updates, state = tx.update(grads, state, params, **extra)
     params = optax.apply_updates(params, updates)
     if not self.dense.stored_cut:
@@ -278,7 +279,7 @@ class MeshLayout:
     names, leaves, _ = _named_leaves(self.params)
     return {name: x.dtype for name, x in zip(names, leaves, strict=True)}
 
-  def own(self, params):
+  def local_slice(self, params):
     """The part of the stored parameters that this device updates."""
     if self.dense.stored_cut:
       return params
@@ -286,7 +287,7 @@ class MeshLayout:
 
   def stored_axes(self, cut: Cut) -> tuple[str, ...]:
     """The axes over which a parameter itself is cut, not only its state."""
-    return cut.over if self.dense.stored_cut else cut.apart
+    return cut.over if self.dense.stored_cut else cut.independent_axes
 
   def _make_wire(self, cut: Cut, dtype: str = '') -> gathering.Wire:
     return gathering.Wire(

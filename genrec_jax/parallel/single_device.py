@@ -29,7 +29,7 @@ class SingleDeviceLayout:
   def reduce(self, grads):
     return grads
 
-  def own(self, params):
+  def local_slice(self, params):
     return params
 
   def norm(self, grads):

@@ -1,7 +1,7 @@
 """Tables, lookups and a machine in; a sharding plan and its report out."""
 
 from genrec_jax.planner.describe import describe
-from genrec_jax.planner.errors import insufficient_memory
+from genrec_jax.planner.errors import insufficient_memory_error
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.options import Constraint, ConstraintError
@@ -31,6 +31,6 @@ __all__ = [
   'evaluate_plan',
   'from_tables',
   'make_plan',
-  'insufficient_memory',
+  'insufficient_memory_error',
   'tree_bytes',
 ]

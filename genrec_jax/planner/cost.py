@@ -83,9 +83,9 @@ def _cost_sharded(load, columns, topology, local, owners) -> Cost:
   t, s = topology, load.item_bytes
   forward_bytes = s if load.forward_bytes is None else load.forward_bytes
   backward_bytes = s if load.backward_bytes is None else load.backward_bytes
-  world = t.group
+  world = t.group_size
   ids = load.ids * local * world / owners
-  outputs = load.returned(owners) * local * world
+  outputs = load.values_returned(owners) * local * world
   by_rows = owners > 1
   # The original keeps these two to whole tables, which have one owner.
   width = columns if by_rows else max(columns, t.least_width)
@@ -115,14 +115,14 @@ def _cost_replicated(load, topology, local) -> Cost:
   """A whole table on every device, whose gradients are all-reduced."""
   t, s = topology, load.item_bytes
   rate = t.memory_bandwidth * t.dense_share
-  ids, outputs = load.ids * local, load.returned() * local
+  ids, outputs = load.ids * local, load.values_returned() * local
   read = ids * t.id_bytes * (2 if load.weighted else 1)
   rows = ids * load.distinct * load.dim * s
   lookup = (read + rows + outputs * load.dim * s) / rate
   back = t.backward * lookup + (t.weighted * lookup if load.weighted else 0)
   table = load.rows * load.row_bytes
   back += table * t.elementwise / rate
-  if t.group == 1:
+  if t.group_size == 1:
     return Cost(lookup, back)
   nodes = min(t.hosts, 2)
   reduce = table * (2 * nodes - 1) / nodes / t.reduce_rate

@@ -64,7 +64,7 @@ def describe(
     report = evaluate_plan(given, loads, machine, batch, dense)
     if len(report.over):
       name = plan if isinstance(plan, str) else 'the plan'
-      raise errors.insufficient_memory(report, name)
+      raise errors.insufficient_memory_error(report, name)
   else:
     given, report = make_plan(
       loads,

@@ -21,7 +21,9 @@ from genrec_jax.planner.workload import DensePart, Load
 SHOWN, MOST_HOSTS, NODE = 10, 1024, 8
 
 
-def nothing_left(topology: Topology, dense: DensePart) -> InsufficientMemory:
+def no_memory_left_error(
+  topology: Topology, dense: DensePart
+) -> InsufficientMemory:
   """The dense part alone fills a device."""
   return InsufficientMemory(
     f'a device of {topology.name!r} has {format_bytes(topology.memory)}; '
@@ -31,7 +33,7 @@ def nothing_left(topology: Topology, dense: DensePart) -> InsufficientMemory:
   )
 
 
-def insufficient_memory(report: Report, name: str) -> InsufficientMemory:
+def insufficient_memory_error(report: Report, name: str) -> InsufficientMemory:
   """A given plan puts more on some device than it has."""
   worst = int(report.device_bytes.argmax())
   t = report.topology
@@ -43,7 +45,7 @@ def insufficient_memory(report: Report, name: str) -> InsufficientMemory:
     f'{format_bytes(report.buffer_bytes[worst])} of buffers) of '
     f'{format_bytes(report.budget)} ({format_bytes(t.memory)} less '
     f'{t.reserve:.0%} reserve and {format_bytes(report.dense.bytes)} of the '
-    f'dense part); {len(report.over)} of {t.group} devices have too much.'
+    f'dense part); {len(report.over)} of {t.group_size} devices have too much.'
   ]
   for line in heaviest[:SHOWN]:
     lines.append(
@@ -60,7 +62,7 @@ def insufficient_memory(report: Report, name: str) -> InsufficientMemory:
   return InsufficientMemory('\n'.join(lines))
 
 
-def nothing_fits(
+def no_plan_fits_error(
   loads: Sequence[Load],
   topology: Topology,
   batch: int,
@@ -88,8 +90,8 @@ def nothing_fits(
   lines = [
     f'nothing fits: {len(loads):,} tables with their optimizers take '
     f'{format_bytes(total)}, and a group of {t.hosts} hosts x {t.devices} '
-    f'devices has {format_bytes(t.group * cap)} for them '
-    f'({t.group} x {format_bytes(cap)}: '
+    f'devices has {format_bytes(t.group_size * cap)} for them '
+    f'({t.group_size} x {format_bytes(cap)}: '
     f'{format_bytes(t.memory)} less {t.reserve:.0%} reserve and '
     f'{format_bytes(dense.bytes)} of the dense part).'
   ]

@@ -30,8 +30,8 @@ def evaluate_plan(
   """
   _require_same_machine(plan, {load.name: load for load in loads}, topology)
   loads = [load.with_pooling(plan.pooling) for load in loads]
-  times = np.zeros((plan.group, 4))
-  rows, buffers = (np.zeros(plan.group, np.int64) for _ in range(2))
+  times = np.zeros((plan.group_size, 4))
+  rows, buffers = (np.zeros(plan.group_size, np.int64) for _ in range(2))
   lines = []
   for load in loads:
     table = plan.tables[load.name]

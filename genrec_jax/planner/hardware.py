@@ -107,14 +107,14 @@ class Topology:
       )
 
   @property
-  def group(self) -> int:
+  def group_size(self) -> int:
     """Devices that hold one copy of the tables together."""
     return self.hosts * self.devices
 
   @property
   def total(self) -> int:
     """Devices that share a batch."""
-    return self.replicas * self.group
+    return self.replicas * self.group_size
 
   @property
   def exchange_rate(self) -> float:
@@ -130,10 +130,10 @@ class Topology:
   def bisection(self) -> float:
     """What one half of a group can send to the other."""
     if not self.torus:
-      return self.group / 2 * self.exchange_rate
+      return self.group_size / 2 * self.exchange_rate
     links = 2 * self.torus  # of a device, and a cut meets a ring twice
-    side = self.group ** (1 / self.torus)
-    return 2 * self.group / side * self.intra / links
+    side = self.group_size ** (1 / self.torus)
+    return 2 * self.group_size / side * self.intra / links
 
   def penalty(self, columns: int) -> float:
     """Time factor of reading rows that are narrow."""

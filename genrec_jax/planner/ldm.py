@@ -33,7 +33,7 @@ def partition_ldm(
     return None
   units = []
   for index in sorted(
-    filling.waiting(), key=lambda i: (-filling.options[i].time, i)
+    filling.unplaced_options(), key=lambda i: (-filling.options[i].time, i)
   ):
     option = filling.options[index]
     if option.kind.spread == HOST:
@@ -56,7 +56,7 @@ def partition_ldm(
     for unit in members:
       index, piece = units[unit]
       filling.at[index][piece] = device
-  return filling.done()
+  return filling.build_placement()
 
 
 def difference_times(

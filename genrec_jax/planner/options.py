@@ -60,7 +60,7 @@ class Option:
     cost: of a piece, on each of its devices.
     bytes: of a piece, on each of its devices.
     buffers: of them what goes in and out in a step.
-    spread: devices of a piece.
+    devices_per_piece: devices of a piece.
     at: where its pieces must lie; () for anywhere.
     array: pieces with the same word here share an array; '' for none.
     outside: the scheme, if it is none of the built-in ones.
@@ -72,7 +72,7 @@ class Option:
   cost: Cost
   bytes: int
   buffers: int = 0
-  spread: int = 1
+  devices_per_piece: int = 1
   at: tuple[int, ...] = ()
   array: str = ''
   outside: Scheme | None = None
@@ -88,7 +88,7 @@ class Option:
 
   @property
   def shards(self) -> int:
-    return self.pieces * self.spread
+    return self.pieces * self.devices_per_piece
 
   @property
   def row_bytes(self) -> int:
@@ -194,12 +194,12 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
   options, deepest = [], 0
   for name in names:
     scheme = ways.schemes[name]
-    spread = scheme.owners(topology.hosts, topology.devices)
-    most = MOST_ADDRESSES // topology.group - 1  # rows that a device has
+    devices_per_piece = scheme.owners(topology.hosts, topology.devices)
+    most = MOST_ADDRESSES // topology.group_size - 1  # rows that a device has
     if scheme.spread is None:
-      spread = topology.group
-    elif rows_per_owner(load.rows, spread) > most:
-      deepest = rows_per_owner(load.rows, spread)
+      devices_per_piece = topology.group_size
+    elif rows_per_owner(load.rows, devices_per_piece) > most:
+      deepest = rows_per_owner(load.rows, devices_per_piece)
       continue
     at = _settled_places(load, name, ways, constraint)
     for pieces in _propose_pieces(load, scheme, topology, constraint, at):
@@ -215,7 +215,7 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
           cost=shard_cost(*args, batch),
           bytes=storage.row_bytes(*args) + buffers,
           buffers=buffers,
-          spread=spread,
+          devices_per_piece=devices_per_piece,
           at=at,
           array=''
           if scheme.spread is None
@@ -226,8 +226,8 @@ def _options_of_one(load, ways, constraint) -> list[Option]:
   if not options and deepest:
     raise ConstraintError(
       f'table {load.name!r} would have {deepest:,} rows on a device, but '
-      f'{topology.group} devices can address '
-      f'{MOST_ADDRESSES // topology.group - 1:,} each: allow row_wise'
+      f'{topology.group_size} devices can address '
+      f'{MOST_ADDRESSES // topology.group_size - 1:,} each: allow row_wise'
     )
   if not options:
     raise ConstraintError(
@@ -247,7 +247,7 @@ def _propose_schemes(
   if load.optimizer == DENSE:
     names = (n for n, s in schemes.items() if s.spread is None)
     return (next(names),)
-  if topology.group == 1:  # there is one place, and all schemes are alike
+  if topology.group_size == 1:  # there is one place, and all schemes are alike
     return (next(n for n, s in schemes.items() if s == Scheme(ONE)),)
   names = [n for n, s in schemes.items() if s.proposed]
   if topology.hosts == 1:

@@ -80,11 +80,11 @@ class PartialPlacement:
   ):
     self.options, self.cap = tuple(options), cap
     self.array_caps = array_caps or {}
-    self.arrays = {name: [0] * topology.group for name in self.array_caps}
+    self.arrays = {name: [0] * topology.group_size for name in self.array_caps}
     self.hosts, self.devices = topology.hosts, topology.devices
-    group = topology.group
-    self.time, self.used = [0.0] * group, [0] * group
-    self.buffers = [0] * group
+    group_size = topology.group_size
+    self.time, self.used = [0.0] * group_size, [0] * group_size
+    self.buffers = [0] * group_size
     self.host_time = [0.0] * self.hosts
     self.at = [[None] * o.pieces for o in self.options]
 
@@ -129,7 +129,7 @@ class PartialPlacement:
         self.put(option, devices)
     return max(self.used) <= self.cap
 
-  def waiting(self) -> list[int]:
+  def unplaced_options(self) -> list[int]:
     """Numbers of the options that have no place yet."""
     return [i for i, at in enumerate(self.at) if None in at]
 
@@ -168,7 +168,7 @@ class PartialPlacement:
         self.take(option, device)
     return False
 
-  def done(self) -> Placement:
+  def build_placement(self) -> Placement:
     at = [tuple(places) for places in self.at]
     return Placement(self.options, at, self.time, self.used, self.buffers)
 
@@ -204,12 +204,13 @@ def partition_lpt(
   for index in _by_weight(filling, by):
     if not _place_option(filling, index, heap):
       return None
-  return filling.done()
+  return filling.build_placement()
 
 
 def _by_weight(filling: PartialPlacement, by: str) -> list[int]:
   return sorted(
-    filling.waiting(), key=lambda i: (-getattr(filling.options[i], by), i)
+    filling.unplaced_options(),
+    key=lambda i: (-getattr(filling.options[i], by), i),
   )
 
 
@@ -295,7 +296,7 @@ def even_arrays(
       total[name] = total.get(name, 0) + option.row_bytes * option.shards
       largest[name] = max(largest.get(name, 0), option.row_bytes)
   caps = {
-    name: (1 + slack) * max(total[name] / topology.group, largest[name])
+    name: (1 + slack) * max(total[name] / topology.group_size, largest[name])
     for name in total
   }
   return partition_lpt(options, topology, cap, array_caps=caps)

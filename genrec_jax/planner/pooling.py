@@ -144,21 +144,22 @@ def rows_bytes(
   """What a device sends in a step if rows travel, see `choose_pooling`."""
   num_rows = min(read.ids, read.most_rows)
   if scheme.spread is None:
-    return num_rows * _whole_row(read) * (mesh.group * mesh.replicas - 1)
-  others = mesh.group - 1
+    return num_rows * _whole_row(read) * (mesh.group_size * mesh.replicas - 1)
+  others = mesh.group_size - 1
   size = ID_BYTES + sum(_piece_bytes(read, pieces, exchange))
   by_gather = pieces * num_rows * size * others
   if exchange.kind == 'gather':
     return by_gather
   expected = min(read.ids * read.distinct, num_rows)
-  room = min(num_rows, exchange.capacity * num_rows / mesh.group)  # of one peer
+  # The room of one peer.
+  room = min(num_rows, exchange.capacity * num_rows / mesh.group_size)
   if expected > exchange.capacity * num_rows:  # even shares find no room
     if exchange.overflow == 'raise':
       return math.inf  # no step would end
     # Ids ask in vain before everything goes the longer way.
     return by_gather + pieces * room * ID_BYTES * others
   if exchange.kind == 'ragged':
-    room = expected / mesh.group
+    room = expected / mesh.group_size
   return pieces * room * size * others
 
 
@@ -167,7 +168,7 @@ def sums_bytes(
 ) -> float:
   """What a device sends in a step if sums travel, see `choose_pooling`."""
   if scheme.spread is None:
-    others = mesh.group * mesh.replicas - 1
+    others = mesh.group_size * mesh.replicas - 1
     return read.ids * _whole_row(read) * others
   lists = ID_BYTES * (read.ids * (2 if read.weighted else 1) + read.bags + 1)
   sums = read.bags * sum(_piece_bytes(read, pieces, exchange))
@@ -175,11 +176,11 @@ def sums_bytes(
   # share; all-gather and reduce-scatter among those who share a piece send
   # everything to each of the others.
   if scheme.spread == ONE:
-    times = (mesh.group - 1) / mesh.group
+    times = (mesh.group_size - 1) / mesh.group_size
   elif scheme.spread == HOST:
     times = (mesh.hosts - 1) / mesh.hosts + mesh.devices - 1
   else:
-    times = mesh.group - 1
+    times = mesh.group_size - 1
   return pieces * (lists + sums) * times
 
 
@@ -201,7 +202,7 @@ def resolve_load(
     batch: examples of a step on all devices together.
     rule: how rows or sums is decided.
   """
-  examples = batch / (topology.group * topology.replicas)
+  examples = batch / (topology.group_size * topology.replicas)
   where = scheme, pieces, topology
   return load.with_pooling(
     {f.name: _choose_of(load, f, *where, examples, rule) for f in load.choices}
@@ -228,7 +229,7 @@ def fill_pooling(
     PlanError: the plan names a feature that is not pooled, or sums are wanted
       where determinism rules them out.
   """
-  examples = batch / (plan.group * plan.replicas)
+  examples = batch / (plan.group_size * plan.replicas)
   pooling = {}
   for load in loads:
     table = plan.tables.get(load.name)

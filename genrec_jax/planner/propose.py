@@ -79,8 +79,8 @@ def propose_dynamic(
   Bytes are counted in bins; `most` totals are taken, evenly among those that
   can be reached.
   """
-  bins = BINS * topology.group
-  size = max(1.0, budget * topology.group / bins)
+  bins = BINS * topology.group_size
+  size = max(1.0, budget * topology.group_size / bins)
   best = np.full(bins + 1, np.inf)
   best[0] = 0.0
   chosen = np.zeros((len(items), bins + 1), np.int16)

@@ -42,7 +42,7 @@ def _format_head(c) -> list[str]:
       'device when all of it is averaged; not in the times'
     )
   if len(c.over):
-    lines.append(f'DOES NOT FIT on {len(c.over)} of {t.group} devices')
+    lines.append(f'DOES NOT FIT on {len(c.over)} of {t.group_size} devices')
   return lines
 
 
@@ -96,7 +96,7 @@ def _format_balance(c) -> list[str]:
     lines.append(
       f'{name:>10}' + ''.join(f' {value:>9.4f}' for value in measures.values())
     )
-  return lines if c.topology.group > 1 else []
+  return lines if c.topology.group_size > 1 else []
 
 
 def _format_bounds(c) -> list[str]:

@@ -4,8 +4,8 @@ Every proposer in turn chooses one option for every table, and partitioners
 place these; the placement whose busiest device has the least work wins. A
 proposal is not placed if even a perfect partition would be slower than the best
 so far, or would need too many bytes. Afterwards tables are halved where that
-helps (split.py). All of it depends on the arguments alone, unless `timeout`
-ends it, which the report says.
+helps (column_halving.py). All of it depends on the arguments alone, unless
+`timeout` ends it, which the report says.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
 from genrec_jax.planner import errors, storage
+from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
 from genrec_jax.planner.ldm import partition_ldm
@@ -33,7 +34,6 @@ from genrec_jax.planner.partition import (
 from genrec_jax.planner.pooling import PoolingRule, fill_pooling
 from genrec_jax.planner.propose import PROPOSERS, propose_frugal
 from genrec_jax.planner.report import Report
-from genrec_jax.planner.split import split_search
 from genrec_jax.planner.workload import DensePart, Load
 
 PARTITIONERS = {
@@ -95,16 +95,16 @@ def make_plan(
   ways = dict(schemes=schemes, rule=pooling)
   search = _Search(loads, topology, batch, constraints, dense, ways)
   if search.cap <= 0:
-    raise errors.nothing_left(topology, dense)
+    raise errors.no_memory_left_error(topology, dense)
   search.end = time.monotonic() + timeout
   for name in proposers:
     search.propose(name, partitioners, proposals)
   if halvings:
-    search.split(halvings)
+    search.halve_tables(halvings)
   if search.best is None:
-    search.spread()
+    search.minimise_bytes()
   if search.best is None:
-    raise errors.nothing_fits(
+    raise errors.no_plan_fits_error(
       loads, topology, batch, constraints, dense, **ways
     )
   plan = fill_pooling(search.plan, loads, batch, pooling)
@@ -149,7 +149,7 @@ class _Search:
       if name in STEPWISE:
         skip = number + min(2**misses, MOST_SKIPPED)
 
-  def split(self, halvings: int) -> None:
+  def halve_tables(self, halvings: int) -> None:
     """Halves tables of the best placement, or of whole tables."""
     starts = [self.best.options] if self.best else []
     starts.append(
@@ -166,7 +166,7 @@ class _Search:
       if candidate:
         self._try_options('column splits', ('lpt', 'ldm'), candidate.options)
 
-  def spread(self) -> None:
+  def minimise_bytes(self) -> None:
     """As few bytes as there may be, however late it is."""
     for proposal in propose_frugal(self.items, self.topology, self.cap):
       options = [o[i] for o, i in zip(self.items, proposal, strict=True)]
@@ -229,10 +229,10 @@ class _Search:
 
   def _is_hopeless(self, options: Sequence[Option]) -> bool:
     """Whether no partition of them can be faster than the best, or fit."""
-    group = self.topology.group
-    if sum(o.total_bytes for o in options) > group * self.cap:
+    group_size = self.topology.group_size
+    if sum(o.total_bytes for o in options) > group_size * self.cap:
       return True
-    total = sum(o.time * o.shards for o in options) / group
+    total = sum(o.time * o.shards for o in options) / group_size
     somewhere = [o for o in options if o.kind.at_names]
     everywhere = sum(o.time for o in options if not o.kind.at_names)
     rest = (o.time for o in somewhere)

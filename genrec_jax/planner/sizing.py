@@ -55,10 +55,10 @@ def size_machine(
   loads: Sequence[Load], topology: Topology, batch: float, dense: DensePart
 ) -> Sizing:
   """Bounds for a batch of that many examples on all devices together."""
-  t, world, everyone = topology, topology.group, topology.total
+  t, world, everyone = topology, topology.group_size, topology.total
   local = batch / everyone
   read = sum(load.ids * load.row_bytes for load in loads)
-  returned = sum(load.returned() * load.row_bytes for load in loads)
+  returned = sum(load.values_returned() * load.row_bytes for load in loads)
   gradient = dense.parameters * dense.parameter_bytes
   exchanged = 2 * local * returned * (world - 1) / world
   reduced = 2 * gradient * (everyone - 1) / everyone

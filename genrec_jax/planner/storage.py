@@ -50,11 +50,11 @@ def buffer_bytes(
 ) -> int:
   """What goes in and out of a piece in a step, on each of its devices."""
   t, local = topology, batch / topology.total
-  world, spread = t.group, scheme.owners(t.hosts, t.devices)
+  world, spread = t.group_size, scheme.owners(t.hosts, t.devices)
   if scheme.spread is None:
     world = 1
   ids = load.ids * local * world / spread
-  outputs = load.returned(spread) * local * world
+  outputs = load.values_returned(spread) * local * world
   ids *= t.id_bytes * (2 if load.weighted else 1) * t.input_buffers
   return int(ids + outputs * columns * load.item_bytes)
 

@@ -105,7 +105,7 @@ class Load:
     rows = sum(f.length * f.poolings for f in self.features if not f.pooled)
     return rows * self.distinct
 
-  def returned(self, owners: int = 1) -> float:
+  def values_returned(self, owners: int = 1) -> float:
     """Rows and sums of an example that one of so many owners sends.
 
     All of them have a part in a sum, one of them has a row.

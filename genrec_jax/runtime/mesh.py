@@ -129,15 +129,15 @@ class MeshRuntime:
     return self.eval_shards * self._microbatches
 
   @property
-  def own_eval(self) -> range:
+  def local_eval_shards(self) -> range:
     """The parts of an evaluation batch that this process makes."""
     return devices_lib.own_shards(self.mesh)
 
   @property
-  def own(self) -> range:
+  def local_shards(self) -> range:
     """The parts of a training batch that this process makes."""
-    own, each = self.own_eval, self._microbatches
-    return range(own.start * each, own.stop * each)
+    parts, each = self.local_eval_shards, self._microbatches
+    return range(parts.start * each, parts.stop * each)
 
   def batches(self, iterator):
     """Batches on the devices, the next ones put there while a step runs."""
@@ -240,7 +240,7 @@ class MeshRuntime:
       )
     )
 
-  def rows(self, task, weights, reads):
+  def read_rows(self, task, weights, reads):
     """(parameters, views of the reads), inside such a function.
 
     It reads as a step with one microbatch does, without gradients.
@@ -278,7 +278,7 @@ class MeshRuntime:
     if saved is None:
       saved = planning.plan_one_device(self._task, 'data_parallel')
     LOG.info('laying the tables out anew, for another plan')
-    return restoring.from_other_layout(
+    return restoring.restore_other_layout(
       checkpoints,
       step,
       data,

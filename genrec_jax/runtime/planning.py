@@ -156,10 +156,10 @@ def check_memory(
   work = _describe_work(config, task, shape, extensions)
   report = planner.evaluate_plan(plan, **work)
   if len(report.over):
-    alone = plan.group * plan.replicas == 1
+    alone = plan.group_size * plan.replicas == 1
     scheme = p.scheme or DEFAULT_SCHEME
     scheme = 'the model on one device' if alone else f'scheme {scheme!r}'
-    raise planner.insufficient_memory(report, p.plan or scheme)
+    raise planner.insufficient_memory_error(report, p.plan or scheme)
 
 
 def describe_plan(

@@ -121,7 +121,7 @@ def _is_new(name: str, others) -> bool:
   return name.startswith('sums/') and name not in others
 
 
-def from_other_layout(
+def restore_other_layout(
   checkpoints: CheckpointManager,
   step: int,
   data,
@@ -146,7 +146,7 @@ def from_other_layout(
   """
   old, new = layouts
   relayout.require_same_tables(old, new)
-  arrays, slots = as_saved(tree, old, mesh)
+  arrays, slots = describe_saved_state(tree, old, mesh)
   # What does not depend on the plan.
   kept = {
     'step': abstract.step,
@@ -202,7 +202,7 @@ def from_other_layout(
   return ResumePoint(step, clear_dirty_rows(state, abstract.dirty_rows), host)
 
 
-def as_saved(
+def describe_saved_state(
   tree: dict[str, str], layout: StackLayout, mesh: jax.sharding.Mesh
 ):
   """Arrays and slots of another layout, cut into runs over the group of a mesh.

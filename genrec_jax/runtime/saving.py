@@ -81,10 +81,10 @@ class Saver(contextlib.AbstractContextManager):
         log=LOG.info,
       )
 
-  def restored(self, step: int) -> None:
+  def note_restore(self, step: int) -> None:
     """The run goes on from this step."""
     if self._rows:
-      self._rows.restored(step)
+      self._rows.note_restore(step)
 
   def save(self, step: int, state: TrainState, *, data, host) -> TrainState:
     """Saves a step; the state is given away, and given back."""
@@ -107,7 +107,7 @@ class Saver(contextlib.AbstractContextManager):
     )
     return dataclasses.replace(state, dirty_rows=dirty_rows)
 
-  def publishes(self, step: int) -> bool:
+  def is_publish_step(self, step: int) -> bool:
     """Whether a step is one to publish."""
     return self._every > 0 and step > 0 and step % self._every == 0
 

@@ -31,7 +31,7 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
     plan: where rows lie, None where they lie together.
   """
 
-  shards, plan, own = 1, None, None
+  shards, plan, local_shards = 1, None, None
 
   def __init__(self, config, task, tx, extensions: Extensions | None = None):
     self._config, self._task, self._tx = config, task, tx

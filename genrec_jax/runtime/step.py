@@ -103,7 +103,9 @@ def make_step(
   blocks = microbatches if ordered else 1  # whose rows are kept apart
   kinds = measurements_lib.declare_measurements(task)
   id_map = id_maps.collect_maps(task, maps)
-  pulls = {n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2}
+  l2_strengths = {
+    n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2
+  }
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
@@ -112,7 +114,7 @@ def make_step(
     key = key_of(step)
     reads = jax.vmap(
       lambda microbatch: task.reads(
-        _tell_whole(microbatch, batch, microbatches), key
+        _attach_full_batch(microbatch, batch, microbatches), key
       )
     )(cut_microbatches(batch, microbatches))
     rows, id_states = id_map.assign(id_states, reads)
@@ -144,7 +146,7 @@ def make_step(
       rows = _view_microbatch(
         whole['tables'], routed, finished, microbatch, blocks
       )
-      own = _tell_whole(microbatch.batch, batch, microbatches)
+      own = _attach_full_batch(microbatch.batch, batch, microbatches)
       measured = task.loss(whole['params'], rows, own, key)
       measured = measurements_lib.check_measurements(kinds, measured)
       return measured['loss'][0], measured
@@ -180,8 +182,10 @@ def make_step(
       sums, grads = collectives.sum_over_shards(sums), dense.reduce(grads)
     measured = sums | measurements_lib.merge_largest(*rest)
     total, weight = measured['loss']
-    if pulls:
-      grads = _add_pulls(grads, dense.own(trained), pulls, weight)
+    if l2_strengths:
+      grads = _add_l2_gradients(
+        grads, dense.local_slice(trained), l2_strengths, weight
+      )
     # Of one position in the mean; where nothing counts, gradients are zeros. A
     # branch, and not a choice between two values: XLA would join that with what
     # follows, and round otherwise from program to program.
@@ -248,7 +252,7 @@ def cut_microbatches(batch, microbatches: int):
   )
 
 
-def _tell_whole(microbatch, batch, microbatches: int):
+def _attach_full_batch(microbatch, batch, microbatches: int):
   """A microbatch that knows the batch it is of, which all share uncopied."""
   if microbatches == 1 or not hasattr(microbatch, 'whole'):
     return microbatch
@@ -360,10 +364,12 @@ def _view_microbatch(
   return views
 
 
-def _add_pulls(grads, trained, pulls: Mapping[str, float], weight: jax.Array):
-  """Adds the gradient of (l/2)|E|^2 of each pulled table, times `weight`."""
+def _add_l2_gradients(
+  grads, trained, l2_strengths: Mapping[str, float], weight: jax.Array
+):
+  """Adds the gradient of (l/2)|E|^2 of these tables, times `weight`."""
   tables = dict(grads['tables'])
-  for name, strength in pulls.items():
+  for name, strength in l2_strengths.items():
     pull = jnp.float32(strength) * weight
     tables[name] = tables[name] + pull * trained['tables'][name]
   return {**grads, 'tables': tables}

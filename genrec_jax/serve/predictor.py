@@ -230,7 +230,7 @@ class Predictor:
 
   def _item_vectors(self, weights):
     reads = self._task.reads_for('items', jnp.asarray(self._task.corpus))
-    _, rows = self._runtime.rows(self._task, weights, reads)
+    _, rows = self._runtime.read_rows(self._task, weights, reads)
     return self._task.vectors(rows)
 
   def _compile_recommender(self, k: int):
@@ -239,7 +239,7 @@ class Predictor:
     @jax.jit
     def recommend_batch(weights, vectors, batch):
       reads = self._task.reads_for('predict', batch)
-      params, rows = self._runtime.rows(self._task, weights, reads)
+      params, rows = self._runtime.read_rows(self._task, weights, reads)
       return catalogue.top_k(
         self._task.predict(params, rows, batch),
         vectors,

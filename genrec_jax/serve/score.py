@@ -11,7 +11,7 @@ import pathlib
 
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data.ranking import batches, datasets, formats, kept
+from genrec_jax.data.ranking import batches, datasets, formats, saved_encoder
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
 from genrec_jax.serve import prediction_files
@@ -73,7 +73,7 @@ def _test_split(config, workdir: pathlib.Path):
   cache = config.data.cache or workdir / 'data'
   dataset = datasets.load(config.data, cache, log=LOG.info)
   LOG.info(dataset.summary())
-  if dataset.fingerprint() != kept.read_fingerprint(workdir):
+  if dataset.fingerprint() != saved_encoder.read_fingerprint(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now; give examples as '

@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
-from genrec_jax.data.ranking.kept import load_encoder
+from genrec_jax.data.ranking.saved_encoder import load_encoder
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.ranking import Ranking
@@ -102,7 +102,7 @@ class Scorer:
   def _jitted_scorer(self):
     def score_batch(weights, batch):
       reads = self._task.reads_for('predict', batch)
-      params, rows = self._runtime.rows(self._task, weights, reads)
+      params, rows = self._runtime.read_rows(self._task, weights, reads)
       return jax.nn.sigmoid(self._task.predict(params, rows, batch))
 
     return jax.jit(score_batch)

@@ -60,7 +60,7 @@ class Ranking:
     sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
-  counted = 'examples'  # the unit in which progress is counted
+  progress_unit = 'examples'  # the unit in which progress is counted
   measurements = {'loss': 'mean'}
 
   def __init__(

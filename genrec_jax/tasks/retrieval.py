@@ -112,7 +112,7 @@ class Retrieval:
     sites: name -> `Site` of each weight that activations are multiplied with.
   """
 
-  counted = 'tokens'  # the unit in which progress is counted
+  progress_unit = 'tokens'  # the unit in which progress is counted
   measurements = {'loss': 'mean'}
 
   def __init__(

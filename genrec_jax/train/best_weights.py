@@ -31,7 +31,7 @@ class BestWeights(contextlib.AbstractContextManager):
     self._checkpoints = CheckpointManager(directory, keep=MOST, log=LOG.warning)
     self._safe = None  # the best of the last checkpoint, a step
 
-  def restored(self, best: dict | None) -> dict | None:
+  def resume_from(self, best: dict | None) -> dict | None:
     """Says that a run continues from a checkpoint.
 
     Args:
@@ -78,7 +78,7 @@ class BestWeights(contextlib.AbstractContextManager):
     if not job.broadcast_from_leader(kept):
       self._checkpoints.save(step, weights, host=about)
 
-  def checkpoint_started(self, best: dict | None) -> None:
+  def begin_checkpoint(self, best: dict | None) -> None:
     """Says that a checkpoint that knows of `best` is being written.
 
     The one before is complete; whether this one will be nobody knows yet.
@@ -89,7 +89,7 @@ class BestWeights(contextlib.AbstractContextManager):
       self._remove_steps(lambda other: other not in kept)
     self._safe = step
 
-  def checkpoint_finished(self) -> None:
+  def complete_checkpoint(self) -> None:
     """Says that the last checkpoint is complete."""
     self.wait()
     if job.is_leader():

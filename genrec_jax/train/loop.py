@@ -108,7 +108,7 @@ def _train_locked(
   )
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
-  _check_parts(config, evaluators, extensions)
+  _check_evaluation_settings(config, evaluators, extensions)
   stop = []  # filled by SIGTERM
   batches = runtime.batches(
     iter(experiment.train_batches(config, lambda: bool(stop), log))
@@ -127,7 +127,7 @@ def _train_locked(
   saver = Saver(config, workdir, runtime, experiment.task)
   checkpoints = saver.checkpoints
   best = BestWeights(workdir / 'best')
-  host = {
+  run_values = {
     'data': experiment.fingerprint(),
     'best': None,  # {'step', 'value', 'metrics'}
     'last': {},  # split -> metrics of the latest evaluation
@@ -153,14 +153,14 @@ def _train_locked(
       )
     resume_point = runtime.restore(checkpoints, newest, batches)
     step, state, resumed = resume_point.step, resume_point.state, True
-    host = {**host, **resume_point.host, 'plan': host['plan']}
-    host['restores'] += 1
-    host['best'] = best.restored(host['best'])
-    saver.restored(step)
-    progressive.restore(host.get('progressive'))
+    run_values = {**run_values, **resume_point.host, 'plan': run_values['plan']}
+    run_values['restores'] += 1
+    run_values['best'] = best.resume_from(run_values['best'])
+    saver.note_restore(step)
+    progressive.restore(run_values.get('progressive'))
     log('continuing from the checkpoint of step %d', step)
   else:
-    best.restored(None)
+    best.resume_from(None)
     state = runtime.fresh_state()
     if train.init_from:
       with job.fail_together('reading train.init_from'):
@@ -183,10 +183,10 @@ def _train_locked(
     since = step if resumed else None
     writers = MetricWriters(workdir, resume_step=since, log=None)
   stream = None if job.is_leader() else io.StringIO()
-  counted = experiment.task.counted
-  progress = Progress(total_steps, stream=stream, counted=counted)
+  progress_unit = experiment.task.progress_unit
+  progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
   profile = _Profile(train.profile_steps, workdir / 'profile')
-  meter = _Meter(host)
+  meter = _Meter(run_values)
   with contextlib.ExitStack() as stack:
     for closing in (best, saver, writers, progress, profile):
       stack.enter_context(closing)
@@ -194,7 +194,8 @@ def _train_locked(
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
     ended = False  # an endless source has run dry
     running = collections.deque()  # (loss, counts) of the steps under way
-    logged, evaluated, saved = step, host['last'].get('step', 0), step
+    last_log_step = last_save_step = step
+    last_eval_step = run_values['last'].get('step', 0)
     shown = {}  # what the task measured up to the last log line
 
     def is_due(every, done):
@@ -202,25 +203,27 @@ def _train_locked(
 
     while True:
       final = ended or step >= total_steps
-      if is_due(train.log_every, logged):
+      if is_due(train.log_every, last_log_step):
         more = progressive.metrics()
         state, row = _write_measurements(
           writers, state, step, progress, measured, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
-        logged = step
+        last_log_step = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
-      if is_due(eval_every, evaluated):
-        _await_steps(running, 0, host)
+      if is_due(eval_every, last_eval_step):
+        _await_steps(running, 0, run_values)
         _raise_if_bad(state)
         meter.switch_phase('eval')
         with progress.pause('evaluating'):
-          _evaluate_splits(config, evaluators, state, step, host, writers, best)
+          _evaluate_splits(
+            config, evaluators, state, step, run_values, writers, best
+          )
         meter.switch_phase('train')
-        evaluated = step
-        waited = host['evaluations_since_best']
-        host['stopped_early'] = 0 < train.patience <= waited
+        last_eval_step = step
+        waited = run_values['evaluations_since_best']
+        run_values['stopped_early'] = 0 < train.patience <= waited
         if waited:
           state = _lower_rate(state, config.optimizer)
       # Asked once: the signal may arrive at any moment. Several processes ask
@@ -229,9 +232,13 @@ def _train_locked(
       if job.process_count() > 1:
         ask = step % train.nan_every == 0
         stopping = ask and job.any_process(stopping)
-      ending = final or stopping or host['stopped_early']
-      if is_due(checkpoint_every, saved) or ending and saved != step:
-        _await_steps(running, 0, host)
+      ending = final or stopping or run_values['stopped_early']
+      if (
+        is_due(checkpoint_every, last_save_step)
+        or ending
+        and last_save_step != step
+      ):
+        _await_steps(running, 0, run_values)
         _raise_if_bad(state)
         with progress.pause('saving'):
           meter.update()
@@ -239,11 +246,11 @@ def _train_locked(
           # and the best weights of which it knows.
           writers.flush()
           best.wait()
-          host['progressive'] = progressive.state()
-          state = saver.save(step, state, data=batches, host=host)
-          best.checkpoint_started(host['best'])
-        saved = step
-      if saver.publishes(step):
+          run_values['progressive'] = progressive.state()
+          state = saver.save(step, state, data=batches, host=run_values)
+          best.begin_checkpoint(run_values['best'])
+        last_save_step = step
+      if saver.is_publish_step(step):
         _raise_if_bad(state)
         with progress.pause('publishing'):
           state = saver.publish(step, state)
@@ -262,12 +269,12 @@ def _train_locked(
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
       running.append((loss, runtime.count(batch)))
-      tokens = _await_steps(running, STEPS_AHEAD, host)
+      tokens = _await_steps(running, STEPS_AHEAD, run_values)
       progress.update(step, loss=loss, tokens=tokens, **shown)
     meter.update()
     saver.wait()
-    best.checkpoint_finished()
-  if stopping and not (final or host['stopped_early']):
+    best.complete_checkpoint()
+  if stopping and not (final or run_values['stopped_early']):
     LOG.warning(
       'stopped by SIGTERM at step %d of %d; the same command continues from '
       'there',
@@ -279,7 +286,7 @@ def _train_locked(
   # ---- Report ---------------------------------------------------------------
   kind = kind_of(config, kinds)
   return results.write_results(
-    config, workdir, experiment, evaluators, host, step, kind
+    config, workdir, experiment, evaluators, run_values, step, kind
   )
 
 
@@ -304,7 +311,9 @@ def check_settings(config) -> None:
     )
 
 
-def _check_parts(config, evaluators, extensions: Extensions | None) -> None:
+def _check_evaluation_settings(
+  config, evaluators, extensions: Extensions | None
+) -> None:
   """Refuses, before the first step, what would be missed after the last."""
   train, stores = config.train, extensions.stores if extensions else {}
   if config.eval.splits and not evaluators:
@@ -367,7 +376,7 @@ def _write_measurements(
   if progress.rate:
     row['perf/steps_per_s'] = progress.rate
   if progress.tokens_per_s:
-    row[f'perf/{progress.counted}_per_s'] = progress.tokens_per_s
+    row[f'perf/{progress.progress_unit}_per_s'] = progress.tokens_per_s
   writers.scalars(step, row)
   cleared = measurements.clear_sums(state.metric_sums)
   return dataclasses.replace(state, metric_sums=cleared), measured
@@ -386,19 +395,19 @@ def _lower_rate(state, optimizer):
   return dataclasses.replace(state, lr_scale=scale)
 
 
-def _await_steps(running, ahead: int, host: dict) -> int:
+def _await_steps(running, ahead: int, run_values: dict) -> int:
   """Waits until at most `ahead` steps are under way.
 
-  Counts the others in `host`, and returns their tokens.
+  Counts the others in `run_values`, and returns their tokens.
   """
-  before = host['tokens']
+  before = run_values['tokens']
   while len(running) > ahead:
     loss, counts = running.popleft()
     jax.block_until_ready(loss)
     tokens, examples = (int(n) for n in jax.device_get(counts))
-    host['tokens'] += tokens
-    host['examples'] += examples
-  return host['tokens'] - before
+    run_values['tokens'] += tokens
+    run_values['examples'] += examples
+  return run_values['tokens'] - before
 
 
 def _raise_if_bad(state) -> None:
@@ -410,7 +419,7 @@ def _raise_if_bad(state) -> None:
 
 
 def _evaluate_splits(
-  config, evaluators, state, step, host, writers, best
+  config, evaluators, state, step, run_values, writers, best
 ) -> None:
   """Evaluates every split, and keeps the state if it is the best so far."""
   measured = {}
@@ -421,24 +430,24 @@ def _evaluate_splits(
       raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
-  host['last'] = {'step': step, **measured}
+  run_values['last'] = {'step': step, **measured}
   if 'valid' not in measured:
     return
   value = measured['valid'][config.train.monitor]
-  if host['best'] is None or value > host['best']['value']:
-    host['best'] = {'step': step, 'value': value, 'metrics': measured}
-    host['evaluations_since_best'] = 0
-    about = {**host['best'], 'plan': host['plan']}
+  if run_values['best'] is None or value > run_values['best']['value']:
+    run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
+    run_values['evaluations_since_best'] = 0
+    about = {**run_values['best'], 'plan': run_values['plan']}
     best.save(step, flatten_state(weights_of(state)), about)
   else:
-    host['evaluations_since_best'] += 1
+    run_values['evaluations_since_best'] += 1
 
 
 class _Meter:
-  """Adds the seconds and core-seconds that pass to `host`, by what is done."""
+  """Adds the seconds and core-seconds to `run_values`, by what is done."""
 
-  def __init__(self, host: dict):
-    self._host, self._what = host, 'train'
+  def __init__(self, run_values: dict):
+    self._run_values, self._what = run_values, 'train'
     self._wall, self._core = time.monotonic(), time.process_time()
 
   def switch_phase(self, what: str) -> None:
@@ -447,8 +456,8 @@ class _Meter:
 
   def update(self) -> None:
     wall, core = time.monotonic(), time.process_time()
-    self._host[f'{self._what}_s'] += wall - self._wall
-    self._host[f'{self._what}_core_s'] += core - self._core
+    self._run_values[f'{self._what}_s'] += wall - self._wall
+    self._run_values[f'{self._what}_core_s'] += core - self._core
     self._wall, self._core = wall, core
 
 

@@ -43,7 +43,7 @@ class ProgressiveValidation:
     self._waiting = collections.deque()
 
     def score_batch(weights, batch):
-      params, rows = runtime.rows(
+      params, rows = runtime.read_rows(
         task, weights, task.reads_for('predict', batch)
       )
       logits = task.predict(params, rows, batch)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
-from genrec_jax.data.ranking import batches, datasets, kept
+from genrec_jax.data.ranking import batches, datasets, saved_encoder
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -62,7 +62,7 @@ class RankingData:
       shuffle=config.train.shuffle,
       shuffle_rows=config.data.shuffle_rows,
       shards=runtime.shards,
-      own=runtime.own,
+      own=runtime.local_shards,
     )
 
   def summary(self) -> str:
@@ -92,11 +92,11 @@ class RankingData:
 
   def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
-    kept.save_encoder(workdir, self.dataset)
+    saved_encoder.save_encoder(workdir, self.dataset)
 
   def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
-    return kept.read_fingerprint(workdir)
+    return saved_encoder.read_fingerprint(workdir)
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""

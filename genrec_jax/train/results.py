@@ -81,7 +81,7 @@ def write_results(
     'versions': package_versions(),
     'notes': notes,
   }
-  if experiment.task.counted == 'tokens':
+  if experiment.task.progress_unit == 'tokens':
     report['tokens_per_s'] = host['tokens'] / max(host['train_s'], 1e-9)
 
   # All processes: a checkpoint is loaded by all or none.

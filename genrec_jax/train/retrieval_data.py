@@ -81,7 +81,7 @@ class RetrievalData:
         seed=config.seed,
         shuffle=config.train.shuffle,
         shards=runtime.shards,
-        own=runtime.own,
+        own=runtime.local_shards,
       )
     for key in ('steps', 'eval_every', 'checkpoint_every'):
       if not config.train[key]:
@@ -104,7 +104,7 @@ class RetrievalData:
       stop=stop,
       log=log,
       shards=runtime.shards,
-      own=runtime.own,
+      own=runtime.local_shards,
     )
 
   def summary(self) -> str:

@@ -121,18 +121,18 @@ def query_places(spec: Spec, context: Context, capacity: int) -> TokenPositions:
   lengths, queries = context.lengths, context.query_lengths
   segment = jagged.segment_ids(queries, capacity)
   # The keys before the queries; counted into their positions.
-  skipped = _of(segment, lengths - queries)
+  skipped = _gather_of_segment(segment, lengths - queries)
   real = segment < lengths.shape[0]
   position = jagged.positions(queries, capacity) + skipped
   token = jnp.arange(capacity, dtype=jnp.int32)
-  start = _of(segment, jagged.offsets(lengths))
+  start = _gather_of_segment(segment, jagged.offsets(lengths))
   # Dropout hashes the number a query would have among all tokens, so that a
   # cached call drops what a full one does.
   token = jnp.where(real, start + position, token).astype(jnp.int32)
   return _places(spec, context, segment, position, token)
 
 
-def _of(segment, values):
+def _gather_of_segment(segment, values):
   # Padding belongs to sequence B, which has no entry: it reads zero.
   return values.at[segment].get(mode='fill', fill_value=0)
 
@@ -141,13 +141,15 @@ def _places(spec, context, segment, position, token) -> TokenPositions:
   lengths = context.lengths
   targets = context.targets
   targets = jnp.zeros_like(lengths) if targets is None else targets
-  end = _of(segment, target_limit(lengths, targets, spec.contextual))
+  end = _gather_of_segment(
+    segment, target_limit(lengths, targets, spec.contextual)
+  )
   return TokenPositions(
     segment,
     position,
     order(position, end, spec.contextual),
     end,
     # Targets all compete for the position of the first one.
-    jnp.minimum(position, _of(segment, lengths - targets)),
+    jnp.minimum(position, _gather_of_segment(segment, lengths - targets)),
     token,
   )

@@ -69,7 +69,7 @@ def attention(
   real = real[:, None, None]
   # What padding tokens hold, be it NaN, is gone before any kernel.
   operands = {
-    'q': _head_major(tpu_layout.spread(where, q)),
+    'q': _head_major(tpu_layout.place_queries(where, q)),
     'k': _head_major(tpu_layout.pad(jnp.where(real, k, 0), keys)),
     'v': _head_major(tpu_layout.pad(jnp.where(real, v, 0), keys)),
   }

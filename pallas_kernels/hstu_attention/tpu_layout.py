@@ -138,7 +138,7 @@ def layout(
   return QueryLayout(rows, real, row, source)
 
 
-def spread(where: QueryLayout, x: jax.Array) -> jax.Array:
+def place_queries(where: QueryLayout, x: jax.Array) -> jax.Array:
   """`[Tq, ...] -> [R, ...]`, zeros where there is no query."""
   if where.source is not None:
     return x.at[where.source].get(mode='fill', fill_value=0)
@@ -202,9 +202,9 @@ def call(
     # As an integer: one array of fields is one copy for each block.
     lax.bitcast_convert_type(scale, jnp.int32),
   )
-  queries = spread(where, _stack(fields))
+  queries = place_queries(where, _stack(fields))
   first, last = key_range(spec, query)
-  bounds = spread(where, jnp.stack([first, last], 1))
+  bounds = place_queries(where, jnp.stack([first, last], 1))
   blocks = keys // plan.block_k
   ranges = _ranges(spec, plan, queries, bounds, blocks)
   # The same for all queries of a block; rows without one must not win the

@@ -15,14 +15,14 @@ import triton
 import triton.language as tl
 
 from pallas_kernels.hstu_attention.triton_tiles import (
-  filled,
   load_rows,
+  make_filled,
   row_sums,
   score_gradient,
   sequence,
   time_bucket,
   times_of,
-  visible,
+  visibility_mask,
   zeros,
 )
 
@@ -82,7 +82,7 @@ def backward_bias(
   inside = tl.arange(0, s.block_q)
   slot = tl.arange(0, s.time_width)
   acc = zeros(s.block_q, s.block_q)
-  time_acc = filled(s.time_width, 0.0)
+  time_acc = make_filled(s.time_width, 0.0)
   # Every program walks its items in the same order each time, so the sums are
   # the same from run to run.
   for item in range(program % s.shares, s.items, s.shares):
@@ -137,7 +137,10 @@ def backward_bias(
       if s.buckets:
         # Masked pairs have a gradient of zero but any bucket: they would make
         # the range of buckets longer.
-        seen = visible(row[:, None], key[None, :], history, s) & real[:, None]
+        seen = (
+          visibility_mask(row[:, None], key[None, :], history, s)
+          & real[:, None]
+        )
         bucket = time_bucket(row_time, key_times, thresholds, s)
         lowest = tl.min(tl.where(seen, bucket, s.buckets))
         highest = tl.max(tl.where(seen, bucket, -1))

@@ -25,16 +25,16 @@ from pallas_kernels.hstu_attention.triton_ranges import (
 from pallas_kernels.hstu_attention.triton_tiles import (
   LOG2E,
   add_bias,
-  filled,
-  kept,
+  dropout_mask,
   load_rows,
+  make_filled,
   row_sums,
   score_gradient,
   sequence,
   sigmoid,
   store_rows,
   times_of,
-  visible,
+  visibility_mask,
   zeros,
 )
 
@@ -79,12 +79,12 @@ def _forward_tile(
   if s.silu:
     weight = x * sigmoid(x, s)
     if masked:
-      seen = visible(row[:, None], key[None, :], history, s)
+      seen = visibility_mask(row[:, None], key[None, :], history, s)
       weight = tl.where(seen, weight, 0.0)
   else:
     x *= LOG2E
     if masked:
-      seen = visible(row[:, None], key[None, :], history, s)
+      seen = visibility_mask(row[:, None], key[None, :], history, s)
       x = tl.where(seen, x, float('-inf'))
     # Softmax in one pass: rescales what was summed to the new maximum.
     higher = tl.maximum(peak, tl.max(x, 1))
@@ -95,14 +95,12 @@ def _forward_tile(
     acc *= fade[:, None]
   # After the total: dropout does not change what softmax divides by.
   if s.drop_below:
-    keep = kept(tables, head, (start + row)[:, None], (start + key)[None, :], s)
+    keep = dropout_mask(
+      tables, head, (start + row)[:, None], (start + key)[None, :], s
+    )
     weight = tl.where(keep, weight, 0.0)
-  v_tile = load_rows(
-    v, start, key, real, head, s.heads, s.dv, s.width_v, masked
-  )
-  acc = tl.dot(
-    weight.to(v_tile.dtype), v_tile, acc, input_precision=s.precision
-  )
+  value = load_rows(v, start, key, real, head, s.heads, s.dv, s.width_v, masked)
+  acc = tl.dot(weight.to(value.dtype), value, acc, input_precision=s.precision)
   return acc, peak, total
 
 
@@ -146,8 +144,8 @@ def forward(
   tables = (position_table, time_table, thresholds, seed)
   acc = zeros(s.block_q, s.width_v)
   # Finite, since the difference of two infinities is NaN.
-  peak = filled(s.block_q, -1e30)
-  total = filled(s.block_q, 0.0)
+  peak = make_filled(s.block_q, -1e30)
+  total = make_filled(s.block_q, 0.0)
   ranges = keys_of_rows(row0, length, history, s)
   # Two loops, one body: tiles visible as a whole are compiled without masks.
   for key0 in range(ranges[1], ranges[2], s.block_k):
@@ -184,7 +182,7 @@ def forward(
       True,
       s,
     )
-  scale = filled(s.block_q, s.scale)
+  scale = make_filled(s.block_q, s.scale)
   if s.silu:
     if s.per_query:
       scale /= tl.load(normaliser + (query_base + row), mask=real, other=1.0)
@@ -446,7 +444,7 @@ def backward_keys(
   tables = (position_table, time_table, thresholds, seed)
   dk_acc = zeros(s.block_k, s.width_qk)
   dv_acc = zeros(s.block_k, s.width_v)
-  target_acc = filled(s.block_k, 0.0)
+  target_acc = make_filled(s.block_k, 0.0)
   ranges = rows_of_keys(key0, length, skipped, history, s)
   for row0 in range(ranges[3], ranges[4], s.block_q):
     dk_acc, dv_acc, target_acc = _keys_tile(

@@ -12,7 +12,7 @@ from pallas_kernels.hstu_attention.triton_tiles import limit_of, order
 
 
 @triton.jit
-def _up(x, block: tl.constexpr):
+def _round_up(x, block: tl.constexpr):
   return (x + block - 1) // block * block
 
 
@@ -48,9 +48,9 @@ def keys_of_rows(row0, length, history, s: tl.constexpr):
       high = history
   # The three runs follow one another and never overlap: a tile that is in two
   # would be counted twice.
-  high = tl.maximum(_up(high, block), edge)
+  high = tl.maximum(_round_up(high, block), edge)
   jump = tl.maximum(row0 // block * block, high)
-  end = tl.maximum(_up(end, block), jump)
+  end = tl.maximum(_round_up(end, block), jump)
   # A zero of the same type as the rest, which Triton wants of a variable that
   # is assigned in a branch.
   low = edge * 0
@@ -73,7 +73,7 @@ def keys_of_rows(row0, length, history, s: tl.constexpr):
       full = tl.where(first_order >= limit - s.full_tail, 0, full)
     # Rounded outwards for what is read, inwards for what needs no mask.
     low = tl.minimum(low // block * block, edge)
-    full = tl.minimum(tl.maximum(_up(full, block), low), edge)
+    full = tl.minimum(tl.maximum(_round_up(full, block), low), edge)
   return low, full, edge, high, jump, end
 
 
@@ -128,7 +128,7 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
     # A target is seen by itself alone.
     if key0 >= history:
       end = key1
-  end = _up(end, block)
+  end = _round_up(end, block)
   begin = key0 // block * block
   context = asked * 0
   if s.contextual:
@@ -139,7 +139,7 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
   # Blocks before the first query have nothing to do.
   begin = tl.minimum(tl.maximum(begin, asked), end)
   # From the first block after the keys on, each row sees all of them.
-  full = _up(key0 + s.block_k, block)
+  full = _round_up(key0 + s.block_k, block)
   if s.targets:
     # A block with a target in it is never seen as a whole.
     if key1 > history:
@@ -154,7 +154,7 @@ def rows_of_keys(key0, length, skipped, history, s: tl.constexpr):
     sees_all = order(key0, limit, s) + s.window
     sees_one = order(key1 - 1, limit, s) + s.window
     edge = (sees_all + shift + 1) // block * block
-    near = _up(sees_one + shift + 1, block)
+    near = _round_up(sees_one + shift + 1, block)
     # All targets have the order `limit`: if it is in reach, so are the rows to
     # the end.
     edge = tl.where(sees_all >= limit, end, edge)

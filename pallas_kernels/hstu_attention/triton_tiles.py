@@ -23,7 +23,7 @@ def zeros(rows: tl.constexpr, columns: tl.constexpr):
 
 
 @triton.jit
-def filled(rows: tl.constexpr, value):
+def make_filled(rows: tl.constexpr, value):
   """A vector of one value."""
   return tl.full([rows], value, tl.float32)
 
@@ -134,7 +134,7 @@ def limit_of(history, s: tl.constexpr):
 
 
 @triton.jit
-def visible(row, key, history, s: tl.constexpr):
+def visibility_mask(row, key, history, s: tl.constexpr):
   """The same as `masks.is_visible`, for positions inside the sequence."""
   limit = limit_of(history, s)
   query_order = order(row, limit, s)
@@ -207,7 +207,7 @@ def add_bias(
 
 
 @triton.jit
-def kept(tables, head, row_token, key_token, s: tl.constexpr):
+def dropout_mask(tables, head, row_token, key_token, s: tl.constexpr):
   """The same as `hashing.keep_mask`.
 
   Args:
@@ -296,7 +296,7 @@ def row_sums(sums, query_base, row, real, head, other, s: tl.constexpr):
     s: constants.
   """
   if s.silu:
-    value = filled(s.block_q, 0.0)
+    value = make_filled(s.block_q, 0.0)
   else:
     at = sums + (query_base + row) * s.heads + head
     value = tl.load(at, mask=real, other=other)
@@ -350,7 +350,7 @@ def score_gradient(
   # The gradient of the weights, before the activation.
   gradient = dot_ov
   if s.drop_below:
-    keep = kept(tables, head, start + row, start + key, s)
+    keep = dropout_mask(tables, head, start + row, start + key, s)
     gradient = tl.where(keep, gradient, 0.0)
   if s.silu:
     gradient = gradient * slope
@@ -363,7 +363,7 @@ def score_gradient(
     weight = tl.where(keep, weight, 0.0)
   if masked:
     # Last, so that whatever lies beyond the sequence is dropped.
-    seen = visible(row, key, history, s)
+    seen = visibility_mask(row, key, history, s)
     weight = tl.where(seen, weight, 0.0)
     gradient = tl.where(seen, gradient, 0.0)
   return weight, gradient

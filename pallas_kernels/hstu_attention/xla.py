@@ -59,7 +59,7 @@ def attention(spec: Spec, tensors: Tensors, context: Context) -> jax.Array:
   return _attention(spec, tensors, context).astype(tensors.v.dtype)
 
 
-def _up(value: int, multiple: int) -> int:
+def _round_up(value: int, multiple: int) -> int:
   return -(-value // multiple) * multiple
 
 
@@ -76,12 +76,12 @@ def groups(
   """
   # Blocks of equal size, few enough for a short program and long enough for an
   # efficient product.
-  size = max(MIN_BLOCK, _up(-(-spec.max_len // MAX_GROUPS), 8))
+  size = max(MIN_BLOCK, _round_up(-(-spec.max_len // MAX_GROUPS), 8))
   edges = range(0, spec.max_len, size)
-  rows = min(size, _up(spec.max_queries, 8)) if tail else size
+  rows = min(size, _round_up(spec.max_queries, 8)) if tail else size
   # Rows of a long block share its keys but go through memory in parts.
   parts = -(-rows // MAX_BLOCK)
-  block = _up(-(-rows // parts), 8)
+  block = _round_up(-(-rows // parts), 8)
 
   def group(row, blocks, column, width, shortest, longest):
     # As many sequences at once as keep the scores in the cache.
@@ -108,7 +108,7 @@ def groups(
       column = 0 if column < max(spec.contextual, 1) else column // 8 * 8
     end = edge + size
     if edge < spec.contextual:  # sees later tokens too
-      end = _up(spec.max_len, 8)
+      end = _round_up(spec.max_len, 8)
     # Longer than the first row, or no query of the block exists.
     plan.append(group(edge, parts, column, end - column, edge, spec.max_len))
   return plan

@@ -202,9 +202,9 @@ def split(
     left_lengths, right_lengths, values.shape[0], prefix
   )
 
-  def take(mine, capacity):
+  def take(is_on_side, capacity):
     # What belongs to the other side goes past the end, where it is dropped.
-    target = jnp.where(mine, token, capacity)
+    target = jnp.where(is_on_side, token, capacity)
     empty = jnp.zeros((capacity, *values.shape[1:]), values.dtype)
     return empty.at[target].set(values, mode='drop', unique_indices=True)
 
@@ -220,18 +220,18 @@ def _sources(left_lengths, right_lengths, capacity, prefix):
   segment = segment_ids(lengths, capacity)
   position = positions(lengths, capacity)
 
-  def mine(values):
+  def gather_per_token(values):
     return values.at[segment].get(mode='fill', fill_value=0)
 
   # A sequence whose right side is shorter than the prefix has a shorter one.
-  head = jnp.minimum(mine(right_lengths), prefix)
-  left = mine(left_lengths)
+  head = jnp.minimum(gather_per_token(right_lengths), prefix)
+  left = gather_per_token(left_lengths)
   is_left = (position >= head) & (position < head + left)
   from_right = jnp.where(position < head, position, position - left)
   token = jnp.where(
     is_left,
-    mine(offsets(left_lengths)) + position - head,
-    mine(offsets(right_lengths)) + from_right,
+    gather_per_token(offsets(left_lengths)) + position - head,
+    gather_per_token(offsets(right_lengths)) + from_right,
   )
   # Padding gets a number beyond both sides, so that nobody reads or writes it.
   beyond = jnp.iinfo(jnp.int32).max

@@ -111,7 +111,7 @@ def _adagrad(n, w, slots, grads, row_wise):
   # The new sum, this gradient included: the first step has no zero to divide
   # by.
   total = slots[0] + _square(g, row_wise)
-  off = n.rate * g / (_wide(jnp.sqrt(total), row_wise) + n.eps)
+  off = n.rate * g / (_to_column(jnp.sqrt(total), row_wise) + n.eps)
   return _with_decay(n, w, off), (total,)
 
 
@@ -122,30 +122,31 @@ def _direction(n, w, slots, grads, row_wise):
   correct1, correct2 = n.correct1, n.correct2
   # Numbers of each row are `[N, 1]`, row-wise slots `[N]`.
   if row_wise:
-    beta2, rest2, correct2 = (_narrow(x) for x in (beta2, rest2, correct2))
+    beta2, rest2, correct2 = (_to_vector(x) for x in (beta2, rest2, correct2))
   mean = n.beta1 * slots[0] + n.rest1 * g
   square = beta2 * slots[1] + rest2 * _square(g, row_wise)
   slots = mean, square, *slots[2:]
   if len(slots) > 2:  # each row has a count of its own
     count = slots[2] + 1
     slots = mean, square, count
-    correct1 = _correction(_narrow(n.log1), count)[:, None]
-    correct2 = _correction(_narrow(n.log2), count)
+    correct1 = _correction(_to_vector(n.log1), count)[:, None]
+    correct2 = _correction(_to_vector(n.log2), count)
     correct2 = correct2 if row_wise else correct2[:, None]
   # Corrected here and not in the slots, which stay plain running means.
   u = correct1 * mean
-  return u / (_wide(jnp.sqrt(correct2 * square), row_wise) + n.eps), slots
+  return u / (_to_column(jnp.sqrt(correct2 * square), row_wise) + n.eps), slots
 
 
 def _adam(n, w, slots, grads, row_wise):
   u, slots = _direction(n, w, slots, grads, row_wise)
   # eta u + eta lambda w, in one product.
-  return n.rate * _plus(u, n.decoupled, lambda: n.decoupled * w), slots
+  u = _add_unless_zero(u, n.decoupled, lambda: n.decoupled * w)
+  return n.rate * u, slots
 
 
 def _lamb(n, w, slots, grads, row_wise):
   u, slots = _direction(n, w, slots, grads, row_wise)
-  u = _plus(u, n.decoupled, lambda: n.decoupled * w)
+  u = _add_unless_zero(u, n.decoupled, lambda: n.decoupled * w)
   return n.rate * _ratio(_norm(w), _norm(u)) * u, slots
 
 
@@ -194,7 +195,7 @@ def _correction(log, count):
 def shrink(numbers: RuleNumbers, rows: jax.Array) -> jax.Array:
   """Rows longer than `max_norm` at that norm."""
   limit = numbers.max_norm
-  if _is(limit, math.inf):
+  if _is_static(limit, math.inf):
     return rows
   norm = _norm(rows)
   return jnp.where(norm > limit, rows * (limit / norm), rows)
@@ -202,18 +203,18 @@ def shrink(numbers: RuleNumbers, rows: jax.Array) -> jax.Array:
 
 def only_subtracts(numbers: RuleNumbers) -> bool:
   """Whether what is taken off a row is all that happens to it."""
-  return _is(numbers.max_norm, math.inf)
+  return _is_static(numbers.max_norm, math.inf)
 
 
-def _is(number, value: float) -> bool:
+def _is_static(number, value: float) -> bool:
   """Whether it is that of all rows, as the program is compiled."""
   # A traced number may have that value too, but nobody knows when compiling.
   return isinstance(number, float) and number == value
 
 
-def _plus(x, factor, term):
+def _add_unless_zero(x, factor, term):
   """`x + term()`; `x` with all its bits where the term's factor is zero."""
-  if _is(factor, 0.0):
+  if _is_static(factor, 0.0):
     return x
   if isinstance(factor, float):
     return x + term()
@@ -223,11 +224,11 @@ def _plus(x, factor, term):
 
 
 def _with_l2(n, w, grads):
-  return _plus(grads, n.l2, lambda: n.l2 * w)
+  return _add_unless_zero(grads, n.l2, lambda: n.l2 * w)
 
 
 def _with_decay(n, w, off):
-  return _plus(off, n.decoupled, lambda: n.rate * n.decoupled * w)
+  return _add_unless_zero(off, n.decoupled, lambda: n.rate * n.decoupled * w)
 
 
 def _square(g, row_wise):
@@ -235,11 +236,11 @@ def _square(g, row_wise):
   return jnp.mean(square, axis=-1) if row_wise else square
 
 
-def _wide(x, row_wise):
+def _to_column(x, row_wise):
   return x[:, None] if row_wise else x
 
 
-def _narrow(x):
+def _to_vector(x):
   """A number of each row as `[N]`; one of all rows as it is."""
   return x[:, 0] if jnp.ndim(x) == 2 else x
 

@@ -94,7 +94,7 @@ def test_checkpoints_are_found_in_a_store(chained, store, log):
   with CheckpointManager('s3://bucket/run/checkpoints', log=log) as checkpoints:
     assert checkpoints.latest() == 4
     assert checkpoints.read_manifest(4)['host'] == {'x': 0.5}
-    assert checkpoints.about_rows(4)['rows']['kind'] == 'delta'
+    assert checkpoints.read_row_history(4)['rows']['kind'] == 'delta'
     arrays, slots, _ = rows_content.state(4)
     stacks = rows_content.stacks()
     found = checkpoints.restore_rows(4, stacks, arrays, slots)

@@ -90,7 +90,7 @@ class Training:
     assert self.step == found
     self.arrays, self.slots = dict(rows.arrays), dict(rows.slots)
     self.dirty_rows = dict(rows.dirty_rows)
-    self.saver.restored(found)
+    self.saver.note_restore(found)
     return self
 
   def assert_same(self, other):

@@ -67,7 +67,7 @@ def take_step(dense, params, state, batches):
   norm = dense.norm(grads)
   grads = dense.clip(grads, norm)
   # What is updated has the shapes of what the gradients are of.
-  own = dense.own(params)
+  own = dense.local_slice(params)
   assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, grads)
   params, state = dense.apply(TX, grads, state, params)
   return (

@@ -218,7 +218,7 @@ def evaluated_run_of(name: str):
 
   def predict(weights, batch):
     reads = task.reads_for('predict', batch)
-    params, rows = runtime.rows(task, weights, reads)
+    params, rows = runtime.read_rows(task, weights, reads)
     return task.predict(params, rows, batch)
 
   compiled, seen = runtime.jit(predict, ('split',)), []

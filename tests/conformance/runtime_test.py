@@ -37,8 +37,8 @@ def test_it_is_a_runtime(name):
   assert isinstance(runtime, contracts.Runtime)
   assert isinstance(runtime, contracts.EvalRuntime)
   for own, shards in (
-    (runtime.own, runtime.shards),
-    (runtime.own_eval, runtime.eval_shards),
+    (runtime.local_shards, runtime.shards),
+    (runtime.local_eval_shards, runtime.eval_shards),
   ):
     assert own is None or own == range(shards)  # one process makes all
 
@@ -144,7 +144,7 @@ def evaluation_of(runtime):
 
   def measure(weights, batch):
     key = jax.random.fold_in(jax.random.key(SEED), 0)
-    params, rows = runtime.rows(task, weights, task.reads(batch, key))
+    params, rows = runtime.read_rows(task, weights, task.reads(batch, key))
     measured = task.loss(params, rows, batch, key)
     return jax.tree.map(lambda x: x[None], measured)
 

@@ -32,7 +32,7 @@ class EveryRead:
   """Predicts a number; reads rows, bags with weights, and a dense table."""
 
   measurements = {'loss': 'mean', 'errors': 'sum', 'worst': 'max'}
-  counted = 'examples'
+  progress_unit = 'examples'
 
   def __init__(self, update='row_sgd'):
     self._update = update

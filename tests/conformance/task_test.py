@@ -88,7 +88,7 @@ def test_it_is_a_task(name):
   task = task_of(name)
   assert isinstance(task, contracts.Task)
   assert measurements.declare_measurements(task)['loss'] == 'mean'
-  assert task.counted and isinstance(task.counted, str)
+  assert task.progress_unit and isinstance(task.progress_unit, str)
   for table, spec in task.tables().items():
     assert spec.name == table
 

@@ -39,18 +39,18 @@ def same(a: ItemCatalogue, b: ItemCatalogue):
 def test_round_trip(tmp_path, made):
   items.keep_items(tmp_path, made)
   found = ItemCatalogue.load(tmp_path)
-  same(found, ItemCatalogue.of(made))
+  same(found, ItemCatalogue.from_data(made))
   assert found.has_times and found.data == 'one'
 
 
 def test_titles():
-  found = ItemCatalogue.of(
+  found = ItemCatalogue.from_data(
     data(ids=(30, 40, 7), titles={1: 'first', 3: 'last'})
   )
   assert [found.title(i) for i in (7, 30, 40, 99)] == [
     'first', None, 'last', None,
   ]  # fmt: skip
-  assert ItemCatalogue.of(data()).title('a') is None
+  assert ItemCatalogue.from_data(data()).title('a') is None
 
 
 def test_kept_once_and_again_for_other_data(tmp_path):
@@ -64,7 +64,7 @@ def test_kept_once_and_again_for_other_data(tmp_path):
   )
   other = data(ids=('x', 'y', 'z'), name='other')
   items.keep_items(tmp_path, other)
-  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(other))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(other))
   assert [p.name for p in tmp_path.iterdir()] == ['items']
 
 
@@ -73,7 +73,7 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   with pytest.raises(FileNotFoundError, match='--mode=train'):
     ItemCatalogue.load(tmp_path)
   items.keep_items(tmp_path, data())
-  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
 
 
 @pytest.mark.parametrize('name', ['titles.json', 'counts.npy', 'corpus.npy'])
@@ -109,7 +109,7 @@ def test_items_without_checksums_are_opened_and_must_make_sense(
   meta = json.loads((folder / 'meta.json').read_text())
   del meta['checksums']  # as earlier versions have written it
   (folder / 'meta.json').write_text(json.dumps(meta))
-  same(ItemCatalogue.load(tmp_path), ItemCatalogue.of(data()))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
   np.save(folder / name, change(np.load(folder / name)))
   with pytest.raises(ValueError, match=f'items is damaged .{name} holds no'):
     ItemCatalogue.load(tmp_path)

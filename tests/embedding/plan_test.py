@@ -71,9 +71,9 @@ def test_a_file_there_and_back(tmp_path):
 def test_shards_cover_every_row_and_column_once(plan):
   for name, table in plan.tables.items():
     shards = plan.shards(name)
-    assert all(0 <= s.device < plan.group for s in shards)
+    assert all(0 <= s.device < plan.group_size for s in shards)
     if table.spread is None:
-      assert [s.device for s in shards] == list(range(plan.group))
+      assert [s.device for s in shards] == list(range(plan.group_size))
       assert {(s.rows, s.first_column, s.columns) for s in shards} == {
         (table.rows, 0, table.dim)
       }

@@ -21,7 +21,7 @@ def moved(old, new, arrays, slots):
   split = PartitionSpec(mesh_lib.DEVICE_GROUP)
 
   def pad(x):
-    spare = -len(x) % wanted.group
+    spare = -len(x) % wanted.group_size
     return np.pad(x, [(0, spare)] + [(0, 0)] * (x.ndim - 1))
 
   like = new.shapes()

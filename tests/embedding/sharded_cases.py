@@ -21,10 +21,12 @@ BATCH, PER_EXAMPLE = 16, 3  # bags; most ids of a bag
 PLACES = {
   'data_parallel': lambda p: (),
   'row_wise': lambda p: (),
-  'table_wise': lambda p: (p.group - 1,),
-  'column_wise': lambda p: (p.group - 1, 0),
+  'table_wise': lambda p: (p.group_size - 1,),
+  'column_wise': lambda p: (p.group_size - 1, 0),
   'table_column_wise': lambda p: (
-    (p.group - 1, p.group - p.devices) if p.devices > 1 else (p.group - 1,) * 2
+    (p.group_size - 1, p.group_size - p.devices)
+    if p.devices > 1
+    else (p.group_size - 1,) * 2
   ),
   'table_row_wise': lambda p: (p.hosts - 1,),
   'grid': lambda p: (p.hosts - 1, 0),

@@ -117,7 +117,7 @@ class OnDevices(SingleDeviceEvalRuntime):
 
   def __init__(self):
     self._mesh = mesh_lib.make_mesh(1, 2, 2)
-    self.eval_shards, self.own_eval = 4, range(4)
+    self.eval_shards, self.local_eval_shards = 4, range(4)
 
   def put_on_devices(self, batch):
     return devices.to_global(batch, self._mesh)

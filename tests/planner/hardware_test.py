@@ -72,4 +72,4 @@ def test_calibration_measures_and_writes(tmp_path, capsys):
   rates = ('memory_bandwidth', 'intra', 'flops', 'backward')
   assert all(getattr(found, rate) > 0 for rate in rates)
   # A topology for planning more of the same.
-  assert dataclasses.replace(found, hosts=4).group == 32
+  assert dataclasses.replace(found, hosts=4).group_size == 32

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec_jax.planner import hardware
+from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.cost import Cost
 from genrec_jax.planner.ldm import difference_times, partition_ldm
 from genrec_jax.planner.options import Option
@@ -16,7 +17,6 @@ from genrec_jax.planner.partition import (
   memory_balanced,
   partition_lpt,
 )
-from genrec_jax.planner.split import split_search
 
 FREE = 10**18
 PARTITIONERS = (partition_lpt, partition_ldm, memory_balanced)
@@ -32,10 +32,10 @@ def option(time, size=1, scheme='table_wise', pieces=1, **more):
 
 def check(placement, options, topology, cap):
   """Every piece has a place, and sums are those of what lies there."""
-  time, used = np.zeros(topology.group), np.zeros(topology.group)
+  time, used = np.zeros(topology.group_size), np.zeros(topology.group_size)
   for chosen, at in zip(options, placement.at, strict=True):
     if chosen.scheme in ('row_wise', 'data_parallel'):
-      places = [range(topology.group)]
+      places = [range(topology.group_size)]
     elif chosen.scheme in ('table_row_wise', 'grid'):
       assert len(at) == chosen.pieces
       places = [np.arange(topology.devices) + h * topology.devices for h in at]
@@ -54,10 +54,10 @@ MIXED = [
   option(5, 3),
   option(4, 2, 'column_wise', 4),
   option(3, 2, 'table_column_wise', 2),
-  option(2, 1, 'table_row_wise', spread=4),
-  option(2, 1, 'grid', 2, spread=4),
-  option(1, 1, 'row_wise', spread=12),
-  option(1, 2, 'data_parallel', spread=12),
+  option(2, 1, 'table_row_wise', devices_per_piece=4),
+  option(2, 1, 'grid', 2, devices_per_piece=4),
+  option(1, 1, 'row_wise', devices_per_piece=12),
+  option(1, 2, 'data_parallel', devices_per_piece=12),
   option(7, 3, at=(5,)),
 ]
 

@@ -123,7 +123,7 @@ def proposals(name, items, budget=10**12):
 
 def some(times, sizes, shards=1):
   return [
-    Option(('t',), 'table_wise', 1, Cost(float(t)), b, spread=shards)
+    Option(('t',), 'table_wise', 1, Cost(float(t)), b, devices_per_piece=shards)
     for t, b in zip(times, sizes, strict=True)
   ]
 
@@ -135,7 +135,7 @@ def test_greedy_advances_the_largest():
 
 
 def test_greedy_by_sum_counts_all_devices():
-  wide = Option(('t',), 'row_wise', 1, Cost(1.0), 1, spread=8)
+  wide = Option(('t',), 'row_wise', 1, Cost(1.0), 1, devices_per_piece=8)
   narrow = Option(('t',), 'table_wise', 1, Cost(3.0), 1)
   items = [[wide, narrow]]
   assert proposals('greedy_max', items)[0] == (0,)
@@ -185,6 +185,6 @@ def test_dynamic_finds_the_least_time_for_the_bytes():
 def test_frugal_proposals_have_few_bytes_in_smaller_and_smaller_pieces():
   whole = Option(('t',), 'table_wise', 1, Cost(1.0), 800)
   halves = Option(('t',), 'column_wise', 2, Cost(1.0), 410)
-  spread = Option(('t',), 'row_wise', 1, Cost(1.0), 200, spread=8)
+  spread = Option(('t',), 'row_wise', 1, Cost(1.0), 200, devices_per_piece=8)
   items = [[whole, halves, spread]]
   assert proposals('frugal', items, 1000)[:4] == [(0,), (1,), (2,), (2,)]

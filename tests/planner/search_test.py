@@ -85,7 +85,7 @@ def test_plans_cover_every_cell_once_and_keep_to_the_memory(problem):
     for shard in shards:
       key = shard.first_column, shard.columns
       columns[key] = columns.get(key, 0) + shard.rows
-    copies = plan.group if plan.tables[load.name].spread is None else 1
+    copies = plan.group_size if plan.tables[load.name].spread is None else 1
     assert set(columns.values()) == {load.rows * copies}
     ends = sorted((first, first + count) for first, count in columns)
     assert [e for _, e in ends[:-1]] == [b for b, _ in ends[1:]]
@@ -334,7 +334,7 @@ def test_a_report_as_a_dict():
 def test_loads_of_a_models_tables():
   specs = [TableSpec('items', 100, 8, update='row_adagrad')]
   (load,) = from_tables(specs, {'items': [Feature(50.0, pooled=False)]})
-  assert (load.ids, load.returned(), load.optimizer) == (
+  assert (load.ids, load.values_returned(), load.optimizer) == (
     50.0,
     50.0,
     'row_adagrad',

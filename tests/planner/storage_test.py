@@ -92,7 +92,7 @@ def test_allocated_bytes_are_those_xla_sees():
     optimizer = ROW_OPTIMIZERS[laid.optimizers[name]]
     spec = P() if name in laid.whole else P(mesh_lib.DEVICE_GROUP)
     shardings[name] = NamedSharding(mesh, spec)
-    rows = shape.shape[0] * (1 if name in laid.whole else plan.group)
+    rows = shape.shape[0] * (1 if name in laid.whole else plan.group_size)
     tables[name] = jax.ShapeDtypeStruct((rows, shape.shape[1]), shape.dtype)
     slots[name] = jax.eval_shape(optimizer.init, tables[name])
 

@@ -26,7 +26,7 @@ ROWS, WIDTH, EXAMPLES, BAGS, STEPS, PLACES = 300, 4, 12, 8, 12, 40
 class Shops:
   """Predicts a number from an item, a bag of items and a user."""
 
-  measurements, counted = {'loss': 'mean'}, 'examples'
+  measurements, progress_unit = {'loss': 'mean'}, 'examples'
 
   def __init__(self, update='adam', dtype='float32'):
     self._update, self._dtype = update, dtype
@@ -233,7 +233,7 @@ def test_an_evaluation_is_refused():
   weights = contracts.weights_of(runtime.fresh_state())
   reads = task.reads(batch(0))
   with pytest.raises(ValueError, match='cannot be evaluated'):
-    runtime.rows(task, weights, reads)
+    runtime.read_rows(task, weights, reads)
 
 
 def test_rows_that_nobody_has_brought():

@@ -20,7 +20,7 @@ class Pooled:
   """A mean of weighted rows, a sum, and single rows of the same table."""
 
   measurements = {'loss': 'mean'}
-  counted = 'examples'
+  progress_unit = 'examples'
 
   def tables(self):
     return {n: TableSpec(n, ROWS, DIM, 0.5, 'sgd') for n in ('shared', 'tags')}

@@ -30,7 +30,7 @@ CODECS = ('float32', 'bfloat16', 'float16', 'fp8', 'int8')
 class Sums:
   """Predicts a number from the sums of three bags."""
 
-  measurements, counted = {'loss': 'mean'}, 'examples'
+  measurements, progress_unit = {'loss': 'mean'}, 'examples'
 
   def tables(self):
     return {

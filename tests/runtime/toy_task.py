@@ -13,7 +13,7 @@ class Toy:
   """Predicts 1 from w . row(item), with noise on w; table 'items'."""
 
   measurements = {'loss': 'mean'}
-  counted = 'examples'
+  progress_unit = 'examples'
 
   def __init__(self, update='dense', rows=40):
     self.spec = TableSpec('items', rows, WIDTH, 0.5, update)

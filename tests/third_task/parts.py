@@ -21,7 +21,7 @@ class Evaluator:
 
     def minutes(weights, batch):
       reads = task.reads_for('predict', batch)
-      params, rows = runtime.rows(task, weights, reads)
+      params, rows = runtime.read_rows(task, weights, reads)
       found = task.predict(params, rows, batch), batch.labels['minutes']
       return collectives.gather((*found, batch.weights))
 
@@ -41,7 +41,7 @@ class Evaluator:
       self._part,
       batch_size=self._size + -self._size % shards,
       shards=shards,
-      own=self._runtime.own_eval,
+      own=self._runtime.local_eval_shards,
     ):
       batch = self._runtime.put_on_devices(batch)
       *found, weights = jax.device_get(self._minutes(weights_of(state), batch))

@@ -17,7 +17,7 @@ class Minutes:
     'examples': 'sum',
     'worst': 'max',
   }
-  counted = 'examples'
+  progress_unit = 'examples'
 
   def __init__(self, features, settings):
     self._features = [f for f in features if f.pooled]

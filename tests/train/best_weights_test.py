@@ -28,29 +28,29 @@ def steps(directory) -> list[int]:
 
 def test_what_the_last_complete_checkpoint_knows_of_stays(tmp_path):
   with BestWeights(tmp_path) as best:
-    assert best.restored(None) is None
+    assert best.resume_from(None) is None
     save(best, 2, 0.2)
-    best.checkpoint_started(about(2, 0.2))
+    best.begin_checkpoint(about(2, 0.2))
     save(best, 3, 0.3)
     save(best, 4, 0.4)
     assert steps(tmp_path) == [2, 3, 4]
-    best.checkpoint_started(about(4, 0.4))  # it may never be complete
+    best.begin_checkpoint(about(4, 0.4))  # it may never be complete
     assert steps(tmp_path) == [2, 4]
-    best.checkpoint_started(about(4, 0.4))
+    best.begin_checkpoint(about(4, 0.4))
     assert steps(tmp_path) == [4]
     save(best, 9, 0.9)
-    best.checkpoint_started(about(9, 0.9))
-    best.checkpoint_finished()
+    best.begin_checkpoint(about(9, 0.9))
+    best.complete_checkpoint()
   assert steps(tmp_path) == [9]
 
 
 def test_a_lost_curve_goes_when_the_run_continues(tmp_path):
   with BestWeights(tmp_path) as best:
     save(best, 2, 0.2)
-    best.checkpoint_started(about(2, 0.2))
+    best.begin_checkpoint(about(2, 0.2))
     save(best, 5, 0.5)
   with BestWeights(tmp_path) as best:
-    assert best.restored(about(2, 0.2)) == about(2, 0.2)
+    assert best.resume_from(about(2, 0.2)) == about(2, 0.2)
     assert steps(tmp_path) == [2]
     save(best, 5, 0.25)
     assert manifest.read(tmp_path / '5')['host'] == about(5, 0.25)
@@ -79,7 +79,7 @@ def test_weights_that_are_gone_are_said_to_be(tmp_path, caplog):
   with BestWeights(tmp_path) as best:
     save(best, 2, 0.2)
     (tmp_path / '2' / manifest.NAME).write_text('{}')
-    assert best.restored(about(2, 0.2)) is None
+    assert best.resume_from(about(2, 0.2)) is None
     assert 'step 2, are missing or damaged' in caplog.text
     save(best, 2, 0.2)  # in its place
   assert manifest.verify(tmp_path / '2')['host'] == about(2, 0.2)

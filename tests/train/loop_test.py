@@ -465,8 +465,10 @@ def test_host_stores_are_refused_before_the_first_step(whole):
   extensions = Extensions(stores={'items': OnHost()})
   config = tiny_run.config()
   with pytest.raises(ConfigError, match='items work on the host.*eval.splits'):
-    loop._check_parts(config, {'valid': None}, extensions)
-  loop._check_parts(tiny_run.config('eval.splits=()'), {}, extensions)
+    loop._check_evaluation_settings(config, {'valid': None}, extensions)
+  loop._check_evaluation_settings(
+    tiny_run.config('eval.splits=()'), {}, extensions
+  )
 
 
 def test_the_time_of_the_last_save_counts(tmp_path, monkeypatch):

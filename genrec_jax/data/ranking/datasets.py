@@ -230,17 +230,17 @@ def _prepared_from(
 def _from_files(
   cfg, cache_dir, log, known: Mapping = {}, defaults=None
 ) -> RankingDataset:
-  form = formats.find_format(cfg['name'])
+  file_format = formats.find_format(cfg['name'])
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   if cfg.get('time', ''):
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
-  files = _find_files(cfg, _need_path(cfg), known, form.SUFFIXES)
+  files = _find_files(cfg, _need_path(cfg), known, file_format.SUFFIXES)
   first = files['train'][0]
-  names = form.read_names(first, reading)
+  names = file_format.read_names(first, reading)
   labels = schema_lib.label_names(cfg)
   beside = annotations_lib.build_annotations(cfg, labels).columns
   for key, column in beside.items():
-    if form.BARE and column not in names:
+    if file_format.BARE and column not in names:
       raise ValueError(
         f'{first}: no column {column!r} ({key}); {cfg["name"]} files have '
         'columns for labels and features alone, convert them to CSV or Parquet '
@@ -249,7 +249,7 @@ def _from_files(
   if defaults is None and not cfg.get('features', None):
     defaults = {
       name: options
-      for name, options in form.default_features(first, reading).items()
+      for name, options in file_format.default_features(first, reading).items()
       if name not in labels and name not in beside.values()
     }
     log(

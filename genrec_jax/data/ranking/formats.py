@@ -52,10 +52,12 @@ def read_files(
   reading: Reading,
 ) -> Iterator[raw.RawChunk]:
   """The rows of some files, one behind the other."""
-  form = find_format(reading['format'])
+  file_format = find_format(reading['format'])
   for path in paths:
     empty = True
-    for chunk in form.read_chunks(pathlib.Path(path), column_names, reading):
+    for chunk in file_format.read_chunks(
+      pathlib.Path(path), column_names, reading
+    ):
       empty = False
       yield chunk
     if empty:
