@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import shutil
 
 
 def format_duration(seconds: float) -> str:
@@ -95,3 +96,26 @@ def format_bar(share: float, room: int) -> str:
 def is_finite(value: object) -> bool:
   """Whether `value` is a number, and neither infinite nor NaN."""
   return isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def format_value(value: object) -> str:
+  """A number in four digits; text as it is.
+
+  >>> format_value(0.123456), format_value('12:00')
+  ('0.1235', '12:00')
+  """
+  return value if isinstance(value, str) else f'{float(value):.4g}'
+
+
+def fit_encoding(line: str, stream) -> str:
+  """A line in characters that the encoding of a stream has."""
+  encoding = getattr(stream, 'encoding', None) or 'utf-8'
+  if encoding.lower().startswith('utf'):
+    return line
+  return line.replace(' · ', ', ').replace('━', '=').replace('─', '-')
+
+
+def terminal_columns() -> int:
+  """Characters of a line that fit on the terminal."""
+  # A character in the last column would move the cursor to the next line.
+  return shutil.get_terminal_size().columns - 1

@@ -22,7 +22,15 @@ FOLDERS = (
 # A layer imports its own tier and those above it in this list.
 TIERS = (
   ('pallas_kernels',),
-  ('features', 'config', 'contracts', 'compat', 'formatting', 'progress'),
+  (
+    'features',
+    'config',
+    'contracts',
+    'compat',
+    'formatting',
+    'progress',
+    'throughput',
+  ),
   ('extensions',),
   ('numerics',),
   ('parallel', 'memory'),

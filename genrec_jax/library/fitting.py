@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
@@ -29,7 +30,7 @@ from genrec_jax.library.settings import (
   flatten_settings,
   translate_flags,
 )
-from genrec_jax.progress import hide_progress
+from genrec_jax.progress import IS_HIDDEN
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 
@@ -392,8 +393,9 @@ def _say_settings():
 @contextlib.contextmanager
 def _hide_output(quiet: bool):
   """Keeps progress and tables from being shown, but no warning."""
-  if not quiet:
-    yield
-    return
-  with contextlib.redirect_stdout(io.StringIO()), hide_progress():
-    yield
+  token = IS_HIDDEN.set(quiet)
+  try:
+    with contextlib.redirect_stdout(io.StringIO() if quiet else sys.stdout):
+      yield
+  finally:
+    IS_HIDDEN.reset(token)
