@@ -58,6 +58,8 @@ setuptools.setup(
     ],
     'dev': [
       'hypothesis>=6',
+      'pandas>=2.2',  # frames that `fit` reads, in tests
+      'polars>=1',
       'psutil>=5.9',
       'pyarrow>=15',
       'pytest>=8',
