@@ -33,18 +33,15 @@ PACKAGE = ROOT / 'genrec_jax'
 SHARED = ('optimizer', 'train', 'checkpoint', 'numerics', 'parallel')
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
 RANKING = ('data', 'loss', 'eval', 'predict', 'report')
-MODELS = {  # function -> the class in config/models.py
-  'hstu': 'HSTU',
-  'sasrec': 'SASRec',
-  'lr': 'LR',
-  'fm': 'FM',
-  'dnn': 'DNN',
-  'deepfm': 'DNN',
-  'dlrm': 'DLRM',
-  'dcn': 'DCN',
-  'finalmlp': 'FinalMLP',
-  'wukong': 'Wukong',
-}
+MODELS = dict(  # name -> the class in config/models.py
+  re.findall(
+    r"make_model_section\('(\w+)', models\.(\w+)\(",
+    ''.join(
+      (PACKAGE / 'config' / file).read_text()
+      for file in ('retrieval.py', 'rankers.py')
+    ),
+  )
+)
 BLOCKS = (
   'retrieval',
   *(f'retrieval.{section}' for section in RETRIEVAL),
@@ -163,9 +160,7 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     sections = ('model', *SHARED, *RETRIEVAL)
     own = [row for row in rows if row[0].partition('.')[0] not in sections]
     return [_typed(*row) for row in own]
-  prefix = f'{section}.'
-  rows = [row for row in rows if row[0].startswith(prefix)]
-  return [_typed(*row) for row in rows]
+  return [_typed(*row) for row in rows if row[0].startswith(f'{section}.')]
 
 
 def _typed(key: str, default, sentence: str) -> tuple[str, str, str, str]:
@@ -284,9 +279,7 @@ def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
   path = PACKAGE / 'config' / f'{file}.py'
   for node in ast.parse(path.read_text()).body:
     if isinstance(node, ast.ClassDef) and node.name == name:
-      _, _, attributes = (ast.get_docstring(node) or '').partition(
-        'Attributes:\n'
-      )
+      _, _, attributes = ast.get_docstring(node).partition('Attributes:\n')
       sentences = {
         match[1]: ' '.join(match[2].split())
         for match in re.finditer(
