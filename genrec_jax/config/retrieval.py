@@ -1,4 +1,4 @@
-"""Every key of a retrieval experiment, and of its models.
+"""Every key of a retrieval experiment, and the sections of its models.
 
 The comment above a key, or at the end of its line, is its description in
 docs/config_reference.md; the fields of models and losses are declared in
