@@ -45,6 +45,7 @@ WALKS = (
         '  finalmlp,',
         "'finalmlp': finalmlp.FinalMLP",
       ),
+      'genrec_jax/config/models.py': ('class FinalMLP',),
       'genrec_jax/config/rankers.py': ('def finalmlp(',),
       'genrec_jax/config/__init__.py': ('  finalmlp,', "  'finalmlp',"),
       'genrec_jax/config/comparison.py': ("'finalmlp': rankers.finalmlp",),

@@ -10,8 +10,9 @@ The page says where the keys of a section go:
 
 What stands between the two lines is generated. A key, its default and its
 sentence are declared once: in genrec_jax/config/, where the sentence is the
-comment above or behind the key, or, for the fields of models and losses, in the
-docstring of their class. The source is read and not imported.
+comment above or behind the key, or, for the fields of models and losses
+(models.py, losses.py there), in the docstring of their class. The source is
+read and not imported.
 """
 
 import argparse
@@ -32,18 +33,15 @@ PACKAGE = ROOT / 'genrec_jax'
 SHARED = ('optimizer', 'train', 'checkpoint', 'numerics', 'parallel')
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
 RANKING = ('data', 'loss', 'eval', 'predict', 'report')
-MODELS = {  # function -> its file in config/, file in models/ of its `Config`
-  'hstu': ('retrieval', 'hstu'),
-  'sasrec': ('retrieval', 'sasrec'),
-  'lr': ('rankers', 'lr'),
-  'fm': ('rankers', 'fm'),
-  'dnn': ('rankers', 'dnn'),
-  'deepfm': ('rankers', 'dnn'),  # its fields are those of DNN
-  'dlrm': ('rankers', 'dlrm'),
-  'dcn': ('rankers', 'dcn'),
-  'finalmlp': ('rankers', 'finalmlp'),
-  'wukong': ('rankers', 'wukong'),
-}
+MODELS = dict(  # name -> the class in config/models.py
+  re.findall(
+    r"make_model_section\('(\w+)', models\.(\w+)\(",
+    ''.join(
+      (PACKAGE / 'config' / file).read_text()
+      for file in ('retrieval.py', 'rankers.py')
+    ),
+  )
+)
 BLOCKS = (
   'retrieval',
   *(f'retrieval.{section}' for section in RETRIEVAL),
@@ -142,9 +140,11 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
   """
   task, _, section = name.partition('.')
   if name in MODELS:
-    file, of = MODELS[name]
-    rows = _read_function(file, name)
-    return _with_class(rows, 'model.', f'models/{of}.py', 'Config')
+    chosen = 'The model; the config file chooses it.'
+    fields = _read_class('models', MODELS[name], 'model.')
+    return [('model.name', 'str', repr(name), chosen), *fields]
+  if section == 'loss':
+    return _read_class('losses', _LOSSES[task], 'loss.')
   if name in SHARED:
     rows = _read_function('sections', name)
     rows = [_typed(f'{name}.{key}', *row) for key, *row in rows]
@@ -160,28 +160,7 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     sections = ('model', *SHARED, *RETRIEVAL)
     own = [row for row in rows if row[0].partition('.')[0] not in sections]
     return [_typed(*row) for row in own]
-  prefix = f'{section}.'
-  rows = [row for row in rows if row[0].startswith(prefix)]
-  if section == 'loss':
-    rows = [(key.removeprefix(prefix), *row) for key, *row in rows]
-    return _with_class(rows, prefix, f'tasks/{task}.py', _LOSSES[task])
-  return [_typed(*row) for row in rows]
-
-
-def _with_class(rows, prefix: str, file: str, name: str) -> list[tuple]:
-  """Keys whose types and sentences the class `name` in `file` knows."""
-  types, sentences = _read_class(file, name)
-  types['name'] = 'str'
-  sentences.setdefault('name', 'The model; the config file chooses it.')
-  return [
-    (
-      prefix + key,
-      types[key],
-      repr(default),
-      _as_sentence(prefix + key, sentences.get(key, '')),
-    )
-    for key, default, _ in rows
-  ]
+  return [_typed(*row) for row in rows if row[0].startswith(f'{section}.')]
 
 
 def _typed(key: str, default, sentence: str) -> tuple[str, str, str, str]:
@@ -295,15 +274,11 @@ class _Comments:
     return ' '.join(reversed(above))
 
 
-def _read_class(file: str, name: str) -> tuple[dict, dict]:
-  """Types and sentences of a dataclass, by its fields."""
-  for node in ast.parse((PACKAGE / file).read_text()).body:
+def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
+  """(key, type, default, sentence) of the fields of a class of config/."""
+  path = PACKAGE / 'config' / f'{file}.py'
+  for node in ast.parse(path.read_text()).body:
     if isinstance(node, ast.ClassDef) and node.name == name:
-      types = {
-        field.target.id: ast.unparse(field.annotation).replace(' | ', ' or ')
-        for field in node.body
-        if isinstance(field, ast.AnnAssign)
-      }
       _, _, attributes = ast.get_docstring(node).partition('Attributes:\n')
       sentences = {
         match[1]: ' '.join(match[2].split())
@@ -311,8 +286,23 @@ def _read_class(file: str, name: str) -> tuple[dict, dict]:
           r'^  (\w+): (.*?)(?=^  \w|\Z)', attributes, re.MULTILINE | re.DOTALL
         )
       }
-      return types, sentences
-  raise ValueError(f'{file} has no class {name!r}.')
+      return [
+        (
+          (key := f'{prefix}{field.target.id}'),
+          ast.unparse(field.annotation).replace(' | ', ' or '),
+          _read_default(field.value),
+          _as_sentence(key, sentences.get(field.target.id, '')),
+        )
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+      ]
+  raise ValueError(f'{path} has no class {name!r}.')
+
+
+def _read_default(value: ast.expr) -> str:
+  if ast.unparse(value) == 'dataclasses.field(default_factory=dict)':
+    return '{}'
+  return repr(ast.literal_eval(value))
 
 
 if __name__ == '__main__':

@@ -1,154 +1,51 @@
-"""The defaults of the ranking models.
-
-The `Config` of each model, in `genrec_jax.models`, describes its fields;
-docs/config_reference.md takes its descriptions from there.
-"""
+"""The sections of the ranking models, whose fields models.py declares."""
 
 from ml_collections import ConfigDict
 
+from genrec_jax.config import models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.config.sections import make_section
+from genrec_jax.config.sections import make_model_section
 
 
 def lr(**fields) -> ConfigDict:
   """Logistic regression: first-order weights alone."""
-  return make_section(dict(name='lr'), fields)
+  return make_model_section('lr', models.LR(), fields)
 
 
 def fm(**fields) -> ConfigDict:
-  """Factorisation machine; see `models.fm.Config`."""
-  return make_section(dict(name='fm', dim=10), fields)
+  """Factorisation machine; see `models.FM`."""
+  return make_model_section('fm', models.FM(), fields)
 
 
 def dnn(**fields) -> ConfigDict:
-  """Embeddings into one MLP; see `models.dnn.Config`."""
-  return make_section(
-    dict(
-      name='dnn',
-      dim=10,
-      hidden=(400, 400, 400),
-      batch_norm=True,
-      dropout=0.0,
-      dtype='float32',
-    ),
-    fields,
-  )
+  """Embeddings into one MLP; see `models.DNN`."""
+  return make_model_section('dnn', models.DNN(), fields)
 
 
 def deepfm(**fields) -> ConfigDict:
-  """FM and MLP side by side; see `models.deepfm.Config`."""
-  return make_section(
-    dict(
-      name='deepfm',
-      dim=10,
-      hidden=(400, 400, 400),
-      batch_norm=True,
-      dropout=0.0,
-      dtype='float32',
-    ),
-    fields,
-  )
+  """FM and MLP side by side; its fields are those of `models.DNN`."""
+  return make_model_section('deepfm', models.DNN(), fields)
 
 
 def dlrm(**fields) -> ConfigDict:
-  """DLRM; see `models.dlrm.Config`."""
-  return make_section(
-    dict(
-      name='dlrm',
-      dim=10,
-      interaction='dot',
-      itself=False,
-      bottom=(400, 400, 400),
-      top=(400, 400, 400),
-      batch_norm=True,
-      dropout=0.0,
-      init='xavier_normal',
-      dtype='float32',
-    ),
-    fields,
-  )
+  """DLRM; see `models.DLRM`."""
+  return make_model_section('dlrm', models.DLRM(), fields)
 
 
 def dcn(**fields) -> ConfigDict:
-  """DCN-V2; see `models.dcn.Config`."""
-  return make_section(
-    dict(
-      name='dcn',
-      dim=10,
-      structure='parallel',
-      cross=3,
-      rank=0,
-      experts=0,
-      share_gate=True,
-      hidden=(400, 400, 400),
-      stacked_hidden=(),
-      bottom=(),
-      batch_norm=True,
-      dropout=0.0,
-      dtype='float32',
-    ),
-    fields,
-  )
+  """DCN-V2; see `models.DCN`."""
+  return make_model_section('dcn', models.DCN(), fields)
 
 
 def finalmlp(**fields) -> ConfigDict:
-  """FinalMLP; see `models.finalmlp.Config`."""
-  return make_section(
-    dict(
-      name='finalmlp',
-      dim=10,
-      hidden1=(400,),
-      hidden2=(100,),
-      batch_norm=True,
-      dropout1=0.4,
-      dropout2=0.4,
-      selection=True,
-      context1=(),
-      context2=(),
-      selection_hidden=(400,),
-      heads=5,
-      dtype='float32',
-    ),
-    fields,
-  )
+  """FinalMLP; see `models.FinalMLP`."""
+  return make_model_section('finalmlp', models.FinalMLP(), fields)
 
 
 def wukong(**fields) -> ConfigDict:
-  """Wukong; see `models.wukong.Config`."""
-  return make_section(
-    dict(
-      name='wukong',
-      dim=16,
-      layers=2,
-      fmb=8,
-      lcb=8,
-      rank=8,
-      fm='optimised',
-      attentive=True,
-      compress=8,
-      attention_hidden=(64,),
-      fmb_hidden=(256, 256),
-      bottom=(512, 256),
-      number_vectors=1,
-      top=(256,),
-      dropout=0.0,
-      top_dropout=0.0,
-      embedding_dropout=0.0,
-      norm_eps=1e-5,
-      important={},
-      small={},
-      group_vectors=1,
-      group_hidden=(64,),
-      last_relu=False,
-      residual_bias=False,
-      fmb_batch_norm=False,
-      top_batch_norm=False,
-      zero=(),
-      dtype='float32',
-    ),
-    fields,
-  )
+  """Wukong; see `models.Wukong`."""
+  return make_model_section('wukong', models.Wukong(), fields)
 
 
 # Sizes of the scaling study (Wukong, table 5): 720 features, two tasks. What it

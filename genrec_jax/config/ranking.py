@@ -1,13 +1,12 @@
 """Every key of a ranking experiment; its models are in rankers.py.
 
 The comment above a key, or at the end of its line, is its description in
-docs/config_reference.md; the fields of models and of the loss are described in
-their classes.
+docs/config_reference.md; the fields of the loss are declared in losses.py.
 """
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import sections
+from genrec_jax.config import losses, sections
 from genrec_jax.config.rankers import wukong
 
 
@@ -105,8 +104,7 @@ def ranking() -> ConfigDict:
       # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': wukong(),
-      # See `tasks.ranking.RankingLossConfig`.
-      'loss': {'task_weights': (), 'table_l2': 0.0},
+      'loss': vars(losses.RankingLossConfig()),
       'optimizer': sections.optimizer(name='adam', b2=0.999),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),

@@ -1,13 +1,14 @@
-"""Every key of a retrieval experiment, and of its models.
+"""Every key of a retrieval experiment, and the sections of its models.
 
 The comment above a key, or at the end of its line, is its description in
-docs/config_reference.md; the fields of models and losses are described in their
-classes. If a default is None, the comment begins with the type of a value.
+docs/config_reference.md; the fields of models and losses are declared in
+models.py and losses.py. If a default is None, the comment begins with the type
+of a value.
 """
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import sections
+from genrec_jax.config import losses, models, sections
 
 
 def retrieval() -> ConfigDict:
@@ -104,18 +105,7 @@ def retrieval() -> ConfigDict:
       # match counts. See docs/training.md#settings-by-table.
       'tables': (),
       'model': hstu(),
-      # See `tasks.retrieval.RetrievalLossConfig`.
-      'loss': {
-        'name': 'sampled_softmax',
-        'sampler': 'uniform',
-        'negatives': 128,
-        'temperature': 0.05,
-        'l2_normalize': True,
-        'logq': False,
-        'mask_collisions': True,
-        'gbce_t': 0.75,
-        'chunk': None,
-      },
+      'loss': vars(losses.RetrievalLossConfig()),
       'optimizer': sections.optimizer(),
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),
@@ -170,66 +160,13 @@ def retrieval() -> ConfigDict:
 
 
 def hstu(**fields) -> ConfigDict:
-  """The published HSTU retrieval layer; see `models.hstu.Config`."""
-  return sections.make_section(
-    dict(
-      name='hstu',
-      dim=50,
-      blocks=2,
-      heads=1,
-      dqk=50,
-      dv=50,
-      max_len=200,
-      extra_positions=11,
-      dropout=0.2,
-      embedding_dropout=0.2,
-      attention='silu',
-      silu_on='all',
-      concat='none',
-      uvqk_bias=False,
-      out_bias=True,
-      ln_affine=False,
-      alpha=None,
-      normaliser=None,
-      position_bias=True,
-      time_bias=True,
-      position_embedding=True,
-      dtype='float32',
-      remat=False,
-      implementation=None,
-    ),
-    fields,
-  )
+  """The published HSTU retrieval layer; see `models.HSTU`."""
+  return sections.make_model_section('hstu', models.HSTU(), fields)
 
 
 def sasrec(**fields) -> ConfigDict:
-  """The HSTU paper's SASRec baseline; see `models.sasrec.Config`."""
-  return sections.make_section(
-    dict(
-      name='sasrec',
-      dim=50,
-      blocks=2,
-      heads=1,
-      ffn_dim=50,
-      max_len=200,
-      extra_positions=11,
-      dropout=0.2,
-      embedding_dropout=0.2,
-      norm_eps=1e-8,
-      norm_affine=False,
-      final_norm=False,
-      scale_rows=True,
-      positions_from='oldest',
-      position_std=None,
-      project=True,
-      activation='relu',
-      init='xavier_normal',
-      dtype='float32',
-      remat=False,
-      implementation=None,
-    ),
-    fields,
-  )
+  """The HSTU paper's SASRec baseline; see `models.SASRec`."""
+  return sections.make_model_section('sasrec', models.SASRec(), fields)
 
 
 def smoke(config: ConfigDict) -> ConfigDict:

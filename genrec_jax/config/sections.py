@@ -234,3 +234,14 @@ def make_section(defaults: dict, fields: dict) -> ConfigDict:
         f'{what} has no field {key!r}{hint_nearest(key, defaults)}'
       )
   return ConfigDict({**defaults, **fields})
+
+
+def make_model_section(name: str, defaults, fields: dict) -> ConfigDict:
+  """The section of a model with `fields` set, which its class must have.
+
+  Args:
+    name: the value of the key `name`.
+    defaults: an instance of a class of models.py, as it is without arguments.
+    fields: the values that differ.
+  """
+  return make_section({'name': name, **vars(defaults)}, fields)

@@ -14,61 +14,14 @@ alone ('cross') and both figures at once ('stacked_parallel') are options, as in
 FuxiCTR; its layers share one gate (`share_gate`).
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import DCN as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
-
-STRUCTURES = ('cross', 'stacked', 'parallel', 'stacked_parallel')
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.dcn` holds the defaults.
-
-  Attributes:
-    dim: width of all vectors.
-    structure: cross layers alone ('cross'), a deep part after them ('stacked'),
-      beside them ('parallel'), or one of each ('stacked_parallel').
-    cross: number of cross layers.
-    rank: rank of the matrices of cross layers; 0 is full rank.
-    experts: low-rank experts of a cross layer; 0 is one matrix without gate or
-      tanh.
-    share_gate: whether all cross layers have the same gate.
-    hidden: widths of the hidden layers of the deep part.
-    stacked_hidden: widths of the hidden layers behind the cross layers where
-      there are two deep parts ('stacked_parallel'); () is `hidden`.
-    bottom: hidden widths of an MLP that makes one vector of all numbers; ()
-      gives each number a vector.
-    batch_norm: whether hidden layers are normalised over the batch.
-    dropout: rate after each hidden layer.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-  """
-
-  dim: int
-  structure: str
-  cross: int
-  rank: int
-  experts: int
-  share_gate: bool
-  hidden: tuple[int, ...]
-  stacked_hidden: tuple[int, ...]
-  bottom: tuple[int, ...]
-  batch_norm: bool
-  dropout: float
-  dtype: str
-
-  def __post_init__(self):
-    layers.check(self, structure=STRUCTURES, dtype=layers.DTYPES)
-    if self.experts and not self.rank:
-      raise ValueError(
-        f'model.experts={self.experts} are of low rank: set model.rank too'
-      )
 
 
 class Cross(nnx.Module):

@@ -13,47 +13,13 @@ Differences from the paper: batch norm and dropout are options (FuxiCTR); data
 without numbers have no bottom MLP and no x; the last layer gives logits.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import DLRM as Config
 from genrec_jax.features import Features, Inputs
-from genrec_jax.models import fields, layers, mlp
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.dlrm` holds the defaults.
-
-  Attributes:
-    dim: width of all vectors.
-    interaction: 'dot' multiplies pairs of vectors, 'cat' concatenates them.
-    itself: whether 'dot' takes the product of a vector with itself.
-    bottom: hidden widths of the MLP over numbers; `dim` follows them.
-    top: hidden widths of the MLP over interactions.
-    batch_norm: whether hidden layers are normalised over the batch.
-    dropout: rate after each hidden layer.
-    init: how weights start, 'xavier_normal' (FuxiCTR) or 'dlrm'; see
-      `mlp.make_linear`.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-  """
-
-  dim: int
-  interaction: str
-  itself: bool
-  bottom: tuple[int, ...]
-  top: tuple[int, ...]
-  batch_norm: bool
-  dropout: float
-  init: str
-  dtype: str
-
-  def __post_init__(self):
-    layers.check(
-      self, interaction=('dot', 'cat'), init=mlp.INITS, dtype=layers.DTYPES
-    )
+from genrec_jax.models import fields, mlp
 
 
 def dot_products(vectors: list[jax.Array], itself: bool) -> jax.Array:

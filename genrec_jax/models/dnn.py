@@ -6,35 +6,12 @@
 | MLP, then one logit      | `mlp`                     |
 """
 
-import dataclasses
-
 import jax
 from flax import nnx
 
+from genrec_jax.config.models import DNN as Config
 from genrec_jax.features import Features, Inputs
-from genrec_jax.models import fields, layers, mlp
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.dnn` holds the defaults.
-
-  Attributes:
-    dim: width of all vectors.
-    hidden: widths of the hidden layers.
-    batch_norm: whether hidden layers are normalised over the batch.
-    dropout: rate after each hidden layer.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-  """
-
-  dim: int
-  hidden: tuple[int, ...]
-  batch_norm: bool
-  dropout: float
-  dtype: str
-
-  def __post_init__(self):
-    layers.check(self, dtype=layers.DTYPES)
+from genrec_jax.models import fields, mlp
 
 
 def mlp_of(c: Config, vectors: int, outputs: int, rngs: nnx.Rngs) -> mlp.MLP:

@@ -13,68 +13,16 @@ vector for its gate than for the streams (its table is so much wider), a gate
 without features starts from a learned vector, and batch norm is an option.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import FinalMLP as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.finalmlp` holds the defaults.
-
-  Attributes:
-    dim: width of all vectors.
-    hidden1: hidden widths of the first stream.
-    hidden2: hidden widths of the second stream.
-    batch_norm: whether hidden layers of the streams are normalised over the
-      batch.
-    dropout1: rate after each hidden layer of the first stream.
-    dropout2: rate after each hidden layer of the second stream.
-    selection: whether gates weigh the features that each stream sees.
-    context1: names of the features that set the gate of the first stream; () is
-      a learned constant.
-    context2: names of the features that set the gate of the second stream; ()
-      is a learned constant.
-    selection_hidden: hidden widths of the gates.
-    heads: heads of the bilinear fusion; must divide the last width of both
-      streams.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-  """
-
-  dim: int
-  hidden1: tuple[int, ...]
-  hidden2: tuple[int, ...]
-  batch_norm: bool
-  dropout1: float
-  dropout2: float
-  selection: bool
-  context1: tuple[str, ...]
-  context2: tuple[str, ...]
-  selection_hidden: tuple[int, ...]
-  heads: int
-  dtype: str
-
-  def __post_init__(self):
-    layers.check(self, dtype=layers.DTYPES)
-    for field in ('hidden1', 'hidden2'):
-      hidden = getattr(self, field)
-      if not hidden or hidden[-1] % self.heads:
-        raise ValueError(
-          f'model.{field}={hidden} must end with a multiple of '
-          f'model.heads={self.heads}'
-        )
-
-  @property
-  def contexts(self) -> tuple[tuple[str, ...], ...]:
-    """Names of the features of each gate."""
-    return (self.context1, self.context2) if self.selection else ()
 
 
 def widths(config: Config, features) -> dict[str, int]:

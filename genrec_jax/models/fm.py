@@ -9,26 +9,15 @@
 Several outputs share the products.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import FM as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, lr
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.fm` holds the defaults.
-
-  Attributes:
-    dim: width of all vectors.
-  """
-
-  dim: int
 
 
 def sum_of_pairs(vectors: Sequence[jax.Array]) -> jax.Array:

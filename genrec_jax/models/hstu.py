@@ -18,90 +18,16 @@ ablation) masks before the softmax, scales by 1/sqrt(dqk) and keeps the heads;
 the published code masks after it and fuses the heads.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 import pallas_kernels
+from genrec_jax.config.models import HSTU as Config
 from genrec_jax.features import Jagged
 from genrec_jax.models import layers
 
 TIME_BUCKETS = 129
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes and variants; `genrec_jax.config.hstu` holds the defaults.
-
-  Attributes:
-    dim: width D of an item row and of a token.
-    blocks: number of layers.
-    heads: attention heads.
-    dqk: width of a query and of a key, per head.
-    dv: width of a value (and of U), per head.
-    max_len: longest sequence S; of a longer one the latest tokens count.
-    extra_positions: rows of the position tables beyond `max_len`, 11 in the
-      published code. The tables have n = max_len + extra_positions rows; n is
-      the default normaliser, too.
-    dropout: rate on the gated output of each layer.
-    embedding_dropout: rate on the input tokens.
-    attention: 'silu', or 'softmax' as an ablation.
-    silu_on: SiLU is applied to 'all' of U, V, Q and K, to 'u' alone, or to
-      'none'.
-    concat: what enters the output projection. 'none' is `U*LN(A)`, 'u_a_ua' is
-      `[U, LN(A), U*LN(A)]`, 'u_x_ux' is `[U, A, U*LN(A)]`.
-    uvqk_bias: whether the input projection has a bias.
-    out_bias: whether the output projection has a bias.
-    ln_affine: whether the layer norms learn scale and shift.
-    alpha: factor of q.k; None is 1 for silu and 1/sqrt(dqk) for softmax.
-    normaliser: divisor of the SiLU scores; None is n.
-    position_bias: whether there is a relative position bias.
-    time_bias: whether there is a relative time bias, which needs timestamps.
-    position_embedding: whether there are learned absolute positions.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-    remat: whether the backward pass computes each layer anew instead of keeping
-      its activations.
-    implementation: backend of the attention; None is the best one here.
-  """
-
-  dim: int
-  blocks: int
-  heads: int
-  dqk: int
-  dv: int
-  max_len: int
-  extra_positions: int
-  dropout: float
-  embedding_dropout: float
-  attention: str
-  silu_on: str
-  concat: str
-  uvqk_bias: bool
-  out_bias: bool
-  ln_affine: bool
-  alpha: float | None
-  normaliser: float | None
-  position_bias: bool
-  time_bias: bool
-  position_embedding: bool
-  dtype: str
-  remat: bool
-  implementation: str | None
-
-  def __post_init__(self):
-    layers.check(
-      self,
-      attention=('silu', 'softmax'),
-      silu_on=('all', 'u', 'none'),
-      concat=('none', 'u_a_ua', 'u_x_ux'),
-      dtype=layers.DTYPES,
-    )
-
-  @property
-  def positions(self) -> int:
-    return self.max_len + self.extra_positions
 
 
 class Block(nnx.Module):

@@ -14,16 +14,6 @@ xavier_normal = jax.nn.initializers.glorot_normal()
 xavier_uniform = jax.nn.initializers.glorot_uniform()
 normal = jax.nn.initializers.normal
 zeros = jax.nn.initializers.zeros
-DTYPES = ('float32', 'bfloat16')
-
-
-def check(config, **allowed: Sequence) -> None:
-  """Raises where a field of a config is none of the allowed values."""
-  for field, values in allowed.items():
-    if getattr(config, field) not in values:
-      raise ValueError(
-        f'model.{field} is {getattr(config, field)!r}, must be one of {values}'
-      )
 
 
 def fan_in_uniform(fan_in: int):

@@ -9,20 +9,14 @@
 Several outputs share the weights of the values.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import LR as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers
 from genrec_jax.numerics import products
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Logistic regression has no sizes."""
 
 
 class LR(fields.Ranker):

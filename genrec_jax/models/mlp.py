@@ -12,7 +12,6 @@ from genrec_jax.models.batch_norm import BatchNorm
 
 # PyTorch's Xavier normal; JAX's own is cut at two deviations.
 xavier_normal = jax.nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')
-INITS = ('xavier_normal', 'dlrm')
 
 
 def make_linear(

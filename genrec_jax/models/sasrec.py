@@ -13,82 +13,13 @@ normed, the second layer norm stands before the residual is taken
 (h = LN(Qn + m); x' = FFN(h) + h), no norm at the end (`final_norm` adds it).
 """
 
-import dataclasses
-
 import jax
 from flax import nnx
 
 import pallas_kernels
+from genrec_jax.config.models import SASRec as Config
 from genrec_jax.features import Jagged
 from genrec_jax.models import hstu, layers
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.sasrec` holds the defaults.
-
-  Attributes:
-    dim: width D of an item row and of a token.
-    blocks: number of layers.
-    heads: attention heads; must divide `dim`.
-    ffn_dim: hidden width of the feed-forward net.
-    max_len: longest sequence S; of a longer one the latest tokens count.
-    extra_positions: rows of the position table beyond `max_len`.
-    dropout: rate on the attention weights and in the feed-forward net.
-    embedding_dropout: rate on the input tokens.
-    norm_eps: epsilon of the layer norms.
-    norm_affine: whether the layer norms learn scale and shift.
-    final_norm: whether a layer norm follows the last block.
-    scale_rows: whether item rows are multiplied by sqrt(dim) at the input.
-    positions_from: the token that has position 0, 'oldest' or 'newest'.
-    position_std: deviation of the position table; None is 1/sqrt(dim).
-    project: whether the attention ends with an output projection.
-    activation: 'relu' or 'none', in the feed-forward net.
-    init: how matrices start, 'xavier_normal', or 'fan_in_uniform' as in
-      PyTorch's layers.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
-    remat: whether the backward pass computes each layer anew instead of keeping
-      its activations.
-    implementation: backend of the attention; None is the best one here.
-  """
-
-  dim: int
-  blocks: int
-  heads: int
-  ffn_dim: int
-  max_len: int
-  extra_positions: int
-  dropout: float
-  embedding_dropout: float
-  norm_eps: float
-  norm_affine: bool
-  final_norm: bool
-  scale_rows: bool
-  positions_from: str
-  position_std: float | None
-  project: bool
-  activation: str
-  init: str
-  dtype: str
-  remat: bool
-  implementation: str | None
-
-  def __post_init__(self):
-    if self.dim % self.heads:
-      raise ValueError(
-        f'model.dim={self.dim} is not a multiple of model.heads={self.heads}'
-      )
-    layers.check(
-      self,
-      positions_from=('oldest', 'newest'),
-      activation=('relu', 'none'),
-      init=('xavier_normal', 'fan_in_uniform'),
-      dtype=layers.DTYPES,
-    )
-
-  @property
-  def time_bias(self) -> bool:
-    return False
 
 
 class Block(nnx.Module):

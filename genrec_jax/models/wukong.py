@@ -26,115 +26,14 @@ last layer of the FMB's MLP (`last_relu`) and learned residuals with a bias
 an option of clabrugere/wukong-recommendation.
 """
 
-import dataclasses
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.models import Wukong as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import fields, layers, mlp
 from genrec_jax.numerics import products
-
-PARTS = ('fmb', 'lcb', 'residual')
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Sizes; `genrec_jax.config.wukong` holds the defaults.
-
-  Attributes:
-    dim: width d of a vector.
-    layers: number of layers l.
-    fmb: rows n_F that a factorisation machine block makes; one number, or one
-      for each layer (a pyramid).
-    lcb: rows n_L that a linear compression block makes; one number, or one for
-      each layer.
-    rank: columns k of Y.
-    fm: how interactions are computed, 'optimised' as X(X^T Y), 'full' as XX^T
-      or 'triangular' as the half of XX^T that is not repeated, with the
-      diagonal.
-    attentive: whether Y is made from X; otherwise it is a parameter.
-    compress: rows m of W_c X, the input of the MLP that makes Y.
-    attention_hidden: hidden widths of the MLP that makes Y.
-    fmb_hidden: hidden widths of a block's MLP.
-    bottom: hidden widths of the MLP over numbers.
-    number_vectors: vectors that the MLP over numbers gives.
-    top: hidden widths of the MLP above the last layer.
-    dropout: rate after hidden layers of the blocks' MLPs.
-    top_dropout: rate after hidden layers of the top MLP.
-    embedding_dropout: rate on X_0, the vectors below the first layer.
-    norm_eps: epsilon of the layer norms.
-    important: feature -> how many vectors it has.
-    small: feature -> width of its table; these features are grouped and mapped
-      to vectors.
-    group_vectors: vectors that the group of the small features gives.
-    group_hidden: hidden widths of the MLP of that group.
-    last_relu: whether a block's MLP ends with a ReLU.
-    residual_bias: whether a learned residual has a bias.
-    fmb_batch_norm: whether hidden layers of the blocks' MLPs are normalised
-      over the batch.
-    top_batch_norm: whether hidden layers of the top MLP are normalised over
-      the batch.
-    zero: those of 'fmb', 'lcb' and 'residual' whose result is replaced by
-      zeros; the parameters stay, so that a trained model can be evaluated
-      without a part.
-    dtype: 'float32' or 'bfloat16' arithmetic; parameters, factorisation
-      machines and norms stay float32.
-  """
-
-  dim: int
-  layers: int
-  fmb: int | tuple[int, ...]
-  lcb: int | tuple[int, ...]
-  rank: int
-  fm: str
-  attentive: bool
-  compress: int
-  attention_hidden: tuple[int, ...]
-  fmb_hidden: tuple[int, ...]
-  bottom: tuple[int, ...]
-  number_vectors: int
-  top: tuple[int, ...]
-  dropout: float
-  top_dropout: float
-  embedding_dropout: float
-  norm_eps: float
-  important: Mapping[str, int]
-  small: Mapping[str, int]
-  group_vectors: int
-  group_hidden: tuple[int, ...]
-  last_relu: bool
-  residual_bias: bool
-  fmb_batch_norm: bool
-  top_batch_norm: bool
-  zero: tuple[str, ...]
-  dtype: str
-
-  def __post_init__(self):
-    layers.check(
-      self, fm=('optimised', 'full', 'triangular'), dtype=layers.DTYPES
-    )
-    if self.layers < 1:
-      raise ValueError(f'model.layers={self.layers}: Wukong needs one')
-    for part in self.zero:
-      if part not in PARTS:
-        raise ValueError(f'model.zero names {part!r}, must be some of {PARTS}')
-    for field in ('fmb', 'lcb'):
-      value = getattr(self, field)
-      if not isinstance(value, int) and len(value) not in (1, self.layers):
-        raise ValueError(
-          f'model.{field}={value} has {len(value)} numbers for '
-          f'model.layers={self.layers}; give one, or one for each layer'
-        )
-
-  def rows(self, field: str, layer: int) -> int:
-    """n_F or n_L of a layer."""
-    value = getattr(self, field)
-    if isinstance(value, int):
-      return value
-    return value[layer] if len(value) > 1 else value[0]
 
 
 def widths(config: Config, features) -> dict[str, int]:

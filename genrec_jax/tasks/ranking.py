@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.config import TableSettings
+from genrec_jax.config.losses import RankingLossConfig
 from genrec_jax.contracts import Extensions
 from genrec_jax.features import (
   Examples,
@@ -33,21 +34,6 @@ from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
 
 LINEAR = '.linear'  # ends the names of tables of first-order weights
-
-
-@dataclasses.dataclass(frozen=True)
-class RankingLossConfig:
-  """The loss.
-
-  Attributes:
-    task_weights: factor of the cross entropy of each label; () is 1 for all.
-    table_l2: strength l of (l/2)|E|^2 over all rows of all tables in every
-      step, whether read or not, as in FuxiCTR. It is not divided by the batch,
-      and needs `optimizer.rows.name='dense'`.
-  """
-
-  task_weights: Sequence[float] = ()
-  table_l2: float = 0.0
 
 
 class Ranking:

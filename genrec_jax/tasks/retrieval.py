@@ -1,6 +1,5 @@
 """Next-item retrieval: a sequence model, an item table, a sampled loss."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -11,6 +10,7 @@ from flax import nnx
 
 import pallas_kernels
 from genrec_jax.config import TableSettings
+from genrec_jax.config.losses import RetrievalLossConfig
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import lookup
 from genrec_jax.features import (
@@ -35,72 +35,8 @@ from genrec_jax.tasks.settings import task_settings
 from pallas_kernels.hashing import element_bits
 
 ITEMS = 'items'  # the table of this task
-SAMPLERS = ('uniform', 'shared', 'in_batch', 'in_batch_unique')
-LOSSES = ('sampled_softmax', 'full_softmax', 'bce', 'gbce')
 FULL_SOFTMAX_CHUNK = 256
 MAX_LOGITS = 1 << 22  # of a full softmax, alive at once
-
-
-@dataclasses.dataclass(frozen=True)
-class RetrievalLossConfig:
-  """Which items a position is scored against; defaults in `config.retrieval`.
-
-  Attributes:
-    name: the loss, 'sampled_softmax', 'full_softmax', 'bce' or 'gbce'; see
-      docs/training.md#losses-and-when-to-use-which.
-    sampler: where negatives come from. 'uniform': candidate items, drawn anew
-      for each position; 'shared': drawn once for the batch; 'in_batch': items
-      of other positions, drawn once for the batch (popular items come more
-      often, see `logq`); 'in_batch_unique': distinct items of the batch, drawn
-      for each position.
-    negatives: how many negatives R a position is scored against.
-    temperature: divisor of the scores.
-    l2_normalize: whether queries and items are scaled to length one.
-    logq: whether log of an item's share in the training data is subtracted
-      from its score, which undoes the popularity bias of 'in_batch'.
-    mask_collisions: whether a negative that is the positive is left out.
-    gbce_t: calibration t of 'gbce', from 0 to 1.
-    chunk: positions whose logits are alive at once, a power of two; None is
-      what suits the cache of the machine (see
-      `losses.chunk_for`).
-  """
-
-  name: str
-  sampler: str
-  negatives: int
-  temperature: float
-  l2_normalize: bool
-  logq: bool
-  mask_collisions: bool
-  gbce_t: float
-  chunk: int | None
-
-  def __post_init__(self):
-    if self.name not in LOSSES:
-      raise ValueError(f'loss.name is {self.name!r}, must be one of {LOSSES}')
-    if self.sampler not in SAMPLERS:
-      raise ValueError(
-        f'loss.sampler is {self.sampler!r}, must be one of {SAMPLERS}'
-      )
-    if self.negatives < 1:
-      raise ValueError(f'loss.negatives is {self.negatives}, must be positive')
-    if not self.temperature > 0:
-      raise ValueError(
-        f'loss.temperature is {self.temperature}, must be positive'
-      )
-    if not 0 <= self.gbce_t <= 1:
-      raise ValueError(f'loss.gbce_t is {self.gbce_t}, must be in 0..1')
-    chunk = self.chunk
-    if chunk is not None and (chunk < 1 or chunk & (chunk - 1)):
-      raise ValueError(f'loss.chunk is {self.chunk}, must be a power of two')
-    if self.logq and (
-      self.name == 'full_softmax' or not self.sampler.startswith('in_batch')
-    ):
-      raise ValueError(
-        'loss.logq corrects for negatives that come as often as they are '
-        "popular, which only loss.sampler='in_batch' draws; "
-        f'loss.name={self.name!r} with loss.sampler={self.sampler!r} needs none'
-      )
 
 
 class Retrieval:
