@@ -318,8 +318,20 @@ def save_to_death(directory, phase):
 
 # Killed in the third save: the process, the function, and what is then newest.
 PHASES = {
-  'process 1 still writes': (1, group.ProcessGroup, 'each', 3, 2),
-  'process 0 still writes': (0, group.ProcessGroup, 'each', 3, 2),
+  'process 1 still writes': (
+    1,
+    group.ProcessGroup,
+    'run_in_each_process',
+    3,
+    2,
+  ),
+  'process 0 still writes': (
+    0,
+    group.ProcessGroup,
+    'run_in_each_process',
+    3,
+    2,
+  ),
   'Orbax is done, no manifest': (0, manifest, 'write', 3, 2),
   'manifest not yet renamed': (0, os, 'replace', 3, 2),
   'complete, nothing removed yet': (0, retention, 'remove_superfluous', 3, 3),

@@ -56,7 +56,7 @@ def test_a_part_with_one_class_is_said_once(caplog):
   list(e.run(state))
   [told] = [record.getMessage() for record in caplog.records]
   assert told.startswith(
-    "label 'label' is 0 in all 12 examples of the test par"
+    "label 'label' is 0 in all 12 examples of the test split"
   )
   assert "data.split.by='random'" in told
 
