@@ -54,11 +54,10 @@ def replaced_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
   The block makes the directory. A reader sees all of the new one or nothing.
   """
-  partial = path.with_name(f'.{path.name}.{os.getpid()}')
-  shutil.rmtree(partial, ignore_errors=True)
-  yield partial
-  shutil.rmtree(path, ignore_errors=True)
-  partial.rename(path)
+  with scratch_directory(path.parent, f'.{path.name}.') as partial:
+    yield partial
+    shutil.rmtree(path, ignore_errors=True)
+    partial.rename(path)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,8 @@ import pathlib
 import zlib
 from collections.abc import Iterator
 
-CHECKSUMS = (
-  'checksums.json'  # of a saved run; a workdir, which changes, has none
-)
+# In a saved run alone: a workdir changes.
+CHECKSUMS = 'checksums.json'
 _REPORT = 'report.json'
 _FILES = ('config.json', _REPORT, 'items/*', 'encoder/*')
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)

@@ -42,3 +42,17 @@ def test_what_dead_processes_left_is_removed(tmp_path):
   with scratch.staged_directory(tmp_path / 'out'):
     assert not any((tmp_path / name).exists() for name in leftovers)
   assert {x.name for x in tmp_path.iterdir()} == {'out', *others}
+
+
+def test_a_directory_is_replaced_whole(tmp_path):
+  for text in ('first', 'second'):
+    with scratch.replaced_directory(tmp_path / 'items') as partial:
+      partial.mkdir()
+      (partial / 'a').write_text(text)
+  assert (tmp_path / 'items' / 'a').read_text() == 'second'
+  with pytest.raises(OSError, match='no room'):
+    with scratch.replaced_directory(tmp_path / 'items') as partial:
+      partial.mkdir()
+      raise OSError('no room')
+  assert (tmp_path / 'items' / 'a').read_text() == 'second'
+  assert [x.name for x in tmp_path.iterdir()] == ['items']
