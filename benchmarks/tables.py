@@ -121,6 +121,17 @@ TABLES = {
     ),
     'where': {'part': 'step'},
   },
+  'compile_cache': {
+    'files': ('cpu2/compile_cache',),
+    'columns': (
+      ('smoke run of the command line', 'case', ''),
+      ('first, core-seconds', 'first_core_s', '.1f'),
+      ('second', 'second_core_s', '.1f'),
+      ('first / second', 'core_x', '.1f'),
+      ('programs kept', 'programs', 'd'),
+      ('MB', 'bytes', 'MB'),
+    ),
+  },
   'train_step_parts': {
     'files': ('cpu2/train_step',),
     'columns': (

@@ -88,8 +88,10 @@ def main(argv: list[str], overrides: list[str]) -> None:
   _start_devices()
   from genrec_jax import extensions as extensions_lib
   from genrec_jax.contracts import kind_of
+  from genrec_jax.runtime.compile_cache import use_compile_cache
   from genrec_jax.task_kinds import TASK_KINDS
 
+  use_compile_cache(config)
   extensions = extensions_lib.load_extensions(config.get('extensions', ''))
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   if FLAGS.mode == 'train':

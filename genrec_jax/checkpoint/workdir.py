@@ -14,6 +14,7 @@ from genrec_jax.parallel import job
 FREE_KEYS = (
   'checkpoint',  # nor does how it is saved
   'parallel',  # how a run lies on devices does not change what it computes
+  'compile_cache',  # nor where its programs are kept
   'predict',
   'report',
   'train.epochs',
@@ -26,7 +27,7 @@ FREE_KEYS = (
 # What is evaluated, and how, does not change the weights either.
 FREE_AFTER_TRAINING = (*FREE_KEYS, 'eval', 'train.monitor')
 # Where a process finds its data may differ between hosts.
-FREE_OF_PROCESSES = ('data.path', 'data.cache')
+FREE_OF_PROCESSES = ('data.path', 'data.cache', 'compile_cache')
 
 TRACES = ('checkpoints', 'best', 'metrics.jsonl')  # of steps own_workdir
 

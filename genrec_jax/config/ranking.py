@@ -109,6 +109,7 @@ def ranking() -> ConfigDict:
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),
       'parallel': sections.parallel(),
+      'compile_cache': sections.compile_cache(),
       'train': sections.train(batch_size=1024, epochs=10, monitor='auc'),
       'eval': {
         # The splits that are evaluated where the data have them; () trains

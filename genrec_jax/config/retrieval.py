@@ -110,6 +110,7 @@ def retrieval() -> ConfigDict:
       'checkpoint': sections.checkpoint(),
       'numerics': sections.numerics(),
       'parallel': sections.parallel(),
+      'compile_cache': sections.compile_cache(),
       'train': sections.train(),
       'eval': {
         # The splits that are evaluated where the data have them; 'train' is

@@ -148,6 +148,21 @@ def checkpoint() -> ConfigDict:
   )
 
 
+def compile_cache() -> ConfigDict:
+  """Where compiled programs are kept; see docs/training.md#compilation."""
+  return ConfigDict(
+    dict(
+      # The directory of compiled programs, which must be of nobody else: 'auto'
+      # is `~/.cache/genrec_jax/programs`, '' keeps none. JAX's own setting
+      # (JAX_COMPILATION_CACHE_DIR) goes before it.
+      directory='auto',
+      # When a run starts, the programs used least recently are removed until so
+      # many GB are left.
+      max_gb=2.0,
+    )
+  )
+
+
 def numerics() -> ConfigDict:
   """The precision of arithmetic; see docs/training.md."""
   return ConfigDict(

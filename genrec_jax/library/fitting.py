@@ -31,6 +31,7 @@ from genrec_jax.library.settings import (
   translate_flags,
 )
 from genrec_jax.progress import IS_HIDDEN
+from genrec_jax.runtime.compile_cache import use_compile_cache
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 
@@ -220,6 +221,7 @@ def _train_in(
 ) -> None:
   extensions = extensions_lib.load_extensions(config.extensions)
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
+  use_compile_cache(config)
   report = loop.train_and_evaluate(config, workdir, kinds, extensions)
   if report is None:
     remedy = f'the same call with workdir={str(workdir)!r} continues it'

@@ -27,6 +27,7 @@ from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved
 from genrec_jax.library.events import read_ids, read_times, warn_of_unknown
 from genrec_jax.library.files import format_of
+from genrec_jax.runtime.compile_cache import use_compile_cache
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.weights import require_weights
@@ -486,12 +487,14 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
   path = pathlib.Path(path)
   with saved.explain_errors(path):
     saved.check_saved(path)
-    task = config_lib.read_config(path / 'config.json').get('task')
+    config = config_lib.read_config(path / 'config.json')
+    task = config.get('task')
     if not isinstance(task, str) or task not in KINDS:
       raise ValueError(
         f'{path} holds a run of task={task!r}; load opens those of '
         f'{" and ".join(KINDS)}'
       )
+    use_compile_cache(config)
     run = KINDS[task](path)
     run.check_files()
   return run

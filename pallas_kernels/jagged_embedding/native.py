@@ -20,6 +20,8 @@ import tempfile
 
 import jax
 
+from pallas_kernels import cache_directory
+
 SOURCE = pathlib.Path(__file__).with_name('cpu.cc')
 HEADERS = 'cpu_*.h'
 COMPILERS = ('c++', 'g++', 'clang++')
@@ -80,7 +82,7 @@ def _library() -> pathlib.Path:
   )
   name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
   path = _cache() / f'jagged_embedding-{name}.so'
-  if not path.exists():
+  if not path.exists() or not cache_directory.is_own_file(path):
     log.info('Compiling %s, once for this machine.', SOURCE.name)
     _compile(compiler, path)
   return path
@@ -103,6 +105,7 @@ def _compile(compiler: str, path: pathlib.Path) -> None:
       errors = [line for line in done.stderr.splitlines() if 'error' in line]
       first = (errors or done.stderr.splitlines() or ['no message'])[0]
       raise ValueError(f'{compiler} fails: {first}')
+    new.chmod(0o700)  # whatever the umask: it is run
     os.replace(new, path)
 
 
@@ -116,14 +119,12 @@ def _compiler() -> str:
 
 
 def _cache() -> pathlib.Path:
-  """A directory to write to; a temporary one if there is no other."""
-  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  folder = pathlib.Path(home) / 'pallas_kernels'
+  """A directory of this user alone; a temporary one if there is no other."""
+  folder = cache_directory.cache_home() / 'pallas_kernels'
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    # A home may exist and be read-only, as in containers.
-    if os.access(folder, os.W_OK):
-      return folder
+    return cache_directory.make_private(folder)
+  except cache_directory.UntrustedDirectoryError as e:
+    log.warning('%s; the C++ code is compiled for this process alone.', e)
   except OSError:
     pass
   return pathlib.Path(tempfile.mkdtemp(prefix='pallas_kernels-'))
