@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import storage
+from genrec_jax.data import scratch
 from genrec_jax.parallel import job
 
 # Keys a continued run may change; anything else belongs to the workdir.
@@ -89,9 +89,8 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
     raise config_lib.ConfigError(
       f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
     )
-  temporary = workdir / f'.config.json.{os.getpid()}'
-  config_lib.save(config, temporary)
-  os.replace(temporary, path)
+  with scratch.replaced_file(path) as partial:
+    config_lib.save(config, partial)
 
 
 def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:

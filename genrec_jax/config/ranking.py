@@ -128,6 +128,9 @@ def ranking() -> ConfigDict:
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',
+        # Whether texts of a CSV file that a spreadsheet would run (=, +, -, @)
+        # get an apostrophe in front.
+        'escape_formulas': False,
         'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
       },
       'report': {

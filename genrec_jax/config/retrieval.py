@@ -148,6 +148,9 @@ def retrieval() -> ConfigDict:
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',
+        # Whether texts of a CSV file that a spreadsheet would run (=, +, -, @)
+        # get an apostrophe in front.
+        'escape_formulas': False,
         'top_k': 10,  # Items for each user.
         'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
       },

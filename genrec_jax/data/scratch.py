@@ -1,6 +1,7 @@
 """Directories that appear whole or not at all, whatever is killed."""
 
 import contextlib
+import glob
 import itertools
 import os
 import pathlib
@@ -61,6 +62,23 @@ def replaced_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
+def replaced_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The place of a file that takes the one of `path` when the block ends.
+
+  The block makes the file, in a directory that nobody else can write to, so
+  that no link planted there is followed. What killed processes of this host
+  have left is removed.
+  """
+  with scratch_directory(path.parent, f'.{path.name}.') as work:
+    work.mkdir(mode=0o700)
+    partial = work / path.name
+    yield partial
+    with open(partial, 'rb') as written:
+      os.fsync(written.fileno())
+    os.replace(partial, path)
+
+
+@contextlib.contextmanager
 def scratch_directory(
   parent: pathlib.Path, stem: str = ''
 ) -> Iterator[pathlib.Path]:
@@ -69,7 +87,7 @@ def scratch_directory(
   Those of processes of this host that have ended are removed first.
   """
   stem = f'{stem}{socket.gethostname()}-'
-  for old in parent.glob(f'{stem}*'):
+  for old in parent.glob(f'{glob.escape(stem)}*'):
     owner = re.fullmatch(r'(\d+)(?:_(\d+)_\d+)?', old.name.removeprefix(stem))
     if owner and not _is_in_use(int(owner[1]), owner[2]):
       shutil.rmtree(old, ignore_errors=True)

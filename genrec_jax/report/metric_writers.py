@@ -18,6 +18,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from genrec_jax.data import scratch
+
 # JSON has no numbers for these; the strings are those of protobuf's mapping.
 _NON_FINITE = {
   'NaN': math.nan,
@@ -148,13 +150,8 @@ def dump_json(value: object, indent: int | None = None) -> str:
 
 def write_atomically(path: str | os.PathLike, text: str) -> None:
   """Replaces the file by `text`: a reader sees all of it or the old file."""
-  path = pathlib.Path(path)
-  temporary = path.with_name(path.name + '.tmp')
-  with open(temporary, 'w', encoding='utf-8') as f:
-    f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(temporary, path)
+  with scratch.replaced_file(pathlib.Path(path)) as partial:
+    partial.write_text(text, encoding='utf-8')
 
 
 def _read_lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:

@@ -64,7 +64,11 @@ def write_predictions(
       histories = _training_users(config, workdir, predictor.items)
     if predict.request_time is None and config.model.get('time_bias'):
       LOG.info("each user asks at the time of the user's last event")
-    file = stack.enter_context(prediction_files.create_file(output))
+    file = stack.enter_context(
+      prediction_files.create_file(
+        output, escape_formulas=predict.escape_formulas
+      )
+    )
     progress = stack.enter_context(Progress(len(histories), unit='user'))
     done = written = satisfied = 0
     for answer in predictor.recommend_batches(

@@ -14,7 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from genrec_jax.data import scratch
+
 ROW_GROUP = 1 << 17  # rows of a Parquet file written together
+# How a cell begins that a spreadsheet runs.
+FORMULAS = ('=', '+', '-', '@', '\t', '\r')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +90,8 @@ def _shorten_floats(values: np.ndarray) -> list[float]:
 
 
 class _Csv:
+  escape_formulas = False
+
   def __init__(self, path: pathlib.Path):
     self._file = open(path, 'w', encoding='utf-8', newline='')
     self._csv = csv.writer(self._file, lineterminator='\n')
@@ -96,18 +102,22 @@ class _Csv:
     if not self._headed:
       self._csv.writerow(columns)
       self._headed = True
-    values = [_format_column(column) for column in columns.values()]
+    values = [self._format_column(column) for column in columns.values()]
     self._csv.writerows(zip(*values, strict=True))
+
+  def _format_column(self, column) -> list:
+    """A column for csv; as text, a float32 is as short as it can be."""
+    if not isinstance(column, list):
+      kind = column.dtype.kind
+      column = (column.astype(str) if kind == 'f' else column).tolist()
+      if kind in 'fiu':  # a negative number is no formula
+        return column
+    if not self.escape_formulas:
+      return column
+    return [f"'{x}" if x.startswith(FORMULAS) else x for x in column]
 
   def close(self) -> None:
     self._file.close()
-
-
-def _format_column(column) -> list:
-  """A column for csv; as text, a float32 is as short as it can be."""
-  if isinstance(column, list):
-    return column
-  return (column.astype(str) if column.dtype.kind == 'f' else column).tolist()
 
 
 class _Jsonl:
@@ -168,21 +178,25 @@ def check_path(path: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def create_file(path: pathlib.Path) -> Iterator:
-  """A file with `write(rows)`; it is there when the context ends well."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+def create_file(
+  path: pathlib.Path, *, escape_formulas: bool = False
+) -> Iterator:
+  """A file with `write(rows)`; it is there when the context ends well.
+
+  Args:
+    path: of the file; its suffix is the format.
+    escape_formulas: whether texts that a spreadsheet would run as formulas get
+      an apostrophe in front, in CSV.
+  """
   try:
-    with contextlib.closing(FORMATS[path.suffix](temporary)) as file:
-      yield file
-    with open(temporary, 'rb') as written:
-      os.fsync(written.fileno())
-    os.replace(temporary, path)
+    with scratch.replaced_file(path) as partial:
+      with contextlib.closing(FORMATS[path.suffix](partial)) as file:
+        file.escape_formulas = escape_formulas
+        yield file
   except OSError as e:
     failure = OSError(f'{path} could not be written: {e}')
     failure.errno = e.errno  # main.py adds a remedy where the disk is full
     raise failure from e
-  finally:
-    temporary.unlink(missing_ok=True)
 
 
 def _import_pyarrow():

@@ -59,7 +59,11 @@ def write_scores(
     )
   done = 0
   with contextlib.ExitStack() as stack:
-    file = stack.enter_context(prediction_files.create_file(output))
+    file = stack.enter_context(
+      prediction_files.create_file(
+        output, escape_formulas=predict.escape_formulas
+      )
+    )
     progress = stack.enter_context(Progress(total, unit='example'))
     for scores in score_batches:
       file.write(prediction_files.Scores(done + 1, scorer.labels, scores))

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 import ml_dtypes
 import numpy as np
 
+from genrec_jax.data import scratch
+
 # As the reference implementation has it: a longer header is an attack.
 MOST_HEADER_BYTES = 100_000_000
 MOST_DIMENSIONS = 32
@@ -244,23 +246,19 @@ def create_file(
     )
   header, offsets, size = _make_header(specs, dict(metadata or {}))
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  try:
-    with open(temporary, 'wb') as file:
+  with scratch.replaced_file(path) as partial:
+    with open(partial, 'wb') as file:
       file.write(len(header).to_bytes(8, 'little') + header)
       _reserve_space(file, 8 + len(header), size)
     start = 8 + len(header)
     views = {
-      name: _map_array(temporary, start + offsets[name], spec, 'r+')
+      name: _map_array(partial, start + offsets[name], spec, 'r+')
       for name, spec in specs.items()
     }
     yield views
     for view in views.values():
       if isinstance(view, np.memmap):
         view.flush()
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
 
 
 class _Malformed(Exception):

@@ -56,3 +56,35 @@ def test_a_directory_is_replaced_whole(tmp_path):
       raise OSError('no room')
   assert (tmp_path / 'items' / 'a').read_text() == 'second'
   assert [x.name for x in tmp_path.iterdir()] == ['items']
+
+
+def test_a_file_replaces_another_when_it_is_whole(tmp_path):
+  path = tmp_path / 'a[1].csv'
+  path.write_text('old')
+  with pytest.raises(RuntimeError):
+    with scratch.replaced_file(path) as partial:
+      partial.write_text('half')
+      raise RuntimeError
+  assert path.read_text() == 'old'
+  with scratch.replaced_file(path) as partial:
+    partial.write_text('new')
+    assert path.read_text() == 'old'
+  assert path.read_text() == 'new'
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_process_leaves_no_file_for_ever(tmp_path):
+  path = tmp_path / 'a[1].csv'
+  killed = (
+    'import os, pathlib, sys\n'
+    'from genrec_jax.data import scratch\n'
+    'with scratch.replaced_file(pathlib.Path(sys.argv[1])) as partial:\n'
+    '  partial.write_text("half")\n'
+    '  os.kill(os.getpid(), 9)\n'
+  )
+  subprocess.run([sys.executable, '-c', killed, path])
+  (left,) = tmp_path.iterdir()
+  assert left.name.startswith('.a[1].csv.') and left.stat().st_mode & 0o77 == 0
+  with scratch.replaced_file(path) as partial:
+    partial.write_text('new')
+  assert list(tmp_path.iterdir()) == [path]

@@ -1,5 +1,6 @@
 """`--mode=predict`: files in, files out."""
 
+import csv
 import json
 import os
 import shutil
@@ -273,6 +274,43 @@ def test_a_failure_leaves_the_older_file(own, trained, loaded, monkeypatch):
     predict.write_predictions(config, workdir)
   assert (workdir / 'predictions.csv').read_bytes() == before
   assert not [p for p in os.listdir(workdir) if p.startswith('.pred')]
+
+
+def test_planted_links_are_not_followed(own, trained, loaded, tmp_path):
+  """Names that a process would write to may stand there already."""
+  victim = tmp_path / 'victim'
+  victim.write_text('precious')
+  output = tmp_path / 'out.csv'
+  config, workdir = own(trained, predict__output=output)
+  names = [f'.out.csv.{os.getpid()}', '.out.csv.tmp', 'out.csv']
+  for name in names:
+    (tmp_path / name).symlink_to(victim)
+  predict.write_predictions(config, workdir)
+  assert victim.read_text() == 'precious'
+  assert not output.is_symlink() and output.read_text().startswith('user,')
+
+
+def test_texts_that_a_spreadsheet_would_run(tmp_path):
+  texts = ['=cmd()', '+1', '-1', '@SUM(1)', '\ta', 'a=b', '']
+  rows = prediction_files.Rows(
+    user=np.arange(7) - 3,
+    rank=np.ones(7, np.int32),
+    item=np.array(texts),
+    score=np.full(7, -0.5, np.float32),
+    title=texts,
+  )
+  for escape in (False, True):
+    path = tmp_path / 'out.csv'
+    with prediction_files.create_file(path, escape_formulas=escape) as file:
+      file.write(rows)
+    with open(path, newline='') as f:
+      lines = list(csv.DictReader(f))
+    expected = [f"'{x}" for x in texts[:5]] + texts[5:] if escape else texts
+    assert [line['item'] for line in lines] == expected
+    assert [line['title'] for line in lines] == expected
+    assert {line['score'] for line in lines} == {'-0.5'}
+    # Numbers are no formulas.
+    assert [int(line['user']) for line in lines] == list(range(-3, 4))
 
 
 def test_users_who_have_seen_everything(own, trained, loaded, tmp_path, caplog):
