@@ -21,14 +21,18 @@ EVENT_COLUMNS = ('item', 'time', 'next_item', 'next_time')
 _INT32 = np.iinfo(np.int32).max
 
 
-def capacity_for(tokens: int) -> int:
+def capacity_for(tokens: int, steps: int = 8) -> int:
   """The least capacity for `tokens` on a ladder with 8 steps an octave.
 
   Padding to few different shapes compiles few programs; at most one token in
   eight is padding (above the minimum).
+
+  Args:
+    tokens: that must have room.
+    steps: of an octave, a power of two.
   """
   capacity = max(int(tokens), MIN_CAPACITY)
-  step = 1 << max(0, (capacity - 1).bit_length() - 4)
+  step = 1 << max(0, (capacity - 1).bit_length() - steps.bit_length())
   return -(-capacity // step) * step
 
 
@@ -72,6 +76,7 @@ def collate_examples(
   max_len: int,
   batch_size: int,
   capacity: int | None = None,
+  capacity_steps: int = 8,
   shards: int = 1,
   own: range | None = None,
 ) -> features.Examples:
@@ -97,6 +102,7 @@ def collate_examples(
     batch_size: B; sequences beyond n are empty.
     capacity: tokens of a shard; None takes `capacity_for` the longest of all
       shards, so that all processes come to the same without a word.
+    capacity_steps: of an octave, where `capacity` is None.
     shards: W, in how many parts of B / W sequences the batch is cut, each
       packed by itself.
     own: the shards to make; None for all.
@@ -111,7 +117,9 @@ def collate_examples(
   if len(indices) > batch_size:
     raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
   bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
-  options = dict(max_len=max_len, capacity=capacity, own=own)
+  options = dict(
+    max_len=max_len, capacity=capacity, steps=capacity_steps, own=own
+  )
   return _pack_batch(histories, examples, indices, bounds, rows, **options)
 
 
@@ -169,7 +177,7 @@ class _Window:
 
 
 def _find_window(
-  histories, examples, indices, bounds, *, max_len, capacity, own
+  histories, examples, indices, bounds, *, max_len, capacity, own, steps=8
 ) -> _Window:
   """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
   end = examples.end[indices]
@@ -177,7 +185,7 @@ def _find_window(
   total = np.concatenate([[0], np.cumsum(end - begin)])[bounds]
   most = int(np.diff(total).max())
   if capacity is None:
-    capacity = capacity_for(most)
+    capacity = capacity_for(most, steps)
   if most > capacity:
     raise ValueError(f'{most} tokens for a capacity of {capacity}')
   own = range(len(bounds) - 1) if own is None else own

@@ -11,6 +11,8 @@ pattern does not match and rename them.
 
 import concurrent.futures
 import dataclasses
+import fnmatch
+import os
 import pathlib
 import time as clock
 import zlib
@@ -23,6 +25,15 @@ from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import pipeline, readers, splits
 from genrec_jax.data import vocab as vocab_lib
+
+# Of so many parts the state remembers names and contents, of older ones how
+# many there are: an endless run must not save more and more.
+KEPT_PARTS = 64
+STEPS = 2  # of capacities an octave: small parts are of all sizes
+# A directory that was changed so long ago, and not since the last look, has no
+# new names; now and then it is read all the same, for file systems whose times
+# cannot be relied on.
+_SETTLED_S, _READ_ANYWAY_S = 2.0, 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +59,52 @@ def _crc32(path: pathlib.Path) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Names:
+  """The parts of a directory: how many sort before a name, and the others."""
+
+  before: int
+  names: list[str]
+
+
+class _Directory:
+  """Looks which parts there are, and reads the names only if need be."""
+
+  def __init__(self, path: pathlib.Path, pattern: str):
+    self._path, self._pattern = path, pattern
+    self._changed_ns = self._read_at = 0.0
+    self._seen: tuple[str, _Names] | None = None
+
+  def list_names(self, since: str) -> _Names:
+    """Names from `since` on, and how many there are before."""
+    try:
+      changed_ns = self._path.stat().st_mtime_ns
+    except FileNotFoundError:
+      raise FileNotFoundError(f'{self._path}: no such directory') from None
+    now = clock.time()
+    if (
+      self._seen is not None
+      and self._seen[0] == since
+      and self._changed_ns == changed_ns
+      and self._read_at - changed_ns / 1e9 > _SETTLED_S
+      and 0 <= now - self._read_at < _READ_ANYWAY_S
+    ):
+      return self._seen[1]
+    before, names = 0, []
+    with os.scandir(self._path) as entries:
+      for entry in entries:
+        if fnmatch.fnmatchcase(entry.name, self._pattern):
+          if entry.name < since:
+            before += 1
+          else:
+            names.append(entry.name)
+    self._changed_ns, self._read_at = changed_ns, now
+    self._seen = since, _Names(before, sorted(names))
+    return self._seen[1]
+
+
+@dataclasses.dataclass(frozen=True)
 class _Parts:
-  """The directory: what is there, and how a part is read."""
+  """How the parts of a directory are read."""
 
   directory: pathlib.Path
   pattern: str
@@ -59,11 +114,6 @@ class _Parts:
   unknown: str
   max_len: int
   log: Callable[[str], None]
-
-  def names(self) -> list[str]:
-    if not self.directory.is_dir():
-      raise FileNotFoundError(f'{self.directory}: no such directory')
-    return sorted(p.name for p in self.directory.glob(self.pattern))
 
   def load(self, name: str) -> _Part:
     path = self.directory / name
@@ -106,17 +156,6 @@ class _Parts:
       extra_vocabs=self.extra_vocabs,
     )
 
-  def check_names(self, taken: Mapping[str, list[int]]) -> list[str]:
-    """Names of all parts; a new one before a taken one is refused."""
-    names, last = self.names(), max(taken, default='')
-    late = [name for name in names if name < last and name not in taken]
-    if late:
-      raise ValueError(
-        f'{self.directory / late[0]} sorts before {last}, which was taken '
-        'already; give new parts names that sort after the old ones'
-      )
-    return names
-
   def check_content(self, taken: Mapping[str, list[int]]) -> None:
     """Refuses taken parts that are other files now; deleted ones may be."""
     for name, (size, mtime, crc) in taken.items():
@@ -133,12 +172,15 @@ class _Parts:
 
 
 class _StreamIterator(grain.DatasetIterator):
-  """State: `taken` {name: stamp}, `current` name or '', `used` batches."""
+  """State: `taken` {name: stamp} of the newest parts that were taken, `older`
+  how many there are before these, `current` name or '', `used` batches."""
 
   def __init__(self, stream: '_Stream'):
     super().__init__()
     self._stream = stream
+    self._directory = _Directory(stream.parts.directory, stream.parts.pattern)
     self._taken: dict[str, list[int]] = {}
+    self._older = 0
     self._current = ''
     self._used = 0
     self._part: _Part | None = None
@@ -149,12 +191,14 @@ class _StreamIterator(grain.DatasetIterator):
   def get_state(self) -> dict:
     return {
       'taken': {name: list(stamp) for name, stamp in self._taken.items()},
+      'older': self._older,
       'current': self._current,
       'used': self._used,
     }
 
   def set_state(self, state: Mapping) -> None:
     self._taken = {k: list(v) for k, v in state['taken'].items()}
+    self._older = state.get('older', 0)  # earlier versions kept all
     self._current = state['current']
     self._used = state['used']
     self._part = self._ahead = None
@@ -167,7 +211,7 @@ class _StreamIterator(grain.DatasetIterator):
   def __next__(self):
     parts, batch_size = self._stream.parts, self._stream.batch_size
     if self._current and self._part is None:  # resumed within a part
-      names = parts.check_names(self._taken)
+      names = self._check_names()
       parts.check_content(self._taken)
       if self._current not in names:
         raise FileNotFoundError(
@@ -188,15 +232,36 @@ class _StreamIterator(grain.DatasetIterator):
       np.arange(start, stop),
       max_len=parts.max_len,
       batch_size=batch_size,
+      capacity_steps=STEPS,
       shards=self._stream.shards,
     )
+
+  def _check_names(self) -> list[str]:
+    """Names of the parts; one that is new and not the last is refused."""
+    first, last = min(self._taken, default=''), max(self._taken, default='')
+    listed = self._directory.list_names(first)
+    late = [x for x in listed.names if x < last and x not in self._taken]
+    directory = self._stream.parts.directory
+    if late:
+      raise ValueError(
+        f'{directory / late[0]} sorts before {last}, which was taken already; '
+        'give new parts names that sort after the old ones'
+      )
+    if listed.before > self._older:
+      raise ValueError(
+        f'{directory} has {listed.before:,} parts that sort before {first}, '
+        f'and {self._older:,} were taken; give new parts names that sort after '
+        'the old ones'
+      )
+    self._older = listed.before  # others may have been deleted
+    return listed.names
 
   def _next_part(self) -> None:
     """Waits for the part after the current one and takes it."""
     stream, parts = self._stream, self._stream.parts
     since = clock.monotonic()
     while True:
-      names = parts.check_names(self._taken)
+      names = self._check_names()
       last = max(self._taken, default='')
       new = [name for name in names if name > last]
       if new:
@@ -213,8 +278,12 @@ class _StreamIterator(grain.DatasetIterator):
     else:
       self._part = parts.load(new[0])
     self._current, self._used = new[0], 0
-    self._taken = {k: v for k, v in self._taken.items() if k in set(names)}
+    there = set(names)
+    self._taken = {k: v for k, v in self._taken.items() if k in there}
     self._taken[new[0]] = self._part.stamp
+    for name in sorted(self._taken)[:-KEPT_PARTS]:
+      del self._taken[name]
+      self._older += 1
     if len(new) > 1:  # parse it while this one is trained on
       self._ahead = new[1], self._pool.submit(parts.load, new[1])
 

@@ -311,3 +311,81 @@ def test_closing_ends_the_wait_for_a_part(tmp_path):
   it = iter(batches(tmp_path, idle_s=None))
   threading.Timer(0.05, it.close).start()
   assert next(it, None) is None
+
+
+def test_the_state_does_not_grow_with_the_parts(tmp_path, monkeypatch):
+  monkeypatch.setattr(stream, 'KEPT_PARTS', 3)
+  for i in range(8):
+    put(tmp_path, f'part-{i}.csv', seed=i)
+  it = iter(batches(tmp_path))
+  whole = list(it)
+  state = it.get_state()
+  assert sorted(state['taken']) == ['part-5.csv', 'part-6.csv', 'part-7.csv']
+  assert state['older'] == 5
+  # Every state on the way goes on exactly.
+  it = iter(batches(tmp_path))
+  for done in range(len(whole)):
+    again = iter(batches(tmp_path))
+    again.set_state(json.loads(json.dumps(it.get_state())))
+    assert len(list(again)) == len(whole) - done
+    next(it)
+
+
+def test_a_late_part_before_all_that_are_remembered(tmp_path, monkeypatch):
+  monkeypatch.setattr(stream, 'KEPT_PARTS', 3)
+  for i in range(8):
+    put(tmp_path, f'part-{i}.csv', seed=i)
+  it = iter(batches(tmp_path))
+  while it.get_state()['current'] != 'part-6.csv':
+    next(it)
+  state = it.get_state()
+  (tmp_path / 'part-0.csv').unlink()  # as may be
+  assert resumed(tmp_path, state)
+  put(tmp_path, 'part-00.csv', seed=9)
+  put(tmp_path, 'part-01.csv', seed=9)
+  with pytest.raises(ValueError, match='5 parts that sort before part-4.csv'):
+    resumed(tmp_path, state)
+
+
+def test_a_state_of_an_earlier_version_with_all_parts(tmp_path, monkeypatch):
+  for i in range(5):
+    put(tmp_path, f'part-{i}.csv', seed=i)
+  it = iter(batches(tmp_path))
+  while it.get_state()['current'] != 'part-3.csv':
+    next(it)
+  state = it.get_state()
+  assert state.pop('older') == 0
+  monkeypatch.setattr(stream, 'KEPT_PARTS', 2)
+  assert resumed(tmp_path, state)
+
+
+def test_names_are_read_when_the_directory_has_changed(tmp_path, monkeypatch):
+  put(tmp_path, 'a.csv', 0)
+  reads = []
+  monkeypatch.setattr(
+    stream.os, 'scandir', lambda p, s=os.scandir: reads.append(p) or s(p)
+  )
+  directory = stream._Directory(tmp_path, '*.csv')
+  # What has just changed may change again within the same tick.
+  for _ in range(3):
+    assert directory.list_names('').names == ['a.csv']
+  assert len(reads) == 3
+  os.utime(tmp_path, (1e9, 1e9))
+  for _ in range(100):
+    directory.list_names('')
+  assert len(reads) == 4
+  put(tmp_path, 'b.csv', 1)
+  assert directory.list_names('').names == ['a.csv', 'b.csv']
+  assert directory.list_names('b').before == 1
+
+
+def test_parts_of_all_sizes_have_few_shapes(tmp_path):
+  rng = np.random.default_rng(0)
+  for i in range(24):
+    users = np.repeat(np.arange(8), rng.integers(2, 400))
+    rows = [f'{u},{3},{t}' for t, u in enumerate(users)]
+    part = 'user,item,time\n' + '\n'.join(rows) + '\n'
+    (tmp_path / f'part-{i:02}.csv').write_text(part)
+  found = list(batches(tmp_path, batch_size=8, max_len=400))
+  sizes = {b.jagged['events']['item'].shape[0] for b in found}
+  assert len(sizes) <= 10 and len(found) >= 24
