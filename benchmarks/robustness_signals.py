@@ -1,0 +1,500 @@
+"""Signals against the real command line, in every phase of its life.
+
+A chain is one workdir: its command is started again and again, and each life
+gets a signal in the phase that was planned for it, until nothing is planned any
+more and the last life ends by itself. Then its results are compared, to the
+last bit, with those of a run that nothing has disturbed.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from benchmarks.robustness_marks import VARIABLE
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Seconds: until a life that was told to end has ended, and any life at all.
+LEAVES_S, LIVES_S = 60.0, 300.0
+OUTCOMES = (
+  'saved and told', 'killed', 'went on', 'ended before', 'silent', 'crash',
+  'traceback', 'last resort', 'hang',
+)  # fmt: skip
+BAD = ('silent', 'crash', 'traceback', 'last resort', 'hang')
+
+# What is sent, with the seconds between two; KILL leaves no choice.
+SIGNALS = {
+  'TERM': (signal.SIGTERM,),
+  'INT': (signal.SIGINT,),
+  'INT INT': (signal.SIGINT, 0.3, signal.SIGINT),
+  'INT INT at once': (signal.SIGINT, 0.0, signal.SIGINT),
+  'TERM INT': (signal.SIGTERM, 0.2, signal.SIGINT),
+  'STOP CONT': (signal.SIGSTOP, 1.0, signal.SIGCONT),
+  'STOP KILL': (signal.SIGSTOP, 0.5, signal.SIGKILL),
+  'KILL': (signal.SIGKILL,),
+  'HUP': (signal.SIGHUP,),
+}
+# The statuses with which a command may end after it.
+STATUSES = {
+  'TERM': {75},
+  'INT': {130},
+  'INT INT': {130},
+  'INT INT at once': {130},
+  'TERM INT': {75, 130},
+  'STOP CONT': {0},
+  'STOP KILL': {-signal.SIGKILL},
+  'KILL': {-signal.SIGKILL},
+  'HUP': {-signal.SIGHUP},
+}
+TRAIN = ('start', 'compile', 'step', 'save', 'evaluate', 'report')
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A kind of command.
+
+  Attributes:
+    config: of it.
+    overrides: of that.
+    phases: that a signal is aimed at.
+    processes: of the job.
+  """
+
+  config: str
+  overrides: tuple[str, ...]
+  phases: tuple[str, ...]
+  processes: int = 1
+
+
+_SHORT = ('train.log_every=2', 'train.eval_every=6', 'train.checkpoint_every=4')
+_ROWS = (
+  'optimizer.rows.name=row_adagrad',
+  'checkpoint.policy=intermittent',
+  'checkpoint.publish.every=3',
+)
+KINDS = {
+  'retrieval': Kind(
+    'configs/quickstart.py:smoke', ('train.steps=24', *_SHORT), TRAIN
+  ),
+  'retrieval, deltas': Kind(
+    'configs/quickstart.py:smoke',
+    ('train.steps=24', *_SHORT, *_ROWS),
+    (*TRAIN, 'publish', 'publish', 'publish'),
+  ),
+  'ranking': Kind(
+    'configs/wukong_synthetic.py:smoke', ('train.steps=24', *_SHORT), TRAIN
+  ),
+  'two processes': Kind(
+    'configs/quickstart.py:smoke',
+    ('train.steps=24', *_SHORT, *_ROWS, 'parallel.hosts=2'),
+    (*TRAIN, 'publish'),
+    processes=2,
+  ),
+  'predict': Kind(
+    'configs/quickstart.py:smoke', ('eval.batch_size=2',), ('predict',)
+  ),
+  'follow': Kind('', (), ('follow',)),
+}
+
+
+@dataclasses.dataclass
+class Life:
+  """One process, or several, and what became of it.
+
+  Attributes:
+    phase: at which the signal was aimed.
+    name: of the signal, a key of `SIGNALS`.
+    outcome: one of `OUTCOMES`.
+    detail: what a bad outcome has said.
+    seconds: from the signal to the end.
+  """
+
+  phase: str
+  name: str
+  outcome: str = 'ended before'
+  detail: str = ''
+  seconds: float = 0.0
+
+
+class Job:
+  """The processes of one life; their marks, words and statuses."""
+
+  def __init__(self, words: list[list[str]], log: pathlib.Path, env: dict):
+    self._selector, self._log = selectors.DefaultSelector(), log
+    self._buffers, self.processes, self._files = {}, [], []
+    for number, arguments in enumerate(words):
+      reading, writing = os.pipe()
+      file = open(log.with_suffix(f'.{number}.log'), 'w+')
+      self.processes.append(
+        subprocess.Popen(
+          [sys.executable, '-m', 'benchmarks.robustness_marks', *arguments],
+          cwd=ROOT,
+          env={**os.environ, **env, VARIABLE: str(writing)},
+          stdin=subprocess.DEVNULL,
+          stdout=file,
+          stderr=subprocess.STDOUT,
+          pass_fds=[writing],
+          # As in a terminal, whatever the shell of this has ignored.
+          preexec_fn=_listen_to_signals,
+        )
+      )
+      os.close(writing)
+      os.set_blocking(reading, False)
+      self._files.append(file)
+      if number == 0:
+        self._selector.register(reading, selectors.EVENT_READ)
+      self._buffers[reading] = b''
+
+  def wait_for(self, phase: str, nth: int, until: float) -> bool:
+    """Whether process 0 has begun a phase so many times."""
+    seen = 0
+    while time.monotonic() < until:
+      if not self._selector.select(0.05) and self.is_over():
+        return False
+      for reading in list(self._selector.get_map()):
+        with contextlib.suppress(BlockingIOError):
+          raw = os.read(reading, 1 << 16)
+          if not raw:
+            return False
+          for mark in raw.decode().split():
+            seen += mark == phase
+            if seen == nth:
+              return True
+    return False
+
+  def is_over(self) -> bool:
+    return all(p.poll() is not None for p in self.processes)
+
+  def send(self, steps, whom: list[int]) -> None:
+    for step in steps:
+      if isinstance(step, float):
+        time.sleep(step)
+        continue
+      for number in whom:
+        with contextlib.suppress(ProcessLookupError):
+          self.processes[number].send_signal(step)
+
+  def finish(self, seconds: float) -> bool:
+    """Whether all have ended in time; else they are killed."""
+    until = time.monotonic() + seconds
+    for process in self.processes:
+      try:
+        process.wait(max(until - time.monotonic(), 0.01))
+      except subprocess.TimeoutExpired:
+        for other in self.processes:
+          other.kill()
+          other.wait()
+        return False
+    return True
+
+  def statuses(self) -> list[int]:
+    return [p.returncode for p in self.processes]
+
+  def said(self) -> str:
+    texts = []
+    for file in self._files:
+      file.seek(0)
+      texts.append(file.read())
+    return '\n'.join(texts)
+
+  def close(self) -> None:
+    for reading in self._buffers:
+      os.close(reading)
+    for file in self._files:
+      file.close()
+    self._selector.close()
+
+
+def _listen_to_signals() -> None:
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def judge(life: Life, job: Job, ended: bool, others: bool) -> None:
+  """Fills in the outcome of a life that got its signal.
+
+  Args:
+    life: to be filled in.
+    job: its processes.
+    ended: whether they ended by themselves.
+    others: whether a process got no signal.
+  """
+  said, statuses = job.said(), job.statuses()
+  expected = set(STATUSES[life.name])
+  if life.phase == 'follow':  # SIGTERM is the usual end of a service
+    expected = {0 if s == 75 else s for s in expected}
+  if others:  # one that names the dead one
+    expected |= {1}
+  last = ' | '.join(said.strip().splitlines()[-3:])[-300:]
+  if not ended:
+    life.outcome, life.detail = 'hang', last
+  elif 'looks like a bug' in said:
+    life.outcome, life.detail = 'last resort', last
+  elif 'Traceback' in said or 'Fatal Python error' in said:
+    life.outcome, life.detail = 'traceback', last
+  elif any(s < 0 and s not in expected for s in statuses):
+    life.outcome, life.detail = 'crash', f'{statuses}: {last}'
+  elif set(statuses) == {0} and 0 not in expected:
+    life.outcome = 'ended before'  # it was through with its work
+  elif not set(statuses) <= expected | {0}:
+    life.outcome, life.detail = 'silent', f'{statuses}: {last}'
+  elif life.name in ('KILL', 'STOP KILL', 'HUP'):
+    life.outcome = 'killed'
+  elif life.name == 'STOP CONT':
+    life.outcome = 'went on'
+  elif not any(word in said for word in ('stopped', 'interrupted', 'ended')):
+    life.outcome, life.detail = 'silent', f'{statuses}: {last}'
+  else:
+    life.outcome = 'saved and told'
+
+
+class Place:
+  """Commands of a kind, with what they need; reference results."""
+
+  def __init__(self, root: pathlib.Path, kind: str, env: dict):
+    self.root, self.name, self.kind = root, kind, KINDS[kind]
+    self._env = env
+    self._reference = root / 'reference' / kind.replace(' ', '_')
+
+  def words(self, workdir: pathlib.Path) -> list[list[str]]:
+    """The command lines of the processes of a life."""
+    if self.name == 'follow':
+      source = str(workdir / 'source')
+      follow = 'genrec_jax.checkpoint.follow'
+      return [[follow, source, str(workdir / 'copy'), '--poll=0.05']]
+    line = [
+      'genrec_jax.main',
+      f'--config={self.kind.config}',
+      f'--workdir={workdir}',
+      *(f'--config.{override}' for override in self.kind.overrides),
+    ]
+    if self.name == 'predict':
+      line.append('--mode=predict')
+    if self.kind.processes == 1:
+      return [line]
+    with socket.socket() as free:
+      free.bind(('localhost', 0))
+      port = free.getsockname()[1]
+    line += [f'--coordinator=localhost:{port}', f'--processes={2}']
+    return [[*line, f'--process={i}'] for i in range(self.kind.processes)]
+
+  def start(self, workdir: pathlib.Path, log: pathlib.Path) -> Job:
+    return Job(self.words(workdir), log, self._env)
+
+  def prepare(self, workdir: pathlib.Path) -> None:
+    """What a command finds in its workdir before its first life."""
+    if self.name == 'predict':
+      shutil.copytree(trained(self.root, 'retrieval', self._env), workdir)
+    elif self.name == 'follow':
+      (workdir / 'source').mkdir(parents=True)
+    else:
+      workdir.mkdir(parents=True)
+
+  def reference(self) -> dict:
+    """The results of a run that nothing disturbs."""
+    if not (self._reference / 'results.json').exists():
+      shutil.rmtree(self._reference, ignore_errors=True)
+      self.prepare(self._reference)
+      self.complete(self._reference, self._reference.with_suffix('.log'))
+      results = self.results(self._reference)
+      (self._reference / 'results.json').write_text(json.dumps(results))
+    return json.loads((self._reference / 'results.json').read_text())
+
+  def complete(self, workdir: pathlib.Path, log: pathlib.Path) -> None:
+    """A last life, undisturbed."""
+    if self.name == 'follow':
+      self.publish(workdir, 100)
+      words = [[*self.words(workdir)[0], '--once']]
+      job = Job(words, log, self._env)
+    else:
+      job = self.start(workdir, log)
+    ended = job.finish(LIVES_S)
+    said, statuses = job.said(), job.statuses()
+    job.close()
+    if not ended or set(statuses) != {0}:
+      raise RuntimeError(f'{statuses}: {said[-400:]}')
+
+  def publish(self, workdir: pathlib.Path, count: int) -> None:
+    """Lets so many further steps appear in what is followed."""
+    made = trained(self.root, 'retrieval, deltas', self._env) / 'published'
+    there = {int(p.name) for p in (workdir / 'source').iterdir()}
+    steps = sorted(int(p.name) for p in made.iterdir() if p.name.isdigit())
+    for step in [s for s in steps if s not in there][:count]:
+      partial = workdir / f'partial-{step}'
+      shutil.copytree(made / str(step), partial)
+      partial.rename(workdir / 'source' / str(step))
+
+  def results(self, workdir: pathlib.Path) -> dict:
+    """What must be equal, as JSON values."""
+    if self.name == 'predict':
+      return {'predictions': (workdir / 'predictions.csv').read_text()}
+    if self.name == 'follow':
+      from genrec_jax.checkpoint import serving_copy
+
+      copy = serving_copy.ServingCopy(workdir / 'copy')
+      rows = {name: copy.table(name).tolist() for name in copy.tables}
+      return {'step': copy.step, 'rows': rows}
+    lines = []
+    for line in (workdir / 'metrics.jsonl').read_text().splitlines():
+      row = json.loads(line)
+      lines.append({k: x for k, x in row.items() if k[:5] != 'perf/'})
+    report = json.loads((workdir / 'report.json').read_text())
+    kept = ('metrics', 'last_epoch', 'baselines', 'best_step', 'steps')
+    return {'lines': lines, 'report': {k: report.get(k) for k in kept}}
+
+
+def trained(root: pathlib.Path, kind: str, env: dict) -> pathlib.Path:
+  """The workdir of an undisturbed run, whose publications all stay."""
+  workdir = root / 'trained' / kind.replace(' ', '_').replace(',', '')
+  place = Place(root, kind, env)
+  if not (workdir / 'report.json').exists():
+    shutil.rmtree(workdir, ignore_errors=True)
+    workdir.mkdir(parents=True)
+    words = place.words(workdir)
+    words[0].append('--config.checkpoint.publish.keep=100')
+    job = Job(words, workdir.with_suffix('.log'), env)
+    job.finish(LIVES_S)
+    if set(job.statuses()) != {0}:
+      raise RuntimeError(job.said()[-400:])
+    job.close()
+  return workdir
+
+
+def run_chain(
+  root: pathlib.Path, kind: str, seed: int, lives: int, env: dict
+) -> dict:
+  """One workdir and its signals.
+
+  Args:
+    root: directory of everything that is kept between chains.
+    kind: a key of `KINDS`.
+    seed: of what is sent when; the phases and signals take turns.
+    lives: signals that are planned.
+    env: variables added to ours.
+
+  Returns:
+    A row: 'case', 'kind', 'lives' [[phase, signal, outcome, seconds], ...],
+    'result' ('equal', 'wrong' or 'none') and 'details' of what was bad.
+  """
+  place, rng = Place(root, kind, env), random.Random(f'{kind} {seed}')
+  reference = place.reference()
+  phases, names = place.kind.phases, list(SIGNALS)
+  if place.name == 'follow':
+    names.remove('STOP CONT')  # which ends no follower
+  plan = [
+    # Every phase meets every signal as seeds go on.
+    (
+      phases[(seed * lives + i) % len(phases)],
+      names[(seed * lives + i) // len(phases) % len(names)],
+    )
+    for i in range(lives)
+  ]
+  rng.shuffle(plan)
+  done, details = [], []
+  with tempfile.TemporaryDirectory(dir=root, prefix='chain-') as directory:
+    directory = pathlib.Path(directory)
+    workdir = directory / 'run'
+    place.prepare(workdir)
+    for phase, name in plan:
+      if is_complete(place, workdir):  # the next ones meet a run of their own
+        details += check_results(place, workdir, reference)
+        shutil.rmtree(workdir)
+        place.prepare(workdir)
+      life = live(place, workdir, directory / 'life', phase, name, rng)
+      done.append([life.phase, life.name, life.outcome, round(life.seconds, 2)])
+      if life.outcome in BAD:
+        details.append(f'{phase}, {name}: {life.outcome}: {life.detail}')
+    try:
+      place.complete(workdir, directory / 'last')
+      wrong = check_results(place, workdir, reference)
+    except (RuntimeError, OSError, ValueError) as e:
+      wrong = [f'no result: {e}'[:400]]
+    details += wrong
+  is_wrong = any(x.startswith(('wrong', 'no result')) for x in details)
+  return {
+    'case': f'{kind} {seed}',
+    'kind': kind,
+    'lives': done,
+    'result': 'wrong' if is_wrong else 'equal',
+    'details': details,
+  }
+
+
+def is_complete(place: Place, workdir: pathlib.Path) -> bool:
+  names = {'predict': 'predictions.csv', 'follow': 'never'}
+  return (workdir / names.get(place.name, 'report.html')).exists()
+
+
+def check_results(place: Place, workdir, reference: dict) -> list[str]:
+  results = json.loads(json.dumps(place.results(workdir)))
+  return [
+    f'wrong: {key} differs'
+    for key in reference
+    if results[key] != reference[key]
+  ]
+
+
+def live(
+  place: Place, workdir, log, phase: str, name: str, rng: random.Random
+) -> Life:
+  """One life, and its signal."""
+  life, until = Life(phase, name), time.monotonic() + LIVES_S
+  job = place.start(workdir, log)
+  count = place.kind.processes
+  whom = list(range(count))
+  if count > 1 and rng.random() < 0.5:
+    whom = [rng.randrange(count)]
+  try:
+    nth = 1 if phase in ('start', 'compile', 'report') else rng.randint(1, 3)
+    if job.wait_for(phase, 1 if place.name == 'follow' else nth, until):
+      if place.name == 'follow':
+        time.sleep(rng.uniform(0.0, 1.0))
+        place.publish(workdir, rng.randint(1, 3))
+      # Most phases are short; starting takes seconds.
+      time.sleep(rng.uniform(0, 2.5 if phase == 'start' else 0.25))
+      running = not job.is_over()
+      job.send(SIGNALS[name], whom)
+      sent = time.monotonic()
+      ended = job.finish(LIVES_S if name == 'STOP CONT' else LEAVES_S)
+      life.seconds = time.monotonic() - sent
+      if running:
+        judge(life, job, ended, others=len(whom) < count)
+    else:
+      job.finish(LEAVES_S)
+  finally:
+    for process in job.processes:
+      if process.poll() is None:
+        process.kill()
+        process.wait()
+    job.close()
+  return life
+
+
+def count_outcomes(rows: list[dict]) -> Iterator[dict]:
+  """A row for each kind and phase, of the chains of the result file."""
+  table = {}
+  for row in rows:
+    for phase, _, outcome, seconds in row['lives']:
+      for key in ((row['kind'], phase), ('all', phase), ('all', 'all')):
+        counts = table.setdefault(key, dict.fromkeys(OUTCOMES, 0))
+        counts[outcome] += 1
+        slowest = max(counts.get('slowest_s', 0.0), seconds)
+        counts['slowest_s'] = slowest
+  for (kind, phase), counts in sorted(table.items()):
+    yield {
+      'case': f'{kind}, {phase}',
+      'kind': kind,
+      'phase': phase,
+      'signals': sum(counts[x] for x in OUTCOMES),
+      **counts,
+    }
