@@ -19,6 +19,7 @@ was caught by the last-resort handler alone.
 import concurrent.futures
 import json
 import pathlib
+import signal
 import tempfile
 import time
 
@@ -53,6 +54,8 @@ def main(argv: list[str] | None = None) -> None:
     '--root', help='directory that keeps reference runs and programs'
   )
   args = parser.parse_args(argv)
+  # What this process ignores, as in the background, those it starts ignore too.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   bad = 0
   for part in args.parts:
     bad += globals()[f'run_{part}'](args)

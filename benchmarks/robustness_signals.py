@@ -102,7 +102,9 @@ KINDS = {
     processes=2,
   ),
   'predict': Kind(
-    'configs/quickstart.py:smoke', ('eval.batch_size=2',), ('predict',)
+    'configs/quickstart.py:smoke',
+    ('train.steps=24', *_SHORT, 'eval.batch_size=2'),
+    ('predict',),
   ),
   'follow': Kind('', (), ('follow',)),
 }
@@ -145,8 +147,6 @@ class Job:
           stdout=file,
           stderr=subprocess.STDOUT,
           pass_fds=[writing],
-          # As in a terminal, whatever the shell of this has ignored.
-          preexec_fn=_listen_to_signals,
         )
       )
       os.close(writing)
@@ -214,10 +214,6 @@ class Job:
     for file in self._files:
       file.close()
     self._selector.close()
-
-
-def _listen_to_signals() -> None:
-  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def judge(life: Life, job: Job, ended: bool, others: bool) -> None:
