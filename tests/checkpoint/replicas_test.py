@@ -280,4 +280,4 @@ def test_a_save_and_a_publication_are_the_first_group(
 @pytest.mark.parametrize('replicas', [2, 3, 4])
 @pytest.mark.parametrize('update', ROW_OPTIMIZERS)
 def test_more_of_them(update, replicas, tmp_path):
-  assert_sample_restores(update, replicas, 12, tmp_path)
+  assert_sample_restores(update, replicas, 8, tmp_path)
