@@ -2,6 +2,11 @@
 
 A bit a question, so that several may be asked of one run: every step sets all
 of a changed row's bits, and whoever has saved the rows clears its own.
+
+Of replica groups, the first is saved, and the mean of the groups changes rows
+that it may have saved already, or never moved itself. So a bit that no save
+clears says what a group has moved since the last mean, and the mean sets all
+bits of the rows that any group has moved (`ShardedTables.mark_rows`).
 """
 
 import functools
@@ -9,9 +14,10 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-SINCE_SAVE, SINCE_BASE, SINCE_PUBLISHED = 1, 2, 4
-_ALL = SINCE_SAVE | SINCE_BASE | SINCE_PUBLISHED
+SINCE_SAVE, SINCE_BASE, SINCE_PUBLISHED, SINCE_MEAN = 1, 2, 4, 8
+_ALL = SINCE_SAVE | SINCE_BASE | SINCE_PUBLISHED | SINCE_MEAN
 
 
 def init_dirty_rows(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -42,6 +48,14 @@ def mark_rows(
         )
       )
   return dirty_rows
+
+
+def mark_means(dirty_rows: jax.Array, axis: str) -> jax.Array:
+  """The dirty rows of an array after groups along `axis` took their mean."""
+  moved = lax.pmax(dirty_rows & jnp.uint8(SINCE_MEAN), axis) > 0
+  # From here on the groups are equal: nothing has moved since.
+  marks = jnp.where(moved, jnp.uint8(_ALL), dirty_rows)
+  return marks & jnp.uint8(_ALL & ~SINCE_MEAN)
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)

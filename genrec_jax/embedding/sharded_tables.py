@@ -28,6 +28,7 @@ from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
+from genrec_jax.parallel import collectives
 from genrec_jax.parallel import mesh as mesh_lib
 from pallas_kernels import MergedRows
 
@@ -417,39 +418,29 @@ class ShardedTables:
     in all.
     """
     dirty_rows = dirty_lib.mark_rows(dirty_rows, rows)
-    if self.layout.plan.replicas == 1:
-      return dirty_rows
-    return lax.cond(
-      (step + 1) % self.sync_every == 0,
-      lambda x: jax.tree.map(self._of_any, x),
-      lambda x: x,
-      dirty_rows,
-    )
-
-  def _of_any(self, dirty_rows: jax.Array) -> jax.Array:
-    # Whoever was marked later has the bits of the others, and more.
-    return lax.pmax(dirty_rows, 'rep')
+    ours = {n: x for n, x in dirty_rows.items() if n in self.layout.stacks}
+    mark = functools.partial(dirty_lib.mark_means, axis='rep')
+    return dirty_rows | self._at_means(mark, ours, step)
 
   def _sync_replicas(self, arrays, slots, step):
     """The means over replica groups, on every `sync_every`-th step."""
-    if self.layout.plan.replicas == 1:
-      return arrays, slots
-
-    def mean_over_replicas(x):
-      if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-      return lax.pmean(x.astype(jnp.float32), 'rep').astype(x.dtype)
-
     ours = {name: (arrays[name], slots[name]) for name in self.layout.stacks}
-    ours = lax.cond(
-      (step + 1) % self.sync_every == 0,
-      lambda x: jax.tree.map(mean_over_replicas, x),
-      lambda x: x,
-      ours,
-    )
-    for name, (array, slot) in ours.items():
-      arrays[name], slots[name] = array, slot
+    mean = functools.partial(collectives.mean_of_copies, axis='rep')
+    ours = self._at_means(mean, ours, step)
+    arrays |= {name: array for name, (array, _) in ours.items()}
+    slots |= {name: slot for name, (_, slot) in ours.items()}
     return arrays, slots
+
+  def _at_means(self, fn, tree, step):
+    """`fn` of each leaf where the replica groups take their mean."""
+    if self.layout.plan.replicas == 1:
+      return tree
+    return lax.cond(
+      (step + 1) % self.sync_every == 0,
+      lambda x: jax.tree.map(fn, x),
+      lambda x: x,
+      tree,
+    )
 
 
 def _distinct_by_block(

@@ -25,7 +25,7 @@ def test_what_is_marked_alone_is_what_the_step_marks():
   step, state, batches, rows = bench.update_alone(bench.SMALL)
   ids = np.asarray(rows[0]['table'])
   marks = np.zeros(bench.SMALL.update.rows, np.uint8)
-  marks[ids[ids < len(marks)]] = 7
+  marks[ids[ids < len(marks)]] = 15
   assert 0 < (marks > 0).sum() < len(marks)
   after, _ = jax.jit(step)(state, batches[0])
   np.testing.assert_array_equal(after.dirty_rows['table'], marks)

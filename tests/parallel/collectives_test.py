@@ -176,3 +176,20 @@ def test_a_scope_of_axes_that_the_mesh_does_not_have():
     ValueError, match="'hosts'; the axes of this mesh are rep"
   ):
     on_shards(f, (1, 2, 1))(jnp.arange(2))
+
+
+@pytest.mark.parametrize('count', [2, 3, 4, 5, 7])
+def test_the_mean_of_equal_numbers_is_that_number(count):
+  rng = np.random.default_rng(count)
+  equal = rng.normal(size=200).astype(np.float32)
+  equal[:3] = 0.0, 1e-30, -1e30
+  copies = np.tile(equal, (count, 1))
+  copies[:, 100:] += rng.normal(size=(count, 100)).astype(np.float32)
+  f = on_shards(lambda x: c.mean_of_copies(x, 'rep'), (count, 1, 1))
+  means = np.asarray(f(jnp.asarray(copies)))
+  np.testing.assert_array_equal(means[:, :100], copies[:, :100])
+  assert (means == means[0]).all()
+  wanted = copies.astype(np.float64).mean(0)
+  np.testing.assert_allclose(means[0], wanted, rtol=3e-6, atol=3e-7)
+  whole = jnp.arange(count, dtype=jnp.int32)
+  assert (f(whole) == whole).all()
