@@ -16,9 +16,9 @@ from genrec_jax.embedding import lookup
 from genrec_jax.features import (
   EVENTS,
   PAD,
+  UNREAD,
   Examples,
   ExpectedRead,
-  Jagged,
   Read,
   TableSpec,
 )
@@ -162,8 +162,8 @@ class Retrieval:
       return reads | {'catalogue': Read(None, ITEMS)}
     negatives = self._draw_negatives(batch, jax.random.split(key)[1])
     return reads | {
-      'target': Read(batch.jagged[EVENTS]['next_item'], ITEMS),
-      'negatives': Read(negatives, ITEMS),
+      'target': _read_items(batch.jagged[EVENTS]['next_item']),
+      'negatives': _read_items(negatives),
     }
 
   def reads_for(self, purpose: str, batch) -> dict[str, Read]:
@@ -175,7 +175,7 @@ class Retrieval:
     """
     if purpose == 'items':
       return {'items': Read(batch, ITEMS)}
-    return {'history': Read(batch.jagged[EVENTS]['item'], ITEMS)}
+    return {'history': _read_items(batch.jagged[EVENTS]['item'])}
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """Reads of the longest example there may be."""
@@ -238,34 +238,45 @@ class Retrieval:
   def _draw_negatives(self, batch: Examples, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
 
-    They are the same for a token however the batch is cut into shards.
+    They are the same for a token however the batch is cut into shards. A token
+    without a target has PAD in their place, and so has a batch without any:
+    what is not needed is not read.
     """
     c = self.loss_config
     events = batch.jagged[EVENTS]
     whole = events if batch.whole is None else batch.whole.jagged[EVENTS]
     seed = jax.random.bits(key)
     columns = jnp.arange(c.negatives)
+    targets = whole['next_item']
     if c.sampler in ('shared', 'in_batch'):
       bits = element_bits(seed, jnp.uint32(0), columns)
+      needed = collectives.sum_over_shards(jnp.sum(targets != PAD)) > 0
     else:
       tokens = jnp.arange(events['item'].shape[0])
       if events.first is not None:
         tokens += events.first
       bits = element_bits(seed, tokens[:, None], columns[None])
+      needed = (events['next_item'] != PAD)[:, None]
     if c.sampler == 'in_batch':
-      count = collectives.sum_over_shards(jnp.sum(whole.lengths))
-      return _token_items(whole, scale_bits(bits, jnp.maximum(count, 1)))
-    if c.sampler == 'in_batch_unique':
-      items = collectives.gather(whole['next_item'])
-      size = min(items.shape[0], self._rows)
+      targets = collectives.gather(targets)
+      # The n-th target is where n have been counted: PAD counts for nothing.
+      count = jnp.cumsum(targets != PAD)
+      place = scale_bits(bits, jnp.maximum(count[-1], 1))
+      items = targets[jnp.searchsorted(count, place + 1)]
+    elif c.sampler == 'in_batch_unique':
+      targets = collectives.gather(targets)
+      size = min(targets.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
-      distinct = jnp.unique(items, size=size, fill_value=2**31 - 1)
+      distinct = jnp.unique(targets, size=size, fill_value=2**31 - 1)
       first = (distinct[0] == PAD).astype(jnp.int32)
       last = jnp.maximum(jnp.sum(distinct < 2**31 - 1), first + 1)
       place = first + scale_bits(bits, last - first)
-      return jnp.minimum(distinct[place], self._rows - 1)
-    place = scale_bits(bits, len(self.corpus))
-    return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
+      items = jnp.minimum(distinct[place], self._rows - 1)
+    else:
+      place = scale_bits(bits, len(self.corpus))
+      corpus = jnp.asarray(self.corpus)
+      items = place + 1 if self._contiguous else corpus[place]
+    return jnp.where(needed, items, PAD)
 
   def _sum_losses(self, rows, queries, positives, weights) -> jax.Array:
     """Sum of the positions' losses."""
@@ -329,7 +340,7 @@ class Retrieval:
     if self._log_q is not None:
       log_q = jnp.asarray(self._log_q)
       positive -= log_q[positives]
-      negative -= log_q[negatives]
+      negative -= log_q[jnp.maximum(negatives, PAD)]  # UNREAD has no share
     hit = negatives == positives[:, None]
     if not self.loss_config.mask_collisions:
       hit = jnp.zeros_like(hit)
@@ -358,15 +369,9 @@ def scale_bits(bits: jax.Array, bound) -> jax.Array:
   return (bits % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def _token_items(events: Jagged, tokens: jax.Array) -> jax.Array:
-  """`next_item` of tokens of the whole batch, given by their numbers."""
-  items = collectives.gather(events['next_item'])
-  if events.first is None:
-    return items[tokens]
-  first = collectives.gather(events.first)
-  shard = jnp.searchsorted(first, tokens, side='right') - 1
-  size = items.shape[0] // first.shape[0]
-  return items[shard * size + tokens - first[shard]]
+def _read_items(items: jax.Array) -> Read:
+  """Reads items; PAD is none of them, and touches no row."""
+  return Read(jnp.where(items == PAD, UNREAD, items), ITEMS)
 
 
 def params_state(params: dict) -> nnx.State:
