@@ -4,14 +4,13 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
-from genrec_jax.features import EVENTS, Examples, Jagged, TableSpec
+from genrec_jax.features import EVENTS, PAD, Examples
 from genrec_jax.runtime.build import build_runtime
 from genrec_jax.tasks.retrieval import Retrieval
 from tests import sequences
@@ -20,7 +19,6 @@ from tests.tolerances import assert_close
 ITEMS, WIDTH, SHARDS, STEPS = 60, 4, 4, 3
 SAMPLERS = ('uniform', 'shared', 'in_batch', 'in_batch_unique')
 LOSSES = ('sampled_softmax', 'bce', 'gbce')
-TIGHT, WIDE = 8, 32  # tokens of a shard
 
 pytestmark = pytest.mark.usefixtures('optax_promotes')
 
@@ -32,18 +30,10 @@ class Factors(Retrieval):
     return {'w': jax.random.normal(key, (WIDTH,))}
 
   def encode(self, params, rows, batch, key=None):
-    return rows['history'].all() * params['w']
+    return rows['history'].all() * params['w'][None]
 
 
-def make_config(devices=1, **rows):
-  config = config_lib.retrieval()
-  config.parallel.update(devices=devices, scheme='row_wise')
-  config.optimizer.rows.update(rows)
-  # Dirty rows are marked for deltas alone.
-  config.checkpoint.policy = 'consecutive'
-  return config
-
-
+@functools.cache
 def make_task(update, sampler, loss='sampled_softmax') -> Factors:
   fields = config_lib.retrieval().loss.to_dict()
   fields |= {'name': loss, 'sampler': sampler, 'negatives': 3}
@@ -61,19 +51,20 @@ def make_task(update, sampler, loss='sampled_softmax') -> Factors:
   )
 
 
-def make_batch(capacity: int, shards=SHARDS, empty=False) -> Examples:
-  """A few tokens and much padding; one token has no target, one shard none."""
+def make_batch(capacity: int, shards: int, empty: bool) -> Examples:
+  """A few tokens and much padding; some tokens, or all, have no target."""
   drawn = sequences.draw((3, 2, 1, 3, 0, 0, 2, 1), ITEMS, seed=3)
-  drawn[3].next_item[-1:] = 0
-  for one in drawn if empty else drawn[6:]:
-    one.next_item[:] = 0
+  drawn = [e._replace(next_item=e.next_item.copy()) for e in drawn]
+  drawn[3].next_item[-1:] = PAD
+  for events in drawn if empty else drawn[6:]:  # of the last shard, all
+    events.next_item[:] = PAD
   each = len(drawn) // shards
   parts = [
     sequences.pack(drawn[i : i + each], capacity * SHARDS // shards)
     for i in range(0, len(drawn), each)
   ]
   whole = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-  tokens = np.cumsum([0, *[int(p.jagged[EVENTS].lengths.sum()) for p in parts]])
+  tokens = np.cumsum([0, *(int(p.jagged[EVENTS].lengths.sum()) for p in parts)])
   events = dataclasses.replace(
     whole.jagged[EVENTS], first=tokens[:-1].astype(np.int32)
   )
@@ -81,57 +72,80 @@ def make_batch(capacity: int, shards=SHARDS, empty=False) -> Examples:
 
 
 @functools.cache
-def train(update, sampler, loss, capacity, devices=1, empty=False, **rows):
-  """(the state behind some steps, in NumPy, the loss of each)."""
-  task = make_task(update, sampler, loss)
-  run = build_runtime(make_config(devices, **rows), task, optax.sgd(0.1))
-  batch = make_batch(capacity, shards=devices, empty=empty)
-  step, state, losses = run.step(), run.fresh_state(), []
+def train(task, capacity, devices=1, empty=False, decay=None):
+  """(the state behind some steps, in NumPy; the loss of each)."""
+  config = config_lib.retrieval()
+  config.parallel.update(devices=devices, scheme='row_wise')
+  config.optimizer.rows.update(weight_decay=0.1 * bool(decay), decay=decay)
+  config.checkpoint.policy = 'consecutive'  # which marks the dirty rows
+  runtime = build_runtime(config, task, optax.sgd(0.1))
+  batch = make_batch(capacity, devices, empty)
+  step, state, losses = runtime.step(), runtime.fresh_state(), []
   for _ in range(STEPS):
-    state, value = step(state, run.put_on_devices(batch))
+    state, value = step(state, runtime.put_on_devices(batch))
     losses.append(float(value))
   return jax.device_get(state), losses
 
 
-def assert_same(found, wanted, exact=True):
-  for (found, one), (wanted, other) in [(found, wanted)]:
-    assert_close(one, other)
-    for name, marks in wanted.dirty_rows.items():
-      np.testing.assert_array_equal(found.dirty_rows[name], marks)
-      np.testing.assert_array_equal(found.tables[name], wanted.tables[name])
-    jax.tree.map(
-      np.testing.assert_array_equal, found.row_opt_state, wanted.row_opt_state
-    )
-    jax.tree.map(assert_close, found.params, wanted.params)
-
-
-def read_rows(sampler, empty=False) -> set:
-  """The rows that the loss needs, of all steps, by what the task announces."""
-  task, batch = make_task('adam', sampler), make_batch(TIGHT, 1, empty)
-  events = batch.jagged[EVENTS]
-  real = np.arange(len(events['item'])) < events.lengths.sum()
-  needed = set(events['item'][real].tolist())
-  needed |= set(events['next_item'].tolist()) - {0}
-  for step in range(STEPS):
-    key = jax.random.fold_in(jax.random.key(0), step)
-    ids = np.asarray(task.reads(batch, key)['negatives'].ids)
-    if ids.ndim == 2:
-      ids = ids[events['next_item'] > 0]
-    if not empty:
-      needed |= set(ids.ravel().tolist())
-  return needed
-
-
-DECAYS = {
-  'none': {},
-  'l2': dict(weight_decay=0.1, decay='l2'),
-  'decoupled': dict(weight_decay=0.1, decay='decoupled'),
-}
+def assert_padding_changes_nothing(task, **options):
+  """The same tokens in 8 and in 32 places of a shard."""
+  tight, losses = train(task, 8, **options)
+  wide, other_losses = train(task, 32, **options)
+  assert_close(other_losses, losses)
+  # One product with all queries adds up their terms as their number suggests.
+  shared = task.loss_config.sampler in ('shared', 'in_batch')
+  same = assert_close if shared else np.testing.assert_array_equal
+  for part in ('tables', 'row_opt_state'):
+    jax.tree.map(same, getattr(wide, part), getattr(tight, part))
+  jax.tree.map(np.testing.assert_array_equal, wide.dirty_rows, tight.dirty_rows)
+  jax.tree.map(assert_close, wide.params, tight.params)
+  return tight
 
 
 @pytest.mark.parametrize('decay', ['l2', 'decoupled'])
 @pytest.mark.parametrize('update', sorted(ROW_OPTIMIZERS))
 def test_every_row_optimizer(update, decay):
-  case = update, 'uniform', 'sampled_softmax'
-  tight = train(*case, TIGHT, **DECAYS[decay])
-  assert_same(train(*case, WIDE, **DECAYS[decay]), tight)
+  task = make_task(update, 'uniform')
+  assert_padding_changes_nothing(task, decay=decay)
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('sampler', SAMPLERS)
+def test_every_sampler_and_loss(sampler, loss):
+  task = make_task('adam', sampler, loss)
+  state = assert_padding_changes_nothing(task, decay='l2')
+  dirty = np.flatnonzero(state.dirty_rows['items'])
+  assert dirty.tolist() == sorted(rows_needed(task))
+
+
+@pytest.mark.parametrize('sampler', SAMPLERS)
+def test_every_sampler_in_shards(sampler):
+  task = make_task('adam', sampler)
+  state = assert_padding_changes_nothing(task, devices=SHARDS, decay='l2')
+  dirty = sum(int(np.sum(x > 0)) for x in state.dirty_rows.values())
+  assert dirty == len(rows_needed(task))
+
+
+@pytest.mark.parametrize('devices', [1, SHARDS])
+@pytest.mark.parametrize('sampler', SAMPLERS)
+def test_without_any_target_only_histories_are_read(sampler, devices):
+  task = make_task('adam', sampler)
+  state = assert_padding_changes_nothing(
+    task, devices=devices, empty=True, decay='l2'
+  )
+  events = make_batch(8, 1, empty=True).jagged[EVENTS]
+  dirty = sum(int(np.sum(x > 0)) for x in state.dirty_rows.values())
+  assert dirty == len(set(events['item'].tolist()) - {PAD})
+
+
+def rows_needed(task) -> set[int]:
+  """What the losses of all steps need, token by token."""
+  batch = make_batch(8, 1, empty=False)
+  events = batch.jagged[EVENTS]
+  needed = {*events['item'].tolist(), *events['next_item'].tolist()}
+  for step in range(STEPS):
+    key = jax.random.fold_in(jax.random.key(0), step)
+    ids = np.asarray(jax.jit(task.reads)(batch, key)['negatives'].ids)
+    ids = ids[events['next_item'] != PAD] if ids.ndim == 2 else ids
+    needed |= set(ids.ravel().tolist())
+  return needed - {PAD}
