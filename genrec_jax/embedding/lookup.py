@@ -195,8 +195,8 @@ def locate_ids(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
     rows: number of rows of the table.
 
   Returns:
-    int32 in the shape of `ids`; N for an id that is not a row, and N - 1, the
-    place of an unused entry, for `UNREAD`.
+    int32 in the shape of `ids`; N for an id that is not a row, and N - 1 for
+    `UNREAD`: an unused entry, unless all rows of the table are among the ids.
   """
   # Every id is among the distinct ones, so the search ends at the id itself.
   place = jnp.searchsorted(distinct, ids).astype(jnp.int32)
@@ -295,18 +295,10 @@ class BagGradients(NamedTuple):
 
 
 def distinct_ids(ids: list[jax.Array], rows: int) -> jax.Array:
-  """The distinct ids, sorted, at static size; unused entries hold `rows`.
-
-  The last entry is unused if any id is `UNREAD`.
-  """
+  """The distinct ids, sorted, at static size; unused entries hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
-  distinct = pallas_kernels.distinct_rows(
-    jnp.where(flat == UNREAD, rows, flat), rows
-  )
-  if flat.size <= rows:
-    return distinct
-  # All rows may be among the ids, and leave no entry over.
-  return jnp.pad(distinct, (0, 1), constant_values=rows)
+  flat = jnp.where(flat == UNREAD, rows, flat)  # as unused entries do
+  return pallas_kernels.distinct_rows(flat, rows)
 
 
 def fetch_rows(table: jax.Array, ids: jax.Array) -> jax.Array:

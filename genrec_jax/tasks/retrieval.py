@@ -106,12 +106,12 @@ class Retrieval:
     self._contiguous = bool(
       self.corpus[0] == 1 and self.corpus[-1] == len(self.corpus)
     )
-    self._log_q = None
+    self._shares = None
     if self.loss_config.logq:
       if item_counts is None:
         raise ValueError('loss.logq needs the item counts of the training data')
-      share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
-      self._log_q = np.log(share).astype(np.float32)
+      shares = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
+      self._shares = shares.astype(np.float32)
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
@@ -232,8 +232,26 @@ class Retrieval:
     queries = queries / jnp.float32(c.temperature)
     targets = batch.jagged[EVENTS]['next_item']
     weights = (targets != PAD).astype(jnp.float32)
-    total = self._sum_losses(rows, queries, targets, weights)
+    log_q = self._log_q(batch)
+    total = self._sum_losses(rows, queries, targets, weights, log_q)
     return {'loss': (total, jnp.sum(weights))}
+
+  def _log_q(self, batch: Examples) -> jax.Array | None:
+    """Log of how likely each item is to be a negative, but for a constant.
+
+    A distinct item of a batch is as likely as the batch is to hold it at all,
+    `1 - (1 - p)^n` for a share p of the targets and n of them.
+    """
+    if self._shares is None:
+      return None
+    shares = jnp.asarray(self._shares)
+    if self.loss_config.sampler == 'in_batch_unique':
+      whole = batch if batch.whole is None else batch.whole
+      targets = jnp.sum(whole.jagged[EVENTS]['next_item'] != PAD)
+      targets = jnp.maximum(collectives.sum_over_shards(targets), 1)
+      # Digits of a small share would be lost in 1 - p.
+      shares = -jnp.expm1(targets.astype(jnp.float32) * jnp.log1p(-shares))
+    return jnp.log(shares)
 
   def _draw_negatives(self, batch: Examples, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
@@ -278,7 +296,7 @@ class Retrieval:
       items = place + 1 if self._contiguous else corpus[place]
     return jnp.where(needed, items, PAD)
 
-  def _sum_losses(self, rows, queries, positives, weights) -> jax.Array:
+  def _sum_losses(self, rows, queries, positives, weights, log_q) -> jax.Array:
     """Sum of the positions' losses."""
     c = self.loss_config
     if c.name == 'full_softmax':
@@ -290,26 +308,28 @@ class Retrieval:
     _, index = rows['negatives'].rows_and_index()
     negatives = rows['negatives'].ids
     table = self._item_vectors(table)
+    if log_q is not None:  # UNREAD has no share
+      log_q = log_q[positives], log_q[jnp.maximum(negatives, PAD)]
     if negatives.ndim == 1:  # shared: one matmul for the whole batch
       positive = jnp.einsum(
         'td,td->t', queries, lookup.take_rows(table, target)
       )
       negative = queries @ lookup.take_rows(table, index).T
       return self._sum_logit_losses(
-        positive, negative, positives, negatives[None], weights
+        positive, negative, positives, negatives[None], weights, log_q
       )
 
     def chunk_loss(vectors, queries, extra):
-      positives, negatives, weights = extra
+      positives, negatives, weights, log_q = extra
       logits = jnp.einsum('td,trd->tr', queries, vectors)
       return self._sum_logit_losses(
-        logits[:, 0], logits[:, 1:], positives, negatives, weights
+        logits[:, 0], logits[:, 1:], positives, negatives, weights, log_q
       )
 
     index = jnp.concatenate([target[:, None], index], axis=-1)
     chunk = c.chunk or losses.chunk_for(index.shape[1], table.shape[1])
     chunk = math.gcd(queries.shape[0], chunk)
-    extra = (positives, negatives, weights)
+    extra = (positives, negatives, weights, log_q)
     return losses.sum_over_chunks(
       chunk_loss, chunk, table, index, queries, extra
     )
@@ -334,13 +354,12 @@ class Retrieval:
     )
 
   def _sum_logit_losses(
-    self, positive, negative, positives, negatives, weights
+    self, positive, negative, positives, negatives, weights, log_q
   ):
     """Logits of some positions -> the sum of their losses."""
-    if self._log_q is not None:
-      log_q = jnp.asarray(self._log_q)
-      positive -= log_q[positives]
-      negative -= log_q[jnp.maximum(negatives, PAD)]  # UNREAD has no share
+    if log_q is not None:
+      positive -= log_q[0]
+      negative -= jnp.atleast_2d(log_q[1])
     hit = negatives == positives[:, None]
     if not self.loss_config.mask_collisions:
       hit = jnp.zeros_like(hit)
