@@ -11,6 +11,10 @@ import jax
 import numpy as np
 
 PAD = 0  # item index 0 is padding in every vocabulary; items are 1..V
+# An id in `Read.ids` of something that is not there, such as a token of
+# padding. No row is touched for it, and what it reads is finite and means
+# nothing. Other ids that are not rows are mistakes, and read NaN.
+UNREAD = np.iinfo(np.int32).min
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +246,9 @@ class Read:
   'none'
 
   Attributes:
-    ids: rows of the table: of any shape when they are wanted one by one, or
-      `[K]`, bag behind bag with padding at the end, when there are `lengths`.
-      None for a read of the whole table.
+    ids: rows of the table, or `UNREAD`: of any shape when they are wanted one
+      by one, or `[K]`, bag behind bag with padding at the end, when there are
+      `lengths`. None for a read of the whole table.
     table: name of the table.
     lengths: `[B]` int32 ids of each bag; an empty bag gives zeros.
     weights: `[K]` factor of each id's row in its bag, or None.

@@ -25,8 +25,9 @@ class RetrievalLossConfig:
     negatives: how many negatives R a position is scored against.
     temperature: divisor of the scores.
     l2_normalize: whether queries and items are scaled to length one.
-    logq: whether log of an item's share in the training data is subtracted
-      from its score, which undoes the popularity bias of 'in_batch'.
+    logq: whether the log of how likely an item is to be drawn, by its share in
+      the training data, is subtracted from its score, which undoes the
+      popularity bias of 'in_batch' and 'in_batch_unique'.
     mask_collisions: whether a negative that is the positive is left out.
     gbce_t: calibration t of 'gbce', from 0 to 1.
     chunk: positions whose logits are alive at once, a power of two; None is
@@ -67,7 +68,8 @@ class RetrievalLossConfig:
     ):
       raise ValueError(
         'loss.logq corrects for negatives that come as often as they are '
-        "popular, which only loss.sampler='in_batch' draws; "
+        "popular, which only loss.sampler='in_batch' and 'in_batch_unique' "
+        'draw; '
         f'loss.name={self.name!r} with loss.sampler={self.sampler!r} needs none'
       )
 

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from genrec_jax.contracts import IdMap
-from genrec_jax.features import Read, TableSpec
+from genrec_jax.embedding.lookup import find_real_ids
+from genrec_jax.features import PAD, UNREAD, Read, TableSpec
 from pallas_kernels.hashing import mix
 
 NO_ROW = -1
@@ -108,9 +109,10 @@ class IdMaps:
     states, rows = dict(states), {}
     for feature, read in self._select_mapped(reads):
       before = states.get(read.table, {})
-      rows[feature], state = self.maps[read.table].assign(
-        before, read.ids, _is_real(read)
+      assigned, state = self.maps[read.table].assign(
+        before, _without_unread(read), find_real_ids(read)
       )
+      rows[feature] = jnp.where(read.ids == UNREAD, UNREAD, assigned)
       if _leaf_shapes(before) != _leaf_shapes(state):
         raise ValueError(
           f'the id map of table {read.table!r} was given a state of '
@@ -123,12 +125,12 @@ class IdMaps:
 
   def lookup(self, states, reads: Mapping[str, Read]) -> dict[str, jax.Array]:
     """The same for reads that change nothing, as evaluations do."""
-    return {
-      feature: self.maps[read.table].lookup(
-        states.get(read.table, {}), read.ids
-      )
-      for feature, read in self._select_mapped(reads)
-    }
+    rows = {}
+    for feature, read in self._select_mapped(reads):
+      state = states.get(read.table, {})
+      mapped = self.maps[read.table].lookup(state, _without_unread(read))
+      rows[feature] = jnp.where(read.ids == UNREAD, UNREAD, mapped)
+    return rows
 
   def _select_mapped(self, reads: Mapping[str, Read]):
     # In one order on all devices and in all versions of a program.
@@ -165,13 +167,9 @@ def collect_maps(task, maps: Mapping[str, IdMap] | None = None) -> IdMaps:
   return IdMaps({name: m for name, m in own.items() if m is not None})
 
 
-def _is_real(read: Read) -> jax.Array:
-  """Which ids of `[P, ...]` are none of the padding behind the bags."""
-  if read.lengths is None:
-    return jnp.ones(read.ids.shape, bool)
-  used = jnp.sum(read.lengths, axis=-1, keepdims=True)
-  place = jax.lax.broadcasted_iota(jnp.int32, read.ids.shape, read.ids.ndim - 1)
-  return place < used
+def _without_unread(read: Read) -> jax.Array:
+  """The ids as a map understands them: padding for those that are nothing."""
+  return jnp.where(read.ids == UNREAD, PAD, read.ids)
 
 
 def _leaf_shapes(state):

@@ -6,7 +6,8 @@
 
 A view is made from the ids that the task announced, and the index of each id
 among the fetched rows is computed with them, before any row is read. So no
-other id can be asked for; an id that is not a row of its table reads NaN.
+other id can be asked for; an id that is not a row of its table reads NaN, but
+for `features.UNREAD`, which stands for nothing and touches nothing.
 Gradients arrive merged: one gradient row for each distinct id, however often it
 occurs.
 """
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from genrec_jax.features import Read
+from genrec_jax.features import PAD, UNREAD, Read
 from pallas_kernels import MergedRows
 
 
@@ -138,7 +139,11 @@ def view_table(
     read: what the feature reads.
     rows: row numbers of its ids, if they are not the ids themselves.
   """
-  return RowView(table, read.ids if rows is None else rows, read, complete=True)
+  index = read.ids if rows is None else rows
+  # A dense table moves as a whole, so that any row will do for nothing.
+  if index is not None:
+    index = jnp.where(index == UNREAD, PAD, index)
+  return RowView(table, index, read, complete=True)
 
 
 def view_tables(
@@ -190,11 +195,13 @@ def locate_ids(distinct: jax.Array, ids: jax.Array, rows: int) -> jax.Array:
     rows: number of rows of the table.
 
   Returns:
-    int32 in the shape of `ids`; N for an id that is not a row.
+    int32 in the shape of `ids`; N for an id that is not a row, and N - 1 for
+    `UNREAD`: an unused entry, unless all rows of the table are among the ids.
   """
   # Every id is among the distinct ones, so the search ends at the id itself.
   place = jnp.searchsorted(distinct, ids).astype(jnp.int32)
-  return jnp.where((ids >= 0) & (ids < rows), place, distinct.shape[0])
+  place = jnp.where((ids >= 0) & (ids < rows), place, distinct.shape[0])
+  return jnp.where(ids == UNREAD, distinct.shape[0] - 1, place)
 
 
 def pool_rows(rows: jax.Array, read: Read) -> jax.Array:
@@ -229,7 +236,20 @@ def split_reads(
       bags[name] = pack_bags(read)
     else:
       single[name] = read
+      if read.lengths is not None:
+        ids = jnp.where(find_real_ids(read), read.ids, UNREAD)
+        single[name] = dataclasses.replace(read, ids=ids)
   return single, bags
+
+
+def find_real_ids(read: Read) -> jax.Array:
+  """Which ids are neither `UNREAD` nor padding behind the bags, `[P, ...]`."""
+  real = read.ids != UNREAD
+  if read.lengths is None:
+    return real
+  used = jnp.sum(read.lengths, axis=-1, keepdims=True)
+  place = jax.lax.broadcasted_iota(jnp.int32, read.ids.shape, read.ids.ndim - 1)
+  return real & (place < used)
 
 
 def reads_by_table(reads: Mapping[str, Read]) -> dict[str, list[Read]]:
@@ -277,6 +297,7 @@ class BagGradients(NamedTuple):
 def distinct_ids(ids: list[jax.Array], rows: int) -> jax.Array:
   """The distinct ids, sorted, at static size; unused entries hold `rows`."""
   flat = jnp.concatenate([x.reshape(-1) for x in ids])
+  flat = jnp.where(flat == UNREAD, rows, flat)  # as unused entries do
   return pallas_kernels.distinct_rows(flat, rows)
 
 

@@ -13,8 +13,8 @@ and the floats that each keeps for a row.
 
 All are lazy: a row that a step does not touch gets no weight decay, no momentum
 and no decay of its means. So all but SGD and AdaGrad without decay differ from
-optax on the whole table. A touched row whose gradient is zero, such as the
-padding row, does get them.
+optax on the whole table. A touched row whose gradient is zero, such as that of
+a negative that is the target, does get them.
 
 The same call gives the same bits, whatever the number of threads.
 `pallas_kernels.merge_rows` adds the gradients of a row in the order in which

@@ -136,7 +136,7 @@ class RetrievalEvaluator:
         collected[-2] = jax.device_get(collected[-2])
       collected.append(ranks_of(batch))
     finite = bool(jnp.all(jnp.isfinite(vectors)))
-    ranks = [np.zeros(0, np.int32)]
+    ranks = [np.zeros(0, np.float32)]
     for rank, score, real in jax.device_get(collected):
       ranks.append(rank[real])
       finite &= bool(np.all(np.isfinite(score[real])))
@@ -146,12 +146,10 @@ class RetrievalEvaluator:
     return np.concatenate(ranks)
 
   def _measure_ranks(self, ranks) -> Iterator[tuple[str, float]]:
-    c = self._config
-    # What is filtered out ranks behind all candidates. `recommend` never
-    # returns it, so that it must be no hit either, however large k is.
-    miss_rank = len(self._task.corpus) + 1
-    miss_rank = min(c.miss_rank or miss_rank, miss_rank)
-    yield from metrics.ranking_metrics(ranks, c.ks, miss_rank).items()
+    c, size = self._config, len(self._task.corpus)
+    # Of a list that is longer than the catalogue nobody learns anything.
+    ks = [k for k in c.ks if k <= size]
+    yield from metrics.ranking_metrics(ranks, ks, c.miss_rank).items()
 
   def _warn_of_misses(self, ranks: np.ndarray) -> None:
     """Says once how many targets the filter makes misses."""
@@ -160,7 +158,7 @@ class RetrievalEvaluator:
     self._warned = True
     corpus, c = self._task.corpus, self._config
     targets = self._dataset.histories.items[self._examples.end]
-    repeated = int(np.sum((ranks > len(corpus)) & np.isin(targets, corpus)))
+    repeated = int(np.sum(np.isinf(ranks) & np.isin(targets, corpus)))
     if repeated:
       LOG.warning(
         '%s of %s targets are items that their users have had before. '

@@ -1,7 +1,7 @@
 """Scoring queries against a catalogue, in chunks of items.
 
 There is never an array of users x items scores or a sorted catalogue: a rank is
-a count of better items, and the best k are merged chunk by chunk.
+a count of better and of equal items, and the best k are merged chunk by chunk.
 
 Inside a mesh every shard holds a share of the catalogue (see `shard_corpus`)
 and ranks the queries of all shards in it; the counts are added.
@@ -95,11 +95,12 @@ def target_ranks(
 ) -> tuple[jax.Array, jax.Array]:
   """Rank of each sequence's last `next_item` among the unseen candidates.
 
-  Equal scores rank in catalogue order, so that a constant model does not look
-  good. The target is scored in the same product as the candidates, once for
+  Candidates that score as the target does count half: a rank is the mean over
+  all orders of the ties, so that a model that cannot tell items apart gains
+  nothing. The target is scored in the same product as the candidates, once for
   each chunk: scored apart, it would differ from its equals in the last bit, and
   a constant model would put it first for every third user. A target that is
-  filtered out, or no candidate, ranks C + 1.
+  filtered out, or no candidate, has the rank infinity.
 
   Args:
     queries: `[B, D]`.
@@ -111,14 +112,14 @@ def target_ranks(
     item_chunk: candidates scored at a time.
 
   Returns:
-    (ranks `[B]` int32, target scores `[B]`).
+    (ranks `[B]` float32, multiples of a half; target scores `[B]`).
   """
   size = corpus.shape[0]
   events = batch.jagged[EVENTS]
   target = pallas_kernels.last_tokens(events['next_item'], events.lengths)
   place = find_positions(corpus, target)
   seen_at = _seen_at(batch, corpus, filter_seen)
-  better, own = _count_better(
+  ahead, own = _count_ahead(
     queries, catalogue, size, place, seen_at, item_chunk
   )
   missed = (place == size) | (target == PAD)
@@ -127,11 +128,18 @@ def target_ranks(
     hit = seen == place.at[row].get(mode='fill', fill_value=-1)
     hits = jnp.zeros_like(place).at[row].add(hit.astype(jnp.int32), mode='drop')
     missed |= hits > 0
-  return jnp.where(missed, size + 1, better + 1), own
+  # Exact, since the count is an integer up to here; the last digit of a rank
+  # above 2**23 makes no difference to any metric.
+  ranks = 1.0 + 0.5 * ahead.astype(jnp.float32)
+  return jnp.where(missed, jnp.inf, ranks), own
 
 
-def _count_better(queries, catalogue, size, place, seen_at, item_chunk):
-  """(how many candidates score above the target, its own score), `[B]` each."""
+def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
+  """Twice the candidates above the target plus its equals, and its own score.
+
+  Returns:
+    (`[B]` int32, `[B]`).
+  """
   count = queries.shape[0]
   queries, place = collectives.gather((queries, place))
   if seen_at is not None:
@@ -150,24 +158,25 @@ def _count_better(queries, catalogue, size, place, seen_at, item_chunk):
   end = jnp.minimum(first + catalogue.shape[0], size)
 
   def count_chunk(carry, xs):
-    better, _ = carry
+    ahead, _ = carry
     start, candidates = xs
     scores = _score_items(queries, jnp.concatenate([candidates, vectors]))
     own = jnp.diagonal(scores, offset=chunk)[:, None]
     scores = _mask_scores(scores[:, :chunk], start, end, seen_at)
     other = (start + jnp.arange(chunk))[None]
-    wins = (scores > own) | ((scores == own) & (other < place[:, None]))
-    wins &= (other != place[:, None]) & (other < end)
-    better += jnp.sum(wins, axis=-1, dtype=jnp.int32)
-    return (better, own[:, 0]), None
+    others = (other != place[:, None]) & (other < end)
+    # What is better counts in both, a tie in one.
+    for wins in (scores > own, scores >= own):
+      ahead += jnp.sum(wins & others, axis=-1, dtype=jnp.int32)
+    return (ahead, own[:, 0]), None
 
   starts = first + jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
   zeros = jnp.zeros_like(place), jnp.zeros(place.shape, queries.dtype)
-  (better, own), _ = lax.scan(count_chunk, zeros, (starts, chunks))
-  better = collectives.sum_over_shards(better)
+  (ahead, own), _ = lax.scan(count_chunk, zeros, (starts, chunks))
+  ahead = collectives.sum_over_shards(ahead)
   mine = collectives.shard_index() * count
   return (
-    lax.dynamic_slice_in_dim(better, mine, count),
+    lax.dynamic_slice_in_dim(ahead, mine, count),
     lax.dynamic_slice_in_dim(own, mine, count),
   )
 
@@ -184,6 +193,8 @@ def top_k(
 ) -> tuple[jax.Array, jax.Array]:
   """The best k unseen candidates of each query.
 
+  Of equal scores, the smaller row comes first.
+
   Returns:
     (item indices `[B, k]`, scores `[B, k]`), best first; PAD and -inf where
     fewer than k candidates are unseen.
@@ -197,6 +208,8 @@ def top_k(
     scores = _mask_scores(
       _score_items(queries, candidates), start, size, seen_at
     )
+    # `lax.top_k` prefers the earlier of two equals, but 0 to -0.
+    scores = jnp.where(scores == 0, 0, scores)
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
     scores = jnp.concatenate([best[0], scores], axis=-1)
     place = jnp.concatenate([best[1], place], axis=-1)

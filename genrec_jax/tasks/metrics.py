@@ -7,8 +7,10 @@ def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   """Hit rate, NDCG and MRR.
 
   Args:
-    ranks: `[N]` 1-based rank of the target among the candidates.
-    ks: cut-offs.
+    ranks: `[N]` 1-based rank of the target among the candidates. It need not be
+      whole, where candidates tie with the target, and is infinite for a target
+      that is never recommended, which is a miss for every k.
+    ks: cut-offs; `rank <= k` is a hit.
     miss_rank: if not 0, a rank of `miss_rank` or more counts as exactly that
       (the HSTU protocol looks at the best 2,500 and says 2,501 for the rest),
       and is a miss for every k.

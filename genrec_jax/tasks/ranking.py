@@ -16,6 +16,7 @@ from genrec_jax.config import TableSettings
 from genrec_jax.config.losses import RankingLossConfig
 from genrec_jax.contracts import Extensions
 from genrec_jax.features import (
+  UNREAD,
   Examples,
   ExpectedRead,
   FeatureSpec,
@@ -168,6 +169,17 @@ class Ranking:
   def reads(self, batch: Examples, key=None) -> dict[str, Read]:
     """What the loss of a batch reads of each table, feature by feature."""
     del key
+    real = batch.weights > 0  # examples that fill up a batch touch no row
+    return {
+      name: dataclasses.replace(read, ids=jnp.where(real, read.ids, UNREAD))
+      if read.pooling == 'none'
+      else read
+      for name, read in self.reads_for('predict', batch).items()
+    }
+
+  def reads_for(self, purpose: str, batch: Examples) -> dict[str, Read]:
+    """What is read outside of training: the same, whatever its weights."""
+    del purpose
     reads = {}
     for feature in self._tabled:
       if feature.pooled:
@@ -180,11 +192,6 @@ class Ranking:
         table = feature.source + suffix
         reads[feature.name + suffix] = dataclasses.replace(read, table=table)
     return reads
-
-  def reads_for(self, purpose: str, batch: Examples) -> dict[str, Read]:
-    """What is read outside of training: the same."""
-    del purpose
-    return self.reads(batch)
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """What an example reads of each table: at most, or in the mean."""

@@ -16,9 +16,9 @@ from genrec_jax.embedding import lookup
 from genrec_jax.features import (
   EVENTS,
   PAD,
+  UNREAD,
   Examples,
   ExpectedRead,
-  Jagged,
   Read,
   TableSpec,
 )
@@ -106,12 +106,12 @@ class Retrieval:
     self._contiguous = bool(
       self.corpus[0] == 1 and self.corpus[-1] == len(self.corpus)
     )
-    self._log_q = None
+    self._shares = None
     if self.loss_config.logq:
       if item_counts is None:
         raise ValueError('loss.logq needs the item counts of the training data')
-      share = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
-      self._log_q = np.log(share).astype(np.float32)
+      shares = np.maximum(item_counts, 0.5) / max(1, item_counts.sum())
+      self._shares = shares.astype(np.float32)
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
@@ -162,8 +162,8 @@ class Retrieval:
       return reads | {'catalogue': Read(None, ITEMS)}
     negatives = self._draw_negatives(batch, jax.random.split(key)[1])
     return reads | {
-      'target': Read(batch.jagged[EVENTS]['next_item'], ITEMS),
-      'negatives': Read(negatives, ITEMS),
+      'target': _read_items(batch.jagged[EVENTS]['next_item']),
+      'negatives': _read_items(negatives),
     }
 
   def reads_for(self, purpose: str, batch) -> dict[str, Read]:
@@ -175,7 +175,7 @@ class Retrieval:
     """
     if purpose == 'items':
       return {'items': Read(batch, ITEMS)}
-    return {'history': Read(batch.jagged[EVENTS]['item'], ITEMS)}
+    return {'history': _read_items(batch.jagged[EVENTS]['item'])}
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """Reads of the longest example there may be."""
@@ -232,42 +232,71 @@ class Retrieval:
     queries = queries / jnp.float32(c.temperature)
     targets = batch.jagged[EVENTS]['next_item']
     weights = (targets != PAD).astype(jnp.float32)
-    total = self._sum_losses(rows, queries, targets, weights)
+    log_q = self._log_q(batch)
+    total = self._sum_losses(rows, queries, targets, weights, log_q)
     return {'loss': (total, jnp.sum(weights))}
+
+  def _log_q(self, batch: Examples) -> jax.Array | None:
+    """Log of how likely each item is to be a negative, but for a constant.
+
+    A distinct item of a batch is as likely as the batch is to hold it at all,
+    `1 - (1 - p)^n` for a share p of the targets and n of them.
+    """
+    if self._shares is None:
+      return None
+    shares = jnp.asarray(self._shares)
+    if self.loss_config.sampler == 'in_batch_unique':
+      whole = batch if batch.whole is None else batch.whole
+      targets = jnp.sum(whole.jagged[EVENTS]['next_item'] != PAD)
+      targets = jnp.maximum(collectives.sum_over_shards(targets), 1)
+      # Digits of a small share would be lost in 1 - p.
+      shares = -jnp.expm1(targets.astype(jnp.float32) * jnp.log1p(-shares))
+    return jnp.log(shares)
 
   def _draw_negatives(self, batch: Examples, key) -> jax.Array:
     """Item ids `[T, R]`, or `[R]` where the batch shares them.
 
-    They are the same for a token however the batch is cut into shards.
+    They are the same for a token however the batch is cut into shards. A token
+    without a target has PAD in their place, and so has a batch without any:
+    what is not needed is not read.
     """
     c = self.loss_config
     events = batch.jagged[EVENTS]
     whole = events if batch.whole is None else batch.whole.jagged[EVENTS]
     seed = jax.random.bits(key)
     columns = jnp.arange(c.negatives)
+    targets = whole['next_item']
     if c.sampler in ('shared', 'in_batch'):
       bits = element_bits(seed, jnp.uint32(0), columns)
+      needed = collectives.sum_over_shards(jnp.sum(targets != PAD)) > 0
     else:
       tokens = jnp.arange(events['item'].shape[0])
       if events.first is not None:
         tokens += events.first
       bits = element_bits(seed, tokens[:, None], columns[None])
+      needed = (events['next_item'] != PAD)[:, None]
     if c.sampler == 'in_batch':
-      count = collectives.sum_over_shards(jnp.sum(whole.lengths))
-      return _token_items(whole, scale_bits(bits, jnp.maximum(count, 1)))
-    if c.sampler == 'in_batch_unique':
-      items = collectives.gather(whole['next_item'])
-      size = min(items.shape[0], self._rows)
+      targets = collectives.gather(targets)
+      # The n-th target is where n have been counted: PAD counts for nothing.
+      count = jnp.cumsum(targets != PAD)
+      place = scale_bits(bits, jnp.maximum(count[-1], 1))
+      items = targets[jnp.searchsorted(count, place + 1)]
+    elif c.sampler == 'in_batch_unique':
+      targets = collectives.gather(targets)
+      size = min(targets.shape[0], self._rows)
       # PAD sorts first; start behind it. Repeats of the largest id fill up.
-      distinct = jnp.unique(items, size=size, fill_value=2**31 - 1)
+      distinct = jnp.unique(targets, size=size, fill_value=2**31 - 1)
       first = (distinct[0] == PAD).astype(jnp.int32)
       last = jnp.maximum(jnp.sum(distinct < 2**31 - 1), first + 1)
       place = first + scale_bits(bits, last - first)
-      return jnp.minimum(distinct[place], self._rows - 1)
-    place = scale_bits(bits, len(self.corpus))
-    return place + 1 if self._contiguous else jnp.asarray(self.corpus)[place]
+      items = jnp.minimum(distinct[place], self._rows - 1)
+    else:
+      place = scale_bits(bits, len(self.corpus))
+      corpus = jnp.asarray(self.corpus)
+      items = place + 1 if self._contiguous else corpus[place]
+    return jnp.where(needed, items, PAD)
 
-  def _sum_losses(self, rows, queries, positives, weights) -> jax.Array:
+  def _sum_losses(self, rows, queries, positives, weights, log_q) -> jax.Array:
     """Sum of the positions' losses."""
     c = self.loss_config
     if c.name == 'full_softmax':
@@ -279,26 +308,28 @@ class Retrieval:
     _, index = rows['negatives'].rows_and_index()
     negatives = rows['negatives'].ids
     table = self._item_vectors(table)
+    if log_q is not None:  # UNREAD has no share
+      log_q = log_q[positives], log_q[jnp.maximum(negatives, PAD)]
     if negatives.ndim == 1:  # shared: one matmul for the whole batch
       positive = jnp.einsum(
         'td,td->t', queries, lookup.take_rows(table, target)
       )
       negative = queries @ lookup.take_rows(table, index).T
       return self._sum_logit_losses(
-        positive, negative, positives, negatives[None], weights
+        positive, negative, positives, negatives[None], weights, log_q
       )
 
     def chunk_loss(vectors, queries, extra):
-      positives, negatives, weights = extra
+      positives, negatives, weights, log_q = extra
       logits = jnp.einsum('td,trd->tr', queries, vectors)
       return self._sum_logit_losses(
-        logits[:, 0], logits[:, 1:], positives, negatives, weights
+        logits[:, 0], logits[:, 1:], positives, negatives, weights, log_q
       )
 
     index = jnp.concatenate([target[:, None], index], axis=-1)
     chunk = c.chunk or losses.chunk_for(index.shape[1], table.shape[1])
     chunk = math.gcd(queries.shape[0], chunk)
-    extra = (positives, negatives, weights)
+    extra = (positives, negatives, weights, log_q)
     return losses.sum_over_chunks(
       chunk_loss, chunk, table, index, queries, extra
     )
@@ -323,13 +354,12 @@ class Retrieval:
     )
 
   def _sum_logit_losses(
-    self, positive, negative, positives, negatives, weights
+    self, positive, negative, positives, negatives, weights, log_q
   ):
     """Logits of some positions -> the sum of their losses."""
-    if self._log_q is not None:
-      log_q = jnp.asarray(self._log_q)
-      positive -= log_q[positives]
-      negative -= log_q[negatives]
+    if log_q is not None:
+      positive -= log_q[0]
+      negative -= jnp.atleast_2d(log_q[1])
     hit = negatives == positives[:, None]
     if not self.loss_config.mask_collisions:
       hit = jnp.zeros_like(hit)
@@ -358,15 +388,9 @@ def scale_bits(bits: jax.Array, bound) -> jax.Array:
   return (bits % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def _token_items(events: Jagged, tokens: jax.Array) -> jax.Array:
-  """`next_item` of tokens of the whole batch, given by their numbers."""
-  items = collectives.gather(events['next_item'])
-  if events.first is None:
-    return items[tokens]
-  first = collectives.gather(events.first)
-  shard = jnp.searchsorted(first, tokens, side='right') - 1
-  size = items.shape[0] // first.shape[0]
-  return items[shard * size + tokens - first[shard]]
+def _read_items(items: jax.Array) -> Read:
+  """Reads items; PAD is none of them, and touches no row."""
+  return Read(jnp.where(items == PAD, UNREAD, items), ITEMS)
 
 
 def params_state(params: dict) -> nnx.State:

@@ -331,7 +331,8 @@ def _check_evaluation_settings(
     if train.monitor not in names:
       kin = [x for x in names if x.split('@')[0] == train.monitor.split('@')[0]]
       raise config_lib.ConfigError(
-        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}; '
+        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}'
+        f'{", and no k above the number of items" * ("@" in train.monitor)}; '
         f'set --config.train.monitor={(kin or names)[-1]}'
       )
   elif train.patience:

@@ -44,10 +44,11 @@ class RetrievalData:
     size = len(dataset.corpus)
     if large := [k for k in config.eval.get('ks', ()) if k >= size]:
       LOG.warning(
-        'eval.ks holds %s, and there are %s items to recommend: with such a k '
-        'the hit rate does not depend on the model; choose smaller ones',
+        'eval.ks holds %s, and there are %s items to recommend: %s',
         ', '.join(map(str, large)),
         f'{size:,}',
+        'the hit rate and NDCG of more are left out, and with a k of all '
+        'items the hit rate does not depend on the model; choose smaller ones',
       )
     if config.model.get('time_bias') and not dataset.histories.has_times:
       raise ValueError(

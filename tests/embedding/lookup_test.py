@@ -7,7 +7,7 @@ import pytest
 
 from genrec_jax.embedding import lookup, sharded_tables
 from genrec_jax.embedding.init import init_table
-from genrec_jax.features import Read, TableSpec
+from genrec_jax.features import UNREAD, Read, TableSpec
 from pallas_kernels import MergedRows
 from tests import row_views
 from tests.tolerances import assert_close
@@ -48,6 +48,23 @@ def test_distinct_ids_are_sorted_and_filled_with_no_row(ids):
 def test_never_more_distinct_ids_than_rows():
   ids = lookup.distinct_ids([jnp.zeros((7, 9), jnp.int32)], rows=4)
   assert ids.tolist() == [0, 4, 4, 4]
+
+
+@pytest.mark.parametrize('count', [3, ROWS, ROWS + 1])
+def test_what_is_not_there_reads_something_and_touches_nothing(table, count):
+  every = jnp.arange(min(count, ROWS))
+  ids = jnp.append(every, jnp.full(1 + count - len(every), UNREAD))
+  reads = {'f': Read(ids, 't')}
+  fetched, view = row_views.fetch({'t': table}, reads)
+  for views in (lookup.view_tables({'t': table}, reads), view(fetched)):
+    rows = np.asarray(views['f'].all())
+    assert np.isfinite(rows).all()
+    np.testing.assert_array_equal(rows[ids != UNREAD], table[every])
+  distinct = lookup.distinct_ids([ids], ROWS)
+  assert distinct[distinct < ROWS].tolist() == every.tolist()
+  place = lookup.locate_ids(distinct, jnp.int32([UNREAD]), ROWS)
+  # Where every row is touched, the last one is as good as none.
+  assert distinct[place].tolist() == [ROWS if count < ROWS else ROWS - 1]
 
 
 def test_fetched_values(table, ids):

@@ -13,6 +13,7 @@ from genrec_jax.embedding import lookup
 from genrec_jax.evaluators import retrieval
 from genrec_jax.features import EVENTS, Read
 from genrec_jax.tasks import metrics
+from tests import ranks as ranks_lib
 
 USERS, ITEMS, MAX_LEN = 23, 31, 4
 
@@ -100,14 +101,11 @@ def expected_ranks(dataset, examples, score, filter_seen):
       'history': items[dataset.histories.offsets[row] : end],
     }[filter_seen]
     scores = score(history)
-    order = sorted(
-      (-scores[c], c) for c, item in enumerate(corpus) if item not in seen
-    )
-    places = [corpus[c] for _, c in order]
-    target = int(items[end])
-    ranks.append(
-      places.index(target) + 1 if target in places else len(corpus) + 1
-    )
+    open_ = {
+      item: -scores[c] for c, item in enumerate(corpus) if item not in seen
+    }
+    own = [cost for item, cost in open_.items() if item == items[end]]
+    ranks.append(ranks_lib.mean_place(open_.values(), *own))
   return np.array(ranks)
 
 
@@ -132,24 +130,38 @@ def test_ranks(dataset, examples, state, filter_seen):
 def test_what_is_never_recommended_is_no_hit_for_any_k(
   dataset, examples, state, caplog, miss_rank
 ):
-  c = config(filter_seen='history', ks=(5, 100), miss_rank=miss_rank)
+  size = len(dataset.corpus)
+  c = config(filter_seen='history', ks=(5, size), miss_rank=miss_rank)
   e = retrieval.RetrievalEvaluator(
     LastItem(dataset.corpus), dataset, examples, c
   )
-  ranks, size = e.ranks(state), len(dataset.corpus)
+  ranks = e.ranks(state)
   found = dict(e.run(state))
-  best = min(size + 1, miss_rank or size + 1)
-  assert (ranks > size).any()
-  assert found['hr@100'] == np.mean(ranks < best) < 1
+  assert np.isinf(ranks).any()
+  assert found[f'hr@{size}'] == np.mean(ranks < (miss_rank or np.inf)) < 1
   assert dict(e.run(state)) == found
   assert found['hr@5'] == np.mean(ranks <= 5)
   # Items that are not candidates are misses too, but not because of the filter.
   targets = dataset.histories.items[examples.end]
-  repeated = np.sum((ranks > size) & (targets % 4 > 0))
+  repeated = np.sum(np.isinf(ranks) & (targets % 4 > 0))
   told = [record.getMessage() for record in caplog.records]
   assert len(told) == 1  # not again in the second evaluation
   assert told[0].startswith(f'{repeated} of {len(ranks)} targets are items')
   assert "set eval.filter_seen='none'" in told[0]
+
+
+def test_more_than_the_catalogue_is_not_measured(dataset, examples, state):
+  size = len(dataset.corpus)
+  e = retrieval.RetrievalEvaluator(
+    LastItem(dataset.corpus),
+    dataset,
+    examples,
+    config(ks=(5, size, size + 1, 100)),
+  )
+  names = ['hr@5', 'ndcg@5', f'hr@{size}', f'ndcg@{size}', 'mrr']
+  counts = np.ones(ITEMS + 1)
+  assert e.names() == list(dict(e.run(state))) == names
+  assert list(e.popularity(counts)) == names
 
 
 def test_ranks_do_not_depend_on_batches_or_chunks(dataset, examples, state):

@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from genrec_jax.features import EVENTS, PAD, Columns, Examples, Jagged
+from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.tasks import catalogue
+from tests import ranks as ranks_lib
 
 FILTERS = catalogue.FILTERS
 CHUNKS = (1, 5, 16, 37, 1000)  # 37 candidates: one by one, uneven, all at once
@@ -89,10 +92,8 @@ def oracle(queries, vectors, corpus, batch, filter_seen, k):
     target = PAD
     if events.lengths[b]:
       target = int(events['next_item'][ends[b] - 1])
-    places = [int(corpus[c]) for _, c in order]
-    ranks.append(
-      places.index(target) + 1 if target in places else len(corpus) + 1
-    )
+    own = [score for score, c in open_ if corpus[c] == target]
+    ranks.append(ranks_lib.mean_place([score for score, _ in open_], *own))
     best = order[:k]
     missing = k - len(best)
     items.append([int(corpus[c]) for _, c in best] + [PAD] * missing)
@@ -195,7 +196,7 @@ def test_everything_seen():
   assert items.tolist() == [[PAD, PAD]]
   assert np.isneginf(scores).all()
   ranks, _ = ranks_of(queries, vectors, corpus, batch, 'window', 1)
-  assert ranks.tolist() == [3]
+  assert ranks.tolist() == [np.inf]
 
 
 def test_ranks_do_not_depend_on_the_chunk():
@@ -212,7 +213,7 @@ def test_ranks_do_not_depend_on_the_chunk():
 
 
 @pytest.mark.parametrize('width, chunk', [(50, 5), (64, 1000), (256, 16)])
-def test_a_constant_model_ranks_in_catalogue_order(width, chunk):
+def test_a_constant_model_ranks_in_the_middle(width, chunk):
   """Scored apart from its equals, a target would beat them by rounding."""
   rng = np.random.default_rng(width)
   corpus, batch = CORPORA['whole'], make_batch(2)
@@ -224,8 +225,58 @@ def test_a_constant_model_ranks_in_catalogue_order(width, chunk):
     np.zeros_like(queries), vectors, corpus, batch, 'none', 1
   )
   np.testing.assert_array_equal(ranks, expected)
+  assert set(expected) == {(len(corpus) + 1) / 2, np.inf}
   items, _ = best_of(queries, vectors, corpus, batch, 3, 'none', chunk)
   np.testing.assert_array_equal(items, [[1, 2, 3]] * len(items))
+
+
+def test_zero_and_minus_zero_are_one_score():
+  corpus, batch = CORPORA['whole'], make_batch(2)
+  queries = np.zeros((len(batch.weights), 1), np.float32)
+  vectors = np.where(np.arange(CANDIDATES) % 2, 1, -1)[:, None]
+  vectors = vectors.astype(np.float32)
+  for chunk in (5, 1000):
+    items, _ = best_of(queries, vectors, corpus, batch, 4, 'none', chunk)
+    np.testing.assert_array_equal(items, [[1, 2, 3, 4]] * len(items))
+
+
+@pytest.mark.parametrize('filter_seen', ['window', 'none'])
+def test_shards_count_ties_as_the_whole(filter_seen):
+  """Ties of a target lie in other shards, and in other chunks of its own."""
+  shards, corpus = 4, CORPORA['scattered']
+  rng = np.random.default_rng(9)
+  columns = rng.choice(corpus, (4 * shards, 2)).astype(np.int32)
+  columns[0, 1] = columns[0, 0]  # a target that is filtered
+  batch = Examples(
+    weights=np.ones(len(columns), np.float32),
+    jagged={
+      EVENTS: Jagged(
+        Columns(columns, ('item', 'next_item')),
+        np.ones(len(columns), np.int32),
+      )
+    },
+  )
+  queries, vectors = make_vectors(9, len(columns), corpus)
+  whole = jnp.asarray(corpus, jnp.int32)
+
+  def rank(queries, batch):
+    own = catalogue.find_positions(whole, catalogue.shard_corpus(whole))
+    share = jnp.asarray(vectors).at[own].get(mode='fill', fill_value=0)
+    return catalogue.target_ranks(
+      queries, share, whole, batch, filter_seen=filter_seen, item_chunk=3
+    )[0]
+
+  split = PartitionSpec(mesh_lib.AXES)
+  sharded = jax.shard_map(
+    rank,
+    mesh=mesh_lib.make_mesh(1, 1, shards),
+    in_specs=(split, split),
+    out_specs=split,
+    check_vma=False,
+  )
+  expected, _, _ = oracle(queries, vectors, corpus, batch, filter_seen, 1)
+  assert {0.0, 0.5} <= set(np.modf(expected)[0].tolist())
+  np.testing.assert_array_equal(jax.jit(sharded)(queries, batch), expected)
 
 
 def test_the_rank_of_a_target_is_its_place_among_the_best():
@@ -240,7 +291,7 @@ def test_the_rank_of_a_target_is_its_place_among_the_best():
   for b in np.flatnonzero(events.lengths):
     place = np.flatnonzero(items[b] == events['next_item'][ends[b] - 1])
     place = place[items[b, place] != PAD]
-    assert ranks[b] == (place[0] + 1 if len(place) else len(corpus) + 1)
+    assert ranks[b] == (place[0] + 1 if len(place) else np.inf)
 
 
 def test_a_target_nan_is_seen_in_its_score():

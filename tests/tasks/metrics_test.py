@@ -43,6 +43,28 @@ def test_miss_rank_is_the_rank_of_all_misses():
   assert plain['hr@3000'] == pytest.approx(4 / 5)
 
 
+def test_ranks_of_ties_and_of_misses():
+  """Places that are shared are not whole; a miss is none for any k."""
+  found = metrics.ranking_metrics([1.5, 10.5, np.inf], (1, 2, 10, 10**6))
+  log = math.log2
+  expected = {
+    'hr@1': 0.0,
+    'ndcg@1': 0.0,
+    'hr@2': 1 / 3,
+    'ndcg@2': 1 / log(2.5) / 3,
+    'hr@10': 1 / 3,
+    'ndcg@10': 1 / log(2.5) / 3,
+    'hr@1000000': 2 / 3,
+    'ndcg@1000000': (1 / log(2.5) + 1 / log(11.5)) / 3,
+    'mrr': (1 / 1.5 + 1 / 10.5) / 3,
+  }
+  assert found == pytest.approx(expected, rel=1e-12)
+  for miss_rank in (3, 2501):
+    found = metrics.ranking_metrics([np.inf], (1, 10**6), miss_rank)
+    assert found.pop('mrr') == pytest.approx(1 / miss_rank)
+    assert set(found.values()) == {0.0}
+
+
 def test_nothing_to_average_is_nan():
   found = metrics.ranking_metrics(np.zeros(0, np.int32), (1, 10))
   assert set(found) == {'hr@1', 'ndcg@1', 'hr@10', 'ndcg@10', 'mrr'}

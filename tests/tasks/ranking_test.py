@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.embedding import lookup
+from genrec_jax.embedding import local_tables, lookup
 from genrec_jax.features import Columns, FeatureSpec
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
@@ -201,6 +201,34 @@ def test_announced_rows_are_enough(model, pooling):
   assert_close(
     task.predict(params, view(fetched), b), task.predict(params, rows, b)
   )
+
+
+@pytest.mark.parametrize('pooling', ['rows', 'sums'])
+def test_padding_touches_no_row(pooling):
+  """Nor does it touch row 0, which stands for missing values."""
+  task, b = task_of(table_update='adam'), batch(padding=2)
+  for values in (b.jagged['tags'].columns.values, b.ids.values):
+    values[values == 0] = 1
+  last = int(b.jagged['tags'].lengths.sum())
+  b.jagged['tags'].columns.values[last:] = 0
+  b.ids.values[-2:] = 0
+  reads = jax.tree.map(lambda x: jnp.asarray(x)[None], dict(task.reads(b)))
+  tables = local_tables.LocalTables(
+    task.tables(), pooling=dict.fromkeys(reads, pooling)
+  )
+
+  @jax.jit
+  def updated_rows(arrays, reads):
+    routes = tables.route(reads)
+    grads = jax.tree.map(jnp.zeros_like, tables.fetch(arrays, routes))
+    slots = tables.init_slots(arrays)
+    return tables.push(arrays, slots, routes, grads, 0.1, 0).updated_rows
+
+  updated = updated_rows(parts_of(task)[1], reads)
+  users, tags = b.ids['user'][:-2], b.jagged['tags']['tags'][:last]
+  for name, ids in (('user', users), ('tags', tags)):
+    real = updated[name][updated[name] < task.tables()[name].rows]
+    assert real.tolist() == np.unique(ids).tolist()
 
 
 def test_expected_reads_count_what_an_example_reads():

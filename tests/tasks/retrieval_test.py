@@ -1,5 +1,6 @@
 """The loss of the task retrieval: every loss and sampler against NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import lookup
 from genrec_jax.embedding.init import init_table
-from genrec_jax.features import EVENTS, PAD
+from genrec_jax.features import EVENTS, PAD, UNREAD
 from genrec_jax.tasks import retrieval
 from tests import row_views, sequences
 from tests.tolerances import assert_close
@@ -116,7 +117,10 @@ def oracle(task, queries, table, batch, negatives):
   log_q = np.zeros(len(table))
   if c.logq:
     counts = np.arange(len(table))
-    log_q = np.log(np.maximum(counts, 0.5) / counts.sum())
+    share = np.maximum(counts, 0.5) / counts.sum()
+    if c.sampler == 'in_batch_unique':
+      share = 1 - (1 - share) ** REAL
+    log_q = np.log(share)
   total, by_query, by_vector = 0.0, 0 * queries, 0 * vectors
   targets = targets_of(batch)
   for t in range(REAL):
@@ -383,6 +387,63 @@ def test_unique_in_batch_negatives_are_uniform_over_the_items_met(capacity):
   met = np.unique(targets_of(batch)[:REAL])
   assert counts.sum() == counts[met].sum()
   assert chi_square(counts[met], counts.sum() / len(met)) < 4
+
+
+def with_targets(batch, targets):
+  """The batch with other next items."""
+  events = batch.jagged[EVENTS]
+  column = events.columns.names.index('next_item')
+  values = jnp.asarray(events.columns.values).at[: len(targets), column]
+  columns = dataclasses.replace(events.columns, values=values.set(targets))
+  jagged = {EVENTS: dataclasses.replace(events, columns=columns)}
+  return dataclasses.replace(batch, jagged=jagged)
+
+
+def test_unique_items_are_drawn_as_often_as_logq_says():
+  """Batches of items drawn by popularity; a constant factor is nothing."""
+  task = make_task(sampler='in_batch_unique', logq=True)
+  batch, counts = make_batch(), np.arange(ITEMS + 1)
+  met = np.random.default_rng(2).choice(
+    ITEMS + 1, (4000, REAL), p=counts / counts.sum()
+  )
+
+  @jax.jit
+  @jax.vmap
+  def draw(targets, key):
+    reads = task.reads(with_targets(batch, targets), key)
+    return reads['negatives'].ids[:REAL]
+
+  ids = np.asarray(
+    draw(np.int32(met), jax.random.split(jax.random.key(8), 4000))
+  )
+  # As if each batch had drawn every item that it holds equally often.
+  distinct = [len(np.unique(targets)) for targets in met]
+  share = np.repeat(distinct, ids[0].size) / ids.size
+  found = np.bincount(ids.ravel(), share, minlength=ITEMS + 1)
+  np.testing.assert_allclose(
+    found[1:], np.exp(task._log_q(batch))[1:], rtol=0.1
+  )
+
+
+@pytest.mark.parametrize('sampler', ['in_batch', 'in_batch_unique'])
+def test_what_has_no_target_is_never_drawn(sampler):
+  """Neither the end of an open history nor padding."""
+  task = make_task(sampler=sampler, negatives=400)
+  targets = np.array(targets_of(make_batch()))
+  targets[[3, LENGTHS[0] - 1, REAL - 1]] = PAD
+  batch = with_targets(make_batch(), targets)
+  ids = np.asarray(
+    jax.jit(task.reads)(batch, jax.random.key(1))['negatives'].ids
+  )
+  if ids.ndim == 2:
+    assert np.all((ids == UNREAD).T == (targets == PAD))
+    ids = ids[targets != PAD]
+  counts = np.bincount(ids.ravel(), minlength=ITEMS + 1)
+  share = np.bincount(targets[targets != PAD], minlength=ITEMS + 1)
+  assert np.all((counts > 0) == (share > 0))
+  if sampler == 'in_batch':
+    expected = share * ids.size / share.sum()
+    assert chi_square(counts[share > 0], expected[share > 0]) < 4
 
 
 @pytest.mark.parametrize('bound', [2, 1000, 2**16 + 1, 10**6])
