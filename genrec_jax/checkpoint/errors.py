@@ -15,3 +15,7 @@ class DamagedError(CheckpointError):
 
 class UnsignedError(DamagedError):
   """The manifest is not signed with the key of this reader."""
+
+
+class CopyDamagedError(DamagedError):
+  """A table of a serving copy is not what its checksums say."""

@@ -1,7 +1,7 @@
 """Keeps a serving copy of the tables that a run publishes.
 
     python -m genrec_jax.checkpoint.follow SOURCE COPY [--tables a,b]
-        [--poll 10] [--once]
+        [--poll 10] [--once] [--verify] [--key-file KEY]
 
 SOURCE is the workdir of a run that publishes (config.checkpoint.publish), or a
 directory of checkpoints that were saved by rows. COPY is a directory that only
@@ -115,15 +115,29 @@ class Follower(contextlib.AbstractContextManager):
 
   @property
   def tables(self) -> dict[str, dict]:
-    """Name -> {'rows', 'dim', 'dtype', 'file'} of what the copy holds."""
+    """Name -> 'rows', 'dim', 'dtype', 'file' and 'checksums' of each."""
     return self._copy.position.tables if self._copy.position else {}
 
   def table(self, name: str) -> np.ndarray:
     """The rows `[rows, dim]` of the copy, mapped for reading.
 
-    Ask again after each update: a new base is another array.
+    Ask again after each update: a new base is another array. A copy of more
+    than 256 MB was not compared with its checksums; `rows` compares what it
+    reads, and a follower with `verify` all of it when it is made.
     """
     return self._copy.table(name)
+
+  def rows(self, name: str, ids: np.ndarray) -> np.ndarray:
+    """Rows `[n, dim]` of a table, compared with the checksums of their blocks.
+
+    Args:
+      name: of the table.
+      ids: `[n]`.
+
+    Raises:
+      CheckpointError: they are damaged; the next update builds the copy anew.
+    """
+    return self._copy.read_rows(name, ids)
 
   def update(self) -> list[int]:
     """Applies what is new, up to the newest whole step; returns the steps.
@@ -388,11 +402,26 @@ def main(argv: list[str] | None = None) -> int:
     '--poll', type=float, default=10.0, help='seconds between looks'
   )
   parser.add_argument('--once', action='store_true', help='update and end')
+  parser.add_argument(
+    '--key-file', default='', help='refuse steps not signed with this key'
+  )
+  parser.add_argument(
+    '--verify',
+    action='store_true',
+    help='read all of the copy, and build it anew if it is damaged',
+  )
   args = parser.parse_args(argv)
   tables = args.tables.split(',') if args.tables else None
   log = functools.partial(print, flush=True)
   try:
-    with Follower(args.source, args.copy, tables=tables, log=log) as follower:
+    with Follower(
+      args.source,
+      args.copy,
+      tables=tables,
+      log=log,
+      key_file=args.key_file,
+      verify=args.verify,
+    ) as follower:
       if args.once:
         follower.update()
         return int(follower.step is None or bool(follower.refused))

@@ -78,17 +78,13 @@ def write(step_dir, step: int, key: bytes | None = None, **extra) -> None:
 def read_bytes(step_dir) -> bytes:
   """The manifest as it is written, which nothing was compared with yet."""
   try:
-    with storage.open_file(step_dir, NAME) as file:
-      raw = file.read(MOST_BYTES + 1)
+    return storage.read_file(step_dir, NAME, MOST_BYTES)
   except FileNotFoundError:
     raise IncompleteError(f'half-written: it has no {NAME}') from None
   except OSError as e:
     raise DamagedError(
       f'damaged: {NAME} cannot be read ({e.strerror or e})'
     ) from e
-  if len(raw) > MOST_BYTES:
-    raise DamagedError(f'damaged: {NAME} has more than {MOST_BYTES:,} bytes')
-  return raw
 
 
 def read(step_dir, key: bytes | None = None) -> dict:

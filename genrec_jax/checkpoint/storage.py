@@ -96,7 +96,7 @@ def is_link(path) -> bool:
   return is_disk(path) and path.is_symlink()
 
 
-def open_file(directory, name: str) -> BinaryIO:
+def open_file(directory, name: str, *, write: bool = False) -> BinaryIO:
   """Opens a file to read it, if it is a regular one.
 
   No link below the directory is followed, so that nothing outside of it is
@@ -105,6 +105,7 @@ def open_file(directory, name: str) -> BinaryIO:
   Args:
     directory: an existing one; how its own path leads there does not matter.
     name: of the file below it, with `/` between its parts and without `..`.
+    write: open it to change it, too; on a disk.
 
   Raises:
     OSError: there is no such file, or it is not a regular one.
@@ -120,17 +121,18 @@ def open_file(directory, name: str) -> BinaryIO:
       child = os.open(folder, flags, dir_fd=parent)
       os.close(parent)
       parent = child
-    # Even to open a device may do something, so it is looked at before.
+    # Opening a device may already do something, so look at it before. It may
+    # have become a pipe since, for whose writer O_NONBLOCK does not wait.
     _require_kind(parent, last, stat.S_IFREG)
-    # Not to wait for a writer, if it has become a pipe since.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW
+    flags |= os.O_NONBLOCK
     file = os.open(last, flags, dir_fd=parent)
   finally:
     os.close(parent)
   if not stat.S_ISREG(os.fstat(file).st_mode):
     os.close(file)
     raise OSError(errno.EINVAL, 'it is not a regular file')
-  return os.fdopen(file, 'rb')
+  return os.fdopen(file, 'r+b' if write else 'rb')
 
 
 def _require_kind(parent: int, name: str, kind: int) -> None:
@@ -148,6 +150,16 @@ def count_open_bytes(directory, name: str, file: BinaryIO) -> int:
   if is_disk(directory):
     return os.fstat(file.fileno()).st_size
   return count_bytes(directory / name)
+
+
+def read_file(directory, name: str, most: int) -> bytes:
+  """What `open_file` opens, whole; OSError for more than so many bytes."""
+  with open_file(directory, name) as file:
+    size = count_open_bytes(directory, name, file)
+    raw = file.read(size + 1) if size <= most else b''
+  if len(raw) != size:
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes, or it grows')
+  return raw
 
 
 def create_file(path: pathlib.Path) -> BinaryIO:
