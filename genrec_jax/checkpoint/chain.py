@@ -5,6 +5,7 @@ the checksums of all files. A directory that has the number of a parent but
 other contents is therefore not mistaken for it.
 """
 
+import functools
 import zlib
 
 from genrec_jax.checkpoint import manifest
@@ -18,15 +19,16 @@ def read_parents(body: dict) -> list[tuple[int, int]]:
 
 def read_identity(step_dir) -> int:
   """A number by which a checkpoint differs from others of the same step."""
-  return zlib.crc32((step_dir / manifest.NAME).read_bytes())
+  return zlib.crc32(manifest.read_bytes(step_dir))
 
 
-def read_chain(directory, step: int) -> list[dict]:
+def read_chain(directory, step: int, key: bytes | None = None) -> list[dict]:
   """Reads the manifests of a step and of all checkpoints it builds on.
 
   Args:
     directory: directory of the checkpoints.
     step: the step to restore.
+    key: all of them must be signed with it.
 
   Returns:
     The manifests, the base first and the step itself last.
@@ -35,19 +37,21 @@ def read_chain(directory, step: int) -> list[dict]:
     IncompleteError: the step has no manifest.
     DamagedError: its manifest, or one it needs, is not as it was written.
   """
-  return _read_manifests(directory, step, manifest.read)
+  return _read_manifests(
+    directory, step, functools.partial(manifest.read, key=key)
+  )
 
 
-def verify_chain(directory, step: int, *, quick: bool = False) -> list[dict]:
+def verify_chain(directory, step: int, **how) -> list[dict]:
   """Like `read_chain`, but also compares every file of these checkpoints.
 
   Args:
     directory: directory of the checkpoints.
     step: the step to restore.
-    quick: compare names and sizes only, without reading the contents.
+    **how: arguments of `manifest.verify`.
   """
   return _read_manifests(
-    directory, step, lambda d: manifest.verify(d, quick=quick)
+    directory, step, functools.partial(manifest.verify, **how)
   )
 
 

@@ -18,9 +18,11 @@ docs/checkpoint_format.md says the same at length, with a reader.
 import dataclasses
 import io
 import json
+from collections.abc import Mapping
 
 import numpy as np
 
+from genrec_jax.checkpoint import npz_members
 from genrec_jax.numerics import formats as formats_lib
 from genrec_jax.numerics.formats import FORMATS, Formats
 from genrec_jax.numerics.number_format import NumberFormat
@@ -135,30 +137,52 @@ def to_bytes(chunk: RowChunk, encoding: RowEncoding) -> bytes:
   return file.getvalue()
 
 
-def from_bytes(raw: bytes, formats: Formats = FORMATS) -> RowChunk:
+def from_bytes(
+  raw: bytes, formats: Formats = FORMATS, most_rows: int | None = None
+) -> RowChunk:
   """The chunk of a file, with its values and slots as they are used.
+
+  Nothing is allocated for what the file only claims to hold.
 
   Args:
     raw: content of the file.
     formats: the number formats there are; that of the rows must be among them.
+    most_rows: rows of the table; ids beyond them are refused.
 
   Returns:
     The chunk.
+
+  Raises:
+    ValueError, LookupError, TypeError: the file is no chunk.
   """
-  with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-    about = json.loads(arrays['about'].tobytes())
-    slots = {
-      name.removeprefix('slot.'): _read_slot(arrays, name)
-      for name in arrays.files
-      if name.startswith('slot.') and not name.endswith('.scale')
-    }
-    return RowChunk(
-      about['table'],
-      about['first_column'],
-      _read_ids(arrays, about),
-      _read_values(arrays, about, formats),
-      slots,
-    )
+  arrays = npz_members.read_members(raw)
+  about = read_description(arrays)
+  ids = _read_ids(arrays, about, most_rows)
+  slots = {
+    name.removeprefix('slot.'): _read_slot(arrays, name)
+    for name in arrays
+    if name.startswith('slot.') and not name.endswith('.scale')
+  }
+  return RowChunk(
+    about['table'],
+    about['first_column'],
+    ids,
+    _read_values(arrays, about, len(ids), formats),
+    slots,
+  )
+
+
+def read_description(arrays: Mapping[str, np.ndarray]) -> dict:
+  """`about` of a chunk, of its members; ValueError unless it is one."""
+  about = json.loads(arrays['about'].tobytes())
+  for name in ('first_column', 'columns', 'first', 'stride', 'count', 'bits'):
+    least = int(name in ('columns', 'stride', 'count', 'bits'))
+    if type(about[name]) is not int or not least <= about[name] < 1 << 62:
+      raise ValueError(f'{name} is {str(about[name])[:40]}')
+  for name in ('table', 'dtype', 'method'):
+    if not isinstance(about[name], str):
+      raise ValueError(f'{name} is {str(about[name])[:40]}')
+  return about
 
 
 def _written_ids(ids: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
@@ -179,15 +203,31 @@ def _written_ids(ids: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
   return about, {'ids': np.packbits(there, bitorder='little')}
 
 
-def _read_ids(arrays, about) -> np.ndarray:
-  if 'ids' not in arrays.files:
-    places = np.arange(about['count'], dtype=np.int64)
-  elif arrays['ids'].dtype == np.int64:
-    return arrays['ids']
+def _read_ids(
+  arrays: Mapping[str, np.ndarray], about: dict, most_rows: int | None
+) -> np.ndarray:
+  first, stride, count = about['first'], about['stride'], about['count']
+  ids = arrays.get('ids')
+  if ids is None:
+    span = count
+  elif ids.dtype == np.uint8 and ids.ndim == 1 and len(ids):
+    # A bit map ends with the byte of its last row.
+    span = 8 * (len(ids) - 1) + 1
+  elif ids.dtype == np.int64 and ids.shape == (count,):
+    return ids
   else:
-    bits = np.unpackbits(arrays['ids'], bitorder='little')
-    places = np.flatnonzero(bits)
-  return about['first'] + about['stride'] * places
+    raise ValueError(f'its ids are {ids.dtype}{list(ids.shape)}')
+  last = first + stride * (span - 1)
+  if last >= (most_rows or 1 << 62):
+    raise ValueError(f'they do not fit: row {last:,} of {most_rows:,}')
+  places = (
+    np.arange(count, dtype=np.int64)
+    if ids is None
+    else np.flatnonzero(np.unpackbits(ids, bitorder='little'))
+  )
+  if len(places) != count:
+    raise ValueError(f'it has {len(places):,} ids instead of {count:,}')
+  return first + stride * places
 
 
 def _written_values(
@@ -204,11 +244,13 @@ def _written_values(
     ) from e
 
 
-def _read_values(arrays, about, formats: Formats) -> np.ndarray:
+def _read_values(
+  arrays: Mapping[str, np.ndarray], about: dict, count: int, formats: Formats
+) -> np.ndarray:
   dtype = formats_lib.storage_dtype(about['dtype'], formats)
   if about['bits'] == EXACT:
     # Not by way of float32, in which a NaN may lose its other bits.
-    values = arrays['values']
+    values = _find_part(arrays, 'values', count)
     return values if values.dtype == dtype else values.view(dtype)
   try:
     written = formats_lib.find_quantiser(
@@ -217,8 +259,21 @@ def _read_values(arrays, about, formats: Formats) -> np.ndarray:
   except ValueError as e:
     raise ValueError(f'{e}; hand in the format that wrote them') from e
   columns = about['columns']
-  parts = {name: arrays[name] for name in written.layout(columns)}
+  if not written.least_columns <= columns < 1 << 24:
+    raise ValueError(f'it has {columns:,} columns')
+  parts = {
+    name: _find_part(arrays, name, count) for name in written.layout(columns)
+  }
   return written.decode(parts, columns).astype(dtype, copy=False)
+
+
+def _find_part(
+  arrays: Mapping[str, np.ndarray], name: str, count: int
+) -> np.ndarray:
+  """An array with an entry for each row."""
+  if arrays[name].shape[:1] != (count,):
+    raise ValueError(f'{name} has the shape {list(arrays[name].shape)}')
+  return arrays[name]
 
 
 def _written_slot(
@@ -241,8 +296,8 @@ def _written_slot(
   return {key: half, f'{key}.scale': scale}
 
 
-def _read_slot(arrays, name: str) -> np.ndarray:
+def _read_slot(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
   slot = arrays[name]
-  if f'{name}.scale' in arrays.files:
+  if f'{name}.scale' in arrays:
     return slot.astype(np.float32) * arrays[f'{name}.scale']
   return slot

@@ -7,17 +7,26 @@ source is gone. Tables that are built anew get a directory of their own, which
 POSITION.json names once they are complete; readers that have mapped the old
 ones keep them.
 
+The checksums of the blocks of a table that a delta changes are written after
+its rows, and before POSITION.json names the step. A kill in between therefore
+leaves checksums that the next application of the same delta renews.
+
+Files are created where nothing is, in directories that were made here; a link
+that somebody has put into the copy is not followed.
+
 Nothing here knows of JAX.
 """
 
+import collections
 import contextlib
 import dataclasses
 import fcntl
 import os
 import pathlib
-import re
 import shutil
 import socket
+import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -30,12 +39,22 @@ from genrec_jax.checkpoint import (
   storage,
 )
 from genrec_jax.checkpoint.chunks import RowChunk
-from genrec_jax.checkpoint.manifest import CheckpointError, DamagedError
-from genrec_jax.checkpoint.serving_copy import POSITION, CopyPosition
+from genrec_jax.checkpoint.errors import (
+  CheckpointError,
+  CopyDamagedError,
+  DamagedError,
+)
+from genrec_jax.checkpoint.serving_copy import (
+  GENERATION,
+  INCOMING,
+  POSITION,
+  TABLES,
+  CopyPosition,
+)
+from genrec_jax.checkpoint.table_file import TableFile, create_table
 from genrec_jax.numerics.formats import FORMATS, Formats
 
-INCOMING, LOCK = 'incoming', 'LOCK'
-_TABLES = re.compile(r'\d+-(\d+)')
+LOCK = 'LOCK'
 
 
 class StagedTables:
@@ -43,27 +62,28 @@ class StagedTables:
 
   Attributes:
     directory: of the tables.
-    tables: name -> {'rows', 'dim', 'dtype', 'file'}.
+    tables: name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}.
   """
 
   def __init__(self, directory: pathlib.Path, tables: Mapping[str, dict]):
     self.directory = directory
     self.tables = {
       name: {key: about[key] for key in ('rows', 'dim', 'dtype')}
-      | {'file': f'{directory.name}/{row_files.file_name(name)}.npy'}
+      | serving_copy.name_files(directory.name, name)
       for name, about in tables.items()
     }
-    self._arrays = {
-      name: _create_table(directory.parent / about['file'], about)
-      for name, about in self.tables.items()
-    }
+    self._files = {}
+    for name, about in self.tables.items():
+      create_table(directory.parent / about['file'], about)
+      unsummed = {key: about[key] for key in about if key != 'checksums'}
+      self._files[name] = TableFile(directory.parent, unsummed, 'r+')
     self._columns = {  # of each row that are there
-      name: np.zeros(len(array), np.int32)
-      for name, array in self._arrays.items()
+      name: np.zeros(about['rows'], np.int32)
+      for name, about in self.tables.items()
     }
 
   def put(self, chunk: RowChunk) -> None:
-    _write_chunk(self._arrays, chunk)
+    _write_chunk(self._files, chunk)
     if self._columns:
       self._columns[chunk.table][chunk.ids] += chunk.values.shape[1]
 
@@ -78,9 +98,10 @@ class StagedTables:
     self._columns = {}
 
   def sync(self) -> None:
-    """Forces all to the disk."""
-    for array in self._arrays.values():
-      array.flush()
+    """Forces all to the disk, with checksums of what was put."""
+    for name, file in self._files.items():
+      file.create_sums(self.directory.parent / self.tables[name]['checksums'])
+      file.flush()
     storage.sync_path(self.directory)
 
 
@@ -96,6 +117,8 @@ class ReplicaWriter:
     copy: str | os.PathLike,
     log: Callable[[str], object],
     formats: Formats = FORMATS,
+    *,
+    verify: bool = False,
   ):
     """Locks a copy, made if need be, and ends what a kill has interrupted.
 
@@ -103,6 +126,7 @@ class ReplicaWriter:
       copy: the directory.
       log: receives a line about what is unusual.
       formats: the number formats in which rows may come.
+      verify: compare all tables with their checksums, however large they are.
     """
     self._formats = formats
     if '://' in os.fspath(copy):
@@ -118,6 +142,7 @@ class ReplicaWriter:
     self._lock = _lock_copy(self._copy)
     try:
       self._open_generation()
+      self._open_tables(verify)
     except BaseException:
       self.close()
       raise
@@ -128,9 +153,24 @@ class ReplicaWriter:
 
   def table(self, name: str) -> np.ndarray:
     """The rows `[rows, dim]`, mapped, for reading."""
-    rows = serving_copy.find_table(self._arrays, name).view()
+    rows = serving_copy.find_table(self._files, name).array.view()
     rows.flags.writeable = False
     return rows
+
+  def read_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
+    """Rows `[n, dim]` of a table, after comparing the blocks they lie in.
+
+    Raises:
+      CheckpointError: they are damaged; the copy then holds nothing any more.
+    """
+    file = serving_copy.find_table(self._files, name)
+    rows = file.array[ids]
+    try:
+      file.check(file.find_blocks(ids))
+    except DamagedError as e:
+      self._forget_position(str(e))
+      raise CheckpointError(f'{e}; the next update builds it anew') from e
+    return np.asarray(rows)
 
   @contextlib.contextmanager
   def stage_tables(
@@ -138,7 +178,7 @@ class ReplicaWriter:
   ) -> Iterator[StagedTables]:
     """New tables, removed again unless they were swapped in."""
     numbers = [
-      int(_TABLES.fullmatch(name)[1]) for name in self._table_directories()
+      int(TABLES.fullmatch(name)[1]) for name in self._table_directories()
     ]
     directory = self._copy / f'{base}-{1 + max(numbers, default=0)}'
     directory.mkdir()
@@ -159,17 +199,20 @@ class ReplicaWriter:
     position = CopyPosition(
       **position, directory=building.directory.name, tables=building.tables
     )
-    arrays = serving_copy.map_tables(self._copy, position.tables, 'r+')
+    files = serving_copy.map_tables(self._copy, position.tables, 'r+')
+    for file in files.values():
+      file.trust()  # the checksums were computed just now
     with self._change_generation(position.step):
       self._write_position(position)
-    self._arrays = arrays
+    self._files = files
     self._remove_others()
 
   def receive(self, step: int) -> pathlib.Path:
     """A directory for the files of a delta."""
     self._remove_incoming()
     directory = self._copy / INCOMING / str(step)
-    directory.mkdir(parents=True)
+    directory.parent.mkdir()  # here and now, not where a link might lead
+    directory.mkdir()
     return directory
 
   def apply(self, step: int, about: bytes) -> None:
@@ -191,58 +234,109 @@ class ReplicaWriter:
     storage.sync_path(self._copy)
     self._apply_delta(step)
 
-  def _apply_delta(self, step: int) -> None:
+  def _apply_delta(self, step: int, *, again: bool = False) -> None:
+    """Writes rows into the tables, and checksums of the blocks they lie in.
+
+    Args:
+      step: which was received.
+      again: it was interrupted, so the blocks may hold rows of it already.
+    """
     directory = self._copy / INCOMING / str(step)
     body, identity = manifest.read(directory), chain.read_identity(directory)
-    tables = self.position.tables
+    tables, blocks = self.position.tables, collections.defaultdict(set)
     try:
       with self._change_generation(step):
         for name, table in row_files.of_tables(body, tables):
           raw = row_files.verify_file(directory, name, body)
           chunk = row_files.decode_chunk(raw, table, tables, self._formats)
-          _write_chunk(self._arrays, chunk)
+          file = self._files[table]
+          changed = file.find_blocks(chunk.ids)
+          # New checksums must not vouch for what was damaged before.
+          file.trust(changed) if again else file.check(changed)
+          _write_chunk(self._files, chunk)
+          blocks[table].update(changed.tolist())
+    except CopyDamagedError as e:
+      self._forget_position(str(e))
+      raise
     except DamagedError as e:
       self._forget_position(f'incoming step {step} is {e}')
       raise
-    for array in self._arrays.values():
-      array.flush()
+    for table, file in self._files.items():
+      file.renew_sums(sorted(blocks[table]))
+      file.flush()
     self._write_position(
       dataclasses.replace(self.position, step=step, identity=identity)
     )
     self._remove_incoming()
 
   def _open_generation(self) -> None:
-    self.position, self._arrays = None, {}
-    path = self._copy / serving_copy.GENERATION
-    if not path.exists():  # and never again: services have it mapped
+    """Maps the counter; made once, because services have it mapped."""
+    path = self._copy / GENERATION
+    if not path.exists() and not path.is_symlink():
       temporary = path.with_suffix('.tmp')
-      with temporary.open('wb') as f:
-        np.save(f, np.zeros(2, np.int64))
+      temporary.unlink(missing_ok=True)
+      with storage.create_file(temporary) as file:
+        np.save(file, np.zeros(2, np.int64))
       temporary.rename(path)
-    self._generation = np.load(path, mmap_mode='r+')
-    if (self._copy / POSITION).exists():
+    try:
+      self._generation = serving_copy.open_generation(self._copy, 'r+')
+    except DamagedError as e:
+      self._log(f'{e}; it is made anew')
+      with storage.open_file(self._copy, GENERATION, write=True) as file:
+        np.save(file, np.array([time.time_ns() | 1, 0]))
+        file.truncate()
+      self._generation = serving_copy.open_generation(self._copy, 'r+')
+
+  def _open_tables(self, verify: bool) -> None:
+    self.position, self._files = None, {}
+    path = self._copy / POSITION
+    if path.exists() or path.is_symlink():
       try:
         position = serving_copy.read_position(self._copy)
-        self._arrays = serving_copy.map_tables(
-          self._copy, position.tables, 'r+'
-        )
+        self._files = serving_copy.map_tables(self._copy, position.tables, 'r+')
         self.position = position
       except (OSError, ValueError) as e:
         self._forget_position(str(e))
     self._remove_others()
     self._end_delta()
-    if self.position:
-      with self._change_generation(self.position.step):
-        pass  # whatever a kill has left there
+    if not self.position:
+      return
+    try:
+      self._check_tables(verify)
+    except DamagedError as e:
+      self._forget_position(str(e))
+      return
+    with self._change_generation(self.position.step):
+      pass  # whatever a kill has left there
+
+  def _check_tables(self, verify: bool) -> None:
+    """Compares the tables, if they are few bytes or it is asked for."""
+    tables = self.position.tables
+    bare = [name for name, about in tables.items() if 'checksums' not in about]
+    if bare:  # a copy of an earlier version
+      files = {
+        name: serving_copy.name_files(self.position.directory, name)
+        for name in tables
+      }
+      for name in bare:
+        self._files[name].create_sums(self._copy / files[name]['checksums'])
+      tables = {name: about | files[name] for name, about in tables.items()}
+      self._files = serving_copy.map_tables(self._copy, tables, 'r+')
+      self._write_position(dataclasses.replace(self.position, tables=tables))
+    size = sum(file.nbytes for file in self._files.values())
+    if verify or size <= serving_copy.WHOLE_BYTES:
+      for file in self._files.values():
+        file.check()
 
   def _end_delta(self) -> None:
     """Applies a delta once more whose follower was killed meanwhile."""
-    for step in manifest.list_steps(self._copy / INCOMING):
+    incoming = self._copy / INCOMING
+    for step in [] if incoming.is_symlink() else manifest.list_steps(incoming):
       try:
-        body = manifest.read(self._copy / INCOMING / str(step))
+        body = manifest.read(incoming / str(step))
         at = self.position and (self.position.step, self.position.identity)
         if chain.read_parents(body)[-1:] == [at]:
-          self._apply_delta(step)
+          self._apply_delta(step, again=True)
           self._log(f'step {step}: applied to its end after an interruption')
       except manifest.IncompleteError:
         pass  # nothing of it is in the tables
@@ -265,24 +359,32 @@ class ReplicaWriter:
 
   def _forget_position(self, why: str) -> None:
     self._log(f'the tables will be built anew: {why}')
-    self.position = None
+    self.position, self._files = None, {}
     (self._copy / POSITION).unlink(missing_ok=True)
 
   def _table_directories(self) -> list[str]:
     """Of tables, in use or not."""
-    return [p.name for p in self._copy.iterdir() if _TABLES.fullmatch(p.name)]
+    return [p.name for p in self._copy.iterdir() if TABLES.fullmatch(p.name)]
 
   def _remove_others(self) -> None:
     for name in self._table_directories():
       if not self.position or name != self.position.directory:
-        shutil.rmtree(self._copy / name)
+        _remove(self._copy / name)
 
   def _remove_incoming(self) -> None:
-    shutil.rmtree(self._copy / INCOMING, ignore_errors=True)
+    _remove(self._copy / INCOMING, ignore_errors=True)
 
 
-def _write_chunk(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
-  array = arrays[chunk.table]
+def _remove(path: pathlib.Path, *, ignore_errors: bool = False) -> None:
+  """Removes a directory, or what somebody has put in its place."""
+  if path.is_symlink() or path.is_file():
+    path.unlink()
+  else:
+    shutil.rmtree(path, ignore_errors=ignore_errors)
+
+
+def _write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:
+  array = files[chunk.table].array
   width = chunk.values.shape[1]
   if width == array.shape[1]:
     array[chunk.ids] = chunk.values
@@ -291,27 +393,27 @@ def _write_chunk(arrays: Mapping[str, np.ndarray], chunk: RowChunk) -> None:
     array[chunk.ids, columns] = chunk.values
 
 
-def _create_table(path: pathlib.Path, about: dict) -> np.ndarray:
-  """A new table on the disk, mapped."""
-  dtype = np.dtype(about['dtype'])
-  stored = dtype if dtype.isbuiltin == 1 else np.dtype(f'u{dtype.itemsize}')
-  shape = about['rows'], about['dim']
-  array = np.lib.format.open_memmap(path, 'w+', stored, shape)
-  # Where a disk is full, writing to a mapping would end the process.
-  if hasattr(os, 'posix_fallocate'):
-    with path.open('r+b') as f:
-      os.posix_fallocate(f.fileno(), 0, path.stat().st_size)
-  return array if stored == dtype else array.view(dtype)
-
-
 def _lock_copy(copy: pathlib.Path):
   """LOCK, open: it is free again when this process ends, however it does."""
-  lock = (copy / LOCK).open('a+')
+  flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+  try:
+    lock = os.fdopen(os.open(copy / LOCK, flags, 0o666), 'r+')
+    status = os.fstat(lock.fileno())
+    planted = not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
+  except OSError as e:
+    raise CheckpointError(
+      f'{copy / LOCK} cannot be opened as a file of the follower '
+      f'({e.strerror or e}); give a new directory'
+    ) from e
+  if planted:
+    lock.close()
+    raise CheckpointError(
+      f'{copy / LOCK} is no file of a follower; give a new directory'
+    )
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
-    lock.seek(0)
-    other = lock.read()
+    other = lock.read(200)
     lock.close()
     raise CheckpointError(
       f'{copy} has a follower already, {other}; each follower needs a copy of '

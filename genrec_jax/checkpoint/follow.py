@@ -1,7 +1,7 @@
 """Keeps a serving copy of the tables that a run publishes.
 
     python -m genrec_jax.checkpoint.follow SOURCE COPY [--tables a,b]
-        [--poll 10] [--once]
+        [--poll 10] [--once] [--verify] [--key-file KEY]
 
 SOURCE is the workdir of a run that publishes (config.checkpoint.publish), or a
 directory of checkpoints that were saved by rows. COPY is a directory that only
@@ -32,6 +32,7 @@ from genrec_jax.checkpoint import (
   copy_writer,
   manifest,
   row_files,
+  signing,
   storage,
 )
 from genrec_jax.checkpoint.chunks import RowChunk
@@ -66,6 +67,8 @@ class Follower(contextlib.AbstractContextManager):
     tables: Sequence[str] | None = None,
     log: Callable[[str], object] = print,
     formats: Formats = FORMATS,
+    key_file: str | os.PathLike = '',
+    verify: bool = False,
   ):
     """Locks the copy; nothing is read of the source before `update`.
 
@@ -77,6 +80,10 @@ class Follower(contextlib.AbstractContextManager):
       log: receives a line about every step applied and all that is unusual.
       formats: the number formats in which rows may come, see
         `numerics.formats.extend_formats`.
+      key_file: file with the key with which the run signs what it publishes;
+        steps that are not signed with it are refused. '' accepts all steps.
+      verify: read the whole copy and compare it with its checksums, however
+        large it is. Otherwise a large copy is compared as it is used.
     """
     if tables is not None and (isinstance(tables, str) or not tables):
       raise ValueError(f'tables must be a list of names, not {tables!r}')
@@ -88,7 +95,8 @@ class Follower(contextlib.AbstractContextManager):
     self._half = set()  # steps that were half-written at the last look
     self._bad = {}  # step -> (its files, what is wrong with them)
     self._formats = formats
-    self._copy = copy_writer.ReplicaWriter(copy, log, formats)
+    self._key = signing.read_key(key_file, log)
+    self._copy = copy_writer.ReplicaWriter(copy, log, formats, verify=verify)
 
   @property
   def step(self) -> int | None:
@@ -107,15 +115,29 @@ class Follower(contextlib.AbstractContextManager):
 
   @property
   def tables(self) -> dict[str, dict]:
-    """Name -> {'rows', 'dim', 'dtype', 'file'} of what the copy holds."""
+    """Name -> 'rows', 'dim', 'dtype', 'file' and 'checksums' of each."""
     return self._copy.position.tables if self._copy.position else {}
 
   def table(self, name: str) -> np.ndarray:
     """The rows `[rows, dim]` of the copy, mapped for reading.
 
-    Ask again after each update: a new base is another array.
+    Ask again after each update: a new base is another array. A copy of more
+    than 256 MB was not compared with its checksums; `rows` compares what it
+    reads, and a follower with `verify` all of it when it is made.
     """
     return self._copy.table(name)
+
+  def rows(self, name: str, ids: np.ndarray) -> np.ndarray:
+    """Rows `[n, dim]` of a table, compared with the checksums of their blocks.
+
+    Args:
+      name: of the table.
+      ids: `[n]`.
+
+    Raises:
+      CheckpointError: they are damaged; the next update builds the copy anew.
+    """
+    return self._copy.read_rows(name, ids)
 
   def update(self) -> list[int]:
     """Applies what is new, up to the newest whole step; returns the steps.
@@ -201,17 +223,17 @@ class Follower(contextlib.AbstractContextManager):
   def _leading_to(self, directory, step: int, at) -> Line:
     """From where the copy is, if that is on the way; else from the base."""
     with self._report_faults(directory, step):
-      body = manifest.read(directory / str(step))
+      body = manifest.read(directory / str(step), self._key)
       line = [
         *chain.read_parents(body),
-        (step, _read_identity(directory / str(step))),
+        (step, chain.read_identity(directory / str(step))),
       ]
     after = line.index(at) + 1 if at in line else 0
     for other, identity in line[after:]:
       try:
         with self._report_faults(directory, other):
-          manifest.verify(directory / str(other), quick=True)
-          _open_manifest(directory / str(other), identity)
+          manifest.verify(directory / str(other), quick=True, key=self._key)
+          _open_manifest(directory / str(other), identity, self._key)
       except CheckpointError as e:
         if other == step:
           raise
@@ -240,7 +262,7 @@ class Follower(contextlib.AbstractContextManager):
     start, rows = time.monotonic(), 0
     step_dir, tables = directory / str(step), self._copy.position.tables
     with self._report_faults(directory, step):
-      body, raw = _open_manifest(step_dir, identity)
+      body, raw = _open_manifest(step_dir, identity, self._key)
       incoming = self._copy.receive(step)
       for name, content, chunk in row_files.read_contents(
         step_dir, body, tables, self._formats
@@ -255,8 +277,9 @@ class Follower(contextlib.AbstractContextManager):
   def _build_copy(self, directory, line: Line) -> None:
     base, identity = line[0]
     with self._report_faults(directory, base):
-      body, _ = _open_manifest(directory / str(base), identity)
-    tables = self._select_tables(body)
+      body, _ = _open_manifest(directory / str(base), identity, self._key)
+      tables = self._select_tables(body)
+      row_files.check_sizes(body, tables)
     if self.step is not None and self._copy_position() is None:
       self._log(f'other tables are wanted: all are built from step {base}')
     elif self.step is not None and base <= self.step:  # no newer base
@@ -269,7 +292,7 @@ class Follower(contextlib.AbstractContextManager):
         start, rows = time.monotonic(), 0
         step_dir = directory / str(step)
         with self._report_faults(directory, step):
-          body, _ = _open_manifest(step_dir, identity)
+          body, _ = _open_manifest(step_dir, identity, self._key)
           for _, _, chunk in row_files.read_contents(
             step_dir, body, tables, self._formats
           ):
@@ -324,20 +347,12 @@ class Follower(contextlib.AbstractContextManager):
       self._log(line)
 
 
-def _read_identity(step_dir) -> int:
-  try:
-    return chain.read_identity(step_dir)
-  except FileNotFoundError as e:
-    raise IncompleteError('half-written: it is being removed') from e
-
-
-def _open_manifest(step_dir, identity: int) -> tuple[dict, bytes]:
+def _open_manifest(
+  step_dir, identity: int, key: bytes | None
+) -> tuple[dict, bytes]:
   """The manifest of just this checkpoint, read and as it is written."""
-  body = manifest.read(step_dir)
-  try:
-    raw = (step_dir / manifest.NAME).read_bytes()
-  except OSError as e:
-    raise IncompleteError('half-written: it is being removed') from e
+  raw = manifest.read_bytes(step_dir)
+  body = manifest.parse(raw, step_dir.name, key)
   if zlib.crc32(raw) != identity:
     raise DamagedError(
       'damaged: it is another one than later steps were made from'
@@ -387,11 +402,26 @@ def main(argv: list[str] | None = None) -> int:
     '--poll', type=float, default=10.0, help='seconds between looks'
   )
   parser.add_argument('--once', action='store_true', help='update and end')
+  parser.add_argument(
+    '--key-file', default='', help='refuse steps not signed with this key'
+  )
+  parser.add_argument(
+    '--verify',
+    action='store_true',
+    help='read all of the copy, and build it anew if it is damaged',
+  )
   args = parser.parse_args(argv)
   tables = args.tables.split(',') if args.tables else None
   log = functools.partial(print, flush=True)
   try:
-    with Follower(args.source, args.copy, tables=tables, log=log) as follower:
+    with Follower(
+      args.source,
+      args.copy,
+      tables=tables,
+      log=log,
+      key_file=args.key_file,
+      verify=args.verify,
+    ) as follower:
       if args.once:
         follower.update()
         return int(follower.step is None or bool(follower.refused))

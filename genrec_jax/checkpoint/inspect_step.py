@@ -3,8 +3,6 @@
 import collections
 import json
 
-import numpy as np
-
 from genrec_jax.checkpoint import chain, policy, row_files
 from genrec_jax.checkpoint.inspect_text import (
   format_columns,
@@ -88,13 +86,10 @@ def _format_title(body: dict) -> str:
 def _count_held_rows(step_dir, body: dict) -> collections.Counter:
   """Rows of each table in the files of this step."""
   rows = collections.Counter()
-  for name in body['files']:
-    if not name.startswith(_ROWS):
-      continue
-    with (step_dir / name).open('rb') as file, np.load(file) as arrays:
-      about = json.loads(arrays['about'].tobytes())
+  for name, table in row_files.of_tables(body, body['rows']['tables']):
+    about = row_files.describe_file(step_dir, name, body)
     if about['first_column'] == 0:  # a row may be in pieces
-      rows[about['table']] += about['count']
+      rows[table] += about['count']
   return rows
 
 

@@ -6,33 +6,38 @@
 
 A directory without a manifest is half-written; one whose files differ from its
 manifest is damaged. The manifest protects itself: it holds the CRC-32 of its
-own body, and only the exact bytes that `write` produces are accepted.
+own body, and only the exact bytes that `write` produces are accepted. Against
+somebody who rewrites it, it can be signed (signing.py).
 
 Nothing here imports JAX or Orbax, so inspecting checkpoints is quick.
 Directories are paths that `storage.absolute_path` returns, on a disk or on an
 object store.
 """
 
+import contextlib
+import hashlib
 import json
+import math
 import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
 
-from genrec_jax.checkpoint import storage
+from genrec_jax.checkpoint import manifest_rules, signing, storage
+from genrec_jax.checkpoint.errors import (
+  CheckpointError,
+  DamagedError,
+  IncompleteError,
+  UnsignedError,
+)
+
+__all__ = [  # the errors of every function here
+  'CheckpointError', 'DamagedError', 'IncompleteError', 'UnsignedError',
+]  # fmt: skip
 
 NAME = 'MANIFEST.json'
 FORMAT = 1
+MOST_BYTES = 64 << 20
 _CHUNK = 1 << 20
-
-
-class CheckpointError(ValueError):
-  """A checkpoint could not be written, or must not be loaded."""
-
-
-class IncompleteError(CheckpointError):
-  """The directory has no manifest: its save never finished."""
-
-
-class DamagedError(CheckpointError):
-  """The directory is not what its manifest says."""
 
 
 def list_steps(directory) -> list[int]:
@@ -44,19 +49,22 @@ def list_steps(directory) -> list[int]:
   )
 
 
-def write(step_dir, step: int, **extra) -> None:
+def write(step_dir, step: int, key: bytes | None = None, **extra) -> None:
   """Reads every file back, forces it to the disk and writes the manifest.
 
   Args:
     step_dir: directory of the step; nobody else may write to it any more.
     step: number of the step.
+    key: signs the manifest, which then also holds the SHA-256 of every file.
     **extra: JSON values to keep in the manifest beside the files.
   """
   present = storage.list_files(step_dir)
-  files = {
-    name: [storage.count_bytes(p), _compute_checksum(p)] for name, p in present
-  }
+  sums = {name: _read_sums(p, sha256=bool(key)) for name, p in present}
+  files = {name: [size, crc] for name, (size, crc, _) in sums.items()}
   body = dict(format=FORMAT, step=step, files=files, **extra)
+  if key:
+    body['sha256'] = {name: digest for name, (_, _, digest) in sums.items()}
+    body['hmac'] = signing.sign(_to_text(body), key)
   # The manifest is what completes the checkpoint. All else is forced to the
   # disk before, so that a power cut leaves either all of it or a directory
   # without manifest.
@@ -67,40 +75,86 @@ def write(step_dir, step: int, **extra) -> None:
   storage.sync_path(step_dir.parent)
 
 
-def read(step_dir) -> dict:
-  """The manifest of a step; raises IncompleteError or DamagedError."""
-  path = step_dir / NAME
+def read_bytes(step_dir) -> bytes:
+  """The manifest as it is written, which nothing was compared with yet."""
   try:
-    raw = path.read_bytes()
+    return storage.read_file(step_dir, NAME, MOST_BYTES)
   except FileNotFoundError:
     raise IncompleteError(f'half-written: it has no {NAME}') from None
   except OSError as e:
     raise DamagedError(
       f'damaged: {NAME} cannot be read ({e.strerror or e})'
     ) from e
+
+
+def read(step_dir, key: bytes | None = None) -> dict:
+  """The manifest of a step, with every value of the type that it must have.
+
+  Args:
+    step_dir: directory of the step.
+    key: the manifest must be signed with it.
+
+  Returns:
+    The manifest. Only with a key it has `sha256`, of every file.
+
+  Raises:
+    IncompleteError: there is none.
+    DamagedError: it is not as it was written, or says what none can say.
+    UnsignedError: it is not signed with the key.
+  """
+  return parse(read_bytes(step_dir), step_dir.name, key)
+
+
+def parse(raw: bytes, name: str, key: bytes | None = None) -> dict:
+  """What `read` does, of the bytes of a manifest.
+
+  Args:
+    raw: its bytes.
+    name: of the directory of the step.
+    key: the manifest must be signed with it.
+  """
   try:
     body = json.loads(raw)
     body.pop('crc32')
     intact = _encode_body(body) == raw
-  except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+  except (
+    ValueError, LookupError, AttributeError, TypeError, RecursionError,
+    MemoryError,
+  ):  # fmt: skip
     intact = False
   if not intact:
     raise DamagedError(f'damaged: {NAME} is not as it was written')
-  if body['format'] != FORMAT:
+  if type(version := body.get('format')) is not int or version != FORMAT:
     raise DamagedError(
-      f'of format {body["format"]}; this version reads format {FORMAT}'
+      f'of format {str(version)[:20]}; this version reads format {FORMAT}'
     )
-  if str(body['step']) != step_dir.name:
+  if key:
+    signing.check_signature(body, _to_text, key)
+  try:
+    body = manifest_rules.check_body(body)
+  except (ValueError, RecursionError) as e:
+    raise DamagedError(f'damaged: in {NAME}, {e}') from None
+  if str(body['step']) != name:
     raise DamagedError(f'damaged: {NAME} belongs to step {body["step"]}')
+  if not key:  # nobody vouches for them
+    body.pop('sha256', None)
   return body
 
 
-def verify(step_dir, *, quick: bool = False) -> dict:
+def verify(
+  step_dir,
+  *,
+  quick: bool = False,
+  key: bytes | None = None,
+  skip: str | None = None,
+) -> dict:
   """The manifest of a step after comparing every file with it.
 
   Args:
     step_dir: directory of the step.
     quick: compare names and sizes only, without reading the contents.
+    key: the manifest must be signed with it.
+    skip: compare names and sizes only of the files whose names start so.
 
   Returns:
     The manifest: `step`, `files` {name: [size, crc32]} and the writer's extras.
@@ -109,36 +163,95 @@ def verify(step_dir, *, quick: bool = False) -> dict:
     IncompleteError: without a manifest.
     DamagedError: with the first file that differs in the message.
   """
-  body = read(step_dir)
-  for name, (size, checksum) in body['files'].items():
-    path = step_dir / name
-    try:
-      actual = storage.count_bytes(path)
-      if actual != size:
-        raise DamagedError(
-          f'damaged: {name} has {actual} bytes instead of {size}'
-        )
-      if not quick and _compute_checksum(path) != checksum:
-        raise DamagedError(f'damaged: the contents of {name} have changed')
-    except FileNotFoundError:
-      raise DamagedError(f'damaged: {name} is missing') from None
-    except OSError as e:
+  body = read(step_dir, key)
+  for name in body['files']:
+    unread = quick or (skip and name.startswith(skip))
+    with _open_listed(step_dir, name, body) as file:
+      if not unread:
+        size = body['files'][name][0]
+        _, crc, digest = _sum_up(file, 'sha256' in body, most=size)
+        _require_sums(name, body, crc, digest)
+  with _report_errors('its directory'):
+    present = [name for name, _ in storage.list_files(step_dir)]
+  for name in present:
+    if name != NAME and name not in body['files']:
       raise DamagedError(
-        f'damaged: {name} cannot be read ({e.strerror or e})'
-      ) from e
+        f'damaged: {name[:200]!r} is not in its manifest; remove it'
+      )
   return body
 
 
+def read_file(step_dir, name: str, body: dict) -> bytes:
+  """A file of a step; DamagedError unless it is what the manifest says."""
+  with _open_listed(step_dir, name, body) as file:
+    # One byte more: of a file that is growing.
+    raw = file.read(body['files'][name][0] + 1)
+  if len(raw) != body['files'][name][0]:
+    raise DamagedError(f'damaged: the size of {name} is changing')
+  sha256 = hashlib.sha256(raw).hexdigest() if 'sha256' in body else None
+  _require_sums(name, body, zlib.crc32(raw), sha256)
+  return raw
+
+
+@contextlib.contextmanager
+def _open_listed(step_dir, name: str, body: dict) -> Iterator[BinaryIO]:
+  """Opens a file of a manifest that has the size it should."""
+  size = body['files'][name][0]
+  with _report_errors(name), storage.open_file(step_dir, name) as file:
+    actual = storage.count_open_bytes(step_dir, name, file)
+    if actual != size:
+      raise DamagedError(
+        f'damaged: {name} has {actual} bytes instead of {size}'
+      )
+    yield file
+
+
+@contextlib.contextmanager
+def _report_errors(name: str) -> Iterator[None]:
+  try:
+    yield
+  except FileNotFoundError:
+    raise DamagedError(f'damaged: {name} is missing') from None
+  except OSError as e:
+    raise DamagedError(
+      f'damaged: {name} cannot be read ({e.strerror or e})'
+    ) from e
+  except MemoryError as e:
+    raise DamagedError(f'damaged: {name} does not fit into memory') from e
+
+
+def _require_sums(name: str, body: dict, crc: int, sha256: str | None) -> None:
+  same = crc == body['files'][name][1]
+  if 'sha256' in body:
+    same &= sha256 == body['sha256'][name]
+  if not same:
+    raise DamagedError(f'damaged: the contents of {name} have changed')
+
+
+def _to_text(body: dict) -> bytes:
+  return json.dumps(body, indent=1, sort_keys=True).encode()
+
+
 def _encode_body(body: dict) -> bytes:
-  text = json.dumps(body, indent=1, sort_keys=True)
-  return json.dumps(
-    body | {'crc32': zlib.crc32(text.encode())}, indent=1, sort_keys=True
-  ).encode()
+  return _to_text(body | {'crc32': zlib.crc32(_to_text(body))})
 
 
-def _compute_checksum(path) -> int:
-  checksum = 0
-  with path.open('rb') as f:
-    while chunk := f.read(_CHUNK):
-      checksum = zlib.crc32(chunk, checksum)
-  return checksum
+def _read_sums(path, *, sha256: bool) -> tuple[int, int, str | None]:
+  with path.open('rb') as file:
+    return _sum_up(file, sha256)
+
+
+def _sum_up(
+  file: BinaryIO, sha256: bool, most: float = math.inf
+) -> tuple[int, int, str | None]:
+  """(size, CRC-32, SHA-256 if that is wanted) of what a file contains.
+
+  A file that grows faster than it is read ends at `most` bytes, or soon after.
+  """
+  size = crc = 0
+  digest = hashlib.sha256() if sha256 else None
+  while size <= most and (chunk := file.read(_CHUNK)):
+    size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    if digest:
+      digest.update(chunk)
+  return size, crc, digest and digest.hexdigest()

@@ -3,18 +3,19 @@
 This is separate from the code that writes them, so a reader needs no JAX.
 """
 
-import zlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from genrec_jax.checkpoint import chunks
+from genrec_jax.checkpoint import chunks, manifest, npz_members
 from genrec_jax.checkpoint.chunks import RowChunk
 from genrec_jax.checkpoint.manifest import DamagedError
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 NAME = 'rows'
 BASE, DELTA = 'base', 'delta'
+_MOST_SMALLER = 1000  # than its table in memory, no format makes a file
+_MOST_ROW_BYTES = 4096  # of ids, scales and codebooks of one row
 
 
 def file_name(table: str) -> str:
@@ -45,6 +46,37 @@ def of_tables(body: dict, tables: Mapping) -> list[tuple[str, str]]:
   return [(name, table) for table in tables for name in file_names(body, table)]
 
 
+def check_sizes(body: dict, tables: Mapping[str, dict]) -> None:
+  """Before tables are made for a base: refuses claims that no file supports.
+
+  Args:
+    body: manifest of the base.
+    tables: the entries of those that will be made.
+
+  Raises:
+    DamagedError: a table is much larger than its files, or a file than its
+      table, or two tables have the same files.
+  """
+  if len({file_name(name) for name in tables}) < len(tables):
+    raise DamagedError('damaged: two of its tables have the same files')
+  for name, about in tables.items():
+    sizes = [body['files'][file][0] for file in file_names(body, name)]
+    weights = about['rows'] * about['dim']
+    size = weights * np.dtype(about['dtype']).itemsize
+    if size > _MOST_SMALLER * (sum(sizes) + 1):
+      raise DamagedError(
+        f'damaged: table {name!r} would have {size:,} bytes, but its files '
+        f'have {sum(sizes):,}'
+      )
+    slots = 1 + len(about['slots'])
+    most = 8 * slots * weights + _MOST_ROW_BYTES * about['rows'] + (1 << 20)
+    if max(sizes, default=0) > most:
+      raise DamagedError(
+        f'damaged: a file of table {name!r} has {max(sizes):,} bytes, more '
+        'than all of its rows need'
+      )
+
+
 def read_contents(
   step_dir, body: dict, tables, formats: Formats = FORMATS
 ) -> Iterator[tuple[str, bytes, RowChunk]]:
@@ -70,22 +102,18 @@ def read_contents(
 
 def verify_file(step_dir, name: str, body: dict) -> bytes:
   """A file of a step; DamagedError unless it is what the manifest says."""
-  size, checksum = body['files'][name]
+  return manifest.read_file(step_dir, name, body)
+
+
+def describe_file(step_dir, name: str, body: dict) -> dict:
+  """`about` of a file of rows, see chunks.py; DamagedError if it has none."""
+  raw = verify_file(step_dir, name, body)
   try:
-    raw = (step_dir / name).read_bytes()
-  except FileNotFoundError:
-    raise DamagedError(f'damaged: {name} is missing') from None
-  except OSError as e:
+    return chunks.read_description(npz_members.read_members(raw, 'about'))
+  except Exception as e:
     raise DamagedError(
-      f'damaged: {name} cannot be read ({e.strerror or e})'
+      f'damaged: {name} cannot be read ({str(e)[:200]})'
     ) from e
-  if len(raw) != size:
-    raise DamagedError(
-      f'damaged: {name} has {len(raw)} bytes instead of {size}'
-    )
-  if zlib.crc32(raw) != checksum:
-    raise DamagedError(f'damaged: the contents of {name} have changed')
-  return raw
 
 
 def decode_chunk(
@@ -107,10 +135,10 @@ def decode_chunk(
   """
   about = tables[table]
   try:
-    chunk = chunks.from_bytes(raw, formats)
+    chunk = chunks.from_bytes(raw, formats, most_rows=about['rows'])
   except Exception as e:  # it is as it was written: by another version?
     raise DamagedError(
-      f'damaged: rows of table {table!r} cannot be read ({e})'
+      f'damaged: rows of table {table!r} cannot be read ({str(e)[:200]})'
     ) from e
   end = chunk.first_column + chunk.values.shape[1]
   fits = (
@@ -118,8 +146,24 @@ def decode_chunk(
     and chunk.values.dtype == np.dtype(about['dtype'])
     and 0 <= chunk.first_column < end <= about['dim']
     and len(chunk.ids) == len(chunk.values) > 0
-    and 0 <= chunk.ids.min() <= chunk.ids.max() < about['rows']
+    and (np.diff(chunk.ids) > 0).all()
+    and 0 <= chunk.ids[0] <= chunk.ids[-1] < about['rows']
+    and _have_slots(chunk, about.get('slots'))
   )
   if not fits:
     raise DamagedError(f'damaged: it has rows that do not fit table {table!r}')
   return chunk
+
+
+def _have_slots(chunk: RowChunk, slots: Mapping[str, str] | None) -> bool:
+  """Whether a chunk has the slots of its table, one number a row or a weight.
+
+  A serving copy does not know them, and has no use for them.
+  """
+  if slots is None:
+    return True
+  shapes = {'row': chunk.ids.shape, 'element': chunk.values.shape}
+  return chunk.slots.keys() == slots.keys() and all(
+    x.dtype == np.float32 and x.shape == shapes[slots[slot]]
+    for slot, x in chunk.slots.items()
+  )

@@ -21,6 +21,7 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.row_files import (
   BASE,
   DELTA,
+  decode_chunk,
   file_name,
   file_names,
   verify_file,
@@ -169,7 +170,8 @@ def load_rows(
       for table in dict.fromkeys(p.table for p in stack.pieces):
         for file in file_names(body, table):
           raw = verify_file(directory / str(body['step']), file, body)
-          host_rows.put(chunks.from_bytes(raw, formats), body)
+          chunk = decode_chunk(raw, table, body['rows']['tables'], formats)
+          host_rows.put(chunk, body)
       if body['rows']['kind'] == BASE and fresh is None:
         host_rows.check_whole(body)
     loaded.arrays[name] = host_rows.array('', arrays[name])
@@ -204,6 +206,7 @@ class _HostRows:
         for first, rows in self._runs:
           self._values[slot, first][:] = _read_rows(fresh[slot], first, rows)
     self._seen = {f: np.zeros(rows, np.uint8) for f, rows in self._runs}
+    self._columns = {f: np.zeros(rows, np.int32) for f, rows in self._runs}
 
   def put(self, chunk: RowChunk, body: dict) -> None:
     kind = body['rows']['kind']
@@ -229,16 +232,18 @@ class _HostRows:
           else:
             target[here, start:end] = values[mine][:, columns]
         self._seen[first][here] |= _IN[kind]
+        self._columns[first][here] += end - start
 
   def check_whole(self, body: dict) -> None:
     """Refuses a base that lacks rows; the manifest would not know."""
     depth = self.stack.depth
+    columns = np.array([piece.columns for piece in self.stack.pieces])
     every = np.arange(depth, dtype=np.int32)
     for first, rows in self._runs:
       for start in range(first, first + rows, depth):
         number, _ = self.stack.identify(start // depth, every)
-        seen = self._seen[first][start - first :][:depth]
-        lacking = np.flatnonzero((number >= 0) & (seen == 0))
+        seen = self._columns[first][start - first :][:depth]
+        lacking = np.flatnonzero((number >= 0) & (seen != columns[number]))
         if lacking.size:
           table = self.stack.pieces[int(number[lacking[0]])].table
           raise CheckpointError(

@@ -6,7 +6,7 @@
     COPY/
       POSITION.json      which step it holds, and in which files
       generation.npy     int64 [2]: odd while rows change, else even; the step
-      1200-3/item.npy    [rows, dim]; bfloat16 as uint16
+      1200-3/item.npy    [rows, dim], with checksums beside it, table_file.py
       incoming/1400/     a delta on its way into the tables
       LOCK               held by the follower, see copy_writer.py
 
@@ -17,16 +17,25 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import time
+import zlib
 from collections.abc import Mapping
 
-import ml_dtypes  # noqa: F401, tells NumPy of bfloat16
 import numpy as np
 
-from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint import manifest_rules, row_files, storage, table_file
+from genrec_jax.checkpoint.errors import CheckpointError, DamagedError
+from genrec_jax.checkpoint.table_file import TableFile
 
 FORMAT = 1
 POSITION, GENERATION = 'POSITION.json', 'generation.npy'
+INCOMING = 'incoming'
+TABLES = re.compile(r'\d+-(\d+)')  # directories of tables
+WHOLE_BYTES = 256 << 20  # a copy of up to this size is compared when opened
+_MOST_BYTES = 64 << 20  # of a position
+_KEYS = ('rows', 'dim', 'dtype')
+_HEAL = 'start its follower again, which builds it anew'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +49,8 @@ class CopyPosition:
     base: the step that its tables were built from.
     directory: of the tables, in the copy.
     every: whether they are all of the source.
-    tables: name -> {'rows', 'dim', 'dtype', 'file'}, the file in the copy.
+    tables: name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}, the files in
+      the copy.
   """
 
   source: str
@@ -52,37 +62,112 @@ class CopyPosition:
   tables: dict[str, dict]
 
   def to_bytes(self) -> bytes:
-    body = {'format': FORMAT} | dataclasses.asdict(self)
-    return json.dumps(body, indent=1).encode()
+    return _encode({'format': FORMAT} | dataclasses.asdict(self))
+
+  def check(self) -> None:
+    """Raises ValueError for values that no follower writes."""
+    for name in ('step', 'identity', 'base'):
+      if type(value := getattr(self, name)) is not int or value < 0:
+        raise ValueError(f'{name} is {str(value)[:100]!r}')
+    if not isinstance(self.directory, str) or not TABLES.fullmatch(
+      self.directory
+    ):
+      raise ValueError(f'directory is {str(self.directory)[:100]!r}')
+    if type(self.every) is not bool or not isinstance(self.source, str):
+      raise ValueError('source or every is of another type')
+    manifest_rules.check_tables(self.tables)
+    for name, about in self.tables.items():
+      # Copies of earlier versions have no checksums.
+      if about != {key: about[key] for key in _KEYS} | {
+        key: file
+        for key, file in name_files(self.directory, name).items()
+        if key == 'file' or key in about
+      }:
+        raise ValueError(f'the files of table {name!r} are not its own')
+
+
+def name_files(directory: str, table: str) -> dict[str, str]:
+  """The files of a table, in the copy.
+
+  >>> name_files('1200-3', 'item')
+  {'file': '1200-3/item.npy', 'checksums': '1200-3/item.crc32.npy'}
+  """
+  start = f'{directory}/{row_files.file_name(table)}'
+  return {'file': f'{start}.npy', 'checksums': f'{start}.crc32.npy'}
 
 
 def read_position(copy: pathlib.Path) -> CopyPosition:
   """Raises FileNotFoundError where nothing is built yet."""
   path = copy / POSITION
   try:
-    body = json.loads(path.read_bytes())
+    raw = storage.read_file(copy, POSITION, _MOST_BYTES)
+    body = json.loads(raw)
+    checksum = body.pop('crc32', None)
+    if checksum is not None and _encode(body) != raw:
+      raise ValueError('it is damaged')
     version = body.pop('format')
     if version == FORMAT:
-      return CopyPosition(**body)
+      position = CopyPosition(**body)
+      position.check()
+      if checksum is None and any(
+        'checksums' in about for about in position.tables.values()
+      ):
+        raise ValueError('it is damaged')
+      return position
   except FileNotFoundError:
     raise FileNotFoundError(
       f'{copy} holds no tables yet: its follower has not built any'
     ) from None
-  except (ValueError, LookupError, AttributeError, TypeError) as e:
-    raise CheckpointError(f'{path} cannot be read: {e}') from e
+  except OSError as e:
+    raise CheckpointError(f'{path} cannot be read ({e.strerror or e})') from e
+  except (
+    ValueError, LookupError, AttributeError, TypeError, RecursionError,
+    MemoryError,
+  ) as e:  # fmt: skip
+    raise CheckpointError(f'{path} is damaged ({str(e)[:200]}); {_HEAL}') from e
   raise CheckpointError(
-    f'{copy} is of format {version}; this version reads format {FORMAT}'
+    f'{copy} is of format {str(version)[:20]}; this version reads format '
+    f'{FORMAT}'
   )
+
+
+def _encode(body: dict) -> bytes:
+  text = json.dumps(body, indent=1).encode()
+  return json.dumps(body | {'crc32': zlib.crc32(text)}, indent=1).encode()
+
+
+def open_generation(copy: pathlib.Path, mode: str) -> np.ndarray:
+  """The counter of changes and the step, int64 `[2]`, mapped."""
+  _, generation = table_file.map_array(copy, GENERATION, mode)
+  if generation.shape != (2,) or generation.dtype != np.int64:
+    raise DamagedError(f'{copy / GENERATION} is damaged')
+  return generation
 
 
 class ServingCopy:
   """A copy as a service sees it: it maps the tables and changes nothing."""
 
-  def __init__(self, copy: str | os.PathLike):
-    self._copy = pathlib.Path(copy)
+  def __init__(self, copy: str | os.PathLike, *, verify: bool = False):
+    """Maps the tables.
+
+    Args:
+      copy: the directory.
+      verify: read all tables and compare them with their checksums, however
+        large they are. Otherwise those of a copy of more than `WHOLE_BYTES` are
+        compared as `read` meets them.
+
+    Raises:
+      FileNotFoundError: nothing is built yet.
+      CheckpointError: something is damaged; the follower mends it when it is
+        started again.
+    """
+    self._copy, self._verify = pathlib.Path(copy), verify
     self._position = read_position(self._copy)
-    self._generation = np.load(self._copy / GENERATION, mmap_mode='r')
-    self._seen, self._arrays = None, {}
+    try:
+      self._generation = open_generation(self._copy, 'r')
+    except DamagedError as e:
+      raise DamagedError(f'{e}; {_HEAL}') from e
+    self._seen, self._files = None, {}
     self._refresh_maps()
 
   @property
@@ -92,7 +177,7 @@ class ServingCopy:
 
   @property
   def tables(self) -> dict[str, dict]:
-    """Name -> {'rows', 'dim', 'dtype', 'file'}."""
+    """Name -> {'rows', 'dim', 'dtype', 'file', 'checksums'}."""
     self._refresh_maps()
     return self._position.tables
 
@@ -100,9 +185,11 @@ class ServingCopy:
     """The rows `[rows, dim]`, mapped; they change as deltas are applied.
 
     Ask again from time to time: tables that were built anew are other arrays.
+    What you read of a copy of more than `WHOLE_BYTES` was not compared with its
+    checksums; `read` compares it, or `ServingCopy(..., verify=True)`.
     """
     self._refresh_maps()
-    return find_table(self._arrays, name)
+    return find_table(self._files, name).array
 
   def read(
     self, name: str, ids: np.ndarray, *, wait_s: float = 0.0
@@ -116,10 +203,16 @@ class ServingCopy:
 
     Returns:
       Rows `[n, dim]`, and their step; None where they may be of two steps.
+
+    Raises:
+      CheckpointError: the rows are damaged.
     """
     deadline = time.monotonic() + wait_s
     while True:
-      rows = np.asarray(self.table(name)[ids])
+      self._refresh_maps()
+      table = find_table(self._files, name)
+      rows = np.asarray(table.array[ids])
+      self._require_whole(table, table.find_blocks(ids))
       step, after = self.step, int(self._generation[0])
       if after == self._seen and after % 2 == 0:
         return rows, step
@@ -133,40 +226,71 @@ class ServingCopy:
       try:
         position = read_position(self._copy)
       except FileNotFoundError:
-        if not self._arrays:
+        if not self._files:
           raise
         self._seen = now  # what was mapped serves until there are new tables
         break
       try:
-        if not self._arrays or position.directory != self._position.directory:
-          self._arrays = map_tables(self._copy, position.tables, 'r')
+        if not self._files or position.directory != self._position.directory:
+          self._files = map_tables(self._copy, position.tables, 'r')
       except FileNotFoundError:
         if read_position(self._copy) == position:
           raise
         continue  # built anew once more
       self._position, self._seen = position, now
+      self._check_tables()
+
+  def _check_tables(self) -> None:
+    """Compares what is to be compared at once, of a copy at rest."""
+    step = self.step
+    # A delta counts as applied before the position says so.
+    lost = step != self._position.step and not (
+      (self._copy / INCOMING / str(step)).is_dir()
+      or read_position(self._copy).step == step
+    )
+    if lost and self._is_at_rest():
+      raise DamagedError(f'{self._copy / GENERATION} is damaged; {_HEAL}')
+    size = sum(table.nbytes for table in self._files.values())
+    if self._verify or size <= WHOLE_BYTES:
+      for table in self._files.values():
+        self._require_whole(table, None)
+
+  def _is_at_rest(self) -> bool:
+    return self._seen % 2 == 0 and int(self._generation[0]) == self._seen
+
+  def _require_whole(self, table: TableFile, blocks) -> None:
+    """Raises DamagedError for damage that is not a delta being applied."""
+    if not self._is_at_rest() or not _find_damage(table, blocks):
+      return
+    # The follower writes checksums after the rows, and then the position. So
+    # the second look counts: at checksums that the position vouches for.
+    try:
+      settled = read_position(self._copy).step == self.step
+    except FileNotFoundError:
+      return
+    error = _find_damage(table, blocks)
+    if error and settled and self._is_at_rest():
+      raise DamagedError(f'{error}; {_HEAL}, with --verify if it is large')
+
+
+def _find_damage(table: TableFile, blocks) -> DamagedError | None:
+  try:
+    table.check(blocks)
+  except DamagedError as e:
+    return e
+  return None
 
 
 def map_tables(
   copy: pathlib.Path, tables: Mapping[str, dict], mode: str
-) -> dict[str, np.ndarray]:
-  """The tables of a position, as `np.load` maps them in some mode."""
-  maps = {}
-  for name, about in tables.items():
-    path = copy / about['file']
-    array = np.load(path, mmap_mode='r')
-    if array.shape != (about['rows'], about['dim']):
-      raise CheckpointError(f'{path} has another shape than {POSITION} says')
-    if mode != 'r':  # which would have made a file longer that was cut short
-      array = np.load(path, mmap_mode=mode)
-    dtype = np.dtype(about['dtype'])
-    maps[name] = array if array.dtype == dtype else array.view(dtype)
-  return maps
+) -> dict[str, TableFile]:
+  """The tables of a position, mapped in some mode of `np.load`."""
+  return {name: TableFile(copy, about, mode) for name, about in tables.items()}
 
 
-def find_table(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def find_table(files: Mapping[str, TableFile], name: str) -> TableFile:
   """A table; CheckpointError for one that is not there."""
-  if name not in arrays:
-    there = ', '.join(arrays) or 'none yet'
+  if name not in files:
+    there = ', '.join(files) or 'none yet'
     raise CheckpointError(f'the copy has no table {name!r}; there are: {there}')
-  return arrays[name]
+  return files[name]

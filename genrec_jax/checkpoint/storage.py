@@ -6,10 +6,13 @@ file: what is written under a name appears at once and whole. This module
 contains the consequences; everything else is the same for both.
 """
 
+import errno
 import fcntl
 import os
 import pathlib
 import shutil
+import stat
+from typing import BinaryIO
 
 _CACHED = ('gs', 'gcs', 's3', 's3a', 'az', 'abfs')
 
@@ -72,18 +75,97 @@ def list_children(directory) -> list:
 
 
 def list_files(directory) -> list[tuple[str, os.PathLike]]:
-  """(name below the directory, path) of every file, in the order of names."""
+  """(name below the directory, path) of every file, in the order of names.
+
+  A symbolic link counts as a file, wherever it leads.
+  """
   pairs = []
   waiting = [('', directory)]
   while waiting:
     above, parent = waiting.pop()
     for path in list_children(parent):
       name = f'{above}{path.name}'
-      if path.is_dir():
+      if path.is_dir() and not is_link(path):
         waiting.append((f'{name}/', path))
       else:
         pairs.append((name, path))
   return sorted(pairs)
+
+
+def is_link(path) -> bool:
+  return is_disk(path) and path.is_symlink()
+
+
+def open_file(directory, name: str, *, write: bool = False) -> BinaryIO:
+  """Opens a file to read it, if it is a regular one.
+
+  No link below the directory is followed, so that nothing outside of it is
+  read, and no pipe or device is opened, which might block for ever.
+
+  Args:
+    directory: an existing one; how its own path leads there does not matter.
+    name: of the file below it, with `/` between its parts and without `..`.
+    write: open it to change it, too; on a disk.
+
+  Raises:
+    OSError: there is no such file, or it is not a regular one.
+  """
+  if not is_disk(directory):
+    return (directory / name).open('rb')
+  *folders, last = name.split('/')
+  parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    for folder in folders:
+      _require_kind(parent, folder, stat.S_IFDIR)
+      flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+      child = os.open(folder, flags, dir_fd=parent)
+      os.close(parent)
+      parent = child
+    # Opening a device may already do something, so look at it before. It may
+    # have become a pipe since, for whose writer O_NONBLOCK does not wait.
+    _require_kind(parent, last, stat.S_IFREG)
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW
+    flags |= os.O_NONBLOCK
+    file = os.open(last, flags, dir_fd=parent)
+  finally:
+    os.close(parent)
+  if not stat.S_ISREG(os.fstat(file).st_mode):
+    os.close(file)
+    raise OSError(errno.EINVAL, 'it is not a regular file')
+  return os.fdopen(file, 'r+b' if write else 'rb')
+
+
+def _require_kind(parent: int, name: str, kind: int) -> None:
+  actual = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+  if stat.S_IFMT(actual) != kind:
+    what = 'symbolic link' if stat.S_ISLNK(actual) else 'special file'
+    if stat.S_ISDIR(actual) or stat.S_ISREG(actual):
+      what = 'directory' if stat.S_ISDIR(actual) else 'file'
+    wanted = 'directory' if kind == stat.S_IFDIR else 'regular file'
+    raise OSError(errno.EINVAL, f'it is a {what}, not a {wanted}')
+
+
+def count_open_bytes(directory, name: str, file: BinaryIO) -> int:
+  """The size of a file that `open_file` has opened."""
+  if is_disk(directory):
+    return os.fstat(file.fileno()).st_size
+  return count_bytes(directory / name)
+
+
+def read_file(directory, name: str, most: int) -> bytes:
+  """What `open_file` opens, whole; OSError for more than so many bytes."""
+  with open_file(directory, name) as file:
+    size = count_open_bytes(directory, name, file)
+    raw = file.read(size + 1) if size <= most else b''
+  if len(raw) != size:
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes, or it grows')
+  return raw
+
+
+def create_file(path: pathlib.Path) -> BinaryIO:
+  """A new file on a disk, to write and read; there must be nothing, no link."""
+  flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+  return os.fdopen(os.open(path, flags, 0o666), 'w+b')
 
 
 def write_file(path, raw: bytes) -> None:
@@ -92,7 +174,9 @@ def write_file(path, raw: bytes) -> None:
     path.write_bytes(raw)
     return
   temporary = path.with_name(f'{path.name}.tmp')
-  temporary.write_bytes(raw)
+  temporary.unlink(missing_ok=True)  # of a kill, or a link to something else
+  with create_file(temporary) as file:
+    file.write(raw)
   sync_path(temporary)
   os.replace(temporary, path)
   sync_path(path.parent)
