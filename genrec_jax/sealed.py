@@ -24,10 +24,11 @@ import os
 import pathlib
 import stat
 import tokenize
+import types
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -38,7 +39,7 @@ LOG = logging.getLogger('genrec_jax')
 _THREADS = 4
 _SERIAL = 16  # blocks that are not worth threads
 # What NumPy and json raise for contents that they do not understand.
-_UNREADABLE = (
+UNREADABLE = (
   ArithmeticError,
   AttributeError,
   EOFError,
@@ -137,14 +138,13 @@ class SealedDirectory:
     self._compare(name, len(raw), map(zlib.crc32, blocks))
     return raw
 
-  def read_json(self, name: str, *keys: str) -> Any:
-    """What a JSON file holds, a dictionary with `keys` where some are given."""
+  def read_json(self, name: str, **keys: type) -> Any:
+    """What a JSON file holds; with `keys`, a dictionary that has those."""
     raw = self.read(name)
     with self.explain_damage(name):
       value = json.loads(raw)
-      for key in keys:
-        value[key]
-    return value
+      check_keys(value, **keys)
+      return value
 
   def read_array(
     self, name: str, dtype=None, shape: tuple[int, ...] | None = None
@@ -156,10 +156,7 @@ class SealedDirectory:
       dtype: what it must be of; None takes any but objects.
       shape: what it must have; None takes any.
     """
-    raw = self.read(name)
-    with self.explain_damage(name):
-      header = _read_header(io.BytesIO(raw), len(raw), dtype, shape)
-      return _view_array(raw, *header).copy()
+    return np.array(self.map_array(name, dtype, shape))
 
   def map_array(
     self, name: str, dtype=None, shape: tuple[int, ...] | None = None
@@ -172,14 +169,11 @@ class SealedDirectory:
       size = os.fstat(file.fileno()).st_size
       self._compare(name, size, _compute_checksums(file.fileno(), size))
       with self.explain_damage(name):
-        header = _read_header(file, size, dtype, shape)
         # The file that was checked, whatever has its name by now.
-        return _view_array(np.memmap(file, np.uint8, 'r'), *header)
+        return map_values(file, dtype, shape)
 
   def damaged(self, name: str, reason: object) -> DamagedError:
     """An error that says which file is damaged, how, and the remedy."""
-    if isinstance(reason, KeyError):
-      reason = f'it has no {reason}'
     reason = str(reason) or type(reason).__name__
     return DamagedError(
       f'{self.path / name} is damaged ({reason}); {self._remedy}'
@@ -192,7 +186,7 @@ class SealedDirectory:
       yield
     except DamagedError:
       raise
-    except _UNREADABLE as e:
+    except UNREADABLE as e:
       raise self.damaged(name, e) from None
 
   def _compare(self, name: str, size: int, checksums: Iterator[int]) -> None:
@@ -240,6 +234,19 @@ class SealedDirectory:
       LOG.warning('%s was not written with its directory', self.path / name)
 
 
+def check_keys(value: Any, **keys: type | types.UnionType) -> None:
+  """Refuses what is no dictionary with such values.
+
+  >>> check_keys({'events': 3, 'name': 'log'}, events=int)
+
+  Raises:
+    ValueError: it is not.
+  """
+  for key, kind in keys.items():
+    if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+      raise ValueError(f'it has no {key}')
+
+
 def encode_body(body: dict) -> bytes:
   """A JSON text that holds its own checksum."""
   text = json.dumps(body, indent=1, sort_keys=True)
@@ -258,7 +265,7 @@ def decode_body(raw: bytes) -> dict:
     body = json.loads(raw)
     body.pop('crc32')
     intact = encode_body(body) == raw
-  except _UNREADABLE:
+  except UNREADABLE:
     intact = False
   if not intact:
     raise ValueError('it is not as it was written')
@@ -280,11 +287,20 @@ def _compute_checksums(descriptor: int, size: int) -> Iterator[int]:
       yield from threads.map(compute, places)
 
 
-def _read_header(
-  file, size: int, dtype, shape
-) -> tuple[int, np.dtype, tuple[int, ...]]:
-  """Where the values of a .npy file begin, their type and their shape."""
-  file.seek(0)
+def map_values(
+  file: BinaryIO, dtype=None, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+  """The array of an open .npy file, mapped, whatever its header says.
+
+  Args:
+    file: opened to be read.
+    dtype: what the array must be of; None takes any but objects.
+    shape: what it must have; None takes any.
+
+  Raises:
+    Exception: one of `UNREADABLE`, for contents that are no such array.
+  """
+  size = os.fstat(file.fileno()).st_size
   version = np.lib.format.read_magic(file)
   if version not in ((1, 0), (2, 0)):
     raise ValueError(f'version {version} of its format is not known')
@@ -296,20 +312,17 @@ def _read_header(
   actual, in_columns, typed = read(file)
   begin = file.tell()
   # Python's own integers: what the header says may be beyond all bounds.
+  count = math.prod(actual)
   if (
     typed.hasobject
     or in_columns
     or min(actual, default=0) < 0
-    or begin + math.prod(actual) * typed.itemsize != size
+    or begin + count * typed.itemsize != size
   ):
     raise ValueError(f'its header says {typed} {actual} of {size:,} bytes')
-  wanted = np.dtype(typed if dtype is None else dtype)
-  if typed != wanted or actual != (actual if shape is None else shape):
-    wanted_shape = actual if shape is None else shape
-    raise ValueError(f'{typed} {actual} instead of {wanted} {wanted_shape}')
-  return begin, typed, actual
-
-
-def _view_array(raw, begin: int, dtype: np.dtype, shape) -> np.ndarray:
-  flat = np.frombuffer(raw, dtype, math.prod(shape), begin)
-  return flat.reshape(shape)
+  dtype = np.dtype(typed if dtype is None else dtype)
+  shape = actual if shape is None else shape
+  if typed != dtype or actual != shape:
+    raise ValueError(f'{typed} {actual} instead of {dtype} {shape}')
+  mapped = np.memmap(file, np.uint8, 'r')
+  return np.frombuffer(mapped, typed, count, begin).reshape(actual)

@@ -25,7 +25,7 @@ def read_all(folder) -> list:
   return [
     files.read_array('small.npy').tolist(),
     int(files.map_array('large.npy').sum()),
-    files.read_json('meta.json', 'rows'),
+    files.read_json('meta.json', rows=int),
   ]
 
 
@@ -161,14 +161,14 @@ def test_types_and_shapes_are_compared(folder):
     files.read_array('small.npy', np.int64)
   with pytest.raises(ValueError, match=r'int32 \(5,\) instead of int32 \(6,\)'):
     files.map_array('small.npy', shape=(6,))
-  with pytest.raises(ValueError, match="meta.json is damaged .it has no 'x'"):
-    files.read_json('meta.json', 'x')
+  with pytest.raises(ValueError, match="meta.json is damaged .it has no x"):
+    files.read_json('meta.json', x=int)
   (folder / 'meta.json').write_text('[' * 100_000)
   with pytest.raises(ValueError, match='meta.json is damaged'):
     files.read_json('meta.json')
   (folder / 'meta.json').write_text('7')
   with pytest.raises(ValueError, match='meta.json is damaged'):
-    files.read_json('meta.json', 'x')
+    files.read_json('meta.json', x=int)
 
 
 @pytest.mark.parametrize('name', ['small.npy', sealed.NAME])
