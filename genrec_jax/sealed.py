@@ -35,6 +35,11 @@ import numpy as np
 NAME = 'SEAL.json'
 FORMAT = 1
 BLOCK = 1 << 20  # bytes that share a checksum
+# The remedy for what a training leaves in its workdir to predict with.
+WRITTEN_AT_START = (
+  '--mode=train with the same config writes it again, and trains only the '
+  'missing steps; of a saved run, put back a whole copy'
+)
 LOG = logging.getLogger('genrec_jax')
 _THREADS = 4
 _SERIAL = 16  # blocks that are not worth threads
@@ -95,6 +100,7 @@ class SealedDirectory:
 
   Attributes:
     path: where it is.
+    remedy: what a user does about a damaged or missing file.
     is_sealed: whether it has checksums; those of earlier versions have none.
   """
 
@@ -103,14 +109,14 @@ class SealedDirectory:
 
     Args:
       path: the directory.
-      remedy: what a user does about a damaged or missing file, as in 'remove
-        DIRECTORY: it is made again from the source files'.
+      remedy: for messages, as in 'remove DIRECTORY: it is made again from the
+        source files'.
 
     Raises:
       DamagedError: the seal is not as it was written.
     """
     self.path = pathlib.Path(path)
-    self._remedy = remedy
+    self.remedy = remedy
     self._files = {}
     self.is_sealed = os.path.lexists(self.path / NAME)
     if self.is_sealed:
@@ -176,7 +182,7 @@ class SealedDirectory:
     """An error that says which file is damaged, how, and the remedy."""
     reason = str(reason) or type(reason).__name__
     return DamagedError(
-      f'{self.path / name} is damaged ({reason}); {self._remedy}'
+      f'{self.path / name} is damaged ({reason}); {self.remedy}'
     )
 
   @contextlib.contextmanager
@@ -220,7 +226,7 @@ class SealedDirectory:
         yield file
     except FileNotFoundError:
       raise FileNotFoundError(
-        f'{self.path / name}: no such file; {self._remedy}'
+        f'{self.path / name}: no such file; {self.remedy}'
       ) from None
     except PermissionError:
       raise

@@ -375,7 +375,7 @@ def convert_log(
     files = sealed.SealedDirectory(out, remedy)
     before = histories_lib.read_meta(files) if fingerprint else {}
     if before.get('fingerprint') == fingerprint != '':
-      return histories_lib.Histories.open(out, remedy)
+      return histories_lib.Histories.from_files(files)
     raise ValueError(
       f'{out}: holds histories made from other files or with other options; '
       'remove it or choose another directory'

@@ -61,23 +61,19 @@ class Histories:
     return self.times is not None
 
   @classmethod
-  def open(
-    cls,
-    path: str | pathlib.Path,
-    remedy: str = 'remove the directory and convert the files again',
-  ) -> 'Histories':
+  def open(cls, path: str | pathlib.Path) -> 'Histories':
     """Maps the columns of a directory that `convert` wrote, all of it checked.
-
-    Args:
-      path: the directory.
-      remedy: what a user does about a damaged one.
 
     Raises:
       FileNotFoundError: there are no histories, or not all their files.
       sealed.DamagedError: a file is not what was written.
     """
-    path = pathlib.Path(path)
-    files = sealed.SealedDirectory(path, remedy)
+    remedy = 'remove the directory and convert the files again'
+    return cls.from_files(sealed.SealedDirectory(path, remedy))
+
+  @classmethod
+  def from_files(cls, files: sealed.SealedDirectory) -> 'Histories':
+    """Like `open`, where a damaged directory has another remedy."""
     meta = read_meta(files)
     users, vocab = (_read_vocab(files, f'{x}_ids') for x in ('user', 'item'))
     columns = dict.fromkeys(DTYPES)  # name -> None, where there are none
@@ -102,7 +98,7 @@ class Histories:
       offsets=offsets,
       users=users,
       vocab=vocab,
-      path=path,
+      path=files.path,
       extras=extras,
       extra_vocabs=extra_vocabs,
       **columns,
