@@ -29,6 +29,7 @@ TIERS = (
     'compat',
     'formatting',
     'progress',
+    'sealed',
     'throughput',
   ),
   ('extensions',),

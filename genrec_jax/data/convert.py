@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax import sealed
 from genrec_jax.data import codes, readers, scratch
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
@@ -369,10 +370,12 @@ def convert_log(
   if unknown not in ('error', 'skip'):
     raise ValueError(f"unknown must be 'error' or 'skip', not {unknown!r}")
   out = pathlib.Path(out_dir)
-  if (out / 'meta.json').exists():
-    before = histories_lib.read_meta(out) if fingerprint else None
-    if before and before['fingerprint'] == fingerprint:
-      return histories_lib.Histories.open(out)
+  if any((out / name).exists() for name in ('meta.json', sealed.NAME)):
+    remedy = f'remove {out}: it is made again from the source files'
+    files = sealed.SealedDirectory(out, remedy)
+    before = histories_lib.read_meta(files) if fingerprint else {}
+    if before.get('fingerprint') == fingerprint != '':
+      return histories_lib.Histories.from_files(files)
     raise ValueError(
       f'{out}: holds histories made from other files or with other options; '
       'remove it or choose another directory'
@@ -404,6 +407,7 @@ def convert_log(
     version = histories_lib.FORMATS[bool(seen.extras)]
     meta = {'format': version, 'fingerprint': fingerprint, **meta}
     (work / 'meta.json').write_text(json.dumps(meta, indent=1))
+    sealed.seal(work)
   dropped = ', '.join(
     f'{meta[key]:,} {key.replace("_", " ")}'
     for key in ('skipped_unknown_item', 'dropped_low_rating')

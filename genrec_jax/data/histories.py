@@ -2,18 +2,18 @@
 
 A directory of histories holds `offsets.npy [U+1]`, `items.npy [N]`, maybe
 `times.npy [N]` and `ratings.npy [N]`, the vocabularies `user_ids.npy` and
-`item_ids.npy`, and `meta.json`, which is written last. Extra columns are
+`item_ids.npy`, `meta.json`, and the checksums of all of them. Extra columns are
 `extra-0.npy [N]` and so on, with `extra-0-ids.npy` for one of categories; their
 names stand in `meta.json`.
 """
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax import sealed
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import vocab as vocab_lib
 
@@ -62,27 +62,43 @@ class Histories:
 
   @classmethod
   def open(cls, path: str | pathlib.Path) -> 'Histories':
-    """Maps the columns of a directory that `convert` or `save` wrote."""
-    path = pathlib.Path(path)
-    meta = read_meta(path)
+    """Maps the columns of a directory that `convert` wrote, all of it checked.
+
+    Raises:
+      FileNotFoundError: there are no histories, or not all their files.
+      sealed.DamagedError: a file is not what was written.
+    """
+    remedy = 'remove the directory and convert the files again'
+    return cls.from_files(sealed.SealedDirectory(path, remedy))
+
+  @classmethod
+  def from_files(cls, files: sealed.SealedDirectory) -> 'Histories':
+    """Like `open`, where a damaged directory has another remedy."""
+    meta = read_meta(files)
+    users, vocab = (_read_vocab(files, f'{x}_ids') for x in ('user', 'item'))
     columns = dict.fromkeys(DTYPES)  # name -> None, where there are none
+    shape = (meta['events'],)
     for name in meta['columns']:
-      columns[name] = _map_column(path, name, meta['events'], DTYPES[name])
+      columns[name] = files.map_array(f'{name}.npy', DTYPES[name], shape)
+    _check_range(files, 'items', columns['items'], 1, len(vocab))
     extras, extra_vocabs = {}, {}
     for entry in meta.get('extras', ()):
+      name, file = entry['name'], entry['file']
       dtype = extras_lib.KINDS[entry['kind']]
-      extras[entry['name']] = _map_column(
-        path, entry['file'], meta['events'], dtype
-      )
+      extras[name] = files.map_array(f'{file}.npy', dtype, shape)
       if 'vocabulary' in entry:
-        extra_vocabs[entry['name']] = vocab_lib.Vocab.load(
-          path / f'{entry["vocabulary"]}.npy'
-        )
+        extra_vocabs[name] = _read_vocab(files, entry['vocabulary'])
+        _check_range(files, file, extras[name], 0, len(extra_vocabs[name]))
+    offsets = files.read_array('offsets.npy', np.int64, (len(users) + 1,))
+    if offsets[0] or offsets[-1] != shape[0] or (np.diff(offsets) < 0).any():
+      raise files.damaged(
+        'offsets.npy', f'they do not ascend from 0 to {shape[0]:,} events'
+      )
     return cls(
-      offsets=np.load(path / 'offsets.npy'),
-      users=vocab_lib.Vocab.load(path / 'user_ids.npy'),
-      vocab=vocab_lib.Vocab.load(path / 'item_ids.npy'),
-      path=path,
+      offsets=offsets,
+      users=users,
+      vocab=vocab,
+      path=files.path,
       extras=extras,
       extra_vocabs=extra_vocabs,
       **columns,
@@ -98,34 +114,46 @@ class Histories:
     return {name: column[at] for name, column in self.extras.items()}
 
 
-def _map_column(
-  path: pathlib.Path, name: str, events: int, dtype
-) -> np.ndarray:
-  """A column of a directory, mapped."""
-  column = np.load(path / f'{name}.npy', mmap_mode='r')
-  if column.shape != (events,) or column.dtype != dtype:
-    raise ValueError(
-      f'{path}/{name}.npy: {column.dtype} {column.shape} instead of '
-      f'{events} events; remove the directory and convert again'
+def _read_vocab(files: sealed.SealedDirectory, name: str) -> vocab_lib.Vocab:
+  ids = files.read_array(f'{name}.npy')
+  with files.explain_damage(f'{name}.npy'):
+    return vocab_lib.Vocab(ids)
+
+
+def _check_range(files, name: str, indices: np.ndarray, first, last) -> None:
+  """Refuses indices that a table does not have: JAX would clamp them."""
+  if not len(indices):
+    return
+  low, high = int(indices.min()), int(indices.max())
+  if low < first or high > last:
+    raise files.damaged(
+      f'{name}.npy', f'indices {low:,} to {high:,}, beyond {first} to {last:,}'
     )
-  return np.asarray(column)
 
 
-def read_meta(path: pathlib.Path) -> dict:
+def read_meta(files: sealed.SealedDirectory) -> dict:
   """The `meta.json` of a directory of histories."""
-  try:
-    meta = json.loads((path / 'meta.json').read_text())
-  except FileNotFoundError:
+  if not files.is_sealed and not (files.path / 'meta.json').exists():
     raise FileNotFoundError(
-      f'{path}: not a directory of converted histories (no meta.json)'
-    ) from None
-  except ValueError as e:
-    raise ValueError(f'{path}/meta.json: damaged ({e})') from None
-  if meta.get('format') not in FORMATS:
+      f'{files.path}: not a directory of converted histories (no meta.json)'
+    )
+  meta = files.read_json('meta.json', format=int)
+  if meta['format'] not in FORMATS:
     raise ValueError(
-      f'{path}: histories of format {meta.get("format")}, this version reads '
+      f'{files.path}: histories of format {meta["format"]}, this version reads '
       f'{" and ".join(map(str, FORMATS))}; convert the files again'
     )
+  with files.explain_damage('meta.json'):
+    sealed.check_keys(meta, events=int, columns=list)
+    if not {'items'} <= set(meta['columns']) <= set(DTYPES):
+      raise ValueError(f'its columns are {meta["columns"]}')
+    for entry in meta.get('extras', ()):
+      if not (
+        entry['kind'] in extras_lib.KINDS
+        and isinstance(entry['name'], str)
+        and str(entry['file']).startswith('extra-')
+      ):
+        raise ValueError(f'its extra columns are {meta["extras"]}')
   return meta
 
 

@@ -1,19 +1,20 @@
 """Keeps the items in a workdir, to recommend without the training data."""
 
 import dataclasses
-import io
 import json
+import logging
 import os
 import pathlib
 import zlib
 
 import numpy as np
 
+from genrec_jax import sealed
 from genrec_jax.data import scratch
 from genrec_jax.data.vocab import Vocab
 
 FORMAT = 1
-_CHECKED = ('titles.json', 'counts.npy', 'corpus.npy')  # ids.npy by its own
+LOG = logging.getLogger('genrec_jax')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,46 +53,41 @@ class ItemCatalogue:
   @classmethod
   def load(cls, workdir: str | os.PathLike) -> 'ItemCatalogue':
     """The items that `keep_items` left in a workdir."""
-    path = pathlib.Path(workdir) / 'items'
-    try:
-      meta = json.loads((path / 'meta.json').read_text())
-      files = {name: (path / name).read_bytes() for name in _CHECKED}
-      # Workdirs of earlier versions have no checksums.
-      for name, checksum in meta.get('checksums', {}).items():
-        if zlib.crc32(files[name]) != checksum:
-          raise ValueError(f'{name} is not the file that was saved')
-      titles = json.loads(files['titles.json'])
-      counts, corpus = (
-        np.load(io.BytesIO(files[name]), allow_pickle=False)
-        for name in ('counts.npy', 'corpus.npy')
-      )
-    except FileNotFoundError as e:
-      raise FileNotFoundError(
-        f'{e.filename}: no such file; a training writes it when it starts. '
-        '--mode=train with the same config writes it again, and trains only '
-        'the missing steps'
-      ) from None
-    except (ValueError, EOFError, LookupError, AttributeError) as e:
-      raise _damaged(path, e) from None
-    vocab = Vocab.load(path / 'ids.npy')
-    if meta.get('format') != FORMAT:
+    files = sealed.SealedDirectory(
+      pathlib.Path(workdir) / 'items', sealed.WRITTEN_AT_START
+    )
+    meta = files.read_json('meta.json', format=int)
+    if meta['format'] != FORMAT:
       raise ValueError(
-        f'{path}: items of format {meta.get("format")}, this version reads '
+        f'{files.path}: items of format {meta["format"]}, this version reads '
         f'format {FORMAT}'
       )
-    if meta.get('vocab') != vocab.fingerprint():
-      raise _damaged(path, 'ids.npy is not the file that was saved')
+    with files.explain_damage('meta.json'):
+      sealed.check_keys(meta, vocab=str, has_times=bool, data=str)
+      # Of workdirs without a seal; those of the first versions have none.
+      for name, checksum in meta.get('checksums', {}).items():
+        if zlib.crc32(files.read(name)) != checksum:
+          raise files.damaged(name, 'it is not the file that was saved')
+    ids = files.read_array('ids.npy')
+    with files.explain_damage('ids.npy'):
+      vocab = Vocab(ids)
+      if meta['vocab'] != vocab.fingerprint():
+        raise ValueError('it is not the file that was saved')
+    counts = files.read_array('counts.npy')
     if counts.shape != (vocab.rows,) or not _holds_integers(counts, 0):
-      raise _damaged(path, 'counts.npy holds no number for each item')
+      raise files.damaged('counts.npy', 'it holds no number for each item')
+    corpus = files.read_array('corpus.npy')
     if (
       corpus.ndim != 1
       or not _holds_integers(corpus, 1)
       or corpus.max(initial=0) >= vocab.rows
       or (np.diff(corpus) <= 0).any()
     ):
-      raise _damaged(path, 'corpus.npy holds no ascending rows of the items')
+      raise files.damaged('corpus.npy', 'it holds no ascending rows of items')
+    titles = files.read_json('titles.json')
     if titles is not None:
-      titles = {int(index): title for index, title in titles.items()}
+      with files.explain_damage('titles.json'):
+        titles = {int(index): str(title) for index, title in titles.items()}
     return cls(vocab, corpus, counts, titles, meta['has_times'], meta['data'])
 
   def title(self, item) -> str | None:
@@ -109,21 +105,12 @@ class ItemCatalogue:
       (partial / 'titles.json').write_text(json.dumps(self.titles))
       meta = {
         'format': FORMAT,
-        'checksums': {
-          name: zlib.crc32((partial / name).read_bytes()) for name in _CHECKED
-        },
         'data': self.data,
         'vocab': self.vocab.fingerprint(),
         'has_times': self.has_times,
       }
       (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
-
-
-def _damaged(path: pathlib.Path, reason) -> ValueError:
-  return ValueError(
-    f'{path} is damaged ({reason}); remove it and let --mode=train write it '
-    'again'
-  )
+      sealed.seal(partial)
 
 
 def _holds_integers(values: np.ndarray, least: int) -> bool:
@@ -131,11 +118,11 @@ def _holds_integers(values: np.ndarray, least: int) -> bool:
 
 
 def keep_items(workdir: str | os.PathLike, data) -> None:
-  """Leaves the items of a training in its workdir, once."""
+  """Leaves the items of a training in its workdir, once, or mends them."""
   try:
-    meta = pathlib.Path(workdir, 'items', 'meta.json').read_text()
-    if json.loads(meta)['data'] == data.fingerprint():
+    if ItemCatalogue.load(workdir).data == data.fingerprint():
       return
-  except (FileNotFoundError, ValueError, KeyError):
-    pass
+  except (FileNotFoundError, ValueError) as e:
+    if pathlib.Path(workdir, 'items').exists():
+      LOG.warning('%s; writing the items again', e)
   ItemCatalogue.from_data(data).save(workdir)

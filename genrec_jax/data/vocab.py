@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from genrec_jax import features
+from genrec_jax import features, sealed
 
 _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
@@ -148,12 +148,13 @@ class Vocab:
   def load(cls, path: str | pathlib.Path) -> 'Vocab':
     """Reads what `save` wrote."""
     try:
-      ids = np.load(path, allow_pickle=False)
+      with open(path, 'rb') as f:
+        ids = np.array(sealed.map_values(f))
     except FileNotFoundError:
       raise FileNotFoundError(
         f'{path}: no such vocabulary; give the file that Vocab.save wrote '
         '(items.npy in a directory of converted histories)'
       ) from None
-    except (ValueError, EOFError, OSError) as e:
+    except (*sealed.UNREADABLE, OSError) as e:
       raise ValueError(f'{path}: not a saved vocabulary ({e})') from None
     return cls(ids)

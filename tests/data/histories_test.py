@@ -3,7 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from genrec_jax import sealed
 from genrec_jax.data import convert, histories, readers, vocab
+from genrec_jax.data import extras as extras_lib
 
 
 def grouped_slowly(user, item, time):
@@ -68,14 +70,109 @@ def test_open_refuses_what_is_not_whole(tmp_path):
   events = readers.Events(np.array([1, 1]), np.array([2, 3]))
   convert.convert_log([events], tmp_path / 'h', log=lambda _: None)
   histories.Histories.open(tmp_path / 'h')
+  (tmp_path / 'h' / sealed.NAME).unlink()  # as in earlier versions
   meta_path = tmp_path / 'h' / 'meta.json'
   meta = json.loads(meta_path.read_text())
-  np.save(tmp_path / 'h' / 'items.npy', np.zeros(1, np.int32))
-  with pytest.raises(ValueError, match='items.npy.*convert again'):
-    histories.Histories.open(tmp_path / 'h')
   meta_path.write_text(json.dumps({**meta, 'format': 0}))
   with pytest.raises(ValueError, match='format 0'):
     histories.Histories.open(tmp_path / 'h')
-  meta_path.write_text('{')
-  with pytest.raises(ValueError, match='damaged'):
+
+
+def convert_two(out, fingerprint='same'):
+  """Two users' histories with an extra column, converted or opened."""
+  events = readers.Events(
+    np.array([1, 1, 2]),
+    np.array([7, 8, 7]),
+    np.array([10, 11, 12]),
+    extras={'place': np.array(['a', 'b', 'a'])},
+  )
+  return convert.convert_log(
+    [events],
+    out,
+    extras=(extras_lib.ExtraColumn('place', 'category'),),
+    fingerprint=fingerprint,
+    log=lambda _: None,
+  )
+
+
+FILES = [
+  'extra-0-ids.npy', 'extra-0.npy', 'item_ids.npy', 'items.npy', 'meta.json',
+  'offsets.npy', 'times.npy', 'user_ids.npy',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_every_damaged_file_is_named_with_the_remedy(tmp_path, name):
+  out = tmp_path / 'h'
+  convert_two(out)
+  assert sorted(p.name for p in out.iterdir()) == sorted([*FILES, sealed.NAME])
+  path = out / name
+  whole = path.read_bytes()
+  told = f'{path} is damaged .*; remove {out}: it is made again from the source'
+  for at in (0, 40, len(whole) - 1):
+    flipped = bytearray(whole)
+    flipped[at] ^= 4
+    for content in (flipped, b'', whole[:-3], whole * 2):
+      path.write_bytes(content)
+      with pytest.raises(sealed.DamagedError, match=told):
+        convert_two(out)
+  path.unlink()
+  with pytest.raises(FileNotFoundError, match=f'{name}: no such file; remove'):
+    convert_two(out)
+  with pytest.raises(FileNotFoundError, match='and convert the files again'):
+    histories.Histories.open(out)
+
+
+BAD = {
+  'one item beyond the vocabulary': ('items.npy', [1, 2, 3]),
+  'far beyond': ('items.npy', [1, 10**6, 1]),
+  'padding': ('items.npy', [1, 0, 1]),
+  'below': ('items.npy', [1, -5, 1]),
+  'a category beyond': ('extra-0.npy', [1, 2, 3]),
+  'of another type': ('items.npy', [1.0, 2.0, 1.0]),
+  'not from 0': ('offsets.npy', np.array([1, 2, 3])),
+  'not to the end': ('offsets.npy', np.array([0, 2, 2])),
+  'descending': ('offsets.npy', np.array([0, 4, 3])),
+  'one user less': ('offsets.npy', np.array([0, 3])),
+  'a user twice': ('user_ids.npy', np.array([1, 1])),
+  'a user more': ('user_ids.npy', np.array([1, 2, 3])),
+  'ids in a square': ('user_ids.npy', np.array([[1], [2]])),
+  'an event less': ('times.npy', np.array([10, 11])),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_without_checksums_the_columns_must_make_sense(tmp_path, case):
+  name, values = BAD[case]
+  made = convert_two(tmp_path / 'h')
+  (tmp_path / 'h' / sealed.NAME).unlink()
+  assert as_lists(convert_two(tmp_path / 'h')) == as_lists(made)
+  if isinstance(values, list):
+    values = np.array(values, 'f4' if type(values[0]) is float else 'i4')
+  np.save(tmp_path / 'h' / name, values)
+  with pytest.raises(sealed.DamagedError, match=f'{tmp_path}/h/.*.npy is dam'):
+    histories.Histories.open(tmp_path / 'h')
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'events': '3'},
+    {'columns': None},
+    {'columns': ['times']},
+    {'columns': ['items', 'prices']},
+    {'columns': [['items']]},
+    {'extras': 7},
+    {'extras': [{'name': 'place'}]},
+    {'extras': [{'name': 'p', 'kind': [], 'file': 'extra-0'}]},
+    {'extras': [{'name': 'p', 'kind': 'int', 'file': '../extra-0'}]},
+    {'events': 10**30},
+  ],
+)
+def test_without_checksums_meta_must_make_sense(tmp_path, change):
+  convert_two(tmp_path / 'h')
+  (tmp_path / 'h' / sealed.NAME).unlink()
+  path = tmp_path / 'h' / 'meta.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  with pytest.raises(sealed.DamagedError, match='is damaged'):
     histories.Histories.open(tmp_path / 'h')

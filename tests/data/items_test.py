@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import types
+import zlib
 
 import numpy as np
 import pytest
 
+from genrec_jax import sealed
 from genrec_jax.data import datasets, histories, items, vocab
 from genrec_jax.data.items import ItemCatalogue
 
@@ -76,19 +78,6 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path):
   same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
 
 
-@pytest.mark.parametrize('name', ['titles.json', 'counts.npy', 'corpus.npy'])
-def test_a_bit_that_flipped_is_refused(tmp_path, name):
-  items.keep_items(tmp_path, data())
-  path = tmp_path / 'items' / name
-  content = bytearray(path.read_bytes())
-  content[-2] ^= 1
-  path.write_bytes(content)
-  with pytest.raises(
-    ValueError, match=f'{name} is not the file that was saved'
-  ):
-    ItemCatalogue.load(tmp_path)
-
-
 @pytest.mark.parametrize(
   'name, change',
   [
@@ -106,34 +95,61 @@ def test_items_without_checksums_are_opened_and_must_make_sense(
 ):
   items.keep_items(tmp_path, data())
   folder = tmp_path / 'items'
-  meta = json.loads((folder / 'meta.json').read_text())
-  del meta['checksums']  # as earlier versions have written it
-  (folder / 'meta.json').write_text(json.dumps(meta))
+  (folder / sealed.NAME).unlink()  # as in earlier versions
   same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
   np.save(folder / name, change(np.load(folder / name)))
-  with pytest.raises(ValueError, match=f'items is damaged .{name} holds no'):
+  with pytest.raises(ValueError, match=f'{name} is damaged .it holds no'):
     ItemCatalogue.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-  'name', ['meta.json', 'titles.json', 'ids.npy', 'counts.npy', 'corpus.npy']
-)
-def test_damage_is_refused(tmp_path, name):
+def test_checksums_of_an_earlier_version_are_compared(tmp_path):
   items.keep_items(tmp_path, data())
-  path = tmp_path / 'items' / name
-  path.write_bytes(path.read_bytes()[:-9])
-  with pytest.raises(ValueError, match=f'items.*{"damaged|not a saved"}'):
+  folder = tmp_path / 'items'
+  (folder / sealed.NAME).unlink()
+  meta = json.loads((folder / 'meta.json').read_text())
+  names = ('titles.json', 'counts.npy', 'corpus.npy')
+  meta['checksums'] = {n: zlib.crc32((folder / n).read_bytes()) for n in names}
+  (folder / 'meta.json').write_text(json.dumps(meta))
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
+  np.save(folder / 'counts.npy', np.array([0, 2, 1, 1]))
+  with pytest.raises(ValueError, match='counts.npy is damaged .it is not the'):
     ItemCatalogue.load(tmp_path)
-  path.unlink()
-  with pytest.raises(FileNotFoundError, match=name):
-    ItemCatalogue.load(tmp_path)
-
-
-def test_exchanged_files_are_refused(tmp_path):
   items.keep_items(tmp_path, data())
-  vocab.Vocab(np.array(['b', 'c', 'a'])).save(tmp_path / 'items' / 'ids.npy')
-  with pytest.raises(ValueError, match='not the file that was saved'):
+  vocab.Vocab(np.array(['b', 'c', 'a'])).save(folder / 'ids.npy')
+  (folder / sealed.NAME).unlink()
+  with pytest.raises(ValueError, match='ids.npy is damaged .it is not'):
     ItemCatalogue.load(tmp_path)
+
+
+FILES = ['SEAL.json', 'corpus.npy', 'counts.npy', 'ids.npy', 'meta.json',
+         'titles.json']  # fmt: skip
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_damage_is_refused_and_a_training_mends_it(tmp_path, name, caplog):
+  items.keep_items(tmp_path, data())
+  folder = tmp_path / 'items'
+  assert sorted(path.name for path in folder.iterdir()) == FILES
+  whole = (folder / name).read_bytes()
+  flipped = bytearray(whole)
+  flipped[-2] ^= 1
+  for content in (flipped, whole[:-9], whole * 2, b''):
+    (folder / name).write_bytes(content)
+    with pytest.raises(
+      sealed.DamagedError, match=f'{name} is damaged .*--mode=train with the'
+    ):
+      ItemCatalogue.load(tmp_path)
+    caplog.clear()
+    items.keep_items(tmp_path, data())
+    assert f'{name} is damaged' in caplog.text
+    assert 'writing the items again' in caplog.text
+    same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
+  (folder / name).unlink()
+  if name != 'SEAL.json':
+    with pytest.raises(FileNotFoundError, match=f'{name}: no such file; --'):
+      ItemCatalogue.load(tmp_path)
+    items.keep_items(tmp_path, data())
+  same(ItemCatalogue.load(tmp_path), ItemCatalogue.from_data(data()))
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
@@ -141,5 +157,6 @@ def test_a_format_of_the_future_is_refused(tmp_path):
   path = tmp_path / 'items' / 'meta.json'
   meta = json.loads(path.read_text())
   path.write_text(json.dumps({**meta, 'format': 99}))
+  (tmp_path / 'items' / sealed.NAME).unlink()
   with pytest.raises(ValueError, match='format 99'):
     ItemCatalogue.load(tmp_path)

@@ -14,6 +14,7 @@ import zlib
 import numpy as np
 from array_record.python import array_record_module
 
+from genrec_jax import sealed
 from genrec_jax.data.ranking import rows as rows_lib
 
 _HEAD = struct.Struct('<II')
@@ -116,8 +117,9 @@ class BlockWriter:
 class BlockReader:
   """Random access to the blocks of a file; several threads may share it."""
 
-  def __init__(self, path: pathlib.Path, crcs: list[int]):
-    self._path, self._crcs = path, crcs
+  def __init__(self, path: pathlib.Path, crcs: list[int], remedy: str):
+    """Opens a file; `remedy` is what a user does when it is damaged."""
+    self._path, self._crcs, self._remedy = path, crcs, remedy
     self._lock = threading.Lock()
     try:
       self._file = array_record_module.ArrayRecordReader(
@@ -125,12 +127,9 @@ class BlockReader:
       )
       records = self._file.num_records()
     except Exception as e:  # it has no types of its own
-      raise ValueError(f'{path}: the file is damaged ({e})') from None
+      raise self._damaged('', e) from None
     if records != len(crcs):
-      raise ValueError(
-        f'{path}: {records} blocks instead of {len(crcs)}; the file is '
-        'damaged, remove its directory and prepare the data again'
-      )
+      raise self._damaged('', f'{records} blocks instead of {len(crcs)}')
 
   def __getitem__(self, block: int) -> rows_lib.Rows:
     try:
@@ -140,7 +139,9 @@ class BlockReader:
         raise ValueError('it belongs to another file')
       return from_bytes(record)
     except Exception as e:  # ArrayRecord has no types of its own
-      raise ValueError(
-        f'{self._path}, block {block}: damaged ({e}); remove the directory and '
-        'prepare the data again'
-      ) from None
+      raise self._damaged(f', block {block}', e) from None
+
+  def _damaged(self, where: str, reason: object) -> sealed.DamagedError:
+    return sealed.DamagedError(
+      f'{self._path}{where} is damaged ({reason}); {self._remedy}'
+    )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from genrec_jax import features as features_lib
+from genrec_jax import sealed
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import raw, transform
 from genrec_jax.data.ranking import rows as rows_lib
@@ -21,6 +22,7 @@ from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 # The second number is of data with annotations beside labels and group, so that
 # versions that know none do not ignore them.
 FORMATS = (1, 2)
+REMEDY = 'remove the directory and prepare the data again'
 
 
 def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
@@ -285,43 +287,46 @@ class Encoder:
   @classmethod
   def load(cls, directory: str | pathlib.Path) -> 'Encoder':
     """Reads what `save` wrote, and checks that it is whole."""
-    path = pathlib.Path(directory) / 'encoder.json'
-    meta = read_json(path, 'the encoder', FORMATS)
-    vocabularies = {}
-    for name, table in meta['tables'].items():
-      file = path.parent / table['file']
-      vocabulary = vocabulary_lib.Vocabulary.load(
-        file, name, table['oov'], table['hash_rows']
+    return cls.from_files(sealed.SealedDirectory(directory, REMEDY))
+
+  @classmethod
+  def from_files(cls, files: sealed.SealedDirectory) -> 'Encoder':
+    """Reads what `save` wrote into a directory that may be sealed."""
+    name = 'encoder.json'
+    meta = read_json(files, name, 'the encoder', FORMATS)
+    with files.explain_damage(name):
+      sealed.check_keys(
+        meta, tables=dict, columns=list, statistics=dict, reading=dict
       )
-      if vocabulary.fingerprint() != table['fingerprint']:
-        raise ValueError(
-          f'{file}: not the vocabulary that {path} was saved with'
+      schema = schema_lib.Schema(
+        tuple(schema_lib.Column(**c) for c in meta['columns']),
+        tuple(meta['labels']),
+        meta['group'],
+        annotations_lib.Annotations.from_json(meta.get('annotations', {})),
+      )
+      statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
+    vocabularies = {}
+    for table, entry in meta['tables'].items():
+      with files.explain_damage(name):
+        file, oov, rows = entry['file'], entry['oov'], entry['hash_rows']
+      raw = files.read(file)
+      with files.explain_damage(file):
+        vocabularies[table] = vocabulary_lib.Vocabulary.from_bytes(
+          raw, table, oov, rows
         )
-      vocabularies[name] = vocabulary
-    schema = schema_lib.Schema(
-      tuple(schema_lib.Column(**c) for c in meta['columns']),
-      tuple(meta['labels']),
-      meta['group'],
-      annotations_lib.Annotations.from_json(meta.get('annotations', {})),
-    )
-    statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
+        if vocabularies[table].fingerprint() != entry['fingerprint']:
+          raise ValueError(f'it is not the vocabulary that {name} speaks of')
     return cls(schema, vocabularies, statistics, meta['reading'])
 
 
-def read_json(path: pathlib.Path, what: str, versions: Sequence[int]) -> dict:
+def read_json(
+  files: sealed.SealedDirectory, name: str, what: str, versions: Sequence[int]
+) -> dict:
   """A JSON file of ours, or an error that says what is wrong with it."""
-  try:
-    meta = json.loads(path.read_text())
-  except FileNotFoundError:
-    raise FileNotFoundError(f'{path}: no such file; {what} is not there') from (
-      None
-    )
-  except (json.JSONDecodeError, UnicodeDecodeError) as e:
-    raise ValueError(f'{path}: {what} is damaged ({e})') from None
-  if meta.get('format') not in versions:
+  meta = files.read_json(name, format=int)
+  if meta['format'] not in versions:
     raise ValueError(
-      f'{path}: {what} is of format {meta.get("format")}, this version reads '
-      f'{" and ".join(map(str, versions))}; remove the directory and prepare '
-      'the data again'
+      f'{files.path / name}: {what} is of format {meta["format"]}, this '
+      f'version reads {" and ".join(map(str, versions))}; {files.remedy}'
     )
   return meta

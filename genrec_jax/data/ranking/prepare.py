@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax import sealed
 from genrec_jax.data import scratch
 from genrec_jax.data.ranking import blocks, raw, store
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -249,9 +250,11 @@ def prepare_store(
     The prepared data.
   """
   out = pathlib.Path(out)
-  if (out / store.MANIFEST).exists():
-    out_store = store.PreparedStore(out)
-    if fingerprint and out_store.manifest['made_from'] == fingerprint:
+  if any((out / name).exists() for name in (store.MANIFEST, sealed.NAME)):
+    out_store = store.PreparedStore(
+      out, f'remove {out}: it is made again from the source files'
+    )
+    if fingerprint and out_store.manifest.get('made_from') == fingerprint:
       return out_store
     raise ValueError(
       f'{out}: holds data made from other files or with other options; remove '

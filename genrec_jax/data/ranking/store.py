@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from genrec_jax import sealed
 from genrec_jax.data.ranking import blocks
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import rows as rows_lib
@@ -114,16 +115,32 @@ class PreparedStore:
     encoder: what made the rows.
   """
 
-  def __init__(self, directory: str | pathlib.Path):
-    self.directory = pathlib.Path(directory)
+  def __init__(
+    self, directory: str | pathlib.Path, remedy: str = encoder_lib.REMEDY
+  ):
+    """Opens a directory that `prepare.prepare_store` made.
+
+    Args:
+      directory: where it is.
+      remedy: what a user does about a damaged one.
+    """
+    self.directory, self._remedy = pathlib.Path(directory), remedy
+    files = sealed.SealedDirectory(directory, remedy)
     self.manifest = encoder_lib.read_json(
-      self.directory / MANIFEST, 'prepared ranking data', encoder_lib.FORMATS
+      files, MANIFEST, 'prepared ranking data', encoder_lib.FORMATS
     )
-    self.encoder = encoder_lib.Encoder.load(self.directory)
+    with files.explain_damage(MANIFEST):
+      sealed.check_keys(
+        self.manifest, encoder=str, block_rows=int, groups=int, parts=dict
+      )
+      for name, entry in self.manifest['parts'].items():
+        sealed.check_keys(entry, file=str, rows=int, bytes=int, crc32=list)
+        if entry['file'] != f'{name}.array_record' or name not in SPLITS:
+          raise ValueError(f'it has a split {name!r} in {entry["file"]!r}')
+    self.encoder = encoder_lib.Encoder.from_files(files)
     if self.encoder.fingerprint() != self.manifest['encoder']:
-      raise ValueError(
-        f'{self.directory}: encoder.json is not the one the blocks were made '
-        'with; remove the directory and prepare the data again'
+      raise files.damaged(
+        'encoder.json', 'it is not the one the blocks were made with'
       )
 
   @functools.cached_property
@@ -136,17 +153,16 @@ class PreparedStore:
   def _open_split(self, name: str, entry: dict) -> SplitStore:
     path = self.directory / entry['file']
     if not path.is_file():
-      raise FileNotFoundError(
-        f'{path}: no such file; remove its directory and prepare the data again'
-      )
-    if path.stat().st_size != entry['bytes']:
-      raise ValueError(
-        f'{path}: {path.stat().st_size:,} bytes instead of {entry["bytes"]:,}; '
-        'the file is damaged, remove its directory and prepare the data again'
+      raise FileNotFoundError(f'{path}: no such file; {self._remedy}')
+    size = path.stat().st_size
+    if size != entry['bytes']:
+      raise sealed.DamagedError(
+        f'{path} is damaged ({size:,} bytes instead of {entry["bytes"]:,}); '
+        f'{self._remedy}'
       )
     full, rest = divmod(entry['rows'], self.manifest['block_rows'])
     sizes = [self.manifest['block_rows']] * full + [rest] * bool(rest)
-    source = blocks.BlockReader(path, entry['crc32'])
+    source = blocks.BlockReader(path, entry['crc32'], self._remedy)
     return SplitStore(name, sizes, source, self.encoder.schema.names)
 
   def fingerprint(self) -> str:
@@ -162,6 +178,7 @@ class PreparedStore:
 def write_manifest(
   directory: pathlib.Path, manifest: dict, version: int
 ) -> None:
-  """The last file of a directory: with it, the data are complete."""
+  """Completes a directory: its manifest, and the seal over all files."""
   text = json.dumps({'format': version, **manifest}, indent=1)
   (directory / MANIFEST).write_text(text)
+  sealed.seal(directory)

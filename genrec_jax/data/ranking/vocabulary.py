@@ -7,6 +7,7 @@ frequent on, the last row (or the last `hash_rows`) is what is not known.
 import collections
 import dataclasses
 import hashlib
+import io
 import pathlib
 import zlib
 from collections.abc import Sequence
@@ -160,19 +161,21 @@ class Vocabulary:
       np.savez(f, text=blob, ends=ends, counts=self.counts)
 
   @classmethod
-  def load(cls, path: pathlib.Path, table, oov, hash_rows) -> 'Vocabulary':
-    """Reads what `save` wrote."""
+  def from_bytes(cls, raw: bytes, table, oov, hash_rows) -> 'Vocabulary':
+    """Reads what `save` wrote.
+
+    Raises:
+      ValueError: it is not that.
+    """
     try:
-      with np.load(path, allow_pickle=False) as f:
+      with np.load(io.BytesIO(raw), allow_pickle=False) as f:
         blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
-    except FileNotFoundError:
-      raise FileNotFoundError(f'{path}: the vocabulary is missing') from None
+      at = [0, *ends.tolist()]
+      values = tuple(
+        blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
+      )
     except Exception as e:  # zipfile, zlib and numpy each have their own
-      raise ValueError(f'{path}: the vocabulary is damaged ({e})') from None
-    at = [0, *ends.tolist()]
-    values = tuple(
-      blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
-    )
+      raise ValueError(f'it holds no vocabulary: {e}') from None
     return cls(table, values, counts, oov, hash_rows)
 
 

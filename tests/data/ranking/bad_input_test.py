@@ -5,14 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from genrec_jax.data.ranking import batches, datasets, store
+from genrec_jax import sealed
+from genrec_jax.data.ranking import batches, datasets, saved_encoder, store
 
 GOOD = 'label,user,price\n0,a,1\n1,b,2\n0,a,3\n1,b,4\n'
 
 
 def load(tmp_path, text, **changes):
   path = tmp_path / 'x.csv'
-  path.write_bytes(text.encode() if isinstance(text, str) else text)
+  if text is not None:  # else what is there, already prepared
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
   cfg = {
     'name': 'csv',
     'path': str(path),
@@ -135,14 +137,84 @@ def test_damage_on_disk_is_found(tmp_path):
       np.testing.assert_array_equal(found[0][:, 0], [1, 2, 1, 2])
   file.write_bytes(good)
 
+  (directory / sealed.NAME).unlink()  # as in earlier versions
   told = json.loads(manifest)
   told['parts']['train']['crc32'][1] ^= 1
   (directory / store.MANIFEST).write_text(json.dumps(told))
   split = store.PreparedStore(directory).splits['train']
-  with pytest.raises(ValueError, match=r'train.array_record, block 1: damaged'):
+  with pytest.raises(ValueError, match='train.array_record, block 1 is dam'):
     split.block(1)
   (directory / store.MANIFEST).write_text(
     manifest.replace('"format": 1', '"format": 0')
   )
   with pytest.raises(ValueError, match='format 0.*prepare the data again'):
     store.PreparedStore(directory)
+
+
+@pytest.mark.parametrize(
+  'name', ['SEAL.json', 'dataset.json', 'encoder.json', 'vocabulary-0.npz']
+)
+def test_every_damaged_file_is_named_with_the_remedy(tmp_path, name):
+  directory = load(tmp_path, GOOD).store.directory
+  path = directory / name
+  whole = path.read_bytes()
+  remedy = f'remove {directory}: it is made again from the source files'
+  flipped = bytearray(whole)
+  flipped[len(whole) // 2] ^= 1
+  for content in (flipped, b'', whole[:-2], whole * 2):
+    path.write_bytes(content)
+    with pytest.raises(sealed.DamagedError, match=f'{name} is dam.*; {remedy}'):
+      load(tmp_path, None)
+  path.unlink()
+  if name == 'SEAL.json':
+    load(tmp_path, None)
+  else:
+    with pytest.raises(FileNotFoundError, match=f'{name}: no such.*; {remedy}'):
+      load(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+  'name, change',
+  [
+    ('dataset.json', {'parts': None}),
+    ('dataset.json', {'parts': {'train': {'rows': 4}}}),
+    ('dataset.json', {'block_rows': '2'}),
+    ('encoder.json', {'columns': [{'kind': 'numeric'}]}),
+    ('encoder.json', {'tables': {'a': {'file': 'vocabulary-0.npz'}}}),
+    ('encoder.json', {'statistics': 1}),
+    ('encoder.json', {'labels': 7}),
+  ],
+)
+def test_without_checksums_the_files_must_make_sense(tmp_path, name, change):
+  directory = load(tmp_path, GOOD).store.directory
+  (directory / sealed.NAME).unlink()
+  load(tmp_path, None)
+  told = json.loads((directory / name).read_text()) | change
+  (directory / name).write_text(json.dumps(told))
+  with pytest.raises(sealed.DamagedError, match=f'{name} is damaged'):
+    load(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+  'name', ['SEAL.json', 'data.txt', 'encoder.json', 'vocabulary-0.npz']
+)
+def test_a_training_mends_the_encoder_of_its_workdir(tmp_path, name, caplog):
+  dataset = load(tmp_path, GOOD)
+  saved_encoder.save_encoder(tmp_path, dataset)
+  assert not caplog.records
+  path = tmp_path / 'encoder' / name
+  whole = path.read_bytes()
+  flipped = bytearray(whole)
+  flipped[len(whole) // 2] ^= 1
+  for content in (flipped, b'', whole * 2):
+    path.write_bytes(content)
+    with pytest.raises(sealed.DamagedError, match=f'{name} is dam.*--mode=tra'):
+      saved_encoder.load_encoder(tmp_path)
+      saved_encoder.read_fingerprint(tmp_path)
+    caplog.clear()
+    saved_encoder.save_encoder(tmp_path, dataset)
+    assert 'writing the encoder again' in caplog.text
+    assert path.read_bytes() == whole
+  before = path.stat().st_ino
+  saved_encoder.save_encoder(tmp_path, dataset)  # whole: left as it is
+  assert path.stat().st_ino == before

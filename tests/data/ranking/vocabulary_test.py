@@ -69,15 +69,16 @@ def test_hashing_needs_no_vocabulary():
 def test_saved_vocabularies_come_back(tmp_path):
   made = fitted(['a\nb', 'é', '', 'a\nb', ' '])
   made.save(tmp_path / 'v.npz')
-  again = vocabulary.Vocabulary.load(tmp_path / 'v.npz', 'c', 'row', 0)
+  raw_bytes = (tmp_path / 'v.npz').read_bytes()
+  again = vocabulary.Vocabulary.from_bytes(raw_bytes, 'c', 'row', 0)
   assert again.values == made.values
   assert again.fingerprint() == made.fingerprint()
   assert fitted(['x']).fingerprint() != made.fingerprint()
   # The ends of the texts are part of it.
   assert fitted(['ab', 'c']).fingerprint() != fitted(['a', 'bc']).fingerprint()
-  (tmp_path / 'v.npz').write_bytes(b'PK')
-  with pytest.raises(ValueError, match='v.npz: the vocabulary is damaged'):
-    vocabulary.Vocabulary.load(tmp_path / 'v.npz', 'c', 'row', 0)
+  for damaged in (b'', b'PK', raw_bytes[:-30], raw_bytes[:200]):
+    with pytest.raises(ValueError, match='it holds no vocabulary'):
+      vocabulary.Vocabulary.from_bytes(damaged, 'c', 'row', 0)
 
 
 def test_buckets_are_those_of_the_published_preparation():

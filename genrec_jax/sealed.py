@@ -1,0 +1,334 @@
+"""Directories whose files are compared with checksums before they are used.
+
+    DIRECTORY/
+      items.npy ...
+      SEAL.json         size and CRC-32 of each megabyte of every other file
+
+`seal` writes SEAL.json as the last file of a directory that is complete. A
+`SealedDirectory` gives out nothing but what is as it was sealed. The seal
+protects itself: it holds the CRC-32 of its own body, and only the exact bytes
+that `seal` writes are accepted. A directory of an earlier version has no seal;
+its files are given out unchecked, and whoever reads them looks at what they
+hold.
+
+The checksums are against failing disks and half copies, not against somebody
+who rewrites them with the files.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import math
+import os
+import pathlib
+import stat
+import tokenize
+import types
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from typing import Any, BinaryIO
+
+import numpy as np
+
+NAME = 'SEAL.json'
+FORMAT = 1
+BLOCK = 1 << 20  # bytes that share a checksum
+# The remedy for what a training leaves in its workdir to predict with.
+WRITTEN_AT_START = (
+  '--mode=train with the same config writes it again, and trains only the '
+  'missing steps; of a saved run, put back a whole copy'
+)
+LOG = logging.getLogger('genrec_jax')
+_THREADS = 4
+_SERIAL = 16  # blocks that are not worth threads
+# What NumPy and json raise for contents that they do not understand.
+UNREADABLE = (
+  ArithmeticError,
+  AttributeError,
+  EOFError,
+  LookupError,
+  MemoryError,
+  RecursionError,
+  SyntaxError,
+  TypeError,
+  ValueError,
+  Warning,
+  tokenize.TokenError,
+)
+
+
+class DamagedError(ValueError):
+  """A file is not what was written."""
+
+
+def seal(
+  directory: str | os.PathLike, names: Sequence[str] | None = None
+) -> None:
+  """Reads files back and writes their checksums beside them.
+
+  Args:
+    directory: nobody else writes to it any more.
+    names: of the files, relative to it; None takes all of them.
+  """
+  directory = pathlib.Path(directory)
+  if names is None:
+    names = [
+      path.relative_to(directory).as_posix()
+      for path in directory.rglob('*')
+      if path.is_file() and path != directory / NAME
+    ]
+  files = {}
+  for name in names:
+    with open(directory / name, 'rb') as f:
+      size = os.fstat(f.fileno()).st_size
+      files[name] = [size, list(_compute_checksums(f.fileno(), size))]
+  body = dict(format=FORMAT, files=files)
+  (directory / NAME).write_bytes(encode_body(body))
+
+
+class SealedDirectory:
+  """The files of a directory, each checked before anything of it is used.
+
+  >>> import tempfile
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   np.save(folder + '/counts.npy', np.arange(3))
+  ...   seal(folder)
+  ...   SealedDirectory(folder, 'make it again').read_array('counts.npy')
+  array([0, 1, 2])
+
+  Attributes:
+    path: where it is.
+    remedy: what a user does about a damaged or missing file.
+    is_sealed: whether it has checksums; those of earlier versions have none.
+  """
+
+  def __init__(self, path: str | os.PathLike, remedy: str):
+    """Reads the seal.
+
+    Args:
+      path: the directory.
+      remedy: for messages, as in 'remove DIRECTORY: it is made again from the
+        source files'.
+
+    Raises:
+      DamagedError: the seal is not as it was written.
+    """
+    self.path = pathlib.Path(path)
+    self.remedy = remedy
+    self._files = {}
+    self.is_sealed = os.path.lexists(self.path / NAME)
+    if self.is_sealed:
+      raw = self._read_file(NAME)
+      with self.explain_damage(NAME):
+        self._files = decode_body(raw)['files']
+      self._tell_strangers()
+    elif self.path.is_dir():
+      LOG.info(
+        '%s was written by an earlier version, which kept no checksums; its '
+        'files are taken as they are where they make sense',
+        self.path,
+      )
+
+  def read(self, name: str) -> bytes:
+    """The contents of a file.
+
+    Raises:
+      FileNotFoundError: there is none.
+      DamagedError: they are not those that were written.
+    """
+    raw = self._read_file(name)
+    view = memoryview(raw)
+    blocks = (view[at : at + BLOCK] for at in range(0, len(raw), BLOCK))
+    self._compare(name, len(raw), map(zlib.crc32, blocks))
+    return raw
+
+  def read_json(self, name: str, **keys: type) -> Any:
+    """What a JSON file holds; with `keys`, a dictionary that has those."""
+    raw = self.read(name)
+    with self.explain_damage(name):
+      value = json.loads(raw)
+      check_keys(value, **keys)
+      return value
+
+  def read_array(
+    self, name: str, dtype=None, shape: tuple[int, ...] | None = None
+  ) -> np.ndarray:
+    """The array of a .npy file, in memory.
+
+    Args:
+      name: of the file.
+      dtype: what it must be of; None takes any but objects.
+      shape: what it must have; None takes any.
+    """
+    return np.array(self.map_array(name, dtype, shape))
+
+  def map_array(
+    self, name: str, dtype=None, shape: tuple[int, ...] | None = None
+  ) -> np.ndarray:
+    """The array of a .npy file, mapped; all of it is checked before.
+
+    The arguments are those of `read_array`.
+    """
+    with self._open_file(name) as file:
+      size = os.fstat(file.fileno()).st_size
+      self._compare(name, size, _compute_checksums(file.fileno(), size))
+      with self.explain_damage(name):
+        # The file that was checked, whatever has its name by now.
+        return map_values(file, dtype, shape)
+
+  def damaged(self, name: str, reason: object) -> DamagedError:
+    """An error that says which file is damaged, how, and the remedy."""
+    reason = str(reason) or type(reason).__name__
+    return DamagedError(
+      f'{self.path / name} is damaged ({reason}); {self.remedy}'
+    )
+
+  @contextlib.contextmanager
+  def explain_damage(self, name: str) -> Iterator[None]:
+    """Makes errors about the contents of a file say that it is damaged."""
+    try:
+      yield
+    except DamagedError:
+      raise
+    except UNREADABLE as e:
+      raise self.damaged(name, e) from None
+
+  def _compare(self, name: str, size: int, checksums: Iterator[int]) -> None:
+    if not self.is_sealed:
+      return
+    if name not in self._files:
+      raise self.damaged(name, f'{NAME} does not know it')
+    wanted_size, wanted = self._files[name]
+    if size != wanted_size:
+      raise self.damaged(name, f'{size:,} bytes instead of {wanted_size:,}')
+    for block, (was, now) in enumerate(zip(wanted, checksums, strict=True)):
+      if was != now:
+        last = min(size, (block + 1) * BLOCK)
+        raise self.damaged(
+          name, f'something in bytes {block * BLOCK:,} to {last:,} has changed'
+        )
+
+  def _read_file(self, name: str) -> bytes:
+    with self._open_file(name) as file:
+      with self.explain_damage(name):
+        return file.read()
+
+  @contextlib.contextmanager
+  def _open_file(self, name: str) -> Iterator[io.BufferedReader]:
+    try:
+      # A pipe in the place of the file must not be waited for.
+      descriptor = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
+      with open(descriptor, 'rb') as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+          raise self.damaged(name, 'it is not a file')
+        yield file
+    except FileNotFoundError:
+      raise FileNotFoundError(
+        f'{self.path / name}: no such file; {self.remedy}'
+      ) from None
+    except PermissionError:
+      raise
+    except OSError as e:
+      raise self.damaged(name, e.strerror or e) from None
+
+  def _tell_strangers(self) -> None:
+    strangers = {path.name for path in self.path.iterdir()} - {NAME}
+    strangers -= {name.partition('/')[0] for name in self._files}
+    for name in sorted(strangers):
+      LOG.warning('%s was not written with its directory', self.path / name)
+
+
+def check_keys(value: Any, **keys: type | types.UnionType) -> None:
+  """Refuses what is no dictionary with such values.
+
+  >>> check_keys({'events': 3, 'name': 'log'}, events=int)
+
+  Raises:
+    ValueError: it is not.
+  """
+  for key, kind in keys.items():
+    if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+      raise ValueError(f'it has no {key}')
+
+
+def encode_body(body: dict) -> bytes:
+  """A JSON text that holds its own checksum."""
+  text = json.dumps(body, indent=1, sort_keys=True)
+  return json.dumps(
+    body | {'crc32': zlib.crc32(text.encode())}, indent=1, sort_keys=True
+  ).encode()
+
+
+def decode_body(raw: bytes) -> dict:
+  """The inverse of `encode_body`.
+
+  Raises:
+    ValueError: `raw` is not what it has returned.
+  """
+  try:
+    body = json.loads(raw)
+    body.pop('crc32')
+    intact = encode_body(body) == raw
+  except UNREADABLE:
+    intact = False
+  if not intact:
+    raise ValueError('it is not as it was written')
+  return body
+
+
+def _compute_checksums(descriptor: int, size: int) -> Iterator[int]:
+  """CRC-32 of each block of a file, in order."""
+
+  def compute(at: int) -> int:
+    # Not from a mapping, where a sector that cannot be read kills the process.
+    return zlib.crc32(os.pread(descriptor, BLOCK, at))
+
+  places = range(0, size, BLOCK)
+  if len(places) <= _SERIAL:
+    yield from map(compute, places)
+  else:
+    with futures.ThreadPoolExecutor(_THREADS) as threads:
+      yield from threads.map(compute, places)
+
+
+def map_values(
+  file: BinaryIO, dtype=None, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+  """The array of an open .npy file, mapped, whatever its header says.
+
+  Args:
+    file: opened to be read.
+    dtype: what the array must be of; None takes any but objects.
+    shape: what it must have; None takes any.
+
+  Raises:
+    Exception: one of `UNREADABLE`, for contents that are no such array.
+  """
+  size = os.fstat(file.fileno()).st_size
+  version = np.lib.format.read_magic(file)
+  if version not in ((1, 0), (2, 0)):
+    raise ValueError(f'version {version} of its format is not known')
+  read = (
+    np.lib.format.read_array_header_1_0
+    if version == (1, 0)
+    else np.lib.format.read_array_header_2_0
+  )
+  actual, in_columns, typed = read(file)
+  begin = file.tell()
+  # Python's own integers: what the header says may be beyond all bounds.
+  count = math.prod(actual)
+  if (
+    typed.hasobject
+    or in_columns
+    or min(actual, default=0) < 0
+    or begin + count * typed.itemsize != size
+  ):
+    raise ValueError(f'its header says {typed} {actual} of {size:,} bytes')
+  dtype = np.dtype(typed if dtype is None else dtype)
+  shape = actual if shape is None else shape
+  if typed != dtype or actual != shape:
+    raise ValueError(f'{typed} {actual} instead of {dtype} {shape}')
+  mapped = np.memmap(file, np.uint8, 'r')
+  return np.frombuffer(mapped, typed, count, begin).reshape(actual)
