@@ -1,21 +1,35 @@
-"""Command line: `python -m genrec_jax.main --config=FILE --workdir=DIR`."""
+"""Command line: `python -m genrec_jax.main --config=FILE --workdir=DIR`.
+
+| exit status | meaning                                                       |
+|-------------|---------------------------------------------------------------|
+| 0           | done                                                          |
+| 1           | an error, told in a sentence                                  |
+| 2           | the command line cannot be understood                         |
+| 70          | a bug of this library; the traceback is in WORKDIR/error.log  |
+| 75          | stopped by SIGTERM, and saved: run the same command again     |
+| 130         | stopped by Ctrl-C, and saved: run the same command again      |
+"""
 
 import collections
-import errno
 import logging
 import os
 import sys
+import traceback
 
 from absl import app, flags
 from absl import logging as absl_logging
 
 from genrec_jax import config as config_lib
+from genrec_jax import interruption
+from genrec_jax.last_resort import explain_error
 
 FLAGS = flags.FLAGS
-# ImportError: of an optional package; the message says which to install.
-USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
-MODES = ('train', 'eval', 'predict', 'plan')
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
+MODES = {  # -> what it does
+  'train': 'training',
+  'eval': 'evaluating',
+  'predict': 'predicting',
+  'plan': 'planning',
+}
 
 flags.DEFINE_string(
   'config',
@@ -27,7 +41,7 @@ flags.DEFINE_string('workdir', None, 'Directory of the run; made when absent.')
 flags.DEFINE_enum(
   'mode',
   'train',
-  MODES,
+  list(MODES),
   'train: train, evaluate and report, continuing what the workdir holds. '
   'eval: evaluate its best (or latest) checkpoint. predict: write top-k items '
   'for the histories, or the probabilities of the examples, of '
@@ -85,7 +99,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
-  _start_devices()
+  _start_devices(config.parallel.heartbeat_s)
   from genrec_jax import extensions as extensions_lib
   from genrec_jax.contracts import kind_of
   from genrec_jax.runtime.compile_cache import use_compile_cache
@@ -114,7 +128,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
     kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
 
 
-def _start_devices() -> None:
+def _start_devices(heartbeat_s: float) -> None:
   """Joins the processes of the job, or splits the CPU; then JAX may start."""
   if FLAGS.fake_devices:
     os.environ['JAX_NUM_CPU_DEVICES'] = str(FLAGS.fake_devices)
@@ -124,11 +138,12 @@ def _start_devices() -> None:
   from genrec_jax.parallel import job, processes
 
   job_settings = processes.join_processes(
-    FLAGS.coordinator, FLAGS.processes, FLAGS.process
+    FLAGS.coordinator, FLAGS.processes, FLAGS.process, heartbeat_s
   )
   if job.process_count() > 1:
     logging.getLogger('genrec_jax').info(job_settings)
   if not job.is_leader():  # one voice is enough
+    interruption.PROCESS.is_voice = False
     logging.getLogger('genrec_jax').setLevel(logging.WARNING)
 
 
@@ -144,18 +159,18 @@ def start_logging() -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
 
 
-def explain_error(error: Exception) -> str:
-  """The message about an error that a user reads."""
-  if isinstance(error, OSError) and error.errno in FULL:
-    return (
-      f'{error}. Make space; the same command then continues from the last '
-      'checkpoint.'
-    )
-  return str(error)
+def parse_flags(argv: list[str]) -> list[str]:
+  """The words that are no flags; a mistake ends with the status of one."""
+  try:
+    return FLAGS(argv)
+  except flags.Error as error:
+    words = f'{error}\nPass --help to see the flags.'
+    interruption.leave(interruption.MISUSED, words)
 
 
 def run() -> None:
   """Parses the command line and runs; user errors end without a traceback."""
+  interruption.install()
   argv, overrides = split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
 
@@ -163,14 +178,30 @@ def run() -> None:
     start_logging()
     try:
       main(argv, overrides)
-    except USER_ERRORS as error:
+      _part_from_peers()
+    except app.UsageError as error:
+      interruption.leave(interruption.MISUSED, f'error: {error}')
+    except interruption.Stopped as stopped:
+      interruption.end_by_signal(stopped.number)
+    except Exception as error:
+      status, words = explain_error(error, MODES[FLAGS.mode], FLAGS.workdir)
       if FLAGS.verbosity > 0:
-        raise
-      sys.exit(f'error: {explain_error(error)}')
-    except KeyboardInterrupt:
-      sys.exit('interrupted; nothing saved before is lost')
+        traceback.print_exc()
+      interruption.leave(status, words)
+    interruption.leave(interruption.DONE)
 
-  app.run(run_guarded, argv=argv)
+  app.run(run_guarded, argv=argv, flags_parser=parse_flags)
+
+
+def _part_from_peers() -> None:
+  """Waits until all processes have done their part."""
+  if interruption.PROCESS.peers:
+    import jax
+
+    from genrec_jax.parallel import peers
+
+    peers.stop()
+    jax.distributed.shutdown()
 
 
 if __name__ == '__main__':

@@ -92,9 +92,10 @@ class Progress(Throughput, contextlib.AbstractContextManager):
         if line:
           self._show(line)
 
-  def __exit__(self, *exc_info) -> None:
+  def __exit__(self, kind, error, trace) -> None:
     """Draws the last update and ends the line."""
-    if self._pending:
+    # Behind an error, the device may never come to the value.
+    if self._pending and error is None:
       self._draw()
     if self._line:
       print(file=self._stream, flush=True)

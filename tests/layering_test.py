@@ -28,6 +28,8 @@ TIERS = (
     'contracts',
     'compat',
     'formatting',
+    'interruption',
+    'last_resort',
     'progress',
     'sealed',
     'throughput',

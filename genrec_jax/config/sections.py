@@ -236,6 +236,9 @@ def parallel() -> ConfigDict:
       determinism='per_mesh',
       # Summands of a batch that 'mesh_invariant' adds up one by one.
       reduction_blocks=8,
+      # Several processes: seconds without a sign of life of one, after which
+      # the others end.
+      heartbeat_s=30.0,
     )
   )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from genrec_jax import interruption
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches as batches_lib
@@ -190,7 +191,7 @@ class RankingEvaluator:
   def _scores_of(self, state, batches) -> Scores:
     weights = weights_of(state)
     scores = []
-    for batch in batches:
+    for batch in interruption.each(batches):
       # Fetched two batches late, so that the device never waits for us.
       if len(scores) > 1:
         scores[-2] = jax.device_get(scores[-2])

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from genrec_jax import interruption
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
@@ -130,7 +131,7 @@ class RetrievalEvaluator:
 
   def _collect_ranks(self, ranks_of, vectors, batches) -> np.ndarray:
     collected = []
-    for batch in batches:
+    for batch in interruption.each(batches):
       # Fetched two batches late, so that the device never waits for us.
       if len(collected) > 1:
         collected[-2] = jax.device_get(collected[-2])

@@ -6,18 +6,14 @@ needs no devices, so that a process that failed can still say so.
 
 import contextlib
 import itertools
-import os
-import sys
-import threading
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 from jax._src import distributed  # the store has no public name
-from jax.experimental import multihost_utils
+
+from genrec_jax.parallel import peers
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000  # a death ends the wait, not a clock
-_LISTEN_S, _LEAVE_S = 0.5, 5.0
 _turns = itertools.count()  # every process takes part in every turn
 
 
@@ -33,13 +29,6 @@ def is_leader() -> bool:
 def process_count() -> int:
   """How many processes there are."""
   return jax.process_count()
-
-
-def any_process(flag: bool) -> bool:
-  """Whether the flag is set in any process; all of them must call this."""
-  if process_count() == 1:
-    return flag
-  return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
 
 
 @contextlib.contextmanager
@@ -82,47 +71,37 @@ def fail_together(what: str, *, lead_first: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def all_or_none(what: str) -> Iterator[None]:
-  """Ends all processes if one fails in a block of collectives.
+def all_or_none(
+  what: str, heartbeat_s: float = peers.HEARTBEAT_S
+) -> Iterator[None]:
+  """Ends all processes if one fails in a block of collectives, or is killed.
 
-  The others hang in a collective that the failed one will never enter, so each
-  has a thread that listens, says what happened, and ends its process. (When a
-  process is killed, JAX ends the others as soon as it misses the heartbeat.)
+  The others hang in a collective that this one will never enter, so each has
+  threads that listen, say what happened and end the process; see `peers`.
+
+  Args:
+    what: what is being done, for that message.
+    heartbeat_s: seconds without a sign of life after which a process is gone,
+      unless `processes.join_processes` was told another time.
   """
   if process_count() == 1:
     yield
     return
-  key = f'genrec_jax/job/{next(_turns)}/failed'
-  through = threading.Event()
-
-  def listen_for_failure():
-    while not through.wait(_LISTEN_S):
-      if words := _try_read_words(key):
-        print(f'error: {words}', file=sys.stderr, flush=True)
-        # The failed one waits for this, if it still can.
-        leave = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-        leave.start()
-        leave.join(_LEAVE_S)
-        os._exit(1)
-
-  listener = threading.Thread(target=listen_for_failure, daemon=True)
-  listener.start()
+  begins_here = peers.start(heartbeat_s)
   try:
     yield
   except BaseException as error:
-    # Before the message is written, or this process would read its own.
-    through.set()
-    # Words of another process: a collective broke because that one left.
-    if words := _try_read_words(key):
-      raise JobError(words) from error
-    name = type(error).__name__
-    _publish_words(
-      key, f'{what}: process {jax.process_index()}: {error or name}'
-    )
+    # A collective breaks where another process is gone, and its name is on the
+    # way. (All have to wait for a device without memory.)
+    if isinstance(
+      error, jax.errors.JaxRuntimeError
+    ) and 'RESOURCE_EXHAUSTED' not in str(error):
+      peers.await_news()
+    me, name = jax.process_index(), type(error).__name__
+    peers.fail(f'{what}: process {me}: {error or name}')
     raise
-  finally:
-    through.set()
-    listener.join()
+  if begins_here:
+    peers.stop()
 
 
 def broadcast_from_leader(text: str) -> str:
@@ -145,13 +124,6 @@ def _publish_words(key: str, words: str) -> None:
   client = distributed.global_state.client
   # The sign in front makes an empty message a value that can be waited for.
   client.key_value_set(key, f'={words}', allow_overwrite=True)
-
-
-def _try_read_words(key: str) -> str:
-  try:
-    return distributed.global_state.client.key_value_try_get(key)[1:]
-  except jax.errors.JaxRuntimeError:  # there is no such key
-    return ''
 
 
 def _await_words(key: str) -> str:

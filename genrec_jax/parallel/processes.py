@@ -25,6 +25,9 @@ from collections.abc import Mapping
 
 import jax
 
+from genrec_jax.parallel import peers
+from genrec_jax.parallel.coordinator_relay import start_relay
+
 AUTO = 'auto'
 _PORTS = 61440, 4096  # first, how many: above what systems hand out
 
@@ -65,15 +68,21 @@ class Settings:
 
 
 def join_processes(
-  coordinator: str = '', processes: int = 0, process: int = -1
+  coordinator: str = '',
+  processes: int = 0,
+  process: int = -1,
+  heartbeat_s: float = peers.HEARTBEAT_S,
 ) -> str:
   """Joins the other processes; call it before anything else is done with JAX.
+
+  From here on, the end of one process ends the others.
 
   Args:
     coordinator: 'host:port' of process 0, 'auto', or '' to look at the
       environment.
     processes: number of processes; 0 to look at the environment.
     process: number of this process; -1 to look at the environment.
+    heartbeat_s: seconds without a sign of life after which a process is gone.
 
   Returns:
     The settings as text for the log.
@@ -86,20 +95,28 @@ def join_processes(
   ) or find_settings(os.environ)
   if settings is None:
     return 'one process'
+  # It would handle SIGTERM, and so does `interruption`.
+  jax.config.update('jax_enable_preemption_service', False)
+  # JAX, which aborts, must be the last to notice that a process is gone.
+  patience = {'heartbeat_timeout_seconds': max(100, int(3 * heartbeat_s))}
   if settings.coordinator == AUTO:
-    jax.distributed.initialize()
+    jax.distributed.initialize(**patience)
+    peers.start(heartbeat_s)
     return (
       f'process {jax.process_index()} of {jax.process_count()} ({settings})'
     )
   if settings.processes > 1:
     # Of use on CPUs alone, where it is what collectives run on.
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+    address = settings.coordinator
     jax.distributed.initialize(
-      settings.coordinator,
+      start_relay(address) if settings.process else address,
       settings.processes,
       settings.process,
       local_device_ids=settings.devices,
+      **patience,
     )
+    peers.start(heartbeat_s, address.rpartition(':')[0].strip('[]'))
   return str(settings)
 
 

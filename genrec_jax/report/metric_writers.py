@@ -45,6 +45,7 @@ class MetricWriters(contextlib.AbstractContextManager):
     workdir: str | os.PathLike,
     resume_step: int | None = None,
     log: Callable[[str], None] | None = logging.info,
+    last_evaluation: int | None = None,
   ):
     """Opens the files of `workdir` to continue behind `resume_step`.
 
@@ -53,6 +54,8 @@ class MetricWriters(contextlib.AbstractContextManager):
       resume_step: step of the checkpoint this run continues from. Lines of
         later steps are dropped. None is a run from the start: all are dropped.
       log: receives one plain line a call of `scalars`; None for no lines.
+      last_evaluation: evaluations of later steps are dropped, which are made
+        again; None drops none.
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,7 @@ class MetricWriters(contextlib.AbstractContextManager):
     self._log = log
     path = workdir / 'metrics.jsonl'
     if path.exists():
-      _drop_after(path, last_step)
+      _drop_after(path, last_step, last_evaluation)
     self._jsonl = open(path, 'a', encoding='utf-8')
     # The time in a file name has a resolution of seconds; a suffix keeps a run
     # that is resumed within the second from overwriting the file before it.
@@ -173,7 +176,9 @@ def _read_lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
       yield line, row
 
 
-def _drop_after(path: pathlib.Path, last_step: int) -> None:
+def _drop_after(
+  path: pathlib.Path, last_step: int, last_evaluation: int | None
+) -> None:
   """Keeps the whole lines of steps up to `last_step`, byte by byte."""
   kept = []
   for number, (line, row) in enumerate(_read_lines(path), 1):
@@ -182,7 +187,12 @@ def _drop_after(path: pathlib.Path, last_step: int) -> None:
         f'{path}, line {number} has no "step": it is not the metrics file of'
         ' a run. Move it away or choose another workdir.'
       )
-    if row['step'] <= last_step:
+    is_known = (
+      last_evaluation is None
+      or row['step'] <= last_evaluation
+      or any(name.startswith('train/') for name in row)
+    )
+    if row['step'] <= last_step and is_known:
       kept.append(line)
   write_atomically(path, b''.join(kept).decode())
 

@@ -12,13 +12,13 @@ import dataclasses
 import io
 import logging
 import pathlib
-import signal
 import time
 
 import jax
 import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
+from genrec_jax import interruption
 from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
@@ -30,7 +30,7 @@ from genrec_jax.runtime import measurements
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
-from genrec_jax.train import progressive_validation, results
+from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.weights.start import import_weights
 
@@ -89,12 +89,20 @@ def train_and_evaluate(
 
   Returns:
     The report (as in report.json), or None if SIGTERM ended the run early; the
-    same call continues it.
+    same call continues it. (A command line ends its process then.)
+
+  Raises:
+    KeyboardInterrupt: Ctrl-C; the step under way was saved. A second Ctrl-C
+      raises it at once.
   """
   workdir = pathlib.Path(workdir)
   check_settings(config)
   defaults = kind_of(config, kinds).defaults
-  with own_workdir(workdir, config, defaults), job.all_or_none('training'):
+  with (
+    own_workdir(workdir, config, defaults),
+    job.all_or_none('training', config.parallel.heartbeat_s),
+  ):
+    interruption.keep(lambda: stopping.describe_kept(workdir))
     return _train_locked(config, workdir, kinds, extensions)
 
 
@@ -109,9 +117,9 @@ def _train_locked(
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
   _check_evaluation_settings(config, evaluators, extensions)
-  stop = []  # filled by SIGTERM
+  stop = interruption.SafePoints(listen=True)
   batches = runtime.batches(
-    iter(experiment.train_batches(config, lambda: bool(stop), log))
+    iter(experiment.train_batches(config, lambda: stop.number is not None, log))
   )
   epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = experiment_lib.total_steps(config, experiment.data)
@@ -121,7 +129,7 @@ def _train_locked(
   progressive = progressive_validation.build_progressive_validation(
     config, experiment.task, runtime
   )
-  measured = measurements.declare_measurements(experiment.task)  # name -> kind
+  kinds_of_measurements = measurements.declare_measurements(experiment.task)
 
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, runtime, experiment.task)
@@ -181,7 +189,8 @@ def _train_locked(
   writers = NoMetricWriters()
   if job.is_leader():
     since = step if resumed else None
-    writers = MetricWriters(workdir, resume_step=since, log=None)
+    evaluated = run_values['last'].get('step', 0)
+    writers = MetricWriters(workdir, since, log=None, last_evaluation=evaluated)
   stream = None if job.is_leader() else io.StringIO()
   progress_unit = experiment.task.progress_unit
   progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
@@ -191,7 +200,7 @@ def _train_locked(
     for closing in (best, saver, writers, progress, profile):
       stack.enter_context(closing)
     stack.callback(getattr(batches, 'close', lambda: None))
-    stack.enter_context(_signal_fills(stop, signal.SIGTERM))
+    stack.enter_context(stop)
     ended = False  # an endless source has run dry
     running = collections.deque()  # (loss, counts) of the steps under way
     last_log_step = last_save_step = step
@@ -206,7 +215,7 @@ def _train_locked(
       if is_due(train.log_every, last_log_step):
         more = progressive.metrics()
         state, row = _write_measurements(
-          writers, state, step, progress, measured, more
+          writers, state, step, progress, kinds_of_measurements, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
         last_log_step = step
@@ -216,23 +225,24 @@ def _train_locked(
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
         meter.switch_phase('eval')
-        with progress.pause('evaluating'):
-          _evaluate_splits(
-            config, evaluators, state, step, run_values, writers, best
+        try:
+          with progress.pause('evaluating'), stop.allow_raising():
+            measured = _measure_splits(evaluators, state, step)
+        except interruption.Stopped:
+          pass  # a resumed run evaluates this step again
+        else:
+          _note_evaluation(
+            config, measured, state, step, run_values, writers, best
           )
+          last_eval_step = step
+          waited = run_values['evaluations_since_best']
+          run_values['stopped_early'] = 0 < train.patience <= waited
+          if waited:
+            state = _lower_rate(state, config.optimizer)
         meter.switch_phase('train')
-        last_eval_step = step
-        waited = run_values['evaluations_since_best']
-        run_values['stopped_early'] = 0 < train.patience <= waited
-        if waited:
-          state = _lower_rate(state, config.optimizer)
-      # Asked once: the signal may arrive at any moment. Several processes ask
-      # each other, which is not for every step.
-      stopping = bool(stop)
-      if job.process_count() > 1:
-        ask = step % train.nan_every == 0
-        stopping = ask and job.any_process(stopping)
-      ending = final or stopping or run_values['stopped_early']
+      # Asked once: the signal may arrive at any moment.
+      is_stopping = stop.reach()
+      ending = final or is_stopping or run_values['stopped_early']
       if (
         is_due(checkpoint_every, last_save_step)
         or ending
@@ -258,13 +268,14 @@ def _train_locked(
         break
       batch = next(batches, None)
       if batch is None:
-        ended = not stop
+        ended = stop.number is None
         continue
       progressive.observe(state, batch)
       profile.before(step)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, loss = step_fn(state, batch)
       step += 1
+      stop.hold()
       profile.after(step, state)
       # Not further ahead of the device than this: a signal, the rate and the
       # memory of queued batches would suffer.
@@ -274,16 +285,13 @@ def _train_locked(
     meter.update()
     saver.wait()
     best.complete_checkpoint()
-  if stopping and not (final or run_values['stopped_early']):
-    LOG.warning(
-      'stopped by SIGTERM at step %d of %d; the same command continues from '
-      'there',
-      step,
-      total_steps,
-    )
-    return None
+  if stop.number is not None:
+    return stopping.end_training(stop, step, total_steps, LOG.warning)
 
   # ---- Report ---------------------------------------------------------------
+  interruption.keep(
+    lambda: f'all {step} steps are trained, the same command writes the report'
+  )
   kind = kind_of(config, kinds)
   return results.write_results(
     config, workdir, experiment, evaluators, run_values, step, kind
@@ -419,16 +427,21 @@ def _raise_if_bad(state) -> None:
     raise NonFiniteError(f'train/{name} is not finite at step {step}. {remedy}')
 
 
-def _evaluate_splits(
-  config, evaluators, state, step, run_values, writers, best
-) -> None:
-  """Evaluates every split, and keeps the state if it is the best so far."""
+def _measure_splits(evaluators, state, step) -> dict:
+  """{split: {metric: value}}."""
   measured = {}
   for split, evaluator in evaluators.items():
     try:
       measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:
       raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
+  return measured
+
+
+def _note_evaluation(
+  config, measured, state, step, run_values, writers, best
+) -> None:
+  """Writes an evaluation down, and keeps the state if it is the best so far."""
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
   run_values['last'] = {'step': step, **measured}
@@ -484,17 +497,3 @@ class _Profile(contextlib.AbstractContextManager):
       self._running = False
       jax.profiler.stop_trace()
       LOG.info('profile written to %s', self._directory)
-
-
-@contextlib.contextmanager
-def _signal_fills(received: list, number):
-  """Appends to `received` when the signal arrives (main thread only)."""
-  try:
-    before = signal.signal(number, lambda *_: received.append(number))
-  except ValueError:  # a notebook's worker thread cannot take signals
-    yield
-    return
-  try:
-    yield
-  finally:
-    signal.signal(number, before)

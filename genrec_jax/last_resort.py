@@ -1,0 +1,95 @@
+"""What a command says of an error, and with which status it ends."""
+
+import datetime
+import errno
+import os
+import pathlib
+import sys
+import tempfile
+import traceback
+
+import genrec_jax
+from genrec_jax.interruption import BUG, FAILED
+
+# ImportError: of an optional package; the message says which to install.
+USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
+LOG_NAME = 'error.log'
+_LONGEST = 200  # characters of a message that is not ours
+
+
+def explain_error(error: BaseException, doing: str, directory) -> tuple:
+  """What a user reads of an error, and the exit status.
+
+  >>> explain_error(ValueError('no such key'), 'training', None)
+  (1, 'error: no such key')
+
+  Args:
+    error: what was raised.
+    doing: what the command was doing: 'training'.
+    directory: where the traceback of a bug goes; None is a temporary file.
+
+  Returns:
+    (exit status, words).
+  """
+  kind, text = type(error).__name__, str(error)
+  if isinstance(error, MemoryError):
+    return FAILED, f'error: not enough memory while {doing}' + (
+      f': {_shorten(text)}' if text else ''
+    )
+  # By its name: JAX need not be there.
+  if kind in ('JaxRuntimeError', 'XlaRuntimeError') and (
+    'RESOURCE_EXHAUSTED' in text
+  ):
+    return FAILED, (
+      f'error: the device has not enough memory while {doing}: '
+      f'{_shorten(text)}. Use a smaller batch (train.batch_size, '
+      'eval.batch_size) or more devices (docs/parallel.md)'
+    )
+  if isinstance(error, OSError) and error.errno in FULL:
+    return FAILED, (
+      f'error: {error}. Make space; the same command then continues from the '
+      'last checkpoint.'
+    )
+  if isinstance(error, USER_ERRORS):
+    return FAILED, f'error: {error}'
+  path = _write_log(error, directory)
+  where = f'the traceback is in {path}' if path else 'no log could be written'
+  return BUG, (
+    f'this looks like a bug in genrec_jax: {kind}: {_shorten(text)}; {where}'
+  )
+
+
+def _shorten(text: str) -> str:
+  """One line of a text that may be pages."""
+  line = ' '.join(text.split())
+  return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'
+
+
+def _write_log(error: BaseException, directory) -> pathlib.Path | None:
+  """Appends the traceback to the log; returns its path, None without one."""
+  now = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+  text = (
+    f'{now}, genrec_jax {genrec_jax.__version__}, {sys.argv}\n'
+    + ''.join(traceback.format_exception(error))
+    + '\n'
+  )
+  directories = [tempfile.gettempdir()]
+  if directory is not None and os.path.isdir(directory):
+    directories.insert(0, directory)
+  for place in directories:
+    try:
+      if place == directories[-1]:
+        file, path = tempfile.mkstemp('.log', 'genrec_jax-', place)
+      else:
+        path = os.path.join(place, LOG_NAME)
+        # A link could lead anywhere, and a pipe would keep us for ever.
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        how |= os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(path, how, 0o600)
+      with open(file, 'w', encoding='utf-8', errors='backslashreplace') as log:
+        log.write(text)
+      return pathlib.Path(path)
+    except OSError:
+      continue
+  return None
