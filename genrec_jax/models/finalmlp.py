@@ -118,6 +118,7 @@ class FinalMLP(fields.Ranker):
 
   Config = Config
   widths = staticmethod(widths)
+  number_weights = r'(fields|select_\d)/kernel'
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

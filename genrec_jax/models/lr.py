@@ -24,6 +24,7 @@ class LR(fields.Ranker):
 
   Config = Config
   linear = True
+  number_weights = 'numeric'
   numeric_site = products.Site()
 
   def __init__(

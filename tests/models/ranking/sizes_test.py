@@ -126,9 +126,11 @@ def test_parameter_counts(name):
   assert flops.count_parameters(*made(section), features) == count
 
 
-def test_a_shared_table_counts_once():
+def test_a_shared_table_counts_once_and_its_first_order_weights_do_not():
   shared = (*FRAPPE, FeatureSpec('last', 'sequence', 4084, table='item'))
   model, made_config = made(config.lr())
+  assert flops.count_parameters(model, made_config, shared) == 5399 + 4084 + 1
+  model, made_config = made(config.lr(first_order='table'))
   assert flops.count_parameters(model, made_config, shared) == 5399 + 1
 
 
