@@ -9,8 +9,9 @@
 |   + o_1 W_3 o_2, in heads                 | `Fusion.product`               |
 
 Differences from the paper: as FuxiCTR has it, a context feature has another
-vector for its gate than for the streams (its table is so much wider), a gate
-without features starts from a learned vector, and batch norm is an option.
+vector for its gate than for the streams (its table is so much wider), the gate
+without features is that of a learned vector, which is zero at first, and batch
+norm is an option.
 """
 
 from collections.abc import Sequence
