@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from genrec_jax.features import Features, Inputs
+from genrec_jax.models.fields import first_order_table
 from genrec_jax.parallel import rules
 
 
@@ -110,6 +111,7 @@ def count_parameters(
   tables = {}
   for f in features:
     if f.kind != 'numeric':
-      width = widths.get(f.name, 0) + model.linear
-      tables[f.source] = max(tables.get(f.source, 0), f.rows * width)
+      tables[f.source] = f.rows * widths.get(f.name, 0)
+      if model.linear:
+        tables[first_order_table(config, f)] = f.rows
   return sum(tables.values()) + rules.count_weights(jax.eval_shape(init))

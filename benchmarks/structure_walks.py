@@ -52,7 +52,7 @@ WALKS = (
       'docs/ranking.md': ('| `finalmlp` |',),
       'tests/models/ranking/cases.py': ("'finalmlp': (",),
       'tests/models/ranking/statements.py': ('def finalmlp(',),
-      'tests/models/ranking/sizes_test.py': ("'finalmlp_frappe': (",),
+      'benchmarks/published_sizes.py': ("('FuxiCTR', 'FinalMLP', ",),
       'configs/frappe.py': ("'finalmlp': (",),
     },
   ),

@@ -275,7 +275,10 @@ class _Comments:
 
 
 def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
-  """(key, type, default, sentence) of the fields of a class of config/."""
+  """(key, type, default, sentence) of the fields of a class of config/.
+
+  Those of its base class in the same file come first.
+  """
   path = PACKAGE / 'config' / f'{file}.py'
   for node in ast.parse(path.read_text()).body:
     if isinstance(node, ast.ClassDef) and node.name == name:
@@ -286,7 +289,8 @@ def _read_class(file: str, name: str, prefix: str) -> list[tuple]:
           r'^  (\w+): (.*?)(?=^  \w|\Z)', attributes, re.MULTILINE | re.DOTALL
         )
       }
-      return [
+      inherited = [_read_class(file, base.id, prefix) for base in node.bases]
+      return sum(inherited, []) + [
         (
           (key := f'{prefix}{field.target.id}'),
           ast.unparse(field.annotation).replace(' | ', ' or '),

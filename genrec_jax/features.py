@@ -25,7 +25,8 @@ class TableSpec:
     name: key of the table in `TrainState.tables`.
     rows: number of rows, the padding row 0 included.
     dim: width of a row.
-    init_std: standard deviation of the truncated normal initialiser.
+    init_std: deviation of the normal that fresh rows are drawn from, before it
+      is cut; cut at two of them, .88 of it is left.
     update: 'dense' (optax, for small tables) or the name of a row optimizer in
       `embedding.row_optimizers` (touched rows only).
     dtype: of the rows: 'float32', 'bfloat16' or 'float16'.
@@ -38,6 +39,8 @@ class TableSpec:
     ids: how many ids there are, where they are not the rows.
     l2: strength l of a pull (l/2)|E|^2 on all rows of a 'dense' table in every
       step, in the gradient and not in the reported loss.
+    distribution: of fresh rows: 'truncated_normal', cut at two deviations,
+      'normal', or 'uniform_rows' for U(-1/sqrt(rows), 1/sqrt(rows)).
   """
 
   name: str
@@ -53,6 +56,7 @@ class TableSpec:
   id_map: str = 'identity'
   ids: int = 0
   l2: float = 0.0
+  distribution: str = 'truncated_normal'
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir
 from genrec_jax.config import ConfigError, TableSettings
 from genrec_jax.config import tables as tables_lib
-from genrec_jax.embedding import lookup, relayout, single_scheme
+from genrec_jax.embedding import init, lookup, relayout, single_scheme
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.embedding.sharded_tables import ShardedTables
@@ -44,6 +44,13 @@ def test_the_first_match_counts():
   assert settings()(SPEC) == SPEC  # no entries: every table stays as it is
 
 
+def test_a_table_is_drawn_from_a_distribution_of_its_own():
+  item = settings(('item', {'distribution': 'normal', 'init': 1e-4}))(SPEC)
+  assert (item.distribution, item.init_std) == ('normal', 1e-4)
+  assert SPEC.distribution == 'truncated_normal'
+  assert {*tables_lib.DISTRIBUTIONS} == {*init.DISTRIBUTIONS}
+
+
 def test_hashed_ids_have_a_table_of_fewer_rows():
   item = settings(('item', {'id_map': 'hash', 'rows': 7}))(SPEC)
   assert (item.rows, item.ids, item.id_map) == (7, 40, 'hash')
@@ -63,6 +70,8 @@ def test_hashed_ids_have_a_table_of_fewer_rows():
     ([('item', {'rate': -1.0})], 'zero or more'),
     ([('item', {'rows': 0, 'id_map': 'hash'})], 'must be 1 or more'),
     ([('item', {'rows': 10**12, 'id_map': 'hash'})], 'ids have 32 bits'),
+    ([('item', {'distribution': 'uniform'})], 'must be one of truncated_norm'),
+    ([('item', {'distribution': 'uniform_rows', 'init': 1})], "out 'init'"),
     ([('item', {'rate': True})], 'must be a number'),
     ([('item', {'eps': '1'})], "eps is '1', must be a number"),
     ([('item', {'b1': None})], 'b1 is None, must be a number'),

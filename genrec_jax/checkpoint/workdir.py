@@ -42,6 +42,7 @@ def own_workdir(workdir: pathlib.Path, config, defaults=None) -> Iterator[None]:
     defaults: `TaskKind.defaults`, where it may be from outside the library.
   """
   config_lib.use_new_names(config, defaults)
+  _keep_former_values(workdir, config, defaults)
   with contextlib.ExitStack() as stack:
     with job.fail_together('taking the workdir'):
       lead = job.broadcast_from_leader(config_lib.to_json(config))
@@ -80,7 +81,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / 'config.json'
-  trained = [name for name in TRACES if (workdir / name).exists()]
+  trained = _list_traces(workdir)
   # A run that ended before its first step, at a misspelt column say, left
   # nothing to protect: the mended config may have its workdir.
   if trained and path.exists():
@@ -96,6 +97,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
 def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
   """Refuses a workdir that this config has not trained; changes nothing."""
   config_lib.use_new_names(config, defaults)
+  _keep_former_values(workdir, config, defaults)
   path = workdir / 'config.json'
   if not path.exists():
     raise FileNotFoundError(
@@ -103,6 +105,21 @@ def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
       'the same command with --mode=train'
     )
   _refuse_others(path, config, FREE_AFTER_TRAINING, defaults)
+
+
+def _list_traces(workdir: pathlib.Path) -> list[str]:
+  """What is there of steps."""
+  return [name for name in TRACES if (workdir / name).exists()]
+
+
+def _keep_former_values(workdir: pathlib.Path, config, defaults) -> None:
+  """A run that is older than a key goes on as before, see `config.FORMER`."""
+  if _list_traces(workdir):
+    try:
+      saved = config_lib.read_config(workdir / 'config.json', defaults)
+    except (OSError, ValueError):
+      return  # whoever claims or checks the workdir says so
+    config_lib.keep_former_values(config, saved, defaults)
 
 
 def _refuse_others(

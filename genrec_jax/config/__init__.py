@@ -6,6 +6,7 @@
 
 from genrec_jax.config.comparison import (
   describe_differences,
+  keep_former_values,
   read_config,
   use_new_names,
 )
@@ -39,6 +40,7 @@ __all__ = [
   'finalmlp',
   'fm',
   'hstu',
+  'keep_former_values',
   'load',
   'lr',
   'parallel',

@@ -24,7 +24,8 @@ MODELS = {
 }
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
-
+# Key -> what was done before there was the key, where its default is another.
+FORMER = {'model.first_order': 'table'}
 
 Defaults = Callable[[], ConfigDict]
 
@@ -32,8 +33,9 @@ Defaults = Callable[[], ConfigDict]
 def read_config(path, defaults: Defaults | None = None) -> dict:
   """A saved config as a plain dict.
 
-  Keys that are younger than it have their defaults: the default of a new key is
-  what was done before. Keys that had other names then have those of now.
+  Keys that are younger than it have what was done before there was the key,
+  which is their default but for `FORMER`. Keys that had other names then have
+  those of now.
 
   Args:
     path: of the file.
@@ -73,8 +75,32 @@ def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
 
 
 def fill_defaults(saved: dict, defaults: Defaults | None = None) -> dict:
-  """A saved config with the default of every key that it lacks."""
-  return _merge_defaults(_make_defaults(saved, defaults), saved)
+  """A saved config with what every key that it lacks stood for."""
+  younger = _make_defaults(saved, defaults)
+  for key, value in FORMER.items():
+    section, _, name = key.partition('.')
+    if name in younger.get(section, {}):
+      younger[section][name] = value
+  return _merge_defaults(younger, saved)
+
+
+def keep_former_values(
+  config: ConfigDict, saved: dict, defaults: Defaults | None = None
+) -> None:
+  """Gives keys of `FORMER` that are not set the value of a run that goes on.
+
+  Args:
+    config: of now, changed in place.
+    saved: that of the run, as `read_config` gives it.
+    defaults: as in `read_config`.
+  """
+  old, now = flatten(saved), flatten(_to_plain(config))
+  default = flatten(_make_defaults(_to_plain(config), defaults))
+  for key, value in FORMER.items():
+    if old.get(key) == value and now.get(key) == default.get(key, value):
+      section, _, name = key.partition('.')
+      with config.unlocked():
+        config[section][name] = value
 
 
 def _merge_defaults(defaults: dict, saved: dict) -> dict:

@@ -81,9 +81,20 @@ class RankingLossConfig:
   Attributes:
     task_weights: factor of the cross entropy of each label; () is 1 for all.
     table_l2: strength l of (l/2)|E|^2 over all rows of all tables in every
-      step, whether read or not, as in FuxiCTR. It is not divided by the batch,
-      and needs `optimizer.rows.name='dense'`.
+      step, whether read or not, and over the weights that make vectors of
+      single numbers, as FuxiCTR's `embedding_regularizer`. It is not divided by
+      the batch, and needs `optimizer.rows.name='dense'`.
+    net_l2: strength l of (l/2)|w|^2 over all other weights of the model, biases
+      and norms too, as FuxiCTR's `net_regularizer`.
   """
 
   task_weights: Sequence[float] = ()
   table_l2: float = 0.0
+  net_l2: float = 0.0
+
+  def __post_init__(self):
+    for key in ('table_l2', 'net_l2'):
+      if not getattr(self, key) >= 0:
+        raise ValueError(
+          f'loss.{key} is {getattr(self, key)!r}, must be zero or more'
+        )

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 DTYPES = ('float32', 'bfloat16')
+# Whose first-order weights a value has: the feature's own, or its table's.
+FIRST_ORDER = ('feature', 'table')
 
 
 def _check_values(config, **allowed: Sequence) -> None:
@@ -163,7 +165,20 @@ class SASRec:
 
 @dataclasses.dataclass(frozen=True)
 class LR:
-  """Logistic regression has no sizes."""
+  """Variants of `models.lr`.
+
+  Attributes:
+    first_order: whose first-order weights a value has. 'feature': each feature
+      has weights of its own, and those of several values are summed, as in
+      FuxiCTR; 'table': features that share a table share its weights, and those
+      of several values are pooled as the feature says. Runs of before there was
+      the key go on with 'table'.
+  """
+
+  first_order: str = 'feature'
+
+  def __post_init__(self):
+    _check_values(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,14 +187,20 @@ class FM:
 
   Attributes:
     dim: width of all vectors.
+    first_order: whose first-order weights a value has, its 'feature' or its
+      'table'; see `models.LR`.
   """
 
   dim: int = 10
+  first_order: str = 'feature'
+
+  def __post_init__(self):
+    _check_values(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)
 class DNN:
-  """Sizes of `models.dnn`, and of `models.deepfm`.
+  """Sizes of `models.dnn`.
 
   Attributes:
     dim: width of all vectors.
@@ -197,6 +218,22 @@ class DNN:
 
   def __post_init__(self):
     _check_values(self, dtype=DTYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepFM(DNN):
+  """Sizes of `models.deepfm`, those of `DNN` and one of `LR`.
+
+  Attributes:
+    first_order: whose first-order weights a value has, its 'feature' or its
+      'table'; see `models.LR`.
+  """
+
+  first_order: str = 'feature'
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_values(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)

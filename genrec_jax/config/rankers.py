@@ -24,8 +24,8 @@ def dnn(**fields) -> ConfigDict:
 
 
 def deepfm(**fields) -> ConfigDict:
-  """FM and MLP side by side; its fields are those of `models.DNN`."""
-  return make_model_section('deepfm', models.DNN(), fields)
+  """FM and MLP side by side; see `models.DeepFM`."""
+  return make_model_section('deepfm', models.DeepFM(), fields)
 
 
 def dlrm(**fields) -> ConfigDict:

@@ -26,6 +26,7 @@ from genrec_jax.config.loading import hint_nearest
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
 MOST_ROWS = 2**31 - 1
+DISTRIBUTIONS = ('truncated_normal', 'normal', 'uniform_rows')
 
 # Key of an entry -> field of `TableSpec`.
 FIELDS = {
@@ -33,6 +34,7 @@ FIELDS = {
   'rate': 'rate',
   'dtype': 'dtype',
   'init': 'init_std',
+  'distribution': 'distribution',
   'l2': 'l2',
   'scheme': 'scheme',
   'codec': 'codec',
@@ -319,6 +321,16 @@ def _check_spec(spec, entry=None):
         f'{where}: {key} of table {spec.name!r} is {value!r}, must be a '
         'number, zero or more'
       )
+  if spec.distribution not in DISTRIBUTIONS:
+    raise ConfigError(
+      f'{where}: distribution of table {spec.name!r} is '
+      f'{spec.distribution!r}, must be one of {", ".join(DISTRIBUTIONS)}'
+    )
+  if spec.distribution == 'uniform_rows' and entry and 'init' in entry[1]:
+    raise ConfigError(
+      f"{where}: distribution='uniform_rows' has the rows of table "
+      f"{spec.name!r} for its width; leave out 'init'"
+    )
   if not isinstance(spec.rows, numbers.Integral) or spec.rows < 1:
     raise ConfigError(
       f'{where}: rows of table {spec.name!r} is {spec.rows!r}, must be 1 or '

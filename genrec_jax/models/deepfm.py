@@ -13,17 +13,18 @@ number is a field with a vector.
 import jax
 from flax import nnx
 
+from genrec_jax.config.models import DeepFM as Config
 from genrec_jax.features import Features, Inputs
 from genrec_jax.models import dnn, fields, fm, mlp
 
 
 class DeepFM(fm.FM):
-  """FM and MLP over the same vectors; the fields of its config are DNN's."""
+  """FM and MLP over the same vectors."""
 
-  Config = dnn.Config
+  Config = Config
 
   def __init__(
-    self, config: dnn.Config, features: Features, outputs: int, rngs: nnx.Rngs
+    self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs
   ):
     super().__init__(config, features, outputs, rngs)
     self.config = config

@@ -10,6 +10,8 @@ from genrec_jax.features import Features, FeatureSpec, Inputs
 from genrec_jax.models import layers
 from genrec_jax.models.mlp import MLP
 
+LINEAR = '.linear'  # ends the names of tables of first-order weights
+
 
 def table_features(features: Features) -> list[FeatureSpec]:
   """Those that read a table, in order."""
@@ -26,16 +28,31 @@ def same_width(config, features: Features) -> dict[str, int]:
   return {f.name: config.dim for f in table_features(features)}
 
 
+def first_order_table(config, feature: FeatureSpec) -> str:
+  """Name of the table of a feature's first-order weights.
+
+  Args:
+    config: of a model that wants them.
+    feature: one with a table.
+  """
+  own = config.first_order == 'feature'
+  return (feature.name if own else feature.source) + LINEAR
+
+
 class Ranker(nnx.Module):
   """What a ranking model says of itself, unless it says something else.
 
   Attributes:
     linear: whether it wants first-order weights of the values.
     widths: (config, features) -> width of the table of each feature with one.
+    number_weights: regex of the paths of parameters that make vectors or terms
+      of single numbers, as tables do of values: FuxiCTR counts them among the
+      embeddings.
   """
 
   linear = False
   widths = staticmethod(same_width)
+  number_weights = 'fields/kernel'
 
 
 class Fields(nnx.Module):

@@ -9,8 +9,9 @@
 |   + o_1 W_3 o_2, in heads                 | `Fusion.product`               |
 
 Differences from the paper: as FuxiCTR has it, a context feature has another
-vector for its gate than for the streams (its table is so much wider), a gate
-without features starts from a learned vector, and batch norm is an option.
+vector for its gate than for the streams (its table is so much wider), the gate
+without features is that of a learned vector, which is zero at first, and batch
+norm is an option.
 """
 
 from collections.abc import Sequence
@@ -118,6 +119,7 @@ class FinalMLP(fields.Ranker):
 
   Config = Config
   widths = staticmethod(widths)
+  number_weights = r'(fields|select_\d)/kernel'
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

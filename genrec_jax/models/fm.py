@@ -32,6 +32,7 @@ class FM(fields.Ranker):
 
   Config = Config
   linear = True
+  number_weights = 'fields/kernel|first_order/numeric'
 
   def __init__(
     self, config: Config, features: Features, outputs: int, rngs: nnx.Rngs

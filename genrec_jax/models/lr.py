@@ -2,11 +2,14 @@
 
 | formula                  | here                                      |
 |--------------------------|-------------------------------------------|
-| sum of w_i over values   | `Inputs.linear`, rows of width 1          |
+| sum of w_i over values   | `Inputs.linear`, rows of width 1 of a     |
+|                          | table for each feature, never a mean      |
 | sum of w_j x_j           | `numeric`, a weight for each number       |
 | b                        | `bias`, one for each output               |
 
-Several outputs share the weights of the values.
+Several outputs share the weights of the values. With `first_order='table'`,
+features that share a table share its weights, which are pooled as vectors are;
+that is not FuxiCTR's.
 """
 
 import jax
@@ -24,6 +27,7 @@ class LR(fields.Ranker):
 
   Config = Config
   linear = True
+  number_weights = 'numeric'
   numeric_site = products.Site()
 
   def __init__(

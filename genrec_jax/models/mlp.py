@@ -101,7 +101,8 @@ class MLP(nnx.Module):
     if not (self.batch_norm and training):
       return layer(h)
     # The norm takes out what the bias adds: its gradient is zero, and summing
-    # it up over the batch would give rounding, which Adam makes into steps.
+    # it up over the batch would give rounding, which Adam makes into steps, as
+    # it does in FuxiCTR.
     bias = jax.lax.stop_gradient(layer.bias[...])
     return layer.multiply(h) + bias.astype(h.dtype)[None]
 

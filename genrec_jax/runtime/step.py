@@ -17,7 +17,7 @@ from genrec_jax.contracts import IdMap
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import POOLINGS, Read
-from genrec_jax.parallel import collectives
+from genrec_jax.parallel import collectives, rules
 from genrec_jax.parallel.dense import accumulate_sums
 from genrec_jax.parallel.single_device import SingleDeviceLayout
 from genrec_jax.runtime import measurements as measurements_lib
@@ -81,7 +81,8 @@ def make_step(
   """Builds a step.
 
   Args:
-    task: what is trained, a `contracts.Task`.
+    task: what is trained, a `contracts.Task`. One that has `param_l2` (path of
+      a parameter -> strength l) adds the gradient of (l/2)|w|^2 to theirs.
     tx: optax optimizer of everything dense.
     seed: of all random draws.
     row_learning_rate: of the row optimizers: one for all, or table -> its own;
@@ -104,8 +105,8 @@ def make_step(
   kinds = measurements_lib.declare_measurements(task)
   id_map = id_maps.collect_maps(task, maps)
   l2_strengths = {
-    n: s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2
-  }
+    f'tables/{n}': s.l2 for n, s in state_lib.dense_specs(task).items() if s.l2
+  } | {f'params/{n}': l2 for n, l2 in getattr(task, 'param_l2', {}).items()}
 
   def key_of(step):
     return jax.random.fold_in(jax.random.key(seed), step)
@@ -367,12 +368,16 @@ def _view_microbatch(
 def _add_l2_gradients(
   grads, trained, l2_strengths: Mapping[str, float], weight: jax.Array
 ):
-  """Adds the gradient of (l/2)|E|^2 of these tables, times `weight`."""
-  tables = dict(grads['tables'])
-  for name, strength in l2_strengths.items():
-    pull = jnp.float32(strength) * weight
-    tables[name] = tables[name] + pull * trained['tables'][name]
-  return {**grads, 'tables': tables}
+  """Adds the gradients of (l/2)|w|^2 by path, times `weight`."""
+
+  def add_pull(path, grad, x):
+    strength = l2_strengths.get(rules.path_name(path))
+    if strength is None:
+      return grad
+    return grad + (jnp.float32(strength) * weight) * x
+
+  trained = {name: trained[name] for name in grads}
+  return jax.tree_util.tree_map_with_path(add_pull, grads, trained)
 
 
 def _sum_in_order(tree):

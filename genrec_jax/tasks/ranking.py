@@ -6,6 +6,7 @@ entropy. As in every task, `reads` declares what a batch reads.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -25,16 +26,16 @@ from genrec_jax.features import (
   TableSpec,
 )
 from genrec_jax.models import RANKERS
+from genrec_jax.models.fields import LINEAR, first_order_table
 from genrec_jax.numerics.products import (
   Product,
   Rules,
   assign_products,
   find_sites,
 )
+from genrec_jax.parallel import rules
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.settings import task_settings
-
-LINEAR = '.linear'  # ends the names of tables of first-order weights
 
 
 class Ranking:
@@ -45,6 +46,8 @@ class Ranking:
     labels: name of each label.
     model_config: of the model.
     sites: name -> `Site` of each weight that activations are multiplied with.
+    param_l2: path of a parameter -> strength of its L2, see
+      `RankingLossConfig`.
   """
 
   progress_unit = 'examples'  # the unit in which progress is counted
@@ -97,21 +100,18 @@ class Ranking:
     self._widths = self._model.widths(self.model_config, self.features)
     self._tables = {}
     for feature in self._tabled:
-      widths = {feature.source: self._widths.get(feature.name, 0)}
-      if self._model.linear:
-        widths[feature.source + LINEAR] = 1
-      for name, width in widths.items():
-        if width:
-          about = feature.rows, width, init_std, table_update, table_dtype
-          l2 = self.loss_config.table_l2
-          spec = settings(TableSpec(name, *about, l2=l2))
-          if self._tables.setdefault(name, spec) != spec:
-            raise ValueError(
-              f'features that share table {name!r} must have the same width'
-            )
+      for name, _, width in self._list_reads(feature).values():
+        about = feature.rows, width, init_std, table_update, table_dtype
+        l2 = self.loss_config.table_l2
+        spec = settings(TableSpec(name, *about, l2=l2))
+        if self._tables.setdefault(name, spec) != spec:
+          raise ValueError(
+            f'features that share table {name!r} must have the same width'
+          )
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
+    self.param_l2 = self._find_l2(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
   @classmethod
   def from_config(
@@ -146,6 +146,15 @@ class Ranking:
         f'loss.task_weights has {len(weights)} numbers for '
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
       )
+
+  def _find_l2(self, params) -> dict[str, float]:
+    loss, strengths = self.loss_config, {}
+    for name in rules.named_shapes(params):
+      number = re.fullmatch(self._model.number_weights, name)
+      strength = loss.table_l2 if number else loss.net_l2
+      if strength and not rules.is_statistic(name):
+        strengths[name] = strength
+    return strengths
 
   def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
@@ -185,30 +194,37 @@ class Ranking:
       if feature.pooled:
         bag = batch.jagged[feature.name]
         values = bag[feature.name]
-        read = Read(values, '', bag.lengths, pooling=feature.pooling)
+        read = Read(values, '', bag.lengths)
       else:
         read = Read(batch.ids[feature.name], '')
-      for suffix in self._table_suffixes(feature):
-        table = feature.source + suffix
-        reads[feature.name + suffix] = dataclasses.replace(read, table=table)
+      for name, (table, pooling, _) in self._list_reads(feature).items():
+        reads[name] = dataclasses.replace(read, table=table, pooling=pooling)
     return reads
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """What an example reads of each table: at most, or in the mean."""
     return {
-      feature.name + suffix: ExpectedRead(
-        feature.source + suffix,
+      name: ExpectedRead(
+        table,
         float(feature.max_len or feature.mean_len) if feature.pooled else 1.0,
-        feature.pooling if feature.pooled else 'none',
+        pooling,
       )
       for feature in self._tabled
-      for suffix in self._table_suffixes(feature)
+      for name, (table, pooling, _) in self._list_reads(feature).items()
     }
 
-  def _table_suffixes(self, feature: FeatureSpec) -> list[str]:
-    """What ends the names of the tables that a feature reads."""
-    wide = [''] if self._widths.get(feature.name) else []
-    return wide + ([LINEAR] if self._model.linear else [])
+  def _list_reads(self, feature: FeatureSpec) -> dict[str, tuple]:
+    """Name of each read of a feature -> (table, pooling, width)."""
+    pooling = feature.pooling if feature.pooled else 'none'
+    reads = {}
+    if width := self._widths.get(feature.name):
+      reads[feature.name] = feature.source, pooling, width
+    if self._model.linear:
+      if feature.pooled and self.model_config.first_order == 'feature':
+        pooling = 'sum'
+      table = first_order_table(self.model_config, feature)
+      reads[feature.name + LINEAR] = table, pooling, 1
+    return reads
 
   def predict(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Logit of each label, `[B, L]` float32.

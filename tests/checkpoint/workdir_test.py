@@ -51,3 +51,44 @@ def test_a_workdir_of_before_a_section_was_added_is_continued(tmp_path):
   assert json.loads((tmp_path / 'config.json').read_text()) == json.loads(
     config_lib.to_json(config_lib.retrieval())
   )
+
+
+@pytest.mark.parametrize('model', ['lr', 'fm', 'deepfm', 'wukong'])
+def test_a_run_of_before_first_order_was_a_key_goes_on_as_it_was(
+  tmp_path, model
+):
+  def make_config(**fields):
+    config = config_lib.ranking()
+    config.model = getattr(config_lib, model)(**fields)
+    return config.lock()
+
+  def start(config, workdir):
+    with workdir_lib.own_workdir(workdir, config):
+      pass
+    workdir_lib.check_trained(workdir, config)
+    saved = json.loads((workdir / 'config.json').read_text())['model']
+    assert config.model.get('first_order') == saved.get('first_order')
+    return config.model.get('first_order')
+
+  has_key = model != 'wukong'
+  assert start(make_config(), tmp_path / 'new') == (
+    has_key and 'feature' or None
+  )
+  saved = json.loads(config_lib.to_json(make_config()))
+  saved['model'].pop('first_order', None)
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  # A run that has not made a step is a new one.
+  assert start(make_config(), tmp_path) == (has_key and 'feature' or None)
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  (tmp_path / 'metrics.jsonl').touch()
+  if has_key:
+    assert config_lib.read_config(tmp_path / 'config.json')['model'] == {
+      **saved['model'],
+      'first_order': 'table',
+    }
+  for _ in range(2):  # and goes on again, the key being saved now
+    assert start(make_config(), tmp_path) == (has_key and 'table' or None)
+  if has_key:
+    (tmp_path / 'new/metrics.jsonl').touch()
+    with pytest.raises(ConfigError, match="saved 'feature', now 'table'"):
+      start(make_config(first_order='table'), tmp_path / 'new')

@@ -61,7 +61,8 @@ def runs(tmp_path_factory):
     if (model, *overrides) not in made:
       workdir = directory / str(len(made))
       l2 = 0.0 if ROWS in overrides else 0.01
-      given = [*OVERRIDES, f'loss.table_l2={l2}', *overrides]
+      l2s = f'loss.table_l2={l2}', 'loss.net_l2=0.01'
+      given = [*OVERRIDES, *l2s, *overrides]
       config = config_lib.load(CONFIGS[model], given)
       with jax.numpy_dtype_promotion('standard'):  # for optax
         loop.train_and_evaluate(config, workdir, TASK_KINDS)

@@ -1,12 +1,15 @@
 """Rows of a table: initialisation, and the view of touched rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from genrec_jax.embedding import lookup, sharded_tables
+from genrec_jax.embedding import init, lookup, sharded_tables, single_scheme
 from genrec_jax.embedding.init import init_table
+from genrec_jax.embedding.layout import lay_out
 from genrec_jax.features import UNREAD, Read, TableSpec
 from pallas_kernels import MergedRows
 from tests import row_views
@@ -39,6 +42,45 @@ def test_a_fresh_table_is_a_truncated_normal(key):
   # A normal cut at two deviations has 0.8796 of its deviation left.
   assert table.std() == pytest.approx(0.02 * 0.8796, rel=0.02)
   assert table.mean() == pytest.approx(0.0, abs=5e-4)
+
+
+@pytest.mark.parametrize('rows', [500, 2_000])
+def test_a_fresh_table_is_drawn_from_its_distribution(key, rows):
+  spec = TableSpec('t', rows, 64, 0.02, distribution='normal')
+  normal = np.asarray(init_table(spec, key))
+  assert normal.std() == pytest.approx(0.02, rel=0.02)
+  # Five in a hundred beyond two deviations.
+  assert (np.abs(normal) > 0.04).mean() == pytest.approx(0.0455, rel=0.1)
+  uniform = dataclasses.replace(spec, distribution='uniform_rows')
+  uniform = np.asarray(init_table(uniform, key)) * rows**0.5
+  assert np.abs(uniform).max() == pytest.approx(1.0, rel=1e-3)
+  assert uniform.std() == pytest.approx(3**-0.5, rel=0.02)
+
+
+def test_the_last_value_of_a_normal_is_finite(monkeypatch):
+  monkeypatch.setattr(
+    init, 'element_bits', lambda *place: jnp.uint32([2**32 - 1, 0])
+  )
+  drawn = init.DISTRIBUTIONS['normal'](0, 0, 0)
+  assert drawn[0] == -drawn[1] and 5 < drawn[0] < 6
+
+
+def test_rows_of_a_stack_are_those_of_whole_tables(key):
+  """Tables of all distributions side by side in one array, on two devices."""
+  specs = {
+    name: TableSpec(name, 30, 4, 0.02, 'row_sgd', distribution=kind)
+    for name, kind in zip('bac', init.DISTRIBUTIONS, strict=True)
+  }
+  plan = single_scheme.plan_with_scheme(specs, 'row_wise', devices=2)
+  (stack,) = lay_out(plan).stacks.values()
+  whole = {name: init.init_table(spec, key) for name, spec in specs.items()}
+  for device in range(2):
+    rows = init.init_stack(stack, specs, key, jnp.int32(device))
+    pieces, ids = stack.identify(jnp.int32(device), jnp.arange(stack.depth))
+    for row, piece, i in zip(rows, pieces.tolist(), ids.tolist(), strict=True):
+      if piece >= 0:
+        wanted = whole[stack.pieces[piece].table][i]
+        np.testing.assert_array_equal(row, wanted)
 
 
 def test_distinct_ids_are_sorted_and_filled_with_no_row(ids):

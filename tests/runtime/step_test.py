@@ -177,6 +177,29 @@ def test_a_large_table_is_neither_copied_nor_differentiated():
 
 
 @pytest.mark.usefixtures('optax_promotes')
+@pytest.mark.parametrize('microbatches', [1, 4])
+def test_l2_pulls_the_parameters_that_a_task_names(microbatches):
+  """(l/2)|w|^2 once a step, however the batch is cut or weighs."""
+
+  def take_step(**more):
+    task = Toy()
+    vars(task).update(more)
+    options = dict(seed=SEED, microbatches=microbatches)
+    step = jax.jit(make_step(task, optax.sgd(RATE), **options))
+    _, _, state = start()
+    return state, step(state, batch())
+
+  state, (plain, loss) = take_step()
+  _, (after, other_loss) = take_step(param_l2={'layer/w': 0.3})
+  assert loss == other_loss
+  before = state.params['layer']['w']
+  wanted = plain.params['layer']['w'] - RATE * 0.3 * before
+  assert np.any(before) and before.size
+  assert_close(after.params['layer']['w'], wanted)
+  np.testing.assert_array_equal(after.tables['items'], plain.tables['items'])
+
+
+@pytest.mark.usefixtures('optax_promotes')
 def test_l2_pulls_all_rows_and_is_not_in_the_loss():
   """(l/2)|E|^2 of the whole table, once, however often a row is read."""
   strength = 0.3

@@ -10,6 +10,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import local_tables, lookup
 from genrec_jax.features import Columns, FeatureSpec
+from genrec_jax.parallel import rules
 from genrec_jax.tasks import losses
 from genrec_jax.tasks.ranking import Ranking
 from tests import ranking_examples, row_views
@@ -26,9 +27,15 @@ SIZE = 6
 
 
 def task_of(
-  model='dnn', loss=None, features=FEATURES, labels=('a',), **options
+  model='dnn',
+  loss=None,
+  features=FEATURES,
+  labels=('a',),
+  first_order='',
+  **options,
 ):
-  section = getattr(config_lib, model)().to_dict()
+  fields = {'first_order': first_order} if first_order else {}
+  section = getattr(config_lib, model)(**fields).to_dict()
   for key in ('hidden', 'bottom', 'top'):
     if key in section:
       section[key] = (8,)
@@ -78,8 +85,9 @@ def views(task, tables, b):
   return lookup.view_tables(tables, task.reads(b))
 
 
-def test_inputs_are_the_rows_pooled_as_specified():
-  task, b = task_of('deepfm'), batch()
+@pytest.mark.parametrize('first_order', ['feature', 'table'])
+def test_inputs_are_the_rows_pooled_as_specified(first_order):
+  task, b = task_of('deepfm', first_order=first_order), batch()
   _, tables = parts_of(task)
   found = task.inputs(views(task, tables, b), b)
   t = {name: np.asarray(x, np.float64) for name, x in tables.items()}
@@ -99,11 +107,96 @@ def test_inputs_are_the_rows_pooled_as_specified():
     tags.append(t['tags'][own['tags']].sum(0) / n)
     seen.append(t['item'][own['seen']].sum(0))
     linear[i] = t['user.linear'][u, 0] + t['item.linear'][k, 0]
-    linear[i] += t['tags.linear'][own['tags'], 0].sum() / n
-    linear[i] += t['item.linear'][own['seen'], 0].sum()
+    shared = first_order == 'table'
+    linear[i] += t['tags.linear'][own['tags'], 0].sum() / (n if shared else 1)
+    weights = t['item.linear' if shared else 'seen.linear']
+    linear[i] += weights[own['seen'], 0].sum()
   for got, want in zip(found.vectors, (user, item, tags, seen), strict=True):
     assert_close(got, np.array(want))
   assert_close(found.linear, linear)
+
+
+def state_fuxictr_lr(weights, bias, examples) -> np.ndarray:
+  """FuxiCTR's logistic regression: a column of weights for every feature.
+
+  Args:
+    weights: feature -> `[rows]`, of a number its only weight.
+    bias: one number.
+    examples: feature -> `[B]` or, padded with row 0, `[B, most]` values.
+  """
+  logits = np.full(SIZE, bias)
+  for name, values in examples.items():
+    if values.dtype.kind == 'f':
+      terms = values * weights[name]
+    elif values.ndim == 1:
+      terms = weights[name][values]
+    else:  # the padding row is zero, and the others are summed
+      terms = np.where(values > 0, weights[name][values], 0.0).sum(axis=1)
+    logits = logits + terms
+  return logits
+
+
+def test_logistic_regression_is_fuxictrs():
+  """Of its class by finding 2: own weights of `hist`, summed, 213 of them."""
+  rows = {'user': 50, 'item': 70, 'hist': 70, 'tags': 20}
+  features = (
+    FeatureSpec('user', rows=50),
+    FeatureSpec('item', rows=70),
+    FeatureSpec('hist', 'sequence', 70, table='item', pooling='mean'),
+    FeatureSpec('tags', 'multi_hot', 20, pooling='sum'),
+    FeatureSpec('age', 'numeric'),
+    FeatureSpec('price', 'numeric'),
+  )
+  task = task_of('lr', features=features)
+  params, tables = parts_of(task)
+  params['bias'] = jnp.array([0.3])
+  rng = np.random.default_rng(2)
+  padded, bags, ids, numbers = {}, {}, {}, {}
+  for name in ('hist', 'tags'):
+    lengths = rng.integers(0, 5, SIZE)
+    mask = np.arange(4)[None] < lengths[:, None]
+    padded[name] = rng.integers(1, rows[name], (SIZE, 4)) * mask
+    bags[name] = padded[name][mask], lengths
+  for name in ('user', 'item'):
+    ids[name] = rng.integers(1, rows[name], SIZE)
+  for name in ('age', 'price'):
+    numbers[name] = rng.normal(size=SIZE).astype(np.float32)
+  b = ranking_examples.make(ids, {'a': np.zeros(SIZE)}, numbers, bags)
+  weights = {n: np.asarray(tables[f'{n}.linear'], float)[:, 0] for n in rows}
+  (age, price), counted = params['numeric'][:, 0].tolist(), params['numeric']
+  weights |= {'age': age, 'price': price}
+  assert sum(t.size for t in tables.values()) + counted.size + 1 == 213
+  want = state_fuxictr_lr(weights, 0.3, ids | padded | numbers)
+  assert_close(task.predict(params, views(task, tables, b), b)[:, 0], want)
+
+
+@pytest.mark.parametrize(
+  'model, numbers',
+  [
+    ('lr', ['numeric']),
+    ('deepfm', ['fields/kernel', 'first_order/numeric']),
+    ('finalmlp', ['fields/kernel', 'select_2/kernel']),
+    ('wukong', []),
+  ],
+)
+def test_l2_of_numbers_is_that_of_tables_and_the_net_has_its_own(
+  model, numbers
+):
+  section = getattr(config_lib, model)()
+  if model == 'finalmlp':
+    section.context2 = ('price',)
+  fields = section.to_dict()
+  task = Ranking(
+    fields.pop('name'),
+    fields,
+    {'table_l2': 0.3, 'net_l2': 0.2},
+    features=FEATURES,
+    labels=('a',),
+  )
+  params = jax.eval_shape(task.init, jax.random.key(0))
+  paths = [p for p in rules.named_shapes(params) if 'running_' not in p]
+  want = {path: 0.3 if path in numbers else 0.2 for path in paths}
+  assert task.param_l2 == want and set(numbers) <= set(want)
 
 
 def test_loss_is_the_weighted_cross_entropy_of_all_labels():
@@ -240,10 +333,12 @@ def test_expected_reads_count_what_an_example_reads():
     'user': 1.0,
     'user.linear': 1.0,
     'item': 1.0 + 4,
-    'item.linear': 1.0 + 4,
+    'item.linear': 1.0,
+    'seen.linear': 4.0,
     'tags': 3.0,
     'tags.linear': 3.0,
   }
+  assert reads['tags.linear'].pooling == 'sum'
   assert reads['tags'].pooling == 'mean' and reads['user'].pooling == 'none'
   assert set(reads) == set(task_of('deepfm').reads(batch()))
 
@@ -252,6 +347,8 @@ def test_expected_reads_count_what_an_example_reads():
   'options, told',
   [
     (dict(loss={'task_weights': (1.0, 2.0)}), '2 numbers for 1 labels'),
+    (dict(loss={'net_l2': -0.1}), 'loss.net_l2 is -0.1, must be zero or'),
+    (dict(model='lr', first_order='item'), "first_order is 'item', must be"),
     (dict(table_dtype='bfloat16'), 'updated by rows may be narrow'),
     (
       dict(loss={'table_l2': 0.1}, table_update='row_adagrad'),
