@@ -92,22 +92,22 @@ def _loss(row, low, high, bits: int):
   return np.sqrt(total)
 
 
-def lloyd(row, bits: int, rounds: int):
-  """Centroids of one-dimensional k-means, from even spacing, in float64."""
-  size = 2**bits
-  points = [float(x) for x in row]
-  low, high = min(points), max(points)
-  centroids = [low + (high - low) * k / (size - 1) for k in range(size)]
-  for _ in range(rounds):
-    members = [[] for _ in centroids]
-    for x in points:
-      away = [abs(x - c) for c in centroids]
-      members[away.index(min(away))].append(x)
-    centroids = [
-      sum(m) / len(m) if m else c
-      for m, c in zip(members, centroids, strict=True)
-    ]
-  return centroids
+def least_error(row, levels: int) -> float:
+  """L2 error of a row with the best levels there are, in float64.
+
+  `best[j]` is the error of the first j numbers in order, with as many clusters
+  as rounds have passed.
+  """
+  x = np.sort(np.asarray(row, np.float64))
+  sums, squares = (np.append(0, np.cumsum(y)) for y in (x, x * x))
+  begin, end = np.indices((len(x) + 1,) * 2)
+  count = np.maximum(end - begin, 1)
+  cost = squares[end] - squares[begin] - (sums[end] - sums[begin]) ** 2 / count
+  cost = np.where(begin < end, np.maximum(cost, 0), np.inf)
+  best = np.where(np.arange(len(x) + 1), np.inf, 0)
+  for _ in range(levels):
+    best = np.minimum(best, (best[:, None] + cost).min(axis=0))
+  return best[-1] ** 0.5
 
 
 def l2(row, levels) -> float:
