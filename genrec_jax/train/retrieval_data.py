@@ -64,7 +64,9 @@ class RetrievalData:
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
     counts = self.item_counts
-    if config.loss.get('logq'):  # is about what is drawn in a batch, its targets
+    if config.loss.get(
+      'logq'
+    ):  # is about what is drawn in a batch, its targets
       counts = splits_lib.train_counts(
         self.dataset.histories,
         self.splits['train'],
