@@ -64,9 +64,7 @@ class RetrievalData:
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
     counts = self.item_counts
-    if config.loss.get(
-      'logq'
-    ):  # is about what is drawn in a batch, its targets
+    if config.loss.get('logq'):  # in a batch, targets are drawn
       counts = splits_lib.train_counts(
         self.dataset.histories,
         self.splits['train'],
