@@ -295,14 +295,27 @@ def _say_what_is_needed(histories, cfg, split: str) -> str:
 
 
 def train_counts(
-  histories: histories_lib.Histories, examples: ExampleSpans, rows: int
+  histories: histories_lib.Histories,
+  examples: ExampleSpans,
+  rows: int,
+  max_len: int | None = None,
 ) -> np.ndarray:
   """`[rows]` int64: how often each item occurs in a training split.
 
   Every event of the split counts once, also when windows share it.
+
+  Args:
+    histories: the events.
+    examples: the training split.
+    rows: of the vocabulary, padding included.
+    max_len: counts only what a model with so many tokens is trained to
+      predict: neither first events nor those before a window.
   """
-  first = examples.begin == histories.offsets[examples.row]
-  begin = examples.begin + np.where(first, 0, 1)
+  if max_len:
+    begin = np.maximum(examples.begin, examples.end - max_len) + 1
+  else:
+    first = examples.begin == histories.offsets[examples.row]
+    begin = examples.begin + np.where(first, 0, 1)
   lengths = examples.end + 1 - begin
   counts = np.zeros(rows, np.int64)
   chunk_of_example = (np.cumsum(lengths) - lengths) // CHUNK

@@ -75,7 +75,7 @@ class Retrieval:
       loss: fields of `RetrievalLossConfig`.
       corpus: `[C]` candidate item indices, sorted.
       rows: rows of the item table, padding row included.
-      item_counts: `[rows]` occurrences in the training data, for `loss.logq`.
+      item_counts: `[rows]` how often each is a target, for `loss.logq`.
       table_update: 'dense' or a name of `ROW_OPTIMIZERS`.
       table_dtype: of its rows; 'float32' where optax updates them.
       init_std: deviation of the table's initialiser.

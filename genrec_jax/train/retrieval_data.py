@@ -63,8 +63,16 @@ class RetrievalData:
     return cls(dataset, spans, counts)
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
+    counts = self.item_counts
+    if config.loss.get('logq'):  # in a batch, targets are drawn
+      counts = splits_lib.train_counts(
+        self.dataset.histories,
+        self.splits['train'],
+        len(counts),
+        config.model.max_len,
+      )
     return Retrieval.from_config(
-      config, self.dataset.corpus, self.item_counts, extensions
+      config, self.dataset.corpus, counts, extensions
     )
 
   def steps_per_epoch(self, batch_size: int) -> int:

@@ -13,7 +13,7 @@ from genrec_jax import contracts
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import id_maps, lookup
 from genrec_jax.embedding.id_maps import HashIdMap
-from genrec_jax.features import Read
+from genrec_jax.features import UNREAD, Read
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.step import make_step
@@ -107,6 +107,18 @@ def test_padding_leaves_no_trace(id_map):
   _, short = id_map.assign(behind(id_map, 2), ids[real], real[real])
   jax.tree.map(np.testing.assert_array_equal, state, other)
   jax.tree.map(np.testing.assert_array_equal, state, short)
+
+
+def test_what_is_not_there_is_padding(id_map):
+  maps, state = id_maps.IdMaps({'t': id_map}), behind(id_map, 2)
+  ids, real = draw(3, 1, 24)
+  states = {'t': state} if state else {}
+  reads = {'f': Read(jnp.where(real, ids, UNREAD), 't')}
+  rows, after = maps.assign(states, reads)
+  wanted, state = id_map.assign(state, ids, real)
+  for found in (rows['f'], maps.lookup(after, reads)['f']):
+    np.testing.assert_array_equal(found, jnp.where(real, wanted, UNREAD))
+  jax.tree.map(np.testing.assert_array_equal, after.get('t', {}), state)
 
 
 def test_it_is_a_function_of_state_and_ids(id_map):

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from genrec_jax.data import histories, splits
+from genrec_jax.data import histories, pipeline, splits
+from genrec_jax.features import EVENTS, PAD
 
 
 def quiet(_):
@@ -137,6 +138,24 @@ def test_train_counts_count_each_event_once(windows, monkeypatch):
   ]
   np.testing.assert_array_equal(counts, np.bincount(events, minlength=40))
   assert counts.dtype == np.int64
+
+
+@pytest.mark.parametrize('windows', ['latest', 'all'])
+def test_counts_of_targets_are_those_of_an_epoch(windows):
+  h = make([2, 3, 10, 11, 12, 1, 13, 40])
+  cfg = dict(holdout=1, windows=windows)
+  train = splits.split_histories(h, cfg, max_len=4, log=quiet)['train']
+  dataset = pipeline.train_batches(
+    h, train, batch_size=3, max_len=4, seed=0, prefetch=0
+  )
+  batches = iter(dataset)
+  expected = np.zeros(40, int)
+  for _ in range(pipeline.steps_per_epoch(train, 3)):
+    targets = next(batches).jagged[EVENTS]['next_item']
+    expected += np.bincount(targets, minlength=40)
+  expected[PAD] = 0
+  counts = splits.train_counts(h, train, 40, max_len=4)
+  np.testing.assert_array_equal(counts, expected)
 
 
 def test_stream_splits_records_in_order():

@@ -102,8 +102,15 @@ def assert_padding_changes_nothing(task, **options):
   return tight
 
 
-@pytest.mark.parametrize('decay', ['l2', 'decoupled'])
-@pytest.mark.parametrize('update', sorted(ROW_OPTIMIZERS))
+@pytest.mark.parametrize(
+  'update, decay',
+  [
+    *((name, 'l2') for name in sorted(ROW_OPTIMIZERS)),
+    ('momentum', None),
+    ('sgd', 'decoupled'),
+    ('adam', 'decoupled'),
+  ],
+)
 def test_every_row_optimizer(update, decay):
   task = make_task(update, 'uniform')
   assert_padding_changes_nothing(task, decay=decay)
@@ -126,8 +133,9 @@ def test_every_sampler_in_shards(sampler):
   assert dirty == len(rows_needed(task))
 
 
-@pytest.mark.parametrize('devices', [1, SHARDS])
-@pytest.mark.parametrize('sampler', SAMPLERS)
+@pytest.mark.parametrize(
+  'sampler, devices', [*((s, 1) for s in SAMPLERS), ('shared', SHARDS)]
+)
 def test_without_any_target_only_histories_are_read(sampler, devices):
   task = make_task('adam', sampler)
   state = assert_padding_changes_nothing(

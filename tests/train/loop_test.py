@@ -151,6 +151,12 @@ def test_settings_are_refused_before_the_first_step(
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
+def test_a_k_above_the_catalogue_is_no_monitor(tmp_path, said):
+  with pytest.raises(ConfigError, match='no k above the .*monitor=hr@10'):
+    train(tmp_path, 'eval.ks=10,201', 'train.monitor=hr@201')
+  assert 'eval.ks holds 201, and there are 200 items' in said()
+
+
 def test_without_evaluations(tmp_path, whole):
   report = train(tmp_path, 'eval.splits=()')
   assert report['metrics'] == {} and not (tmp_path / 'report.html').exists()
