@@ -121,7 +121,7 @@ def describe_differences(
 ) -> list[str]:
   """Keys in which a saved config and `config` differ, as readable lines.
 
-  A key that the saved config lacks has its default there, as in `read_config`.
+  A key that the saved config lacks has its default there.
 
   Args:
     saved: a config as `read_config` gives it.

@@ -81,7 +81,9 @@ def ranking() -> ConfigDict:
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.
         'shuffle_rows': 4_000_000,
-        'init_std': 1e-4,  # Deviation of fresh rows.
+        # Deviation of the normal that fresh rows are drawn from, before it is
+        # cut at two of them, which leaves 0.88 of it.
+        'init_std': 1e-4,
         # The generated log of 'clicks'; see
         # docs/ranking_data.md#the-generated-log.
         'clicks': {

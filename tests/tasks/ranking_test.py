@@ -137,7 +137,7 @@ def state_fuxictr_lr(weights, bias, examples) -> np.ndarray:
 
 
 def test_logistic_regression_is_fuxictrs():
-  """Of its class by finding 2: own weights of `hist`, summed, 213 of them."""
+  """`hist` has weights of its own, which are summed: 213 weights in all."""
   rows = {'user': 50, 'item': 70, 'hist': 70, 'tags': 20}
   features = (
     FeatureSpec('user', rows=50),
