@@ -165,6 +165,22 @@ class SafePoints(contextlib.AbstractContextManager):
       self.request(number)
 
 
+class Unwinding(SafePoints):
+  """A block that a signal leaves by `Stopped` between two of `each` batch.
+
+  What the block has begun to write is removed on the way; a command that is
+  not through within some seconds ends without that.
+  """
+
+  def __init__(self):
+    super().__init__(limit_s=3.0)
+
+  def __enter__(self) -> 'Unwinding':
+    self.hold()
+    self.may_raise = True
+    return self
+
+
 def each(batches: Iterable[_Batch]) -> Iterator[_Batch]:
   """Yields the batches; raises `Stopped` between them if that is allowed."""
   for batch in batches:
@@ -186,6 +202,8 @@ def install(
     statuses: signal -> exit status.
     heed_ignored: whether Ctrl-C is heeded nevertheless.
   """
+  if PROCESS.statuses:  # as the command began
+    return
   reader, writer = socket.socketpair()
   writer.setblocking(False)
   PROCESS.statuses = statuses

@@ -7,8 +7,10 @@ import pathlib
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
-import genrec_jax
+from genrec_jax import __version__, interruption
 from genrec_jax.interruption import BUG, FAILED
 
 # ImportError: of an optional package; the message says which to install.
@@ -18,7 +20,9 @@ LOG_NAME = 'error.log'
 _LONGEST = 200  # characters of a message that is not ours
 
 
-def explain_error(error: BaseException, doing: str, directory) -> tuple:
+def explain_error(
+  error: BaseException, doing: str, directory, expected=USER_ERRORS
+) -> tuple[int, str]:
   """What a user reads of an error, and the exit status.
 
   >>> explain_error(ValueError('no such key'), 'training', None)
@@ -28,6 +32,7 @@ def explain_error(error: BaseException, doing: str, directory) -> tuple:
     error: what was raised.
     doing: what the command was doing: 'training'.
     directory: where the traceback of a bug goes; None is a temporary file.
+    expected: errors whose message is for users.
 
   Returns:
     (exit status, words).
@@ -51,13 +56,32 @@ def explain_error(error: BaseException, doing: str, directory) -> tuple:
       f'error: {error}. Make space; the same command then continues from the '
       'last checkpoint.'
     )
-  if isinstance(error, USER_ERRORS):
+  if isinstance(error, expected):
     return FAILED, f'error: {error}'
   path = _write_log(error, directory)
   where = f'the traceback is in {path}' if path else 'no log could be written'
   return BUG, (
     f'this looks like a bug in genrec_jax: {kind}: {_shorten(text)}; {where}'
   )
+
+
+def run_command(main: Callable[[], int | None], doing: str = '') -> NoReturn:
+  """Runs a command to its end, which is that of the process.
+
+  Args:
+    main: returns the exit status; None is 0.
+    doing: what it does, for messages.
+  """
+  interruption.install()
+  try:
+    status, words = main() or interruption.DONE, ''
+  except SystemExit as end:  # of argparse, or with a message
+    status, words = end.code or interruption.DONE, ''
+    if isinstance(status, str):
+      status, words = FAILED, status
+  except Exception as error:
+    status, words = explain_error(error, doing, None)
+  interruption.leave(status, words)
 
 
 def _shorten(text: str) -> str:
@@ -70,7 +94,7 @@ def _write_log(error: BaseException, directory) -> pathlib.Path | None:
   """Appends the traceback to the log; returns its path, None without one."""
   now = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
   text = (
-    f'{now}, genrec_jax {genrec_jax.__version__}, {sys.argv}\n'
+    f'{now}, genrec_jax {__version__}, {sys.argv}\n'
     + ''.join(traceback.format_exception(error))
     + '\n'
   )

@@ -16,11 +16,15 @@ import os
 import sys
 import traceback
 
+from genrec_jax import interruption
+
+if __name__ == '__main__':  # other imports take the time of a Ctrl-C
+  interruption.install()
+
 from absl import app, flags
 from absl import logging as absl_logging
 
 from genrec_jax import config as config_lib
-from genrec_jax import interruption
 from genrec_jax.last_resort import explain_error
 
 FLAGS = flags.FLAGS

@@ -18,6 +18,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from genrec_jax import interruption
+
 # Starts processes in milliseconds: they are forks of one with these imports.
 PRELOAD = ['grain', 'genrec_jax.checkpoint.manager']
 
@@ -73,6 +75,7 @@ def outcomes(
   devices: int = 2,
   timeout: float = 60.0,
   grace: float = 0.0,
+  as_command: bool = False,
 ) -> list[Outcome]:
   """The same without a complaint; once one fails, the others are killed.
 
@@ -83,6 +86,7 @@ def outcomes(
     devices: as in `run`.
     timeout: as in `run`.
     grace: seconds that the others have to end by themselves when one fails.
+    as_command: whether they join and end as those of a command line.
   """
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(PRELOAD)
@@ -92,7 +96,16 @@ def outcomes(
     started = [
       context.Process(
         target=_child,
-        args=(function, args, i, processes, devices, port, directory),
+        args=(
+          function,
+          args,
+          i,
+          processes,
+          devices,
+          port,
+          directory,
+          as_command,
+        ),
         daemon=True,
       )
       for i in range(processes)
@@ -127,23 +140,34 @@ def _free_port() -> int:
     return s.getsockname()[1]
 
 
-def _child(function, args, index, count, devices, port, directory) -> None:
+def _child(
+  function, args, index, count, devices, port, directory, as_command
+) -> None:
   with open(directory / f'{index}.log', 'wb', buffering=0) as log:
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
   import jax  # by the time of a fork it is there already
 
+  from genrec_jax.parallel import peers
+  from genrec_jax.parallel.processes import join_processes
+
   os.environ.setdefault('NPROC', '32')
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', devices)
   try:
-    if count > 1:
+    if as_command:
+      interruption.install(heed_ignored=True)
+      interruption.PROCESS.is_voice = not index
+      join_processes(f'localhost:{port}', count, index)
+    elif count > 1:
       jax.config.update('jax_cpu_collectives_implementation', 'gloo')
       jax.distributed.initialize(f'localhost:{port}', count, index)
     value = pickle.dumps(function(*args))
     temporary = directory / f'{index}.tmp'
     temporary.write_bytes(value)
     temporary.rename(directory / f'{index}.value')
+    if as_command:
+      peers.stop()
     if count > 1:
       jax.distributed.shutdown()  # waits for all
   except Exception:

@@ -8,10 +8,11 @@ directory of checkpoints that were saved by rows. COPY is a directory that only
 this follower writes (serving_copy.py) and services map, as docs/publishing.md
 explains. Prints a line for every step applied. Needs neither JAX nor a device.
 
-Exits with status 0 on Ctrl-C or SIGTERM, and after --once if COPY holds the
-newest complete step; with 1 after --once if it does not, because that step is
-damaged or nothing is published; with 2 if it cannot continue (no such table,
-another follower, no space).
+Exits with status 130 on Ctrl-C; with 0 on SIGTERM, and after --once if COPY
+holds the newest complete step; with 1 after --once if it does not, because that
+step is damaged or nothing is published; with 2 if it cannot continue (no such
+table, another follower, no space); with 70 on a bug, whose traceback is in
+COPY/error.log.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from genrec_jax import interruption, last_resort
 from genrec_jax.checkpoint import (
   chain,
   copy_writer,
@@ -426,16 +428,20 @@ def main(argv: list[str] | None = None) -> int:
         follower.update()
         return int(follower.step is None or bool(follower.refused))
       follower.follow(args.poll)
-  except KeyboardInterrupt:
-    log('ended; to go on, start it again')
-    return 0
   except (CheckpointError, OSError) as e:
     print(f'{parser.prog}: {e}', file=sys.stderr)
     return 2
+  except Exception as e:
+    status, words = last_resort.explain_error(e, 'following', args.copy, ())
+    print(f'{parser.prog}: {words}', file=sys.stderr)
+    return status
 
 
 if __name__ == '__main__':
-  # SIGINT too: shells start what runs in the background without it.
-  for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.default_int_handler)
-  sys.exit(main())
+  # SIGTERM is how a service ends. Ctrl-C too: shells start what runs in the
+  # background without it.
+  interruption.install(
+    {signal.SIGINT: 130, signal.SIGTERM: interruption.DONE}, heed_ignored=True
+  )
+  interruption.keep(lambda: 'to go on, start it again')
+  last_resort.run_command(main)

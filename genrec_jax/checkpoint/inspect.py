@@ -13,8 +13,8 @@ except the newest is not; the newest may be one that is being saved right now.
 import argparse
 import dataclasses
 import datetime
-import sys
 
+from genrec_jax import last_resort
 from genrec_jax.checkpoint import chain, inspect_step, manifest, storage
 from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.formatting import format_bytes
@@ -200,4 +200,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  last_resort.run_command(main, 'inspecting')

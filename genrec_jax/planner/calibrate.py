@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import pallas_kernels
+from genrec_jax import last_resort
 from genrec_jax.formatting import format_bytes
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.planner import hardware
@@ -214,4 +215,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-  main()
+  last_resort.run_command(main, 'measuring')

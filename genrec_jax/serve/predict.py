@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, scratch
@@ -49,6 +50,9 @@ def write_predictions(
   workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
   prediction_files.check_path(output)
+  interruption.keep(
+    lambda: f'{output} is as it was, and the same command starts again'
+  )
   if (
     predict.input and output.resolve() == pathlib.Path(predict.input).resolve()
   ):
@@ -71,8 +75,11 @@ def write_predictions(
     )
     progress = stack.enter_context(Progress(len(histories), unit='user'))
     done = written = satisfied = 0
-    for answer in predictor.recommend_batches(
-      histories, k=predict.top_k, request_time=predict.request_time
+    stack.enter_context(interruption.Unwinding())
+    for answer in interruption.each(
+      predictor.recommend_batches(
+        histories, k=predict.top_k, request_time=predict.request_time
+      )
     ):
       rows, empty = _format_rows(histories, predictor.items, *answer)
       file.write(rows)

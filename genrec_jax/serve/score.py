@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 
+from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.ranking import batches, datasets, formats, saved_encoder
@@ -43,6 +44,9 @@ def write_scores(
   workdir_lib.check_trained(workdir, config)
   output = pathlib.Path(predict.output or workdir / 'predictions.csv')
   prediction_files.check_path(output)
+  interruption.keep(
+    lambda: f'{output} is as it was, and the same command starts again'
+  )
   source = pathlib.Path(predict.input) if predict.input else None
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
@@ -65,7 +69,8 @@ def write_scores(
       )
     )
     progress = stack.enter_context(Progress(total, unit='example'))
-    for scores in score_batches:
+    stack.enter_context(interruption.Unwinding())
+    for scores in interruption.each(score_batches):
       file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
       done += len(scores)
       progress.update(done)

@@ -21,6 +21,7 @@ import tempfile
 
 import numpy as np
 
+from genrec_jax import last_resort
 from genrec_jax.weights import convert, safetensors
 from genrec_jax.weights.names import escape
 from genrec_jax.weights.published import MODELS
@@ -136,4 +137,4 @@ def _run_show(args) -> str:
 
 
 if __name__ == '__main__':
-  main()
+  last_resort.run_command(main, 'converting weights')

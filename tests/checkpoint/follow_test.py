@@ -238,19 +238,26 @@ def test_once(run, copy, capsys):
   assert ServingCopy(copy).step == 2
 
 
-@pytest.mark.parametrize('how', [signal.SIGINT, signal.SIGTERM])
-def test_follows_until_it_is_told_to_end(run, copy, how):
+@pytest.mark.parametrize(
+  'how, status', [(signal.SIGINT, 130), (signal.SIGTERM, 0)]
+)
+def test_follows_until_it_is_told_to_end(run, copy, how, status):
   module = 'genrec_jax.checkpoint.follow'
   command = (
-    'import runpy, sys\n'
+    'import os, runpy, sys\n'
+    'leave = os._exit\n'
+    'def check(status):\n'
+    '  print("JAX was imported" if "jax" in sys.modules else "", flush=True)\n'
+    '  leave(status)\n'
+    'os._exit = check\n'
     f'sys.argv[1:] = [{str(run.directory)!r}, {str(copy)!r}, "--poll=0.01"]\n'
-    f'try: runpy.run_module({module!r}, run_name="__main__")\n'
-    'except SystemExit as e:\n'
-    '  assert "jax" not in sys.modules, "JAX was imported"\n'
-    '  raise'
+    f'runpy.run_module({module!r}, run_name="__main__")\n'
   )
   process = subprocess.Popen(
-    [sys.executable, '-c', command], stdout=subprocess.PIPE, text=True
+    [sys.executable, '-c', command],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
   )
 
   def line():
@@ -266,10 +273,11 @@ def test_follows_until_it_is_told_to_end(run, copy, how):
       run.delta(2)
       assert line().startswith('step 2: delta, ')
       process.send_signal(how)
-      out, _ = process.communicate(timeout=30)
+      out, errors = process.communicate(timeout=30)
     finally:
       process.kill()
-  assert process.returncode == 0 and out.endswith('start it again\n')
+  assert process.returncode == status and not out.strip()
+  assert errors.endswith('; to go on, start it again\n')
   assert_is(ServingCopy(copy), run.whole[2])
 
 

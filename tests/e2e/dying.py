@@ -7,6 +7,7 @@ POINTS below; everything up to that moment is what any run does.
 import os
 import signal
 import sys
+import time
 
 from genrec_jax import main
 from genrec_jax.checkpoint import manager, manifest, retention
@@ -19,6 +20,7 @@ from genrec_jax.runtime import single_device
 
 def die(number=signal.SIGKILL):
   os.kill(os.getpid(), number)
+  time.sleep(0.5)  # a thread acts upon it
 
 
 def before(owner, name, nth=1, when=lambda *args: True, number=signal.SIGKILL):
@@ -105,6 +107,7 @@ POINTS = {
     RetrievalEvaluator, 'run', 2, number=signal.SIGTERM
   ),
   'Ctrl-C after step 6': lambda: after_step(6, signal.SIGINT),
+  'from outside': lambda: None,
 }
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ import signal
 import jax
 import pytest
 
+from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.progress import Progress
 from genrec_jax.task_kinds import TASK_KINDS
@@ -51,6 +52,14 @@ def die():
   os.kill(os.getpid(), signal.SIGKILL)
 
 
+def terminate():
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt():
+  os.kill(os.getpid(), signal.SIGINT)
+
+
 def fail():
   raise ValueError('a broken part of the data')
 
@@ -63,7 +72,9 @@ def alone(tmp_path_factory):
   return workdir
 
 
-def job(workdir, *overrides, processes_=2, devices=2, fault=None, grace=0.0):
+def job(
+  workdir, *overrides, processes_=2, devices=2, fault=None, as_command=False
+):
   """Trains in several processes; returns what each did (see `processes`)."""
   return processes.outcomes(
     train,
@@ -73,7 +84,8 @@ def job(workdir, *overrides, processes_=2, devices=2, fault=None, grace=0.0):
     processes=processes_,
     devices=devices,
     timeout=TIMEOUT,
-    grace=grace,
+    grace=60.0 if fault else 0.0,
+    as_command=as_command,
   )
 
 
@@ -114,14 +126,37 @@ def test_two_processes_train_as_one(two, alone):
   assert_written_once(workdir, outcomes)
 
 
-def test_killed_and_started_again(two, tmp_path):
-  """Process 1 dies behind the first checkpoint, and with it the job."""
-  died = job(tmp_path, FSDP, fault=(1, EVERY + 2, die))
-  assert died[1].exitcode == -signal.SIGKILL
+@pytest.mark.parametrize('process', [0, 1])
+def test_killed_and_started_again(two, tmp_path, process):
+  """A process dies behind the first checkpoint, and with it the job."""
+  died = job(tmp_path, FSDP, fault=(process, EVERY + 2, die), as_command=True)
+  assert died[process].exitcode == -signal.SIGKILL
+  assert died[1 - process].exitcode == 1
+  said = died[1 - process].output
+  assert f'error: process {process} of 2 (host ' in said, said
+  assert 'it died or was killed; the same command continues from' in said
+  assert 'Traceback' not in said and 'Check failure' not in said
   assert not (tmp_path / 'report.json').exists()
-  outcomes = job(tmp_path, FSDP)
-  reports(outcomes)
-  assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+  if process:
+    reports(job(tmp_path, FSDP))
+    assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])  # to the last bit
+
+
+@pytest.mark.parametrize(
+  'act, process, status', [(terminate, 1, 75), (interrupt, 0, 130)]
+)
+def test_a_signal_to_one_process_stops_all(two, tmp_path, act, process, status):
+  stopped = job(
+    tmp_path, FSDP, fault=(process, EVERY + 1, act), as_command=True
+  )
+  assert [one.exitcode for one in stopped] == [status, status]
+  step = manifest.list_steps(tmp_path / 'checkpoints')[-1]
+  assert EVERY + 1 <= step <= EVERY + 3
+  assert f' at step {step} of {STEPS}; the same command' in stopped[0].output
+  assert 'stopped' not in stopped[1].output
+  if process:
+    reports(job(tmp_path, FSDP, as_command=True))
+    assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])
 
 
 def start(workdir, log):
@@ -186,7 +221,7 @@ def test_two_processes_then_four_then_one(alone, tmp_path):
 
 
 def test_an_error_in_one_process_ends_the_other(tmp_path):
-  failed = job(tmp_path, FSDP, fault=(1, EVERY + 2, fail), grace=60.0)
+  failed = job(tmp_path, FSDP, fault=(1, EVERY + 2, fail))
   assert [one.exitcode for one in failed] == [1, 1]
   said = failed[0].output
   assert 'training: process 1: a broken part of the data' in said, said
@@ -196,9 +231,8 @@ def test_an_error_in_one_process_ends_the_other(tmp_path):
 @pytest.mark.parametrize('process', [0, 1])
 @pytest.mark.parametrize('step', [2, EVERY + 1, 2 * EVERY + 3])
 def test_any_process_killed_anywhere(two, tmp_path, process, step):
-  """The other ends by itself: a collective fails, or JAX misses heartbeats."""
-  died = job(tmp_path, FSDP, fault=(process, step, die), grace=200.0)
+  died = job(tmp_path, FSDP, fault=(process, step, die), as_command=True)
   assert died[process].exitcode == -signal.SIGKILL
-  assert died[1 - process].exitcode in (1, -signal.SIGABRT)
+  assert died[1 - process].exitcode == 1
   reports(job(tmp_path, FSDP))
   assert tiny_run.curve(tmp_path) == tiny_run.curve(two[0])

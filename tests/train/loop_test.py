@@ -318,8 +318,20 @@ def test_sigterm_between_two_checkpoints(whole, tmp_path, monkeypatch, said):
   assert_same_run(tmp_path, whole[0])
 
 
+def test_ctrl_c_in_a_notebook_saves_and_raises(whole, tmp_path, monkeypatch):
+  handler = signal.getsignal(signal.SIGINT)
+  with monkeypatch.context() as m:
+    at_update(m, lambda: signal.raise_signal(signal.SIGINT), 5)
+    with pytest.raises(KeyboardInterrupt, match='stopped by Ctrl-C at step 5'):
+      train(tmp_path)
+  assert saved_steps(tmp_path)[-1] == 5
+  assert signal.getsignal(signal.SIGINT) == handler
+  train(tmp_path)
+  assert_same_run(tmp_path, whole[0])
+
+
 def test_sigterm_during_an_evaluation(whole, tmp_path, monkeypatch):
-  """Evaluated, not at a checkpoint's step: saved nevertheless."""
+  """Broken off, saved, and made again: with one line in metrics.jsonl."""
   every = 'train.checkpoint_every=100'
   run = RetrievalEvaluator.run
 

@@ -1,0 +1,89 @@
+"""What a command says of errors, expected ones and others."""
+
+import errno
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from genrec_jax import last_resort
+from genrec_jax.last_resort import explain_error
+
+
+def explain(error, directory=None):
+  return explain_error(error, 'training', directory)
+
+
+def test_an_expected_error_is_told_in_its_words():
+  assert explain(ValueError('no such key')) == (1, 'error: no such key')
+  full = OSError(errno.ENOSPC, 'No space left on device', 'metrics.jsonl')
+  status, words = explain(full)
+  assert status == 1 and 'metrics.jsonl' in words
+  assert 'the same command then continues' in words
+  assert 'continues' not in explain(FileNotFoundError('f.csv'))[1]
+
+
+def test_what_is_out_of_memory_is_no_bug():
+  assert explain(MemoryError()) == (
+    1,
+    'error: not enough memory while training',
+  )
+  status, words = explain(MemoryError('Unable to allocate 74.5 GiB'))
+  assert status == 1 and words.endswith('training: Unable to allocate 74.5 GiB')
+  status, words = explain(
+    jax.errors.JaxRuntimeError(
+      'RESOURCE_EXHAUSTED: Out of memory\n' + 'x' * 999
+    )
+  )
+  assert status == 1 and 'the device has not enough memory' in words
+  assert len(words) < 400 and '\n' not in words
+
+
+@pytest.mark.parametrize(
+  'error', [KeyError('k'), RecursionError('deep'), IndexError('x' * 999)]
+)
+def test_another_error_is_a_bug_with_a_log(tmp_path, error):
+  try:
+    raise error
+  except Exception as raised:
+    status, words = explain(raised, tmp_path)
+  path = tmp_path / 'error.log'
+  kind = type(error).__name__
+  assert status == 70 and words.endswith(f'the traceback is in {path}')
+  assert words.startswith(f'this looks like a bug in genrec_jax: {kind}: ')
+  assert len(words) < 300 + len(str(path))
+  explain(error, tmp_path)  # which is added
+  log = path.read_text()
+  assert log.count('genrec_jax 0.') == 2 and 'last_resort_test.py' in log
+
+
+def test_the_log_follows_no_link(tmp_path):
+  (tmp_path / 'precious').write_text('mine')
+  (tmp_path / 'error.log').symlink_to(tmp_path / 'precious')
+  status, words = explain(KeyError('k'), tmp_path)
+  assert status == 70 and str(tmp_path / 'error.log') not in words
+  assert (tmp_path / 'precious').read_text() == 'mine'
+  assert last_resort.LOG_NAME in str(tmp_path / 'error.log')
+
+
+@pytest.mark.parametrize(
+  'raises, status, says',
+  [
+    ('sys.exit(3)', 3, ''),
+    ("sys.exit('error: no')", 1, 'error: no'),
+    ("raise ValueError('no')", 1, 'error: no'),
+    ('1 / 0', 70, 'this looks like a bug in genrec_jax: ZeroDivisionError'),
+    ('pass', 0, ''),
+  ],
+)
+def test_a_command_ends_with_a_status_and_no_traceback(raises, status, says):
+  program = (
+    'import sys\nfrom genrec_jax import last_resort\ndef main():\n'
+    f'  {raises}\nlast_resort.run_command(main, "trying")'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.returncode == status and done.stderr.startswith(says)
+  assert 'Traceback' not in done.stderr and done.stderr.count('\n') <= 1

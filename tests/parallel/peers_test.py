@@ -1,0 +1,76 @@
+"""Processes that freeze, for a moment and for good."""
+
+import os
+import subprocess
+import time
+
+import jax
+import pytest
+from jax._src import distributed
+
+from genrec_jax import interruption
+from genrec_jax.parallel import peers
+from tests import processes
+
+HEARTBEAT_S = 2.0
+
+
+def freeze(seconds: float) -> bool:
+  """Process 1 stops by itself, and a shell wakes it."""
+  begun = peers.start(HEARTBEAT_S)
+  if jax.process_index():
+    me = os.getpid()
+    subprocess.Popen(
+      ['sh', '-c', f'kill -STOP {me}; sleep {seconds}; kill -CONT {me}']
+    )
+    time.sleep(seconds)
+  peers.stop()
+  return begun
+
+
+def test_a_process_that_freezes_for_a_moment_is_waited_for():
+  assert processes.run(freeze, 1.0, processes=2, devices=1) == [True, True]
+
+
+def test_a_process_that_freezes_for_good_is_named():
+  start = time.monotonic()
+  first, second = processes.outcomes(freeze, 8.0, devices=1, grace=30.0)
+  assert (first.exitcode, second.exitcode) == (1, 1)
+  words = 'is gone: there was no sign of life for 2 s; the same command'
+  for one in (first, second):
+    assert 'error: process 1 of 2 (host ' in one.output and words in one.output
+  assert time.monotonic() - start < 30
+
+
+def test_alone():
+  assert not peers.start()
+  peers.stop()
+
+
+@pytest.mark.parametrize('points', [(3, 5), (5, 3), (4, 4)])
+def test_all_stop_at_one_point(points):
+  assert (
+    processes.run(count_points, points, processes=2, devices=1)
+    == [max(points) + 1] * 2
+  )
+
+
+def count_points(points) -> int:
+  """The point at which a process stops that had passed some when asked."""
+  peers.start(HEARTBEAT_S)
+  safe = interruption.SafePoints()
+  with safe:
+    for _ in range(points[jax.process_index()]):
+      assert not safe.reach()
+    passed = points[jax.process_index()]
+    # Both have passed theirs before one asks.
+    distributed.global_state.client.wait_at_barrier('passed', 20_000)
+    if jax.process_index():
+      interruption.PROCESS.peers.request_stop(15)
+    while safe.number is None:
+      time.sleep(0.01)
+    passed += 1
+    while not safe.reach():
+      passed += 1
+  peers.stop()
+  return passed
