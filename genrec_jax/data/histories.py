@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from genrec_jax.data import extras as extras_lib
+from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 # Without extra columns a directory is what it always was. With them it has a
@@ -184,7 +185,7 @@ def _in_memory(
   """Extra columns as they are stored, and the vocabularies of categories."""
   out, vocabs = {}, {}
   for name, values in extras.items():
-    if values.dtype.kind == 'U':
+    if text_arrays.is_text(values):
       if name in given:
         vocabs[name] = given[name]
       else:

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import text_arrays
+from genrec_jax.data.quoting import quote
 
+# Bytes of fixed width that a fingerprint reads; beyond, texts as they are.
+_DIGESTED = 1 << 32
 _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
@@ -52,11 +56,26 @@ def _parse_one_by_one(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return values, good
 
 
+def _read_ids(path: str | pathlib.Path) -> np.ndarray:
+  # Mapped: a header that promises too much is refused before memory is asked.
+  ids = np.load(path, mmap_mode='r', allow_pickle=False)
+  if isinstance(ids, np.lib.npyio.NpzFile):
+    with ids:
+      texts = text_arrays.unpack_texts(ids['text'], ids['ends'])
+    return text_arrays.make_text_array(texts)
+  if ids.dtype.kind == 'U' and ids.dtype.itemsize > 4 * text_arrays.LONGEST_ID:
+    raise ValueError(
+      f'ids of {ids.dtype.itemsize // 4:,} characters, at most '
+      f'{text_arrays.LONGEST_ID:,} are read'
+    )
+  return np.array(ids)
+
+
 class Vocab:
   """Ordered distinct ids; id number i (from 0) has index i + 1, 0 is PAD.
 
   Attributes:
-    ids: `[V]` int64 or str array; `ids[i]` has index i + 1.
+    ids: `[V]` int64 or text; `ids[i]` has index i + 1.
   """
 
   def __init__(self, ids: np.ndarray):
@@ -65,9 +84,8 @@ class Vocab:
       raise ValueError(f'ids must be a flat list, not of shape {ids.shape}')
     if ids.dtype.kind in 'iu' or not len(ids):
       ids = ids.astype(np.int64)
-    elif ids.dtype.kind == 'U':
-      width = max(1, int(np.char.str_len(ids).max()))
-      ids = ids.astype(f'U{width}')
+    elif text_arrays.is_text(ids):
+      ids = ids.astype(text_arrays.find_narrowest_dtype(ids), copy=False)
     else:
       raise ValueError(f'ids must be integers or strings, not {ids.dtype}')
     self.ids = ids
@@ -75,9 +93,8 @@ class Vocab:
       ordered = ids[self._sort_order]
       twice = ordered[1:] == ordered[:-1]
       if twice.any():
-        raise ValueError(
-          f'id {ordered[1:][twice][0]} appears twice in the vocabulary'
-        )
+        value = quote(ordered[1:][twice].item(0))
+        raise ValueError(f'id {value} appears twice in the vocabulary')
 
   @functools.cached_property
   def _sort_order(self) -> np.ndarray:
@@ -91,6 +108,11 @@ class Vocab:
     return len(self.ids)
 
   @property
+  def has_texts(self) -> bool:
+    """Whether the ids are texts and not whole numbers."""
+    return text_arrays.is_text(self.ids)
+
+  @property
   def rows(self) -> int:
     """Rows of a table over this vocabulary, the PAD row included."""
     return len(self.ids) + 1
@@ -101,9 +123,11 @@ class Vocab:
     if not len(self) or not len(ids):
       return np.full(len(ids), features.PAD, np.int32)
     good = None
-    if self.ids.dtype.kind == 'U' and ids.dtype.kind in 'iu':
+    if self.has_texts and ids.dtype.kind in 'iu':
       ids = ids.astype(str)
-    elif self.ids.dtype.kind == 'i' and ids.dtype.kind == 'U':
+    if self.has_texts and text_arrays.is_text(ids):
+      ids, good = text_arrays.fit_to(ids, self.ids)
+    elif text_arrays.is_text(ids):
       ids, good = parse_ints(ids)
     place = np.searchsorted(self._sorted_ids, ids)
     place = np.minimum(place, len(self) - 1)
@@ -127,7 +151,7 @@ class Vocab:
   def __eq__(self, other: object) -> bool:
     return (
       isinstance(other, Vocab)
-      and self.ids.dtype.kind == other.ids.dtype.kind
+      and self.has_texts == other.has_texts
       and np.array_equal(self.ids, other.ids)
     )
 
@@ -135,20 +159,39 @@ class Vocab:
 
   def fingerprint(self) -> str:
     """A short name of the content: equal vocabularies, equal fingerprints."""
-    digest = hashlib.sha256(self.ids.dtype.str.encode())
-    digest.update(np.ascontiguousarray(self.ids).data)
+    dtype = self.ids.dtype
+    if dtype.kind == 'T':
+      dtype = np.dtype(f'U{np.strings.str_len(self.ids).max()}')
+    digest = hashlib.sha256(dtype.str.encode())
+    if dtype.itemsize * len(self) > _DIGESTED:
+      for array in text_arrays.pack_texts(self.ids.tolist()):
+        digest.update(array.data)
+      return digest.hexdigest()[:16]
+    # In pieces, for fixed width may be far more bytes than `ids` has.
+    rows = max(1, (1 << 24) // dtype.itemsize)
+    for first in range(0, len(self), rows):
+      piece = self.ids[first : first + rows].astype(dtype, copy=False)
+      digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()[:16]
 
   def save(self, path: str | pathlib.Path) -> None:
-    """Writes the ids, in order, as a NumPy file."""
+    """Writes the ids, in order, as a NumPy file.
+
+    Texts of which few are long are written one behind the other, into a file
+    that versions before 2026-11 do not read.
+    """
     with open(path, 'wb') as f:
-      np.save(f, self.ids, allow_pickle=False)
+      if self.ids.dtype.kind == 'T':
+        blob, ends = text_arrays.pack_texts(self.ids.tolist())
+        np.savez(f, text=blob, ends=ends)
+      else:
+        np.save(f, self.ids, allow_pickle=False)
 
   @classmethod
   def load(cls, path: str | pathlib.Path) -> 'Vocab':
     """Reads what `save` wrote."""
     try:
-      ids = np.load(path, allow_pickle=False)
+      ids = _read_ids(path)
     except FileNotFoundError:
       raise FileNotFoundError(
         f'{path}: no such vocabulary; give the file that Vocab.save wrote '

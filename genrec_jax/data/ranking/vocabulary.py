@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import text_arrays
 from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import schema as schema_lib
 
@@ -146,7 +147,7 @@ class Vocabulary:
 
   def fingerprint(self) -> str:
     """A short name of the content."""
-    blob, ends = _pack_texts(self.values)
+    blob, ends = text_arrays.pack_texts(self.values)
     digest = hashlib.sha256(
       f'{self.table}/{self.oov}/{self.hash_rows}'.encode()
     )
@@ -155,7 +156,7 @@ class Vocabulary:
     return digest.hexdigest()[:16]
 
   def save(self, path: pathlib.Path) -> None:
-    blob, ends = _pack_texts(self.values)
+    blob, ends = text_arrays.pack_texts(self.values)
     with open(path, 'wb') as f:
       np.savez(f, text=blob, ends=ends, counts=self.counts)
 
@@ -164,23 +165,15 @@ class Vocabulary:
     """Reads what `save` wrote."""
     try:
       with np.load(path, allow_pickle=False) as f:
-        blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
+        values = text_arrays.unpack_texts(f['text'], f['ends'])
+        counts = f['counts']
+      if counts.shape != (len(values),) or counts.dtype != np.int64:
+        raise ValueError('its counts are not those of its values')
     except FileNotFoundError:
       raise FileNotFoundError(f'{path}: the vocabulary is missing') from None
     except Exception as e:  # zipfile, zlib and numpy each have their own
       raise ValueError(f'{path}: the vocabulary is damaged ({e})') from None
-    at = [0, *ends.tolist()]
-    values = tuple(
-      blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
-    )
-    return cls(table, values, counts, oov, hash_rows)
-
-
-def _pack_texts(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-  """The texts in a row, and `[K]` int64 where each ends."""
-  texts = [value.encode() for value in values]
-  ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-  return np.frombuffer(b''.join(texts), np.uint8), ends.astype(np.int64)
+    return cls(table, tuple(values), counts, oov, hash_rows)
 
 
 def fit_vocabulary(
