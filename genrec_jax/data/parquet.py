@@ -67,14 +67,17 @@ def read_batches(
     explain_damage(path, 0),
     pq.ParquetFile(path, read_dictionary=texts) as file,
   ):
-    batches = file.iter_batches(chunk_rows, columns=list(names))
+    # Each batch brings the whole dictionary of its row group, which should not
+    # be looked through for a few rows.
+    most = min(1 << 16, (1 << 23) // len(names)) if texts else 0
+    batches = file.iter_batches(max(chunk_rows, most), columns=list(names))
     while True:
       with explain_damage(path, done):
         batch = next(batches, None)
         if batch is None:
           return
         batch.validate(full=True)
-        rows = _count_rows_at_once(batch)
+        rows = min(chunk_rows, _count_rows_at_once(batch))
       for first in range(0, batch.num_rows, rows):
         with explain_damage(path, done):
           piece = batch.slice(first, rows)

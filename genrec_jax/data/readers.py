@@ -302,8 +302,7 @@ def read_csv(
     `Events` of at most `chunk_rows` rows.
   """
   _check_options(ids, time_unit)
-  if len(delimiter) != 1:
-    raise ValueError(f'delimiter must be one character, not {delimiter!r}')
+  text.check_delimiter(delimiter)
   named = _named_roles(columns)
   kinds = {'user': ids, 'item': ids}
   for path in paths:

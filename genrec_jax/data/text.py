@@ -101,7 +101,8 @@ def read_blocks(
 
   Args:
     path: the file.
-    delimiter: between fields; ' ' stands for any white space.
+    delimiter: between fields; without `quotes`, ' ' stands for any number of
+      spaces and tabs.
     quotes: fields may be quoted as in CSV, over several lines too.
     encoding: of the text.
     skip: rows at the top to leave out.
@@ -124,7 +125,10 @@ def read_blocks(
         quoted = quotes and '"' in text
         block = None
         if width and not skip and not quoted:
-          block = _split_fast(text, len(lines), delimiter, width, first)
+          spaced = delimiter == ' ' and not quotes
+          block = _split_fast(
+            text, len(lines), delimiter, width, first, spaced=spaced
+          )
         if block is not None:
           first += len(lines)
           yield block
@@ -222,10 +226,14 @@ def _take_rows(table: Iterator[tuple[int, list[str]]], rows: int) -> list:
   return batch
 
 
-def _split_fast(text, count, delimiter, width, first) -> TextBlock | None:
+def _split_fast(
+  text, count, delimiter, width, first, *, spaced
+) -> TextBlock | None:
   """A block cut by three string operations; None when a row is irregular."""
   text = text.replace('\r\n', '\n').removesuffix('\n')
-  if delimiter == ' ':
+  if '\r' in text:  # ends lines as well
+    return None
+  if spaced:
     text = text.replace('\t', ' ')
   # Line ends become words of their own: in a regular block they are every
   # (width + 1)-th word.
@@ -234,10 +242,10 @@ def _split_fast(text, count, delimiter, width, first) -> TextBlock | None:
     return None
   if words[width :: width + 1].count('\n') != count - 1:
     return None
-  if width == 1 and '' in words:
-    return None
   columns = [words[i :: width + 1] for i in range(width)]
-  if delimiter == ' ' and any('' in column for column in columns):
+  if width == 1 and not all(map(str.strip, words[::2])):  # maybe blank
+    return None
+  if spaced and any('' in column for column in columns):
     return None
   return TextBlock(columns, range(first, first + count))
 
@@ -271,11 +279,7 @@ def _read_rows(
   if quotes:
     reader = csv.reader(counter, delimiter=delimiter, strict=True)
   else:
-    separator = None if delimiter == ' ' else delimiter
-    reader = (
-      line.rstrip('\r\n').split(separator) if line.strip() else []
-      for line in counter
-    )
+    reader = (_split_line(line.rstrip('\r\n'), delimiter) for line in counter)
   while True:
     start, counter.row_length = counter.line + 1, 0
     try:
@@ -288,6 +292,23 @@ def _read_rows(
       return
     if row:
       yield counter.line, row
+
+
+def _split_line(line: str, delimiter: str) -> list[str]:
+  """The fields of a line without quotes, none of a blank one."""
+  if delimiter == ' ':
+    return [word for word in line.replace('\t', ' ').split(' ') if word]
+  # Delimiters alone are a row whose fields are empty.
+  return line.split(delimiter) if line.strip() or delimiter in line else []
+
+
+def check_delimiter(delimiter: str) -> None:
+  """Refuses what cannot stand between the fields of a CSV file."""
+  if len(delimiter) != 1 or delimiter in '"\r\n\0':
+    raise ValueError(
+      'data.delimiter must be one character, and no quote or line end, not '
+      f'{delimiter!r}'
+    )
 
 
 def _check_width(path, rows, width: int) -> TextBlock:

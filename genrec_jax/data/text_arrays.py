@@ -89,6 +89,13 @@ def fit_to(
   return texts.astype(known.dtype), short  # cuts off what is too long
 
 
+def view_content(values: np.ndarray) -> list[np.ndarray]:
+  """Arrays whose bytes say what `values` hold, for a digest of them."""
+  if values.dtype.kind == 'T':  # its own bytes are addresses
+    return list(pack_texts(values.tolist()))
+  return [np.ascontiguousarray(values)]
+
+
 def pack_texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """The UTF-8 of all texts in a row, and `[N]` int64 where each ends."""
   words = [text.encode() for text in texts]

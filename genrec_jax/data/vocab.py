@@ -164,8 +164,8 @@ class Vocab:
       dtype = np.dtype(f'U{np.strings.str_len(self.ids).max()}')
     digest = hashlib.sha256(dtype.str.encode())
     if dtype.itemsize * len(self) > _DIGESTED:
-      for array in text_arrays.pack_texts(self.ids.tolist()):
-        digest.update(array.data)
+      for content in text_arrays.view_content(self.ids):
+        digest.update(content.data)
       return digest.hexdigest()[:16]
     # In pieces, for fixed width may be far more bytes than `ids` has.
     rows = max(1, (1 << 24) // dtype.itemsize)

@@ -16,8 +16,7 @@ BARE = False
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
   delimiter = reading['delimiter']
-  if len(delimiter) != 1:
-    raise ValueError(f'data.delimiter must be one character, not {delimiter!r}')
+  text.check_delimiter(delimiter)
   columns = text.read_header(text.require_file(path), delimiter)
   name = find_twin(columns)
   if name is not None:
