@@ -173,7 +173,8 @@ def encode_category(
     bad = int(np.argmin(index))
     raise ValueError(
       f'{where(bad)}: {name} {quote(str(values[bad]))} is not in its '
-      f"vocabulary of {len(vocab)} values; unknown_items='skip' reads such values as 0"
+      f"vocabulary of {len(vocab)} values; unknown_items='skip' reads such "
+      'values as 0'
     )
   return index
 

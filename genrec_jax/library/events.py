@@ -171,9 +171,10 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
       values, good = vocab_lib.parse_ints(values)
       if not good.all():
         row = int(np.argmin(good))
+        value = quote(str(column.values[row]))
         raise ValueError(
-          f'column {name!r}, row {row}: {quote(str(column.values[row]))} is not '
-          "a whole number, and settings['data.id_type'] is 'int'"
+          f'column {name!r}, row {row}: {value} is not a '
+          "whole number, and settings['data.id_type'] is 'int'"
         )
     return values
   if column.kind == 'float':  # as DataFrames hold integers beside missing ones
