@@ -62,13 +62,22 @@ def parse_times(
     return values // UNITS[unit], values >= 0
   except (ValueError, OverflowError):
     pass
+  # A whole number is read alike whatever stands beside it: divided as one.
   try:
-    seconds = np.fromiter(map(float, words), np.float64, len(words))
-    seconds /= UNITS[unit]
+    numbers = np.fromiter(map(float, words), np.float64, len(words))
   except ValueError:
-    # Dates, or numbers with a damaged one among them: field by field.
-    seconds = np.array([_parse_seconds(word, unit) for word in words])
-  return whole_seconds(seconds)
+    numbers = np.array([np.nan])
+  if (np.abs(numbers) < 2.0**53).all():  # NaN is not
+    seconds = numbers.astype(np.int64) // UNITS[unit]
+    fractions = numbers != np.trunc(numbers)
+    seconds[fractions] = (numbers[fractions] / UNITS[unit]).astype(np.int64)
+    return seconds, numbers >= 0
+  # Dates, very large numbers, or a damaged one: field by field.
+  seconds = [_parse_seconds(word, unit) for word in words]
+  good = np.array([0 <= value < 2**62 for value in seconds], bool)
+  pairs = zip(seconds, good, strict=True)
+  whole = (int(value) if is_good else 0 for value, is_good in pairs)
+  return np.fromiter(whole, np.int64, len(words)), good
 
 
 def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,11 +86,13 @@ def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.where(good, seconds, 0).astype(np.int64), good
 
 
-def _parse_seconds(word: str, unit: str) -> float:
-  try:
-    return float(word) / UNITS[unit]
-  except ValueError:
-    pass
+def _parse_seconds(word: str, unit: str) -> float | int:
+  for read in (int, float):
+    try:
+      value = read(word)
+    except ValueError:
+      continue
+    return value // UNITS[unit] if read is int else value / UNITS[unit]
   try:
     moment = datetime.datetime.fromisoformat(word.strip())
   except ValueError:

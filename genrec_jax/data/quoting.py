@@ -36,7 +36,7 @@ def list_names(names: Sequence[str]) -> str:
   >>> list_names(['user', 'item'])
   'user, item'
   >>> list_names([f'column{i}' for i in range(10**5)])[-30:]
-  'mn19, column20, ... (100,000)'
+  'umn19, column20, ... (100,000)'
   """
   text = ', '.join(names[:LONGEST])
   if len(text) <= LONGEST and len(names) <= LONGEST:

@@ -103,17 +103,36 @@ def pack_texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return np.frombuffer(b''.join(words), np.uint8), ends.astype(np.int64)
 
 
-def unpack_texts(blob: np.ndarray, ends: np.ndarray) -> list[str]:
-  """The inverse of `pack_texts`.
+def pack_array(values: np.ndarray) -> np.ndarray:
+  """An array of texts as one of single bytes, for a file.
+
+  They are the number of texts and where each ends, 64 bits each, and the texts
+  in UTF-8, one behind the other. Fixed width has another type.
+  """
+  blob, ends = pack_texts(values.tolist())
+  content = np.int64(len(ends)).tobytes() + ends.tobytes() + blob.tobytes()
+  return np.frombuffer(content, 'S1')
+
+
+def unpack_array(packed: np.ndarray) -> np.ndarray:
+  """The inverse of `pack_array`.
+
+  >>> texts = np.array(['a', 'bcd'])
+  >>> unpack_array(pack_array(texts)).tolist()
+  ['a', 'bcd']
 
   Raises:
-    ValueError: they do not fit.
+    ValueError: it is not what `pack_array` made.
   """
-  if blob.dtype != np.uint8 or ends.dtype != np.int64 or ends.ndim != 1:
-    raise ValueError('texts and their ends are of other types')
+  content = packed.tobytes()
+  count = int.from_bytes(content[:8], 'little')
+  begin = 8 * (count + 1)
+  if begin > len(content):
+    raise ValueError(f'it says that it holds {count:,} texts, and is too short')
+  ends = np.frombuffer(content, np.int64, count, 8)
   cuts = np.concatenate([[0], ends])
-  if (np.diff(cuts) < 0).any() or cuts[-1] != blob.size:
-    raise ValueError('the ends of the texts do not rise to the last one')
-  content, cuts = blob.tobytes(), cuts.tolist()
+  if (np.diff(cuts) < 0).any() or begin + cuts[-1] != len(content):
+    raise ValueError('the ends of its texts do not rise to the last one')
+  cuts = (begin + cuts).tolist()
   pairs = zip(cuts[:-1], cuts[1:], strict=True)
-  return [content[a:b].decode() for a, b in pairs]
+  return make_text_array([content[a:b].decode() for a, b in pairs])

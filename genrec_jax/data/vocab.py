@@ -56,21 +56,6 @@ def _parse_one_by_one(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return values, good
 
 
-def _read_ids(path: str | pathlib.Path) -> np.ndarray:
-  # Mapped: a header that promises too much is refused before memory is asked.
-  ids = np.load(path, mmap_mode='r', allow_pickle=False)
-  if isinstance(ids, np.lib.npyio.NpzFile):
-    with ids:
-      texts = text_arrays.unpack_texts(ids['text'], ids['ends'])
-    return text_arrays.make_text_array(texts)
-  if ids.dtype.kind == 'U' and ids.dtype.itemsize > 4 * text_arrays.LONGEST_ID:
-    raise ValueError(
-      f'ids of {ids.dtype.itemsize // 4:,} characters, at most '
-      f'{text_arrays.LONGEST_ID:,} are read'
-    )
-  return np.array(ids)
-
-
 class Vocab:
   """Ordered distinct ids; id number i (from 0) has index i + 1, 0 is PAD.
 
@@ -82,9 +67,18 @@ class Vocab:
     ids = np.asarray(ids)
     if ids.ndim != 1:
       raise ValueError(f'ids must be a flat list, not of shape {ids.shape}')
+    if ids.dtype == 'S1':  # as `save` writes them
+      ids = text_arrays.unpack_array(ids)
     if ids.dtype.kind in 'iu' or not len(ids):
       ids = ids.astype(np.int64)
     elif text_arrays.is_text(ids):
+      lengths = np.strings.str_len(ids)
+      if lengths.max() > text_arrays.LONGEST_ID:
+        long = quote(ids.item(int(np.argmax(lengths))))
+        raise ValueError(
+          f'id {long} is too long; ids have at most '
+          f'{text_arrays.LONGEST_ID:,} characters'
+        )
       ids = ids.astype(text_arrays.find_narrowest_dtype(ids), copy=False)
     else:
       raise ValueError(f'ids must be integers or strings, not {ids.dtype}')
@@ -182,8 +176,7 @@ class Vocab:
     """
     with open(path, 'wb') as f:
       if self.ids.dtype.kind == 'T':
-        blob, ends = text_arrays.pack_texts(self.ids.tolist())
-        np.savez(f, text=blob, ends=ends)
+        np.save(f, text_arrays.pack_array(self.ids))
       else:
         np.save(f, self.ids, allow_pickle=False)
 
@@ -191,7 +184,7 @@ class Vocab:
   def load(cls, path: str | pathlib.Path) -> 'Vocab':
     """Reads what `save` wrote."""
     try:
-      ids = _read_ids(path)
+      ids = np.load(path, allow_pickle=False)
     except FileNotFoundError:
       raise FileNotFoundError(
         f'{path}: no such vocabulary; give the file that Vocab.save wrote '

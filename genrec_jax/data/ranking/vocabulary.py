@@ -165,15 +165,16 @@ class Vocabulary:
     """Reads what `save` wrote."""
     try:
       with np.load(path, allow_pickle=False) as f:
-        values = text_arrays.unpack_texts(f['text'], f['ends'])
-        counts = f['counts']
-      if counts.shape != (len(values),) or counts.dtype != np.int64:
-        raise ValueError('its counts are not those of its values')
+        blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
     except FileNotFoundError:
       raise FileNotFoundError(f'{path}: the vocabulary is missing') from None
     except Exception as e:  # zipfile, zlib and numpy each have their own
       raise ValueError(f'{path}: the vocabulary is damaged ({e})') from None
-    return cls(table, tuple(values), counts, oov, hash_rows)
+    at = [0, *ends.tolist()]
+    values = tuple(
+      blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
+    )
+    return cls(table, values, counts, oov, hash_rows)
 
 
 def fit_vocabulary(
