@@ -7,7 +7,6 @@ through Python's csv module and `str.split`, Parquet through pyarrow's
 
 import csv
 import datetime
-import decimal
 import gzip
 import io
 import re
@@ -107,8 +106,9 @@ def rating(word: str) -> float:
 def moment(word: str) -> int:
   """Seconds since 1970."""
   try:
-    number(word)
-    exact = decimal.Decimal(word.strip(' '))
+    exact = number(word)
+    if re.fullmatch(' *[+-]?[0-9]+ *', word):
+      exact = int(word)
   except Refusal:
     if not re.fullmatch('[ -~]*', word, re.ASCII):
       raise
@@ -118,8 +118,8 @@ def moment(word: str) -> int:
       raise Refusal('time') from None
     if date.tzinfo is None:
       date = date.replace(tzinfo=datetime.UTC)
-    exact = decimal.Decimal(date.timestamp())
-  if not 0 <= exact < 2**62 or (exact == 0 and float(word) != 0):
+    exact = date.timestamp()
+  if not 0 <= exact < (2**63 if isinstance(exact, int) else 2**62):
     raise Refusal('time')
   return int(exact)
 
