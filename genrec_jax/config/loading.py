@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import itertools
 import json
 import math
 import pathlib
@@ -95,7 +96,9 @@ def flatten(tree: dict, prefix: str = '') -> dict:
 
 def hint_nearest(key: str, known) -> str:
   """'; did you mean ...?', or nothing."""
-  hint = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
+  # Of a strange file there may be very many names, and very long ones.
+  names = [name for name in itertools.islice(known, 5000) if len(name) < 200]
+  hint = difflib.get_close_matches(key[:200], names, n=1, cutoff=0.4)
   return f'; did you mean {hint[0]!r}?' if hint else ''
 
 

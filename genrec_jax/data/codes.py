@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from genrec_jax.data import text_arrays
+
 
 class Codes:
   """Numbers ids 0, 1, 2, ... in the order in which they are met."""
@@ -18,7 +20,11 @@ class Codes:
     unique, inverse = np.unique(ids, return_inverse=True)
     if self._ids is None:
       self._ids = unique[:0]
-    if self._ids.dtype.kind != unique.dtype.kind:
+    if text_arrays.is_text(self._ids) and text_arrays.is_text(unique):
+      dtype = text_arrays.find_common_dtype(self._ids, unique)
+      self._ids = self._ids.astype(dtype, copy=False)
+      unique = unique.astype(dtype, copy=False)
+    elif self._ids.dtype.kind != unique.dtype.kind:
       raise ValueError(
         'the log gives ids as integers in one place and as text in another; '
         "read them with data.id_type='str'"
@@ -30,10 +36,7 @@ class Codes:
     codes[known] = self._codes[place[known]]
     fresh = np.arange(len(self), len(self) + np.sum(~known), dtype=np.int32)
     codes[~known] = fresh
-    width = max(self._ids.dtype, unique.dtype, key=lambda d: d.itemsize)
-    self._ids = np.insert(
-      self._ids.astype(width), place[~known], unique[~known]
-    )
+    self._ids = np.insert(self._ids, place[~known], unique[~known])
     self._codes = np.insert(self._codes, place[~known], fresh)
     return codes[inverse]
 

@@ -24,6 +24,7 @@ from genrec_jax.data import codes, readers, scratch
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.quoting import LONGEST
 
 PARTITION_EVENTS = 1 << 21
 SPILL_CHUNK = 1 << 19
@@ -122,9 +123,9 @@ def _item_codes(chunk, seen: _Log, unknown: str):
   if unknown == 'error':
     bad = int(np.argmin(good))
     raise ValueError(
-      f'{chunk.where(bad)}: item {chunk.item[bad]} is not in the vocabulary '
-      f"of {len(seen.vocab)} items; unknown_items='skip' leaves such events "
-      'out'
+      f'{chunk.where(bad)}: item {str(chunk.item[bad])[:LONGEST]} is not in '
+      f"the vocabulary of {len(seen.vocab)} items; unknown_items='skip' leaves "
+      'such events out'
     )
   seen.unknown += int(np.sum(~good))
   return index - 1, good

@@ -14,7 +14,7 @@ from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import convert as convert_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import readers, synthetic
+from genrec_jax.data import readers, synthetic, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 YEAR_9999 = 253_402_300_799  # its last second
@@ -266,7 +266,7 @@ def _load_histories(cfg, cache_dir, log) -> RetrievalDataset:
 def _read_titles(path: str, vocab: vocab_lib.Vocab) -> dict[int, str]:
   """Titles of the items that a CSV with columns item and title names."""
   ids, titles = readers.read_titles(path)
-  index = vocab.encode(np.array(ids)).tolist()
+  index = vocab.encode(text_arrays.make_text_array(ids)).tolist()
   return {i: title for i, title in zip(index, titles, strict=True) if i}
 
 

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import fields
+from genrec_jax.data import fields, text_arrays
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.quoting import quote
 
 KEY = 'data.extras'
 # How values are stored. Accelerators count in 32 bits, so `int` is the usual
@@ -27,7 +28,7 @@ _WANTED = {
   'float': 'a finite number',
   'int': 'a whole number of 32 bits',
   'int64': 'a whole number of 64 bits',
-  'category': 'a category',
+  'category': f'a category of at most {text_arrays.LONGEST_ID:,} characters',
 }
 _EXACT = 2.0**53  # above, floats skip whole numbers
 
@@ -240,4 +241,4 @@ def explain_value(extra: ExtraColumn, value: object) -> str:
   if value is None or value == '':
     return f'an empty cell; {key}.fill says what it stands for'
   hint = f'mend it or choose another {key}.kind'
-  return f'{value!r} is not {_WANTED[extra.kind]}; {hint}'
+  return f'{quote(value)} is not {_WANTED[extra.kind]}; {hint}'

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': 10**9}
@@ -20,8 +21,31 @@ def parse_ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
   """Ids `[N]` of kind 'int' or 'str' and which of them are good."""
   if kind == 'int':
     return vocab_lib.parse_ints(words)
-  text = np.array(words)
+  if max(map(len, words), default=0) > text_arrays.LONGEST_ID:
+    # An error follows; the array would only ask for memory.
+    good = [0 < len(word) <= text_arrays.LONGEST_ID for word in words]
+    return np.full(len(words), ''), np.array(good)
+  text = text_arrays.make_text_array(words)
   return text, text != ''
+
+
+def is_plain(text: str) -> bool:
+  """Whether Python's int() and float() read the text as others would.
+
+  They also take digits of any script, `_` between digits and every kind of
+  white space around them.
+
+  >>> is_plain('1e9'), is_plain('1_000'), is_plain('٣'), is_plain('7\\x0b')
+  (True, False, False, False)
+  """
+  return text.isascii() and '_' not in text and text.isprintable()
+
+
+def _blank_odd(words: Sequence[str]) -> Sequence[str]:
+  """The words; those that are not plain as '', which is no number."""
+  if is_plain(''.join(words)):
+    return words
+  return [word if is_plain(word) else '' for word in words]
 
 
 def parse_times(
@@ -32,18 +56,28 @@ def parse_times(
   A column is numbers in `unit` or ISO dates; fractions of a second are cut
   off, dates without a zone are UTC.
   """
+  words = _blank_odd(words)
   try:
     values = np.fromiter(map(int, words), np.int64, len(words))
     return values // UNITS[unit], values >= 0
   except (ValueError, OverflowError):
     pass
+  # A whole number is read alike whatever stands beside it: divided as one.
   try:
-    seconds = np.fromiter(map(float, words), np.float64, len(words))
-    seconds /= UNITS[unit]
+    numbers = np.fromiter(map(float, words), np.float64, len(words))
   except ValueError:
-    # Dates, or numbers with a damaged one among them: field by field.
-    seconds = np.array([_parse_seconds(word, unit) for word in words])
-  return whole_seconds(seconds)
+    numbers = np.array([np.nan])
+  if (np.abs(numbers) < 2.0**53).all():  # NaN is not
+    seconds = numbers.astype(np.int64) // UNITS[unit]
+    fractions = numbers != np.trunc(numbers)
+    seconds[fractions] = (numbers[fractions] / UNITS[unit]).astype(np.int64)
+    return seconds, numbers >= 0
+  # Dates, very large numbers, or a damaged one: field by field.
+  seconds = [_parse_seconds(word, unit) for word in words]
+  good = np.array([0 <= value < 2**62 for value in seconds], bool)
+  pairs = zip(seconds, good, strict=True)
+  whole = (int(value) if is_good else 0 for value, is_good in pairs)
+  return np.fromiter(whole, np.int64, len(words)), good
 
 
 def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -52,11 +86,13 @@ def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.where(good, seconds, 0).astype(np.int64), good
 
 
-def _parse_seconds(word: str, unit: str) -> float:
-  try:
-    return float(word) / UNITS[unit]
-  except ValueError:
-    pass
+def _parse_seconds(word: str, unit: str) -> float | int:
+  for read in (int, float):
+    try:
+      value = read(word)
+    except ValueError:
+      continue
+    return value // UNITS[unit] if read is int else value / UNITS[unit]
   try:
     moment = datetime.datetime.fromisoformat(word.strip())
   except ValueError:
@@ -68,6 +104,7 @@ def _parse_seconds(word: str, unit: str) -> float:
 
 def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Numbers `[N]` float32 and which of them are finite."""
+  words = _blank_odd(words)
   try:
     values = np.fromiter(map(float, words), np.float64, len(words))
   except ValueError:
@@ -79,10 +116,10 @@ def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def whole_numbers(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Whole numbers `[N]` int64 and which words are such; 3.0 is one too."""
+  words = _blank_odd(words)
   try:
     values = np.fromiter(map(int, words), np.int64, len(words))
-    if '_' not in ''.join(words):  # int() reads 1_0 as ten
-      return values, np.ones(len(words), bool)
+    return values, np.ones(len(words), bool)
   except (ValueError, OverflowError):
     pass
   numbers = [_whole_number(word) for word in words]
@@ -91,8 +128,6 @@ def whole_numbers(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _whole_number(word: str) -> int | None:
-  if '_' in word:
-    return None
   try:
     value = int(word)
   except ValueError:

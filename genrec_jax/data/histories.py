@@ -15,7 +15,9 @@ import numpy as np
 
 from genrec_jax import sealed
 from genrec_jax.data import extras as extras_lib
+from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.quoting import quote
 
 # Without extra columns a directory is what it always was. With them it has a
 # number of its own, so that versions that know none do not ignore them.
@@ -198,8 +200,9 @@ def encode_category(
   if unknown == 'error' and not index.all():
     bad = int(np.argmin(index))
     raise ValueError(
-      f'{where(bad)}: {name} {str(values[bad])!r} is not in its vocabulary of '
-      f"{len(vocab)} values; unknown_items='skip' reads such values as 0"
+      f'{where(bad)}: {name} {quote(str(values[bad]))} is not in its '
+      f"vocabulary of {len(vocab)} values; unknown_items='skip' reads such "
+      'values as 0'
     )
   return index
 
@@ -212,7 +215,7 @@ def _in_memory(
   """Extra columns as they are stored, and the vocabularies of categories."""
   out, vocabs = {}, {}
   for name, values in extras.items():
-    if values.dtype.kind == 'U':
+    if text_arrays.is_text(values):
       if name in given:
         vocabs[name] = given[name]
       else:

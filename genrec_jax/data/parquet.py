@@ -1,5 +1,6 @@
 """Parquet columns -> typed columns; the only importer of pyarrow."""
 
+import contextlib
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +8,7 @@ import numpy as np
 
 try:
   import pyarrow as pa
+  import pyarrow.compute as pc
   import pyarrow.parquet as pq
 except ImportError:
   raise ImportError(
@@ -14,34 +16,95 @@ except ImportError:
   ) from None
 
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import fields
-from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data import fields, text
+
+_DECODED = 1 << 26  # bytes of a column of texts, at most
 
 
-def open_parquet(path: pathlib.Path) -> pq.ParquetFile:
+@contextlib.contextmanager
+def explain_damage(path: pathlib.Path, done: int) -> Iterator[None]:
+  """Turns what pyarrow says of a damaged file into an error that names it.
+
+  Args:
+    path: of the file.
+    done: rows that were read before.
+  """
   try:
-    return pq.ParquetFile(path)
-  except (pa.ArrowException, OSError) as e:
-    raise ValueError(f'{path}: not a readable Parquet file ({e})') from None
+    with text.explain_memory(path):
+      yield
+  except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as e:
+    raise ValueError(
+      f'{path}, after row {done}: the file is damaged ({_shorten(e)})'
+    ) from None
+
+
+def _shorten(error: Exception) -> str:
+  return str(error)[:200]  # it may quote the content
+
+
+def read_schema(path: pathlib.Path) -> pa.Schema:
+  """The names and types of the columns of a file."""
+  try:
+    with text.explain_memory(path), pq.ParquetFile(path) as file:
+      schema = file.schema_arrow
+      text.check_width(path, len(schema.names))
+      return schema
+  except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
+    raise ValueError(
+      f'{path}: not a readable Parquet file ({_shorten(e)})'
+    ) from None
 
 
 def read_batches(
-  path: pathlib.Path,
-  file: pq.ParquetFile,
-  names: Sequence[str],
-  chunk_rows: int,
+  path: pathlib.Path, names: Sequence[str], chunk_rows: int
 ) -> Iterator[pa.RecordBatch]:
-  """Batches of the named columns; never an empty one."""
-  done = 0
+  """Batches of the named columns, without dictionaries; never an empty one."""
+  schema, done = read_schema(path), 0
+  # A text stored once may stand in every row, so texts stay dictionaries until
+  # it is known how long they are.
+  texts = [name for name in names if _is_text(schema.field(name).type)]
+  with (
+    explain_damage(path, 0),
+    pq.ParquetFile(path, read_dictionary=texts) as file,
+  ):
+    # Each batch brings the whole dictionary of its row group, which should not
+    # be looked through for a few rows.
+    most = min(1 << 16, (1 << 23) // len(names)) if texts else 0
+    batches = file.iter_batches(max(chunk_rows, most), columns=list(names))
+    while True:
+      with explain_damage(path, done):
+        batch = next(batches, None)
+        if batch is None:
+          return
+        batch.validate(full=True)
+        rows = min(chunk_rows, _count_rows_at_once(batch))
+      for first in range(0, batch.num_rows, rows):
+        with explain_damage(path, done):
+          piece = batch.slice(first, rows)
+          piece = pa.record_batch(
+            [_decode_dictionary(column) for column in piece.columns],
+            piece.schema.names,
+          )
+        done += piece.num_rows
+        yield piece
+
+
+def _count_rows_at_once(batch: pa.RecordBatch) -> int:
+  """Rows whose texts, each as long as the longest, fit into memory."""
+  longest = 1
+  for column in batch.columns:
+    if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
+      length = pc.max(pc.binary_length(column.dictionary)).as_py()
+      longest = max(longest, length or 0)
+  return max(1, min(batch.num_rows, _DECODED // longest))
+
+
+def show_value(values: pa.Array, at: int) -> object:
+  """A value for a message; as text where Python has no such value."""
   try:
-    for batch in file.iter_batches(chunk_rows, columns=list(names)):
-      if batch.num_rows:
-        done += batch.num_rows
-        yield batch
-  except (pa.ArrowException, OSError) as e:
-    raise ValueError(
-      f'{path}, after row {done}: the file is damaged ({e})'
-    ) from None
+    return values[at].as_py()
+  except (ValueError, OverflowError):  # a year 300000, half a microsecond
+    return values.slice(at, 1).cast(pa.string())[0].as_py()
 
 
 def _to_numpy(values: pa.Array, dtype) -> np.ndarray:
@@ -70,7 +133,6 @@ def read_column(
   Returns:
     `[N]` values and `[N]` bool mask; nulls are not good.
   """
-  values = _decode_dictionary(values)
   present = values.is_valid().to_numpy(zero_copy_only=False)
   kind = values.type
   if role in ('user', 'item'):
@@ -99,10 +161,11 @@ def _read_ids(values, kind, ids):
     return (whole.astype(str) if ids == 'str' else whole), good
   if not _is_text(kind):
     return None
-  text = _to_numpy(values.fill_null(''), str)
-  if ids == 'int':
-    return vocab_lib.parse_ints(text)
-  return text, text != ''
+  words = values.fill_null('').to_pylist()
+  read, good = fields.parse_ids(words, 'int' if ids == 'int' else 'str')
+  if '\0' in ''.join(words):  # NumPy leaves those at the end off
+    good &= np.array(['\0' not in word for word in words])
+  return read, good
 
 
 def _read_times(values, kind, unit):
@@ -136,7 +199,6 @@ def read_extra(
   Raises:
     TypeError: for a type that is not of the column's kind.
   """
-  values = _decode_dictionary(values)
   kind = values.type
   present = values.is_valid().to_numpy(zero_copy_only=False)
   if pa.types.is_boolean(kind):

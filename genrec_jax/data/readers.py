@@ -13,7 +13,8 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import fields, text
+from genrec_jax.data import fields, text, text_arrays
+from genrec_jax.data.quoting import list_names, quote
 
 CHUNK_ROWS = 1 << 18
 
@@ -53,7 +54,10 @@ def _explain_refusal(
   hint = 'mend or remove the line'
   if kind == 'int':
     hint += ", or read ids as text (data.id_type='str')"
-  return ValueError(f'{where}: {value!r} is not {fields.WANTED[role]}; {hint}')
+  problem = f'{quote(value)} is not {fields.WANTED[role]}'
+  if role in ('user', 'item') and len(str(value)) > text_arrays.LONGEST_ID:
+    problem += f', which has at most {text_arrays.LONGEST_ID:,} characters'
+  return ValueError(f'{where}: {problem}; {hint}')
 
 
 def _refuse_extra(
@@ -85,40 +89,46 @@ def _from_blocks(
   empty = True
   for block in blocks:
     empty = False
-    columns = {}
-    for role, position in index.items():
-      words = block.columns[position]
-      if role in kinds:
-        if kinds[role] == 'auto':
-          whole = fields.parse_ids(words, 'int')[1].all()
-          kinds[role] = 'int' if whole else 'str'
-        values, good = fields.parse_ids(words, kinds[role])
-      elif role == 'time':
-        values, good = fields.parse_times(words, time_unit)
-      else:
-        values, good = fields.parse_ratings(words)
+    with text.explain_memory(path):
+      yield _read_block(path, block, index, kinds, time_unit, extras)
+  if empty:
+    raise EmptyFileError(f'{path}: the file holds no events')
+
+
+def _read_block(path, block, index, kinds, time_unit, extras) -> Events:
+  """The events of a block; arguments as of `_from_blocks`."""
+  columns = {}
+  for role, position in index.items():
+    words = block.columns[position]
+    if role in kinds:
+      if kinds[role] == 'auto':
+        whole = fields.parse_ids(words, 'int')[1].all()
+        kinds[role] = 'int' if whole else 'str'
+      values, good = fields.parse_ids(words, kinds[role])
+    elif role == 'time':
+      values, good = fields.parse_times(words, time_unit)
+    else:
+      values, good = fields.parse_ratings(words)
+    if not good.all():
+      bad = int(np.argmin(good))
+      where = f'{path}, line {block.lines[bad]}'
+      raise _explain_refusal(where, words[bad], role, kinds.get(role))
+    columns[role] = values
+  beside = {}
+  for position, readers in extras.items():
+    words = block.columns[position]
+    for extra in readers:
+      values, good = extras_lib.read_texts(extra, words)
       if not good.all():
         bad = int(np.argmin(good))
         where = f'{path}, line {block.lines[bad]}'
-        raise _explain_refusal(where, words[bad], role, kinds.get(role))
-      columns[role] = values
-    beside = {}
-    for position, readers in extras.items():
-      words = block.columns[position]
-      for extra in readers:
-        values, good = extras_lib.read_texts(extra, words)
-        if not good.all():
-          bad = int(np.argmin(good))
-          where = f'{path}, line {block.lines[bad]}'
-          raise _refuse_extra(where, extra, words[bad])
-        beside[extra.name] = values
-    yield Events(
-      **columns,
-      extras=beside,
-      where=lambda i, lines=block.lines: f'{path}, line {lines[i]}',
-    )
-  if empty:
-    raise EmptyFileError(f'{path}: the file holds no events')
+        raise _refuse_extra(where, extra, words[bad])
+      beside[extra.name] = values
+  return Events(
+    **columns,
+    extras=beside,
+    where=lambda i, lines=block.lines: f'{path}, line {lines[i]}',
+  )
 
 
 def _read_fixed(
@@ -175,6 +185,12 @@ def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
     options = dict(delimiter=delimiter, encoding='latin-1')
   ids, titles = [], []
   for block in text.read_blocks(path, rows=CHUNK_ROWS, **options):
+    if len(block.columns) < 2:
+      raise ValueError(
+        f'{path}, line {block.lines[0]}: one field '
+        f'{quote(block.columns[0][0])}; the lines of a catalogue hold an item '
+        f'id, {options["delimiter"]!r} and a title'
+      )
     values, good = fields.parse_ids(block.columns[0], 'int')
     if not good.all():
       bad = int(np.argmin(good))
@@ -184,6 +200,12 @@ def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
     titles += block.columns[1]
   if not ids:
     raise ValueError(f'{path}: the catalogue is empty')
+  unique, counts = np.unique(np.concatenate(ids), return_counts=True)
+  if (counts > 1).any():
+    raise ValueError(
+      f'{path}: item {unique[np.argmax(counts)]} appears '
+      f'{counts.max()} times; a catalogue has one line for each item'
+    )
   return np.concatenate(ids), titles
 
 
@@ -225,7 +247,7 @@ def _find_positions(
       hint = text.hint_delimiter(names) or hint_nearest(name, names)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
-        f'{", ".join(names)}{hint}'
+        f'{list_names(names)}{hint}'
       )
     if names.count(name) > 1:
       raise ValueError(f'{path}: column {name!r} appears twice')
@@ -280,8 +302,7 @@ def read_csv(
     `Events` of at most `chunk_rows` rows.
   """
   _check_options(ids, time_unit)
-  if len(delimiter) != 1:
-    raise ValueError(f'delimiter must be one character, not {delimiter!r}')
+  text.check_delimiter(delimiter)
   named = _named_roles(columns)
   kinds = {'user': ids, 'item': ids}
   for path in paths:
@@ -323,48 +344,58 @@ def read_parquet(
 
   for path in paths:
     path = text.require_file(path)
-    with parquet.open_parquet(path) as file:
-      names = file.schema_arrow.names
-      _find_positions(path, named, names)
-      _extra_positions(path, extras, names)
-      column_names = dict.fromkeys(
-        [*named.values(), *(e.source for e in extras)]
-      )
-      first = 1
-      for table in parquet.read_batches(
-        path, file, list(column_names), chunk_rows
-      ):
-        columns = {}
-        for role, name in named.items():
-          where = f'{path}, row {{}}, column {name!r}'
-          values, good = parquet.read_column(
-            table[name], role, ids, time_unit, where
-          )
-          if not good.all():
-            bad = int(np.argmin(good))
-            value = table[name][bad].as_py()
-            raise _explain_refusal(where.format(first + bad), value, role, None)
-          columns[role] = values
-        beside = {}
-        for extra in extras:
-          where = f'{path}, row {{}}'
-          try:
-            values, good = parquet.read_extra(table[extra.source], extra)
-          except TypeError as e:
-            raise ValueError(
-              f'{path}, column {extra.source!r}: {e}; choose another '
-              f'{extras_lib.KEY}.{extra.name}.kind'
-            ) from None
-          if not good.all():
-            bad = int(np.argmin(good))
-            value = table[extra.source][bad].as_py()
-            raise _refuse_extra(where.format(first + bad), extra, value)
-          beside[extra.name] = values
-        yield Events(
-          **columns,
-          extras=beside,
-          where=lambda i, path=path, first=first: f'{path}, row {first + i}',
-        )
-        first += table.num_rows
-      if first == 1:
-        raise EmptyFileError(f'{path}: the file holds no events')
+    names = parquet.read_schema(path).names
+    _find_positions(path, named, names)
+    _extra_positions(path, extras, names)
+    column_names = dict.fromkeys([*named.values(), *(e.source for e in extras)])
+    first = 1
+    for table in parquet.read_batches(path, list(column_names), chunk_rows):
+      with parquet.explain_damage(path, first - 1):
+        yield _read_table(path, table, named, ids, time_unit, extras, first)
+      first += table.num_rows
+    if first == 1:
+      raise EmptyFileError(f'{path}: the file holds no events')
+
+
+def _read_table(path, table, named, ids, time_unit, extras, first) -> Events:
+  """The events of a batch of a Parquet file.
+
+  Args:
+    path: of the file.
+    table: the batch.
+    named: role -> column.
+    ids: as in `read_parquet`.
+    time_unit: likewise.
+    extras: likewise.
+    first: number of the first row, from 1.
+  """
+  from genrec_jax.data import parquet
+
+  columns = {}
+  for role, name in named.items():
+    where = f'{path}, row {{}}, column {name!r}'
+    values, good = parquet.read_column(table[name], role, ids, time_unit, where)
+    if not good.all():
+      bad = int(np.argmin(good))
+      value = parquet.show_value(table[name], bad)
+      raise _explain_refusal(where.format(first + bad), value, role, None)
+    columns[role] = values
+  beside = {}
+  for extra in extras:
+    try:
+      values, good = parquet.read_extra(table[extra.source], extra)
+    except TypeError as e:
+      raise ValueError(
+        f'{path}, column {extra.source!r}: {e}; choose another '
+        f'{extras_lib.KEY}.{extra.name}.kind'
+      ) from None
+    if not good.all():
+      bad = int(np.argmin(good))
+      value = parquet.show_value(table[extra.source], bad)
+      raise _refuse_extra(f'{path}, row {first + bad}', extra, value)
+    beside[extra.name] = values
+  return Events(
+    **columns,
+    extras=beside,
+    where=lambda i: f'{path}, row {first + i}',
+  )

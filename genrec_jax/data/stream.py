@@ -23,7 +23,7 @@ import numpy as np
 
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import pipeline, readers, splits
+from genrec_jax.data import pipeline, readers, splits, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 # Of so many parts the state remembers names and contents, of older ones how
@@ -139,7 +139,7 @@ class _Parts:
 
   def _group_chunks(self, chunks) -> histories_lib.Histories:
     def join_column(name):
-      return np.concatenate([getattr(chunk, name) for chunk in chunks])
+      return text_arrays.concatenate([getattr(c, name) for c in chunks])
 
     if not chunks:
       return histories_lib.from_arrays([], [], item_vocab=self.item_vocab)
@@ -150,7 +150,7 @@ class _Parts:
       item_vocab=self.item_vocab,
       unknown=self.unknown,
       extras={
-        name: np.concatenate([chunk.extras[name] for chunk in chunks])
+        name: text_arrays.concatenate([c.extras[name] for c in chunks])
         for name in chunks[0].extras
       },
       extra_vocabs=self.extra_vocabs,

@@ -1,12 +1,25 @@
 """Delimited text files -> blocks of fields, column by column, with lines."""
 
+import codecs
+import contextlib
 import csv
 import dataclasses
 import gzip
+import io
 import itertools
 import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from genrec_jax.data.quoting import quote
+
+# What one row may ask for; a file without line ends, or one that a few bytes
+# were compressed from, must not fill the memory.
+LONGEST_LINE = 1 << 24  # characters
+MOST_COLUMNS = 1 << 16
+_BLOCK = 1 << 25  # characters, about
+_PIECE = 1 << 16  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +43,31 @@ def require_file(path: str | pathlib.Path) -> pathlib.Path:
   return path
 
 
+@contextlib.contextmanager
+def explain_memory(path: str | pathlib.Path) -> Iterator[None]:
+  """Turns a lack of memory while `path` is read into an error that names it."""
+  try:
+    yield
+  except MemoryError as e:
+    raise ValueError(
+      f'{path}: reading it needs more memory than there is ({str(e)[:200]}); '
+      'the file is damaged, or its rows are too long for this machine'
+    ) from None
+
+
+def check_width(path: pathlib.Path, count: int) -> None:
+  """Refuses more columns than a table has."""
+  if count > MOST_COLUMNS:
+    raise ValueError(
+      f'{path}: the first row has {count:,} columns, at most {MOST_COLUMNS:,} '
+      'are read; is it a table with one record a line? Leave out columns'
+    )
+
+
 def read_header(path: pathlib.Path, delimiter: str) -> list[str]:
   """The column names of a CSV file."""
   for block in read_blocks(path, delimiter, quotes=True, rows=1):
+    check_width(path, len(block.columns))
     return [column[0].strip() for column in block.columns]
   raise ValueError(f'{path}: the file is empty, it has not even a header')
 
@@ -66,7 +101,8 @@ def read_blocks(
 
   Args:
     path: the file.
-    delimiter: between fields; ' ' stands for any white space.
+    delimiter: between fields; without `quotes`, ' ' stands for any number of
+      spaces and tabs.
     quotes: fields may be quoted as in CSV, over several lines too.
     encoding: of the text.
     skip: rows at the top to leave out.
@@ -79,8 +115,9 @@ def read_blocks(
   opener = gzip.open if path.suffix.lower() == '.gz' else open
   first = 1  # number of the next line
   try:
-    with opener(path, 'rt', encoding=encoding, newline='') as f:
-      while lines := list(itertools.islice(f, rows)):
+    with opener(path, 'rb') as f, explain_memory(path):
+      source = _Lines(path, f, encoding)
+      while lines := source.take(rows):
         text = ''.join(lines)
         if '\0' in text:
           bad = first + next(i for i, x in enumerate(lines) if '\0' in x)
@@ -88,47 +125,115 @@ def read_blocks(
         quoted = quotes and '"' in text
         block = None
         if width and not skip and not quoted:
-          block = _split_fast(text, len(lines), delimiter, width, first)
+          spaced = delimiter == ' ' and not quotes
+          block = _split_fast(
+            text, len(lines), delimiter, width, first, spaced=spaced
+          )
         if block is not None:
           first += len(lines)
           yield block
           continue
         # A quoted field may end many lines later: csv takes over for good.
-        source = itertools.chain(lines, f) if quoted else lines
-        counter = _Counter(source, first)
+        rest = source.iterate() if quoted else ()
+        counter = _Counter(itertools.chain(lines, rest), first)
         table = _read_rows(path, counter, delimiter, quotes)
-        while rows_read := list(itertools.islice(table, rows)):
+        while rows_read := _take_rows(table, rows):
           rows_read, skip = rows_read[skip:], max(0, skip - len(rows_read))
           if rows_read:
             width = width or len(rows_read[0][1])
             yield _check_width(path, rows_read, width)
         first = counter.line + 1
-  except UnicodeDecodeError as e:
-    line = _find_undecodable(path, opener, encoding)
-    raise ValueError(
-      f'{path}, line {line}: not {encoding} text ({e.reason})'
-    ) from None
   except (EOFError, zlib.error, gzip.BadGzipFile) as e:
     raise ValueError(
       f'{path}, line {first} or later: the compressed file is damaged ({e})'
     ) from None
+  except OSError as e:
+    if e.filename is not None:
+      raise
+    raise OSError(e.errno, e.strerror, str(path)) from None
 
 
-def _find_undecodable(path, opener, encoding: str) -> int:
-  """The first line that is not text; decoding reads ahead of the lines."""
-  with opener(path, 'rb') as f:
-    for number, line in enumerate(f, 1):
+class _Lines:
+  """The lines of a file, with their ends; holds a piece of it at a time."""
+
+  def __init__(self, path: pathlib.Path, file: BinaryIO, encoding: str):
+    self._path, self._file, self._encoding = path, file, encoding
+    self._pieces = self._read_pieces()
+    self._piece, self._next = [], 0
+
+  def take(self, rows: int) -> list[str]:
+    """The next lines: `rows` of them, fewer where they are long or end."""
+    lines, characters = [], 0
+    while len(lines) < rows and characters < _BLOCK:
+      if self._next == len(self._piece):
+        self._piece, self._next = next(self._pieces, []), 0
+        if not self._piece:
+          break
+      some = self._piece[self._next : self._next + rows - len(lines)]
+      self._next += len(some)
+      lines += some
+      characters += sum(map(len, some))
+    return lines
+
+  def iterate(self) -> Iterator[str]:
+    """All lines that are left, one by one."""
+    rest, self._piece = self._piece[self._next :], []
+    self._next = 0
+    return itertools.chain(rest, itertools.chain.from_iterable(self._pieces))
+
+  def _read_pieces(self) -> Iterator[list[str]]:
+    decoder = codecs.getincrementaldecoder(self._encoding)()
+    done, rest, data = 0, '', b'-'
+    while data:
+      data = self._file.read(max(_PIECE, len(rest)))
       try:
-        line.decode(encoding)
-      except UnicodeDecodeError:
-        return number
-  raise AssertionError(f'{path} can be decoded')
+        text = rest + decoder.decode(data, final=not data)
+      except UnicodeDecodeError as e:
+        before = rest + e.object[: e.start].decode(self._encoding)
+        line = done + len(_split_lines(before + '.'))
+        raise ValueError(
+          f'{self._path}, line {line}: not {self._encoding} text ({e.reason})'
+        ) from None
+      end = len(text)
+      if data:  # what is after the last line end; a CR may still get its LF
+        last = end - text.endswith('\r')
+        end = 1 + max(text.rfind(mark, 0, last) for mark in '\r\n')
+      lines, rest = _split_lines(text[:end]), text[end:]
+      done += len(lines)
+      if len(rest) > LONGEST_LINE:
+        raise ValueError(
+          f'{self._path}, line {done + 1}: more than {LONGEST_LINE:,} '
+          'characters without a line end; is it a text file with one record a '
+          'line?'
+        )
+      if lines:
+        yield lines
 
 
-def _split_fast(text, count, delimiter, width, first) -> TextBlock | None:
+def _split_lines(text: str) -> list[str]:
+  """The lines with their ends: LF, CR or CR LF, and nothing else."""
+  return list(io.StringIO(text, newline=''))
+
+
+def _take_rows(table: Iterator[tuple[int, list[str]]], rows: int) -> list:
+  """The next rows of a table: `rows` of them, fewer where they are long."""
+  batch, characters = [], 0
+  for pair in table:
+    batch.append(pair)
+    characters += sum(map(len, pair[1])) + len(pair[1])
+    if len(batch) == rows or characters > _BLOCK:
+      break
+  return batch
+
+
+def _split_fast(
+  text, count, delimiter, width, first, *, spaced
+) -> TextBlock | None:
   """A block cut by three string operations; None when a row is irregular."""
   text = text.replace('\r\n', '\n').removesuffix('\n')
-  if delimiter == ' ':
+  if '\r' in text:  # ends lines as well
+    return None
+  if spaced:
     text = text.replace('\t', ' ')
   # Line ends become words of their own: in a regular block they are every
   # (width + 1)-th word.
@@ -137,10 +242,10 @@ def _split_fast(text, count, delimiter, width, first) -> TextBlock | None:
     return None
   if words[width :: width + 1].count('\n') != count - 1:
     return None
-  if width == 1 and '' in words:
-    return None
   columns = [words[i :: width + 1] for i in range(width)]
-  if delimiter == ' ' and any('' in column for column in columns):
+  if width == 1 and not all(map(str.strip, words[::2])):  # maybe blank
+    return None
+  if spaced and any('' in column for column in columns):
     return None
   return TextBlock(columns, range(first, first + count))
 
@@ -151,6 +256,7 @@ class _Counter:
   def __init__(self, lines, first: int):
     self._lines = iter(lines)
     self.line = first - 1
+    self.row_length = 0  # characters since the row began
 
   def __iter__(self):
     return self
@@ -160,6 +266,9 @@ class _Counter:
     self.line += 1
     if '\0' in line:
       raise csv.Error('zero bytes')
+    self.row_length += len(line)
+    if self.row_length > LONGEST_LINE:
+      raise csv.Error(f'longer than {LONGEST_LINE:,} characters')
     return line
 
 
@@ -170,13 +279,9 @@ def _read_rows(
   if quotes:
     reader = csv.reader(counter, delimiter=delimiter, strict=True)
   else:
-    separator = None if delimiter == ' ' else delimiter
-    reader = (
-      line.rstrip('\r\n').split(separator) if line.strip() else []
-      for line in counter
-    )
+    reader = (_split_line(line.rstrip('\r\n'), delimiter) for line in counter)
   while True:
-    start = counter.line + 1
+    start, counter.row_length = counter.line + 1, 0
     try:
       row = next(reader, None)
     except csv.Error as e:
@@ -189,12 +294,29 @@ def _read_rows(
       yield counter.line, row
 
 
+def _split_line(line: str, delimiter: str) -> list[str]:
+  """The fields of a line without quotes, none of a blank one."""
+  if delimiter == ' ':
+    return [word for word in line.replace('\t', ' ').split(' ') if word]
+  # Delimiters alone are a row whose fields are empty.
+  return line.split(delimiter) if line.strip() or delimiter in line else []
+
+
+def check_delimiter(delimiter: str) -> None:
+  """Refuses what cannot stand between the fields of a CSV file."""
+  if len(delimiter) != 1 or delimiter in '"\r\n\0':
+    raise ValueError(
+      'data.delimiter must be one character, and no quote or line end, not '
+      f'{delimiter!r}'
+    )
+
+
 def _check_width(path, rows, width: int) -> TextBlock:
   for line, row in rows:
     if len(row) != width:
       raise ValueError(
-        f'{path}, line {line}: {len(row)} fields instead of {width}: {row!r}; '
-        'mend or remove the line'
+        f'{path}, line {line}: {len(row)} fields instead of {width}: '
+        f'{quote(row)}; mend or remove the line'
       )
   columns = list(zip(*(row for _, row in rows), strict=True))
   return TextBlock(columns, [line for line, _ in rows])

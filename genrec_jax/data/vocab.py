@@ -8,7 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax import features, sealed
+from genrec_jax.data import text_arrays
+from genrec_jax.data.quoting import quote
 
+# Bytes of fixed width that a fingerprint reads; beyond, texts as they are.
+_DIGESTED = 1 << 32
 _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
@@ -56,18 +60,26 @@ class Vocab:
   """Ordered distinct ids; id number i (from 0) has index i + 1, 0 is PAD.
 
   Attributes:
-    ids: `[V]` int64 or str array; `ids[i]` has index i + 1.
+    ids: `[V]` int64 or text; `ids[i]` has index i + 1.
   """
 
   def __init__(self, ids: np.ndarray):
     ids = np.asarray(ids)
     if ids.ndim != 1:
       raise ValueError(f'ids must be a flat list, not of shape {ids.shape}')
+    if ids.dtype == 'S1':  # as `save` writes them
+      ids = text_arrays.unpack_array(ids)
     if ids.dtype.kind in 'iu' or not len(ids):
       ids = ids.astype(np.int64)
-    elif ids.dtype.kind == 'U':
-      width = max(1, int(np.char.str_len(ids).max()))
-      ids = ids.astype(f'U{width}')
+    elif text_arrays.is_text(ids):
+      lengths = np.strings.str_len(ids)
+      if lengths.max() > text_arrays.LONGEST_ID:
+        long = quote(ids.item(int(np.argmax(lengths))))
+        raise ValueError(
+          f'id {long} is too long; ids have at most '
+          f'{text_arrays.LONGEST_ID:,} characters'
+        )
+      ids = ids.astype(text_arrays.find_narrowest_dtype(ids), copy=False)
     else:
       raise ValueError(f'ids must be integers or strings, not {ids.dtype}')
     self.ids = ids
@@ -75,9 +87,8 @@ class Vocab:
       ordered = ids[self._sort_order]
       twice = ordered[1:] == ordered[:-1]
       if twice.any():
-        raise ValueError(
-          f'id {ordered[1:][twice][0]} appears twice in the vocabulary'
-        )
+        value = quote(ordered[1:][twice].item(0))
+        raise ValueError(f'id {value} appears twice in the vocabulary')
 
   @functools.cached_property
   def _sort_order(self) -> np.ndarray:
@@ -91,6 +102,11 @@ class Vocab:
     return len(self.ids)
 
   @property
+  def has_texts(self) -> bool:
+    """Whether the ids are texts and not whole numbers."""
+    return text_arrays.is_text(self.ids)
+
+  @property
   def rows(self) -> int:
     """Rows of a table over this vocabulary, the PAD row included."""
     return len(self.ids) + 1
@@ -101,9 +117,11 @@ class Vocab:
     if not len(self) or not len(ids):
       return np.full(len(ids), features.PAD, np.int32)
     good = None
-    if self.ids.dtype.kind == 'U' and ids.dtype.kind in 'iu':
+    if self.has_texts and ids.dtype.kind in 'iu':
       ids = ids.astype(str)
-    elif self.ids.dtype.kind == 'i' and ids.dtype.kind == 'U':
+    if self.has_texts and text_arrays.is_text(ids):
+      ids, good = text_arrays.fit_to(ids, self.ids)
+    elif text_arrays.is_text(ids):
       ids, good = parse_ints(ids)
     place = np.searchsorted(self._sorted_ids, ids)
     place = np.minimum(place, len(self) - 1)
@@ -127,7 +145,7 @@ class Vocab:
   def __eq__(self, other: object) -> bool:
     return (
       isinstance(other, Vocab)
-      and self.ids.dtype.kind == other.ids.dtype.kind
+      and self.has_texts == other.has_texts
       and np.array_equal(self.ids, other.ids)
     )
 
@@ -135,14 +153,32 @@ class Vocab:
 
   def fingerprint(self) -> str:
     """A short name of the content: equal vocabularies, equal fingerprints."""
-    digest = hashlib.sha256(self.ids.dtype.str.encode())
-    digest.update(np.ascontiguousarray(self.ids).data)
+    dtype = self.ids.dtype
+    if dtype.kind == 'T':
+      dtype = np.dtype(f'U{np.strings.str_len(self.ids).max()}')
+    digest = hashlib.sha256(dtype.str.encode())
+    if dtype.itemsize * len(self) > _DIGESTED:
+      for content in text_arrays.view_content(self.ids):
+        digest.update(content.data)
+      return digest.hexdigest()[:16]
+    # In pieces, for fixed width may be far more bytes than `ids` has.
+    rows = max(1, (1 << 24) // dtype.itemsize)
+    for first in range(0, len(self), rows):
+      piece = self.ids[first : first + rows].astype(dtype, copy=False)
+      digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()[:16]
 
   def save(self, path: str | pathlib.Path) -> None:
-    """Writes the ids, in order, as a NumPy file."""
+    """Writes the ids, in order, as a NumPy file.
+
+    Texts of which few are long are written one behind the other, into a file
+    that versions before 2026-11 do not read.
+    """
     with open(path, 'wb') as f:
-      np.save(f, self.ids, allow_pickle=False)
+      if self.ids.dtype.kind == 'T':
+        np.save(f, text_arrays.pack_array(self.ids))
+      else:
+        np.save(f, self.ids, allow_pickle=False)
 
   @classmethod
   def load(cls, path: str | pathlib.Path) -> 'Vocab':

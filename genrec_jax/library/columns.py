@@ -10,14 +10,17 @@ import datetime
 import decimal
 import itertools
 import numbers
-import reprlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import text_arrays
+from genrec_jax.data.quoting import list_names, quote
 
+_HALF = re.compile('[\ud800-\udfff]')
 _LISTS = (list, tuple, np.ndarray)
 _MISSING = ('NoneType', 'NAType', 'NaTType')  # the latter two are of pandas
 _WORDS = {'int': 'numbers', 'float': 'numbers', 'text': 'text', 'time': 'dates'}
@@ -44,7 +47,7 @@ class Column:
   @property
   def kind(self) -> str:
     """'int', 'float', 'text' or 'time', of the values."""
-    return {'i': 'int', 'f': 'float', 'U': 'text'}.get(
+    return {'i': 'int', 'f': 'float', 'U': 'text', 'T': 'text'}.get(
       self.values.dtype.kind, 'time'
     )
 
@@ -150,7 +153,7 @@ def find_column(
     near = hint_nearest(name, columns) or '.'
     message = (
       f'{what} has no column {name!r} for {role}; the columns are '
-      f'{", ".join(columns)}{near} {hint}'
+      f'{list_names(list(columns))}{near} {hint}'
     )
     raise ValueError(message.rstrip())
   return parse_column(name, columns[name])
@@ -219,7 +222,7 @@ def _to_array(values: Any, name: Any, what: str) -> np.ndarray:
     return to_objects(values)
   if not getattr(values, 'ndim', 0):
     raise ValueError(
-      f'column {str(name)!r} of {what} is {reprlib.repr(values)}, must be a '
+      f'column {str(name)!r} of {what} is {quote(values)}, must be a '
       'list or an array, with a value for each row'
     )
   return values
@@ -275,8 +278,8 @@ def _decode(name: str, values: np.ndarray) -> np.ndarray:
   except UnicodeDecodeError as e:
     row = next(i for i, x in enumerate(values) if x == e.object)
     raise ValueError(
-      f'column {name!r}, row {row}: {e.object!r} is not text in UTF-8; decode '
-      'the column'
+      f'column {name!r}, row {row}: {quote(e.object)} is not text in UTF-8; '
+      'decode the column'
     ) from None
 
 
@@ -308,9 +311,9 @@ def _parse_objects(name: str, values: list) -> Column:
     if not word:
       row = next(i for i, x in enumerate(values) if type(x) is kind)
       raise ValueError(
-        f'column {name!r}, row {row}: {values[row]!r} is neither a number nor '
-        'text nor a date nor a list of those; convert the column or leave it '
-        'out'
+        f'column {name!r}, row {row}: {quote(values[row])} is neither a number '
+        'nor text nor a date nor a list of those; convert the column or leave '
+        'it out'
       )
   words = set(kinds.values()) - {'missing'}
   if 'list' in words:
@@ -350,10 +353,13 @@ def _array_of(name: str, values: list, word: str) -> np.ndarray:
     row = next((i for i, x in enumerate(values) if x[-1:] == '\0'), None)
     if row is not None:  # 'a\0' and 'a' would be one
       raise ValueError(
-        f'column {name!r}, row {row}: {values[row]!r} ends in a NUL character, '
-        'which NumPy leaves off; remove it'
+        f'column {name!r}, row {row}: {quote(values[row])} ends in a NUL '
+        'character, which NumPy leaves off; remove it'
       )
-    array = np.array(values, str)
+    try:
+      array = text_arrays.make_text_array(values)
+    except UnicodeEncodeError:  # of half a character, in a column of any length
+      array = np.array(values, object)
     _refuse_half_characters(name, array)
     return array
   try:
@@ -366,13 +372,19 @@ def _array_of(name: str, values: list, word: str) -> np.ndarray:
 
 def _refuse_half_characters(name: str, values: np.ndarray) -> None:
   """Refuses texts that no file can hold: halves of UTF-16 characters."""
-  points = np.ascontiguousarray(values, values.dtype.newbyteorder('='))
-  points = points.view(np.uint32)
-  halves = (points >= 0xD800) & (points < 0xE000)
-  if halves.any():
-    row = int(np.argmax(halves)) * len(values) // len(points)
+  if values.dtype.kind == 'T':
+    return
+  if values.dtype.kind == 'O':
+    row = next(i for i, x in enumerate(values) if _HALF.search(x))
+  else:
+    points = np.ascontiguousarray(values, values.dtype.newbyteorder('='))
+    points = points.view(np.uint32)
+    halves = (points >= 0xD800) & (points < 0xE000)
+    row = int(np.argmax(halves)) * len(values) // max(1, len(points))
+    row = row if halves.any() else None
+  if row is not None:
     raise ValueError(
-      f'column {name!r}, row {row}: {str(values[row])!r} holds half a '
+      f'column {name!r}, row {row}: {quote(str(values[row]))} holds half a '
       'character, which UTF-8 cannot write; correct it or leave the row out'
     )
 
@@ -412,7 +424,7 @@ def _describe_mixture(
       word = kinds[type(value)]
       first.setdefault(_WORDS.get(word, 'lists'), row)
   text = ' and '.join(
-    f'{word} (row {row}: {values[row]!r})' for word, row in first.items()
+    f'{word} (row {row}: {quote(values[row])})' for word, row in first.items()
   )
   return f'column {name!r} mixes {text}; convert it to one of them'
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import convert, datasets, fields, readers
+from genrec_jax.data import convert, datasets, fields, readers, text_arrays
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.quoting import quote
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
 
@@ -72,7 +73,8 @@ def write_events(
     column = getattr(events, name)
     if column is not None:
       digest.update(f'{name} {column.dtype}'.encode())
-      digest.update(np.ascontiguousarray(column).data)
+      for content in text_arrays.view_content(column):
+        digest.update(content.data)
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'events-{fingerprint}'
   convert.convert_log(
@@ -158,12 +160,20 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
   values = column.values
   if column.kind == 'text':
     _refuse_missing(name, values != '', 'id')
+    lengths = np.strings.str_len(values)
+    if lengths.max(initial=0) > text_arrays.LONGEST_ID:
+      row = int(np.argmax(lengths))
+      raise ValueError(
+        f'column {name!r}, row {row}: {quote(str(values[row]))} is not an id, '
+        f'which has at most {text_arrays.LONGEST_ID:,} characters'
+      )
     if ids == 'int':
       values, good = vocab_lib.parse_ints(values)
       if not good.all():
         row = int(np.argmin(good))
+        value = quote(str(column.values[row]))
         raise ValueError(
-          f'column {name!r}, row {row}: {str(column.values[row])!r} is not a '
+          f'column {name!r}, row {row}: {value} is not a '
           "whole number, and settings['data.id_type'] is 'int'"
         )
     return values
@@ -195,8 +205,8 @@ def warn_of_unknown(histories: Sequence[Sequence], known: np.ndarray) -> bool:
   LOG.warning(
     'the model knows none of the items, such as %r; its ids are %s, such as %r',
     next(iter(items)),
-    'text' if known.dtype.kind == 'U' else 'whole numbers',
-    known[-1].item(),
+    'text' if text_arrays.is_text(known) else 'whole numbers',
+    known.item(len(known) - 1),
   )
   return True
 
@@ -229,7 +239,7 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
   if not good.all():
     row = int(np.argmin(good))
     raise ValueError(
-      f'column {name!r}, row {row}: {str(values[row])!r} is not '
+      f'column {name!r}, row {row}: {quote(str(values[row]))} is not '
       f'{fields.WANTED["time"]}'
     )
   late = seconds > datasets.YEAR_9999

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import text_arrays
 from genrec_jax.data.ranking import annotations, prepare, raw, schema
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
@@ -199,7 +200,8 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
-      digest.update(np.ascontiguousarray(array).data)
+      for content in text_arrays.view_content(array):
+        digest.update(content.data)
 
 
 class Chunks:

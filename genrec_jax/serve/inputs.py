@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from genrec_jax.data import convert, datasets, readers, text
+from genrec_jax.data import convert, datasets, readers, text, text_arrays
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.items import ItemCatalogue
+from genrec_jax.data.quoting import LONGEST
 from genrec_jax.data.vocab import Vocab
 
 LOG = logging.getLogger('genrec_jax')
@@ -70,7 +71,7 @@ class SkippedEvents:
       for i in np.flatnonzero(unknown):
         if len(self.unknown_items) == EXAMPLES:
           break
-        item = str(chunk.item[i])
+        item = str(chunk.item[i])[:LONGEST]
         self.unknown_items.setdefault(item, f'{item} ({chunk.where(i)})')
       if not keep.all():
         self._note_users(np.unique(chunk.user[~keep]))
@@ -112,7 +113,7 @@ class SkippedEvents:
         '%s: %s users have no known item and are left out, such as %s',
         path,
         f'{self.users:,}',
-        ', '.join(map(str, self.some_users)),
+        ', '.join(str(user)[:LONGEST] for user in self.some_users),
       )
 
 
@@ -236,9 +237,10 @@ def _read_names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
     return text.read_header(text.require_file(path), delimiter)
   from genrec_jax.data import parquet  # needs pyarrow
 
-  with parquet.open_parquet(text.require_file(path)) as file:
-    return file.schema_arrow.names
+  return parquet.read_schema(text.require_file(path)).names
 
 
 def _unite_ids(arrays: list[np.ndarray]) -> np.ndarray:
-  return np.unique(np.concatenate(arrays)) if arrays else np.zeros(0, np.int64)
+  if not arrays:
+    return np.zeros(0, np.int64)
+  return np.unique(text_arrays.concatenate(arrays))

@@ -17,7 +17,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import features
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import pipeline, splits
+from genrec_jax.data import pipeline, splits, text_arrays
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
@@ -203,7 +203,7 @@ class Predictor:
       hits = [answer['hit'] for answer in recommended]
       lines.append(
         {
-          'user': histories.users.ids[examples.row[i]].item(),
+          'user': histories.users.ids.item(int(examples.row[i])),
           'history': past,
           'target': describe_item(target),
           'target_rank': hits.index(True) + 1 if any(hits) else None,
@@ -255,7 +255,10 @@ class Predictor:
 
 def _join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
   """The lists behind each other; `dtype` is that of nothing at all."""
-  joined = np.asarray([x for each in lists for x in each])
+  flat = [x for each in lists for x in each]
+  if flat and all(isinstance(x, str) for x in flat):
+    return text_arrays.make_text_array(flat)
+  joined = np.asarray(flat)
   return joined if joined.size else joined.astype(dtype)
 
 

@@ -1,10 +1,12 @@
 """CSV files with a header, as FuxiCTR and BARS lay them out."""
 
+import collections
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
+from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import raw
 
 SUFFIXES = ('.csv', '.csv.gz', '.tsv', '.tsv.gz')
@@ -14,28 +16,34 @@ BARE = False
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
   delimiter = reading['delimiter']
-  if len(delimiter) != 1:
-    raise ValueError(f'data.delimiter must be one character, not {delimiter!r}')
+  text.check_delimiter(delimiter)
   columns = text.read_header(text.require_file(path), delimiter)
-  for name in columns:
-    if columns.count(name) > 1:
-      raise ValueError(
-        f'{path}: column {name!r} stands twice in the header; rename one'
-      )
+  name = find_twin(columns)
+  if name is not None:
+    raise ValueError(
+      f'{path}: column {quote(name)} stands twice in the header; rename one'
+    )
   return columns
+
+
+def find_twin(names: Sequence[str]) -> str | None:
+  """The first name that two columns have."""
+  counts = collections.Counter(names)
+  return next((name for name in names if counts[name] > 1), None)
 
 
 def find_columns(
   path: pathlib.Path, column_names: Sequence[str], known: Sequence[str]
 ) -> dict[str, int]:
   """Where the wanted columns are, or an error with the nearest name."""
+  index = {column: i for i, column in enumerate(known)}
   for name in column_names:
-    if name not in known:
+    if name not in index:
       raise ValueError(
-        f'{path}: no column {name!r}; the columns are {", ".join(known)}'
+        f'{path}: no column {name!r}; the columns are {list_names(known)}'
         + (text.hint_delimiter(known) or hint_nearest(name, known))
       )
-  return {name: known.index(name) for name in column_names}
+  return {name: index[name] for name in column_names}
 
 
 def read_chunks(

@@ -55,11 +55,12 @@ def read_files(
   file_format = find_format(reading['format'])
   for path in paths:
     empty = True
-    for chunk in file_format.read_chunks(
-      pathlib.Path(path), column_names, reading
-    ):
-      empty = False
-      yield chunk
+    with text.explain_memory(path):
+      for chunk in file_format.read_chunks(
+        pathlib.Path(path), column_names, reading
+      ):
+        empty = False
+        yield chunk
     if empty:
       raise ValueError(f'{path}: the file holds no rows')
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
+from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import raw
 
 _NEVER = '\x01'  # a delimiter that no line has: blocks of whole lines
@@ -39,6 +40,7 @@ def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   words = next(_read_lines(path, 1)).columns[0][0].split()
   label = ['label'] if ':' not in words[0] else []
   pairs = len(words) - len(label)
+  text.check_width(path, pairs)
   fields = [f'{kind}{i}' for kind in 'fv' for i in range(pairs)]
   return [*label, *fields, 'indices']
 
@@ -48,8 +50,9 @@ def read_chunks(
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `column_names` alone."""
   known = read_names(path, reading)
+  there = set(known)
   for name in column_names:
-    if name not in known:
+    if name not in there:
       raise ValueError(
         f'{path}: no column {name!r}; a libsvm file of {_count_values(known)} '
         'pairs has label, indices, f0, f1, ... and v0, v1, ...'
@@ -91,7 +94,7 @@ def _check_sizes(sizes, pairs, lines, where) -> None:
   if not good.all():
     at = int(np.argmin(good))
     raise ValueError(
-      f'{where(at)}: {lines[at].strip()[:200]!r} is not "label index:value '
+      f'{where(at)}: {quote(lines[at].strip())} is not "label index:value '
       'index:value ..."; mend or remove the line'
     )
 
@@ -107,7 +110,7 @@ def _split_fields(
       i for i, p in enumerate(flat) if p.count(':') != 1 or '' in p.split(':')
     )
     row = int(np.searchsorted(np.cumsum(pairs), at, 'right'))
-    raise ValueError(f'{where(row)}: {flat[at]!r} is not index:value')
+    raise ValueError(f'{where(row)}: {quote(flat[at])} is not index:value')
   index, value = parts[::2], parts[1::2]
   columns = {}
   for name in column_names:

@@ -16,11 +16,10 @@ BARE = False
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
   del reading
-  with parquet.open_parquet(text.require_file(path)) as file:
-    columns = file.schema_arrow.names
-  for name in columns:
-    if columns.count(name) > 1:
-      raise ValueError(f'{path}: two columns are named {name!r}; rename one')
+  columns = parquet.read_schema(text.require_file(path)).names
+  name = csv_files.find_twin(columns)
+  if name is not None:
+    raise ValueError(f'{path}: two columns are named {name!r}; rename one')
   return columns
 
 
@@ -37,21 +36,21 @@ def read_chunks(
   """
   csv_files.find_columns(path, column_names, read_names(path, reading))
   done = 0
-  with parquet.open_parquet(path) as file:
-    for batch in parquet.read_batches(path, file, column_names, raw.CHUNK_ROWS):
+  for batch in parquet.read_batches(path, column_names, raw.CHUNK_ROWS):
 
-      def quote_row(i, done=done):
-        return f'{path}, row {done + i + 1}'
+    def quote_row(i, done=done):
+      return f'{path}, row {done + i + 1}'
 
-      columns = {}
-      for name in column_names:
+    columns = {}
+    for name in column_names:
+      with parquet.explain_damage(path, done):
         values = batch[name]
         if name == reading.get('time', ''):
           values = _to_seconds(values)
         place = f'{quote_row(0)}, column {name!r}'
         columns[name] = _convert_column(values, place)
-      yield raw.RawChunk(columns, batch.num_rows, quote_row)
-      done += batch.num_rows
+    yield raw.RawChunk(columns, batch.num_rows, quote_row)
+    done += batch.num_rows
 
 
 def _to_seconds(values):
@@ -107,8 +106,7 @@ def default_features(
 ) -> dict[str, dict]:
   """Features by the types of the columns."""
   del reading
-  with parquet.open_parquet(text.require_file(path)) as file:
-    schema = file.schema_arrow
+  schema = parquet.read_schema(text.require_file(path))
   out = {}
   for name, kind in zip(schema.names, schema.types, strict=True):
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

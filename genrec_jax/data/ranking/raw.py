@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax.data.quoting import quote
+
 CHUNK_ROWS = 1 << 10  # their texts fit into a core's cache
 
 
@@ -78,7 +80,7 @@ class RawChunk:
 
   def quote_cell(self, row: int, column: str, value: object) -> str:
     """Names a cell and shows it, as errors begin."""
-    return f'{self.where(row)}, column {column!r}: {str(value)!r}'
+    return f'{self.where(row)}, column {column!r}: {quote(str(value))}'
 
   def take(self, keep: np.ndarray) -> 'RawChunk':
     """The rows where the bool mask `keep [N]` is true."""
@@ -139,8 +141,8 @@ def _format_cell(value: object, row: int, name: str) -> str:
   if isinstance(value, str | int | float | np.integer | np.floating):
     return str(value)
   raise ValueError(
-    f'row {row}, column {name!r}: {value!r} is neither text nor a number nor '
-    'a list of those'
+    f'row {row}, column {name!r}: {quote(value)} is neither text nor a number '
+    'nor a list of those'
   )
 
 
@@ -152,7 +154,7 @@ def _from_objects(values: list, name: str) -> Column:
     value = [] if value is None else value
     if not isinstance(value, list | tuple | np.ndarray):
       raise ValueError(
-        f'row {i}, column {name!r}: {value!r} is not a list, others are'
+        f'row {i}, column {name!r}: {quote(value)} is not a list, others are'
       )
     rows.append([_format_cell(v, i, name) for v in value])
   flat = list(itertools.chain.from_iterable(rows))

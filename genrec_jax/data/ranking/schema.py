@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
+from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
@@ -278,7 +279,7 @@ def build_schema(
       if name not in names:
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
-          f'{", ".join(names)}'
+          f'{list_names(names)}'
           + (text.hint_delimiter(names) or hint_nearest(name, names))
         )
   # A config forgets the order of its keys; the file has one.

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from genrec_jax.data import fields
 from genrec_jax.data.ranking import raw
 
 _MOST = float(np.finfo(np.float32).max)
@@ -68,7 +69,8 @@ class _Numbers(dict):
     except ValueError:
       return float('inf')
     # float() reads 1_0 as ten.
-    return float('inf') if number != number or '_' in text else number
+    is_number = number == number and fields.is_plain(text)
+    return number if is_number else float('inf')
 
 
 def bucket_counts(values: raw.NumberColumn) -> raw.NumberColumn:

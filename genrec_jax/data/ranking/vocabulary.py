@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import text_arrays
 from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import schema as schema_lib
 
@@ -147,7 +148,7 @@ class Vocabulary:
 
   def fingerprint(self) -> str:
     """A short name of the content."""
-    blob, ends = _pack_texts(self.values)
+    blob, ends = text_arrays.pack_texts(self.values)
     digest = hashlib.sha256(
       f'{self.table}/{self.oov}/{self.hash_rows}'.encode()
     )
@@ -156,7 +157,7 @@ class Vocabulary:
     return digest.hexdigest()[:16]
 
   def save(self, path: pathlib.Path) -> None:
-    blob, ends = _pack_texts(self.values)
+    blob, ends = text_arrays.pack_texts(self.values)
     with open(path, 'wb') as f:
       np.savez(f, text=blob, ends=ends, counts=self.counts)
 
@@ -177,13 +178,6 @@ class Vocabulary:
     except Exception as e:  # zipfile, zlib and numpy each have their own
       raise ValueError(f'it holds no vocabulary: {e}') from None
     return cls(table, values, counts, oov, hash_rows)
-
-
-def _pack_texts(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-  """The texts in a row, and `[K]` int64 where each ends."""
-  texts = [value.encode() for value in values]
-  ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-  return np.frombuffer(b''.join(texts), np.uint8), ends.astype(np.int64)
 
 
 def fit_vocabulary(

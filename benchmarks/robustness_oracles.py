@@ -1,0 +1,181 @@
+"""What files of every layout hold, said plainly and field by field.
+
+The statements that `robustness_inputs` compares the readers with. Text goes
+through Python's csv module and `str.split`, Parquet through pyarrow's
+`to_pylist`. A file that is not to be read is a `Refusal`.
+"""
+
+import csv
+import datetime
+import gzip
+import io
+import re
+
+import numpy as np
+
+LONGEST_ID = 4096
+
+
+class Refusal(Exception):
+  """The file, or a value in it, is not what the layout says."""
+
+
+def decode(content: bytes, encoding: str, packed: bool) -> str:
+  try:
+    content = gzip.decompress(content) if packed else content
+    text = content.decode(encoding)
+  except (OSError, EOFError, ValueError, gzip.zlib.error) as e:
+    raise Refusal(str(e)) from None
+  if '\0' in text:
+    raise Refusal('zero bytes')
+  return text
+
+
+def split_csv(text: str, delimiter: str) -> list[list[str]]:
+  reader = csv.reader(
+    io.StringIO(text, newline=''), delimiter=delimiter, strict=True
+  )
+  try:
+    return [row for row in reader if row]
+  except csv.Error as e:
+    raise Refusal(str(e)) from None
+
+
+def split_plain(text: str, delimiter: str) -> list[list[str]]:
+  rows = []
+  for line in re.split('\r\n|\r|\n', text):
+    if delimiter == ' ':
+      rows.append(re.sub('[ \t]+', ' ', line).strip(' ').split(' '))
+      if rows[-1] == ['']:
+        rows.pop()
+    elif delimiter in line or line.strip():
+      rows.append(line.split(delimiter))
+  return rows
+
+
+def check_widths(rows: list[list[str]], width: int) -> list[list[str]]:
+  if any(len(row) != width for row in rows):
+    raise Refusal('fields')
+  if not rows:
+    raise Refusal('no rows')
+  return rows
+
+
+def by_names(rows, names: list[str]) -> list[tuple]:
+  """The named columns of a table whose first row is its header."""
+  if not rows:
+    raise Refusal('no header')
+  header = [name.strip() for name in rows[0]]
+  if any(header.count(name) != 1 for name in names):
+    raise Refusal('columns')
+  rows = check_widths(rows[1:], len(header))
+  places = [header.index(name) for name in names]
+  return [tuple(row[i] for i in places) for row in rows]
+
+
+def whole_id(word: str) -> int:
+  if not re.fullmatch('0|-?[1-9][0-9]{0,18}', word, re.ASCII):
+    raise Refusal('id')
+  if not -(2**63) < int(word) < 2**63:
+    raise Refusal('id')
+  return int(word)
+
+
+def text_id(word: str) -> str:
+  if not 0 < len(word) <= LONGEST_ID or '\0' in word:
+    raise Refusal('id')
+  return word
+
+
+def number(word: str) -> float:
+  """A decimal number in ASCII, maybe between blanks."""
+  pattern = r' *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *'
+  if not re.fullmatch(pattern, word, re.ASCII):
+    raise Refusal('number')
+  return float(word)
+
+
+def rating(word: str) -> float:
+  with np.errstate(over='ignore'):
+    value = np.float32(number(word))
+  if not np.isfinite(value):
+    raise Refusal('number')
+  return float(value)
+
+
+def moment(word: str) -> int:
+  """Seconds since 1970."""
+  try:
+    exact = number(word)
+    if re.fullmatch(' *[+-]?[0-9]+ *', word):
+      exact = int(word)
+  except Refusal:
+    if not re.fullmatch('[ -~]*', word, re.ASCII):
+      raise
+    try:
+      date = datetime.datetime.fromisoformat(word.strip())
+    except ValueError:
+      raise Refusal('time') from None
+    if date.tzinfo is None:
+      date = date.replace(tzinfo=datetime.UTC)
+    exact = date.timestamp()
+  if not 0 <= exact < (2**63 if isinstance(exact, int) else 2**62):
+    raise Refusal('time')
+  return int(exact)
+
+
+def label(word: str) -> int:
+  if number(word) not in (0, 1):
+    raise Refusal('label')
+  return int(number(word))
+
+
+def feature_number(word: str) -> float:
+  """Of a numeric feature, where an empty cell is missing and reads as 0."""
+  value = number(word) if word else 0.0
+  if not abs(value) <= float(np.finfo(np.float32).max):
+    raise Refusal('number')
+  return float(np.float32(value))
+
+
+def libsvm(text: str) -> list[tuple]:
+  """(label or None, [(index, value), ...]) of each line."""
+  rows = [row[0] for row in split_plain(text, '\x01') if row[0].strip()]
+  if any('\x01' in line for line in re.split('\r\n|\r|\n', text)):
+    raise Refusal('fields')
+  if not rows:
+    raise Refusal('no rows')
+  is_labelled = ':' not in rows[0].split()[0]
+  signs = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
+  out = []
+  for line in rows:
+    words = line.split()
+    first = words.pop(0) if is_labelled else None
+    pairs = [tuple(word.split(':')) for word in words]
+    if any(len(p) != 2 or not all(p) for p in pairs) or ':' in (first or ''):
+      raise Refusal('pairs')
+    out.append((signs.get(first, first), pairs))
+  return out
+
+
+def cell(value: object) -> str:
+  """The text of a value of a record."""
+  if value is None:
+    return ''
+  if isinstance(value, bool):
+    return str(int(value))
+  if isinstance(value, str | int | float):
+    return str(value)
+  raise Refusal('cell')
+
+
+def record_column(values: list) -> list:
+  if not any(isinstance(value, list | tuple) for value in values):
+    return [cell(value) for value in values]
+  out = []
+  for value in values:
+    value = [] if value is None else value
+    if not isinstance(value, list | tuple):
+      raise Refusal('lists and others')
+    out.append([cell(x) for x in value])
+  return out
