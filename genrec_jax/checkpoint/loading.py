@@ -50,7 +50,7 @@ def load_together(group: ProcessGroup, step: int, load: Callable[[], _T]) -> _T:
 def _shorten(error: Exception) -> str:
   """The first line of an error; those of Orbax fill a page."""
   lines = str(error).strip().splitlines() or ['']
-  text = lines[0][:200].rstrip(' :.')
+  text = lines[0][:300].rstrip(' :.')
   if isinstance(error, CheckpointError):
     return text
   name = type(error).__name__

@@ -246,20 +246,23 @@ class CheckpointManager(contextlib.AbstractContextManager):
     Returns:
       (step, state, host); host as given to `save`, after a trip through JSON.
     """
+
+    def load_step(step: int):
+      return self._load_step(step, abstract_state, data, partial, padded)
+
     if step is None:
-      newest = self.restore_newest(
-        lambda step: self.restore(
-          abstract_state, step=step, data=data, partial=partial, padded=padded
-        ),
-        rows_later=False,
-      )
+      newest = self.restore_newest(load_step, rows_later=False)
       if newest is None:
         raise FileNotFoundError(f'no checkpoint in {self.directory}')
       return newest
     self.wait()
-    step = self._group.decide_together(
+    self._group.decide_together(
       'restoring a checkpoint', lambda _: self._steps.require_whole(step), step
     )
+    return load_step(step)
+
+  def _load_step(self, step: int, abstract_state, data, partial, padded):
+    """What `restore` does with a step that was compared."""
     if obstacle := storage.find_obstacle(self.directory):
       raise CheckpointError(
         f'checkpoint of step {step} cannot be loaded: {obstacle}'
@@ -313,19 +316,21 @@ class CheckpointManager(contextlib.AbstractContextManager):
       `rows.Loaded`.
     """
     bodies = chain.read_chain(self.directory, step, self._key)
-    return load_together(
-      self._group,
-      step,
-      lambda: rows_lib.load_rows(
-        self.directory,
-        bodies,
-        stacks,
-        arrays,
-        slots,
-        fresh=fresh,
-        formats=formats,
-      ),
-    )
+
+    more = {'fresh': fresh, 'formats': formats}
+
+    def load():
+      try:
+        return rows_lib.load_rows(
+          self.directory, bodies, stacks, arrays, slots, **more
+        )
+      except manifest.DamagedError as e:
+        if self._steps.leaves_rows:  # compared only here
+          raise
+        ago = 'it was whole a moment ago: has another process changed it?'
+        raise manifest.DamagedError(f'{e}; {ago}') from e
+
+    return load_together(self._group, step, load)
 
   def read_row_history(self, step: int | None) -> dict | None:
     """What a next save must know of an earlier one, None if that is gone.

@@ -50,6 +50,11 @@ class StepFinder:
     finally:
       self._skip = before
 
+  @property
+  def leaves_rows(self) -> bool:
+    """Whether the contents of rows are left to who reads them."""
+    return self._skip is not None
+
   def find_newest(self) -> int | None:
     """The newest whole checkpoint; None if nothing was ever completed.
 
@@ -90,10 +95,8 @@ class StepFinder:
       chain.read_chain(self._directory, step, self._key)
     return step
 
-  def require_whole(self, step: int | None) -> int:
-    """The step asked for, or the newest, after looking at every byte."""
-    if step is None:
-      return self.require_present(self.find_newest())
+  def require_whole(self, step: int) -> int:
+    """The step asked for, after looking at every byte."""
     self.require_present(step)
     with _refuse(step):
       chain.verify_chain(self._directory, step, self._compare)
