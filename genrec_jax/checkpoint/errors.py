@@ -19,3 +19,7 @@ class UnsignedError(DamagedError):
 
 class CopyDamagedError(DamagedError):
   """A table of a serving copy is not what its checksums say."""
+
+
+class UnrestorableError(CheckpointError):
+  """A step whose files are as they were written, and which does not load."""

@@ -249,7 +249,7 @@ class Follower(contextlib.AbstractContextManager):
     """Tells once what is wrong with a step, and remembers it."""
     step_dir = directory / str(step)
     files, wrong = self._bad.get(step, (None, None))
-    if wrong and files == _stat_files(step_dir):
+    if wrong and files == storage.stat_files(step_dir):
       raise DamagedError(wrong)
     try:
       yield
@@ -257,7 +257,7 @@ class Follower(contextlib.AbstractContextManager):
       if (step_dir / manifest.NAME).exists():  # it is not just being removed
         if str(e) != wrong:
           self._log(f'step {step} is passed over, {e}')
-        self._bad[step] = _stat_files(step_dir), str(e)
+        self._bad[step] = storage.stat_files(step_dir), str(e)
       raise
 
   def _apply_delta(self, directory, step: int, identity: int) -> None:
@@ -377,17 +377,6 @@ def _is_still(directory, at: tuple[int, int]) -> bool:
 def _count_rows(chunk: RowChunk) -> int:
   """Rows of which this chunk has the first column."""
   return len(chunk.ids) if chunk.first_column == 0 else 0
-
-
-def _stat_files(step_dir) -> list | None:
-  """What would be other numbers if the files of a step were others."""
-  try:
-    return [
-      (name, storage.count_bytes(path), storage.modification_time(path))
-      for name, path in storage.list_files(step_dir)
-    ]
-  except OSError:
-    return None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,11 +14,14 @@ from collections.abc import Callable
 import jax
 from jax._src import distributed  # the store has no public name
 
-from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.errors import CheckpointError, UnrestorableError
 
 _FOREVER_S = 7 * 24 * 3600  # process 0's death ends the wait, not a clock
 _LISTEN_S = 0.2  # between two looks whether another process has failed
-_RAISED = {'FileNotFoundError': FileNotFoundError}  # others: CheckpointError
+_RAISED = {  # others: CheckpointError
+  'FileNotFoundError': FileNotFoundError,
+  'UnrestorableError': UnrestorableError,
+}
 _opened: dict[str, int] = {}
 
 

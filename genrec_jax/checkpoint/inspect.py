@@ -1,7 +1,7 @@
 """Shows the checkpoints of a run.
 
     python -m genrec_jax.checkpoint.inspect WORKDIR [--directory=published]
-        [--step=N] [--quick] [--contents]
+        [--step=N] [--quick] [--contents] [--key-file=KEY]
 
 Lists the steps of every directory of checkpoints in WORKDIR with the steps that
 they need, their sizes and whether they are whole (or why not), then what one of
@@ -13,9 +13,17 @@ except the newest is not; the newest may be one that is being saved right now.
 import argparse
 import dataclasses
 import datetime
+import functools
+import sys
 
 from genrec_jax import last_resort
-from genrec_jax.checkpoint import chain, inspect_step, manifest, storage
+from genrec_jax.checkpoint import (
+  chain,
+  inspect_step,
+  manifest,
+  signing,
+  storage,
+)
 from genrec_jax.checkpoint.inspect_text import format_columns
 from genrec_jax.formatting import format_bytes
 
@@ -33,6 +41,7 @@ def report(
   step: int | None = None,
   quick: bool = False,
   contents: bool = False,
+  key: bytes | None = None,
 ) -> tuple[list[str], bool]:
   """Describes checkpoints.
 
@@ -43,6 +52,7 @@ def report(
       directory that has steps.
     quick: compare sizes only, do not read the contents.
     contents: list arrays and host values too.
+    key: what is not signed with it is no whole step.
 
   Returns:
     Lines to print, and whether all is well.
@@ -54,7 +64,7 @@ def report(
     )
   lines, details, well = [], [], True
   for place in places:
-    looked = _verify_steps(place, quick)
+    looked = _verify_steps(place, quick, key)
     lines += [f'{place}:', *_list_steps(looked, quick), '']
     well &= _is_healthy(looked)
     if place is not places[0]:
@@ -100,14 +110,14 @@ def _find_directories(workdir, directory: str | None) -> list:
   return existing
 
 
-def _verify_steps(directory, quick: bool) -> list[_Step]:
+def _verify_steps(directory, quick: bool, key: bytes | None) -> list[_Step]:
   """Compares all files of all steps, each of them once."""
   seen = {}
 
   def verify_step(path) -> dict:
     if path.name not in seen:
       try:
-        seen[path.name] = manifest.verify(path, quick=quick)
+        seen[path.name] = manifest.verify(path, quick=quick, key=key)
       except manifest.CheckpointError as e:
         seen[path.name] = e
     if isinstance(seen[path.name], manifest.CheckpointError):
@@ -119,7 +129,7 @@ def _verify_steps(directory, quick: bool) -> list[_Step]:
     path = directory / str(step)
     body, needs, error = None, [], None
     try:
-      body = manifest.read(path)
+      body = manifest.read(path, key)
       verify_step(path)
       needs = chain.check_parents(directory, body, verify_step)
     except manifest.CheckpointError as e:
@@ -159,7 +169,9 @@ def _list_steps(steps: list[_Step], quick: bool) -> list[str]:
       ]
     state = 'sizes as written' if quick else 'whole'
     if not s.whole:
-      state = 'half-written' if s.half_written else 'damaged'
+      unsigned = isinstance(s.error, manifest.UnsignedError)
+      state = 'not signed' if unsigned else 'damaged'
+      state = 'half-written' if s.half_written else state
     rows.append([str(s.step), *cells, f'{when:%Y-%m-%d %H:%M}', state])
   reasons = [f'  step {s.step}: {s.error}' for s in steps if s.error]
   return format_columns(_HEAD, rows) + reasons
@@ -190,10 +202,15 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument(
     '--contents', action='store_true', help='list arrays and host values too'
   )
+  parser.add_argument(
+    '--key-file', default='', help='report steps not signed with this key'
+  )
   args = vars(parser.parse_args(argv))
   try:
-    lines, well = report(args.pop('workdir'), **args)
-  except FileNotFoundError as e:
+    warn = functools.partial(print, file=sys.stderr)
+    key = signing.read_key(args.pop('key_file'), warn)
+    lines, well = report(args.pop('workdir'), key=key, **args)
+  except (FileNotFoundError, manifest.CheckpointError) as e:
     parser.error(str(e))
   print('\n'.join(lines))
   return 0 if well else 1

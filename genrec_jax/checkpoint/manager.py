@@ -29,6 +29,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from orbax.checkpoint import v1 as ocp
 
@@ -42,13 +43,16 @@ from genrec_jax.checkpoint import (
   trees,
 )
 from genrec_jax.checkpoint import rows as rows_lib
+from genrec_jax.checkpoint.errors import CheckpointError, UnrestorableError
 from genrec_jax.checkpoint.group import ProcessGroup
-from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.loading import load_together
 from genrec_jax.checkpoint.position import IteratorState
 from genrec_jax.checkpoint.save_lock import SaveLock, SupersededError
+from genrec_jax.checkpoint.step_finder import StepFinder
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 _WRITING_S = 24 * 3600.0  # the last process's rows, after the first's
+_T = TypeVar('_T')
 _under_way = set()  # futures of all saves of this process
 
 
@@ -64,6 +68,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
     keep_gb: float = 0.0,
     log: Callable[[str], object] = print,
     timeout_s: float = 600.0,
+    key: bytes | None = None,
   ):
     """Names a directory of checkpoints; the first save makes it.
 
@@ -81,11 +86,13 @@ class CheckpointManager(contextlib.AbstractContextManager):
         process 0.
       timeout_s: how long to wait for a process that does not make the call
         that the others have made. Orbax waits 300 s within a save.
+      key: signs what is saved; what is not signed with it counts as damaged.
     """
     self.directory = storage.absolute_path(directory)
     self._limits = retention.RetentionLimits(keep, keep_hours, keep_gb)
     self._log = log
-    self._damaged = set()  # steps this object found damaged
+    self._key = key
+    self._steps = StepFinder(self.directory, key, log)
     self._saving = None  # future of the save under way
     self._writer = SaveLock(self.directory)
     self._group = ProcessGroup(str(self.directory), timeout_s)
@@ -157,16 +164,43 @@ class CheckpointManager(contextlib.AbstractContextManager):
     if wait:
       self.wait()
 
-  def latest(self) -> int | None:
+  def latest(self, *, rows_later: bool = False) -> int | None:
     """The newest whole checkpoint, or None where nothing was ever completed.
 
     Reads every file of it. Those passed over are named to `log`; if some
     are damaged and none is whole, that is a CheckpointError, never a None.
+
+    Args:
+      rows_later: leave the contents of rows to `restore_newest`, which compares
+        them as it reads them, so that they are not read twice.
     """
     self.wait()
-    return self._group.decide_together(
-      'looking for the newest checkpoint', lambda _: self._newest_step()
-    )
+    with self._steps.leave_rows(rows_later):
+      return self._group.decide_together(
+        'looking for the newest checkpoint',
+        lambda _: self._steps.find_newest(),
+      )
+
+  def restore_newest(
+    self, load: Callable[[int], _T], *, rows_later: bool = True
+  ) -> _T | None:
+    """Restores the newest step that can be restored.
+
+    Args:
+      load: restores a step, by `restore` and `restore_rows`. If these find
+        that it cannot be restored, `load` is called with an earlier one.
+      rows_later: `load` reads all rows by `restore_rows`, which compares them.
+
+    Returns:
+      What `load` returned; None where nothing was ever completed.
+    """
+    while (step := self.latest(rows_later=rows_later)) is not None:
+      try:
+        with self._steps.leave_rows(rows_later):
+          return load(step)
+      except UnrestorableError as e:
+        self._steps.note_unrestorable(step, str(e))
+    return None
 
   def read_manifest(self, step: int | None = None) -> dict:
     """What is known of a checkpoint without its arrays; reads little.
@@ -183,7 +217,9 @@ class CheckpointManager(contextlib.AbstractContextManager):
     self.wait()
     return self._read_body(
       self._group.decide_together(
-        'reading a checkpoint', lambda _: self._require_present(step), step
+        'reading a checkpoint',
+        lambda _: self._steps.require_present(step),
+        step,
       )
     )
 
@@ -201,8 +237,8 @@ class CheckpointManager(contextlib.AbstractContextManager):
     Args:
       abstract_state: pytree of arrays or `jax.ShapeDtypeStruct`s; the result
         has its shardings (the first device where there is none).
-      step: None for the newest whole checkpoint; a step asked for by name is
-        loaded or refused.
+      step: None for the newest whole checkpoint, or an earlier one if that does
+        not load; a step asked for by name is loaded or refused.
       data: iterator to put where the saved one stood.
       partial: load only what `abstract_state` has; else it must have all.
       padded: an array may have more rows than were saved; they become zeros.
@@ -210,10 +246,23 @@ class CheckpointManager(contextlib.AbstractContextManager):
     Returns:
       (step, state, host); host as given to `save`, after a trip through JSON.
     """
+
+    def load_step(step: int):
+      return self._load_step(step, abstract_state, data, partial, padded)
+
+    if step is None:
+      newest = self.restore_newest(load_step, rows_later=False)
+      if newest is None:
+        raise FileNotFoundError(f'no checkpoint in {self.directory}')
+      return newest
     self.wait()
-    step = self._group.decide_together(
-      'restoring a checkpoint', lambda _: self._verify_or_newest(step), step
+    self._group.decide_together(
+      'restoring a checkpoint', lambda _: self._steps.require_whole(step), step
     )
+    return load_step(step)
+
+  def _load_step(self, step: int, abstract_state, data, partial, padded):
+    """What `restore` does with a step that was compared."""
     if obstacle := storage.find_obstacle(self.directory):
       raise CheckpointError(
         f'checkpoint of step {step} cannot be loaded: {obstacle}'
@@ -233,13 +282,12 @@ class CheckpointManager(contextlib.AbstractContextManager):
     if data is not None and not body['data']:
       raise CheckpointError(f'checkpoint of step {step} has no data iterator')
     items = _checkpointables(trees.to_abstract(abstract_state), data)
-    try:
+
+    def load_items():
       with _make_context(partial, padded):
-        loaded = ocp.load_checkpointables(self._step_directory(step), items)
-    except Exception as e:  # whole, so it does not suit what was asked for
-      raise CheckpointError(
-        f'checkpoint of step {step} is whole but does not load: {e}'
-      ) from e
+        return ocp.load_checkpointables(self._step_directory(step), items)
+
+    loaded = load_together(self._group, step, load_items)
     return step, loaded['state'], body['host']
 
   def restore_rows(
@@ -267,22 +315,22 @@ class CheckpointManager(contextlib.AbstractContextManager):
     Returns:
       `rows.Loaded`.
     """
-    bodies = chain.read_chain(self.directory, step)
-    try:
-      return rows_lib.load_rows(
-        self.directory,
-        bodies,
-        stacks,
-        arrays,
-        slots,
-        fresh=fresh,
-        formats=formats,
-      )
-    except (OSError, manifest.DamagedError) as e:
-      raise CheckpointError(
-        f'checkpoint of step {step} cannot be read ({e}); it was whole a '
-        'moment ago: has another process removed it?'
-      ) from e
+    bodies = chain.read_chain(self.directory, step, self._key)
+
+    more = {'fresh': fresh, 'formats': formats}
+
+    def load():
+      try:
+        return rows_lib.load_rows(
+          self.directory, bodies, stacks, arrays, slots, **more
+        )
+      except manifest.DamagedError as e:
+        if self._steps.leaves_rows:  # compared only here
+          raise
+        ago = 'it was whole a moment ago: has another process changed it?'
+        raise manifest.DamagedError(f'{e}; {ago}') from e
+
+    return load_together(self._group, step, load)
 
   def read_row_history(self, step: int | None) -> dict | None:
     """What a next save must know of an earlier one, None if that is gone.
@@ -322,7 +370,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
   def _read_body(self, step: int) -> dict:
     """The manifest of a step that process 0 has found to be there."""
     try:
-      return manifest.read(self._step_directory(step))
+      return manifest.read(self._step_directory(step), self._key)
     except manifest.IncompleteError as e:
       raise CheckpointError(
         f'process {self._group.me} does not see what process 0 sees in '
@@ -336,7 +384,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
     if step is None:
       return None
     try:
-      *parents, body = chain.read_chain(self.directory, step)
+      *parents, body = chain.read_chain(self.directory, step, self._key)
     except CheckpointError:
       return None
     if 'rows' not in body:
@@ -348,52 +396,6 @@ class CheckpointManager(contextlib.AbstractContextManager):
       'fraction': row_files.count_bytes(body)
       / max(row_files.count_bytes(base), 1),
     }
-
-  def _newest_step(self) -> int | None:
-    """The newest whole checkpoint."""
-    damaged = []
-    for step in reversed(manifest.list_steps(self.directory)):
-      try:
-        chain.verify_chain(self.directory, step)
-        return step
-      except manifest.IncompleteError as e:
-        self._log(f'checkpoint of step {step} skipped, {e}')
-      except manifest.DamagedError as e:
-        self._log(f'checkpoint of step {step} skipped, {e}')
-        self._damaged.add(step)
-        damaged.append(f'\n  step {step}: {e}')
-    if damaged:
-      raise CheckpointError(
-        f'no checkpoint in {self.directory} is whole:{"".join(damaged)}\n'
-        'To start from scratch, move this directory away.'
-      )
-    return None
-
-  def _require_present(self, step: int | None) -> int:
-    """Refuses a step without a directory and a manifest that is intact."""
-    if step is None:
-      raise FileNotFoundError(f'no checkpoint in {self.directory}')
-    if not self._step_directory(step).is_dir():
-      present = ', '.join(map(str, manifest.list_steps(self.directory)))
-      raise FileNotFoundError(
-        f'no checkpoint of step {step} in {self.directory}; '
-        f'there are: {present or "none"}'
-      )
-    return self._require_step(chain.read_chain, step)
-
-  def _verify_or_newest(self, step: int | None) -> int:
-    """The step asked for, or the newest, after looking at every byte."""
-    if step is None:
-      return self._require_present(self._newest_step())
-    self._require_present(step)
-    return self._require_step(chain.verify_chain, step)
-
-  def _require_step(self, look: Callable, step: int) -> int:
-    try:
-      look(self.directory, step)
-    except CheckpointError as e:
-      raise CheckpointError(f'checkpoint of step {step} refused, {e}') from e
-    return step
 
   def _meet_processes(self, error: Exception | None) -> None:
     """In the background, with rows: nobody goes on before all are written."""
@@ -417,7 +419,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
           )
     self.directory.mkdir(parents=True, exist_ok=True)
     self._writer.claim_directory()
-    retention.make_room(self.directory, step, self._log)
+    retention.make_room(self.directory, step, self._log, self._steps.damaged)
 
   def _complete_save(self, step: int, written, extra: dict) -> None:
     """In the background: the rest of the save, then what is superfluous."""
@@ -447,7 +449,11 @@ class CheckpointManager(contextlib.AbstractContextManager):
       self._writer.check()
       chain.check_parents(self.directory, extra)
       manifest.write(
-        self._step_directory(step), step, time=time.time(), **extra
+        self._step_directory(step),
+        step,
+        self._key,
+        time=time.time(),
+        **extra,
       )
     except Exception as e:
       if not isinstance(e, SupersededError):  # else it may be the other's
@@ -460,13 +466,13 @@ class CheckpointManager(contextlib.AbstractContextManager):
       )
       self._log(str(failure))  # now; it is raised only at the next call
       raise failure from None if failures.is_of_disk(e) else e
-    self._damaged.discard(step)
+    self._steps.note_saved(step)
     try:
       retention.remove_superfluous(
         self.directory,
         step,
         limits=self._limits,
-        damaged=self._damaged,
+        damaged=self._steps.damaged,
         log=self._log,
       )
     except OSError as e:  # tried again after the next save

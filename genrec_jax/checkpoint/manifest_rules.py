@@ -71,6 +71,8 @@ def check_body(body: dict) -> dict:
   for name, text in body['tree'].items():
     if not (isinstance(text, str) and _ARRAY.fullmatch(text)):
       _refuse(f'tree[{_quote(name)}]', text, 'a dtype and a shape')
+  if body['host'] is not None:
+    _require_mapping('host', body['host'])
   if type(body['data']) is not bool:
     _refuse('data', body['data'], 'true or false')
   if 'rows' in body:

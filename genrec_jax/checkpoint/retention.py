@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from genrec_jax.checkpoint import chain, manifest, storage
 from genrec_jax.checkpoint.manifest import CheckpointError
@@ -13,7 +13,12 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 _DEBRIS = re.compile(r'\d+\.(orbax-checkpoint-tmp.*|removed)')
 
 
-def make_room(directory, step: int, log: Callable[[str], object]) -> None:
+def make_room(
+  directory,
+  step: int,
+  log: Callable[[str], object],
+  damaged: Mapping[int, str] | None = None,
+) -> None:
   """Before a save: removes what killed and failed ones left behind.
 
   Args:
@@ -21,6 +26,7 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
     step: about to be saved. What is there under its number goes too, unless
       it is whole: that is a CheckpointError.
     log: receives a line about everything removed.
+    damaged: steps known to be damaged, and why.
   """
   directory.mkdir(parents=True, exist_ok=True)
   for path in storage.list_children(directory):
@@ -29,6 +35,8 @@ def make_room(directory, step: int, log: Callable[[str], object]) -> None:
       storage.remove_directory(path, ignore_errors=True)
   if (directory / str(step)).exists():
     try:
+      if step in (damaged or {}):
+        raise CheckpointError(damaged[step])
       chain.verify_chain(directory, step)
     except CheckpointError as e:
       log(f'checkpoint of step {step} is replaced, {e}')
@@ -100,9 +108,10 @@ def remove_superfluous(
     with contextlib.suppress(CheckpointError):
       chain.read_chain(directory, step)
       whole.append(step)
-  if whole[-1] > saved:
+  newest = max(step for step in whole if step == saved or step not in damaged)
+  if newest > saved:
     log(
-      f'step {saved} is saved, but a restart will use step {whole[-1]}; to go '
+      f'step {saved} is saved, but a restart will use step {newest}; to go '
       f'on from here, remove the newer steps from {directory}'
     )
   keep = limits.steps_to_keep(

@@ -17,7 +17,7 @@ import numpy as np
 
 from genrec_jax.checkpoint import chunks
 from genrec_jax.checkpoint.chunks import RowChunk, RowEncoding
-from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.errors import CheckpointError, DamagedError
 from genrec_jax.checkpoint.row_files import (
   BASE,
   DELTA,
@@ -246,7 +246,7 @@ class _HostRows:
         lacking = np.flatnonzero((number >= 0) & (seen != columns[number]))
         if lacking.size:
           table = self.stack.pieces[int(number[lacking[0]])].table
-          raise CheckpointError(
+          raise DamagedError(
             f'the base of step {body["step"]} lacks {lacking.size:,} rows, of '
             f'table {table!r} for one'
           )

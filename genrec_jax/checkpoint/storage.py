@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import stat
+import time
 from typing import BinaryIO
 
 _CACHED = ('gs', 'gcs', 's3', 's3a', 'az', 'abfs')
@@ -64,6 +65,26 @@ def modification_time(path) -> float:
   """When it was written, in seconds since 1970; 0 where that is not known."""
   status = path.stat()
   return status.st_mtime if is_disk(path) else status.mtime
+
+
+def stat_files(directory, settled_s: float = 0.0) -> list | None:
+  """What would be other numbers if the files below a directory were others.
+
+  Args:
+    directory: on a disk or a store.
+    settled_s: None unless the newest file is so many seconds old. Clocks of
+      file systems are coarse, so that a change may not show in a file that was
+      written only just before.
+  """
+  try:
+    files = [
+      (name, count_bytes(path), modification_time(path))
+      for name, path in list_files(directory)
+    ]
+  except OSError:
+    return None
+  newest = max((written for _, _, written in files), default=0.0)
+  return files if newest <= time.time() - settled_s else None
 
 
 def list_children(directory) -> list:

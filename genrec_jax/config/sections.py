@@ -135,6 +135,9 @@ def checkpoint() -> ConfigDict:
       keep_hours=0.0,
       # Of these, as many as fit into so many GB stay; 0 keeps all of them.
       keep_gb=0.0,
+      # File with a key that signs every checkpoint and publication, for readers
+      # who must know who wrote them; see docs/publishing.md#signatures.
+      sign_key_file='',
       # What readers follow, in `WORKDIR/published`; see docs/publishing.md.
       publish=dict(
         every=0,  # Steps between two publications; 0 publishes nothing.

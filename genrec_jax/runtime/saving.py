@@ -5,12 +5,14 @@ import dataclasses
 import logging
 import pathlib
 
+from genrec_jax.checkpoint import signing
 from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import state as state_lib
+from genrec_jax.runtime.restoring import ResumePoint
 from genrec_jax.runtime.state import TrainState, flatten_state
 
 LOG = logging.getLogger('genrec_jax')
@@ -26,6 +28,7 @@ class Saver(contextlib.AbstractContextManager):
 
   Attributes:
     checkpoints: where a run is restored from.
+    key: signs what is saved; None if nothing is to be signed.
   """
 
   def __init__(self, config, workdir: pathlib.Path, runtime, task):
@@ -44,12 +47,15 @@ class Saver(contextlib.AbstractContextManager):
         'updated by rows, and there are none; set optimizer.rows.name'
       )
     self._task, self._every = task, c.publish.every
+    self._runtime = runtime
+    self.key = signing.read_key(c.sign_key_file, LOG.warning)
     self.checkpoints = CheckpointManager(
       workdir / 'checkpoints',
       keep=config.train.keep_checkpoints,
       keep_hours=c.keep_hours,
       keep_gb=c.keep_gb,
       log=LOG.warning,
+      key=self.key,
     )
     self._rows = self._readers = None
     self._newest = None  # step published
@@ -68,7 +74,10 @@ class Saver(contextlib.AbstractContextManager):
       )
     if self._every:
       self._published = CheckpointManager(
-        workdir / PUBLISHED, keep=c.publish.keep, log=LOG.warning
+        workdir / PUBLISHED,
+        keep=c.publish.keep,
+        log=LOG.warning,
+        key=self.key,
       )
       options = _delta_options(
         c.publish, 'consecutive', chunk_rows=c.chunk_rows, formats=formats
@@ -80,6 +89,16 @@ class Saver(contextlib.AbstractContextManager):
         published=True,
         log=LOG.info,
       )
+
+  def restore(self, data) -> ResumePoint | None:
+    """The newest step that can be restored, None where nothing was saved.
+
+    Args:
+      data: iterator to put where the saved one stood.
+    """
+    return self.checkpoints.restore_newest(
+      lambda step: self._runtime.restore(self.checkpoints, step, data)
+    )
 
   def note_restore(self, step: int) -> None:
     """The run goes on from this step."""

@@ -26,9 +26,11 @@ MOST = 4
 class BestWeights(contextlib.AbstractContextManager):
   """Writes them; all processes of a job make the same calls."""
 
-  def __init__(self, directory: pathlib.Path):
+  def __init__(self, directory: pathlib.Path, key: bytes | None = None):
     self.directory = directory
-    self._checkpoints = CheckpointManager(directory, keep=MOST, log=LOG.warning)
+    self._checkpoints = CheckpointManager(
+      directory, keep=MOST, log=LOG.warning, key=key
+    )
     self._safe = None  # the best of the last checkpoint, a step
 
   def resume_from(self, best: dict | None) -> dict | None:

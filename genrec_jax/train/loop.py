@@ -134,7 +134,7 @@ def _train_locked(
   # ---- State: continue or start ---------------------------------------------
   saver = Saver(config, workdir, runtime, experiment.task)
   checkpoints = saver.checkpoints
-  best = BestWeights(workdir / 'best')
+  best = BestWeights(workdir / 'best', saver.key)
   run_values = {
     'data': experiment.fingerprint(),
     'best': None,  # {'step', 'value', 'metrics'}
@@ -151,15 +151,15 @@ def _train_locked(
     'plan': runtime.plan and runtime.plan.to_json(),
   }
   state, step, resumed = None, 0, False
-  newest = checkpoints.latest()
+  newest = checkpoints.latest(rows_later=True)
   if newest is not None:
-    saved_host = checkpoints.read_manifest(newest)['host']
-    if saved_host['data'] != experiment.fingerprint():
+    saved_data = (checkpoints.read_manifest(newest)['host'] or {}).get('data')
+    if saved_data != experiment.fingerprint():
       raise config_lib.ConfigError(
-        f'{workdir} was trained on other data ({saved_host["data"]}, now '
+        f'{workdir} was trained on other data ({saved_data}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
-    resume_point = runtime.restore(checkpoints, newest, batches)
+    resume_point = saver.restore(batches)
     step, state, resumed = resume_point.step, resume_point.state, True
     run_values = {**run_values, **resume_point.host, 'plan': run_values['plan']}
     run_values['restores'] += 1

@@ -44,7 +44,7 @@ def test_a_table_of_two_steps_is_found_wrong(tmp_path, monkeypatch):
   with pytest.raises(CheckpointError, match='damaged'):
     Run(tmp_path).restore(3)
   # As if the library compared nothing.
-  monkeypatch.setattr(manifest, 'verify', lambda d, quick=0: manifest.read(d))
+  monkeypatch.setattr(manifest, 'verify', lambda d, **_: manifest.read(d))
   monkeypatch.setattr(
     rows_lib,
     'verify_file',

@@ -23,8 +23,8 @@ class Published:
     whole: step -> all tables as they were then.
   """
 
-  def __init__(self, directory, seed=0, tables=TABLES):
-    self.directory = pathlib.Path(directory)
+  def __init__(self, directory, seed=0, tables=TABLES, key=None):
+    self.directory, self._key = pathlib.Path(directory), key
     self.whole = {}
     self._rng = np.random.default_rng(seed)
     self._about = tables
@@ -62,7 +62,7 @@ class Published:
     }
     parents = self._parents if parents is None else parents
     entry = {'kind': kind, 'parents': parents, 'tables': about}
-    manifest.write(step_dir, step, rows=entry)
+    manifest.write(step_dir, step, self._key, rows=entry)
     self._parents = [*parents, [step, chain.read_identity(step_dir)]]
     self.whole[step] = {n: x.copy() for n, x in self._now.items()}
 

@@ -1,0 +1,202 @@
+"""Directories that somebody hostile has written; see hostile_manifests.py."""
+
+import os
+
+import pytest
+
+from genrec_jax.checkpoint import manifest, manifest_rules
+from genrec_jax.checkpoint.follow import Follower
+from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.serving_copy import ServingCopy
+from tests.checkpoint import hostile_manifests
+from tests.checkpoint.published import assert_is, change, file_of
+
+pytestmark = pytest.mark.usefixtures('no_power_cut')
+
+# Worth a look each time; the others are drawn.
+ALWAYS = (
+  "rows are '../precious'",
+  'rows is a pipe',
+  'rows is a link to a file outside',
+  'an extra file is empty',
+  'a chunk has 4e9 ids',
+  'a chunk is a bomb',
+  'LOCK of the copy is a link to a file outside',
+  'POSITION.json of the copy is a link to a file outside',
+  'incoming of the copy is a link to a directory',
+  'bit 300 of TABLES/item.npy of the copy',
+)
+
+
+@pytest.mark.parametrize(
+  'drawn', [24, pytest.param(None, marks=pytest.mark.slow)]
+)
+def test_hostile_directories_end_in_a_sentence(drawn, monkeypatch):
+  cases = list(hostile_manifests.collect_cases())
+  assert len(cases) >= 300 and len({name for name, *_ in cases}) == len(cases)
+  if drawn:
+    chosen = [case for case in cases if case[0] in ALWAYS]
+    assert len(chosen) == len(ALWAYS)
+    others = [case for case in cases if case[0] not in ALWAYS]
+    chosen += others[:: len(others) // drawn]
+    monkeypatch.setattr(hostile_manifests, 'collect_cases', lambda: chosen)
+  rows = hostile_manifests.run(seed=0)
+  bad = [r for r in rows if r['outcome'] not in hostile_manifests.GOOD]
+  assert not bad
+  assert {r['kind'] for r in rows} == set(hostile_manifests.KINDS)
+
+
+@pytest.mark.parametrize(
+  'name, plain',
+  [
+    ('state/d/ab', True),
+    ('rows/user%20id/0-00000.npz', True),
+    ('a/..b/c', True),
+    ('rows/item/../../x', False),
+    ('/etc/passwd', False),
+    ('a//b', False),
+    ('a\\b', False),
+    ('a\0', False),
+    (7, False),
+  ],
+)
+def test_names_stay_below_their_directory(name, plain):
+  assert manifest_rules.is_plain_name(name) == plain
+
+
+def test_a_file_more_is_named_until_it_is_removed(run, follower):
+  run.line(1, 2)
+  backup = run.directory / '2' / 'state' / 'd.bak'
+  backup.write_bytes(b'')
+  assert follower.update() == [1]
+  wanted = "damaged: 'state/d.bak' is not in its manifest; remove it"
+  assert follower.refused == {2: wanted}
+  backup.unlink()
+  assert follower.update() == [2]
+
+
+def test_a_pipe_in_the_list_is_not_waited_for(run, follower):
+  run.line(1, 2)
+  path = file_of(run, 2, 'state')
+  path.unlink()
+  os.mkfifo(path)
+  assert follower.update() == [1]
+  assert 'state/d cannot be read (it is a special file' in follower.refused[2]
+  with pytest.raises(manifest.DamagedError, match='special file'):
+    manifest.verify(run.directory / '2')
+
+
+def test_a_lock_that_is_a_link_truncates_nothing(run, copy, tmp_path):
+  (tmp_path / 'precious').write_text('precious')
+  copy.mkdir()
+  (copy / 'LOCK').symlink_to(tmp_path / 'precious')
+  with pytest.raises(CheckpointError, match='LOCK cannot be opened'):
+    Follower(run.directory, copy)
+  (copy / 'LOCK').unlink()
+  os.link(tmp_path / 'precious', copy / 'LOCK')
+  with pytest.raises(CheckpointError, match='LOCK is no file of a follower'):
+    Follower(run.directory, copy)
+  assert (tmp_path / 'precious').read_text() == 'precious'
+
+
+def test_nothing_is_received_through_a_link(run, follower, copy, tmp_path):
+  run.line(1)
+  follower.update()
+  (tmp_path / 'elsewhere').mkdir()
+  (copy / 'incoming').symlink_to(tmp_path / 'elsewhere')
+  (copy / 'POSITION.json.tmp').symlink_to(tmp_path / 'elsewhere/precious')
+  run.delta(2)
+  assert follower.update() == [2]
+  assert_is(follower, run.whole[2])
+  assert list((tmp_path / 'elsewhere').iterdir()) == []
+
+
+# --- The tables of a copy
+
+
+def table_of(copy, follower, name='item'):
+  return copy / follower.tables[name]['file']
+
+
+def test_a_copy_that_was_damaged_at_rest_is_built_anew(
+  run, follower, copy, log
+):
+  run.line(1, 2)
+  follower.update()
+  follower.close()
+  change(table_of(copy, follower))
+  with pytest.raises(CheckpointError, match='item.npy is damaged in block 0'):
+    ServingCopy(copy)
+  with Follower(run.directory, copy, log=log) as again:
+    assert 'built anew: ' in log.text() and 'damaged in block 0' in log.text()
+    assert again.step is None and again.update() == [1, 2]
+    assert_is(again, run.whole[2])
+  assert_is(ServingCopy(copy), run.whole[2])
+
+
+def test_a_large_copy_is_compared_as_it_is_read(
+  run, follower, copy, log, monkeypatch
+):
+  monkeypatch.setattr('genrec_jax.checkpoint.serving_copy.WHOLE_BYTES', 100)
+  monkeypatch.setattr('genrec_jax.checkpoint.table_file.BLOCK', 256)
+  run.line(1, 2)
+  follower.update()
+  follower.close()
+  path = table_of(copy, follower)
+  raw = bytearray(path.read_bytes())
+  raw[-1] ^= 1  # of row 39
+  path.write_bytes(raw)
+  reader = ServingCopy(copy)
+  assert reader.read('item', [3])[0].tobytes() == (
+    run.whole[2]['item'][[3]].tobytes()
+  )
+  with pytest.raises(CheckpointError, match='damaged in block 4 of'):
+    reader.read('item', [3, 39])
+  with pytest.raises(CheckpointError, match='damaged in block 4 of'):
+    ServingCopy(copy, verify=True)
+  with Follower(run.directory, copy, log=log) as again:
+    assert again.step == 2
+    assert again.rows('item', [3]).shape == (1, 6)
+    with pytest.raises(CheckpointError, match='the next update builds it anew'):
+      again.rows('item', [39])
+    assert again.update() == [1, 2]
+    assert_is(again, run.whole[2])
+  path = table_of(copy, again)
+  raw = bytearray(path.read_bytes())
+  raw[-1] ^= 1
+  path.write_bytes(raw)
+  with Follower(run.directory, copy, log=log, verify=True) as again:
+    assert again.step is None
+
+
+def test_a_delta_does_not_vouch_for_what_was_damaged_before(
+  run, follower, copy, log, monkeypatch
+):
+  monkeypatch.setattr('genrec_jax.checkpoint.serving_copy.WHOLE_BYTES', 100)
+  run.line(1, 2)
+  follower.update()
+  follower.close()
+  change(table_of(copy, follower))
+  run.delta(3)
+  with Follower(run.directory, copy, log=log) as again:
+    assert again.update() == [1, 2, 3]
+    assert 'built anew: ' in log.text() and 'damaged in block 0' in log.text()
+    assert_is(again, run.whole[3])
+
+
+def test_a_copy_without_checksums_gets_them(run, follower, copy, log):
+  run.line(1, 2)
+  follower.update()
+  follower.close()
+  for path in copy.rglob('*.crc32.npy'):
+    path.unlink()
+  position = follower._copy.position
+  for about in position.tables.values():
+    del about['checksums']
+  (copy / 'POSITION.json').write_bytes(position.to_bytes())
+  assert_is(ServingCopy(copy), run.whole[2])
+  with Follower(run.directory, copy, log=log) as again:
+    assert again.step == 2 and 'anew' not in log.text()
+  change(table_of(copy, follower))
+  with pytest.raises(CheckpointError, match='damaged in block 0'):
+    ServingCopy(copy)
