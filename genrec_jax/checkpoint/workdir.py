@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -88,9 +87,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
     raise config_lib.ConfigError(
       f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
     )
-  temporary = workdir / f'.config.json.{os.getpid()}'
-  config_lib.save(config, temporary)
-  os.replace(temporary, path)
+  config_lib.save(config, path)
 
 
 def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
@@ -108,15 +105,13 @@ def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
 def _refuse_others(
   path: pathlib.Path, config, free: Sequence[str], defaults
 ) -> None:
-  try:
-    saved = config_lib.read_config(path, defaults)
-    lines = config_lib.describe_differences(
-      saved, config, free, placement=False, defaults=defaults
-    )
-  except config_lib.ConfigError:
-    raise
-  except ValueError:
-    lines = [f'{path} is damaged']
+  lines = config_lib.describe_differences(
+    config_lib.read_config(path, defaults),
+    config,
+    free,
+    placement=False,
+    defaults=defaults,
+  )
   if lines:
     raise config_lib.ConfigError(
       f'{path.parent} belongs to another config; use another --workdir, or '
