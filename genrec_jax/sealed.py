@@ -26,7 +26,7 @@ import stat
 import tokenize
 import types
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any, BinaryIO
 
@@ -63,27 +63,20 @@ class DamagedError(ValueError):
   """A file is not what was written."""
 
 
-def seal(
-  directory: str | os.PathLike, names: Sequence[str] | None = None
-) -> None:
-  """Reads files back and writes their checksums beside them.
+def seal(directory: str | os.PathLike) -> None:
+  """Reads the files of a directory back and writes their checksums beside them.
 
   Args:
-    directory: nobody else writes to it any more.
-    names: of the files, relative to it; None takes all of them.
+    directory: without folders; nobody else writes to it any more.
   """
   directory = pathlib.Path(directory)
-  if names is None:
-    names = [
-      path.relative_to(directory).as_posix()
-      for path in directory.rglob('*')
-      if path.is_file() and path != directory / NAME
-    ]
   files = {}
-  for name in names:
-    with open(directory / name, 'rb') as f:
+  for path in directory.iterdir():
+    if path.name == NAME:
+      continue
+    with open(path, 'rb') as f:
       size = os.fstat(f.fileno()).st_size
-      files[name] = [size, list(_compute_checksums(f.fileno(), size))]
+      files[path.name] = [size, list(_compute_checksums(f.fileno(), size))]
   body = dict(format=FORMAT, files=files)
   (directory / NAME).write_bytes(encode_body(body))
 
@@ -104,27 +97,29 @@ class SealedDirectory:
     is_sealed: whether it has checksums; those of earlier versions have none.
   """
 
-  def __init__(self, path: str | os.PathLike, remedy: str):
+  def __init__(self, path: str | os.PathLike, remedy: str, seal: str = NAME):
     """Reads the seal.
 
     Args:
       path: the directory.
       remedy: for messages, as in 'remove DIRECTORY: it is made again from the
         source files'.
+      seal: name of the seal.
 
     Raises:
       DamagedError: the seal is not as it was written.
     """
     self.path = pathlib.Path(path)
     self.remedy = remedy
-    self._files = {}
-    self.is_sealed = os.path.lexists(self.path / NAME)
+    self._files, self._seal = {}, seal
+    self.is_sealed = os.path.lexists(self.path / seal)
     if self.is_sealed:
-      raw = self._read_file(NAME)
-      with self.explain_damage(NAME):
+      raw = self._read_file(seal)
+      with self.explain_damage(seal):
         self._files = decode_body(raw)['files']
-      self._tell_strangers()
-    elif self.path.is_dir():
+      if seal == NAME:
+        self._tell_strangers()
+    elif seal == NAME and self.path.is_dir():
       LOG.info(
         '%s was written by an earlier version, which kept no checksums; its '
         'files are taken as they are where they make sense',
@@ -139,9 +134,7 @@ class SealedDirectory:
       DamagedError: they are not those that were written.
     """
     raw = self._read_file(name)
-    view = memoryview(raw)
-    blocks = (view[at : at + BLOCK] for at in range(0, len(raw), BLOCK))
-    self._compare(name, len(raw), map(zlib.crc32, blocks))
+    self._compare(name, len(raw), _checksums_of(raw))
     return raw
 
   def read_json(self, name: str, **keys: type) -> Any:
@@ -199,7 +192,7 @@ class SealedDirectory:
     if not self.is_sealed:
       return
     if name not in self._files:
-      raise self.damaged(name, f'{NAME} does not know it')
+      raise self.damaged(name, f'{self._seal} does not know it')
     wanted_size, wanted = self._files[name]
     if size != wanted_size:
       raise self.damaged(name, f'{size:,} bytes instead of {wanted_size:,}')
@@ -234,10 +227,43 @@ class SealedDirectory:
       raise self.damaged(name, e.strerror or e) from None
 
   def _tell_strangers(self) -> None:
-    strangers = {path.name for path in self.path.iterdir()} - {NAME}
-    strangers -= {name.partition('/')[0] for name in self._files}
-    for name in sorted(strangers):
+    present = {path.name for path in self.path.iterdir()}
+    for name in sorted(present - {NAME, *self._files}):
       LOG.warning('%s was not written with its directory', self.path / name)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+  """Replaces a file by `text` and leaves a seal of its own beside it.
+
+  A reader sees all of it or the old file.
+  """
+  path, raw = pathlib.Path(path), text.encode()
+  seal_path = seal_of(path)
+  files = {path.name: [len(raw), list(_checksums_of(raw))]}
+  seal = encode_body(dict(format=FORMAT, files=files))
+  with contextlib.suppress(OSError):
+    if (path.read_bytes(), seal_path.read_bytes()) == (raw, seal):
+      return
+  # Killed between the two, the process leaves a file without a seal.
+  seal_path.unlink(missing_ok=True)
+  for target, content in ((path, raw), (seal_path, seal)):
+    temporary = path.with_name(f'.{target.name}.{os.getpid()}')
+    with open(temporary, 'wb') as f:
+      f.write(content)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(temporary, target)
+
+
+def open_file(path: str | os.PathLike, remedy: str) -> SealedDirectory:
+  """The directory of a file that `write_text` wrote, to read that file."""
+  path = pathlib.Path(path)
+  return SealedDirectory(path.parent, remedy, seal=seal_of(path).name)
+
+
+def seal_of(path: pathlib.Path) -> pathlib.Path:
+  """Where `write_text` leaves the seal of a file."""
+  return path.with_name(f'.{path.name}.seal')
 
 
 def check_keys(value: Any, **keys: type | types.UnionType) -> None:
@@ -276,6 +302,12 @@ def decode_body(raw: bytes) -> dict:
   if not intact:
     raise ValueError('it is not as it was written')
   return body
+
+
+def _checksums_of(raw: bytes) -> Iterator[int]:
+  view = memoryview(raw)
+  for at in range(0, len(raw), BLOCK):
+    yield zlib.crc32(view[at : at + BLOCK])
 
 
 def _compute_checksums(descriptor: int, size: int) -> Iterator[int]:

@@ -96,9 +96,35 @@ def test_a_seal_that_is_not_whole_is_damaged(folder, change):
 
 
 def test_a_file_that_came_later_is_not_read(folder):
-  sealed.seal(folder, ['small.npy'])
+  (folder / 'meta.json').rename(folder / 'later.json')
+  sealed.seal(folder)
+  (folder / 'later.json').rename(folder / 'meta.json')
   with pytest.raises(sealed.DamagedError, match='SEAL.json does not know it'):
     read_all(folder)
+
+
+def test_a_file_with_a_seal_of_its_own(tmp_path, caplog):
+  path = tmp_path / 'config.json'
+
+  def read():
+    return sealed.open_file(path, 'undo it').read_json('config.json', steps=int)
+
+  for steps in (3, 3, 4):
+    sealed.write_text(path, f'{{"steps": {steps}}}')
+    (tmp_path / 'other.txt').write_text('of a workdir')
+    assert read() == {'steps': steps}
+  assert sorted(p.name for p in tmp_path.iterdir()) == [
+    '.config.json.seal', 'config.json', 'other.txt',
+  ]  # fmt: skip
+  path.write_text('{"steps": 5}')
+  with pytest.raises(ValueError, match='config.json is damaged .*; undo it'):
+    read()
+  sealed.seal_of(path).unlink()  # a version that knew none, or a kill
+  assert read() == {'steps': 5} and not caplog.records
+  sealed.write_text(path, '{"steps": 5}')
+  flip(sealed.seal_of(path), 30)
+  with pytest.raises(ValueError, match='.config.json.seal is damaged'):
+    read()
 
 
 def header(text: str, rest: bytes = b'') -> bytes:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import storage
-from genrec_jax.data import scratch
 from genrec_jax.parallel import job
 
 # Keys a continued run may change; anything else belongs to the workdir.
@@ -90,8 +89,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
     raise config_lib.ConfigError(
       f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
     )
-  with scratch.replaced_file(path) as partial:
-    config_lib.save(config, partial)
+  config_lib.save(config, path)
 
 
 def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
@@ -125,15 +123,13 @@ def _keep_former_values(workdir: pathlib.Path, config, defaults) -> None:
 def _refuse_others(
   path: pathlib.Path, config, free: Sequence[str], defaults
 ) -> None:
-  try:
-    saved = config_lib.read_config(path, defaults)
-    lines = config_lib.describe_differences(
-      saved, config, free, placement=False, defaults=defaults
-    )
-  except config_lib.ConfigError:
-    raise
-  except ValueError:
-    lines = [f'{path} is damaged']
+  lines = config_lib.describe_differences(
+    config_lib.read_config(path, defaults),
+    config,
+    free,
+    placement=False,
+    defaults=defaults,
+  )
   if lines:
     raise config_lib.ConfigError(
       f'{path.parent} belongs to another config; use another --workdir, or '

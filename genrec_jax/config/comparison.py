@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
+from genrec_jax import sealed
 from genrec_jax.config import rankers, ranking, renamed, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
 
@@ -44,14 +45,18 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
   Raises:
     ValueError: the file is damaged.
   """
-  try:
-    saved = json.loads(pathlib.Path(path).read_text())
+  path = pathlib.Path(path)
+  files = sealed.open_file(
+    path,
+    'put back a copy, or what --print_config prints for the config of the run; '
+    f'if you changed it yourself, remove .{path.name}.seal beside it',
+  )
+  saved = files.read_json(path.name)
+  with files.explain_damage(path.name):
     if not isinstance(saved, dict):
       raise ValueError('it holds no keys')
     if not isinstance(saved.get('model', {}), dict):
       raise ValueError('its model is not a section')
-  except ValueError as e:
-    raise ValueError(f'{path} is damaged: {e}') from None
   return fill_defaults(renamed.rename_saved(saved, path), defaults)
 
 

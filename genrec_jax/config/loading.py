@@ -5,10 +5,10 @@ import difflib
 import itertools
 import json
 import math
-import pathlib
 
 from ml_collections import ConfigDict
 
+from genrec_jax import sealed
 from genrec_jax.config import renamed
 from genrec_jax.config.errors import ConfigError
 
@@ -76,7 +76,7 @@ def _make_room(config: ConfigDict, prefix: str, key: str) -> None:
 
 def save(config: ConfigDict, path) -> None:
   """Writes the config as JSON; `comparison.read_config` is its inverse."""
-  pathlib.Path(path).write_text(to_json(config) + '\n')
+  sealed.write_text(path, to_json(config) + '\n')
 
 
 def to_json(config: ConfigDict) -> str:

@@ -3,7 +3,6 @@
 import abc
 import functools
 import html
-import json
 import logging
 import os
 import pathlib
@@ -17,6 +16,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
+from genrec_jax import sealed
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.data import scratch
 from genrec_jax.data.items import ItemCatalogue
@@ -33,8 +33,7 @@ from genrec_jax.serve.scorer import Scorer
 from genrec_jax.serve.weights import require_weights
 
 LOG = logging.getLogger('genrec_jax')
-# What predicting and showing a run needs of its directory.
-KEPT_FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
+# What predicting needs of the directory of a run, beside `saved.FILES`.
 KEPT_FOLDERS = ('items', 'encoder', 'best')
 _SHOWN = ('ndcg@10', 'hr@10', 'auc', 'logloss')  # metrics of a run in a line
 
@@ -86,16 +85,12 @@ class Run(abc.ABC):
         f'{path}: no such file, so that the metrics are not known; the '
         'training has not ended, or the file was removed'
       )
-    try:
-      report = json.loads(path.read_text())
-      if not isinstance(report, dict) or 'metrics' not in report:
-        raise ValueError('it holds no metrics')
-    except ValueError as e:
-      raise ValueError(
-        f'{path} is damaged ({e}); put back a whole copy, or remove the file: '
-        'all but the metrics works without it'
-      ) from None
-    return report
+    files = sealed.open_file(
+      path,
+      'put back a whole copy, or remove the file: all but the metrics works '
+      'without it',
+    )
+    return files.read_json(path.name, metrics=dict)
 
   @property
   def metrics(self) -> dict[str, dict[str, float]]:
@@ -175,10 +170,7 @@ class Run(abc.ABC):
       for name in folders:
         if (self.workdir / name).is_dir():
           shutil.copytree(self.workdir / name, partial / name)
-      for name in KEPT_FILES:
-        if (self.workdir / name).exists():
-          shutil.copy2(self.workdir / name, partial / name)
-      saved.write_checksums(partial)
+      saved.copy_files(self.workdir, partial)
     return path
 
   @property

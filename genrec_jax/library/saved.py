@@ -1,35 +1,44 @@
-"""Whether the files of a saved run are those that `Run.save` wrote.
+"""Whether a directory holds a run, and what `Run.save` seals in its copy.
 
-Weights have checksums of their own, which are compared when they are read.
+Weights have checksums of their own. All files are compared with their seals
+when they are read.
 """
 
 import contextlib
 import errno
-import json
 import os
 import pathlib
+import shutil
 import zlib
 from collections.abc import Iterator
 
-# In a saved run alone: a workdir changes.
-CHECKSUMS = 'checksums.json'
-_REPORT = 'report.json'
-_FILES = ('config.json', _REPORT, 'items/*', 'encoder/*')
+from genrec_jax import sealed
+
+# What predicting and showing a run needs of its directory.
+FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
+_SEALED_FILES = ('config.json', 'report.json')
+_SEALED_FOLDERS = ('items', 'encoder')
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
+_FORMER = 'checksums.json'  # of runs that earlier versions saved
 
 
-def write_checksums(path: pathlib.Path) -> None:
-  """Leaves the checksums of the settings and vocabularies beside them."""
-  files = sorted(file for pattern in _FILES for file in path.glob(pattern))
-  checksums = {
-    file.relative_to(path).as_posix(): zlib.crc32(file.read_bytes())
-    for file in files
-  }
-  (path / CHECKSUMS).write_text(json.dumps(checksums, indent=1))
+def copy_files(workdir: pathlib.Path, path: pathlib.Path) -> None:
+  """Copies the files of a run, and seals what its workdir has not sealed."""
+  for name in FILES:
+    for file in (workdir / name, sealed.seal_of(workdir / name)):
+      if file.exists():
+        shutil.copy2(file, path / file.name)
+  for name in _SEALED_FILES:
+    file = path / name
+    if file.exists() and not sealed.seal_of(file).exists():
+      sealed.write_text(file, file.read_text())
+  for folder in _SEALED_FOLDERS:
+    if (path / folder).is_dir() and not (path / folder / sealed.NAME).exists():
+      sealed.seal(path / folder)
 
 
 def check_saved(path: pathlib.Path) -> None:
-  """Compares the files of a run with their checksums, if it has any.
+  """Refuses what holds no run, and compares the checksums of former versions.
 
   Raises:
     ValueError: a file is not the one that was saved.
@@ -40,26 +49,21 @@ def check_saved(path: pathlib.Path) -> None:
       f'{path} holds no run (there is no config.json); give what run.save() '
       'was given, or the --workdir of a training'
     )
-  try:
-    checksums = json.loads((path / CHECKSUMS).read_text())
-    if not isinstance(checksums, dict):
-      raise ValueError('it holds no checksums')
-  except FileNotFoundError:
+  if not os.path.lexists(path / _FORMER):
     return
-  except ValueError as e:
-    raise _damaged(path / CHECKSUMS, e) from None
+  files = sealed.open_file(
+    path / _FORMER,
+    'put back a whole copy, or save the run again. If you changed it yourself, '
+    f'remove {_FORMER} beside config.json',
+  )
+  checksums = files.read_json(_FORMER)
+  with files.explain_damage(_FORMER):
+    sealed.check_keys(checksums, **{'config.json': int})
   for name, checksum in checksums.items():
-    try:
-      same = zlib.crc32((path / name).read_bytes()) == checksum
-    except FileNotFoundError:
-      if name == _REPORT:
-        continue  # all but the metrics works without it
-      raise FileNotFoundError(
-        f'{path / name}: no such file; the saved run is not whole: put back a '
-        'whole copy, or save the run again'
-      ) from None
-    if not same:
-      raise _damaged(path / name, 'it is not the file that was saved')
+    # All but the metrics works without the report.
+    if name != 'report.json' or (path / name).exists():
+      if zlib.crc32(files.read(name)) != checksum:
+        raise files.damaged(name, 'it is not the file that was saved')
 
 
 @contextlib.contextmanager
@@ -93,10 +97,3 @@ def check_place(path: pathlib.Path, workdir: pathlib.Path) -> None:
       f'{path} is inside {workdir}, the directory of the run itself, which its '
       'training reads and cleans; save to a path outside it'
     )
-
-
-def _damaged(file: pathlib.Path, reason) -> ValueError:
-  return ValueError(
-    f'{file} is damaged: {reason}; put back a whole copy, or save the run '
-    f'again. If you changed it yourself, remove {CHECKSUMS} beside config.json'
-  )

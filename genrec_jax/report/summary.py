@@ -40,6 +40,7 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from genrec_jax import sealed
 from genrec_jax.formatting import format_compact, format_duration
 from genrec_jax.report.comparison import compare_metrics, format_lift
 from genrec_jax.report.metric_writers import dump_json, write_atomically
@@ -62,7 +63,7 @@ def write_report(
   """
   workdir = pathlib.Path(workdir)
   page = render_page(report, compare_metrics(report), curves, sections)
-  write_atomically(workdir / 'report.json', dump_json(report, indent=2) + '\n')
+  sealed.write_text(workdir / 'report.json', dump_json(report, indent=2) + '\n')
   write_atomically(workdir / 'report.html', page)
 
 

@@ -94,7 +94,7 @@ def with_row(number: int, row: str) -> list[str]:
 def nothing_is_left(directory: pathlib.Path) -> None:
   """No half conversion, and nothing that looks like a run."""
   found = {p.name for p in directory.iterdir()}
-  assert found <= {'.lock', 'config.json', 'data'}
+  assert found <= {'.lock', '.config.json.seal', 'config.json', 'data'}
   assert not list((directory / 'data').glob('*'))
 
 

@@ -1,5 +1,7 @@
 """Saved runs: where they go, and what of them is damaged."""
 
+import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -33,41 +35,68 @@ def flip_bit(path) -> None:
 
 
 @pytest.mark.parametrize(
-  'change, words',
+  'name',
   [
-    (lambda p: flip_bit(p / 'config.json'), 'config.json is damaged: it is'),
-    (lambda p: flip_bit(p / 'report.json'), 'report.json is damaged: it is'),
-    (lambda p: flip_bit(p / 'items' / 'meta.json'), 'or save the run again'),
-    (lambda p: flip_bit(p / 'items' / 'ids.npy'), 'ids.npy is damaged: it is '),
-    (lambda p: flip_bit(p / 'checksums.json'), 'save the run again'),
-    (lambda p: (p / 'checksums.json').write_text('5'), 'it holds no checksums'),
-    (lambda p: (p / 'items' / 'ids.npy').unlink(), 'ids.npy: no such file; '),
+    'config.json', '.config.json.seal', 'report.json', '.report.json.seal',
+    'items/SEAL.json', 'items/meta.json', 'items/ids.npy', 'items/titles.json',
   ],
 )  # fmt: skip
-def test_a_damaged_saved_run_is_not_opened(run, tmp_path, change, words):
-  saved = run.save(tmp_path / 'kept')
-  change(saved)
-  with pytest.raises((ValueError, FileNotFoundError), match=words):
-    genrec_jax.load(saved)
+def test_a_damaged_saved_run_is_not_opened(run, tmp_path, name):
+  path = run.save(tmp_path / 'kept') / name
+  whole = path.read_bytes()
+  flip_bit(path)
+  with pytest.raises(ValueError, match=f'{name} is damaged .*put back a '):
+    genrec_jax.load(tmp_path / 'kept')
+  path.write_bytes(whole)
+  genrec_jax.load(tmp_path / 'kept')
+  path.unlink()
+  if name.startswith('items/') and name != 'items/SEAL.json':
+    with pytest.raises(FileNotFoundError, match=f'{name}: no such file; '):
+      genrec_jax.load(tmp_path / 'kept')
 
 
-@pytest.mark.parametrize('is_saved', [True, False])
+def test_what_an_earlier_version_saved_is_compared_and_sealed_again(
+  run, tmp_path
+):
+  old = run.save(tmp_path / 'old')
+  for seal in [*old.glob('.*.seal'), old / 'items' / 'SEAL.json']:
+    seal.unlink()
+  files = ['config.json', 'report.json', 'items/ids.npy']
+  checksums = {name: zlib.crc32((old / name).read_bytes()) for name in files}
+  (old / 'checksums.json').write_text(json.dumps(checksums))
+  again = genrec_jax.load(old).save(tmp_path / 'again')
+  assert genrec_jax.load(again).metrics == run.metrics
+  names = (path.name for path in again.rglob('*'))
+  assert sorted(name for name in names if 'seal' in name.lower()) == [
+    '.config.json.seal', '.report.json.seal', 'SEAL.json',
+  ]  # fmt: skip
+  flip_bit(old / 'items' / 'ids.npy')
+  with pytest.raises(ValueError, match='ids.npy is damaged .it is not the'):
+    genrec_jax.load(old)
+  for text in ('5', '{}', '{'):
+    (old / 'checksums.json').write_text(text)
+    with pytest.raises(ValueError, match='checksums.json is damaged'):
+      genrec_jax.load(old)
+
+
+@pytest.mark.parametrize('is_sealed', [True, False])
 @pytest.mark.parametrize(
-  'name', ['config.json', 'report.json', 'items', 'items/counts.npy']
+  'name', ['config.json', 'report.json', 'items', 'items/counts.npy', 'best']
 )
-def test_what_is_no_file_is_not_read(run, tmp_path, name, is_saved):
+def test_what_is_no_file_is_not_read(run, tmp_path, name, is_sealed):
   kept = run.save(tmp_path / 'kept')
-  if not is_saved:
-    (kept / 'checksums.json').unlink()
+  if not is_sealed:
+    for seal in [*kept.glob('.*.seal'), kept / 'items' / 'SEAL.json']:
+      seal.unlink()
   path = kept / name
   path.rename(tmp_path / 'moved')
   path.symlink_to(path)  # a loop
   with pytest.raises(ValueError, match=f'{name}.* is damaged .Too many levels'):
     genrec_jax.load(kept)
   path.unlink()
-  if name != 'items':
+  if '.' in name:
     path.mkdir()
-    with pytest.raises(ValueError, match=f'{name} is damaged .Is a directory'):
+    with pytest.raises(ValueError, match=f'{name} is damaged .*irectory'):
       genrec_jax.load(kept)
 
 

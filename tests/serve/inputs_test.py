@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from genrec_jax import sealed
 from genrec_jax.serve import predict
 from genrec_jax.serve.predictor import Predictor
 from tests.serve.predictions import T, by_user, oracle, write_histories
@@ -93,7 +94,7 @@ def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
   directory = own(untimed)[1]
   saved = json.loads((directory / 'config.json').read_text())
   saved['data']['min_rating'] = 4
-  (directory / 'config.json').write_text(json.dumps(saved))
+  sealed.write_text(directory / 'config.json', json.dumps(saved))
   (tmp_path / 'in.dat').write_text(
     f'1::4::5::{T}\n1::5::3::{T + 1}\n2::4::1::{T}\n3::6::4::{T}\n'
   )
@@ -117,6 +118,6 @@ def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
     predict__input=tmp_path / 'in.csv',
   )
   saved['data']['columns']['rating'] = 'rating'
-  (directory / 'config.json').write_text(json.dumps(saved))
+  sealed.write_text(directory / 'config.json', json.dumps(saved))
   assert predict.write_predictions(config, workdir)['users'] == 1
   assert "no column 'rating'; every event counts as liked" in caplog.text
