@@ -214,6 +214,9 @@ def parallel() -> ConfigDict:
         # 'bfloat16', 'fp8' or 'int8'; see docs/number_formats.md.
         forward='float32',
         backward='float32',  # The number format of their gradients.
+        # A power of two that gradients are multiplied by while they travel in
+        # float16, so that small ones do not become zero.
+        gradient_scale=4096.0,
       ),
       sync_every=1,  # Steps between two averages over replicas.
       # How all other parameters are held: 'ddp', 'grad_op', 'fsdp' or 'hybrid'.

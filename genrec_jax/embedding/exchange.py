@@ -53,6 +53,9 @@ class Exchange:
     overflow: what happens if the room is too small: 'gather' or 'raise'.
     forward: name of the number format of the rows, see `codecs.names`.
     backward: name of the number format of their gradients.
+    gradient_scale: power of two by which gradients in float16 are multiplied
+      before they travel, and divided afterwards. Formats with more range, or
+      with a scale for each row, do not need it.
     formats: the available number formats, see
       `numerics.formats.extend_formats`.
   """
@@ -62,6 +65,7 @@ class Exchange:
   overflow: str = 'gather'
   forward: str = 'float32'
   backward: str = 'float32'
+  gradient_scale: float = 4096.0
   # A mapping has no hash; programs kept by their exchange still compare it.
   formats: Formats = dataclasses.field(
     default_factory=lambda: FORMATS, hash=False, repr=False
@@ -83,6 +87,12 @@ class Exchange:
       raise ValueError(
         f'exchange.capacity is {self.capacity}, must be positive'
       )
+    powers = [2.0**power for power in range(-24, 25)]
+    if self.gradient_scale not in powers:
+      raise ValueError(
+        f'exchange.gradient_scale is {self.gradient_scale}, must be a power of '
+        'two from 2**-24 to 2**24, such as 1024, so that scaling rounds nothing'
+      )
 
   @property
   def row_codec(self) -> codecs.Codec:
@@ -92,7 +102,12 @@ class Exchange:
   @property
   def gradient_codec(self) -> codecs.Codec:
     """How gradients of rows travel."""
-    return codecs.find_codec(self.backward, backward=True, formats=self.formats)
+    codec = codecs.find_codec(
+      self.backward, backward=True, formats=self.formats
+    )
+    if self.backward != 'float16':
+      return codec
+    return dataclasses.replace(codec, scale=self.gradient_scale)
 
   @property
   def codec_names(self) -> str:

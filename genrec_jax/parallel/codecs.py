@@ -15,6 +15,11 @@ Every format that runs in JAX is a codec, see `numerics.formats`:
 | bfloat16 | 2 C            | nearest       | nearest       |
 | fp8      | C + 4          | e4m3, scaled  | e5m2, scaled  |
 | int8     | C + 8          | 256 steps from the least to the greatest value |
+
+In float16, numbers below 3e-8 become zero and those above 65,504 infinite. A
+codec may multiply rows by a power of two before they are encoded and divide
+them afterwards, which moves this range and rounds no number within it. An
+exchange does so with gradients (`Exchange.gradient_scale`).
 """
 
 import dataclasses
@@ -33,9 +38,11 @@ class Codec:
 
   Attributes:
     format: the number format of the rows.
+    scale: a power of two by which rows are larger on the wire.
   """
 
   format: NumberFormat
+  scale: float = 1.0
 
   @property
   def exact(self) -> bool:
@@ -53,6 +60,8 @@ class Codec:
     (3, 72)
     """
     layout = self.format.layout(rows.shape[-1])
+    if self.scale != 1:
+      rows = rows * jnp.float32(self.scale)
     arrays = self.format.encode(rows, jnp)
     if len(layout) == 1:
       (array,) = arrays.values()
@@ -67,6 +76,10 @@ class Codec:
 
   def decode(self, bits: jax.Array, columns: int) -> jax.Array:
     """The inverse of `encode`, for rows of `columns` numbers."""
+    rows = self._decode_bits(bits, columns)
+    return rows if self.scale == 1 else rows * jnp.float32(1 / self.scale)
+
+  def _decode_bits(self, bits: jax.Array, columns: int) -> jax.Array:
     layout = self.format.layout(columns)
     if len(layout) == 1:
       ((name, array),) = layout.items()

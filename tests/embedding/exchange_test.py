@@ -250,6 +250,27 @@ def error_bound(name, values, backward):
   return relative * largest * (1 + 1e-5)
 
 
+@pytest.mark.parametrize('kind', ['gather', 'all_to_all'])
+def test_small_gradients_survive_float16(kind):
+  rng = np.random.default_rng(6)
+  ids = distinct(rng)
+  grads = (1e-9 * rng.uniform(1, 2, (W, NEEDED, DIM))).astype(np.float32)
+  found = {}
+  for scale in (1.0, 4096.0):
+    exchange = Exchange(
+      kind, 8.0, 'raise', backward='float16', gradient_scale=scale
+    )
+    route, _, push = programs(exchange)
+    found[scale] = spread(push(route(ids), grads))
+  wanted = summed(ids, grads)
+  assert wanted.any() and not found[1.0].any()
+  np.testing.assert_allclose(found[4096.0], wanted, rtol=8e-3)
+  assert Exchange(backward='float16').gradient_codec.scale == 4096
+  for name in set(codecs.names()) - {'float16'}:
+    assert Exchange(backward=name).gradient_codec.scale == 1
+  assert Exchange(forward='float16').row_codec.scale == 1
+
+
 @pytest.mark.parametrize('name', NARROW)
 @pytest.mark.parametrize('kind', ['gather', 'all_to_all'])
 def test_narrow_rows_are_close(kind, name):
@@ -325,6 +346,7 @@ def test_a_nan_arrives_as_one(name):
     (dict(overflow='drop'), r"exchange.overflow is 'drop', must be one of"),
     (dict(forward='fp4'), r"exchange.forward is 'fp4', must be one of"),
     (dict(backward='f32'), r"exchange.backward is 'f32', must be one of"),
+    (dict(gradient_scale=1000.0), 'gradient_scale is 1000.0, .* power of two'),
     (dict(capacity=0), 'exchange.capacity is 0, must be positive'),
   ],
 )

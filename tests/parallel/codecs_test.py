@@ -1,5 +1,7 @@
 """What a codec loses, what it never loses, and how many bytes it makes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +112,28 @@ def test_gradients_get_range_and_rows_get_precision():
   found = there_and_back('fp8', row, backward=True)
   assert found[0, 1] != 1.125
   np.testing.assert_allclose(found[0, 2], row[0, 2])
+
+
+def test_a_scale_moves_the_range_of_float16_and_rounds_nothing():
+  plain = codecs.find_codec('float16', backward=True)
+  scaled = dataclasses.replace(plain, scale=4096.0)
+  rng = np.random.default_rng(5)
+  sizes = 2.0 ** rng.uniform(-14, 3, (40, 64))  # of normal numbers, at most 8
+  x = (np.sign(rng.normal(size=(40, 64))) * sizes).astype(np.float32)
+  one, other = (
+    np.asarray(jax.jit(decoded, static_argnums=0)(c, x))
+    for c in (plain, scaled)
+  )
+  np.testing.assert_array_equal(one, other)
+  assert scaled.row_bytes(64) == plain.row_bytes(64) == 128
+  small = np.float32([[1e-9, -1e-9, 3e-8, 1e-11, 0.0]])
+  assert not decoded(plain, small)[0, :2].any()
+  np.testing.assert_allclose(
+    decoded(scaled, small), small, rtol=8e-3, atol=8e-12
+  )
+  large = np.float32([[15.9, 17.0, np.nan, -np.inf]])
+  found = np.asarray(decoded(scaled, large))
+  np.testing.assert_allclose(found, [[15.9, np.inf, np.nan, -np.inf]], 1e-3)
 
 
 def test_a_name_nobody_knows():
