@@ -164,6 +164,6 @@ def _have_slots(chunk: RowChunk, slots: Mapping[str, str] | None) -> bool:
     return True
   shapes = {'row': chunk.ids.shape, 'element': chunk.values.shape}
   return chunk.slots.keys() == slots.keys() and all(
-    x.dtype == np.float32 and x.shape == shapes[slots[slot]]
+    x.dtype.kind in 'fiuV' and x.shape == shapes[slots[slot]]
     for slot, x in chunk.slots.items()
   )
