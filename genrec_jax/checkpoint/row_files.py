@@ -94,7 +94,7 @@ def read_contents(
         )
   for name in body['files']:
     if not name.startswith(f'{NAME}/'):
-      verify_file(step_dir, name, body)
+      manifest.compare_file(step_dir, name, body)
   for name, table in of_tables(body, tables):
     raw = verify_file(step_dir, name, body)
     yield name, raw, decode_chunk(raw, table, tables, formats)
