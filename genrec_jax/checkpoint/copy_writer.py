@@ -377,8 +377,8 @@ class ReplicaWriter:
 
 def _remove(path: pathlib.Path, *, ignore_errors: bool = False) -> None:
   """Removes a directory, or what somebody has put in its place."""
-  if path.is_symlink() or path.is_file():
-    path.unlink()
+  if path.is_symlink() or (path.exists() and not path.is_dir()):
+    path.unlink()  # of a pipe, rmtree would wait for a writer
   else:
     shutil.rmtree(path, ignore_errors=ignore_errors)
 
