@@ -269,7 +269,8 @@ class Follower(contextlib.AbstractContextManager):
       ):
         path = incoming / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        with storage.create_file(path) as file:
+          file.write(content)
         rows += _count_rows(chunk)
     self._copy.apply(step, raw)
     self._log_progress(directory, body, tables, rows, start)
