@@ -252,7 +252,8 @@ class Follower(contextlib.AbstractContextManager):
     try:
       yield
     except DamagedError as e:
-      if (step_dir / manifest.NAME).exists():  # it is not just being removed
+      path = step_dir / manifest.NAME
+      if path.exists() or storage.is_link(path):  # not just being removed
         if str(e) != wrong:
           self._log(f'step {step} is passed over, {e}')
         self._bad[step] = storage.stat_files(step_dir), str(e)
