@@ -1,4 +1,4 @@
-"""Files of rows that claim what none can hold: `CHUNKS`, of the bytes of one."""
+"""Files of rows that claim what none can hold: `CHUNKS`, made of one."""
 
 import io
 import json

@@ -12,13 +12,11 @@ import contextlib
 import copy as copy_lib
 import io
 import json
-import os
 import pathlib
 import random
 import resource
 import shutil
 import signal
-import socket
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,7 +25,7 @@ import numpy as np
 
 from genrec_jax.checkpoint import follow, inspect, manifest
 from genrec_jax.checkpoint.serving_copy import ServingCopy
-from tests.checkpoint import hostile_chunks
+from tests.checkpoint import hostile_chunks, special_files
 
 KINDS = ('restore', 'follow', 'inspect', 'copy')
 GOOD = ('sentence', 'same', 'earlier_step')
@@ -85,16 +83,16 @@ def collect_cases() -> Iterator[tuple[str, str, Change]]:
     yield f'a file {name[:40]!r}', 'step', _list_file(name)
     yield f'rows are {name[:40]!r}', 'step', _rename_rows(name)
   for which in ('rows', 'state', 'manifest'):
-    for what, put in _PUT.items():
+    for what, put in special_files.PUT.items():
       yield f'{which} is {what}', 'step', _replace(which, put)
-  for what, put in _PUT.items():
+  for what, put in special_files.PUT.items():
     yield f'an extra file is {what}', 'step', _add_file(put)
   for what, make in hostile_chunks.CHUNKS.items():
     yield f'a chunk {what}', 'chunk', _change_chunk(make)
   for what, raw in _MANIFESTS.items():
     yield f'a manifest {what}', 'step', _write_manifest(raw)
   for path in _COPY_FILES:
-    for what, put in _PUT.items():
+    for what, put in special_files.PUT.items():
       yield f'{path} of the copy is {what}', 'copy', _replace_copy(path, put)
     for bit in (3, 300, 700):
       yield f'bit {bit} of {path} of the copy', 'copy', _flip_copy(path, bit)
@@ -272,14 +270,8 @@ def _rewrite(place: pathlib.Path, body: dict) -> None:
   (_step_dir(place) / manifest.NAME).write_bytes(raw)
 
 
-def _read(place: pathlib.Path) -> dict:
-  return json.loads((_step_dir(place) / manifest.NAME).read_bytes()) | {
-    'crc32': None
-  }
-
-
 def _body(place: pathlib.Path) -> dict:
-  body = _read(place)
+  body = json.loads((_step_dir(place) / manifest.NAME).read_bytes())
   del body['crc32']
   return body
 
@@ -368,50 +360,6 @@ def _write_manifest(raw: bytes) -> Change:
 
 
 # --- What lies where a file should be
-
-
-def _put_pipe(path: pathlib.Path) -> None:
-  os.mkfifo(path)
-
-
-def _put_socket(path: pathlib.Path) -> None:
-  before = os.getcwd()
-  os.chdir(path.parent)  # the names of sockets must be short
-  try:
-    with socket.socket(socket.AF_UNIX) as listener:
-      listener.bind(path.name)
-  finally:
-    os.chdir(before)
-
-
-def _put_device(path: pathlib.Path) -> None:
-  os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))  # /dev/zero
-
-
-def _put_link(target: str) -> Callable[[pathlib.Path], None]:
-  return lambda path: path.symlink_to(target)
-
-
-def _put_sparse(path: pathlib.Path) -> None:
-  with path.open('wb') as file:
-    file.truncate(1 << 40)
-
-
-_PUT = {
-  'a pipe': _put_pipe,
-  'a socket': _put_socket,
-  'a device': _put_device,
-  'a directory': pathlib.Path.mkdir,
-  'a link to /dev/zero': _put_link('/dev/zero'),
-  'a link to nothing': _put_link('nothing'),
-  'a link to itself': lambda path: path.symlink_to(path.name),
-  'a link to a file outside': lambda path: path.symlink_to(
-    path.parents[1 + ('run' not in path.parts)] / 'precious'
-  ),
-  'a link to a directory': _put_link('/'),
-  'sparse and huge': _put_sparse,
-  'empty': pathlib.Path.touch,
-}
 
 
 def _find_file(place: pathlib.Path, which: str) -> pathlib.Path:
