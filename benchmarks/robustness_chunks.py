@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+_ROWS = 50  # of items that a delta of checkpoint_faults_run has
+
 
 def _members(raw: bytes) -> dict[str, np.ndarray]:
   with np.load(io.BytesIO(raw)) as arrays:
@@ -82,12 +84,12 @@ CHUNKS: dict[str, Callable[[bytes], bytes]] = {
   'begins before 0': _about(first=-5),
   'begins at 1e30': _about(first=10**30),
   'has stride 0': _about(stride=0),
-  'has a huge stride': _ids_by_header(first=0, stride=1 << 61, count=15),
+  'has a huge stride': _ids_by_header(first=0, stride=1 << 61, count=_ROWS),
   'has other ids than it says': _about(count=3),
-  'has ids beyond the table': _with(ids=np.arange(30, 45)),
-  'has ids in a circle': _with(ids=np.zeros(15, np.int64)),
-  'has float ids': _with(ids=np.zeros(15)),
-  'has ids in two axes': _with(ids=np.zeros((3, 5), np.int64)),
+  'has ids beyond the table': _with(ids=np.arange(_ROWS) + 160),
+  'has ids in a circle': _with(ids=np.zeros(_ROWS, np.int64)),
+  'has float ids': _with(ids=np.zeros(_ROWS)),
+  'has ids in two axes': _with(ids=np.zeros((5, _ROWS // 5), np.int64)),
   'has no about': _with(about=None),
   'has a deep about': _with(about=np.frombuffer(b'[' * 100_000, np.uint8)),
   'has an about of floats': _with(about=np.zeros(5)),
@@ -104,16 +106,16 @@ CHUNKS: dict[str, Callable[[bytes], bytes]] = {
   'has codes it says nothing of': _about(bits=4, method='adaptive'),
   'has no values': _with(values=None),
   'has few values': _with(values=np.zeros((2, 4), np.float32)),
-  'has values in one axis': _with(values=np.zeros(15, np.float32)),
-  'has values in three axes': _with(values=np.zeros((15, 4, 1), np.float32)),
-  'has doubles': _with(values=np.zeros((15, 4))),
-  'has big-endian values': _with(values=np.zeros((15, 4), '>f4')),
-  'has text as values': _with(values=np.full((15, 4), 'xxxx')),
+  'has values in one axis': _with(values=np.zeros(_ROWS, np.float32)),
+  'has values in three axes': _with(values=np.zeros((_ROWS, 4, 1), np.float32)),
+  'has doubles': _with(values=np.zeros((_ROWS, 4))),
+  'has big-endian values': _with(values=np.zeros((_ROWS, 4), '>f4')),
+  'has text as values': _with(values=np.full((_ROWS, 4), 'xxxx')),
   'has no slot': _with(**{'slot.m': None}),
-  'has a narrow slot': _with(**{'slot.m': np.zeros((15, 1), np.float32)}),
-  'has a slot of a row': _with(**{'slot.m': np.zeros(15, np.float32)}),
-  'has a slot of text': _with(**{'slot.m': np.full((15, 4), 'x')}),
-  'has another slot': _with(**{'slot.x': np.zeros(15, np.float32)}),
+  'has a narrow slot': _with(**{'slot.m': np.zeros((_ROWS, 1), np.float32)}),
+  'has a slot of a row': _with(**{'slot.m': np.zeros(_ROWS, np.float32)}),
+  'has a slot of text': _with(**{'slot.m': np.full((_ROWS, 4), 'x')}),
+  'has another slot': _with(**{'slot.x': np.zeros(_ROWS, np.float32)}),
   'has objects': _raw_member(
     'slot.m2.npy',
     _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"),
