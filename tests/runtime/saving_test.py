@@ -13,7 +13,7 @@ import pytest
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
-from genrec_jax.extensions import Extensions
+from genrec_jax.contracts import Extensions
 from genrec_jax.progress import Progress
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.serve import weights as weights_lib
