@@ -8,7 +8,9 @@ from benchmarks import robustness_manifests
 from genrec_jax.checkpoint import manifest, manifest_rules
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.save_lock import SaveLock
 from genrec_jax.checkpoint.serving_copy import ServingCopy
+from genrec_jax.checkpoint.workdir import lock_workdir
 from tests.checkpoint.published import assert_is, change, file_of
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
@@ -89,12 +91,17 @@ def test_a_pipe_in_the_list_is_not_waited_for(run, follower):
 def test_a_lock_that_is_a_link_truncates_nothing(run, copy, tmp_path):
   (tmp_path / 'precious').write_text('precious')
   copy.mkdir()
-  (copy / 'LOCK').symlink_to(tmp_path / 'precious')
-  with pytest.raises(CheckpointError, match='LOCK cannot be opened'):
-    Follower(run.directory, copy)
+  for name, action in (
+    ('LOCK', lambda: Follower(run.directory, copy)),
+    ('.writer', SaveLock(copy).claim_directory),
+    ('.lock', lambda: lock_workdir(copy).__enter__()),
+  ):
+    (copy / name).symlink_to(tmp_path / 'precious')
+    with pytest.raises((CheckpointError, OSError), match=name):
+      action()
   (copy / 'LOCK').unlink()
   os.link(tmp_path / 'precious', copy / 'LOCK')
-  with pytest.raises(CheckpointError, match='LOCK is no file of a follower'):
+  with pytest.raises(CheckpointError, match='LOCK has another name, too'):
     Follower(run.directory, copy)
   assert (tmp_path / 'precious').read_text() == 'precious'
 
