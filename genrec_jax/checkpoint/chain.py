@@ -82,6 +82,8 @@ def check_parents(directory, body: dict, look=manifest.read) -> list[dict]:
       raise DamagedError(
         f'damaged: it needs step {parent} as it was, and that is another one'
       )
+  if problems and problems[0].get('rows', {}).get('kind') != 'base':
+    raise DamagedError('damaged: the first step that it needs is no base')
   return problems
 
 

@@ -25,7 +25,6 @@ import os
 import pathlib
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -377,8 +376,8 @@ class ReplicaWriter:
 
 def _remove(path: pathlib.Path, *, ignore_errors: bool = False) -> None:
   """Removes a directory, or what somebody has put in its place."""
-  if path.is_symlink() or path.is_file():
-    path.unlink()
+  if path.is_symlink() or (path.exists() and not path.is_dir()):
+    path.unlink()  # of a pipe, rmtree would wait for a writer
   else:
     shutil.rmtree(path, ignore_errors=ignore_errors)
 
@@ -395,20 +394,17 @@ def _write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:
 
 def _lock_copy(copy: pathlib.Path):
   """LOCK, open: it is free again when this process ends, however it does."""
-  flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
   try:
-    lock = os.fdopen(os.open(copy / LOCK, flags, 0o666), 'r+')
-    status = os.fstat(lock.fileno())
-    planted = not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
+    lock = storage.open_lock(copy / LOCK)
   except OSError as e:
     raise CheckpointError(
-      f'{copy / LOCK} cannot be opened as a file of the follower '
-      f'({e.strerror or e}); give a new directory'
+      f'{copy / LOCK} cannot be opened ({e.strerror or e}); give a new '
+      'directory'
     ) from e
-  if planted:
+  if os.fstat(lock.fileno()).st_nlink > 1:  # it would be written to
     lock.close()
     raise CheckpointError(
-      f'{copy / LOCK} is no file of a follower; give a new directory'
+      f'{copy / LOCK} has another name, too; give a new directory'
     )
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -254,7 +254,8 @@ class Follower(contextlib.AbstractContextManager):
     try:
       yield
     except DamagedError as e:
-      if (step_dir / manifest.NAME).exists():  # it is not just being removed
+      path = step_dir / manifest.NAME
+      if path.exists() or storage.is_link(path):  # not just being removed
         if str(e) != wrong:
           self._log(f'step {step} is passed over, {e}')
         self._bad[step] = storage.stat_files(step_dir), str(e)
@@ -271,7 +272,8 @@ class Follower(contextlib.AbstractContextManager):
       ):
         path = incoming / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        with storage.create_file(path) as file:
+          file.write(content)
         rows += _count_rows(chunk)
     self._copy.apply(step, raw)
     self._log_progress(directory, body, tables, rows, start)

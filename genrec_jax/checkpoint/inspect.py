@@ -135,7 +135,9 @@ def _verify_steps(directory, quick: bool, key: bytes | None) -> list[_Step]:
     except manifest.CheckpointError as e:
       error = e
     try:
-      written = body['time'] if body else storage.modification_time(path)
+      written = (body or {}).get('time')
+      if written is None:
+        written = storage.modification_time(path)
     except FileNotFoundError:  # removed by the training while we looked
       continue
     rows.append(_Step(step, body, needs, error, written))

@@ -165,12 +165,8 @@ def verify(
   """
   body = read(step_dir, key)
   for name in body['files']:
-    unread = quick or (skip and name.startswith(skip))
-    with _open_listed(step_dir, name, body) as file:
-      if not unread:
-        size = body['files'][name][0]
-        _, crc, digest = _sum_up(file, 'sha256' in body, most=size)
-        _require_sums(name, body, crc, digest)
+    unread = quick or bool(skip and name.startswith(skip))
+    compare_file(step_dir, name, body, quick=unread)
   with _report_errors('its directory'):
     present = [name for name, _ in storage.list_files(step_dir)]
   for name in present:
@@ -179,6 +175,24 @@ def verify(
         f'damaged: {name[:200]!r} is not in its manifest; remove it'
       )
   return body
+
+
+def compare_file(
+  step_dir, name: str, body: dict, *, quick: bool = False
+) -> None:
+  """DamagedError unless a file of a step is what the manifest says.
+
+  Args:
+    step_dir: directory of the step.
+    name: of the file.
+    body: the manifest.
+    quick: compare the size only.
+  """
+  with _open_listed(step_dir, name, body) as file:
+    if not quick:
+      size = body['files'][name][0]
+      _, crc, digest = _sum_up(file, 'sha256' in body, most=size)
+      _require_sums(name, body, crc, digest)
 
 
 def read_file(step_dir, name: str, body: dict) -> bytes:

@@ -147,6 +147,8 @@ def _check_rows(rows: object, step: int) -> dict:
     _require_number('the step of a parent', parent[0], step - 1, before + 1)
     _require_number('the identity of a parent', parent[1], _CRC)
     before = parent[0]
+  if (rows['kind'] == 'base') != (not parents):
+    raise ValueError(f'a {rows["kind"]} needs {len(parents)} other steps')
   if type(rows['history']) is not list:
     _refuse('rows.history', rows['history'], 'a list')
   for size in rows['history']:

@@ -94,7 +94,7 @@ def read_contents(
         )
   for name in body['files']:
     if not name.startswith(f'{NAME}/'):
-      verify_file(step_dir, name, body)
+      manifest.compare_file(step_dir, name, body)
   for name, table in of_tables(body, tables):
     raw = verify_file(step_dir, name, body)
     yield name, raw, decode_chunk(raw, table, tables, formats)
@@ -164,6 +164,6 @@ def _have_slots(chunk: RowChunk, slots: Mapping[str, str] | None) -> bool:
     return True
   shapes = {'row': chunk.ids.shape, 'element': chunk.values.shape}
   return chunk.slots.keys() == slots.keys() and all(
-    x.dtype == np.float32 and x.shape == shapes[slots[slot]]
+    x.dtype.kind in 'fiuV' and x.shape == shapes[slots[slot]]
     for slot, x in chunk.slots.items()
   )

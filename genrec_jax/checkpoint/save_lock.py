@@ -57,7 +57,7 @@ class _Lock:
   """An open, locked file; the objects of one process share it."""
 
   def __init__(self, path):
-    self._file = open(path, 'a')
+    self._file = storage.open_lock(path)
     if not storage.lock_file(self._file):
       self._file.close()
       raise CheckpointError(

@@ -67,7 +67,8 @@ class CopyPosition:
   def check(self) -> None:
     """Raises ValueError for values that no follower writes."""
     for name in ('step', 'identity', 'base'):
-      if type(value := getattr(self, name)) is not int or value < 0:
+      value = getattr(self, name)
+      if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f'{name} is {str(value)[:100]!r}')
     if not isinstance(self.directory, str) or not TABLES.fullmatch(
       self.directory
@@ -244,12 +245,10 @@ class ServingCopy:
     """Compares what is to be compared at once, of a copy at rest."""
     step = self.step
     # A delta counts as applied before the position says so.
-    lost = step != self._position.step and not (
-      (self._copy / INCOMING / str(step)).is_dir()
-      or read_position(self._copy).step == step
-    )
-    if lost and self._is_at_rest():
-      raise DamagedError(f'{self._copy / GENERATION} is damaged; {_HEAL}')
+    if step != self._position.step and self._is_at_rest():
+      under_way = (self._copy / INCOMING / str(step)).is_dir()
+      if not under_way and not self._is_settled() and self._is_at_rest():
+        raise DamagedError(f'{self._copy / GENERATION} is damaged; {_HEAL}')
     size = sum(table.nbytes for table in self._files.values())
     if self._verify or size <= WHOLE_BYTES:
       for table in self._files.values():
@@ -258,16 +257,20 @@ class ServingCopy:
   def _is_at_rest(self) -> bool:
     return self._seen % 2 == 0 and int(self._generation[0]) == self._seen
 
+  def _is_settled(self) -> bool:
+    """Whether the position names the step whose rows are there."""
+    try:
+      return read_position(self._copy).step == self.step
+    except FileNotFoundError:
+      return False
+
   def _require_whole(self, table: TableFile, blocks) -> None:
     """Raises DamagedError for damage that is not a delta being applied."""
     if not self._is_at_rest() or not _find_damage(table, blocks):
       return
     # The follower writes checksums after the rows, and then the position. So
     # the second look counts: at checksums that the position vouches for.
-    try:
-      settled = read_position(self._copy).step == self.step
-    except FileNotFoundError:
-      return
+    settled = self._is_settled()
     error = _find_damage(table, blocks)
     if error and settled and self._is_at_rest():
       raise DamagedError(f'{error}; {_HEAL}, with --verify if it is large')

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import stat
 import time
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 _CACHED = ('gs', 'gcs', 's3', 's3a', 'az', 'abfs')
 
@@ -84,6 +84,8 @@ def stat_files(directory, settled_s: float = 0.0) -> list | None:
   except OSError:
     return None
   newest = max((written for _, _, written in files), default=0.0)
+  if settled_s and not all(written for _, _, written in files):
+    return None  # a store that does not say when
   return files if newest <= time.time() - settled_s else None
 
 
@@ -231,6 +233,20 @@ def remove_directory(directory, *, ignore_errors: bool = False) -> None:
   except OSError:
     if not ignore_errors:
       raise
+
+
+def open_lock(path) -> TextIO:
+  """Opens the file of a lock on a disk, which is made if need be.
+
+  Raises:
+    OSError: there is a link, which might lead anywhere, or something else.
+  """
+  flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+  file = os.open(path, flags, 0o666)
+  if not stat.S_ISREG(os.fstat(file).st_mode):
+    os.close(file)
+    raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
+  return os.fdopen(file, 'r+')
 
 
 def lock_file(file) -> bool:

@@ -67,7 +67,7 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
   is used without one.
   """
   workdir.mkdir(parents=True, exist_ok=True)
-  with open(workdir / '.lock', 'w') as file:
+  with storage.open_lock(workdir / '.lock') as file:
     if not storage.lock_file(file):
       raise config_lib.ConfigError(
         f'another process is training in {workdir}; use another --workdir, or '

@@ -1,14 +1,16 @@
-"""Directories that somebody hostile has written; see hostile_manifests.py."""
+"""Directories that somebody hostile has written, and damaged copies."""
 
 import os
 
 import pytest
 
+from benchmarks import robustness_manifests
 from genrec_jax.checkpoint import manifest, manifest_rules
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
+from genrec_jax.checkpoint.save_lock import SaveLock
 from genrec_jax.checkpoint.serving_copy import ServingCopy
-from tests.checkpoint import hostile_manifests
+from genrec_jax.checkpoint.workdir import lock_workdir
 from tests.checkpoint.published import assert_is, change, file_of
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
@@ -32,18 +34,18 @@ ALWAYS = (
   'drawn', [24, pytest.param(None, marks=pytest.mark.slow)]
 )
 def test_hostile_directories_end_in_a_sentence(drawn, monkeypatch):
-  cases = list(hostile_manifests.collect_cases())
+  cases = list(robustness_manifests.collect_cases())
   assert len(cases) >= 300 and len({name for name, *_ in cases}) == len(cases)
   if drawn:
     chosen = [case for case in cases if case[0] in ALWAYS]
     assert len(chosen) == len(ALWAYS)
     others = [case for case in cases if case[0] not in ALWAYS]
     chosen += others[:: len(others) // drawn]
-    monkeypatch.setattr(hostile_manifests, 'collect_cases', lambda: chosen)
-  rows = hostile_manifests.run(seed=0)
-  bad = [r for r in rows if r['outcome'] not in hostile_manifests.GOOD]
+    monkeypatch.setattr(robustness_manifests, 'collect_cases', lambda: chosen)
+  rows = robustness_manifests.run(seed=0)
+  bad = [r for r in rows if r['outcome'] not in robustness_manifests.GOOD]
   assert not bad
-  assert {r['kind'] for r in rows} == set(hostile_manifests.KINDS)
+  assert {r['kind'] for r in rows} == set(robustness_manifests.KINDS)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,17 @@ def test_a_pipe_in_the_list_is_not_waited_for(run, follower):
 def test_a_lock_that_is_a_link_truncates_nothing(run, copy, tmp_path):
   (tmp_path / 'precious').write_text('precious')
   copy.mkdir()
-  (copy / 'LOCK').symlink_to(tmp_path / 'precious')
-  with pytest.raises(CheckpointError, match='LOCK cannot be opened'):
-    Follower(run.directory, copy)
+  for name, action in (
+    ('LOCK', lambda: Follower(run.directory, copy)),
+    ('.writer', SaveLock(copy).claim_directory),
+    ('.lock', lambda: lock_workdir(copy).__enter__()),
+  ):
+    (copy / name).symlink_to(tmp_path / 'precious')
+    with pytest.raises((CheckpointError, OSError), match=name):
+      action()
   (copy / 'LOCK').unlink()
   os.link(tmp_path / 'precious', copy / 'LOCK')
-  with pytest.raises(CheckpointError, match='LOCK is no file of a follower'):
+  with pytest.raises(CheckpointError, match='LOCK has another name, too'):
     Follower(run.directory, copy)
   assert (tmp_path / 'precious').read_text() == 'precious'
 

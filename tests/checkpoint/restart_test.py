@@ -45,7 +45,8 @@ def bytes_of(directory, below=''):
 )
 def test_a_restart_reads_rows_once_and_arrays_twice(tmp_path, log):
   rows = Training(tmp_path / 'rows', policy='full', chunk_rows=10)
-  rows.train().save(wait=True)
+  rows.train().save()
+  rows.checkpoints.wait()
   with CheckpointManager(tmp_path / 'arrays', log=log) as arrays:
     save(arrays, 1, rows=100_000)
   for name in ('rows', 'arrays'):
@@ -135,7 +136,8 @@ def test_a_step_that_does_not_load_leaves_the_one_before(
 def test_a_run_goes_on_before_rows_that_are_damaged(tmp_path, log):
   run = Training(tmp_path, policy='full', keep=9)
   run.train().save()
-  run.train().save(wait=True)
+  run.train().save()
+  run.checkpoints.wait()
   path = next((tmp_path / '2/rows').rglob('*.npz'))
   raw = bytearray(path.read_bytes())
   raw[len(raw) // 2] ^= 1

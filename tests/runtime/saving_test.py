@@ -3,15 +3,19 @@
 import json
 import os
 import signal
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint import rows as rows_lib
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
 from genrec_jax.progress import Progress
+from genrec_jax.runtime.saving import Saver
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
@@ -94,6 +98,19 @@ def test_a_run_goes_on_whatever_way_it_was_saved(whole, tmp_path, monkeypatch):
   saved = manifest.read(tmp_path / 'checkpoints/20')
   assert saved['host']['restores'] == 3
   assert saved['rows']['kind'] == 'delta'
+
+
+def test_a_run_with_a_key_signs_what_it_saves(tmp_path):
+  path = tmp_path / 'key'
+  path.write_bytes(b'k' * 32)
+  config = tiny_run.config(f'checkpoint.sign_key_file={path}')
+  runtime = types.SimpleNamespace(stacks={}, extensions=Extensions())
+  with Saver(config, tmp_path, runtime, None) as saver:
+    saver.checkpoints.save(4, {'w': jnp.ones(2)})
+    saver.wait()
+  assert manifest.verify(tmp_path / 'checkpoints/4', key=b'k' * 32)['hmac']
+  with pytest.raises(manifest.UnsignedError):
+    manifest.verify(tmp_path / 'checkpoints/4', key=b'o' * 32)
 
 
 def test_a_mesh_begins_and_one_device_ends(whole, tmp_path, monkeypatch):
