@@ -215,6 +215,32 @@ TABLES = {
       ('steps/s', 'steps_per_s', '.1f'),
     ),
   },
+  'sealed_open': {
+    'files': ('cpu2/sealed_open',),
+    'columns': (
+      ('histories', 'case', ''),
+      ('events', 'events', ',d'),
+      ('MB', 'bytes', 'MB'),
+      ('write checksums, s', 'seal_s', '.3f'),
+      ('open, s', 'open_s', '.3f'),
+      ('without checksums, s', 'unsealed_s', '.3f'),
+      ('count the items, s', 'count_s', '.3f'),
+    ),
+  },
+  'robustness_damage': {
+    'files': ('cpu2/robustness_damage',),
+    'columns': (
+      ('opened', 'case', ''),
+      ('damaged files', 'openings', ',d'),
+      ('refused in a sentence', 'sentence', ',d'),
+      ('nothing that is read changed', 'same', ',d'),
+      ('earlier step, told', 'earlier_step', ',d'),
+      ('written again, told', 'healed', ',d'),
+      ('wrong', 'wrong', ',d'),
+      ('silent', 'silent', ',d'),
+      ('traceback', 'traceback', ',d'),
+    ),
+  },
   'mutation': {
     'files': ('cpu2/mutation',),
     'columns': (
