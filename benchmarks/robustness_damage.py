@@ -77,13 +77,13 @@ class Target:
 # --- What is damaged
 
 
-def make_targets(root: pathlib.Path) -> list[Target]:
+def make_targets(
+  root: pathlib.Path, kinds: Sequence[str] = ('retrieval', 'ranking')
+) -> list[Target]:
   """A workdir and a saved run of each kind of task, below `root`."""
   out = []
-  for kind, config in (
-    ('retrieval', _configure_retrieval(root)),
-    ('ranking', _configure_ranking(root)),
-  ):
+  for kind in kinds:
+    config = CONFIGS[kind](root)
     workdir, saved = root / kind, root / f'{kind}-saved'
     with jax.numpy_dtype_promotion('standard'):  # for optax
       loop.train_and_evaluate(config, workdir, TASK_KINDS)
@@ -144,6 +144,9 @@ def _shorten(config, monitor: str):
   config.train.monitor = monitor
   config.report.users = 1
   return config.lock()
+
+
+CONFIGS = {'retrieval': _configure_retrieval, 'ranking': _configure_ranking}
 
 
 # --- How it is opened
@@ -298,7 +301,7 @@ def open_damaged(
   file: str,
   damage: str,
   opening: str,
-  wanted: str,
+  wanted: dict,
   change: Callable[[pathlib.Path], None],
 ) -> dict:
   """The row of one opening: kind, file, damage, outcome and what was told.
@@ -308,7 +311,7 @@ def open_damaged(
     file: of the target.
     damage: what `change` does.
     opening: one of the target's.
-    wanted: digest of what the whole directory gives.
+    wanted: what `expect` gives.
     change: gets the path of the file in the copy.
   """
   row = {'kind': f'{target.name}, {opening}', 'file': file, 'damage': damage}
@@ -322,11 +325,9 @@ def open_damaged(
       seen = target.openings[opening](copy)
     except USER_ERRORS as e:
       # A step of a checkpoint is named by its number.
-      parts = {part for part in pathlib.Path(file).parts}
-      named = any(part in str(e) for part in parts)
-      told = str(e)
-      return row | {'outcome': 'sentence' if named else 'traceback',
-                    'told': told}  # fmt: skip
+      named = any(part in str(e) for part in pathlib.Path(file).parts)
+      outcome = 'sentence' if named else 'traceback'
+      return row | {'outcome': outcome, 'told': str(e)}
     except Exception as e:
       return row | {'outcome': 'traceback', 'told': repr(e)}
     finally:
@@ -335,7 +336,7 @@ def open_damaged(
   return row | {'outcome': _judge(digest(seen), wanted, told), 'told': told}
 
 
-def _judge(digest_now: str, wanted: dict[str, str], told: str) -> str:
+def _judge(digest_now: str, wanted: dict, told: str) -> str:
   if digest_now == wanted['digest']:
     return 'healed' if 'again' in told else 'same'
   if digest_now in wanted['earlier'] and told:

@@ -226,6 +226,18 @@ TABLES = {
       ('steps/s', 'steps_per_s', '.1f'),
     ),
   },
+  'sealed_open': {
+    'files': ('cpu2/sealed_open',),
+    'columns': (
+      ('histories', 'case', ''),
+      ('events', 'events', ',d'),
+      ('MB', 'bytes', 'MB'),
+      ('write checksums, s', 'seal_s', '.3f'),
+      ('open, s', 'open_s', '.3f'),
+      ('without checksums, s', 'unsealed_s', '.3f'),
+      ('count the items, s', 'count_s', '.3f'),
+    ),
+  },
   'mutation': {
     'files': ('cpu2/mutation',),
     'columns': (

@@ -116,7 +116,7 @@ class SealedDirectory:
     if self.is_sealed:
       raw = self._read_file(seal)
       with self.explain_damage(seal):
-        self._files = decode_body(raw)['files']
+        self._files = _read_body(decode_body(raw))
       if seal == NAME:
         self._tell_strangers()
     elif seal == NAME and self.path.is_dir():
@@ -302,6 +302,19 @@ def decode_body(raw: bytes) -> dict:
   if not intact:
     raise ValueError('it is not as it was written')
   return body
+
+
+def _read_body(body: dict) -> dict[str, list]:
+  """The files that a seal lists; refuses a seal that makes no sense."""
+  check_keys(body, format=int, files=dict)
+  if body['format'] != FORMAT:
+    raise ValueError(
+      f'of format {body["format"]}, this version reads format {FORMAT}'
+    )
+  for name, (size, checksums) in body['files'].items():
+    if len(checksums) != -(-size // BLOCK):
+      raise ValueError(f'{len(checksums)} checksums for {name}')
+  return body['files']
 
 
 def _checksums_of(raw: bytes) -> Iterator[int]:

@@ -95,6 +95,24 @@ def test_a_seal_that_is_not_whole_is_damaged(folder, change):
       read_all(folder)
 
 
+@pytest.mark.parametrize(
+  'body',
+  [
+    {},
+    {'format': 2, 'files': {}},
+    {'format': 1, 'files': []},
+    {'format': 1, 'files': {'small.npy': 7}},
+    {'format': 1, 'files': {'small.npy': [148, []]}},
+    {'format': 1, 'files': {'small.npy': ['148', [0]]}},
+    {'format': 1, 'files': {'small.npy': [148, None]}},
+  ],
+)
+def test_a_seal_must_make_sense(folder, body):
+  (folder / sealed.NAME).write_bytes(sealed.encode_body(body))
+  with pytest.raises(sealed.DamagedError, match='SEAL.json is damaged'):
+    read_all(folder)
+
+
 def test_a_file_that_came_later_is_not_read(folder):
   (folder / 'meta.json').rename(folder / 'later.json')
   sealed.seal(folder)
