@@ -187,10 +187,17 @@ def judge(case: Case, directory: pathlib.Path) -> tuple[str, str]:
     directory: where it may be written.
   """
   layout = LAYOUTS[case.layout]
+  return judge_layout(layout, case.content, case.is_good, directory)
+
+
+def judge_layout(
+  layout: Layout, content: bytes, is_good: bool, directory: pathlib.Path
+) -> tuple[str, str]:
+  """As `judge`, for any layout."""
   path = directory / layout.name
-  path.write_bytes(case.content)
+  path.write_bytes(content)
   try:
-    expected = layout.expect(case.content)
+    expected = layout.expect(content)
   except Refusal:
     expected = None
   outcomes = {}
@@ -201,7 +208,7 @@ def judge(case: Case, directory: pathlib.Path) -> tuple[str, str]:
     outcomes.setdefault(outcome, said)
   if len(outcomes) > 1:
     return 'wrong', f'by the block: {outcomes}'
-  if case.is_good and expected is not None and 'sentence' in outcomes:
+  if is_good and expected is not None and 'sentence' in outcomes:
     return 'wrong', f'a good file is refused: {outcomes}'
   return outcomes.popitem()
 
