@@ -65,7 +65,9 @@ def read_batches(
   texts = [name for name in names if _is_text(schema.field(name).type)]
   with (
     explain_damage(path, 0),
-    pq.ParquetFile(path, read_dictionary=texts) as file,
+    pq.ParquetFile(
+      path, read_dictionary=texts, page_checksum_verification=True
+    ) as file,
   ):
     # Each batch brings the whole dictionary of its row group, which should not
     # be looked through for a few rows.
