@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import result
 from benchmarks import robustness_layouts as text
 from benchmarks import robustness_parquet as parquet
-from benchmarks import robustness_records as records
+from benchmarks import robustness_serving as serving
 from benchmarks.robustness_layouts import Layout
 from benchmarks.robustness_mutations import mutate_bytes, mutate_text
 from benchmarks.robustness_oracles import Refusal
@@ -114,6 +114,12 @@ LAYOUTS = {
   'part of a stream': Layout(
     'part.csv', text.make_events_csv(True), text.read_part, text.expect_part
   ),
+  'histories to predict for': Layout(
+    'new.csv',
+    text.make_events_csv(True),
+    serving.read_histories,
+    serving.expect_histories,
+  ),
   'ranking csv': Layout(
     'x.csv',
     text.make_examples,
@@ -148,9 +154,9 @@ LAYOUTS = {
   ),
   'records': Layout(
     'records.txt',
-    records.make_records,
-    records.read_records,
-    records.expect_records,
+    serving.make_records,
+    serving.read_records,
+    serving.expect_records,
   ),
 }
 
