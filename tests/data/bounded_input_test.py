@@ -19,6 +19,9 @@ from genrec_jax.data import (
 )
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.ranking import csv_files, formats, libsvm, raw
+from genrec_jax.library import columns as columns_lib
+from genrec_jax.library import events
+from genrec_jax.serve import prediction_files
 
 COLUMNS = dict(user='u', item='i')
 
@@ -227,6 +230,32 @@ def test_quoted_values_are_short():
       except ValueError as e:
         assert len(str(e)) < 400
   assert quoting.quote(['1', '2']) == "['1', '2']"
+
+
+def test_columns_in_memory_cost_what_they_hold():
+  texts = ['a'] * 20_000 + ['x' * 4096]
+  column, peak = traced_peak(
+    lambda: columns_lib.parse_column('u', columns_lib.to_objects(texts))
+  )
+  assert peak < 20e6 and column.kind == 'text'
+  assert events.read_ids('u', column).tolist() == texts
+  long = columns_lib.parse_column('u', np.array(['a', 'x' * 4097]))
+  message = refusal(lambda: events.read_ids('u', long))
+  assert "column 'u', row 1: 'xxx" in message and '4,096' in message
+  half = columns_lib.to_objects([*texts, '\ud800'])
+  message = refusal(lambda: columns_lib.parse_column('u', half))
+  assert "row 20001: '\\ud800' holds half a character" in message
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
+def test_predictions_for_ids_of_any_length(tmp_path, suffix):
+  ids = np.array(['a', 'x' * 4096], np.dtypes.StringDType())
+  rank, score = np.array([1, 1]), np.ones(2, np.float32)
+  for users, name in ((ids, 'any'), (ids.astype('U4096'), 'fixed')):
+    with prediction_files.create_file(tmp_path / f'{name}.{suffix}') as f:
+      f.write(prediction_files.Rows(users, rank, users, score))
+  written = [tmp_path / f'{name}.{suffix}' for name in ('any', 'fixed')]
+  assert written[0].read_bytes() == written[1].read_bytes()
 
 
 def test_one_long_text_in_every_row_of_a_parquet_file(tmp_path):
