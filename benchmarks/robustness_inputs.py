@@ -28,7 +28,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-from benchmarks import result
 from benchmarks import robustness_layouts as text
 from benchmarks import robustness_parquet as parquet
 from benchmarks import robustness_serving as serving
@@ -39,6 +38,7 @@ from genrec_jax.data import readers
 
 OUTCOMES = ('equal', 'sentence', 'wrong', 'silent', 'traceback', 'crash')
 BLOCKS = (1, 2, 7, 1 << 18)
+ROOT = pathlib.Path(__file__).parents[1]
 BATCH = 1000  # cases of one process
 LONGEST_SENTENCE = 1500  # characters, with the path
 
@@ -252,7 +252,8 @@ def _judge_in_process(seed: int, numbers: range) -> Iterator[tuple]:
   while len(numbers):
     command = [sys.executable, '-m', 'benchmarks.robustness_inputs', '--judge']
     command += map(str, [seed, numbers.start, numbers.stop])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    options = dict(stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with subprocess.Popen(command, **options) as child:
       for line in child.stdout:
         answer = json.loads(line)
         numbers = range(answer[0] + 1, numbers.stop)
@@ -304,10 +305,8 @@ def main() -> None:
       ):
         print(json.dumps(answer), flush=True)
     return
-  rows = run(args.count, args.seed, print)
-  for row in rows:
+  for row in run(args.count, args.seed, print):
     print(row)
-  print(result.write('robustness_inputs', rows))
 
 
 if __name__ == '__main__':

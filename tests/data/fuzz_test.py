@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import robustness_inputs as fuzz
 
-CASES = 360  # twenty of each layout
+CASES = 216  # twelve of each layout
 
 
 def test_every_file_is_read_as_the_oracle_reads_it_or_refused(tmp_path):
@@ -22,6 +22,14 @@ def test_a_case_is_a_function_of_its_seed_and_number():
   assert fuzz.make_case(3, 7) == fuzz.make_case(3, 7)
   assert fuzz.make_case(3, 7) != fuzz.make_case(4, 7)
   assert {fuzz.make_case(0, i).layout for i in range(18)} == set(fuzz.LAYOUTS)
+
+
+def test_rows_count_the_cases_by_outcome():
+  rows = fuzz.run(len(fuzz.LAYOUTS) + 1, 0)
+  assert [row['case'] for row in rows] == list(fuzz.LAYOUTS)
+  assert [row['cases'] for row in rows] == [2] + [1] * (len(rows) - 1)
+  for row in rows:
+    assert row['cases'] == sum(row[outcome] for outcome in fuzz.OUTCOMES)
 
 
 def test_the_judge_sees_wrong_silent_and_unnamed(tmp_path):
@@ -124,13 +132,11 @@ def test_a_damaged_dictionary_is_told(tmp_path):
     compression='none',
   )
   content, outcomes = sink.getvalue(), set()
-  for at in range(4, 90):
-    for bit in (0, 7):
-      changed = bytearray(content)
-      changed[at] ^= 1 << bit
-      for name in ('parquet', 'ranking parquet'):
-        case = fuzz.Case(name, bytes(changed))
-        outcome, said = fuzz.judge(case, tmp_path)
-        assert outcome in ('equal', 'sentence'), (at, bit, said)
-        outcomes.add(outcome)
+  for at in range(4, 64):
+    changed = bytearray(content)
+    changed[at] ^= 1 << at % 8
+    case = fuzz.Case(('parquet', 'ranking parquet')[at % 2], bytes(changed))
+    outcome, said = fuzz.judge(case, tmp_path)
+    assert outcome in ('equal', 'sentence'), (at, said)
+    outcomes.add(outcome)
   assert outcomes == {'equal', 'sentence'}
