@@ -4,6 +4,7 @@ Records are written as a text of Python's.
 """
 
 import dataclasses
+import functools
 import logging
 import shutil
 import warnings
@@ -19,6 +20,7 @@ from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.ranking import raw
 from genrec_jax.serve import inputs
 
+_DEEP = functools.reduce(lambda inner, _: [inner], range(10**5), [])
 _YEAR_9999 = 253_402_300_799
 _CONFIG = {
   'predict': {
@@ -102,10 +104,7 @@ def make_records(rng):
 
 def _parse_records(content: bytes) -> list:
   """The records, odd ones too; `deep` stands for a list of many levels."""
-  deep = []
-  for _ in range(10**5):
-    deep = [deep]
-  names = dict(nan=float('nan'), deep=deep, huge=10**5000, __builtins__={})
+  names = dict(nan=float('nan'), deep=_DEEP, huge=10**5000, __builtins__={})
   try:
     with warnings.catch_warnings(action='ignore'):
       records = eval(content.decode('latin-1'), names)

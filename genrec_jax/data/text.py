@@ -152,7 +152,7 @@ def read_blocks(
   except OSError as e:
     if e.filename is not None:
       raise
-    raise OSError(e.errno, e.strerror, str(path)) from None
+    raise OSError(e.errno, e.strerror or str(e), str(path)) from None
 
 
 class _Lines:
