@@ -191,7 +191,7 @@ def expect_csv(as_text: bool, packed: bool = False):
     for row in oracles.by_names(rows, names):
       user, item, time, rating, tag, seen, count = row
       whole = oracles.number(count)
-      if whole != math.floor(whole) or abs(whole) >= 2**31:
+      if abs(whole) >= 2**31 or whole != math.floor(whole):
         raise Refusal('count')
       out.append(
         (
