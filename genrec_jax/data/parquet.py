@@ -69,6 +69,7 @@ def read_batches(
       path, read_dictionary=texts, page_checksum_verification=True
     ) as file,
   ):
+    _check_metadata(file)
     # Each batch brings the whole dictionary of its row group, which should not
     # be looked through for a few rows.
     most = min(1 << 16, (1 << 23) // len(names)) if texts else 0
@@ -77,6 +78,8 @@ def read_batches(
       with explain_damage(path, done):
         batch = next(batches, None)
         if batch is None:
+          if done != file.metadata.num_rows:
+            raise pa.ArrowInvalid(f'it says {file.metadata.num_rows:,} rows')
           return
         batch.validate(full=True)
         rows = min(chunk_rows, _count_rows_at_once(batch))
@@ -89,6 +92,20 @@ def read_batches(
           )
         done += piece.num_rows
         yield piece
+
+
+def _check_metadata(file: pq.ParquetFile) -> None:
+  """Refuses columns of two types, which pyarrow sees in some batches alone."""
+  types = [file.schema.column(i).physical_type for i in range(len(file.schema))]
+  groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+  rows = 0
+  for number, group in enumerate(groups):
+    stored = [group.column(i).physical_type for i in range(group.num_columns)]
+    rows += group.num_rows
+    if stored != types:
+      raise pa.ArrowInvalid(f'row group {number} has columns of other types')
+  if rows != file.metadata.num_rows:
+    raise pa.ArrowInvalid(f'{rows:,} of {file.metadata.num_rows:,} rows')
 
 
 def _count_rows_at_once(batch: pa.RecordBatch) -> int:

@@ -111,6 +111,13 @@ def test_stored_cases(tmp_path, number):
   assert outcome in ('equal', 'sentence'), said
 
 
+@pytest.mark.parametrize('seed, number', [(4, 3795), (4, 4318), (3, 357)])
+def test_what_pyarrow_sees_in_some_batches_alone(tmp_path, seed, number):
+  """A column that ends early, or is of another type in one row group."""
+  outcome, said = fuzz.judge(fuzz.make_case(seed, number), tmp_path)
+  assert outcome == 'sentence' and 'the file is damaged' in said
+
+
 def test_a_damaged_dictionary_is_told(tmp_path):
   """Indices beyond the dictionary, of both readers."""
   sink = io.BytesIO()
