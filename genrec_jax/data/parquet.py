@@ -73,13 +73,11 @@ def read_batches(
     # Each batch brings the whole dictionary of its row group, which should not
     # be looked through for a few rows.
     most = min(1 << 16, (1 << 23) // len(names)) if texts else 0
-    batches = file.iter_batches(max(chunk_rows, most), columns=list(names))
+    batches = _read_groups(file, list(names), max(chunk_rows, most))
     while True:
       with explain_damage(path, done):
         batch = next(batches, None)
         if batch is None:
-          if done != file.metadata.num_rows:
-            raise pa.ArrowInvalid(f'it says {file.metadata.num_rows:,} rows')
           return
         batch.validate(full=True)
         rows = min(chunk_rows, _count_rows_at_once(batch))
@@ -106,6 +104,53 @@ def _check_metadata(file: pq.ParquetFile) -> None:
       raise pa.ArrowInvalid(f'row group {number} has columns of other types')
   if rows != file.metadata.num_rows:
     raise pa.ArrowInvalid(f'{rows:,} of {file.metadata.num_rows:,} rows')
+
+
+def _read_groups(
+  file: pq.ParquetFile, names: list[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+  """The batches of one row group after the other, each read to its end.
+
+  pyarrow does not notice where a damaged column has rows left over, or goes on
+  with those of the next group.
+  """
+  for number in range(file.metadata.num_row_groups):
+    group = file.metadata.row_group(number)
+    stored = [group.column(i) for i in range(group.num_columns)]
+    counted = [x for x in names if _is_counted(file.schema_arrow.field(x).type)]
+    done, values = 0, dict.fromkeys(counted, 0)
+    for batch in file.iter_batches(rows, row_groups=[number], columns=names):
+      for name in counted:
+        values[name] += _count_values(batch[name])
+      done += batch.num_rows
+      if batch.num_rows:
+        yield batch
+    # A flat column is called by its name, the values of lists by a longer one.
+    expected = {
+      x.path_in_schema.split('.list.')[0]: x.num_values for x in stored
+    }
+    if done != group.num_rows or any(
+      count != expected.get(name, count) for name, count in values.items()
+    ):
+      raise pa.ArrowInvalid(f'row group {number} has {group.num_rows:,} rows')
+
+
+def _count_values(column: pa.Array) -> int:
+  """As Parquet counts them: an empty list is one value."""
+  if not _is_list(column.type):
+    return len(column)
+  lengths = column.value_lengths().fill_null(0)
+  return pc.sum(pc.max_element_wise(lengths, 1)).as_py() or 0
+
+
+def _is_list(kind: pa.DataType) -> bool:
+  return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_counted(kind: pa.DataType) -> bool:
+  """Whether a column is flat, or of lists of what is flat."""
+  inner = kind.value_type if _is_list(kind) else kind
+  return not pa.types.is_nested(inner)
 
 
 def _count_rows_at_once(batch: pa.RecordBatch) -> int:
