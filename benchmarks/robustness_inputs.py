@@ -28,10 +28,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-from benchmarks import result
 from benchmarks import robustness_layouts as text
 from benchmarks import robustness_parquet as parquet
-from benchmarks import robustness_records as records
+from benchmarks import robustness_serving as serving
 from benchmarks.robustness_layouts import Layout
 from benchmarks.robustness_mutations import mutate_bytes, mutate_text
 from benchmarks.robustness_oracles import Refusal
@@ -39,6 +38,7 @@ from genrec_jax.data import readers
 
 OUTCOMES = ('equal', 'sentence', 'wrong', 'silent', 'traceback', 'crash')
 BLOCKS = (1, 2, 7, 1 << 18)
+ROOT = pathlib.Path(__file__).parents[1]
 BATCH = 1000  # cases of one process
 LONGEST_SENTENCE = 1500  # characters, with the path
 
@@ -114,6 +114,12 @@ LAYOUTS = {
   'part of a stream': Layout(
     'part.csv', text.make_events_csv(True), text.read_part, text.expect_part
   ),
+  'histories to predict for': Layout(
+    'new.csv',
+    text.make_events_csv(True),
+    serving.read_histories,
+    serving.expect_histories,
+  ),
   'ranking csv': Layout(
     'x.csv',
     text.make_examples,
@@ -148,9 +154,9 @@ LAYOUTS = {
   ),
   'records': Layout(
     'records.txt',
-    records.make_records,
-    records.read_records,
-    records.expect_records,
+    serving.make_records,
+    serving.read_records,
+    serving.expect_records,
   ),
 }
 
@@ -187,10 +193,17 @@ def judge(case: Case, directory: pathlib.Path) -> tuple[str, str]:
     directory: where it may be written.
   """
   layout = LAYOUTS[case.layout]
+  return judge_layout(layout, case.content, case.is_good, directory)
+
+
+def judge_layout(
+  layout: Layout, content: bytes, is_good: bool, directory: pathlib.Path
+) -> tuple[str, str]:
+  """As `judge`, for any layout."""
   path = directory / layout.name
-  path.write_bytes(case.content)
+  path.write_bytes(content)
   try:
-    expected = layout.expect(case.content)
+    expected = layout.expect(content)
   except Refusal:
     expected = None
   outcomes = {}
@@ -201,7 +214,7 @@ def judge(case: Case, directory: pathlib.Path) -> tuple[str, str]:
     outcomes.setdefault(outcome, said)
   if len(outcomes) > 1:
     return 'wrong', f'by the block: {outcomes}'
-  if case.is_good and expected is not None and 'sentence' in outcomes:
+  if is_good and expected is not None and 'sentence' in outcomes:
     return 'wrong', f'a good file is refused: {outcomes}'
   return outcomes.popitem()
 
@@ -239,7 +252,8 @@ def _judge_in_process(seed: int, numbers: range) -> Iterator[tuple]:
   while len(numbers):
     command = [sys.executable, '-m', 'benchmarks.robustness_inputs', '--judge']
     command += map(str, [seed, numbers.start, numbers.stop])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    options = dict(stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with subprocess.Popen(command, **options) as child:
       for line in child.stdout:
         answer = json.loads(line)
         numbers = range(answer[0] + 1, numbers.stop)
@@ -291,10 +305,8 @@ def main() -> None:
       ):
         print(json.dumps(answer), flush=True)
     return
-  rows = run(args.count, args.seed, print)
-  for row in rows:
+  for row in run(args.count, args.seed, print):
     print(row)
-  print(result.write('robustness_inputs', rows))
 
 
 if __name__ == '__main__':

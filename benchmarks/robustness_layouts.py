@@ -191,7 +191,7 @@ def expect_csv(as_text: bool, packed: bool = False):
     for row in oracles.by_names(rows, names):
       user, item, time, rating, tag, seen, count = row
       whole = oracles.number(count)
-      if whole != math.floor(whole) or abs(whole) >= 2**31:
+      if abs(whole) >= 2**31 or whole != math.floor(whole):
         raise Refusal('count')
       out.append(
         (
@@ -275,10 +275,15 @@ class BlockRows:
 
   def __enter__(self):
     self._before = self._module.CHUNK_ROWS
-    self._module.CHUNK_ROWS = self._rows
+    self._set(self._rows)
 
   def __exit__(self, *error):
-    self._module.CHUNK_ROWS = self._before
+    self._set(self._before)
+
+  def _set(self, rows: int) -> None:
+    self._module.CHUNK_ROWS = rows
+    if self._module is readers:  # where it is the default of an argument
+      readers.read_csv.__kwdefaults__['chunk_rows'] = rows
 
 
 def read_part(path, rows):

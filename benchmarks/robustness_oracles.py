@@ -108,7 +108,7 @@ def moment(word: str) -> int:
   try:
     exact = number(word)
     if re.fullmatch(' *[+-]?[0-9]+ *', word):
-      exact = int(word)
+      exact = int(word) if len(word) < 1000 else 2**64
   except Refusal:
     if not re.fullmatch('[ -~]*', word, re.ASCII):
       raise

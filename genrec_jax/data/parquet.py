@@ -65,12 +65,15 @@ def read_batches(
   texts = [name for name in names if _is_text(schema.field(name).type)]
   with (
     explain_damage(path, 0),
-    pq.ParquetFile(path, read_dictionary=texts) as file,
+    pq.ParquetFile(
+      path, read_dictionary=texts, page_checksum_verification=True
+    ) as file,
   ):
+    _check_metadata(file)
     # Each batch brings the whole dictionary of its row group, which should not
     # be looked through for a few rows.
     most = min(1 << 16, (1 << 23) // len(names)) if texts else 0
-    batches = file.iter_batches(max(chunk_rows, most), columns=list(names))
+    batches = _read_groups(file, list(names), max(chunk_rows, most))
     while True:
       with explain_damage(path, done):
         batch = next(batches, None)
@@ -87,6 +90,67 @@ def read_batches(
           )
         done += piece.num_rows
         yield piece
+
+
+def _check_metadata(file: pq.ParquetFile) -> None:
+  """Refuses columns of two types, which pyarrow sees in some batches alone."""
+  types = [file.schema.column(i).physical_type for i in range(len(file.schema))]
+  groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+  rows = 0
+  for number, group in enumerate(groups):
+    stored = [group.column(i).physical_type for i in range(group.num_columns)]
+    rows += group.num_rows
+    if stored != types:
+      raise pa.ArrowInvalid(f'row group {number} has columns of other types')
+  if rows != file.metadata.num_rows:
+    raise pa.ArrowInvalid(f'{rows:,} of {file.metadata.num_rows:,} rows')
+
+
+def _read_groups(
+  file: pq.ParquetFile, names: list[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+  """The batches of one row group after the other, each read to its end.
+
+  pyarrow does not notice where a damaged column has rows left over, or goes on
+  with those of the next group.
+  """
+  for number in range(file.metadata.num_row_groups):
+    group = file.metadata.row_group(number)
+    stored = [group.column(i) for i in range(group.num_columns)]
+    counted = [x for x in names if _is_counted(file.schema_arrow.field(x).type)]
+    done, values = 0, dict.fromkeys(counted, 0)
+    for batch in file.iter_batches(rows, row_groups=[number], columns=names):
+      for name in counted:
+        values[name] += _count_values(batch[name])
+      done += batch.num_rows
+      if batch.num_rows:
+        yield batch
+    # A flat column is called by its name, the values of lists by a longer one.
+    expected = {
+      x.path_in_schema.split('.list.')[0]: x.num_values for x in stored
+    }
+    if done != group.num_rows or any(
+      count != expected.get(name, count) for name, count in values.items()
+    ):
+      raise pa.ArrowInvalid(f'row group {number} has {group.num_rows:,} rows')
+
+
+def _count_values(column: pa.Array) -> int:
+  """As Parquet counts them: an empty list is one value."""
+  if not _is_list(column.type):
+    return len(column)
+  lengths = column.value_lengths().fill_null(0)
+  return pc.sum(pc.max_element_wise(lengths, 1)).as_py() or 0
+
+
+def _is_list(kind: pa.DataType) -> bool:
+  return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_counted(kind: pa.DataType) -> bool:
+  """Whether a column is flat, or of lists of what is flat."""
+  inner = kind.value_type if _is_list(kind) else kind
+  return not pa.types.is_nested(inner)
 
 
 def _count_rows_at_once(batch: pa.RecordBatch) -> int:

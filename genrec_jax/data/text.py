@@ -122,7 +122,9 @@ def read_blocks(
         if '\0' in text:
           bad = first + next(i for i, x in enumerate(lines) if '\0' in x)
           raise ValueError(f'{path}, line {bad}: zero bytes; it is damaged')
-        quoted = quotes and '"' in text
+        # csv also refuses fields beyond its limit, in every block alike.
+        longest = max(map(len, lines))
+        quoted = quotes and ('"' in text or longest > csv.field_size_limit())
         block = None
         if width and not skip and not quoted:
           spaced = delimiter == ' ' and not quotes
@@ -150,7 +152,7 @@ def read_blocks(
   except OSError as e:
     if e.filename is not None:
       raise
-    raise OSError(e.errno, e.strerror, str(path)) from None
+    raise OSError(e.errno, e.strerror or str(e), str(path)) from None
 
 
 class _Lines:

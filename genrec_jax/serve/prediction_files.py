@@ -16,6 +16,7 @@ import numpy as np
 
 from genrec_jax.data import scratch
 
+_ANY_LENGTH = np.dtypes.StringDType()
 ROW_GROUP = 1 << 17  # rows of a Parquet file written together
 # How a cell begins that a spreadsheet runs.
 FORMULAS = ('=', '+', '-', '@', '\t', '\r')
@@ -138,7 +139,12 @@ class _Parquet:
     self._path, self._writer, self._waiting, self._rows = path, None, [], 0
 
   def write(self, rows: Rows | Scores) -> None:
-    table = self._arrow.table(rows.columns())
+    columns = {
+      # Not every pyarrow knows NumPy's strings of any length.
+      name: x.tolist() if getattr(x, 'dtype', '') == _ANY_LENGTH else x
+      for name, x in rows.columns().items()
+    }
+    table = self._arrow.table(columns)
     self._waiting.append(table)
     self._rows += table.num_rows
     if self._rows >= ROW_GROUP:

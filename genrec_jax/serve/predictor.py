@@ -174,7 +174,7 @@ class Predictor:
     titles = self.items.titles or {}
 
     def describe_item(index):
-      item = self.items.vocab.decode(np.array([index]))[0].item()
+      item = self.items.vocab.decode(np.array([index])).item(0)
       return {'item': item, 'title': titles.get(int(index))}
 
     examples = splits.ExampleSpans(

@@ -43,6 +43,7 @@ def test_a_workdir_of_before_a_section_was_added_is_continued(tmp_path):
   saved = json.loads(config_lib.to_json(config))
   del saved['numerics']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
+  (tmp_path / '.config.json.seal').unlink()  # which earlier versions lack
   (tmp_path / 'metrics.jsonl').touch()
   config.numerics.products = (('.*', 'bfloat16'),)
   with pytest.raises(ConfigError, match=r'numerics.products: saved \[\], now'):
@@ -80,6 +81,7 @@ def test_a_run_of_before_first_order_was_a_key_goes_on_as_it_was(
   # A run that has not made a step is a new one.
   assert start(make_config(), tmp_path) == (has_key and 'feature' or None)
   (tmp_path / 'config.json').write_text(json.dumps(saved))
+  (tmp_path / '.config.json.seal').unlink()  # which earlier versions lack
   (tmp_path / 'metrics.jsonl').touch()
   if has_key:
     assert config_lib.read_config(tmp_path / 'config.json')['model'] == {

@@ -1,5 +1,6 @@
 """What every reader yields: some rows of a raw file, column by column."""
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,7 +140,8 @@ def _format_cell(value: object, row: int, name: str) -> str:
   if isinstance(value, bool | np.bool_):
     return str(int(value))
   if isinstance(value, str | int | float | np.integer | np.floating):
-    return str(value)
+    with contextlib.suppress(ValueError):  # a number of over 4,300 digits
+      return str(value)
   raise ValueError(
     f'row {row}, column {name!r}: {quote(value)} is neither text nor a number '
     'nor a list of those'
