@@ -342,15 +342,9 @@ def test_sigterm_during_an_evaluation(whole, tmp_path, monkeypatch):
 
 
 def test_sigterm_before_the_first_step(whole, tmp_path, monkeypatch):
-  enter = interruption.SafePoints.__enter__
-
-  def entered(self):
-    enter(self)
-    terminate()
-    return self
-
   with monkeypatch.context() as m:
-    m.setattr(interruption.SafePoints, '__enter__', entered)
+    points = interruption.SafePoints
+    m.setattr(points, '__enter__', lambda self: self.request(signal.SIGTERM))
     assert train(tmp_path) is None
   assert saved_steps(tmp_path) == []
   train(tmp_path)
