@@ -240,7 +240,7 @@ def _act_upon(number: int) -> None:
   else:
     points.request(number)
   if number == signal.SIGINT and PROCESS.is_voice:
-    say('Ctrl-C: ending at the next safe point; once more ends at once')
+    say('Ctrl-C: finishing what is under way; once more ends at once')
 
 
 def end_by_signal(number: int, words: str = '', *, tell: bool = True) -> None:
