@@ -302,11 +302,6 @@ def leave(status: int, words: str = '') -> None:
   _run_for(sys.stderr.flush, _FLUSH_S)
   if words:
     say(words)
-  if 'multiprocessing' in sys.modules:
-    import multiprocessing
-
-    for child in multiprocessing.active_children():  # workers that read data
-      child.terminate()
   os._exit(status)
 
 
