@@ -29,6 +29,7 @@ HEARTBEAT_S = 30.0
 _LEAVE_S = 2.0  # for others to end first, as they have been told to
 _READ_S = 0.1  # for others to read what this process has said
 _LOCAL = ('localhost', '127.0.0.1')
+_LONGEST = 100_000  # characters of a message
 _turns = itertools.count()
 
 
@@ -54,7 +55,7 @@ class _Link:
       EOFError: the connection is closed.
     """
     try:
-      line = self.lines.readline()
+      line = self.lines.readline(_LONGEST)
     except OSError:
       line = ''
     if not line.endswith('\n'):
@@ -129,7 +130,7 @@ class Peers:
 
   def fail(self, words: str) -> None:
     """Says why this process ends, which ends the others."""
-    self._finish(failed=words)
+    self._finish(failed=words[: _LONGEST // 10])  # JSON makes more of them
 
   def close(self) -> None:
     """Ends the watch when all processes have come here."""
@@ -158,17 +159,22 @@ class Peers:
 
   def _accept(self, server: socket.socket, token: str) -> None:
     """In process 0: takes the connections of the others."""
-    while True:
-      connection, _ = server.accept()
-      connection.settimeout(self.heartbeat_s)
-      link = _Link(connection, -1, '')
-      with contextlib.suppress(EOFError, ValueError, KeyError, TypeError):
-        hello = link.receive()
-        if secrets.compare_digest(hello['token'], token):
-          link.process, link.host = int(hello['process']), str(hello['host'])
-          with self._changed:
-            self._links[link.process] = link
-          self._start_thread(self._listen, link)
+    while True:  # a stranger may connect and say nothing
+      self._start_thread(self._greet, server.accept()[0], token)
+
+  def _greet(self, connection: socket.socket, token: str) -> None:
+    link = _Link(connection, -1, '')
+    try:
+      hello = link.receive()
+      if not secrets.compare_digest(hello['token'], token):
+        raise ValueError('a stranger')
+      link.process, link.host = int(hello['process']), str(hello['host'])
+    except (EOFError, ValueError, KeyError, TypeError):
+      connection.close()
+      return
+    with self._changed:
+      self._links[link.process] = link
+    self._listen(link)
 
   def _beat(self) -> None:
     """Sends signs of life, and misses those of others."""
