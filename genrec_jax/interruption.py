@@ -51,6 +51,9 @@ class Peers(Protocol):
   def reach(self) -> bool:
     """Whether this safe point is the one at which all processes stop."""
 
+  def close(self, limit_s: float | None = None) -> bool:
+    """Ends the connections when all processes have come here."""
+
   def end(self, number: int) -> None:
     """All processes shall end at once; returns when they have, or soon."""
 

@@ -132,17 +132,26 @@ class Peers:
     """Says why this process ends, which ends the others."""
     self._finish(failed=words[: _LONGEST // 10])  # JSON makes more of them
 
-  def close(self) -> None:
-    """Ends the watch when all processes have come here."""
+  def close(self, limit_s: float | None = None) -> bool:
+    """Ends the watch when all processes have come here.
+
+    Args:
+      limit_s: seconds to wait for them; None is for as long as they live.
+
+    Returns:
+      Whether they have come.
+    """
     with self._changed:
       self._left.add(self._me)
       if self._me:
         self._links[0].send(farewell=True)
-      while len(self._left) < self._count and not self._is_over:
-        self._changed.wait()
-      self._is_over = True
-      for link in self._links.values():
-        link.send(farewell=True)
+      is_over = self._changed.wait_for(
+        lambda: len(self._left) == self._count or self._is_over, limit_s
+      )
+      if is_over:
+        self._is_over = True
+        self._broadcast(farewell=True)
+    return is_over
 
   def _finish(self, **message) -> None:
     self._is_over = True  # what the others do now is what they were told
