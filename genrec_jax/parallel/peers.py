@@ -11,11 +11,13 @@ and waits at its next one until process 0 has said which is the last: the one
 behind the farthest that any of them has passed.
 """
 
+import atexit
 import contextlib
 import itertools
 import json
 import secrets
 import socket
+import sys
 import threading
 import time
 
@@ -327,7 +329,16 @@ def start(heartbeat_s: float = HEARTBEAT_S, host: str = '') -> bool:
   address = distributed.global_state.coordinator_address
   host = host or address.rpartition(':')[0].strip('[]')
   PROCESS.peers = Peers(heartbeat_s, host)
+  atexit.register(_part_at_exit)
   return True
+
+
+def _part_at_exit() -> None:
+  """The end of a program of one's own, which does not call `stop`."""
+  if (error := getattr(sys, 'last_value', None)) is None:
+    stop()
+  else:
+    fail(f'process {jax.process_index()}: {error or type(error).__name__}')
 
 
 def stop() -> None:
