@@ -247,6 +247,8 @@ class Peers:
         self._collect(link.process, points)
       case {'until': point}:
         self._stop_at(point)
+      case {'end': _} | {'failed': _} if self._is_over:
+        pass  # it is this process that said so
       case {'end': number}:
         self._pass_on(message)
         interruption.end_by_signal(number, tell=False)
