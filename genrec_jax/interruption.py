@@ -51,6 +51,9 @@ class Peers(Protocol):
   def reach(self) -> bool:
     """Whether this safe point is the one at which all processes stop."""
 
+  def fail(self, words: str) -> None:
+    """Says why this process ends, which ends the others."""
+
   def close(self, limit_s: float | None = None) -> bool:
     """Ends the connections when all processes have come here."""
 
