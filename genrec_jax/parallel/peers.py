@@ -341,6 +341,7 @@ def _part_at_exit() -> None:
     stop()
   else:
     fail(f'process {jax.process_index()}: {error or type(error).__name__}')
+    interruption.leave(interruption.FAILED)  # JAX would abort
 
 
 def stop() -> None:
