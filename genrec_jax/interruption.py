@@ -51,6 +51,12 @@ class Peers(Protocol):
   def reach(self) -> bool:
     """Whether this safe point is the one at which all processes stop."""
 
+  def fail(self, words: str) -> None:
+    """Says why this process ends, which ends the others."""
+
+  def close(self, limit_s: float | None = None) -> bool:
+    """Ends the connections when all processes have come here."""
+
   def end(self, number: int) -> None:
     """All processes shall end at once; returns when they have, or soon."""
 
@@ -240,7 +246,7 @@ def _act_upon(number: int) -> None:
   else:
     points.request(number)
   if number == signal.SIGINT and PROCESS.is_voice:
-    say('Ctrl-C: ending at the next safe point; once more ends at once')
+    say('Ctrl-C: finishing what is under way; once more ends at once')
 
 
 def end_by_signal(number: int, words: str = '', *, tell: bool = True) -> None:
@@ -302,11 +308,6 @@ def leave(status: int, words: str = '') -> None:
   _run_for(sys.stderr.flush, _FLUSH_S)
   if words:
     say(words)
-  if 'multiprocessing' in sys.modules:
-    import multiprocessing
-
-    for child in multiprocessing.active_children():  # workers that read data
-      child.terminate()
   os._exit(status)
 
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from genrec_jax import __version__, interruption
+from genrec_jax import interruption
 from genrec_jax.interruption import BUG, FAILED
 
 # ImportError: of an optional package; the message says which to install.
@@ -93,8 +93,9 @@ def _shorten(text: str) -> str:
 def _write_log(error: BaseException, directory) -> pathlib.Path | None:
   """Appends the traceback to the log; returns its path, None without one."""
   now = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+  version = sys.modules['genrec_jax'].__version__  # nobody imports from it
   text = (
-    f'{now}, genrec_jax {__version__}, {sys.argv}\n'
+    f'{now}, genrec_jax {version}, {sys.argv}\n'
     + ''.join(traceback.format_exception(error))
     + '\n'
   )

@@ -191,6 +191,8 @@ def run() -> None:
       status, words = explain_error(error, MODES[FLAGS.mode], FLAGS.workdir)
       if FLAGS.verbosity > 0:
         traceback.print_exc()
+      if peers := interruption.PROCESS.peers:
+        peers.fail(f'in another process: {words.removeprefix("error: ")}')
       interruption.leave(status, words)
     interruption.leave(interruption.DONE)
 

@@ -46,6 +46,17 @@ def _steps(p, clock, steps, seconds=0.5, **values):
     p.update(step, **values)
 
 
+def test_an_error_fetches_no_value(clock):
+  class NeverComputed:
+    def __float__(self):
+      raise AssertionError('the device is asked')
+
+  with pytest.raises(KeyError), progress.Progress(9, clock=clock) as p:
+    p.update(1, loss=1.0)
+    p.update(2, loss=NeverComputed())
+    raise KeyError
+
+
 def test_plain_lines_every_so_often(clock):
   stream = io.StringIO()
   with progress.Progress(100, stream=stream, clock=clock) as p:

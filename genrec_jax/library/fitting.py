@@ -162,6 +162,8 @@ def fit(
     FileNotFoundError: there is no such file.
     FloatingPointError: the loss is not finite any more.
     InterruptedError: SIGTERM stopped the training.
+    KeyboardInterrupt: you did; the step under way was finished and saved first.
+      (A second interrupt is raised at once.)
   """
   ranks = _is_ranker(model)
   if not isinstance(features, str | Mapping | None):

@@ -11,11 +11,13 @@ and waits at its next one until process 0 has said which is the last: the one
 behind the farthest that any of them has passed.
 """
 
+import atexit
 import contextlib
 import itertools
 import json
 import secrets
 import socket
+import sys
 import threading
 import time
 
@@ -29,6 +31,7 @@ HEARTBEAT_S = 30.0
 _LEAVE_S = 2.0  # for others to end first, as they have been told to
 _READ_S = 0.1  # for others to read what this process has said
 _LOCAL = ('localhost', '127.0.0.1')
+_LONGEST = 100_000  # characters of a message
 _turns = itertools.count()
 
 
@@ -54,7 +57,7 @@ class _Link:
       EOFError: the connection is closed.
     """
     try:
-      line = self.lines.readline()
+      line = self.lines.readline(_LONGEST)
     except OSError:
       line = ''
     if not line.endswith('\n'):
@@ -129,19 +132,28 @@ class Peers:
 
   def fail(self, words: str) -> None:
     """Says why this process ends, which ends the others."""
-    self._finish(failed=words)
+    self._finish(failed=words[: _LONGEST // 10])  # JSON makes more of them
 
-  def close(self) -> None:
-    """Ends the watch when all processes have come here."""
+  def close(self, limit_s: float | None = None) -> bool:
+    """Ends the watch when all processes have come here.
+
+    Args:
+      limit_s: seconds to wait for them; None is for as long as they live.
+
+    Returns:
+      Whether they have come.
+    """
     with self._changed:
       self._left.add(self._me)
       if self._me:
         self._links[0].send(farewell=True)
-      while len(self._left) < self._count and not self._is_over:
-        self._changed.wait()
-      self._is_over = True
-      for link in self._links.values():
-        link.send(farewell=True)
+      is_over = self._changed.wait_for(
+        lambda: len(self._left) == self._count or self._is_over, limit_s
+      )
+      if is_over:
+        self._is_over = True
+        self._broadcast(farewell=True)
+    return is_over
 
   def _finish(self, **message) -> None:
     self._is_over = True  # what the others do now is what they were told
@@ -158,17 +170,22 @@ class Peers:
 
   def _accept(self, server: socket.socket, token: str) -> None:
     """In process 0: takes the connections of the others."""
-    while True:
-      connection, _ = server.accept()
-      connection.settimeout(self.heartbeat_s)
-      link = _Link(connection, -1, '')
-      with contextlib.suppress(EOFError, ValueError, KeyError, TypeError):
-        hello = link.receive()
-        if secrets.compare_digest(hello['token'], token):
-          link.process, link.host = int(hello['process']), str(hello['host'])
-          with self._changed:
-            self._links[link.process] = link
-          self._start_thread(self._listen, link)
+    while True:  # a stranger may connect and say nothing
+      self._start_thread(self._greet, server.accept()[0], token)
+
+  def _greet(self, connection: socket.socket, token: str) -> None:
+    link = _Link(connection, -1, '')
+    try:
+      hello = link.receive()
+      if not secrets.compare_digest(hello['token'], token):
+        raise ValueError('a stranger')
+      link.process, link.host = int(hello['process']), str(hello['host'])
+    except (EOFError, ValueError, KeyError, TypeError):
+      connection.close()
+      return
+    with self._changed:
+      self._links[link.process] = link
+    self._listen(link)
 
   def _beat(self) -> None:
     """Sends signs of life, and misses those of others."""
@@ -230,6 +247,8 @@ class Peers:
         self._collect(link.process, points)
       case {'until': point}:
         self._stop_at(point)
+      case {'end': _} | {'failed': _} if self._is_over:
+        pass  # it is this process that said so
       case {'end': number}:
         self._pass_on(message)
         interruption.end_by_signal(number, tell=False)
@@ -312,7 +331,17 @@ def start(heartbeat_s: float = HEARTBEAT_S, host: str = '') -> bool:
   address = distributed.global_state.coordinator_address
   host = host or address.rpartition(':')[0].strip('[]')
   PROCESS.peers = Peers(heartbeat_s, host)
+  atexit.register(_part_at_exit)
   return True
+
+
+def _part_at_exit() -> None:
+  """The end of a program of one's own, which does not call `stop`."""
+  if (error := getattr(sys, 'last_value', None)) is None:
+    stop()
+  else:
+    fail(f'process {jax.process_index()}: {error or type(error).__name__}')
+    interruption.leave(interruption.FAILED)  # JAX would abort
 
 
 def stop() -> None:

@@ -109,13 +109,19 @@ def join_processes(
     # Of use on CPUs alone, where it is what collectives run on.
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     address = settings.coordinator
-    jax.distributed.initialize(
-      start_relay(address) if settings.process else address,
-      settings.processes,
-      settings.process,
-      local_device_ids=settings.devices,
-      **patience,
-    )
+    try:
+      jax.distributed.initialize(
+        start_relay(address) if settings.process else address,
+        settings.processes,
+        settings.process,
+        local_device_ids=settings.devices,
+        **patience,
+      )
+    except jax.errors.JaxRuntimeError as error:
+      raise ProcessError(
+        f'{settings}: the processes did not find each other; all of them must '
+        f'be started, and reach the coordinator ({error})'
+      ) from error
     peers.start(heartbeat_s, address.rpartition(':')[0].strip('[]'))
   return str(settings)
 

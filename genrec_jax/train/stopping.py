@@ -7,6 +7,8 @@ from genrec_jax import interruption
 from genrec_jax.checkpoint import manifest
 from genrec_jax.interruption import NAMES, PROCESS, SafePoints
 
+_PART_S = 5.0  # for the other processes to have saved, too
+
 
 def describe_kept(workdir: pathlib.Path) -> str:
   """From where the same command would continue now."""
@@ -34,6 +36,8 @@ def end_training(points: SafePoints, step: int, total_steps, log) -> None:
     f'stopped by {NAMES[number]} at step {step} of {total_steps}; the same '
     'command continues from there'
   )
+  if PROCESS.peers and PROCESS.peers.close(_PART_S):
+    PROCESS.peers = None  # all have stopped here
   if PROCESS.statuses:
     interruption.end_by_signal(number, words=words)
   if number == signal.SIGINT:

@@ -12,12 +12,12 @@ from genrec_jax import interruption
 from genrec_jax.parallel import peers
 from tests import processes
 
-HEARTBEAT_S = 2.0
+HEARTBEAT_S = 5.0
 
 
-def freeze(seconds: float) -> bool:
+def freeze(seconds: float, heartbeat_s: float) -> bool:
   """Process 1 stops by itself, and a shell wakes it."""
-  begun = peers.start(HEARTBEAT_S)
+  begun = peers.start(heartbeat_s)
   if jax.process_index():
     me = os.getpid()
     subprocess.Popen(
@@ -29,14 +29,14 @@ def freeze(seconds: float) -> bool:
 
 
 def test_a_process_that_freezes_for_a_moment_is_waited_for():
-  assert processes.run(freeze, 1.0, processes=2, devices=1) == [True, True]
+  assert processes.run(freeze, 1.0, HEARTBEAT_S, devices=1) == [True, True]
 
 
 def test_a_process_that_freezes_for_good_is_named():
   start = time.monotonic()
-  first, second = processes.outcomes(freeze, 8.0, devices=1, grace=30.0)
+  first, second = processes.outcomes(freeze, 5.0, 1.5, devices=1, grace=30.0)
   assert (first.exitcode, second.exitcode) == (1, 1)
-  words = 'is gone: there was no sign of life for 2 s; the same command'
+  words = 'is gone: there was no sign of life for 1.5 s; the same command'
   for one in (first, second):
     assert 'error: process 1 of 2 (host ' in one.output and words in one.output
   assert time.monotonic() - start < 30

@@ -1,6 +1,5 @@
 """The training loop in one process: duties, refusals, early ends."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from genrec_jax import interruption
 from genrec_jax.checkpoint import manifest
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
@@ -348,16 +348,9 @@ def test_sigterm_during_an_evaluation(whole, tmp_path, monkeypatch):
 
 
 def test_sigterm_before_the_first_step(whole, tmp_path, monkeypatch):
-  fills = loop._signal_fills
-
-  @contextlib.contextmanager
-  def filled(*args):
-    with fills(*args):
-      terminate()
-      yield
-
   with monkeypatch.context() as m:
-    m.setattr(loop, '_signal_fills', filled)
+    points = interruption.SafePoints
+    m.setattr(points, '__enter__', lambda self: self.request(signal.SIGTERM))
     assert train(tmp_path) is None
   assert saved_steps(tmp_path) == []
   train(tmp_path)
