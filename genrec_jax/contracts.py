@@ -406,7 +406,10 @@ class RunData(Protocol):
 
 @runtime_checkable
 class Evaluator(Protocol):
-  """State -> named numbers."""
+  """State -> named numbers.
+
+  It may have `directions`, which say what is better: see `tasks.directions`.
+  """
 
   def names(self) -> list[str]:
     """The metrics that `run` yields."""

@@ -43,6 +43,8 @@ class RankingEvaluator:
   metrics = dict(evaluator.run(state))
   """
 
+  directions = ranking_metrics.DIRECTIONS
+
   def __init__(
     self, task, dataset, split, config, runtime=SingleDeviceEvalRuntime()
   ):

@@ -23,6 +23,8 @@ class RetrievalEvaluator:
   metrics = dict(evaluator.run(state))
   """
 
+  directions = metrics.DIRECTIONS
+
   def __init__(
     self, task, dataset, examples, config, runtime=SingleDeviceEvalRuntime()
   ):
