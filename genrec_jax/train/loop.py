@@ -20,9 +20,7 @@ import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.workdir import own_workdir
-from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
-from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
 from genrec_jax.report.metric_writers import MetricWriters, NoMetricWriters
@@ -32,28 +30,11 @@ from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results
 from genrec_jax.train.best_weights import BestWeights
+from genrec_jax.train.settings_checks import check_evaluation, check_settings
 from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
-
-# The least value of numbers, those in tuples too, in a config that has them.
-LEAST = {
-  'seed': 0,
-  'model.dim': 1,
-  'model.max_len': 1,
-  'eval.ks': 1,
-  'eval.batch_size': 1,
-  'train.batch_size': 1,
-  'train.epochs': 0,
-  'train.steps': 0,
-  'train.log_every': 1,
-  'train.eval_every': 0,
-  'train.checkpoint_every': 0,
-  'train.keep_checkpoints': 1,
-  'train.patience': 0,
-  'train.nan_every': 1,
-}
 
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
@@ -108,7 +89,7 @@ def _train_locked(
   )
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
-  _check_evaluation_settings(config, evaluators, extensions)
+  monitor = check_evaluation(config, evaluators, extensions)
   stop = []  # filled by SIGTERM
   batches = runtime.batches(
     iter(experiment.train_batches(config, lambda: bool(stop), log))
@@ -288,57 +269,6 @@ def _train_locked(
   return results.write_results(
     config, workdir, experiment, evaluators, run_values, step, kind
   )
-
-
-def check_settings(config) -> None:
-  """Refuses numbers that make no run, before any data are read."""
-  train, settings = config.train, flatten(config.to_dict())
-  for key, least in LEAST.items():
-    value = settings.get(key)
-    for number in value if isinstance(value, tuple | list) else (value,):
-      if isinstance(number, int | float) and number < least:
-        raise config_lib.ConfigError(
-          f'{key} is {value}, must be at least {least}'
-        )
-  if config.seed >= 2**32:  # jax.random.key drops the bits above
-    raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
-  if not train.steps and not train.epochs:
-    raise config_lib.ConfigError('train.steps and train.epochs are both 0')
-  window = train.profile_steps
-  if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
-    raise config_lib.ConfigError(
-      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
-    )
-
-
-def _check_evaluation_settings(
-  config, evaluators, extensions: Extensions | None
-) -> None:
-  """Refuses, before the first step, what would be missed after the last."""
-  train, stores = config.train, extensions.stores if extensions else {}
-  if config.eval.splits and not evaluators:
-    raise config_lib.ConfigError(
-      'nothing to evaluate: the data have none of the splits in eval.splits; '
-      'eval.splits=() trains without evaluations'
-    )
-  if evaluators and (names := host_tables(stores)):
-    raise config_lib.ConfigError(
-      f'the stores of {", ".join(names)} work on the host, and evaluations '
-      'read whole tables from the device: set eval.splits=()'
-    )
-  if 'valid' in evaluators:
-    names = evaluators['valid'].names()
-    if train.monitor not in names:
-      kin = [x for x in names if x.split('@')[0] == train.monitor.split('@')[0]]
-      raise config_lib.ConfigError(
-        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}; '
-        f'set --config.train.monitor={(kin or names)[-1]}'
-      )
-  elif train.patience:
-    raise config_lib.ConfigError(
-      'train.patience waits for better validation metrics, and nothing is '
-      'held out for validation (split.*, eval.splits); set train.patience=0'
-    )
 
 
 def parameter_summary(experiment) -> str:
