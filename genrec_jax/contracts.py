@@ -408,7 +408,8 @@ class RunData(Protocol):
 class Evaluator(Protocol):
   """State -> named numbers.
 
-  It may have `directions`, which say what is better: see `tasks.directions`.
+  It may have `directions`, which say what is better (see `tasks.directions`),
+  and `scores_are_alike`, whether the last `run` met one score alone.
   """
 
   def names(self) -> list[str]:

@@ -18,6 +18,9 @@
                      scores and ranks may be None
   directions         metric or family -> 'higher', 'lower', the number that it
                      should be near, or 'none'; see `tasks.directions`
+  diverged           {'step', 'why'} of a run that diverged
+  curve_holes        where a resumed run lacked lines of metrics.jsonl, see
+                     `metric_writers.describe_hole`
   notes              what a reader must know
 
 `ranking` is what `evaluators.ranking.RankingEvaluator.details` gives, with the

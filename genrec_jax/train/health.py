@@ -78,7 +78,8 @@ class Health:
           f'the loss was above {RISE:,.0f} times its first value, '
           f'{first:.4g}, from step {since} on: {loss:.4g}',
         )
-    if len(lines) == EQUAL_LINES and loss and {x for _, x, _ in lines} == {loss}:
+    alike = loss and all(line[1] == loss for line in lines)
+    if alike and len(lines) == EQUAL_LINES:
       self._declare(
         step,
         f'the loss was the same to the last bit from step {lines[0][0]} on: '

@@ -16,21 +16,27 @@ import signal
 import time
 
 import jax
-import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint.workdir import own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.report.metric_writers import MetricWriters, NoMetricWriters
+from genrec_jax.report.metric_writers import (
+  MetricWriters,
+  NoMetricWriters,
+  describe_hole,
+)
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results
 from genrec_jax.train.best_weights import BestWeights
+from genrec_jax.train.health import Health
+from genrec_jax.train.plateau import lower_rate
 from genrec_jax.train.settings_checks import check_evaluation, check_settings
+from genrec_jax.train.workdir_watch import WorkdirWatch
 from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
@@ -121,6 +127,9 @@ def _train_locked(
     'eval_core_s': 0.0,
     'stopped_early': False,
     'restores': 0,
+    'curve': None,  # position in metrics.jsonl
+    'curve_holes': [],
+    'health': None,  # `Health.values`
     'plan': runtime.plan and runtime.plan.to_json(),
   }
   state, step, resumed = None, 0, False
@@ -162,14 +171,21 @@ def _train_locked(
   writers = NoMetricWriters()
   if job.is_leader():
     since = step if resumed else None
-    writers = MetricWriters(workdir, resume_step=since, log=None)
+    writers = MetricWriters(workdir, since, None, run_values['curve'])
+    if writers.hole:
+      LOG.warning('%s', describe_hole(writers.hole))
+      run_values['curve_holes'] = [*run_values['curve_holes'], writers.hole]
   stream = None if job.is_leader() else io.StringIO()
   progress_unit = experiment.task.progress_unit
   progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(run_values)
+  health = Health(run_values['health'])
+  run_values['health'] = health.values
+  watched = (workdir, workdir / 'metrics.jsonl') if job.is_leader() else ()
+  watch = WorkdirWatch(watched, step)
   with contextlib.ExitStack() as stack:
-    for closing in (best, saver, writers, progress, profile):
+    for closing in (watch, best, saver, writers, progress, profile):
       stack.enter_context(closing)
     stack.callback(getattr(batches, 'close', lambda: None))
     stack.enter_context(_signal_fills(stop, signal.SIGTERM))
@@ -185,28 +201,32 @@ def _train_locked(
     while True:
       final = ended or step >= total_steps
       if is_due(train.log_every, last_log_step):
+        watch.check(step)
         more = progressive.metrics()
         state, row = _write_measurements(
           writers, state, step, progress, measured, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
+        health.observe_line(step, row)
         last_log_step = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if is_due(eval_every, last_eval_step):
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
+        watch.check(step)
         meter.switch_phase('eval')
         with progress.pause('evaluating'):
+          health.observe_weights(step, state)
           _evaluate_splits(
-            config, evaluators, state, step, run_values, writers, best
+            monitor, evaluators, state, step, run_values, writers, best, health
           )
         meter.switch_phase('train')
         last_eval_step = step
         waited = run_values['evaluations_since_best']
         run_values['stopped_early'] = 0 < train.patience <= waited
         if waited:
-          state = _lower_rate(state, config.optimizer)
+          state = lower_rate(state, config.optimizer)
       # Asked once: the signal may arrive at any moment. Several processes ask
       # each other, which is not for every step.
       stopping = bool(stop)
@@ -221,6 +241,7 @@ def _train_locked(
       ):
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
+        watch.check(step)
         with progress.pause('saving'):
           meter.update()
           # A checkpoint must not outlive, in a kill or a power cut, the lines
@@ -228,13 +249,16 @@ def _train_locked(
           writers.flush()
           best.wait()
           run_values['progressive'] = progressive.state()
+          run_values['curve'] = writers.position
           state = saver.save(step, state, data=batches, host=run_values)
           best.begin_checkpoint(run_values['best'])
         last_save_step = step
       if saver.is_publish_step(step):
         _raise_if_bad(state)
-        with progress.pause('publishing'):
-          state = saver.publish(step, state)
+        health.observe_weights(step, state)
+        if not health.diverged:
+          with progress.pause('publishing'):
+            state = saver.publish(step, state)
       if ending:
         break
       batch = next(batches, None)
@@ -255,6 +279,7 @@ def _train_locked(
     meter.update()
     saver.wait()
     best.complete_checkpoint()
+    watch.check(step)
   if stopping and not (final or run_values['stopped_early']):
     LOG.warning(
       'stopped by SIGTERM at step %d of %d; the same command continues from '
@@ -312,19 +337,6 @@ def _write_measurements(
   return dataclasses.replace(state, metric_sums=cleared), measured
 
 
-def _lower_rate(state, optimizer):
-  """The state after an evaluation without a better result."""
-  if optimizer.plateau_factor == 1:
-    return state
-  where = state.lr_scale.sharding
-  scale = jax.jit(
-    lambda x: jnp.maximum(x * optimizer.plateau_factor, optimizer.plateau_min),
-    out_shardings=where,
-  )(state.lr_scale)
-  LOG.info('not better: learning rates are now times %.3g', float(scale))
-  return dataclasses.replace(state, lr_scale=scale)
-
-
 def _await_steps(running, ahead: int, run_values: dict) -> int:
   """Waits until at most `ahead` steps are under way.
 
@@ -349,7 +361,7 @@ def _raise_if_bad(state) -> None:
 
 
 def _evaluate_splits(
-  config, evaluators, state, step, run_values, writers, best
+  monitor, evaluators, state, step, run_values, writers, best, health
 ) -> None:
   """Evaluates every split, and keeps the state if it is the best so far."""
   measured = {}
@@ -358,13 +370,15 @@ def _evaluate_splits(
       measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:
       raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
+    health.observe_scores(step, split, evaluator)
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
   run_values['last'] = {'step': step, **measured}
-  if 'valid' not in measured:
+  if monitor is None:
     return
-  value = measured['valid'][config.train.monitor]
-  if run_values['best'] is None or value > run_values['best']['value']:
+  value = monitor.measure(measured['valid'])
+  before = run_values['best'] and run_values['best']['value']
+  if not health.diverged and monitor.is_better(value, before):
     run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
     run_values['evaluations_since_best'] = 0
     about = {**run_values['best'], 'plan': run_values['plan']}
