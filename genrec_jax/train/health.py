@@ -105,9 +105,8 @@ class Health:
       and not rules.is_statistic(name)
     }
     for name, largest in jax.device_get(self._largest(arrays)).items():
-      if not largest <= HUGE:
-        self._declare(step, f'{name} holds a weight of {float(largest):.3g}')
-        return
+      if not (largest := float(largest)) <= HUGE:
+        self._declare(step, f'{name} holds a weight of {largest:.3g}')
 
   def observe_scores(self, step: int, split: str, evaluator) -> None:
     """Looks whether an evaluator has met one score alone."""
