@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from genrec_jax import config as config_lib
 from genrec_jax.config.loading import flatten
@@ -65,8 +66,8 @@ def check_settings(config) -> None:
   """Refuses numbers that make no run, before any data are read."""
   train, settings = config.train, flatten(config.to_dict())
   for key, value in settings.items():
-    for name, number in _list_numbers(key, value):
-      _check_number(key, name, number)
+    for name, shown, number in _list_numbers(key, value):
+      _check_number(key, name, shown, number)
   if config.seed >= 2**32:  # jax.random.key drops the bits above
     raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
   if not train.steps and not train.epochs:
@@ -119,25 +120,30 @@ def check_evaluation(
   return None
 
 
-def _list_numbers(key: str, value) -> Iterator[tuple[str, int | float]]:
-  """The numbers in the value of a key, each with what an error calls it."""
+def _list_numbers(key: str, value) -> Iterator[tuple[str, Any, int | float]]:
+  """The numbers in the value of a key.
+
+  Yields:
+    (what an error calls the key, and its value, a number in it).
+  """
   if isinstance(value, bool):
     return
   if isinstance(value, int | float):
-    yield key, value
+    yield key, value, value
   elif isinstance(value, dict):
     for name, part in value.items():
       yield from _list_numbers(f'{key}: {name}', part)
   elif isinstance(value, tuple | list):
-    pair = len(value) == 2 and isinstance(value[0], str)
-    named = pair and isinstance(value[1], dict)
-    for part in value[1:] if named else value:
-      # Of ('.*/bias', {'learning_rate': -1}) the pattern says which.
-      where = f'{key}, {value[0]!r}' if named else key
-      yield from _list_numbers(where, part)
+    # Of ('.*/bias', {'learning_rate': -1}) the pattern says which.
+    if len(value) == 2 and isinstance(value[1], dict):
+      yield from _list_numbers(f'{key}, {value[0]!r}', value[1])
+      return
+    for part in value:
+      for name, shown, number in _list_numbers(key, part):
+        yield name, value if name == key else shown, number
 
 
-def _check_number(key: str, name: str, number: int | float) -> None:
+def _check_number(key: str, name: str, shown, number: int | float) -> None:
   """Refuses a number outside of what its key can mean."""
   last = name.rpartition(': ')[2].rpartition('.')[2]
   moves_weights = key.startswith('optimizer.') or key == 'tables'
@@ -158,4 +164,4 @@ def _check_number(key: str, name: str, number: int | float) -> None:
   if math.isnan(number):
     wanted, fits = wanted or 'a number', False
   if not fits:
-    raise config_lib.ConfigError(f'{name} is {number}, must be {wanted}')
+    raise config_lib.ConfigError(f'{name} is {shown}, must be {wanted}')
