@@ -31,8 +31,6 @@ LEAST = {
   'loss.table_l2': 0,
   'loss.task_weights': 0,
   'optimizer.clip_norm': 0,
-  'optimizer.plateau_factor': 0,
-  'optimizer.plateau_min': 0,
   'optimizer.plateau_min_rate': 0,
   'checkpoint.expected_restores': 0,
   'checkpoint.keep_hours': 0,
@@ -48,10 +46,6 @@ LEAST_OF_RATES = {
   'eps': 0,
   'init': 0,
   'l2': 0,
-  'b1': 0,
-  'b2': 0,
-  'momentum': 0,
-  'end_factor': 0,
 }
 BELOW_ONE = ('b1', 'b2', 'momentum')
 AT_MOST_ONE = ('end_factor', 'plateau_factor', 'plateau_min')
