@@ -111,7 +111,7 @@ def _list_traces(workdir: pathlib.Path) -> list[str]:
 
 
 def _keep_former_values(workdir: pathlib.Path, config, defaults) -> None:
-  """A run that is older than a key goes on as before, see `config.FORMER`."""
+  """A run older than a key goes on as before, see `comparison.FORMER`."""
   if _list_traces(workdir):
     try:
       saved = config_lib.read_config(workdir / 'config.json', defaults)

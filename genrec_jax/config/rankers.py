@@ -49,8 +49,8 @@ def wukong(**fields) -> ConfigDict:
 
 
 # Sizes of the scaling study (Wukong, table 5): 720 features, two tasks. What it
-# does not say, as the MLP that makes Y, stays as it is above; how near the sizes
-# are is in benchmarks/published_sizes.py.
+# does not say, as the MLP that makes Y, stays as it is above. How near the
+# published counts they come: benchmarks/published_sizes.py.
 _WUKONG = {  # name -> layers, n_F = n_L, k, width of three layers
   'wukong_l2_n8': (2, 8, 24, 2048),
   'wukong_l4_n32': (4, 32, 24, 2048),
