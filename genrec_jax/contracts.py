@@ -406,7 +406,11 @@ class RunData(Protocol):
 
 @runtime_checkable
 class Evaluator(Protocol):
-  """State -> named numbers."""
+  """State -> named numbers.
+
+  It may have `directions`, which say what is better (see `tasks.directions`),
+  and `scores_are_alike`, whether the last `run` met one score alone.
+  """
 
   def names(self) -> list[str]:
     """The metrics that `run` yields."""

@@ -16,7 +16,7 @@ from genrec_jax.models import MODELS, RANKERS
 from genrec_jax.runtime import optimizer
 from genrec_jax.tasks import ranking
 from genrec_jax.tasks.retrieval import RetrievalLossConfig
-from genrec_jax.train import loop
+from genrec_jax.train import settings_checks
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / 'configs').glob('*.py'))
@@ -68,7 +68,7 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   models[fields.pop('name')].Config(**fields)
   (ranking.RankingLossConfig if ranks else RetrievalLossConfig)(**config.loss)
   optimizer.build_optimizer(config.optimizer)
-  loop.check_settings(config)
+  settings_checks.check_settings(config)
   names = ranking_datasets.DATASETS if ranks else DATASETS
   assert config.data.name in names
 

@@ -145,7 +145,7 @@ def describe_differences(
     if key.split('.')[0] in ignored or key in ignored:
       continue
     was, now = old.get(key, younger.get(key)), new.get(key)
-    if was != now:
+    if was != now and repr(was) != repr(now):  # NaN is not equal to itself
       suffix = '' if key in old or key not in younger else ' (the default)'
       lines.append(f'{key}: saved {was!r}{suffix}, now {now!r}')
   return lines

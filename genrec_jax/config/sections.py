@@ -45,6 +45,8 @@ def optimizer(**fields) -> ConfigDict:
       # `train.monitor` was not better; 1 never lowers them.
       plateau_factor=1.0,
       plateau_min=1e-3,  # The least product of these factors.
+      # The least rate that they leave of `optimizer.learning_rate`.
+      plateau_min_rate=0.0,
       # How the rows of tables move; see docs/kernels.md#row-optimizers.
       rows=dict(
         # The optimizer of tables: 'dense' is that of everything else, and a row
@@ -96,8 +98,12 @@ def train(**fields) -> ConfigDict:
       keep_checkpoints=2,  # How many of the newest checkpoints stay.
       # Evaluations without a better one after which a run stops; 0 never stops.
       patience=0,
-      # The metric on the validation split that decides which step is best.
+      # The metric on the validation split that decides which step is best, or
+      # several with weights, 'auc:1,logloss:-1'; see
+      # docs/training.md#the-best-epoch-and-early-stopping.
       monitor='ndcg@10',
+      # What it must gain at least for an evaluation to be better.
+      min_delta=0.0,
       # Steps between two looks at the measurements for NaN and infinity.
       nan_every=50,
       # (first, last): these steps are traced to `WORKDIR/profile`.

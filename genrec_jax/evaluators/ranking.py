@@ -18,6 +18,8 @@ from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics import GroupedAuc, LabelMetrics
 
 LOG = logging.getLogger('genrec_jax')
+# So many examples do not score alike by chance.
+MANY = 16
 LEAST_RATE = 1e-12  # a constant prediction keeps away from 0 and 1 by this
 
 
@@ -42,7 +44,15 @@ class RankingEvaluator:
 
   evaluator = RankingEvaluator(task, dataset, split, config.eval, runtime)
   metrics = dict(evaluator.run(state))
+
+  Attributes:
+    directions: see `contracts.Evaluator`.
+    scores_are_alike: whether the last `run` met one score alone, which a model
+      does that has diverged.
   """
+
+  directions = ranking_metrics.DIRECTIONS
+  scores_are_alike = False
 
   def __init__(
     self, task, dataset, split, config, runtime=SingleDeviceEvalRuntime()
@@ -94,6 +104,8 @@ class RankingEvaluator:
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('auc', ...), ('logloss', ...), ... of `state`."""
     scores = self.scores(state)
+    logits = scores.logits
+    self.scores_are_alike = len(logits) >= MANY and (logits == logits[0]).all()
     self._warn_of_one_class(scores.labels)
     yield from self.measure(scores).items()
 

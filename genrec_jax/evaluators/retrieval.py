@@ -15,6 +15,8 @@ from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 
 LOG = logging.getLogger('genrec_jax')
+# So many targets do not score alike by chance.
+MANY = 16
 
 
 class RetrievalEvaluator:
@@ -22,7 +24,15 @@ class RetrievalEvaluator:
 
   evaluator = Evaluator(task, dataset, examples, config.eval, runtime)
   metrics = dict(evaluator.run(state))
+
+  Attributes:
+    directions: see `contracts.Evaluator`.
+    scores_are_alike: whether the last `run` met one score alone, which a model
+      does that has diverged.
   """
+
+  directions = metrics.DIRECTIONS
+  scores_are_alike = False
 
   def __init__(
     self, task, dataset, examples, config, runtime=SingleDeviceEvalRuntime()
@@ -138,9 +148,15 @@ class RetrievalEvaluator:
       collected.append(ranks_of(batch))
     finite = bool(jnp.all(jnp.isfinite(vectors)))
     ranks = [np.zeros(0, np.float32)]
+    scores = []
     for rank, score, real in jax.device_get(collected):
       ranks.append(rank[real])
+      scores += np.unique(score[real]).tolist()
       finite &= bool(np.all(np.isfinite(score[real])))
+    targets = self._dataset.histories.items[self._examples.end]
+    self.scores_are_alike = (
+      len(set(scores)) == 1 and len(np.unique(targets)) >= MANY
+    )
     # A score that is not finite beats nothing and would go unnoticed.
     if not finite:
       raise FloatingPointError('the model scores some items NaN or infinite')

@@ -33,7 +33,7 @@ from genrec_jax.library.settings import (
 from genrec_jax.progress import IS_HIDDEN
 from genrec_jax.runtime.compile_cache import use_compile_cache
 from genrec_jax.task_kinds import TASK_KINDS
-from genrec_jax.train import loop
+from genrec_jax.train import loop, settings_checks
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -181,7 +181,7 @@ def fit(
   config = _ranking_config(model) if ranks else _retrieval_config(model)
   with _say_settings():
     _set_training(config, flatten_settings(settings), steps, epochs, seed)
-    loop.check_settings(config)
+    settings_checks.check_settings(config)
   temporary = workdir is None
   if workdir == '':  # which pathlib reads as the current directory
     raise ValueError("workdir is '', must be the path of a directory, or None")

@@ -4,6 +4,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from genrec_jax.tasks import metrics as retrieval_metrics
+from genrec_jax.tasks import ranking_metrics
+from genrec_jax.tasks.directions import (
+  HIGHER,
+  LOWER,
+  Direction,
+  find_direction,
+  metric_family,
+)
+
 # Shown first, in this order.
 _FAMILIES = 'hr ndcg recall mrr auc gauc logloss ne calibration'.split()
 # What a page calls them; others are written in capitals.
@@ -15,7 +25,8 @@ METRICS = {
   'calibration': 'Calibration',
 }
 _AREAS = ('auc', 'gauc')  # whose differences count
-_LOSSES = ('logloss', 'ne')  # less is better
+# Of the library's own metrics, for reports that say nothing of theirs.
+_DIRECTIONS = retrieval_metrics.DIRECTIONS | ranking_metrics.DIRECTIONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +38,16 @@ class Comparison:
     columns: headers of the values of a row.
     rows: (metric name, one value a column or None).
     lift: the column that compares with the best baseline, see `format_lift`.
+    directions: metric or family -> its direction, see `tasks.directions`.
   """
 
   split: str
   columns: tuple[str, ...]
   rows: tuple[tuple[str, tuple[float | None, ...]], ...]
   lift: str = 'lift'
+  directions: Mapping[str, Direction] = dataclasses.field(
+    default_factory=lambda: _DIRECTIONS
+  )
 
   def value(self, metric: str, column: str) -> float | None:
     """Returns one value, None where there is none."""
@@ -60,12 +75,19 @@ def compare_metrics(report: Mapping) -> Comparison:
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
   columns = {split: metrics[split]} | baselines
-  ranks = any(metric_family(m) in (*_AREAS, *_LOSSES) for m in metrics[split])
-  lift = 'gain' if ranks else 'lift'
+  directions = _DIRECTIONS | dict(report.get('directions', {}))
+  differs = any(
+    metric_family(m) in _AREAS or find_direction(m, directions) == LOWER
+    for m in metrics[split]
+  )
+  lift = 'gain' if differs else 'lift'
   if baselines:
     columns[lift] = {
       name: _measure_lift(
-        name, value, [b.get(name) for b in baselines.values()]
+        name,
+        value,
+        [b.get(name) for b in baselines.values()],
+        find_direction(name, directions),
       )
       for name, value in metrics[split].items()
     }
@@ -84,12 +106,8 @@ def compare_metrics(report: Mapping) -> Comparison:
       for name in names
     ),
     lift=lift,
+    directions=directions,
   )
-
-
-def metric_family(metric: str) -> str:
-  """Returns the kind of a metric: 'hr' of 'hr@10', 'auc' of 'auc/click'."""
-  return metric.partition('@')[0].partition('/')[0]
 
 
 def name_metric(metric: str) -> str:
@@ -105,26 +123,34 @@ def name_metric(metric: str) -> str:
   return f'{known} of {label}' if label else known
 
 
-def format_lift(metric: str, value: float) -> str:
+def format_lift(
+  metric: str,
+  value: float,
+  directions: Mapping[str, Direction] = _DIRECTIONS,
+) -> str:
   """Returns what is gained on the strongest baseline, for a reader.
 
   >>> format_lift('hr@10', 3.814), format_lift('auc', 0.31)
   ('3.81x', '+0.3100')
-  >>> format_lift('logloss', -0.142)
-  '-14.2%'
+  >>> format_lift('logloss', 0.142)
+  '+14.2%'
   """
   if metric_family(metric) in _AREAS:
     return f'{value:+.4f}'
-  if metric_family(metric) in _LOSSES:
+  if find_direction(metric, directions) == LOWER:
     return f'{value:+.1%}'
   return f'{value:.2f}x'
 
 
-def is_better(metric: str, lift: float) -> bool:
+def is_better(
+  metric: str,
+  lift: float,
+  directions: Mapping[str, Direction] = _DIRECTIONS,
+) -> bool:
   """Whether such a value speaks for the model."""
-  if metric_family(metric) in _LOSSES:
-    return lift < 0
-  return lift > (0 if metric_family(metric) in _AREAS else 1)
+  differs = metric_family(metric) in _AREAS
+  differs = differs or find_direction(metric, directions) == LOWER
+  return lift > (0 if differs else 1)
 
 
 def _values_of_split(values: Mapping, split: str) -> Mapping:
@@ -134,22 +160,25 @@ def _values_of_split(values: Mapping, split: str) -> Mapping:
 
 
 def _measure_lift(
-  metric: str, value: float, baselines: Sequence[float | None]
+  metric: str,
+  value: float,
+  baselines: Sequence[float | None],
+  direction: Direction | None,
 ) -> float | None:
   """How far `value` is beyond the strongest baseline.
 
-  A difference for areas under curves, a relative change for losses, how many
-  times as much for the others; None where that means nothing.
+  A difference for areas under curves, the share that is saved for what should
+  be low, how many times as much for the others; None where that means nothing.
   """
   known = [b for b in baselines if b is not None and math.isfinite(b)]
-  if not known or value is None or metric_family(metric) == 'calibration':
+  if not known or value is None or direction not in (HIGHER, LOWER, None):
     return None
   if metric_family(metric) in _AREAS:
     return value - max(known)
-  best = min(known) if metric_family(metric) in _LOSSES else max(known)
+  best = min(known) if direction == LOWER else max(known)
   if best <= 0:
     return None
-  return value / best - (metric_family(metric) in _LOSSES)
+  return 1 - value / best if direction == LOWER else value / best
 
 
 def _sort_key(metric: str) -> tuple:

@@ -63,6 +63,7 @@ def chart_steps(
   series: Sequence[Series],
   references: Sequence[Series] = (),
   from_zero: bool = False,
+  holes: Sequence[Mapping] = (),
 ) -> Chart:
   """Returns curves over the steps of a run.
 
@@ -71,13 +72,16 @@ def chart_steps(
     series: the curves, which answer to the pointer.
     references: levels and marks, drawn below them.
     from_zero: the vertical axis starts at zero, so that heights compare.
+    holes: where lines are missing, see `metric_writers.describe_hole`.
   """
   every = [point for s in series for point in s.points]
   levels = [y for s in references for _, y in s.points]
   heights = [y for _, y in every] + levels
   heights = [y for y in heights if math.isfinite(y)]
   broken = sum(not math.isfinite(y) for _, y in every)
-  warning = f'{broken:,} not finite' if broken else ''
+  warnings = [f'{broken:,} not finite'] if broken else []
+  warnings += [f'lines missing up to step {h["step"]:,}' for h in holes]
+  warning = '; '.join(warnings)
   if not every or not heights:
     nothing = linear_axis(0, 1)
     return Chart(title, nothing, nothing, [], warning=warning)
@@ -96,7 +100,7 @@ def chart_steps(
     title,
     linear_axis(low, high, 'step'),
     linear_axis(bottom, top + margin),
-    [*references, *series],
+    [*references, *(_break_curve(s, holes) for s in series)],
     _read_out(series),
     warning,
   )
@@ -128,7 +132,19 @@ def _chart_measurement(
   if best is not None and not timing:
     name = f'best step {format_number(best)}'
     references.append(charts.reference_mark(name, best))
-  return chart_steps(title, series, references, timing or shown)
+  holes = report.get('curve_holes', ())
+  return chart_steps(title, series, references, timing or shown, holes)
+
+
+def _break_curve(series: Series, holes: Sequence[Mapping]) -> Series:
+  """The same with a gap where lines are missing."""
+  breaks = [
+    ((h['after'] + h['step']) / 2, math.nan)
+    for h in holes
+    if h['after'] is not None
+  ]
+  points = sorted([*series.points, *breaks], key=lambda point: point[0])
+  return dataclasses.replace(series, points=points) if breaks else series
 
 
 def _thin_points(points: Sequence[Point]) -> list[Point]:

@@ -5,12 +5,14 @@ with an OSError instead of a curve that silently ends.
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -20,6 +22,10 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from genrec_jax.data import scratch
 
+_FOREIGN = (
+  '{path}, line {number} has no "step": it is not the metrics file of a run. '
+  'Move it away or choose another workdir.'
+)
 # JSON has no numbers for these; the strings are those of protobuf's mapping.
 _NON_FINITE = {
   'NaN': math.nan,
@@ -38,6 +44,12 @@ class MetricWriters(contextlib.AbstractContextManager):
 
   Only the process that trains opens MetricWriters: opening drops what lies
   beyond `resume_step`.
+
+  Attributes:
+    position: {'lines', 'crc32', 'step'} of metrics.jsonl so far; a checkpoint
+      keeps it.
+    hole: what a resumed run found missing, see `describe_hole`; None if nothing
+      is.
   """
 
   def __init__(
@@ -46,6 +58,7 @@ class MetricWriters(contextlib.AbstractContextManager):
     resume_step: int | None = None,
     log: Callable[[str], None] | None = logging.info,
     last_evaluation: int | None = None,
+    expected: Mapping[str, int] | None = None,
   ):
     """Opens the files of `workdir` to continue behind `resume_step`.
 
@@ -56,14 +69,21 @@ class MetricWriters(contextlib.AbstractContextManager):
       log: receives one plain line a call of `scalars`; None for no lines.
       last_evaluation: evaluations of later steps are dropped, which are made
         again; None drops none.
+      expected: `position` at the checkpoint; None where nobody knows.
     """
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     last_step = -1 if resume_step is None else int(resume_step)
     self._log = log
     path = workdir / 'metrics.jsonl'
+    selected = _Lines()
     if path.exists():
-      _drop_after(path, last_step, last_evaluation)
+      selected = _select_lines(path, resume_step, last_evaluation)
+      write_atomically(path, ''.join(selected.texts))
+    self.hole = None
+    if resume_step is not None:
+      self.hole = _find_hole(selected, last_step, expected)
+    self.position = selected.position
     self._jsonl = open(path, 'a', encoding='utf-8')
     # The time in a file name has a resolution of seconds; a suffix keeps a run
     # that is resumed within the second from overwriting the file before it.
@@ -79,8 +99,14 @@ class MetricWriters(contextlib.AbstractContextManager):
       raise ValueError("'step' names the step and cannot be a measurement")
     step = int(step)
     values = {name: to_number(name, value) for name, value in values.items()}
-    self._jsonl.write(dump_json({'step': step, **values}) + '\n')
+    line = dump_json({'step': step, **values}) + '\n'
+    self._jsonl.write(line)
     self._jsonl.flush()
+    self.position = {
+      'lines': self.position['lines'] + 1,
+      'crc32': zlib.crc32(line.encode(), self.position['crc32']),
+      'step': step,
+    }
     # Not tensorboardX's own `to_number`, which turns ndcg@10 into ndcg_10.
     values_pb = [
       Summary.Value(tag=name, simple_value=value)
@@ -116,6 +142,8 @@ class MetricWriters(contextlib.AbstractContextManager):
 class NoMetricWriters(contextlib.nullcontext):
   """The writers of a process that leaves writing to another."""
 
+  position = hole = None
+
   def scalars(self, step: int, values: Mapping[str, object]) -> None:
     pass
 
@@ -125,10 +153,49 @@ class NoMetricWriters(contextlib.nullcontext):
 
 def read_jsonl(path: str | os.PathLike) -> list[dict]:
   """Returns the lines of a JSONL file; a torn last line is left out."""
-  return [
-    {k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in row}
-    for row in (row.items() for _, row in _read_lines(pathlib.Path(path)))
-  ]
+  rows = []
+  for number, (_, row) in enumerate(_read_lines(pathlib.Path(path)), 1):
+    if row is None:
+      raise ValueError(
+        f'{path} is damaged: line {number} is not a JSON object. Remove the '
+        'line to go on without it; a training that continues does so itself.'
+      )
+    rows.append({
+      k: _NON_FINITE.get(v, v) if isinstance(v, str) else v
+      for k, v in row.items()
+    })  # fmt: skip
+  return rows
+
+
+def describe_hole(hole: Mapping) -> str:
+  """A sentence about lines of metrics.jsonl that a resumed run did not find.
+
+  >>> print(describe_hole(
+  ...   {'step': 20, 'after': 8, 'missing': 3, 'unreadable': 0}
+  ... ).split(',')[0])
+  metrics.jsonl lacks 3 lines up to step 20
+
+  Args:
+    hole: 'step' where the run continued, 'after', the last step in front of
+      the hole or None where nobody knows it, and how many lines are 'missing',
+      the 'unreadable' ones among them.
+  """
+  step, missing = f'{hole["step"]:,}', hole['missing']
+  if not missing:
+    return (
+      f'metrics.jsonl was changed: its lines up to step {step}, where the run '
+      'continued, are not those that were written; the curves may be wrong '
+      'there.'
+    )
+  text = (
+    f'metrics.jsonl lacks {missing:,} line{"s" * (missing > 1)} up to step '
+    f'{step}, where the run continued'
+  )
+  if hole['unreadable']:
+    text += f' ({hole["unreadable"]:,} of them unreadable)'
+  if hole['after'] is None:
+    return f'{text}; the curves have a gap before it.'
+  return f'{text}; the curves have a gap after step {hole["after"]:,}.'
 
 
 def to_number(name: str, value: object) -> int | float:
@@ -157,44 +224,106 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
     partial.write_text(text, encoding='utf-8')
 
 
-def _read_lines(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
-  """Yields the whole lines of a JSONL file, as they are and as objects."""
+def _read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict | None]]:
+  """Yields the whole lines of a JSONL file, as they are and as objects.
+
+  A line that is no object, or no text, is None.
+  """
   with open(path, 'rb') as f:
-    for number, line in enumerate(f, 1):
+    for line in f:
       if not line.endswith(b'\n'):
         return  # the process was killed while it wrote this line
       try:
-        row = json.loads(line)
-      except ValueError as e:
-        raise ValueError(
-          f'{path}, line {number} is not JSON ({e}). A killed run tears the'
-          ' last line only, so this file was damaged otherwise. Remove the'
-          ' line to go on without it.'
-        ) from e
-      if not isinstance(row, dict):
-        raise ValueError(f'{path}, line {number} is not a JSON object.')
-      yield line, row
+        text = line.decode()
+        row = json.loads(text)
+      except (ValueError, RecursionError):
+        text, row = '', None
+      yield text, row if isinstance(row, dict) else None
 
 
-def _drop_after(
-  path: pathlib.Path, last_step: int, last_evaluation: int | None
-) -> None:
-  """Keeps the whole lines of steps up to `last_step`, byte by byte."""
-  kept = []
+@dataclasses.dataclass
+class _Lines:
+  """The whole lines of a metrics file up to a step, byte by byte.
+
+  Attributes:
+    texts: the lines.
+    last: step of the last one, 0 without any.
+    unreadable: how many lines could not be read.
+    torn: the step in front of the first of these; None for none.
+  """
+
+  texts: list[str] = dataclasses.field(default_factory=list)
+  last: int = 0
+  unreadable: int = 0
+  torn: int | None = None
+
+  @property
+  def position(self) -> dict[str, int]:
+    """What `MetricWriters.position` says of them."""
+    return _position_of(self.texts, self.last)
+
+
+def _position_of(lines: Sequence[str], last: int) -> dict[str, int]:
+  content = ''.join(lines).encode()
+  return {'lines': len(lines), 'crc32': zlib.crc32(content), 'step': last}
+
+
+def _select_lines(
+  path: pathlib.Path, resume_step: int | None, last_evaluation: int | None
+) -> _Lines:
+  """The lines of steps up to `resume_step`, none for None."""
+  selected, last_step = _Lines(), -1 if resume_step is None else resume_step
+  steps, beyond = 0, False
   for number, (line, row) in enumerate(_read_lines(path), 1):
+    if row is None:
+      # What follows later steps is of later steps, too.
+      if not beyond:
+        selected.unreadable += 1
+        if selected.torn is None:
+          selected.torn = selected.last
+      continue
     if not isinstance(row.get('step'), int):
-      raise ValueError(
-        f'{path}, line {number} has no "step": it is not the metrics file of'
-        ' a run. Move it away or choose another workdir.'
-      )
-    is_known = (
-      last_evaluation is None
-      or row['step'] <= last_evaluation
-      or any(name.startswith('train/') for name in row)
-    )
-    if row['step'] <= last_step and is_known:
-      kept.append(line)
-  write_atomically(path, b''.join(kept).decode())
+      raise ValueError(_FOREIGN.format(path=path, number=number))
+    steps += 1
+    if row['step'] > last_step:
+      beyond = True
+      continue
+    # An evaluation that is made again.
+    if (
+      last_evaluation is not None
+      and row['step'] > last_evaluation
+      and not any(name.startswith('train/') for name in row)
+    ):
+      continue
+    selected.texts.append(line)
+    selected.last = row['step']
+  if selected.unreadable and not steps and resume_step is None:
+    raise ValueError(_FOREIGN.format(path=path, number=1))
+  return selected
+
+
+def _find_hole(
+  selected: _Lines, resume_step: int, expected: Mapping[str, int] | None
+) -> dict | None:
+  """What a run that continues lacks of its lines; see `describe_hole`."""
+  missing, after = selected.unreadable, selected.torn
+  if expected is not None:
+    missing = max(expected['lines'] - len(selected.texts), 0)
+    # A run that only reported may have added lines behind its checkpoint.
+    written = selected.texts[: expected['lines']]
+    found = _position_of(written, expected['step'])
+    if found == dict(expected):
+      return None
+    if after is None and missing and selected.last < expected['step']:
+      after = selected.last
+  elif not missing:
+    return None
+  return {
+    'step': resume_step,
+    'after': after,
+    'missing': missing,
+    'unreadable': min(selected.unreadable, missing),
+  }
 
 
 def _to_encodable(value: object) -> object:

@@ -124,7 +124,7 @@ def _pick_headlines(
     yield {
       'metric': metric,
       'value': comparison.value(metric, comparison.split),
-      'lift': _format_lift(metric, lift),
+      'lift': _format_lift(metric, lift, comparison),
       'against': against,
       # A bar alone compares nothing.
       'bars': [
@@ -147,17 +147,22 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
       'metric': metric,
       'begins': group != before,
       'cells': cells,
-      'lift': _format_lift(metric, lift),
+      'lift': _format_lift(metric, lift, comparison),
     }
     before = group
 
 
-def _format_lift(metric: str, value: float | None) -> Mapping | None:
+def _format_lift(
+  metric: str, value: float | None, comparison: Comparison
+) -> Mapping | None:
   """A lift as the page shows it, None where there is none."""
   if not is_finite(value):
     return None
-  text = format_lift(metric, value).replace('x', '×').replace('-', '−')
-  return {'text': text, 'good': is_better(metric, value)}
+  text = format_lift(metric, value, comparison.directions)
+  return {
+    'text': text.replace('x', '×').replace('-', '−'),
+    'good': is_better(metric, value, comparison.directions),
+  }
 
 
 def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:

@@ -16,6 +16,11 @@
                      'title'} or None, 'target_rank', 'recommendations':
                      [{'item', 'title', 'score', 'hit'}, ...]}; titles, times,
                      scores and ranks may be None
+  directions         metric or family -> 'higher', 'lower', the number that it
+                     should be near, or 'none'; see `tasks.directions`
+  diverged           {'step', 'why'} of a run that diverged
+  curve_holes        where a resumed run lacked lines of metrics.jsonl, see
+                     `metric_writers.describe_hole`
   notes              what a reader must know
 
 `ranking` is what `evaluators.ranking.RankingEvaluator.details` gives, with the
@@ -42,7 +47,11 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax import sealed
 from genrec_jax.formatting import format_compact, format_duration
-from genrec_jax.report.comparison import compare_metrics, format_lift
+from genrec_jax.report.comparison import (
+  Comparison,
+  compare_metrics,
+  format_lift,
+)
 from genrec_jax.report.metric_writers import dump_json, write_atomically
 from genrec_jax.report.pages import render_page
 
@@ -73,7 +82,7 @@ def format_table(report: Mapping) -> str:
   lines = [('', *c.columns)]
   for metric, values in c.rows:
     cells = (
-      _format_cell(metric, v, lift=column == c.lift)
+      _format_lift(metric, v, c) if column == c.lift else _format_cell(v)
       for v, column in zip(values, c.columns, strict=True)
     )
     lines.append((metric, *cells))
@@ -86,11 +95,15 @@ def format_table(report: Mapping) -> str:
   return f'{text}\n{_format_costs(report)}'.rstrip('\n')
 
 
-def _format_cell(metric: str, value: float | None, lift: bool) -> str:
+def _format_lift(metric: str, value: float | None, c: Comparison) -> str:
+  if value is None or math.isnan(value):
+    return _format_cell(value)
+  return format_lift(metric, value, c.directions)
+
+
+def _format_cell(value: float | None) -> str:
   if value is None:
     return '-'
-  if lift:
-    return 'nan' if math.isnan(value) else format_lift(metric, value)
   return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
 
 

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+# See `tasks.directions`.
+DIRECTIONS = {'hr': 'higher', 'ndcg': 'higher', 'mrr': 'higher'}
+
 
 def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   """Hit rate, NDCG and MRR.

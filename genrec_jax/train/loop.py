@@ -15,45 +15,32 @@ import pathlib
 import time
 
 import jax
-import jax.numpy as jnp
 
 from genrec_jax import config as config_lib
 from genrec_jax import interruption
 from genrec_jax.checkpoint.workdir import own_workdir
-from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
-from genrec_jax.embedding.stores import host_tables
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.report.metric_writers import MetricWriters, NoMetricWriters
+from genrec_jax.report.metric_writers import (
+  MetricWriters,
+  NoMetricWriters,
+  describe_hole,
+)
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
+from genrec_jax.train.health import Health
+from genrec_jax.train.plateau import lower_rate
+from genrec_jax.train.settings_checks import check_evaluation, check_settings
+from genrec_jax.train.workdir_watch import WorkdirWatch
 from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
-
-# The least value of numbers, those in tuples too, in a config that has them.
-LEAST = {
-  'seed': 0,
-  'model.dim': 1,
-  'model.max_len': 1,
-  'eval.ks': 1,
-  'eval.batch_size': 1,
-  'train.batch_size': 1,
-  'train.epochs': 0,
-  'train.steps': 0,
-  'train.log_every': 1,
-  'train.eval_every': 0,
-  'train.checkpoint_every': 0,
-  'train.keep_checkpoints': 1,
-  'train.patience': 0,
-  'train.nan_every': 1,
-}
 
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
@@ -116,7 +103,7 @@ def _train_locked(
   )
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
-  _check_evaluation_settings(config, evaluators, extensions)
+  monitor = check_evaluation(config, evaluators, extensions)
   stop = interruption.SafePoints(listen=True)
   batches = runtime.batches(
     iter(experiment.train_batches(config, lambda: stop.number is not None, log))
@@ -148,6 +135,9 @@ def _train_locked(
     'eval_core_s': 0.0,
     'stopped_early': False,
     'restores': 0,
+    'curve': None,  # position in metrics.jsonl
+    'curve_holes': [],
+    'health': None,  # `Health.values`
     'plan': runtime.plan and runtime.plan.to_json(),
   }
   state, step, resumed = None, 0, False
@@ -190,14 +180,23 @@ def _train_locked(
   if job.is_leader():
     since = step if resumed else None
     evaluated = run_values['last'].get('step', 0)
-    writers = MetricWriters(workdir, since, log=None, last_evaluation=evaluated)
+    writers = MetricWriters(
+      workdir, since, None, evaluated, run_values['curve']
+    )
+    if writers.hole:
+      LOG.warning('%s', describe_hole(writers.hole))
+      run_values['curve_holes'] = [*run_values['curve_holes'], writers.hole]
   stream = None if job.is_leader() else io.StringIO()
   progress_unit = experiment.task.progress_unit
   progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
   profile = _Profile(train.profile_steps, workdir / 'profile')
   meter = _Meter(run_values)
+  health = Health(run_values['health'])
+  run_values['health'] = health.values
+  watched = (workdir, workdir / 'metrics.jsonl') if job.is_leader() else ()
+  watch = WorkdirWatch(watched, step)
   with contextlib.ExitStack() as stack:
-    for closing in (best, saver, writers, progress, profile):
+    for closing in (watch, best, saver, writers, progress, profile):
       stack.enter_context(closing)
     stack.callback(getattr(batches, 'close', lambda: None))
     stack.enter_context(stop)
@@ -213,32 +212,36 @@ def _train_locked(
     while True:
       final = ended or step >= total_steps
       if is_due(train.log_every, last_log_step):
+        watch.check(step)
         more = progressive.metrics()
         state, row = _write_measurements(
           writers, state, step, progress, kinds_of_measurements, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
+        health.observe_line(step, row)
         last_log_step = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
       if is_due(eval_every, last_eval_step):
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
+        watch.check(step)
         meter.switch_phase('eval')
+        health.observe_weights(step, state)
         try:
           with progress.pause('evaluating'), stop.allow_raising():
-            measured = _measure_splits(evaluators, state, step)
+            measured = _measure_splits(evaluators, state, step, health)
         except interruption.Stopped:
           pass  # a resumed run evaluates this step again
         else:
           _note_evaluation(
-            config, measured, state, step, run_values, writers, best
+            monitor, measured, state, step, run_values, writers, best, health
           )
           last_eval_step = step
           waited = run_values['evaluations_since_best']
           run_values['stopped_early'] = 0 < train.patience <= waited
           if waited:
-            state = _lower_rate(state, config.optimizer)
+            state = lower_rate(state, config.optimizer)
         meter.switch_phase('train')
       # Asked once: the signal may arrive at any moment.
       is_stopping = stop.reach()
@@ -250,6 +253,7 @@ def _train_locked(
       ):
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
+        watch.check(step)
         with progress.pause('saving'):
           meter.update()
           # A checkpoint must not outlive, in a kill or a power cut, the lines
@@ -257,13 +261,16 @@ def _train_locked(
           writers.flush()
           best.wait()
           run_values['progressive'] = progressive.state()
+          run_values['curve'] = writers.position
           state = saver.save(step, state, data=batches, host=run_values)
           best.begin_checkpoint(run_values['best'])
         last_save_step = step
       if saver.is_publish_step(step):
         _raise_if_bad(state)
-        with progress.pause('publishing'):
-          state = saver.publish(step, state)
+        health.observe_weights(step, state)
+        if not health.diverged:
+          with progress.pause('publishing'):
+            state = saver.publish(step, state)
       if ending:
         break
       batch = next(batches, None)
@@ -285,6 +292,7 @@ def _train_locked(
     meter.update()
     saver.wait()
     best.complete_checkpoint()
+    watch.check(step)
   if stop.number is not None:
     return stopping.end_training(stop, step, total_steps, LOG.warning)
 
@@ -296,58 +304,6 @@ def _train_locked(
   return results.write_results(
     config, workdir, experiment, evaluators, run_values, step, kind
   )
-
-
-def check_settings(config) -> None:
-  """Refuses numbers that make no run, before any data are read."""
-  train, settings = config.train, flatten(config.to_dict())
-  for key, least in LEAST.items():
-    value = settings.get(key)
-    for number in value if isinstance(value, tuple | list) else (value,):
-      if isinstance(number, int | float) and number < least:
-        raise config_lib.ConfigError(
-          f'{key} is {value}, must be at least {least}'
-        )
-  if config.seed >= 2**32:  # jax.random.key drops the bits above
-    raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
-  if not train.steps and not train.epochs:
-    raise config_lib.ConfigError('train.steps and train.epochs are both 0')
-  window = train.profile_steps
-  if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
-    raise config_lib.ConfigError(
-      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
-    )
-
-
-def _check_evaluation_settings(
-  config, evaluators, extensions: Extensions | None
-) -> None:
-  """Refuses, before the first step, what would be missed after the last."""
-  train, stores = config.train, extensions.stores if extensions else {}
-  if config.eval.splits and not evaluators:
-    raise config_lib.ConfigError(
-      'nothing to evaluate: the data have none of the splits in eval.splits; '
-      'eval.splits=() trains without evaluations'
-    )
-  if evaluators and (names := host_tables(stores)):
-    raise config_lib.ConfigError(
-      f'the stores of {", ".join(names)} work on the host, and evaluations '
-      'read whole tables from the device: set eval.splits=()'
-    )
-  if 'valid' in evaluators:
-    names = evaluators['valid'].names()
-    if train.monitor not in names:
-      kin = [x for x in names if x.split('@')[0] == train.monitor.split('@')[0]]
-      raise config_lib.ConfigError(
-        f'train.monitor is {train.monitor!r}; measured are {", ".join(names)}'
-        f'{", and no k above the number of items" * ("@" in train.monitor)}; '
-        f'set --config.train.monitor={(kin or names)[-1]}'
-      )
-  elif train.patience:
-    raise config_lib.ConfigError(
-      'train.patience waits for better validation metrics, and nothing is '
-      'held out for validation (split.*, eval.splits); set train.patience=0'
-    )
 
 
 def parameter_summary(experiment) -> str:
@@ -391,19 +347,6 @@ def _write_measurements(
   return dataclasses.replace(state, metric_sums=cleared), measured
 
 
-def _lower_rate(state, optimizer):
-  """The state after an evaluation without a better result."""
-  if optimizer.plateau_factor == 1:
-    return state
-  where = state.lr_scale.sharding
-  scale = jax.jit(
-    lambda x: jnp.maximum(x * optimizer.plateau_factor, optimizer.plateau_min),
-    out_shardings=where,
-  )(state.lr_scale)
-  LOG.info('not better: learning rates are now times %.3g', float(scale))
-  return dataclasses.replace(state, lr_scale=scale)
-
-
 def _await_steps(running, ahead: int, run_values: dict) -> int:
   """Waits until at most `ahead` steps are under way.
 
@@ -427,7 +370,7 @@ def _raise_if_bad(state) -> None:
     raise NonFiniteError(f'train/{name} is not finite at step {step}. {remedy}')
 
 
-def _measure_splits(evaluators, state, step) -> dict:
+def _measure_splits(evaluators, state, step, health) -> dict:
   """{split: {metric: value}}."""
   measured = {}
   for split, evaluator in evaluators.items():
@@ -435,20 +378,22 @@ def _measure_splits(evaluators, state, step) -> dict:
       measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:
       raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
+    health.observe_scores(step, split, evaluator)
   return measured
 
 
 def _note_evaluation(
-  config, measured, state, step, run_values, writers, best
+  monitor, measured, state, step, run_values, writers, best, health
 ) -> None:
   """Writes an evaluation down, and keeps the state if it is the best so far."""
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
   run_values['last'] = {'step': step, **measured}
-  if 'valid' not in measured:
+  if monitor is None:
     return
-  value = measured['valid'][config.train.monitor]
-  if run_values['best'] is None or value > run_values['best']['value']:
+  value = monitor.measure(measured['valid'])
+  before = run_values['best'] and run_values['best']['value']
+  if not health.diverged and monitor.is_better(value, before):
     run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
     run_values['evaluations_since_best'] = 0
     about = {**run_values['best'], 'plan': run_values['plan']}

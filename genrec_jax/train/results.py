@@ -15,12 +15,14 @@ from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import job
 from genrec_jax.report import summary
 from genrec_jax.report.metric_writers import (
+  describe_hole,
   dump_json,
   read_jsonl,
   write_atomically,
 )
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
+from genrec_jax.train.health import describe_divergence
 
 LOG = logging.getLogger('genrec_jax')
 PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
@@ -52,11 +54,15 @@ def write_results(
   splits = [p for p in evaluators if p in host['last']]
   last = {p: host['last'][p] for p in splits}
   chosen = host['best']['metrics'] if host['best'] else last
-  notes = []
+  notes, diverged = [], host['health']['diverged']
+  if diverged:
+    notes.append(describe_divergence(diverged))
+  notes += map(describe_hole, host['curve_holes'])
   if host['best'] is None:
-    notes.append(
-      'No validation split: the metrics are those of the last evaluation.'
-    )
+    why = 'No validation split'
+    if 'valid' in last:
+      why = f'No step is the best by {config.train.monitor}'
+    notes.append(f'{why}: the metrics are those of the last evaluation.')
   if host['stopped_early']:
     notes.append(
       f'Stopped early: {config.train.patience} evaluations without a better '
@@ -79,8 +85,12 @@ def write_results(
     'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
     'devices': describe_devices(),
     'versions': package_versions(),
+    'directions': _collect_directions(evaluators),
+    'curve_holes': host['curve_holes'],
     'notes': notes,
   }
+  if diverged:
+    report['diverged'] = diverged
   if experiment.task.progress_unit == 'tokens':
     report['tokens_per_s'] = host['tokens'] / max(host['train_s'], 1e-9)
 
@@ -98,6 +108,8 @@ def write_results(
       curves = read_jsonl(workdir / 'metrics.jsonl')
       summary.write_report(workdir, report, curves, sections)
       print(summary.format_table(report))
+      if diverged:
+        LOG.warning('%s', notes[0])
       LOG.info('report: %s', workdir / 'report.html')
   return report
 
@@ -156,6 +168,7 @@ def evaluate_run(
     'baselines': experiment.baselines(evaluators),
     'wall_s': wall,
     'core_s': core,
+    'directions': _collect_directions(evaluators),
     'devices': describe_devices(),
     'versions': package_versions(),
   }
@@ -166,6 +179,14 @@ def evaluate_run(
       print(summary.format_table(by_part))
       LOG.info('evaluation: %s', workdir / 'eval.json')
   return by_part
+
+
+def _collect_directions(evaluators) -> dict:
+  """Metric or family -> its direction, of all evaluators."""
+  directions = {}
+  for evaluator in evaluators.values():
+    directions |= getattr(evaluator, 'directions', {})
+  return directions
 
 
 def describe_devices() -> str:

@@ -102,6 +102,7 @@ def test_it_trains_and_is_logged_with_its_own_measurements(trained):
     assert row['train/teacher_error'] > 0
   assert set(report['metrics']) == {'valid', 'test'}
   assert report['metrics']['test']['mse'] > 0
+  assert report['directions'] == {'mse': 'lower'}
 
 
 def test_its_curve_does_not_depend_on_the_devices(trained, tmp_path, log_file):

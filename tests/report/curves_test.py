@@ -37,6 +37,18 @@ def test_charts_break_where_a_value_is_not_finite():
   assert 'no finite value' in parse(draw('Loss', [])).text
 
 
+def test_a_curve_breaks_where_lines_are_missing():
+  points = [(x, 1.0 * x) for x in (2, 4, 10, 12)]
+  hole = {'step': 8, 'after': 4, 'missing': 2, 'unreadable': 0}
+  chart = chart_steps('x', [Series('a', points, 'blue')], holes=[hole])
+  assert [x for x, y in chart.series[0].points if math.isnan(y)] == [6.0]
+  assert chart.warning == 'lines missing up to step 8'
+  assert not any('nan' in readout.text for readout in chart.readouts)
+  somewhere = {**hole, 'after': None}
+  chart = chart_steps('x', [Series('a', points, 'blue')], holes=[somewhere])
+  assert chart.series[0].points == points and 'missing' in chart.warning
+
+
 @pytest.mark.parametrize(
   'points', [[(0, 0.0)], [(5, 2.0)], [(3, -1.0), (9, -1.0)], [(1, 1e-30)]]
 )

@@ -140,19 +140,66 @@ def test_only_numbers_are_written(tmp_path, value, message):
 
 def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
   path = tmp_path / 'metrics.jsonl'
-  damaged = '{"step": 1}\n{"st\n{"step": 3}\n'
-  path.write_text(damaged)
-  with pytest.raises(ValueError, match='metrics.jsonl, line 2 is not JSON'):
+  path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+  with pytest.raises(ValueError, match='is damaged: line 2 is not a JSON'):
     metric_writers.read_jsonl(path)
-  with pytest.raises(ValueError, match='line 2'):
-    metric_writers.MetricWriters(tmp_path, resume_step=3)
-  assert path.read_text() == damaged
-  path.write_text('{"loss": 1}\n')
-  with pytest.raises(ValueError, match='line 1 has no "step"'):
-    metric_writers.MetricWriters(tmp_path, resume_step=3)
   path.write_text('[1]\n')
   with pytest.raises(ValueError, match='line 1 is not a JSON object'):
     metric_writers.read_jsonl(path)
+  for foreign in ('{"loss": 1}\n', '[1]\n'):
+    path.write_text(foreign)
+    with pytest.raises(ValueError, match='line 1 has no "step"'):
+      metric_writers.MetricWriters(tmp_path)
+    assert path.read_text() == foreign
+
+
+@pytest.mark.parametrize(
+  'damage, missing, unreadable, after',
+  [
+    (lambda text: text, None, 0, None),
+    (lambda text: text + text[-60:].split('\n', 1)[1], None, 0, None),
+    (lambda text: text[:90], 6, 0, 0),  # torn in the second line
+    (lambda text: '', 8, 0, 0),
+    (lambda text: None, 8, 0, 0),
+    (lambda text: text.replace('0.25', '0.26'), 0, 0, None),
+    (lambda text: text.replace('"step": 2', '"step": 9', 1), 1, 0, None),
+    (lambda text: '\0' * 20 + text[20:], 1, 1, 0),
+    (lambda text: text[:-30] + '\0' * 30, 1, 0, None),
+    (lambda text: text.replace('mrr', '\udcff', 1), 1, 1, 0),
+    (lambda text: '[' * 100_000 + '\n' + text, None, 0, None),
+    (lambda text: text.split('\n', 1)[1], 1, 0, None),
+  ],
+)
+def test_a_resumed_run_knows_what_it_lacks(
+  tmp_path, damage, missing, unreadable, after
+):
+  """And goes on; a checkpoint of earlier versions expects nothing."""
+  _run(tmp_path, range(5))
+  path = tmp_path / 'metrics.jsonl'
+  with metric_writers.MetricWriters(tmp_path, 4, log=None) as w:
+    expected = w.position
+    assert w.hole is None and expected['lines'] == 8
+  text = damage(path.read_text())
+  if text is None:
+    path.unlink()
+  else:
+    path.write_bytes(text.encode(errors='surrogateescape'))
+  with metric_writers.MetricWriters(
+    tmp_path, 4, log=None, expected=expected
+  ) as w:
+    hole = w.hole
+    w.scalars(5, {'a': 1.0})
+    assert w.position['lines'] == len(metric_writers.read_jsonl(path))
+  if missing is None:
+    assert hole is None
+    return
+  assert hole == {
+    'step': 4, 'after': after, 'missing': missing, 'unreadable': unreadable
+  }  # fmt: skip
+  said = metric_writers.describe_hole(hole)
+  assert said.startswith(
+    'metrics.jsonl lacks' if missing else 'metrics.jsonl w'
+  )
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='no /dev/full')

@@ -16,6 +16,8 @@ from tests.third_task.task import Minutes
 
 
 class Evaluator:
+  directions = {'mse': 'lower'}
+
   def __init__(self, task, split, config, runtime):
     self._part, self._size, self._runtime = split, config.batch_size, runtime
 

@@ -22,7 +22,7 @@ from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.progress import Progress
 from genrec_jax.runtime import restoring
 from genrec_jax.tasks.retrieval import Retrieval
-from genrec_jax.train import loop
+from genrec_jax.train import loop, settings_checks
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_run, curve, steps_of, train
 
@@ -476,8 +476,8 @@ def test_host_stores_are_refused_before_the_first_step(whole):
   extensions = Extensions(stores={'items': OnHost()})
   config = tiny_run.config()
   with pytest.raises(ConfigError, match='items work on the host.*eval.splits'):
-    loop._check_evaluation_settings(config, {'valid': None}, extensions)
-  loop._check_evaluation_settings(
+    settings_checks.check_evaluation(config, {'valid': None}, extensions)
+  settings_checks.check_evaluation(
     tiny_run.config('eval.splits=()'), {}, extensions
   )
 

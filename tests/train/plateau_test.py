@@ -1,9 +1,20 @@
 """Learning rates that fall where the results no longer rise."""
 
-import numpy as np
+import dataclasses
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from genrec_jax.train.plateau import lower_rate
 from tests.train import tiny_run
 from tests.train.tiny_run import train
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  lr_scale: jax.Array
 
 
 def test_rates_fall_after_every_evaluation_that_is_not_better(
@@ -27,6 +38,22 @@ def test_rates_fall_after_every_evaluation_that_is_not_better(
     found = tiny_run.weights(tmp_path, step=step)['lr_scale']
     assert found == np.float32(scale), step
   assert said().count('learning rates are now times 0.2') == 3
+
+
+def test_a_floor_in_units_of_the_rate():
+  """FuxiCTR's: a rate of 5e-4 falls to 1e-6 and no further."""
+  config = tiny_run.config(
+    'optimizer.learning_rate=5e-4',
+    'optimizer.plateau_factor=0.1',
+    'optimizer.plateau_min=0',
+    'optimizer.plateau_min_rate=1e-6',
+  )
+  state = State(jnp.float32(1.0))
+  rates = []
+  for _ in range(4):
+    state = lower_rate(state, config.optimizer)
+    rates.append(float(state.lr_scale) * config.optimizer.learning_rate)
+  assert rates == pytest.approx([5e-5, 5e-6, 1e-6, 1e-6])
 
 
 def test_at_a_rate_of_zero_weights_and_rows_stand_still(scripted, tmp_path):

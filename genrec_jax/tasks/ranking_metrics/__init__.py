@@ -8,6 +8,7 @@ from genrec_jax.tasks.ranking_metrics.curves import (
 )
 from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
 from genrec_jax.tasks.ranking_metrics.metrics import (
+  DIRECTIONS,
   NAMES,
   LabelMetrics,
   measure_labels,
@@ -15,6 +16,7 @@ from genrec_jax.tasks.ranking_metrics.metrics import (
 )
 
 __all__ = (
+  'DIRECTIONS',
   'NAMES',
   'BinnedAuc',
   'ExactAuc',

@@ -9,7 +9,15 @@ import numpy as np
 from genrec_jax.tasks.ranking_metrics.auc import BinnedAuc, ExactAuc, GroupedAuc
 from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
 
-NAMES = ('auc', 'gauc', 'logloss', 'ne', 'calibration')
+# See `tasks.directions`.
+DIRECTIONS = {
+  'auc': 'higher',
+  'gauc': 'higher',
+  'logloss': 'lower',
+  'ne': 'lower',
+  'calibration': 1.0,
+}
+NAMES = tuple(DIRECTIONS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""Refuses, before the first step, settings that make no run."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from genrec_jax import config as config_lib
+from genrec_jax.config.loading import flatten
+from genrec_jax.contracts import Extensions
+from genrec_jax.embedding.stores import host_tables
+from genrec_jax.train.monitor import Monitor, parse_monitor
+
+# The least value of numbers, those in tuples too, in a config that has them.
+LEAST = {
+  'seed': 0,
+  'model.dim': 1,
+  'model.max_len': 1,
+  'eval.ks': 1,
+  'eval.batch_size': 1,
+  'train.batch_size': 1,
+  'train.epochs': 0,
+  'train.steps': 0,
+  'train.log_every': 1,
+  'train.eval_every': 0,
+  'train.checkpoint_every': 0,
+  'train.keep_checkpoints': 1,
+  'train.patience': 0,
+  'train.min_delta': 0,
+  'train.nan_every': 1,
+  'data.init_std': 0,
+  'loss.table_l2': 0,
+  'loss.task_weights': 0,
+  'optimizer.clip_norm': 0,
+  'optimizer.plateau_min_rate': 0,
+  'checkpoint.expected_restores': 0,
+  'checkpoint.keep_hours': 0,
+  'checkpoint.keep_gb': 0,
+  'parallel.memory_gb': 0,
+}
+# The same of keys that stand in several places: in `optimizer`, in its `rows`
+# and `groups`, and in `tables`.
+LEAST_OF_RATES = {
+  'learning_rate': 0,
+  'rate': 0,
+  'weight_decay': 0,
+  'eps': 0,
+  'init': 0,
+  'l2': 0,
+}
+BELOW_ONE = ('b1', 'b2', 'momentum')
+AT_MOST_ONE = ('end_factor', 'plateau_factor', 'plateau_min')
+ABOVE_ZERO = (
+  'loss.temperature',
+  'parallel.bucket_mb',
+  'parallel.exchange.capacity',
+)
+
+
+def check_settings(config) -> None:
+  """Refuses numbers that make no run, before any data are read."""
+  train, settings = config.train, flatten(config.to_dict())
+  for key, value in settings.items():
+    for name, shown, number in _list_numbers(key, value):
+      _check_number(key, name, shown, number)
+  if config.seed >= 2**32:  # jax.random.key drops the bits above
+    raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
+  if not train.steps and not train.epochs:
+    raise config_lib.ConfigError('train.steps and train.epochs are both 0')
+  window = train.profile_steps
+  if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
+    raise config_lib.ConfigError(
+      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
+    )
+  o = config.optimizer
+  if o.plateau_min_rate > o.learning_rate:
+    raise config_lib.ConfigError(
+      f'optimizer.plateau_min_rate is {o.plateau_min_rate}, must not be above '
+      f'optimizer.learning_rate, which is {o.learning_rate}'
+    )
+
+
+def check_evaluation(
+  config, evaluators, extensions: Extensions | None
+) -> Monitor | None:
+  """Refuses what would be missed after the last step.
+
+  Returns:
+    What compares evaluations; None without a validation split.
+  """
+  train, stores = config.train, extensions.stores if extensions else {}
+  if config.eval.splits and not evaluators:
+    raise config_lib.ConfigError(
+      'nothing to evaluate: the data have none of the splits in eval.splits; '
+      'eval.splits=() trains without evaluations'
+    )
+  if evaluators and (names := host_tables(stores)):
+    raise config_lib.ConfigError(
+      f'the stores of {", ".join(names)} work on the host, and evaluations '
+      'read whole tables from the device: set eval.splits=()'
+    )
+  if 'valid' in evaluators:
+    evaluator = evaluators['valid']
+    return parse_monitor(
+      train.monitor,
+      evaluator.names(),
+      getattr(evaluator, 'directions', {}),
+      train.min_delta,
+    )
+  if train.patience:
+    raise config_lib.ConfigError(
+      'train.patience waits for better validation metrics, and nothing is '
+      'held out for validation (split.*, eval.splits); set train.patience=0'
+    )
+  return None
+
+
+def _list_numbers(key: str, value) -> Iterator[tuple[str, Any, int | float]]:
+  """The numbers in the value of a key.
+
+  Yields:
+    (what an error calls the key, and its value, a number in it).
+  """
+  if isinstance(value, bool):
+    return
+  if isinstance(value, int | float):
+    yield key, value, value
+  elif isinstance(value, dict):
+    for name, part in value.items():
+      yield from _list_numbers(f'{key}: {name}', part)
+  elif isinstance(value, tuple | list):
+    # Of ('.*/bias', {'learning_rate': -1}) the pattern says which.
+    if len(value) == 2 and isinstance(value[1], dict):
+      yield from _list_numbers(f'{key}, {value[0]!r}', value[1])
+      return
+    for part in value:
+      for name, shown, number in _list_numbers(key, part):
+        yield name, value if name == key else shown, number
+
+
+def _check_number(key: str, name: str, shown, number: int | float) -> None:
+  """Refuses a number outside of what its key can mean."""
+  last = name.rpartition(': ')[2].rpartition('.')[2]
+  moves_weights = key.startswith('optimizer.') or key == 'tables'
+  least = LEAST.get(key, LEAST_OF_RATES.get(last) if moves_weights else None)
+  wanted, fits = '', True
+  if (moves_weights and last in BELOW_ONE) or (
+    key.startswith('model.') and 'dropout' in last
+  ):
+    wanted, fits = 'at least 0 and below 1', 0 <= number < 1
+  elif moves_weights and last in AT_MOST_ONE:
+    wanted, fits = 'from 0 to 1', 0 <= number <= 1
+  elif key in ABOVE_ZERO or (moves_weights and last == 'max_norm'):
+    wanted, fits = 'a finite number above 0', 0 < number < math.inf
+  elif least is not None:
+    wanted, fits = f'at least {least}', number >= least
+    if number == math.inf:
+      wanted, fits = 'a finite number', False
+  if math.isnan(number):
+    wanted, fits = wanted or 'a number', False
+  if not fits:
+    raise config_lib.ConfigError(f'{name} is {shown}, must be {wanted}')

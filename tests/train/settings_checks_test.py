@@ -1,0 +1,72 @@
+"""Numbers that make no run are refused before any data are read."""
+
+import json
+import math
+
+import pytest
+
+from genrec_jax import config as config_lib
+from genrec_jax.config import ConfigError
+from genrec_jax.config.comparison import describe_differences
+from genrec_jax.train import loop
+from genrec_jax.train.settings_checks import check_settings
+
+NAN, INF = math.nan, math.inf
+GROUPS = (('.*/bias', {'learning_rate': -1.0}),)
+TABLES = (('item', {}), ('.*', {'rate': NAN}))
+
+
+@pytest.mark.parametrize(
+  'key, value, message',
+  [
+    ('optimizer.learning_rate', NAN, 'is nan, must be at least 0'),
+    ('optimizer.learning_rate', -1.0, 'is -1.0, must be at least 0'),
+    ('optimizer.learning_rate', INF, 'is inf, must be a finite number'),
+    ('optimizer.rows.learning_rate', -0.1, 'must be at least 0'),
+    ('optimizer.rows.weight_decay', NAN, 'must be at least 0'),
+    ('optimizer.rows.max_norm', 0.0, 'must be a finite number above 0'),
+    ('optimizer.weight_decay', -0.1, 'must be at least 0'),
+    ('optimizer.clip_norm', NAN, 'must be at least 0'),
+    ('optimizer.b1', 1.0, 'must be at least 0 and below 1'),
+    ('optimizer.end_factor', 1.5, 'must be from 0 to 1'),
+    ('optimizer.plateau_factor', NAN, 'must be from 0 to 1'),
+    ('optimizer.plateau_min_rate', -1.0, 'must be at least 0'),
+    ('optimizer.plateau_min_rate', 1.0, 'must not be above optimizer.learning'),
+    ('train.min_delta', -1e-6, 'must be at least 0'),
+    ('model.dropout', 1.0, 'must be at least 0 and below 1'),
+    ('model.embedding_dropout', -0.1, 'must be at least 0 and below 1'),
+    ('loss.temperature', 0.0, 'must be a finite number above 0'),
+    ('loss.temperature', NAN, 'must be a finite number above 0'),
+    ('data.init_std', NAN, 'must be at least 0'),
+    ('split.valid_fraction', NAN, 'is nan, must be a number'),
+    ('optimizer.groups', GROUPS, "groups, '.*/bias': learning_rate is -1.0"),
+    ('tables', TABLES, "tables, '.*': rate is nan, must be at least 0"),
+  ],
+)
+def test_a_number_that_makes_no_run(tmp_path, key, value, message):
+  config = config_lib.retrieval()
+  *sections, last = key.split('.')
+  section = config
+  for name in sections:
+    section = section[name]
+  with section.ignore_type():
+    section[last] = value
+  with pytest.raises(ConfigError) as e:
+    loop.train_and_evaluate(config, tmp_path / 'run', {})
+  assert key in str(e.value) and message in str(e.value)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_numbers_at_the_edge():
+  config = config_lib.retrieval()
+  config.optimizer.learning_rate = config.model.dropout = 0.0
+  config.optimizer.plateau_factor = config.optimizer.plateau_min = 0.0
+  config.tables = (('.*', {'rate': 0, 'weight_decay': 0, 'max_norm': None}),)
+  check_settings(config)
+
+
+def test_a_config_does_not_differ_from_itself():
+  config = config_lib.retrieval()
+  config.optimizer.learning_rate = NAN
+  saved = json.loads(config_lib.to_json(config))
+  assert describe_differences(saved, config) == []
