@@ -127,34 +127,7 @@ def test_the_first_line_of_a_stopped_and_continued_run(tmp_path, whole, said):
   assert_same_run(tmp_path, whole[0])
 
 
-# --- Settings that make no run
-
-
-@pytest.mark.parametrize(
-  'override, message',
-  [
-    ('train.batch_size=0', 'train.batch_size is 0, must be at least 1'),
-    ('train.log_every=0', 'train.log_every is 0'),
-    ('train.eval_every=-1', 'train.eval_every is -1, must be at least 0'),
-    ('train.keep_checkpoints=0', 'train.keep_checkpoints is 0'),
-    ('train.profile_steps=5', r'is \(5,\), must be \(first, last\)'),
-    ('train.profile_steps=5,5', 'must be'),
-    ('train.monitor=ndcg@7', 'are hr@1, .*set --config.train.monitor=ndcg@10'),
-    ('eval.splits=vald', "holds 'vald', must be among train, valid, test"),
-  ],
-)
-def test_settings_are_refused_before_the_first_step(
-  tmp_path, override, message
-):
-  with pytest.raises(ValueError, match=message):
-    train(tmp_path, override)
-  assert not (tmp_path / 'metrics.jsonl').exists()
-
-
-def test_a_k_above_the_catalogue_is_no_monitor(tmp_path, said):
-  with pytest.raises(ConfigError, match='no k above the .*monitor=hr@10'):
-    train(tmp_path, 'eval.ks=10,201', 'train.monitor=hr@201')
-  assert 'eval.ks holds 201, and there are 200 items' in said()
+# --- What ends a run before its first step
 
 
 def test_without_evaluations(tmp_path, whole):
@@ -162,16 +135,6 @@ def test_without_evaluations(tmp_path, whole):
   assert report['metrics'] == {} and not (tmp_path / 'report.html').exists()
   trained = [row for row in curve(tmp_path) if 'train/loss' in row]
   assert trained == [row for row in curve(whole[0]) if 'train/loss' in row]
-
-
-def test_neither_steps_nor_epochs(tmp_path):
-  with pytest.raises(ConfigError, match='both 0'):
-    train(tmp_path, 'train.steps=0', 'train.epochs=0')
-
-
-def test_patience_needs_a_validation_part(tmp_path):
-  with pytest.raises(ConfigError, match='train.patience.*held out'):
-    train(tmp_path, 'eval.splits=test', 'train.patience=3')
 
 
 def test_a_workdir_of_another_config_is_refused(whole):
