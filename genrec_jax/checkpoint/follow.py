@@ -15,12 +15,23 @@ table, another follower, no space); with 70 on a bug, whose traceback is in
 COPY/error.log.
 """
 
+import signal
+
+from genrec_jax import interruption
+
+if __name__ == '__main__':  # other imports take the time of a Ctrl-C
+  # SIGTERM is how a service ends. Ctrl-C too: shells start what runs in the
+  # background without it.
+  interruption.install(
+    {signal.SIGINT: 130, signal.SIGTERM: interruption.DONE}, heed_ignored=True
+  )
+  interruption.keep(lambda: 'to go on, start it again')
+
 import argparse
 import contextlib
 import functools
 import os
 import pathlib
-import signal
 import sys
 import time
 import zlib
@@ -28,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from genrec_jax import interruption, last_resort
+from genrec_jax import last_resort
 from genrec_jax.checkpoint import (
   chain,
   copy_writer,
@@ -429,10 +440,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-  # SIGTERM is how a service ends. Ctrl-C too: shells start what runs in the
-  # background without it.
-  interruption.install(
-    {signal.SIGINT: 130, signal.SIGTERM: interruption.DONE}, heed_ignored=True
-  )
-  interruption.keep(lambda: 'to go on, start it again')
   last_resort.run_command(main)
