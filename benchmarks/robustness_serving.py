@@ -50,7 +50,9 @@ def read_histories(path, rows):
   counts = np.ones(vocab.rows, np.int64)
   known = items.ItemCatalogue(vocab, corpus, counts, None, True, '')
   scratch = path.parent / 'scratch'
-  logging.getLogger('genrec_jax').setLevel(logging.ERROR)
+  logger = logging.getLogger('genrec_jax')
+  before = logger.level
+  logger.setLevel(logging.ERROR)  # what is left out of each of very many files
   try:
     with BlockRows(readers, rows):
       histories, _ = inputs.read_input(config, known, scratch)
@@ -61,6 +63,7 @@ def read_histories(path, rows):
     ]
     return list(zip(histories.users.ids.tolist(), *columns, strict=True))
   finally:
+    logger.setLevel(before)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
