@@ -238,6 +238,20 @@ TABLES = {
       ('count the items, s', 'count_s', '.3f'),
     ),
   },
+  'robustness_damage': {
+    'files': ('cpu1/robustness_damage',),
+    'columns': (
+      ('opened', 'case', ''),
+      ('damaged files', 'openings', ',d'),
+      ('refused in a sentence', 'sentence', ',d'),
+      ('nothing that is read changed', 'same', ',d'),
+      ('earlier step, told', 'earlier_step', ',d'),
+      ('written again, told', 'healed', ',d'),
+      ('wrong', 'wrong', ',d'),
+      ('silent', 'silent', ',d'),
+      ('traceback', 'traceback', ',d'),
+    ),
+  },
   'mutation': {
     'files': ('cpu2/mutation',),
     'columns': (

@@ -8,6 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax import sealed
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop, results
 
@@ -91,6 +92,7 @@ def test_refusals(run, tmp_path):
   shutil.copytree(directory, copy)
   meta = json.loads((copy / 'items' / 'meta.json').read_text())
   (copy / 'items' / 'meta.json').write_text(json.dumps({**meta, 'data': '?'}))
+  sealed.seal(copy / 'items')
   with pytest.raises(ValueError, match='trained on other data'):
     results.evaluate_run(config, copy, TASK_KINDS)
   shutil.rmtree(copy)
