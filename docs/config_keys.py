@@ -30,7 +30,14 @@ PACKAGE = ROOT / 'genrec_jax'
 # The blocks of the page: 'retrieval.data' is the section `data` of what the
 # function `retrieval` in config/retrieval.py returns, and 'retrieval' are its
 # keys outside of all sections.
-SHARED = ('optimizer', 'train', 'checkpoint', 'numerics', 'parallel')
+SHARED = (
+  'optimizer',
+  'train',
+  'checkpoint',
+  'numerics',
+  'parallel',
+  'compile_cache',
+)
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
 RANKING = ('data', 'loss', 'eval', 'predict', 'report')
 MODELS = dict(  # name -> the class in config/models.py

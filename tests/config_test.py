@@ -183,7 +183,8 @@ def test_an_unknown_key_is_answered_with_the_nearest(config, override, hint):
 
 def test_an_unknown_key_that_is_like_nothing(config):
   with pytest.raises(
-    config_lib.ConfigError, match='sections are checkpoint, data, eval, .*loss'
+    config_lib.ConfigError,
+    match='sections are checkpoint, compile_cache, data, eval, .*loss',
   ):
     config_lib.apply_override(config, 'zzz.qqq=1')
 

@@ -40,8 +40,12 @@ ROWS = [
 ]  # lines 2 to 41
 
 
-class FirstStep(Exception):
+class FirstStep(BaseException):
   """Everything was accepted; a training would begin."""
+
+
+class Left(BaseException):
+  """The command has ended, with a status and its last words."""
 
 
 @pytest.fixture
@@ -50,8 +54,14 @@ def command(tmp_path, monkeypatch):
   (tmp_path / 'config.py').write_text(CONFIG)
   monkeypatch.setattr(main, 'start_logging', lambda: None)
   monkeypatch.setattr(
-    main.app, 'run', lambda function, argv: function(flags.FLAGS(argv))
+    main.app, 'run', lambda function, argv, **_: function(flags.FLAGS(argv))
   )
+  monkeypatch.setattr(main.interruption, 'install', lambda: None)
+
+  def leave(status, words=''):
+    raise Left(status, words)
+
+  monkeypatch.setattr(main.interruption, 'leave', leave)
 
   def no_step(*args, **kwargs):
     raise FirstStep
@@ -71,10 +81,11 @@ def command(tmp_path, monkeypatch):
         main.run()
     except FirstStep:
       return None
-    except SystemExit as e:
-      assert e.code.startswith('error: ')
-      return e.code.removeprefix('error: ')
-    raise AssertionError('the command ended well')
+    except Left as end:
+      status, words = end.args
+      assert status == 1 and words.startswith('error: ')
+      return words.removeprefix('error: ')
+    raise AssertionError('the command did not end')
 
   return run
 
