@@ -148,7 +148,6 @@ def _explain_unknown(text, name, names: Sequence[str]) -> str:
   if name != text:
     said += f', and there is no {name!r}'
   return (
-    f'{said}; measured are {", ".join(names)}'
-    f'{", and no k above the number of items" * ("@" in str(name))}; '
+    f'{said}; measured are {", ".join(names)}; '
     f'set --config.train.monitor={(kin or list(names))[-1]}'
   )

@@ -1,5 +1,6 @@
 """Refuses, before the first step, settings that make no run."""
 
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.train.monitor import Monitor, parse_monitor
+
+LOG = logging.getLogger('genrec_jax')
 
 # The least value of numbers, those in tuples too, in a config that has them.
 LEAST = {
@@ -101,7 +104,7 @@ def check_evaluation(
   if 'valid' in evaluators:
     evaluator = evaluators['valid']
     return parse_monitor(
-      train.monitor,
+      _fit_to_catalogue(train.monitor, evaluator.names(), config.eval),
       evaluator.names(),
       getattr(evaluator, 'directions', {}),
       train.min_delta,
@@ -112,6 +115,25 @@ def check_evaluation(
       'held out for validation (split.*, eval.splits); set train.patience=0'
     )
   return None
+
+
+def _fit_to_catalogue(monitor: str, names: list[str], settings) -> str:
+  """The monitor, or its like with the largest k that there are items for."""
+  family, _, k = monitor.partition('@')
+  if monitor in names or k not in map(str, settings.get('ks', ())):
+    return monitor
+  measured = [n for n in names if n.startswith(f'{family}@')]
+  if not measured:
+    return monitor
+  largest = max(measured, key=lambda n: int(n.partition('@')[2]))
+  LOG.warning(
+    'train.monitor is %s, and there are fewer items to recommend than %s: %s '
+    'is compared instead',
+    monitor,
+    k,
+    largest,
+  )
+  return largest
 
 
 def _list_numbers(key: str, value) -> Iterator[tuple[str, Any, int | float]]:

@@ -94,10 +94,15 @@ def test_settings_are_refused_before_the_first_step(
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
-def test_a_k_above_the_catalogue_is_no_monitor(tmp_path, said):
-  with pytest.raises(ConfigError, match='no k above the .*monitor=hr@10'):
-    train(tmp_path, 'eval.ks=10,201', 'train.monitor=hr@201')
+def test_a_monitor_with_a_k_above_the_catalogue_gets_the_largest(
+  tmp_path, said
+):
+  train(tmp_path, 'eval.ks=1,10,201', 'train.monitor=hr@201', 'train.steps=8')
   assert 'eval.ks holds 201, and there are 200 items' in said()
+  assert 'train.monitor is hr@201' in said()
+  assert 'hr@10 is compared instead' in said()
+  with pytest.raises(ConfigError, match='hr@202.*set --config.train.monitor'):
+    train(tmp_path / 'typo', 'eval.ks=1,10', 'train.monitor=hr@202')
 
 
 def test_neither_steps_nor_epochs(tmp_path):
