@@ -16,18 +16,24 @@ Ends with status 1 if anything is wrong, silent, a crash, a traceback, a hang or
 was caught by the last-resort handler alone.
 """
 
+import collections
 import concurrent.futures
 import json
 import pathlib
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 
 from benchmarks import cli, result
+from benchmarks import robustness_damage as damage_lib
+from benchmarks import robustness_inputs as inputs_lib
+from benchmarks import robustness_manifests as manifests_lib
 from benchmarks import robustness_polls as polls_lib
 from benchmarks import robustness_signals as signals_lib
+from benchmarks.result import RESULTS
 
-PARTS = 'signals', 'polls'
+PARTS = 'manifests', 'inputs', 'damage', 'polls', 'signals'
 # Chains of each kind, and lives of a chain: 504 signals at the least, and 40 in
 # each phase.
 CHAINS = {
@@ -39,6 +45,10 @@ CHAINS = {
   'follow': 6,
 }
 LIVES = 9
+# What none of the trials may end in.
+BAD = (
+  'wrong', 'silent', 'crash', 'traceback', 'last resort', 'hang', 'grown',
+)  # fmt: skip
 COLUMNS = ('case', 'signals', *signals_lib.OUTCOMES, 'slowest_s')
 
 
@@ -56,9 +66,16 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   # What this process ignores, as in the background, those it starts ignore too.
   signal.signal(signal.SIGINT, signal.default_int_handler)
+  runs = {
+    'signals': run_signals,
+    'damage': run_damage,
+    'inputs': run_inputs,
+    'manifests': run_manifests,
+    'polls': run_polls,
+  }
   bad = 0
   for part in args.parts:
-    bad += globals()[f'run_{part}'](args)
+    bad += runs[part](args)
   if bad:
     raise SystemExit(f'{bad} outcomes are what none may be')
 
@@ -113,15 +130,52 @@ def run_signals(args) -> int:
         if not args.smoke:  # what there is, should this be interrupted
           result.write(name, [row], merge=True, results=where)
   table = list(signals_lib.count_outcomes(rows))
-  if not args.smoke:
-    result.write('robustness', table, merge=True, results=where)
   print(cli.table(table, COLUMNS))
-  wrong = sum(row['result'] != 'equal' for row in rows)
-  return wrong + sum(
-    outcome in signals_lib.BAD
-    for row in rows
-    for _, _, outcome, _ in row['lives']
-  )
+  lives = [life for row in rows for life in row['lives']]
+  counts = collections.Counter(outcome for _, _, outcome, _ in lives)
+  counts['wrong'] = sum(row['result'] != 'equal' for row in rows)
+  if not args.smoke:
+    result.write('robustness_phases', table, merge=True, results=where)
+  return summarize(args, 'signals', len(lives), counts)
+
+
+def run_damage(args) -> int:
+  """Damaged files, opened by the functions of commands and by commands."""
+  rows = damage_lib.measure(30 if args.smoke else 1000)
+  if not args.smoke:
+    table = damage_lib.summarize(rows)
+    result.write('robustness_damage', table, results=args.results or RESULTS)
+  counts = collections.Counter(row['outcome'] for row in rows)
+  return summarize(args, 'damage', len(rows), counts)
+
+
+def run_inputs(args) -> int:
+  """Fuzzed files, for every reader."""
+  rows = inputs_lib.run(40 if args.smoke else 10_000, 0, print)
+  if not args.smoke:
+    result.write('robustness_inputs', rows, results=args.results or RESULTS)
+  counts = collections.Counter()
+  for row in rows:
+    counts.update({k: n for k, n in row.items() if k not in ('case', 'cases')})
+  return summarize(args, 'inputs', sum(row['cases'] for row in rows), counts)
+
+
+def run_manifests(args) -> int:
+  """Manifests, chunks and copies that somebody else has written."""
+  rows = manifests_lib.run(10 if args.smoke else None)
+  for row in rows:
+    if row['outcome'] not in manifests_lib.GOOD:
+      print(row, flush=True)
+  counts = collections.Counter(row['outcome'] for row in rows)
+  return summarize(args, 'manifests', len(rows), counts)
+
+
+def summarize(args, part: str, trials: int, counts: Mapping[str, int]) -> int:
+  """Writes the row of a part; returns how many of its outcomes are bad."""
+  row = {'case': part, 'trials': trials}
+  row |= {name: counts.get(name, 0) for name in BAD}
+  cli.finish(args, 'robustness', [row], ('case', 'trials', *BAD))
+  return sum(row[name] for name in BAD)
 
 
 def run_polls(args) -> int:
@@ -130,9 +184,10 @@ def run_polls(args) -> int:
     rows = polls_lib.measure_polls(pathlib.Path(directory), polls)
   columns = tuple(rows[0])
   cli.finish(args, 'robustness_polls', rows, columns, merge=False)
-  # The second half against the first tenth, in which caches are filled.
+  # The second half; in the first, caches are filled.
   grown = rows[-1]['rss_mb'] - rows[len(rows) // 2]['rss_mb']
-  return int(grown > 2 or rows[-1]['descriptors'] > rows[0]['descriptors'])
+  leaks = grown > 2 or rows[-1]['descriptors'] > rows[0]['descriptors']
+  return summarize(args, 'polls', polls, {'grown': int(leaks)})
 
 
 if __name__ == '__main__':

@@ -39,7 +39,7 @@ from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.config import rankers
 from genrec_jax.contracts import weights_of
 from genrec_jax.data.ranking import rows as rows_lib
-from genrec_jax.main import USER_ERRORS
+from genrec_jax.last_resort import USER_ERRORS
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
@@ -48,7 +48,8 @@ from genrec_jax.train import loop
 
 DAMAGES = ('bit', 'cut', 'emptied', 'deleted', 'doubled', 'added')
 GOOD = ('sentence', 'same', 'earlier_step', 'healed')
-COLUMNS = ('case', 'openings', *GOOD, 'wrong', 'silent', 'traceback')
+BAD = ('wrong', 'silent', 'traceback', 'crash')
+COLUMNS = ('case', 'openings', *GOOD, *BAD)
 LOG = logging.getLogger('genrec_jax')
 
 
@@ -60,11 +61,13 @@ class Target:
     name: of what it holds.
     directory: whole, never written to.
     openings: name -> function of a copy, that returns what a model would see.
+    newest: directories without which an opening gives the step before.
   """
 
   name: str
   directory: pathlib.Path
   openings: dict[str, Callable[[pathlib.Path], object]]
+  newest: tuple[str, ...] = ()
 
   def files(self) -> list[str]:
     return sorted(
@@ -107,8 +110,8 @@ def _configure_retrieval(root: pathlib.Path):
     for n in range(300)
   ]
   titles = ['item,title', *(f'i{n},Thing {n}' for n in range(20))]
-  (root / 'log.csv').write_text('\n'.join(rows) + '\n')
-  (root / 'titles.csv').write_text('\n'.join(titles) + '\n')
+  _write_once(root / 'log.csv', rows)
+  _write_once(root / 'titles.csv', titles)
   config = config_lib.retrieval()
   config.model = config_lib.sasrec(dim=8, ffn_dim=8, blocks=1, max_len=8)
   config.loss.negatives = 4
@@ -128,13 +131,18 @@ def _configure_ranking(root: pathlib.Path):
     f'{n % 2},u{rng.integers(9)},s{rng.integers(5)},{rng.normal():.3f}'
     for n in range(300)
   ]
-  (root / 'clicks.csv').write_text('\n'.join(rows) + '\n')
+  _write_once(root / 'clicks.csv', rows)
   config = config_lib.ranking()
   config.model = rankers.dnn()
   config.model.update(dim=4, hidden=(8,))
   config.data.update(name='csv', path=str(root / 'clicks.csv'), block_rows=64)
   config.data.split.update(by='random', valid_fraction=0.2, test_fraction=0.2)
   return _shorten(config, 'auc')
+
+
+def _write_once(path: pathlib.Path, rows: list[str]) -> None:
+  if not path.exists():  # a command that makes the config again finds it
+    path.write_text('\n'.join(rows) + '\n')
 
 
 def _shorten(config, monitor: str):
@@ -365,6 +373,7 @@ def expect(target: Target, opening: str) -> dict:
   if (target.directory / 'best').exists() and opening != 'resume':
     if (target.directory / 'checkpoints').exists():
       earlier.append(give([pathlib.Path('best')]))
+  earlier += [give([pathlib.Path(path)]) for path in target.newest]
   return {'digest': give([]), 'earlier': earlier}
 
 
@@ -421,13 +430,26 @@ def main(argv: list[str] | None = None) -> None:
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args(argv)
   LOG.setLevel(logging.WARNING)
+  rows = measure(40 if args.smoke else args.count, args.seed)
+  cli.finish(args, 'robustness_damage', summarize(rows), COLUMNS)
+
+
+def measure(count: int, seed: int = 0) -> list[dict]:
+  """Rows of all openings, the commands among them; bad ones are printed."""
+  from benchmarks import robustness_copies
+
   with tempfile.TemporaryDirectory() as folder:
-    targets = make_targets(pathlib.Path(folder))
-    rows = list(walk(targets, 40 if args.smoke else args.count, args.seed))
+    root = pathlib.Path(folder)
+    targets = make_targets(root)
+    commands = robustness_copies.run_commands(
+      root, targets, max(2, count // 15), seed
+    )
+    targets.append(robustness_copies.make_copy_target(root))
+    rows = [*walk(targets, count, seed), *commands]
   for row in rows:
     if row['outcome'] not in GOOD:
-      print(row)
-  cli.finish(args, 'robustness_damage', summarize(rows), COLUMNS)
+      print(row, flush=True)
+  return rows
 
 
 if __name__ == '__main__':

@@ -492,5 +492,6 @@ def count_outcomes(rows: list[dict]) -> Iterator[dict]:
       'kind': kind,
       'phase': phase,
       'signals': sum(counts[x] for x in OUTCOMES),
+      'bad': sum(counts[x] for x in BAD),
       **counts,
     }

@@ -121,6 +121,34 @@ TABLES = {
     ),
     'where': {'part': 'step'},
   },
+  'robustness': {
+    'files': ('cpu2/robustness',),
+    'columns': (
+      ('part', 'case', ''),
+      ('trials', 'trials', ',d'),
+      ('wrong', 'wrong', 'd'),
+      ('silent', 'silent', 'd'),
+      ('crash', 'crash', 'd'),
+      ('traceback', 'traceback', 'd'),
+      ('last-resort handler', 'last resort', 'd'),
+      ('hang', 'hang', 'd'),
+      ('grown', 'grown', 'd'),
+    ),
+  },
+  'robustness_phases': {
+    'files': ('cpu2/robustness_phases',),
+    'where': {'kind': 'all'},
+    'columns': (
+      ('phase', 'phase', ''),
+      ('signals', 'signals', ',d'),
+      ('saved and told', 'saved and told', 'd'),
+      ('killed', 'killed', 'd'),
+      ('went on', 'went on', 'd'),
+      ('over before', 'ended before', 'd'),
+      ('bad', 'bad', 'd'),
+      ('slowest end, s', 'slowest_s', '.1f'),
+    ),
+  },
   'compile_cache': {
     'files': ('cpu2/compile_cache',),
     'columns': (
