@@ -167,7 +167,7 @@ def compile_cache() -> ConfigDict:
       directory='auto',
       # When a run starts, the programs used least recently are removed until so
       # many GB are left.
-      max_gb=2.0,
+      max_gb=1.0,
     )
   )
 

@@ -18,6 +18,7 @@ JAX_COORDINATOR_PORT over a port.
 """
 
 import dataclasses
+import math
 import os
 import re
 import zlib
@@ -95,6 +96,11 @@ def join_processes(
   ) or find_settings(os.environ)
   if settings is None:
     return 'one process'
+  if not 0 < heartbeat_s < math.inf:
+    raise ProcessError(
+      f'parallel.heartbeat_s is {heartbeat_s}, must be a number of seconds '
+      'above 0'
+    )
   # It would handle SIGTERM, and so does `interruption`.
   jax.config.update('jax_enable_preemption_service', False)
   # JAX, which aborts, must be the last to notice that a process is gone.

@@ -10,28 +10,26 @@ process has half written.
 """
 
 import hashlib
+import json
 import logging
-import os
 import pathlib
 import platform
 import re
-import time
 import warnings
 import zlib
 
 import jax
 import jaxlib
 
+from genrec_jax.data import scratch
 from pallas_kernels import cache_directory
 
 LOG = logging.getLogger('genrec_jax')
 AUTO = 'auto'
 SUFFIX = '-cache'
 _FOLDER = re.compile(r'\d[\w.+]*-[0-9a-f]{12}')  # of a jaxlib and a processor
-_CHECKED = 'checked'  # its time is that of the last look at all programs
+_CHECKSUMS = 'checksums.json'
 _GB = 1_000_000_000
-# Another process may be writing a program right now.
-_FRESH_S = 60.0
 _UNREADABLE = 'Error reading persistent compilation cache entry'
 _UNWRITABLE = 'Error writing persistent compilation cache entry'
 _ZLIB = b'\x78'
@@ -62,7 +60,7 @@ def use_compile_cache(config) -> pathlib.Path | None:
       top = pathlib.Path(wanted).absolute()
     cache_directory.make_private(top)
     folder = cache_directory.make_private(top / _describe_machine())
-    trim_programs(top, int(settings.get('max_gb', 2.0) * _GB))
+    trim_programs(top, int(settings.get('max_gb', 1.0) * _GB))
     remove_damaged(folder)
   except OSError as e:  # a run needs no cache
     LOG.warning(
@@ -108,37 +106,44 @@ def trim_programs(top: pathlib.Path, most_bytes: int) -> int:
 
 
 def remove_damaged(folder: pathlib.Path) -> int:
-  """Removes programs of other users, and those that were not written whole.
+  """Removes programs of other users, and those that are damaged.
 
-  JAX would compile them anew, but never replace them. Each program is read
-  once after it was written.
+  JAX would compile what it cannot read anew, but never replace it; and not
+  every compressor would notice a flipped bit. So a program has a checksum from
+  the first look on; at that, one that a killed process has half written does
+  not decompress.
 
   Returns:
     How many were removed.
   """
-  stamp, now, removed = folder / _CHECKED, time.time(), 0
+  index = folder / _CHECKSUMS
   try:
-    last = stamp.stat().st_mtime - _FRESH_S
-  except FileNotFoundError:
-    last = 0.0
+    known = json.loads(index.read_bytes())
+    known = known if isinstance(known, dict) else {}
+  except (OSError, ValueError, RecursionError):
+    known = {}
+  checksums, removed = {}, 0
   for path in folder.glob(f'*{SUFFIX}'):
     try:
-      is_old = path.lstat().st_mtime < last
-      if not cache_directory.is_own_file(path) or not (
-        is_old or _is_whole(path.read_bytes())
-      ):
+      raw = path.read_bytes() if cache_directory.is_own_file(path) else b''
+      checksum = zlib.crc32(raw)
+      whole = known[path.name] == checksum if path.name in known else None
+      if whole or whole is None and _is_whole(raw):
+        checksums[path.name] = checksum
+      else:
         path.unlink()
         removed += 1
-    except FileNotFoundError:
+    except FileNotFoundError:  # another process removes some, too
       continue
-  stamp.touch()
-  os.utime(stamp, (now, now))
+  if checksums != known:
+    with scratch.replaced_file(index) as partial:
+      partial.write_text(json.dumps(checksums))
   return removed
 
 
 def _is_whole(raw: bytes) -> bool:
   if not raw.startswith(_ZLIB):
-    return bool(raw)  # of another compressor, which has checks of its own
+    return bool(raw)  # of another compressor; JAX refuses half a program
   try:
     zlib.decompress(raw)
   except zlib.error:
@@ -147,13 +152,13 @@ def _is_whole(raw: bytes) -> bool:
 
 
 def _watch_reads(folder: pathlib.Path) -> None:
-  """Has all programs looked at by the next process if one is unreadable."""
+  """Has the next process look at all programs if one is unreadable."""
   show = warnings.showwarning
 
   def show_or_note(message, *args, **kwargs):
     text = str(message)
     if text.startswith(_UNREADABLE):
-      (folder / _CHECKED).unlink(missing_ok=True)
+      (folder / _CHECKSUMS).unlink(missing_ok=True)
     elif text.startswith(_UNWRITABLE):
       LOG.warning('a compiled program could not be kept in %s', folder)
     else:

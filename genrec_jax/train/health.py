@@ -25,6 +25,8 @@ LOG = logging.getLogger('genrec_jax')
 LINES = 3  # of the log, one after the other, in which something must be so
 EQUAL_LINES = 5  # with the very same loss
 RISE = 1e3  # times the first loss
+LEAST_FIRST = 0.01  # of good weights a first loss may be next to nothing
+GAIN = 0.02  # of the first loss; a run that has reached more stands at its end
 HUGE = 1e18  # of a weight; the square of a norm overflows soon above it
 REMEDY = (
   'Use a lower optimizer.learning_rate or set optimizer.clip_norm, and another '
@@ -72,13 +74,17 @@ class Health:
           f'the gradient was exactly 0 from step {since} on, at a loss of '
           f'{loss:.4g}, so that no weight moves',
         )
-      elif first > 0 and all(loss > RISE * first for _, loss, _ in latest):
+      elif first > 0 and all(
+        loss > RISE * max(first, LEAST_FIRST) for _, loss, _ in latest
+      ):
         self._declare(
           step,
           f'the loss was above {RISE:,.0f} times its first value, '
           f'{first:.4g}, from step {since} on: {loss:.4g}',
         )
-    alike = loss and all(line[1] == loss for line in lines)
+    # Full batches whose loss has come down to its least do not move either.
+    learned = first - loss > GAIN * abs(first)
+    alike = loss and not learned and all(line[1] == loss for line in lines)
     if alike and len(lines) == EQUAL_LINES:
       self._declare(
         step,

@@ -45,7 +45,8 @@ STEPS_AHEAD = 2  # of the device
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
   'optimizer.clip_norm, and another --workdir. (In a task or an id map of your '
-  'own: an id outside its table reads NaN.)'
+  'own: an id outside its table reads NaN. With gradients in float16 between '
+  'devices: lower parallel.exchange.gradient_scale, or send bfloat16.)'
 )
 
 

@@ -30,6 +30,9 @@ LEAST = {
   'train.patience': 0,
   'train.min_delta': 0,
   'train.nan_every': 1,
+  'optimizer.warmup_steps': 0,
+  'optimizer.decay_steps': 0,
+  'compile_cache.max_gb': 0,
   'data.init_std': 0,
   'loss.table_l2': 0,
   'loss.task_weights': 0,
@@ -56,6 +59,7 @@ ABOVE_ZERO = (
   'loss.temperature',
   'parallel.bucket_mb',
   'parallel.exchange.capacity',
+  'parallel.heartbeat_s',
 )
 
 

@@ -115,7 +115,7 @@ PHASES = {
   'Orbax is done, no manifest': (manifest, 'write', 3, 2),
   'manifest not yet renamed': (os, 'replace', 3, 2),
   'complete, nothing removed yet': (retention, 'remove_superfluous', 3, 3),
-  'in the middle of a removal': (os, 'unlink', 3, 3),
+  'in the middle of a removal': (os, 'rmdir', 1, 3),
 }
 
 

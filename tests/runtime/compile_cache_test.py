@@ -135,19 +135,24 @@ def test_the_least_recently_used_programs_go(tmp_path):
   assert not any(path.exists() for path in gone)
 
 
-def test_half_written_programs_are_removed_once(tmp_path):
+def test_damaged_programs_are_removed(tmp_path):
   whole = program(tmp_path, 'whole', size=100)
   half = program(tmp_path, 'half', size=100)
   half.write_bytes(half.read_bytes()[:50])
   empty = program(tmp_path, 'empty')
   empty.write_bytes(b'')
+  other = program(tmp_path, 'of_another_compressor')
+  other.write_bytes(b'zstd has no checksums')
   assert compile_cache.remove_damaged(tmp_path) == 2
   assert whole.exists() and not half.exists() and not empty.exists()
-  # Older ones were looked at before.
-  half.write_bytes(whole.read_bytes()[:50])
-  half.chmod(0o600)
-  os.utime(half, (1e9, 1e9))
   assert compile_cache.remove_damaged(tmp_path) == 0
+  # From the first look on, each has a checksum.
+  other.write_bytes(b'zstd has no chEcksums')
+  assert compile_cache.remove_damaged(tmp_path) == 1
+  assert not other.exists() and whole.exists()
+  for content in (b'', b'[]', b'{"x": ', b'{' * 9999):
+    (tmp_path / 'checksums.json').write_bytes(content)
+    assert compile_cache.remove_damaged(tmp_path) == 0
 
 
 def test_programs_of_others_are_removed(tmp_path):
@@ -162,8 +167,10 @@ def test_an_unreadable_program_is_told_to_the_next_process(unset):
   import warnings
 
   folder = compile_cache.use_compile_cache({})
-  assert (folder / 'checked').exists()
+  program(folder, 'a', size=9)
+  compile_cache.remove_damaged(folder)
+  assert (folder / 'checksums.json').exists()
   warnings.showwarning(
     "Error reading persistent compilation cache entry for 'f': error"
   )
-  assert not (folder / 'checked').exists()
+  assert not (folder / 'checksums.json').exists()

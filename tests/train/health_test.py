@@ -44,6 +44,8 @@ def test_a_rate_that_explodes(tmp_path, said):
     ([(0.0, 0.0)] * 9, None),  # there is nothing left to learn
     ([(2.8, 0.1 * n) for n in range(9)], 5),
     ([(2.8, 0.0), (2.8, 1.0)] * 2, None),
+    ([(0.69, 1.0), *[(0.59, 1e-8)] * 9], None),  # full batches, converged
+    ([(1e-5, 1.0), *[(0.02 + n / 1e4, 1.0) for n in range(5)]], None),
     ([(1.0, 1.0), *[(1e4 + n, 1.0) for n in range(5)]], 4),
     ([(1.0, 1.0), (1e4, 1.0), (1.1, 1.0), (1e4, 1.0), (1e5, 1.0)], None),
     ([(-1.0, 1.0), *[(1e4 + n, 1.0) for n in range(5)]], None),
