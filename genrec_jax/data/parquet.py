@@ -80,7 +80,9 @@ def read_batches(
         if batch is None:
           return
         batch.validate(full=True)
-        rows = min(chunk_rows, _count_rows_at_once(batch))
+        rows = _count_rows_at_once(batch)
+        # Small chunks are cut from larger ones: decoding has a cost of its own.
+        rows -= rows % chunk_rows if rows > chunk_rows else 0
       for first in range(0, batch.num_rows, rows):
         with explain_damage(path, done):
           piece = batch.slice(first, rows)
@@ -88,8 +90,10 @@ def read_batches(
             [_decode_dictionary(column) for column in piece.columns],
             piece.schema.names,
           )
-        done += piece.num_rows
-        yield piece
+        for start in range(0, piece.num_rows, chunk_rows):
+          chunk = piece.slice(start, chunk_rows)
+          done += chunk.num_rows
+          yield chunk
 
 
 def _check_metadata(file: pq.ParquetFile) -> None:
@@ -171,6 +175,13 @@ def show_value(values: pa.Array, at: int) -> object:
     return values.slice(at, 1).cast(pa.string())[0].as_py()
 
 
+def list_texts(values: pa.Array) -> list[str]:
+  """The texts of a column, '' where there is none."""
+  # Five times as fast as to_pylist(), which makes a scalar of each value.
+  values = values.fill_null('') if values.null_count else values
+  return values.to_numpy(zero_copy_only=False).tolist()
+
+
 def _to_numpy(values: pa.Array, dtype) -> np.ndarray:
   return values.to_numpy(zero_copy_only=False).astype(dtype)
 
@@ -225,7 +236,7 @@ def _read_ids(values, kind, ids):
     return (whole.astype(str) if ids == 'str' else whole), good
   if not _is_text(kind):
     return None
-  words = values.fill_null('').to_pylist()
+  words = list_texts(values)
   read, good = fields.parse_ids(words, 'int' if ids == 'int' else 'str')
   if '\0' in ''.join(words):  # NumPy leaves those at the end off
     good &= np.array(['\0' not in word for word in words])
@@ -244,7 +255,7 @@ def _read_times(values, kind, unit):
     seconds = _to_numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
     return fields.whole_seconds(seconds)
   if _is_text(kind):
-    return fields.parse_times(values.fill_null('').to_pylist(), unit)
+    return fields.parse_times(list_texts(values), unit)
   return None
 
 
@@ -268,7 +279,7 @@ def read_extra(
   if pa.types.is_boolean(kind):
     values, kind = values.cast(pa.int8()), pa.int8()
   if _is_text(kind) and column.kind == 'category':
-    return extras_lib.read_texts(column, values.fill_null('').to_pylist())
+    return extras_lib.read_texts(column, list_texts(values))
   if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
     raise TypeError(f'type {kind} is not of kind {column.kind}')
   numbers = _to_numpy(values.fill_null(0), kind.to_pandas_dtype())
