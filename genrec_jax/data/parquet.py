@@ -16,7 +16,7 @@ except ImportError:
   ) from None
 
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import fields, text
+from genrec_jax.data import fields, text, text_arrays
 
 _DECODED = 1 << 26  # bytes of a column of texts, at most
 
@@ -56,9 +56,19 @@ def read_schema(path: pathlib.Path) -> pa.Schema:
 
 
 def read_batches(
-  path: pathlib.Path, names: Sequence[str], chunk_rows: int
+  path: pathlib.Path,
+  names: Sequence[str],
+  chunk_rows: int,
+  coded: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-  """Batches of the named columns, without dictionaries; never an empty one."""
+  """Batches of the named columns; never an empty one.
+
+  Args:
+    path: the file.
+    names: of the columns.
+    chunk_rows: most rows of a batch.
+    coded: columns whose texts may stay dictionaries; others never are.
+  """
   schema, done = read_schema(path), 0
   # A text stored once may stand in every row, so texts stay dictionaries until
   # it is known how long they are.
@@ -87,8 +97,11 @@ def read_batches(
         with explain_damage(path, done):
           piece = batch.slice(first, rows)
           piece = pa.record_batch(
-            [_decode_dictionary(column) for column in piece.columns],
-            piece.schema.names,
+            [
+              column if name in coded else _decode_dictionary(column)
+              for name, column in zip(names, piece.columns, strict=True)
+            ],
+            names,
           )
         for start in range(0, piece.num_rows, chunk_rows):
           chunk = piece.slice(start, chunk_rows)
@@ -209,6 +222,10 @@ def read_column(
     `[N]` values and `[N]` bool mask; nulls are not good.
   """
   present = values.is_valid().to_numpy(zero_copy_only=False)
+  if role in ('user', 'item') and _is_worth_its_codes(values):
+    read, good = _read_coded_ids(values, ids)
+    return read, good & present
+  values = _decode_dictionary(values)
   kind = values.type
   if role in ('user', 'item'):
     converted = _read_ids(values, kind, ids)
@@ -243,6 +260,28 @@ def _read_ids(values, kind, ids):
   return read, good
 
 
+def _is_worth_its_codes(values: pa.Array) -> bool:
+  """Whether a dictionary of ids is quicker to read than its rows."""
+  if not pa.types.is_dictionary(values.type):
+    return False
+  texts = values.dictionary
+  return (
+    _is_text(texts.type)
+    and 0 < len(texts) <= len(values)
+    and not texts.null_count
+    and pc.max(pc.utf8_length(texts)).as_py() <= text_arrays.LONGEST_ID
+  )
+
+
+def _read_coded_ids(values: pa.DictionaryArray, ids: str):
+  """As `_read_ids`: what a text is found out once, not in every row."""
+  rows = values.indices.fill_null(0).to_numpy(zero_copy_only=False)
+  read, good = _read_ids(values.dictionary, values.type.value_type, ids)
+  if text_arrays.is_text(read):
+    return text_arrays.take_rows(read, rows), good[rows]
+  return read[rows], good[rows]
+
+
 def _read_times(values, kind, unit):
   if pa.types.is_date(kind):
     values, kind = values.cast(pa.timestamp('s')), pa.timestamp('s')
@@ -274,6 +313,7 @@ def read_extra(
   Raises:
     TypeError: for a type that is not of the column's kind.
   """
+  values = _decode_dictionary(values)
   kind = values.type
   present = values.is_valid().to_numpy(zero_copy_only=False)
   if pa.types.is_boolean(kind):

@@ -49,6 +49,18 @@ def make_text_array(
   return np.array(words, _choose_dtype(longest, characters, len(words)))
 
 
+def take_rows(texts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """`texts[rows]`, in the type that suits what the rows hold.
+
+  >>> take_rows(np.array(['a', 'bcd']), np.array([0, 0])).dtype.str
+  '<U1'
+  """
+  lengths = np.strings.str_len(texts)[rows]
+  longest, characters = int(lengths.max(initial=0)), int(lengths.sum())
+  dtype = _choose_dtype(longest, characters, len(rows))
+  return texts.astype(dtype, copy=False)[rows]
+
+
 def concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
   """As `np.concatenate`; texts in the type that suits all of them.
 
