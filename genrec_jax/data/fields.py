@@ -21,11 +21,12 @@ def parse_ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
   """Ids `[N]` of kind 'int' or 'str' and which of them are good."""
   if kind == 'int':
     return vocab_lib.parse_ints(words)
-  if max(map(len, words), default=0) > text_arrays.LONGEST_ID:
+  lengths = text_arrays.measure(words)
+  if lengths.max(initial=0) > text_arrays.LONGEST_ID:
     # An error follows; the array would only ask for memory.
-    good = [0 < len(word) <= text_arrays.LONGEST_ID for word in words]
-    return np.full(len(words), ''), np.array(good)
-  text = text_arrays.make_text_array(words)
+    good = (lengths > 0) & (lengths <= text_arrays.LONGEST_ID)
+    return np.full(len(words), ''), good
+  text = text_arrays.make_text_array(words, lengths)
   return text, text != ''
 
 
@@ -43,8 +44,11 @@ def is_plain(text: str) -> bool:
 
 def _blank_odd(words: Sequence[str]) -> Sequence[str]:
   """The words; those that are not plain as '', which is no number."""
-  if is_plain(''.join(words)):
-    return words
+  text = ''.join(words)
+  if text.isascii() and '_' not in text:
+    codes = np.frombuffer(text.encode(), np.uint8)  # isprintable() is slow
+    if codes.min(initial=127) >= 32 and codes.max(initial=32) < 127:
+      return words
   return [word if is_plain(word) else '' for word in words]
 
 

@@ -349,7 +349,10 @@ def read_parquet(
     _extra_positions(path, extras, names)
     column_names = dict.fromkeys([*named.values(), *(e.source for e in extras)])
     first = 1
-    for table in parquet.read_batches(path, list(column_names), chunk_rows):
+    coded = [named['user'], named['item']]
+    for table in parquet.read_batches(
+      path, list(column_names), chunk_rows, coded
+    ):
       with parquet.explain_damage(path, first - 1):
         yield _read_table(path, table, named, ids, time_unit, extras, first)
       first += table.num_rows

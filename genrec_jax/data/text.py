@@ -122,9 +122,7 @@ def read_blocks(
         if '\0' in text:
           bad = first + next(i for i, x in enumerate(lines) if '\0' in x)
           raise ValueError(f'{path}, line {bad}: zero bytes; it is damaged')
-        # csv also refuses fields beyond its limit, in every block alike.
-        longest = max(map(len, lines))
-        quoted = quotes and ('"' in text or longest > csv.field_size_limit())
+        quoted = quotes and ('"' in text or source.needs_csv(lines))
         block = None
         if width and not skip and not quoted:
           spaced = delimiter == ' ' and not quotes
@@ -162,6 +160,12 @@ class _Lines:
     self._path, self._file, self._encoding = path, file, encoding
     self._pieces = self._read_pieces()
     self._piece, self._next = [], 0
+    self._size = self._largest = 0  # characters of this piece, and of any
+
+  def needs_csv(self, lines: list[str]) -> bool:
+    """Whether csv has to look for fields beyond its limit, and refuse them."""
+    limit = csv.field_size_limit()
+    return self._largest > limit and max(map(len, lines)) > limit
 
   def take(self, rows: int) -> list[str]:
     """The next lines: `rows` of them, fewer where they are long or end."""
@@ -174,7 +178,8 @@ class _Lines:
       some = self._piece[self._next : self._next + rows - len(lines)]
       self._next += len(some)
       lines += some
-      characters += sum(map(len, some))
+      is_whole = len(some) == len(self._piece)
+      characters += self._size if is_whole else sum(map(len, some))
     return lines
 
   def iterate(self) -> Iterator[str]:
@@ -209,6 +214,7 @@ class _Lines:
           'line?'
         )
       if lines:
+        self._size, self._largest = end, max(end, self._largest)
         yield lines
 
 

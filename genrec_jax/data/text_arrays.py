@@ -29,17 +29,36 @@ def _choose_dtype(longest: int, characters: int, count: int) -> np.dtype:
   return np.dtype(f'U{max(1, longest)}') if is_small else _ANY_LENGTH
 
 
-def make_text_array(words: Sequence[str]) -> np.ndarray:
-  """`[N]` texts.
+def measure(words: Sequence[str]) -> np.ndarray:
+  """`[N]` int64, the characters of each text."""
+  return np.fromiter(map(len, words), np.int64, len(words))
+
+
+def make_text_array(
+  words: Sequence[str], lengths: np.ndarray | None = None
+) -> np.ndarray:
+  """`[N]` texts, of which `lengths` are known or measured here.
 
   >>> make_text_array(['a', 'bc']).dtype.str
   '<U2'
   >>> make_text_array(['a'] * 10_000 + ['b' * 4096]).dtype
   StringDType()
   """
-  longest = max(map(len, words), default=0)
-  characters = sum(map(len, words))
+  lengths = measure(words) if lengths is None else lengths
+  longest, characters = int(lengths.max(initial=0)), int(lengths.sum())
   return np.array(words, _choose_dtype(longest, characters, len(words)))
+
+
+def take_rows(texts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """`texts[rows]`, in the type that suits what the rows hold.
+
+  >>> take_rows(np.array(['a', 'bcd']), np.array([0, 0])).dtype.str
+  '<U1'
+  """
+  lengths = np.strings.str_len(texts)[rows]
+  longest, characters = int(lengths.max(initial=0)), int(lengths.sum())
+  dtype = _choose_dtype(longest, characters, len(rows))
+  return texts.astype(dtype, copy=False)[rows]
 
 
 def concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:

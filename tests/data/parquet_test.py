@@ -149,3 +149,33 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
   monkeypatch.delattr(genrec_jax.data, 'parquet', raising=False)
   with pytest.raises(ImportError, match=r"'genrec_jax\[parquet\]'"):
     read(tmp_path / 'x', dict(user='a', item='b'))
+
+
+LONG = 'x' * 5000
+
+
+@pytest.mark.parametrize('bad', [None, '', 'a\0', LONG])
+@pytest.mark.parametrize('repeats', [1, 4])  # its dictionary is read, or not
+def test_bad_text_id_is_refused_where_it_stands(tmp_path, bad, repeats):
+  who = ['a', 'b', 'b'] * repeats + [bad]
+  path = tmp_path / 'log.parquet'
+  pq.write_table(pa.table(dict(who=who, what=who[::-1])), path)
+  with pytest.raises(ValueError, match=f'row {len(who)}, column .who.'):
+    read(path, dict(user='who', item='who'))
+
+
+@pytest.mark.parametrize('rows', [2, 7, 100])
+@pytest.mark.parametrize('ids', ['auto', 'int'])
+def test_texts_that_repeat_are_read_as_in_every_row(tmp_path, ids, rows):
+  rng = np.random.default_rng(0)
+  words = np.array(['7', '13', '-2', '8' * 18])
+  who, what = words[rng.integers(0, 4, (2, 40))]
+  path = tmp_path / 'log.parquet'
+  pq.write_table(pa.table(dict(who=who.tolist(), what=what.tolist())), path)
+  chunks = read(path, dict(user='who', item='what'), ids=ids, chunk_rows=rows)
+  kind = int if ids == 'int' else str
+  for name, column in (('user', who), ('item', what)):
+    parts = [getattr(chunk, name) for chunk in chunks]
+    np.testing.assert_array_equal(np.concatenate(parts), column.astype(kind))
+    if ids == 'auto':
+      assert all(x.dtype == np.array(x.tolist()).dtype for x in parts)

@@ -42,8 +42,8 @@ def read_chunks(
       return f'{path}, row {done + i + 1}'
 
     columns = {}
-    for name in column_names:
-      with parquet.explain_damage(path, done):
+    with parquet.explain_damage(path, done):
+      for name in column_names:
         values = batch[name]
         if name == reading.get('time', ''):
           values = _to_seconds(values)
@@ -76,7 +76,7 @@ def _convert_column(values, where: str) -> raw.Column:
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     return raw.ListColumn(_convert_column(inner, where), lengths)
   if types.is_string(kind) or types.is_large_string(kind):
-    return values.fill_null('').to_pylist()
+    return parquet.list_texts(values)
   if types.is_boolean(kind):
     values, kind = values.cast(pa.int8()), pa.int8()
   if types.is_integer(kind):
