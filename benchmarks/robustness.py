@@ -26,6 +26,7 @@ import time
 from collections.abc import Mapping
 
 from benchmarks import cli, result
+from benchmarks import robustness_copies as copies_lib
 from benchmarks import robustness_damage as damage_lib
 from benchmarks import robustness_inputs as inputs_lib
 from benchmarks import robustness_manifests as manifests_lib
@@ -141,7 +142,7 @@ def run_signals(args) -> int:
 
 def run_damage(args) -> int:
   """Damaged files, opened by the functions of commands and by commands."""
-  rows = damage_lib.measure(30 if args.smoke else 1000)
+  rows = copies_lib.measure_damage(30 if args.smoke else 1000)
   if not args.smoke:
     table = damage_lib.summarize(rows)
     result.write('robustness_damage', table, results=args.results or RESULTS)

@@ -14,7 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.checkpoint_faults_run import Run
-from benchmarks.robustness_damage import DAMAGES, Target, damage_file
+from benchmarks.robustness_damage import (
+  DAMAGES,
+  GOOD,
+  Target,
+  damage_file,
+  make_targets,
+  walk,
+)
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 
@@ -159,3 +166,20 @@ def _judge(status: int, same: bool, said: str, file: str) -> str:
   if same:
     return 'same'
   return 'earlier_step' if named or 'skipped' in said else 'silent'
+
+
+# --- All of it
+
+
+def measure_damage(count: int, seed: int = 0) -> list[dict]:
+  """Rows of all openings, the commands among them; bad ones are printed."""
+  with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    targets = make_targets(root)
+    commands = run_commands(root, targets, max(2, count // 15), seed)
+    targets.append(make_copy_target(root))
+    rows = [*walk(targets, count, seed), *commands]
+  for row in rows:
+    if row['outcome'] not in GOOD:
+      print(row, flush=True)
+  return rows

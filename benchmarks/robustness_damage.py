@@ -1,6 +1,6 @@
 """Damages every file of workdirs and saved runs, and opens them again.
 
-  python -m benchmarks.robustness_damage --count 1000
+  python -m benchmarks.robustness --parts damage
 
 A retrieval and a ranking run are trained on small logs, their converted data in
 the workdir, and saved by the library. Then one file after another gets a bit
@@ -33,7 +33,6 @@ import jax
 import numpy as np
 
 import genrec_jax
-from benchmarks import cli
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.config import rankers
@@ -422,35 +421,3 @@ def summarize(rows: Sequence[dict]) -> list[dict]:
     | {outcome: c[outcome] for outcome in COLUMNS[2:]}
     for case, c in counts.items()
   ]
-
-
-def main(argv: list[str] | None = None) -> None:
-  parser = cli.parser('robustness_damage', __doc__)
-  parser.add_argument('--count', type=int, default=1000)
-  parser.add_argument('--seed', type=int, default=0)
-  args = parser.parse_args(argv)
-  LOG.setLevel(logging.WARNING)
-  rows = measure(40 if args.smoke else args.count, args.seed)
-  cli.finish(args, 'robustness_damage', summarize(rows), COLUMNS)
-
-
-def measure(count: int, seed: int = 0) -> list[dict]:
-  """Rows of all openings, the commands among them; bad ones are printed."""
-  from benchmarks import robustness_copies
-
-  with tempfile.TemporaryDirectory() as folder:
-    root = pathlib.Path(folder)
-    targets = make_targets(root)
-    commands = robustness_copies.run_commands(
-      root, targets, max(2, count // 15), seed
-    )
-    targets.append(robustness_copies.make_copy_target(root))
-    rows = [*walk(targets, count, seed), *commands]
-  for row in rows:
-    if row['outcome'] not in GOOD:
-      print(row, flush=True)
-  return rows
-
-
-if __name__ == '__main__':
-  main()

@@ -210,6 +210,7 @@ def install(
   """
   if PROCESS.statuses:  # as the command began
     return
+  _open_standard_streams()
   reader, writer = socket.socketpair()
   writer.setblocking(False)
   PROCESS.statuses = statuses
@@ -222,11 +223,28 @@ def install(
   threading.Thread(target=_read_signals, args=(reader,), daemon=True).start()
 
 
+def _open_standard_streams() -> None:
+  """Gives a process that was started without them somewhere to write to.
+
+  Else the next file that it opens would get what is meant for people.
+  """
+  for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+    try:
+      os.fstat(number)
+    except OSError:
+      os.open(os.devnull, os.O_RDWR)  # gets the least free number, this one
+    if getattr(sys, name) is None:
+      stream = open(number, 'w' if number else 'r', closefd=False)
+      setattr(sys, name, stream)
+      setattr(sys, f'__{name}__', stream)
+
+
 def _read_signals(reader: socket.socket) -> None:
   while True:
     for number in reader.recv(64):
       if number in PROCESS.statuses:
-        _act_upon(signal.Signals(number))
+        with contextlib.suppress(Exception):  # the next one is heeded, too
+          _act_upon(signal.Signals(number))
 
 
 def _act_upon(number: int) -> None:
@@ -304,8 +322,8 @@ def leave(status: int, words: str = '') -> None:
     status: the exit status.
     words: the last line on standard error.
   """
-  _run_for(sys.stdout.flush, _FLUSH_S)
-  _run_for(sys.stderr.flush, _FLUSH_S)
+  _run_for(lambda: sys.stdout.flush(), _FLUSH_S)
+  _run_for(lambda: sys.stderr.flush(), _FLUSH_S)
   if words:
     say(words)
   os._exit(status)

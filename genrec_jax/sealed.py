@@ -33,6 +33,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 NAME = 'SEAL.json'
+_MOST_BYTES = 1 << 28  # of a seal, which has ten bytes a megabyte
 FORMAT = 1
 BLOCK = 1 << 20  # bytes that share a checksum
 # The remedy for what a training leaves in its workdir to predict with.
@@ -78,7 +79,15 @@ def seal(directory: str | os.PathLike) -> None:
       size = os.fstat(f.fileno()).st_size
       files[path.name] = [size, list(_compute_checksums(f.fileno(), size))]
   body = dict(format=FORMAT, files=files)
-  (directory / NAME).write_bytes(encode_body(body))
+  (directory / NAME).unlink(missing_ok=True)
+  with _create_file(directory / NAME) as f:
+    f.write(encode_body(body))
+
+
+def _create_file(path: pathlib.Path) -> io.BufferedWriter:
+  """A new file; what stands there, a link say, is no place to write to."""
+  how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+  return open(os.open(path, how, 0o666), 'wb')
 
 
 class SealedDirectory:
@@ -114,7 +123,7 @@ class SealedDirectory:
     self._files, self._seal = {}, seal
     self.is_sealed = os.path.lexists(self.path / seal)
     if self.is_sealed:
-      raw = self._read_file(seal)
+      raw = self._read_file(seal, _MOST_BYTES)
       with self.explain_damage(seal):
         self._files = _read_body(decode_body(raw))
       if seal == NAME:
@@ -133,7 +142,8 @@ class SealedDirectory:
       FileNotFoundError: there is none.
       DamagedError: they are not those that were written.
     """
-    raw = self._read_file(name)
+    wanted = self._files.get(name, (None,))[0]
+    raw = self._read_file(name, wanted)
     self._compare(name, len(raw), _checksums_of(raw))
     return raw
 
@@ -203,8 +213,12 @@ class SealedDirectory:
           name, f'something in bytes {block * BLOCK:,} to {last:,} has changed'
         )
 
-  def _read_file(self, name: str) -> bytes:
+  def _read_file(self, name: str, most: int | None) -> bytes:
     with self._open_file(name) as file:
+      size = os.fstat(file.fileno()).st_size
+      # Before it is read: a sparse file may be larger than the memory.
+      if most is not None and size > most:
+        raise self.damaged(name, f'{size:,} bytes instead of {most:,}')
       with self.explain_damage(name):
         return file.read()
 
@@ -248,7 +262,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   seal_path.unlink(missing_ok=True)
   for target, content in ((path, raw), (seal_path, seal)):
     temporary = path.with_name(f'.{target.name}.{os.getpid()}')
-    with open(temporary, 'wb') as f:
+    temporary.unlink(missing_ok=True)  # of a kill, or a link that was planted
+    with _create_file(temporary) as f:
       f.write(content)
       f.flush()
       os.fsync(f.fileno())

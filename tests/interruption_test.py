@@ -1,8 +1,10 @@
 """Commands end by signals wherever they are, with a status and a sentence."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -99,3 +101,24 @@ def test_each_raises_between_two_batches():
   with SafePoints() as points:  # where it is not allowed
     points.number = signal.SIGTERM
     assert list(each(range(3))) == [0, 1, 2] and points.reach()
+
+
+@pytest.mark.parametrize('closed', ['>&-', '2>&-', '>&- 2>&- <&-'])
+def test_a_process_without_standard_streams(closed, tmp_path):
+  """What is meant for people goes nowhere, and not into the next file."""
+  program = PROGRAM.format(
+    block='SafePoints()', held='', work=STUCK, inherited='default_int_handler'
+  ).replace("print('ready', flush=True)", "open('ready', 'w').write('ready')")
+  with subprocess.Popen(
+    ['sh', '-c', f'exec {sys.executable} -c "$0" {closed}', program],
+    cwd=tmp_path,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    env={**os.environ, 'PYTHONPATH': os.getcwd()},
+  ) as process:
+    while not (tmp_path / 'ready').exists() and process.poll() is None:
+      time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+  assert process.returncode == 75
+  assert (tmp_path / 'ready').read_text() == 'ready'

@@ -239,3 +239,27 @@ def test_a_body_is_its_own_witness():
   assert json.loads(raw)['crc32']
   with pytest.raises(ValueError, match='not as it was written'):
     sealed.decode_body(raw.replace(b'1.5', b'1.50'))
+
+
+def test_sizes_are_compared_before_anything_is_read(folder):
+  sealed.seal(folder)
+  for name in ('meta.json', sealed.NAME):
+    whole = (folder / name).read_bytes()
+    os.truncate(folder / name, 1 << 40)  # a sparse file
+    with pytest.raises(sealed.DamagedError, match='1,099,511,627,776 bytes'):
+      read_all(folder)
+    (folder / name).write_bytes(whole)
+  read_all(folder)
+
+
+def test_planted_links_are_not_followed(tmp_path):
+  victim, path = tmp_path / 'victim', tmp_path / 'config.json'
+  victim.write_text('precious')
+  for name in (f'.config.json.{os.getpid()}', '.config.json.seal'):
+    (tmp_path / name).symlink_to(victim)
+  sealed.write_text(path, '{}')
+  assert path.read_text() == '{}' and not path.is_symlink()
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'folder' / sealed.NAME).symlink_to(victim)
+  sealed.seal(tmp_path / 'folder')
+  assert victim.read_text() == 'precious'

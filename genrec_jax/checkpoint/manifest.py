@@ -35,6 +35,7 @@ __all__ = [  # the errors of every function here
 ]  # fmt: skip
 
 NAME = 'MANIFEST.json'
+_OF_DESKTOPS = ('.DS_Store', 'Thumbs.db', 'desktop.ini')
 FORMAT = 1
 MOST_BYTES = 64 << 20
 _CHUNK = 1 << 20
@@ -169,12 +170,28 @@ def verify(
     compare_file(step_dir, name, body, quick=unread)
   with _report_errors('its directory'):
     present = [name for name, _ in storage.list_files(step_dir)]
-  for name in present:
-    if name != NAME and name not in body['files']:
-      raise DamagedError(
-        f'damaged: {name[:200]!r} is not in its manifest; remove it'
-      )
+  strangers = [
+    name
+    for name in present
+    if name != NAME and name not in body['files'] and not is_desktop_file(name)
+  ]
+  if strangers:
+    others = ', '.join(repr(name[:200]) for name in strangers[1:4])
+    raise DamagedError(
+      f'damaged: {strangers[0][:200]!r} is not in its manifest; remove it'
+      + (f', and {others}' if others else '')
+    )
   return body
+
+
+def is_desktop_file(name: str) -> bool:
+  """Whether a file is one that desktops leave in the folders they show.
+
+  >>> is_desktop_file('state/.DS_Store'), is_desktop_file('state/manifest.bak')
+  (True, False)
+  """
+  last = name.rpartition('/')[2]
+  return last in _OF_DESKTOPS or last.startswith('._')
 
 
 def compare_file(

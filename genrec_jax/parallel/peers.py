@@ -32,6 +32,10 @@ _LEAVE_S = 2.0  # for others to end first, as they have been told to
 _READ_S = 0.1  # for others to read what this process has said
 _LOCAL = ('localhost', '127.0.0.1')
 _LONGEST = 100_000  # characters of a message
+_STRANGERS, _GREETING_S = (
+  64,
+  10.0,
+)  # connections that have not said who they are
 _turns = itertools.count()
 
 
@@ -63,7 +67,10 @@ class _Link:
     if not line.endswith('\n'):
       raise EOFError
     self.heard = time.monotonic()
-    return json.loads(line)
+    try:
+      return json.loads(line)
+    except RecursionError as e:
+      raise ValueError('no message of a peer') from e
 
 
 class Peers:
@@ -170,19 +177,31 @@ class Peers:
 
   def _accept(self, server: socket.socket, token: str) -> None:
     """In process 0: takes the connections of the others."""
+    greetings = threading.BoundedSemaphore(_STRANGERS)
     while True:  # a stranger may connect and say nothing
-      self._start_thread(self._greet, server.accept()[0], token)
+      greetings.acquire()
+      try:
+        connection = server.accept()[0]
+      except OSError:  # no descriptor is left, say
+        greetings.release()
+        time.sleep(_READ_S)
+        continue
+      self._start_thread(self._greet, connection, token, greetings)
 
-  def _greet(self, connection: socket.socket, token: str) -> None:
-    link = _Link(connection, -1, '')
+  def _greet(self, connection: socket.socket, token: str, greetings) -> None:
     try:
+      link = _Link(connection, -1, '')
+      connection.settimeout(_GREETING_S)
       hello = link.receive()
       if not secrets.compare_digest(hello['token'], token):
         raise ValueError('a stranger')
       link.process, link.host = int(hello['process']), str(hello['host'])
-    except (EOFError, ValueError, KeyError, TypeError):
+      connection.settimeout(None)
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
       connection.close()
       return
+    finally:
+      greetings.release()
     with self._changed:
       self._links[link.process] = link
     self._listen(link)

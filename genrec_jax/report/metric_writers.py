@@ -234,7 +234,7 @@ def _read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict | None]]:
       if not line.endswith(b'\n'):
         return  # the process was killed while it wrote this line
       try:
-        text = line.decode()
+        text = line.decode().replace('\r\n', '\n')  # of an editor
         row = json.loads(text)
       except (ValueError, RecursionError):
         text, row = '', None

@@ -9,6 +9,7 @@ process has half written.
         jit_train_step-....-cache
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,6 +21,7 @@ import zlib
 
 import jax
 import jaxlib
+from jax.experimental.compilation_cache import compilation_cache
 
 from genrec_jax.data import scratch
 from pallas_kernels import cache_directory
@@ -33,6 +35,8 @@ _GB = 1_000_000_000
 _UNREADABLE = 'Error reading persistent compilation cache entry'
 _UNWRITABLE = 'Error writing persistent compilation cache entry'
 _ZLIB = b'\x78'
+_MISS = '/jax/compilation_cache/cache_misses'
+_OWN = {}  # 'folder': the directory that this module has given to JAX
 
 
 def use_compile_cache(config) -> pathlib.Path | None:
@@ -48,8 +52,14 @@ def use_compile_cache(config) -> pathlib.Path | None:
     The directory, or None where nothing is kept.
   """
   settings = config.get('compile_cache', None) or {}
-  wanted = settings.get('directory', AUTO)
-  if not wanted or jax.config.jax_compilation_cache_dir:
+  wanted, most_gb = settings.get('directory', AUTO), settings.get('max_gb', 1.0)
+  if not most_gb >= 0:
+    raise ValueError(f'compile_cache.max_gb is {most_gb}, must be at least 0')
+  given = jax.config.jax_compilation_cache_dir
+  if given and given != _OWN.get('folder'):
+    return None
+  if not wanted:
+    _set_folder(None)
     return None
   try:
     if wanted == AUTO:
@@ -60,20 +70,30 @@ def use_compile_cache(config) -> pathlib.Path | None:
       top = pathlib.Path(wanted).absolute()
     cache_directory.make_private(top)
     folder = cache_directory.make_private(top / _describe_machine())
-    trim_programs(top, int(settings.get('max_gb', 1.0) * _GB))
-    remove_damaged(folder)
+    if given != str(folder):
+      trim_programs(top, int(most_gb * _GB))
+      remove_damaged(folder)
   except OSError as e:  # a run needs no cache
     LOG.warning(
       'compiled programs are not kept: %s; compile_cache.directory names '
       "another place, and '' keeps none",
       e,
     )
+    _set_folder(None)
     return None
-  jax.config.update('jax_compilation_cache_dir', str(folder))
+  _set_folder(folder)
   # Below it, reading a program takes longer than compiling it.
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.02)
-  _watch_reads(folder)
+  _watch()
   return folder
+
+
+def _set_folder(folder: pathlib.Path | None) -> None:
+  """Gives JAX another directory than the one it may use already."""
+  if jax.config.jax_compilation_cache_dir != (folder and str(folder)):
+    jax.config.update('jax_compilation_cache_dir', folder and str(folder))
+    compilation_cache.reset_cache()
+  _OWN['folder'] = folder and str(folder)
 
 
 def trim_programs(top: pathlib.Path, most_bytes: int) -> int:
@@ -105,13 +125,17 @@ def trim_programs(top: pathlib.Path, most_bytes: int) -> int:
   return removed
 
 
-def remove_damaged(folder: pathlib.Path) -> int:
+def remove_damaged(folder: pathlib.Path, *, only_new: bool = False) -> int:
   """Removes programs of other users, and those that are damaged.
 
   JAX would compile what it cannot read anew, but never replace it; and not
   every compressor would notice a flipped bit. So a program has a checksum from
   the first look on; at that, one that a killed process has half written does
   not decompress.
+
+  Args:
+    folder: the programs of one kind of machine.
+    only_new: whether those that have a checksum are not read again.
 
   Returns:
     How many were removed.
@@ -124,6 +148,9 @@ def remove_damaged(folder: pathlib.Path) -> int:
     known = {}
   checksums, removed = {}, 0
   for path in folder.glob(f'*{SUFFIX}'):
+    if only_new and path.name in known:
+      checksums[path.name] = known[path.name]
+      continue
     try:
       raw = path.read_bytes() if cache_directory.is_own_file(path) else b''
       checksum = zlib.crc32(raw)
@@ -151,20 +178,30 @@ def _is_whole(raw: bytes) -> bool:
   return True
 
 
-def _watch_reads(folder: pathlib.Path) -> None:
-  """Has the next process look at all programs if one is unreadable."""
-  show = warnings.showwarning
+def _watch() -> None:
+  """Gives programs checksums as they are written, and has bad ones removed."""
+  if 'watched' in _OWN:
+    return
+  _OWN['watched'], show = True, warnings.showwarning
 
   def show_or_note(message, *args, **kwargs):
-    text = str(message)
-    if text.startswith(_UNREADABLE):
-      (folder / _CHECKSUMS).unlink(missing_ok=True)
-    elif text.startswith(_UNWRITABLE):
+    folder = _OWN.get('folder')
+    if folder and str(message).startswith(_UNREADABLE):
+      # The next process looks at all programs.
+      pathlib.Path(folder, _CHECKSUMS).unlink(missing_ok=True)
+    elif folder and str(message).startswith(_UNWRITABLE):
       LOG.warning('a compiled program could not be kept in %s', folder)
     else:
       show(message, *args, **kwargs)
 
+  def note_programs(event, **_):
+    # All but the one that this miss will write: it has its turn at the next.
+    if event == _MISS and _OWN.get('folder'):
+      with contextlib.suppress(OSError):
+        remove_damaged(pathlib.Path(_OWN['folder']), only_new=True)
+
   warnings.showwarning = show_or_note
+  jax.monitoring.register_event_listener(note_programs)
 
 
 def _describe_machine() -> str:

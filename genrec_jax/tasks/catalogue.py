@@ -96,11 +96,12 @@ def target_ranks(
   """Rank of each sequence's last `next_item` among the unseen candidates.
 
   Candidates that score as the target does count half: a rank is the mean over
-  all orders of the ties, so that a model that cannot tell items apart gains
-  nothing. The target is scored in the same product as the candidates, once for
-  each chunk: scored apart, it would differ from its equals in the last bit, and
-  a constant model would put it first for every third user. A target that is
-  filtered out, or no candidate, has the rank infinity.
+  all orders of the ties. So a model that cannot tell items apart has all
+  targets in the middle of the catalogue, misses for every k below it. The
+  target is scored in the same product as the candidates, once for each chunk:
+  scored apart, it would differ from its equals in the last bit, and a constant
+  model would put it first for every third user. A target that is filtered out,
+  or no candidate, has the rank infinity.
 
   Args:
     queries: `[B, D]`.

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import zlib
 
 import jax
 
@@ -34,6 +35,7 @@ TARGETS = (
 PREFIX = 'pallas_kernels.jagged_embedding.'
 SWITCH = 'PALLAS_KERNELS_CPU'
 LIMIT_S = 300
+CHECKSUM = '.crc32'
 
 log = logging.getLogger('pallas_kernels')
 
@@ -82,10 +84,21 @@ def _library() -> pathlib.Path:
   )
   name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
   path = _cache() / f'jagged_embedding-{name}.so'
-  if not path.exists() or not cache_directory.is_own_file(path):
+  if not _is_whole(path):
     log.info('Compiling %s, once for this machine.', SOURCE.name)
     _compile(compiler, path)
   return path
+
+
+def _is_whole(path: pathlib.Path) -> bool:
+  """Whether the library is there, of this user, and as it was compiled."""
+  try:
+    if not cache_directory.is_own_file(path):
+      return False
+    checksum = path.with_suffix(CHECKSUM).read_text()
+    return checksum == str(zlib.crc32(path.read_bytes()))
+  except (OSError, ValueError):
+    return False
 
 
 def _compile(compiler: str, path: pathlib.Path) -> None:
@@ -106,7 +119,13 @@ def _compile(compiler: str, path: pathlib.Path) -> None:
       first = (errors or done.stderr.splitlines() or ['no message'])[0]
       raise ValueError(f'{compiler} fails: {first}')
     new.chmod(0o700)  # whatever the umask: it is run
+    checksum = new.with_suffix(CHECKSUM)
+    checksum.write_text(str(zlib.crc32(new.read_bytes())))
+    for file in (new, checksum):  # a power cut must not leave half of them
+      with open(file, 'rb') as written:
+        os.fsync(written.fileno())
     os.replace(new, path)
+    os.replace(checksum, path.with_suffix(CHECKSUM))
 
 
 def _compiler() -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import subprocess
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -198,11 +199,21 @@ def test_the_library_is_kept_under_a_name_of_its_inputs(monkeypatch, tmp_path):
 
   def compile_(compiler, path):
     made.append(path)
-    path.write_text('')
+    path.write_bytes(b'code')
+    path.with_suffix('.crc32').write_text(str(zlib.crc32(b'code')))
 
   monkeypatch.setattr(native, '_compile', compile_)
   first = native._library()
+  path, mode = first, 0o600
+  path.chmod(mode)
   assert native._library() == first and made == [first]
+  # A damaged library would kill the process that runs it.
+  for content, others in ((b'codf', 0), (b'', 0), (b'code', 0o022)):
+    path.write_bytes(content)
+    path.chmod(mode | others)
+    made.clear()
+    assert native._library() == first and made == [first]
+    path.chmod(mode)
   monkeypatch.setattr(native, 'FLAGS', (*native.FLAGS, '-g'))
   assert native._library() != first
 

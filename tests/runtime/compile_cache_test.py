@@ -7,6 +7,7 @@ import zlib
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from genrec_jax import config as config_lib
 from genrec_jax.runtime import compile_cache
@@ -32,9 +33,11 @@ def unset(monkeypatch, tmp_path):
   least = jax.config.jax_persistent_cache_min_compile_time_secs
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
   monkeypatch.setattr('warnings.showwarning', None)
+  monkeypatch.setattr(compile_cache, '_OWN', {})
   jax.config.update('jax_compilation_cache_dir', None)
   yield
   jax.config.update('jax_compilation_cache_dir', given)
+  compilation_cache.reset_cache()
   jax.config.update('jax_persistent_cache_min_compile_time_secs', least)
 
 
@@ -83,7 +86,19 @@ def test_another_place_or_none(unset, tmp_path):
   assert compile_cache.use_compile_cache(config) is None
   assert jax.config.jax_compilation_cache_dir is None
   config.compile_cache.directory = str(tmp_path / 'mine')
-  assert compile_cache.use_compile_cache(config).parent == tmp_path / 'mine'
+  mine = compile_cache.use_compile_cache(config)
+  assert mine.parent == tmp_path / 'mine'
+  # What a process has chosen itself it may choose otherwise.
+  config.compile_cache.directory = str(tmp_path / 'other')
+  other = compile_cache.use_compile_cache(config)
+  assert other.parent == tmp_path / 'other'
+  assert jax.config.jax_compilation_cache_dir == str(other)
+  config.compile_cache.directory = ''
+  assert compile_cache.use_compile_cache(config) is None
+  assert jax.config.jax_compilation_cache_dir is None
+  config.compile_cache.max_gb = -1.0
+  with pytest.raises(ValueError, match='max_gb is -1.0, must be at least 0'):
+    compile_cache.use_compile_cache(config)
 
 
 def test_what_jax_was_given_goes_first():
