@@ -33,6 +33,7 @@ class RetrievalEvaluator:
 
   directions = metrics.DIRECTIONS
   scores_are_alike = False
+  rules = 2  # ties count half, and misses have no rank; see train/renewal.py
 
   def __init__(
     self, task, dataset, examples, config, runtime=SingleDeviceEvalRuntime()

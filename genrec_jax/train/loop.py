@@ -35,6 +35,7 @@ from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
+from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.settings_checks import check_evaluation, check_settings
 from genrec_jax.train.workdir_watch import WorkdirWatch
 from genrec_jax.weights.start import import_weights
@@ -139,6 +140,7 @@ def _train_locked(
     'curve': None,  # position in metrics.jsonl
     'curve_holes': [],
     'health': None,  # `Health.values`
+    'rules': None,  # of evaluating, see renewal.py
     'plan': runtime.plan and runtime.plan.to_json(),
   }
   state, step, resumed = None, 0, False
@@ -158,8 +160,12 @@ def _train_locked(
     saver.note_restore(step)
     progressive.restore(run_values.get('progressive'))
     log('continuing from the checkpoint of step %d', step)
+    renew_evaluations(
+      run_values, experiment, evaluators, config, workdir, monitor, state
+    )
   else:
     best.resume_from(None)
+    run_values['rules'] = read_rules(evaluators)
     state = runtime.fresh_state()
     if train.init_from:
       with job.fail_together('reading train.init_from'):
