@@ -39,10 +39,10 @@ PARTS = 'manifests', 'inputs', 'damage', 'polls', 'signals'
 # each phase.
 CHAINS = {
   'retrieval': 18,
-  'retrieval, deltas': 18,
+  'retrieval, deltas': 20,
   'ranking': 14,
   'two processes': 8,
-  'predict': 6,
+  'predict': 10,
   'follow': 6,
 }
 LIVES = 9
@@ -137,7 +137,8 @@ def run_signals(args) -> int:
   counts['wrong'] = sum(row['result'] != 'equal' for row in rows)
   if not args.smoke:
     result.write('robustness_phases', table, merge=True, results=where)
-  return summarize(args, 'signals', len(lives), counts)
+  signals = len(lives) - counts['ended before']
+  return summarize(args, 'signals', signals, counts)
 
 
 def run_damage(args) -> int:

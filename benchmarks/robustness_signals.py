@@ -58,6 +58,8 @@ STATUSES = {
   'KILL': {-signal.SIGKILL},
   'HUP': {-signal.SIGHUP},
 }
+# How long a phase lasts, about: the signal comes within it, or soon behind.
+LASTS_S = {'start': 2.5, 'save': 0.1, 'publish': 0.1, 'predict': 0.1}
 TRAIN = ('start', 'compile', 'step', 'save', 'evaluate', 'report')
 
 
@@ -452,13 +454,13 @@ def live(
   if count > 1 and rng.random() < 0.5:
     whom = [rng.randrange(count)]
   try:
-    nth = 1 if phase in ('start', 'compile', 'report') else rng.randint(1, 3)
-    if job.wait_for(phase, 1 if place.name == 'follow' else nth, until):
+    once = ('start', 'compile', 'report', 'predict', 'follow')
+    nth = 1 if phase in once else rng.choice((1, 1, 2))
+    if job.wait_for(phase, nth, until):
       if place.name == 'follow':
         time.sleep(rng.uniform(0.0, 1.0))
         place.publish(workdir, rng.randint(1, 3))
-      # Most phases are short; starting takes seconds.
-      time.sleep(rng.uniform(0, 2.5 if phase == 'start' else 0.25))
+      time.sleep(rng.uniform(0, LASTS_S.get(phase, 0.25)))
       running = not job.is_over()
       job.send(SIGNALS[name], whom)
       sent = time.monotonic()
@@ -495,7 +497,7 @@ def count_outcomes(rows: list[dict]) -> Iterator[dict]:
       'case': f'{kind}, {phase}',
       'kind': kind,
       'phase': phase,
-      'signals': sum(counts[x] for x in OUTCOMES),
+      'signals': sum(counts[x] for x in OUTCOMES) - counts['ended before'],
       'bad': sum(counts[x] for x in BAD),
       **counts,
     }

@@ -231,6 +231,9 @@ class Follower(contextlib.AbstractContextManager):
           self._say_once(f'step {step} is waited for, it is {e}')
       except DamagedError as e:
         self.refused[step] = str(e)
+        # One that needs a step that is damaged, or is not there any more.
+        if (directory / str(step) / manifest.NAME).exists():
+          self._say_once(f'step {step} is passed over, {e}')
     return None
 
   def _leading_to(self, directory, step: int, at) -> Line:
@@ -268,7 +271,9 @@ class Follower(contextlib.AbstractContextManager):
       path = step_dir / manifest.NAME
       if path.exists() or storage.is_link(path):  # not just being removed
         if str(e) != wrong:
-          self._log(f'step {step} is passed over, {e}')
+          line = f'step {step} is passed over, {e}'
+          self._said.add(line)
+          self._log(line)
         self._bad[step] = storage.stat_files(step_dir), str(e)
       raise
 

@@ -62,7 +62,8 @@ def _parse_array(content: bytes) -> np.ndarray:
     file, max_header_size=_HEADER_BYTES
   )
   countable = len(shape) <= 2 and min(shape, default=0) >= 0
-  if dtype.hasobject or not dtype.itemsize or not countable:
+  plain = dtype.isnative and not dtype.hasobject and dtype.itemsize
+  if not plain or not countable:
     raise ValueError(f'an array of {dtype}, shape {list(shape)}'[:200])
   start = file.tell()
   if len(content) - start != math.prod(shape) * dtype.itemsize:
