@@ -176,7 +176,7 @@ def _measure_lift(
   if metric_family(metric) in _AREAS:
     return value - max(known)
   best = min(known) if direction == LOWER else max(known)
-  if best <= 0:
+  if best < 1e-6:  # labels of one class, say, which a constant predicts
     return None
   return 1 - value / best if direction == LOWER else value / best
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, items, pipeline, stream
 from genrec_jax.data import splits as splits_lib
@@ -17,6 +18,7 @@ from genrec_jax.tasks.retrieval import Retrieval
 
 LOG = logging.getLogger('genrec_jax')
 SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
+DEFAULT_KS = tuple(config_lib.retrieval().eval.ks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +44,11 @@ class RetrievalData:
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
     size = len(dataset.corpus)
-    if large := [k for k in config.eval.get('ks', ()) if k >= size]:
-      LOG.warning(
+    ks = tuple(config.eval.get('ks', ()))
+    if large := [k for k in ks if k >= size]:
+      # Nobody has asked for the default ones.
+      tell = LOG.info if ks == DEFAULT_KS else LOG.warning
+      tell(
         'eval.ks holds %s, and there are %s items to recommend: %s',
         ', '.join(map(str, large)),
         f'{size:,}',
