@@ -6,6 +6,7 @@ of this process, and nobody else may write to it.
 
 import os
 import pathlib
+import platform
 import stat
 
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -60,3 +61,14 @@ def is_own_file(path: pathlib.Path) -> bool:
     and about.st_uid == os.geteuid()
     and not about.st_mode & _OF_OTHERS
   )
+
+
+def describe_processor() -> str:
+  """What machine code depends on; other processors have another text."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    lines = []
+  words = ('model name', 'flags', 'Features', 'CPU part')
+  about = sorted({line for line in lines if line.startswith(words)})
+  return '\n'.join([platform.machine(), platform.processor(), *about])

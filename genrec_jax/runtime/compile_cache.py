@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import pathlib
-import platform
 import re
 import warnings
 import zlib
@@ -206,12 +205,6 @@ def _watch() -> None:
 
 def _describe_machine() -> str:
   """What a compiled program depends on and JAX does not ask for."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  except OSError:
-    lines = []
-  words = ('model name', 'flags', 'Features', 'CPU part')
-  about = sorted({line for line in lines if line.startswith(words)})
-  key = [platform.machine(), platform.processor(), *about]
-  digest = hashlib.sha256('\n'.join(key).encode()).hexdigest()[:12]
+  about = cache_directory.describe_processor()
+  digest = hashlib.sha256(about.encode()).hexdigest()[:12]
   return f'{jaxlib.__version__}-{digest}'

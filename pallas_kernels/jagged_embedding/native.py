@@ -12,7 +12,6 @@ import importlib.metadata
 import logging
 import os
 import pathlib
-import platform
 import shlex
 import shutil
 import subprocess
@@ -80,7 +79,7 @@ def _library() -> pathlib.Path:
     importlib.metadata.version('jaxlib'),
     compiler,
     FLAGS,
-    _processor(),
+    cache_directory.describe_processor(),
   )
   name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
   path = _cache() / f'jagged_embedding-{name}.so'
@@ -147,14 +146,3 @@ def _cache() -> pathlib.Path:
   except OSError:
     pass
   return pathlib.Path(tempfile.mkdtemp(prefix='pallas_kernels-'))
-
-
-def _processor() -> str:
-  """What -march=native depends on."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  except OSError:
-    lines = []
-  words = ('model name', 'flags', 'Features', 'CPU part')
-  about = sorted({line for line in lines if line.startswith(words)})
-  return '\n'.join([platform.machine(), platform.processor(), *about])
