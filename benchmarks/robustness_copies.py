@@ -45,7 +45,7 @@ _CHANGING = re.compile(r'"[^"]*(_s|workdir|time|per_s|restores)":[^,}]*')
 
 
 def make_copy_target(root: pathlib.Path) -> Target:
-  """Published steps, and a copy that is a step behind them."""
+  """Published steps, and a copy that is behind them."""
   directory = root / 'followed'
   run = Run(directory / 'run', keep=9, policy='consecutive')
   for step in range(1, STEPS + 1):
@@ -58,7 +58,7 @@ def make_copy_target(root: pathlib.Path) -> Target:
     'serving copy',
     directory,
     {'serve': _serve, 'follow': _follow},
-    newest=(f'run/{STEPS}',),
+    newest=((f'run/{STEPS}',), (f'run/{STEPS - 1}', f'run/{STEPS}')),
   )
 
 

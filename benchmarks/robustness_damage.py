@@ -60,13 +60,13 @@ class Target:
     name: of what it holds.
     directory: whole, never written to.
     openings: name -> function of a copy, that returns what a model would see.
-    newest: directories without which an opening gives the step before.
+    newest: directories without which an opening gives an earlier step.
   """
 
   name: str
   directory: pathlib.Path
   openings: dict[str, Callable[[pathlib.Path], object]]
-  newest: tuple[str, ...] = ()
+  newest: tuple[tuple[str, ...], ...] = ()
 
   def files(self) -> list[str]:
     return sorted(
@@ -372,7 +372,7 @@ def expect(target: Target, opening: str) -> dict:
   if (target.directory / 'best').exists() and opening != 'resume':
     if (target.directory / 'checkpoints').exists():
       earlier.append(give([pathlib.Path('best')]))
-  earlier += [give([pathlib.Path(path)]) for path in target.newest]
+  earlier += [give([pathlib.Path(p) for p in paths]) for paths in target.newest]
   return {'digest': give([]), 'earlier': earlier}
 
 
