@@ -23,7 +23,7 @@ import pathlib
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from benchmarks import cli, result
 from benchmarks import robustness_copies as copies_lib
@@ -130,7 +130,7 @@ def run_signals(args) -> int:
           print(f'  {detail}', flush=True)
         if not args.smoke:  # what there is, should this be interrupted
           result.write(name, [row], merge=True, results=where)
-  table = list(signals_lib.count_outcomes(rows))
+  table = list(count_outcomes(rows))
   print(cli.table(table, COLUMNS))
   lives = [life for row in rows for life in row['lives']]
   counts = collections.Counter(outcome for _, _, outcome, _ in lives)
@@ -139,6 +139,28 @@ def run_signals(args) -> int:
     result.write('robustness_phases', table, merge=True, results=where)
   signals = len(lives) - counts['ended before']
   return summarize(args, 'signals', signals, counts)
+
+
+def count_outcomes(rows: list[dict]) -> Iterator[dict]:
+  """A row for each kind and phase, of the chains of the result file."""
+  table = {}
+  for row in rows:
+    for phase, _, outcome, seconds in row['lives']:
+      for key in ((row['kind'], phase), ('all', phase), ('all', 'all')):
+        counts = table.setdefault(key, dict.fromkeys(signals_lib.OUTCOMES, 0))
+        counts[outcome] += 1
+        slowest = max(counts.get('slowest_s', 0.0), seconds)
+        counts['slowest_s'] = slowest
+  for (kind, phase), counts in sorted(table.items()):
+    yield {
+      'case': f'{kind}, {phase}',
+      'kind': kind,
+      'phase': phase,
+      'signals': sum(counts[x] for x in signals_lib.OUTCOMES)
+      - counts['ended before'],
+      'bad': sum(counts[x] for x in signals_lib.BAD),
+      **counts,
+    }
 
 
 def run_damage(args) -> int:

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 
 from benchmarks.robustness_marks import VARIABLE
 
@@ -480,24 +479,3 @@ def live(
         process.wait()
     job.close()
   return life
-
-
-def count_outcomes(rows: list[dict]) -> Iterator[dict]:
-  """A row for each kind and phase, of the chains of the result file."""
-  table = {}
-  for row in rows:
-    for phase, _, outcome, seconds in row['lives']:
-      for key in ((row['kind'], phase), ('all', phase), ('all', 'all')):
-        counts = table.setdefault(key, dict.fromkeys(OUTCOMES, 0))
-        counts[outcome] += 1
-        slowest = max(counts.get('slowest_s', 0.0), seconds)
-        counts['slowest_s'] = slowest
-  for (kind, phase), counts in sorted(table.items()):
-    yield {
-      'case': f'{kind}, {phase}',
-      'kind': kind,
-      'phase': phase,
-      'signals': sum(counts[x] for x in OUTCOMES) - counts['ended before'],
-      'bad': sum(counts[x] for x in BAD),
-      **counts,
-    }

@@ -164,7 +164,7 @@ def start(workdir, log):
   me, met, lines = jax.process_index(), [], []
 
   def meet(*overrides):
-    config = spread_runs.config('hstu', *overrides)
+    config = spread_runs.config('hstu', *mesh(2, 1), *overrides)
     try:
       with workdir_lib.own_workdir(workdir, config):
         experiment.build_experiment(config, workdir, TASK_KINDS, lines.append)

@@ -6,7 +6,8 @@ import optax
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.runtime import measurements
+from genrec_jax.config import ConfigError
+from genrec_jax.runtime import build, measurements
 from genrec_jax.runtime.single_device import SingleDeviceRuntime
 from tests.runtime.toy_task import Toy, batch
 
@@ -25,3 +26,9 @@ def test_a_step_is_compiled_once(update):
     cleared = measurements.clear_sums(state.metric_sums)
     state = dataclasses.replace(state, metric_sums=cleared)
   assert step._cache_size() == 1
+
+
+def test_several_processes_need_a_mesh_of_several_devices(monkeypatch):
+  monkeypatch.setattr(build.job, 'process_count', lambda: 2)
+  with pytest.raises(ConfigError, match='2 processes have been .*hosts=2'):
+    build.build_runtime(config_lib.ranking(), None, None)
