@@ -30,7 +30,7 @@ ROBUSTNESS = {
     ),
   },
   'robustness_damage': {
-    'files': ('cpu1/robustness_damage',),
+    'files': ('cpu2/robustness_damage',),
     'columns': (
       ('opened', 'case', ''),
       ('damaged files', 'openings', ',d'),
