@@ -318,10 +318,7 @@ def expect_part(content):
   if len(rows) == 1:  # an empty part is fine
     oracles.by_names(rows + [rows[0]], ['u', 'i', 't'])
     return []
-  events = [
-    (oracles.text_id(u), oracles.text_id(i), oracles.moment(t))
-    for u, i, t in oracles.by_names(rows, ['u', 'i', 't'])
-  ]
+  events = oracles.named_events(rows)
   sequences = {}
   for user, item, _ in sorted(events, key=lambda event: event[2]):
     if item in known:

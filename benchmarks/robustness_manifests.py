@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks import robustness_chunks, robustness_special_files
 from benchmarks.checkpoint_faults_run import SPECS, Run
+from genrec_jax import sealed
 from genrec_jax.checkpoint import follow, inspect, manifest
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.serving_copy import ServingCopy
@@ -257,7 +258,7 @@ def _step_dir(place: pathlib.Path) -> pathlib.Path:
 
 def _rewrite(place: pathlib.Path, body: dict) -> None:
   """A manifest with any values, whose checksum is right."""
-  raw = manifest._encode_body(body)
+  raw = sealed.encode_body(body)
   (_step_dir(place) / manifest.NAME).write_bytes(raw)
 
 

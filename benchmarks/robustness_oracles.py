@@ -73,6 +73,14 @@ def by_names(rows, names: list[str]) -> list[tuple]:
   return [tuple(row[i] for i in places) for row in rows]
 
 
+def named_events(rows) -> list[tuple]:
+  """(user, item, time) of each row below the header u, i, t."""
+  return [
+    (text_id(u), text_id(i), moment(t))
+    for u, i, t in by_names(rows, ['u', 'i', 't'])
+  ]
+
+
 def whole_id(word: str) -> int:
   if not re.fullmatch('0|-?[1-9][0-9]{0,18}', word, re.ASCII):
     raise Refusal('id')

@@ -71,10 +71,7 @@ def expect_histories(content):
   text = oracles.decode(content, 'utf-8-sig', False)
   known = {word: i for i, word in enumerate(WORDS, 1)}
   rows = oracles.split_csv(text, ',')
-  events = [
-    (oracles.text_id(u), oracles.text_id(i), oracles.moment(t))
-    for u, i, t in oracles.by_names(rows, ['u', 'i', 't'])
-  ]
+  events = oracles.named_events(rows)
   users = {}
   for user, item, time in sorted(events, key=lambda event: event[2]):
     if item in known:

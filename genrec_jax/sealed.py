@@ -296,10 +296,12 @@ def check_keys(value: Any, **keys: type | types.UnionType) -> None:
 
 def encode_body(body: dict) -> bytes:
   """A JSON text that holds its own checksum."""
-  text = json.dumps(body, indent=1, sort_keys=True)
-  return json.dumps(
-    body | {'crc32': zlib.crc32(text.encode())}, indent=1, sort_keys=True
-  ).encode()
+  return to_text(body | {'crc32': zlib.crc32(to_text(body))})
+
+
+def to_text(body: dict) -> bytes:
+  """JSON as seals and manifests are written: equal bodies, equal bytes."""
+  return json.dumps(body, indent=1, sort_keys=True).encode()
 
 
 def decode_body(raw: bytes) -> dict:

@@ -16,12 +16,12 @@ object store.
 
 import contextlib
 import hashlib
-import json
 import math
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from genrec_jax import sealed
 from genrec_jax.checkpoint import manifest_rules, signing, storage
 from genrec_jax.checkpoint.errors import (
   CheckpointError,
@@ -65,27 +65,24 @@ def write(step_dir, step: int, key: bytes | None = None, **extra) -> None:
   body = dict(format=FORMAT, step=step, files=files, **extra)
   if key:
     body['sha256'] = {name: digest for name, (_, _, digest) in sums.items()}
-    body['hmac'] = signing.sign(_to_text(body), key)
+    body['hmac'] = signing.sign(sealed.to_text(body), key)
   # The manifest is what completes the checkpoint. All else is forced to the
   # disk before, so that a power cut leaves either all of it or a directory
   # without manifest.
   for _, path in present:
     storage.sync_path(path)
   storage.sync_directories(step_dir)
-  storage.write_file(step_dir / NAME, _encode_body(body))
+  storage.write_file(step_dir / NAME, sealed.encode_body(body))
   storage.sync_path(step_dir.parent)
 
 
 def read_bytes(step_dir) -> bytes:
   """The manifest as it is written, which nothing was compared with yet."""
-  try:
-    return storage.read_file(step_dir, NAME, MOST_BYTES)
-  except FileNotFoundError:
-    raise IncompleteError(f'half-written: it has no {NAME}') from None
-  except OSError as e:
-    raise DamagedError(
-      f'damaged: {NAME} cannot be read ({e.strerror or e})'
-    ) from e
+  with _report_errors(NAME):
+    try:
+      return storage.read_file(step_dir, NAME, MOST_BYTES)
+    except FileNotFoundError:
+      raise IncompleteError(f'half-written: it has no {NAME}') from None
 
 
 def read(step_dir, key: bytes | None = None) -> dict:
@@ -115,22 +112,15 @@ def parse(raw: bytes, name: str, key: bytes | None = None) -> dict:
     key: the manifest must be signed with it.
   """
   try:
-    body = json.loads(raw)
-    body.pop('crc32')
-    intact = _encode_body(body) == raw
-  except (
-    ValueError, LookupError, AttributeError, TypeError, RecursionError,
-    MemoryError,
-  ):  # fmt: skip
-    intact = False
-  if not intact:
-    raise DamagedError(f'damaged: {NAME} is not as it was written')
+    body = sealed.decode_body(raw)
+  except ValueError:
+    raise DamagedError(f'damaged: {NAME} is not as it was written') from None
   if type(version := body.get('format')) is not int or version != FORMAT:
     raise DamagedError(
       f'of format {str(version)[:20]}; this version reads format {FORMAT}'
     )
   if key:
-    signing.check_signature(body, _to_text, key)
+    signing.check_signature(body, sealed.to_text, key)
   try:
     body = manifest_rules.check_body(body)
   except (ValueError, RecursionError) as e:
@@ -257,14 +247,6 @@ def _require_sums(name: str, body: dict, crc: int, sha256: str | None) -> None:
     same &= sha256 == body['sha256'][name]
   if not same:
     raise DamagedError(f'damaged: the contents of {name} have changed')
-
-
-def _to_text(body: dict) -> bytes:
-  return json.dumps(body, indent=1, sort_keys=True).encode()
-
-
-def _encode_body(body: dict) -> bytes:
-  return _to_text(body | {'crc32': zlib.crc32(_to_text(body))})
 
 
 def _read_sums(path, *, sha256: bool) -> tuple[int, int, str | None]:

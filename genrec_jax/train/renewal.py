@@ -6,12 +6,10 @@ checkpoints keep. A run that continues from other rules measures its best
 weights once more, and so compares like with like.
 """
 
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Mapping
 
-from genrec_jax.runtime.single_device import SingleDeviceEvalRuntime
 from genrec_jax.serve.weights import load_weights
 
 LOG = logging.getLogger('genrec_jax')
@@ -37,11 +35,14 @@ def renew_evaluations(
     monitor: compares evaluations; None without a validation split.
     state: of the last step.
   """
-  before, rules = run_values['rules'], read_rules(evaluators)
+  rules = read_rules(evaluators)
+  # Earlier versions kept none.
+  before = run_values['rules'] or dict.fromkeys(rules, 1)
   run_values['rules'] = rules
-  # Earlier versions kept none. A split that is new has nothing to compare.
-  if all((before or {}).get(s, 1) == n or before and s not in before
-         for s, n in rules.items()):  # fmt: skip
+  # A split that is new has nothing to compare.
+  if all(
+    before.get(split, number) == number for split, number in rules.items()
+  ):
     return
   best, last = run_values['best'], run_values['last']
   if last.get('step') == int(state.step):
@@ -59,12 +60,11 @@ def renew_evaluations(
       best['step'],
     )
     return
-  alone = dataclasses.replace(
-    experiment, runtime=SingleDeviceEvalRuntime.of(experiment.extensions)
-  )
   measured = {
     split: dict(evaluator.run(weights))
-    for split, evaluator in alone.evaluators(config).items()
+    for split, evaluator in experiment.on_one_device()
+    .evaluators(config)
+    .items()
   }
   value = monitor.measure(measured['valid']) if monitor else best['value']
   LOG.warning(

@@ -1,6 +1,5 @@
 """Results of a run: the report at its end, an evaluation afterwards."""
 
-import dataclasses
 import importlib.metadata
 import logging
 import pathlib
@@ -11,7 +10,6 @@ import jax
 
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
-from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import job
 from genrec_jax.report import summary
 from genrec_jax.report.metric_writers import (
@@ -141,10 +139,7 @@ def evaluate_run(
       f'{workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
     )
-  # The weights are put together on one device, however they were trained.
-  experiment = dataclasses.replace(
-    experiment, runtime=SingleDeviceEvalRuntime.of(experiment.extensions)
-  )
+  experiment = experiment.on_one_device()
   evaluators = experiment.evaluators(config)
   if not evaluators:
     raise ValueError(

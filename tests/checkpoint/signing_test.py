@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from genrec_jax import sealed
 from genrec_jax.checkpoint import inspect, manifest, signing
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manager import CheckpointManager
@@ -56,7 +57,7 @@ def test_a_rewritten_step_is_refused(tmp_path, key_file):
   body = json.loads(written.read_bytes())
   del body['crc32']
   body['files']['state/d'][1] = zlib.crc32(raw)
-  written.write_bytes(manifest._encode_body(body))
+  written.write_bytes(sealed.encode_body(body))
   manifest.verify(run.directory / '2')  # its checksums are right
   with pytest.raises(UnsignedError, match='or changed since'):
     manifest.verify(run.directory / '2', key=KEY)
