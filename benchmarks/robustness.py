@@ -67,6 +67,9 @@ def main(argv: list[str] | None = None) -> None:
   args = parser.parse_args(argv)
   # What this process ignores, as in the background, those it starts ignore too.
   signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(
+    signal.SIGHUP, lambda *_: None
+  )  # nohup; a handler is not handed on
   runs = {
     'signals': run_signals,
     'damage': run_damage,
