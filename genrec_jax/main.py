@@ -103,7 +103,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
-  _start_devices(config.parallel.heartbeat_s)
+  _start_devices(config.parallel)
   from genrec_jax import extensions as extensions_lib
   from genrec_jax.contracts import kind_of
   from genrec_jax.runtime.compile_cache import use_compile_cache
@@ -132,7 +132,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
     kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
 
 
-def _start_devices(heartbeat_s: float) -> None:
+def _start_devices(parallel) -> None:
   """Joins the processes of the job, or splits the CPU; then JAX may start."""
   if FLAGS.fake_devices:
     os.environ['JAX_NUM_CPU_DEVICES'] = str(FLAGS.fake_devices)
@@ -142,7 +142,11 @@ def _start_devices(heartbeat_s: float) -> None:
   from genrec_jax.parallel import job, processes
 
   job_settings = processes.join_processes(
-    FLAGS.coordinator, FLAGS.processes, FLAGS.process, heartbeat_s
+    FLAGS.coordinator,
+    FLAGS.processes,
+    FLAGS.process,
+    parallel.heartbeat_s,
+    parallel.join_s,
   )
   if job.process_count() > 1:
     logging.getLogger('genrec_jax').info(job_settings)

@@ -251,6 +251,8 @@ def parallel() -> ConfigDict:
       # Several processes: seconds without a sign of life of one, after which
       # the others end.
       heartbeat_s=30.0,
+      # Several processes: seconds that one waits for the others at the start.
+      join_s=300.0,
     )
   )
 

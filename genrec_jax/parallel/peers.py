@@ -20,101 +20,95 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import jax
 from jax._src import distributed  # the store has no public name
 
 from genrec_jax import interruption
 from genrec_jax.interruption import PROCESS
+from genrec_jax.parallel import meeting
 
 HEARTBEAT_S = 30.0
 _LEAVE_S = 2.0  # for others to end first, as they have been told to
 _READ_S = 0.1  # for others to read what this process has said
-_LOCAL = ('localhost', '127.0.0.1')
-_LONGEST = 100_000  # characters of a message
-_STRANGERS, _GREETING_S = (
-  64,
-  10.0,
-)  # connections that have not said who they are
+_LONGEST_WORDS = 10_000  # characters; JSON makes more of them
 _turns = itertools.count()
-
-
-class _Link:
-  """A connection to another process."""
-
-  def __init__(self, connection: socket.socket, process: int, host: str):
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.settimeout(None)
-    self.process, self.host, self.heard = process, host, time.monotonic()
-    self.lines = connection.makefile('r', encoding='utf-8')
-    self._connection, self._lock = connection, threading.Lock()
-
-  def send(self, **message) -> None:
-    """Sends a message; whether it arrives, the silence that follows tells."""
-    with contextlib.suppress(OSError), self._lock:
-      self._connection.sendall(json.dumps(message).encode() + b'\n')
-
-  def receive(self) -> dict:
-    """The next message.
-
-    Raises:
-      EOFError: the connection is closed.
-    """
-    try:
-      line = self.lines.readline(_LONGEST)
-    except OSError:
-      line = ''
-    if not line.endswith('\n'):
-      raise EOFError
-    self.heard = time.monotonic()
-    try:
-      return json.loads(line)
-    except RecursionError as e:
-      raise ValueError('no message of a peer') from e
 
 
 class Peers:
   """The connections of this process: in process 0 to all, else to process 0."""
 
-  def __init__(self, heartbeat_s: float, host: str):
-    """Connects this process; all processes of the job must do it.
+  def __init__(self, process: int, count: int, heartbeat_s: float):
+    """Begins without connections.
 
     Args:
+      process: number of this process.
+      count: number of processes of the job.
       heartbeat_s: seconds of silence after which a process is gone.
-      host: of process 0.
     """
-    self._me, self._count = jax.process_index(), jax.process_count()
+    self._me, self._count = process, count
     self.heartbeat_s = heartbeat_s
     self._changed = threading.Condition(threading.RLock())
-    self._links: dict[int, _Link] = {}
+    self._links: dict[int, meeting.Link] = {}
     self._left: set[int] = set()  # who has said farewell
-    self._is_over = False
+    self._has_met = self._is_over = False
     self._points, self._answers = 0, {}
     self._number = self._last_point = None  # of the stop under way
-    key = f'genrec_jax/peers/{next(_turns)}'
-    client = distributed.global_state.client
-    if self._me:
-      wait_ms = int(1000 * (heartbeat_s + 60))
-      port, token = json.loads(client.blocking_key_value_get(key, wait_ms))
-      connection = socket.create_connection((host, port), heartbeat_s)
-      link = _Link(connection, 0, host)
-      link.send(process=self._me, token=token, host=socket.gethostname())
+    self._start_thread(self._beat)
+
+  def gather(self, server: socket.socket, token: str, limit_s: float) -> None:
+    """In process 0: returns when all processes have connected.
+
+    Args:
+      server: where they do it.
+      token: what they must know.
+      limit_s: seconds to wait.
+
+    Raises:
+      MeetingError: not all have come.
+    """
+    meeting.gather(server, token, self._add, self._list_missing, limit_s)
+    self._broadcast(met=True)
+
+  def follow(
+    self, address: tuple[str, int], token: str, limit_s: float
+  ) -> None:
+    """In another process: returns when all processes have connected.
+
+    Args:
+      address: host and port of process 0.
+      token: what it expects.
+      limit_s: seconds to wait for it; it waits for the others.
+
+    Raises:
+      MeetingError: it does not answer, or refuses this process.
+    """
+    hello = {'process': self._me, 'count': self._count}
+    hello |= {'token': token, 'host': socket.gethostname()}
+    link = meeting.connect(*address, hello, limit_s)
+    with self._changed:
       self._links[0] = link
       self._start_thread(self._listen, link)
-    else:
-      if host in _LOCAL:
-        server = socket.create_server(('127.0.0.1', 0))
-      elif socket.has_dualstack_ipv6():
-        server = socket.create_server(
-          ('', 0), family=socket.AF_INET6, dualstack_ipv6=True
-        )
-      else:
-        server = socket.create_server(('', 0))
-      token = secrets.token_hex(16)
-      where = [server.getsockname()[1], token]
-      client.key_value_set(key, json.dumps(where))
-      self._start_thread(self._accept, server, token)
-    self._start_thread(self._beat)
+      self._changed.wait_for(lambda: self._has_met)
+
+  def _add(self, link: meeting.Link, hello: dict) -> str:
+    """In process 0: takes a connection, or says why not."""
+    with self._changed:
+      if hello['count'] != self._count:
+        return f'it is of {hello["count"]} processes, this job of {self._count}'
+      if not 0 < link.process < self._count:
+        return f'there is no process {link.process} of {self._count}'
+      if other := self._links.get(link.process):
+        return f'process {link.process} is there already (host {other.host})'
+      link.send(welcome=True)
+      self._links[link.process] = link
+      self._start_thread(self._listen, link)
+    return ''
+
+  def _list_missing(self) -> list[int]:
+    with self._changed:
+      return [p for p in range(1, self._count) if p not in self._links]
 
   # ---- What the process asks for --------------------------------------------
 
@@ -139,7 +133,7 @@ class Peers:
 
   def fail(self, words: str) -> None:
     """Says why this process ends, which ends the others."""
-    self._finish(failed=words[: _LONGEST // 10])  # JSON makes more of them
+    self._finish(failed=words[:_LONGEST_WORDS])
 
   def close(self, limit_s: float | None = None) -> bool:
     """Ends the watch when all processes have come here.
@@ -169,71 +163,37 @@ class Peers:
     with self._changed:
       while self._links and time.monotonic() < deadline:
         self._changed.wait(0.05)
+      for link in self._links.values():
+        link.hang_up()
 
   # ---- Threads --------------------------------------------------------------
 
   def _start_thread(self, target, *args) -> None:
     threading.Thread(target=target, args=args, daemon=True).start()
 
-  def _accept(self, server: socket.socket, token: str) -> None:
-    """In process 0: takes the connections of the others."""
-    greetings = threading.BoundedSemaphore(_STRANGERS)
-    while True:  # a stranger may connect and say nothing
-      greetings.acquire()
-      try:
-        connection = server.accept()[0]
-      except OSError:  # no descriptor is left, say
-        greetings.release()
-        time.sleep(_READ_S)
-        continue
-      self._start_thread(self._greet, connection, token, greetings)
-
-  def _greet(self, connection: socket.socket, token: str, greetings) -> None:
-    try:
-      link = _Link(connection, -1, '')
-      connection.settimeout(_GREETING_S)
-      hello = link.receive()
-      if not secrets.compare_digest(hello['token'], token):
-        raise ValueError('a stranger')
-      link.process, link.host = int(hello['process']), str(hello['host'])
-      connection.settimeout(None)
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
-      connection.close()
-      return
-    finally:
-      greetings.release()
-    with self._changed:
-      self._links[link.process] = link
-    self._listen(link)
-
   def _beat(self) -> None:
     """Sends signs of life, and misses those of others."""
     pause = min(5.0, self.heartbeat_s / 6)
-    started = before = time.monotonic()
+    before = time.monotonic()
     while not self._is_over:
       time.sleep(pause)
       now = time.monotonic()
       with self._changed:
-        links = dict(self._links)
+        links = list(self._links.values())
       self._broadcast(beat=True)
       # A process that was frozen itself has much to read before it judges.
       if now - before > 2 * pause + 1:
-        started = now
-        for link in links.values():
+        for link in links:
           link.heard = now
       before = now
-      others = range(1, self._count) if not self._me else [0]
-      for process in others:
-        heard = links[process].heard if process in links else started
-        if process not in self._left and now - heard > self.heartbeat_s:
-          host = links[process].host if process in links else 'unknown'
-          self._miss(
-            process,
-            host,
-            f'there was no sign of life for {self.heartbeat_s:g} s',
-          )
+      for link in links:
+        if link.process not in self._left and (
+          now - link.heard > self.heartbeat_s
+        ):
+          how = f'there was no sign of life for {self.heartbeat_s:g} s'
+          self._miss(link, how)
 
-  def _listen(self, link: _Link) -> None:
+  def _listen(self, link: meeting.Link) -> None:
     """Does what the messages of another process say."""
     while True:
       try:
@@ -241,17 +201,20 @@ class Peers:
       except (EOFError, ValueError):
         break
       self._heed(link, message)
+    link.close()
     with self._changed:
       self._links.pop(link.process, None)
       self._changed.notify_all()
       if link.process in self._left or self._is_over:
         return
-    self._miss(
-      link.process, link.host, 'its connection is closed: it died or was killed'
-    )
+    self._miss(link, 'its connection is closed: it died or was killed')
 
-  def _heed(self, link: _Link, message: dict) -> None:
+  def _heed(self, link: meeting.Link, message: dict) -> None:
     match message:
+      case {'met': _}:
+        with self._changed:
+          self._has_met = True
+          self._changed.notify_all()
       case {'farewell': _}:
         with self._changed:
           self._left.add(link.process)
@@ -310,8 +273,11 @@ class Peers:
 
   # ---- The end of another process -------------------------------------------
 
-  def _miss(self, process: int, host: str, how: str) -> None:
-    reason = f'process {process} of {self._count} (host {host}) is gone: {how}'
+  def _miss(self, link: meeting.Link, how: str) -> None:
+    reason = (
+      f'process {link.process} of {self._count} (host {link.host}) is gone: '
+      f'{how}'
+    )
     self._die(reason, failed=reason)
 
   def _die(self, reason: str, **message) -> None:
@@ -335,23 +301,72 @@ class Peers:
       link.send(**message)
 
 
-def start(heartbeat_s: float = HEARTBEAT_S, host: str = '') -> bool:
-  """Begins to watch the other processes of the job, unless that has begun.
+def meet(
+  address: tuple[str, int],
+  process: int,
+  count: int,
+  heartbeat_s: float,
+  limit_s: float,
+) -> None:
+  """Begins to watch the other processes of the job, before JAX is started.
+
+  Args:
+    address: host and port of process 0, which JAX uses afterwards.
+    process: number of this process.
+    count: number of processes.
+    heartbeat_s: seconds of silence after which a process is gone.
+    limit_s: seconds to wait for the others.
+
+  Raises:
+    MeetingError: the processes do not find each other.
+  """
+  with _begin(Peers(process, count, heartbeat_s)) as peers:
+    if process:
+      peers.follow(address, meeting.TOKEN, limit_s)
+    else:
+      peers.gather(meeting.listen(*address), meeting.TOKEN, limit_s)
+
+
+def start(heartbeat_s: float = HEARTBEAT_S) -> bool:
+  """Begins to watch the other processes of a job that JAX has brought together.
 
   Args:
     heartbeat_s: seconds of silence after which a process is gone.
-    host: of process 0; '' is that of JAX's coordinator.
 
   Returns:
     Whether the watch begins here.
   """
   if PROCESS.peers or jax.process_count() == 1:
     return False
+  client = distributed.global_state.client
   address = distributed.global_state.coordinator_address
-  host = host or address.rpartition(':')[0].strip('[]')
-  PROCESS.peers = Peers(heartbeat_s, host)
-  atexit.register(_part_at_exit)
+  host, limit_s = address.rpartition(':')[0].strip('[]'), heartbeat_s + 60
+  # Anybody may connect; only who can read JAX's store knows the token.
+  key = f'genrec_jax/peers/{next(_turns)}'
+  me, count = jax.process_index(), jax.process_count()
+  with _begin(Peers(me, count, heartbeat_s)) as peers:
+    if me:
+      where = client.blocking_key_value_get(key, int(1000 * limit_s))
+      port, token = json.loads(where)
+      peers.follow((host, port), token, limit_s)
+    else:
+      server, token = meeting.listen(host), secrets.token_hex(16)
+      client.key_value_set(key, json.dumps([server.getsockname()[1], token]))
+      peers.gather(server, token, limit_s)
   return True
+
+
+@contextlib.contextmanager
+def _begin(peers: Peers) -> Iterator[Peers]:
+  """In this block the processes meet; signals concern all of them already."""
+  PROCESS.peers = peers
+  try:
+    yield peers
+  except BaseException as error:
+    PROCESS.peers = None
+    peers.fail(f'in another process: {error or type(error).__name__}')
+    raise
+  atexit.register(_part_at_exit)
 
 
 def _part_at_exit() -> None:

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 
 import jax
 
-from genrec_jax.parallel import peers
+from genrec_jax.parallel import meeting, peers
 from genrec_jax.parallel.coordinator_relay import start_relay
 
 AUTO = 'auto'
@@ -73,6 +73,7 @@ def join_processes(
   processes: int = 0,
   process: int = -1,
   heartbeat_s: float = peers.HEARTBEAT_S,
+  join_s: float = meeting.JOIN_S,
 ) -> str:
   """Joins the other processes; call it before anything else is done with JAX.
 
@@ -84,27 +85,32 @@ def join_processes(
     processes: number of processes; 0 to look at the environment.
     process: number of this process; -1 to look at the environment.
     heartbeat_s: seconds without a sign of life after which a process is gone.
+    join_s: seconds to wait for processes that have not been started yet.
 
   Returns:
     The settings as text for the log.
 
   Raises:
-    ProcessError: the settings are incomplete or contradict each other.
+    ProcessError: the settings are incomplete or contradict each other, or the
+      processes do not find each other.
   """
   settings = settings_from_flags(
     coordinator, processes, process
   ) or find_settings(os.environ)
   if settings is None:
     return 'one process'
-  if not 0 < heartbeat_s < math.inf:
-    raise ProcessError(
-      f'parallel.heartbeat_s is {heartbeat_s}, must be a number of seconds '
-      'above 0'
-    )
+  for key, seconds in (('heartbeat_s', heartbeat_s), ('join_s', join_s)):
+    if not 0 < seconds < math.inf:
+      raise ProcessError(
+        f'parallel.{key} is {seconds}, must be a number of seconds above 0'
+      )
   # It would handle SIGTERM, and so does `interruption`.
   jax.config.update('jax_enable_preemption_service', False)
   # JAX, which aborts, must be the last to notice that a process is gone.
-  patience = {'heartbeat_timeout_seconds': max(100, int(3 * heartbeat_s))}
+  patience = {
+    'heartbeat_timeout_seconds': max(100, int(3 * heartbeat_s)),
+    'initialization_timeout': math.ceil(join_s),
+  }
   if settings.coordinator == AUTO:
     jax.distributed.initialize(**patience)
     peers.start(heartbeat_s)
@@ -115,7 +121,15 @@ def join_processes(
     # Of use on CPUs alone, where it is what collectives run on.
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     address = settings.coordinator
+    host, _, port = address.rpartition(':')
     try:
+      peers.meet(
+        (host.strip('[]'), int(port)),
+        settings.process,
+        settings.processes,
+        heartbeat_s,
+        join_s,
+      )
       jax.distributed.initialize(
         start_relay(address) if settings.process else address,
         settings.processes,
@@ -123,12 +137,11 @@ def join_processes(
         local_device_ids=settings.devices,
         **patience,
       )
-    except jax.errors.JaxRuntimeError as error:
+    except (OSError, meeting.MeetingError, jax.errors.JaxRuntimeError) as error:
       raise ProcessError(
         f'{settings}: the processes did not find each other; all of them must '
         f'be started, and reach the coordinator ({error})'
       ) from error
-    peers.start(heartbeat_s, address.rpartition(':')[0].strip('[]'))
   return str(settings)
 
 

@@ -60,6 +60,7 @@ ABOVE_ZERO = (
   'parallel.bucket_mb',
   'parallel.exchange.capacity',
   'parallel.heartbeat_s',
+  'parallel.join_s',
 )
 
 
