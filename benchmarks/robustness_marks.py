@@ -4,7 +4,9 @@
 
 runs `python -m MODULE ARGUMENTS`, and nothing of it is changed but this: each
 time a phase begins, its name is written to the descriptor that the variable
-ROBUSTNESS_MARKS holds. So a signal from outside can be aimed at a phase.
+ROBUSTNESS_MARKS holds. So a signal from outside can be aimed at a phase. The
+first begins with the first line of the command; before, for some hundredths of
+a second, Python itself starts.
 """
 
 import contextlib
@@ -12,7 +14,7 @@ import os
 import runpy
 import sys
 
-from genrec_jax import progress
+from genrec_jax import interruption, progress
 
 PHASES = (
   'start', 'compile', 'step', 'save', 'publish', 'evaluate', 'report',
@@ -25,6 +27,18 @@ VARIABLE = 'ROBUSTNESS_MARKS'
 def mark(phase: str) -> None:
   with contextlib.suppress(OSError):  # nobody listens any more
     os.write(int(os.environ[VARIABLE]), f'{phase}\n'.encode())
+
+
+def mark_first(phase: str) -> None:
+  """Has the first thing that a command does, `install`, tell its phase."""
+  own = interruption.install
+
+  def install(*args, **kwargs):
+    own(*args, **kwargs)
+    interruption.install = own  # the second call does nothing
+    mark(phase)
+
+  interruption.install = install
 
 
 def mark_phases(predicts: bool) -> None:
@@ -68,7 +82,7 @@ def main() -> None:
   if module == 'genrec_jax.main':
     mark_phases('--mode=predict' in arguments)
   sys.argv = [module, *arguments]
-  mark('follow' if module.endswith('.follow') else 'start')
+  mark_first('follow' if module.endswith('.follow') else 'start')
   runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 

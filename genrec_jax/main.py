@@ -10,16 +10,16 @@
 | 130         | stopped by Ctrl-C, and saved: run the same command again      |
 """
 
+from genrec_jax import interruption
+
+if __name__ == '__main__':  # other imports take the time of a Ctrl-C
+  interruption.install()
+
 import collections
 import logging
 import os
 import sys
 import traceback
-
-from genrec_jax import interruption
-
-if __name__ == '__main__':  # other imports take the time of a Ctrl-C
-  interruption.install()
 
 from absl import app, flags
 from absl import logging as absl_logging
