@@ -107,12 +107,11 @@ def join_processes(
   # It would handle SIGTERM, and so does `interruption`.
   jax.config.update('jax_enable_preemption_service', False)
   # JAX, which aborts, must be the last to notice that a process is gone.
-  patience = {
-    'heartbeat_timeout_seconds': max(100, int(3 * heartbeat_s)),
-    'initialization_timeout': math.ceil(join_s),
-  }
+  patience = {'heartbeat_timeout_seconds': max(100, int(3 * heartbeat_s))}
   if settings.coordinator == AUTO:
-    jax.distributed.initialize(**patience)
+    jax.distributed.initialize(
+      initialization_timeout=math.ceil(join_s), **patience
+    )
     peers.start(heartbeat_s)
     return (
       f'process {jax.process_index()} of {jax.process_count()} ({settings})'
