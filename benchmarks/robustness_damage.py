@@ -38,7 +38,7 @@ from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.config import rankers
 from genrec_jax.contracts import weights_of
 from genrec_jax.data.ranking import rows as rows_lib
-from genrec_jax.last_resort import USER_ERRORS
+from genrec_jax.last_resort import is_for_users
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
@@ -330,13 +330,11 @@ def open_damaged(
     LOG.addHandler(handler)
     try:
       seen = target.openings[opening](copy)
-    except USER_ERRORS as e:
+    except Exception as e:
       # A step of a checkpoint is named by its number.
       named = any(part in str(e) for part in pathlib.Path(file).parts)
-      outcome = 'sentence' if named else 'traceback'
-      return row | {'outcome': outcome, 'told': str(e)}
-    except Exception as e:
-      return row | {'outcome': 'traceback', 'told': repr(e)}
+      outcome = 'sentence' if named and is_for_users(e) else 'traceback'
+      return row | {'outcome': outcome, 'told': repr(e)}
     finally:
       LOG.removeHandler(handler)
   told = '\n'.join(handler.lines)

@@ -17,6 +17,8 @@ from genrec_jax.interruption import BUG, FAILED
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit
 LOG_NAME = 'error.log'
+# What they raise is a mistake of ours, or one that we should have seen.
+LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 _LONGEST = 200  # characters of a message that is not ours
 
 
@@ -56,13 +58,31 @@ def explain_error(
       f'error: {error}. Make space; the same command then continues from the '
       'last checkpoint.'
     )
-  if isinstance(error, expected):
+  if is_for_users(error, expected):
     return FAILED, f'error: {error}'
   path = _write_log(error, directory)
   where = f'the traceback is in {path}' if path else 'no log could be written'
   return BUG, (
     f'this looks like a bug in genrec_jax: {kind}: {_shorten(text)}; {where}'
   )
+
+
+def is_for_users(error: BaseException, expected=USER_ERRORS) -> bool:
+  """Whether the message of an error tells users what they can do.
+
+  That of a ValueError does unless a library below this one has raised it.
+
+  Args:
+    error: what was raised.
+    expected: errors whose message is for users.
+  """
+  trace, module = error.__traceback__, ''
+  while trace:
+    module, trace = trace.tb_frame.f_globals.get('__name__', ''), trace.tb_next
+  is_theirs = (
+    isinstance(error, ValueError) and module.partition('.')[0] in LIBRARIES
+  )
+  return isinstance(error, expected) and not is_theirs
 
 
 def run_command(main: Callable[[], int | None], doing: str = '') -> NoReturn:

@@ -181,6 +181,8 @@ def run() -> None:
   interruption.install()
   argv, overrides = split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+  # Tracebacks are written to error.log alone, and shall be whole there.
+  os.environ.setdefault('JAX_TRACEBACK_FILTERING', 'off')
 
   def run_guarded(argv):
     start_logging()

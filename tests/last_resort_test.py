@@ -1,10 +1,12 @@
 """What a command says of errors, expected ones and others."""
 
 import errno
+import io
 import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from genrec_jax import last_resort
@@ -22,6 +24,15 @@ def test_an_expected_error_is_told_in_its_words():
   assert status == 1 and 'metrics.jsonl' in words
   assert 'the same command then continues' in words
   assert 'continues' not in explain(FileNotFoundError('f.csv'))[1]
+
+
+def test_a_value_error_of_a_library_below_is_a_bug(tmp_path):
+  """Ours are sentences for users; nobody can do anything about theirs."""
+  with pytest.raises(ValueError) as error:
+    np.load(io.BytesIO(b'no array'))
+  status, words = explain(error.value, tmp_path)
+  assert status == 70 and 'looks like a bug in genrec_jax: ValueError' in words
+  assert 'no array' in (tmp_path / 'error.log').read_text()
 
 
 def test_what_is_out_of_memory_is_no_bug():

@@ -118,6 +118,7 @@ class ReplicaWriter:
     formats: Formats = FORMATS,
     *,
     verify: bool = False,
+    key: bytes | None = None,
   ):
     """Locks a copy, made if need be, and ends what a kill has interrupted.
 
@@ -126,8 +127,9 @@ class ReplicaWriter:
       log: receives a line about what is unusual.
       formats: the number formats in which rows may come.
       verify: compare all tables with their checksums, however large they are.
+      key: deltas whose application was interrupted must be signed with it.
     """
-    self._formats = formats
+    self._formats, self._key = formats, key
     if '://' in os.fspath(copy):
       raise CheckpointError(f'{copy}: a copy is mapped, and so lies on a disk')
     self._copy = pathlib.Path(copy).absolute()
@@ -241,7 +243,8 @@ class ReplicaWriter:
       again: it was interrupted, so the blocks may hold rows of it already.
     """
     directory = self._copy / INCOMING / str(step)
-    body, identity = manifest.read(directory), chain.read_identity(directory)
+    body = manifest.read(directory, self._key)
+    identity = chain.read_identity(directory)
     tables, blocks = self.position.tables, collections.defaultdict(set)
     try:
       with self._change_generation(step):
@@ -332,7 +335,7 @@ class ReplicaWriter:
     incoming = self._copy / INCOMING
     for step in [] if incoming.is_symlink() else manifest.list_steps(incoming):
       try:
-        body = manifest.read(incoming / str(step))
+        body = manifest.read(incoming / str(step), self._key)
         at = self.position and (self.position.step, self.position.identity)
         if chain.read_parents(body)[-1:] == [at]:
           self._apply_delta(step, again=True)

@@ -109,7 +109,9 @@ class Follower(contextlib.AbstractContextManager):
     self._bad = {}  # step -> (its files, what is wrong with them)
     self._formats = formats
     self._key = signing.read_key(key_file, log)
-    self._copy = copy_writer.ReplicaWriter(copy, log, formats, verify=verify)
+    self._copy = copy_writer.ReplicaWriter(
+      copy, log, formats, verify=verify, key=self._key
+    )
 
   @property
   def step(self) -> int | None:

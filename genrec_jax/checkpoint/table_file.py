@@ -44,10 +44,15 @@ class TableFile:
       mode: 'r' or 'r+'.
 
     Raises:
-      DamagedError: the files are not of this shape, or not regular ones.
+      DamagedError: the files are not of this shape, or not regular ones; those
+        that are to be changed have a second name.
       FileNotFoundError: a file is missing.
     """
     self._path = copy / about['file']
+    for name in (about.get(key) for key in ('file', 'checksums')):
+      # Somebody else's copy of this copy must not change with it.
+      if mode == 'r+' and name and os.stat(copy / name).st_nlink > 1:
+        raise DamagedError(f'{copy / name} has a second name (a hard link)')
     shape, dtype = (about['rows'], about['dim']), np.dtype(about['dtype'])
     self._bytes, array = map_array(copy, about['file'], mode)
     if array.shape != shape or array.dtype != _stored_dtype(dtype):

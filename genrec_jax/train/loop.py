@@ -200,8 +200,7 @@ def _train_locked(
   meter = _Meter(run_values)
   health = Health(run_values['health'])
   run_values['health'] = health.values
-  watched = (workdir, workdir / 'metrics.jsonl') if job.is_leader() else ()
-  watch = WorkdirWatch(watched, step)
+  watch = WorkdirWatch(workdir, step, watches=job.is_leader())
   with contextlib.ExitStack() as stack:
     for closing in (watch, best, saver, writers, progress, profile):
       stack.enter_context(closing)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-from collections.abc import Sequence
 
 
 class WorkdirGoneError(FileNotFoundError):
@@ -17,16 +16,26 @@ class WorkdirWatch(contextlib.AbstractContextManager):
   for instance, that finds no directory.
   """
 
-  def __init__(self, paths: Sequence[pathlib.Path], step: int):
+  def __init__(self, workdir: pathlib.Path, step: int, *, watches: bool = True):
     """Begins with what is there.
 
     Args:
-      paths: the workdir and files in it, the workdir first; () watches nothing.
+      workdir: of the run.
       step: the run begins or continues there.
+      watches: whether to look at anything at all; one process of a job does.
     """
     self._step = step
-    # While a file is open nothing else can have its inode.
-    self._opened = {path: os.open(path, os.O_RDONLY) for path in paths}
+    paths = workdir, workdir / 'metrics.jsonl', workdir / 'checkpoints'
+    self._to_open = list(paths) if watches else []
+    self._opened = {}
+    self._open()
+
+  def _open(self) -> None:
+    """Begins to watch what is there by now: the first save makes its place."""
+    for path in [path for path in self._to_open if path.exists()]:
+      # While a file is open nothing else can have its inode.
+      self._opened[path] = os.open(path, os.O_RDONLY)
+      self._to_open.remove(path)
 
   def check(self, step: int) -> None:
     """Raises `WorkdirGoneError` if the run writes to nowhere."""
@@ -41,17 +50,18 @@ class WorkdirWatch(contextlib.AbstractContextManager):
         happened = 'was replaced by another'
       lost = 'its lines since then are lost'
       remedy = 'the same command continues from the last checkpoint'
-      if path == next(iter(self._opened)):
+      if path.name != 'metrics.jsonl':
         lost = 'what was in it is gone, and nothing was saved since then'
         remedy = (
           'if it was moved, move it back, and the same command continues from '
-          'its last checkpoint; otherwise the run must begin anew'
+          'the last checkpoint; otherwise the run must begin anew'
         )
       raise WorkdirGoneError(
         f'{path} {happened} during the run, after step {self._step}: {lost}. '
         f'The training ends here; {remedy}'
       )
     self._step = step
+    self._open()
 
   def __exit__(self, kind, error, trace) -> None:
     try:

@@ -65,6 +65,21 @@ def test_goes_on_where_it_stopped(run, follower, copy, log):
     assert_is(again, run.whole[3])
 
 
+def test_a_snapshot_of_hard_links_stays_as_it_is(run, copy, tmp_path, log):
+  run.line(1, 2)
+  with Follower(run.directory, copy) as follower:
+    follower.update()
+    table = copy / follower._copy.position.tables['item']['file']
+  snapshot, before = tmp_path / 'item.npy', table.read_bytes()
+  snapshot.hardlink_to(table)
+  run.delta(3)
+  with Follower(run.directory, copy, log=log.append) as follower:
+    assert follower.update()[-1] == 3
+    assert_is(follower, run.whole[3])
+  assert snapshot.read_bytes() == before
+  assert 'item.npy has a second name (a hard link)' in log[0]
+
+
 def test_tables_by_name(run, follower, copy, log):
   run.line(1, 2)
   follower.update()

@@ -63,6 +63,28 @@ def test_a_rewritten_step_is_refused(tmp_path, key_file):
     manifest.verify(run.directory / '2', key=KEY)
 
 
+def test_a_delta_planted_in_the_copy_is_not_applied(tmp_path, key_file, log):
+  run = Published(tmp_path / 'run', key=KEY).line(1)
+  copy = tmp_path / 'copy'
+  with Follower(run.directory, copy, key_file=key_file) as follower:
+    follower.update()
+  run.delta(2)
+  forged = copy / 'incoming' / '2'
+  forged.parent.mkdir()
+  (run.directory / '2').rename(forged)
+  written = forged / manifest.NAME
+  body = json.loads(written.read_bytes())
+  for key in ('crc32', 'sha256', 'hmac'):
+    del body[key]
+  written.write_bytes(sealed.encode_body(body))
+  with Follower(
+    run.directory, copy, key_file=key_file, log=log.append
+  ) as follower:
+    assert 'incoming step 2 is not signed' in log[-1]
+    assert follower.update() == [1]
+    assert_is(follower, run.whole[1])
+
+
 def test_contents_with_an_equal_crc_are_refused(tmp_path, monkeypatch):
   # As if somebody could find contents with any checksum, which is not hard.
   monkeypatch.setattr(zlib, 'crc32', lambda raw, before=0: 7)

@@ -19,6 +19,10 @@ def replace(workdir):
   (workdir / 'metrics.jsonl').write_text('')
 
 
+def delete_checkpoints(workdir):
+  shutil.rmtree(workdir / 'checkpoints')
+
+
 def delete_curve(workdir):
   (workdir / 'metrics.jsonl').unlink()
 
@@ -28,6 +32,10 @@ def delete_curve(workdir):
   [
     (delete, 'run was deleted during the run, after step 6: what was in it'),
     (replace, 'run was replaced by another during the run, after step 6: '),
+    (
+      delete_checkpoints,
+      'checkpoints was deleted during the run, after step 6: what was in it',
+    ),
     (delete_curve, 'metrics.jsonl was deleted during the run, after step 6: '),
   ],
 )
