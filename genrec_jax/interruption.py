@@ -57,8 +57,8 @@ class Peers(Protocol):
   def close(self, limit_s: float | None = None) -> bool:
     """Ends the connections when all processes have come here."""
 
-  def end(self, number: int) -> None:
-    """All processes shall end at once; returns when they have, or soon."""
+  def end(self, number: int, *, wait: bool = True) -> None:
+    """All processes shall end at once; waits a moment for them to do so."""
 
 
 class _Process:
@@ -78,7 +78,7 @@ class _Process:
     self.kept: Callable[[], str] = lambda: 'the same command starts again'
     self.peers: Peers | None = None
     self.is_voice = True
-    self.was_signalled = False  # itself, and not only a peer
+    self.signal: int | None = None  # the first to itself, not to a peer
     self.wakeup: socket.socket | None = None
     self.lock = threading.RLock()
 
@@ -249,12 +249,14 @@ def _read_signals(reader: socket.socket) -> None:
 
 def _act_upon(number: int) -> None:
   """What a command does when a signal arrives."""
-  if PROCESS.was_signalled:
+  if PROCESS.signal:
     if number == signal.SIGINT:
+      if peers := PROCESS.peers:
+        _run_for(lambda: peers.end(number, wait=False), _FLUSH_S)
       words = 'Ctrl-C again: ended at once' if PROCESS.is_voice else ''
       leave(PROCESS.statuses[number], words)
     return  # a second SIGTERM asks for what is being done
-  PROCESS.was_signalled = True
+  PROCESS.signal = number
   with PROCESS.lock:
     points = PROCESS.safe_points
   if not points:

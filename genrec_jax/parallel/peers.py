@@ -127,13 +127,18 @@ class Peers:
       self._points += 1
       return self._last_point is not None and self._points >= self._last_point
 
-  def end(self, number: int) -> None:
-    """All processes shall end at once; returns when they have, or soon."""
-    self._finish(end=int(number))
+  def end(self, number: int, *, wait: bool = True) -> None:
+    """All processes shall end at once; waits a moment for them to do so."""
+    self._is_over = True  # what the others do now is what they were told
+    self._broadcast(end=int(number))
+    if wait:
+      self._await_ends()
 
   def fail(self, words: str) -> None:
     """Says why this process ends, which ends the others."""
-    self._finish(failed=words[:_LONGEST_WORDS])
+    self._is_over = True
+    self._broadcast(failed=words[:_LONGEST_WORDS])
+    self._await_ends()
 
   def close(self, limit_s: float | None = None) -> bool:
     """Ends the watch when all processes have come here.
@@ -156,9 +161,7 @@ class Peers:
         self._broadcast(farewell=True)
     return is_over
 
-  def _finish(self, **message) -> None:
-    self._is_over = True  # what the others do now is what they were told
-    self._broadcast(**message)
+  def _await_ends(self) -> None:
     deadline = time.monotonic() + _LEAVE_S
     with self._changed:
       while self._links and time.monotonic() < deadline:
@@ -283,6 +286,9 @@ class Peers:
   def _die(self, reason: str, **message) -> None:
     """Ends this process, because another one has ended."""
     self._pass_on(message)
+    # Whoever sends signals to all may see one end before the others do.
+    if PROCESS.signal:
+      interruption.end_by_signal(PROCESS.signal, tell=False)
     interruption.leave(
       interruption.FAILED, f'error: {interruption.explain_end(reason)}'
     )

@@ -1,6 +1,7 @@
 """Processes that freeze, for a moment and for good."""
 
 import os
+import signal
 import subprocess
 import time
 
@@ -40,6 +41,37 @@ def test_a_process_that_freezes_for_good_is_named():
   for one in (first, second):
     assert 'error: process 1 of 2 (host ' in one.output and words in one.output
   assert time.monotonic() - start < 30
+
+
+def get_signals(signals) -> None:
+  """Both hold; each gets its signals, and no safe point ever comes."""
+  safe = interruption.SafePoints()
+  with safe:
+    safe.hold()
+    distributed.global_state.client.wait_at_barrier('held', 20_000)
+    for number in signals[jax.process_index()]:
+      os.kill(os.getpid(), number)
+      time.sleep(0.3)  # two at once are one
+    time.sleep(20.0)
+
+
+@pytest.mark.parametrize(
+  'first, second, statuses',
+  [
+    ([], [signal.SIGINT] * 2, (130, 130)),  # who leaves at once tells the other
+    ([signal.SIGINT] * 2, [], (130, 130)),
+    # Both were told to end, and one is faster.
+    ([signal.SIGTERM], [signal.SIGTERM, signal.SIGKILL], (75, -9)),
+  ],
+)
+def test_signals_end_both_although_one_is_gone(first, second, statuses):
+  start = time.monotonic()
+  both = processes.outcomes(
+    get_signals, (first, second), devices=1, grace=20.0, as_command=True
+  )
+  assert tuple(one.exitcode for one in both) == statuses
+  assert 'is gone' not in both[0].output + both[1].output
+  assert time.monotonic() - start < 20
 
 
 def test_alone():
