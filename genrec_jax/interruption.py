@@ -252,7 +252,7 @@ def _act_upon(number: int) -> None:
   if PROCESS.signal:
     if number == signal.SIGINT:
       if peers := PROCESS.peers:
-        _run_for(lambda: peers.end(number, wait=False), _FLUSH_S)
+        run_for(lambda: peers.end(number, wait=False), _FLUSH_S)
       words = 'Ctrl-C again: ended at once' if PROCESS.is_voice else ''
       leave(PROCESS.statuses[number], words)
     return  # a second SIGTERM asks for what is being done
@@ -300,7 +300,7 @@ def _describe_kept() -> str:
   def describe():
     words[0] = PROCESS.kept()
 
-  _run_for(describe, _FLUSH_S)  # a file system that hangs must not keep us
+  run_for(describe, _FLUSH_S)  # a file system that hangs must not keep us
   return words[0] or 'the same command starts again'
 
 
@@ -324,20 +324,29 @@ def leave(status: int, words: str = '') -> None:
     status: the exit status.
     words: the last line on standard error.
   """
-  _run_for(lambda: sys.stdout.flush(), _FLUSH_S)
-  _run_for(lambda: sys.stderr.flush(), _FLUSH_S)
+  run_for(lambda: sys.stdout.flush(), _FLUSH_S)
+  run_for(lambda: sys.stderr.flush(), _FLUSH_S)
   if words:
     say(words)
   os._exit(status)
 
 
-def _run_for(action: Callable[[], object], seconds: float) -> None:
-  """Runs an action that may hang; goes on without it after some seconds."""
+def run_for(action: Callable[[], object], seconds: float) -> bool:
+  """Runs an action that may hang; goes on without it after some seconds.
+
+  Returns:
+    Whether the action has ended, if only by an error.
+  """
 
   def run():
     with contextlib.suppress(Exception):
       action()
 
   thread = threading.Thread(target=run, daemon=True)
-  thread.start()
+  try:
+    thread.start()
+  except RuntimeError:  # the interpreter is about to end
+    run()
+    return True
   thread.join(seconds)
+  return not thread.is_alive()

@@ -208,12 +208,9 @@ def run() -> None:
 def _part_from_peers() -> None:
   """Waits until all processes have done their part."""
   if interruption.PROCESS.peers:
-    import jax
-
     from genrec_jax.parallel import peers
 
-    peers.stop()
-    jax.distributed.shutdown()
+    peers.part()
 
 
 if __name__ == '__main__':

@@ -167,8 +167,8 @@ def _child(
     temporary.write_bytes(value)
     temporary.rename(directory / f'{index}.value')
     if as_command:
-      peers.stop()
-    if count > 1:
+      peers.part()
+    elif count > 1:
       jax.distributed.shutdown()  # waits for all
   except Exception:
     traceback.print_exc()

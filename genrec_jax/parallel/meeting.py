@@ -6,6 +6,7 @@ ends before JAX has all of them is noticed. (JAX would wait, and then abort.)
 """
 
 import contextlib
+import errno
 import json
 import logging
 import secrets
@@ -74,11 +75,15 @@ class Link:
     return message
 
   @contextlib.contextmanager
-  def limit_silence(self, seconds: float) -> Iterator[None]:
-    """In this block, a connection that is silent for long counts as closed."""
-    self._connection.settimeout(seconds)
-    yield
-    self._connection.settimeout(None)
+  def limit(self, seconds: float) -> Iterator[None]:
+    """A block that hangs up if it lasts longer, however much is said."""
+    timer = threading.Timer(seconds, self.hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+      yield
+    finally:
+      timer.cancel()
 
   def hang_up(self) -> None:
     """Ends the connection; who receives on either side gets to its end."""
@@ -93,8 +98,27 @@ class Link:
     self._connection.close()
 
 
-def listen(host: str, port: int = 0) -> socket.socket:
-  """A server of process 0; not for other hosts if `host` is this one."""
+def listen(host: str, port: int = 0, limit_s: float = 0.0) -> socket.socket:
+  """A server of process 0; not for other hosts if `host` is this one.
+
+  Args:
+    host: of process 0.
+    port: of the server; 0 is any that is free.
+    limit_s: seconds to wait for a port that is in use, by a job that is about
+      to end.
+  """
+  patience = _Patience(limit_s)
+  while True:
+    try:
+      return _listen(host, port)
+    except OSError as error:
+      if error.errno != errno.EADDRINUSE or patience.is_over():
+        raise
+      patience.mention(f'port {port} is in use, waiting for it')
+      time.sleep(_RETRY_S)
+
+
+def _listen(host: str, port: int) -> socket.socket:
   if host in _LOCAL:
     return socket.create_server(('127.0.0.1', port))
   if socket.has_dualstack_ipv6():
@@ -107,16 +131,21 @@ def listen(host: str, port: int = 0) -> socket.socket:
 def gather(
   server: socket.socket,
   token: str,
-  add: Callable[[Link, dict], str],
+  judge: Callable[[Link, dict], str],
+  add: Callable[[Link], None],
   missing: Callable[[], list[int]],
   limit_s: float,
 ) -> None:
   """In process 0: takes the connections of the others until all have come.
 
+  A connection counts when its other end has read the welcome: one that was
+  given up while it waited here is no process that died.
+
   Args:
     server: where they connect; closed at the end.
     token: what they must know.
-    add: takes a connection and its greeting; returns why it is refused, or ''.
+    judge: gets a connection and its greeting; returns why it is refused, or ''.
+    add: takes a connection.
     missing: returns the numbers of those that have not come yet.
     limit_s: seconds to wait.
 
@@ -128,16 +157,19 @@ def gather(
   def greet(connection: socket.socket) -> None:
     link = Link(connection, -1, '')
     try:
-      with link.limit_silence(_GREETING_S):
+      with link.limit(_GREETING_S):
         hello = link.receive()
         if not secrets.compare_digest(hello['token'], token):
           raise ValueError('a stranger')
-      link.process, link.host = int(hello['process']), str(hello['host'])
-      if why := add(link, hello):
-        LOG.warning('a process of host %s is refused: %s', link.host, why)
-        link.send(refused=why)
-        link.close()
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        link.process, link.host = int(hello['process']), str(hello['host'])
+        if why := judge(link, hello):
+          LOG.warning('a process of host %s is refused: %s', link.host, why)
+          link.send(refused=why)
+          raise ValueError('of another job')
+        link.send(welcome=True)
+        link.receive()
+      add(link)
+    except Exception:  # strangers may say anything
       link.close()
     finally:
       greetings.release()
@@ -187,11 +219,12 @@ def connect(host: str, port: int, hello: dict, limit_s: float) -> Link:
       continue
     link.send(**hello)
     try:
-      with link.limit_silence(_GREETING_S):
+      with link.limit(_GREETING_S):
         answer = link.receive()
     except (EOFError, ValueError):  # a job that is about to end has this port
       error, answer = 'what listens there is no process of this job', {}
     if answer.get('welcome'):
+      link.send(here=True)
       return link
     link.close()
     if why := answer.get('refused'):

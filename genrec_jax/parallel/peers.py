@@ -31,6 +31,7 @@ from genrec_jax.parallel import meeting
 
 HEARTBEAT_S = 30.0
 _LEAVE_S = 2.0  # for others to end first, as they have been told to
+_SHUTDOWN_S = 10.0  # JAX's, which takes less than one
 _READ_S = 0.1  # for others to read what this process has said
 _LONGEST_WORDS = 10_000  # characters; JSON makes more of them
 _turns = itertools.count()
@@ -68,7 +69,9 @@ class Peers:
     Raises:
       MeetingError: not all have come.
     """
-    meeting.gather(server, token, self._add, self._list_missing, limit_s)
+    meeting.gather(
+      server, token, self._judge, self._add, self._list_missing, limit_s
+    )
     self._broadcast(met=True)
 
   def follow(
@@ -92,8 +95,8 @@ class Peers:
       self._start_thread(self._listen, link)
       self._changed.wait_for(lambda: self._has_met)
 
-  def _add(self, link: meeting.Link, hello: dict) -> str:
-    """In process 0: takes a connection, or says why not."""
+  def _judge(self, link: meeting.Link, hello: dict) -> str:
+    """In process 0: why a connection is none of this job, or ''."""
     with self._changed:
       if hello['count'] != self._count:
         return f'it is of {hello["count"]} processes, this job of {self._count}'
@@ -101,10 +104,15 @@ class Peers:
         return f'there is no process {link.process} of {self._count}'
       if other := self._links.get(link.process):
         return f'process {link.process} is there already (host {other.host})'
-      link.send(welcome=True)
+    return ''
+
+  def _add(self, link: meeting.Link) -> None:
+    """In process 0: takes a connection."""
+    with self._changed:
+      if link.process in self._links:  # two of one number came at once
+        raise ValueError(f'process {link.process} is there already')
       self._links[link.process] = link
       self._start_thread(self._listen, link)
-    return ''
 
   def _list_missing(self) -> list[int]:
     with self._changed:
@@ -330,7 +338,8 @@ def meet(
     if process:
       peers.follow(address, meeting.TOKEN, limit_s)
     else:
-      peers.gather(meeting.listen(*address), meeting.TOKEN, limit_s)
+      server = meeting.listen(*address, limit_s)
+      peers.gather(server, meeting.TOKEN, limit_s)
 
 
 def start(heartbeat_s: float = HEARTBEAT_S) -> bool:
@@ -377,8 +386,10 @@ def _begin(peers: Peers) -> Iterator[Peers]:
 
 def _part_at_exit() -> None:
   """The end of a program of one's own, which does not call `stop`."""
+  if PROCESS.peers is None:
+    return
   if (error := getattr(sys, 'last_value', None)) is None:
-    stop()
+    part()
   else:
     fail(f'process {jax.process_index()}: {error or type(error).__name__}')
     interruption.leave(interruption.FAILED)  # JAX would abort
@@ -389,6 +400,18 @@ def stop() -> None:
   if PROCESS.peers:
     PROCESS.peers.close()
     PROCESS.peers = None
+
+
+def part() -> None:
+  """Ends the watch and JAX's part in the job; all processes must come here.
+
+  The work of all is done then. One that dies now must not hold the others, as
+  JAX would let it.
+  """
+  stop()
+  interruption.run_for(jax.distributed.shutdown, _SHUTDOWN_S)
+  if distributed.global_state.client is not None:
+    interruption.leave(interruption.DONE)  # JAX would try it again
 
 
 def fail(words: str) -> None:

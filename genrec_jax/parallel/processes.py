@@ -30,6 +30,7 @@ from genrec_jax.parallel import meeting, peers
 from genrec_jax.parallel.coordinator_relay import start_relay
 
 AUTO = 'auto'
+_LONGEST_S = 1_000_000  # three times that fits into what JAX takes
 _PORTS = 61440, 4096  # first, how many: above what systems hand out
 
 
@@ -100,9 +101,10 @@ def join_processes(
   if settings is None:
     return 'one process'
   for key, seconds in (('heartbeat_s', heartbeat_s), ('join_s', join_s)):
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= _LONGEST_S:
       raise ProcessError(
-        f'parallel.{key} is {seconds}, must be a number of seconds above 0'
+        f'parallel.{key} is {seconds}, must be a number of seconds above 0 and '
+        f'at most {_LONGEST_S:,}'
       )
   # It would handle SIGTERM, and so does `interruption`.
   jax.config.update('jax_enable_preemption_service', False)
@@ -340,7 +342,15 @@ def _check_settings(settings: Settings) -> Settings:
       f'process {settings.process} of {settings.processes} '
       f'({settings.source}): numbers start at 0 and end below the count'
     )
-  if not re.fullmatch(r'(\[.+\]|[^:]+):\d+', settings.coordinator):
+  is_address = re.fullmatch(r'(\[.+\]|[^:]+):\d{1,5}', settings.coordinator)
+  if is_address:
+    host, _, port = settings.coordinator.rpartition(':')
+    is_address = 0 < int(port) < 1 << 16
+    try:
+      host.strip('[]').encode('idna')
+    except UnicodeError:
+      is_address = False
+  if not is_address:
     raise ProcessError(
       f'coordinator is {settings.coordinator!r} ({settings.source}), must be '
       'host:port'

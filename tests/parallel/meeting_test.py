@@ -1,6 +1,7 @@
 """Processes that meet before JAX starts, and those that do not come."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -18,8 +19,10 @@ HEARTBEAT_S = 20.0
 @pytest.fixture(autouse=True)
 def stay(monkeypatch):
   """Links that tests drop must not end the process of the tests."""
-  monkeypatch.setattr(interruption, 'leave', lambda *_: None)
+  ends = []
+  monkeypatch.setattr(interruption, 'leave', lambda *words: ends.append(words))
   monkeypatch.setattr(peers, '_LEAVE_S', 0.0)
+  return ends
 
 
 @pytest.fixture
@@ -152,6 +155,45 @@ def test_strangers_are_not_counted(server, connect, raw):
     connect(port_of(server), hello())
 
 
+def test_who_gave_up_and_came_again_is_not_dead(server, connect, stay):
+  """While process 0 was frozen, or had strangers to greet."""
+  for _ in range(3):
+    with socket.create_connection(('localhost', port_of(server))) as link:
+      link.sendall(json.dumps(hello()).encode() + b'\n')
+  with gathering(server, 2):
+    link = connect(port_of(server), hello())
+    assert link.receive() == {'met': True}
+    assert not stay
+
+
+def test_slow_strangers_keep_nobody_out(server, connect, monkeypatch):
+  monkeypatch.setattr(meeting, '_GREETING_S', 0.5)
+  monkeypatch.setattr(meeting, '_STRANGERS', 1)
+  over = threading.Event()
+
+  def drip(stranger):
+    with contextlib.suppress(OSError):
+      while not over.wait(0.1):
+        stranger.sendall(b'x')
+
+  with socket.create_connection(('localhost', port_of(server))) as stranger:
+    dripping = threading.Thread(target=drip, args=(stranger,))
+    dripping.start()
+    with gathering(server, 2):
+      connect(port_of(server), hello())
+    over.set()
+    dripping.join()
+
+
+def test_a_port_that_is_still_in_use_is_waited_for(server):
+  threading.Timer(0.3, server.close).start()
+  with meeting.listen('localhost', port_of(server), 9.0):
+    pass
+  with meeting.listen('localhost') as used:
+    with pytest.raises(OSError, match='in use'):
+      meeting.listen('localhost', port_of(used), 0.2)
+
+
 @pytest.mark.parametrize('raw', [b'', b'\x00\x00\x12\x04', b'[]\n', b'null\n'])
 def test_another_server_at_the_address_is_tried_again(server, connect, raw):
   """A job that is about to end may still have the port."""
@@ -160,6 +202,7 @@ def test_another_server_at_the_address_is_tried_again(server, connect, raw):
     for number in range(3):
       with server.accept()[0] as connection:
         connection.sendall(raw if number < 2 else b'{"welcome": true}\n')
+        connection.recv(1000)
 
   thread = threading.Thread(target=serve, daemon=True)
   thread.start()

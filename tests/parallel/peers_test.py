@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import jax
@@ -71,6 +72,34 @@ def test_signals_end_both_although_one_is_gone(first, second, statuses):
   )
   assert tuple(one.exitcode for one in both) == statuses
   assert 'is gone' not in both[0].output + both[1].output
+  assert time.monotonic() - start < 20
+
+
+def die_at_the_end(process: int) -> None:
+  """One process is killed when it has done its part."""
+  peers._SHUTDOWN_S = 0.5
+  if jax.process_index() == process:
+    close = peers.Peers.close
+
+    def close_and_die(self):
+      threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+      close(self)
+      time.sleep(5)
+
+    peers.Peers.close = close_and_die
+  else:
+    time.sleep(1.0)
+
+
+@pytest.mark.parametrize('process', [0, 1])
+def test_who_dies_with_its_work_done_holds_nobody(process):
+  start = time.monotonic()
+  both = processes.outcomes(
+    die_at_the_end, process, devices=1, grace=20.0, as_command=True
+  )
+  assert both[process].exitcode == -9
+  # Process 0 knows that the other was done; the other is told that it is gone.
+  assert both[1 - process].exitcode == (0 if process else 1)
   assert time.monotonic() - start < 20
 
 

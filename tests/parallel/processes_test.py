@@ -1,6 +1,7 @@
 """Who started us, from fake environments; and two real processes."""
 
 import json
+import math
 import os
 import pathlib
 import socket
@@ -146,6 +147,11 @@ def test_incomplete_environments_name_what_is_missing(environ, words):
     (('a:1', 2, 2), r'process 2 of 2 \(flags\)'),
     (('a:1', 2, -2), r'process -2 of 2'),
     (('a', 2, 1), "coordinator is 'a'"),
+    (('a:0', 2, 1), "coordinator is 'a:0'"),
+    (('a:99999', 2, 1), "coordinator is 'a:99999'"),
+    (('a..b:1', 2, 1), "coordinator is 'a..b:1'"),
+    (('a:1', 2, 1, 1e9), 'heartbeat_s is 1000000000.0, must be .* at most'),
+    (('a:1', 2, 1, 30.0, math.nan), 'join_s is nan, must be'),
     (('auto', 2, 1), 'by itself, but they are 2 and 1'),
   ],
 )
