@@ -296,5 +296,5 @@ def _fetch_answer(rows, answer):
   items, scores = jax.device_get(answer)
   real = rows >= 0
   if np.isnan(scores[real]).any():
-    raise FloatingPointError('the model scores some items NaN')
+    raise FloatingPointError('the model scores some items NaN or infinite')
   return rows[real], items[real], scores[real]

@@ -166,8 +166,9 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
     scores = _mask_scores(scores[:, :chunk], start, end, seen_at)
     other = (start + jnp.arange(chunk))[None]
     others = (other != place[:, None]) & (other < end)
-    # What is better counts in both, a tie in one.
-    for wins in (scores > own, scores >= own):
+    # What is better counts in both, a tie in one. A candidate that scores NaN
+    # is better: a target must not profit by it.
+    for wins in (~(scores <= own), ~(scores < own)):
       ahead += jnp.sum(wins & others, axis=-1, dtype=jnp.int32)
     return (ahead, own[:, 0]), None
 
@@ -198,7 +199,8 @@ def top_k(
 
   Returns:
     (item indices `[B, k]`, scores `[B, k]`), best first; PAD and -inf where
-    fewer than k candidates are unseen.
+    fewer than k candidates are unseen. What is NaN or infinite has the score
+    NaN, and comes before all others.
   """
   size = catalogue.shape[0]
   seen_at = _seen_at(batch, corpus, filter_seen)
@@ -206,9 +208,10 @@ def top_k(
 
   def merge_chunk(best, xs):
     start, candidates = xs
-    scores = _mask_scores(
-      _score_items(queries, candidates), start, size, seen_at
-    )
+    scores = _score_items(queries, candidates)
+    # -inf means masked, and `lax.top_k` would put a negative NaN behind it.
+    scores = jnp.where(jnp.isfinite(scores), scores, jnp.nan)
+    scores = _mask_scores(scores, start, size, seen_at)
     # `lax.top_k` prefers the earlier of two equals, but 0 to -0.
     scores = jnp.where(scores == 0, 0, scores)
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)

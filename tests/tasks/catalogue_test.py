@@ -302,6 +302,33 @@ def test_a_target_nan_is_seen_in_its_score():
   assert np.isnan(own[0]) and np.isfinite(own[1:]).all()
 
 
+@pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('chunk', [5, 37])
+def test_scores_that_are_no_numbers_come_first(value, chunk):
+  """A processor's own NaN has the sign that `lax.top_k` puts behind -inf."""
+  corpus, batch = CORPORA['whole'], make_batch(4)
+  queries = np.ones((len(batch.weights), WIDTH), np.float32)
+  vectors = np.ones((len(corpus), WIDTH), np.float32)
+  vectors[17] = np.array(value, np.float32)
+  items, scores = best_of(queries, vectors, corpus, batch, 3, 'none', chunk)
+  assert (items[:, 0] == corpus[17]).all() and np.isnan(scores[:, 0]).all()
+  assert (items[:, 1:] != PAD).all() and np.isfinite(scores[:, 1:]).all()
+  # Nor does a target profit by a NaN beside it.
+  if np.isnan(value):
+    plain = vectors.copy()
+    plain[17] = 2.0
+    for one, other in zip(
+      ranks_of(queries, vectors, corpus, batch, 'none', chunk)[:1],
+      ranks_of(queries, plain, corpus, batch, 'none', chunk)[:1],
+      strict=True,
+    ):
+      target = batch.jagged[EVENTS]['next_item'][
+        np.cumsum(batch.jagged[EVENTS].lengths) - 1
+      ]
+      keep = target != corpus[17]
+      np.testing.assert_array_equal(one[keep], other[keep])
+
+
 def largest(jaxpr) -> int:
   """Elements of the largest array a program makes."""
   sizes = [0]
