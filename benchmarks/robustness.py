@@ -23,7 +23,7 @@ import pathlib
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from benchmarks import cli, result
 from benchmarks import robustness_copies as copies_lib
@@ -32,6 +32,7 @@ from benchmarks import robustness_inputs as inputs_lib
 from benchmarks import robustness_manifests as manifests_lib
 from benchmarks import robustness_polls as polls_lib
 from benchmarks import robustness_signals as signals_lib
+from benchmarks import robustness_verdicts as verdicts
 from benchmarks.result import RESULTS
 
 PARTS = 'manifests', 'inputs', 'damage', 'polls', 'signals'
@@ -50,7 +51,7 @@ LIVES = 9
 BAD = (
   'wrong', 'silent', 'crash', 'traceback', 'last resort', 'hang', 'grown',
 )  # fmt: skip
-COLUMNS = ('case', 'signals', *signals_lib.OUTCOMES, 'slowest_s')
+COLUMNS = ('case', 'signals', *verdicts.OUTCOMES, 'slowest_s')
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -127,43 +128,21 @@ def run_signals(args) -> int:
         if row is None:
           continue
         rows.append(row)
-        words = ', '.join(f'{p} {s}: {o}' for p, s, o, _ in row['lives'])
+        words = ', '.join(f'{p} {s}: {o}' for p, s, o, *_ in row['lives'])
         print(f'{row["case"]}: {row["result"]}; {words}', flush=True)
         for detail in row['details']:
           print(f'  {detail}', flush=True)
         if not args.smoke:  # what there is, should this be interrupted
           result.write(name, [row], merge=True, results=where)
-  table = list(count_outcomes(rows))
+  table = list(verdicts.count_outcomes(rows))
   print(cli.table(table, COLUMNS))
   lives = [life for row in rows for life in row['lives']]
-  counts = collections.Counter(outcome for _, _, outcome, _ in lives)
+  counts = collections.Counter(outcome for _, _, outcome, *_ in lives)
   counts['wrong'] = sum(row['result'] != 'equal' for row in rows)
   if not args.smoke:
     result.write('robustness_phases', table, merge=True, results=where)
   signals = len(lives) - counts['ended before']
   return summarize(args, 'signals', signals, counts)
-
-
-def count_outcomes(rows: list[dict]) -> Iterator[dict]:
-  """A row for each kind and phase, of the chains of the result file."""
-  table = {}
-  for row in rows:
-    for phase, _, outcome, seconds in row['lives']:
-      for key in ((row['kind'], phase), ('all', phase), ('all', 'all')):
-        counts = table.setdefault(key, dict.fromkeys(signals_lib.OUTCOMES, 0))
-        counts[outcome] += 1
-        slowest = max(counts.get('slowest_s', 0.0), seconds)
-        counts['slowest_s'] = slowest
-  for (kind, phase), counts in sorted(table.items()):
-    yield {
-      'case': f'{kind}, {phase}',
-      'kind': kind,
-      'phase': phase,
-      'signals': sum(counts[x] for x in signals_lib.OUTCOMES)
-      - counts['ended before'],
-      'bad': sum(counts[x] for x in signals_lib.BAD),
-      **counts,
-    }
 
 
 def run_damage(args) -> int:

@@ -14,7 +14,6 @@ import pathlib
 import random
 import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,40 +21,18 @@ import tempfile
 import time
 
 from benchmarks.robustness_marks import VARIABLE
+from benchmarks.robustness_verdicts import (
+  BAD,
+  SIGNALS,
+  End,
+  Life,
+  judge,
+  judge_missed,
+)
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Seconds: until a life that was told to end has ended, and any life at all.
-LEAVES_S, LIVES_S = 60.0, 300.0
-OUTCOMES = (
-  'saved and told', 'killed', 'went on', 'ended before', 'silent', 'crash',
-  'traceback', 'last resort', 'hang',
-)  # fmt: skip
-BAD = ('silent', 'crash', 'traceback', 'last resort', 'hang')
-
-# What is sent, with the seconds between two; KILL leaves no choice.
-SIGNALS = {
-  'TERM': (signal.SIGTERM,),
-  'INT': (signal.SIGINT,),
-  'INT INT': (signal.SIGINT, 0.3, signal.SIGINT),
-  'INT INT at once': (signal.SIGINT, 0.0, signal.SIGINT),
-  'TERM INT': (signal.SIGTERM, 0.2, signal.SIGINT),
-  'STOP CONT': (signal.SIGSTOP, 1.0, signal.SIGCONT),
-  'STOP KILL': (signal.SIGSTOP, 0.5, signal.SIGKILL),
-  'KILL': (signal.SIGKILL,),
-  'HUP': (signal.SIGHUP,),
-}
-# The statuses with which a command may end after it.
-STATUSES = {
-  'TERM': {75},
-  'INT': {130},
-  'INT INT': {130},
-  'INT INT at once': {130},
-  'TERM INT': {75, 130},
-  'STOP CONT': {0},
-  'STOP KILL': {-signal.SIGKILL},
-  'KILL': {-signal.SIGKILL},
-  'HUP': {-signal.SIGHUP},
-}
+LEAVES_S, LIVES_S = 45.0, 300.0
 # How long a phase lasts, about: the signal comes within it, or soon behind.
 LASTS_S = {'start': 2.5, 'save': 0.1, 'publish': 0.1, 'predict': 1.2}
 TRIES = 3  # of a life whose run was over before its phase came
@@ -104,7 +81,7 @@ KINDS = {
       *_SHORT,
       *_ROWS,
       'parallel.hosts=2',
-      'parallel.join_s=40',  # for one that ended before it could meet the other
+      'parallel.join_s=30',  # for one that ended before it could meet the other
     ),
     (*TRAIN, 'publish'),
     processes=2,
@@ -124,31 +101,12 @@ KINDS = {
 }
 
 
-@dataclasses.dataclass
-class Life:
-  """One process, or several, and what became of it.
-
-  Attributes:
-    phase: at which the signal was aimed.
-    name: of the signal, a key of `SIGNALS`.
-    outcome: one of `OUTCOMES`.
-    detail: what a bad outcome has said.
-    seconds: from the signal to the end.
-  """
-
-  phase: str
-  name: str
-  outcome: str = 'ended before'
-  detail: str = ''
-  seconds: float = 0.0
-
-
 class Job:
   """The processes of one life; their marks, words and statuses."""
 
   def __init__(self, words: list[list[str]], log: pathlib.Path, env: dict):
-    self._selector, self._log = selectors.DefaultSelector(), log
-    self._buffers, self.processes, self._files = {}, [], []
+    self._selector, self.phase = selectors.DefaultSelector(), ''
+    self._readings, self.processes, self._files = [], [], []
     for number, arguments in enumerate(words):
       reading, writing = os.pipe()
       file = open(log.with_suffix(f'.{number}.log'), 'w+')
@@ -166,9 +124,9 @@ class Job:
       os.close(writing)
       os.set_blocking(reading, False)
       self._files.append(file)
-      if number == 0:
-        self._selector.register(reading, selectors.EVENT_READ)
-      self._buffers[reading] = b''
+      self._readings.append(reading)
+    self._reading = self._readings[0]
+    self._selector.register(self._reading, selectors.EVENT_READ)
 
   def wait_for(self, phase: str, nth: int, until: float) -> bool:
     """Whether process 0 has begun a phase so many times."""
@@ -176,16 +134,29 @@ class Job:
     while time.monotonic() < until:
       if not self._selector.select(0.05) and self.is_over():
         return False
-      for reading in list(self._selector.get_map()):
-        with contextlib.suppress(BlockingIOError):
-          raw = os.read(reading, 1 << 16)
-          if not raw:
-            return False
-          for mark in raw.decode().split():
-            seen += mark == phase
-            if seen == nth:
-              return True
+      if (marks := self._read_marks()) is None:
+        return False
+      for mark in marks:
+        seen += mark == phase
+        if seen == nth:
+          return True
     return False
+
+  def _read_marks(self) -> list[str] | None:
+    """The phases that have begun since the last call; None at the end."""
+    raw = None
+    with contextlib.suppress(BlockingIOError):
+      raw = os.read(self._reading, 1 << 16)
+    if raw == b'':
+      return None
+    marks = (raw or b'').decode().split()
+    self.phase = marks[-1] if marks else self.phase
+    return marks
+
+  def find_phase(self) -> str:
+    """The phase that process 0 is in."""
+    self._read_marks()
+    return self.phase
 
   def is_over(self) -> bool:
     return all(p.poll() is not None for p in self.processes)
@@ -215,57 +186,19 @@ class Job:
   def statuses(self) -> list[int]:
     return [p.returncode for p in self.processes]
 
-  def said(self) -> str:
+  def said(self) -> list[str]:
     texts = []
     for file in self._files:
       file.seek(0)
       texts.append(file.read())
-    return '\n'.join(texts)
+    return texts
 
   def close(self) -> None:
-    for reading in self._buffers:
+    for reading in self._readings:
       os.close(reading)
     for file in self._files:
       file.close()
     self._selector.close()
-
-
-def judge(life: Life, job: Job, ended: bool, others: bool) -> None:
-  """Fills in the outcome of a life that got its signal.
-
-  Args:
-    life: to be filled in.
-    job: its processes.
-    ended: whether they ended by themselves.
-    others: whether a process got no signal.
-  """
-  said, statuses = job.said(), job.statuses()
-  expected = set(STATUSES[life.name])
-  if life.phase == 'follow':  # SIGTERM is the usual end of a service
-    expected = {0 if s == 75 else s for s in expected}
-  if others:  # one that names the dead one
-    expected |= {1}
-  last = ' | '.join(said.strip().splitlines()[-3:])[-300:]
-  if not ended:
-    life.outcome, life.detail = 'hang', last
-  elif 'looks like a bug' in said:
-    life.outcome, life.detail = 'last resort', last
-  elif 'Traceback' in said or 'Fatal Python error' in said:
-    life.outcome, life.detail = 'traceback', last
-  elif any(s < 0 and s not in expected for s in statuses):
-    life.outcome, life.detail = 'crash', f'{statuses}: {last}'
-  elif set(statuses) == {0} and 0 not in expected:
-    life.outcome = 'ended before'  # it was through with its work
-  elif not set(statuses) <= expected | {0}:
-    life.outcome, life.detail = 'silent', f'{statuses}: {last}'
-  elif life.name in ('KILL', 'STOP KILL', 'HUP'):
-    life.outcome = 'killed'
-  elif life.name == 'STOP CONT':
-    life.outcome = 'went on'
-  elif not any(word in said for word in ('stopped', 'interrupted', 'ended')):
-    life.outcome, life.detail = 'silent', f'{statuses}: {last}'
-  else:
-    life.outcome = 'saved and told'
 
 
 class Place:
@@ -329,7 +262,7 @@ class Place:
     else:
       job = self.start(workdir, log)
     ended = job.finish(LIVES_S)
-    said, statuses = job.said(), job.statuses()
+    said, statuses = '\n'.join(job.said()), job.statuses()
     job.close()
     if not ended or set(statuses) != {0}:
       raise RuntimeError(f'{statuses}: {said[-400:]}')
@@ -375,7 +308,7 @@ def trained(root: pathlib.Path, kind: str, env: dict) -> pathlib.Path:
     job = Job(words, workdir.with_suffix('.log'), env)
     job.finish(LIVES_S)
     if set(job.statuses()) != {0}:
-      raise RuntimeError(job.said()[-400:])
+      raise RuntimeError('\n'.join(job.said())[-400:])
     job.close()
   return workdir
 
@@ -393,8 +326,9 @@ def run_chain(
     env: variables added to ours.
 
   Returns:
-    A row: 'case', 'kind', 'lives' [[phase, signal, outcome, seconds], ...],
-    'result' ('equal', 'wrong' or 'none') and 'details' of what was bad.
+    A row: 'case', 'kind', 'lives' [[phase, signal, outcome, seconds, phase in
+    which it came], ...], 'result' ('equal', 'wrong' or 'none') and 'details'
+    of what was bad.
   """
   place, rng = Place(root, kind, env), random.Random(f'{kind} {seed}')
   reference = place.reference()
@@ -422,7 +356,8 @@ def run_chain(
           shutil.rmtree(workdir)
           place.prepare(workdir)
         life = live(place, workdir, directory / 'life', phase, name, rng)
-        done.append([phase, name, life.outcome, round(life.seconds, 2)])
+        seconds = round(life.seconds, 2)
+        done.append([phase, name, life.outcome, seconds, life.met])
         if life.outcome in BAD:
           details.append(f'{phase}, {name}: {life.outcome}: {life.detail}')
         if life.outcome != 'ended before':
@@ -475,16 +410,20 @@ def live(
         time.sleep(rng.uniform(0.0, 1.0))
         place.publish(workdir, rng.randint(1, 3))
       time.sleep(rng.uniform(0, LASTS_S.get(phase, 0.25)))
-      running = not job.is_over()
-      job.send(SIGNALS[name], whom)
-      sent = time.monotonic()
-      limit_s = LIVES_S if name == 'STOP CONT' else LEAVES_S
-      ended = job.finish(limit_s)
-      life.seconds = time.monotonic() - sent
-      if running:
-        judge(life, job, ended, others=len(whom) < count)
+      if not job.is_over():
+        life.met = job.find_phase()
+        job.send(SIGNALS[name], whom)
+    sent = time.monotonic()
+    is_free = name == 'STOP CONT' or not life.met
+    in_time = job.finish(LIVES_S if is_free else LEAVES_S)
+    life.seconds = time.monotonic() - sent if life.met else 0.0
+    end = End(
+      job.statuses(), job.said(), in_time, is_complete(place, workdir), workdir
+    )
+    if life.met:
+      judge(life, end, whom, place.name == 'follow')
     else:
-      job.finish(LEAVES_S)
+      judge_missed(life, end)
   finally:
     for process in job.processes:
       if process.poll() is None:
