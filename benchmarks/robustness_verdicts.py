@@ -161,9 +161,9 @@ def _judge_words(name, end: End) -> str:
     for step in steps
     if (end.workdir / 'checkpoints' / str(step) / manifest.NAME).exists()
   }
-  promised = {int(a or b) for a, b in _KEPT.findall(said)}
-  is_told = _ENDED.search(said) and promised <= kept
-  return 'saved and told' if is_told else 'silent'
+  lines = [line[0] for line in _ENDED.findall(said)]
+  promised = {int(a or b) for line in lines for a, b in _KEPT.findall(line)}
+  return 'saved and told' if lines and promised <= kept else 'silent'
 
 
 def _describe(life: Life, end: End) -> None:

@@ -31,6 +31,12 @@ def outcome(name, ended: End, whom=(0,), follows=False) -> str:
     ('INT', 130, KEPT, 'saved and told'),
     ('INT INT', 130, 'Ctrl-C again: ended at once\n', 'saved and told'),
     ('TERM', 75, STOPPED.replace('8', '9'), 'silent'),  # not saved
+    (
+      'TERM',
+      75,
+      f'continuing from the checkpoint of step 4\n{STOPPED}',
+      'saved and told',
+    ),
     ('TERM', 75, '20 items recommended\n', 'silent'),
     ('TERM', 0, '', 'silent'),  # which is how a run ends that is done
     ('TERM', 1, 'error: no such file\n', 'silent'),
