@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Seconds: until a life that was told to end has ended, and any life at all.
 LEAVES_S, LIVES_S = 45.0, 300.0
 # How long a phase lasts, about: the signal comes within it, or soon behind.
-LASTS_S = {'start': 2.5, 'save': 0.1, 'publish': 0.1, 'predict': 1.2}
+LASTS_S = {'start': 2.5, 'save': 0.02, 'publish': 0.03, 'predict': 1.2}
 TRIES = 3  # of a life whose run was over before its phase came
 TRAIN = ('start', 'compile', 'step', 'save', 'evaluate', 'report')
 
