@@ -44,6 +44,7 @@ def load_weights(
   """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
 
   'best' falls back to the latest, with a message, in a run without validation.
+  Weights of a run that has diverged come with a warning.
   Tables that a plan had spread are put together.
   """
   workdir = pathlib.Path(workdir)
@@ -61,7 +62,19 @@ def load_weights(
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    return _restore_weights(latest, step, task, extensions)
+    weights = _restore_weights(latest, step, task, extensions)
+    host = latest.read_manifest(weights.step)['host'] or {}
+    # Checkpoints of earlier versions lack it.
+    if diverged := (host.get('health') or {}).get('diverged'):
+      LOG.warning(
+        'The weights of step %d in %s are those of a run that diverged at step '
+        '%d: %s. Do not use their predictions; train anew.',
+        weights.step,
+        workdir,
+        diverged['step'],
+        diverged['why'],
+      )
+    return weights
 
 
 def require_weights(workdir: str | os.PathLike) -> None:
