@@ -12,6 +12,7 @@ import numpy as np
 
 from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import storage, trees
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
@@ -63,17 +64,7 @@ def load_weights(
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
     weights = _restore_weights(latest, step, task, extensions)
-    host = latest.read_manifest(weights.step)['host'] or {}
-    # Checkpoints of earlier versions lack it.
-    if diverged := (host.get('health') or {}).get('diverged'):
-      LOG.warning(
-        'The weights of step %d in %s are those of a run that diverged at step '
-        '%d: %s. Do not use their predictions; train anew.',
-        weights.step,
-        workdir,
-        diverged['step'],
-        diverged['why'],
-      )
+    workdir_lib.warn_if_diverged(workdir, latest.read_manifest(weights.step))
     return weights
 
 
