@@ -2,13 +2,15 @@
 
 import contextlib
 import json
+import logging
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from genrec_jax import config as config_lib
 from genrec_jax.checkpoint import storage
 from genrec_jax.parallel import job
 
+LOG = logging.getLogger('genrec_jax')
 # Keys a continued run may change; anything else belongs to the workdir.
 FREE_KEYS = (
   'checkpoint',  # nor does how it is saved
@@ -134,4 +136,25 @@ def _refuse_others(
     raise config_lib.ConfigError(
       f'{path.parent} belongs to another config; use another --workdir, or '
       'undo:' + ''.join(f'\n  {line}' for line in lines)
+    )
+
+
+def warn_if_diverged(workdir: pathlib.Path, manifest: Mapping) -> None:
+  """Says of a checkpoint that is read that its run had diverged.
+
+  Args:
+    workdir: of the run.
+    manifest: of the checkpoint, see `CheckpointManager.read_manifest`.
+  """
+  # Weights that are the best, and checkpoints of earlier versions, lack it.
+  health = (manifest['host'] or {}).get('health') or {}
+  if diverged := health.get('diverged'):
+    LOG.warning(
+      'The weights of step %d in %s are those of a run that diverged at step '
+      '%d: %s. Their predictions are worthless: train again, in another '
+      '--workdir.',
+      manifest['step'],
+      workdir,
+      diverged['step'],
+      diverged['why'],
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import storage, trees
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding import id_maps, relayout
@@ -44,6 +45,7 @@ def load_weights(
   """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
 
   'best' falls back to the latest, with a message, in a run without validation.
+  Weights of a run that has diverged come with a warning.
   Tables that a plan had spread are put together.
   """
   workdir = pathlib.Path(workdir)
@@ -61,7 +63,9 @@ def load_weights(
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    return _restore_weights(latest, step, task, extensions)
+    weights = _restore_weights(latest, step, task, extensions)
+    workdir_lib.warn_if_diverged(workdir, latest.read_manifest(weights.step))
+    return weights
 
 
 def require_weights(workdir: str | os.PathLike) -> None:

@@ -217,6 +217,8 @@ def _train_locked(
 
     while True:
       final = ended or step >= total_steps
+      if step == 1:
+        health.observe_first(state)
       if is_due(train.log_every, last_log_step):
         watch.check(step)
         more = progressive.metrics()
@@ -233,7 +235,7 @@ def _train_locked(
         _raise_if_bad(state)
         watch.check(step)
         meter.switch_phase('eval')
-        health.observe_weights(step, state)
+        health.observe_state(step, state)
         try:
           with progress.pause('evaluating'), stop.allow_raising():
             measured = _measure_splits(evaluators, state, step, health)
@@ -273,7 +275,7 @@ def _train_locked(
         last_save_step = step
       if saver.is_publish_step(step):
         _raise_if_bad(state)
-        health.observe_weights(step, state)
+        health.observe_state(step, state)
         if not health.diverged:
           with progress.pause('publishing'):
             state = saver.publish(step, state)

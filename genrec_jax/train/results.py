@@ -100,15 +100,15 @@ def write_results(
       sections.append(panel.draw(report[panel.name]))
   if not splits:
     LOG.info('nothing was evaluated (eval.splits), so there is no report')
-    return report
-  with job.fail_together('writing the report'):
-    if job.is_leader():
-      curves = read_jsonl(workdir / 'metrics.jsonl')
-      summary.write_report(workdir, report, curves, sections)
-      print(summary.format_table(report))
-      if diverged:
-        LOG.warning('%s', notes[0])
-      LOG.info('report: %s', workdir / 'report.html')
+  else:
+    with job.fail_together('writing the report'):
+      if job.is_leader():
+        curves = read_jsonl(workdir / 'metrics.jsonl')
+        summary.write_report(workdir, report, curves, sections)
+        print(summary.format_table(report))
+        LOG.info('report: %s', workdir / 'report.html')
+  if diverged and job.is_leader():  # the last line is what people read
+    LOG.warning('%s', notes[0])
   return report
 
 

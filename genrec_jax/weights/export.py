@@ -17,6 +17,7 @@ import pathlib
 import numpy as np
 
 from genrec_jax.checkpoint import chain, manifest, row_files, trees
+from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.contracts import Extensions
@@ -86,6 +87,7 @@ def export_weights(
   workdir = pathlib.Path(workdir)
   directory, step = _find_step(workdir, checkpoint)
   with CheckpointManager(directory, log=LOG.warning) as checkpoints:
+    workdir_lib.warn_if_diverged(workdir, checkpoints.read_manifest(step))
     source = _Source(checkpoints, step, extensions or Extensions())
     specs = source.specs()
     metadata = _collect_metadata(workdir, step)
