@@ -44,7 +44,7 @@ STATUSES = {
 }
 TELLING = ('TERM', 'INT', 'INT INT', 'INT INT at once', 'TERM INT')
 _ENDED = re.compile(
-  r'^(stopped by (SIGTERM|Ctrl-C)( at step \d+ of \d+)?; \w.*'
+  r'^(stopped by (SIGTERM|Ctrl-C)( at step \d+ of \d+)?; \S.*'
   r'|Ctrl-C again: ended at once)$',
   re.MULTILINE,
 )
