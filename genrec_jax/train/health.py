@@ -149,7 +149,12 @@ class Health:
     """Looks whether an evaluator has met one score alone."""
     alike = getattr(evaluator, 'scores_are_alike', False)
     why = f'all examples of the {split} split score alike' if alike else ''
-    self._set_sign(f'scores of {split}', step, why)
+    if why:
+      why += '; either the weights are lost, or its features do not vary'
+    if split == 'valid':
+      self._set_sign(f'scores of {split}', step, why)
+    elif why:  # the test split decides nothing
+      LOG.warning('Step %d: %s.', step, why)
 
   def _set_first(self, loss: float, norm: float) -> None:
     for name, value in (('first_loss', loss), ('first_norm', norm)):

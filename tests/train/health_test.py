@@ -127,9 +127,11 @@ def test_one_evaluation_is_no_verdict_for_ever(said):
   health, evaluator = Health(), types.SimpleNamespace(scores_are_alike=True)
   health.observe_scores(8, 'valid', evaluator)
   assert health.diverged['step'] == 8
+  health.observe_scores(12, 'test', evaluator)
   evaluator.scores_are_alike = False
-  health.observe_scores(16, 'test', evaluator)
-  assert health.diverged
+  health.observe_scores(12, 'test', evaluator)
+  assert health.diverged['step'] == 8
   health.observe_scores(16, 'valid', evaluator)
   assert not health.diverged
+  assert 'Step 12: all examples of the test split score alike' in said()
   assert 'recovered at step 16. It had diverged at step 8: all exa' in said()
