@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
@@ -84,6 +85,31 @@ def is_for_users(error: BaseException, expected=USER_ERRORS) -> bool:
     isinstance(error, ValueError) and module.partition('.')[0] in LIBRARIES
   )
   return isinstance(error, expected) and not is_theirs
+
+
+def hush_late_errors() -> None:
+  """Keeps threads of libraries from telling of an end that is told anyway.
+
+  When a checkpoint cannot be written, its event loop is closed while the
+  threads that wrote the other arrays still report to it. Python shows each of
+  their errors with a traceback, around the sentence that says what is wrong.
+  """
+  tell = sys.excepthook
+
+  def tell_unless_late(kind, error, trace):
+    last = trace
+    while last and last.tb_next:
+      last = last.tb_next
+    if not (
+      kind is RuntimeError
+      and str(error) == 'Event loop is closed'
+      and last
+      and last.tb_frame.f_globals.get('__name__') == 'asyncio.base_events'
+      and threading.get_ident() != threading.main_thread().ident
+    ):
+      tell(kind, error, trace)
+
+  sys.excepthook = tell_unless_late
 
 
 def print_result(text: str) -> None:

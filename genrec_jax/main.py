@@ -25,7 +25,12 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from genrec_jax import config as config_lib
-from genrec_jax.last_resort import end_output, explain_error, print_result
+from genrec_jax.last_resort import (
+  end_output,
+  explain_error,
+  hush_late_errors,
+  print_result,
+)
 
 FLAGS = flags.FLAGS
 MODES = {  # -> what it does
@@ -181,6 +186,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 def run() -> None:
   """Parses the command line and runs; user errors end without a traceback."""
   interruption.install()
+  hush_late_errors()
   argv, overrides = split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   # Tracebacks are written to error.log alone, and shall be whole there.
