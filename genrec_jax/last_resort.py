@@ -91,25 +91,25 @@ def hush_late_errors() -> None:
   """Keeps threads of libraries from telling of an end that is told anyway.
 
   When a checkpoint cannot be written, its event loop is closed while the
-  threads that wrote the other arrays still report to it. Python shows each of
-  their errors with a traceback, around the sentence that says what is wrong.
+  C++ threads that wrote the other arrays still report to it. Python shows each
+  of their errors with a traceback, around the sentence that says what is wrong.
   """
-  tell = sys.excepthook
+  tell = sys.unraisablehook
 
-  def tell_unless_late(kind, error, trace):
-    last = trace
+  def tell_unless_late(unraisable):
+    last = unraisable.exc_traceback
     while last and last.tb_next:
       last = last.tb_next
     if not (
-      kind is RuntimeError
-      and str(error) == 'Event loop is closed'
+      unraisable.exc_type is RuntimeError
+      and str(unraisable.exc_value) == 'Event loop is closed'
       and last
       and last.tb_frame.f_globals.get('__name__') == 'asyncio.base_events'
       and threading.get_ident() != threading.main_thread().ident
     ):
-      tell(kind, error, trace)
+      tell(unraisable)
 
-  sys.excepthook = tell_unless_late
+  sys.unraisablehook = tell_unless_late
 
 
 def print_result(text: str) -> None:

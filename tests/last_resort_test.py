@@ -124,17 +124,11 @@ def test_an_unwritten_result_costs_the_status_alone(tmp_path, words, prints):
 def test_only_late_words_to_a_closed_event_loop_are_hushed():
   """Of other threads, as C++ code tells of them."""
   program = """
-import asyncio, sys, threading
+import asyncio, ctypes, sys, threading
 from genrec_jax import last_resort
 last_resort.hush_late_errors()
 loop = asyncio.new_event_loop()
 loop.close()
-
-def fail(raises):
-  try:
-    raises()
-  except Exception:
-    sys.excepthook(*sys.exc_info())
 
 def imitate():
   raise RuntimeError('Event loop is closed')
@@ -143,11 +137,11 @@ def late():
   loop.call_soon_threadsafe(print)
 
 for raises in (late, imitate, lambda: 1 / 0):
-  thread = threading.Thread(target=fail, args=[raises])
+  thread = threading.Thread(target=ctypes.CFUNCTYPE(None)(raises))
   thread.start()
   thread.join()
 print(file=sys.stderr)
-late()
+ctypes.CFUNCTYPE(None)(late)()
 """
   done = subprocess.run(
     [sys.executable, '-c', program], capture_output=True, text=True
