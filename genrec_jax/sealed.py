@@ -275,11 +275,14 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   for target, content in ((path, raw), (seal_path, seal)):
     temporary = path.with_name(f'.{target.name}.{os.getpid()}')
     temporary.unlink(missing_ok=True)  # of a kill, or a link that was planted
-    with _create_file(temporary) as f:
-      f.write(content)
-      f.flush()
-      os.fsync(f.fileno())
-    os.replace(temporary, target)
+    try:
+      with _create_file(temporary) as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+      os.replace(temporary, target)
+    finally:  # of a full disk, say
+      temporary.unlink(missing_ok=True)
 
 
 def open_file(path: str | os.PathLike, remedy: str) -> SealedDirectory:
