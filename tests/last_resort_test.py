@@ -112,7 +112,8 @@ def test_an_unwritten_result_costs_the_status_alone(tmp_path, words, prints):
   with open('/dev/full', 'w') as full:
     done = subprocess.run(
       [sys.executable, '-c', program], stdout=full, stderr=-1, text=True,
-      cwd=tmp_path, env={**os.environ, 'PYTHONPATH': os.getcwd()},
+      cwd=tmp_path,
+      env={**os.environ, 'PYTHONPATH': os.getcwd(), 'PYTHONUNBUFFERED': ''},
     )  # fmt: skip
   assert done.returncode == 1 and 'No space left on device' in done.stderr
   assert done.stderr.count('\n') == 1
