@@ -58,6 +58,13 @@ class TableSpec:
   l2: float = 0.0
   distribution: str = 'truncated_normal'
 
+  def __post_init__(self):
+    # Whoever makes a file of the name shall not leave a directory by it.
+    if '..' in self.name.replace('\\', '/').split('/'):
+      raise ValueError(
+        f'a table is named {self.name!r}; give it a name without .. for a part'
+      )
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
@@ -20,6 +21,7 @@ LOG_NAME = 'error.log'
 # What they raise is a mistake of ours, or one that we should have seen.
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 _LONGEST = 200  # characters of a message that is not ours
+_UNWRITTEN: list[OSError] = []  # the last error of standard output
 
 
 def explain_error(
@@ -85,6 +87,62 @@ def is_for_users(error: BaseException, expected=USER_ERRORS) -> bool:
   return isinstance(error, expected) and not is_theirs
 
 
+def hush_late_errors() -> None:
+  """Keeps threads of libraries from telling of an end that is told anyway.
+
+  When a checkpoint cannot be written, its event loop is closed while the
+  C++ threads that wrote the other arrays still report to it. Python shows each
+  of their errors with a traceback, around the sentence that says what is wrong.
+  """
+  tell = sys.unraisablehook
+
+  def tell_unless_late(unraisable):
+    last = unraisable.exc_traceback
+    while last and last.tb_next:
+      last = last.tb_next
+    if not (
+      unraisable.exc_type is RuntimeError
+      and str(unraisable.exc_value) == 'Event loop is closed'
+      and last
+      and last.tb_frame.f_globals.get('__name__') == 'asyncio.base_events'
+      and threading.get_ident() != threading.main_thread().ident
+    ):
+      tell(unraisable)
+
+  sys.unraisablehook = tell_unless_late
+
+
+def print_result(text: str) -> None:
+  """Prints what a command was asked for; `end_output` tells of a failure.
+
+  Whatever comes after it is done nevertheless.
+
+  >>> print_result('all is well')
+  all is well
+
+  Args:
+    text: the result.
+  """
+  try:
+    print(text, flush=True)
+  except OSError as error:  # a closed pipe, a full disk
+    _UNWRITTEN[:] = [error]
+
+
+def end_output() -> tuple[int, str]:
+  """Exit status and words of a command that has done everything else."""
+  try:
+    sys.stdout.flush()
+  except OSError as error:
+    _UNWRITTEN[:] = [error]
+  if not _UNWRITTEN:
+    return interruption.DONE, ''
+  reason = _UNWRITTEN[0].strerror or _UNWRITTEN[0]
+  return FAILED, (
+    f'error: standard output could not be written ({reason}); all else is done'
+  )
+
+
 def run_command(main: Callable[[], int | None], doing: str = '') -> NoReturn:
   """Runs a command to its end, which is that of the process.
 
@@ -95,6 +153,8 @@ def run_command(main: Callable[[], int | None], doing: str = '') -> NoReturn:
   interruption.install()
   try:
     status, words = main() or interruption.DONE, ''
+    if not status:
+      status, words = end_output()
   except SystemExit as end:  # of argparse, or with a message
     status, words = end.code or interruption.DONE, ''
     if isinstance(status, str):

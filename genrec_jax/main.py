@@ -25,7 +25,12 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from genrec_jax import config as config_lib
-from genrec_jax.last_resort import explain_error
+from genrec_jax.last_resort import (
+  end_output,
+  explain_error,
+  hush_late_errors,
+  print_result,
+)
 
 FLAGS = flags.FLAGS
 MODES = {  # -> what it does
@@ -98,7 +103,7 @@ def main(argv: list[str], overrides: list[str]) -> None:
     )
   config = config_lib.load(FLAGS.config, overrides)
   if FLAGS.print_config:
-    print(config_lib.to_json(config))
+    print_result(config_lib.to_json(config))
     return
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
@@ -123,7 +128,9 @@ def main(argv: list[str], overrides: list[str]) -> None:
     task = experiment.load_task(
       config, FLAGS.workdir, kinds, extensions=extensions
     )
-    print(planning.describe_plan(config, task, FLAGS.workdir, extensions))
+    print_result(
+      planning.describe_plan(config, task, FLAGS.workdir, extensions)
+    )
   elif FLAGS.mode == 'eval':
     from genrec_jax.train import results
 
@@ -179,6 +186,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 def run() -> None:
   """Parses the command line and runs; user errors end without a traceback."""
   interruption.install()
+  hush_late_errors()
   argv, overrides = split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   # Tracebacks are written to error.log alone, and shall be whole there.
@@ -200,7 +208,7 @@ def run() -> None:
       if peers := interruption.PROCESS.peers:
         peers.fail(f'in another process: {words.removeprefix("error: ")}')
       interruption.leave(status, words)
-    interruption.leave(interruption.DONE)
+    interruption.leave(*end_output())
 
   app.run(run_guarded, argv=argv, flags_parser=parse_flags)
 

@@ -98,7 +98,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     if self._pending and error is None:
       self._draw()
     if self._line:
-      print(file=self._stream, flush=True)
+      self._print('\n')
 
   def _draw(self) -> None:
     (step, loss, shown), self._pending = self._pending, None
@@ -130,5 +130,9 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     if self._terminal:
       self._line = line[: formatting.terminal_columns()]
       line = f'\r\x1b[K{self._line}'
-    end = '' if self._terminal else '\n'
-    print(line, end=end, file=self._stream, flush=True)
+    self._print(line if self._terminal else f'{line}\n')
+
+  def _print(self, text: str) -> None:
+    # A run outlives whoever watches it: a closed pipe, a full disk.
+    with contextlib.suppress(OSError):
+      print(text, end='', file=self._stream, flush=True)

@@ -9,7 +9,8 @@
 protects itself: it holds the CRC-32 of its own body, and only the exact bytes
 that `seal` writes are accepted. A directory of an earlier version has no seal;
 its files are given out unchecked, and whoever reads them looks at what they
-hold.
+hold. A JSON file that says it is sealed is of no such directory: without the
+seal it is refused.
 
 The checksums are against failing disks and half copies, not against somebody
 who rewrites them with the files.
@@ -33,6 +34,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 NAME = 'SEAL.json'
+_MARK = 'sealed'  # the key of a JSON file that says that a seal belongs to it
 _MOST_BYTES = 1 << 28  # of a seal, which has ten bytes a megabyte
 FORMAT = 1
 BLOCK = 1 << 20  # bytes that share a checksum
@@ -64,13 +66,18 @@ class DamagedError(ValueError):
   """A file is not what was written."""
 
 
-def seal(directory: str | os.PathLike) -> None:
+def seal(directory: str | os.PathLike, meta: str = '') -> None:
   """Reads the files of a directory back and writes their checksums beside them.
 
   Args:
     directory: without folders; nobody else writes to it any more.
+    meta: its JSON file that shall say so; without it, the files are opened
+      even if the seal is lost.
   """
   directory = pathlib.Path(directory)
+  if meta:
+    body = json.loads((directory / meta).read_text())
+    (directory / meta).write_text(json.dumps(body | {_MARK: True}, indent=1))
   files = {}
   for path in directory.iterdir():
     if path.name == NAME:
@@ -130,8 +137,8 @@ class SealedDirectory:
         self._tell_strangers()
     elif seal == NAME and self.path.is_dir():
       LOG.info(
-        '%s was written by an earlier version, which kept no checksums; its '
-        'files are taken as they are where they make sense',
+        '%s has no checksums, as if written by an earlier version; its files '
+        'are taken as they are where they make sense',
         self.path,
       )
 
@@ -152,6 +159,11 @@ class SealedDirectory:
     raw = self.read(name)
     with self.explain_damage(name):
       value = json.loads(raw)
+      if not self.is_sealed and isinstance(value, dict) and value.get(_MARK):
+        raise DamagedError(
+          f'{self.path / self._seal} is missing, although {name} says that '
+          f'there is one; {self.remedy}'
+        )
       check_keys(value, **keys)
       return value
 
@@ -263,11 +275,14 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   for target, content in ((path, raw), (seal_path, seal)):
     temporary = path.with_name(f'.{target.name}.{os.getpid()}')
     temporary.unlink(missing_ok=True)  # of a kill, or a link that was planted
-    with _create_file(temporary) as f:
-      f.write(content)
-      f.flush()
-      os.fsync(f.fileno())
-    os.replace(temporary, target)
+    try:
+      with _create_file(temporary) as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+      os.replace(temporary, target)
+    finally:  # of a full disk, say
+      temporary.unlink(missing_ok=True)
 
 
 def open_file(path: str | os.PathLike, remedy: str) -> SealedDirectory:

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import subprocess
 import sys
 
@@ -98,3 +99,55 @@ def test_a_command_ends_with_a_status_and_no_traceback(raises, status, says):
   )
   assert done.returncode == status and done.stderr.startswith(says)
   assert 'Traceback' not in done.stderr and done.stderr.count('\n') <= 1
+
+
+@pytest.mark.parametrize('words', ['few', 'many ' * 9999])
+@pytest.mark.parametrize('prints', ['print', 'last_resort.print_result'])
+def test_an_unwritten_result_costs_the_status_alone(tmp_path, words, prints):
+  program = (
+    'import sys\nfrom genrec_jax import last_resort\ndef main():\n'
+    f'  {prints}({words!r})\n  open("done", "w")\n'
+    'last_resort.run_command(main, "trying")'
+  )
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run(
+      [sys.executable, '-c', program], stdout=full, stderr=-1, text=True,
+      cwd=tmp_path,
+      env={**os.environ, 'PYTHONPATH': os.getcwd(), 'PYTHONUNBUFFERED': ''},
+    )  # fmt: skip
+  assert done.returncode == 1 and 'No space left on device' in done.stderr
+  assert done.stderr.count('\n') == 1
+  if 'result' in prints:
+    assert (tmp_path / 'done').exists()
+    assert done.stderr.startswith('error: standard output could not be written')
+
+
+def test_only_late_words_to_a_closed_event_loop_are_hushed():
+  """Of other threads, as C++ code tells of them."""
+  program = """
+import asyncio, ctypes, sys, threading
+from genrec_jax import last_resort
+last_resort.hush_late_errors()
+loop = asyncio.new_event_loop()
+loop.close()
+
+def imitate():
+  raise RuntimeError('Event loop is closed')
+
+def late():
+  loop.call_soon_threadsafe(print)
+
+for raises in (late, imitate, lambda: 1 / 0):
+  thread = threading.Thread(target=ctypes.CFUNCTYPE(None)(raises))
+  thread.start()
+  thread.join()
+print(file=sys.stderr)
+ctypes.CFUNCTYPE(None)(late)()
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  threads, _, main_thread = done.stderr.partition('\n\n')
+  assert threads.count('Traceback') == 2 and 'in imitate' in threads
+  assert 'ZeroDivisionError' in threads and 'asyncio' not in threads
+  assert main_thread.endswith('RuntimeError: Event loop is closed\n')

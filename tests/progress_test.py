@@ -1,6 +1,7 @@
 """Tests of the progress line, with a clock that tests set."""
 
 import doctest
+import errno
 import io
 import os
 
@@ -100,6 +101,22 @@ def test_a_line_is_seen_at_once(clock, wide, terminal):
   p = progress.Progress(10, stream=stream, clock=clock)
   p.update(1)
   assert 'step 1/10' in stream.seen
+
+
+@pytest.mark.parametrize('terminal', [True, False])
+def test_a_stream_that_cannot_be_written_stops_nothing(clock, wide, terminal):
+  class Full(io.StringIO):
+    def isatty(self):
+      return terminal
+
+    def flush(self):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+
+  with progress.Progress(10, stream=Full(), clock=clock) as p:
+    _steps(p, clock, range(1, 10), seconds=20)
+    with p.pause('saving'):
+      pass
+  assert p.rate
 
 
 def test_a_terminal_is_not_flooded(clock, wide):

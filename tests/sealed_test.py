@@ -1,5 +1,6 @@
 """What a seal notices, and what files without one must not do."""
 
+import errno
 import json
 import os
 import pathlib
@@ -38,7 +39,7 @@ def flip(path, at, bit=0):
 def test_a_directory_with_and_without_a_seal_reads_the_same(folder, caplog):
   caplog.set_level('INFO')
   before = read_all(folder)
-  assert 'written by an earlier version, which kept no checksums' in caplog.text
+  assert 'has no checksums, as if written by an earlier version' in caplog.text
   caplog.clear()
   sealed.seal(folder)
   assert read_all(folder) == before and not caplog.records
@@ -143,6 +144,20 @@ def test_a_file_with_a_seal_of_its_own(tmp_path, caplog):
   flip(sealed.seal_of(path), 30)
   with pytest.raises(ValueError, match='.config.json.seal is damaged'):
     read()
+
+
+def test_a_full_disk_leaves_nothing_beside_a_file(tmp_path, monkeypatch):
+  path = tmp_path / 'config.json'
+  sealed.write_text(path, 'old')
+
+  def fail(descriptor):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'fsync', fail)
+    with pytest.raises(OSError, match='No space left'):
+      sealed.write_text(path, 'new')
+  assert path.read_text() == 'old' and list(tmp_path.iterdir()) == [path]
 
 
 def header(text: str, rest: bytes = b'') -> bytes:

@@ -29,7 +29,6 @@ if __name__ == '__main__':  # other imports take the time of a Ctrl-C
 
 import argparse
 import contextlib
-import functools
 import os
 import pathlib
 import sys
@@ -423,13 +422,12 @@ def main(argv: list[str] | None = None) -> int:
   )
   args = parser.parse_args(argv)
   tables = args.tables.split(',') if args.tables else None
-  log = functools.partial(print, flush=True)
   try:
     with Follower(
       args.source,
       args.copy,
       tables=tables,
-      log=log,
+      log=last_resort.print_result,
       key_file=args.key_file,
       verify=args.verify,
     ) as follower:

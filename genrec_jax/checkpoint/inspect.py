@@ -214,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     lines, well = report(args.pop('workdir'), key=key, **args)
   except (FileNotFoundError, manifest.CheckpointError) as e:
     parser.error(str(e))
-  print('\n'.join(lines))
+  last_resort.print_result('\n'.join(lines))
   return 0 if well else 1
 
 

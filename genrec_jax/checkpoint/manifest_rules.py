@@ -92,6 +92,9 @@ def check_tables(tables: object) -> dict[str, dict]:
     where = f'tables[{_quote(name)}]'
     if not name or len(name) > 1000 or not name.isprintable():
       _refuse('a table', name, 'a name')
+    # `features.TableSpec` refuses these, and allows other slashes.
+    if '..' in name.replace('\\', '/').split('/'):
+      _refuse('a table', name, 'a name without .. for a part')
     _require_mapping(where, about)
     about = checked[name] = _TABLE_DEFAULTS | about
     _require_number(f'rows of {where}', about.get('rows'), _MOST_ROWS, least=1)

@@ -40,6 +40,7 @@ class StepFinder:
     self._unrestorable = set()  # of the damaged, those that do not load
     self._compared = {}  # step -> (its files when compared, what was left out)
     self._skip = None
+    self._told = {}  # step -> (why it was passed over, its files by then)
 
   @contextlib.contextmanager
   def leave_rows(self, leave: bool = True) -> Iterator[None]:
@@ -69,9 +70,9 @@ class StepFinder:
         chain.verify_chain(self._directory, step, self._compare)
         return step
       except IncompleteError as e:
-        self._log(f'checkpoint of step {step} skipped, {e}')
+        self._tell_skipped(step, str(e))
       except DamagedError as e:
-        self._log(f'checkpoint of step {step} skipped, {e}')
+        self._tell_skipped(step, str(e))
         self.damaged[step] = str(e)
         damaged.append(f'\n  step {step}: {e}')
     if damaged:
@@ -80,6 +81,13 @@ class StepFinder:
         'To start from scratch, move this directory away.'
       )
     return None
+
+  def _tell_skipped(self, step: int, why: str) -> None:
+    # A restart looks several times.
+    seen = why, storage.stat_files(self._directory / str(step))
+    if self._told.get(step) != seen:
+      self._told[step] = seen
+      self._log(f'checkpoint of step {step} skipped, {why}')
 
   def require_present(self, step: int | None) -> int:
     """Refuses a step without a directory and a manifest that is intact."""

@@ -408,7 +408,7 @@ def convert_log(
     version = histories_lib.FORMATS[bool(seen.extras)]
     meta = {'format': version, 'fingerprint': fingerprint, **meta}
     (work / 'meta.json').write_text(json.dumps(meta, indent=1))
-    sealed.seal(work)
+    sealed.seal(work, 'meta.json')
   dropped = ', '.join(
     f'{meta[key]:,} {key.replace("_", " ")}'
     for key in ('skipped_unknown_item', 'dropped_low_rating')

@@ -14,7 +14,7 @@ from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import convert as convert_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import readers, synthetic, text_arrays
+from genrec_jax.data import readers, source_files, synthetic, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 YEAR_9999 = 253_402_300_799  # its last second
@@ -101,9 +101,8 @@ def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
     'unknown': cfg.get('unknown_items', 'error'),
   }
   options = options | filters
-  sources = [
-    [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths
-  ]
+  stats = source_files.stat_files(paths)
+  sources = [[str(p.resolve()), *stats[p]] for p in paths]
 
   def name_cache(options):
     known = vocab.fingerprint() if vocab is not None else ''
@@ -129,7 +128,7 @@ def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
         f'anew, into {out}'
       )
   return convert_lib.convert_log(
-    read(extras=extras),
+    source_files.watch_files(stats, read(extras=extras)),
     out,
     item_vocab=vocab,
     **filters,

@@ -110,7 +110,7 @@ class ItemCatalogue:
         'has_times': self.has_times,
       }
       (partial / 'meta.json').write_text(json.dumps(meta, indent=1))
-      sealed.seal(partial)
+      sealed.seal(partial, 'meta.json')
 
 
 def _holds_integers(values: np.ndarray, least: int) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 # A later process may get the number of one that was killed, as in containers.
 _STARTED = time.time_ns()
 _COUNTER = itertools.count()
+_FORGOTTEN_S = 86400  # after which nobody writes to a directory any more
 
 
 @contextlib.contextmanager
@@ -84,18 +85,49 @@ def scratch_directory(
 ) -> Iterator[pathlib.Path]:
   """The path of a directory of this block, removed when the block ends.
 
-  Those of processes of this host that have ended are removed first.
+  Those of processes of this host that have ended are removed first. Containers
+  may share the name of a host, where none sees whether the processes of the
+  others live; what those have left is removed after a day.
   """
   stem = f'{stem}{socket.gethostname()}-'
   for old in parent.glob(f'{glob.escape(stem)}*'):
-    owner = re.fullmatch(r'(\d+)(?:_(\d+)_\d+)?', old.name.removeprefix(stem))
-    if owner and not _is_in_use(int(owner[1]), owner[2]):
+    # Earlier versions wrote less.
+    owner = re.fullmatch(
+      r'(\d+)(?:_(\d+)_\d+(?:_(\d+))?)?', old.name.removeprefix(stem)
+    )
+    if owner and not (
+      _is_in_use(int(owner[1]), owner[2])
+      if owner[3] in (None, _NAMESPACE)
+      else _is_fresh(old)
+    ):
       shutil.rmtree(old, ignore_errors=True)
-  work = parent / f'{stem}{os.getpid()}_{_STARTED}_{next(_COUNTER)}'
+  name = f'{os.getpid()}_{_STARTED}_{next(_COUNTER)}_{_NAMESPACE}'
+  work = parent / f'{stem}{name}'
   try:
     yield work
   finally:
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _name_namespace() -> str:
+  """The number of the namespace that gives this process its number."""
+  try:
+    return str(os.stat('/proc/self/ns/pid').st_ino)
+  except OSError:
+    return '0'
+
+
+_NAMESPACE = _name_namespace()
+
+
+def _is_fresh(directory: pathlib.Path) -> bool:
+  """Whether something in a directory has changed within the last day."""
+  try:
+    paths = [directory, *directory.iterdir()]
+    changed = max(path.lstat().st_mtime for path in paths)
+  except OSError:  # its process is at work
+    return True
+  return time.time() - changed < _FORGOTTEN_S
 
 
 def _is_in_use(pid: int, started: str | None) -> bool:

@@ -17,7 +17,7 @@ from genrec_jax import sealed
 # What predicting and showing a run needs of its directory.
 FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
 _SEALED_FILES = ('config.json', 'report.json')
-_SEALED_FOLDERS = ('items', 'encoder')
+_SEALED_FOLDERS = {'items': 'meta.json', 'encoder': 'encoder.json'}
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 _FORMER = 'checksums.json'  # of runs that earlier versions saved
 
@@ -32,9 +32,12 @@ def copy_files(workdir: pathlib.Path, path: pathlib.Path) -> None:
     file = path / name
     if file.exists() and not sealed.seal_of(file).exists():
       sealed.write_text(file, file.read_text())
-  for folder in _SEALED_FOLDERS:
-    if (path / folder).is_dir() and not (path / folder / sealed.NAME).exists():
-      sealed.seal(path / folder)
+  for folder, meta in _SEALED_FOLDERS.items():
+    if (path / folder).is_dir():
+      files = sealed.SealedDirectory(path / folder, sealed.WRITTEN_AT_START)
+      files.read_json(meta)  # whose seal may be lost
+      if not files.is_sealed:
+        sealed.seal(path / folder, meta)
 
 
 def check_saved(path: pathlib.Path) -> None:

@@ -101,7 +101,7 @@ class _Csv:
   def write(self, rows: Rows | Scores) -> None:
     columns = rows.columns()
     if not self._headed:
-      self._csv.writerow(columns)
+      self._csv.writerow(self._format_column(list(columns)))
       self._headed = True
     values = [self._format_column(column) for column in columns.values()]
     self._csv.writerows(zip(*values, strict=True))

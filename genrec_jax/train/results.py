@@ -10,6 +10,7 @@ import jax
 
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
+from genrec_jax.last_resort import print_result
 from genrec_jax.parallel import job
 from genrec_jax.report import summary
 from genrec_jax.report.metric_writers import (
@@ -105,7 +106,7 @@ def write_results(
       if job.is_leader():
         curves = read_jsonl(workdir / 'metrics.jsonl')
         summary.write_report(workdir, report, curves, sections)
-        print(summary.format_table(report))
+        print_result(summary.format_table(report))
         LOG.info('report: %s', workdir / 'report.html')
   if diverged and job.is_leader():  # the last line is what people read
     LOG.warning('%s', notes[0])
@@ -171,7 +172,7 @@ def evaluate_run(
     if job.is_leader():
       text = dump_json(by_part, indent=2) + '\n'
       write_atomically(workdir / 'eval.json', text)
-      print(summary.format_table(by_part))
+      print_result(summary.format_table(by_part))
       LOG.info('evaluation: %s', workdir / 'eval.json')
   return by_part
 

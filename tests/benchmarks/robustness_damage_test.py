@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import robustness_damage as damage
-from genrec_jax import sealed
+from tests.unsealing import unseal
 
 
 @pytest.fixture(scope='module')
@@ -37,7 +37,7 @@ def put(at: int, value: int):
     values = np.load(path)
     values[at] = value
     np.save(path, values)
-    path.with_name(sealed.NAME).unlink()
+    unseal(path.parent)
 
   return change
 

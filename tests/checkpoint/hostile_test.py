@@ -11,6 +11,7 @@ from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.save_lock import SaveLock
 from genrec_jax.checkpoint.serving_copy import ServingCopy
 from genrec_jax.checkpoint.workdir import lock_workdir
+from genrec_jax.features import TableSpec
 from tests.checkpoint.published import assert_is, change, file_of
 
 pytestmark = pytest.mark.usefixtures('no_power_cut')
@@ -64,6 +65,22 @@ def test_hostile_directories_end_in_a_sentence(drawn, monkeypatch):
 )
 def test_names_stay_below_their_directory(name, plain):
   assert manifest_rules.is_plain_name(name) == plain
+
+
+@pytest.mark.parametrize('name', ['..', '../../x', 'a/../b', 'a\\..\\b', ''])
+def test_tables_whose_names_lead_elsewhere_are_refused(name):
+  table = {'rows': 1, 'dim': 1, 'dtype': 'float32'}
+  with pytest.raises(ValueError, match='a table is .*, not a name'):
+    manifest_rules.check_tables({name: table})
+  if name:  # those of a config
+    with pytest.raises(ValueError, match='without .. for a part'):
+      TableSpec(name, 1, 1)
+
+
+def test_other_names_of_tables_are_opened():
+  table = {'rows': 1, 'dim': 1, 'dtype': 'float32'}
+  names = ['item', 'a/b', 'user.id', 'x..y', '/x', 'a\\b', '商品', ' ']
+  assert list(manifest_rules.check_tables(dict.fromkeys(names, table))) == names
 
 
 def test_a_file_more_is_named_until_it_is_removed(run, follower):

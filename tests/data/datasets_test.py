@@ -5,7 +5,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from genrec_jax.data import datasets, splits, vocab
+from genrec_jax.data import datasets, readers, splits, vocab
 
 DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
 
@@ -106,6 +106,33 @@ def test_columns_are_converted_once_until_something_changes(tmp_path):
   with open(tmp_path / 'ratings.dat', 'a') as f:
     f.write('9::20::5::300\n')
   assert len(load().histories.items) == 4
+
+
+@pytest.mark.parametrize('change', ['longer', 'same_size', 'gone'])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+  tmp_path, monkeypatch, change
+):
+  path, cache = tmp_path / 'log.csv', tmp_path / 'cache'
+  path.write_text('user,item,time\n1,5,1\n1,3,2\n')
+  read = readers.read_csv
+
+  def read_and_change(*args, **options):
+    yield from read(*args, **options)
+    if change == 'gone':
+      path.unlink()
+    else:
+      more = '1,4,2\n' * (change == 'longer')
+      path.write_text('user,item,time\n1,5,1\n1,9,2\n' + more)
+      os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+  with monkeypatch.context() as patch:
+    patch.setattr(readers, 'read_csv', read_and_change)
+    with pytest.raises(ValueError, match='the raw files changed while .*csv'):
+      datasets.load(config(path=str(path)), cache, log=quiet)
+  assert not list(cache.iterdir())
+  if change != 'gone':
+    data = datasets.load(config(path=str(path)), cache, log=quiet)
+    assert 9 in data.histories.vocab.ids
 
 
 @pytest.mark.parametrize('name', ['ml100k', 'ml1m', 'ml20m', 'sasrec_text'])

@@ -6,6 +6,7 @@ import pytest
 from genrec_jax import sealed
 from genrec_jax.data import convert, histories, readers, vocab
 from genrec_jax.data import extras as extras_lib
+from tests.unsealing import unseal
 
 
 def grouped_slowly(user, item, time):
@@ -70,7 +71,7 @@ def test_open_refuses_what_is_not_whole(tmp_path):
   events = readers.Events(np.array([1, 1]), np.array([2, 3]))
   convert.convert_log([events], tmp_path / 'h', log=lambda _: None)
   histories.Histories.open(tmp_path / 'h')
-  (tmp_path / 'h' / sealed.NAME).unlink()  # as in earlier versions
+  unseal(tmp_path / 'h')  # as in earlier versions
   meta_path = tmp_path / 'h' / 'meta.json'
   meta = json.loads(meta_path.read_text())
   meta_path.write_text(json.dumps({**meta, 'format': 0}))
@@ -123,6 +124,17 @@ def test_every_damaged_file_is_named_with_the_remedy(tmp_path, name):
     histories.Histories.open(out)
 
 
+def test_a_lost_seal_is_damage(tmp_path):
+  out = tmp_path / 'h'
+  convert_two(out)
+  (out / sealed.NAME).unlink()
+  told = 'SEAL.json is missing, although meta.json says .*; remove '
+  with pytest.raises(sealed.DamagedError, match=f'{told}{out}: it is made'):
+    convert_two(out)
+  with pytest.raises(sealed.DamagedError, match=told):
+    histories.Histories.open(out)
+
+
 BAD = {
   'one item beyond the vocabulary': ('items.npy', [1, 2, 3]),
   'far beyond': ('items.npy', [1, 10**6, 1]),
@@ -145,7 +157,7 @@ BAD = {
 def test_without_checksums_the_columns_must_make_sense(tmp_path, case):
   name, values = BAD[case]
   made = convert_two(tmp_path / 'h')
-  (tmp_path / 'h' / sealed.NAME).unlink()
+  unseal(tmp_path / 'h')
   assert as_lists(convert_two(tmp_path / 'h')) == as_lists(made)
   if isinstance(values, list):
     values = np.array(values, 'f4' if type(values[0]) is float else 'i4')
@@ -171,7 +183,7 @@ def test_without_checksums_the_columns_must_make_sense(tmp_path, case):
 )
 def test_without_checksums_meta_must_make_sense(tmp_path, change):
   convert_two(tmp_path / 'h')
-  (tmp_path / 'h' / sealed.NAME).unlink()
+  unseal(tmp_path / 'h')
   path = tmp_path / 'h' / 'meta.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | change))
   with pytest.raises(sealed.DamagedError, match='is damaged'):

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -42,6 +43,27 @@ def test_what_dead_processes_left_is_removed(tmp_path):
   with scratch.staged_directory(tmp_path / 'out'):
     assert not any((tmp_path / name).exists() for name in leftovers)
   assert {x.name for x in tmp_path.iterdir()} == {'out', *others}
+
+
+def test_processes_of_other_containers_are_believed_for_a_day(tmp_path):
+  """Their numbers say nothing here, though the host has the same name."""
+  code = 'import os; print(os.getpid())'
+  dead = subprocess.check_output([sys.executable, '-c', code], text=True)
+  stem = f'out.partial-{socket.gethostname()}-'
+  here = os.stat('/proc/self/ns/pid').st_ino
+  working = [f'{stem}{dead.strip()}_5_0_7', f'{stem}{os.getpid()}_5_0_7']
+  forgotten = f'{stem}{os.getppid()}_5_0_7'
+  written = f'{stem}{os.getpid()}_6_0_7'
+  ours = f'{stem}{os.getpid()}_5_0_{here}'
+  for name in [*working, forgotten, written, ours]:
+    (tmp_path / name).mkdir()
+  (tmp_path / written / 'part').write_text('')
+  for name in (forgotten, written):
+    os.utime(tmp_path / name, (0, time.time() - 90_000))
+  with scratch.staged_directory(tmp_path / 'out') as work:
+    assert work.name.endswith(f'_{here}')
+  left = {x.name for x in tmp_path.iterdir()}
+  assert left == {'out', *working, written}
 
 
 def test_a_directory_is_replaced_whole(tmp_path):

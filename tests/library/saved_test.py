@@ -8,6 +8,7 @@ import pytest
 
 import genrec_jax
 from tests.library.retrieval_test import fit, make_events
+from tests.unsealing import unseal
 
 
 @pytest.fixture(scope='module')
@@ -59,8 +60,9 @@ def test_what_an_earlier_version_saved_is_compared_and_sealed_again(
   run, tmp_path
 ):
   old = run.save(tmp_path / 'old')
-  for seal in [*old.glob('.*.seal'), old / 'items' / 'SEAL.json']:
+  for seal in old.glob('.*.seal'):
     seal.unlink()
+  unseal(old / 'items')
   files = ['config.json', 'report.json', 'items/ids.npy']
   checksums = {name: zlib.crc32((old / name).read_bytes()) for name in files}
   (old / 'checksums.json').write_text(json.dumps(checksums))
@@ -70,6 +72,9 @@ def test_what_an_earlier_version_saved_is_compared_and_sealed_again(
   assert sorted(name for name in names if 'seal' in name.lower()) == [
     '.config.json.seal', '.report.json.seal', 'SEAL.json',
   ]  # fmt: skip
+  (again / 'items' / 'SEAL.json').unlink()
+  with pytest.raises(ValueError, match='SEAL.json is missing, .*mode=train'):
+    genrec_jax.load(again)
   flip_bit(old / 'items' / 'ids.npy')
   with pytest.raises(ValueError, match='ids.npy is damaged .it is not the'):
     genrec_jax.load(old)
@@ -86,8 +91,9 @@ def test_what_an_earlier_version_saved_is_compared_and_sealed_again(
 def test_what_is_no_file_is_not_read(run, tmp_path, name, is_sealed):
   kept = run.save(tmp_path / 'kept')
   if not is_sealed:
-    for seal in [*kept.glob('.*.seal'), kept / 'items' / 'SEAL.json']:
+    for seal in kept.glob('.*.seal'):
       seal.unlink()
+    unseal(kept / 'items')
   path = kept / name
   path.rename(tmp_path / 'moved')
   path.symlink_to(path)  # a loop

@@ -311,6 +311,11 @@ def test_texts_that_a_spreadsheet_would_run(tmp_path):
     assert {line['score'] for line in lines} == {'-0.5'}
     # Numbers are no formulas.
     assert [int(line['user']) for line in lines] == list(range(-3, 4))
+    scores = prediction_files.Scores(1, ('=cmd()', 'buy'), np.ones((1, 2)))
+    with prediction_files.create_file(path, escape_formulas=escape) as file:
+      file.write(scores)
+    name = "'=cmd()" if escape else '=cmd()'
+    assert path.read_text() == f'row,{name},buy\n1,1.0,1.0\n'
 
 
 def test_users_who_have_seen_everything(own, trained, loaded, tmp_path, caplog):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from genrec_jax import sealed
-from genrec_jax.data import scratch
+from genrec_jax.data import scratch, source_files
 from genrec_jax.data.ranking import blocks, raw, store
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import schema as schema_lib
@@ -115,14 +115,6 @@ def _describe_file(path: pathlib.Path) -> dict:
   with open(path, 'rb') as f:
     sha256 = hashlib.file_digest(f, 'sha256').hexdigest()
   return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
-
-
-def _stat_files(sources: Mapping[str, RowSource]) -> dict[pathlib.Path, tuple]:
-  return {
-    path: (path.stat().st_size, path.stat().st_mtime_ns)
-    for source in sources.values()
-    for path in source.files
-  }
 
 
 def _cut_chunks(
@@ -265,7 +257,9 @@ def prepare_store(
   if split_rule and not split_rule.valid and not split_rule.test:
     split_rule = None
   start = clock.monotonic()
-  before = _stat_files(sources)
+  before = source_files.stat_files(
+    path for source in sources.values() for path in source.files
+  )
   with scratch.staged_directory(out, store.MANIFEST) as work:
     progress = _Progress(log)
     encoder, total = _fit_encoder(
@@ -276,11 +270,7 @@ def prepare_store(
     )
     groups = splits.pop('groups', 0)
     checksums = [_describe_file(path) for path in before]
-    if _stat_files(sources) != before:
-      raise ValueError(
-        'the raw files changed while they were read; start again when nobody '
-        'writes to them'
-      )
+    source_files.check_unchanged(before)
     encoder.save(work)
     store.write_manifest(
       work,

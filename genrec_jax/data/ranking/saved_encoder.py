@@ -33,7 +33,7 @@ def save_encoder(workdir: str | os.PathLike, dataset) -> None:
   with scratch.replaced_directory(path) as partial:
     dataset.encoder.save(partial)
     (partial / _FINGERPRINT).write_text(fingerprint)
-    sealed.seal(partial)
+    sealed.seal(partial, 'encoder.json')
 
 
 def load_encoder(workdir: str | os.PathLike) -> Encoder:

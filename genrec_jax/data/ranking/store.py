@@ -181,4 +181,4 @@ def write_manifest(
   """Completes a directory: its manifest, and the seal over all files."""
   text = json.dumps({'format': version, **manifest}, indent=1)
   (directory / MANIFEST).write_text(text)
-  sealed.seal(directory)
+  sealed.seal(directory, MANIFEST)

@@ -1,0 +1,42 @@
+"""Raw files must stay as they are while they are read."""
+
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+_Chunk = TypeVar('_Chunk')
+
+
+def stat_files(
+  paths: Iterable[pathlib.Path],
+) -> dict[pathlib.Path, tuple[int, int]]:
+  """Path -> (size, time of the last change in ns)."""
+  stats = {path: path.stat() for path in paths}
+  return {path: (s.st_size, s.st_mtime_ns) for path, s in stats.items()}
+
+
+def check_unchanged(before: Mapping[pathlib.Path, tuple[int, int]]) -> None:
+  """Refuses files that are no longer what `stat_files` has returned.
+
+  Raises:
+    ValueError: one of them has changed, or is gone.
+  """
+  for path, stamp in before.items():
+    if not path.exists() or stat_files([path])[path] != stamp:
+      raise ValueError(
+        f'the raw files changed while they were read ({path}); start again '
+        'when nobody writes to them'
+      )
+
+
+def watch_files(
+  before: Mapping[pathlib.Path, tuple[int, int]], chunks: Iterable[_Chunk]
+) -> Iterator[_Chunk]:
+  """Yields the chunks of files; then refuses files that have changed.
+
+  Args:
+    before: of `stat_files`, taken before the chunks are read.
+    chunks: what the files hold.
+  """
+  yield from chunks
+  check_unchanged(before)
