@@ -72,8 +72,8 @@ def choose_features(
       options = {**(by_type.get(name) or {}), **options}
     elif options is None:
       raise ValueError(
-        f'column {name!r} holds dates, of which no feature is made; convert '
-        f'it, or leave it out with features={{{name!r}: None}}'
+        f'column {name!r} holds dates, or a type of which no feature is '
+        f'made; convert it, or leave it out with features={{{name!r}: None}}'
       )
     result[name] = options
   if not result:

@@ -149,6 +149,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   [
     ('price', {}, 'categories are text or whole numbers'),
     ('tags', {}, 'make feature .tags. a multi_hot'),
+    ('price', {'kind': 'multi_hot'}, 'categories are text or whole numbers'),
     ('tags', {'kind': 'numeric'}, 'lists are not numbers'),
     ('citi', {}, "'city'"),
   ],
@@ -157,6 +158,35 @@ def test_columns_of_other_types_are_refused(tmp_path, name, options, wanted):
   pq.write_table(pa.table(table()), tmp_path / 'x.parquet')
   with pytest.raises(ValueError, match=wanted):
     load(tmp_path, 'parquet', tmp_path / 'x.parquet', features={name: options})
+
+
+def unsuitable():
+  return {
+    'label': [1, 0],
+    'user': ['a', 'b'],
+    'vector': [[1.5, 2.5], [0.5, 1.0]],
+    'nested': [[[1], [2]], [[3]]],
+    'fixed': pa.array([[1.5], [2.5]], pa.list_(pa.float32(), 1)),
+  }
+
+
+def test_columns_of_no_feature_are_left_out_and_said(tmp_path):
+  pq.write_table(pa.table(unsuitable()), tmp_path / 'x.parquet')
+  cfg = {'name': 'parquet', 'path': str(tmp_path / 'x.parquet')}
+  said = []
+  ds = datasets.load(cfg, tmp_path / 'cache', said.append)
+  assert [spec.name for spec in ds.features] == ['user']
+  (line,) = (x for x in said if 'data.features' in x)
+  assert 'x.parquet' in line and line.endswith('vector, nested, fixed')
+
+
+@pytest.mark.parametrize('kind', ['multi_hot', 'sequence', 'numeric'])
+@pytest.mark.parametrize('name', ['vector', 'nested', 'fixed'])
+def test_lists_of_no_feature_are_refused(tmp_path, name, kind):
+  pq.write_table(pa.table(unsuitable()), tmp_path / 'x.parquet')
+  wanted = f"x.parquet, row 1, column '{name}': type .*list.*leave it out of"
+  with pytest.raises(ValueError, match=wanted):
+    load(tmp_path, 'parquet', tmp_path / 'x.parquet', features={name: kind})
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
