@@ -20,8 +20,7 @@ from collections.abc import Iterable, Mapping
 import ml_dtypes
 import numpy as np
 
-from genrec_jax.data.quoting import LONGEST, quote
-from genrec_jax.weights.names import escape
+from genrec_jax.data.quoting import LONGEST, escape, quote
 from genrec_jax.weights.safetensors import (
   MOST_DIMENSIONS,
   WeightsError,

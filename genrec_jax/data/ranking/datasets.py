@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data.quoting import list_names
+from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -257,7 +257,7 @@ def _from_files(
     defaults = {name: x for name, x in defaults.items() if x is not None}
     log(
       f'data.features is not set; {first} gives '
-      + ', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items())
+      + escape(', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items()))
       + (
         f'; left out, as of a type that no feature has: {list_names(unread)}'
         if unread

@@ -40,6 +40,7 @@ def load(tmp_path, text, **changes):
     (GOOD.encode() + b'0,\xff,1\n', {}, r'line 6: not utf-8'),
     (GOOD.replace('price', 'prize'), {}, r"no column 'price'.*'prize'"),
     (GOOD.replace('price', 'user'), {}, r"'user' stands twice"),
+    (GOOD.replace('price', '\x1b[2J'), {}, r"'price'.* user, \\x1b\[2J"),
     ('', {}, 'empty'),
     ('label,user,price\n', {}, 'holds no rows'),
     (
