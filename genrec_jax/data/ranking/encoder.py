@@ -31,8 +31,7 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
   except transform.NumberError as e:
     raise ValueError(
       f'{chunk.quote_cell(e.at, column.source, e.value)} is not a finite '
-      'number of '
-      "float32's range; mend it, or leave the cell empty if it is missing"
+      f"number of float32's range; mend it, or {chunk.remedy}"
     ) from None
   except TypeError as e:
     raise ValueError(

@@ -95,12 +95,63 @@ def test_libsvm_rows_of_any_length_are_sets(tmp_path):
     load(tmp_path, 'libsvm', path, features={'f0': {}})
 
 
-@pytest.mark.parametrize('line', ['1 3:1 5', '1 3:1:2 5', '1 3: 5:1'])
-def test_damaged_libsvm_lines_are_told(tmp_path, line):
+@pytest.mark.parametrize(
+  'line, remedy',
+  [
+    ('1 3:1 5', 'mend or remove the line$'),
+    ('1 3:1:2 5', 'mend or remove the line$'),
+    ('1 3: 5:1', r'write a number, such as 0, if it is missing$'),
+    ('1 3:1 5:nan', r'write a number, such as 0, if it is missing$'),
+    ('# made by hand', r'remove the line, for comments \(#\) are not read$'),
+    ('1 3:1 5:1 # good', r'remove the line, for comments \(#\) are not read$'),
+  ],
+)
+def test_damaged_libsvm_lines_are_told(tmp_path, line, remedy):
   path = tmp_path / 'x.libsvm'
   path.write_text(f'1 3:1 5:1\n{line}\n')
-  with pytest.raises(ValueError, match='x.libsvm, line 2: '):
-    load(tmp_path, 'libsvm', path, features={'f0': {}, 'f1': {}})
+  features = {'f0': {}, 'v1': {'kind': 'numeric'}}
+  with pytest.raises(ValueError, match=f'x.libsvm, line 2.*{remedy}'):
+    load(tmp_path, 'libsvm', path, features=features)
+
+
+@pytest.mark.parametrize(
+  'text, warning',
+  [
+    ('0 3:1 5:1\n1 4:1\n', None),
+    ('0 3:1 5:1 9:7\n1 4:1 5:1.0 9:8\n', None),
+    (
+      '0 3:1 5:2\n1 4:0.5 5:3 6:1\n',
+      '{}: 3 values other than 1 in the first 2 rows are not read, because '
+      'these features are categories: indices',
+    ),
+    (
+      '0 3:2 5:1 7:4\n1 4:1 6:1 8:3\n',
+      '{}: 3 values other than 1 in the first 2 rows are not read, because '
+      'these features are categories: f0, f2',
+    ),
+  ],
+)
+def test_libsvm_values_that_are_not_read_are_said_once(
+  tmp_path, caplog, text, warning
+):
+  path = tmp_path / 'x.libsvm'
+  path.write_text(text)
+  load(tmp_path, 'libsvm', path)
+  libsvm.default_features(path, {})
+  assert caplog.messages == ([warning.format(path)] if warning else [])
+
+
+def test_a_numeric_pair_of_another_index_is_said_once(tmp_path, caplog):
+  path = tmp_path / 'x.libsvm'
+  path.write_text('0 3:1 5:2\n' * 1500 + '1 3:1 6:2\n1 3:1 7:2\n')
+  load(tmp_path, 'libsvm', path)
+  (line,) = caplog.messages
+  assert line.startswith(f"{path}, line 1501: the index of v1 is '6', and '5'")
+  caplog.clear()
+  other = path.rename(tmp_path / 'y.libsvm')
+  both = {'f1': {}, 'v1': {'kind': 'numeric'}}
+  load(tmp_path, 'libsvm', other, features=both)
+  assert not caplog.messages
 
 
 def table():
