@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import store as store_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
+
+LOG = logging.getLogger('genrec_jax')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,14 +258,19 @@ def _from_files(
     }
     unread = [name for name, options in defaults.items() if options is None]
     defaults = {name: x for name, x in defaults.items() if x is not None}
+    if unread and not defaults:
+      raise ValueError(
+        f'{first}: the types of these columns are of no feature: '
+        f'{list_names(unread)}; convert them to text, numbers, or lists of '
+        'text or of whole numbers'
+      )
+    if unread:
+      LOG.warning(
+        '%s: left out, as of types of no feature: %s', first, list_names(unread)
+      )
     log(
       f'data.features is not set; {first} gives '
       + escape(', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items()))
-      + (
-        f'; left out, as of a type that no feature has: {list_names(unread)}'
-        if unread
-        else ''
-      )
     )
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
   sources = {

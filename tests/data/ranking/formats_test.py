@@ -221,14 +221,20 @@ def unsuitable():
   }
 
 
-def test_columns_of_no_feature_are_left_out_and_said(tmp_path):
+def test_columns_of_no_feature_are_left_out_and_said(tmp_path, caplog):
   pq.write_table(pa.table(unsuitable()), tmp_path / 'x.parquet')
   cfg = {'name': 'parquet', 'path': str(tmp_path / 'x.parquet')}
-  said = []
-  ds = datasets.load(cfg, tmp_path / 'cache', said.append)
+  ds = datasets.load(cfg, tmp_path / 'cache')
   assert [spec.name for spec in ds.features] == ['user']
-  (line,) = (x for x in said if 'data.features' in x)
-  assert 'x.parquet' in line and line.endswith('vector, nested, fixed')
+  (line,) = caplog.messages
+  assert 'x.parquet: left out' in line and line.endswith(
+    ': vector, nested, fixed'
+  )
+  rest = {name: x for name, x in unsuitable().items() if name != 'user'}
+  pq.write_table(pa.table(rest), tmp_path / 'x.parquet')
+  wanted = 'of no feature: vector, nested, fixed; convert them'
+  with pytest.raises(ValueError, match=wanted):
+    datasets.load(cfg, tmp_path / 'cache')
 
 
 @pytest.mark.parametrize('kind', ['multi_hot', 'sequence', 'numeric'])
