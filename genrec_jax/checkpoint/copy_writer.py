@@ -163,8 +163,10 @@ class ReplicaWriter:
 
     Raises:
       CheckpointError: they are damaged; the copy then holds nothing any more.
+      ValueError: an id is no row of the table.
     """
     file = serving_copy.find_table(self._files, name)
+    ids = serving_copy.check_ids(ids, name, len(file.array))
     rows = file.array[ids]
     try:
       file.check(file.find_blocks(ids))

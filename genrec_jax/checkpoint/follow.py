@@ -146,10 +146,11 @@ class Follower(contextlib.AbstractContextManager):
 
     Args:
       name: of the table.
-      ids: `[n]`.
+      ids: `[n]` whole numbers from 0 to the last row.
 
     Raises:
       CheckpointError: they are damaged; the next update builds the copy anew.
+      ValueError: an id is no row of the table.
     """
     return self._copy.read_rows(name, ids)
 

@@ -166,10 +166,10 @@ def verify(
     if name != NAME and name not in body['files'] and not is_desktop_file(name)
   ]
   if strangers:
-    others = ', '.join(repr(name[:200]) for name in strangers[1:4])
+    paths = [repr(f'{step_dir}/{name[:200]}') for name in strangers[:4]]
     raise DamagedError(
-      f'damaged: {strangers[0][:200]!r} is not in its manifest; remove it'
-      + (f', and {others}' if others else '')
+      f'damaged: its manifest does not list the file {paths[0]}; remove that '
+      'file' + (f', and {", ".join(paths[1:])}' if paths[1:] else '')
     )
   return body
 

@@ -27,6 +27,7 @@ import numpy as np
 from genrec_jax.checkpoint import manifest_rules, row_files, storage, table_file
 from genrec_jax.checkpoint.errors import CheckpointError, DamagedError
 from genrec_jax.checkpoint.table_file import TableFile
+from genrec_jax.data.quoting import quote
 
 FORMAT = 1
 POSITION, GENERATION = 'POSITION.json', 'generation.npy'
@@ -207,7 +208,7 @@ class ServingCopy:
 
     Args:
       name: of the table.
-      ids: `[n]`.
+      ids: `[n]` whole numbers from 0 to the last row.
       wait_s: how long to try again while a delta is being applied.
 
     Returns:
@@ -215,11 +216,13 @@ class ServingCopy:
 
     Raises:
       CheckpointError: the rows are damaged.
+      ValueError: an id is no row of the table.
     """
     deadline = time.monotonic() + wait_s
     while True:
       self._refresh_maps()
       table = find_table(self._files, name)
+      ids = check_ids(ids, name, len(table.array))
       rows = np.asarray(table.array[ids])
       self._require_whole(table, table.find_blocks(ids))
       step, after = self.step, int(self._generation[0])
@@ -307,3 +310,35 @@ def find_table(files: Mapping[str, TableFile], name: str) -> TableFile:
     there = ', '.join(files) or 'none yet'
     raise CheckpointError(f'the copy has no table {name!r}; there are: {there}')
   return files[name]
+
+
+def check_ids(ids: np.ndarray, name: str, rows: int) -> np.ndarray:
+  """The ids of rows of a table.
+
+  NumPy would take -1 for the last row.
+
+  >>> check_ids([3, -1], 'item', 20)
+  Traceback (most recent call last):
+  ValueError: table 'item' has no row -1; ids are whole numbers from 0 to 19
+
+  Args:
+    ids: of rows.
+    name: of the table.
+    rows: how many it has.
+
+  Raises:
+    ValueError: an id is not that of a row.
+  """
+  ids = np.asarray(ids)
+  if not ids.size:
+    return ids.astype(np.int64)
+  good = np.zeros(ids.shape, bool)
+  if ids.dtype.kind in 'iu':
+    good = (ids >= 0) & (ids < rows)
+  if not good.all():
+    bad = quote(ids.flat[np.argmin(good)].item())
+    raise ValueError(
+      f'table {name!r} has no row {bad}; ids are whole numbers from 0 to '
+      f'{rows - 1}'
+    )
+  return ids

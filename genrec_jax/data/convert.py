@@ -24,7 +24,7 @@ from genrec_jax.data import codes, readers, scratch
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import vocab as vocab_lib
-from genrec_jax.data.quoting import LONGEST
+from genrec_jax.data.quoting import LONGEST, escape
 
 PARTITION_EVENTS = 1 << 21
 SPILL_CHUNK = 1 << 19
@@ -122,8 +122,9 @@ def _item_codes(chunk, seen: _Log, unknown: str):
     return index - 1, None
   if unknown == 'error':
     bad = int(np.argmin(good))
+    item = escape(str(chunk.item[bad])[:LONGEST])
     raise ValueError(
-      f'{chunk.where(bad)}: item {str(chunk.item[bad])[:LONGEST]} is not in '
+      f'{chunk.where(bad)}: item {item} is not in '
       f"the vocabulary of {len(seen.vocab)} items; unknown_items='skip' leaves "
       'such events out'
     )

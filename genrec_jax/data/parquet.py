@@ -141,7 +141,8 @@ def _read_groups(
         values[name] += _count_values(batch[name])
       done += batch.num_rows
       if batch.num_rows:
-        yield batch
+        # pyarrow takes 'a.x' for the field x of a column 'a', too.
+        yield batch.select(names)
     # A flat column is called by its name, the values of lists by a longer one.
     expected = {
       x.path_in_schema.split('.list.')[0]: x.num_values for x in stored

@@ -11,6 +11,25 @@ _SHORT.maxdict = _SHORT.maxset = 20
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 4 * LONGEST
 
 
+def escape(text: str, keep: str = '') -> str:
+  r"""Text from a file as it may be printed: it could command a terminal.
+
+  >>> print(escape('kernel\x1b[2J\n'))
+  kernel\x1b[2J\n
+
+  Args:
+    text: from anywhere.
+    keep: characters to leave as they are, such as a newline.
+
+  Returns:
+    The text with what cannot be printed written as Python writes it.
+  """
+  return ''.join(
+    c if c.isprintable() or c in keep else c.encode('unicode_escape').decode()
+    for c in text
+  )
+
+
 def quote(value: object) -> str:
   """`repr(value)`, or its beginning where it is long.
 
@@ -38,7 +57,7 @@ def list_names(names: Sequence[str]) -> str:
   >>> list_names([f'column{i}' for i in range(10**5)])[-30:]
   'umn19, column20, ... (100,000)'
   """
-  text = ', '.join(names[:LONGEST])
+  text = ', '.join(escape(name[: LONGEST + 1]) for name in names[:LONGEST])
   if len(text) <= LONGEST and len(names) <= LONGEST:
     return text
   text = text[:LONGEST]

@@ -121,7 +121,10 @@ def read_blocks(
         text = ''.join(lines)
         if '\0' in text:
           bad = first + next(i for i, x in enumerate(lines) if '\0' in x)
-          raise ValueError(f'{path}, line {bad}: zero bytes; it is damaged')
+          raise ValueError(
+            f'{path}, line {bad}: zero bytes; it is damaged, or '
+            'text of another encoding, which is to be saved as UTF-8'
+          )
         quoted = quotes and ('"' in text or source.needs_csv(lines))
         block = None
         if width and not skip and not quoted:
@@ -199,7 +202,9 @@ class _Lines:
         before = rest + e.object[: e.start].decode(self._encoding)
         line = done + len(_split_lines(before + '.'))
         raise ValueError(
-          f'{self._path}, line {line}: not {self._encoding} text ({e.reason})'
+          f'{self._path}, line {line}: not '
+          f'{self._encoding.removesuffix("-sig")} text ({e.reason}); save the '
+          'file as UTF-8'
         ) from None
       end = len(text)
       if data:  # what is after the last line end; a CR may still get its LF

@@ -278,6 +278,10 @@ def load_plan(
     return from_json(pathlib.Path(path).read_text(), schemes)
   except PlanError as e:
     raise PlanError(f'{path}: {e}') from None
+  except (
+    ValueError, TypeError, AttributeError, LookupError, RecursionError,
+  ) as e:  # fmt: skip
+    raise PlanError(f'{path}: it is not a plan ({str(e)[:200]})') from None
 
 
 def _described_schemes(described, handed_in) -> dict[str, Scheme]:

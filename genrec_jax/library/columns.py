@@ -105,11 +105,12 @@ def read_columns(
   columns = {str(name): column for name, column in named}
   sizes = {name: len(column) for name, column in columns.items()}
   if len(set(sizes.values())) > 1:
-    text = ', '.join(f'{name} has {size}' for name, size in sizes.items())
+    text = list_names([f'{name} has {size}' for name, size in sizes.items()])
     raise ValueError(f'the columns of {what} differ in length: {text}')
   if not next(iter(sizes.values())) and not may_be_empty:
     raise ValueError(
-      f'{what} is empty: it has the columns {", ".join(columns)} and no row'
+      f'{what} is empty: it has the columns '
+      f'{list_names(list(columns))} and no row'
     )
   return columns
 

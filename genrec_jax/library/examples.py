@@ -14,6 +14,7 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text_arrays
+from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations, prepare, raw, schema
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
@@ -60,7 +61,7 @@ def choose_features(
     if source not in by_type:
       raise ValueError(
         f'features names {name!r}, and there is no such column; the columns '
-        f'are {", ".join(by_type)}{hint_nearest(name, by_type)}'
+        f'are {list_names(list(by_type))}{hint_nearest(name, by_type)}'
       )
   result = {}
   for name, options in {**suggestions, **overrides}.items():
@@ -72,8 +73,8 @@ def choose_features(
       options = {**(by_type.get(name) or {}), **options}
     elif options is None:
       raise ValueError(
-        f'column {name!r} holds dates, of which no feature is made; convert '
-        f'it, or leave it out with features={{{name!r}: None}}'
+        f'column {name!r} holds dates, or a type of which no feature is '
+        f'made; convert it, or leave it out with features={{{name!r}: None}}'
       )
     result[name] = options
   if not result:
@@ -149,7 +150,7 @@ def write_examples(
   )
   log(
     'the types of the columns and features= give '
-    + ', '.join(f'{column.name} ({column.kind})' for column in layout.columns)
+    + escape(', '.join(f'{c.name} ({c.kind})' for c in layout.columns))
   )
   chunks = Chunks(typed, layout)
   split_rule = prepare.SplitRule(

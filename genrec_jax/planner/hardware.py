@@ -150,13 +150,21 @@ class Topology:
 
 def from_json(text: str) -> Topology:
   """The topology that `Topology.to_json` wrote, or somebody by hand."""
-  fields = json.loads(text)
+  try:
+    fields = json.loads(text)
+  except RecursionError:
+    raise ValueError('not a topology: it is nested too deeply') from None
+  if not isinstance(fields, dict):
+    raise ValueError(
+      f'not a topology: it is a {type(fields).__name__}, not an object that '
+      'names memory, flops, ...'
+    )
   known = [f.name for f in dataclasses.fields(Topology)]
   if unknown := sorted(set(fields) - set(known)):
     raise ValueError(f'a topology has no {unknown}; it has {known}')
   try:
     return Topology(**fields)
-  except TypeError as e:
+  except (TypeError, OverflowError) as e:  # a text, Infinity
     raise ValueError(f'not a topology: {e}') from None
 
 
@@ -165,7 +173,7 @@ def find_topology(name: str, **overrides) -> Topology:
   if name in PRESETS:
     topology = PRESETS[name]
   elif name.endswith('.json'):
-    if not pathlib.Path(name).exists():
+    if not pathlib.Path(name).is_file():  # of a pipe, it would wait
       raise FileNotFoundError(
         f'there is no topology file {name}; `python -m '
         f'genrec_jax.planner.calibrate --out {name}` measures this machine'

@@ -11,7 +11,7 @@ import numpy as np
 from genrec_jax.data import convert, datasets, readers, text, text_arrays
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.items import ItemCatalogue
-from genrec_jax.data.quoting import LONGEST
+from genrec_jax.data.quoting import LONGEST, escape
 from genrec_jax.data.vocab import Vocab
 
 LOG = logging.getLogger('genrec_jax')
@@ -72,7 +72,9 @@ class SkippedEvents:
         if len(self.unknown_items) == EXAMPLES:
           break
         item = str(chunk.item[i])[:LONGEST]
-        self.unknown_items.setdefault(item, f'{item} ({chunk.where(i)})')
+        self.unknown_items.setdefault(
+          item, f'{escape(item)} ({chunk.where(i)})'
+        )
       if not keep.all():
         self._note_users(np.unique(chunk.user[~keep]))
       yield chunk
@@ -113,7 +115,7 @@ class SkippedEvents:
         '%s: %s users have no known item and are left out, such as %s',
         path,
         f'{self.users:,}',
-        ', '.join(str(user)[:LONGEST] for user in self.some_users),
+        ', '.join(escape(str(user)[:LONGEST]) for user in self.some_users),
       )
 
 

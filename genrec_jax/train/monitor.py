@@ -5,6 +5,7 @@ It names a metric, or several with weights, 'auc:1,logloss:-1', as FuxiCTR's
 """
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,8 @@ from genrec_jax.tasks.directions import (
   Direction,
   find_direction,
 )
+
+_USUAL = ('auc', 'ndcg@10')  # of ranking and of retrieval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +150,9 @@ def _explain_unknown(text, name, names: Sequence[str]) -> str:
   said = f'train.monitor is {text!r}'
   if name != text:
     said += f', and there is no {name!r}'
+  near = difflib.get_close_matches(str(name), names, n=1)
+  usual = [x for x in _USUAL if x in names]
   return (
     f'{said}; measured are {", ".join(names)}; '
-    f'set --config.train.monitor={(kin or list(names))[-1]}'
+    f'set --config.train.monitor={[*kin[-1:], *near, *usual, names[0]][0]}'
   )

@@ -22,8 +22,8 @@ import tempfile
 import numpy as np
 
 from genrec_jax import last_resort
+from genrec_jax.data.quoting import escape
 from genrec_jax.weights import convert, safetensors
-from genrec_jax.weights.names import escape
 from genrec_jax.weights.published import MODELS
 
 _IDS = (

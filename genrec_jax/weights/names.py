@@ -3,26 +3,9 @@
 import difflib
 from collections.abc import Callable, Mapping
 
+from genrec_jax.data.quoting import escape
+
 LISTED = 8  # of a kind
-
-
-def escape(text: str, keep: str = '') -> str:
-  r"""Text from a file as it may be printed: it could command a terminal.
-
-  >>> print(escape('kernel\x1b[2J\n'))
-  kernel\x1b[2J\n
-
-  Args:
-    text: from anywhere.
-    keep: characters to leave as they are, such as a newline.
-
-  Returns:
-    The text with what cannot be printed written as Python writes it.
-  """
-  return ''.join(
-    c if c.isprintable() or c in keep else c.encode('unicode_escape').decode()
-    for c in text
-  )
 
 
 def list_differences(

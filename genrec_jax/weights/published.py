@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from genrec_jax.weights.names import escape
+from genrec_jax.data.quoting import escape
 from genrec_jax.weights.safetensors import WeightsError
 
 ITEMS = 'tables/items'

@@ -15,12 +15,12 @@ import pickle
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import ml_dtypes
 import numpy as np
 
-from genrec_jax.weights.names import escape
+from genrec_jax.data.quoting import LONGEST, escape, quote
 from genrec_jax.weights.safetensors import (
   MOST_DIMENSIONS,
   WeightsError,
@@ -45,6 +45,7 @@ _STORAGES = {
   'LongStorage': np.int64,
   'ShortStorage': np.int16,
 }
+_KEYS = (str, bytes, int, float, bool, type(None))  # of dicts, and in sets
 _LOCAL_HEADER = struct.Struct('<26xHH')  # lengths of the name and of extras
 
 
@@ -88,7 +89,7 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, np.ndarray]:
   for name, value in root.items():
     if not isinstance(name, str) or not isinstance(value, np.ndarray):
       raise WeightsError(
-        f'{path} holds no state_dict: {name!r} is a {type(value).__name__}'
+        f'{path} holds no state_dict: {quote(name)} is a {type(value).__name__}'
       )
   state = dict(root)
   for prefix in PREFIXES:
@@ -130,7 +131,7 @@ class _Reader:
     """A record as a flat array."""
     info = self._records.get(f'{self._folder}data/{key}')
     if info is None or info.compress_type != zipfile.ZIP_STORED:
-      raise WeightsError(f'{self.path} lacks the storage {key!r}')
+      raise WeightsError(f'{self.path} lacks the storage {quote(key)}')
     # The record begins behind a header of its own, which may be longer than
     # that of the archive's directory says.
     with open(self.path, 'rb') as file:
@@ -138,13 +139,13 @@ class _Reader:
       name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     begin = info.header_offset + _LOCAL_HEADER.size + name + extra
     if begin + info.file_size > self.path.stat().st_size:
-      raise WeightsError(f'{self.path} is cut short in storage {key!r}')
+      raise WeightsError(f'{self.path} is cut short in storage {quote(key)}')
     if not info.file_size:
       return np.zeros(0, dtype)
     raw = np.memmap(self.path, np.uint8, 'r', begin, (info.file_size,))
     # 0: PyTorch was told to compute none.
     if info.CRC and info.CRC != zlib.crc32(raw):
-      raise WeightsError(f'{self.path} is damaged in storage {key!r}')
+      raise WeightsError(f'{self.path} is damaged in storage {quote(key)}')
     return raw[: info.file_size - info.file_size % dtype.itemsize].view(dtype)
 
 
@@ -177,9 +178,47 @@ class _Unpickler(pickle._Unpickler):
 
   dispatch[pickle.BUILD[0]] = _skip_state
 
+  def _check_keys(self, keys: Iterable) -> None:
+    """Refuses keys that take long to hash, such as tuples of tuples."""
+    for key in keys:
+      is_short = type(key) is not int or key.bit_length() < 64
+      if type(key) not in _KEYS or not is_short:
+        raise WeightsError(
+          f'{self._reader.path} has a {type(key).__name__} as a key, which '
+          'weights do not need; load it with PyTorch, if you trust it, and '
+          'save its state_dict'
+        )
+
+  def _build_dict(self, pairs=()) -> collections.OrderedDict:
+    """An OrderedDict of pairs, or of a dict that was checked before."""
+    pairs = list(pairs.items() if isinstance(pairs, dict) else pairs)
+    self._check_keys(key for key, _ in pairs)
+    return collections.OrderedDict(pairs)
+
+  def _check_first(instruction: bytes, keys: slice):
+    """Puts a look at the keys before an instruction that hashes them.
+
+    Args:
+      instruction: of a pickle.
+      keys: where they then are in the stack.
+    """
+    run = pickle._Unpickler.dispatch[instruction[0]]
+
+    def check_and_run(self):
+      self._check_keys(self.stack[keys])
+      run(self)
+
+    return check_and_run
+
+  dispatch[pickle.SETITEM[0]] = _check_first(pickle.SETITEM, slice(-2, -1))
+  for _instruction in (pickle.SETITEMS, pickle.DICT):
+    dispatch[_instruction[0]] = _check_first(_instruction, slice(0, None, 2))
+  for _instruction in (pickle.ADDITEMS, pickle.FROZENSET):
+    dispatch[_instruction[0]] = _check_first(_instruction, slice(None))
+
   def find_class(self, module: str, name: str):
     allowed = {
-      ('collections', 'OrderedDict'): collections.OrderedDict,
+      ('collections', 'OrderedDict'): self._build_dict,
       ('torch._utils', '_rebuild_tensor_v2'): _build_tensor,
       ('torch._utils', '_rebuild_parameter'): lambda data, *_: data,
     }
@@ -187,8 +226,9 @@ class _Unpickler(pickle._Unpickler):
       return allowed[module, name]
     if module == 'torch' and name in _STORAGES:
       return _StorageName(name)
+    wanted = escape(f'{module}.{name}'[:LONGEST])
     raise WeightsError(
-      f'{self._reader.path} asks for {escape(f"{module}.{name}")}, which '
+      f'{self._reader.path} asks for {wanted}, which '
       'weights do not need; load it with PyTorch, if you trust it, and save '
       'its state_dict'
     )
@@ -196,8 +236,10 @@ class _Unpickler(pickle._Unpickler):
   def persistent_load(self, pid):
     kind, name, key, *_ = pid
     if kind != 'storage' or not isinstance(name, _StorageName):
-      raise WeightsError(f'{self._reader.path} holds a {kind!r}')
-    return self._reader.map_storage(str(key), np.dtype(_STORAGES[name]))
+      raise WeightsError(f'{self._reader.path} holds a {quote(kind)}')
+    if not isinstance(key, str):
+      raise WeightsError(f'{self._reader.path} has a storage of no name')
+    return self._reader.map_storage(key, np.dtype(_STORAGES[name]))
 
 
 def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:
@@ -207,7 +249,7 @@ def _build_tensor(storage, offset, shape, strides, *_) -> np.ndarray:
     not isinstance(storage, np.ndarray)
     or len(shape) != len(strides)
     or len(shape) > MOST_DIMENSIONS
-    or any(type(n) is not int or n < 0 for n in numbers)
+    or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers)
   ):
     raise WeightsError('it holds a tensor of no possible shape')
   if math.prod(shape) == 0:

@@ -302,3 +302,16 @@ def test_follow_stops_when_asked(run, follower):
   start = time.monotonic()
   follower.follow(poll_s=60, stop=lambda: next(calls))
   assert follower.step == 1 and time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize('bad', [-1, 20_000, 1.5, True, 'a'])
+def test_an_id_that_is_no_row_is_named(run, follower, copy, bad):
+  run.line(1)
+  follower.update()
+  rows = len(follower.table('item'))
+  wanted = f"table 'item' has no row {bad!r}; .* from 0 to {rows - 1}$"
+  for read in (ServingCopy(copy).read, follower.rows):
+    with pytest.raises(ValueError, match=wanted):
+      read('item', [bad])
+    read('item', [])
+    read('item', np.array([0, rows - 1], np.uint8))

@@ -88,7 +88,9 @@ def test_a_file_more_is_named_until_it_is_removed(run, follower):
   backup = run.directory / '2' / 'state' / 'd.bak'
   backup.write_bytes(b'')
   assert follower.update() == [1]
-  wanted = "damaged: 'state/d.bak' is not in its manifest; remove it"
+  wanted = (
+    f"damaged: its manifest does not list the file '{backup}'; remove that file"
+  )
   assert follower.refused == {2: wanted}
   backup.rename(backup.with_name('.DS_Store'))  # a desktop has shown it
   assert follower.update() == [2]

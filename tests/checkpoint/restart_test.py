@@ -95,8 +95,8 @@ def test_a_file_more_is_told_and_the_step_before_is_taken(checkpoints, log):
   (place / 'process_0.bak').write_text('{}')
   assert_restores(checkpoints, 1)
   why = (
-    "damaged: 'state/array_metadatas/process_0.bak' is not in its manifest; "
-    'remove it'
+    f"damaged: its manifest does not list the file '{place}/process_0.bak'; "
+    'remove that file'
   )
   assert f'checkpoint of step 2 skipped, {why}' in log.text()
   lines, well = inspect.report(checkpoints.directory)

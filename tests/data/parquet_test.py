@@ -179,3 +179,14 @@ def test_texts_that_repeat_are_read_as_in_every_row(tmp_path, ids, rows):
     np.testing.assert_array_equal(np.concatenate(parts), column.astype(kind))
     if ids == 'auto':
       assert all(x.dtype == np.array(x.tolist()).dtype for x in parts)
+
+
+@pytest.mark.parametrize('name', ['item.x', 'item'])
+def test_a_dot_in_a_name_is_no_path(tmp_path, name):
+  columns = {'user': [1, 2], 'item': [5, 6], 'item.x': [8, 9]}
+  if name == 'item.x':
+    columns['item'] = [{'x': 1}, {'x': 2}]
+  pq.write_table(pa.table(columns), tmp_path / 'x.parquet')
+  roles = {'user': 'user', 'item': name}
+  (events,) = readers.read_parquet([tmp_path / 'x.parquet'], roles)
+  assert events.item.tolist() == columns[name]

@@ -194,6 +194,16 @@ def test_text_that_is_no_plan(text, message, tmp_path):
     plan_lib.load_plan(path)
 
 
+@pytest.mark.parametrize(
+  'text', ['{"version": []}', '{"version": 2, "tables": [1]}', '[' * 10**5]
+)
+def test_a_file_of_another_kind_is_named(text, tmp_path):
+  path = tmp_path / 'plan.json'
+  path.write_text(text)
+  with pytest.raises(PlanError, match=f'^{re.escape(str(path))}: '):
+    plan_lib.load_plan(path)
+
+
 # Written by version 1, for two tables on two hosts.
 VERSION_1 = '''{
   "version": 1,

@@ -54,6 +54,25 @@ def test_what_cannot_be_is_refused(call, message):
     call()
 
 
+@pytest.mark.parametrize(
+  'text', ['[[1]]', '5', 'null', '[' * 10**5, '{"a": ' * 10**5, '{', '']
+)
+def test_a_file_that_is_no_topology(tmp_path, text):
+  path = tmp_path / 'machine.json'
+  path.write_text(text)
+  with pytest.raises(ValueError, match=f'^{path}: '):
+    hardware.find_topology(str(path))
+
+
+@pytest.mark.parametrize('number', ['"4"', 'Infinity', 'NaN', '[]', 'null'])
+def test_a_number_that_is_none(tmp_path, number):
+  path = tmp_path / 'machine.json'
+  text = hardware.find_topology('v5e').to_json()
+  path.write_text(text.replace('"hosts": 4', f'"hosts": {number}'))
+  with pytest.raises(ValueError, match=f'^{path}: '):
+    hardware.find_topology(str(path))
+
+
 def test_a_file_that_is_not_there():
   with pytest.raises(
     FileNotFoundError, match='planner.calibrate --out no.json'

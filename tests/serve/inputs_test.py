@@ -1,12 +1,17 @@
 """The layouts of the histories to predict for."""
 
 import json
+import logging
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
 from genrec_jax import sealed
+from genrec_jax.data.readers import Events
+from genrec_jax.data.vocab import Vocab
 from genrec_jax.serve import predict
+from genrec_jax.serve.inputs import SkippedEvents
 from genrec_jax.serve.predictor import Predictor
 from tests.serve.predictions import T, by_user, oracle, write_histories
 
@@ -121,3 +126,16 @@ def test_low_ratings_are_no_history(own, untimed, tmp_path, caplog):
   sealed.write_text(directory / 'config.json', json.dumps(saved))
   assert predict.write_predictions(config, workdir)['users'] == 1
   assert "no column 'rating'; every event counts as liked" in caplog.text
+
+
+def test_ids_do_not_command_a_terminal(caplog):
+  skipped, known = SkippedEvents(), Vocab(np.array(['', 'a']))
+  hostile = '\x1b]0;title\x07\x1b[2J'
+  events = Events(np.array([f'u{hostile}']), np.array([f'i{hostile}']))
+  list(skipped.count_skipped(iter([events]), known, None))
+  skipped.settle_users(known)
+  with caplog.at_level(logging.INFO):
+    skipped.log_skipped('in.csv')
+  assert len(caplog.messages) == 2
+  for line, id_ in zip(caplog.messages, ('i', 'u'), strict=True):
+    assert f'{id_}\\x1b]0;title\\x07\\x1b[2J' in line and line.isprintable()

@@ -94,7 +94,9 @@ def test_only_finite_values_are_better(name, value):
   'text, message',
   [
     ('examples', "no value of 'examples' is better .* auc, logloss, ne, cal"),
-    ('acu', "is 'acu'; measured are auc, .* set --config.train.monitor="),
+    ('acu', "is 'acu'; measured are auc, .* set --config.train.monitor=auc$"),
+    ('loglos', 'set --config.train.monitor=logloss$'),
+    ('ndcg@10', 'set --config.train.monitor=auc$'),
     (None, 'is None; measured are'),
     ('auc-logloss', "is 'auc-logloss'; measured are"),
     ('auc,logloss', 'measured are'),

@@ -123,6 +123,49 @@ def test_hostile_pickles(tmp_path, value, message):
     torch_files.read_state_dict(path)
 
 
+# A tuple of 2^64 Nones that takes a few bytes.
+BOMB = b'(NNt' + b'2\x86' * 64
+TUPLE = 'has a tuple as a key'
+
+
+@pytest.mark.parametrize(
+  'pickled, message',
+  [
+    (b'}' + BOMB + b'Ns.', TUPLE),
+    (b'}(' + BOMB + b'Nu.', TUPLE),
+    (b'(' + BOMB + b'Nd.', TUPLE),
+    (b'\x8f(' + BOMB + b'\x90.', TUPLE),
+    (b'(' + BOMB + b'\x91.', TUPLE),
+    (
+      called('collections', 'OrderedDict', b']' + BOMB + b'N\x86a') + b'.',
+      TUPLE,
+    ),
+    (b'}\x8a\x09' + b'\x01' * 9 + b'Ns.', 'has a int as a key'),
+    (b'(' + BOMB + b'NNtQ.', r'holds a \(\(\('),
+    (STORAGE.replace(b"S'0'\n", BOMB)[1:] + b'.', 'storage of no name'),
+    (b"(dS'" + b'w' * 10**6 + b"'\nNs.", r'holds no state_dict: .w+.\.\.\.'),
+    (BOMB + b'.', 'holds no state_dict'),
+  ],
+)
+def test_what_would_take_for_ever_is_refused_at_once(
+  tmp_path, pickled, message
+):
+  path = archive(tmp_path / 'a.pt', pickled)
+  with pytest.raises(WeightsError, match=message) as error:
+    torch_files.read_state_dict(path)
+  assert len(str(error.value)) < 1000
+
+
+def test_dicts_that_trainers_save(tmp_path):
+  made = {'state': {0: {'step': 1.0}, None: {b'x', True}}, 'state_dict': {}}
+  ordered = called(
+    'collections', 'OrderedDict', b"](](S'w'\n" + tensor() + b'ee'
+  )
+  pickled = pickle.dumps(made, 4)[:-1] + b"S'state_dict'\n" + ordered + b's.'
+  path = archive(tmp_path / 'a.pt', pickled)
+  assert list(torch_files.read_state_dict(path)) == ['w']
+
+
 def test_damage_to_a_storage(tmp_path):
   path = archive(tmp_path / 'a.pt', state(tensor()))
   path.write_bytes(path.read_bytes().replace(DATA, DATA[:-1] + b'!'))

@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -17,6 +19,8 @@ from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import store as store_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
+
+LOG = logging.getLogger('genrec_jax')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,9 +256,21 @@ def _from_files(
       for name, options in file_format.default_features(first, reading).items()
       if name not in labels and name not in beside.values()
     }
+    unread = [name for name, options in defaults.items() if options is None]
+    defaults = {name: x for name, x in defaults.items() if x is not None}
+    if unread and not defaults:
+      raise ValueError(
+        f'{first}: the types of these columns are of no feature: '
+        f'{list_names(unread)}; convert them to text, numbers, or lists of '
+        'text or of whole numbers'
+      )
+    if unread:
+      LOG.warning(
+        '%s: left out, as of types of no feature: %s', first, list_names(unread)
+      )
     log(
       f'data.features is not set; {first} gives '
-      + ', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items())
+      + escape(', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items()))
     )
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
   sources = {

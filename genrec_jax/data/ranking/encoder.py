@@ -31,8 +31,7 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
   except transform.NumberError as e:
     raise ValueError(
       f'{chunk.quote_cell(e.at, column.source, e.value)} is not a finite '
-      'number of '
-      "float32's range; mend it, or leave the cell empty if it is missing"
+      f"number of float32's range; mend it, or {chunk.remedy}"
     ) from None
   except TypeError as e:
     raise ValueError(
@@ -89,19 +88,19 @@ def read_values(
   """The values of a coded feature, and how many are each row's (None: one)."""
   if column.kind == 'numeric':
     return transform.bucket_counts(_read_numbers(chunk, column)), None
-  if column.pooled:
-    lists = _shorten_lists(_read_lists(chunk, column), column)
-    return lists.values, lists.lengths
   cells = chunk.columns[column.source]
-  if isinstance(cells, raw.ListColumn):
-    raise ValueError(
-      f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
-      f'{column.name!r} a multi_hot or a sequence'
-    )
   if isinstance(cells, raw.NumberColumn) and cells.values.dtype.kind == 'f':
     raise ValueError(
       f'{chunk.where(0)}, column {column.source!r}: categories are text or '
       f'whole numbers, not fractions; make feature {column.name!r} numeric'
+    )
+  if column.pooled:
+    lists = _shorten_lists(_read_lists(chunk, column), column)
+    return lists.values, lists.lengths
+  if isinstance(cells, raw.ListColumn):
+    raise ValueError(
+      f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
+      f'{column.name!r} a multi_hot or a sequence'
     )
   return _fill_empty(cells, column.fill), None
 

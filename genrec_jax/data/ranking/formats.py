@@ -4,7 +4,8 @@ Such a module has
 
   read_names(path, reading)            the columns of a file, in order
   read_chunks(path, columns, reading)  its rows, only those columns
-  default_features(path, reading)      feature -> options, as the file suggests
+  default_features(path, reading)      feature -> options, as the file suggests;
+                                       None for a column of no feature
   SUFFIXES                             of the files in a directory
   BARE                                 whether files have no columns but labels
                                        and features

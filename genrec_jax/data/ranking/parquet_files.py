@@ -70,7 +70,12 @@ def _convert_column(values, where: str) -> raw.Column:
   if types.is_dictionary(kind):
     values = values.dictionary_decode()
     kind = values.type
-  if types.is_list(kind) or types.is_large_list(kind):
+  if _is_list(kind):
+    if not _suggest_kind(kind):
+      raise ValueError(
+        f'{where}: type {kind}, and a feature holds lists of text or of whole '
+        'numbers; convert the column, or leave it out of data.features'
+      )
     lengths = values.value_lengths().fill_null(0)
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -86,7 +91,7 @@ def _convert_column(values, where: str) -> raw.Column:
   else:
     raise ValueError(
       f'{where}: type {kind} is neither text nor a number nor a list of those; '
-      'convert the column'
+      'convert the column, or leave it out of data.features'
     )
   present = None
   if values.null_count:
@@ -103,16 +108,32 @@ def _convert_column(values, where: str) -> raw.Column:
 
 def default_features(
   path: pathlib.Path, reading: Mapping[str, str]
-) -> dict[str, dict]:
-  """Features by the types of the columns."""
+) -> dict[str, dict | None]:
+  """Features by the types of the columns; None for types of no feature."""
   del reading
   schema = parquet.read_schema(text.require_file(path))
   out = {}
-  for name, kind in zip(schema.names, schema.types, strict=True):
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-      out[name] = {'kind': 'multi_hot'}
-    elif pa.types.is_floating(kind):
-      out[name] = {'kind': 'numeric'}
-    else:
-      out[name] = {'kind': 'categorical'}
+  for name, type_ in zip(schema.names, schema.types, strict=True):
+    kind = _suggest_kind(type_)
+    out[name] = {'kind': kind} if kind else None
   return out
+
+
+def _is_list(kind: pa.DataType) -> bool:
+  return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _suggest_kind(kind: pa.DataType) -> str:
+  """The kind of feature that a type is read as, '' for none."""
+  types = pa.types
+  if types.is_dictionary(kind):
+    kind = kind.value_type
+  if _is_list(kind):
+    is_of_categories = _suggest_kind(kind.value_type) == 'categorical'
+    return 'multi_hot' if is_of_categories else ''
+  if types.is_floating(kind):
+    return 'numeric'
+  if types.is_string(kind) or types.is_large_string(kind):
+    return 'categorical'
+  is_whole = types.is_integer(kind) or types.is_boolean(kind)
+  return 'categorical' if is_whole else ''

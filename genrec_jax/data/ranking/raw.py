@@ -70,11 +70,13 @@ class RawChunk:
     columns: name -> N values; those that were asked for.
     size: N.
     where: names the origin of row i for messages ('log.csv, line 7').
+    remedy: what to do where a number is missing.
   """
 
   columns: Mapping[str, Column]
   size: int
   where: Callable[[int], str] = 'row {}'.format
+  remedy: str = 'leave the cell empty if it is missing'
 
   def __len__(self) -> int:
     return self.size
@@ -94,6 +96,7 @@ class RawChunk:
       },
       len(rows),
       lambda i: self.where(int(rows[i])),
+      self.remedy,
     )
 
 

@@ -38,9 +38,12 @@ def load(tmp_path, text, **changes):
     (GOOD + '0,a,inf\n', {}, r"line 6.*'inf' is not a finite"),
     (GOOD + '0,a,nan\n', {}, r"line 6.*'nan' is not a finite"),
     (GOOD + '0,a,1_0\n', {}, r"line 6.*'1_0' is not a finite"),
-    (GOOD.encode() + b'0,\xff,1\n', {}, r'line 6: not utf-8'),
+    (GOOD.encode() + b'0,\xff,1\n', {}, r'line 6: not utf-8 text.*as UTF-8$'),
+    (GOOD.encode('utf-16'), {}, r'line 1: not utf-8 text.*as UTF-8$'),
+    (GOOD.encode('utf-16-le'), {}, r'line 1: zero bytes.*as UTF-8$'),
     (GOOD.replace('price', 'prize'), {}, r"no column 'price'.*'prize'"),
     (GOOD.replace('price', 'user'), {}, r"'user' stands twice"),
+    (GOOD.replace('price', '\x1b[2J'), {}, r"'price'.* user, \\x1b\[2J"),
     ('', {}, 'empty'),
     ('label,user,price\n', {}, 'holds no rows'),
     (

@@ -95,12 +95,63 @@ def test_libsvm_rows_of_any_length_are_sets(tmp_path):
     load(tmp_path, 'libsvm', path, features={'f0': {}})
 
 
-@pytest.mark.parametrize('line', ['1 3:1 5', '1 3:1:2 5', '1 3: 5:1'])
-def test_damaged_libsvm_lines_are_told(tmp_path, line):
+@pytest.mark.parametrize(
+  'line, remedy',
+  [
+    ('1 3:1 5', 'mend or remove the line$'),
+    ('1 3:1:2 5', 'mend or remove the line$'),
+    ('1 3: 5:1', r'write a number, such as 0, if it is missing$'),
+    ('1 3:1 5:nan', r'write a number, such as 0, if it is missing$'),
+    ('# made by hand', r'remove the line, for comments \(#\) are not read$'),
+    ('1 3:1 5:1 # good', r'remove the line, for comments \(#\) are not read$'),
+  ],
+)
+def test_damaged_libsvm_lines_are_told(tmp_path, line, remedy):
   path = tmp_path / 'x.libsvm'
   path.write_text(f'1 3:1 5:1\n{line}\n')
-  with pytest.raises(ValueError, match='x.libsvm, line 2: '):
-    load(tmp_path, 'libsvm', path, features={'f0': {}, 'f1': {}})
+  features = {'f0': {}, 'v1': {'kind': 'numeric'}}
+  with pytest.raises(ValueError, match=f'x.libsvm, line 2.*{remedy}'):
+    load(tmp_path, 'libsvm', path, features=features)
+
+
+@pytest.mark.parametrize(
+  'text, warning',
+  [
+    ('0 3:1 5:1\n1 4:1\n', None),
+    ('0 3:1 5:1 9:7\n1 4:1 5:1.0 9:8\n', None),
+    (
+      '0 3:1 5:2\n1 4:0.5 5:3 6:1\n',
+      '{}: 3 values other than 1 in the first 2 rows are not read, because '
+      'these features are categories: indices',
+    ),
+    (
+      '0 3:2 5:1 7:4\n1 4:1 6:1 8:3\n',
+      '{}: 3 values other than 1 in the first 2 rows are not read, because '
+      'these features are categories: f0, f2',
+    ),
+  ],
+)
+def test_libsvm_values_that_are_not_read_are_said_once(
+  tmp_path, caplog, text, warning
+):
+  path = tmp_path / 'x.libsvm'
+  path.write_text(text)
+  load(tmp_path, 'libsvm', path)
+  libsvm.default_features(path, {})
+  assert caplog.messages == ([warning.format(path)] if warning else [])
+
+
+def test_a_numeric_pair_of_another_index_is_said_once(tmp_path, caplog):
+  path = tmp_path / 'x.libsvm'
+  path.write_text('0 3:1 5:2\n' * 1500 + '1 3:1 6:2\n1 3:1 7:2\n')
+  load(tmp_path, 'libsvm', path)
+  (line,) = caplog.messages
+  assert line.startswith(f"{path}, line 1501: the index of v1 is '6', and '5'")
+  caplog.clear()
+  other = path.rename(tmp_path / 'y.libsvm')
+  both = {'f1': {}, 'v1': {'kind': 'numeric'}}
+  load(tmp_path, 'libsvm', other, features=both)
+  assert not caplog.messages
 
 
 def table():
@@ -149,6 +200,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   [
     ('price', {}, 'categories are text or whole numbers'),
     ('tags', {}, 'make feature .tags. a multi_hot'),
+    ('price', {'kind': 'multi_hot'}, 'categories are text or whole numbers'),
     ('tags', {'kind': 'numeric'}, 'lists are not numbers'),
     ('citi', {}, "'city'"),
   ],
@@ -157,6 +209,41 @@ def test_columns_of_other_types_are_refused(tmp_path, name, options, wanted):
   pq.write_table(pa.table(table()), tmp_path / 'x.parquet')
   with pytest.raises(ValueError, match=wanted):
     load(tmp_path, 'parquet', tmp_path / 'x.parquet', features={name: options})
+
+
+def unsuitable():
+  return {
+    'label': [1, 0],
+    'user': ['a', 'b'],
+    'vector': [[1.5, 2.5], [0.5, 1.0]],
+    'nested': [[[1], [2]], [[3]]],
+    'fixed': pa.array([[1.5], [2.5]], pa.list_(pa.float32(), 1)),
+  }
+
+
+def test_columns_of_no_feature_are_left_out_and_said(tmp_path, caplog):
+  pq.write_table(pa.table(unsuitable()), tmp_path / 'x.parquet')
+  cfg = {'name': 'parquet', 'path': str(tmp_path / 'x.parquet')}
+  ds = datasets.load(cfg, tmp_path / 'cache')
+  assert [spec.name for spec in ds.features] == ['user']
+  (line,) = caplog.messages
+  assert 'x.parquet: left out' in line and line.endswith(
+    ': vector, nested, fixed'
+  )
+  rest = {name: x for name, x in unsuitable().items() if name != 'user'}
+  pq.write_table(pa.table(rest), tmp_path / 'x.parquet')
+  wanted = 'of no feature: vector, nested, fixed; convert them'
+  with pytest.raises(ValueError, match=wanted):
+    datasets.load(cfg, tmp_path / 'cache')
+
+
+@pytest.mark.parametrize('kind', ['multi_hot', 'sequence', 'numeric'])
+@pytest.mark.parametrize('name', ['vector', 'nested', 'fixed'])
+def test_lists_of_no_feature_are_refused(tmp_path, name, kind):
+  pq.write_table(pa.table(unsuitable()), tmp_path / 'x.parquet')
+  wanted = f"x.parquet, row 1, column '{name}': type .*list.*leave it out of"
+  with pytest.raises(ValueError, match=wanted):
+    load(tmp_path, 'parquet', tmp_path / 'x.parquet', features={name: kind})
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
