@@ -23,7 +23,6 @@ import dataclasses
 import fcntl
 import os
 import pathlib
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -187,7 +186,7 @@ class ReplicaWriter:
       yield StagedTables(directory, tables)
     finally:
       if not self.position or self.position.directory != directory.name:
-        shutil.rmtree(directory)
+        storage.remove_directory(directory)
 
   def swap_tables(self, building: StagedTables, **position) -> None:
     """New tables take the place of the old ones.
@@ -274,7 +273,7 @@ class ReplicaWriter:
   def _open_generation(self) -> None:
     """Maps the counter; made once, because services have it mapped."""
     path = self._copy / GENERATION
-    if not path.exists() and not path.is_symlink():
+    if not storage.is_present(path):
       temporary = path.with_suffix('.tmp')
       temporary.unlink(missing_ok=True)
       with storage.create_file(temporary) as file:
@@ -292,7 +291,7 @@ class ReplicaWriter:
   def _open_tables(self, verify: bool) -> None:
     self.position, self._files = None, {}
     path = self._copy / POSITION
-    if path.exists() or path.is_symlink():
+    if storage.is_present(path):
       try:
         position = serving_copy.read_position(self._copy)
         self._files = serving_copy.map_tables(self._copy, position.tables, 'r+')
@@ -371,18 +370,10 @@ class ReplicaWriter:
   def _remove_others(self) -> None:
     for name in self._table_directories():
       if not self.position or name != self.position.directory:
-        _remove(self._copy / name)
+        storage.remove_directory(self._copy / name)
 
   def _remove_incoming(self) -> None:
-    _remove(self._copy / INCOMING, ignore_errors=True)
-
-
-def _remove(path: pathlib.Path, *, ignore_errors: bool = False) -> None:
-  """Removes a directory, or what somebody has put in its place."""
-  if path.is_symlink() or (path.exists() and not path.is_dir()):
-    path.unlink()  # of a pipe, rmtree would wait for a writer
-  else:
-    shutil.rmtree(path, ignore_errors=ignore_errors)
+    storage.remove_directory(self._copy / INCOMING, ignore_errors=True)
 
 
 def _write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:

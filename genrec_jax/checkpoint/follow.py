@@ -271,7 +271,7 @@ class Follower(contextlib.AbstractContextManager):
       yield
     except DamagedError as e:
       path = step_dir / manifest.NAME
-      if path.exists() or storage.is_link(path):  # not just being removed
+      if storage.is_present(path):  # not just being removed
         if str(e) != wrong:
           line = f'step {step} is passed over, {e}'
           self._said.add(line)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from benchmarks import robustness_manifests
-from genrec_jax.checkpoint import manifest, manifest_rules
+from genrec_jax.checkpoint import manifest, manifest_rules, retention
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.save_lock import SaveLock
@@ -207,3 +207,24 @@ def test_a_copy_without_checksums_gets_them(run, follower, copy, log):
   change(table_of(copy, follower))
   with pytest.raises(CheckpointError, match='damaged in block 0'):
     ServingCopy(copy)
+
+
+# --- What is removed
+
+
+def test_what_lies_in_the_place_of_a_directory_is_removed(tmp_path, log):
+  steps, behind = tmp_path / 'checkpoints', tmp_path / 'behind'
+  for folder in (steps, behind):
+    folder.mkdir()
+  (behind / 'precious').touch()
+  os.mkfifo(steps / '5.removed')
+  os.mkfifo(steps / '7')
+  (steps / '6.removed').symlink_to(behind)
+  retention.make_room(steps, 7, log)
+  assert not list(steps.iterdir())
+  assert sum('left by a killed' in line for line in log) == 2
+  for target in (behind, tmp_path / 'nowhere'):
+    (steps / '7').symlink_to(target)
+    retention.make_room(steps, 7, log)
+    assert not list(steps.iterdir())
+  assert list(behind.iterdir()) == [behind / 'precious']
