@@ -274,19 +274,27 @@ class ReplicaWriter:
     """Maps the counter; made once, because services have it mapped."""
     path = self._copy / GENERATION
     if not storage.is_present(path):
-      temporary = path.with_suffix('.tmp')
-      temporary.unlink(missing_ok=True)
-      with storage.create_file(temporary) as file:
-        np.save(file, np.zeros(2, np.int64))
-      temporary.rename(path)
+      self._create_generation([0, 0])
     try:
       self._generation = serving_copy.open_generation(self._copy, 'r+')
     except DamagedError as e:
       self._log(f'{e}; it is made anew')
-      with storage.open_file(self._copy, GENERATION, write=True) as file:
-        np.save(file, np.array([time.time_ns() | 1, 0]))
-        file.truncate()
+      values = [time.time_ns() | 1, 0]
+      if path.stat().st_nlink > 1:  # what has the other name is not ours
+        self._create_generation(values)
+      else:
+        with storage.open_file(self._copy, GENERATION, write=True) as file:
+          np.save(file, np.array(values))
+          file.truncate()
       self._generation = serving_copy.open_generation(self._copy, 'r+')
+
+  def _create_generation(self, values: list[int]) -> None:
+    """Puts a new file into its place; services still map the old one."""
+    temporary = (self._copy / GENERATION).with_suffix('.tmp')
+    temporary.unlink(missing_ok=True)
+    with storage.create_file(temporary) as file:
+      np.save(file, np.array(values))
+    temporary.rename(self._copy / GENERATION)
 
   def _open_tables(self, verify: bool) -> None:
     self.position, self._files = None, {}

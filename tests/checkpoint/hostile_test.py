@@ -106,6 +106,29 @@ def test_a_lock_that_is_a_link_truncates_nothing(run, copy, tmp_path):
   assert (tmp_path / 'precious').read_text() == 'precious'
 
 
+def test_what_has_another_name_is_not_written_to(run, copy, tmp_path, log):
+  run.line(1)
+  with Follower(run.directory, copy, log=log) as follower:
+    follower.update()
+    names = 'generation.npy', follower.tables['item']['file']
+  for name in names:
+    os.link(copy / name, tmp_path / copy.joinpath(name).name)
+  before = [(tmp_path / name.split('/')[-1]).read_bytes() for name in names]
+  run.delta(2)
+  with Follower(run.directory, copy, log=log) as follower:
+    assert log.text().count('has a second name (a hard link)') == 2
+    assert follower.update() == [1, 2]
+    assert_is(follower, run.whole[2])
+  (copy / names[0]).unlink()
+  (tmp_path / 'precious').write_text('precious')
+  os.link(tmp_path / 'precious', copy / names[0])
+  with Follower(run.directory, copy, log=log) as follower:
+    assert follower.step == 2 and ServingCopy(copy).step == 2
+  assert (tmp_path / 'precious').read_text() == 'precious'
+  after = [(tmp_path / name.split('/')[-1]).read_bytes() for name in names]
+  assert after == before
+
+
 def test_nothing_is_received_through_a_link(run, follower, copy, tmp_path):
   run.line(1)
   follower.update()
