@@ -323,13 +323,12 @@ class ReplicaWriter:
     tables = self.position.tables
     bare = [name for name, about in tables.items() if 'checksums' not in about]
     if bare:  # a copy of an earlier version
-      files = {
-        name: serving_copy.name_files(self.position.directory, name)
-        for name in tables
+      tables = {
+        name: about | {'checksums': serving_copy.name_sums(about['file'])}
+        for name, about in tables.items()
       }
       for name in bare:
-        self._files[name].create_sums(self._copy / files[name]['checksums'])
-      tables = {name: about | files[name] for name, about in tables.items()}
+        self._files[name].create_sums(self._copy / tables[name]['checksums'])
       self._files = serving_copy.map_tables(self._copy, tables, 'r+')
       self._write_position(dataclasses.replace(self.position, tables=tables))
     size = sum(file.nbytes for file in self._files.values())
