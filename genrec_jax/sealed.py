@@ -17,6 +17,7 @@ who rewrites them with the files.
 """
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -35,7 +36,9 @@ import numpy as np
 
 NAME = 'SEAL.json'
 _MARK = 'sealed'  # the key of a JSON file that says that a seal belongs to it
-_MOST_BYTES = 1 << 28  # of a seal, which has ten bytes a megabyte
+_MOST_BYTES = 1 << 24  # of a seal, which has ten bytes a megabyte
+_MOST_UNSEALED = 1 << 30  # of a file of an earlier version
+_MOST_TEXT = 1 << 26  # of what `write_text` writes, if its seal is lost
 FORMAT = 1
 BLOCK = 1 << 20  # bytes that share a checksum
 # The remedy for what a training leaves in its workdir to predict with.
@@ -97,6 +100,25 @@ def _create_file(path: pathlib.Path) -> io.BufferedWriter:
   return open(os.open(path, how, 0o666), 'wb')
 
 
+def open_regular(path: str | os.PathLike) -> io.BufferedReader:
+  """Opens a file to read it; OSError for a pipe, a device or a directory."""
+  # A pipe in the place of the file must not be waited for.
+  file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb')
+  if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file.close()
+    raise OSError(errno.EINVAL, 'it is not a file', str(path))
+  return file
+
+
+def read_regular(path: str | os.PathLike, most: int) -> bytes:
+  """What `open_regular` opens, whole; OSError for more than so many bytes."""
+  with open_regular(path) as file:
+    raw = file.read(most + 1)
+  if len(raw) > most:
+    raise OSError(errno.EFBIG, f'it has more than {most:,} bytes', str(path))
+  return raw
+
+
 class SealedDirectory:
   """The files of a directory, each checked before anything of it is used.
 
@@ -149,8 +171,7 @@ class SealedDirectory:
       FileNotFoundError: there is none.
       DamagedError: they are not those that were written.
     """
-    wanted = self._files.get(name, (None,))[0]
-    raw = self._read_file(name, wanted)
+    raw = self._read_file(name, _MOST_UNSEALED)
     self._compare(name, len(raw), _checksums_of(raw))
     return raw
 
@@ -225,23 +246,23 @@ class SealedDirectory:
           name, f'something in bytes {block * BLOCK:,} to {last:,} has changed'
         )
 
-  def _read_file(self, name: str, most: int | None) -> bytes:
+  def _read_file(self, name: str, most: int) -> bytes:
+    """A file of the size that is sealed, or of at most so many bytes."""
+    bound = '' if name in self._files else 'at most '
+    most = _MOST_TEXT if bound and self._seal != NAME else most
+    most = self._files.get(name, (most,))[0]
     with self._open_file(name) as file:
       size = os.fstat(file.fileno()).st_size
       # Before it is read: a sparse file may be larger than the memory.
-      if most is not None and size > most:
-        raise self.damaged(name, f'{size:,} bytes instead of {most:,}')
+      if size > most:
+        raise self.damaged(name, f'{size:,} bytes instead of {bound}{most:,}')
       with self.explain_damage(name):
         return file.read()
 
   @contextlib.contextmanager
   def _open_file(self, name: str) -> Iterator[io.BufferedReader]:
     try:
-      # A pipe in the place of the file must not be waited for.
-      descriptor = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
-      with open(descriptor, 'rb') as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-          raise self.damaged(name, 'it is not a file')
+      with open_regular(self.path / name) as file:
         yield file
     except FileNotFoundError:
       raise FileNotFoundError(
@@ -268,7 +289,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   files = {path.name: [len(raw), list(_checksums_of(raw))]}
   seal = encode_body(dict(format=FORMAT, files=files))
   with contextlib.suppress(OSError):
-    if (path.read_bytes(), seal_path.read_bytes()) == (raw, seal):
+    former = read_regular(path, len(raw)), read_regular(seal_path, len(seal))
+    if former == (raw, seal):
       return
   # Killed between the two, the process leaves a file without a seal.
   seal_path.unlink(missing_ok=True)

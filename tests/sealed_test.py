@@ -278,3 +278,26 @@ def test_planted_links_are_not_followed(tmp_path):
   (tmp_path / 'folder' / sealed.NAME).symlink_to(victim)
   sealed.seal(tmp_path / 'folder')
   assert victim.read_text() == 'precious'
+
+
+@pytest.mark.parametrize('name', ['config.json', '.config.json.seal'])
+def test_what_is_written_anew_is_not_waited_for(tmp_path, name):
+  path = tmp_path / 'config.json'
+  for place in (os.mkfifo, lambda path: path.symlink_to('/dev/zero')):
+    sealed.write_text(path, 'old')
+    (tmp_path / name).unlink()
+    place(tmp_path / name)
+    sealed.write_text(path, 'new')
+    assert sealed.open_file(path, REMEDY).read('config.json') == b'new'
+
+
+def test_without_a_seal_nothing_without_end_is_read(tmp_path):
+  path = tmp_path / 'config.json'
+  path.touch()
+  os.truncate(path, 6 << 30)
+  with pytest.raises(sealed.DamagedError, match='bytes instead of at most 67'):
+    sealed.open_file(path, REMEDY).read_json('config.json')
+  (tmp_path / sealed.NAME).touch()
+  os.truncate(tmp_path / sealed.NAME, 120 << 20)
+  with pytest.raises(sealed.DamagedError, match='bytes instead of at most 16'):
+    sealed.SealedDirectory(tmp_path, REMEDY)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from genrec_jax.checkpoint import npz_members
+from genrec_jax.data import npz_members
 from genrec_jax.numerics import formats as formats_lib
 from genrec_jax.numerics.formats import FORMATS, Formats
 from genrec_jax.numerics.number_format import NumberFormat

@@ -23,7 +23,6 @@ import dataclasses
 import fcntl
 import os
 import pathlib
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -189,7 +188,7 @@ class ReplicaWriter:
       yield StagedTables(directory, tables)
     finally:
       if not self.position or self.position.directory != directory.name:
-        shutil.rmtree(directory)
+        storage.remove_directory(directory)
 
   def swap_tables(self, building: StagedTables, **position) -> None:
     """New tables take the place of the old ones.
@@ -276,25 +275,33 @@ class ReplicaWriter:
   def _open_generation(self) -> None:
     """Maps the counter; made once, because services have it mapped."""
     path = self._copy / GENERATION
-    if not path.exists() and not path.is_symlink():
-      temporary = path.with_suffix('.tmp')
-      temporary.unlink(missing_ok=True)
-      with storage.create_file(temporary) as file:
-        np.save(file, np.zeros(2, np.int64))
-      temporary.rename(path)
+    if not storage.is_present(path):
+      self._create_generation([0, 0])
     try:
       self._generation = serving_copy.open_generation(self._copy, 'r+')
     except DamagedError as e:
       self._log(f'{e}; it is made anew')
-      with storage.open_file(self._copy, GENERATION, write=True) as file:
-        np.save(file, np.array([time.time_ns() | 1, 0]))
-        file.truncate()
+      values = [time.time_ns() | 1, 0]
+      if path.stat().st_nlink > 1:  # what has the other name is not ours
+        self._create_generation(values)
+      else:
+        with storage.open_file(self._copy, GENERATION, write=True) as file:
+          np.save(file, np.array(values))
+          file.truncate()
       self._generation = serving_copy.open_generation(self._copy, 'r+')
+
+  def _create_generation(self, values: list[int]) -> None:
+    """Puts a new file into its place; services still map the old one."""
+    temporary = (self._copy / GENERATION).with_suffix('.tmp')
+    temporary.unlink(missing_ok=True)
+    with storage.create_file(temporary) as file:
+      np.save(file, np.array(values))
+    temporary.rename(self._copy / GENERATION)
 
   def _open_tables(self, verify: bool) -> None:
     self.position, self._files = None, {}
     path = self._copy / POSITION
-    if path.exists() or path.is_symlink():
+    if storage.is_present(path):
       try:
         position = serving_copy.read_position(self._copy)
         self._files = serving_copy.map_tables(self._copy, position.tables, 'r+')
@@ -318,13 +325,12 @@ class ReplicaWriter:
     tables = self.position.tables
     bare = [name for name, about in tables.items() if 'checksums' not in about]
     if bare:  # a copy of an earlier version
-      files = {
-        name: serving_copy.name_files(self.position.directory, name)
-        for name in tables
+      tables = {
+        name: about | {'checksums': serving_copy.name_sums(about['file'])}
+        for name, about in tables.items()
       }
       for name in bare:
-        self._files[name].create_sums(self._copy / files[name]['checksums'])
-      tables = {name: about | files[name] for name, about in tables.items()}
+        self._files[name].create_sums(self._copy / tables[name]['checksums'])
       self._files = serving_copy.map_tables(self._copy, tables, 'r+')
       self._write_position(dataclasses.replace(self.position, tables=tables))
     size = sum(file.nbytes for file in self._files.values())
@@ -373,18 +379,10 @@ class ReplicaWriter:
   def _remove_others(self) -> None:
     for name in self._table_directories():
       if not self.position or name != self.position.directory:
-        _remove(self._copy / name)
+        storage.remove_directory(self._copy / name)
 
   def _remove_incoming(self) -> None:
-    _remove(self._copy / INCOMING, ignore_errors=True)
-
-
-def _remove(path: pathlib.Path, *, ignore_errors: bool = False) -> None:
-  """Removes a directory, or what somebody has put in its place."""
-  if path.is_symlink() or (path.exists() and not path.is_dir()):
-    path.unlink()  # of a pipe, rmtree would wait for a writer
-  else:
-    shutil.rmtree(path, ignore_errors=ignore_errors)
+    storage.remove_directory(self._copy / INCOMING, ignore_errors=True)
 
 
 def _write_chunk(files: Mapping[str, TableFile], chunk: RowChunk) -> None:

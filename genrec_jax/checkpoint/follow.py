@@ -223,7 +223,7 @@ class Follower(contextlib.AbstractContextManager):
         'config.checkpoint.publish.every'
       )
     for step in reversed(there):
-      if at and step <= at[0] and _is_still(directory, at):
+      if at and step <= at[0] and self._is_still(directory, at):
         break
       try:
         return self._leading_to(directory, step, at)
@@ -237,6 +237,17 @@ class Follower(contextlib.AbstractContextManager):
         if (directory / str(step) / manifest.NAME).exists():
           self._say_once(f'step {step} is passed over, {e}')
     return None
+
+  def _is_still(self, directory, at: tuple[int, int]) -> bool:
+    """Whether the source has the step of the copy, in whatever condition."""
+    step_dir = directory / str(at[0])
+    if not step_dir.is_dir():
+      return False
+    try:
+      manifest.read(step_dir, self._key)
+      return chain.read_identity(step_dir) == at[1]
+    except (CheckpointError, OSError):
+      return True
 
   def _leading_to(self, directory, step: int, at) -> Line:
     """From where the copy is, if that is on the way; else from the base."""
@@ -271,7 +282,7 @@ class Follower(contextlib.AbstractContextManager):
       yield
     except DamagedError as e:
       path = step_dir / manifest.NAME
-      if path.exists() or storage.is_link(path):  # not just being removed
+      if storage.is_present(path):  # not just being removed
         if str(e) != wrong:
           line = f'step {step} is passed over, {e}'
           self._said.add(line)
@@ -380,18 +391,6 @@ def _open_manifest(
       'damaged: it is another one than later steps were made from'
     )
   return body, raw
-
-
-def _is_still(directory, at: tuple[int, int]) -> bool:
-  """Whether the source has the step of the copy, in whatever condition."""
-  step_dir = directory / str(at[0])
-  if not step_dir.is_dir():
-    return False
-  try:
-    manifest.read(step_dir)
-    return chain.read_identity(step_dir) == at[1]
-  except (CheckpointError, OSError):
-    return True
 
 
 def _count_rows(chunk: RowChunk) -> int:

@@ -12,9 +12,8 @@ count as a checkpoint. A kill at any moment leaves the earlier checkpoints as
 they were and, at worst, a directory that the next start skips and the next save
 removes.
 
-Orbax's own manager of steps (training.Checkpointer) is not used, because it
-treats a failed save as made, and would count half-written and damaged steps
-among those to keep.
+Orbax's own manager of steps (training.Checkpointer) is not used: it treats a
+failed save as made, and keeps half-written and damaged steps.
 
 With several processes, each makes the same calls in the same order, and writes
 and reads its own part of the arrays. Process 0 does everything else and sends
@@ -34,6 +33,7 @@ from typing import TypeVar
 from orbax.checkpoint import v1 as ocp
 
 from genrec_jax.checkpoint import (
+  array_layouts,
   chain,
   failures,
   manifest,
@@ -72,8 +72,7 @@ class CheckpointManager(contextlib.AbstractContextManager):
   ):
     """Names a directory of checkpoints; the first save makes it.
 
-    Only `save` changes anything on the disk, so that an evaluation can read
-    beside a training that is saving.
+    Only `save` changes the disk; an evaluation can read beside a training.
 
     Args:
       directory: where the steps lie, one directory each; on a disk or on
@@ -284,8 +283,10 @@ class CheckpointManager(contextlib.AbstractContextManager):
     items = _checkpointables(trees.to_abstract(abstract_state), data)
 
     def load_items():
+      place = self._step_directory(step)
+      array_layouts.check_layouts(place / 'state', items['state'], body['tree'])
       with _make_context(partial, padded):
-        return ocp.load_checkpointables(self._step_directory(step), items)
+        return ocp.load_checkpointables(place, items)
 
     loaded = load_together(self._group, step, load_items)
     return step, loaded['state'], body['host']
@@ -486,9 +487,8 @@ def _raise_first(reasons: list[str | None]) -> None:
 
 
 def _checkpointables(state, data) -> dict:
-  if data is None:
-    return {'state': state}
-  return {'state': state, 'data': IteratorState(data)}
+  more = {} if data is None else {'data': IteratorState(data)}
+  return {'state': state} | more
 
 
 def _make_context(partial: bool = False, padded: bool = False) -> ocp.Context:

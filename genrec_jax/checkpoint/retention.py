@@ -33,7 +33,7 @@ def make_room(
     if _DEBRIS.fullmatch(path.name):
       log(f'removing {path}, left by a killed or failed save')
       storage.remove_directory(path, ignore_errors=True)
-  if (directory / str(step)).exists():
+  if storage.is_present(directory / str(step)):
     try:
       if step in (damaged or {}):
         raise CheckpointError(damaged[step])

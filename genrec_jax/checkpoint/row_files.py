@@ -3,13 +3,14 @@
 This is separate from the code that writes them, so a reader needs no JAX.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from genrec_jax.checkpoint import chunks, manifest, npz_members
+from genrec_jax.checkpoint import chunks, manifest
 from genrec_jax.checkpoint.chunks import RowChunk
 from genrec_jax.checkpoint.manifest import DamagedError
+from genrec_jax.data import npz_members
 from genrec_jax.numerics.formats import FORMATS, Formats
 
 NAME = 'rows'
@@ -19,17 +20,40 @@ _MOST_ROW_BYTES = 4096  # of ids, scales and codebooks of one row
 
 
 def file_name(table: str) -> str:
-  """The name of a table's directory, without characters files cannot have."""
-  characters = [
-    c if c.isalnum() or c in '-_' else f'%{ord(c):02x}' for c in table
-  ]
-  return ''.join(characters)
+  """The name of a table's directory, without characters files cannot have.
+
+  >>> file_name('price ac'), file_name('price€')
+  ('price%20ac', 'price%e2%82%ac')
+  """
+
+  def encode(c: str) -> str:
+    raw = c.encode(errors='surrogatepass')
+    return ''.join(f'%{byte:02x}' for byte in raw)
+
+  return _escape(table, encode)
+
+
+def former_file_name(table: str) -> str:
+  """The same in earlier versions, where two tables might have one name.
+
+  >>> former_file_name('price ac'), former_file_name('price€')
+  ('price%20ac', 'price%20ac')
+  """
+  return _escape(table, lambda c: f'%{ord(c):02x}')
+
+
+def _escape(table: str, encode: Callable[[str], str]) -> str:
+  return ''.join(c if c.isalnum() or c in '-_' else encode(c) for c in table)
 
 
 def file_names(body: dict, table: str) -> list[str]:
   """Files of a table in a step: those of its manifest, and no others."""
-  start = f'{NAME}/{file_name(table)}/'
-  return [name for name in body['files'] if name.startswith(start)]
+  name, former = file_name(table), former_file_name(table)
+  # Of another table, if that is there.
+  if former in map(file_name, body['rows']['tables']):
+    former = name
+  starts = f'{NAME}/{name}/', f'{NAME}/{former}/'
+  return [file for file in body['files'] if file.startswith(starts)]
 
 
 def count_bytes(body: dict) -> int:
@@ -57,7 +81,8 @@ def check_sizes(body: dict, tables: Mapping[str, dict]) -> None:
     DamagedError: a table is much larger than its files, or a file than its
       table, or two tables have the same files.
   """
-  if len({file_name(name) for name in tables}) < len(tables):
+  files = [file for file, _ in of_tables(body, tables)]
+  if len(set(files)) < len(files):
     raise DamagedError('damaged: two of its tables have the same files')
   for name, about in tables.items():
     sizes = [body['files'][file][0] for file in file_names(body, name)]

@@ -79,12 +79,15 @@ class CopyPosition:
       raise ValueError('source or every is of another type')
     manifest_rules.check_tables(self.tables)
     for name, about in self.tables.items():
-      # Copies of earlier versions have no checksums.
-      if about != {key: about[key] for key in _KEYS} | {
-        key: file
-        for key, file in name_files(self.directory, name).items()
-        if key == 'file' or key in about
-      }:
+      given = {key: about[key] for key in _KEYS}
+      # Those of earlier versions have no checksums, or other names.
+      files = [
+        f'{self.directory}/{escape(name)}.npy'
+        for escape in (row_files.file_name, row_files.former_file_name)
+      ]
+      known = [given | {'file': file} for file in files]
+      known += [x | {'checksums': name_sums(x['file'])} for x in known]
+      if about not in known:
         raise ValueError(f'the files of table {name!r} are not its own')
 
 
@@ -94,8 +97,13 @@ def name_files(directory: str, table: str) -> dict[str, str]:
   >>> name_files('1200-3', 'item')
   {'file': '1200-3/item.npy', 'checksums': '1200-3/item.crc32.npy'}
   """
-  start = f'{directory}/{row_files.file_name(table)}'
-  return {'file': f'{start}.npy', 'checksums': f'{start}.crc32.npy'}
+  file = f'{directory}/{row_files.file_name(table)}.npy'
+  return {'file': file, 'checksums': name_sums(file)}
+
+
+def name_sums(file: str) -> str:
+  """The file of the checksums of a table."""
+  return f'{file.removesuffix(".npy")}.crc32.npy'
 
 
 def read_position(copy: pathlib.Path) -> CopyPosition:

@@ -119,6 +119,11 @@ def is_link(path) -> bool:
   return is_disk(path) and path.is_symlink()
 
 
+def is_present(path) -> bool:
+  """Whether something has this name, be it a link that leads nowhere."""
+  return path.exists() or is_link(path)
+
+
 def open_file(directory, name: str, *, write: bool = False) -> BinaryIO:
   """Opens a file to read it, if it is a regular one.
 
@@ -224,12 +229,19 @@ def sync_directories(top) -> None:
 
 
 def remove_directory(directory, *, ignore_errors: bool = False) -> None:
-  """Removes a directory with all that is in it; none is none."""
-  if is_disk(directory):
-    shutil.rmtree(directory, ignore_errors=ignore_errors)
-    return
+  """Removes a directory with all that is in it, or what is in its place.
+
+  A link is removed, and nothing behind it.
+  """
   try:
-    directory.rmtree(missing_ok=True)
+    if not is_disk(directory):
+      directory.rmtree(missing_ok=True)
+    elif not is_present(directory):
+      raise FileNotFoundError(errno.ENOENT, 'no such directory', str(directory))
+    elif directory.is_dir() and not directory.is_symlink():
+      shutil.rmtree(directory, ignore_errors=ignore_errors)
+    else:
+      directory.unlink()  # of a pipe, rmtree would wait for a writer
   except OSError:
     if not ignore_errors:
       raise

@@ -49,10 +49,6 @@ class TableFile:
       FileNotFoundError: a file is missing.
     """
     self._path = copy / about['file']
-    for name in (about.get(key) for key in ('file', 'checksums')):
-      # Somebody else's copy of this copy must not change with it.
-      if mode == 'r+' and name and os.stat(copy / name).st_nlink > 1:
-        raise DamagedError(f'{copy / name} has a second name (a hard link)')
     shape, dtype = (about['rows'], about['dim']), np.dtype(about['dtype'])
     self._bytes, array = map_array(copy, about['file'], mode)
     if array.shape != shape or array.dtype != _stored_dtype(dtype):
@@ -163,12 +159,15 @@ def map_array(
     (all bytes of the file, its array).
 
   Raises:
-    DamagedError: it is something else.
+    DamagedError: it is something else, or would be changed although it has a
+      second name: somebody else's copy of this copy must not change with it.
     FileNotFoundError: there is none.
   """
   path = directory / name
   try:
     with storage.open_file(directory, name, write=mode == 'r+') as file:
+      if mode == 'r+' and os.fstat(file.fileno()).st_nlink > 1:
+        raise DamagedError(f'{path} has a second name (a hard link)')
       if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError('a header of another version')
       shape, by_columns, dtype = np.lib.format.read_array_header_1_0(
@@ -181,7 +180,7 @@ def map_array(
         raise ValueError('it has another size than its header says')
       content = np.memmap(file, np.uint8, mode)
     return content, content[first:].view(dtype).reshape(shape)
-  except FileNotFoundError:
+  except (FileNotFoundError, DamagedError):
     raise
   except OSError as e:
     raise CheckpointError(f'{path} cannot be read ({e.strerror or e})') from e

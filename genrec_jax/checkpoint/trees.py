@@ -3,11 +3,11 @@
 import jax
 
 
-def describe_tree(tree) -> dict[str, str]:
+def describe_tree(tree, separator: str = '/') -> dict[str, str]:
   """Every leaf of a pytree, as in {'tables/item': 'float32[3953,50]'}."""
   return {
     path: f'{leaf.dtype}[{",".join(map(str, leaf.shape))}]'
-    for path, leaf in _named_leaves(tree)
+    for path, leaf in _named_leaves(tree, separator)
   }
 
 
@@ -85,8 +85,8 @@ def to_abstract(tree):
   return jax.tree.map(leaf_of, tree)
 
 
-def _named_leaves(tree) -> list:
+def _named_leaves(tree, separator: str = '/') -> list:
   return [
-    (jax.tree_util.keystr(path, simple=True, separator='/'), leaf)
+    (jax.tree_util.keystr(path, simple=True, separator=separator), leaf)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   ]

@@ -136,7 +136,7 @@ def _is_in_use(pid: int, started: str | None) -> bool:
     return started == str(_STARTED)
   try:
     os.kill(pid, 0)
-  except ProcessLookupError:
+  except (ProcessLookupError, OverflowError):
     return False
   except PermissionError:
     pass

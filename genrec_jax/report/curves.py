@@ -23,6 +23,7 @@ _SPLITS = {
   'test': 'orange',
   'perf': 'green',
 }
+_LARGEST = 1e290
 _MOST_POINTS = 300  # drawn of one series; further ones are averaged
 _MOST_READOUTS = 60  # of a dense series that answer to the pointer
 
@@ -46,7 +47,10 @@ def chart_curves(
         split, slash, what = name.partition('/')
         by_split = measured.setdefault(what if slash else name, {})
         points = by_split.setdefault(split if slash else '', [])
-        points.append((row['step'], float(value)))
+        value = float(value)
+        # Sums and differences of larger ones would be infinite.
+        value = value if abs(value) <= _LARGEST else value * math.inf
+        points.append((row['step'], value))
   charts = {
     what: _chart_measurement(what, by_split, report, comparison)
     for what, by_split in measured.items()

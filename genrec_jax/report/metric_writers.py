@@ -6,6 +6,7 @@ with an OSError instead of a curve that silently ends.
 
 import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import pathlib
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 import numpy as np
 from absl import logging
@@ -20,12 +22,15 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from genrec_jax import sealed
 from genrec_jax.data import scratch
 
 _FOREIGN = (
   '{path}, line {number} has no "step": it is not the metrics file of a run. '
   'Move it away or choose another workdir.'
 )
+_MOST_LINE = 1 << 24  # bytes
+_MOST_STEP, _MOST_DIGITS = 1 << 62, 300
 # JSON has no numbers for these; the strings are those of protobuf's mapping.
 _NON_FINITE = {
   'NaN': math.nan,
@@ -79,12 +84,13 @@ class MetricWriters(contextlib.AbstractContextManager):
     selected = _Lines()
     if path.exists():
       selected = _select_lines(path, resume_step, last_evaluation)
-      write_atomically(path, ''.join(selected.texts))
+    # Whatever was there, a link say, is not what is appended to.
+    write_atomically(path, ''.join(selected.texts))
     self.hole = None
     if resume_step is not None:
       self.hole = _find_hole(selected, last_step, expected)
     self.position = selected.position
-    self._jsonl = open(path, 'a', encoding='utf-8')
+    self._jsonl = open(path, 'a', encoding='utf-8', opener=_open_no_link)
     # The time in a file name has a resolution of seconds; a suffix keeps a run
     # that is resumed within the second from overwriting the file before it.
     self._events = EventsWriter(
@@ -224,21 +230,51 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
     partial.write_text(text, encoding='utf-8')
 
 
+def _open_no_link(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _read_lines(path: pathlib.Path) -> Iterator[tuple[str, dict | None]]:
   """Yields the whole lines of a JSONL file, as they are and as objects.
 
-  A line that is no object, or no text, is None.
+  A line that is no object, no text or too long is None, and one of a step that
+  no run reaches.
   """
-  with open(path, 'rb') as f:
-    for line in f:
+  with _open_lines(path) as f:
+    while line := f.readline(_MOST_LINE):
+      too_long = len(line) == _MOST_LINE
+      while len(line) == _MOST_LINE and not line.endswith(b'\n'):
+        line = f.readline(_MOST_LINE)
       if not line.endswith(b'\n'):
         return  # the process was killed while it wrote this line
-      try:
-        text = line.decode().replace('\r\n', '\n')  # of an editor
-        row = json.loads(text)
-      except (ValueError, RecursionError):
-        text, row = '', None
-      yield text, row if isinstance(row, dict) else None
+      row = None if too_long else _parse_line(line)
+      # As it is written: an editor may have changed the ends of lines.
+      text = '' if row is None else line.decode().replace('\r\n', '\n')
+      yield text, row
+
+
+def _parse_line(line: bytes) -> dict | None:
+  try:
+    row = json.loads(line.decode(), parse_int=_parse_int)
+  except (ValueError, RecursionError):
+    return None
+  step = row.get('step') if isinstance(row, dict) else math.inf
+  is_number = isinstance(step, int | float)
+  return None if is_number and abs(step) > _MOST_STEP else row
+
+
+def _open_lines(path: pathlib.Path) -> BinaryIO:
+  try:
+    return sealed.open_regular(path)
+  except OSError as e:
+    if e.errno != errno.EINVAL:
+      raise
+    raise ValueError(f'{path} is damaged ({e.strerror}); remove it') from None
+
+
+def _parse_int(text: str) -> int | float:
+  """A number of a line; infinite if it is beyond those of a run."""
+  return int(text) if len(text) < _MOST_DIGITS else float(text)
 
 
 @dataclasses.dataclass

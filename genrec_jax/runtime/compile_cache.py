@@ -22,6 +22,7 @@ import jax
 import jaxlib
 from jax.experimental.compilation_cache import compilation_cache
 
+from genrec_jax import sealed
 from genrec_jax.data import scratch
 from pallas_kernels import cache_directory
 
@@ -30,6 +31,9 @@ AUTO = 'auto'
 SUFFIX = '-cache'
 _FOLDER = re.compile(r'\d[\w.+]*-[0-9a-f]{12}')  # of a jaxlib and a processor
 _CHECKSUMS = 'checksums.json'
+_MOST_INDEX = 1 << 24  # bytes
+_MOST_UNPACKED = 1 << 30  # bytes of a program
+_PIECE = 1 << 20
 _GB = 1_000_000_000
 _UNREADABLE = 'Error reading persistent compilation cache entry'
 _UNWRITABLE = 'Error writing persistent compilation cache entry'
@@ -141,7 +145,7 @@ def remove_damaged(folder: pathlib.Path, *, only_new: bool = False) -> int:
   """
   index = folder / _CHECKSUMS
   try:
-    known = json.loads(index.read_bytes())
+    known = json.loads(sealed.read_regular(index, _MOST_INDEX))
     known = known if isinstance(known, dict) else {}
   except (OSError, ValueError, RecursionError):
     known = {}
@@ -170,11 +174,15 @@ def remove_damaged(folder: pathlib.Path, *, only_new: bool = False) -> int:
 def _is_whole(raw: bytes) -> bool:
   if not raw.startswith(_ZLIB):
     return bool(raw)  # of another compressor; JAX refuses half a program
+  # Piece by piece: a few bytes may unpack to more than there is memory.
+  decoder, size = zlib.decompressobj(), 0
   try:
-    zlib.decompress(raw)
+    while raw and size <= _MOST_UNPACKED and not decoder.eof:
+      size += len(decoder.decompress(raw, _PIECE))
+      raw = decoder.unconsumed_tail
   except zlib.error:
     return False
-  return True
+  return decoder.eof
 
 
 def _watch() -> None:

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from genrec_jax.checkpoint import follow
+from genrec_jax.checkpoint import follow, row_files
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.serving_copy import ServingCopy
@@ -315,3 +315,33 @@ def test_an_id_that_is_no_row_is_named(run, follower, copy, bad):
       read('item', [bad])
     read('item', [])
     read('item', np.array([0, rows - 1], np.uint8))
+
+
+NAMES = {
+  name: (4, 2, 'float32') for name in ('price€', 'price ac', 'süß', '😀')
+}
+
+
+def test_tables_with_any_name_have_files_of_their_own(tmp_path, log):
+  run = Published(tmp_path / 'run', tables=NAMES).line(1)
+  run.save(2, 'delta', {'price ac': np.array([1])})
+  with Follower(run.directory, tmp_path / 'copy', log=log) as follower:
+    assert follower.update() == [1, 2]
+    assert_is(follower, run.whole[2])
+    files = {about['file'] for about in follower.tables.values()}
+    assert len(files) == len(NAMES)
+
+
+def test_files_named_by_an_earlier_version_are_read(tmp_path, log, monkeypatch):
+  one = {name: NAMES[name] for name in ('price€', 'süß', '😀')}
+  with monkeypatch.context() as patch:
+    patch.setattr(row_files, 'file_name', row_files.former_file_name)
+    run = Published(tmp_path / 'run', tables=one).line(1)
+    with Follower(run.directory, tmp_path / 'copy', log=log) as follower:
+      assert follower.update() == [1]
+  assert (run.directory / '1' / 'rows' / 'price%20ac').is_dir()
+  run.delta(2)
+  with Follower(run.directory, tmp_path / 'copy', log=log) as follower:
+    assert follower.update() == [2]
+    assert_is(follower, run.whole[2])
+    assert ServingCopy(tmp_path / 'copy').step == 2

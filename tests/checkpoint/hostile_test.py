@@ -5,7 +5,7 @@ import os
 import pytest
 
 from benchmarks import robustness_manifests
-from genrec_jax.checkpoint import manifest, manifest_rules
+from genrec_jax.checkpoint import manifest, manifest_rules, retention
 from genrec_jax.checkpoint.follow import Follower
 from genrec_jax.checkpoint.manifest import CheckpointError
 from genrec_jax.checkpoint.save_lock import SaveLock
@@ -125,6 +125,29 @@ def test_a_lock_that_is_a_link_truncates_nothing(run, copy, tmp_path):
   assert (tmp_path / 'precious').read_text() == 'precious'
 
 
+def test_what_has_another_name_is_not_written_to(run, copy, tmp_path, log):
+  run.line(1)
+  with Follower(run.directory, copy, log=log) as follower:
+    follower.update()
+    names = 'generation.npy', follower.tables['item']['file']
+  for name in names:
+    os.link(copy / name, tmp_path / copy.joinpath(name).name)
+  before = [(tmp_path / name.split('/')[-1]).read_bytes() for name in names]
+  run.delta(2)
+  with Follower(run.directory, copy, log=log) as follower:
+    assert log.text().count('has a second name (a hard link)') == 2
+    assert follower.update() == [1, 2]
+    assert_is(follower, run.whole[2])
+  (copy / names[0]).unlink()
+  (tmp_path / 'precious').write_text('precious')
+  os.link(tmp_path / 'precious', copy / names[0])
+  with Follower(run.directory, copy, log=log) as follower:
+    assert follower.step == 2 and ServingCopy(copy).step == 2
+  assert (tmp_path / 'precious').read_text() == 'precious'
+  after = [(tmp_path / name.split('/')[-1]).read_bytes() for name in names]
+  assert after == before
+
+
 def test_nothing_is_received_through_a_link(run, follower, copy, tmp_path):
   run.line(1)
   follower.update()
@@ -226,3 +249,24 @@ def test_a_copy_without_checksums_gets_them(run, follower, copy, log):
   change(table_of(copy, follower))
   with pytest.raises(CheckpointError, match='damaged in block 0'):
     ServingCopy(copy)
+
+
+# --- What is removed
+
+
+def test_what_lies_in_the_place_of_a_directory_is_removed(tmp_path, log):
+  steps, behind = tmp_path / 'checkpoints', tmp_path / 'behind'
+  for folder in (steps, behind):
+    folder.mkdir()
+  (behind / 'precious').touch()
+  os.mkfifo(steps / '5.removed')
+  os.mkfifo(steps / '7')
+  (steps / '6.removed').symlink_to(behind)
+  retention.make_room(steps, 7, log)
+  assert not list(steps.iterdir())
+  assert sum('left by a killed' in line for line in log) == 2
+  for target in (behind, tmp_path / 'nowhere'):
+    (steps / '7').symlink_to(target)
+    retention.make_room(steps, 7, log)
+    assert not list(steps.iterdir())
+  assert list(behind.iterdir()) == [behind / 'precious']

@@ -63,6 +63,25 @@ def test_a_rewritten_step_is_refused(tmp_path, key_file):
     manifest.verify(run.directory / '2', key=KEY)
 
 
+def test_a_step_written_anew_without_the_key_moves_no_copy_back(
+  tmp_path, key_file
+):
+  run = Published(tmp_path / 'run', key=KEY).line(1, 2)
+  copy = tmp_path / 'copy'
+  with Follower(run.directory, copy, key_file=key_file) as follower:
+    follower.update()
+    written = file_of(run, 2, 'manifest')
+    body = json.loads(written.read_bytes())
+    for key in ('crc32', 'sha256', 'hmac'):
+      del body[key]
+    written.write_bytes(sealed.encode_body(body | {'time': 7.0}))
+    for _ in range(2):
+      assert follower.update() == [] and follower.step == 2
+  with Follower(run.directory, copy, key_file=key_file) as follower:
+    assert follower.update() == []
+    assert_is(follower, run.whole[2])
+
+
 def test_a_delta_planted_in_the_copy_is_not_applied(tmp_path, key_file, log):
   run = Published(tmp_path / 'run', key=KEY).line(1)
   copy = tmp_path / 'copy'

@@ -110,3 +110,11 @@ def test_a_killed_process_leaves_no_file_for_ever(tmp_path):
   with scratch.replaced_file(path) as partial:
     partial.write_text('new')
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_number_that_no_process_has_is_of_none(tmp_path):
+  left = tmp_path / f'.a.csv.{socket.gethostname()}-{"9" * 20}'
+  left.mkdir()
+  with scratch.replaced_file(tmp_path / 'a.csv') as partial:
+    partial.write_text('new')
+  assert not left.exists()

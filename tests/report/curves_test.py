@@ -6,7 +6,8 @@ import re
 import pytest
 
 from genrec_jax.report.charts import Frame, Series, reference_level
-from genrec_jax.report.curves import chart_steps
+from genrec_jax.report.comparison import Comparison
+from genrec_jax.report.curves import chart_curves, chart_steps
 from genrec_jax.report.pages import load_template
 from tests.report.page_parser import parse
 
@@ -81,3 +82,16 @@ def test_every_evaluation_answers_to_the_pointer():
   ).text
   for x, y in valid:
     assert f'step {x} · train 1 · valid {y:.4g}' in text
+
+
+@pytest.mark.parametrize(
+  'value', [math.inf, 1e308, pytest.param(10**299, id='integer')]
+)
+def test_values_beyond_all_others_are_not_drawn(value):
+  rows = [
+    {'step': step, 'train/loss': x}
+    for step, x in enumerate([1.0, value, -value, 2.0], 1)
+  ]
+  (chart,), _ = chart_curves({}, Comparison('test', (), ()), rows)
+  text = load_template('chart.html.j2').render(chart=chart)
+  assert '2 not finite' in parse(text).text

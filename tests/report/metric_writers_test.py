@@ -153,6 +153,53 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
     assert path.read_text() == foreign
 
 
+@pytest.mark.parametrize('target', ['pipe', '/dev/zero'])
+def test_what_is_no_file_is_not_waited_for(tmp_path, target):
+  path = tmp_path / 'metrics.jsonl'
+  os.mkfifo(path) if target == 'pipe' else path.symlink_to(target)
+  for read in (metric_writers.read_jsonl, lambda p: _run(p.parent, [1])):
+    with pytest.raises(ValueError, match='is damaged .it is not a file.; remo'):
+      read(path)
+
+
+def test_links_are_not_written_to(tmp_path):
+  outside, path = tmp_path / 'outside.txt', tmp_path / 'w' / 'metrics.jsonl'
+  for content in (None, '{"step": 1}\n'):
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+    if content:
+      outside.write_text(content)
+    _run(path.parent, [2])
+    assert not path.is_symlink() and len(metric_writers.read_jsonl(path)) == 2
+  assert outside.read_text() == content
+
+
+def test_numbers_that_no_run_measures_are_left_out(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  huge = '1' + '0' * 400
+  path.write_text(f'{{"step": 1, "a": {huge}, "b": -{huge}, "c": 7}}\n')
+  assert metric_writers.read_jsonl(path) == [
+    {'step': 1, 'a': math.inf, 'b': -math.inf, 'c': 7}
+  ]
+  for step in (huge, f'-{huge}', f'-{huge[:200]}'):
+    path.write_text(f'{{"step": 1}}\n{{"step": {step}}}\n{{"step": 2}}\n')
+    with pytest.raises(ValueError, match='is damaged: line 2'):
+      metric_writers.read_jsonl(path)
+    with metric_writers.MetricWriters(tmp_path, 2, log=None) as w:
+      assert w.hole['unreadable'] == 1
+
+
+def test_a_line_without_end_is_not_kept_in_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(metric_writers, '_MOST_LINE', 20)
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text('{"step": 1}\n{"step": 2, "a": 123456789012345}\n' + 'a' * 40)
+  with pytest.raises(ValueError, match='is damaged: line 2'):
+    metric_writers.read_jsonl(path)
+  with metric_writers.MetricWriters(tmp_path, 2, log=None):
+    assert path.read_text() == '{"step": 1}\n'
+
+
 @pytest.mark.parametrize(
   'damage, missing, unreadable, after',
   [

@@ -170,6 +170,24 @@ def test_damaged_programs_are_removed(tmp_path):
     assert compile_cache.remove_damaged(tmp_path) == 0
 
 
+def test_an_index_that_is_no_file_is_not_waited_for(tmp_path):
+  whole = program(tmp_path, 'whole', size=100)
+  index = tmp_path / 'checksums.json'
+  os.mkfifo(index)
+  assert compile_cache.remove_damaged(tmp_path) == 0 and index.is_file()
+  index.unlink()
+  index.symlink_to('/dev/zero')
+  assert compile_cache.remove_damaged(tmp_path) == 0
+  assert whole.exists() and not index.is_symlink()
+
+
+def test_a_program_that_unpacks_without_end_is_removed(tmp_path, monkeypatch):
+  monkeypatch.setattr(compile_cache, '_MOST_UNPACKED', 1 << 20)
+  bomb = program(tmp_path, 'bomb')
+  bomb.write_bytes(zlib.compress(bytes(1 << 25)))
+  assert compile_cache.remove_damaged(tmp_path) == 1 and not bomb.exists()
+
+
 def test_programs_of_others_are_removed(tmp_path):
   open_to_all = program(tmp_path, 'planted', size=10)
   open_to_all.chmod(0o666)

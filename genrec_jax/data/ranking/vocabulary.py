@@ -7,7 +7,6 @@ frequent on, the last row (or the last `hash_rows`) is what is not known.
 import collections
 import dataclasses
 import hashlib
-import io
 import pathlib
 import zlib
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec_jax import features
-from genrec_jax.data import text_arrays
+from genrec_jax.data import npz_members, text_arrays
 from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import schema as schema_lib
 
@@ -169,9 +168,11 @@ class Vocabulary:
       ValueError: it is not that.
     """
     try:
-      with np.load(io.BytesIO(raw), allow_pickle=False) as f:
-        blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
+      f = npz_members.read_members(raw)
+      blob, ends, counts = f['text'].tobytes(), f['ends'], f['counts']
       at = [0, *ends.tolist()]
+      if at != sorted(at) or at[-1] != len(blob):
+        raise ValueError('its texts overlap')
       values = tuple(
         blob[a:b].decode() for a, b in zip(at[:-1], at[1:], strict=True)
       )

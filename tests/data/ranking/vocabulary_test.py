@@ -81,6 +81,20 @@ def test_saved_vocabularies_come_back(tmp_path):
       vocabulary.Vocabulary.from_bytes(damaged, 'c', 'row', 0)
 
 
+def test_what_save_does_not_write_is_refused(tmp_path):
+  text, counts = np.frombuffer(b'abc', np.uint8), np.ones(2, np.int64)
+  for save, ends, why in (
+    (np.savez_compressed, [1, 3], 'compressed'),
+    (np.savez, [3, 1], 'overlap'),
+    (np.savez, [1, 2], 'overlap'),
+    (np.savez, [-1, 3], 'overlap'),
+  ):
+    path = tmp_path / 'v.npz'
+    save(path, text=text, ends=np.array(ends), counts=counts)
+    with pytest.raises(ValueError, match=f'no vocabulary: .*{why}'):
+      vocabulary.Vocabulary.from_bytes(path.read_bytes(), 'c', 'row', 0)
+
+
 def test_buckets_are_those_of_the_published_preparation():
   x = np.array([-3, 0, 1, 2, 3, 4, 10, 1000, 2.5])
   found = transform.bucket_counts(raw.NumberColumn(x)).values
