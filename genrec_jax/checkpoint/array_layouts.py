@@ -82,7 +82,8 @@ def _check_layout(layout, saved: str) -> None:
 def _check_chunk(about, shape: tuple[int, ...]) -> None:
   chunk = about['chunk_shape']
   sizes = zip(chunk, shape, strict=True)
-  if not all(type(n) is int and 0 < n <= most for n, most in sizes):
+  # Of no elements, a chunk is still of one.
+  if not all(type(n) is int and 0 < n <= max(most, 1) for n, most in sizes):
     raise ValueError(f'chunks of {chunk} for an array of {list(shape)}')
 
 
