@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import pathlib
-import shutil
 import signal
 import time
 
@@ -40,7 +39,7 @@ PHASES = {
   'none of its rows applied': (ReplicaWriter, '_apply_delta', 1, 4),
   'half of its rows applied': (copy_writer, '_write_chunk', 36, 4),
   'rows applied, not the position': (storage, 'write_file', 3, 4),
-  'position written, delta still there': (shutil, 'rmtree', 3, 4),
+  'position written, delta still there': (storage, 'remove_directory', 3, 4),
 }
 
 
