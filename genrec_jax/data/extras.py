@@ -186,6 +186,8 @@ def read_numbers(
     TypeError: for fractions where a category is wanted.
   """
   good = np.ones(len(values), bool) if present is None else present
+  if values.dtype.kind == 'f':
+    good = good & ~np.isnan(values)
   if extra.kind == 'category':
     if values.dtype.kind == 'f':
       raise TypeError('fractions are not categories')

@@ -72,7 +72,7 @@ def read_batches(
   schema, done = read_schema(path), 0
   # A text stored once may stand in every row, so texts stay dictionaries until
   # it is known how long they are.
-  texts = [name for name in names if _is_text(schema.field(name).type)]
+  texts = [name for name in names if is_text(schema.field(name).type)]
   with (
     explain_damage(path, 0),
     pq.ParquetFile(
@@ -155,19 +155,22 @@ def _read_groups(
 
 def _count_values(column: pa.Array) -> int:
   """As Parquet counts them: an empty list is one value."""
-  if not _is_list(column.type):
+  if not is_list(column.type):
     return len(column)
   lengths = column.value_lengths().fill_null(0)
   return pc.sum(pc.max_element_wise(lengths, 1)).as_py() or 0
 
 
-def _is_list(kind: pa.DataType) -> bool:
-  return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+def is_list(kind: pa.DataType) -> bool:
+  """Whether the values are lists, of any lengths or of one."""
+  types = pa.types
+  is_any = types.is_list(kind) or types.is_large_list(kind)
+  return is_any or types.is_fixed_size_list(kind)
 
 
 def _is_counted(kind: pa.DataType) -> bool:
   """Whether a column is flat, or of lists of what is flat."""
-  inner = kind.value_type if _is_list(kind) else kind
+  inner = kind.value_type if is_list(kind) else kind
   return not pa.types.is_nested(inner)
 
 
@@ -175,7 +178,7 @@ def _count_rows_at_once(batch: pa.RecordBatch) -> int:
   """Rows whose texts, each as long as the longest, fit into memory."""
   longest = 1
   for column in batch.columns:
-    if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
+    if pa.types.is_dictionary(column.type) and is_text(column.type.value_type):
       length = pc.max(pc.binary_length(column.dictionary)).as_py()
       longest = max(longest, length or 0)
   return max(1, min(batch.num_rows, _DECODED // longest))
@@ -242,8 +245,11 @@ def read_column(
   return converted[0], converted[1] & present
 
 
-def _is_text(kind: pa.DataType) -> bool:
-  return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def is_text(kind: pa.DataType) -> bool:
+  """Whether the values are texts, of any of the types that hold some."""
+  types = pa.types
+  is_any = types.is_string(kind) or types.is_large_string(kind)
+  return is_any or types.is_string_view(kind)
 
 
 def _read_ids(values, kind, ids):
@@ -252,7 +258,7 @@ def _read_ids(values, kind, ids):
     good = whole <= np.iinfo(np.int64).max  # uint64 reaches further
     whole = whole.astype(np.int64)
     return (whole.astype(str) if ids == 'str' else whole), good
-  if not _is_text(kind):
+  if not is_text(kind):
     return None
   words = list_texts(values)
   read, good = fields.parse_ids(words, 'int' if ids == 'int' else 'str')
@@ -267,7 +273,7 @@ def _is_worth_its_codes(values: pa.Array) -> bool:
     return False
   texts = values.dictionary
   return (
-    _is_text(texts.type)
+    is_text(texts.type)
     and 0 < len(texts) <= len(values)
     and not texts.null_count
     and pc.max(pc.utf8_length(texts)).as_py() <= text_arrays.LONGEST_ID
@@ -294,7 +300,7 @@ def _read_times(values, kind, unit):
   if pa.types.is_floating(kind):
     seconds = _to_numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
     return fields.whole_seconds(seconds)
-  if _is_text(kind):
+  if is_text(kind):
     return fields.parse_times(list_texts(values), unit)
   return None
 
@@ -319,7 +325,7 @@ def read_extra(
   present = values.is_valid().to_numpy(zero_copy_only=False)
   if pa.types.is_boolean(kind):
     values, kind = values.cast(pa.int8()), pa.int8()
-  if _is_text(kind) and column.kind == 'category':
+  if is_text(kind) and column.kind == 'category':
     return extras_lib.read_texts(column, list_texts(values))
   if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
     raise TypeError(f'type {kind} is not of kind {column.kind}')

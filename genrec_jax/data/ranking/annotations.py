@@ -14,7 +14,7 @@ from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
-from genrec_jax.data.ranking import raw, transform
+from genrec_jax.data.ranking import forms, raw, transform
 
 LABEL_KINDS = ('binary', 'float')
 EXTRA_KINDS = ('float', 'int', 'int64')  # a category is a feature here
@@ -198,18 +198,17 @@ def read_groups(
   """`[N]` int32 numbers of the groups, in the order they are first met."""
   column = _take_column(chunk, name, f'data.group {name!r}')
   if isinstance(column, raw.NumberColumn):
-    texts = column.values.astype(str)
-    if column.present is not None:
-      texts = np.where(column.present, texts, '')
-    column = texts.tolist()
+    column = column.list_texts()
   if '' in column:
     raise ValueError(
       f'{chunk.quote_cell(list(column).index(""), name, "")} is not a group; '
       "fill it in, or set data.group=''"
     )
-  for value in dict.fromkeys(column):
-    groups.setdefault(value, len(groups))
-  return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))
+  numbers = {
+    value: groups.setdefault(forms.canonicalize(value), len(groups))
+    for value in dict.fromkeys(column)
+  }
+  return np.fromiter(map(numbers.__getitem__, column), np.int32, len(column))
 
 
 def read_annotations(

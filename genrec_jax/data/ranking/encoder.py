@@ -22,6 +22,9 @@ from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 # The second number is of data with annotations beside labels and group, so that
 # versions that know none do not ignore them.
 FORMATS = (1, 2)
+# Of values: hashed in their canonical forms, and none in the empty places of
+# lists. The rows of other values are those of files without it.
+FORMS = 1
 REMEDY = 'remove the directory and prepare the data again'
 
 
@@ -48,10 +51,7 @@ def _read_lists(
     return cells
   cells = _fill_empty(cells, column.fill)
   if isinstance(cells, raw.NumberColumn):
-    present = cells.present
-    lengths = np.ones(len(cells)) if present is None else present
-    values = cells.values if present is None else cells.values[present]
-    return raw.ListColumn(raw.NumberColumn(values), lengths.astype(np.int64))
+    return raw.ListColumn(cells, np.ones(len(cells), np.int64)).drop_empty()
   return raw.split_cells(cells, column.separator)
 
 
@@ -62,40 +62,48 @@ def _fill_empty(cells: raw.Column, fill: str) -> raw.Column:
   if isinstance(cells, raw.NumberColumn):
     if cells.present is None:
       return cells
-    return np.where(cells.present, cells.values.astype(str), fill).tolist()
+    cells = cells.list_texts()
   return [cell or fill for cell in cells]
 
 
 def _shorten_lists(
   lists: raw.ListColumn, column: schema_lib.Column
 ) -> raw.ListColumn:
-  """At most `max_len` values; the last of a sequence, the first of a set."""
+  """At most `max_len` values, the last or the first."""
   most = column.max_len
   if not most or not len(lists) or lists.lengths.max() <= most:
     return lists
-  lengths = np.minimum(lists.lengths, most)
   ends = np.cumsum(lists.lengths)
   place = np.arange(ends[-1]) - np.repeat(ends - lists.lengths, lists.lengths)
-  if column.kind == 'sequence':
+  if column.keeps_last:
     place = np.repeat(lists.lengths, lists.lengths) - 1 - place
-  prefixes = raw.RawChunk({'': lists.values}, len(place)).take(place < most)
-  return raw.ListColumn(prefixes.columns[''], lengths)
+  return lists.take_values(place < most)
 
 
 def read_values(
-  chunk: raw.RawChunk, column: schema_lib.Column
+  chunk: raw.RawChunk, column: schema_lib.Column, drops_empty: bool = True
 ) -> tuple[raw.Column, np.ndarray | None]:
-  """The values of a coded feature, and how many are each row's (None: one)."""
+  """The values of a coded feature, and how many are each row's (None: one).
+
+  Args:
+    chunk: the rows.
+    column: the feature.
+    drops_empty: whether empty values inside lists take no place.
+  """
   if column.kind == 'numeric':
     return transform.bucket_counts(_read_numbers(chunk, column)), None
   cells = chunk.columns[column.source]
-  if isinstance(cells, raw.NumberColumn) and cells.values.dtype.kind == 'f':
+  inner = cells.values if isinstance(cells, raw.ListColumn) else cells
+  if isinstance(inner, raw.NumberColumn) and inner.are_dates:
     raise ValueError(
-      f'{chunk.where(0)}, column {column.source!r}: categories are text or '
-      f'whole numbers, not fractions; make feature {column.name!r} numeric'
+      f'{chunk.where(0)}, column {column.source!r}: dates are not categories; '
+      'convert the column to text or whole numbers, or make feature '
+      f'{column.name!r} numeric, of the seconds since 1970'
     )
   if column.pooled:
-    lists = _shorten_lists(_read_lists(chunk, column), column)
+    lists = _read_lists(chunk, column)
+    lists = lists.drop_empty() if drops_empty else lists
+    lists = _shorten_lists(lists, column)
     return lists.values, lists.lengths
   if isinstance(cells, raw.ListColumn):
     raise ValueError(
@@ -157,12 +165,15 @@ class Encoder:
     vocabularies: name of a table -> vocabulary.
     statistics: name of a standardized feature -> (mean, deviation).
     reading: 'format' of the raw files and its options, to read more of them.
+    drops_empty: whether empty values inside lists take no place; in encoders of
+      earlier versions they do.
   """
 
   schema: schema_lib.Schema
   vocabularies: Mapping[str, vocabulary_lib.Vocabulary]
   statistics: Mapping[str, tuple[float, float]]
   reading: Mapping[str, str]
+  drops_empty: bool = True
 
   @property
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
@@ -232,7 +243,7 @@ class Encoder:
   def _encode_column(
     self, chunk, column
   ) -> tuple[np.ndarray, np.ndarray | None]:
-    cells, lengths = read_values(chunk, column)
+    cells, lengths = read_values(chunk, column, self.drops_empty)
     try:
       return self.vocabularies[column.table_name].encode(cells), lengths
     except vocabulary_lib.UnseenError as e:
@@ -258,13 +269,21 @@ class Encoder:
     beside = self.schema.annotations.to_json()
     return {
       'format': FORMATS[bool(beside)],
-      'columns': [dataclasses.asdict(c) for c in self.schema.columns],
+      'columns': [column.to_json() for column in self.schema.columns],
       'labels': list(self.schema.labels),
       'group': self.schema.group,
       **({'annotations': beside} if beside else {}),
       'statistics': {k: list(v) for k, v in self.statistics.items()},
       'reading': dict(self.reading),
     }
+
+  @property
+  def _has_forms(self) -> bool:
+    """Whether a file must say that it is not of an earlier version."""
+    hashes = any(
+      v.hash_rows and v.hashes_canonical for v in self.vocabularies.values()
+    )
+    return hashes or bool(self.schema.pooled and self.drops_empty)
 
   def save(self, directory: str | pathlib.Path) -> None:
     """Writes `encoder.json` and the vocabularies into a directory."""
@@ -281,6 +300,8 @@ class Encoder:
         'fingerprint': vocabulary.fingerprint(),
       }
     meta = self._describe_encoder() | {'tables': tables}
+    if self._has_forms:
+      meta['forms'] = FORMS
     (directory / 'encoder.json').write_text(json.dumps(meta, indent=1))
 
   @classmethod
@@ -304,18 +325,18 @@ class Encoder:
         annotations_lib.Annotations.from_json(meta.get('annotations', {})),
       )
       statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
-    vocabularies = {}
+    vocabularies, has_forms = {}, bool(meta.get('forms'))
     for table, entry in meta['tables'].items():
       with files.explain_damage(name):
         file, oov, rows = entry['file'], entry['oov'], entry['hash_rows']
       raw = files.read(file)
       with files.explain_damage(file):
         vocabularies[table] = vocabulary_lib.Vocabulary.from_bytes(
-          raw, table, oov, rows
+          raw, table, oov, rows, has_forms
         )
         if vocabularies[table].fingerprint() != entry['fingerprint']:
           raise ValueError(f'it is not the vocabulary that {name} speaks of')
-    return cls(schema, vocabularies, statistics, meta['reading'])
+    return cls(schema, vocabularies, statistics, meta['reading'], has_forms)
 
 
 def read_json(

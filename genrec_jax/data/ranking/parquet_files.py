@@ -7,8 +7,9 @@ import numpy as np
 
 from genrec_jax.data import fields, parquet, text
 from genrec_jax.data.parquet import pa
-from genrec_jax.data.ranking import csv_files, raw
+from genrec_jax.data.ranking import csv_files, forms, raw
 
+_REMEDY = 'make it null if it is missing'
 SUFFIXES = ('.parquet',)
 BARE = False
 
@@ -31,10 +32,10 @@ def read_chunks(
   Args:
     path: the file.
     column_names: names of the columns.
-    reading: whose 'time' is the column that may hold dates and timestamps; it
-      becomes seconds.
+    reading: the format and its options.
   """
-  csv_files.find_columns(path, column_names, read_names(path, reading))
+  del reading
+  csv_files.find_columns(path, column_names, read_names(path, {}))
   done = 0
   for batch in parquet.read_batches(path, column_names, raw.CHUNK_ROWS):
 
@@ -45,24 +46,10 @@ def read_chunks(
     with parquet.explain_damage(path, done):
       for name in column_names:
         values = batch[name]
-        if name == reading.get('time', ''):
-          values = _to_seconds(values)
         place = f'{quote_row(0)}, column {name!r}'
         columns[name] = _convert_column(values, place)
-    yield raw.RawChunk(columns, batch.num_rows, quote_row)
+    yield raw.RawChunk(columns, batch.num_rows, quote_row, _REMEDY)
     done += batch.num_rows
-
-
-def _to_seconds(values):
-  """Dates and timestamps as whole seconds since 1970; others as they are."""
-  if pa.types.is_date(values.type):
-    values = values.cast(pa.timestamp('s'))
-  if not pa.types.is_timestamp(values.type):
-    return values
-  unit = fields.UNITS[values.type.unit]
-  present = values.is_valid().to_numpy(zero_copy_only=False)
-  whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-  return pa.array(whole // unit, mask=~present)
 
 
 def _convert_column(values, where: str) -> raw.Column:
@@ -70,40 +57,62 @@ def _convert_column(values, where: str) -> raw.Column:
   if types.is_dictionary(kind):
     values = values.dictionary_decode()
     kind = values.type
-  if _is_list(kind):
-    if not _suggest_kind(kind):
-      raise ValueError(
-        f'{where}: type {kind}, and a feature holds lists of text or of whole '
-        'numbers; convert the column, or leave it out of data.features'
-      )
+  if parquet.is_list(kind):
     lengths = values.value_lengths().fill_null(0)
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    if not (_suggest_kind(kind.value_type) or types.is_null(kind.value_type)):
+      _refuse_type(kind, where)
     return raw.ListColumn(_convert_column(inner, where), lengths)
-  if types.is_string(kind) or types.is_large_string(kind):
+  if types.is_null(kind):
+    return [''] * len(values)
+  if types.is_decimal(kind):
+    return _list_decimals(values)
+  if parquet.is_text(kind):
     return parquet.list_texts(values)
-  if types.is_boolean(kind):
-    values, kind = values.cast(pa.int8()), pa.int8()
-  if types.is_integer(kind):
-    zero, dtype = 0, np.int64
-  elif types.is_floating(kind):
-    zero, dtype = 0.0, np.float64
-  else:
-    raise ValueError(
-      f'{where}: type {kind} is neither text nor a number nor a list of those; '
-      'convert the column, or leave it out of data.features'
-    )
   present = None
   if values.null_count:
     present = values.is_valid().to_numpy(zero_copy_only=False)
-    values = values.fill_null(zero)
-  numbers = values.to_numpy(zero_copy_only=False)
+  if types.is_date(kind) or types.is_timestamp(kind):
+    return raw.NumberColumn(_to_seconds(values), present, are_dates=True)
+  if types.is_boolean(kind):
+    values, kind = values.cast(pa.int8()), pa.int8()
+  if not (types.is_integer(kind) or types.is_floating(kind)):
+    _refuse_type(kind, where)
+  numbers = values.fill_null(pa.scalar(0, kind)).to_numpy(zero_copy_only=False)
   if kind == pa.uint64():
     if len(numbers) and numbers.max() > np.iinfo(np.int64).max:
       raise ValueError(
         f'{where}: numbers beyond 2^63; convert the column to text'
       )
-  return raw.NumberColumn(numbers.astype(dtype), present)
+  if types.is_integer(kind):
+    return raw.NumberColumn(numbers.astype(np.int64), present)
+  return raw.make_numbers(numbers, present)
+
+
+def _refuse_type(kind: pa.DataType, where: str) -> None:
+  is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+  remedy = 'cast the column to text' if is_binary else 'convert the column'
+  raise ValueError(
+    f'{where}: type {kind} is neither text nor a number nor a list of those; '
+    f'{remedy}, or leave it out of data.features'
+  )
+
+
+def _list_decimals(values: pa.Array) -> list[str]:
+  """The canonical texts of decimals, '' where there is none."""
+  coded = values.dictionary_encode()
+  texts = [*map(forms.format_number, coded.dictionary.to_pylist()), '']
+  places = coded.indices.fill_null(len(texts) - 1).to_numpy()
+  return [texts[place] for place in places.tolist()]
+
+
+def _to_seconds(values: pa.Array) -> np.ndarray:
+  """Whole seconds since 1970 of dates and timestamps."""
+  if pa.types.is_date(values.type):
+    values = values.cast(pa.timestamp('s'))
+  whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+  return whole // fields.UNITS[values.type.unit]
 
 
 def default_features(
@@ -115,12 +124,11 @@ def default_features(
   out = {}
   for name, type_ in zip(schema.names, schema.types, strict=True):
     kind = _suggest_kind(type_)
+    if parquet.is_list(type_):  # those of fractions are mostly embeddings
+      inner = _suggest_kind(type_.value_type)
+      kind = 'multi_hot' if inner == 'categorical' else ''
     out[name] = {'kind': kind} if kind else None
   return out
-
-
-def _is_list(kind: pa.DataType) -> bool:
-  return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def _suggest_kind(kind: pa.DataType) -> str:
@@ -128,12 +136,7 @@ def _suggest_kind(kind: pa.DataType) -> str:
   types = pa.types
   if types.is_dictionary(kind):
     kind = kind.value_type
-  if _is_list(kind):
-    is_of_categories = _suggest_kind(kind.value_type) == 'categorical'
-    return 'multi_hot' if is_of_categories else ''
-  if types.is_floating(kind):
+  if types.is_floating(kind) or types.is_decimal(kind):
     return 'numeric'
-  if types.is_string(kind) or types.is_large_string(kind):
-    return 'categorical'
   is_whole = types.is_integer(kind) or types.is_boolean(kind)
-  return 'categorical' if is_whole else ''
+  return 'categorical' if is_whole or parquet.is_text(kind) else ''

@@ -2,14 +2,24 @@
 
 import contextlib
 import dataclasses
+import decimal
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax.data.quoting import quote
+from genrec_jax.data.ranking import forms
 
 CHUNK_ROWS = 1 << 10  # their texts fit into a core's cache
+_NUMBERS = (
+  int,
+  float,
+  np.bool_,
+  np.integer,
+  np.floating,
+  decimal.Decimal,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,19 +27,37 @@ class NumberColumn:
   """N numbers of a file that knows types.
 
   Attributes:
-    values: `[N]` int64 or float64.
+    values: `[N]` int64, or floats of the type that the file has.
     present: `[N]` bool, or None when nothing is missing.
+    are_dates: whether they are the seconds since 1970 of dates.
   """
 
   values: np.ndarray
   present: np.ndarray | None = None
+  are_dates: bool = False
 
   def __len__(self) -> int:
     return len(self.values)
 
-  def take(self, keep: np.ndarray) -> 'NumberColumn':
+  def take(self, keep: np.ndarray | slice) -> 'NumberColumn':
     present = None if self.present is None else self.present[keep]
-    return NumberColumn(self.values[keep], present)
+    return dataclasses.replace(self, values=self.values[keep], present=present)
+
+  def list_texts(self) -> list[str]:
+    """The canonical texts; '' is a missing value."""
+    texts, places, _ = forms.find_distinct(self.values, self.present)
+    return [texts[place] for place in places.tolist()]
+
+
+def make_numbers(
+  values: np.ndarray, present: np.ndarray | None = None
+) -> NumberColumn:
+  """A column whose NaN are missing, beside what else is."""
+  if values.dtype.kind == 'f':
+    there = ~np.isnan(values)
+    there = there if present is None else there & present
+    present = None if there.all() else there
+  return NumberColumn(values, present)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +78,23 @@ class ListColumn:
   def take(self, keep: np.ndarray) -> 'ListColumn':
     inner = np.repeat(keep, self.lengths)
     return ListColumn(_take_cells(self.values, inner), self.lengths[keep])
+
+  def take_values(self, keep: np.ndarray) -> 'ListColumn':
+    """The lists with those values alone where `keep [K]` is true."""
+    total = np.concatenate([[0], np.cumsum(keep)])
+    ends = np.cumsum(self.lengths)
+    lengths = total[ends] - total[ends - self.lengths]
+    return ListColumn(_take_cells(self.values, keep), lengths)
+
+  def drop_empty(self) -> 'ListColumn':
+    """The lists without missing values."""
+    if isinstance(self.values, NumberColumn):
+      present = self.values.present
+      return self if present is None else self.take_values(present)
+    if '' not in self.values:
+      return self
+    there = (value != '' for value in self.values)
+    return self.take_values(np.fromiter(there, bool, len(self.values)))
 
 
 # Texts; '' is a missing value.
@@ -117,7 +162,8 @@ def from_records(
   """Rows given as mappings, as a server gets them.
 
   Args:
-    records: name -> text, number, list of those, or None for missing.
+    records: name -> text, number, list of those, or None for missing; what
+      pandas puts for a missing value, such as NaN, is missing, too.
     names: the columns to take; each record must have each of them.
 
   Returns:
@@ -134,17 +180,17 @@ def from_records(
     name: _from_objects([record[name] for record in records], name)
     for name in names
   }
-  return RawChunk(columns, len(records))
+  return RawChunk(columns, len(records), remedy='give None if it is missing')
 
 
 def _format_cell(value: object, row: int, name: str) -> str:
-  if value is None:
+  if isinstance(value, str):
+    return value
+  if forms.is_missing(value):
     return ''
-  if isinstance(value, bool | np.bool_):
-    return str(int(value))
-  if isinstance(value, str | int | float | np.integer | np.floating):
+  if isinstance(value, _NUMBERS):
     with contextlib.suppress(ValueError):  # a number of over 4,300 digits
-      return str(value)
+      return forms.format_number(value)
   raise ValueError(
     f'row {row}, column {name!r}: {quote(value)} is neither text nor a number '
     'nor a list of those'
@@ -156,7 +202,8 @@ def _from_objects(values: list, name: str) -> Column:
     return [_format_cell(v, i, name) for i, v in enumerate(values)]
   rows = []
   for i, value in enumerate(values):
-    value = [] if value is None else value
+    if not isinstance(value, list | tuple | np.ndarray):
+      value = [] if forms.is_missing(value) else value
     if not isinstance(value, list | tuple | np.ndarray):
       raise ValueError(
         f'row {i}, column {name!r}: {quote(value)} is not a list, others are'

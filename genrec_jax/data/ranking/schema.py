@@ -14,6 +14,7 @@ TRANSFORMS = ('as_is', 'log', 'ln2', 'standardize')
 VOCABULARIES = ('fitted', 'hashed')
 OOV = ('row', 'hash', 'error')
 POOLINGS = ('sum', 'mean')
+KEEPS = ('', 'first', 'last')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Column:
     oov: what an unseen value becomes, one of OOV.
     hash_rows: rows of unseen values (oov='hash'), or of all values (hashed).
     pooling: one of POOLINGS, for multi_hot and sequence.
-    max_len: most values of those; 0 is any number. A sequence keeps the last
-      ones, a multi_hot the first.
+    max_len: most values of those; 0 is any number.
     separator: between their values in a cell of text.
+    keep: one of KEEPS, the end of a list that `max_len` leaves; '' is the last
+      values of a sequence, the first ones of a multi_hot.
   """
 
   name: str
@@ -50,6 +52,7 @@ class Column:
   pooling: str = 'sum'
   max_len: int = 0
   separator: str = '^'
+  keep: str = ''
 
   def __post_init__(self):
     for option, known in (
@@ -58,11 +61,12 @@ class Column:
       ('vocabulary', VOCABULARIES),
       ('oov', OOV),
       ('pooling', POOLINGS),
+      ('keep', KEEPS),
     ):
       if (value := getattr(self, option)) not in known:
         raise ValueError(
           f'{self._quote_key(option)} is {value!r}, must be one of '
-          f'{", ".join(known)}' + hint_nearest(str(value), known)
+          f'{", ".join(filter(None, known))}' + hint_nearest(str(value), known)
         )
     for option, least in (('min_count', 1), ('hash_rows', 0), ('max_len', 0)):
       value = getattr(self, option)
@@ -106,6 +110,16 @@ class Column:
   @property
   def pooled(self) -> bool:
     return self.kind in ('multi_hot', 'sequence')
+
+  @property
+  def keeps_last(self) -> bool:
+    """Whether `max_len` leaves the last values of a list."""
+    return (self.keep or {'sequence': 'last'}.get(self.kind)) == 'last'
+
+  def to_json(self) -> dict:
+    """Every option but those that are newer and say nothing."""
+    options = dataclasses.asdict(self)
+    return {k: v for k, v in options.items() if v or k not in _NEWER}
 
   @property
   def coded(self) -> bool:
@@ -210,10 +224,12 @@ class Schema:
     """Every option; without annotations as it was before there were any."""
     fields = dataclasses.asdict(self)
     del fields['annotations']
+    fields['columns'] = [column.to_json() for column in self.columns]
     beside = self.annotations.to_json()
     return fields | ({'annotations': beside} if beside else {})
 
 
+_NEWER = ('keep',)  # than the first files that `Column.to_json` was written to
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
 
 

@@ -22,7 +22,7 @@ def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
   """Reads a column of N cells.
 
   Args:
-    column: texts or numbers.
+    column: texts or numbers; NaN and its text are missing.
     fill: what an empty cell stands for; '' leaves it missing.
 
   Returns:
@@ -31,6 +31,7 @@ def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
   if isinstance(column, raw.ListColumn):
     raise TypeError('lists are not numbers')
   if isinstance(column, raw.NumberColumn):
+    column = raw.make_numbers(column.values, column.present)
     values, present = column.values.astype(np.float64), column.present
     texts = column.values
   else:
@@ -52,7 +53,7 @@ def parse_numbers(column: raw.Column, fill: str = '') -> raw.NumberColumn:
 
 
 class _Numbers(dict):
-  """Text -> number; an empty one is NaN, what is not a number infinite.
+  """Text -> number; a missing one is NaN, what is not a number infinite.
 
   A column repeats its texts, and looking one up is faster than reading it.
   """
@@ -69,8 +70,7 @@ class _Numbers(dict):
     except ValueError:
       return float('inf')
     # float() reads 1_0 as ten.
-    is_number = number == number and fields.is_plain(text)
-    return number if is_number else float('inf')
+    return number if fields.is_plain(text) else float('inf')
 
 
 def bucket_counts(values: raw.NumberColumn) -> raw.NumberColumn:

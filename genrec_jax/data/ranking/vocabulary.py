@@ -15,7 +15,7 @@ import numpy as np
 
 from genrec_jax import features
 from genrec_jax.data import npz_members, text_arrays
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import forms, raw
 from genrec_jax.data.ranking import schema as schema_lib
 
 _UNSEEN = -1
@@ -29,29 +29,6 @@ class UnseenError(ValueError):
     self.value, self.at = value, at
 
 
-def _find_distinct(
-  values: raw.NumberColumn,
-) -> tuple[list[str], np.ndarray, np.ndarray]:
-  """Texts of the distinct present integers, their counts, and which is where.
-
-  What is missing is '', the last one.
-  """
-  if values.values.dtype.kind not in 'iu':
-    raise TypeError('categories are text or whole numbers')
-  if values.present is None:
-    unique, inverse, counts = np.unique(
-      values.values, return_inverse=True, return_counts=True
-    )
-    return [*map(str, unique.tolist()), ''], inverse, np.append(counts, 0)
-  unique, some, counts = np.unique(
-    values.values[values.present], return_inverse=True, return_counts=True
-  )
-  inverse = np.full(len(values), len(unique))
-  inverse[values.present] = some
-  absent = len(values) - int(values.present.sum())
-  return [*map(str, unique.tolist()), ''], inverse, np.append(counts, absent)
-
-
 class ValueCounts:
   """Counts the values of a table; memory holds each distinct one once."""
 
@@ -60,22 +37,61 @@ class ValueCounts:
 
   def add(self, values: Sequence[str] | raw.NumberColumn) -> None:
     if isinstance(values, raw.NumberColumn):
-      texts, _, counts = _find_distinct(values)
+      texts, _, counts = forms.find_distinct(values.values, values.present)
       self._counts.update(dict(zip(texts, counts.tolist(), strict=True)))
     else:
       self._counts.update(values)
 
+  def _merge_forms(self) -> None:
+    """Counts what is one value in several forms under the canonical one."""
+    self._rename(lambda value: value[-1:] == '0', forms.canonicalize)
+    if bools := forms.read_bools(value for value in self._counts if value):
+      self._rename(bools.__contains__, bools.__getitem__)
+
+  def _rename(self, is_concerned, rename) -> None:
+    for value in list(filter(is_concerned, self._counts)):
+      count = self._counts.pop(value)
+      self._counts[rename(value)] += count
+
   def ordered(self, min_count: int) -> list[tuple[str, int]]:
     """(value, count) from the most frequent on, ties by the value."""
+    self._merge_forms()
     frequent = [(v, n) for v, n in self._counts.items() if v and n >= min_count]
     return sorted(frequent, key=lambda pair: (-pair[1], pair[0]))
 
 
 class _Rows(dict):
-  """Value -> row; `unseen` for any other."""
+  """Value -> row, also of another form of a value; `unseen` for any other.
+
+  A value is looked up as it is, and only then by its canonical form: rows of
+  earlier versions are of texts of any form.
+  """
+
+  def __init__(self, values: Sequence[str], unseen: int):
+    super().__init__(zip(values, range(1, len(values) + 1), strict=True))
+    # Read up to the first that is none.
+    bools = forms.read_bools(map(forms.canonicalize, values))
+    self._bools = bools if values else {}
+    self._others = {}  # canonical form -> row of a value in another form
+    if not self._bools:
+      values = [value for value in values if value[-1:] == '0']
+    for value in values:
+      canonical = self._canonicalize(value)
+      if canonical not in self:
+        self._others.setdefault(canonical, self[value])
+    self[''], self.unseen = features.PAD, unseen
+
+  def _canonicalize(self, value: str) -> str:
+    value = forms.canonicalize(value)
+    return self._bools.get(value, value)
 
   def __missing__(self, value: str) -> int:
-    return self.unseen
+    if value[-1:] != '0' and not self._bools and not self._others:
+      return self.unseen
+    canonical = self._canonicalize(value)
+    if (row := self.get(canonical)) is not None:
+      return row
+    return self._others.get(canonical, self.unseen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +104,8 @@ class Vocabulary:
     counts: `[K]` int64, how often each stood in the training split.
     oov: 'row', 'hash' or 'error'.
     hash_rows: rows of what is not known, for 'hash'.
+    hashes_canonical: whether the canonical forms are hashed, and not the texts
+      as they are, as vocabularies of earlier versions do.
   """
 
   table: str
@@ -95,15 +113,14 @@ class Vocabulary:
   counts: np.ndarray
   oov: str = 'row'
   hash_rows: int = 0
+  hashes_canonical: bool = False
   _rows: dict[str, int] = dataclasses.field(
     init=False, repr=False, compare=False
   )
 
   def __post_init__(self):
-    rows = _Rows(zip(self.values, range(1, len(self.values) + 1), strict=True))
-    rows[''] = features.PAD
-    rows.unseen = self.rows - 1 if self.oov == 'row' else _UNSEEN
-    object.__setattr__(self, '_rows', rows)
+    unseen = self.rows - 1 if self.oov == 'row' else _UNSEEN
+    object.__setattr__(self, '_rows', _Rows(self.values, unseen))
 
   @property
   def rows(self) -> int:
@@ -113,7 +130,7 @@ class Vocabulary:
   def encode(self, values: Sequence[str] | raw.NumberColumn) -> np.ndarray:
     """`[N]` int32 rows; raises `UnseenError` where that is asked for."""
     if isinstance(values, raw.NumberColumn):
-      texts, inverse, _ = _find_distinct(values)
+      texts, inverse, _ = forms.find_distinct(values.values, values.present)
       try:
         return self.encode(texts)[inverse]
       except UnseenError as e:
@@ -129,7 +146,8 @@ class Vocabulary:
     return rows
 
   def _hash_values(self, values: list[str]) -> np.ndarray:
-    known = {v: zlib.crc32(v.encode()) for v in dict.fromkeys(values)}
+    read = forms.canonicalize if self.hashes_canonical else str
+    known = {v: zlib.crc32(read(v).encode()) for v in dict.fromkeys(values)}
     crc = np.fromiter((known[v] for v in values), np.uint64, len(values))
     salt = np.uint64(zlib.crc32(self.table.encode()))
     # The last step of SplitMix64: a CRC alone keeps patterns of the text.
@@ -161,7 +179,9 @@ class Vocabulary:
       np.savez(f, text=blob, ends=ends, counts=self.counts)
 
   @classmethod
-  def from_bytes(cls, raw: bytes, table, oov, hash_rows) -> 'Vocabulary':
+  def from_bytes(
+    cls, raw: bytes, table, oov, hash_rows, hashes_canonical=False
+  ) -> 'Vocabulary':
     """Reads what `save` wrote.
 
     Raises:
@@ -178,7 +198,7 @@ class Vocabulary:
       )
     except Exception as e:  # zipfile, zlib and numpy each have their own
       raise ValueError(f'it holds no vocabulary: {e}') from None
-    return cls(table, values, counts, oov, hash_rows)
+    return cls(table, values, counts, oov, hash_rows, hashes_canonical)
 
 
 def fit_vocabulary(
@@ -193,4 +213,5 @@ def fit_vocabulary(
     np.array([] if hashed else [n for _, n in pairs], np.int64),
     'hash' if hashed else column.oov,
     column.hash_rows if hashed or column.oov == 'hash' else 0,
+    hashes_canonical=True,
   )

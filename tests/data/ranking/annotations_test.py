@@ -296,7 +296,7 @@ def test_a_bad_key_is_told(tmp_path, changes, told):
   [
     ('when', pa.array([[1]]), 'data.time .when. holds lists'),
     ('when', pa.array([None], pa.int64()), "'when': '' is not a time"),
-    ('when', pa.array([float('nan')]), "'nan' is not a time"),
+    ('when', pa.array([float('nan')]), "'' is not a time"),
     ('number', pa.array([1.5]), "'1.5' is not an example id"),
     ('seconds', pa.array([None], pa.float32()), "'': the label must be"),
     ('importance', pa.array([[1]]), 'weight of label .seconds. .* holds lists'),

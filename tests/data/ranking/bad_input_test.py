@@ -36,7 +36,7 @@ def load(tmp_path, text, **changes):
     (GOOD + '0,a,1,2\n', {}, r'line 6: 4 fields instead of 3'),
     (GOOD + '0,a,1e39\n', {}, r"line 6.*'price': '1e39'.*float32"),
     (GOOD + '0,a,inf\n', {}, r"line 6.*'inf' is not a finite"),
-    (GOOD + '0,a,nan\n', {}, r"line 6.*'nan' is not a finite"),
+    (GOOD + '0,a,nano\n', {}, r"line 6.*'nano' is not a finite"),
     (GOOD + '0,a,1_0\n', {}, r"line 6.*'1_0' is not a finite"),
     (GOOD.encode() + b'0,\xff,1\n', {}, r'line 6: not utf-8 text.*as UTF-8$'),
     (GOOD.encode('utf-16'), {}, r'line 1: not utf-8 text.*as UTF-8$'),
