@@ -31,7 +31,7 @@ class Column:
   """N values of one kind, or N lists of them.
 
   Attributes:
-    values: `[N]` int64, float64, str or datetime64; those of all lists, one
+    values: `[N]` int64, floats, str or datetime64; those of all lists, one
       behind the other, where there are `lengths`.
     present: bool mask of the values that are not missing; None for all.
     lengths: `[N]` int64 of the lists; None where there are none.
@@ -196,7 +196,7 @@ def parse_column(name: str, values: np.ndarray) -> Column:
   if kind in 'biu':
     return Column(values.astype(np.int64))
   if kind == 'f':
-    return _with_mask(values.astype(np.float64), ~np.isnan(values))
+    return _with_mask(values, ~np.isnan(values))
   if kind == 'M':
     return _with_mask(values, ~np.isnat(values))
   if kind == 'U':
@@ -333,6 +333,8 @@ def _parse_objects(name: str, values: list) -> Column:
   if len({_WORDS[word] for word in words}) > 1:
     raise ValueError(_describe_mixture(name, values, kinds, present))
   word = 'float' if 'float' in words else next(iter(words), 'float')
+  if word == 'float':
+    word = _find_whole(values, present, kinds)
   if word == 'time':
     values = [
       _drop_zone(x) if there else np.datetime64('NaT')
@@ -340,13 +342,30 @@ def _parse_objects(name: str, values: list) -> Column:
     ]
     return _with_mask(np.array(values, 'datetime64[us]'), present)
   if not present.all():
-    fill = {'text': '', 'int': 0, 'float': float('nan')}[word]
+    fill = {'text': '', 'int': 0}.get(word, float('nan'))
     pairs = zip(values, present, strict=True)
     values = [x if there else fill for x, there in pairs]
   if word == 'float':
-    array = np.array(values, np.float64)
+    floats = {kind for kind in kinds if issubclass(kind, np.floating)}
+    others = [kind for kind, word in kinds.items() if word == 'float']
+    # Floats of one type keep it: its shortest texts are its own.
+    dtype = floats.pop() if len(floats) == len(others) == 1 else np.float64
+    array = np.array(values, dtype)
     return _with_mask(array, present & ~np.isnan(array))
   return _with_mask(_array_of(name, values, word), present)
+
+
+def _find_whole(values: list, present: Sequence[bool], kinds) -> str:
+  """'int' for decimals that are all whole, beyond 2^53 too; else 'float'."""
+  if any(
+    word == 'float' and not issubclass(kind, decimal.Decimal)
+    for kind, word in kinds.items()
+  ):
+    return 'float'
+  some = [x for x, there in zip(values, present, strict=True) if there]
+  if some and all(abs(x) < 2**63 and x % 1 == 0 for x in some):
+    return 'int'
+  return 'float'
 
 
 def _array_of(name: str, values: list, word: str) -> np.ndarray:
@@ -406,13 +425,6 @@ def _parse_lists(name: str, values: list, kinds, words) -> Column:
   inner = parse_column(name, flat)
   if inner.lengths is not None:
     raise ValueError(f'column {name!r} holds lists of lists')
-  if inner.present is not None:
-    at = int(np.argmin(inner.present))
-    row = int(np.searchsorted(np.cumsum(lengths), at, 'right'))
-    raise ValueError(
-      f'column {name!r}, row {row}: a value in its list is missing; leave it '
-      'out of the list'
-    )
   return dataclasses.replace(inner, lengths=lengths)
 
 

@@ -200,7 +200,11 @@ def _check_label(name: str, column: Column, cfg) -> None:
 def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
+      if array.dtype.kind == 'f':
+        array = array.astype(np.float64)
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
+      if array.dtype.kind == 'M':
+        array = array.view(np.int64)
       for content in text_arrays.view_content(array):
         digest.update(content.data)
 
@@ -215,22 +219,11 @@ class Chunks:
       columns: parsed.
       layout: what becomes of them.
     """
-    whole = {c.source for c in layout.columns if c.kind != 'numeric'}
-    whole -= {c.source for c in layout.columns if c.kind == 'numeric'}
-    whole |= set(layout.labels)
     self._columns = {
-      name: _to_raw(column, whole=name in whole)
+      name: _to_raw(column)
       for name, column in columns.items()
       if name in layout.everything
     }
-    for column in layout.pooled:
-      values = columns[column.source]
-      raw_column = self._columns[column.source]
-      if values.lengths is not None and raw_column.has_fractions:
-        raise ValueError(
-          f'column {column.source!r} holds lists of fractions; the values of a '
-          f'{column.kind} feature are text or whole numbers'
-        )
     self._rows = len(next(iter(columns.values())))
 
   def __call__(self, names: Sequence[str]) -> Iterator[raw.RawChunk]:
@@ -241,6 +234,7 @@ class Chunks:
         {name: self._columns[name].cut(first, end) for name in names},
         end - first,
         lambda i, first=first: f'row {first + i}',
+        'give None or NaN if it is missing',
       )
 
 
@@ -250,18 +244,10 @@ class _Plain:
   def __init__(self, values: Sequence[str] | raw.NumberColumn):
     self._values = values
 
-  @property
-  def has_fractions(self) -> bool:
-    numbers = isinstance(self._values, raw.NumberColumn)
-    return numbers and self._values.values.dtype.kind == 'f'
-
   def cut(self, first: int, end: int) -> raw.Column:
     if not isinstance(self._values, raw.NumberColumn):
       return self._values[first:end]
-    values, present = self._values.values, self._values.present
-    return raw.NumberColumn(
-      values[first:end], None if present is None else present[first:end]
-    )
+    return self._values.take(slice(first, end))
 
 
 class _Lists:
@@ -269,7 +255,6 @@ class _Lists:
 
   def __init__(self, values: _Plain, lengths: np.ndarray):
     self._values, self._lengths = values, lengths
-    self.has_fractions = values.has_fractions
     self._starts = np.concatenate([[0], np.cumsum(lengths)])
 
   def cut(self, first: int, end: int) -> raw.ListColumn:
@@ -277,30 +262,16 @@ class _Lists:
     return raw.ListColumn(self._values.cut(*at), self._lengths[first:end])
 
 
-def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
-  """A column as the encoder takes it.
-
-  Args:
-    column: parsed.
-    whole: whether floats that are whole numbers are meant as such, as where a
-      DataFrame holds whole numbers beside missing ones.
-  """
+def _to_raw(column: Column) -> _Plain | _Lists:
+  """A parsed column as the encoder takes it."""
   values, present = column.values, column.present
   if column.lengths is not None:
-    inner = _to_raw(Column(values), whole=True)
-    return _Lists(inner, column.lengths)
+    return _Lists(_to_raw(Column(values, present)), column.lengths)
   if present is not None and not present.any():
     return _Plain([''] * len(values))  # of any type: nothing is there
   if column.kind == 'text':
     return _Plain(values.tolist())
   if column.kind == 'time':
-    return _Plain(
-      raw.NumberColumn(values.astype('datetime64[s]').astype(np.int64), present)
-    )
-  if present is not None:
-    values = np.where(present, values, values.dtype.type(0))
-  if whole and column.kind == 'float':
-    rounded = np.trunc(values)
-    if np.all(rounded == values) and np.all(np.abs(values) < 2.0**53):
-      values = rounded.astype(np.int64)
+    seconds = values.astype('datetime64[s]').astype(np.int64)
+    return _Plain(raw.NumberColumn(seconds, present, are_dates=True))
   return _Plain(raw.NumberColumn(values, present))

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -71,17 +72,18 @@ class Scorer:
     LOG.info('weights of step %d', weights.step)
     return cls(task, weights, encoder, config, extensions)
 
-  def score(self, rows: Sequence[Mapping]) -> np.ndarray:
+  def score(self, rows: Sequence[Mapping] | Mapping[str, Any]) -> np.ndarray:
     """Probability of each label, `[N, L]` float32.
 
     Args:
       rows: column -> value, each; lists for multi_hot and sequence features,
-        None for what is missing.
+        None for what is missing. Or the columns by name, or a DataFrame.
     """
-    if not rows:
-      return np.zeros((0, len(self.labels)), np.float32)
-    chunk = raw.from_records(rows, self.encoder.schema.sources)
-    return np.concatenate(list(self.score_chunks([chunk])))
+    has_columns = isinstance(rows, Mapping) or hasattr(rows, 'columns')
+    read = raw.from_columns if has_columns else raw.from_records
+    chunk = read(rows, self.encoder.schema.sources)
+    none = np.zeros((0, len(self.labels)), np.float32)
+    return np.concatenate([none, *self.score_chunks([chunk][: len(chunk)])])
 
   def score_chunks(self, chunks) -> Iterator[np.ndarray]:
     """The same of `data.ranking.raw.RawChunk`s, batch by batch, in order."""

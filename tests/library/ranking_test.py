@@ -252,12 +252,12 @@ def test_a_label_that_is_always_the_same_in_training(tmp_path, caplog):
     ({'click': [[0]] * 60}, {}, "label 'click' must hold numbers, 0 or 1"),
     ({'price': [1e300] * 60}, {}, "row 0, column 'price': '1e.300' is not a"),
     (
-      {},
-      {'features': {'row': None, 'price': 'categorical'}},
-      'not fractions; make feature .price. numeric',
+      {'day': np.array(['2024-01-01'] * 60, 'datetime64[D]')},
+      {'features': {'row': None, 'day': 'categorical'}},
+      "row 0, column 'day': dates are not categories; .* make feature .day. nu",
     ),
     ({}, {'features': {'row': None, 'price': 'nombre'}}, 'kind of feature'),
-    ({'tags': [[0.5]] * 60}, {}, "'tags' holds lists of fractions"),
+    ({'price': [np.inf] * 60}, {}, "'inf' is not .*, or give None or NaN if"),
   ],
 )
 def test_examples_that_cannot_be_used(changed, more, words):

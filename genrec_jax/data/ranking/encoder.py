@@ -14,7 +14,7 @@ import numpy as np
 from genrec_jax import features as features_lib
 from genrec_jax import sealed
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import raw, transform
+from genrec_jax.data.ranking import raw, separators, transform
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
@@ -123,6 +123,9 @@ class EncoderFit:
       for c in schema.coded
       if c.vocabulary == 'fitted'
     }
+    self._separators = [
+      separators.SeparatorCheck(column) for column in schema.pooled
+    ]
     self._moments = {
       c.name: transform.Moments()
       for c in schema.numeric
@@ -134,6 +137,8 @@ class EncoderFit:
     return bool(self._counts or self._moments)
 
   def add(self, chunk: raw.RawChunk) -> None:
+    for check in self._separators:
+      check.add(chunk)
     for column in self._schema.columns:
       if column.coded and column.vocabulary == 'fitted':
         self._counts[column.table_name].add(read_values(chunk, column)[0])
@@ -142,6 +147,8 @@ class EncoderFit:
 
   def encoder(self, reading: Mapping[str, str]) -> 'Encoder':
     vocabularies, statistics = {}, {}
+    for check in self._separators:
+      check.warn()
     for column in self._schema.coded:
       if column.table_name not in vocabularies:
         # Popped: counts and vocabulary never lie in memory side by side twice.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data.quoting import quote
+from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import forms
 
 CHUNK_ROWS = 1 << 10  # their texts fit into a core's cache
@@ -181,6 +182,43 @@ def from_records(
     for name in names
   }
   return RawChunk(columns, len(records), remedy='give None if it is missing')
+
+
+def from_columns(data: object, names: Sequence[str]) -> RawChunk:
+  """Rows given as columns: arrays or lists by name, or a DataFrame.
+
+  Args:
+    data: has the columns by name.
+    names: the columns to take.
+
+  Returns:
+    The rows as one chunk.
+  """
+  known = data if isinstance(data, Mapping) else data.columns
+  known = list(map(str, getattr(data, 'column_names', known)))
+  for name in names:
+    if name not in known:
+      raise ValueError(
+        f'no column {name!r}; the columns are {list_names(known)}'
+        + hint_nearest(name, known)
+      )
+  cells = {name: _list_cells(data[name]) for name in names}
+  sizes = {name: len(values) for name, values in cells.items()}
+  if len(set(sizes.values())) > 1:
+    text = list_names([f'{name} has {size}' for name, size in sizes.items()])
+    raise ValueError(f'the columns differ in length: {text}')
+  columns = {name: _from_objects(x, name) for name, x in cells.items()}
+  remedy = 'give None or NaN if it is missing'
+  return RawChunk(columns, next(iter(sizes.values())), remedy=remedy)
+
+
+def _list_cells(values: Iterable) -> list:
+  """The cells of a column of any package, floats in the type they have."""
+  kind = str(getattr(values, 'dtype', getattr(values, 'type', ''))).lower()
+  if 'float' in kind or 'double' in kind or not hasattr(values, 'to_numpy'):
+    return list(np.asarray(values) if kind else values)
+  # Whole numbers beside missing ones would become floats as an array.
+  return list(getattr(values, 'to_pylist', values.__iter__)())
 
 
 def _format_cell(value: object, row: int, name: str) -> str:

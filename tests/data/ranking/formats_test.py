@@ -199,7 +199,7 @@ def test_parquet_and_csv_of_the_same_rows_are_the_same_data(tmp_path):
   'name, options, wanted',
   [
     ('tags', {}, 'make feature .tags. a multi_hot'),
-    ('day', {}, "x.parquet, row 1, column 'day': dates are not categories; .* make feature .day. numeric"),
+    ('day', {}, "x.parquet, row 1, column 'day': dates .* feature .day. numer"),
     ('raw', {}, 'type binary is neither .*; cast the column to text, or leave'),
     ('tags', {'kind': 'numeric'}, 'lists are not numbers'),
     ('citi', {}, "'city'"),
