@@ -80,6 +80,7 @@ class _Rows(dict):
       if canonical not in self:
         self._others.setdefault(canonical, self[value])
     self[''], self.unseen = features.PAD, unseen
+    self._most = 2 * len(self)
 
   def _canonicalize(self, value: str) -> str:
     value = forms.canonicalize(value)
@@ -89,9 +90,13 @@ class _Rows(dict):
     if value[-1:] != '0' and not self._bools and not self._others:
       return self.unseen
     canonical = self._canonicalize(value)
-    if (row := self.get(canonical)) is not None:
-      return row
-    return self._others.get(canonical, self.unseen)
+    row = self.get(canonical)
+    row = self._others.get(canonical) if row is None else row
+    if row is None:
+      return self.unseen
+    if len(self) < self._most:  # the same form comes again
+      self[value] = row
+    return row
 
 
 @dataclasses.dataclass(frozen=True)
