@@ -111,6 +111,32 @@ def test_scores_are_those_of_the_scorer_whatever_holds_the_examples(run):
   assert run.score({name: [] for name in run.features}).shape == (0,)
 
 
+@pytest.mark.parametrize('package', ['pandas', 'polars'])
+def test_a_missing_cell_changes_no_other_row(run, package):
+  frames = pytest.importorskip(package)
+  examples = make_examples(20)
+  hours = examples['hour'].tolist()
+  examples['price'] = [None if x != x else x for x in examples['price']]
+  whole = run.score(frames.DataFrame(examples))
+  frame = frames.DataFrame({**examples, 'hour': [None, *hours[1:]]})
+  records = (
+    frame.to_dict('records') if package == 'pandas' else frame.to_dicts()
+  )
+  changed = run.score({**examples, 'hour': [None, *hours[1:]]})
+  assert changed[0] != whole[0]
+  np.testing.assert_array_equal(changed[1:], whole[1:])
+  scorer = Scorer.load(run.workdir)
+  for found in (
+    run.score(frame),
+    run.score(records),
+    scorer.score(records)[:, 0],
+    scorer.score(frame)[:, 0],
+    scorer.score({name: frame[name] for name in run.features})[:, 0],
+  ):
+    np.testing.assert_array_equal(found, changed)
+  assert scorer.score(frame.head(0)).shape == (0, 1)
+
+
 def test_a_saved_run_scores_without_its_data(run, tmp_path):
   saved = genrec_jax.load(run.save(tmp_path / 'kept'))
   assert isinstance(saved, genrec_jax.RankingRun)

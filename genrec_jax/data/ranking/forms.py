@@ -66,11 +66,11 @@ def format_number(value: object) -> str:
   """
   if isinstance(value, numbers.Integral | np.bool_):
     return str(int(value))
-  if not math.isfinite(value):
-    return str(float(value))
   is_decimal = isinstance(value, decimal.Decimal)
   if is_decimal and abs(value.adjusted()) > 400:  # beyond all floats
     return str(value)
+  if not math.isfinite(value):
+    return str(float(value))
   if value == (whole := int(value)):
     return str(whole)
   text = str(float(value)) if is_decimal else str(value)

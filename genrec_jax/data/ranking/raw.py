@@ -215,10 +215,11 @@ def from_columns(data: object, names: Sequence[str]) -> RawChunk:
 def _list_cells(values: Iterable) -> list:
   """The cells of a column of any package, floats in the type they have."""
   kind = str(getattr(values, 'dtype', getattr(values, 'type', ''))).lower()
-  if 'float' in kind or 'double' in kind or not hasattr(values, 'to_numpy'):
-    return list(np.asarray(values) if kind else values)
+  if 'float' in kind or 'double' in kind:
+    return list(np.asarray(values))
   # Whole numbers beside missing ones would become floats as an array.
-  return list(getattr(values, 'to_pylist', values.__iter__)())
+  read = getattr(values, 'to_pylist', getattr(values, 'to_list', None))
+  return read() if read else list(values)
 
 
 def _format_cell(value: object, row: int, name: str) -> str:

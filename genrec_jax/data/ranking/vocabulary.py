@@ -76,20 +76,21 @@ class _Rows(dict):
     if not self._bools:
       values = [value for value in values if value[-1:] == '0']
     for value in values:
-      canonical = self._canonicalize(value)
+      canonical = self.canonicalize(value)
       if canonical not in self:
         self._others.setdefault(canonical, self[value])
     self[''], self.unseen = features.PAD, unseen
     self._most = 2 * len(self)
 
-  def _canonicalize(self, value: str) -> str:
+  def canonicalize(self, value: str) -> str:
+    """The form that rows are looked up by, and hashed."""
     value = forms.canonicalize(value)
     return self._bools.get(value, value)
 
   def __missing__(self, value: str) -> int:
     if value[-1:] != '0' and not self._bools and not self._others:
       return self.unseen
-    canonical = self._canonicalize(value)
+    canonical = self.canonicalize(value)
     row = self.get(canonical)
     row = self._others.get(canonical) if row is None else row
     if row is None:
@@ -151,7 +152,7 @@ class Vocabulary:
     return rows
 
   def _hash_values(self, values: list[str]) -> np.ndarray:
-    read = forms.canonicalize if self.hashes_canonical else str
+    read = self._rows.canonicalize if self.hashes_canonical else str
     known = {v: zlib.crc32(read(v).encode()) for v in dict.fromkeys(values)}
     crc = np.fromiter((known[v] for v in values), np.uint64, len(values))
     salt = np.uint64(zlib.crc32(self.table.encode()))

@@ -58,8 +58,6 @@ def make_schema(*features):
 
 def read_engines(values, schema, folder):
   """Name of an engine -> the values as a chunk of it."""
-  if not any(isinstance(x, list) for x in values) and len(values) > 1:
-    pass
   with open(folder / 'x.csv', 'w', newline='') as file:
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(['x'])
@@ -121,7 +119,7 @@ SETS = (
     (column_of(FLOATS), (CATEGORY, HASHED, PARTLY, FILLED, NUMBER)),
     (column_of(TEXTS), (CATEGORY, HASHED, PARTLY, FILLED)),
     # A hashed feature has no vocabulary to say that 'True' is a boolean.
-    (column_of(st.booleans()), (CATEGORY, PARTLY)),
+    (column_of(st.booleans()), (CATEGORY, {**PARTLY, 'min_count': 1})),
     (LISTS, SETS),
   ],
 )
@@ -232,6 +230,8 @@ def test_bools_are_those_of_a_column_of_nothing_else():
   assert made.values == ('1', 'True', 'maybe')
   assert made.encode(['true', 'TRUE', 'True', '1.0']).tolist() == [4, 4, 2, 1]
   assert fit_values([]).encode(['True', '1']).tolist() == [1, 1]
+  made = fit_values(['True'], oov='hash', hash_rows=999)
+  assert len(set(made.encode(['False', '0', '0.0', 'false']).tolist())) == 1
 
 
 def test_vocabularies_of_earlier_versions_keep_their_rows():
