@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text_arrays
+from genrec_jax.data import fields, text_arrays
 from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations, prepare, raw, schema
 from genrec_jax.library import columns as columns_lib
@@ -258,10 +258,7 @@ class _Plain:
   def cut(self, first: int, end: int) -> raw.Column:
     if not isinstance(self._values, raw.NumberColumn):
       return self._values[first:end]
-    values, present = self._values.values, self._values.present
-    return raw.NumberColumn(
-      values[first:end], None if present is None else present[first:end]
-    )
+    return self._values.take(slice(first, end))
 
 
 class _Lists:
@@ -294,9 +291,8 @@ def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
   if column.kind == 'text':
     return _Plain(values.tolist())
   if column.kind == 'time':
-    return _Plain(
-      raw.NumberColumn(values.astype('datetime64[s]').astype(np.int64), present)
-    )
+    times, _ = fields.from_dates(values)
+    return _Plain(raw.NumberColumn(times.seconds, present, times.fraction))
   if present is not None:
     values = np.where(present, values, values.dtype.type(0))
   if whole and column.kind == 'float':

@@ -1,5 +1,6 @@
 """Parquet files by column names; lists are multi_hot or sequence features."""
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,24 +46,30 @@ def read_chunks(
     with parquet.explain_damage(path, done):
       for name in column_names:
         values = batch[name]
+        fraction = None
         if name == reading.get('time', ''):
-          values = _to_seconds(values)
+          values, fraction = _to_seconds(values)
         place = f'{quote_row(0)}, column {name!r}'
         columns[name] = _convert_column(values, place)
+        if fraction is not None:
+          columns[name] = dataclasses.replace(columns[name], fraction=fraction)
     yield raw.RawChunk(columns, batch.num_rows, quote_row)
     done += batch.num_rows
 
 
 def _to_seconds(values):
-  """Dates and timestamps as whole seconds since 1970; others as they are."""
+  """Dates and timestamps as seconds, and `[N]` what follows these or None.
+
+  Columns of other types are returned as they are.
+  """
   if pa.types.is_date(values.type):
     values = values.cast(pa.timestamp('s'))
   if not pa.types.is_timestamp(values.type):
-    return values
-  unit = fields.UNITS[values.type.unit]
+    return values, None
   present = values.is_valid().to_numpy(zero_copy_only=False)
   whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-  return pa.array(whole // unit, mask=~present)
+  times, _ = fields.from_integers(whole, values.type.unit)
+  return pa.array(times.seconds, mask=~present), times.fraction
 
 
 def _convert_column(values, where: str) -> raw.Column:

@@ -19,17 +19,21 @@ class NumberColumn:
   Attributes:
     values: `[N]` int64 or float64.
     present: `[N]` bool, or None when nothing is missing.
+    fraction: `[N]` int32 nanoseconds after `values`, where these are the
+      seconds of dates; None where all are 0.
   """
 
   values: np.ndarray
   present: np.ndarray | None = None
+  fraction: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.values)
 
-  def take(self, keep: np.ndarray) -> 'NumberColumn':
+  def take(self, keep: np.ndarray | slice) -> 'NumberColumn':
     present = None if self.present is None else self.present[keep]
-    return NumberColumn(self.values[keep], present)
+    fraction = None if self.fraction is None else self.fraction[keep]
+    return NumberColumn(self.values[keep], present, fraction)
 
 
 @dataclasses.dataclass(frozen=True)
