@@ -42,6 +42,14 @@ def test_fractions_and_exponents():
     assert (0 if alone.fraction is None else alone.fraction) == fraction[i]
 
 
+def test_floats_mean_the_nearest_nanosecond_of_their_second():
+  values = np.array([5.123456789, 5.123456788, 5.9999999999, 2.0**62, -0.5])
+  (seconds, fraction), good = fields.from_floats(values, 's')
+  assert good.tolist() == [True, True, True, False, False]
+  assert seconds[:3].tolist() == [5, 5, 5]
+  assert fraction[:3].tolist() == [123_456_789, 123_456_788, 999_999_999]
+
+
 def test_dates():
   words = [
     '2024-02-29',

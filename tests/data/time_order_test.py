@@ -73,7 +73,9 @@ def make_log(step, seed):
   span = max(2 * SECOND, 3 * step)
   rows = []
   for item in range(150):
-    moment = BASE * SECOND + rng.randrange(span)
+    # Anywhere, or at most a few of the smallest steps apart.
+    moment = BASE * SECOND + rng.choice([rng.randrange(span), 30 * step + span])
+    moment -= rng.randrange(30) * step
     if rows and item % 10 == 0:  # a tie, of the same user or another
       moment = rows[-1][2]
     if item % 7 == 0:
