@@ -4,8 +4,8 @@
    users and items, and events per user and item are counted.
 2. Route: the spill file is divided into one file per range of users; a range
    holds about `partition_events` events.
-3. Sort: each file is loaded, sorted stably by (user, time), and appended to the
-   columns.
+3. Sort: each file is loaded, sorted stably by (user, time, fraction of the
+   second), and appended to the columns; the fractions are not kept.
 
 Memory holds the ids of users and items, one chunk and one partition, but never
 all events. The result gets its name by a rename, when it is complete.
@@ -30,7 +30,13 @@ PARTITION_EVENTS = 1 << 21
 SPILL_CHUNK = 1 << 19
 LOG_SECONDS = 5.0
 _SPILL = np.dtype(
-  [('user', '<i4'), ('item', '<i4'), ('time', '<i8'), ('rating', '<f4')]
+  [
+    ('user', '<i4'),
+    ('item', '<i4'),
+    ('time', '<i8'),
+    ('fraction', '<i4'),
+    ('rating', '<f4'),
+  ]
 )
 
 
@@ -145,6 +151,7 @@ def _take_rows(chunk: readers.Events, keep: np.ndarray) -> readers.Events:
     rating=pick_rows(chunk.rating),
     extras={name: column[rows] for name, column in chunk.extras.items()},
     where=lambda i: chunk.where(int(rows[i])),
+    fraction=pick_rows(chunk.fraction),
   )
 
 
@@ -196,6 +203,8 @@ def _spill_chunks(chunks, seen: _Log, unknown, min_rating, progress) -> None:
       spilled['user'], spilled['item'] = users, items
       if chunk.time is not None:
         spilled['time'] = chunk.time
+      if chunk.fraction is not None:
+        spilled['fraction'] = chunk.fraction
       if chunk.rating is not None:
         spilled['rating'] = chunk.rating
       for i, extra in enumerate(seen.extras):
@@ -291,7 +300,9 @@ def _arrange_columns(
     path = work / f'part-{part}'
     records = np.fromfile(path, seen.record)
     path.unlink()
-    order, _ = histories_lib.group_events(records['user'], records['time'])
+    order, _ = histories_lib.group_events(
+      records['user'], records['time'], records['fraction']
+    )
     for name in names:
       columns.append(name, records[name.removesuffix('s')][order])
     for i, extra in enumerate(seen.extras):

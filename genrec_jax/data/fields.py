@@ -1,20 +1,28 @@
 """Columns of text fields -> typed columns, with a mask of valid values."""
 
 import datetime
+import decimal
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
-UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': 10**9}
+_BILLION = 10**9
+UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': _BILLION}
 WANTED = {
   'user': 'a user id',
   'item': 'an item id',
   'time': 'a time (seconds since 1970, zero or more, or an ISO date)',
   'rating': 'a finite number',
 }
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# As many digits as a time has, and cut off, so that a second is never begun.
+_EXACT = decimal.Context(prec=40, rounding=decimal.ROUND_DOWN)
+_BEYOND_MICROSECONDS = re.compile(r'[.,]\d{6}(\d{1,3})')
 
 
 def parse_ids(words: Sequence[str], kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -52,58 +60,178 @@ def _blank_odd(words: Sequence[str]) -> Sequence[str]:
   return [word if is_plain(word) else '' for word in words]
 
 
-def parse_times(
-  words: Sequence[str], unit: str
-) -> tuple[np.ndarray, np.ndarray]:
-  """Whole seconds `[N]` int64 and which of them are good.
+class Times(NamedTuple):
+  """N times since 1970, as exactly as they were given.
 
-  A column is numbers in `unit` or ISO dates; fractions of a second are cut
-  off, dates without a zone are UTC.
+  Attributes:
+    seconds: `[N]` int64, whole ones.
+    fraction: `[N]` int32, the nanoseconds after them, by which events of one
+      second are sorted; None where all are 0.
+  """
+
+  seconds: np.ndarray
+  fraction: np.ndarray | None = None
+
+
+def parse_times(words: Sequence[str], unit: str) -> tuple[Times, np.ndarray]:
+  """Times of N texts and which of them are good.
+
+  A column is numbers in `unit` or ISO dates; dates without a zone are UTC. A
+  word is read alike whatever stands beside it.
+
+  >>> times, good = parse_times(['1700000000123', '-5'], 'ms')
+  >>> times.seconds[0].item(), times.fraction[0].item(), good.tolist()
+  (1700000000, 123000000, [True, False])
   """
   words = _blank_odd(words)
   try:
     values = np.fromiter(map(int, words), np.int64, len(words))
-    return values // UNITS[unit], values >= 0
+    return from_integers(values, unit)
   except (ValueError, OverflowError):
     pass
-  # A whole number is read alike whatever stands beside it: divided as one.
   try:
-    numbers = np.fromiter(map(float, words), np.float64, len(words))
-  except ValueError:
-    numbers = np.array([np.nan])
-  if (np.abs(numbers) < 2.0**53).all():  # NaN is not
-    seconds = numbers.astype(np.int64) // UNITS[unit]
-    fractions = numbers != np.trunc(numbers)
-    seconds[fractions] = (numbers[fractions] / UNITS[unit]).astype(np.int64)
-    return seconds, numbers >= 0
-  # Dates, very large numbers, or a damaged one: field by field.
-  seconds = [_parse_seconds(word, unit) for word in words]
-  good = np.array([0 <= value < 2**62 for value in seconds], bool)
-  pairs = zip(seconds, good, strict=True)
-  whole = (int(value) if is_good else 0 for value, is_good in pairs)
-  return np.fromiter(whole, np.int64, len(words)), good
+    values, billionths = _parse_decimals(words)
+    return from_integers(values, unit, billionths)
+  except (ValueError, OverflowError):
+    pass
+  # Dates, numbers of many digits, or a damaged one: field by field.
+  exact = [_parse_time(word, unit) for word in words]
+  seconds, fraction = np.array(exact, np.int64).reshape(-1, 2).T
+  return _combine(seconds, fraction), seconds >= 0
 
 
-def whole_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Float seconds `[N]` -> int64, and which of them are good."""
-  good = (seconds >= 0) & (seconds < 2.0**62)  # NaN is not
-  return np.where(good, seconds, 0).astype(np.int64), good
+def from_integers(
+  values: np.ndarray, unit: str, billionths: np.ndarray | int = 0
+) -> tuple[Times, np.ndarray]:
+  """Times `[N]` of whole numbers, and which of them are good.
+
+  Args:
+    values: `[N]` int64.
+    unit: of them.
+    billionths: `[N]` of a unit, to be added.
+  """
+  scale = UNITS[unit]
+  seconds, rest = (values, 0) if scale == 1 else np.divmod(values, scale)
+  fraction = rest * (_BILLION // scale) + billionths // scale
+  return _combine(seconds, fraction), values >= 0
 
 
-def _parse_seconds(word: str, unit: str) -> float | int:
-  for read in (int, float):
+def from_seconds(seconds: Sequence | Times) -> Times:
+  """Times of numbers in seconds; those that are times already stay so.
+
+  >>> from_seconds([3, 4.5]).fraction.tolist()
+  [0, 500000000]
+  """
+  if isinstance(seconds, Times):
+    return seconds
+  seconds = np.asarray(seconds)
+  if seconds.dtype.kind != 'f':
+    return Times(seconds.astype(np.int64))
+  times, good = from_floats(seconds, 's')
+  if not good.all():
+    bad = int(np.argmin(good))
+    raise ValueError(f'event {bad}: {seconds[bad]} is not {WANTED["time"]}')
+  return times
+
+
+def from_floats(values: np.ndarray, unit: str) -> tuple[Times, np.ndarray]:
+  """Times `[N]` of floats in `unit`, and which of them are good.
+
+  >>> times, good = from_floats(np.array([2.5, np.nan]), 's')
+  >>> times.fraction.tolist(), good.tolist()
+  ([500000000, 0], [True, False])
+  """
+  scale = float(UNITS[unit])
+  good = (values >= 0) & (values < scale * 2.0**62)  # NaN is not
+  seconds, rest = np.divmod(np.where(good, values, 0), scale)
+  # The nearest, for 0.3 is a little less than 300 ms; but in the same second.
+  fraction = np.minimum(np.rint(rest * (_BILLION / scale)), _BILLION - 1)
+  return _combine(seconds.astype(np.int64), fraction), good
+
+
+def from_dates(values: np.ndarray) -> tuple[Times, np.ndarray]:
+  """Times `[N]` of datetime64 of any unit, and which of them are good."""
+  seconds = values.astype('datetime64[s]')
+  rest = (values - seconds).astype('timedelta64[ns]')
+  seconds = seconds.astype(np.int64)  # NaT is the least of them
+  return _combine(seconds, rest.astype(np.int64)), seconds >= 0
+
+
+def join_times(parts: Sequence[Times]) -> Times:
+  """The times of all parts, one behind the other."""
+  none = np.zeros(0, np.int64)
+  seconds = np.concatenate([none, *(part.seconds for part in parts)])
+  if all(part.fraction is None for part in parts):
+    return Times(seconds)
+  fractions = [
+    np.zeros(len(part.seconds), np.int32)
+    if part.fraction is None
+    else part.fraction
+    for part in parts
+  ]
+  return Times(seconds, np.concatenate(fractions))
+
+
+def _combine(seconds: np.ndarray, fraction: np.ndarray | int) -> Times:
+  if not np.any(fraction):
+    return Times(seconds)
+  return Times(seconds, fraction.astype(np.int32))
+
+
+def _parse_decimals(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+  """Wholes `[N]` int64 and billionths of words such as '17.25'.
+
+  Raises:
+    ValueError: one is no such word, or has more than nine digits behind.
+    OverflowError: one has too many digits.
+  """
+  # All at once: a million words in a loop would take as long as the rest.
+  text = '\n'.join(words).encode()
+  if text.translate(None, b'0123456789.\n'):
+    raise ValueError
+  digits = text.replace(b'.', b'').split(b'\n')
+  values = np.fromiter(map(int, digits), np.int64, len(words))
+  codes = np.frombuffer(text, np.uint8)
+  points = np.flatnonzero(codes == ord('.'))
+  ends = np.append(np.flatnonzero(codes == ord('\n')), len(text))
+  rows = np.searchsorted(ends, points)
+  places = np.zeros(len(words), np.int64)
+  places[rows] = ends[rows] - points - 1
+  if places.max() > 9 or (np.diff(rows) == 0).any():
+    raise ValueError
+  wholes, rest = np.divmod(values, 10**places)
+  return wholes, rest * 10 ** (9 - places)
+
+
+def _parse_time(word: str, unit: str) -> tuple[int, int]:
+  """Seconds and nanoseconds; (-1, 0) for what is no time."""
+  # No number but a rare one holds a '-', and a date without one may be one.
+  readers = (_parse_number_time, _parse_date)
+  for read in readers[::-1] if '-' in word else readers:
     try:
-      value = read(word)
-    except ValueError:
+      seconds, fraction = divmod(read(word, unit), _BILLION)
+    except (ValueError, decimal.InvalidOperation):
       continue
-    return value // UNITS[unit] if read is int else value / UNITS[unit]
-  try:
-    moment = datetime.datetime.fromisoformat(word.strip())
-  except ValueError:
-    return float('nan')
+    return (seconds, fraction) if 0 <= seconds < 2**62 else (-1, 0)
+  return -1, 0
+
+
+def _parse_number_time(word: str, unit: str) -> int:
+  """Nanoseconds of a number in `unit`."""
+  number = decimal.Decimal(word)
+  if not 0 <= number < UNITS[unit] << 62:  # 1e999999 has as many digits
+    return -1
+  return int(_EXACT.multiply(number, _BILLION // UNITS[unit]))
+
+
+def _parse_date(word: str, unit: str) -> int:
+  """Nanoseconds of an ISO date, which has no unit."""
+  moment = datetime.datetime.fromisoformat(word.strip())
   if moment.tzinfo is None:
     moment = moment.replace(tzinfo=datetime.UTC)
-  return moment.timestamp()
+  microseconds = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+  finer = _BEYOND_MICROSECONDS.search(word)
+  return 1000 * microseconds + int(f'{finer[1]:0<3}' if finer else 0)
 
 
 def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from genrec_jax import sealed
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import text_arrays
+from genrec_jax.data import fields, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.quoting import quote
 
@@ -160,19 +160,24 @@ def read_meta(files: sealed.SealedDirectory) -> dict:
 
 
 def group_events(
-  user: np.ndarray, time: np.ndarray | None
+  user: np.ndarray,
+  time: np.ndarray | None,
+  fraction: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Order of events by (user, time, input order), and where users start.
 
   Args:
     user: `[N]` user of each event.
-    time: `[N]` its time; None keeps the input order within a user.
+    time: `[N]` its second; None keeps the input order within a user.
+    fraction: `[N]` what follows within the second; None where nothing does.
 
   Returns:
     `[N]` positions in the new order, and `[U + 1]` int64 offsets of the users
     that occur, in the order of their ids.
   """
   keys = (user,) if time is None else (time, user)
+  if fraction is not None and fraction.any():
+    keys = (fraction, *keys)
   order = np.lexsort(keys)  # stable
   ordered = user[order]
   starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
@@ -238,7 +243,7 @@ def _in_memory(
 def from_arrays(
   user: Sequence,
   item: Sequence,
-  time: Sequence | None = None,
+  time: Sequence | fields.Times | None = None,
   rating: Sequence | None = None,
   *,
   item_vocab: vocab_lib.Vocab | None = None,
@@ -251,7 +256,7 @@ def from_arrays(
   Args:
     user: `[N]` int or str ids; the users come out in the order of their ids.
     item: `[N]` int or str ids.
-    time: `[N]` seconds, whole.
+    time: `[N]` seconds; fractions sort the events and are not kept.
     rating: `[N]` numbers.
     item_vocab: the items; None takes those that occur, in order of their ids.
     unknown: what to do with an item that `item_vocab` lacks: 'error' or
@@ -264,7 +269,7 @@ def from_arrays(
     The histories; users without events are absent.
   """
   user, item = np.asarray(user), np.asarray(item)
-  time = None if time is None else np.asarray(time, np.int64)
+  time, fraction = (None, None) if time is None else fields.from_seconds(time)
   rating = None if rating is None else np.asarray(rating, np.float32)
   if item_vocab is None:
     item_vocab = vocab_lib.Vocab(np.unique(item))
@@ -281,10 +286,11 @@ def from_arrays(
     keep = index > 0
     user, index = user[keep], index[keep]
     time = None if time is None else time[keep]
+    fraction = None if fraction is None else fraction[keep]
     rating = None if rating is None else rating[keep]
     beside = {name: column[keep] for name, column in beside.items()}
   beside, vocabs = _in_memory(beside, extra_vocabs or {}, unknown)
-  order, offsets = group_events(user, time)
+  order, offsets = group_events(user, time, fraction)
   return Histories(
     offsets=offsets,
     items=index[order],

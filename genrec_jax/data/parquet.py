@@ -212,7 +212,7 @@ def _decode_dictionary(values: pa.Array) -> pa.Array:
 
 def read_column(
   values: pa.Array, role: str, ids: str, time_unit: str, where: str
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray | fields.Times, np.ndarray]:
   """One column of a batch as NumPy, and which rows are good.
 
   Args:
@@ -223,7 +223,8 @@ def read_column(
     where: names the column, for a type that does not fit.
 
   Returns:
-    `[N]` values and `[N]` bool mask; nulls are not good.
+    `[N]` values, for a time `fields.Times`, and `[N]` bool mask; nulls are not
+    good.
   """
   present = values.is_valid().to_numpy(zero_copy_only=False)
   if role in ('user', 'item') and _is_worth_its_codes(values):
@@ -295,11 +296,9 @@ def _read_times(values, kind, unit):
   if pa.types.is_timestamp(kind):
     unit, kind, values = kind.unit, pa.int64(), values.cast(pa.int64())
   if pa.types.is_integer(kind):
-    whole = _to_numpy(values.fill_null(0), np.int64)
-    return whole // fields.UNITS[unit], whole >= 0
+    return fields.from_integers(_to_numpy(values.fill_null(0), np.int64), unit)
   if pa.types.is_floating(kind):
-    seconds = _to_numpy(values.fill_null(0), np.float64) / fields.UNITS[unit]
-    return fields.whole_seconds(seconds)
+    return fields.from_floats(_to_numpy(values.fill_null(0), np.float64), unit)
   if is_text(kind):
     return fields.parse_times(list_texts(values), unit)
   return None

@@ -27,6 +27,8 @@ class Events:
     user: `[N]` int64 or str ids.
     item: `[N]` int64 or str ids.
     time: `[N]` int64 seconds, or None when the log has no times.
+    fraction: `[N]` int32 nanoseconds after `time`, by which events of one
+      second are sorted; None where all are 0.
     rating: `[N]` float32, or None when the log has no ratings.
     extras: name -> `[N]` values of each extra column that was asked for, those
       of a category as text.
@@ -39,6 +41,7 @@ class Events:
   rating: np.ndarray | None = None
   extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   where: Callable[[int], str] = 'event {}'.format
+  fraction: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.user)
@@ -106,7 +109,7 @@ def _read_block(path, block, index, kinds, time_unit, extras) -> Events:
         kinds[role] = 'int' if whole else 'str'
       values, good = fields.parse_ids(words, kinds[role])
     elif role == 'time':
-      values, good = fields.parse_times(words, time_unit)
+      (values, columns['fraction']), good = fields.parse_times(words, time_unit)
     else:
       values, good = fields.parse_ratings(words)
     if not good.all():
@@ -293,8 +296,8 @@ def read_csv(
       rating that is '' or absent is not read.
     delimiter: between fields.
     ids: 'int', 'str', or 'auto': integers if the whole first chunk is.
-    time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'. Fractions of a
-      second are cut off; ISO dates without a zone are UTC.
+    time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'; ISO dates
+      without a zone are UTC.
     extras: columns to read beside those; one may read the column of a role.
     chunk_rows: most rows of a chunk.
 
@@ -378,6 +381,8 @@ def _read_table(path, table, named, ids, time_unit, extras, first) -> Events:
   for role, name in named.items():
     where = f'{path}, row {{}}, column {name!r}'
     values, good = parquet.read_column(table[name], role, ids, time_unit, where)
+    if role == 'time':
+      values, columns['fraction'] = values
     if not good.all():
       bad = int(np.argmin(good))
       value = parquet.show_value(table[name], bad)

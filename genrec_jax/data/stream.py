@@ -22,8 +22,8 @@ import grain
 import numpy as np
 
 from genrec_jax.data import extras as extras_lib
+from genrec_jax.data import fields, pipeline, readers, splits, text_arrays
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import pipeline, readers, splits, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 # Of so many parts the state remembers names and contents, of older ones how
@@ -143,10 +143,15 @@ class _Parts:
 
     if not chunks:
       return histories_lib.from_arrays([], [], item_vocab=self.item_vocab)
+    times = None
+    if chunks[0].time is not None:
+      times = fields.join_times(
+        [fields.Times(c.time, c.fraction) for c in chunks]
+      )
     return histories_lib.from_arrays(
       join_column('user'),
       join_column('item'),
-      None if chunks[0].time is None else join_column('time'),
+      times,
       item_vocab=self.item_vocab,
       unknown=self.unknown,
       extras={

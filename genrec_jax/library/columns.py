@@ -340,7 +340,14 @@ def _parse_objects(name: str, values: list) -> Column:
       _drop_zone(x) if there else np.datetime64('NaT')
       for x, there in zip(values, present, strict=True)
     ]
-    return _with_mask(np.array(values, 'datetime64[us]'), present)
+    array = np.array(values, 'datetime64[us]')
+    exact = np.array(values, 'datetime64')
+    # Nanoseconds end with the year 2262; later dates would become other ones.
+    if exact.dtype == 'datetime64[ns]' and np.array_equal(
+      exact.astype(array.dtype), array, equal_nan=True
+    ):
+      array = exact
+    return _with_mask(array, present)
   if not present.all():
     fill = {'text': '', 'int': 0}.get(word, float('nan'))
     pairs = zip(values, present, strict=True)
@@ -445,5 +452,6 @@ def _describe_mixture(
 def _drop_zone(moment) -> Any:
   """A date in UTC without a zone; those without one are UTC."""
   if getattr(moment, 'tzinfo', None) is not None:
-    return moment.astimezone(datetime.UTC).replace(tzinfo=None)
-  return moment
+    moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+  # NumPy takes a Timestamp of pandas for a datetime, which has microseconds.
+  return moment.to_datetime64() if getattr(moment, 'nanosecond', 0) else moment

@@ -75,6 +75,8 @@ def write_events(
       digest.update(f'{name} {column.dtype}'.encode())
       for content in text_arrays.view_content(column):
         digest.update(content.data)
+  if events.fraction is not None:
+    digest.update(events.fraction.data)
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'events-{fingerprint}'
   convert.convert_log(
@@ -116,13 +118,17 @@ def read_events(columns: Mapping[str, np.ndarray], cfg) -> readers.Events:
       )
     return ids
 
-  time = rating = None
+  time = fraction = rating = None
   user, item = find_ids('user'), find_ids('item')
   if cfg.columns.time:
-    time = read_times(cfg.columns.time, find_role('time'), cfg.time_unit)
+    time, fraction = read_times(
+      cfg.columns.time, find_role('time'), cfg.time_unit
+    )
   if cfg.columns.rating:
     rating = _read_ratings(cfg.columns.rating, find_role('rating'))
-  return readers.Events(user, item, time, rating, where='row {}'.format)
+  return readers.Events(
+    user, item, time, rating, where='row {}'.format, fraction=fraction
+  )
 
 
 def _in_chunks(events: readers.Events) -> Iterator[readers.Events]:
@@ -134,6 +140,7 @@ def _in_chunks(events: readers.Events) -> Iterator[readers.Events]:
     yield readers.Events(
       *(cut_column(getattr(events, name), first) for name in ROLES),
       where=lambda i, first=first: f'row {first + i}',
+      fraction=cut_column(events.fraction, first),
     )
 
 
@@ -211,8 +218,8 @@ def warn_of_unknown(histories: Sequence[Sequence], known: np.ndarray) -> bool:
   return True
 
 
-def read_times(name: str, column: Column, unit: str) -> np.ndarray:
-  """`[N]` int64, whole seconds since 1970.
+def read_times(name: str, column: Column, unit: str) -> fields.Times:
+  """N times since 1970.
 
   Args:
     name: of the column, for messages.
@@ -228,28 +235,27 @@ def read_times(name: str, column: Column, unit: str) -> np.ndarray:
       f'{", ".join(fields.UNITS)}'
     )
   if column.kind == 'time':
-    seconds = values.astype('datetime64[s]').astype(np.int64)
-    good = seconds >= 0
+    times, good = fields.from_dates(values)
   elif column.kind == 'int':
-    seconds, good = values // fields.UNITS[unit], values >= 0
+    times, good = fields.from_integers(values, unit)
   elif column.kind == 'float':
-    seconds, good = fields.whole_seconds(values / fields.UNITS[unit])
+    times, good = fields.from_floats(values, unit)
   else:
-    seconds, good = fields.parse_times(values.tolist(), unit)
+    times, good = fields.parse_times(values.tolist(), unit)
   if not good.all():
     row = int(np.argmin(good))
     raise ValueError(
       f'column {name!r}, row {row}: {quote(str(values[row]))} is not '
       f'{fields.WANTED["time"]}'
     )
-  late = seconds > datasets.YEAR_9999
+  late = times.seconds > datasets.YEAR_9999
   if late.any():
     raise ValueError(
       f'column {name!r}, row {int(np.argmax(late))}: as seconds since 1970 the '
       'time is beyond the year 9999; are the times in another unit? Set '
       "settings['data.time_unit'] to 'ms', 'us' or 'ns'"
     )
-  return seconds
+  return times
 
 
 def _read_ratings(name: str, column: Column) -> np.ndarray:

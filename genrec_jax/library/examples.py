@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text_arrays
+from genrec_jax.data import fields, text_arrays
 from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations, prepare, raw, schema
 from genrec_jax.library import columns as columns_lib
@@ -272,6 +272,8 @@ def _to_raw(column: Column) -> _Plain | _Lists:
   if column.kind == 'text':
     return _Plain(values.tolist())
   if column.kind == 'time':
-    seconds = values.astype('datetime64[s]').astype(np.int64)
-    return _Plain(raw.NumberColumn(seconds, present, are_dates=True))
+    times, _ = fields.from_dates(values)
+    return _Plain(
+      raw.NumberColumn(times.seconds, present, True, times.fraction)
+    )
   return _Plain(raw.NumberColumn(values, present))

@@ -18,7 +18,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax import sealed
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.data import scratch
+from genrec_jax.data import fields, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.saved_encoder import load_encoder
@@ -320,7 +320,8 @@ class RetrievalRun(Run):
         for i, own in enumerate(_to_list('times', times, 'lists of times'))
       ]
     if request_time is not None:
-      [request_time] = _read_times('request_time', [request_time], 's')
+      asked = _read_times('request_time', [request_time], 's')
+      request_time = asked.seconds.item()
     predictor = self._predictor
     answers = predictor.recommend(
       histories,
@@ -365,15 +366,15 @@ def _read_history(name: str, items) -> list:
   return items if column.kind == 'text' else read_ids(name, column).tolist()
 
 
-def _read_times(name: str, times, unit: str) -> list[int]:
-  """Those of a history as whole seconds."""
+def _read_times(name: str, times, unit: str) -> fields.Times:
+  """Those of a history."""
   times = _to_list(name, times, 'times')
   if not times:
-    return []
+    return fields.Times(np.zeros(0, np.int64))
   column = columns_lib.parse_column(name, columns_lib.to_objects(times))
   if column.lengths is not None:
     raise ValueError(f'{name} holds {times!r}, must be times')
-  return read_times(name, column, unit).tolist()
+  return read_times(name, column, unit)
 
 
 class RankingRun(Run):

@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax import features
 from genrec_jax.contracts import Extensions, weights_of
+from genrec_jax.data import fields, pipeline, splits, text_arrays
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import pipeline, splits, text_arrays
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
@@ -84,7 +84,7 @@ class Predictor:
     histories: Sequence[Sequence],
     k: int = 10,
     *,
-    times: Sequence[Sequence[int]] | None = None,
+    times: Sequence[Sequence[float] | fields.Times] | None = None,
     request_time: int | None = None,
   ) -> list[list[tuple[Any, float]]]:
     """The best items for a few users.
@@ -93,8 +93,8 @@ class Predictor:
       histories: original item ids of each user. Items the model does not know
         are skipped.
       k: how many items.
-      times: when, in seconds since 1970; None takes the items in their order.
-        A model with a time bias needs them.
+      times: when, in seconds since 1970; fractions sort the events. None takes
+        the items in their order. A model with a time bias needs them.
       request_time: as in `recommend_batches`.
 
     Returns:
@@ -104,12 +104,14 @@ class Predictor:
     """
     answers = [[] for _ in histories]
     lengths = [len(items) for items in histories]
-    if times is not None and [len(t) for t in times] != lengths:
-      raise ValueError('times must have one time for each item')
+    if times is not None:
+      times = [fields.from_seconds(own) for own in times]
+      if [len(own.seconds) for own in times] != lengths:
+        raise ValueError('times must have one time for each item')
     known = histories_lib.from_arrays(
       np.repeat(np.arange(len(lengths)), lengths),
       _join_lists(histories, self.items.vocab.ids.dtype),
-      None if times is None else _join_lists(times, np.int64),
+      None if times is None else fields.join_times(times),
       item_vocab=self.items.vocab,
       unknown='skip',
     )

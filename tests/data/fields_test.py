@@ -9,25 +9,45 @@ DAY = int(datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC).timestamp())
 
 
 def test_whole_seconds():
-  values, good = fields.parse_times(['0', '978300760', '-1'], 's')
+  (values, fraction), good = fields.parse_times(['0', '978300760', '-1'], 's')
   assert values.dtype == np.int64 and values[:2].tolist() == [0, 978300760]
+  assert fraction is None
   assert good.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize('unit', fields.UNITS)
 def test_units(unit):
   scale = fields.UNITS[unit]
-  values, good = fields.parse_times(
+  halves = [0, 500_000_000]
+  times, good = fields.parse_times(
     [str(7 * scale), str(8 * scale + scale // 2)], unit
   )
-  assert values.tolist() == [7, 8] and good.all()
-  values, good = fields.parse_times([f'{7.5 * scale}', f'{9.0 * scale}'], unit)
-  assert values.tolist() == [7, 9] and good.all()
+  assert times.seconds.tolist() == [7, 8] and good.all()
+  assert scale == 1 or times.fraction.tolist() == halves
+  times, good = fields.parse_times([f'{9.0 * scale}', f'{7.5 * scale}'], unit)
+  assert times.seconds.tolist() == [9, 7] and good.all()
+  assert times.fraction.tolist() == halves
 
 
 def test_fractions_and_exponents():
-  values, good = fields.parse_times(['1.9', '1e9', '3'], 's')
-  assert values.tolist() == [1, 10**9, 3] and good.all()
+  words = ['1.9', '1e9', '3', '1.5e-3', '7.99999999999', '1700000000.123456789']
+  (seconds, fraction), good = fields.parse_times(words, 's')
+  assert good.all()
+  assert seconds.tolist() == [1, 10**9, 3, 0, 7, 1700000000]
+  nanoseconds = [900_000_000, 0, 0, 1_500_000, 999_999_999, 123_456_789]
+  assert fraction.tolist() == nanoseconds
+  for i, word in enumerate(words):  # alike, whatever stands beside it
+    alone, _ = fields.parse_times([word], 's')
+    assert alone.seconds == seconds[i]
+    assert (0 if alone.fraction is None else alone.fraction) == fraction[i]
+
+
+def test_floats_mean_the_nearest_nanosecond_of_their_second():
+  values = np.array([5.123456789, 5.123456788, 5.9999999999, 2.0**62, -0.5])
+  (seconds, fraction), good = fields.from_floats(values, 's')
+  assert good.tolist() == [True, True, True, False, False]
+  assert seconds[:3].tolist() == [5, 5, 5]
+  assert fraction[:3].tolist() == [123_456_789, 123_456_788, 999_999_999]
 
 
 def test_dates():
@@ -37,15 +57,19 @@ def test_dates():
     '2024-02-29T00:00:02.9',
     '2024-02-29T00:00:03Z',
     '2024-02-29T01:00:04+01:00',
+    '2024-02-29T00:00:05.123456789Z',
   ]
-  values, good = fields.parse_times(
+  (seconds, fraction), good = fields.parse_times(
     words, 'ms'
   )  # dates have a unit of their own
-  assert good.all() and (values - DAY).tolist() == [0, 1, 2, 3, 4]
+  assert good.all() and (seconds - DAY).tolist() == [0, 1, 2, 3, 4, 5]
+  assert fraction.tolist() == [0, 0, 900_000_000, 0, 0, 123_456_789]
 
 
 @pytest.mark.parametrize(
-  'word', ['', 'x', 'nan', 'inf', '-3.5', '1e40', '2024-13-01', '1969-12-31']
+  'word',
+  ['', 'x', 'nan', 'inf', '-3.5', '-0.5', '1e40', '1e999999999', '1.2.3', '.']
+  + ['2024-13-01', '1969-12-31', '1969-12-31T23:59:59.9'],
 )
 @pytest.mark.parametrize('others', ['17', '17.5', '2024-02-29'])
 def test_unreadable_times_are_marked(word, others):

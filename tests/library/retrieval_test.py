@@ -449,7 +449,10 @@ def test_times_of_histories(run, monkeypatch):
   )
   run.recommend([[101], []], times=[[np.datetime64(5, 's')], []])
   run.recommend([[101, 102]], times=[[3.5, 4]], request_time=9)
-  assert [more['times'] for more in asked] == [[[5], []], [[3, 4]]]
+  assert [
+    [own.seconds.tolist() for own in more['times']] for more in asked
+  ] == [[[5], []], [[3, 4]]]
+  assert asked[1]['times'][0].fraction.tolist() == [500_000_000, 0]
   assert asked[1]['request_time'] == 9
 
 

@@ -230,7 +230,7 @@ def read_annotations(
   """
   out, there = {}, chunk.columns
   if annotations.time and annotations.time in there:
-    out['time'] = _read_times(chunk, annotations.time)
+    out['time'] = read_exact_times(chunk, annotations.time).seconds
   if annotations.example_id == ROW:
     if first is not None:
       out['example_id'] = np.arange(first, first + len(chunk), dtype=np.int64)
@@ -262,20 +262,28 @@ def _refuse_cells(chunk, name: str, good: np.ndarray, requirement: str) -> None:
     )
 
 
-def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
-  """`[N]` int64; numbers are kept in their unit, dates become seconds."""
+def read_exact_times(chunk: raw.RawChunk, name: str) -> fields.Times:
+  """The times of N rows; rows store their whole seconds alone.
+
+  Numbers are kept in their unit, as if it were the second.
+
+  Args:
+    chunk: the rows.
+    name: column of the times.
+  """
   column = _take_column(chunk, name, f'data.time {name!r}')
   if isinstance(column, raw.NumberColumn):
     if column.values.dtype.kind == 'f':
-      values, good = fields.whole_seconds(column.values)
+      times, good = fields.from_floats(column.values, 's')
     else:
-      values, good = column.values, column.values >= 0
+      fraction = 0 if column.fraction is None else column.fraction
+      times, good = fields.from_integers(column.values, 's', fraction)
     if column.present is not None:
       good = good & column.present
   else:
-    values, good = fields.parse_times(column, 's')
+    times, good = fields.parse_times(column, 's')
   _refuse_cells(chunk, name, good, fields.WANTED['time'])
-  return values.astype(np.int64)
+  return times
 
 
 def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Parquet files by column names; lists are multi_hot or sequence features."""
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -74,7 +75,8 @@ def _convert_column(values, where: str) -> raw.Column:
   if values.null_count:
     present = values.is_valid().to_numpy(zero_copy_only=False)
   if types.is_date(kind) or types.is_timestamp(kind):
-    return raw.NumberColumn(_to_seconds(values), present, are_dates=True)
+    seconds, fraction = _read_dates(values)
+    return raw.NumberColumn(seconds, present, True, fraction)
   if types.is_boolean(kind):
     values, kind = values.cast(pa.int8()), pa.int8()
   if not (types.is_integer(kind) or types.is_floating(kind)):
@@ -107,12 +109,12 @@ def _list_decimals(values: pa.Array) -> list[str]:
   return [texts[place] for place in places.tolist()]
 
 
-def _to_seconds(values: pa.Array) -> np.ndarray:
-  """Whole seconds since 1970 of dates and timestamps."""
+def _read_dates(values: pa.Array) -> fields.Times:
+  """Seconds since 1970 of dates and timestamps, and what follows these."""
   if pa.types.is_date(values.type):
     values = values.cast(pa.timestamp('s'))
   whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-  return whole // fields.UNITS[values.type.unit]
+  return fields.from_integers(whole, values.type.unit)[0]
 
 
 def default_features(

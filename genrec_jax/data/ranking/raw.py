@@ -31,18 +31,22 @@ class NumberColumn:
     values: `[N]` int64, or floats of the type that the file has.
     present: `[N]` bool, or None when nothing is missing.
     are_dates: whether they are the seconds since 1970 of dates.
+    fraction: `[N]` int32 nanoseconds after `values`, where these are the
+      seconds of dates; None where all are 0.
   """
 
   values: np.ndarray
   present: np.ndarray | None = None
   are_dates: bool = False
+  fraction: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.values)
 
   def take(self, keep: np.ndarray | slice) -> 'NumberColumn':
     present = None if self.present is None else self.present[keep]
-    return dataclasses.replace(self, values=self.values[keep], present=present)
+    fraction = None if self.fraction is None else self.fraction[keep]
+    return NumberColumn(self.values[keep], present, self.are_dates, fraction)
 
   def list_texts(self) -> list[str]:
     """The canonical texts; '' is a missing value."""
