@@ -1,6 +1,5 @@
 """Parquet files by column names; lists are multi_hot or sequence features."""
 
-import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
