@@ -140,7 +140,8 @@ def label(word: str) -> int:
 
 def feature_number(word: str) -> float:
   """Of a numeric feature, where an empty cell is missing and reads as 0."""
-  value = number(word) if word else 0.0
+  is_missing = re.fullmatch(r'( *[+-]?nan *)?', word, re.I | re.A)
+  value = 0.0 if is_missing else number(word)
   if not abs(value) <= float(np.finfo(np.float32).max):
     raise Refusal('number')
   return float(np.float32(value))
@@ -168,9 +169,10 @@ def libsvm(text: str) -> list[tuple]:
 
 def cell(value: object) -> str:
   """The text of a value of a record."""
-  if value is None:
+  if value is None or value != value:
     return ''
-  if isinstance(value, bool):
+  is_whole = isinstance(value, float) and value.is_integer()
+  if isinstance(value, bool) or is_whole:
     return str(int(value))
   if isinstance(value, str | int | float):
     return str(value)
