@@ -80,7 +80,9 @@ def _convert_column(values, where: str) -> raw.Column:
     values, kind = values.cast(pa.int8()), pa.int8()
   if not (types.is_integer(kind) or types.is_floating(kind)):
     _refuse_type(kind, where)
-  numbers = values.fill_null(pa.scalar(0, kind)).to_numpy(zero_copy_only=False)
+  if present is not None:
+    values = values.fill_null(pa.scalar(0, kind))
+  numbers = values.to_numpy(zero_copy_only=False)
   if kind == pa.uint64():
     if len(numbers) and numbers.max() > np.iinfo(np.int64).max:
       raise ValueError(
