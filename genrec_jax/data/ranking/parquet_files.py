@@ -71,9 +71,9 @@ def _convert_column(values, where: str) -> raw.Column:
     values = values.dictionary_decode()
     kind = values.type
   if _is_list(kind):
-    if not _suggest_kind(kind):
+    if _suggest_kind(kind.value_type) not in ('categorical', 'numeric'):
       raise ValueError(
-        f'{where}: type {kind}, and a feature holds lists of text or of whole '
+        f'{where}: type {kind}, and a feature holds lists of text or of '
         'numbers; convert the column, or leave it out of data.features'
       )
     lengths = values.value_lengths().fill_null(0)

@@ -35,6 +35,8 @@ class Column:
     max_len: most values of those; 0 is any number. A sequence keeps the last
       ones, a multi_hot the first.
     separator: between their values in a cell of text.
+    weights: column of the weights of their values, lists of the same lengths;
+      '' gives them none.
   """
 
   name: str
@@ -50,6 +52,7 @@ class Column:
   pooling: str = 'sum'
   max_len: int = 0
   separator: str = '^'
+  weights: str = ''
 
   def __post_init__(self):
     for option, known in (
@@ -82,6 +85,16 @@ class Column:
       self._check_vocabulary()
     if self.pooled and not self.separator:
       raise ValueError(f'{self._quote_key("separator")} must not be empty')
+    if self.weights and not self.pooled:
+      raise ValueError(
+        f'{self._quote_key("weights")} is {self.weights!r}, and one value has '
+        "no weights; set kind to 'multi_hot' or 'sequence', or leave it out"
+      )
+    if self.weights and self.fill:
+      raise ValueError(
+        f'{self._quote_key("fill")} is {self.fill!r}, and a value that fills '
+        'an empty cell has no weight; leave fill or weights out'
+      )
 
   def _quote_key(self, option: str) -> str:
     return f'{option} of feature {self.name!r} (data.features)'
@@ -104,8 +117,18 @@ class Column:
     return self.column or self.name
 
   @property
+  def sources(self) -> list[str]:
+    """The columns that it reads."""
+    return [self.source, *filter(None, [self.weights])]
+
+  @property
   def pooled(self) -> bool:
     return self.kind in ('multi_hot', 'sequence')
+
+  def to_json(self) -> dict:
+    """Every option but those that are newer and say nothing."""
+    options = dataclasses.asdict(self)
+    return {k: v for k, v in options.items() if v or k not in _NEWER}
 
   @property
   def coded(self) -> bool:
@@ -144,11 +167,12 @@ class Schema:
         if list(names).count(name) > 1:
           raise ValueError(f'two {what}s are named {name!r}; rename one')
     for column in self.columns:
-      if column.source in self.labels:
-        raise ValueError(
-          f'column {column.source!r} is a label and a feature '
-          f'({column.name!r}); remove it from data.features or data.labels'
-        )
+      for source in column.sources:
+        if source in self.labels:
+          raise ValueError(
+            f'column {source!r} is a label and a feature '
+            f'({column.name!r}); remove it from data.features or data.labels'
+          )
     names = {c.name: 'feature' for c in self.columns}
     names |= dict.fromkeys(self.labels, 'label')
     for extra in self.annotations.extras:
@@ -197,7 +221,7 @@ class Schema:
   @property
   def sources(self) -> list[str]:
     """The columns that features read, each once."""
-    return list(dict.fromkeys(c.source for c in self.columns))
+    return list(dict.fromkeys(s for c in self.columns for s in c.sources))
 
   @property
   def everything(self) -> list[str]:
@@ -210,10 +234,12 @@ class Schema:
     """Every option; without annotations as it was before there were any."""
     fields = dataclasses.asdict(self)
     del fields['annotations']
+    fields['columns'] = [column.to_json() for column in self.columns]
     beside = self.annotations.to_json()
     return fields | ({'annotations': beside} if beside else {})
 
 
+_NEWER = ('weights',)  # than the first files with columns
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
 
 
