@@ -151,6 +151,7 @@ class Jagged:
 
 
 EVENTS = 'events'  # the feature that retrieval reads
+WEIGHT = 'weight'  # the column of floats of a feature with weighted values
 
 
 # The order of fields matters, see `Jagged`.
@@ -181,7 +182,8 @@ class Examples:
     ids: rows of the categorical features, int32 `[B, C]`, each in its table.
     dense: numeric features, float32 `[B, N]`.
     jagged: name of a feature -> its values; rows of a table for those of kind
-      multi_hot and sequence, whose one column has the name of the feature.
+      multi_hot and sequence, whose one column has the name of the feature, and
+      whose floats hold their weights, column `WEIGHT`, where they have some.
     group: `[B]` int32 number of the group (a user, say), -1 for padding.
     label_weights: float32 `[B, L]`; None where every label has weight 1.
     time: `[B]` int32, in the unit of the data.
@@ -308,6 +310,9 @@ class FeatureSpec:
       any number.
     mean_len: values of such a feature in the mean, where it may have any
       number; 0 if unknown.
+    weighted: whether each value of such a feature has a weight: its row is
+      multiplied by it before rows are pooled. A mean is divided by the number
+      of values, not by the sum of their weights, which may be zero.
   """
 
   name: str
@@ -317,6 +322,7 @@ class FeatureSpec:
   pooling: str = 'sum'
   max_len: int = 0
   mean_len: float = 0.0
+  weighted: bool = False
 
   @property
   def source(self) -> str:

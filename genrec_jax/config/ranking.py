@@ -77,6 +77,10 @@ def ranking() -> ConfigDict:
         # The transform of numeric features: 'as_is', 'log', 'ln2' or
         # 'standardize'; see docs/ranking_data.md#features.
         'numeric': 'as_is',
+        # How the pairs of libsvm files are read: 'by_index', or 'by_place' as
+        # before there was this key, without most of their values; see
+        # docs/ranking_data.md#libsvm-and-libfm.
+        'pairs': 'by_index',
         'delimiter': ',',  # The character between the cells of CSV files.
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.

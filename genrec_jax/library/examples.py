@@ -51,13 +51,15 @@ def choose_features(
     features = [features]
   if isinstance(features, Mapping):
     overrides = dict(features)
+    weights = _list_sources(features, 'weights')
+    suggestions = {n: x for n, x in suggestions.items() if n not in weights}
   elif features is not None:
     suggestions = {n: x for n, x in suggestions.items() if n in features}
     overrides = {
       n: by_type.get(n) or {} for n in features if n not in suggestions
     }
   for name, options in overrides.items():
-    source = options['column'] if _has_source(options) else name
+    source = next(iter(_list_sources({name: options}, 'column')), name)
     if source not in by_type:
       raise ValueError(
         f'features names {name!r}, and there is no such column; the columns '
@@ -85,13 +87,15 @@ def choose_features(
 def _is_left_out(name: str, features: Features) -> bool:
   """Whether a column is not looked at; it may then hold anything."""
   if isinstance(features, Mapping):
-    sources = {x['column'] for x in features.values() if _has_source(x)}
+    sources = _list_sources(features, 'column', 'weights')
     return features.get(name, '') is None and name not in sources
   return features is not None and name not in features and name != features
 
 
-def _has_source(options) -> bool:
-  return isinstance(options, Mapping) and 'column' in options
+def _list_sources(features: Mapping[str, Any], *keys: str) -> set[str]:
+  """The columns that options of features name by these keys."""
+  some = [x for x in features.values() if isinstance(x, Mapping)]
+  return {x[key] for x in some for key in keys if key in x}
 
 
 def suggest_features(columns: Mapping[str, Column]) -> dict[str, dict | None]:

@@ -18,6 +18,7 @@ from genrec_jax.config.losses import RankingLossConfig
 from genrec_jax.contracts import Extensions
 from genrec_jax.features import (
   UNREAD,
+  WEIGHT,
   Examples,
   ExpectedRead,
   FeatureSpec,
@@ -193,8 +194,8 @@ class Ranking:
     for feature in self._tabled:
       if feature.pooled:
         bag = batch.jagged[feature.name]
-        values = bag[feature.name]
-        read = Read(values, '', bag.lengths)
+        weights = bag.floats[WEIGHT] if feature.weighted else None
+        read = Read(bag[feature.name], '', bag.lengths, weights)
       else:
         read = Read(batch.ids[feature.name], '')
       for name, (table, pooling, _) in self._list_reads(feature).items():

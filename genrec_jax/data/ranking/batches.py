@@ -49,12 +49,16 @@ def _pack_lists(
     capacity: ids of a shard.
   """
   total = np.concatenate([[0], np.cumsum(bags.lengths)])[bounds]
-  size = (len(bounds) - 1) * capacity
-  values = np.zeros(size, np.int32)
-  for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
-    values[i * capacity : i * capacity + b - a] = bags.values[a:b]
+
+  def pack(column: np.ndarray, name: str) -> features.Columns:
+    packed = np.zeros(((len(bounds) - 1) * capacity, 1), column.dtype)
+    for i, (a, b) in enumerate(zip(total[:-1], total[1:], strict=True)):
+      packed[i * capacity : i * capacity + b - a, 0] = column[a:b]
+    return features.Columns(packed, (name,))
+
   lengths = _pad_values(bags.lengths, (len(bounds) - 1) * share)
-  return features.Jagged(features.Columns(values[:, None], (name,)), lengths)
+  floats = None if bags.weights is None else pack(bags.weights, features.WEIGHT)
+  return features.Jagged(pack(bags.values, name), lengths, floats)
 
 
 def _stack_columns(

@@ -24,8 +24,8 @@ _BAG = 'bag:'  # of the names of columns that belong to a bag
 def _block_columns(rows: rows_lib.Rows) -> dict[str, np.ndarray]:
   columns = rows_lib.columns_of(rows)
   for name, bags in rows.bags.items():
-    columns[f'{_BAG}lengths:{name}'] = bags.lengths
-    columns[f'{_BAG}values:{name}'] = bags.values
+    for key, column in rows_lib.columns_of_bags(bags).items():
+      columns[f'{_BAG}{key}:{name}'] = column
   return columns
 
 
@@ -60,11 +60,11 @@ def from_bytes(record: bytes) -> rows_lib.Rows:
     columns[name] = column
     at += column.nbytes
   bags = {}
-  for name in columns:
-    if name.startswith(f'{_BAG}values:'):
-      feature = name.removeprefix(f'{_BAG}values:')
-      lengths = columns[f'{_BAG}lengths:{feature}']
-      bags[feature] = rows_lib.Bags(columns[name], lengths)
+  for name, column in columns.items():
+    if name.startswith(_BAG):
+      key, feature = name.removeprefix(_BAG).split(':', 1)
+      bags.setdefault(feature, {})[key] = column
+  bags = {feature: rows_lib.Bags(**x) for feature, x in bags.items()}
   return rows_lib.from_columns(columns, bags)
 
 

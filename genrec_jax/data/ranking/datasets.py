@@ -13,7 +13,14 @@ from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
+from genrec_jax.data.ranking import (
+  batches,
+  clicks,
+  criteo,
+  formats,
+  libsvm_layout,
+  raw,
+)
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
@@ -240,6 +247,8 @@ def _from_files(
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
   files = _find_files(cfg, _need_path(cfg), known, file_format.SUFFIXES)
   first = files['train'][0]
+  if cfg['name'] == 'libsvm':
+    cfg, reading = libsvm_layout.settle_options(cfg, first, reading, log)
   names = file_format.read_names(first, reading)
   labels = schema_lib.label_names(cfg)
   beside = annotations_lib.build_annotations(cfg, labels).columns

@@ -46,10 +46,52 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
 def _read_lists(
   chunk: raw.RawChunk, column: schema_lib.Column
 ) -> raw.ListColumn:
-  cells = chunk.columns[column.source]
+  lists = _as_lists(chunk, column, column.source, column.fill)
+  if not column.weights:
+    return lists
+  # What stands for an empty cell weighs 1.
+  weights = _as_lists(chunk, column, column.weights, column.fill and '1')
+  if (lists.lengths != weights.lengths).any():
+    at = int(np.argmax(lists.lengths != weights.lengths))
+    raise ValueError(
+      f'{chunk.where(at)}: column {column.source!r} holds '
+      f'{lists.lengths[at]} values and column {column.weights!r} '
+      f'{weights.lengths[at]} weights; give each value of feature '
+      f'{column.name!r} one weight'
+    )
+  return dataclasses.replace(lists, weights=weights.values)
+
+
+def _parse_weights(
+  chunk: raw.RawChunk, column: schema_lib.Column, lists: raw.ListColumn
+) -> np.ndarray | None:
+  """`[K]` float32 weights of the values, None where they have none."""
+  if lists.weights is None:
+    return None
+  try:
+    weights = transform.parse_numbers(lists.weights)
+    if weights.present is not None:
+      raise transform.NumberError('', int(np.argmin(weights.present)))
+  except transform.NumberError as e:
+    ends = np.cumsum(lists.lengths)
+    row = int(np.searchsorted(ends, e.at, 'right'))
+    number = e.at - int(ends[row] - lists.lengths[row]) + 1
+    raise ValueError(
+      f'{chunk.quote_cell(row, column.weights, e.value)}, the weight of value '
+      f"{number} of the row, is not a finite number of float32's range; mend "
+      'it, or remove the value and its weight'
+    ) from None
+  return weights.values.astype(np.float32)
+
+
+def _as_lists(
+  chunk: raw.RawChunk, column: schema_lib.Column, name: str, fill: str
+) -> raw.ListColumn:
+  """The column `name`, read as `column` says."""
+  cells = chunk.columns[name]
   if isinstance(cells, raw.ListColumn):
     return cells
-  cells = _fill_empty(cells, column.fill)
+  cells = _fill_empty(cells, fill)
   if isinstance(cells, raw.NumberColumn):
     return raw.ListColumn(cells, np.ones(len(cells), np.int64)).drop_empty()
   return raw.split_cells(cells, column.separator)
@@ -82,8 +124,8 @@ def _shorten_lists(
 
 def read_values(
   chunk: raw.RawChunk, column: schema_lib.Column, drops_empty: bool = True
-) -> tuple[raw.Column, np.ndarray | None]:
-  """The values of a coded feature, and how many are each row's (None: one).
+) -> tuple[raw.Column, np.ndarray | None, np.ndarray | None]:
+  """The values of a coded feature, and of its lists lengths and weights.
 
   Args:
     chunk: the rows.
@@ -91,7 +133,7 @@ def read_values(
     drops_empty: whether empty values inside lists take no place.
   """
   if column.kind == 'numeric':
-    return transform.bucket_counts(_read_numbers(chunk, column)), None
+    return transform.bucket_counts(_read_numbers(chunk, column)), None, None
   cells = chunk.columns[column.source]
   inner = cells.values if isinstance(cells, raw.ListColumn) else cells
   if isinstance(inner, raw.NumberColumn) and inner.are_dates:
@@ -104,13 +146,13 @@ def read_values(
     lists = _read_lists(chunk, column)
     lists = lists.drop_empty() if drops_empty else lists
     lists = _shorten_lists(lists, column)
-    return lists.values, lists.lengths
+    return lists.values, lists.lengths, _parse_weights(chunk, column, lists)
   if isinstance(cells, raw.ListColumn):
     raise ValueError(
       f'{chunk.where(0)}, column {column.source!r}: holds lists; make feature '
       f'{column.name!r} a multi_hot or a sequence'
     )
-  return _fill_empty(cells, column.fill), None
+  return _fill_empty(cells, column.fill), None, None
 
 
 class EncoderFit:
@@ -198,6 +240,7 @@ class Encoder:
       table=column.table,
       pooling=column.pooling,
       max_len=column.max_len,
+      weighted=bool(column.weights),
     )
 
   def encode(
@@ -233,8 +276,9 @@ class Encoder:
       )
     bags = {}
     for column in self.schema.pooled:
-      coded, lengths = self._encode_column(chunk, column)
-      bags[column.name] = rows_lib.Bags(coded, lengths.astype(np.int32))
+      coded, lengths, weights = self._encode_column(chunk, column)
+      lengths = lengths.astype(np.int32)
+      bags[column.name] = rows_lib.Bags(coded, lengths, weights)
     group = None
     if self.schema.group and groups is not None:
       group = annotations_lib.read_groups(chunk, self.schema.group, groups)
@@ -249,10 +293,11 @@ class Encoder:
 
   def _encode_column(
     self, chunk, column
-  ) -> tuple[np.ndarray, np.ndarray | None]:
-    cells, lengths = read_values(chunk, column, self.drops_empty)
+  ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    cells, lengths, weights = read_values(chunk, column, self.drops_empty)
     try:
-      return self.vocabularies[column.table_name].encode(cells), lengths
+      rows = self.vocabularies[column.table_name].encode(cells)
+      return rows, lengths, weights
     except vocabulary_lib.UnseenError as e:
       at = e.at
       if lengths is not None:

@@ -1,10 +1,26 @@
-"""libsvm and libfm files: `label index:value index:value ...` a line.
+"""libsvm and libfm files: `label [qid:N] index:value index:value ...` a line.
 
-The columns of such a file are `label` (-1 is read as 0), `indices` (all of a
-row, as a list) and, where the rows are equally long, `f0`, `f1`, ... (index of
-the first pair, of the second, ...) and `v0`, `v1`, ... (their values). In the
-files of NFM and AFN each pair is a field: the index is the category, or, for a
-number, always the same.
+| column        | what it holds                                                |
+|---------------|--------------------------------------------------------------|
+| label         | -1 is read as 0, unless the label may be any number          |
+| qid           | N of `qid:N`, the query that the row belongs to              |
+| indices       | the indices of a row, as a list                              |
+| values        | their values, as a list: the weights of the indices          |
+| x3, x17, ...  | the value of index 3, 17, ...; 0 where a row lacks it        |
+| f0, f1, ...   | the index of the first pair, of the second, ...              |
+| v0, v1, ...   | the value of the first pair, of the second, ...              |
+
+The last two are for files in which each pair is a field, as in those of NFM and
+AFN. What `data.features` leaves open is settled in libsvm_layout.py.
+
+`reading` remembers what was settled for the training file:
+
+  pairs    'by_index'; files of before there was `data.pairs` have no such key,
+           and no qid, values or x3
+  decided  'fields', 'numbers' or 'sets', where nobody named the features
+  places   the indices of the first row, where columns are taken by place
+  rare     indices of features that the first rows do not have
+  labels   'as_is' where -1 is a label of its own
 """
 
 import functools
@@ -12,7 +28,8 @@ import itertools
 import logging
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +39,46 @@ from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import raw
 
 LOG = logging.getLogger('genrec_jax')
+ONES = ('1', '1.0')
 _NEVER = '\x01'  # a delimiter that no line has: blocks of whole lines
 _REMEDY = 'write a number, such as 0, if it is missing'
+_BAG = (
+  'data.features.indices=multi_hot reads rows of any pairs as weighted sets'
+)
 _SIGNED = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
+BY_PLACE = re.compile('[fv][0-9]+')
+BY_INDEX = re.compile('x(0|[1-9][0-9]*)')
+_ZEROS = re.compile(r'\s[+]?0[0-9]+:')
 SUFFIXES = ('.libsvm', '.libfm', '.svm', '.txt')
 BARE = True
+
+
+class PairRows(NamedTuple):
+  """N rows, cut into their K pairs.
+
+  Attributes:
+    labels: N texts; none where the file has no labels.
+    queries: N texts, '' where a row has none.
+    indices: K texts.
+    values: K texts.
+    counts: `[N]` pairs of each row.
+    where: names the origin of a row.
+  """
+
+  labels: list[str]
+  queries: list[str]
+  indices: list[str]
+  values: list[str]
+  counts: np.ndarray
+  where: Callable[[int], str]
+
+  def quote_pair(self, at: int) -> str:
+    """Names the place of pair number `at` and shows it."""
+    ends = np.cumsum(self.counts)
+    row = int(np.searchsorted(ends, at, 'right'))
+    number = at - int(ends[row] - self.counts[row]) + 1
+    pair = quote(f'{self.indices[at]}:{self.values[at]}')
+    return f'{self.where(row)}, pair {number}: {pair}'
 
 
 def _read_lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
@@ -39,15 +91,96 @@ def _read_lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
     raise ValueError(f'{path}: the file holds no rows')
 
 
+def _read_pairs(
+  path: pathlib.Path, reading: Mapping[str, str], rows: int
+) -> Iterator[PairRows]:
+  is_labelled = None
+  for block in _read_lines(path, rows):
+    lines = block.columns[0]
+    words = [line.split() for line in lines]
+    if is_labelled is None:
+      is_labelled = ':' not in words[0][0]
+      text.check_width(path, len(words[0]) - is_labelled)
+
+    def quote_line(i, block=block):
+      return f'{path}, line {block.lines[i]}'
+
+    labels = [row.pop(0) for row in words] if is_labelled else []
+    queries = [''] * len(lines)
+    if is_by_index(reading):
+      for i, row in enumerate(words):
+        if row and row[0].startswith('qid:'):
+          queries[i] = row.pop(0).removeprefix('qid:')
+    sizes = [bool(q) + len(row) for q, row in zip(queries, words, strict=True)]
+    _check_sizes(sizes, lines, quote_line)
+    flat = list(itertools.chain.from_iterable(words))
+    counts = np.fromiter(map(len, words), np.int64, len(words))
+    parts = _split_pairs(flat, counts, quote_line)
+    if is_by_index(reading) and any(map(_ZEROS.search, lines)):
+      parts[::2] = map(_strip_zeros, parts[::2])
+    if reading.get('labels') != 'as_is':
+      labels = [_SIGNED.get(label, label) for label in labels]
+    yield PairRows(labels, queries, parts[::2], parts[1::2], counts, quote_line)
+
+
+def _check_sizes(sizes: list[int], lines, where) -> None:
+  """Refuses rows that are more than a label and pairs."""
+  for i, line in enumerate(lines):
+    if line.count(':') != sizes[i]:
+      raise ValueError(
+        f'{where(i)}: {quote(line.strip())} is not "label index:value '
+        'index:value ..."; mend or remove the line'
+        + (', for comments (#) are not read' if '#' in line else '')
+      )
+
+
+def _split_pairs(flat: list[str], counts: np.ndarray, where) -> list[str]:
+  """Indices and values of the pairs by turns."""
+  parts = ':'.join(flat).split(':') if flat else []
+  regular = len(parts) == 2 * len(flat) and '' not in parts
+  if not regular or [pair.count(':') for pair in flat].count(1) != len(flat):
+    at = next(
+      i for i, p in enumerate(flat) if p.count(':') != 1 or '' in p.split(':')
+    )
+    row = int(np.searchsorted(np.cumsum(counts), at, 'right'))
+    raise ValueError(
+      f'{where(row)}: {quote(flat[at])} is not index:value; '
+      + (_REMEDY if flat[at].endswith(':') else 'mend or remove the line')
+    )
+  return parts
+
+
+def _strip_zeros(index: str) -> str:
+  """'03' is the index 3."""
+  return str(int(index)) if index.isdecimal() and index[0] == '0' else index
+
+
+def read_first(
+  path: pathlib.Path, reading: Mapping[str, str], rows: int = raw.CHUNK_ROWS
+) -> PairRows:
+  """The first rows of a file."""
+  return next(_read_pairs(path, reading, rows))
+
+
+def is_by_index(reading: Mapping[str, str]) -> bool:
+  """Whether pairs are read as `data.pairs='by_index'` says."""
+  return reading.get('pairs') == 'by_index'
+
+
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
-  """The columns of a file, by its first line."""
-  del reading
-  words = next(_read_lines(path, 1)).columns[0][0].split()
-  label = ['label'] if ':' not in words[0] else []
-  pairs = len(words) - len(label)
-  text.check_width(path, pairs)
-  fields = [f'{kind}{i}' for kind in 'fv' for i in range(pairs)]
-  return [*label, *fields, 'indices']
+  """The columns of a file, by its first rows."""
+  by_index = is_by_index(reading)
+  rows = read_first(path, reading, raw.CHUNK_ROWS if by_index else 1)
+  names = ['label'] if rows.labels else []
+  if any(rows.queries):
+    names.append('qid')
+  names += [f'{kind}{i}' for kind in 'fv' for i in range(rows.counts[0])]
+  names.append('indices')
+  if by_index:
+    numbers = {i for i in rows.indices if BY_INDEX.fullmatch(f'x{i}')}
+    numbers |= set(reading.get('rare', ()))
+    names += ['values', *(f'x{i}' for i in sorted(numbers, key=int))]
+  return names
 
 
 def read_chunks(
@@ -55,149 +188,185 @@ def read_chunks(
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file, the columns `column_names` alone."""
   known = read_names(path, reading)
-  there = set(known)
+  pairs = sum(bool(re.fullmatch('v[0-9]+', name)) for name in known)
+  places = reading.get('places', ())
   for name in column_names:
-    if name not in there:
+    is_there = name in known or (
+      BY_INDEX.fullmatch(name) if is_by_index(reading) else False
+    )
+    # A row of another length than those of the training file is refused below.
+    if not is_there and not (places and BY_PLACE.fullmatch(name)):
       raise ValueError(
-        f'{path}: no column {name!r}; a libsvm file of {_count_values(known)} '
-        'pairs has label, indices, f0, f1, ... and v0, v1, ...'
-        + hint_nearest(name, known)
+        f'{path}: no column {name!r}; a libsvm file of {pairs} pairs has '
+        f'label, qid, indices, values, f0, f1, ..., v0, v1, ..., and x3 for '
+        'index 3' + hint_nearest(name, known)
       )
-  labelled = known[0] == 'label'
-  positional = any(name not in ('label', 'indices') for name in column_names)
-  first = {}
-  for block in _read_lines(path, raw.CHUNK_ROWS):
-    lines = block.columns[0]
-
-    def quote_line(i, block=block):
-      return f'{path}, line {block.lines[i]}'
-
-    pairs = np.fromiter((s.count(':') for s in lines), np.int64, len(lines))
-    words = [line.split() for line in lines]
-    sizes = np.fromiter(map(len, words), np.int64, len(lines))
-    _check_sizes(sizes - labelled, pairs, lines, quote_line)
-    if positional and (pairs != _count_values(known)).any():
-      at = int(np.argmax(pairs != _count_values(known)))
-      raise ValueError(
-        f'{quote_line(at)}: {pairs[at]} pairs, the first line has '
-        f'{_count_values(known)}; '
-        'rows of one length have fields, others only the list indices'
-      )
-    columns = {}
-    if labelled and 'label' in column_names:
-      columns['label'] = [_SIGNED.get(w[0], w[0]) for w in words]
-    flat = list(itertools.chain.from_iterable(w[labelled:] for w in words))
-    columns |= _split_fields(flat, pairs, column_names, quote_line, first)
-    yield raw.RawChunk(columns, len(lines), quote_line, _REMEDY)
-
-
-def _count_values(known: Sequence[str]) -> int:
-  return sum(name[0] == 'v' for name in known)
-
-
-def _check_sizes(sizes, pairs, lines, where) -> None:
-  good = sizes == pairs
-  if not good.all():
-    at = int(np.argmin(good))
-    raise ValueError(
-      f'{where(at)}: {quote(lines[at].strip())} is not "label index:value '
-      'index:value ..."; mend or remove the line'
-      + (', for comments (#) are not read' if '#' in lines[at] else '')
-    )
-
-
-def _split_fields(
-  flat: list[str], pairs, column_names, where, first: dict[str, str]
-) -> dict[str, raw.Column]:
-  """The wanted columns of `flat`, the pairs of all rows.
-
-  Args:
-    flat: the pairs.
-    pairs: how many are each row's.
-    column_names: of the wanted columns.
-    where: names the origin of a row.
-    first: column of values -> its index in the first row, filled here.
-  """
-  parts = ':'.join(flat).split(':') if flat else []
-  regular = len(parts) == 2 * len(flat) and '' not in parts
-  if not regular or [pair.count(':') for pair in flat].count(1) != len(flat):
-    at = next(
-      i for i, p in enumerate(flat) if p.count(':') != 1 or '' in p.split(':')
-    )
-    row = int(np.searchsorted(np.cumsum(pairs), at, 'right'))
-    raise ValueError(
-      f'{where(row)}: {quote(flat[at])} is not index:value; '
-      + (_REMEDY if flat[at].endswith(':') else 'mend or remove the line')
-    )
-  index, value = parts[::2], parts[1::2]
-  columns = {}
-  for name in column_names:
-    if name == 'indices':
-      columns[name] = raw.ListColumn(index, pairs)
-    elif name != 'label':
-      rows = slice(int(name[1:]), None, int(pairs[0]))
-      columns[name] = (index if name[0] == 'f' else value)[rows]
-      if name[0] == 'v' and f'f{name[1:]}' not in column_names:
-        _warn_of_others(name, index[rows], where, first)
-  return columns
-
-
-def _warn_of_others(name, indices: list[str], where, first) -> None:
-  """Warns of a numeric pair that is another number in some rows."""
-  known = first.setdefault(name, indices[0])
-  if indices.count(known) != len(indices):
-    at = next(i for i, index in enumerate(indices) if index != known)
-    _warn(
-      f'{where(at)}: the index of {name} is {quote(indices[at])}, and '
-      f'{quote(known)} in the first row; pairs are taken by their place, so '
-      'that values of several indices become one feature'
-    )
-
-
-@functools.lru_cache(1000)
-def _warn(line: str) -> None:
-  """Warns once, however often a file is read."""
-  LOG.warning('%s', line)
+  cut = _ColumnCutter(column_names, reading)
+  for rows in _read_pairs(path, reading, raw.CHUNK_ROWS):
+    columns = cut(rows)
+    yield raw.RawChunk(columns, len(rows.counts), rows.where, _REMEDY)
 
 
 def default_features(
   path: pathlib.Path, reading: Mapping[str, str]
 ) -> dict[str, dict]:
-  """Features as the first rows of a file suggest them.
+  """Features as `data.pairs='by_place'` takes them from the first rows.
 
   A pair whose value is always 1 is a category, one whose index is always the
   same is a number; rows of different lengths are one set of indices.
   """
-  fields = _count_values(read_names(path, reading))
-  lines = next(_read_lines(path, raw.CHUNK_ROWS)).columns[0]
-  if any(line.count(':') != fields for line in lines):
-    values = re.findall(r':(\S*)', '\n'.join(lines))
-    _warn_of_values(path, len(lines), ['indices'], _count_others(values))
-    return {'indices': {'kind': 'multi_hot'}}
-  column_names = [f'{kind}{i}' for kind in 'fv' for i in range(fields)]
-  chunk = next(read_chunks(path, column_names, reading))
-  out, others = {}, {}
-  for i in range(fields):
-    count = _count_others(chunk.columns[f'v{i}'])
-    if not count or len(set(chunk.columns[f'f{i}'])) > 1:
-      out[f'f{i}'] = {'kind': 'categorical'}
-      if count:
-        others[f'f{i}'] = count
-    else:
-      out[f'v{i}'] = {'kind': 'numeric'}
-  _warn_of_values(path, len(lines), list(others), sum(others.values()))
+  rows = read_first(path, reading)
+  size, out, others = int(rows.counts[0]), {}, 0
+  if (rows.counts != size).any():
+    out, others = {'indices': {'kind': 'multi_hot'}}, count_others(rows.values)
+  else:
+    for i in range(size):
+      count = count_others(rows.values[i::size])
+      if not count or len(set(rows.indices[i::size])) > 1:
+        out[f'f{i}'] = {'kind': 'categorical'}
+        others += count
+      else:
+        out[f'v{i}'] = {'kind': 'numeric'}
+  if others:
+    warn(
+      f'{path}: {others:,} values other than 1 in the first '
+      f"{len(rows.counts):,} rows are not read, for data.pairs is 'by_place' "
+      'and these features are categories: '
+      + list_names([name for name in out if name[0] != 'v'])
+    )
   return out
 
 
-def _count_others(values: Sequence[str]) -> int:
-  """How many values are not 1, and so say something."""
-  return len(values) - values.count('1') - values.count('1.0')
+class _ColumnCutter:
+  """Turns the pairs of a file into columns, chunk by chunk."""
 
+  def __init__(self, names: Sequence[str], reading: Mapping[str, str]):
+    self._names, self._reading = names, reading
+    self._by_index = is_by_index(reading)
+    self._decided = reading.get('decided', '')
+    self._by_place = [n for n in names if BY_PLACE.fullmatch(n)]
+    self._numbers = [n for n in names if BY_INDEX.fullmatch(n)]
+    self._places = list(reading.get('places', ()))
+    self._of_training = bool(self._places)
+    self._place_of = {index: i for i, index in enumerate(self._places)}
+    self._warned = set()
 
-def _warn_of_values(path, rows: int, names: list[str], count: int) -> None:
-  """Warns of values that categories leave out."""
-  if count:
-    _warn(
-      f'{path}: {count:,} values other than 1 in the first {rows:,} rows are '
-      f'not read, because these features are categories: {list_names(names)}'
+  def __call__(self, rows: PairRows) -> dict[str, raw.Column]:
+    plain = {
+      'label': rows.labels,
+      'qid': rows.queries,
+      'indices': raw.ListColumn(rows.indices, rows.counts),
+      'values': raw.ListColumn(rows.values, rows.counts),
+    }
+    columns = {n: plain[n] for n in self._names if n in plain}
+    if self._by_place:
+      columns |= self._cut_places(rows)
+    if self._numbers:
+      columns |= self._cut_numbers(rows)
+    return columns
+
+  def _cut_places(self, rows: PairRows) -> dict[str, list[str]]:
+    if not self._places:
+      self._places = rows.indices[: rows.counts[0]]
+    size = len(self._places)
+    if (rows.counts != size).any():
+      at = int(np.argmax(rows.counts != size))
+      first = 'the first line'
+      first = 'the training file' if self._of_training else first
+      raise ValueError(
+        f'{rows.where(at)}: {rows.counts[at]} pairs, {first} has {size}; rows '
+        f'of one length have fields, others only lists: {_BAG}'
+      )
+    columns = {}
+    for i in range(size):
+      index, value = rows.indices[i::size], rows.values[i::size]
+      if f'f{i}' in self._by_place:
+        columns[f'f{i}'] = index
+      if f'v{i}' in self._by_place:
+        columns[f'v{i}'] = value
+      self._check_place(rows, i, index, value)
+    return columns
+
+  def _check_place(self, rows: PairRows, place: int, index, value) -> None:
+    """Refuses, or warns of, what the column of a place does not say."""
+    size, names = len(self._places), self._by_place
+    known = self._places[place]
+    is_field = f'f{place}' in names
+    if (
+      not is_field and f'v{place}' in names and index.count(known) < len(index)
+    ):
+      row = next(i for i, other in enumerate(index) if other != known)
+      self._object(
+        self._by_index,
+        f'v{place}',
+        f'{rows.quote_pair(row * size + place)} has another index than '
+        f'{quote(known)}, which v{place} is the value of; name the feature '
+        f'x{known} to read it by its index wherever it stands',
+      )
+    if is_field and f'v{place}' not in names and count_others(value):
+      row = next(i for i, x in enumerate(value) if x not in ONES)
+      self._object(
+        self._decided == 'fields',
+        f'f{place}',
+        f'{rows.quote_pair(row * size + place)} has a value other than 1, '
+        f'which the category f{place} leaves out; {_BAG}',
+      )
+    if self._decided == 'fields':
+      for other in set(index):
+        if self._place_of.setdefault(other, place) != place:
+          row = index.index(other)
+          raise ValueError(
+            f'{rows.quote_pair(row * size + place)} stands at place '
+            f'{place + 1}, and in other rows at place '
+            f'{self._place_of[other] + 1}; {_BAG}'
+          )
+
+  def _cut_numbers(self, rows: PairRows) -> dict[str, list[str]]:
+    """The values of some indices, 0 where a row does not have them."""
+    place = {name[1:]: i for i, name in enumerate(self._numbers)}
+    column = np.fromiter(
+      (place.get(index, -1) for index in rows.indices), np.int64
     )
+    at = np.flatnonzero(column >= 0)
+    if self._decided == 'numbers' and len(at) < len(column):
+      pair = rows.quote_pair(int(np.argmin(column)))
+      self._object(
+        False,
+        'numbers',
+        f'{pair} has an index that the first rows of the training file do not '
+        'have; its values are left out, there and in other rows. Name its '
+        f'feature, too, in data.features; or {_BAG}',
+      )
+    size = len(self._numbers)
+    row = np.repeat(np.arange(len(rows.counts)), rows.counts)
+    cell = row[at] * size + column[at]
+    first = np.unique(cell, return_index=True)[1]
+    if len(first) < len(cell):
+      twice = np.setdiff1d(np.arange(len(cell)), first)[0]
+      raise ValueError(
+        f'{rows.quote_pair(int(at[twice]))} has an index that stands in the '
+        'row before; mend the line'
+      )
+    table = np.full(len(rows.counts) * size, '0', object)
+    table[cell] = np.array(rows.values, object)[at]
+    table = table.reshape(-1, size)
+    return {name: table[:, i].tolist() for i, name in enumerate(self._numbers)}
+
+  def _object(self, is_error: bool, key: str, message: str) -> None:
+    """Raises an error, or warns once for each key and file."""
+    if is_error:
+      raise ValueError(message)
+    if key not in self._warned:
+      self._warned.add(key)
+      warn(message)
+
+
+def count_others(values: Sequence[str]) -> int:
+  """How many values are not 1, and so say something."""
+  return len(values) - sum(values.count(one) for one in ONES)
+
+
+@functools.lru_cache(1000)
+def warn(line: str) -> None:
+  """Warns once, however often a file is read."""
+  LOG.warning('%s', line)

@@ -72,24 +72,29 @@ class ListColumn:
   Attributes:
     values: K texts or numbers.
     lengths: `[N]` int64, their sum is K.
+    weights: of the values, K texts or numbers; None where they have none.
   """
 
   values: 'Sequence[str] | NumberColumn'
   lengths: np.ndarray
+  weights: 'Sequence[str] | NumberColumn | None' = None
 
   def __len__(self) -> int:
     return len(self.lengths)
 
   def take(self, keep: np.ndarray) -> 'ListColumn':
-    inner = np.repeat(keep, self.lengths)
-    return ListColumn(_take_cells(self.values, inner), self.lengths[keep])
+    return self._take(np.repeat(keep, self.lengths), self.lengths[keep])
 
   def take_values(self, keep: np.ndarray) -> 'ListColumn':
     """The lists with those values alone where `keep [K]` is true."""
     total = np.concatenate([[0], np.cumsum(keep)])
     ends = np.cumsum(self.lengths)
-    lengths = total[ends] - total[ends - self.lengths]
-    return ListColumn(_take_cells(self.values, keep), lengths)
+    return self._take(keep, total[ends] - total[ends - self.lengths])
+
+  def _take(self, keep: np.ndarray, lengths: np.ndarray) -> 'ListColumn':
+    weights = self.weights
+    weights = None if weights is None else _take_cells(weights, keep)
+    return ListColumn(_take_cells(self.values, keep), lengths, weights)
 
   def drop_empty(self) -> 'ListColumn':
     """The lists without missing values."""

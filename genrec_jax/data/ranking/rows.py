@@ -15,16 +15,28 @@ class Bags:
   Attributes:
     values: `[K]` int32.
     lengths: `[N]` int32, their sum is K.
+    weights: `[K]` float32 of the values, or None where all are 1.
   """
 
   values: np.ndarray
   lengths: np.ndarray
+  weights: np.ndarray | None = None
 
   def take(self, at: np.ndarray) -> 'Bags':
     """The lists number `at [M]`, in that order."""
     begin = self.begin[at]
     lengths = self.lengths[at]
-    return Bags(self.values[splits.expand_ranges(begin, lengths)], lengths)
+    return self._pick(splits.expand_ranges(begin, lengths), lengths)
+
+  def slice_lists(self, a: int, b: int) -> 'Bags':
+    """The lists a .. b - 1, not copied."""
+    begin = int(self.lengths[:a].sum())
+    end = begin + int(self.lengths[a:b].sum())
+    return self._pick(slice(begin, end), self.lengths[a:b])
+
+  def _pick(self, at: np.ndarray | slice, lengths: np.ndarray) -> 'Bags':
+    weights = None if self.weights is None else self.weights[at]
+    return Bags(self.values[at], lengths, weights)
 
   @property
   def begin(self) -> np.ndarray:
@@ -89,13 +101,9 @@ class Rows:
 
   def slice_rows(self, a: int, b: int) -> 'Rows':
     """The rows a .. b - 1, not copied."""
-
-    def cut_bags(bags):
-      begin = int(bags.lengths[:a].sum())
-      size = int(bags.lengths[a:b].sum())
-      return Bags(bags.values[begin : begin + size], bags.lengths[a:b])
-
-    return self._map_columns(lambda column: column[a:b], cut_bags)
+    return self._map_columns(
+      lambda column: column[a:b], lambda bags: bags.slice_lists(a, b)
+    )
 
   def _map_columns(
     self,
@@ -133,6 +141,12 @@ def from_columns(
   return Rows(**plain, bags=bags, extras=extras)
 
 
+def columns_of_bags(bags: Bags) -> dict[str, np.ndarray]:
+  """The arrays of some lists, by their names in `Bags`."""
+  columns = {'lengths': bags.lengths, 'values': bags.values}
+  return columns | ({} if bags.weights is None else {'weights': bags.weights})
+
+
 def concatenate_rows(parts: Sequence[Rows]) -> Rows:
   """The rows of all parts, one behind the other."""
   if len(parts) == 1:
@@ -152,18 +166,21 @@ def concatenate_stream(parts: Iterable[Rows], total: int) -> Rows:
       out = {
         name: _empty_like(column, total) for name, column in columns.items()
       }
-      lists = {name: ([], []) for name in part.bags}
+      lists = {
+        name: {key: [] for key in columns_of_bags(bags)}
+        for name, bags in part.bags.items()
+      }
     for name, column in columns.items():
       out[name][done : done + len(part)] = column
     for name, bags in part.bags.items():
-      lists[name][0].append(bags.values.copy())
-      lists[name][1].append(bags.lengths.copy())
+      for key, column in columns_of_bags(bags).items():
+        lists[name][key].append(column.copy())
     done += len(part)
   if done != total or out is None:
     raise ValueError(f'{done} rows instead of {total}')
   bags = {
-    name: Bags(np.concatenate(values), np.concatenate(lengths))
-    for name, (values, lengths) in lists.items()
+    name: Bags(**{key: np.concatenate(x) for key, x in columns.items()})
+    for name, columns in lists.items()
   }
   return from_columns(out, bags)
 

@@ -37,6 +37,8 @@ class Column:
     separator: between their values in a cell of text.
     keep: one of KEEPS, the end of a list that `max_len` leaves; '' is the last
       values of a sequence, the first ones of a multi_hot.
+    weights: column of the weights of their values, lists of the same lengths;
+      '' gives them none.
   """
 
   name: str
@@ -53,6 +55,7 @@ class Column:
   max_len: int = 0
   separator: str = '^'
   keep: str = ''
+  weights: str = ''
 
   def __post_init__(self):
     for option, known in (
@@ -86,6 +89,16 @@ class Column:
       self._check_vocabulary()
     if self.pooled and not self.separator:
       raise ValueError(f'{self._quote_key("separator")} must not be empty')
+    if self.weights and not self.pooled:
+      raise ValueError(
+        f'{self._quote_key("weights")} is {self.weights!r}, and one value has '
+        "no weights; set kind to 'multi_hot' or 'sequence', or leave it out"
+      )
+    if self.weights and self.fill:
+      raise ValueError(
+        f'{self._quote_key("fill")} is {self.fill!r}, and a value that fills '
+        'an empty cell has no weight; leave fill or weights out'
+      )
 
   def _quote_key(self, option: str) -> str:
     return f'{option} of feature {self.name!r} (data.features)'
@@ -106,6 +119,11 @@ class Column:
   @property
   def source(self) -> str:
     return self.column or self.name
+
+  @property
+  def sources(self) -> list[str]:
+    """The columns that it reads."""
+    return [self.source, *filter(None, [self.weights])]
 
   @property
   def pooled(self) -> bool:
@@ -158,11 +176,12 @@ class Schema:
         if list(names).count(name) > 1:
           raise ValueError(f'two {what}s are named {name!r}; rename one')
     for column in self.columns:
-      if column.source in self.labels:
-        raise ValueError(
-          f'column {column.source!r} is a label and a feature '
-          f'({column.name!r}); remove it from data.features or data.labels'
-        )
+      for source in column.sources:
+        if source in self.labels:
+          raise ValueError(
+            f'column {source!r} is a label and a feature '
+            f'({column.name!r}); remove it from data.features or data.labels'
+          )
     names = {c.name: 'feature' for c in self.columns}
     names |= dict.fromkeys(self.labels, 'label')
     for extra in self.annotations.extras:
@@ -211,7 +230,7 @@ class Schema:
   @property
   def sources(self) -> list[str]:
     """The columns that features read, each once."""
-    return list(dict.fromkeys(c.source for c in self.columns))
+    return list(dict.fromkeys(s for c in self.columns for s in c.sources))
 
   @property
   def everything(self) -> list[str]:
@@ -229,7 +248,7 @@ class Schema:
     return fields | ({'annotations': beside} if beside else {})
 
 
-_NEWER = ('keep',)  # than the first files that `Column.to_json` was written to
+_NEWER = ('keep', 'weights')  # than the first files with columns
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
 
 

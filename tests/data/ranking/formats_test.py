@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import genrec_jax.data.ranking
-from genrec_jax.data.ranking import batches, criteo, datasets, formats, libsvm
+from genrec_jax.data.ranking import batches, criteo, datasets, formats
 
 DATA = pathlib.Path(os.environ.get('GENREC_DATA', '../shared/data'))
 
@@ -63,95 +63,6 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
   (tmp_path / 'day_11').write_text('')
   with pytest.raises(ValueError, match='day_11: the file holds no rows'):
     load(tmp_path, 'criteo', tmp_path, files={'train': 'day_*'})
-
-
-def test_libfm_pairs_are_fields(tmp_path):
-  path = tmp_path / 'frappe.train.libfm'
-  path.write_text('-1 451:1 4149:1 7:0.5\n1 37:1 2505:1 7:2 \n')
-  assert libsvm.default_features(path, {}) == {
-    'f0': {'kind': 'categorical'},
-    'f1': {'kind': 'categorical'},
-    'v2': {'kind': 'numeric'},
-  }
-  ds = load(tmp_path, 'libsvm', path)
-  batch = only(ds.splits['train'])
-  np.testing.assert_array_equal(batch.labels.values[:, 0], [0, 1])
-  np.testing.assert_array_equal(batch.dense.values, [[0.5], [2]])
-  # Equally frequent values come in the order of their texts.
-  assert ds.vocabularies['f0'].values == ('37', '451')
-  np.testing.assert_array_equal(batch.ids.values, [[2, 2], [1, 1]])
-
-
-def test_libsvm_rows_of_any_length_are_sets(tmp_path):
-  path = tmp_path / 'x.libsvm'
-  path.write_text('+1 3:1 5:1\n0 3:1\n1\n')
-  ds = load(tmp_path, 'libsvm', path)
-  batch = only(ds.splits['train'])
-  np.testing.assert_array_equal(batch.jagged['indices'].lengths, [2, 1, 0])
-  np.testing.assert_array_equal(
-    batch.jagged['indices']['indices'][:3], [1, 2, 1]
-  )
-  with pytest.raises(ValueError, match='line 2: 1 pairs, the first line has 2'):
-    load(tmp_path, 'libsvm', path, features={'f0': {}})
-
-
-@pytest.mark.parametrize(
-  'line, remedy',
-  [
-    ('1 3:1 5', 'mend or remove the line$'),
-    ('1 3:1:2 5', 'mend or remove the line$'),
-    ('1 3: 5:1', r'write a number, such as 0, if it is missing$'),
-    ('1 3:1 5:inf', r'write a number, such as 0, if it is missing$'),
-    ('# made by hand', r'remove the line, for comments \(#\) are not read$'),
-    ('1 3:1 5:1 # good', r'remove the line, for comments \(#\) are not read$'),
-  ],
-)
-def test_damaged_libsvm_lines_are_told(tmp_path, line, remedy):
-  path = tmp_path / 'x.libsvm'
-  path.write_text(f'1 3:1 5:1\n{line}\n')
-  features = {'f0': {}, 'v1': {'kind': 'numeric'}}
-  with pytest.raises(ValueError, match=f'x.libsvm, line 2.*{remedy}'):
-    load(tmp_path, 'libsvm', path, features=features)
-
-
-@pytest.mark.parametrize(
-  'text, warning',
-  [
-    ('0 3:1 5:1\n1 4:1\n', None),
-    ('0 3:1 5:1 9:7\n1 4:1 5:1.0 9:8\n', None),
-    (
-      '0 3:1 5:2\n1 4:0.5 5:3 6:1\n',
-      '{}: 3 values other than 1 in the first 2 rows are not read, because '
-      'these features are categories: indices',
-    ),
-    (
-      '0 3:2 5:1 7:4\n1 4:1 6:1 8:3\n',
-      '{}: 3 values other than 1 in the first 2 rows are not read, because '
-      'these features are categories: f0, f2',
-    ),
-  ],
-)
-def test_libsvm_values_that_are_not_read_are_said_once(
-  tmp_path, caplog, text, warning
-):
-  path = tmp_path / 'x.libsvm'
-  path.write_text(text)
-  load(tmp_path, 'libsvm', path)
-  libsvm.default_features(path, {})
-  assert caplog.messages == ([warning.format(path)] if warning else [])
-
-
-def test_a_numeric_pair_of_another_index_is_said_once(tmp_path, caplog):
-  path = tmp_path / 'x.libsvm'
-  path.write_text('0 3:1 5:2\n' * 1500 + '1 3:1 6:2\n1 3:1 7:2\n')
-  load(tmp_path, 'libsvm', path)
-  (line,) = caplog.messages
-  assert line.startswith(f"{path}, line 1501: the index of v1 is '6', and '5'")
-  caplog.clear()
-  other = path.rename(tmp_path / 'y.libsvm')
-  both = {'f1': {}, 'v1': {'kind': 'numeric'}}
-  load(tmp_path, 'libsvm', other, features=both)
-  assert not caplog.messages
 
 
 def table():
