@@ -71,7 +71,9 @@ def _parse_weights(
   try:
     weights = transform.parse_numbers(lists.weights)
     if weights.present is not None:
-      raise transform.NumberError('', int(np.argmin(weights.present)))
+      at = int(np.argmin(weights.present))
+      is_typed = isinstance(lists.weights, raw.NumberColumn)
+      raise transform.NumberError('' if is_typed else lists.weights[at], at)
   except transform.NumberError as e:
     ends = np.cumsum(lists.lengths)
     row = int(np.searchsorted(ends, e.at, 'right'))

@@ -294,7 +294,7 @@ def test_which_end_of_a_list_is_kept(kind, keep, wanted):
   schema = make_schema({'kind': kind, 'keep': keep, 'max_len': 2})
   for cells in (['a^b^^c^d', '', 'e'], [[*'ab', '', *'cd'], [], ['e']]):
     chunk = raw.from_records([{'x': cell} for cell in cells], ['x'])
-    values, lengths = encoder_lib.read_values(chunk, schema.columns[0])
+    values, lengths, _ = encoder_lib.read_values(chunk, schema.columns[0])
     assert values == [*wanted, 'e'] and lengths.tolist() == [2, 0, 1]
   assert schema.to_json()['columns'][0].get('keep', '') == keep
 

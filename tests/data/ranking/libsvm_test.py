@@ -252,7 +252,7 @@ PLACES = {'features': {'f0': {}, 'v1': {'kind': 'numeric'}}}
     ('1 3:1 5', 'mend or remove the line$', PLACES),
     ('1 3:1:2 5', 'mend or remove the line$', PLACES),
     ('1 3: 5:1', 'write a number, such as 0, if it is missing$', PLACES),
-    ('1 3:1 5:nan', 'write a number, such as 0, if it is missing$', PLACES),
+    ('1 3:1 5:inf', 'write a number, such as 0, if it is missing$', PLACES),
     ('# by hand', r'remove the line, for comments \(#\) are not read$', PLACES),
     ('1 3:1 5:1 # x', r'remove the line, for comments \(#\) are not', PLACES),
     ('1 3:1', '1 pairs, the training file has 2', PLACES),
