@@ -13,7 +13,14 @@ from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import batches, clicks, criteo, formats, raw
+from genrec_jax.data.ranking import (
+  batches,
+  clicks,
+  criteo,
+  formats,
+  raw,
+  value_shares,
+)
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
@@ -97,6 +104,15 @@ class RankingDataset:
     if beside := self.annotations.to_json():
       line += f'; with {", ".join(beside)}'
     return line
+
+  def tell_values(self, log: Callable[[str], None]) -> None:
+    """Logs the shares of unseen and missing values; warns of too many."""
+    for split, features in self.encoder.value_counts.items():
+      if line := value_shares.describe_part(split, features):
+        log(line)
+    for excesses in value_shares.check_splits(self.encoder).values():
+      for excess in excesses:
+        LOG.warning('%s', excess.text)
 
   def fingerprint(self) -> str:
     """Names the content: rows, their order, and what they were made by."""

@@ -14,7 +14,7 @@ import numpy as np
 from genrec_jax import features as features_lib
 from genrec_jax import sealed
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import raw, transform
+from genrec_jax.data.ranking import raw, transform, value_shares
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
@@ -157,12 +157,15 @@ class Encoder:
     vocabularies: name of a table -> vocabulary.
     statistics: name of a standardized feature -> (mean, deviation).
     reading: 'format' of the raw files and its options, to read more of them.
+    value_counts: of the rows that it was made with: split -> feature -> how
+      many values there are, missing and unseen; {} where nobody counted.
   """
 
   schema: schema_lib.Schema
   vocabularies: Mapping[str, vocabulary_lib.Vocabulary]
   statistics: Mapping[str, tuple[float, float]]
   reading: Mapping[str, str]
+  value_counts: value_shares.Parts = dataclasses.field(default_factory=dict)
 
   @property
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
@@ -187,6 +190,7 @@ class Encoder:
     chunk: raw.RawChunk,
     groups: dict[str, int] | None = None,
     first: int | None = None,
+    absent: np.ndarray | None = None,
   ) -> rows_lib.Rows:
     """Encodes some raw rows.
 
@@ -196,6 +200,8 @@ class Encoder:
         leaves the groups out.
       first: number of the first row, where they have ids by number; None leaves
         such ids out.
+      absent: `[N, M]` bool, is set to which numbers are missing, for a
+        `value_tally.Tally`; the rows have 0 for those. See `make_absent`.
 
     Returns:
       The rows; without labels and other annotations where `chunk` does not
@@ -208,8 +214,11 @@ class Encoder:
       ids[:, i] = self._encode_column(chunk, column)[0]
     numbers = np.empty((len(chunk), len(self.schema.numeric)), np.float32)
     for i, column in enumerate(self.schema.numeric):
+      cells = _read_numbers(chunk, column)
+      if absent is not None and cells.present is not None:
+        absent[:, i] = ~cells.present
       numbers[:, i] = transform.transform_numbers(
-        _read_numbers(chunk, column),
+        cells,
         column.transform,
         *self.statistics.get(column.name, ()),
       )
@@ -228,6 +237,10 @@ class Encoder:
       bags,
       **annotations_lib.read_annotations(chunk, beside, labels, first),
     )
+
+  def make_absent(self, chunk: raw.RawChunk) -> np.ndarray:
+    """What `encode` sets for a chunk: nothing is missing so far."""
+    return np.zeros((len(chunk), len(self.schema.numeric)), bool)
 
   def _encode_column(
     self, chunk, column
@@ -281,6 +294,8 @@ class Encoder:
         'fingerprint': vocabulary.fingerprint(),
       }
     meta = self._describe_encoder() | {'tables': tables}
+    if self.value_counts:  # no part of what it makes of a row
+      meta['value_counts'] = value_shares.to_json(self.value_counts)
     (directory / 'encoder.json').write_text(json.dumps(meta, indent=1))
 
   @classmethod
@@ -304,6 +319,7 @@ class Encoder:
         annotations_lib.Annotations.from_json(meta.get('annotations', {})),
       )
       statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
+      counts = value_shares.from_json(meta.get('value_counts', {}))
     vocabularies = {}
     for table, entry in meta['tables'].items():
       with files.explain_damage(name):
@@ -315,7 +331,7 @@ class Encoder:
         )
         if vocabularies[table].fingerprint() != entry['fingerprint']:
           raise ValueError(f'it is not the vocabulary that {name} speaks of')
-    return cls(schema, vocabularies, statistics, meta['reading'])
+    return cls(schema, vocabularies, statistics, meta['reading'], counts)
 
 
 def read_json(
