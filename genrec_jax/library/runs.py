@@ -22,6 +22,7 @@ from genrec_jax.data import scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.saved_encoder import load_encoder
+from genrec_jax.data.ranking.value_shares import FeatureCounts
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved
@@ -400,8 +401,21 @@ class RankingRun(Run):
     """The columns that `score` reads."""
     return tuple(self._scorer.encoder.schema.sources)
 
+  @property
+  def values(self) -> dict[str, dict[str, FeatureCounts]]:
+    """Split -> feature -> counts; 'scored' is what `score` was given so far.
+
+    >>> _ = run.score({'shop': ['b', 'never seen', None]})
+    >>> run.values['scored']['shop'].unseen
+    1
+    """
+    scorer = self._scorer
+    return {**scorer.encoder.value_counts, 'scored': scorer.values}
+
   def score(self, examples: Any) -> np.ndarray:
     """The probability of the label for each example.
+
+    Warns where far more values are missing or unseen than in training.
 
     >>> run.score({'shop': ['b', 'a', 'never seen']}).shape
     (3,)

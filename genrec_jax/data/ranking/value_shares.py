@@ -104,13 +104,13 @@ def format_share(share: float) -> str:
   """A share in percent; only none is 0 and only all is 100.
 
   >>> [format_share(x) for x in (0, 0.0001, 0.1234, 0.9999, 1)]
-  ['0 %', '<0.1 %', '12.3 %', '>99.9 %', '100 %']
+  ['0%', '<0.1%', '12.3%', '>99.9%', '100%']
   """
   if share in (0, 1):
-    return f'{100 * share:.0f} %'
+    return f'{share:.0%}'
   if share < 0.001:
-    return '<0.1 %'
-  return '>99.9 %' if share > 0.999 else f'{100 * share:.1f} %'
+    return '<0.1%'
+  return '>99.9%' if share > 0.999 else f'{share:.1%}'
 
 
 def describe_part(name: str, features: Mapping[str, FeatureCounts]) -> str:
@@ -119,7 +119,7 @@ def describe_part(name: str, features: Mapping[str, FeatureCounts]) -> str:
   >>> user = FeatureCounts(values=8, missing=0, unseen=1)
   >>> age = FeatureCounts(values=8, missing=2)
   >>> describe_part('valid', {'user': user, 'age': age})
-  'valid: unseen: user 12.5 %; missing: age 25.0 %'
+  'valid: unseen: user 12.5%; missing: age 25.0%'
   """
   texts = []
   for kind in KINDS:
@@ -184,9 +184,9 @@ def find_excesses(
         f'{quote(column.name)} are {kind} ({count:,} of {total:,}), '
       )
       if source:
-        text += f'and the {source} split lets expect {format_share(share)}'
+        text += f'{format_share(share)} are expected from the {source} split'
       else:
-        text += 'and how many were so in training was not kept'
+        text += 'and how many were in training is not known'
       if place := counts.example if kind == 'unseen' else counts.gap:
         text += f'. One is at {place}'
       if values:

@@ -10,7 +10,7 @@ from genrec_jax.data.ranking import raw
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking.value_shares import LEAST_DISTINCT, FeatureCounts
 
-_LOOKED_AT = 8  # unseen values of a feature and a chunk, for different ones
+_LOOKED_AT = 64  # unseen values of a feature and a chunk, for different ones
 _LONGEST = 200  # characters by which two of them differ
 _NEVER = np.iinfo(np.int32).max
 
