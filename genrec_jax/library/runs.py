@@ -22,7 +22,6 @@ from genrec_jax.data import scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.saved_encoder import load_encoder
-from genrec_jax.data.ranking.value_shares import FeatureCounts
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import examples as examples_lib
 from genrec_jax.library import saved
@@ -402,20 +401,17 @@ class RankingRun(Run):
     return tuple(self._scorer.encoder.schema.sources)
 
   @property
-  def values(self) -> dict[str, dict[str, FeatureCounts]]:
-    """Split -> feature -> counts; 'scored' is what `score` was given so far.
+  def values(self) -> dict[str, Mapping[str, Any]]:
+    """Split, or 'scored' for what `score` was given -> feature -> counts.
 
     >>> _ = run.score({'shop': ['b', 'never seen', None]})
     >>> run.values['scored']['shop'].unseen
     1
     """
-    scorer = self._scorer
-    return {**scorer.encoder.value_counts, 'scored': scorer.values}
+    return {**self._scorer.encoder.value_counts, 'scored': self._scorer.values}
 
   def score(self, examples: Any) -> np.ndarray:
     """The probability of the label for each example.
-
-    Warns where far more values are missing or unseen than in training.
 
     >>> run.score({'shop': ['b', 'a', 'never seen']}).shape
     (3,)
@@ -435,10 +431,8 @@ class RankingRun(Run):
       FileNotFoundError: there is no such file.
     """
     if isinstance(examples, str | os.PathLike):
-      path = pathlib.Path(examples)
-      chunks = formats.read_examples(
-        self._scorer.encoder, path, format_of(path)
-      )
+      scorer, path = self._scorer, pathlib.Path(examples)
+      chunks = formats.read_examples(scorer.encoder, path, format_of(path))
     else:
       chunks = self._make_chunks(examples)
     none = np.zeros((0, len(self.labels)), np.float32)
