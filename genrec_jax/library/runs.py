@@ -401,6 +401,16 @@ class RankingRun(Run):
     """The columns that `score` reads."""
     return tuple(self._scorer.encoder.schema.sources)
 
+  @property
+  def values(self) -> dict[str, Mapping[str, Any]]:
+    """Split, or 'scored' for what `score` was given -> feature -> counts.
+
+    >>> _ = run.score({'shop': ['b', 'never seen', None]})
+    >>> run.values['scored']['shop'].unseen
+    1
+    """
+    return {**self._scorer.encoder.value_counts, 'scored': self._scorer.values}
+
   def score(self, examples: Any) -> np.ndarray:
     """The probability of the label for each example.
 
@@ -422,10 +432,8 @@ class RankingRun(Run):
       FileNotFoundError: there is no such file.
     """
     if isinstance(examples, str | os.PathLike):
-      path = pathlib.Path(examples)
-      chunks = formats.read_examples(
-        self._scorer.encoder, path, format_of(path)
-      )
+      scorer, path = self._scorer, pathlib.Path(examples)
+      chunks = formats.read_examples(scorer.encoder, path, format_of(path))
     else:
       chunks = self._make_chunks(examples)
     none = np.zeros((0, len(self.labels)), np.float32)

@@ -24,6 +24,7 @@ from genrec_jax.report.comparison import (
   name_metric,
 )
 from genrec_jax.report.curves import chart_curves
+from genrec_jax.report.value_table import tabulate_values
 
 _HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _MOST_HEADLINES = 3
@@ -57,6 +58,7 @@ def render_page(
     rows=list(_list_rows(comparison)),
     scores=list(_chart_labels(report.get('ranking') or {})),
     importance=list(_rank_features(report.get('ranking') or {})),
+    values=tabulate_values(report.get('values') or {}),
     curves=first,
     more_curves=more,
     sections=[Markup(section) for section in sections],

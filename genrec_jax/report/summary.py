@@ -9,6 +9,10 @@
   baselines          name -> split -> {'hr@10': ...}, or name -> {'hr@10': ...}
                      for the split at the head of the table
   data               one text about the data set
+  values             split -> feature -> {'values', 'missing', 'unseen'}: how
+                     many values there are, missing and unknown to training;
+                     'example' and 'gap', where one of those is; 'far_more',
+                     which of the two are far more than was to be expected
   versions           package -> version
   ranking            what is drawn of a ranking model, see below
   users              some users, each {'user', 'history': [{'item', 'title',

@@ -12,7 +12,14 @@ import pathlib
 from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data.ranking import batches, datasets, formats, saved_encoder
+from genrec_jax.data.ranking import (
+  batches,
+  datasets,
+  formats,
+  saved_encoder,
+  value_shares,
+  value_tally,
+)
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
 from genrec_jax.serve import prediction_files
@@ -32,7 +39,8 @@ def write_scores(
     extensions: what is used from outside the library.
 
   Returns:
-    {'output', 'rows'}.
+    {'output', 'rows', 'values'}: the path, how many examples there are, and
+    feature -> how many values there are, missing and unseen.
   """
   if job.process_count() > 1:
     raise ValueError(
@@ -51,9 +59,10 @@ def write_scores(
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
+  tally = value_tally.Tally(scorer.encoder)
   if source:
     chunks = formats.read_examples(scorer.encoder, source, predict.format)
-    score_batches, total = scorer.score_chunks(chunks), None
+    score_batches, total = scorer.score_chunks(chunks, tally), None
   else:
     split = _test_split(config, workdir)
     total = len(split)
@@ -75,13 +84,29 @@ def write_scores(
       done += len(scores)
       progress.update(done)
   LOG.info('%s: probabilities of %s examples', output, f'{done:,}')
-  return {'output': str(output), 'rows': done}
+  if source:
+    values = tally.counts()
+    _tell_values(scorer.encoder, str(source), values)
+  else:
+    values = scorer.encoder.value_counts.get('test', {})
+  values = {name: counts.to_json() for name, counts in values.items()}
+  return {'output': str(output), 'rows': done, 'values': values}
+
+
+def _tell_values(encoder, name: str, values) -> None:
+  """Logs the shares of unseen and missing values; warns of too many."""
+  if line := value_shares.describe_part(name, values):
+    LOG.info('%s', line)
+  expected = value_shares.expect_shares(encoder, encoder.value_counts)
+  for excess in value_shares.find_excesses(encoder, name, values, expected):
+    LOG.warning('%s', excess.text)
 
 
 def _test_split(config, workdir: pathlib.Path):
   cache = config.data.cache or workdir / 'data'
   dataset = datasets.load(config.data, cache, log=LOG.info)
   LOG.info(dataset.summary())
+  dataset.tell_values(LOG.info)
   if dataset.fingerprint() != saved_encoder.read_fingerprint(workdir):
     raise ValueError(
       f'{workdir} was trained on other data than data.path '

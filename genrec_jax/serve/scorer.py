@@ -16,7 +16,9 @@ from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data.ranking import batches, raw
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.saved_encoder import load_encoder
+from genrec_jax.data.ranking.value_shares import FeatureCounts
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
+from genrec_jax.serve.input_watch import InputWatch
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.ranking import Ranking
 
@@ -43,6 +45,7 @@ class Scorer:
     self._task, self._batch_size = task, config.eval.batch_size
     self._weights = weights_of(weights)
     self._runtime = SingleDeviceEvalRuntime.of(extensions)
+    self._watch = InputWatch(encoder)
 
   @classmethod
   def load(
@@ -85,10 +88,26 @@ class Scorer:
     none = np.zeros((0, len(self.labels)), np.float32)
     return np.concatenate([none, *self.score_chunks([chunk][: len(chunk)])])
 
-  def score_chunks(self, chunks) -> Iterator[np.ndarray]:
-    """The same of `data.ranking.raw.RawChunk`s, batch by batch, in order."""
+  @property
+  def values(self) -> dict[str, FeatureCounts]:
+    """Feature -> how many values it was given, missing and unseen ones."""
+    return self._watch.counts()
+
+  def score_chunks(self, chunks, tally=None) -> Iterator[np.ndarray]:
+    """The same of `data.ranking.raw.RawChunk`s, batch by batch, in order.
+
+    Args:
+      chunks: the rows.
+      tally: a `value_tally.Tally` that counts their values; None counts them in
+        `values`, and warns.
+    """
     return self.score_batches(
-      batches.raw_batches(self.encoder, chunks, batch_size=self._batch_size)
+      batches.raw_batches(
+        self.encoder,
+        chunks,
+        batch_size=self._batch_size,
+        tally=self._watch if tally is None else tally,
+      )
     )
 
   def score_batches(self, batches) -> Iterator[np.ndarray]:

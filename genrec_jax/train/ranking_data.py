@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
-from genrec_jax.data.ranking import batches, datasets, saved_encoder
+from genrec_jax.data.ranking import (
+  batches,
+  datasets,
+  saved_encoder,
+  value_shares,
+)
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -37,6 +42,7 @@ class RankingData:
     with job.fail_together('reading the data', lead_first=True):
       dataset = datasets.load(config.data, cache, log=log)
     log(dataset.summary())
+    dataset.tell_values(log)
     return cls(dataset)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
@@ -67,6 +73,18 @@ class RankingData:
 
   def summary(self) -> str:
     return self.dataset.summary()
+
+  def describe_values(self) -> tuple[dict, list[str]]:
+    """What is missing or unseen; see `contracts.RunData`."""
+    encoder = self.dataset.encoder
+    excesses = value_shares.check_splits(encoder)
+    counts = value_shares.to_json(encoder.value_counts)
+    for split, found in excesses.items():
+      for excess in found:
+        counts[split][excess.feature].setdefault('far_more', []).append(
+          excess.kind
+        )
+    return counts, [e.text for found in excesses.values() for e in found]
 
   def evaluator(self, task, split: str, config, runtime) -> RankingEvaluator:
     """What measures a split; `config` is the `eval` section."""

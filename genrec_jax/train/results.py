@@ -53,7 +53,8 @@ def write_results(
   splits = [p for p in evaluators if p in host['last']]
   last = {p: host['last'][p] for p in splits}
   chosen = host['best']['metrics'] if host['best'] else last
-  notes, diverged = [], host['health']['diverged']
+  values, notes = _describe_values(experiment.data)
+  diverged = host['health']['diverged']
   if diverged:
     notes.append(describe_divergence(diverged))
   notes += map(describe_hole, host['curve_holes'])
@@ -71,6 +72,7 @@ def write_results(
     'config': config.to_dict(),
     'seed': config.seed,
     'data': experiment.data.summary(),
+    **values,
     'metrics': {p: chosen[p] for p in splits},
     'last_epoch': last,
     'baselines': experiment.baselines({p: evaluators[p] for p in splits}),
@@ -158,6 +160,7 @@ def evaluate_run(
     'config': config.to_dict(),
     'seed': config.seed,
     'data': experiment.data.summary(),
+    **_describe_values(experiment.data)[0],
     'checkpoint': config.predict.checkpoint,
     'step': weights.step,
     'metrics': metrics,
@@ -175,6 +178,14 @@ def evaluate_run(
       print_result(summary.format_table(by_part))
       LOG.info('evaluation: %s', workdir / 'eval.json')
   return by_part
+
+
+def _describe_values(data) -> tuple[dict, list[str]]:
+  """'values' of a report, where the data count them, and notes of it."""
+  if not hasattr(data, 'describe_values'):
+    return {}, []
+  counts, notes = data.describe_values()
+  return ({'values': counts} if counts else {}), notes
 
 
 def _collect_directions(evaluators) -> dict:

@@ -20,6 +20,8 @@ from genrec_jax.library import files, settings
 from genrec_jax.library.examples import choose_features, write_examples
 from genrec_jax.serve import score
 from genrec_jax.serve.scorer import Scorer
+from genrec_jax.task_kinds import TASK_KINDS
+from genrec_jax.train import loop, results
 from genrec_jax.train.ranking_data import RankingData
 from tests.library.frames import Frame
 
@@ -294,3 +296,86 @@ def test_examples_that_cannot_be_used(changed, more, words):
 def test_the_examples_in_docstrings_are_true():
   for module in (examples_lib, files, settings, text_lib):
     assert doctest.testmod(module).failed == 0
+
+
+def test_ids_that_are_spelled_otherwise_are_told_everywhere(tmp_path, caplog):
+  """Training, evaluation, predictions, scorer and library count and warn."""
+  rng = np.random.default_rng(0)
+
+  def write(name, prefix, rows):
+    lines = ['user,age,click']
+    for row in range(rows):
+      age = rng.integers(80) if row % 5 else ''
+      lines.append(f'{prefix}{rng.integers(40)},{age},{row % 2}')
+    path = tmp_path / name
+    path.write_text('\n'.join(lines) + '\n')
+    return path
+
+  train, other = write('train.csv', 'u', 400), write('other.csv', 'user_', 200)
+  config = config_lib.ranking()
+  config.data.update(name='csv', path=str(tmp_path), labels=('click',))
+  config.data.files.update(train='train.csv', test='other.csv')
+  config.data.features = ConfigDict(
+    {'user': 'categorical', 'age': {'kind': 'numeric'}}
+  )
+  config.model = config_lib.lr()
+  config.train.update(steps=1, batch_size=64)
+  config.report.importance_rows = 0
+  workdir = tmp_path / 'run'
+
+  def warnings():
+    said = [r.getMessage() for r in caplog.records if r.levelname == 'WARNING']
+    caplog.clear()
+    return [text for text in said if 'values of' in text]
+
+  with caplog.at_level('INFO', 'genrec_jax'):
+    with jax.numpy_dtype_promotion('standard'):
+      report = loop.train_and_evaluate(config, workdir, TASK_KINDS)
+    assert 'test: unseen: user 100%; missing: age 20.0%' in caplog.messages
+    assert 'train: missing: age 20.0%' in caplog.messages
+  (text,) = warnings()
+  assert text.startswith(
+    "test split: 100% of the values of 'user' are unseen (200 of 200), "
+  )
+  assert f"{other}, line 2, column 'user': 'user_" in text
+  assert text in report['notes']
+  own = report['values']['test']['user']
+  assert own['far_more'] == ['unseen'] and own['unseen'] == 200
+  page = (workdir / 'report.html').read_text()
+  assert 'Unseen and missing values' in page and 'title="200 of 200"' in page
+
+  found = results.evaluate_run(config, workdir, TASK_KINDS)
+  assert found['values'] == report['values']
+  assert warnings() == [text]
+
+  config.predict.update(input=str(other), output=str(tmp_path / 'out.csv'))
+  found = score.write_scores(config, workdir)
+  assert found['values']['user']['unseen'] == 200
+  (text,) = warnings()
+  assert text.startswith(f"{other}: 100% of the values of 'user' are unseen")
+  config.predict.input = ''
+  found = score.write_scores(config, workdir)
+  assert found['values']['age'] == report['values']['test']['age']
+  assert [text[:10] for text in warnings()] == ['test split']
+  config.predict.input = str(train)
+  score.write_scores(config, workdir)
+  assert not warnings()
+
+  scorer = Scorer.load(workdir)
+  records = [{'user': f'user_{n}', 'age': 3.0} for n in range(40)]
+  scorer.score(records[:1])
+  assert not warnings() and scorer.values['user'].unseen == 1
+  scorer.score(records)
+  (text,) = warnings()
+  assert text.startswith('the last 41 rows to be scored: 100% of the values of')
+  scorer.score(records * 10)
+  assert not warnings()
+  assert scorer.values['user'].unseen == 441
+  assert scorer.values['age'].missing == 0
+
+  run = genrec_jax.load(workdir)
+  run.score({'user': [f'user_{n}' for n in range(300)], 'age': [1.5] * 300})
+  assert len(warnings()) == 1
+  assert run.values['scored']['user'].unseen == 300
+  assert run.values['train']['user'].values == report['values']['train'][
+    'user']['values']  # fmt: skip

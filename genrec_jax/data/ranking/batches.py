@@ -318,6 +318,7 @@ def raw_batches(
   chunks: Iterable[raw.RawChunk],
   *,
   batch_size: int,
+  tally=None,
 ) -> Iterator[features.Examples]:
   """Batches of rows that are encoded as they come, for predictions.
 
@@ -325,6 +326,7 @@ def raw_batches(
     encoder: of the training data.
     chunks: raw rows, with labels or without them.
     batch_size: B; the last batch is filled up with examples of weight 0.
+    tally: a `value_tally.Tally`, or what else has its `add`: counts the values.
 
   Yields:
     `Examples` of NumPy arrays; labels are 0 where there are none.
@@ -332,7 +334,11 @@ def raw_batches(
   names = encoder.schema.names
   waiting, size = [], 0
   for chunk in chunks:
-    waiting.append(_add_empty_labels(encoder.encode(chunk), len(names.labels)))
+    absent = encoder.make_absent(chunk)
+    encoded = encoder.encode(chunk, absent=absent)
+    if tally is not None:
+      tally.add(chunk, encoded, absent)
+    waiting.append(_add_empty_labels(encoded, len(names.labels)))
     size += len(chunk)
     if size >= batch_size:
       rows, done = rows_lib.concatenate_rows(waiting), 0

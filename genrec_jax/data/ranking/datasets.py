@@ -20,6 +20,7 @@ from genrec_jax.data.ranking import (
   formats,
   libsvm_layout,
   raw,
+  value_shares,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
@@ -104,6 +105,15 @@ class RankingDataset:
     if beside := self.annotations.to_json():
       line += f'; with {", ".join(beside)}'
     return line
+
+  def tell_values(self, log: Callable[[str], None]) -> None:
+    """Logs the shares of unseen and missing values; warns of too many."""
+    for split, features in self.encoder.value_counts.items():
+      if line := value_shares.describe_part(split, features):
+        log(line)
+    for excesses in value_shares.check_splits(self.encoder).values():
+      for excess in excesses:
+        LOG.warning('%s', excess.text)
 
   def fingerprint(self) -> str:
     """Names the content: rows, their order, and what they were made by."""

@@ -14,7 +14,7 @@ import numpy as np
 from genrec_jax import features as features_lib
 from genrec_jax import sealed
 from genrec_jax.data.ranking import annotations as annotations_lib
-from genrec_jax.data.ranking import raw, separators, transform
+from genrec_jax.data.ranking import raw, separators, transform, value_shares
 from genrec_jax.data.ranking import rows as rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
@@ -218,6 +218,8 @@ class Encoder:
     reading: 'format' of the raw files and its options, to read more of them.
     drops_empty: whether empty values inside lists take no place; in encoders of
       earlier versions they do.
+    value_counts: of the rows that it was made with: split -> feature -> how
+      many values there are, missing and unseen; {} where nobody counted.
   """
 
   schema: schema_lib.Schema
@@ -225,6 +227,7 @@ class Encoder:
   statistics: Mapping[str, tuple[float, float]]
   reading: Mapping[str, str]
   drops_empty: bool = True
+  value_counts: value_shares.Parts = dataclasses.field(default_factory=dict)
 
   @property
   def features(self) -> tuple[features_lib.FeatureSpec, ...]:
@@ -250,6 +253,7 @@ class Encoder:
     chunk: raw.RawChunk,
     groups: dict[str, int] | None = None,
     first: int | None = None,
+    absent: np.ndarray | None = None,
   ) -> rows_lib.Rows:
     """Encodes some raw rows.
 
@@ -259,6 +263,8 @@ class Encoder:
         leaves the groups out.
       first: number of the first row, where they have ids by number; None leaves
         such ids out.
+      absent: `[N, M]` bool, is set to which numbers are missing, for a
+        `value_tally.Tally`; the rows have 0 for those. See `make_absent`.
 
     Returns:
       The rows; without labels and other annotations where `chunk` does not
@@ -271,8 +277,11 @@ class Encoder:
       ids[:, i] = self._encode_column(chunk, column)[0]
     numbers = np.empty((len(chunk), len(self.schema.numeric)), np.float32)
     for i, column in enumerate(self.schema.numeric):
+      cells = _read_numbers(chunk, column)
+      if absent is not None and cells.present is not None:
+        absent[:, i] = ~cells.present
       numbers[:, i] = transform.transform_numbers(
-        _read_numbers(chunk, column),
+        cells,
         column.transform,
         *self.statistics.get(column.name, ()),
       )
@@ -292,6 +301,10 @@ class Encoder:
       bags,
       **annotations_lib.read_annotations(chunk, beside, labels, first),
     )
+
+  def make_absent(self, chunk: raw.RawChunk) -> np.ndarray:
+    """What `encode` sets for a chunk: nothing is missing so far."""
+    return np.zeros((len(chunk), len(self.schema.numeric)), bool)
 
   def _encode_column(
     self, chunk, column
@@ -356,6 +369,8 @@ class Encoder:
     meta = self._describe_encoder() | {'tables': tables}
     if self._has_forms:
       meta['forms'] = FORMS
+    if self.value_counts:  # no part of what it makes of a row
+      meta['value_counts'] = value_shares.to_json(self.value_counts)
     (directory / 'encoder.json').write_text(json.dumps(meta, indent=1))
 
   @classmethod
@@ -379,6 +394,7 @@ class Encoder:
         annotations_lib.Annotations.from_json(meta.get('annotations', {})),
       )
       statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
+      counts = value_shares.from_json(meta.get('value_counts', {}))
     vocabularies, has_forms = {}, bool(meta.get('forms'))
     for table, entry in meta['tables'].items():
       with files.explain_damage(name):
@@ -390,7 +406,9 @@ class Encoder:
         )
         if vocabularies[table].fingerprint() != entry['fingerprint']:
           raise ValueError(f'it is not the vocabulary that {name} speaks of')
-    return cls(schema, vocabularies, statistics, meta['reading'], has_forms)
+    return cls(
+      schema, vocabularies, statistics, meta['reading'], has_forms, counts
+    )
 
 
 def read_json(

@@ -17,7 +17,13 @@ import numpy as np
 
 from genrec_jax import sealed
 from genrec_jax.data import scratch, source_files
-from genrec_jax.data.ranking import blocks, raw, store
+from genrec_jax.data.ranking import (
+  blocks,
+  raw,
+  store,
+  value_shares,
+  value_tally,
+)
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import schema as schema_lib
 
@@ -161,8 +167,13 @@ def _fit_encoder(schema, reading, source, split_rule, progress):
 
 def _encode_sources(
   work, encoder, sources, split_rule, total, block_rows, progress
-) -> dict:
-  """Pass 2; returns what the manifest shall say of each split."""
+) -> tuple[dict, int, value_shares.Parts]:
+  """Pass 2.
+
+  Returns:
+    What the manifest shall say of each split, the number of groups, and what
+    was counted of the values.
+  """
   names = list(sources)
   if split_rule:
     names += ['valid'] * (split_rule.valid > 0) + ['test'] * (
@@ -171,6 +182,7 @@ def _encode_sources(
   names = [name for name in store.SPLITS if name in names]
   paths = {name: work / f'{name}.array_record' for name in names}
   writers = {n: blocks.BlockWriter(paths[n], block_rows) for n in names}
+  tallies = {n: value_tally.Tally(encoder) for n in names}
   groups, first = {}, 0
   try:
     for name in store.SPLITS:
@@ -186,15 +198,19 @@ def _encode_sources(
         progress,
         f'writing the {name} split',
       ):
-        rows = encoder.encode(chunk, groups, first)
+        absent = encoder.make_absent(chunk)
+        rows = encoder.encode(chunk, groups, first, absent)
         first += len(chunk)
         if split_numbers is None or not split_numbers.any():
           writers[name].add(rows)
+          tallies[name].add(chunk, rows, absent)
           continue
         for i, where in enumerate(store.SPLITS):
           at = np.flatnonzero(split_numbers == i)
           if len(at):
-            writers[where].add(rows.take(at))
+            own = rows.take(at)
+            writers[where].add(own)
+            tallies[where].add(chunk, own, absent[at], at)
   finally:
     for writer in writers.values():
       writer.close()
@@ -204,7 +220,7 @@ def _encode_sources(
         f'the {name} split is empty: data.split leaves it no row of '
         f'{sources["train"].name}; raise its fraction, or set it to 0'
       )
-  return {
+  splits = {
     name: {
       'file': paths[name].name,
       'rows': writers[name].rows,
@@ -212,7 +228,9 @@ def _encode_sources(
       'crc32': writers[name].crcs,
     }
     for name in names
-  } | ({'groups': len(groups)} if encoder.schema.group else {})
+  }
+  counts = {name: tally.counts() for name, tally in tallies.items()}
+  return splits, len(groups) if encoder.schema.group else 0, counts
 
 
 def prepare_store(
@@ -265,10 +283,10 @@ def prepare_store(
     encoder, total = _fit_encoder(
       schema, reading or {}, sources['train'], split_rule, progress
     )
-    splits = _encode_sources(
+    splits, groups, counts = _encode_sources(
       work, encoder, sources, split_rule, total, block_rows, progress
     )
-    groups = splits.pop('groups', 0)
+    encoder = dataclasses.replace(encoder, value_counts=counts)
     checksums = [_describe_file(path) for path in before]
     source_files.check_unchanged(before)
     encoder.save(work)

@@ -1,0 +1,173 @@
+"""Counts missing and unseen values while rows are encoded."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax import features
+from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import rows as rows_lib
+from genrec_jax.data.ranking.value_shares import LEAST_DISTINCT, FeatureCounts
+
+_LOOKED_AT = 64  # unseen values of a feature and a chunk, for different ones
+_LONGEST = 200  # characters by which two of them differ
+_NEVER = np.iinfo(np.int32).max
+
+
+class Tally:
+  """Values of each feature; memory does not grow with the rows.
+
+  One thread at a time may use it.
+
+  Attributes:
+    encoder: makes the rows.
+    rows: how many were counted.
+  """
+
+  def __init__(self, encoder: encoder_lib.Encoder):
+    """Starts at zero."""
+    schema = encoder.schema
+    self.encoder = encoder
+    self._columns = [*schema.single, *schema.numeric, *schema.pooled]
+    self._plain = len(schema.single) + len(schema.numeric)
+    self._first_unseen = np.array(
+      [
+        len(encoder.vocabularies[c.table_name].values) + 1
+        if c.coded and c.vocabulary == 'fitted'
+        else _NEVER
+        for c in self._columns
+      ],
+      np.int32,
+    )
+    self._counts = np.zeros((len(self._columns), 3), np.int64)
+    self._values = [{} for _ in self._columns]  # unseen one -> it, its place
+    self._gaps = [''] * len(self._columns)
+    # Whether a feature needs no further example of an unseen, of a missing one.
+    self._is_told = np.zeros((2, len(self._columns)), bool)
+    self.rows = 0
+
+  def add(
+    self,
+    chunk: raw.RawChunk,
+    rows: rows_lib.Rows,
+    absent: np.ndarray,
+    at: np.ndarray | None = None,
+  ) -> None:
+    """Counts some rows.
+
+    Args:
+      chunk: what they were made of.
+      rows: as `Encoder.encode` has made them.
+      absent: `[N, M]`, which of their numbers are missing.
+      at: `[N]` which rows of the chunk they are; None for all.
+    """
+    single = rows.ids.shape[1]
+    is_unseen = rows.ids >= self._first_unseen[:single]
+    is_missing = np.concatenate([rows.ids == features.PAD, absent], axis=1)
+    counts = np.zeros_like(self._counts)
+    counts[: self._plain, 0] = len(rows)
+    counts[: self._plain, 1] = _sum_columns(is_missing)
+    counts[:single, 2] = _sum_columns(is_unseen)
+    for i, column in enumerate(self._columns[self._plain :], self._plain):
+      bags = rows.bags[column.name]
+      empty = len(rows) - np.count_nonzero(bags.lengths)
+      missing = len(bags.values) - np.count_nonzero(bags.values != features.PAD)
+      unseen = np.count_nonzero(bags.values >= self._first_unseen[i])
+      counts[i] = len(bags.values) + empty, missing + empty, unseen
+    self._counts += counts
+    self.rows += len(rows)
+    news = (counts[:, [2, 1]].T > 0) & ~self._is_told
+    if news.any():
+      at = np.arange(len(rows)) if at is None else at
+      for i in np.flatnonzero(news[0]).tolist():
+        self._note_unseen(i, chunk, at, rows, is_unseen)
+      for i in np.flatnonzero(news[1]).tolist():
+        self._note_gap(i, chunk, at, rows, is_missing)
+
+  def _note_unseen(self, i: int, chunk, at, rows, is_unseen) -> None:
+    """Remembers some unseen values of a feature, and the place of the first."""
+    column, values = self._columns[i], self._values[i]
+    if not column.pooled:
+      where = _spread(at[is_unseen[:, i]])
+      cells = chunk.columns[column.source]
+      pairs = [(row, _read_cell(cells, row)) for row in where]
+    else:
+      bags = rows.bags[column.name]
+      places = np.flatnonzero(bags.values >= self._first_unseen[i])
+      of_row = np.searchsorted(np.cumsum(bags.lengths), places, 'right')
+      pairs = self._read_again(i, chunk, _spread(np.unique(at[of_row])))
+    for row, value in pairs:
+      if len(values) < LEAST_DISTINCT:
+        text = str(value)[:_LONGEST]
+        cell = '' if values else chunk.quote_cell(row, column.source, value)
+        values.setdefault(text, cell)
+    self._is_told[0, i] = len(values) == LEAST_DISTINCT
+
+  def _read_again(self, i: int, chunk, where: Sequence[int]):
+    """Row and value of what is unseen in the lists of a few rows."""
+    column = self._columns[i]
+    keep = np.zeros(len(chunk), bool)
+    keep[where] = True
+    few = raw.RawChunk(
+      {column.source: chunk.columns[column.source]}, len(chunk), chunk.where
+    ).take(keep)
+    values, lengths = encoder_lib.read_values(few, column)
+    coded = self.encoder.vocabularies[column.table_name].encode(values)
+    rows = np.repeat(np.flatnonzero(keep), lengths)
+    for place in np.flatnonzero(coded >= self._first_unseen[i]).tolist():
+      yield int(rows[place]), _read_cell(values, place)
+
+  def _note_gap(self, i: int, chunk, at, rows, is_missing) -> None:
+    column = self._columns[i]
+    if i < self._plain:
+      row = int(at[np.argmax(is_missing[:, i])])
+    else:
+      bags = rows.bags[column.name]
+      ends = np.cumsum(bags.lengths)
+      padded = np.searchsorted(
+        ends, np.flatnonzero(bags.values == features.PAD)[:1], 'right'
+      )
+      row = int(at[min([*np.flatnonzero(bags.lengths == 0)[:1], *padded])])
+    self._gaps[i] = f'{chunk.where(row)}, column {column.source!r}'
+    self._is_told[1, i] = True
+
+  def absorb(self, other: 'Tally') -> None:
+    """Adds what another tally of the same encoder, no longer used, holds."""
+    self.rows += other.rows
+    self._counts += other._counts
+    for i, values in enumerate(other._values):
+      self._values[i] = self._values[i] or values
+      self._gaps[i] = self._gaps[i] or other._gaps[i]
+
+  def counts(self) -> Mapping[str, FeatureCounts]:
+    """Feature -> what was counted, in the order of the schema."""
+    by_name = {
+      column.name: FeatureCounts(
+        values,
+        missing,
+        None if self._first_unseen[i] == _NEVER else unseen,
+        len(self._values[i]),
+        next(iter(self._values[i].values()), ''),
+        self._gaps[i],
+      )
+      for i, (column, (values, missing, unseen)) in enumerate(
+        zip(self._columns, self._counts.tolist(), strict=True)
+      )
+    }
+    return {c.name: by_name[c.name] for c in self.encoder.schema.columns}
+
+
+def _sum_columns(flags: np.ndarray) -> np.ndarray:
+  """How often each column is true; a product of BLAS is the fastest sum."""
+  return np.ones(len(flags)) @ flags.astype(np.float64)
+
+
+def _spread(places: np.ndarray) -> list[int]:
+  """At most `_LOOKED_AT` of them, the first and others far from each other."""
+  return places[:: -(-len(places) // _LOOKED_AT)].tolist()
+
+
+def _read_cell(cells: raw.Column, row: int):
+  values = cells.values if isinstance(cells, raw.NumberColumn) else cells
+  return values[row]
