@@ -8,6 +8,7 @@ from collections.abc import Callable
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches, datasets, saved_encoder
+from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -63,6 +64,11 @@ class RankingData:
       shuffle_rows=config.data.shuffle_rows,
       shards=runtime.shards,
       own=runtime.local_shards,
+      unseen=UnseenDraws(
+        self.dataset.encoder,
+        config.data.get('train_unseen', 0.0),
+        config.seed,
+      ),
     )
 
   def summary(self) -> str:

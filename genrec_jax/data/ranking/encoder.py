@@ -6,6 +6,7 @@ An encoder is all that serving needs of the data; it is saved as a directory.
 import dataclasses
 import hashlib
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +23,7 @@ from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 # The second number is of data with annotations beside labels and group, so that
 # versions that know none do not ignore them.
 FORMATS = (1, 2)
+LOG = logging.getLogger('genrec_jax')
 REMEDY = 'remove the directory and prepare the data again'
 
 
@@ -145,6 +147,15 @@ class EncoderFit:
         )
     for name, moments in self._moments.items():
       statistics[name] = (moments.mean, moments.deviation)
+      if moments.is_constant:
+        LOG.warning(
+          'feature %r is %.9g in all training rows that have it, so it is 0 '
+          'after transform=standardize, and another value becomes its '
+          'difference from that; leave the feature out, or bound it by clip '
+          '(data.clip)',
+          name,
+          moments.mean,
+        )
     return Encoder(self._schema, vocabularies, statistics, dict(reading))
 
 
@@ -212,6 +223,7 @@ class Encoder:
         _read_numbers(chunk, column),
         column.transform,
         *self.statistics.get(column.name, ()),
+        clip=column.clip,
       )
     bags = {}
     for column in self.schema.pooled:
@@ -258,7 +270,7 @@ class Encoder:
     beside = self.schema.annotations.to_json()
     return {
       'format': FORMATS[bool(beside)],
-      'columns': [dataclasses.asdict(c) for c in self.schema.columns],
+      'columns': [c.to_json() for c in self.schema.columns],
       'labels': list(self.schema.labels),
       'group': self.schema.group,
       **({'annotations': beside} if beside else {}),

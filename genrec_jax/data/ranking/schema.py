@@ -35,6 +35,9 @@ class Column:
     max_len: most values of those; 0 is any number. A sequence keeps the last
       ones, a multi_hot the first.
     separator: between their values in a cell of text.
+    clip: largest size of a z-score (transform 'standardize'); 0 bounds none.
+    train_unseen: share of its known values that a training batch reads as
+      unseen; None is `data.train_unseen`.
   """
 
   name: str
@@ -50,6 +53,8 @@ class Column:
   pooling: str = 'sum'
   max_len: int = 0
   separator: str = '^'
+  clip: float = 0.0
+  train_unseen: float | None = None
 
   def __post_init__(self):
     for option, known in (
@@ -78,6 +83,7 @@ class Column:
         raise ValueError(
           f'{self._quote_key("fill")} is {self.fill!r}, not a number'
         ) from None
+    self._check_shares()
     if self.coded:
       self._check_vocabulary()
     if self.pooled and not self.separator:
@@ -85,6 +91,26 @@ class Column:
 
   def _quote_key(self, option: str) -> str:
     return f'{option} of feature {self.name!r} (data.features)'
+
+  def _check_shares(self) -> None:
+    if not _is_between(self.clip, 0, float('inf')):
+      raise ValueError(
+        f'{self._quote_key("clip")} must be a number, at least 0, not '
+        f'{self.clip!r}'
+      )
+    if self.clip and (self.kind, self.transform) != ('numeric', 'standardize'):
+      raise ValueError(
+        f'{self._quote_key("clip")} bounds z-scores: set transform to '
+        "'standardize', or leave it out"
+      )
+    if self.train_unseen is None:
+      return
+    check_share(self.train_unseen, self._quote_key('train_unseen'))
+    if self.train_unseen and not self.has_unseen_rows:
+      raise ValueError(
+        f'{self._quote_key("train_unseen")} is {self.train_unseen}, and this '
+        'feature has no rows of unseen values; set it to 0'
+      )
 
   def _check_vocabulary(self) -> None:
     hashes = self.vocabulary == 'hashed' or self.oov == 'hash'
@@ -111,6 +137,19 @@ class Column:
   def coded(self) -> bool:
     """Its values are rows of a table."""
     return self.kind != 'numeric' or self.transform == 'ln2'
+
+  @property
+  def has_unseen_rows(self) -> bool:
+    """Whether rows of its table are for values that no training row has."""
+    return self.coded and self.vocabulary == 'fitted' and self.oov != 'error'
+
+  def to_json(self) -> dict:
+    """Every option; those of later versions where they say something."""
+    fields = dataclasses.asdict(self)
+    for option, default in (('clip', 0), ('train_unseen', None)):
+      if fields[option] == default:
+        del fields[option]
+    return fields
 
   @property
   def table_name(self) -> str:
@@ -209,9 +248,23 @@ class Schema:
   def to_json(self) -> dict:
     """Every option; without annotations as it was before there were any."""
     fields = dataclasses.asdict(self)
+    fields['columns'] = [c.to_json() for c in self.columns]
     del fields['annotations']
     beside = self.annotations.to_json()
     return fields | ({'annotations': beside} if beside else {})
+
+
+def check_share(share: object, key: str) -> None:
+  """Refuses what is no share of values that may be read as unseen."""
+  if not _is_between(share, 0, 1):
+    raise ValueError(
+      f'{key} must be a number, at least 0 and less than 1, not {share!r}'
+    )
+
+
+def _is_between(value: object, least: float, limit: float) -> bool:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  return is_number and least <= value < limit
 
 
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
@@ -256,10 +309,13 @@ def build_schema(
         )
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])
+    transform = options.get('transform', cfg.get('numeric', 'as_is'))
+    is_scored = (options.get('kind'), transform) == ('numeric', 'standardize')
     column = Column(
       **{
         'name': name,
-        'transform': cfg.get('numeric', 'as_is'),
+        'transform': transform,
+        'clip': cfg.get('clip', 0.0) if is_scored else 0.0,
         'min_count': cfg.get('min_count', 1),
         'oov': cfg.get('oov', 'row'),
         'hash_rows': cfg.get('hash_rows', 0),
