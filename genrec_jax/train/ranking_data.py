@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
-from genrec_jax.data.ranking import batches, datasets, saved_encoder
+from genrec_jax.data.ranking import (
+  batches,
+  datasets,
+  feature_guesses,
+  saved_encoder,
+)
 from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
@@ -36,8 +41,11 @@ class RankingData:
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process prepares; the others then find what it has made.
     with job.fail_together('reading the data', lead_first=True):
-      dataset = datasets.load(config.data, cache, log=log)
+      cfg = saved_encoder.keep_features(config.data, workdir, log)
+      dataset = datasets.load(cfg, cache, log=log)
     log(dataset.summary())
+    rows, guessed = len(dataset.splits['train']), not config.data.features
+    feature_guesses.warn_of_vocabularies(dataset.encoder, rows, guessed)
     return cls(dataset)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:

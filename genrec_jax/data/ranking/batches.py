@@ -160,7 +160,12 @@ class _Batches(grain.MapDataset):
   """Rows of batch number i; element i is of epoch i // steps."""
 
   def __init__(
-    self, split, batch_size: int, seed: int | None, window_rows: int, unseen
+    self,
+    split,
+    batch_size: int,
+    seed: int | None,
+    window_rows: int,
+    unseen: unseen_draws.UnseenDraws | None = None,
   ):
     super().__init__()
     self._split, self._batch_size, self._seed = split, batch_size, seed
