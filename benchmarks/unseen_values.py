@@ -33,6 +33,8 @@ SEEDS = 3
 MODELS = {
   'dnn': (config_lib.dnn(dim=16, hidden=(128, 64)), 1e-4),
   'fm': (config_lib.fm(dim=16), 0.05),
+  # As PyTorch draws the rows of an embedding.
+  'dnn from N(0, 1)': (config_lib.dnn(dim=16, hidden=(128, 64)), 1.0),
 }
 COLUMNS = (
   'case', 'unseen_rows', 'unseen_logloss', 'unseen_logloss_std', 'unseen_auc',
@@ -128,7 +130,8 @@ def measure_once(
   name: str, path: pathlib.Path, model: str, share: float, seed: int, smoke
 ) -> dict:
   """Test metrics of one run, trained unless that is done."""
-  workdir = path.parent / f'{path.stem}_{model}_{share}_{seed}'
+  label = ''.join(c for c in model if c.isalnum())
+  workdir = path.parent / f'{path.stem}_{label}_{share}_{seed}'
   measured = workdir.with_suffix(workdir.suffix + '.json')
   if measured.exists():
     return json.loads(measured.read_text())

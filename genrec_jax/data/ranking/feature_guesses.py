@@ -204,10 +204,8 @@ class _Look:
     is_flag = flags == {0, 1}
     if len(self._counts) <= _FEW_VALUES + 1:
       for label, told in zip(labels, self._told or (), strict=False):
-        if told and (words := _describe_leak(told, is_flag)):
-          return (
-            f'{words} {label!r}: leave it out if it is known only afterwards'
-          )
+        if words := _describe_leak(label, told, is_flag):
+          return f'{words}: leave it out if it is known only afterwards'
     words = set(re.findall('[a-z]+', re.sub('([A-Z])', r' \1', name).lower()))
     if words & _LABEL_NAMES or is_flag and words & _LABEL_WORDS:
       return (
@@ -228,10 +226,11 @@ def _parse_number(value: object) -> float:
   return number if abs(number) <= float(np.finfo(np.float32).max) else math.nan
 
 
-def _describe_leak(told: collections.Counter, is_flag: bool) -> str:
+def _describe_leak(name: str, told: collections.Counter, is_flag: bool) -> str:
   """How a column tells a label, or '' if it does not.
 
   Args:
+    name: of the label.
     told: (value, label 0 or 1 or None) -> examples.
     is_flag: whether the values are 0 and 1.
   """
@@ -245,14 +244,14 @@ def _describe_leak(told: collections.Counter, is_flag: bool) -> str:
     return ''
   wrong = sum(min(counts) for counts in table.values())
   if rarer >= 20 and wrong <= 0.02 * rarer:
-    return f'tells {1 - wrong / examples:.1%} of the labels'
+    return f'tells {1 - wrong / examples:.1%} of the values of label {name!r}'
   # A purchase says that there was a click, no purchase says little. That all
   # of n examples have the rarer label by chance is as likely as share^n.
   label = int(totals.argmin())
   for value, counts in table.items() if is_flag else ():
     by_chance = counts[label] * math.log(rarer / examples)
     if not counts[1 - label] and by_chance < -25:
-      return f'is {value} only where {label} is the label of'
+      return f'is {value} only where label {name!r} is {label}'
   return ''
 
 
@@ -335,7 +334,7 @@ def warn_of_vocabularies(encoder: Encoder, rows: int, guessed: bool) -> None:
         column.name,
         vocabulary.values[fraction],
       )
-    if 2 * values > rows:
+    elif 2 * values > rows:
       LOG.warning(
         'feature %r has %s values in %s training rows, so that most rows of '
         'its table are learned from one example and most new examples have an '
