@@ -132,6 +132,23 @@ RANKING = {
     ),
     'where': {'part': 'loop'},
   },
+  'unseen_values': {
+    'files': ('cpu2/unseen_values',),
+    'columns': (
+      ('data', 'data', ''),
+      ('model', 'model', ''),
+      ('share', 'share', 'g'),
+      ('log loss, unseen', 'unseen_logloss', '.4f'),
+      ('±', 'unseen_logloss_std', '.4f'),
+      ('AUC, unseen', 'unseen_auc', '.4f'),
+      ('±', 'unseen_auc_std', '.4f'),
+      ('log loss, others', 'seen_logloss', '.4f'),
+      ('AUC, others', 'seen_auc', '.4f'),
+      ('log loss, all', 'logloss', '.4f'),
+      ('±', 'logloss_std', '.4f'),
+      ('AUC, all', 'auc', '.4f'),
+    ),
+  },
   'scaling_law': {
     'files': ('cpu2/scaling_law',),
     'columns': (

@@ -31,6 +31,7 @@ def get_config(arg=None):
   config.loss.table_l2 = 0.2
   config.data.name = 'frappe'
   config.data.path = 'data/frappe'
+  config.data.train_unseen = 0.0  # as in the published runs
   config.data.files.train = 'train_rebuilt_negatives_resampled.csv'
   config.data.files.valid = 'Frappe_x1_valid.csv'
   config.data.files.test = 'Frappe_x1_test.csv'

@@ -26,7 +26,11 @@ MODELS = {
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 # Key -> what was done before there was the key, where its default is another.
-FORMER = {'model.first_order': 'table', 'data.pairs': 'by_place'}
+FORMER = {
+  'model.first_order': 'table',
+  'data.pairs': 'by_place',
+  'data.train_unseen': 0.0,
+}
 
 Defaults = Callable[[], ConfigDict]
 

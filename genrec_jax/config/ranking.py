@@ -81,6 +81,15 @@ def ranking() -> ConfigDict:
         # before there was this key, without most of their values; see
         # docs/ranking_data.md#libsvm-and-libfm.
         'pairs': 'by_index',
+        # The largest size of a z-score, where the transform is 'standardize': a
+        # value further from the mean counts as that many deviations; 0 bounds
+        # none.
+        'clip': 0.0,
+        # The share of the known values of categorical, multi_hot and sequence
+        # features with min_count=1 that a training batch reads as unseen, so
+        # that the rows of unseen values are learned; 0 leaves these rows as
+        # they were drawn. See docs/ranking_data.md#unseen-values.
+        'train_unseen': 0.01,
         'delimiter': ',',  # The character between the cells of CSV files.
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.

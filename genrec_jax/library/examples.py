@@ -1,13 +1,14 @@
 """Examples in memory -> chunks of raw rows, as the readers of files make them.
 
-Features by the types of the columns, unless they are named: floats are numeric,
-text and whole numbers categorical, lists multi_hot.
+Features by the columns, unless they are named: numbers with fractions are
+numeric, text and whole numbers categorical, lists multi_hot, and a column that
+numbers the rows is left out.
 """
 
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,13 @@ import numpy as np
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import fields, text_arrays
 from genrec_jax.data.quoting import escape, list_names
-from genrec_jax.data.ranking import annotations, prepare, raw, schema
+from genrec_jax.data.ranking import (
+  annotations,
+  feature_guesses,
+  prepare,
+  raw,
+  schema,
+)
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
 
@@ -27,7 +34,10 @@ Features = Mapping[str, Any] | Sequence[str] | None
 
 
 def choose_features(
-  by_type: Mapping[str, dict | None], features: Features, beside: Sequence[str]
+  by_type: Mapping[str, dict | None],
+  features: Features,
+  beside: Sequence[str],
+  left_out: Collection[str] = (),
 ) -> dict[str, dict]:
   """Feature -> options, as `config.data.features` takes them.
 
@@ -36,16 +46,19 @@ def choose_features(
   {'age': {'kind': 'categorical'}}
 
   Args:
-    by_type: column -> what its type suggests; None for nothing.
+    by_type: column -> what it suggests; None for nothing.
     features: names to choose from those; or name -> kind or options of those
       that shall be otherwise, None for what is left out; or None.
     beside: columns that are something else, such as labels.
+    left_out: columns that are features only if they are named.
 
   Raises:
     ValueError: a name that is not a column, or a column whose kind must be
       given.
   """
-  suggestions = {n: x for n, x in by_type.items() if n not in beside}
+  suggestions = {
+    n: x for n, x in by_type.items() if n not in beside and n not in left_out
+  }
   overrides: dict[str, Any] = {}
   if isinstance(features, str):
     features = [features]
@@ -111,6 +124,70 @@ def suggest_features(columns: Mapping[str, Column]) -> dict[str, dict | None]:
   return suggestions
 
 
+def guess_features(
+  columns: Mapping[str, Column], beside: Sequence[str], labels: Sequence[str]
+) -> dict[str, feature_guesses.Guess]:
+  """What each column seems to be, by its type and its first values."""
+  by_type = {
+    n: x for n, x in suggest_features(columns).items() if n not in beside
+  }
+  wanted = [*labels, *(name for name, x in by_type.items() if x)]
+  first = {
+    name: _to_raw(columns[name], whole=False).cut(
+      0, min(feature_guesses.ROWS, len(columns[name]))
+    )
+    for name in wanted
+  }
+  rows = len(next(iter(first.values())))
+  chunk = raw.RawChunk(first, rows)
+  return feature_guesses.guess_features([chunk], by_type, labels)
+
+
+def choose_guesses(
+  guesses: Mapping[str, feature_guesses.Guess],
+  by_type: Mapping[str, dict | None],
+  features: Features,
+  beside: Sequence[str],
+  where: object,
+  log: Callable[[str], None],
+) -> dict[str, dict]:
+  """Feature -> options: what is named, and guesses, which the log shows.
+
+  Args:
+    guesses: column -> what it seems to be.
+    by_type: column -> what its type suggests; None for nothing.
+    features: as in `choose_features`.
+    beside: as there.
+    where: the file or the like, for messages.
+    log: called with messages.
+  """
+  guesses = {
+    name: guess
+    for name, guess in guesses.items()
+    if by_type[name] and _decides(guess, name, features)
+  }
+  if guesses:
+    log(
+      f'the first rows of {where} give\n'
+      + feature_guesses.describe_guesses(guesses)
+    )
+    feature_guesses.warn_of(guesses, where)
+  left_out = [name for name, guess in guesses.items() if not guess.options]
+  options = {name: x.options for name, x in guesses.items() if x.options}
+  return choose_features({**by_type, **options}, features, beside, left_out)
+
+
+def _decides(guess, name: str, features: Features) -> bool:
+  """Whether a guess counts: nobody has said what the column is."""
+  if features is None or _is_left_out(name, features):
+    return features is None
+  if not isinstance(features, Mapping):
+    return guess.options is not None
+  options = features.get(name, {})
+  is_named = name in features and guess.options is None
+  return isinstance(options, Mapping) and 'kind' not in options and not is_named
+
+
 def write_examples(
   columns: Mapping[str, np.ndarray],
   cfg,
@@ -148,7 +225,10 @@ def write_examples(
     if name in (*beside, cfg.group) or not _is_left_out(name, features)
   }
   by_type = dict.fromkeys(columns) | suggest_features(typed)
-  options = choose_features(by_type, features, beside)
+  guesses = guess_features(typed, beside, labels)
+  options = choose_guesses(
+    guesses, by_type, features, beside, 'the examples', log
+  )
   layout = schema.build_schema(
     {**cfg, 'features': options}, list(columns), {}, 'examples'
   )

@@ -17,7 +17,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.comparison import MODELS
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data.ranking import formats
+from genrec_jax.data.ranking import formats, saved_encoder
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import events as events_lib
 from genrec_jax.library import examples as examples_lib
@@ -342,6 +342,8 @@ def _name_examples(config, examples, labels, features, group, workdir) -> None:
       )
     return
   columns = columns_lib.read_columns(examples, 'examples')
+  if features is None and (kept := saved_encoder.read_features(workdir)):
+    features = {**dict.fromkeys(columns), **kept}
   config.data.path = str(
     examples_lib.write_examples(
       columns, config.data, features, workdir / 'data', LOG.info
@@ -370,8 +372,13 @@ def _features_of_files(cfg, features: Features) -> dict:
       p for p in path.iterdir() if p.name.lower().endswith(file_format.SUFFIXES)
     )
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
-  return examples_lib.choose_features(
-    file_format.default_features(path, reading), features, cfg.labels
+  return examples_lib.choose_guesses(
+    formats.guess_features(path, reading, cfg.labels),
+    file_format.default_features(path, reading),
+    features,
+    cfg.labels,
+    path,
+    LOG.info,
   )
 
 

@@ -104,7 +104,8 @@ def _tell_values(encoder, name: str, values) -> None:
 
 def _test_split(config, workdir: pathlib.Path):
   cache = config.data.cache or workdir / 'data'
-  dataset = datasets.load(config.data, cache, log=LOG.info)
+  cfg = saved_encoder.keep_features(config.data, workdir, LOG.info)
+  dataset = datasets.load(cfg, cache, log=LOG.info)
   LOG.info(dataset.summary())
   dataset.tell_values(LOG.info)
   if dataset.fingerprint() != saved_encoder.read_fingerprint(workdir):

@@ -10,9 +10,11 @@ from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import (
   batches,
   datasets,
+  feature_guesses,
   saved_encoder,
   value_shares,
 )
+from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from genrec_jax.evaluators.ranking import RankingEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
@@ -40,9 +42,12 @@ class RankingData:
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process prepares; the others then find what it has made.
     with job.fail_together('reading the data', lead_first=True):
-      dataset = datasets.load(config.data, cache, log=log)
+      cfg = saved_encoder.keep_features(config.data, workdir, log)
+      dataset = datasets.load(cfg, cache, log=log)
     log(dataset.summary())
     dataset.tell_values(log)
+    rows, guessed = len(dataset.splits['train']), not config.data.features
+    feature_guesses.warn_of_vocabularies(dataset.encoder, rows, guessed)
     return cls(dataset)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
@@ -69,6 +74,11 @@ class RankingData:
       shuffle_rows=config.data.shuffle_rows,
       shards=runtime.shards,
       own=runtime.local_shards,
+      unseen=UnseenDraws(
+        self.dataset.encoder,
+        config.data.get('train_unseen', 0.0),
+        config.seed,
+      ),
     )
 
   def summary(self) -> str:

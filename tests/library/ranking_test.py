@@ -242,7 +242,7 @@ def test_chunks_and_missing_values(tmp_path, monkeypatch):
     write_examples(columns, cfg, {'odd': None}, tmp_path, lines.append)
     for _ in range(2)
   }
-  assert 'give shop (categorical), hour (categorical), price (num' in lines[0]
+  assert 'give shop (categorical), hour (categorical), price (num' in lines[1]
   [path] = paths
   data = store.PreparedStore(path)
   rows = data.splits['train'].rows(0, 60)

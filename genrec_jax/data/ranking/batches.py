@@ -17,7 +17,7 @@ from genrec_jax import features
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import encoder as encoder_lib
-from genrec_jax.data.ranking import raw, store
+from genrec_jax.data.ranking import raw, store, unseen_draws
 from genrec_jax.data.ranking import rows as rows_lib
 
 NO_GROUP = -1
@@ -164,11 +164,16 @@ class _Batches(grain.MapDataset):
   """Rows of batch number i; element i is of epoch i // steps."""
 
   def __init__(
-    self, split, batch_size: int, seed: int | None, window_rows: int
+    self,
+    split,
+    batch_size: int,
+    seed: int | None,
+    window_rows: int,
+    unseen: unseen_draws.UnseenDraws | None = None,
   ):
     super().__init__()
     self._split, self._batch_size, self._seed = split, batch_size, seed
-    self._window_rows = window_rows
+    self._window_rows, self._unseen = window_rows, unseen
     self._epoch = functools.lru_cache(2)(self._make_epoch)
     self._order = functools.lru_cache(2)(self._make_order)
 
@@ -198,6 +203,11 @@ class _Batches(grain.MapDataset):
     return order
 
   def __getitem__(self, index: int) -> rows_lib.Rows:
+    rows = self._read_rows(index)
+    # Before the batch is cut into shards, so that every mesh draws the same.
+    return self._unseen.apply(rows, index) if self._unseen else rows
+
+  def _read_rows(self, index: int) -> rows_lib.Rows:
     epoch, step = divmod(index, len(self))
     a = step * self._batch_size
     b = min(a + self._batch_size, len(self._split))
@@ -225,6 +235,7 @@ def train_batches(
   shards: int = 1,
   own: range | None = None,
   prefetch: int = 2,
+  unseen: unseen_draws.UnseenDraws | None = None,
 ) -> grain.IterDataset:
   """Endless training batches.
 
@@ -242,6 +253,7 @@ def train_batches(
     own: the shards to make; None for all.
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
+    unseen: which values are read as unseen; None for none.
 
   Returns:
     An `IterDataset` of `Examples`.
@@ -254,7 +266,9 @@ def train_batches(
       'train.shuffle=false takes the rows in order'
     )
   pipeline.share_of(batch_size, shards, 'train.batch_size')
-  dataset = _Batches(split, batch_size, seed if shuffle else None, shuffle_rows)
+  dataset = _Batches(
+    split, batch_size, seed if shuffle else None, shuffle_rows, unseen
+  )
   dataset = dataset.repeat(None).map(
     lambda rows: collate_rows(
       rows, split.names, batch_size=batch_size, shards=shards, own=own

@@ -63,7 +63,7 @@ def read_chunks(
 def default_features(
   path: pathlib.Path, reading: Mapping[str, str]
 ) -> dict[str, dict]:
-  """Every column is a category."""
+  """Text, so that what is in it decides; see `formats.guess_features`."""
   return {name: {'kind': 'categorical'} for name in read_names(path, reading)}
 
 

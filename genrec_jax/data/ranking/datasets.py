@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
   batches,
   clicks,
   criteo,
+  feature_guesses,
   formats,
   libsvm_layout,
   raw,
@@ -270,27 +270,8 @@ def _from_files(
         'to have others'
       )
   if defaults is None and not cfg.get('features', None):
-    defaults = {
-      name: options
-      for name, options in file_format.default_features(first, reading).items()
-      if name not in labels and name not in beside.values()
-    }
-    unread = [name for name, options in defaults.items() if options is None]
-    defaults = {name: x for name, x in defaults.items() if x is not None}
-    if unread and not defaults:
-      raise ValueError(
-        f'{first}: the types of these columns are of no feature: '
-        f'{list_names(unread)}; convert them to text, numbers, or lists of '
-        'text or of whole numbers'
-      )
-    if unread:
-      LOG.warning(
-        '%s: left out, as of types of no feature: %s', first, list_names(unread)
-      )
-    log(
-      f'data.features is not set; {first} gives '
-      + escape(', '.join(f'{n} ({o["kind"]})' for n, o in defaults.items()))
-    )
+    guesses = formats.guess_features(first, reading, labels, beside.values())
+    defaults = feature_guesses.choose_features(guesses, first, log)
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
   sources = {
     split: prepare_lib.RowSource(

@@ -6,6 +6,7 @@ An encoder is all that serving needs of the data; it is saved as a directory.
 import dataclasses
 import hashlib
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,7 @@ FORMATS = (1, 2)
 # Of values: hashed in their canonical forms, and none in the empty places of
 # lists. The rows of other values are those of files without it.
 FORMS = 1
+LOG = logging.getLogger('genrec_jax')
 REMEDY = 'remove the directory and prepare the data again'
 
 
@@ -204,6 +206,15 @@ class EncoderFit:
         )
     for name, moments in self._moments.items():
       statistics[name] = (moments.mean, moments.deviation)
+      if moments.is_constant:
+        LOG.warning(
+          'feature %r is %.9g in all training rows that have it, so it is 0 '
+          'after transform=standardize, and another value becomes its '
+          'difference from that; leave the feature out, or bound it by clip '
+          '(data.clip)',
+          name,
+          moments.mean,
+        )
     return Encoder(self._schema, vocabularies, statistics, dict(reading))
 
 
@@ -284,6 +295,7 @@ class Encoder:
         cells,
         column.transform,
         *self.statistics.get(column.name, ()),
+        clip=column.clip,
       )
     bags = {}
     for column in self.schema.pooled:

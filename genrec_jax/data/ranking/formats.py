@@ -15,11 +15,17 @@ where `reading` is a format and its options.
 
 import pathlib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text
-from genrec_jax.data.ranking import criteo, csv_files, libsvm, raw
+from genrec_jax.data.ranking import (
+  criteo,
+  csv_files,
+  feature_guesses,
+  libsvm,
+  raw,
+)
 from genrec_jax.data.ranking import encoder as encoder_lib
 
 Reading = Mapping[str, str]  # 'format' and its options
@@ -45,6 +51,38 @@ def find_format(name: str) -> types.ModuleType:
 
     return parquet_files
   return FORMATS[name]
+
+
+def guess_features(
+  path: pathlib.Path,
+  reading: Reading,
+  labels: Collection[str],
+  beside: Collection[str] = (),
+) -> dict[str, feature_guesses.Guess]:
+  """What each column of a file seems to be, see `feature_guesses`.
+
+  Args:
+    path: the file.
+    reading: its format and the options of that.
+    labels: columns of labels.
+    beside: columns that are something else than features.
+  """
+  file_format = find_format(reading['format'])
+  by_type = {
+    name: options
+    for name, options in file_format.default_features(path, reading).items()
+    if name not in labels and name not in beside
+  }
+  if file_format.BARE:  # its defaults look at the rows themselves
+    return {
+      name: feature_guesses.Guess(options, f'a column of {reading["format"]}')
+      for name, options in by_type.items()
+    }
+  known = file_format.read_names(path, reading)
+  labels = [name for name in labels if name in known]
+  wanted = [*labels, *(name for name, x in by_type.items() if x)]
+  chunks = file_format.read_chunks(path, wanted, reading)
+  return feature_guesses.guess_features(chunks, by_type, labels)
 
 
 def read_files(

@@ -39,6 +39,9 @@ class Column:
       values of a sequence, the first ones of a multi_hot.
     weights: column of the weights of their values, lists of the same lengths;
       '' gives them none.
+    clip: largest size of a z-score (transform 'standardize'); 0 bounds none.
+    train_unseen: share of its known values that a training batch reads as
+      unseen; None is `data.train_unseen`.
   """
 
   name: str
@@ -56,6 +59,8 @@ class Column:
   separator: str = '^'
   keep: str = ''
   weights: str = ''
+  clip: float = 0.0
+  train_unseen: float | None = None
 
   def __post_init__(self):
     for option, known in (
@@ -85,6 +90,7 @@ class Column:
         raise ValueError(
           f'{self._quote_key("fill")} is {self.fill!r}, not a number'
         ) from None
+    self._check_shares()
     if self.coded:
       self._check_vocabulary()
     if self.pooled and not self.separator:
@@ -102,6 +108,26 @@ class Column:
 
   def _quote_key(self, option: str) -> str:
     return f'{option} of feature {self.name!r} (data.features)'
+
+  def _check_shares(self) -> None:
+    if not _is_between(self.clip, 0, float('inf')):
+      raise ValueError(
+        f'{self._quote_key("clip")} must be a number, at least 0, not '
+        f'{self.clip!r}'
+      )
+    if self.clip and (self.kind, self.transform) != ('numeric', 'standardize'):
+      raise ValueError(
+        f'{self._quote_key("clip")} bounds z-scores: set transform to '
+        "'standardize', or leave it out"
+      )
+    if self.train_unseen is None:
+      return
+    check_share(self.train_unseen, self._quote_key('train_unseen'))
+    if self.train_unseen and not self.has_unseen_rows:
+      raise ValueError(
+        f'{self._quote_key("train_unseen")} is {self.train_unseen}, and this '
+        'feature has no rows of unseen values; set it to 0'
+      )
 
   def _check_vocabulary(self) -> None:
     hashes = self.vocabulary == 'hashed' or self.oov == 'hash'
@@ -134,15 +160,22 @@ class Column:
     """Whether `max_len` leaves the last values of a list."""
     return (self.keep or {'sequence': 'last'}.get(self.kind)) == 'last'
 
-  def to_json(self) -> dict:
-    """Every option but those that are newer and say nothing."""
-    options = dataclasses.asdict(self)
-    return {k: v for k, v in options.items() if v or k not in _NEWER}
-
   @property
   def coded(self) -> bool:
     """Its values are rows of a table."""
     return self.kind != 'numeric' or self.transform == 'ln2'
+
+  @property
+  def has_unseen_rows(self) -> bool:
+    """Whether rows of its table are for values that no training row has."""
+    return self.coded and self.vocabulary == 'fitted' and self.oov != 'error'
+
+  def to_json(self) -> dict:
+    """Every option; those of later versions where they say something."""
+    options = dataclasses.asdict(self)
+    return {
+      k: v for k, v in options.items() if k not in _NEWER or v != _NEWER[k]
+    }
 
   @property
   def table_name(self) -> str:
@@ -248,7 +281,23 @@ class Schema:
     return fields | ({'annotations': beside} if beside else {})
 
 
-_NEWER = ('keep', 'weights')  # than the first files with columns
+# Options younger than the first files with columns -> their defaults.
+_NEWER = {'keep': '', 'weights': '', 'clip': 0.0, 'train_unseen': None}
+
+
+def check_share(share: object, key: str) -> None:
+  """Refuses what is no share of values that may be read as unseen."""
+  if not _is_between(share, 0, 1):
+    raise ValueError(
+      f'{key} must be a number, at least 0 and less than 1, not {share!r}'
+    )
+
+
+def _is_between(value: object, least: float, limit: float) -> bool:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  return is_number and least <= value < limit
+
+
 _OPTIONS = [f.name for f in dataclasses.fields(Column) if f.name != 'name']
 
 
@@ -291,10 +340,13 @@ def build_schema(
         )
     if 'fill' in options:  # the command line makes a number of 0
       options['fill'] = str(options['fill'])
+    transform = options.get('transform', cfg.get('numeric', 'as_is'))
+    is_scored = (options.get('kind'), transform) == ('numeric', 'standardize')
     column = Column(
       **{
         'name': name,
-        'transform': cfg.get('numeric', 'as_is'),
+        'transform': transform,
+        'clip': cfg.get('clip', 0.0) if is_scored else 0.0,
         'min_count': cfg.get('min_count', 1),
         'oov': cfg.get('oov', 'row'),
         'hash_rows': cfg.get('hash_rows', 0),

@@ -85,13 +85,30 @@ def bucket_counts(values: raw.NumberColumn) -> raw.NumberColumn:
   return raw.NumberColumn(out.astype(np.int64), values.present)
 
 
+# A column whose values differ by no more than this share of the largest one is
+# constant: what differs is how float64 rounds sums of a few terms.
+_NOISE = 64 * float(np.finfo(np.float64).eps)
+
+
 @dataclasses.dataclass
 class Moments:
-  """Mean and deviation of the values met so far; missing ones do not count."""
+  """Mean and deviation of the values met so far; missing ones do not count.
+
+  >>> moments = Moments()
+  >>> moments.add(raw.NumberColumn(np.array([0.1] * 7000)))
+  >>> moments.is_constant, moments.mean, moments.deviation
+  (True, 0.1, 1.0)
+
+  The mean is held as the sum of two floats, so that merging the chunks of a
+  long file does not round away a deviation that is small beside the mean.
+  """
 
   count: int = 0
-  mean: float = 0.0
+  high: float = 0.0  # of the mean
+  low: float = 0.0
   squares: float = 0.0  # sum of (x - mean)^2
+  least: float = float('inf')
+  most: float = -float('inf')
 
   def add(self, values: raw.NumberColumn) -> None:
     x = values.values
@@ -99,17 +116,51 @@ class Moments:
       x = x[values.present]
     if not len(x):
       return
-    mean, count = float(x.mean()), self.count + len(x)
-    shift = mean - self.mean
-    self.squares += float(np.sum((x - mean) ** 2))
-    self.squares += shift * shift * self.count * len(x) / count
-    self.mean += shift * len(x) / count
+    self.least = min(self.least, float(x.min()))
+    self.most = max(self.most, float(x.max()))
+    # x - high is nearly exact, so its mean is what rounding took from high.
+    high = float(x.mean())
+    offsets = x - high
+    low = float(offsets.mean())
+    squares = float(np.sum(offsets**2)) - low * low * len(x)
+    if not self.count:
+      self.count, self.high, self.low = len(x), high, low
+      self.squares = max(0.0, squares)
+      return
+    count = self.count + len(x)
+    shift = (high - self.high) + (low - self.low)
+    self.squares += squares + shift * shift * self.count * len(x) / count
+    self.high, self.low = _add_exactly(
+      self.high, self.low + shift * len(x) / count
+    )
     self.count = count
 
   @property
+  def mean(self) -> float:
+    """A constant column has its value as its mean, without rounding."""
+    return self.least if self.least == self.most else self.high + self.low
+
+  @property
+  def is_constant(self) -> bool:
+    """Whether the values differ by no more than rounding noise."""
+    if not self.count:
+      return False
+    magnitude = max(abs(self.least), abs(self.most))
+    return self.most - self.least <= _NOISE * magnitude
+
+  @property
   def deviation(self) -> float:
-    """Of the population; 1 for a column of one value."""
-    return (self.squares / self.count) ** 0.5 or 1.0 if self.count else 1.0
+    """Of the population; 1 for a constant column."""
+    if not self.count or self.is_constant:
+      return 1.0
+    return (max(0.0, self.squares) / self.count) ** 0.5 or 1.0
+
+
+def _add_exactly(a: float, b: float) -> tuple[float, float]:
+  """a + b as a rounded sum and what rounding took from it (Knuth)."""
+  total = a + b
+  added = total - a
+  return total, (a - (total - added)) + (b - added)
 
 
 def transform_numbers(
@@ -117,6 +168,7 @@ def transform_numbers(
   transform: str,
   mean: float = 0.0,
   deviation: float = 1.0,
+  clip: float = 0.0,
 ) -> np.ndarray:
   """`[N]` float32; what is missing becomes 0 in every transform.
 
@@ -125,12 +177,14 @@ def transform_numbers(
     transform: 'as_is', 'log' (of 1 + x, negative x as 0) or 'standardize'.
     mean: of the training split, for 'standardize'.
     deviation: likewise.
+    clip: largest size of a z-score; 0 bounds none.
   """
   x = values.values
   if transform == 'log':
     x = np.log1p(np.maximum(x, 0))
   elif transform == 'standardize':
-    x = np.clip((x - mean) / deviation, -_MOST, _MOST)
+    most = clip or _MOST
+    x = np.clip((x - mean) / deviation, -most, most)
   if values.present is not None:
     x = np.where(values.present, x, 0)
   return x.astype(np.float32)

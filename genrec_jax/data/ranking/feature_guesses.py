@@ -1,0 +1,346 @@
+"""Guesses which feature a column is by looking at its first values.
+
+A guess is made where nobody says what the features are. It takes the first
+`ROWS` rows of the training data, and everything it decides is said in the log.
+"""
+
+import collections
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.data import fields
+from genrec_jax.data.quoting import escape, list_names, quote
+from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking.encoder import Encoder
+
+LOG = logging.getLogger('genrec_jax')
+
+ROWS = 1 << 15
+_LEAST_NUMBERED = 16  # fewer numbers in a row may be in order by chance
+_LEAST_TOLD = 100  # of fewer examples a column may tell the label by chance
+_FEW_VALUES = 16  # of a column that is compared with the labels
+_WIDE = 100  # values of a vocabulary that may be too many
+
+# Words in the names of columns that are other labels where they hold 0 and 1.
+_LABEL_WORDS = frozenset(
+  'bought buy cart click clicked clicks comment commented complete completed '
+  'conversion convert converted finish finished follow followed forward '
+  'install installed like liked likes order ordered purchase purchased share '
+  'shared'.split()
+)
+# The same, whatever they hold.
+_LABEL_NAMES = frozenset(('label', 'labels', 'rating', 'stars', 'target'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+  """What a column seems to be.
+
+  Attributes:
+    options: of its feature; None where it is better left out.
+    reason: why, in a few words.
+    warning: what a user should know before training; '' for nothing.
+  """
+
+  options: dict | None
+  reason: str
+  warning: str = ''
+
+
+def guess_features(
+  chunks: Iterable[raw.RawChunk],
+  by_type: Mapping[str, dict | None],
+  labels: Sequence[str],
+) -> dict[str, Guess]:
+  """Looks at the first `ROWS` rows.
+
+  >>> rows = [{'shop': f's{n % 7}', 'price': n / 4, 'y': 0} for n in range(40)]
+  >>> chunk = raw.from_records(rows, ['shop', 'price', 'y'])
+  >>> by_type = dict.fromkeys(['shop', 'price'], {'kind': 'categorical'})
+  >>> for name, guess in guess_features([chunk], by_type, ['y']).items():
+  ...   print(name, guess.options['kind'], '-', guess.reason)
+  shop categorical - text, 7 values
+  price numeric - numbers with fractions, such as 0.25
+
+  Args:
+    chunks: rows with the columns of `by_type` that have options, and labels.
+    by_type: column -> the options that its type suggests, None for no feature;
+      texts are 'categorical'.
+    labels: columns of labels that the chunks have.
+
+  Returns:
+    Column -> the guess, in the order of `by_type`.
+  """
+  looks = {name: _Look(x['kind']) for name, x in by_type.items() if x}
+  done = 0
+  for chunk in chunks:
+    read = {name: _list_cells(chunk.columns[name]) for name in labels}
+    told = [[_FLAGS.get(cell) for cell in cells] for cells in read.values()]
+    for name, look in looks.items():
+      look.add(chunk.columns[name], told)
+    done += len(chunk)
+    if done >= ROWS:
+      break
+  return {
+    name: looks[name].guess(name, labels)
+    if name in looks
+    else Guess(None, 'its type is that of no feature')
+    for name in by_type
+  }
+
+
+# How labels are written.
+_FLAGS = {'0': 0, '1': 1, '0.0': 0, '1.0': 1, 0: 0, 1: 1}
+_FLAGS |= {'False': 0, 'True': 1, 'false': 0, 'true': 1}
+
+
+def _list_cells(column: raw.Column) -> Sequence:
+  """Texts or numbers; '' is a missing one."""
+  if not isinstance(column, raw.NumberColumn):
+    return column
+  cells = column.values.tolist()
+  if column.present is None:
+    return cells
+  return [
+    cell if is_present else ''
+    for cell, is_present in zip(cells, column.present.tolist(), strict=True)
+  ]
+
+
+class _Look:
+  """What the first cells of a column are."""
+
+  def __init__(self, kind: str):
+    self._kind = kind  # as its type suggests
+    self._counts = collections.Counter()  # memory: ROWS values at most
+    self._rows = 0
+    self._numbering = None  # (first number, step) while cells number the rows
+    self._told = None  # label -> value -> [examples of label 0, of label 1]
+
+  def add(self, column: raw.Column, labels: Sequence[list]) -> None:
+    if isinstance(column, raw.ListColumn):
+      return
+    cells = _list_cells(column)
+    self._check_numbering(cells)
+    self._rows += len(cells)
+    self._counts.update(cells)
+    if self._told is None:
+      self._told = [collections.Counter() for _ in labels]
+    # Nothing is compared where there are many values, so that this is cheap.
+    if len(self._counts) <= _FEW_VALUES + 1:
+      for told, label in zip(self._told, labels, strict=True):
+        told.update(zip(cells, label, strict=True))
+
+  def _check_numbering(self, cells: Sequence) -> None:
+    if not self._rows and len(cells) >= 2:
+      first, second = _parse_number(cells[0]), _parse_number(cells[1])
+      if abs(second - first) == 1 and abs(first) < 2**53:
+        self._numbering = int(first), int(second - first)
+    if self._numbering:
+      first, step = self._numbering
+      at = first + step * self._rows
+      wanted = range(at, at + step * len(cells), step)
+      if [*map(_parse_number, cells)] != [*wanted]:
+        self._numbering = None
+
+  def guess(self, name: str, labels: Sequence[str]) -> Guess:
+    """The feature that these cells make."""
+    if self._kind == 'multi_hot':
+      return Guess({'kind': 'multi_hot'}, 'lists')
+    if self._numbering and self._rows >= _LEAST_NUMBERED:
+      first, step = self._numbering
+      return Guess(
+        None,
+        f'numbers the rows: {first}, {first + step}, {first + 2 * step} ...',
+      )
+    kind, reason, warning = self._judge_values()
+    return Guess(
+      {'kind': kind}, reason, warning or self._find_label(name, labels)
+    )
+
+  def _judge_values(self) -> tuple[str, str, str]:
+    """Kind, reason and warning."""
+    values = [value for value in self._counts if value != '']
+    if not values:
+      return self._kind, f'empty in the first {self._rows:,} rows', ''
+    numbers = {value: _parse_number(value) for value in values}
+    texts = [value for value, x in numbers.items() if not math.isfinite(x)]
+    fraction = next(
+      (value for value, x in numbers.items() if x % 1 and math.isfinite(x)),
+      None,
+    )
+    count = f'{len(values):,} value{"s" * (len(values) > 1)}'
+    if self._kind == 'numeric':
+      if fraction is None:
+        return (
+          'numeric',
+          'floats that are whole numbers; categorical if ids',
+          '',
+        )
+      return 'numeric', f'numbers with fractions, such as {fraction}', ''
+    if fraction is None:
+      what = 'text' if texts else 'whole numbers'
+      return self._kind, f'{what}, {count}', ''
+    if not texts:
+      return 'numeric', f'numbers with fractions, such as {fraction}', ''
+    beside = f'{quote(texts[0])} beside numbers with fractions'
+    if 10 * len(texts) > len(values):
+      return self._kind, f'text, {count}', ''
+    return (
+      self._kind,
+      f'text such as {beside}',
+      f'has text such as {beside}, so that each number is a category of its '
+      'own; leave such cells empty to have a numeric feature',
+    )
+
+  def _find_label(self, name: str, labels: Sequence[str]) -> str:
+    """A warning where the column looks like another label, or ''."""
+    flags = {_FLAGS.get(value) for value in self._counts if value != ''}
+    is_flag = flags == {0, 1}
+    if len(self._counts) <= _FEW_VALUES + 1:
+      for label, told in zip(labels, self._told or (), strict=False):
+        if words := _describe_leak(label, told, is_flag):
+          return f'{words}: leave it out if it is known only afterwards'
+    words = set(re.findall('[a-z]+', re.sub('([A-Z])', r' \1', name).lower()))
+    if words & _LABEL_NAMES or is_flag and words & _LABEL_WORDS:
+      return (
+        'looks like another label by its name: leave it out if it is known '
+        'only afterwards, or add it to data.labels'
+      )
+    return ''
+
+
+def _parse_number(value: object) -> float:
+  """A number that a numeric feature can be; NaN for anything else."""
+  if isinstance(value, str) and not fields.is_plain(value):
+    return math.nan
+  try:
+    number = float(value)
+  except ValueError:
+    return math.nan
+  return number if abs(number) <= float(np.finfo(np.float32).max) else math.nan
+
+
+def _describe_leak(name: str, told: collections.Counter, is_flag: bool) -> str:
+  """How a column tells a label, or '' if it does not.
+
+  Args:
+    name: of the label.
+    told: (value, label 0 or 1 or None) -> examples.
+    is_flag: whether the values are 0 and 1.
+  """
+  table = collections.defaultdict(lambda: [0, 0])
+  for (value, label), count in told.items():
+    if label is not None and value != '':
+      table[value][label] += count
+  totals = np.sum([*table.values()], axis=0) if table else np.zeros(2)
+  examples, rarer = int(totals.sum()), int(totals.min())
+  if examples < _LEAST_TOLD or not rarer or len(table) < 2:
+    return ''
+  wrong = sum(min(counts) for counts in table.values())
+  if rarer >= 20 and wrong <= 0.02 * rarer:
+    return f'tells {1 - wrong / examples:.1%} of the values of label {name!r}'
+  # A purchase says that there was a click, no purchase says little. That all
+  # of n examples have the rarer label by chance is as likely as share^n.
+  label = int(totals.argmin())
+  for value, counts in table.items() if is_flag else ():
+    by_chance = counts[label] * math.log(rarer / examples)
+    if not counts[1 - label] and by_chance < -25:
+      return f'is {value} only where label {name!r} is {label}'
+  return ''
+
+
+def choose_features(
+  guesses: Mapping[str, Guess], where: object, log: Callable[[str], None]
+) -> dict[str, dict]:
+  """Feature -> options, by the guesses, which the log shows in a block.
+
+  Args:
+    guesses: column -> what it seems to be.
+    where: the file, for messages.
+    log: called with messages.
+
+  Raises:
+    ValueError: no column is left.
+  """
+  options = {n: g.options for n, g in guesses.items() if g.options is not None}
+  if not options:
+    raise ValueError(
+      f'{where}: these columns number the rows, or their types are of no '
+      f'feature: {list_names(list(guesses))}; convert them to text, numbers, '
+      'or lists of text or of whole numbers, or name them in data.features'
+    )
+  log(
+    f'data.features is not set; the first rows of {where} give\n'
+    + describe_guesses(guesses)
+    + '\n  name all features in data.features to have others'
+  )
+  warn_of(guesses, where)
+  return options
+
+
+def describe_guesses(guesses: Mapping[str, Guess]) -> str:
+  """A line a column: its name, its kind, and why.
+
+  >>> print(describe_guesses({'shop': Guess({'kind': 'numeric'}, 'floats')}))
+    shop  numeric      floats
+  """
+  width = min(40, max(map(len, guesses)))
+  return '\n'.join(
+    f'  {escape(name):{width}}  '
+    f'{(guess.options or {"kind": "left out"})["kind"]:11}  '
+    f'{escape(guess.reason)}'
+    for name, guess in guesses.items()
+  )
+
+
+def warn_of(guesses: Mapping[str, Guess], where: object) -> None:
+  """Warns of columns that hide something, a line each."""
+  unread = [n for n, g in guesses.items() if g.options is None]
+  if unread:
+    LOG.warning('%s: left out: %s', where, list_names(unread))
+  for name, guess in guesses.items():
+    if guess.warning:
+      LOG.warning('%s: column %r %s', where, escape(name), guess.warning)
+
+
+def warn_of_vocabularies(encoder: Encoder, rows: int, guessed: bool) -> None:
+  """Warns of features of which nearly each training row has a value of its own.
+
+  Args:
+    encoder: of the data.
+    rows: of training.
+    guessed: whether the features are what this module made of the columns.
+  """
+  for column in encoder.schema.single:
+    vocabulary = encoder.vocabularies[column.table_name]
+    values = len(vocabulary.values)
+    if column.kind == 'numeric' or values < _WIDE:
+      continue
+    numbers = (
+      [*map(_parse_number, vocabulary.values)] if guessed else [math.nan]
+    )
+    fraction = next((i for i, x in enumerate(numbers) if x % 1 > 0), None)
+    if fraction is not None and all(map(math.isfinite, numbers)):
+      LOG.warning(
+        'feature %r is categorical, by the first rows, and has numbers with '
+        'fractions behind them, such as %s, each a category of its own; set '
+        'its kind to numeric in data.features',
+        column.name,
+        vocabulary.values[fraction],
+      )
+    elif 2 * values > rows:
+      LOG.warning(
+        'feature %r has %s values in %s training rows, so that most rows of '
+        'its table are learned from one example and most new examples have an '
+        'unseen value; raise min_count, set vocabulary=hashed and hash_rows, '
+        'make it numeric if it is a quantity, or leave it out (data.features)',
+        column.name,
+        f'{values:,}',
+        f'{rows:,}',
+      )
