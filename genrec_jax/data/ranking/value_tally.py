@@ -109,10 +109,13 @@ class Tally:
     column = self._columns[i]
     keep = np.zeros(len(chunk), bool)
     keep[where] = True
+    sources = filter(None, (column.source, column.weights))
     few = raw.RawChunk(
-      {column.source: chunk.columns[column.source]}, len(chunk), chunk.where
+      {name: chunk.columns[name] for name in sources}, len(chunk), chunk.where
     ).take(keep)
-    values, lengths = encoder_lib.read_values(few, column)
+    values, lengths, _ = encoder_lib.read_values(
+      few, column, self.encoder.drops_empty
+    )
     coded = self.encoder.vocabularies[column.table_name].encode(values)
     rows = np.repeat(np.flatnonzero(keep), lengths)
     for place in np.flatnonzero(coded >= self._first_unseen[i]).tolist():

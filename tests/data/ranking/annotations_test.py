@@ -356,7 +356,12 @@ def test_without_annotations_every_file_is_what_it_was(tmp_path):
     assert ds.fingerprint() == 'fb3b36ac28d5a39a'
   unseal(directory)
   for file, crc in BEFORE.items():
-    assert zlib.crc32((directory / file).read_bytes()) == crc
+    content = (directory / file).read_bytes()
+    if file == 'encoder.json':  # but for what it has counted
+      told = json.loads(content)
+      assert told.pop('value_counts')
+      content = json.dumps(told, indent=1).encode()
+    assert zlib.crc32(content) == crc
 
 
 def test_without_annotations_groups_and_bags_are_what_they_were(tmp_path):
