@@ -4,6 +4,7 @@ Features by the types of the columns, unless they are named: floats are numeric,
 text and whole numbers categorical, lists multi_hot.
 """
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -200,8 +201,6 @@ def _check_label(name: str, column: Column, cfg) -> None:
 def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
-      if array.dtype.kind == 'f':
-        array = array.astype(np.float64)
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
       if array.dtype.kind == 'M':
         array = array.view(np.int64)
@@ -266,7 +265,8 @@ def _to_raw(column: Column) -> _Plain | _Lists:
   """A parsed column as the encoder takes it."""
   values, present = column.values, column.present
   if column.lengths is not None:
-    return _Lists(_to_raw(Column(values, present)), column.lengths)
+    inner = dataclasses.replace(column, lengths=None)
+    return _Lists(_to_raw(inner), column.lengths)
   if present is not None and not present.any():
     return _Plain([''] * len(values))  # of any type: nothing is there
   if column.kind == 'text':
@@ -274,4 +274,6 @@ def _to_raw(column: Column) -> _Plain | _Lists:
   if column.kind == 'time':
     seconds = values.astype('datetime64[s]').astype(np.int64)
     return _Plain(raw.NumberColumn(seconds, present, are_dates=True))
+  if column.kind == 'float':  # whose shortest texts are those of their type
+    values = values.astype(column.float_type)
   return _Plain(raw.NumberColumn(values, present))
