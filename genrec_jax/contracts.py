@@ -343,8 +343,9 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  `describe_values()`, if there is one: split -> feature -> counts, as report.json
-  holds them, and sentences that the report shall warn with.
+  `describe_values()`, if there: split -> feature -> counts, as report.json has
+  them, and sentences that the report warns with.
+
   Attributes:
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
   """

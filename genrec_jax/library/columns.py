@@ -31,15 +31,17 @@ class Column:
   """N values of one kind, or N lists of them.
 
   Attributes:
-    values: `[N]` int64, floats, str or datetime64; those of all lists, one
+    values: `[N]` int64, float64, str or datetime64; those of all lists, one
       behind the other, where there are `lengths`.
     present: bool mask of the values that are not missing; None for all.
     lengths: `[N]` int64 of the lists; None where there are none.
+    float_type: the type that floats were given in.
   """
 
   values: np.ndarray
   present: np.ndarray | None = None
   lengths: np.ndarray | None = None
+  float_type: np.dtype = np.dtype(np.float64)
 
   def __len__(self) -> int:
     return len(self.values if self.lengths is None else self.lengths)
@@ -196,7 +198,8 @@ def parse_column(name: str, values: np.ndarray) -> Column:
   if kind in 'biu':
     return Column(values.astype(np.int64))
   if kind == 'f':
-    return _with_mask(values, ~np.isnan(values))
+    column = _with_mask(values.astype(np.float64), ~np.isnan(values))
+    return dataclasses.replace(column, float_type=values.dtype)
   if kind == 'M':
     return _with_mask(values, ~np.isnat(values))
   if kind == 'U':
@@ -355,10 +358,11 @@ def _parse_objects(name: str, values: list) -> Column:
   if word == 'float':
     floats = {kind for kind in kinds if issubclass(kind, np.floating)}
     others = [kind for kind, word in kinds.items() if word == 'float']
-    # Floats of one type keep it: its shortest texts are its own.
-    dtype = floats.pop() if len(floats) == len(others) == 1 else np.float64
-    array = np.array(values, dtype)
-    return _with_mask(array, present & ~np.isnan(array))
+    array = np.array(values, np.float64)
+    column = _with_mask(array, present & ~np.isnan(array))
+    if len(floats) == len(others) == 1:
+      return dataclasses.replace(column, float_type=np.dtype(floats.pop()))
+    return column
   return _with_mask(_array_of(name, values, word), present)
 
 

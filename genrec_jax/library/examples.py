@@ -5,6 +5,7 @@ numeric, text and whole numbers categorical, lists multi_hot, and a column that
 numbers the rows is left out.
 """
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -284,8 +285,6 @@ def _check_label(name: str, column: Column, cfg) -> None:
 def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
-      if array.dtype.kind == 'f':
-        array = array.astype(np.float64)
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
       if array.dtype.kind == 'M':
         array = array.view(np.int64)
@@ -350,7 +349,8 @@ def _to_raw(column: Column) -> _Plain | _Lists:
   """A parsed column as the encoder takes it."""
   values, present = column.values, column.present
   if column.lengths is not None:
-    return _Lists(_to_raw(Column(values, present)), column.lengths)
+    inner = dataclasses.replace(column, lengths=None)
+    return _Lists(_to_raw(inner), column.lengths)
   if present is not None and not present.any():
     return _Plain([''] * len(values))  # of any type: nothing is there
   if column.kind == 'text':
@@ -360,4 +360,6 @@ def _to_raw(column: Column) -> _Plain | _Lists:
     return _Plain(
       raw.NumberColumn(times.seconds, present, True, times.fraction)
     )
+  if column.kind == 'float':  # whose shortest texts are those of their type
+    values = values.astype(column.float_type)
   return _Plain(raw.NumberColumn(values, present))

@@ -426,5 +426,33 @@ def test_features_by_types_of_parquet(tmp_path):
   }
 
 
+@pytest.mark.parametrize(
+  'values',
+  [
+    np.array([0.1, NAN], np.float32),
+    np.array([[0.1, NAN]], np.float32),
+    [np.float32(0.1), None],
+    [[np.float32(0.1), None]],
+    pl.Series([0.1, None], dtype=pl.Float32),
+    pl.Series([[0.1, None]], dtype=pl.List(pl.Float32)),
+    pd.Series([0.1, None], dtype='float32'),
+    pd.Series([0.1, None], dtype='Float32'),
+    pa.chunked_array([pa.array([0.1, None], pa.float32())]),
+  ],
+)
+def test_floats_have_the_texts_of_their_own_type(values):
+  schema = make_schema(SETS[0])
+  found = columns_lib.read_columns({'x': values})
+  parsed = {'x': columns_lib.parse_column('x', found['x'])}
+  for chunk in (
+    raw.from_columns({'x': values}, ['x']),
+    next(examples_lib.Chunks(parsed, schema)(['x'])),
+  ):
+    cells, _ = encoder_lib.read_values(chunk, schema.columns[0])
+    if isinstance(cells, raw.NumberColumn):
+      cells = cells.list_texts()
+    assert cells == ['0.1']
+
+
 def test_the_examples_are_true():
   assert doctest.testmod(forms).failed == 0
