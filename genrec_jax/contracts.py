@@ -14,9 +14,8 @@ implementer and not an edit in the middle:
                           |
             gradients -> back through finish -> Tables.push
 
-`tests/conformance` runs every implementer there is through what is promised
-here. Kinds of tasks stand in `genrec_jax.task_kinds`; what comes from outside
-the package is handed in as `Extensions`.
+`tests/conformance` runs every implementer through what is promised here. Kinds
+of tasks are in `task_kinds`; parts from outside are handed in as `Extensions`.
 """
 
 import dataclasses
@@ -343,8 +342,7 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  `describe_values()`, if there: split -> feature -> counts, as report.json has
-  them, and sentences that the report warns with.
+  It may have `describe_values`, what the report says of its values.
 
   Attributes:
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
@@ -376,8 +374,7 @@ class RunData(Protocol):
 
     Args:
       config: the whole config of the run.
-      runtime: says into how many shards a batch is cut, and which of them
-        this process makes.
+      runtime: how many shards a batch has, and which this process makes.
       stop: a function; an endless stream ends when it returns True.
       log: called with progress messages.
     """

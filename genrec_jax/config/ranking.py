@@ -50,7 +50,7 @@ def ranking() -> ConfigDict:
         # otherwise.
         'labels': ('label',),
         # The column whose values group the examples, for gAUC; '' has no
-        # groups.
+        # groups, but for the queries (qid) of libsvm files.
         'group': '',
         # The column of the times; '' stores none.
         'time': '',

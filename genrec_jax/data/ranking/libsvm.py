@@ -48,7 +48,7 @@ _BAG = (
 _SIGNED = {'-1': '0', '+1': '1', '-1.0': '0', '+1.0': '1'}
 BY_PLACE = re.compile('[fv][0-9]+')
 BY_INDEX = re.compile('x(0|[1-9][0-9]*)')
-_ZEROS = re.compile(r'\s[+]?0[0-9]+:')
+_ZEROS = re.compile(' 0[0-9]+:')
 SUFFIXES = ('.libsvm', '.libfm', '.svm', '.txt')
 BARE = True
 
@@ -116,8 +116,8 @@ def _read_pairs(
     flat = list(itertools.chain.from_iterable(words))
     counts = np.fromiter(map(len, words), np.int64, len(words))
     parts = _split_pairs(flat, counts, quote_line)
-    if is_by_index(reading) and any(map(_ZEROS.search, lines)):
-      parts[::2] = map(_strip_zeros, parts[::2])
+    if is_by_index(reading) and _ZEROS.search(f' {" ".join(flat)}'):
+      parts[::2] = list(map(_strip_zeros, parts[::2]))
     if reading.get('labels') != 'as_is':
       labels = [_SIGNED.get(label, label) for label in labels]
     yield PairRows(labels, queries, parts[::2], parts[1::2], counts, quote_line)
@@ -177,7 +177,7 @@ def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   names += [f'{kind}{i}' for kind in 'fv' for i in range(rows.counts[0])]
   names.append('indices')
   if by_index:
-    numbers = {i for i in rows.indices if BY_INDEX.fullmatch(f'x{i}')}
+    numbers = {i for i in set(rows.indices) if BY_INDEX.fullmatch(f'x{i}')}
     numbers |= set(reading.get('rare', ()))
     names += ['values', *(f'x{i}' for i in sorted(numbers, key=int))]
   return names
@@ -189,9 +189,9 @@ def read_chunks(
   """Rows of a file, the columns `column_names` alone."""
   known = read_names(path, reading)
   pairs = sum(bool(re.fullmatch('v[0-9]+', name)) for name in known)
-  places = reading.get('places', ())
+  there, places = set(known), reading.get('places', ())
   for name in column_names:
-    is_there = name in known or (
+    is_there = name in there or (
       BY_INDEX.fullmatch(name) if is_by_index(reading) else False
     )
     # A row of another length than those of the training file is refused below.
