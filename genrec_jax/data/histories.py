@@ -27,7 +27,7 @@ DTYPES = {'items': np.int32, 'times': np.int64, 'ratings': np.float32}
 
 @dataclasses.dataclass(frozen=True)
 class Histories:
-  """U users' events, each user's in order of (time, input order).
+  """U users' events, each user's in order of (full time, input order).
 
   Attributes:
     offsets: `[U + 1]` int64; user row u owns positions offsets[u] up to

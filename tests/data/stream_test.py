@@ -261,6 +261,17 @@ def test_parquet_parts_and_parts_without_times(tmp_path):
   assert sequences(found) == [[4, 6], [5, 7]]
 
 
+def test_a_part_is_sorted_within_a_second(tmp_path):
+  lines = [
+    f'1,{item},{1_700_000_000_000 + 100 * item}' for item in range(5, 0, -1)
+  ]
+  whole = '1,6,1700000001000'
+  text = '\n'.join(['user,item,time', whole, *lines])
+  (tmp_path / 'a.csv').write_text(text)
+  found = batches(tmp_path, time_unit='ms', max_len=8)
+  assert sequences(found) == [[1, 2, 3, 4, 5, 6]]
+
+
 def test_an_absent_directory_is_an_error(tmp_path):
   with pytest.raises(FileNotFoundError, match='x: no such directory'):
     next(iter(batches(tmp_path / 'x')))

@@ -44,16 +44,16 @@ def test_layouts_of_the_input(own, untimed, tmp_path, caplog, monkeypatch):
   tabs = (tmp_path / 'timed.tsv').read_text().replace(',', '\t')
   (tmp_path / 'timed.tsv').write_text(tabs)
   write_histories(tmp_path / 'untimed.csv', NUMBERS, times=False)
-  pq.write_table(
-    pa.table(
-      {
-        'who': [int(u) for u, _, _ in shuffled],
-        'what': [int(i) for _, i, _ in shuffled],
-        'time': [t for _, _, t in shuffled],
-      }
-    ),
-    tmp_path / 'log.parquet',
-  )
+  moments = [t for _, _, t in shuffled]
+  table = {
+    'who': [int(u) for u, _, _ in shuffled],
+    'what': [int(i) for _, i, _ in shuffled],
+    'time': moments,
+  }
+  pq.write_table(pa.table(table), tmp_path / 'log.parquet')
+  # All of them in one second.
+  table['time'] = pa.array([t % T for t in moments], pa.timestamp('ms'))
+  pq.write_table(pa.table(table), tmp_path / 'burst.parquet')
   (tmp_path / 'parts').mkdir()
   for n, user in enumerate(NUMBERS):
     write_histories(
@@ -68,7 +68,10 @@ def test_layouts_of_the_input(own, untimed, tmp_path, caplog, monkeypatch):
     (tmp_path / 'timed.tsv', {'delimiter': '\t'}),
     (tmp_path / 'untimed.csv', {}),
     (tmp_path / 'parts', {'format': 'csv'}),
-    (tmp_path / 'log.parquet', {'columns.user': 'who', 'columns.item': 'what'}),
+    *(
+      (tmp_path / name, {'columns.user': 'who', 'columns.item': 'what'})
+      for name in ('log.parquet', 'burst.parquet')
+    ),
   ]
   expected = None
   for path, options in cases:

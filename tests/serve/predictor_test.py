@@ -63,6 +63,14 @@ def test_times(predictor):
     [[past[i] for i in (2, 0, 1)]], k=5, times=[[times[i] for i in (2, 0, 1)]]
   )
   assert mixed == own
+  # Also within a second, whose fractions the model does not see.
+  spread = [times[-1] + i / 8 for i in (2, 0, 1)]
+  mixed, sorted_ = predictor.recommend(
+    [[past[i] for i in (2, 0, 1)], past],
+    k=5,
+    times=[spread, [times[-1]] * 3],
+  )
+  assert mixed == sorted_
   # Time counts from the first event; the date does not matter.
   later = [t + 10**8 for t in times]
   assert predictor.recommend([past], k=5, times=[later])[0] == own

@@ -19,10 +19,14 @@ from genrec_jax.data.ranking import (
   batches,
   datasets,
   formats,
+  parquet_files,
   raw,
+  schema,
   store,
 )
 from genrec_jax.data.ranking.encoder import Encoder
+from genrec_jax.library import examples
+from genrec_jax.library.columns import Column
 from genrec_jax.train.ranking_data import RankingData
 from tests import ranking_examples
 from tests.data.ranking.annotations_cases import (
@@ -187,6 +191,28 @@ def test_parquet_gives_what_csv_gives(tmp_path, unit):
   assert b.splits['train'].rows(0, 3).time.tolist() == seconds
 
 
+def test_times_of_a_chunk_keep_their_fractions(tmp_path):
+  stamps = np.array([5, 1_000_000_123, 2_500_000_000], 'datetime64[ns]')
+  forms = [
+    ['0.000000005', '1970-01-01T00:00:01.000000123', '2.5'],
+    raw.NumberColumn(stamps.astype(np.int64) / 1e9),
+  ]
+  chunks = [raw.RawChunk({'when': column}, 3) for column in forms]
+  table = pa.table({'when': stamps, 'click': [0, 1, 0]})
+  pq.write_table(table, tmp_path / 'x.parquet')
+  reading = {'time': 'when'}
+  chunks += parquet_files.read_chunks(tmp_path / 'x.parquet', ['when'], reading)
+  layout = schema.Schema(
+    (schema.Column('user'),), ('click',), '', annotations.Annotations('when')
+  )
+  chunks += examples.Chunks({'when': Column(stamps)}, layout)(['when'])
+  for chunk in chunks:
+    for keep in (np.array([True] * 3), np.array([False, True, True])):
+      times = annotations.read_exact_times(chunk.take(keep), 'when')
+      whole = times.seconds * 10**9 + times.fraction
+      np.testing.assert_array_equal(whole, stamps.astype(np.int64)[keep])
+
+
 def test_what_is_no_feature_is_none_by_default_either(tmp_path):
   path = write(tmp_path / 'x.csv', [row(i) for i in range(4)])
   asked = {k: v for k, v in ASKED.items() if k != 'features'}
@@ -253,6 +279,7 @@ def test_files_of_features_alone_have_numbers_of_rows(tmp_path, name):
     ({'seconds': 'nan'}, "'seconds': 'nan': the label must be a finite"),
     ({'when': 'noon'}, "'when': 'noon' is not a time"),
     ({'when': -1}, "'when': '-1' is not a time"),
+    ({'when': -0.5}, "'when': '-0.5' is not a time"),
     ({'number': '007'}, "'number': '007' is not an example id.*=row"),
     ({'number': 'a7'}, "'a7' is not an example id"),
     ({'importance': -1}, "'-1': the weight of label 'seconds' .* zero or more"),
