@@ -26,7 +26,7 @@ MODELS = {
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 # Key -> what was done before there was the key, where its default is another.
-FORMER = {'model.first_order': 'table'}
+FORMER = {'model.first_order': 'table', 'data.names_give_splits': False}
 
 Defaults = Callable[[], ConfigDict]
 
