@@ -166,7 +166,8 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   config.data.labels = ('label',)
   config.data.features = ConfigDict()
   config.data.group = config.data.time = config.data.example_id = ''
-  config.data.split.by, config.data.split.column = 'order', ''
+  if config.data.split.by in ('time', 'group'):
+    config.data.split.by, config.data.split.column = 'order', ''
   config.data.weight, config.data.negatives_kept = '', 1.0
   config.data.label_kinds = ConfigDict()
   config.data.label_weights = ConfigDict()

@@ -15,7 +15,13 @@ import numpy as np
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import text_arrays
 from genrec_jax.data.quoting import escape, list_names
-from genrec_jax.data.ranking import annotations, prepare, raw, schema
+from genrec_jax.data.ranking import (
+  annotations,
+  prepare,
+  raw,
+  schema,
+  split_rules,
+)
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
 
@@ -141,7 +147,8 @@ def write_examples(
   typed = {
     name: columns_lib.parse_column(name, values)
     for name, values in columns.items()
-    if name in (*beside, cfg.group) or not _is_left_out(name, features)
+    if name in (*beside, cfg.group, cfg.split.column)
+    or not _is_left_out(name, features)
   }
   by_type = dict.fromkeys(columns) | suggest_features(typed)
   options = choose_features(by_type, features, beside)
@@ -152,16 +159,15 @@ def write_examples(
     'the types of the columns and features= give '
     + escape(', '.join(f'{c.name} ({c.kind})' for c in layout.columns))
   )
-  chunks = Chunks(typed, layout)
-  split_rule = prepare.SplitRule(
-    cfg.split.by,
-    cfg.split.valid_fraction,
-    cfg.split.test_fraction,
-    cfg.split.seed,
+  split_rule = split_rules.build_rule(cfg, list(columns))
+  beside = [split_rule.column] if split_rule and split_rule.column else []
+  chunks = Chunks(typed, layout, beside)
+  of_rule = split_rule or split_rules.SplitRule(
+    cfg.split.by, seed=cfg.split.seed
   )
-  identity = [layout.to_json(), vars(split_rule), cfg.block_rows]
+  identity = [layout.to_json(), of_rule.to_json(), cfg.block_rows]
   digest = hashlib.sha256(json.dumps(identity).encode())
-  for name in layout.everything:
+  for name in dict.fromkeys([*layout.everything, *beside]):
     _add_to_digest(digest, name, typed[name])
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'examples-{fingerprint}'
@@ -186,8 +192,9 @@ def _check_label(name: str, column: Column, cfg) -> None:
       f'column {name!r}, row {int(np.argmin(column.present))}: the label is '
       'missing; leave such rows out'
     )
-  if cfg.label_kinds.get(name) == 'float' or column.kind == 'text':
-    return
+  kind = cfg.label_kinds.get(name, 'binary')
+  if kind != 'binary' or column.kind == 'text':
+    return  # which the reader checks
   good = (column.values == 0) | (column.values == 1)
   if not good.all():
     row = int(np.argmin(good))
@@ -208,12 +215,18 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
 class Chunks:
   """The rows of columns, in chunks; a `prepare.RowSource` calls it by names."""
 
-  def __init__(self, columns: Mapping[str, Column], layout: schema.Schema):
+  def __init__(
+    self,
+    columns: Mapping[str, Column],
+    layout: schema.Schema,
+    beside: Sequence[str] = (),
+  ):
     """Turns columns into what the encoder reads.
 
     Args:
       columns: parsed.
       layout: what becomes of them.
+      beside: names of further columns to keep, such as that of a split rule.
     """
     whole = {c.source for c in layout.columns if c.kind != 'numeric'}
     whole -= {c.source for c in layout.columns if c.kind == 'numeric'}
@@ -221,7 +234,7 @@ class Chunks:
     self._columns = {
       name: _to_raw(column, whole=name in whole)
       for name, column in columns.items()
-      if name in layout.everything
+      if name in layout.everything or name in beside
     }
     for column in layout.pooled:
       values = columns[column.source]
@@ -294,9 +307,11 @@ def _to_raw(column: Column, whole: bool) -> _Plain | _Lists:
   if column.kind == 'text':
     return _Plain(values.tolist())
   if column.kind == 'time':
-    return _Plain(
-      raw.NumberColumn(values.astype('datetime64[s]').astype(np.int64), present)
-    )
+    moments = values.astype('datetime64[us]').astype(np.int64)
+    seconds = moments // 10**6
+    if (moments != seconds * 10**6).any():
+      seconds = moments / 10**6  # a split by time minds fractions
+    return _Plain(raw.NumberColumn(seconds, present))
   if present is not None:
     values = np.where(present, values, values.dtype.type(0))
   if whole and column.kind == 'float':

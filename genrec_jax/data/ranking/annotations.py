@@ -6,6 +6,8 @@ here. None of them is encoded by a vocabulary or a statistic.
 
 import contextlib
 import dataclasses
+import datetime
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +18,7 @@ from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.ranking import raw, transform
 
-LABEL_KINDS = ('binary', 'float')
+LABEL_KINDS = ('binary', 'probability', 'float')
 EXTRA_KINDS = ('float', 'int', 'int64')  # a category is a feature here
 ROW = 'row'  # the example id that is the number of the row
 _LABELS = {'0': 0, '1': 1}
@@ -33,6 +35,9 @@ class Annotations:
     float_labels: labels that are any finite number, and not 0 or 1.
     label_weights: label -> column of its weights; the others have weight 1.
     extras: columns that a task may read.
+    probability_labels: labels that are any number from 0 to 1.
+    weight: column of the examples' weights, '' where all are 1.
+    negatives_kept: share of the negatives that the training split has kept.
   """
 
   time: str = ''
@@ -40,6 +45,9 @@ class Annotations:
   float_labels: tuple[str, ...] = ()
   label_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
   extras: tuple[extras_lib.ExtraColumn, ...] = ()
+  probability_labels: tuple[str, ...] = ()
+  weight: str = ''
+  negatives_kept: float = 1.0
 
   @property
   def columns(self) -> dict[str, str]:
@@ -49,20 +57,30 @@ class Annotations:
     out |= {} if numbered else {'data.example_id': self.example_id}
     for label, column in self.label_weights.items():
       out[f'data.label_weights.{label}'] = column
+    out |= {'data.weight': self.weight} if self.weight else {}
     for extra in self.extras:
       out[f'{extras_lib.KEY}.{extra.name}'] = extra.source
     return out
 
   def to_json(self) -> dict:
     """What differs from no annotations at all; {} for those."""
-    every = dataclasses.asdict(self)
-    return {key: value for key, value in every.items() if value}
+    every, usual = dataclasses.asdict(self), dataclasses.asdict(Annotations())
+    return {key: x for key, x in every.items() if x != usual[key]}
+
+  @property
+  def logit_correction(self) -> float:
+    """What is added to a logit for the negatives that training has not seen.
+
+    Of q = p / (p + (1 - p) / w) the odds are w times those of p.
+    """
+    return math.log(self.negatives_kept)
 
   @classmethod
   def from_json(cls, entries: Mapping) -> 'Annotations':
     """The inverse of `to_json`, also after a round trip through JSON."""
     entries = dict(entries)
-    entries['float_labels'] = tuple(entries.get('float_labels', ()))
+    for key in ('float_labels', 'probability_labels'):
+      entries[key] = tuple(entries.get(key, ()))
     extras = entries.get('extras', ())
     entries['extras'] = tuple(
       extras_lib.ExtraColumn(**extra) for extra in extras
@@ -93,24 +111,52 @@ def build_annotations(cfg: Mapping, labels: Sequence[str]) -> Annotations:
         f'data.label_kinds.{label} is {kind!r}, must be one of '
         f'{", ".join(LABEL_KINDS)}' + hint_nearest(str(kind), LABEL_KINDS)
       )
+  by_kind = {
+    kind: tuple(label for label in labels if kinds.get(label) == kind)
+    for kind in LABEL_KINDS
+  }
   return Annotations(
     cfg.get('time', '') or '',
     cfg.get('example_id', '') or '',
-    tuple(label for label in labels if kinds.get(label) == 'float'),
+    by_kind['float'],
     {label: weights[label] for label in labels if weights.get(label)},
     extras_lib.build_extras(cfg.get('extras', None), kinds=EXTRA_KINDS),
+    by_kind['probability'],
+    cfg.get('weight', '') or '',
+    _check_negatives_kept(cfg.get('negatives_kept', 1.0), labels, kinds),
   )
 
 
+def _check_negatives_kept(share: float, labels, kinds: Mapping) -> float:
+  if not 0 < share <= 1:
+    raise ValueError(
+      f'data.negatives_kept is {share}, must be above 0 and at most 1, which '
+      'keeps all'
+    )
+  others = [label for label in labels if kinds.get(label, 'binary') != 'binary']
+  if share < 1 and (len(labels) > 1 or others):
+    problem = f'{others[0]!r} is not' if others else f'there are {len(labels)}'
+    raise ValueError(
+      f'data.negatives_kept={share} needs one label, of 0 and 1, whose zeros '
+      f'are the negatives; {problem} (data.labels, data.label_kinds)'
+    )
+  return float(share)
+
+
 def read_labels(
-  chunk: raw.RawChunk, names: Sequence[str], float_labels: Sequence[str]
+  chunk: raw.RawChunk,
+  names: Sequence[str],
+  float_labels: Sequence[str] = (),
+  probability_labels: Sequence[str] = (),
 ) -> np.ndarray:
-  """`[N, L]` labels: uint8, or float32 for all where one may be any number."""
-  dtype = np.float32 if float_labels else np.uint8
+  """`[N, L]` labels: uint8, or float32 for all where one may be a fraction."""
+  dtype = np.float32 if float_labels or probability_labels else np.uint8
   labels = np.empty((len(chunk), len(names)), dtype)
   for i, name in enumerate(names):
     if name in float_labels:
       labels[:, i] = _read_numbers(chunk, name, 'label')
+    elif name in probability_labels:
+      labels[:, i] = _read_numbers(chunk, name, 'label', 0, 1)
     else:
       labels[:, i] = _read_binary(chunk, name)
   return labels
@@ -134,9 +180,12 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
       return np.array([_LABELS[text] for text in column], np.uint8)
 
   def refuse(at, value):
+    numbers, are_numbers = fields.parse_ratings([str(value)])
     hint = f'data.label_kinds.{name}=float is for tasks that read any number'
-    if not fields.parse_ratings([str(value)])[1].all():
+    if not are_numbers.all():
       hint = 'convert the column to them'
+    elif 0 < numbers[0] < 1:
+      hint = f'data.label_kinds.{name}=probability reads numbers between'
     return ValueError(
       f'{chunk.quote_cell(at, name, value)} is not a label; labels are 0 or 1 '
       f'({hint})'
@@ -177,7 +226,11 @@ def _quote_cell(column: raw.Column, at: int) -> object:
 
 
 def _read_numbers(
-  chunk: raw.RawChunk, name: str, what: str, least: float = -np.inf
+  chunk: raw.RawChunk,
+  name: str,
+  what: str,
+  least: float = -np.inf,
+  most: float = np.inf,
 ) -> np.ndarray:
   """`[N]` float64 finite numbers; a missing one is an error."""
   column = _take_column(chunk, name, f'{what} {name!r}')
@@ -185,28 +238,40 @@ def _read_numbers(
   def refuse_number(at, value):
     requirement = "a finite number of float32's range"
     requirement += '' if least < 0 else ', zero or more'
+    requirement = requirement if most > 1 else 'a number from 0 to 1'
     return ValueError(
       f'{chunk.quote_cell(at, name, value)}: the {what} must be {requirement}'
     )
 
-  return _take_numbers(column, lambda x: x >= least, refuse_number)
+  return _take_numbers(
+    column, lambda x: (x >= least) & (x <= most), refuse_number
+  )
 
 
-def read_groups(
-  chunk: raw.RawChunk, name: str, groups: dict[str, int]
-) -> np.ndarray:
-  """`[N]` int32 numbers of the groups, in the order they are first met."""
-  column = _take_column(chunk, name, f'data.group {name!r}')
+def read_group_texts(chunk: raw.RawChunk, name: str, key: str) -> Sequence[str]:
+  """`[N]` texts of a column of groups, which `key` names; none is missing."""
+  column = _take_column(chunk, name, f'{key} {name!r}')
   if isinstance(column, raw.NumberColumn):
-    texts = column.values.astype(str)
+    values = column.values
+    if values.dtype.kind == 'f' and (values == np.trunc(values)).all():
+      values = values.astype(np.int64)  # beside missing ones they are floats
+    texts = values.astype(str)
     if column.present is not None:
       texts = np.where(column.present, texts, '')
     column = texts.tolist()
   if '' in column:
     raise ValueError(
       f'{chunk.quote_cell(list(column).index(""), name, "")} is not a group; '
-      "fill it in, or set data.group=''"
+      f"fill it in, or set {key}=''"
     )
+  return column
+
+
+def read_groups(
+  chunk: raw.RawChunk, name: str, groups: dict[str, int]
+) -> np.ndarray:
+  """`[N]` int32 numbers of the groups, in the order they are first met."""
+  column = read_group_texts(chunk, name, 'data.group')
   for value in dict.fromkeys(column):
     groups.setdefault(value, len(groups))
   return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))
@@ -227,7 +292,7 @@ def read_annotations(
     first: number of the first row; None leaves numbers of rows out.
 
   Returns:
-    Some of `time`, `example_id`, `label_weights` and `extras`.
+    Some of `time`, `example_id`, `label_weights`, `weight` and `extras`.
   """
   out, there = {}, chunk.columns
   if annotations.time and annotations.time in there:
@@ -246,6 +311,10 @@ def read_annotations(
         out['label_weights'][:, i] = _read_numbers(
           chunk, weights[label], what, least=0
         )
+  if annotations.weight and annotations.weight in there:
+    what = 'weight (data.weight)'
+    numbers = _read_numbers(chunk, annotations.weight, what, least=0)
+    out['weight'] = numbers.astype(np.float32)
   extras = {
     extra.name: _read_extra(chunk, extra)
     for extra in annotations.extras
@@ -277,6 +346,46 @@ def _read_times(chunk: raw.RawChunk, name: str) -> np.ndarray:
     values, good = fields.parse_times(column, 's')
   _refuse_cells(chunk, name, good, fields.WANTED['time'])
   return values.astype(np.int64)
+
+
+_STEPS = 1 << 20  # keys of a unit of time
+_UNITS = 1 << 42  # beyond, times have no fractions: they are in microseconds
+
+
+def read_moments(chunk: raw.RawChunk, name: str) -> np.ndarray:
+  """`[N]` uint64 keys that are in the order of the times, with fractions."""
+  _read_times(chunk, name)  # refuses what is none
+  column = chunk.columns[name]
+  if isinstance(column, raw.NumberColumn):
+    return _to_moments(column.values)
+  try:
+    return _to_moments(np.fromiter(map(int, column), np.int64, len(column)))
+  except (ValueError, OverflowError):
+    return np.array([_parse_moment(text) for text in column], np.uint64)
+
+
+def _parse_moment(text: str) -> int:
+  for read in (int, float):
+    with contextlib.suppress(ValueError):
+      return int(_to_moments(np.array([read(text)]))[0])
+  moment = datetime.datetime.fromisoformat(text.strip())
+  if moment.tzinfo is None:
+    moment = moment.replace(tzinfo=datetime.UTC)
+  since = moment - datetime.datetime.fromtimestamp(0, datetime.UTC)
+  return since // datetime.timedelta(microseconds=1) * _STEPS // 10**6
+
+
+def _to_moments(times: np.ndarray) -> np.ndarray:
+  """Keys of times; whole numbers and fractions of one value have one key."""
+  fine = np.minimum(times, _UNITS) * _STEPS
+  keys = np.where(times < _UNITS, fine, times).astype(np.uint64)
+  return keys + np.where(times < _UNITS, 0, _UNITS * _STEPS).astype(np.uint64)
+
+
+def time_of_moment(key: int) -> float:
+  """The time of a key of `read_moments`."""
+  beyond = key >= _UNITS * _STEPS
+  return key - _UNITS * _STEPS if beyond else key / _STEPS
 
 
 def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:

@@ -19,6 +19,7 @@ from genrec_jax.data.ranking import (
   formats,
   raw,
   split_files,
+  split_rules,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
@@ -127,22 +128,11 @@ def _need_path(cfg) -> pathlib.Path:
   return path
 
 
-def _make_split(cfg, missing: set[str]) -> prepare_lib.SplitRule | None:
-  """Cuts the splits that have no files of their own."""
-  options = cfg.get('split', None) or {}
-  split_rule = prepare_lib.SplitRule(
-    options.get('by', 'order'),
-    options.get('valid_fraction', 0.0) if 'valid' in missing else 0.0,
-    options.get('test_fraction', 0.0) if 'test' in missing else 0.0,
-    options.get('seed', 0),
-  )
-  return split_rule if split_rule.valid or split_rule.test else None
-
-
 def _prepared_from(
-  cfg, cache_dir, log, sources, schema, reading
+  cfg, cache_dir, log, sources, schema, reading, names
 ) -> RankingDataset:
-  split_rule = _make_split(cfg, set(store_lib.SPLITS) - set(sources))
+  missing = set(store_lib.SPLITS) - set(sources)
+  split_rule = split_rules.build_rule(cfg, names, missing)
   block_rows = cfg.get('block_rows', 1 << 14)
   recipe = {
     # Of blocks and encoder; a schema with annotations says so itself.
@@ -155,7 +145,7 @@ def _prepared_from(
       for split, source in sources.items()
     },
     'schema': schema.to_json(),
-    'split': dataclasses.asdict(split_rule) if split_rule else None,
+    'split': split_rule.to_json() if split_rule else None,
     'block_rows': block_rows,
     'reading': reading,
   }
@@ -232,7 +222,7 @@ def _from_files(
     )
     for split, paths in files.items()
   }
-  return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
+  return _prepared_from(cfg, cache_dir, log, sources, schema, reading, names)
 
 
 def _own_files(cfg, cache_dir, log) -> RankingDataset:
@@ -277,11 +267,23 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
     name='generated clicks',
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
-  return _prepared_from(cfg, cache_dir, log, {'train': source}, schema, reading)
+  return _prepared_from(
+    cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
+  )
 
 
 def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
-  return RankingDataset(cfg['name'], store_lib.PreparedStore(_need_path(cfg)))
+  dataset = RankingDataset(
+    cfg['name'], store_lib.PreparedStore(_need_path(cfg))
+  )
+  for key, usual in (('weight', ''), ('negatives_kept', 1.0)):
+    wanted, there = cfg.get(key, usual), getattr(dataset.annotations, key)
+    if wanted not in (usual, there):
+      raise ValueError(
+        f'data.{key} is {wanted!r}, and {cfg["path"]} was prepared with '
+        f'{there!r}; remove the key, or prepare the data again from its files'
+      )
+  return dataset
 
 
 DATASETS = {

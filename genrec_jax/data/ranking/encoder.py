@@ -221,13 +221,26 @@ class Encoder:
     if self.schema.group and groups is not None:
       group = annotations_lib.read_groups(chunk, self.schema.group, groups)
     return rows_lib.Rows(
-      annotations_lib.read_labels(chunk, labels, beside.float_labels),
+      annotations_lib.read_labels(
+        chunk, labels, beside.float_labels, beside.probability_labels
+      ),
       ids,
       numbers,
       group,
       bags,
       **annotations_lib.read_annotations(chunk, beside, labels, first),
     )
+
+  @property
+  def features_only(self) -> 'Encoder':
+    """The same for rows of which nothing but the features is read."""
+    schema = dataclasses.replace(
+      self.schema,
+      labels=(),
+      group='',
+      annotations=annotations_lib.Annotations(),
+    )
+    return dataclasses.replace(self, schema=schema)
 
   def _encode_column(
     self, chunk, column

@@ -54,7 +54,7 @@ def read_chunks(
 
 
 def _to_seconds(values):
-  """Dates and timestamps as whole seconds since 1970; others as they are."""
+  """Dates and timestamps as seconds since 1970; others as they are."""
   if pa.types.is_date(values.type):
     values = values.cast(pa.timestamp('s'))
   if not pa.types.is_timestamp(values.type):
@@ -62,7 +62,11 @@ def _to_seconds(values):
   unit = fields.UNITS[values.type.unit]
   present = values.is_valid().to_numpy(zero_copy_only=False)
   whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-  return pa.array(whole // unit, mask=~present)
+  seconds, rest = np.divmod(whole, unit)
+  if rest.any():  # a split by time minds fractions, which round to no second
+    end = np.nextafter(seconds + 1.0, 0)
+    seconds = np.minimum(seconds + rest / unit, end)
+  return pa.array(seconds, mask=~present)
 
 
 def _convert_column(values, where: str) -> raw.Column:
