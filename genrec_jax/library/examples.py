@@ -208,6 +208,8 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
+      if array.dtype.kind == 'M':  # of which no buffer can be had
+        array = array.view(np.int64)
       for content in text_arrays.view_content(array):
         digest.update(content.data)
 

@@ -19,6 +19,7 @@ MOST_ROWS = 1 << 16  # distinct rows of a split in the sample
 MOST_SHOWN = 1 << 12  # training rows from which the chance is estimated
 # So many are many: metrics then speak of rows that were learned by heart.
 MANY, LEAST = 0.1, 10
+ABOVE = 1.2  # what is nearer to the chance is not above it
 _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
@@ -136,7 +137,7 @@ class EqualRows:
       count = sum(entry[0] for entry in twins.values())
       share = count / sum(entry[0] for entry in sample.values())
       chance = self._chance() if twins else 1.0
-      if share <= chance:
+      if share <= ABOVE * chance:
         continue
       about, total = '' if self._end == 1 << 64 else 'about ', self._rows[split]
       key, entry = next(iter(twins.items()))
