@@ -152,8 +152,8 @@ def _find_given(
       left.append(file)
       if split not in patterns or owner in patterns:
         raise ValueError(
-          f'{file} is in two splits, by {keys[owner]} and {keys[split]}: a '
-          'model would be measured on what it has learned; give each split '
+          f'{file} is in two splits, by {keys[owner]} and {keys[split]}, whose '
+          'metrics would be of rows that were seen before; give each split '
           'files of its own'
         )
     if not kept:

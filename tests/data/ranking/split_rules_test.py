@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from genrec_jax.data.ranking import datasets, raw, split_rules
-from genrec_jax.data.ranking.annotations import read_moments
+from genrec_jax.data.ranking.annotations import Annotations, read_moments
 from genrec_jax.data.ranking.split_rules import SplitRule, TrainingCut
 
 
@@ -72,6 +72,23 @@ def test_the_latest_rows_are_held_out(monkeypatch, most, many, kind):
   np.testing.assert_array_equal(got, state_cut_by_time(times, 0.2, 0.1))
   assert set(got) == {0, 1, 2}
   assert 'valid from ' in lines[0] and 'test from ' in lines[0]
+
+
+def test_negatives_are_dropped_from_training_by_a_draw_of_their_own():
+  labels = ['1' if i % 3 == 0 else '0' for i in range(2_000)]
+  some = Annotations(negatives_kept=0.25)
+  rule = SplitRule('random', 0.2, 0.1)
+  whole = cut(rule, {'label': labels})
+  assert (cut(None, {'label': labels}) == 0).all()
+  for got, of_rule in (
+    (cut(rule, {'label': labels}, annotations=some), whole),
+    (cut(None, {'label': labels}, annotations=some), 0 * whole),
+  ):
+    dropped = got == -1
+    np.testing.assert_array_equal(got[~dropped], of_rule[~dropped])
+    negative = (np.array(labels) == '0') & (of_rule == 0)
+    assert not (dropped & ~negative).any()
+    assert dropped.sum() / negative.sum() == pytest.approx(0.75, abs=0.05)
 
 
 def test_moments_are_in_the_order_of_times_with_their_fractions():
