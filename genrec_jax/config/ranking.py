@@ -34,17 +34,23 @@ def ranking() -> ConfigDict:
           'valid': '',  # The file of the validation split.
           'test': '',  # The file of the test split.
         },
+        # Whether names of files and directories such as train.csv or
+        # shop_valid.csv say which split they are, where `data.files` does not.
+        'names_give_splits': True,
         'split': {
-          # 'order': the last rows test and those before them validate;
-          # 'random': each row by a draw of its own, so that splits have about
-          # their fractions.
+          # 'order': the last rows test and those before them validate; 'time':
+          # the latest of `data.time` do; 'random': each row by a draw of its
+          # own, so that splits have about their fractions; 'group': all rows
+          # with a value of `data.split.column` by one draw.
           'by': 'order',
+          # The column of 'group', such as that of the user; '' is `data.group`.
+          'column': '',
           # The share of the training rows that validates, where there is no
           # file.
           'valid_fraction': 0.1,
           # The share of the training rows that tests, where there is no file.
           'test_fraction': 0.1,
-          'seed': 0,  # Seed of the draws of 'random'.
+          'seed': 0,  # Seed of the draws of 'random' and 'group'.
         },
         # Columns of the labels, which are 0 or 1 unless `data.label_kinds` says
         # otherwise.
@@ -54,11 +60,17 @@ def ranking() -> ConfigDict:
         'group': '',
         # The column of the times; '' stores none.
         'time': '',
+        # The column of the weights of the examples, zero or more, in the loss
+        # and in every metric; '' gives all of them weight 1.
+        'weight': '',
+        # The share of the training rows of label 0 that is kept; the
+        # probabilities of the model are corrected for it.
+        'negatives_kept': 1.0,
         # The column of whole numbers that name the examples, 'row' to number
         # the rows, or '' to store none.
         'example_id': '',
-        # Label -> 'float' where it may be any finite number, such as a watch
-        # time.
+        # Label -> 'probability' where it may be any number from 0 to 1, or
+        # 'float' for tasks that read any finite number, such as a watch time.
         'label_kinds': {},
         # Label -> the column of its weights, which are zero or more; the other
         # labels have weight 1.
@@ -167,6 +179,9 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   config.data.labels = ('label',)
   config.data.features = ConfigDict()
   config.data.group = config.data.time = config.data.example_id = ''
+  if config.data.split.by in ('time', 'group'):
+    config.data.split.by, config.data.split.column = 'order', ''
+  config.data.weight, config.data.negatives_kept = '', 1.0
   config.data.label_kinds = ConfigDict()
   config.data.label_weights = ConfigDict()
   config.data.extras = ConfigDict()

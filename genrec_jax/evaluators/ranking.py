@@ -61,7 +61,8 @@ class RankingEvaluator:
 
     Args:
       task: a ranking task.
-      dataset: of the split; the split holds all that is needed.
+      dataset: of the split, whose `annotations` say which negatives training
+        has not seen; None if it has seen all.
       split: the examples, see `data.ranking`.
       config: `config.eval`.
       runtime: where the weights lie, one device or a mesh (see `runtime/`).
@@ -70,7 +71,11 @@ class RankingEvaluator:
       raise ValueError(
         f'eval.batch_size is {config.batch_size}, must be positive'
       )
-    del dataset
+    # The rows of training lack the negatives that the model has not seen.
+    corrected = dataset is not None and split.name != 'train'
+    self._correction = correction = (
+      dataset.annotations.logit_correction if corrected else 0.0
+    )
     self._task, self._split, self._config = task, split, config
     self._runtime = runtime
     self._warned = False
@@ -83,7 +88,7 @@ class RankingEvaluator:
       logits = task.predict(params, rows, batch)
       return collectives.gather(
         (
-          logits,
+          logits + correction if correction else logits,
           batch.labels.select(task.labels),
           batch.weights,
           batch.group,
@@ -115,7 +120,7 @@ class RankingEvaluator:
       return
     self._warned = True
     for name, column in zip(self._task.labels, labels.T, strict=True):
-      if (column == column[0]).all():
+      if column[0] in (0, 1) and (column == column[0]).all():
         LOG.warning(
           'label %r is %g in all %s examples of the %s split, so that its AUC '
           'is not defined (NaN). Are the rows in the order of the label, or '
@@ -142,10 +147,11 @@ class RankingEvaluator:
     """The metrics of predicting the same for all examples.
 
     Args:
-      rates: probability of each label, its mean in the training split say.
+      rates: probability of each label, its mean in the training split say;
+        corrected as those of the model are.
     """
     rates = np.clip(np.asarray(rates, np.float64), LEAST_RATE, 1 - LEAST_RATE)
-    logits = np.log(rates) - np.log1p(-rates)
+    logits = np.log(rates) - np.log1p(-rates) + self._correction
     return self.measure(
       self._join_scores(
         (

@@ -23,6 +23,7 @@ from genrec_jax.data.ranking import (
   prepare,
   raw,
   schema,
+  split_rules,
 )
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library.columns import Column
@@ -223,7 +224,8 @@ def write_examples(
   typed = {
     name: columns_lib.parse_column(name, values)
     for name, values in columns.items()
-    if name in (*beside, cfg.group) or not _is_left_out(name, features)
+    if name in (*beside, cfg.group, cfg.split.column)
+    or not _is_left_out(name, features)
   }
   by_type = dict.fromkeys(columns) | suggest_features(typed)
   guesses = guess_features(typed, beside, labels)
@@ -237,16 +239,15 @@ def write_examples(
     'the types of the columns and features= give '
     + escape(', '.join(f'{c.name} ({c.kind})' for c in layout.columns))
   )
-  chunks = Chunks(typed, layout)
-  split_rule = prepare.SplitRule(
-    cfg.split.by,
-    cfg.split.valid_fraction,
-    cfg.split.test_fraction,
-    cfg.split.seed,
+  split_rule = split_rules.build_rule(cfg, list(columns))
+  beside = [split_rule.column] if split_rule and split_rule.column else []
+  chunks = Chunks(typed, layout, beside)
+  of_rule = split_rule or split_rules.SplitRule(
+    cfg.split.by, seed=cfg.split.seed
   )
-  identity = [layout.to_json(), vars(split_rule), cfg.block_rows]
+  identity = [layout.to_json(), of_rule.to_json(), cfg.block_rows]
   digest = hashlib.sha256(json.dumps(identity).encode())
-  for name in layout.everything:
+  for name in dict.fromkeys([*layout.everything, *beside]):
     _add_to_digest(digest, name, typed[name])
   fingerprint = digest.hexdigest()[:16]
   out = directory / f'examples-{fingerprint}'
@@ -271,8 +272,9 @@ def _check_label(name: str, column: Column, cfg) -> None:
       f'column {name!r}, row {int(np.argmin(column.present))}: the label is '
       'missing; leave such rows out'
     )
-  if cfg.label_kinds.get(name) == 'float' or column.kind == 'text':
-    return
+  kind = cfg.label_kinds.get(name, 'binary')
+  if kind != 'binary' or column.kind == 'text':
+    return  # which the reader checks
   good = (column.values == 0) | (column.values == 1)
   if not good.all():
     row = int(np.argmin(good))
@@ -286,7 +288,7 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
   for array in (column.values, column.present, column.lengths):
     if array is not None:
       digest.update(f'{name} {array.dtype} {array.shape}'.encode())
-      if array.dtype.kind == 'M':
+      if array.dtype.kind == 'M':  # of which no buffer can be had
         array = array.view(np.int64)
       for content in text_arrays.view_content(array):
         digest.update(content.data)
@@ -295,17 +297,23 @@ def _add_to_digest(digest, name: str, column: Column) -> None:
 class Chunks:
   """The rows of columns, in chunks; a `prepare.RowSource` calls it by names."""
 
-  def __init__(self, columns: Mapping[str, Column], layout: schema.Schema):
+  def __init__(
+    self,
+    columns: Mapping[str, Column],
+    layout: schema.Schema,
+    beside: Sequence[str] = (),
+  ):
     """Turns columns into what the encoder reads.
 
     Args:
       columns: parsed.
       layout: what becomes of them.
+      beside: names of further columns to keep, such as that of a split rule.
     """
     self._columns = {
       name: _to_raw(column)
       for name, column in columns.items()
-      if name in layout.everything
+      if name in layout.everything or name in beside
     }
     self._rows = len(next(iter(columns.values())))
 

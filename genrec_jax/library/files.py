@@ -23,7 +23,9 @@ def format_of(path: str | os.PathLike) -> str:
   path = pathlib.Path(path)
   names = [path.name.lower()]
   if path.is_dir():
-    names = sorted(p.name.lower() for p in path.iterdir())
+    # Below, too: a directory of each split has the files in two of them.
+    files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
+    names = [p.name.lower() for p in files]
   for name, suffixes in _SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):
       return name

@@ -17,7 +17,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.comparison import MODELS
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data.ranking import formats, saved_encoder
+from genrec_jax.data.ranking import formats, saved_encoder, split_files
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import events as events_lib
 from genrec_jax.library import examples as examples_lib
@@ -368,9 +368,9 @@ def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
   file_format, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
   if path.is_dir():
-    path = min(
-      p for p in path.iterdir() if p.name.lower().endswith(file_format.SUFFIXES)
-    )
+    suffixes = file_format.SUFFIXES
+    files = split_files.find_files(cfg, path, {}, suffixes, log=LOG.debug)
+    path = files['train'][0]
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   return examples_lib.choose_guesses(
     formats.guess_features(path, reading, cfg.labels),

@@ -68,7 +68,7 @@ def write_scores(
     total = len(split)
     size = config.eval.batch_size
     score_batches = scorer.score_batches(
-      batches.eval_batches(split, batch_size=size)
+      batches.eval_batches(split, batch_size=size, weighted=False)
     )
   done = 0
   with contextlib.ExitStack() as stack:

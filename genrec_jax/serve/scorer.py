@@ -32,7 +32,8 @@ class Scorer:
   scorer.score([{'user': '7', 'item': '12', 'price': 3.5}])
 
   Attributes:
-    encoder: turns raw rows into rows of tables.
+    encoder: turns the features of raw rows into rows of tables; labels and
+      other columns of them are not read.
     labels: name of each label.
     step: training step of the weights.
   """
@@ -41,7 +42,9 @@ class Scorer:
     self, task, weights: Weights, encoder: Encoder, config, extensions=None
   ):
     """Puts the pieces together; `load` is the usual way."""
-    self.encoder, self.labels, self.step = encoder, task.labels, weights.step
+    self.encoder, self.labels = encoder.features_only, task.labels
+    self.step = weights.step
+    self._correction = encoder.schema.annotations.logit_correction
     self._task, self._batch_size = task, config.eval.batch_size
     self._weights = weights_of(weights)
     self._runtime = SingleDeviceEvalRuntime.of(extensions)
@@ -124,6 +127,9 @@ class Scorer:
     def score_batch(weights, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.read_rows(self._task, weights, reads)
-      return jax.nn.sigmoid(self._task.predict(params, rows, batch))
+      logits = self._task.predict(params, rows, batch)
+      if self._correction:
+        logits += self._correction
+      return jax.nn.sigmoid(logits)
 
     return jax.jit(score_batch)

@@ -5,6 +5,8 @@ import logging
 import pathlib
 from collections.abc import Callable
 
+import numpy as np
+
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import (
@@ -55,7 +57,8 @@ class RankingData:
     if labels := self.dataset.annotations.float_labels:
       raise ValueError(
         f'data.label_kinds.{labels[0]}: the prepared label is any number, but '
-        'the losses of task=ranking read labels 0 and 1 alone; remove the key'
+        'the losses of task=ranking read labels from 0 to 1 alone: remove the '
+        "key, or set it to 'probability' if its values are such"
       )
     return Ranking.from_config(
       config, self.dataset.features, self.dataset.labels, extensions
@@ -105,7 +108,17 @@ class RankingData:
   def baseline(self):
     """The training split's share of each label, for everyone."""
     train = self.splits['train']
-    means = sum(rows.labels.sum(axis=0) for rows in train) / len(train)
+    total, sums = 0.0, 0.0
+    for rows in train:
+      weight = np.ones(len(rows)) if rows.weight is None else rows.weight
+      total += weight.sum(dtype=np.float64)
+      sums += weight.astype(np.float64) @ rows.labels
+    if not total:
+      raise ValueError(
+        'data.weight: the weights of all examples of training are 0, so that '
+        'there is nothing to learn'
+      )
+    means = sums / total
     for label, mean in zip(self.dataset.labels, means, strict=True):
       if mean in (0, 1):
         LOG.warning(

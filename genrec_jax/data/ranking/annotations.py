@@ -6,6 +6,7 @@ here. None of them is encoded by a vocabulary or a statistic.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.ranking import forms, raw, transform
 
-LABEL_KINDS = ('binary', 'float')
+LABEL_KINDS = ('binary', 'probability', 'float')
 EXTRA_KINDS = ('float', 'int', 'int64')  # a category is a feature here
 ROW = 'row'  # the example id that is the number of the row
 _LABELS = {'0': 0, '1': 1}
@@ -33,6 +34,9 @@ class Annotations:
     float_labels: labels that are any finite number, and not 0 or 1.
     label_weights: label -> column of its weights; the others have weight 1.
     extras: columns that a task may read.
+    probability_labels: labels that are any number from 0 to 1.
+    weight: column of the examples' weights, '' where all are 1.
+    negatives_kept: share of the negatives that the training split has kept.
   """
 
   time: str = ''
@@ -40,6 +44,9 @@ class Annotations:
   float_labels: tuple[str, ...] = ()
   label_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
   extras: tuple[extras_lib.ExtraColumn, ...] = ()
+  probability_labels: tuple[str, ...] = ()
+  weight: str = ''
+  negatives_kept: float = 1.0
 
   @property
   def columns(self) -> dict[str, str]:
@@ -49,20 +56,30 @@ class Annotations:
     out |= {} if numbered else {'data.example_id': self.example_id}
     for label, column in self.label_weights.items():
       out[f'data.label_weights.{label}'] = column
+    out |= {'data.weight': self.weight} if self.weight else {}
     for extra in self.extras:
       out[f'{extras_lib.KEY}.{extra.name}'] = extra.source
     return out
 
   def to_json(self) -> dict:
     """What differs from no annotations at all; {} for those."""
-    every = dataclasses.asdict(self)
-    return {key: value for key, value in every.items() if value}
+    every, usual = dataclasses.asdict(self), dataclasses.asdict(Annotations())
+    return {key: x for key, x in every.items() if x != usual[key]}
+
+  @property
+  def logit_correction(self) -> float:
+    """What is added to a logit for the negatives that training has not seen.
+
+    Of q = p / (p + (1 - p) / w) the odds are w times those of p.
+    """
+    return math.log(self.negatives_kept)
 
   @classmethod
   def from_json(cls, entries: Mapping) -> 'Annotations':
     """The inverse of `to_json`, also after a round trip through JSON."""
     entries = dict(entries)
-    entries['float_labels'] = tuple(entries.get('float_labels', ()))
+    for key in ('float_labels', 'probability_labels'):
+      entries[key] = tuple(entries.get(key, ()))
     extras = entries.get('extras', ())
     entries['extras'] = tuple(
       extras_lib.ExtraColumn(**extra) for extra in extras
@@ -93,24 +110,52 @@ def build_annotations(cfg: Mapping, labels: Sequence[str]) -> Annotations:
         f'data.label_kinds.{label} is {kind!r}, must be one of '
         f'{", ".join(LABEL_KINDS)}' + hint_nearest(str(kind), LABEL_KINDS)
       )
+  by_kind = {
+    kind: tuple(label for label in labels if kinds.get(label) == kind)
+    for kind in LABEL_KINDS
+  }
   return Annotations(
     cfg.get('time', '') or '',
     cfg.get('example_id', '') or '',
-    tuple(label for label in labels if kinds.get(label) == 'float'),
+    by_kind['float'],
     {label: weights[label] for label in labels if weights.get(label)},
     extras_lib.build_extras(cfg.get('extras', None), kinds=EXTRA_KINDS),
+    by_kind['probability'],
+    cfg.get('weight', '') or '',
+    _check_negatives_kept(cfg.get('negatives_kept', 1.0), labels, kinds),
   )
 
 
+def _check_negatives_kept(share: float, labels, kinds: Mapping) -> float:
+  if not 0 < share <= 1:
+    raise ValueError(
+      f'data.negatives_kept is {share}, must be above 0 and at most 1, which '
+      'keeps all'
+    )
+  others = [label for label in labels if kinds.get(label, 'binary') != 'binary']
+  if share < 1 and (len(labels) > 1 or others):
+    problem = f'{others[0]!r} is not' if others else f'there are {len(labels)}'
+    raise ValueError(
+      f'data.negatives_kept={share} needs one label, of 0 and 1, whose zeros '
+      f'are the negatives; {problem} (data.labels, data.label_kinds)'
+    )
+  return float(share)
+
+
 def read_labels(
-  chunk: raw.RawChunk, names: Sequence[str], float_labels: Sequence[str]
+  chunk: raw.RawChunk,
+  names: Sequence[str],
+  float_labels: Sequence[str] = (),
+  probability_labels: Sequence[str] = (),
 ) -> np.ndarray:
-  """`[N, L]` labels: uint8, or float32 for all where one may be any number."""
-  dtype = np.float32 if float_labels else np.uint8
+  """`[N, L]` labels: uint8, or float32 for all where one may be a fraction."""
+  dtype = np.float32 if float_labels or probability_labels else np.uint8
   labels = np.empty((len(chunk), len(names)), dtype)
   for i, name in enumerate(names):
     if name in float_labels:
       labels[:, i] = _read_numbers(chunk, name, 'label')
+    elif name in probability_labels:
+      labels[:, i] = _read_numbers(chunk, name, 'label', 0, 1)
     else:
       labels[:, i] = _read_binary(chunk, name)
   return labels
@@ -134,9 +179,12 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
       return np.array([_LABELS[text] for text in column], np.uint8)
 
   def refuse(at, value):
+    numbers, are_numbers = fields.parse_ratings([str(value)])
     hint = f'data.label_kinds.{name}=float is for tasks that read any number'
-    if not fields.parse_ratings([str(value)])[1].all():
+    if not are_numbers.all():
       hint = 'convert the column to them'
+    elif 0 < numbers[0] < 1:
+      hint = f'data.label_kinds.{name}=probability reads numbers between'
     return ValueError(
       f'{chunk.quote_cell(at, name, value)} is not a label; labels are 0 or 1 '
       f'({hint})'
@@ -177,7 +225,11 @@ def _quote_cell(column: raw.Column, at: int) -> object:
 
 
 def _read_numbers(
-  chunk: raw.RawChunk, name: str, what: str, least: float = -np.inf
+  chunk: raw.RawChunk,
+  name: str,
+  what: str,
+  least: float = -np.inf,
+  most: float = np.inf,
 ) -> np.ndarray:
   """`[N]` float64 finite numbers; a missing one is an error."""
   column = _take_column(chunk, name, f'{what} {name!r}')
@@ -185,30 +237,38 @@ def _read_numbers(
   def refuse_number(at, value):
     requirement = "a finite number of float32's range"
     requirement += '' if least < 0 else ', zero or more'
+    requirement = requirement if most > 1 else 'a number from 0 to 1'
     return ValueError(
       f'{chunk.quote_cell(at, name, value)}: the {what} must be {requirement}'
     )
 
-  return _take_numbers(column, lambda x: x >= least, refuse_number)
+  return _take_numbers(
+    column, lambda x: (x >= least) & (x <= most), refuse_number
+  )
+
+
+def read_group_texts(chunk: raw.RawChunk, name: str, key: str) -> Sequence[str]:
+  """`[N]` texts of a column of groups, which `key` names; none is missing."""
+  column = _take_column(chunk, name, f'{key} {name!r}')
+  if isinstance(column, raw.NumberColumn):
+    column = column.list_texts()
+  if '' in column:
+    raise ValueError(
+      f'{chunk.quote_cell(list(column).index(""), name, "")} is not a group; '
+      f"fill it in, or set {key}=''"
+    )
+  known = {value: forms.canonicalize(value) for value in dict.fromkeys(column)}
+  return [known[value] for value in column]
 
 
 def read_groups(
   chunk: raw.RawChunk, name: str, groups: dict[str, int]
 ) -> np.ndarray:
   """`[N]` int32 numbers of the groups, in the order they are first met."""
-  column = _take_column(chunk, name, f'data.group {name!r}')
-  if isinstance(column, raw.NumberColumn):
-    column = column.list_texts()
-  if '' in column:
-    raise ValueError(
-      f'{chunk.quote_cell(list(column).index(""), name, "")} is not a group; '
-      "fill it in, or set data.group=''"
-    )
-  numbers = {
-    value: groups.setdefault(forms.canonicalize(value), len(groups))
-    for value in dict.fromkeys(column)
-  }
-  return np.fromiter(map(numbers.__getitem__, column), np.int32, len(column))
+  column = read_group_texts(chunk, name, 'data.group')
+  for value in dict.fromkeys(column):
+    groups.setdefault(value, len(groups))
+  return np.fromiter(map(groups.__getitem__, column), np.int32, len(column))
 
 
 def read_annotations(
@@ -226,7 +286,7 @@ def read_annotations(
     first: number of the first row; None leaves numbers of rows out.
 
   Returns:
-    Some of `time`, `example_id`, `label_weights` and `extras`.
+    Some of `time`, `example_id`, `label_weights`, `weight` and `extras`.
   """
   out, there = {}, chunk.columns
   if annotations.time and annotations.time in there:
@@ -245,6 +305,10 @@ def read_annotations(
         out['label_weights'][:, i] = _read_numbers(
           chunk, weights[label], what, least=0
         )
+  if annotations.weight and annotations.weight in there:
+    what = 'weight (data.weight)'
+    numbers = _read_numbers(chunk, annotations.weight, what, least=0)
+    out['weight'] = numbers.astype(np.float32)
   extras = {
     extra.name: _read_extra(chunk, extra)
     for extra in annotations.extras
@@ -284,6 +348,31 @@ def read_exact_times(chunk: raw.RawChunk, name: str) -> fields.Times:
     times, good = fields.parse_times(column, 's')
   _refuse_cells(chunk, name, good, fields.WANTED['time'])
   return times
+
+
+_FRACTION_BITS = 30  # of a second's nanoseconds
+_WHOLE = 1 << 63  # from here on, keys are of times in a unit without fractions
+
+
+def read_moments(chunk: raw.RawChunk, name: str) -> np.ndarray:
+  """`[N]` uint64 keys that are in the order of the times, with fractions.
+
+  Times beyond the year 2242 in seconds are of another unit, and are whole.
+  """
+  times = read_exact_times(chunk, name)
+  values = times.seconds.astype(np.uint64)
+  fraction = 0 if times.fraction is None else times.fraction
+  fine = (values << np.uint64(_FRACTION_BITS)) + np.uint64(fraction)
+  are_fine = values < np.uint64(_WHOLE >> _FRACTION_BITS)
+  return np.where(are_fine, fine, values + np.uint64(_WHOLE))
+
+
+def time_of_moment(key: int) -> float:
+  """The time of a key of `read_moments`."""
+  if key >= _WHOLE:
+    return key - _WHOLE
+  seconds, fraction = divmod(key, 1 << _FRACTION_BITS)
+  return seconds + fraction / 10**9
 
 
 def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:

@@ -133,8 +133,11 @@ def collate_rows(
     group = np.full(len(own_rows), NO_GROUP, np.int32)
   extras = {n: extras_lib.fit_batch(n, c) for n, c in own_rows.extras.items()}
   labels = own_rows.labels.astype(np.float32)
+  weights = own_rows.weight
+  if weights is None:
+    weights = np.ones(len(own_rows), np.float32)
   return features.Examples(
-    weights=_pad_values(np.ones(len(own_rows), np.float32), size),
+    weights=_pad_values(weights, size),
     dense=features.Columns(_pad_values(own_rows.numbers, size), names.numbers),
     ids=features.Columns(_pad_values(own_rows.ids, size), names.ids),
     jagged={
@@ -301,6 +304,7 @@ def eval_batches(
   batch_size: int,
   shards: int = 1,
   own: range | None = None,
+  weighted: bool = True,
 ) -> Iterator[features.Examples]:
   """Every row once, in order, in batches of one shape.
 
@@ -309,6 +313,7 @@ def eval_batches(
     batch_size: B; the last batch is filled up with examples of weight 0.
     shards: W, see `collate_rows`.
     own: the shards to make; None for all.
+    weighted: False gives every row weight 1, to predict for all of them.
 
   Yields:
     `Examples` of NumPy arrays.
@@ -317,6 +322,8 @@ def eval_batches(
   capacities = _find_capacities(split, share)
   for a in range(0, len(split), batch_size):
     rows = split.rows(a, min(a + batch_size, len(split)))
+    if not weighted:
+      rows = dataclasses.replace(rows, weight=None)
     yield collate_rows(
       rows,
       split.names,

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
@@ -20,6 +19,8 @@ from genrec_jax.data.ranking import (
   formats,
   libsvm_layout,
   raw,
+  split_files,
+  split_rules,
   value_shares,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -138,85 +139,11 @@ def _need_path(cfg) -> pathlib.Path:
   return path
 
 
-def _by_number(path: pathlib.Path) -> list:
-  """Sorts day_9 before day_10."""
-  words = re.split(r'(\d+)', path.name)
-  return [int(w) if w.isdecimal() else w for w in words]
-
-
-def _find_named(
-  path: pathlib.Path, name: str, split: str
-) -> list[pathlib.Path]:
-  """The files `name` below `path`: a file, a directory or a pattern."""
-  base = path if path.is_dir() else path.parent
-  if any(mark in name for mark in '*?['):
-    paths = sorted((p for p in base.glob(name) if p.is_file()), key=_by_number)
-  else:
-    paths = [base / name]
-  if not paths or not paths[0].is_file():
-    raise FileNotFoundError(
-      f'{base / name}: no such file (data.files.{split})'
-      + hint_nearest(name, [p.name for p in base.iterdir()])
-    )
-  return paths
-
-
-def _find_files(
-  cfg, path: pathlib.Path, known: Mapping[str, tuple[str, ...]], suffixes
-) -> dict[str, list[pathlib.Path]]:
-  """Split -> its files; 'train' is always among them.
-
-  Args:
-    cfg: `config.data`.
-    path: what `data.path` names.
-    known: split -> names that the files of this layout usually have.
-    suffixes: of the files that a directory is read for.
-  """
-  files, given = {}, cfg.get('files', None) or {}
-  for split in given:
-    if split not in store_lib.SPLITS:
-      raise ValueError(
-        f'data.files.{split}: the splits are {", ".join(store_lib.SPLITS)}'
-      )
-  for split in store_lib.SPLITS:
-    if given.get(split, ''):
-      files[split] = _find_named(path, given[split], split)
-    elif path.is_dir():
-      usual = [path / n for n in known.get(split, ()) if (path / n).is_file()]
-      files |= {split: usual[:1]} if usual else {}
-  if 'train' in files:
-    return files
-  if path.is_file():
-    return files | {'train': [path]}
-  used = {p for paths in files.values() for p in paths}
-  train_files = [
-    p
-    for p in path.iterdir()
-    if p.is_file() and p.name.lower().endswith(suffixes) and p not in used
-  ]
-  if known or not train_files:
-    raise FileNotFoundError(
-      f'{path}: no file to train on; set config.data.files.train to its name'
-    )
-  return files | {'train': sorted(train_files, key=_by_number)}
-
-
-def _make_split(cfg, missing: set[str]) -> prepare_lib.SplitRule | None:
-  """Cuts the splits that have no files of their own."""
-  options = cfg.get('split', None) or {}
-  split_rule = prepare_lib.SplitRule(
-    options.get('by', 'order'),
-    options.get('valid_fraction', 0.0) if 'valid' in missing else 0.0,
-    options.get('test_fraction', 0.0) if 'test' in missing else 0.0,
-    options.get('seed', 0),
-  )
-  return split_rule if split_rule.valid or split_rule.test else None
-
-
 def _prepared_from(
-  cfg, cache_dir, log, sources, schema, reading
+  cfg, cache_dir, log, sources, schema, reading, names
 ) -> RankingDataset:
-  split_rule = _make_split(cfg, set(store_lib.SPLITS) - set(sources))
+  missing = set(store_lib.SPLITS) - set(sources)
+  split_rule = split_rules.build_rule(cfg, names, missing)
   block_rows = cfg.get('block_rows', 1 << 14)
   recipe = {
     # Of blocks and encoder; a schema with annotations says so itself.
@@ -229,7 +156,7 @@ def _prepared_from(
       for split, source in sources.items()
     },
     'schema': schema.to_json(),
-    'split': dataclasses.asdict(split_rule) if split_rule else None,
+    'split': split_rule.to_json() if split_rule else None,
     'block_rows': block_rows,
     'reading': reading,
   }
@@ -255,12 +182,20 @@ def _from_files(
   reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
   if cfg.get('time', ''):
     reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
-  files = _find_files(cfg, _need_path(cfg), known, file_format.SUFFIXES)
+  labels = schema_lib.label_names(cfg)
+
+  def missing_labels(path):
+    columns = file_format.read_names(path, reading)
+    return [label for label in labels if label not in columns]
+
+  suffixes = file_format.SUFFIXES
+  files = split_files.find_files(
+    cfg, _need_path(cfg), known, suffixes, missing_labels, log
+  )
   first = files['train'][0]
   if cfg['name'] == 'libsvm':
     cfg, reading = libsvm_layout.settle_options(cfg, first, reading, log)
   names = file_format.read_names(first, reading)
-  labels = schema_lib.label_names(cfg)
   beside = annotations_lib.build_annotations(cfg, labels).columns
   for key, column in beside.items():
     if file_format.BARE and column not in names:
@@ -281,7 +216,7 @@ def _from_files(
     )
     for split, paths in files.items()
   }
-  return _prepared_from(cfg, cache_dir, log, sources, schema, reading)
+  return _prepared_from(cfg, cache_dir, log, sources, schema, reading, names)
 
 
 def _own_files(cfg, cache_dir, log) -> RankingDataset:
@@ -326,11 +261,23 @@ def _load_clicks(cfg, cache_dir, log) -> RankingDataset:
     name='generated clicks',
   )
   reading = {'format': 'clicks', **dataclasses.asdict(generated)}
-  return _prepared_from(cfg, cache_dir, log, {'train': source}, schema, reading)
+  return _prepared_from(
+    cfg, cache_dir, log, {'train': source}, schema, reading, generated.names
+  )
 
 
 def _load_prepared(cfg, cache_dir, log) -> RankingDataset:
-  return RankingDataset(cfg['name'], store_lib.PreparedStore(_need_path(cfg)))
+  dataset = RankingDataset(
+    cfg['name'], store_lib.PreparedStore(_need_path(cfg))
+  )
+  for key, usual in (('weight', ''), ('negatives_kept', 1.0)):
+    wanted, there = cfg.get(key, usual), getattr(dataset.annotations, key)
+    if wanted not in (usual, there):
+      raise ValueError(
+        f'data.{key} is {wanted!r}, and {cfg["path"]} was prepared with '
+        f'{there!r}; remove the key, or prepare the data again from its files'
+      )
+  return dataset
 
 
 DATASETS = {

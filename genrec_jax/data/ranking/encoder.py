@@ -306,7 +306,9 @@ class Encoder:
     if self.schema.group and groups is not None:
       group = annotations_lib.read_groups(chunk, self.schema.group, groups)
     return rows_lib.Rows(
-      annotations_lib.read_labels(chunk, labels, beside.float_labels),
+      annotations_lib.read_labels(
+        chunk, labels, beside.float_labels, beside.probability_labels
+      ),
       ids,
       numbers,
       group,
@@ -317,6 +319,17 @@ class Encoder:
   def make_absent(self, chunk: raw.RawChunk) -> np.ndarray:
     """What `encode` sets for a chunk: nothing is missing so far."""
     return np.zeros((len(chunk), len(self.schema.numeric)), bool)
+
+  @property
+  def features_only(self) -> 'Encoder':
+    """The same for rows of which nothing but the features is read."""
+    schema = dataclasses.replace(
+      self.schema,
+      labels=(),
+      group='',
+      annotations=annotations_lib.Annotations(),
+    )
+    return dataclasses.replace(self, schema=schema)
 
   def _encode_column(
     self, chunk, column

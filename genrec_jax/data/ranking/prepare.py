@@ -20,11 +20,13 @@ from genrec_jax.data import scratch, source_files
 from genrec_jax.data.ranking import (
   blocks,
   raw,
+  split_rules,
   store,
   value_shares,
   value_tally,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import equal_rows as equal_rows_lib
 from genrec_jax.data.ranking import schema as schema_lib
 
 LOG_SECONDS = 5.0
@@ -43,60 +45,6 @@ class RowSource:
   chunks: Callable[[Sequence[str]], Iterator[raw.RawChunk]]
   files: tuple[pathlib.Path, ...] = ()
   name: str = ''
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitRule:
-  """How splits without files of their own are cut from the training rows.
-
-  Attributes:
-    by: 'order': the last rows; 'random': each row by a draw of its own.
-    valid: fraction of the rows, 0 for no such split.
-    test: likewise.
-    seed: of the draws.
-  """
-
-  by: str = 'order'
-  valid: float = 0.0
-  test: float = 0.0
-  seed: int = 0
-
-  def __post_init__(self):
-    if self.by not in ('order', 'random'):
-      raise ValueError(
-        f"data.split.by must be 'order' or 'random', not {self.by!r}"
-      )
-    if min(self.valid, self.test) < 0 or self.valid + self.test >= 1:
-      raise ValueError(
-        f'data.split: valid_fraction {self.valid} and test_fraction '
-        f'{self.test} must not be negative and leave something to train on'
-      )
-
-  def cuts(self, total: int) -> tuple[int, int]:
-    """First row of the validation and of the test split, by order."""
-    test = round(total * self.test)
-    return total - test - round(total * self.valid), total - test
-
-  def assign_splits(self, first: int, count: int, total: int) -> np.ndarray:
-    """`[count]` place in `SPLITS` of the rows from number `first` on."""
-    if self.by == 'order':
-      row = np.arange(first, first + count)
-      return np.searchsorted(np.array(self.cuts(total)), row, 'right')
-    draw = _draw_uniform(self.seed, first, count)
-    # Training rows are those below the first bound, whatever the others are.
-    bounds = np.array([1 - self.valid - self.test, 1 - self.test])
-    return np.searchsorted(bounds, draw, 'right')
-
-
-def _draw_uniform(seed: int, first: int, count: int) -> np.ndarray:
-  """`[count]` draws in [0, 1), each a function of the seed and its number."""
-  x = np.arange(first, first + count, dtype=np.uint64)
-  x = x * np.uint64(0x9E3779B97F4A7C15)
-  x += np.random.default_rng(seed).integers(1 << 63, dtype=np.uint64)
-  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  x ^= x >> np.uint64(31)
-  return (x >> np.uint64(11)) / 2.0**53
 
 
 class _Progress:
@@ -126,17 +74,15 @@ def _describe_file(path: pathlib.Path) -> dict:
 def _cut_chunks(
   source: RowSource,
   columns,
-  split_rule: SplitRule | None,
-  total: int,
+  cut: split_rules.TrainingCut | None,
   progress,
   what: str,
 ) -> Iterator[tuple[raw.RawChunk, np.ndarray | None]]:
-  """Chunks, and the split of each row where the rule cuts."""
+  """Chunks, and the split of each row where rows are cut off."""
   done = 0
+  columns = list(dict.fromkeys([*columns, *(cut.columns if cut else ())]))
   for chunk in source.chunks(columns):
-    split_numbers = (
-      split_rule.assign_splits(done, len(chunk), total) if split_rule else None
-    )
+    split_numbers = cut.assign(chunk, done) if cut else None
     done += len(chunk)
     progress(what, done)
     yield chunk, split_numbers
@@ -144,29 +90,44 @@ def _cut_chunks(
     raise ValueError(f'{source.name}: holds no rows')
 
 
-def _fit_encoder(schema, reading, source, split_rule, progress):
-  """Pass 1, over the training rows; also their number, for a cut by order."""
-  total = 0
-  if split_rule and split_rule.by == 'order':
-    progress.start()
-    for chunk in source.chunks(schema.labels[:1]):
-      total += len(chunk)
-      progress('counting rows', total)
+def _fit_encoder(schema, reading, source, cut, progress):
+  """Pass 1, over the training rows."""
   fit = encoder_lib.EncoderFit(schema)
   if fit.needed:
     progress.start()
     pieces = _cut_chunks(
-      source, schema.sources, split_rule, total, progress, 'counting values'
+      source, schema.sources, cut, progress, 'counting values'
     )
     for chunk, split_numbers in pieces:
       fit.add(
         chunk if split_numbers is None else chunk.take(split_numbers == 0)
       )
-  return fit.encoder(reading), total
+  return fit.encoder(reading)
+
+
+def _measure_cut(schema, source, split_rule, progress, log):
+  """What cuts the training rows; reads them where it must know them all."""
+  cut = split_rules.TrainingCut(split_rule, schema.labels, schema.annotations)
+  progress.start()
+
+  def read_chunks(columns):
+    done = 0
+    for chunk in source.chunks(columns):
+      yield chunk
+      done += len(chunk)
+      progress('counting rows', done)
+
+  cut.measure(read_chunks, source.name, log)
+  return cut
+
+
+def _origin_of(chunk: raw.RawChunk, at: np.ndarray) -> Callable[[int], str]:
+  """Names the origin of row number `at[i]`."""
+  return lambda i: chunk.where(int(at[i]))
 
 
 def _encode_sources(
-  work, encoder, sources, split_rule, total, block_rows, progress
+  work, encoder, sources, split_rule, cut, block_rows, progress, log
 ) -> tuple[dict, int, value_shares.Parts]:
   """Pass 2.
 
@@ -184,17 +145,17 @@ def _encode_sources(
   writers = {n: blocks.BlockWriter(paths[n], block_rows) for n in names}
   tallies = {n: value_tally.Tally(encoder) for n in names}
   groups, first = {}, 0
+  equal_rows = equal_rows_lib.EqualRows(names)
+  cut.negatives = cut.kept = 0  # pass 1 has counted them too
   try:
     for name in store.SPLITS:
       if name not in sources:
         continue
-      cut = split_rule if name == 'train' else None
       progress.start()
       for chunk, split_numbers in _cut_chunks(
         sources[name],
         encoder.schema.everything,
-        cut,
-        total,
+        cut if name == 'train' else None,
         progress,
         f'writing the {name} split',
       ):
@@ -204,6 +165,7 @@ def _encode_sources(
         if split_numbers is None or not split_numbers.any():
           writers[name].add(rows)
           tallies[name].add(chunk, rows, absent)
+          equal_rows.add(name, rows, chunk.where)
           continue
         for i, where in enumerate(store.SPLITS):
           at = np.flatnonzero(split_numbers == i)
@@ -211,6 +173,7 @@ def _encode_sources(
             own = rows.take(at)
             writers[where].add(own)
             tallies[where].add(chunk, own, absent[at], at)
+            equal_rows.add(where, own, _origin_of(chunk, at))
   finally:
     for writer in writers.values():
       writer.close()
@@ -220,6 +183,9 @@ def _encode_sources(
         f'the {name} split is empty: data.split leaves it no row of '
         f'{sources["train"].name}; raise its fraction, or set it to 0'
       )
+  equal_rows.log_shares(log)
+  if cut.negatives:
+    log(f'kept {cut.kept:,} of the {cut.negatives:,} negatives of training')
   splits = {
     name: {
       'file': paths[name].name,
@@ -238,7 +204,7 @@ def prepare_store(
   schema: schema_lib.Schema,
   out: str | pathlib.Path,
   *,
-  split_rule: SplitRule | None = None,
+  split_rule: split_rules.SplitRule | None = None,
   block_rows: int = 1 << 14,
   reading: Mapping[str, str] | None = None,
   fingerprint: str = '',
@@ -280,11 +246,12 @@ def prepare_store(
   )
   with scratch.staged_directory(out, store.MANIFEST) as work:
     progress = _Progress(log)
-    encoder, total = _fit_encoder(
-      schema, reading or {}, sources['train'], split_rule, progress
+    cut = _measure_cut(schema, sources['train'], split_rule, progress, log)
+    encoder = _fit_encoder(
+      schema, reading or {}, sources['train'], cut, progress
     )
     splits, groups, counts = _encode_sources(
-      work, encoder, sources, split_rule, total, block_rows, progress
+      work, encoder, sources, split_rule, cut, block_rows, progress, log
     )
     encoder = dataclasses.replace(encoder, value_counts=counts)
     checksums = [_describe_file(path) for path in before]

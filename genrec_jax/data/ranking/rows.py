@@ -77,6 +77,7 @@ class Rows:
     example_id: `[N]` int64, or None without ids.
     label_weights: `[N, L]` float32, or None where all are 1.
     extras: name of an extra column -> `[N]` float32, int32 or int64.
+    weight: `[N]` float32, or None where all are 1.
   """
 
   labels: np.ndarray
@@ -88,6 +89,7 @@ class Rows:
   example_id: np.ndarray | None = None
   label_weights: np.ndarray | None = None
   extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  weight: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.ids)
