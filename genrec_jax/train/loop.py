@@ -19,7 +19,7 @@ import jax
 
 from genrec_jax import config as config_lib
 from genrec_jax import interruption
-from genrec_jax.checkpoint.workdir import own_workdir
+from genrec_jax.checkpoint.workdir import list_traces, own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
@@ -40,6 +40,7 @@ from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.settings_checks import (
   check_evaluation,
   check_settings,
+  check_unused,
   describe_nan,
 )
 from genrec_jax.train.workdir_watch import WorkdirWatch
@@ -92,6 +93,7 @@ def train_and_evaluate(
   workdir = pathlib.Path(workdir)
   check_settings(config)
   defaults = kind_of(config, kinds).defaults
+  check_unused(config, continues=bool(list_traces(workdir)))
   with (
     own_workdir(workdir, config, defaults),
     job.all_or_none('training', config.parallel.heartbeat_s),

@@ -9,6 +9,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.stores import host_tables
+from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.train.monitor import Monitor, parse_monitor
 
 LOG = logging.getLogger('genrec_jax')
@@ -85,6 +86,21 @@ def check_settings(config) -> None:
       f'optimizer.plateau_min_rate is {o.plateau_min_rate}, must not be above '
       f'optimizer.learning_rate, which is {o.learning_rate}'
     )
+
+
+def check_unused(config, *, continues: bool) -> None:
+  """Refuses settings that an optimizer ignores; warns where a run goes on.
+
+  Args:
+    config: of the run.
+    continues: whether the run has begun, with this setting and without effect.
+  """
+  if not (unused := find_unused(config)):
+    return
+  if not continues:
+    raise config_lib.ConfigError('; '.join(unused))
+  for sentence in unused:
+    LOG.warning('%s. This run goes on without it, as it began.', sentence)
 
 
 def check_evaluation(
