@@ -9,6 +9,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
+from genrec_jax.weights.export import export_weights
 from tests.train.tiny_run import curve
 
 ROWS, BATCH = 500, 100
@@ -176,3 +177,18 @@ def test_the_start_counts_and_a_run_that_is_stopped_goes_on(tmp_path, log):
   train(tmp_path / 'usual', log)
   usual = [r for r in curve(tmp_path / 'usual') if 'valid/auc' in r]
   assert usual == evaluations[0][1:]
+
+
+def test_fine_tuning_shows_its_start(tmp_path, log):
+  first = train(tmp_path / 'first', log)
+  export_weights(tmp_path / 'first', tmp_path / 'w.safetensors')
+  report = train(
+    tmp_path / 'second',
+    log,
+    train__init_from=str(tmp_path / 'w.safetensors'),
+    train__eval_first=True,
+    optimizer__learning_rate=100.0,
+  )
+  [start, *_] = [r for r in curve(tmp_path / 'second') if 'valid/auc' in r]
+  assert start['step'] == report['best_step'] == 0
+  assert report['metrics']['valid'] == pytest.approx(first['metrics']['valid'])
