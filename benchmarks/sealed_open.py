@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
   notes = [
     f'Medians of {REPEATS}; the files are in the page cache. open_s: '
     'Histories.open with a seal; unsealed_s: without one, when only what the '
-    'columns hold is looked at; count_s: splits.train_counts, for comparison.',
+    'columns hold is looked at; count_s: splits.count_events, for comparison.',
     'bytes_per_s: bytes over open_s - unsealed_s, on all cores of the machine.',
   ]
   cli.finish(args, 'sealed_open', rows, COLUMNS, notes)
@@ -63,9 +63,7 @@ def measure(path: pathlib.Path, events, users, items, with_times) -> dict:
   spans = splits.ExampleSpans(
     np.arange(len(histories)), histories.offsets[:-1], ends
   )
-  count_s, _ = _median(
-    lambda: splits.train_counts(histories, spans, histories.vocab.rows)
-  )
+  count_s, _ = _median(lambda: splits.count_events(histories, spans))
   (path / sealed.NAME).unlink()
   unsealed_s, _ = _median(lambda: Histories.open(path))
   return {

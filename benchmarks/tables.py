@@ -90,6 +90,19 @@ TABLES = {
     ),
     'where': {'kind': 'shown'},
   },
+  'request_time': {
+    'files': ('cpu2/request_time',),
+    'columns': (
+      ('asked at the time of the', 'case', ''),
+      ('seeds', 'seeds', 'd'),
+      ('HR@10', 'hr@10', '.4f'),
+      ('±', 'hr@10_std', '.4f'),
+      ('NDCG@10', 'ndcg@10', '.4f'),
+      ('±', 'ndcg@10_std', '.4f'),
+      ('MRR', 'mrr', '.4f'),
+      ('±', 'mrr_std', '.4f'),
+    ),
+  },
   'synthetic_stream': {
     'files': ('cpu2/synthetic_stream',),
     'columns': (

@@ -409,7 +409,8 @@ class Evaluator(Protocol):
   """State -> named numbers.
 
   It may have `directions`, which say what is better (see `tasks.directions`),
-  and `scores_are_alike`, whether the last `run` met one score alone.
+  `scores_are_alike`, whether the last `run` met one score alone, `undefined`,
+  metric -> why it is NaN on these data, and `notes`, sentences of the report.
   """
 
   def names(self) -> list[str]:

@@ -82,7 +82,7 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / 'config.json'
-  trained = _list_traces(workdir)
+  trained = list_traces(workdir)
   # A run that ended before its first step, at a misspelt column say, left
   # nothing to protect: the mended config may have its workdir.
   if trained and path.exists():
@@ -107,14 +107,14 @@ def check_trained(workdir: pathlib.Path, config, defaults=None) -> None:
   _refuse_others(path, config, FREE_AFTER_TRAINING, defaults)
 
 
-def _list_traces(workdir: pathlib.Path) -> list[str]:
+def list_traces(workdir: pathlib.Path) -> list[str]:
   """What is there of steps."""
   return [name for name in TRACES if (workdir / name).exists()]
 
 
 def _keep_former_values(workdir: pathlib.Path, config, defaults) -> None:
   """A run older than a key goes on as before, see `comparison.FORMER`."""
-  if _list_traces(workdir):
+  if list_traces(workdir):
     try:
       saved = config_lib.read_config(workdir / 'config.json', defaults)
     except (OSError, ValueError):

@@ -126,6 +126,11 @@ def retrieval() -> ConfigDict:
         # A rank of this or more counts as exactly this; 2501 in the HSTU
         # protocol, and 0 counts every rank as it is.
         'miss_rank': 0,
+        # When a model with `model.time_bias` is asked for the next item: at the
+        # time of the 'target', as published, or at that of the 'last_event'
+        # before it, as a server without a clock does; see
+        # docs/serving.md#when-a-user-asks.
+        'request_time': 'target',
       },
       'predict': {
         # The file or directory of events; '' predicts for the training users.

@@ -27,7 +27,8 @@ def optimizer(**fields) -> ConfigDict:
       # How all rates go on after the warm-up: 'constant', 'linear', 'cosine' or
       # 'inverse_sqrt'; see docs/training.md#learning-rates-that-change.
       schedule='constant',
-      # Steps in which all rates rise on a line from 0.
+      # Steps in which all rates rise on a line from 0; the last of them has the
+      # whole rate.
       warmup_steps=0,
       # The step at which the decay has ended, the warm-up included; 0 is the
       # end of the run.
@@ -93,6 +94,9 @@ def train(**fields) -> ConfigDict:
       shuffle=True,
       log_every=50,  # Steps between two lines of the log.
       eval_every=0,  # Steps between two evaluations; 0 evaluates each epoch.
+      # Whether the weights are evaluated before the first step, too, as step 0,
+      # which may be the best.
+      eval_first=False,
       # Steps between two checkpoints; 0 saves after each epoch.
       checkpoint_every=0,
       keep_checkpoints=2,  # How many of the newest checkpoints stay.

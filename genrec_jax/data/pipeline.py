@@ -180,8 +180,7 @@ def _find_window(
   histories, examples, indices, bounds, *, max_len, capacity, own, steps=8
 ) -> _Window:
   """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
-  end = examples.end[indices]
-  begin = np.maximum(examples.begin[indices], end - max_len)
+  begin, end = splits.find_tokens(examples, max_len, indices)
   total = np.concatenate([[0], np.cumsum(end - begin)])[bounds]
   most = int(np.diff(total).max())
   if capacity is None:
@@ -204,9 +203,16 @@ def _find_window(
 
 
 def _pack_batch(
-  histories, examples, indices, bounds, rows: int, **options
+  histories,
+  examples,
+  indices,
+  bounds,
+  rows: int,
+  *,
+  at_last_event: bool = False,
+  **options,
 ) -> features.Examples:
-  """As a batch; see `_find_window`."""
+  """As a batch; see `_find_window`, and `eval_batches` for `at_last_event`."""
   window = _find_window(histories, examples, indices, bounds, **options)
   indices, lengths = window.indices, window.end - window.begin
   next_item = histories.items[window.after]
@@ -224,6 +230,9 @@ def _pack_batch(
         f'the events of user {user} span {next_time.max()} seconds, more than '
         f"{_INT32}; are the times in milliseconds? (time_unit='ms')"
       )
+    if at_last_event:
+      last = np.cumsum(lengths) - 1
+      next_time[last] = time[last]
   items = histories.items[window.at]
   values = (items, time, next_item, next_time)
   columns = dict(zip(EVENT_COLUMNS, values, strict=True))
@@ -359,6 +368,7 @@ def eval_batches(
   capacity: int,
   max_len: int,
   seen: str = 'window',
+  at_last_event: bool = False,
   shards: int = 1,
   own: range | None = None,
 ) -> Iterator[features.Examples]:
@@ -374,6 +384,8 @@ def eval_batches(
     seen: 'window' leaves `Examples.seen` None (the tokens themselves);
       'history' puts all earlier items of the user there, also those that do
       not fit.
+    at_last_event: whether the target is asked for at the time of the event
+      before it, and not at its own.
     shards: W, see `collate_examples`.
     own: the shards to make; None for all.
 
@@ -389,7 +401,7 @@ def eval_batches(
   if seen not in ('window', 'history'):
     raise ValueError(f"seen must be 'window' or 'history', not {seen!r}")
   own = range(shards) if own is None else own
-  lengths = np.minimum(examples.end - examples.begin, max_len)
+  lengths = np.subtract(*splits.find_tokens(examples, max_len)[::-1])
   cuts = _find_cuts(lengths, rows, capacity)
   start = histories.offsets[examples.row]
   past = examples.end - start
@@ -408,6 +420,7 @@ def eval_batches(
       max_len=max_len,
       capacity=capacity,
       own=own,
+      at_last_event=at_last_event,
     )
     if seen == 'history':
       mine = bounds[own.start : own.stop + 1]

@@ -294,33 +294,73 @@ def _say_what_is_needed(histories, cfg, split: str) -> str:
   )
 
 
-def train_counts(
-  histories: histories_lib.Histories,
-  examples: ExampleSpans,
-  rows: int,
-  max_len: int | None = None,
-) -> np.ndarray:
-  """`[rows]` int64: how often each item occurs in a training split.
+def find_tokens(
+  examples: ExampleSpans, max_len: int, which: np.ndarray | slice = slice(None)
+) -> tuple[np.ndarray, np.ndarray]:
+  """What a model with `max_len` tokens reads and learns: the one statement.
 
-  Every event of the split counts once, also when windows share it.
+  The tokens of an example are the events at begin .. end - 1, and it learns to
+  predict those behind them, at begin + 1 .. end. Batches are made of it, and
+  whatever counts what is trained (`count_targets`).
+
+  >>> spans = ExampleSpans(*(np.array([x]) for x in (0, 4, 9)))
+  >>> [x.tolist() for x in find_tokens(spans, max_len=3)]
+  [[6], [9]]
+
+  Args:
+    examples: of a split.
+    max_len: most tokens of an example; the latest count.
+    which: some of the examples.
+
+  Returns:
+    (begin `[n]`, end `[n]`).
+  """
+  end = examples.end[which]
+  return np.maximum(examples.begin[which], end - max_len), end
+
+
+def count_targets(
+  histories: histories_lib.Histories, examples: ExampleSpans, max_len: int
+) -> np.ndarray:
+  """`[rows]` int64: how often an epoch trains to predict each item.
+
+  Neither first events nor those before a window (`split.windows='latest'`) are
+  ever targets.
 
   Args:
     histories: the events.
     examples: the training split.
-    rows: of the vocabulary, padding included.
-    max_len: counts only what a model with so many tokens is trained to
-      predict: neither first events nor those before a window.
+    max_len: most tokens of an example.
   """
-  if max_len:
-    begin = np.maximum(examples.begin, examples.end - max_len) + 1
-  else:
-    first = examples.begin == histories.offsets[examples.row]
-    begin = examples.begin + np.where(first, 0, 1)
-  lengths = examples.end + 1 - begin
+  begin, end = find_tokens(examples, max_len)
+  return _count_items(histories, begin + 1, end - begin)
+
+
+def count_events(
+  histories: histories_lib.Histories, examples: ExampleSpans
+) -> np.ndarray:
+  """`[rows]` int64: how often each item occurs in a training split.
+
+  All that has happened, trained on or not: how popular items are, which does
+  not depend on a model. An event counts once, also when windows share it.
+
+  Args:
+    histories: the events.
+    examples: the training split.
+  """
+  # The first event of a later window is the last target of the one before.
+  first = examples.begin == histories.offsets[examples.row]
+  begin = examples.begin + np.where(first, 0, 1)
+  return _count_items(histories, begin, examples.end + 1 - begin)
+
+
+def _count_items(histories, begin, lengths) -> np.ndarray:
+  """Occurrences of each item at begin, ..., `lengths` of them each."""
+  rows = histories.vocab.rows
   counts = np.zeros(rows, np.int64)
   chunk_of_example = (np.cumsum(lengths) - lengths) // CHUNK
   for group in np.split(
-    np.arange(len(examples)), np.flatnonzero(np.diff(chunk_of_example)) + 1
+    np.arange(len(begin)), np.flatnonzero(np.diff(chunk_of_example)) + 1
   ):
     at = expand_ranges(begin[group], lengths[group])
     counts += np.bincount(histories.items[at], minlength=rows)

@@ -19,8 +19,10 @@ from genrec_jax.tasks.ranking_metrics import (
   LabelMetrics,
   WeightedMeans,
 )
+from genrec_jax.tasks.ranking_metrics.auc import USUAL_LEVEL
 
 WAITING = 1 << 16  # examples that are gathered before they are binned
+_FORMER_ZERO = 1 << 15  # the bin of zero in the states of earlier versions
 
 
 class Progressive:
@@ -30,8 +32,8 @@ class Progressive:
     progressive.update(logits, labels, weights, group)  # of each batch
     progressive.metrics()  # at each log line: ends the window
 
-  AUC is that of bins (`ranking_metrics.BinnedAuc`, some 1e-5 off at most in
-  practice). gAUC compares examples of a group within one window, in the
+  AUC is that of bins (`ranking_metrics.BinnedAuc`); 'auc_max_error' says how
+  far it may be off. gAUC compares examples of a group within one window, in the
   lifetime one too: the mean of the windows, weighted by their examples.
   """
 
@@ -78,9 +80,10 @@ class Progressive:
     """The metrics of the window, which ends; {} if it is empty.
 
     Returns:
-      'auc', 'gauc' (with groups), 'logloss', 'ne', 'calibration', of several
-      labels as `ranking_metrics.of_labels` names them; and with `lifetime` the
-      same since the start as 'lifetime_auc' and so on.
+      'auc', 'auc_max_error', 'gauc' (with groups), 'logloss', 'ne',
+      'calibration', of several labels as `ranking_metrics.of_labels` names
+      them; and with `lifetime` the same since the start as 'lifetime_auc' and
+      so on.
     """
     self._bin_waiting()
     if not self._means[0].weight:
@@ -172,30 +175,27 @@ class Progressive:
       self._labels, metrics, grouped, strict=True
     ):
       result = m.result()
+      areas = {'auc': result.pop('auc'), 'auc_max_error': m.auc.error()}
       if self._grouped:
-        gauc = float(total / weight) if weight else math.nan
-        result = {'auc': result.pop('auc'), 'gauc': gauc} | result
-      results[label] = result
+        areas['gauc'] = float(total / weight) if weight else math.nan
+      results[label] = areas | result
     return ranking_metrics.of_labels(results)
 
 
 def _state_of(metrics: LabelMetrics) -> dict:
-  binned = metrics.auc
-  used = np.flatnonzero((binned.positive > 0) | (binned.negative > 0))
-  return {
-    'means': dataclasses.asdict(metrics.means),
-    'bins': _text_of(used.astype(np.int32)),
-    'positive': _text_of(binned.positive[used]),
-    'negative': _text_of(binned.negative[used]),
-  }
+  bins = {name: _text_of(x) for name, x in vars(metrics.auc).items()}
+  return {'means': dataclasses.asdict(metrics.means), **bins}
 
 
 def _metrics_of(state: dict) -> LabelMetrics:
-  binned = BinnedAuc()
-  used = _array_of(state['bins'])
-  binned.positive[used] = _array_of(state['positive'])
-  binned.negative[used] = _array_of(state['negative'])
-  return LabelMetrics(binned, WeightedMeans(**state['means']))
+  columns = {
+    name: _array_of(text) for name, text in state.items() if name != 'means'
+  }
+  if 'bins' in columns:  # as earlier versions cut them, whatever the scores
+    number = columns.pop('bins').astype(np.int64) - _FORMER_ZERO
+    columns['start'] = number << USUAL_LEVEL
+    columns['level'] = np.full(len(number), USUAL_LEVEL)
+  return LabelMetrics(BinnedAuc(**columns), WeightedMeans(**state['means']))
 
 
 def _text_of(array: np.ndarray) -> list:

@@ -1,6 +1,5 @@
 """AUC, gAUC, log loss and their like of one split of the data."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from genrec_jax.parallel import collectives
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics import GroupedAuc, LabelMetrics
 
-LOG = logging.getLogger('genrec_jax')
 # So many examples do not score alike by chance.
 MANY = 16
 LEAST_RATE = 1e-12  # a constant prediction keeps away from 0 and 1 by this
@@ -47,6 +45,7 @@ class RankingEvaluator:
 
   Attributes:
     directions: see `contracts.Evaluator`.
+    undefined: the same.
     scores_are_alike: whether the last `run` met one score alone, which a model
       does that has diverged.
   """
@@ -78,7 +77,7 @@ class RankingEvaluator:
     )
     self._task, self._split, self._config = task, split, config
     self._runtime = runtime
-    self._warned = False
+    self.undefined = find_undefined(split, task.labels)
     self._grouped = split.blocks > 0 and split.block(0).group is not None
 
     def score_batch(weights, batch):
@@ -111,26 +110,7 @@ class RankingEvaluator:
     scores = self.scores(state)
     logits = scores.logits
     self.scores_are_alike = len(logits) >= MANY and (logits == logits[0]).all()
-    self._warn_of_one_class(scores.labels)
     yield from self.measure(scores).items()
-
-  def _warn_of_one_class(self, labels: np.ndarray) -> None:
-    """Says once which labels have no AUC, and why."""
-    if self._warned or not len(labels):
-      return
-    self._warned = True
-    for name, column in zip(self._task.labels, labels.T, strict=True):
-      if column[0] in (0, 1) and (column == column[0]).all():
-        LOG.warning(
-          'label %r is %g in all %s examples of the %s split, so that its AUC '
-          'is not defined (NaN). Are the rows in the order of the label, or '
-          "are there very few? data.split.by='random' draws the examples of "
-          'each split, and the fractions of data.split say how large it is.',
-          name,
-          column[0],
-          f'{len(column):,}',
-          self._split.name,
-        )
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""
@@ -253,3 +233,65 @@ class RankingEvaluator:
         column.append(values[real])
     scores = Scores(*map(np.concatenate, columns))
     return scores if self._grouped else scores._replace(group=None)
+
+
+def find_undefined(split, labels: Sequence[str]) -> dict[str, str]:
+  """Metric -> why it has no value on a split, whatever a model predicts.
+
+  Reads blocks until both classes of each label, and a group that holds both,
+  have been met, which most often is the first block.
+
+  Args:
+    split: examples, see `data.ranking`.
+    labels: names of the labels.
+  """
+  count, grouped = len(labels), False
+  # Bit 1 is of positive examples, bit 2 of negative ones.
+  classes = np.zeros(count, np.uint8)
+  classes_of_group = np.zeros((0, count), np.uint8)
+  mixed = np.zeros(count, bool)  # whether some group holds both
+  for number in range(split.blocks):
+    rows = split.block(number)
+    if rows.weight is not None:
+      rows = rows.take(np.flatnonzero(rows.weight > 0))
+    values = rows.labels[:, :count]
+    bits = (values > 0).astype(np.uint8) + 2 * (values < 1).astype(np.uint8)
+    classes |= np.bitwise_or.reduce(bits, axis=0)
+    grouped = rows.group is not None
+    if grouped and not mixed.all():
+      real = rows.group >= 0
+      group = rows.group[real]
+      more = 1 + int(group.max(initial=-1)) - len(classes_of_group)
+      classes_of_group = np.pad(classes_of_group, ((0, max(0, more)), (0, 0)))
+      np.bitwise_or.at(classes_of_group, group, bits[real])
+      mixed |= (classes_of_group == 3).any(axis=0)
+    if (classes == 3).all() and (mixed.all() or not grouped):
+      return {}
+  reasons = {}  # label -> metric -> why
+  for i, label in enumerate(labels):
+    here = reasons[label] = {}
+    if classes[i] in (1, 2):
+      why = (
+        f'label {label!r} is {classes[i] % 2} in all {len(split):,} examples '
+        f'of the {split.name} split'
+      )
+      here |= dict.fromkeys(['auc', *['gauc'] * grouped, 'ne'], why)
+      if classes[i] == 2:
+        here['calibration'] = why
+    elif grouped and not mixed[i]:
+      here['gauc'] = (
+        f'no group (data.group) of the {split.name} split holds examples of '
+        f'both values of label {label!r}'
+      )
+  if count == 1:
+    return dict(*reasons.values())
+  named = {
+    f'{metric}/{label}': why
+    for label, of in reasons.items()
+    for metric, why in of.items()
+  }
+  for metric in ranking_metrics.NAMES:
+    each = [of[metric] for of in reasons.values() if metric in of]
+    if len(each) == count:  # the mean is that of the labels that have one
+      named[metric] = '; '.join(each)
+  return named

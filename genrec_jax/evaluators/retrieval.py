@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax import interruption
+from genrec_jax.config import ConfigError
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
@@ -17,6 +18,19 @@ from genrec_jax.tasks import catalogue, metrics
 LOG = logging.getLogger('genrec_jax')
 # So many targets do not score alike by chance.
 MANY = 16
+# `eval.request_time` -> what the report says of it.
+REQUEST_TIMES = {
+  'target': (
+    'The model was asked at the time of the target event '
+    "(eval.request_time='target'), as published: it knew when the next event "
+    'comes. A server knows the time of the request instead.'
+  ),
+  'last_event': (
+    'The model was asked at the time of the last event before the target '
+    "(eval.request_time='last_event'), as predictions without "
+    'predict.request_time do.'
+  ),
+}
 
 
 class RetrievalEvaluator:
@@ -27,6 +41,7 @@ class RetrievalEvaluator:
 
   Attributes:
     directions: see `contracts.Evaluator`.
+    notes: what a reader of its metrics must know.
     scores_are_alike: whether the last `run` met one score alone, which a model
       does that has diverged.
   """
@@ -52,6 +67,21 @@ class RetrievalEvaluator:
         f'eval.filter_seen is {config.filter_seen!r}, must be one of '
         f'{catalogue.FILTERS}'
       )
+    # Configs of earlier versions lack it.
+    self._request_time = config.get('request_time', 'target')
+    if self._request_time not in REQUEST_TIMES:
+      raise ConfigError(
+        f'eval.request_time is {self._request_time!r}, must be one of '
+        f'{", ".join(REQUEST_TIMES)}'
+      )
+    self.notes = [REQUEST_TIMES[self._request_time]]
+    if not getattr(task.model_config, 'time_bias', False):
+      self.notes = []
+      if self._request_time != 'target':
+        raise ConfigError(
+          f'eval.request_time is {self._request_time!r}, and a model without '
+          'model.time_bias reads no times: leave the key out'
+        )
     if config.item_chunk < 1:
       raise ValueError(
         f'eval.item_chunk is {config.item_chunk}, must be positive'
@@ -136,6 +166,7 @@ class RetrievalEvaluator:
       capacity=max(c.batch_tokens, max_len * shards),
       max_len=max_len,
       seen='history' if c.filter_seen == 'history' else 'window',
+      at_last_event=self._request_time == 'last_event',
       shards=shards,
       own=own,
     )

@@ -29,7 +29,8 @@ def build_schedule(
 ) -> optax.Schedule:
   """Step, counted from 0 -> learning rate.
 
-  The rate rises on a line to `rate`, which step `warmup_steps` has, and then
+  The rate rises on a line: step i of n = `warmup_steps` has the share
+  (i + 1) / n, so that the last of these steps has all of it. From step n on it
   falls as `schedule` says: 'linear' and 'cosine' reach `end_factor * rate` at
   step `decay_steps` and stay there; 'inverse_sqrt' is
   `rate * sqrt(warmup_steps / step)`, nowhere below `end_factor * rate`, and
@@ -37,7 +38,7 @@ def build_schedule(
 
   >>> rate = build_schedule(1.0, 'linear', warmup_steps=2, decay_steps=6)
   >>> [float(rate(step)) for step in range(8)]
-  [0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+  [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
   >>> rate = build_schedule(1.0, 'inverse_sqrt', warmup_steps=4)
   >>> [float(rate(step)) for step in (4, 16, 64)]
   [1.0, 0.5, 0.25]
@@ -97,8 +98,8 @@ def build_schedule(
 
 def _rise_linearly(rate: float, steps: int) -> optax.Schedule:
   """Constant, after a linear warm-up."""
-  if steps:
-    return optax.linear_schedule(rate / steps, rate, steps)
+  if steps > 1:
+    return optax.linear_schedule(rate / steps, rate, steps - 1)
   return optax.constant_schedule(rate)
 
 

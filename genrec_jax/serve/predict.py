@@ -67,7 +67,12 @@ def write_predictions(
     else:
       histories = _training_users(config, workdir, predictor.items)
     if predict.request_time is None and config.model.get('time_bias'):
-      LOG.info("each user asks at the time of the user's last event")
+      LOG.info(
+        "predict.request_time is not set: each user asks at the time of the "
+        "user's last event. The metrics of a report are those of requests at "
+        'the time of the next event, unless eval.request_time=last_event; '
+        'set predict.request_time to the time of the request'
+      )
     file = stack.enter_context(
       prediction_files.create_file(
         output, escape_formulas=predict.escape_formulas

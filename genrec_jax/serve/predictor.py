@@ -217,7 +217,8 @@ class Predictor:
   def _make_batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""
     c, max_len = self._config.eval, self._config.model.max_len
-    tokens = np.minimum(examples.end - examples.begin, max_len).sum()
+    begin, end = splits.find_tokens(examples, max_len)
+    tokens = (end - begin).sum()
     capacity = pipeline.capacity_for(max(int(tokens), max_len))
     # Few different shapes compile few programs.
     batch_size = 1 << max(0, len(examples) - 1).bit_length()
@@ -228,6 +229,7 @@ class Predictor:
       capacity=min(max(c.batch_tokens, max_len), capacity),
       max_len=max_len,
       seen='history' if c.filter_seen == 'history' else 'window',
+      at_last_event=c.get('request_time') == 'last_event',
     )
 
   def _item_vectors(self, weights):

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import math
 import pathlib
 import time
 
@@ -18,7 +19,7 @@ import jax
 
 from genrec_jax import config as config_lib
 from genrec_jax import interruption
-from genrec_jax.checkpoint.workdir import own_workdir
+from genrec_jax.checkpoint.workdir import list_traces, own_workdir
 from genrec_jax.contracts import Extensions, TaskKinds, kind_of, weights_of
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
@@ -36,7 +37,12 @@ from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
 from genrec_jax.train.renewal import read_rules, renew_evaluations
-from genrec_jax.train.settings_checks import check_evaluation, check_settings
+from genrec_jax.train.settings_checks import (
+  check_evaluation,
+  check_settings,
+  check_unused,
+  describe_nan,
+)
 from genrec_jax.train.workdir_watch import WorkdirWatch
 from genrec_jax.weights.start import import_weights
 
@@ -87,6 +93,7 @@ def train_and_evaluate(
   workdir = pathlib.Path(workdir)
   check_settings(config)
   defaults = kind_of(config, kinds).defaults
+  check_unused(config, continues=bool(list_traces(workdir)))
   with (
     own_workdir(workdir, config, defaults),
     job.all_or_none('training', config.parallel.heartbeat_s),
@@ -116,7 +123,7 @@ def _train_locked(
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = runtime.step()
   progressive = progressive_validation.build_progressive_validation(
-    config, experiment.task, runtime
+    config, experiment.task, runtime, epoch, total_steps
   )
   kinds_of_measurements = measurements.declare_measurements(experiment.task)
 
@@ -209,7 +216,7 @@ def _train_locked(
     ended = False  # an endless source has run dry
     running = collections.deque()  # (loss, counts) of the steps under way
     last_log_step = last_save_step = step
-    last_eval_step = run_values['last'].get('step', 0)
+    last_eval_step = run_values['last'].get('step', -train.eval_first)
     shown = {}  # what the task measured up to the last log line
 
     def is_due(every, done):
@@ -242,13 +249,22 @@ def _train_locked(
         except interruption.Stopped:
           pass  # a resumed run evaluates this step again
         else:
+          waited_before = run_values['evaluations_since_best']
           _note_evaluation(
-            monitor, measured, state, step, run_values, writers, best, health
+            monitor,
+            evaluators,
+            measured,
+            state,
+            step,
+            run_values,
+            writers,
+            best,
+            health,
           )
           last_eval_step = step
           waited = run_values['evaluations_since_best']
           run_values['stopped_early'] = 0 < train.patience <= waited
-          if waited:
+          if waited > waited_before:
             state = lower_rate(state, config.optimizer)
         meter.switch_phase('train')
       # Asked once: the signal may arrive at any moment.
@@ -285,7 +301,7 @@ def _train_locked(
       if batch is None:
         ended = stop.number is None
         continue
-      progressive.observe(state, batch)
+      progressive.observe(step, state, batch)
       profile.before(step)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, loss = step_fn(state, batch)
@@ -386,17 +402,18 @@ def _measure_splits(evaluators, state, step, health) -> dict:
       measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:
       raise NonFiniteError(f'{split} split, step {step}: {e}. {_REMEDY}') from e
-    health.observe_scores(step, split, evaluator)
+    if step:  # fresh weights may well score all alike
+      health.observe_scores(step, split, evaluator)
   return measured
 
 
 def _note_evaluation(
-  monitor, measured, state, step, run_values, writers, best, health
+  monitor, evaluators, measured, state, step, run_values, writers, best, health
 ) -> None:
   """Writes an evaluation down, and keeps the state if it is the best so far."""
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
-  run_values['last'] = {'step': step, **measured}
+  last, run_values['last'] = run_values['last'], {'step': step, **measured}
   if monitor is None:
     return
   value = monitor.measure(measured['valid'])
@@ -406,7 +423,13 @@ def _note_evaluation(
     run_values['evaluations_since_best'] = 0
     about = {**run_values['best'], 'plan': run_values['plan']}
     best.save(step, flatten_state(weights_of(state)), about)
-  else:
+  elif math.isnan(value):
+    # It says nothing of the step: neither patience nor the rate goes by it.
+    if 'valid' not in last or not math.isnan(monitor.measure(last['valid'])):
+      LOG.warning(
+        'Step %d: %s', step, describe_nan(monitor, evaluators, measured)
+      )
+  elif step:  # the start itself cannot have waited
     run_values['evaluations_since_best'] += 1
 
 

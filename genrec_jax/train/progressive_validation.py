@@ -2,9 +2,13 @@
 
 In one pass over a log this measures what counts in production: how well the
 present model ranks the examples that come next. No examples are held out.
+
+In a second pass the model has learned from every example before, so that only
+the first one is measured: behind its last step there are no such metrics.
 """
 
 import collections
+import logging
 
 import jax
 
@@ -13,6 +17,7 @@ from genrec_jax.contracts import weights_of
 from genrec_jax.evaluators.progressive import Progressive
 from genrec_jax.parallel import collectives
 
+LOG = logging.getLogger('genrec_jax')
 KINDS = ('none', 'window', 'lifetime')
 AHEAD = 2  # batches whose scores are not waited for
 
@@ -20,8 +25,8 @@ AHEAD = 2  # batches whose scores are not waited for
 class NoProgressiveValidation:
   """The same calls, for runs that do not ask for it."""
 
-  def observe(self, state, batch) -> None:
-    """Scores a batch with the state that will learn from it."""
+  def observe(self, step: int, state, batch) -> None:
+    """Scores a batch with the state of `step`, which will learn from it."""
 
   def metrics(self) -> dict[str, float]:
     """Metrics since the last call, and since the start; by name."""
@@ -38,7 +43,10 @@ class NoProgressiveValidation:
 class ProgressiveValidation:
   """Scores each batch first; the calls of `NoProgressiveValidation`."""
 
-  def __init__(self, task, runtime, *, lifetime: bool, grouped: bool):
+  def __init__(
+    self, task, runtime, epoch: int, *, lifetime: bool, grouped: bool
+  ):
+    self._epoch = epoch  # its steps
     self._progressive = Progressive(task.labels, lifetime=lifetime)
     self._waiting = collections.deque()
 
@@ -52,7 +60,9 @@ class ProgressiveValidation:
 
     self._scores = runtime.jit(score_batch, ('split',), 'alike')
 
-  def observe(self, state, batch) -> None:
+  def observe(self, step: int, state, batch) -> None:
+    if step >= self._epoch:
+      return
     self._waiting.append(self._scores(weights_of(state), batch))
     self._collect_scores(AHEAD)
 
@@ -74,9 +84,17 @@ class ProgressiveValidation:
 
 
 def build_progressive_validation(
-  config, task, runtime
+  config, task, runtime, epoch: int, total_steps: int
 ) -> NoProgressiveValidation | ProgressiveValidation:
-  """What `config.eval.progressive` asks for."""
+  """What `config.eval.progressive` asks for.
+
+  Args:
+    config: of the run.
+    task: scores the batches.
+    runtime: of the run.
+    epoch: steps of a pass over the data.
+    total_steps: of the run.
+  """
   kind = config.eval.get('progressive', 'none')
   if kind not in KINDS:
     raise ConfigError(
@@ -91,9 +109,19 @@ def build_progressive_validation(
       "parallel.pipeline='none', parallel.microbatches=1 and "
       "parallel.determinism='per_mesh'"
     )
+  if total_steps > epoch:
+    LOG.warning(
+      'eval.progressive=%s measures the first of %.3g passes over the data, %d '
+      'steps: in later ones the model has learned from every example before. '
+      'train.epochs=1 ends with it.',
+      kind,
+      total_steps / epoch,
+      epoch,
+    )
   return ProgressiveValidation(
     task,
     runtime,
+    epoch,
     lifetime=kind == 'lifetime',
     grouped=bool(config.data.group),
   )

@@ -17,7 +17,7 @@ from genrec_jax.data.ranking import (
   value_shares,
 )
 from genrec_jax.data.ranking.unseen_draws import UnseenDraws
-from genrec_jax.evaluators.ranking import RankingEvaluator
+from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
 from genrec_jax.tasks.ranking import Ranking
 
@@ -69,6 +69,15 @@ class RankingData:
 
   def train_batches(self, config, runtime, stop, log):
     del stop, log  # the examples are all there
+    undefined = find_undefined(self.splits['train'], self.dataset.labels)
+    for why in dict.fromkeys(
+      why for metric, why in undefined.items() if metric.startswith('auc')
+    ):
+      LOG.warning(
+        '%s, so that the model cannot learn what it depends on. '
+        "data.split.by='random' draws the examples of each split.",
+        why,
+      )
     return batches.train_batches(
       self.splits['train'],
       batch_size=config.train.batch_size,
@@ -119,16 +128,6 @@ class RankingData:
         'there is nothing to learn'
       )
     means = sums / total
-    for label, mean in zip(self.dataset.labels, means, strict=True):
-      if mean in (0, 1):
-        LOG.warning(
-          'label %r is %g in all %s examples of training, so that the model '
-          "cannot learn what it depends on. data.split.by='random' draws the "
-          'examples of each part.',
-          label,
-          mean,
-          f'{len(train):,}',
-        )
     return 'mean', lambda e: e.constant(means)
 
   def save_for_predicting(self, workdir) -> None:

@@ -22,6 +22,7 @@ from genrec_jax.report.metric_writers import (
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train.health import describe_divergence
+from genrec_jax.train.settings_checks import warn_of_undefined
 
 LOG = logging.getLogger('genrec_jax')
 PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
@@ -62,12 +63,16 @@ def write_results(
     why = 'No validation split'
     if 'valid' in last:
       why = f'No step is the best by {config.train.monitor}'
+      undefined = getattr(evaluators['valid'], 'undefined', {})
+      if causes := set(undefined.values()):
+        why += f' ({"; ".join(sorted(causes))})'
     notes.append(f'{why}: the metrics are those of the last evaluation.')
   if host['stopped_early']:
     notes.append(
       f'Stopped early: {config.train.patience} evaluations without a better '
       f'{config.train.monitor}.'
     )
+  notes += _collect_notes(evaluators)
   report = {
     'config': config.to_dict(),
     'seed': config.seed,
@@ -153,6 +158,7 @@ def evaluate_run(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions
   )
   LOG.info('weights of step %d', weights.step)
+  warn_of_undefined(evaluators)
   wall, core = time.monotonic(), time.process_time()
   metrics = {split: dict(e.run(weights)) for split, e in evaluators.items()}
   wall, core = time.monotonic() - wall, time.process_time() - core
@@ -168,6 +174,7 @@ def evaluate_run(
     'wall_s': wall,
     'core_s': core,
     'directions': _collect_directions(evaluators),
+    'notes': _collect_notes(evaluators),
     'devices': describe_devices(),
     'versions': package_versions(),
   }
@@ -194,6 +201,12 @@ def _collect_directions(evaluators) -> dict:
   for evaluator in evaluators.values():
     directions |= getattr(evaluator, 'directions', {})
   return directions
+
+
+def _collect_notes(evaluators) -> list[str]:
+  """What readers of the metrics must know, each sentence once."""
+  notes = [n for e in evaluators.values() for n in getattr(e, 'notes', ())]
+  return list(dict.fromkeys(notes))
 
 
 def describe_devices() -> str:

@@ -28,7 +28,8 @@ class RetrievalData:
   Attributes:
     dataset: the events and the catalogue.
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
-    item_counts: `[rows]` occurrences in the training split.
+    item_counts: `[rows]` occurrences in the training split, of all events:
+      how popular items are. What is trained is `splits.count_targets`.
   """
 
   dataset: datasets.RetrievalDataset
@@ -63,19 +64,21 @@ class RetrievalData:
     spans = splits_lib.split_histories(
       dataset.histories, config.split, max_len=config.model.max_len, log=log
     )
-    rows = dataset.histories.vocab.rows
-    counts = splits_lib.train_counts(dataset.histories, spans['train'], rows)
+    counts = splits_lib.count_events(dataset.histories, spans['train'])
     return cls(dataset, spans, counts)
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
     counts = self.item_counts
     if config.loss.get('logq'):  # in a batch, targets are drawn
-      counts = splits_lib.train_counts(
-        self.dataset.histories,
-        self.splits['train'],
-        len(counts),
-        config.model.max_len,
+      counts = splits_lib.count_targets(
+        self.dataset.histories, self.splits['train'], config.model.max_len
       )
+      if config.data.stream.directory:
+        LOG.warning(
+          'loss.logq takes the shares of items from the log in data.path, and '
+          'the targets are those of the parts in data.stream.directory: where '
+          'the parts have other shares, the correction is off by their ratio'
+        )
     return Retrieval.from_config(
       config, self.dataset.corpus, counts, extensions
     )

@@ -9,6 +9,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.config.loading import flatten
 from genrec_jax.contracts import Extensions
 from genrec_jax.embedding.stores import host_tables
+from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.train.monitor import Monitor, parse_monitor
 
 LOG = logging.getLogger('genrec_jax')
@@ -87,6 +88,21 @@ def check_settings(config) -> None:
     )
 
 
+def check_unused(config, *, continues: bool) -> None:
+  """Refuses settings that an optimizer ignores; warns where a run goes on.
+
+  Args:
+    config: of the run.
+    continues: whether the run has begun, with this setting and without effect.
+  """
+  if not (unused := find_unused(config)):
+    return
+  if not continues:
+    raise config_lib.ConfigError('; '.join(unused))
+  for sentence in unused:
+    LOG.warning('%s. This run goes on without it, as it began.', sentence)
+
+
 def check_evaluation(
   config, evaluators, extensions: Extensions | None
 ) -> Monitor | None:
@@ -106,20 +122,69 @@ def check_evaluation(
       f'the stores of {", ".join(names)} work on the host, and evaluations '
       'read whole tables from the device: set eval.splits=()'
     )
+  warn_of_undefined(evaluators)
   if 'valid' in evaluators:
     evaluator = evaluators['valid']
-    return parse_monitor(
+    monitor = parse_monitor(
       _fit_to_catalogue(train.monitor, evaluator.names(), config.eval),
       evaluator.names(),
       getattr(evaluator, 'directions', {}),
       train.min_delta,
     )
+    if causes := explain_nan(monitor, evaluator):
+      LOG.warning(
+        'train.monitor is %s, and it will be NaN: %s. No step can become the '
+        'best by it; choose another, such as logloss.',
+        train.monitor,
+        causes,
+      )
+    return monitor
   if train.patience:
     raise config_lib.ConfigError(
       'train.patience waits for better validation metrics, and nothing is '
       'held out for validation (split.*, eval.splits); set train.patience=0'
     )
   return None
+
+
+def warn_of_undefined(evaluators) -> None:
+  """Says which metrics have no value on these data, and why."""
+  for evaluator in evaluators.values():
+    metrics_of = {}
+    for metric, why in getattr(evaluator, 'undefined', {}).items():
+      metrics_of.setdefault(why, []).append(metric)
+    for why, metrics in metrics_of.items():
+      is_alike = any(metric.startswith('auc') for metric in metrics)
+      LOG.warning(
+        '%s, so that %s not defined (NaN).%s',
+        why,
+        ', '.join(metrics) + (' is' if len(metrics) == 1 else ' are'),
+        ' Are the rows in the order of the label, or are there very few? '
+        "data.split.by='random' draws the examples of each split, and the "
+        'fractions of data.split say how large it is.'
+        if is_alike
+        else '',
+      )
+
+
+def explain_nan(monitor: Monitor, evaluator) -> str:
+  """Why the monitored value is NaN whatever is predicted; '' if it is not."""
+  undefined = getattr(evaluator, 'undefined', {})
+  causes = [undefined[name] for name in monitor.weights if name in undefined]
+  return '; '.join(dict.fromkeys(causes))
+
+
+def describe_nan(monitor: Monitor, evaluators, measured) -> str:
+  """What is said of an evaluation whose monitored value is NaN."""
+  names = [n for n in monitor.weights if math.isnan(measured['valid'][n])]
+  cause = explain_nan(monitor, evaluators['valid'])
+  return (
+    f'{" and ".join(names)} of the valid split, by which train.monitor '
+    f'compares evaluations, is NaN{cause and f" ({cause})"}. Evaluations in '
+    'which it is are neither better nor worse than others: no such step '
+    'becomes the best, and train.patience and optimizer.plateau_factor do not '
+    'count them.'
+  )
 
 
 def _fit_to_catalogue(monitor: str, names: list[str], settings) -> str:

@@ -124,38 +124,59 @@ def test_windows_cover_every_target_once():
 
 
 @pytest.mark.parametrize('windows', ['latest', 'all'])
-def test_train_counts_count_each_event_once(windows, monkeypatch):
+def test_each_event_of_training_counts_once(windows, monkeypatch):
   monkeypatch.setattr(splits, 'CHUNK', 13)
   h = make([2, 3, 10, 11, 12, 1, 13, 40])
   cfg = dict(holdout=1, windows=windows)
   train = splits.split_histories(h, cfg, max_len=4, log=quiet)['train']
-  counts = splits.train_counts(h, train, 40)
+  counts = splits.count_events(h, train)
   events = [
     h.items[p]
     for row in range(len(h))
     if h.offsets[row + 1] - h.offsets[row] >= 3
     for p in range(h.offsets[row], h.offsets[row + 1] - 1)
   ]
-  np.testing.assert_array_equal(counts, np.bincount(events, minlength=40))
+  np.testing.assert_array_equal(
+    counts, np.bincount(events, minlength=h.vocab.rows)
+  )
   assert counts.dtype == np.int64
 
 
+@pytest.mark.parametrize('max_len', [1, 4, 100])
 @pytest.mark.parametrize('windows', ['latest', 'all'])
-def test_counts_of_targets_are_those_of_an_epoch(windows):
+@pytest.mark.parametrize(
+  'cfg',
+  [
+    dict(holdout=1),
+    dict(holdout=2),
+    dict(name='global_time', valid_from=0.6, test_from=0.8),
+    dict(name='stream', test_fraction=0.2),
+  ],
+  ids=lambda cfg: '-'.join(map(str, cfg.values())),
+)
+def test_targets_are_counted_as_an_epoch_trains_them(
+  cfg, windows, max_len, monkeypatch
+):
   h = make([2, 3, 10, 11, 12, 1, 13, 40])
-  cfg = dict(holdout=1, windows=windows)
-  train = splits.split_histories(h, cfg, max_len=4, log=quiet)['train']
+  cfg = dict(cfg, windows=windows)
+  train = splits.split_histories(h, cfg, max_len=max_len, log=quiet)['train']
   dataset = pipeline.train_batches(
-    h, train, batch_size=3, max_len=4, seed=0, prefetch=0
+    h, train, batch_size=3, max_len=max_len, seed=0, prefetch=0
   )
   batches = iter(dataset)
-  expected = np.zeros(40, int)
+  expected = np.zeros(h.vocab.rows, int)
+  tokens = 0
   for _ in range(pipeline.steps_per_epoch(train, 3)):
-    targets = next(batches).jagged[EVENTS]['next_item']
-    expected += np.bincount(targets, minlength=40)
+    events = next(batches).jagged[EVENTS]
+    expected += np.bincount(events['next_item'], minlength=h.vocab.rows)
+    tokens += int(events.lengths.sum())
   expected[PAD] = 0
-  counts = splits.train_counts(h, train, 40, max_len=4)
+  monkeypatch.setattr(splits, 'CHUNK', 13)
+  counts = splits.count_targets(h, train, max_len)
   np.testing.assert_array_equal(counts, expected)
+  assert counts.sum() == tokens
+  popularity = splits.count_events(h, train)
+  assert np.all(popularity >= counts) and popularity.sum() > counts.sum()
 
 
 def test_stream_splits_records_in_order():

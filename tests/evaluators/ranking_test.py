@@ -48,17 +48,47 @@ def test_metrics(labels, grouped):
   assert ('gauc' in found) == grouped
 
 
-def test_a_part_with_one_class_is_said_once(caplog):
-  rows = examples(12, grouped=False)
-  rows = dataclasses.replace(rows, labels=np.zeros((12, 1), np.uint8))
-  e, state = evaluator(rows), State()
-  assert math.isnan(dict(e.run(state))['auc'])
-  list(e.run(state))
-  [told] = [record.getMessage() for record in caplog.records]
-  assert told.startswith(
-    "label 'label' is 0 in all 12 examples of the test split"
+def test_a_split_with_one_class_is_known_before_anything_is_scored():
+  rows = examples(130, labels=2)  # three blocks
+  state, both = State(labels=2), ('click', 'buy')
+  for value in (0, 1):
+    for which in range(2):
+      labels = rows.labels.copy()
+      labels[:, which] = value
+      e = evaluator(dataclasses.replace(rows, labels=labels), both)
+      found = dict(e.run(state))
+      nan = {name for name, x in found.items() if math.isnan(x)}
+      assert e.undefined.keys() == nan
+      metrics = ('auc', 'gauc', 'ne', 'calibration')[: 4 - value]
+      assert nan == {f'{m}/{both[which]}' for m in metrics}
+      assert e.undefined[f'auc/{both[which]}'] == (
+        f"label '{both[which]}' is {value} in all 130 examples of the test "
+        'split'
+      )
+  alike = dataclasses.replace(rows, labels=np.zeros_like(rows.labels))
+  e = evaluator(alike, both)
+  assert e.undefined.keys() == {n for n, x in e.run(state) if math.isnan(x)}
+  assert e.undefined['auc'].count('in all 130 examples') == 2
+  # The last row alone makes both of it.
+  labels = np.zeros_like(rows.labels)
+  labels[-1] = 1
+  assert (
+    evaluator(dataclasses.replace(rows, labels=labels), both).undefined == {}
   )
-  assert "data.split.by='random'" in told
+  assert evaluator(rows, both).undefined == {}
+
+
+def test_groups_of_one_class():
+  rows = examples(130)
+  group = 2 * (np.arange(130) // 10) + rows.labels[:, 0]
+  rows = dataclasses.replace(rows, group=group.astype(np.int32))
+  e = evaluator(rows)
+  nan = {name for name, x in e.run(State()) if math.isnan(x)}
+  assert e.undefined.keys() == nan == {'gauc'}
+  assert e.undefined['gauc'].startswith('no group (data.group) of the test spl')
+  group[-1], group[0] = group[-2], -1
+  rows = dataclasses.replace(rows, group=group.astype(np.int32))
+  assert bool(evaluator(rows).undefined) == (rows.labels[-1] == rows.labels[-2])
 
 
 @pytest.mark.parametrize('runtime', [SingleDeviceEvalRuntime, OnDevices])

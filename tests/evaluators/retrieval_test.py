@@ -8,7 +8,8 @@ import pytest
 from ml_collections import ConfigDict
 
 import pallas_kernels
-from genrec_jax.data import datasets, histories, splits, vocab
+from genrec_jax.config import ConfigError
+from genrec_jax.data import datasets, histories, pipeline, splits, vocab
 from genrec_jax.embedding import lookup
 from genrec_jax.evaluators import retrieval
 from genrec_jax.features import EVENTS, Read
@@ -239,3 +240,122 @@ def test_config_is_checked(dataset, examples):
     build(filter_seen='all')
   with pytest.raises(ValueError, match='eval.item_chunk is 0'):
     build(item_chunk=0)
+
+
+def never_recommended(histories, example, corpus, filter_seen):
+  """Whether the target of an example can be in no list, by hand."""
+  items, end = histories.items, int(example.end[0])
+  past = {
+    'none': [],
+    'window': items[max(int(example.begin[0]), end - MAX_LEN) : end],
+    'history': items[histories.offsets[int(example.row[0])] : end],
+  }[filter_seen]
+  return items[end] in past or items[end] not in corpus
+
+
+@pytest.mark.parametrize('filter_seen', ['window', 'history', 'none'])
+@pytest.mark.parametrize('size', [3, 40])
+def test_a_miss_is_no_hit_whatever_is_asked(size, filter_seen):
+  """For every k, catalogue, miss rank, filter, and for popularity as well."""
+  rng = np.random.default_rng(size)
+  lengths = rng.integers(2, 9, USERS)
+  h = histories.from_arrays(
+    np.repeat(np.arange(USERS), lengths),
+    rng.integers(1, size + 1, lengths.sum()),
+    item_vocab=vocab.Vocab(np.arange(1, size + 1)),
+  )
+  corpus = np.unique(rng.integers(1, size + 1, 2 * size)).astype(np.int32)
+  corpus = np.unique(np.append(corpus, [1, 2])).astype(np.int32)
+  spans = splits.keep_whole(h)
+  dataset = datasets.RetrievalDataset('own', h, corpus)
+  table = rng.normal(size=(size + 1, 3)).astype(np.float32)
+  state = types.SimpleNamespace(
+    params={},
+    tables={'items': jax.numpy.array(table)},
+    id_states={},
+    modules={},
+  )
+  each = [
+    splits.ExampleSpans(*(x[i : i + 1] for x in vars(spans).values()))
+    for i in range(len(spans))
+  ]
+  misses = np.array(
+    [never_recommended(h, one, corpus, filter_seen) for one in each]
+  )
+  ks = (1, 2, size // 2, size, 10**6)
+  c = config(filter_seen=filter_seen, ks=ks)
+  e = retrieval.RetrievalEvaluator(LastItem(corpus), dataset, spans, c)
+  ranks = e.ranks(state)
+  np.testing.assert_array_equal(np.isinf(ranks), misses)
+  counts = np.bincount(h.items, minlength=size + 1)
+  for miss_rank in (0, 1, 2, len(corpus), len(corpus) + 1, 10**6):
+    c.miss_rank = miss_rank
+    paths = {
+      'model': dict(e.run(state)),
+      'popularity': e.popularity(counts),
+      'any k': metrics.ranking_metrics(ranks, ks, miss_rank),
+    }
+    for values in paths.values():
+      for name, value in values.items():
+        most = 1 - misses.mean()
+        if name == 'mrr':  # what a miss is worth is said, and it is the least
+          most += misses.mean() / (miss_rank or np.inf)
+        assert 0 <= value <= most + 1e-12, (name, miss_rank)
+    # Where nothing can be hit, nothing is.
+    if misses.any():
+      lost = metrics.ranking_metrics(ranks[misses], ks, miss_rank)
+      assert lost.pop('mrr') == pytest.approx(1 / (miss_rank or np.inf))
+      assert set(lost.values()) == {0}
+
+
+@pytest.mark.parametrize('shards', [1, 2])
+def test_the_time_of_the_request(shards):
+  """That of the target, or of the last event, as predictions have it."""
+  times = np.array([5, 9, 20, 21, 50, 7, 8, 30])
+  h = histories.from_arrays([1] * 5 + [2] * 3, np.arange(1, 9), times)
+  spans = splits.keep_whole(h)
+  asked = {}
+  for at_last_event in (False, True):
+    batches = pipeline.eval_batches(
+      h, spans, batch_size=2, capacity=16, max_len=3, shards=shards,
+      at_last_event=at_last_event,
+    )  # fmt: skip
+    [batch] = batches
+    events = batch.jagged[EVENTS]
+    real = events['item'] > 0
+    asked[at_last_event] = (events['time'][real], events['next_time'][real])
+  time, target = asked[False]
+  np.testing.assert_array_equal(time, [0, 11, 12, 0, 1])
+  np.testing.assert_array_equal(target, [11, 12, 41, 1, 23])
+  np.testing.assert_array_equal(asked[True][1], [11, 12, 12, 1, 1])
+
+
+@pytest.mark.parametrize(
+  'value, timed, words',
+  [
+    ('now', True, "request_time is 'now', must be one of target, last_event"),
+    ('last_event', False, 'a model without model.time_bias reads no times'),
+  ],
+)
+def test_request_times_that_mean_nothing(
+  dataset, examples, value, timed, words
+):
+  task = LastItem(dataset.corpus)
+  task.model_config.time_bias = timed
+  with pytest.raises(ConfigError, match=words):
+    retrieval.RetrievalEvaluator(
+      task, dataset, examples, config(request_time=value)
+    )
+
+
+def test_the_report_says_when_the_model_was_asked(dataset, examples):
+  task = LastItem(dataset.corpus)
+
+  def notes(**fields):
+    e = retrieval.RetrievalEvaluator(task, dataset, examples, config(**fields))
+    return e.notes
+
+  assert notes() == []
+  task.model_config.time_bias = True
+  assert "(eval.request_time='target')" in notes()[0]
+  assert 'time of the last event' in notes(request_time='last_event')[0]

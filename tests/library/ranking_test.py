@@ -3,6 +3,7 @@
 import doctest
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -266,8 +267,10 @@ def test_a_label_that_is_always_the_same_in_training(tmp_path, caplog):
   cfg.labels = ('click',)
   columns = columns_lib.read_columns({'shop': ['a'] * 9, 'click': [0] * 9})
   path = write_examples(columns, cfg, None, tmp_path, lambda *_: None)
-  RankingData(RankingDataset('clicks', store.PreparedStore(path))).baseline()
-  assert "'click' is 0 in all 7 examples of training" in caplog.text
+  data = RankingData(RankingDataset('clicks', store.PreparedStore(path)))
+  runtime = types.SimpleNamespace(shards=1, local_shards=None)
+  data.train_batches(config_lib.ranking(), runtime, None, None)
+  assert "'click' is 0 in all 7 examples of the train split" in caplog.text
 
 
 @pytest.mark.parametrize(

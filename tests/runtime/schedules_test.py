@@ -32,7 +32,7 @@ def test_every_step_of_a_schedule(name):
   rate = schedules.build_schedule(
     RATE, name, warmup_steps=WARM, decay_steps=END, end_factor=LEAST
   )
-  rise = [RATE * (1 / WARM + (1 - 1 / WARM) * i / WARM) for i in range(WARM)]
+  rise = [RATE * (i + 1) / WARM for i in range(WARM)]
   expected = rise + [fall(name, step) for step in range(WARM, 20)]
   found = [float(rate(step)) for step in range(20)]
   assert found == pytest.approx(expected, rel=1e-6)
@@ -44,6 +44,14 @@ def test_without_a_warm_up_the_first_step_has_the_whole_rate(name):
   assert float(rate(0)) == pytest.approx(RATE)
   assert 0 <= float(rate(8)) <= RATE == pytest.approx(float(rate(0)))
   assert float(rate(8)) == float(rate(100))
+
+
+@pytest.mark.parametrize('steps', [1, 2, 7])
+def test_the_last_step_of_a_warm_up_has_the_whole_rate(steps):
+  rate = schedules.build_schedule(RATE, warmup_steps=steps)
+  found = [float(rate(step)) for step in range(steps + 2)]
+  expected = [RATE * min(1, (i + 1) / steps) for i in range(steps + 2)]
+  assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_root_has_a_least_value_and_needs_no_end():

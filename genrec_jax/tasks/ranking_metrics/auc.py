@@ -22,11 +22,14 @@ from genrec_jax.tasks.ranking_metrics.tally import (
   make_tally,
 )
 
-_OCTAVES, _PER_OCTAVE_BITS = 16, 11
-_SIDE = _OCTAVES << _PER_OCTAVE_BITS  # bins of the logits of one sign
-BINS = 2 * _SIDE
-_MANTISSA_BITS = 23
-_ONE = np.float32(1).view(np.int32)
+# Bins that are left at least where neighbours are joined, and half of what
+# there may be.
+LEAST_BINS = 1 << 14
+PLACE_BITS = 54
+# Bins of this level are a 2,048th of 1 + |logit| wide; they become wider only
+# where there is no other room.
+USUAL_LEVEL = PLACE_BITS - 11
+MOST_LEVEL = 61  # holds all logits of one sign
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,41 +126,67 @@ class GroupedAuc:
 
 @dataclasses.dataclass(frozen=True)
 class BinnedAuc:
-  """AUC of logits rounded to bins: constant memory, for endless streams.
+  """AUC of logits in bins that follow them: constant memory, endless streams.
+
+  Every logit has a bin of its own until there are more than `2 * LEAST_BINS`.
+  Then neighbours of little weight are joined until at most `LEAST_BINS` are
+  left, so that bins are narrow where examples lie densely, be their logits
+  apart by units or by millionths.
 
   Pairs within a bin count as ties, so the result is off by at most half of
-  their share of all pairs: `error()`. Bins are cut by the bits of 1 + |logit|,
-  2,048 to a factor of two: from 1/2,048 wide around zero to 1/512 wide at 7 and
-  a two-thousandth of |logit| further out. Logits beyond 65,535 tie.
+  their share of all pairs: `error()`. That does not depend on how examples are
+  cut into updates. Merging joins the bins of one part that lie within a bin of
+  the other, and loses no example.
+
+  >>> auc = BinnedAuc().update([-3.5001, -3.5, -3.4999], [0, 1, 1])
+  >>> auc.result(), auc.error()
+  (1.0, 0.0)
 
   Attributes:
-    positive: `[BINS]` weight of the positive examples.
-    negative: `[BINS]` weight of the others.
+    start: `[K]` int64, ascending: the first place (see `place_of`) of each
+      bin, a multiple of its width.
+    level: `[K]` int64, the bin is `2 ** level` places wide.
+    positive: `[K]` weight of the positive examples.
+    negative: `[K]` weight of the others.
   """
 
-  positive: np.ndarray = dataclasses.field(
-    default_factory=lambda: _empty_bins()
-  )
-  negative: np.ndarray = dataclasses.field(
-    default_factory=lambda: _empty_bins()
-  )
+  start: np.ndarray = dataclasses.field(default_factory=lambda: _no(np.int64))
+  level: np.ndarray = dataclasses.field(default_factory=lambda: _no(np.int64))
+  positive: np.ndarray = dataclasses.field(default_factory=lambda: _no(float))
+  negative: np.ndarray = dataclasses.field(default_factory=lambda: _no(float))
 
   def update(self, logits, labels, weights=None, group=None) -> 'BinnedAuc':
     """With `[N]` more examples; `group` does not matter."""
     del group
     e = check_examples(logits, labels, weights)
-    places = bin_of(e.logits)
-    new = BinnedAuc(self.positive.copy(), self.negative.copy())
-    # One after the other, so that sums do not depend on how updates are cut.
-    np.add.at(new.positive, places, e.positive)
-    np.add.at(new.negative, places, e.negative)
-    return new
+    places, done, bins = place_of(e.logits), 0, self
+    while done < len(places):
+      rest = slice(done, None)
+      bins, more = bins._add(places[rest], e.positive[rest], e.negative[rest])
+      done += more
+    return bins
 
   def merge(self, other: 'BinnedAuc') -> 'BinnedAuc':
     """With the examples of both."""
+    columns = [
+      np.concatenate([getattr(x, f.name) for x in (self, other)])
+      for f in dataclasses.fields(self)
+    ]
+    # The widest of the bins that begin at one place comes first.
+    order = np.lexsort((-columns[1], columns[0]))
+    start, level, positive, negative = (c[order] for c in columns)
+    end = np.maximum.accumulate(start + (1 << level))
+    # Bins either lie within one another or have no place in common.
+    first = np.flatnonzero(start[1:] >= end[:-1]) + 1
+    first = np.concatenate([np.zeros(min(len(start), 1), np.int64), first])
+    if not len(first):
+      return self
     return BinnedAuc(
-      self.positive + other.positive, self.negative + other.negative
-    )
+      start[first],
+      level[first],
+      np.add.reduceat(positive, first),
+      np.add.reduceat(negative, first),
+    )._join()
 
   def result(self) -> float:
     """The AUC to within `error()`, NaN without a pair."""
@@ -168,15 +197,94 @@ class BinnedAuc:
     pairs = self.positive.sum() * self.negative.sum()
     if not pairs:
       return math.nan
-    return float(np.dot(self.positive, self.negative) / 2 / pairs)
+    # Whatever is in a bin of one place does tie.
+    wide = self.level > 0
+    tied = np.dot(self.positive[wide], self.negative[wide])
+    return float(tied / 2 / pairs)
+
+  def _add(self, places, positive, negative) -> tuple['BinnedAuc', int]:
+    """With as many of the examples as there are bins for, and their number."""
+    distinct, first, which = np.unique(
+      places, return_index=True, return_inverse=True
+    )
+    is_new = np.ones(len(distinct), bool)
+    if len(self.start):
+      at = np.searchsorted(self.start, distinct, 'right') - 1
+      is_new = (at < 0) | (distinct - self.start[at] >> self.level[at] > 0)
+    count, room = len(places), 2 * LEAST_BINS - len(self.start)
+    if np.count_nonzero(is_new) > room:
+      # Bins are joined behind the very example that makes them too many, so
+      # that the result does not depend on where updates are cut.
+      count = int(np.partition(first[is_new], room)[room]) + 1
+      is_new &= first < count
+    fresh = distinct[is_new]
+    into = np.searchsorted(self.start, fresh)
+    new = BinnedAuc(
+      *(np.insert(x, into, y) for x, y in zip(
+        vars(self).values(), (fresh, 0, 0.0, 0.0), strict=True
+      ))
+    )  # fmt: skip
+    at = np.searchsorted(new.start, distinct, 'right') - 1
+    at = at[which[:count]]
+    # One after the other, so that sums do not depend on how updates are cut.
+    np.add.at(new.positive, at, positive[:count])
+    np.add.at(new.negative, at, negative[:count])
+    return new._join(), count
+
+  def _join(self) -> 'BinnedAuc':
+    """Joins neighbours of little weight if there are too many bins."""
+    if len(self.start) <= 2 * LEAST_BINS:
+      return self
+    total = float(self.positive.sum() + self.negative.sum())
+    most, widest, bins = total / LEAST_BINS, USUAL_LEVEL, self
+    while len(bins.start) > LEAST_BINS:
+      bins = bins._join_light(most, widest)
+      # First somewhat heavier bins, then wider ones: examples that come later
+      # shall find room for their differences.
+      if most < 4 * total / LEAST_BINS or widest == MOST_LEVEL:
+        most *= 2
+      else:
+        widest += 1
+    return bins
+
+  def _join_light(self, most: float, widest: int) -> 'BinnedAuc':
+    """Joins what together weighs `most` and is no wider than `widest`."""
+    start, level, positive, negative = (
+      getattr(self, f.name) for f in dataclasses.fields(self)
+    )
+    for height in range(1, widest + 1):
+      block = start >> height
+      first = np.flatnonzero(np.diff(block, prepend=block[0] - 1))
+      count = np.diff(first, append=len(block))
+      sums = [np.add.reduceat(x, first) for x in (positive, negative)]
+      joins = (count > 1) & (sums[0] + sums[1] <= most)
+      if not joins.any():
+        continue
+      # The first bin of a block that is joined becomes the whole block.
+      stays = ~np.repeat(joins, count)
+      stays[first[joins]] = True
+      here = np.cumsum(stays)[first[joins]] - 1
+      start, level, positive, negative = (
+        x[stays] for x in (start, level, positive, negative)
+      )
+      start[here], level[here] = start[here] >> height << height, height
+      positive[here], negative[here] = (x[joins] for x in sums)
+    return BinnedAuc(start, level, positive, negative)
 
 
-def bin_of(logits: np.ndarray) -> np.ndarray:
-  """The bin of each logit, in 0..BINS-1; a higher logit has no lower one."""
-  size = np.minimum(np.abs(logits), 2.0**_OCTAVES).astype(np.float32)
-  bits = (size + np.float32(1)).view(np.int32) - _ONE
-  place = np.minimum(bits >> (_MANTISSA_BITS - _PER_OCTAVE_BITS), _SIDE - 1)
-  return np.where(logits < 0, _SIDE - 1 - place, _SIDE + place)
+def place_of(logits: np.ndarray) -> np.ndarray:
+  """The place of each logit, int64; a higher logit has no lower one.
+
+  What float32 tells apart has places apart. They are counted by the bits of
+  1 + |logit|, `2 ** PLACE_BITS` to a factor of two, and where those are too
+  few, next to zero, by the bits of |logit|.
+  """
+  size = np.minimum(np.abs(logits), np.finfo(np.float32).max)
+  place = (1.0 + size).view(np.int64) - np.float64(1).view(np.int64)
+  place = place >> 5 << PLACE_BITS - 47
+  near = size.astype(np.float32).view(np.int32)
+  place = np.where(size < 2.0**-24, near, place)
+  return np.where(logits < 0, ~place, place)
 
 
 def _append_run(runs: tuple[Tally, ...], run: Tally) -> tuple[Tally, ...]:
@@ -195,5 +303,5 @@ def _area_under(positive: np.ndarray, negative: np.ndarray) -> float:
   return float(np.dot(positive, below + negative / 2) / pairs)
 
 
-def _empty_bins() -> np.ndarray:
-  return np.zeros(BINS)
+def _no(dtype) -> np.ndarray:
+  return np.zeros(0, dtype)
