@@ -19,11 +19,17 @@ import pathlib
 import tempfile
 import warnings
 
-from benchmarks import cli, meaning_columns, meaning_peers, meaning_values
+from benchmarks import (
+  cli,
+  meaning_columns,
+  meaning_metrics,
+  meaning_peers,
+  meaning_values,
+)
 from benchmarks.meaning_cases import Case
 
 COLUMNS = ('case', 'part', 'against', 'expected', 'got', 'engines')
-MODULES = (meaning_values, meaning_columns)
+MODULES = (meaning_values, meaning_columns, meaning_metrics)
 
 
 def list_cases() -> list[Case]:
