@@ -22,14 +22,24 @@ import warnings
 from benchmarks import (
   cli,
   meaning_columns,
+  meaning_events,
+  meaning_libsvm,
   meaning_metrics,
+  meaning_parts,
   meaning_peers,
   meaning_values,
 )
 from benchmarks.meaning_cases import Case
 
 COLUMNS = ('case', 'part', 'against', 'expected', 'got', 'engines')
-MODULES = (meaning_values, meaning_columns, meaning_metrics)
+MODULES = (
+  meaning_values,
+  meaning_columns,
+  meaning_libsvm,
+  meaning_events,
+  meaning_parts,
+  meaning_metrics,
+)
 
 
 def list_cases() -> list[Case]:

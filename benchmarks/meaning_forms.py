@@ -175,10 +175,12 @@ def train(examples, features, **settings) -> Trained:
   Args:
     examples: in any form.
     features: as of `fit`.
-    settings: dotted keys with `__` for the dots, beside SETTINGS; 'label' and
-      'group' go to `fit`.
+    settings: dotted keys with `__` for the dots, beside SETTINGS; 'label',
+      'group' and 'steps' go to `fit`.
   """
-  options = {k: settings.pop(k) for k in ('label', 'group') if k in settings}
+  options = {
+    k: settings.pop(k) for k in ('label', 'group', 'steps') if k in settings
+  }
   settings = {k.replace('__', '.'): v for k, v in settings.items()}
   with hear() as lines:
     run = genrec_jax.fit(
@@ -186,9 +188,8 @@ def train(examples, features, **settings) -> Trained:
       'lr',
       features=features,
       settings=SETTINGS | settings,
-      steps=1,
       progress=False,
-      **options,
+      **({'steps': 1} | options),
     )
   return Trained(run, open_data(run), lines)
 
