@@ -32,6 +32,7 @@ from benchmarks import (
 from benchmarks.meaning_cases import Case
 
 COLUMNS = ('case', 'part', 'against', 'expected', 'got', 'engines')
+PARTS = ('case', 'cases', 'equal', 'left out')
 MODULES = (
   meaning_values,
   meaning_columns,
@@ -67,8 +68,8 @@ def summarize(rows: list[dict]) -> list[dict]:
     counts = parts.setdefault(row['part'], collections.Counter())
     counts['cases'] += 1
     counts['equal'] += row['equal'] is True
-    counts['without the peer'] += row['equal'] is None
-  return [{'part': part, **counts} for part, counts in parts.items()]
+    counts['left out'] += row['equal'] is None
+  return [{'case': part, **counts} for part, counts in parts.items()]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -81,12 +82,14 @@ def main(argv: list[str] | None = None) -> None:
   )
   args = parser.parse_args(argv)
   if args.peer_python:
-    meaning_peers.ask_again(args.peer_python, meaning_peers.QUESTIONS)
+    meaning_peers.ask_again(args.peer_python)
   cases = [case for case in cases if case.part in args.parts]
   with tempfile.TemporaryDirectory(prefix='meaning-') as directory:
     rows = run_cases(cases[:: 10 if args.smoke else 1], pathlib.Path(directory))
-  cli.finish(args, 'meaning', rows, COLUMNS)
-  print(cli.table(summarize(rows), ('part', 'cases', 'equal')))
+  is_partial = args.parts != parts
+  cli.finish(args, 'meaning', rows, COLUMNS, merge=is_partial)
+  summary = summarize(rows)
+  cli.finish(args, 'meaning_parts', summary, PARTS, merge=is_partial)
   if wrong := sum(row['equal'] is False for row in rows):
     raise SystemExit(f'{wrong} of {len(rows)} cases differ')
 

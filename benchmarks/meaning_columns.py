@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from benchmarks import meaning_forms as forms
-from benchmarks.meaning_cases import REFUSED, Case, ReadOrTold, Told
+from benchmarks.meaning_cases import Case, ReadOrTold, Told, refusal
 from benchmarks.meaning_peers import ask
 from benchmarks.meaning_values import NO, repeat_values, value_case
 
@@ -25,14 +25,16 @@ def list_cases() -> list[Case]:
 
 def standardize(old, new) -> list[float]:
   """Z-scores by scikit-learn, of the training part; missing is 0."""
-  from sklearn.preprocessing import StandardScaler
+  preprocessing = forms.import_optional('sklearn.preprocessing')
 
   def column(values):
     return np.array([math.nan if v is None else v for v in values], np.float64)[
       :, None
     ]
 
-  scaler = StandardScaler().fit(column(old[: forms.train_size({'x': old})]))
+  scaler = preprocessing.StandardScaler().fit(
+    column(old[: forms.train_size({'x': old})])
+  )
   return np.nan_to_num(scaler.transform(column(new))[:, 0]).tolist()
 
 
@@ -151,12 +153,14 @@ def _numbers() -> list[Case]:
       transform='standardize',
       **CLIPPED,
     ),
-    case('infinity is refused', NUMBERS, [math.inf, 1.0], REFUSED),
+    case(
+      'infinity is refused', NUMBERS, [math.inf, 1.0], refusal("'x'", 'inf')
+    ),
     value_case(
       'text as a number is refused',
       NUMBERS,
       ['ten', 'one'],
-      REFUSED,
+      refusal("'x'"),
       part='numbers',
       against='NumPy',
       features={'x': 'numeric'},
@@ -397,7 +401,7 @@ def _labels() -> list[Case]:
     case('labels 0 and 1', [0, 1] * 10, [0, 1, 0, 1]),
     case('labels False and True', [False, True] * 10, [0, 1, 0, 1]),
     case('labels 0.0 and 1.0', [0.0, 1.0] * 10, [0, 1, 0, 1]),
-    case('a label of 2 is refused', [0, 2] * 10, REFUSED),
-    case('a missing label is refused', [0, 1, NO, 1] * 5, REFUSED),
-    case('a label of text is refused', ['no', 'yes'] * 10, REFUSED),
+    case('a label of 2 is refused', [0, 2] * 10, refusal("'label'", '2')),
+    case('a missing label is refused', [0, 1, NO, 1] * 5, refusal("'label'")),
+    case('a label of text is refused', ['no', 'yes'] * 10, refusal('label')),
   ]

@@ -11,7 +11,7 @@ import numpy as np
 
 import genrec_jax
 from benchmarks import meaning_forms as forms
-from benchmarks.meaning_cases import REFUSED, Case
+from benchmarks.meaning_cases import Case, refusal
 from genrec_jax import config as config_lib
 from genrec_jax.data import datasets, pipeline
 from genrec_jax.tasks.retrieval import Retrieval
@@ -24,6 +24,7 @@ SMALL = {
   'model.dim': 8,
   'train.batch_size': 4,
   'eval.ks': (1,),
+  'train.monitor': 'hr@1',
   'eval.filter_seen': 'none',
 }
 
@@ -136,7 +137,7 @@ def _times() -> list[Case]:
       'a missing time is refused',
       'times',
       'pandas',
-      REFUSED,
+      refusal('time'),
       lambda engine, directory: read_events(
         forms.make_form(
           engine,
@@ -188,8 +189,7 @@ def _trained() -> list[Case]:
     config.data.update(name='csv', path=path)
     config.data.columns.update(user='user', item='item', time='time')
     config.split.name, config.split.windows = 'leave_last_out', windows
-    config.loss.update(name='sampled_softmax', negatives='in_batch')
-    config.loss.logq = True
+    config.loss.update(sampler='in_batch', logq=True)
     return config, RetrievalData.load(config, directory, lambda line: None)
 
   def case(windows, max_len):
@@ -223,7 +223,7 @@ def _misses() -> list[Case]:
       'time': list(range(180)),
     }
     form = forms.make_form(engine, table, directory / 'log')
-    settings = SMALL | {'eval.ks': (10, 100), 'eval.filter_seen': 'history'}
+    settings = SMALL | {'eval.ks': (1, 10, 100), 'eval.filter_seen': 'history'}
     with forms.hear():
       run = genrec_jax.fit(
         form, 'sasrec', settings=settings, steps=1, progress=False

@@ -6,6 +6,7 @@ What becomes of a value is read where every way in meets: at `Encoder.encode`.
 import contextlib
 import dataclasses
 import functools
+import importlib
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def make_form(
   """
   types = types or {}
   if engine == 'parquet':
-    pa, parquet = _import('pyarrow'), _import('pyarrow.parquet')
+    pa, parquet = import_optional('pyarrow'), import_optional('pyarrow.parquet')
     arrays = {
       name: pa.array(values, _arrow_type(pa, types.get(name)))
       for name, values in table.items()
@@ -56,13 +57,13 @@ def make_form(
     parquet.write_table(pa.table(arrays), file)
     return str(file)
   if engine == 'polars':
-    pl = _import('polars')
+    pl = import_optional('polars')
     frame = pl.DataFrame(dict(table), strict=False)
     for name, kind in types.items():
       if kind == 'dictionary':
         frame = frame.with_columns(pl.col(name).cast(pl.Categorical))
     return frame
-  pd = _import('pandas')
+  pd = import_optional('pandas')
   frame = pd.DataFrame({name: list(values) for name, values in table.items()})
   if engine == 'csv':
     file = path.with_suffix('.csv')
@@ -82,9 +83,8 @@ def make_form(
 
 
 @functools.lru_cache
-def _import(name: str):
-  import importlib
-
+def import_optional(name: str):
+  """A module of a package that the project does not need."""
   try:
     return importlib.import_module(name)
   except ImportError:

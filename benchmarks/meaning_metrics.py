@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from benchmarks.meaning_cases import REFUSED, Absent, Case, Told
+from benchmarks import meaning_forms as forms
+from benchmarks.meaning_cases import Case, Told, refusal
 from genrec_jax import config as config_lib
 from genrec_jax.evaluators.progressive import Progressive
 from genrec_jax.runtime import optimizer as optimizer_lib
@@ -38,11 +39,7 @@ def _case(part, name, against, expected, measure, tolerance=1e-9) -> Case:
 
 
 def _sklearn():
-  try:
-    import sklearn.metrics as sklearn_metrics
-  except ImportError:
-    raise Absent('pip install scikit-learn') from None
-  return sklearn_metrics
+  return forms.import_optional('sklearn.metrics')
 
 
 def _probability(logits) -> np.ndarray:
@@ -315,7 +312,9 @@ def _monitors() -> list[Case]:
       auc=[0.7, 0.72, 0.7],
       logloss=[0.5, 0.4, 0.45],
     ),
-    case('what has no direction', 'examples', REFUSED, examples=[1, 2]),
+    case(
+      'what has no direction', 'examples', refusal('examples'), examples=[1, 2]
+    ),
   ]
 
 

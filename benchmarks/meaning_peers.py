@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 
 from benchmarks import cli, result
 from benchmarks.meaning_cases import Absent
@@ -40,20 +39,20 @@ def ask(name: str, old: list, new: list, **options):
   return answer
 
 
-def ask_again(python: str, questions: Mapping[str, dict]) -> None:
-  """Runs FuxiCTR in the Python of an environment that has it."""
+def ask_again(python: str) -> None:
+  """Asks FuxiCTR everything, in the Python of an environment that has it."""
   program = pathlib.Path(__file__).with_name(f'{NAME}.py')
   with tempfile.TemporaryDirectory() as directory:
     source = pathlib.Path(directory) / 'questions.json'
     target = pathlib.Path(directory) / 'answers.json'
-    source.write_text(json.dumps(questions))
+    source.write_text(json.dumps(QUESTIONS))
     command = [python, str(program), str(source), str(target)]
     if subprocess.run(command).returncode:
       cli.fail(f'--peer_python {python} must be a Python with fuxictr')
     answers = json.loads(target.read_text())
   rows = [
     {'case': name, 'question': question, 'answer': answers['answers'][name]}
-    for name, question in questions.items()
+    for name, question in QUESTIONS.items()
   ]
   note = f'fuxictr {answers["version"]}, of which no code is here'
   result.write(NAME, rows, machine='cpu2', notes=note)

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from benchmarks import meaning_forms as forms
-from benchmarks.meaning_cases import ENGINES, REFUSED, Case
+from benchmarks.meaning_cases import ENGINES, Case, Told, refusal
 from benchmarks.meaning_peers import ask
 
 NO = None
@@ -37,7 +37,7 @@ def value_case(
     old: column -> values; or those of the one column, 'x'.
     new: the same for scoring.
     expected: what `new` becomes: feature -> values, or those of the one
-      feature; REFUSED; or a function that says it.
+      feature; a refusal; or a function that says it.
     part: of the table.
     against: what states the expected values.
     features: of `fit`; 'x' is categorical by default.
@@ -73,7 +73,7 @@ def value_case(
 
   def expect():
     value = expected() if callable(expected) else expected
-    if value == REFUSED or not counts:
+    if isinstance(value, Told) or not counts:
       return value
     size = forms.train_size(old)
     return {
@@ -265,7 +265,7 @@ def list_cases() -> list[Case]:
       'unseen values as an error',
       whole,
       [7, 4],
-      REFUSED,
+      refusal("'x'", '4'),
       features={'x': {'kind': 'categorical', 'oov': 'error'}},
     ),
     case(
