@@ -232,6 +232,8 @@ def test_bools_are_those_of_a_column_of_nothing_else():
   assert fit_values([]).encode(['True', '1']).tolist() == [1, 1]
   made = fit_values(['True'], oov='hash', hash_rows=999)
   assert len(set(made.encode(['False', '0', '0.0', 'false']).tolist())) == 1
+  made = fit_values(['True'], vocabulary='hashed', hash_rows=999)
+  assert len(set(made.encode(['True', '1', '1.0']).tolist())) == 2
 
 
 def test_vocabularies_of_earlier_versions_keep_their_rows():
