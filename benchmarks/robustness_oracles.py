@@ -139,8 +139,8 @@ def label(word: str) -> int:
 
 
 def feature_number(word: str) -> float:
-  """Of a numeric feature, where an empty cell is missing and reads as 0."""
-  is_missing = re.fullmatch(r'( *[+-]?nan *)?', word, re.I | re.A)
+  """Of a numeric feature: an empty cell and NaN are missing and read as 0."""
+  is_missing = re.fullmatch('( *[+-]?nan *)?', word, re.ASCII | re.IGNORECASE)
   value = 0.0 if is_missing else number(word)
   if not abs(value) <= float(np.finfo(np.float32).max):
     raise Refusal('number')
@@ -171,8 +171,9 @@ def cell(value: object) -> str:
   """The text of a value of a record."""
   if value is None or value != value:
     return ''
-  is_whole = isinstance(value, float) and value.is_integer()
-  if isinstance(value, bool) or is_whole:
+  if isinstance(value, float) and value.is_integer():
+    return str(int(value))
+  if isinstance(value, bool):
     return str(int(value))
   if isinstance(value, str | int | float):
     return str(value)
@@ -184,7 +185,7 @@ def record_column(values: list) -> list:
     return [cell(value) for value in values]
   out = []
   for value in values:
-    value = [] if value is None else value
+    value = [] if value is None or value != value else value
     if not isinstance(value, list | tuple):
       raise Refusal('lists and others')
     out.append([cell(x) for x in value])

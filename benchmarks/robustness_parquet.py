@@ -203,6 +203,7 @@ def expect_example_parquet(content):
   for label, user, price, tags in zip(*columns, strict=True):
     if label not in (0, 1):
       raise Refusal('label')
+    price = price if price == price else None  # NaN
     if price is not None and not abs(price) <= most:
       raise Refusal('price')
     words = tuple('' if tag is None else tag for tag in tags or ())

@@ -84,6 +84,10 @@ def find_distinct(
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
   """Texts of the distinct numbers, the place of each value's, their counts.
 
+  >>> found = find_distinct(np.array([7.0, 0, 7.0]), np.array([1, 0, 1], bool))
+  >>> [x if isinstance(x, list) else x.tolist() for x in found]
+  [['7', ''], [0, 1, 0], [2, 1]]
+
   Args:
     values: `[N]` integers or floats.
     present: `[N]` bool; None when nothing is missing.

@@ -219,6 +219,8 @@ def test_forms_are_counted_as_one_value():
   for _ in range(2):
     rows = made.encode(['7', '7.0', '7.000', 'b', '07', '-7', ''])
     assert rows.tolist() == [1, 1, 1, 2, 3, 3, 0]
+  made.encode(['7.' + '0' * n for n in range(1, 99)])
+  assert len(made._rows) == 2 * 3  # forms that come again, and no more
 
 
 def test_bools_are_those_of_a_column_of_nothing_else():
@@ -232,6 +234,8 @@ def test_bools_are_those_of_a_column_of_nothing_else():
   assert fit_values([]).encode(['True', '1']).tolist() == [1, 1]
   made = fit_values(['True'], oov='hash', hash_rows=999)
   assert len(set(made.encode(['False', '0', '0.0', 'false']).tolist())) == 1
+  made = fit_values(['True'], vocabulary='hashed', hash_rows=999)
+  assert len(set(made.encode(['True', '1', '1.0']).tolist())) == 2
 
 
 def test_vocabularies_of_earlier_versions_keep_their_rows():
@@ -272,11 +276,14 @@ def test_encoders_of_earlier_versions_keep_their_meaning(tmp_path):
   assert 'forms' not in (tmp_path / 'again/encoder.json').read_text()
 
 
-def test_what_needs_no_mark_has_none(tmp_path):
-  encoder = fit(make_schema(CATEGORY), [raw.RawChunk({'x': ['7.0']}, 1)])
+@pytest.mark.parametrize(
+  'feature, marked', [(CATEGORY, False), (HASHED, True), (SETS[0], True)]
+)
+def test_what_needs_no_mark_has_none(tmp_path, feature, marked):
+  encoder = fit(make_schema(feature), [raw.RawChunk({'x': ['7.0']}, 1)])
   encoder.save(tmp_path)
   meta = json.loads((tmp_path / 'encoder.json').read_text())
-  assert 'forms' not in meta and 'keep' not in meta['columns'][0]
+  assert ('forms' in meta) == marked and 'keep' not in meta['columns'][0]
 
 
 @pytest.mark.parametrize(
