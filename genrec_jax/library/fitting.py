@@ -137,8 +137,8 @@ def fit(
     label: to rank: column of the label, or several.
     features: to rank: names of the columns that are features; or column ->
       'categorical', 'numeric', 'multi_hot', 'sequence' or options (see
-      docs/ranking_data.md) for those that shall be otherwise than their type
-      says, None for those to leave out.
+      docs/ranking_data.md) for those that shall be otherwise than their values
+      suggest, None for those to leave out.
     group: to rank: column of the groups within which a grouped AUC is measured,
       such as the users.
     settings: dotted key of the config -> value, such as
