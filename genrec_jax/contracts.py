@@ -343,9 +343,6 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  It may have `describe_values`, without arguments: split -> feature -> counts,
-  as report.json holds them, and sentences that the report shall warn with.
-
   Attributes:
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
   """
