@@ -52,6 +52,8 @@ class RetrievalDataset:
         for t in (h.times.min(), h.times.max())
       )
       line += f', {first} to {last}'
+    if h.skipped_unknown:
+      line += f'; {h.skipped_unknown:,} events of unknown items were skipped'
     return line
 
 

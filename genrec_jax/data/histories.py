@@ -41,6 +41,8 @@ class Histories:
     extras: name of an extra column -> `[N]` float32, int32 or int64.
     extra_vocabs: name of an extra column of categories -> their vocabulary;
       the column holds indices 1..V of it, 0 for a value it does not know.
+    skipped_unknown: events that were left out when they were converted, as
+      their items are not in a vocabulary that was given.
   """
 
   offsets: np.ndarray
@@ -54,6 +56,7 @@ class Histories:
   extra_vocabs: Mapping[str, vocab_lib.Vocab] = dataclasses.field(
     default_factory=dict
   )
+  skipped_unknown: int = 0
 
   def __len__(self) -> int:
     return len(self.offsets) - 1
@@ -103,6 +106,7 @@ class Histories:
       path=files.path,
       extras=extras,
       extra_vocabs=extra_vocabs,
+      skipped_unknown=meta.get('skipped_unknown_item', 0),
       **columns,
     )
 

@@ -97,7 +97,7 @@ class RankingData:
     return self.dataset.summary()
 
   def describe_values(self) -> tuple[dict, list[str]]:
-    """What is missing or unseen; see `contracts.RunData`."""
+    """Counts for report.json, and what to warn of; see `train.results`."""
     encoder = self.dataset.encoder
     excesses = value_shares.check_splits(encoder)
     counts = value_shares.to_json(encoder.value_counts)

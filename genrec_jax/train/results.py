@@ -188,7 +188,11 @@ def evaluate_run(
 
 
 def _describe_values(data) -> tuple[dict, list[str]]:
-  """'values' of a report, where the data count them, and notes of it."""
+  """'values' of a report, where the data count them, and notes of it.
+
+  `describe_values()` of such data gives split -> feature -> counts, as
+  report.json holds them, and sentences that the report shall warn with.
+  """
   if not hasattr(data, 'describe_values'):
     return {}, []
   counts, notes = data.describe_values()

@@ -172,6 +172,9 @@ def test_a_saved_vocabulary_is_applied_to_new_data(tmp_path):
   assert new.histories.items.tolist() == [3, 1]
   assert new.corpus.tolist() == [1, 2, 3]
   assert '1 skipped unknown item' in said[-1]
+  # Later runs, evaluations and reports tell it too.
+  again = datasets.load(cfg, tmp_path / 'cache', log=quiet)
+  assert '; 1 events of unknown items were skipped' in again.summary()
 
 
 def test_titles_from_a_file(tmp_path):
