@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,9 +81,16 @@ def collect_optax_params(task, params, tables, modules=None) -> dict:
   return {**targets, 'modules': modules} if modules else targets
 
 
+def init_keys(seed: int) -> jax.Array:
+  """The keys of a fresh model and of fresh tables, which no step draws from."""
+  # Steps fold in their numbers, which are int32; a name has a higher one.
+  name = zlib.crc32(b'init') | 1 << 31
+  return jax.random.split(jax.random.fold_in(jax.random.key(seed), name))
+
+
 def init_optax_params(task, seed: int, towers=None) -> dict:
   """That, fresh; the towers are `embedding.towers.Towers`."""
-  model_key, table_key = jax.random.split(jax.random.key(seed))
+  model_key, table_key = init_keys(seed)
   tables = {n: init_table(s, table_key) for n, s in dense_specs(task).items()}
   fresh = {'params': task.init(model_key), 'tables': tables}
   if towers is not None:
@@ -121,7 +129,7 @@ def create_state(
   """
   tables = tables or LocalTables(row_specs(task))
   init = mapped(functools.partial(init_rows, tables))
-  arrays, slots = init(jax.random.split(jax.random.key(seed))[1])
+  arrays, slots = init(init_keys(seed)[1])
   dense = init_optax_params(task, seed, tables.towers)
   return TrainState(
     step=jnp.int32(0),

@@ -63,3 +63,18 @@ def test_names_lead_there_and_back(update):
   back = state_lib.unflatten_state(jax.eval_shape(lambda: state), arrays)
   assert jax.tree.structure(back) == jax.tree.structure(state)
   jax.tree.map(np.testing.assert_array_equal, back, state)
+
+
+@pytest.mark.parametrize('seed', [0, 7])
+def test_keys_of_fresh_weights_are_those_of_no_step(seed):
+  """Neither a step's key nor what a step splits it into."""
+  fresh = jax.random.key_data(state_lib.init_keys(seed)).tolist()
+  steps = [
+    jax.random.fold_in(jax.random.key(seed), step) for step in range(100)
+  ]
+  drawn = [jax.random.key_data(key).tolist() for key in steps]
+  drawn += [
+    each for key in steps
+    for each in jax.random.key_data(jax.random.split(key)).tolist()
+  ]  # fmt: skip
+  assert not [key for key in fresh if key in drawn]
