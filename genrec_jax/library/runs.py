@@ -322,8 +322,7 @@ class RetrievalRun(Run):
     if request_time is not None:
       asked = _read_times('request_time', [request_time], 's')
       request_time = asked.seconds.item()
-    predictor = self._predictor
-    answers = predictor.recommend(
+    answers = (predictor := self._predictor).recommend(
       histories,
       min(int(k), max(1, len(predictor.items.corpus))),  # k costs memory
       times=times,
