@@ -135,7 +135,7 @@ def guess_features(
   }
   wanted = [*labels, *(name for name, x in by_type.items() if x)]
   first = {
-    name: _to_raw(columns[name], whole=False).cut(
+    name: _to_raw(columns[name]).cut(
       0, min(feature_guesses.ROWS, len(columns[name]))
     )
     for name in wanted
