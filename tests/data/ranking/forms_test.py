@@ -455,7 +455,7 @@ def test_floats_have_the_texts_of_their_own_type(values):
     raw.from_columns({'x': values}, ['x']),
     next(examples_lib.Chunks(parsed, schema)(['x'])),
   ):
-    cells, _ = encoder_lib.read_values(chunk, schema.columns[0])
+    cells, _, _ = encoder_lib.read_values(chunk, schema.columns[0])
     if isinstance(cells, raw.NumberColumn):
       cells = cells.list_texts()
     assert cells == ['0.1']
