@@ -266,7 +266,7 @@ def _weights() -> list[Case]:
     form = forms.make_form(engine, table, directory / 'old')
     settings = {NEGATIVES_KEPT: 0.25, 'optimizer__learning_rate': 0.05}
     trained = forms.train(
-      form, {'x': 'categorical'}, **settings, steps=300, train__batch_size=256
+      form, {'x': 'categorical'}, **settings, steps=500, train__batch_size=1024
     )
     new = forms.make_form(engine, {'x': [1, 1]}, directory / 'new')
     kept = trained.rows_of('train').labels[:, 0]
