@@ -321,7 +321,7 @@ def _dates() -> list[Case]:
     case('timestamps as categories', moments),
     case(
       'decimals as categories',
-      [decimal.Decimal('1.50'), decimal.Decimal('2.25'), decimal.Decimal('3')],
+      [decimal.Decimal('1.5'), decimal.Decimal('2.25'), decimal.Decimal('3')],
       {'x': 'decimal'},
     ),
   ]

@@ -1,6 +1,7 @@
 """Cases of `benchmarks.meaning`: metrics, monitors, rates."""
 
 import math
+import pathlib
 
 import numpy as np
 
@@ -221,7 +222,26 @@ def _progressive() -> list[Case]:
       2e-3,
     )
 
-  return [case(spread) for spread in (1.0, 1e-2, 1e-3, 1e-4)]
+  return [
+    *(case(spread) for spread in (1.0, 1e-2, 1e-3, 1e-4)),
+    _case(
+      'progressive evaluation',
+      'what was learned before is told or refused',
+      'by hand',
+      Told(('lifetime',)),
+      lambda: hear_run(eval__progressive='lifetime', steps=40),
+    ),
+  ]
+
+
+def hear_run(**settings) -> str:
+  """The warnings of a run on 200 examples, whose users have one label each."""
+  users = [n % 40 for n in range(200)]
+  table = {'x': users, 'g': users, 'label': [user % 2 for user in users]}
+  records = forms.make_form('records', table, pathlib.Path())
+  features = {'x': 'categorical', 'g': None}
+  lines = forms.train(records, features, **settings).lines
+  return ' '.join(x for x in lines if x.startswith('WARNING')) or 'not a word'
 
 
 def _retrieval() -> list[Case]:
@@ -312,6 +332,15 @@ def _monitors() -> list[Case]:
       auc=[0.7, 0.72, 0.7],
       logloss=[0.5, 0.4, 0.45],
     ),
+    _case(
+      'monitors',
+      'a gAUC of users with one label each is told',
+      'by hand',
+      Told(('gauc', 'nan')),
+      lambda: hear_run(
+        group='g', train__monitor='gauc', data__split__valid_fraction=0.2
+      ),
+    ),
     case(
       'what has no direction', 'examples', refusal('examples'), examples=[1, 2]
     ),
@@ -332,16 +361,9 @@ def _rates() -> list[Case]:
     return _case('rates', name, 'by hand', expected, measure, 1e-6)
 
   def refused(name, *words, **settings):
-    def measure():
-      from genrec_jax.train import settings_checks
-
-      config = config_lib.ranking()
-      config.update_from_flattened_dict(settings)
-      settings_checks.check_settings(config)
-      optimizer_lib.build_optimizer(config.optimizer)
-      return 'not a word'
-
-    return _case('rates', name, 'by hand', Told(words), measure)
+    return _case(
+      'rates', name, 'by hand', refusal(*words), lambda: hear_run(**settings)
+    )
 
   cosine = [(1 + math.cos(math.pi * i / 4)) / 2 for i in range(5)]
   return [
@@ -377,12 +399,14 @@ def _rates() -> list[Case]:
       'a weight decay that adam ignores',
       'weight_decay',
       'adam',
-      **{'optimizer.name': 'adam', 'optimizer.weight_decay': 0.5},
+      optimizer__name='adam',
+      optimizer__weight_decay=0.5,
     ),
     refused(
       'a weight decay that sgd ignores',
       'weight_decay',
       'sgd',
-      **{'optimizer.name': 'sgd', 'optimizer.weight_decay': 0.5},
+      optimizer__name='sgd',
+      optimizer__weight_decay=0.5,
     ),
   ]

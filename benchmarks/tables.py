@@ -19,6 +19,7 @@ import re
 import sys
 
 from benchmarks.tables_checkpoint import CHECKPOINT
+from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_robustness import ROBUSTNESS
 from benchmarks.tables_scale_out import SCALE_OUT
@@ -322,6 +323,7 @@ TABLES = {
   },
   **SCALE_OUT,
   **RANKING,
+  **MEANING,
   **ROBUSTNESS,
   **CHECKPOINT,
   **STRUCTURE,
