@@ -43,6 +43,15 @@ def read_bools(texts: Iterable[str]) -> dict[str, str]:
   return _BOOLS if all(text in _BOOLS for text in texts) else {}
 
 
+def read_bool(text: str) -> float | None:
+  """What a word for a boolean is as a number; None for other texts.
+
+  >>> read_bool('True'), read_bool('FALSE'), read_bool('yes')
+  (1.0, 0.0, None)
+  """
+  return float(_BOOLS[text]) if text in _BOOLS else None
+
+
 def is_missing(value: object) -> bool:
   """Whether an object stands for no value.
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from genrec_jax.data import fields
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import forms, raw
 
 _MOST = float(np.finfo(np.float32).max)
 
@@ -68,7 +68,9 @@ class _Numbers(dict):
     try:
       number = float(text)
     except ValueError:
-      return float('inf')
+      # A typed boolean is a number, too.
+      number = forms.read_bool(text)
+      return float('inf') if number is None else number
     # float() reads 1_0 as ten.
     return number if fields.is_plain(text) else float('inf')
 
