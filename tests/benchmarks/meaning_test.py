@@ -19,6 +19,9 @@ from benchmarks.meaning_cases import (
 # A few of each part that reads tables, in all forms; they need pandas.
 TABLES = (
   'whole numbers',
+  'whole numbers, a cell to score missing',
+  'bools',
+  'empty values in a set',
   'text, cells missing',
   'log(1 + x)',
   'sets of text',

@@ -176,6 +176,9 @@ class _Look:
     )
     count = f'{len(values):,} value{"s" * (len(values) > 1)}'
     if self._kind == 'numeric':
+      if fraction is None and '' in self._counts:
+        # What pandas makes of whole numbers beside missing ones.
+        return 'categorical', f'whole numbers and missing ones, {count}', ''
       if fraction is None:
         return (
           'numeric',

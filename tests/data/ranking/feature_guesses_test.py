@@ -68,6 +68,13 @@ def test_types_say_more_than_values():
   assert kind([1.0, 2.5] * 200, by_type={'kind': 'numeric'}) == 'numeric'
   whole = guess([1.0, 2.0, 5.0] * 100, by_type={'kind': 'numeric'})
   assert whole.options == {'kind': 'numeric'} and 'if ids' in whole.reason
+  holed = NumberColumn(np.array([1.0, 0, 5]), np.array([True, False, True]))
+  [by_holes] = guess_features(
+    [RawChunk({'x': holed, 'y': ['0', '1', '0']}, 3)],
+    {'x': {'kind': 'numeric'}},
+    ['y'],
+  ).values()
+  assert by_holes.options == TEXT
   assert kind(RNG.integers(9, size=ROWS).tolist()) == 'categorical'
   assert guess(['a'] * ROWS, by_type=None).options is None
 
