@@ -23,8 +23,6 @@ TABLES = (
   'bools',
   'empty values in a set',
   'text, cells missing',
-  'log(1 + x)',
-  'sets of text',
 )
 WITHOUT_PEERS = ('by hand', 'NumPy')
 
