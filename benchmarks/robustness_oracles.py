@@ -149,7 +149,8 @@ def feature_number(word: str) -> float:
 
 def libsvm(text: str) -> list[tuple]:
   """(label or None, [(index, value), ...]) of each line."""
-  rows = [row[0] for row in split_plain(text, '\x01') if row[0].strip()]
+  rows = [row[0].partition('#')[0] for row in split_plain(text, '\x01')]
+  rows = [row for row in rows if row.strip()]
   if any('\x01' in line for line in re.split('\r\n|\r|\n', text)):
     raise Refusal('fields')
   if not rows:

@@ -259,6 +259,11 @@ def _read_ids(values, kind, ids):
     good = whole <= np.iinfo(np.int64).max  # uint64 reaches further
     whole = whole.astype(np.int64)
     return (whole.astype(str) if ids == 'str' else whole), good
+  if pa.types.is_floating(kind):  # whole numbers beside missing ones
+    numbers = _to_numpy(values.fill_null(0), np.float64)
+    good = (np.abs(numbers) < 2.0**53) & (numbers == np.trunc(numbers))
+    whole = np.where(good, numbers, 0).astype(np.int64)
+    return (whole.astype(str) if ids == 'str' else whole), good
   if not is_text(kind):
     return None
   words = list_texts(values)

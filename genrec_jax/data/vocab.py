@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +17,15 @@ _DIGESTED = 1 << 32
 _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
+# What is written of whole numbers beside missing ones, which become floats.
+_WHOLE_FLOAT = re.compile(r'(-?[0-9]+)\.0+')
+
+
 def parse_ints(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   """Reads decimal integers that are written in the one canonical way.
 
   '007' and '7' are two ids to whoever wrote them, so '007' does not count as an
-  integer.
+  integer. '7.0' is 7.
 
   Args:
     words: N strings.
@@ -47,6 +52,8 @@ def _parse_one_by_one(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   good = np.zeros(len(words), bool)
   limits = np.iinfo(np.int64)
   for i, word in enumerate(words):
+    if match := _WHOLE_FLOAT.fullmatch(word):
+      word = match[1]
     try:
       value = int(word)
     except ValueError:

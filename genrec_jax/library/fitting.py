@@ -18,6 +18,7 @@ from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.comparison import MODELS
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.ranking import formats, saved_encoder, split_files
+from genrec_jax.data.ranking.annotations import build_annotations
 from genrec_jax.library import columns as columns_lib
 from genrec_jax.library import events as events_lib
 from genrec_jax.library import examples as examples_lib
@@ -372,11 +373,15 @@ def _features_of_files(cfg, features: Features) -> dict:
     files = split_files.find_files(cfg, path, {}, suffixes, log=LOG.debug)
     path = files['train'][0]
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
+  by_type = file_format.default_features(path, reading)
+  annotations = build_annotations(cfg, cfg.labels)
+  beside = [*cfg.labels, *annotations.columns.values()]
+  guesses = formats.guess_features(path, reading, cfg.labels)
   return examples_lib.choose_guesses(
-    formats.guess_features(path, reading, cfg.labels),
-    file_format.default_features(path, reading),
+    {name: guess for name, guess in guesses.items() if name not in beside},
+    by_type,
     features,
-    cfg.labels,
+    beside,
     path,
     LOG.info,
   )

@@ -99,7 +99,7 @@ class RankingData:
   def describe_values(self) -> tuple[dict, list[str]]:
     """Counts for report.json, and what to warn of; see `train.results`."""
     encoder = self.dataset.encoder
-    excesses = value_shares.check_splits(encoder)
+    excesses = self.dataset.find_excesses()
     counts = value_shares.to_json(encoder.value_counts)
     for split, found in excesses.items():
       for excess in found:

@@ -102,7 +102,7 @@ def write_results(
 
   # All processes: a checkpoint is loaded by all or none.
   sections = []
-  for panel in kind.panels:
+  for panel in kind.panels if splits else ():
     report[panel.name] = panel.measure(config, workdir, experiment)
     if panel.draw:
       sections.append(panel.draw(report[panel.name]))

@@ -101,7 +101,9 @@ def test_ids_of_every_type(tmp_path):
     (dict(when=[True, False, True]), "column 'when': type bool is not a time"),
     (dict(stars=[1, float('nan'), 3]), "row 2, column 'stars': nan"),
     (dict(stars=['1', '2', '3']), 'type string is not a finite number'),
-    (dict(who=[1.0, 2.0, 3.0]), 'type double is not a user id'),
+    (dict(who=[1.0, 2.5, 3.0]), "row 2, column 'who': 2.5 is not a user id"),
+    (dict(who=[1.0, 2e16, 3.0]), "row 2, column 'who': 2e.16 is not a user id"),
+    (dict(who=[True, False, True]), 'type bool is not a user id'),
     (
       dict(who=pa.array([2**63, 1, 2], pa.uint64())),
       'row 1.*is not a user id',
@@ -190,3 +192,17 @@ def test_a_dot_in_a_name_is_no_path(tmp_path, name):
   roles = {'user': 'user', 'item': name}
   (events,) = readers.read_parquet([tmp_path / 'x.parquet'], roles)
   assert events.item.tolist() == columns[name]
+
+
+@pytest.mark.parametrize('ids', ['auto', 'int', 'str'])
+def test_ids_that_became_floats_are_the_whole_numbers(tmp_path, ids):
+  """As pandas writes a column of whole numbers with a missing one."""
+  path = write(tmp_path, who=[1.0, 48.0], what=['48', '48'])
+  [events] = readers.read_parquet(
+    [path], dict(user='who', item='what'), ids=ids
+  )
+  assert list(map(str, events.user)) == ['1', '48']
+  csv = tmp_path / 'x.csv'
+  csv.write_text('who,what\n48,48.0\n1.0,48\n')
+  [events] = readers.read_csv([csv], roles)
+  assert events.user.tolist() == [48, 1] and events.item.tolist() == [48, 48]

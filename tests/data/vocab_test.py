@@ -88,5 +88,7 @@ def test_errors(tmp_path):
 def test_parse_ints_takes_only_the_canonical_form():
   text = np.array(['7', '-3', '007', '+7', ' 7', '7.0', '', '9' * 19, '9' * 18])
   values, good = vocab.parse_ints(text)
-  assert good.tolist() == [1, 1, 0, 0, 0, 0, 0, 0, 1]
-  assert values[good].tolist() == [7, -3, int('9' * 18)]
+  assert good.tolist() == [1, 1, 0, 0, 0, 1, 0, 0, 1]
+  assert values[good].tolist() == [7, -3, 7, int('9' * 18)]
+  odd = ['7.', '.0', '007.0', '7.01', '-0.0', f'{"9" * 19}.0', '٧.0']
+  assert not vocab.parse_ints(odd)[1].any()

@@ -239,3 +239,30 @@ def test_predicting_reads_features_alone(tmp_path):
     config = run.config
     config.predict.input = str(tmp_path / 'new.csv')
     assert score.write_scores(config, run.workdir)['rows'] == 400
+
+
+def test_columns_beside_the_features_of_a_file_are_none(tmp_path):
+  """A weight of 1 / w for negatives would tell the label."""
+  examples = make_examples()
+  path = tmp_path / 'x.csv'
+  with open(path, 'w', newline='') as f:
+    out = csv.writer(f)
+    out.writerow(examples)
+    out.writerows(zip(*examples.values(), strict=True))
+  with jax.numpy_dtype_promotion('standard'):
+    run = genrec_jax.fit(
+      path,
+      'lr',
+      label='click',
+      features={'shop': 'categorical', 'chance': None, 'page': None},
+      settings={
+        **SETTINGS,
+        'data.weight': 'mass',
+        'data.time': 'when',
+        'eval.splits': (),
+      },
+      steps=2,
+      workdir=tmp_path / 'run',
+      progress=False,
+    )
+  assert run.features == ('shop', 'user')

@@ -50,6 +50,9 @@ def test_a_run_keeps_the_features_it_has_begun_with(
     )
     former = train(path, tmp_path / 'former', 2)
   caplog.set_level('INFO')
+  # A damaged encoder is written again, with the features of the data.
+  encoder = tmp_path / 'former' / 'encoder' / 'encoder.json'
+  encoder.write_text(encoder.read_text().replace('price', 'prise'))
   again = train(path, tmp_path / 'former', 4)
   assert again['steps'] == 4
   assert 'the features are those that' in caplog.text

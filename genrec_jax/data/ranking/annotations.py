@@ -364,15 +364,17 @@ def read_moments(chunk: raw.RawChunk, name: str) -> np.ndarray:
   fraction = 0 if times.fraction is None else times.fraction
   fine = (values << np.uint64(_FRACTION_BITS)) + np.uint64(fraction)
   are_fine = values < np.uint64(_WHOLE >> _FRACTION_BITS)
-  return np.where(are_fine, fine, values + np.uint64(_WHOLE))
+  # The last key is that of no time: it stands for the end of all of them.
+  whole = np.minimum(values, np.uint64(_WHOLE - 2)) + np.uint64(_WHOLE)
+  return np.where(are_fine, fine, whole)
 
 
-def time_of_moment(key: int) -> float:
+def time_of_moment(key: int) -> int | float:
   """The time of a key of `read_moments`."""
   if key >= _WHOLE:
     return key - _WHOLE
   seconds, fraction = divmod(key, 1 << _FRACTION_BITS)
-  return seconds + fraction / 10**9
+  return seconds + fraction / 10**9 if fraction else seconds
 
 
 def _read_ids(chunk: raw.RawChunk, name: str) -> np.ndarray:

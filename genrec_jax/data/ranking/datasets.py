@@ -39,10 +39,12 @@ class RankingDataset:
   Attributes:
     name: as in the config.
     store: the prepared blocks.
+    split_column: whose values are of one split each, '' for none.
   """
 
   name: str
   store: store_lib.PreparedStore
+  split_column: str = ''
 
   @property
   def encoder(self) -> encoder_lib.Encoder:
@@ -112,9 +114,26 @@ class RankingDataset:
     for split, features in self.encoder.value_counts.items():
       if line := value_shares.describe_part(split, features):
         log(line)
-    for excesses in value_shares.check_splits(self.encoder).values():
+    for excesses in self.find_excesses().values():
       for excess in excesses:
         LOG.warning('%s', excess.text)
+
+  def find_excesses(self) -> dict[str, list[value_shares.Excess]]:
+    """Split -> where it has far more such values than expected."""
+    return {
+      split: [
+        excess
+        for excess in excesses
+        # Splits by this column have no value in common.
+        if excess.kind != 'unseen' or excess.feature not in self._split_features
+      ]
+      for split, excesses in value_shares.check_splits(self.encoder).items()
+    }
+
+  @property
+  def _split_features(self) -> list[str]:
+    columns = self.encoder.schema.columns
+    return [c.name for c in columns if c.source == self.split_column]
 
   def fingerprint(self) -> str:
     """Names the content: rows, their order, and what they were made by."""
@@ -312,4 +331,9 @@ def load(
       f'data.name must be one of {", ".join(DATASETS)}, not {cfg["name"]!r}'
       + hint_nearest(str(cfg['name']), DATASETS)
     )
-  return DATASETS[cfg['name']](cfg, cache_dir, log)
+  dataset = DATASETS[cfg['name']](cfg, cache_dir, log)
+  split = cfg.get('split', None) or {}
+  if split.get('by', '') != 'group':
+    return dataset
+  column = split.get('column', '') or cfg.get('group', '')
+  return dataclasses.replace(dataset, split_column=column)

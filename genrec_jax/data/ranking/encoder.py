@@ -420,7 +420,9 @@ class Encoder:
       )
       statistics = {k: tuple(v) for k, v in meta['statistics'].items()}
       counts = value_shares.from_json(meta.get('value_counts', {}))
-    vocabularies, has_forms = {}, bool(meta.get('forms'))
+      if meta.get('forms', FORMS) != FORMS:
+        raise ValueError(f'its forms of values are {meta["forms"]!r}')
+    vocabularies, has_forms = {}, 'forms' in meta
     for table, entry in meta['tables'].items():
       with files.explain_damage(name):
         file, oov, rows = entry['file'], entry['oov'], entry['hash_rows']

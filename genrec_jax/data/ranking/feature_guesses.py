@@ -26,6 +26,10 @@ _LEAST_TOLD = 100  # of fewer examples a column may tell the label by chance
 _FEW_VALUES = 16  # of a column that is compared with the labels
 _WIDE = 100  # values of a vocabulary that may be too many
 
+_DATE = re.compile(
+  r'[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?', re.ASCII
+)
+
 # Words in the names of columns that are other labels where they hold 0 and 1.
 _LABEL_WORDS = frozenset(
   'bought buy cart click clicked clicks comment commented complete completed '
@@ -158,6 +162,11 @@ class _Look:
         None,
         f'numbers the rows: {first}, {first + step}, {first + 2 * step} ...',
       )
+    values = [value for value in self._counts if value != '']
+    if values and all(
+      isinstance(value, str) and _DATE.fullmatch(value) for value in values
+    ):
+      return Guess(None, f'dates, such as {values[0]}')
     kind, reason, warning = self._judge_values()
     return Guess(
       {'kind': kind}, reason, warning or self._find_label(name, labels)
@@ -304,7 +313,7 @@ def describe_guesses(guesses: Mapping[str, Guess]) -> str:
 
 def warn_of(guesses: Mapping[str, Guess], where: object) -> None:
   """Warns of columns that hide something, a line each."""
-  unread = [n for n, g in guesses.items() if g.options is None]
+  unread = [n or "''" for n, g in guesses.items() if g.options is None]
   if unread:
     LOG.warning('%s: left out: %s', where, list_names(unread))
   for name, guess in guesses.items():

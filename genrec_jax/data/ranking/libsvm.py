@@ -82,11 +82,16 @@ class PairRows(NamedTuple):
 
 
 def _read_lines(path: pathlib.Path, rows: int) -> Iterator[text.TextBlock]:
+  """The lines without comments, which follow a number sign."""
   path = text.require_file(path)
   empty = True
   for block in text.read_blocks(path, _NEVER, rows=rows, width=1):
-    empty = False
-    yield block
+    lines = [line.partition('#')[0] for line in block.columns[0]]
+    at = [i for i, line in enumerate(lines) if line.strip()]
+    if at:
+      empty = False
+      numbers = [block.lines[i] for i in at]
+      yield text.TextBlock([[lines[i] for i in at]], numbers)
   if empty:
     raise ValueError(f'{path}: the file holds no rows')
 
@@ -111,6 +116,11 @@ def _read_pairs(
       for i, row in enumerate(words):
         if row and row[0].startswith('qid:'):
           queries[i] = row.pop(0).removeprefix('qid:')
+        if any(word.startswith('qid:') for word in row):
+          raise ValueError(
+            f'{quote_line(i)}: qid is not the first of the pairs; write it '
+            'behind the label'
+          )
     sizes = [bool(q) + len(row) for q, row in zip(queries, words, strict=True)]
     _check_sizes(sizes, lines, quote_line)
     flat = list(itertools.chain.from_iterable(words))
@@ -130,7 +140,6 @@ def _check_sizes(sizes: list[int], lines, where) -> None:
       raise ValueError(
         f'{where(i)}: {quote(line.strip())} is not "label index:value '
         'index:value ..."; mend or remove the line'
-        + (', for comments (#) are not read' if '#' in line else '')
       )
 
 

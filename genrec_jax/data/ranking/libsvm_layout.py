@@ -107,7 +107,8 @@ def settle_options(
   if pairs == 'by_place':
     return cfg, reading
   cfg, reading = {**cfg}, {**reading, 'pairs': pairs}
-  if (cfg.get('label_kinds', None) or {}).get('label') == 'float':
+  kinds = cfg.get('label_kinds', None) or {}
+  if kinds.get('label', 'binary') != 'binary':
     reading['labels'] = 'as_is'
   rows = libsvm.read_first(path, reading)
   count = f'the first {len(rows.counts):,} rows of {path}'

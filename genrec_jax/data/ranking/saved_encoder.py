@@ -74,7 +74,11 @@ def read_features(workdir: str | os.PathLike) -> dict[str, dict] | None:
   try:
     columns = load_encoder(workdir).schema.columns
   except (FileNotFoundError, ValueError):
-    return None  # `save_encoder` says what is wrong with it
+    # `save_encoder` says what is wrong with it, and writes that of the data.
+    [*prepared] = (path / 'data').glob('*/encoder.json')
+    if len(prepared) != 1:
+      return None
+    columns = Encoder.load(prepared[0].parent).schema.columns
   options = {column.name: column.to_json() for column in columns}
   return {
     name: {k: v for k, v in x.items() if k != 'name'}

@@ -131,6 +131,11 @@ class Column:
 
   def _check_vocabulary(self) -> None:
     hashes = self.vocabulary == 'hashed' or self.oov == 'hash'
+    if self.hash_rows >= 1 << 31:
+      raise ValueError(
+        f'{self._quote_key("hash_rows")} is {self.hash_rows:,}; ids of rows '
+        'have 31 bits'
+      )
     if hashes and not self.hash_rows:
       raise ValueError(
         f'{self._quote_key("hash_rows")} must be set for hashing'

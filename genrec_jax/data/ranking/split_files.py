@@ -99,7 +99,9 @@ def _read_name(place: pathlib.Path, suffixes: tuple[str, ...]) -> _Name:
 
 
 def _is_data_file(path: pathlib.Path, suffixes: tuple[str, ...]) -> bool:
-  return path.is_file() and path.name.lower().endswith(suffixes)
+  is_hidden = path.name[:1] in '._'
+  is_ours = path.name.lower().endswith(suffixes) and not is_hidden
+  return is_ours and path.is_file()
 
 
 def _find_candidates(
@@ -273,6 +275,7 @@ def find_files(
         f'column {list_names(list(missing))} (data.labels)'
       )
       del by_name[split]
+  _refuse_shared(by_name)
   files = by_name | files
   if 'train' not in files:
     if known or not others:
@@ -284,6 +287,19 @@ def find_files(
   files = {split: files[split] for split in SPLITS if split in files}
   _log_files(files, by_name, [n.place for n in others], base, log)
   return files
+
+
+def _refuse_shared(by_name: Files) -> None:
+  """Refuses a file that two names, one of them a link, give to two splits."""
+  owners = {}
+  for split, paths in by_name.items():
+    for path in paths:
+      owner, other = owners.setdefault(_identify(path), (split, path))
+      if owner != split:
+        raise ValueError(
+          f'{other} and {path} are one file, in two splits by their names; '
+          f'remove one of them, or set data.files.{split}'
+        )
 
 
 def _log_files(files: Files, by_name: Files, others, base, log) -> None:

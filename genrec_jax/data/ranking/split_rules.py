@@ -40,10 +40,16 @@ class SplitRule:
       raise ValueError(
         f'data.split.by must be {names} or {BY[-1]!r}, not {self.by!r}'
       )
-    if min(self.valid, self.test) < 0 or self.valid + self.test >= 1:
+    # NaN is in no range.
+    if not (min(self.valid, self.test) >= 0 and self.valid + self.test < 1):
       raise ValueError(
         f'data.split: valid_fraction {self.valid} and test_fraction '
         f'{self.test} must not be negative and leave something to train on'
+      )
+
+    if not isinstance(self.seed, int) or self.seed < 0:
+      raise ValueError(
+        f'data.split.seed must be a whole number, at least 0, not {self.seed!r}'
       )
 
   def to_json(self) -> dict:
@@ -276,7 +282,9 @@ def _find_rank(
 def _show_moment(key: int) -> str:
   """A time as its file has it; seconds since 1970 with their date."""
   value = annotations_lib.time_of_moment(key)
-  text = f'{value:.6f}'.rstrip('0').rstrip('.')
+  text = str(value)
+  if isinstance(value, float):
+    text = f'{value:.6f}'.rstrip('0').rstrip('.')
   if 10**8 <= value < 10**11:
     moment = datetime.datetime.fromtimestamp(int(value), datetime.UTC)
     text += f' ({moment:%Y-%m-%d %H:%M:%S} UTC)'

@@ -12,6 +12,7 @@ from genrec_jax.data.ranking.value_shares import LEAST_DISTINCT, FeatureCounts
 
 _LOOKED_AT = 64  # unseen values of a feature and a chunk, for different ones
 _LONGEST = 200  # characters by which two of them differ
+_IRREGULAR = 7919  # a prime
 _NEVER = np.iinfo(np.int32).max
 
 
@@ -167,8 +168,16 @@ def _sum_columns(flags: np.ndarray) -> np.ndarray:
 
 
 def _spread(places: np.ndarray) -> list[int]:
-  """At most `_LOOKED_AT` of them, the first and others far from each other."""
-  return places[:: -(-len(places) // _LOOKED_AT)].tolist()
+  """At most `_LOOKED_AT` of them, the first and others far from each other.
+
+  Their distances vary, for values may repeat regularly.
+  """
+  count = len(places)
+  if count <= _LOOKED_AT:
+    return places.tolist()
+  steps = np.arange(_LOOKED_AT) * count // _LOOKED_AT
+  jitter = np.arange(_LOOKED_AT) * _IRREGULAR % max(1, count // _LOOKED_AT)
+  return places[steps + jitter].tolist()
 
 
 def _read_cell(cells: raw.Column, row: int):

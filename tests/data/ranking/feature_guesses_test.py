@@ -51,6 +51,8 @@ def kind(cells, **options):
     (['7', 'x', '0.5'] * 100, 'categorical'),
     (['1_0', '0.5'] * 100, 'categorical'),  # which float() reads
     (['nan', 'inf', '3'] * 100, 'categorical'),
+    (['2024-03-01', '', '2024-03-02 10:15:00'] * 100, None),
+    (['2024-03-01', 'never'] * 100, 'categorical'),
     ([''] * ROWS, 'categorical'),
     ((str(n) for n in range(1, ROWS + 1)), None),
     ((str(n) for n in range(7000, 7000 - ROWS, -1)), None),

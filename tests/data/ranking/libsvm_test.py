@@ -253,8 +253,6 @@ PLACES = {'features': {'f0': {}, 'v1': {'kind': 'numeric'}}}
     ('1 3:1:2 5', 'mend or remove the line$', PLACES),
     ('1 3: 5:1', 'write a number, such as 0, if it is missing$', PLACES),
     ('1 3:1 5:inf', 'write a number, such as 0, if it is missing$', PLACES),
-    ('# by hand', r'remove the line, for comments \(#\) are not read$', PLACES),
-    ('1 3:1 5:1 # x', r'remove the line, for comments \(#\) are not', PLACES),
     ('1 3:1', '1 pairs, the training file has 2', PLACES),
     ('1 3:1 5:1e39', "'values': '1e39', the weight of value 2 of the row", BAG),
     ('1 3:inf', "'inf', the weight of value 1 of the row, is not", BAG),
@@ -309,3 +307,19 @@ def test_former_numbers_by_place_are_read_on(tmp_path, caplog):
 def test_other_readings_are_refused(tmp_path):
   with pytest.raises(ValueError, match="data.pairs is 'by_plac'.*by_place"):
     load(tmp_path, FIELDS, pairs='by_plac')
+
+
+def test_what_follows_a_number_sign_is_a_comment(tmp_path):
+  text = '# made by hand\n1 qid:3 1:2 2:1 # docid = 7:1\n\n0 qid:3 1:5 2:0#x\n'
+  data = load(tmp_path, text, features={'x1': 'numeric'})
+  batch = only(data.splits['train'])
+  assert batch.dense.values[:, 0].tolist() == [2, 5]
+  with pytest.raises(ValueError, match='line 3: qid is not the first'):
+    load(tmp_path, '# x\n1 1:2\n0 1:1 qid:3\n', name='y.libsvm')
+
+
+def test_labels_may_be_probabilities(tmp_path):
+  data = load(
+    tmp_path, '0.25 1:2\n1 1:3\n', label_kinds={'label': 'probability'}
+  )
+  assert data.splits['train'].rows(0, 2).labels[:, 0].tolist() == [0.25, 1]

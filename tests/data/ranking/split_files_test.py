@@ -188,3 +188,15 @@ def test_every_format_knows_the_names(tmp_path):
   assert sizes == {'train': 3}
   assert 'test.txt is not used as the test split: it has no column label' in log
   assert library_files.format_of(tmp_path / 'parquet') == 'parquet'
+
+
+def test_links_are_not_two_splits(tmp_path):
+  touch(tmp_path, 'train.csv')
+  os.symlink(tmp_path / 'train.csv', tmp_path / 'valid.csv')
+  with pytest.raises(ValueError, match='valid.csv are one file, in two splits'):
+    find(tmp_path)
+
+
+def test_hidden_files_are_nobodys(tmp_path):
+  touch(tmp_path, 'train.csv', '._train.csv', '.valid.csv', 'test.csv')
+  assert find(tmp_path) == {'train': 'train.csv', 'test': 'test.csv'}

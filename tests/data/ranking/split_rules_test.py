@@ -103,6 +103,8 @@ def test_moments_are_in_the_order_of_times_with_their_fractions():
   assert (np.diff(keys.astype(object)) > 0).all()
   together = read_moments(raw.RawChunk({'t': words}, len(words)), 't')
   np.testing.assert_array_equal(keys, together)
+  never = read_moments(raw.RawChunk({'t': [f'{2**63 - 1}']}, 1), 't')
+  assert never[0] < 2**64 - 1  # which is the end of all times
   floats = raw.NumberColumn(np.array([5.0, 5.5]))
   numbers = read_moments(raw.RawChunk({'t': floats}, 2), 't')
   assert numbers.tolist() == keys[:2].tolist()

@@ -262,6 +262,23 @@ def test_the_watch_warns_once_and_forgets_what_was_good(shop, caplog):
   assert "'nobody'" in counts.example
 
 
+def test_values_that_repeat_regularly_are_told_apart(shop):
+  users = [f'new{i % 16}' for i in range(1024)]
+  assert told(shop.encoder, users)
+
+
+def test_a_split_by_a_column_has_no_value_in_common(tmp_path, caplog):
+  path = tmp_path / 'x.csv'
+  lines = [f'u{i % 200},{i % 3},{i % 2}' for i in range(4000)]
+  path.write_text('\n'.join(['user,shop,label', *lines]) + '\n')
+  split = {'by': 'group', 'column': 'user', 'valid_fraction': 0.2}
+  cfg = {'name': 'csv', 'path': str(path), 'features': {'user': {}, 'shop': {}}}
+  data = datasets.load({**cfg, 'split': split}, tmp_path / 'c', quiet)
+  assert data.encoder.value_counts['valid']['user'].unseen
+  data.tell_values(quiet)
+  assert not caplog.messages and not any(data.find_excesses().values())
+
+
 def test_lines_are_short(shop):
   line = shares_lib.describe_part('test', shop.encoder.value_counts['test'])
   assert line.startswith('test: unseen: user ')
