@@ -198,9 +198,8 @@ def test_a_dot_in_a_name_is_no_path(tmp_path, name):
 def test_ids_that_became_floats_are_the_whole_numbers(tmp_path, ids):
   """As pandas writes a column of whole numbers with a missing one."""
   path = write(tmp_path, who=[1.0, 48.0], what=['48', '48'])
-  [events] = readers.read_parquet(
-    [path], dict(user='who', item='what'), ids=ids
-  )
+  roles = dict(user='who', item='what')
+  [events] = readers.read_parquet([path], roles, ids=ids)
   assert list(map(str, events.user)) == ['1', '48']
   csv = tmp_path / 'x.csv'
   csv.write_text('who,what\n48,48.0\n1.0,48\n')

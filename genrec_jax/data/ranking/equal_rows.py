@@ -151,10 +151,10 @@ class EqualRows:
         log(text)
         continue
       LOG.warning(
-        '%s (by chance it would be %.2f%%). Metrics of the split measure what '
-        'was learned by heart. If a file is in both splits, or rows were '
-        'written twice, remove them; rows of one user can be kept together by '
-        "data.split.by='group'.",
+        '%s. If a file is in both splits, or rows were written twice, remove '
+        'them, for metrics of the split then measure what was learned by '
+        'heart; rows of one user can be kept together by '
+        "data.split.by='group'. Where rows say little, as with few features "
+        'that depend on each other, they are equal by nature.',
         text,
-        100 * chance,
       )

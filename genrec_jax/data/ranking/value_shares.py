@@ -184,7 +184,9 @@ def find_excesses(
         f'{quote(column.name)} are {kind} ({count:,} of {total:,}), '
       )
       if source:
-        text += f'{format_share(share)} are expected from the {source} split'
+        text += (
+          f'at most {format_share(share)} are expected from the {source} split'
+        )
       else:
         text += 'and how many were in training is not known'
       if place := counts.example if kind == 'unseen' else counts.gap:
@@ -224,8 +226,19 @@ def expect_shares(
       count, total = features.get(column.name, FeatureCounts()).count(kind)
       if source == 'train' and kind == 'unseen' and column.coded:
         count, total = _estimate_unseen(encoder, column, features)
-      shares[kind, column.name] = (count + 1) / (total + 4), source
+      shares[kind, column.name] = _bound_share(count, total), source
   return shares
+
+
+def _bound_share(count: int, total: int) -> float:
+  """What the share may well be: its mean and three deviations.
+
+  Few values of a small split must not count as exact.
+  """
+  mean = (count + 1) / (total + 4)
+  if not total:
+    return mean
+  return min(1.0, mean + 3 * math.sqrt(mean * (1 - mean) / (total + 5)))
 
 
 def check_splits(encoder) -> dict[str, list[Excess]]:
@@ -254,6 +267,10 @@ def _estimate_unseen(encoder, column, features) -> tuple[int, int]:
     for c in encoder.schema.coded
     if c.table_name == column.table_name
   ]
+  # Counts of a table do not tell those of one of its columns, nor counts of the
+  # kept negatives those of all.
+  if len(columns) > 1 or encoder.schema.annotations.negatives_kept < 1:
+    return 0, 0
   counts = encoder.vocabularies[column.table_name].counts
   rarest = column.min_count * int(np.sum(counts == column.min_count))
   pairs = [c.count('unseen') for c in columns]

@@ -57,7 +57,7 @@ def test_a_split_that_was_trained_on_is_a_warning_with_an_example(shares):
     '100 of 200 rows of the test split (50.00%) stand in the training split '
   )
   assert 'test.csv, line 102, is ' in warning
-  assert 'train.csv, line 302, for one (by chance it would be 0.' in warning
+  assert 'train.csv, line 302, for one. If a file is in both' in warning
 
 
 def test_the_number_is_that_of_a_plain_statement(shares):
