@@ -357,6 +357,16 @@ def test_bins_follow_the_scores(monkeypatch, shape, least, most):
     assert np.all(merged.start[1:] >= (merged.start + (1 << merged.level))[:-1])
 
 
+def test_the_bound_is_reached():
+  """Two scores in one wide bin, all positives above all negatives."""
+  wide = np.linspace(-10, 10, 200_000, dtype=np.float32)
+  binned = rm.BinnedAuc().update(wide, np.arange(len(wide)) % 2)
+  weights = np.full(2, 1e12)  # beside which the others count nothing
+  binned = binned.update(np.float32([3.0, 3.000001]), [0, 1], weights)
+  assert binned.result() == pytest.approx(0.5, abs=1e-3)
+  assert binned.error() == pytest.approx(0.5, abs=1e-3)
+
+
 def test_what_ties_is_no_error():
   same = rm.BinnedAuc().update(np.zeros(50), np.arange(50) % 2)
   assert same.result() == 0.5 and same.error() == 0

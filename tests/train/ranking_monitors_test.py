@@ -4,12 +4,16 @@ import functools
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
+from genrec_jax.data.ranking.rows import ColumnNames, Rows
+from genrec_jax.evaluators.ranking import find_undefined
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop
 from genrec_jax.weights.export import export_weights
+from tests.ranking_examples import hold_in_memory
 from tests.train.tiny_run import curve
 
 ROWS, BATCH = 500, 100
@@ -67,6 +71,33 @@ def test_a_log_sorted_by_its_label(tmp_path, said):
   assert "is the best by auc (label 'label' is 1" in report['notes'][0]
   rows = [r for r in curve(tmp_path / 'run') if 'valid/auc' in r]
   assert len(rows) == 3 and all(math.isnan(r['valid/auc']) for r in rows)
+
+
+@pytest.mark.parametrize(
+  'labels, weight, group, undefined',
+  [
+    ([0, 1], None, None, set()),
+    ([0.3, 0.3], None, None, set()),  # a share of both classes
+    ([0.7, 1], None, None, set()),
+    ([1, 1], None, None, {'auc', 'ne'}),
+    ([0, 0], None, None, {'auc', 'ne', 'calibration'}),
+    ([0, 1], [1, 0], None, {'auc', 'ne', 'calibration'}),
+    ([0, 1], None, [3, 3], set()),
+    ([0, 1], None, [2, 3], {'gauc'}),
+    ([0, 1], None, [-1, -1], {'gauc'}),  # of no group
+  ],
+)
+def test_what_has_no_value_on_a_split(labels, weight, group, undefined):
+  rows = Rows(
+    np.float32(labels)[:, None],
+    np.zeros((2, 0), np.int32),
+    np.zeros((2, 0), np.float32),
+    None if group is None else np.int32(group),
+    {},
+    weight=None if weight is None else np.float32(weight),
+  )
+  split = hold_in_memory('valid', rows, ColumnNames(('click',)), 1)
+  assert set(find_undefined(split, ['click'])) == undefined
 
 
 def test_a_sum_with_a_part_that_is_nan(tmp_path, said):
