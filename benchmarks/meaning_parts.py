@@ -268,6 +268,9 @@ def _weights() -> list[Case]:
     # All rows at once, to the optimum of their mean loss. AUC would keep the
     # first step: with one value it is .5 at all of them.
     settings |= {'train__monitor': 'logloss', 'optimizer__schedule': 'cosine'}
+    settings |= dict.fromkeys(
+      ('train__eval_every', 'train__checkpoint_every'), 100
+    )
     trained = forms.train(
       form, {'x': 'categorical'}, **settings, steps=300, train__batch_size=2048
     )
