@@ -30,7 +30,6 @@ _WANTED = {
   'int64': 'a whole number of 64 bits',
   'category': f'a category of at most {text_arrays.LONGEST_ID:,} characters',
 }
-_EXACT = 2.0**53  # above, floats skip whole numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,9 +199,8 @@ def read_numbers(
     good = good & np.isfinite(values)
   else:
     if values.dtype.kind == 'f':
-      good = good & (np.abs(values) < _EXACT)  # NaN is not
-      good &= np.trunc(values) == values
-      values = np.where(good, values, 0)
+      values, are_whole = fields.read_whole_floats(values)
+      good = good & are_whole
     else:
       good = good & (values <= np.iinfo(np.int64).max)  # uint64 goes further
     values, good = _fit_type(extra, values.astype(np.int64), good)

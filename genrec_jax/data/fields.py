@@ -20,8 +20,9 @@ WANTED = {
   'rating': 'a finite number',
 }
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EXACT = 2.0**53  # beyond, floats skip whole numbers
 # As many digits as a time has, and cut off, so that a second is never begun.
-_EXACT = decimal.Context(prec=40, rounding=decimal.ROUND_DOWN)
+_CUT_OFF = decimal.Context(prec=40, rounding=decimal.ROUND_DOWN)
 _BEYOND_MICROSECONDS = re.compile(r'[.,]\d{6}(\d{1,3})')
 
 
@@ -221,7 +222,7 @@ def _parse_number_time(word: str, unit: str) -> int:
   number = decimal.Decimal(word)
   if not 0 <= number < UNITS[unit] << 62:  # 1e999999 has as many digits
     return -1
-  return int(_EXACT.multiply(number, _BILLION // UNITS[unit]))
+  return int(_CUT_OFF.multiply(number, _BILLION // UNITS[unit]))
 
 
 def _parse_date(word: str, unit: str) -> int:
@@ -259,13 +260,26 @@ def whole_numbers(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return np.array([value or 0 for value in numbers], np.int64), good
 
 
+def read_whole_floats(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Floats `[N]` as int64, and which of them are whole numbers.
+
+  Whole numbers beside missing ones become floats in many files and frames.
+
+  >>> values, are_whole = read_whole_floats(np.array([7.0, 0.5, np.nan, 1e16]))
+  >>> values.tolist(), are_whole.tolist()
+  ([7, 0, 0, 0], [True, False, False, False])
+  """
+  # Larger floats stand for many whole numbers; infinity and NaN for none.
+  good = (np.abs(values) < _EXACT) & (values == np.trunc(values))
+  return np.where(good, values, 0).astype(np.int64), good
+
+
 def _whole_number(word: str) -> int | None:
   try:
     value = int(word)
   except ValueError:
     number = _parse_number(word)
-    # Larger floats stand for many whole numbers; inf and NaN for none.
-    if not abs(number) < 2.0**53 or number != int(number):
+    if not abs(number) < _EXACT or number != int(number):
       return None
     value = int(number)
   return value if -(2**63) <= value < 2**63 else None

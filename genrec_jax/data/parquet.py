@@ -261,8 +261,7 @@ def _read_ids(values, kind, ids):
     return (whole.astype(str) if ids == 'str' else whole), good
   if pa.types.is_floating(kind):  # whole numbers beside missing ones
     numbers = _to_numpy(values.fill_null(0), np.float64)
-    good = (np.abs(numbers) < 2.0**53) & (numbers == np.trunc(numbers))
-    whole = np.where(good, numbers, 0).astype(np.int64)
+    whole, good = fields.read_whole_floats(numbers)
     return (whole.astype(str) if ids == 'str' else whole), good
   if not is_text(kind):
     return None

@@ -185,14 +185,14 @@ def read_ids(name: str, column: Column, ids: str = 'auto') -> np.ndarray:
         )
     return values
   if column.kind == 'float':  # as DataFrames hold integers beside missing ones
-    good = (np.abs(values) < 2.0**53) & (values == np.trunc(values))
+    whole, good = fields.read_whole_floats(values)
     if not good.all():
       row = int(np.argmin(good))
       raise ValueError(
         f'column {name!r}, row {row}: {values[row]} is not an id; ids are text '
         'or whole numbers'
       )
-    values = values.astype(np.int64)
+    values = whole
   return values.astype(str) if ids == 'str' else values
 
 

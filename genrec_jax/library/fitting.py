@@ -374,14 +374,12 @@ def _features_of_files(cfg, features: Features) -> dict:
     path = files['train'][0]
   reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
   by_type = file_format.default_features(path, reading)
-  annotations = build_annotations(cfg, cfg.labels)
-  beside = [*cfg.labels, *annotations.columns.values()]
-  guesses = formats.guess_features(path, reading, cfg.labels)
+  beside = build_annotations(cfg, cfg.labels).columns.values()
   return examples_lib.choose_guesses(
-    {name: guess for name, guess in guesses.items() if name not in beside},
+    formats.guess_features(path, reading, cfg.labels, beside),
     by_type,
     features,
-    beside,
+    [*cfg.labels, *beside],
     path,
     LOG.info,
   )

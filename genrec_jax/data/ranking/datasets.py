@@ -120,20 +120,13 @@ class RankingDataset:
 
   def find_excesses(self) -> dict[str, list[value_shares.Excess]]:
     """Split -> where it has far more such values than expected."""
-    return {
-      split: [
-        excess
-        for excess in excesses
-        # Splits by this column have no value in common.
-        if excess.kind != 'unseen' or excess.feature not in self._split_features
-      ]
-      for split, excesses in value_shares.check_splits(self.encoder).items()
-    }
-
-  @property
-  def _split_features(self) -> list[str]:
     columns = self.encoder.schema.columns
-    return [c.name for c in columns if c.source == self.split_column]
+    # Splits by this column have no value in common.
+    apart = [c.name for c in columns if c.source == self.split_column]
+    return {
+      split: [x for x in found if x.kind != 'unseen' or x.feature not in apart]
+      for split, found in value_shares.check_splits(self.encoder).items()
+    }
 
   def fingerprint(self) -> str:
     """Names the content: rows, their order, and what they were made by."""

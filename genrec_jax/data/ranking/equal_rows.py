@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from genrec_jax.data.ranking import rows as rows_lib
+from genrec_jax.data.ranking.mixing import mix_bits
 from genrec_jax.data.ranking.split_rules import draw_uniform
 
 LOG = logging.getLogger('genrec_jax')
@@ -20,14 +21,6 @@ MOST_SHOWN = 1 << 12  # training rows from which the chance is estimated
 # So many are many: metrics then speak of rows that were learned by heart.
 MANY, LEAST = 0.1, 10
 ABOVE = 1.2  # what is nearer to the chance is not above it
-_MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-  """A permutation of the numbers of 64 bits that looks random."""
-  for mixer in _MIXERS:
-    x = (x ^ (x >> np.uint64(31))) * mixer
-  return x ^ (x >> np.uint64(29))
 
 
 def _to_cells(rows: rows_lib.Rows) -> np.ndarray:
@@ -52,7 +45,9 @@ def _hash_lists(bags: rows_lib.Bags) -> np.ndarray:
   for field in dataclasses.fields(bags):
     values = getattr(bags, field.name)
     if field.name != 'lengths' and values is not None:
-      mixed = _mix(mixed + values.view(f'u{values.itemsize}').astype(np.uint64))
+      mixed = mix_bits(
+        mixed + values.view(f'u{values.itemsize}').astype(np.uint64)
+      )
   sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
   return sums[ends] - sums[ends - bags.lengths]
 
@@ -84,7 +79,9 @@ class EqualRows:
     factors = np.random.default_rng(0).integers(
       1 << 63, size=cells.shape[1], dtype=np.uint64
     )
-    hashes = _mix((cells * (factors * np.uint64(2) + np.uint64(1))).sum(axis=1))
+    hashes = mix_bits(
+      (cells * (factors * np.uint64(2) + np.uint64(1))).sum(axis=1)
+    )
     if split == 'train':
       self._show(cells)
     self._rows[split] += len(rows)

@@ -334,17 +334,14 @@ def warn_of_vocabularies(encoder: Encoder, rows: int, guessed: bool) -> None:
     values = len(vocabulary.values)
     if column.kind == 'numeric' or values < _WIDE:
       continue
-    numbers = (
-      [*map(_parse_number, vocabulary.values)] if guessed else [math.nan]
-    )
-    fraction = next((i for i, x in enumerate(numbers) if x % 1 > 0), None)
-    if fraction is not None and all(map(math.isfinite, numbers)):
+    fraction = _find_fraction(vocabulary.values) if guessed else None
+    if fraction is not None:
       LOG.warning(
         'feature %r is categorical, by the first rows, and has numbers with '
         'fractions behind them, such as %s, each a category of its own; set '
         'its kind to numeric in data.features',
         column.name,
-        vocabulary.values[fraction],
+        fraction,
       )
     elif 2 * values > rows:
       LOG.warning(
@@ -356,3 +353,15 @@ def warn_of_vocabularies(encoder: Encoder, rows: int, guessed: bool) -> None:
         f'{values:,}',
         f'{rows:,}',
       )
+
+
+def _find_fraction(values: Sequence[str]) -> str | None:
+  """The first fraction of values that all are numbers; None for others."""
+  fraction = None
+  for value in values:
+    number = _parse_number(value)
+    if not math.isfinite(number):
+      return None  # at the first text, for there may be millions
+    if fraction is None and number % 1 > 0:
+      fraction = value
+  return fraction

@@ -75,7 +75,7 @@ def read_features(workdir: str | os.PathLike) -> dict[str, dict] | None:
     columns = load_encoder(workdir).schema.columns
   except (FileNotFoundError, ValueError):
     # `save_encoder` says what is wrong with it, and writes that of the data.
-    [*prepared] = (path / 'data').glob('*/encoder.json')
+    prepared = list((path / 'data').glob('*/encoder.json'))
     if len(prepared) != 1:
       return None
     columns = Encoder.load(prepared[0].parent).schema.columns

@@ -9,6 +9,7 @@ import numpy as np
 
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking.mixing import mix_bits
 
 BY = ('order', 'time', 'random', 'group')
 MOST_KEYS = 1 << 20  # distinct times that are counted side by side
@@ -296,10 +297,7 @@ def draw_uniform(seed, first: int, count: int) -> np.ndarray:
   x = np.arange(first, first + count, dtype=np.uint64)
   x = x * np.uint64(0x9E3779B97F4A7C15)
   x += np.random.default_rng(seed).integers(1 << 63, dtype=np.uint64)
-  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  x ^= x >> np.uint64(31)
-  return (x >> np.uint64(11)) / 2.0**53
+  return (mix_bits(x) >> np.uint64(11)) / 2.0**53
 
 
 def _draw_by_value(seed: int, chunk: raw.RawChunk, name: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from genrec_jax import features
 from genrec_jax.data import npz_members, text_arrays
 from genrec_jax.data.ranking import forms, raw
 from genrec_jax.data.ranking import schema as schema_lib
+from genrec_jax.data.ranking.mixing import mix_bits
 
 _UNSEEN = -1
 
@@ -156,11 +157,8 @@ class Vocabulary:
     known = {v: zlib.crc32(read(v).encode()) for v in dict.fromkeys(values)}
     crc = np.fromiter((known[v] for v in values), np.uint64, len(values))
     salt = np.uint64(zlib.crc32(self.table.encode()))
-    # The last step of SplitMix64: a CRC alone keeps patterns of the text.
-    x = crc + (salt << np.uint64(32)) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    # A CRC alone keeps patterns of the text.
+    x = mix_bits(crc + (salt << np.uint64(32)) + np.uint64(0x9E3779B97F4A7C15))
     first = 1 + len(self.values)
     return (first + x % np.uint64(self.hash_rows)).astype(np.int32)
 

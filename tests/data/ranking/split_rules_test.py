@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from genrec_jax.data.ranking import datasets, raw, split_rules
+from genrec_jax.data.ranking import datasets, mixing, raw, split_rules
 from genrec_jax.data.ranking.annotations import Annotations, read_moments
 from genrec_jax.data.ranking.split_rules import SplitRule, TrainingCut
 
 
 def test_the_examples_of_the_pages_hold():
-  assert doctest.testmod(split_rules).failed == 0
+  for module in (split_rules, mixing):
+    assert doctest.testmod(module).failed == 0
 
 
 def cut(rule, columns, lines=None, **options):
