@@ -7,12 +7,18 @@ NAME is a config with its variant; DIR is the workdir of a finished run, or with
 `--train` of one that is started, or continued, here. The reference protocol has
 no validation split: `metrics` are those of the last epoch. `best_on_test` is
 chosen on the test split itself and therefore optimistic; it is how figures of
-this protocol are often quoted.
+this protocol are often quoted. A row is a run; the rows of kind 'mean' are over
+the seeds of a config, those that the result file has already among them. So
+the seeds of a sweep can be trained one after the other, on different days:
+
+  python -m benchmarks.ml1m --train --set seed=1 --run hstu_ml1m=DIR/seed1
 """
 
+import json
 import pathlib
+from collections.abc import Sequence
 
-from benchmarks import cli, runs
+from benchmarks import cli, result, runs
 from genrec_jax import config as config_lib
 
 KS = (10, 50, 200)
@@ -31,8 +37,8 @@ NAMES = {
   'gsasrec_ml1m': 'gSASRec',
 }
 COLUMNS = (
-  'case', 'hr@10', 'published_hr@10', 'ndcg@10', 'published_ndcg@10', 'hr@50',
-  'hr@200', 'last_hr@10', 'best_on_test_hr@10', 'best_step', 'steps', 'core_s',
+  'case', 'hr@10', 'hr@10_std', 'published_hr@10', 'ndcg@10', 'ndcg@10_std',
+  'published_ndcg@10', 'hr@50', 'hr@200', 'last_hr@10', 'best_on_test_hr@10', 'best_step', 'steps', 'core_s',
 )  # fmt: skip
 
 
@@ -59,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
           overrides.append(f'data.path={pathlib.Path(args.data).resolve()}')
         runs.train(config, workdir, overrides)
       rows.append(row(name, workdir, smoke=args.smoke))
+    rows += mean_rows(rows, read_rows(args.results or result.RESULTS))
   except (ValueError, OSError, RuntimeError) as error:
     cli.fail(str(error))
   notes = [
@@ -67,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
     'best_on_test_*: best epoch by test ndcg@10, chosen on what it measures.',
     'Timestamps of the data here: 28 % official, the others interpolated in '
     'the official order. The time bias of HSTU learns from them.',
+    'std is over seeds, with n - 1.',
   ]
   cli.finish(args, 'ml1m', rows, COLUMNS, notes)
 
@@ -93,6 +101,7 @@ def row(name: str, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
   best = max(curve, key=lambda r: r['ndcg@10'])
   found = {
     'case': f'{name}/seed{report["seed"]}',
+    'kind': 'run',
     'config': name,
     'protocol': 'validated' if validated else 'reference',
     'chosen_by': 'validation' if validated else 'last epoch',
@@ -112,6 +121,40 @@ def row(name: str, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
     found |= {f'{prefix}{m}': values[m] for m in METRICS if m in values}
   published = zip(METRICS, PUBLISHED[base], strict=False)
   return found | {f'published_{m}': value for m, value in published}
+
+
+def read_rows(results: str | pathlib.Path) -> list[dict]:
+  """The rows that are in the result file of this machine."""
+  path = pathlib.Path(results) / result.machine_kind() / 'ml1m.json'
+  return json.loads(path.read_text())['rows'] if path.exists() else []
+
+
+def mean_rows(new: Sequence[dict], old: Sequence[dict]) -> list[dict]:
+  """A mean over seeds for each config of the new rows.
+
+  Args:
+    new: rows of runs.
+    old: rows of the result file; those of the same cases count no more.
+  """
+  by_case = {r['case']: r for r in [*old, *new] if 'seed' in r}
+  found = []
+  for name in dict.fromkeys(r['config'] for r in new):
+    seeds = [r for r in by_case.values() if r['config'] == name]
+    mean = {
+      'case': name,
+      'kind': 'mean',
+      'seeds': len(seeds),
+      'differs': sorted({d for r in seeds for d in r['differs']}),
+    }
+    same = ('config', 'protocol', 'chosen_by', 'data', 'steps', 'devices')
+    mean |= {key: seeds[0][key] for key in same}
+    for key, value in seeds[0].items():
+      if key.startswith('published_'):
+        mean[key] = value
+      elif '@' in key or key.endswith('core_s'):
+        mean |= runs.over_seeds(key, [r[key] for r in seeds])
+    found.append(mean)
+  return found
 
 
 if __name__ == '__main__':

@@ -92,3 +92,19 @@ def test_evaluations_are_those_of_one_part(tmp_path):
     ''.join(json.dumps(line) + '\n' for line in lines)
   )
   assert runs.evaluations(tmp_path) == [{'step': 9, 'hr@10': 0.2, 'mrr': 0.3}]
+
+
+def test_means_are_over_the_seeds_of_now_and_before(tmp_path, rows, finished):
+  for seed, level in ((1, 0.2), (2, 0.3), (1, 0.4)):  # the first is replaced
+    workdir = finished(
+      'configs/hstu_ml1m.py', f'{seed}_{level}', seed=seed, level=level
+    )
+    ml1m.main(['--run', f'hstu_ml1m={workdir}', '--results', str(tmp_path)])
+  mean = rows('ml1m')['hstu_ml1m']
+  assert mean['kind'] == 'mean' and mean['seeds'] == 2
+  found = [rows('ml1m')[f'hstu_ml1m/seed{seed}']['hr@10'] for seed in (1, 2)]
+  assert mean['hr@10'] == pytest.approx(sum(found) / 2, rel=1e-4)
+  assert mean['hr@10_std'] == pytest.approx(
+    abs(found[0] - found[1]) / 2**0.5, rel=1e-4
+  )
+  assert mean['published_hr@10'] == 0.3097
