@@ -38,7 +38,8 @@ NAMES = {
 }
 COLUMNS = (
   'case', 'hr@10', 'hr@10_std', 'published_hr@10', 'ndcg@10', 'ndcg@10_std',
-  'published_ndcg@10', 'hr@50', 'hr@200', 'last_hr@10', 'best_on_test_hr@10', 'best_step', 'steps', 'core_s',
+  'published_ndcg@10', 'hr@50', 'hr@200', 'last_hr@10',
+  'best_on_test_hr@10', 'best_step', 'steps', 'core_s',
 )  # fmt: skip
 
 
