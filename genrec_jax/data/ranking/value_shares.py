@@ -262,20 +262,17 @@ def _estimate_unseen(encoder, column, features) -> tuple[int, int]:
   is new with the probability that leaving out its place makes it so. Where a
   row takes `min_count` places, those of that count join the rarer ones.
   """
-  columns = [
-    features.get(c.name, FeatureCounts())
-    for c in encoder.schema.coded
-    if c.table_name == column.table_name
+  readers = [
+    c for c in encoder.schema.coded if c.table_name == column.table_name
   ]
   # Counts of a table do not tell those of one of its columns, nor counts of the
   # kept negatives those of all.
-  if len(columns) > 1 or encoder.schema.annotations.negatives_kept < 1:
+  if len(readers) > 1 or encoder.schema.annotations.negatives_kept < 1:
     return 0, 0
   counts = encoder.vocabularies[column.table_name].counts
   rarest = column.min_count * int(np.sum(counts == column.min_count))
-  pairs = [c.count('unseen') for c in columns]
-  total = sum(total for _, total in pairs)
-  return min(total, rarest + sum(count for count, _ in pairs)), total
+  unseen, total = features.get(column.name, FeatureCounts()).count('unseen')
+  return min(total, rarest + unseen), total
 
 
 def _is_far_more(count: int, total: int, expected: float) -> bool:

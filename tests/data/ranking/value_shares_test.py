@@ -182,6 +182,60 @@ def test_what_training_and_validation_let_expect(shop):
   }  # fmt: skip
 
 
+@pytest.mark.parametrize('min_count', [1, 2, 4])
+def test_training_lets_expect_what_new_rows_show(tmp_path, min_count):
+  rng = np.random.default_rng(min_count)
+  users = rng.zipf(1.3, 24_000) % 100_000
+  lines = [f'{user},{i % 2}' for i, user in enumerate(users)]
+  (tmp_path / 'log.csv').write_text('\n'.join(['user,label', *lines]) + '\n')
+  encoder = datasets.load(
+    {
+      'name': 'csv',
+      'path': str(tmp_path / 'log.csv'),
+      'features': {'user': {}},
+      'min_count': min_count,
+      'split': {'by': 'order', 'valid_fraction': 0.0, 'test_fraction': 0.5},
+    },
+    tmp_path / 'cache',
+    quiet,
+  ).encoder
+  known = {'train': encoder.value_counts['train']}
+  share, source = shares_lib.expect_shares(encoder, known)['unseen', 'user']
+  shown = encoder.value_counts['test']['user'].share('unseen')
+  deviation = (shown * (1 - shown) / 12_000) ** 0.5
+  # What is expected is three deviations above the mean.
+  assert source == 'train'
+  assert share == pytest.approx(shown + 3 * deviation, abs=4 * deviation)
+
+
+def test_little_evidence_is_no_warning(shop):
+  """Of half unseen values, 40 must be seen before one can be sure."""
+  known = {'valid': {'user': shares_lib.FeatureCounts(4000, 0, 400)}}
+  expected = shares_lib.expect_shares(shop.encoder, known)['unseen', 'user'][0]
+
+  def is_told(count, total):
+    counts = {'user': shares_lib.FeatureCounts(total, 0, count, count)}
+    return bool(
+      shares_lib.find_excesses(
+        shop.encoder, 'new.csv', counts,
+        shares_lib.expect_shares(shop.encoder, known),
+      )
+    )  # fmt: skip
+
+  def nats(total):
+    return total * (
+      0.5 * np.log(0.5 / expected) + 0.5 * np.log(0.5 / (1 - expected))
+    )
+
+  totals = range(20, 80, 2)
+  wanted = [nats(total) >= shares_lib.LEAST_EVIDENCE for total in totals]
+  assert [is_told(total // 2, total) for total in totals] == wanted
+  # By Chernoff, then, chance shows so many less than once in 1e8 looks.
+  least = next(t for t, enough in zip(totals, wanted, strict=True) if enough)
+  draws = np.random.default_rng(0).binomial(least, expected, 1_000_000)
+  assert draws.max() < least / 2
+
+
 def told(encoder, users, known=None, **more):
   """Texts of the excesses of some users in one chunk."""
   columns = {
