@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from genrec_jax.embedding.row_optimizers import ROW_OPTIMIZERS
-from genrec_jax.runtime import parameter_groups
+from genrec_jax.runtime import parameter_groups, schedules
 
 # What says nothing: the defaults of all kinds of tasks.
 UNSET = {
@@ -43,7 +43,11 @@ def find_unused(config) -> list[str]:
     config: of an experiment, whose groups and tables are as they must be.
   """
   c = config.optimizer
-  return [*_of_parameters(c), *_of_rows(c.rows, config.get('tables', ()))]
+  return [
+    *_of_parameters(c),
+    *_of_rows(c.rows, config.get('tables', ())),
+    *_of_rates(c),
+  ]
 
 
 def _of_parameters(c) -> Iterable[str]:
@@ -101,6 +105,29 @@ def _of_rows(rows, tables) -> Iterable[str]:
       if key in own and key not in USED_BY_ROWS.get(name, OPTIONS):
         where = f'config.tables, {pattern!r}: '
         yield _explain(where, key, own[key], name, USED_BY_ROWS)
+
+
+def _of_rates(c) -> Iterable[str]:
+  names = {c.schedule, c.rows.schedule or c.schedule} | {
+    entry[1].get('schedule', c.schedule)
+    for entry in c.groups
+    if parameter_groups.is_pair(entry)
+  }
+  if names <= {schedules.CONSTANT}:
+    for key, unset in (('decay_steps', 0), ('end_factor', 0.0)):
+      if c[key] != unset:
+        yield (
+          f'optimizer.{key} is {c[key]!r}, and a constant rate does not fall: '
+          f"set optimizer.schedule (such as 'linear'), or {key} to {unset!r}"
+        )
+  if c.plateau_factor == 1:
+    for key, unset in (('plateau_min', 1e-3), ('plateau_min_rate', 0.0)):
+      if c[key] != unset:
+        yield (
+          f'optimizer.{key} is {c[key]!r}, and with optimizer.plateau_factor=1 '
+          f'no plateau lowers the rate: set plateau_factor, or {key} to '
+          f'{unset!r}'
+        )
 
 
 def _is_set(key: str, value: Any) -> bool:

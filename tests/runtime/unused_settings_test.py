@@ -53,6 +53,10 @@ def changed(rows=None, tables=(), **settings):
       dict(tables=(('a', {'optimizer': 'row_adagrad', 'b1': 0.5}),)),
       "config.tables, 'a': b1 is 0.5, and row_adagrad has no use for it",
     ),
+    (dict(decay_steps=9), 'optimizer.decay_steps is 9, and a constant rate'),
+    (dict(end_factor=0.1), 'optimizer.end_factor is 0.1, and a constant rate'),
+    (dict(plateau_min_rate=1e-6), 'optimizer.plateau_min_rate is 1e-06, and'),
+    (dict(plateau_min=1e-6), 'set plateau_factor, or plateau_min to 0.001'),
   ],
 )
 def test_what_would_change_nothing(settings, key):
@@ -84,6 +88,10 @@ def test_what_would_change_nothing(settings, key):
       tables=(('a', {'optimizer': 'adam'}), ('.*', {})),
     ),
     dict(rows=dict(learning_rate=0.1), tables=(('a', {'optimizer': 'adam'}),)),
+    dict(schedule='linear', decay_steps=9, end_factor=0.1),
+    dict(rows=dict(name='sgd', schedule='linear'), decay_steps=9),
+    dict(groups=(('a', {'schedule': 'cosine'}),), end_factor=0.1),
+    dict(plateau_factor=0.5, plateau_min=0.1, plateau_min_rate=1e-6),
     # Options of an optimizer from outside are its own.
     dict(rows=dict(name='mine', b1=0.5)),
   ],
