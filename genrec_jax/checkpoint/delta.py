@@ -72,10 +72,11 @@ class DeltaOptions:
     More restores than were expected add up to more error than was planned for,
     so that from then on 8 bits are used where fewer were.
     """
-    bits = self.bits
+    bits, method = self.bits, self.method
     if bits == AUTO:
       bits = row_quant.bits_for(self.expected_restores)
-    method = self.method
+      if (method, bits) == ('kmeans', SAFE_BITS):
+        method = 'adaptive'  # there are no codebooks of so many bits
     if bits < SAFE_BITS and 0 < self.expected_restores < restores:
       bits, method = SAFE_BITS, 'adaptive'
     return chunks.RowEncoding(bits, method, self.slots, self.formats)

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 import jax
-from jax._src import distributed  # the store has no public name
 
 from genrec_jax.checkpoint.errors import CheckpointError, UnrestorableError
+from genrec_jax.parallel import jax_internals
 
 _FOREVER_S = 7 * 24 * 3600  # process 0's death ends the wait, not a clock
 _LISTEN_S = 0.2  # between two looks whether another process has failed
@@ -40,7 +40,7 @@ class ProcessGroup:
     self._turn = 0
     _opened[name] = _opened.get(name, 0) + 1
     self._name = f'genrec_jax/{name.strip("/")}/{_opened[name]}'
-    self._client = distributed.global_state.client
+    self._client = jax_internals.find_store() if self.size > 1 else None
     if self.size > 1 and self._client is None:
       raise CheckpointError(
         f'this is one of {self.size} processes, and they cannot speak with '

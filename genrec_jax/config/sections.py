@@ -126,7 +126,7 @@ def checkpoint() -> ConfigDict:
       # saved by rows, and between bases only the rows that have changed.
       policy='',
       # Bits of a saved weight: 2, 3, 4, 8, or 32 for the values as they are; 0
-      # chooses by `checkpoint.expected_restores`.
+      # chooses 4 or 8 by `checkpoint.expected_restores`.
       bits=32,
       # The quantiser of fewer bits: 'symmetric', 'asymmetric', 'adaptive' or
       # 'kmeans'; see docs/row_quantisers.md.

@@ -9,9 +9,8 @@ import itertools
 from collections.abc import Iterator
 
 import jax
-from jax._src import distributed  # the store has no public name
 
-from genrec_jax.parallel import peers
+from genrec_jax.parallel import jax_internals, peers
 
 _FOREVER_MS = 7 * 24 * 3600 * 1000  # a death ends the wait, not a clock
 _turns = itertools.count()  # every process takes part in every turn
@@ -121,11 +120,11 @@ def _raise_if_failed(words: str) -> None:
 
 
 def _publish_words(key: str, words: str) -> None:
-  client = distributed.global_state.client
+  client = jax_internals.find_store()
   # The sign in front makes an empty message a value that can be waited for.
   client.key_value_set(key, f'={words}', allow_overwrite=True)
 
 
 def _await_words(key: str) -> str:
-  client = distributed.global_state.client
+  client = jax_internals.find_store()
   return client.blocking_key_value_get(key, _FOREVER_MS)[1:]

@@ -23,11 +23,10 @@ import time
 from collections.abc import Iterator
 
 import jax
-from jax._src import distributed  # the store has no public name
 
 from genrec_jax import interruption
 from genrec_jax.interruption import PROCESS
-from genrec_jax.parallel import meeting
+from genrec_jax.parallel import jax_internals, meeting
 
 HEARTBEAT_S = 30.0
 _LEAVE_S = 2.0  # for others to end first, as they have been told to
@@ -353,8 +352,8 @@ def start(heartbeat_s: float = HEARTBEAT_S) -> bool:
   """
   if PROCESS.peers or jax.process_count() == 1:
     return False
-  client = distributed.global_state.client
-  address = distributed.global_state.coordinator_address
+  client = jax_internals.find_store()
+  address = jax_internals.find_coordinator()
   host, limit_s = address.rpartition(':')[0].strip('[]'), heartbeat_s + 60
   # Anybody may connect; only who can read JAX's store knows the token.
   key = f'genrec_jax/peers/{next(_turns)}'
@@ -410,7 +409,7 @@ def part() -> None:
   """
   stop()
   interruption.run_for(jax.distributed.shutdown, _SHUTDOWN_S)
-  if distributed.global_state.client is not None:
+  if jax_internals.find_store() is not None:
     interruption.leave(interruption.DONE)  # JAX would try it again
 
 

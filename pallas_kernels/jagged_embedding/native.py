@@ -1,40 +1,30 @@
-"""Compiles cpu.cc with this machine's C++ compiler, once, and loads it.
+"""Loads cpu.cc as a library: prebuilt, or compiled with this machine's C++.
 
-The library is kept in `$XDG_CACHE_HOME/pallas_kernels` (~/.cache by default)
-under a name made of the source, the compiler's options, jaxlib's version and
-the processor, so that whatever changes makes a new one.
+A wheel may bring the library (prebuilt.py). Where it brings none that fits, the
+library is compiled once, for exactly this processor (compiler.py).
+`PALLAS_KERNELS_CPU=native` compiles it although a prebuilt one fits.
 """
 
 import ctypes
 import functools
-import hashlib
-import importlib.metadata
 import logging
 import os
 import pathlib
-import shlex
-import shutil
 import subprocess
-import tempfile
-import zlib
 
 import jax
 
-from pallas_kernels import cache_directory
+from pallas_kernels.jagged_embedding import compiler, prebuilt
 
-SOURCE = pathlib.Path(__file__).with_name('cpu.cc')
-HEADERS = 'cpu_*.h'
-COMPILERS = ('c++', 'g++', 'clang++')
-FLAGS = (
-  '-O3', '-march=native', '-std=c++17', '-shared', '-fPIC', '-fno-math-errno',
-)  # fmt: skip
 TARGETS = (
   'Bag', 'GatherRows', 'WeightGradient', 'Merge', 'UpdateMerged', 'BagUpdate',
 )  # fmt: skip
 PREFIX = 'pallas_kernels.jagged_embedding.'
 SWITCH = 'PALLAS_KERNELS_CPU'
-LIMIT_S = 300
-CHECKSUM = '.crc32'
+# XLA raises a RuntimeError for a library whose FFI it does not speak.
+_FAULTS = (
+  OSError, subprocess.SubprocessError, ValueError, AttributeError, RuntimeError,
+)  # fmt: skip
 
 log = logging.getLogger('pallas_kernels')
 
@@ -49,100 +39,46 @@ def why_not() -> str | None:
 @functools.cache
 def _load() -> str | None:
   """Makes the library's functions known to XLA, or says why it cannot."""
-  try:
-    # Once in a process, since the answer is cached; so is the reason if it
-    # fails.
-    library = ctypes.CDLL(str(_library()))
-  except (OSError, subprocess.SubprocessError, ValueError) as e:
-    reason = f'its C++ code cannot be built: {e}'
-    log.warning(
-      'jagged_embedding uses plain XLA, which is slower: %s A C++ compiler '
-      '(g++ or clang++) makes the fast path; %s=0 silences this.',
-      reason, SWITCH,
+  ways = {'prebuilt': prebuilt.find, 'compiled here': compiler.make_library}
+  if os.environ.get(SWITCH) == 'native':
+    ways = dict(reversed(ways.items()))
+  reasons = []
+  # Once in a process, since the answer is cached; so is the reason if it fails.
+  for way, find in ways.items():
+    try:
+      path = find()
+      register(path, PREFIX)
+    except _FAULTS as e:
+      reasons.append(f'{way}: {e}')
+      continue
+    log.info(
+      'jagged_embedding uses its C++ library, %s: %s%s',
+      way, path.name, ''.join(f' ({reason})' for reason in reasons),
     )  # fmt: skip
-    return reason
+    return None
+  reason = f'its C++ code cannot be loaded: {"; ".join(reasons)}'
+  log.warning(
+    'jagged_embedding uses plain XLA, which is slower: %s A wheel with the '
+    'prebuilt library or a C++ compiler (g++ or clang++) makes the fast path; '
+    '%s=0 silences this.',
+    reason, SWITCH,
+  )  # fmt: skip
+  return reason
+
+
+def register(path: pathlib.Path, prefix: str) -> None:
+  """Makes the functions of a library known to XLA.
+
+  Args:
+    path: the library.
+    prefix: what comes before their names.
+
+  Raises:
+    OSError, AttributeError: this is no such library.
+    RuntimeError: XLA refuses the version of the FFI it was compiled with.
+  """
+  library = ctypes.CDLL(str(path))
   for name in TARGETS:
     jax.ffi.register_ffi_target(
-      PREFIX + name, jax.ffi.pycapsule(getattr(library, name)), platform='cpu'
+      prefix + name, jax.ffi.pycapsule(getattr(library, name)), platform='cpu'
     )
-  return None
-
-
-def _library() -> pathlib.Path:
-  """Path of the library, compiled if it is not there."""
-  compiler = _compiler()
-  files = [SOURCE, *sorted(SOURCE.parent.glob(HEADERS))]
-  # Everything that the machine code depends on: another jaxlib has other
-  # headers, another processor other instructions.
-  key = (
-    [file.read_bytes() for file in files],
-    importlib.metadata.version('jaxlib'),
-    compiler,
-    FLAGS,
-    cache_directory.describe_processor(),
-  )
-  name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
-  path = _cache() / f'jagged_embedding-{name}.so'
-  if not _is_whole(path):
-    log.info('Compiling %s, once for this machine.', SOURCE.name)
-    _compile(compiler, path)
-  return path
-
-
-def _is_whole(path: pathlib.Path) -> bool:
-  """Whether the library is there, of this user, and as it was compiled."""
-  try:
-    if not cache_directory.is_own_file(path):
-      return False
-    checksum = path.with_suffix(CHECKSUM).read_text()
-    return checksum == str(zlib.crc32(path.read_bytes()))
-  except (OSError, ValueError):
-    return False
-
-
-def _compile(compiler: str, path: pathlib.Path) -> None:
-  """Writes the library; others see all of it or nothing."""
-  # In the same folder, since a rename across file systems is a copy.
-  with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-    new = pathlib.Path(folder) / path.name
-    done = subprocess.run(
-      [
-        *shlex.split(compiler), *FLAGS, f'-I{jax.ffi.include_dir()}',
-        str(SOURCE), '-o', str(new),
-      ],
-      capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
-    if done.returncode:
-      # The first line with an error; a compiler prints much around it.
-      errors = [line for line in done.stderr.splitlines() if 'error' in line]
-      first = (errors or done.stderr.splitlines() or ['no message'])[0]
-      raise ValueError(f'{compiler} fails: {first}')
-    new.chmod(0o700)  # whatever the umask: it is run
-    checksum = new.with_suffix(CHECKSUM)
-    checksum.write_text(str(zlib.crc32(new.read_bytes())))
-    for file in (new, checksum):  # a power cut must not leave half of them
-      with open(file, 'rb') as written:
-        os.fsync(written.fileno())
-    os.replace(new, path)
-    os.replace(checksum, path.with_suffix(CHECKSUM))
-
-
-def _compiler() -> str:
-  # The user's choice comes first, and may be followed by options.
-  for name in (os.environ.get('CXX'), *COMPILERS):
-    words = shlex.split(name or '')
-    if words and shutil.which(words[0]):
-      return name
-  raise ValueError(f'there is none of {", ".join(COMPILERS)}, and no $CXX.')
-
-
-def _cache() -> pathlib.Path:
-  """A directory of this user alone; a temporary one if there is no other."""
-  folder = cache_directory.cache_home() / 'pallas_kernels'
-  try:
-    return cache_directory.make_private(folder)
-  except cache_directory.UntrustedDirectoryError as e:
-    log.warning('%s; the C++ code is compiled for this process alone.', e)
-  except OSError:
-    pass
-  return pathlib.Path(tempfile.mkdtemp(prefix='pallas_kernels-'))

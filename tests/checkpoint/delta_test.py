@@ -159,8 +159,12 @@ def test_rows_that_change_after_they_were_verified_are_refused(tmp_path):
 
 
 def test_bits_follow_the_restores_to_be_expected():
-  auto = delta.DeltaOptions(bits=delta.AUTO, expected_restores=2)
-  assert [auto.encoding(n).bits for n in (0, 2, 3, 9)] == [3, 3, 8, 8]
+  auto = delta.DeltaOptions(bits=delta.AUTO, expected_restores=1)
+  assert [auto.encoding(n).bits for n in (0, 1, 2, 9)] == [4, 4, 8, 8]
+  # Without a plan, and of what is published.
+  assert delta.DeltaOptions(bits=delta.AUTO).encoding(0).bits == 8
+  few = delta.DeltaOptions(bits=delta.AUTO, method='kmeans')
+  assert few.encoding(0) == chunks.RowEncoding(8, 'adaptive')
   assert delta.DeltaOptions(bits=4).encoding(99).bits == 4
   assert delta.DeltaOptions(bits=4, expected_restores=9).encoding(10).bits == 8
   assert (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pallas_kernels
-from pallas_kernels.jagged_embedding import api, cpu, native, shapes
+from pallas_kernels.jagged_embedding import api, compiler, cpu, native, shapes
 from tests.kernels.embedding_cases import HERE
 
 TABLE = jnp.ones((10, 4))
@@ -159,7 +159,7 @@ def test_without_a_compiler_xla_is_taken_and_said_once(
   fresh, monkeypatch, caplog
 ):
   monkeypatch.delenv('CXX', raising=False)
-  monkeypatch.setattr(native.shutil, 'which', lambda name: None)
+  monkeypatch.setattr(compiler.shutil, 'which', lambda name: None)
   with caplog.at_level(logging.WARNING, 'pallas_kernels'):
     for _ in range(2):
       out = api.gather(TABLE, IDS)
@@ -171,9 +171,9 @@ def test_without_a_compiler_xla_is_taken_and_said_once(
 
 
 def test_a_compiler_that_fails_is_quoted(fresh, monkeypatch):
-  monkeypatch.setattr(native, '_compiler', lambda: 'c++')
+  monkeypatch.setattr(compiler, '_find', lambda: 'c++')
   monkeypatch.setattr(
-    native.subprocess,
+    compiler.subprocess,
     'run',
     lambda *args, **kwargs: subprocess.CompletedProcess(
       args, 1, '', 'note\nx.h:1: error: no such thing\n'
@@ -187,7 +187,7 @@ def test_a_compiler_that_fails_is_quoted(fresh, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-  folder = native._cache()
+  folder = compiler._cache()
   assert folder.is_dir() and tmp_path not in folder.parents
   folder.rmdir()
 
@@ -197,25 +197,25 @@ def test_the_library_is_kept_under_a_name_of_its_inputs(monkeypatch, tmp_path):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   made = []
 
-  def compile_(compiler, path):
+  def compile_(command, path, *flags):
     made.append(path)
     path.write_bytes(b'code')
     path.with_suffix('.crc32').write_text(str(zlib.crc32(b'code')))
 
-  monkeypatch.setattr(native, '_compile', compile_)
-  first = native._library()
+  monkeypatch.setattr(compiler, '_compile', compile_)
+  first = compiler.make_library()
   path, mode = first, 0o600
   path.chmod(mode)
-  assert native._library() == first and made == [first]
+  assert compiler.make_library() == first and made == [first]
   # A damaged library would kill the process that runs it.
   for content, others in ((b'codf', 0), (b'', 0), (b'code', 0o022)):
     path.write_bytes(content)
     path.chmod(mode | others)
     made.clear()
-    assert native._library() == first and made == [first]
+    assert compiler.make_library() == first and made == [first]
     path.chmod(mode)
-  monkeypatch.setattr(native, 'FLAGS', (*native.FLAGS, '-g'))
-  assert native._library() != first
+  monkeypatch.setattr(compiler, 'FLAGS', (*compiler.FLAGS, '-g'))
+  assert compiler.make_library() != first
 
 
 @pytest.mark.skipif('cpu' not in HERE, reason=str(cpu.why_not()))

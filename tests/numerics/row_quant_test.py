@@ -360,11 +360,11 @@ def test_mistakes_are_errors(change, message):
     quantize(**arguments)
 
 
-def test_bits_for_expected_restores():
+def test_few_bits_are_chosen_only_where_they_cost_little():
   expected = row_quant.expected_restores(1e-4, nodes=16, hours=24 * 30)
   assert expected == pytest.approx(1.152)
-  found = [row_quant.bits_for(x) for x in (0, 1, expected, 3, 3.1, 20, 20.5)]
-  assert found == [2, 2, 3, 3, 4, 4, 8]
+  found = [row_quant.bits_for(x) for x in (0, 0.01, 1, expected, 3, 20.5)]
+  assert found == [8, 4, 4, 8, 8, 8]
   for wrong in (-1, float('nan')):
     with pytest.raises(ValueError, match='must be 0 or more'):
       row_quant.bits_for(wrong)

@@ -8,10 +8,9 @@ import time
 
 import jax
 import pytest
-from jax._src import distributed
 
 from genrec_jax import interruption
-from genrec_jax.parallel import peers
+from genrec_jax.parallel import jax_internals, peers
 from tests import processes
 
 HEARTBEAT_S = 5.0
@@ -49,7 +48,7 @@ def get_signals(signals) -> None:
   safe = interruption.SafePoints()
   with safe:
     safe.hold()
-    distributed.global_state.client.wait_at_barrier('held', 20_000)
+    jax_internals.find_store().wait_at_barrier('held', 20_000)
     for number in signals[jax.process_index()]:
       os.kill(os.getpid(), number)
       time.sleep(0.3)  # two at once are one
@@ -125,7 +124,7 @@ def count_points(points) -> int:
       assert not safe.reach()
     passed = points[jax.process_index()]
     # Both have passed theirs before one asks.
-    distributed.global_state.client.wait_at_barrier('passed', 20_000)
+    jax_internals.find_store().wait_at_barrier('passed', 20_000)
     if jax.process_index():
       interruption.PROCESS.peers.request_stop(15)
     while safe.number is None:
