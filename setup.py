@@ -21,18 +21,23 @@ setuptools.setup(
   description='Generative recommenders (HSTU, SASRec, ...) in JAX.',
   license='Apache-2.0',
   python_requires='>=3.11',
-  packages=setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
+  packages=[
+    *setuptools.find_packages(include=['genrec_jax*', 'pallas_kernels*']),
+    'genrec_jax.configs',
+  ],
+  # Files that `genrec` reads, not modules that anything imports: in a checkout
+  # they stay beside the package (see genrec_jax/config/files.py).
+  package_dir={'genrec_jax.configs': 'configs'},
   package_data={
     'genrec_jax': ['py.typed'],
     'genrec_jax.report': ['templates/*'],
-    'pallas_kernels.hstu_attention': ['tuned.json'],
     'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],
   },
+  entry_points={'console_scripts': ['genrec = genrec_jax.__main__:run']},
   install_requires=[
     'absl-py>=2.1',
     'array_record>=0.8',
     'etils[epath]>=1.9',
-    'flatbuffers>=24',  # jax.export needs it to serialize
     'flax>=0.12.8',
     'grain>=0.2.18',
     'jax>=0.10.2',

@@ -1,4 +1,8 @@
-"""Command line: `python -m genrec_jax.main --config=FILE --workdir=DIR`.
+"""The command line: `genrec COMMAND ...`, or `python -m genrec_jax.main`.
+
+`genrec train quickstart --workdir=DIR` is the same as
+`python -m genrec_jax.main --config=quickstart --workdir=DIR`; --help explains
+the commands and the flags, which are in `command_line.py`.
 
 | exit status | meaning                                                       |
 |-------------|---------------------------------------------------------------|
@@ -15,16 +19,19 @@ from genrec_jax import interruption
 if __name__ == '__main__':  # other imports take the time of a Ctrl-C
   interruption.install()
 
-import collections
 import logging
 import os
+import pathlib
 import sys
 import traceback
 
 from absl import app, flags
 from absl import logging as absl_logging
 
+import genrec_jax
+from genrec_jax import command_line
 from genrec_jax import config as config_lib
+from genrec_jax.command_line import FLAGS, MODES
 from genrec_jax.last_resort import (
   end_output,
   explain_error,
@@ -32,84 +39,27 @@ from genrec_jax.last_resort import (
   print_result,
 )
 
-FLAGS = flags.FLAGS
-MODES = {  # -> what it does
-  'train': 'training',
-  'eval': 'evaluating',
-  'predict': 'predicting',
-  'plan': 'planning',
-}
-
-flags.DEFINE_string(
-  'config',
-  None,
-  'Config file, FILE.py or FILE.py:variant (every config knows :smoke). Any '
-  'key of it can be set: --config.train.batch_size=64 --noconfig.loss.logq',
-)
-flags.DEFINE_string('workdir', None, 'Directory of the run; made when absent.')
-flags.DEFINE_enum(
-  'mode',
-  'train',
-  list(MODES),
-  'train: train, evaluate and report, continuing what the workdir holds. '
-  'eval: evaluate its best (or latest) checkpoint. predict: write top-k items '
-  'for the histories, or the probabilities of the examples, of '
-  '--config.predict.input. plan: print where the tables '
-  'would lie on the hardware of --config.parallel.topology, which need not be '
-  'there, and what a step would cost; refuse what does not fit.',
-)
-flags.DEFINE_string(
-  'coordinator',
-  '',
-  'Several processes: host:port of process 0. Slurm, MPI, Kubernetes and TPU '
-  'pods are recognised without flags; auto leaves it to JAX.',
-)
-flags.DEFINE_integer('processes', 0, 'Several processes: how many.')
-flags.DEFINE_integer('process', -1, 'Several processes: number of this one.')
-flags.DEFINE_integer(
-  'fake_devices',
-  0,
-  'Split this CPU into so many devices, to try a mesh without having one.',
-)
-flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
+LOG = logging.getLogger('genrec_jax')
 
 
-def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
-  """Takes `--config.a.b=V`, `--config.a.b V`, `--noconfig.flag` out."""
-  rest, overrides = [], []
-  words = collections.deque(argv)
-  while words:
-    word = words.popleft()
-    name = word.lstrip('-')
-    if word.startswith('-') and name.startswith('config.'):
-      key = name.removeprefix('config.')
-      # Without a value, when the next word is a flag, it is a switch.
-      if '=' not in key and words and not words[0].startswith('--'):
-        key += f'={words.popleft()}'
-      overrides.append(key)
-    elif word.startswith('-') and name.startswith('noconfig.'):
-      overrides.append(name.removeprefix('noconfig.') + '=false')
-    else:
-      rest.append(word)
-  return rest, overrides
-
-
-def main(argv: list[str], overrides: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
-  if not FLAGS.config:
-    raise app.UsageError(
-      '--config is missing, try --config=configs/quickstart.py'
-    )
-  config = config_lib.load(FLAGS.config, overrides)
+def main(words: list[str], overrides: list[str]) -> None:
+  if words == ['configs']:
+    return print_result(command_line.describe_configs())
+  if words == ['models']:
+    return print_result(command_line.describe_models())
+  overrides = [
+    *command_line.set_flags(command_line.translate(words)),
+    *overrides,
+  ]
+  config = _load_config(overrides)
   if FLAGS.print_config:
-    print_result(config_lib.to_json(config))
-    return
+    return print_result(config_lib.to_json(config))
   if not FLAGS.workdir:
     raise app.UsageError('--workdir is missing, a directory for this run')
   # Late, so that --help and config errors do not wait for JAX.
   _start_devices(config.parallel)
   from genrec_jax import extensions as extensions_lib
+  from genrec_jax.checkpoint.workdir import make_workdir
   from genrec_jax.contracts import kind_of
   from genrec_jax.runtime.compile_cache import use_compile_cache
   from genrec_jax.task_kinds import TASK_KINDS
@@ -117,14 +67,21 @@ def main(argv: list[str], overrides: list[str]) -> None:
   use_compile_cache(config)
   extensions = extensions_lib.load_extensions(config.get('extensions', ''))
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
+  if not FLAGS.config:
+    # Keys of a kind of task from outside that the saved config lacks.
+    defaults = kind_of(config, kinds).defaults
+    config = config_lib.load_saved(_saved_config(), overrides, defaults)
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
 
+    if not FLAGS.config:
+      LOG.info('continuing the run of %s with its config', FLAGS.workdir)
     loop.train_and_evaluate(config, FLAGS.workdir, kinds, extensions)
   elif FLAGS.mode == 'plan':
     from genrec_jax.runtime import planning
     from genrec_jax.train import experiment
 
+    make_workdir(pathlib.Path(FLAGS.workdir))
     task = experiment.load_task(
       config, FLAGS.workdir, kinds, extensions=extensions
     )
@@ -135,8 +92,36 @@ def main(argv: list[str], overrides: list[str]) -> None:
     from genrec_jax.train import results
 
     results.evaluate_run(config, FLAGS.workdir, kinds, extensions)
+  elif FLAGS.mode == 'report':
+    from genrec_jax.report import saved_report
+
+    saved_report.rewrite_page(FLAGS.workdir, kind_of(config, kinds).panels)
   else:
     kind_of(config, kinds).predict(config, FLAGS.workdir, extensions)
+
+
+def _saved_config() -> pathlib.Path:
+  return pathlib.Path(FLAGS.workdir) / 'config.json'
+
+
+def _load_config(overrides: list[str]):
+  """The config that is named, or that of the run in the workdir."""
+  if FLAGS.config:
+    return config_lib.load(FLAGS.config, overrides)
+  if FLAGS.workdir and _saved_config().exists():
+    return config_lib.load_saved(_saved_config(), overrides)
+  if FLAGS.mode in ('train', 'plan') or FLAGS.print_config:
+    without = f' and --workdir={FLAGS.workdir} holds no run to go on with'
+    raise app.UsageError(
+      f'--config is missing{without if FLAGS.workdir else ""}; try '
+      '--config=quickstart, or one that `genrec configs` lists'
+    )
+  if not FLAGS.workdir:
+    raise app.UsageError('--workdir is missing, the directory of a run')
+  raise FileNotFoundError(
+    f'--workdir={FLAGS.workdir} is not the workdir of a run (no config.json); '
+    'train first'
+  )
 
 
 def _start_devices(parallel) -> None:
@@ -156,26 +141,32 @@ def _start_devices(parallel) -> None:
     parallel.join_s,
   )
   if job.process_count() > 1:
-    logging.getLogger('genrec_jax').info(job_settings)
+    LOG.info(job_settings)
   if not job.is_leader():  # one voice is enough
     interruption.PROCESS.is_voice = False
-    logging.getLogger('genrec_jax').setLevel(logging.WARNING)
+    LOG.setLevel(logging.WARNING)
 
 
 def start_logging() -> None:
   """Our lines plainly on stderr; of JAX, Orbax and grain only warnings."""
   handler = logging.StreamHandler()
   handler.setFormatter(logging.Formatter('%(message)s'))
-  logger = logging.getLogger('genrec_jax')
-  logger.addHandler(handler)
-  logger.setLevel(logging.INFO)
-  logger.propagate = False
+  LOG.addHandler(handler)
+  LOG.setLevel(logging.INFO)
+  LOG.propagate = False
   if FLAGS.verbosity <= 0:
     absl_logging.set_verbosity(absl_logging.WARNING)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
   """The words that are no flags; a mistake ends with the status of one."""
+  if {'--help', '-help', '-h'} & set(argv):
+    print_result(command_line.describe_help())
+    interruption.leave(*end_output())
+  if '--version' in argv:
+    print_result(f'genrec_jax {genrec_jax.__version__}')
+    interruption.leave(*end_output())
+  FLAGS.set_gnu_getopt()  # words and flags in any order
   try:
     return FLAGS(argv)
   except flags.Error as error:
@@ -187,7 +178,9 @@ def run() -> None:
   """Parses the command line and runs; user errors end without a traceback."""
   interruption.install()
   hush_late_errors()
-  argv, overrides = split_overrides(sys.argv)
+  if len(sys.argv) == 1:
+    interruption.leave(interruption.MISUSED, command_line.describe_usage())
+  argv, overrides = command_line.split_overrides(sys.argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   # Tracebacks are written to error.log alone, and shall be whole there.
   os.environ.setdefault('JAX_TRACEBACK_FILTERING', 'off')
@@ -195,7 +188,7 @@ def run() -> None:
   def run_guarded(argv):
     start_logging()
     try:
-      main(argv, overrides)
+      main(argv[1:], overrides)
       _part_from_peers()
     except app.UsageError as error:
       interruption.leave(interruption.MISUSED, f'error: {error}')

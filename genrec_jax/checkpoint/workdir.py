@@ -68,7 +68,7 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
   The lock goes with the process, however it ends. A file system without locks
   is used without one.
   """
-  workdir.mkdir(parents=True, exist_ok=True)
+  make_workdir(workdir)
   with storage.open_lock(workdir / '.lock') as file:
     if not storage.lock_file(file):
       raise config_lib.ConfigError(
@@ -76,6 +76,21 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
         'wait until it has ended'
       )
     yield
+
+
+def make_workdir(workdir: pathlib.Path) -> None:
+  """Makes the directory of a run, or says why it cannot be one."""
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except FileExistsError:
+    raise config_lib.ConfigError(
+      f'--workdir={workdir} is a file; name a directory'
+    ) from None
+  except OSError as error:
+    raise config_lib.ConfigError(
+      f'--workdir={workdir} cannot be made ({error.strerror}); name another '
+      'directory'
+    ) from error
 
 
 def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:

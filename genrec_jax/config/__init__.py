@@ -11,7 +11,12 @@ from genrec_jax.config.comparison import (
   use_new_names,
 )
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.files import load, parse_variants
+from genrec_jax.config.files import (
+  describe_configs,
+  load,
+  load_saved,
+  parse_variants,
+)
 from genrec_jax.config.loading import apply_override, save, to_json
 from genrec_jax.config.rankers import (
   dcn,
@@ -34,6 +39,7 @@ __all__ = [
   'apply_override',
   'dcn',
   'deepfm',
+  'describe_configs',
   'describe_differences',
   'dlrm',
   'dnn',
@@ -42,6 +48,7 @@ __all__ = [
   'hstu',
   'keep_former_values',
   'load',
+  'load_saved',
   'lr',
   'parallel',
   'ranking',

@@ -3,3 +3,17 @@
 
 class ConfigError(ValueError):
   """A configuration that cannot be used; the message says which key and why."""
+
+
+class UnknownVariantError(ConfigError):
+  """A config file has no such variant.
+
+  Attributes:
+    known: the variants that it has.
+  """
+
+  def __init__(self, name: str, known):
+    super().__init__(
+      f'unknown variant {name!r}; this config knows {", ".join(known)}'
+    )
+    self.known = tuple(known)

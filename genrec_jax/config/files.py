@@ -1,4 +1,4 @@
-"""Config files.
+"""Config files, by their paths or by the names of those in `configs/`.
 
 A config file holds one experiment: `get_config(arg)` returns a `ConfigDict`
 made from `retrieval()` or `ranking()` and a model's section, such as `hstu()`,
@@ -7,17 +7,22 @@ which name every key there is. `arg` is what stands behind the colon of
 seconds on two CPU cores.
 """
 
-import difflib
 import importlib.util
+import os
 import pathlib
+import types
 from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
 from genrec_jax.config import renamed
-from genrec_jax.config.comparison import use_new_names
-from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.loading import apply_override
+from genrec_jax.config.comparison import Defaults, read_config, use_new_names
+from genrec_jax.config.errors import ConfigError, UnknownVariantError
+from genrec_jax.config.loading import apply_override, hint_nearest
+
+# A wheel holds configs/ as a folder of the package; in a checkout, also one
+# that is installed by `pip install -e`, it is beside the package.
+_FOLDERS = [pathlib.Path(__file__).parents[n] / 'configs' for n in (1, 2)]
 
 
 def parse_variants(
@@ -27,26 +32,25 @@ def parse_variants(
   names = {name for name in (arg or '').split(',') if name}
   for name in names:
     if name not in known:
-      raise ConfigError(
-        f'unknown variant {name!r}; this config knows {", ".join(known)}'
-      )
+      raise UnknownVariantError(name, known)
   return names
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
-  """Loads `FILE` or `FILE:variant` and applies `a.b=value` overrides."""
+  """Loads `FILE` or `FILE:variant` and applies `a.b=value` overrides.
+
+  >>> load('quickstart:smoke', ['train.steps=3']).train.steps
+  3
+
+  Args:
+    path: of a .py file, or the name of a config that comes with the library.
+    overrides: keys and their values.
+
+  Raises:
+    ConfigError: there is no such config, or no such key.
+  """
   name, _, arg = path.partition(':')
-  file = pathlib.Path(name)
-  if not file.is_file():
-    nearby = sorted(str(p) for p in file.parent.glob('*.py'))
-    hint = difflib.get_close_matches(str(file), nearby, n=1, cutoff=0.0)
-    raise ConfigError(
-      f'no config file {name!r}'
-      + (f'; did you mean {hint[0]!r}?' if hint else '')
-    )
-  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  module = _import_file(_find_file(name))
   if not hasattr(module, 'get_config'):
     raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
   try:
@@ -59,7 +63,82 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
       raise
     raise ConfigError(f'{name}: no key {error.name!r}; {why}') from error
   use_new_names(config)
+  return _override(config, overrides)
+
+
+def load_saved(
+  path: str | os.PathLike,
+  overrides: Sequence[str] = (),
+  defaults: Defaults | None = None,
+) -> ConfigDict:
+  """Loads the config.json of a run and applies `a.b=value` overrides.
+
+  Args:
+    path: of the file.
+    overrides: keys and their values.
+    defaults: as in `comparison.read_config`.
+
+  Raises:
+    ValueError: the file is damaged.
+    ConfigError: there is no such key.
+  """
+  saved = read_config(path, defaults)
+  config = ConfigDict({k: _restore_tuples(v) for k, v in saved.items()})
+  return _override(config, overrides)
+
+
+def describe_configs() -> list[tuple[str, str, str]]:
+  """Name, variants and first line of every config of the library."""
+  rows = []
+  for name, file in _list_configs().items():
+    module, variants = _import_file(file), ()
+    try:
+      module.get_config('?')
+    except UnknownVariantError as error:
+      variants = error.known
+    headline = (module.__doc__ or '').partition('\n')[0]
+    rows.append((name, ' '.join(variants), headline))
+  return rows
+
+
+def _list_configs() -> dict[str, pathlib.Path]:
+  """Name -> file of the configs that come with the library."""
+  folder = next(filter(pathlib.Path.is_dir, _FOLDERS), _FOLDERS[0])
+  return {file.stem: file for file in sorted(folder.glob('*.py'))}
+
+
+def _find_file(name: str) -> pathlib.Path:
+  file, known = pathlib.Path(name), _list_configs()
+  if file.suffix == '.py' and file.is_file():
+    return file
+  if name in known:
+    return known[name]
+  hint = hint_nearest(name, [*known, *map(str, file.parent.glob('*.py'))])
+  if file.suffix == '.py' or file.name != name:
+    raise ConfigError(f'no config file {name!r}{hint}')
+  raise ConfigError(
+    f'no config is called {name!r}{hint or "."} `genrec configs` lists them all'
+  )
+
+
+def _import_file(file: pathlib.Path) -> types.ModuleType:
+  spec = importlib.util.spec_from_file_location(f'config_{file.stem}', file)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def _override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
   renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
   for override in overrides:
     apply_override(config, override)
   return config.lock()
+
+
+def _restore_tuples(value):
+  """Tuples where JSON has lists; no key of a config holds a list."""
+  if isinstance(value, dict):
+    return {key: _restore_tuples(v) for key, v in value.items()}
+  if isinstance(value, list):
+    return tuple(map(_restore_tuples, value))
+  return value

@@ -1,0 +1,302 @@
+"""The words of the command line: commands, flags, help.
+
+`genrec COMMAND WORDS` says the same as flags of `python -m genrec_jax.main`:
+`COMMANDS` has what each command sets, and `translate` is all there is to it.
+"""
+
+import collections
+import dataclasses
+import pathlib
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from absl import app, flags
+
+from genrec_jax import config as config_lib
+from genrec_jax.config.loading import hint_nearest
+
+FLAGS = flags.FLAGS
+MODES = {  # -> what it does
+  'train': 'training',
+  'eval': 'evaluating',
+  'predict': 'predicting',
+  'report': 'writing the report',
+  'plan': 'planning',
+}
+
+# --help shows them in this order.
+flags.DEFINE_string(
+  'config',
+  None,
+  'The experiment: a name that `genrec configs` lists, or FILE.py, each with '
+  ':variant behind it or not (every config knows :smoke, a run of seconds). '
+  'Without it, the config of the run in --workdir.',
+)
+flags.DEFINE_string(
+  'workdir', None, 'Directory of the run; made when it does not exist.'
+)
+flags.DEFINE_enum(
+  'mode', 'train', list(MODES), 'What to do; the commands above say it.'
+)
+flags.DEFINE_string(
+  'output',
+  None,
+  'predict: the file to write, .csv, .jsonl or .parquet; short for '
+  '--config.predict.output.',
+)
+flags.DEFINE_bool('print_config', False, 'Print the resolved config and stop.')
+flags.DEFINE_integer(
+  'fake_devices',
+  0,
+  'Split this CPU into so many devices, to try a mesh without having one.',
+)
+flags.DEFINE_integer('processes', 0, 'Several processes: how many.')
+flags.DEFINE_integer('process', -1, 'Several processes: number of this one.')
+flags.DEFINE_string(
+  'coordinator',
+  '',
+  'Several processes: host:port of process 0. Slurm, MPI, Kubernetes and TPU '
+  'pods are recognised without flags; auto leaves it to JAX.',
+)
+_OURS = {  # in the order of --help -> what stands behind the name
+  'config': '=CONFIG',
+  'workdir': '=DIR',
+  'mode': f'={"|".join(MODES)}',
+  'output': '=FILE',
+  'print_config': '',
+  'fake_devices': '=N',
+  'processes': '=N',
+  'process': '=N',
+  'coordinator': '=HOST:PORT',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """What a command says in flags.
+
+  Attributes:
+    sets: flag -> its value.
+    words: the flags and keys that are set by the words behind the command.
+    usage: these words, for --help.
+    help: what it does.
+  """
+
+  sets: Mapping[str, str | bool]
+  words: Sequence[str]
+  usage: str
+  help: str
+
+
+COMMANDS = {
+  'train': Command(
+    {'mode': 'train'},
+    ('config',),
+    'CONFIG --workdir=DIR',
+    'Train, evaluate and write a report. What DIR holds of the run is '
+    'continued; then CONFIG may be left out.',
+  ),
+  'eval': Command(
+    {'mode': 'eval'},
+    ('workdir',),
+    'DIR',
+    'Evaluate the best (or latest) checkpoint of a run.',
+  ),
+  'predict': Command(
+    {'mode': 'predict'},
+    ('workdir', 'config.predict.input'),
+    'DIR [FILE] [--output=FILE]',
+    'Write the top items for the histories of FILE, or the probabilities of '
+    'its examples; without FILE, of the data of the run.',
+  ),
+  'report': Command(
+    {'mode': 'report'},
+    ('workdir',),
+    'DIR',
+    'Write report.html anew from report.json and metrics.jsonl of a run.',
+  ),
+  'plan': Command(
+    {'mode': 'plan'},
+    ('config',),
+    'CONFIG --workdir=DIR',
+    'Print where the tables would lie on the hardware of '
+    '--config.parallel.topology, which need not be there, and what a step '
+    'would cost; refuse what does not fit.',
+  ),
+  'config': Command(
+    {'print_config': True},
+    ('config',),
+    'CONFIG',
+    'Print every key of a config and its value.',
+  ),
+}
+LISTS = {
+  'configs': 'List the configs that come with the library.',
+  'models': 'List the models.',
+}
+_EXAMPLE = 'train quickstart --workdir=quickstart'
+
+
+def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
+  """Takes `--config.a.b=V`, `--config.a.b V`, `--noconfig.flag` out."""
+  rest, overrides = [], []
+  words = collections.deque(argv)
+  while words:
+    word = words.popleft()
+    name = word.lstrip('-')
+    if word.startswith('-') and name.startswith('config.'):
+      key = name.removeprefix('config.')
+      # Without a value, when the next word is a flag, it is a switch.
+      if '=' not in key and words and not words[0].startswith('--'):
+        key += f'={words.popleft()}'
+      overrides.append(key)
+    elif word.startswith('-') and name.startswith('noconfig.'):
+      overrides.append(name.removeprefix('noconfig.') + '=false')
+    else:
+      rest.append(word)
+  return rest, overrides
+
+
+def translate(words: Sequence[str]) -> dict[str, str | bool]:
+  """The flags and keys that a command and the words behind it stand for.
+
+  >>> translate(['predict', 'run', 'new.csv'])
+  {'mode': 'predict', 'workdir': 'run', 'config.predict.input': 'new.csv'}
+
+  Args:
+    words: of the command line that are no flags.
+
+  Raises:
+    absl.app.UsageError: there is no such command, or it takes fewer words.
+  """
+  if not words:
+    return {}
+  name, *values = words
+  if name not in COMMANDS:
+    hint = hint_nearest(name, [*COMMANDS, *LISTS])
+    raise app.UsageError(
+      f'unexpected argument: {name} is no command{hint or "."} '
+      f'The commands are {", ".join([*COMMANDS, *LISTS])}'
+    )
+  command = COMMANDS[name]
+  if len(values) > len(command.words):
+    extra = ' '.join(values[len(command.words) :])
+    raise app.UsageError(
+      f'unexpected arguments: {extra}; the command is: '
+      f'{_program()} {name} {command.usage}'
+    )
+  return {**command.sets, **dict(zip(command.words, values, strict=False))}
+
+
+def set_flags(values: Mapping[str, str | bool]) -> list[str]:
+  """Sets flags as `translate` says, and returns the overrides among them.
+
+  Raises:
+    absl.app.UsageError: a flag says otherwise.
+  """
+  overrides = []
+  for name, value in values.items():
+    if name.startswith('config.'):
+      overrides.append(f'{name.removeprefix("config.")}={value}')
+    elif FLAGS[name].present and FLAGS[name].value != value:
+      raise app.UsageError(
+        f'the command says --{name}={value} already; leave '
+        f'--{name}={FLAGS[name].value} out'
+      )
+    else:
+      FLAGS[name].value = value
+  if FLAGS.output:
+    overrides.append(f'predict.output={FLAGS.output}')
+  return overrides
+
+
+def describe_usage() -> str:
+  """What a command line without a word is answered with."""
+  return (
+    f'usage: {_program()} COMMAND ..., for example\n\n'
+    f'  {_program()} {_EXAMPLE}\n\n'
+    f'The commands are {", ".join([*COMMANDS, *LISTS])}; '
+    f'{_program()} --help explains them.'
+  )
+
+
+def describe_help() -> str:
+  """A working example, the commands, the flags."""
+  commands = [
+    (f'{name} {command.usage}', command.help)
+    for name, command in COMMANDS.items()
+  ] + list(LISTS.items())
+  ours = [
+    (f'--{name}{form}', FLAGS[name].help.rpartition('>: ')[2])
+    for name, form in _OURS.items()
+  ]
+  ours[1:1] = [
+    (
+      '--config.KEY=VALUE',
+      'Sets any key of the config, as in --config.train.batch_size=64; '
+      '--config.loss.logq and --noconfig.loss.logq switch. '
+      'docs/config_reference.md has them all.',
+    )
+  ]
+  ours += [
+    ('--verbosity=1', 'Show the tracebacks of errors.'),
+    ('--version', 'Print the version and stop.'),
+  ]
+  return (
+    'Trains recommendation models, evaluates them and predicts with them.\n\n'
+    'This takes three minutes on two CPU cores and writes '
+    'quickstart/report.html:\n\n'
+    f'  {_program()} {_EXAMPLE}\n\n'
+    f'Commands, as in {_program()} train quickstart ...:\n\n'
+    f'{_indent_rows(commands)}\n\n'
+    f'Flags; {_program()} --helpfull shows those of libraries, too:\n\n'
+    f'{_indent_rows(ours)}'
+  )
+
+
+def describe_configs() -> str:
+  """The table of `genrec configs`."""
+  header = ('name', 'variants', 'what it is')
+  return _format_table([header, *config_lib.describe_configs()])
+
+
+def describe_models() -> str:
+  """The table of `genrec models`."""
+  from genrec_jax import models  # which needs JAX
+
+  rows = [('name', 'kind', 'what it is')]
+  for kind, table in (
+    ('retrieval', models.MODELS),
+    ('ranking', models.RANKERS),
+  ):
+    for name, model in table.items():
+      text = sys.modules[model.__module__].__doc__ or ''
+      rows.append((name, kind, text.partition('\n')[0]))
+  return _format_table(rows)
+
+
+def _program() -> str:
+  """What people have typed to come here."""
+  name = pathlib.Path(sys.argv[0]).name
+  return 'genrec' if name == 'genrec' else 'python -m genrec_jax.main'
+
+
+def _indent_rows(rows: Sequence[tuple[str, str]]) -> str:
+  """Names, and their explanations below them."""
+  indent = ' ' * 6
+  return '\n'.join(
+    f'  {name}\n'
+    + textwrap.fill(text, 79, initial_indent=indent, subsequent_indent=indent)
+    for name, text in rows
+  )
+
+
+def _format_table(rows: Sequence[Sequence[str]]) -> str:
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return '\n'.join(
+    '  '.join(
+      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+    ).rstrip()
+    for row in rows
+  )
