@@ -18,15 +18,13 @@ from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, score_charts
 from genrec_jax.report.comparison import (
   Comparison,
-  format_lift,
-  is_better,
   metric_family,
   name_metric,
 )
 from genrec_jax.report.curves import chart_curves
+from genrec_jax.report.shortfall import describe_shortfall
 from genrec_jax.report.value_table import tabulate_values
 
-_HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _MOST_HEADLINES = 3
 _MODELS = {
   'hstu': 'HSTU',
@@ -53,6 +51,7 @@ def render_page(
   return load_template('page.html.j2').render(
     report=report,
     title=_make_title(report.get('config', {})),
+    shortfall=describe_shortfall(report, comparison),
     headlines=list(_pick_headlines(report, comparison)),
     comparison=comparison,
     rows=list(_list_rows(comparison)),
@@ -113,21 +112,16 @@ def _pick_headlines(
   report: Mapping, comparison: Comparison
 ) -> Iterator[Mapping]:
   """The metrics above the table, each beside the baselines."""
-  metrics = [name for name, _ in comparison.rows]
-  chosen = [m for m in _HEADLINES if m in metrics] or metrics
   baselines = list(report.get('baselines', {}))
-  against = baselines[0] if len(baselines) == 1 else 'the best baseline'
-  for metric in chosen[:_MOST_HEADLINES]:
+  for metric in comparison.headlines[:_MOST_HEADLINES]:
     columns = {'this model': comparison.split} | {n: n for n in baselines}
     values = {n: comparison.value(metric, c) for n, c in columns.items()}
     values = {n: v for n, v in values.items() if is_finite(v)}
     top = max(values.values(), default=0) or 1
-    lift = comparison.value(metric, comparison.lift)
     yield {
       'metric': metric,
       'value': comparison.value(metric, comparison.split),
-      'lift': _format_lift(metric, lift, comparison),
-      'against': against,
+      'verdict': comparison.verdict(metric),
       # A bar alone compares nothing.
       'bars': [
         (name, value, 100 * max(value, 0) / top)
@@ -143,28 +137,12 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
   for metric, values in comparison.rows:
     # A family is hr@1, hr@5, ...; or all that is measured of one label.
     group = metric.partition('/')[2] or metric_family(metric) * ('@' in metric)
-    cells = dict(zip(comparison.columns, values, strict=True))
-    lift = cells.get(comparison.lift)
     yield {
       'metric': metric,
       'begins': group != before,
-      'cells': cells,
-      'lift': _format_lift(metric, lift, comparison),
+      'cells': dict(zip(comparison.columns, values, strict=True)),
     }
     before = group
-
-
-def _format_lift(
-  metric: str, value: float | None, comparison: Comparison
-) -> Mapping | None:
-  """A lift as the page shows it, None where there is none."""
-  if not is_finite(value):
-    return None
-  text = format_lift(metric, value, comparison.directions)
-  return {
-    'text': text.replace('x', '×').replace('-', '−'),
-    'good': is_better(metric, value, comparison.directions),
-  }
 
 
 def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:

@@ -43,7 +43,6 @@ name of the split that it was measured on:
 Only `metrics` must be there; what is absent is left out of the page.
 """
 
-import math
 import numbers
 import os
 import pathlib
@@ -51,13 +50,10 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax import sealed
 from genrec_jax.formatting import format_compact, format_duration
-from genrec_jax.report.comparison import (
-  Comparison,
-  compare_metrics,
-  format_lift,
-)
+from genrec_jax.report.comparison import Verdict, compare_metrics
 from genrec_jax.report.metric_writers import dump_json, write_atomically
 from genrec_jax.report.pages import render_page
+from genrec_jax.report.shortfall import describe_shortfall
 
 
 def write_report(
@@ -81,33 +77,29 @@ def write_report(
 
 
 def format_table(report: Mapping) -> str:
-  """Returns metrics beside baselines as plain text for a terminal."""
+  """Returns metrics beside baselines as plain text for a terminal.
+
+  A run below a baseline says so in the first line.
+  """
   c = compare_metrics(report)
   lines = [('', *c.columns)]
   for metric, values in c.rows:
-    cells = (
-      _format_lift(metric, v, c) if column == c.lift else _format_cell(v)
-      for v, column in zip(values, c.columns, strict=True)
-    )
-    lines.append((metric, *cells))
+    lines.append((metric, *map(_format_cell, values)))
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  text = '\n'.join(
+  table = [
     '  '.join([line[0].ljust(widths[0])]
               + [v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True)])
     for line in lines
-  )  # fmt: skip
-  return f'{text}\n{_format_costs(report)}'.rstrip('\n')
+  ]  # fmt: skip
+  said = [*describe_shortfall(report, c), *table, _format_costs(report)]
+  return '\n'.join(said).rstrip('\n')
 
 
-def _format_lift(metric: str, value: float | None, c: Comparison) -> str:
-  if value is None or math.isnan(value):
-    return _format_cell(value)
-  return format_lift(metric, value, c.directions)
-
-
-def _format_cell(value: float | None) -> str:
+def _format_cell(value: float | Verdict | None) -> str:
   if value is None:
     return '-'
+  if isinstance(value, Verdict):
+    return str(value)
   return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
 
 
