@@ -25,6 +25,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from genrec_jax import config as config_lib
+from genrec_jax import provenance
 from genrec_jax.last_resort import (
   end_output,
   explain_error,
@@ -188,6 +189,7 @@ def run() -> None:
   interruption.install()
   hush_late_errors()
   argv, overrides = split_overrides(sys.argv)
+  provenance.remember_command(sys.argv, overrides)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   # Tracebacks are written to error.log alone, and shall be whole there.
   os.environ.setdefault('JAX_TRACEBACK_FILTERING', 'off')

@@ -4,7 +4,6 @@ The markup is in templates/*.html.j2, which escape everything from outside:
 titles, ids, notes, configuration. This module prepares their variables.
 """
 
-import datetime
 import functools
 import numbers
 import pathlib
@@ -14,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from genrec_jax import formatting
+from genrec_jax.config.loading import flatten
 from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, score_charts
 from genrec_jax.report.comparison import (
@@ -22,6 +22,11 @@ from genrec_jax.report.comparison import (
   name_metric,
 )
 from genrec_jax.report.curves import chart_curves
+from genrec_jax.report.protocol import (
+  describe_protocol,
+  describe_size,
+  name_data,
+)
 from genrec_jax.report.shortfall import describe_shortfall
 from genrec_jax.report.value_table import tabulate_values
 
@@ -48,9 +53,13 @@ def render_page(
 ) -> str:
   """Returns the page; the arguments are those of `summary.write_report`."""
   first, more = chart_curves(report, comparison, curves)
+  config, run = report.get('config') or {}, report.get('run') or {}
   return load_template('page.html.j2').render(
     report=report,
-    title=_make_title(report.get('config', {})),
+    title=_make_title(config, run.get('workdir', '')),
+    protocol=describe_protocol(config),
+    size=describe_size(report),
+    changed=list(_list_changed(config, run)),
     shortfall=describe_shortfall(report, comparison),
     headlines=list(_pick_headlines(report, comparison)),
     comparison=comparison,
@@ -61,7 +70,7 @@ def render_page(
     curves=first,
     more_curves=more,
     sections=[Markup(section) for section in sections],
-    config=list(_group_config(report.get('config') or {})),
+    config=list(_group_config(config)),
   )
 
 
@@ -78,6 +87,8 @@ def _make_environment() -> jinja2.Environment:
   )
   environment.filters |= {
     'date': _format_date,
+    'moment': _where_known(formatting.format_moment),
+    'bytes': _where_known(formatting.format_bytes),
     'metric': _format_metric,
     'metric_name': name_metric,
     'number': formatting.format_number,
@@ -99,13 +110,26 @@ def load_template(name: str) -> jinja2.Template:
   return _make_environment().get_template(name)
 
 
-def _make_title(config: Mapping) -> str:
-  model, data = (
-    c.get('name') if isinstance(c, Mapping) else None
-    for c in (config.get('model'), config.get('data'))
-  )
-  names = [_MODELS.get(model, model), data]
+def _make_title(config: Mapping, workdir: str) -> str:
+  model = config.get('model')
+  model = model.get('name') if isinstance(model, Mapping) else None
+  names = [_MODELS.get(model, model), name_data(config, workdir)]
   return ' on '.join(str(n) for n in names if n) or 'Run report'
+
+
+def _list_changed(config: Mapping, run: Mapping) -> Iterator[Mapping]:
+  """The keys that differ from the library's defaults, typed ones first."""
+  typed, settings = run.get('set_keys') or (), flatten(dict(config))
+  changed = run.get('changed') or {}
+  for key in sorted({*changed, *typed} & set(settings), key=lambda k: (
+    k not in typed, list(settings).index(k)
+  )):  # fmt: skip
+    yield {
+      'key': key,
+      'value': _format_setting(settings[key]),
+      'default': _format_setting(changed.get(key, settings[key])),
+      'typed': key in typed,
+    }
 
 
 def _pick_headlines(
@@ -217,7 +241,11 @@ def _flatten_settings(
     if isinstance(value, Mapping):
       yield from _flatten_settings(f'{prefix}{key}.', value)
     else:
-      yield f'{prefix}{key}', (value if isinstance(value, str) else repr(value))
+      yield f'{prefix}{key}', _format_setting(value)
+
+
+def _format_setting(value: object) -> str:
+  return (value or "''") if isinstance(value, str) else repr(value)
 
 
 def _format_metric(value: object) -> str:
@@ -227,13 +255,7 @@ def _format_metric(value: object) -> str:
 
 
 def _format_date(seconds: object) -> str:
-  """The date of seconds since 1970; small numbers are a clock of their own."""
+  """The date alone; see `formatting.format_moment`."""
   if not isinstance(seconds, numbers.Real):
     return ''
-  try:
-    if seconds > 1e8:
-      moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-      return moment.date().isoformat()
-  except (OverflowError, ValueError, OSError):
-    pass
-  return f't={formatting.format_number(seconds)}'
+  return formatting.format_moment(seconds).partition(' ')[0]

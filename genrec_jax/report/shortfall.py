@@ -35,9 +35,7 @@ class Shortfall(NamedTuple):
   verdict: Verdict
 
 
-def find_shortfalls(
-  report: Mapping, comparison: Comparison
-) -> list[Shortfall]:
+def find_shortfalls(report: Mapping, comparison: Comparison) -> list[Shortfall]:
   """The metrics that say most, and the monitored ones, that are worse.
 
   Args:

@@ -102,7 +102,8 @@ def test_a_whole_report(tmp_path):
   for text in (
     'DCN-V2 on frappe', 'Log loss', 'gAUC', 'Normalised entropy',
     'in 80.0% of all cases', 'log loss is 20.0% better than',
-    '1.010 times', '0.3000 better than mean', '20.0% better', 'Measured on the 3,000 test examples',
+    '1.010 times', '0.3000 better than mean', '20.0% better',
+    'Measured on the 3,000 test examples',
     '20 bins of about 150 examples', 'Scores by label', 'Drop in AUC',
     'Rise in log loss', '5 more features', '1,000 of them, 3 times',
     'Examples per second', 'AUC of click', 'Lifetime auc',
