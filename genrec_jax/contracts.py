@@ -342,7 +342,7 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  It may have `describe_values`, what the report says of its values.
+  It may have `describe_values` and `describe_splits`, see `train.results`.
 
   Attributes:
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
@@ -408,8 +408,8 @@ class RunData(Protocol):
 class Evaluator(Protocol):
   """State -> named numbers.
 
-  It may have `directions`, which say what is better (see `tasks.directions`),
-  `scores_are_alike`, whether the last `run` met one score alone, `undefined`,
+  It may have `directions` (see `tasks.directions`), `scores_are_alike`, whether
+  the last `run` met one score alone, `intervals` of its metrics, `undefined`,
   metric -> why it is NaN on these data, and `notes`, sentences of the report.
   """
 

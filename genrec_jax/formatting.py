@@ -1,5 +1,6 @@
-"""Numbers, durations and rates as a person reads them."""
+"""Numbers, moments, durations and rates as a person reads them."""
 
+import datetime
 import math
 import numbers
 import shutil
@@ -21,6 +22,27 @@ def format_duration(seconds: float) -> str:
   if hours:
     return f'{hours}h {m:02d}m'
   return f'{minutes}m {s:02d}s' if minutes else f'{s}s'
+
+
+def format_moment(seconds: float) -> str:
+  """Returns the date and time of seconds since 1970.
+
+  Numbers too small to be such times are a clock of their own, and too large
+  ones are beyond all calendars.
+
+  >>> format_moment(1_700_032_760), format_moment(1_699_920_000)
+  ('2023-11-15 07:19:20 UTC', '2023-11-14 UTC')
+  >>> format_moment(12)
+  't=12'
+  """
+  try:
+    if seconds > 1e8:
+      moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+      text = moment.strftime('%Y-%m-%d %H:%M:%S').removesuffix(' 00:00:00')
+      return f'{text} UTC'
+  except (OverflowError, ValueError, OSError):
+    pass
+  return f't={format_number(seconds)}'
 
 
 def format_compact(number: float) -> str:

@@ -29,7 +29,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 import genrec_jax
-from genrec_jax import command_line
+from genrec_jax import command_line, provenance
 from genrec_jax import config as config_lib
 from genrec_jax.command_line import FLAGS, MODES
 from genrec_jax.last_resort import (
@@ -181,6 +181,7 @@ def run() -> None:
   if len(sys.argv) == 1:
     interruption.leave(interruption.MISUSED, command_line.describe_usage())
   argv, overrides = command_line.split_overrides(sys.argv)
+  provenance.remember_command(sys.argv, overrides)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   # Tracebacks are written to error.log alone, and shall be whole there.
   os.environ.setdefault('JAX_TRACEBACK_FILTERING', 'off')

@@ -31,6 +31,7 @@ TIERS = (
     'interruption',
     'last_resort',
     'progress',
+    'provenance',
     'sealed',
     'throughput',
   ),

@@ -6,6 +6,7 @@
 
 from genrec_jax.config.comparison import (
   describe_differences,
+  find_changed,
   keep_former_values,
   read_config,
   use_new_names,
@@ -44,6 +45,7 @@ __all__ = [
   'dlrm',
   'dnn',
   'finalmlp',
+  'find_changed',
   'fm',
   'hstu',
   'keep_former_values',

@@ -113,6 +113,25 @@ def keep_former_values(
         config[section][name] = value
 
 
+def find_changed(config: ConfigDict, defaults: Defaults | None = None) -> dict:
+  """Key -> its default, of the keys in which a config differs from it.
+
+  Args:
+    config: of an experiment.
+    defaults: as in `read_config`.
+
+  Returns:
+    None is the default of keys that only this config has, of columns say.
+  """
+  now = flatten(_to_plain(config))
+  default = flatten(_make_defaults(_to_plain(config), defaults))
+  return {
+    key: default.get(key)
+    for key, value in now.items()
+    if key not in default or repr(value) != repr(default[key])
+  }
+
+
 def _merge_defaults(defaults: dict, saved: dict) -> dict:
   merged = copy.deepcopy(defaults) | saved
   for key, value in saved.items():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from genrec_jax.data import histories as histories_lib
+from genrec_jax.formatting import format_moment
 
 CHUNK = 1 << 22  # events looked at together
 
@@ -191,7 +192,10 @@ def _global_time(histories, cfg, log) -> dict[str, ExampleSpans]:
   begin, stop = histories.offsets[:-1], histories.offsets[1:]
   test = _find_positions(histories, test_from)
   valid = _find_positions(histories, valid_from)
-  log(f'split: validation from time {valid_from}, test from {test_from}')
+  log(
+    f'split: validation from {format_moment(valid_from)}, test from '
+    f'{format_moment(test_from)}'
+  )
   rows = np.arange(len(histories))
   spans = {'train': _select_examples(rows, begin, valid - 1, valid - 1 > begin)}
   if valid_from < test_from:
@@ -352,6 +356,41 @@ def count_events(
   first = examples.begin == histories.offsets[examples.row]
   begin = examples.begin + np.where(first, 0, 1)
   return _count_items(histories, begin, examples.end + 1 - begin)
+
+
+def count_repeats(
+  histories: histories_lib.Histories,
+  examples: ExampleSpans,
+  max_len: int | None = None,
+) -> tuple[int, int]:
+  """How many targets at `examples.end` are items that the user has had before.
+
+  Of very long logs it looks at a part, so that no run waits for it.
+
+  Args:
+    histories: the events.
+    examples: of a split.
+    max_len: only so many events before the target count; None is all of them.
+
+  Returns:
+    (such targets, targets that were looked at).
+  """
+  begin = histories.offsets[examples.row]
+  if max_len:
+    begin = np.maximum(examples.begin, examples.end - max_len)
+  lengths = examples.end - begin
+  every = max(1, -(-int(lengths.sum()) // (4 * CHUNK)))
+  begin, end = begin[::every], examples.end[::every]
+  lengths, repeated = lengths[::every], 0
+  chunk_of_example = (np.cumsum(lengths) - lengths) // CHUNK
+  for group in np.split(
+    np.arange(len(end)), np.flatnonzero(np.diff(chunk_of_example)) + 1
+  ):
+    before = histories.items[expand_ranges(begin[group], lengths[group])]
+    target = np.repeat(histories.items[end[group]], lengths[group])
+    owner = np.repeat(np.arange(len(group)), lengths[group])
+    repeated += len(np.unique(owner[before == target]))
+  return repeated, len(end)
 
 
 def _count_items(histories, begin, lengths) -> np.ndarray:

@@ -15,6 +15,7 @@ from genrec_jax.evaluators import importance
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.ranking_metrics import GroupedAuc, LabelMetrics
+from genrec_jax.tasks.ranking_metrics.intervals import label_intervals
 
 # So many examples do not score alike by chance.
 MANY = 16
@@ -45,6 +46,7 @@ class RankingEvaluator:
 
   Attributes:
     directions: see `contracts.Evaluator`.
+    intervals: 95 % intervals of metrics of the last `run`.
     undefined: the same.
     scores_are_alike: whether the last `run` met one score alone, which a model
       does that has diverged.
@@ -52,6 +54,7 @@ class RankingEvaluator:
 
   directions = ranking_metrics.DIRECTIONS
   scores_are_alike = False
+  intervals = {}
 
   def __init__(
     self, task, dataset, split, config, runtime=SingleDeviceEvalRuntime()
@@ -110,7 +113,9 @@ class RankingEvaluator:
     scores = self.scores(state)
     logits = scores.logits
     self.scores_are_alike = len(logits) >= MANY and (logits == logits[0]).all()
-    yield from self.measure(scores).items()
+    values = self.measure(scores)
+    self.intervals = label_intervals(*scores[:3], self._task.labels, values)
+    yield from values.items()
 
   def scores(self, state) -> Scores:
     """What `state` says of each example, in order."""

@@ -1,6 +1,5 @@
 """Full-catalogue retrieval metrics of one split of the data."""
 
-import logging
 from collections.abc import Iterator
 
 import jax
@@ -15,7 +14,6 @@ from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.parallel import collectives
 from genrec_jax.tasks import catalogue, metrics
 
-LOG = logging.getLogger('genrec_jax')
 # So many targets do not score alike by chance.
 MANY = 16
 # `eval.request_time` -> what the report says of it.
@@ -41,6 +39,7 @@ class RetrievalEvaluator:
 
   Attributes:
     directions: see `contracts.Evaluator`.
+    intervals: 95 % intervals of the metrics of the last `run`.
     notes: what a reader of its metrics must know.
     scores_are_alike: whether the last `run` met one score alone, which a model
       does that has diverged.
@@ -48,6 +47,7 @@ class RetrievalEvaluator:
 
   directions = metrics.DIRECTIONS
   scores_are_alike = False
+  intervals = {}
   rules = 2  # ties count half, and misses have no rank; see train/renewal.py
 
   def __init__(
@@ -88,7 +88,6 @@ class RetrievalEvaluator:
       )
     self._task, self._dataset, self._examples = task, dataset, examples
     self._config, self._runtime = config, runtime
-    self._warned = False
     corpus = jnp.asarray(task.corpus)
 
     def rank_batch(queries, vectors, batch):
@@ -129,7 +128,9 @@ class RetrievalEvaluator:
   def run(self, state) -> Iterator[tuple[str, float]]:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     ranks = self.ranks(state)
-    self._warn_of_misses(ranks)
+    self.intervals = metrics.metric_intervals(
+      ranks, self._measured_ks, self._config.miss_rank
+    )
     yield from self._measure_ranks(ranks)
 
   def ranks(self, state) -> np.ndarray:
@@ -195,26 +196,11 @@ class RetrievalEvaluator:
     return np.concatenate(ranks)
 
   def _measure_ranks(self, ranks) -> Iterator[tuple[str, float]]:
-    c, size = self._config, len(self._task.corpus)
-    # Of a list that is longer than the catalogue nobody learns anything.
-    ks = [k for k in c.ks if k <= size]
-    yield from metrics.ranking_metrics(ranks, ks, c.miss_rank).items()
+    yield from metrics.ranking_metrics(
+      ranks, self._measured_ks, self._config.miss_rank
+    ).items()
 
-  def _warn_of_misses(self, ranks: np.ndarray) -> None:
-    """Says once how many targets the filter makes misses."""
-    if self._warned or not len(ranks):
-      return
-    self._warned = True
-    corpus, c = self._task.corpus, self._config
-    targets = self._dataset.histories.items[self._examples.end]
-    repeated = int(np.sum(np.isinf(ranks) & np.isin(targets, corpus)))
-    if repeated:
-      LOG.warning(
-        '%s of %s targets are items that their users have had before. '
-        "eval.filter_seen=%r never recommends those, so that they count as "
-        'misses for every k. If people come back to an item, as in a log of '
-        "repeated purchases, set eval.filter_seen='none'.",
-        f'{repeated:,}',
-        f'{len(ranks):,}',
-        c.filter_seen,
-      )
+  @property
+  def _measured_ks(self) -> list[int]:
+    # Of a list that is longer than the catalogue nobody learns anything.
+    return [k for k in self._config.ks if k <= len(self._task.corpus)]

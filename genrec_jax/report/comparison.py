@@ -2,13 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from genrec_jax.formatting import is_finite
 from genrec_jax.tasks import metrics as retrieval_metrics
 from genrec_jax.tasks import ranking_metrics
 from genrec_jax.tasks.directions import (
   HIGHER,
   LOWER,
+  NONE,
   Direction,
   find_direction,
   metric_family,
@@ -24,9 +27,35 @@ METRICS = {
   'ne': 'Normalised entropy',
   'calibration': 'Calibration',
 }
+# Large above the table of a page, and what a run is judged by.
+HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _AREAS = ('auc', 'gauc')  # whose differences count
+_LEAST = 1e-6  # a baseline nearer to zero makes no meaningful ratio
 # Of the library's own metrics, for reports that say nothing of theirs.
 _DIRECTIONS = retrieval_metrics.DIRECTIONS | ranking_metrics.DIRECTIONS
+
+BETTER, EQUAL, WORSE = 'better', 'equal', 'worse'
+
+
+class Verdict(NamedTuple):
+  """How a value compares with the best baseline, in words without a sign.
+
+  Whether a plus is good depends on the metric, so that the word says it alone.
+
+  Attributes:
+    word: 'better', 'equal' or 'worse'.
+    amount: by how much, '3.81x', '3.9%' or '0.1557'; '' for equal values.
+    baseline: name of that baseline.
+    value: its value.
+  """
+
+  word: str
+  amount: str
+  baseline: str
+  value: float
+
+  def __str__(self) -> str:
+    return f'{self.amount} {self.word}'.lstrip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,27 +63,34 @@ class Comparison:
   """Metrics beside baselines, the most telling columns first.
 
   Attributes:
-    split: the part of the data the lift is about: 'test' if there is one.
+    split: the part of the data the verdicts are about: 'test' if there is one.
     columns: headers of the values of a row.
     rows: (metric name, one value a column or None).
-    lift: the column that compares with the best baseline, see `format_lift`.
-    directions: metric or family -> its direction, see `tasks.directions`.
+    against: the column of the verdicts, 'vs popularity', whose values are
+      `Verdict` or None; '' without baselines.
   """
 
   split: str
   columns: tuple[str, ...]
-  rows: tuple[tuple[str, tuple[float | None, ...]], ...]
-  lift: str = 'lift'
-  directions: Mapping[str, Direction] = dataclasses.field(
-    default_factory=lambda: _DIRECTIONS
-  )
+  rows: tuple[tuple[str, tuple[float | Verdict | None, ...]], ...]
+  against: str = ''
 
-  def value(self, metric: str, column: str) -> float | None:
+  def value(self, metric: str, column: str) -> float | Verdict | None:
     """Returns one value, None where there is none."""
     values = dict(self.rows).get(metric)
     if values is None or column not in self.columns:
       return None
     return values[self.columns.index(column)]
+
+  def verdict(self, metric: str) -> Verdict | None:
+    """Returns how a metric compares with the best baseline."""
+    return self.value(metric, self.against)
+
+  @property
+  def headlines(self) -> list[str]:
+    """The metrics that say most, in the order of their weight."""
+    names = [name for name, _ in self.rows]
+    return [m for m in HEADLINES if m in names] or names
 
 
 def compare_metrics(report: Mapping) -> Comparison:
@@ -74,22 +110,19 @@ def compare_metrics(report: Mapping) -> Comparison:
   # Where nothing was chosen the last evaluation is the one that is shown.
   last = {p: m for p, m in last.items() if m and m != metrics.get(p)}
 
-  columns = {split: metrics[split]} | baselines
-  directions = _DIRECTIONS | dict(report.get('directions', {}))
-  differs = any(
-    metric_family(m) in _AREAS or find_direction(m, directions) == LOWER
-    for m in metrics[split]
-  )
-  lift = 'gain' if differs else 'lift'
+  columns, against = {split: metrics[split]} | baselines, ''
   if baselines:
-    columns[lift] = {
-      name: _measure_lift(
-        name,
+    directions = _DIRECTIONS | dict(report.get('directions', {}))
+    only = next(iter(baselines)) if len(baselines) == 1 else 'best baseline'
+    against = f'vs {only}'
+    columns[against] = {
+      metric: compare_value(
+        metric,
         value,
-        [b.get(name) for b in baselines.values()],
-        find_direction(name, directions),
+        {name: values.get(metric) for name, values in baselines.items()},
+        directions,
       )
-      for name, value in metrics[split].items()
+      for metric, value in metrics[split].items()
     }
   if split in last:
     columns[f'{split}, last epoch'] = last[split]
@@ -105,9 +138,64 @@ def compare_metrics(report: Mapping) -> Comparison:
       (name, tuple(values.get(name) for values in columns.values()))
       for name in names
     ),
-    lift=lift,
-    directions=directions,
+    against=against,
   )
+
+
+def compare_value(
+  metric: str,
+  value: float | None,
+  baselines: Mapping[str, float | None],
+  directions: Mapping[str, Direction] = _DIRECTIONS,
+) -> Verdict | None:
+  """Compares a value with the best of some baselines.
+
+  The amount is a difference for areas under curves, for metrics that should be
+  near a number, and where a baseline of zero or a sign makes a ratio
+  meaningless. For the others it is the share that is more or less, or how many
+  times as much if that is twice or more.
+
+  >>> print(compare_value('logloss', 0.7124, {'mean': 0.6855}))
+  3.9% worse
+  >>> print(compare_value('hr@10', 0.3097, {'popularity': 0.0812}))
+  3.81x better
+
+  Args:
+    metric: its name.
+    value: that of the model.
+    baselines: name -> value.
+    directions: metric or family -> its direction, see `tasks.directions`.
+
+  Returns:
+    None where nothing can be compared: no finite value, no finite baseline, or
+    no value of the metric is better than another.
+  """
+  direction = find_direction(metric, directions)
+  known = {n: b for n, b in baselines.items() if is_finite(b)}
+  if not known or not is_finite(value) or direction == NONE:
+    return None
+
+  def score(x: float) -> float:
+    if direction == LOWER:
+      return -x
+    return x if direction in (HIGHER, None) else -abs(x - direction)
+
+  name = max(known, key=lambda n: score(known[n]))
+  best = known[name]
+  ahead = score(value) - score(best)
+  if math.isclose(value, best, rel_tol=1e-9, abs_tol=1e-12) or not ahead:
+    return Verdict(EQUAL, '', name, best)
+  amount = f'{abs(ahead):.4f}'
+  is_near = direction not in (HIGHER, LOWER, None)
+  if metric_family(metric) in _AREAS or is_near or best < _LEAST or value < 0:
+    # Digits enough to see that it is not nothing.
+    amount = amount if float(amount) else f'{abs(ahead):.1e}'
+  elif direction != LOWER and value >= 2 * best:
+    amount = f'{value / best:.2f}x'
+  else:
+    share = 100 * abs(value / best - 1)
+    amount = f'{share:.1f}%' if share >= 0.05 else f'{share:.1g}%'
+  return Verdict(BETTER if ahead > 0 else WORSE, amount, name, best)
 
 
 def name_metric(metric: str) -> str:
@@ -123,62 +211,10 @@ def name_metric(metric: str) -> str:
   return f'{known} of {label}' if label else known
 
 
-def format_lift(
-  metric: str,
-  value: float,
-  directions: Mapping[str, Direction] = _DIRECTIONS,
-) -> str:
-  """Returns what is gained on the strongest baseline, for a reader.
-
-  >>> format_lift('hr@10', 3.814), format_lift('auc', 0.31)
-  ('3.81x', '+0.3100')
-  >>> format_lift('logloss', 0.142)
-  '+14.2%'
-  """
-  if metric_family(metric) in _AREAS:
-    return f'{value:+.4f}'
-  if find_direction(metric, directions) == LOWER:
-    return f'{value:+.1%}'
-  return f'{value:.2f}x'
-
-
-def is_better(
-  metric: str,
-  lift: float,
-  directions: Mapping[str, Direction] = _DIRECTIONS,
-) -> bool:
-  """Whether such a value speaks for the model."""
-  differs = metric_family(metric) in _AREAS
-  differs = differs or find_direction(metric, directions) == LOWER
-  return lift > (0 if differs else 1)
-
-
 def _values_of_split(values: Mapping, split: str) -> Mapping:
   if any(isinstance(v, Mapping) for v in values.values()):
     return values.get(split, {})
   return values
-
-
-def _measure_lift(
-  metric: str,
-  value: float,
-  baselines: Sequence[float | None],
-  direction: Direction | None,
-) -> float | None:
-  """How far `value` is beyond the strongest baseline.
-
-  A difference for areas under curves, the share that is saved for what should
-  be low, how many times as much for the others; None where that means nothing.
-  """
-  known = [b for b in baselines if b is not None and math.isfinite(b)]
-  if not known or value is None or direction not in (HIGHER, LOWER, None):
-    return None
-  if metric_family(metric) in _AREAS:
-    return value - max(known)
-  best = min(known) if direction == LOWER else max(known)
-  if best < 1e-6:  # labels of one class, say, which a constant predicts
-    return None
-  return 1 - value / best if direction == LOWER else value / best
 
 
 def _sort_key(metric: str) -> tuple:

@@ -173,6 +173,23 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
   return rows
 
 
+def restore_numbers(report: Mapping) -> dict:
+  """What `dump_json` wrote of a report, with its NaN and infinities.
+
+  What looks like them among settings, ids and titles stays text.
+  """
+
+  def restore(value):
+    if isinstance(value, dict):
+      return {name: restore(x) for name, x in value.items()}
+    if isinstance(value, list):
+      return list(map(restore, value))
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+  texts = ('config', 'run', 'data', 'notes', 'versions', 'users')
+  return {k: v if k in texts else restore(v) for k, v in report.items()}
+
+
 def describe_hole(hole: Mapping) -> str:
   """A sentence about lines of metrics.jsonl that a resumed run did not find.
 

@@ -4,7 +4,6 @@ The markup is in templates/*.html.j2, which escape everything from outside:
 titles, ids, notes, configuration. This module prepares their variables.
 """
 
-import datetime
 import functools
 import numbers
 import pathlib
@@ -14,19 +13,23 @@ import jinja2
 from markupsafe import Markup
 
 from genrec_jax import formatting
+from genrec_jax.config.loading import flatten
 from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, score_charts
 from genrec_jax.report.comparison import (
   Comparison,
-  format_lift,
-  is_better,
   metric_family,
   name_metric,
 )
 from genrec_jax.report.curves import chart_curves
+from genrec_jax.report.protocol import (
+  describe_protocol,
+  describe_size,
+  name_data,
+)
+from genrec_jax.report.shortfall import describe_shortfall
 from genrec_jax.report.value_table import tabulate_values
 
-_HEADLINES = 'ndcg@10 hr@10 mrr auc gauc logloss calibration'.split()
 _MOST_HEADLINES = 3
 _MODELS = {
   'hstu': 'HSTU',
@@ -50,9 +53,14 @@ def render_page(
 ) -> str:
   """Returns the page; the arguments are those of `summary.write_report`."""
   first, more = chart_curves(report, comparison, curves)
+  config, run = report.get('config') or {}, report.get('run') or {}
   return load_template('page.html.j2').render(
     report=report,
-    title=_make_title(report.get('config', {})),
+    title=_make_title(config, run.get('workdir', '')),
+    protocol=describe_protocol(config),
+    size=describe_size(report),
+    changed=list(_list_changed(config, run)),
+    shortfall=describe_shortfall(report, comparison),
     headlines=list(_pick_headlines(report, comparison)),
     comparison=comparison,
     rows=list(_list_rows(comparison)),
@@ -62,7 +70,7 @@ def render_page(
     curves=first,
     more_curves=more,
     sections=[Markup(section) for section in sections],
-    config=list(_group_config(report.get('config') or {})),
+    config=list(_group_config(config)),
   )
 
 
@@ -79,6 +87,8 @@ def _make_environment() -> jinja2.Environment:
   )
   environment.filters |= {
     'date': _format_date,
+    'moment': _where_known(formatting.format_moment),
+    'bytes': _where_known(formatting.format_bytes),
     'metric': _format_metric,
     'metric_name': name_metric,
     'number': formatting.format_number,
@@ -100,34 +110,42 @@ def load_template(name: str) -> jinja2.Template:
   return _make_environment().get_template(name)
 
 
-def _make_title(config: Mapping) -> str:
-  model, data = (
-    c.get('name') if isinstance(c, Mapping) else None
-    for c in (config.get('model'), config.get('data'))
-  )
-  names = [_MODELS.get(model, model), data]
+def _make_title(config: Mapping, workdir: str) -> str:
+  model = config.get('model')
+  model = model.get('name') if isinstance(model, Mapping) else None
+  names = [_MODELS.get(model, model), name_data(config, workdir)]
   return ' on '.join(str(n) for n in names if n) or 'Run report'
+
+
+def _list_changed(config: Mapping, run: Mapping) -> Iterator[Mapping]:
+  """The keys that differ from the library's defaults, typed ones first."""
+  typed, settings = run.get('set_keys') or (), flatten(dict(config))
+  changed = run.get('changed') or {}
+  for key in sorted({*changed, *typed} & set(settings), key=lambda k: (
+    k not in typed, list(settings).index(k)
+  )):  # fmt: skip
+    yield {
+      'key': key,
+      'value': _format_setting(settings[key]),
+      'default': _format_setting(changed.get(key, settings[key])),
+      'typed': key in typed,
+    }
 
 
 def _pick_headlines(
   report: Mapping, comparison: Comparison
 ) -> Iterator[Mapping]:
   """The metrics above the table, each beside the baselines."""
-  metrics = [name for name, _ in comparison.rows]
-  chosen = [m for m in _HEADLINES if m in metrics] or metrics
   baselines = list(report.get('baselines', {}))
-  against = baselines[0] if len(baselines) == 1 else 'the best baseline'
-  for metric in chosen[:_MOST_HEADLINES]:
+  for metric in comparison.headlines[:_MOST_HEADLINES]:
     columns = {'this model': comparison.split} | {n: n for n in baselines}
     values = {n: comparison.value(metric, c) for n, c in columns.items()}
     values = {n: v for n, v in values.items() if is_finite(v)}
     top = max(values.values(), default=0) or 1
-    lift = comparison.value(metric, comparison.lift)
     yield {
       'metric': metric,
       'value': comparison.value(metric, comparison.split),
-      'lift': _format_lift(metric, lift, comparison),
-      'against': against,
+      'verdict': comparison.verdict(metric),
       # A bar alone compares nothing.
       'bars': [
         (name, value, 100 * max(value, 0) / top)
@@ -143,28 +161,12 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
   for metric, values in comparison.rows:
     # A family is hr@1, hr@5, ...; or all that is measured of one label.
     group = metric.partition('/')[2] or metric_family(metric) * ('@' in metric)
-    cells = dict(zip(comparison.columns, values, strict=True))
-    lift = cells.get(comparison.lift)
     yield {
       'metric': metric,
       'begins': group != before,
-      'cells': cells,
-      'lift': _format_lift(metric, lift, comparison),
+      'cells': dict(zip(comparison.columns, values, strict=True)),
     }
     before = group
-
-
-def _format_lift(
-  metric: str, value: float | None, comparison: Comparison
-) -> Mapping | None:
-  """A lift as the page shows it, None where there is none."""
-  if not is_finite(value):
-    return None
-  text = format_lift(metric, value, comparison.directions)
-  return {
-    'text': text.replace('x', '×').replace('-', '−'),
-    'good': is_better(metric, value, comparison.directions),
-  }
 
 
 def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:
@@ -239,7 +241,11 @@ def _flatten_settings(
     if isinstance(value, Mapping):
       yield from _flatten_settings(f'{prefix}{key}.', value)
     else:
-      yield f'{prefix}{key}', (value if isinstance(value, str) else repr(value))
+      yield f'{prefix}{key}', _format_setting(value)
+
+
+def _format_setting(value: object) -> str:
+  return (value or "''") if isinstance(value, str) else repr(value)
 
 
 def _format_metric(value: object) -> str:
@@ -249,13 +255,7 @@ def _format_metric(value: object) -> str:
 
 
 def _format_date(seconds: object) -> str:
-  """The date of seconds since 1970; small numbers are a clock of their own."""
+  """The date alone; see `formatting.format_moment`."""
   if not isinstance(seconds, numbers.Real):
     return ''
-  try:
-    if seconds > 1e8:
-      moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-      return moment.date().isoformat()
-  except (OverflowError, ValueError, OSError):
-    pass
-  return f't={formatting.format_number(seconds)}'
+  return formatting.format_moment(seconds).partition(' ')[0]

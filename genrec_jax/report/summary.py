@@ -8,7 +8,23 @@
   last_epoch         the same of the last evaluation
   baselines          name -> split -> {'hr@10': ...}, or name -> {'hr@10': ...}
                      for the split at the head of the table
+  run                'command', without secrets, '' where there was none;
+                     'set_keys', the config keys that it sets; 'changed', key ->
+                     the library's default of each that differs from it;
+                     'workdir'; 'started' and 'finished', seconds since 1970;
+                     'version', and 'commit' of a checkout, with '+' if files
+                     differ from it
   data               one text about the data set
+  splits             split -> {'examples': how many; 'users', 'repeats': the
+                     share of targets that their users have had before, and
+                     'never_hit', whether these are never recommended}
+  intervals          split -> metric -> [low, high], 95 % intervals of `metrics`
+  below_baseline     what a run is worse in than a baseline, {'metric', 'value',
+                     'baseline', 'baseline_value'}
+  setup_s, train_s, eval_s, compile_s
+                     seconds before the first step, of steps and of evaluations;
+                     compilation has its share of each
+  peak_memory        bytes: of the 'host', and of a 'device' that says it
   values             split -> feature -> {'values', 'missing', 'unseen'}: how
                      many values there are, missing and unknown to training;
                      'example' and 'gap', where one of those is; 'far_more',
@@ -43,21 +59,24 @@ name of the split that it was measured on:
 Only `metrics` must be there; what is absent is left out of the page.
 """
 
-import math
 import numbers
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
 from genrec_jax import sealed
+from genrec_jax.contracts import Panel
 from genrec_jax.formatting import format_compact, format_duration
-from genrec_jax.report.comparison import (
-  Comparison,
-  compare_metrics,
-  format_lift,
+from genrec_jax.report.comparison import Verdict, compare_metrics
+from genrec_jax.report.metric_writers import (
+  dump_json,
+  read_jsonl,
+  restore_numbers,
+  write_atomically,
 )
-from genrec_jax.report.metric_writers import dump_json, write_atomically
 from genrec_jax.report.pages import render_page
+from genrec_jax.report.protocol import describe_size
+from genrec_jax.report.shortfall import describe_shortfall, find_shortfalls
 
 
 def write_report(
@@ -70,49 +89,103 @@ def write_report(
 
   Args:
     workdir: directory of the run.
-    report: see the top of this file.
+    report: see the top of this file; 'below_baseline' is added to the file.
     curves: rows of metrics.jsonl, {'step': 12, 'train/loss': ...}.
     sections: HTML of what the page does not know by name.
   """
   workdir = pathlib.Path(workdir)
-  page = render_page(report, compare_metrics(report), curves, sections)
+  comparison = compare_metrics(report)
+  page = render_page(report, comparison, curves, sections)
+  below = [
+    {
+      'metric': s.metric,
+      'value': s.value,
+      'baseline': s.verdict.baseline,
+      'baseline_value': s.verdict.value,
+    }
+    for s in find_shortfalls(report, comparison)
+  ]
+  report = {**report, 'below_baseline': below} if below else report
   sealed.write_text(workdir / 'report.json', dump_json(report, indent=2) + '\n')
   write_atomically(workdir / 'report.html', page)
 
 
+def rebuild_report(
+  workdir: str | os.PathLike, panels: Sequence[Panel] = ()
+) -> pathlib.Path:
+  """Writes report.html anew, from report.json and metrics.jsonl alone.
+
+  Args:
+    workdir: directory of a run.
+    panels: of its kind of task, whose sections are drawn anew too.
+
+  Returns:
+    The page.
+
+  Raises:
+    FileNotFoundError: there is no report.json.
+    ValueError: a file is damaged.
+  """
+  workdir = pathlib.Path(workdir)
+  path = workdir / 'report.json'
+  if not path.exists():
+    if not (workdir / 'config.json').exists():
+      raise FileNotFoundError(
+        f'{workdir} is not the workdir of a run (no config.json)'
+      )
+    raise FileNotFoundError(
+      f'{path}: no such file, so that there is nothing to make a report of; '
+      'the training has not ended, or nothing was to be evaluated '
+      '(eval.splits): the command of the training goes on and writes both'
+    )
+  files = sealed.open_file(
+    path,
+    'put back a whole copy, or remove the file: the command of the training '
+    'writes it anew',
+  )
+  report = restore_numbers(files.read_json(path.name, metrics=dict))
+  curves, lines = [], workdir / 'metrics.jsonl'
+  if lines.exists():
+    curves = read_jsonl(lines)
+  sections = [
+    panel.draw(report[panel.name])
+    for panel in panels
+    if panel.draw and panel.name in report
+  ]
+  page = render_page(report, compare_metrics(report), curves, sections)
+  write_atomically(workdir / 'report.html', page)
+  return workdir / 'report.html'
+
+
 def format_table(report: Mapping) -> str:
-  """Returns metrics beside baselines as plain text for a terminal."""
+  """Returns metrics beside baselines as plain text for a terminal.
+
+  A run below a baseline says so in the first line.
+  """
   c = compare_metrics(report)
   lines = [('', *c.columns)]
   for metric, values in c.rows:
-    cells = (
-      _format_lift(metric, v, c) if column == c.lift else _format_cell(v)
-      for v, column in zip(values, c.columns, strict=True)
-    )
-    lines.append((metric, *cells))
+    lines.append((metric, *map(_format_cell, values)))
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  text = '\n'.join(
+  table = [
     '  '.join([line[0].ljust(widths[0])]
               + [v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True)])
     for line in lines
-  )  # fmt: skip
-  return f'{text}\n{_format_costs(report)}'.rstrip('\n')
+  ]  # fmt: skip
+  said = [*describe_shortfall(report, c), *table, _format_costs(report)]
+  return '\n'.join(said).rstrip('\n')
 
 
-def _format_lift(metric: str, value: float | None, c: Comparison) -> str:
-  if value is None or math.isnan(value):
-    return _format_cell(value)
-  return format_lift(metric, value, c.directions)
-
-
-def _format_cell(value: float | None) -> str:
+def _format_cell(value: float | Verdict | None) -> str:
   if value is None:
     return '-'
+  if isinstance(value, Verdict):
+    return str(value)
   return f'{value:,}' if isinstance(value, numbers.Integral) else f'{value:.4f}'
 
 
 def _format_costs(report: Mapping) -> str:
-  said = []
+  said = [size] if (size := describe_size(report)) else []
   if report.get('best_step') is not None:
     said.append(f'step {report["best_step"]:,} of {report.get("steps", 0):,}')
   for key, unit in (('wall_s', 'wall'), ('core_s', 'of processor time')):

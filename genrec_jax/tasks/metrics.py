@@ -6,6 +6,9 @@ import numpy as np
 DIRECTIONS = {'hr': 'higher', 'ndcg': 'higher', 'mrr': 'higher'}
 
 
+_Z = 1.959964  # of 95 % of a normal distribution
+
+
 def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   """Hit rate, NDCG and MRR.
 
@@ -21,6 +24,41 @@ def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   Returns:
     {'hr@k', 'ndcg@k', 'mrr'}, NaN when there is nothing to average.
   """
+  values = _measure_each(ranks, ks, miss_rank)
+  return {name: float(np.mean(each)) for name, each in values.items()}
+
+
+def metric_intervals(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
+  """95 % intervals of the same metrics, as if the users were drawn at random.
+
+  >>> low, high = metric_intervals(np.array([1, 1, 9, 9]), [1])['hr@1']
+  >>> round(low, 2), round(high, 2)
+  (0.15, 0.85)
+
+  The arguments are those of `ranking_metrics`.
+
+  Returns:
+    name -> (low, high): of hit rates Wilson's, which holds near 0 and 1, too;
+    of the others the mean and its deviations. Empty for fewer than two ranks.
+  """
+  if len(ranks) < 2:
+    return {}
+  intervals = {}
+  for name, each in _measure_each(ranks, ks, miss_rank).items():
+    n, mean = len(each), float(np.mean(each))
+    if name.startswith('hr@'):
+      center = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+      half = mean * (1 - mean) / n + _Z**2 / (4 * n**2)
+      half = _Z * np.sqrt(half) / (1 + _Z**2 / n)
+    else:
+      center, half = mean, _Z * np.std(each, ddof=1) / np.sqrt(n)
+    low, high = max(0.0, float(center - half)), min(1.0, float(center + half))
+    intervals[name] = (min(low, mean), max(high, mean))
+  return intervals
+
+
+def _measure_each(ranks: np.ndarray, ks, miss_rank: int) -> dict:
+  """name -> `[N]`, the metric of each target alone."""
   ranks = np.asarray(ranks, np.float64)
   miss_rank = miss_rank or np.inf
   ranks = np.minimum(ranks, miss_rank)
@@ -29,8 +67,7 @@ def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
     ranks = np.array([np.nan])
   for k in ks:
     hit = (ranks <= k) & (ranks < miss_rank)
-    hit = np.where(np.isnan(ranks), np.nan, hit)
-    out[f'hr@{k}'] = float(np.mean(hit))
-    out[f'ndcg@{k}'] = float(np.mean(hit / np.log2(ranks + 1)))
-  out['mrr'] = float(np.mean(1.0 / ranks))
+    out[f'hr@{k}'] = hit = np.where(np.isnan(ranks), np.nan, hit)
+    out[f'ndcg@{k}'] = hit / np.log2(ranks + 1)
+  out['mrr'] = 1.0 / ranks
   return out

@@ -29,6 +29,7 @@ from genrec_jax.report.metric_writers import (
   describe_hole,
 )
 from genrec_jax.runtime import measurements
+from genrec_jax.runtime.compile_clock import start_compile_clock
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
@@ -37,6 +38,7 @@ from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
 from genrec_jax.train.renewal import read_rules, renew_evaluations
+from genrec_jax.train.run_facts import PhaseClock
 from genrec_jax.train.settings_checks import (
   check_evaluation,
   check_settings,
@@ -107,6 +109,8 @@ def _train_locked(
 ) -> dict | None:
   # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
+  start_compile_clock()
+  clock, started = PhaseClock(), time.time()
   experiment = experiment_lib.build_experiment(
     config, workdir, kinds, log, extensions
   )
@@ -136,6 +140,8 @@ def _train_locked(
     'best': None,  # {'step', 'value', 'metrics'}
     'last': {},  # split -> metrics of the latest evaluation
     'evaluations_since_best': 0,
+    'intervals': {},  # of the metrics of the best step, and of the last
+    'started': started,
     'tokens': 0,
     'examples': 0,
     'train_s': 0.0,
@@ -204,7 +210,8 @@ def _train_locked(
   progress_unit = experiment.task.progress_unit
   progress = Progress(total_steps, stream=stream, progress_unit=progress_unit)
   profile = _Profile(train.profile_steps, workdir / 'profile')
-  meter = _Meter(run_values)
+  clock.keep_in(run_values)
+  clock.switch_phase('train')
   health = Health(run_values['health'])
   run_values['health'] = health.values
   watch = WorkdirWatch(workdir, step, watches=job.is_leader())
@@ -241,7 +248,7 @@ def _train_locked(
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
         watch.check(step)
-        meter.switch_phase('eval')
+        clock.switch_phase('eval')
         health.observe_state(step, state)
         try:
           with progress.pause('evaluating'), stop.allow_raising():
@@ -266,7 +273,7 @@ def _train_locked(
           run_values['stopped_early'] = 0 < train.patience <= waited
           if waited > waited_before:
             state = lower_rate(state, config.optimizer)
-        meter.switch_phase('train')
+        clock.switch_phase('train')
       # Asked once: the signal may arrive at any moment.
       is_stopping = stop.reach()
       ending = final or is_stopping or run_values['stopped_early']
@@ -279,7 +286,7 @@ def _train_locked(
         _raise_if_bad(state)
         watch.check(step)
         with progress.pause('saving'):
-          meter.update()
+          clock.update()
           # A checkpoint must not outlive, in a kill or a power cut, the lines
           # and the best weights of which it knows.
           writers.flush()
@@ -313,7 +320,7 @@ def _train_locked(
       running.append((loss, runtime.count(batch)))
       tokens = _await_steps(running, STEPS_AHEAD, run_values)
       progress.update(step, loss=loss, tokens=tokens, **shown)
-    meter.update()
+    clock.update()
     saver.wait()
     best.complete_checkpoint()
     watch.check(step)
@@ -414,6 +421,8 @@ def _note_evaluation(
   for split, values in measured.items():
     writers.scalars(step, {f'{split}/{n}': v for n, v in values.items()})
   last, run_values['last'] = run_values['last'], {'step': step, **measured}
+  intervals = {s: getattr(e, 'intervals', {}) for s, e in evaluators.items()}
+  run_values['intervals'] = {**run_values['intervals'], 'last': intervals}
   if monitor is None:
     return
   value = monitor.measure(measured['valid'])
@@ -421,6 +430,7 @@ def _note_evaluation(
   if not health.diverged and monitor.is_better(value, before):
     run_values['best'] = {'step': step, 'value': value, 'metrics': measured}
     run_values['evaluations_since_best'] = 0
+    run_values['intervals']['best'] = intervals
     about = {**run_values['best'], 'plan': run_values['plan']}
     best.save(step, flatten_state(weights_of(state)), about)
   elif math.isnan(value):
@@ -431,24 +441,6 @@ def _note_evaluation(
       )
   elif step:  # the start itself cannot have waited
     run_values['evaluations_since_best'] += 1
-
-
-class _Meter:
-  """Adds the seconds and core-seconds to `run_values`, by what is done."""
-
-  def __init__(self, run_values: dict):
-    self._run_values, self._what = run_values, 'train'
-    self._wall, self._core = time.monotonic(), time.process_time()
-
-  def switch_phase(self, what: str) -> None:
-    self.update()
-    self._what = what
-
-  def update(self) -> None:
-    wall, core = time.monotonic(), time.process_time()
-    self._run_values[f'{self._what}_s'] += wall - self._wall
-    self._run_values[f'{self._what}_core_s'] += core - self._core
-    self._wall, self._core = wall, core
 
 
 class _Profile(contextlib.AbstractContextManager):

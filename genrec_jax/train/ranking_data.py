@@ -108,6 +108,10 @@ class RankingData:
         )
     return counts, [e.text for found in excesses.values() for e in found]
 
+  def describe_splits(self) -> tuple[dict, list[str]]:
+    """Counts for report.json, and what to warn of; see `train.results`."""
+    return {s: {'examples': len(x)} for s, x in self.splits.items()}, []
+
   def evaluator(self, task, split: str, config, runtime) -> RankingEvaluator:
     """What measures a split; `config` is the `eval` section."""
     return RankingEvaluator(

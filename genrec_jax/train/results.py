@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import logging
+import math
 import pathlib
 import platform
 import time
 
 import jax
 
+from genrec_jax import provenance
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions, TaskKind, TaskKinds, kind_of
 from genrec_jax.last_resort import print_result
@@ -21,6 +23,7 @@ from genrec_jax.report.metric_writers import (
 )
 from genrec_jax.serve.weights import load_weights
 from genrec_jax.train import experiment as experiment_lib
+from genrec_jax.train import run_facts
 from genrec_jax.train.health import describe_divergence
 from genrec_jax.train.settings_checks import warn_of_undefined
 
@@ -54,7 +57,7 @@ def write_results(
   splits = [p for p in evaluators if p in host['last']]
   last = {p: host['last'][p] for p in splits}
   chosen = host['best']['metrics'] if host['best'] else last
-  values, notes = _describe_values(experiment.data)
+  values, notes = _describe_data(experiment.data)
   diverged = host['health']['diverged']
   if diverged:
     notes.append(describe_divergence(diverged))
@@ -73,12 +76,15 @@ def write_results(
       f'{config.train.monitor}.'
     )
   notes += _collect_notes(evaluators)
+  intervals = host['intervals'].get('best' if host['best'] else 'last', {})
   report = {
-    'config': config.to_dict(),
+    'config': provenance.mask_all(config.to_dict()),
+    'run': run_facts.describe_run(config, workdir, host, kind),
     'seed': config.seed,
     'data': experiment.data.summary(),
     **values,
     'metrics': {p: chosen[p] for p in splits},
+    'intervals': _fit_intervals(intervals, chosen, splits),
     'last_epoch': last,
     'baselines': experiment.baselines({p: evaluators[p] for p in splits}),
     'parameters': experiment.parameters(),
@@ -88,6 +94,8 @@ def write_results(
     'core_s': host['train_core_s'] + host['eval_core_s'],
     'train_core_s': host['train_core_s'],
     'eval_core_s': host['eval_core_s'],
+    **{k: host[k] for k in ('setup_s', 'train_s', 'eval_s', 'compile_s')},
+    'peak_memory': run_facts.describe_memory(),
     'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
     'devices': describe_devices(),
     'versions': package_versions(),
@@ -162,19 +170,22 @@ def evaluate_run(
   wall, core = time.monotonic(), time.process_time()
   metrics = {split: dict(e.run(weights)) for split, e in evaluators.items()}
   wall, core = time.monotonic() - wall, time.process_time() - core
+  values, notes = _describe_data(experiment.data)
+  intervals = {s: getattr(e, 'intervals', {}) for s, e in evaluators.items()}
   by_part = {
-    'config': config.to_dict(),
+    'config': provenance.mask_all(config.to_dict()),
     'seed': config.seed,
     'data': experiment.data.summary(),
-    **_describe_values(experiment.data)[0],
+    **values,
     'checkpoint': config.predict.checkpoint,
     'step': weights.step,
     'metrics': metrics,
+    'intervals': _fit_intervals(intervals, metrics, metrics),
     'baselines': experiment.baselines(evaluators),
     'wall_s': wall,
     'core_s': core,
     'directions': _collect_directions(evaluators),
-    'notes': _collect_notes(evaluators),
+    'notes': [*notes, *_collect_notes(evaluators)],
     'devices': describe_devices(),
     'versions': package_versions(),
   }
@@ -187,16 +198,32 @@ def evaluate_run(
   return by_part
 
 
-def _describe_values(data) -> tuple[dict, list[str]]:
-  """'values' of a report, where the data count them, and notes of it.
+def _describe_data(data) -> tuple[dict, list[str]]:
+  """'values' and 'splits' of a report, where data count them, and notes.
 
   `describe_values()` of such data gives split -> feature -> counts, as
-  report.json holds them, and sentences that the report shall warn with.
+  report.json holds them, and sentences that the report shall warn with;
+  `describe_splits()` the same of split -> counts of the whole split.
   """
-  if not hasattr(data, 'describe_values'):
-    return {}, []
-  counts, notes = data.describe_values()
-  return ({'values': counts} if counts else {}), notes
+  described, notes = {}, []
+  for name in ('values', 'splits'):
+    if hasattr(data, f'describe_{name}'):
+      counts, texts = getattr(data, f'describe_{name}')()
+      described |= {name: counts} if counts else {}
+      notes += texts
+  return described, notes
+
+
+def _fit_intervals(intervals, metrics, splits) -> dict:
+  """The intervals of these metrics; none of what was measured otherwise."""
+  return {
+    split: {
+      name: [low, high]
+      for name, (low, high) in intervals.get(split, {}).items()
+      if low <= metrics[split].get(name, math.nan) <= high
+    }
+    for split in splits
+  }
 
 
 def _collect_directions(evaluators) -> dict:

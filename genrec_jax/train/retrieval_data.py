@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import pathlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
 
 LOG = logging.getLogger('genrec_jax')
+MANY_REPEATS = 0.01  # of the targets, if none of them can be hit
 SAMPLED = 1 << 17  # values of a column that the fingerprint looks at
 DEFAULT_KS = tuple(config_lib.retrieval().eval.ks)
 
@@ -30,11 +31,13 @@ class RetrievalData:
     splits: 'train', 'valid', 'test' -> examples; a split may be missing.
     item_counts: `[rows]` occurrences in the training split, of all events:
       how popular items are. What is trained is `splits.count_targets`.
+    repeats: split -> what `describe_splits` says of repeats.
   """
 
   dataset: datasets.RetrievalDataset
   splits: dict[str, splits_lib.ExampleSpans]
   item_counts: np.ndarray
+  repeats: Mapping[str, dict] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def load(cls, config, workdir, log: Callable[[str], None] = print):
@@ -65,7 +68,8 @@ class RetrievalData:
       dataset.histories, config.split, max_len=config.model.max_len, log=log
     )
     counts = splits_lib.count_events(dataset.histories, spans['train'])
-    return cls(dataset, spans, counts)
+    repeats = _tell_repeats(dataset.histories, spans, config)
+    return cls(dataset, spans, counts, repeats)
 
   def task(self, config, extensions: Extensions | None = None) -> Retrieval:
     counts = self.item_counts
@@ -127,6 +131,19 @@ class RetrievalData:
   def summary(self) -> str:
     return self.dataset.summary()
 
+  def describe_splits(self) -> tuple[dict, list[str]]:
+    """Counts for report.json, and what to warn of; see `train.results`."""
+    counts = {
+      split: {
+        'examples': len(spans),
+        'users': len(np.unique(spans.row)),
+        **{k: v for k, v in self.repeats.get(split, {}).items() if k != 'text'},
+      }
+      for split, spans in self.splits.items()
+    }
+    texts = [r['text'] for r in self.repeats.values() if r['never_hit']]
+    return counts, texts
+
   def evaluator(self, task, split: str, config, runtime) -> RetrievalEvaluator:
     """What measures a split; `config` is the `eval` section."""
     return RetrievalEvaluator(
@@ -158,3 +175,41 @@ class RetrievalData:
     for column in columns:
       crc = zlib.crc32(np.ascontiguousarray(column), crc)
     return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
+
+
+def _tell_repeats(histories, spans, config) -> dict[str, dict]:
+  """Counts the targets that their users have had before, and says so.
+
+  Returns:
+    split -> {'repeats': a share, 'never_hit': whether the evaluation recommends
+    none of these, 'text'}; of splits that are evaluated and have any.
+  """
+  filter_seen = config.eval.get('filter_seen')
+  window = config.model.max_len if filter_seen == 'window' else None
+  repeats = {}
+  for split in config.eval.get('splits', ()):
+    if split not in spans or not len(spans[split]):
+      continue
+    count, total = splits_lib.count_repeats(histories, spans[split], window)
+    if not count:
+      continue
+    share, is_filtered = count / total, filter_seen in ('window', 'history')
+    text = (
+      f'{count:,} of {total:,} {split} targets ({share:.1%}) are items that '
+      'their users have had before'
+    )
+    if window:
+      text += f', within the {window:,} events that the model reads'
+    if is_filtered:
+      text += (
+        f'. eval.filter_seen={filter_seen!r} never recommends those, so that '
+        'they are misses for every k. If people come back to an item, as in a '
+        "log of repeated purchases, set eval.filter_seen='none'; if rows were "
+        "written twice, data.duplicates='drop' removes them."
+      )
+    is_warning = is_filtered and share >= MANY_REPEATS
+    LOG.log(logging.WARNING if is_warning else logging.INFO, '%s', text)
+    repeats[split] = {
+      'repeats': share, 'never_hit': is_filtered, 'text': text
+    }  # fmt: skip
+  return repeats

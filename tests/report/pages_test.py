@@ -154,11 +154,11 @@ def test_the_table_of_a_terminal():
     'seed': 0,
   }
   assert format_table(data) == (
-    '           test  popularity   lift  test, last epoch   valid\n'
-    'hr@5     0.1000           -      -                 -  0.1000\n'
-    'hr@10    0.3097      0.0812  3.81x            0.3071  0.3210\n'
-    'ndcg@10  0.1720      0.0000      -               nan  0.1834\n'
-    'mrr      0.1500           -      -                 -  0.2000\n'
+    '           test  popularity  vs popularity  test, last epoch   valid\n'
+    'hr@5     0.1000           -              -                 -  0.1000\n'
+    'hr@10    0.3097      0.0812   3.81x better            0.3071  0.3210\n'
+    'ndcg@10  0.1720      0.0000  0.1720 better               nan  0.1834\n'
+    'mrr      0.1500           -              -                 -  0.2000\n'
     'step 1,200 of 2,000, 2m 22s wall, 4m 23s of processor time,'
     ' 1.23k examples/s, seed 0'
   )
@@ -173,8 +173,10 @@ def test_baselines_of_each_part_or_of_the_shown_one():
       'metrics': {'valid': {'mrr': 0.3}, 'test': {'mrr': 0.2}},
       'baselines': {'popularity': values, 'markov': {'mrr': 0.16}},
     })  # fmt: skip
-    assert c.columns == ('test', 'popularity', 'markov', 'lift', 'valid')
-    assert c.value('mrr', 'lift') == pytest.approx(0.2 / 0.16)
+    assert c.columns == (
+      'test', 'popularity', 'markov', 'vs best baseline', 'valid'
+    )  # fmt: skip
+    assert c.verdict('mrr') == ('better', '25.0%', 'markov', 0.16)
     assert c.value('mrr', 'x') is None and c.value('x', 'test') is None
 
 
@@ -245,8 +247,8 @@ def test_numpy_scalars_are_numbers(tmp_path):
     'wall_s': np.float32(3),
   }
   page = parse_page(tmp_path, data, [{'step': 1, 'test/mrr': np.float32(0.25)}])
-  assert '0.2500' in page.text and '2.00×' in page.text
-  assert '2.00x' in format_table(data) and ' 7' in format_table(data)
+  assert '0.2500' in page.text and '2.00× better' in page.text
+  assert '2.00x better' in format_table(data) and ' 7' in format_table(data)
 
 
 @pytest.mark.parametrize(

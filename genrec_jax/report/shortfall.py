@@ -1,0 +1,129 @@
+"""Says of a run that it is worse than a baseline, which needs no model.
+
+It is the first thing that a reader must know, whatever else went well.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from genrec_jax.report.comparison import (
+  WORSE,
+  Comparison,
+  Verdict,
+  metric_family,
+  name_metric,
+)
+
+GUIDE = 'docs/training.md#a-run-below-its-baseline'
+_MOST = 3  # metrics that are named
+# Of the same labels for all, a constant is calibrated by construction.
+_NOT_JUDGED = ('calibration',)
+
+
+class Shortfall(NamedTuple):
+  """What a run is worse in than the best baseline.
+
+  Attributes:
+    metric: its name.
+    value: that of the run.
+    verdict: beside the baseline.
+  """
+
+  metric: str
+  value: float
+  verdict: Verdict
+
+
+def find_shortfalls(report: Mapping, comparison: Comparison) -> list[Shortfall]:
+  """The metrics that say most, and the monitored ones, that are worse.
+
+  Args:
+    report: see `summary`.
+    comparison: its metrics beside baselines.
+  """
+  monitor = (report.get('config') or {}).get('train') or {}
+  monitored = re.split('[:,]', str(monitor.get('monitor', '')))
+  names = dict.fromkeys([*monitored, *comparison.headlines])
+  verdicts = {
+    m: comparison.verdict(m)
+    for m in names
+    if metric_family(m) not in _NOT_JUDGED
+  }
+  return [
+    Shortfall(m, comparison.value(m, comparison.split), verdict)
+    for m, verdict in verdicts.items()
+    if verdict is not None and verdict.word == WORSE
+  ]
+
+
+def describe_shortfall(
+  report: Mapping, comparison: Comparison
+) -> Sequence[str]:
+  """What is worse than which baseline, and what to try.
+
+  >>> from genrec_jax.report.comparison import compare_metrics
+  >>> report = {
+  ...   'metrics': {'test': {'hr@10': 0.0367}},
+  ...   'baselines': {'popularity': {'hr@10': 0.0385}},
+  ... }
+  >>> print(describe_shortfall(report, compare_metrics(report))[0])
+  Below the baseline on the test split: HR@10 is 0.0367, popularity has 0.0385.
+
+  Args:
+    report: see `summary`.
+    comparison: its metrics beside baselines.
+
+  Returns:
+    (sentence, hint), or () of a run that is below no baseline.
+  """
+  shortfalls = find_shortfalls(report, comparison)
+  if not shortfalls:
+    return ()
+  intervals = (report.get('intervals') or {}).get(comparison.split) or {}
+  texts = []
+  for metric, value, verdict in shortfalls[:_MOST]:
+    texts.append(
+      f'{name_metric(metric)} is {value:.4f}, {verdict.baseline} has '
+      f'{verdict.value:.4f}'
+    )
+    low, high = intervals.get(metric) or (value, value)
+    if low <= verdict.value <= high:
+      texts[-1] += f' (within the 95% interval, {low:.4f} to {high:.4f})'
+  if len(shortfalls) > _MOST:
+    texts.append(f'{len(shortfalls) - _MOST} more of the main metrics too')
+  split = {'valid': 'validation'}.get(comparison.split, comparison.split)
+  return (
+    f'Below the baseline on the {split} split: {"; ".join(texts)}.',
+    f'{_suggest_remedy(report, comparison, shortfalls)} See {GUIDE}.',
+  )
+
+
+def _suggest_remedy(
+  report: Mapping, comparison: Comparison, shortfalls: Sequence[Shortfall]
+) -> str:
+  config = report.get('config') or {}
+  if config.get('task') == 'retrieval':
+    return (
+      'Try more steps (train.epochs), another optimizer.learning_rate, or a '
+      'smaller model (model.dim) where there are few events.'
+    )
+  auc = comparison.verdict('auc')
+  orders_well = auc is not None and auc.word != WORSE
+  if any(metric_family(s.metric) == 'logloss' for s in shortfalls):
+    why = (
+      'The examples are in a better order, but the probabilities are off: the '
+      'model is too sure of itself, or the share of positives changes from '
+      'split to split. '
+      if orders_well
+      else ''
+    )
+    return (
+      f'{why}Try fewer epochs (train.monitor=logloss with train.patience), '
+      'more loss.table_l2 or a lower optimizer.learning_rate; '
+      'data.split.by=random shows whether a change over time is the cause.'
+    )
+  return (
+    'Try another optimizer.learning_rate, more loss.table_l2 or more steps '
+    '(train.epochs).'
+  )
