@@ -12,7 +12,9 @@ from genrec_jax.config.comparison import (
 )
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.files import load, parse_variants
-from genrec_jax.config.loading import apply_override, save, to_json
+from genrec_jax.config.loading import save, to_json
+from genrec_jax.config.model_choice import choose_model, set_model
+from genrec_jax.config.overrides import apply_override
 from genrec_jax.config.rankers import (
   dcn,
   deepfm,
@@ -32,6 +34,7 @@ __all__ = [
   'ConfigError',
   'TableSettings',
   'apply_override',
+  'choose_model',
   'dcn',
   'deepfm',
   'describe_differences',
@@ -50,6 +53,7 @@ __all__ = [
   'retrieval',
   'sasrec',
   'save',
+  'set_model',
   'smoke',
   'table_settings',
   'to_json',

@@ -10,25 +10,41 @@ seconds on two CPU cores.
 import difflib
 import importlib.util
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import use_new_names
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.loading import apply_override
+from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.model_choice import MODELS, MODELS_OF
+from genrec_jax.config.overrides import apply_overrides
 
 
 def parse_variants(
-  arg: str | None, known: Sequence[str] = ('smoke',)
+  arg: str | None,
+  known: Sequence[str] = ('smoke',),
+  elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
-  """The variants behind `--config=FILE:`, separated by commas."""
+  """The variants behind `--config=FILE:`, separated by commas.
+
+  Args:
+    arg: what stands there.
+    known: the variants of the config.
+    elsewhere: model -> the config that has it, for somebody who asks here.
+  """
   names = {name for name in (arg or '').split(',') if name}
   for name in names:
     if name not in known:
+      hint = hint_nearest(name, known)
+      if name in MODELS:
+        where = (elsewhere or {}).get(name)
+        hint = f'; with this model there is {where}' if where else ''
+        own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
+        hint += f'; on data of your own it is configs/{own}.py:{name}'
       raise ConfigError(
-        f'unknown variant {name!r}; this config knows {", ".join(known)}'
+        f'unknown variant {name!r}{hint}; this config knows {", ".join(known)}'
       )
   return names
 
@@ -59,7 +75,5 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
       raise
     raise ConfigError(f'{name}: no key {error.name!r}; {why}') from error
   use_new_names(config)
-  renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
-  for override in overrides:
-    apply_override(config, override)
+  apply_overrides(config, overrides)
   return config.lock()
