@@ -35,7 +35,9 @@ MODELS = {
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, ('smoke', *MODELS))
+  variants = config_lib.parse_variants(
+    arg, ('smoke', *MODELS), {'wukong': 'configs/wukong_frappe.py'}
+  )
   models = variants - {'smoke'} or {'deepfm'}
   if len(models) > 1:
     raise config_lib.ConfigError(f'one model at a time, not {sorted(models)}')

@@ -12,7 +12,12 @@ from genrec_jax import config as config_lib
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg)
+  others = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp')
+  variants = config_lib.parse_variants(
+    arg,
+    ('smoke',),
+    {name: f'configs/frappe.py:{name}' for name in others},
+  )
   config = config_lib.ranking()
   config.model = config_lib.wukong(
     dim=64,

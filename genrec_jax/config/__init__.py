@@ -18,7 +18,9 @@ from genrec_jax.config.files import (
   load_saved,
   parse_variants,
 )
-from genrec_jax.config.loading import apply_override, save, to_json
+from genrec_jax.config.loading import save, to_json
+from genrec_jax.config.model_choice import choose_model, set_model
+from genrec_jax.config.overrides import apply_override
 from genrec_jax.config.rankers import (
   dcn,
   deepfm,
@@ -38,6 +40,7 @@ __all__ = [
   'ConfigError',
   'TableSettings',
   'apply_override',
+  'choose_model',
   'dcn',
   'deepfm',
   'describe_configs',
@@ -59,6 +62,7 @@ __all__ = [
   'retrieval',
   'sasrec',
   'save',
+  'set_model',
   'smoke',
   'table_settings',
   'to_json',

@@ -8,21 +8,10 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from genrec_jax import sealed
-from genrec_jax.config import rankers, ranking, renamed, retrieval, tables
+from genrec_jax.config import ranking, renamed, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
+from genrec_jax.config.model_choice import MODELS
 
-MODELS = {
-  'hstu': retrieval.hstu,
-  'sasrec': retrieval.sasrec,
-  'dcn': rankers.dcn,
-  'deepfm': rankers.deepfm,
-  'dlrm': rankers.dlrm,
-  'dnn': rankers.dnn,
-  'finalmlp': rankers.finalmlp,
-  'fm': rankers.fm,
-  'lr': rankers.lr,
-  'wukong': rankers.wukong,
-}
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 # Key -> what was done before there was the key, where its default is another.

@@ -12,8 +12,8 @@ class UnknownVariantError(ConfigError):
     known: the variants that it has.
   """
 
-  def __init__(self, name: str, known):
+  def __init__(self, name: str, known, hint: str = ''):
     super().__init__(
-      f'unknown variant {name!r}; this config knows {", ".join(known)}'
+      f'unknown variant {name!r}{hint}; this config knows {", ".join(known)}'
     )
     self.known = tuple(known)

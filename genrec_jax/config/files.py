@@ -11,14 +11,16 @@ import importlib.util
 import os
 import pathlib
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import Defaults, read_config, use_new_names
 from genrec_jax.config.errors import ConfigError, UnknownVariantError
-from genrec_jax.config.loading import apply_override, hint_nearest
+from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.model_choice import MODELS, MODELS_OF
+from genrec_jax.config.overrides import apply_overrides
 
 # A wheel holds configs/ as a folder of the package; in a checkout, also one
 # that is installed by `pip install -e`, it is beside the package.
@@ -26,13 +28,27 @@ _FOLDERS = [pathlib.Path(__file__).parents[n] / 'configs' for n in (1, 2)]
 
 
 def parse_variants(
-  arg: str | None, known: Sequence[str] = ('smoke',)
+  arg: str | None,
+  known: Sequence[str] = ('smoke',),
+  elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
-  """The variants behind `--config=FILE:`, separated by commas."""
+  """The variants behind `--config=FILE:`, separated by commas.
+
+  Args:
+    arg: what stands there.
+    known: the variants of the config.
+    elsewhere: model -> the config that has it, for somebody who asks here.
+  """
   names = {name for name in (arg or '').split(',') if name}
   for name in names:
     if name not in known:
-      raise UnknownVariantError(name, known)
+      hint = hint_nearest(name, known)
+      if name in MODELS:
+        where = (elsewhere or {}).get(name)
+        hint = f'; with this model there is {where}' if where else ''
+        own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
+        hint += f'; on data of your own it is {own}:{name}'
+      raise UnknownVariantError(name, known, hint)
   return names
 
 
@@ -129,9 +145,7 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 
 
 def _override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-  renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
-  for override in overrides:
-    apply_override(config, override)
+  apply_overrides(config, overrides)
   return config.lock()
 
 

@@ -1,12 +1,8 @@
 """Which reader is for a file of the user's."""
 
 import os
-import pathlib
 
-_SUFFIXES = {
-  'csv': ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
-  'parquet': ('.parquet',),
-}
+from genrec_jax.config.file_formats import SUFFIXES, guess_format
 
 
 def format_of(path: str | os.PathLike) -> str:
@@ -20,16 +16,9 @@ def format_of(path: str | os.PathLike) -> str:
   Raises:
     ValueError: by its suffix it is neither.
   """
-  path = pathlib.Path(path)
-  names = [path.name.lower()]
-  if path.is_dir():
-    # Below, too: a directory of each split has the files in two of them.
-    files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
-    names = [p.name.lower() for p in files]
-  for name, suffixes in _SUFFIXES.items():
-    if any(n.endswith(suffixes) for n in names):
-      return name
-  suffixes = ', '.join(s for group in _SUFFIXES.values() for s in group)
+  if name := guess_format(path):
+    return name
+  suffixes = ', '.join(s for group in SUFFIXES.values() for s in group)
   raise ValueError(
     f'{path}: by its suffix this is not a table that can be read; those are '
     f'{suffixes}'

@@ -15,8 +15,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
-from genrec_jax.config.comparison import MODELS
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.model_choice import MODELS_OF, describe_models
 from genrec_jax.data.ranking import formats, saved_encoder, split_files
 from genrec_jax.data.ranking.annotations import build_annotations
 from genrec_jax.library import columns as columns_lib
@@ -42,8 +41,9 @@ Retriever = Literal['hstu', 'sasrec']
 Ranker = Literal[
   'dcn', 'deepfm', 'dlrm', 'dnn', 'finalmlp', 'fm', 'lr', 'wukong'
 ]
-RETRIEVERS = ('hstu', 'sasrec')
-RANKERS = tuple(name for name in MODELS if name not in RETRIEVERS)
+RETRIEVERS, RANKERS = (
+  tuple(MODELS_OF[task]) for task in ('retrieval', 'ranking')
+)
 
 
 @overload
@@ -180,6 +180,8 @@ def fit(
     dict(label=label, features=features, group=group),
   )
   config = _ranking_config(model) if ranks else _retrieval_config(model)
+  if ranks:
+    config.data.update(labels=tuple(labels), group=group)
   with _say_settings():
     _set_training(config, flatten_settings(settings), steps, epochs, seed)
     settings_checks.check_settings(config)
@@ -194,7 +196,7 @@ def fit(
   try:
     with _hide_output(not progress), _say_settings():
       if ranks:
-        _name_examples(config, events, labels, features, group, workdir)
+        _name_examples(config, events, features, workdir)
       else:
         _name_events(config, events, user, item, time, workdir)
       _train_in(config.lock(), workdir, temporary)
@@ -234,12 +236,8 @@ def _train_in(
 
 
 def _is_ranker(model) -> bool:
-  if not isinstance(model, str) or model not in MODELS:
-    near = hint_nearest(model.lower(), MODELS) if isinstance(model, str) else ''
-    raise ValueError(
-      f'model is {model!r}; those that recommend are {", ".join(RETRIEVERS)}, '
-      f'those that rank are {", ".join(RANKERS)}{near}'
-    )
+  if not isinstance(model, str) or model not in (*RETRIEVERS, *RANKERS):
+    raise ValueError(f'model is {model!r}; {describe_models(model)}')
   return model in RANKERS
 
 
@@ -265,7 +263,8 @@ def _refuse_strangers(model, ranks: bool, of_events, of_examples) -> None:
 def _retrieval_config(model: str) -> ConfigDict:
   """The defaults for a log of one's own, as in configs/own_csv.py."""
   config = config_lib.retrieval()
-  config.model = MODELS[model]()
+  config_lib.set_model(config, model)
+  config.data.name = 'histories'  # unless it turns out to be a file
   config.split.windows = 'all'
   config.train.epochs = 100
   config.train.patience = 5
@@ -275,11 +274,9 @@ def _retrieval_config(model: str) -> ConfigDict:
 
 def _ranking_config(model: str) -> ConfigDict:
   config = config_lib.ranking()
-  config.model = MODELS[model]()
+  config_lib.set_model(config, model)
+  config.data.name = 'prepared'  # unless it turns out to be a file
   config.data.numeric = 'standardize'  # columns of a DataFrame have any scale
-  if model == 'wukong':  # products of vectors must not vanish at the start
-    config.data.init_std = 0.05
-    config.model.norm_eps = 1e-8
   return config
 
 
@@ -331,10 +328,8 @@ def _name_events(config, events, user, item, time, workdir) -> None:
   config.data.name = 'histories'
 
 
-def _name_examples(config, examples, labels, features, group, workdir) -> None:
+def _name_examples(config, examples, features, workdir) -> None:
   """The same of examples."""
-  config.data.labels = tuple(labels)
-  config.data.group = group
   if isinstance(examples, str | os.PathLike):
     _name_files(config, examples)
     if features is not None:

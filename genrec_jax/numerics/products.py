@@ -274,7 +274,7 @@ def _choose_products(rules: list, names: list[str], known) -> dict[str, str]:
   chosen = {}
   listed = ', '.join(names) or 'none: this model multiplies by no weight'
   for rule in rules:
-    pattern, product = _check_rule(rule)
+    pattern, product = check_rule(rule)
     if product not in known:
       raise ValueError(
         f'numerics.products has the product {product!r} for {pattern.pattern!r}'
@@ -296,9 +296,14 @@ def _choose_products(rules: list, names: list[str], known) -> dict[str, str]:
   return chosen
 
 
-def _check_rule(rule) -> tuple[re.Pattern, str]:
+def check_rule(rule) -> tuple[re.Pattern, str]:
+  """The pattern and the product of an entry of `numerics.products`.
+
+  Raises:
+    ValueError: it is no such pair, or the pattern is no regex.
+  """
   # A pair of words without the outer brackets reads as two rules.
-  if isinstance(rule, str) or len(rule) != 2:
+  if not isinstance(rule, tuple | list) or len(rule) != 2:
     raise ValueError(
       f'numerics.products holds {rule!r}; it must hold pairs (pattern, '
       "product), such as (('layer_0/.*', 'bfloat16'),)"

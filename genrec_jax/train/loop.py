@@ -93,7 +93,7 @@ def train_and_evaluate(
       raises it at once.
   """
   workdir = pathlib.Path(workdir)
-  check_settings(config)
+  check_settings(config, extensions)
   defaults = kind_of(config, kinds).defaults
   check_unused(config, continues=bool(list_traces(workdir)))
   with (

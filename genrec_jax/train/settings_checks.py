@@ -2,75 +2,42 @@
 
 import logging
 import math
-from collections.abc import Iterator
-from typing import Any
+
+import numpy as np
 
 from genrec_jax import config as config_lib
-from genrec_jax.config.loading import flatten
+from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.contracts import Extensions
+from genrec_jax.data import datasets
+from genrec_jax.data.ranking import annotations, schema, split_rules
 from genrec_jax.embedding.stores import host_tables
+from genrec_jax.numerics import products
+from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
+from genrec_jax.tasks import metrics as retrieval_metrics
+from genrec_jax.tasks import ranking_metrics
 from genrec_jax.train.monitor import Monitor, parse_monitor
 
 LOG = logging.getLogger('genrec_jax')
 
-# The least value of numbers, those in tuples too, in a config that has them.
-LEAST = {
-  'seed': 0,
-  'model.dim': 1,
-  'model.max_len': 1,
-  'eval.ks': 1,
-  'eval.batch_size': 1,
-  'train.batch_size': 1,
-  'train.epochs': 0,
-  'train.steps': 0,
-  'train.log_every': 1,
-  'train.eval_every': 0,
-  'train.checkpoint_every': 0,
-  'train.keep_checkpoints': 1,
-  'train.patience': 0,
-  'train.min_delta': 0,
-  'train.nan_every': 1,
-  'optimizer.warmup_steps': 0,
-  'optimizer.decay_steps': 0,
-  'compile_cache.max_gb': 0,
-  'data.init_std': 0,
-  'loss.table_l2': 0,
-  'loss.task_weights': 0,
-  'optimizer.clip_norm': 0,
-  'optimizer.plateau_min_rate': 0,
-  'checkpoint.expected_restores': 0,
-  'checkpoint.keep_hours': 0,
-  'checkpoint.keep_gb': 0,
-  'parallel.memory_gb': 0,
-}
-# The same of keys that stand in several places: in `optimizer`, in its `rows`
-# and `groups`, and in `tables`.
-LEAST_OF_RATES = {
-  'learning_rate': 0,
-  'rate': 0,
-  'weight_decay': 0,
-  'eps': 0,
-  'init': 0,
-  'l2': 0,
-}
-BELOW_ONE = ('b1', 'b2', 'momentum')
-AT_MOST_ONE = ('end_factor', 'plateau_factor', 'plateau_min')
-ABOVE_ZERO = (
-  'loss.temperature',
-  'parallel.bucket_mb',
-  'parallel.exchange.capacity',
-  'parallel.heartbeat_s',
-  'parallel.join_s',
-)
 
+def check_settings(config, extensions: Extensions | None = None) -> None:
+  """Refuses settings that make no run, before any data are read.
 
-def check_settings(config) -> None:
-  """Refuses numbers that make no run, before any data are read."""
-  train, settings = config.train, flatten(config.to_dict())
-  for key, value in settings.items():
-    for name, shown, number in _list_numbers(key, value):
-      _check_number(key, name, shown, number)
+  Args:
+    config: of the run.
+    extensions: what it uses from outside the library.
+
+  Raises:
+    ConfigError: names the keys, and says what they must be.
+  """
+  named = bool(config.get('extensions')) or extensions not in (
+    None,
+    Extensions(),
+  )
+  check_values(config, extended=named)
+  check_sections(config)
+  train = config.train
   if config.seed >= 2**32:  # jax.random.key drops the bits above
     raise config_lib.ConfigError(f'seed is {config.seed}, must be below 2^32')
   if not train.steps and not train.epochs:
@@ -86,6 +53,84 @@ def check_settings(config) -> None:
       f'optimizer.plateau_min_rate is {o.plateau_min_rate}, must not be above '
       f'optimizer.learning_rate, which is {o.learning_rate}'
     )
+  try:
+    _read_sections(config, extensions or Extensions(), named)
+  except config_lib.ConfigError:
+    raise
+  except ValueError as error:
+    raise config_lib.ConfigError(str(error)) from None
+
+
+def _read_sections(config, extensions: Extensions, named: bool) -> None:
+  """Reads, without the data, what is read anew with them.
+
+  Args:
+    config: of the run.
+    extensions: what it uses from outside the library.
+    named: whether there are such parts, maybe ones that are not loaded here.
+  """
+  longest = config.train.steps or 2**31 - 1  # epochs are as long as the data
+  c = optimizer.resolve_decay(config, longest).optimizer
+  optimizer.build_optimizer(c)
+  optimizer.row_rate(c)
+  config_lib.table_settings(config)
+  for rule in config.numerics.products:
+    products.check_rule(rule)
+  p = config.parallel
+  planning.check_parallel(p, p.replicas * p.hosts * max(1, p.devices))
+  if not named:
+    planning.pooling_rule(config, extensions)
+  if config.task == 'ranking':
+    _check_ranking(config)
+  elif config.task == 'retrieval':
+    _check_retrieval(config)
+
+
+def _check_ranking(config) -> None:
+  data = config.data
+  labels = schema.label_names(data)
+  annotations.build_annotations(data, labels)
+  schema.build_columns(data)
+  cut = data.split
+  if not any(data.files.values()):
+    split_rules.SplitRule(
+      cut.by, cut.valid_fraction, cut.test_fraction, cut.seed, cut.column
+    )
+  fresh = ranking_metrics.LabelMetrics(grouped=ranking_metrics.GroupedAuc())
+  names = ranking_metrics.of_labels(dict.fromkeys(labels, fresh.result()))
+  _check_monitor(config, list(names), ranking_metrics.DIRECTIONS)
+
+
+def _check_retrieval(config) -> None:
+  data, reads_times = config.data, config.model.get('time_bias', False)
+  datasets.build_extras(data)
+  has_times = data.name not in ('sasrec_text', 'synthetic') and (
+    data.name not in ('csv', 'parquet') or data.columns.time != ''
+  )
+  if reads_times and not has_times:
+    raise config_lib.ConfigError(
+      f'model.time_bias needs timestamps and {data.name} has none; set '
+      '--config.model.time_bias=false'
+    )
+  if config.split.name == 'global_time' and not has_times:
+    raise config_lib.ConfigError(
+      f"split.name='global_time' needs timestamps and {data.name} has none; "
+      "set split.name='leave_last_out'"
+    )
+  if config.eval.get('request_time', 'target') != 'target' and not reads_times:
+    raise config_lib.ConfigError(
+      f'eval.request_time is {config.eval.request_time!r}, and a model without '
+      'model.time_bias reads no times: leave the key out'
+    )
+  names = retrieval_metrics.ranking_metrics(np.zeros(0), config.eval.ks)
+  _check_monitor(config, list(names), retrieval_metrics.DIRECTIONS)
+
+
+def _check_monitor(config, names: list[str], directions) -> None:
+  """Refuses a monitor of what is not measured, whatever the data are."""
+  if 'valid' in config.eval.splits:
+    train = config.train
+    parse_monitor(train.monitor, names, directions, train.min_delta)
 
 
 def check_unused(config, *, continues: bool) -> None:
@@ -204,50 +249,3 @@ def _fit_to_catalogue(monitor: str, names: list[str], settings) -> str:
     largest,
   )
   return largest
-
-
-def _list_numbers(key: str, value) -> Iterator[tuple[str, Any, int | float]]:
-  """The numbers in the value of a key.
-
-  Yields:
-    (what an error calls the key, and its value, a number in it).
-  """
-  if isinstance(value, bool):
-    return
-  if isinstance(value, int | float):
-    yield key, value, value
-  elif isinstance(value, dict):
-    for name, part in value.items():
-      yield from _list_numbers(f'{key}: {name}', part)
-  elif isinstance(value, tuple | list):
-    # Of ('.*/bias', {'learning_rate': -1}) the pattern says which.
-    if len(value) == 2 and isinstance(value[1], dict):
-      yield from _list_numbers(f'{key}, {value[0]!r}', value[1])
-      return
-    for part in value:
-      for name, shown, number in _list_numbers(key, part):
-        yield name, value if name == key else shown, number
-
-
-def _check_number(key: str, name: str, shown, number: int | float) -> None:
-  """Refuses a number outside of what its key can mean."""
-  last = name.rpartition(': ')[2].rpartition('.')[2]
-  moves_weights = key.startswith('optimizer.') or key == 'tables'
-  least = LEAST.get(key, LEAST_OF_RATES.get(last) if moves_weights else None)
-  wanted, fits = '', True
-  if (moves_weights and last in BELOW_ONE) or (
-    key.startswith('model.') and 'dropout' in last
-  ):
-    wanted, fits = 'at least 0 and below 1', 0 <= number < 1
-  elif moves_weights and last in AT_MOST_ONE:
-    wanted, fits = 'from 0 to 1', 0 <= number <= 1
-  elif key in ABOVE_ZERO or (moves_weights and last == 'max_norm'):
-    wanted, fits = 'a finite number above 0', 0 < number < math.inf
-  elif least is not None:
-    wanted, fits = f'at least {least}', number >= least
-    if number == math.inf:
-      wanted, fits = 'a finite number', False
-  if math.isnan(number):
-    wanted, fits = wanted or 'a number', False
-  if not fits:
-    raise config_lib.ConfigError(f'{name} is {shown}, must be {wanted}')

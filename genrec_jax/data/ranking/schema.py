@@ -315,25 +315,16 @@ def label_names(cfg: Mapping) -> tuple[str, ...]:
   return labels
 
 
-def build_schema(
-  cfg: Mapping,
-  names: Sequence[str],
-  defaults: Mapping[str, Mapping],
-  where: str,
-) -> Schema:
-  """The schema that `config.data` asks for.
+def build_columns(
+  cfg: Mapping, defaults: Mapping[str, Mapping] | None = None
+) -> list[Column]:
+  """The features that `config.data` asks for, whatever the files are.
 
   Args:
     cfg: `config.data`.
-    names: columns of the raw files, in order; features take their order.
     defaults: feature -> options, where `cfg.features` is empty.
-    where: the file, for messages.
-
-  Returns:
-    The schema; every column it names is in the files.
   """
-  labels = label_names(cfg)
-  features = cfg.get('features', None) or defaults
+  features = cfg.get('features', None) or defaults or {}
   columns = []
   for name, options in features.items():
     options = {'kind': options} if isinstance(options, str) else dict(options)
@@ -359,6 +350,28 @@ def build_schema(
       }
     )
     columns.append(column)
+  return columns
+
+
+def build_schema(
+  cfg: Mapping,
+  names: Sequence[str],
+  defaults: Mapping[str, Mapping],
+  where: str,
+) -> Schema:
+  """The schema that `config.data` asks for.
+
+  Args:
+    cfg: `config.data`.
+    names: columns of the raw files, in order; features take their order.
+    defaults: feature -> options, where `cfg.features` is empty.
+    where: the file, for messages.
+
+  Returns:
+    The schema; every column it names is in the files.
+  """
+  labels = label_names(cfg)
+  columns = build_columns(cfg, defaults)
   beside = annotations_lib.build_annotations(cfg, labels)
   schema = Schema(tuple(columns), labels, cfg.get('group', ''), beside)
   for key, wanted in (

@@ -1,0 +1,115 @@
+"""Refuses values that a config cannot have, as far as it alone can say."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config import losses, models
+from genrec_jax.config.errors import ConfigError
+from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
+from genrec_jax.config.loading import OPEN, flatten
+from genrec_jax.config.model_choice import MODELS_OF, choose_model
+
+_MODELS = {
+  'hstu': models.HSTU,
+  'sasrec': models.SASRec,
+  'dcn': models.DCN,
+  'deepfm': models.DeepFM,
+  'dlrm': models.DLRM,
+  'dnn': models.DNN,
+  'finalmlp': models.FinalMLP,
+  'fm': models.FM,
+  'lr': models.LR,
+  'wukong': models.Wukong,
+}
+_LOSSES = {
+  'retrieval': losses.RetrievalLossConfig,
+  'ranking': losses.RankingLossConfig,
+}
+
+
+def check_values(
+  config, keys: Iterable[str] | None = None, *, extended: bool = False
+) -> None:
+  """Refuses values that a key cannot have.
+
+  Args:
+    config: of an experiment.
+    keys: the dotted ones to look at; None is all.
+    extended: whether parts from outside the library may have added to the
+      words of some keys.
+
+  Raises:
+    ConfigError: names the key and the value, and says what it must be.
+  """
+  flat = flatten(config.to_dict())
+  for key in flat if keys is None else keys:
+    if key in flat:
+      _check_value(key, flat[key], config.get('task'), extended)
+
+
+def _check_value(key: str, value: Any, task: str, extended: bool) -> None:
+  rule = find_rule(key, task)
+  if rule is None:
+    is_open = key.startswith(OPEN)
+    if not is_open and isinstance(value, float) and math.isnan(value):
+      raise ConfigError(f'{key} is {value}, must be a number')
+    return
+  if wanted := rule.explain(value, extended):
+    raise ConfigError(f'{key} is {_quote_value(value)}, must be {wanted}')
+  if key in ('optimizer.groups', 'tables'):
+    for entry in value:
+      _check_entry(key, entry)
+
+
+def _check_entry(key: str, entry: Any) -> None:
+  """Refuses numbers in (pattern, settings); its reader judges the rest."""
+  if not isinstance(entry, tuple | list) or len(entry) != 2:
+    return
+  pattern, settings = entry
+  for name, value in settings.items() if isinstance(settings, Mapping) else ():
+    rule = ENTRIES.get(name) if key == 'tables' else None
+    section = 'optimizer.rows' if key == 'tables' else 'optimizer'
+    rule = rule or SHARED.get(f'{section}.{name}')
+    is_judged = rule and not rule.words and isinstance(value, int | float)
+    if is_judged and (wanted := rule.explain(value)):
+      raise ConfigError(
+        f'{key}, {pattern!r}: {name} is {value}, must be {wanted}'
+      )
+
+
+def _quote_value(value: Any) -> str:
+  """A value as an error says it, cut where it is very long."""
+  text = repr(value)
+  return text if len(text) < 200 else f'{text[:200]}...'
+
+
+def check_sections(
+  config: ConfigDict, sections=frozenset({'model', 'loss'})
+) -> None:
+  """Refuses values of the model and of the loss that contradict each other.
+
+  Args:
+    config: of an experiment; other kinds of tasks judge theirs themselves.
+    sections: which of them to look at.
+
+  Raises:
+    ConfigError: names the keys, and says what is wrong with them.
+  """
+  if config.get('task') not in MODELS_OF:
+    return
+  fields = config.model.to_dict()
+  if (name := fields.pop('name')) not in MODELS_OF[config.task]:
+    choose_model(config, name)  # which refuses it
+  classes = {
+    'model': (_MODELS[name], fields),
+    'loss': (_LOSSES[config.task], config.loss.to_dict()),
+  }
+  for section in sections & classes.keys():
+    make, fields = classes[section]
+    try:
+      make(**fields)
+    except ValueError as error:
+      raise ConfigError(str(error)) from None

@@ -1,0 +1,62 @@
+"""Overrides of a config, `a.b=value`, and what follows from them."""
+
+import logging
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config import loading, renamed
+from genrec_jax.config.checks import check_sections, check_values
+from genrec_jax.config.file_formats import SUFFIXES, guess_format
+from genrec_jax.config.model_choice import choose_model
+
+LOG = logging.getLogger('genrec_jax')
+
+
+def apply_override(config: ConfigDict, override: str) -> None:
+  """Sets one key from `a.b=value`; see `loading.apply_override`.
+
+  `model.name` brings the whole section of that model, see `choose_model`.
+  """
+  if override.startswith('model.name=') and 'name' in config.get('model', {}):
+    choose_model(config, override.partition('=')[2])
+  else:
+    loading.apply_override(config, override)
+
+
+def apply_overrides(config: ConfigDict, overrides: Sequence[str]) -> None:
+  """Sets keys of a config as a command line does, in place.
+
+  The name of the model counts first, wherever it stands: the other keys are
+  those of its section. Values are judged as far as a config alone can say.
+
+  Args:
+    config: of an experiment.
+    overrides: `a.b=value` each.
+
+  Raises:
+    ConfigError: there is no such key, or it cannot have this value.
+  """
+  renamed.refuse_contradictions(o.partition('=')[::2] for o in overrides)
+  overrides = sorted(overrides, key=lambda o: not o.startswith('model.name='))
+  for override in overrides:
+    apply_override(config, override)
+  keys = [renamed.translate(*o.partition('=')[::2])[0] for o in overrides]
+  if 'data.name' not in keys:
+    _settle_format(config)
+  # A config file may hold what a run of an earlier version began with, which
+  # can still be evaluated: only training judges all of it.
+  check_values(config, keys, extended=True)
+  check_sections(config, {key.partition('.')[0] for key in keys})
+
+
+def _settle_format(config: ConfigDict) -> None:
+  """Lets the end of a file's name decide between CSV and Parquet."""
+  data = config.get('data', {})
+  name, path = data.get('name'), data.get('path')
+  if name not in SUFFIXES or not isinstance(path, str) or not path:
+    return
+  if (guess := guess_format(path)) and guess != name:
+    with config.unlocked():
+      data.name = guess
+    LOG.info('data.name is %s, by the names of the files in %s', guess, path)

@@ -1,0 +1,160 @@
+"""What a value of a config may be: the kinds of rules of key_rules.py."""
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from genrec_jax.config.loading import hint_nearest
+
+INT32 = 2**31 - 1  # counts are numbers of 32 bits on a device
+
+
+def _is_number(value) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_whole(value) -> bool:
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+  'a whole number': _is_whole,
+  'a number': _is_number,
+  'True or False': lambda value: isinstance(value, bool),
+  'text': lambda value: isinstance(value, str),
+  'some text': lambda value: isinstance(value, str) and value != '',
+  'pairs': lambda value: isinstance(value, tuple | list),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """Which values a key may have.
+
+  Attributes:
+    kind: what each of them is, a key of `_KINDS`.
+    least: the smallest number, None for any.
+    most: the largest one.
+    above: what a number must be above.
+    below: what a number must be below.
+    words: the texts and numbers there are; () is any.
+    grows: whether parts from outside the library may add to `words`.
+    many: 'tuple' for several values, 'either' for one or several.
+    filled: whether several values must be one at least.
+    optional: whether None may stand for no value.
+  """
+
+  kind: str
+  least: float | None = None
+  most: float | None = None
+  above: float | None = None
+  below: float | None = None
+  words: tuple = ()
+  grows: bool = False
+  many: str = ''
+  filled: bool = False
+  optional: bool = False
+
+  def explain(self, value: Any, extended: bool = False) -> str:
+    """What a value must be; '' where it is that.
+
+    >>> Rule('a number', least=0, below=1).explain(1.5)
+    'at least 0 and below 1'
+
+    Args:
+      value: of any type.
+      extended: whether there are parts from outside the library.
+    """
+    if value is None and self.optional:
+      return ''
+    if self.many and isinstance(value, tuple | list):
+      if self.filled and not value:
+        return 'one value or more'
+      wrong = (self._explain_one(part, extended) for part in value)
+      return next(filter(None, wrong), '')
+    if self.many == 'tuple':
+      return f'several values, each {self.describe()}'
+    return self._explain_one(value, extended)
+
+  def _explain_one(self, value: Any, extended: bool) -> str:
+    if self.words:
+      # 1 is equal to True, and is another word.
+      is_known = any(value == w and type(value) is type(w) for w in self.words)
+      is_new = extended and self.grows and isinstance(value, str) and value
+      near = ''
+      if isinstance(value, str) and value:
+        near = hint_nearest(value, filter(None, map(str, self.words)))
+      return '' if is_known or is_new else f'{self.describe()}{near}'
+    if not _KINDS[self.kind](value):
+      return self.describe()
+    if not _is_number(value):
+      return ''
+    if math.isnan(value):
+      return self._describe_range() or self.kind
+    if math.isinf(value):
+      return 'a finite number'
+    if self._is_long and value > self.most:
+      return f'at most {self.most:,}'
+    fits = (
+      (self.least is None or value >= self.least)
+      and (self.most is None or value <= self.most)
+      and (self.above is None or value > self.above)
+      and (self.below is None or value < self.below)
+    )
+    return '' if fits else self._describe_range()
+
+  @property
+  def _is_long(self) -> bool:
+    """Whether the upper bound is one that hardly anybody meets."""
+    return self.most is not None and self.most > 2**16
+
+  def _describe_range(self) -> str:
+    if self.above is not None:
+      bound = '' if self.most is None else f' and at most {self.most}'
+      return f'a finite number above {self.above}{bound}'
+    if self.least is None:
+      return ''
+    if self.below is not None:
+      return f'at least {self.least} and below {self.below}'
+    if self.most is not None and not self._is_long:
+      return f'from {self.least} to {self.most}'
+    return f'at least {self.least}'
+
+  def describe(self) -> str:
+    """The values as a sentence says them.
+
+    >>> whole(1).describe()
+    'a whole number, at least 1'
+    """
+    if self.words:
+      return f'one of {", ".join(map(repr, self.words))}'
+    numeric = self.kind in ('a number', 'a whole number')
+    bounds = self._describe_range() if numeric else ''
+    if bounds.startswith('a finite number'):
+      return bounds
+    text = f'{self.kind}, {bounds}' if bounds else self.kind
+    return f'{text}, or None' if self.optional else text
+
+
+def whole(least: int = 0, most: int = INT32, **options) -> Rule:
+  return Rule('a whole number', least=least, most=most, **options)
+
+
+def number(**bounds) -> Rule:
+  return Rule('a number', **bounds)
+
+
+def words(*known, **options) -> Rule:
+  return Rule('text', words=known, **options)
+
+
+def some(rule: Rule, **options) -> Rule:
+  """Several values, each of which follows a rule."""
+  return dataclasses.replace(rule, many='tuple', **options)
+
+
+def maybe(rule: Rule) -> Rule:
+  """The rule, or None."""
+  return dataclasses.replace(rule, optional=True)
