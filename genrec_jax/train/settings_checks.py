@@ -35,6 +35,7 @@ LEAST = {
   'optimizer.decay_steps': 0,
   'compile_cache.max_gb': 0,
   'data.init_std': 0,
+  'data.token_capacities': 0,
   'loss.table_l2': 0,
   'loss.task_weights': 0,
   'optimizer.clip_norm': 0,
