@@ -1,11 +1,9 @@
-import doctest
 import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import histories, pipeline, splits
 
 
@@ -137,71 +135,6 @@ def test_capacity_ladder():
     assert c >= n and (c == 128 or c * 8 <= 9 * n)
     assert pipeline.capacity_for(c) == c
   assert pipeline.capacity_for(0) == 128
-
-
-@pytest.mark.parametrize('shards', [1, 4])
-def test_few_capacities_are_chosen_from_the_order_of_the_epochs(
-  shards, monkeypatch
-):
-  monkeypatch.setattr(capacities_lib, 'PROGRAM_TOKENS', 3000)
-  sizes = np.random.default_rng(0).geometric(0.02, 500) + 1
-  h = make(sizes.tolist(), times=False)
-  examples = splits.keep_whole(h)
-  options = dict(batch_size=64, max_len=200, seed=3, shards=shards)
-  chosen = pipeline.choose_capacities(examples, 3, **options)
-  assert chosen == pipeline.choose_capacities(examples, 3, **options)
-  assert len(chosen.sizes) == 3 and chosen.since[0] == 0
-  assert list(chosen.since) == sorted(chosen.since)
-  assert pipeline.choose_capacities(examples, 0, **options) is None
-  it = iter(
-    pipeline.train_batches(
-      h, examples, prefetch=0, capacities=chosen, **options
-    )
-  )
-  met = {}
-  for number in range(chosen.since[-1] + 24):
-    found = next(it).jagged['events']
-    capacity = len(found['item']) // shards
-    most = max(x.sum() for x in np.split(found.lengths, shards))
-    usable = [
-      size
-      for size, since in zip(chosen.sizes, chosen.since, strict=True)
-      if since <= number and size >= most
-    ]
-    assert capacity == min(usable)
-    met.setdefault(capacity, number)
-  assert set(met) == set(chosen.sizes)
-  # Those that come into use later are met later, and the state goes on alike.
-  assert all(met[c] >= n for c, n in zip(*vars(chosen).values(), strict=True))
-  again = iter(
-    pipeline.train_batches(
-      h, examples, prefetch=2, capacities=chosen, **options
-    )
-  )
-  again.set_state(it.get_state())
-  jax.tree.map(np.testing.assert_array_equal, next(again), next(it))
-  again.close()
-
-
-def test_a_batch_beyond_all_capacities_is_on_the_ladder():
-  h = make([300] * 4, times=False)
-  small = capacities_lib.Capacities((128,), (0,))
-  it = iter(
-    pipeline.train_batches(
-      h,
-      splits.keep_whole(h),
-      batch_size=4,
-      max_len=999,
-      seed=0,
-      prefetch=0,
-      capacities=small,
-    )
-  )
-  assert len(next(it).jagged['events']['item']) == pipeline.capacity_for(1200)
-
-
-def test_examples_in_docstrings():
-  assert doctest.testmod(capacities_lib).failed == 0
 
 
 def rows(batch):
