@@ -54,6 +54,19 @@ ROBUSTNESS = {
       ('MB', 'bytes', 'MB'),
     ),
   },
+  'first_metric': {
+    'files': ('cpu2/first_metric',),
+    'columns': (
+      ('data', 'data', ''),
+      ('users', 'users', ',d'),
+      ('token capacities', 'what', ''),
+      ('compiled programs', 'start', ''),
+      ('of the training step', 'programs', 'd'),
+      ('first line, core-seconds', 'first_line_core_s', '.1f'),
+      ('first metric, core-seconds', 'metric_core_s', '.1f'),
+      ('wall seconds', 'metric_wall_s', '.0f'),
+    ),
+  },
   'sealed_open': {
     'files': ('cpu2/sealed_open',),
     'columns': (

@@ -26,6 +26,7 @@ def get_config(arg=None):
   config = config_lib.retrieval()
   config.data.name = 'sasrec_text'
   config.data.path = 'data/ml-1m/sasrec.txt'
+  config.data.token_capacities = 0  # the shapes of the published runs
   config.data.init_std = 1.0
   config.split.holdout = 2
   config.model = config_lib.sasrec(

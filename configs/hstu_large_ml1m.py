@@ -16,6 +16,7 @@ def get_config(arg=None):
   config = config_lib.retrieval()
   config.data.name = 'ml1m'
   config.data.path = 'data/ml-1m'
+  config.data.token_capacities = 0  # the shapes of the published runs
   config.split.holdout = 2 if 'validated' in variants else 1
   config.model = config_lib.hstu(blocks=8, heads=2, dqk=25, dv=25)
   config.eval.miss_rank = 2501

@@ -19,6 +19,7 @@ def get_config(arg=None):
   )
   config = config_lib.retrieval()
   config.data.name = 'synthetic'
+  config.data.token_capacities = 0  # the shapes of the published runs
   config.data.synthetic.update(
     records=50_000, length=128, items=20_000, categories=100, per_record=5
   )

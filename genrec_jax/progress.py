@@ -35,7 +35,8 @@ class Progress(Throughput, contextlib.AbstractContextManager):
 
   Time spent before the first `update`, which is mostly compilation, and inside
   `pause` counts neither for the rate nor for the tokens per second. The
-  remaining time does include a share of pauses like the one seen so far.
+  remaining time does include a share of pauses like the one seen so far, but
+  for those that do not recur.
   """
 
   def __init__(
@@ -80,16 +81,22 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       self._draw()
 
   @contextlib.contextmanager
-  def pause(self, label: str) -> Iterator[None]:
-    """Keeps the time inside the context out of the rate, and shows why."""
+  def pause(self, label: str, *, recurs: bool = True) -> Iterator[None]:
+    """Keeps the time inside the context out of the rate, and shows why.
+
+    Args:
+      label: what is done meanwhile.
+      recurs: whether the rest of the run has such pauses, too.
+    """
     line = self._line
-    with super().pause():
-      if line:
-        self._show(f'{line} · {label}')
+    with super().pause(recurs=recurs):
+      # A log file has a line where its reader would wait for the first step.
+      if self._terminal or not recurs:
+        self._show(f'{line} · {label}' if line else label)
       try:
         yield
       finally:
-        if line:
+        if self._terminal:
           self._show(line)
 
   def __exit__(self, kind, error, trace) -> None:

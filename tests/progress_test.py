@@ -172,6 +172,42 @@ def test_pauses_count_for_the_remaining_time_but_not_for_the_rate(clock):
   ) == pytest.approx(25)
 
 
+def test_a_compilation_is_neither_in_the_rate_nor_in_the_remaining_time(clock):
+  p = progress.Progress(100, stream=io.StringIO(), clock=clock)
+  for number, begin in enumerate((1, 11)):
+    with p.pause(f'compiling program {number + 1} of 2', recurs=False):
+      clock.now += 4000
+    _steps(p, clock, range(begin, begin + 10))
+  assert p.rate == pytest.approx(2)
+  assert p.estimate_remaining_s(100) == pytest.approx(40)
+
+
+def test_a_step_that_was_held_up_does_not_count_for_the_remaining_time(clock):
+  p = progress.Progress(1000, stream=io.StringIO(), clock=clock)
+  _steps(p, clock, range(1, 101), seconds=0.1)
+  _steps(p, clock, [101], seconds=19)
+  _steps(p, clock, range(102, 111), seconds=0.1)
+  assert p.rate == pytest.approx(109 / 29.8)
+  assert p.estimate_remaining_s(1000) == pytest.approx(89)
+
+
+def test_a_step_that_is_slow_every_so_often_counts(clock):
+  p = progress.Progress(1000, stream=io.StringIO(), clock=clock)
+  for step in range(1, 101):
+    _steps(p, clock, [step], seconds=0.1 if step % 4 else 0.7)
+  assert p.estimate_remaining_s(1000) == pytest.approx(900 / 4, rel=0.1)
+
+
+@pytest.mark.parametrize('terminal', [True, False])
+def test_the_first_compilation_is_told_at_once(clock, wide, terminal):
+  stream = Terminal() if terminal else io.StringIO()
+  p = progress.Progress(10, stream=stream, clock=clock)
+  with p.pause('compiling program 1 of 2', recurs=False):
+    shown = stream.getvalue().splitlines()[-1]
+    assert shown.endswith('compiling program 1 of 2')
+  assert not terminal or stream.screen() == ['']
+
+
 def test_the_label_of_a_pause_is_shown_while_it_lasts(clock, wide):
   stream = Terminal()
   p = progress.Progress(10, stream=stream, clock=clock)

@@ -20,6 +20,7 @@ FORMER = {
   'data.names_give_splits': False,
   'data.pairs': 'by_place',
   'data.train_unseen': 0.0,
+  'data.token_capacities': 0,
 }
 
 Defaults = Callable[[], ConfigDict]

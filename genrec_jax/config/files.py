@@ -79,7 +79,8 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
       raise
     raise ConfigError(f'{name}: no key {error.name!r}; {why}') from error
   use_new_names(config)
-  return _override(config, overrides)
+  apply_overrides(config, overrides)
+  return config.lock()
 
 
 def load_saved(
@@ -100,7 +101,8 @@ def load_saved(
   """
   saved = read_config(path, defaults)
   config = ConfigDict({k: _restore_tuples(v) for k, v in saved.items()})
-  return _override(config, overrides)
+  apply_overrides(config, overrides)
+  return config.lock()
 
 
 def describe_configs() -> list[tuple[str, str, str]]:
@@ -142,11 +144,6 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module
-
-
-def _override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-  apply_overrides(config, overrides)
-  return config.lock()
 
 
 def _restore_tuples(value):

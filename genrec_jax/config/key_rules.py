@@ -39,6 +39,7 @@ SHARED = {
   'extensions': TEXT,
   'tables': PAIRS,
   'data.init_std': ZERO_OR_MORE,
+  'data.token_capacities': whole(),
   'eval.batch_size': whole(1),
   'optimizer.name': words('adamw', 'adam', 'sgd'),
   'optimizer.learning_rate': ZERO_OR_MORE,

@@ -55,6 +55,11 @@ def retrieval() -> ConfigDict:
         'unknown_items': 'error',
         # A CSV file with the columns item and title, for reports.
         'titles': '',
+        # The most token capacities that training batches are padded to, each of
+        # which is a program to compile; smaller ones are used only where they
+        # save more than that. 0 has eight for each doubling, as a growing
+        # directory always does; see docs/training.md#compilation.
+        'token_capacities': 3,
         # Trains on part files as they appear; the data above gives vocabulary
         # and evaluation. Needs `train.steps`, `train.eval_every` and
         # `train.checkpoint_every`; see docs/data.md#a-growing-directory.

@@ -6,18 +6,21 @@ once, without a Python loop over users.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grain
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import splits
 
 MIN_CAPACITY = 128
 EVENT_COLUMNS = ('item', 'time', 'next_item', 'next_time')
+# What capacities are chosen by: the first epochs, and of them so many examples.
+_SAMPLED_EPOCHS, _SAMPLED = 16, 1 << 20
 _INT32 = np.iinfo(np.int32).max
 
 
@@ -75,8 +78,7 @@ def collate_examples(
   *,
   max_len: int,
   batch_size: int,
-  capacity: int | None = None,
-  capacity_steps: int = 8,
+  capacity: int | Callable[[int], int] = capacity_for,
   shards: int = 1,
   own: range | None = None,
 ) -> features.Examples:
@@ -100,9 +102,9 @@ def collate_examples(
     indices: `[n]` which examples, n <= batch_size.
     max_len: most tokens of an example; the latest ones are taken.
     batch_size: B; sequences beyond n are empty.
-    capacity: tokens of a shard; None takes `capacity_for` the longest of all
-      shards, so that all processes come to the same without a word.
-    capacity_steps: of an octave, where `capacity` is None.
+    capacity: tokens of a shard, or a function that gives them for those of the
+      longest of all shards, so that all processes come to the same without a
+      word.
     shards: W, in how many parts of B / W sequences the batch is cut, each
       packed by itself.
     own: the shards to make; None for all.
@@ -117,9 +119,7 @@ def collate_examples(
   if len(indices) > batch_size:
     raise ValueError(f'{len(indices)} examples for a batch of {batch_size}')
   bounds = np.minimum(np.arange(shards + 1) * rows, len(indices))
-  options = dict(
-    max_len=max_len, capacity=capacity, steps=capacity_steps, own=own
-  )
+  options = dict(max_len=max_len, capacity=capacity, own=own)
   return _pack_batch(histories, examples, indices, bounds, rows, **options)
 
 
@@ -177,14 +177,14 @@ class _Window:
 
 
 def _find_window(
-  histories, examples, indices, bounds, *, max_len, capacity, own, steps=8
+  histories, examples, indices, bounds, *, max_len, capacity, own
 ) -> _Window:
   """Shard k is of the examples `indices[bounds[k]:bounds[k + 1]]`."""
   begin, end = splits.find_tokens(examples, max_len, indices)
   total = np.concatenate([[0], np.cumsum(end - begin)])[bounds]
   most = int(np.diff(total).max())
-  if capacity is None:
-    capacity = capacity_for(most, steps)
+  if callable(capacity):
+    capacity = capacity(most)
   if most > capacity:
     raise ValueError(f'{most} tokens for a capacity of {capacity}')
   own = range(len(bounds) - 1) if own is None else own
@@ -286,6 +286,47 @@ class _IndexBatches(grain.MapDataset):
     return order[step * self._batch_size : (step + 1) * self._batch_size]
 
 
+def choose_capacities(
+  examples: splits.ExampleSpans,
+  most: int,
+  *,
+  batch_size: int,
+  max_len: int,
+  seed: int,
+  shuffle: bool = True,
+  shards: int = 1,
+) -> capacities_lib.Capacities | None:
+  """Capacities for `train_batches` with the same arguments.
+
+  Args:
+    examples: the training split.
+    most: the most capacities; 0 leaves them to `capacity_for`.
+    batch_size: B.
+    max_len: most tokens of an example.
+    seed: of the order.
+    shuffle: as in `train_batches`.
+    shards: W, see `collate_examples`.
+  """
+  if not most or not len(examples):
+    return None
+  batches = _IndexBatches(len(examples), batch_size, seed if shuffle else None)
+  count = len(batches) * (_SAMPLED_EPOCHS if shuffle else 1)
+  edges = np.arange(shards) * share_of(batch_size, shards, 'train.batch_size')
+
+  def count_tokens(indices: np.ndarray) -> int:
+    begin, end = splits.find_tokens(examples, max_len, indices)
+    # Shards behind the last example would repeat it.
+    return int(np.add.reduceat(end - begin, edges[edges < len(indices)]).max())
+
+  return capacities_lib.choose_capacities(
+    [
+      count_tokens(batches[number])
+      for number in range(min(count, max(1, _SAMPLED // batch_size)))
+    ],
+    most,
+  )
+
+
 def train_batches(
   histories: histories_lib.Histories,
   examples: splits.ExampleSpans,
@@ -297,6 +338,7 @@ def train_batches(
   prefetch: int = 2,
   shards: int = 1,
   own: range | None = None,
+  capacities: capacities_lib.Capacities | None = None,
 ) -> grain.IterDataset:
   """Endless training batches.
 
@@ -315,27 +357,34 @@ def train_batches(
       they are asked for.
     shards: W, see `collate_examples`.
     own: the shards to make; None for all.
+    capacities: of a shard, by the tokens of the longest one; None, and batches
+      that none of them fits, have `capacity_for`.
 
   Returns:
-    An `IterDataset` of `Examples`; the capacity of a shard is `capacity_for`
-    the tokens of the longest one.
+    An `IterDataset` of `Examples`.
   """
   if not len(examples):
     raise ValueError('there are no examples to train on')
   share_of(batch_size, shards, 'train.batch_size')
   dataset = _IndexBatches(len(examples), batch_size, seed if shuffle else None)
-  dataset = dataset.repeat(None).map(
-    lambda indices: collate_examples(
+
+  def collate(number: int, indices: np.ndarray) -> features.Examples:
+    def find_capacity(tokens: int) -> int:
+      chosen = capacities and capacities.fit(tokens, number)
+      return chosen or capacity_for(tokens)
+
+    return collate_examples(
       histories,
       examples,
       indices,
       max_len=max_len,
       batch_size=batch_size,
+      capacity=find_capacity,
       shards=shards,
       own=own,
     )
-  )
-  return read_ahead(dataset, prefetch)
+
+  return read_ahead(dataset.repeat(None).map_with_index(collate), prefetch)
 
 
 def read_ahead(dataset: grain.MapDataset, batches: int) -> grain.IterDataset:

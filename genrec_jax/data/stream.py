@@ -237,7 +237,7 @@ class _StreamIterator(grain.DatasetIterator):
       np.arange(start, stop),
       max_len=parts.max_len,
       batch_size=batch_size,
-      capacity_steps=STEPS,
+      capacity=lambda tokens: pipeline.capacity_for(tokens, STEPS),
       shards=self._stream.shards,
     )
 

@@ -37,6 +37,7 @@ from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
+from genrec_jax.train.programs import ProgramCounter
 from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.run_facts import PhaseClock
 from genrec_jax.train.settings_checks import (
@@ -118,11 +119,13 @@ def _train_locked(
   train, runtime = config.train, experiment.runtime
   monitor = check_evaluation(config, evaluators, extensions)
   stop = interruption.SafePoints(listen=True)
-  batches = runtime.batches(
-    iter(experiment.train_batches(config, lambda: stop.number is not None, log))
+  source = experiment.train_batches(
+    config, lambda: stop.number is not None, log
   )
+  batches = runtime.batches(iter(source))
   epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = experiment_lib.total_steps(config, experiment.data)
+  programs = ProgramCounter(_expect_programs(config, source, total_steps))
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = runtime.step()
@@ -310,7 +313,13 @@ def _train_locked(
         continue
       progressive.observe(step, state, batch)
       profile.before(step)
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+      compiling = programs.note(batch)
+      with (
+        jax.profiler.StepTraceAnnotation('train', step_num=step),
+        progress.pause(compiling, recurs=False)
+        if compiling
+        else contextlib.nullcontext(),
+      ):
         state, loss = step_fn(state, batch)
       step += 1
       stop.hold()
@@ -335,6 +344,14 @@ def _train_locked(
   return results.write_results(
     config, workdir, experiment, evaluators, run_values, step, kind
   )
+
+
+def _expect_programs(config, batches, steps: int) -> int | None:
+  """How many programs the training step will have; None where unknown."""
+  if config.parallel.pipeline != 'none':  # one for each pair of shapes
+    return None
+  count = getattr(batches, 'count_programs', None)
+  return count and count(steps)
 
 
 def parameter_summary(experiment) -> str:

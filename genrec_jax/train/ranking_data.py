@@ -9,6 +9,7 @@ import numpy as np
 
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import pipeline
+from genrec_jax.data.capacities import SizedBatches
 from genrec_jax.data.ranking import (
   batches,
   datasets,
@@ -78,7 +79,8 @@ class RankingData:
         "data.split.by='random' draws the examples of each split.",
         why,
       )
-    return batches.train_batches(
+    fixed_lists = bool(config.data.get('token_capacities', 0))
+    made = batches.train_batches(
       self.splits['train'],
       batch_size=config.train.batch_size,
       seed=config.seed,
@@ -91,7 +93,9 @@ class RankingData:
         config.data.get('train_unseen', 0.0),
         config.seed,
       ),
+      fixed_lists=fixed_lists,
     )
+    return SizedBatches(made) if fixed_lists else made
 
   def summary(self) -> str:
     return self.dataset.summary()

@@ -12,6 +12,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets, items, pipeline, stream
 from genrec_jax.data import splits as splits_lib
+from genrec_jax.data.capacities import SizedBatches
 from genrec_jax.evaluators.retrieval import RetrievalEvaluator
 from genrec_jax.parallel import job
 from genrec_jax.tasks.retrieval import Retrieval
@@ -94,16 +95,28 @@ class RetrievalData:
     """Batches of the training split, or of a growing directory."""
     source, histories = config.data.stream, self.dataset.histories
     if not source.directory:
-      return pipeline.train_batches(
-        histories,
-        self.splits['train'],
+      train = self.splits['train']
+      options = dict(
         batch_size=config.train.batch_size,
         max_len=config.model.max_len,
         seed=config.seed,
         shuffle=config.train.shuffle,
         shards=runtime.shards,
-        own=runtime.local_shards,
       )
+      capacities = pipeline.choose_capacities(
+        train, config.data.get('token_capacities', 0), **options
+      )
+      batches = pipeline.train_batches(
+        histories,
+        train,
+        own=runtime.local_shards,
+        capacities=capacities,
+        **options,
+      )
+      if capacities is None:
+        return batches
+      log(capacities.describe())
+      return SizedBatches(batches, capacities)
     for key in ('steps', 'eval_every', 'checkpoint_every'):
       if not config.train[key]:
         raise ValueError(f'train.{key} must be set: a stream has no epochs')

@@ -14,6 +14,7 @@ import grain
 import numpy as np
 
 from genrec_jax import features
+from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import encoder as encoder_lib
@@ -21,6 +22,7 @@ from genrec_jax.data.ranking import raw, store, unseen_draws
 from genrec_jax.data.ranking import rows as rows_lib
 
 NO_GROUP = -1
+SAMPLED = 64  # batches that say how long the lists of a batch are
 
 
 def _pad_values(values: np.ndarray, size: int, fill=0) -> np.ndarray:
@@ -99,7 +101,7 @@ def collate_rows(
   batch_size: int,
   shards: int = 1,
   own: range | None = None,
-  capacities: dict[str, int] | None = None,
+  capacities: Mapping[str, int] | None = None,
 ) -> features.Examples:
   """Makes one batch of at most `batch_size` rows.
 
@@ -109,8 +111,8 @@ def collate_rows(
     batch_size: B; examples beyond n have weight 0.
     shards: W, in how many parts of B / W examples the batch is cut.
     own: the shards to make; None for all.
-    capacities: name of a bag -> ids of a shard; None takes
-      `pipeline.capacity_for` the longest of all shards.
+    capacities: name of a bag -> ids of a shard. Where there is none, or a shard
+      has more, it is `pipeline.capacity_for` the longest of all shards.
 
   Returns:
     `Examples` of NumPy arrays: the shards `own`, one behind the other.
@@ -120,11 +122,11 @@ def collate_rows(
     raise ValueError(f'{len(rows)} examples for a batch of {batch_size}')
   own = range(shards) if own is None else own
   bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
-  if capacities is None:
-    capacities = {
-      name: pipeline.capacity_for(_longest_shard(bags.lengths, bounds))
-      for name, bags in rows.bags.items()
-    }
+  room, given = {}, capacities or {}
+  for name, bags in rows.bags.items():
+    ids = _longest_shard(bags.lengths, bounds)
+    fits = ids <= given.get(name, -1)
+    room[name] = given[name] if fits else pipeline.capacity_for(ids)
   mine = bounds[own.start : own.stop + 1]
   own_rows = rows.slice_rows(int(mine[0]), int(mine[-1]))
   size = len(own) * share
@@ -141,7 +143,7 @@ def collate_rows(
     dense=features.Columns(_pad_values(own_rows.numbers, size), names.numbers),
     ids=features.Columns(_pad_values(own_rows.ids, size), names.ids),
     jagged={
-      name: _pack_lists(name, bags, mine - mine[0], share, capacities[name])
+      name: _pack_lists(name, bags, mine - mine[0], share, room[name])
       for name, bags in own_rows.bags.items()
     },
     labels=features.Columns(_pad_values(labels, size), names.labels),
@@ -206,11 +208,16 @@ class _Batches(grain.MapDataset):
     return order
 
   def __getitem__(self, index: int) -> rows_lib.Rows:
-    rows = self._read_rows(index)
+    rows = self.read_rows(index)
     # Before the batch is cut into shards, so that every mesh draws the same.
     return self._unseen.apply(rows, index) if self._unseen else rows
 
-  def _read_rows(self, index: int) -> rows_lib.Rows:
+  @property
+  def is_shuffled(self) -> bool:
+    return self._seed is not None
+
+  def read_rows(self, index: int) -> rows_lib.Rows:
+    """Those of a batch as they are stored."""
     epoch, step = divmod(index, len(self))
     a = step * self._batch_size
     b = min(a + self._batch_size, len(self._split))
@@ -239,6 +246,7 @@ def train_batches(
   own: range | None = None,
   prefetch: int = 2,
   unseen: unseen_draws.UnseenDraws | None = None,
+  fixed_lists: bool = False,
 ) -> grain.IterDataset:
   """Endless training batches.
 
@@ -257,6 +265,9 @@ def train_batches(
     prefetch: batches made ahead by a background thread; 0 makes them when
       they are asked for.
     unseen: which values are read as unseen; None for none.
+    fixed_lists: whether the lists of a feature have one capacity, which a
+      sample of batches says, in all batches that it has room for. Otherwise,
+      and beyond it, it is `pipeline.capacity_for` the ids of each batch.
 
   Returns:
     An `IterDataset` of `Examples`.
@@ -272,12 +283,41 @@ def train_batches(
   dataset = _Batches(
     split, batch_size, seed if shuffle else None, shuffle_rows, unseen
   )
+  capacities = None
+  if fixed_lists and split.block(0).bags:
+    capacities = _sample_capacities(dataset, batch_size // shards, shards)
   dataset = dataset.repeat(None).map(
     lambda rows: collate_rows(
-      rows, split.names, batch_size=batch_size, shards=shards, own=own
+      rows,
+      split.names,
+      batch_size=batch_size,
+      shards=shards,
+      own=own,
+      capacities=capacities,
     )
   )
   return pipeline.read_ahead(dataset, prefetch)
+
+
+def _sample_capacities(
+  dataset: _Batches, share: int, shards: int
+) -> dict[str, int]:
+  """Ids of each list feature for which nearly every shard has room."""
+  # Unshuffled rows may have longer lists later; of shuffled ones, the window
+  # of the first step is read anyway.
+  step = 1 if dataset.is_shuffled else -(-len(dataset) // SAMPLED)
+  sums = {}
+  for number in range(0, min(len(dataset), SAMPLED * step), step):
+    rows = dataset.read_rows(number)
+    bounds = np.minimum(np.arange(shards + 1) * share, len(rows))
+    for name, bags in rows.bags.items():
+      sums.setdefault(name, []).append(_longest_shard(bags.lengths, bounds))
+  # Two deviations above the longest of the sample, for those that follow.
+  most = {name: max(x) + int(2 * np.std(x)) for name, x in sums.items()}
+  return {
+    name: capacities_lib.choose_capacities([size], 1).sizes[0]
+    for name, size in most.items()
+  }
 
 
 def _find_capacities(split: store.SplitStore, share: int) -> dict[str, int]:

@@ -154,6 +154,25 @@ def test_evaluation_batches_have_one_shape_and_all_rows(batch_size, shards):
   )
 
 
+@pytest.mark.parametrize('shuffle', [True, False])
+@pytest.mark.parametrize('shards', [1, 4])
+def test_lists_have_one_capacity(shards, shuffle):
+  data = part(rows=1000, block_rows=100)
+  options = dict(batch_size=64, seed=0, shuffle=shuffle, shards=shards)
+  fixed = take(batches.train_batches(data, fixed_lists=True, **options), 40)
+  loose = take(batches.train_batches(data, **options), 40)
+  assert len({b.jagged['b']['b'].shape for b in fixed}) == 1
+  for a, b in zip(fixed, loose, strict=True):
+    check(a, shards)
+    np.testing.assert_array_equal(a.ids.values, b.ids.values)
+    np.testing.assert_array_equal(a.jagged['b'].lengths, b.jagged['b'].lengths)
+  rows = data.rows(0, 64)
+  batch = batches.collate_rows(
+    rows, NAMES, batch_size=64, capacities={'b': rows.bags['b'].values.size - 1}
+  )
+  assert batch.jagged['b']['b'].size == 128  # too few: that of the ladder
+
+
 def test_an_empty_part_is_refused():
   empty = store.SplitStore('train', [], [], NAMES)
   with pytest.raises(ValueError, match='the train split is empty'):
