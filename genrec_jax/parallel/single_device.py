@@ -33,7 +33,7 @@ class SingleDeviceLayout:
     return params
 
   def norm(self, grads):
-    return optax.global_norm(clipping.select_counted_leaves(grads))
+    return optax.tree.norm(clipping.select_counted_leaves(grads))
 
   def clip(self, grads, norm):
     return clipping.clip_gradients(grads, norm, self.clip_norm)

@@ -346,7 +346,7 @@ def phases():
     yield pytest.param(phase, marks=marks)
 
 
-@pytest.mark.parametrize('phase', phases())
+@pytest.mark.parametrize('phase', list(phases()))
 def test_killed_in_a_phase_of_a_save(tmp_path, phase):
   victim, *_, expected = PHASES[phase]
   found = processes.outcomes(save_to_death, tmp_path, phase)

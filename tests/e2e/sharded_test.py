@@ -110,9 +110,8 @@ def test_every_way_to_spread(runs, model, update, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'scheme, kind', itertools.product(SCHEMES, ['gather', 'all_to_all', 'ragged'])
-)
+@pytest.mark.parametrize('kind', ['gather', 'all_to_all', 'ragged'])
+@pytest.mark.parametrize('scheme', SCHEMES)
 def test_every_scheme_and_exchange(runs, scheme, kind):
   found = runs(
     'sasrec',
@@ -215,7 +214,7 @@ def test_a_run_that_was_spread_is_evaluated(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize('update', ['dense', 'row_adagrad', 'adam'])
 @pytest.mark.parametrize(
-  'first, second', itertools.permutations([*SPREADS, 'one device'], 2)
+  'first, second', list(itertools.permutations([*SPREADS, 'one device'], 2))
 )
 def test_from_every_spread_to_every_other(
   runs, tmp_path, update, first, second

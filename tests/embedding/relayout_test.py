@@ -37,7 +37,7 @@ def moved(old, new, arrays, slots):
   return jax.tree.map(np.asarray, made)
 
 
-@pytest.mark.parametrize('old, new', itertools.permutations(PLANS, 2))
+@pytest.mark.parametrize('old, new', list(itertools.permutations(PLANS, 2)))
 def test_every_plan_becomes_every_other(old, new, key, monkeypatch):
   monkeypatch.setattr(relayout, 'RUN', 7)
   old, new = lay_out(PLANS[old]), lay_out(PLANS[new])

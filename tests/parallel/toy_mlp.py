@@ -155,7 +155,7 @@ def plain(tx, steps: int, *, clip: float = 0.0, gradients=gradients):
   def step(params, state, batch):
     loss, grads = gradients(params, batch)
     updates, state = tx.update(grads, state, params)
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     return optax.apply_updates(params, updates), state, loss, norm
 
   params, losses, norms = start(), [], []
