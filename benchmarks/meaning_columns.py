@@ -403,5 +403,5 @@ def _labels() -> list[Case]:
     case('labels 0.0 and 1.0', [0.0, 1.0] * 10, [0, 1, 0, 1]),
     case('a label of 2 is refused', [0, 2] * 10, refusal("'label'", '2')),
     case('a missing label is refused', [0, 1, NO, 1] * 5, refusal("'label'")),
-    case('a label of text is refused', ['no', 'yes'] * 10, refusal('label')),
+    case('a label of text is refused', ['bad', 'good'] * 10, refusal('label')),
   ]

@@ -48,7 +48,9 @@ def pick_id(rng, as_text: bool) -> str:
 
 
 def pick_time(rng) -> str:
-  return str(rng.choice([0, rng.randrange(2**31), 978300760]))
+  date = rng.choice(['2023-11-14 22:13:20', '2001-01-01T00:00:00.25'])
+  date += rng.choice(['', ' UTC', ' GMT', 'Z', ' +0200', '+02', 'z'])
+  return str(rng.choice([0, rng.randrange(2**31), 978300760, date]))
 
 
 def pick_rating(rng) -> str:
@@ -131,9 +133,10 @@ def make_titles(rng):
 
 
 def make_examples(rng):
+  labels = rng.choice(['01', ('yes', 'no'), ('True', 'f', '1'), 'YN'])
   rows = [
     [
-      rng.choice('01'),
+      rng.choice(labels),
       rng.choice([*WORDS, '']),
       rng.choice(['1.5', '', '-2', '7']),
     ]

@@ -14,6 +14,7 @@ import re
 import numpy as np
 
 LONGEST_ID = 4096
+csv.field_size_limit(1 << 24)
 
 
 class Refusal(Exception):
@@ -121,7 +122,7 @@ def moment(word: str) -> int:
     if not re.fullmatch('[ -~]*', word, re.ASCII):
       raise
     try:
-      date = datetime.datetime.fromisoformat(word.strip())
+      date = datetime.datetime.fromisoformat(_offset(word.strip()))
     except ValueError:
       raise Refusal('time') from None
     if date.tzinfo is None:
@@ -132,7 +133,22 @@ def moment(word: str) -> int:
   return int(exact)
 
 
+def _offset(word: str) -> str:
+  """The zones Z, UTC and GMT as an offset."""
+  word = word.upper()
+  for zone in ('Z', 'UTC', 'GMT'):
+    head = word.removesuffix(zone).rstrip()
+    if head != word and word.endswith(zone) and head[-1:].isdigit():
+      return f'{head}+00:00'
+  return word
+
+
+LABEL_WORDS = ('no', 'yes', 'n', 'y', 'false', 'true', 'f', 't')
+
+
 def label(word: str) -> int:
+  if word.lower() in LABEL_WORDS:
+    return LABEL_WORDS.index(word.lower()) % 2
   if number(word) not in (0, 1):
     raise Refusal('label')
   return int(number(word))

@@ -95,11 +95,25 @@ def flatten(tree: dict, prefix: str = '') -> dict:
 
 
 def hint_nearest(key: str, known) -> str:
-  """'; did you mean ...?', or nothing."""
+  """'; did you mean ...?', or nothing.
+
+  >>> hint_nearest('user_id', ['User ID', 'item_id'])
+  "; did you mean 'User ID'?"
+  """
   # Of a strange file there may be very many names, and very long ones.
   names = [name for name in itertools.islice(known, 5000) if len(name) < 200]
-  hint = difflib.get_close_matches(key[:200], names, n=1, cutoff=0.4)
+  hint = [name for name in names if fold_name(name) == fold_name(key)]
+  hint += difflib.get_close_matches(key[:200], names, n=1, cutoff=0.4)
   return f'; did you mean {hint[0]!r}?' if hint else ''
+
+
+def fold_name(name: str) -> str:
+  """What spellings of a name share: its letters and digits, in small letters.
+
+  >>> fold_name('User ID') == fold_name('userId') == fold_name('user_id')
+  True
+  """
+  return ''.join(filter(str.isalnum, name.casefold()))
 
 
 def _explain_unknown(config: ConfigDict, key: str, depth: int) -> str:

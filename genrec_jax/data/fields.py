@@ -23,6 +23,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EXACT = 2.0**53  # beyond, floats skip whole numbers
 # As many digits as a time has, and cut off, so that a second is never begun.
 _CUT_OFF = decimal.Context(prec=40, rounding=decimal.ROUND_DOWN)
+# As BigQuery, Postgres and others write the zone of UTC.
+_UTC = re.compile(r'(?<=\d)\s*(?:UTC|GMT|Z)$')
 _BEYOND_MICROSECONDS = re.compile(r'[.,]\d{6}(\d{1,3})')
 
 
@@ -227,7 +229,8 @@ def _parse_number_time(word: str, unit: str) -> int:
 
 def _parse_date(word: str, unit: str) -> int:
   """Nanoseconds of an ISO date, which has no unit."""
-  moment = datetime.datetime.fromisoformat(word.strip())
+  word = _UTC.sub('+00:00', word.strip().upper())
+  moment = datetime.datetime.fromisoformat(word)
   if moment.tzinfo is None:
     moment = moment.replace(tzinfo=datetime.UTC)
   microseconds = (moment - _EPOCH) // datetime.timedelta(microseconds=1)

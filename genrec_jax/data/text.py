@@ -125,7 +125,7 @@ def read_blocks(
             f'{path}, line {bad}: zero bytes; it is damaged, or '
             'text of another encoding, which is to be saved as UTF-8'
           )
-        quoted = quotes and ('"' in text or source.needs_csv(lines))
+        quoted = quotes and '"' in text
         block = None
         if width and not skip and not quoted:
           spaced = delimiter == ' ' and not quotes
@@ -163,12 +163,7 @@ class _Lines:
     self._path, self._file, self._encoding = path, file, encoding
     self._pieces = self._read_pieces()
     self._piece, self._next = [], 0
-    self._size = self._largest = 0  # characters of this piece, and of any
-
-  def needs_csv(self, lines: list[str]) -> bool:
-    """Whether csv has to look for fields beyond its limit, and refuse them."""
-    limit = csv.field_size_limit()
-    return self._largest > limit and max(map(len, lines)) > limit
+    self._size = 0  # characters of this piece
 
   def take(self, rows: int) -> list[str]:
     """The next lines: `rows` of them, fewer where they are long or end."""
@@ -219,7 +214,7 @@ class _Lines:
           'line?'
         )
       if lines:
-        self._size, self._largest = end, max(end, self._largest)
+        self._size = end
         yield lines
 
 
@@ -290,6 +285,8 @@ def _read_rows(
 ) -> Iterator[tuple[int, list[str]]]:
   """Pairs (number of the last line, fields) of the rows that are not blank."""
   if quotes:
+    # A cell may be as long as its row, which `_Counter` bounds.
+    csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
     reader = csv.reader(counter, delimiter=delimiter, strict=True)
   else:
     reader = (_split_line(line.rstrip('\r\n'), delimiter) for line in counter)

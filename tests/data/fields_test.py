@@ -67,6 +67,24 @@ def test_dates():
 
 
 @pytest.mark.parametrize(
+  'zone',
+  [' UTC', 'UTC', ' GMT', ' utc', 'Z', ' Z', 'z', ' +0000', '+00', ' +00:00'],
+)
+def test_zones_of_utc(zone):
+  words = ['2024-02-29 00:00:05.123456789', '2024-02-29T00:00:06', '2024-02-29']
+  times, good = fields.parse_times([word + zone for word in words[:2]], 's')
+  assert good.all() and (times.seconds - DAY).tolist() == [5, 6]
+  assert times.fraction.tolist() == [123_456_789, 0]
+  if zone.strip().isalpha():
+    assert fields.parse_times([words[2] + zone], 's')[0].seconds == DAY
+
+
+@pytest.mark.parametrize('word', ['UTC', 'Z', '17 UTC', '2024-02-29 CET'])
+def test_other_words_are_no_zones(word):
+  assert not fields.parse_times([word], 's')[1].any()
+
+
+@pytest.mark.parametrize(
   'word',
   ['', 'x', 'nan', 'inf', '-3.5', '-0.5', '1e40', '1e999999999', '1.2.3', '.']
   + ['2024-13-01', '1969-12-31', '1969-12-31T23:59:59.9'],

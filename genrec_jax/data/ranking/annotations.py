@@ -172,17 +172,20 @@ def _take_column(
 
 
 def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
-  """Labels `[N]`; anything but 0 and 1 is an error."""
+  """Labels `[N]`; anything but 0, 1 and words for them is an error."""
   column = _take_column(chunk, name, f'label {name!r}', '; it must be 0 or 1')
   if not isinstance(column, raw.NumberColumn):
     with contextlib.suppress(KeyError):  # of labels such as '1.0'
       return np.array([_LABELS[text] for text in column], np.uint8)
+    words = {text: forms.read_label_word(text) for text in set(column)}
+    column = [words[text] for text in column]
 
   def refuse(at, value):
     numbers, are_numbers = fields.parse_ratings([str(value)])
     hint = f'data.label_kinds.{name}=float is for tasks that read any number'
     if not are_numbers.all():
-      hint = 'convert the column to them'
+      hint = 'convert the column to them; yes and no, true and false, t, f, y '
+      hint += 'and n are read, too'
     elif 0 < numbers[0] < 1:
       hint = f'data.label_kinds.{name}=probability reads numbers between'
     return ValueError(
@@ -192,6 +195,26 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
 
   values = _take_numbers(column, lambda x: (x == 0) | (x == 1), refuse)
   return values.astype(np.uint8)
+
+
+def describe_words(chunk: raw.RawChunk, names: Sequence[str]) -> str:
+  """For the log, how the words of binary labels are read; '' without words.
+
+  >>> rows = [{'bought': 'yes'}, {'bought': 'no'}]
+  >>> chunk = raw.from_records(rows, ['bought'])
+  >>> describe_words(chunk, ['bought'])
+  "label 'bought': 'no' is 0, 'yes' is 1"
+  """
+  lines = []
+  for name in names:
+    column = chunk.columns[name]
+    if isinstance(column, raw.NumberColumn | raw.ListColumn):
+      continue
+    words = {text: forms.read_label_word(text) for text in sorted(set(column))}
+    words = [f'{a!r} is {b}' for a, b in words.items() if a != b]
+    if words:
+      lines.append(f'label {name!r}: {", ".join(words)}')
+  return '; '.join(lines)
 
 
 def _take_numbers(column: raw.Column, accept, refuse) -> np.ndarray:

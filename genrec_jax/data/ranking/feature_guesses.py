@@ -15,7 +15,7 @@ import numpy as np
 
 from genrec_jax.data import fields
 from genrec_jax.data.quoting import escape, list_names, quote
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import forms, raw
 from genrec_jax.data.ranking.encoder import Encoder
 
 LOG = logging.getLogger('genrec_jax')
@@ -84,7 +84,7 @@ def guess_features(
   done = 0
   for chunk in chunks:
     read = {name: _list_cells(chunk.columns[name]) for name in labels}
-    told = [[_FLAGS.get(cell) for cell in cells] for cells in read.values()]
+    told = [[_read_flag(cell) for cell in cells] for cells in read.values()]
     for name, look in looks.items():
       look.add(chunk.columns[name], told)
     done += len(chunk)
@@ -100,7 +100,13 @@ def guess_features(
 
 # How labels are written.
 _FLAGS = {'0': 0, '1': 1, '0.0': 0, '1.0': 1, 0: 0, 1: 1}
-_FLAGS |= {'False': 0, 'True': 1, 'false': 0, 'true': 1}
+
+
+def _read_flag(cell: str | float) -> int | None:
+  """The label that a cell says, 0 or 1; None for anything else."""
+  if isinstance(cell, str):
+    cell = forms.read_label_word(cell)
+  return _FLAGS.get(cell)
 
 
 def _list_cells(column: raw.Column) -> Sequence:
@@ -212,7 +218,7 @@ class _Look:
 
   def _find_label(self, name: str, labels: Sequence[str]) -> str:
     """A warning where the column looks like another label, or ''."""
-    flags = {_FLAGS.get(value) for value in self._counts if value != ''}
+    flags = {_read_flag(value) for value in self._counts if value != ''}
     is_flag = flags == {0, 1}
     if len(self._counts) <= _FEW_VALUES + 1:
       for label, told in zip(labels, self._told or (), strict=False):

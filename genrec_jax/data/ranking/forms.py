@@ -19,6 +19,11 @@ _BOOLS = {
   **dict.fromkeys(('1', 'True', 'true', 'TRUE'), '1'),
   **dict.fromkeys(('0', 'False', 'false', 'FALSE'), '0'),
 }
+# What a label may say beside 1 and 0, in small letters.
+_LABEL_WORDS = {
+  **dict.fromkeys(('yes', 'y', 'true', 't'), '1'),
+  **dict.fromkeys(('no', 'n', 'false', 'f'), '0'),
+}
 _MISSING = ('NoneType', 'NAType', 'NaTType')  # the latter two are of pandas
 
 
@@ -50,6 +55,15 @@ def read_bool(text: str) -> float | None:
   (1.0, 0.0, None)
   """
   return float(_BOOLS[text]) if text in _BOOLS else None
+
+
+def read_label_word(text: str) -> str:
+  """'1' or '0' for a word that says yes or no; other texts as they are.
+
+  >>> [read_label_word(x) for x in ('Yes', 'f', '0.5', 'maybe')]
+  ['1', '0', '0.5', 'maybe']
+  """
+  return _LABEL_WORDS.get(text.lower(), text)
 
 
 def is_missing(value: object) -> bool:

@@ -459,3 +459,22 @@ def test_preparing_takes_constant_memory(tmp_path):
   )
   _, some, many = map(int, told.stdout.split())
   assert many < 1.3 * some, (some, many)
+
+
+@pytest.mark.parametrize(
+  'words',
+  [['yes', 'no'], ['Y', 'N'], ['TRUE', 'False'], ['t', 'f'], ['1', 'no']],
+)
+def test_labels_of_words(words):
+  chunk = raw.from_records([{'bought': x} for x in words], ['bought'])
+  assert annotations.read_labels(chunk, ['bought'])[:, 0].tolist() == [1, 0]
+  said = annotations.describe_words(chunk, ['bought'])
+  assert f'{words[1]!r} is 0' in said
+
+
+@pytest.mark.parametrize('words', [['click', 'no click'], ['yes', 'maybe']])
+def test_other_words_are_no_labels(words):
+  chunk = raw.from_records([{'bought': x} for x in words], ['bought'])
+  wrong = words[words[0] == 'yes']
+  with pytest.raises(ValueError, match=f"'{wrong}' is not a label.*yes and no"):
+    annotations.read_labels(chunk, ['bought'])

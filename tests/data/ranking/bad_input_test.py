@@ -30,7 +30,7 @@ def load(tmp_path, text, **changes):
   'text, changes, wanted',
   [
     (GOOD + '2,a,3\n', {}, r"x.csv, line 6.*'label': '2'.*0 or 1"),
-    (GOOD + 'yes,a,3\n', {}, r"line 6.*'yes' is not a label"),
+    (GOOD + 'click,a,3\n', {}, r"line 6.*'click' is not a label"),
     (GOOD + ',a,3\n', {}, r'line 6.*not a label'),
     (GOOD + '0,a\n', {}, r'line 6: 2 fields instead of 3'),
     (GOOD + '0,a,1,2\n', {}, r'line 6: 4 fields instead of 3'),
