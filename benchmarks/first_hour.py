@@ -1,4 +1,4 @@
-"""The first hour of a new user, replayed: what each step takes, and what it says.
+"""The first hour of a new user, replayed: what it takes, and what it says.
 
   python -m benchmarks.first_hour
   python -m benchmarks.first_hour --pictures DIR

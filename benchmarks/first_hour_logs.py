@@ -56,7 +56,7 @@ def write_purchases(path: pathlib.Path) -> None:
 
 
 def write_shapes(folder: pathlib.Path) -> dict[str, list[str]]:
-  """The same log in six shapes -> the words of the command line that read it."""
+  """One log in six shapes -> the words of the command line that read it."""
   rows = make_purchases()
   header = ['customer', 'product', 'bought_at']
   iso = [
@@ -109,7 +109,7 @@ def write_new_customers(path: pathlib.Path) -> dict[str, str]:
 
 
 def count_right(path: pathlib.Path, follows: dict[str, str]) -> int:
-  """How many customers have the product that follows among their first three."""
+  """How many customers find the product that follows in their first three."""
   with open(path, newline='') as file:
     rows = list(csv.DictReader(file))
   found = {
