@@ -364,8 +364,8 @@ def _measure(name: str, station: Callable, hour: Hour | None) -> dict:
   with result.CoreTimer() as timer:
     try:
       shown, ok = station(hour), True
-    except Fault as fault:
-      shown, ok = str(fault), False
+    except (Fault, OSError, KeyError, ValueError) as fault:
+      shown, ok = f'{type(fault).__name__}: {fault}', False
   row = {
     'case': name,
     'ok': ok,
