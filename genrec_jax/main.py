@@ -33,6 +33,7 @@ from genrec_jax.last_resort import (
 )
 
 FLAGS = flags.FLAGS
+LOGGERS = ('genrec_jax', 'pallas_kernels')  # ours
 MODES = {  # -> what it does
   'train': 'training',
   'eval': 'evaluating',
@@ -159,17 +160,19 @@ def _start_devices(parallel) -> None:
     logging.getLogger('genrec_jax').info(job_settings)
   if not job.is_leader():  # one voice is enough
     interruption.PROCESS.is_voice = False
-    logging.getLogger('genrec_jax').setLevel(logging.WARNING)
+    for name in LOGGERS:
+      logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def start_logging() -> None:
   """Our lines plainly on stderr; of JAX, Orbax and grain only warnings."""
   handler = logging.StreamHandler()
   handler.setFormatter(logging.Formatter('%(message)s'))
-  logger = logging.getLogger('genrec_jax')
-  logger.addHandler(handler)
-  logger.setLevel(logging.INFO)
-  logger.propagate = False
+  for name in LOGGERS:
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
   if FLAGS.verbosity <= 0:
     absl_logging.set_verbosity(absl_logging.WARNING)
 
