@@ -102,6 +102,8 @@ setuptools.setup(
       'ruff>=0.15',  # formats signatures
     ],
     'dev': [
+      'gcp-storage-emulator>=2024.8',
+      'gcsfs>=2024.2',
       'hypothesis>=6',
       'pandas>=2.2',  # frames that `fit` reads, in tests
       'polars>=1',
