@@ -113,6 +113,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',
+      'setuptools>=70.1',  # wheels with compiled libraries
     ],
   },
 )
