@@ -1,9 +1,22 @@
-"""Installs genrec_jax: `pip install -e .` or `pip install -e '.[dev]'`."""
+"""Installs genrec_jax: `pip install -e .` or `pip install -e '.[dev]'`.
+
+With GENREC_PREBUILT=1 the wheel has the C++ operator compiled, which needs JAX
+and a C++ compiler: `GENREC_PREBUILT=1 pip wheel --no-build-isolation .`
+"""
 
 import ast
+import os
 import pathlib
+import sys
 
 import setuptools
+from setuptools.command.build_py import build_py
+
+JAX = 'jax{}>=0.10.2'  # one generation, whatever the device
+CUDA = {
+  f'cuda{version}': [JAX.format(f'[cuda{version}]'), 'jax-triton>=0.3.1']
+  for version in (12, 13)
+}
 
 
 def read_version() -> str:
@@ -13,6 +26,36 @@ def read_version() -> str:
     if isinstance(node, ast.Assign) and node.targets[0].id == '__version__':
       return ast.literal_eval(node.value)
   raise ValueError(f'{source} has no __version__')
+
+
+def prebuilt_commands() -> dict[str, type]:
+  """Commands that make a wheel for this platform, with the C++ compiled."""
+  # Here, since it is not needed otherwise: neither JAX nor a new setuptools.
+  from setuptools.command.bdist_wheel import bdist_wheel
+
+  root = pathlib.Path(__file__).resolve().parent
+  sys.path.insert(0, str(root))
+  from pallas_kernels.jagged_embedding import prebuilt
+
+  libraries = []
+
+  class BuildPython(build_py):
+    def run(self):
+      super().run()
+      if not self.editable_mode:  # whose sources change
+        place = prebuilt.FOLDER.relative_to(root)
+        libraries.extend(prebuilt.build(pathlib.Path(self.build_lib) / place))
+
+  class Wheel(bdist_wheel):
+    def finalize_options(self):
+      super().finalize_options()
+      self.root_is_pure = False
+
+    def get_tag(self):
+      # ctypes loads the library, so that any Python can.
+      return 'py3', 'none', prebuilt.platform_tag(libraries)
+
+  return {'build_py': BuildPython, 'bdist_wheel': Wheel}
 
 
 setuptools.setup(
@@ -34,13 +77,16 @@ setuptools.setup(
     'pallas_kernels.jagged_embedding': ['*.cc', '*.h'],
   },
   entry_points={'console_scripts': ['genrec = genrec_jax.__main__:run']},
+  cmdclass=(
+    prebuilt_commands() if os.environ.get('GENREC_PREBUILT') == '1' else {}
+  ),
   install_requires=[
     'absl-py>=2.1',
     'array_record>=0.8',
     'etils[epath]>=1.9',
     'flax>=0.12.8',
     'grain>=0.2.18',
-    'jax>=0.10.2',
+    JAX.format(''),
     'jinja2>=3.1',
     'markupsafe>=2.1',  # of jinja2
     'ml_collections>=1.0',
@@ -50,9 +96,10 @@ setuptools.setup(
     'tensorboardX>=2.6',
   ],
   extras_require={
-    'gpu': ['jax[cuda12]<0.12', 'jax-triton>=0.3.1'],
+    **CUDA,
+    'gpu': CUDA['cuda12'],  # of most drivers
     'triton': ['triton>=3.6'],
-    'tpu': ['jax[tpu]'],
+    'tpu': [JAX.format('[tpu]')],
     'parquet': ['pyarrow>=15'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     'docs': [  # the site: `mkdocs serve`
@@ -62,6 +109,8 @@ setuptools.setup(
       'ruff>=0.15',  # formats signatures
     ],
     'dev': [
+      'gcp-storage-emulator>=2024.8',
+      'gcsfs>=2024.2',
       'hypothesis>=6',
       'pandas>=2.2',  # frames that `fit` reads, in tests
       'polars>=1',
@@ -71,6 +120,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',
+      'setuptools>=70.1',  # wheels with compiled libraries
     ],
   },
 )

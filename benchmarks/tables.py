@@ -270,6 +270,20 @@ TABLES = {
       ('load of the machine', 'load_1min', '.1f'),
     ),
   },
+  'native_op': {
+    'files': ('cpu2/native_op',),
+    'columns': (
+      ('batch', 'shape', ''),
+      ('rows are', 'dtype', ''),
+      ('program', 'program', ''),
+      ('first use, wall s', 'ready_wall_s', '.2f'),
+      ('core-s', 'ready_core_s', '.2f'),
+      ('step, core-ms (median)', 'core_ms', '.1f'),
+      ('least', 'min_core_ms', '.1f'),
+      ('XLA alone / this', 'xla_x', '.1f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+  },
   'peer_step': {
     'files': ('cpu2/peer_generative_recommenders',),
     'columns': (

@@ -40,6 +40,7 @@ from genrec_jax.last_resort import (
 )
 
 LOG = logging.getLogger('genrec_jax')
+LOGGERS = ('genrec_jax', 'pallas_kernels')  # ours
 
 
 def main(words: list[str], overrides: list[str]) -> None:
@@ -144,16 +145,19 @@ def _start_devices(parallel) -> None:
     LOG.info(job_settings)
   if not job.is_leader():  # one voice is enough
     interruption.PROCESS.is_voice = False
-    LOG.setLevel(logging.WARNING)
+    for name in LOGGERS:
+      logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def start_logging() -> None:
   """Our lines plainly on stderr; of JAX, Orbax and grain only warnings."""
   handler = logging.StreamHandler()
   handler.setFormatter(logging.Formatter('%(message)s'))
-  LOG.addHandler(handler)
-  LOG.setLevel(logging.INFO)
-  LOG.propagate = False
+  for name in LOGGERS:
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
   if FLAGS.verbosity <= 0:
     absl_logging.set_verbosity(absl_logging.WARNING)
 

@@ -41,7 +41,7 @@ def find() -> pathlib.Path:
     FileNotFoundError: this installation has none.
   """
   kind = choose_kind()
-  path = FOLDER / _name(kind)
+  path = FOLDER / name_library(kind)
   if kind is None or not path.exists():
     raise FileNotFoundError(
       'this installation brings no library for '
@@ -61,7 +61,9 @@ def build(folder: pathlib.Path) -> list[pathlib.Path]:
   """
   folder.mkdir(parents=True, exist_ok=True)
   return [
-    shutil.copy(compiler.make_library(kind, *_PORTABLE), folder / _name(kind))
+    shutil.copy(
+      compiler.make_library(kind, *_PORTABLE), folder / name_library(kind)
+    )
     for kind in KINDS.get(platform.machine(), {})
   ]
 
@@ -76,6 +78,6 @@ def platform_tag(libraries: list[pathlib.Path]) -> str:
   return f'{system}_{platform.machine()}'
 
 
-def _name(kind: str | None) -> str:
-  # A library that is left over from other sources has another name.
+def name_library(kind: str | None) -> str:
+  """The file's name, another one for other sources."""
   return f'jagged_embedding-{kind}-{compiler.describe_sources()}.so'

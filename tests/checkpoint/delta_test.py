@@ -203,3 +203,17 @@ def test_quantised_rows_move_no_more_once_they_are_restored(tmp_path):
     assert not (dirty_rows & dirty_lib.SINCE_SAVE).any()
     still = ~(moved.dirty_rows[name] > 0)
     assert (held.arrays[name][still] == moved.arrays[name][still]).all()
+
+
+def test_a_run_of_two_bits_goes_on_with_those_that_are_chosen(tmp_path):
+  """Earlier versions chose 2 bits where `AUTO` chooses 4 or 8 now."""
+  run = Training(tmp_path, keep=9, policy='consecutive', bits=2).train()
+  run.save()
+  run.checkpoints.wait()
+  auto = dict(bits=delta.AUTO, expected_restores=1)
+  again = Training(tmp_path, keep=9, policy='consecutive', **auto).restore()
+  again.train().save()
+  again.checkpoints.wait()
+  rows = [again.checkpoints.read_manifest(step)['rows'] for step in (1, 2)]
+  assert [(x['kind'], x['bits']) for x in rows] == [('base', 2), ('delta', 4)]
+  assert Training(tmp_path).restore().step == 2
