@@ -18,7 +18,11 @@ from ml_collections import ConfigDict
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import Defaults, read_config, use_new_names
 from genrec_jax.config.errors import ConfigError, UnknownVariantError
-from genrec_jax.config.loading import apply_override, hint_nearest
+from genrec_jax.config.loading import (
+  apply_override,
+  hint_nearest,
+  restore_tuples,
+)
 
 # A wheel holds configs/ as a folder of the package; in a checkout, also one
 # that is installed by `pip install -e`, it is beside the package.
@@ -83,8 +87,11 @@ def load_saved(
     ConfigError: there is no such key.
   """
   saved = read_config(path, defaults)
-  config = ConfigDict({k: _restore_tuples(v) for k, v in saved.items()})
-  return _override(config, overrides)
+  # Once the default of all runs, also of those that place no rows, for which
+  # it is refused now. It is what '' stands for.
+  if saved.get('parallel', {}).get('scheme') == 'row_wise':
+    saved['parallel']['scheme'] = ''
+  return _override(ConfigDict(restore_tuples(saved)), overrides)
 
 
 def describe_configs() -> list[tuple[str, str, str]]:
@@ -133,12 +140,3 @@ def _override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
   for override in overrides:
     apply_override(config, override)
   return config.lock()
-
-
-def _restore_tuples(value):
-  """Tuples where JSON has lists; no key of a config holds a list."""
-  if isinstance(value, dict):
-    return {key: _restore_tuples(v) for key, v in value.items()}
-  if isinstance(value, list):
-    return tuple(map(_restore_tuples, value))
-  return value

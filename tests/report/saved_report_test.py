@@ -12,6 +12,7 @@ from genrec_jax.report import saved_report, summary
 REPORT = {
   'metrics': {'test': {'hr@10': 0.25, 'mrr': math.nan}},
   'baselines': {'popularity': {'test': {'hr@10': 0.125, 'mrr': math.inf}}},
+  'config': {'eval': {'ks': (1, 10), 'splits': ()}},
   'seed': 3,
   'clock': {'ticks': 7},
 }
