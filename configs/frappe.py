@@ -1,6 +1,6 @@
 """The models for ranking on Frappe_x1, in the published protocol.
 
-  python -m genrec_jax.main --config=configs/frappe.py:deepfm \\
+  genrec train frappe:deepfm \\
     --config.data.path=DIR/frappe --workdir=DIR/frappe_deepfm
 
 Needs: train, validation and test CSV of BARS' Frappe_x1, see `data.files`. The

@@ -1,6 +1,6 @@
 """Training that never ends: part files of events are learned as they appear.
 
-  python -m genrec_jax.main --config=configs/growing_directory.py \\
+  genrec train growing_directory \\
     --config.data.path=yesterday.csv --config.data.stream.directory=parts/ \\
     --workdir=DIR
 

@@ -1,6 +1,6 @@
 """gSASRec on MovieLens-1M: SASRec with 256 negatives and the gBCE loss.
 
-  python -m genrec_jax.main --config=configs/gsasrec_ml1m.py \\
+  genrec train gsasrec_ml1m \\
     --config.data.path=DIR/sasrec.txt --workdir=DIR/gsasrec_ml1m
 
 Needs: the SASRec version of ML-1M, a text file of "user item" lines. Leave last

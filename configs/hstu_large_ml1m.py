@@ -1,6 +1,6 @@
 """HSTU-large on MovieLens-1M: 8 layers, 2 heads of 25.
 
-  python -m genrec_jax.main --config=configs/hstu_large_ml1m.py \\
+  genrec train hstu_large_ml1m \\
     --config.data.path=DIR/ml-1m --workdir=DIR/hstu_large_ml1m
 
 Protocol and variants as in hstu_ml1m.py. Four times the cost of a step there:

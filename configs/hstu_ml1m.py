@@ -1,6 +1,6 @@
 """HSTU on MovieLens-1M.
 
-  python -m genrec_jax.main --config=configs/hstu_ml1m.py \\
+  genrec train hstu_ml1m \\
     --config.data.path=DIR/ml-1m --workdir=DIR/hstu_ml1m
 
 Needs: ratings.dat and movies.dat of the official ml-1m.zip. The protocol is the

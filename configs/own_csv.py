@@ -1,6 +1,6 @@
 """Your own log of (user, item, time): copy this file, or override its keys.
 
-  python -m genrec_jax.main --config=configs/own_csv.py:sasrec --workdir=DIR \\
+  genrec train own_csv:sasrec --workdir=DIR \\
     --config.data.path=events.csv --config.data.columns.user=user_id \\
     --config.data.columns.item=item_id --config.data.columns.time=timestamp
 

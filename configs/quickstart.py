@@ -1,6 +1,6 @@
 """HSTU on the HSTU paper's synthetic stream, scaled down: under three minutes.
 
-python -m genrec_jax.main --config=configs/quickstart.py --workdir=/tmp/quick
+genrec train quickstart --workdir=/tmp/quick
 """
 
 from genrec_jax import config as config_lib

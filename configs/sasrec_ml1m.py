@@ -1,6 +1,6 @@
 """SASRec on MovieLens-1M, the baseline of the HSTU paper.
 
-  python -m genrec_jax.main --config=configs/sasrec_ml1m.py \\
+  genrec train sasrec_ml1m \\
     --config.data.path=DIR/ml-1m --workdir=DIR/sasrec_ml1m
 
 Needs: ratings.dat and movies.dat of the official ml-1m.zip. The protocol is the

@@ -1,6 +1,6 @@
 """The HSTU paper's synthetic stream (table 2) at 1/20 scale, one pass in order.
 
-  python -m genrec_jax.main --config=configs/synthetic_stream.py:hstu \\
+  genrec train synthetic_stream:hstu \\
     --workdir=DIR
 
 Variants: `hstu` (default), `softmax` (HSTU with softmax attention), `sasrec`

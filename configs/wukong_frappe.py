@@ -1,6 +1,6 @@
 """Wukong on Frappe_x1.
 
-  python -m genrec_jax.main --config=configs/wukong_frappe.py \\
+  genrec train wukong_frappe \\
     --config.data.path=DIR/frappe --workdir=DIR/wukong_frappe
 
 Needs the files of configs/frappe.py, whose protocol this is. Published test

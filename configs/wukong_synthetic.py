@@ -1,6 +1,6 @@
 """Wukong on a generated click log with planted interactions: two minutes.
 
-python -m genrec_jax.main --config=configs/wukong_synthetic.py --workdir=wukong
+genrec train wukong_synthetic --workdir=wukong
 """
 
 from genrec_jax import config as config_lib

@@ -1,4 +1,4 @@
-"""Generative recommenders in JAX; `python -m genrec_jax.main` is the command.
+"""Generative recommenders in JAX; `genrec` is the command.
 
     import genrec_jax
 

@@ -28,7 +28,6 @@ import traceback
 from absl import app, flags
 from absl import logging as absl_logging
 
-import genrec_jax
 from genrec_jax import command_line, provenance
 from genrec_jax import config as config_lib
 from genrec_jax.command_line import FLAGS, MODES
@@ -168,7 +167,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     print_result(command_line.describe_help())
     interruption.leave(*end_output())
   if '--version' in argv:
-    print_result(f'genrec_jax {genrec_jax.__version__}')
+    version = sys.modules['genrec_jax'].__version__  # nobody imports from it
+    print_result(f'genrec_jax {version}')
     interruption.leave(*end_output())
   FLAGS.set_gnu_getopt()  # words and flags in any order
   try:

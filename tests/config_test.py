@@ -77,7 +77,7 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
 def test_a_shipped_config_knows_smoke_and_says_how_to_run_it(file):
   assert 'smoke' in variants(file)
   text = file.read_text()
-  assert f'--config=configs/{file.name}' in text
+  assert f'genrec train {file.stem}' in text
   assert '--workdir=' in text
   imported = [
     ast.unparse(node)

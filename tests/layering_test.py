@@ -51,7 +51,9 @@ TIERS = (
   ('report',),
   ('train',),
   ('task_kinds',),
-  ('main', 'library'),
+  ('command_line', 'library'),
+  ('main',),
+  ('__main__',),
   ('__init__',),  # what `import genrec_jax` offers; nobody imports from it
 )
 TIER = {layer: tier for tier, layers in enumerate(TIERS) for layer in layers}

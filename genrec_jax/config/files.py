@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import Defaults, read_config, use_new_names
 from genrec_jax.config.errors import ConfigError, UnknownVariantError
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.loading import hint_nearest, restore_tuples
 from genrec_jax.config.model_choice import MODELS, MODELS_OF
 from genrec_jax.config.overrides import apply_overrides
 
@@ -100,7 +100,11 @@ def load_saved(
     ConfigError: there is no such key.
   """
   saved = read_config(path, defaults)
-  config = ConfigDict({k: _restore_tuples(v) for k, v in saved.items()})
+  # Once the default of all runs, also of those that place no rows, for which
+  # it is refused now. It is what '' stands for.
+  if saved.get('parallel', {}).get('scheme') == 'row_wise':
+    saved['parallel']['scheme'] = ''
+  config = ConfigDict(restore_tuples(saved))
   apply_overrides(config, overrides)
   return config.lock()
 
@@ -144,12 +148,3 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module
-
-
-def _restore_tuples(value):
-  """Tuples where JSON has lists; no key of a config holds a list."""
-  if isinstance(value, dict):
-    return {key: _restore_tuples(v) for key, v in value.items()}
-  if isinstance(value, list):
-    return tuple(map(_restore_tuples, value))
-  return value

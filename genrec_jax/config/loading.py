@@ -83,6 +83,19 @@ def to_json(config: ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=2, default=list)
 
 
+def restore_tuples(value):
+  """Tuples where JSON has lists; no key of a config holds a list.
+
+  >>> restore_tuples({'eval': {'ks': [1, 10]}})
+  {'eval': {'ks': (1, 10)}}
+  """
+  if isinstance(value, dict):
+    return {key: restore_tuples(v) for key, v in value.items()}
+  if isinstance(value, list):
+    return tuple(map(restore_tuples, value))
+  return value
+
+
 def flatten(tree: dict, prefix: str = '') -> dict:
   """`{'a.b': value}` of nested dictionaries."""
   out = {}

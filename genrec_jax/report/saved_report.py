@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from genrec_jax import sealed
+from genrec_jax.config.loading import restore_tuples
 from genrec_jax.contracts import Panel
 from genrec_jax.last_resort import print_result
 from genrec_jax.parallel import job
@@ -49,6 +50,8 @@ def rewrite_page(
   report = files.read_json('report.json', metrics=dict)
   for name in {'metrics', 'last_epoch', 'baselines'} & report.keys():
     report[name] = _restore_numbers(report[name])
+  if 'config' in report:  # shown as the training has shown it
+    report['config'] = restore_tuples(report['config'])
   curves = []
   if (workdir / 'metrics.jsonl').exists():
     curves = read_jsonl(workdir / 'metrics.jsonl')

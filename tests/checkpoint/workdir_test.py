@@ -1,6 +1,7 @@
 """Tests of who may use a workdir."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -93,3 +94,16 @@ def test_a_run_of_before_first_order_was_a_key_goes_on_as_it_was(
     (tmp_path / 'new/metrics.jsonl').touch()
     with pytest.raises(ConfigError, match="saved 'feature', now 'table'"):
       start(make_config(first_order='table'), tmp_path / 'new')
+
+
+def test_a_workdir_that_cannot_be(tmp_path):
+  file = tmp_path / 'file'
+  file.touch()
+  for path, told in (
+    (file, 'is a file; name a directory'),
+    (file / 'in', r'cannot be made \(Not a directory\); name another'),
+    (pathlib.Path('/proc/nope'), r'cannot be made \(No such file'),
+  ):
+    with pytest.raises(ConfigError, match=f'--workdir={path} {told}'):
+      with workdir_lib.lock_workdir(path):
+        pass

@@ -165,6 +165,18 @@ def test_keys_of_an_old_config_still_belong_to_the_workdir(tmp_path):
     loop.train_and_evaluate(config, workdir, TASK_KINDS)
 
 
+@every_kind
+def test_the_config_of_the_workdir_is_the_one_that_is_typed(name, tmp_path):
+  workdir = unpack(name, tmp_path)
+  path, typed = workdir / 'config.json', typed_config(name, workdir)
+  config_lib.keep_former_values(typed, config_lib.read_config(path))
+  place = f'data.path={typed.data.path}'
+  saved = config_lib.load_saved(path, [place] * bool(typed.data.path))
+  if typed.parallel.scheme == 'row_wise':
+    typed.parallel.scheme = ''  # which is the same
+  assert saved.to_dict() == typed.to_dict()
+
+
 # --- Serving
 
 
