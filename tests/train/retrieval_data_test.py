@@ -4,6 +4,7 @@ import doctest
 import json
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -74,3 +75,9 @@ def test_the_number_of_programs_is_known_before_the_first_step():
 
 def test_programs_are_counted_by_the_shapes_of_batches():
   assert doctest.testmod(programs).failed == 0
+  seconds = programs.watch_compiling()
+  before = len(seconds)
+  for size in (3, 3, 4):
+    jax.jit(lambda x: x + 1)(np.zeros(size))
+  assert seconds is programs.watch_compiling()
+  assert len(seconds) >= before + 2 and min(seconds) >= 0
