@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import numpy as np
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -22,7 +23,7 @@ class ProgramCounter:
 
   def note(self, batch) -> str | None:
     """What is about to be compiled for a batch; None where nothing is."""
-    shapes = tuple(x.shape for x in jax.tree.leaves(batch))
+    shapes = tuple(np.shape(x) for x in jax.tree.leaves(batch))
     if shapes in self._shapes:
       return None
     self._shapes.add(shapes)
