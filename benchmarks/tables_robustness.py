@@ -59,7 +59,7 @@ ROBUSTNESS = {
     'columns': (
       ('data', 'data', ''),
       ('users', 'users', ',d'),
-      ('token capacities', 'what', ''),
+      ('token capacities, or the peer', 'what', ''),
       ('compiled programs', 'start', ''),
       ('of the training step', 'programs', 'd'),
       ('first line, core-seconds', 'first_line_core_s', '.1f'),
