@@ -56,6 +56,7 @@ _NOTES = (
   'catalogue, behind one epoch; first_line: to the first line of progress.',
   'A sequence is one example here and is trained at every position; RecBole '
   'makes an example of each position. An epoch trains the same targets.',
+  'Other programs ran on the machine: wall seconds are upper bounds.',
   'The C++ code of the kernels is there; it is compiled once for a machine.',
   'programs: of the training step, each of another shape.',
 )

@@ -59,12 +59,11 @@ ROBUSTNESS = {
     'columns': (
       ('data', 'data', ''),
       ('users', 'users', ',d'),
-      ('token capacities', 'what', ''),
+      ('token capacities, or the peer', 'what', ''),
       ('compiled programs', 'start', ''),
       ('of the training step', 'programs', 'd'),
       ('first line, core-seconds', 'first_line_core_s', '.1f'),
       ('first metric, core-seconds', 'metric_core_s', '.1f'),
-      ('wall seconds', 'metric_wall_s', '.0f'),
     ),
   },
   'sealed_open': {

@@ -47,6 +47,10 @@ class Throughput:
       self._paused_s += seconds
       self._once_s += 0.0 if recurs else seconds
 
+  def take_once(self, seconds: float) -> None:
+    """Says that so many seconds of the last pause will not recur."""
+    self._once_s += seconds
+
   @property
   def rate(self) -> float | None:
     """Steps a second over the latest half minute; None when not known yet."""

@@ -182,6 +182,16 @@ def test_a_compilation_is_neither_in_the_rate_nor_in_the_remaining_time(clock):
   assert p.estimate_remaining_s(100) == pytest.approx(40)
 
 
+def test_what_the_first_evaluation_compiles_is_not_expected_again(clock):
+  p = progress.Progress(110, stream=io.StringIO(), clock=clock)
+  p.update(0)
+  _steps(p, clock, range(1, 11))
+  with p.pause('evaluating'):
+    clock.now += 65
+  p.take_once(60)
+  assert p.estimate_remaining_s(110) == pytest.approx(100)
+
+
 def test_a_step_that_was_held_up_does_not_count_for_the_remaining_time(clock):
   p = progress.Progress(1000, stream=io.StringIO(), clock=clock)
   _steps(p, clock, range(1, 101), seconds=0.1)

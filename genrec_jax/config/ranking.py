@@ -106,9 +106,9 @@ def ranking() -> ConfigDict:
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.
         'shuffle_rows': 4_000_000,
-        # 1 pads the lists of each feature to one capacity in all training
-        # batches, so that one program is compiled; 0 has eight capacities for
-        # each doubling. See docs/training.md#compilation.
+        # With 1, the lists of each feature are padded to one capacity in all
+        # training batches, so that one program is compiled; 0 has eight
+        # capacities for each doubling. See docs/training.md#compilation.
         'token_capacities': 1,
         # Deviation of the normal that fresh rows are drawn from, before it is
         # cut at two of them, which leaves 0.88 of it.

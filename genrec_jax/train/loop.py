@@ -37,7 +37,7 @@ from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
-from genrec_jax.train.programs import ProgramCounter
+from genrec_jax.train.programs import ProgramCounter, watch_compiling
 from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.run_facts import PhaseClock
 from genrec_jax.train.settings_checks import (
@@ -125,6 +125,7 @@ def _train_locked(
   batches = runtime.batches(iter(source))
   epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = experiment_lib.total_steps(config, experiment.data)
+  compile_s = watch_compiling()
   programs = ProgramCounter(_expect_programs(config, source, total_steps))
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch
@@ -253,6 +254,7 @@ def _train_locked(
         watch.check(step)
         clock.switch_phase('eval')
         health.observe_state(step, state)
+        compiled = len(compile_s)
         try:
           with progress.pause('evaluating'), stop.allow_raising():
             measured = _measure_splits(evaluators, state, step, health)
@@ -272,6 +274,7 @@ def _train_locked(
             health,
           )
           last_eval_step = step
+          progress.take_once(sum(compile_s[compiled:]))
           waited = run_values['evaluations_since_best']
           run_values['stopped_early'] = 0 < train.patience <= waited
           if waited > waited_before:

@@ -1,6 +1,11 @@
 """Counts the programs of the training step, one for each shape of a batch."""
 
+import functools
+
 import jax
+import numpy as np
+
+_COMPILED = '/jax/core/compile/backend_compile_duration'
 
 
 class ProgramCounter:
@@ -18,10 +23,23 @@ class ProgramCounter:
 
   def note(self, batch) -> str | None:
     """What is about to be compiled for a batch; None where nothing is."""
-    shapes = tuple(x.shape for x in jax.tree.leaves(batch))
+    shapes = tuple(np.shape(x) for x in jax.tree.leaves(batch))
     if shapes in self._shapes:
       return None
     self._shapes.add(shapes)
     number, expected = len(self._shapes), self._expected or 0
     of = f' of {expected}' if number <= expected else ''
     return f'compiling program {number}{of}'
+
+
+@functools.cache
+def watch_compiling() -> list[float]:
+  """The seconds that each program from now on took, or takes, to compile."""
+  seconds = []
+
+  def note_program(event: str, duration: float, **_) -> None:
+    if event == _COMPILED:
+      seconds.append(duration)
+
+  jax.monitoring.register_event_duration_secs_listener(note_program)
+  return seconds

@@ -113,7 +113,8 @@ def test_an_ended_run_started_again_only_reports(whole, tmp_path, said):
 def test_plain_lines_where_there_is_no_terminal(tmp_path, capsys):
   train(tmp_path, 'train.steps=4')
   lines = capsys.readouterr().err.splitlines()
-  assert lines[0].startswith('step 1/4 · ')
+  assert lines[0] == 'compiling program 1 of 1'
+  assert lines[1].startswith('step 1/4 · ')
   assert lines[-1].startswith('step 4/4 · ') and 'loss ' in lines[-1]
   assert not any('\r' in line or '\x1b' in line for line in lines)
 
