@@ -130,7 +130,7 @@ def test_a_whole_report(tmp_path):
     'Test metrics', 'NDCG@10', 'HR@200', 'MRR', 'popularity',
     'test, last epoch', 'of all cases (popularity:', 'User 1977',
     'next item ranked 7',
-    'next item not among the 10', '2000-', 'model.blocks', '0.10.2',
+    'next item not among the first 10', '2000-', 'model.blocks', '0.10.2',
     '1h 10m',
   ):  # fmt: skip
     assert text in page.text, text
