@@ -142,7 +142,7 @@ def chart_steps(
   ]
   return Chart(
     title,
-    linear_axis(low, high, 'step'),
+    linear_axis(low, high, 'step', whole=True),
     linear_axis(bottom, top + margin),
     [*references, *(_break_curve(s, holes) for s in series)],
     _read_out(series),

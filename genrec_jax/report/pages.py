@@ -256,7 +256,16 @@ def _flatten_settings(
 
 
 def _format_setting(value: object) -> str:
-  return (value or "''") if isinstance(value, str) else repr(value)
+  if isinstance(value, str):
+    return value or "''"
+  # JSON has no tuples, and the page is rebuilt from it.
+  return repr(_make_lists(value))
+
+
+def _make_lists(value: object) -> object:
+  if isinstance(value, list | tuple):
+    return [_make_lists(x) for x in value]
+  return value
 
 
 def _format_metric(value: object) -> str:
