@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -68,7 +69,7 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
   The lock goes with the process, however it ends. A file system without locks
   is used without one.
   """
-  workdir.mkdir(parents=True, exist_ok=True)
+  _make_workdir(workdir)
   with storage.open_lock(workdir / '.lock') as file:
     if not storage.lock_file(file):
       raise config_lib.ConfigError(
@@ -78,9 +79,27 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
+def _make_workdir(workdir: pathlib.Path) -> None:
+  """Makes the directory of a run, or says why the workdir cannot be one."""
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    reason = '' if os.access(workdir, os.W_OK | os.X_OK) else 'is not writable'
+  except FileExistsError:
+    reason = 'is a file'
+  except NotADirectoryError:
+    reason = 'would lie in a file'
+  except OSError as error:
+    reason = f'cannot be made ({error.strerror})'
+  if reason:
+    raise config_lib.ConfigError(
+      f'the workdir {str(workdir)!r} {reason}; give --workdir a directory that '
+      'can be made and written, such as workdir/run_1'
+    )
+
+
 def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
-  workdir.mkdir(parents=True, exist_ok=True)
+  _make_workdir(workdir)
   path = workdir / 'config.json'
   trained = list_traces(workdir)
   # A run that ended before its first step, at a misspelt column say, left
@@ -89,7 +108,8 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
     _refuse_others(path, config, FREE_KEYS, defaults)
   elif trained:
     raise config_lib.ConfigError(
-      f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
+      f'the workdir {workdir} holds {trained[0]} but no config.json; use '
+      'another --workdir'
     )
   config_lib.save(config, path)
 
@@ -134,8 +154,8 @@ def _refuse_others(
   )
   if lines:
     raise config_lib.ConfigError(
-      f'{path.parent} belongs to another config; use another --workdir, or '
-      'undo:' + ''.join(f'\n  {line}' for line in lines)
+      f'the workdir {path.parent} belongs to another config; use another '
+      '--workdir, or undo:' + ''.join(f'\n  {line}' for line in lines)
     )
 
 

@@ -1,6 +1,7 @@
 """Tests of who may use a workdir."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -93,3 +94,18 @@ def test_a_run_of_before_first_order_was_a_key_goes_on_as_it_was(
     (tmp_path / 'new/metrics.jsonl').touch()
     with pytest.raises(ConfigError, match="saved 'feature', now 'table'"):
       start(make_config(first_order='table'), tmp_path / 'new')
+
+
+def test_what_is_wrong_with_a_workdir_is_told(tmp_path):
+  file = tmp_path / 'file'
+  file.touch()
+  for path, reason in (
+    (file, 'is a file'),
+    (file / 'run', 'would lie in a file'),
+    (pathlib.Path('/proc/nope/run'), 'cannot be made'),
+  ):
+    with pytest.raises(ConfigError, match=f'the workdir .* {reason}'):
+      with workdir_lib.lock_workdir(path):
+        pass
+    with pytest.raises(ConfigError, match='--workdir'):
+      workdir_lib.claim_workdir(path, config_lib.retrieval())
