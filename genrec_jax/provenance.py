@@ -13,7 +13,8 @@ _LOGIN = re.compile(r'(?<=://)[^/\s@\'"]+@')
 _QUERY = re.compile(r'(\w+://[^\s?\'"]*\?)([^\s\'"]+)')
 # Credentials of their own: --token=..., aws_secret_access_key: ...
 _SECRET = re.compile(
-  r'((?:password|passwd|secret|token|credential|api_?key|access_?key)[\w-]*'
+  r'((?:password|passwd|secret|token(?!s)|credential|api_?key|access_?key)'
+  r'[\w-]*'
   r'\s*[=:]\s*)[^\s\'"&,]+',
   re.IGNORECASE,
 )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -79,23 +80,26 @@ def lock_workdir(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def make_workdir(workdir: pathlib.Path) -> None:
-  """Makes the directory of a run, or says why it cannot be one."""
+  """Makes the directory of a run, or says why the workdir cannot be one."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
+    reason = '' if os.access(workdir, os.W_OK | os.X_OK) else 'is not writable'
   except FileExistsError:
-    raise config_lib.ConfigError(
-      f'--workdir={workdir} is a file; name a directory'
-    ) from None
+    reason = 'is a file'
+  except NotADirectoryError:
+    reason = 'would lie in a file'
   except OSError as error:
+    reason = f'cannot be made ({error.strerror})'
+  if reason:
     raise config_lib.ConfigError(
-      f'--workdir={workdir} cannot be made ({error.strerror}); name another '
-      'directory'
-    ) from error
+      f'the workdir {str(workdir)!r} {reason}; give --workdir a directory that '
+      'can be made and written, such as workdir/run_1'
+    )
 
 
 def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
   """Marks `workdir` as this config's, or refuses what belongs to another."""
-  workdir.mkdir(parents=True, exist_ok=True)
+  make_workdir(workdir)
   path = workdir / 'config.json'
   trained = list_traces(workdir)
   # A run that ended before its first step, at a misspelt column say, left
@@ -104,7 +108,8 @@ def claim_workdir(workdir: pathlib.Path, config, defaults=None) -> None:
     _refuse_others(path, config, FREE_KEYS, defaults)
   elif trained:
     raise config_lib.ConfigError(
-      f'{workdir} holds {trained[0]} but no config.json; use another --workdir'
+      f'the workdir {workdir} holds {trained[0]} but no config.json; use '
+      'another --workdir'
     )
   config_lib.save(config, path)
 
@@ -149,8 +154,8 @@ def _refuse_others(
   )
   if lines:
     raise config_lib.ConfigError(
-      f'{path.parent} belongs to another config; use another --workdir, or '
-      'undo:' + ''.join(f'\n  {line}' for line in lines)
+      f'the workdir {path.parent} belongs to another config; use another '
+      '--workdir, or undo:' + ''.join(f'\n  {line}' for line in lines)
     )
 
 

@@ -45,6 +45,9 @@ def retrieval() -> ConfigDict:
         'min_rating': None,
         'min_item_events': 0,  # Items with fewer events are dropped.
         'min_user_events': 0,  # Users with fewer events are dropped.
+        # Of events with equal users, items and times, 'keep' keeps all, 'drop'
+        # the first.
+        'duplicates': 'keep',
         # Ids are 'int', 'str', or ('auto') what the first rows look like.
         'id_type': 'auto',
         'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.

@@ -24,6 +24,11 @@ from genrec_jax.data import codes, readers, scratch
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.equal_events import (
+  CHOICES,
+  drop_equal_events,
+  find_equal_events,
+)
 from genrec_jax.data.quoting import LONGEST, escape
 
 PARTITION_EVENTS = 1 << 21
@@ -269,6 +274,11 @@ def _divide_by_user(seen, users, items, part_of_user, work, progress) -> None:
     progress('sorting into partitions', done)
 
 
+def _order_events(records: np.ndarray) -> np.ndarray:
+  columns = (records[name] for name in ('user', 'time', 'fraction'))
+  return histories_lib.group_events(*columns)[0]
+
+
 def _final_categories(seen: _Log) -> dict[str, np.ndarray]:
   """Maps of provisional codes to indices; completes `seen.extra_vocabs`."""
   maps = {}
@@ -280,7 +290,13 @@ def _final_categories(seen: _Log) -> dict[str, np.ndarray]:
 
 
 def _arrange_columns(
-  seen: _Log, work, min_item_events, min_user_events, partition_events, progress
+  seen: _Log,
+  work,
+  min_item_events,
+  min_user_events,
+  partition_events,
+  progress,
+  duplicates: str,
 ) -> dict:
   """Passes 2 and 3: spill -> columns; returns what meta.json shall say."""
   users, items, user_vocab, vocab, counts = _final_codes(
@@ -290,6 +306,12 @@ def _arrange_columns(
   part_of_user = offsets[:-1] // partition_events
   _divide_by_user(seen, users, items, part_of_user, work, progress)
   seen.spill.unlink()
+  # Without times, equal rows are an item that was met twice.
+  can_tell, equal = seen.has['times'], 0
+  if can_tell and duplicates == 'drop':
+    files = [work / f'part-{part}' for part in np.unique(part_of_user)]
+    equal = drop_equal_events(files, seen.record, _order_events, counts)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
   names = [name for name, present in seen.has.items() if present]
   dtypes = {name: np.dtype(histories_lib.DTYPES[name]) for name in names}
   dtypes |= {_of_extra(i): e.dtype for i, e in enumerate(seen.extras)}
@@ -300,9 +322,9 @@ def _arrange_columns(
     path = work / f'part-{part}'
     records = np.fromfile(path, seen.record)
     path.unlink()
-    order, _ = histories_lib.group_events(
-      records['user'], records['time'], records['fraction']
-    )
+    order = _order_events(records)
+    if can_tell and duplicates == 'keep':
+      equal += len(find_equal_events(records, order))
     for name in names:
       columns.append(name, records[name.removesuffix('s')][order])
     for i, extra in enumerate(seen.extras):
@@ -325,6 +347,7 @@ def _arrange_columns(
     'read': seen.read,
     'skipped_unknown_item': seen.unknown,
     'dropped_low_rating': seen.low,
+    **({'duplicates': equal} if equal else {}),
     **({'extras': extras} if extras else {}),
   }
 
@@ -351,6 +374,7 @@ def convert_log(
   min_rating: float | None = None,
   min_item_events: int = 0,
   min_user_events: int = 0,
+  duplicates: str = 'keep',
   extras: Sequence[extras_lib.ExtraColumn] = (),
   extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
   fingerprint: str = '',
@@ -368,6 +392,8 @@ def convert_log(
     min_item_events: items with fewer events are dropped.
     min_user_events: users with fewer events are dropped. Both are counted once
       on the log as it is; dropping one kind does not make the other recounted.
+    duplicates: of events with equal users, items and times all are 'keep', or
+      'drop' leaves the first.
     extras: columns to keep beside items and times; every chunk has them.
     extra_vocabs: vocabularies of categories among them; a category without one
       gets every value that occurs, in order. A value that a given one lacks is
@@ -382,6 +408,10 @@ def convert_log(
   """
   if unknown not in ('error', 'skip'):
     raise ValueError(f"unknown must be 'error' or 'skip', not {unknown!r}")
+  if duplicates not in CHOICES:
+    raise ValueError(
+      f"data.duplicates is {duplicates!r}, must be 'keep' or 'drop'"
+    )
   out = pathlib.Path(out_dir)
   if any((out / name).exists() for name in ('meta.json', sealed.NAME)):
     remedy = f'remove {out}: it is made again from the source files'
@@ -399,6 +429,11 @@ def convert_log(
     )
     progress = _Progress(log)
     _spill_chunks(chunks, seen, unknown, min_rating, progress)
+    if duplicates == 'drop' and seen.has and not seen.has['times']:
+      raise ValueError(
+        "data.duplicates is 'drop', and the log has no times: an item that a "
+        'user had twice is no duplicate then; remove the key'
+      )
     if not len(seen.users):
       raise ValueError(
         f'no events remain of the {seen.read:,} read ({seen.low:,} rated too '
@@ -411,6 +446,7 @@ def convert_log(
       min_user_events,
       partition_events,
       progress,
+      duplicates,
     )
     if not meta['events']:
       raise ValueError(
@@ -421,6 +457,12 @@ def convert_log(
     meta = {'format': version, 'fingerprint': fingerprint, **meta}
     (work / 'meta.json').write_text(json.dumps(meta, indent=1))
     sealed.seal(work, 'meta.json')
+  if equal := meta.get('duplicates'):
+    kept = "kept; data.duplicates='drop' keeps one of each"
+    log(
+      f'{equal:,} events have user, item and time of an earlier one, as if '
+      f'rows were written twice: {kept if duplicates == "keep" else "dropped"}'
+    )
   dropped = ', '.join(
     f'{meta[key]:,} {key.replace("_", " ")}'
     for key in ('skipped_unknown_item', 'dropped_low_rating')

@@ -83,6 +83,15 @@ def build_extras(cfg) -> tuple[extras_lib.ExtraColumn, ...]:
   return extras_lib.build_extras(cfg.get('extras', None), reserved=_RESERVED)
 
 
+def _keep_duplicates(cfg) -> None:
+  """Refuses to drop events of data that are not converted."""
+  if cfg.get('duplicates', 'keep') != 'keep':
+    raise ValueError(
+      f'data.duplicates is {cfg.duplicates!r}, and data.name={cfg.name} is not '
+      'converted from files with times; remove the key'
+    )
+
+
 def _no_extras(cfg) -> None:
   """Refuses extra columns of data that have none."""
   if extras := build_extras(cfg):
@@ -102,6 +111,10 @@ def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
     'min_user_events': cfg.get('min_user_events', 0),
     'unknown': cfg.get('unknown_items', 'error'),
   }
+  # Named only where it is not the default: caches made before have no name of
+  # it.
+  if cfg.get('duplicates', 'keep') != 'keep':
+    filters['duplicates'] = cfg.duplicates
   options = options | filters
   stats = source_files.stat_files(paths)
   sources = [[str(p.resolve()), *stats[p]] for p in paths]
@@ -233,6 +246,7 @@ def _load_parquet(cfg, cache_dir, log) -> RetrievalDataset:
 
 def _load_synthetic(cfg, cache_dir, log) -> RetrievalDataset:
   _no_extras(cfg)
+  _keep_duplicates(cfg)
   options = dict(cfg.synthetic)
   histories = synthetic.generate_stream(**options)
   category = synthetic.item_categories(
@@ -245,6 +259,7 @@ def _load_synthetic(cfg, cache_dir, log) -> RetrievalDataset:
 
 
 def _load_histories(cfg, cache_dir, log) -> RetrievalDataset:
+  _keep_duplicates(cfg)
   histories = histories_lib.Histories.open(cfg.path)
   for extra in build_extras(cfg):
     if extra.name not in histories.extras:

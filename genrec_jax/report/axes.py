@@ -43,13 +43,16 @@ def linear_axis(
   name: str = '',
   label: Callable[[float], str] | None = None,
   minor: Sequence[float] = (),
+  whole: bool = False,
 ) -> Axis:
-  """Returns an axis with about five round ticks.
+  """Returns an axis with about five round ticks, with `whole` at integers.
 
   >>> linear_axis(0, 0.31, label='{:.0%}'.format).ticks
   ((0.0, '0%'), (0.1, '10%'), (0.2, '20%'), (0.3, '30%'))
   """
   ticks = round_ticks(low, high, 5)
+  if whole:
+    ticks = [v for v in ticks if float(v).is_integer()] or [low]
   labels = [label(v) for v in ticks] if label else label_ticks(ticks)
   ticks = tuple(zip(ticks, labels, strict=True))
   return Axis(low, high, ticks, name, minor=minor)

@@ -23,6 +23,7 @@ _SPLITS = {
   'test': 'orange',
   'perf': 'green',
 }
+_MOST_SINGLE = 6  # values that one sentence names
 _LARGEST = 1e290
 _MOST_POINTS = 300  # drawn of one series; further ones are averaged
 _MOST_READOUTS = 60  # of a dense series that answer to the pointer
@@ -35,12 +36,59 @@ def chart_curves(
 ) -> tuple[list[Chart], list[Chart]]:
   """Returns the charts that matter most, and the others.
 
+  What was measured at one step alone makes no curve, see `describe_single`.
+
   Args:
     report: see `summary`.
     comparison: its metrics beside baselines, which are levels of the charts.
     rows: the lines of metrics.jsonl, {'step': 12, 'train/loss': ...}.
   """
-  measured = {}  # 'ndcg@10' -> 'valid' -> points
+  charts = {
+    what: _chart_measurement(what, by_split, report, comparison)
+    for what, by_split in _collect_points(rows).items()
+    if len(_list_steps(by_split)) > 1
+  }
+  first = [w for w in _FIRST if w in charts] or list(charts)[:2]
+  return (
+    [charts[what] for what in first],
+    [chart for what, chart in charts.items() if what not in first],
+  )
+
+
+def describe_single(rows: Sequence[Mapping]) -> str:
+  """What was measured at one step alone, in a sentence; '' if nothing was.
+
+  >>> describe_single([{'step': 44, 'train/loss': 0.6931, 'valid/auc': 0.5}])
+  'Measured at one step alone, 44: train loss 0.6931, valid AUC 0.5.'
+  """
+  texts, at = [], set()
+  for what, by_split in _collect_points(rows).items():
+    steps = _list_steps(by_split)
+    if len(steps) != 1 or set(by_split) == {'perf'}:
+      continue
+    at |= steps
+    title = what.replace('_', ' ')
+    if metric_family(what) in METRICS or '@' in what:
+      title = name_metric(what)
+    texts += [
+      f'{split} {title} {format_number(points[0][1])}'.lstrip()
+      for split, points in by_split.items()
+    ]
+  if not texts:
+    return ''
+  if len(texts) > _MOST_SINGLE:
+    texts[_MOST_SINGLE:] = [f'{len(texts) - _MOST_SINGLE} more']
+  steps = ', '.join(f'{step:,}' for step in sorted(at))
+  return f'Measured at one step alone, {steps}: {", ".join(texts)}.'
+
+
+def _list_steps(by_split: Mapping) -> set[int]:
+  return {step for points in by_split.values() for step, _ in points}
+
+
+def _collect_points(rows: Sequence[Mapping]) -> dict[str, dict]:
+  """'ndcg@10' -> 'valid' -> points."""
+  measured = {}
   for row in rows:
     for name, value in row.items():
       if name != 'step' and isinstance(value, numbers.Real):
@@ -51,15 +99,7 @@ def chart_curves(
         # Sums and differences of larger ones would be infinite.
         value = value if abs(value) <= _LARGEST else value * math.inf
         points.append((row['step'], value))
-  charts = {
-    what: _chart_measurement(what, by_split, report, comparison)
-    for what, by_split in measured.items()
-  }
-  first = [w for w in _FIRST if w in charts] or list(charts)[:2]
-  return (
-    [charts[what] for what in first],
-    [chart for what, chart in charts.items() if what not in first],
-  )
+  return measured
 
 
 def chart_steps(
@@ -102,7 +142,7 @@ def chart_steps(
   ]
   return Chart(
     title,
-    linear_axis(low, high, 'step'),
+    linear_axis(low, high, 'step', whole=True),
     linear_axis(bottom, top + margin),
     [*references, *(_break_curve(s, holes) for s in series)],
     _read_out(series),
@@ -119,11 +159,17 @@ def _chart_measurement(
   is_ranking = metric_family(what) in METRICS
   words = what.replace('_per_s', ' per second').replace('_', ' ')
   title = name_metric(what) if is_metric or is_ranking else words.capitalize()
+  best = report.get('best_step')
   known = [split for split in _SPLITS if split in by_split]
   series = []
   for split in known + [split for split in by_split if split not in known]:
-    name = title.lower() if timing else split or what
-    series.append(Series(name, by_split[split], _SPLITS.get(split, 'green')))
+    name, points = title.lower() if timing else split or what, by_split[split]
+    if split == 'test' and 'valid' in by_split and best is not None:
+      # A curve would invite to choose by it what validation is to choose.
+      points = [point for point in points if point[0] == best]
+      name = 'test, at the best step'
+    if points:
+      series.append(Series(name, points, _SPLITS.get(split, 'green')))
   references = []
   # A baseline far below would flatten the curves of ranking models.
   shown = is_metric and not is_ranking
@@ -132,7 +178,6 @@ def _chart_measurement(
     if is_finite(level):
       text = f'{name} ({comparison.split})'
       references.append(charts.reference_level(text, level))
-  best = report.get('best_step')
   if best is not None and not timing:
     name = f'best step {format_number(best)}'
     references.append(charts.reference_mark(name, best))

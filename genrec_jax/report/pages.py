@@ -21,7 +21,7 @@ from genrec_jax.report.comparison import (
   metric_family,
   name_metric,
 )
-from genrec_jax.report.curves import chart_curves
+from genrec_jax.report.curves import chart_curves, describe_single
 from genrec_jax.report.protocol import (
   describe_protocol,
   describe_size,
@@ -69,6 +69,8 @@ def render_page(
     values=tabulate_values(report.get('values') or {}),
     curves=first,
     more_curves=more,
+    single=describe_single(curves),
+    titled=any(_list_titles(report.get('users') or ())),
     sections=[Markup(section) for section in sections],
     config=list(_group_config(config)),
   )
@@ -87,7 +89,7 @@ def _make_environment() -> jinja2.Environment:
   )
   environment.filters |= {
     'date': _format_date,
-    'moment': _where_known(formatting.format_moment),
+    'minute': _where_known(_format_minute),
     'bytes': _where_known(formatting.format_bytes),
     'metric': _format_metric,
     'metric_name': name_metric,
@@ -137,6 +139,7 @@ def _pick_headlines(
 ) -> Iterator[Mapping]:
   """The metrics above the table, each beside the baselines."""
   baselines = list(report.get('baselines', {}))
+  intervals = (report.get('intervals') or {}).get(comparison.split) or {}
   for metric in comparison.headlines[:_MOST_HEADLINES]:
     columns = {'this model': comparison.split} | {n: n for n in baselines}
     values = {n: comparison.value(metric, c) for n, c in columns.items()}
@@ -146,6 +149,7 @@ def _pick_headlines(
       'metric': metric,
       'value': comparison.value(metric, comparison.split),
       'verdict': comparison.verdict(metric),
+      'interval': intervals.get(metric),
       # A bar alone compares nothing.
       'bars': [
         (name, value, 100 * max(value, 0) / top)
@@ -167,6 +171,13 @@ def _list_rows(comparison: Comparison) -> Iterator[Mapping]:
       'cells': dict(zip(comparison.columns, values, strict=True)),
     }
     before = group
+
+
+def _list_titles(users: Sequence[Mapping]) -> Iterator[str | None]:
+  """The title of each item that is shown, None where there is none."""
+  for user in users:
+    for items in (user.get('history'), user.get('recommendations')):
+      yield from (item.get('title') for item in items or ())
 
 
 def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:
@@ -245,13 +256,27 @@ def _flatten_settings(
 
 
 def _format_setting(value: object) -> str:
-  return (value or "''") if isinstance(value, str) else repr(value)
+  if isinstance(value, str):
+    return value or "''"
+  # JSON has no tuples, and the page is rebuilt from it.
+  return repr(_make_lists(value))
+
+
+def _make_lists(value: object) -> object:
+  if isinstance(value, list | tuple):
+    return [_make_lists(x) for x in value]
+  return value
 
 
 def _format_metric(value: object) -> str:
   if is_finite(value) and not isinstance(value, numbers.Integral):
     return f'{value:.4f}'
   return formatting.format_number(value)
+
+
+def _format_minute(seconds: float) -> str:
+  """The date and time without seconds."""
+  return formatting.format_moment(60 * (seconds // 60)).replace(':00 ', ' ')
 
 
 def _format_date(seconds: object) -> str:

@@ -8,9 +8,16 @@ from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import load_weights
 
+DRAWN = 64  # users among whom those of the page are chosen
+DEPTH = 100  # recommendations in which their next item is looked for
+
 
 def explain_users(config, workdir, experiment) -> list[dict]:
-  """A few users' histories and what the best state recommends to them."""
+  """A few users' histories and what the best state recommends to them.
+
+  They are not the best ones alone: of some users that are drawn by the seed,
+  the one with the best rank, the one with the worst, and evenly between.
+  """
   data = experiment.data
   split = 'test' if 'test' in data.splits else 'valid'
   if split not in data.splits or not config.report.users:
@@ -20,15 +27,21 @@ def explain_users(config, workdir, experiment) -> list[dict]:
   )
   examples, histories = data.splits[split], data.dataset.histories
   rng = np.random.default_rng(config.seed)
-  count = min(config.report.users, len(examples))
-  chosen = np.sort(rng.choice(len(examples), count, replace=False))
-  return predictor.explain(
-    histories,
-    examples,
-    chosen,
-    history=config.report.history,
-    k=config.report.recommendations,
+  count = min(max(DRAWN, config.report.users), len(examples))
+  drawn = np.sort(rng.choice(len(examples), count, replace=False))
+  most = config.report.recommendations
+  depth = max(most, min(DEPTH, len(data.dataset.corpus)))
+  users = predictor.explain(
+    histories, examples, drawn, history=config.report.history, k=depth
   )
+  users.sort(key=lambda user: user['target_rank'] or depth + 1)
+  places = np.linspace(0, count - 1, min(config.report.users, count))
+  chosen = []
+  for place in sorted({round(place) for place in places}):
+    user = users[place]
+    user['recommendations'] = user['recommendations'][:most]
+    chosen.append({**user, 'place': place + 1, 'of': count, 'depth': depth})
+  return chosen
 
 
 def measure_details(config, workdir, experiment) -> dict:

@@ -125,21 +125,26 @@ def _describe_events(split: Mapping) -> Iterator[str]:
 
 
 def _describe_rows(data: Mapping) -> Iterator[str]:
-  split, files = data['split'], data.get('files') or {}
-  for name, share in (('test', 'tests'), ('valid', 'validates')):
-    if isinstance(files, Mapping) and files.get(name):
-      yield f'A file of its own {share} ({pathlib.PurePath(files[name]).name}).'
+  split, files = data['split'], data.get('files')
+  files = files if isinstance(files, Mapping) else {}
+  own = [
+    f'{pathlib.PurePath(str(files[name])).name} {verb}'
+    for name, verb in (('test', 'tests'), ('valid', 'validates'))
+    if files.get(name)
+  ]
+  if own:
+    yield f'{" and ".join(own)}.'
   way = {
-    'order': 'the last rows',
-    'time': 'the latest rows',
-    'random': 'rows by a draw each',
-    'group': 'all rows of a group by one draw',
+    'order': 'The last rows',
+    'time': 'The latest rows',
+    'random': 'Rows by a draw each',
+    'group': 'All rows of a group by one draw',
   }.get(split.get('by'))
-  if way:
+  if way and len(own) < 2:
     yield (
-      f'Where there is no file of a split: {way}, '
-      f'{_format_share(split.get("test_fraction"))} to test and '
-      f'{_format_share(split.get("valid_fraction"))} to validate.'
+      f'{way} test ({_format_share(split.get("test_fraction"))}) and validate '
+      f'({_format_share(split.get("valid_fraction"))}), unless there is a file '
+      'of that split.'
     )
 
 

@@ -17,7 +17,7 @@
   data               one text about the data set
   splits             split -> {'examples': how many; 'users', 'repeats': the
                      share of targets that their users have had before, and
-                     'never_hit', whether these are never recommended}
+                     'filter_seen', the setting that makes all these misses}
   intervals          split -> metric -> [low, high], 95 % intervals of `metrics`
   below_baseline     what a run is worse in than a baseline, {'metric', 'value',
                      'baseline', 'baseline_value'}
@@ -31,7 +31,9 @@
                      which of the two are far more than was to be expected
   versions           package -> version
   ranking            what is drawn of a ranking model, see below
-  users              some users, each {'user', 'history': [{'item', 'title',
+  users              some users, each {'user', 'place' among so many, 'of', by
+                     the rank of the next item, which was looked for in the
+                     first 'depth', 'history': [{'item', 'title',
                      'time'}, ...] with the latest last, 'target': {'item',
                      'title'} or None, 'target_rank', 'recommendations':
                      [{'item', 'title', 'score', 'hit'}, ...]}; titles, times,

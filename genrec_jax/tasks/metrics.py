@@ -1,5 +1,7 @@
 """Metrics of a ranking, from the rank of the one right item."""
 
+import math
+
 import numpy as np
 
 # See `tasks.directions`.
@@ -38,22 +40,24 @@ def metric_intervals(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   The arguments are those of `ranking_metrics`.
 
   Returns:
-    name -> (low, high): of hit rates Wilson's, which holds near 0 and 1, too;
-    of the others the mean and its deviations. Empty for fewer than two ranks.
+    name -> (low, high): Wilson's for how often there is a hit, which holds near
+    0 and 1 too, widened by how hits differ. Empty for fewer than two ranks.
   """
   if len(ranks) < 2:
     return {}
   intervals = {}
   for name, each in _measure_each(ranks, ks, miss_rank).items():
-    n, mean = len(each), float(np.mean(each))
-    if name.startswith('hr@'):
-      center = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-      half = mean * (1 - mean) / n + _Z**2 / (4 * n**2)
-      half = _Z * np.sqrt(half) / (1 + _Z**2 / n)
-    else:
-      center, half = mean, _Z * np.std(each, ddof=1) / np.sqrt(n)
-    low, high = max(0.0, float(center - half)), min(1.0, float(center + half))
-    intervals[name] = (min(low, mean), max(high, mean))
+    n, hits, mean = len(each), each[each > 0], float(np.mean(each))
+    share = len(hits) / n
+    center = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = share * (1 - share) / n + _Z**2 / (4 * n**2)
+    half = _Z * math.sqrt(half) / (1 + _Z**2 / n)
+    # What a hit is worth, and the deviation of the mean by that alone.
+    worth = float(np.mean(hits)) if len(hits) else 1.0
+    spread = float(np.var(hits)) * share / n if len(hits) else 0.0
+    below = math.hypot(mean - worth * (center - half), _Z * math.sqrt(spread))
+    above = math.hypot(worth * (center + half) - mean, _Z * math.sqrt(spread))
+    intervals[name] = (max(0.0, mean - below), min(1.0, mean + above))
   return intervals
 
 

@@ -166,7 +166,7 @@ def _train_locked(
     saved_data = (checkpoints.read_manifest(newest)['host'] or {}).get('data')
     if saved_data != experiment.fingerprint():
       raise config_lib.ConfigError(
-        f'{workdir} was trained on other data ({saved_data}, now '
+        f'the workdir {workdir} was trained on other data ({saved_data}, now '
         f'{experiment.fingerprint()}); use another --workdir'
       )
     resume_point = saver.restore(batches)

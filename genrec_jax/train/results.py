@@ -152,7 +152,7 @@ def evaluate_run(
   )
   if experiment.fingerprint() != experiment.data.read_fingerprint(workdir):
     raise ValueError(
-      f'{workdir} was trained on other data than data.path '
+      f'the workdir {workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
     )
   experiment = experiment.on_one_device()

@@ -150,12 +150,11 @@ class RetrievalData:
       split: {
         'examples': len(spans),
         'users': len(np.unique(spans.row)),
-        **{k: v for k, v in self.repeats.get(split, {}).items() if k != 'text'},
+        **self.repeats.get(split, {}),
       }
       for split, spans in self.splits.items()
     }
-    texts = [r['text'] for r in self.repeats.values() if r['never_hit']]
-    return counts, texts
+    return counts, _warn_of_repeats(self.repeats)
 
   def evaluator(self, task, split: str, config, runtime) -> RetrievalEvaluator:
     """What measures a split; `config` is the `eval` section."""
@@ -194,35 +193,48 @@ def _tell_repeats(histories, spans, config) -> dict[str, dict]:
   """Counts the targets that their users have had before, and says so.
 
   Returns:
-    split -> {'repeats': a share, 'never_hit': whether the evaluation recommends
-    none of these, 'text'}; of splits that are evaluated and have any.
+    split -> {'repeats': their share, 'filter_seen': the setting if it makes all
+    of them misses, else None}; of splits that are evaluated and have any.
   """
   filter_seen = config.eval.get('filter_seen')
   window = config.model.max_len if filter_seen == 'window' else None
   repeats = {}
   for split in config.eval.get('splits', ()):
-    if split not in spans or not len(spans[split]):
-      continue
-    count, total = splits_lib.count_repeats(histories, spans[split], window)
-    if not count:
-      continue
-    share, is_filtered = count / total, filter_seen in ('window', 'history')
-    text = (
-      f'{count:,} of {total:,} {split} targets ({share:.1%}) are items that '
-      'their users have had before'
-    )
-    if window:
-      text += f', within the {window:,} events that the model reads'
-    if is_filtered:
-      text += (
-        f'. eval.filter_seen={filter_seen!r} never recommends those, so that '
-        'they are misses for every k. If people come back to an item, as in a '
-        "log of repeated purchases, set eval.filter_seen='none'; if rows were "
-        "written twice, data.duplicates='drop' removes them."
-      )
-    is_warning = is_filtered and share >= MANY_REPEATS
-    LOG.log(logging.WARNING if is_warning else logging.INFO, '%s', text)
-    repeats[split] = {
-      'repeats': share, 'never_hit': is_filtered, 'text': text
-    }  # fmt: skip
+    if split in spans and len(spans[split]):
+      count, total = splits_lib.count_repeats(histories, spans[split], window)
+      if count:
+        misses = filter_seen if filter_seen in ('window', 'history') else None
+        repeats[split] = {'repeats': count / total, 'filter_seen': misses}
+        text = f', in the {window:,} events that are read' if window else ''
+        LOG.info(
+          '%s of %s %s targets (%s) are items that their users have had '
+          'before%s',
+          f'{count:,}',
+          f'{total:,}',
+          split,
+          f'{count / total:.1%}',
+          text,
+        )
+  for text in _warn_of_repeats(repeats):
+    LOG.warning('%s', text)
   return repeats
+
+
+def _warn_of_repeats(repeats: Mapping[str, dict]) -> list[str]:
+  """Sentences about splits with many targets that can never be hit."""
+  shares = {
+    split: of['repeats']
+    for split, of in repeats.items()
+    if of['filter_seen'] and of['repeats'] >= MANY_REPEATS
+  }
+  if not shares:
+    return []
+  texts = [f'{share:.1%} of the {split}' for split, share in shares.items()]
+  (filter_seen,) = {of['filter_seen'] for of in repeats.values()}
+  return [
+    f'{" and ".join(texts)} targets are items that their users have had '
+    f'before, which eval.filter_seen={filter_seen!r} never recommends: they '
+    'are misses for every k. If people come back to an item, as in a '
+    "log of purchases, set eval.filter_seen='none'; if rows were written "
+    "twice, data.duplicates='drop' removes them."
+  ]

@@ -96,14 +96,16 @@ def test_a_run_of_before_first_order_was_a_key_goes_on_as_it_was(
       start(make_config(first_order='table'), tmp_path / 'new')
 
 
-def test_a_workdir_that_cannot_be(tmp_path):
+def test_what_is_wrong_with_a_workdir_is_told(tmp_path):
   file = tmp_path / 'file'
   file.touch()
-  for path, told in (
-    (file, 'is a file; name a directory'),
-    (file / 'in', r'cannot be made \(Not a directory\); name another'),
-    (pathlib.Path('/proc/nope'), r'cannot be made \(No such file'),
+  for path, reason in (
+    (file, 'is a file'),
+    (file / 'run', 'would lie in a file'),
+    (pathlib.Path('/proc/nope/run'), 'cannot be made'),
   ):
-    with pytest.raises(ConfigError, match=f'--workdir={path} {told}'):
+    with pytest.raises(ConfigError, match=f'the workdir .* {reason}'):
       with workdir_lib.lock_workdir(path):
         pass
+    with pytest.raises(ConfigError, match='--workdir'):
+      workdir_lib.claim_workdir(path, config_lib.retrieval())

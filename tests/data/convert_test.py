@@ -296,3 +296,47 @@ def _peak(events: int) -> float:
 def test_memory_does_not_grow_with_the_log():
   small, large = _peak(1_000_000), _peak(4_000_000)
   assert large < small * 1.15, (small, large)
+
+
+def test_equal_events_are_kept_and_told_or_dropped(tmp_path):
+  """Equal in user, item and time; those of one item at other times are not."""
+  log = log_of(3000, users=30, items=12, ties=40)
+  rows = list(zip(*(log[k].tolist() for k in log), strict=True))
+  first = {row[:3]: row for row in reversed(rows)}
+  told = []
+  kept = convert.convert_log(
+    chunks_of(log, 700), tmp_path / 'keep', partition_events=500,
+    log=told.append,
+  )  # fmt: skip
+  count = len(rows) - len(first)
+  assert len(kept.items) == len(rows) and count > 100
+  assert told[-2].startswith(f'{count:,} events have user, item and time')
+  assert "data.duplicates='drop'" in told[-2]
+  once = convert.convert_log(
+    chunks_of(log, 700), tmp_path / 'drop', partition_events=500,
+    duplicates='drop', log=told.append,
+  )  # fmt: skip
+  assert told[-2].endswith('dropped')
+  firsts = sorted(first.values(), key=rows.index)
+  columns = zip(log, zip(*firsts, strict=True), strict=True)
+  alone = {name: np.array(column) for name, column in columns}
+  expected = convert.convert_log(
+    chunks_of(alone, 700), tmp_path / 'alone', log=told.append
+  )
+  assert 'earlier one' not in ''.join(told[-2:])
+  assert_same(once, expected)
+
+
+def test_without_times_nothing_is_a_duplicate(tmp_path):
+  log = {**log_of(500), 'time': None}
+  told = []
+  convert.convert_log(chunks_of(log, 100), tmp_path / 'keep', log=told.append)
+  assert 'earlier one' not in ''.join(told)
+  with pytest.raises(ValueError, match='the log has no times'):
+    convert.convert_log(
+      chunks_of(log, 100), tmp_path / 'drop', duplicates='drop', log=quiet
+    )
+  with pytest.raises(ValueError, match="'keep' or 'drop'"):
+    convert.convert_log(
+      chunks_of(log, 100), tmp_path / 'x', duplicates='dorp', log=quiet
+    )

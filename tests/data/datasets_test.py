@@ -259,3 +259,23 @@ def test_official_sasrec_text(tmp_path):
   lines = (DATA / 'ml-1m/sasrec.txt').read_text().splitlines()
   last = [int(x.split()[1]) for x in lines if x.startswith('6040 ')]
   np.testing.assert_array_equal(h.items[h.offsets[-2] :], last)
+
+
+def test_duplicates_leave_the_caches_of_the_default_alone(tmp_path):
+  path = tmp_path / 'log.csv'
+  path.write_text('user,item,time\n' + 'a,1,10\na,2,20\na,1,10\nb,2,5\n' * 2)
+  cache = tmp_path / 'cache'
+  before = datasets.load(config(path=path), cache, log=quiet)
+  asked = config(path=path, duplicates='keep')
+  kept = datasets.load(asked, cache, log=quiet)
+  assert len(list(cache.iterdir())) == 1 and kept.histories.offsets[-1] == 8
+  asked.duplicates = 'drop'
+  dropped = datasets.load(asked, cache, log=quiet)
+  assert len(list(cache.iterdir())) == 2
+  assert np.diff(dropped.histories.offsets).tolist() == [2, 1]
+  again = datasets.load(config(path=path), cache, log=quiet)
+  np.testing.assert_array_equal(again.histories.items, before.histories.items)
+  for name in ('synthetic', 'histories'):
+    asked.update(name=name, path=before.histories.path, synthetic={})
+    with pytest.raises(ValueError, match='data.duplicates'):
+      datasets.load(asked, cache, log=quiet)

@@ -220,3 +220,36 @@ def test_global_time_needs_times():
   h = histories.from_arrays([1, 1, 1], [1, 2, 3])
   with pytest.raises(ValueError, match='needs a log with times'):
     splits.split_histories(h, dict(name='global_time'), log=quiet)
+
+
+@pytest.mark.parametrize('max_len', [None, 1, 3])
+def test_repeats_equal_a_loop(max_len, monkeypatch):
+  monkeypatch.setattr(splits, 'CHUNK', 50)  # many chunks, and a part of them
+  h = make([2, 3, 9, 30, 30, 17, 2] * 3, span=10)
+  examples = splits.split_histories(
+    h, dict(name='global_time', test_from=0.5, target='all'), log=quiet
+  )['test']
+  lengths = examples.end - h.offsets[examples.row]
+  if max_len:
+    lengths = np.minimum(examples.end - examples.begin, max_len)
+  every = max(1, -(-int(lengths.sum()) // 200))
+  repeated = 0
+  for end, length in zip(
+    examples.end[::every], lengths[::every], strict=True
+  ):  # fmt: skip
+    repeated += h.items[end] in h.items[end - length : end]
+  total = len(examples.end[::every])
+  assert (every > 1) == (max_len != 1) and 0 < repeated < total
+  assert splits.count_repeats(h, examples, max_len) == (repeated, total)
+
+
+def test_the_line_about_times_has_dates():
+  said = []
+  h = make([5, 9, 9], seed=2, ties=False)
+  splits.split_histories(
+    h, dict(name='global_time', test_from=0.8, valid_from=0.6), log=said.append
+  )
+  (line,) = [x for x in said if 'validation from' in x]
+  assert line.count(' UTC') == 2 and not any(
+    word.isdigit() for word in line.replace(',', '').split()
+  )

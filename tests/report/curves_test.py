@@ -7,7 +7,7 @@ import pytest
 
 from genrec_jax.report.charts import Frame, Series, reference_level
 from genrec_jax.report.comparison import Comparison
-from genrec_jax.report.curves import chart_curves, chart_steps
+from genrec_jax.report.curves import chart_curves, chart_steps, describe_single
 from genrec_jax.report.pages import load_template
 from tests.report.page_parser import parse
 
@@ -95,3 +95,31 @@ def test_values_beyond_all_others_are_not_drawn(value):
   (chart,), _ = chart_curves({}, Comparison('test', (), ()), rows)
   text = load_template('chart.html.j2').render(chart=chart)
   assert '2 not finite' in parse(text).text
+
+
+def test_the_test_split_is_shown_at_the_chosen_step_alone():
+  """Its curve would invite to choose by it."""
+  rows = [
+    {'step': s, 'valid/mrr': 0.1 * s, 'test/mrr': 0.2 * s} for s in (1, 2, 3)
+  ]
+  (chart,), _ = chart_curves({'best_step': 2}, Comparison('test', (), ()), rows)
+  points = {s.name: s.points for s in chart.series if s.shape == 'curve'}
+  assert points['valid'] == [(s, 0.1 * s) for s in (1, 2, 3)]
+  assert points['test, at the best step'] == [(2, 0.4)]
+  assert [label for _, label in chart.x.ticks] == ['0', '1', '2', '3']
+  for row in rows:
+    del row['valid/mrr']
+  (chart,), _ = chart_curves({'best_step': 2}, Comparison('test', (), ()), rows)
+  (curve,) = [s for s in chart.series if s.shape == 'curve']
+  assert len(curve.points) == 3  # nothing was chosen
+
+
+def test_what_was_measured_once_is_no_chart():
+  row = {'step': 44, 'train/loss': 0.7, 'valid/ndcg@10': 0.125, 'perf/x': 1.0}
+  assert chart_curves({}, Comparison('test', (), ()), [row]) == ([], [])
+  assert describe_single([row]) == (
+    'Measured at one step alone, 44: train loss 0.7, valid NDCG@10 0.125.'
+  )
+  many = {'step': 44} | {f'valid/hr@{k}': 0.1 for k in range(9)}
+  assert '3 more' in describe_single([many])
+  assert describe_single([row, {**row, 'step': 45}]) == ''

@@ -6,8 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from genrec_jax.contracts import Panel
 from genrec_jax.report.comparison import compare_metrics
-from genrec_jax.report.summary import format_table, write_report
+from genrec_jax.report.summary import (
+  format_table,
+  rebuild_report,
+  write_report,
+)
 from tests.report.page_parser import parse
 
 KS = (1, 5, 10, 50, 100, 200)
@@ -130,7 +135,7 @@ def test_a_whole_report(tmp_path):
     'Test metrics', 'NDCG@10', 'HR@200', 'MRR', 'popularity',
     'test, last epoch', 'of all cases (popularity:', 'User 1977',
     'next item ranked 7',
-    'next item not among the 10', '2000-', 'model.blocks', '0.10.2',
+    'next item not among the first 10', '2000-', 'model.blocks', '0.10.2',
     '1h 10m',
   ):  # fmt: skip
     assert text in page.text, text
@@ -298,3 +303,105 @@ def test_nothing_from_outside_is_markup(tmp_path):
   curves = [{'step': i, f'{evil}/{evil}': 1.0 * i} for i in range(3)]
   page = parse_page(tmp_path, data, curves, [example])
   assert page.text.count(evil) > 10
+
+
+def whole_report():
+  report = fake_report()
+  report['config']['task'] = 'retrieval'
+  report['run'] = {
+    'command': 'python -m genrec_jax.main --config=a.py --config.model.dim=50',
+    'set_keys': ['model.dim', 'gone.key'],
+    'changed': {'train.batch_size': 64, 'model.dim': 16},
+    'workdir': '/runs/a',
+    'started': 1_795_000_000.0,
+    'finished': 1_795_003_600.0,
+    'version': '0.1.0',
+    'commit': '0123456789ab+',
+  }
+  report['splits'] = {'test': {'examples': 6040, 'users': 6040}}
+  report['intervals'] = {'test': {'hr@10': [0.29, 0.33]}}
+  report |= {'setup_s': 3.0, 'train_s': 90.0, 'eval_s': 8.0, 'compile_s': 12.0}
+  report['peak_memory'] = {'host': 1_500_000_000, 'device': 2_000_000}
+  return report
+
+
+def test_the_head_says_where_a_run_comes_from(tmp_path):
+  page = parse_page(tmp_path, whole_report())
+  for text in (
+    '6,040 test users', '2026-11-18 12:06 UTC', 'commit 0123456789ab with',
+    'genrec_jax 0.1.0', '/runs/a', '--config.model.dim=50',
+    'the one before it validates', '95% interval: 0.2900 to 0.3300',
+    'training 1m 30s', '12s of it compiling', '1.50 GB', '2.00 MB on a device',
+  ):  # fmt: skip
+    assert text in page.text, text
+  assert '17950' not in page.text  # seconds since 1970
+
+
+def test_settings_that_are_not_the_default_come_first(tmp_path):
+  page = parse_page(tmp_path, whole_report())
+  first = page.text.index('Settings that are not the default')
+  listed = page.text[first : page.text.index('All settings')]
+  assert listed.index('model.dim') < listed.index('train.batch_size')
+  assert listed.count('command line') == 1 and 'model.heads' not in listed
+  others = [a for t, a in page.tags if a.get('class') == 'other']
+  assert len(others) == 2
+
+
+def test_a_page_is_rebuilt_from_the_workdir_alone(tmp_path):
+  report = whole_report() | {'users': fake_examples()}
+  report['last_epoch']['test']['mrr'] = math.nan
+  report['metrics']['test']['x'] = math.inf
+  rows = fake_curves(960)
+  (tmp_path / 'metrics.jsonl').write_text(
+    ''.join(json.dumps(row) + '\n' for row in rows)
+  )
+  write_report(tmp_path, {**report, 'mine': 7}, rows, ['<p>mine 7</p>'])
+  page = tmp_path / 'report.html'
+  before = page.read_text()
+  page.unlink()
+  panel = Panel('mine', None, lambda value: f'<p>mine {value}</p>')
+  absent = Panel('absent', None, lambda value: 1 / 0)
+  assert rebuild_report(tmp_path, [panel, absent]) == page
+  assert page.read_text() == before and 'mine 7' in before
+  (tmp_path / 'metrics.jsonl').unlink()
+  rebuild_report(tmp_path)
+  assert 'NDCG@10' in page.read_text()
+
+
+def test_what_cannot_be_rebuilt_is_told(tmp_path):
+  with pytest.raises(FileNotFoundError, match='not the workdir of a run'):
+    rebuild_report(tmp_path)
+  (tmp_path / 'config.json').write_text('{}')
+  with pytest.raises(FileNotFoundError, match='training has not ended'):
+    rebuild_report(tmp_path)
+  write_report(tmp_path, fake_report(), [])
+  (tmp_path / 'report.json').write_text('{"metrics": ')
+  with pytest.raises(ValueError, match='report.json'):
+    rebuild_report(tmp_path)
+
+
+def test_a_run_below_its_baseline_is_in_the_file_for_scripts(tmp_path):
+  report = fake_report()
+  write_report(tmp_path, report, [])
+  saved = json.loads((tmp_path / 'report.json').read_text())
+  assert 'below_baseline' not in saved
+  report['baselines']['popularity']['test']['mrr'] = 0.9
+  write_report(tmp_path, report, [])
+  saved = json.loads((tmp_path / 'report.json').read_text())
+  (below,) = saved['below_baseline']
+  assert below['metric'] == 'mrr' and below['baseline_value'] == 0.9
+
+
+def test_titles_are_asked_for_where_there_are_none(tmp_path):
+  examples = fake_examples()
+  hint = 'data.titles'
+  page = parse_page(tmp_path, fake_report(), examples=examples)
+  assert hint not in page.text
+  for example in examples:
+    for item in (*example['history'], *example['recommendations']):
+      item['title'] = None
+  examples[0] |= {'place': 1, 'of': 64, 'depth': 100}
+  examples[-1] |= {'place': 64, 'of': 64, 'depth': 100}
+  page = parse_page(tmp_path, fake_report(), examples=examples)
+  assert hint in page.text and 'best of 64' in page.text
+  assert 'worst of 64' in page.text and 'among the first 100' in page.text

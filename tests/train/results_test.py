@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import sealed
+from genrec_jax.report import summary
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import loop, results
 
@@ -41,6 +42,25 @@ def files(directory):
   }
 
 
+def test_what_the_report_says_of_the_run(run):
+  config, directory, report = run
+  about = report['run']
+  assert about['workdir'] == str(directory) and about['command'] == ''
+  assert about['started'] < about['finished']
+  assert about['changed']['train.steps'] == 0
+  assert 'eval.filter_seen' not in about['changed']
+  counts = report['splits']['test']
+  assert counts['examples'] == counts['users'] > 0
+  for split, intervals in report['intervals'].items():
+    assert set(intervals) == set(report['metrics'][split])
+  wall = sum(report[f'{phase}_s'] for phase in ('setup', 'train', 'eval'))
+  assert 0 < report['compile_s'] < wall and report['peak_memory']['host'] > 1e7
+  page = (directory / 'report.html').read_text()
+  (directory / 'report.html').unlink()
+  summary.rebuild_report(directory)
+  assert (directory / 'report.html').read_text() == page
+
+
 def test_best_and_latest(run, capsys):
   config, directory, report = run
   before = files(directory)
@@ -48,6 +68,7 @@ def test_best_and_latest(run, capsys):
   assert found['metrics'] == report['metrics']
   assert found['baselines'] == report['baselines']
   assert found['step'] == report['best_step']
+  assert found['intervals'] == report['intervals']
   printed = capsys.readouterr().out
   assert 'popularity' in printed and 'ndcg@10' in printed
   latest = changed(

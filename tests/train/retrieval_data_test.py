@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import logging
 import types
 
 import jax
@@ -81,3 +82,56 @@ def test_programs_are_counted_by_the_shapes_of_batches():
     jax.jit(lambda x: x + 1)(np.zeros(size))
   assert seconds is programs.watch_compiling()
   assert len(seconds) >= before + 2 and min(seconds) >= 0
+
+
+def load(tmp_path, rows, **changes):
+  """The data of a log with users, items and times."""
+  path = tmp_path / 'log.csv'
+  lines = [','.join(map(str, row)) for row in rows]
+  path.write_text('\n'.join(['user,item,time', *lines]) + '\n')
+  config = config_lib.retrieval()
+  config.data.update(name='csv', path=str(path))
+  config.eval.ks = (1,)
+  config.model.time_bias = False
+  for key, value in changes.items():
+    config_lib.apply_override(config, f'{key.replace("__", ".")}={value}')
+  return retrieval.RetrievalData.load(config, tmp_path, lambda line: None)
+
+
+# User u has items 0, 1, 2 and again 0; the odd users one that is new instead.
+ROWS = [
+  (user, item if item < 3 else 3 * (user % 2) + 0, 10 * item)
+  for user in range(20)
+  for item in range(4)
+]
+
+
+@pytest.mark.parametrize('filter_seen', ['history', 'window', 'none'])
+def test_repeats_are_told_before_training(tmp_path, caplog, filter_seen):
+  caplog.set_level(logging.INFO, logger='genrec_jax')
+  data = load(tmp_path, ROWS, eval__filter_seen=filter_seen)
+  (line,) = [r for r in caplog.records if r.levelno == logging.INFO
+             and 'have had' in r.getMessage()]  # fmt: skip
+  assert line.getMessage().startswith('10 of 20 test targets (50.0%) are items')
+  warned = [r.getMessage() for r in caplog.records if r.levelno > logging.INFO]
+  counts, notes = data.describe_splits()
+  assert counts['test']['users'] == counts['test']['examples'] == 20
+  assert counts['test']['repeats'] == 0.5 and 'repeats' not in counts['valid']
+  assert warned == notes
+  if filter_seen == 'none':
+    assert not notes and counts['test']['filter_seen'] is None
+  else:
+    assert notes[0].startswith('50.0% of the test targets')
+    assert "set eval.filter_seen='none'" in notes[0]
+    assert counts['test']['filter_seen'] == filter_seen
+
+
+def test_a_window_forgets_what_is_further_back(tmp_path, caplog):
+  changes = {'eval__filter_seen': 'window', 'model__max_len': 2}
+  data = load(tmp_path, ROWS, **changes)
+  assert data.describe_splits()[1] == [] and not caplog.records
+
+
+def test_without_repeats_nothing_is_said(tmp_path, caplog):
+  load(tmp_path, [row for row in ROWS if row[0] % 2])
+  assert 'have had' not in caplog.text
