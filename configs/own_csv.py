@@ -4,10 +4,10 @@
     --config.data.path=events.csv --config.data.columns.user=user_id \\
     --config.data.columns.item=item_id --config.data.columns.time=timestamp
 
-Variants: hstu (default), sasrec, and gsasrec (SASRec with the gBCE loss and 256
-negatives, as in configs/gsasrec_ml1m.py). CSV or Parquet, as the name of the
-file ends. Splits by time: the last 10 % of the events test, the 10 % before them
-validate, so that nothing is learned from the future. Stops when validation
+Variants: hstu (default), sasrec, and gsasrec (SASRec with the gBCE loss and
+256 negatives, as in configs/gsasrec_ml1m.py). CSV or Parquet, as the name of
+the file ends. Splits by time: the last 10 % of the events test, the 10 % before
+them validate, so that nothing is learned from the future. Stops when validation
 NDCG@10 has not improved for five evaluations. Data formats and options:
 docs/data.md; recommendations afterwards: docs/serving.md.
 """

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from genrec_jax.config import renamed
 from genrec_jax.config.comparison import use_new_names
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.loading import hint_nearest
 from genrec_jax.config.model_choice import MODELS, MODELS_OF
 from genrec_jax.config.overrides import apply_overrides
 
@@ -37,7 +36,7 @@ def parse_variants(
   names = {name for name in (arg or '').split(',') if name}
   for name in names:
     if name not in known:
-      hint = hint_nearest(name, known)
+      hint = ''
       if name in MODELS:
         where = (elsewhere or {}).get(name)
         hint = f'; with this model there is {where}' if where else ''
