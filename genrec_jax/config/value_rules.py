@@ -108,7 +108,7 @@ class Rule:
   @property
   def _is_long(self) -> bool:
     """Whether the upper bound is one that hardly anybody meets."""
-    return self.most is not None and self.most > 2**16
+    return self.most is not None and self.most >= 2**16
 
   def _describe_range(self) -> str:
     if self.above is not None:
@@ -130,12 +130,20 @@ class Rule:
     """
     if self.words:
       return f'one of {", ".join(map(repr, self.words))}'
-    numeric = self.kind in ('a number', 'a whole number')
-    bounds = self._describe_range() if numeric else ''
+    bounds = self.describe_bounds()
     if bounds.startswith('a finite number'):
       return bounds
     text = f'{self.kind}, {bounds}' if bounds else self.kind
     return f'{text}, or None' if self.optional else text
+
+  def describe_bounds(self) -> str:
+    """The range of a number; '' for what has none.
+
+    >>> whole(1).describe_bounds(), Rule('text').describe_bounds()
+    ('at least 1', '')
+    """
+    numeric = self.kind in ('a number', 'a whole number')
+    return self._describe_range() if numeric and not self.words else ''
 
 
 def whole(least: int = 0, most: int = INT32, **options) -> Rule:
