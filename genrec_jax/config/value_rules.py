@@ -112,8 +112,9 @@ class Rule:
 
   def _describe_range(self) -> str:
     if self.above is not None:
-      bound = '' if self.most is None else f' and at most {self.most}'
-      return f'a finite number above {self.above}{bound}'
+      if self.most is not None:
+        return f'above {self.above} and at most {self.most}'
+      return f'a finite number above {self.above}'
     if self.least is None:
       return ''
     if self.below is not None:
