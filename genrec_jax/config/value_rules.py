@@ -8,7 +8,8 @@ from typing import Any
 
 from genrec_jax.config.loading import hint_nearest
 
-INT32 = 2**31 - 1  # counts are numbers of 32 bits on a device
+# On a device, numbers have 32 bits.
+INT32, FLOAT32 = 2**31 - 1, 3.4e38
 
 
 def _is_number(value) -> bool:
@@ -95,6 +96,8 @@ class Rule:
       return self._describe_range() or self.kind
     if math.isinf(value):
       return 'a finite number'
+    if self.kind == 'a number' and abs(value) > FLOAT32:
+      return f'a number of 32 bits, at most {FLOAT32}'
     if self._is_long and value > self.most:
       return f'at most {self.most:,}'
     fits = (
