@@ -23,10 +23,8 @@ MODELS = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, ('smoke', *MODELS))
+  variants = config_lib.parse_variants(arg, one_of=MODELS)
   models = variants - {'smoke'} or {'deepfm'}
-  if len(models) > 1:
-    raise config_lib.ConfigError(f'one model at a time, not {sorted(models)}')
   config = config_lib.ranking()
   config.data.init_std = 0.01
   config_lib.set_model(config, *models)

@@ -10,7 +10,7 @@ seconds on two CPU cores.
 import difflib
 import importlib.util
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -24,6 +24,8 @@ from genrec_jax.config.overrides import apply_overrides
 def parse_variants(
   arg: str | None,
   known: Sequence[str] = ('smoke',),
+  *,
+  one_of: Iterable[str] = (),
   elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
   """The variants behind `--config=FILE:`, separated by commas.
@@ -31,9 +33,11 @@ def parse_variants(
   Args:
     arg: what stands there.
     known: the variants of the config.
+    one_of: more of them, which exclude each other, such as models.
     elsewhere: model -> the config that has it, for somebody who asks here.
   """
   names = {name for name in (arg or '').split(',') if name}
+  known = (*known, *one_of)
   for name in names:
     if name not in known:
       hint = ''
@@ -45,6 +49,8 @@ def parse_variants(
       raise ConfigError(
         f'unknown variant {name!r}{hint}; this config knows {", ".join(known)}'
       )
+  if len(chosen := sorted(names & {*one_of})) > 1:
+    raise ConfigError(f'one model at a time, not {chosen}')
   return names
 
 
