@@ -36,11 +36,9 @@ MODELS = {
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
-    arg, ('smoke', *MODELS), {'wukong': 'configs/wukong_frappe.py'}
+    arg, one_of=MODELS, elsewhere={'wukong': 'configs/wukong_frappe.py'}
   )
   models = variants - {'smoke'} or {'deepfm'}
-  if len(models) > 1:
-    raise config_lib.ConfigError(f'one model at a time, not {sorted(models)}')
   config = config_lib.ranking()
   config.model, config.loss.table_l2 = MODELS[models.pop()]
   return finish(config, 'smoke' in variants)

@@ -5,9 +5,10 @@
 
 Variants: the models lr, fm, dnn, deepfm, dlrm, dcn, finalmlp, wukong; without
 one it is DeepFM. The label is 0 or 1. All other columns are features, of kinds
-that their first rows suggest; `--config.data.features.price=numeric` names them
-yourself (then all of them), and `--config.data.group=user_id` adds an AUC within
-each user. CSV or Parquet, as the name of the file ends.
+that their first rows suggest; name them all with
+--config.data.features.price=numeric and so on to have others.
+--config.data.group=user_id adds an AUC within each user. CSV or Parquet, as the
+name of the file ends.
 
 A tenth of the rows, drawn at random, tests and another validates. With a column
 of times, hold the latest out instead: --config.data.time=shown_at
@@ -22,13 +23,13 @@ MODELS = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, ('smoke', *MODELS))
+  variants = config_lib.parse_variants(arg, one_of=MODELS)
   models = variants - {'smoke'} or {'deepfm'}
-  if len(models) > 1:
-    raise config_lib.ConfigError(f'one model at a time, not {sorted(models)}')
   config = config_lib.ranking()
   config.data.init_std = 0.01
-  config_lib.set_model(config, models.pop())
+  config_lib.set_model(config, *models)
+  if 'dlrm' in models:  # products of a few columns say little by themselves
+    config.model.interaction = 'cat'
   config.data.name = 'csv'
   config.data.path = 'clicks.csv'
   config.data.split.by = 'random'

@@ -14,9 +14,7 @@ from genrec_jax import config as config_lib
 def get_config(arg=None):
   others = ('lr', 'fm', 'dnn', 'deepfm', 'dlrm', 'dcn', 'finalmlp')
   variants = config_lib.parse_variants(
-    arg,
-    ('smoke',),
-    {name: f'configs/frappe.py:{name}' for name in others},
+    arg, elsewhere={name: f'configs/frappe.py:{name}' for name in others}
   )
   config = config_lib.ranking()
   config.model = config_lib.wukong(

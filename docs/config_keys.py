@@ -12,7 +12,7 @@ What stands between the two lines is generated. A key, its default and its
 sentence are declared once: in genrec_jax/config/, where the sentence is the
 comment above or behind the key, or, for the fields of models and losses
 (models.py, losses.py there), in the docstring of their class. The source is
-read and not imported.
+read and not imported, but for the rules of the values, in key_rules.py there.
 """
 
 import argparse
@@ -22,6 +22,8 @@ import pathlib
 import re
 import sys
 import tokenize
+
+from genrec_jax.config.key_rules import find_rule
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / 'docs' / 'config_reference.md'
@@ -117,9 +119,15 @@ def render_block(name: str) -> str:
   """Returns the table of a block: key, type, default and sentence."""
   if name == 'renamed':
     return _render_renamed()
-  lines = ['| key | type | default | meaning |\n', '|---|---|---|---|\n']
+  lines = [
+    '| key | type | range | default | meaning |\n',
+    '|---|---|---|---|---|\n',
+  ]
+  task = 'ranking' if name.startswith('ranking') else 'retrieval'
   for key, kind, default, sentence in list_keys(name):
-    cells = (f'`{key}`', kind, default and f'`{default}`', sentence)
+    rule = find_rule(key, task)
+    bounds = rule.describe_bounds() if rule and default else ''
+    cells = (f'`{key}`', kind, bounds, default and f'`{default}`', sentence)
     lines.append(
       f'| {" | ".join(c.replace("|", chr(92) + "|") for c in cells)}'
     )
@@ -147,7 +155,9 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
   """
   task, _, section = name.partition('.')
   if name in MODELS:
-    chosen = 'The model; the config file chooses it.'
+    chosen = _as_sentence(
+      'model.name', 'The model; see docs/training.md#models-by-name'
+    )
     fields = _read_class('models', MODELS[name], 'model.')
     return [('model.name', 'str', repr(name), chosen), *fields]
   if section == 'loss':

@@ -122,9 +122,9 @@ def write(path, text):
 
 def test_loading_applies_overrides_and_locks():
   config = config_lib.load(
-    str(ROOT / 'configs/quickstart.py'), ['train.steps=7', 'train.eval_first']
+    str(ROOT / 'configs/quickstart.py'), ['train.steps=7', 'loss.logq']
   )
-  assert config.train.steps == 7 and config.train.eval_first is True
+  assert config.train.steps == 7 and config.loss.logq is True
   with pytest.raises(AttributeError):
     config.train.stpes = 3
 

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from genrec_jax.config import losses, models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
-from genrec_jax.config.loading import OPEN, flatten
-from genrec_jax.config.model_choice import MODELS_OF, choose_model
+from genrec_jax.config.loading import OPEN
+from genrec_jax.config.model_choice import MODELS_OF, check_name
 
 _MODELS = {
   'hstu': models.HSTU,
@@ -44,10 +44,22 @@ def check_values(
   Raises:
     ConfigError: names the key and the value, and says what it must be.
   """
-  flat = flatten(config.to_dict())
-  for key in flat if keys is None else keys:
-    if key in flat:
-      _check_value(key, flat[key], config.get('task'), extended)
+  task = config.get('task')
+  task = task if isinstance(task, str) else ''
+  values = dict(_list_values(config.to_dict(), task))
+  for key in values if keys is None else keys:
+    if key in values:
+      _check_value(key, values[key], task, extended)
+
+
+def _list_values(tree: Mapping, task: str, prefix: str = ''):
+  """(dotted key, value) of every key; a section in place of a value is one."""
+  for name, value in tree.items():
+    key = prefix + name
+    if isinstance(value, Mapping) and find_rule(key, task) is None:
+      yield from _list_values(value, task, f'{key}.')
+    else:
+      yield key, value
 
 
 def _check_value(key: str, value: Any, task: str, extended: bool) -> None:
@@ -101,8 +113,8 @@ def check_sections(
   if config.get('task') not in MODELS_OF:
     return
   fields = config.model.to_dict()
-  if (name := fields.pop('name')) not in MODELS_OF[config.task]:
-    choose_model(config, name)  # which refuses it
+  name = fields.pop('name')
+  check_name(name, config.task)
   classes = {
     'model': (_MODELS[name], fields),
     'loss': (_LOSSES[config.task], config.loss.to_dict()),

@@ -1,5 +1,6 @@
 """Which reader is for a file, by how its name ends."""
 
+import contextlib
 import os
 import pathlib
 
@@ -19,10 +20,11 @@ def guess_format(path: str | os.PathLike) -> str:
   """
   path = pathlib.Path(path)
   names = [path.name.lower()]
-  if path.is_dir():
-    # Below, too: a directory of each split has the files in two of them.
-    files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
-    names = [p.name.lower() for p in files]
+  with contextlib.suppress(OSError):  # which the reader will tell
+    if path.is_dir():
+      # Below, too: a directory of each split has the files in two of them.
+      files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
+      names = [p.name.lower() for p in files]
   for name, suffixes in SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):
       return name

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import pathlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -30,6 +30,8 @@ _FOLDERS = [pathlib.Path(__file__).parents[n] / 'configs' for n in (1, 2)]
 def parse_variants(
   arg: str | None,
   known: Sequence[str] = ('smoke',),
+  *,
+  one_of: Iterable[str] = (),
   elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
   """The variants behind `--config=FILE:`, separated by commas.
@@ -37,18 +39,22 @@ def parse_variants(
   Args:
     arg: what stands there.
     known: the variants of the config.
+    one_of: more of them, which exclude each other, such as models.
     elsewhere: model -> the config that has it, for somebody who asks here.
   """
   names = {name for name in (arg or '').split(',') if name}
+  known = (*known, *one_of)
   for name in names:
     if name not in known:
-      hint = hint_nearest(name, known)
+      hint = ''
       if name in MODELS:
         where = (elsewhere or {}).get(name)
         hint = f'; with this model there is {where}' if where else ''
         own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
         hint += f'; on data of your own it is {own}:{name}'
       raise UnknownVariantError(name, known, hint)
+  if len(chosen := sorted(names & {*one_of})) > 1:
+    raise ConfigError(f'one model at a time, not {chosen}')
   return names
 
 

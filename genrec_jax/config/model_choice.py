@@ -68,11 +68,9 @@ def set_model(config: ConfigDict, name: str) -> None:
   Raises:
     ConfigError: there is no such model for this kind of task.
   """
-  known = MODELS_OF[config.task]
-  if name not in known:
-    raise ConfigError(_explain_unknown(name, config.task))
+  check_name(name, config.task)
   with config.unlocked():
-    config.model = known[name]()
+    config.model = MODELS[name]()
     for key, value in WANTED.get(name, {}).items():
       section, _, field = key.partition('.')
       config[section][field] = value
@@ -117,16 +115,26 @@ def choose_model(config: ConfigDict, name: str) -> None:
   )
 
 
-def _explain_unknown(name: str, task: str) -> str:
+def check_name(name: str, task: str) -> None:
+  """Refuses the name of a model that this kind of task does not have.
+
+  Args:
+    name: of the model.
+    task: 'retrieval' or 'ranking'.
+
+  Raises:
+    ConfigError: says which models there are.
+  """
   known = MODELS_OF[task]
+  if name in known:
+    return
   if name not in MODELS:
-    return f'model.name is {name!r}; {describe_models(name, known)}'
+    raise ConfigError(f'model.name is {name!r}; {describe_models(name, known)}')
   does, file = {
     'retrieval': ('recommends what comes next', 'own_clicks'),
     'ranking': ('ranks examples', 'own_csv'),
   }[task]
-  return (
+  raise ConfigError(
     f'model.name is {name!r}, and a config with task={task!r} {does}: choose '
-    f'one of {", ".join(known)}, or a config such as '
-    f'configs/{file}.py:{name}'
+    f'one of {", ".join(known)}, or a config such as configs/{file}.py:{name}'
   )

@@ -446,8 +446,10 @@ class Wukong:
 
   def __post_init__(self):
     _check_values(self, fm=('optimised', 'full', 'triangular'), dtype=DTYPES)
-    if self.layers < 1:
-      raise ValueError(f'model.layers={self.layers}: Wukong needs one')
+    for field in ('layers', 'rank'):
+      if getattr(self, field) < 1:
+        value = getattr(self, field)
+        raise ValueError(f'model.{field}={value}: Wukong needs one or more')
     parts = ('fmb', 'lcb', 'residual')
     for part in self.zero:
       if part not in parts:

@@ -46,8 +46,12 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[str]) -> None:
     _settle_format(config)
   # A config file may hold what a run of an earlier version began with, which
   # can still be evaluated: only training judges all of it.
+  is_changed = any(key.startswith('model.') for key in keys)
+  if is_changed:
+    keys += [f'model.{field}' for field in config.model]
   check_values(config, keys, extended=True)
-  check_sections(config, {key.partition('.')[0] for key in keys})
+  if is_changed:
+    check_sections(config, {'model'})
 
 
 def _settle_format(config: ConfigDict) -> None:

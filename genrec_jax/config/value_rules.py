@@ -8,7 +8,8 @@ from typing import Any
 
 from genrec_jax.config.loading import hint_nearest
 
-INT32 = 2**31 - 1  # counts are numbers of 32 bits on a device
+# On a device, numbers have 32 bits.
+INT32, FLOAT32 = 2**31 - 1, 3.4e38
 
 
 def _is_number(value) -> bool:
@@ -95,6 +96,8 @@ class Rule:
       return self._describe_range() or self.kind
     if math.isinf(value):
       return 'a finite number'
+    if self.kind == 'a number' and abs(value) > FLOAT32:
+      return f'a number of 32 bits, at most {FLOAT32}'
     if self._is_long and value > self.most:
       return f'at most {self.most:,}'
     fits = (
@@ -108,12 +111,13 @@ class Rule:
   @property
   def _is_long(self) -> bool:
     """Whether the upper bound is one that hardly anybody meets."""
-    return self.most is not None and self.most > 2**16
+    return self.most is not None and self.most >= 2**16
 
   def _describe_range(self) -> str:
     if self.above is not None:
-      bound = '' if self.most is None else f' and at most {self.most}'
-      return f'a finite number above {self.above}{bound}'
+      if self.most is not None:
+        return f'above {self.above} and at most {self.most}'
+      return f'a finite number above {self.above}'
     if self.least is None:
       return ''
     if self.below is not None:
@@ -130,12 +134,20 @@ class Rule:
     """
     if self.words:
       return f'one of {", ".join(map(repr, self.words))}'
-    numeric = self.kind in ('a number', 'a whole number')
-    bounds = self._describe_range() if numeric else ''
+    bounds = self.describe_bounds()
     if bounds.startswith('a finite number'):
       return bounds
     text = f'{self.kind}, {bounds}' if bounds else self.kind
     return f'{text}, or None' if self.optional else text
+
+  def describe_bounds(self) -> str:
+    """The range of a number; '' for what has none.
+
+    >>> whole(1).describe_bounds(), Rule('text').describe_bounds()
+    ('at least 1', '')
+    """
+    numeric = self.kind in ('a number', 'a whole number')
+    return self._describe_range() if numeric and not self.words else ''
 
 
 def whole(least: int = 0, most: int = INT32, **options) -> Rule:

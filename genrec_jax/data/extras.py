@@ -111,6 +111,11 @@ def build_extras(
   extras = []
   for name in sorted(section or {}):
     options = section[name]
+    if not isinstance(options, str) and not hasattr(options, 'keys'):
+      raise ValueError(
+        f'{KEY}.{name} is {options!r}, must be a kind, or options such as '
+        f'{KEY}.{name}.kind'
+      )
     options = {'kind': options} if isinstance(options, str) else dict(options)
     for key in options:
       if key not in _OPTIONS:

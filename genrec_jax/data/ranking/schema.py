@@ -327,6 +327,11 @@ def build_columns(
   features = cfg.get('features', None) or defaults or {}
   columns = []
   for name, options in features.items():
+    if not isinstance(options, str) and not hasattr(options, 'keys'):
+      raise ValueError(
+        f'data.features.{name} is {options!r}, must be a kind, or options such '
+        f'as data.features.{name}.kind'
+      )
     options = {'kind': options} if isinstance(options, str) else dict(options)
     for key in options:
       if key not in _OPTIONS:

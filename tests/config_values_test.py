@@ -1,0 +1,165 @@
+"""Every key of every model against values that make no run.
+
+A value is accepted, or refused by a sentence that names the key and the value,
+without data: no config ends in a traceback.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.config.key_rules import MODEL, RANKING, RETRIEVAL, find_rule
+from genrec_jax.config.loading import OPEN, flatten
+from genrec_jax.config.model_choice import MODELS_OF
+from genrec_jax.config.overrides import apply_overrides
+from genrec_jax.features import FeatureSpec
+from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.tasks.retrieval import Retrieval
+from genrec_jax.train.settings_checks import check_settings
+
+NAN, INF = math.nan, math.inf
+DEFAULTS = {'retrieval': config_lib.retrieval, 'ranking': config_lib.ranking}
+MODELS = [
+  (task, model) for task, models in MODELS_OF.items() for model in models
+]
+BAD = (
+  'no such word', '', -3, -0.5, 0, 1.5, 10**30, 1e300, NAN, INF, None, True,
+  (), (-1,), (0, 10), ('no such word', 'a'), (1, 2, 3), {'a': 1},
+)  # fmt: skip
+TEXTS = ('', '-3', '0', '1.5', '1e300', 'nan', 'inf', 'None', 'word', '(')
+# What a value must be, to make a run of a kind of default, for most keys.
+KINDS = {
+  bool: lambda v: isinstance(v, bool),
+  int: lambda v: type(v) is int and abs(v) < 2**31,
+  float: lambda v: type(v) in (int, float) and math.isfinite(v),
+  str: lambda v: isinstance(v, str),
+  tuple: lambda v: isinstance(v, tuple),
+}
+EITHER = ('model.fmb', 'model.lcb')  # one width, or one of each layer
+NULLABLE = ('split.valid_from',)
+
+
+def make_config(task, model):
+  config = DEFAULTS[task]()
+  config_lib.set_model(config, model)
+  if 'time_bias' in config.model:
+    config.model.time_bias = False  # the generated data have no times
+    config.train.monitor = 'mrr'  # which every eval.ks measures
+  return config
+
+
+def set_value(config, key, value):
+  """The value as the config holds it, which makes floats of other numbers."""
+  *sections, last = key.split('.')
+  for name in sections:
+    config = config[name]
+  with config.ignore_type(), config.unlocked():
+    config[last] = value
+  return config.to_dict()[last]
+
+
+def list_keys(task, model):
+  """Keys of the model; the others with one model of each kind of task."""
+  flat = flatten(make_config(task, model).to_dict())
+  is_first = model == next(iter(MODELS_OF[task]))
+  return [k for k in flat if is_first or k.startswith(('model.', 'loss.'))]
+
+
+@pytest.mark.parametrize('task, model', MODELS)
+def test_every_key_has_a_rule(task, model):
+  flat = flatten(make_config(task, model).to_dict())
+  assert [key for key in flat if not find_rule(key, task)] == []
+  check_settings(make_config(task, model))
+
+
+def test_no_rule_is_of_a_key_that_is_not_there():
+  known = {k for x in MODELS for k in flatten(make_config(*x).to_dict())}
+  rules = {*RETRIEVAL, *RANKING, *(f'model.{field}' for field in MODEL)}
+  assert rules <= known
+
+
+@pytest.mark.parametrize('task, model', MODELS)
+def test_a_bad_value_is_refused_by_a_sentence_that_names_the_key(task, model):
+  accepted = []
+  for key in list_keys(task, model):
+    default = flatten(make_config(task, model).to_dict())[key]
+    for value in BAD:
+      config = make_config(task, model)
+      value = set_value(config, key, value)
+      try:
+        check_settings(config)
+      except config_lib.ConfigError as error:
+        _check_sentence(str(error), key, value)
+        continue
+      accepted.append((key, value))
+      if key == 'task':
+        continue  # which may be from outside
+      if value is None:
+        assert default is None or key in NULLABLE, (key, value)
+      elif default is not None and key not in EITHER:
+        assert KINDS[type(default)](value), (key, value, default)
+  _build_tasks(task, model, accepted)
+
+
+def _check_sentence(text, key, value):
+  field = key.rpartition('.')[2]
+  assert field in text, (key, value, text)
+  if isinstance(value, dict | bool):
+    return  # a switch that contradicts another key is named alone
+  words = [repr(value), str(value)]
+  if isinstance(value, tuple):
+    words += map(repr, value)
+  if isinstance(value, int | float):
+    words.append(f'{value:,}')
+  assert any(word in text for word in words), (key, value, text)
+  assert len(text) < 1000
+
+
+def _build_tasks(task, model, accepted):
+  """What was accepted of a model makes one, as far as shapes can say."""
+  for key, value in accepted:
+    # Names of features are compared with those of the data.
+    if not key.startswith('model.') or key.startswith('model.context'):
+      continue
+    config = make_config(task, model)
+    set_value(config, key, value)
+    if task == 'retrieval':
+      Retrieval.from_config(config, np.arange(1, 9), np.ones(9, np.int64))
+      continue
+    features = [
+      FeatureSpec('user', 'categorical', rows=9, table='user'),
+      FeatureSpec('item', 'categorical', rows=9, table='item'),
+      FeatureSpec('price', 'numeric'),
+    ]
+    Ranking.from_config(config, features, ['label'])
+
+
+@pytest.mark.parametrize('task', DEFAULTS)
+def test_a_text_of_the_command_line(task):
+  model = next(iter(MODELS_OF[task]))
+  for key, text in itertools.product(list_keys(task, model), TEXTS):
+    config = make_config(task, model)
+    try:
+      apply_overrides(config, [f'{key}={text}'])
+      check_settings(config)
+    except config_lib.ConfigError as error:
+      assert key.rpartition('.')[2] in str(error), (key, text, error)
+
+
+@pytest.mark.parametrize('section', OPEN)
+def test_names_of_columns_with_bad_values(section):
+  task = 'retrieval' if section == 'data.extras' else 'ranking'
+  for value in BAD:
+    config = make_config(task, 'hstu' if task == 'retrieval' else 'wukong')
+    if section == 'data.label_kinds' or section == 'data.label_weights':
+      set_value(config, section, ConfigDict({'label': value}))
+    else:
+      set_value(config, section, ConfigDict({'a': value}))
+    try:
+      check_settings(config)
+    except config_lib.ConfigError as error:
+      assert section.rpartition('.')[2] in str(error), (section, value, error)
