@@ -360,7 +360,7 @@ def _name_files(config, path) -> None:
   config.data.name, config.data.path = format_of(path), str(path.resolve())
   if (
     path.name.lower().endswith(('.tsv', '.tsv.gz'))
-    and config.data.delimiter == ','
+    and not config.data.delimiter
   ):
     config.data.delimiter = '\t'
 
@@ -372,7 +372,7 @@ def _features_of_files(cfg, features: Features) -> dict:
     suffixes = file_format.SUFFIXES
     files = split_files.find_files(cfg, path, {}, suffixes, log=LOG.debug)
     path = files['train'][0]
-  reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
+  reading = formats.settle_reading(cfg, path, LOG.debug)
   by_type = file_format.default_features(path, reading)
   beside = build_annotations(cfg, cfg.labels).columns.values()
   return examples_lib.choose_guesses(

@@ -15,10 +15,10 @@ where `reading` is a format and its options.
 
 import pathlib
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text
+from genrec_jax.data import csv_layout, text
 from genrec_jax.data.ranking import (
   criteo,
   csv_files,
@@ -27,6 +27,7 @@ from genrec_jax.data.ranking import (
   raw,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import schema as schema_lib
 
 Reading = Mapping[str, str]  # 'format' and its options
 
@@ -51,6 +52,27 @@ def find_format(name: str) -> types.ModuleType:
 
     return parquet_files
   return FORMATS[name]
+
+
+def settle_reading(
+  cfg: Mapping, path: pathlib.Path, log: Callable[[str], None]
+) -> dict[str, str]:
+  """The format of `config.data` and its options, as the first file decides.
+
+  Args:
+    cfg: `config.data`.
+    path: the file.
+    log: called with what the file has decided.
+  """
+  reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', '')}
+  if cfg.get('time', ''):
+    reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
+  if find_format(cfg['name']) is csv_files:
+    wanted = schema_lib.list_columns(cfg)
+    header = cfg.get('header', 'auto')
+    return csv_files.settle_layout(path, reading, wanted, header, log)
+  reading['delimiter'] = reading['delimiter'] or ','  # which nothing reads
+  return reading
 
 
 def guess_features(
@@ -114,11 +136,15 @@ def read_examples(
     path: the file.
     name: of its format; '' is that of the training data.
   """
+  path, schema = text.require_file(path), encoder.schema
   reading = {'delimiter': ',', **encoder.reading}
   reading['format'] = name or encoder.reading.get('format', '')
-  path = text.require_file(path)
+  if find_format(reading['format']) is csv_files and 'columns' not in reading:
+    # The delimiter may be another one than that of the training files.
+    usual = {'wanted': schema.sources, 'usual': reading['delimiter']}
+    layout = csv_layout.find_layout(path, header='yes', **usual)
+    reading['delimiter'] = layout.delimiter
   columns = find_format(reading['format']).read_names(path, reading)
-  schema = encoder.schema
   beside = [*schema.labels, *schema.annotations.columns.values()]
   column_names = [
     *schema.sources,
