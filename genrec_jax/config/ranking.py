@@ -156,7 +156,13 @@ def ranking() -> ConfigDict:
       'predict': {
         # The file of examples, which need no labels; '' is the test split.
         'input': '',
-        'format': '',  # Its format, as in `data.name`; '' is that of the data.
+        # Its format, as in `data.name`; '' goes by the suffix '.parquet', and
+        # is otherwise that of the data.
+        'format': '',
+        # Columns of the input that go beside the scores; 'auto' stands for the
+        # columns of `data.group`, `data.time` and `data.example_id` and those
+        # that are called as ids are, and () keeps none.
+        'keep': ('auto',),
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',

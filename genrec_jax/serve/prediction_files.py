@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -66,23 +66,46 @@ class Scores:
     first: number of the first example; the first of a file is 1.
     labels: name of each label.
     probabilities: `[N, L]` float32.
+    kept: columns of the input: N texts, or `[N]` numbers, masked where missing.
   """
 
   first: int
   labels: tuple[str, ...]
   probabilities: np.ndarray
+  kept: Mapping[str, list | np.ndarray] = dataclasses.field(
+    default_factory=dict
+  )
 
   def columns(self) -> dict:
     """Name -> values, as tables have them."""
     rows = np.arange(self.first, self.first + len(self.probabilities))
-    columns = zip(self.labels, self.probabilities.T, strict=True)
-    return {'row': rows, **dict(columns)}
+    names = name_scores(self.labels)
+    scores = zip(names, self.probabilities.T, strict=True)
+    return {'row': rows, **self.kept, **dict(scores)}
 
   def lines(self) -> Iterator[dict]:
-    """{"row": 1, "click": 0.25} of each example."""
-    for number, probabilities in enumerate(self.probabilities, self.first):
-      values = zip(self.labels, _shorten_floats(probabilities), strict=True)
-      yield {'row': number, **dict(values)}
+    """{"row": 1, "user": "u7", "score": 0.25} of each example."""
+    columns = {
+      name: _shorten_floats(x)
+      if getattr(x, 'dtype', '') == np.float32
+      else np.ma.asarray(x).tolist()
+      if isinstance(x, np.ndarray)
+      else x
+      for name, x in self.columns().items()
+    }
+    for values in zip(*columns.values(), strict=True):
+      yield dict(zip(columns, values, strict=True))
+
+
+def name_scores(labels: Sequence[str]) -> list[str]:
+  """The columns of the probabilities.
+
+  >>> name_scores(['click']), name_scores(['click', 'buy'])
+  (['score'], ['score_click', 'score_buy'])
+  """
+  if len(labels) == 1:
+    return ['score']
+  return [f'score_{label}' for label in labels]
 
 
 def _shorten_floats(values: np.ndarray) -> list[float]:

@@ -22,7 +22,7 @@ from genrec_jax.data.ranking import (
 )
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.serve import prediction_files
+from genrec_jax.serve import kept_columns, prediction_files
 from genrec_jax.serve.scorer import Scorer
 
 LOG = logging.getLogger('genrec_jax')
@@ -60,9 +60,19 @@ def write_scores(
     raise ValueError(f'{output}: predict.output would replace predict.input')
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   tally = value_tally.Tally(scorer.encoder)
+  reserved = {'row', *prediction_files.name_scores(scorer.labels)}
+  kept = kept_columns.KeptColumns(predict.keep, config.data, reserved)
   if source:
-    chunks = formats.read_examples(scorer.encoder, source, predict.format)
+    chunks = formats.read_examples(
+      scorer.encoder, source, predict.format, kept.choose
+    )
+    chunks = kept.watch(chunks)
     score_batches, total = scorer.score_chunks(chunks, tally), None
+  elif {*predict.keep} - {kept_columns.AUTO}:
+    raise ValueError(
+      f'predict.keep={tuple(predict.keep)} names columns of predict.input, '
+      'which is not set: the prepared test split has them no more'
+    )
   else:
     split = _test_split(config, workdir)
     total = len(split)
@@ -80,7 +90,10 @@ def write_scores(
     progress = stack.enter_context(Progress(total, unit='example'))
     stack.enter_context(interruption.Unwinding())
     for scores in interruption.each(score_batches):
-      file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
+      columns = kept.take(len(scores))
+      file.write(
+        prediction_files.Scores(done + 1, scorer.labels, scores, columns)
+      )
       done += len(scores)
       progress.update(done)
   LOG.info('%s: probabilities of %s examples', output, f'{done:,}')

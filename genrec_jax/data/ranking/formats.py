@@ -127,27 +127,47 @@ def read_files(
 
 
 def read_examples(
-  encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
+  encoder: encoder_lib.Encoder,
+  path: str | pathlib.Path,
+  name: str = '',
+  choose: Callable[..., Sequence[str]] = lambda columns, by_type: (),
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file to be encoded; labels and annotations where it has them.
 
   Args:
     encoder: of the training data.
     path: the file.
-    name: of its format; '' is that of the training data.
+    name: of its format; '' goes by the suffix '.parquet', and is otherwise that
+      of the training data.
+    choose: its columns, and column -> the feature that its type suggests -> the
+      columns that are read in any case.
   """
   path, schema = text.require_file(path), encoder.schema
   reading = {'delimiter': ',', **encoder.reading}
-  reading['format'] = name or encoder.reading.get('format', '')
+  name = name or _name_by_suffix(path, encoder.reading.get('format', ''))
+  reading['format'] = name
   if find_format(reading['format']) is csv_files and 'columns' not in reading:
     # The delimiter may be another one than that of the training files.
     usual = {'wanted': schema.sources, 'usual': reading['delimiter']}
     layout = csv_layout.find_layout(path, header='yes', **usual)
     reading['delimiter'] = layout.delimiter
-  columns = find_format(reading['format']).read_names(path, reading)
+  file_format = find_format(reading['format'])
+  columns = file_format.read_names(path, reading)
+  by_type = {}
+  if not file_format.BARE:
+    by_type = file_format.default_features(path, reading)
   beside = [*schema.labels, *schema.annotations.columns.values()]
   column_names = [
     *schema.sources,
     *(name for name in beside if name in columns),
+    *choose(columns, by_type),
   ]
   return read_files([path], list(dict.fromkeys(column_names)), reading)
+
+
+def _name_by_suffix(path: pathlib.Path, trained: str) -> str:
+  """The format of a table; `trained` is that of training, '' for none."""
+  if path.suffix.lower() == '.parquet':
+    return 'parquet'
+  is_text = path.name.lower().endswith(csv_files.SUFFIXES)
+  return 'csv' if is_text and trained in ('', 'parquet', 'clicks') else trained
