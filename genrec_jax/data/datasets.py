@@ -15,6 +15,7 @@ from genrec_jax.data import convert as convert_lib
 from genrec_jax.data import (
   csv_layout,
   readers,
+  remote_files,
   source_files,
   synthetic,
   text_arrays,
@@ -70,7 +71,7 @@ def _find_file(cfg, name: str, source: str) -> pathlib.Path:
       f'data.path is not set: download {source} and set config.data.path to '
       'its directory'
     )
-  path = pathlib.Path(cfg.path)
+  path = remote_files.locate(cfg.path)
   path = path if path.is_file() else path / name
   if not path.exists():
     raise FileNotFoundError(
@@ -201,7 +202,7 @@ def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
       'data.path is not set: give config.data.path a file, or a directory of '
       f'{suffixes[0]} files'
     )
-  path = pathlib.Path(cfg.path)
+  path = remote_files.locate(cfg.path)
   if not path.is_dir():
     if not path.is_file():
       raise FileNotFoundError(f'{path}: no such file (data.path)')

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from genrec_jax.data import remote_files
 from genrec_jax.data.quoting import quote
 
 # What one row may ask for; a file without line ends, or one that a few bytes
@@ -36,8 +37,8 @@ class TextBlock:
 
 
 def require_file(path: str | pathlib.Path) -> pathlib.Path:
-  """`path`, or an error that names it."""
-  path = pathlib.Path(path)
+  """The file at a path or URL, or an error that names it."""
+  path = remote_files.locate(path)
   if not path.is_file():
     raise FileNotFoundError(f'{path}: no such file')
   return path
@@ -97,10 +98,13 @@ def read_blocks(
   Yields:
     The blocks; never an empty one.
   """
-  opener = gzip.open if path.suffix.lower() == '.gz' else open
   first = 1  # number of the next line
   try:
-    with opener(path, 'rb') as f, explain_memory(path):
+    with contextlib.ExitStack() as stack:
+      f = stack.enter_context(path.open('rb'))
+      if path.suffix.lower() == '.gz':
+        f = stack.enter_context(gzip.open(f))
+      stack.enter_context(explain_memory(path))
       source = _Lines(path, f, encoding)
       while lines := source.take(rows):
         text = ''.join(lines)

@@ -1,7 +1,8 @@
 """Which reader is for a file of the user's."""
 
 import os
-import pathlib
+
+from genrec_jax.data import remote_files
 
 _SUFFIXES = {
   'csv': ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
@@ -20,11 +21,11 @@ def format_of(path: str | os.PathLike) -> str:
   Raises:
     ValueError: by its suffix it is neither.
   """
-  path = pathlib.Path(path)
+  path = remote_files.locate(path)
   names = [path.name.lower()]
   if path.is_dir():
     # Below, too: a directory of each split has the files in two of them.
-    files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
+    files = [*sorted(path.iterdir()), *sorted(path.glob('*/*'))]
     names = [p.name.lower() for p in files]
   for name, suffixes in _SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):

@@ -17,6 +17,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.comparison import MODELS
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import remote_files
 from genrec_jax.data.ranking import formats, saved_encoder, split_files
 from genrec_jax.data.ranking.annotations import build_annotations
 from genrec_jax.library import columns as columns_lib
@@ -354,7 +355,7 @@ def _name_examples(config, examples, labels, features, group, workdir) -> None:
 
 
 def _name_files(config, path) -> None:
-  path = pathlib.Path(path)
+  path = remote_files.locate(path)
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file')
   config.data.name, config.data.path = format_of(path), str(path.resolve())
@@ -367,7 +368,8 @@ def _name_files(config, path) -> None:
 
 def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
-  file_format, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
+  file_format = formats.find_format(cfg.name)
+  path = remote_files.locate(cfg.path)
   if path.is_dir():
     suffixes = file_format.SUFFIXES
     files = split_files.find_files(cfg, path, {}, suffixes, log=LOG.debug)

@@ -13,6 +13,7 @@ from genrec_jax.data import (
   csv_layout,
   datasets,
   readers,
+  remote_files,
   text,
   text_arrays,
 )
@@ -139,7 +140,7 @@ def read_input(
   Returns:
     Every user with a known item, and what was left out.
   """
-  path = pathlib.Path(config.predict.input)
+  path = remote_files.locate(config.predict.input)
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file (predict.input)')
   format_ = config.predict.format or _format_of(path)

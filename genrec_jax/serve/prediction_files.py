@@ -10,11 +10,13 @@ import dataclasses
 import json
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax.data import scratch
+from genrec_jax.data.remote_files import RemotePath
 
 _ANY_LENGTH = np.dtypes.StringDType()
 ROW_GROUP = 1 << 17  # rows of a Parquet file written together
@@ -201,6 +203,8 @@ def check_path(path: pathlib.Path) -> None:
     raise ValueError(f'predict.output is {str(path)!r}, a directory')
   if path.suffix == '.parquet':
     _import_pyarrow()
+  if not isinstance(path, pathlib.Path):
+    return  # `is_dir` has reached the store
   path.parent.mkdir(parents=True, exist_ok=True)
   if not os.access(path.parent, os.W_OK):
     raise PermissionError(f'{path.parent}: may not be written (predict.output)')
@@ -213,12 +217,12 @@ def create_file(
   """A file with `write(rows)`; it is there when the context ends well.
 
   Args:
-    path: of the file; its suffix is the format.
+    path: of the file, or its URL; its suffix is the format.
     escape_formulas: whether texts that a spreadsheet would run as formulas get
       an apostrophe in front, in CSV.
   """
   try:
-    with scratch.replaced_file(path) as partial:
+    with _staged_file(path) as partial:
       with contextlib.closing(FORMATS[path.suffix](partial)) as file:
         file.escape_formulas = escape_formulas
         yield file
@@ -226,6 +230,19 @@ def create_file(
     failure = OSError(f'{path} could not be written: {e}')
     failure.errno = e.errno  # main.py adds a remedy where the disk is full
     raise failure from e
+
+
+@contextlib.contextmanager
+def _staged_file(path: pathlib.Path | RemotePath) -> Iterator[pathlib.Path]:
+  """The place of a file on the disk that goes to `path` when it is complete."""
+  if isinstance(path, pathlib.Path):
+    with scratch.replaced_file(path) as partial:
+      yield partial
+    return
+  with tempfile.TemporaryDirectory(prefix='genrec_jax-') as directory:
+    partial = pathlib.Path(directory) / path.name
+    yield partial
+    path.upload(partial)
 
 
 def _import_pyarrow():

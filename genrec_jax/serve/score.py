@@ -12,6 +12,7 @@ import pathlib
 from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
+from genrec_jax.data import remote_files
 from genrec_jax.data.ranking import (
   batches,
   datasets,
@@ -50,12 +51,12 @@ def write_scores(
     )
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.check_trained(workdir, config)
-  output = pathlib.Path(predict.output or workdir / 'predictions.csv')
+  output = remote_files.locate(predict.output or workdir / 'predictions.csv')
   prediction_files.check_path(output)
   interruption.keep(
     lambda: f'{output} is as it was, and the same command starts again'
   )
-  source = pathlib.Path(predict.input) if predict.input else None
+  source = remote_files.locate(predict.input) if predict.input else None
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)

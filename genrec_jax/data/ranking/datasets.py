@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
   batches,
@@ -145,7 +146,7 @@ def _need_path(cfg) -> pathlib.Path:
       f'data.path is not set: data.name={cfg["name"]} reads files; set '
       'config.data.path to the file, or to the directory that holds them'
     )
-  path = pathlib.Path(cfg['path'])
+  path = remote_files.locate(cfg['path'])
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file or directory (data.path)')
   return path
@@ -162,8 +163,8 @@ def _prepared_from(
     'format': [1, 1],
     'files': {
       split: [
-        [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns]
-        for p in source.files
+        [str(p.resolve()), *stat]
+        for p, stat in source_files.stat_files(source.files).items()
       ]
       for split, source in sources.items()
     },

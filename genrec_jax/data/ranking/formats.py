@@ -114,12 +114,10 @@ def read_files(
 ) -> Iterator[raw.RawChunk]:
   """The rows of some files, one behind the other."""
   file_format = find_format(reading['format'])
-  for path in paths:
+  for path in map(text.require_file, paths):
     empty = True
     with text.explain_memory(path):
-      for chunk in file_format.read_chunks(
-        pathlib.Path(path), column_names, reading
-      ):
+      for chunk in file_format.read_chunks(path, column_names, reading):
         empty = False
         yield chunk
     if empty:
