@@ -102,6 +102,7 @@ setuptools.setup(
     'tpu': [JAX.format('[tpu]')],
     'parquet': ['pyarrow>=15'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
+    's3': ['s3fs>=2024.2'],  # data and predictions on s3://
     'docs': [  # the site: `mkdocs serve`
       'mkdocs>=1.6,<2',
       'mkdocs-material>=9.6,<10',

@@ -178,7 +178,7 @@ def list_events(chunks) -> list:
 
 def read_csv(ids: str):
   def read(path, rows):
-    options = dict(ids=ids, extras=_EXTRAS, chunk_rows=rows)
+    options = dict(ids=ids, extras=_EXTRAS, chunk_rows=rows, delimiter=',')
     return list_events(readers.read_csv([path], COLUMNS, **options))
 
   return read
@@ -296,6 +296,7 @@ def read_part(path, rows):
       path.parent,
       path.name,
       columns=dict(user='u', item='i', time='t'),
+      delimiter=',',
       item_vocab=vocab_lib.Vocab(np.array(WORDS)),
       batch_size=4,
       max_len=10**6,

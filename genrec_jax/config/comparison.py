@@ -17,6 +17,8 @@ TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
 # Key -> what was done before there was the key, where its default is another.
 FORMER = {
   'model.first_order': 'table',
+  'data.delimiter': ',',
+  'data.header': 'yes',
   'data.names_give_splits': False,
   'data.pairs': 'by_place',
   'data.train_unseen': 0.0,

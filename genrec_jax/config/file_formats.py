@@ -18,7 +18,8 @@ def guess_format(path: str | os.PathLike) -> str:
   >>> guess_format('ratings.dat')
   ''
   """
-  path = pathlib.Path(path)
+  if isinstance(path, str | os.PathLike):  # else it acts as a path does
+    path = pathlib.Path(path)
   names = [path.name.lower()]
   with contextlib.suppress(OSError):  # which the reader will tell
     if path.is_dir():

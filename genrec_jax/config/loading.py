@@ -174,7 +174,9 @@ def _parse_value(key: str, text: str, default):
 def _parse_tuple(text: str, default) -> tuple:
   """`(1, 10)`, `1,10`, `10` or words: `valid,test`."""
   try:
-    value = ast.literal_eval(text)
+    # Words may look like numbers, as columns that are known by their places.
+    is_word = isinstance(next(iter(default), None), str) and text[:1].isdigit()
+    value = text.split(',') if is_word else ast.literal_eval(text)
   except (ValueError, SyntaxError):
     if text.lstrip().startswith(('(', '[', '{')):
       raise  # a bracket or a quotation mark is missing: these are not words

@@ -102,7 +102,12 @@ def ranking() -> ConfigDict:
         # that the rows of unseen values are learned; 0 leaves these rows as
         # they were drawn. See docs/ranking_data.md#unseen-values.
         'train_unseen': 0.01,
-        'delimiter': ',',  # The character between the cells of CSV files.
+        # The character between the cells of CSV files, or 'tab'; '' is the one
+        # of a tab, ';', '|' and ',' that gives the columns that are named.
+        'delimiter': '',
+        # Whether CSV files have a header: 'yes', 'no', or ('auto') unless all
+        # columns are named by numbers, the first of which is 0.
+        'header': 'auto',
         'block_rows': 16_384,  # Rows of a block on disk.
         # Rows that are shuffled together and lie in memory.
         'shuffle_rows': 4_000_000,
@@ -155,7 +160,13 @@ def ranking() -> ConfigDict:
       'predict': {
         # The file of examples, which need no labels; '' is the test split.
         'input': '',
-        'format': '',  # Its format, as in `data.name`; '' is that of the data.
+        # Its format, as in `data.name`; '' goes by the suffix '.parquet', and
+        # is otherwise that of the data.
+        'format': '',
+        # Columns of the input that go beside the scores; 'auto' stands for the
+        # columns of `data.group`, `data.time` and `data.example_id` and those
+        # that are called as ids are, and () keeps none.
+        'keep': ('auto',),
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',

@@ -51,7 +51,12 @@ def retrieval() -> ConfigDict:
         # Ids are 'int', 'str', or ('auto') what the first rows look like.
         'id_type': 'auto',
         'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.
-        'delimiter': ',',  # The character between the cells of CSV files.
+        # The character between the cells of CSV files, or 'tab'; '' is the one
+        # of a tab, ';', '|' and ',' that gives the columns that are named.
+        'delimiter': '',
+        # Whether CSV files have a header: 'yes', 'no', or ('auto') unless all
+        # columns are named by numbers, the first of which is 0.
+        'header': 'auto',
         'item_vocab': '',  # A saved vocabulary to apply; '' makes one.
         # Items that a saved vocabulary lacks are an 'error', or 'skip' drops
         # them.
@@ -155,6 +160,7 @@ def retrieval() -> ConfigDict:
         'id_type': '',  # As `data.id_type`; '' is the same.
         'time_unit': '',  # As `data.time_unit`; '' is the same.
         'delimiter': '',  # As `data.delimiter`; '' is the same.
+        'header': '',  # As `data.header`; '' is the same.
         # float: Seconds since 1970 at which every user asks; None is the time
         # of the user's last event.
         'request_time': None,

@@ -12,9 +12,16 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import convert as convert_lib
+from genrec_jax.data import (
+  csv_layout,
+  readers,
+  remote_files,
+  source_files,
+  synthetic,
+  text_arrays,
+)
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
-from genrec_jax.data import readers, source_files, synthetic, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 
 YEAR_9999 = 253_402_300_799  # its last second
@@ -64,7 +71,7 @@ def _find_file(cfg, name: str, source: str) -> pathlib.Path:
       f'data.path is not set: download {source} and set config.data.path to '
       'its directory'
     )
-  path = pathlib.Path(cfg.path)
+  path = remote_files.locate(cfg.path)
   path = path if path.is_file() else path / name
   if not path.exists():
     raise FileNotFoundError(
@@ -208,8 +215,10 @@ def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
       'data.path is not set: give config.data.path a file, or a directory of '
       f'{suffixes[0]} files'
     )
-  path = pathlib.Path(cfg.path)
+  path = remote_files.locate(cfg.path)
   if not path.is_dir():
+    if not path.is_file():
+      raise FileNotFoundError(f'{path}: no such file (data.path)')
     return [path]
   paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(suffixes))
   if not paths:
@@ -217,31 +226,48 @@ def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
   return paths
 
 
-def _own_files(cfg, cache_dir, log, paths, read, **extra) -> RetrievalDataset:
+def _own_files(cfg, cache_dir, log, paths, read, recipe) -> RetrievalDataset:
+  """What files of the user's hold.
+
+  Args:
+    cfg: `config.data`.
+    cache_dir: where converted columns are kept.
+    log: called with progress messages.
+    paths: the files.
+    read: what reads them.
+    recipe: what else names the converted columns.
+  """
   options = {
     'columns': dict(cfg.columns),
     'ids': cfg.get('id_type', 'auto'),
     'time_unit': cfg.get('time_unit', 's'),
-    **extra,
   }
-  for path in paths:
-    if not path.is_file():
-      raise FileNotFoundError(f'{path}: no such file (data.path)')
   read = functools.partial(read, paths, **options)
-  histories = _convert_once(cfg, cache_dir, log, paths, read, options)
+  histories = _convert_once(cfg, cache_dir, log, paths, read, options | recipe)
   return _all_items(cfg.name, histories)
 
 
 def _load_csv(cfg, cache_dir, log) -> RetrievalDataset:
   paths = _list_files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
-  delimiter = cfg.get('delimiter', ',')
-  read = readers.read_csv
-  return _own_files(cfg, cache_dir, log, paths, read, delimiter=delimiter)
+  options = {key: cfg.get(key, x) for key, x in _CSV_OPTIONS.items()}
+  wanted = [*filter(None, dict(cfg.columns).values())]
+  wanted += [extra.source for extra in build_extras(cfg)]
+  layout = csv_layout.find_layout(paths[0], wanted, **options)
+  if said := layout.describe(paths[0]):
+    log(said)
+  # Of earlier versions, too, which were told the delimiter and knew no header.
+  recipe = {'delimiter': layout.delimiter}
+  recipe |= {} if layout.has_header else {'header': 'no'}
+  read = functools.partial(readers.read_csv, **options)
+  return _own_files(cfg, cache_dir, log, paths, read, recipe)
+
+
+_CSV_OPTIONS = {'delimiter': '', 'header': 'auto'}
 
 
 def _load_parquet(cfg, cache_dir, log) -> RetrievalDataset:
   paths = _list_files(cfg, ('.parquet',))
-  return _own_files(cfg, cache_dir, log, paths, readers.read_parquet)
+  return _own_files(cfg, cache_dir, log, paths, readers.read_parquet, {})
 
 
 def _load_synthetic(cfg, cache_dir, log) -> RetrievalDataset:

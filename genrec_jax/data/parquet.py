@@ -42,10 +42,19 @@ def _shorten(error: Exception) -> str:
   return str(error)[:200]  # it may quote the content
 
 
+@contextlib.contextmanager
+def _open_file(path: pathlib.Path, **options) -> Iterator[pq.ParquetFile]:
+  with contextlib.ExitStack() as stack:
+    # pyarrow maps what is on a disk; of a store it reads pieces.
+    is_local = isinstance(path, pathlib.Path)
+    source = path if is_local else stack.enter_context(path.open('rb'))
+    yield stack.enter_context(pq.ParquetFile(source, **options))
+
+
 def read_schema(path: pathlib.Path) -> pa.Schema:
   """The names and types of the columns of a file."""
   try:
-    with text.explain_memory(path), pq.ParquetFile(path) as file:
+    with text.explain_memory(path), _open_file(path) as file:
       schema = file.schema_arrow
       text.check_width(path, len(schema.names))
       return schema
@@ -75,7 +84,7 @@ def read_batches(
   texts = [name for name in names if is_text(schema.field(name).type)]
   with (
     explain_damage(path, 0),
-    pq.ParquetFile(
+    _open_file(
       path, read_dictionary=texts, page_checksum_verification=True
     ) as file,
   ):

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import csv_layout, fields, text, text_arrays
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import fields, text, text_arrays
 from genrec_jax.data.quoting import list_names, quote
 
 CHUNK_ROWS = 1 << 18
@@ -169,9 +168,8 @@ def movielens_csv(
   columns = dict(
     user='userId', item='movieId', time='timestamp', rating='rating'
   )
-  return read_csv(
-    [path], columns, ids='int', extras=extras, chunk_rows=chunk_rows
-  )
+  options = dict(delimiter=',', header='yes', chunk_rows=chunk_rows)
+  return read_csv([path], columns, ids='int', extras=extras, **options)
 
 
 def read_catalogue(path: str | pathlib.Path) -> tuple[np.ndarray, list[str]]:
@@ -247,7 +245,7 @@ def _find_positions(
   """Where the named columns are, or an error with the nearest name."""
   for role, name in named.items():
     if name not in names:
-      hint = text.hint_delimiter(names) or hint_nearest(name, names)
+      hint = csv_layout.hint_column(name, names)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
         f'{list_names(names)}{hint}'
@@ -282,19 +280,23 @@ def read_csv(
   paths: Sequence[str | pathlib.Path],
   columns: Mapping[str, str],
   *,
-  delimiter: str = ',',
+  delimiter: str = '',
+  header: str = 'auto',
   ids: str = 'auto',
   time_unit: str = 's',
   extras: Sequence[extras_lib.ExtraColumn] = (),
   chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Events]:
-  """Events of CSV files (also `.gz`) with a header, by column names.
+  """Events of CSV files (also `.gz`), by the names of columns.
 
   Args:
     paths: the files, read one after the other as one log.
-    columns: name of the 'user', 'item', 'time' and 'rating' column; a time or
-      rating that is '' or absent is not read.
-    delimiter: between fields.
+    columns: name of the 'user', 'item', 'time' and 'rating' column, or number
+      in files without a header; a time or rating that is '' or absent is not
+      read.
+    delimiter: between fields; '' is that of each file, as in
+      `csv_layout.find_layout`.
+    header: whether files have one, as there.
     ids: 'int', 'str', or 'auto': integers if the whole first chunk is.
     time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'; ISO dates
       without a zone are UTC.
@@ -305,17 +307,23 @@ def read_csv(
     `Events` of at most `chunk_rows` rows.
   """
   _check_options(ids, time_unit)
-  text.check_delimiter(delimiter)
+  csv_layout.read_delimiter(delimiter)
   named = _named_roles(columns)
+  wanted = [*named.values(), *(extra.source for extra in extras)]
   kinds = {'user': ids, 'item': ids}
   for path in paths:
     path = text.require_file(path)
-    names = text.read_header(path, delimiter)
+    layout = csv_layout.find_layout(path, wanted, delimiter, header)
     blocks = text.read_blocks(
-      path, delimiter, quotes=True, skip=1, rows=chunk_rows, width=len(names)
+      path,
+      layout.delimiter,
+      quotes=True,
+      skip=int(layout.has_header),
+      rows=chunk_rows,
+      width=len(layout.names),
     )
-    index = _find_positions(path, named, names)
-    there = _extra_positions(path, extras, names)
+    index = _find_positions(path, named, layout.names)
+    there = _extra_positions(path, extras, layout.names)
     yield from _from_blocks(path, blocks, index, kinds, time_unit, there)
 
 

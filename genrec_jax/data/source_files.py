@@ -10,7 +10,10 @@ _Chunk = TypeVar('_Chunk')
 def stat_files(
   paths: Iterable[pathlib.Path],
 ) -> dict[pathlib.Path, tuple[int, int]]:
-  """Path -> (size, time of the last change in ns)."""
+  """Path -> (size, time of the last change in ns).
+
+  A store says in other words what changes with the content, see `remote_files`.
+  """
   stats = {path: path.stat() for path in paths}
   return {path: (s.st_size, s.st_mtime_ns) for path, s in stats.items()}
 
@@ -22,7 +25,11 @@ def check_unchanged(before: Mapping[pathlib.Path, tuple[int, int]]) -> None:
     ValueError: one of them has changed, or is gone.
   """
   for path, stamp in before.items():
-    if not path.exists() or stat_files([path])[path] != stamp:
+    try:
+      is_same = stat_files([path])[path] == stamp
+    except FileNotFoundError:
+      is_same = False
+    if not is_same:
       raise ValueError(
         f'the raw files changed while they were read ({path}); start again '
         'when nobody writes to them'

@@ -317,7 +317,8 @@ def stream_batches(
   max_len: int,
   unknown: str = 'skip',
   ids: str = 'auto',
-  delimiter: str = ',',
+  delimiter: str = '',
+  header: str = 'auto',
   time_unit: str = 's',
   extras: Sequence[extras_lib.ExtraColumn] = (),
   extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
@@ -333,14 +334,15 @@ def stream_batches(
   Args:
     directory: where the parts appear.
     pattern: which files are parts; those that end in '.parquet' are read as
-      Parquet, all others as CSV with a header.
+      Parquet, all others as CSV.
     columns: names of the columns, see `readers.read_csv`.
     item_vocab: the items.
     batch_size: B; the last batch of a part is filled up with empty sequences.
     max_len: most tokens of a sequence; longer ones become several.
     unknown: an item that `item_vocab` lacks: 'skip' its event, or 'error'.
     ids: see `readers.read_csv`.
-    delimiter: of CSV.
+    delimiter: of CSV, see `readers.read_csv`.
+    header: likewise.
     time_unit: of numeric times.
     extras: extra columns of the parts, see `readers.read_csv`.
     extra_vocabs: a vocabulary of each category among them, so that an index
@@ -379,7 +381,8 @@ def stream_batches(
   def read_file(path: pathlib.Path):
     if path.suffix == '.parquet':
       return readers.read_parquet([path], columns, **options)
-    return readers.read_csv([path], columns, delimiter=delimiter, **options)
+    layout = dict(delimiter=delimiter, header=header)
+    return readers.read_csv([path], columns, **layout, **options)
 
   parts = _Parts(
     pathlib.Path(directory),

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from genrec_jax.data import remote_files
 from genrec_jax.data.quoting import quote
 
 # What one row may ask for; a file without line ends, or one that a few bytes
@@ -36,8 +37,8 @@ class TextBlock:
 
 
 def require_file(path: str | pathlib.Path) -> pathlib.Path:
-  """`path`, or an error that names it."""
-  path = pathlib.Path(path)
+  """The file at a path or URL, or an error that names it."""
+  path = remote_files.locate(path)
   if not path.is_file():
     raise FileNotFoundError(f'{path}: no such file')
   return path
@@ -65,26 +66,11 @@ def check_width(path: pathlib.Path, count: int) -> None:
 
 
 def read_header(path: pathlib.Path, delimiter: str) -> list[str]:
-  """The column names of a CSV file."""
+  """The cells of the first row of a CSV file, such as its columns' names."""
   for block in read_blocks(path, delimiter, quotes=True, rows=1):
     check_width(path, len(block.columns))
     return [column[0].strip() for column in block.columns]
   raise ValueError(f'{path}: the file is empty, it has not even a header')
-
-
-def hint_delimiter(names: Sequence[str]) -> str:
-  """What to set if a header was not cut into its names, or ''.
-
-  >>> hint_delimiter(['user;item;time'])
-  "; are the fields separated by ';'? Set --config.data.delimiter=';'"
-  """
-  marks = [x for x in ';\t|,' if len(names) == 1 and x in names[0]]
-  if not marks:
-    return ''
-  return (
-    f'; are the fields separated by {marks[0]!r}? Set '
-    f'--config.data.delimiter={marks[0]!r}'
-  )
 
 
 def read_blocks(
@@ -112,10 +98,13 @@ def read_blocks(
   Yields:
     The blocks; never an empty one.
   """
-  opener = gzip.open if path.suffix.lower() == '.gz' else open
   first = 1  # number of the next line
   try:
-    with opener(path, 'rb') as f, explain_memory(path):
+    with contextlib.ExitStack() as stack:
+      f = stack.enter_context(path.open('rb'))
+      if path.suffix.lower() == '.gz':
+        f = stack.enter_context(gzip.open(f))
+      stack.enter_context(explain_memory(path))
       source = _Lines(path, f, encoding)
       while lines := source.take(rows):
         text = ''.join(lines)
@@ -310,15 +299,6 @@ def _split_line(line: str, delimiter: str) -> list[str]:
     return [word for word in line.replace('\t', ' ').split(' ') if word]
   # Delimiters alone are a row whose fields are empty.
   return line.split(delimiter) if line.strip() or delimiter in line else []
-
-
-def check_delimiter(delimiter: str) -> None:
-  """Refuses what cannot stand between the fields of a CSV file."""
-  if len(delimiter) != 1 or delimiter in '"\r\n\0':
-    raise ValueError(
-      'data.delimiter must be one character, and no quote or line end, not '
-      f'{delimiter!r}'
-    )
 
 
 def _check_width(path, rows, width: int) -> TextBlock:

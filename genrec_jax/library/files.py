@@ -3,6 +3,7 @@
 import os
 
 from genrec_jax.config.file_formats import SUFFIXES, guess_format
+from genrec_jax.data import remote_files
 
 
 def format_of(path: str | os.PathLike) -> str:
@@ -16,7 +17,7 @@ def format_of(path: str | os.PathLike) -> str:
   Raises:
     ValueError: by its suffix it is neither.
   """
-  if name := guess_format(path):
+  if name := guess_format(remote_files.locate(path)):
     return name
   suffixes = ', '.join(s for group in SUFFIXES.values() for s in group)
   raise ValueError(

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax.config.model_choice import MODELS_OF, describe_models
+from genrec_jax.data import remote_files
 from genrec_jax.data.ranking import formats, saved_encoder, split_files
 from genrec_jax.data.ranking.annotations import build_annotations
 from genrec_jax.library import columns as columns_lib
@@ -349,25 +350,26 @@ def _name_examples(config, examples, features, workdir) -> None:
 
 
 def _name_files(config, path) -> None:
-  path = pathlib.Path(path)
+  path = remote_files.locate(path)
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file')
   config.data.name, config.data.path = format_of(path), str(path.resolve())
   if (
     path.name.lower().endswith(('.tsv', '.tsv.gz'))
-    and config.data.delimiter == ','
+    and not config.data.delimiter
   ):
     config.data.delimiter = '\t'
 
 
 def _features_of_files(cfg, features: Features) -> dict:
   """`config.data.features` for a file, as the user has changed them."""
-  file_format, path = formats.find_format(cfg.name), pathlib.Path(cfg.path)
+  file_format = formats.find_format(cfg.name)
+  path = remote_files.locate(cfg.path)
   if path.is_dir():
     suffixes = file_format.SUFFIXES
     files = split_files.find_files(cfg, path, {}, suffixes, log=LOG.debug)
     path = files['train'][0]
-  reading = {'format': cfg.name, 'delimiter': cfg.delimiter}
+  reading = formats.settle_reading(cfg, path, LOG.debug)
   by_type = file_format.default_features(path, reading)
   beside = build_annotations(cfg, cfg.labels).columns.values()
   return examples_lib.choose_guesses(

@@ -18,7 +18,7 @@ from genrec_jax import config as config_lib
 from genrec_jax import extensions as extensions_lib
 from genrec_jax import sealed
 from genrec_jax.checkpoint.manager import CheckpointManager
-from genrec_jax.data import fields, scratch
+from genrec_jax.data import fields, remote_files, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.ranking import formats
 from genrec_jax.data.ranking.saved_encoder import load_encoder
@@ -431,7 +431,7 @@ class RankingRun(Run):
       FileNotFoundError: there is no such file.
     """
     if isinstance(examples, str | os.PathLike):
-      scorer, path = self._scorer, pathlib.Path(examples)
+      scorer, path = self._scorer, remote_files.locate(examples)
       chunks = formats.read_examples(scorer.encoder, path, format_of(path))
     else:
       chunks = self._make_chunks(examples)

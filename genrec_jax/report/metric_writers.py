@@ -32,7 +32,7 @@ _FOREIGN = (
 _MOST_LINE = 1 << 24  # bytes
 _MOST_STEP, _MOST_DIGITS = 1 << 62, 300
 # JSON has no numbers for these; the strings are those of protobuf's mapping.
-NON_FINITE = {
+_NON_FINITE = {
   'NaN': math.nan,
   'Infinity': math.inf,
   '-Infinity': -math.inf,
@@ -167,7 +167,7 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
         'line to go on without it; a training that continues does so itself.'
       )
     rows.append({
-      k: NON_FINITE.get(v, v) if isinstance(v, str) else v
+      k: _NON_FINITE.get(v, v) if isinstance(v, str) else v
       for k, v in row.items()
     })  # fmt: skip
   return rows

@@ -61,6 +61,7 @@ name of the split that it was measured on:
 Only `metrics` must be there; what is absent is left out of the page.
 """
 
+import logging
 import numbers
 import os
 import pathlib
@@ -79,6 +80,8 @@ from genrec_jax.report.metric_writers import (
 from genrec_jax.report.pages import render_page
 from genrec_jax.report.protocol import describe_size
 from genrec_jax.report.shortfall import describe_shortfall, find_shortfalls
+
+LOG = logging.getLogger('genrec_jax')
 
 
 def write_report(
@@ -114,7 +117,7 @@ def write_report(
 
 def rebuild_report(
   workdir: str | os.PathLike, panels: Sequence[Panel] = ()
-) -> pathlib.Path:
+) -> dict:
   """Writes report.html anew, from report.json and metrics.jsonl alone.
 
   Args:
@@ -122,7 +125,7 @@ def rebuild_report(
     panels: of its kind of task, whose sections are drawn anew too.
 
   Returns:
-    The page.
+    What report.json holds.
 
   Raises:
     FileNotFoundError: there is no report.json.
@@ -136,19 +139,22 @@ def rebuild_report(
         f'{workdir} is not the workdir of a run (no config.json)'
       )
     raise FileNotFoundError(
-      f'{path}: no such file, so that there is nothing to make a report of; '
-      'the training has not ended, or nothing was to be evaluated '
-      '(eval.splits): the command of the training goes on and writes both'
+      f'{workdir} has no report.json, of which the page is made: its training '
+      'has not ended, or evaluated nothing (eval.splits). `genrec train '
+      f'--workdir={workdir}` continues it and writes both; `genrec eval '
+      f'{workdir}` evaluates what is saved'
     )
   files = sealed.open_file(
     path,
-    'put back a whole copy, or remove the file: the command of the training '
-    'writes it anew',
+    f'remove it; `genrec train --workdir={workdir}` writes it again and trains '
+    'no step twice',
   )
   report = restore_numbers(files.read_json(path.name, metrics=dict))
   curves, lines = [], workdir / 'metrics.jsonl'
   if lines.exists():
     curves = read_jsonl(lines)
+  else:
+    LOG.warning('%s has no metrics.jsonl: the page has no curves', workdir)
   sections = [
     panel.draw(report[panel.name])
     for panel in panels
@@ -156,7 +162,7 @@ def rebuild_report(
   ]
   page = render_page(report, compare_metrics(report), curves, sections)
   write_atomically(workdir / 'report.html', page)
-  return workdir / 'report.html'
+  return report
 
 
 def format_table(report: Mapping) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from genrec_jax.data import convert, datasets, readers, text, text_arrays
+from genrec_jax.data import (
+  convert,
+  csv_layout,
+  datasets,
+  readers,
+  remote_files,
+  text,
+  text_arrays,
+)
 from genrec_jax.data.histories import Histories
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.data.quoting import LONGEST, escape
@@ -132,7 +140,7 @@ def read_input(
   Returns:
     Every user with a known item, and what was left out.
   """
-  path = pathlib.Path(config.predict.input)
+  path = remote_files.locate(config.predict.input)
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file (predict.input)')
   format_ = config.predict.format or _format_of(path)
@@ -209,12 +217,21 @@ def _by_columns(config, format_: str, path: pathlib.Path):
     'ids': p.id_type or data.id_type,
     'time_unit': p.time_unit or data.time_unit,
   }
-  delimiter = p.delimiter or data.delimiter
+  columns = {role: p.columns[role] or data.columns[role] for role in p.columns}
   read: Callable[..., Iterator[readers.Events]] = readers.read_parquet
   if format_ == 'csv':
-    read = functools.partial(readers.read_csv, delimiter=delimiter)
-  columns = {role: p.columns[role] or data.columns[role] for role in p.columns}
-  there = _read_names(paths[0], format_, delimiter)
+    layout = {key: p[key] or data[key] for key in ('delimiter', 'header')}
+    read = functools.partial(readers.read_csv, **layout)
+    file = text.require_file(paths[0])
+    ids = [columns['user'], columns['item']]
+    found = csv_layout.find_layout(file, ids, **layout)
+    there = found.names
+    if said := found.describe(file):
+      LOG.info('%s', said)
+  else:
+    from genrec_jax.data import parquet  # needs pyarrow
+
+    there = parquet.read_schema(text.require_file(paths[0])).names
   # What `data` names belongs to the training log; this one may lack it.
   for role in ('time', 'rating'):
     is_required = role == 'time' or data.min_rating is not None
@@ -232,14 +249,6 @@ def _by_columns(config, format_: str, path: pathlib.Path):
       columns[role] = ''
   chunks = read(paths, columns, **options)
   return bool(columns['time']), bool(columns['rating']), chunks
-
-
-def _read_names(path: pathlib.Path, format_: str, delimiter: str) -> list[str]:
-  if format_ == 'csv':
-    return text.read_header(text.require_file(path), delimiter)
-  from genrec_jax.data import parquet  # needs pyarrow
-
-  return parquet.read_schema(text.require_file(path)).names
 
 
 def _unite_ids(arrays: list[np.ndarray]) -> np.ndarray:

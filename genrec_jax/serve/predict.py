@@ -15,7 +15,7 @@ import numpy as np
 from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data import datasets, scratch
+from genrec_jax.data import datasets, remote_files, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
 from genrec_jax.parallel import job
@@ -48,14 +48,13 @@ def write_predictions(
     )
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.check_trained(workdir, config)
-  output = pathlib.Path(predict.output or workdir / 'predictions.csv')
+  output = remote_files.locate(predict.output or workdir / 'predictions.csv')
   prediction_files.check_path(output)
   interruption.keep(
     lambda: f'{output} is as it was, and the same command starts again'
   )
-  if (
-    predict.input and output.resolve() == pathlib.Path(predict.input).resolve()
-  ):
+  source = remote_files.locate(predict.input) if predict.input else None
+  if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
   predictor = Predictor.load(workdir, config, predict.checkpoint, extensions)
   left_out = inputs.SkippedEvents()
@@ -63,7 +62,7 @@ def write_predictions(
     if predict.input:
       scratch = stack.enter_context(_scratch_directory(workdir / 'predict'))
       histories, left_out = inputs.read_input(config, predictor.items, scratch)
-      left_out.log_skipped(pathlib.Path(predict.input))
+      left_out.log_skipped(source)
     else:
       histories = _training_users(config, workdir, predictor.items)
     if predict.request_time is None and config.model.get('time_bias'):

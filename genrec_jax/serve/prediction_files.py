@@ -10,11 +10,13 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax.data import scratch
+from genrec_jax.data.remote_files import RemotePath
 
 _ANY_LENGTH = np.dtypes.StringDType()
 ROW_GROUP = 1 << 17  # rows of a Parquet file written together
@@ -66,23 +68,46 @@ class Scores:
     first: number of the first example; the first of a file is 1.
     labels: name of each label.
     probabilities: `[N, L]` float32.
+    kept: columns of the input: N texts, or `[N]` numbers, masked where missing.
   """
 
   first: int
   labels: tuple[str, ...]
   probabilities: np.ndarray
+  kept: Mapping[str, list | np.ndarray] = dataclasses.field(
+    default_factory=dict
+  )
 
   def columns(self) -> dict:
     """Name -> values, as tables have them."""
     rows = np.arange(self.first, self.first + len(self.probabilities))
-    columns = zip(self.labels, self.probabilities.T, strict=True)
-    return {'row': rows, **dict(columns)}
+    names = name_scores(self.labels)
+    scores = zip(names, self.probabilities.T, strict=True)
+    return {'row': rows, **self.kept, **dict(scores)}
 
   def lines(self) -> Iterator[dict]:
-    """{"row": 1, "click": 0.25} of each example."""
-    for number, probabilities in enumerate(self.probabilities, self.first):
-      values = zip(self.labels, _shorten_floats(probabilities), strict=True)
-      yield {'row': number, **dict(values)}
+    """{"row": 1, "user": "u7", "score": 0.25} of each example."""
+    columns = {
+      name: _shorten_floats(x)
+      if getattr(x, 'dtype', '') == np.float32
+      else np.ma.asarray(x).tolist()
+      if isinstance(x, np.ndarray)
+      else x
+      for name, x in self.columns().items()
+    }
+    for values in zip(*columns.values(), strict=True):
+      yield dict(zip(columns, values, strict=True))
+
+
+def name_scores(labels: Sequence[str]) -> list[str]:
+  """The columns of the probabilities.
+
+  >>> name_scores(['click']), name_scores(['click', 'buy'])
+  (['score'], ['score_click', 'score_buy'])
+  """
+  if len(labels) == 1:
+    return ['score']
+  return [f'score_{label}' for label in labels]
 
 
 def _shorten_floats(values: np.ndarray) -> list[float]:
@@ -178,6 +203,8 @@ def check_path(path: pathlib.Path) -> None:
     raise ValueError(f'predict.output is {str(path)!r}, a directory')
   if path.suffix == '.parquet':
     _import_pyarrow()
+  if not isinstance(path, pathlib.Path):
+    return  # `is_dir` has reached the store
   path.parent.mkdir(parents=True, exist_ok=True)
   if not os.access(path.parent, os.W_OK):
     raise PermissionError(f'{path.parent}: may not be written (predict.output)')
@@ -190,12 +217,12 @@ def create_file(
   """A file with `write(rows)`; it is there when the context ends well.
 
   Args:
-    path: of the file; its suffix is the format.
+    path: of the file, or its URL; its suffix is the format.
     escape_formulas: whether texts that a spreadsheet would run as formulas get
       an apostrophe in front, in CSV.
   """
   try:
-    with scratch.replaced_file(path) as partial:
+    with _staged_file(path) as partial:
       with contextlib.closing(FORMATS[path.suffix](partial)) as file:
         file.escape_formulas = escape_formulas
         yield file
@@ -203,6 +230,19 @@ def create_file(
     failure = OSError(f'{path} could not be written: {e}')
     failure.errno = e.errno  # main.py adds a remedy where the disk is full
     raise failure from e
+
+
+@contextlib.contextmanager
+def _staged_file(path: pathlib.Path | RemotePath) -> Iterator[pathlib.Path]:
+  """The place of a file on the disk that goes to `path` when it is complete."""
+  if isinstance(path, pathlib.Path):
+    with scratch.replaced_file(path) as partial:
+      yield partial
+    return
+  with tempfile.TemporaryDirectory(prefix='genrec_jax-') as directory:
+    partial = pathlib.Path(directory) / path.name
+    yield partial
+    path.upload(partial)
 
 
 def _import_pyarrow():

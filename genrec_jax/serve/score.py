@@ -12,6 +12,7 @@ import pathlib
 from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
+from genrec_jax.data import remote_files
 from genrec_jax.data.ranking import (
   batches,
   datasets,
@@ -22,7 +23,7 @@ from genrec_jax.data.ranking import (
 )
 from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.serve import prediction_files
+from genrec_jax.serve import kept_columns, prediction_files
 from genrec_jax.serve.scorer import Scorer
 
 LOG = logging.getLogger('genrec_jax')
@@ -50,19 +51,29 @@ def write_scores(
     )
   workdir, predict = pathlib.Path(workdir), config.predict
   workdir_lib.check_trained(workdir, config)
-  output = pathlib.Path(predict.output or workdir / 'predictions.csv')
+  output = remote_files.locate(predict.output or workdir / 'predictions.csv')
   prediction_files.check_path(output)
   interruption.keep(
     lambda: f'{output} is as it was, and the same command starts again'
   )
-  source = pathlib.Path(predict.input) if predict.input else None
+  source = remote_files.locate(predict.input) if predict.input else None
   if source and output.resolve() == source.resolve():
     raise ValueError(f'{output}: predict.output would replace predict.input')
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   tally = value_tally.Tally(scorer.encoder)
+  reserved = {'row', *prediction_files.name_scores(scorer.labels)}
+  kept = kept_columns.KeptColumns(predict.keep, config.data, reserved)
   if source:
-    chunks = formats.read_examples(scorer.encoder, source, predict.format)
+    chunks = formats.read_examples(
+      scorer.encoder, source, predict.format, kept.choose
+    )
+    chunks = kept.watch(chunks)
     score_batches, total = scorer.score_chunks(chunks, tally), None
+  elif {*predict.keep} - {kept_columns.AUTO}:
+    raise ValueError(
+      f'predict.keep={tuple(predict.keep)} names columns of predict.input, '
+      'which is not set: the prepared test split has them no more'
+    )
   else:
     split = _test_split(config, workdir)
     total = len(split)
@@ -80,7 +91,10 @@ def write_scores(
     progress = stack.enter_context(Progress(total, unit='example'))
     stack.enter_context(interruption.Unwinding())
     for scores in interruption.each(score_batches):
-      file.write(prediction_files.Scores(done + 1, scorer.labels, scores))
+      columns = kept.take(len(scores))
+      file.write(
+        prediction_files.Scores(done + 1, scorer.labels, scores, columns)
+      )
       done += len(scores)
       progress.update(done)
   LOG.info('%s: probabilities of %s examples', output, f'{done:,}')

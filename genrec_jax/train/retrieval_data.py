@@ -130,6 +130,7 @@ class RetrievalData:
       unknown=config.data.unknown_items,
       ids=config.data.id_type,
       delimiter=config.data.delimiter,
+      header=config.data.header,
       time_unit=config.data.time_unit,
       extras=datasets.build_extras(config.data),
       extra_vocabs=histories.extra_vocabs,

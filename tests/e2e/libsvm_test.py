@@ -122,7 +122,7 @@ def test_files_and_records_get_the_same_scores_in_any_order(run, tmp_path):
   config.predict.output = str(tmp_path / 'scores.csv')
   score.write_scores(config, workdir)
   with open(tmp_path / 'scores.csv') as file:
-    by_file = [float(row['label']) for row in csv.DictReader(file)]
+    by_file = [float(row['score']) for row in csv.DictReader(file)]
   _, records = read_records(path, 50)
   by_record = Scorer.load(workdir).score(records)[:, 0]
   assert_close(np.array(by_file), by_record)

@@ -361,7 +361,7 @@ def test_a_page_is_rebuilt_from_the_workdir_alone(tmp_path):
   page.unlink()
   panel = Panel('mine', None, lambda value: f'<p>mine {value}</p>')
   absent = Panel('absent', None, lambda value: 1 / 0)
-  assert rebuild_report(tmp_path, [panel, absent]) == page
+  assert rebuild_report(tmp_path, [panel, absent])['mine'] == 7
   assert page.read_text() == before and 'mine 7' in before
   (tmp_path / 'metrics.jsonl').unlink()
   rebuild_report(tmp_path)

@@ -1,11 +1,16 @@
-"""CSV files with a header, as FuxiCTR and BARS lay them out."""
+"""CSV files, as FuxiCTR and BARS lay them out, or without a header.
+
+`reading` remembers what was settled for the training file:
+
+  delimiter  between the fields; '' is not settled yet
+  columns    how many there are, where no header names them
+"""
 
 import collections
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text
+from genrec_jax.data import csv_layout, text
 from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import raw
 
@@ -15,15 +20,53 @@ BARE = False
 
 def read_names(path: pathlib.Path, reading: Mapping[str, str]) -> list[str]:
   """The columns of a file."""
-  delimiter = reading['delimiter']
-  text.check_delimiter(delimiter)
-  columns = text.read_header(text.require_file(path), delimiter)
-  name = find_twin(columns)
+  header = 'no' if 'columns' in reading else 'yes'
+  layout = csv_layout.find_layout(
+    text.require_file(path), (), reading['delimiter'], header
+  )
+  return _check_names(path, layout, reading.get('columns', len(layout.names)))
+
+
+def _check_names(path, layout: csv_layout.CsvLayout, count: int) -> list[str]:
+  name = find_twin(layout.names)
   if name is not None:
+    is_data = csv_layout.looks_like_data(layout.names)
     raise ValueError(
       f'{path}: column {quote(name)} stands twice in the header; rename one'
+      + (csv_layout.hint_column(name, layout.names) if is_data else '')
     )
-  return columns
+  if count != len(layout.names):
+    raise ValueError(
+      f'{path}: the first row has {len(layout.names)} fields, those of the '
+      f'training file have {count}; columns without a header are known by '
+      'their places, so leave the cells of a label that is not known empty'
+    )
+  return layout.names
+
+
+def settle_layout(
+  path: pathlib.Path,
+  reading: Mapping[str, str],
+  wanted: Sequence[str],
+  header: str,
+  log: Callable[[str], None],
+) -> dict[str, str]:
+  """`reading` with the delimiter of a file, and whether it has a header.
+
+  Args:
+    path: the file.
+    reading: the format and its options.
+    wanted: columns that the file should have.
+    header: as in `csv_layout.find_layout`.
+    log: called with what the file has decided.
+  """
+  layout = csv_layout.find_layout(
+    text.require_file(path), wanted, reading['delimiter'], header
+  )
+  if said := layout.describe(path):
+    log(said)
+  settled = {**reading, 'delimiter': layout.delimiter}
+  return settled | ({} if layout.has_header else {'columns': len(layout.names)})
 
 
 def find_twin(names: Sequence[str]) -> str | None:
@@ -41,7 +84,7 @@ def find_columns(
     if name not in index:
       raise ValueError(
         f'{path}: no column {name!r}; the columns are {list_names(known)}'
-        + (text.hint_delimiter(known) or hint_nearest(name, known))
+        + csv_layout.hint_column(name, known)
       )
   return {name: index[name] for name in column_names}
 
@@ -55,7 +98,12 @@ def read_chunks(
   """
   header = read_names(path, reading)
   index = find_columns(path, column_names, header)
-  options = dict(quotes=True, skip=1, rows=raw.CHUNK_ROWS, width=len(header))
+  options = dict(
+    quotes=True,
+    skip=int('columns' not in reading),
+    rows=raw.CHUNK_ROWS,
+    width=len(header),
+  )
   for block in text.read_blocks(path, reading['delimiter'], **options):
     yield from_block(path, block, index)
 

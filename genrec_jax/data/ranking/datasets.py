@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
   batches,
@@ -145,7 +146,7 @@ def _need_path(cfg) -> pathlib.Path:
       f'data.path is not set: data.name={cfg["name"]} reads files; set '
       'config.data.path to the file, or to the directory that holds them'
     )
-  path = pathlib.Path(cfg['path'])
+  path = remote_files.locate(cfg['path'])
   if not path.exists():
     raise FileNotFoundError(f'{path}: no such file or directory (data.path)')
   return path
@@ -162,8 +163,8 @@ def _prepared_from(
     'format': [1, 1],
     'files': {
       split: [
-        [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns]
-        for p in source.files
+        [str(p.resolve()), *stat]
+        for p, stat in source_files.stat_files(source.files).items()
       ]
       for split, source in sources.items()
     },
@@ -191,12 +192,10 @@ def _from_files(
   cfg, cache_dir, log, known: Mapping = {}, defaults=None
 ) -> RankingDataset:
   file_format = formats.find_format(cfg['name'])
-  reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', ',')}
-  if cfg.get('time', ''):
-    reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
   labels = schema_lib.label_names(cfg)
 
   def missing_labels(path):
+    reading = formats.settle_reading(cfg, path, LOG.debug)
     columns = file_format.read_names(path, reading)
     return [label for label in labels if label not in columns]
 
@@ -205,6 +204,7 @@ def _from_files(
     cfg, _need_path(cfg), known, suffixes, missing_labels, log
   )
   first = files['train'][0]
+  reading = formats.settle_reading(cfg, first, log)
   if cfg['name'] == 'libsvm':
     cfg, reading = libsvm_layout.settle_options(cfg, first, reading, log)
   names = file_format.read_names(first, reading)
@@ -220,6 +220,12 @@ def _from_files(
     guesses = formats.guess_features(first, reading, labels, beside.values())
     defaults = feature_guesses.choose_features(guesses, first, log)
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
+  if not file_format.BARE:
+    rows = next(file_format.read_chunks(first, labels, reading), None)
+    kinds = dict(cfg.get('label_kinds', None) or {})
+    binary = [x for x in labels if kinds.get(x, 'binary') == 'binary']
+    if rows and (words := annotations_lib.describe_words(rows, binary)):
+      log(f'{first}: {words}')
   sources = {
     split: prepare_lib.RowSource(
       lambda wanted, paths=paths: formats.read_files(paths, wanted, reading),

@@ -15,10 +15,10 @@ where `reading` is a format and its options.
 
 import pathlib
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text
+from genrec_jax.data import csv_layout, text
 from genrec_jax.data.ranking import (
   criteo,
   csv_files,
@@ -27,6 +27,7 @@ from genrec_jax.data.ranking import (
   raw,
 )
 from genrec_jax.data.ranking import encoder as encoder_lib
+from genrec_jax.data.ranking import schema as schema_lib
 
 Reading = Mapping[str, str]  # 'format' and its options
 
@@ -51,6 +52,27 @@ def find_format(name: str) -> types.ModuleType:
 
     return parquet_files
   return FORMATS[name]
+
+
+def settle_reading(
+  cfg: Mapping, path: pathlib.Path, log: Callable[[str], None]
+) -> dict[str, str]:
+  """The format of `config.data` and its options, as the first file decides.
+
+  Args:
+    cfg: `config.data`.
+    path: the file.
+    log: called with what the file has decided.
+  """
+  reading = {'format': cfg['name'], 'delimiter': cfg.get('delimiter', '')}
+  if cfg.get('time', ''):
+    reading['time'] = cfg['time']  # a Parquet file may hold it as a timestamp
+  if find_format(cfg['name']) is csv_files:
+    wanted = schema_lib.list_columns(cfg)
+    header = cfg.get('header', 'auto')
+    return csv_files.settle_layout(path, reading, wanted, header, log)
+  reading['delimiter'] = reading['delimiter'] or ','  # which nothing reads
+  return reading
 
 
 def guess_features(
@@ -92,12 +114,10 @@ def read_files(
 ) -> Iterator[raw.RawChunk]:
   """The rows of some files, one behind the other."""
   file_format = find_format(reading['format'])
-  for path in paths:
+  for path in map(text.require_file, paths):
     empty = True
     with text.explain_memory(path):
-      for chunk in file_format.read_chunks(
-        pathlib.Path(path), column_names, reading
-      ):
+      for chunk in file_format.read_chunks(path, column_names, reading):
         empty = False
         yield chunk
     if empty:
@@ -105,23 +125,47 @@ def read_files(
 
 
 def read_examples(
-  encoder: encoder_lib.Encoder, path: str | pathlib.Path, name: str = ''
+  encoder: encoder_lib.Encoder,
+  path: str | pathlib.Path,
+  name: str = '',
+  choose: Callable[..., Sequence[str]] = lambda columns, by_type: (),
 ) -> Iterator[raw.RawChunk]:
   """Rows of a file to be encoded; labels and annotations where it has them.
 
   Args:
     encoder: of the training data.
     path: the file.
-    name: of its format; '' is that of the training data.
+    name: of its format; '' goes by the suffix '.parquet', and is otherwise that
+      of the training data.
+    choose: its columns, and column -> the feature that its type suggests -> the
+      columns that are read in any case.
   """
+  path, schema = text.require_file(path), encoder.schema
   reading = {'delimiter': ',', **encoder.reading}
-  reading['format'] = name or encoder.reading.get('format', '')
-  path = text.require_file(path)
-  columns = find_format(reading['format']).read_names(path, reading)
-  schema = encoder.schema
+  name = name or _name_by_suffix(path, encoder.reading.get('format', ''))
+  reading['format'] = name
+  if find_format(reading['format']) is csv_files and 'columns' not in reading:
+    # The delimiter may be another one than that of the training files.
+    usual = {'wanted': schema.sources, 'usual': reading['delimiter']}
+    layout = csv_layout.find_layout(path, header='yes', **usual)
+    reading['delimiter'] = layout.delimiter
+  file_format = find_format(reading['format'])
+  columns = file_format.read_names(path, reading)
+  by_type = {}
+  if not file_format.BARE:
+    by_type = file_format.default_features(path, reading)
   beside = [*schema.labels, *schema.annotations.columns.values()]
   column_names = [
     *schema.sources,
     *(name for name in beside if name in columns),
+    *choose(columns, by_type),
   ]
   return read_files([path], list(dict.fromkeys(column_names)), reading)
+
+
+def _name_by_suffix(path: pathlib.Path, trained: str) -> str:
+  """The format of a table; `trained` is that of training, '' for none."""
+  if path.suffix.lower() == '.parquet':
+    return 'parquet'
+  is_text = path.name.lower().endswith(csv_files.SUFFIXES)
+  return 'csv' if is_text and trained in ('', 'parquet', 'clicks') else trained

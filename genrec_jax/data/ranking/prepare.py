@@ -66,7 +66,7 @@ class _Progress:
 
 
 def _describe_file(path: pathlib.Path) -> dict:
-  with open(path, 'rb') as f:
+  with path.open('rb') as f:
     sha256 = hashlib.file_digest(f, 'sha256').hexdigest()
   return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
 

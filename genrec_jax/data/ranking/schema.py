@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import text
+from genrec_jax.data import csv_layout
 from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
@@ -315,6 +315,23 @@ def label_names(cfg: Mapping) -> tuple[str, ...]:
   return labels
 
 
+def list_columns(cfg: Mapping) -> list[str]:
+  """The columns that `config.data` names, whatever they are.
+
+  >>> list_columns({'features': {'a': {}, 'b': {'column': 'c'}}, 'group': 'g'})
+  ['label', 'a', 'c', 'g']
+  """
+  labels = label_names(cfg)
+  split = dict(cfg.get('split', None) or {})
+  columns = [*labels]
+  for name, options in dict(cfg.get('features', None) or {}).items():
+    options = {} if isinstance(options, str | None) else dict(options)
+    columns += [options.get('column') or name, options.get('weights')]
+  beside = annotations_lib.build_annotations(cfg, labels).columns
+  columns += [cfg.get('group'), split.get('column'), *beside.values()]
+  return list(dict.fromkeys(filter(None, columns)))
+
+
 def build_columns(
   cfg: Mapping, defaults: Mapping[str, Mapping] | None = None
 ) -> list[Column]:
@@ -389,8 +406,7 @@ def build_schema(
       if name not in names:
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
-          f'{list_names(names)}'
-          + (text.hint_delimiter(names) or hint_nearest(name, names))
+          f'{list_names(names)}' + csv_layout.hint_column(name, names)
         )
   # A config forgets the order of its keys; the file has one.
   place = {name: i for i, name in reversed(list(enumerate(names)))}
