@@ -1,6 +1,6 @@
 """Your own log of clicks, one row for each time something was shown.
 
-  python -m genrec_jax.main --config=configs/own_clicks.py:dlrm --workdir=DIR \\
+  genrec train own_clicks:dlrm --workdir=DIR \\
     --config.data.path=clicks.csv --config.data.labels=click
 
 Variants: the models lr, fm, dnn, deepfm, dlrm, dcn, finalmlp, wukong; without

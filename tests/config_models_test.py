@@ -59,9 +59,9 @@ def test_the_name_that_a_config_has_changes_nothing():
 def test_a_model_of_another_kind_and_no_model():
   text = explain('own_csv.py', 'model.name=dlrm')
   assert 'choose one of hstu, sasrec, or' in text
-  assert text.endswith('configs/own_clicks.py:dlrm')
+  assert text.endswith(' own_clicks:dlrm')
   text = explain('own_clicks.py', 'model.name=sasrec')
-  assert text.endswith('configs/own_csv.py:sasrec')
+  assert text.endswith(' own_csv:sasrec')
   assert 'those that recommend are hstu' in explain(
     'own_csv.py', 'model.name=gru'
   )
@@ -74,9 +74,9 @@ def test_a_model_of_another_kind_and_no_model():
 def test_a_variant_that_is_a_model_of_another_config():
   text = explain('wukong_frappe.py:dlrm')
   assert 'configs/frappe.py:dlrm' in text
-  assert 'configs/own_clicks.py:dlrm' in text
+  assert 'own_clicks:dlrm' in text
   assert 'configs/wukong_frappe.py' in explain('frappe.py:wukong')
-  assert 'configs/own_csv.py:sasrec' in explain('quickstart.py:sasrec')
+  assert 'own_csv:sasrec' in explain('quickstart.py:sasrec')
   assert 'one model at a time' in explain('own_csv.py:hstu,sasrec')
 
 
