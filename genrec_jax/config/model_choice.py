@@ -136,5 +136,5 @@ def check_name(name: str, task: str) -> None:
   }[task]
   raise ConfigError(
     f'model.name is {name!r}, and a config with task={task!r} {does}: choose '
-    f'one of {", ".join(known)}, or a config such as configs/{file}.py:{name}'
+    f'one of {", ".join(known)}, or a config such as {file}:{name}'
   )
