@@ -106,10 +106,7 @@ def test_overrides_of_a_saved_config(tmp_path):
 
 
 def test_a_run_of_a_mesh_is_read_for_one_device(tmp_path):
-  path, mesh = (
-    tmp_path / 'config.json',
-    ['parallel.hosts=2', 'parallel.scheme='],
-  )
+  path = tmp_path / 'config.json'
   config_lib.save(config_lib.load('quickstart', ['parallel.hosts=2']), path)
   assert config_lib.load_saved(path).parallel.hosts == 2
   alone = config_lib.load_saved(path, on_one_device=True)
