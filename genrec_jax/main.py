@@ -61,6 +61,7 @@ def main(words: list[str], overrides: list[str]) -> None:
   from genrec_jax import extensions as extensions_lib
   from genrec_jax.checkpoint.workdir import make_workdir
   from genrec_jax.contracts import kind_of
+  from genrec_jax.parallel import job
   from genrec_jax.runtime.compile_cache import use_compile_cache
   from genrec_jax.task_kinds import TASK_KINDS
 
@@ -68,9 +69,15 @@ def main(words: list[str], overrides: list[str]) -> None:
   extensions = extensions_lib.load_extensions(config.get('extensions', ''))
   kinds = extensions_lib.add_to_kinds(TASK_KINDS, extensions)
   if not FLAGS.config:
-    # Keys of a kind of task from outside that the saved config lacks.
-    defaults = kind_of(config, kinds).defaults
-    config = config_lib.load_saved(_saved_config(), overrides, defaults)
+    config = config_lib.load_saved(
+      _saved_config(),
+      overrides,
+      # Of a kind of task from outside, whose keys the saved config may lack.
+      kind_of(config, kinds).defaults,
+      # A run of a mesh is evaluated and predicts anywhere.
+      on_one_device=FLAGS.mode not in ('train', 'plan')
+      and job.process_count() == 1,
+    )
   if FLAGS.mode == 'train':
     from genrec_jax.train import loop
 

@@ -105,6 +105,26 @@ def test_overrides_of_a_saved_config(tmp_path):
     config_lib.load_saved(path, ['trian.steps=3'])
 
 
+def test_a_run_of_a_mesh_is_read_for_one_device(tmp_path):
+  path = tmp_path / 'config.json'
+  config_lib.save(config_lib.load('quickstart', ['parallel.hosts=2']), path)
+  assert config_lib.load_saved(path).parallel.hosts == 2
+  alone = config_lib.load_saved(path, on_one_device=True)
+  assert alone.parallel.to_dict() == config_lib.parallel().to_dict()
+  more = config_lib.load_saved(path, ['parallel.hosts=4'], on_one_device=True)
+  assert more.parallel.hosts == 4
+
+
+def test_a_config_of_a_kind_from_outside(tmp_path):
+  saved = config_lib.load('wukong_synthetic').to_dict() | {'task': 'minutes'}
+  del saved['train']['patience']
+  path = tmp_path / 'config.json'
+  path.write_text(json.dumps(saved, default=list))
+  assert 'patience' not in config_lib.load_saved(path).train
+  config = config_lib.load_saved(path, defaults=config_lib.ranking)
+  assert config.train.patience == config_lib.ranking().train.patience
+
+
 def test_a_config_of_an_earlier_version(tmp_path):
   """Keys that it lacks have what was done before, renamed ones their names."""
   saved = config_lib.load('wukong_synthetic').to_dict()

@@ -21,6 +21,7 @@ from genrec_jax.config.errors import ConfigError, UnknownVariantError
 from genrec_jax.config.loading import hint_nearest, restore_tuples
 from genrec_jax.config.model_choice import MODELS, MODELS_OF
 from genrec_jax.config.overrides import apply_overrides
+from genrec_jax.config.sections import parallel
 
 # A wheel holds configs/ as a folder of the package; in a checkout, also one
 # that is installed by `pip install -e`, it is beside the package.
@@ -93,6 +94,8 @@ def load_saved(
   path: str | os.PathLike,
   overrides: Sequence[str] = (),
   defaults: Defaults | None = None,
+  *,
+  on_one_device: bool = False,
 ) -> ConfigDict:
   """Loads the config.json of a run and applies `a.b=value` overrides.
 
@@ -100,15 +103,19 @@ def load_saved(
     path: of the file.
     overrides: keys and their values.
     defaults: as in `comparison.read_config`.
+    on_one_device: whether the devices of the run are left out, because what
+      uses it may run on a smaller machine.
 
   Raises:
     ValueError: the file is damaged.
     ConfigError: there is no such key.
   """
   saved = read_config(path, defaults)
+  if on_one_device:
+    saved['parallel'] = parallel().to_dict()
   # Once the default of all runs, also of those that place no rows, for which
   # it is refused now. It is what '' stands for.
-  if saved.get('parallel', {}).get('scheme') == 'row_wise':
+  elif saved.get('parallel', {}).get('scheme') == 'row_wise':
     saved['parallel']['scheme'] = ''
   config = ConfigDict(restore_tuples(saved))
   apply_overrides(config, overrides)

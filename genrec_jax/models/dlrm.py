@@ -1,4 +1,4 @@
-"""DLRM (arXiv 1906.00091).
+"""DLRM (arXiv 1906.00091): an MLP over products of all pairs of features.
 
 | paper (section 2), published code    | here                                |
 |--------------------------------------|-------------------------------------|

@@ -1,4 +1,4 @@
-"""FinalMLP (arXiv 2304.00902).
+"""FinalMLP (arXiv 2304.00902): two MLPs whose outputs are multiplied.
 
 | paper (section 3)                         | here                           |
 |-------------------------------------------|--------------------------------|

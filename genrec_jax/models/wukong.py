@@ -1,4 +1,4 @@
-"""Wukong (arXiv 2403.02545).
+"""Wukong (arXiv 2403.02545): stacked layers of factorisation machines.
 
 | paper (section 3)                      | here                               |
 |----------------------------------------|------------------------------------|
