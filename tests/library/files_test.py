@@ -127,7 +127,8 @@ def test_what_is_kept_can_be_chosen(clicks, tmp_path):
 
 def test_numbers_that_are_missing_and_dates_are_kept(clicks, tmp_path):
   run, _ = clicks
-  times = pd.to_datetime(
+  texts = ['2024-03-01 09:30:00.25', None, '2024-03-02 00:00:00.0']
+  times = pd.to_datetime(texts)
     ['2024-03-01 09:30:00.25', None, '2024-03-02 00:00:00.0']
   )
   frame = {'user_id': ['a', 'b', 'c'], 'item': [1, 2, 3], 'price': [1, 2, 3.5]}
