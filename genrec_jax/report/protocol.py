@@ -117,9 +117,9 @@ def _describe_events(split: Mapping) -> Iterator[str]:
     )
   elif name == 'global_time':
     begin, test = split.get('valid_from'), split.get('test_from')
-    text = f'What happens from {_format_moment(test)} on tests'
+    text = f'Events {_format_moment(test)} test'
     if begin is not None:
-      text += f', what happens from {_format_moment(begin)} on validates'
+      text += f', earlier ones {_format_moment(begin)} validate'
     target = _TARGETS.get(split.get('target'), '')
     yield f'{text}' + (f'; targets are {target}.' if target else '.')
 
@@ -153,9 +153,9 @@ def _format_share(share: object) -> str:
 
 
 def _format_moment(value: object) -> str:
-  """A share of the events, or a date."""
+  """Behind a share of the events, or a date."""
   if not is_finite(value):
-    return 'a moment'
+    return 'from a moment on'
   if 0 < value < 1:
-    return f'{100 * value:.3g}% of the events'
-  return format_moment(value)
+    return f'after the first {100 * value:.3g}% in time'
+  return f'from {format_moment(value)} on'

@@ -21,6 +21,7 @@ from genrec_jax.data import histories as histories_lib
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
+from genrec_jax.formatting import format_moment
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
 from genrec_jax.tasks.retrieval import Retrieval
@@ -277,9 +278,10 @@ def _asked_at(
   early = histories.times[end - 1] > moment
   if early.any():
     user = histories.users.ids[rows[early][0]]
+    last = histories.times[end - 1][early][0]
     raise ValueError(
-      f'request_time {moment} is before the last event of user {user} '
-      f'({histories.times[end - 1][early][0]})'
+      f'request_time {moment} is before the last event of user {user}: '
+      f'{format_moment(moment)} is before {format_moment(last)}'
     )
   since_first = moment - histories.times[end - lengths]
   if since_first.max(initial=0) > _INT32:

@@ -155,7 +155,8 @@ class RetrievalData:
       }
       for split, spans in self.splits.items()
     }
-    return counts, _warn_of_repeats(self.repeats)
+    has_times = self.dataset.histories.has_times
+    return counts, _warn_of_repeats(self.repeats, has_times)
 
   def evaluator(self, task, split: str, config, runtime) -> RetrievalEvaluator:
     """What measures a split; `config` is the `eval` section."""
@@ -216,12 +217,12 @@ def _tell_repeats(histories, spans, config) -> dict[str, dict]:
           f'{count / total:.1%}',
           text,
         )
-  for text in _warn_of_repeats(repeats):
+  for text in _warn_of_repeats(repeats, histories.has_times):
     LOG.warning('%s', text)
   return repeats
 
 
-def _warn_of_repeats(repeats: Mapping[str, dict]) -> list[str]:
+def _warn_of_repeats(repeats: Mapping[str, dict], has_times) -> list[str]:
   """Sentences about splits with many targets that can never be hit."""
   shares = {
     split: of['repeats']
@@ -236,6 +237,7 @@ def _warn_of_repeats(repeats: Mapping[str, dict]) -> list[str]:
     f'{" and ".join(texts)} targets are items that their users have had '
     f'before, which eval.filter_seen={filter_seen!r} never recommends: they '
     'are misses for every k. If people come back to an item, as in a '
-    "log of purchases, set eval.filter_seen='none'; if rows were written "
-    "twice, data.duplicates='drop' removes them."
+    "log of purchases, set eval.filter_seen='none'."
+    + " If rows were written twice, data.duplicates='drop' removes them."
+    * bool(has_times)
   ]

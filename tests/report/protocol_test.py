@@ -38,7 +38,7 @@ def test_splits_of_events_in_words():
   stream = retrieval(name='stream')
   assert 'last 10%' in stream and '5% before' in stream
   times = retrieval(name='global_time')
-  assert 'from 90% of the events on tests' in times
+  assert 'Events after the first 90% in time test, earlier ones' in times
   assert "each user's last event of a period" in times
   dates = retrieval(name='global_time', test_from=1_700_032_760.0)
   assert '2023-11-15 07:19:20 UTC' in dates and '1700032760' not in dates
