@@ -162,7 +162,10 @@ def test_configs_and_models_are_listed():
     (['eval', 'w', 'more'], 'unexpected arguments: more; the command is: '),
     (['eval', 'w', '--mode=train'], 'says --mode=eval already; leave --mode'),
     ([QUICK, '--wrkdir=w'], 'workdir'),
-    ([QUICK, '--workdir=/proc/nope'], '--workdir=/proc/nope cannot be made'),
+    (
+      [QUICK, '--workdir=/proc/nope'],
+      "the workdir '/proc/nope' cannot be made",
+    ),
     (['report', 'README.md'], '--workdir=README.md is not the workdir of'),
   ],
 )

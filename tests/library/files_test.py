@@ -129,8 +129,6 @@ def test_numbers_that_are_missing_and_dates_are_kept(clicks, tmp_path):
   run, _ = clicks
   texts = ['2024-03-01 09:30:00.25', None, '2024-03-02 00:00:00.0']
   times = pd.to_datetime(texts)
-    ['2024-03-01 09:30:00.25', None, '2024-03-02 00:00:00.0']
-  )
   frame = {'user_id': ['a', 'b', 'c'], 'item': [1, 2, 3], 'price': [1, 2, 3.5]}
   frame |= {'at': times, 'order': pd.array([2**60, None, 3], 'Int64')}
   pd.DataFrame(frame).to_parquet(tmp_path / 'new.parquet')

@@ -332,8 +332,10 @@ def test_paths_that_cannot_be_used(tmp_path):
     genrec_jax.fit(tmp_path / 'none.csv')
   (tmp_path / 'LOG.CSV').write_text('user;item;time\n1;2;3\n')
   with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
-    genrec_jax.fit(tmp_path / 'LOG.CSV')
-  with pytest.raises(ValueError, match="settings={'data.delimiter': ';'}"):
+    genrec_jax.fit(tmp_path / 'LOG.CSV', settings={'data.delimiter': ','})
+  with pytest.raises(
+    ValueError, match="no column 'label'.*are user, item, tim"
+  ):
     genrec_jax.fit(tmp_path / 'LOG.CSV', 'lr')
   (tmp_path / 'log.xlsx').touch()
   with pytest.raises(ValueError, match='not a table that can be read; those'):
