@@ -72,6 +72,18 @@ LAYOUTS = {
     text.expect_csv(True, True),
     packed=True,
   ),
+  'csv, delimiter not said': Layout(
+    'log.csv',
+    text.make_found(True),
+    text.read_found(text.FOUND),
+    text.expect_found(True),
+  ),
+  'csv, no header': Layout(
+    'log.tsv',
+    text.make_found(False),
+    text.read_found(text.BY_NUMBER),
+    text.expect_found(False),
+  ),
   'u.data': Layout(
     'u.data',
     text.make_fixed('\t', 'uirt'),
@@ -161,10 +173,16 @@ LAYOUTS = {
 }
 
 
-def make_case(seed: int, number: int) -> Case:
-  """Case `number` of a seed; one in eight is a good file."""
+def make_case(seed: int, number: int, name: str = '') -> Case:
+  """Case `number` of a seed; one in eight is a good file.
+
+  Args:
+    seed: of all cases.
+    number: of this one.
+    name: of its layout; '' goes by the number.
+  """
   rng = random.Random(f'{seed}/{number}')
-  name = list(LAYOUTS)[number % len(LAYOUTS)]
+  name = name or list(LAYOUTS)[number % len(LAYOUTS)]
   layout = LAYOUTS[name]
   content = layout.make(rng)
   if rng.random() < 1 / 8:

@@ -100,6 +100,62 @@ def make_events_csv(as_text: bool, packed: bool = False):
   return make
 
 
+FOUND = dict(user='u', item='i', time='t')
+BY_NUMBER = dict(user='1', item='0', time='2')
+
+
+def make_found(has_header: bool):
+  """A log whose delimiter nobody says, maybe without a header."""
+
+  def make(rng):
+    mark = rng.choice(',;|\t')
+    names = ['u', 'i', 't', 'note']
+    words = ['7', 'a b', 'Zoë', '']
+    rows = [
+      [
+        pick_id(rng, False),
+        pick_id(rng, False),
+        pick_time(rng),
+        *words[k : k + 1],
+      ]
+      for k in (rng.randrange(4) for _ in range(rng.randrange(1, 30)))
+    ]
+    lines = [mark.join(row) for row in [names] * has_header + rows]
+    return ('\n'.join(lines) + '\n').encode()
+
+  return make
+
+
+def read_found(columns):
+  def read(path, rows):
+    chunks = readers.read_csv([path], columns, ids='int', chunk_rows=rows)
+    return list_events(chunks)
+
+  return read
+
+
+def expect_found(has_header: bool):
+  def expect(content):
+    text = oracles.decode(content, 'utf-8-sig', False)
+    if has_header:
+      mark = oracles.find_mark(text, ['u', 'i', 't'])
+      rows = oracles.split_csv(text, mark)
+      names = ['u', 'i', 't']
+    else:
+      mark = oracles.find_regular_mark(text, 3)
+      rows = oracles.split_csv(text, mark)
+      names = [str(i) for i in range(len(rows[0]))]
+      if list(map(str.strip, rows[0])) != names:
+        rows = [names, *rows]
+      names = ['1', '0', '2']
+    return [
+      (oracles.whole_id(u), oracles.whole_id(i), oracles.moment(t))
+      for u, i, t in oracles.by_names(rows, names)
+    ]
+
+  return expect
+
+
 def make_fixed(mark: str, roles: str):
   def make(rng):
     kinds = dict(u=pick_id, i=pick_id, r=pick_rating, t=pick_time)

@@ -7,8 +7,10 @@ through Python's csv module and `str.split`, Parquet through pyarrow's
 
 import csv
 import datetime
+import decimal
 import gzip
 import io
+import itertools
 import re
 
 import numpy as np
@@ -40,6 +42,43 @@ def split_csv(text: str, delimiter: str) -> list[list[str]]:
     return [row for row in reader if row]
   except csv.Error as e:
     raise Refusal(str(e)) from None
+
+
+def _first_rows(text: str, delimiter: str, most: int) -> list[list[str]]:
+  rows = csv.reader(
+    io.StringIO(text, newline=''), delimiter=delimiter, strict=True
+  )
+  try:
+    return list(itertools.islice(filter(None, rows), most))
+  except csv.Error:
+    return []
+
+
+def find_mark(text: str, names: list[str]) -> str:
+  """The delimiter with which the header has all names; a comma if it may be."""
+  there = [
+    mark
+    for mark in ',\t;|'
+    if (rows := _first_rows(text, mark, 1))
+    and {*names} <= {name.strip() for name in rows[0]}
+  ]
+  if not there or (there[0] != ',' and len(there) > 1):
+    raise Refusal('delimiter')
+  return there[0]
+
+
+def find_regular_mark(text: str, least: int) -> str:
+  """The only one that cuts each of the first 20 rows into as many fields."""
+  there = [
+    mark
+    for mark in ',\t;|'
+    if (rows := _first_rows(text, mark, 20))
+    and {*map(len, rows)} == {len(rows[0])}
+    and len(rows[0]) >= least
+  ]
+  if len(there) != 1:
+    raise Refusal('delimiter')
+  return there[0]
 
 
 def split_plain(text: str, delimiter: str) -> list[list[str]]:
@@ -115,7 +154,8 @@ def rating(word: str) -> float:
 def moment(word: str) -> int:
   """Seconds since 1970."""
   try:
-    exact = number(word)
+    number(word)
+    exact = decimal.Decimal(word.strip())
     if re.fullmatch(' *[+-]?[0-9]+ *', word):
       exact = int(word) if len(word) < 1000 else 2**64
   except Refusal:
