@@ -30,25 +30,24 @@ setuptools.setup(
   },
   install_requires=[
     'absl-py>=2.1',
-    'array_record>=0.8',
+    'array_record>=0.8.1',
     'etils[epath]>=1.9',
-    'flatbuffers>=24',  # jax.export needs it to serialize
-    'flax>=0.12.8',
-    'grain>=0.2.18',
+    'flax>=0.12.7',
+    'grain>=0.2.12',
     'jax>=0.10.2',
     'jinja2>=3.1',
-    'markupsafe>=2.1',  # of jinja2
+    'markupsafe>=2.1.2',  # of jinja2
     'ml_collections>=1.0',
     'numpy>=2.0',
-    'optax>=0.2.8',
-    'orbax-checkpoint>=0.12.8',
-    'tensorboardX>=2.6',
+    'optax>=0.2.5',
+    'orbax-checkpoint>=0.11.30',
+    'tensorboardX>=2.6.2.2',
   ],
   extras_require={
     'gpu': ['jax[cuda12]<0.12', 'jax-triton>=0.3.1'],
     'triton': ['triton>=3.6'],
     'tpu': ['jax[tpu]'],
-    'parquet': ['pyarrow>=15'],
+    'parquet': ['pyarrow>=16.1'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     'docs': [  # the site: `mkdocs serve`
       'mkdocs>=1.6,<2',
@@ -61,8 +60,8 @@ setuptools.setup(
       'pandas>=2.2',  # frames that `fit` reads, in tests
       'polars>=1',
       'psutil>=5.9',
-      'pyarrow>=15',
-      'pytest>=8',
+      'pyarrow>=16.1',
+      'pytest>=8.2',
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',
