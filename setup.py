@@ -82,25 +82,25 @@ setuptools.setup(
   ),
   install_requires=[
     'absl-py>=2.1',
-    'array_record>=0.8',
+    'array_record>=0.8.1',
     'etils[epath]>=1.9',
-    'flax>=0.12.8',
-    'grain>=0.2.18',
+    'flax>=0.12.7',
+    'grain>=0.2.12',
     JAX.format(''),
     'jinja2>=3.1',
-    'markupsafe>=2.1',  # of jinja2
+    'markupsafe>=2.1.2',  # of jinja2
     'ml_collections>=1.0',
     'numpy>=2.0',
-    'optax>=0.2.8',
-    'orbax-checkpoint>=0.12.8',
-    'tensorboardX>=2.6',
+    'optax>=0.2.5',
+    'orbax-checkpoint>=0.11.30',
+    'tensorboardX>=2.6.2.2',
   ],
   extras_require={
     **CUDA,
     'gpu': CUDA['cuda12'],  # of most drivers
     'triton': ['triton>=3.6'],
     'tpu': [JAX.format('[tpu]')],
-    'parquet': ['pyarrow>=15'],
+    'parquet': ['pyarrow>=16.1'],
     'gcs': ['gcsfs>=2024.2'],  # checkpoints on gs://, with etils' paths
     's3': ['s3fs>=2024.2'],  # data and predictions on s3://
     'docs': [  # the site: `mkdocs serve`
@@ -116,8 +116,8 @@ setuptools.setup(
       'pandas>=2.2',  # frames that `fit` reads, in tests
       'polars>=1',
       'psutil>=5.9',
-      'pyarrow>=15',
-      'pytest>=8',
+      'pyarrow>=16.1',
+      'pytest>=8.2',
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',

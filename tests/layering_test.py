@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = (
   'benchmarks',
   'configs',
+  'constraints',
   'examples',
   'genrec_jax',
   'launch',
@@ -68,7 +69,9 @@ MAY_USE_PRIVATE_JAX = 'genrec_jax.parallel.jax_internals'
 MAY_COMPUTE = ('genrec_jax.__init__', 'genrec_jax.extensions')
 
 # What nobody imports but the folder itself, and the tests.
-LEAVES = ('benchmarks', 'configs', 'examples', 'launch', 'tests')
+LEAVES = (
+  'benchmarks', 'configs', 'constraints', 'examples', 'launch', 'tests',
+)  # fmt: skip
 HEAVY = ('keras', 'pandas', 'tensorflow', 'torch')
 # Named in pallas_kernels/**/triton_*.py alone, and imported when used.
 OPTIONAL_IN_TRITON_FILES = {'triton', 'jax_triton'}
