@@ -85,14 +85,14 @@ setuptools.setup(
     'array_record>=0.8.1',
     'etils[epath]>=1.9',
     'flax>=0.12.7',
-    'grain>=0.2.12',
+    'grain>=0.2.15',
     JAX.format(''),
     'jinja2>=3.1',
     'markupsafe>=2.1.2',  # of jinja2
     'ml_collections>=1.0',
     'numpy>=2.0',
     'optax>=0.2.5',
-    'orbax-checkpoint>=0.11.30',
+    'orbax-checkpoint>=0.12.1',
     'tensorboardX>=2.6.2.2',
   ],
   extras_require={

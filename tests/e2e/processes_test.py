@@ -98,7 +98,7 @@ def reports(outcomes) -> list[dict]:
 def assert_written_once(workdir: pathlib.Path, outcomes) -> None:
   """One process spoke and wrote; nothing half made is left."""
   lead, *others = outcomes
-  assert lead.output.count('popularity') == 1  # the table of the report
+  assert lead.output.count('vs popularity') == 1  # the table of the report
   for one in others:
     assert 'step 1/' not in one.output and 'popularity' not in one.output
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
