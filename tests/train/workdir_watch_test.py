@@ -1,6 +1,7 @@
 """A workdir that is deleted while a run writes to it ends the run."""
 
 import shutil
+import time
 
 import pytest
 
@@ -45,6 +46,11 @@ def test_a_deleted_workdir(tmp_path, monkeypatch, harm, message):
   def update_and_harm(self, step, **shown):
     update(self, step, **shown)
     if step == 7:
+      # A save in another thread would write between the files that go.
+      end = time.monotonic() + 30
+      while not (tmp_path / 'run/checkpoints/4/MANIFEST.json').exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
       harm(tmp_path / 'run')
 
   monkeypatch.setattr(Progress, 'update', update_and_harm)
