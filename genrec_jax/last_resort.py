@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from genrec_jax import interruption
+from genrec_jax import interruption, provenance
 from genrec_jax.interruption import BUG, FAILED
 
 # ImportError: of an optional package; the message says which to install.
@@ -179,6 +179,7 @@ def _write_log(error: BaseException, directory) -> pathlib.Path | None:
     + ''.join(traceback.format_exception(error))
     + '\n'
   )
+  text = provenance.mask_secrets(text)
   directories = [tempfile.gettempdir()]
   if directory is not None and os.path.isdir(directory):
     directories.insert(0, directory)

@@ -8,16 +8,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-# user:password@ in a URL, and the values of its query, signatures say.
-_LOGIN = re.compile(r'(?<=://)[^/\s@\'"]+@')
-_QUERY = re.compile(r'(\w+://[^\s?\'"]*\?)([^\s\'"]+)')
-# Credentials of their own: --token=..., aws_secret_access_key: ...
+# user:password@ in a URL, up to the last @: keys of stores hold slashes.
+_LOGIN = re.compile(r'(?<=://)(?:[^\s:\'"]*:[^\s\'"]*|[^/\s@\'"]+)@')
+_QUERY = re.compile(r'(\w+://[^\s?\'"]*\?)[^\s\'"]+')  # signatures, say
+_NAMES = (
+  r'(?:password|passwd|passphrase|pwd|secret|token(?!s)|credential|bearer'
+  r'|(?:api|access|account|private)_?key)[\w-]*'
+)
+# Credentials of their own: --token=..., --token ..., secret_access_key: ...
 _SECRET = re.compile(
-  r'((?:password|passwd|secret|token(?!s)|credential|api_?key|access_?key)'
-  r'[\w-]*'
-  r'\s*[=:]\s*)[^\s\'"&,]+',
+  rf'({_NAMES}[\'"]?\s*[=:]\s*|--?[\w.-]*{_NAMES}\s+)'
+  r'(?:\'[^\']*\'|"[^"]*"|[^\s\'"&,]+)',
   re.IGNORECASE,
 )
+_SECRET_KEY = re.compile(_NAMES, re.IGNORECASE)
 _MASK = '***'
 
 
@@ -68,10 +72,12 @@ def mask_secrets(text: str) -> str:
   >>> mask_secrets('s3://key:secret@bucket/a.csv')
   's3://***@bucket/a.csv'
   >>> mask_secrets('https://x.org/log.csv?sig=abc&part=2')
-  'https://x.org/log.csv?sig=***&part=***'
+  'https://x.org/log.csv?***'
+  >>> mask_secrets('--token abc --config.train.steps=3')
+  '--token *** --config.train.steps=3'
   """
   text = _LOGIN.sub(f'{_MASK}@', text)
-  text = _QUERY.sub(lambda m: m[1] + re.sub(r'=[^&]*', f'={_MASK}', m[2]), text)
+  text = _QUERY.sub(rf'\1{_MASK}', text)
   return _SECRET.sub(rf'\1{_MASK}', text)
 
 
@@ -80,7 +86,12 @@ def mask_all(value):
   if isinstance(value, str):
     return mask_secrets(value)
   if isinstance(value, dict):
-    return {key: mask_all(x) for key, x in value.items()}
+    return {
+      key: _MASK
+      if isinstance(x, str) and x and _SECRET_KEY.search(str(key))
+      else mask_all(x)
+      for key, x in value.items()
+    }
   if isinstance(value, list | tuple):
     return type(value)(map(mask_all, value))
   return value

@@ -10,10 +10,16 @@ from genrec_jax import provenance
 @pytest.mark.parametrize(
   'text, masked',
   [
-    ('s3://AKIA:sEcr/et@b/a.csv', 's3://AKIA:sEcr/et@b/a.csv'),
+    ('s3://AKIA:sEcr/et@b/a.csv', 's3://***@b/a.csv'),
+    ('ftp://u:p@ss@host/a', 'ftp://***@host/a'),
+    ('--token abc --n=1', '--token *** --n=1'),
+    ("{'Password': 'a b'}", "{'Password': ***}"),
+    ('ACCESS_KEY=abc pwd=a', 'ACCESS_KEY=*** pwd=***'),
+    ('AccountKey=abc==;x', 'AccountKey=***'),
+    ('credential: abc, passphrase: d', 'credential: ***, passphrase: ***'),
     ('s3://AKIA:sEcret@b/a.csv', 's3://***@b/a.csv'),
     ('--config.data.path=gs://me@b/a', '--config.data.path=gs://***@b/a'),
-    ('https://h/a?X-Sig=abc&e=1', 'https://h/a?X-Sig=***&e=***'),
+    ('https://h/a?X-Sig=abc&e=1', 'https://h/a?***'),
     ('--token=abc --n=1', '--token=*** --n=1'),
     ('aws_secret_access_key: abc', 'aws_secret_access_key: ***'),
     ('model.dim=3 a@b.c', 'model.dim=3 a@b.c'),
@@ -25,6 +31,9 @@ def test_secrets_are_masked(text, masked):
   assert provenance.mask_secrets(text) == masked
   tree = {'a': [(text,)], 'b': 1.0, 'c': None}
   assert provenance.mask_all(tree) == {'a': [(masked,)], 'b': 1.0, 'c': None}
+  assert provenance.mask_all({'api_key': 'x', 'n': 1}) == {
+    'api_key': '***', 'n': 1,
+  }  # fmt: skip
 
 
 @pytest.fixture

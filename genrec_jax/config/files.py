@@ -10,6 +10,7 @@ seconds on two CPU cores.
 import importlib.util
 import os
 import pathlib
+import traceback
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -73,21 +74,38 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     ConfigError: there is no such config, or no such key.
   """
   name, _, arg = path.partition(':')
-  module = _import_file(_find_file(name))
-  if not hasattr(module, 'get_config'):
-    raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
+  file = _find_file(name)
   try:
+    module = _import_file(file)
+    if not hasattr(module, 'get_config'):
+      raise ConfigError(f'{name} has no get_config(arg): is it a config file?')
     config = module.get_config(arg or None)
-  except AttributeError as error:
-    why = isinstance(error.obj, ConfigDict) and renamed.explain_missing(
-      error.name
-    )
-    if not why:
-      raise
-    raise ConfigError(f'{name}: no key {error.name!r}; {why}') from error
+  except ConfigError:
+    raise
+  except Exception as error:  # whatever a user's own file does
+    raise ConfigError(_explain_fault(file, error)) from error
+  if not isinstance(config, ConfigDict):
+    kind = type(config).__name__
+    raise ConfigError(f'{name}: get_config gives {kind}, must be a ConfigDict')
   use_new_names(config)
   apply_overrides(config, overrides)
   return config.lock()
+
+
+def _explain_fault(file: pathlib.Path, error: Exception) -> str:
+  """What is wrong in a config file, with its last line that took part."""
+  lines = [
+    frame.lineno
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename == str(file)
+  ]
+  where = f'{file}, line {lines[-1]}' if lines else str(file)
+  if isinstance(error, SyntaxError):
+    return f'{error.filename}, line {error.lineno}: {error.msg}'
+  if isinstance(error, AttributeError) and isinstance(error.obj, ConfigDict):
+    if why := renamed.explain_missing(error.name):
+      return f'{where}: no key {error.name!r}; {why}'
+  return f'{where}: {type(error).__name__}: {error}'
 
 
 def load_saved(
@@ -148,6 +166,12 @@ def _find_file(name: str) -> pathlib.Path:
     return file
   if name in known:
     return known[name]
+  if name in MODELS:
+    own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
+    raise ConfigError(
+      f'{name!r} is a model, and no config: on data of your own it is '
+      f'{own}:{name}. `genrec configs` lists all configs'
+    )
   hint = hint_nearest(name, [*known, *map(str, file.parent.glob('*.py'))])
   if file.suffix == '.py' or file.name != name:
     raise ConfigError(f'no config file {name!r}{hint}')

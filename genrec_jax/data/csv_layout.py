@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from genrec_jax.config.loading import fold_name, hint_nearest
 from genrec_jax.data import fields, text
+from genrec_jax.data.quoting import quote
 
 MARKS = {',': "','", '\t': 'tabs', ';': "';'", '|': "'|'"}
 HEADERS = ('auto', 'yes', 'no')
@@ -87,7 +88,13 @@ def find_layout(
       f'data.header is {header!r}, must be one of {", ".join(HEADERS)}'
       + hint_nearest(header, HEADERS)
     )
-  mark = read_delimiter(delimiter)
+  layout = _find_layout(path, wanted, read_delimiter(delimiter), word, usual)
+  if word == 'auto' and not layout.has_header:
+    _refuse_header(path, layout)
+  return layout
+
+
+def _find_layout(path, wanted, mark: str, word: str, usual: str) -> CsvLayout:
   if mark:
     return _cut_header(path, mark, wanted, word)
   layouts, problem = {}, None
@@ -113,6 +120,24 @@ def _cut_header(path, mark: str, wanted, header: str) -> CsvLayout:
     header = 'no' if by_number and names != numbers else 'yes'
   has_header = header == 'yes'
   return CsvLayout(mark, names if has_header else numbers, has_header)
+
+
+def _refuse_header(path, layout: CsvLayout) -> None:
+  """Raises a ValueError if the first row seems to name columns by words.
+
+  It would be one more event, of a user and an item that nobody knows.
+  """
+  options = dict(quotes=True, rows=_LOOKED_AT, width=len(layout.names))
+  block = next(text.read_blocks(path, layout.delimiter, **options), None)
+  for number, column in enumerate(block.columns if block else ()):
+    name, *values = column
+    if name and values and looks_like_data(values, every=True):
+      if not looks_like_data([name]):
+        raise ValueError(
+          f'{path}, line 1: {quote(name)} seems to be the name of column '
+          f'{number}, below which there are numbers or dates: give the columns '
+          'by their names, or set --config.data.header=no if this line is data'
+        )
 
 
 def _has_columns(layout: CsvLayout, wanted: Sequence[str]) -> bool:
@@ -171,7 +196,7 @@ def hint_column(name: str, names: Sequence[str]) -> str:
   return hint_nearest(name, names)
 
 
-def looks_like_data(names: Sequence[str]) -> bool:
-  """Whether numbers or dates stand where a header has names."""
-  are_times = fields.parse_times(names, 's')[1]
-  return bool((are_times | fields.parse_ratings(names)[1]).any())
+def looks_like_data(names: Sequence[str], *, every: bool = False) -> bool:
+  """Whether numbers or dates stand where a header has names: any, or all."""
+  are_data = fields.parse_times(names, 's')[1] | fields.parse_ratings(names)[1]
+  return bool(are_data.all() if every else are_data.any())

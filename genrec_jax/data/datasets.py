@@ -252,12 +252,21 @@ def _load_csv(cfg, cache_dir, log) -> RetrievalDataset:
   options = {key: cfg.get(key, x) for key, x in _CSV_OPTIONS.items()}
   wanted = [*filter(None, dict(cfg.columns).values())]
   wanted += [extra.source for extra in build_extras(cfg)]
-  layout = csv_layout.find_layout(paths[0], wanted, **options)
-  if said := layout.describe(paths[0]):
+  layouts = [csv_layout.find_layout(path, wanted, **options) for path in paths]
+  first = layouts[0]
+  for path, layout in zip(paths, layouts, strict=True):
+    if layout.has_header != first.has_header:
+      raise ValueError(
+        f'{path} and {paths[0]}: one has a header and the other none, as far '
+        'as their first lines say; set --config.data.header to yes or no'
+      )
+  if said := first.describe(paths[0]):
     log(said)
   # Of earlier versions, too, which were told the delimiter and knew no header.
-  recipe = {'delimiter': layout.delimiter}
-  recipe |= {} if layout.has_header else {'header': 'no'}
+  recipe = {'delimiter': first.delimiter}
+  recipe |= {} if first.has_header else {'header': 'no'}
+  marks = [layout.delimiter for layout in layouts]
+  recipe |= {'delimiters': marks} if len({*marks}) > 1 else {}
   read = functools.partial(readers.read_csv, **options)
   return _own_files(cfg, cache_dir, log, paths, read, recipe)
 

@@ -21,7 +21,8 @@ _PACKAGES = {
 # What stores say of a file that is another one when its content is.
 _STAMPS = (
   'ETag', 'md5Hash', 'crc32c', 'generation', 'LastModified', 'last_modified',
-  'updated', 'mtime', 'created',
+  'updated', 'mtime', 'created', 'modify', 'modificationTime',
+  'Last-Modified', 'Content-MD5', 'Digest',
 )  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def locate(place: str | os.PathLike | RemotePath) -> pathlib.Path | RemotePath:
     raise ImportError(
       f'{url}: {protocol}:// needs a package that is not installed: {remedy}'
     ) from None
-  except ValueError as e:
-    raise ValueError(f'{url}: {str(e)[:200]}') from None
+  except (ValueError, OSError) as e:  # no such protocol; nobody answers
+    raise type(e)(f'{url}: {str(e)[:200]}') from None
   is_local = isinstance(files, LocalFileSystem)
   return pathlib.Path(key) if is_local else RemotePath(url, files)

@@ -129,7 +129,10 @@ class RetrievalEvaluator:
     """Yields ('hr@10', ...), ('ndcg@10', ...), ... of `state`."""
     ranks = self.ranks(state)
     self.intervals = metrics.metric_intervals(
-      ranks, self._measured_ks, self._config.miss_rank
+      ranks,
+      self._measured_ks,
+      self._config.miss_rank,
+      len(np.unique(self._examples.row)),
     )
     yield from self._measure_ranks(ranks)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from genrec_jax.formatting import is_finite
@@ -90,7 +90,18 @@ class Comparison:
   def headlines(self) -> list[str]:
     """The metrics that say most, in the order of their weight."""
     names = [name for name, _ in self.rows]
-    return [m for m in HEADLINES if m in names] or names
+    return list(filter(None, (_find(m, names) for m in HEADLINES))) or names
+
+
+def _find(headline: str, names: Sequence[str]) -> str | None:
+  """The metric itself, or the one of its family whose k is the nearest."""
+  family, at, k = headline.partition('@')
+  if headline in names or not at:
+    return headline if headline in names else None
+  start = f'{family}@'
+  ks = [n.removeprefix(start) for n in names if n.startswith(start)]
+  ks = sorted((abs(int(own) - int(k)), own) for own in ks if own.isdecimal())
+  return f'{start}{ks[0][1]}' if ks else None
 
 
 def compare_metrics(report: Mapping) -> Comparison:

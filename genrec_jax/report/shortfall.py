@@ -118,10 +118,13 @@ def _suggest_remedy(
       if orders_well
       else ''
     )
+    split = (config.get('data') or {}).get('split') or {}
+    look = '; data.split.by=random shows whether time is the cause'
+    if split.get('by') == 'random':
+      look = ''
     return (
       f'{why}Try fewer epochs (train.monitor=logloss with train.patience), '
-      'more loss.table_l2 or a lower optimizer.learning_rate; '
-      'data.split.by=random shows whether a change over time is the cause.'
+      f'more loss.table_l2 or a lower optimizer.learning_rate{look}.'
     )
   return (
     'Try another optimizer.learning_rate, more loss.table_l2 or more steps '

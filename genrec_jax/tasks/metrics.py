@@ -30,25 +30,38 @@ def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
   return {name: float(np.mean(each)) for name, each in values.items()}
 
 
-def metric_intervals(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
+def metric_intervals(
+  ranks: np.ndarray, ks, miss_rank: int = 0, users: int | None = None
+) -> dict:
   """95 % intervals of the same metrics, as if the users were drawn at random.
 
   >>> low, high = metric_intervals(np.array([1, 1, 9, 9]), [1])['hr@1']
   >>> round(low, 2), round(high, 2)
   (0.15, 0.85)
 
-  The arguments are those of `ranking_metrics`.
+  Args:
+    ranks: as of `ranking_metrics`, like the next two.
+    ks: cut-offs.
+    miss_rank: if not 0, the rank of all misses.
+    users: how many the targets belong to; None is one each. Targets of one
+      user may be alike, and then there are no more draws than users.
 
   Returns:
     name -> (low, high): Wilson's for how often there is a hit, which holds near
-    0 and 1 too, widened by how hits differ. Empty for fewer than two ranks.
+    0 and 1 too, widened by how hits differ. That of MRR, of which a few targets
+    make the most, is Wilson's for the mean itself, and wider than it need be.
+    Empty for fewer than two users.
   """
-  if len(ranks) < 2:
+  n = len(ranks) if users is None else users
+  if min(n, len(ranks)) < 2:
     return {}
   intervals = {}
   for name, each in _measure_each(ranks, ks, miss_rank).items():
-    n, hits, mean = len(each), each[each > 0], float(np.mean(each))
-    share = len(hits) / n
+    hits, mean = each[each > 0], float(np.mean(each))
+    if name == 'mrr':  # as of hits that are worth 1, whose variance is larger
+      hits, share = np.ones(1), mean
+    else:
+      share = len(hits) / len(each)
     center = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = share * (1 - share) / n + _Z**2 / (4 * n**2)
     half = _Z * math.sqrt(half) / (1 + _Z**2 / n)

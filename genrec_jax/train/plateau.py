@@ -29,5 +29,6 @@ def lower_rate(state, optimizer):
     lambda x: jnp.maximum(x * optimizer.plateau_factor, least),
     out_shardings=state.lr_scale.sharding,
   )(state.lr_scale)
-  LOG.info('not better: learning rates are now times %.3g', float(scale))
+  if float(scale) != float(state.lr_scale):
+    LOG.info('not better: learning rates are now times %.3g', float(scale))
   return dataclasses.replace(state, lr_scale=scale)

@@ -72,12 +72,25 @@ def make_library(processor: str = 'native', *flags: str) -> pathlib.Path:
 def _is_whole(path: pathlib.Path) -> bool:
   """Whether the library is there, of this user, and as it was compiled."""
   try:
-    if not cache_directory.is_own_file(path):
-      return False
-    checksum = path.with_suffix(CHECKSUM).read_text()
-    return checksum == str(zlib.crc32(path.read_bytes()))
+    return cache_directory.is_own_file(path) and fits_checksum(path)
   except (OSError, ValueError):
     return False
+
+
+def write_checksum(path: pathlib.Path) -> pathlib.Path:
+  """Writes the checksum of a library beside it; returns its path."""
+  checksum = path.with_suffix(CHECKSUM)
+  checksum.write_text(str(zlib.crc32(path.read_bytes())))
+  return checksum
+
+
+def fits_checksum(path: pathlib.Path) -> bool:
+  """Whether a library is as it was when its checksum was written.
+
+  A damaged one takes the process down where it is loaded, without a word.
+  """
+  checksum = path.with_suffix(CHECKSUM).read_text()
+  return checksum == str(zlib.crc32(path.read_bytes()))
 
 
 def _compile(compiler: str, path: pathlib.Path, *flags: str) -> None:
@@ -98,8 +111,7 @@ def _compile(compiler: str, path: pathlib.Path, *flags: str) -> None:
       first = (errors or done.stderr.splitlines() or ['no message'])[0]
       raise ValueError(f'{compiler} fails: {first}')
     new.chmod(0o700)  # whatever the umask: it is run
-    checksum = new.with_suffix(CHECKSUM)
-    checksum.write_text(str(zlib.crc32(new.read_bytes())))
+    checksum = write_checksum(new)
     for file in (new, checksum):  # a power cut must not leave half of them
       with open(file, 'rb') as written:
         os.fsync(written.fileno())

@@ -38,7 +38,8 @@ def find() -> pathlib.Path:
   """The library for this processor.
 
   Raises:
-    FileNotFoundError: this installation has none.
+    FileNotFoundError: this installation has none, or one without checksum.
+    ValueError: it is damaged.
   """
   kind = choose_kind()
   path = FOLDER / name_library(kind)
@@ -47,6 +48,8 @@ def find() -> pathlib.Path:
       'this installation brings no library for '
       f'{kind or platform.machine()} that was made of its sources'
     )
+  if not compiler.fits_checksum(path):
+    raise ValueError(f'{path} is damaged: install the package again')
   return path
 
 
@@ -60,12 +63,13 @@ def build(folder: pathlib.Path) -> list[pathlib.Path]:
     Their paths.
   """
   folder.mkdir(parents=True, exist_ok=True)
-  return [
-    shutil.copy(
-      compiler.make_library(kind, *_PORTABLE), folder / name_library(kind)
-    )
-    for kind in KINDS.get(platform.machine(), {})
-  ]
+  libraries = []
+  for kind in KINDS.get(platform.machine(), {}):
+    path = folder / name_library(kind)
+    shutil.copy(compiler.make_library(kind, *_PORTABLE), path)
+    compiler.write_checksum(path)
+    libraries.append(path)
+  return libraries
 
 
 def platform_tag(libraries: list[pathlib.Path]) -> str:

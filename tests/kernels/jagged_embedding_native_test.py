@@ -137,6 +137,28 @@ def test_an_image_without_compiler_takes_what_the_wheel_brings(
   assert record.getMessage().endswith(f'C++ library, prebuilt: {path.name}')
 
 
+@pytest.mark.parametrize('harm', ['cut', 'hole', 'no checksum'])
+def test_a_damaged_library_is_not_loaded(
+  libraries, monkeypatch, tmp_path, fresh, without_compiler, harm
+):
+  kind = prebuilt.choose_kind()
+  whole = libraries[kind]
+  path = tmp_path / whole.name
+  code = bytearray(whole.read_bytes())
+  if harm == 'cut':
+    del code[len(code) // 2 :]
+  else:
+    code[8192:40960] = bytes(32768)
+  path.write_bytes(code)
+  if harm != 'no checksum':
+    checksum = whole.with_suffix(compiler.CHECKSUM).read_text()
+    path.with_suffix(compiler.CHECKSUM).write_text(checksum)
+  monkeypatch.setattr(prebuilt, 'FOLDER', tmp_path)
+  assert native.why_not()
+  if harm != 'no checksum':
+    assert 'is damaged: install the package again' in fresh.text
+
+
 def test_sources_that_changed_do_not_take_it(libraries, monkeypatch, fresh):
   path = libraries[prebuilt.choose_kind()]
   monkeypatch.setattr(prebuilt, 'FOLDER', path.parent)
