@@ -307,9 +307,8 @@ def _log_files(files: Files, by_name: Files, others, base, log) -> None:
     return  # the file of data.path
   parts = []
   for split, paths in files.items():
-    count = f' ({len(paths):,} files)' if len(paths) > 1 else ''
     why = ', by its name' if split in by_name else ''
-    parts.append(f'{split}{why}: {_list_files(paths, base)}{count}')
+    parts.append(f'{split}{why}: {_list_files(paths, base)}')
   if by_name and others:
     parts.append(f'not read: {_list_files(others, base)}')
   log(f'files of {escape(str(base))}: {"; ".join(parts)}')
