@@ -136,3 +136,25 @@ def test_a_config_of_an_earlier_version(tmp_path):
   config = config_lib.load_saved(path)
   assert config.data.train_unseen == 0.0 and config.data.pairs == 'by_place'
   assert config.optimizer.rows.name == 'row_adagrad'
+
+
+@pytest.mark.parametrize(
+  'code, told',
+  [
+    ('def get_config(arg):\n  return (', 'line 2: '),
+    ('import nothing_of_this_name', 'line 1: ModuleNotFoundError: No module'),
+    (
+      'from genrec_jax import config as c\ndef get_config(arg=None):\n'
+      "  config = c.retrieval()\n  config.train.steps = 'a'\n  return config\n",
+      'line 4: TypeError',
+    ),
+    ('def get_config(arg=None):\n  return 1', 'get_config gives int, must be'),
+    ('get_config = None', 'TypeError'),
+  ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path, code, told):
+  path = tmp_path / 'mine.py'
+  path.write_text(code)
+  with pytest.raises(config_lib.ConfigError, match=told) as error:
+    config_lib.load(str(path))
+  assert 'mine.py' in str(error.value)
