@@ -158,3 +158,8 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path, code, told):
   with pytest.raises(config_lib.ConfigError, match=told) as error:
     config_lib.load(str(path))
   assert 'mine.py' in str(error.value)
+
+
+def test_a_model_is_no_config_and_the_one_that_has_it_is_named():
+  with pytest.raises(config_lib.ConfigError, match='it is own_csv:sasrec'):
+    config_lib.load('sasrec')
