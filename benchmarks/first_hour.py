@@ -283,6 +283,8 @@ def main(argv: list[str] | None = None) -> None:
     help='directory for pictures of all pages, which need chromium',
   )
   args = parser.parse_args(argv)
+  # A shell's background job ignores it, and what it starts would, too.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   with tempfile.TemporaryDirectory() as scratch:
     folder = (args.keep or pathlib.Path(scratch)).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -187,7 +187,11 @@ def test_a_run_is_continued(directory, table, run):
 
 def test_ctrl_c(directory, genrec):
   """As good as of `python -m genrec_jax.main`; see signals_test.py."""
+  # Tests that a shell has started in the background ignore the signal, and
+  # what they start would, too.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
   process = genrec('train', 'quickstart:smoke', '--workdir=stopped')
+  signal.signal(signal.SIGINT, before)
   while process.poll() is None:
     if (directory / 'stopped/config.json').exists():
       process.send_signal(signal.SIGINT)
