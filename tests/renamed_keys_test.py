@@ -224,7 +224,7 @@ def test_a_file_that_reads_a_former_name(tmp_path):
   with pytest.raises(ConfigError, match='parts is now config.eval.splits'):
     config_lib.load(path)
   path = write_file(tmp_path, 'config.eval.nothing')
-  with pytest.raises(AttributeError, match='nothing'):
+  with pytest.raises(ConfigError, match="line 6: no key 'nothing'"):
     config_lib.load(path)
 
 

@@ -103,8 +103,8 @@ def _explain_fault(file: pathlib.Path, error: Exception) -> str:
   if isinstance(error, SyntaxError):
     return f'{error.filename}, line {error.lineno}: {error.msg}'
   if isinstance(error, AttributeError) and isinstance(error.obj, ConfigDict):
-    if why := renamed.explain_missing(error.name):
-      return f'{where}: no key {error.name!r}; {why}'
+    why = renamed.explain_missing(error.name)
+    return f'{where}: no key {error.name!r}' + (f'; {why}' if why else '')
   return f'{where}: {type(error).__name__}: {error}'
 
 
