@@ -27,6 +27,9 @@ from genrec_jax.config.sections import parallel
 # A wheel holds configs/ as a folder of the package; in a checkout, also one
 # that is installed by `pip install -e`, it is beside the package.
 _FOLDERS = [pathlib.Path(__file__).parents[n] / 'configs' for n in (1, 2)]
+# Of all runs once, also of those that place no rows, for which it is refused
+# now. It is what '' stands for.
+_FORMER_SCHEME = 'row_wise'
 
 
 def parse_variants(
@@ -131,9 +134,7 @@ def load_saved(
   saved = read_config(path, defaults)
   if on_one_device:
     saved['parallel'] = parallel().to_dict()
-  # Once the default of all runs, also of those that place no rows, for which
-  # it is refused now. It is what '' stands for.
-  elif saved.get('parallel', {}).get('scheme') == 'row_wise':
+  elif saved.get('parallel', {}).get('scheme') == _FORMER_SCHEME:
     saved['parallel']['scheme'] = ''
   config = ConfigDict(restore_tuples(saved))
   apply_overrides(config, overrides)
