@@ -66,6 +66,17 @@ ROBUSTNESS = {
       ('first metric, core-seconds', 'metric_core_s', '.1f'),
     ),
   },
+  'first_hour': {
+    'files': ('cpu2/first_hour',),
+    'columns': (
+      ('station', 'case', ''),
+      ('commands', 'commands', 'd'),
+      ('lines printed', 'lines', 'd'),
+      ('seconds', 'wall_s', '.0f'),
+      ('core-seconds', 'core_s', '.0f'),
+      ('what came of it', 'shown', ''),
+    ),
+  },
   'sealed_open': {
     'files': ('cpu2/sealed_open',),
     'columns': (
