@@ -87,6 +87,7 @@ class RetrievalEvaluator:
         f'eval.item_chunk is {config.item_chunk}, must be positive'
       )
     self._task, self._dataset, self._examples = task, dataset, examples
+    self._users = len(np.unique(examples.row))
     self._config, self._runtime = config, runtime
     corpus = jnp.asarray(task.corpus)
 
@@ -132,7 +133,7 @@ class RetrievalEvaluator:
       ranks,
       self._measured_ks,
       self._config.miss_rank,
-      len(np.unique(self._examples.row)),
+      self._users,
     )
     yield from self._measure_ranks(ranks)
 

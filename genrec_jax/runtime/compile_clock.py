@@ -6,20 +6,21 @@ import jax
 
 # What JAX calls it, programs that are read from a cache included.
 _EVENT = '/jax/core/compile/backend_compile_duration'
-_SECONDS = []
 
 
 @functools.cache
-def start_compile_clock() -> None:
-  """Counts from now on, once in a process."""
+def watch_compiling() -> list[float]:
+  """The seconds that each program from now on took, or takes, to compile."""
+  seconds = []
 
-  def note_duration(event: str, seconds: float, **_) -> None:
+  def note_program(event: str, duration: float, **_) -> None:
     if event == _EVENT:
-      _SECONDS.append(seconds)
+      seconds.append(duration)
 
-  jax.monitoring.register_event_duration_secs_listener(note_duration)
+  jax.monitoring.register_event_duration_secs_listener(note_program)
+  return seconds
 
 
 def compile_seconds() -> float:
-  """Seconds since the clock was started; programs made at once count each."""
-  return sum(_SECONDS)
+  """Seconds since the watch began; programs made at once count each."""
+  return sum(watch_compiling())

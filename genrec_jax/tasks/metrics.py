@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 
+from genrec_jax.tasks import wilson
+
 # See `tasks.directions`.
 DIRECTIONS = {'hr': 'higher', 'ndcg': 'higher', 'mrr': 'higher'}
-
-
-_Z = 1.959964  # of 95 % of a normal distribution
 
 
 def ranking_metrics(ranks: np.ndarray, ks, miss_rank: int = 0) -> dict:
@@ -62,14 +61,16 @@ def metric_intervals(
       hits, share = np.ones(1), mean
     else:
       share = len(hits) / len(each)
-    center = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = share * (1 - share) / n + _Z**2 / (4 * n**2)
-    half = _Z * math.sqrt(half) / (1 + _Z**2 / n)
+    center, half = wilson.center_interval(share, n)
     # What a hit is worth, and the deviation of the mean by that alone.
     worth = float(np.mean(hits)) if len(hits) else 1.0
     spread = float(np.var(hits)) * share / n if len(hits) else 0.0
-    below = math.hypot(mean - worth * (center - half), _Z * math.sqrt(spread))
-    above = math.hypot(worth * (center + half) - mean, _Z * math.sqrt(spread))
+    below = math.hypot(
+      mean - worth * (center - half), wilson.Z * math.sqrt(spread)
+    )
+    above = math.hypot(
+      worth * (center + half) - mean, wilson.Z * math.sqrt(spread)
+    )
     intervals[name] = (max(0.0, mean - below), min(1.0, mean + above))
   return intervals
 

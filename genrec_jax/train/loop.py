@@ -29,7 +29,7 @@ from genrec_jax.report.metric_writers import (
   describe_hole,
 )
 from genrec_jax.runtime import measurements
-from genrec_jax.runtime.compile_clock import start_compile_clock
+from genrec_jax.runtime.compile_clock import watch_compiling
 from genrec_jax.runtime.saving import Saver
 from genrec_jax.runtime.state import flatten_state
 from genrec_jax.train import experiment as experiment_lib
@@ -37,7 +37,7 @@ from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
 from genrec_jax.train.health import Health
 from genrec_jax.train.plateau import lower_rate
-from genrec_jax.train.programs import ProgramCounter, watch_compiling
+from genrec_jax.train.programs import ProgramCounter
 from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.run_facts import PhaseClock
 from genrec_jax.train.settings_checks import (
@@ -110,7 +110,7 @@ def _train_locked(
 ) -> dict | None:
   # ---- Set up: data and task ------------------------------------------------
   log = LOG.info
-  start_compile_clock()
+  compile_s = watch_compiling()
   clock, started = PhaseClock(), time.time()
   experiment = experiment_lib.build_experiment(
     config, workdir, kinds, log, extensions
@@ -125,7 +125,6 @@ def _train_locked(
   batches = runtime.batches(iter(source))
   epoch = experiment.data.steps_per_epoch(train.batch_size)
   total_steps = experiment_lib.total_steps(config, experiment.data)
-  compile_s = watch_compiling()
   programs = ProgramCounter(_expect_programs(config, source, total_steps))
   eval_every = train.eval_every or epoch
   checkpoint_every = train.checkpoint_every or epoch

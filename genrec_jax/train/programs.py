@@ -1,11 +1,7 @@
 """Counts the programs of the training step, one for each shape of a batch."""
 
-import functools
-
 import jax
 import numpy as np
-
-_COMPILED = '/jax/core/compile/backend_compile_duration'
 
 
 class ProgramCounter:
@@ -30,16 +26,3 @@ class ProgramCounter:
     number, expected = len(self._shapes), self._expected or 0
     of = f' of {expected}' if number <= expected else ''
     return f'compiling program {number}{of}'
-
-
-@functools.cache
-def watch_compiling() -> list[float]:
-  """The seconds that each program from now on took, or takes, to compile."""
-  seconds = []
-
-  def note_program(event: str, duration: float, **_) -> None:
-    if event == _COMPILED:
-      seconds.append(duration)
-
-  jax.monitoring.register_event_duration_secs_listener(note_program)
-  return seconds

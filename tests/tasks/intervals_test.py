@@ -1,13 +1,19 @@
 """95 % intervals of metrics hold the truth about that often."""
 
+import doctest
+
 import numpy as np
 import pytest
 
-from genrec_jax.tasks import metrics
+from genrec_jax.tasks import metrics, wilson
 from genrec_jax.tasks.ranking_metrics import measure_labels
 from genrec_jax.tasks.ranking_metrics.intervals import label_intervals
 
 DRAWS = 400
+
+
+def test_examples():
+  assert doctest.testmod(wilson).failed == 0
 
 
 def test_intervals_of_ranks_hold_the_mean_of_all():

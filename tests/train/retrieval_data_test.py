@@ -12,6 +12,7 @@ import pytest
 from genrec_jax import config as config_lib
 from genrec_jax.config import comparison
 from genrec_jax.data import histories, splits
+from genrec_jax.runtime import compile_clock
 from genrec_jax.train import programs
 from genrec_jax.train import retrieval_data as retrieval
 
@@ -76,11 +77,11 @@ def test_the_number_of_programs_is_known_before_the_first_step():
 
 def test_programs_are_counted_by_the_shapes_of_batches():
   assert doctest.testmod(programs).failed == 0
-  seconds = programs.watch_compiling()
+  seconds = compile_clock.watch_compiling()
   before = len(seconds)
   for size in (3, 3, 4):
     jax.jit(lambda x: x + 1)(np.zeros(size))
-  assert seconds is programs.watch_compiling()
+  assert seconds is compile_clock.watch_compiling()
   assert len(seconds) >= before + 2 and min(seconds) >= 0
 
 

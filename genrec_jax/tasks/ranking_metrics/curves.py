@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from genrec_jax.tasks import wilson
 from genrec_jax.tasks.ranking_metrics.means import to_probability
 from genrec_jax.tasks.ranking_metrics.tally import check_examples, make_tally
 
@@ -94,8 +95,5 @@ def _examples_a_weight(e) -> float:
 
 def _wilson_interval(rate, count):
   """A 95 % interval of `rate`, seen in `count` examples."""
-  z2 = _Z**2
-  centre = (rate + z2 / (2 * count)) / (1 + z2 / count)
-  spread = _Z * np.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2))
-  spread /= 1 + z2 / count
-  return np.maximum(centre - spread, 0), np.minimum(centre + spread, 1)
+  center, half = wilson.center_interval(rate, count, _Z)
+  return np.maximum(center - half, 0), np.minimum(center + half, 1)

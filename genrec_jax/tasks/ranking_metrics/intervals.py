@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_Z = 1.959964  # of 95 % of a normal distribution
+from genrec_jax.tasks.wilson import Z
 
 
 def label_intervals(
@@ -42,12 +42,12 @@ def label_intervals(
     positives = float(y.sum())
     auc = values.get(f'auc{suffix}', math.nan)
     if 0 < positives < len(y) and math.isfinite(auc):
-      half = _Z * _auc_deviation(auc, positives, len(y) - positives)
+      half = Z * _auc_deviation(auc, positives, len(y) - positives)
       intervals[f'auc{suffix}'] = max(0.0, auc - half), min(1.0, auc + half)
     x = logits[:, i].astype(np.float64)
     losses = np.logaddexp(0.0, np.where(y > 0, -x, x))
     mean = values.get(f'logloss{suffix}', math.nan)
-    half = _Z * float(np.std(losses, ddof=1)) / math.sqrt(len(y))
+    half = Z * float(np.std(losses, ddof=1)) / math.sqrt(len(y))
     if math.isfinite(mean) and math.isfinite(half):
       intervals[f'logloss{suffix}'] = max(0.0, mean - half), mean + half
   return intervals
