@@ -357,3 +357,89 @@ class Inputs:
   linear: jax.Array
   weights: jax.Array
   first: jax.Array | None = None
+
+
+# The features of a request, see `RequestSpec`.
+HISTORY = 'history'
+CANDIDATES = 'candidates'
+ACTION = 'action'  # column of a history: the bits of what a user did
+AGE = 'age'  # column of a history: seconds from an event to the request
+WATCH_TIME = 'watch_time'  # column of floats of a history: seconds
+WEEK_SECOND = 'week_second'  # column of `Examples.int_extras`
+LABEL_KINDS = ('binary', 'regression')
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSpec:
+  """One thing that is predicted of a candidate.
+
+  Attributes:
+    name: of the label, a column of floats of the candidates.
+    kind: 'binary', 0 or 1 in the data and a logit of the model, or 'regression'
+      for any number.
+  """
+
+  name: str
+  kind: str = 'binary'
+
+  def __post_init__(self):
+    if self.kind not in LABEL_KINDS:
+      raise ValueError(
+        f'label {self.name!r} has kind {self.kind!r}, must be one of '
+        f'{", ".join(LABEL_KINDS)}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestSpec:
+  """What requests hold: candidates to score for a user with a history.
+
+  A batch of requests is an `Examples` whose example is one request:
+
+  - `jagged[HISTORY]`, the user's events before the request, the latest last:
+    the columns of `items`, rows of tables; `ACTION`, the bits of what the user
+    did; `AGE`, the seconds from the event to the request, 0 or more; and the
+    float column `WATCH_TIME` where there is one.
+  - `jagged[CANDIDATES]`, what is scored: the columns of `items`; the float
+    columns of `labels` and `WEIGHT`, one weight a candidate for all labels.
+  - `ids`, the columns of `context`, one value a request.
+  - `row`, the number of the request in its split, -1 for padding; `group`, the
+    number of the user; `weights`, 1, and 0 for padding.
+  - `int_extras`, the column `WEEK_SECOND`: the time of the request modulo a
+    week, Monday 00:00 UTC being 0.
+
+  Attributes:
+    items: features of an event and of a candidate, all categorical; the first
+      one is the item itself. Histories and candidates share tables.
+    context: features of the user and of the request, all categorical.
+    actions: (name, bit) pairs; a bit is a power of two.
+    labels: what is predicted.
+    watch_time: whether histories have the column `WATCH_TIME`.
+    timed: whether ages tell anything; they are 0 otherwise.
+  """
+
+  items: tuple[FeatureSpec, ...]
+  context: tuple[FeatureSpec, ...] = ()
+  actions: tuple[tuple[str, int], ...] = ()
+  labels: tuple[LabelSpec, ...] = ()
+  watch_time: bool = False
+  timed: bool = True
+
+  def __post_init__(self):
+    if not self.items:
+      raise ValueError('a request needs the feature of its items')
+    for feature in (*self.items, *self.context):
+      if feature.kind != 'categorical':
+        raise ValueError(
+          f'feature {feature.name!r} of a request has kind {feature.kind!r}; '
+          "only 'categorical' is possible"
+        )
+    for name, bit in self.actions:
+      if bit < 1 or bit & (bit - 1):
+        raise ValueError(f'action {name!r} has bit {bit}, not a power of two')
+    names = [f.name for f in self.items] + [x.name for x in self.labels]
+    names += [ACTION, AGE, WATCH_TIME, WEIGHT]
+    if twice := {n for n in names if names.count(n) > 1}:
+      raise ValueError(
+        f'the columns of a request have the name {sorted(twice)[0]!r} twice'
+      )

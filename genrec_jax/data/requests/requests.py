@@ -1,0 +1,159 @@
+"""Requests on the host: events of users, and candidates asked for between them.
+
+A request is a user, the user's events before it, and candidates with what came
+of them. Events lie once, however many requests read them; candidates lie in
+columns of their own, because not every candidate becomes an event.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from genrec_jax.data.vocab import Vocab
+from genrec_jax.features import RequestSpec
+
+WEEK = 7 * 86_400
+# The epoch was a Thursday; weeks begin on Monday.
+_MONDAY = 3 * 86_400
+
+
+@dataclasses.dataclass(frozen=True)
+class EventStore:
+  """U users' events, user behind user, each user's in order of time.
+
+  Attributes:
+    offsets: `[U + 1]` int64; user u owns positions offsets[u] up to
+      offsets[u + 1] of the columns.
+    items: name of each feature of `RequestSpec.items` -> `[N]` int32 rows of
+      its table.
+    action: `[N]` int32 bits, see `RequestSpec.actions`.
+    time: `[N]` int64 seconds since the epoch, or None without times.
+    watch_time: `[N]` float32 seconds, or None.
+  """
+
+  offsets: np.ndarray
+  items: Mapping[str, np.ndarray]
+  action: np.ndarray
+  time: np.ndarray | None = None
+  watch_time: np.ndarray | None = None
+
+  @property
+  def users(self) -> int:
+    return len(self.offsets) - 1
+
+  def __len__(self) -> int:
+    return int(self.offsets[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Requests:
+  """R requests, one split.
+
+  Attributes:
+    user: `[R]` int32, whose events are the history.
+    end: `[R]` int64, one beyond the position of the last event of the history,
+      between offsets[user] and offsets[user + 1] of the `EventStore`.
+    offsets: `[R + 1]` int64; request r owns positions offsets[r] up to
+      offsets[r + 1] of the candidates.
+    items: name of each feature of `RequestSpec.items` -> `[M]` int32 rows of
+      the candidates.
+    labels: name of each label -> `[M]` float32.
+    weight: `[M]` float32 of the candidates, or None where all are 1.
+    time: `[R]` int64 seconds since the epoch, when the candidates are asked
+      for, not before the last event; None without times.
+    step: `[R]` int32, ascending: the step of a stream; None where the requests
+      are not in an order of their own.
+  """
+
+  user: np.ndarray
+  end: np.ndarray
+  offsets: np.ndarray
+  items: Mapping[str, np.ndarray]
+  labels: Mapping[str, np.ndarray]
+  weight: np.ndarray | None = None
+  time: np.ndarray | None = None
+  step: np.ndarray | None = None
+
+  def __len__(self) -> int:
+    return len(self.user)
+
+  @property
+  def candidates(self) -> int:
+    return int(self.offsets[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestDataset:
+  """Users, their events, and requests in splits.
+
+  Attributes:
+    name: for people.
+    spec: what requests hold.
+    events: of all users.
+    context: name of each feature of `RequestSpec.context` -> `[U]` int32 rows,
+      of each user.
+    splits: 'train', 'valid', 'test' -> requests; a split may be missing.
+    vocabs: name of a table -> its values; value number i (from 0) has row
+      i + 1. A table without one has ids of its own making, row i of id i - 1.
+    user_ids: `[U]` the users as the data name them, int64 or text.
+  """
+
+  name: str
+  spec: RequestSpec
+  events: EventStore
+  context: Mapping[str, np.ndarray]
+  splits: Mapping[str, Requests]
+  vocabs: Mapping[str, Vocab]
+  user_ids: np.ndarray
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Every array by a name of its own, in a fixed order."""
+    named = {'users': self.user_ids}
+    named |= _name_arrays('events', self.events)
+    named |= {f'context.{name}': x for name, x in self.context.items()}
+    for split, requests in self.splits.items():
+      named |= _name_arrays(split, requests)
+    for table, vocab in self.vocabs.items():
+      named[f'vocab.{table}'] = vocab.ids
+    return named
+
+  def fingerprint(self) -> str:
+    """Names the content: equal requests, equal fingerprints."""
+    digest = hashlib.sha256(repr(self.spec).encode())
+    for name, array in self.arrays().items():
+      digest.update(f'{name} {array.dtype.str} {array.shape}'.encode())
+      digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()[:16]
+
+  def summary(self) -> str:
+    """One line about the data, for logs and reports."""
+    splits = ', '.join(
+      f'{name} {len(r):,} requests with {r.candidates:,} candidates'
+      for name, r in self.splits.items()
+    )
+    return (
+      f'{self.name}: {self.events.users:,} users, {len(self.events):,} events, '
+      f'{splits}'
+    )
+
+
+def _name_arrays(prefix: str, record) -> dict[str, np.ndarray]:
+  named = {}
+  for field in dataclasses.fields(record):
+    value = getattr(record, field.name)
+    if isinstance(value, Mapping):
+      named |= {f'{prefix}.{field.name}.{k}': x for k, x in value.items()}
+    elif value is not None:
+      named[f'{prefix}.{field.name}'] = value
+  return named
+
+
+def week_second(time: np.ndarray) -> np.ndarray:
+  """Seconds since Monday 00:00 UTC, int32.
+
+  >>> week_second(np.array([0, 4 * 86_400])).tolist()  # 1 January 1970
+  [259200, 0]
+  """
+  return ((time + _MONDAY) % WEEK).astype(np.int32)
