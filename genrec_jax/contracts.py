@@ -342,10 +342,10 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  It may have `describe_values` and `describe_splits`, see `train.results`.
-
+  It may have `describe_values`, `describe_splits` (see `train.results`) and
+  `list_evaluation_steps` (see `train.experiment`).
   Attributes:
-    splits: 'train', 'valid', 'test' -> examples; a split may be missing.
+    splits: of `train.experiment.SPLITS` -> examples; some may be missing.
   """
 
   @property
@@ -409,8 +409,8 @@ class Evaluator(Protocol):
   """State -> named numbers.
 
   It may have `directions` (see `tasks.directions`), `scores_are_alike`, whether
-  the last `run` met one score alone, `intervals` of its metrics, `undefined`,
-  metric -> why it is NaN on these data, and `notes`, sentences of the report.
+  `run` met one score alone, `intervals` of its metrics, `undefined`, metric ->
+  why it is NaN, `notes` for the report, `is_due`, step -> whether it runs.
   """
 
   def names(self) -> list[str]:

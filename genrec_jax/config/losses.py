@@ -98,3 +98,15 @@ class RankingLossConfig:
         raise ValueError(
           f'loss.{key} is {getattr(self, key)!r}, must be zero or more'
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestLossConfig:
+  """The cross entropies and squared errors of the candidates.
+
+  Attributes:
+    task_weights: factor of the loss of each label; () is 1 for all. The
+      published models have 0.2.
+  """
+
+  task_weights: Sequence[float] = ()

@@ -240,6 +240,17 @@ class Ranking:
     model = nnx.merge(self.graphdef, state)
     return model(self.inputs(rows, batch), key).astype(jnp.float32)
 
+  @property
+  def binary_labels(self) -> tuple[str, ...]:
+    """The labels of `score_labels`."""
+    return self.labels
+
+  def score_labels(self, params, rows, batch: Examples):
+    """(logits `[B, L]`, labels `[B, L]`, weights `[B]`, group `[B]`)."""
+    logits = self.predict(params, rows, batch)
+    labels = batch.labels.select(self.labels)
+    return logits, labels, batch.weights, batch.group
+
   def inputs(self, rows, batch: Examples) -> Inputs:
     """What the model sees of a batch."""
     vectors, linear = [], jnp.zeros(batch.weights.shape)

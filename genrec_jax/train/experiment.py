@@ -22,7 +22,7 @@ from genrec_jax.runtime import optimizer
 from genrec_jax.runtime.build import build_runtime
 from genrec_jax.train import task_checks
 
-SPLITS = ('train', 'valid', 'test')
+SPLITS = ('train', 'valid', 'next', 'test')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,14 @@ class Experiment:
       log: called with a message about each new file of it.
     """
     return self.data.train_batches(config, self.runtime, stop, log)
+
+  def list_evaluation_steps(self) -> frozenset[int] | None:
+    """The steps at which is evaluated; None leaves it to `eval_every`.
+
+    Data may say it, with a method of this name.
+    """
+    make = getattr(self.data, 'list_evaluation_steps', lambda: None)
+    return make()
 
   def evaluators(self, config) -> dict[str, Evaluator]:
     """Split -> evaluator, for those of `config.eval.splits` that exist."""

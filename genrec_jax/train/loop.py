@@ -127,6 +127,7 @@ def _train_locked(
   total_steps = experiment_lib.total_steps(config, experiment.data)
   programs = ProgramCounter(_expect_programs(config, source, total_steps))
   eval_every = train.eval_every or epoch
+  eval_steps = experiment.list_evaluation_steps()
   checkpoint_every = train.checkpoint_every or epoch
   step_fn = runtime.step()
   progressive = progressive_validation.build_progressive_validation(
@@ -247,7 +248,11 @@ def _train_locked(
         last_log_step = step
       if step % train.nan_every == 0:
         _raise_if_bad(state)
-      if is_due(eval_every, last_eval_step):
+      if (
+        is_due(eval_every, last_eval_step)
+        if eval_steps is None
+        else step != last_eval_step and (final or step in eval_steps)
+      ):
         _await_steps(running, 0, run_values)
         _raise_if_bad(state)
         watch.check(step)
@@ -424,6 +429,8 @@ def _measure_splits(evaluators, state, step, health) -> dict:
   """{split: {metric: value}}."""
   measured = {}
   for split, evaluator in evaluators.items():
+    if not getattr(evaluator, 'is_due', lambda step: True)(step):
+      continue
     try:
       measured[split] = dict(evaluator.run(state))
     except FloatingPointError as e:

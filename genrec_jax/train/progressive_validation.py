@@ -47,16 +47,15 @@ class ProgressiveValidation:
     self, task, runtime, epoch: int, *, lifetime: bool, grouped: bool
   ):
     self._epoch = epoch  # its steps
-    self._progressive = Progressive(task.labels, lifetime=lifetime)
+    self._progressive = Progressive(task.binary_labels, lifetime=lifetime)
     self._waiting = collections.deque()
 
     def score_batch(weights, batch):
       params, rows = runtime.read_rows(
         task, weights, task.reads_for('predict', batch)
       )
-      logits = task.predict(params, rows, batch)
-      columns = [logits, batch.labels.select(task.labels), batch.weights]
-      return collectives.gather([*columns, batch.group] if grouped else columns)
+      columns = task.score_labels(params, rows, batch)
+      return collectives.gather(columns if grouped else columns[:3])
 
     self._scores = runtime.jit(score_batch, ('split',), 'alike')
 
@@ -123,5 +122,5 @@ def build_progressive_validation(
     runtime,
     epoch,
     lifetime=kind == 'lifetime',
-    grouped=bool(config.data.group),
+    grouped=bool(config.data.get('group', 'user')),
   )

@@ -166,6 +166,11 @@ def evaluate_run(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions
   )
   LOG.info('weights of step %d', weights.step)
+  evaluators = {
+    split: evaluator
+    for split, evaluator in evaluators.items()
+    if getattr(evaluator, 'is_due', lambda step: True)(weights.step)
+  }
   warn_of_undefined(evaluators)
   wall, core = time.monotonic(), time.process_time()
   metrics = {split: dict(e.run(weights)) for split, e in evaluators.items()}

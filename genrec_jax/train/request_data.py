@@ -1,0 +1,214 @@
+"""The data of a run that ranks candidates: users, events and requests.
+
+Shuffled, the requests of the training split come in an order of their own in
+every epoch. As a stream they come step by step: a step is learned from, and the
+next one is evaluated, whole, before anything of it is learned. The split of
+requests that come next is called 'next'; the test split is measured at the end.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from genrec_jax.config import ConfigError
+from genrec_jax.contracts import Extensions
+from genrec_jax.data.capacities import SizedBatches
+from genrec_jax.data.requests import (
+  batches,
+  datasets,
+  request_files,
+  request_order,
+)
+from genrec_jax.data.requests.requests import RequestDataset, Requests
+from genrec_jax.data.requests.stochastic_length import StochasticLength
+from genrec_jax.evaluators.requests import RequestEvaluator
+from genrec_jax.features import CANDIDATES
+from genrec_jax.parallel import job
+from genrec_jax.tasks.request_ranking import RequestRanking
+
+# Candidates of a mean item that each item is given beside its own, so that the
+# share of a label of rare items is not taken at its word.
+PRIOR = 10.0
+LEAST_RATE = 1e-6  # a share keeps away from 0 and 1 by this
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestData:
+  """Requests, in splits.
+
+  Attributes:
+    dataset: users, events and requests.
+    config: the whole config of the run.
+  """
+
+  dataset: RequestDataset
+  config: object
+
+  @classmethod
+  def load(cls, config, workdir, log: Callable[[str], None] = print):
+    """Reads (or finds converted) what `config.data` names."""
+    cache = config.data.cache or pathlib.Path(workdir) / 'data'
+    # Only one process converts; the others then find what it has made.
+    with job.fail_together('reading the data', lead_first=True):
+      dataset = datasets.load(config.data, cache, log=log)
+    log(dataset.summary())
+    if config.data.order == 'stream' and dataset.splits['train'].step is None:
+      raise ConfigError(
+        f"data.order='stream' takes requests step by step, and {dataset.name} "
+        "has no steps; set data.order='shuffled'"
+      )
+    return cls(dataset, config)
+
+  @property
+  def _streams(self) -> bool:
+    return self.config.data.order == 'stream'
+
+  @property
+  def splits(self) -> dict[str, Requests]:
+    splits = dict(self.dataset.splits)
+    if self._streams:  # what comes next is what validates
+      splits.pop('valid', None)
+      splits['next'] = splits['train']
+    return splits
+
+  @functools.cached_property
+  def _step_ends(self) -> dict[int, int]:
+    """Step of the stream -> batches that end with it."""
+    train = self.dataset.splits['train']
+    return request_order.find_step_ends(train, self.config.train.batch_size)
+
+  def find_next_step(self, batch: int) -> int | None:
+    """The step of the stream that follows so many batches; None at its end."""
+    for step, end in self._step_ends.items():
+      if end > batch:
+        return step
+    return None
+
+  def task(
+    self, config, extensions: Extensions | None = None
+  ) -> RequestRanking:
+    return RequestRanking.from_config(config, self.dataset.spec, extensions)
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    order = self.config.data.order
+    return request_order.steps_per_epoch(
+      self.dataset.splits['train'], batch_size, order
+    )
+
+  def list_evaluation_steps(self) -> frozenset[int] | None:
+    """The ends of the steps of a stream; None where there is none."""
+    if not self._streams:
+      return None
+    return frozenset([0, *self._step_ends.values()])
+
+  def train_batches(self, config, runtime, stop, log):
+    del stop  # the requests are all there
+    data, train = config.data, self.dataset.splits['train']
+    cutting = data.stochastic_length
+    options = dict(
+      batch_size=config.train.batch_size,
+      seed=config.seed,
+      order=data.order,
+      stochastic=StochasticLength(cutting.alpha, cutting.selector)
+      if cutting.alpha
+      else None,
+      shards=runtime.shards,
+      **self._limits,
+    )
+    capacities = batches.choose_capacities(
+      self.dataset, train, data.token_capacities, **options
+    )
+    made = batches.train_batches(
+      self.dataset,
+      train,
+      own=runtime.local_shards,
+      capacities=capacities,
+      **options,
+    )
+    if capacities is None:
+      return made
+    log(capacities.describe())
+    return SizedBatches(made, capacities)
+
+  @property
+  def _limits(self) -> dict[str, int]:
+    data = self.config.data
+    return dict(
+      max_history=data.max_history, max_candidates=data.max_candidates
+    )
+
+  def summary(self) -> str:
+    return self.dataset.summary()
+
+  def describe_splits(self) -> tuple[dict, list[str]]:
+    """Counts for report.json, and what to warn of; see `train.results`."""
+    counts = {
+      name: {
+        'examples': requests.candidates,
+        'requests': len(requests),
+        'users': len(np.unique(requests.user)),
+      }
+      for name, requests in self.dataset.splits.items()
+    }
+    return counts, []
+
+  def evaluator(self, task, split: str, config, runtime) -> RequestEvaluator:
+    """What measures a split; `config` is the `eval` section."""
+    requests, is_next = self.splits[split], split == 'next'
+
+    def make_batches(shards, own, step):
+      return batches.eval_batches(
+        self.dataset,
+        requests,
+        batch_size=config.batch_size + -config.batch_size % shards,
+        step=self.find_next_step(step) if is_next else None,
+        shards=shards,
+        own=own,
+        **self._limits,
+      )
+
+    def is_due(step: int) -> bool:
+      at_end = self.find_next_step(step) is None
+      return at_end != is_next
+
+    more = dict(is_due=is_due) if self._streams else {}
+    return RequestEvaluator(task, make_batches, runtime, swings=is_next, **more)
+
+  def baseline(self):
+    """The share of each label among an item's candidates in training."""
+    outputs_of = self._make_item_rates()
+    return 'popularity', lambda evaluator: evaluator.constant(outputs_of)
+
+  def _make_item_rates(self):
+    spec, train = self.dataset.spec, self.dataset.splits['train']
+    item = spec.items[0]
+    weight = train.weight
+    weight = np.ones(train.candidates) if weight is None else weight
+    total = np.bincount(train.items[item.name], weight, item.rows)
+    columns = []
+    for label in spec.labels:
+      values = train.labels[label.name].astype(np.float64) * weight
+      mean = values.sum() / max(total.sum(), 1e-9)
+      sums = np.bincount(train.items[item.name], values, item.rows)
+      rate = (sums + PRIOR * mean) / (total + PRIOR)
+      if label.kind == 'binary':
+        rate = np.clip(rate, LEAST_RATE, 1 - LEAST_RATE)
+        rate = np.log(rate) - np.log1p(-rate)
+      columns.append(rate)
+    table = np.stack(columns, axis=-1).astype(np.float32)
+    return lambda batch: table[batch.jagged[CANDIDATES][item.name]]
+
+  def save_for_predicting(self, workdir) -> None:
+    """Leaves in the workdir what predicting needs of the data."""
+    request_files.save_for_predicting(workdir, self.dataset)
+
+  def read_fingerprint(self, workdir) -> str:
+    """Fingerprint of the data that the workdir was trained on."""
+    return request_files.read_fingerprint(workdir)
+
+  def fingerprint(self) -> str:
+    """Names the data, so that a run does not go on with other data."""
+    return self.dataset.fingerprint()
