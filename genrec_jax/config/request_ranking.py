@@ -1,0 +1,120 @@
+"""Every key of an experiment that ranks the candidates of requests.
+
+The comment above a key, or at the end of its line, is its description in
+docs/config_reference.md; the options of the data sets are declared in
+request_sets.py, the fields of the models in request_models.py.
+"""
+
+from ml_collections import ConfigDict
+
+from genrec_jax.config import losses, models, request_models, sections
+from genrec_jax.config import request_sets as sets
+from genrec_jax.config.sections import make_model_section
+
+
+def request_ranking() -> ConfigDict:
+  """Every key of an experiment with requests, with its default."""
+  return ConfigDict(
+    {
+      # The kind of task; `config_lib.request_ranking()` sets it.
+      'task': 'request_ranking',
+      # Seed of initial values, of the order of the data and of dropout.
+      'seed': 0,
+      # 'module:NAME' of parts from outside the library; see docs/extending.md.
+      'extensions': '',
+      'data': {
+        # The data set: 'streaming' (generated), 'movielens', 'kuairand' or
+        # 'yambda'; see docs/generative_ranking.md.
+        'name': 'streaming',
+        'path': '',  # The file or directory of the raw data.
+        # The directory of converted requests; '' is `WORKDIR/data`.
+        'cache': '',
+        # 'shuffled' takes the requests in an order of their own in every epoch;
+        # 'stream' takes them step by step and evaluates each step before it is
+        # learned from.
+        'order': 'shuffled',
+        # Most events of a history; of a longer one the latest are read.
+        'max_history': 1024,
+        # Most candidates of an example: of more, training draws so many in
+        # every epoch, and evaluation scores all, in several examples.
+        'max_candidates': 32,
+        # The most pairs of capacities, for events and for candidates, of a
+        # batch, each of which is a program to compile; 0 has eight capacities
+        # for each doubling. See docs/training.md#compilation.
+        'token_capacities': 2,
+        # Deviation of the normal that fresh rows are drawn from, before it is
+        # cut at two of them, which leaves 0.88 of it.
+        'init_std': 0.02,
+        'stochastic_length': {
+          # A history longer than N^(alpha/2) is cut to that many events, with
+          # probability 1 - N^alpha/n^2, in training alone; N is
+          # `data.max_history`. Above 1, at most 2; 0 cuts nothing.
+          'alpha': 0.0,
+          # The events that are kept: the latest ('greedy'), any ('random'), or
+          # rather young ones ('feature_weighted').
+          'selector': 'feature_weighted',
+        },
+        'streaming': vars(sets.StreamOptions()),
+        'movielens': vars(sets.MovielensOptions()),
+        'kuairand': vars(sets.KuaiRandOptions()),
+        'yambda': vars(sets.YambdaOptions()),
+      },
+      # (regex of tables, {key: value}) pairs: settings by table; the first
+      # match counts. See docs/training.md#settings-by-table.
+      'tables': (),
+      'model': stu(),
+      'loss': vars(losses.RequestLossConfig()),
+      'optimizer': sections.optimizer(name='adam', b2=0.999),
+      'checkpoint': sections.checkpoint(),
+      'numerics': sections.numerics(),
+      'parallel': sections.parallel(),
+      'compile_cache': sections.compile_cache(),
+      'train': sections.train(batch_size=32, epochs=1, monitor='ne'),
+      'eval': {
+        # The splits that are evaluated where the data have them: 'valid' and
+        # 'test', and 'next', the step of a stream that is learned from next; ()
+        # trains without evaluations and without a report.
+        'splits': ('valid', 'next', 'test'),
+        'batch_size': 64,  # Requests at a time.
+        # Whether each training batch is scored before the model learns from it:
+        # 'none', 'window' (metrics between two log lines) or 'lifetime' (also
+        # since the start).
+        'progressive': 'none',
+      },
+      'predict': {
+        # The file of candidates; '' is the test split.
+        'input': '',
+        # Its format; '' goes by the suffix '.csv' or '.parquet'.
+        'format': '',
+        # A '.csv', '.parquet' or '.jsonl' file; '' is
+        # `WORKDIR/predictions.csv`.
+        'output': '',
+        # Whether texts of a CSV file that a spreadsheet would run (=, +, -, @)
+        # get an apostrophe in front.
+        'escape_formulas': False,
+        'checkpoint': 'best',  # The 'best' checkpoint, or the 'latest'.
+      },
+      'report': {
+        'bins': 20,  # Bins of the calibration curve.
+        'users': 3,  # Requests that the report shows.
+        'history': 12,  # Events of the past of each of them.
+        'candidates': 8,  # Candidates of each of them.
+      },
+    }
+  )
+
+
+def stu(**fields) -> ConfigDict:
+  """The generative ranker; see `request_models.STU`."""
+  return make_model_section('stu', request_models.STU(), fields)
+
+
+def pooled(name: str, **fields) -> ConfigDict:
+  """A ranking model over pooled histories; see `request_models`.
+
+  Args:
+    name: of the ranking model, such as 'dlrm'.
+    **fields: of its class and of `request_models.PooledRequests`.
+  """
+  del models
+  raise NotImplementedError(name)
