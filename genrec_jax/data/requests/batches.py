@@ -128,10 +128,11 @@ def choose_capacities(
   if not most or not len(batches):
     return None
   share = pipeline.share_of(batch_size, shards, 'train.batch_size')
-  epochs = _SAMPLED_EPOCHS if order == 'shuffled' else 1
-  count = min(len(batches) * epochs, max(1, _SAMPLED // batch_size))
+  # A stream is read once. What is cut of histories is drawn for each epoch.
+  total = len(batches) * (1 if order == 'stream' else _SAMPLED_EPOCHS)
+  count = min(total, max(1, _SAMPLED // batch_size))
   # Of shuffled epochs the first batches are as good as any.
-  last = count if order == 'shuffled' else len(batches)
+  last = count if order == 'shuffled' else total
   sums = []
   for number in np.linspace(0, last - 1, count).astype(int).tolist():
     epoch, indices = batches[number]
@@ -149,7 +150,7 @@ def choose_capacities(
       packing.count_longest(x, bounds) for x in (spans.events, spans.candidates)
     ])  # fmt: skip
   return pair_capacities.choose_pairs(
-    sums, most, None if order == 'shuffled' else len(batches)
+    sums, most, len(batches) if order == 'stream' else None
   )
 
 

@@ -145,7 +145,9 @@ def _check_events(dataset: RequestDataset, events: EventStore) -> None:
     )
   _check_column('events.action', events.action, EVENT_DTYPES['action'], size)
   known = sum(bit for _, bit in spec.actions)
-  bad = _find_first(size, lambda some: (events.action[some] & ~known) != 0)
+  bad = _find_first(
+    size, lambda some: (events.action[some].astype(np.int64) & ~known) != 0
+  )
   if bad is not None:
     raise ValueError(
       f'{name(bad)} has action {events.action[bad]}, but the actions have the '
@@ -212,7 +214,7 @@ def _name_user(dataset: RequestDataset, user: int) -> str:
 def _check_requests(
   dataset: RequestDataset, name: str, split: Requests
 ) -> None:
-  events, spec, size = dataset.events, dataset.spec, len(split)
+  events, size = dataset.events, len(split)
   for field in ('user', 'end', 'time', 'step'):
     column = getattr(split, field)
     if column is not None:
@@ -229,8 +231,8 @@ def _check_requests(
   )
   if bad is not None:
     raise ValueError(
-      f'{name}: request {bad} (from 0) is of user number {split.user[bad]}, but '
-      f'there are {events.users} users; give their events, if only none'
+      f'{name}: request {bad} (from 0) is of user number {split.user[bad]}, of '
+      f'{events.users} users; a user without events needs offsets as well'
     )
 
   def is_outside(some: slice) -> np.ndarray:
@@ -241,7 +243,7 @@ def _check_requests(
   if bad is not None:
     user = split.user[bad]
     raise ValueError(
-      f'{name_request(bad)}: its history ends at position {split.end[bad]}, but '
+      f'{name_request(bad)}: the history ends at position {split.end[bad]}; '
       f'the events of this user are at {events.offsets[user]} to '
       f'{events.offsets[user + 1]}; a history ends one beyond an event of its '
       'own user'

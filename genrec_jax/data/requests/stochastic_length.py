@@ -122,7 +122,7 @@ class StochasticLength:
         # The smallest of such numbers are a weighted draw without putting
         # back (Efraimidis and Spirakis); a weight of 0 comes last.
         with np.errstate(divide='ignore'):
-          bits = -np.log(draws.to_uniform(bits)) / weights
+          bits = -np.log1p(-draws.to_uniform(bits)) / weights
       places = draws.keep_smallest(bits, long, count)
     return draws.place_runs(begin, lengths, cut, places)
 
