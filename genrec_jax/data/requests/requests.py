@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from genrec_jax.data import text_arrays
 from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import RequestSpec
 
@@ -98,6 +99,8 @@ class RequestDataset:
     vocabs: name of a table -> its values; value number i (from 0) has row
       i + 1. A table without one has ids of its own making, row i of id i - 1.
     user_ids: `[U]` the users as the data name them, int64 or text.
+    saved_fingerprint: what `fingerprint` gave when it was saved, of a dataset
+      that was opened from files; '' of any other, and of a changed copy.
   """
 
   name: str
@@ -107,6 +110,10 @@ class RequestDataset:
   splits: Mapping[str, Requests]
   vocabs: Mapping[str, Vocab]
   user_ids: np.ndarray
+  # Not an argument, so that `dataclasses.replace` does not hand it on.
+  saved_fingerprint: str = dataclasses.field(
+    default='', init=False, repr=False, compare=False
+  )
 
   def arrays(self) -> dict[str, np.ndarray]:
     """Every array by a name of its own, in a fixed order."""
@@ -121,10 +128,20 @@ class RequestDataset:
 
   def fingerprint(self) -> str:
     """Names the content: equal requests, equal fingerprints."""
+    if self.saved_fingerprint:
+      return self.saved_fingerprint
     digest = hashlib.sha256(repr(self.spec).encode())
     for name, array in self.arrays().items():
-      digest.update(f'{name} {array.dtype.str} {array.shape}'.encode())
-      digest.update(np.ascontiguousarray(array))
+      # Equal texts may be held in arrays of several widths.
+      is_text = text_arrays.is_text(array)
+      kind = 'text' if is_text else array.dtype.str
+      digest.update(f'{name} {kind} {array.shape}'.encode())
+      if is_text:
+        contents = text_arrays.pack_texts(array.tolist())
+      else:
+        contents = [np.ascontiguousarray(array)]
+      for content in contents:
+        digest.update(content)
     return digest.hexdigest()[:16]
 
   def summary(self) -> str:

@@ -1,0 +1,156 @@
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from genrec_jax.data.requests import checks
+from genrec_jax.data.requests.requests import (
+  EventStore,
+  RequestDataset,
+  Requests,
+)
+from genrec_jax.data.vocab import Vocab
+from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
+
+SPEC = RequestSpec(
+  items=(FeatureSpec('item', rows=6),),
+  context=(FeatureSpec('age', rows=4),),
+  actions=(('like', 1), ('share', 4)),
+  labels=(LabelSpec('liked'), LabelSpec('seconds', 'regression')),
+  watch_time=True,
+)
+
+
+def make() -> RequestDataset:
+  """Users a, b (without events) and c; two requests of c and one of b."""
+  return RequestDataset(
+    name='three users',
+    spec=SPEC,
+    events=EventStore(
+      offsets=np.array([0, 2, 2, 5]),
+      items={'item': np.int32([1, 2, 3, 4, 5])},
+      action=np.int32([0, 1, 4, 5, 0]),
+      time=np.array([50, 60, 10, 10, 30]),
+      watch_time=np.float32([0, 1, 2, 3, 4]),
+    ),
+    context={'age': np.int32([0, 1, 3])},
+    splits={
+      'test': Requests(
+        user=np.int32([2, 1, 2]),
+        end=np.array([4, 2, 5]),
+        offsets=np.array([0, 2, 2, 4]),
+        items={'item': np.int32([0, 1, 2, 5])},
+        labels={
+          'liked': np.float32([0, 1, 1, 0]),
+          'seconds': np.float32([0.5, -1, 9, 3]),
+        },
+        weight=np.float32([1, 0, 2, 1]),
+        time=np.array([20, 1, 30]),
+        step=np.int32([0, 1, 1]),
+      )
+    },
+    vocabs={'item': Vocab(np.array([10, 20, 30, 40]))},
+    user_ids=np.array(['a', 'b', 'c']),
+  )
+
+
+def change(dataset, path, value):
+  """The dataset with another value at 'events.items.item', say."""
+  if not path:
+    return value
+  head, *rest = path
+  if isinstance(dataset, dict):
+    return {**dataset, head: change(dataset.get(head), rest, value)}
+  inner = change(getattr(dataset, head), rest, value)
+  return dataclasses.replace(dataset, **{head: inner})
+
+
+NAN, INF = float('nan'), float('inf')
+TEST = 'splits.test'
+FAULTS = [
+  ('events.items.item', np.int32([1, 2, 3, 6, 5]),
+   "user 'c', event 1 (from 0) has item 6, but the table has rows 0 to 5; enc"),
+  ('events.items.item', np.int32([1, -1, 3, 4, 5]), "user 'a', event 1 (from"),
+  ('events.items.item', np.arange(5),
+   'item is int64 (5,), must be int32 (5,)'),
+  ('events.items.item', np.int32([1]), 'item is int32 (1,), must be int32'),
+  ('events.items', {}, 'item: there is no such column, but the spec wants it'),
+  ('events.action', np.int32([0, 1, 2, 0, 0]),
+   "user 'c', event 0 (from 0) has action 2, but the actions have the bits 1, "
+   '4; name the other bits in RequestSpec.actions'),
+  ('events.action', np.int32([-8, 1, 0, 0, 0]), "user 'a', event 0 (from 0)"),
+  ('events.time', np.array([50, 60, 10, 9, 30]),
+   "user 'c', event 1 (from 0) is at time 9, before the event in front of it "
+   "at 10; sort each user's events by time"),
+  ('events.time', np.array([60, 50, 10, 10, 30]), "user 'a', event 1 (from"),
+  ('events.time', None, 'the events have no times; give them, or set timed='),
+  ('events.watch_time', np.float32([0, 1, 2, NAN, 4]),
+   "user 'c', event 1 (from 0) has a watch time of nan seconds; it must be"),
+  ('events.watch_time', np.float32([0, -1, 2, 2, 4]), "user 'a', event 1"),
+  ('events.watch_time', None, 'events.watch_time: there is no such column'),
+  ('events.offsets', np.array([1, 2, 2, 5]), 'events.offsets do not ascend'),
+  ('events.offsets', np.array([0, 3, 2, 5]), 'events.offsets do not ascend'),
+  ('context.age', np.int32([0, 1, 4]), "user 'c' has context 'age' 4, but the"),
+  ('context', {}, "context 'age': there is no such column, but the spec wants"),
+  ('context.height', np.int32([0, 1, 4]), "context 'height' is not a feature"),
+  ('user_ids', np.array(['a', 'b']), '2 user_ids for the events of 3 users'),
+  ('vocabs.item', Vocab(np.arange(6)), 'at least 7'),
+  (TEST + '.user', np.int32([2, 3, 2]), 'test: request 1 (from 0) is of user '
+   'number 3, of 3 users'),
+  (TEST + '.user', np.int32([2, -1, 2]), 'is of user number -1, of 3 users'),
+  (TEST + '.end', np.array([4, 3, 5]), "test: request 1 (from 0) of user 'b': "
+   'the history ends at position 3; the events of this user are at 2 to 2'),
+  (TEST + '.end', np.array([4, 2, 1]), "request 2 (from 0) of user 'c': the "
+   'history ends at position 1'),
+  (TEST + '.end', np.int32([4, 2, 1]), 'test.end is int32 (3,), must be int64'),
+  (TEST + '.offsets', np.array([0, 2, 1, 4]), 'test.offsets do not ascend'),
+  (TEST + '.offsets', np.array([0, 2, 4]), 'test.offsets is int64 (3,), must'),
+  (TEST + '.time', np.array([20, 1, 29]), "test: request 2 (from 0) of user 'c'"
+   ' is at time 29, before the last event of its history at 30; end the his'),
+  (TEST + '.time', np.array([2**31 + 10, 1, 30]), "test: request 0 (from 0) of "
+   "user 'c' is 2147483648 seconds after its user's first event, more than"),
+  (TEST + '.time', None, 'the requests have no times; give them, or set timed'),
+  (TEST + '.step', np.int32([0, 2, 1]), "test: request 2 (from 0) of user 'c' "
+   'has step 1, after one of step 2; sort the requests by step'),
+  (TEST + '.items.item', np.int32([0, 1, 9, 5]), "test: request 2 (from 0) of "
+   "user 'c', candidate 0 (from 0) has item 9, but the table has rows 0 to 5"),
+  (TEST + '.labels.liked', np.float32([0, 1, 0.5, 0]), "user 'c', candidate 0 "
+   "(from 0) has label 'liked' 0.5; it must be 0 or 1"),
+  (TEST + '.labels.liked', np.float32([0, NAN, 1, 0]), "candidate 1 (from 0) "
+   "has label 'liked' nan"),
+  (TEST + '.labels.seconds', np.float32([0, 1, 1, INF]), "candidate 1 (from 0)"
+   " has label 'seconds' inf; it must be a finite number"),
+  (TEST + '.labels.seconds', None, "test.labels 'seconds': there is no such"),
+  (TEST + '.weight', np.float32([0, -1, 1, 1]), 'candidate 1 (from 0) has '
+   'weight -1.0; it must be finite and not negative'),
+  (TEST + '.weight', np.float32([0, 1, NAN, 1]), 'has weight nan'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('path', 'value', 'words'), FAULTS, ids=[fault[0] for fault in FAULTS]
+)
+@pytest.mark.parametrize('chunk', [2, 1 << 22])
+def test_a_fault_is_told_in_a_sentence(monkeypatch, path, value, words, chunk):
+  monkeypatch.setattr(checks, '_CHUNK', chunk)
+  checks.check_dataset(make())
+  with pytest.raises(ValueError, match=re.escape(words)) as e:
+    checks.check_dataset(change(make(), path.split('.'), value))
+  assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('chunk', [1, 2, 3, 1 << 22])
+def test_what_is_right_passes(monkeypatch, chunk):
+  monkeypatch.setattr(checks, '_CHUNK', chunk)
+  data = make()
+  checks.check_dataset(data)
+  # An event and the request at the same moment; the largest age there is.
+  time = np.array([2**31 + 9, 1, 30])
+  checks.check_dataset(change(data, ['splits', 'test', 'time'], time))
+  # What is predicted has no labels; without times nothing is compared.
+  checks.check_dataset(change(data, ['splits', 'test', 'labels'], {}))
+  untimed = dataclasses.replace(SPEC, timed=False)
+  data = change(data, ['spec'], untimed)
+  data = change(data, ['events', 'time'], None)
+  checks.check_dataset(change(data, ['splits', 'test', 'time'], None))
