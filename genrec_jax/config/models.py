@@ -13,7 +13,7 @@ DTYPES = ('float32', 'bfloat16')
 FIRST_ORDER = ('feature', 'table')
 
 
-def _check_values(config, **allowed: Sequence) -> None:
+def check_fields(config, **allowed: Sequence) -> None:
   """Raises where a field of a config is none of the allowed values."""
   for field, values in allowed.items():
     if getattr(config, field) not in values:
@@ -82,7 +82,7 @@ class HSTU:
   implementation: str | None = None
 
   def __post_init__(self):
-    _check_values(
+    check_fields(
       self,
       attention=('silu', 'softmax'),
       silu_on=('all', 'u', 'none'),
@@ -150,7 +150,7 @@ class SASRec:
       raise ValueError(
         f'model.dim={self.dim} is not a multiple of model.heads={self.heads}'
       )
-    _check_values(
+    check_fields(
       self,
       positions_from=('oldest', 'newest'),
       activation=('relu', 'none'),
@@ -178,7 +178,7 @@ class LR:
   first_order: str = 'feature'
 
   def __post_init__(self):
-    _check_values(self, first_order=FIRST_ORDER)
+    check_fields(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,7 @@ class FM:
   first_order: str = 'feature'
 
   def __post_init__(self):
-    _check_values(self, first_order=FIRST_ORDER)
+    check_fields(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +217,7 @@ class DNN:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    _check_values(self, dtype=DTYPES)
+    check_fields(self, dtype=DTYPES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +233,7 @@ class DeepFM(DNN):
 
   def __post_init__(self):
     super().__post_init__()
-    _check_values(self, first_order=FIRST_ORDER)
+    check_fields(self, first_order=FIRST_ORDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +264,7 @@ class DLRM:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    _check_values(
+    check_fields(
       self,
       interaction=('dot', 'cat'),
       init=('xavier_normal', 'dlrm'),
@@ -309,7 +309,7 @@ class DCN:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    _check_values(
+    check_fields(
       self,
       structure=('cross', 'stacked', 'parallel', 'stacked_parallel'),
       dtype=DTYPES,
@@ -357,7 +357,7 @@ class FinalMLP:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    _check_values(self, dtype=DTYPES)
+    check_fields(self, dtype=DTYPES)
     for field in ('hidden1', 'hidden2'):
       hidden = getattr(self, field)
       if not hidden or hidden[-1] % self.heads:
@@ -445,7 +445,7 @@ class Wukong:
   dtype: str = 'float32'
 
   def __post_init__(self):
-    _check_values(self, fm=('optimised', 'full', 'triangular'), dtype=DTYPES)
+    check_fields(self, fm=('optimised', 'full', 'triangular'), dtype=DTYPES)
     for field in ('layers', 'rank'):
       if getattr(self, field) < 1:
         value = getattr(self, field)

@@ -10,6 +10,7 @@ from genrec_jax.models import (
   hstu,
   lr,
   sasrec,
+  stu,
   wukong,
 )
 
@@ -24,3 +25,4 @@ RANKERS = {  # of examples
   'finalmlp': finalmlp.FinalMLP,
   'wukong': wukong.Wukong,
 }
+REQUEST_MODELS = {'stu': stu.STU}  # of requests, beside pooled rankers

@@ -11,12 +11,16 @@
 | f2                    | `Block.output`                                   |
 
 The defaults of `genrec_jax.config.hstu` are the published retrieval layer; the
-fields of `Config` reach the other published variants one by one.
+fields of `Config` and of `Options` reach the other published variants one by
+one. `models.stu` stacks the same block over requests.
 
 Differences from the paper: the softmax mode (`attention='softmax'`, the
 ablation) masks before the softmax, scales by 1/sqrt(dqk) and keeps the heads;
 the published code masks after it and fuses the heads.
 """
+
+import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,21 +34,62 @@ from genrec_jax.models import layers
 TIME_BUCKETS = 129
 
 
+GATES = {'none': lambda u: u, 'sigmoid': jax.nn.sigmoid, 'silu': jax.nn.silu}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What a layer can do beside its `Config`; the defaults are retrieval's.
+
+  Attributes:
+    uvqk_init: how the matrix of the input projection starts.
+    norm_eps: epsilon of both norms.
+    group_norm: whether each head is normed by itself, with one scale and one
+      shift a head.
+    gate: what is applied to the U that multiplies, and to no other: 'none',
+      'sigmoid' or 'silu'.
+    contextual: tokens at the head of a sequence that see, and are seen by, all
+      of the history.
+    window: how far a token sees; None is any distance.
+    full_tail: latest history tokens that the window does not bind.
+  """
+
+  uvqk_init: Callable = layers.normal(0.02)
+  norm_eps: float = 1e-6
+  group_norm: bool = False
+  gate: str = 'none'
+  contextual: int = 0
+  window: int | None = None
+  full_tail: int = 0
+
+
+RETRIEVAL = Options()
+
+
 class Block(nnx.Module):
   """One HSTU layer."""
 
-  def __init__(self, config: Config, rngs: nnx.Rngs):
-    c = self.config = config
+  def __init__(
+    self, config: Config, rngs: nnx.Rngs, options: Options = RETRIEVAL
+  ):
+    c, o = config, options
+    self.config, self.options = config, options
     values, keys = c.heads * c.dv, c.heads * c.dqk
-    self.norm_input = layers.LayerNorm(c.dim, affine=c.ln_affine)
+    self.norm_input = layers.LayerNorm(
+      c.dim, eps=o.norm_eps, affine=c.ln_affine
+    )
     self.uvqk = layers.Linear(
       c.dim,
       2 * values + 2 * keys,
-      kernel_init=layers.normal(0.02),
+      kernel_init=o.uvqk_init,
       use_bias=c.uvqk_bias,
       rngs=rngs,
     )
-    self.norm_attention = layers.LayerNorm(values, affine=c.ln_affine)
+    self.norm_attention = (
+      layers.HeadNorm(c.heads, eps=o.norm_eps)
+      if o.group_norm
+      else layers.LayerNorm(values, eps=o.norm_eps, affine=c.ln_affine)
+    )
     concat = values * (1 if c.concat == 'none' else 3)
     self.output = layers.Linear(
       concat,
@@ -60,7 +105,33 @@ class Block(nnx.Module):
       c.time_bias, layers.normal(0.02), rngs, (TIME_BUCKETS,)
     )
 
-  def __call__(self, x: jax.Array, events: Jagged, key) -> jax.Array:
+  def __call__(
+    self,
+    x: jax.Array,
+    events: Jagged,
+    key,
+    targets: jax.Array | None = None,
+    numbers: jax.Array | None = None,
+    normaliser: jax.Array | None = None,
+  ) -> jax.Array:
+    """`[T, D]` -> `[T, D]`.
+
+    Args:
+      x: the tokens.
+      events: their lengths, with columns time and next_time where there is a
+        time bias.
+      key: random key of the dropout; None in evaluation.
+      targets: `[B]` tokens at the end of each sequence that are candidates.
+      numbers: `[T]` number of each token in the batch, for the dropout, where
+        it is not `events.first` and what follows.
+      normaliser: `[T]`, in place of that of the config.
+    """
+    u, q, k, v = self.project(x)
+    attended = self.attend(q, k, v, events, targets, normaliser)
+    return self.combine(x, u, attended, key, events.first, numbers)
+
+  def project(self, x: jax.Array):
+    """U `[T, H dv]`, Q and K `[T, H, dqk]` and V `[T, H, dv]` of tokens."""
     c = self.config
     tokens = x.shape[0]
     values, keys = c.heads * c.dv, c.heads * c.dqk
@@ -72,31 +143,55 @@ class Block(nnx.Module):
     )
     if c.silu_on == 'u':
       u = jax.nn.silu(u)
-    alpha = c.alpha
-    if alpha is None:
-      alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
-    attended = pallas_kernels.hstu_attention(
+    return (
+      u,
       q.reshape(tokens, c.heads, c.dqk),
       k.reshape(tokens, c.heads, c.dqk),
       v.reshape(tokens, c.heads, c.dv),
+    )
+
+  def attend(
+    self, q, k, v, events: Jagged, targets=None, normaliser=None
+  ) -> jax.Array:
+    """What each token gathers from those that it sees, `[T, H dv]`."""
+    c, o = self.config, self.options
+    alpha = c.alpha
+    if alpha is None:
+      alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
+    if normaliser is None:
+      normaliser = c.positions if c.normaliser is None else c.normaliser
+    return pallas_kernels.hstu_attention(
+      q,
+      k,
+      v,
       events.lengths,
       max_len=c.max_len,
       mode=c.attention,
       alpha=alpha,
-      normaliser=c.positions if c.normaliser is None else c.normaliser,
+      normaliser=normaliser,
       position_bias=None if not c.position_bias else self.position_bias[...],
       time_bias=None if not c.time_bias else self.time_bias[...],
-      query_time=events['next_time'],
-      time=events['time'],
+      query_time=events['next_time'] if c.time_bias else None,
+      time=events['time'] if c.time_bias else None,
+      targets=targets,
+      contextual=o.contextual,
+      window=o.window,
+      full_tail=o.full_tail,
       implementation=c.implementation,
-    ).reshape(tokens, values)
+    ).reshape(q.shape[0], -1)
+
+  def combine(
+    self, x, u, attended, key=None, first=None, numbers=None
+  ) -> jax.Array:
+    """The gated output of the attention, projected and added to `x`."""
+    c = self.config
     normed = self.norm_attention(attended)
-    gated = u * normed
+    gated = GATES[self.options.gate](u) * normed
     if c.concat == 'u_a_ua':
       gated = jnp.concatenate([u, normed, gated], axis=-1)
     elif c.concat == 'u_x_ux':
       gated = jnp.concatenate([u, attended, gated], axis=-1)
-    gated = layers.apply_dropout(gated, c.dropout, key, events.first)
+    gated = layers.apply_dropout(gated, c.dropout, key, first, numbers)
     return x + self.output(gated)
 
 

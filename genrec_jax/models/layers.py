@@ -87,6 +87,28 @@ class LayerNorm(nnx.Module):
     return y.astype(x.dtype)
 
 
+class HeadNorm(nnx.Module):
+  """Layer norm of each head by itself, one learned scale and shift a head.
+
+  Args:
+    heads: into which the last axis is divided.
+    eps: added to the variance.
+  """
+
+  def __init__(self, heads: int, *, eps: float = 1e-6):
+    self.heads, self.norm = heads, LayerNorm(0, eps=eps)
+    self.scale = nnx.Param(jnp.ones(heads))
+    self.shift = nnx.Param(jnp.zeros(heads))
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    heads = x.astype(jnp.float32).reshape(*x.shape[:-1], self.heads, -1)
+    scale, shift = (
+      self.scale[...][None, :, None],
+      self.shift[...][None, :, None],
+    )
+    return (self.norm(heads) * scale + shift).reshape(x.shape).astype(x.dtype)
+
+
 def stack_blocks(model: nnx.Module, block, config, rngs: nnx.Rngs) -> None:
   """Gives `model` the attributes layer_0, layer_1, ... of `config.blocks`.
 
@@ -107,6 +129,7 @@ def apply_dropout(
   rate: float,
   key: jax.Array | None,
   first: jax.Array | None = None,
+  numbers: jax.Array | None = None,
 ) -> jax.Array:
   """Drops with probability `rate`; the identity without a key.
 
@@ -118,6 +141,8 @@ def apply_dropout(
     rate: probability.
     key: random key, or None.
     first: `[1]` number of the first token, `Jagged.first`.
+    numbers: `[T]` number of each token of `[T, D]`, where they do not follow
+      one another.
   """
   if key is None or rate == 0.0:
     return x
@@ -125,6 +150,8 @@ def apply_dropout(
   row = jnp.arange(x.size // width, dtype=jnp.uint32)[:, None]
   if first is not None:
     row += (first * (row.shape[0] // x.shape[0])).astype(jnp.uint32)[:, None]
+  if numbers is not None:
+    row = numbers.astype(jnp.uint32)[:, None]
   column = jnp.arange(width, dtype=jnp.uint32)[None]
   seed = jax.random.bits(key)
   mask = keep_mask(seed, jnp.uint32(0), row, column, rate).reshape(x.shape)
