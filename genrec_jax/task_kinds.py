@@ -9,6 +9,7 @@ from genrec_jax.contracts import Panel, TaskKind
 from genrec_jax.report import panels
 from genrec_jax.serve import predict, score
 from genrec_jax.train import ranking_data as ranking
+from genrec_jax.train import request_data as requests
 from genrec_jax.train import retrieval_data as retrieval
 
 TASK_KINDS = {
@@ -23,5 +24,10 @@ TASK_KINDS = {
     predict=score.write_scores,
     defaults=config_lib.ranking,
     panels=(Panel('ranking', panels.measure_details),),
+  ),
+  'request_ranking': TaskKind(
+    data=requests.RequestData,
+    predict=score.write_scores,
+    defaults=config_lib.request_ranking,
   ),
 }

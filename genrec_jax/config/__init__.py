@@ -32,6 +32,12 @@ from genrec_jax.config.rankers import (
   wukong,
 )
 from genrec_jax.config.ranking import ranking, ranking_smoke
+from genrec_jax.config.request_ranking import (
+  pool_history,
+  request_ranking,
+  request_smoke,
+  stu,
+)
 from genrec_jax.config.retrieval import hstu, retrieval, sasrec, smoke
 from genrec_jax.config.sections import parallel
 from genrec_jax.config.tables import TableSettings, table_settings
@@ -57,13 +63,17 @@ __all__ = [
   'lr',
   'parallel',
   'ranking',
+  'pool_history',
   'ranking_smoke',
   'read_config',
+  'request_ranking',
+  'request_smoke',
   'retrieval',
   'sasrec',
   'save',
   'set_model',
   'smoke',
+  'stu',
   'table_settings',
   'to_json',
   'use_new_names',

@@ -266,6 +266,9 @@ RANKING = {
   'report.importance_rows': whole(),
   'report.importance_repeats': whole(1),
 }
+REQUESTS = {
+  **_PREDICT,
+}  # fmt: skip
 # Field of a model -> its rule; the words that a field may be are in models.py.
 MODEL = {
   'name': NAME,
@@ -360,7 +363,11 @@ def find_rule(key: str, task: str) -> Rule | None:
     task: of the config.
   """
   section, _, field = key.partition('.')
-  own = {'retrieval': RETRIEVAL, 'ranking': RANKING}.get(task)
+  own = {
+    'retrieval': RETRIEVAL,
+    'ranking': RANKING,
+    'request_ranking': REQUESTS,
+  }.get(task)
   if own is None:  # its models and data are not known here
     dropout = section == 'model' and 'dropout' in field
     return DECAY if dropout else SHARED.get(key)
@@ -368,5 +375,5 @@ def find_rule(key: str, task: str) -> Rule | None:
     if key.startswith(f'{prefix}.'):
       return rule
   if section == 'model':
-    return MODEL.get(field)
+    return None if task == 'request_ranking' else MODEL.get(field)
   return own.get(key) or SHARED.get(key)

@@ -7,7 +7,7 @@ request_sets.py, the fields of the models in request_models.py.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, models, request_models, sections
+from genrec_jax.config import losses, request_models, sections
 from genrec_jax.config import request_sets as sets
 from genrec_jax.config.sections import make_model_section
 
@@ -56,8 +56,6 @@ def request_ranking() -> ConfigDict:
         },
         'streaming': vars(sets.StreamOptions()),
         'movielens': vars(sets.MovielensOptions()),
-        'kuairand': vars(sets.KuaiRandOptions()),
-        'yambda': vars(sets.YambdaOptions()),
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.
@@ -106,15 +104,46 @@ def request_ranking() -> ConfigDict:
 
 def stu(**fields) -> ConfigDict:
   """The generative ranker; see `request_models.STU`."""
-  return make_model_section('stu', request_models.STU(), fields)
+  section = make_model_section('stu', request_models.STU(), fields)
+  with section.unlocked():  # the data say it
+    del section.max_history, section.max_candidates
+  return section
 
 
-def pooled(name: str, **fields) -> ConfigDict:
-  """A ranking model over pooled histories; see `request_models`.
+def pool_history(model: ConfigDict, **fields) -> ConfigDict:
+  """A ranking model over pooled histories, such as `pool_history(dlrm())`.
 
   Args:
-    name: of the ranking model, such as 'dlrm'.
-    **fields: of its class and of `request_models.PooledRequests`.
+    model: the section of the ranking model.
+    **fields: of `request_models.PooledRequests`.
   """
-  del models
-  raise NotImplementedError(name)
+  with model.unlocked():
+    model.history = vars(request_models.PooledRequests(**fields))
+  return model
+
+
+def request_smoke(config: ConfigDict) -> ConfigDict:
+  """Shrinks an experiment to seconds on two CPU cores, on generated data."""
+  config.data.name, config.data.path = 'streaming', ''
+  config.data.streaming.update(
+    users=24, categories=8, steps=6, train_steps=5, events=12.0, deviation=3.0,
+    train_candidates=6, inference_candidates=12, inference_events=16,
+  )  # fmt: skip
+  config.data.max_history, config.data.max_candidates = 32, 6
+  model = config.model
+  if model.name == 'stu':
+    model.update(
+      dim=16, blocks=min(model.blocks, 2), heads=2, dqk=8, dv=8, hidden=16,
+      head_hidden=16,
+    )  # fmt: skip
+  else:
+    for key, value in model.items():
+      if isinstance(value, tuple) and value and isinstance(value[0], int):
+        with model.ignore_type():
+          model[key] = (16,)
+  config.train.batch_size = 8
+  config.train.log_every = 2
+  config.train.checkpoint_every = 8
+  config.train.nan_every = 4
+  config.eval.batch_size = 16
+  return config

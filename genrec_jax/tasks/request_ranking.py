@@ -28,7 +28,7 @@ from genrec_jax.features import (
   RequestSpec,
   TableSpec,
 )
-from genrec_jax.models import REQUEST_MODELS
+from genrec_jax.models.request_models import RequestModel
 from genrec_jax.numerics.products import (
   Product,
   Rules,
@@ -87,7 +87,7 @@ class RequestRanking:
     """Checks that the parts fit together.
 
     Args:
-      model_name: key of `genrec_jax.models.REQUEST_MODELS`.
+      model_name: one of `models.request_models.NAMES`.
       model: fields of the model's `Config`.
       loss: fields of `RequestLossConfig`.
       spec: what requests hold.
@@ -100,13 +100,10 @@ class RequestRanking:
       products: (regex of a weight, product) pairs, see `numerics.products`.
       extra_products: further products by name.
     """
-    if model_name not in REQUEST_MODELS:
-      raise ValueError(
-        f'model.name is {model_name!r}; models for requests are '
-        f'{", ".join(sorted(REQUEST_MODELS))}'
-      )
-    self._model = REQUEST_MODELS[model_name]
-    self.model_config = self._model.Config(**model)
+    self._model = RequestModel.from_fields(
+      model_name, model, max_history=max_history, max_candidates=max_candidates
+    )
+    self.model_config = self._model.config
     self.loss_config = RequestLossConfig(**loss)
     self.spec = spec
     self.max_history, self.max_candidates = max_history, max_candidates
@@ -124,19 +121,19 @@ class RequestRanking:
         f'{len(self.labels)} labels ({", ".join(self.labels)})'
       )
     self._task_weights = tuple(weights)
-    self._tables = {}
-    widths = self._model.widths(self.model_config, spec)
-    for feature in (*spec.items, *spec.context):
-      width = widths[feature.source]
-      about = feature.rows, width, init_std, table_update, table_dtype
-      table = settings(TableSpec(feature.source, *about))
-      if self._tables.setdefault(feature.source, table) != table:
-        raise ValueError(
-          f'features that share table {feature.source!r} must have as many rows'
-        )
     self.products, self._extra_products = tuple(products), extra_products
     model = nnx.eval_shape(self._build_model)
     self.graphdef, self.sites = nnx.graphdef(model), find_sites(model)
+    self._wanted = model.list_reads()
+    self._tables = {}
+    for read in self._wanted.values():
+      about = read.rows, read.width, init_std, table_update, table_dtype
+      spec = settings(TableSpec(read.table, *about))
+      if self._tables.setdefault(read.table, spec) != spec:
+        raise ValueError(
+          f'features that share table {read.table!r} must have as many rows, '
+          'and vectors of one width'
+        )
 
   @classmethod
   def from_config(
@@ -162,13 +159,7 @@ class RequestRanking:
 
   def _build_model(self, key=None) -> nnx.Module:
     rngs = nnx.Rngs(0 if key is None else key)
-    model = self._model(
-      self.model_config,
-      self.spec,
-      max_history=self.max_history,
-      max_candidates=self.max_candidates,
-      rngs=rngs,
-    )
+    model = self._model.build(self.spec, rngs)
     return assign_products(model, self.products, self._extra_products)
 
   def tables(self) -> dict[str, TableSpec]:
@@ -192,28 +183,24 @@ class RequestRanking:
     """What is read outside of training: the same."""
     del purpose
     reads = {}
-    for part in (HISTORY, CANDIDATES):
-      tokens = batch.jagged[part]
-      real = _find_real(tokens.lengths, tokens.columns.values.shape[0])
-      for feature in self.spec.items:
-        ids = jnp.where(real, tokens[feature.name], UNREAD)
-        reads[f'{part}.{feature.name}'] = Read(ids, feature.source)
-    for feature in self.spec.context:
-      ids = jnp.where(batch.weights > 0, batch.ids[feature.name], UNREAD)
-      reads[f'context.{feature.name}'] = Read(ids, feature.source)
+    for name, read in self._wanted.items():
+      if read.part in (HISTORY, CANDIDATES):
+        tokens = batch.jagged[read.part]
+        ids = tokens[read.column]
+        segment = pallas_kernels.segment_ids(tokens.lengths, ids.shape[0])
+        real = segment < tokens.lengths.shape[0]
+      else:
+        ids, real = batch.ids[read.column], batch.weights > 0
+      reads[name] = Read(jnp.where(real, ids, UNREAD), read.table)
     return reads
 
   def expected_reads(self) -> dict[str, ExpectedRead]:
     """Reads of the longest request there may be."""
     most = {HISTORY: self.max_history, CANDIDATES: self.max_candidates}
-    reads = {
-      f'{part}.{feature.name}': ExpectedRead(feature.source, count)
-      for part, count in most.items()
-      for feature in self.spec.items
+    return {
+      name: ExpectedRead(read.table, most.get(read.part, 1))
+      for name, read in self._wanted.items()
     }
-    for feature in self.spec.context:
-      reads[f'context.{feature.name}'] = ExpectedRead(feature.source, 1)
-    return reads
 
   def predict(self, params, rows, batch: Examples, key=None) -> jax.Array:
     """Output of each label for each candidate, `[K, L]` float32.
@@ -227,7 +214,7 @@ class RequestRanking:
     state = nnx.State(jax.tree.map(nnx.Param, params))
     model = nnx.merge(self.graphdef, state)
     vectors = {name: view.all() for name, view in rows.items()}
-    outputs = model(vectors, batch, key)
+    outputs = model(vectors, batch, key, train=key is not None)
     columns = [outputs[name].astype(jnp.float32) for name in self.labels]
     return jnp.stack(columns, axis=-1)
 
@@ -291,9 +278,3 @@ class RequestRanking:
         measured[f'loss/{label.name}'] = value, weight
       total += self._task_weights[i] * value
     return {'loss': (total, weight), **measured}
-
-
-def _find_real(lengths: jax.Array, capacity: int) -> jax.Array:
-  """`[capacity]` whether a packed token is one, and not padding."""
-  segment = pallas_kernels.segment_ids(lengths, capacity)
-  return segment < lengths.shape[0]

@@ -18,7 +18,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.data.capacities import SizedBatches
 from genrec_jax.data.requests import (
   batches,
-  datasets,
+  prepared,
   request_files,
   request_order,
 )
@@ -53,7 +53,7 @@ class RequestData:
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process converts; the others then find what it has made.
     with job.fail_together('reading the data', lead_first=True):
-      dataset = datasets.load(config.data, cache, log=log)
+      dataset = prepared.load(config.data, cache, log=log)
     log(dataset.summary())
     if config.data.order == 'stream' and dataset.splits['train'].step is None:
       raise ConfigError(
@@ -203,11 +203,12 @@ class RequestData:
 
   def save_for_predicting(self, workdir) -> None:
     """Leaves in the workdir what predicting needs of the data."""
-    request_files.save_for_predicting(workdir, self.dataset)
+    path = pathlib.Path(workdir) / 'requests'
+    request_files.save_for_predicting(self.dataset, path)
 
   def read_fingerprint(self, workdir) -> str:
     """Fingerprint of the data that the workdir was trained on."""
-    return request_files.read_fingerprint(workdir)
+    return request_files.read_fingerprint(pathlib.Path(workdir) / 'requests')
 
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
