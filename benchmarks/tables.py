@@ -19,6 +19,7 @@ import re
 import sys
 
 from benchmarks.tables_checkpoint import CHECKPOINT
+from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_ranking import RANKING
 from benchmarks.tables_robustness import ROBUSTNESS
@@ -341,6 +342,7 @@ TABLES = {
   **ROBUSTNESS,
   **CHECKPOINT,
   **STRUCTURE,
+  **GENERATIVE,
 }
 
 _MARKED = re.compile(

@@ -28,7 +28,7 @@ from genrec_jax.data.requests.request_order import RequestOrder
 from genrec_jax.data.requests.stochastic_length import StochasticLength
 
 # What capacities are chosen by: the first epochs, and of them so many requests.
-_SAMPLED_EPOCHS, _SAMPLED = 16, 1 << 20
+_SAMPLED_EPOCHS, _SAMPLED = 16, 1 << 18
 # Room of an evaluation, in batches of mean length: the longest would make all
 # of them pay for a few.
 _SPARE = 1.25

@@ -161,7 +161,9 @@ def pack_batch(
     _place_events(dataset, split, spans, max_history, draws),
   )
   asked = _read_candidates(dataset.spec, split, _place_candidates(spans, draws))
-  context = {name: x[spans.user] for name, x in dataset.context.items()}
+  context = {
+    f.name: dataset.context[f.name][spans.user] for f in dataset.spec.context
+  }
   second = np.zeros(len(spans.user), np.int32)
   if dataset.spec.timed:
     second = requests.week_second(split.time[spans.number])

@@ -63,13 +63,13 @@ class PairCapacities:
   def describe(self) -> str:
     """The capacities, as a line of a log says them."""
     texts = [
-      f'{events:,} events and {candidates:,} candidates'
+      f'of {events:,} events and {candidates:,} candidates'
       + f' from step {since:,}' * bool(since)
       for (events, candidates), since in zip(
         self.sizes, self.since, strict=True
       )
     ]
-    return f'room for {", or ".join(texts)} a batch'
+    return f'room for a batch {", or ".join(texts)}'
 
 
 def choose_pairs(

@@ -79,9 +79,9 @@ def test_a_long_history_keeps_the_latest_events():
   )
 
 
-def train(data, split, batch_size=8, count=0, **options):
+def train(data, split, batch_size=8, count=0, prefetch=0, **options):
   made = batches.train_batches(
-    data, split, batch_size=batch_size, prefetch=0, **LIMITS, **options
+    data, split, batch_size=batch_size, prefetch=prefetch, **LIMITS, **options
   )
   return list(itertools.islice(made, count)) if count else made
 
@@ -179,11 +179,12 @@ def test_shards_and_own_do_not_change_what_is_in_a_batch(order, stochastic):
       assert_same(join(own), many)
 
 
+@pytest.mark.parametrize('prefetch', [0, 2])
 @pytest.mark.parametrize('order', ['shuffled', 'stream'])
-def test_a_killed_training_goes_on_with_the_same_bits(order):
+def test_a_killed_training_goes_on_with_the_same_bits(order, prefetch):
   data = make_dataset(5, steps=4)
   split = data.splits['train']
-  options = dict(seed=3, order=order, stochastic=CUTS[2])
+  options = dict(seed=3, order=order, stochastic=CUTS[2], prefetch=prefetch)
   whole = train(data, split, count=20, **options)
   for stop in (0, 1, 7, 13):
     first = iter(train(data, split, **options))

@@ -55,8 +55,8 @@ def test_programs_and_words():
   pairs = PairCapacities(((512, 256), (256, 128)), (0, 100))
   assert [pairs.count_programs(n) for n in (1, 100, 101)] == [1, 1, 2]
   assert pairs.describe() == (
-    'room for 512 events and 256 candidates, or 256 events and 128 candidates '
-    'from step 100 a batch'
+    'room for a batch of 512 events and 256 candidates, or of 256 events and '
+    '128 candidates from step 100'
   )
 
 

@@ -76,7 +76,8 @@ def make_dataset(
     name='random',
     spec=spec,
     events=events,
-    context={f.name: rows(f.name, users) for f in spec.context},
+    # In another order than the spec has them.
+    context={f.name: rows(f.name, users) for f in reversed(spec.context)},
     splits=splits,
     vocabs={'item': Vocab(np.arange(100, 149)), 'genre': Vocab(list('abcde'))},
     user_ids=np.array([f'u{i}' for i in range(users)]),
