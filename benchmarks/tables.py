@@ -22,6 +22,7 @@ from benchmarks.tables_checkpoint import CHECKPOINT
 from benchmarks.tables_generative import GENERATIVE
 from benchmarks.tables_meaning import MEANING
 from benchmarks.tables_ranking import RANKING
+from benchmarks.tables_requests import REQUESTS
 from benchmarks.tables_robustness import ROBUSTNESS
 from benchmarks.tables_scale_out import SCALE_OUT
 from benchmarks.tables_structure import STRUCTURE
@@ -338,6 +339,7 @@ TABLES = {
   },
   **SCALE_OUT,
   **RANKING,
+  **REQUESTS,
   **MEANING,
   **ROBUSTNESS,
   **CHECKPOINT,

@@ -305,7 +305,9 @@ def _count_open(options: StreamOptions) -> np.ndarray:
 
 def _generator(seed: int, user: int, stage: int) -> np.random.Generator:
   """Random numbers of a user: stage 0 for plans, s + 1 for slot s."""
-  bits = np.random.Philox(key=(int(user) << 64) | seed, counter=stage << 64)
+  # NumPy's own integers have 64 bits, and lose what is shifted beyond them.
+  key = (int(user) << 64) | int(seed)
+  bits = np.random.Philox(key=key, counter=int(stage) << 64)
   return np.random.Generator(bits)
 
 

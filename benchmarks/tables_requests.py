@@ -1,0 +1,55 @@
+"""Tables of requests and generative rankers, in the form of tables.py."""
+
+_INFERENCE_STEPS = range(90, 100)
+
+REQUESTS = {
+  'gr_stream_ceilings': {
+    'files': ('cpu2/gr_stream_ceilings',),
+    'columns': (
+      ('told', 'case', ''),
+      ('all steps: NE', 'ne', '.3f'),
+      ('AUC', 'auc', '.3f'),
+      ('accuracy', 'accuracy', '.3f'),
+      ('NE, steps as in training', 'learned_ne', '.3f'),
+      ('generated: NE', 'generated_ne', '.3f'),
+      ('±', 'generated_ne_error', '.3f'),
+      ('AUC', 'generated_auc', '.3f'),
+      ('±', 'generated_auc_error', '.3f'),
+      ('gAUC', 'generated_gauc', '.3f'),
+      ('accuracy', 'generated_accuracy', '.3f'),
+    ),
+    'where': {'kind': ('ceiling', 'published')},
+  },
+  'gr_stream_by_step': {
+    'files': ('cpu2/gr_stream_ceilings',),
+    'columns': (
+      ('NE, told', 'case', ''),
+      *((f'{step}', f'ne@{step}', '.3f') for step in _INFERENCE_STEPS),
+    ),
+    'where': {'kind': 'ceiling'},
+  },
+  'gr_stream_rates': {
+    'files': ('cpu2/gr_stream_ceilings',),
+    'columns': (
+      ('liked', 'case', ''),
+      ('all steps', 'rate', '.3f'),
+      *((f'{step}', f'rate@{step}', '.3f') for step in _INFERENCE_STEPS),
+      ('all steps, generated', 'generated_rate', '.3f'),
+    ),
+    'where': {'kind': 'rate'},
+  },
+  'gr_stream_speed': {
+    'files': ('cpu2/gr_stream_ceilings',),
+    'columns': (
+      ('users', 'users', ',d'),
+      ('events drawn', 'drawn', ',d'),
+      ('wall seconds', 'wall_s', '.1f'),
+      ('core-seconds', 'core_s', '.1f'),
+      ('users/s', 'users_per_s', ',.0f'),
+      ('users/core-second', 'users_per_core_s', ',.0f'),
+      ('events/core-second', 'drawn_per_core_s', ',.0f'),
+      ('load of the machine', 'load_1min', '.1f'),
+    ),
+    'where': {'kind': 'speed'},
+  },
+}
