@@ -343,3 +343,66 @@ def read_extra(
     raise TypeError(f'type {kind} is not of kind {column.kind}')
   numbers = _to_numpy(values.fill_null(0), kind.to_pandas_dtype())
   return extras_lib.read_numbers(column, numbers, present)
+
+
+def read_whole_numbers(
+  values: pa.Array, where: str, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Whole numbers `[N]` int64 of a column, and which rows are good.
+
+  Args:
+    values: `[N]` the column; nulls are not good.
+    where: names its place, for a type that does not fit.
+    name: of the column.
+  """
+  present = values.is_valid().to_numpy(zero_copy_only=False)
+  if not pa.types.is_integer(values.type):
+    raise ValueError(
+      f'{where}: the column {name!r} is of type {values.type}, not of whole '
+      'numbers; give the published file'
+    )
+  numbers = _to_numpy(values.fill_null(0), values.type.to_pandas_dtype())
+  present &= numbers <= np.iinfo(np.int64).max  # uint64 reaches further
+  return numbers.astype(np.int64), present
+
+
+def read_finite_numbers(
+  values: pa.Array, where: str, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """As `read_whole_numbers`, for numbers of any kind, as float64."""
+  kind = values.type
+  if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    raise ValueError(
+      f'{where}: the column {name!r} is of type {kind}, not of numbers; give '
+      'the published file'
+    )
+  present = values.is_valid().to_numpy(zero_copy_only=False)
+  numbers = _to_numpy(values.fill_null(0), np.float64)
+  return numbers, present & np.isfinite(numbers)
+
+
+def read_coded_texts(
+  values: pa.Array, where: str, name: str
+) -> tuple[list[str], np.ndarray]:
+  """Distinct texts, and of each row which one it is; -1 for a null.
+
+  Args:
+    values: `[N]` the column.
+    where: names its place, for a type that does not fit.
+    name: of the column.
+  """
+  kind = values.type
+  if not pa.types.is_dictionary(kind):
+    if not is_text(kind):
+      raise ValueError(
+        f'{where}: the column {name!r} is of type {kind}, not of texts; give '
+        'the published file'
+      )
+    values = values.dictionary_encode()
+  if not is_text(values.type.value_type):
+    raise ValueError(
+      f'{where}: the column {name!r} is of type {kind}, not of texts; give the '
+      'published file'
+    )
+  codes = _to_numpy(values.indices.fill_null(-1), np.int64)
+  return list_texts(values.dictionary), codes

@@ -17,14 +17,15 @@ with too few ratings is missing in train and valid, or everywhere.
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from genrec_jax.data import fields, readers, remote_files, text, text_arrays
+from genrec_jax.data import fields, readers, remote_files, text
 from genrec_jax.data.quoting import quote
-from genrec_jax.data.requests import cutting, rows
+from genrec_jax.data.requests import cutting, rows, user_files
 from genrec_jax.data.requests.ordering import sort_events
 from genrec_jax.data.requests.requests import EventStore, RequestDataset
 from genrec_jax.features import LabelSpec, RequestSpec
@@ -271,61 +272,41 @@ def _read_users(
       f'{path}: no such file; it lies beside {layout.ratings} in the archive, '
       'or set user_features=False to go without it'
     )
-  options = dict(encoding='latin-1', rows=readers.CHUNK_ROWS)
-  lines, columns = {}, {name: [] for name in layout.columns}
-  for block in text.read_blocks(
-    path, layout.delimiter, width=len(layout.columns), **options
-  ):
-    _note_lines(path, block, lines)
-    for name, words in zip(layout.columns, block.columns, strict=True):
-      columns[name] += words
-    if 'age' in columns:
-      _check_ages(path, block, layout.columns.index('age'))
-  place = {user: i for i, user in enumerate(lines)}
-  for user in users.tolist():
-    if user not in place:
-      where = _find_line(ratings, layout, user)
-      raise ValueError(
-        f'{where}: user {user} has ratings and no line in {path}; add the '
-        'line, or set user_features=False to go without that file'
-      )
-  if 'age' in columns:
+  positions = {name: i for i, name in enumerate(layout.columns)}
+  blocks = text.read_blocks(
+    path,
+    layout.delimiter,
+    encoding='latin-1',
+    rows=readers.CHUNK_ROWS,
+    width=len(layout.columns),
+  )
+  check = functools.partial(_check_ages, path, positions)
+  table = user_files.read_users(path, blocks, positions, 'user_id', check)
+  values = table.select(
+    users,
+    lambda user: _find_line(ratings, layout, user),
+    'add the line, or set user_features=False to go without that file',
+  )
+  if 'age' in values:
     least = np.array(_AGES)
-    ages = np.array(columns['age'], np.int64)
+    ages = values['age'].astype(np.int64)
     group = np.searchsorted(least, ages, side='right') - 1
-    columns['age_group'] = least[group].astype(str).tolist()
-  order = [place[user] for user in users.tolist()]
-  return {
-    name: text_arrays.make_text_array(columns[name])[order] for name in _CONTEXT
-  }
+    values['age_group'] = least[group].astype(str)
+  return {name: values[name] for name in _CONTEXT}
 
 
-def _note_lines(path, block: text.TextBlock, lines: dict[int, int]) -> None:
-  """Adds user -> line of a block of the users' file."""
-  ids, good = fields.parse_ids(block.columns[0], 'int')
-  for i, (user, line) in enumerate(zip(ids.tolist(), block.lines, strict=True)):
-    if not good[i]:
-      raise ValueError(
-        f'{path}, line {line}: {quote(block.columns[0][i])} is not the whole '
-        'number of a user; mend or remove the line'
-      )
-    if user in lines:
-      raise ValueError(
-        f'{path}, line {line}: user {user} already has line {lines[user]}; '
-        'remove one of them'
-      )
-    lines[user] = line
-
-
-def _check_ages(path, block: text.TextBlock, column: int) -> None:
-  words = block.columns[column]
+def _check_ages(path, positions: dict[str, int], block) -> None:
+  if 'age' not in positions:
+    return
+  words = block.columns[positions['age']]
   ages, good = fields.whole_numbers(words)
   good &= ages >= 1
   if not good.all():
     bad = int(np.argmin(good))
+    user = block.columns[positions['user_id']][bad]
     raise ValueError(
       f'{path}, line {block.lines[bad]}: {quote(words[bad])} is not the age of '
-      f'user {block.columns[0][bad]} in whole years; mend the line'
+      f'user {user} in whole years; mend the line'
     )
 
 

@@ -1,0 +1,276 @@
+"""Yambda as requests: will a user listen to the track that comes next?
+
+The published files of the folders flat/50m, flat/500m and flat/5b are read as
+they are, `multi_event.parquet` or `listens.parquet` with those of the feedback
+beside it. Every listen is a candidate once; its label `listen_plus` is whether
+at least half of the track was played. Listens and the feedback that is asked
+for are the events of the histories.
+
+Splits by time, for all users alike, as in the benchmark of the data set: test
+is from `last_time - test_s` on, before it lies a gap of `gap_s` seconds, then
+the split valid of `valid_s`, one more gap, and train. What lies in a gap is no
+candidate, but part of the histories after it. Users without an event in the
+training split are left out.
+
+Times are seconds in bins of 5, so events often share one; those of a user keep
+the order of the file. The published files are sorted by user and time, and are
+read a batch of rows at a time. No column of objects is ever held. A listen
+costs 16 bytes as an event (20 with `watch_time`), and 8 as a candidate plus 32
+for each request; while it is read, about three times that. So 50m (46 million
+events) fits a laptop, 500m wants some 64 GB with requests of one candidate, and
+5b (4.8 billion events) is out of reach of this reader, which keeps all events
+of all users in memory: it would take 300 GB and more.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import remote_files
+from genrec_jax.data.requests import cutting, rows, yambda_files
+from genrec_jax.data.requests.requests import (
+  EventStore,
+  RequestDataset,
+  Requests,
+)
+from genrec_jax.data.requests.yambda_files import (
+  BITS,
+  FILES,
+  ITEM,
+  LISTEN,
+  LISTEN_BITS,
+  LISTENED,
+  SOURCES,
+  TIME,
+  USER,
+)
+from genrec_jax.features import LabelSpec, RequestSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class YambdaOptions:
+  """How the events become requests.
+
+  Attributes:
+    source: 'multi_event' or 'listens' (with the files of the feedback), or
+      'auto' for the first of them that is there.
+    feedback: event types that histories hold beside listens: 'like', 'dislike',
+      'unlike', 'undislike'.
+    threshold: percent of a track from which on it counts as listened to; 50 by
+      the benchmark. Values above 100 are of tracks played again.
+    candidates: most candidates of a request; 1 scores every listen with all
+      that lies before it, as MLPerf does.
+    pause_s: seconds without a listen that end a request; 0 for none.
+    history: 'order' ends a history right before the first candidate, in the
+      order of the file; 'before' at the 5 seconds of the candidate, whose other
+      events may tell the label.
+    asked_at: the time of a request: that of the 'first_candidate', or of the
+      'last_event' of its history.
+    last_time: the end of the data, in seconds.
+    test_s: seconds of the split test.
+    valid_s: seconds of the split valid; 0 makes none, and no second gap.
+    gap_s: seconds before the splits valid and test that are in no split.
+    train_s: seconds before the end of the training split of which the
+      candidates are taken; 0 takes all. Histories are longer.
+    step_s: seconds of a step of the stream: a day, or 3600 for an hour;
+      requests are then in the order of steps. 0 makes no stream.
+    watch_time: whether histories hold the seconds that a track was played.
+    sort: whether files that are not sorted by user and time are sorted, which
+      takes 16 bytes an event more; they are refused otherwise.
+    min_history: fewest events of a history; a request with fewer is left out.
+    min_count: tracks with fewer events in the training split share the row of
+      unknown ones.
+  """
+
+  source: str = 'auto'
+  feedback: tuple[str, ...] = ('like',)
+  threshold: int = 50
+  candidates: int = 1
+  pause_s: int = 1_800
+  history: str = 'order'
+  asked_at: str = 'first_candidate'
+  last_time: int = 26_000_000
+  test_s: int = 86_400
+  valid_s: int = 86_400
+  gap_s: int = 1_800
+  train_s: int = 0
+  step_s: int = 86_400
+  watch_time: bool = False
+  sort: bool = False
+  min_history: int = 1
+  min_count: int = 1
+
+
+def load(
+  path: str | pathlib.Path, options: YambdaOptions | None = None
+) -> RequestDataset:
+  """Reads Yambda, see above; needs pyarrow.
+
+  Args:
+    path: a directory such as flat/50m, or a file of it.
+    options: see there.
+
+  Raises:
+    ValueError: the files cannot be read, or give no request; the message says
+      where and what to change.
+  """
+  options = options or YambdaOptions()
+  _check_options(options)
+  files = yambda_files.find_files(remote_files.locate(path), options)
+  columns = yambda_files.read_files(files, options)
+  users, offsets = _find_users(columns.pop(USER))
+  events = EventStore(
+    offsets,
+    {ITEM: columns.pop(ITEM)},  # ids as yet
+    columns.pop('action').astype(np.int32),
+    columns.pop(TIME).astype(np.int64),
+    columns.pop('watch_time', None),
+  )
+  windows = _find_windows(options)
+  users, events = _drop_unknown(users, events, windows['train'][1])
+  tracks = rows.fit_vocab(
+    events.items[ITEM][events.time < windows['train'][1]], options.min_count
+  )
+  encoded = rows.encode_rows(tracks, events.items[ITEM])
+  events = dataclasses.replace(events, items={ITEM: encoded})
+  splits = {
+    split: _cut_split(split, window, events, options, path)
+    for split, window in windows.items()
+  }
+  is_known = np.zeros(len(users), bool)
+  is_known[splits['train'].user] = True
+  known = rows.fit_vocab(users[is_known])
+  return RequestDataset(
+    name='yambda',
+    spec=RequestSpec(
+      items=(rows.describe_feature(ITEM, tracks),),
+      context=(rows.describe_feature(USER, known),),
+      actions=tuple(
+        (name, bit)
+        for name, bit in BITS.items()
+        if bit & LISTEN_BITS or name in options.feedback
+      ),
+      labels=(LabelSpec(LISTENED),),
+      watch_time=options.watch_time,
+    ),
+    events=events,
+    context={USER: rows.encode_rows(known, users)},
+    splits=splits,
+    vocabs={ITEM: tracks, USER: known},
+    user_ids=users,
+  )
+
+
+def _check_options(options: YambdaOptions) -> None:
+  possible = [name for name in FILES if name != LISTEN]
+  for name in options.feedback:
+    if name not in possible:
+      raise ValueError(
+        f'feedback: {name!r} is none of {", ".join(possible)}'
+        + hint_nearest(name, possible)
+      )
+  if options.source not in SOURCES:
+    raise ValueError(
+      f'source is {options.source!r}, must be one of {", ".join(SOURCES)}'
+    )
+  for key in ('test_s', 'valid_s', 'gap_s', 'train_s', 'step_s', 'pause_s'):
+    if getattr(options, key) < (key == 'test_s'):
+      raise ValueError(
+        f'{key} is {getattr(options, key)}; give a number of seconds'
+      )
+
+
+def _find_users(uid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """`[U]` int64 ids and `[U + 1]` where the events of each lie."""
+  starts = np.flatnonzero(uid[1:] != uid[:-1]) + 1
+  offsets = np.concatenate([[0], starts, [len(uid)]]).astype(np.int64)
+  if not len(uid):
+    return np.zeros(0, np.int64), offsets[:1]
+  return uid[offsets[:-1]].astype(np.int64), offsets
+
+
+def _find_windows(options: YambdaOptions) -> dict[str, tuple[int, float]]:
+  """Split -> from when until before when its candidates are."""
+  test = options.last_time - options.test_s
+  end = test - options.gap_s
+  windows = {'test': (test, np.inf)}
+  if options.valid_s:
+    windows['valid'] = (end - options.valid_s, end)
+    end -= options.valid_s + options.gap_s
+  begin = end - options.train_s if options.train_s else -np.inf
+  windows['train'] = (begin, end)
+  return dict(reversed(windows.items()))
+
+
+def _drop_unknown(users: np.ndarray, events: EventStore, train_end: float):
+  """Users and events without the users whom training has not met."""
+  first = events.time[events.offsets[:-1]]
+  is_known = first < train_end
+  if is_known.all():
+    return users, events
+  counts = np.diff(events.offsets)
+  kept = np.repeat(is_known, counts)
+  return users[is_known], EventStore(
+    np.concatenate([[0], np.cumsum(counts[is_known])]),
+    {name: x[kept] for name, x in events.items.items()},
+    events.action[kept],
+    events.time[kept],
+    None if events.watch_time is None else events.watch_time[kept],
+  )
+
+
+def _cut_split(
+  split: str,
+  window: tuple[float, float],
+  events: EventStore,
+  options: YambdaOptions,
+  path,
+) -> Requests:
+  """The requests of a split.
+
+  Args:
+    split: its name.
+    window: of time.
+    events: of all users.
+    options: see there.
+    path: for messages.
+  """
+  time = events.time
+  is_asked = (time >= window[0]) & (time < window[1])
+  is_asked &= (events.action & LISTEN_BITS) > 0
+  positions = np.flatnonzero(is_asked)
+  asked = time[positions]
+  breaks = np.zeros(len(positions), bool)
+  if options.pause_s:
+    breaks[1:] |= np.diff(asked) > options.pause_s
+  if options.step_s:
+    breaks[1:] |= np.diff(asked // options.step_s) != 0
+  cut = cutting.cut_requests(
+    events.offsets,
+    positions,
+    most=options.candidates,
+    breaks=breaks,
+    moment=time if cutting.check_history(options.history) else None,
+    min_history=options.min_history,
+  )
+  latest = f'at {time.max():,}' if len(time) else 'missing'
+  cutting.require_requests(
+    split,
+    cut,
+    path,
+    f'its listens lie from {max(0, window[0]):,} to before {window[1]:,} '
+    f'seconds, and the latest event is {latest}: change last_time, test_s, '
+    'valid_s or gap_s',
+  )
+  step = None
+  if options.step_s:
+    first = time[cut.positions[cut.offsets[:-1]]]
+    cut = cutting.order_by_step(cut, time, first // options.step_s)
+    first = time[cut.positions[cut.offsets[:-1]]]
+    step = (first // options.step_s).astype(np.int32)
+  listened = (events.action[cut.positions] & BITS[LISTENED]) > 0
+  return cutting.make_requests(
+    cut, events, {LISTENED: listened}, asked_at=options.asked_at, step=step
+  )
