@@ -132,20 +132,26 @@ def test_early_tastes_are_those_of_the_slow_process():
 
 
 def test_categories_are_drawn_by_alpha_and_all_earlier_counts(events):
-  # Of all slots, the evaluation and what is no history among them.
-  observed, chances = [], []
-  for user, e in enumerate(events):
-    alpha = stream_draws.draw_plans(SMALL, [user]).alpha[0]
-    counts = [0, 0, 0, 0]
-    for slot in sorted(set(e.slot.tolist())):
-      now = [int(np.sum(e.place[e.slot == slot] == k)) for k in range(4)]
-      total = sum(counts)
-      chances.append(
-        [(alpha[slot] / 4 + c) / (alpha[slot] + total) for c in counts]
-      )
-      observed.append(now)
-      counts = [a + b for a, b in zip(counts, now, strict=True)]
-  check_shares(observed, chances)
+  # Also by those of the evaluation, and of what never becomes history, which
+  # are the most where training is short.
+  short = dataclasses.replace(
+    SMALL, steps=20, train_steps=3, inference_events=800
+  )
+  drawn = [stream_draws.draw_events(short, user) for user in range(100)]
+  for options, some in ((SMALL, events), (short, drawn)):
+    observed, chances = [], []
+    for user, e in enumerate(some):
+      alpha = stream_draws.draw_plans(options, [user]).alpha[0]
+      counts = np.zeros(4)
+      for slot in range(len(alpha)):
+        mine = e.place[e.slot == slot]
+        if not len(mine):
+          continue
+        a, now = alpha[slot], [np.sum(mine == k) for k in range(4)]
+        chances.append((a / 4 + counts) / (a + sum(counts)))
+        observed.append(now)
+        counts = counts + now
+    check_shares(observed, chances)
 
 
 def test_plans_have_the_distributions_of_the_description(plans):
