@@ -176,6 +176,13 @@ def test_plans_have_the_distributions_of_the_description(plans):
     check_shares(counts, np.full(128, 1 / 128))
 
 
+def test_lengths_are_rounded_to_the_nearest():
+  for events, expected in ((99.6, 100), (100.4, 100), (12.0, 33)):
+    options = dataclasses.replace(SMALL, events=events, deviation=0)
+    drawn = stream_draws.draw_plans(options, range(3)).drawn
+    assert set(drawn[:, 1 : options.evaluation_slot].ravel()) == {0, expected}
+
+
 def test_a_history_at_step_90_has_6400_events_in_the_mean(plans):
   lengths = plans.kept[:, : SMALL.evaluation_slot].sum(axis=1)
   assert bound(lengths, 6_400)
@@ -248,6 +255,7 @@ def test_categories_are_rated_by_quartile_and_step(events):
     (2, [1, 3]),
     (4, [0, 1, 2, 3]),
     (5, [0, 1, 2, 3, 3]),
+    (6, [0, 1, 1, 3, 3, 3]),
     (8, [0, 0, 1, 1, 2, 2, 3, 3]),
   ],
 )
