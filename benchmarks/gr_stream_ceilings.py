@@ -58,8 +58,9 @@ NOTES = [
   'learned_ne: if a predictor that is not told the step takes all training '
   'steps for equally likely, and not those that it is tested on.',
   'generated_*: the same predictors on the candidates of a generated stream; '
-  '*_error: standard error, by resampling users; gauc: AUC within a request, '
-  'weighted by candidates.',
+  '*_error: standard error, by resampling users; the luck of the items, whose '
+  'ratings are drawn once for all users, is not in it and is some .001. gauc: '
+  'AUC within a request, weighted by candidates.',
   'users_per_s: of generate_requests, all splits, in one process; '
   'drawn_per_core_s: events that it draws.',
 ]
@@ -138,7 +139,8 @@ def measure(cases: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
   """
   cases, scores = cases.reshape(-1, 2), predictions.reshape(-1)
   chances = np.stack([1 - scores, scores], axis=-1)
-  loss = -np.sum(cases * np.log(np.where(cases > 0, chances, 1.0)))
+  # Not a minus in front: it would print -0.000 where all is known.
+  loss = 0.0 - np.sum(cases * np.log(np.where(cases > 0, chances, 1.0)))
   total = cases.sum(axis=0)
   entropy = -np.sum(total * np.log(total / total.sum()))
   right = np.where(scores >= 0.5, cases[:, 1], cases[:, 0])

@@ -27,7 +27,13 @@ from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
 LABEL = 'liked'
 # Of an event that is rated r, the bit of the whole stars in r.
-ACTIONS = tuple((f'rated_{star}', 1 << (star - 1)) for star in range(1, 6))
+ACTIONS = (
+  ('rated_1', 1),
+  ('rated_2', 2),
+  ('rated_3', 4),
+  ('rated_4', 8),
+  ('rated_5', 16),
+)
 _PLANNED = 4_096  # users whose plans are made together
 
 

@@ -132,20 +132,26 @@ def test_early_tastes_are_those_of_the_slow_process():
 
 
 def test_categories_are_drawn_by_alpha_and_all_earlier_counts(events):
-  # Of all slots, the evaluation and what is no history among them.
-  observed, chances = [], []
-  for user, e in enumerate(events):
-    alpha = stream_draws.draw_plans(SMALL, [user]).alpha[0]
-    counts = [0, 0, 0, 0]
-    for slot in sorted(set(e.slot.tolist())):
-      now = [int(np.sum(e.place[e.slot == slot] == k)) for k in range(4)]
-      total = sum(counts)
-      chances.append(
-        [(alpha[slot] / 4 + c) / (alpha[slot] + total) for c in counts]
-      )
-      observed.append(now)
-      counts = [a + b for a, b in zip(counts, now, strict=True)]
-  check_shares(observed, chances)
+  # Also by those of the evaluation, and of what never becomes history, which
+  # are the most where training is short.
+  short = dataclasses.replace(
+    SMALL, steps=20, train_steps=3, inference_events=800
+  )
+  drawn = [stream_draws.draw_events(short, user) for user in range(100)]
+  for options, some in ((SMALL, events), (short, drawn)):
+    observed, chances = [], []
+    for user, e in enumerate(some):
+      alpha = stream_draws.draw_plans(options, [user]).alpha[0]
+      counts = np.zeros(4)
+      for slot in range(len(alpha)):
+        mine = e.place[e.slot == slot]
+        if not len(mine):
+          continue
+        a, now = alpha[slot], [np.sum(mine == k) for k in range(4)]
+        chances.append((a / 4 + counts) / (a + sum(counts)))
+        observed.append(now)
+        counts = counts + now
+    check_shares(observed, chances)
 
 
 def test_plans_have_the_distributions_of_the_description(plans):
@@ -168,6 +174,13 @@ def test_plans_have_the_distributions_of_the_description(plans):
   for place in range(4):
     counts = np.bincount(plans.categories[:, place], minlength=128)
     check_shares(counts, np.full(128, 1 / 128))
+
+
+def test_lengths_are_rounded_to_the_nearest():
+  for events, expected in ((99.6, 100), (100.4, 100), (12.0, 33)):
+    options = dataclasses.replace(SMALL, events=events, deviation=0)
+    drawn = stream_draws.draw_plans(options, range(3)).drawn
+    assert set(drawn[:, 1 : options.evaluation_slot].ravel()) == {0, expected}
 
 
 def test_a_history_at_step_90_has_6400_events_in_the_mean(plans):
@@ -242,6 +255,7 @@ def test_categories_are_rated_by_quartile_and_step(events):
     (2, [1, 3]),
     (4, [0, 1, 2, 3]),
     (5, [0, 1, 2, 3, 3]),
+    (6, [0, 1, 1, 3, 3, 3]),
     (8, [0, 0, 1, 1, 2, 2, 3, 3]),
   ],
 )
