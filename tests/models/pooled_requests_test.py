@@ -1,4 +1,4 @@
-"""Any ranking model over requests, beside pools that are added up one by one."""
+"""Any ranking model over requests, beside pools added up one by one."""
 
 import dataclasses
 import math

@@ -108,33 +108,9 @@ def draw(spec=SPEC):
   ]
 
 
-@functools.cache
-def differentiate_rows(name):
-  model = build(name)
-
-  @functools.partial(jax.jit, compiler_options=QUICK)
-  def compute(rows, batch):
-    def loss(rows):
-      scores = model.make(model.params)(rows, batch)
-      return gr_models.sum_losses(scores, batch, model.spec), scores
-
-    return jax.grad(loss, has_aux=True)(rows)
-
-  return compute
-
-
-def row_gradients(name, requests):
-  """(scores, gradient of each row that is read)."""
-  model = build(name)
-  batch = gr_requests.pack(requests, model.spec, *ROOM)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  grads, scores = differentiate_rows(name)(rows, batch)
-  return scores, jax.tree.map(np.asarray, grads)
-
-
-def run(model, requests, key=None, room=ROOM, params=None):
-  batch = gr_requests.pack(requests, model.spec, *room)
-  return model.run(params or model.params, model.tables, batch, key)
+def run(model, requests, key=None):
+  batch = model.pack(requests, *ROOM)
+  return model.run(model.params, model.read(batch), batch, key)
 
 
 def join(scores):
@@ -162,7 +138,8 @@ def test_scores_and_gradients_are_those_of_the_oracle(name, train):
   expected = [join(oracle.score(r, train)) for r in requests]
   assert_close(join(scores)[:ALL], np.concatenate(expected))
   assert_close(loss, oracle.loss(requests, train))
-  apart = gr_models.compare_gradients(model, requests, grads, train)
+  tables = model.add_up_rows(grads[1], model.pack(requests, *ROOM))
+  apart = gr_models.compare_gradients(model, requests, grads[0], tables, train)
   assert not {n: error for n, error in apart.items() if not error < 1e-5}
   without = {
     n for n, g in gr_models.name_leaves(grads[0]).items() if not g.any()
@@ -179,9 +156,8 @@ def test_swapped_candidates_have_swapped_scores_and_gradients(name, model):
   swapped = [*requests[:2], requests[2].reorder([3, 1, 2, 0, 4]), requests[3]]
   order = np.arange(ALL)
   order[[5, 8]] = [8, 5]
-  (one, grads), (other, swapped_grads) = (
-    row_gradients(name, r) for r in (requests, swapped)
-  )
+  one, _, (_, grads) = run(model, requests)
+  other, _, (_, swapped_grads) = run(model, swapped)
   np.testing.assert_array_equal(join(other)[:ALL], join(one)[:ALL][order])
   for read, grad in grads.items():
     if read.startswith(CANDIDATES):
@@ -221,9 +197,8 @@ def test_tokens_of_candidates_actions_are_not_needed():
 def test_more_padding_and_jit_change_nothing(name):
   model, requests = build(name), draw()
   expected = join(run(model, requests)[0])[:ALL]
-  batch = gr_requests.pack([*requests, None], SPEC, 40, 17)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  scores = model.make(model.params)(rows, batch)
+  batch = model.pack([*requests, None], 40, 17)
+  scores = model.make(model.params)(model.read(batch), batch)
   assert_close(join(scores)[:ALL], expected)
 
 
@@ -253,7 +228,7 @@ def test_dropout_does_not_depend_on_the_shards():
       ),
     }
     batch = dataclasses.replace(batch, first=one, jagged=jagged)
-    return join(model.run(model.params, model.tables, batch, key)[0])
+    return join(model.run(model.params, model.read(batch), batch, key)[0])
 
   whole = join(run(model, requests, key)[0])
   assert_close(shard(requests[:2], (0, 0, 0))[:5], whole[:5])
@@ -337,9 +312,9 @@ def test_layers_are_skipped_together_in_a_share_of_the_steps():
 
 
 def encode_history(model, requests):
-  batch = gr_requests.pack(requests, SPEC, *ROOM)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  return np.asarray(model.make(model.params).encode_history(rows, batch))
+  batch = model.pack(requests, *ROOM)
+  made = model.make(model.params)
+  return np.asarray(made.encode_history(model.read(batch), batch))
 
 
 def test_events_are_encoded_without_what_follows():
