@@ -11,8 +11,14 @@ from flax import nnx
 
 from benchmarks import gr_models, gr_requests
 from genrec_jax.config.request_models import STU as Config
-from genrec_jax.features import CANDIDATES, HISTORY
+from genrec_jax.features import (
+  CANDIDATES,
+  HISTORY,
+  Jagged,
+  stack_columns,
+)
 from genrec_jax.models import request_positions
+from genrec_jax.models.request_actions import mark_watch_times
 from genrec_jax.models.request_sequences import lay_out
 from genrec_jax.models.stu import STU
 from genrec_jax.numerics import products
@@ -32,7 +38,8 @@ SIZES = dict(
   action_dim=3,
   max_history=14,
   max_candidates=5,
-  min_context_events=4,
+  # The first request has just as many.
+  min_context_events=7,
   time_buckets=12,
 )
 # Each case turns several options, so that few programs are compiled.
@@ -62,6 +69,7 @@ CASES = {
       table_dim=0,
       alpha=0.7,
       normaliser=11.0,
+      remat=True,
     ),
   ),
   'context_mlps': (
@@ -200,6 +208,29 @@ def test_more_padding_and_jit_change_nothing(name):
   batch = model.pack([*requests, None], 40, 17)
   scores = model.make(model.params)(model.read(batch), batch)
   assert_close(join(scores)[:ALL], expected)
+
+
+def test_arithmetic_in_bfloat16_gives_float32_scores(name, model):
+  requests = draw(model.spec)
+  batch = model.pack(requests, *ROOM)
+  narrow = gr_models.build(
+    dataclasses.replace(model.config, dtype='bfloat16'), model.spec, True, QUICK
+  )
+  arguments = model.params, model.read(batch), batch
+  scores, _, _ = jax.eval_shape(narrow.run, *arguments, jax.random.key(0))
+  assert {y.dtype for y in scores.values()} == {jnp.dtype('float32')}
+  if name == 'summed':
+    expected = join(model.run(*arguments)[0])[:ALL]
+    assert_close(join(narrow.run(*arguments)[0])[:ALL], expected, 'bfloat16')
+
+
+def test_a_request_without_weight_is_scored_all_the_same():
+  model, requests = build('summed'), draw()
+  batch = model.pack(requests, *ROOM)
+  light = dataclasses.replace(batch, weights=batch.weights.at[2].set(0.0))
+  rows = model.read(batch)
+  one, other = (model.run(model.params, rows, b)[0] for b in (batch, light))
+  np.testing.assert_array_equal(join(one), join(other))
 
 
 def test_what_is_too_long_is_nan_and_not_cut():
@@ -349,7 +380,15 @@ def test_context_that_sees_the_future_is_not_supervised():
     encode_history(build('summed'), draw())
 
 
-# --- Ages
+# --- Actions and ages
+
+
+def test_a_watch_time_reaches_its_threshold():
+  floats = stack_columns({'watch_time': [29.9, 30.0, 60.0]}, 'float32')
+  columns = stack_columns({'action': [1, 1, 2]}, 'int32')
+  history = Jagged(columns, jnp.array([3]), floats)
+  marked = mark_watch_times(history, ((30, 4), (50, 1)))
+  assert marked.tolist() == [1, 5, 7]
 
 
 @pytest.mark.parametrize('function', ['sqrt', 'log'])
