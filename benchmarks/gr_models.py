@@ -27,7 +27,7 @@ class Model(NamedTuple):
     model: of shapes, for what it says of itself.
     params: every one away from its (often zero) initial value.
     tables: name -> rows.
-    run: (params, tables, batch, key) -> (scores, loss, gradients of both).
+    run: (params, rows, batch, key) -> (scores, loss, gradients of both).
     make: (params) -> the model itself.
   """
 
@@ -38,6 +38,22 @@ class Model(NamedTuple):
   tables: Mapping[str, np.ndarray]
   run: Callable
   make: Callable
+
+  def pack(self, requests, events: int, candidates: int) -> Examples:
+    """A batch of those capacities."""
+    return gr_requests.pack(requests, self.spec, events, candidates)
+
+  def read(self, batch: Examples) -> dict[str, jax.Array]:
+    """Rows of each read of a batch."""
+    return gr_requests.read_rows(self.tables, self.model.list_reads(), batch)
+
+  def add_up_rows(self, grads: Mapping, batch: Examples) -> dict:
+    """Gradients of the rows of a batch -> those of the tables, float64."""
+    total = {name: np.zeros(x.shape) for name, x in self.tables.items()}
+    for name, read in self.model.list_reads().items():
+      ids = gr_requests.find_ids(read, batch)
+      np.add.at(total[read.table], ids, np.asarray(grads[name], np.float64))
+    return total
 
   def oracle(self) -> gr_oracle.Oracle:
     return gr_oracle.Oracle(self.config, self.spec, *self.wide())
@@ -97,28 +113,32 @@ def build(
     lambda x: x + jnp.asarray(0.2 * rng.normal(size=x.shape), x.dtype),
     nnx.to_pure_dict(state),
   )
-  reads = model.list_reads()
 
   def make(params):
     return nnx.merge(graphdef, nnx.State(jax.tree.map(nnx.Param, params)))
 
-  def compute_loss(params, tables, batch, key):
-    rows = gr_requests.read_rows(tables, reads, batch)
+  def compute_loss(params, rows, batch, key):
     scores = make(params)(rows, batch, key, train)
     return sum_losses(scores, batch, spec), scores
 
   @functools.partial(jax.jit, compiler_options=dict(options or {}))
-  def run(params, tables, batch, key=None):
+  def run(params, rows, batch, key=None):
     grad = jax.value_and_grad(compute_loss, argnums=(0, 1), has_aux=True)
-    (loss, scores), grads = grad(params, tables, batch, key)
+    (loss, scores), grads = grad(params, rows, batch, key)
     return scores, loss, grads
 
-  tables = jax.tree.map(jnp.asarray, gr_requests.draw_tables(reads))
+  tables = gr_requests.draw_tables(model.list_reads())
+  tables = jax.tree.map(jnp.asarray, tables)
   return Model(config, spec, model, params, tables, run, make)
 
 
 def compare_gradients(
-  model: Model, requests, grads, train: bool = False, rounds: int = 1
+  model: Model,
+  requests,
+  params_grad,
+  tables_grad,
+  train: bool = False,
+  rounds: int = 1,
 ) -> dict[str, float]:
   """How far each gradient is from the oracle's, in its own size.
 
@@ -128,12 +148,13 @@ def compare_gradients(
   Args:
     model: whose gradients they are.
     requests: of the batch.
-    grads: of parameters and tables.
+    params_grad: of the parameters.
+    tables_grad: of the tables.
     train: as the gradients were computed.
     rounds: directions of each parameter.
   """
   params, tables = model.wide()
-  found = name_leaves(grads[0], np.float64) | name_leaves(grads[1], np.float64)
+  found = name_leaves(params_grad, np.float64) | dict(tables_grad)
   rng = np.random.default_rng(2)
   apart = {}
   for name, grad in found.items():

@@ -150,13 +150,16 @@ def draw_tables(reads: Mapping, seed: int = 0) -> dict[str, np.ndarray]:
   }
 
 
+def find_ids(read, batch: Examples) -> jax.Array:
+  """The ids of a read of a batch."""
+  if read.part in batch.jagged:
+    return batch.jagged[read.part][read.column]
+  return batch.ids[read.column]
+
+
 def read_rows(tables: Mapping, reads: Mapping, batch: Examples) -> dict:
   """Rows of each read of a batch."""
   return {
-    name: tables[read.table][
-      batch.jagged[read.part][read.column]
-      if read.part in batch.jagged
-      else batch.ids[read.column]
-    ]
+    name: tables[read.table][find_ids(read, batch)]
     for name, read in reads.items()
   }

@@ -153,17 +153,25 @@ class Block(nnx.Module):
   def attend(
     self, q, k, v, events: Jagged, targets=None, normaliser=None
   ) -> jax.Array:
-    """What each token gathers from those that it sees, `[T, H dv]`."""
+    """What each token gathers from those that it sees, `[T, H dv]`.
+
+    What a candidate gathers from itself is added behind the others, wherever
+    it stands among the candidates: their order must not change the last bit of
+    a score.
+    """
     c, o = self.config, self.options
     alpha = c.alpha
     if alpha is None:
       alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
     if normaliser is None:
       normaliser = c.positions if c.normaliser is None else c.normaliser
-    return pallas_kernels.hstu_attention(
+    apart = targets is not None and c.attention == 'silu'
+    if apart:
+      is_target = _find_targets(events.lengths, targets, v.shape[0])
+    attended = pallas_kernels.hstu_attention(
       q,
       k,
-      v,
+      jnp.where(is_target, 0, v) if apart else v,
       events.lengths,
       max_len=c.max_len,
       mode=c.attention,
@@ -178,7 +186,25 @@ class Block(nnx.Module):
       window=o.window,
       full_tail=o.full_tail,
       implementation=c.implementation,
-    ).reshape(q.shape[0], -1)
+    )
+    if apart:
+      own = self._attend_itself(q, k, v, alpha, normaliser)
+      own = jnp.where(is_target, own, 0.0)
+      attended = (attended.astype(jnp.float32) + own).astype(v.dtype)
+    return attended.reshape(q.shape[0], -1)
+
+  def _attend_itself(self, q, k, v, alpha, normaliser) -> jax.Array:
+    """What a token of the time of its query gathers from itself, float32."""
+    c = self.config
+    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    score = alpha * jnp.sum(q * k, axis=-1)
+    if c.position_bias:
+      score += self.position_bias[...][c.positions - 1]
+    if c.time_bias:
+      score += self.time_bias[...][0]
+    if getattr(normaliser, 'ndim', 0):
+      normaliser = normaliser[:, None]
+    return (jax.nn.silu(score) / normaliser)[:, :, None] * v
 
   def combine(
     self, x, u, attended, key=None, first=None, numbers=None
@@ -193,6 +219,14 @@ class Block(nnx.Module):
       gated = jnp.concatenate([u, attended, gated], axis=-1)
     gated = layers.apply_dropout(gated, c.dropout, key, first, numbers)
     return x + self.output(gated)
+
+
+def _find_targets(lengths, targets, tokens: int) -> jax.Array:
+  """`[T, 1, 1]`, whether each token is a candidate."""
+  segment = pallas_kernels.segment_ids(lengths, tokens)
+  first = (lengths - targets).at[segment].get(mode='fill', fill_value=tokens)
+  place = pallas_kernels.positions(lengths, tokens)
+  return (place >= first)[:, None, None]
 
 
 class HSTU(nnx.Module):

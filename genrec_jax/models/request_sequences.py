@@ -134,8 +134,11 @@ def lay_out(
 ) -> Layout:
   """The layout of a batch with that many tokens of each kind."""
   history, candidates = batch.jagged[HISTORY], batch.jagged[CANDIDATES]
+  # Padding has no tokens at all; a request without weight may have some, and
+  # whatever has tokens has context.
+  real = (batch.weights > 0) | (history.lengths + candidates.lengths > 0)
   return Layout(
-    context=jnp.where(batch.weights > 0, slots, 0).astype(jnp.int32),
+    context=jnp.where(real, slots, 0).astype(jnp.int32),
     history=history.lengths * of_event,
     candidates=candidates.lengths * of_candidate,
     slots=slots,

@@ -11,8 +11,14 @@ from flax import nnx
 
 from benchmarks import gr_models, gr_requests
 from genrec_jax.config.request_models import STU as Config
-from genrec_jax.features import CANDIDATES, HISTORY
+from genrec_jax.features import (
+  CANDIDATES,
+  HISTORY,
+  Jagged,
+  stack_columns,
+)
 from genrec_jax.models import request_positions
+from genrec_jax.models.request_actions import mark_watch_times
 from genrec_jax.models.request_sequences import lay_out
 from genrec_jax.models.stu import STU
 from genrec_jax.numerics import products
@@ -32,7 +38,8 @@ SIZES = dict(
   action_dim=3,
   max_history=14,
   max_candidates=5,
-  min_context_events=4,
+  # The first request has just as many.
+  min_context_events=7,
   time_buckets=12,
 )
 # Each case turns several options, so that few programs are compiled.
@@ -62,6 +69,7 @@ CASES = {
       table_dim=0,
       alpha=0.7,
       normaliser=11.0,
+      remat=True,
     ),
   ),
   'context_mlps': (
@@ -108,33 +116,9 @@ def draw(spec=SPEC):
   ]
 
 
-@functools.cache
-def differentiate_rows(name):
-  model = build(name)
-
-  @functools.partial(jax.jit, compiler_options=QUICK)
-  def compute(rows, batch):
-    def loss(rows):
-      scores = model.make(model.params)(rows, batch)
-      return gr_models.sum_losses(scores, batch, model.spec), scores
-
-    return jax.grad(loss, has_aux=True)(rows)
-
-  return compute
-
-
-def row_gradients(name, requests):
-  """(scores, gradient of each row that is read)."""
-  model = build(name)
-  batch = gr_requests.pack(requests, model.spec, *ROOM)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  grads, scores = differentiate_rows(name)(rows, batch)
-  return scores, jax.tree.map(np.asarray, grads)
-
-
-def run(model, requests, key=None, room=ROOM, params=None):
-  batch = gr_requests.pack(requests, model.spec, *room)
-  return model.run(params or model.params, model.tables, batch, key)
+def run(model, requests, key=None):
+  batch = model.pack(requests, *ROOM)
+  return model.run(model.params, model.read(batch), batch, key)
 
 
 def join(scores):
@@ -162,7 +146,8 @@ def test_scores_and_gradients_are_those_of_the_oracle(name, train):
   expected = [join(oracle.score(r, train)) for r in requests]
   assert_close(join(scores)[:ALL], np.concatenate(expected))
   assert_close(loss, oracle.loss(requests, train))
-  apart = gr_models.compare_gradients(model, requests, grads, train)
+  tables = model.add_up_rows(grads[1], model.pack(requests, *ROOM))
+  apart = gr_models.compare_gradients(model, requests, grads[0], tables, train)
   assert not {n: error for n, error in apart.items() if not error < 1e-5}
   without = {
     n for n, g in gr_models.name_leaves(grads[0]).items() if not g.any()
@@ -179,9 +164,8 @@ def test_swapped_candidates_have_swapped_scores_and_gradients(name, model):
   swapped = [*requests[:2], requests[2].reorder([3, 1, 2, 0, 4]), requests[3]]
   order = np.arange(ALL)
   order[[5, 8]] = [8, 5]
-  (one, grads), (other, swapped_grads) = (
-    row_gradients(name, r) for r in (requests, swapped)
-  )
+  one, _, (_, grads) = run(model, requests)
+  other, _, (_, swapped_grads) = run(model, swapped)
   np.testing.assert_array_equal(join(other)[:ALL], join(one)[:ALL][order])
   for read, grad in grads.items():
     if read.startswith(CANDIDATES):
@@ -221,10 +205,32 @@ def test_tokens_of_candidates_actions_are_not_needed():
 def test_more_padding_and_jit_change_nothing(name):
   model, requests = build(name), draw()
   expected = join(run(model, requests)[0])[:ALL]
-  batch = gr_requests.pack([*requests, None], SPEC, 40, 17)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  scores = model.make(model.params)(rows, batch)
+  batch = model.pack([*requests, None], 40, 17)
+  scores = model.make(model.params)(model.read(batch), batch)
   assert_close(join(scores)[:ALL], expected)
+
+
+def test_arithmetic_in_bfloat16_gives_float32_scores(name, model):
+  requests = draw(model.spec)
+  batch = model.pack(requests, *ROOM)
+  narrow = gr_models.build(
+    dataclasses.replace(model.config, dtype='bfloat16'), model.spec, True, QUICK
+  )
+  arguments = model.params, model.read(batch), batch
+  scores, _, _ = jax.eval_shape(narrow.run, *arguments, jax.random.key(0))
+  assert {y.dtype for y in scores.values()} == {jnp.dtype('float32')}
+  if name == 'summed':
+    expected = join(model.run(*arguments)[0])[:ALL]
+    assert_close(join(narrow.run(*arguments)[0])[:ALL], expected, 'bfloat16')
+
+
+def test_a_request_without_weight_is_scored_all_the_same():
+  model, requests = build('summed'), draw()
+  batch = model.pack(requests, *ROOM)
+  light = dataclasses.replace(batch, weights=batch.weights.at[2].set(0.0))
+  rows = model.read(batch)
+  one, other = (model.run(model.params, rows, b)[0] for b in (batch, light))
+  np.testing.assert_array_equal(join(one), join(other))
 
 
 def test_what_is_too_long_is_nan_and_not_cut():
@@ -253,7 +259,7 @@ def test_dropout_does_not_depend_on_the_shards():
       ),
     }
     batch = dataclasses.replace(batch, first=one, jagged=jagged)
-    return join(model.run(model.params, model.tables, batch, key)[0])
+    return join(model.run(model.params, model.read(batch), batch, key)[0])
 
   whole = join(run(model, requests, key)[0])
   assert_close(shard(requests[:2], (0, 0, 0))[:5], whole[:5])
@@ -337,9 +343,9 @@ def test_layers_are_skipped_together_in_a_share_of_the_steps():
 
 
 def encode_history(model, requests):
-  batch = gr_requests.pack(requests, SPEC, *ROOM)
-  rows = gr_requests.read_rows(model.tables, model.model.list_reads(), batch)
-  return np.asarray(model.make(model.params).encode_history(rows, batch))
+  batch = model.pack(requests, *ROOM)
+  made = model.make(model.params)
+  return np.asarray(made.encode_history(model.read(batch), batch))
 
 
 def test_events_are_encoded_without_what_follows():
@@ -374,7 +380,15 @@ def test_context_that_sees_the_future_is_not_supervised():
     encode_history(build('summed'), draw())
 
 
-# --- Ages
+# --- Actions and ages
+
+
+def test_a_watch_time_reaches_its_threshold():
+  floats = stack_columns({'watch_time': [29.9, 30.0, 60.0]}, 'float32')
+  columns = stack_columns({'action': [1, 1, 2]}, 'int32')
+  history = Jagged(columns, jnp.array([3]), floats)
+  marked = mark_watch_times(history, ((30, 4), (50, 1)))
+  assert marked.tolist() == [1, 5, 7]
 
 
 @pytest.mark.parametrize('function', ['sqrt', 'log'])
