@@ -256,13 +256,15 @@ def _cut_split(
     min_history=options.min_history,
   )
   latest = f'at {time.max():,}' if len(time) else 'missing'
+  upto = (
+    f'to before {window[1]:,} seconds' if window[1] < np.inf else 'seconds on'
+  )
   cutting.require_requests(
     split,
     cut,
     path,
-    f'its listens lie from {max(0, window[0]):,} to before {window[1]:,} '
-    f'seconds, and the latest event is {latest}: change last_time, test_s, '
-    'valid_s or gap_s',
+    f'its listens lie from {max(0, window[0]):,} {upto}, and the latest event '
+    f'is {latest}: change last_time, test_s, valid_s or gap_s',
   )
   step = None
   if options.step_s:

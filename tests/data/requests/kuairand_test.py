@@ -1,9 +1,10 @@
 """The reader of KuaiRand against a plain one, on files of its layout.
 
-Layout: https://kuairand.com ("Data Descriptions": the columns of log_xxx.csv and
-user_features.csv with their types and examples, tab in [0, 14], is_rand 0 or 1;
-"File structure": the 27K logs have two parts). Of the example there, time_ms
-1650485801301 stands beside date 20220421 and hourmin 400: days are of Beijing.
+Layout: https://kuairand.com ("Data Descriptions": the columns of log_xxx.csv
+and user_features.csv with their types and examples, tab in [0, 14], is_rand 0
+or 1; the structure of files: the 27K logs have two parts). Of the example
+there, time_ms 1650485801301 stands beside date 20220421 and hourmin 400: days
+are of Beijing.
 Ranges of users such as "(0,10]" hold a comma, so the CSV quotes them; the
 user_active_degree of some users is UNKNOWN, and onehot_feat columns have empty
 fields. Rows of one page have one time_ms, as in the preview of
@@ -283,13 +284,13 @@ FIRST = 'log_standard_4_08_to_4_21_1k.csv'
     ('user_id', 'x', "user_id is 'x' for user 'x', not a whole number"),
     ('video_id', '', "video_id is '' for user .*, not a whole number"),
     ('time_ms', '-1', "time_ms is '-1' for user .* milliseconds since 1970"),
-    ('time_ms', '1.5', 'not a time in whole milliseconds'),
+    ('time_ms', '1.5', '.*not a time in whole milliseconds'),
     ('is_click', '2', "is_click is '2' for user .*, not 0 or 1; mend"),
     ('is_hate', '', "is_hate is '' for user"),
     ('long_view', '10', "long_view is '10' for user"),
     ('is_rand', 'no', "is_rand is 'no' for user .*, not 0 or 1"),
     ('play_time_ms', 'nan', "play_time_ms is 'nan' for user"),
-    ('play_time_ms', '-7', 'not a time in milliseconds, 0 or more'),
+    ('play_time_ms', '-7', '.*not a time in milliseconds, 0 or more'),
     ('user_id', '77', r'user 77 has events and no line in .*features_1k.csv'),
   ],
 )
@@ -316,14 +317,14 @@ def test_bad_files(tmp_path):
   features.write_text(good)
   edit(features, 5, 'user_id', good.split('\n')[1].split(',')[0])
   refuse(tmp_path, r'features_1k.csv, line 5: user \d+ already has line 2;')
-  features.write_text(good.replace('\r\n', '\r\n7,8\r\n', 1))
+  features.write_text(good.replace('\n', '\n7,8\n', 1))
   refuse(tmp_path, 'line 2: 2 fields instead of 31')
   features.unlink()
   refuse(tmp_path, 'features_1k.csv: no such file')
   features.write_text(good)
   path = tmp_path / FIRST
   log = path.read_text()
-  path.write_text(log.split('\r\n')[0] + '\r\n')
+  path.write_text(log.split('\n')[0] + '\n')
   refuse(tmp_path, f'{FIRST}: the file holds no events')
   path.write_text('')
   refuse(tmp_path, f'{FIRST}: the file is empty')
