@@ -337,7 +337,7 @@ def test_bad_files(tmp_path):
          KuairandOptions(random=True))  # fmt: skip
   (tmp_path / 'log_standard_4_08_to_4_21_pure.csv').write_text(log)
   refuse(tmp_path, 'files of the versions pure, 1k; put each version into')
-  refuse(tmp_path / 'absent', 'no file log_standard_4_08.* kuairand.com')
+  refuse(tmp_path / 'absent', 'no file log_standard_4_08.*kuairand.com')
 
 
 def test_bad_options(tmp_path):
