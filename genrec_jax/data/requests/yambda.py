@@ -241,17 +241,12 @@ def _cut_split(
   is_asked = (time >= window[0]) & (time < window[1])
   is_asked &= (events.action & LISTEN_BITS) > 0
   positions = np.flatnonzero(is_asked)
-  asked = time[positions]
-  breaks = np.zeros(len(positions), bool)
-  if options.pause_s:
-    breaks[1:] |= np.diff(asked) > options.pause_s
-  if options.step_s:
-    breaks[1:] |= np.diff(asked // options.step_s) != 0
+  del is_asked
   cut = cutting.cut_requests(
     events.offsets,
     positions,
     most=options.candidates,
-    breaks=breaks,
+    breaks=_find_breaks(time[positions], options),
     moment=time if cutting.check_history(options.history) else None,
     min_history=options.min_history,
   )
@@ -268,11 +263,24 @@ def _cut_split(
   )
   step = None
   if options.step_s:
-    first = time[cut.positions[cut.offsets[:-1]]]
-    cut = cutting.order_by_step(cut, time, first // options.step_s)
+    cut = cutting.order_by_time(cut, time)
     first = time[cut.positions[cut.offsets[:-1]]]
     step = (first // options.step_s).astype(np.int32)
   listened = (events.action[cut.positions] & BITS[LISTENED]) > 0
   return cutting.make_requests(
     cut, events, {LISTENED: listened}, asked_at=options.asked_at, step=step
   )
+
+
+def _find_breaks(
+  asked: np.ndarray, options: YambdaOptions
+) -> np.ndarray | None:
+  """Which candidates `[C]` begin a request, by their times."""
+  if options.candidates == 1:
+    return None
+  breaks = np.zeros(len(asked), bool)
+  if options.pause_s:
+    breaks[1:] |= np.diff(asked) > options.pause_s
+  if options.step_s:
+    breaks[1:] |= np.diff(asked // options.step_s) != 0
+  return breaks
