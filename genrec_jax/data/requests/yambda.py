@@ -13,13 +13,13 @@ candidate, but part of the histories after it. Users without an event in the
 training split are left out.
 
 Times are seconds in bins of 5, so events often share one; those of a user keep
-the order of the file. The published files are sorted by user and time, and are
-read a batch of rows at a time. No column of objects is ever held. A listen
-costs 16 bytes as an event (20 with `watch_time`), and 8 as a candidate plus 32
-for each request; while it is read, about three times that. So 50m (46 million
-events) fits a laptop, 500m wants some 64 GB with requests of one candidate, and
-5b (4.8 billion events) is out of reach of this reader, which keeps all events
-of all users in memory: it would take 300 GB and more.
+the order of the file, and rows that are equal in all columns are all kept. The
+published files are sorted by user and time, and are read a batch of rows at a
+time, without a column of objects. An event costs 16 bytes (20 with
+`watch_time`), a candidate 8 and a request 32: 55 bytes an event with one
+candidate a request, and 135 at most while it is read. So 50m (46 million
+events) wants 6 GB, 500m 63 GB, and 5b (4.8 billion events) is out of reach of
+this reader, which keeps all events of all users in memory.
 """
 
 import dataclasses

@@ -73,7 +73,8 @@ def make_rows(draw, begin, end, users, is_rand):
         row['user_id'], row['video_id'] = user, draw.randrange(60)
         row['date'], row['hourmin'] = f'{when:%Y%m%d}', when.hour * 100
         row['time_ms'], row['play_time_ms'] = start, draw.randrange(200_000)
-        row['tab'], row['is_rand'] = draw.randrange(15), is_rand
+        row['tab'] = draw.randrange(15)
+        row['is_rand'] = int(is_rand or draw.random() < 0.1)
         rows.append(row)
   draw.shuffle(rows)
   return rows
@@ -123,6 +124,8 @@ def read_plainly(folder, options):
   for path in paths:
     with open(path, newline='') as f:
       for row in csv.DictReader(f):
+        if row['is_rand'] == '1' and not options.random:
+          continue
         event = {name: float(row[name]) for name in BITS}
         event['action'] = sum(b for x, b in BITS.items() if row[x] == '1')
         event['moment'] = int(row['time_ms'])
@@ -298,6 +301,13 @@ def test_a_bad_value_is_named(tmp_path, name, value, message):
   write(tmp_path)
   edit(tmp_path / FIRST, 9, name, value)
   refuse(tmp_path, f'{FIRST}, line 9: {message}')
+
+
+def test_an_empty_field_does_not_make_up_for_a_longer_one(tmp_path):
+  write(tmp_path)
+  edit(tmp_path / FIRST, 8, 'is_like', '')
+  edit(tmp_path / FIRST, 9, 'is_like', '10')
+  refuse(tmp_path, f"{FIRST}, line 8: is_like is '' for user")
 
 
 @pytest.mark.parametrize('name', ['video_id', 'is_hate', 'time_ms', 'is_rand'])

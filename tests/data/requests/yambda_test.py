@@ -63,12 +63,13 @@ def make_events(seed, users=12):
           'item_id': draw.choice([50, 51, 52, 9_390_000, 2**31 + 7]),
           'is_organic': draw.randrange(2),
           'event_type': kind,
+          # Nulls beside other events; a number there is nobody's business.
           'played_ratio_pct': draw.choice([0, 49, 50, 51, 100, 250])
           if is_listen
-          else None,
+          else draw.choice([None, None, 70]),
           'track_length_seconds': draw.randrange(30, 600)
           if is_listen
-          else None,
+          else draw.choice([None, None, 90]),
         }
       )
   return sorted(rows, key=lambda row: (row['uid'], row['timestamp']))
