@@ -44,6 +44,14 @@ class Cut:
     >>> cut.select(np.array([1, 0])).positions.tolist()
     [9, 1, 2]
     """
+    if len(self.positions) == len(self):  # one candidate each
+      offsets = np.arange(len(requests) + 1)
+      return Cut(
+        self.user[requests],
+        self.end[requests],
+        offsets,
+        self.positions[requests],
+      )
     counts = np.diff(self.offsets)[requests]
     offsets = np.concatenate([[0], np.cumsum(counts)])
     # Of each candidate: where its request began, and how far into it it is.
@@ -96,26 +104,32 @@ def cut_requests(
       f'candidates is {most}, and a history without candidates asks for '
       'nothing; set it to 1 or more'
     )
-  user = np.searchsorted(offsets, positions, side='right') - 1
+  user = np.searchsorted(offsets, positions, side='right').astype(np.int32) - 1
   begins = np.ones(len(positions), bool)
   begins[1:] = user[1:] != user[:-1]
   if breaks is not None:
     begins |= breaks
-  runs = np.append(np.flatnonzero(begins), len(positions))
-  lengths = np.diff(runs)
-  if from_end:
-    rank = np.repeat(runs[1:], lengths) - np.arange(len(positions))
+  if most == 1:  # the most requests, so memory counts
+    first = np.arange(len(positions))
   else:
-    rank = np.arange(len(positions)) - np.repeat(runs[:-1], lengths)
-  first = np.flatnonzero(begins | (rank % most == 0))
+    first = np.flatnonzero(begins | _find_pieces(begins, most, from_end))
   starts = np.append(first, len(positions)).astype(np.int64)
   user = user[first]
   end = positions[first].astype(np.int64)
   if moment is not None:
     end = _go_back(end, offsets[user], moment)
-  cut = Cut(user.astype(np.int32), end, starts, positions)
+  cut = Cut(user, end, starts, positions)
   kept = np.flatnonzero(end - offsets[user] >= min_history)
   return cut if len(kept) == len(cut) else cut.select(kept)
+
+
+def _find_pieces(begins: np.ndarray, most: int, from_end: bool) -> np.ndarray:
+  """Where a run has `most` candidates again, from its begin or its end."""
+  runs = np.append(np.flatnonzero(begins), len(begins))
+  lengths = np.diff(runs)
+  rank = np.arange(len(begins))
+  rank -= np.repeat(runs[1:] if from_end else runs[:-1], lengths)
+  return rank % most == 0
 
 
 def _go_back(
@@ -142,21 +156,18 @@ def find_asking_times(cut: Cut, time: np.ndarray, asked_at: str) -> np.ndarray:
   return time[cut.positions[cut.offsets[:-1]]]
 
 
-def order_by_step(cut: Cut, time: np.ndarray, step: np.ndarray) -> Cut:
-  """The requests in the order of a stream.
+def order_by_time(cut: Cut, time: np.ndarray) -> Cut:
+  """The requests in the order of a stream, and so in the order of its steps.
 
   Args:
-    cut: the requests.
+    cut: the requests, by user.
     time: `[N]` times of the events.
-    step: `[R]` of the requests.
 
   Returns:
-    Them by step, in a step by the time of the first candidate, and those of one
-    time by the user.
+    Them by the time of the first candidate, those of one time by the user.
   """
   asked = time[cut.positions[cut.offsets[:-1]]]
-  # Requests come by user, and a stable sort leaves them so.
-  return cut.select(np.lexsort((asked, step)))
+  return cut.select(np.argsort(asked, kind='stable'))
 
 
 def check_history(history: str) -> bool:

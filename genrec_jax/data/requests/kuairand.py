@@ -129,7 +129,7 @@ def load(
   )
   moment = columns.pop(_TIME)
   splits = np.searchsorted(borders, moment, side='right')
-  cut, step = _cut(offsets, moment, splits, options)
+  cut = _cut(offsets, moment, splits, options)
   of_split = splits[cut.positions[cut.offsets[:-1]]]
   is_known = np.zeros(len(users), bool)
   is_known[cut.user[of_split == 0]] = True
@@ -160,8 +160,8 @@ def load(
       'change valid_from and test_from, or lower min_history',
     )
     steps = None
-    if step is not None:
-      part = cutting.order_by_step(part, moment, step[chosen])
+    if options.step_s:
+      part = cutting.order_by_time(part, moment)
       first = part.positions[part.offsets[:-1]]
       steps = _find_steps(moment, options.step_s, first)
     requests[split] = cutting.make_requests(
@@ -346,17 +346,15 @@ def _read_flags(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return values, good & (values >= 0) & (values <= 1)
 
 
-def _cut(offsets, moment, splits, options: KuairandOptions):
-  """Requests of all splits, and the step of each, or None."""
-  step = None
+def _cut(offsets, moment, splits, options: KuairandOptions) -> cutting.Cut:
+  """The requests of all splits."""
   breaks = np.zeros(len(moment), bool)
   breaks[1:] = splits[1:] != splits[:-1]
   if options.pause_s:
     breaks[1:] |= np.diff(moment) > 1000 * options.pause_s
   if options.step_s:
-    step = _find_steps(moment, options.step_s)
-    breaks[1:] |= step[1:] != step[:-1]
-  cut = cutting.cut_requests(
+    breaks[1:] |= np.diff(_find_steps(moment, options.step_s)) != 0
+  return cutting.cut_requests(
     offsets,
     np.arange(len(moment)),
     most=options.candidates,
@@ -364,9 +362,6 @@ def _cut(offsets, moment, splits, options: KuairandOptions):
     moment=moment if cutting.check_history(options.history) else None,
     min_history=options.min_history,
   )
-  if step is not None:
-    step = step[cut.positions[cut.offsets[:-1]]]
-  return cut, step
 
 
 def _find_steps(

@@ -13,13 +13,13 @@ candidate, but part of the histories after it. Users without an event in the
 training split are left out.
 
 Times are seconds in bins of 5, so events often share one; those of a user keep
-the order of the file. The published files are sorted by user and time, and are
-read a batch of rows at a time. No column of objects is ever held. A listen
-costs 16 bytes as an event (20 with `watch_time`), and 8 as a candidate plus 32
-for each request; while it is read, about three times that. So 50m (46 million
-events) fits a laptop, 500m wants some 64 GB with requests of one candidate, and
-5b (4.8 billion events) is out of reach of this reader, which keeps all events
-of all users in memory: it would take 300 GB and more.
+the order of the file, and rows that are equal in all columns are all kept. The
+published files are sorted by user and time, and are read a batch of rows at a
+time, without a column of objects. An event costs 16 bytes (20 with
+`watch_time`), a candidate 8 and a request 32: 55 bytes an event with one
+candidate a request, and 135 at most while it is read. So 50m (46 million
+events) wants 6 GB, 500m 63 GB, and 5b (4.8 billion events) is out of reach of
+this reader, which keeps all events of all users in memory.
 """
 
 import dataclasses
@@ -241,36 +241,46 @@ def _cut_split(
   is_asked = (time >= window[0]) & (time < window[1])
   is_asked &= (events.action & LISTEN_BITS) > 0
   positions = np.flatnonzero(is_asked)
-  asked = time[positions]
-  breaks = np.zeros(len(positions), bool)
-  if options.pause_s:
-    breaks[1:] |= np.diff(asked) > options.pause_s
-  if options.step_s:
-    breaks[1:] |= np.diff(asked // options.step_s) != 0
+  del is_asked
   cut = cutting.cut_requests(
     events.offsets,
     positions,
     most=options.candidates,
-    breaks=breaks,
+    breaks=_find_breaks(time[positions], options),
     moment=time if cutting.check_history(options.history) else None,
     min_history=options.min_history,
   )
   latest = f'at {time.max():,}' if len(time) else 'missing'
+  upto = (
+    f'to before {window[1]:,} seconds' if window[1] < np.inf else 'seconds on'
+  )
   cutting.require_requests(
     split,
     cut,
     path,
-    f'its listens lie from {max(0, window[0]):,} to before {window[1]:,} '
-    f'seconds, and the latest event is {latest}: change last_time, test_s, '
-    'valid_s or gap_s',
+    f'its listens lie from {max(0, window[0]):,} {upto}, and the latest event '
+    f'is {latest}: change last_time, test_s, valid_s or gap_s',
   )
   step = None
   if options.step_s:
-    first = time[cut.positions[cut.offsets[:-1]]]
-    cut = cutting.order_by_step(cut, time, first // options.step_s)
+    cut = cutting.order_by_time(cut, time)
     first = time[cut.positions[cut.offsets[:-1]]]
     step = (first // options.step_s).astype(np.int32)
   listened = (events.action[cut.positions] & BITS[LISTENED]) > 0
   return cutting.make_requests(
     cut, events, {LISTENED: listened}, asked_at=options.asked_at, step=step
   )
+
+
+def _find_breaks(
+  asked: np.ndarray, options: YambdaOptions
+) -> np.ndarray | None:
+  """Which candidates `[C]` begin a request, by their times."""
+  if options.candidates == 1:
+    return None
+  breaks = np.zeros(len(asked), bool)
+  if options.pause_s:
+    breaks[1:] |= np.diff(asked) > options.pause_s
+  if options.step_s:
+    breaks[1:] |= np.diff(asked // options.step_s) != 0
+  return breaks

@@ -1,9 +1,10 @@
 """The reader of KuaiRand against a plain one, on files of its layout.
 
-Layout: https://kuairand.com ("Data Descriptions": the columns of log_xxx.csv and
-user_features.csv with their types and examples, tab in [0, 14], is_rand 0 or 1;
-"File structure": the 27K logs have two parts). Of the example there, time_ms
-1650485801301 stands beside date 20220421 and hourmin 400: days are of Beijing.
+Layout: https://kuairand.com ("Data Descriptions": the columns of log_xxx.csv
+and user_features.csv with their types and examples, tab in [0, 14], is_rand 0
+or 1; the structure of files: the 27K logs have two parts). Of the example
+there, time_ms 1650485801301 stands beside date 20220421 and hourmin 400: days
+are of Beijing.
 Ranges of users such as "(0,10]" hold a comma, so the CSV quotes them; the
 user_active_degree of some users is UNKNOWN, and onehot_feat columns have empty
 fields. Rows of one page have one time_ms, as in the preview of
@@ -72,7 +73,8 @@ def make_rows(draw, begin, end, users, is_rand):
         row['user_id'], row['video_id'] = user, draw.randrange(60)
         row['date'], row['hourmin'] = f'{when:%Y%m%d}', when.hour * 100
         row['time_ms'], row['play_time_ms'] = start, draw.randrange(200_000)
-        row['tab'], row['is_rand'] = draw.randrange(15), is_rand
+        row['tab'] = draw.randrange(15)
+        row['is_rand'] = int(is_rand or draw.random() < 0.1)
         rows.append(row)
   draw.shuffle(rows)
   return rows
@@ -122,6 +124,8 @@ def read_plainly(folder, options):
   for path in paths:
     with open(path, newline='') as f:
       for row in csv.DictReader(f):
+        if row['is_rand'] == '1' and not options.random:
+          continue
         event = {name: float(row[name]) for name in BITS}
         event['action'] = sum(b for x, b in BITS.items() if row[x] == '1')
         event['moment'] = int(row['time_ms'])
@@ -283,13 +287,13 @@ FIRST = 'log_standard_4_08_to_4_21_1k.csv'
     ('user_id', 'x', "user_id is 'x' for user 'x', not a whole number"),
     ('video_id', '', "video_id is '' for user .*, not a whole number"),
     ('time_ms', '-1', "time_ms is '-1' for user .* milliseconds since 1970"),
-    ('time_ms', '1.5', 'not a time in whole milliseconds'),
+    ('time_ms', '1.5', '.*not a time in whole milliseconds'),
     ('is_click', '2', "is_click is '2' for user .*, not 0 or 1; mend"),
     ('is_hate', '', "is_hate is '' for user"),
     ('long_view', '10', "long_view is '10' for user"),
     ('is_rand', 'no', "is_rand is 'no' for user .*, not 0 or 1"),
     ('play_time_ms', 'nan', "play_time_ms is 'nan' for user"),
-    ('play_time_ms', '-7', 'not a time in milliseconds, 0 or more'),
+    ('play_time_ms', '-7', '.*not a time in milliseconds, 0 or more'),
     ('user_id', '77', r'user 77 has events and no line in .*features_1k.csv'),
   ],
 )
@@ -297,6 +301,13 @@ def test_a_bad_value_is_named(tmp_path, name, value, message):
   write(tmp_path)
   edit(tmp_path / FIRST, 9, name, value)
   refuse(tmp_path, f'{FIRST}, line 9: {message}')
+
+
+def test_an_empty_field_does_not_make_up_for_a_longer_one(tmp_path):
+  write(tmp_path)
+  edit(tmp_path / FIRST, 8, 'is_like', '')
+  edit(tmp_path / FIRST, 9, 'is_like', '10')
+  refuse(tmp_path, f"{FIRST}, line 8: is_like is '' for user")
 
 
 @pytest.mark.parametrize('name', ['video_id', 'is_hate', 'time_ms', 'is_rand'])
@@ -316,14 +327,14 @@ def test_bad_files(tmp_path):
   features.write_text(good)
   edit(features, 5, 'user_id', good.split('\n')[1].split(',')[0])
   refuse(tmp_path, r'features_1k.csv, line 5: user \d+ already has line 2;')
-  features.write_text(good.replace('\r\n', '\r\n7,8\r\n', 1))
+  features.write_text(good.replace('\n', '\n7,8\n', 1))
   refuse(tmp_path, 'line 2: 2 fields instead of 31')
   features.unlink()
   refuse(tmp_path, 'features_1k.csv: no such file')
   features.write_text(good)
   path = tmp_path / FIRST
   log = path.read_text()
-  path.write_text(log.split('\r\n')[0] + '\r\n')
+  path.write_text(log.split('\n')[0] + '\n')
   refuse(tmp_path, f'{FIRST}: the file holds no events')
   path.write_text('')
   refuse(tmp_path, f'{FIRST}: the file is empty')
@@ -336,7 +347,7 @@ def test_bad_files(tmp_path):
          KuairandOptions(random=True))  # fmt: skip
   (tmp_path / 'log_standard_4_08_to_4_21_pure.csv').write_text(log)
   refuse(tmp_path, 'files of the versions pure, 1k; put each version into')
-  refuse(tmp_path / 'absent', 'no file log_standard_4_08.* kuairand.com')
+  refuse(tmp_path / 'absent', 'no file log_standard_4_08.*kuairand.com')
 
 
 def test_bad_options(tmp_path):

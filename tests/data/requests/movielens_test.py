@@ -3,8 +3,8 @@
 Layouts: https://files.grouplens.org/datasets/movielens/ml-1m-README.txt
 (UserID::MovieID::Rating::Timestamp, whole stars; UserID::Gender::Age::
 Occupation::Zip-code, ages 1, 18, 25, 35, 45, 50, 56; at least 20 ratings a
-user), .../ml-100k-README.txt (u.data with tabs; u.user: user id | age | gender |
-occupation | zip code), .../ml-latest-README.html (ratings.csv with the header
+user), .../ml-100k-README.txt (u.data with tabs; u.user: user id | age | gender
+| occupation | zip code), .../ml-latest-README.html (ratings.csv with the header
 userId,movieId,rating,timestamp; half stars from 0.5 to 5.0; no users).
 """
 

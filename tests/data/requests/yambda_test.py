@@ -1,14 +1,15 @@
 """The reader of Yambda against a plain one, on files of its layout.
 
-Layout: https://huggingface.co/datasets/yandex/yambda (flat/SIZE/*.parquet; uid,
-timestamp and item_id are uint32, is_organic is uint8, rows are sorted by uid and
-timestamp, and many share a timestamp, all multiples of 5; listens have
-played_ratio_pct, which may exceed 100, and track_length_seconds; multi_event
-adds event_type, and has nulls in the columns of listens elsewhere; the folder
-sequential holds lists). The splits are those of benchmarks/yambda/constants.py
-and timesplit.py there: LAST_TIMESTAMP 26,000,000, a test and a validation day,
-GAP_SIZE 1,800; train < last - day - gap - day - gap. The bits 1, 2, 4 of
-listen_plus, like and skip are those of MLPerf's dlrm_v4_hstu, see
+Layout: https://huggingface.co/datasets/yandex/yambda (flat/SIZE/*.parquet:
+uid, timestamp and item_id are uint32, is_organic uint8; in the preview rows are
+sorted by uid and timestamp, many share a timestamp, and all are multiples of 5;
+listens have played_ratio_pct, which may exceed 100, and track_length_seconds;
+multi_event adds event_type, and has nulls in the columns of listens elsewhere;
+the folder sequential holds lists). The splits are those of
+benchmarks/yambda/constants.py and processing/timesplit.py there: LAST_TIMESTAMP
+26,000,000, a day of test and one of validation, GAP_SIZE 1,800; train is before
+last - day - gap - day - gap. The bits 1, 2, 4 of listen_plus, like and skip are
+those of MLPerf's dlrm_v4_hstu, see
 https://github.com/mlcommons/training/blob/master/recommendation/README.MD
 """
 
@@ -39,14 +40,14 @@ TEST, VALID_END, VALID, TRAIN_END = (
 BORDERS = (TRAIN_END, VALID, VALID_END, TEST)
 
 
-def make_events(seed, users=9):
+def make_events(seed, users=12):
   """Rows as dicts, sorted by uid and timestamp, with many ties."""
   draw = random.Random(seed)
   rows = []
   for number in range(users):
     # As many bits as the files have; the last users come in late.
     uid = [10, 20, 2**31 + 30, 100, 4_000_000_000][number % 5] + number
-    first = BORDERS[number % 4] if number > 6 else 25_000_000
+    first = BORDERS[number % 4] if number > 9 else 25_000_000
     times = [draw.choice([first, 25_820_000, *BORDERS])]
     for _ in range(draw.choice([4, 15, 40])):
       times.append(times[-1] + 5 * draw.choice([0, 0, 1, 30, 360, 361, 5000]))
@@ -62,12 +63,13 @@ def make_events(seed, users=9):
           'item_id': draw.choice([50, 51, 52, 9_390_000, 2**31 + 7]),
           'is_organic': draw.randrange(2),
           'event_type': kind,
+          # Nulls beside other events; a number there is nobody's business.
           'played_ratio_pct': draw.choice([0, 49, 50, 51, 100, 250])
           if is_listen
-          else None,
+          else draw.choice([None, None, 70]),
           'track_length_seconds': draw.randrange(30, 600)
           if is_listen
-          else None,
+          else draw.choice([None, None, 90]),
         }
       )
   return sorted(rows, key=lambda row: (row['uid'], row['timestamp']))
@@ -307,11 +309,13 @@ def refuse(folder, message, options=None):
 
 
 def find_row(rows, **values):
-  """Number of the first row, from 0, with those values."""
+  """Number, from 0, of a row with those values, whose user has one before."""
   return next(
     i
     for i, row in enumerate(rows)
-    if i > 15 and all(row[name] == x for name, x in values.items())
+    if i > 15
+    and row['uid'] == rows[i - 1]['uid']
+    and all(row[name] == x for name, x in values.items())
   )
 
 
@@ -397,8 +401,12 @@ def test_data_that_give_no_request(tmp_path):
   def refuse_option(message, **options):
     refuse(tmp_path, message, YambdaOptions(**options))
 
-  refuse_option("split 'test'; its listens lie from 29,913,600 to before inf "
-                'seconds, and the latest event is at 2', last_time=30_000_000)  # fmt: skip
+  refuse_option(
+    "split 'test'; its listens lie from 29,913,600 seconds on, and "
+    'the latest event is at 25,',
+    last_time=30_000_000,
+    valid_s=0,
+  )
   refuse_option("split 'train'; its listens lie from 0 to", last_time=200_000)
   refuse_option('candidates without history', min_history=0)
   refuse_option('history without candidates', candidates=0)
