@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from genrec_jax.config import losses, models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
-from genrec_jax.config.loading import OPEN
+from genrec_jax.config.loading import OPEN, quote_value
 from genrec_jax.config.model_choice import MODELS_OF, check_name
 
 _MODELS = {
@@ -70,7 +70,7 @@ def _check_value(key: str, value: Any, task: str, extended: bool) -> None:
       raise ConfigError(f'{key} is {value}, must be a number')
     return
   if wanted := rule.explain(value, extended):
-    raise ConfigError(f'{key} is {_quote_value(value)}, must be {wanted}')
+    raise ConfigError(f'{key} is {quote_value(value)}, must be {wanted}')
   if key in ('optimizer.groups', 'tables'):
     for entry in value:
       _check_entry(key, entry)
@@ -90,12 +90,6 @@ def _check_entry(key: str, entry: Any) -> None:
       raise ConfigError(
         f'{key}, {pattern!r}: {name} is {value}, must be {wanted}'
       )
-
-
-def _quote_value(value: Any) -> str:
-  """A value as an error says it, cut where it is very long."""
-  text = repr(value)
-  return text if len(text) < 200 else f'{text[:200]}...'
 
 
 def check_sections(

@@ -11,6 +11,7 @@ from genrec_jax import sealed
 from genrec_jax.config import ranking, renamed, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
 from genrec_jax.config.model_choice import MODELS
+from genrec_jax.config.saved_types import check_kind, check_types
 
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
@@ -43,18 +44,21 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
     ValueError: the file is damaged.
   """
   path = pathlib.Path(path)
+  remedy = (
+    'put back a copy, or what --print_config prints for the config of the run'
+  )
   files = sealed.open_file(
     path,
-    'put back a copy, or what --print_config prints for the config of the run; '
-    f'if you changed it yourself, remove .{path.name}.seal beside it',
+    f'{remedy}; if you changed it yourself, remove .{path.name}.seal beside it',
   )
+  if not files.is_sealed:
+    files.remedy = f'correct it, or {remedy}'
   saved = files.read_json(path.name)
   with files.explain_damage(path.name):
-    if not isinstance(saved, dict):
-      raise ValueError('it holds no keys')
-    if not isinstance(saved.get('model', {}), dict):
-      raise ValueError('its model is not a section')
-  return fill_defaults(renamed.rename_saved(saved, path), defaults)
+    check_kind(saved)
+    filled = fill_defaults(renamed.rename_saved(saved, path), defaults)
+    check_types(filled, _make_defaults(filled, defaults))
+  return filled
 
 
 def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:

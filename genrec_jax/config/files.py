@@ -134,7 +134,7 @@ def load_saved(
   saved = read_config(path, defaults)
   if on_one_device:
     saved['parallel'] = parallel().to_dict()
-  elif saved.get('parallel', {}).get('scheme') == _FORMER_SCHEME:
+  elif saved['parallel'].get('scheme') == _FORMER_SCHEME:
     saved['parallel']['scheme'] = ''
   config = ConfigDict(restore_tuples(saved))
   apply_overrides(config, overrides)

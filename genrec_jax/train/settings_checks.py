@@ -9,6 +9,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets
+from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import annotations, schema, split_rules
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.numerics import products
@@ -45,7 +46,8 @@ def check_settings(config, extensions: Extensions | None = None) -> None:
   window = train.profile_steps
   if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
     raise config_lib.ConfigError(
-      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
+      f'train.profile_steps is {quote(window)}, must be (first, last), '
+      'as in (10, 15)'
     )
   o = config.optimizer
   if o.plateau_min_rate > o.learning_rate:
