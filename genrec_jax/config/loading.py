@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from genrec_jax import sealed
+from genrec_jax import provenance, sealed
 from genrec_jax.config import renamed
 from genrec_jax.config.errors import ConfigError
 
@@ -95,8 +95,13 @@ def _make_room(config: ConfigDict, prefix: str, key: str) -> None:
 
 
 def save(config: ConfigDict, path) -> None:
-  """Writes the config as JSON; `comparison.read_config` is its inverse."""
-  sealed.write_text(path, to_json(config) + '\n')
+  """Writes the config as JSON; `comparison.read_config` is its inverse.
+
+  Where it holds a password, as a URL may, only the owner can read the file: a
+  run that goes on needs it again.
+  """
+  private = provenance.holds_secrets(config.to_dict())
+  sealed.write_text(path, to_json(config) + '\n', private=private)
 
 
 def to_json(config: ConfigDict) -> str:
