@@ -6,24 +6,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, models
+from genrec_jax.config import losses
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
 from genrec_jax.config.loading import OPEN, quote_value
 from genrec_jax.config.model_choice import MODELS_OF, check_name
+from genrec_jax.config.sections import MODEL_CLASSES
 
-_MODELS = {
-  'hstu': models.HSTU,
-  'sasrec': models.SASRec,
-  'dcn': models.DCN,
-  'deepfm': models.DeepFM,
-  'dlrm': models.DLRM,
-  'dnn': models.DNN,
-  'finalmlp': models.FinalMLP,
-  'fm': models.FM,
-  'lr': models.LR,
-  'wukong': models.Wukong,
-}
 _LOSSES = {
   'retrieval': losses.RetrievalLossConfig,
   'ranking': losses.RankingLossConfig,
@@ -110,7 +99,7 @@ def check_sections(
   name = fields.pop('name')
   check_name(name, config.task)
   classes = {
-    'model': (_MODELS[name], fields),
+    'model': (MODEL_CLASSES[name], fields),
     'loss': (_LOSSES[config.task], config.loss.to_dict()),
   }
   for section in sections & classes.keys():

@@ -24,7 +24,10 @@ FORMER = {
   'data.pairs': 'by_place',
   'data.train_unseen': 0.0,
   'data.token_capacities': 0,
+  'model.interaction': 'dot',
 }
+# Key -> all that runs of earlier versions have, whose defaults were several.
+_FORMER_VALUES = {'model.interaction': ('dot', 'cat')}
 
 Defaults = Callable[[], ConfigDict]
 
@@ -58,6 +61,9 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
     check_kind(saved)
     filled = fill_defaults(renamed.rename_saved(saved, path), defaults)
     check_types(filled, _make_defaults(filled, defaults))
+  if filled['task'] == 'ranking':  # where earlier versions took more for 1
+    data = filled['data']
+    data['token_capacities'] = min(1, data['token_capacities'])
   return filled
 
 
@@ -103,10 +109,11 @@ def keep_former_values(
   old, now = flatten(saved), flatten(_to_plain(config))
   default = flatten(_make_defaults(_to_plain(config), defaults))
   for key, value in FORMER.items():
-    if old.get(key) == value and now.get(key) == default.get(key, value):
+    former = _FORMER_VALUES.get(key, (value,))
+    if old.get(key) in former and now.get(key) == default.get(key, value):
       section, _, name = key.partition('.')
       with config.unlocked():
-        config[section][name] = value
+        config[section][name] = old[key]
 
 
 def find_changed(config: ConfigDict, defaults: Defaults | None = None) -> dict:

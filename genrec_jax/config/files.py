@@ -137,7 +137,7 @@ def load_saved(
   elif saved['parallel'].get('scheme') == _FORMER_SCHEME:
     saved['parallel']['scheme'] = ''
   config = ConfigDict(restore_tuples(saved))
-  apply_overrides(config, overrides)
+  apply_overrides(config, overrides, is_saved=True)
   return config.lock()
 
 

@@ -243,6 +243,7 @@ RANKING = {
   'data.clip': ZERO_OR_MORE,
   'data.train_unseen': DECAY,
   'data.delimiter': TEXT,
+  'data.token_capacities': whole(0, 1),
   'data.block_rows': whole(1),
   'data.shuffle_rows': whole(1),
   'data.clicks.rows': whole(1),

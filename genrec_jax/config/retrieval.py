@@ -8,7 +8,7 @@ of a value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, models, sections
+from genrec_jax.config import losses, sections
 
 
 def retrieval() -> ConfigDict:
@@ -184,12 +184,12 @@ def retrieval() -> ConfigDict:
 
 def hstu(**fields) -> ConfigDict:
   """The published HSTU retrieval layer; see `models.HSTU`."""
-  return sections.make_model_section('hstu', models.HSTU(), fields)
+  return sections.make_model_section('hstu', fields)
 
 
 def sasrec(**fields) -> ConfigDict:
   """The HSTU paper's SASRec baseline; see `models.SASRec`."""
-  return sections.make_model_section('sasrec', models.SASRec(), fields)
+  return sections.make_model_section('sasrec', fields)
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
