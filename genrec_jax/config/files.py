@@ -51,7 +51,7 @@ def parse_variants(
   known = (*known, *one_of)
   for name in names:
     if name not in known:
-      hint = ''
+      hint = hint_nearest(name, known)
       if name in MODELS:
         where = (elsewhere or {}).get(name)
         hint = f'; with this model there is {where}' if where else ''

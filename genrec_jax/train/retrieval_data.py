@@ -117,9 +117,6 @@ class RetrievalData:
         return batches
       log(capacities.describe())
       return SizedBatches(batches, capacities)
-    for key in ('steps', 'eval_every', 'checkpoint_every'):
-      if not config.train[key]:
-        raise ValueError(f'train.{key} must be set: a stream has no epochs')
     return stream.stream_batches(
       source.directory,
       source.pattern,

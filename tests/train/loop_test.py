@@ -440,10 +440,9 @@ def test_host_stores_are_refused_before_the_first_step(whole):
   extensions = Extensions(stores={'items': OnHost()})
   config = tiny_run.config()
   with pytest.raises(ConfigError, match='items work on the host.*eval.splits'):
-    settings_checks.check_evaluation(config, {'valid': None}, extensions)
-  settings_checks.check_evaluation(
-    tiny_run.config('eval.splits=()'), {}, extensions
-  )
+    settings_checks.check_settings(config, extensions)
+  config = tiny_run.config('eval.splits=()', 'train.patience=0')
+  settings_checks.check_settings(config, extensions)
 
 
 def test_the_time_of_the_last_save_counts(tmp_path, monkeypatch):
