@@ -59,7 +59,12 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
   saved = files.read_json(path.name)
   with files.explain_damage(path.name):
     check_kind(saved)
-    filled = fill_defaults(renamed.rename_saved(saved, path), defaults)
+  try:
+    saved = renamed.rename_saved(saved, path)
+  except TypeError as error:  # a section within a section is none
+    raise files.damaged(path.name, error) from None
+  with files.explain_damage(path.name):
+    filled = fill_defaults(saved, defaults)
     check_types(filled, _make_defaults(filled, defaults))
   if filled['task'] == 'ranking':  # where earlier versions took more for 1
     data = filled['data']

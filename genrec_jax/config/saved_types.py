@@ -41,11 +41,10 @@ def check_kind(saved: Any) -> None:
   task = saved.get('task')
   if not isinstance(task, str) or not task:
     raise ConfigError(f'task {_tell(saved, "task")}, must be some text')
-  model = saved.get('model', {})
-  if task in MODELS_OF:
-    if not isinstance(name := model.get('name'), str):
-      raise ConfigError(f'model.name {_tell(model, "name")}, must be some text')
-    check_name(name, task)
+  if not isinstance(saved.get('model', {}).get('name', ''), str):
+    raise ConfigError(
+      f'model.name {_tell(saved["model"], "name")}, must be some text'
+    )
 
 
 def check_types(saved: Mapping, defaults: Mapping) -> None:
@@ -59,6 +58,10 @@ def check_types(saved: Mapping, defaults: Mapping) -> None:
   Raises:
     ConfigError: names the key and the value, and says what it must be.
   """
+  if saved['task'] in MODELS_OF:
+    if 'name' not in saved.get('model', {}):
+      raise ConfigError('model.name is missing, must be some text')
+    check_name(saved['model']['name'], saved['task'])
   if 'parallel' not in saved:  # is read before a kind from outside is known
     raise ConfigError('parallel is missing, must be a section')
   _check_tree(saved, defaults, saved['task'], '')

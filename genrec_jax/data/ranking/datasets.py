@@ -13,8 +13,8 @@ from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
-  batches,
   clicks,
+  collation,
   criteo,
   feature_guesses,
   formats,
@@ -136,8 +136,8 @@ class RankingDataset:
   def encode(
     self, chunks: Iterable[raw.RawChunk], batch_size: int
   ) -> Iterator[features_lib.Examples]:
-    """Batches of raw rows, labelled or not; see `batches.raw_batches`."""
-    return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
+    """Batches of raw rows, labelled or not; see `collation.raw_batches`."""
+    return collation.raw_batches(self.encoder, chunks, batch_size=batch_size)
 
 
 def _need_path(cfg) -> pathlib.Path:

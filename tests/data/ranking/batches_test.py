@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from genrec_jax.data import pipeline
-from genrec_jax.data.ranking import batches, clicks, datasets, raw, store
+from genrec_jax.data.ranking import (
+  batches,
+  clicks,
+  collation,
+  datasets,
+  raw,
+  store,
+)
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
@@ -167,7 +174,7 @@ def test_lists_have_one_capacity(shards, shuffle):
     np.testing.assert_array_equal(a.ids.values, b.ids.values)
     np.testing.assert_array_equal(a.jagged['b'].lengths, b.jagged['b'].lengths)
   rows = data.rows(0, 64)
-  batch = batches.collate_rows(
+  batch = collation.collate_rows(
     rows, NAMES, batch_size=64, capacities={'b': rows.bags['b'].values.size - 1}
   )
   assert batch.jagged['b']['b'].size == 128  # too few: that of the ladder
