@@ -17,6 +17,7 @@ from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import splits
 from genrec_jax.data.capacities import capacity_for, share_of
+from genrec_jax.data.ranges import expand_ranges
 
 EVENT_COLUMNS = ('item', 'time', 'next_item', 'next_time')
 # What capacities are chosen by: the first epochs, and of them so many examples.
@@ -168,7 +169,7 @@ def _find_window(
   whose = slice(mine[0], mine[-1])
   indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
-  at = splits.expand_ranges(begin, lengths)
+  at = expand_ranges(begin, lengths)
   # A history to be continued has nothing behind its last token.
   open_end = end == histories.offsets[examples.row[indices] + 1]
   missing = (np.cumsum(lengths) - 1)[open_end]
@@ -449,7 +450,7 @@ def eval_batches(
     if seen == 'history':
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
-      at = splits.expand_ranges(start[whose], past[whose])
+      at = expand_ranges(start[whose], past[whose])
       items = _pad_runs(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
         features.Columns(items[:, None], ('item',)),

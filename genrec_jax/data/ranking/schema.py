@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import csv_layout
 from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
@@ -404,6 +403,9 @@ def build_schema(
   ):
     for name in wanted:
       if name not in names:
+        # Here alone: a server reads no files.
+        from genrec_jax.data import csv_layout
+
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
           f'{list_names(names)}' + csv_layout.hint_column(name, names)
