@@ -142,3 +142,9 @@ def test_a_number_that_no_float_can_be_is_refused():
   for key in ('eval.ks', 'loss.task_weights'):
     rule = find_rule(key, 'ranking') or find_rule(key, 'retrieval')
     assert rule.explain((10**400,))
+
+
+def test_the_opinion_of_python_of_a_text_does_not_count():
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')  # of \d, which is no escape
+    assert parse_value('no.key', "'\\d+'", None) == '\\d+'

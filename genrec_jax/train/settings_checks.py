@@ -199,7 +199,8 @@ def _check_retrieval(config) -> None:
     for key in ('steps', 'eval_every', 'checkpoint_every'):
       if not config.train[key]:
         raise config_lib.ConfigError(
-          f'train.{key} must be set: a stream has no epochs'
+          f'train.{key} must be set where data.stream.directory is '
+          f'{quote(data.stream.directory)}: a stream has no epochs'
         )
   if config.eval.get('request_time', 'target') != 'target' and not reads_times:
     raise config_lib.ConfigError(
