@@ -112,5 +112,5 @@ def test_neither_steps_nor_epochs(tmp_path):
 
 
 def test_patience_needs_a_validation_part(tmp_path):
-  with pytest.raises(ConfigError, match='train.patience.*held out'):
+  with pytest.raises(ConfigError, match="train.patience.*without 'valid'"):
     train(tmp_path, 'eval.splits=test', 'train.patience=3')
