@@ -41,9 +41,9 @@ def prebuilt_commands() -> dict[str, type]:
     from pallas_kernels.jagged_embedding import prebuilt
   except ModuleNotFoundError as error:
     sys.exit(
-      f'GENREC_PREBUILT=1 needs setuptools>={WHEELS} and {JAX.format("")} where '
-      f'it builds: setuptools is {setuptools.__version__} here, and there is no '
-      f'module {error.name}'
+      f'GENREC_PREBUILT=1 needs setuptools>={WHEELS} and {JAX.format("")} '
+      f'where it builds: setuptools is {setuptools.__version__} here, and '
+      f'there is no module {error.name}'
     )
 
   libraries = []

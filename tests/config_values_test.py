@@ -12,6 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config.checks import check_values
 from genrec_jax.config.key_rules import MODEL, RANKING, RETRIEVAL, find_rule
 from genrec_jax.config.loading import OPEN, flatten
 from genrec_jax.config.model_choice import MODELS_OF
@@ -188,3 +189,44 @@ def test_names_of_columns_with_bad_values(section):
       check_settings(config)
     except config_lib.ConfigError as error:
       assert section.rpartition('.')[2] in str(error), (section, value, error)
+
+
+@pytest.mark.parametrize(
+  'key, name, value, wanted',
+  [
+    ('tables', 'rate', -1.0, 'at least 0'),
+    ('tables', 'learning_rate', -1, 'at least 0'),
+    ('tables', 'momentum', 1.5, 'at least 0 and below 1'),
+    ('optimizer.groups', 'learning_rate', -1.0, 'at least 0'),
+    ('optimizer.groups', 'b2', 1, 'at least 0 and below 1'),
+    # These are judged by what reads the entries: keys that are none, words
+    # and their names, and what is no number.
+    ('optimizer.groups', 'rate', -1.0, None),
+    ('optimizer.groups', 'momentum', 1.5, None),
+    ('tables', 'name', 3, None),
+    ('tables', 'rate', '-1', None),
+    ('tables', 'rate', 0.0, None),
+  ],
+)
+def test_numbers_in_pairs_of_a_pattern_and_settings(key, name, value, wanted):
+  config = make_config('retrieval', 'hstu')
+  pairs = ('a', {}), ['x', {name: value}]
+  set_value(config, key, pairs)
+  if wanted is None:
+    check_values(config)
+    return
+  with pytest.raises(config_lib.ConfigError) as error:
+    check_values(config)
+  said = str(error.value)
+  assert said.startswith(f"{key}, 'x': {name} is {value}, must be ")
+  assert said.endswith(wanted)
+
+
+@pytest.mark.parametrize('entry', ['x', ('x',), ('x', 3), ('x', {}, {'b1': 2})])
+@pytest.mark.parametrize('key', ['tables', 'optimizer.groups'])
+def test_what_is_no_pair_is_left_to_its_reader(key, entry):
+  config = make_config('retrieval', 'hstu')
+  set_value(config, key, (entry,))
+  check_values(config)
+  with pytest.raises(config_lib.ConfigError, match=key):
+    check_settings(config)

@@ -70,7 +70,9 @@ def portable(tmp_path):
   return run
 
 
-def test_a_python_that_is_not_there_is_skipped_only_if_nobody_named_it(portable):
+def test_a_python_that_is_not_there_is_skipped_only_if_nobody_named_it(
+  portable,
+):
   done = portable()
   assert (done.returncode, done.stderr) == (0, '')
   assert done.stdout == 'skipped: a Python newer than 3.11 is not on PATH\n'
@@ -79,9 +81,7 @@ def test_a_python_that_is_not_there_is_skipped_only_if_nobody_named_it(portable)
   assert done.stderr.endswith('portable: python3.99 is not on PATH\n')
 
 
-@pytest.mark.parametrize(
-  'module', ['setuptools.command.bdist_wheel', 'jax']
-)
+@pytest.mark.parametrize('module', ['setuptools.command.bdist_wheel', 'jax'])
 def test_a_prebuilt_library_needs_tools_that_setup_names(module):
   """An old setuptools, or no JAX, is a sentence and no traceback."""
   pytest.importorskip('setuptools')
