@@ -167,13 +167,17 @@ def _build_tasks(task, model, accepted):
 @pytest.mark.parametrize('task', DEFAULTS)
 def test_a_text_of_the_command_line(task):
   model = next(iter(MODELS_OF[task]))
+  config = make_config(task, model)
+  defaults = flatten(config.to_dict())
   for key, text in itertools.product(list_keys(task, model), TEXTS):
-    config = make_config(task, model)
     try:
       apply_overrides(config, [f'{key}={text}'])
       check_settings(config)
     except config_lib.ConfigError as error:
       assert key.rpartition('.')[2] in str(error), (key, text, error)
+    finally:
+      set_value(config, key, defaults[key])
+  assert config.to_dict() == make_config(task, model).to_dict()
 
 
 @pytest.mark.parametrize('section', OPEN)
