@@ -108,10 +108,12 @@ class Rule:
       # 1 is equal to True, and is another word.
       is_known = any(value == w and type(value) is type(w) for w in self.words)
       is_new = extended and self.grows and isinstance(value, str) and value
+      if is_known or is_new:
+        return ''
       near = ''
       if isinstance(value, str) and value:
         near = hint_nearest(value, filter(None, map(str, self.words)))
-      return '' if is_known or is_new else f'{self.describe()}{near}'
+      return f'{self.describe()}{near}'
     if not _KINDS[self.kind](value):
       return self.describe()
     if not _is_number(value):
