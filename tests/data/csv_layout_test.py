@@ -92,5 +92,5 @@ def test_words_that_are_no_setting(tmp_path):
   path = write(tmp_path, 'a,b\n1,2\n')
   with pytest.raises(ValueError, match="did you mean 'yes'"):
     find_layout(path, ['a'], header='yess')
-  with pytest.raises(ValueError, match='data.delimiter must be one character'):
-    find_layout(path, ['a'], '::')
+  with pytest.raises(ValueError, match='data.delimiter must be .::. or one char'):
+    find_layout(path, ['a'], ':::')
