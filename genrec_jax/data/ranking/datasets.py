@@ -238,6 +238,8 @@ def _from_files(
     guesses = formats.guess_features(first, reading, labels, beside.values())
     defaults = feature_guesses.choose_features(guesses, first, log)
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
+  if reading.get('decimal') == ',':
+    _refuse_commas(schema)
   if not file_format.BARE:
     rows = next(file_format.read_chunks(first, labels, reading), None)
     kinds = dict(cfg.get('label_kinds', None) or {})
@@ -253,6 +255,16 @@ def _from_files(
     for split, paths in files.items()
   }
   return _prepared_from(cfg, cache_dir, log, sources, schema, reading, names)
+
+
+def _refuse_commas(schema: schema_lib.Schema) -> None:
+  """Refuses lists between commas where a comma may be a decimal point."""
+  for column in schema.pooled:
+    if column.separator == ',':
+      raise ValueError(
+        f"data.decimal is ',', and so is the separator of feature "
+        f'{column.name!r}; the files need another mark for one of the two'
+      )
 
 
 def _own_files(cfg, cache_dir, log) -> RankingDataset:

@@ -13,6 +13,7 @@ Such a module has
 where `reading` is a format and its options.
 """
 
+import difflib
 import pathlib
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -121,8 +122,16 @@ def hint_label(path: pathlib.Path, reading: Reading, label: str) -> str:
   flags = feature_guesses.find_flags(rows) if rows else []
   if not flags:
     return csv_layout.hint_column(label, list(by_type))
-  others = f' (or {list_names(flags[1:])})' if len(flags) > 1 else ''
-  return f'; did you mean --config.data.labels={flags[0]}{others}?'
+  nearest, *others = sorted(
+    flags,
+    key=lambda name: difflib.SequenceMatcher(None, label, name).ratio(),
+    reverse=True,
+  )
+  return (
+    f'; did you mean {nearest!r} (--config.data.labels={nearest})'
+    + (f', or {list_names(others)}' if others else '')
+    + '?'
+  )
 
 
 def read_files(
