@@ -10,7 +10,7 @@ import re
 from genrec_jax.data import text
 
 MARKS = ('.', ',')
-REMEDY = 'set --config.data.decimal=, to read it as a decimal point'
+_REMEDY = '; --config.data.decimal=, reads its comma as a decimal point'
 _BETWEEN_DIGITS = re.compile('(?<=[0-9]),(?=[0-9])')
 _NUMBER = re.compile('[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?')
 _CELL_END = '\0'  # no text that is read holds it
@@ -27,7 +27,7 @@ def has_comma(value: object) -> bool:
 
 def hint_comma(value: object) -> str:
   """What to do where a number was wanted, or '' for other values."""
-  return f', whose comma is not read; {REMEDY}' if has_comma(value) else ''
+  return _REMEDY if has_comma(value) else ''
 
 
 def read_points(block: text.TextBlock, mark: str) -> text.TextBlock:

@@ -381,7 +381,7 @@ def test_a_workbook_is_to_be_saved_otherwise(tmp_path):
     (
       'user;item;at\na;b;7,5\n',
       dict(user='user', item='item', time='at'),
-      "line 2, column 'at': '7,5' is not .*set --config.data.decimal=,",
+      "line 2, column 'at': '7,5' is not .*; --config.data.decimal=, reads",
     ),
   ],
 )

@@ -64,7 +64,9 @@ def test_converted_events_are_others_with_another_mark(tmp_path):
   columns = dict(user='user', item='item', time='time', rating='stars')
   cfg = dict(name='csv', path=str(tmp_path / 'log.csv'), columns=columns)
   cfg['min_rating'] = 3.5
-  with pytest.raises(ValueError, match="'1,25' is not .* decimal=,"):
+  with pytest.raises(
+    ValueError, match="'1,25' is not .*; --config.data.decimal=, reads"
+  ):
     events.load(ConfigDict(cfg), tmp_path / 'cache', lambda _: None)
   cfg = ConfigDict(cfg | {'decimal': ','})
   histories = events.load(cfg, tmp_path / 'cache', lambda _: None).histories
@@ -111,7 +113,7 @@ def test_they_are_told_with_the_remedy(tmp_path, caplog):
     load_rows(path, features={'price': {'kind': 'numeric'}})
   with pytest.raises(ValueError, match="data.decimal is 'x'"):
     load_rows(path, decimal='x')
-  with pytest.raises(ValueError, match='tags.*separator'):
+  with pytest.raises(ValueError, match='separator of feature .tags'):
     lists = {'tags': {'kind': 'multi_hot', 'separator': ','}}
     load_rows(path, features=lists, decimal=',')
 

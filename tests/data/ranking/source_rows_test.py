@@ -45,17 +45,17 @@ FEATURES = {'user_id': {}, 'number': {'kind': 'numeric'}}
 def test_the_rows_of_a_cut(tmp_path, by):
   rows = make_rows()
   split = {'by': by, 'valid_fraction': 0.2, 'test_fraction': 0.3, 'seed': 1}
-  split |= {'time': {'column': 'at'}, 'group': {'column': 'user_id'}}.get(
-    by, {}
-  )
-  more = {'negatives_kept': 0.5} if by == 'random' else {}
+  split |= {'column': 'user_id'} if by == 'group' else {}
+  more = {'time': {'time': 'at'}, 'random': {'negatives_kept': 0.5}}.get(by, {})
   path = write_rows(tmp_path / 'x.csv', rows)
   data = load_rows(path, features=FEATURES, split=split, block_rows=32, **more)
   for name in store.SPLITS:
     stored = [n for b in data.splits[name] for n in b.numbers[:, 0].tolist()]
     chunks = data.raw_rows.read_split(name, ['note', 'user_id'], print)
-    read = [x for chunk in chunks for x in zip(*map(
-      chunk.columns.__getitem__, ('note', 'user_id')), strict=True)]  # fmt: skip
+    read = []
+    for chunk in chunks:
+      columns = chunk.columns
+      read += zip(columns['note'], columns['user_id'], strict=True)
     wanted = [rows[int(n)] for n in stored]
     assert read == [(row['note'], row['user_id']) for row in wanted]
     assert stored and len(stored) < ROWS
