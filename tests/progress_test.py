@@ -137,7 +137,7 @@ def test_a_narrow_terminal_gets_no_second_line(clock, monkeypatch):
 
 def test_the_bar_gives_way_to_the_numbers(clock, monkeypatch):
   lines = {}
-  for columns in (80, 55, 50):
+  for columns in (80, 61, 56):
     size = os.terminal_size((columns, 24))
     monkeypatch.setattr('shutil.get_terminal_size', lambda s=size, **_: s)
     stream = Terminal()
@@ -146,8 +146,8 @@ def test_the_bar_gives_way_to_the_numbers(clock, monkeypatch):
     lines[columns] = stream.screen()[0]
   text = 'step 25/100 · 38s left · batch loss 1 · 2.00 steps/s'
   assert lines[80] == '━' * 6 + '─' * 18 + ' ' + text
-  assert lines[55] == text and lines[50] == text
-  assert len(lines[55]) == 46  # eight more and a space would not fit
+  assert lines[61] == text and lines[56] == text
+  assert len(lines[61]) == 52  # eight more and a space would not fit
 
 
 def test_pauses_count_for_the_remaining_time_but_not_for_the_rate(clock):

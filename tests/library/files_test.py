@@ -275,6 +275,10 @@ class Unstamped(MemoryFileSystem):
   protocol = 'unstamped'
   beside = {}
 
+  @classmethod
+  def _strip_protocol(cls, path):
+    return super()._strip_protocol(path.removeprefix('unstamped://'))
+
   def info(self, path, **options):
     info = super().info(path, **options)
     return {k: info[k] for k in ('name', 'size', 'type')} | self.beside
