@@ -269,7 +269,8 @@ def test_ascii_streams_get_ascii(clock, wide):
   stream.isatty = lambda: True
   with progress.Progress(10, stream=stream, clock=clock) as p:
     _steps(p, clock, range(1, 11), loss=float('nan'))
-  assert b'========= step 10/10, batch loss nan, 2.00 steps/s' in (raw.getvalue())
+  line = b'========= step 10/10, batch loss nan, 2.00 steps/s'
+  assert line in raw.getvalue()
 
 
 def test_nothing_done_nothing_said(clock):

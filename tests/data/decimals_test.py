@@ -129,8 +129,9 @@ def test_dates_of_other_forms_are_told(tmp_path, caplog, day):
   lines = [
     r.getMessage() for r in caplog.records if repr(day) in r.getMessage()
   ]
-  assert len(lines) == 1 and "column 'day' has dates such as" in lines[0]
-  assert 'convert them to 2023-12-24' in lines[0]
+  assert len(lines) == 1 and "column 'day' is left out, for it has" in lines[0]
+  assert 'convert them to the form 2023-12-24' in lines[0]
+  assert not [r for r in caplog.records if 'left out: day' in r.getMessage()]
   assert data.splits['train'].names.ids == ('shop',)
   with pytest.raises(ValueError, match=f"column 'day': '{day}' is a date in"):
     load_rows(path, time='day')

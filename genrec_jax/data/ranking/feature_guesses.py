@@ -197,9 +197,9 @@ class _Look:
       return Guess(
         None,
         f'dates, such as {values[0]}',
-        f'has dates such as {quote(values[0])}, of which a model learns '
-        'nothing as they are; convert them to 2023-12-24 to use them as '
-        'data.time or to split by them, or to numbers or weekdays for features',
+        f'is left out, for it has dates such as {quote(values[0])}: convert '
+        'them to the form 2023-12-24 for data.time and splits by time, or to '
+        'numbers or weekdays for a feature',
       )
     kind, reason, warning = self._judge_values()
     return Guess(
@@ -356,7 +356,9 @@ def describe_guesses(guesses: Mapping[str, Guess]) -> str:
 
 def warn_of(guesses: Mapping[str, Guess], where: object) -> None:
   """Warns of columns that hide something, a line each."""
-  unread = [n or "''" for n, g in guesses.items() if g.options is None]
+  unread = [
+    n or "''" for n, g in guesses.items() if g.options is None and not g.warning
+  ]
   if unread:
     LOG.warning('%s: left out: %s', where, list_names(unread))
   for name, guess in guesses.items():
