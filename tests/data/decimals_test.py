@@ -2,14 +2,17 @@
 
 import doctest
 import logging
+import types
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from genrec_jax import config as config_lib
 from genrec_jax.data import datasets as events
-from genrec_jax.data import decimals, readers
+from genrec_jax.data import decimals, readers, stream, vocab
 from genrec_jax.data.ranking import datasets, formats
+from genrec_jax.serve import inputs
 
 EVENTS = """user;item;time;stars;dwell
 a;x;1,25;4,5;0,5
@@ -135,3 +138,24 @@ def test_dates_of_other_forms_are_told(tmp_path, caplog, day):
   assert data.splits['train'].names.ids == ('shop',)
   with pytest.raises(ValueError, match=f"column 'day': '{day}' is a date in"):
     load_rows(path, time='day')
+
+
+def test_new_events_are_read_as_those_of_training(tmp_path):
+  """Of files to predict for, and of parts that appear."""
+  (tmp_path / 'log.csv').write_text(
+    'user;item;time\na;x;2,5\na;y;1,25\na;z;2,75\nb;x;1,5\nb;y;1,0\n'
+  )
+  config = config_lib.retrieval()
+  config.data.decimal = ','
+  config.predict.input = str(tmp_path / 'log.csv')
+  items = types.SimpleNamespace(vocab=vocab.Vocab(np.array(['x', 'y', 'z'])))
+  histories, _ = inputs.read_input(config, items, tmp_path / 'histories')
+  assert items.vocab.decode(histories.items).tolist() == list('yxzyx')
+  columns = {'user': 'user', 'item': 'item', 'time': 'time', 'rating': ''}
+  options = dict(columns=columns, item_vocab=items.vocab, log=lambda _: None)
+  options |= dict(batch_size=2, max_len=4, idle_s=0.0)
+  with pytest.raises(ValueError, match="'2,5' is not"):
+    next(iter(stream.stream_batches(tmp_path, **options)))
+  batch = next(iter(stream.stream_batches(tmp_path, decimal=',', **options)))
+  read = batch.jagged['events']
+  assert read['item'][: read.lengths.sum()].tolist() == [2, 1, 2]
