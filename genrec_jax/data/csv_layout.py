@@ -116,7 +116,7 @@ def find_layouts(
   for path in paths[1:]:
     layout = _find_alike(path, wanted, header, first)
     if layout is None:
-      layout = find_layout(path, wanted, **options, usual=first.delimiter)
+      layout = find_layout(path, wanted, **options)
     _check_alike(paths[0], first, path, layout)
     layouts.append(layout)
   return layouts

@@ -33,9 +33,9 @@ def hint_comma(value: object) -> str:
 def read_points(block: text.TextBlock, mark: str) -> text.TextBlock:
   """A block of cells in which the decimal mark is a point.
 
-  >>> block = text.TextBlock([['3,5', 'no'], ['a,b', '1,2^0,7']], [1, 2])
+  >>> block = text.TextBlock([['3,5', 'no'], ['7,b', '1,2^0,7']], [1, 2])
   >>> read_points(block, ',').columns
-  [['3.5', 'no'], ['a,b', '1.2^0.7']]
+  [['3.5', 'no'], ['7,b', '1.2^0.7']]
 
   Args:
     block: of a file.

@@ -74,6 +74,13 @@ def test_converted_events_are_others_with_another_mark(tmp_path):
   cfg = ConfigDict(cfg | {'decimal': ','})
   histories = events.load(cfg, tmp_path / 'cache', lambda _: None).histories
   assert len(histories.items) == 1
+  # Files that can be read with both: the mark is part of the name.
+  (tmp_path / 'log.csv').write_text('user;item\na;7,5\na;8\n')
+  cfg = {**cfg, 'columns': dict(user='user', item='item', rating='', time='')}
+  for mark, item in (('.', '7,5'), (',', '7.5')):
+    data = ConfigDict(cfg | {'decimal': mark, 'min_rating': None})
+    histories = events.load(data, tmp_path / 'cache', lambda _: None).histories
+    assert item in histories.vocab.decode(histories.items).tolist()
 
 
 def test_examples(tmp_path):

@@ -17,7 +17,7 @@ import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.data import datasets as retrieval
 from genrec_jax.data import remote_files
-from genrec_jax.data.ranking import datasets
+from genrec_jax.data.ranking import datasets, raw
 from genrec_jax.serve import score
 
 ROWS = 60
@@ -139,8 +139,9 @@ def cut(tmp_path_factory):
 
 
 def test_predictions_of_the_test_split_say_whose_they_are(
-  cut, tmp_path, caplog
+  cut, tmp_path, caplog, monkeypatch
 ):
+  monkeypatch.setattr(raw, 'CHUNK_ROWS', 7)  # no multiple of a batch
   run, columns = cut
   out = tmp_path / 'out.csv'
   config = read_config(run, output=str(out))
