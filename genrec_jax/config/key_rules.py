@@ -41,6 +41,7 @@ SHARED = {
   'data.init_std': ZERO_OR_MORE,
   'data.token_capacities': whole(),
   'data.header': words('auto', 'yes', 'no', 'true', 'false'),
+  'data.decimal': words('.', ','),
   'eval.batch_size': whole(1),
   'optimizer.name': words('adamw', 'adam', 'sgd'),
   'optimizer.learning_rate': ZERO_OR_MORE,

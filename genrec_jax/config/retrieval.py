@@ -51,9 +51,13 @@ def retrieval() -> ConfigDict:
         # Ids are 'int', 'str', or ('auto') what the first rows look like.
         'id_type': 'auto',
         'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.
-        # The character between the cells of CSV files, or 'tab'; '' is the one
-        # of a tab, ';', '|' and ',' that gives the columns that are named.
+        # The character between the cells of CSV files, 'tab' or '::'; '' is the
+        # one of a tab, ';', '|', ',' and '::' that gives the columns that are
+        # named.
         'delimiter': '',
+        # The decimal mark of the numbers in CSV files, '.' or ','; with ',', a
+        # comma between two digits is a point in every column.
+        'decimal': '.',
         # Whether CSV files have a header: 'yes', 'no', or ('auto') unless all
         # columns are named by numbers, the first of which is 0.
         'header': 'auto',

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import fields, text_arrays
+from genrec_jax.data import decimals, fields, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.quoting import quote
 
@@ -246,5 +246,7 @@ def explain_value(extra: ExtraColumn, value: object) -> str:
   key = f'{KEY}.{extra.name}'
   if value is None or value == '':
     return f'an empty cell; {key}.fill says what it stands for'
+  if extra.kind != 'category' and (comma := decimals.hint_comma(value)):
+    return f'{quote(value)} is not {_WANTED[extra.kind]}{comma}'
   hint = f'mend it or choose another {key}.kind'
   return f'{quote(value)} is not {_WANTED[extra.kind]}; {hint}'
