@@ -46,7 +46,8 @@ inline Bits Narrow(const Bits& bits, const Bits& by_chance,
   const Bits whole = Convert<Bits>(places);
   const Lanes share = places - Convert<Lanes>(whole);
   const Lanes chance = Convert<Lanes>(random >> 8);
-  const Bits nearest = (share > 0.5f) | ((share == 0.5f) & ((whole & 1u) == 1u));
+  const Bits nearest =
+      (share > 0.5f) | ((share == 0.5f) & ((whole & 1u) == 1u));
   const Bits up = Where(by_chance, chance < share * 0x1p24f, nearest);
   // A leading one in `whole` adds to the exponent, and so does its overflow.
   Bits out = (((power >> 23) - 113u) << 10) + whole + (up & 1u);
@@ -71,8 +72,8 @@ void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
     const Bits bits = As<Bits>(Load(x + c));
     Bits random = {}, by_chance = {};
     if (chance.on) {
-      random = Mix((LoadParts<Bits>(kCount) + uint32_t(first + c)) * 0x9e3779b9u +
-                   hash);
+      const Bits column = LoadParts<Bits>(kCount) + uint32_t(first + c);
+      random = Mix(column * 0x9e3779b9u + hash);
       by_chance = (bits & 0x7fffffffu) <= Largest(row);
     }
     const Bits out = Narrow(bits, by_chance, random, row);

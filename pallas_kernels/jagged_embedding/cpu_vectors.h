@@ -150,7 +150,9 @@ ALWAYS_INLINE void StoreHalves(const Bits& x, void* p) {
   }
 }
 
-ALWAYS_INLINE Lanes Load(const Bf16* p) { return As<Lanes>(LoadHalves(p) << 16); }
+ALWAYS_INLINE Lanes Load(const Bf16* p) {
+  return As<Lanes>(LoadHalves(p) << 16);
+}
 
 // Without arithmetic on subnormal floats, which XLA's threads take for zeros.
 inline Lanes Load(const Fp16* p) {
