@@ -13,6 +13,7 @@ import setuptools
 from setuptools.command.build_py import build_py
 
 JAX = 'jax{}>=0.10.2'  # one generation, whatever the device
+WHEELS = '70.1'  # the first setuptools that makes wheels by itself
 CUDA = {
   f'cuda{version}': [JAX.format(f'[cuda{version}]'), 'jax-triton>=0.3.1']
   for version in (12, 13)
@@ -30,12 +31,20 @@ def read_version() -> str:
 
 def prebuilt_commands() -> dict[str, type]:
   """Commands that make a wheel for this platform, with the C++ compiled."""
-  # Here, since it is not needed otherwise: neither JAX nor a new setuptools.
-  from setuptools.command.bdist_wheel import bdist_wheel
-
   root = pathlib.Path(__file__).resolve().parent
   sys.path.insert(0, str(root))
-  from pallas_kernels.jagged_embedding import prebuilt
+  # Here, since it is not needed otherwise: neither JAX nor a new setuptools.
+  # pip does not look at versions where builds are not isolated.
+  try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+
+    from pallas_kernels.jagged_embedding import prebuilt
+  except ModuleNotFoundError as error:
+    sys.exit(
+      f'GENREC_PREBUILT=1 needs setuptools>={WHEELS} and {JAX.format("")} '
+      f'where it builds: setuptools is {setuptools.__version__} here, and '
+      f'there is no module {error.name}'
+    )
 
   libraries = []
 
@@ -121,7 +130,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'ruff>=0.15',
       'scikit-learn>=1.5',
-      'setuptools>=70.1',  # wheels with compiled libraries
+      f'setuptools>={WHEELS}',  # wheels with compiled libraries
     ],
   },
 )

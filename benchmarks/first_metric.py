@@ -9,10 +9,13 @@ capacities that are chosen beforehand and with the ladder of eight an octave
 (`data.token_capacities=0`), each with an empty directory of compiled programs
 and then with what the first run left there. `--peer_python` is a Python that
 has RecBole (see peer_recbole.py), which then trains its SASRec on the same
-file. `--only` measures one data set; `--smoke` a small one.
+file, and is ended behind `--core_limit_s` where it has no metric by then; its
+row says so, and has the limit. `--only` measures one data set; `--smoke` a
+small one.
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -66,6 +69,9 @@ def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('first_metric', __doc__)
   parser.add_argument('--data', help='directory of MovieLens data', default='')
   parser.add_argument('--peer_python', help='a Python that has RecBole')
+  parser.add_argument(
+    '--core_limit_s', type=float, default=1500.0, help='of the peer (1500)'
+  )
   parser.add_argument('--only', choices=CASES, help='one data set')
   args = parser.parse_args(argv)
   cases = [args.only] if args.only else CASES[: 1 if args.smoke else None]
@@ -76,9 +82,10 @@ def main(argv: list[str] | None = None) -> None:
       events = directory / f'{case}.csv'
       users = write_events(case, args.data, events, 60 if args.smoke else 1000)
       if args.peer_python:
-        found = measure_peer(args.peer_python, events, directory / case)
-        name = f'RecBole {found.pop("version")}'
-        rows.append({'data': case, 'users': users, 'what': name, **found})
+        found = measure_peer(
+          args.peer_python, events, directory / case, args.core_limit_s
+        )
+        rows.append({'data': case, 'users': users, **found})
         continue
       for name, capacities in (('eight an octave', 0), ('chosen', 3)):
         for start, found in measure_case(
@@ -155,15 +162,19 @@ def measure_case(
       lambda path=metrics: path.exists() and '"valid/' in path.read_text(),
       env,
     )
+    del found[start]['has_metric']  # always: it has no limit
     numbers = re.findall(r'compiling program (\d+)', log.read_text())
     found[start]['programs'] = max(map(int, numbers))
   return found
 
 
 def measure_peer(
-  python: str, events: pathlib.Path, directory: pathlib.Path
+  python: str,
+  events: pathlib.Path,
+  directory: pathlib.Path,
+  core_limit_s: float,
 ) -> dict:
-  """The same of RecBole."""
+  """The same of RecBole, and its name; at most so many core-seconds."""
   directory.mkdir()
   program = pathlib.Path(__file__).with_name('peer_recbole.py')
   log = directory / 'output.txt'
@@ -173,9 +184,11 @@ def measure_peer(
     r'epoch 0 training',
     lambda: 'valid result' in log.read_text(),
     {'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD': '1', 'PYTHONPATH': ''},
+    core_limit_s,
   )
   version = re.search(r'^version (\S+)', log.read_text(), re.MULTILINE)[1]
-  return {**found, 'version': version}
+  ended = '' if found.pop('has_metric') else ', ended without a metric'
+  return {'what': f'RecBole {version}{ended}', **found}
 
 
 def watch(
@@ -184,6 +197,7 @@ def watch(
   first_line: str,
   has_metric: Callable[[], bool],
   env: dict[str, str],
+  core_limit_s: float = math.inf,
 ) -> dict:
   """Seconds and core-seconds until a process has its first line and metric.
 
@@ -193,10 +207,17 @@ def watch(
     first_line: pattern of the first line of progress.
     has_metric: whether the metric is there.
     env: variables added to ours.
+    core_limit_s: core-seconds without a metric behind which it is ended.
+
+  Returns:
+    'metric_core_s' and 'metric_wall_s', up to the metric or to the end without
+    one, which 'has_metric' tells apart; the same of 'first_line'.
   """
   found, pattern = {}, re.compile(first_line, re.MULTILINE)
   with _process(command, log, env) as process, CoreTimer() as timer:
-    while not has_metric():
+    while not (done := has_metric()):
+      if _read_core_s(process.pid) > core_limit_s:
+        break
       if process.poll() is not None or timer.wall_s > _LIMIT_S:
         raise RuntimeError(f'{" ".join(command)} gave no metric, see\n'
                            f'{log.read_text()[-2000:]}')  # fmt: skip
@@ -206,7 +227,7 @@ def watch(
       time.sleep(0.05)
     found['metric_core_s'] = _read_core_s(process.pid)
     found['metric_wall_s'] = timer.wall_s
-  return found
+  return {**found, 'has_metric': done}
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@
 'step' is lookup, backward and exact row-wise AdaGrad of one table, as in
 benchmarks.jagged_embedding, by XLA alone, by the prebuilt library of every kind
 of processor that this machine has, and by the library compiled for exactly this
-one. The programs take turns, a step each, on tables of their own. `xla_x` is
-how many times the median core-seconds of a program XLA's are.
+one. The programs take turns, a step each, on tables of their own, and each turn
+begins with another one. `xla_x` is how many times the median core-seconds of a
+program XLA's are.
 
 `ready_*` is what making the library ready costs a process: a compiler's time
 for the compiled one at its first use, with an empty cache; for the prebuilt
@@ -114,6 +115,16 @@ def compile_step(program: str, shape, dtype: str, batch: tuple) -> Program:
     native.PREFIX = before
 
 
+def take_turn(programs: list, turn: int) -> list:
+  """All of them, the first a later one each turn: caches favour nobody.
+
+  >>> take_turn(['a', 'b', 'c'], 4)
+  ['b', 'c', 'a']
+  """
+  first = turn % len(programs)
+  return programs[first:] + programs[:first]
+
+
 def measure(name: str, dtype: str, args, ready: dict[str, dict]) -> list[dict]:
   """Rows of one shape: every program."""
   shape = shapes.SHAPES[name]
@@ -127,7 +138,7 @@ def measure(name: str, dtype: str, args, ready: dict[str, dict]) -> list[dict]:
     for program in ready
   }
   for i in range(args.warmup + args.steps):
-    for program in programs.values():
+    for program in take_turn(list(programs.values()), i):
       program.state, timer = timing.measure(
         program.step, program.state, calls[i % len(calls)], *rest
       )

@@ -273,7 +273,7 @@ TABLES = {
     ),
   },
   'native_op': {
-    'files': ('cpu1/native_op',),
+    'files': ('cpu2/native_op',),
     'columns': (
       ('batch', 'shape', ''),
       ('rows are', 'dtype', ''),

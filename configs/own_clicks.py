@@ -28,8 +28,6 @@ def get_config(arg=None):
   config = config_lib.ranking()
   config.data.init_std = 0.01
   config_lib.set_model(config, *models)
-  if 'dlrm' in models:  # products of a few columns say little by themselves
-    config.model.interaction = 'cat'
   config.data.name = 'csv'
   config.data.path = 'clicks.csv'
   config.data.split.by = 'random'

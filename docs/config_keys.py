@@ -12,7 +12,8 @@ What stands between the two lines is generated. A key, its default and its
 sentence are declared once: in genrec_jax/config/, where the sentence is the
 comment above or behind the key, or, for the fields of models and losses
 (models.py, losses.py there), in the docstring of their class. The source is
-read and not imported, but for the rules of the values, in key_rules.py there.
+read and not imported, but for the rules of the values, in key_rules.py there,
+and for the names of the models.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import sys
 import tokenize
 
 from genrec_jax.config.key_rules import find_rule
+from genrec_jax.config.sections import MODEL_CLASSES
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / 'docs' / 'config_reference.md'
@@ -42,15 +44,9 @@ SHARED = (
 )
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
 RANKING = ('data', 'loss', 'eval', 'predict', 'report')
-MODELS = dict(  # name -> the class in config/models.py
-  re.findall(
-    r"make_model_section\('(\w+)', models\.(\w+)\(",
-    ''.join(
-      (PACKAGE / 'config' / file).read_text()
-      for file in ('retrieval.py', 'rankers.py')
-    ),
-  )
-)
+MODELS = {  # name -> the class in config/models.py
+  name: made.__name__ for name, made in MODEL_CLASSES.items()
+}
 BLOCKS = (
   'retrieval',
   *(f'retrieval.{section}' for section in RETRIEVAL),

@@ -6,6 +6,7 @@
 
 import collections
 import dataclasses
+import difflib
 import pathlib
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from absl import app, flags
 
 from genrec_jax import config as config_lib
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.loading import OPEN, flatten, hint_nearest
 
 FLAGS = flags.FLAGS
 MODES = {  # -> what it does
@@ -158,6 +159,28 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
   return rest, overrides
 
 
+def hint_key(flag: str) -> str:
+  """What somebody may have meant who left out `config.` of a key, or ''.
+
+  >>> hint_key('data.path'), hint_key('workdri')
+  ('; did you mean --config.data.path ?', '')
+
+  Args:
+    flag: its name, without dashes.
+  """
+  known = set()
+  for make in (config_lib.retrieval, config_lib.ranking):
+    known |= flatten(make().to_dict()).keys()
+  if flag in known or flag.startswith(OPEN):
+    near = [flag]
+  elif '.' in flag:
+    near = difflib.get_close_matches(flag, sorted(known), n=1, cutoff=0.7)
+  else:  # a last name alone, as in --batch_size, which several keys may have
+    near = sorted(key for key in known if key.endswith(f'.{flag}'))
+  names = ' or '.join(f'--config.{key}' for key in near)
+  return f'; did you mean {names} ?' if 0 < len(near) <= 3 else ''
+
+
 def translate(words: Sequence[str]) -> dict[str, str | bool]:
   """The flags and keys that a command and the words behind it stand for.
 
@@ -181,10 +204,11 @@ def translate(words: Sequence[str]) -> dict[str, str | bool]:
     )
   command = COMMANDS[name]
   if len(values) > len(command.words):
-    extra = ' '.join(values[len(command.words) :])
+    extra = values[len(command.words) :]
+    hint = hint_key(extra[0].partition('=')[0].removeprefix('config.'))
     raise app.UsageError(
-      f'unexpected arguments: {extra}; the command is: '
-      f'{_program()} {name} {command.usage}'
+      f'unexpected arguments: {" ".join(extra)}; the command is: '
+      f'{_program()} {name} {command.usage}{hint}'
     )
   return {**command.sets, **dict(zip(command.words, values, strict=False))}
 

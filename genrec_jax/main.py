@@ -181,7 +181,10 @@ def parse_flags(argv: list[str]) -> list[str]:
   try:
     return FLAGS(argv)
   except flags.Error as error:
-    words = f'{error}\nPass --help to see the flags.'
+    hint = ''
+    if isinstance(error, flags.UnrecognizedFlagError):
+      hint = command_line.hint_key(error.flagname)
+    words = f'{error}{hint}\nPass --help to see the flags.'
     interruption.leave(interruption.MISUSED, words)
 
 

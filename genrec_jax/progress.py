@@ -69,8 +69,8 @@ class Progress(Throughput, contextlib.AbstractContextManager):
 
     Args:
       step: steps done so far, those before a restart included.
-      loss: shown before the rate. A device array is fetched only when a line is
-        drawn, so that steps are not held up.
+      loss: of the last batch, shown before the rate. A device array is fetched
+        only when a line is drawn, so that steps are not held up.
       tokens: tokens of the steps since the last update.
       **shown: further values by name, behind the rate; fetched like the loss.
     """
@@ -116,7 +116,7 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       f'{self._unit} {step:,}' + (f'/{self._total:,}' if self._total else ''),
       left and f'{formatting.format_duration(left)} left',
       not rate and f'{formatting.format_duration(so_far)} so far',
-      loss is not None and f'loss {formatting.format_value(loss)}',
+      loss is not None and f'batch loss {formatting.format_value(loss)}',
       rate and formatting.format_rate(rate, self._unit),
       tokens and f'{formatting.format_compact(tokens)} {self.progress_unit}/s',
       # Last: a terminal may be too narrow for all of them.

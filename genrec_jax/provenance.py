@@ -97,6 +97,18 @@ def mask_all(value):
   return value
 
 
+def holds_secrets(value) -> bool:
+  """Whether `mask_all` hides anything of it.
+
+  >>> holds_secrets({'path': 's3://key:secret@bucket/a.csv'})
+  True
+  >>> holds_secrets({'path': 's3://bucket/a.csv', 'seed': 3})
+  False
+  """
+  # As texts: NaN is not equal to itself.
+  return repr(mask_all(value)) != repr(value)
+
+
 @functools.cache
 def find_commit(root: pathlib.Path | None = None) -> str | None:
   """The git commit of the checkout that the package lies in, if it does.

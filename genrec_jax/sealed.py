@@ -47,6 +47,7 @@ WRITTEN_AT_START = (
   'missing steps; of a saved run, put back a whole copy'
 )
 LOG = logging.getLogger('genrec_jax')
+_PRIVATE = 0o600  # rights of a file that only its owner reads
 _THREADS = 4
 _SERIAL = 16  # blocks that are not worth threads
 # What NumPy and json raise for contents that they do not understand.
@@ -94,10 +95,10 @@ def seal(directory: str | os.PathLike, meta: str = '') -> None:
     f.write(encode_body(body))
 
 
-def _create_file(path: pathlib.Path) -> io.BufferedWriter:
+def _create_file(path: pathlib.Path, mode: int = 0o666) -> io.BufferedWriter:
   """A new file; what stands there, a link say, is no place to write to."""
   how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-  return open(os.open(path, how, 0o666), 'wb')
+  return open(os.open(path, how, mode), 'wb')
 
 
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
@@ -279,10 +280,17 @@ class SealedDirectory:
       LOG.warning('%s was not written with its directory', self.path / name)
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
+def write_text(
+  path: str | os.PathLike, text: str, *, private: bool = False
+) -> None:
   """Replaces a file by `text` and leaves a seal of its own beside it.
 
   A reader sees all of it or the old file.
+
+  Args:
+    path: of the file.
+    text: what it shall hold.
+    private: whether nobody else may read it.
   """
   path, raw = pathlib.Path(path), text.encode()
   seal_path = seal_of(path)
@@ -290,7 +298,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   seal = encode_body(dict(format=FORMAT, files=files))
   with contextlib.suppress(OSError):
     former = read_regular(path, len(raw)), read_regular(seal_path, len(seal))
-    if former == (raw, seal):
+    others = path.stat().st_mode & ~_PRIVATE & 0o777 if private else 0
+    if former == (raw, seal) and not others:
       return
   # Killed between the two, the process leaves a file without a seal.
   seal_path.unlink(missing_ok=True)
@@ -298,7 +307,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     temporary = path.with_name(f'.{target.name}.{os.getpid()}')
     temporary.unlink(missing_ok=True)  # of a kill, or a link that was planted
     try:
-      with _create_file(temporary) as f:
+      mode = _PRIVATE if private and target == path else 0o666
+      with _create_file(temporary, mode) as f:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())

@@ -85,11 +85,11 @@ def test_clicks_of_ones_own_by_the_name_of_the_model(model):
   config = load(f'own_clicks.py:{model}')
   assert config.model.name == model
   assert (config.train.monitor, config.loss.table_l2) == ('logloss', 0.0)
-  # What the model wants is the same in `fit`, which goes on with 'dot'.
+  # What the model wants is the same in `fit`, and by the name of the model.
   fitted = fitting._ranking_config(model)
-  if model == 'dlrm':
-    fitted.model.interaction = 'cat'
   assert config.model.to_dict() == fitted.model.to_dict()
+  named = load('own_clicks.py:lr', f'model.name={model}')
+  assert config.model.to_dict() == named.model.to_dict()
 
 
 def test_the_name_of_a_file_says_its_format(tmp_path):

@@ -163,3 +163,19 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path, code, told):
 def test_a_model_is_no_config_and_the_one_that_has_it_is_named():
   with pytest.raises(config_lib.ConfigError, match='it is own_csv:sasrec'):
     config_lib.load('sasrec')
+
+
+@pytest.mark.parametrize(
+  'saved, scheme',
+  [('row_wise', ''), ('table_wise', 'table_wise'), ('', '')],
+)
+def test_the_scheme_that_every_run_once_had_is_none(tmp_path, saved, scheme):
+  """Which '' stands for; other schemes were chosen."""
+  path = tmp_path / 'config.json'
+  config = config_lib.load('quickstart', [f'parallel.scheme={saved}'])
+  config_lib.save(config, path)
+  assert config_lib.load_saved(path).parallel.scheme == scheme
+  chosen = config_lib.load_saved(path, ['parallel.scheme=row_wise'])
+  assert chosen.parallel.scheme == 'row_wise'
+  alone = config_lib.load_saved(path, on_one_device=True)
+  assert alone.parallel.scheme == ''

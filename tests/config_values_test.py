@@ -12,6 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config.checks import check_values
 from genrec_jax.config.key_rules import MODEL, RANKING, RETRIEVAL, find_rule
 from genrec_jax.config.loading import OPEN, flatten
 from genrec_jax.config.model_choice import MODELS_OF
@@ -82,19 +83,42 @@ def test_no_rule_is_of_a_key_that_is_not_there():
   assert rules <= known
 
 
+def list_values(key, task, met):
+  """Values of `BAD` that the key has to be tried with.
+
+  A value that its rule refuses is refused by it alone: all of them are tried
+  with one key of each rule, and one with every other key. What a rule accepts
+  meets other checks, and is tried with every key.
+
+  Args:
+    key: with dots.
+    task: its kind.
+    met: rules of the keys before it; that of this key is added.
+  """
+  rule = find_rule(key, task)
+  if rule not in met:
+    met.append(rule)
+    return BAD
+  refused = [value for value in BAD if rule.explain(value)]
+  return [*refused[:1], *(value for value in BAD if not rule.explain(value))]
+
+
 @pytest.mark.parametrize('task, model', MODELS)
 def test_a_bad_value_is_refused_by_a_sentence_that_names_the_key(task, model):
-  accepted = []
+  accepted, met = [], []
+  config = make_config(task, model)
+  defaults = flatten(config.to_dict())
   for key in list_keys(task, model):
-    default = flatten(make_config(task, model).to_dict())[key]
-    for value in BAD:
-      config = make_config(task, model)
+    default = defaults[key]
+    for value in list_values(key, task, met):
       value = set_value(config, key, value)
       try:
         check_settings(config)
       except config_lib.ConfigError as error:
         _check_sentence(str(error), key, value)
         continue
+      finally:
+        set_value(config, key, default)
       accepted.append((key, value))
       if key == 'task':
         continue  # which may be from outside
@@ -102,6 +126,8 @@ def test_a_bad_value_is_refused_by_a_sentence_that_names_the_key(task, model):
         assert default is None or key in NULLABLE, (key, value)
       elif default is not None and key not in EITHER:
         assert KINDS[type(default)](value), (key, value, default)
+  check_settings(config)
+  assert config.to_dict() == make_config(task, model).to_dict()
   _build_tasks(task, model, accepted)
 
 
@@ -141,13 +167,17 @@ def _build_tasks(task, model, accepted):
 @pytest.mark.parametrize('task', DEFAULTS)
 def test_a_text_of_the_command_line(task):
   model = next(iter(MODELS_OF[task]))
+  config = make_config(task, model)
+  defaults = flatten(config.to_dict())
   for key, text in itertools.product(list_keys(task, model), TEXTS):
-    config = make_config(task, model)
     try:
       apply_overrides(config, [f'{key}={text}'])
       check_settings(config)
     except config_lib.ConfigError as error:
       assert key.rpartition('.')[2] in str(error), (key, text, error)
+    finally:
+      set_value(config, key, defaults[key])
+  assert config.to_dict() == make_config(task, model).to_dict()
 
 
 @pytest.mark.parametrize('section', OPEN)
@@ -163,3 +193,44 @@ def test_names_of_columns_with_bad_values(section):
       check_settings(config)
     except config_lib.ConfigError as error:
       assert section.rpartition('.')[2] in str(error), (section, value, error)
+
+
+@pytest.mark.parametrize(
+  'key, name, value, wanted',
+  [
+    ('tables', 'rate', -1.0, 'at least 0'),
+    ('tables', 'learning_rate', -1, 'at least 0'),
+    ('tables', 'momentum', 1.5, 'at least 0 and below 1'),
+    ('optimizer.groups', 'learning_rate', -1.0, 'at least 0'),
+    ('optimizer.groups', 'b2', 1, 'at least 0 and below 1'),
+    # These are judged by what reads the entries: keys that are none, words
+    # and their names, and what is no number.
+    ('optimizer.groups', 'rate', -1.0, None),
+    ('optimizer.groups', 'momentum', 1.5, None),
+    ('tables', 'name', 3, None),
+    ('tables', 'rate', '-1', None),
+    ('tables', 'rate', 0.0, None),
+  ],
+)
+def test_numbers_in_pairs_of_a_pattern_and_settings(key, name, value, wanted):
+  config = make_config('retrieval', 'hstu')
+  pairs = ('a', {}), ['x', {name: value}]
+  set_value(config, key, pairs)
+  if wanted is None:
+    check_values(config)
+    return
+  with pytest.raises(config_lib.ConfigError) as error:
+    check_values(config)
+  said = str(error.value)
+  assert said.startswith(f"{key}, 'x': {name} is {value}, must be ")
+  assert said.endswith(wanted)
+
+
+@pytest.mark.parametrize('entry', ['x', ('x',), ('x', 3), ('x', {}, {'b1': 2})])
+@pytest.mark.parametrize('key', ['tables', 'optimizer.groups'])
+def test_what_is_no_pair_is_left_to_its_reader(key, entry):
+  config = make_config('retrieval', 'hstu')
+  set_value(config, key, (entry,))
+  check_values(config)
+  with pytest.raises(config_lib.ConfigError, match=key):
+    check_settings(config)

@@ -20,8 +20,17 @@ from collections.abc import Callable
 
 from genrec_jax import interruption
 
-# Starts processes in milliseconds: they are forks of one with these imports.
-PRELOAD = ['grain', 'genrec_jax.checkpoint.manager']
+# Starts processes in milliseconds: they are forks of one with these imports,
+# which are those of a training.
+PRELOAD = [
+  'pytest',
+  'grain',
+  'genrec_jax.checkpoint.manager',
+  'genrec_jax.main',
+  'genrec_jax.task_kinds',
+  'genrec_jax.train.experiment',
+  'genrec_jax.train.loop',
+]
 
 
 @dataclasses.dataclass(frozen=True)

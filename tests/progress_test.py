@@ -64,12 +64,12 @@ def test_plain_lines_every_so_often(clock):
     clock.now += 7  # compilation
     _steps(p, clock, range(1, 101), loss=1.25, tokens=1000)
   assert stream.getvalue().splitlines() == [
-    'step 1/100 · 7.5s so far · loss 1.25',
-    'step 21/100 · 40s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
-    'step 41/100 · 30s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
-    'step 61/100 · 20s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
-    'step 81/100 · 9.5s left · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
-    'step 100/100 · loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 1/100 · 7.5s so far · batch loss 1.25',
+    'step 21/100 · 40s left · batch loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 41/100 · 30s left · batch loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 61/100 · 20s left · batch loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 81/100 · 9.5s left · batch loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
+    'step 100/100 · batch loss 1.25 · 2.00 steps/s · 2.00k tokens/s',
   ]
 
 
@@ -78,7 +78,7 @@ def test_a_terminal_sees_one_line_rewritten(clock, wide):
   with progress.Progress(100, 'example', stream, clock=clock) as p:
     _steps(p, clock, range(1, 51), loss=2, lr=1e-3)
     assert stream.screen() == [
-      '━━━━━━━━━━━━──────────── example 50/100 · 25s left · loss 2'
+      '━━━━━━━━━━━━──────────── example 50/100 · 25s left · batch loss 2'
       ' · 2.00 examples/s · lr 0.001'
     ]
   assert len(stream.screen()) == 2 and stream.screen()[1] == ''
@@ -137,17 +137,17 @@ def test_a_narrow_terminal_gets_no_second_line(clock, monkeypatch):
 
 def test_the_bar_gives_way_to_the_numbers(clock, monkeypatch):
   lines = {}
-  for columns in (80, 55, 50):
+  for columns in (80, 61, 56):
     size = os.terminal_size((columns, 24))
     monkeypatch.setattr('shutil.get_terminal_size', lambda s=size, **_: s)
     stream = Terminal()
     p = progress.Progress(100, stream=stream, clock=clock)
     _steps(p, clock, range(1, 26), loss=1.0)
     lines[columns] = stream.screen()[0]
-  text = 'step 25/100 · 38s left · loss 1 · 2.00 steps/s'
+  text = 'step 25/100 · 38s left · batch loss 1 · 2.00 steps/s'
   assert lines[80] == '━' * 6 + '─' * 18 + ' ' + text
-  assert lines[55] == text and lines[50] == text
-  assert len(lines[55]) == 46  # eight more and a space would not fit
+  assert lines[61] == text and lines[56] == text
+  assert len(lines[61]) == 52  # eight more and a space would not fit
 
 
 def test_pauses_count_for_the_remaining_time_but_not_for_the_rate(clock):
@@ -269,7 +269,8 @@ def test_ascii_streams_get_ascii(clock, wide):
   stream.isatty = lambda: True
   with progress.Progress(10, stream=stream, clock=clock) as p:
     _steps(p, clock, range(1, 11), loss=float('nan'))
-  assert b'========= step 10/10, loss nan, 2.00 steps/s' in (raw.getvalue())
+  line = b'========= step 10/10, batch loss nan, 2.00 steps/s'
+  assert line in raw.getvalue()
 
 
 def test_nothing_done_nothing_said(clock):

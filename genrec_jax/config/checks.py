@@ -6,24 +6,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, models
+from genrec_jax.config import losses
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
-from genrec_jax.config.loading import OPEN
+from genrec_jax.config.loading import OPEN, quote_value
 from genrec_jax.config.model_choice import MODELS_OF, check_name
+from genrec_jax.config.sections import MODEL_CLASSES
 
-_MODELS = {
-  'hstu': models.HSTU,
-  'sasrec': models.SASRec,
-  'dcn': models.DCN,
-  'deepfm': models.DeepFM,
-  'dlrm': models.DLRM,
-  'dnn': models.DNN,
-  'finalmlp': models.FinalMLP,
-  'fm': models.FM,
-  'lr': models.LR,
-  'wukong': models.Wukong,
-}
 _LOSSES = {
   'retrieval': losses.RetrievalLossConfig,
   'ranking': losses.RankingLossConfig,
@@ -70,7 +59,7 @@ def _check_value(key: str, value: Any, task: str, extended: bool) -> None:
       raise ConfigError(f'{key} is {value}, must be a number')
     return
   if wanted := rule.explain(value, extended):
-    raise ConfigError(f'{key} is {_quote_value(value)}, must be {wanted}')
+    raise ConfigError(f'{key} is {quote_value(value)}, must be {wanted}')
   if key in ('optimizer.groups', 'tables'):
     for entry in value:
       _check_entry(key, entry)
@@ -92,12 +81,6 @@ def _check_entry(key: str, entry: Any) -> None:
       )
 
 
-def _quote_value(value: Any) -> str:
-  """A value as an error says it, cut where it is very long."""
-  text = repr(value)
-  return text if len(text) < 200 else f'{text[:200]}...'
-
-
 def check_sections(
   config: ConfigDict, sections=frozenset({'model', 'loss'})
 ) -> None:
@@ -116,7 +99,7 @@ def check_sections(
   name = fields.pop('name')
   check_name(name, config.task)
   classes = {
-    'model': (_MODELS[name], fields),
+    'model': (MODEL_CLASSES[name], fields),
     'loss': (_LOSSES[config.task], config.loss.to_dict()),
   }
   for section in sections & classes.keys():

@@ -11,6 +11,7 @@ from genrec_jax import sealed
 from genrec_jax.config import ranking, renamed, retrieval, tables
 from genrec_jax.config.loading import flatten, to_json
 from genrec_jax.config.model_choice import MODELS
+from genrec_jax.config.saved_types import check_kind, check_types
 
 # Those of the library: readers of a workdir may not know of others.
 TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
@@ -23,7 +24,10 @@ FORMER = {
   'data.pairs': 'by_place',
   'data.train_unseen': 0.0,
   'data.token_capacities': 0,
+  'model.interaction': 'dot',
 }
+# Key -> all that runs of earlier versions have, whose defaults were several.
+_FORMER_VALUES = {'model.interaction': ('dot', 'cat')}
 
 Defaults = Callable[[], ConfigDict]
 
@@ -43,18 +47,29 @@ def read_config(path, defaults: Defaults | None = None) -> dict:
     ValueError: the file is damaged.
   """
   path = pathlib.Path(path)
+  remedy = (
+    'put back a copy, or what --print_config prints for the config of the run'
+  )
   files = sealed.open_file(
     path,
-    'put back a copy, or what --print_config prints for the config of the run; '
-    f'if you changed it yourself, remove .{path.name}.seal beside it',
+    f'{remedy}; if you changed it yourself, remove .{path.name}.seal beside it',
   )
+  if not files.is_sealed:
+    files.remedy = f'correct it, or {remedy}'
   saved = files.read_json(path.name)
   with files.explain_damage(path.name):
-    if not isinstance(saved, dict):
-      raise ValueError('it holds no keys')
-    if not isinstance(saved.get('model', {}), dict):
-      raise ValueError('its model is not a section')
-  return fill_defaults(renamed.rename_saved(saved, path), defaults)
+    check_kind(saved)
+  try:
+    saved = renamed.rename_saved(saved, path)
+  except TypeError as error:  # a section within a section is none
+    raise files.damaged(path.name, error) from None
+  with files.explain_damage(path.name):
+    filled = fill_defaults(saved, defaults)
+    check_types(filled, _make_defaults(filled, defaults))
+  if filled['task'] == 'ranking':  # where earlier versions took more for 1
+    data = filled['data']
+    data['token_capacities'] = min(1, data['token_capacities'])
+  return filled
 
 
 def use_new_names(config: ConfigDict, defaults: Defaults | None = None) -> None:
@@ -99,10 +114,11 @@ def keep_former_values(
   old, now = flatten(saved), flatten(_to_plain(config))
   default = flatten(_make_defaults(_to_plain(config), defaults))
   for key, value in FORMER.items():
-    if old.get(key) == value and now.get(key) == default.get(key, value):
+    former = _FORMER_VALUES.get(key, (value,))
+    if old.get(key) in former and now.get(key) == default.get(key, value):
       section, _, name = key.partition('.')
       with config.unlocked():
-        config[section][name] = value
+        config[section][name] = old[key]
 
 
 def find_changed(config: ConfigDict, defaults: Defaults | None = None) -> dict:

@@ -14,6 +14,6 @@ class UnknownVariantError(ConfigError):
 
   def __init__(self, name: str, known, hint: str = ''):
     super().__init__(
-      f'unknown variant {name!r}{hint}; this config knows {", ".join(known)}'
+      f'unknown variant {name!r}; this config knows {", ".join(known)}{hint}'
     )
     self.known = tuple(known)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+from collections.abc import Iterable
 
 SUFFIXES = {
   'csv': ('.csv', '.csv.gz', '.tsv', '.tsv.gz'),
@@ -20,12 +21,15 @@ def guess_format(path: str | os.PathLike) -> str:
   """
   if isinstance(path, str | os.PathLike):  # else it acts as a path does
     path = pathlib.Path(path)
-  names = [path.name.lower()]
   with contextlib.suppress(OSError):  # which the reader will tell
     if path.is_dir():
-      # Below, too: a directory of each split has the files in two of them.
-      files = sorted(path.iterdir()) + sorted(path.glob('*/*'))
-      names = [p.name.lower() for p in files]
+      # Below, where there is none: a directory of each split has the files.
+      return _guess_of_any(path.iterdir()) or _guess_of_any(path.glob('*/*'))
+  return _guess_of_any([path])
+
+
+def _guess_of_any(paths: Iterable) -> str:
+  names = [path.name.lower() for path in paths]
   for name, suffixes in SUFFIXES.items():
     if any(n.endswith(suffixes) for n in names):
       return name

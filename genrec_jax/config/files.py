@@ -51,7 +51,7 @@ def parse_variants(
   known = (*known, *one_of)
   for name in names:
     if name not in known:
-      hint = ''
+      hint = hint_nearest(name, known)
       if name in MODELS:
         where = (elsewhere or {}).get(name)
         hint = f'; with this model there is {where}' if where else ''
@@ -134,10 +134,10 @@ def load_saved(
   saved = read_config(path, defaults)
   if on_one_device:
     saved['parallel'] = parallel().to_dict()
-  elif saved.get('parallel', {}).get('scheme') == _FORMER_SCHEME:
+  elif saved['parallel'].get('scheme') == _FORMER_SCHEME:
     saved['parallel']['scheme'] = ''
   config = ConfigDict(restore_tuples(saved))
-  apply_overrides(config, overrides)
+  apply_overrides(config, overrides, is_saved=True)
   return config.lock()
 
 

@@ -5,10 +5,12 @@ import difflib
 import itertools
 import json
 import math
+import warnings
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from genrec_jax import sealed
+from genrec_jax import provenance, sealed
 from genrec_jax.config import renamed
 from genrec_jax.config.errors import ConfigError
 
@@ -26,6 +28,19 @@ EXAMPLES = {
   'optimizer.groups': (('.*/bias', {'weight_decay': 0.0}),),
   'tables': (('.*', {'optimizer': 'row_adagrad'}),),
 }
+# What JSON can hold, which is what config.json is.
+_PLAIN = (str, bool, int, float, type(None))
+# What Python raises for a text that it cannot read.
+_UNREADABLE = (
+  ValueError,
+  SyntaxError,
+  TypeError,
+  RecursionError,
+  MemoryError,
+  OverflowError,
+)
+_DEEPEST = 20  # levels of a config and of its values; there are far fewer
+_LONGEST = 80  # characters of a value that an error shows
 
 
 def apply_override(config: ConfigDict, override: str) -> None:
@@ -52,7 +67,7 @@ def apply_override(config: ConfigDict, override: str) -> None:
     )
   if not equals and not isinstance(section[last], bool):
     raise ConfigError(f'--config.{key} needs a value: --config.{key}=...')
-  value = _parse_value(key, text if equals else 'true', section[last])
+  value = parse_value(key, text if equals else 'true', section[last])
   with section.ignore_type(), section.unlocked():
     section[last] = value
 
@@ -64,19 +79,29 @@ def _make_room(config: ConfigDict, prefix: str, key: str) -> None:
     if name not in section:
       return
     section = section[name]
-  *parents, last = key.removeprefix(f'{prefix}.').split('.')
-  with section.unlocked():
-    for name in parents:
+  place, names = prefix, key.removeprefix(f'{prefix}.').split('.')
+  for name in names:
+    if not isinstance(section, ConfigDict):
+      raise ConfigError(
+        f'config.{key}: {place} is {quote_value(section)}, which has no keys'
+      )
+    if not name or name.startswith('__'):
+      raise ConfigError(f'unknown config key {quote_value(key)}')
+    place = f'{place}.{name}'
+    with section.unlocked():
       if name not in section:
-        section[name] = ConfigDict()
+        section[name] = None if place == key else ConfigDict()
       section = section[name]
-    if last not in section:
-      section[last] = None
 
 
 def save(config: ConfigDict, path) -> None:
-  """Writes the config as JSON; `comparison.read_config` is its inverse."""
-  sealed.write_text(path, to_json(config) + '\n')
+  """Writes the config as JSON; `comparison.read_config` is its inverse.
+
+  Where it holds a password, as a URL may, only the owner can read the file: a
+  run that goes on needs it again.
+  """
+  private = provenance.holds_secrets(config.to_dict())
+  sealed.write_text(path, to_json(config) + '\n', private=private)
 
 
 def to_json(config: ConfigDict) -> str:
@@ -120,6 +145,25 @@ def hint_nearest(key: str, known) -> str:
   return f'; did you mean {hint[0]!r}?' if hint else ''
 
 
+def quote_value(value, write: Callable = repr) -> str:
+  """A value as an error says it, cut where it is long.
+
+  >>> quote_value('7 ')
+  "'7 '"
+  >>> len(quote_value('x' * 5000))
+  83
+
+  Args:
+    value: of any type.
+    write: gives its text.
+  """
+  try:
+    text = write(value)
+  except ValueError:  # Python writes no number of more than 4,300 digits
+    return f'a very large {type(value).__name__}'
+  return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'
+
+
 def fold_name(name: str) -> str:
   """What spellings of a name share: its letters and digits, in small letters.
 
@@ -134,14 +178,26 @@ def _explain_unknown(config: ConfigDict, key: str, depth: int) -> str:
   last = key.split('.')[-1]
   same_name = [k for k in every if k.split('.')[-1] == last]
   hint = difflib.get_close_matches(key, same_name or every, n=1, cutoff=0.5)
-  text = f'unknown config key {key!r}'
+  text = f'unknown config key {quote_value(key)}'
   if hint:
     return f'{text}; did you mean --config.{hint[0]} ?'
   return f'{text}; sections are {", ".join(config)}'
 
 
-def _parse_value(key: str, text: str, default):
-  """`text` in the type of `default`."""
+def parse_value(key: str, text: str, default):
+  """`text` in the type of `default`.
+
+  >>> parse_value('eval.ks', '1,10', (5,))
+  (1, 10)
+
+  Args:
+    key: dotted, for messages.
+    text: of a command line.
+    default: of the key; None takes what Python would read, or else the text.
+
+  Raises:
+    ConfigError: it is of another type.
+  """
   default = default or EXAMPLES.get(key, default)
   try:
     if isinstance(default, bool):
@@ -159,15 +215,22 @@ def _parse_value(key: str, text: str, default):
       if text.lower() in ('none', ''):
         return None
       try:
-        return ast.literal_eval(text)
-      except (ValueError, SyntaxError):
+        value = _read_literal(text)
+      except _UNREADABLE:
         return text
+      if find_fault(value):
+        raise ValueError
+      return value
     # In small letters it is a word: --config.eval.filter_seen=none
     return None if text == 'None' else text
-  except (ValueError, KeyError, SyntaxError):
+  except (KeyError, *_UNREADABLE):
+    wanted = (
+      'a number, text or several of them'
+      if default is None
+      else f'{type(default).__name__}, as in {quote_value(default)}'
+    )
     raise ConfigError(
-      f'--config.{key}={text}: expected {type(default).__name__}, as in '
-      f'{default!r}'
+      f'--config.{key}={quote_value(text, str)}: expected {wanted}'
     ) from None
 
 
@@ -176,8 +239,8 @@ def _parse_tuple(text: str, default) -> tuple:
   try:
     # Words may look like numbers, as columns that are known by their places.
     is_word = isinstance(next(iter(default), None), str) and text[:1].isdigit()
-    value = text.split(',') if is_word else ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+    value = text.split(',') if is_word else _read_literal(text)
+  except _UNREADABLE:
     if text.lstrip().startswith(('(', '[', '{')):
       raise  # a bracket or a quotation mark is missing: these are not words
     value = [word.strip() for word in text.split(',')]
@@ -185,4 +248,32 @@ def _parse_tuple(text: str, default) -> tuple:
   value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
   if len({type(v) for v in (*default, *value)}) > 1:
     raise ValueError('of mixed types')
+  if fault := find_fault(value):
+    raise ValueError(fault)
   return value
+
+
+def _read_literal(text: str):
+  """What Python reads, without its opinion of how it is written."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return ast.literal_eval(text)
+
+
+def find_fault(value, depth: int = 0) -> str:
+  """What a value holds that no config can; '' where it is a value of one.
+
+  >>> find_fault((1, 'a', {'rate': 0.1})), find_fault([...])
+  ('', 'a value of type ellipsis')
+  """
+  if depth > _DEEPEST:
+    return 'values that are nested too deeply'
+  if isinstance(value, dict):
+    for name in value:
+      if not isinstance(name, str) or '.' in name or name.startswith('__'):
+        return f'{quote_value(name)}, which is no name of a key'
+    value = value.values()
+  elif not isinstance(value, (tuple, list)):
+    kind = type(value).__name__
+    return '' if isinstance(value, _PLAIN) else f'a value of type {kind}'
+  return next(filter(None, (find_fault(v, depth + 1) for v in value)), '')

@@ -59,7 +59,7 @@ def set_model(config: ConfigDict, name: str) -> None:
   >>> config = config_lib.ranking()
   >>> set_model(config, 'dlrm')
   >>> config.model.interaction
-  'dot'
+  'auto'
 
   Args:
     config: of an experiment, changed in place.

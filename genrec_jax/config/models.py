@@ -236,13 +236,18 @@ class DeepFM(DNN):
     check_fields(self, first_order=FIRST_ORDER)
 
 
+_ENOUGH_FOR_PRODUCTS = 5  # vectors of DLRM, whose pairs are ten
+
+
 @dataclasses.dataclass(frozen=True)
 class DLRM:
   """Sizes of `models.dlrm`.
 
   Attributes:
     dim: width of all vectors.
-    interaction: 'dot' multiplies pairs of vectors, 'cat' concatenates them.
+    interaction: 'dot' multiplies pairs of vectors, 'cat' concatenates them;
+      'auto' is 'dot' from five vectors on, which are the features, all numeric
+      ones together being one, and below that 'cat', unless `itself` is set.
     itself: whether 'dot' takes the product of a vector with itself.
     bottom: hidden widths of the MLP over numbers; `dim` follows them.
     top: hidden widths of the MLP over interactions.
@@ -254,7 +259,7 @@ class DLRM:
   """
 
   dim: int = 10
-  interaction: str = 'dot'
+  interaction: str = 'auto'
   itself: bool = False
   bottom: tuple[int, ...] = (400, 400, 400)
   top: tuple[int, ...] = (400, 400, 400)
@@ -266,10 +271,25 @@ class DLRM:
   def __post_init__(self):
     check_fields(
       self,
-      interaction=('dot', 'cat'),
+      interaction=('auto', 'dot', 'cat'),
       init=('xavier_normal', 'dlrm'),
       dtype=DTYPES,
     )
+
+  def choose_interaction(self, vectors: int) -> str:
+    """'dot' or 'cat', for so many vectors.
+
+    >>> DLRM().choose_interaction(2), DLRM().choose_interaction(26)
+    ('cat', 'dot')
+
+    Args:
+      vectors: how many interact.
+    """
+    if self.interaction != 'auto':
+      return self.interaction
+    # The products of a few vectors say little by themselves: of two, one number
+    # is all that the MLP above sees.
+    return 'dot' if self.itself or vectors >= _ENOUGH_FOR_PRODUCTS else 'cat'
 
 
 @dataclasses.dataclass(frozen=True)

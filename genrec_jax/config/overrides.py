@@ -24,7 +24,9 @@ def apply_override(config: ConfigDict, override: str) -> None:
     loading.apply_override(config, override)
 
 
-def apply_overrides(config: ConfigDict, overrides: Sequence[str]) -> None:
+def apply_overrides(
+  config: ConfigDict, overrides: Sequence[str], *, is_saved: bool = False
+) -> None:
   """Sets keys of a config as a command line does, in place.
 
   The name of the model counts first, wherever it stands: the other keys are
@@ -33,6 +35,8 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[str]) -> None:
   Args:
     config: of an experiment.
     overrides: `a.b=value` each.
+    is_saved: whether a run has begun with the config, which says the format of
+      its files.
 
   Raises:
     ConfigError: there is no such key, or it cannot have this value.
@@ -42,7 +46,7 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[str]) -> None:
   for override in overrides:
     apply_override(config, override)
   keys = [renamed.translate(*o.partition('=')[::2])[0] for o in overrides]
-  if 'data.name' not in keys:
+  if 'data.name' not in keys and not (is_saved and 'data.path' not in keys):
     _settle_format(config)
   # A config file may hold what a run of an earlier version began with, which
   # can still be evaluated: only training judges all of it.

@@ -2,7 +2,6 @@
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.config.sections import make_model_section
@@ -10,42 +9,42 @@ from genrec_jax.config.sections import make_model_section
 
 def lr(**fields) -> ConfigDict:
   """Logistic regression: first-order weights alone."""
-  return make_model_section('lr', models.LR(), fields)
+  return make_model_section('lr', fields)
 
 
 def fm(**fields) -> ConfigDict:
   """Factorisation machine; see `models.FM`."""
-  return make_model_section('fm', models.FM(), fields)
+  return make_model_section('fm', fields)
 
 
 def dnn(**fields) -> ConfigDict:
   """Embeddings into one MLP; see `models.DNN`."""
-  return make_model_section('dnn', models.DNN(), fields)
+  return make_model_section('dnn', fields)
 
 
 def deepfm(**fields) -> ConfigDict:
   """FM and MLP side by side; see `models.DeepFM`."""
-  return make_model_section('deepfm', models.DeepFM(), fields)
+  return make_model_section('deepfm', fields)
 
 
 def dlrm(**fields) -> ConfigDict:
   """DLRM; see `models.DLRM`."""
-  return make_model_section('dlrm', models.DLRM(), fields)
+  return make_model_section('dlrm', fields)
 
 
 def dcn(**fields) -> ConfigDict:
   """DCN-V2; see `models.DCN`."""
-  return make_model_section('dcn', models.DCN(), fields)
+  return make_model_section('dcn', fields)
 
 
 def finalmlp(**fields) -> ConfigDict:
   """FinalMLP; see `models.FinalMLP`."""
-  return make_model_section('finalmlp', models.FinalMLP(), fields)
+  return make_model_section('finalmlp', fields)
 
 
 def wukong(**fields) -> ConfigDict:
   """Wukong; see `models.Wukong`."""
-  return make_model_section('wukong', models.Wukong(), fields)
+  return make_model_section('wukong', fields)
 
 
 # Sizes of the scaling study (Wukong, table 5): 720 features, two tasks. What it

@@ -102,9 +102,13 @@ def ranking() -> ConfigDict:
         # that the rows of unseen values are learned; 0 leaves these rows as
         # they were drawn. See docs/ranking_data.md#unseen-values.
         'train_unseen': 0.01,
-        # The character between the cells of CSV files, or 'tab'; '' is the one
-        # of a tab, ';', '|' and ',' that gives the columns that are named.
+        # The character between the cells of CSV files, 'tab' or '::'; '' is the
+        # one of a tab, ';', '|', ',' and '::' that gives the columns that are
+        # named.
         'delimiter': '',
+        # The decimal mark of the numbers in CSV files, '.' or ','; with ',', a
+        # comma between two digits is a point in every column.
+        'decimal': '.',
         # Whether CSV files have a header: 'yes', 'no', or ('auto') unless all
         # columns are named by numbers, the first of which is 0.
         'header': 'auto',

@@ -8,7 +8,7 @@ of a value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, models, sections
+from genrec_jax.config import losses, sections
 
 
 def retrieval() -> ConfigDict:
@@ -51,9 +51,13 @@ def retrieval() -> ConfigDict:
         # Ids are 'int', 'str', or ('auto') what the first rows look like.
         'id_type': 'auto',
         'time_unit': 's',  # Unit of numeric times: 's', 'ms', 'us' or 'ns'.
-        # The character between the cells of CSV files, or 'tab'; '' is the one
-        # of a tab, ';', '|' and ',' that gives the columns that are named.
+        # The character between the cells of CSV files, 'tab' or '::'; '' is the
+        # one of a tab, ';', '|', ',' and '::' that gives the columns that are
+        # named.
         'delimiter': '',
+        # The decimal mark of the numbers in CSV files, '.' or ','; with ',', a
+        # comma between two digits is a point in every column.
+        'decimal': '.',
         # Whether CSV files have a header: 'yes', 'no', or ('auto') unless all
         # columns are named by numbers, the first of which is 0.
         'header': 'auto',
@@ -184,12 +188,12 @@ def retrieval() -> ConfigDict:
 
 def hstu(**fields) -> ConfigDict:
   """The published HSTU retrieval layer; see `models.HSTU`."""
-  return sections.make_model_section('hstu', models.HSTU(), fields)
+  return sections.make_model_section('hstu', fields)
 
 
 def sasrec(**fields) -> ConfigDict:
   """The HSTU paper's SASRec baseline; see `models.SASRec`."""
-  return sections.make_model_section('sasrec', models.SASRec(), fields)
+  return sections.make_model_section('sasrec', fields)
 
 
 def smoke(config: ConfigDict) -> ConfigDict:

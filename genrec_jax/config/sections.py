@@ -7,8 +7,23 @@ value.
 
 from ml_collections import ConfigDict
 
+from genrec_jax.config import models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
+
+# Model -> the class of its section, without the key `name`.
+MODEL_CLASSES = {
+  'hstu': models.HSTU,
+  'sasrec': models.SASRec,
+  'dcn': models.DCN,
+  'deepfm': models.DeepFM,
+  'dlrm': models.DLRM,
+  'dnn': models.DNN,
+  'finalmlp': models.FinalMLP,
+  'fm': models.FM,
+  'lr': models.LR,
+  'wukong': models.Wukong,
+}
 
 
 def optimizer(**fields) -> ConfigDict:
@@ -272,12 +287,11 @@ def make_section(defaults: dict, fields: dict) -> ConfigDict:
   return ConfigDict({**defaults, **fields})
 
 
-def make_model_section(name: str, defaults, fields: dict) -> ConfigDict:
+def make_model_section(name: str, fields: dict) -> ConfigDict:
   """The section of a model with `fields` set, which its class must have.
 
   Args:
     name: the value of the key `name`.
-    defaults: an instance of a class of models.py, as it is without arguments.
-    fields: the values that differ.
+    fields: the values that differ from the defaults.
   """
-  return make_section({'name': name, **vars(defaults)}, fields)
+  return make_section({'name': name, **vars(MODEL_CLASSES[name]())}, fields)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genrec_jax.config.errors import ConfigError
-from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.loading import hint_nearest, quote_value
 
 EXAMPLE = (('.*', {'optimizer': 'row_adagrad'}),)
 DENSE = 'dense'
@@ -185,8 +185,8 @@ def without_placement(tables):
 def _check_pairs(tables):
   if not isinstance(tables, (tuple, list)):
     raise ConfigError(
-      f'config.tables is {tables!r}, must be pairs of a pattern and settings, '
-      f'as in {EXAMPLE}'
+      f'config.tables is {quote_value(tables)}, must be pairs of a pattern and '
+      f'settings, as in {EXAMPLE}'
     )
   for entry in tables:
     _check_entry(entry)
@@ -205,34 +205,35 @@ def _is_pair(entry) -> bool:
 def _check_entry(entry) -> None:
   if not _is_pair(entry):
     raise ConfigError(
-      f'config.tables holds {entry!r}, must be pairs of a pattern and '
-      f'settings, as in {EXAMPLE}'
+      f'config.tables holds {quote_value(entry)}, must be pairs of a pattern '
+      f'and settings, as in {EXAMPLE}'
     )
   pattern, settings = entry
+  quoted = quote_value(pattern)
   try:
     re.compile(pattern)
   except re.error as e:
+    raise ConfigError(f'config.tables: {quoted} is not a regex: {e}') from None
+  optimizer = settings.get('optimizer', '')
+  if not isinstance(optimizer, str):
     raise ConfigError(
-      f'config.tables: {pattern!r} is not a regex: {e}'
-    ) from None
-  if 'optimizer' in settings and not isinstance(settings['optimizer'], str):
-    raise ConfigError(
-      f'config.tables, {pattern!r}: optimizer is {settings["optimizer"]!r}, '
-      "must be a name, 'dense' or 'row_adagrad' say"
+      f'config.tables, {quoted}: optimizer is {quote_value(optimizer)}, must '
+      "be a name, 'dense' or 'row_adagrad' say"
     )
   known = (*FIELDS, *OPTIONS)
   for key in settings:
     # Optimizers from outside have options of their own, which they check.
     if key not in known and difflib.get_close_matches(key, known, cutoff=0.7):
       raise ConfigError(
-        f'config.tables, {pattern!r}: unknown key '
+        f'config.tables, {quoted}: unknown key '
         f'{key!r}{hint_nearest(key, known)}'
       )
   for key, value in settings.items():
     type_text, accept = TYPES.get(key, ('', None))
     if accept and not accept(value):
       raise ConfigError(
-        f'config.tables, {pattern!r}: {key} is {value!r}, must be {type_text}'
+        f'config.tables, {quoted}: {key} is {quote_value(value)}, must be '
+        f'{type_text}'
       )
 
 

@@ -79,22 +79,49 @@ class Rule:
       return f'several values, each {self.describe()}'
     return self._explain_one(value, extended)
 
+  def explain_type(self, value: Any) -> str:
+    """What a value must be if its type is another; '' where it is the one.
+
+    >>> rule = Rule('a number', least=0)
+    >>> rule.explain_type(-1), rule.explain_type('1')
+    ('', 'a number, at least 0')
+
+    Args:
+      value: of any type.
+    """
+    if value is None and self.optional:
+      return ''
+    several = isinstance(value, tuple | list) and self.many != ''
+    if self.many == 'tuple' and not several:
+      return f'several values, each {self.describe()}'
+    for part in value if several else (value,):
+      if self.words:
+        fits = any(type(part) is type(word) for word in self.words)
+      else:
+        fits = _KINDS[self.kind](part)
+      if not fits:
+        return self.describe()
+    return ''
+
   def _explain_one(self, value: Any, extended: bool) -> str:
     if self.words:
       # 1 is equal to True, and is another word.
       is_known = any(value == w and type(value) is type(w) for w in self.words)
       is_new = extended and self.grows and isinstance(value, str) and value
+      if is_known or is_new:
+        return ''
       near = ''
       if isinstance(value, str) and value:
         near = hint_nearest(value, filter(None, map(str, self.words)))
-      return '' if is_known or is_new else f'{self.describe()}{near}'
+      return f'{self.describe()}{near}'
     if not _KINDS[self.kind](value):
       return self.describe()
     if not _is_number(value):
       return ''
-    if math.isnan(value):
+    has_all_values = not isinstance(value, numbers.Integral)
+    if has_all_values and math.isnan(value):
       return self._describe_range() or self.kind
-    if math.isinf(value):
+    if has_all_values and math.isinf(value):
       return 'a finite number'
     if self.kind == 'a number' and abs(value) > FLOAT32:
       return f'a number of 32 bits, at most {FLOAT32}'

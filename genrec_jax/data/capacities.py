@@ -19,6 +19,32 @@ UNIT = 128  # tokens; accelerators compute tiles of so many
 # 7 to 15 core-seconds, and HSTU and SASRec with their default sizes take 15 to
 # 18 microseconds for a token of padding.
 PROGRAM_TOKENS = 1 << 19
+MIN_CAPACITY = 128  # of a ladder
+
+
+def capacity_for(tokens: int, steps: int = 8) -> int:
+  """The least capacity for `tokens` on a ladder with 8 steps an octave.
+
+  Padding to few different shapes compiles few programs; at most one token in
+  eight is padding (above the minimum).
+
+  Args:
+    tokens: that must have room.
+    steps: of an octave, a power of two.
+  """
+  capacity = max(int(tokens), MIN_CAPACITY)
+  step = 1 << max(0, (capacity - 1).bit_length() - steps.bit_length())
+  return -(-capacity // step) * step
+
+
+def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
+  """Sequences of one shard; `name` is what a user calls the batch size."""
+  if batch_size % shards:
+    raise ValueError(
+      f'{name} is {batch_size}, which {shards} devices cannot share equally; '
+      f'make it a multiple of {shards}'
+    )
+  return batch_size // shards
 
 
 @dataclasses.dataclass(frozen=True)

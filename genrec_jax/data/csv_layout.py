@@ -12,7 +12,8 @@ from genrec_jax.config.loading import fold_name, hint_nearest
 from genrec_jax.data import fields, text
 from genrec_jax.data.quoting import quote
 
-MARKS = {',': "','", '\t': 'tabs', ';': "';'", '|': "'|'"}
+PAIR = '::'  # of MovieLens, between cells without quotes
+MARKS = {',': "','", '\t': 'tabs', ';': "';'", '|': "'|'", PAIR: "'::'"}
 HEADERS = ('auto', 'yes', 'no')
 _LOOKED_AT = 20  # rows whose widths must agree, in a file without a header
 
@@ -44,7 +45,7 @@ class CsvLayout:
 
 
 def read_delimiter(word: str) -> str:
-  r"""The character that a setting means; '' is that of the file.
+  r"""The delimiter that a setting means; '' is that of the file.
 
   >>> read_delimiter('tab'), read_delimiter('\\t'), read_delimiter(';')
   ('\t', '\t', ';')
@@ -53,10 +54,10 @@ def read_delimiter(word: str) -> str:
     ValueError: it cannot stand between the fields of a CSV file.
   """
   mark = {'tab': '\t', '\\t': '\t'}.get(word.lower(), word)
-  if mark and (len(mark) != 1 or mark in '"\r\n\0'):
+  if mark not in ('', PAIR) and (len(mark) != 1 or mark in '"\r\n\0'):
     raise ValueError(
-      'data.delimiter must be one character, and no quote or line end, not '
-      f"{word!r}; '' takes that of the file"
+      f"data.delimiter must be {PAIR!r} or one character, and no quote or line "
+      f"end, not {word!r}; '' takes that of the file"
     )
   return mark
 
@@ -92,6 +93,59 @@ def find_layout(
   if word == 'auto' and not layout.has_header:
     _refuse_header(path, layout)
   return layout
+
+
+def find_layouts(
+  paths: Sequence[pathlib.Path],
+  wanted: Sequence[str],
+  delimiter: str = '',
+  header: str = 'auto',
+) -> list[CsvLayout]:
+  """The layouts of files that are read as one log; arguments as above.
+
+  What the first file shows is looked for in the others, so that each of them is
+  opened for a line or two; one that differs is looked at as if it stood alone.
+
+  Raises:
+    ValueError: also where a column has not the same place in all files, none of
+      which names it.
+  """
+  options = dict(delimiter=delimiter, header=header)
+  first = find_layout(paths[0], wanted, **options)
+  layouts = [first]
+  for path in paths[1:]:
+    layout = _find_alike(path, wanted, header, first)
+    if layout is None:
+      layout = find_layout(path, wanted, **options)
+    _check_alike(paths[0], first, path, layout)
+    layouts.append(layout)
+  return layouts
+
+
+def _find_alike(path, wanted, header, first: CsvLayout) -> CsvLayout | None:
+  """The layout of a file if it is that of the first one; None if it is not."""
+  try:
+    layout = find_layout(path, wanted, first.delimiter, header)
+  except ValueError:  # which another delimiter may mend
+    return None
+  if not layout.has_header:
+    return layout if len(layout.names) == len(first.names) else None
+  return layout if _has_columns(layout, wanted) else None
+
+
+def _check_alike(path, layout: CsvLayout, other_path, other: CsvLayout) -> None:
+  if layout.has_header != other.has_header:
+    raise ValueError(
+      f'{other_path} and {path}: one has a header and the other none, as far '
+      'as their first lines say; set --config.data.header to yes or no'
+    )
+  width, other_width = len(layout.names), len(other.names)
+  if not layout.has_header and width != other_width:
+    raise ValueError(
+      f'{path} has {width} columns and {other_path} has {other_width}: columns '
+      'without a header are known by their places, so give all files of a '
+      'directory the same columns'
+    )
 
 
 def _find_layout(path, wanted, mark: str, word: str, usual: str) -> CsvLayout:
@@ -149,6 +203,8 @@ def _choose_mark(path, layouts: dict[str, CsvLayout], wanted) -> str:
   whole = [m for m, x in layouts.items() if _has_columns(x, wanted)]
   if whole and not layouts[whole[0]].has_header:
     whole = [m for m in whole if _is_regular(path, layouts[m])]
+  if len(whole) > 1 and PAIR in whole:
+    whole.remove(PAIR)  # it may stand in the cells, as in std::vector
   if len(whole) > 1:
     marks = ' or '.join(MARKS[mark] for mark in whole)
     raise ValueError(

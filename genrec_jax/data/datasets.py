@@ -108,8 +108,22 @@ def _no_extras(cfg) -> None:
     )
 
 
-def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
-  """Converted histories of `paths`, made when they are not in the cache."""
+def _convert_once(
+  cfg, cache_dir, log, paths, read, recipe, vocab=None, look_closer=dict
+):
+  """Converted histories of `paths`, made when they are not in the cache.
+
+  Args:
+    cfg: `config.data`.
+    cache_dir: where converted columns are kept.
+    log: called with progress messages.
+    paths: the files.
+    read: what reads them.
+    recipe: what else names the converted columns.
+    vocab: of the items; None takes that of `cfg`, if there is one.
+    look_closer: called where the cache lacks them; what belongs to the recipe
+      too.
+  """
   extras = build_extras(cfg)
   vocab = _given_vocab(cfg) if vocab is None else vocab
   filters = {
@@ -122,33 +136,34 @@ def _convert_once(cfg, cache_dir, log, paths, read, options, vocab=None):
   # it.
   if cfg.get('duplicates', 'keep') != 'keep':
     filters['duplicates'] = cfg.duplicates
-  options = options | filters
   stats = source_files.stat_files(paths)
   sources = [[str(p.resolve()), *stats[p]] for p in paths]
 
-  def name_cache(options):
+  def name_cache(beside):
     known = vocab.fingerprint() if vocab is not None else ''
-    text = json.dumps([sources, options, known]).encode()
+    text = json.dumps([sources, recipe | filters | beside, known]).encode()
     fingerprint = hashlib.sha256(text).hexdigest()[:16]
     return fingerprint, pathlib.Path(cache_dir) / f'{cfg.name}-{fingerprint}'
 
-  fingerprint, out = name_cache(options)
   vocabs = extras_lib.load_vocabularies(extras)
-  if extras:
-    without = out
-    extra_options = [
-      # A vocabulary is what it holds, wherever it lies.
-      dataclasses.asdict(e)
-      | {'vocabulary': e.name in vocabs and vocabs[e.name].fingerprint()}
-      for e in extras
-    ]
-    fingerprint, out = name_cache({**options, 'extras': extra_options})
-    if without.exists() and not out.exists():
-      log(
-        f'{without} was made without the extra columns '
-        f'{", ".join(extra.name for extra in extras)}; converting the files '
-        f'anew, into {out}'
-      )
+  extra_options = [
+    # A vocabulary is what it holds, wherever it lies.
+    dataclasses.asdict(e)
+    | {'vocabulary': e.name in vocabs and vocabs[e.name].fingerprint()}
+    for e in extras
+  ]
+  beside = {'extras': extra_options} if extras else {}
+  fingerprint, out = name_cache(beside)
+  if not out.exists():
+    recipe = recipe | look_closer()
+    fingerprint, out = name_cache(beside)
+  without = name_cache({})[1]
+  if without.exists() and not out.exists():
+    log(
+      f'{without} was made without the extra columns '
+      f'{", ".join(extra.name for extra in extras)}; converting the files '
+      f'anew, into {out}'
+    )
   return convert_lib.convert_log(
     source_files.watch_files(stats, read(extras=extras)),
     out,
@@ -222,11 +237,16 @@ def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
     return [path]
   paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(suffixes))
   if not paths:
-    raise FileNotFoundError(f'{path}: the directory has no {suffixes[0]} files')
+    raise FileNotFoundError(
+      f'{path}: the directory has no {suffixes[0]} files'
+      + source_files.hint_workbook(path)
+    )
   return paths
 
 
-def _own_files(cfg, cache_dir, log, paths, read, recipe) -> RetrievalDataset:
+def _own_files(
+  cfg, cache_dir, log, paths, read, recipe, look_closer=dict
+) -> RetrievalDataset:
   """What files of the user's hold.
 
   Args:
@@ -236,6 +256,7 @@ def _own_files(cfg, cache_dir, log, paths, read, recipe) -> RetrievalDataset:
     paths: the files.
     read: what reads them.
     recipe: what else names the converted columns.
+    look_closer: as of `_convert_once`.
   """
   options = {
     'columns': dict(cfg.columns),
@@ -243,7 +264,10 @@ def _own_files(cfg, cache_dir, log, paths, read, recipe) -> RetrievalDataset:
     'time_unit': cfg.get('time_unit', 's'),
   }
   read = functools.partial(read, paths, **options)
-  histories = _convert_once(cfg, cache_dir, log, paths, read, options | recipe)
+  recipe = options | recipe
+  histories = _convert_once(
+    cfg, cache_dir, log, paths, read, recipe, look_closer=look_closer
+  )
   return _all_items(cfg.name, histories)
 
 
@@ -252,23 +276,26 @@ def _load_csv(cfg, cache_dir, log) -> RetrievalDataset:
   options = {key: cfg.get(key, x) for key, x in _CSV_OPTIONS.items()}
   wanted = [*filter(None, dict(cfg.columns).values())]
   wanted += [extra.source for extra in build_extras(cfg)]
-  layouts = [csv_layout.find_layout(path, wanted, **options) for path in paths]
-  first = layouts[0]
-  for path, layout in zip(paths, layouts, strict=True):
-    if layout.has_header != first.has_header:
-      raise ValueError(
-        f'{path} and {paths[0]}: one has a header and the other none, as far '
-        'as their first lines say; set --config.data.header to yes or no'
-      )
+  # The first file alone, for a store is asked for each of them at each start.
+  first = csv_layout.find_layout(paths[0], wanted, **options)
   if said := first.describe(paths[0]):
     log(said)
   # Of earlier versions, too, which were told the delimiter and knew no header.
   recipe = {'delimiter': first.delimiter}
   recipe |= {} if first.has_header else {'header': 'no'}
-  marks = [layout.delimiter for layout in layouts]
-  recipe |= {'delimiters': marks} if len({*marks}) > 1 else {}
-  read = functools.partial(readers.read_csv, **options)
-  return _own_files(cfg, cache_dir, log, paths, read, recipe)
+  decimal = cfg.get('decimal', '.')
+  recipe |= {} if decimal == '.' else {'decimal': decimal}
+  layouts = []
+
+  def look_at_all():
+    layouts[:] = csv_layout.find_layouts(paths, wanted, **options)
+    marks = [layout.delimiter for layout in layouts]
+    return {'delimiters': marks} if len({*marks}) > 1 else {}
+
+  read = functools.partial(
+    readers.read_csv, **options, decimal=decimal, layouts=layouts
+  )
+  return _own_files(cfg, cache_dir, log, paths, read, recipe, look_at_all)
 
 
 _CSV_OPTIONS = {'delimiter': '', 'header': 'auto'}

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import fields, text_arrays
+from genrec_jax.data import decimals, fields, text_arrays
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.quoting import quote
 
@@ -54,12 +54,13 @@ class ExtraColumn:
   def __post_init__(self):
     if self.kind not in KINDS:
       raise ValueError(
-        f'{KEY}.{self.name}.kind is {self.kind!r}, must be one of '
+        f'{KEY}.{self.name}.kind is {quote(self.kind)}, must be one of '
         f'{", ".join(KINDS)}' + hint_nearest(str(self.kind), KINDS)
       )
     if self.fill and not read_texts(self, [self.fill])[1].all():
       raise ValueError(
-        f'{KEY}.{self.name}.fill is {self.fill!r}, not {_WANTED[self.kind]}'
+        f'{KEY}.{self.name}.fill is {quote(self.fill)}, not '
+        f'{_WANTED[self.kind]}'
       )
     if self.vocabulary and self.kind != 'category':
       raise ValueError(
@@ -113,7 +114,7 @@ def build_extras(
     options = section[name]
     if not isinstance(options, str) and not hasattr(options, 'keys'):
       raise ValueError(
-        f'{KEY}.{name} is {options!r}, must be a kind, or options such as '
+        f'{KEY}.{name} is {quote(options)}, must be a kind, or options such as '
         f'{KEY}.{name}.kind'
       )
     options = {'kind': options} if isinstance(options, str) else dict(options)
@@ -133,7 +134,7 @@ def build_extras(
     extra = ExtraColumn(name, **options)
     if extra.kind not in kinds:
       raise ValueError(
-        f'{KEY}.{name}.kind is {extra.kind!r}; it must be one of '
+        f'{KEY}.{name}.kind is {quote(extra.kind)}; it must be one of '
         f'{", ".join(kinds)} here'
       )
     extras.append(extra)
@@ -245,5 +246,7 @@ def explain_value(extra: ExtraColumn, value: object) -> str:
   key = f'{KEY}.{extra.name}'
   if value is None or value == '':
     return f'an empty cell; {key}.fill says what it stands for'
+  if extra.kind != 'category' and (comma := decimals.hint_comma(value)):
+    return f'{quote(value)} is not {_WANTED[extra.kind]}{comma}'
   hint = f'mend it or choose another {key}.kind'
   return f'{quote(value)} is not {_WANTED[extra.kind]}; {hint}'

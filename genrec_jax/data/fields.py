@@ -10,6 +10,7 @@ import numpy as np
 
 from genrec_jax.data import text_arrays
 from genrec_jax.data import vocab as vocab_lib
+from genrec_jax.data.quoting import quote
 
 _BILLION = 10**9
 UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': _BILLION}
@@ -25,6 +26,11 @@ _EXACT = 2.0**53  # beyond, floats skip whole numbers
 _CUT_OFF = decimal.Context(prec=40, rounding=decimal.ROUND_DOWN)
 # As BigQuery, Postgres and others write the zone of UTC.
 _UTC = re.compile(r'(?<=\d)\s*(?:UTC|GMT|Z)$')
+# A day, month and year in one of the orders that ISO 8601 is not.
+_OTHER_DATE = re.compile(
+  r'([0-9]{1,2}([./-])[0-9]{1,2}\2[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}|'
+  r'[0-9]{4}([./])[0-9]{1,2}\3[0-9]{1,2})([ T,].*)?'
+)
 _BEYOND_MICROSECONDS = re.compile(r'[.,]\d{6}(\d{1,3})')
 
 
@@ -236,6 +242,26 @@ def _parse_date(word: str, unit: str) -> int:
   microseconds = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
   finer = _BEYOND_MICROSECONDS.search(word)
   return 1000 * microseconds + int(f'{finer[1]:0<3}' if finer else 0)
+
+
+def is_other_date(value: object) -> bool:
+  """Whether a text is a date in another form than that of ISO 8601.
+
+  >>> [is_other_date(x) for x in ('24.12.2023', '12/24/23 18:30', '2023-12-24')]
+  [True, True, False]
+  """
+  return isinstance(value, str) and bool(_OTHER_DATE.fullmatch(value.strip()))
+
+
+def explain_date(value: object) -> str:
+  """What is wrong with a date in another form, and the remedy; '' if none."""
+  if not is_other_date(value):
+    return ''
+  return (
+    f'{quote(value)} is a date in another form than 2023-12-24, the one that '
+    'is read because it leaves no doubt which number is the month; convert the '
+    'column'
+  )
 
 
 def parse_ratings(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -16,27 +16,13 @@ from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data import splits
+from genrec_jax.data.capacities import capacity_for, share_of
+from genrec_jax.data.ranges import expand_ranges
 
-MIN_CAPACITY = 128
 EVENT_COLUMNS = ('item', 'time', 'next_item', 'next_time')
 # What capacities are chosen by: the first epochs, and of them so many examples.
 _SAMPLED_EPOCHS, _SAMPLED = 16, 1 << 20
 _INT32 = np.iinfo(np.int32).max
-
-
-def capacity_for(tokens: int, steps: int = 8) -> int:
-  """The least capacity for `tokens` on a ladder with 8 steps an octave.
-
-  Padding to few different shapes compiles few programs; at most one token in
-  eight is padding (above the minimum).
-
-  Args:
-    tokens: that must have room.
-    steps: of an octave, a power of two.
-  """
-  capacity = max(int(tokens), MIN_CAPACITY)
-  step = 1 << max(0, (capacity - 1).bit_length() - steps.bit_length())
-  return -(-capacity // step) * step
 
 
 def _pad_runs(
@@ -59,16 +45,6 @@ def _copy_runs(
   for part in range(len(bounds) - 1):
     a, b = bounds[part], bounds[part + 1]
     out[part * size : part * size + b - a] = values[a:b]
-
-
-def share_of(batch_size: int, shards: int, name: str = 'batch_size') -> int:
-  """Sequences of one shard; `name` is what a user calls the batch size."""
-  if batch_size % shards:
-    raise ValueError(
-      f'{name} is {batch_size}, which {shards} devices cannot share equally; '
-      f'make it a multiple of {shards}'
-    )
-  return batch_size // shards
 
 
 def collate_examples(
@@ -193,7 +169,7 @@ def _find_window(
   whose = slice(mine[0], mine[-1])
   indices, begin, end = indices[whose], begin[whose], end[whose]
   lengths = end - begin
-  at = splits.expand_ranges(begin, lengths)
+  at = expand_ranges(begin, lengths)
   # A history to be continued has nothing behind its last token.
   open_end = end == histories.offsets[examples.row[indices] + 1]
   missing = (np.cumsum(lengths) - 1)[open_end]
@@ -474,7 +450,7 @@ def eval_batches(
     if seen == 'history':
       mine = bounds[own.start : own.stop + 1]
       whose = slice(mine[0], mine[-1])
-      at = splits.expand_ranges(start[whose], past[whose])
+      at = expand_ranges(start[whose], past[whose])
       items = _pad_runs(histories.items[at], past_before[mine], seen_size)
       history = features.Jagged(
         features.Columns(items[:, None], ('item',)),

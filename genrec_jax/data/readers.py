@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import csv_layout, fields, text, text_arrays
+from genrec_jax.data import csv_layout, decimals, fields, text, text_arrays
 from genrec_jax.data import extras as extras_lib
 from genrec_jax.data.quoting import list_names, quote
 
@@ -51,12 +51,16 @@ class EmptyFileError(ValueError):
 
 
 def _explain_refusal(
-  where: str, value, role: str, kind: str | None
+  where: str, value, role: str, kind: str | None, column: str = ''
 ) -> ValueError:
+  if role == 'time' and (problem := fields.explain_date(value)):
+    return ValueError(f'{where}, column {column!r}: {problem}')
   hint = 'mend or remove the line'
   if kind == 'int':
     hint += ", or read ids as text (data.id_type='str')"
   problem = f'{quote(value)} is not {fields.WANTED[role]}'
+  if role in ('time', 'rating') and (comma := decimals.hint_comma(value)):
+    return ValueError(f'{where}, column {column!r}: {problem}{comma}')
   if role in ('user', 'item') and len(str(value)) > text_arrays.LONGEST_ID:
     problem += f', which has at most {text_arrays.LONGEST_ID:,} characters'
   return ValueError(f'{where}: {problem}; {hint}')
@@ -76,6 +80,7 @@ def _from_blocks(
   kinds: dict[str, str],
   time_unit: str,
   extras: Mapping[int, Sequence[extras_lib.ExtraColumn]],
+  names: Mapping[str, str] = {},
 ) -> Iterator[Events]:
   """Events of one text file.
 
@@ -87,17 +92,18 @@ def _from_blocks(
       replaced here by what the first block shows.
     time_unit: of numeric times.
     extras: the extra columns that read each column of the file.
+    names: role -> name of the column, where columns have names.
   """
   empty = True
   for block in blocks:
     empty = False
     with text.explain_memory(path):
-      yield _read_block(path, block, index, kinds, time_unit, extras)
+      yield _read_block(path, block, index, kinds, time_unit, extras, names)
   if empty:
     raise EmptyFileError(f'{path}: the file holds no events')
 
 
-def _read_block(path, block, index, kinds, time_unit, extras) -> Events:
+def _read_block(path, block, index, kinds, time_unit, extras, names) -> Events:
   """The events of a block; arguments as of `_from_blocks`."""
   columns = {}
   for role, position in index.items():
@@ -114,7 +120,8 @@ def _read_block(path, block, index, kinds, time_unit, extras) -> Events:
     if not good.all():
       bad = int(np.argmin(good))
       where = f'{path}, line {block.lines[bad]}'
-      raise _explain_refusal(where, words[bad], role, kinds.get(role))
+      kind, name = kinds.get(role), names.get(role, str(position))
+      raise _explain_refusal(where, words[bad], role, kind, name)
     columns[role] = values
   beside = {}
   for position, readers in extras.items():
@@ -248,11 +255,26 @@ def _find_positions(
       hint = csv_layout.hint_column(name, names)
       raise ValueError(
         f'{path}: no column {name!r} for the {role}; the columns are '
-        f'{list_names(names)}{hint}'
+        f'{list_names(names)}{_hint_numbers(named, names) or hint}'
       )
     if names.count(name) > 1:
       raise ValueError(f'{path}: column {name!r} appears twice')
   return {role: names.index(name) for role, name in named.items()}
+
+
+def _hint_numbers(named: Mapping[str, str], names: Sequence[str]) -> str:
+  """What to do where some columns are given by number and some by name."""
+  numbers = [f'{r}={n}' for r, n in named.items() if n.isdecimal()]
+  words = [f'{r}={n}' for r, n in named.items() if not n.isdecimal()]
+  if not numbers or not words or any(n in names for n in named.values()):
+    return ''
+  role = words[0].partition('=')[0]
+  none = ' (or to nothing, if there is none)' * (role in ('time', 'rating'))
+  return (
+    f'; a file without a header needs all its columns by number, and '
+    f'data.columns has {", ".join(numbers)} beside {", ".join(words)}: set '
+    f'--config.data.columns.{role}= to a number from 0 on{none}'
+  )
 
 
 def _extra_positions(
@@ -282,10 +304,12 @@ def read_csv(
   *,
   delimiter: str = '',
   header: str = 'auto',
+  decimal: str = '.',
   ids: str = 'auto',
   time_unit: str = 's',
   extras: Sequence[extras_lib.ExtraColumn] = (),
   chunk_rows: int = CHUNK_ROWS,
+  layouts: Sequence[csv_layout.CsvLayout] = (),
 ) -> Iterator[Events]:
   """Events of CSV files (also `.gz`), by the names of columns.
 
@@ -297,11 +321,13 @@ def read_csv(
     delimiter: between fields; '' is that of each file, as in
       `csv_layout.find_layout`.
     header: whether files have one, as there.
+    decimal: the mark in numbers, as in `decimals.read_points`.
     ids: 'int', 'str', or 'auto': integers if the whole first chunk is.
     time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'; ISO dates
       without a zone are UTC.
     extras: columns to read beside those; one may read the column of a role.
     chunk_rows: most rows of a chunk.
+    layouts: of all files, where they are known; () looks at the files.
 
   Yields:
     `Events` of at most `chunk_rows` rows.
@@ -311,9 +337,9 @@ def read_csv(
   named = _named_roles(columns)
   wanted = [*named.values(), *(extra.source for extra in extras)]
   kinds = {'user': ids, 'item': ids}
-  for path in paths:
-    path = text.require_file(path)
-    layout = csv_layout.find_layout(path, wanted, delimiter, header)
+  paths = [*map(text.require_file, paths)]
+  layouts = layouts or csv_layout.find_layouts(paths, wanted, delimiter, header)
+  for path, layout in zip(paths, layouts, strict=True):
     blocks = text.read_blocks(
       path,
       layout.delimiter,
@@ -324,7 +350,8 @@ def read_csv(
     )
     index = _find_positions(path, named, layout.names)
     there = _extra_positions(path, extras, layout.names)
-    yield from _from_blocks(path, blocks, index, kinds, time_unit, there)
+    blocks = (decimals.read_points(block, decimal) for block in blocks)
+    yield from _from_blocks(path, blocks, index, kinds, time_unit, there, named)
 
 
 def read_parquet(

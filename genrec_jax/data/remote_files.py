@@ -8,7 +8,7 @@ an `os.PathLike`: what would open it as a file of the disk fails.
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # Protocol -> the package that fsspec needs for it, and the extra that has it.
@@ -24,6 +24,11 @@ _STAMPS = (
   'updated', 'mtime', 'created', 'modify', 'modificationTime',
   'Last-Modified', 'Content-MD5', 'Digest',
 )  # fmt: skip
+# The same, of stores that say none of those.
+_RARE_STAMPS = (
+  'etag', 'modified', 'sha', 'hex', 'sha256', 'checksum', 'blob_id', 'oid',
+  'CRC', 'date_time',
+)  # fmt: skip
 
 
 class RemoteStat(NamedTuple):
@@ -31,7 +36,8 @@ class RemoteStat(NamedTuple):
 
   Attributes:
     st_size: bytes.
-    st_mtime_ns: a text that is another one after a change.
+    st_mtime_ns: a text that is another one after a change; '' where the store
+      tells nothing of the kind.
     st_dev: nothing.
     st_ino: the URL.
   """
@@ -123,7 +129,7 @@ class RemotePath:
   def stat(self) -> RemoteStat:
     with self._explain_failure():
       info = self._files.info(self._key)
-    stamps = [f'{key}={info[key]}' for key in _STAMPS if info.get(key)]
+    stamps = _list_stamps(info, _STAMPS) or _list_stamps(info, _RARE_STAMPS)
     return RemoteStat(info['size'], ' '.join(stamps), 0, self._url)
 
   def iterdir(self) -> Iterator['RemotePath']:
@@ -170,6 +176,10 @@ class RemotePath:
         f'{self}: {type(e).__name__}: {str(e)[:300]}; are the address and the '
         'credentials right?'
       ) from e
+
+
+def _list_stamps(info: Mapping, keys: tuple[str, ...]) -> list[str]:
+  return [f'{key}={info[key]}' for key in keys if info.get(key)]
 
 
 def locate(place: str | os.PathLike | RemotePath) -> pathlib.Path | RemotePath:

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+WORKBOOKS = ('.xlsx', '.xlsm', '.xls', '.ods', '.numbers')
 _Chunk = TypeVar('_Chunk')
 
 
@@ -13,9 +14,28 @@ def stat_files(
   """Path -> (size, time of the last change in ns).
 
   A store says in other words what changes with the content, see `remote_files`.
+
+  Raises:
+    ValueError: a store says nothing of the kind, so that what was once made of
+      a file would be taken for what it holds now.
   """
   stats = {path: path.stat() for path in paths}
+  for path, stat in stats.items():
+    if stat.st_mtime_ns == '':
+      raise ValueError(
+        f'{path}: its store tells neither when the file was changed nor a '
+        'checksum of it, so that a change would go unnoticed; copy it to a '
+        'disk, or to a store that does'
+      )
   return {path: (s.st_size, s.st_mtime_ns) for path, s in stats.items()}
+
+
+def hint_workbook(directory) -> str:
+  """What to do where a directory has no table that is read, or ''."""
+  for path in directory.iterdir():
+    if path.name.lower().endswith(WORKBOOKS):
+      return f'; save {path.name} as CSV or Parquet, for workbooks are not read'
+  return ''
 
 
 def check_unchanged(before: Mapping[pathlib.Path, tuple[int, int]]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from genrec_jax.data import histories as histories_lib
+from genrec_jax.data.ranges import expand_ranges
 from genrec_jax.formatting import format_moment
 
 CHUNK = 1 << 22  # events looked at together
@@ -404,9 +405,3 @@ def _count_items(histories, begin, lengths) -> np.ndarray:
     at = expand_ranges(begin[group], lengths[group])
     counts += np.bincount(histories.items[at], minlength=rows)
   return counts
-
-
-def expand_ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-  """begin[0], begin[0] + 1, ... (lengths[0] of them), begin[1], ... int64."""
-  shift = begin - (np.cumsum(lengths) - lengths)
-  return np.repeat(shift, lengths) + np.arange(lengths.sum())

@@ -319,6 +319,7 @@ def stream_batches(
   ids: str = 'auto',
   delimiter: str = '',
   header: str = 'auto',
+  decimal: str = '.',
   time_unit: str = 's',
   extras: Sequence[extras_lib.ExtraColumn] = (),
   extra_vocabs: Mapping[str, vocab_lib.Vocab] | None = None,
@@ -343,6 +344,7 @@ def stream_batches(
     ids: see `readers.read_csv`.
     delimiter: of CSV, see `readers.read_csv`.
     header: likewise.
+    decimal: likewise.
     time_unit: of numeric times.
     extras: extra columns of the parts, see `readers.read_csv`.
     extra_vocabs: a vocabulary of each category among them, so that an index
@@ -381,7 +383,7 @@ def stream_batches(
   def read_file(path: pathlib.Path):
     if path.suffix == '.parquet':
       return readers.read_parquet([path], columns, **options)
-    layout = dict(delimiter=delimiter, header=header)
+    layout = dict(delimiter=delimiter, header=header, decimal=decimal)
     return readers.read_csv([path], columns, **layout, **options)
 
   parts = _Parts(

@@ -21,6 +21,7 @@ LONGEST_LINE = 1 << 24  # characters
 MOST_COLUMNS = 1 << 16
 _BLOCK = 1 << 25  # characters, about
 _PIECE = 1 << 16  # bytes
+_WORKBOOKS = (b'PK\x03\x04', b'\xd0\xcf\x11\xe0')  # .xlsx, .ods; .xls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,8 @@ def read_blocks(
     path: the file.
     delimiter: between fields; without `quotes`, ' ' stands for any number of
       spaces and tabs.
-    quotes: fields may be quoted as in CSV, over several lines too.
+    quotes: fields may be quoted as in CSV, over several lines too, unless the
+      delimiter is of several characters.
     encoding: of the text.
     skip: rows at the top to leave out.
     rows: most rows of a block.
@@ -99,6 +101,7 @@ def read_blocks(
     The blocks; never an empty one.
   """
   first = 1  # number of the next line
+  quotes = quotes and len(delimiter) == 1  # csv knows no other delimiter
   try:
     with contextlib.ExitStack() as stack:
       f = stack.enter_context(path.open('rb'))
@@ -180,6 +183,8 @@ class _Lines:
     done, rest, data = 0, '', b'-'
     while data:
       data = self._file.read(max(_PIECE, len(rest)))
+      if not done and not rest:
+        _refuse_workbook(self._path, data)
       try:
         text = rest + decoder.decode(data, final=not data)
       except UnicodeDecodeError as e:
@@ -205,6 +210,15 @@ class _Lines:
       if lines:
         self._size = end
         yield lines
+
+
+def _refuse_workbook(path: pathlib.Path, data: bytes) -> None:
+  """Raises a ValueError if a file begins as those of spreadsheets do."""
+  if data.startswith(_WORKBOOKS):
+    raise ValueError(
+      f'{path}: this is an Excel workbook or a zip archive, not a table of '
+      'text; save the sheet, or what the archive holds, as CSV or Parquet'
+    )
 
 
 def _split_lines(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from genrec_jax import interruption
 from genrec_jax.contracts import weights_of
 from genrec_jax.data import pipeline
 from genrec_jax.data.ranking import batches as batches_lib
+from genrec_jax.data.ranking import collation
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.evaluators import importance
 from genrec_jax.parallel import collectives
@@ -213,7 +214,7 @@ class RankingEvaluator:
       for name, bags in rows.bags.items()
     }
     for a in range(0, len(rows), size):
-      yield batches_lib.collate_rows(
+      yield collation.collate_rows(
         rows.slice_rows(a, min(a + size, len(rows))),
         self._split.names,
         batch_size=size,

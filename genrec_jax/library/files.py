@@ -22,5 +22,5 @@ def format_of(path: str | os.PathLike) -> str:
   suffixes = ', '.join(s for group in SUFFIXES.values() for s in group)
   raise ValueError(
     f'{path}: by its suffix this is not a table that can be read; those are '
-    f'{suffixes}'
+    f'{suffixes}; save it as CSV or Parquet'
   )

@@ -6,13 +6,14 @@ when they are read.
 
 import contextlib
 import errno
+import json
 import os
 import pathlib
 import shutil
 import zlib
 from collections.abc import Iterator
 
-from genrec_jax import sealed
+from genrec_jax import provenance, sealed
 
 # What predicting and showing a run needs of its directory.
 FILES = ('config.json', 'report.json', 'report.html', 'metrics.jsonl')
@@ -23,7 +24,10 @@ _FORMER = 'checksums.json'  # of runs that earlier versions saved
 
 
 def copy_files(workdir: pathlib.Path, path: pathlib.Path) -> None:
-  """Copies the files of a run, and seals what its workdir has not sealed."""
+  """Copies the files of a run, and seals what its workdir has not sealed.
+
+  Others may get the copy, which is not trained further: it has no passwords.
+  """
   for name in FILES:
     for file in (workdir / name, sealed.seal_of(workdir / name)):
       if file.exists():
@@ -32,6 +36,12 @@ def copy_files(workdir: pathlib.Path, path: pathlib.Path) -> None:
     file = path / name
     if file.exists() and not sealed.seal_of(file).exists():
       sealed.write_text(file, file.read_text())
+  file = path / 'config.json'
+  with contextlib.suppress(OSError, ValueError):  # which `load` tells
+    config = sealed.open_file(file, '').read_json(file.name)
+    if provenance.holds_secrets(config):
+      text = json.dumps(provenance.mask_all(config), indent=2)
+      sealed.write_text(file, f'{text}\n')
   for folder, meta in _SEALED_FOLDERS.items():
     if (path / folder).is_dir():
       files = sealed.SealedDirectory(path / folder, sealed.WRITTEN_AT_START)

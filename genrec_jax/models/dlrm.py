@@ -10,7 +10,8 @@
 | top MLP                              | `top`                               |
 
 Differences from the paper: batch norm and dropout are options (FuxiCTR); data
-without numbers have no bottom MLP and no x; the last layer gives logits.
+without numbers have no bottom MLP and no x; the last layer gives logits; by
+default ('auto') the vectors of a few features are concatenated.
 """
 
 import jax
@@ -47,7 +48,8 @@ class DLRM(fields.Ranker):
       mlp.MLP(numbers, c.bottom, c.dim, **options) if numbers else None
     )
     count = len(fields.table_features(features)) + bool(numbers)
-    if c.interaction == 'cat':
+    self._interaction = c.choose_interaction(count)
+    if self._interaction == 'cat':
       width = count * c.dim
     else:
       pairs = count * (count + 1 if c.itself else count - 1) // 2
@@ -71,7 +73,7 @@ class DLRM(fields.Ranker):
     dense = []
     if self.bottom is not None:
       dense = [jax.nn.relu(self.bottom(x.numbers.astype(c.dtype), x, below))]
-    if c.interaction == 'cat':
+    if self._interaction == 'cat':
       r = fields.concatenate_vectors(dense + vectors, c.dtype)
     else:
       r = fields.concatenate_vectors(

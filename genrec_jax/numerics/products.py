@@ -31,6 +31,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from genrec_jax.config.loading import quote_value
+
 # (activations, weight, spec=..., site=...) -> the product, in the dtype of the
 # activations. `site` is the name, for those that keep records by site.
 Product = Callable[..., jax.Array]
@@ -305,13 +307,13 @@ def check_rule(rule) -> tuple[re.Pattern, str]:
   # A pair of words without the outer brackets reads as two rules.
   if not isinstance(rule, tuple | list) or len(rule) != 2:
     raise ValueError(
-      f'numerics.products holds {rule!r}; it must hold pairs (pattern, '
-      "product), such as (('layer_0/.*', 'bfloat16'),)"
+      f'numerics.products holds {quote_value(rule)}; it must hold pairs '
+      "(pattern, product), such as (('layer_0/.*', 'bfloat16'),)"
     )
   pattern, product = rule
   try:
     return re.compile(pattern), product
   except (TypeError, re.error) as e:
     raise ValueError(
-      f'numerics.products has {pattern!r}, which is not a regex: {e}'
+      f'numerics.products has {quote_value(pattern)}, which is not a regex: {e}'
     ) from None

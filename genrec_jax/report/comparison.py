@@ -178,18 +178,18 @@ def compare_value(
     directions: metric or family -> its direction, see `tasks.directions`.
 
   Returns:
-    None where nothing can be compared: no finite value, no finite baseline, or
-    no value of the metric is better than another.
+    None where nothing can be compared: no finite value, no finite baseline, no
+    value of the metric is better than another, or nobody has said which are.
   """
   direction = find_direction(metric, directions)
   known = {n: b for n, b in baselines.items() if is_finite(b)}
-  if not known or not is_finite(value) or direction == NONE:
+  if not known or not is_finite(value) or direction in (None, NONE):
     return None
 
   def score(x: float) -> float:
     if direction == LOWER:
       return -x
-    return x if direction in (HIGHER, None) else -abs(x - direction)
+    return x if direction == HIGHER else -abs(x - direction)
 
   name = max(known, key=lambda n: score(known[n]))
   best = known[name]
@@ -197,7 +197,7 @@ def compare_value(
   if math.isclose(value, best, rel_tol=1e-9, abs_tol=1e-12) or not ahead:
     return Verdict(EQUAL, '', name, best)
   amount = f'{abs(ahead):.4f}'
-  is_near = direction not in (HIGHER, LOWER, None)
+  is_near = direction not in (HIGHER, LOWER)
   if metric_family(metric) in _AREAS or is_near or best < _LEAST or value < 0:
     # Digits enough to see that it is not nothing.
     amount = amount if float(amount) else f'{abs(ahead):.1e}'

@@ -36,7 +36,7 @@ def chart_curves(
 ) -> tuple[list[Chart], list[Chart]]:
   """Returns the charts that matter most, and the others.
 
-  What was measured at one step alone makes no curve, see `describe_single`.
+  What was measured once makes no curve, see `describe_single`.
 
   Args:
     report: see `summary`.
@@ -56,10 +56,13 @@ def chart_curves(
 
 
 def describe_single(rows: Sequence[Mapping]) -> str:
-  """What was measured at one step alone, in a sentence; '' if nothing was.
+  """What was measured once, in a sentence; '' if nothing was.
+
+  The loss is a mean over steps, other than that of the last batch, which the
+  terminal shows as `batch loss`.
 
   >>> describe_single([{'step': 44, 'train/loss': 0.6931, 'valid/auc': 0.5}])
-  'Measured at one step alone, 44: train loss 0.6931, valid AUC 0.5.'
+  'Measured once, at step 44: mean train loss 0.6931, valid AUC 0.5.'
   """
   texts, at = [], set()
   for what, by_split in _collect_points(rows).items():
@@ -70,8 +73,9 @@ def describe_single(rows: Sequence[Mapping]) -> str:
     title = what.replace('_', ' ')
     if metric_family(what) in METRICS or '@' in what:
       title = name_metric(what)
+    mean = 'mean ' * (what == 'loss')
     texts += [
-      f'{split} {title} {format_number(points[0][1])}'.lstrip()
+      f'{mean}{split} {title} {format_number(points[0][1])}'.lstrip()
       for split, points in by_split.items()
     ]
   if not texts:
@@ -79,7 +83,7 @@ def describe_single(rows: Sequence[Mapping]) -> str:
   if len(texts) > _MOST_SINGLE:
     texts[_MOST_SINGLE:] = [f'{len(texts) - _MOST_SINGLE} more']
   steps = ', '.join(f'{step:,}' for step in sorted(at))
-  return f'Measured at one step alone, {steps}: {", ".join(texts)}.'
+  return f'Measured once, at step {steps}: {", ".join(texts)}.'
 
 
 def _list_steps(by_split: Mapping) -> set[int]:

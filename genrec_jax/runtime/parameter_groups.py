@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from genrec_jax.config import ConfigError
+from genrec_jax.config.loading import quote_value
 from genrec_jax.parallel import rules
 
 EXAMPLE = (('.*/bias', {'weight_decay': 0.0}),)
@@ -148,8 +149,8 @@ def _explain_empty(pattern: str, names: list[str]) -> str:
 def _parse_one(entry, section: Settings) -> ParameterGroup:
   if not is_pair(entry):
     raise ConfigError(
-      f'optimizer.groups holds {entry!r}, which is not a (pattern, overrides) '
-      f'pair, as in {EXAMPLE!r}'
+      f'optimizer.groups holds {quote_value(entry)}, which is not a '
+      f'(pattern, overrides) pair, as in {EXAMPLE!r}'
     )
   pattern, overrides = entry
   group = ParameterGroup(pattern, section)
@@ -168,7 +169,7 @@ def _parse_one(entry, section: Settings) -> ParameterGroup:
       )
     if not _fits_type(value, fields[key]):
       raise ConfigError(
-        f'{group.where}{key} is {value!r}, must be of type '
+        f'{group.where}{key} is {quote_value(value)}, must be of type '
         f'{fields[key].__name__}'
       )
   if overrides.get('frozen') and len(overrides) > 1:

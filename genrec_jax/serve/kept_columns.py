@@ -43,6 +43,7 @@ class KeptColumns:
     self._asked, self._data, self._reserved = asked, data, reserved
     self.names: list[str] = []
     self._waiting: dict[str, list] = {}
+    self._held = 0  # rows
 
   def choose(
     self, columns: Sequence[str], by_type: Mapping[str, dict | None]
@@ -59,9 +60,11 @@ class KeptColumns:
     named = [name for name in self._asked if name != AUTO]
     for name in named:
       if name not in columns:
+        there = f'the columns are {list_names(columns)}'
         raise ValueError(
-          f'predict.keep: no column {name!r}; the columns are '
-          f'{list_names(columns)}{hint_nearest(name, columns)}'
+          f'predict.keep: no column {name!r}; '
+          f'{there if columns else "these prepared data have none as it was"}'
+          f'{hint_nearest(name, columns)}'
         )
       if name in self._reserved:
         raise ValueError(
@@ -86,11 +89,30 @@ class KeptColumns:
       for name in self.names:
         values = _to_values(chunk, name)
         self._waiting.setdefault(name, []).append(values)
+      self._held += len(chunk)
       yield chunk
+
+  def hold(self, chunks: Iterator[raw.RawChunk], count: int) -> None:
+    """Reads on, until the columns of so many rows are held.
+
+    Args:
+      chunks: of `watch`.
+      count: of rows; more may be held already.
+
+    Raises:
+      ValueError: there are fewer rows.
+    """
+    while self.names and self._held < count:
+      if next(chunks, None) is None:
+        raise ValueError(
+          'the files of the data have fewer rows than were prepared of them; '
+          'set --config.predict.keep=() to have rows and scores alone'
+        )
 
   def take(self, count: int) -> dict[str, list | np.ndarray]:
     """Column -> the first values that are held, which are forgotten."""
     taken = {}
+    self._held -= count
     for name, pieces in self._waiting.items():
       held = pieces[0]
       if len(pieces) > 1:

@@ -13,6 +13,7 @@ from genrec_jax import interruption
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import remote_files
+from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import (
   batches,
   datasets,
@@ -69,14 +70,12 @@ def write_scores(
     )
     chunks = kept.watch(chunks)
     score_batches, total = scorer.score_chunks(chunks, tally), None
-  elif {*predict.keep} - {kept_columns.AUTO}:
-    raise ValueError(
-      f'predict.keep={tuple(predict.keep)} names columns of predict.input, '
-      'which is not set: the prepared test split has them no more'
-    )
   else:
-    split = _test_split(config, workdir)
+    dataset = _load_data(config, workdir)
+    split, raw_rows = dataset.splits['test'], dataset.raw_rows
     total = len(split)
+    kept.choose(*raw_rows.list_columns('test'))
+    chunks = kept.watch(raw_rows.read_split('test', kept.names, LOG.info))
     size = config.eval.batch_size
     score_batches = scorer.score_batches(
       batches.eval_batches(split, batch_size=size, weighted=False)
@@ -91,6 +90,8 @@ def write_scores(
     progress = stack.enter_context(Progress(total, unit='example'))
     stack.enter_context(interruption.Unwinding())
     for scores in interruption.each(score_batches):
+      if not source:
+        kept.hold(chunks, len(scores))
       columns = kept.take(len(scores))
       file.write(
         prediction_files.Scores(done + 1, scorer.labels, scores, columns)
@@ -98,6 +99,8 @@ def write_scores(
       done += len(scores)
       progress.update(done)
   LOG.info('%s: probabilities of %s examples', output, f'{done:,}')
+  if not source:
+    LOG.info('%s', _explain_rows(output, raw_rows, kept.names))
   if source:
     values = tally.counts()
     _tell_values(scorer.encoder, str(source), values)
@@ -116,7 +119,16 @@ def _tell_values(encoder, name: str, values) -> None:
     LOG.warning('%s', excess.text)
 
 
-def _test_split(config, workdir: pathlib.Path):
+def _explain_rows(output, raw_rows, names: list[str]) -> str:
+  """What the rows of a file of scores are, for whoever joins them."""
+  text = f'{output}: `row` counts {raw_rows.describe_order("test")}, from 1'
+  if names:
+    return f'{text}; with their columns {list_names(names)}'
+  return f'{text}; --config.predict.keep=NAME,... adds columns of theirs'
+
+
+def _load_data(config, workdir: pathlib.Path) -> datasets.RankingDataset:
+  """The data that a run was trained on, which have a test split."""
   cache = config.data.cache or workdir / 'data'
   cfg = saved_encoder.keep_features(config.data, workdir, LOG.info)
   dataset = datasets.load(cfg, cache, log=LOG.info)
@@ -132,4 +144,4 @@ def _test_split(config, workdir: pathlib.Path):
     raise ValueError(
       'these data have no test split; give examples as --config.predict.input'
     )
-  return dataset.splits['test']
+  return dataset

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, weights_of
-from genrec_jax.data.ranking import batches, raw
+from genrec_jax.data.ranking import collation, raw
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.saved_encoder import load_encoder
 from genrec_jax.data.ranking.value_shares import FeatureCounts
@@ -105,7 +105,7 @@ class Scorer:
         `values`, and warns.
     """
     return self.score_batches(
-      batches.raw_batches(
+      collation.raw_batches(
         self.encoder,
         chunks,
         batch_size=self._batch_size,

@@ -6,8 +6,9 @@ evaluator says them in an attribute:
 
     directions = {'rmse': 'lower', 'bias': 0.0, 'examples': 'none'}
 
-under the whole name of a metric or under its family. Of a metric that is not
-among them, higher values count as better.
+under the whole name of a metric or under its family. A metric that is not among
+them is shown without a verdict; where it is `train.monitor`, higher values
+count as better.
 """
 
 import math

@@ -42,6 +42,7 @@ from genrec_jax.train.renewal import read_rules, renew_evaluations
 from genrec_jax.train.run_facts import PhaseClock
 from genrec_jax.train.settings_checks import (
   check_evaluation,
+  check_files,
   check_settings,
   check_unused,
   describe_nan,
@@ -96,7 +97,9 @@ def train_and_evaluate(
   workdir = pathlib.Path(workdir)
   check_settings(config, extensions)
   defaults = kind_of(config, kinds).defaults
-  check_unused(config, continues=bool(list_traces(workdir)))
+  continues = bool(list_traces(workdir))
+  check_unused(config, continues=continues)
+  check_files(config, continues=continues)
   with (
     own_workdir(workdir, config, defaults),
     job.all_or_none('training', config.parallel.heartbeat_s),
@@ -117,7 +120,7 @@ def _train_locked(
   )
   evaluators = experiment.evaluators(config)
   train, runtime = config.train, experiment.runtime
-  monitor = check_evaluation(config, evaluators, extensions)
+  monitor = check_evaluation(config, evaluators)
   stop = interruption.SafePoints(listen=True)
   source = experiment.train_batches(
     config, lambda: stop.number is not None, log

@@ -82,6 +82,28 @@ class ProgressiveValidation:
       self._progressive.update(*jax.device_get(self._waiting.popleft()))
 
 
+def check_settings(config) -> None:
+  """Refuses what cannot score a batch before its step.
+
+  Args:
+    config: of the run.
+  """
+  kind = config.eval.get('progressive', 'none')
+  if kind not in KINDS:
+    raise ConfigError(
+      f'eval.progressive is {kind!r}, must be one of {", ".join(KINDS)}'
+    )
+  p = config.parallel
+  if kind != 'none' and (
+    p.pipeline != 'none' or p.microbatches != 1 or p.determinism != 'per_mesh'
+  ):
+    raise ConfigError(
+      f'eval.progressive={kind} scores a batch as a whole, before its step: it '
+      "needs parallel.pipeline='none', parallel.microbatches=1 and "
+      "parallel.determinism='per_mesh'"
+    )
+
+
 def build_progressive_validation(
   config, task, runtime, epoch: int, total_steps: int
 ) -> NoProgressiveValidation | ProgressiveValidation:
@@ -94,20 +116,10 @@ def build_progressive_validation(
     epoch: steps of a pass over the data.
     total_steps: of the run.
   """
+  check_settings(config)
   kind = config.eval.get('progressive', 'none')
-  if kind not in KINDS:
-    raise ConfigError(
-      f'eval.progressive is {kind!r}, must be one of {", ".join(KINDS)}'
-    )
   if kind == 'none':
     return NoProgressiveValidation()
-  p = config.parallel
-  if p.pipeline != 'none' or p.microbatches != 1 or p.determinism != 'per_mesh':
-    raise ConfigError(
-      'eval.progressive scores a batch as a whole, before its step: it needs '
-      "parallel.pipeline='none', parallel.microbatches=1 and "
-      "parallel.determinism='per_mesh'"
-    )
   if total_steps > epoch:
     LOG.warning(
       'eval.progressive=%s measures the first of %.3g passes over the data, %d '

@@ -17,6 +17,7 @@ from genrec_jax.data.ranking import (
   saved_encoder,
   value_shares,
 )
+from genrec_jax.data.ranking.annotations import Annotations
 from genrec_jax.data.ranking.unseen_draws import UnseenDraws
 from genrec_jax.evaluators.ranking import RankingEvaluator, find_undefined
 from genrec_jax.parallel import job
@@ -54,13 +55,7 @@ class RankingData:
     return cls(dataset)
 
   def task(self, config, extensions: Extensions | None = None) -> Ranking:
-    # Learning them as if they were 0 or 1 would be silent.
-    if labels := self.dataset.annotations.float_labels:
-      raise ValueError(
-        f'data.label_kinds.{labels[0]}: the prepared label is any number, but '
-        'the losses of task=ranking read labels from 0 to 1 alone: remove the '
-        "key, or set it to 'probability' if its values are such"
-      )
+    refuse_float_labels(self.dataset.annotations)
     return Ranking.from_config(
       config, self.dataset.features, self.dataset.labels, extensions
     )
@@ -149,3 +144,14 @@ class RankingData:
   def fingerprint(self) -> str:
     """Names the data, so that a run does not go on with other data."""
     return self.dataset.fingerprint()
+
+
+def refuse_float_labels(annotations: Annotations) -> None:
+  """Refuses labels that are any number, which the losses do not read."""
+  # Learning them as if they were 0 or 1 would be silent.
+  if labels := annotations.float_labels:
+    raise ValueError(
+      f'data.label_kinds.{labels[0]}: the label is any number, but the losses '
+      'of task=ranking read labels from 0 to 1 alone: remove the key, or set '
+      "it to 'probability' if its values are such"
+    )

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import pathlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -50,16 +50,9 @@ class RetrievalData:
     log(dataset.summary())
     size = len(dataset.corpus)
     ks = tuple(config.eval.get('ks', ()))
-    if large := [k for k in ks if k >= size]:
+    if said := describe_large_ks(ks, size):
       # Nobody has asked for the default ones.
-      tell = LOG.info if ks == DEFAULT_KS else LOG.warning
-      tell(
-        'eval.ks holds %s, and there are %s items to recommend: %s',
-        ', '.join(map(str, large)),
-        f'{size:,}',
-        'the hit rate and NDCG of more are left out, and with a k of all '
-        'items the hit rate does not depend on the model; choose smaller ones',
-      )
+      (LOG.info if ks == DEFAULT_KS else LOG.warning)('%s', said)
     if config.model.get('time_bias') and not dataset.histories.has_times:
       raise ValueError(
         f'model.time_bias needs timestamps and {dataset.name} has none; set '
@@ -117,9 +110,6 @@ class RetrievalData:
         return batches
       log(capacities.describe())
       return SizedBatches(batches, capacities)
-    for key in ('steps', 'eval_every', 'checkpoint_every'):
-      if not config.train[key]:
-        raise ValueError(f'train.{key} must be set: a stream has no epochs')
     return stream.stream_batches(
       source.directory,
       source.pattern,
@@ -131,6 +121,7 @@ class RetrievalData:
       ids=config.data.id_type,
       delimiter=config.data.delimiter,
       header=config.data.header,
+      decimal=config.data.decimal,
       time_unit=config.data.time_unit,
       extras=datasets.build_extras(config.data),
       extra_vocabs=histories.extra_vocabs,
@@ -191,8 +182,24 @@ class RetrievalData:
     return f'{h.vocab.fingerprint()}-{len(h)}-{len(h.items)}-{crc:08x}'
 
 
+def describe_large_ks(ks: Sequence[int], size: int) -> str:
+  """What becomes of cut-offs that are no smaller than the catalogue, or ''.
+
+  >>> describe_large_ks((10, 50, 100, 200), 60)
+  'k=100, 200 of eval.ks are left out: there are 60 items to recommend'
+  >>> describe_large_ks((10, 60), 60)
+  'hr@60 does not depend on the model: there are 60 items to recommend'
+  """
+  larger = ', '.join(str(k) for k in ks if k > size)
+  texts = [f'k={larger} of eval.ks {"are" if "," in larger else "is"} left out']
+  texts = texts if larger else []
+  texts += [f'hr@{size} does not depend on the model'] if size in ks else []
+  there = f'there are {size:,} items to recommend'
+  return f'{", and ".join(texts)}: {there}' if texts else ''
+
+
 def _tell_repeats(histories, spans, config) -> dict[str, dict]:
-  """Counts the targets that their users have had before, and says so.
+  """Counts the targets that their users have had before, and says so once.
 
   Returns:
     split -> {'repeats': their share, 'filter_seen': the setting if it makes all
@@ -200,7 +207,7 @@ def _tell_repeats(histories, spans, config) -> dict[str, dict]:
   """
   filter_seen = config.eval.get('filter_seen')
   window = config.model.max_len if filter_seen == 'window' else None
-  repeats = {}
+  repeats, lines = {}, {}
   for split in config.eval.get('splits', ()):
     if split in spans and len(spans[split]):
       count, total = splits_lib.count_repeats(histories, spans[split], window)
@@ -208,27 +215,31 @@ def _tell_repeats(histories, spans, config) -> dict[str, dict]:
         misses = filter_seen if filter_seen in ('window', 'history') else None
         repeats[split] = {'repeats': count / total, 'filter_seen': misses}
         text = f', in the {window:,} events that are read' if window else ''
-        LOG.info(
-          '%s of %s %s targets (%s) are items that their users have had '
-          'before%s',
-          f'{count:,}',
-          f'{total:,}',
-          split,
-          f'{count / total:.1%}',
-          text,
+        lines[split] = (
+          f'{count:,} of {total:,} {split} targets ({count / total:.1%}) are '
+          f'items that their users have had before{text}'
         )
+  warned = _find_missed(repeats)
+  for split, line in lines.items():
+    if split not in warned:  # which the warning says, too
+      LOG.info('%s', line)
   for text in _warn_of_repeats(repeats, histories.has_times):
     LOG.warning('%s', text)
   return repeats
 
 
-def _warn_of_repeats(repeats: Mapping[str, dict], has_times) -> list[str]:
-  """Sentences about splits with many targets that can never be hit."""
-  shares = {
+def _find_missed(repeats: Mapping[str, dict]) -> dict[str, float]:
+  """Split -> the share of its targets that are misses, where it is large."""
+  return {
     split: of['repeats']
     for split, of in repeats.items()
     if of['filter_seen'] and of['repeats'] >= MANY_REPEATS
   }
+
+
+def _warn_of_repeats(repeats: Mapping[str, dict], has_times) -> list[str]:
+  """Sentences about splits with many targets that can never be hit."""
+  shares = _find_missed(repeats)
   if not shares:
     return []
   texts = [f'{share:.1%} of the {split}' for split, share in shares.items()]

@@ -2,13 +2,16 @@
 
 import logging
 import math
+import os
 
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.checkpoint import signing
 from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.contracts import Extensions
 from genrec_jax.data import datasets
+from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import annotations, schema, split_rules
 from genrec_jax.embedding.stores import host_tables
 from genrec_jax.numerics import products
@@ -16,7 +19,10 @@ from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
 from genrec_jax.tasks import ranking_metrics
+from genrec_jax.train import progressive_validation
+from genrec_jax.train.experiment import SPLITS
 from genrec_jax.train.monitor import Monitor, parse_monitor
+from genrec_jax.train.ranking_data import refuse_float_labels
 
 LOG = logging.getLogger('genrec_jax')
 
@@ -45,7 +51,8 @@ def check_settings(config, extensions: Extensions | None = None) -> None:
   window = train.profile_steps
   if window and (len(window) != 2 or not 0 <= window[0] < window[1]):
     raise config_lib.ConfigError(
-      f'train.profile_steps is {window}, must be (first, last), as in (10, 15)'
+      f'train.profile_steps is {quote(window)}, must be (first, last), '
+      'as in (10, 15)'
     )
   o = config.optimizer
   if o.plateau_min_rate > o.learning_rate:
@@ -53,12 +60,83 @@ def check_settings(config, extensions: Extensions | None = None) -> None:
       f'optimizer.plateau_min_rate is {o.plateau_min_rate}, must not be above '
       f'optimizer.learning_rate, which is {o.learning_rate}'
     )
+  _check_splits(config)
+  refuse_host_tables(config, extensions)
+  progressive_validation.check_settings(config)
   try:
     _read_sections(config, extensions or Extensions(), named)
   except config_lib.ConfigError:
     raise
   except ValueError as error:
     raise config_lib.ConfigError(str(error)) from None
+
+
+def _check_splits(config) -> None:
+  """Refuses to wait for evaluations that no data can bring."""
+  splits, train = config.eval.get('splits', ()), config.train
+  if wrong := [split for split in splits if split not in SPLITS]:
+    raise config_lib.ConfigError(
+      f'eval.splits holds {quote(wrong[0])}, must be among {", ".join(SPLITS)}'
+    )
+  if train.patience and 'valid' not in splits:
+    raise config_lib.ConfigError(
+      f'train.patience is {train.patience} and waits for better validation '
+      f"metrics, and eval.splits is {quote(splits)}, without 'valid': set "
+      'train.patience=0, or evaluate the valid split too'
+    )
+  if config.task != 'retrieval':
+    return
+  split, why = config.split, ''
+  if split.name == 'leave_last_out' and split.holdout == 1:
+    why = 'split.holdout=1 holds out a test item alone'
+  elif split.name == 'global_time':
+    for key in ('valid_from', 'test_from'):
+      if split[key] == 0:
+        raise config_lib.ConfigError(
+          f'split.{key} is {split[key]}, must be seconds since 1970 or a share '
+          'of the events, above 0 and below 1'
+        )
+    first, last = split.valid_from, split.test_from
+    if first is None or first == last:
+      why = f'split.valid_from={first} leaves nothing before split.test_from'
+    # Of a share and a time only the data can say which is the later.
+    elif (first < 1) == (last < 1) and first > last:
+      raise config_lib.ConfigError(
+        f'split.valid_from is {first}, after split.test_from, which is {last}'
+      )
+  if why and train.patience:
+    raise config_lib.ConfigError(
+      f'train.patience is {train.patience} and waits for better validation '
+      f'metrics, and {why}: set train.patience=0'
+    )
+
+
+def refuse_host_tables(config, extensions: Extensions | None) -> None:
+  """Refuses evaluations of tables that no device has as a whole."""
+  stores = extensions.stores if extensions else {}
+  if config.eval.get('splits', ()) and (names := host_tables(stores)):
+    raise config_lib.ConfigError(
+      f'the stores of {", ".join(names)} work on the host, and evaluations '
+      'read whole tables from the device: set eval.splits=()'
+    )
+
+
+def check_files(config, *, continues: bool) -> None:
+  """Refuses files that are not there, before any data are read.
+
+  Args:
+    config: of the run.
+    continues: whether the run has begun, and no longer needs its first weights.
+  """
+  path = config.train.init_from
+  if path and not continues and not os.path.exists(path):
+    raise config_lib.ConfigError(
+      f'train.init_from is {quote(path)}, and there is no such file'
+    )
+  try:
+    signing.read_key(config.checkpoint.sign_key_file, lambda *_: None)
+  except ValueError as error:
+    raise config_lib.ConfigError(f'checkpoint.sign_key_file: {error}') from None
 
 
 def _read_sections(config, extensions: Extensions, named: bool) -> None:
@@ -89,7 +167,7 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
 def _check_ranking(config) -> None:
   data = config.data
   labels = schema.label_names(data)
-  annotations.build_annotations(data, labels)
+  refuse_float_labels(annotations.build_annotations(data, labels))
   schema.build_columns(data)
   cut = data.split
   if not any(data.files.values()):
@@ -117,6 +195,13 @@ def _check_retrieval(config) -> None:
       f"split.name='global_time' needs timestamps and {data.name} has none; "
       "set split.name='leave_last_out'"
     )
+  if data.stream.directory:
+    for key in ('steps', 'eval_every', 'checkpoint_every'):
+      if not config.train[key]:
+        raise config_lib.ConfigError(
+          f'train.{key} must be set where data.stream.directory is '
+          f'{quote(data.stream.directory)}: a stream has no epochs'
+        )
   if config.eval.get('request_time', 'target') != 'target' and not reads_times:
     raise config_lib.ConfigError(
       f'eval.request_time is {config.eval.request_time!r}, and a model without '
@@ -148,24 +233,17 @@ def check_unused(config, *, continues: bool) -> None:
     LOG.warning('%s. This run goes on without it, as it began.', sentence)
 
 
-def check_evaluation(
-  config, evaluators, extensions: Extensions | None
-) -> Monitor | None:
+def check_evaluation(config, evaluators) -> Monitor | None:
   """Refuses what would be missed after the last step.
 
   Returns:
     What compares evaluations; None without a validation split.
   """
-  train, stores = config.train, extensions.stores if extensions else {}
+  train = config.train
   if config.eval.splits and not evaluators:
     raise config_lib.ConfigError(
       'nothing to evaluate: the data have none of the splits in eval.splits; '
       'eval.splits=() trains without evaluations'
-    )
-  if evaluators and (names := host_tables(stores)):
-    raise config_lib.ConfigError(
-      f'the stores of {", ".join(names)} work on the host, and evaluations '
-      'read whole tables from the device: set eval.splits=()'
     )
   warn_of_undefined(evaluators)
   if 'valid' in evaluators:

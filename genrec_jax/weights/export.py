@@ -16,6 +16,7 @@ import pathlib
 
 import numpy as np
 
+from genrec_jax import provenance
 from genrec_jax.checkpoint import chain, manifest, row_files, trees
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointManager
@@ -208,13 +209,17 @@ def _put_piece(array: np.ndarray, stack, piece, view: np.ndarray) -> None:
 
 def _collect_metadata(workdir: pathlib.Path, step: int) -> dict[str, str]:
   """What a reader of the file must know to build the model."""
-  config = (workdir / 'config.json').read_text()
+  text = (workdir / 'config.json').read_text().strip()
+  config = json.loads(text)
+  # Weights go to others, who have no use for a password in a path.
+  if provenance.holds_secrets(config):
+    text = json.dumps(provenance.mask_all(config), indent=2)
   metadata = {
     'format': f'genrec_jax {FORMAT}',
     'version': _find_version(),
-    'task': json.loads(config)['task'],
+    'task': config['task'],
     'step': str(step),
-    'config': config.strip(),
+    'config': text,
   }
   if data := _find_data(workdir):
     metadata['data'] = data

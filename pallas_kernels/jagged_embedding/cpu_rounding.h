@@ -26,39 +26,41 @@ inline U Mix(U x) {
 }
 
 // Sixteen numbers as bfloat16; `by_chance` says which take the random bits.
-inline Bits Narrow(Bits bits, Bits by_chance, Bits random, const Bf16*) {
+inline Bits Narrow(const Bits& bits, const Bits& by_chance,
+                   const Bits& random, const Bf16*) {
   const Bits nearest = ((bits >> 16) & 1u) + 0x7fffu;
   const Bits up = bits + Where(by_chance, random >> 16, nearest);
-  const Bits nan = (Bits)((bits & 0x7fffffffu) > 0x7f800000u);
+  const Bits nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return Where(nan, bits | 0x400000u, up) >> 16;
 }
 
 // As float16. A float is a whole number of steps from its neighbour below,
 // and a share of one step: 2 ** -10 of its power of two, at least 2 ** -24.
-inline Bits Narrow(Bits bits, Bits by_chance, Bits random, const Fp16*) {
-  const Bits size = bits & 0x7fffffffu, least = Bits{} + (113u << 23);
+inline Bits Narrow(const Bits& bits, const Bits& by_chance,
+                   const Bits& random, const Fp16*) {
+  const Bits size = bits & 0x7fffffffu, least = SplatOf<Bits>(113u << 23);
   Bits power = bits & 0x7f800000u;
-  power = Where((Bits)(power > least), power, least);
-  const Lanes places =
-      As<Lanes>(Where((Bits)(size < 0x47800000u), size, Bits{})) *
-      As<Lanes>((264u << 23) - power);
-  const Bits whole = __builtin_convertvector(places, Bits);
-  const Lanes share = places - __builtin_convertvector(whole, Lanes);
-  const Lanes chance = __builtin_convertvector(random >> 8, Lanes);
-  const Bits nearest = (Bits)(share > 0.5f) |
-                       ((Bits)(share == 0.5f) & (Bits)((whole & 1u) == 1u));
-  const Bits up = Where(by_chance, (Bits)(chance < share * 0x1p24f), nearest);
+  power = Where(power > least, power, least);
+  const Lanes places = As<Lanes>(Where(size < 0x47800000u, size, Bits{})) *
+                       As<Lanes>(SplatOf<Bits>(264u << 23) - power);
+  const Bits whole = Convert<Bits>(places);
+  const Lanes share = places - Convert<Lanes>(whole);
+  const Lanes chance = Convert<Lanes>(random >> 8);
+  const Bits nearest =
+      (share > 0.5f) | ((share == 0.5f) & ((whole & 1u) == 1u));
+  const Bits up = Where(by_chance, chance < share * 0x1p24f, nearest);
   // A leading one in `whole` adds to the exponent, and so does its overflow.
   Bits out = (((power >> 23) - 113u) << 10) + whole + (up & 1u);
-  out = Where((Bits)(size >= 0x47800000u), Bits{} + 0x7c00u, out);
-  out = Where((Bits)(size > 0x7f800000u), Bits{} + 0x7e00u, out);
+  out = Where(size >= 0x47800000u, SplatOf<Bits>(0x7c00u), out);
+  out = Where(size > 0x7f800000u, SplatOf<Bits>(0x7e00u), out);
   return out | ((bits >> 16) & 0x8000u);
 }
 
 constexpr uint32_t Largest(const Bf16*) { return 0x7f7f0000u; }
 constexpr uint32_t Largest(const Fp16*) { return 0x477fe000u; }
 
-const Bits kCount = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+constexpr uint32_t kCount[] = {0, 1, 2,  3,  4,  5,  6,  7,
+                               8, 9, 10, 11, 12, 13, 14, 15};
 
 template <typename T>
 void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
@@ -70,15 +72,18 @@ void StoreRow(const float* x, T* row, int64_t dim, const Chance& chance,
     const Bits bits = As<Bits>(Load(x + c));
     Bits random = {}, by_chance = {};
     if (chance.on) {
-      random = Mix((kCount + uint32_t(first + c)) * 0x9e3779b9u + hash);
-      by_chance = (Bits)((bits & 0x7fffffffu) <= Largest(row));
+      const Bits column = LoadParts<Bits>(kCount) + uint32_t(first + c);
+      random = Mix(column * 0x9e3779b9u + hash);
+      by_chance = (bits & 0x7fffffffu) <= Largest(row);
     }
-    const Halves out =
-        __builtin_convertvector(Narrow(bits, by_chance, random, row), Halves);
-    if (dim - c >= kLanes)
-      std::memcpy(row + c, &out, sizeof out);
-    else
-      std::memcpy(row + c, &out, (dim - c) * sizeof(T));
+    const Bits out = Narrow(bits, by_chance, random, row);
+    if (dim - c >= kLanes) {
+      StoreHalves(out, row + c);
+    } else {
+      T part[kLanes];
+      StoreHalves(out, part);
+      std::memcpy(row + c, part, (dim - c) * sizeof(T));
+    }
   }
 }
 

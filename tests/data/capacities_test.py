@@ -96,3 +96,20 @@ def test_one_capacity_pads_little_and_more_pad_less(mean, most_waste):
 
 def test_equal_batches_have_one_capacity_however_many_are_allowed():
   assert capacities_lib.choose_capacities([256] * 9, 3).sizes == (256,)
+
+
+@pytest.mark.parametrize('rows', [40, 43])
+@pytest.mark.parametrize('shards', [1, 2, 4])
+def test_the_room_is_that_of_the_longest_shard(rows, shards):
+  """Counted by a loop; in the last batch some shards may be empty."""
+  sizes = np.random.default_rng(7).integers(2, 900, rows)
+  sizes[-3:] = 950  # those of the last batch, if it is not full
+  examples = splits.keep_whole(make(sizes))
+  options = dict(batch_size=8, max_len=700, seed=0, shuffle=False)
+  chosen = pipeline.choose_capacities(examples, 1, shards=shards, **options)
+  longest = 0
+  for first in range(0, rows, 8 // shards):  # a shard
+    shard = sizes[first : first + 8 // shards]
+    longest = max(longest, sum(min(int(size) - 1, 700) for size in shard))
+  unit = capacities_lib.UNIT
+  assert chosen.sizes == (-(-longest // unit) * unit,)

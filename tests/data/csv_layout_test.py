@@ -92,5 +92,40 @@ def test_words_that_are_no_setting(tmp_path):
   path = write(tmp_path, 'a,b\n1,2\n')
   with pytest.raises(ValueError, match="did you mean 'yes'"):
     find_layout(path, ['a'], header='yess')
-  with pytest.raises(ValueError, match='data.delimiter must be one character'):
-    find_layout(path, ['a'], '::')
+  with pytest.raises(
+    ValueError, match='data.delimiter must be .::. or one char'
+  ):
+    find_layout(path, ['a'], ':::')
+
+
+def test_two_colons_between_cells(tmp_path):
+  """The layout of MovieLens, whose cells may hold any other delimiter."""
+  rows = ['1::a, b;c::5', '2::"d|e::4', '3::f::3']
+  headless = write(tmp_path, '\n'.join(rows) + '\n', 'ratings.dat')
+  layout = find_layout(headless, BY_NUMBER)
+  assert layout == csv_layout.CsvLayout('::', BY_NUMBER, False)
+  assert "fields are separated by '::'" in layout.describe('log')
+  headed = write(tmp_path, '\n'.join(['user::item::time', *rows]) + '\n')
+  assert find_layout(headed, NAMES) == csv_layout.CsvLayout('::', NAMES, True)
+  assert find_layout(headed, NAMES, '::').names == NAMES
+  # Inside of cells they are no delimiter.
+  text = ''.join(f'{i},std::vector\n' for i in range(30))
+  assert find_layout(write(tmp_path, text), ['0', '1']).delimiter == ','
+
+
+def test_files_of_one_log(tmp_path):
+  first = write(tmp_path, 'u1,a,1\nu2,b,2\n', 'a.csv')
+  other = write(tmp_path, 'u1;a;1\nu2;b;2\n', 'b.csv')
+  layouts = csv_layout.find_layouts([first, other, first], BY_NUMBER)
+  assert [x.delimiter for x in layouts] == [',', ';', ',']
+  wide = write(tmp_path, 'u1,x,a,1\nu2,x,b,2\n', 'c.csv')
+  with pytest.raises(ValueError, match='a.csv has 3 columns and .*c.csv has 4'):
+    csv_layout.find_layouts([first, wide], ['0', '1'])
+  named = write(tmp_path, '0,1,2\n7,8,9\n', 'd.csv')
+  with pytest.raises(ValueError, match='d.csv and .*a.csv: one has a header'):
+    csv_layout.find_layouts([first, named], BY_NUMBER)
+  # Names say which column is which, wherever it stands.
+  one = write(tmp_path, 'user,item,time\na,b,1\n', 'e.csv')
+  two = write(tmp_path, 'time,more,item,user\n1,x,b,a\n', 'f.csv')
+  layouts = csv_layout.find_layouts([one, two], NAMES)
+  assert layouts[1].names == ['time', 'more', 'item', 'user']

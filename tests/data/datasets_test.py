@@ -1,5 +1,9 @@
+import dataclasses
+import hashlib
+import json
 import os
 import pathlib
+import zipfile
 
 import ml_collections
 import numpy as np
@@ -279,3 +283,110 @@ def test_duplicates_leave_the_caches_of_the_default_alone(tmp_path):
     asked.update(name=name, path=before.histories.path, synthetic={})
     with pytest.raises(ValueError, match='data.duplicates'):
       datasets.load(asked, cache, log=quiet)
+
+
+def write_parts(directory, marks=',', header=True):
+  directory.mkdir()
+  for part in range(8):
+    mark = marks[part % len(marks)]
+    rows = [(f'u{part}', i, 10 * i) for i in range(4)]
+    rows = [('user', 'item', 'time')] * header + rows
+    text = ''.join(mark.join(map(str, row)) + '\n' for row in rows)
+    (directory / f'part-{part}.csv').write_text(text)
+  return directory
+
+
+@pytest.mark.parametrize('header', [True, False])
+def test_a_start_looks_into_the_first_file_alone(tmp_path, header, monkeypatch):
+  directory = write_parts(tmp_path / 'parts', header=header)
+  names = ('user', 'item', 'time') if header else ('0', '1', '2')
+  columns = dict(zip(('user', 'item', 'time'), names, strict=True))
+  cfg = config(path=str(directory), columns={**columns, 'rating': ''})
+  opened = []
+  usual = pathlib.Path.open
+
+  def note(path, *args, **options):
+    opened.append(path.name)
+    return usual(path, *args, **options)
+
+  monkeypatch.setattr(pathlib.Path, 'open', note)
+  first = datasets.load(cfg, tmp_path / 'cache', quiet)
+  if header:  # once to look, once to read
+    assert all(opened.count(f'part-{i}.csv') == 2 for i in range(1, 8))
+  opened.clear()
+  again = datasets.load(cfg, tmp_path / 'cache', quiet)
+  assert {x for x in opened if x.startswith('part')} == {'part-0.csv'}
+  np.testing.assert_array_equal(first.histories.items, again.histories.items)
+  assert len(first.histories) == 8
+
+
+@pytest.mark.parametrize('marks', [',', ';', ',;'])
+@pytest.mark.parametrize('header', [True, False])
+@pytest.mark.parametrize('extra', [True, False])
+def test_converted_files_have_the_names_of_earlier_versions(
+  tmp_path, marks, header, extra
+):
+  directory = write_parts(tmp_path / 'parts', marks, header)
+  names = ('user', 'item', 'time') if header else ('0', '1', '2')
+  columns = dict(zip(('user', 'item', 'time'), names, strict=True))
+  columns['rating'] = ''
+  extras = {'when': {'kind': 'int', 'column': names[2]}} if extra else {}
+  cfg = config(path=str(directory), columns=columns, extras=extras)
+  datasets.load(cfg, tmp_path / 'cache', quiet)
+  # As version 18 has written it.
+  files = sorted(directory.iterdir())
+  recipe = {'columns': dict(cfg.columns), 'ids': 'auto', 'time_unit': 's'}
+  recipe |= {'delimiter': marks[0]} | ({} if header else {'header': 'no'})
+  if len(marks) > 1:
+    recipe |= {'delimiters': [marks[i % 2] for i in range(8)]}
+  recipe |= {'min_rating': None, 'min_item_events': 0, 'min_user_events': 0}
+  recipe |= {'unknown': 'error'}
+  if extra:
+    (column,) = datasets.build_extras(cfg)
+    recipe['extras'] = [dataclasses.asdict(column) | {'vocabulary': False}]
+  stats = [(p, p.stat()) for p in files]
+  sources = [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats]
+  text = json.dumps([sources, recipe, '']).encode()
+  name = hashlib.sha256(text).hexdigest()[:16]
+  made = [p.name for p in (tmp_path / 'cache').iterdir()]
+  assert made == [f'csv-{name}']
+  assert len(datasets.load(cfg, tmp_path / 'cache', quiet).histories) == 8
+
+
+def test_a_workbook_is_to_be_saved_otherwise(tmp_path):
+  path = tmp_path / 'events.xlsx'
+  with zipfile.ZipFile(path, 'w') as book:
+    book.writestr('xl/workbook.xml', '<workbook/>')
+  for cfg in (config(path=str(path)), config(path=str(path), delimiter=';')):
+    with pytest.raises(ValueError, match='workbook.*save the sheet.* as CSV'):
+      datasets.load(cfg, tmp_path, quiet)
+  with pytest.raises(FileNotFoundError, match='save events.xlsx as CSV'):
+    datasets.load(config(path=str(tmp_path)), tmp_path, quiet)
+
+
+@pytest.mark.parametrize(
+  'rows, columns, words',
+  [
+    (
+      'alice,book\nbob,pen\n',
+      dict(user='0', item='1', time='time'),
+      "no column '0'.*by number, and data.columns has user=0, item=1 beside "
+      r'time=time: set --config.data.columns.time= to a .*\(or to nothing',
+    ),
+    (
+      'user,item,at\na,b,24.12.2023\n',
+      dict(user='user', item='item', time='at'),
+      "line 2, column 'at': '24.12.2023' is a date in .* than 2023-12-24",
+    ),
+    (
+      'user;item;at\na;b;7,5\n',
+      dict(user='user', item='item', time='at'),
+      "line 2, column 'at': '7,5' is not .*; --config.data.decimal=, reads",
+    ),
+  ],
+)
+def test_what_to_do_about_columns_of_events(tmp_path, rows, columns, words):
+  (tmp_path / 'x.csv').write_text(rows)
+  cfg = config(path=str(tmp_path / 'x.csv'), columns={'rating': '', **columns})
+  with pytest.raises(ValueError, match=words):
+    datasets.load(cfg, tmp_path, quiet)

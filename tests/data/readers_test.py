@@ -186,7 +186,7 @@ def test_ids_that_cease_to_be_integers_are_refused_with_advice(tmp_path):
     (COLUMNS | dict(label='x'), {}, "unknown key 'label'"),
     (COLUMNS, dict(ids='text'), 'ids must be'),
     (COLUMNS, dict(time_unit='h'), 'time_unit must be one of'),
-    (COLUMNS, dict(delimiter='::'), 'delimiter must be one character'),
+    (COLUMNS, dict(delimiter=':-'), 'delimiter must be .::. or one'),
     (dict(user='twice', item='what'), {}, "'twice' appears twice"),
   ],
 )

@@ -1,16 +1,44 @@
 """Trainings as processes, started by the command a user types."""
 
 import functools
+import multiprocessing
 import os
 import pathlib
 import subprocess
 import sys
 import time
 
+from tests import processes
 from tests.train.tiny_run import CONFIG, OVERRIDES, curve
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 60
+
+
+# Variables of the environment that no command is started with.
+OF_TESTS = ('JAX_NUM_CPU_DEVICES', 'NPROC')
+
+
+def list_arguments(workdir) -> list[str]:
+  overrides = [f'--config.{o}' for o in (*OVERRIDES, f'train.steps={STEPS}')]
+  return [f'--config={CONFIG}', f'--workdir={workdir}', *overrides]
+
+
+def _train(arguments, point, log) -> None:
+  with open(log, 'wb', buffering=0) as file:
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
+  import jax  # by the time of a fork it is there already
+
+  from genrec_jax import main
+  from tests.e2e.dying import POINTS
+
+  for name in OF_TESTS:
+    os.environ.pop(name, None)
+  jax.config.update('jax_num_cpu_devices', 1)
+  sys.argv[:] = ['genrec_jax.main', *arguments]
+  POINTS[point]()
+  main.run()
 
 
 class Commands:
@@ -24,15 +52,13 @@ class Commands:
     module = (
       ['genrec_jax.main'] if point is None else ['tests.e2e.dying', point]
     )
-    overrides = [f'--config.{o}' for o in (*OVERRIDES, f'train.steps={STEPS}')]
     env = os.environ.copy()
-    for name in ('JAX_NUM_CPU_DEVICES', 'NPROC'):  # those of the tests
+    for name in OF_TESTS:
       env.pop(name, None)
     if compile_again:
       del env['JAX_COMPILATION_CACHE_DIR']
     return subprocess.Popen(
-      [sys.executable, '-m', *module]
-      + [f'--config={CONFIG}', f'--workdir={workdir}', *overrides],
+      [sys.executable, '-m', *module, *list_arguments(workdir)],
       cwd=ROOT,
       env=env,
       stdout=subprocess.PIPE,
@@ -46,6 +72,20 @@ class Commands:
     process = self.start(workdir, point, **kwargs)
     said, _ = process.communicate(timeout=500)
     return process.returncode, said
+
+  def run_fork(self, workdir, point) -> tuple[int, str]:
+    """As `run`, by a process that has its imports already.
+
+    What it does from the first line of `main.run` on is what a command does.
+    """
+    log = self._directory / f'{workdir.name}.log'
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(processes.PRELOAD)
+    arguments = list_arguments(workdir), point, log
+    process = context.Process(target=_train, args=arguments, daemon=True)
+    process.start()
+    process.join(500)
+    return process.exitcode, log.read_text(errors='replace')
 
   @functools.cached_property
   def whole(self) -> pathlib.Path:

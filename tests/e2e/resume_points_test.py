@@ -48,7 +48,7 @@ def assert_as_whole(workdir, commands):
 def test_killed_at_points_one_after_the_other(commands, tmp_path, points):
   """One run that dies of all of them, and is started again each time."""
   for point in points:
-    status, said = commands.run(tmp_path, point)
+    status, said = commands.run_fork(tmp_path, point)
     assert status == -signal.SIGKILL, (point, said)
   status, said = commands.run(tmp_path)
   assert status == 0, said

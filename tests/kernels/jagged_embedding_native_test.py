@@ -125,6 +125,36 @@ def test_a_processor_gets_the_best_that_it_can_run(
   assert prebuilt.choose_kind() == kind
 
 
+# What a processor of level 3 has that one of level 2 lacks (x86-64 psABI, table
+# of micro-architecture levels), in the words of /proc/cpuinfo: LZCNT is 'abm'
+# and OSXSAVE 'xsave'.
+LEVEL_3 = (
+  'abm',
+  'avx',
+  'avx2',
+  'bmi1',
+  'bmi2',
+  'f16c',
+  'fma',
+  'movbe',
+  'xsave',
+)
+
+
+@pytest.mark.parametrize('lacking', LEVEL_3)
+def test_a_processor_that_lacks_anything_of_level_3_is_of_a_lower_one(
+  monkeypatch, lacking
+):
+  monkeypatch.setattr(platform, 'machine', lambda: 'x86_64')
+  flags = {*LEVEL_3}
+  monkeypatch.setattr(
+    cache_directory, 'describe_processor', lambda: ' '.join(flags)
+  )
+  assert prebuilt.choose_kind() == 'x86-64-v3'
+  flags.remove(lacking)
+  assert prebuilt.choose_kind() == 'x86-64'
+
+
 def test_an_image_without_compiler_takes_what_the_wheel_brings(
   libraries, monkeypatch, fresh, without_compiler
 ):

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from ml_collections import ConfigDict
 
 import genrec_jax
 from genrec_jax import config as config_lib
 from genrec_jax.data import datasets as retrieval
 from genrec_jax.data import remote_files
-from genrec_jax.data.ranking import datasets
+from genrec_jax.data.ranking import datasets, raw
 from genrec_jax.serve import score
 
 ROWS = 60
@@ -120,9 +121,50 @@ def test_what_is_kept_can_be_chosen(clicks, tmp_path):
   ]  # fmt: skip
   with pytest.raises(ValueError, match="'User ID'.*did you mean 'user_id'"):
     predict('User ID')
-  with pytest.raises(ValueError, match='predict.input, which is not set'):
-    predict('price', source='')
-  assert predict('auto', source='') == ['row', 'score']
+  with pytest.raises(ValueError, match="'pric'.*did you mean 'price'"):
+    predict('pric', source='')
+
+
+@pytest.fixture(scope='module')
+def cut(tmp_path_factory):
+  """A run with a test split that is cut off by draws, and its examples."""
+  path = tmp_path_factory.mktemp('cut') / 'clicks.csv'
+  columns = make_clicks() | {'note': [f'n{i}' for i in range(ROWS)]}
+  path.write_text(format_rows(columns, ','))
+  split = {'data.split.by': 'random', 'data.split.test_fraction': 0.4}
+  settings = {'train.batch_size': 32, 'eval.batch_size': 8, **split}
+  features = {'note': None, 'at': None}
+  run = fit(path, path.parent / 'run', settings=settings, features=features)
+  return run, columns
+
+
+def test_predictions_of_the_test_split_say_whose_they_are(
+  cut, tmp_path, caplog, monkeypatch
+):
+  monkeypatch.setattr(raw, 'CHUNK_ROWS', 7)  # no multiple of a batch
+  run, columns = cut
+  out = tmp_path / 'out.csv'
+  config = read_config(run, output=str(out))
+  config.predict.keep = ('auto', 'note', 'price')
+  caplog.set_level(logging.INFO, 'genrec_jax')
+  score.write_scores(config, run.workdir)
+  table = pd.read_csv(out)
+  names = ['user_id', 'item', 'price', 'note']
+  assert list(table) == ['row', *names, 'score']
+  assert 0 < len(table) < ROWS
+  # Each row is one of the file, whose probability is what the model says of it.
+  frame = pd.DataFrame(columns).set_index('note')
+  rows = frame.loc[table['note']]
+  for name in ('user_id', 'item', 'price'):
+    assert table[name].tolist() == rows[name].tolist()
+  scores = run.score(rows.reset_index()[['user_id', 'item', 'price']])
+  np.testing.assert_allclose(table['score'], scores, rtol=1e-6)
+  told = 'that are the test split, in their order, from 1; with their columns '
+  assert told + ', '.join(names) in caplog.text
+  config.predict.keep = ()
+  score.write_scores(config, run.workdir)
+  assert list(pd.read_csv(out)) == ['row', 'score']
+  assert 'from 1; --config.predict.keep=NAME,... adds columns' in caplog.text
 
 
 def test_numbers_that_are_missing_and_dates_are_kept(clicks, tmp_path):
@@ -226,3 +268,39 @@ def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setattr(fsspec.core, 'url_to_fs', refuse)
   with pytest.raises(ImportError, match=r'pip install s3fs.*genrec_jax\[s3\]'):
     remote_files.locate('s3://bucket/log.csv')
+
+
+class Unstamped(MemoryFileSystem):
+  """A store that says no more of a file than its size."""
+
+  protocol = 'unstamped'
+  beside = {}
+
+  @classmethod
+  def _strip_protocol(cls, path):
+    return super()._strip_protocol(path.removeprefix('unstamped://'))
+
+  def info(self, path, **options):
+    info = super().info(path, **options)
+    return {k: info[k] for k in ('name', 'size', 'type')} | self.beside
+
+
+def test_files_whose_changes_nobody_tells_are_refused(tmp_path, monkeypatch):
+  fsspec.register_implementation('unstamped', Unstamped, clobber=True)
+  put('memory://shop/log.csv', b'user,item,time\na,b,1\na,c,2\n')
+  cfg = config_lib.retrieval().data
+  cfg.update(name='csv', path='unstamped://shop/log.csv')
+  told = 'unstamped://shop/log.csv: its store tells neither when .* copy it'
+  with pytest.raises(ValueError, match=told):
+    retrieval.load(cfg, tmp_path, print)
+  clicks = {'name': 'csv', 'path': 'unstamped://shop/log.csv', 'labels': 'time'}
+  with pytest.raises(ValueError, match=told):
+    datasets.load(clicks, tmp_path, print)
+  assert not any(tmp_path.iterdir())
+  # What a rarer store calls it is a stamp, too, unless there are usual ones.
+  monkeypatch.setattr(Unstamped, 'beside', {'sha': 'a1'})
+  stat = remote_files.locate(cfg.path).stat
+  assert stat().st_mtime_ns == 'sha=a1'
+  assert len(retrieval.load(cfg, tmp_path, print).histories) == 1
+  monkeypatch.setattr(Unstamped, 'beside', {'sha': 'a1', 'mtime': 5})
+  assert stat().st_mtime_ns == 'mtime=5'

@@ -17,7 +17,6 @@ DIRECTIONS = {
   'higher': ('hr@10', {}, lambda x: x),
   'area': ('auc', {}, lambda x: x),
   'lower': ('logloss', {}, lambda x: -x),
-  'unknown': ('r2', {}, lambda x: x),
   'said higher': ('lift', {'lift': 'higher'}, lambda x: x),
   'said lower': ('rmse', {'rmse': 'lower'}, lambda x: -x),
   'near one': ('calibration', {}, lambda x: -abs(x - 1)),
@@ -88,6 +87,9 @@ def test_tables_and_pages_say_the_same(direction, outcome):
     ('logloss', 0.4, [None], {}),
     ('logloss', 0.4, [], {}),
     ('users', 4.0, [2.0], {'users': 'none'}),
+    # Of which nothing is said: of errors a larger one would be no gain.
+    ('rmse', 0.9, [0.4], {}),
+    ('rmse', 0.4, [0.9], {'mae': 'lower'}),
   ],
 )
 def test_what_cannot_be_compared_has_no_verdict(
@@ -97,7 +99,10 @@ def test_what_cannot_be_compared_has_no_verdict(
   report = make_report(metric, own, named, directions)
   c = compare_metrics(report)
   assert c.verdict(metric) is None and not find_shortfalls(report, c)
-  assert 'Below' not in format_table(report)
+  text = format_table(report)
+  page = parse(render_page(report, c, [])).text
+  for word in ('Below', 'better', 'worse', 'equal'):
+    assert word not in text and f' {word}' not in page
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_was_measured_once_is_no_chart():
   row = {'step': 44, 'train/loss': 0.7, 'valid/ndcg@10': 0.125, 'perf/x': 1.0}
   assert chart_curves({}, Comparison('test', (), ()), [row]) == ([], [])
   assert describe_single([row]) == (
-    'Measured at one step alone, 44: train loss 0.7, valid NDCG@10 0.125.'
+    'Measured once, at step 44: mean train loss 0.7, valid NDCG@10 0.125.'
   )
   many = {'step': 44} | {f'valid/hr@{k}': 0.1 for k in range(9)}
   assert '3 more' in describe_single([many])

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.data.ranking import batches
+from genrec_jax.data.ranking import collation
 from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
 from genrec_jax.embedding import relayout
 from genrec_jax.features import FeatureSpec
@@ -53,7 +53,7 @@ def make_rows(order: int = 1) -> Rows:
 
 
 def make_batch(shards: int, order: int = 1):
-  return batches.collate_rows(
+  return collation.collate_rows(
     make_rows(order), ColumnNames(('y',)), batch_size=EXAMPLES, shards=shards
   )
 

@@ -31,7 +31,7 @@ from tests.train.tiny_run import assert_same_run, curve, steps_of, train
 def whole(tmp_path_factory):
   """(workdir, report) of a run that nothing disturbed."""
   workdir = tmp_path_factory.mktemp('whole')
-  return workdir, train(workdir)
+  return workdir, train(workdir, 'report.users=1')
 
 
 def saved_steps(workdir, which='checkpoints'):
@@ -48,6 +48,7 @@ def test_what_a_run_leaves(whole):
     'config', 'metrics', 'report', 'events', 'checkpoints', 'best', 'items'
   }  # fmt: skip
   assert (workdir / 'report.html').stat().st_size > 10_000
+  assert len(report['users']) == 1
   assert saved_steps(workdir) == [16, 20]
   assert steps_of(workdir, 'train/loss') == list(range(2, 21, 2))
   assert steps_of(workdir, 'valid/ndcg@10') == [4, 8, 12, 16, 20]
@@ -440,10 +441,9 @@ def test_host_stores_are_refused_before_the_first_step(whole):
   extensions = Extensions(stores={'items': OnHost()})
   config = tiny_run.config()
   with pytest.raises(ConfigError, match='items work on the host.*eval.splits'):
-    settings_checks.check_evaluation(config, {'valid': None}, extensions)
-  settings_checks.check_evaluation(
-    tiny_run.config('eval.splits=()'), {}, extensions
-  )
+    settings_checks.check_settings(config, extensions)
+  config = tiny_run.config('eval.splits=()', 'train.patience=0')
+  settings_checks.check_settings(config, extensions)
 
 
 def test_the_time_of_the_last_save_counts(tmp_path, monkeypatch):

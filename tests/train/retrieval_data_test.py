@@ -111,9 +111,8 @@ ROWS = [
 def test_repeats_are_told_before_training(tmp_path, caplog, filter_seen):
   caplog.set_level(logging.INFO, logger='genrec_jax')
   data = load(tmp_path, ROWS, eval__filter_seen=filter_seen)
-  (line,) = [r for r in caplog.records if r.levelno == logging.INFO
-             and 'have had' in r.getMessage()]  # fmt: skip
-  assert line.getMessage().startswith('10 of 20 test targets (50.0%) are items')
+  told = [r for r in caplog.records if 'have had' in r.getMessage()]
+  assert len(told) == 1  # not by a line and by a warning
   warned = [r.getMessage() for r in caplog.records if r.levelno > logging.INFO]
   counts, notes = data.describe_splits()
   assert counts['test']['users'] == counts['test']['examples'] == 20
@@ -121,6 +120,8 @@ def test_repeats_are_told_before_training(tmp_path, caplog, filter_seen):
   assert warned == notes
   if filter_seen == 'none':
     assert not notes and counts['test']['filter_seen'] is None
+    (line,) = [r.getMessage() for r in told]
+    assert line.startswith('10 of 20 test targets (50.0%) are items')
   else:
     assert notes[0].startswith('50.0% of the test targets')
     assert "set eval.filter_seen='none'" in notes[0]
@@ -136,3 +137,15 @@ def test_a_window_forgets_what_is_further_back(tmp_path, caplog):
 def test_without_repeats_nothing_is_said(tmp_path, caplog):
   load(tmp_path, [row for row in ROWS if row[0] % 2])
   assert 'have had' not in caplog.text
+
+
+def test_cut_offs_beyond_the_catalogue_are_one_sentence():
+  describe = retrieval.describe_large_ks
+  assert describe((1, 10), 60) == ''
+  assert describe((10, 200), 60) == (
+    'k=200 of eval.ks is left out: there are 60 items to recommend'
+  )
+  assert describe((10, 60, 100, 200), 60) == (
+    'k=100, 200 of eval.ks are left out, and hr@60 does not depend on the '
+    'model: there are 60 items to recommend'
+  )

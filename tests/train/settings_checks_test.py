@@ -99,7 +99,7 @@ def test_a_monitor_with_a_k_above_the_catalogue_gets_the_largest(
   tmp_path, said
 ):
   train(tmp_path, 'eval.ks=1,10,201', 'train.monitor=hr@201', 'train.steps=8')
-  assert 'eval.ks holds 201, and there are 200 items' in said()
+  assert 'k=201 of eval.ks is left out: there are 200 items' in said()
   assert 'train.monitor is hr@201' in said()
   assert 'hr@10 is compared instead' in said()
   with pytest.raises(ConfigError, match='hr@202.*set --config.train.monitor'):
@@ -112,5 +112,5 @@ def test_neither_steps_nor_epochs(tmp_path):
 
 
 def test_patience_needs_a_validation_part(tmp_path):
-  with pytest.raises(ConfigError, match='train.patience.*held out'):
+  with pytest.raises(ConfigError, match="train.patience.*without 'valid'"):
     train(tmp_path, 'eval.splits=test', 'train.patience=3')

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import decimals, fields
 from genrec_jax.data import extras as extras_lib
-from genrec_jax.data import fields
 from genrec_jax.data import vocab as vocab_lib
 from genrec_jax.data.ranking import forms, raw, transform
 
@@ -182,7 +182,9 @@ def _read_binary(chunk: raw.RawChunk, name: str) -> np.ndarray:
 
   def refuse(at, value):
     numbers, are_numbers = fields.parse_ratings([str(value)])
-    hint = f'data.label_kinds.{name}=float is for tasks that read any number'
+    hint = 'of ratings, write a column of 0 and 1, such as whether they are '
+    hint += 'at least 4, and name it in data.labels; '
+    hint += f'data.label_kinds.{name}=float is for tasks that read any number'
     if not are_numbers.all():
       hint = 'convert the column to them; yes and no, true and false, t, f, y '
       hint += 'and n are read, too'
@@ -261,6 +263,7 @@ def _read_numbers(
     requirement = "a finite number of float32's range"
     requirement += '' if least < 0 else ', zero or more'
     requirement = requirement if most > 1 else 'a number from 0 to 1'
+    requirement += decimals.hint_comma(value)
     return ValueError(
       f'{chunk.quote_cell(at, name, value)}: the {what} must be {requirement}'
     )
@@ -344,6 +347,10 @@ def _refuse_cells(chunk, name: str, good: np.ndarray, requirement: str) -> None:
   if not good.all():
     at = int(np.argmin(good))
     value = _quote_cell(chunk.columns[name], at)
+    if requirement == fields.WANTED['time']:
+      if problem := fields.explain_date(value):
+        raise ValueError(f'{chunk.where(at)}, column {name!r}: {problem}')
+      requirement += decimals.hint_comma(value)
     raise ValueError(
       f'{chunk.quote_cell(at, name, value)} is not {requirement}'
     )

@@ -4,13 +4,14 @@
 
   delimiter  between the fields; '' is not settled yet
   columns    how many there are, where no header names them
+  decimal    the decimal mark, where it is no point
 """
 
 import collections
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from genrec_jax.data import csv_layout, text
+from genrec_jax.data import csv_layout, decimals, text
 from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import raw
 
@@ -104,7 +105,9 @@ def read_chunks(
     rows=raw.CHUNK_ROWS,
     width=len(header),
   )
+  decimal = reading.get('decimal', '.')
   for block in text.read_blocks(path, reading['delimiter'], **options):
+    block = decimals.read_points(block, decimal)
     yield from_block(path, block, index)
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from genrec_jax import features as features_lib
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import remote_files, source_files
+from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import (
-  batches,
   clicks,
+  collation,
   criteo,
   feature_guesses,
   formats,
@@ -27,6 +28,7 @@ from genrec_jax.data.ranking import (
 from genrec_jax.data.ranking import encoder as encoder_lib
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
+from genrec_jax.data.ranking import source_rows as source_rows_lib
 from genrec_jax.data.ranking import store as store_lib
 from genrec_jax.data.ranking import vocabulary as vocabulary_lib
 
@@ -41,11 +43,18 @@ class RankingDataset:
     name: as in the config.
     store: the prepared blocks.
     split_column: whose values are of one split each, '' for none.
+    source_rows: what the blocks were made of; None where only they are left.
   """
 
   name: str
   store: store_lib.PreparedStore
   split_column: str = ''
+  source_rows: source_rows_lib.SourceRows | None = None
+
+  @property
+  def raw_rows(self) -> source_rows_lib.SourceRows | source_rows_lib.StoredRows:
+    """The rows as they were before they were encoded."""
+    return self.source_rows or source_rows_lib.StoredRows(self.store)
 
   @property
   def encoder(self) -> encoder_lib.Encoder:
@@ -136,8 +145,8 @@ class RankingDataset:
   def encode(
     self, chunks: Iterable[raw.RawChunk], batch_size: int
   ) -> Iterator[features_lib.Examples]:
-    """Batches of raw rows, labelled or not; see `batches.raw_batches`."""
-    return batches.raw_batches(self.encoder, chunks, batch_size=batch_size)
+    """Batches of raw rows, labelled or not; see `collation.raw_batches`."""
+    return collation.raw_batches(self.encoder, chunks, batch_size=batch_size)
 
 
 def _need_path(cfg) -> pathlib.Path:
@@ -185,7 +194,10 @@ def _prepared_from(
     fingerprint=fingerprint,
     log=log,
   )
-  return RankingDataset(cfg['name'], store)
+  source_rows = source_rows_lib.SourceRows(
+    sources, schema, split_rule, reading, names
+  )
+  return RankingDataset(cfg['name'], store, source_rows=source_rows)
 
 
 def _from_files(
@@ -208,6 +220,12 @@ def _from_files(
   if cfg['name'] == 'libsvm':
     cfg, reading = libsvm_layout.settle_options(cfg, first, reading, log)
   names = file_format.read_names(first, reading)
+  absent = [label for label in labels if label not in names]
+  if absent and not file_format.BARE:
+    raise ValueError(
+      f'{first}: no column {absent[0]!r} (data.labels); the columns are '
+      f'{list_names(names)}' + formats.hint_label(first, reading, absent[0])
+    )
   beside = annotations_lib.build_annotations(cfg, labels).columns
   for key, column in beside.items():
     if file_format.BARE and column not in names:
@@ -220,6 +238,8 @@ def _from_files(
     guesses = formats.guess_features(first, reading, labels, beside.values())
     defaults = feature_guesses.choose_features(guesses, first, log)
   schema = schema_lib.build_schema(cfg, names, defaults or {}, str(first))
+  if reading.get('decimal') == ',':
+    _refuse_commas(schema)
   if not file_format.BARE:
     rows = next(file_format.read_chunks(first, labels, reading), None)
     kinds = dict(cfg.get('label_kinds', None) or {})
@@ -235,6 +255,16 @@ def _from_files(
     for split, paths in files.items()
   }
   return _prepared_from(cfg, cache_dir, log, sources, schema, reading, names)
+
+
+def _refuse_commas(schema: schema_lib.Schema) -> None:
+  """Refuses lists between commas where a comma may be a decimal point."""
+  for column in schema.pooled:
+    if column.separator == ',':
+      raise ValueError(
+        f"data.decimal is ',', and so is the separator of feature "
+        f'{column.name!r}; the files need another mark for one of the two'
+      )
 
 
 def _own_files(cfg, cache_dir, log) -> RankingDataset:

@@ -14,6 +14,7 @@ import numpy as np
 
 from genrec_jax import features as features_lib
 from genrec_jax import sealed
+from genrec_jax.data import decimals
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import raw, separators, transform, value_shares
 from genrec_jax.data.ranking import rows as rows_lib
@@ -34,9 +35,10 @@ def _read_numbers(chunk, column: schema_lib.Column) -> raw.NumberColumn:
   try:
     return transform.parse_numbers(chunk.columns[column.source], column.fill)
   except transform.NumberError as e:
+    remedy = decimals.hint_comma(e.value) or f'; mend it, or {chunk.remedy}'
     raise ValueError(
       f'{chunk.quote_cell(e.at, column.source, e.value)} is not a finite '
-      f"number of float32's range; mend it, or {chunk.remedy}"
+      f"number of float32's range{remedy}"
     ) from None
   except TypeError as e:
     raise ValueError(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import fields
+from genrec_jax.data import decimals, fields
 from genrec_jax.data.quoting import escape, list_names, quote
 from genrec_jax.data.ranking import forms, raw
 from genrec_jax.data.ranking.encoder import Encoder
@@ -109,6 +109,26 @@ def _read_flag(cell: str | float) -> int | None:
   return _FLAGS.get(cell)
 
 
+def find_flags(chunk: raw.RawChunk) -> list[str]:
+  """The columns that can be labels: of both 0 and 1, or words for them.
+
+  Those whose names are of labels, where there are any.
+  """
+  flags = []
+  for name, column in chunk.columns.items():
+    if not isinstance(column, raw.ListColumn):
+      if {_read_flag(cell) for cell in _list_cells(column)} == {0, 1}:
+        flags.append(name)
+  known = _LABEL_WORDS | _LABEL_NAMES
+  return [name for name in flags if _split_name(name) & known] or flags
+
+
+def _split_name(name: str) -> set[str]:
+  """The words of a name such as user_id or isClicked, in small letters."""
+  words = re.sub('([A-Z])', r' \1', name).lower()
+  return set(re.findall('[a-z]+', words))
+
+
 def _list_cells(column: raw.Column) -> Sequence:
   """Texts or numbers; '' is a missing one."""
   if not isinstance(column, raw.NumberColumn):
@@ -173,6 +193,14 @@ class _Look:
       isinstance(value, str) and _DATE.fullmatch(value) for value in values
     ):
       return Guess(None, f'dates, such as {values[0]}')
+    if values and all(map(fields.is_other_date, values)):
+      return Guess(
+        None,
+        f'dates, such as {values[0]}',
+        f'is left out, for it has dates such as {quote(values[0])}: convert '
+        'them to the form 2023-12-24 for data.time and splits by time, or to '
+        'numbers or weekdays for a feature',
+      )
     kind, reason, warning = self._judge_values()
     return Guess(
       {'kind': kind}, reason, warning or self._find_label(name, labels)
@@ -185,6 +213,15 @@ class _Look:
       return self._kind, f'empty in the first {self._rows:,} rows', ''
     numbers = {value: _parse_number(value) for value in values}
     texts = [value for value, x in numbers.items() if not math.isfinite(x)]
+    commas = [value for value in texts if decimals.has_comma(value)]
+    if commas and 10 * (len(texts) - len(commas)) <= len(values):
+      return (
+        self._kind,
+        f'text such as {quote(commas[0])}',
+        f'has numbers with a decimal comma, such as {quote(commas[0])}, each a '
+        'category of its own; set --config.data.decimal=, to have a numeric '
+        'feature',
+      )
     fraction = next(
       (value for value, x in numbers.items() if x % 1 and math.isfinite(x)),
       None,
@@ -224,7 +261,7 @@ class _Look:
       for label, told in zip(labels, self._told or (), strict=False):
         if words := _describe_leak(label, told, is_flag):
           return f'{words}: leave it out if it is known only afterwards'
-    words = set(re.findall('[a-z]+', re.sub('([A-Z])', r' \1', name).lower()))
+    words = _split_name(name)
     if words & _LABEL_NAMES or is_flag and words & _LABEL_WORDS:
       return (
         'looks like another label by its name: leave it out if it is known '
@@ -319,7 +356,9 @@ def describe_guesses(guesses: Mapping[str, Guess]) -> str:
 
 def warn_of(guesses: Mapping[str, Guess], where: object) -> None:
   """Warns of columns that hide something, a line each."""
-  unread = [n or "''" for n, g in guesses.items() if g.options is None]
+  unread = [
+    n or "''" for n, g in guesses.items() if g.options is None and not g.warning
+  ]
   if unread:
     LOG.warning('%s: left out: %s', where, list_names(unread))
   for name, guess in guesses.items():

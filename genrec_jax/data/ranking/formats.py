@@ -13,12 +13,14 @@ Such a module has
 where `reading` is a format and its options.
 """
 
+import difflib
 import pathlib
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import csv_layout, text
+from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import (
   criteo,
   csv_files,
@@ -70,6 +72,8 @@ def settle_reading(
   if find_format(cfg['name']) is csv_files:
     wanted = schema_lib.list_columns(cfg)
     header = cfg.get('header', 'auto')
+    if (decimal := cfg.get('decimal', '.')) != '.':
+      reading['decimal'] = decimal
     return csv_files.settle_layout(path, reading, wanted, header, log)
   reading['delimiter'] = reading['delimiter'] or ','  # which nothing reads
   return reading
@@ -105,6 +109,29 @@ def guess_features(
   wanted = [*labels, *(name for name, x in by_type.items() if x)]
   chunks = file_format.read_chunks(path, wanted, reading)
   return feature_guesses.guess_features(chunks, by_type, labels)
+
+
+def hint_label(path: pathlib.Path, reading: Reading, label: str) -> str:
+  """What may be meant by a label that a file has no column for, or ''."""
+  file_format = find_format(reading['format'])
+  by_type = file_format.default_features(path, reading)
+  if csv_layout.looks_like_data(list(by_type)):  # there is no header
+    return csv_layout.hint_column(label, list(by_type))
+  wanted = [name for name, options in by_type.items() if options]
+  rows = next(file_format.read_chunks(path, wanted, reading), None)
+  flags = feature_guesses.find_flags(rows) if rows else []
+  if not flags:
+    return csv_layout.hint_column(label, list(by_type))
+  nearest, *others = sorted(
+    flags,
+    key=lambda name: difflib.SequenceMatcher(None, label, name).ratio(),
+    reverse=True,
+  )
+  return (
+    f'; did you mean {nearest!r} (--config.data.labels={nearest})'
+    + (f', or {list_names(others)}' if others else '')
+    + '?'
+  )
 
 
 def read_files(

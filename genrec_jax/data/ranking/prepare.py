@@ -47,7 +47,7 @@ class RowSource:
   name: str = ''
 
 
-class _Progress:
+class Progress:
   """Tells `log` about rows, at most every `LOG_SECONDS`."""
 
   def __init__(self, log: Callable[[str], None]):
@@ -71,14 +71,22 @@ def _describe_file(path: pathlib.Path) -> dict:
   return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
 
 
-def _cut_chunks(
+def cut_chunks(
   source: RowSource,
   columns,
   cut: split_rules.TrainingCut | None,
   progress,
   what: str,
 ) -> Iterator[tuple[raw.RawChunk, np.ndarray | None]]:
-  """Chunks, and the split of each row where rows are cut off."""
+  """Chunks, and the split of each row where rows are cut off.
+
+  Args:
+    source: of the rows.
+    columns: those that are wanted.
+    cut: of `measure_cut`; None where all rows are of one split.
+    progress: told what is done.
+    what: the words for that.
+  """
   done = 0
   columns = list(dict.fromkeys([*columns, *(cut.columns if cut else ())]))
   for chunk in source.chunks(columns):
@@ -95,7 +103,7 @@ def _fit_encoder(schema, reading, source, cut, progress):
   fit = encoder_lib.EncoderFit(schema)
   if fit.needed:
     progress.start()
-    pieces = _cut_chunks(
+    pieces = cut_chunks(
       source, schema.sources, cut, progress, 'counting values'
     )
     for chunk, split_numbers in pieces:
@@ -105,7 +113,7 @@ def _fit_encoder(schema, reading, source, cut, progress):
   return fit.encoder(reading)
 
 
-def _measure_cut(schema, source, split_rule, progress, log):
+def measure_cut(schema, source, split_rule, progress, log):
   """What cuts the training rows; reads them where it must know them all."""
   cut = split_rules.TrainingCut(split_rule, schema.labels, schema.annotations)
   progress.start()
@@ -152,7 +160,7 @@ def _encode_sources(
       if name not in sources:
         continue
       progress.start()
-      for chunk, split_numbers in _cut_chunks(
+      for chunk, split_numbers in cut_chunks(
         sources[name],
         encoder.schema.everything,
         cut if name == 'train' else None,
@@ -245,8 +253,8 @@ def prepare_store(
     path for source in sources.values() for path in source.files
   )
   with scratch.staged_directory(out, store.MANIFEST) as work:
-    progress = _Progress(log)
-    cut = _measure_cut(schema, sources['train'], split_rule, progress, log)
+    progress = Progress(log)
+    cut = measure_cut(schema, sources['train'], split_rule, progress, log)
     encoder = _fit_encoder(
       schema, reading or {}, sources['train'], cut, progress
     )

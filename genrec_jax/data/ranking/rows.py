@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax.data import splits
+from genrec_jax.data.ranges import expand_ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Bags:
     """The lists number `at [M]`, in that order."""
     begin = self.begin[at]
     lengths = self.lengths[at]
-    return self._pick(splits.expand_ranges(begin, lengths), lengths)
+    return self._pick(expand_ranges(begin, lengths), lengths)
 
   def slice_lists(self, a: int, b: int) -> 'Bags':
     """The lists a .. b - 1, not copied."""

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import csv_layout
-from genrec_jax.data.quoting import list_names
+from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import annotations as annotations_lib
 from genrec_jax.data.ranking import rows as rows_lib
 
@@ -346,8 +345,8 @@ def build_columns(
   for name, options in features.items():
     if not isinstance(options, str) and not hasattr(options, 'keys'):
       raise ValueError(
-        f'data.features.{name} is {options!r}, must be a kind, or options such '
-        f'as data.features.{name}.kind'
+        f'data.features.{name} is {quote(options)}, must be a kind, or '
+        f'options such as data.features.{name}.kind'
       )
     options = {'kind': options} if isinstance(options, str) else dict(options)
     for key in options:
@@ -404,6 +403,9 @@ def build_schema(
   ):
     for name in wanted:
       if name not in names:
+        # Here alone: a server reads no files.
+        from genrec_jax.data import csv_layout
+
         raise ValueError(
           f'{where}: no column {name!r} ({key}); the columns are '
           f'{list_names(names)}' + csv_layout.hint_column(name, names)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.data import source_files
 from genrec_jax.data.quoting import escape, list_names
 from genrec_jax.data.ranking.store import SPLITS
 
@@ -281,6 +282,7 @@ def find_files(
     if known or not others:
       raise FileNotFoundError(
         f'{path}: no file to train on; set config.data.files.train to its name'
+        + source_files.hint_workbook(base)
       )
     files['train'] = [p for n in others for p in n.files]
     others = []

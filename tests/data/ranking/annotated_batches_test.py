@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import features
-from genrec_jax.data.ranking import batches, raw
+from genrec_jax.data.ranking import batches, collation, raw
 from tests.data.ranking.annotations_cases import ASKED, load, row, write
 
 
@@ -55,7 +55,7 @@ def test_rows_to_be_scored_need_no_labels(tmp_path):
   path = write(tmp_path / 'x.csv', [row(i) for i in range(50)])
   encoder = load(path, tmp_path / 'c', **ASKED).store.encoder
   chunk = raw.from_records([{'user': 'u1'}, {'user': 'u2'}], ['user'])
-  (batch,) = batches.raw_batches(encoder, [chunk], batch_size=4)
+  (batch,) = collation.raw_batches(encoder, [chunk], batch_size=4)
   assert batch.labels.values.tolist() == [[0, 0]] * 4
   assert batch.label_weights is batch.time is batch.extras is None
 

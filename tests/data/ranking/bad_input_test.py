@@ -69,7 +69,7 @@ def load(tmp_path, text, **changes):
     (GOOD, {'group': 'usr'}, r'data.group.*user'),
     (GOOD, {'name': 'cvs'}, "'csv'"),
     (GOOD, {'files': {'test': 'tst.csv'}}, 'data.files.test'),
-    (GOOD, {'delimiter': '::'}, 'one character'),
+    (GOOD, {'delimiter': ':-'}, 'one character'),
   ],
 )
 def test_bad_input_is_told_and_leaves_nothing(tmp_path, text, changes, wanted):

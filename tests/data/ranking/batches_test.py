@@ -3,8 +3,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from genrec_jax.data import capacities as capacities_lib
 from genrec_jax.data import pipeline
-from genrec_jax.data.ranking import batches, clicks, datasets, raw, store
+from genrec_jax.data.ranking import (
+  batches,
+  clicks,
+  collation,
+  datasets,
+  raw,
+  store,
+)
 from genrec_jax.data.ranking import prepare as prepare_lib
 from genrec_jax.data.ranking import schema as schema_lib
 from genrec_jax.data.ranking.rows import Bags, ColumnNames, Rows
@@ -167,10 +175,30 @@ def test_lists_have_one_capacity(shards, shuffle):
     np.testing.assert_array_equal(a.ids.values, b.ids.values)
     np.testing.assert_array_equal(a.jagged['b'].lengths, b.jagged['b'].lengths)
   rows = data.rows(0, 64)
-  batch = batches.collate_rows(
+  batch = collation.collate_rows(
     rows, NAMES, batch_size=64, capacities={'b': rows.bags['b'].values.size - 1}
   )
   assert batch.jagged['b']['b'].size == 128  # too few: that of the ladder
+
+
+@pytest.mark.parametrize('shuffle', [True, False])
+@pytest.mark.parametrize('shards', [1, 4])
+def test_the_room_for_lists_is_that_of_a_sample(shards, shuffle, monkeypatch):
+  """Two deviations above the longest shard of four batches, by a loop."""
+  monkeypatch.setattr(batches, 'SAMPLED', 4)
+  monkeypatch.setattr(capacities_lib, 'UNIT', 1)
+  data = part(rows=330)
+  options = dict(batch_size=16, seed=0, shuffle=shuffle, shards=shards)
+  (fixed,) = take(batches.train_batches(data, fixed_lists=True, **options), 1)
+  loose = take(batches.train_batches(data, **options), 21)  # an epoch
+  # Rows in order are sampled from the beginning to the end.
+  sample = loose[:4] if shuffle else loose[:21:6]
+  longest = []
+  for batch in sample:
+    shard = np.split(batch.jagged['b'].lengths, shards)
+    longest.append(max(int(lengths.sum()) for lengths in shard))
+  room = max(longest) + int(2 * np.std(longest))
+  assert fixed.jagged['b']['b'].size == shards * room
 
 
 def test_an_empty_part_is_refused():

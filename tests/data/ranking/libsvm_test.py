@@ -5,7 +5,13 @@ import logging
 import numpy as np
 import pytest
 
-from genrec_jax.data.ranking import batches, datasets, formats, libsvm
+from genrec_jax.data.ranking import (
+  batches,
+  collation,
+  datasets,
+  formats,
+  libsvm,
+)
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.raw import from_records
 
@@ -129,8 +135,8 @@ def test_saved_encoders_read_files_and_records_alike(tmp_path):
   by_file = formats.read_examples(encoder, tmp_path / 'x.libsvm')
   by_record = [from_records(records, encoder.schema.sources)]
   a, b = (
-    next(batches.raw_batches(encoder, chunks, batch_size=60)).jagged['indices']
-    for chunks in (by_file, by_record)
+    next(collation.raw_batches(encoder, rows, batch_size=60)).jagged['indices']
+    for rows in (by_file, by_record)
   )
   np.testing.assert_array_equal(a.columns.values, b.columns.values)
   np.testing.assert_array_equal(a.floats.values, b.floats.values)

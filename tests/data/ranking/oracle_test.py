@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from genrec_jax.data.ranking import batches, datasets
+from genrec_jax.data.ranking import batches, collation, datasets
 
 FEATURES = {
   'user': {},
@@ -160,7 +160,7 @@ def test_a_saved_encoder_makes_the_same_batches_of_raw_rows(tmp_path):
   assert encoder.features == ds.features
   want = list(batches.eval_batches(ds.splits['test'], batch_size=16))
   chunks = formats.read_examples(encoder, tmp_path / 'test.csv')
-  got = list(batches.raw_batches(encoder, chunks, batch_size=16))
+  got = list(collation.raw_batches(encoder, chunks, batch_size=16))
   assert len(got) == len(want) == 4
   for a, b in zip(want, got, strict=True):
     np.testing.assert_array_equal(a.ids.values, b.ids.values)

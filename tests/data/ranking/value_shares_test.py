@@ -10,7 +10,7 @@ import logging
 import numpy as np
 import pytest
 
-from genrec_jax.data.ranking import batches, datasets, formats, raw
+from genrec_jax.data.ranking import collation, datasets, formats, raw
 from genrec_jax.data.ranking import value_shares as shares_lib
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.value_tally import Tally
@@ -122,7 +122,9 @@ def test_counts_of_raw_rows(tmp_path):
     raw.RawChunk(texts, len(new)),
   ):
     tally = Tally(encoder)
-    for _ in batches.raw_batches(encoder, [chunk], batch_size=16, tally=tally):
+    for _ in collation.raw_batches(
+      encoder, [chunk], batch_size=16, tally=tally
+    ):
       pass
     assert tally.rows == 90
     found.append(tally.counts())
@@ -134,7 +136,7 @@ def test_counts_of_raw_rows(tmp_path):
   assert found[0]['user'].example == "row 1, column 'user': 'new1'"
   chunks = formats.read_examples(encoder, tmp_path / 'new.csv')
   tally = Tally(encoder)
-  list(batches.raw_batches(encoder, chunks, batch_size=64, tally=tally))
+  list(collation.raw_batches(encoder, chunks, batch_size=64, tally=tally))
   assert 'new.csv, line ' in tally.counts()['age'].gap
 
 
@@ -246,7 +248,7 @@ def told(encoder, users, known=None, **more):
   }
   chunk = raw.RawChunk(columns, len(users))
   tally = Tally(encoder)
-  list(batches.raw_batches(encoder, [chunk], batch_size=1000, tally=tally))
+  list(collation.raw_batches(encoder, [chunk], batch_size=1000, tally=tally))
   known = encoder.value_counts if known is None else known
   expected = shares_lib.expect_shares(encoder, known)
   return [
@@ -301,7 +303,7 @@ def test_the_watch_warns_once_and_forgets_what_was_good(shop, caplog):
       {'user': users, 'country': [''] * len(users), 'age': ['1'] * len(users)},
       len(users),
     )
-    for _ in batches.raw_batches(encoder, [chunk], batch_size=9, tally=watch):
+    for _ in collation.raw_batches(encoder, [chunk], batch_size=9, tally=watch):
       pass
 
   give(['nobody'])

@@ -7,7 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
-from genrec_jax.data.ranking import batches, blocks, datasets, rows, schema
+from genrec_jax.data.ranking import blocks, collation, datasets, rows, schema
 from genrec_jax.data.ranking.encoder import Encoder
 from genrec_jax.data.ranking.raw import from_records
 from genrec_jax.evaluators import importance
@@ -80,7 +80,7 @@ def test_weights_go_with_their_values(tmp_path):
   np.testing.assert_array_equal(
     moved.bags['tags'].weights, [0.25, 3, 0.5, 2, -1.5, 4]
   )
-  batch = batches.collate_rows(
+  batch = collation.collate_rows(
     all_rows, data.encoder.schema.names, batch_size=4, shards=2
   )
   bag = batch.jagged['tags']

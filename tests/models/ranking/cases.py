@@ -25,7 +25,7 @@ MIXED = (
 TABLES = tuple(f for f in MIXED if f.kind != 'numeric')
 
 DEEP = dict(dim=4, hidden=(6, 5))
-DLRM = dict(dim=4, bottom=(5,), top=(6,))
+DLRM = dict(dim=4, interaction='dot', bottom=(5,), top=(6,))
 WUKONG = dict(
   dim=4,
   layers=2,
@@ -50,7 +50,7 @@ CASES = {
   'deepfm': (config.deepfm(**DEEP), MIXED),
   'dlrm': (config.dlrm(**DLRM), MIXED),
   'dlrm_itself': (config.dlrm(**DLRM, itself=True, init='dlrm'), TABLES),
-  'dlrm_cat': (config.dlrm(**DLRM, interaction='cat'), MIXED),
+  'dlrm_cat': (config.dlrm(**DLRM | {'interaction': 'cat'}), MIXED),
   'dcn': (config.dcn(**DEEP), MIXED),
   'dcn_cross': (config.dcn(**DEEP, structure='cross', rank=2), TABLES),
   'dcn_stacked': (
