@@ -56,6 +56,8 @@ def request_ranking() -> ConfigDict:
         },
         'streaming': vars(sets.StreamOptions()),
         'movielens': vars(sets.MovielensOptions()),
+        'kuairand': vars(sets.KuairandOptions()),
+        'yambda': vars(sets.YambdaOptions()),
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.
@@ -135,6 +137,7 @@ def request_smoke(config: ConfigDict) -> ConfigDict:
     model.update(
       dim=16, blocks=min(model.blocks, 2), heads=2, dqk=8, dv=8, hidden=16,
       head_hidden=16,
+      postprocessor='layernorm',  # the generated stream has no times
     )  # fmt: skip
   else:
     for key, value in model.items():

@@ -6,34 +6,19 @@ import json
 import pathlib
 from collections.abc import Callable
 
-from genrec_jax.data.requests import movielens, request_files, stream_draws
+from genrec_jax.data.requests import datasets, request_files, stream_draws
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.data.requests.streaming import generate_requests
 
 FORMAT = 1  # of what is made; another number makes everything anew
 
 
-@dataclasses.dataclass(frozen=True)
-class RequestSet:
-  """How a data set is made.
-
-  Attributes:
-    options: class of its options, the section of its name.
-    make: (path, options) -> the requests.
-    files: (path, options) -> the files that are read; None for none.
-  """
-
-  options: type
-  make: Callable[[str, object], RequestDataset]
-  files: Callable[[str, object], list[pathlib.Path]] | None = None
-
-
 SETS = {
-  'streaming': RequestSet(
-    stream_draws.StreamOptions, lambda path, options: generate_requests(options)
-  ),
-  'movielens': RequestSet(movielens.MovielensOptions, movielens.load),
+  'streaming': lambda path, options: generate_requests(options),
+  **datasets.DATASETS,
 }
+OPTIONS = {'streaming': stream_draws.StreamOptions, **datasets.OPTIONS}
+_DEPTH = 2  # of the directories below `data.path` whose files are looked at
 
 
 def load(
@@ -53,16 +38,33 @@ def load(
     raise ValueError(
       f'data.name is {cfg.name!r}, must be one of {", ".join(SETS)}'
     )
-  kind = SETS[cfg.name]
-  options = kind.options(**cfg[cfg.name].to_dict())
+  options = OPTIONS[cfg.name](**cfg[cfg.name].to_dict())
   recipe = [FORMAT, cfg.name, dataclasses.asdict(options)]
-  for path in kind.files(cfg.path, options) if kind.files else ():
-    stat = path.stat()
-    recipe.append([str(path), stat.st_size, stat.st_mtime_ns])
+  if cfg.name != 'streaming':
+    recipe += _stamp_files(cfg.path)
   digest = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
   directory = pathlib.Path(cache) / f'{cfg.name}-{digest}'
-  remedy = f'remove {directory}, and it is made again'
   if not directory.exists():
     log(f'making requests of {cfg.name} in {directory}')
-    request_files.save_requests(kind.make(cfg.path, options), directory)
+    request_files.save_requests(SETS[cfg.name](cfg.path, options), directory)
+  remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
+
+
+def _stamp_files(path: str) -> list[list]:
+  """Name, size and time of every file that a data set may be read from."""
+  if not path:
+    raise ValueError(
+      'data.path is not set: give --config.data.path the directory of the files'
+    )
+  root = pathlib.Path(path)
+  if not root.exists():
+    raise FileNotFoundError(f'{path}: no such file or directory (data.path)')
+  files = [root] if root.is_file() else []
+  for depth in range(_DEPTH):
+    files += root.glob('*/' * depth + '*')
+  stamps = []
+  for file in sorted(f for f in files if f.is_file()):
+    stat = file.stat()
+    stamps.append([str(file), stat.st_size, stat.st_mtime_ns])
+  return stamps

@@ -1,0 +1,31 @@
+"""A generative ranker on KuaiRand: eight things a user may do with a video.
+
+  genrec train gr_kuairand --workdir=DIR --config.data.path=KuaiRand-1K
+
+The files are the published ones of KuaiRand-Pure, -1K or -27K. The last days
+test, and those before validate. Variants: `interleaved` and `no_actions`, and the
+ranking models over pooled histories, `dlrm` and `wukong`.
+"""
+
+from genrec_jax import config as config_lib
+
+MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+
+
+def get_config(arg=None):
+  variants = config_lib.parse_variants(
+    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
+  )
+  config = config_lib.request_ranking()
+  config.data.name, config.data.path = 'kuairand', 'KuaiRand-1K'
+  config.data.max_history, config.data.max_candidates = 512, 10
+  config.model.postprocessor = 'timestamp'
+  config.train.batch_size = 16
+  config.train.epochs = 3
+  config.train.patience = 1
+  config.optimizer.rows.name = 'row_adagrad'
+  for name in variants & MODELS.keys():
+    config.model = config_lib.pool_history(MODELS[name]())
+  for layout in variants & {'interleaved', 'no_actions'}:
+    config.model.layout = layout
+  return config_lib.request_smoke(config) if 'smoke' in variants else config

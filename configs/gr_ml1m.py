@@ -1,0 +1,30 @@
+"""A generative ranker on MovieLens: will a user like the next ten films?
+
+  genrec train gr_ml1m --workdir=DIR --config.data.path=ml-1m
+
+The last ten ratings of a user test, the ten before validate, and those before
+train, ten at a time, each with all ratings before as its history. MovieLens-100K
+and later editions are read in the same way. Variants: `interleaved` and
+`no_actions`, and the ranking models over pooled histories, `dlrm` and `wukong`.
+"""
+
+from genrec_jax import config as config_lib
+
+MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+
+
+def get_config(arg=None):
+  variants = config_lib.parse_variants(
+    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
+  )
+  config = config_lib.request_ranking()
+  config.data.name, config.data.path = 'movielens', 'ml-1m'
+  config.data.max_history, config.data.max_candidates = 256, 10
+  config.train.epochs = 10
+  config.train.patience = 3
+  config.optimizer.rows.name = 'row_adagrad'
+  for name in variants & MODELS.keys():
+    config.model = config_lib.pool_history(MODELS[name]())
+  for layout in variants & {'interleaved', 'no_actions'}:
+    config.model.layout = layout
+  return config_lib.request_smoke(config) if 'smoke' in variants else config
