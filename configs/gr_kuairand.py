@@ -3,8 +3,8 @@
   genrec train gr_kuairand --workdir=DIR --config.data.path=KuaiRand-1K
 
 The files are the published ones of KuaiRand-Pure, -1K or -27K. The last days
-test, and those before validate. Variants: `interleaved` and `no_actions`, and the
-ranking models over pooled histories, `dlrm` and `wukong`.
+test, and those before validate. Variants: `interleaved` and `no_actions`, and
+the ranking models over pooled histories, `dlrm` and `wukong`.
 """
 
 from genrec_jax import config as config_lib

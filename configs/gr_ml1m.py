@@ -3,9 +3,10 @@
   genrec train gr_ml1m --workdir=DIR --config.data.path=ml-1m
 
 The last ten ratings of a user test, the ten before validate, and those before
-train, ten at a time, each with all ratings before as its history. MovieLens-100K
-and later editions are read in the same way. Variants: `interleaved` and
-`no_actions`, and the ranking models over pooled histories, `dlrm` and `wukong`.
+train, ten at a time, each with all ratings before as its history. Other
+editions of MovieLens are read in the same way. Variants: `interleaved` and
+`no_actions`, and the ranking models over pooled histories, `dlrm` and
+`wukong`.
 """
 
 from genrec_jax import config as config_lib

@@ -2,8 +2,8 @@
 
   genrec train gr_yambda --workdir=DIR --config.data.path=yambda/flat/50m
 
-The events of a day are learned from, and the next day is evaluated before it is;
-the last day tests. The target of the benchmark is an AUC of .75. Variants:
+The events of a day are learned from, and the next day is evaluated before it
+is; the last day tests. The target of the benchmark is an AUC of .75. Variants:
 `interleaved` and `no_actions`, and the ranking models over pooled histories,
 `dlrm` and `wukong`.
 """

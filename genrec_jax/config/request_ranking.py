@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from genrec_jax.config import losses, request_models, sections
 from genrec_jax.config import request_sets as sets
-from genrec_jax.config.sections import make_model_section
 
 
 def request_ranking() -> ConfigDict:
@@ -106,10 +105,10 @@ def request_ranking() -> ConfigDict:
 
 def stu(**fields) -> ConfigDict:
   """The generative ranker; see `request_models.STU`."""
-  section = make_model_section('stu', request_models.STU(), fields)
-  with section.unlocked():  # the data say it
-    del section.max_history, section.max_candidates
-  return section
+  section = {'name': 'stu', **vars(request_models.STU())}
+  for key in ('max_history', 'max_candidates'):  # the data say it
+    del section[key]
+  return sections.make_section(section, fields)
 
 
 def pool_history(model: ConfigDict, **fields) -> ConfigDict:
