@@ -279,6 +279,20 @@ def test_a_bad_age_is_named(tmp_path):
   refuse(tmp_path, "u.user, line 12: 'young' is not the age of user 998 in")
 
 
+@pytest.mark.parametrize('name', ['ratings.dat', 'users.dat'])
+def test_a_file_that_changes_is_refused(tmp_path, monkeypatch, name):
+  write(tmp_path, 'ml-1m', make_ratings(0))
+
+  def sort_and_change(*args):
+    with open(tmp_path / name, 'a') as f:
+      f.write('\n')
+    return sort_events(*args)
+
+  sort_events = movielens.sort_events
+  monkeypatch.setattr(movielens, 'sort_events', sort_and_change)
+  refuse(tmp_path, f'changed while they were read .*{name}')
+
+
 def test_data_that_give_no_request(tmp_path):
   write(tmp_path, 'ml-latest', make_ratings(0, counts=[21, 30]))
   with pytest.raises(ValueError, match=r"'train'; lower min_history \(25\)"):
