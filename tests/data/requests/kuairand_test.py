@@ -237,7 +237,9 @@ def describe_plainly(folder, options):
 OPTIONS = [
   KuairandOptions(),
   KuairandOptions(history='order', candidates=3, min_history=2),
-  KuairandOptions(random=True, tab=True, min_count=3, step_s=86_400),
+  KuairandOptions(
+    random=True, tab=True, min_count=3, step_s=86_400, pause_s=0,
+  ),
   KuairandOptions(pause_s=0, asked_at='first_candidate', candidates=1),
   KuairandOptions(
     labels=('long_view', 'play_time'), valid_from='2022-04-20',
