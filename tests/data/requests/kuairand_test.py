@@ -263,6 +263,10 @@ def test_requests_are_those_of_the_plain_reader(
       assert plain.expand(got, split) == requests
     assert got.name == f'kuairand-{version}'
     assert dict(got.spec.actions) == BITS
+    assert [(x.name, x.kind) for x in got.spec.labels] == [
+      (name, 'regression' if name == 'play_time' else 'binary')
+      for name in options.labels
+    ]
 
 
 def edit(path, line, name, value):

@@ -203,6 +203,10 @@ def test_requests_are_those_of_the_plain_reader(tmp_path, layout, options):
     for split, requests in expected.items():
       assert plain.expand(got, split) == requests
     assert got.name == layout
+    kinds = [('liked', 'binary')]
+    kinds += [('rating', 'regression')] * options.rating_label
+    assert [(x.name, x.kind) for x in got.spec.labels] == kinds
+    assert [bit for _, bit in got.spec.actions] == [1, 2, 4, 8, 16]
 
 
 def test_half_stars_and_unknown_values(tmp_path):

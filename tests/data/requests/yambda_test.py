@@ -237,6 +237,11 @@ def test_requests_are_those_of_the_plain_reader(
     folder = write(tmp_path / str(seed), events)
     got = datasets.DATASETS['yambda'](folder, options)
     assert_same(got, describe_plainly(events, options))
+    named = ['listen_plus', 'skip', *options.feedback]
+    assert dict(got.spec.actions) == {name: BITS[name] for name in named}
+    assert [(x.name, x.kind) for x in got.spec.labels] == [
+      ('listen_plus', 'binary')
+    ]
 
 
 def replace(options, **changes):
