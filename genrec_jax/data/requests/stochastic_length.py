@@ -66,9 +66,8 @@ class StochasticLength:
       most: N, events that are read of a history.
     """
     squares = np.maximum(np.asarray(lengths, np.float64), 1) ** 2
-    probability = 1 - float(most) ** self.alpha / squares
-    is_long = lengths > self.find_threshold(most)
-    return np.where(is_long, np.maximum(probability, 0), 0)
+    # Not above 0 up to the threshold, whose square is at most N^alpha.
+    return np.maximum(1 - float(most) ** self.alpha / squares, 0)
 
   def find_cut(
     self, lengths: np.ndarray, most: int, keys: np.ndarray

@@ -288,9 +288,9 @@ def test_evaluation_has_every_candidate_once_in_order(shards, capacity):
 
 
 def test_evaluation_of_one_step_of_a_stream():
-  data = make_dataset(7, steps=5)
+  data = make_dataset(7, steps=5, longest=400, most_candidates=90)
   split = data.splits['test']
-  options = dict(batch_size=4, **LIMITS)
+  options = dict(batch_size=4, max_history=300, max_candidates=50)
   every = list(batches.eval_batches(data, split, **options))
   shapes = {str(jax.tree.map(np.shape, batch)) for batch in every}
   rows = []
@@ -341,14 +341,15 @@ def test_chosen_capacities_leave_few_shapes(order, shards):
     count = request_order.steps_per_epoch(split, 4, order) * (
       1 if order == 'stream' else 16
     )
-    rooms = {
-      tuple(
-        len(batch.jagged[name].columns.values) // shards
-        for name in ('history', 'candidates')
-      )
-      for batch in itertools.islice(made, count)
-    }
+    rooms, need = set(), np.zeros(2, int)
+    for batch in itertools.islice(made, count):
+      both = [batch.jagged[name] for name in ('history', 'candidates')]
+      rooms.add(tuple(len(x.columns.values) // shards for x in both))
+      sums = [x.lengths.reshape(shards, -1).sum(1).max() for x in both]
+      need = np.maximum(need, sums)
     assert rooms <= set(chosen.sizes)
+    # No more than the largest batch takes.
+    assert chosen.sizes[0] == tuple((-(-need // 128) * 128).tolist())
   assert batches.choose_capacities(data, split, 0, **options) is None
 
 

@@ -60,6 +60,14 @@ def test_programs_and_words():
   )
 
 
+def test_a_batch_has_the_smallest_pair_with_room():
+  pairs = PairCapacities(((512, 256), (256, 128)), (0, 100))
+  cases = [(200, 100, 99), (256, 128, 99), (257, 1, 100), (1, 129, 100)]
+  for case in cases:
+    assert pairs.find_room(*case) == (512, 256)
+  assert pairs.find_room(256, 128, 100) == (256, 128)
+
+
 @pytest.mark.parametrize('number', [0, 200])
 def test_what_no_pair_has_room_for_is_rounded_up(number):
   pairs = PairCapacities(((512, 256), (256, 128)), (0, 100))
