@@ -7,7 +7,7 @@ A kind from outside the package is one more entry of such a table, see
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Panel, TaskKind
 from genrec_jax.report import panels
-from genrec_jax.serve import predict, score
+from genrec_jax.serve import predict, score, score_requests
 from genrec_jax.train import ranking_data as ranking
 from genrec_jax.train import request_data as requests
 from genrec_jax.train import retrieval_data as retrieval
@@ -27,7 +27,7 @@ TASK_KINDS = {
   ),
   'request_ranking': TaskKind(
     data=requests.RequestData,
-    predict=score.write_scores,
+    predict=score_requests.write_request_scores,
     defaults=config_lib.request_ranking,
   ),
 }
