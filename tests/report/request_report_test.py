@@ -14,7 +14,7 @@ from genrec_jax import config as config_lib
 from genrec_jax.data.requests import streaming
 from genrec_jax.report import request_panel, stream_panel
 from genrec_jax.report.metric_writers import read_jsonl
-from genrec_jax.report.saved_report import rebuild_report
+from genrec_jax.report.summary import rebuild_report
 from genrec_jax.serve import score_requests
 from genrec_jax.serve.request_scorer import RequestScorer
 from genrec_jax.task_kinds import TASK_KINDS
