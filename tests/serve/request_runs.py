@@ -21,7 +21,8 @@ def make_log() -> Log:
   rng = np.random.default_rng(3)
   log = {}
   for user in range(11, 11 + USERS):
-    times = 1_000_000_000 + np.sort(rng.integers(0, 900, RATINGS)) * 3600
+    hours = np.sort(rng.choice(900, RATINGS, replace=False))
+    times = 1_000_000_000 + hours * 3600
     films = rng.integers(1, 40, RATINGS)
     stars = rng.integers(1, 6, RATINGS)
     log[user] = list(
