@@ -68,14 +68,19 @@ def scores_of(rows) -> np.ndarray:
   return np.array([[r[f'score_{x}'] for x in LABELS] for r in rows], float)
 
 
-def score_one(scorer, events, film, user, time=None) -> np.ndarray:
-  """Of one candidate alone, by the raw log."""
+def score_films(scorer, events, films, user, time=None) -> np.ndarray:
+  """By the raw log, `[N, L]`."""
   history = {
     'movie_id': [film for _, film, _ in events],
     'action': [f'stars_{stars}' for *_, stars in events],
     'time': [time for time, *_ in events],
   }
-  (found,) = scorer.score(history, {'movie_id': [film]}, user=user, time=time)
+  return scorer.score(history, {'movie_id': films}, user=user, time=time)
+
+
+def score_one(scorer, events, film, user, time=None) -> np.ndarray:
+  """Of one candidate alone."""
+  (found,) = score_films(scorer, events, [film], user, time)
   return found
 
 
@@ -107,11 +112,10 @@ def test_test_split_is_scored_whole(rated, scorer, loaded, tmp_path):
   assert told['rows'] == len(wanted) and told['requests'] == len(log)
   scores = scores_of(rows)
   assert ((scores[:, 0] > 0) & (scores[:, 0] < 1)).all()
-  for at in range(0, len(wanted), 7):
-    user, film, time, _ = wanted[at]
-    events = log[user][:-10]
-    one = score_one(scorer, events, film, user, time)
-    assert_close(scores[at], one)
+  for number, (user, events) in enumerate(log.items()):
+    films = [film for _, film, _ in events[-10:]]
+    found = score_films(scorer, events[:-10], films, user, events[-11][0])
+    assert_close(scores[10 * number : 10 * number + 10], found)
 
 
 def test_a_file_with_times_reads_histories_up_to_them(
@@ -202,15 +206,16 @@ def test_a_request_may_have_any_number_of_candidates(
   *_, log = rated
   one, two, *_ = log
   films = [1 + i % 39 for i in range(2_500)]
-  lines = ['user,item', f'{two},1', *(f'{one},{film}' for film in films)]
+  lines = ['user,item', *[f'{two},1'] * 4]
+  lines += [f'{one},{film}' for film in films]
   told, rows = predict(rated, tmp_path, lines)
-  assert told['rows'] == len(films) + 1 and told['requests'] == 2
-  assert {r['request'] for r in rows[1:]} == {'2'}
-  assert [int(r['item']) for r in rows[1:]] == films
-  scores, first = scores_of(rows[1:]), {}
+  assert told['rows'] == len(films) + 4 and told['requests'] == 2
+  assert {r['request'] for r in rows[4:]} == {'2'}
+  assert [int(r['item']) for r in rows[4:]] == films
+  scores, first = scores_of(rows[4:]), {}
   for film, score in zip(films, scores, strict=True):
     assert_close(score, first.setdefault(film, score))
-  assert_close(scores[0], score_one(scorer, log[one], 1, one))
+  assert_close(scores[:4], score_films(scorer, log[one], films[:4], one))
 
 
 BAD = {
