@@ -80,14 +80,16 @@ def test_metrics_are_those_of_the_predictions(run, dataset, tmp_path):
   scores = [float(row['score']) for row in rows]
   found = measure_plainly(scores, labels)
   for name, value in found.items():
-    assert report['metrics']['test'][name] == pytest.approx(value, rel=1e-5)
+    # Unequal logits may be one float32 as probabilities, half a pair then.
+    within = dict(abs=1e-4) if name == 'auc' else dict(rel=1e-5)
+    assert report['metrics']['test'][name] == pytest.approx(value, **within)
   # Step by step, and all steps together.
   stream = report['ranking']['stream']
   assert [step['step'] for step in stream['test']] == [4, 5]
   for step in stream['test']:
     some = [i for i, row in enumerate(rows) if int(row['step']) == step['step']]
     part = measure_plainly([scores[i] for i in some], [labels[i] for i in some])
-    assert step['auc'] == pytest.approx(part['auc'], rel=1e-5)
+    assert step['auc'] == pytest.approx(part['auc'], abs=1e-4)
     assert step['ne'] == pytest.approx(part['ne'], rel=1e-5)
     assert step['candidates'] == len(some)
     rate = sum(labels[i] for i in some) / len(some)
