@@ -6,8 +6,8 @@ A kind from outside the package is one more entry of such a table, see
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Panel, TaskKind
-from genrec_jax.report import panels
-from genrec_jax.serve import predict, score
+from genrec_jax.report import panels, request_panel, stream_panel
+from genrec_jax.serve import predict, score, score_requests
 from genrec_jax.train import ranking_data as ranking
 from genrec_jax.train import request_data as requests
 from genrec_jax.train import retrieval_data as retrieval
@@ -27,7 +27,15 @@ TASK_KINDS = {
   ),
   'request_ranking': TaskKind(
     data=requests.RequestData,
-    predict=score.write_scores,
+    predict=score_requests.write_request_scores,
     defaults=config_lib.request_ranking,
+    panels=(
+      Panel(
+        'ranking', stream_panel.measure_requests, stream_panel.draw_requests
+      ),
+      Panel(
+        'requests', request_panel.explain_requests, request_panel.draw_explained
+      ),
+    ),
   ),
 }

@@ -270,6 +270,9 @@ RANKING = {
 }
 REQUESTS = {
   **_PREDICT,
+  'predict.columns.user': NAME,
+  'predict.columns.item': NAME,
+  'predict.columns.time': TEXT,
 }  # fmt: skip
 # Field of a model -> its rule; the words that a field may be are in models.py.
 MODEL = {

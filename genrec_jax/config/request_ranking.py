@@ -81,10 +81,17 @@ def request_ranking() -> ConfigDict:
         'progressive': 'none',
       },
       'predict': {
-        # The file of candidates; '' is the test split.
+        # The file of candidates, one a row; '' is the test split.
         'input': '',
         # Its format; '' goes by the suffix '.csv' or '.parquet'.
         'format': '',
+        'columns': {
+          'user': 'user',  # Its column of the user who asks.
+          'item': 'item',  # Its column of the candidate.
+          # Its column of the time of the request; '' asks behind the last event
+          # of the user.
+          'time': '',
+        },
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',

@@ -160,21 +160,15 @@ class RankingEvaluator:
 
     Returns:
       'examples': how many there are;
-      'labels': label -> {'calibration', 'histogram': of `calibration_curve` and
-        `score_histogram` in `ranking_metrics`, 'calibration_error'};
+      'labels': as `ranking_metrics.describe_labels` gives them;
       'importance', unless `report.importance_rows` is 0: {'examples',
         'repeats', 'features': of `importance.permutation_importance`}.
     """
     logits, labels, weights, _ = self.scores(state)
-    page = {'examples': len(weights), 'labels': {}}
-    for i, label in enumerate(self._task.labels):
-      of_label = logits[:, i], labels[:, i], weights
-      curve = ranking_metrics.calibration_curve(*of_label, bins=report.bins)
-      page['labels'][label] = {
-        'calibration': curve,
-        'calibration_error': ranking_metrics.calibration_error(curve),
-        'histogram': ranking_metrics.score_histogram(*of_label),
-      }
+    described = ranking_metrics.describe_labels(
+      logits, labels, weights, self._task.labels, bins=report.bins
+    )
+    page = {'examples': len(weights), 'labels': described}
     if report.importance_rows and len(weights):
       rows = importance.sample_rows(self._split, report.importance_rows, seed)
       page['importance'] = {

@@ -63,6 +63,7 @@ class RequestEvaluator:
     *,
     is_due: Callable[[int], bool] = lambda step: True,
     swings: bool = False,
+    steps: np.ndarray | None = None,
   ):
     """Prepares; nothing is computed yet.
 
@@ -75,9 +76,11 @@ class RequestEvaluator:
       swings: whether the requests are others at every step, so that metrics
         come with the number of candidates and the share of each label, of which
         metrics of all steps can be made.
+      steps: `[R]` of the requests of the split, in a stream; None of others.
     """
     self._task, self._make_batches = task, make_batches
     self._runtime, self.is_due, self._swings = runtime, is_due, swings
+    self._steps = steps
     self._step = 0  # of the last `run`
     kinds = [label.kind == 'binary' for label in task.spec.labels]
     self._binary = [i for i, is_binary in enumerate(kinds) if is_binary]
@@ -128,6 +131,53 @@ class RequestEvaluator:
       scores.append(self._scores(weights, runtime.put_on_devices(batch)))
     return join_scores(jax.device_get(scores), len(self._task.labels))
 
+  def details(self, state, report, seed: int) -> dict:
+    """What the page of a report shows of `state`, as JSON can say it.
+
+    Args:
+      state: the weights.
+      report: `config.report`.
+      seed: of the run; nothing is drawn here.
+
+    Returns:
+      'examples': how many candidates there are; 'unit': what they are called;
+      'labels': of the binary ones, see `ranking_metrics.describe_labels`;
+      'steps', of a stream: [{'step', metric: value, ...}, ...], the metrics of
+        each step, those that the next one is measured by.
+    """
+    del seed
+    scores = self.scores(state)
+    labels = ranking_metrics.describe_labels(
+      scores.outputs[:, self._binary],
+      scores.labels[:, self._binary],
+      scores.weights,
+      [self._task.labels[i] for i in self._binary],
+      bins=report.bins,
+    )
+    page = {
+      'examples': len(scores.weights), 'unit': 'candidates', 'labels': labels
+    }  # fmt: skip
+    if self._steps is not None:
+      step = self._steps[scores.request]
+      page['steps'] = []
+      for number in np.unique(step).tolist():
+        some = CandidateScores(*(column[step == number] for column in scores))
+        page['steps'].append(
+          {'step': number, **self.measure(some), **self.measure_swing(some)}
+        )
+    return page
+
+  def measure_swing(self, scores: CandidateScores) -> dict[str, float]:
+    """Number of the candidates, and share of each label among them."""
+    weights = scores.weights.astype(np.float64)
+    total = float(weights.sum())
+    values = {'candidates': total}
+    for i in self._binary:
+      suffix = f'/{self._task.labels[i]}' if len(self._binary) > 1 else ''
+      rate = weights @ scores.labels[:, i].astype(np.float64)
+      values[f'rate{suffix}'] = float(rate / total) if total else np.nan
+    return values
+
   def measure(self, scores: CandidateScores) -> dict[str, float]:
     """The metrics of some candidates."""
     weights = scores.weights.astype(np.float64)
@@ -147,13 +197,7 @@ class RequestEvaluator:
       for name, each in (('mse', error**2), ('mae', np.abs(error))):
         mean = float(weights @ each / total) if total else np.nan
         values[name + suffix] = mean
-    if self._swings:
-      values['candidates'] = float(total)
-      for i in self._binary:
-        suffix = f'/{self._task.labels[i]}' if len(self._binary) > 1 else ''
-        rate = weights @ scores.labels[:, i].astype(np.float64)
-        values[f'rate{suffix}'] = float(rate / total) if total else np.nan
-    return values
+    return values | (self.measure_swing(scores) if self._swings else {})
 
   def constant(self, outputs_of: Callable[[Examples], np.ndarray]):
     """The metrics of outputs that need no model.

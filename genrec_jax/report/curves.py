@@ -20,6 +20,7 @@ _FIRST = 'loss ndcg@10 hr@10 tokens_per_s auc logloss examples_per_s'.split()
 _SPLITS = {
   'train': 'purple',
   'valid': 'blue',
+  'next': 'blue',  # of a stream, which has no 'valid'
   'test': 'orange',
   'perf': 'green',
 }
@@ -112,6 +113,7 @@ def chart_steps(
   references: Sequence[Series] = (),
   from_zero: bool = False,
   holes: Sequence[Mapping] = (),
+  axis: str = 'step',
 ) -> Chart:
   """Returns curves over the steps of a run.
 
@@ -121,6 +123,7 @@ def chart_steps(
     references: levels and marks, drawn below them.
     from_zero: the vertical axis starts at zero, so that heights compare.
     holes: where lines are missing, see `metric_writers.describe_hole`.
+    axis: what the steps are.
   """
   every = [point for s in series for point in s.points]
   levels = [y for s in references for _, y in s.points]
@@ -146,7 +149,7 @@ def chart_steps(
   ]
   return Chart(
     title,
-    linear_axis(low, high, 'step', whole=True),
+    linear_axis(low, high, axis, whole=True),
     linear_axis(bottom, top + margin),
     [*references, *(_break_curve(s, holes) for s in series)],
     _read_out(series),

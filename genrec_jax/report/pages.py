@@ -33,6 +33,7 @@ from genrec_jax.report.value_table import tabulate_values
 _MOST_HEADLINES = 3
 _MODELS = {
   'hstu': 'HSTU',
+  'stu': 'STU',
   'sasrec': 'SASRec',
   'lr': 'LR',
   'fm': 'FM',
@@ -183,12 +184,13 @@ def _list_titles(users: Sequence[Mapping]) -> Iterator[str | None]:
 def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:
   """Charts of predicted probabilities, with a sentence each."""
   labels = ranking.get('labels') or {}
+  unit = ranking.get('unit') or 'examples'
   for label, details in labels.items():
     of = f' of {label}' if len(labels) > 1 else ''
     if curve := details.get('calibration'):
       mean = sum(b['weight'] for b in curve) / len(curve)
       said = (
-        f'{len(curve)} bins of about {mean:,.0f} examples, with 95% intervals;'
+        f'{len(curve)} bins of about {mean:,.0f} {unit}, with 95% intervals;'
         ' ticks at the bottom part them.'
       )
       error = details.get('calibration_error')
@@ -199,7 +201,7 @@ def _chart_labels(ranking: Mapping) -> Iterator[tuple[charts.Chart, str]]:
     if histogram.get('edges'):
       yield (
         score_charts.chart_scores(f'Scores by label{of}', histogram),
-        'Share of the positive and of the negative examples; the axis is'
+        f'Share of the positive and of the negative {unit}; the axis is'
         ' spaced as the logits are.',
       )
 

@@ -50,9 +50,17 @@ def measure_details(config, workdir, experiment) -> dict:
   runtime = SingleDeviceEvalRuntime.of(experiment.extensions)
   experiment = dataclasses.replace(experiment, runtime=runtime)
   evaluators = experiment.evaluators(config)
-  split = 'test' if 'test' in evaluators else list(evaluators)[-1]
   weights = load_weights(
     workdir, experiment.task, config.predict.checkpoint, experiment.extensions
   )
+  # Some are measured while a stream goes on, and have nothing at its end.
+  evaluators = {
+    name: evaluator
+    for name, evaluator in evaluators.items()
+    if getattr(evaluator, 'is_due', lambda step: True)(weights.step)
+  }
+  if not evaluators:
+    return {}
+  split = 'test' if 'test' in evaluators else list(evaluators)[-1]
   details = evaluators[split].details(weights, config.report, config.seed)
   return {'part': split, **details}

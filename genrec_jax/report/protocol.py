@@ -71,7 +71,8 @@ def describe_size(report: Mapping) -> str:
   examples, users = counts['examples'], counts.get('users')
   if users is None:
     return f'{examples:,} {name} examples'
-  of = '' if users == examples else f'{examples:,} targets of '
+  what = 'candidates' if 'requests' in counts else 'targets'
+  of = '' if users == examples else f'{examples:,} {what} of '
   return f'{of}{users:,} {name} users'
 
 

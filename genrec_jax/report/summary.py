@@ -58,6 +58,10 @@ name of the split that it was measured on:
                      'auc_drop', 'auc_drop_std', 'logloss_rise',
                      'logloss_rise_std'}, ...]}
 
+Of requests, 'labels' has the binary ones alone, 'unit' is what the examples are
+called, and 'stream' is of `stream_panel.measure_requests`; `requests` is what
+`request_panel.explain_requests` gives.
+
 Only `metrics` must be there; what is absent is left out of the page.
 """
 

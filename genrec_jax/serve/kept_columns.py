@@ -87,7 +87,7 @@ class KeptColumns:
     """The same chunks, whose columns are held."""
     for chunk in chunks:
       for name in self.names:
-        values = _to_values(chunk, name)
+        values = take_values(chunk, name)
         self._waiting.setdefault(name, []).append(values)
       self._held += len(chunk)
       yield chunk
@@ -116,13 +116,14 @@ class KeptColumns:
     for name, pieces in self._waiting.items():
       held = pieces[0]
       if len(pieces) > 1:
-        is_text = isinstance(held, list)
-        held = sum(pieces, []) if is_text else np.ma.concatenate(pieces)
+        held = join_values(pieces)
       taken[name], self._waiting[name] = held[:count], [held[count:]]
     return taken
 
 
-def _to_values(chunk: raw.RawChunk, name: str) -> list[str] | np.ma.MaskedArray:
+def take_values(
+  chunk: raw.RawChunk, name: str
+) -> list[str] | np.ma.MaskedArray:
   """A column as files of predictions hold it: texts or numbers."""
   column = chunk.columns[name]
   if isinstance(column, raw.ListColumn):
@@ -138,6 +139,13 @@ def _to_values(chunk: raw.RawChunk, name: str) -> list[str] | np.ma.MaskedArray:
   if values.dtype.kind == 'f':  # with as few digits as they have
     values = values.astype(str).astype(np.float64)
   return np.ma.MaskedArray(values, None if present is None else ~present)
+
+
+def join_values(pieces: Sequence) -> list[str] | np.ma.MaskedArray:
+  """Some values of `take_values`, one behind the other."""
+  if isinstance(pieces[0], list):
+    return sum(pieces, [])
+  return np.ma.concatenate(pieces)
 
 
 def _format_dates(column: raw.NumberColumn) -> list[str]:

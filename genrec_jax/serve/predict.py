@@ -13,14 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from genrec_jax import interruption
-from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data import datasets, remote_files, scratch
+from genrec_jax.data import datasets, scratch
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.features import PAD
-from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.serve import inputs, prediction_files
+from genrec_jax.serve import inputs, prediction_files, prediction_paths
 from genrec_jax.serve.predictor import Predictor
 
 LOG = logging.getLogger('genrec_jax')
@@ -40,22 +38,8 @@ def write_predictions(
     {'output', 'users', 'rows', 'unknown_events', 'unknown_items',
     'users_without_known_items', 'users_without_unseen_items'}.
   """
-  if job.process_count() > 1:
-    raise ValueError(
-      'predictions are written by one process, and these are '
-      f'{job.process_count()}; '
-      'start --mode=predict without the others'
-    )
   workdir, predict = pathlib.Path(workdir), config.predict
-  workdir_lib.check_trained(workdir, config)
-  output = remote_files.locate(predict.output or workdir / 'predictions.csv')
-  prediction_files.check_path(output)
-  interruption.keep(
-    lambda: f'{output} is as it was, and the same command starts again'
-  )
-  source = remote_files.locate(predict.input) if predict.input else None
-  if source and output.resolve() == source.resolve():
-    raise ValueError(f'{output}: predict.output would replace predict.input')
+  source, output = prediction_paths.settle_paths(config, workdir)
   predictor = Predictor.load(workdir, config, predict.checkpoint, extensions)
   left_out = inputs.SkippedEvents()
   with contextlib.ExitStack() as stack:

@@ -87,20 +87,51 @@ class Scores:
 
   def lines(self) -> Iterator[dict]:
     """{"row": 1, "user": "u7", "score": 0.25} of each example."""
-    columns = {
-      name: _shorten_floats(x)
-      if getattr(x, 'dtype', '') == np.float32
-      else np.ma.asarray(x).tolist()
-      if isinstance(x, np.ndarray)
-      else x
-      for name, x in self.columns().items()
-    }
-    for values in zip(*columns.values(), strict=True):
-      yield dict(zip(columns, values, strict=True))
+    return _list_lines(self.columns())
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateScores:
+  """Scores of N candidates; those of a request stand together.
+
+  Attributes:
+    request: `[N]` number of the request; the first of a file is 1.
+    named: who is asked for what: column -> N texts, or `[N]` numbers, masked
+      where missing.
+    labels: name of each label.
+    scores: `[N, L]` float32.
+  """
+
+  request: np.ndarray
+  named: Mapping[str, list | np.ndarray]
+  labels: tuple[str, ...]
+  scores: np.ndarray
+
+  def columns(self) -> dict:
+    """Name -> values, as tables have them."""
+    scores = zip(name_scores(self.labels), self.scores.T, strict=True)
+    return {'request': self.request, **self.named, **dict(scores)}
+
+  def lines(self) -> Iterator[dict]:
+    """{"request": 1, "user": 7, "item": 3, "score": 0.25}, each candidate."""
+    return _list_lines(self.columns())
+
+
+def _list_lines(columns: Mapping) -> Iterator[dict]:
+  columns = {
+    name: _shorten_floats(x)
+    if getattr(x, 'dtype', '') == np.float32
+    else np.ma.asarray(x).tolist()
+    if isinstance(x, np.ndarray)
+    else x
+    for name, x in columns.items()
+  }
+  for values in zip(*columns.values(), strict=True):
+    yield dict(zip(columns, values, strict=True))
 
 
 def name_scores(labels: Sequence[str]) -> list[str]:
-  """The columns of the probabilities.
+  """The columns of the scores.
 
   >>> name_scores(['click']), name_scores(['click', 'buy'])
   (['score'], ['score_click', 'score_buy'])
@@ -115,6 +146,9 @@ def _shorten_floats(values: np.ndarray) -> list[float]:
   return values.astype(str).astype(np.float64).tolist()
 
 
+Predictions = Rows | Scores | CandidateScores
+
+
 class _Csv:
   escape_formulas = False
 
@@ -123,7 +157,7 @@ class _Csv:
     self._csv = csv.writer(self._file, lineterminator='\n')
     self._headed = False
 
-  def write(self, rows: Rows | Scores) -> None:
+  def write(self, rows: Predictions) -> None:
     columns = rows.columns()
     if not self._headed:
       self._csv.writerow(self._format_column(list(columns)))
@@ -150,7 +184,7 @@ class _Jsonl:
   def __init__(self, path: pathlib.Path):
     self._file = open(path, 'w', encoding='utf-8')
 
-  def write(self, rows: Rows | Scores) -> None:
+  def write(self, rows: Predictions) -> None:
     for line in rows.lines():
       self._file.write(json.dumps(line, ensure_ascii=False) + '\n')
 
@@ -163,7 +197,7 @@ class _Parquet:
     self._arrow, self._parquet = _import_pyarrow()
     self._path, self._writer, self._waiting, self._rows = path, None, [], 0
 
-  def write(self, rows: Rows | Scores) -> None:
+  def write(self, rows: Predictions) -> None:
     columns = {
       # Not every pyarrow knows NumPy's strings of any length.
       name: x.tolist() if getattr(x, 'dtype', '') == _ANY_LENGTH else x

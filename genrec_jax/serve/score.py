@@ -10,9 +10,7 @@ import os
 import pathlib
 
 from genrec_jax import interruption
-from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.contracts import Extensions
-from genrec_jax.data import remote_files
 from genrec_jax.data.quoting import list_names
 from genrec_jax.data.ranking import (
   batches,
@@ -22,9 +20,12 @@ from genrec_jax.data.ranking import (
   value_shares,
   value_tally,
 )
-from genrec_jax.parallel import job
 from genrec_jax.progress import Progress
-from genrec_jax.serve import kept_columns, prediction_files
+from genrec_jax.serve import (
+  kept_columns,
+  prediction_files,
+  prediction_paths,
+)
 from genrec_jax.serve.scorer import Scorer
 
 LOG = logging.getLogger('genrec_jax')
@@ -44,22 +45,8 @@ def write_scores(
     {'output', 'rows', 'values'}: the path, how many examples there are, and
     feature -> how many values there are, missing and unseen.
   """
-  if job.process_count() > 1:
-    raise ValueError(
-      'predictions are written by one process, and these are '
-      f'{job.process_count()}; '
-      'start --mode=predict without the others'
-    )
   workdir, predict = pathlib.Path(workdir), config.predict
-  workdir_lib.check_trained(workdir, config)
-  output = remote_files.locate(predict.output or workdir / 'predictions.csv')
-  prediction_files.check_path(output)
-  interruption.keep(
-    lambda: f'{output} is as it was, and the same command starts again'
-  )
-  source = remote_files.locate(predict.input) if predict.input else None
-  if source and output.resolve() == source.resolve():
-    raise ValueError(f'{output}: predict.output would replace predict.input')
+  source, output = prediction_paths.settle_paths(config, workdir)
   scorer = Scorer.load(workdir, config, predict.checkpoint, extensions)
   tally = value_tally.Tally(scorer.encoder)
   reserved = {'row', *prediction_files.name_scores(scorer.labels)}

@@ -52,6 +52,7 @@ from genrec_jax.weights.start import import_weights
 
 LOG = logging.getLogger('genrec_jax')
 STEPS_AHEAD = 2  # of the device
+_PROGRESSIVE = ('ne', 'auc')  # shown with the progress, see `eval.progressive`
 
 _REMEDY = (
   'Nothing was saved since then. Use a lower optimizer.learning_rate or set '
@@ -247,6 +248,7 @@ def _train_locked(
           writers, state, step, progress, kinds_of_measurements, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
+        shown |= {n: more[n] for n in _PROGRESSIVE if n in more}
         health.observe_line(step, row)
         last_log_step = step
       if step % train.nan_every == 0:

@@ -75,14 +75,14 @@ class RequestData:
     return splits
 
   @functools.cached_property
-  def _step_ends(self) -> dict[int, int]:
+  def step_ends(self) -> dict[int, int]:
     """Step of the stream -> batches that end with it."""
     train = self.dataset.splits['train']
     return request_order.find_step_ends(train, self.config.train.batch_size)
 
   def find_next_step(self, batch: int) -> int | None:
     """The step of the stream that follows so many batches; None at its end."""
-    for step, end in self._step_ends.items():
+    for step, end in self.step_ends.items():
       if end > batch:
         return step
     return None
@@ -102,7 +102,7 @@ class RequestData:
     """The ends of the steps of a stream; None where there is none."""
     if not self._streams:
       return None
-    return frozenset([0, *self._step_ends.values()])
+    return frozenset([0, *self.step_ends.values()])
 
   def train_batches(self, config, runtime, stop, log):
     del stop  # the requests are all there
@@ -174,7 +174,9 @@ class RequestData:
       at_end = self.find_next_step(step) is None
       return at_end != is_next
 
-    more = dict(is_due=is_due) if self._streams else {}
+    more = {}
+    if self._streams:
+      more = dict(is_due=is_due, steps=requests.step)
     return RequestEvaluator(task, make_batches, runtime, swings=is_next, **more)
 
   def baseline(self):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gr_stream_ceilings as ceilings
+from genrec_jax.data.requests.stream_draws import AUC_CEILINGS
 from genrec_jax.data.requests.streaming import (
   StreamOptions,
   generate_requests,
@@ -117,3 +118,13 @@ def test_the_smoke_writes_a_row_for_each_question(tmp_path, rows):
     assert row.get('learned_ne', row['ne']) >= row['ne']
   assert found['place, step']['ne@96'] < 1
   assert found['generating']['users'] == 40
+
+
+def test_ceilings_of_reports_are_these():
+  cases = ceilings.tabulate(STEPS)
+  told = {'item ratings alone': (2,), 'item rating and place': (1, 2)}
+  assert set(told) == set(AUC_CEILINGS)
+  for name, axes in told.items():
+    best = ceilings.predict(cases, axes, cases.shape[:-1])
+    found = ceilings.measure(cases, best)['auc']
+    assert round(float(found), 3) == AUC_CEILINGS[name]

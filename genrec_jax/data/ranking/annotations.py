@@ -365,19 +365,32 @@ def read_exact_times(chunk: raw.RawChunk, name: str) -> fields.Times:
     chunk: the rows.
     name: column of the times.
   """
-  column = _take_column(chunk, name, f'data.time {name!r}')
-  if isinstance(column, raw.NumberColumn):
-    if column.values.dtype.kind == 'f':
-      times, good = fields.from_floats(column.values, 's')
-    else:
-      fraction = 0 if column.fraction is None else column.fraction
-      times, good = fields.from_integers(column.values, 's', fraction)
-    if column.present is not None:
-      good = good & column.present
-  else:
-    times, good = fields.parse_times(column, 's')
+  times, good = parse_exact_times(chunk, name, 'data.time')
   _refuse_cells(chunk, name, good, fields.WANTED['time'])
   return times
+
+
+def parse_exact_times(
+  chunk: raw.RawChunk, name: str, key: str
+) -> tuple[fields.Times, np.ndarray]:
+  """Times as `read_exact_times` gives them, and which of them are good.
+
+  Args:
+    chunk: the rows.
+    name: column of the times.
+    key: of the config, which names that column.
+  """
+  column = _take_column(chunk, name, f'{key} {name!r}')
+  if not isinstance(column, raw.NumberColumn):
+    return fields.parse_times(column, 's')
+  if column.values.dtype.kind == 'f':
+    times, good = fields.from_floats(column.values, 's')
+  else:
+    fraction = 0 if column.fraction is None else column.fraction
+    times, good = fields.from_integers(column.values, 's', fraction)
+  if column.present is not None:
+    good = good & column.present
+  return times, good
 
 
 _FRACTION_BITS = 30  # of a second's nanoseconds

@@ -169,7 +169,7 @@ def read_examples(
   """
   path, schema = text.require_file(path), encoder.schema
   reading = {'delimiter': ',', **encoder.reading}
-  name = name or _name_by_suffix(path, encoder.reading.get('format', ''))
+  name = name or name_by_suffix(path, encoder.reading.get('format', ''))
   reading['format'] = name
   if find_format(reading['format']) is csv_files and 'columns' not in reading:
     # The delimiter may be another one than that of the training files.
@@ -190,7 +190,7 @@ def read_examples(
   return read_files([path], list(dict.fromkeys(column_names)), reading)
 
 
-def _name_by_suffix(path: pathlib.Path, trained: str) -> str:
+def name_by_suffix(path: pathlib.Path, trained: str) -> str:
   """The format of a table; `trained` is that of training, '' for none."""
   if path.suffix.lower() == '.parquet':
     return 'parquet'

@@ -259,8 +259,7 @@ def eval_batches(
   share = pipeline.share_of(batch_size, shards, 'eval.batch_size')
   limits = dict(max_history=max_history, max_candidates=max_candidates)
   if capacity is None:
-    everything = _span_chunks(dataset, split, 0, len(split), **limits)
-    capacity = _choose_room(everything, share)
+    capacity = choose_room(dataset, split, share, **limits)
   first, last = _find_step(split, step)
   spans = _span_chunks(dataset, split, first, last, **limits)
   cuts = _find_cuts(spans, share, capacity)
@@ -317,9 +316,25 @@ def _span_chunks(
   )
 
 
-def _choose_room(spans: packing.Spans, share: int) -> packing.Room:
-  """Room for nearly all shards of `share` examples, and for any single one."""
-  room = []
+def choose_room(
+  dataset: requests.RequestDataset,
+  split: requests.Requests,
+  share: int,
+  *,
+  max_history: int,
+  max_candidates: int,
+) -> packing.Room:
+  """Room for nearly all shards of `share` examples, and for any single one.
+
+  Args:
+    dataset: the events.
+    split: the requests to evaluate.
+    share: examples of a shard.
+    max_history: most events of a history.
+    max_candidates: most candidates of an example.
+  """
+  limits = dict(max_history=max_history, max_candidates=max_candidates)
+  spans, room = _span_chunks(dataset, split, 0, len(split), **limits), []
   for lengths in (spans.events, spans.candidates):
     usual = int(_SPARE * share * lengths.mean()) if len(lengths) else 0
     # Never more than the longest examples of all would need together.

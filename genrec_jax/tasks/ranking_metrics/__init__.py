@@ -4,6 +4,7 @@ from genrec_jax.tasks.ranking_metrics.auc import BinnedAuc, ExactAuc, GroupedAuc
 from genrec_jax.tasks.ranking_metrics.curves import (
   calibration_curve,
   calibration_error,
+  describe_labels,
   score_histogram,
 )
 from genrec_jax.tasks.ranking_metrics.means import WeightedMeans
@@ -25,6 +26,7 @@ __all__ = (
   'LabelMetrics',
   'calibration_curve',
   'calibration_error',
+  'describe_labels',
   'measure_labels',
   'of_labels',
   'score_histogram',

@@ -87,6 +87,31 @@ def score_histogram(logits, labels, weights=None, *, bins: int = 40) -> dict:
   return histogram
 
 
+def describe_labels(logits, labels, weights, names, *, bins: int) -> dict:
+  """What a report draws of N examples of L labels, as JSON can say it.
+
+  Args:
+    logits: `[N, L]`.
+    labels: `[N, L]`.
+    weights: `[N]`.
+    names: of the labels.
+    bins: most bins of a calibration curve.
+
+  Returns:
+    label -> {'calibration', 'calibration_error', 'histogram'}.
+  """
+  described = {}
+  for i, name in enumerate(names):
+    of_label = logits[:, i], labels[:, i], weights
+    curve = calibration_curve(*of_label, bins=bins)
+    described[name] = {
+      'calibration': curve,
+      'calibration_error': calibration_error(curve),
+      'histogram': score_histogram(*of_label),
+    }
+  return described
+
+
 def _examples_a_weight(e) -> float:
   """How many equal examples a unit of weight is worth (Kish)."""
   weight = e.positive + e.negative

@@ -1,0 +1,362 @@
+"""Candidates of a file -> requests, a block of rows at a time.
+
+Rows of one user (and time) that follow one another are a request. Histories are
+those of the data of the run; a block ends wherever it is full, since a
+candidate's score does not depend on the others.
+"""
+
+import dataclasses
+import itertools
+import logging
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from genrec_jax.data import text
+from genrec_jax.data.quoting import escape, list_names, quote
+from genrec_jax.data.ranking import (
+  annotations,
+  csv_files,
+  formats,
+  forms,
+  raw,
+)
+from genrec_jax.data.requests.feature_values import (
+  FeatureValues,
+  map_item_features,
+)
+from genrec_jax.data.requests.requests import RequestDataset, Requests
+from genrec_jax.data.vocab import Vocab
+from genrec_jax.features import PAD
+from genrec_jax.serve import kept_columns
+
+LOG = logging.getLogger('genrec_jax')
+BLOCK = 1 << 14  # rows that are scored before others are read
+EXAMPLES = 5  # of what is unknown, for the log
+_LONGEST_AGE = np.iinfo(np.int32).max
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """M candidates of a file.
+
+  Attributes:
+    requests: whose candidates they are.
+    number: `[M]` of the request of each, over the whole file, from 1.
+    named: column -> M values, as the file has them.
+  """
+
+  requests: Requests
+  number: np.ndarray
+  named: Mapping[str, list | np.ndarray]
+
+
+@dataclasses.dataclass
+class Tally:
+  """What of a file the model or the data do not know.
+
+  Attributes:
+    rows: candidates that were read.
+    requests: that they are of.
+    unknown_items: candidates whose item the model does not know.
+    unknown_users: candidates of users that the data do not have.
+    without_history: candidates of other users before whom there is no event.
+    examples: the first of each of these, with its line.
+  """
+
+  rows: int = 0
+  requests: int = 0
+  unknown_items: int = 0
+  unknown_users: int = 0
+  without_history: int = 0
+  examples: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+
+  def note(self, what: str, chunk, names, which: np.ndarray) -> None:
+    """Counts the rows `which`, and keeps some of `names` as examples."""
+    setattr(self, what, getattr(self, what) + int(which.sum()))
+    some = self.examples.setdefault(what, {})
+    for at in np.flatnonzero(which).tolist():
+      if len(some) == EXAMPLES:
+        break
+      some.setdefault(names[at], f'{escape(names[at])} ({chunk.where(at)})')
+
+  def tell(self, path) -> None:
+    """Says in the log what was unknown."""
+    for what, said in (
+      ('unknown_items', 'an item that training does not know, and are scored '
+       'as any unknown item'),
+      ('unknown_users', 'a user who is not in the data, and are scored without '
+       'a history'),
+      ('without_history', 'a user without an event before the request, and are '
+       'scored without a history'),
+    ):  # fmt: skip
+      if count := getattr(self, what):
+        LOG.warning(
+          '%s: %s of %s candidates are of %s, such as %s',
+          path,
+          f'{count:,}',
+          f'{self.rows:,}',
+          said,
+          ', '.join(self.examples[what].values()),
+        )
+
+
+class CandidateFile:
+  """A CSV or Parquet file of candidates.
+
+  Attributes:
+    dataset: the data of the run, with one more user, who is in them no more
+      than those whom they do not know.
+    tally: what was unknown in the rows that were read so far.
+  """
+
+  def __init__(
+    self,
+    path: pathlib.Path,
+    predict: Mapping,
+    dataset: RequestDataset,
+    values: Mapping[str, FeatureValues],
+    max_history: int,
+  ):
+    """Looks at the columns.
+
+    Args:
+      path: of the file.
+      predict: `config.predict`.
+      dataset: the data of the run.
+      values: of the features of items and of the context.
+      max_history: most events of a history that are read.
+    """
+    self._path, self._values = text.require_file(path), values
+    self._max_history, self.tally = max_history, Tally()
+    self._users = Vocab(dataset.user_ids)
+    self._features = map_item_features(dataset)
+    self.dataset = _add_stranger(dataset, values)
+    item, *others = [f.name for f in dataset.spec.items]
+    c = predict.columns
+    self._user, self._time = c.user, c.time
+    if c.time and dataset.events.time is None:
+      raise ValueError(
+        f'predict.columns.time is {c.time!r}, and the events of '
+        f"{dataset.name} have no times; set it to ''"
+      )
+    self._reading, names = _find_layout(self._path, predict, dataset.name)
+    # Feature -> its column. That of the item may have any name.
+    self._sources = {item: c.item}
+    self._sources |= {name: name for name in others if name in names}
+    for role in ('user', 'item', 'time'):
+      if c[role] and c[role] not in names:
+        raise ValueError(
+          f'{self._path}: no column {c[role]!r}; the columns are '
+          f'{list_names(names)}; name the one of the {role} with '
+          f'--config.predict.columns.{role}=NAME'
+        )
+    self.columns = [self._user, *self._sources.values()]
+    self.columns += [self._time] if self._time else []
+
+  def read(self) -> Iterator[Block]:
+    """The candidates, in their order."""
+    wanted = list(dict.fromkeys(self.columns))
+    chunks = formats.read_files([self._path], wanted, self._reading)
+    before = None  # user and time of the last row
+    waiting, rows = [], 0
+    for chunk in chunks:
+      block, before = self._make_block(chunk, before)
+      waiting.append(block)
+      rows += len(chunk)
+      if rows >= BLOCK:
+        yield _join_blocks(waiting)
+        waiting, rows = [], 0
+    if waiting:
+      yield _join_blocks(waiting)
+
+  def _make_block(self, chunk: raw.RawChunk, before):
+    count = len(chunk)
+    users = self._read_texts(chunk, self._user)
+    user = self._users.encode(np.array(users, np.dtypes.StringDType())) - 1
+    is_stranger = user < 0
+    user[is_stranger] = self.dataset.events.users - 1
+    rows = self._encode_items(chunk, users)
+    time = self._read_times(chunk, users) if self._time else None
+    moments = [0] * count if time is None else time.tolist()
+    keys = list(zip(users, moments, strict=True))
+    begins = [a != b for a, b in itertools.pairwise([before, *keys])]
+    first = np.flatnonzero(begins)
+    self.tally.rows += count
+    number = self.tally.requests + np.cumsum(begins)
+    self.tally.requests += len(first)
+    # The rest of a request that began in the last chunk is one here, too.
+    first = np.union1d([0], first).astype(np.int64)
+    requests = self._find_histories(chunk, users, user, time, first, rows)
+    lengths = np.diff(requests.offsets)
+    begin = self.dataset.events.offsets[requests.user]
+    is_empty = np.repeat(requests.end == begin, lengths)
+    self.tally.note('unknown_users', chunk, users, is_stranger)
+    self.tally.note('without_history', chunk, users, is_empty & ~is_stranger)
+    named = {
+      name: kept_columns.take_values(chunk, name) for name in self.columns
+    }
+    return Block(requests, number, named), keys[-1]
+
+  def _find_histories(self, chunk, users, user, time, first, rows) -> Requests:
+    """The requests that begin in the rows `first`."""
+    events, timed = self.dataset.events, self.dataset.spec.timed
+    user = user[first]
+    end = events.offsets[user + 1].copy()
+    asked = None
+    if time is not None:
+      asked = time[first]
+      for i, (u, moment) in enumerate(zip(user, asked, strict=True)):
+        own = events.time[events.offsets[u] : end[i]]
+        end[i] = events.offsets[u] + np.searchsorted(own, moment, 'right')
+    elif timed:
+      has_any = end > events.offsets[user]
+      asked = np.zeros(len(user), np.int64)
+      asked[has_any] = events.time[end[has_any] - 1]
+    begin = np.maximum(events.offsets[user], end - self._max_history)
+    if timed:
+      has_any = end > begin
+      age = np.zeros(len(user), np.int64)
+      age[has_any] = asked[has_any] - events.time[begin[has_any]]
+      if (age > _LONGEST_AGE).any():
+        at = int(first[np.argmax(age)])
+        raise ValueError(
+          f'{chunk.where(at)}: user {quote(users[at])} asks {age.max():,} '
+          'seconds after an event of the history; is the time in milliseconds? '
+          'give seconds'
+        )
+    return Requests(
+      user=user.astype(np.int32),
+      end=end,
+      offsets=np.append(first, len(chunk)),
+      items=rows,
+      labels={},
+      time=asked if timed else None,
+    )
+
+  def _encode_items(self, chunk, users) -> dict[str, np.ndarray]:
+    """Feature of items -> `[M]` rows, of the file or as the data know them."""
+    item = self.dataset.spec.items[0].name
+    texts = self._read_texts(chunk, self._sources[item], users)
+    rows = {}
+    rows[item], is_unknown = self._values[item].encode(texts)
+    self.tally.note('unknown_items', chunk, texts, is_unknown)
+    for name, known in self._features.items():
+      if name in self._sources:
+        cells = _list_texts(chunk, self._sources[name])
+        rows[name], _ = self._values[name].encode(cells)
+      else:
+        found = known[rows[item]]
+        found[is_unknown | (found == PAD)] = self._values[name].unknown_row
+        rows[name] = found
+    return rows
+
+  def _read_texts(self, chunk, name: str, users=None) -> list[str]:
+    """A column in which nothing may be missing."""
+    texts = _list_texts(chunk, name)
+    if '' in texts:
+      at = texts.index('')
+      what, of = ('an item', f' of {quote(users[at])}') if users else (
+        'a user', ''
+      )  # fmt: skip
+      raise ValueError(
+        f'{chunk.where(at)}, column {name!r}: the request{of} has no candidate '
+        f'without {what}; fill the cell in, or take the row out'
+      )
+    return texts
+
+  def _read_times(self, chunk: raw.RawChunk, users) -> np.ndarray:
+    """`[M]` int64 seconds."""
+    key = 'predict.columns.time'
+    times, good = annotations.parse_exact_times(chunk, self._time, key)
+    if not good.all():
+      at = int(np.argmin(good))
+      cell = _list_texts(chunk, self._time)[at]
+      raise ValueError(
+        f'{chunk.quote_cell(at, self._time, cell)} is not a time at which '
+        f'{quote(users[at])} asks; give seconds since 1970 or an ISO date'
+      )
+    return times.seconds
+
+
+def _join_blocks(blocks: Sequence[Block]) -> Block:
+  """Some blocks, one behind the other."""
+  if len(blocks) == 1:
+    return blocks[0]
+  parts = [block.requests for block in blocks]
+  before = np.cumsum([0, *(part.candidates for part in parts)])
+  offsets = [
+    part.offsets[:-1] + begin
+    for part, begin in zip(parts, before, strict=False)
+  ]
+  timed = parts[0].time is not None
+  requests = Requests(
+    user=np.concatenate([part.user for part in parts]),
+    end=np.concatenate([part.end for part in parts]),
+    offsets=np.concatenate([*offsets, before[-1:]]),
+    items={
+      name: np.concatenate([part.items[name] for part in parts])
+      for name in parts[0].items
+    },
+    labels={},
+    time=np.concatenate([part.time for part in parts]) if timed else None,
+  )
+  return Block(
+    requests,
+    np.concatenate([block.number for block in blocks]),
+    {
+      name: kept_columns.join_values([block.named[name] for block in blocks])
+      for name in blocks[0].named
+    },
+  )
+
+
+def _find_layout(
+  path: pathlib.Path, predict: Mapping, name: str
+) -> tuple[dict[str, str], list[str]]:
+  """How a file is read, and its columns."""
+  format_ = predict.format or formats.name_by_suffix(path, '')
+  if format_ not in ('csv', 'parquet'):
+    raise ValueError(
+      f'{path}: candidates for {name} are read from CSV and Parquet files; say '
+      'which this is with --config.predict.format=csv or =parquet'
+    )
+  reading = {'format': format_, 'delimiter': ''}
+  if format_ == 'csv':
+    wanted = [predict.columns.user, predict.columns.item]
+    reading = csv_files.settle_layout(path, reading, wanted, 'yes', LOG.info)
+  return reading, formats.find_format(format_).read_names(path, reading)
+
+
+def _list_texts(chunk: raw.RawChunk, name: str) -> list[str]:
+  """The canonical texts of a column, '' where there is none."""
+  column = chunk.columns[name]
+  if isinstance(column, raw.ListColumn):
+    raise ValueError(
+      f'{chunk.where(0)}, column {name!r}: holds lists; write each candidate '
+      'into a row of its own'
+    )
+  if isinstance(column, raw.NumberColumn):
+    return column.list_texts()
+  known = {value: forms.canonicalize(value) for value in dict.fromkeys(column)}
+  return [known[value] for value in column]
+
+
+def _add_stranger(
+  dataset: RequestDataset, values: Mapping[str, FeatureValues]
+) -> RequestDataset:
+  """The data with one more user, without events and of unknown context."""
+  events = dataset.events
+  offsets = np.append(events.offsets, events.offsets[-1:])
+  context = {
+    name: np.append(rows, np.int32(values[name].unknown_row))
+    for name, rows in dataset.context.items()
+  }
+  users = dataset.user_ids
+  return dataclasses.replace(
+    dataset,
+    events=dataclasses.replace(events, offsets=offsets),
+    context=context,
+    user_ids=np.append(users, np.zeros(1, users.dtype)),
+  )

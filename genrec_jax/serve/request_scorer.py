@@ -1,0 +1,313 @@
+"""A trained model that scores candidates for a user with a history."""
+
+import functools
+import logging
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from genrec_jax import config as config_lib
+from genrec_jax.contracts import Extensions, weights_of
+from genrec_jax.data import pipeline
+from genrec_jax.data.quoting import quote
+from genrec_jax.data.ranking import annotations, raw
+from genrec_jax.data.requests import batches, request_files
+from genrec_jax.data.requests.feature_values import read_values
+from genrec_jax.data.requests.requests import (
+  EventStore,
+  RequestDataset,
+  Requests,
+)
+from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
+from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME
+from genrec_jax.serve.weights import Weights, load_weights
+from genrec_jax.tasks.request_ranking import RequestRanking
+
+LOG = logging.getLogger('genrec_jax')
+TIME = 'time'  # column of a history
+Table = Mapping[str, Sequence] | Sequence[Mapping]
+
+
+class RequestScorer:
+  """A model with its vocabularies; needs the workdir, not the data.
+
+  scorer = RequestScorer.load('/tmp/run')
+  scorer.score(
+    history={'item': [12, 7], 'action': ['liked', 'seen'], 'time': [90, 95]},
+    candidates={'item': [3, 9]}, user=7, time=120,
+  )
+
+  Attributes:
+    spec: what requests hold, a `features.RequestSpec`.
+    labels: name of each label.
+    values: feature -> `FeatureValues`.
+    step: training step of the weights.
+  """
+
+  def __init__(
+    self,
+    task: RequestRanking,
+    weights: Weights,
+    encoding: request_files.RequestEncoding,
+    config,
+    extensions: Extensions | None = None,
+  ):
+    """Puts the pieces together; `load` is the usual way."""
+    self.spec, self.labels, self.step = task.spec, task.labels, weights.step
+    self.values = read_values(task.spec, encoding.vocabs)
+    self._encoding, self._task = encoding, task
+    self._batch_size = config.eval.batch_size
+    self._limits = dict(
+      max_history=task.max_history, max_candidates=task.max_candidates
+    )
+    self._weights = weights_of(weights)
+    self._runtime = SingleDeviceEvalRuntime.of(extensions)
+
+  @classmethod
+  def load(
+    cls,
+    workdir: str | os.PathLike,
+    config=None,
+    checkpoint: str = 'best',
+    extensions: Extensions | None = None,
+  ) -> 'RequestScorer':
+    """Loads what a training left in its workdir.
+
+    Args:
+      workdir: of the run.
+      config: a config of the workdir; None takes the one that is saved there.
+      checkpoint: 'best' (by validation; the latest where there is none) or
+        'latest'.
+      extensions: what is used from outside the library.
+    """
+    workdir = pathlib.Path(workdir)
+    if config is None:
+      config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
+    encoding = request_files.open_for_predicting(
+      workdir / 'requests',
+      f'`genrec train --workdir={workdir}` writes it again from the data, and '
+      'trains no step twice',
+    )
+    task = RequestRanking.from_config(config, encoding.spec, extensions)
+    weights = load_weights(workdir, task, checkpoint, extensions)
+    LOG.info('weights of step %d', weights.step)
+    return cls(task, weights, encoding, config, extensions)
+
+  def score(
+    self,
+    history: Table,
+    candidates: Table,
+    *,
+    user: str | int | None = None,
+    time: float | str | None = None,
+  ) -> np.ndarray:
+    """Scores of N candidates, `[N, L]` float32.
+
+    The score of a binary label is its probability, that of another one the
+    number that is predicted.
+
+    Args:
+      history: what the user did, the latest last: columns by name, a DataFrame
+        or a mapping for each event. It has the features of items, 'action' (a
+        name, a list of names, or the sum of their bits) where there are
+        actions, 'time' (seconds or ISO dates) where ages tell something, and
+        'watch_time' where there is one. An empty one is possible.
+      candidates: the features of items, in the same form.
+      user: as the data name the user; None or an unknown one has the context
+        of somebody unknown.
+      time: when is asked, at the last event or later; None is the time of the
+        last event.
+    """
+    # No column of the data is called like one of these, see `RequestSpec`.
+    columns = [f.name for f in self.spec.items]
+    columns += [ACTION] if self.spec.actions else []
+    columns += [TIME] if self.spec.timed else []
+    columns += [WATCH_TIME] if self.spec.watch_time else []
+    past = _read_table(history, columns, 'history')
+    asked = _read_table(candidates, columns[: len(self.spec.items)], CANDIDATES)
+    if not len(asked):
+      return np.zeros((0, len(self.labels)), np.float32)
+    times, moment = None, None
+    if self.spec.timed:
+      times = _read_times(past)
+      moment = times[-1] if len(times) else np.int64(0)
+      moment = _read_moment(time, moment) if time is not None else moment
+    count = len(past)
+    dataset = RequestDataset(
+      name='one request',
+      spec=self.spec,
+      events=EventStore(
+        np.array([0, count]),
+        self._encode_items(past),
+        self._read_actions(past),
+        times,
+        _read_seconds(past) if self.spec.watch_time else None,
+      ),
+      context=self.find_context(user),
+      splits={},
+      vocabs=self._encoding.vocabs,
+      user_ids=np.zeros(1, np.int64),
+    )
+    requests = Requests(
+      user=np.zeros(1, np.int32),
+      end=np.array([count]),
+      offsets=np.array([0, len(asked)]),
+      items=self._encode_items(asked),
+      labels={},
+      time=None if moment is None else np.array([moment]),
+    )
+    # A few sizes, so that a service compiles a few programs.
+    chunks = -(-len(asked) // self._limits['max_candidates'])
+    size = min(1 << (chunks - 1).bit_length(), self._batch_size)
+    scores = self.score_requests(dataset, requests, batch_size=size)
+    return np.concatenate(list(scores))
+
+  def score_requests(
+    self,
+    dataset: RequestDataset,
+    requests: Requests,
+    *,
+    batch_size: int | None = None,
+    room: tuple[int, int] | None = None,
+  ) -> Iterator[np.ndarray]:
+    """The same of each candidate of requests, batch by batch, in their order.
+
+    Args:
+      dataset: the events, in rows of these tables.
+      requests: the requests; they need no labels.
+      batch_size: examples at a time; None is `eval.batch_size`.
+      room: (events, candidates) of a batch; None asks `find_room`.
+    """
+    size = batch_size or self._batch_size
+    made = batches.eval_batches(
+      dataset,
+      requests,
+      batch_size=size,
+      capacity=room or self.find_room(dataset, requests, size),
+      **self._limits,
+    )
+    for batch in made:
+      scores = np.asarray(self._jitted_scorer(self._weights, batch))
+      scores = scores[: int(batch.jagged[CANDIDATES].lengths.sum())]
+      if not np.all(np.isfinite(scores)):
+        raise FloatingPointError('the model scores some candidates NaN')
+      yield scores
+
+  def find_room(
+    self,
+    dataset: RequestDataset,
+    requests: Requests,
+    batch_size: int | None = None,
+  ) -> tuple[int, int]:
+    """Events and candidates of a batch, from a ladder of few sizes."""
+    size = batch_size or self._batch_size
+    room = batches.choose_room(dataset, requests, size, **self._limits)
+    return tuple(map(pipeline.capacity_for, room))
+
+  def find_context(self, user: str | int | None = None) -> dict:
+    """Feature of the context -> `[1]` int32, of a user or of an unknown one."""
+    encoding = self._encoding
+    known = [] if user is None else encoding.users.encode(np.array([user]))
+    row = known[0] if len(known) else 0
+    return {
+      f.name: encoding.context[f.name][row - 1 : row]
+      if row
+      else np.array([self.values[f.name].unknown_row], np.int32)
+      for f in self.spec.context
+    }
+
+  def _encode_items(self, chunk: raw.RawChunk) -> dict[str, np.ndarray]:
+    return {
+      f.name: self.values[f.name].encode(chunk.columns[f.name])[0]
+      for f in self.spec.items
+    }
+
+  def _read_actions(self, chunk: raw.RawChunk) -> np.ndarray:
+    """`[N]` int32 bits."""
+    bits = np.zeros(len(chunk), np.int32)
+    if not self.spec.actions:
+      return bits
+    known = dict(self.spec.actions)
+    every = sum(known.values())
+    column = chunk.columns[ACTION]
+    lists = isinstance(column, raw.ListColumn)
+    words = column.values if lists else column
+    lengths = column.lengths if lists else np.ones(len(chunk), int)
+    row = np.repeat(np.arange(len(chunk)), lengths)
+    for at, word in zip(row.tolist(), words, strict=True):
+      bit = known.get(word, int(word) if word.isdecimal() else -1)
+      if bit < 0 or bit & ~every:
+        raise ValueError(
+          f'history, {chunk.where(at)}: {quote(word)} is no action; give '
+          f'{", ".join(known)}, or the sum of their bits'
+        )
+      bits[at] |= bit
+    return bits
+
+  @functools.cached_property
+  def _jitted_scorer(self):
+    is_binary = jnp.array([x.kind == 'binary' for x in self.spec.labels])
+
+    def score_batch(weights, batch):
+      reads = self._task.reads_for('predict', batch)
+      params, rows = self._runtime.read_rows(self._task, weights, reads)
+      outputs = self._task.predict(params, rows, batch)
+      return jnp.where(is_binary[None], jax.nn.sigmoid(outputs), outputs)
+
+    return jax.jit(score_batch)
+
+
+def _read_table(table: Table, names: Sequence[str], what: str) -> raw.RawChunk:
+  has_columns = isinstance(table, Mapping) or hasattr(table, 'columns')
+  read = raw.from_columns if has_columns else raw.from_records
+  try:
+    return read(table, names)
+  except ValueError as e:
+    raise ValueError(f'{what}: {e}') from None
+
+
+def _read_times(chunk: raw.RawChunk) -> np.ndarray:
+  """`[N]` int64 seconds of a history."""
+  times, good = annotations.parse_exact_times(chunk, TIME, 'the time')
+  if not good.all():
+    at = int(np.argmin(good))
+    raise ValueError(
+      f'history, {chunk.quote_cell(at, TIME, chunk.columns[TIME][at])} is no '
+      'time; give seconds since 1970 or an ISO date'
+    )
+  seconds = times.seconds
+  early = np.flatnonzero(np.diff(seconds) < 0)
+  if len(early):
+    raise ValueError(
+      f'history, {chunk.where(int(early[0]) + 1)}: the event is earlier than '
+      'the one before it; sort the history by time'
+    )
+  return seconds
+
+
+def _read_moment(time: float | str, last: int) -> np.int64:
+  chunk = raw.from_columns({TIME: [time]}, [TIME])
+  times, good = annotations.parse_exact_times(chunk, TIME, 'the time')
+  if not good.all() or times.seconds[0] < last:
+    raise ValueError(
+      f'time is {quote(str(time))}; give seconds since 1970 or an ISO date, at '
+      f'or after the last event of the history, which is at {last}'
+    )
+  return times.seconds[0]
+
+
+def _read_seconds(chunk: raw.RawChunk) -> np.ndarray:
+  """`[N]` float32 watch times."""
+  seconds = np.array([float(x or 0) for x in chunk.columns[WATCH_TIME]])
+  good = np.isfinite(seconds) & (seconds >= 0)
+  if not good.all():
+    raise ValueError(
+      f'history, {chunk.where(int(np.argmin(good)))}: the watch time must be '
+      'finite and not negative; give 0 for one that is not known'
+    )
+  return seconds.astype(np.float32)

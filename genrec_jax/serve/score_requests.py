@@ -1,0 +1,151 @@
+"""`--mode=predict` of a run with requests: candidates in, scores out.
+
+Nothing here holds more than a block of candidates and the mapped histories, so
+that a file of any length is scored in constant memory.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from genrec_jax import interruption
+from genrec_jax.contracts import Extensions
+from genrec_jax.data.requests import prepared, request_files
+from genrec_jax.data.requests.requests import RequestDataset
+from genrec_jax.progress import Progress
+from genrec_jax.serve import prediction_files, prediction_paths
+from genrec_jax.serve.prediction_files import CandidateScores
+from genrec_jax.serve.request_inputs import CandidateFile
+from genrec_jax.serve.request_scorer import RequestScorer
+
+LOG = logging.getLogger('genrec_jax')
+_OURS = ('request', 'user', 'step', 'time')  # columns of predictions
+
+
+def write_request_scores(
+  config, workdir: str | os.PathLike, extensions: Extensions | None = None
+) -> dict:
+  """Scores `config.predict.input`, or the test split where it is ''.
+
+  Args:
+    config: the config of the run, its `predict` section filled in.
+    workdir: of a trained run; nothing in it changes but `predictions.csv`.
+    extensions: what is used from outside the library.
+
+  Returns:
+    {'output', 'rows', 'requests'}, and how many candidates are of
+    'unknown_items', of 'unknown_users', and of others 'without_history'.
+  """
+  workdir, predict = pathlib.Path(workdir), config.predict
+  source, output = prediction_paths.settle_paths(config, workdir)
+  scorer = RequestScorer.load(workdir, config, predict.checkpoint, extensions)
+  dataset = _load_data(config, workdir)
+  file = None
+  if source:
+    limit = config.data.max_history
+    file = CandidateFile(source, predict, dataset, scorer.values, limit)
+    _refuse_own_names(file, scorer)
+    made, total = _score_file(scorer, file), None
+  else:
+    split = dataset.splits.get('test')
+    if split is None:
+      raise ValueError(
+        'these data have no test split; give candidates as '
+        '--config.predict.input'
+      )
+    made, total = _score_split(scorer, dataset, split), split.candidates
+  done = 0
+  with contextlib.ExitStack() as stack:
+    written = stack.enter_context(
+      prediction_files.create_file(
+        output, escape_formulas=predict.escape_formulas
+      )
+    )
+    progress = stack.enter_context(Progress(total, unit='candidate'))
+    stack.enter_context(interruption.Unwinding())
+    for rows in interruption.each(made):
+      written.write(rows)
+      done += len(rows.request)
+      progress.update(done)
+  LOG.info('%s: scores of %s candidates', output, f'{done:,}')
+  counts = dict.fromkeys(
+    ('unknown_items', 'unknown_users', 'without_history'), 0
+  )
+  if file is None:
+    empty = int(np.sum(np.diff(split.offsets) == 0))
+    if empty:
+      LOG.warning(
+        '%s requests of the test split have no candidates, and no rows',
+        f'{empty:,}',
+      )
+    count = len(split)
+  else:
+    file.tally.tell(source)
+    count = file.tally.requests
+    counts = {name: getattr(file.tally, name) for name in counts}
+  return {'output': str(output), 'rows': done, 'requests': count, **counts}
+
+
+def _load_data(config, workdir: pathlib.Path) -> RequestDataset:
+  dataset = prepared.load(
+    config.data, config.data.cache or workdir / 'data', log=LOG.info
+  )
+  LOG.info(dataset.summary())
+  trained = request_files.read_fingerprint(workdir / 'requests')
+  if dataset.fingerprint() != trained:
+    raise ValueError(
+      f'{workdir} was trained on other data than config.data '
+      f'({config.data.name!r}, {config.data.path!r}) gives now; put them back, '
+      'for they have the histories'
+    )
+  return dataset
+
+
+def _score_split(
+  scorer: RequestScorer, dataset: RequestDataset, split
+) -> Iterator[CandidateScores]:
+  done, taken = 0, {*_OURS, *prediction_files.name_scores(scorer.labels)}
+  names = {
+    f.name: f'item_{f.name}' if f.name in taken else f.name
+    for f in scorer.spec.items
+  }
+  for scores in scorer.score_requests(dataset, split):
+    some = slice(done, done + len(scores))
+    at = np.arange(some.start, some.stop)
+    request = np.searchsorted(split.offsets, at, 'right') - 1
+    users = dataset.user_ids[split.user[request]]
+    named = {'user': users}
+    for name in ('step', 'time'):
+      if (column := getattr(split, name)) is not None:
+        named[name] = column[request]
+    for name, column in names.items():
+      named[column] = scorer.values[name].decode(split.items[name][some])
+    yield CandidateScores(request + 1, named, scorer.labels, scores)
+    done += len(scores)
+
+
+def _score_file(
+  scorer: RequestScorer, file: CandidateFile
+) -> Iterator[CandidateScores]:
+  room = (0, 0)
+  for block in file.read():
+    # It only grows: each room is a program to compile.
+    more = scorer.find_room(file.dataset, block.requests)
+    room = tuple(map(max, room, more))
+    scores = scorer.score_requests(file.dataset, block.requests, room=room)
+    scores = np.concatenate(list(scores))
+    yield CandidateScores(block.number, block.named, scorer.labels, scores)
+
+
+def _refuse_own_names(file: CandidateFile, scorer: RequestScorer) -> None:
+  ours = {'request', *prediction_files.name_scores(scorer.labels)}
+  for name in file.columns:
+    if name in ours:
+      raise ValueError(
+        f'the predictions have a column {name!r} of their own; rename the one '
+        'of predict.input'
+      )
