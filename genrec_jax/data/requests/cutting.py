@@ -179,6 +179,15 @@ def check_history(history: str) -> bool:
   return history == 'before'
 
 
+def check_seconds(options: object, *keys: str) -> None:
+  """Refuses options below 0."""
+  for key in keys:
+    if getattr(options, key) < 0:
+      raise ValueError(
+        f'{key} is {getattr(options, key)}; give a number of seconds, or 0'
+      )
+
+
 def make_requests(
   cut: Cut,
   events: EventStore,

@@ -23,7 +23,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import fields, readers, remote_files, text
+from genrec_jax.data import (
+  fields,
+  readers,
+  remote_files,
+  source_files,
+  text,
+)
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.requests import cutting, rows, user_files
 from genrec_jax.data.requests.ordering import sort_events
@@ -120,8 +126,11 @@ def load(
   """
   options = options or KuairandOptions()
   kinds = _check_labels(options.labels)
+  cutting.check_seconds(options, 'pause_s', 'step_s')
   borders = _read_borders(options)
   version, folder, logs = _find_logs(remote_files.locate(path), options.random)
+  features = text.require_file(folder / f'user_features_{version}.csv')
+  before = source_files.stat_files([*logs, features])
   columns = _read_logs(logs, options)
   user, moment = columns.pop(USER), columns[_TIME]
   users, offsets, columns = sort_events(
@@ -140,7 +149,8 @@ def load(
     )
     for name in items
   }
-  values = {USER: users} | _read_users(folder, version, users, logs)
+  values = {USER: users} | _read_users(features, users, logs)
+  source_files.check_unchanged(before)
   context = {name: rows.fit_vocab(x[is_known]) for name, x in values.items()}
   events = EventStore(
     offsets,
@@ -382,9 +392,8 @@ def _find_label(
   return (events.action[cut.positions] & dict(ACTIONS)[kind.name]) > 0
 
 
-def _read_users(folder, version: str, users, logs) -> dict[str, np.ndarray]:
+def _read_users(path, users, logs) -> dict[str, np.ndarray]:
   """Column -> `[U]` texts of the features of the users."""
-  path = text.require_file(folder / f'user_features_{version}.csv')
   names = text.read_header(path, ',')
   index = user_files.find_columns(
     path, names, (USER, *CONTEXT), 'the file of the users of KuaiRand'

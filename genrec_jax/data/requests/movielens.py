@@ -23,7 +23,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from genrec_jax.data import fields, readers, remote_files, text
+from genrec_jax.data import (
+  fields,
+  readers,
+  remote_files,
+  source_files,
+  text,
+)
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.requests import cutting, rows, user_files
 from genrec_jax.data.requests.ordering import sort_events
@@ -124,6 +130,10 @@ def load(
   """
   options = options or MovielensOptions()
   name, layout, ratings = _find_layout(remote_files.locate(path))
+  files = [ratings]
+  if options.user_features and layout.users:
+    files.append(_require_users(ratings, layout))
+  before = source_files.stat_files(files)
   user, time, columns = _read_ratings(ratings, layout)
   users, offsets, columns = sort_events(
     user, time, columns | {'time': time}, options.duplicates, ITEM
@@ -141,8 +151,9 @@ def load(
   is_known = np.zeros(len(users), bool)
   is_known[cuts['train'].user] = True
   values = {'user_id': users}
-  if options.user_features and layout.users:
-    values |= _read_users(ratings, layout, users)
+  if len(files) > 1:
+    values |= _read_users(files[1], ratings, layout, users)
+  source_files.check_unchanged(before)
   vocabs = {key: rows.fit_vocab(x[is_known]) for key, x in values.items()}
   stars = columns.pop('rating')
   events = EventStore(
@@ -262,16 +273,21 @@ def _cut_splits(
   return cuts, in_training
 
 
-def _read_users(
-  ratings, layout: _Layout, users: np.ndarray
-) -> dict[str, np.ndarray]:
-  """Column -> `[U]` texts of the users who rate, '' for what is missing."""
+def _require_users(ratings, layout: _Layout):
+  """The file of the users."""
   path = ratings.parent / layout.users
   if not path.is_file():
     raise FileNotFoundError(
       f'{path}: no such file; it lies beside {layout.ratings} in the archive, '
       'or set user_features=False to go without it'
     )
+  return path
+
+
+def _read_users(
+  path, ratings, layout: _Layout, users: np.ndarray
+) -> dict[str, np.ndarray]:
+  """Column -> `[U]` texts of the users who rate, '' for what is missing."""
   positions = {name: i for i, name in enumerate(layout.columns)}
   blocks = text.read_blocks(
     path,

@@ -28,7 +28,7 @@ import pathlib
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
-from genrec_jax.data import remote_files
+from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.requests import cutting, rows, yambda_files
 from genrec_jax.data.requests.requests import (
   EventStore,
@@ -119,7 +119,9 @@ def load(
   options = options or YambdaOptions()
   _check_options(options)
   files = yambda_files.find_files(remote_files.locate(path), options)
+  before = source_files.stat_files(files.values())
   columns = yambda_files.read_files(files, options)
+  source_files.check_unchanged(before)
   users, offsets = _find_users(columns.pop(USER))
   events = EventStore(
     offsets,
@@ -175,11 +177,11 @@ def _check_options(options: YambdaOptions) -> None:
     raise ValueError(
       f'source is {options.source!r}, must be one of {", ".join(SOURCES)}'
     )
-  for key in ('test_s', 'valid_s', 'gap_s', 'train_s', 'step_s', 'pause_s'):
-    if getattr(options, key) < (key == 'test_s'):
-      raise ValueError(
-        f'{key} is {getattr(options, key)}; give a number of seconds'
-      )
+  cutting.check_seconds(
+    options, 'valid_s', 'gap_s', 'train_s', 'step_s', 'pause_s'
+  )
+  if options.test_s < 1:
+    raise ValueError(f'test_s is {options.test_s}; give a number of seconds')
 
 
 def _find_users(uid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

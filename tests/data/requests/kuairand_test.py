@@ -237,7 +237,9 @@ def describe_plainly(folder, options):
 OPTIONS = [
   KuairandOptions(),
   KuairandOptions(history='order', candidates=3, min_history=2),
-  KuairandOptions(random=True, tab=True, min_count=3, step_s=86_400),
+  KuairandOptions(
+    random=True, tab=True, min_count=3, step_s=86_400, pause_s=0,
+  ),
   KuairandOptions(pause_s=0, asked_at='first_candidate', candidates=1),
   KuairandOptions(
     labels=('long_view', 'play_time'), valid_from='2022-04-20',
@@ -261,6 +263,10 @@ def test_requests_are_those_of_the_plain_reader(
       assert plain.expand(got, split) == requests
     assert got.name == f'kuairand-{version}'
     assert dict(got.spec.actions) == BITS
+    assert [(x.name, x.kind) for x in got.spec.labels] == [
+      (name, 'regression' if name == 'play_time' else 'binary')
+      for name in options.labels
+    ]
 
 
 def edit(path, line, name, value):
@@ -350,6 +356,20 @@ def test_bad_files(tmp_path):
   refuse(tmp_path / 'absent', 'no file log_standard_4_08.*kuairand.com')
 
 
+@pytest.mark.parametrize('name', [FIRST, 'user_features_1k.csv'])
+def test_a_file_that_changes_is_refused(tmp_path, monkeypatch, name):
+  write(tmp_path)
+
+  def sort_and_change(*args):
+    with open(tmp_path / name, 'a') as f:
+      f.write('\r\n')
+    return sort_events(*args)
+
+  sort_events = kuairand.sort_events
+  monkeypatch.setattr(kuairand, 'sort_events', sort_and_change)
+  refuse(tmp_path, f'changed while they were read .*{name}')
+
+
 def test_bad_options(tmp_path):
   write(tmp_path)
 
@@ -361,6 +381,8 @@ def test_bad_options(tmp_path):
   refuse_option("valid_from is '4/22'; give a day as", valid_from='4/22')
   refuse_option('test_from 2022-04-22 does not lie', test_from='2022-04-22')
   refuse_option("history is 'all', must be one", history='all')
+  refuse_option('step_s is -1; give a number of seconds', step_s=-1)
+  refuse_option('pause_s is -5; give', pause_s=-5)
   refuse_option('candidates without history cannot', min_history=0)
   refuse_option('a history without candidates', candidates=0)
   refuse_option("split 'train'; change valid_from", valid_from='2022-04-01')

@@ -203,6 +203,10 @@ def test_requests_are_those_of_the_plain_reader(tmp_path, layout, options):
     for split, requests in expected.items():
       assert plain.expand(got, split) == requests
     assert got.name == layout
+    kinds = [('liked', 'binary')]
+    kinds += [('rating', 'regression')] * options.rating_label
+    assert [(x.name, x.kind) for x in got.spec.labels] == kinds
+    assert [bit for _, bit in got.spec.actions] == [1, 2, 4, 8, 16]
 
 
 def test_half_stars_and_unknown_values(tmp_path):
@@ -277,6 +281,20 @@ def test_a_bad_age_is_named(tmp_path):
   with open(tmp_path / 'u.user', 'a') as f:
     f.write('998|young|M|other|1\n')
   refuse(tmp_path, "u.user, line 12: 'young' is not the age of user 998 in")
+
+
+@pytest.mark.parametrize('name', ['ratings.dat', 'users.dat'])
+def test_a_file_that_changes_is_refused(tmp_path, monkeypatch, name):
+  write(tmp_path, 'ml-1m', make_ratings(0))
+
+  def sort_and_change(*args):
+    with open(tmp_path / name, 'a') as f:
+      f.write('\n')
+    return sort_events(*args)
+
+  sort_events = movielens.sort_events
+  monkeypatch.setattr(movielens, 'sort_events', sort_and_change)
+  refuse(tmp_path, f'changed while they were read .*{name}')
 
 
 def test_data_that_give_no_request(tmp_path):

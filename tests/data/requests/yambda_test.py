@@ -51,6 +51,9 @@ def make_events(seed, users=12):
     times = [draw.choice([first, 25_820_000, *BORDERS])]
     for _ in range(draw.choice([4, 15, 40])):
       times.append(times[-1] + 5 * draw.choice([0, 0, 1, 30, 360, 361, 5000]))
+    if number < 3:  # no split shall be empty, whatever is asked for
+      ends = (TRAIN_END, VALID_END, 26_000_000)
+      times += [end - 400 - 5 * (k // 2) for end in ends for k in range(9)]
     for border in BORDERS:  # on both sides of it
       times += [border - 5, border] * draw.choice([0, 1])
     for time in sorted(t for t in times if first <= t <= 26_000_000):
@@ -217,7 +220,7 @@ OPTIONS = [
   YambdaOptions(feedback=(), valid_s=0, watch_time=True, step_s=0),
   YambdaOptions(
     feedback=('undislike', 'like', 'dislike'), asked_at='last_event',
-    pause_s=0, candidates=3, min_history=3, threshold=51,
+    pause_s=0, candidates=3, min_history=3, threshold=51, watch_time=True,
   ),
   YambdaOptions(train_s=3_600, gap_s=0, feedback=('unlike',)),
 ]  # fmt: skip
@@ -234,6 +237,11 @@ def test_requests_are_those_of_the_plain_reader(
     folder = write(tmp_path / str(seed), events)
     got = datasets.DATASETS['yambda'](folder, options)
     assert_same(got, describe_plainly(events, options))
+    named = ['listen_plus', 'skip', *options.feedback]
+    assert dict(got.spec.actions) == {name: BITS[name] for name in named}
+    assert [(x.name, x.kind) for x in got.spec.labels] == [
+      ('listen_plus', 'binary')
+    ]
 
 
 def replace(options, **changes):
@@ -416,6 +424,20 @@ def test_data_that_give_no_request(tmp_path):
   refuse_option('gap_s is -1; give', gap_s=-1)
   refuse_option("history is 'all'", history='all')
   refuse_option("asked_at is 'now'", asked_at='now')
+
+
+def test_a_file_that_changes_is_refused(tmp_path, monkeypatch):
+  events = make_events(0)
+  write(tmp_path, events)
+  read = yambda.yambda_files.read_files
+
+  def read_and_change(*args):
+    columns = read(*args)
+    write(tmp_path, events[:-1])
+    return columns
+
+  monkeypatch.setattr(yambda.yambda_files, 'read_files', read_and_change)
+  refuse(tmp_path, 'raw files changed while they were read')
 
 
 def test_memory_follows_the_events(tmp_path):
