@@ -11,21 +11,19 @@ editions of MovieLens are read in the same way. Variants: `interleaved` and
 
 from genrec_jax import config as config_lib
 
-MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+LAYOUTS, MODELS = ('interleaved', 'no_actions'), ('stu', 'dlrm', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(
-    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
-  )
+  variants = config_lib.parse_variants(arg, one_of=(*LAYOUTS, *MODELS))
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'movielens', 'ml-1m'
   config.data.max_history, config.data.max_candidates = 256, 10
   config.train.epochs = 10
   config.train.patience = 3
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & MODELS.keys():
-    config.model = config_lib.pool_history(MODELS[name]())
-  for layout in variants & {'interleaved', 'no_actions'}:
+  for name in variants & {*MODELS}:
+    config_lib.set_model(config, name)
+  for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   return config_lib.request_smoke(config) if 'smoke' in variants else config

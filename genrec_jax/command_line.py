@@ -293,6 +293,7 @@ def describe_models() -> str:
   for kind, table in (
     ('retrieval', models.MODELS),
     ('ranking', models.RANKERS),
+    ('request_ranking', models.REQUEST_MODELS),
   ):
     for name, model in table.items():
       text = sys.modules[model.__module__].__doc__ or ''

@@ -7,7 +7,7 @@ value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import models
+from genrec_jax.config import models, request_models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
 
@@ -23,6 +23,7 @@ MODEL_CLASSES = {
   'fm': models.FM,
   'lr': models.LR,
   'wukong': models.Wukong,
+  'stu': request_models.STU,
 }
 
 
