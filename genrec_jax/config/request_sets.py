@@ -28,21 +28,23 @@ class StreamOptions:
       at any scale.
     categories: ranges of `items // categories` ids each; ids beyond them never
       occur.
-    categories_per_user: an ordered sample, the best rated first.
+    categories_per_user: categories of a user, in an order, the best rated
+      first.
     steps: steps 0 .. steps - 1 are of training and inference.
     train_steps: how many of them are of training.
     activity: chance that a user is active in a step.
     events: mean of the events in a step.
     deviation: their deviation, before the least number is minded.
-    train_candidates: asked for in a training step and in the evaluation; a step
-      has one event more at least.
-    inference_candidates: asked for in an inference step, of its events.
-    inference_events: drawn in an inference step. All of them count for the
+    train_candidates: candidates that are asked for in a training step and in
+      the evaluation; a step has one event more at least.
+    inference_candidates: candidates that are asked for in an inference step, of
+      its events.
+    inference_events: events of an inference step. All of them count for the
       tastes of later steps, and a part of the usual size becomes history.
-    seed: of everything.
+    seed: seed of everything.
     true_time: whether times tell the step. They do not in the original, and a
       model can then tell steps apart by what users do alone.
-    step_seconds: from one step to the next, if times tell the step.
+    step_seconds: seconds from one step to the next, if times tell the step.
   """
 
   users: int = 2_000
@@ -110,8 +112,8 @@ class MovielensOptions:
   """How the ratings become requests.
 
   Attributes:
-    candidates: of a request; also how many ratings of a user are test, and how
-      many valid.
+    candidates: candidates of a request; also how many ratings of a user are
+      test, and how many valid.
     train_requests: most requests of a user in the training split, the latest
       ones; 0 takes all.
     min_history: fewest ratings of a history; a request with fewer is left out.
