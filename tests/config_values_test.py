@@ -64,7 +64,7 @@ NULLABLE = ('split.valid_from',)
 def make_config(task, model):
   config = DEFAULTS[task]()
   config_lib.set_model(config, model)
-  if 'time_bias' in config.model:
+  if task == 'retrieval' and 'time_bias' in config.model:
     config.model.time_bias = False  # the generated data have no times
     config.train.monitor = 'mrr'  # which every eval.ks measures
   return config
