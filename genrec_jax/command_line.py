@@ -296,7 +296,7 @@ def describe_models() -> str:
   ).items():
     kinds = [kind for kind, known in MODELS_OF.items() if name in known]
     text = sys.modules[model.__module__].__doc__ or ''
-    rows.append((name, ', '.join(kinds), text.partition('\n')[0]))
+    rows.append((name, ','.join(kinds), text.partition('\n')[0]))
   return _format_table(rows)
 
 

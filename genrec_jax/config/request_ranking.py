@@ -124,11 +124,15 @@ def pool_history(model: ConfigDict, **fields) -> ConfigDict:
 
 
 def request_smoke(config: ConfigDict) -> ConfigDict:
-  """Shrinks an experiment to seconds on two CPU cores, on generated data."""
+  """Shrinks an experiment to seconds on two CPU cores, on generated data.
+
+  There are 16 batches, four in each step of the stream.
+  """
   config.data.name, config.data.path = 'streaming', ''
   config.data.streaming.update(
-    users=24, categories=8, steps=6, train_steps=5, events=12.0, deviation=3.0,
-    train_candidates=6, inference_candidates=12, inference_events=16,
+    users=32, categories=8, steps=6, train_steps=4, activity=1.0, events=12.0,
+    deviation=3.0, train_candidates=6, inference_candidates=12,
+    inference_events=16,
   )  # fmt: skip
   config.data.max_history, config.data.max_candidates = 32, 6
   model = config.model
@@ -144,7 +148,7 @@ def request_smoke(config: ConfigDict) -> ConfigDict:
   config.train.batch_size = 8
   config.train.epochs = 1
   config.train.patience = 0
-  config.train.log_every = 2
+  config.train.log_every = 4
   config.train.checkpoint_every = 8
   config.train.nan_every = 4
   config.eval.batch_size = 16

@@ -32,6 +32,8 @@ CONFIG = f'{pathlib.Path(__file__).parents[2]}/configs/gr_streaming.py:smoke'
 OVERRIDES = (
   'model.blocks=1',
   'model.layout=interleaved',
+  'data.streaming.users=22',
+  'data.streaming.activity=0.8',  # the last batch of a step is not full
   'data.streaming.steps=4',
   'data.streaming.train_steps=3',
   # A history of more than eight events may be cut to eight.
@@ -278,8 +280,8 @@ def test_eight_devices_and_deltas_that_one_device_goes_on_with(
       assert_close(row[name], other[name], near, where)
 
 
-@pytest.mark.parametrize('steps', [2, 100])
+@pytest.mark.parametrize('steps', [1, 100])
 def test_a_run_that_ends_within_a_step_of_the_stream(steps, tmp_path):
-  message = rf'train.steps is {steps}, and the steps of the stream end after 3'
+  message = rf'train.steps is {steps}, and the steps of the stream end after \d'
   with pytest.raises(config_lib.ConfigError, match=message):
     train(tmp_path, f'train.steps={steps}')
