@@ -9,11 +9,16 @@ the ranking models over pooled histories, `dlrm` and `wukong`.
 
 from genrec_jax import config as config_lib
 
-LAYOUTS, MODELS = ('interleaved', 'no_actions'), ('stu', 'dlrm', 'wukong')
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, one_of=(*LAYOUTS, *MODELS))
+  variants = config_lib.parse_variants(
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
+  )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'kuairand', 'KuaiRand-1K'
   config.data.max_history, config.data.max_candidates = 512, 10
@@ -21,7 +26,7 @@ def get_config(arg=None):
   config.train.epochs = 3
   config.train.patience = 1
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & {*MODELS}:
+  for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout

@@ -1,4 +1,4 @@
-"""A generative ranker on MovieLens: will a user like the next ten films?
+"""A generative ranker on MovieLens: whether a user will like the next ten films.
 
   genrec train gr_ml1m --workdir=DIR --config.data.path=ml-1m
 
@@ -11,18 +11,23 @@ editions of MovieLens are read in the same way. Variants: `interleaved` and
 
 from genrec_jax import config as config_lib
 
-LAYOUTS, MODELS = ('interleaved', 'no_actions'), ('stu', 'dlrm', 'wukong')
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, one_of=(*LAYOUTS, *MODELS))
+  variants = config_lib.parse_variants(
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
+  )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'movielens', 'ml-1m'
   config.data.max_history, config.data.max_candidates = 256, 10
   config.train.epochs = 10
   config.train.patience = 3
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & {*MODELS}:
+  for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout

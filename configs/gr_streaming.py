@@ -11,19 +11,22 @@ the same features.
 
 from genrec_jax import config as config_lib
 
-LAYOUTS, MODELS = ('interleaved', 'no_actions'), ('stu', 'dlrm', 'wukong')
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
-    arg, ('smoke', 'stochastic'), one_of=(*LAYOUTS, *MODELS)
+    arg,
+    ('smoke', 'stochastic', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
   )
   config = config_lib.request_ranking()
   config.data.name, config.data.order = 'streaming', 'stream'
   config.data.streaming.users = 400
   config.data.max_history = 1024
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & {*MODELS}:
+  for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout

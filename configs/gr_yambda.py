@@ -10,17 +10,22 @@ is; the last day tests. The target of the benchmark is an AUC of .75. Variants:
 
 from genrec_jax import config as config_lib
 
-LAYOUTS, MODELS = ('interleaved', 'no_actions'), ('stu', 'dlrm', 'wukong')
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
-  variants = config_lib.parse_variants(arg, one_of=(*LAYOUTS, *MODELS))
+  variants = config_lib.parse_variants(
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
+  )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'yambda', 'yambda/flat/50m'
   config.data.order = 'stream'
   config.data.max_history, config.data.max_candidates = 1024, 32
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & {*MODELS}:
+  for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout

@@ -87,7 +87,9 @@ def test_models_of_requests():
     'gr_streaming.py', 'model.name=gru'
   )
   assert 'on generated data it is gr_streaming:stu' in explain('own_csv.py:stu')
-  assert 'one model at a time' in explain('gr_ml1m.py:dlrm,interleaved')
+  assert 'exclude each other' in explain('gr_ml1m.py:dlrm,interleaved')
+  assert 'exclude each other' in explain('gr_ml1m.py:no_actions,interleaved')
+  assert load('gr_ml1m.py:stu,interleaved').model.layout == 'interleaved'
 
 
 @pytest.mark.parametrize('name', ['gr_ml1m', 'gr_kuairand', 'gr_yambda'])

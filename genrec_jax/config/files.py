@@ -37,6 +37,7 @@ def parse_variants(
   known: Sequence[str] = ('smoke',),
   *,
   one_of: Iterable[str] = (),
+  apart: Iterable[str] = (),
   elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
   """The variants behind `--config=FILE:`, separated by commas.
@@ -45,6 +46,7 @@ def parse_variants(
     arg: what stands there.
     known: the variants of the config.
     one_of: more of them, which exclude each other, such as models.
+    apart: names among all these that exclude each other, too.
     elsewhere: model -> the config that has it, for somebody who asks here.
   """
   names = {name for name in (arg or '').split(',') if name}
@@ -59,6 +61,8 @@ def parse_variants(
       raise UnknownVariantError(name, known, hint)
   if len(chosen := sorted(names & {*one_of})) > 1:
     raise ConfigError(f'one model at a time, not {chosen}')
+  if len(chosen := sorted(names & {*apart})) > 1:
+    raise ConfigError(f'these variants exclude each other: {chosen}')
   return names
 
 
