@@ -1,4 +1,4 @@
-"""A generative ranker on MovieLens: whether a user will like the next ten films.
+"""A generative ranker on MovieLens: whether a user will like ten more films.
 
   genrec train gr_ml1m --workdir=DIR --config.data.path=ml-1m
 
