@@ -116,7 +116,8 @@ def check_sections(
       sizes = ('max_history', 'max_candidates')
       fields |= {size: data[size] for size in sizes}
     else:
-      classes.append(('model', PooledRequests, fields.pop('history')))
+      pooled = fields.pop('history', {})
+      classes.append(('model', PooledRequests, pooled))
   classes.append(('model', MODEL_CLASSES[name], fields))
   for section, make, fields in classes:
     if section not in sections:
