@@ -41,6 +41,7 @@ OVERRIDES = (
   # Adam's first steps are the signs of gradients, and where a gradient is the
   # noise of rounding, so is its sign. With this, steps are smooth in gradients.
   'optimizer.eps=1e-3',
+  'optimizer.rows.eps=1e-3',
   'train.eval_first=true',
   'train.log_every=1',
   'train.checkpoint_every=2',
