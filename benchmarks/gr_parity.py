@@ -22,14 +22,16 @@ SIZES = dict(
   dqk=16,
   dv=16,
   blocks=2,
-  hidden=24,
+  token_hidden=24,
   head_hidden=24,
   max_history=32,
   max_candidates=8,
   min_context_events=5,
   postprocessor='timestamp',
 )
-SMOKE = dict(dim=8, heads=2, dqk=4, dv=4, blocks=1, hidden=6, head_hidden=6)
+SMOKE = dict(
+  dim=8, heads=2, dqk=4, dv=4, blocks=1, token_hidden=6, head_hidden=6
+)
 ALL = dict(window=7, truncated_layers=1, truncated_to=9)
 # Case -> (whether requests have context, fields of the config).
 CASES = {

@@ -18,8 +18,9 @@ import os
 import numpy as np
 
 from benchmarks import cli, result
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import stream_draws, streaming
-from genrec_jax.data.requests.streaming import LABEL, StreamOptions
+from genrec_jax.data.requests.streaming import LABEL
 
 # Axes of all tables of cases: step, quartile of the category, item rating.
 STEPS, QUARTILES = 10, 4

@@ -9,23 +9,27 @@ the ranking models over pooled histories, `dlrm` and `wukong`.
 
 from genrec_jax import config as config_lib
 
-MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
-    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
   )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'kuairand', 'KuaiRand-1K'
   config.data.max_history, config.data.max_candidates = 512, 10
-  config.model.postprocessor = 'timestamp'
   config.train.batch_size = 16
   config.train.epochs = 3
   config.train.patience = 1
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & MODELS.keys():
-    config.model = config_lib.pool_history(MODELS[name]())
-  for layout in variants & {'interleaved', 'no_actions'}:
+  for name in variants & {'stu', *POOLED}:
+    config_lib.set_model(config, name)
+  for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
+  if config.model.name == 'stu':
+    config.model.postprocessor = 'timestamp'
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -1,4 +1,4 @@
-"""A generative ranker on MovieLens: will a user like the next ten films?
+"""A generative ranker on MovieLens: whether a user will like ten more films.
 
   genrec train gr_ml1m --workdir=DIR --config.data.path=ml-1m
 
@@ -11,12 +11,15 @@ editions of MovieLens are read in the same way. Variants: `interleaved` and
 
 from genrec_jax import config as config_lib
 
-MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
-    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
   )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'movielens', 'ml-1m'
@@ -24,8 +27,8 @@ def get_config(arg=None):
   config.train.epochs = 10
   config.train.patience = 3
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & MODELS.keys():
-    config.model = config_lib.pool_history(MODELS[name]())
-  for layout in variants & {'interleaved', 'no_actions'}:
+  for name in variants & {'stu', *POOLED}:
+    config_lib.set_model(config, name)
+  for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   return config_lib.request_smoke(config) if 'smoke' in variants else config

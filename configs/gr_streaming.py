@@ -11,23 +11,24 @@ the same features.
 
 from genrec_jax import config as config_lib
 
-MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
     arg,
-    ('smoke', 'interleaved', 'no_actions', 'stochastic'),
-    one_of=('stu', *MODELS),
+    ('smoke', 'stochastic', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
   )
   config = config_lib.request_ranking()
   config.data.name, config.data.order = 'streaming', 'stream'
   config.data.streaming.users = 400
   config.data.max_history = 1024
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & MODELS.keys():
-    config.model = config_lib.pool_history(MODELS[name]())
-  for layout in variants & {'interleaved', 'no_actions'}:
+  for name in variants & {'stu', *POOLED}:
+    config_lib.set_model(config, name)
+  for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   if 'stochastic' in variants:
     config.data.stochastic_length.alpha = 1.8

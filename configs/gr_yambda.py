@@ -10,21 +10,25 @@ is; the last day tests. The target of the benchmark is an AUC of .75. Variants:
 
 from genrec_jax import config as config_lib
 
-MODELS = {'dlrm': config_lib.dlrm, 'wukong': config_lib.wukong}
+LAYOUTS, POOLED = ('interleaved', 'no_actions'), ('dlrm', 'wukong')
 
 
 def get_config(arg=None):
   variants = config_lib.parse_variants(
-    arg, ('smoke', 'interleaved', 'no_actions'), one_of=('stu', *MODELS)
+    arg,
+    ('smoke', *LAYOUTS),
+    one_of=('stu', *POOLED),
+    apart=(*LAYOUTS, *POOLED),
   )
   config = config_lib.request_ranking()
   config.data.name, config.data.path = 'yambda', 'yambda/flat/50m'
   config.data.order = 'stream'
   config.data.max_history, config.data.max_candidates = 1024, 32
-  config.model.postprocessor = 'timestamp'
   config.optimizer.rows.name = 'row_adagrad'
-  for name in variants & MODELS.keys():
-    config.model = config_lib.pool_history(MODELS[name]())
-  for layout in variants & {'interleaved', 'no_actions'}:
+  for name in variants & {'stu', *POOLED}:
+    config_lib.set_model(config, name)
+  for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
+  if config.model.name == 'stu':
+    config.model.postprocessor = 'timestamp'
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -10,8 +10,9 @@ The page says where the keys of a section go:
 
 What stands between the two lines is generated. A key, its default and its
 sentence are declared once: in genrec_jax/config/, where the sentence is the
-comment above or behind the key, or, for the fields of models and losses
-(models.py, losses.py there), in the docstring of their class. The source is
+comment above or behind the key, or, for the fields of models and losses and for
+options of data sets (models.py, request_models.py, losses.py, request_sets.py
+there), in the docstring of their class. The source is
 read and not imported, but for the rules of the values, in key_rules.py there,
 and for the names of the models.
 """
@@ -44,7 +45,14 @@ SHARED = (
 )
 RETRIEVAL = ('data', 'split', 'loss', 'eval', 'predict', 'report')
 RANKING = ('data', 'loss', 'eval', 'predict', 'report')
-MODELS = {  # name -> the class in config/models.py
+# Data set of requests -> the class of its options in config/request_sets.py.
+REQUEST_SETS = {
+  'streaming': 'StreamOptions',
+  'movielens': 'MovielensOptions',
+  'kuairand': 'KuairandOptions',
+  'yambda': 'YambdaOptions',
+}
+MODELS = {  # name -> its class
   name: made.__name__ for name, made in MODEL_CLASSES.items()
 }
 BLOCKS = (
@@ -52,12 +60,21 @@ BLOCKS = (
   *(f'retrieval.{section}' for section in RETRIEVAL),
   'ranking',
   *(f'ranking.{section}' for section in RANKING),
+  'request_ranking',
+  *(f'request_ranking.{section}' for section in (*RANKING, *REQUEST_SETS)),
   *SHARED,
   *MODELS,
+  'pooled',  # what ranking models have in addition where they rank requests
   'renamed',
 )
 
-_LOSSES = {'retrieval': 'RetrievalLossConfig', 'ranking': 'RankingLossConfig'}
+_LOSSES = {
+  'retrieval': 'RetrievalLossConfig',
+  'ranking': 'RankingLossConfig',
+  'request_ranking': 'RequestLossConfig',
+}
+# Kind of task -> how a sentence names it that tells of another default.
+_OTHERS = {'ranking': 'in ranking', 'request_ranking': 'with requests'}
 _MARKED = re.compile(
   r'^<!-- config:(?P<name>\S+) -->\n(?P<body>.*?)^<!-- /config -->$',
   re.MULTILINE | re.DOTALL,
@@ -119,7 +136,8 @@ def render_block(name: str) -> str:
     '| key | type | range | default | meaning |\n',
     '|---|---|---|---|---|\n',
   ]
-  task = 'ranking' if name.startswith('ranking') else 'retrieval'
+  task = name.partition('.')[0]
+  task = task if task in _LOSSES else 'retrieval'
   for key, kind, default, sentence in list_keys(name):
     rule = find_rule(key, task)
     bounds = rule.describe_bounds() if rule and default else ''
@@ -154,20 +172,22 @@ def list_keys(name: str) -> list[tuple[str, str, str, str]]:
     chosen = _as_sentence(
       'model.name', 'The model; see docs/training.md#models-by-name'
     )
-    fields = _read_class('models', MODELS[name], 'model.')
+    file = MODEL_CLASSES[name].__module__.rpartition('.')[2]
+    fields = _read_class(file, MODELS[name], 'model.')
+    if file == 'request_models':  # of which the data say the sizes
+      fields = [f for f in fields if not f[0].startswith('model.max_')]
     return [('model.name', 'str', repr(name), chosen), *fields]
+  if name == 'pooled':
+    return _read_class('request_models', 'PooledRequests', 'model.history.')
+  if section in REQUEST_SETS:
+    options = REQUEST_SETS[section]
+    return _read_class('request_sets', options, f'data.{section}.')
   if section == 'loss':
     return _read_class('losses', _LOSSES[task], 'loss.')
   if name in SHARED:
     rows = _read_function('sections', name)
     rows = [_typed(f'{name}.{key}', *row) for key, *row in rows]
-    changed = _ranking_defaults(name)
-    return [
-      (*row[:3], f'{row[3]} In ranking the default is `{changed[row[0]]}`.')
-      if row[0] in changed
-      else row
-      for row in rows
-    ]
+    return [_tell_others(name, row) for row in rows]
   rows = _read_function(task, task)
   if not section:
     sections = ('model', *SHARED, *RETRIEVAL)
@@ -249,9 +269,23 @@ def _items(node: ast.expr):
       yield keyword.arg, keyword.lineno, keyword.value
 
 
-def _ranking_defaults(section: str) -> dict[str, str]:
-  """Dotted keys of a shared section that ranking gives another default."""
-  source = (PACKAGE / 'config' / 'ranking.py').read_text()
+def _tell_others(section: str, row: tuple) -> tuple:
+  """A row of a shared section with the defaults of other kinds of tasks."""
+  key, kind, default, sentence = row
+  others = {}  # default -> where
+  for task, where in _OTHERS.items():
+    value = _find_defaults(task, section).get(key, default)
+    if value != default:
+      others.setdefault(value, []).append(where)
+  for value, places in others.items():
+    where = ' and '.join(places)
+    sentence += f' {where[0].upper()}{where[1:]} the default is `{value}`.'
+  return key, kind, default, sentence
+
+
+def _find_defaults(task: str, section: str) -> dict[str, str]:
+  """Dotted keys of a shared section that a task gives a default of its own."""
+  source = (PACKAGE / 'config' / f'{task}.py').read_text()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Call):
       if ast.unparse(node.func) == f'sections.{section}':

@@ -16,6 +16,7 @@ from absl import app, flags
 
 from genrec_jax import config as config_lib
 from genrec_jax.config.loading import OPEN, flatten, hint_nearest
+from genrec_jax.config.model_choice import MODELS_OF
 
 FLAGS = flags.FLAGS
 MODES = {  # -> what it does
@@ -290,13 +291,12 @@ def describe_models() -> str:
   from genrec_jax import models  # which needs JAX
 
   rows = [('name', 'kind', 'what it is')]
-  for kind, table in (
-    ('retrieval', models.MODELS),
-    ('ranking', models.RANKERS),
-  ):
-    for name, model in table.items():
-      text = sys.modules[model.__module__].__doc__ or ''
-      rows.append((name, kind, text.partition('\n')[0]))
+  for name, model in (
+    models.MODELS | models.RANKERS | models.REQUEST_MODELS
+  ).items():
+    kinds = [kind for kind, known in MODELS_OF.items() if name in known]
+    text = sys.modules[model.__module__].__doc__ or ''
+    rows.append((name, ','.join(kinds), text.partition('\n')[0]))
   return _format_table(rows)
 
 

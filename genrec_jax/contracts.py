@@ -47,7 +47,7 @@ class Task(Protocol):
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
-    counted: the unit in which progress is counted, for instance 'tokens'.
+    progress_unit: in which progress is counted, for instance 'tokens'.
   """
 
   measurements: Mapping[str, str]
@@ -342,8 +342,8 @@ class Runtime(EvalRuntime, Protocol):
 class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
-  It may have `describe_values`, `describe_splits` (see `train.results`) and
-  `list_evaluation_steps` (see `train.experiment`).
+  It may have `describe_values`, `describe_splits`, `list_evaluation_steps`.
+
   Attributes:
     splits: of `train.experiment.SPLITS` -> examples; some may be missing.
   """

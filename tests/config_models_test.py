@@ -8,6 +8,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.config.model_choice import MODELS_OF
+from genrec_jax.config.request_models import PooledRequests
 from genrec_jax.library import fitting
 from genrec_jax.train import loop, settings_checks
 
@@ -69,6 +70,42 @@ def test_a_model_of_another_kind_and_no_model():
   assert "unknown config key 'model.dqk'" in explain(
     'own_csv.py', 'model.name=sasrec', 'model.dqk=3'
   )
+
+
+def test_models_of_requests():
+  config = load('gr_streaming.py', 'model.name=wukong')
+  assert config.model.history.to_dict() == vars(PooledRequests())
+  assert config.model.layers == config_lib.wukong().layers
+  stu = load('gr_streaming.py:dlrm', 'model.name=stu', 'model.token_hidden=7')
+  assert 'history' not in stu.model and stu.model.token_hidden == 7
+  text = explain('own_clicks.py', 'model.name=stu')
+  assert text.endswith(' gr_streaming:stu')
+  assert 'choose one of stu, dcn' in explain(
+    'gr_streaming.py', 'model.name=sasrec'
+  )
+  assert 'those for requests are stu' in explain(
+    'gr_streaming.py', 'model.name=gru'
+  )
+  assert 'on generated data it is gr_streaming:stu' in explain('own_csv.py:stu')
+  assert 'exclude each other' in explain('gr_ml1m.py:dlrm,interleaved')
+  assert 'exclude each other' in explain('gr_ml1m.py:no_actions,interleaved')
+  assert load('gr_ml1m.py:stu,interleaved').model.layout == 'interleaved'
+
+
+@pytest.mark.parametrize('name', ['gr_ml1m', 'gr_kuairand', 'gr_yambda'])
+@pytest.mark.parametrize('model', ['dlrm', 'wukong'])
+def test_requests_by_variant_and_by_name(name, model):
+  variant = load(f'{name}.py:{model}')
+  assert load(f'{name}.py', f'model.name={model}') == variant
+  assert load(f'{name}.py').model.name == 'stu'
+
+
+def test_fit_offers_what_it_can_fit():
+  for model in ('stu', 'sttu'):
+    with pytest.raises(ValueError, match=f"model is '{model}'; th") as error:
+      fitting._is_ranker(model)
+    assert ' stu' not in str(error.value)
+    assert 'requests' not in str(error.value)
 
 
 def test_a_variant_that_is_a_model_of_another_config():

@@ -3,19 +3,22 @@
 import ast
 import json
 import pathlib
+import re
 
 import pytest
 
 from docs import config_keys
 from genrec_jax import config as config_lib
-from genrec_jax.config import comparison
+from genrec_jax.config.checks import check_sections
 from genrec_jax.config.loading import OPEN
+from genrec_jax.config.model_choice import MODELS_OF
+from genrec_jax.config.request_models import PooledRequests
+from genrec_jax.config.sections import MODEL_CLASSES
 from genrec_jax.data.datasets import DATASETS
 from genrec_jax.data.ranking import datasets as ranking_datasets
-from genrec_jax.models import MODELS, RANKERS
+from genrec_jax.data.requests import prepared
+from genrec_jax.models import MODELS, RANKERS, REQUEST_MODELS
 from genrec_jax.runtime import optimizer
-from genrec_jax.tasks import ranking
-from genrec_jax.tasks.retrieval import RetrievalLossConfig
 from genrec_jax.train import settings_checks
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -58,19 +61,19 @@ def config():
 @pytest.mark.parametrize('case', CASES, ids=lambda c: pathlib.Path(c).name)
 def test_a_shipped_config_loads_and_its_parts_are_built(case):
   config = config_lib.load(case)
-  fields = config.model.to_dict()
-  model = getattr(config_lib, fields['name'])()
-  ranks = config.task == 'ranking'
-  experiment = config_lib.ranking() if ranks else config_lib.retrieval()
+  model = MODELS_OF[config.task][config.model.name]()
+  experiment = getattr(config_lib, config.task)()
   known = experiment.to_dict() | {'model': model.to_dict()}
   assert keys(config) == keys(known)
-  models = RANKERS if ranks else MODELS
-  models[fields.pop('name')].Config(**fields)
-  (ranking.RankingLossConfig if ranks else RetrievalLossConfig)(**config.loss)
+  check_sections(config)
   optimizer.build_optimizer(config.optimizer)
   settings_checks.check_settings(config)
-  names = ranking_datasets.DATASETS if ranks else DATASETS
-  assert config.data.name in names
+  names = {
+    'retrieval': DATASETS,
+    'ranking': ranking_datasets.DATASETS,
+    'request_ranking': prepared.SETS,
+  }
+  assert config.data.name in names[config.task]
 
 
 @pytest.mark.parametrize('file', FILES, ids=lambda f: f.name)
@@ -98,13 +101,17 @@ def test_an_open_section_takes_any_key():
 
 
 def test_a_section_makes_the_config_of_its_model():
-  models = MODELS | RANKERS
-  assert comparison.MODELS.keys() == models.keys() == config_keys.MODELS.keys()
-  for name, model in models.items():
-    fields = comparison.MODELS[name]().to_dict()
-    assert fields.pop('name') == name
-    assert model.Config(**fields) == model.Config()
-    assert config_keys.MODELS[name] == model.Config.__name__
+  classes = MODELS | RANKERS | REQUEST_MODELS
+  assert classes.keys() == MODEL_CLASSES.keys() == config_keys.MODELS.keys()
+  for task, models in MODELS_OF.items():
+    for name, make in models.items():
+      fields, model = make().to_dict(), classes[name]
+      assert fields.pop('name') == name
+      pooled = fields.pop('history', None)
+      is_pooled = task == 'request_ranking' and name in RANKERS
+      assert pooled == (vars(PooledRequests()) if is_pooled else None)
+      assert model.Config(**fields) == model.Config()
+      assert config_keys.MODELS[name] == model.Config.__name__
 
 
 def test_a_field_that_a_model_does_not_have():
@@ -384,7 +391,8 @@ def test_ignored_keys_and_sections_may_differ(config):
 
 def listed(task, model):
   """Key -> type, default, sentence of the page, for an experiment."""
-  names = (task, model, *config_keys.SHARED)
+  names = [task, model, *config_keys.SHARED]
+  names += ['pooled'] * (task == 'request_ranking' and model in RANKERS)
   rows = [
     row
     for block in config_keys.BLOCKS
@@ -405,19 +413,23 @@ def leaves(tree, prefix=''):
 
 @pytest.mark.parametrize(
   'task, model',
-  [('retrieval', m) for m in MODELS] + [('ranking', m) for m in RANKERS],
+  [(task, model) for task, models in MODELS_OF.items() for model in models],
 )
 def test_every_key_has_its_default_a_type_and_a_sentence(task, model):
   config = getattr(config_lib, task)()
-  config.model = getattr(config_lib, model)()
+  config.model = MODELS_OF[task][model]()
   rows = listed(task, model)
   expected = dict(leaves(config.to_dict()))
   assert rows.keys() == expected.keys()
   for key, (kind, default, sentence) in rows.items():
     assert kind and (sentence[0].isupper() or sentence[0] in '`('), key
     assert sentence.endswith('.'), key
-    if 'In ranking the default is' in sentence and task == 'ranking':
-      default = sentence.rpartition(' is `')[2].removesuffix('`.')
+    other = {'ranking': 'in ranking', 'request_ranking': 'with requests'}
+    where = re.escape(other.get(task, 'nowhere'))
+    if told := re.search(
+      rf'{where}[\w ]* the default is `(.*?)`\.', sentence, re.I
+    ):
+      default = told[1]
     assert default == repr(expected[key]), key
 
 

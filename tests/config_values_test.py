@@ -13,19 +13,36 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.config.checks import check_values
-from genrec_jax.config.key_rules import MODEL, RANKING, RETRIEVAL, find_rule
+from genrec_jax.config.key_rules import (
+  MODEL,
+  RANKING,
+  REQUESTS,
+  RETRIEVAL,
+  find_rule,
+)
 from genrec_jax.config.loading import OPEN, flatten
 from genrec_jax.config.model_choice import MODELS_OF
 from genrec_jax.config.overrides import apply_overrides
-from genrec_jax.features import FeatureSpec
+from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 from genrec_jax.tasks.ranking import Ranking
+from genrec_jax.tasks.request_ranking import RequestRanking
 from genrec_jax.tasks.retrieval import Retrieval
 from genrec_jax.train.settings_checks import check_settings
 
 NAN, INF = math.nan, math.inf
-DEFAULTS = {'retrieval': config_lib.retrieval, 'ranking': config_lib.ranking}
+DEFAULTS = {
+  'retrieval': config_lib.retrieval,
+  'ranking': config_lib.ranking,
+  'request_ranking': config_lib.request_ranking,
+}
 MODELS = [
   (task, model) for task, models in MODELS_OF.items() for model in models
+]
+# Ranking models are the same for requests, but for what they are told of them.
+DIFFERING = [
+  (task, model)
+  for task, model in MODELS
+  if task != 'request_ranking' or model in ('stu', 'lr')
 ]
 BAD = (
   'no such word', '', -3, -0.5, 0, 1.5, 10**30, 1e300, NAN, INF, None, True,
@@ -47,7 +64,7 @@ NULLABLE = ('split.valid_from',)
 def make_config(task, model):
   config = DEFAULTS[task]()
   config_lib.set_model(config, model)
-  if 'time_bias' in config.model:
+  if task == 'retrieval' and 'time_bias' in config.model:
     config.model.time_bias = False  # the generated data have no times
     config.train.monitor = 'mrr'  # which every eval.ks measures
   return config
@@ -67,7 +84,10 @@ def list_keys(task, model):
   """Keys of the model; the others with one model of each kind of task."""
   flat = flatten(make_config(task, model).to_dict())
   is_first = model == next(iter(MODELS_OF[task]))
-  return [k for k in flat if is_first or k.startswith(('model.', 'loss.'))]
+  own = ('model.', 'loss.')
+  if task == 'request_ranking':
+    own = ('model.history.',)
+  return [k for k in flat if is_first or k.startswith(own)]
 
 
 @pytest.mark.parametrize('task, model', MODELS)
@@ -79,7 +99,8 @@ def test_every_key_has_a_rule(task, model):
 
 def test_no_rule_is_of_a_key_that_is_not_there():
   known = {k for x in MODELS for k in flatten(make_config(*x).to_dict())}
-  rules = {*RETRIEVAL, *RANKING, *(f'model.{field}' for field in MODEL)}
+  rules = {*RETRIEVAL, *RANKING, *REQUESTS}
+  rules |= {f'model.{field}' for field in MODEL}
   assert rules <= known
 
 
@@ -103,7 +124,7 @@ def list_values(key, task, met):
   return [*refused[:1], *(value for value in BAD if not rule.explain(value))]
 
 
-@pytest.mark.parametrize('task, model', MODELS)
+@pytest.mark.parametrize('task, model', DIFFERING)
 def test_a_bad_value_is_refused_by_a_sentence_that_names_the_key(task, model):
   accepted, met = [], []
   config = make_config(task, model)
@@ -145,6 +166,14 @@ def _check_sentence(text, key, value):
   assert len(text) < 1000
 
 
+_REQUESTS = RequestSpec(
+  items=(FeatureSpec('item', 'categorical', rows=9, table='item'),),
+  context=(FeatureSpec('user', 'categorical', rows=9, table='user'),),
+  actions=(('seen', 1),),
+  labels=(LabelSpec('liked'),),
+)
+
+
 def _build_tasks(task, model, accepted):
   """What was accepted of a model makes one, as far as shapes can say."""
   for key, value in accepted:
@@ -153,6 +182,9 @@ def _build_tasks(task, model, accepted):
       continue
     config = make_config(task, model)
     set_value(config, key, value)
+    if task == 'request_ranking':
+      RequestRanking.from_config(config, _REQUESTS)
+      continue
     if task == 'retrieval':
       Retrieval.from_config(config, np.arange(1, 9), np.ones(9, np.int64))
       continue

@@ -139,7 +139,8 @@ def test_configs_and_models_are_listed():
   assert done.returncode == 0
   rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
   kinds = {name: kind for name, kind, _ in rows}
-  assert kinds['sasrec'] == 'retrieval' and kinds['dlrm'] == 'ranking'
+  assert kinds['sasrec'] == 'retrieval' and kinds['stu'] == 'request_ranking'
+  assert kinds['dlrm'] == 'ranking,request_ranking'
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,24 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses
+from genrec_jax.config import losses, request_sets
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.key_rules import ENTRIES, SHARED, find_rule
 from genrec_jax.config.loading import OPEN, quote_value
 from genrec_jax.config.model_choice import MODELS_OF, check_name
+from genrec_jax.config.request_models import PooledRequests
 from genrec_jax.config.sections import MODEL_CLASSES
 
 _LOSSES = {
   'retrieval': losses.RetrievalLossConfig,
   'ranking': losses.RankingLossConfig,
+  'request_ranking': losses.RequestLossConfig,
+}
+_REQUEST_SETS = {
+  'streaming': request_sets.StreamOptions,
+  'movielens': request_sets.MovielensOptions,
+  'kuairand': request_sets.KuairandOptions,
+  'yambda': request_sets.YambdaOptions,
 }
 
 
@@ -82,9 +90,9 @@ def _check_entry(key: str, entry: Any) -> None:
 
 
 def check_sections(
-  config: ConfigDict, sections=frozenset({'model', 'loss'})
+  config: ConfigDict, sections=frozenset({'data', 'model', 'loss'})
 ) -> None:
-  """Refuses values of the model and of the loss that contradict each other.
+  """Refuses values of the data, model and loss that contradict each other.
 
   Args:
     config: of an experiment; other kinds of tasks judge theirs themselves.
@@ -98,12 +106,22 @@ def check_sections(
   fields = config.model.to_dict()
   name = fields.pop('name')
   check_name(name, config.task)
-  classes = {
-    'model': (MODEL_CLASSES[name], fields),
-    'loss': (_LOSSES[config.task], config.loss.to_dict()),
-  }
-  for section in sections & classes.keys():
-    make, fields = classes[section]
+  classes = [('loss', _LOSSES[config.task], config.loss.to_dict())]
+  if config.task == 'request_ranking':
+    data = config.data
+    if data.name in _REQUEST_SETS:
+      options = data[data.name].to_dict()
+      classes.append(('data', _REQUEST_SETS[data.name], options))
+    if name == 'stu':
+      sizes = ('max_history', 'max_candidates')
+      fields |= {size: data[size] for size in sizes}
+    else:
+      pooled = fields.pop('history', {})
+      classes.append(('model', PooledRequests, pooled))
+  classes.append(('model', MODEL_CLASSES[name], fields))
+  for section, make, fields in classes:
+    if section not in sections:
+      continue
     try:
       make(**fields)
     except ValueError as error:

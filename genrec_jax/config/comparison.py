@@ -8,13 +8,23 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from genrec_jax import sealed
-from genrec_jax.config import ranking, renamed, retrieval, tables
+from genrec_jax.config import (
+  ranking,
+  renamed,
+  request_ranking,
+  retrieval,
+  tables,
+)
 from genrec_jax.config.loading import flatten, to_json
-from genrec_jax.config.model_choice import MODELS
+from genrec_jax.config.model_choice import list_models
 from genrec_jax.config.saved_types import check_kind, check_types
 
 # Those of the library: readers of a workdir may not know of others.
-TASKS = {'retrieval': retrieval.retrieval, 'ranking': ranking.ranking}
+TASKS = {
+  'retrieval': retrieval.retrieval,
+  'ranking': ranking.ranking,
+  'request_ranking': request_ranking.request_ranking,
+}
 # Key -> what was done before there was the key, where its default is another.
 FORMER = {
   'model.first_order': 'table',
@@ -190,8 +200,9 @@ def _make_defaults(config: dict, make: Defaults | None) -> dict:
   if make is None:
     return {}  # refused where it is built, which says what there is
   defaults = make()
-  if model in MODELS:
-    defaults.model = MODELS[model]()
+  models = list_models(task)
+  if model in models:
+    defaults.model = models[model]()
   elif task in TASKS:
     del defaults.model
   plain = _to_plain(defaults)

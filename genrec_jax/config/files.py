@@ -20,7 +20,7 @@ from genrec_jax.config import renamed
 from genrec_jax.config.comparison import Defaults, read_config, use_new_names
 from genrec_jax.config.errors import ConfigError, UnknownVariantError
 from genrec_jax.config.loading import hint_nearest, restore_tuples
-from genrec_jax.config.model_choice import MODELS, MODELS_OF
+from genrec_jax.config.model_choice import find_config
 from genrec_jax.config.overrides import apply_overrides
 from genrec_jax.config.sections import parallel
 
@@ -37,6 +37,7 @@ def parse_variants(
   known: Sequence[str] = ('smoke',),
   *,
   one_of: Iterable[str] = (),
+  apart: Iterable[str] = (),
   elsewhere: Mapping[str, str] | None = None,
 ) -> set[str]:
   """The variants behind `--config=FILE:`, separated by commas.
@@ -45,6 +46,7 @@ def parse_variants(
     arg: what stands there.
     known: the variants of the config.
     one_of: more of them, which exclude each other, such as models.
+    apart: names among all these that exclude each other, too.
     elsewhere: model -> the config that has it, for somebody who asks here.
   """
   names = {name for name in (arg or '').split(',') if name}
@@ -52,14 +54,15 @@ def parse_variants(
   for name in names:
     if name not in known:
       hint = hint_nearest(name, known)
-      if name in MODELS:
+      if own := find_config(name):
         where = (elsewhere or {}).get(name)
         hint = f'; with this model there is {where}' if where else ''
-        own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
-        hint += f'; on data of your own it is {own}:{name}'
+        hint += f'; {_tell_data(own)} it is {own}'
       raise UnknownVariantError(name, known, hint)
   if len(chosen := sorted(names & {*one_of})) > 1:
     raise ConfigError(f'one model at a time, not {chosen}')
+  if len(chosen := sorted(names & {*apart})) > 1:
+    raise ConfigError(f'these variants exclude each other: {chosen}')
   return names
 
 
@@ -167,11 +170,10 @@ def _find_file(name: str) -> pathlib.Path:
     return file
   if name in known:
     return known[name]
-  if name in MODELS:
-    own = 'own_csv' if name in MODELS_OF['retrieval'] else 'own_clicks'
+  if own := find_config(name):
     raise ConfigError(
-      f'{name!r} is a model, and no config: on data of your own it is '
-      f'{own}:{name}. `genrec configs` lists all configs'
+      f'{name!r} is a model, and no config: {_tell_data(own)} it is {own}. '
+      '`genrec configs` lists all configs'
     )
   hint = hint_nearest(name, [*known, *map(str, file.parent.glob('*.py'))])
   if file.suffix == '.py' or file.name != name:
@@ -179,6 +181,11 @@ def _find_file(name: str) -> pathlib.Path:
   raise ConfigError(
     f'no config is called {name!r}{hint or "."} `genrec configs` lists them all'
   )
+
+
+def _tell_data(config: str) -> str:
+  is_own = config.startswith('own_')
+  return 'on data of your own' if is_own else 'on generated data'
 
 
 def _import_file(file: pathlib.Path) -> types.ModuleType:

@@ -7,6 +7,7 @@ must be together is said by the classes of models.py and losses.py and by
 
 import dataclasses
 
+from genrec_jax.config.request_sets import KuairandOptions
 from genrec_jax.config.value_rules import (
   Rule,
   maybe,
@@ -268,11 +269,88 @@ RANKING = {
   'report.importance_rows': whole(),
   'report.importance_repeats': whole(1),
 }
+_FEEDBACK = ('like', 'dislike', 'unlike', 'undislike')
+_ASKED_AT = words('last_event', 'first_candidate')
+_HISTORY = words('order', 'before')
+_DUPLICATES = words('keep', 'drop')
 REQUESTS = {
   **_PREDICT,
   'predict.columns.user': NAME,
   'predict.columns.item': NAME,
   'predict.columns.time': TEXT,
+  'data.name': words('streaming', 'movielens', 'kuairand', 'yambda'),
+  'data.path': TEXT,
+  'data.cache': TEXT,
+  'data.order': words('shuffled', 'stream'),
+  'data.max_history': whole(1, 2**24),
+  'data.max_candidates': whole(1, 2**24),
+  'data.stochastic_length.alpha': number(least=0, most=2),
+  'data.stochastic_length.selector': words(
+    'greedy', 'random', 'feature_weighted'
+  ),
+  'data.streaming.users': whole(1),
+  'data.streaming.items': whole(),
+  'data.streaming.categories': whole(1),
+  'data.streaming.categories_per_user': whole(1),
+  'data.streaming.steps': whole(1),
+  'data.streaming.train_steps': whole(1),
+  'data.streaming.activity': number(above=0, most=1),
+  'data.streaming.events': ZERO_OR_MORE,
+  'data.streaming.deviation': ZERO_OR_MORE,
+  'data.streaming.train_candidates': whole(1),
+  'data.streaming.inference_candidates': whole(1),
+  'data.streaming.inference_events': whole(1),
+  'data.streaming.seed': SEED,
+  'data.streaming.true_time': SWITCH,
+  'data.streaming.step_seconds': whole(1),
+  'data.movielens.candidates': whole(1),
+  'data.movielens.train_requests': whole(),
+  'data.movielens.min_history': whole(1),
+  'data.movielens.min_count': whole(1),
+  'data.movielens.threshold': number(),
+  'data.movielens.rating_label': SWITCH,
+  'data.movielens.user_features': SWITCH,
+  'data.movielens.asked_at': _ASKED_AT,
+  'data.movielens.duplicates': _DUPLICATES,
+  'data.kuairand.candidates': whole(1),
+  'data.kuairand.pause_s': whole(),
+  'data.kuairand.history': _HISTORY,
+  'data.kuairand.asked_at': _ASKED_AT,
+  'data.kuairand.labels': some(
+    words(*KuairandOptions().labels, 'play_time'), filled=True
+  ),
+  'data.kuairand.valid_from': NAME,
+  'data.kuairand.test_from': NAME,
+  'data.kuairand.step_s': whole(),
+  'data.kuairand.random': SWITCH,
+  'data.kuairand.tab': SWITCH,
+  'data.kuairand.min_history': whole(1),
+  'data.kuairand.min_count': whole(1),
+  'data.kuairand.duplicates': _DUPLICATES,
+  'data.yambda.source': words('auto', 'multi_event', 'listens'),
+  'data.yambda.feedback': some(words(*_FEEDBACK)),
+  'data.yambda.threshold': whole(),
+  'data.yambda.candidates': whole(1),
+  'data.yambda.pause_s': whole(),
+  'data.yambda.history': _HISTORY,
+  'data.yambda.asked_at': _ASKED_AT,
+  'data.yambda.last_time': whole(),
+  'data.yambda.test_s': whole(1),
+  'data.yambda.valid_s': whole(),
+  'data.yambda.gap_s': whole(),
+  'data.yambda.train_s': whole(),
+  'data.yambda.step_s': whole(),
+  'data.yambda.watch_time': SWITCH,
+  'data.yambda.sort': SWITCH,
+  'data.yambda.min_history': whole(1),
+  'data.yambda.min_count': whole(1),
+  'loss.task_weights': some(ZERO_OR_MORE),
+  'eval.splits': some(words('train', 'valid', 'next', 'test')),
+  'eval.progressive': words('none', 'window', 'lifetime'),
+  'report.bins': whole(1),
+  'report.users': whole(),
+  'report.history': whole(1),
+  'report.candidates': whole(1),
 }  # fmt: skip
 # Field of a model -> its rule; the words that a field may be are in models.py.
 MODEL = {
@@ -350,6 +428,37 @@ MODEL = {
   'fmb_batch_norm': SWITCH,
   'top_batch_norm': SWITCH,
   'zero': some(NAME),
+  'table_dim': whole(0, 2**20),
+  'token_hidden': WIDTH,
+  'head_hidden': WIDTH,
+  'layout': NAME,
+  'candidate_actions': SWITCH,
+  'context_mlps': SWITCH,
+  'action_dim': WIDTH,
+  'action_std': ZERO_OR_MORE,
+  'watch_times': PAIRS,
+  'min_context_events': whole(),
+  'context_mask': NAME,
+  'window': maybe(whole(1)),
+  'full_tail': whole(),
+  'positions': maybe(whole(1, 2**24)),
+  'time_buckets': whole(1, 2**24),
+  'time_bucket_fn': NAME,
+  'truncated_layers': whole(0, 2**16),
+  'truncated_to': whole(),
+  'skipped_layers': whole(0, 2**16),
+  'skip_rate': SHARE,
+  'input_dropout': DECAY,
+  'group_norm': SWITCH,
+  'gate': NAME,
+  'postprocessor': NAME,
+  'listwise': SWITCH,
+  'reference_compat': some(NAME),
+  'history.pooling': NAME,
+  'history.unmarked': SWITCH,
+  'history.counts': SWITCH,
+  'history.min_context_events': whole(),
+  'history.watch_times': PAIRS,
 }
 # Sections that take any name, whose values are numbers.
 NAMED = {'model.important': WIDTH, 'model.small': WIDTH}
@@ -380,5 +489,5 @@ def find_rule(key: str, task: str) -> Rule | None:
     if key.startswith(f'{prefix}.'):
       return rule
   if section == 'model':
-    return None if task == 'request_ranking' else MODEL.get(field)
+    return MODEL.get(field)
   return own.get(key) or SHARED.get(key)

@@ -47,6 +47,20 @@ def wukong(**fields) -> ConfigDict:
   return make_model_section('wukong', fields)
 
 
+def shrink_ranker(model: ConfigDict) -> None:
+  """Makes a ranking model small, in place, for features of any data."""
+  for key, value in model.items():
+    if isinstance(value, tuple) and value and isinstance(value[0], int):
+      with model.ignore_type():
+        model[key] = (16,)
+  if model.name == 'finalmlp':
+    model.heads = 1  # must divide the widths
+    model.context1 = model.context2 = ()  # of other data
+  if model.name == 'wukong':
+    model.important = ConfigDict()
+    model.small = ConfigDict()
+
+
 # Sizes of the scaling study (Wukong, table 5): 720 features, two tasks. What it
 # does not say, as the MLP that makes Y, stays as it is above. How near the
 # published counts they come: benchmarks/published_sizes.py.

@@ -7,7 +7,7 @@ docs/config_reference.md; the fields of the loss are declared in losses.py.
 from ml_collections import ConfigDict
 
 from genrec_jax.config import losses, sections
-from genrec_jax.config.rankers import wukong
+from genrec_jax.config.rankers import shrink_ranker, wukong
 
 
 def ranking() -> ConfigDict:
@@ -205,16 +205,7 @@ def ranking_smoke(config: ConfigDict) -> ConfigDict:
   config.data.label_weights = ConfigDict()
   config.data.extras = ConfigDict()
   config.data.clicks.update(rows=3_000, fields=6, values=20, numbers=2, terms=4)
-  for key, value in config.model.items():
-    if isinstance(value, tuple) and value and isinstance(value[0], int):
-      with config.model.ignore_type():
-        config.model[key] = (16,)
-  if config.model.name == 'finalmlp':
-    config.model.heads = 1  # must divide the widths
-    config.model.context1 = config.model.context2 = ()  # of other data
-  if config.model.name == 'wukong':
-    config.model.important = ConfigDict()
-    config.model.small = ConfigDict()
+  shrink_ranker(config.model)
   config.train.batch_size = 128
   config.train.steps = 16
   config.train.patience = 0

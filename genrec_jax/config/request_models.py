@@ -7,6 +7,7 @@ inputs of any ranking model as `PooledRequests` says.
 
 import dataclasses
 
+from genrec_jax.config.loading import quote_value
 from genrec_jax.config.models import DTYPES, check_fields
 
 LAYOUTS = ('summed', 'interleaved', 'no_actions')
@@ -25,7 +26,7 @@ class STU:
   """Sizes and variants of `models.stu`.
 
   The published model (DLRM-HSTU) has dim 512, 5 blocks, 4 heads, dqk = dv =
-  128, hidden 256, head_hidden 512, max_history 16,384, 8,192 positions,
+  128, token_hidden 256, head_hidden 512, max_history 16,384, 8,192 positions,
   input_dropout .2, dropout .1 and the postprocessor 'timestamp'.
 
   Attributes:
@@ -35,7 +36,7 @@ class STU:
     heads: attention heads.
     dqk: width of a query and of a key, per head.
     dv: width of a value (and of U), per head.
-    hidden: hidden width of the MLPs that make tokens.
+    token_hidden: hidden width of the MLPs that make tokens.
     head_hidden: hidden width of the item tower and of the head.
     layout: what a sequence is made of. 'summed' has one token an event, its
       content plus its action; 'interleaved' one of its content and one of its
@@ -101,7 +102,7 @@ class STU:
   heads: int = 2
   dqk: int = 32
   dv: int = 32
-  hidden: int = 128
+  token_hidden: int = 128
   head_hidden: int = 128
   layout: str = 'summed'
   candidate_actions: bool = True
@@ -165,12 +166,7 @@ class STU:
         f'model.truncated_to={self.truncated_to} tokens of the history; give '
         'them one or more'
       )
-    for seconds, bit in self.watch_times:
-      if bit < 1 or bit & (bit - 1):
-        raise ValueError(
-          f'model.watch_times gives {seconds} seconds the bit {bit}, which is '
-          'not a power of two'
-        )
+    _check_watch_times('model.watch_times', self.watch_times)
 
   @property
   def row_dim(self) -> int:
@@ -211,4 +207,31 @@ class PooledRequests:
   watch_times: tuple[tuple[float, int], ...] = ()
 
   def __post_init__(self):
-    check_fields(self, pooling=('mean', 'sum'))
+    if self.pooling not in ('mean', 'sum'):
+      raise ValueError(
+        f"model.history.pooling is {self.pooling!r}, must be 'mean' or 'sum'"
+      )
+    _check_watch_times('model.history.watch_times', self.watch_times)
+
+
+def _check_watch_times(key: str, watch_times) -> None:
+  for entry in watch_times:
+    if not _is_watch_time(entry):
+      raise ValueError(
+        f'{key} holds {quote_value(entry)}, must be pairs of seconds and a bit'
+      )
+    seconds, bit = entry
+    if bit < 1 or bit & (bit - 1):
+      raise ValueError(
+        f'{key} gives {seconds} seconds the bit {quote_value(bit)}, which is '
+        'not a power of two'
+      )
+
+
+def _is_watch_time(entry) -> bool:
+  """Whether it is a pair of a number and a whole number of 32 bits."""
+  if not isinstance(entry, tuple | list) or len(entry) != 2:
+    return False
+  seconds, bit = entry
+  is_number = type(seconds) in (int, float) and 0 <= seconds < 2**31
+  return is_number and type(bit) is int and bit < 2**31

@@ -7,7 +7,7 @@ request_sets.py, the fields of the models in request_models.py.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import losses, request_models, sections
+from genrec_jax.config import losses, rankers, request_models, sections
 from genrec_jax.config import request_sets as sets
 
 
@@ -131,27 +131,31 @@ def pool_history(model: ConfigDict, **fields) -> ConfigDict:
 
 
 def request_smoke(config: ConfigDict) -> ConfigDict:
-  """Shrinks an experiment to seconds on two CPU cores, on generated data."""
+  """Shrinks an experiment to seconds on two CPU cores, on generated data.
+
+  There are 16 batches, four in each step of the stream.
+  """
   config.data.name, config.data.path = 'streaming', ''
   config.data.streaming.update(
-    users=24, categories=8, steps=6, train_steps=5, events=12.0, deviation=3.0,
-    train_candidates=6, inference_candidates=12, inference_events=16,
+    users=32, categories=8, steps=6, train_steps=4, activity=1.0, events=12.0,
+    deviation=3.0, train_candidates=6, inference_candidates=12,
+    inference_events=16,
   )  # fmt: skip
   config.data.max_history, config.data.max_candidates = 32, 6
   model = config.model
   if model.name == 'stu':
     model.update(
-      dim=16, blocks=min(model.blocks, 2), heads=2, dqk=8, dv=8, hidden=16,
-      head_hidden=16,
+      dim=16, blocks=min(model.blocks, 2), heads=2, dqk=8, dv=8,
+      token_hidden=16, head_hidden=16,
       postprocessor='layernorm',  # the generated stream has no times
     )  # fmt: skip
   else:
-    for key, value in model.items():
-      if isinstance(value, tuple) and value and isinstance(value[0], int):
-        with model.ignore_type():
-          model[key] = (16,)
+    rankers.shrink_ranker(model)
+  config.data.token_capacities = 1
   config.train.batch_size = 8
-  config.train.log_every = 2
+  config.train.epochs = 1
+  config.train.patience = 0
+  config.train.log_every = 4
   config.train.checkpoint_every = 8
   config.train.nan_every = 4
   config.eval.batch_size = 16

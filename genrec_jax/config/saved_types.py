@@ -19,7 +19,15 @@ from genrec_jax.config.model_choice import MODELS_OF, check_name
 # Those of every kind of task.
 _SECTIONS = {key.partition('.')[0] for key in SHARED if '.' in key} | {'model'}
 # Their keys become the arguments of a class, which has no others.
-_CLOSED = ('model', 'loss', 'parallel.exchange')
+_CLOSED = (
+  'model',
+  'model.history',
+  'loss',
+  'parallel.exchange',
+  *(
+    f'data.{name}' for name in ('streaming', 'movielens', 'kuairand', 'yambda')
+  ),
+)
 
 
 def check_kind(saved: Any) -> None:

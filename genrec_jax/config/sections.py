@@ -7,7 +7,7 @@ value.
 
 from ml_collections import ConfigDict
 
-from genrec_jax.config import models
+from genrec_jax.config import models, request_models
 from genrec_jax.config.errors import ConfigError
 from genrec_jax.config.loading import hint_nearest
 
@@ -23,6 +23,7 @@ MODEL_CLASSES = {
   'fm': models.FM,
   'lr': models.LR,
   'wukong': models.Wukong,
+  'stu': request_models.STU,
 }
 
 
@@ -98,7 +99,7 @@ def train(**fields) -> ConfigDict:
   """The training loop; see docs/training.md."""
   return make_section(
     dict(
-      # Sequences (retrieval) or examples (ranking) in a step.
+      # Sequences (retrieval), examples (ranking) or requests in a step.
       batch_size=128,
       epochs=20,  # Passes over the data; used when `train.steps` is 0.
       steps=0,  # Steps of the whole run; 0 is counted from `train.epochs`.

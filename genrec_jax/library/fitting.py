@@ -42,9 +42,8 @@ Retriever = Literal['hstu', 'sasrec']
 Ranker = Literal[
   'dcn', 'deepfm', 'dlrm', 'dnn', 'finalmlp', 'fm', 'lr', 'wukong'
 ]
-RETRIEVERS, RANKERS = (
-  tuple(MODELS_OF[task]) for task in ('retrieval', 'ranking')
-)
+_TASKS = ('retrieval', 'ranking')
+RETRIEVERS, RANKERS = (tuple(MODELS_OF[task]) for task in _TASKS)
 
 
 @overload
@@ -238,7 +237,9 @@ def _train_in(
 
 def _is_ranker(model) -> bool:
   if not isinstance(model, str) or model not in (*RETRIEVERS, *RANKERS):
-    raise ValueError(f'model is {model!r}; {describe_models(model)}')
+    raise ValueError(
+      f'model is {model!r}; {describe_models(model, tasks=_TASKS)}'
+    )
   return model in RANKERS
 
 

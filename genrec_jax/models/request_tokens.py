@@ -180,8 +180,12 @@ class RequestTokens(nnx.Module):
   def _make_mlp(self, width: int, rngs: nnx.Rngs) -> nnx.Module:
     c = self.config
     if c.context_mlps:
-      return ContextMLP(self.slots * c.row_dim, width, c.hidden, c.dim, rngs)
-    return SwishMLP(width, c.hidden, c.dim, init=mlp.xavier_normal, rngs=rngs)
+      return ContextMLP(
+        self.slots * c.row_dim, width, c.token_hidden, c.dim, rngs
+      )
+    return SwishMLP(
+      width, c.token_hidden, c.dim, init=mlp.xavier_normal, rngs=rngs
+    )
 
   def find_layout(self, batch: Examples, train: bool) -> Layout:
     """How the sequences of a batch lie, in training or outside of it."""

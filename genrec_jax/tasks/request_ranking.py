@@ -213,7 +213,7 @@ class RequestRanking:
     """
     state = nnx.State(jax.tree.map(nnx.Param, params))
     model = nnx.merge(self.graphdef, state)
-    vectors = {name: view.all() for name, view in rows.items()}
+    vectors = {name: rows[name].all() for name in self._wanted}
     outputs = model(vectors, batch, key, train=key is not None)
     columns = [outputs[name].astype(jnp.float32) for name in self.labels]
     return jnp.stack(columns, axis=-1)

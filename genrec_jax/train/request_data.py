@@ -60,11 +60,31 @@ class RequestData:
         f"data.order='stream' takes requests step by step, and {dataset.name} "
         "has no steps; set data.order='shuffled'"
       )
-    return cls(dataset, config)
+    data = cls(dataset, config)
+    data._check_end()
+    return data
+
+  def _check_end(self) -> None:
+    """Refuses to measure a step of a stream of which a part is learned."""
+    steps, splits = self.config.train.steps, self.config.eval.splits
+    if not (steps and splits and self._streams):
+      return
+    ends = sorted(self._step_ends.values())
+    if steps not in ends:
+      raise ConfigError(
+        f'train.steps is {steps}, and the steps of the stream end after '
+        f'{", ".join(map(str, ends[:8]))}{" ..." * (len(ends) > 8)} batches; '
+        'take one of these numbers, or 0 for the whole stream'
+      )
 
   @property
   def _streams(self) -> bool:
     return self.config.data.order == 'stream'
+
+  @property
+  def _order(self) -> str:
+    is_given = not self.config.train.shuffle
+    return 'given' if is_given else self.config.data.order
 
   @property
   def splits(self) -> dict[str, Requests]:
@@ -93,9 +113,8 @@ class RequestData:
     return RequestRanking.from_config(config, self.dataset.spec, extensions)
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    order = self.config.data.order
     return request_order.steps_per_epoch(
-      self.dataset.splits['train'], batch_size, order
+      self.dataset.splits['train'], batch_size, self._order
     )
 
   def list_evaluation_steps(self) -> frozenset[int] | None:
@@ -111,7 +130,7 @@ class RequestData:
     options = dict(
       batch_size=config.train.batch_size,
       seed=config.seed,
-      order=data.order,
+      order=self._order,
       stochastic=StochasticLength(cutting.alpha, cutting.selector)
       if cutting.alpha
       else None,

@@ -19,7 +19,7 @@ from genrec_jax.runtime import optimizer, planning
 from genrec_jax.runtime.unused_settings import find_unused
 from genrec_jax.tasks import metrics as retrieval_metrics
 from genrec_jax.tasks import ranking_metrics
-from genrec_jax.train import progressive_validation
+from genrec_jax.train import progressive_validation, request_checks
 from genrec_jax.train.experiment import SPLITS
 from genrec_jax.train.monitor import Monitor, parse_monitor
 from genrec_jax.train.ranking_data import refuse_float_labels
@@ -162,6 +162,8 @@ def _read_sections(config, extensions: Extensions, named: bool) -> None:
     _check_ranking(config)
   elif config.task == 'retrieval':
     _check_retrieval(config)
+  elif config.task == 'request_ranking':
+    request_checks.check_requests(config)
 
 
 def _check_ranking(config) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import gr_stream_ceilings as ceilings
 from genrec_jax.data.requests.stream_draws import AUC_CEILINGS
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests.streaming import (
-  StreamOptions,
   generate_requests,
   reveal_truth,
 )

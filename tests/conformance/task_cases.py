@@ -14,9 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from genrec_jax import config as config_lib
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data import histories, pipeline, splits
 from genrec_jax.data.ranking import batches as ranking_batches
+from genrec_jax.data.requests import batches as request_batches
+from genrec_jax.data.requests.streaming import generate_requests
 from genrec_jax.features import ExpectedRead, FeatureSpec, Read, TableSpec
+from genrec_jax.tasks.request_ranking import RequestRanking
 from genrec_jax.tasks.retrieval import Retrieval
 from tests.evaluators import ranking_cases
 from tests.runtime import toy_task
@@ -198,6 +202,49 @@ def pack_impressions(size: int, parts: int, seed: int = 0):
   )
 
 
+REQUESTED = StreamOptions(
+  users=EXAMPLES, items=ITEMS, categories=3, categories_per_user=2, steps=2,
+  train_steps=1, activity=1.0, events=6.0, deviation=1.0, train_candidates=3,
+  inference_candidates=3, inference_events=6, true_time=True,
+)  # fmt: skip
+
+
+@functools.cache
+def make_requests(seed: int = 0):
+  """Ten users; each asks for three candidates in a training step."""
+  return generate_requests(dataclasses.replace(REQUESTED, seed=seed))
+
+
+def rank_requests(section, update: str) -> RequestRanking:
+  """A small task of requests; `section` is that of its model."""
+  fields = section.to_dict()
+  return RequestRanking(
+    fields.pop('name'),
+    fields,
+    {},
+    spec=make_requests().spec,
+    max_history=MAX_LEN,
+    max_candidates=REQUESTED.train_candidates,
+    table_update=update,
+    init_std=0.5,
+  )
+
+
+def pack_requests(size: int, parts: int, seed: int = 0):
+  data = make_requests(seed)
+  return request_batches.collate_requests(
+    data,
+    data.splits['train'],
+    np.arange(EXAMPLES),
+    batch_size=size,
+    max_history=MAX_LEN,
+    max_candidates=REQUESTED.train_candidates,
+    chunks=np.zeros(EXAMPLES, np.int64),
+    capacity=(96, 48) if parts == 1 else (40, 16),
+    shards=parts,
+  )
+
+
 def pack_ids(size: int, parts: int, seed: int = 0):
   """A batch of `toy_task.Toy`, which knows no padding."""
   del parts
@@ -241,6 +288,10 @@ def of_impressions(model: str, **fields) -> Case:
   )
 
 
+def of_requests(section) -> Case:
+  return Case(lambda update: rank_requests(section, update), pack_requests)
+
+
 CASES = {
   'retrieval, uniform': of_histories(sampler='uniform'),
   'retrieval, shared': of_histories(sampler='shared'),
@@ -251,6 +302,24 @@ CASES = {
   'ranking, deepfm': of_impressions('deepfm', adds_up=False),
   'ranking, dlrm': of_impressions('dlrm', adds_up=False),
   'ranking, wukong': of_impressions('wukong'),
+  'requests, stu': of_requests(
+    config_lib.stu(
+      dim=WIDTH,
+      heads=1,
+      dqk=4,
+      dv=4,
+      token_hidden=4,
+      head_hidden=4,
+      layout='interleaved',
+      postprocessor='timestamp',
+      min_context_events=0,
+    )  # fmt: skip
+  ),
+  'requests, dnn': of_requests(
+    config_lib.pool_history(
+      config_lib.dnn(dim=WIDTH, hidden=(4,), batch_norm=False), unmarked=True
+    )
+  ),
   'toy': Case(toy_task.Toy, pack_ids, pads=False),
   'every read': Case(EveryRead, pack_numbers),
 }

@@ -1,5 +1,6 @@
 """Data sets of requests by name."""
 
+from genrec_jax.config import request_sets
 from genrec_jax.data.requests import kuairand, movielens, yambda
 
 # Name -> (path, options) -> RequestDataset.
@@ -10,7 +11,7 @@ DATASETS = {
 }
 # Name -> the class of the options.
 OPTIONS = {
-  'movielens': movielens.MovielensOptions,
-  'kuairand': kuairand.KuairandOptions,
-  'yambda': yambda.YambdaOptions,
+  'movielens': request_sets.MovielensOptions,
+  'kuairand': request_sets.KuairandOptions,
+  'yambda': request_sets.YambdaOptions,
 }

@@ -15,7 +15,6 @@ The rows of a user are put in order of `time_ms`; those of one moment, such as a
 page of videos, keep the order of the files.
 """
 
-import dataclasses
 import datetime
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.request_sets import KuairandOptions
 from genrec_jax.data import (
   fields,
   readers,
@@ -64,51 +64,6 @@ _PERIODS = ('4_08_to_4_21', '4_22_to_5_08')
 _VERSIONS = {'pure': ('',), '1k': ('',), '27k': ('_part1', '_part2')}
 _SPLITS = ('train', 'valid', 'test')
 _DAY = 86_400
-
-
-@dataclasses.dataclass(frozen=True)
-class KuairandOptions:
-  """How the logs become requests.
-
-  Attributes:
-    candidates: most candidates of a request; a request ends before that where
-      the user pauses, and at the end of a split or step.
-    pause_s: seconds without an event that end a request; 0 for none.
-    history: 'before' ends a history before the moment of the first candidate;
-      'order' right before the candidate, so that of a page of videos with one
-      time those of the requests before it count.
-    asked_at: the time of a request: that of the 'last_event' of its history,
-      as in the reference, or of the 'first_candidate'.
-    labels: what is predicted, of the eight columns of 0 and 1; 'play_time', in
-      seconds and for regression, may be added.
-    valid_from: the first day of the split valid, as YYYY-MM-DD.
-    test_from: the first day of the split test.
-    step_s: seconds of a step of the stream, from the midnight before the first
-      event; requests are then in the order of steps. 0 makes no stream.
-    random: whether rows of randomly shown videos (is_rand is 1) count, and the
-      log of these is read.
-    tab: whether the scenario of the app, a number, is a feature of events and
-      candidates.
-    min_history: fewest events of a history; a request with fewer is left out.
-    min_count: videos with fewer events in the training split share the row of
-      unknown ones.
-    duplicates: 'keep', or 'drop' for all but the first of events with equal
-      user, video and time.
-  """
-
-  candidates: int = 10
-  pause_s: int = 1_800
-  history: str = 'before'
-  asked_at: str = 'last_event'
-  labels: tuple[str, ...] = TASKS
-  valid_from: str = '2022-04-22'
-  test_from: str = '2022-04-29'
-  step_s: int = 0
-  random: bool = False
-  tab: bool = False
-  min_history: int = 1
-  min_count: int = 1
-  duplicates: str = 'keep'
 
 
 def load(
@@ -225,7 +180,7 @@ def _read_borders(options: KuairandOptions) -> np.ndarray:
       day = datetime.datetime.strptime(value, '%Y-%m-%d')
     except ValueError:
       raise ValueError(
-        f'{key} is {value!r}; give a day as YYYY-MM-DD'
+        f'data.kuairand.{key} is {value!r}; give a day as YYYY-MM-DD'
       ) from None
     borders.append(int(day.replace(tzinfo=_BEIJING).timestamp()) * 1000)
   if borders[1] <= borders[0]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from genrec_jax.config.request_sets import MovielensOptions
 from genrec_jax.data import (
   fields,
   readers,
@@ -41,39 +42,6 @@ ITEM, LIKED, RATING = 'movie_id', 'liked', 'rating'
 ACTIONS = tuple((f'stars_{n}', 1 << (n - 1)) for n in range(1, 6))
 # The age groups of MovieLens 1M, by the least age of each.
 _AGES = (1, 18, 25, 35, 45, 50, 56)
-
-
-@dataclasses.dataclass(frozen=True)
-class MovielensOptions:
-  """How the ratings become requests.
-
-  Attributes:
-    candidates: of a request; also how many ratings of a user are test, and how
-      many valid.
-    train_requests: most requests of a user in the training split, the latest
-      ones; 0 takes all.
-    min_history: fewest ratings of a history; a request with fewer is left out.
-    min_count: films with fewer ratings in the training split share the row of
-      unknown ones.
-    threshold: ratings from it on count as liked.
-    rating_label: whether the rating is a second label, for regression.
-    user_features: whether the file of the users is read, too: sex, age group,
-      occupation and zip code. Layouts with ratings.csv have none.
-    asked_at: the time of a request: that of the 'last_event' of its history,
-      as in the reference, or of the 'first_candidate'.
-    duplicates: 'keep', or 'drop' for all but the first of ratings with equal
-      user, film and time.
-  """
-
-  candidates: int = 10
-  train_requests: int = 0
-  min_history: int = 1
-  min_count: int = 1
-  threshold: float = 3.5
-  rating_label: bool = False
-  user_features: bool = True
-  asked_at: str = 'last_event'
-  duplicates: str = 'keep'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ import json
 import pathlib
 from collections.abc import Callable
 
-from genrec_jax.data.requests import datasets, request_files, stream_draws
+from genrec_jax.config.request_sets import StreamOptions
+from genrec_jax.data.requests import datasets, request_files
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.data.requests.streaming import generate_requests
 
@@ -17,7 +18,7 @@ SETS = {
   'streaming': lambda path, options: generate_requests(options),
   **datasets.DATASETS,
 }
-OPTIONS = {'streaming': stream_draws.StreamOptions, **datasets.OPTIONS}
+OPTIONS = {'streaming': StreamOptions, **datasets.OPTIONS}
 _DEPTH = 2  # of the directories below `data.path` whose files are looked at
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.ranking.mixing import mix_bits
 
 BASE_STEP = -1
@@ -36,101 +37,7 @@ _COSINES = np.array([1, _ROOT, 0, -_ROOT, -1, -_ROOT, 0, _ROOT])
 # at the steps 90 to 99, if a user meets all four categories equally often;
 # `benchmarks.gr_stream_ceilings` computes them.
 AUC_CEILINGS = {'item ratings alone': 0.867, 'item rating and place': 0.978}
-_MOST_ROWS = 2**31 - 3  # a table has two rows more
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamOptions:
-  """What stream is generated; the defaults are those of MLPerf, but for users.
-
-  Attributes:
-    users: number of users; the stream of a user does not depend on it.
-    items: number of items, 0 for 200 a user: an item is then met some 50 times
-      at any scale.
-    categories: ranges of `items // categories` ids each; ids beyond them never
-      occur.
-    categories_per_user: an ordered sample, the best rated first.
-    steps: steps 0 .. steps - 1 are of training and inference.
-    train_steps: how many of them are of training.
-    activity: chance that a user is active in a step.
-    events: mean of the events in a step.
-    deviation: their deviation, before the least number is minded.
-    train_candidates: asked for in a training step and in the evaluation; a step
-      has one event more at least.
-    inference_candidates: asked for in an inference step, of its events.
-    inference_events: drawn in an inference step. All of them count for the
-      tastes of later steps, and a part of the usual size becomes history.
-    seed: of everything.
-    true_time: whether times tell the step. They do not in the original, and a
-      model can then tell steps apart by what users do alone.
-    step_seconds: from one step to the next, if times tell the step.
-  """
-
-  users: int = 2_000
-  items: int = 0
-  categories: int = 128
-  categories_per_user: int = 4
-  steps: int = 100
-  train_steps: int = 90
-  activity: float = 0.7
-  events: float = 100.0
-  deviation: float = 25.0
-  train_candidates: int = 32
-  inference_candidates: int = 2_048
-  inference_events: int = 2_048
-  seed: int = 0
-  true_time: bool = False
-  step_seconds: int = 3_600
-
-  def __post_init__(self):
-    for name, least, most in (
-      ('users', 1, _MOST_ROWS),
-      ('categories', 1, _MOST_ROWS),
-      ('item_count', self.categories, _MOST_ROWS),
-      ('categories_per_user', 1, self.categories),
-      ('steps', 1, None),
-      ('train_steps', 0, self.steps),
-      ('activity', 0, 1),
-      ('events', 0, None),
-      ('deviation', 0, None),
-      ('train_candidates', 1, None),
-      ('inference_events', 1, None),
-      ('inference_candidates', 1, self.inference_events),
-      ('seed', 0, 2**64 - 1),
-      ('step_seconds', 1, None),
-    ):
-      value = getattr(self, name)
-      if not least <= value or (most is not None and value > most):
-        until = '' if most is None else f' and {most} at most'
-        raise ValueError(
-          f'{name} of the generated stream is {value}, must be {least} at least'
-          f'{until}'
-        )
-
-  @property
-  def item_count(self) -> int:
-    return self.items or 200 * self.users
-
-  @property
-  def items_per_category(self) -> int:
-    return self.item_count // self.categories
-
-  @property
-  def slot_steps(self) -> np.ndarray:
-    """`[S]` int32 step of each slot.
-
-    The slots of a user are the base, the training steps, the evaluation, which
-    has the number of the first inference step, and the inference steps.
-    """
-    train = np.arange(BASE_STEP, self.train_steps)
-    inference = np.arange(self.train_steps, self.steps)
-    slots = np.concatenate([train, [self.train_steps], inference])
-    return slots.astype(np.int32)
-
-  @property
-  def evaluation_slot(self) -> int:
-    return self.train_steps + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,9 +130,21 @@ def find_quartiles(categories_per_user: int) -> np.ndarray:
   )
 
 
+def find_slot_steps(options: StreamOptions) -> np.ndarray:
+  """`[S]` int32 step of each slot.
+
+  The slots of a user are the base, the training steps, the evaluation, which
+  has the number of the first inference step, and the inference steps.
+  """
+  train = np.arange(BASE_STEP, options.train_steps)
+  inference = np.arange(options.train_steps, options.steps)
+  slots = np.concatenate([train, [options.train_steps], inference])
+  return slots.astype(np.int32)
+
+
 def draw_plans(options: StreamOptions, users: Sequence[int]) -> Plans:
   """Makes the plans of some users."""
-  slots = options.slot_steps
+  slots = find_slot_steps(options)
   uniform = np.stack(
     [
       _generator(options.seed, user, 0).random(
@@ -276,7 +195,7 @@ def draw_events(options: StreamOptions, user: int) -> Events:
     is_history.append(_choose(uniform[3], kept[slot]))
     is_candidate.append(_choose(uniform[4], asked[slot]))
   slot = np.repeat(np.arange(len(drawn)), drawn)
-  step, place = options.slot_steps[slot], np.concatenate(places)
+  step, place = find_slot_steps(options)[slot], np.concatenate(places)
   of_item, of_rating = np.concatenate(uniforms, axis=1)
   category = plans.categories[0, place]
   per_category = options.items_per_category
@@ -301,7 +220,7 @@ def draw_events(options: StreamOptions, user: int) -> Events:
 
 def _count_open(options: StreamOptions) -> np.ndarray:
   """`[S]` how many ids of a category there are in each slot."""
-  step = np.maximum(options.slot_steps.astype(np.int64) + 1, 1)
+  step = np.maximum(find_slot_steps(options).astype(np.int64) + 1, 1)
   # The original has no event where a category has none yet, and stops.
   share = options.items_per_category * step // options.steps
   return np.clip(share, 1, options.items_per_category)

@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests.requests import (
   EventStore,
   RequestDataset,
@@ -19,9 +20,9 @@ from genrec_jax.data.requests.stream_draws import (
   LIKED,
   Events,
   Plans,
-  StreamOptions,
   draw_events,
   draw_plans,
+  find_slot_steps,
 )
 from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
@@ -221,13 +222,13 @@ def _assemble(
     items={name: columns[name] for name in ('item', 'category')},
     labels={LABEL: columns[LABEL]},
     time=times[plan.slot] if options.true_time else None,
-    step=options.slot_steps[plan.slot],
+    step=find_slot_steps(options)[plan.slot],
   )
 
 
 def _time_slots(options: StreamOptions) -> np.ndarray:
   """`[S]` int64 time of each slot, 0 of the base."""
-  steps = options.slot_steps.astype(np.int64) - BASE_STEP
+  steps = find_slot_steps(options).astype(np.int64) - BASE_STEP
   return steps * options.step_seconds
 
 

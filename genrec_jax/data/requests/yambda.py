@@ -28,6 +28,7 @@ import pathlib
 import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
+from genrec_jax.config.request_sets import YambdaOptions
 from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.requests import cutting, rows, yambda_files
 from genrec_jax.data.requests.requests import (
@@ -47,60 +48,6 @@ from genrec_jax.data.requests.yambda_files import (
   USER,
 )
 from genrec_jax.features import LabelSpec, RequestSpec
-
-
-@dataclasses.dataclass(frozen=True)
-class YambdaOptions:
-  """How the events become requests.
-
-  Attributes:
-    source: 'multi_event' or 'listens' (with the files of the feedback), or
-      'auto' for the first of them that is there.
-    feedback: event types that histories hold beside listens: 'like', 'dislike',
-      'unlike', 'undislike'.
-    threshold: percent of a track from which on it counts as listened to; 50 by
-      the benchmark. Values above 100 are of tracks played again.
-    candidates: most candidates of a request; 1 scores every listen with all
-      that lies before it, as MLPerf does.
-    pause_s: seconds without a listen that end a request; 0 for none.
-    history: 'order' ends a history right before the first candidate, in the
-      order of the file; 'before' at the 5 seconds of the candidate, whose other
-      events may tell the label.
-    asked_at: the time of a request: that of the 'first_candidate', or of the
-      'last_event' of its history.
-    last_time: the end of the data, in seconds.
-    test_s: seconds of the split test.
-    valid_s: seconds of the split valid; 0 makes none, and no second gap.
-    gap_s: seconds before the splits valid and test that are in no split.
-    train_s: seconds before the end of the training split of which the
-      candidates are taken; 0 takes all. Histories are longer.
-    step_s: seconds of a step of the stream: a day, or 3600 for an hour;
-      requests are then in the order of steps. 0 makes no stream.
-    watch_time: whether histories hold the seconds that a track was played.
-    sort: whether files that are not sorted by user and time are sorted, which
-      takes 16 bytes an event more; they are refused otherwise.
-    min_history: fewest events of a history; a request with fewer is left out.
-    min_count: tracks with fewer events in the training split share the row of
-      unknown ones.
-  """
-
-  source: str = 'auto'
-  feedback: tuple[str, ...] = ('like',)
-  threshold: int = 50
-  candidates: int = 1
-  pause_s: int = 1_800
-  history: str = 'order'
-  asked_at: str = 'first_candidate'
-  last_time: int = 26_000_000
-  test_s: int = 86_400
-  valid_s: int = 86_400
-  gap_s: int = 1_800
-  train_s: int = 0
-  step_s: int = 86_400
-  watch_time: bool = False
-  sort: bool = False
-  min_history: int = 1
-  min_count: int = 1
 
 
 def load(

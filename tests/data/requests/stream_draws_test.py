@@ -8,8 +8,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import stream_draws
-from genrec_jax.data.requests.stream_draws import StreamOptions
+from genrec_jax.data.requests.stream_draws import find_slot_steps
 from tests.data.requests.slow_stream import SlowStream, what_ratings
 
 SMALL = StreamOptions(
@@ -94,7 +95,7 @@ def as_columns(options, events):
   columns = {
     f.name: getattr(events, f.name) for f in dataclasses.fields(events)
   }
-  return columns | {'step': options.slot_steps[events.slot]}
+  return columns | {'step': find_slot_steps(options)[events.slot]}
 
 
 def test_users_are_those_of_the_slow_process(events):
@@ -193,7 +194,7 @@ def test_a_history_at_step_90_has_6400_events_in_the_mean(plans):
 
 def test_items_are_uniform_among_the_open_ids_of_a_category(events):
   per_category = 80_000 // 128
-  step = SMALL.slot_steps[join(events, 'slot')]
+  step = find_slot_steps(SMALL)[join(events, 'slot')]
   item, category = join(events, 'item'), join(events, 'category')
   offset = item - category * per_category
   opened = (per_category * np.maximum(step + 1, 1) / 100).astype(int)
@@ -229,7 +230,7 @@ def test_items_are_rated_once_for_all(events):
 
 
 def test_categories_are_rated_by_quartile_and_step(events):
-  step = SMALL.slot_steps[join(events, 'slot')]
+  step = find_slot_steps(SMALL)[join(events, 'slot')]
   place = join(events, 'place')
   rated = 2 * join(events, 'rating') - join(events, 'item_rating')
   counts, chances = [], []
@@ -274,7 +275,7 @@ def test_base_rates_of_equal_categories_are_the_known_ones(events):
   steps = np.arange(90, 100)
   exact = stream_draws.chance_to_like(steps) @ stream_draws.ITEM_SHARES
   np.testing.assert_allclose(exact.mean(axis=1), known, atol=6e-4)
-  step = SMALL.slot_steps[join(events, 'slot')]
+  step = find_slot_steps(SMALL)[join(events, 'slot')]
   place, liked = join(events, 'place'), join(events, 'rating') >= 3.5
   for t, by_place in zip(steps, exact, strict=True):
     for quartile, rate in enumerate(by_place):
@@ -352,15 +353,21 @@ def test_parts_of_a_slot_are_drawn_at_random():
 @pytest.mark.parametrize(
   ('changed', 'message'),
   [
-    ({'users': 0}, 'users of the generated stream is 0, must be 1 at least'),
+    ({'users': 0}, 'data.streaming.users is 0, must be 1 at least'),
     ({'categories_per_user': 9, 'categories': 8}, 'per_user .* 8 at most'),
-    ({'items': 100}, 'item_count .* is 100, must be 128 at least'),
+    (
+      {'items': 100},
+      'streaming.items is 100, must be 128 at least .data.streaming.cat',
+    ),
     ({'train_steps': 101}, 'train_steps .* 100 at most'),
     ({'activity': 1.5}, 'activity .* is 1.5'),
     ({'activity': float('nan')}, 'activity'),
     ({'inference_candidates': 200}, 'inference_candidates .* 160 at most'),
     ({'seed': -1}, 'seed .* is -1'),
-    ({'users': 20_000_000}, 'item_count .* at most'),
+    (
+      {'users': 20_000_000},
+      'users x 200 items is 4000000000, must be .* at most',
+    ),
   ],
 )
 def test_options_that_mean_nothing_are_refused(changed, message):

@@ -7,8 +7,9 @@ import hashlib
 import numpy as np
 import pytest
 
+from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import stream_draws, streaming
-from genrec_jax.data.requests.streaming import StreamOptions
+from genrec_jax.data.requests.stream_draws import find_slot_steps
 
 OPTIONS = StreamOptions(
   users=12,
@@ -81,7 +82,7 @@ def test_every_event_lies_where_the_plain_loop_puts_it(dataset):
     before = 0
     for slot in range(22):
       mine = e.slot == slot
-      step, split = OPTIONS.slot_steps[slot], 'train'
+      step, split = find_slot_steps(OPTIONS)[slot], 'train'
       if slot >= 15:
         split = 'valid' if slot == 15 else 'test'
       requests = dataset.splits[split]
@@ -171,7 +172,7 @@ def test_times_tell_the_step_if_they_are_wanted(dataset):
     own = slice(*timed.events.offsets[user : user + 2])
     np.testing.assert_array_equal(
       timed.events.time[own],
-      60 * (options.slot_steps[e.slot[e.is_history]] + 1),
+      60 * (find_slot_steps(options)[e.slot[e.is_history]] + 1),
     )
     assert timed.events.time[own][0] == 0
 
