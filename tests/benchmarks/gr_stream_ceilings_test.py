@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gr_stream_ceilings as ceilings
-from genrec_jax.data.requests.stream_draws import AUC_CEILINGS
 from genrec_jax.config.request_sets import StreamOptions
+from genrec_jax.data.requests.stream_draws import AUC_CEILINGS
 from genrec_jax.data.requests.streaming import (
   generate_requests,
   reveal_truth,
