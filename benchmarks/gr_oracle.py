@@ -126,7 +126,10 @@ class Oracle:
     context = []
     for f in self.spec.context:
       row = self.tables[f.source][request.context[f.name]]
-      enough = events + asked >= c.min_context_events
+      counted = events
+      if 'context_by_candidates' in c.reference_compat:
+        counted += asked
+      enough = counted >= c.min_context_events
       context.append(row if enough else np.zeros_like(row))
     tokens = [
       Token(CONTEXT, self.linear(f'tokens/slot_{i}', row), None)

@@ -15,6 +15,7 @@ POSTPROCESSORS = ('l2norm', 'layernorm', 'timestamp')
 # What the published code does and this library does not, unless asked to.
 QUIRKS = (
   'batch_normaliser',
+  'context_by_candidates',
   'listwise_in_training',
   'pi_3_14',
   'time_clip_at_width',
@@ -52,8 +53,8 @@ class STU:
       seconds or more has the bit, beside those of its action.
     max_history: most events of a history.
     max_candidates: most candidates of a request.
-    min_context_events: events and candidates that a request must have for its
-      context to count; the context of others is zero.
+    min_context_events: events that a history must have for the context of the
+      request to count; the context of others is zero.
     context_mask: which tokens a token of the context sees, 'both' for context
       and all of the history, 'causal' for those in front of it.
     window: how many tokens of the history a token looks back; None is any
@@ -87,6 +88,7 @@ class STU:
     listwise: whether candidates see those in front of them.
     reference_compat: names of what shall be as in the published code:
       'batch_normaliser' divides by the longest sequence of the batch,
+      'context_by_candidates' counts candidates among `min_context_events`,
       'listwise_in_training' scores listwise candidates by themselves outside
       of the training, 'pi_3_14' has 3.14 for pi in the times of the week,
       'time_clip_at_width' cuts the buckets of ages at `dim` - 1.

@@ -82,16 +82,30 @@ def concatenate_items(
   return jnp.concatenate(vectors, axis=1).astype(dtype)
 
 
-def has_context(batch: Examples, least: int) -> jax.Array:
-  """`[B]`, whether each request has `least` events and candidates together."""
-  return sum(batch.jagged[part].lengths for part in PARTS) >= least
+def has_context(
+  batch: Examples, least: int, with_candidates: bool = False
+) -> jax.Array:
+  """`[B]`, whether the context of each request counts.
+
+  Args:
+    batch: the requests.
+    least: events that the history must have.
+    with_candidates: whether candidates count like events. A score then depends
+      on how many others are asked for.
+  """
+  parts = PARTS if with_candidates else (HISTORY,)
+  return sum(batch.jagged[part].lengths for part in parts) >= least
 
 
 def read_context(
-  rows: Rows, batch: Examples, spec: RequestSpec, least: int
+  rows: Rows, batch: Examples, spec: RequestSpec, config: Config
 ) -> list[jax.Array]:
   """`[B, width]` of each slot; zeros where `has_context` says so."""
-  enough = has_context(batch, least)[:, None]
+  enough = has_context(
+    batch,
+    config.min_context_events,
+    'context_by_candidates' in config.reference_compat,
+  )[:, None]
   return [
     jnp.where(enough, rows[f'{CONTEXT}.{f.name}'], 0.0) for f in spec.context
   ]
@@ -206,9 +220,7 @@ class RequestTokens(nnx.Module):
       train: whether candidates have all the tokens of the training.
     """
     layout = self.find_layout(batch, train)
-    context = read_context(
-      rows, batch, self.spec, self.config.min_context_events
-    )
+    context = read_context(rows, batch, self.spec, self.config)
     history = self._embed(rows, batch, HISTORY, context, layout.of_event)
     candidates = self._embed(
       rows, batch, CANDIDATES, context, layout.of_candidate

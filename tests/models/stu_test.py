@@ -269,7 +269,12 @@ def test_dropout_does_not_depend_on_the_shards():
 
 
 def test_the_quirks_of_the_published_code():
-  quirks = 'batch_normaliser', 'pi_3_14', 'time_clip_at_width'
+  quirks = (
+    'batch_normaliser',
+    'context_by_candidates',
+    'pi_3_14',
+    'time_clip_at_width',
+  )
   model = build('published', reference_compat=quirks)
   requests, oracle = draw(), model.oracle()
   longest = max(EVENTS[i] + CANDIDATE_COUNTS[i] + 2 for i in range(4))

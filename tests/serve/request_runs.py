@@ -41,7 +41,9 @@ def write_ratings(path: pathlib.Path, log: Log) -> None:
 def make_config(**data):
   """A tiny generative ranker; `data` are keys of `config.data`."""
   config = config_lib.request_smoke(config_lib.request_ranking())
-  config.model.update(dim=8, blocks=1, dqk=4, dv=4, hidden=8, head_hidden=8)
+  config.model.update(
+    dim=8, blocks=1, dqk=4, dv=4, token_hidden=8, head_hidden=8
+  )
   config.data.update(max_history=32, max_candidates=4, **data)
   config.eval.batch_size = 8
   return config
