@@ -7,7 +7,7 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.quoting import list_names
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import forms, raw
 
 AUTO = 'auto'
 _THINGS = (
@@ -116,10 +116,26 @@ class KeptColumns:
     for name, pieces in self._waiting.items():
       held = pieces[0]
       if len(pieces) > 1:
-        is_text = isinstance(held, list)
-        held = sum(pieces, []) if is_text else np.ma.concatenate(pieces)
+        held = _join_pieces(pieces)
       taken[name], self._waiting[name] = held[:count], [held[count:]]
     return taken
+
+
+def _join_pieces(pieces: Sequence) -> list[str] | np.ma.MaskedArray:
+  """The pieces of a column, which files may hold in different types."""
+  kinds = {'' if isinstance(x, list) else x.dtype.kind for x in pieces}
+  if len(kinds) == 1:
+    is_text = '' in kinds
+    return sum(pieces, []) if is_text else np.ma.concatenate(pieces)
+  # Numbers as texts, as CSV has them: floats would round large whole ones.
+  return sum(map(_list_texts, pieces), [])
+
+
+def _list_texts(piece: list[str] | np.ma.MaskedArray) -> list[str]:
+  if isinstance(piece, list):
+    return piece
+  texts = forms.find_distinct(piece.data, ~np.ma.getmaskarray(piece))
+  return [texts[0][place] for place in texts[1].tolist()]
 
 
 def _to_values(chunk: raw.RawChunk, name: str) -> list[str] | np.ma.MaskedArray:
