@@ -23,6 +23,8 @@ _SECRET = re.compile(
 )
 _SECRET_KEY = re.compile(_NAMES, re.IGNORECASE)
 _MASK = '***'
+# Sections of a config whose keys are columns, which may be called anything.
+_OF_COLUMNS = ('extras', 'features', 'label_kinds', 'label_weights')
 
 
 class _Command:
@@ -81,15 +83,26 @@ def mask_secrets(text: str) -> str:
   return _SECRET.sub(rf'\1{_MASK}', text)
 
 
-def mask_all(value):
-  """The same with `mask_secrets` of every text in lists and dictionaries."""
+def mask_all(value, *, of_columns: bool = False):
+  """The same with `mask_secrets` of every text in lists and dictionaries.
+
+  >>> mask_all({'token': 'abc', 'features': {'token': 'numeric'}})
+  {'token': '***', 'features': {'token': 'numeric'}}
+
+  Args:
+    value: what JSON can say.
+    of_columns: whether its keys are names of columns.
+  """
   if isinstance(value, str):
     return mask_secrets(value)
   if isinstance(value, dict):
     return {
       key: _MASK
-      if isinstance(x, str) and x and _SECRET_KEY.search(str(key))
-      else mask_all(x)
+      if isinstance(x, str)
+      and x
+      and not of_columns
+      and _SECRET_KEY.search(str(key))
+      else mask_all(x, of_columns=key in _OF_COLUMNS)
       for key, x in value.items()
     }
   if isinstance(value, list | tuple):

@@ -7,7 +7,7 @@ import numpy as np
 
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data.quoting import list_names
-from genrec_jax.data.ranking import raw
+from genrec_jax.data.ranking import forms, raw
 
 AUTO = 'auto'
 _THINGS = (
@@ -142,10 +142,20 @@ def take_values(
 
 
 def join_values(pieces: Sequence) -> list[str] | np.ma.MaskedArray:
-  """Some values of `take_values`, one behind the other."""
-  if isinstance(pieces[0], list):
-    return sum(pieces, [])
-  return np.ma.concatenate(pieces)
+  """Some values of `take_values`, which files may hold in different types."""
+  kinds = {'' if isinstance(x, list) else x.dtype.kind for x in pieces}
+  if len(kinds) == 1:
+    is_text = '' in kinds
+    return sum(pieces, []) if is_text else np.ma.concatenate(pieces)
+  # Numbers as texts, as CSV has them: floats would round large whole ones.
+  return sum(map(_list_texts, pieces), [])
+
+
+def _list_texts(piece: list[str] | np.ma.MaskedArray) -> list[str]:
+  if isinstance(piece, list):
+    return piece
+  texts, places, _ = forms.find_distinct(piece.data, ~np.ma.getmaskarray(piece))
+  return [texts[place] for place in places.tolist()]
 
 
 def _format_dates(column: raw.NumberColumn) -> list[str]:

@@ -31,7 +31,10 @@ TRAINING = (
 )
 # Kind -> (config, overrides that make it tiny).
 CONFIGS = {
-  'retrieval': (tiny_run.CONFIG, (*tiny_run.OVERRIDES, *TRAINING)),
+  'retrieval': (
+    tiny_run.CONFIG,
+    (*tiny_run.OVERRIDES, *TRAINING, 'report.users=2'),
+  ),
   'ranking': (
     f'{ROOT}/configs/wukong_synthetic.py:smoke',
     (

@@ -215,12 +215,20 @@ class _Look:
     texts = [value for value, x in numbers.items() if not math.isfinite(x)]
     commas = [value for value in texts if decimals.has_comma(value)]
     if commas and 10 * (len(texts) - len(commas)) <= len(values):
+      # 1,099 may be a little more than one, or than a thousand.
+      in_thousands = all(re.search(',[0-9]{3}$', value) for value in commas)
       return (
         self._kind,
         f'text such as {quote(commas[0])}',
         f'has numbers with a decimal comma, such as {quote(commas[0])}, each a '
         'category of its own; set --config.data.decimal=, to have a numeric '
-        'feature',
+        'feature'
+        + (
+          f', which reads {commas[0]} as {commas[0].replace(",", ".")}; if the '
+          'commas group thousands, write the numbers without them'
+          if in_thousands
+          else ''
+        ),
       )
     fraction = next(
       (value for value, x in numbers.items() if x % 1 and math.isfinite(x)),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from genrec_jax import sealed
+from genrec_jax import provenance, sealed
 from genrec_jax.data import scratch, source_files
 from genrec_jax.data.ranking import (
   blocks,
@@ -68,7 +68,9 @@ class Progress:
 def _describe_file(path: pathlib.Path) -> dict:
   with path.open('rb') as f:
     sha256 = hashlib.file_digest(f, 'sha256').hexdigest()
-  return {'file': str(path), 'bytes': path.stat().st_size, 'sha256': sha256}
+  # The prepared data may be shared, a password in a URL may not.
+  name = provenance.mask_secrets(str(path))
+  return {'file': name, 'bytes': path.stat().st_size, 'sha256': sha256}
 
 
 def cut_chunks(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from genrec_jax import provenance
 from genrec_jax.data.ranking import (
   annotations,
   formats,
@@ -40,16 +41,23 @@ class SourceRows:
   names: Sequence[str] = ()
 
   def list_columns(self, split: str) -> tuple[list[str], dict]:
-    """The columns of a split, and column -> the feature its type suggests."""
+    """The columns of a split, and column -> the feature its type suggests.
+
+    Those that some of its files lack are left out.
+    """
     source = self._source(split)
     if not source.files:
       return list(self.names), {}
     file_format = formats.find_format(self.reading['format'])
-    path = source.files[0]
-    names = file_format.read_names(path, self.reading)
+    first, *others = source.files
+    names = file_format.read_names(first, self.reading)
+    for path in others:
+      there = {*file_format.read_names(path, self.reading)}
+      names = [name for name in names if name in there]
     if file_format.BARE:
       return names, {}
-    return names, file_format.default_features(path, self.reading)
+    features = file_format.default_features(first, self.reading)
+    return names, {name: features[name] for name in names if name in features}
 
   def read_split(
     self, split: str, columns: Sequence[str], log: Callable[[str], None]
@@ -78,11 +86,10 @@ class SourceRows:
   def describe_order(self, split: str) -> str:
     """Which rows those of a split are, in which order."""
     source = self._source(split)
+    name = provenance.mask_secrets(source.name)
     if source is self.sources['train']:
-      return (
-        f'the rows of {source.name} that are the {split} split, in their order'
-      )
-    return f'the rows of {source.name}, in their order'
+      return f'the rows of {name} that are the {split} split, in their order'
+    return f'the rows of {name}, in their order'
 
   def _source(self, split: str) -> prepare.RowSource:
     return self.sources.get(split, self.sources['train'])

@@ -2,11 +2,12 @@
 
 import csv
 import logging
+import types
 
 import numpy as np
 import pytest
 
-from genrec_jax.data.ranking import datasets, store
+from genrec_jax.data.ranking import datasets, source_rows, store
 
 ROWS = 400
 
@@ -117,3 +118,13 @@ def test_ratings_are_no_labels_and_what_makes_some_of_them(tmp_path):
   told = "'rating': '2' is not a label; .*column of 0 and 1.* data.labels"
   with pytest.raises(ValueError, match=told):
     load_rows(path, labels=('rating',))
+
+
+def test_a_column_that_some_files_lack_is_not_among_those_of_all(tmp_path):
+  (tmp_path / 'a.csv').write_text('user_id,price,label\nu1,1,0\n')
+  (tmp_path / 'b.csv').write_text('price,label\n2,1\n')
+  source = types.SimpleNamespace(files=[tmp_path / 'a.csv', tmp_path / 'b.csv'])
+  reading = {'format': 'csv', 'delimiter': ','}
+  rows = source_rows.SourceRows({'train': source}, None, None, reading)
+  names, features = rows.list_columns('train')
+  assert names == ['price', 'label'] and [*features] == names
