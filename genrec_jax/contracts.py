@@ -432,7 +432,7 @@ class Panel:
   Attributes:
     name: key of what it shows in report.json.
     measure: (config, workdir, experiment) -> what it shows, as JSON can say it.
-    draw: that -> HTML, a `<section>`; None where the page knows it by name.
+    draw: that -> a `<section>`, or ''; None where the page knows it by name.
   """
 
   name: str
