@@ -49,7 +49,7 @@ WALKS = (
       'genrec_jax/config/rankers.py': ('def finalmlp(',),
       'genrec_jax/config/__init__.py': ('  finalmlp,', "  'finalmlp',"),
       'genrec_jax/config/model_choice.py': ("'finalmlp': rankers.finalmlp",),
-      'genrec_jax/config/checks.py': ("'finalmlp': models.FinalMLP",),
+      'genrec_jax/config/sections.py': ("'finalmlp': models.FinalMLP",),
       'docs/ranking.md': ('| `finalmlp` |',),
       'tests/models/ranking/cases.py': ("'finalmlp': (",),
       'tests/models/ranking/statements.py': ('def finalmlp(',),

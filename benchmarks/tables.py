@@ -42,23 +42,24 @@ TABLES = {
   'summary': {
     'files': ('cpu2/ml1m', 'cpu2/frappe'),
     'names': {
-      'sasrec_ml1m/seed0': 'SASRec on MovieLens-1M, whole catalogue ranked',
-      'hstu_ml1m/seed0': 'HSTU on MovieLens-1M, whole catalogue ranked',
-      'dlrm': 'DLRM on Frappe, mean of three seeds',
-      'dcn': 'DCN-V2 on Frappe, mean of three seeds',
-      'finalmlp': 'FinalMLP on Frappe, mean of three seeds',
-      'wukong': (
-        'Wukong (one layer, static Y, batch norm) on Frappe, '
-        'mean of three seeds'
-      ),
+      'sasrec_ml1m': 'SASRec on MovieLens-1M, whole catalogue ranked',
+      'hstu_ml1m': 'HSTU on MovieLens-1M, whole catalogue ranked',
+      'dlrm': 'DLRM on Frappe',
+      'dcn': 'DCN-V2 on Frappe',
+      'finalmlp': 'FinalMLP on Frappe',
+      'wukong': 'Wukong (one layer, static Y, batch norm) on Frappe',
     },
     'columns': (
       ('model and data', 'name', ''),
+      ('seeds', 'seeds', 'd'),
       ('HR@10', 'hr@10', '.4f'),
+      ('±', 'hr@10_std', '.4f'),
       ('published', 'published_hr@10', '.4f'),
       ('NDCG@10', 'ndcg@10', '.4f'),
+      ('±', 'ndcg@10_std', '.4f'),
       ('published', 'published_ndcg@10', '.4f'),
       ('AUC', 'auc', '.4f'),
+      ('±', 'auc_std', '.4f'),
       ('published', 'published_auc', '.4f'),
       ('core-seconds', 'core_s', ',.0f'),
     ),
@@ -68,10 +69,13 @@ TABLES = {
     'columns': (
       ('config', 'config', ''),
       ('seed', 'seed', 'd'),
+      ('mean of seeds', 'seeds', 'd'),
       ('epoch chosen by', 'chosen_by', ''),
       ('HR@10', 'hr@10', '.4f'),
+      ('±', 'hr@10_std', '.4f'),
       ('published', 'published_hr@10', '.4f'),
       ('NDCG@10', 'ndcg@10', '.4f'),
+      ('±', 'ndcg@10_std', '.4f'),
       ('published', 'published_ndcg@10', '.4f'),
       ('HR@50', 'hr@50', '.4f'),
       ('HR@200', 'hr@200', '.4f'),

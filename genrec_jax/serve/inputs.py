@@ -221,7 +221,9 @@ def _by_columns(config, format_: str, path: pathlib.Path):
   read: Callable[..., Iterator[readers.Events]] = readers.read_parquet
   if format_ == 'csv':
     layout = {key: p[key] or data[key] for key in ('delimiter', 'header')}
-    read = functools.partial(readers.read_csv, **layout, decimal=data.decimal)
+    read = functools.partial(
+      readers.read_csv, **layout, decimal=data.get('decimal', '.')
+    )
     file = text.require_file(paths[0])
     ids = [columns['user'], columns['item']]
     found = csv_layout.find_layout(file, ids, **layout)

@@ -121,7 +121,7 @@ class RetrievalData:
       ids=config.data.id_type,
       delimiter=config.data.delimiter,
       header=config.data.header,
-      decimal=config.data.decimal,
+      decimal=config.data.get('decimal', '.'),
       time_unit=config.data.time_unit,
       extras=datasets.build_extras(config.data),
       extra_vocabs=histories.extra_vocabs,

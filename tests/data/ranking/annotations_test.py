@@ -347,7 +347,7 @@ def test_labels_of_any_number_are_not_trained_on(tmp_path):
   asked = {'labels': ('seconds',), 'features': {'user': {}}}
   kinds = {'seconds': 'float'}
   ds = load(path, tmp_path / 'c', label_kinds=kinds, **asked)
-  with pytest.raises(ValueError, match='data.label_kinds.seconds: the prepar'):
+  with pytest.raises(ValueError, match='data.label_kinds.seconds: the label '):
     RankingData(ds).task(None)
 
 
