@@ -6,9 +6,10 @@ cell of a CSV file; nothing else of the cell changes.
 
 import dataclasses
 import re
+from typing import TypeVar
 
-from genrec_jax.data import text
-
+# `text.TextBlock`, which servers that import this module have no use for.
+Block = TypeVar('Block')
 MARKS = ('.', ',')
 _REMEDY = '; --config.data.decimal=, reads its comma as a decimal point'
 _BETWEEN_DIGITS = re.compile('(?<=[0-9]),(?=[0-9])')
@@ -30,9 +31,10 @@ def hint_comma(value: object) -> str:
   return _REMEDY if has_comma(value) else ''
 
 
-def read_points(block: text.TextBlock, mark: str) -> text.TextBlock:
+def read_points(block: Block, mark: str) -> Block:
   """A block of cells in which the decimal mark is a point.
 
+  >>> from genrec_jax.data import text
   >>> block = text.TextBlock([['3,5', 'no'], ['7,b', '1,2^0,7']], [1, 2])
   >>> read_points(block, ',').columns
   [['3.5', 'no'], ['7,b', '1.2^0.7']]

@@ -342,7 +342,7 @@ def test_paths_that_cannot_be_used(tmp_path):
     genrec_jax.fit(tmp_path / 'log.xlsx')
   with pytest.raises(FileNotFoundError, match='holds no run'):
     genrec_jax.load(tmp_path)
-  (tmp_path / 'config.json').write_text('{"task": "mine"}')
+  (tmp_path / 'config.json').write_text('{"task": "mine", "parallel": {}}')
   with pytest.raises(ValueError, match="task='mine'; load opens those of"):
     genrec_jax.load(tmp_path)
 
@@ -416,7 +416,7 @@ def damage(path, old: str, new: str) -> None:
   [
     (lambda p: damage(p / 'config.json', '}', ''), 'config.json is damaged'),
     (lambda p: damage(p / 'config.json', '"model": {', '"model": 5, "m": {'),
-     'config.json is damaged .its model is not a section'),
+     'config.json is damaged .model is 5, must be a section'),
     (lambda p: (p / 'report.json').write_text('{"a'), 'report.json is damaged'),
     (lambda p: (p / 'report.json').write_text('5'), 'it has no metrics'),
     (lambda p: shutil.rmtree(p / 'best'), 'holds no checkpoint'),

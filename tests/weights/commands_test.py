@@ -85,7 +85,9 @@ def test_another_model_is_refused(trained, tmp_path):
 def test_published_names_and_back(tmp_path, capsys):
   own = convert.from_published(state_dict('sasrec'), 'sasrec')
   (tmp_path / 'run').mkdir()
-  (tmp_path / 'run' / 'config.json').write_text('{"task": "retrieval"}')
+  (tmp_path / 'run' / 'config.json').write_text(
+    '{"task": "retrieval", "model": {"name": "sasrec"}}'
+  )
   with CheckpointManager(tmp_path / 'run' / 'checkpoints') as checkpoints:
     checkpoints.save(1, {n: jnp.asarray(x) for n, x in own.items()})
   there, here = tmp_path / 'there.safetensors', tmp_path / 'here.safetensors'
