@@ -69,7 +69,7 @@ class RequestData:
     steps, splits = self.config.train.steps, self.config.eval.splits
     if not (steps and splits and self._streams):
       return
-    ends = sorted(self._step_ends.values())
+    ends = sorted(self.step_ends.values())
     if steps not in ends:
       raise ConfigError(
         f'train.steps is {steps}, and the steps of the stream end after '

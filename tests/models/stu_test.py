@@ -17,7 +17,7 @@ from genrec_jax.features import (
   Jagged,
   stack_columns,
 )
-from genrec_jax.models import request_positions
+from genrec_jax.models import request_positions, request_tokens
 from genrec_jax.models.request_actions import mark_watch_times
 from genrec_jax.models.request_sequences import lay_out
 from genrec_jax.models.stu import STU
@@ -39,7 +39,7 @@ SIZES = dict(
   max_history=14,
   max_candidates=5,
   # The first request has just as many.
-  min_context_events=7,
+  min_context_events=5,
   time_buckets=12,
 )
 # Each case turns several options, so that few programs are compiled.
@@ -479,3 +479,14 @@ def test_every_product_with_a_weight_has_a_site(name):
   _, sites = weight_products(*traced(model, rows, batch, jax.random.key(0)))
   assert None not in sites
   assert set(sites) == set(products.find_sites(model))
+
+
+def test_context_counts_by_the_history_alone():
+  batch = gr_requests.pack(draw(), SPEC, *ROOM)
+  events = batch.jagged['history'].lengths
+  both = events + batch.jagged['candidates'].lengths
+  for least in (1, 5, 6, 15):
+    alone = request_tokens.has_context(batch, least)
+    np.testing.assert_array_equal(alone, events >= least)
+    published = request_tokens.has_context(batch, least, True)
+    np.testing.assert_array_equal(published, both >= least)
