@@ -73,7 +73,8 @@ class Oracle:
     scored = [t for t in tokens if t.kind == CANDIDATE and t.read]
     for place, token in enumerate(scored):
       user = self.postprocess(token.x, request.week_second)
-      item = self.mlp('tower', self.items(request.candidates, place))
+      vectors = self.items(request.candidates, place)
+      item = self.mlp('tower', np.concatenate(vectors))
       for name, y in zip(found, self.mlp('head/net', user * item), strict=True):
         found[name].append(y)
     return {name: np.array(values) for name, values in found.items()}
@@ -113,11 +114,10 @@ class Oracle:
   # --- From a request to tokens
 
   def items(self, columns, place):
-    """All features of an item, one behind the other."""
-    vectors = [
+    """The vectors of all features of an item, the first of its id."""
+    return [
       self.tables[f.source][columns[f.name][place]] for f in self.spec.items
     ]
-    return np.concatenate(vectors)
 
   def make_tokens(self, request, train) -> list[Token]:
     c, p = self.c, self.p
@@ -146,9 +146,16 @@ class Oracle:
         f'{net}/shift', shared
       )
 
+    def embed_content(columns, place):
+      item, *others = self.items(columns, place)
+      content = embed('content', item)
+      if others:
+        content = content + embed('attributes', np.concatenate(others))
+      return content
+
     for u in range(events):
       age = int(request.history['age'][u])
-      content = embed('content', self.items(request.history, u))
+      content = embed_content(request.history, u)
       if c.layout == 'no_actions':
         tokens.append(Token(EVENT, content, age))
         continue
@@ -158,7 +165,7 @@ class Oracle:
       else:
         tokens += [Token(EVENT, content, age), Token(EVENT, action, age)]
     for t in range(asked):
-      content = embed('content', self.items(request.candidates, t))
+      content = embed_content(request.candidates, t)
       if c.layout == 'summed':
         content = content + embed('action', p['tokens/actions/unknown'])
       tokens.append(Token(CANDIDATE, content, 0, True))

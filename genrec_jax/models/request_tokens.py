@@ -2,7 +2,8 @@
 
 | published code (spec 2.2)              | here                              |
 |----------------------------------------|-----------------------------------|
-| content encoder, MLP_c                 | `concatenate_items`, `content`    |
+| MLP_c, of the id of an item            | `content`                         |
+| MLP_a, of its other features           | `attributes`                      |
 | action encoder, MLP_act                | `actions`, `action`               |
 | ContextualPreprocessor                 | layout 'summed'                   |
 | ContextualInterleavePreprocessor       | layout 'interleaved'              |
@@ -10,8 +11,8 @@
 | ParameterizedContextualizedMLP         | `ContextMLP`                      |
 | y = x M_b + MLP(shared)                | M_b: `matrix`, `norm`; `shift`    |
 
-Differences from the paper: all features of an item enter one content MLP. There
-are no features that candidates alone have ("target enrich").
+Differences from the paper: there are no features that candidates alone have
+("target enrich").
 """
 
 from collections.abc import Mapping
@@ -170,8 +171,13 @@ class RequestTokens(nnx.Module):
       raise ValueError(
         'model.context_mlps=True, but the requests have no context'
       )
-    self.content = self._make_mlp(len(spec.items) * c.row_dim, rngs)
-    actions = action = None
+    # The first feature of an item is its id. The others have a net of their own,
+    # whose norm keeps them as large as the id in what an event looks for.
+    self.content = self._make_mlp(c.row_dim, rngs)
+    attributes = actions = action = None
+    if len(spec.items) > 1:
+      width = (len(spec.items) - 1) * c.row_dim
+      attributes = self._make_mlp(width, rngs)
     if c.layout != 'no_actions':
       bits = request_actions.list_bits(spec, c.watch_times)
       if not bits:
@@ -183,7 +189,8 @@ class RequestTokens(nnx.Module):
         bits, c.action_dim, c.action_std, rngs
       )
       action = self._make_mlp(actions.width, rngs)
-    # An attribute that was None once cannot become a module.
+    # What was None once cannot become a module.
+    self.attributes = attributes
     self.actions, self.action = actions, action
     for i in range(self.slots):
       slot = layers.Linear(
@@ -254,7 +261,12 @@ class RequestTokens(nnx.Module):
     """`[tokens * K, D]` tokens of the events or candidates of a part."""
     c = self.config
     items = concatenate_items(rows, part, self.spec, c.dtype)
-    content = self._apply(self.content, items, batch, part, context)
+    width = c.row_dim
+    content = self._apply(self.content, items[:, :width], batch, part, context)
+    if self.attributes is not None:
+      content += self._apply(
+        self.attributes, items[:, width:], batch, part, context
+      )
     if self.action is None or (c.layout == 'interleaved' and tokens == 1):
       return content
     if part == HISTORY:
