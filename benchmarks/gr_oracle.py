@@ -202,6 +202,7 @@ class Oracle:
     high = len(tokens)
     if not self.is_listwise(train):
       high -= sum(t.kind == CANDIDATE for t in tokens)
+    scale = math.sqrt(c.dim) if c.token_scale is None else c.token_scale
     moved = []
     for m, token in enumerate(tokens):
       if token.kind == CONTEXT:
@@ -214,7 +215,7 @@ class Oracle:
         bucket = min(max(int(bucket), 0), len(ages) - 1)
       if 'time_clip_at_width' in c.reference_compat:
         bucket = min(bucket, c.dim - 1)
-      x = token.x * math.sqrt(c.dim) + places[place] + ages[bucket]
+      x = token.x * scale + places[place] + ages[bucket]
       moved.append(token._replace(x=x))
     return moved
 

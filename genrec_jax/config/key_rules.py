@@ -436,6 +436,7 @@ MODEL = {
   'context_mlps': SWITCH,
   'action_dim': WIDTH,
   'action_std': ZERO_OR_MORE,
+  'token_scale': maybe(POSITIVE),
   'watch_times': PAIRS,
   'min_context_events': whole(),
   'context_mask': NAME,

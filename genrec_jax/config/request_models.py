@@ -55,6 +55,9 @@ class STU:
     max_candidates: most candidates of a request.
     min_context_events: events that a history must have for the context of the
       request to count; the context of others is zero.
+    token_scale: factor of the tokens, in front of the rows of places and ages
+      that are added; None is sqrt(dim), as published. With 1, layers change
+      tokens more, and places count for more, from the start.
     context_mask: which tokens a token of the context sees, 'both' for context
       and all of the history, 'causal' for those in front of it.
     window: how many tokens of the history a token looks back; None is any
@@ -115,6 +118,7 @@ class STU:
   max_history: int = 256
   max_candidates: int = 32
   min_context_events: int = 20
+  token_scale: float | None = None
   context_mask: str = 'both'
   window: int | None = None
   full_tail: int = 0

@@ -83,6 +83,7 @@ class RequestPositions(nnx.Module):
     buckets: the last bucket of ages.
     function: 'sqrt' or 'log'.
     last: where buckets are cut; `buckets`, or the published code's `dim` - 1.
+    scale: factor of the tokens; None is sqrt(D).
     rngs: random keys.
   """
 
@@ -95,8 +96,10 @@ class RequestPositions(nnx.Module):
     buckets: int,
     function: str,
     last: int,
+    scale: float | None,
     rngs: nnx.Rngs,
   ):
+    self.scale = dim**0.5 if scale is None else scale
     self.contextual, self.last = contextual, min(last, buckets)
     self.edges = tuple(list_edges(buckets, function).tolist())
     self.position = _draw_rows(rows, rows, dim, rngs)
@@ -112,7 +115,7 @@ class RequestPositions(nnx.Module):
     inside = pallas_kernels.positions(sequences.lengths, x.shape[0])
     bucket = jnp.where(inside < self.contextual, ages.shape[0] - 1, bucket)
     bucket = jnp.minimum(bucket, self.last)
-    return x * jnp.float32(x.shape[-1] ** 0.5) + table[place] + ages[bucket]
+    return x * jnp.float32(self.scale) + table[place] + ages[bucket]
 
 
 def _draw_rows(rows: int, size: int, dim: int, rngs: nnx.Rngs) -> nnx.Param:

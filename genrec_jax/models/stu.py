@@ -84,6 +84,7 @@ class STU(nnx.Module):
       buckets=c.time_buckets,
       function=c.time_bucket_fn,
       last=c.dim - 1 if cut else c.time_buckets,
+      scale=c.token_scale,
       rngs=rngs,
     )
     self.stack = Stack(c, slots, rngs)

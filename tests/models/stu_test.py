@@ -80,6 +80,7 @@ CASES = {
       gate='sigmoid',
       window=3,
       full_tail=2,
+      token_scale=1.5,
     ),
   ),
   'listwise': (
