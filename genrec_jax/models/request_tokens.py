@@ -171,8 +171,8 @@ class RequestTokens(nnx.Module):
       raise ValueError(
         'model.context_mlps=True, but the requests have no context'
       )
-    # The first feature of an item is its id. The others have a net of their own,
-    # whose norm keeps them as large as the id in what an event looks for.
+    # The first feature of an item is its id. The others have a net of their
+    # own, whose norm makes them as large as the id in what a token looks for.
     self.content = self._make_mlp(c.row_dim, rngs)
     attributes = actions = action = None
     if len(spec.items) > 1:
