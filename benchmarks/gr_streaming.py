@@ -38,6 +38,8 @@ NAMES = {
   'dlrm': 'DLRM, pooled history',
   'wukong': 'Wukong, pooled history',
 }
+# Fewer candidates of the same test: 256 of 2,048 that a step draws.
+TEST = ('data.streaming.inference_candidates=256',)
 WINDOW = 10  # the last steps of training, and as many test
 SMOKE = (
   'data.streaming.users=24', 'data.streaming.categories=8',
@@ -83,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
       runs.train_once(
         f'configs/gr_streaming.py:{variant}',
         workdir,
-        [*overrides, f'seed={seed}', *(SMOKE if args.smoke else ())],
+        [*TEST, *overrides, f'seed={seed}', *(SMOKE if args.smoke else ())],
       )
       rows.append(measure_run(case, workdir))
     except (ValueError, OSError, RuntimeError) as error:
@@ -104,6 +106,7 @@ NOTES = (
   'their candidates together, AUC the mean over steps.',
   'test_*: the 10 steps behind the last one of training, with the weights of '
   'its end.',
+  'A test request has 256 of its 2,048 candidates.',
   'tokens: events and candidates that were trained on, each once for every '
   'request that reads it.',
   'std is over seeds, with n - 1.',

@@ -24,10 +24,23 @@ def get_config(arg=None):
   config = config_lib.request_ranking()
   config.data.name, config.data.order = 'streaming', 'stream'
   config.data.streaming.users = 400
-  config.data.max_history = 1024
+  # A test has up to 2,048 candidates a request, training 32.
+  config.data.max_history, config.data.max_candidates = 1024, 256
   config.optimizer.rows.name = 'row_adagrad'
+  config.train.batch_size, config.eval.batch_size = 8, 16
+  config.train.checkpoint_every = 500  # a stream has one epoch
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
+  if config.model.name == 'stu':
+    # Each step is learned from once, and rates of what happens next are not
+    # overfitted: no dropout. The scales let the layers, and not the token of a
+    # candidate alone, decide from the start.
+    config.model.update(
+      token_scale=1.0, action_std=5.0, input_dropout=0.0, dropout=0.0
+    )
+    config.optimizer.learning_rate = 5e-4
+  else:
+    config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   if 'stochastic' in variants:
