@@ -27,6 +27,10 @@ def get_config(arg=None):
   # A test has up to 2,048 candidates a request, training 32.
   config.data.max_history, config.data.max_candidates = 1024, 256
   config.optimizer.rows.name = 'row_adagrad'
+  # A dense layer that keeps its rate follows the share of likes of the last
+  # step, which is not that of the next one; rows of new items must go on.
+  config.optimizer.schedule = 'linear'
+  config.optimizer.rows.schedule = 'constant'
   config.train.batch_size, config.eval.batch_size = 8, 16
   config.train.checkpoint_every = 500  # a stream has one epoch
   for name in variants & {'stu', *POOLED}:
@@ -38,7 +42,6 @@ def get_config(arg=None):
     config.model.update(
       token_scale=1.0, action_std=5.0, input_dropout=0.0, dropout=0.0
     )
-    config.optimizer.learning_rate = 5e-4
   else:
     config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
