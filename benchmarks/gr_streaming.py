@@ -40,6 +40,7 @@ NAMES = {
 }
 # Fewer candidates of the same test: 256 of 2,048 that a step draws.
 TEST = ('data.streaming.inference_candidates=256',)
+FIRST_TEST_STEP = 90
 WINDOW = 10  # the last steps of training, and as many test
 SMOKE = (
   'data.streaming.users=24', 'data.streaming.categories=8',
@@ -56,6 +57,7 @@ COLUMNS = (
 MEASURED = (
   'ne', 'auc', 'ne_all', 'auc_all', 'test_ne', 'test_auc', 'test_gauc',
   'test_calibration', 'tokens', 'train_core_s', 'core_s',
+  *(f'ne@{first}' for first in range(0, FIRST_TEST_STEP, WINDOW)),
 )  # fmt: skip
 
 
@@ -139,6 +141,10 @@ def measure_run(case: str, workdir: pathlib.Path) -> dict:
   for suffix, window in (('', steps[-WINDOW:]), ('_all', steps)):
     found[f'ne{suffix}'] = total_ne(window)
     found[f'auc{suffix}'] = sum(s['auc'] for s in window) / len(window)
+  for first in range(0, FIRST_TEST_STEP, WINDOW):
+    # The first evaluation is of step 1.
+    if window := steps[max(first - 1, 0) : first + WINDOW - 1]:
+      found[f'ne@{first}'] = total_ne(window)
   return found | {f'test_{k}': test[k] for k in test}
 
 
@@ -180,7 +186,8 @@ def average_seeds(new: Sequence[dict], every: Sequence[dict]) -> list[dict]:
     mean = {'case': model, 'kind': 'mean', 'seeds': len(seeds)}
     mean |= {key: seeds[0][key] for key in ('name', 'users', 'stream_steps')}
     for key in MEASURED:
-      mean |= runs.over_seeds(key, [r[key] for r in seeds])
+      if key in seeds[0]:  # a smoke run has few steps
+        mean |= runs.over_seeds(key, [r[key] for r in seeds])
     found.append(mean)
   return found
 

@@ -52,4 +52,32 @@ REQUESTS = {
     ),
     'where': {'kind': 'speed'},
   },
+  'gr_streaming': {
+    'files': ('cpu2/gr_streaming',),
+    'columns': (
+      ('model', 'name', ''),
+      ('seeds', 'seeds', 'd'),
+      ('NE, steps 80–89', 'ne', '.4f'),
+      ('±', 'ne_std', '.4f'),
+      ('AUC', 'auc', '.4f'),
+      ('±', 'auc_std', '.4f'),
+      ('NE, steps 1–89', 'ne_all', '.4f'),
+      ('±', 'ne_all_std', '.4f'),
+      ('test: NE', 'test_ne', '.4f'),
+      ('±', 'test_ne_std', '.4f'),
+      ('AUC', 'test_auc', '.4f'),
+      ('±', 'test_auc_std', '.4f'),
+      ('tokens', 'tokens', ',.0f'),
+      ('core-seconds of training', 'train_core_s', ',.0f'),
+    ),
+    'where': {'kind': 'mean'},
+  },
+  'gr_streaming_windows': {
+    'files': ('cpu2/gr_streaming',),
+    'columns': (
+      ('NE of the steps', 'name', ''),
+      *((f'{max(n, 1)}–{n + 9}', f'ne@{n}', '.3f') for n in range(0, 90, 10)),
+    ),
+    'where': {'kind': 'mean'},
+  },
 }
