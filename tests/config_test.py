@@ -18,7 +18,6 @@ from genrec_jax.data.datasets import DATASETS
 from genrec_jax.data.ranking import datasets as ranking_datasets
 from genrec_jax.data.requests import prepared
 from genrec_jax.models import MODELS, RANKERS, REQUEST_MODELS
-from genrec_jax.runtime import optimizer
 from genrec_jax.train import settings_checks
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -66,7 +65,6 @@ def test_a_shipped_config_loads_and_its_parts_are_built(case):
   known = experiment.to_dict() | {'model': model.to_dict()}
   assert keys(config) == keys(known)
   check_sections(config)
-  optimizer.build_optimizer(config.optimizer)
   settings_checks.check_settings(config)
   names = {
     'retrieval': DATASETS,
