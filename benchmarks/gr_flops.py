@@ -16,6 +16,15 @@ from genrec_jax.data.requests import batches, packing
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.models.request_models import RequestModel
 
+# What changes which tokens there are, or which of them see each other.
+_COUNTED = {
+  'layout': ('summed', 'no_actions'),
+  'window': (None,),
+  'truncated_layers': (0,),
+  'skipped_layers': (0,),
+  'listwise': (False,),
+  'context_mask': ('both',),
+}
 _BATCH = 2  # requests of a traced batch
 _ROOM = (128, 64)  # its events and candidates
 
@@ -24,12 +33,14 @@ def count_training(config, dataset: RequestDataset) -> float:
   """Operations of one pass over the training split, forward and backward.
 
   Args:
-    config: of a run of `stu`, with summed actions or without any.
+    config: of a run of `stu`.
     dataset: the requests of `config.data`.
+
+  Raises:
+    ValueError: the model has options that are not counted.
   """
   train, model = dataset.splits['train'], config.model
-  if config.data.stochastic_length.alpha:
-    raise ValueError('histories that are cut at random are not counted')
+  _check_model(config)
   spans = packing.find_spans(
     dataset,
     train,
@@ -47,6 +58,17 @@ def count_training(config, dataset: RequestDataset) -> float:
   dense += of_event * spans.events.sum()
   dense += of_candidate * spans.candidates.sum()
   return 6.0 * float(dense + attention)
+
+
+def _check_model(config) -> None:
+  if config.data.stochastic_length.alpha:
+    raise ValueError('histories that are cut at random are not counted')
+  for key, value in _COUNTED.items():
+    if config.model[key] not in value:
+      raise ValueError(
+        f'model.{key} is {config.model[key]!r}, and what it costs is counted '
+        f'for {value[0]!r} alone'
+      )
 
 
 def count_pairs(slots: int, events, candidates):

@@ -87,6 +87,17 @@ def test_training_costs_what_its_requests_cost(dataset):
   assert gr_flops.count_training(config, dataset) == pytest.approx(6 * total)
 
 
+def test_what_is_not_counted_is_refused(dataset):
+  for key, value in (('layout', 'interleaved'), ('truncated_layers', 1)):
+    with pytest.raises(ValueError, match=f'model.{key} is'):
+      gr_flops.count_training(load(**{key: value}), dataset)
+  config = config_lib.load(
+    'gr_streaming:stu', ['data.stochastic_length.alpha=1.8']
+  )
+  with pytest.raises(ValueError, match='at random'):
+    gr_flops.count_training(config, dataset)
+
+
 def test_sizes_span_a_decade_and_a_half(dataset):
   found = []
   for case in gr_scaling.CASES.values():
