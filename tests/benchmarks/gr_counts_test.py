@@ -101,6 +101,12 @@ def test_the_log_has_the_published_layout(tmp_path):
   moments = [(row['uid'], row['timestamp']) for row in table.to_pylist()]
   assert moments == sorted(moments) and len({*moments}) < len(moments)
   assert all(time % 5 == 0 for _, time in moments)
+  listens = [
+    (row['uid'], row['timestamp'])
+    for row in rows
+    if row['event_type'] == 'listen'
+  ]
+  assert len({*listens}) < 0.99 * len(listens)
   first, last = min(t for _, t in moments), max(t for _, t in moments)
   assert 26_000_000 - 5 * 86_400 <= first and last < 26_000_000
   for row in table.to_pylist():

@@ -112,6 +112,8 @@ def test_a_row_is_written_before_the_next_run_begins(
 def test_finished_runs_alone(tmp_path, training, rows):
   results = ['--results', str(tmp_path), '--runs', str(tmp_path / 'runs')]
   gr_streaming.main([*results, '--only', 'wukong/seed2'])
+  (path,) = tmp_path.glob('*/gr_streaming.json')
+  path.unlink()
   gr_streaming.main([*results, '--finished'])
   assert training.trained == ['wukong_seed2']
   assert [r for r in rows('gr_streaming')] == ['wukong/seed2', 'wukong']
