@@ -78,7 +78,7 @@ def count_pairs(slots: int, events, candidates):
   before it and itself; a candidate sees all but other candidates.
 
   >>> count_pairs(1, 2, 3)
-  18
+  20
 
   Args:
     slots: tokens of context.

@@ -1,6 +1,7 @@
 """The compute of generative rankers, the fit to it, its budget, its picture."""
 
 import argparse
+import doctest
 import math
 import xml.etree.ElementTree as ET
 
@@ -57,6 +58,12 @@ def test_pairs_are_counted_one_by_one(shape):
   ]
   wanted = sum(see(a, b) for a in tokens for b in tokens)
   assert gr_flops.count_pairs(*shape) == wanted
+
+
+def test_examples():
+  for module in (gr_flops, gr_runs):
+    tested = doctest.testmod(module)
+    assert tested.attempted and not tested.failed
 
 
 def test_dense_products_are_those_of_the_matrices(dataset):
