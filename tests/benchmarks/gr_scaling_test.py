@@ -95,7 +95,7 @@ def test_training_costs_what_its_requests_cost(dataset):
 
 
 def test_what_is_not_counted_is_refused(dataset):
-  for key, value in (('layout', 'interleaved'), ('truncated_layers', 1)):
+  for key, value in (('layout', 'interleaved'), ('window', 4)):
     with pytest.raises(ValueError, match=f'model.{key} is'):
       gr_flops.count_training(load(**{key: value}), dataset)
   config = config_lib.load(
