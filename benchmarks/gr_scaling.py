@@ -132,12 +132,12 @@ def report(rows: list[dict]) -> list[dict]:
     rows, same=('name', 'stream_steps', 'pflop', 'dense')
   )
   means.sort(key=lambda mean: mean['pflop'])
-  fits = []
-  if len(means) > 2:
-    fits = [
-      fit(rows, 'ne', 'last 10 steps of training'),
-      fit(rows, 'test_ne', 'test'),
-    ]
+  if len(means) < 3:
+    return means
+  fits = [
+    fit(rows, 'ne', 'last 10 steps of training'),
+    fit(rows, 'test_ne', 'test'),
+  ]
   published = {
     'case': 'fit/paper', 'kind': 'fit', 'name': 'the paper, of its own data',
     'a': PAPER_A, 'b': PAPER_B,

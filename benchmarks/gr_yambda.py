@@ -208,7 +208,7 @@ def measure_run(workdir: pathlib.Path) -> dict:
     'curve': [[n, round(auc, 5), round(ne, 5)] for n, auc, ne in curve],
   }
   reached = [samples for samples, auc, _ in curve if auc >= TARGET]
-  return found | ({'samples_to_target': reached[0]} if reached else {})
+  return found | {'samples_to_target': reached[0] if reached else None}
 
 
 def average_runs(rows: Sequence[dict]) -> list[dict]:
@@ -219,9 +219,10 @@ def average_runs(rows: Sequence[dict]) -> list[dict]:
     reached = [
       row['samples_to_target']
       for row in rows
-      if row['model'] == mean['model'] and 'samples_to_target' in row
+      if row['model'] == mean['model'] and row['samples_to_target']
     ]
     mean['reached'] = f'{len(reached)} of {mean["seeds"]}'
+    mean['samples_to_target'] = None  # a table wants the key
     if reached:
       mean |= runs.over_seeds('samples_to_target', reached)
   return means

@@ -112,7 +112,6 @@ GENERATIVE = {
       ('seeds', 'seeds', 'd'),
       ('reached an AUC of .75', 'reached', ''),
       ('samples until then', 'samples_to_target', ',.0f'),
-      ('±', 'samples_to_target_std', ',.0f'),
       ('samples of the pass', 'samples', ',d'),
       ('AUC of the last day', 'test_auc', '.4f'),
       ('±', 'test_auc_std', '.4f'),

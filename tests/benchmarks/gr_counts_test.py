@@ -182,7 +182,7 @@ def test_samples_until_the_target(tmp_path, rows, training):
   # Batches of 8; the last one of the pass is not full.
   assert found['generated/stu/seed0']['samples_to_target'] == 320
   assert found['generated/stu/seed0']['curve'][-1][0] == 477
-  assert 'samples_to_target' not in found['generated/stu/seed2']
+  assert found['generated/stu/seed2']['samples_to_target'] is None
   mean = found['generated/stu']
   assert mean['reached'] == '2 of 3' and mean['samples_to_target'] == 320
   # 2e-3 for batches of 8, where the rules have 8e-6 / 8,192.

@@ -164,7 +164,7 @@ def test_rows_and_the_picture():
   drawn = [p.get('class') for p in root.iter(f'{SVG}path')]
   assert drawn.count('curve blue') >= 2
   # One size has no fit, and is drawn nevertheless.
-  assert len(gr_scaling.report(make_rows()[:1])) == 2
+  assert len(gr_scaling.report(make_rows()[:1])) == 1
 
 
 def test_a_run_beyond_the_budget_is_not_begun(tmp_path, monkeypatch, capsys):
