@@ -1,6 +1,7 @@
 """What stochastic length leaves of histories, beside the paper's table.
 
   python -m benchmarks.stochastic_length
+  python -m benchmarks.stochastic_length --train --runs DIR
 
 The paper (Zhai et al. 2024, table 3) prints the sparsity, 1 - mean length / N,
 for histories of 30, 60 and 90 days, four N and five alphas. It does not print
@@ -9,6 +10,8 @@ min(L, N) at four N: a distribution of lengths L is fitted to this row alone, a
 normal one with a share spread evenly below its mean, and nothing else is tuned.
 The other rows follow in two ways: 'formula' sums over the distribution, 'drawn'
 makes users of such lengths and lets the code that packs batches draw.
+
+`--train` measures what models lose by it, see `stochastic_length_runs`.
 """
 
 import dataclasses
@@ -16,7 +19,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize, stats
 
-from benchmarks import cli
+from benchmarks import cli, gr_runs, stochastic_length_runs
 from genrec_jax.data.requests import packing
 from genrec_jax.data.requests.requests import EventStore, Requests
 from genrec_jax.data.requests.stochastic_length import StochasticLength
@@ -170,14 +173,17 @@ def simulate_sparsity(args) -> list[dict]:
   return rows + fits
 
 
-PARTS = {'sparsity': simulate_sparsity}
-
-
 def main(argv: list[str] | None = None) -> None:
   parser = cli.parser('stochastic_length', __doc__)
-  parser.add_argument('--part', choices=PARTS, default='sparsity')
+  parser.add_argument('--train', action='store_true', help='train models')
+  gr_runs.add_options(parser, required=False)
   args = parser.parse_args(argv)
-  rows = PARTS[args.part](args)
+  if args.train:
+    if not args.runs:
+      parser.error('--train wants --runs DIR')
+    stochastic_length_runs.train(args)
+    return
+  rows = simulate_sparsity(args)
   notes = [
     'sparsity: 1 - mean length / N in percent. drawn: by the code that packs '
     'batches, of users at evenly spread quantiles of the fitted lengths; '

@@ -18,6 +18,7 @@ import random
 import numpy as np
 import pytest
 
+from benchmarks.yambda_log import KINDS, TYPES, write
 from genrec_jax.data import readers
 from genrec_jax.data.requests import datasets, yambda
 from genrec_jax.data.requests.yambda import YambdaOptions
@@ -26,7 +27,6 @@ from tests.data.requests import plain_requests as plain
 pa = pytest.importorskip('pyarrow')
 pq = pytest.importorskip('pyarrow.parquet')
 
-TYPES = ['listen', 'like', 'dislike', 'unlike', 'undislike']
 BITS = {
   'listen_plus': 1, 'like': 2, 'skip': 4, 'dislike': 8, 'unlike': 16,
   'undislike': 32,
@@ -57,7 +57,7 @@ def make_events(seed, users=12):
     for border in BORDERS:  # on both sides of it
       times += [border - 5, border] * draw.choice([0, 1])
     for time in sorted(t for t in times if first <= t <= 26_000_000):
-      kind = draw.choice(TYPES[:1] * 6 + TYPES)
+      kind = draw.choice([*TYPES[:1] * 6, *TYPES])
       is_listen = kind == 'listen'
       rows.append(
         {
@@ -76,35 +76,6 @@ def make_events(seed, users=12):
         }
       )
   return sorted(rows, key=lambda row: (row['uid'], row['timestamp']))
-
-
-KINDS = {
-  'uid': pa.uint32(), 'timestamp': pa.uint32(), 'item_id': pa.uint32(),
-  'is_organic': pa.uint8(), 'event_type': pa.string(),
-  'played_ratio_pct': pa.uint16(), 'track_length_seconds': pa.uint32(),
-}  # fmt: skip
-
-
-def write_file(path, rows, names=None, **kinds):
-  columns = {
-    name: pa.array([row[name] for row in rows], kinds.get(name, kind))
-    for name, kind in KINDS.items()
-    if name in (names or KINDS)
-  }
-  pq.write_table(pa.table(columns), path, row_group_size=11)
-
-
-def write(folder, rows, source='multi_event', **kinds):
-  folder.mkdir(exist_ok=True)
-  if source == 'multi_event':
-    write_file(folder / 'multi_event.parquet', rows, **kinds)
-    return folder
-  names = ['uid', 'timestamp', 'item_id', 'is_organic']
-  for kind in TYPES:
-    extra = ['played_ratio_pct', 'track_length_seconds'] * (kind == 'listen')
-    some = [row for row in rows if row['event_type'] == kind]
-    write_file(folder / f'{kind}s.parquet', some, names + extra)
-  return folder
 
 
 def describe_plainly(rows, options):
