@@ -148,6 +148,8 @@ class Oracle:
 
     def embed_content(columns, place):
       item, *others = self.items(columns, place)
+      if c.joint_content:
+        item, others = np.concatenate([item, *others]), []
       content = embed('content', item)
       if others:
         content = content + embed('attributes', np.concatenate(others))

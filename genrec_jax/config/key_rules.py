@@ -434,6 +434,7 @@ MODEL = {
   'layout': NAME,
   'candidate_actions': SWITCH,
   'context_mlps': SWITCH,
+  'joint_content': SWITCH,
   'action_dim': WIDTH,
   'action_std': ZERO_OR_MORE,
   'token_scale': maybe(POSITIVE),

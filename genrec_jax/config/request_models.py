@@ -45,6 +45,10 @@ class STU:
     candidate_actions: whether, while training, interleaved candidates too have
       a token for the action that is not known. Nothing sees that token: scores
       are the same without it, and cheaper.
+    joint_content: whether one MLP makes the content of an item of all its
+      features. Else its id, the first of them, and the others have one each, as
+      in the published code; then an id of which nothing is known yet has a
+      content as long as one that has been learned.
     context_mlps: whether the weights of the MLPs that make tokens are made of
       the context of the request; for requests with context.
     action_dim: numbers for each bit of an action.
@@ -111,6 +115,7 @@ class STU:
   head_hidden: int = 128
   layout: str = 'summed'
   candidate_actions: bool = True
+  joint_content: bool = False
   context_mlps: bool = False
   action_dim: int = 8
   action_std: float = 0.1

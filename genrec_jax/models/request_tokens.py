@@ -171,13 +171,13 @@ class RequestTokens(nnx.Module):
       raise ValueError(
         'model.context_mlps=True, but the requests have no context'
       )
-    # The first feature of an item is its id. The others have a net of their
-    # own, whose norm makes them as large as the id in what a token looks for.
-    self.content = self._make_mlp(c.row_dim, rngs)
+    # The first feature of an item is its id.
+    together = len(spec.items) if c.joint_content else 1
+    self.split = together * c.row_dim
+    self.content = self._make_mlp(self.split, rngs)
     attributes = actions = action = None
-    if len(spec.items) > 1:
-      width = (len(spec.items) - 1) * c.row_dim
-      attributes = self._make_mlp(width, rngs)
+    if rest := len(spec.items) - together:
+      attributes = self._make_mlp(rest * c.row_dim, rngs)
     if c.layout != 'no_actions':
       bits = request_actions.list_bits(spec, c.watch_times)
       if not bits:
@@ -261,12 +261,10 @@ class RequestTokens(nnx.Module):
     """`[tokens * K, D]` tokens of the events or candidates of a part."""
     c = self.config
     items = concatenate_items(rows, part, self.spec, c.dtype)
-    width = c.row_dim
-    content = self._apply(self.content, items[:, :width], batch, part, context)
+    first, others = jnp.split(items, [self.split], axis=1)
+    content = self._apply(self.content, first, batch, part, context)
     if self.attributes is not None:
-      content += self._apply(
-        self.attributes, items[:, width:], batch, part, context
-      )
+      content += self._apply(self.attributes, others, batch, part, context)
     if self.action is None or (c.layout == 'interleaved' and tokens == 1):
       return content
     if part == HISTORY:

@@ -81,6 +81,7 @@ CASES = {
       window=3,
       full_tail=2,
       token_scale=1.5,
+      joint_content=True,
     ),
   ),
   'listwise': (
