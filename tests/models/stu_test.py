@@ -14,6 +14,7 @@ from genrec_jax.config.request_models import STU as Config
 from genrec_jax.features import (
   CANDIDATES,
   HISTORY,
+  FeatureSpec,
   Jagged,
   stack_columns,
 )
@@ -26,7 +27,17 @@ from tests.models.products_test import traced, weight_products
 from tests.tolerances import TOLERANCE, assert_close
 
 SPEC = gr_requests.SPEC
-NO_CONTEXT = dataclasses.replace(SPEC, context=())
+# Candidates have what events do not, once of a table of events.
+ENRICHED = dataclasses.replace(
+  SPEC,
+  candidates=(
+    FeatureSpec('place', rows=6),
+    FeatureSpec('shown_before', rows=40, table='item'),
+  ),
+)
+NO_CONTEXT = dataclasses.replace(
+  SPEC, items=SPEC.items[:1], context=(), candidates=ENRICHED.candidates[:1]
+)
 SIZES = dict(
   dim=8,
   heads=2,
@@ -73,7 +84,7 @@ CASES = {
     ),
   ),
   'context_mlps': (
-    SPEC,
+    ENRICHED,
     dict(
       layout='interleaved',
       context_mlps=True,
@@ -84,7 +95,7 @@ CASES = {
     ),
   ),
   'listwise': (
-    SPEC,
+    ENRICHED,
     dict(
       listwise=True,
       gate='silu',
@@ -188,7 +199,7 @@ def test_a_request_does_not_see_the_company(name, model):
 
 @pytest.mark.parametrize('name', TRAINED)
 def test_the_layout_of_the_training_changes_no_score(name):
-  requests = draw()
+  requests = draw(CASES[name][0])
   trained, inferred = (run(build(name, t), requests)[0] for t in (True, False))
   assert_close(join(trained)[:ALL], join(inferred)[:ALL])
 
@@ -291,7 +302,7 @@ def test_the_quirks_of_the_published_code():
 
 
 def test_listwise_candidates_see_each_other_in_inference_unless_asked_not_to():
-  requests = draw()
+  requests = draw(ENRICHED)
   listwise = join(run(build('listwise'), requests)[0])[:ALL]
   published = build('listwise', reference_compat=('listwise_in_training',))
   scores = join(run(published, requests)[0])[:ALL]
@@ -349,6 +360,19 @@ def test_layers_are_skipped_together_in_a_share_of_the_steps():
 
 
 # --- Retrieval on the same tokens
+
+
+def test_items_of_events_lack_what_candidates_alone_have():
+  model = build('listwise')
+  requests, oracle = draw(model.spec), model.oracle()
+  rows = model.read(model.pack(requests, *ROOM))
+  found = model.make(model.params).encode_items(rows, HISTORY)
+  expected = [
+    oracle.mlp('tower', np.concatenate(oracle.event(request, place)))
+    for request in requests
+    for place in range(len(request.history['age']))
+  ]
+  assert_close(found[: len(expected)], np.stack(expected))
 
 
 def encode_history(model, requests):
@@ -416,7 +440,7 @@ def test_ages_have_the_buckets_of_the_formula(function):
 
 def test_the_start_is_the_published_one():
   config = Config(dim=48, dqk=20, dv=24, time_buckets=200)
-  state = nnx.state(STU(config, SPEC, nnx.Rngs(0)), nnx.Param)
+  state = nnx.state(STU(config, ENRICHED, nnx.Rngs(0)), nnx.Param)
   params = gr_models.name_leaves(nnx.to_pure_dict(state))
 
   def assert_uniform(name, bound):
@@ -438,9 +462,10 @@ def test_the_start_is_the_published_one():
   assert_uniform('positions/age', 200**-0.5)
   assert_normal('tokens/slot_0/kernel', (2 / (48 + 48)) ** 0.5)
   assert_normal('tokens/content/below/kernel', (2 / (48 + 128)) ** 0.5)
-  assert_normal('tokens/attributes/below/kernel', (2 / (48 + 128)) ** 0.5)
+  assert_normal('tokens/attributes/below/kernel', (2 / (144 + 128)) ** 0.5)
+  assert_normal('tokens/absent', 0.1)
   assert_normal('tokens/actions/vectors', 0.1)
-  assert_uniform('tower/below/kernel', (6 / (96 + 128)) ** 0.5)
+  assert_uniform('tower/below/kernel', (6 / (192 + 128)) ** 0.5)
   assert_uniform('head/net/below/kernel', (6 / (48 + 128)) ** 0.5)
 
 
