@@ -12,8 +12,8 @@
 | ParameterizedContextualizedMLP         | `ContextMLP`                      |
 | y = x M_b + MLP(shared)                | M_b: `matrix`, `norm`; `shift`    |
 
-Differences from the paper: features that candidates alone have go with the other
-features of an item; the published code has them beside its id.
+Differences from the paper: features that candidates alone have go with the
+other features of an item; the published code has them beside its id.
 """
 
 from collections.abc import Mapping

@@ -83,7 +83,8 @@ def test_a_call_has_it_in_the_candidates_alone(scorer, predict):
     'video_id': [3, 4], 'action': [1, 0], 'time': [100, 200],
     'watch_time': [3.5, 0],
   }  # fmt: skip
-  scores = scorer.score(history, {'video_id': [5, 5, 5], 'tab': [one, other, one]})
+  asked = {'video_id': [5, 5, 5], 'tab': [one, other, one]}
+  scores = scorer.score(history, asked)
   assert scores[0] == scores[2] != scores[1]
   with pytest.raises(ValueError, match='tab'):
     scorer.score(history, {'video_id': [5]})

@@ -68,15 +68,17 @@ def test_requests_of_before_candidates_had_features_of_their_own(tmp_path):
   data = checks_test.make()
   # What version 022df83 says of these requests.
   assert data.fingerprint() == 'df636a8807b3556c'
-  request_files.save_requests(data, tmp_path)
-  meta = json.loads((tmp_path / 'meta.json').read_text())
+  path = tmp_path / 'data'
+  request_files.save_requests(data, path)
+  meta = json.loads((path / 'meta.json').read_text())
   del meta['spec']['candidates']
-  spoil_meta(tmp_path, **meta)
-  assert_equal(request_files.open_requests(tmp_path), data)
-  places = dataclasses.replace(
-    data.spec, candidates=(FeatureSpec('x', rows=2),)
-  )
-  other = dataclasses.replace(data, spec=places)
+  spoil_meta(path, **meta)
+  with open(path / 'meta.json') as f:
+    assert 'candidates' not in json.load(f)['spec']
+  assert_equal(request_files.open_requests(path), data)
+  places = (FeatureSpec('place', rows=2),)
+  spec = dataclasses.replace(data.spec, candidates=places)
+  other = dataclasses.replace(data, spec=spec)
   assert other.fingerprint() != data.fingerprint()
 
 
