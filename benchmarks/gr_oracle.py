@@ -73,7 +73,7 @@ class Oracle:
     scored = [t for t in tokens if t.kind == CANDIDATE and t.read]
     for place, token in enumerate(scored):
       user = self.postprocess(token.x, request.week_second)
-      vectors = self.items(request.candidates, place)
+      vectors = self.candidate(request, place)
       item = self.mlp('tower', np.concatenate(vectors))
       for name, y in zip(found, self.mlp('head/net', user * item), strict=True):
         found[name].append(y)
@@ -113,11 +113,20 @@ class Oracle:
 
   # --- From a request to tokens
 
-  def items(self, columns, place):
-    """The vectors of all features of an item, the first of its id."""
-    return [
-      self.tables[f.source][columns[f.name][place]] for f in self.spec.items
-    ]
+  def items(self, columns, place, features):
+    """The vectors of some features of an item."""
+    return [self.tables[f.source][columns[f.name][place]] for f in features]
+
+  def event(self, request, place):
+    """Those of an event, the first of its id, and of what it does not have."""
+    known = self.items(request.history, place, self.spec.items)
+    return [*known, *self.p.get('tokens/absent', ())]
+
+  def candidate(self, request, place):
+    """Those of a candidate, the first of its id."""
+    known = self.items(request.candidates, place, self.spec.items)
+    own = self.items(request.candidates, place, self.spec.candidates)
+    return known + own
 
   def make_tokens(self, request, train) -> list[Token]:
     c, p = self.c, self.p
@@ -146,10 +155,10 @@ class Oracle:
         f'{net}/shift', shared
       )
 
-    def embed_content(columns, place):
-      item, *others = self.items(columns, place)
+    def embed_content(vectors):
+      item, *others = vectors
       if c.joint_content:
-        item, others = np.concatenate([item, *others]), []
+        item, others = np.concatenate(vectors), []
       content = embed('content', item)
       if others:
         content = content + embed('attributes', np.concatenate(others))
@@ -157,7 +166,7 @@ class Oracle:
 
     for u in range(events):
       age = int(request.history['age'][u])
-      content = embed_content(request.history, u)
+      content = embed_content(self.event(request, u))
       if c.layout == 'no_actions':
         tokens.append(Token(EVENT, content, age))
         continue
@@ -167,7 +176,7 @@ class Oracle:
       else:
         tokens += [Token(EVENT, content, age), Token(EVENT, action, age)]
     for t in range(asked):
-      content = embed_content(request.candidates, t)
+      content = embed_content(self.candidate(request, t))
       if c.layout == 'summed':
         content = content + embed('action', p['tokens/actions/unknown'])
       tokens.append(Token(CANDIDATE, content, 0, True))

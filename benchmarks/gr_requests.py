@@ -64,17 +64,17 @@ def draw(
   """A request with that many events and candidates."""
   rng = np.random.default_rng([seed, events, candidates])
 
-  def draw_items(count):
-    return {f.name: rng.integers(1, f.rows, count) for f in spec.items}
+  def draw_items(features, count):
+    return {f.name: rng.integers(1, f.rows, count) for f in features}
 
-  history = draw_items(events)
+  history = draw_items(spec.items, events)
   bits = sum(bit for _, bit in spec.actions)
   history[ACTION] = rng.integers(0, bits + 1, events) & bits
   ages = np.exp(rng.uniform(0, np.log(9e6), events)).astype(int)
   history[AGE] = -np.sort(-ages)
   if spec.watch_time:
     history[WATCH_TIME] = rng.uniform(0, 60, events).round(1)
-  asked = draw_items(candidates)
+  asked = draw_items(spec.candidate_features, candidates)
   for label in spec.labels:
     binary = label.kind == 'binary'
     asked[label.name] = (
@@ -106,7 +106,10 @@ def pack(
   )
   labels = [label.name for label in spec.labels]
   candidates = _pack_part(
-    [r.candidates for r in filled], items, (*labels, WEIGHT), candidate_capacity
+    [r.candidates for r in filled],
+    [f.name for f in spec.candidate_features],
+    (*labels, WEIGHT),
+    candidate_capacity,
   )
   real = np.array([r is not None for r in requests])
   context = {f.name: [r.context[f.name] for r in filled] for f in spec.context}

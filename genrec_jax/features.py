@@ -400,8 +400,9 @@ class RequestSpec:
     the columns of `items`, rows of tables; `ACTION`, the bits of what the user
     did; `AGE`, the seconds from the event to the request, 0 or more; and the
     float column `WATCH_TIME` where there is one.
-  - `jagged[CANDIDATES]`, what is scored: the columns of `items`; the float
-    columns of `labels` and `WEIGHT`, one weight a candidate for all labels.
+  - `jagged[CANDIDATES]`, what is scored: the columns of `items` and of
+    `candidates`; the float columns of `labels` and `WEIGHT`, one weight a
+    candidate for all labels.
   - `ids`, the columns of `context`, one value a request.
   - `row`, the number of the request in its split, -1 for padding; `group`, the
     number of the user; `weights`, 1, and 0 for padding.
@@ -416,6 +417,10 @@ class RequestSpec:
     labels: what is predicted.
     watch_time: whether histories have the column `WATCH_TIME`.
     timed: whether ages tell anything; they are 0 otherwise.
+    candidates: features that candidates alone have, all categorical: what is
+      known of a showing when it is asked for, and not kept of past ones, such
+      as the page of KuaiRand's `candidate_tab`. In a history, `stu` has a
+      learned vector in their place.
   """
 
   items: tuple[FeatureSpec, ...]
@@ -424,11 +429,12 @@ class RequestSpec:
   labels: tuple[LabelSpec, ...] = ()
   watch_time: bool = False
   timed: bool = True
+  candidates: tuple[FeatureSpec, ...] = ()
 
   def __post_init__(self):
     if not self.items:
       raise ValueError('a request needs the feature of its items')
-    for feature in (*self.items, *self.context):
+    for feature in (*self.candidate_features, *self.context):
       if feature.kind != 'categorical':
         raise ValueError(
           f'feature {feature.name!r} of a request has kind {feature.kind!r}; '
@@ -437,9 +443,15 @@ class RequestSpec:
     for name, bit in self.actions:
       if bit < 1 or bit & (bit - 1):
         raise ValueError(f'action {name!r} has bit {bit}, not a power of two')
-    names = [f.name for f in self.items] + [x.name for x in self.labels]
+    names = [f.name for f in self.candidate_features]
+    names += [x.name for x in self.labels]
     names += [ACTION, AGE, WATCH_TIME, WEIGHT]
     if twice := {n for n in names if names.count(n) > 1}:
       raise ValueError(
         f'the columns of a request have the name {sorted(twice)[0]!r} twice'
       )
+
+  @property
+  def candidate_features(self) -> tuple[FeatureSpec, ...]:
+    """All features of a candidate, those of any item first."""
+    return (*self.items, *self.candidates)

@@ -324,6 +324,7 @@ REQUESTS = {
   'data.kuairand.step_s': whole(),
   'data.kuairand.random': SWITCH,
   'data.kuairand.tab': SWITCH,
+  'data.kuairand.candidate_tab': SWITCH,
   'data.kuairand.min_history': whole(1),
   'data.kuairand.min_count': whole(1),
   'data.kuairand.duplicates': _DUPLICATES,

@@ -163,6 +163,7 @@ class KuairandOptions:
       log of these is read.
     tab: whether the scenario of the app, a number, is a feature of events and
       candidates.
+    candidate_tab: whether it is one of candidates alone; not with `tab`.
     min_history: fewest events of a history; a request with fewer is left out.
     min_count: videos with fewer events in the training split share the row of
       unknown ones.
@@ -189,6 +190,7 @@ class KuairandOptions:
   step_s: int = 0
   random: bool = False
   tab: bool = False
+  candidate_tab: bool = False
   min_history: int = 1
   min_count: int = 1
   duplicates: str = 'keep'

@@ -151,15 +151,43 @@ class Block(nnx.Module):
     )
 
   def attend(
-    self, q, k, v, events: Jagged, targets=None, normaliser=None
+    self,
+    q,
+    k,
+    v,
+    events: Jagged,
+    targets=None,
+    normaliser=None,
+    query_lengths=None,
+    max_queries: int | None = None,
   ) -> jax.Array:
-    """What each token gathers from those that it sees, `[T, H dv]`.
+    """What each query gathers from the tokens that it sees, `[Tq, H dv]`.
 
     What a candidate gathers from itself is added behind the others, wherever
     it stands among the candidates: their order must not change the last bit of
     a score.
+
+    Args:
+      q: `[Tq, H, dqk]`, Tq = T where all tokens have a query.
+      k: `[T, H, dqk]` of all tokens.
+      v: `[T, H, dv]` of all tokens.
+      events: as in `__call__`, of all tokens.
+      targets: as in `__call__`.
+      normaliser: `[Tq]`, in place of that of the config.
+      query_lengths: `[B]` tokens at the end of each sequence that have a query;
+        None for all of them. The keys and values of the others may be kept
+        from an earlier pass.
+      max_queries: static bound of these; None for that of the lengths.
     """
     c, o = self.config, self.options
+    at = None
+    if query_lengths is not None:
+      at = _find_queries(events.lengths, query_lengths, q.shape[0], v.shape[0])
+
+    def of_queries(x):
+      """Values of all tokens -> those of the queries."""
+      return x if at is None else x.at[at].get(mode='fill', fill_value=0)
+
     alpha = c.alpha
     if alpha is None:
       alpha = 1.0 if c.attention == 'silu' else c.dqk**-0.5
@@ -179,17 +207,21 @@ class Block(nnx.Module):
       normaliser=normaliser,
       position_bias=None if not c.position_bias else self.position_bias[...],
       time_bias=None if not c.time_bias else self.time_bias[...],
-      query_time=events['next_time'] if c.time_bias else None,
+      query_time=of_queries(events['next_time']) if c.time_bias else None,
       time=events['time'] if c.time_bias else None,
       targets=targets,
       contextual=o.contextual,
       window=o.window,
       full_tail=o.full_tail,
+      query_lengths=query_lengths,
+      max_queries=max_queries,
       implementation=c.implementation,
     )
     if apart:
-      own = self._attend_itself(q, k, v, alpha, normaliser)
-      own = jnp.where(is_target, own, 0.0)
+      own = self._attend_itself(
+        q, of_queries(k), of_queries(v), alpha, normaliser
+      )
+      own = jnp.where(of_queries(is_target), own, 0.0)
       attended = (attended.astype(jnp.float32) + own).astype(v.dtype)
     return attended.reshape(q.shape[0], -1)
 
@@ -227,6 +259,15 @@ def _find_targets(lengths, targets, tokens: int) -> jax.Array:
   first = (lengths - targets).at[segment].get(mode='fill', fill_value=tokens)
   place = pallas_kernels.positions(lengths, tokens)
   return (place >= first)[:, None, None]
+
+
+def _find_queries(lengths, query_lengths, queries: int, tokens: int):
+  """`[queries]` which token each query is of; `tokens` for padding."""
+  segment = pallas_kernels.segment_ids(query_lengths, queries)
+  first = pallas_kernels.offsets(lengths) + lengths - query_lengths
+  first = first.at[segment].get(mode='fill', fill_value=tokens)
+  place = pallas_kernels.positions(query_lengths, queries)
+  return jnp.minimum(first + place, tokens)
 
 
 class HSTU(nnx.Module):

@@ -2,7 +2,8 @@
 
 | what a candidate is told      | feature                                  |
 |-------------------------------|------------------------------------------|
-| its item, category, ...       | 'candidates.NAME'                        |
+| its item, category, ..., and  | 'candidates.NAME'                        |
+| what candidates alone have    |                                          |
 | user, time of day, ...        | 'context.NAME'                           |
 | events with an action, pooled | 'history.NAME.ACTION', one an action     |
 | how many there are (`counts`) | 'history.count.ACTION', log(1 + n)       |
@@ -70,7 +71,8 @@ class Source(NamedTuple):
 def list_sources(config: Config, spec: RequestSpec) -> tuple[Source, ...]:
   """All features with a table, in the order of `Inputs.vectors`."""
   found = []
-  for part, features in ((CANDIDATES, spec.items), (CONTEXT, spec.context)):
+  of_request = (CANDIDATES, spec.candidate_features), (CONTEXT, spec.context)
+  for part, features in of_request:
     for f in features:
       made = FeatureSpec(f'{part}.{f.name}', rows=f.rows, table=f.source)
       found.append(Source(made, part, f.name))

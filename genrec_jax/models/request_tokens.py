@@ -4,6 +4,7 @@
 |----------------------------------------|-----------------------------------|
 | MLP_c, of the id of an item            | `content`                         |
 | MLP_a, of its other features           | `attributes`                      |
+| target-enrich features, their dummies  | `RequestSpec.candidates`, `absent`|
 | action encoder, MLP_act                | `actions`, `action`               |
 | ContextualPreprocessor                 | layout 'summed'                   |
 | ContextualInterleavePreprocessor       | layout 'interleaved'              |
@@ -11,8 +12,8 @@
 | ParameterizedContextualizedMLP         | `ContextMLP`                      |
 | y = x M_b + MLP(shared)                | M_b: `matrix`, `norm`; `shift`    |
 
-Differences from the paper: there are no features that candidates alone have
-("target enrich").
+Differences from the paper: features that candidates alone have go with the
+other features of an item; the published code has them beside its id.
 """
 
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ from genrec_jax.models.request_sequences import (
 from genrec_jax.models.swish_mlp import EPS, SwishMLP
 
 CONTEXT = 'context'
+ABSENT_STD = 0.1  # of the vectors from which `RequestTokens.absent` starts
 PARTS = (HISTORY, CANDIDATES)
 Rows = Mapping[str, jax.Array]  # name of a read -> its rows
 
@@ -65,22 +67,18 @@ class RequestRead(NamedTuple):
 
 def list_reads(config: Config, spec: RequestSpec) -> dict[str, RequestRead]:
   """'history.NAME', 'candidates.NAME' and 'context.NAME' of all features."""
-  parts = [(part, spec.items) for part in PARTS] + [(CONTEXT, spec.context)]
+  parts = {
+    HISTORY: spec.items,
+    CANDIDATES: spec.candidate_features,
+    CONTEXT: spec.context,
+  }
   return {
     f'{part}.{f.name}': RequestRead(
       part, f.name, f.source, f.rows, config.row_dim
     )
-    for part, features in parts
+    for part, features in parts.items()
     for f in features
   }
-
-
-def concatenate_items(
-  rows: Rows, part: str, spec: RequestSpec, dtype
-) -> jax.Array:
-  """`[K, sum of widths]`, all features of the items of a part."""
-  vectors = [rows[f'{part}.{f.name}'] for f in spec.items]
-  return jnp.concatenate(vectors, axis=1).astype(dtype)
 
 
 def has_context(
@@ -172,11 +170,12 @@ class RequestTokens(nnx.Module):
         'model.context_mlps=True, but the requests have no context'
       )
     # The first feature of an item is its id.
-    together = len(spec.items) if c.joint_content else 1
+    features = len(spec.candidate_features)
+    together = features if c.joint_content else 1
     self.split = together * c.row_dim
     self.content = self._make_mlp(self.split, rngs)
     attributes = actions = action = None
-    if rest := len(spec.items) - together:
+    if rest := features - together:
       attributes = self._make_mlp(rest * c.row_dim, rngs)
     if c.layout != 'no_actions':
       bits = request_actions.list_bits(spec, c.watch_times)
@@ -192,6 +191,13 @@ class RequestTokens(nnx.Module):
     # What was None once cannot become a module.
     self.attributes = attributes
     self.actions, self.action = actions, action
+    # In place of what candidates alone have, one vector a feature.
+    self.absent = layers.optional_param(
+      bool(spec.candidates),
+      layers.normal(ABSENT_STD),
+      rngs,
+      (len(spec.candidates), c.row_dim),
+    )
     for i in range(self.slots):
       slot = layers.Linear(
         c.row_dim, c.dim, kernel_init=mlp.xavier_normal, rngs=rngs
@@ -257,10 +263,21 @@ class RequestTokens(nnx.Module):
     )
     return x.astype(jnp.float32), sequences
 
+  def concatenate_items(self, rows: Rows, part: str) -> jax.Array:
+    """`[K, sum of widths]`, all features of a candidate, or of an event."""
+    is_asked = part == CANDIDATES
+    features = self.spec.candidate_features if is_asked else self.spec.items
+    vectors = [rows[f'{part}.{f.name}'] for f in features]
+    if self.absent is not None and not is_asked:
+      absent = self.absent[...].reshape(1, -1)
+      count = vectors[0].shape[0]
+      vectors.append(jnp.broadcast_to(absent, (count, absent.shape[1])))
+    return jnp.concatenate(vectors, axis=1).astype(self.config.dtype)
+
   def _embed(self, rows, batch, part: str, context, tokens: int) -> jax.Array:
     """`[tokens * K, D]` tokens of the events or candidates of a part."""
     c = self.config
-    items = concatenate_items(rows, part, self.spec, c.dtype)
+    items = self.concatenate_items(rows, part)
     first, others = jnp.split(items, [self.split], axis=1)
     content = self._apply(self.content, first, batch, part, context)
     if self.attributes is not None:

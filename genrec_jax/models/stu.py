@@ -40,7 +40,6 @@ from genrec_jax.models.request_tokens import (
   RequestRead,
   RequestTokens,
   Rows,
-  concatenate_items,
   list_reads,
 )
 from genrec_jax.models.stu_stack import Stack
@@ -89,7 +88,7 @@ class STU(nnx.Module):
     )
     self.stack = Stack(c, slots, rngs)
     self.postprocessor = Postprocessor(c, rngs)
-    width = len(spec.items) * c.row_dim
+    width = len(spec.candidate_features) * c.row_dim
     self.tower = SwishMLP(width, c.head_hidden, c.dim, rngs=rngs)
     self.head = MultitaskHead(c, spec, rngs)
 
@@ -157,8 +156,7 @@ class STU(nnx.Module):
 
   def encode_items(self, rows: Rows, part: str) -> jax.Array:
     """`[K, D]` of the items of a part, 'history' or 'candidates'."""
-    items = concatenate_items(rows, part, self.spec, self.config.dtype)
-    return self.tower(items)
+    return self.tower(self.tokens.concatenate_items(rows, part))
 
   def encode_history(
     self, rows: Rows, batch: Examples, key=None, train: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 
 from genrec_jax import formatting
 from genrec_jax.data.requests.requests import RequestDataset, Requests
+from genrec_jax.features import Features
 from genrec_jax.report.pages import load_template
 from genrec_jax.serve.left_out import score_without
 from genrec_jax.serve.request_scorer import RequestScorer
@@ -130,11 +131,17 @@ def _explain_request(
       'age': ages and ages[i],
     }
     for i, (number, at, named) in enumerate(
-      zip(numbers, shown, _name_items(scorer, events.items, shown), strict=True)
+      zip(
+        numbers,
+        shown,
+        _name_items(scorer, spec.items, events.items, shown),
+        strict=True,
+      )
     )
   ]
   candidates = []
-  for i, named in enumerate(_name_items(scorer, split.items, chosen)):
+  asked = _name_items(scorer, spec.candidate_features, split.items, chosen)
+  for i, named in enumerate(asked):
     order = np.argsort(-np.abs(changes[:, i]), kind='stable')
     candidates.append(
       {
@@ -157,9 +164,11 @@ def _explain_request(
   }
 
 
-def _name_items(scorer, columns: Mapping, at: np.ndarray) -> Iterator[dict]:
+def _name_items(
+  scorer, features: Features, columns: Mapping, at: np.ndarray
+) -> Iterator[dict]:
   """'item' and further 'features' of events or candidates, as texts."""
-  names = [f.name for f in scorer.spec.items]
+  names = [f.name for f in features]
   values = [
     np.ma.asarray(scorer.values[name].decode(columns[name][at])).tolist()
     for name in names

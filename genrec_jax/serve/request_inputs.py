@@ -145,6 +145,15 @@ class CandidateFile:
     # Feature -> its column. That of the item may have any name.
     self._sources = {item: c.item}
     self._sources |= {name: name for name in others if name in names}
+    # The data know no other one of these: each showing has its own.
+    for name in (f.name for f in dataset.spec.candidates):
+      if name not in names:
+        raise ValueError(
+          f'{self._path}: no column {name!r}, which every candidate has; the '
+          f'columns are {list_names(names)}; add it, with empty cells where '
+          'it is not known'
+        )
+      self._sources[name] = name
     for role in ('user', 'item', 'time'):
       if c[role] and c[role] not in names:
         raise ValueError(
@@ -250,6 +259,9 @@ class CandidateFile:
         found = known[rows[item]]
         found[is_unknown | (found == PAD)] = self._values[name].unknown_row
         rows[name] = found
+    for name in (f.name for f in self.dataset.spec.candidates):
+      cells = _list_texts(chunk, name)
+      rows[name], _ = self._values[name].encode(cells)
     return rows
 
   def _read_texts(self, chunk, name: str, users=None) -> list[str]:

@@ -24,7 +24,7 @@ from genrec_jax.data.requests.requests import (
   Requests,
 )
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
-from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME
+from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME, Features
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks.request_ranking import RequestRanking
 
@@ -117,19 +117,21 @@ class RequestScorer:
         name, a list of names, or the sum of their bits) where there are
         actions, 'time' (seconds or ISO dates) where ages tell something, and
         'watch_time' where there is one. An empty one is possible.
-      candidates: the features of items, in the same form.
+      candidates: the features of items, and those that candidates alone have,
+        in the same form.
       user: as the data name the user; None or an unknown one has the context
         of somebody unknown.
       time: when is asked, at the last event or later; None is the time of the
         last event.
     """
     # No column of the data is called like one of these, see `RequestSpec`.
-    columns = [f.name for f in self.spec.items]
+    items, asking = self.spec.items, self.spec.candidate_features
+    columns = [f.name for f in items]
     columns += [ACTION] if self.spec.actions else []
     columns += [TIME] if self.spec.timed else []
     columns += [WATCH_TIME] if self.spec.watch_time else []
     past = _read_table(history, columns, 'history')
-    asked = _read_table(candidates, columns[: len(self.spec.items)], CANDIDATES)
+    asked = _read_table(candidates, [f.name for f in asking], CANDIDATES)
     if not len(asked):
       return np.zeros((0, len(self.labels)), np.float32)
     times, moment = None, None
@@ -143,7 +145,7 @@ class RequestScorer:
       spec=self.spec,
       events=EventStore(
         np.array([0, count]),
-        self._encode_items(past),
+        self._encode(past, items),
         self._read_actions(past),
         times,
         _read_seconds(past) if self.spec.watch_time else None,
@@ -157,7 +159,7 @@ class RequestScorer:
       user=np.zeros(1, np.int32),
       end=np.array([count]),
       offsets=np.array([0, len(asked)]),
-      items=self._encode_items(asked),
+      items=self._encode(asked, asking),
       labels={},
       time=None if moment is None else np.array([moment]),
     )
@@ -221,10 +223,12 @@ class RequestScorer:
       for f in self.spec.context
     }
 
-  def _encode_items(self, chunk: raw.RawChunk) -> dict[str, np.ndarray]:
+  def _encode(
+    self, chunk: raw.RawChunk, features: Features
+  ) -> dict[str, np.ndarray]:
     return {
       f.name: self.values[f.name].encode(chunk.columns[f.name])[0]
-      for f in self.spec.items
+      for f in features
     }
 
   def _read_actions(self, chunk: raw.RawChunk) -> np.ndarray:

@@ -111,7 +111,7 @@ def _score_split(
   done, taken = 0, {*_OURS, *prediction_files.name_scores(scorer.labels)}
   names = {
     f.name: f'item_{f.name}' if f.name in taken else f.name
-    for f in scorer.spec.items
+    for f in scorer.spec.candidate_features
   }
   for scores in scorer.score_requests(dataset, split):
     some = slice(done, done + len(scores))

@@ -11,8 +11,9 @@ from flax import nnx
 
 import pallas_kernels
 from genrec_jax import config
-from genrec_jax.features import EVENTS
-from genrec_jax.models import MODELS
+from genrec_jax.features import EVENTS, Jagged
+from genrec_jax.models import MODELS, stu_stack
+from genrec_jax.models.request_sequences import Sequences
 from tests import sequences
 
 # Two blocks for the published models, one for their variants: compiling is
@@ -60,6 +61,17 @@ CASES = {
   ),
 }
 
+# The layers of `stu`, each with other options; what makes tokens of requests
+# and scores of tokens has `stu_test`.
+STU = dict(dim=8, blocks=1, heads=2, dqk=4, dv=4, max_history=12, dropout=0.5)
+STU_CASES = {
+  'stu': dict(STU, blocks=2),
+  'stu_biases': dict(STU, position_bias=True, time_bias=True),
+  'stu_window': dict(STU, window=3, full_tail=2, group_norm=True, gate='silu'),
+  'stu_truncated': dict(STU, blocks=2, truncated_layers=1, truncated_to=5),
+}
+ALL = [*CASES, *STU_CASES]
+
 ITEMS = 30
 LENGTHS = (5, 0, 12, 1)
 TOKENS = sum(LENGTHS)
@@ -82,8 +94,30 @@ class Model(NamedTuple):
   grads: Callable
 
 
+class StuLayers(nnx.Module):
+  """The layers of `stu` over histories alone, called as other models are."""
+
+  Config = stu_stack.Config
+
+  def __init__(self, config: Config, rngs: nnx.Rngs):
+    self.config = config
+    self.stack = stu_stack.Stack(config, 0, rngs)
+
+  def __call__(self, rows: jax.Array, events: Jagged, key=None) -> jax.Array:
+    sequences = Sequences(
+      lengths=events.lengths,
+      candidates=jnp.zeros_like(events.lengths),
+      age=-events['time'],
+      number=jnp.arange(rows.shape[0], dtype=jnp.uint32),
+      candidate_capacity=0,
+    )
+    return self.stack(rows.astype(self.config.dtype), sequences, key)
+
+
 def fields(name: str, **changed) -> dict:
   """The fields of a case's `Config`."""
+  if name in STU_CASES:
+    return {**STU_CASES[name], **changed}
   values = {**CASES[name].to_dict(), **changed}
   del values['name']
   return values
@@ -92,7 +126,7 @@ def fields(name: str, **changed) -> dict:
 @functools.cache
 def build(name: str, dtype: str = 'float32', implementation=None) -> Model:
   """The model of a case; parameters do not depend on dtype or backend."""
-  model = MODELS[CASES[name].name]
+  model = StuLayers if name in STU_CASES else MODELS[CASES[name].name]
   made = model(
     model.Config(**fields(name, dtype=dtype, implementation=implementation)),
     nnx.Rngs(0),

@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 WITHOUT_GRADIENT = {('sasrec', 'key', 'bias')}
 
 
-@pytest.fixture(params=cases.CASES)
+@pytest.fixture(params=cases.ALL)
 def name(request):
   return request.param
 
@@ -115,7 +115,7 @@ def test_bfloat16_is_close_to_float32(name, model):
   )
 
 
-@pytest.mark.parametrize('base', ['hstu', 'sasrec'])
+@pytest.mark.parametrize('base', ['hstu', 'sasrec', 'stu'])
 def test_the_attention_backend_changes_nothing(base):
   model, reference = (
     cases.build(base),
@@ -126,12 +126,12 @@ def test_the_attention_backend_changes_nothing(base):
   assert_close(out, reference.encode(*arguments)[: cases.TOKENS])
 
 
-@pytest.mark.parametrize('base', ['hstu', 'sasrec'])
+@pytest.mark.parametrize('base', ['hstu', 'sasrec', 'stu'])
 def test_every_variant_is_another_function(base):
   """A field that is read nowhere would pass all the tests above."""
   arguments = cases.inputs()
   outputs = {}
-  for variant in cases.CASES:
+  for variant in cases.ALL:
     if variant.startswith(base):
       model = cases.build(variant)
       outputs[variant] = model.encode(model.params, *arguments)

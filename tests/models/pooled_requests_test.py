@@ -11,6 +11,7 @@ from flax import nnx
 
 from benchmarks import gr_requests
 from genrec_jax.config.request_models import PooledRequests as Config
+from genrec_jax.features import FeatureSpec
 from genrec_jax.models import RANKERS, pooled_requests
 from genrec_jax.models.pooled_requests import PooledRanker
 
@@ -183,6 +184,28 @@ def test_candidates_of_a_request_do_not_see_each_other_or_the_company():
   score = model(gr_requests.read_rows(tables, reads, alone), alone)['click']
   np.testing.assert_array_equal(score[0], whole[5])
   assert len(set(np.asarray(whole[:6]).tolist())) == 6
+
+
+def test_candidates_are_told_what_they_alone_have():
+  own = FeatureSpec('place', rows=6), FeatureSpec('near', rows=40, table='item')
+  spec = dataclasses.replace(SPEC, candidates=own)
+  names = [f.name for f in pooled_requests.make_features(Config(), spec)]
+  assert names[:5] == [
+    'candidates.item', 'candidates.category', 'candidates.place',
+    'candidates.near', 'context.user',
+  ]  # fmt: skip
+  assert not [n for n in names if n.startswith('history') and 'place' in n]
+  model = build('dlrm', spec=spec)
+  requests = [gr_requests.draw(3, 4, 5, spec)]
+  batch = gr_requests.pack(requests, spec, *ROOM)
+  reads = model.list_reads()
+  tables = gr_requests.draw_tables(reads)
+  rows = gr_requests.read_rows(jax.tree.map(jnp.asarray, tables), reads, batch)
+  vectors = model.make_inputs(rows, batch).vectors
+  asked = requests[0].candidates
+  np.testing.assert_array_equal(vectors[2][:4], tables['place'][asked['place']])
+  np.testing.assert_array_equal(vectors[3][:4], tables['item'][asked['near']])
+  assert np.isfinite(model(rows, batch)['click'][:4]).all()
 
 
 def test_histories_without_actions_are_one_pool():

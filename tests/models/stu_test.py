@@ -11,22 +11,24 @@ from flax import nnx
 
 from benchmarks import gr_models, gr_requests
 from genrec_jax.config.request_models import STU as Config
-from genrec_jax.features import (
-  CANDIDATES,
-  HISTORY,
-  Jagged,
-  stack_columns,
-)
-from genrec_jax.models import request_positions, request_tokens
-from genrec_jax.models.request_actions import mark_watch_times
-from genrec_jax.models.request_sequences import lay_out
+from genrec_jax.features import CANDIDATES, HISTORY, FeatureSpec
 from genrec_jax.models.stu import STU
 from genrec_jax.numerics import products
 from tests.models.products_test import traced, weight_products
 from tests.tolerances import TOLERANCE, assert_close
 
 SPEC = gr_requests.SPEC
-NO_CONTEXT = dataclasses.replace(SPEC, context=())
+# Candidates have what events do not, once of a table of events.
+ENRICHED = dataclasses.replace(
+  SPEC,
+  candidates=(
+    FeatureSpec('place', rows=6),
+    FeatureSpec('shown_before', rows=40, table='item'),
+  ),
+)
+NO_CONTEXT = dataclasses.replace(
+  SPEC, items=SPEC.items[:1], context=(), candidates=ENRICHED.candidates[:1]
+)
 SIZES = dict(
   dim=8,
   heads=2,
@@ -73,7 +75,7 @@ CASES = {
     ),
   ),
   'context_mlps': (
-    SPEC,
+    ENRICHED,
     dict(
       layout='interleaved',
       context_mlps=True,
@@ -85,7 +87,7 @@ CASES = {
     ),
   ),
   'listwise': (
-    SPEC,
+    ENRICHED,
     dict(
       listwise=True,
       gate='silu',
@@ -189,7 +191,7 @@ def test_a_request_does_not_see_the_company(name, model):
 
 @pytest.mark.parametrize('name', TRAINED)
 def test_the_layout_of_the_training_changes_no_score(name):
-  requests = draw()
+  requests = draw(CASES[name][0])
   trained, inferred = (run(build(name, t), requests)[0] for t in (True, False))
   assert_close(join(trained)[:ALL], join(inferred)[:ALL])
 
@@ -292,7 +294,7 @@ def test_the_quirks_of_the_published_code():
 
 
 def test_listwise_candidates_see_each_other_in_inference_unless_asked_not_to():
-  requests = draw()
+  requests = draw(ENRICHED)
   listwise = join(run(build('listwise'), requests)[0])[:ALL]
   published = build('listwise', reference_compat=('listwise_in_training',))
   scores = join(run(published, requests)[0])[:ALL]
@@ -352,6 +354,19 @@ def test_layers_are_skipped_together_in_a_share_of_the_steps():
 # --- Retrieval on the same tokens
 
 
+def test_items_of_events_lack_what_candidates_alone_have():
+  model = build('listwise')
+  requests, oracle = draw(model.spec), model.oracle()
+  rows = model.read(model.pack(requests, *ROOM))
+  found = model.make(model.params).encode_items(rows, HISTORY)
+  expected = [
+    oracle.mlp('tower', np.concatenate(oracle.event(request, place)))
+    for request in requests
+    for place in range(len(request.history['age']))
+  ]
+  assert_close(found[: len(expected)], np.stack(expected))
+
+
 def encode_history(model, requests):
   batch = model.pack(requests, *ROOM)
   made = model.make(model.params)
@@ -373,43 +388,9 @@ def test_events_are_encoded_without_what_follows():
   np.testing.assert_array_equal(np.flatnonzero(moved), [15, 16, 17, 18])
 
 
-def test_an_event_is_read_where_its_action_stands():
-  requests = draw()
-  layout = lay_out(gr_requests.pack(requests, SPEC, *ROOM), 2, 2, 1)
-  expected, start = [], 0
-  for events, asked in zip(EVENTS, CANDIDATE_COUNTS, strict=True):
-    expected += [start + 2 + 2 * i + 1 for i in range(events)]
-    start += 2 + 2 * events + asked
-  found = layout.find_events()
-  np.testing.assert_array_equal(found[: len(expected)], expected)
-  assert np.all(found[len(expected) :] == 4 * 2 + 2 * ROOM[0] + ROOM[1])
-
-
 def test_context_that_sees_the_future_is_not_supervised():
   with pytest.raises(ValueError, match="model.context_mask='both'.*'causal'"):
     encode_history(build('summed'), draw())
-
-
-# --- Actions and ages
-
-
-def test_a_watch_time_reaches_its_threshold():
-  floats = stack_columns({'watch_time': [29.9, 30.0, 60.0]}, 'float32')
-  columns = stack_columns({'action': [1, 1, 2]}, 'int32')
-  history = Jagged(columns, jnp.array([3]), floats)
-  marked = mark_watch_times(history, ((30, 4), (50, 1)))
-  assert marked.tolist() == [1, 5, 7]
-
-
-@pytest.mark.parametrize('function', ['sqrt', 'log'])
-def test_ages_have_the_buckets_of_the_formula(function):
-  edges = request_positions.list_edges(2048, function)
-  ages = np.unique([0, 1, 59, *edges - 1, *edges, *edges + 1, 2**31 - 1])
-  minutes = np.maximum(ages, 1e-6) / 60
-  formula = np.sqrt(minutes) if function == 'sqrt' else np.log(minutes)
-  expected = np.clip(formula.astype(int), 0, 2048)
-  found = request_positions.find_buckets(jnp.asarray(ages, jnp.int32), edges)
-  np.testing.assert_array_equal(found, expected)
 
 
 # --- What it starts from, and what it refuses
@@ -417,7 +398,7 @@ def test_ages_have_the_buckets_of_the_formula(function):
 
 def test_the_start_is_the_published_one():
   config = Config(dim=48, dqk=20, dv=24, time_buckets=200)
-  state = nnx.state(STU(config, SPEC, nnx.Rngs(0)), nnx.Param)
+  state = nnx.state(STU(config, ENRICHED, nnx.Rngs(0)), nnx.Param)
   params = gr_models.name_leaves(nnx.to_pure_dict(state))
 
   def assert_uniform(name, bound):
@@ -439,9 +420,10 @@ def test_the_start_is_the_published_one():
   assert_uniform('positions/age', 200**-0.5)
   assert_normal('tokens/slot_0/kernel', (2 / (48 + 48)) ** 0.5)
   assert_normal('tokens/content/below/kernel', (2 / (48 + 128)) ** 0.5)
-  assert_normal('tokens/attributes/below/kernel', (2 / (48 + 128)) ** 0.5)
+  assert_normal('tokens/attributes/below/kernel', (2 / (144 + 128)) ** 0.5)
+  assert_normal('tokens/absent', 0.1)
   assert_normal('tokens/actions/vectors', 0.1)
-  assert_uniform('tower/below/kernel', (6 / (96 + 128)) ** 0.5)
+  assert_uniform('tower/below/kernel', (6 / (192 + 128)) ** 0.5)
   assert_uniform('head/net/below/kernel', (6 / (48 + 128)) ** 0.5)
 
 
@@ -486,14 +468,3 @@ def test_every_product_with_a_weight_has_a_site(name):
   _, sites = weight_products(*traced(model, rows, batch, jax.random.key(0)))
   assert None not in sites
   assert set(sites) == set(products.find_sites(model))
-
-
-def test_context_counts_by_the_history_alone():
-  batch = gr_requests.pack(draw(), SPEC, *ROOM)
-  events = batch.jagged['history'].lengths
-  both = events + batch.jagged['candidates'].lengths
-  for least in (1, 5, 6, 15):
-    alone = request_tokens.has_context(batch, least)
-    np.testing.assert_array_equal(alone, events >= least)
-    published = request_tokens.has_context(batch, least, True)
-    np.testing.assert_array_equal(published, both >= least)

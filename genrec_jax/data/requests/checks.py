@@ -101,7 +101,7 @@ def _check_users(dataset: RequestDataset) -> None:
       f'{len(dataset.user_ids)} user_ids for the events of {users} users; give '
       'each user one'
     )
-  for feature in (*spec.items, *spec.context):
+  for feature in (*spec.candidate_features, *spec.context):
     vocab = dataset.vocabs.get(feature.source)
     # Row 0 is what is missing; the last may be for what is unknown.
     if vocab is not None and len(vocab) >= feature.rows:
@@ -143,6 +143,13 @@ def _check_events(dataset: RequestDataset, events: EventStore) -> None:
       feature.rows,
       name,
     )
+  for feature in spec.candidates:
+    if feature.name in events.items:
+      raise ValueError(
+        f'the events have a column {feature.name!r}, which is a feature of '
+        'candidates alone; take the column out, or name the feature in '
+        'RequestSpec.items instead'
+      )
   _check_column('events.action', events.action, EVENT_DTYPES['action'], size)
   known = sum(bit for _, bit in spec.actions)
   bad = _find_first(
@@ -306,7 +313,7 @@ def _check_candidates(dataset, name, split, name_request) -> None:
     number = position - int(split.offsets[request])
     return f'{name_request(request)}, candidate {number} (from 0)'
 
-  for feature in spec.items:
+  for feature in spec.candidate_features:
     _check_rows(
       feature.name,
       split.items.get(feature.name),

@@ -195,6 +195,7 @@ def make_requests(
   *,
   asked_at: str,
   step: np.ndarray | None = None,
+  shown: Mapping[str, np.ndarray] | None = None,
 ) -> Requests:
   """The requests of a split.
 
@@ -204,12 +205,15 @@ def make_requests(
     labels: name -> `[M]` of the candidates.
     asked_at: one of `ASKED_AT`.
     step: `[R]` of the requests, or None.
+    shown: name -> `[N]` rows of features that candidates alone have, of each
+      event when it is one.
   """
+  columns = {**events.items, **(shown or {})}
   return Requests(
     user=cut.user,
     end=cut.end,
     offsets=cut.offsets,
-    items={name: rows[cut.positions] for name, rows in events.items.items()},
+    items={name: rows[cut.positions] for name, rows in columns.items()},
     labels={name: x.astype(np.float32) for name, x in labels.items()},
     time=find_asking_times(cut, events.time, asked_at),
     step=step,

@@ -72,7 +72,7 @@ class FeatureValues:
 
 
 def read_values(spec, vocabs: Mapping) -> dict[str, FeatureValues]:
-  """Feature of an event or of the context -> its values.
+  """Feature of a candidate or of the context -> its values.
 
   Args:
     spec: a `features.RequestSpec`.
@@ -80,7 +80,7 @@ def read_values(spec, vocabs: Mapping) -> dict[str, FeatureValues]:
   """
   return {
     feature.name: FeatureValues(feature, vocabs.get(feature.source))
-    for feature in (*spec.items, *spec.context)
+    for feature in (*spec.candidate_features, *spec.context)
   }
 
 

@@ -81,6 +81,11 @@ def load(
   """
   options = options or KuairandOptions()
   kinds = _check_labels(options.labels)
+  if options.tab and options.candidate_tab:
+    raise ValueError(
+      'tab and candidate_tab are both set; tab alone has the scenario of '
+      'candidates and of events, candidate_tab that of candidates'
+    )
   cutting.check_seconds(options, 'pause_s', 'step_s')
   borders = _read_borders(options)
   version, folder, logs = _find_logs(remote_files.locate(path), options.random)
@@ -98,11 +103,12 @@ def load(
   is_known = np.zeros(len(users), bool)
   is_known[cut.user[of_split == 0]] = True
   items = [ITEM] + [TAB] * options.tab
+  shown = [TAB] * options.candidate_tab
   vocabs = {
     name: rows.fit_vocab(
       columns[name][splits == 0], options.min_count if name == ITEM else 1
     )
-    for name in items
+    for name in items + shown
   }
   values = {USER: users} | _read_users(features, users, logs)
   source_files.check_unchanged(before)
@@ -114,6 +120,7 @@ def load(
     moment // 1000,
     columns['watch_time'],
   )
+  tabs = {x: rows.encode_rows(vocabs[x], columns.pop(x)) for x in shown}
   requests = {}
   for number, split in enumerate(_SPLITS):
     chosen = np.flatnonzero(of_split == number)
@@ -135,6 +142,7 @@ def load(
       {kind.name: _find_label(kind, events, part) for kind in kinds},
       asked_at=options.asked_at,
       step=steps,
+      shown=tabs,
     )
   return RequestDataset(
     name=f'kuairand-{version}',
@@ -144,6 +152,7 @@ def load(
       actions=ACTIONS,
       labels=kinds,
       watch_time=True,
+      candidates=tuple(rows.describe_feature(x, vocabs[x]) for x in shown),
     ),
     events=events,
     context={
@@ -253,7 +262,8 @@ def _open_log(path, wanted) -> Iterator[tuple[text.TextBlock, dict[str, int]]]:
 
 
 def _read_log(path, options: KuairandOptions) -> Iterator[dict]:
-  wanted = [USER, ITEM, _TIME, *TASKS, _PLAYED, _RANDOM, *[TAB] * options.tab]
+  wanted = [USER, ITEM, _TIME, *TASKS, _PLAYED, _RANDOM]
+  wanted += [TAB] * (options.tab or options.candidate_tab)
   for block, index in _open_log(path, wanted):
     columns = {name: _read_column(path, block, index, name) for name in wanted}
     action = np.zeros(len(block.lines), np.int32)

@@ -243,7 +243,7 @@ def _place_candidates(spans: Spans, draws: Draws | None) -> np.ndarray:
 
 def _read_candidates(spec, split, at: np.ndarray) -> tuple[dict, dict]:
   """The columns of the candidates at `at [K]`: whole numbers, and floats."""
-  columns = {f.name: split.items[f.name][at] for f in spec.items}
+  columns = {f.name: split.items[f.name][at] for f in spec.candidate_features}
   # Requests that are to be predicted have no labels.
   none = np.zeros(len(at), np.float32)
   floats = {

@@ -223,6 +223,8 @@ def _read_spec(body: dict) -> RequestSpec:
     **{
       **body,
       'items': tuple(FeatureSpec(**x) for x in body['items']),
+      # Requests that were saved before there were any do not say so.
+      'candidates': tuple(FeatureSpec(**x) for x in body.get('candidates', ())),
       'context': tuple(FeatureSpec(**x) for x in body['context']),
       'labels': tuple(LabelSpec(**x) for x in body['labels']),
       'actions': tuple((name, bit) for name, bit in body['actions']),

@@ -58,8 +58,8 @@ class Requests:
       between offsets[user] and offsets[user + 1] of the `EventStore`.
     offsets: `[R + 1]` int64; request r owns positions offsets[r] up to
       offsets[r + 1] of the candidates.
-    items: name of each feature of `RequestSpec.items` -> `[M]` int32 rows of
-      the candidates.
+    items: name of each feature of `RequestSpec.items` and `.candidates` ->
+      `[M]` int32 rows of the candidates.
     labels: name of each label -> `[M]` float32.
     weight: `[M]` float32 of the candidates, or None where all are 1.
     time: `[R]` int64 seconds since the epoch, when the candidates are asked
@@ -130,7 +130,7 @@ class RequestDataset:
     """Names the content: equal requests, equal fingerprints."""
     if self.saved_fingerprint:
       return self.saved_fingerprint
-    digest = hashlib.sha256(repr(self.spec).encode())
+    digest = hashlib.sha256(_describe_spec(self.spec).encode())
     for name, array in self.arrays().items():
       # Equal texts may be held in arrays of several widths.
       is_text = text_arrays.is_text(array)
@@ -154,6 +154,12 @@ class RequestDataset:
       f'{self.name}: {self.events.users:,} users, {len(self.events):,} events, '
       f'{splits}'
     )
+
+
+def _describe_spec(spec: RequestSpec) -> str:
+  """Its text, without what says nothing: data keep their fingerprint."""
+  text = repr(spec)
+  return text if spec.candidates else text.replace(', candidates=()', '')
 
 
 def _name_arrays(prefix: str, record) -> dict[str, np.ndarray]:

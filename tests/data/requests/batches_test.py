@@ -19,7 +19,7 @@ from tests.data.requests.random_requests import (
 LIMITS = dict(max_history=16, max_candidates=4)
 CASES = {
   'all': {},
-  'untimed': dict(timed=False),
+  'untimed': dict(timed=False, places=True),
   'bare': dict(watch_time=False, context=False, weighted=False),
 }
 CUTS = [None, *(StochasticLength(1.5, s) for s in SELECTORS)]

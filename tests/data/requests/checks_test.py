@@ -140,6 +140,25 @@ def test_a_fault_is_told_in_a_sentence(monkeypatch, path, value, words, chunk):
   assert '\n' not in str(e.value)
 
 
+def test_what_candidates_alone_have_is_checked_there_alone():
+  places = (FeatureSpec('place', rows=3),)
+  data = change(make(), ['spec'], dataclasses.replace(SPEC, candidates=places))
+
+  def refuse(data, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+      checks.check_dataset(data)
+
+  refuse(data, 'place: there is no such column, but the spec wants it')
+  column = ['splits', 'test', 'items', 'place']
+  good = change(data, column, np.int32([0, 1, 2, 1]))
+  checks.check_dataset(good)
+  bad = change(data, column, np.int32([0, 1, 2, 3]))
+  refuse(bad, "candidate 1 (from 0) has place 3, but the table has rows 0 to 2")
+  both = change(good, ['events', 'items', 'place'], np.int32([0, 1, 2, 0, 0]))
+  refuse(both, "column 'place', which is a feature of candidates alone")
+  refuse(change(good, ['vocabs', 'place'], Vocab(np.arange(4))), 'at least 5')
+
+
 @pytest.mark.parametrize('chunk', [1, 2, 3, 1 << 22])
 def test_what_is_right_passes(monkeypatch, chunk):
   monkeypatch.setattr(checks, '_CHUNK', chunk)

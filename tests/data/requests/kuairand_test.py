@@ -196,11 +196,13 @@ def describe_plainly(folder, options):
   users = {user for user, _, _ in found['train']}
   known = {name: {features[user][name] for user in users} for name in CONTEXT}
 
-  def describe_item(event):
+  def describe_item(event, with_tab=options.tab):
     item = {'video_id': plain.encode(event['video_id'], videos)}
     return item | (
-      {'tab': plain.encode(event['tab'], tabs)} if options.tab else {}
+      {'tab': plain.encode(event['tab'], tabs)} if with_tab else {}
     )
+
+  of_candidates = options.tab or options.candidate_tab
 
   return {
     split: [
@@ -220,7 +222,8 @@ def describe_plainly(folder, options):
           for event in past
         ],
         'candidates': [
-          describe_item(event) | {name: event[name] for name in options.labels}
+          describe_item(event, of_candidates)
+          | {name: event[name] for name in options.labels}
           for event in ahead
         ],
         'time': past[-1]['time']
@@ -240,7 +243,9 @@ OPTIONS = [
   KuairandOptions(
     random=True, tab=True, min_count=3, step_s=86_400, pause_s=0,
   ),
-  KuairandOptions(pause_s=0, asked_at='first_candidate', candidates=1),
+  KuairandOptions(
+    pause_s=0, asked_at='first_candidate', candidates=1, candidate_tab=True,
+  ),
   KuairandOptions(
     labels=('long_view', 'play_time'), valid_from='2022-04-20',
     test_from='2022-05-01', step_s=3_600, duplicates='drop', pause_s=60,
@@ -378,6 +383,7 @@ def test_bad_options(tmp_path):
 
   refuse_option("labels: 'click' is none .* mean 'is_click'", labels=('click',))
   refuse_option('labels is empty', labels=())
+  refuse_option('tab and candidate_tab are', tab=True, candidate_tab=True)
   refuse_option("valid_from is '4/22'; give a day as", valid_from='4/22')
   refuse_option('test_from 2022-04-22 does not lie', test_from='2022-04-22')
   refuse_option("history is 'all', must be one", history='all')

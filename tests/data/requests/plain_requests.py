@@ -75,7 +75,8 @@ def expand(dataset, split):
   spec = dataset.spec
   items = {f.name: decode(dataset, f, events.items[f.name]) for f in spec.items}
   asked = {
-    f.name: decode(dataset, f, requests.items[f.name]) for f in spec.items
+    f.name: decode(dataset, f, requests.items[f.name])
+    for f in (*spec.items, *spec.candidates)
   }
   context = {
     f.name: decode(dataset, f, dataset.context[f.name]) for f in spec.context
@@ -136,6 +137,8 @@ def check_shapes(dataset):
     for label in dataset.spec.labels:
       assert requests.labels[label.name].dtype == 'float32'
       assert len(requests.labels[label.name]) == requests.candidates
+    names = {f.name for f in (*dataset.spec.items, *dataset.spec.candidates)}
+    assert set(requests.items) == names
     for rows in requests.items.values():
       assert rows.dtype == 'int32' and len(rows) == requests.candidates
     if requests.step is not None:

@@ -16,10 +16,12 @@ from genrec_jax.data.requests.requests import (
 from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
-ROWS = {'item': 50, 'genre': 7, 'user': 40, 'age': 5}
+ROWS = {'item': 50, 'genre': 7, 'user': 40, 'age': 5, 'place': 4}
 
 
-def make_spec(timed=True, watch_time=True, context=True) -> RequestSpec:
+def make_spec(
+  timed=True, watch_time=True, context=True, places=False
+) -> RequestSpec:
   return RequestSpec(
     items=(FeatureSpec('item', rows=50), FeatureSpec('genre', rows=7)),
     context=(
@@ -31,6 +33,7 @@ def make_spec(timed=True, watch_time=True, context=True) -> RequestSpec:
     labels=(LabelSpec('liked'), LabelSpec('seconds', 'regression')),
     watch_time=watch_time,
     timed=timed,
+    candidates=(FeatureSpec('place', rows=4),) if places else (),
   )
 
 
@@ -102,7 +105,7 @@ def _make_requests(rng, spec, events, count, most_candidates, steps, rows):
     user=user,
     end=end,
     offsets=offsets,
-    items={name: rows(name, offsets[-1]) for name in ('item', 'genre')},
+    items={f.name: rows(f.name, offsets[-1]) for f in spec.candidate_features},
     labels={
       'liked': rng.integers(0, 2, offsets[-1]).astype(np.float32),
       'seconds': rng.random(offsets[-1]).astype(np.float32),
@@ -200,7 +203,8 @@ def read_slowly(
       [float(events.watch_time[p]) for p in at] if spec.watch_time else None
     ),
     'candidates': [
-      [int(split.items[f.name][p]) for f in spec.items] for p in asked
+      [int(split.items[f.name][p]) for f in (*spec.items, *spec.candidates)]
+      for p in asked
     ],
     'floats': [
       [float(split.labels[x.name][p]) for x in spec.labels]
@@ -215,7 +219,8 @@ def unpack(batch, spec, shards=1) -> list[list[dict]]:
   history, candidates = batch.jagged['history'], batch.jagged['candidates']
   items = [f.name for f in spec.items]
   assert history.columns.names == (*items, 'action', 'age')
-  assert candidates.columns.names == tuple(items)
+  alone = [f.name for f in spec.candidates]
+  assert candidates.columns.names == (*items, *alone)
   labels = tuple(x.name for x in spec.labels)
   assert candidates.floats.names == (*labels, 'weight')
   assert batch.int_extras.names == ('week_second',)

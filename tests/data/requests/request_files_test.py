@@ -7,11 +7,14 @@ import pytest
 from genrec_jax import sealed
 from genrec_jax.data.requests import request_files
 from genrec_jax.data.vocab import Vocab
+from genrec_jax.features import FeatureSpec
+from tests.data.requests import checks_test
 from tests.data.requests.random_requests import make_dataset
 from tests.unsealing import unseal
 
 CASES = {
   'all': dict(steps=3),
+  'places': dict(places=True),
   'bare': dict(timed=False, watch_time=False, context=False, weighted=False),
 }
 
@@ -59,6 +62,24 @@ def test_a_changed_copy_has_a_fingerprint_of_its_own(tmp_path):
   found = request_files.read_fingerprint(tmp_path / 'data')
   assert found == data.fingerprint() == make_dataset(1).fingerprint()
   assert found != make_dataset(2).fingerprint()
+
+
+def test_requests_of_before_candidates_had_features_of_their_own(tmp_path):
+  data = checks_test.make()
+  # What version 022df83 says of these requests.
+  assert data.fingerprint() == 'df636a8807b3556c'
+  path = tmp_path / 'data'
+  request_files.save_requests(data, path)
+  meta = json.loads((path / 'meta.json').read_text())
+  del meta['spec']['candidates']
+  spoil_meta(path, **meta)
+  with open(path / 'meta.json') as f:
+    assert 'candidates' not in json.load(f)['spec']
+  assert_equal(request_files.open_requests(path), data)
+  places = (FeatureSpec('place', rows=2),)
+  spec = dataclasses.replace(data.spec, candidates=places)
+  other = dataclasses.replace(data, spec=spec)
+  assert other.fingerprint() != data.fingerprint()
 
 
 def test_equal_texts_have_equal_fingerprints():
