@@ -313,7 +313,9 @@ def test_eight_devices_and_deltas_that_one_device_goes_on_with(
     for step in manifest.list_steps(tmp_path / 'checkpoints')
   ]
   assert 'delta' in kinds
-  # Nothing is lost on the way: every row, slot and parameter has its bits.
+  # Nothing is lost on the way: every row, slot and parameter has its bits. What
+  # is different from then on is therefore what is different between one device
+  # and eight without a restart: the order of sums, which 'curve' allows for.
   (step,) = restored
   assert 'item/0/rows' in restored[step] and 'item/0/sum' in restored[step]
   tiny_run.assert_same_bits(restored[step], saved[step])
