@@ -139,6 +139,16 @@ def _configure_ranking(root: pathlib.Path):
   return _shorten(config, 'auc')
 
 
+def _configure_requests(root: pathlib.Path):
+  del root  # the stream is generated
+  config = config_lib.request_smoke(config_lib.request_ranking())
+  config.model.update(
+    dim=8, blocks=1, dqk=4, dv=4, token_hidden=8, head_hidden=8
+  )
+  config.data.streaming.users = 8
+  return _shorten(config, 'auc')
+
+
 def _write_once(path: pathlib.Path, rows: list[str]) -> None:
   if not path.exists():  # a command that makes the config again finds it
     path.write_text('\n'.join(rows) + '\n')
@@ -153,7 +163,11 @@ def _shorten(config, monitor: str):
   return config.lock()
 
 
-CONFIGS = {'retrieval': _configure_retrieval, 'ranking': _configure_ranking}
+CONFIGS = {
+  'retrieval': _configure_retrieval,
+  'ranking': _configure_ranking,
+  'requests': _configure_requests,
+}
 
 
 # --- How it is opened
@@ -162,6 +176,8 @@ CONFIGS = {'retrieval': _configure_retrieval, 'ranking': _configure_ranking}
 def _see_data(data) -> list:
   """All that a model could be given of a run's data."""
   dataset = data.dataset
+  if hasattr(dataset, 'events'):
+    return [dataset.name, dataset.spec, dataset.arrays()]
   if histories := getattr(dataset, 'histories', None):
     seen = [histories.offsets, histories.items, histories.times]
     seen += [histories.ratings, dict(histories.extras), histories.users.ids]
@@ -203,6 +219,15 @@ def _kept_of(config, workdir: pathlib.Path):
     task = Retrieval.from_config(config, items.corpus, items.counts)
     seen = [items.vocab.ids, items.corpus, items.counts, items.titles]
     return [*seen, items.has_times], task
+  if config.task == 'request_ranking':
+    from genrec_jax.data.requests import request_files
+    from genrec_jax.tasks.request_ranking import RequestRanking
+
+    kept = request_files.open_for_predicting(workdir / 'requests')
+    task = RequestRanking.from_config(config, kept.spec)
+    vocabs = {name: vocab.ids for name, vocab in kept.vocabs.items()}
+    seen = [kept.name, kept.spec, kept.fingerprint, kept.users.ids]
+    return [*seen, dict(kept.context), vocabs], task
   from genrec_jax.data.ranking.saved_encoder import load_encoder
   from genrec_jax.tasks.ranking import Ranking
 

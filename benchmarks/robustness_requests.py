@@ -33,8 +33,9 @@ _DAY = 86_400_000  # milliseconds
 
 
 def _decode(dataset, name: str, rows: np.ndarray) -> list:
-  """Values as the data name them; None and '' for those that nobody knows."""
-  return list(read_values(dataset.spec, dataset.vocabs)[name].decode(rows))
+  """Values as the data name them; None for those that nobody knows."""
+  values = read_values(dataset.spec, dataset.vocabs)[name].decode(rows)
+  return [None if x in (np.ma.masked, '') else x for x in values]
 
 
 def _list_events(dataset, item: str) -> list[tuple]:
@@ -42,7 +43,7 @@ def _list_events(dataset, item: str) -> list[tuple]:
   events = dataset.events
   users = np.repeat(dataset.user_ids, np.diff(events.offsets)).tolist()
   items = [
-    None if value is np.ma.masked else int(value)
+    None if value is None else int(value)
     for value in _decode(dataset, item, events.items[item])
   ]
   watched = events.watch_time
@@ -145,10 +146,12 @@ def expect_users(content: bytes) -> list:
     user = oracles.whole_id(user)
     if user in users:
       raise Refusal('twice')
+    for word in filter(None, features):
+      oracles.text_id(word)
     users[user] = features
   if not {*_RATED} <= {*users}:
     raise Refusal('a user without a line')
-  return [(user, *users[user]) for user in _RATED]
+  return [(u, *(word or None for word in users[u])) for u in _RATED]
 
 
 # --- KuaiRand
