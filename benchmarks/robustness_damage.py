@@ -3,7 +3,8 @@
   python -m benchmarks.robustness --parts damage
 
 A retrieval and a ranking run are trained on small logs, their converted data in
-the workdir, and saved by the library. Then one file after another gets a bit
+the workdir, and saved by the library; a run with requests is trained on a small
+stream, its requests in the workdir. Then one file after another gets a bit
 flipped, is cut, emptied, deleted, doubled or joined by another file, and the
 directory is opened by what the commands call: for predicting, for evaluating,
 to continue the training, and by `genrec_jax.load`. All that would then reach a
@@ -80,21 +81,28 @@ class Target:
 
 
 def make_targets(
-  root: pathlib.Path, kinds: Sequence[str] = ('retrieval', 'ranking')
+  root: pathlib.Path,
+  kinds: Sequence[str] = ('retrieval', 'ranking', 'requests'),
 ) -> list[Target]:
-  """A workdir and a saved run of each kind of task, below `root`."""
+  """A workdir and a saved run of each kind of task, below `root`.
+
+  The library saves and loads no runs with requests.
+  """
   out = []
   for kind in kinds:
     config = CONFIGS[kind](root)
     workdir, saved = root / kind, root / f'{kind}-saved'
     with jax.numpy_dtype_promotion('standard'):  # for optax
       loop.train_and_evaluate(config, workdir, TASK_KINDS)
-    genrec_jax.load(workdir).save(saved)
     ways = {'predict': _predict, 'evaluate': _evaluate, 'resume': _resume}
     openings = {
       name: lambda copy, open_it=open_it, config=config: open_it(config, copy)
       for name, open_it in ways.items()
     }
+    if kind == 'requests':
+      out.append(Target(f'{kind} workdir', workdir, openings))
+      continue
+    genrec_jax.load(workdir).save(saved)
     load = {'load': lambda copy, config=config: _load(config, copy)}
     out.append(Target(f'{kind} workdir', workdir, openings | load))
     out.append(Target(f'saved {kind} run', saved, load))
