@@ -3,7 +3,8 @@
   python -m benchmarks.robustness --parts damage
 
 A retrieval and a ranking run are trained on small logs, their converted data in
-the workdir, and saved by the library. Then one file after another gets a bit
+the workdir, and saved by the library; a run with requests is trained on a small
+stream, its requests in the workdir. Then one file after another gets a bit
 flipped, is cut, emptied, deleted, doubled or joined by another file, and the
 directory is opened by what the commands call: for predicting, for evaluating,
 to continue the training, and by `genrec_jax.load`. All that would then reach a
@@ -80,21 +81,28 @@ class Target:
 
 
 def make_targets(
-  root: pathlib.Path, kinds: Sequence[str] = ('retrieval', 'ranking')
+  root: pathlib.Path,
+  kinds: Sequence[str] = ('retrieval', 'ranking', 'requests'),
 ) -> list[Target]:
-  """A workdir and a saved run of each kind of task, below `root`."""
+  """A workdir and a saved run of each kind of task, below `root`.
+
+  The library saves and loads no runs with requests.
+  """
   out = []
   for kind in kinds:
     config = CONFIGS[kind](root)
     workdir, saved = root / kind, root / f'{kind}-saved'
     with jax.numpy_dtype_promotion('standard'):  # for optax
       loop.train_and_evaluate(config, workdir, TASK_KINDS)
-    genrec_jax.load(workdir).save(saved)
     ways = {'predict': _predict, 'evaluate': _evaluate, 'resume': _resume}
     openings = {
       name: lambda copy, open_it=open_it, config=config: open_it(config, copy)
       for name, open_it in ways.items()
     }
+    if kind == 'requests':
+      out.append(Target(f'{kind} workdir', workdir, openings))
+      continue
+    genrec_jax.load(workdir).save(saved)
     load = {'load': lambda copy, config=config: _load(config, copy)}
     out.append(Target(f'{kind} workdir', workdir, openings | load))
     out.append(Target(f'saved {kind} run', saved, load))
@@ -139,6 +147,16 @@ def _configure_ranking(root: pathlib.Path):
   return _shorten(config, 'auc')
 
 
+def _configure_requests(root: pathlib.Path):
+  del root  # the stream is generated
+  config = config_lib.request_smoke(config_lib.request_ranking())
+  config.model.update(
+    dim=8, blocks=1, dqk=4, dv=4, token_hidden=8, head_hidden=8
+  )
+  config.data.streaming.users = 8
+  return _shorten(config, 'auc')
+
+
 def _write_once(path: pathlib.Path, rows: list[str]) -> None:
   if not path.exists():  # a command that makes the config again finds it
     path.write_text('\n'.join(rows) + '\n')
@@ -153,7 +171,11 @@ def _shorten(config, monitor: str):
   return config.lock()
 
 
-CONFIGS = {'retrieval': _configure_retrieval, 'ranking': _configure_ranking}
+CONFIGS = {
+  'retrieval': _configure_retrieval,
+  'ranking': _configure_ranking,
+  'requests': _configure_requests,
+}
 
 
 # --- How it is opened
@@ -162,6 +184,8 @@ CONFIGS = {'retrieval': _configure_retrieval, 'ranking': _configure_ranking}
 def _see_data(data) -> list:
   """All that a model could be given of a run's data."""
   dataset = data.dataset
+  if hasattr(dataset, 'events'):
+    return [dataset.name, dataset.spec, dataset.arrays()]
   if histories := getattr(dataset, 'histories', None):
     seen = [histories.offsets, histories.items, histories.times]
     seen += [histories.ratings, dict(histories.extras), histories.users.ids]
@@ -203,6 +227,15 @@ def _kept_of(config, workdir: pathlib.Path):
     task = Retrieval.from_config(config, items.corpus, items.counts)
     seen = [items.vocab.ids, items.corpus, items.counts, items.titles]
     return [*seen, items.has_times], task
+  if config.task == 'request_ranking':
+    from genrec_jax.data.requests import request_files
+    from genrec_jax.tasks.request_ranking import RequestRanking
+
+    kept = request_files.open_for_predicting(workdir / 'requests')
+    task = RequestRanking.from_config(config, kept.spec)
+    vocabs = {name: vocab.ids for name, vocab in kept.vocabs.items()}
+    seen = [kept.name, kept.spec, kept.fingerprint, kept.users.ids]
+    return [*seen, dict(kept.context), vocabs], task
   from genrec_jax.data.ranking.saved_encoder import load_encoder
   from genrec_jax.tasks.ranking import Ranking
 

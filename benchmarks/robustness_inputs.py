@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import robustness_layouts as text
 from benchmarks import robustness_parquet as parquet
+from benchmarks import robustness_requests as requests
 from benchmarks import robustness_serving as serving
 from benchmarks.robustness_layouts import Layout
 from benchmarks.robustness_mutations import mutate_bytes, mutate_text
@@ -169,6 +170,37 @@ LAYOUTS = {
     serving.make_records,
     serving.read_records,
     serving.expect_records,
+  ),
+  'requests of ratings.csv': Layout(
+    'ratings.csv',
+    requests.make_ratings,
+    requests.read_ratings,
+    requests.expect_ratings,
+  ),
+  'requests of users.dat': Layout(
+    'users.dat',
+    requests.make_users,
+    requests.read_users,
+    requests.expect_users,
+  ),
+  'requests of KuaiRand': Layout(
+    requests.KUAIRAND_LOG,
+    requests.make_log,
+    requests.read_log,
+    requests.expect_log,
+  ),
+  'requests of Yambda': Layout(
+    'multi_event.parquet',
+    requests.make_yambda,
+    requests.read_yambda,
+    requests.expect_yambda,
+    binary=True,
+  ),
+  'candidates to score': Layout(
+    'candidates.csv',
+    requests.make_candidates,
+    requests.read_candidates,
+    requests.expect_candidates,
   ),
 }
 

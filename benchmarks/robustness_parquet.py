@@ -54,7 +54,7 @@ def make_column(rng, kind: pa.DataType, rows: int) -> pa.Array:
   return pa.array(values, kind)
 
 
-def _write_table(rng, columns: dict) -> bytes:
+def write_table(rng, columns: dict) -> bytes:
   sink = io.BytesIO()
   pq.write_table(
     pa.table(columns),
@@ -77,14 +77,14 @@ def make_parquet(rng):
     r=rng.choice(_NUMBER_TYPES),
   )
   columns = {name: make_column(rng, k, rows) for name, k in kinds.items()}
-  return _write_table(rng, columns)
+  return write_table(rng, columns)
 
 
 def read_parquet(path, rows):
   return list_events(readers.read_parquet([path], COLUMNS, chunk_rows=rows))
 
 
-def _load_table(content: bytes, names) -> pa.Table:
+def load_table(content: bytes, names) -> pa.Table:
   try:
     # As the reader: a damaged page of another column is nobody's loss.
     table = pq.read_table(
@@ -99,7 +99,7 @@ def _load_table(content: bytes, names) -> pa.Table:
     raise Refusal(str(e)) from None
 
 
-def _list_values(table: pa.Table, name: str) -> list:
+def list_values(table: pa.Table, name: str) -> list:
   """As Python values; moments as whole numbers of their unit."""
   if table.schema.names.count(name) != 1:
     raise Refusal('columns')
@@ -149,11 +149,11 @@ def _number_of(value, kind: pa.DataType) -> float:
 
 
 def expect_parquet(content):
-  table = _load_table(content, 'uitr')
+  table = load_table(content, 'uitr')
   of_role = dict(u=_id_of, i=_id_of, t=_seconds_of, r=_number_of)
   columns = []
   for name, read in of_role.items():
-    values = _list_values(table, name)
+    values = list_values(table, name)
     kind = table.schema.field(name).type
     columns.append([read(value, kind) for value in values])
   rows = list(zip(*columns, strict=True))
@@ -167,7 +167,7 @@ def make_example_parquet(rng):
   lists = [
     [rng.choice(WORDS) for _ in range(rng.randrange(3))] for _ in range(rows)
   ]
-  return _write_table(
+  return write_table(
     rng,
     {
       'label': pa.array([rng.randrange(2) for _ in range(rows)], pa.int8()),
@@ -197,8 +197,8 @@ def read_example_parquet(path, rows):
 
 
 def expect_example_parquet(content):
-  table = _load_table(content, ['label', 'user', 'price', 'tags'])
-  columns = [_list_values(table, x) for x in ('label', 'user', 'price', 'tags')]
+  table = load_table(content, ['label', 'user', 'price', 'tags'])
+  columns = [list_values(table, x) for x in ('label', 'user', 'price', 'tags')]
   most, out = float(np.finfo(np.float32).max), []
   for label, user, price, tags in zip(*columns, strict=True):
     if label not in (0, 1):

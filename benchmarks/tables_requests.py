@@ -94,4 +94,28 @@ REQUESTS = {
     ),
     'where': {'kind': 'mean'},
   },
+  'gr_memory': {
+    'files': ('cpu2/gr_memory',),
+    'columns': (
+      ('read', 'case', ''),
+      ('events', 'events', ',d'),
+      ('core-seconds', 'core_s', '.1f'),
+      ('kept, bytes an event', 'kept_bytes', '.0f'),
+      ('while reading, bytes an event', 'peak_bytes', '.0f'),
+      ('kept, MB', 'kept_MB', '.0f'),
+    ),
+    'where': {'kind': 'read'},
+  },
+  'gr_memory_scores': {
+    'files': ('cpu2/gr_memory',),
+    'columns': (
+      ('scored by', 'case', ''),
+      ('candidates', 'events', ',d'),
+      ('core-seconds', 'core_s', '.1f'),
+      ('wall seconds', 'wall_s', '.1f'),
+      ('memory grows by, MB', 'grown_MB', '.0f'),
+      ('of the process, MB', 'peak_MB', '.0f'),
+    ),
+    'where': {'kind': 'score'},
+  },
 }

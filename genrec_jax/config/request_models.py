@@ -235,7 +235,7 @@ def _check_watch_times(key: str, watch_times) -> None:
     if bit < 1 or bit & (bit - 1):
       raise ValueError(
         f'{key} gives {seconds} seconds the bit {quote_value(bit)}, which is '
-        'not a power of two'
+        'not a power of two; give 1, 2, 4, 8 and so on'
       )
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, weights_of
-from genrec_jax.data import pipeline
+from genrec_jax.data import fields, pipeline
 from genrec_jax.data.quoting import quote
 from genrec_jax.data.ranking import annotations, raw
 from genrec_jax.data.requests import batches, request_files
@@ -30,6 +30,7 @@ from genrec_jax.tasks.request_ranking import RequestRanking
 
 LOG = logging.getLogger('genrec_jax')
 TIME = 'time'  # column of a history
+_LONGEST_AGE = np.iinfo(np.int32).max
 Table = Mapping[str, Sequence] | Sequence[Mapping]
 
 
@@ -139,13 +140,14 @@ class RequestScorer:
       times = _read_times(past)
       moment = times[-1] if len(times) else np.int64(0)
       moment = _read_moment(time, moment) if time is not None else moment
+      _check_ages(times[-self._limits['max_history'] :], moment)
     count = len(past)
     dataset = RequestDataset(
       name='one request',
       spec=self.spec,
       events=EventStore(
         np.array([0, count]),
-        self._encode(past, items),
+        self._encode_items(past, items, 'history'),
         self._read_actions(past),
         times,
         _read_seconds(past) if self.spec.watch_time else None,
@@ -159,7 +161,7 @@ class RequestScorer:
       user=np.zeros(1, np.int32),
       end=np.array([count]),
       offsets=np.array([0, len(asked)]),
-      items=self._encode(asked, asking),
+      items=self._encode_items(asked, asking, CANDIDATES),
       labels={},
       time=None if moment is None else np.array([moment]),
     )
@@ -223,13 +225,20 @@ class RequestScorer:
       for f in self.spec.context
     }
 
-  def _encode(
-    self, chunk: raw.RawChunk, features: Features
+  def _encode_items(
+    self, chunk: raw.RawChunk, features: Features, what: str
   ) -> dict[str, np.ndarray]:
-    return {
-      f.name: self.values[f.name].encode(chunk.columns[f.name])[0]
-      for f in features
-    }
+    """Feature of items -> `[N]` rows; other features than the id may lack."""
+    rows = {}
+    for number, feature in enumerate(features):
+      texts = _list_texts(chunk, feature.name, what)
+      if not number and '' in texts:
+        raise ValueError(
+          f'{what}, {chunk.where(texts.index(""))}: there is no '
+          f'{feature.name!r}; give one, or leave the row out'
+        )
+      rows[feature.name], _ = self.values[feature.name].encode(texts)
+    return rows
 
   def _read_actions(self, chunk: raw.RawChunk) -> np.ndarray:
     """`[N]` int32 bits."""
@@ -275,6 +284,15 @@ def _read_table(table: Table, names: Sequence[str], what: str) -> raw.RawChunk:
     raise ValueError(f'{what}: {e}') from None
 
 
+def _list_texts(chunk: raw.RawChunk, name: str, what: str) -> list[str]:
+  column = chunk.columns[name]
+  if isinstance(column, raw.ListColumn):
+    raise ValueError(
+      f'{what}: {name!r} holds lists; give one value in each row'
+    )
+  return list(column)
+
+
 def _read_times(chunk: raw.RawChunk) -> np.ndarray:
   """`[N]` int64 seconds of a history."""
   times, good = annotations.parse_exact_times(chunk, TIME, 'the time')
@@ -305,13 +323,24 @@ def _read_moment(time: float | str, last: int) -> np.int64:
   return times.seconds[0]
 
 
+def _check_ages(times: np.ndarray, moment: np.int64) -> None:
+  """Refuses a request so long after its history that ages have no room."""
+  if len(times) and moment - times[0] > _LONGEST_AGE:
+    raise ValueError(
+      f'the request is at {moment:,}, {moment - times[0]:,} seconds after an '
+      'event of the history; is the time in milliseconds? give seconds'
+    )
+
+
 def _read_seconds(chunk: raw.RawChunk) -> np.ndarray:
   """`[N]` float32 watch times."""
-  seconds = np.array([float(x or 0) for x in chunk.columns[WATCH_TIME]])
-  good = np.isfinite(seconds) & (seconds >= 0)
+  words = [word or '0' for word in _list_texts(chunk, WATCH_TIME, 'history')]
+  seconds, good = fields.parse_ratings(words)
+  good &= seconds >= 0
   if not good.all():
+    bad = int(np.argmin(good))
     raise ValueError(
-      f'history, {chunk.where(int(np.argmin(good)))}: the watch time must be '
-      'finite and not negative; give 0 for one that is not known'
+      f'history, {chunk.where(bad)}: the watch time is {quote(words[bad])}, '
+      'must be finite and not negative; give 0 for one that is not known'
     )
   return seconds.astype(np.float32)

@@ -21,6 +21,16 @@ def test_a_sample_of_all_damages(targets):
   assert next(x for x in everything if x['case'] == 'all')['openings'] == 48
 
 
+def test_a_sample_of_damages_to_requests(tmp_path):
+  targets = damage.make_targets(tmp_path, ['requests'])
+  files = targets[0].files()
+  for folder in ('data', 'requests', 'checkpoints'):
+    assert any(file.startswith(f'{folder}/') for file in files)
+  rows = list(damage.walk(targets, 36, seed=1))
+  assert not [row for row in rows if row['outcome'] not in damage.GOOD]
+  assert {'sentence', 'same'} <= {row['outcome'] for row in rows}
+
+
 def flip(at: int, bit: int = 0):
   def change(path):
     content = bytearray(path.read_bytes())

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import robustness_inputs as fuzz
 
-CASES = 240  # twelve of each layout
+CASES = 12 * len(fuzz.LAYOUTS)
 
 
 def test_every_file_is_read_as_the_oracle_reads_it_or_refused(tmp_path):
@@ -21,7 +21,7 @@ def test_every_file_is_read_as_the_oracle_reads_it_or_refused(tmp_path):
 def test_a_case_is_a_function_of_its_seed_and_number():
   assert fuzz.make_case(3, 7) == fuzz.make_case(3, 7)
   assert fuzz.make_case(3, 7) != fuzz.make_case(4, 7)
-  assert {fuzz.make_case(0, i).layout for i in range(20)} == set(fuzz.LAYOUTS)
+  assert {fuzz.make_case(0, i).layout for i in range(25)} == set(fuzz.LAYOUTS)
 
 
 def test_rows_count_the_cases_by_outcome():
@@ -99,6 +99,12 @@ STORED = [
   ('records', b"[{'user': deep, 'price': 1, 'tags': []}]"),
   ('records', b"[{'user': 1, 'price': huge, 'tags': []}]"),
   ('records', b"[{'user': 1, 'price': 1}]"),
+  # Features of users: none that is there, and one that is too long.
+  ('requests of users.dat', b'3::F::1::2::\n7::M::1::2::\n8::F::1::2::\n'),
+  (
+    'requests of users.dat',
+    b'3::F::1::2::\n7::M::1::2::\n8::F::1::2::' + b'7' * 4097 + b'\n',
+  ),
   *((name, b'') for name in fuzz.LAYOUTS),
   *((name, b'\n') for name in fuzz.LAYOUTS),
 ]

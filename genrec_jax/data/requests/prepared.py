@@ -47,7 +47,11 @@ def load(
   directory = pathlib.Path(cache) / f'{cfg.name}-{digest}'
   if not directory.exists():
     log(f'making requests of {cfg.name} in {directory}')
-    request_files.save_requests(SETS[cfg.name](cfg.path, options), directory)
+    dataset = SETS[cfg.name](cfg.path, options)
+    try:
+      request_files.save_requests(dataset, directory)
+    except ValueError as e:  # which names users, but knows of no files
+      raise ValueError(f'{cfg.path or cfg.name}: {e}') from None
   remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
 

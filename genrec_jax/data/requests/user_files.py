@@ -86,10 +86,23 @@ def read_users(
         )
       table.lines[one] = line
     for name, column in table.columns.items():
-      column += block.columns[positions[name]]
+      cells = block.columns[positions[name]]
+      _check_lengths(path, block, ids, name, cells)
+      column += cells
     if check:
       check(block)
   return table
+
+
+def _check_lengths(path, block, ids, name: str, cells: Sequence[str]) -> None:
+  lengths = text_arrays.measure(cells)
+  if lengths.max(initial=0) > text_arrays.LONGEST_ID:
+    bad = int(np.argmax(lengths))
+    raise ValueError(
+      f'{path}, line {block.lines[bad]}: {name} of user {ids[bad]} has '
+      f'{lengths[bad]:,} characters, more than {text_arrays.LONGEST_ID:,}; '
+      'mend the line'
+    )
 
 
 def find_columns(

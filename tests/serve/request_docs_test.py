@@ -1,0 +1,118 @@
+"""The examples of docs/generative_ranking*.md run."""
+
+import csv
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from genrec_jax.data.requests import feature_values, movielens
+from genrec_jax.serve.request_scorer import RequestScorer
+from tests.data.requests import movielens_test
+from tests.serve import request_runs
+from tests.tolerances import assert_close
+
+DOCS = pathlib.Path(__file__).parents[2] / 'docs'
+PAGES = {
+  name: (DOCS / f'{name}.md').read_text()
+  for name in ('generative_ranking', 'generative_ranking_data')
+}
+ITEMS, CATEGORIES = 400 * 200, 128  # of gr_streaming
+
+
+def find_examples(page: str, language: str) -> list[str]:
+  fences = rf'```{language}\n(.*?)```'
+  return re.findall(fences, PAGES[page], re.DOTALL)
+
+
+def run(example: str) -> dict:
+  """Runs an example, and returns what it has named."""
+  names = {}
+  exec(compile(example, 'example', 'exec'), names)
+  return names
+
+
+def test_all_examples_are_run_here():
+  assert len(find_examples('generative_ranking', 'python')) == 2
+  assert len(find_examples('generative_ranking_data', 'python')) == 1
+
+
+def test_generated_stream():
+  example, _ = find_examples('generative_ranking', 'python')
+  assert 'users=400' in example
+  names = run(example.replace('users=400', 'users=2, train_steps=4, steps=6'))
+  test = names['dataset'].splits['test']
+  assert test.candidates > 0 and set(test.step.tolist()) <= {4, 5}
+  assert len(names['truth'].rating) == test.candidates
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A small run on a stream with the items that gr_streaming has."""
+  config = request_runs.make_config(order='stream')
+  config.data.streaming.update(items=ITEMS, categories=CATEGORIES)
+  return request_runs.start_run(config, tmp_path_factory.mktemp('s') / 'run')[1]
+
+
+def test_scores_of_a_request(workdir, monkeypatch, capsys):
+  _, example = find_examples('generative_ranking', 'python')
+  assert example.count("'workdir/gr_streaming'") == 1
+  unknown, encode = [], feature_values.FeatureValues.encode
+
+  def watch(self, values):
+    rows, is_unknown = encode(self, values)
+    unknown.extend(np.asarray(values, object)[is_unknown])
+    return rows, is_unknown
+
+  monkeypatch.setattr(feature_values.FeatureValues, 'encode', watch)
+  source = example.replace("'workdir/gr_streaming'", repr(str(workdir)))
+  names = run(source)
+  assert unknown == []  # all that the example names there may be
+  scores = names['scores']
+  assert scores.shape == (2, 1) and scores.dtype == np.float32
+  told = [float(line) for line in capsys.readouterr().out.splitlines()]
+  assert told == [round(float(score), 3) for score in scores[:, 0]]
+  for items, categories in re.findall(
+    r"'item': (\[.*?\]), 'category': (\[.*?\])", example
+  ):
+    wanted = [item // (ITEMS // CATEGORIES) for item in json.loads(items)]
+    assert json.loads(categories) == wanted
+  # As records, of one candidate alone, by bits: the same answer.
+  (alone,) = RequestScorer.load(workdir).score(
+    [
+      {'item': '12', 'category': 0, 'action': 16},
+      {'item': '4001', 'category': 6, 'action': 2},
+    ],
+    [{'item': 4005, 'category': 6}],
+    user='7',
+  )
+  assert_close(alone, scores[1])
+
+
+def test_candidates_of_the_page_are_a_file(workdir):
+  """The lines that the page shows are what `genrec predict` reads."""
+  (lines,) = re.findall(r'\n```\n(user,.*?)```', PAGES['generative_ranking'],
+                        re.DOTALL)  # fmt: skip
+  header, *rows = csv.reader(lines.splitlines())
+  assert header == ['user', 'item', 'category'] and len(rows) == 3
+  for _, item, category in rows:
+    assert int(category) == int(item) // (ITEMS // CATEGORIES)
+  scorer = RequestScorer.load(workdir)
+  for name, column in zip(header[1:], list(zip(*rows, strict=True))[1:],
+                          strict=True):  # fmt: skip
+    _, is_unknown = scorer.values[name].encode(column)
+    assert not is_unknown.any()
+
+
+def test_reading_of_a_published_data_set(tmp_path, monkeypatch, capsys):
+  (example,) = find_examples('generative_ranking_data', 'python')
+  folder = tmp_path / 'ml-1m'
+  folder.mkdir()
+  movielens_test.write(folder, 'ml-1m', movielens_test.make_ratings(1))
+  monkeypatch.chdir(tmp_path)
+  names = run(example)
+  wanted = movielens.load(folder, names['options'])
+  assert names['dataset'].fingerprint() == wanted.fingerprint()
+  assert capsys.readouterr().out.strip() == wanted.summary()
