@@ -45,6 +45,7 @@ CASES = {
   'no_actions': (True, dict(layout='no_actions')),
   'interleaved': (True, dict(layout='interleaved')),
   'interleaved_all': (True, dict(ALL, layout='interleaved')),
+  'joint_content': (True, dict(joint_content=True, token_scale=1.0)),
   'context_mlps': (True, dict(ALL, layout='interleaved', context_mlps=True)),
   'biases': (True, dict(position_bias=True, time_bias=True)),
   'listwise': (True, dict(listwise=True)),
