@@ -34,7 +34,7 @@ Log = Callable[[str], None]
 def weights_of(state) -> Weights:
   """What an evaluation needs of a state, or of weights that were loaded."""
   return {
-    'params': state.params,
+    'params': getattr(state, 'averaged', None) or state.params,
     'tables': state.tables,
     'id_states': state.id_states,
     'modules': state.modules,

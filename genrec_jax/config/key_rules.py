@@ -46,6 +46,7 @@ SHARED = {
   'eval.batch_size': whole(1),
   'optimizer.name': words('adamw', 'adam', 'sgd'),
   'optimizer.learning_rate': ZERO_OR_MORE,
+  'optimizer.average': DECAY,
   'optimizer.b1': DECAY,
   'optimizer.b2': DECAY,
   'optimizer.eps': ZERO_OR_MORE,

@@ -55,6 +55,10 @@ def optimizer(**fields) -> ConfigDict:
       # settings; the first match counts. See
       # docs/training.md#settings-for-some-parameters.
       groups=(),
+      # The share of running averages of the dense parameters that a step keeps,
+      # such as 0.999; evaluations, predictions and the best weights have the
+      # averages in place of the parameters. 0 keeps none. Tables have none.
+      average=0.0,
       # Upper bound of the norm of all dense gradients together; 0 clips
       # nothing.
       clip_norm=0.0,

@@ -188,6 +188,7 @@ class MeshRuntime:
       dense=self._dense,
       microbatches=self._microbatches,
       ordered=self._is_ordered,
+      average=self._config.optimizer.average,
       maps=self.maps,
     )
     split = PartitionSpec(mesh_lib.AXES)
@@ -299,6 +300,7 @@ class MeshRuntime:
       self.measured,
       self._tables,
       tracked=saving.tracks_dirty_rows(self._config),
+      averages=self._config.optimizer.average > 0,
       maps=self.maps,
       mapped=lambda init: self._map_shards(
         init, (PartitionSpec(),), (rows, specs.row_opt_state)
@@ -323,6 +325,7 @@ class MeshRuntime:
       lr_scale=PartitionSpec(),
       dirty_rows=rows if saving.tracks_dirty_rows(self._config) else {},
       modules=dense.get('modules', {}),
+      averaged=dense['params'] if self._config.optimizer.average else {},
       id_states=jax.tree.map(
         lambda _: PartitionSpec(),
         id_maps.collect_maps(self._task, self.maps).init(),

@@ -159,6 +159,7 @@ def restore_other_layout(
     'opt_state': abstract.opt_state,
     'id_states': abstract.id_states,
     'modules': abstract.modules,
+    'averaged': abstract.averaged,
     'tables': {
       n: x for n, x in abstract.tables.items() if n not in new.optimizers
     },

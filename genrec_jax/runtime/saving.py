@@ -10,6 +10,7 @@ from genrec_jax.checkpoint.delta import DeltaOptions, RowSaver, RowTables
 from genrec_jax.checkpoint.follow import PUBLISHED
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
 from genrec_jax.config import ConfigError
+from genrec_jax.contracts import weights_of
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.restoring import ResumePoint
@@ -142,7 +143,7 @@ class Saver(contextlib.AbstractContextManager):
         LOG.info('step %d was published before the restart', step)
         return state
       dense = state_lib.collect_optax_params(
-        self._task, state.params, state.tables
+        self._task, weights_of(state)['params'], state.tables
       )
       tables = dataclasses.replace(_row_tables(state), slots={})
       dirty_rows = self._readers.save(step, flatten_state(dense), tables)

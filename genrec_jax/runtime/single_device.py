@@ -89,6 +89,7 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
       row_learning_rate=optimizer_lib.row_rates(optimizer, self._tables.specs),
       clip_norm=optimizer.clip_norm,
       tables=self._tables,
+      average=optimizer.average,
       maps=self.maps,
     )
     return stage_lib.compile_step(step, self._tables)
@@ -126,5 +127,6 @@ class SingleDeviceRuntime(SingleDeviceEvalRuntime):
       self.measured,
       self._tables,
       tracked=saving.tracks_dirty_rows(self._config),
+      averages=self._config.optimizer.average > 0,
       maps=self.maps,
     )

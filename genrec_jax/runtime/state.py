@@ -13,6 +13,7 @@ from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import id_maps
 from genrec_jax.embedding.init import init_table
 from genrec_jax.embedding.local_tables import LocalTables
+from genrec_jax.parallel import rules
 
 # Field -> what checkpoints call it. The format is older than the names of the
 # fields, and checkpoints of any age must open.
@@ -46,6 +47,8 @@ class TrainState:
       where no map has any.
     modules: parameters of what stands between two exchanges of sums, see
       `embedding.towers`; {} where there is nothing.
+    averaged: running averages of `params`, which evaluations and predictions
+      have in their place; {} where nobody asks.
     dirty_rows: array -> `[rows]` uint8, which rows have changed since they
       were saved (`embedding.dirty_rows`); {} where nobody asks. No checkpoint
       holds them.
@@ -62,6 +65,7 @@ class TrainState:
   dirty_rows: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
   id_states: dict[str, Any] = dataclasses.field(default_factory=dict)
   modules: dict[str, Any] = dataclasses.field(default_factory=dict)
+  averaged: Any = dataclasses.field(default_factory=dict)
 
 
 def dense_specs(task) -> dict:
@@ -112,6 +116,7 @@ def create_state(
   tables=None,
   *,
   tracked: bool = False,
+  averages: bool = False,
   maps=None,
   mapped: Callable[[Callable], Callable] = lambda init: init,
 ) -> TrainState:
@@ -124,6 +129,7 @@ def create_state(
     measured: names of what a step measures.
     tables: what keeps rows; None for those of one device.
     tracked: whether rows are marked that have changed.
+    averages: whether `averaged` is kept.
     maps: id maps from outside the library.
     mapped: how to run the function that makes rows from a key, as on a mesh.
   """
@@ -143,7 +149,41 @@ def create_state(
     dirty_rows=dirty_lib.init_dirty_rows(arrays) if tracked else {},
     id_states=id_maps.collect_maps(task, maps).init(),
     modules=dense.get('modules', {}),
+    averaged=copy_tree(dense['params']) if averages else {},
   )
+
+
+def replace_weights(state: TrainState, weights: dict) -> TrainState:
+  """The state with other weights, as `contracts.weights_of` names them."""
+  averaged = copy_tree(weights['params']) if state.averaged else {}
+  return dataclasses.replace(state, **weights, averaged=averaged)
+
+
+def copy_tree(tree):
+  """Arrays of their own: two leaves of a state must not be one buffer."""
+  return jax.tree.map(jnp.copy, tree)
+
+
+def average_params(averaged, params, decay: float, step: jax.Array):
+  """The running averages behind a step.
+
+  The first steps forget faster, so that the fresh weights do not count for
+  long; statistics of batch norms are averages already.
+
+  Args:
+    averaged: behind the step before.
+    params: behind this one.
+    decay: share of an average that a step keeps.
+    step: number of the step, from 0.
+  """
+  keep = jnp.minimum(decay, (1 + step) / (10 + step)).astype(jnp.float32)
+
+  def average(path, mean, x):
+    if rules.is_statistic(rules.path_name(path)):
+      return x
+    return (x + keep * (mean - x)).astype(x.dtype)
+
+  return jax.tree_util.tree_map_with_path(average, averaged, params)
 
 
 def flatten_state(state) -> dict:

@@ -76,6 +76,7 @@ def make_step(
   dense=None,
   microbatches: int = 1,
   ordered: bool = False,
+  average: float = 0.0,
   maps: Mapping[str, IdMap] | None = None,
 ) -> Step:
   """Builds a step.
@@ -96,6 +97,8 @@ def make_step(
     ordered: sum over the microbatches of all devices one by one, in their
       order, so that the same microbatches give the same bits on any number of
       devices. Needs dense parameters that every device holds whole.
+    average: share of `TrainState.averaged` that a step keeps, where there is
+      any.
     maps: table -> an id map of the caller's own, in place of the table's.
   """
   tables = tables or LocalTables(state_lib.row_specs(task))
@@ -218,6 +221,11 @@ def make_step(
       rates,
       state.step,
     )
+    averaged = state.averaged
+    if averaged:
+      averaged = state_lib.average_params(
+        averaged, trained['params'], average, state.step
+      )
     norm = jnp.sqrt(pushed.square + jnp.square(norm))
     measured |= {
       'grad_norm': (norm, jnp.float32(1)),
@@ -239,6 +247,7 @@ def make_step(
         state.dirty_rows, pushed.updated_rows, state.step
       ),
       id_states=id_states,
+      averaged=averaged,
     )
     return state, total * share
 

@@ -23,6 +23,7 @@ from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import flatten_state, unflatten_state
 
 LOG = logging.getLogger('genrec_jax')
+AVERAGED = 'averaged'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,12 @@ def _by_rows(
   leaves['tables'] |= checkpoints.restore_rows(
     step, stacks, arrays, {}, formats=extend_formats(extensions.formats)
   ).arrays
+  return _make_weights(leaves, step)
+
+
+def _make_weights(leaves: dict, step: int) -> Weights:
+  if AVERAGED in leaves:
+    leaves['params'] = leaves.pop(AVERAGED)
   return Weights(**leaves, step=step)
 
 
@@ -121,6 +128,9 @@ def _restore_weights(
   like = jax.eval_shape(
     lambda: state_lib.init_optax_params(task, 0, extensions.towers)
   )
+  # Averages are in place of the parameters, where a run keeps them.
+  if any(path.startswith(f'{AVERAGED}/') for path in manifest['tree']):
+    like[AVERAGED] = like.pop('params')
   maps = id_maps.collect_maps(task, extensions.id_maps)
   like['id_states'] = jax.eval_shape(maps.init)
   rows = state_lib.row_specs(task)
@@ -150,4 +160,4 @@ def _restore_weights(
       del tables[name]
     for name in rows:
       tables[name] = jnp.asarray(relayout.gather_table(layout, host, name))
-  return Weights(**leaves, step=step)
+  return _make_weights(leaves, step)

@@ -31,7 +31,7 @@ from genrec_jax.report.metric_writers import (
 from genrec_jax.runtime import measurements
 from genrec_jax.runtime.compile_clock import watch_compiling
 from genrec_jax.runtime.saving import Saver
-from genrec_jax.runtime.state import flatten_state
+from genrec_jax.runtime.state import flatten_state, replace_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import progressive_validation, results, stopping
 from genrec_jax.train.best_weights import BestWeights
@@ -196,7 +196,7 @@ def _train_locked(
           runtime.stacks,
           experiment.fingerprint(),
         )
-      state = dataclasses.replace(state, **weights)
+      state = replace_weights(state, weights)
     summary = parameter_summary(experiment)
     log('starting from %s: %s', train.init_from or 'scratch', summary)
   with job.fail_together('keeping the vocabularies'):
