@@ -75,7 +75,10 @@ class Oracle:
       user = self.postprocess(token.x, request.week_second)
       vectors = self.candidate(request, place)
       item = self.mlp('tower', np.concatenate(vectors))
-      for name, y in zip(found, self.mlp('head/net', user * item), strict=True):
+      pair = user * item
+      if self.c.head_inputs == 'all':
+        pair = np.concatenate([pair, user, item])
+      for name, y in zip(found, self.mlp('head/net', pair), strict=True):
         found[name].append(y)
     return {name: np.array(values) for name, values in found.items()}
 

@@ -46,6 +46,7 @@ CASES = {
   'interleaved': (True, dict(layout='interleaved')),
   'interleaved_all': (True, dict(ALL, layout='interleaved')),
   'joint_content': (True, dict(joint_content=True, token_scale=1.0)),
+  'head_inputs': (True, dict(head_inputs='all')),
   'context_mlps': (True, dict(ALL, layout='interleaved', context_mlps=True)),
   'biases': (True, dict(position_bias=True, time_bias=True)),
   'listwise': (True, dict(listwise=True)),

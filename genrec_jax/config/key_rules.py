@@ -433,6 +433,7 @@ MODEL = {
   'table_dim': whole(0, 2**20),
   'token_hidden': WIDTH,
   'head_hidden': WIDTH,
+  'head_inputs': NAME,
   'layout': NAME,
   'candidate_actions': SWITCH,
   'context_mlps': SWITCH,

@@ -11,6 +11,7 @@ from genrec_jax.config.loading import quote_value
 from genrec_jax.config.models import DTYPES, check_fields
 
 LAYOUTS = ('summed', 'interleaved', 'no_actions')
+HEAD_INPUTS = ('product', 'all')
 POSTPROCESSORS = ('l2norm', 'layernorm', 'timestamp')
 # What the published code does and this library does not, unless asked to.
 QUIRKS = (
@@ -39,6 +40,9 @@ class STU:
     dv: width of a value (and of U), per head.
     token_hidden: hidden width of the MLPs that make tokens.
     head_hidden: hidden width of the item tower and of the head.
+    head_inputs: what the head gets of a candidate. 'product' is the product of
+      the user's and the item's vector, as published; 'all' is the two vectors
+      beside it, so that what an item is worth to everybody needs no product.
     layout: what a sequence is made of. 'summed' has one token an event, its
       content plus its action; 'interleaved' one of its content and one of its
       action; 'no_actions' its content alone.
@@ -113,6 +117,7 @@ class STU:
   dv: int = 32
   token_hidden: int = 128
   head_hidden: int = 128
+  head_inputs: str = 'product'
   layout: str = 'summed'
   candidate_actions: bool = True
   joint_content: bool = False
@@ -153,6 +158,7 @@ class STU:
   def __post_init__(self):
     check_fields(
       self,
+      head_inputs=HEAD_INPUTS,
       layout=LAYOUTS,
       context_mask=('both', 'causal'),
       time_bucket_fn=('sqrt', 'log'),

@@ -78,15 +78,20 @@ class Postprocessor(nnx.Module):
 
 
 class MultitaskHead(nnx.Module):
-  """User times item -> one number for each label: a logit, or a value."""
+  """User and item -> one number for each label: a logit, or a value."""
 
   def __init__(self, config: Config, spec: RequestSpec, rngs: nnx.Rngs):
     self.names = tuple(label.name for label in spec.labels)
+    self.takes_all = config.head_inputs == 'all'
+    width = config.dim * (3 if self.takes_all else 1)
     self.net = SwishMLP(
-      config.dim, config.head_hidden, len(self.names), norm=False, rngs=rngs
+      width, config.head_hidden, len(self.names), norm=False, rngs=rngs
     )
 
   def __call__(self, user: jax.Array, item: jax.Array) -> dict[str, jax.Array]:
     """`[K, D]` of both -> `[K]` float32 of each label."""
-    y = mlp.to_logits(self.net(user * item))
+    x = user * item
+    if self.takes_all:
+      x = jnp.concatenate([x, user, item], axis=1)
+    y = mlp.to_logits(self.net(x))
     return {name: y[:, i] for i, name in enumerate(self.names)}

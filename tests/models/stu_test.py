@@ -84,6 +84,7 @@ CASES = {
       full_tail=2,
       token_scale=1.5,
       joint_content=True,
+      head_inputs='all',
     ),
   ),
   'listwise': (
