@@ -438,6 +438,7 @@ MODEL = {
   'candidate_actions': SWITCH,
   'context_mlps': SWITCH,
   'joint_content': SWITCH,
+  'tied_start': SWITCH,
   'action_dim': WIDTH,
   'action_std': ZERO_OR_MORE,
   'token_scale': maybe(POSITIVE),

@@ -91,6 +91,8 @@ class STU:
       'none', 'sigmoid' or 'silu'.
     norm_eps: epsilon of the norms of a layer.
     alpha: factor of q.k; None is 1/sqrt(dqk).
+    tied_start: whether the matrix of the keys starts as that of the queries, so
+      that a token attends to those like it from the first step on.
     normaliser: divisor of the attention's scores, the same in training and in
       inference; None is the longest sequence that the other sizes permit.
     postprocessor: what a candidate's token goes through before the head,
@@ -147,6 +149,7 @@ class STU:
   gate: str = 'none'
   norm_eps: float = 1e-6
   alpha: float | None = None
+  tied_start: bool = False
   normaliser: float | None = None
   postprocessor: str = 'layernorm'
   listwise: bool = False

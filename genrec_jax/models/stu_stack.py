@@ -63,6 +63,17 @@ def count_bypassed(
   return jnp.maximum(history - truncated_to, 0)
 
 
+def _make_init(config: Config):
+  """How the matrix of U, V, the queries and the keys starts, in this order."""
+  keys = config.heads * config.dqk
+
+  def init_tied(key, shape, dtype=jnp.float32):
+    matrix = layers.xavier_uniform(key, shape, dtype)
+    return matrix.at[:, -keys:].set(matrix[:, -2 * keys : -keys])
+
+  return init_tied if config.tied_start else layers.xavier_uniform
+
+
 class Stack(nnx.Module):
   """layer_0, layer_1, ... of `[T, D]` tokens."""
 
@@ -71,7 +82,7 @@ class Stack(nnx.Module):
     self.contextual = contextual
     whole = block_config(c, contextual)
     options = hstu.Options(
-      uvqk_init=layers.xavier_uniform,
+      uvqk_init=_make_init(c),
       norm_eps=c.norm_eps,
       group_norm=c.group_norm,
       gate=c.gate,

@@ -428,6 +428,18 @@ def test_the_start_is_the_published_one():
   assert_uniform('head/net/below/kernel', (6 / (48 + 128)) ** 0.5)
 
 
+def test_keys_that_start_as_queries():
+  config = Config(dim=48, heads=3, dqk=20, dv=24, tied_start=True)
+  state = nnx.state(STU(config, ENRICHED, nnx.Rngs(0)), nnx.Param)
+  matrix = gr_models.name_leaves(nnx.to_pure_dict(state))[
+    'stack/layer_1/uvqk/kernel'
+  ]
+  gates, values, queries, keys = np.split(matrix, [72, 144, 204], axis=1)
+  np.testing.assert_array_equal(keys, queries)
+  every = np.concatenate([gates, values, queries], axis=1)
+  assert len(np.unique(every)) == every.size
+
+
 @pytest.mark.parametrize(
   'change, spec, message',
   [
