@@ -18,6 +18,16 @@ from benchmarks import gr_runs, runs
 
 CONFIG = 'configs/gr_streaming.py'
 MANY = 'data.streaming.users=2000'
+SHORT = 'data.max_history=256'
+# Case -> what is otherwise than in the recipe.
+PARTS = (
+  ('product', 'model.head_inputs=product', 'head of the product alone'),
+  ('own_keys', 'model.tied_start=False', 'keys with a start of their own'),
+  ('apart', 'model.joint_content=False', 'id and category apart'),
+  ('scaled', 'model.token_scale=8.0', 'tokens times sqrt(dim)'),
+  ('latest', 'optimizer.average=0', 'weights of the last step'),
+  ('rows', 'optimizer.rows.eps=1e-8', 'rows with eps 1e-8'),
+)
 CASES = {
   case: gr_runs.Case(f'{CONFIG}:{variant}', (*gr_runs.TEST, *more), seeds, name)
   for case, variant, more, seeds, name in (
@@ -31,6 +41,14 @@ CASES = {
       'STU, stochastic length (alpha 1.8)',
     ),
     ('stu_2000', 'stu', (MANY,), 1, 'STU, actions summed, 2,000 users'),
+    ('dlrm_2000', 'dlrm', (MANY,), 1, 'DLRM, 2,000 users'),
+    ('wukong_2000', 'wukong', (MANY,), 1, 'Wukong, 2,000 users'),
+    # What each part of the recipe is worth, at a quarter of the cost.
+    ('short', 'stu', (SHORT,), 1, 'STU, 256 events'),
+    *(
+      (f'short_{case}', 'stu', (SHORT, override), 1, f'STU, 256 events, {name}')
+      for case, override, name in PARTS
+    ),
   )
 }  # fmt: skip
 COLUMNS = (

@@ -26,11 +26,16 @@ def get_config(arg=None):
   config.data.streaming.users = 400
   # A test has up to 2,048 candidates a request, training 32.
   config.data.max_history, config.data.max_candidates = 1024, 256
-  config.optimizer.rows.name = 'row_adagrad'
+  # An item is met some fifty times in all, so its row has to move at once; but
+  # not by the gradient of a history, which is the thousandth part of that of a
+  # candidate and no smaller once Adagrad has divided it.
+  rows = config.optimizer.rows
+  rows.name, rows.learning_rate, rows.eps = 'row_adagrad', 0.4, 1e-3
   # A dense layer that keeps its rate follows the share of likes of the last
-  # step, which is not that of the next one; rows of new items must go on.
-  config.optimizer.schedule = 'linear'
-  config.optimizer.rows.schedule = 'constant'
+  # step, which is not that of the next one. Averages reach over several steps,
+  # and the rate falls; rows of new items must go on.
+  config.optimizer.average = 0.999
+  config.optimizer.schedule, rows.schedule = 'linear', 'constant'
   config.train.batch_size, config.eval.batch_size = 8, 16
   config.train.checkpoint_every = 500  # a stream has one epoch
   for name in variants & {'stu', *POOLED}:
@@ -38,10 +43,19 @@ def get_config(arg=None):
   if config.model.name == 'stu':
     # Each step is learned from once, and rates of what happens next are not
     # overfitted: no dropout. The scales let the layers, and not the token of a
-    # candidate alone, decide from the start.
+    # candidate alone, decide from the start, and tied keys let them look at
+    # events of the same item and category; the head sees an item by itself.
     config.model.update(
-      token_scale=1.0, action_std=5.0, input_dropout=0.0, dropout=0.0
+      token_scale=1.0,
+      action_std=5.0,
+      alpha=1.0,
+      tied_start=True,
+      joint_content=True,
+      head_inputs='all',
+      input_dropout=0.0,
+      dropout=0.0,
     )
+    rows.learning_rate = 0.3
   else:
     config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
