@@ -55,7 +55,7 @@ def get_config(arg=None):
       input_dropout=0.0,
       dropout=0.0,
     )
-    rows.learning_rate = 0.3
+    rows.learning_rate = 0.1
   else:
     config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
