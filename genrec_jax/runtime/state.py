@@ -167,8 +167,9 @@ def copy_tree(tree):
 def average_params(averaged, params, decay: float, step: jax.Array):
   """The running averages behind a step.
 
-  The first steps forget faster, so that the fresh weights do not count for
-  long; statistics of batch norms are averages already.
+  Until `decay` counts, this is averaging by a polynomial (Shamir & Zhang 2013):
+  of about the last third of the steps, so that fresh weights do not count for
+  long. Statistics of batch norms are averages already.
 
   Args:
     averaged: behind the step before.
@@ -176,7 +177,7 @@ def average_params(averaged, params, decay: float, step: jax.Array):
     decay: share of an average that a step keeps.
     step: number of the step, from 0.
   """
-  keep = jnp.minimum(decay, (1 + step) / (10 + step)).astype(jnp.float32)
+  keep = jnp.minimum(decay, (1 + step) / (4 + step)).astype(jnp.float32)
 
   def average(path, mean, x):
     if rules.is_statistic(rules.path_name(path)):

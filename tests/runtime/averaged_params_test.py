@@ -65,7 +65,7 @@ def test_an_average_follows_the_parameters(averaged):
     own = name.replace('averaged/', 'params/', 1)
     wanted = np.float64(steps[0][name])
     for step, arrays in enumerate(steps[1:], start=1):
-      keep = min(0.6, (1 + step) / (10 + step))
+      keep = min(0.6, (1 + step) / (4 + step))
       wanted = keep * wanted + (1 - keep) * np.float64(arrays[own])
       np.testing.assert_allclose(arrays[name], wanted, rtol=2e-6, atol=1e-7)
     moved += not np.array_equal(arrays[name], arrays[own])
