@@ -24,7 +24,7 @@ PARTS = (
   ('product', 'model.head_inputs=product', 'head of the product alone'),
   ('own_keys', 'model.tied_start=False', 'keys with a start of their own'),
   ('apart', 'model.joint_content=False', 'id and category apart'),
-  ('scaled', 'model.token_scale=8.0', 'tokens times sqrt(dim)'),
+  ('scaled', 'model.token_scale=None', 'tokens times sqrt(dim)'),
   ('latest', 'optimizer.average=0', 'weights of the last step'),
   ('rows', 'optimizer.rows.eps=1e-8', 'rows with eps 1e-8'),
 )

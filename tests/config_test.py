@@ -244,6 +244,14 @@ def test_a_value_takes_the_type_of_its_default(config, override, value):
   assert found == value and type(found) is type(value)
 
 
+def test_a_number_may_become_none_where_none_is_possible(config):
+  config.model.alpha = 0.5
+  config_lib.apply_override(config, 'model.alpha=None')
+  assert config.model.alpha is None
+  config_lib.apply_override(config, 'split.valid_from=None')
+  assert config.split.valid_from is None
+
+
 AS_GROUPS = "tuple, as in (('.*/bias', {'weight_decay': 0.0}),)"
 
 

@@ -43,10 +43,19 @@ _DEEPEST = 20  # levels of a config and of its values; there are far fewer
 _LONGEST = 80  # characters of a value that an error shows
 
 
-def apply_override(config: ConfigDict, override: str) -> None:
+def apply_override(
+  config: ConfigDict,
+  override: str,
+  may_be_none: Callable[[str], bool] = lambda key: False,
+) -> None:
   """Sets one key from `a.b=value`; the value takes the default's type.
 
   `a.b` alone switches a key that is true or false on.
+
+  Args:
+    config: to be changed.
+    override: the text.
+    may_be_none: whether None is possible for a key, where its value is not.
   """
   key, equals, text = override.partition('=')
   key, text = renamed.translate(key, text)
@@ -67,7 +76,11 @@ def apply_override(config: ConfigDict, override: str) -> None:
     )
   if not equals and not isinstance(section[last], bool):
     raise ConfigError(f'--config.{key} needs a value: --config.{key}=...')
-  value = parse_value(key, text if equals else 'true', section[last])
+  text = text if equals else 'true'
+  if text == 'None' and may_be_none(key):
+    value = None
+  else:
+    value = parse_value(key, text, section[last])
   with section.ignore_type(), section.unlocked():
     section[last] = value
 

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from genrec_jax.config import loading, renamed
 from genrec_jax.config.checks import check_sections, check_values
 from genrec_jax.config.file_formats import SUFFIXES, guess_format
+from genrec_jax.config.key_rules import find_rule
 from genrec_jax.config.model_choice import choose_model
 
 LOG = logging.getLogger('genrec_jax')
@@ -20,8 +21,13 @@ def apply_override(config: ConfigDict, override: str) -> None:
   """
   if override.startswith('model.name=') and 'name' in config.get('model', {}):
     choose_model(config, override.partition('=')[2])
-  else:
-    loading.apply_override(config, override)
+    return
+
+  def may_be_none(key):  # where a recipe has a number, too
+    rule = find_rule(key, config.get('task', ''))
+    return rule is not None and rule.optional
+
+  loading.apply_override(config, override, may_be_none)
 
 
 def apply_overrides(
