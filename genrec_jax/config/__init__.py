@@ -34,6 +34,7 @@ from genrec_jax.config.rankers import (
 from genrec_jax.config.ranking import ranking, ranking_smoke
 from genrec_jax.config.request_ranking import (
   pool_history,
+  quicken_stu,
   request_ranking,
   request_smoke,
   stu,
@@ -66,6 +67,7 @@ __all__ = [
   'pool_history',
   'ranking_smoke',
   'read_config',
+  'quicken_stu',
   'request_ranking',
   'request_smoke',
   'retrieval',
