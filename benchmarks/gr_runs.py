@@ -19,7 +19,9 @@ from benchmarks import cli, result, runs
 # draws.
 TEST = ('data.streaming.inference_candidates=256',)
 FIRST_TEST_STEP = 90  # of the whole stream
-WINDOW = 10  # the last steps of training, and as many test
+# The last steps of training: two periods of the share of likes, so that all of
+# its values count alike.
+WINDOW = 16
 # A stream of seconds; the models stay as large as they are.
 SMOKE = (
   'data.streaming.users=24', 'data.streaming.categories=8',
@@ -33,10 +35,12 @@ MEASURED = (
   'ne', 'auc', 'ne_all', 'auc_all', 'test_ne', 'test_auc', 'test_gauc',
   'test_calibration', 'tokens', 'train_core_s', 'core_s',
 )  # fmt: skip
-# NE of ten steps each, by the first of them; of the whole stream alone.
-BY_WINDOW = tuple(f'ne@{n}' for n in range(0, FIRST_TEST_STEP, WINDOW))
+# First steps of windows that end where the training does; the very first window
+# is shorter. NE of each, of the whole stream alone.
+STARTS = 1, *range(FIRST_TEST_STEP % WINDOW, FIRST_TEST_STEP, WINDOW)
+BY_WINDOW = tuple(f'ne@{n}' for n in STARTS)
 STREAM_NOTES = (
-  'ne, auc: of the last 10 steps of training, each evaluated before it is '
+  'ne, auc: of the last 16 steps of training, each evaluated before it is '
   'learned from; *_all: of all of them. NE of several steps is that of all '
   'their candidates together, AUC the mean over steps.',
   'test_*: the 10 steps behind the last one of training, with the weights of '
@@ -187,10 +191,9 @@ def measure_stream(workdir: pathlib.Path) -> dict:
     found[f'ne{suffix}'] = total_ne(window)
     found[f'auc{suffix}'] = sum(s['auc'] for s in window) / len(window)
   if len(steps) == FIRST_TEST_STEP - 1:  # the first one is of step 1
-    for n, key in zip(
-      range(0, FIRST_TEST_STEP, WINDOW), BY_WINDOW, strict=True
-    ):
-      found[key] = total_ne(steps[max(n - 1, 0) : n + WINDOW - 1])
+    ends = *STARTS[1:], FIRST_TEST_STEP
+    for key, start, end in zip(BY_WINDOW, STARTS, ends, strict=True):
+      found[key] = total_ne(steps[start - 1 : end - 1])
   return found
 
 

@@ -135,7 +135,7 @@ def report(rows: list[dict]) -> list[dict]:
   if len(means) < 3:
     return means
   fits = [
-    fit(rows, 'ne', 'last 10 steps of training'),
+    fit(rows, 'ne', 'last 16 steps of training'),
     fit(rows, 'test_ne', 'test'),
   ]
   published = {
@@ -168,7 +168,7 @@ def draw(rows: list[dict]) -> str:
   fits = {row['case']: row for row in rows if row['kind'] == 'fit'}
   panels = []
   for key, title in (
-    ('ne', 'NE, last 10 steps of training'),
+    ('ne', 'NE, last 16 steps of training'),
     ('test_ne', 'NE, test'),
   ):
     color = chart_files.pick_color(0)

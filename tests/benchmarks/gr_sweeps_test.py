@@ -43,7 +43,7 @@ def training(monkeypatch):
           candidates=100.0,
         ).items()
       }
-      for i, extra in enumerate([0.1] * 3 + [0.0] * 10)
+      for i, extra in enumerate([0.1] * 3 + [0.0] * 16)
     ]
     (workdir / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
     test = dict(auc=0.7, gauc=0.6, logloss=0.5, ne=ne + 0.1, calibration=1.0)
@@ -78,10 +78,10 @@ def test_a_sweep_trains_what_has_not_ended(tmp_path, rows, training):
   gr_streaming.main([*options, '--only', 'stu/seed1'])
   found = rows('gr_streaming')
   assert found['stu']['seeds'] == 2 and found['dlrm']['seeds'] == 1
-  # The last ten steps, and all thirteen of equally many candidates.
+  # The last 16 steps, and all 19 of equally many candidates.
   assert found['stu/seed1']['ne'] == pytest.approx(0.81, abs=1e-4)
   assert found['stu/seed1']['ne_all'] == pytest.approx(
-    0.81 + 0.1 * 3 / 13, abs=1e-4
+    0.81 + 0.1 * 3 / 19, abs=1e-4
   )
   assert found['stu']['ne'] == pytest.approx(0.805, abs=1e-4)
   assert found['stu']['ne_std'] == pytest.approx(0.01 / 2**0.5, rel=1e-2)
