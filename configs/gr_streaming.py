@@ -32,8 +32,8 @@ def get_config(arg=None):
   rows = config.optimizer.rows
   rows.name, rows.learning_rate, rows.eps = 'row_adagrad', 0.4, 1e-3
   # A dense layer that keeps its rate follows the share of likes of the last
-  # step, which is not that of the next one. Averages reach over several steps,
-  # and the rate falls; rows of new items must go on.
+  # step, which is not that of the next one. Averages are of the last third of
+  # all steps, and the rate falls; rows of new items must go on.
   config.optimizer.average = 0.999
   config.optimizer.schedule, rows.schedule = 'linear', 'constant'
   config.train.batch_size, config.eval.batch_size = 8, 16

@@ -32,6 +32,7 @@ LOG = logging.getLogger('genrec_jax')
 FORMAT = '1'
 # What of a state is a weight; the rest is the optimizer's, or counts steps.
 PARTS = ('params/', 'tables/', 'modules/', 'id_states/')
+AVERAGED = 'averaged/'
 RUN = 1 << 16  # rows of a piece that are put in place at a time
 
 
@@ -133,10 +134,17 @@ class _Source:
     self._checkpoints, self._step = checkpoints, step
     self._formats = extend_formats(extensions.formats)
     body = checkpoints.read_manifest(step)
+    saved = body['tree']
     self._tree = {
       name: trees.shape_of(text)
-      for name, text in body['tree'].items()
+      for name, text in saved.items()
       if name.startswith(PARTS)
+    }
+    # Name -> where it is: what predicts are the averages, where a run has any.
+    self._places = {name: name for name in self._tree} | {
+      f'params/{name.removeprefix(AVERAGED)}': name
+      for name in saved
+      if name.startswith(AVERAGED)
     }
     self._rows = (body.get('rows') or {}).get('tables', {})
     plan = (body['host'] or {}).get('plan')
@@ -168,9 +176,11 @@ class _Source:
     """Puts every value in its place."""
     arrays = {}
     if self._tree:
-      _, arrays, _ = self._checkpoints.restore(
-        self._tree, step=self._step, partial=True
+      places = {self._places[name]: x for name, x in self._tree.items()}
+      _, found, _ = self._checkpoints.restore(
+        places, step=self._step, partial=True
       )
+      arrays = {name: found.pop(self._places[name]) for name in self._tree}
     for name in [name for name in arrays if name in views]:
       safetensors.copy_array(arrays.pop(name), views[name])
     if self._layout:

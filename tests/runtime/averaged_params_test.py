@@ -10,6 +10,7 @@ from genrec_jax.runtime.state import average_params
 from genrec_jax.serve import weights as weights_lib
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment
+from genrec_jax.weights import export, safetensors
 from tests.train import tiny_run
 from tests.train.tiny_run import assert_same_bits, curve, train
 
@@ -98,6 +99,32 @@ def test_weights_for_predictions_are_the_averages(averaged):
       name = jax.tree_util.keystr(path, simple=True, separator='/')
       np.testing.assert_array_equal(leaf, kept[f'averaged/{name}'])
   assert found.step <= last['saved at']
+
+
+@pytest.mark.parametrize('which', ['latest', 'best'])
+def test_exports_are_what_predicts(averaged, tmp_path, which):
+  file = tmp_path / 'weights.safetensors'
+  export.export_weights(averaged, file, which)
+  written = safetensors.open_file(file)
+  found = load(averaged, which, AVERAGE)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(found.params):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    np.testing.assert_array_equal(written[f'params/{name}'], leaf)
+  assert not [name for name in written.specs if name.startswith('averaged')]
+
+
+def test_averages_begin_with_weights_from_a_file(averaged, tmp_path):
+  file = tmp_path / 'weights.safetensors'
+  export.export_weights(averaged, file, 'latest')
+  more = (*SETTINGS, AVERAGE, f'train.init_from={file}', 'train.steps=1')
+  train(tmp_path / 'run', *more)
+  found = tiny_run.weights(tmp_path / 'run', overrides=(*SETTINGS, AVERAGE))
+  written = safetensors.open_file(file)
+  for name in [n for n in found if n.startswith('params/')]:
+    # In the first step the share is a quarter.
+    wanted = 0.25 * written[name] + 0.75 * found[name]
+    kept = found[name.replace('params/', 'averaged/', 1)]
+    np.testing.assert_allclose(kept, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_that_goes_on_has_the_same_bits(averaged, tmp_path):
