@@ -25,11 +25,17 @@ def get_config(arg=None):
   config.train.batch_size = 16
   config.train.epochs = 3
   config.train.patience = 1
-  config.optimizer.rows.name = 'row_adagrad'
+  config.optimizer.average = 0.999
+  # With the usual 1e-8, a row moves as far by the small gradients of histories
+  # as by those of candidates.
+  config.optimizer.rows.name, config.optimizer.rows.eps = 'row_adagrad', 1e-3
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   if config.model.name == 'stu':
+    config_lib.quicken_stu(config.model)
     config.model.postprocessor = 'timestamp'
+  else:  # as STU, which reads the events without any action, too
+    config.model.history.update(min_context_events=20, unmarked=True)
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -36,6 +36,7 @@ def get_config(arg=None):
     config_lib.quicken_stu(config.model)
   else:
     config.optimizer.rows.learning_rate = 0.2
+    config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   return config_lib.request_smoke(config) if 'smoke' in variants else config

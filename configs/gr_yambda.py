@@ -31,6 +31,11 @@ def get_config(arg=None):
   config.data.name, config.data.path = 'yambda', 'yambda/flat/50m'
   config.data.order = 'stream'
   config.data.max_history, config.data.max_candidates = 1024, 32
+  if 'mlperf' not in variants:
+    config.optimizer.average = 0.999
+    # With the usual 1e-8, a row moves as far by the small gradients of
+    # histories as by those of candidates.
+    config.optimizer.rows.eps = 1e-3
   config.optimizer.rows.name = 'row_adagrad'
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
@@ -38,6 +43,10 @@ def get_config(arg=None):
     config.model.layout = layout
   if config.model.name == 'stu':
     config.model.postprocessor = 'timestamp'
+    if 'mlperf' not in variants:
+      config_lib.quicken_stu(config.model)
+  else:
+    config.model.history.min_context_events = 20  # as STU
   if 'mlperf' in variants:
     _follow_mlperf(config)
   return config_lib.request_smoke(config) if 'smoke' in variants else config
