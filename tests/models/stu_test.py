@@ -428,6 +428,20 @@ def test_the_start_is_the_published_one():
   assert_uniform('head/net/below/kernel', (6 / (48 + 128)) ** 0.5)
 
 
+def test_listwise_candidates_have_one_token_and_places_of_their_own():
+  config = Config(
+    dim=16, layout='interleaved', listwise=True, max_history=9, max_candidates=5
+  )
+  model = STU(config, ENRICHED, nnx.Rngs(0))
+  state = gr_models.name_leaves(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+  # Two slots of context, two tokens an event, the candidates, and one beyond.
+  assert len(state['positions/position']) == 2 + 2 * 9 + 5 + 1
+  requests = [gr_requests.draw(4, 3, 0, ENRICHED)]
+  batch = build('listwise').pack(requests, *ROOM)
+  # The token of an action would be seen by the candidates behind it.
+  assert model.tokens.find_layout(batch, train=True).of_candidate == 1
+
+
 def test_keys_that_start_as_queries():
   config = Config(dim=48, heads=3, dqk=20, dv=24, tied_start=True)
   state = nnx.state(STU(config, ENRICHED, nnx.Rngs(0)), nnx.Param)

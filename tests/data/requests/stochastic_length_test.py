@@ -151,7 +151,13 @@ def find_inclusion(weights, count):
 
 @pytest.mark.parametrize('count', [2, 3, 4])
 @pytest.mark.parametrize(
-  'ages', [(9, 5, 3, 1, 1, 0), (100, 1, 1, 1, 0, 0), (7, 0, 0, 0, 0)]
+  'ages',
+  [
+    (9, 5, 3, 1, 1, 0),
+    (100, 1, 1, 1, 0, 0),
+    (7, 0, 0, 0, 0),
+    (90, 40, 12, 11, 10, 10),  # asked for long after the last event
+  ],
 )
 def test_weighted_events_are_kept_as_often_as_an_enumeration_says(ages, count):
   weights = tuple(1 - age / sum(ages) for age in ages)
