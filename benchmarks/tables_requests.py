@@ -52,6 +52,20 @@ REQUESTS = {
     ),
     'where': {'kind': 'speed'},
   },
+  'gr_parity': {
+    'files': ('cpu2/gr_parity',),
+    'columns': (
+      ('variant', 'case', ''),
+      ('block', 'block', '.1e'),
+      ('all layers', 'encoder', '.1e'),
+      ('scores', 'scores', '.1e'),
+      ('loss', 'loss', '.1e'),
+      ('gradients', 'gradients', '.1e'),
+      ('layout of the training', 'training_layout', '.1e'),
+      ('two candidates swapped: same bits', 'swap_exact', ''),
+      ('alone in a batch: same bits', 'company_exact', ''),
+    ),
+  },
   'gr_streaming': {
     'files': ('cpu2/gr_streaming',),
     'columns': (

@@ -36,6 +36,4 @@ def get_config(arg=None):
   if config.model.name == 'stu':
     config_lib.quicken_stu(config.model)
     config.model.postprocessor = 'timestamp'
-  else:  # as STU, which reads the events without any action, too
-    config.model.history.update(min_context_events=20, unmarked=True)
   return config_lib.request_smoke(config) if 'smoke' in variants else config

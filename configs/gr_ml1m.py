@@ -34,9 +34,6 @@ def get_config(arg=None):
     config_lib.set_model(config, name)
   if config.model.name == 'stu':
     config_lib.quicken_stu(config.model)
-  else:
-    config.optimizer.rows.learning_rate = 0.2
-    config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   return config_lib.request_smoke(config) if 'smoke' in variants else config

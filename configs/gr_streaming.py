@@ -46,8 +46,6 @@ def get_config(arg=None):
     # could prevent is learned by heart.
     config.model.update(input_dropout=0.0, dropout=0.0)
     rows.learning_rate = 0.1
-  else:
-    config.model.history.min_context_events = 20  # as STU
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   if 'stochastic' in variants:

@@ -45,8 +45,6 @@ def get_config(arg=None):
     config.model.postprocessor = 'timestamp'
     if 'mlperf' not in variants:
       config_lib.quicken_stu(config.model)
-  else:
-    config.model.history.min_context_events = 20  # as STU
   if 'mlperf' in variants:
     _follow_mlperf(config)
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -221,9 +221,9 @@ class PooledRequests:
   """
 
   pooling: str = 'mean'
-  unmarked: bool = False
+  unmarked: bool = True
   counts: bool = False
-  min_context_events: int = 0
+  min_context_events: int = 20
   watch_times: tuple[tuple[float, int], ...] = ()
 
   def __post_init__(self):
