@@ -221,7 +221,7 @@ class PooledRequests:
   """
 
   pooling: str = 'mean'
-  unmarked: bool = True
+  unmarked: bool = False
   counts: bool = False
   min_context_events: int = 20
   watch_times: tuple[tuple[float, int], ...] = ()

@@ -9,7 +9,8 @@
 | how many there are (`counts`) | 'history.count.ACTION', log(1 + n)       |
 
 So a model of single examples, such as DLRM, is told of each event what `stu` is
-told, but for order and time.
+told, but for order and time, and for events without any action, unless
+`unmarked` pools them: in data without such events an empty pool costs quality.
 """
 
 from typing import NamedTuple
@@ -48,7 +49,9 @@ def list_pools(config: Config, spec: RequestSpec) -> dict[str, int]:
   for seconds, bit in config.watch_times:
     names.setdefault(bit, f'watch_{seconds:g}_s')
   bits = request_actions.list_bits(spec, config.watch_times)
-  pools = {names[bit]: bit for bit in bits} or {WHOLE: 0}
+  pools = {names[bit]: bit for bit in bits}
+  if not pools:
+    return {WHOLE: 0}
   return pools | ({UNMARKED: 0} if config.unmarked else {})
 
 

@@ -131,7 +131,8 @@ def test_a_candidate_is_told_what_its_request_says(pooling):
 
 @pytest.mark.parametrize('first_order', ['feature', 'table'])
 def test_first_order_weights_are_added_up(first_order):
-  model = build('lr', first_order=first_order)
+  config = Config(unmarked=False, min_context_events=0)
+  model = build('lr', config, first_order=first_order)
   tables, rows, batch = read(model)
   if first_order == 'table':
     assert set(tables) == {

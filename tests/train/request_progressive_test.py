@@ -19,6 +19,13 @@ OVERRIDES = (
   'eval.splits=()',
   'model.input_dropout=0.0',
   'model.dropout=0.0',
+  # Fresh weights of the published settings say next to nothing.
+  'model.action_std=0.1',
+  'model.token_scale=None',
+  'model.head_inputs=product',
+  'model.tied_start=false',
+  'optimizer.rows.learning_rate=0.05',
+  'optimizer.average=0',  # the loss is that of the weights themselves
   'train.steps=5',
   'train.log_every=2',
   'train.checkpoint_every=5',
