@@ -399,7 +399,8 @@ def _find_layout(
       f'{path}: candidates for {name} are read from CSV and Parquet files; say '
       'which this is with --config.predict.format=csv or =parquet'
     )
-  reading = {'format': format_, 'delimiter': ''}
+  # There are no keys by which a column could be left out.
+  reading = {'format': format_, 'delimiter': '', 'otherwise': ''}
   if format_ == 'csv':
     wanted = [predict.columns.user, predict.columns.item]
     reading = csv_files.settle_layout(path, reading, wanted, 'yes', LOG.info)

@@ -5,6 +5,7 @@ import datetime
 import numpy as np
 import pytest
 
+import genrec_jax
 from genrec_jax.serve.request_scorer import RequestScorer
 from tests.serve import request_runs
 from tests.tolerances import assert_close
@@ -15,13 +16,18 @@ CANDIDATES = {'movie_id': [7, 9]}
 
 
 @pytest.fixture(scope='module')
-def scorer(tmp_path_factory):
+def workdir(tmp_path_factory):
   """Of films, with times, for whom users are context."""
   root = tmp_path_factory.mktemp('rated')
   request_runs.write_ratings(root / 'ratings.csv', request_runs.make_log())
   config = request_runs.make_config(name='movielens', path=str(root))
   config.model.min_context_events = 0
-  return RequestScorer.load(request_runs.start_run(config, root / 'run')[1])
+  return request_runs.start_run(config, root / 'run')[1]
+
+
+@pytest.fixture(scope='module')
+def scorer(workdir):
+  return RequestScorer.load(workdir)
 
 
 def refuse(scorer, message, history=HISTORY, candidates=CANDIDATES, **keys):
@@ -112,6 +118,25 @@ def test_a_request_without_history_may_be_at_any_time(scorer):
   for time in (0, 5, '2020-01-01', 1e9):
     assert_close(scorer.score(NOTHING, CANDIDATES, time=time), wanted)
   refuse(scorer, "^time is '5'.* at 6$", time=5)
+
+
+def test_the_library_names_what_opens_a_run_of_requests(workdir):
+  with pytest.raises(ValueError, match='load opens those of') as error:
+    genrec_jax.load(workdir)
+  scorer = f'{RequestScorer.__module__}.{RequestScorer.load.__qualname__}'
+  assert f'{scorer} opens it, and `genrec predict {workdir} FILE`' in str(
+    error.value
+  )
+
+
+def test_a_run_without_what_it_predicts_with_is_told_the_remedy(tmp_path):
+  (tmp_path / 'config.json').write_text('{}')
+  message = (
+    rf'{tmp_path}/requests: not a directory of saved requests \(no meta.json\)'
+    f'; `genrec train --workdir={tmp_path}` writes it again from the data'
+  )
+  with pytest.raises(FileNotFoundError, match=message):
+    RequestScorer.load(tmp_path, config={})
 
 
 def test_a_time_is_refused_where_data_have_none(tmp_path):

@@ -164,6 +164,24 @@ def test_all_counts_are_returned():
 # --- Names of columns
 
 
+@pytest.mark.parametrize('cell', [b'7', {'id': 7}])
+@pytest.mark.parametrize('name', ['item', 'category'])
+def test_columns_of_a_type_that_is_not_read(stream, tmp_path, name, cell):
+  pa = pytest.importorskip('pyarrow')
+  from pyarrow import parquet
+
+  path = tmp_path / 'asked.parquet'
+  cells = {'user': [1], 'item': [7], 'category': [0], name: [cell]}
+  parquet.write_table(pa.table(cells), path)
+  named = {'user': 'user', 'item': 'item', 'time': ''}
+  predict = ConfigDict({'format': '', 'columns': named})
+  values = read_values(stream.spec, stream.vocabs)
+  file = CandidateFile(path, predict, stream, values, 6)
+  message = f"row 1, column '{name}': type .*; c[a-z]+ the column( to text)?$"
+  with pytest.raises(ValueError, match=message):
+    list(file.read())
+
+
 @pytest.mark.parametrize(
   'columns, keys',
   [

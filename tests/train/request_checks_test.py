@@ -92,6 +92,14 @@ from genrec_jax.train.settings_checks import check_settings
       ['data.streaming.train_steps=101'],
       r'data.streaming.train_steps is 101, must be .* 100 at most \(data.str',
     ),
+    (
+      'gr_streaming',
+      [
+        'data.streaming.true_time=true',
+        'data.streaming.step_seconds=1000000000',
+      ],
+      'step_seconds is 1000000000, and with .*steps=100 .*: lower step_seconds',
+    ),
     ('gr_yambda', ['data.yambda.feedback=likes'], "did you mean 'like'"),
     ('gr_ml1m', ['eval.splits=valid,later'], "'valid', 'next', 'test'"),
   ],
@@ -111,6 +119,7 @@ def test_what_is_refused(name, overrides, text):
     ('gr_streaming', ['data.order=shuffled', 'train.min_delta=0.01',
                       'optimizer.plateau_factor=0.5']),
     ('gr_streaming', ['data.order=shuffled', 'eval.splits=valid']),
+    ('gr_streaming', ['data.streaming.step_seconds=1000000000']),
     ('gr_streaming', ['eval.splits=next']),
     ('gr_streaming', ['eval.splits=()']),
     ('gr_streaming', ['eval.splits=valid,test']),
