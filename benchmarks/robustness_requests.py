@@ -159,6 +159,8 @@ def expect_users(content: bytes) -> list:
 _TASKS = [name for name, _ in kuairand.ACTIONS]
 _LOG = ['user_id', 'video_id', 'time_ms', *_TASKS, 'play_time_ms', 'is_rand']
 _VIEWERS = range(1, 6)
+# From 2000 to before 2060, as milliseconds.
+_YEARS = np.array(['2000', '2060'], 'datetime64[ms]').astype(int).tolist()
 _VALID_FROM = 1_650_556_800_000  # 22 April 2022, 0:00 in Beijing
 KUAIRAND_LOG = 'log_standard_4_08_to_4_21_pure.csv'
 
@@ -217,8 +219,11 @@ def expect_log(content: bytes) -> list:
     played = oracles.rating(played)
     if played < 0:
       raise Refusal('play time')
+    time = _read_whole(time)
+    if not _YEARS[0] <= time < _YEARS[1]:
+      raise Refusal('time')
     found.append(
-      (oracles.whole_id(user), oracles.whole_id(video), _read_whole(time),
+      (oracles.whole_id(user), oracles.whole_id(video), time,
        action, played, _read_flag(is_random))
     )  # fmt: skip
   if not {row[0] for row in found if not row[-1]} <= {*_VIEWERS}:
@@ -306,6 +311,8 @@ def expect_yambda(content: bytes) -> list:
         raise Refusal('number')
       if number != math.floor(number):
         raise Refusal('whole number')
+    if time >= 2**31:
+      raise Refusal('time')
     if kind not in ('listen', 'like', 'dislike', 'unlike', 'undislike'):
       raise Refusal('type')
     if kind == 'listen' and (

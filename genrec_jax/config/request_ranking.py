@@ -87,9 +87,11 @@ def request_ranking() -> ConfigDict:
         'format': '',
         'columns': {
           'user': 'user',  # Its column of the user who asks.
-          'item': 'item',  # Its column of the candidate.
+          # Its column of the candidate; 'item' is also found by the name that
+          # the data have for it.
+          'item': 'item',
           # Its column of the time of the request; '' asks behind the last event
-          # of the user.
+          # of the user, whatever columns the file has.
           'time': '',
         },
         # A '.csv', '.parquet' or '.jsonl' file; '' is

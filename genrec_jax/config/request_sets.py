@@ -8,6 +8,7 @@ here; what a file holds is judged there.
 import dataclasses
 
 _MOST_ROWS = 2**31 - 3  # a table has two rows more
+_LONGEST_AGE = 2**31 - 1  # seconds
 # Option of the generated stream -> the options that bound it.
 _BOUNDS = {
   'items': ' (data.streaming.categories is the least)',
@@ -92,6 +93,15 @@ class StreamOptions:
           f'data.streaming.{name} is {value}, must be {least} at least{until}'
           f'{_BOUNDS.get(name, "")}'
         )
+
+    last = max(self.steps, self.train_steps + 1)  # after the base step
+    if self.true_time and last * self.step_seconds > _LONGEST_AGE:
+      raise ValueError(
+        f'data.streaming.step_seconds is {self.step_seconds}, and with '
+        f'data.streaming.true_time and data.streaming.steps={self.steps} the '
+        f'stream takes {last * self.step_seconds:,} seconds, of which '
+        f'{_LONGEST_AGE:,} are possible: lower step_seconds or steps'
+      )
 
   @property
   def item_count(self) -> int:

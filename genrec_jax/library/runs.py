@@ -489,11 +489,7 @@ def load(path: str | os.PathLike) -> RetrievalRun | RankingRun:
     saved.check_saved(path)
     config = config_lib.read_config(path / 'config.json')
     task = config.get('task')
-    if not isinstance(task, str) or task not in KINDS:
-      raise ValueError(
-        f'{path} holds a run of task={task!r}; load opens those of '
-        f'{" and ".join(KINDS)}'
-      )
+    saved.check_task(path, task, KINDS)
     use_compile_cache(config)
     run = KINDS[task](path)
     run.check_files()

@@ -11,7 +11,7 @@ import os
 import pathlib
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from genrec_jax import provenance, sealed
 
@@ -77,6 +77,28 @@ def check_saved(path: pathlib.Path) -> None:
     if name != 'report.json' or (path / name).exists():
       if zlib.crc32(files.read(name)) != checksum:
         raise files.damaged(name, 'it is not the file that was saved')
+
+
+def check_task(path: pathlib.Path, task: object, kinds: Collection[str]):
+  """Refuses a run of a task that `load` does not open.
+
+  Args:
+    path: of the run.
+    task: of its config.
+    kinds: the tasks that `load` opens.
+  """
+  if isinstance(task, str) and task in kinds:
+    return
+  instead = ''
+  if task == 'request_ranking':
+    instead = (
+      '. genrec_jax.serve.request_scorer.RequestScorer.load opens it, and '
+      f'`genrec predict {path} FILE` scores a file of candidates'
+    )
+  raise ValueError(
+    f'{path} holds a run of task={task!r}; load opens those of '
+    f'{" and ".join(kinds)}{instead}'
+  )
 
 
 @contextlib.contextmanager

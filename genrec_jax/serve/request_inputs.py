@@ -35,6 +35,10 @@ LOG = logging.getLogger('genrec_jax')
 BLOCK = 1 << 14  # rows that are scored before others are read
 EXAMPLES = 5  # of what is unknown, for the log
 _LONGEST_AGE = np.iinfo(np.int32).max
+_ITEM = 'item'  # what predict.columns.item is, unless somebody sets it
+# Columns that may say when is asked; those of the data sets among them.
+_LIKE_TIMES = ('time', 'timestamp', 'time_ms', 'datetime', 'date')
+_STEP = 'step'  # what predictions for a stream have in place of a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,10 @@ class Tally:
     rows: candidates that were read.
     requests: that they are of.
     unknown_items: candidates whose item the model does not know.
+    unknown_values: candidates with a value of another feature that the model
+      does not know.
+    unknown_features: candidates of other items whose further features nobody
+      says, neither the file nor the data.
     unknown_users: candidates of users that the data do not have.
     without_history: candidates of other users before whom there is no event.
     examples: the first of each of these, with its line.
@@ -68,6 +76,8 @@ class Tally:
   rows: int = 0
   requests: int = 0
   unknown_items: int = 0
+  unknown_values: int = 0
+  unknown_features: int = 0
   unknown_users: int = 0
   without_history: int = 0
   examples: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
@@ -86,6 +96,10 @@ class Tally:
     for what, said in (
       ('unknown_items', 'an item that training does not know, and are scored '
        'as any unknown item'),
+      ('unknown_values', 'a feature with a value that training does not know, '
+       'and are scored as any unknown value of it'),
+      ('unknown_features', 'an item whose other features neither the file nor '
+       'the data have, and are scored with unknown ones'),
       ('unknown_users', 'a user who is not in the data, and are scored without '
        'a history'),
       ('without_history', 'a user without an event before the request, and are '
@@ -136,14 +150,20 @@ class CandidateFile:
     item, *others = [f.name for f in dataset.spec.items]
     c = predict.columns
     self._user, self._time = c.user, c.time
+    _refuse_twins(c)
     if c.time and dataset.events.time is None:
       raise ValueError(
         f'predict.columns.time is {c.time!r}, and the events of '
         f"{dataset.name} have no times; set it to ''"
       )
     self._reading, names = _find_layout(self._path, predict, dataset.name)
+    asked = {'user': c.user, 'item': c.item, 'time': c.time}
+    if c.item == _ITEM and _ITEM not in names and item in names:
+      # As the data call it, and so predictions for the test split.
+      asked['item'] = item
+      LOG.info('%s: the items are read from the column %r', self._path, item)
     # Feature -> its column. That of the item may have any name.
-    self._sources = {item: c.item}
+    self._sources = {item: asked['item']}
     self._sources |= {name: name for name in others if name in names}
     # The data know no other one of these: each showing has its own.
     for name in (f.name for f in dataset.spec.candidates):
@@ -154,15 +174,17 @@ class CandidateFile:
           'it is not known'
         )
       self._sources[name] = name
-    for role in ('user', 'item', 'time'):
-      if c[role] and c[role] not in names:
+    for role, name in asked.items():
+      if name and name not in names:
         raise ValueError(
-          f'{self._path}: no column {c[role]!r}; the columns are '
+          f'{self._path}: no column {name!r}; the columns are '
           f'{list_names(names)}; name the one of the {role} with '
           f'--config.predict.columns.{role}=NAME'
         )
     self.columns = [self._user, *self._sources.values()]
     self.columns += [self._time] if self._time else []
+    if not self._time:
+      _warn_of_times(self._path, names, dataset)
 
   def read(self) -> Iterator[Block]:
     """The candidates, in their order."""
@@ -251,17 +273,23 @@ class CandidateFile:
     rows = {}
     rows[item], is_unknown = self._values[item].encode(texts)
     self.tally.note('unknown_items', chunk, texts, is_unknown)
-    for name, known in self._features.items():
+    is_bare = np.zeros(len(chunk), bool)
+    odd = {}  # place of a candidate -> a value of it that is unknown
+    asking = [f.name for f in self.dataset.spec.candidates]
+    for name in (*self._features, *asking):
       if name in self._sources:
         cells = _list_texts(chunk, self._sources[name])
-        rows[name], _ = self._values[name].encode(cells)
+        rows[name], is_odd = self._values[name].encode(cells)
+        for at in np.flatnonzero(is_odd).tolist():
+          odd.setdefault(at, f'{name} {cells[at]}')
       else:
-        found = known[rows[item]]
+        found = self._features[name][rows[item]]
+        is_bare |= (found == PAD) & ~is_unknown
         found[is_unknown | (found == PAD)] = self._values[name].unknown_row
         rows[name] = found
-    for name in (f.name for f in self.dataset.spec.candidates):
-      cells = _list_texts(chunk, name)
-      rows[name], _ = self._values[name].encode(cells)
+    which = np.isin(np.arange(len(chunk)), [*odd])
+    self.tally.note('unknown_values', chunk, odd, which)
+    self.tally.note('unknown_features', chunk, texts, is_bare)
     return rows
 
   def _read_texts(self, chunk, name: str, users=None) -> list[str]:
@@ -269,12 +297,12 @@ class CandidateFile:
     texts = _list_texts(chunk, name)
     if '' in texts:
       at = texts.index('')
-      what, of = ('an item', f' of {quote(users[at])}') if users else (
-        'a user', ''
-      )  # fmt: skip
+      needs = 'a user'
+      if users:
+        needs = f'an item, and this one is of user {quote(users[at])}'
       raise ValueError(
-        f'{chunk.where(at)}, column {name!r}: the request{of} has no candidate '
-        f'without {what}; fill the cell in, or take the row out'
+        f'{chunk.where(at)}, column {name!r}: the cell is empty, but every '
+        f'candidate needs {needs}; fill the cell in, or take the row out'
       )
     return texts
 
@@ -290,6 +318,43 @@ class CandidateFile:
         f'{quote(users[at])} asks; give seconds since 1970 or an ISO date'
       )
     return times.seconds
+
+
+def _refuse_twins(columns: Mapping) -> None:
+  """Refuses one column for two of user, item and time."""
+  for one, other in itertools.combinations(('user', 'item', 'time'), 2):
+    if columns[one] == columns[other]:
+      raise ValueError(
+        f'predict.columns.{one} and predict.columns.{other} are both '
+        f'{columns[one]!r}; name two columns'
+      )
+
+
+def _warn_of_times(
+  path: pathlib.Path, names: Sequence[str], dataset: RequestDataset
+) -> None:
+  """Says that a column is not read that histories could end by."""
+  timed = dataset.events.time is not None
+  telling = _LIKE_TIMES if timed else (*_LIKE_TIMES, _STEP)
+  found = [name for name in names if name.casefold() in telling]
+  if not found:
+    return
+  remedy = (
+    f'if it says when is asked, in seconds since 1970 or as an ISO date, set '
+    f'--config.predict.columns.time={found[0]}'
+    if timed
+    else f'the events of {dataset.name} have no times, so that histories end '
+    'nowhere else; score candidates that are events of the data as the test '
+    "split, with predict.input=''"
+  )
+  LOG.warning(
+    '%s: the column %s is not read, and every history has all events of its '
+    'user in the data, those after the request and maybe the candidates '
+    'themselves among them; %s',
+    path,
+    quote(found[0]),
+    remedy,
+  )
 
 
 def _join_blocks(blocks: Sequence[Block]) -> Block:
@@ -334,7 +399,8 @@ def _find_layout(
       f'{path}: candidates for {name} are read from CSV and Parquet files; say '
       'which this is with --config.predict.format=csv or =parquet'
     )
-  reading = {'format': format_, 'delimiter': ''}
+  # There are no keys by which a column could be left out.
+  reading = {'format': format_, 'delimiter': '', 'otherwise': ''}
   if format_ == 'csv':
     wanted = [predict.columns.user, predict.columns.item]
     reading = csv_files.settle_layout(path, reading, wanted, 'yes', LOG.info)

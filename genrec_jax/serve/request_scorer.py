@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from genrec_jax import config as config_lib
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import fields, pipeline
-from genrec_jax.data.quoting import quote
+from genrec_jax.data.quoting import escape, quote
 from genrec_jax.data.ranking import annotations, raw
 from genrec_jax.data.requests import batches, request_files
 from genrec_jax.data.requests.feature_values import read_values
@@ -133,14 +133,21 @@ class RequestScorer:
     columns += [WATCH_TIME] if self.spec.watch_time else []
     past = _read_table(history, columns, 'history')
     asked = _read_table(candidates, [f.name for f in asking], CANDIDATES)
-    if not len(asked):
-      return np.zeros((0, len(self.labels)), np.float32)
+    context = self.find_context(user)
     times, moment = None, None
     if self.spec.timed:
       times = _read_times(past)
       moment = times[-1] if len(times) else np.int64(0)
-      moment = _read_moment(time, moment) if time is not None else moment
+      if time is not None:
+        moment = _read_moment(time, times[-1:])
       _check_ages(times[-self._limits['max_history'] :], moment)
+    elif time is not None:
+      raise ValueError(
+        f'time is {quote(str(time))}, and the data of this model have no times '
+        'that it could be compared with; leave time out'
+      )
+    if not len(asked):
+      return np.zeros((0, len(self.labels)), np.float32)
     count = len(past)
     dataset = RequestDataset(
       name='one request',
@@ -152,7 +159,7 @@ class RequestScorer:
         times,
         _read_seconds(past) if self.spec.watch_time else None,
       ),
-      context=self.find_context(user),
+      context=context,
       splits={},
       vocabs=self._encoding.vocabs,
       user_ids=np.zeros(1, np.int64),
@@ -215,8 +222,9 @@ class RequestScorer:
 
   def find_context(self, user: str | int | None = None) -> dict:
     """Feature of the context -> `[1]` int32, of a user or of an unknown one."""
-    encoding = self._encoding
-    known = [] if user is None else encoding.users.encode(np.array([user]))
+    encoding, known = self._encoding, []
+    if user is not None:
+      known = encoding.users.encode(np.array([_name_user(user)]))
     row = known[0] if len(known) else 0
     return {
       f.name: encoding.context[f.name][row - 1 : row]
@@ -277,11 +285,40 @@ class RequestScorer:
 
 def _read_table(table: Table, names: Sequence[str], what: str) -> raw.RawChunk:
   has_columns = isinstance(table, Mapping) or hasattr(table, 'columns')
-  read = raw.from_columns if has_columns else raw.from_records
   try:
-    return read(table, names)
+    if has_columns:
+      return raw.from_columns(table, names)
+    return raw.from_records(_list_records(table, what), names)
   except ValueError as e:
     raise ValueError(f'{what}: {e}') from None
+
+
+def _list_records(table: Sequence[Mapping], what: str) -> list[Mapping]:
+  """The rows of what should be a mapping for each."""
+  wanted = 'give columns by name, a DataFrame, or a list of a mapping a row'
+  if isinstance(table, str | bytes) or not np.iterable(table):
+    raise ValueError(f'what is given is a {type(table).__name__}; {wanted}')
+  records = list(table)
+  for i, record in enumerate(records):
+    # Rows of a DataFrame are no mappings, but have keys.
+    if not isinstance(record, Mapping) and not hasattr(record, 'keys'):
+      raise ValueError(
+        f'row {i} is a {type(record).__name__}, not a mapping of names to '
+        f'values; {wanted}'
+      )
+  return records
+
+
+def _name_user(user: str | int) -> str:
+  if isinstance(user, str):
+    return user
+  is_number = isinstance(user, int | float | np.integer | np.floating)
+  if isinstance(user, bool) or not (is_number and user % 1 == 0):
+    raise ValueError(
+      f'user is {escape(quote(user))}; give one user as the data name users, a '
+      'text or a whole number, or None for somebody unknown'
+    )
+  return str(int(user))
 
 
 def _list_texts(chunk: raw.RawChunk, name: str, what: str) -> list[str]:
@@ -312,15 +349,25 @@ def _read_times(chunk: raw.RawChunk) -> np.ndarray:
   return seconds
 
 
-def _read_moment(time: float | str, last: int) -> np.int64:
-  chunk = raw.from_columns({TIME: [time]}, [TIME])
-  times, good = annotations.parse_exact_times(chunk, TIME, 'the time')
-  if not good.all() or times.seconds[0] < last:
-    raise ValueError(
-      f'time is {quote(str(time))}; give seconds since 1970 or an ISO date, at '
-      f'or after the last event of the history, which is at {last}'
-    )
-  return times.seconds[0]
+def _read_moment(time: float | str, last: np.ndarray) -> np.int64:
+  """Seconds of a request after a history; `last` is its last time, if any."""
+  kinds = str | int | float | np.integer | np.floating
+  shown = f'a {type(time).__name__}'
+  if isinstance(time, kinds) and not isinstance(time, bool):
+    shown = quote(str(time))
+    chunk = raw.from_columns({TIME: [time]}, [TIME])
+    times, good = annotations.parse_exact_times(chunk, TIME, 'the time')
+    if good.all() and (times.seconds >= last).all():
+      return times.seconds[0]
+  after = (
+    f', at or after the last event of the history, which is at {last[0]}'
+    if len(last)
+    else ''
+  )
+  raise ValueError(
+    f'time is {shown}; give seconds since 1970 or a text with an ISO date'
+    f'{after}'
+  )
 
 
 def _check_ages(times: np.ndarray, moment: np.int64) -> None:

@@ -24,6 +24,13 @@ from genrec_jax.serve.request_scorer import RequestScorer
 
 LOG = logging.getLogger('genrec_jax')
 _OURS = ('request', 'user', 'step', 'time')  # columns of predictions
+_COUNTED = (
+  'unknown_items',
+  'unknown_values',
+  'unknown_features',
+  'unknown_users',
+  'without_history',
+)
 
 
 def write_request_scores(
@@ -37,8 +44,10 @@ def write_request_scores(
     extensions: what is used from outside the library.
 
   Returns:
-    {'output', 'rows', 'requests'}, and how many candidates are of
-    'unknown_items', of 'unknown_users', and of others 'without_history'.
+    {'output', 'rows', 'requests'}, and how many candidates a file has of
+    'unknown_items', with 'unknown_values' of other features or with
+    'unknown_features' of known items, of 'unknown_users', and of others
+    'without_history'.
   """
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
@@ -72,9 +81,7 @@ def write_request_scores(
       done += len(rows.request)
       progress.update(done)
   LOG.info('%s: scores of %s candidates', output, f'{done:,}')
-  counts = dict.fromkeys(
-    ('unknown_items', 'unknown_users', 'without_history'), 0
-  )
+  counts = dict.fromkeys(_COUNTED, 0)
   if file is None:
     empty = int(np.sum(np.diff(split.offsets) == 0))
     if empty:

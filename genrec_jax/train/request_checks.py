@@ -31,6 +31,7 @@ def check_requests(config) -> None:
     )
   if config.data.order == 'stream':
     _check_stream(config)
+  _check_splits(config)
   _check_inputs(config)
   labels = list_labels(config.data)
   weights = config.loss.task_weights
@@ -84,6 +85,31 @@ def _check_stream(config) -> None:
       f'train.patience is {train.patience} and waits for better validation '
       f"metrics, and {why} has no split 'valid': set train.patience=0"
     )
+  for key, value, unset in (
+    ('optimizer.plateau_factor', config.optimizer.plateau_factor, 1.0),
+    ('train.min_delta', train.min_delta, 0.0),
+  ):
+    if value != unset:
+      raise ConfigError(
+        f'{key} is {value}, and acts on validation metrics, and {why} has no '
+        f"split 'valid': set {key}={unset}"
+      )
+
+
+def _check_splits(config) -> None:
+  """Refuses splits of which an order of the data has none."""
+  order, splits = config.data.order, tuple(config.eval.splits)
+  is_stream = order == 'stream'
+  missing = 'valid' if is_stream else 'next'
+  if splits != (missing,):
+    return
+  there = ('next', 'test') if is_stream else ('valid', 'test')
+  raise ConfigError(
+    f'eval.splits is {splits}, and with data.order={order!r} there is no split '
+    f'{missing!r} to evaluate: set eval.splits={",".join(there)}'
+    + ', or data.order=shuffled'
+    * is_stream
+  )
 
 
 def _check_inputs(config) -> None:

@@ -8,6 +8,7 @@ requests that come next is called 'next'; the test split is measured at the end.
 
 import dataclasses
 import functools
+import logging
 import pathlib
 from collections.abc import Callable
 
@@ -29,6 +30,10 @@ from genrec_jax.features import CANDIDATES
 from genrec_jax.parallel import job
 from genrec_jax.tasks.request_ranking import RequestRanking
 
+LOG = logging.getLogger('genrec_jax')
+_MORE_REQUESTS = (
+  'raise data.streaming.activity, data.streaming.users or data.streaming.steps'
+)
 # Candidates of a mean item that each item is given beside its own, so that the
 # share of a label of rare items is not taken at its word.
 PRIOR = 10.0
@@ -55,6 +60,11 @@ class RequestData:
     with job.fail_together('reading the data', lead_first=True):
       dataset = prepared.load(config.data, cache, log=log)
     log(dataset.summary())
+    if 'train' not in dataset.splits:  # which readers of files refuse
+      raise ConfigError(
+        f'{dataset.name}: there is no request to train on, for no user takes '
+        f'part in a step of training: {_MORE_REQUESTS}'
+      )
     if config.data.order == 'stream' and dataset.splits['train'].step is None:
       raise ConfigError(
         f"data.order='stream' takes requests step by step, and {dataset.name} "
@@ -62,7 +72,23 @@ class RequestData:
       )
     data = cls(dataset, config)
     data._check_end()
+    for sentence in data._list_warnings():
+      LOG.warning('%s', sentence)
     return data
+
+  def _list_warnings(self) -> list[str]:
+    """What of the evaluations that are asked for cannot be."""
+    if 'test' in self.dataset.splits or 'test' not in self.config.eval.splits:
+      return []
+    stream = self.config.data.streaming
+    if stream.train_steps == stream.steps:
+      why = (
+        f'data.streaming.train_steps is {stream.train_steps}, as many as '
+        'data.streaming.steps: lower it, or raise steps'
+      )
+    else:
+      why = f'nobody takes part in a step of inference: {_MORE_REQUESTS}'
+    return [f'there is no test split, and no metric of it; {why}']
 
   def _check_end(self) -> None:
     """Refuses to measure a step of a stream of which a part is learned."""
@@ -172,7 +198,7 @@ class RequestData:
       }
       for name, requests in self.dataset.splits.items()
     }
-    return counts, []
+    return counts, self._list_warnings()
 
   def evaluator(self, task, split: str, config, runtime) -> RequestEvaluator:
     """What measures a split; `config` is the `eval` section."""

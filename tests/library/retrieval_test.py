@@ -343,7 +343,8 @@ def test_paths_that_cannot_be_used(tmp_path):
   with pytest.raises(FileNotFoundError, match='holds no run'):
     genrec_jax.load(tmp_path)
   (tmp_path / 'config.json').write_text('{"task": "mine", "parallel": {}}')
-  with pytest.raises(ValueError, match="task='mine'; load opens those of"):
+  message = "task='mine'; load opens those of retrieval and ranking$"
+  with pytest.raises(ValueError, match=message):
     genrec_jax.load(tmp_path)
 
 

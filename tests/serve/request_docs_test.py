@@ -8,7 +8,15 @@ import re
 import numpy as np
 import pytest
 
-from genrec_jax.data.requests import feature_values, movielens
+from genrec_jax import config as config_lib
+from genrec_jax.data.requests import (
+  feature_values,
+  kuairand,
+  movielens,
+  prepared,
+  streaming,
+  yambda_files,
+)
 from genrec_jax.serve.request_scorer import RequestScorer
 from tests.data.requests import movielens_test
 from tests.serve import request_runs
@@ -104,6 +112,48 @@ def test_candidates_of_the_page_are_a_file(workdir):
                           strict=True):  # fmt: skip
     _, is_unknown = scorer.values[name].encode(column)
     assert not is_unknown.any()
+
+
+def test_names_of_histories_are_those_of_the_data_sets():
+  """The table of what `RequestScorer` wants, and what readers write."""
+  rows = re.findall(r'^\| `(\w+)` \| (.*) \| (.*) \| (.*) \|$',
+                    PAGES['generative_ranking'], re.MULTILINE)  # fmt: skip
+  told = {name: cells for name, *cells in rows if name in prepared.SETS}
+  assert set(told) == set(prepared.SETS)
+  for name, items, actions in (
+    ('streaming', ['item', 'category'], streaming.ACTIONS),
+    ('movielens', [movielens.ITEM], movielens.ACTIONS),
+    ('kuairand', [kuairand.ITEM, kuairand.TAB], kuairand.ACTIONS),
+    ('yambda', [yambda_files.ITEM], yambda_files.BITS.items()),
+  ):
+    shown = [re.findall('`([a-z_0-9]+)`', cell) for cell in told[name]]
+    assert {*shown[0]} == {*items}
+    names = [action for action, _ in actions]
+    if name in ('streaming', 'movielens'):  # 'first to last'
+      names = [names[0], names[-1]]
+    if name == 'yambda':  # all but those that the data are asked for
+      names, shown[1] = ['listen_plus', 'skip'], shown[1][:2]
+    assert shown[1] == names
+    assert shown[2][0] == 'time'
+    watched = 'watch_time' in shown[2]
+    assert watched == (name in ('kuairand', 'yambda'))
+
+
+@pytest.mark.parametrize('name', ['streaming', 'ml1m', 'kuairand', 'yambda'])
+def test_smoke_is_of_the_generated_stream(name):
+  data = config_lib.load(f'gr_{name}:smoke', []).data
+  assert (data.name, data.path) == ('streaming', '')
+  assert data.streaming.users <= 50
+
+
+def test_columns_of_yambda_are_told():
+  page = PAGES['generative_ranking_data']
+  (text,) = re.findall(
+    r'The columns that are read are(.*?)\n\n', page, re.DOTALL
+  )
+  named = re.findall(r'`([a-z_]+)`', text)
+  for column in ('USER', 'ITEM', 'TIME', '_TYPE', '_PLAYED', '_LENGTH'):
+    assert getattr(yambda_files, column) in named
 
 
 def test_reading_of_a_published_data_set(tmp_path, monkeypatch, capsys):

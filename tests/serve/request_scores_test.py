@@ -231,11 +231,11 @@ BAD = {
   ),
   'no candidate': (
     ['user,item', '11,7', '12,'], {},
-    "line 3, column 'item': the request of '12' has no candidate.*fill",
+    "line 3, column 'item': the cell is empty, but .* of user '12'; fill",
   ),
   'nobody': (
     ['user,item', ',7'], {},
-    "line 2, column 'user': the request has no candidate without a user",
+    "line 2, column 'user': the cell is empty, but every .* a user; fill",
   ),
   'header': (['user,item'], {}, 'asked.csv: the file holds no rows'),
   'empty': ([], {}, 'asked.csv: the file is empty'),

@@ -9,6 +9,7 @@ from genrec_jax.data import fields, parquet, text
 from genrec_jax.data.parquet import pa
 from genrec_jax.data.ranking import csv_files, forms, raw
 
+_OTHERWISE = ', or leave it out of data.features'
 _REMEDY = 'make it null if it is missing'
 SUFFIXES = ('.parquet',)
 BARE = False
@@ -32,9 +33,10 @@ def read_chunks(
   Args:
     path: the file.
     column_names: names of the columns.
-    reading: the format and its options.
+    reading: the format and its options; 'otherwise' is what else to do about a
+      column of a type that cannot be read.
   """
-  del reading
+  otherwise = reading.get('otherwise', _OTHERWISE)
   csv_files.find_columns(path, column_names, read_names(path, {}))
   done = 0
   for batch in parquet.read_batches(path, column_names, raw.CHUNK_ROWS):
@@ -47,12 +49,12 @@ def read_chunks(
       for name in column_names:
         values = batch[name]
         place = f'{quote_row(0)}, column {name!r}'
-        columns[name] = _convert_column(values, place)
+        columns[name] = _convert_column(values, place, otherwise)
     yield raw.RawChunk(columns, batch.num_rows, quote_row, _REMEDY)
     done += batch.num_rows
 
 
-def _convert_column(values, where: str) -> raw.Column:
+def _convert_column(values, where: str, otherwise: str) -> raw.Column:
   types, kind = pa.types, values.type
   if types.is_dictionary(kind):
     values = values.dictionary_decode()
@@ -62,8 +64,8 @@ def _convert_column(values, where: str) -> raw.Column:
     inner = values.filter(values.is_valid()).flatten()
     lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     if not (_suggest_kind(kind.value_type) or types.is_null(kind.value_type)):
-      _refuse_type(kind, where)
-    return raw.ListColumn(_convert_column(inner, where), lengths)
+      _refuse_type(kind, where, otherwise)
+    return raw.ListColumn(_convert_column(inner, where, otherwise), lengths)
   if types.is_null(kind):
     return [''] * len(values)
   if types.is_decimal(kind):
@@ -79,7 +81,7 @@ def _convert_column(values, where: str) -> raw.Column:
   if types.is_boolean(kind):
     values, kind = values.cast(pa.int8()), pa.int8()
   if not (types.is_integer(kind) or types.is_floating(kind)):
-    _refuse_type(kind, where)
+    _refuse_type(kind, where, otherwise)
   if present is not None:
     values = values.fill_null(pa.scalar(0, kind))
   numbers = values.to_numpy(zero_copy_only=False)
@@ -93,12 +95,12 @@ def _convert_column(values, where: str) -> raw.Column:
   return raw.make_numbers(numbers, present)
 
 
-def _refuse_type(kind: pa.DataType, where: str) -> None:
+def _refuse_type(kind: pa.DataType, where: str, otherwise: str) -> None:
   is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
   remedy = 'cast the column to text' if is_binary else 'convert the column'
   raise ValueError(
     f'{where}: type {kind} is neither text nor a number nor a list of those; '
-    f'{remedy}, or leave it out of data.features'
+    f'{remedy}{otherwise}'
   )
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import decimal
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -211,7 +211,7 @@ def from_columns(data: object, names: Sequence[str]) -> RawChunk:
         f'no column {name!r}; the columns are {list_names(known)}'
         + hint_nearest(name, known)
       )
-  cells = {name: _list_cells(data[name]) for name in names}
+  cells = {name: _list_cells(data[name], name) for name in names}
   sizes = {name: len(values) for name, values in cells.items()}
   if len(set(sizes.values())) > 1:
     text = list_names([f'{name} has {size}' for name, size in sizes.items()])
@@ -221,8 +221,15 @@ def from_columns(data: object, names: Sequence[str]) -> RawChunk:
   return RawChunk(columns, next(iter(sizes.values())), remedy=remedy)
 
 
-def _list_cells(values: Iterable) -> list:
+def _list_cells(values: Iterable, name: str) -> list:
   """The cells of a column of any package, floats in the type they have."""
+  # Texts, sets and mappings can be listed, but are no columns.
+  is_column = hasattr(values, '__iter__') and getattr(values, 'ndim', 1) > 0
+  if not is_column or isinstance(values, str | bytes | Set | Mapping):
+    raise ValueError(
+      f'column {name!r} is {quote(values)}; give a list with a value for each '
+      'row'
+    )
   kind = str(getattr(values, 'dtype', getattr(values, 'type', ''))).lower()
   if 'float' in kind or 'double' in kind:
     return list(np.asarray(values))

@@ -64,6 +64,9 @@ _PERIODS = ('4_08_to_4_21', '4_22_to_5_08')
 _VERSIONS = {'pure': ('',), '1k': ('',), '27k': ('_part1', '_part2')}
 _SPLITS = ('train', 'valid', 'test')
 _DAY = 86_400
+# From 2000 to before 2060 in milliseconds. Seconds and microseconds of such
+# years are outside, and so many seconds, the most steps, fit into int32.
+_EARLIEST, _LATEST = 946_684_800_000, 2_840_140_800_000
 
 
 def load(
@@ -281,7 +284,7 @@ def _read_log(path, options: KuairandOptions) -> Iterator[dict]:
 _WANTED = {
   USER: 'a whole number, the user',
   ITEM: 'a whole number, the video',
-  _TIME: 'a time in whole milliseconds since 1970',
+  _TIME: 'a time from 2000 to 2059 in whole milliseconds since 1970',
   _PLAYED: 'a time in milliseconds, 0 or more',
   TAB: 'a whole number, the scenario',
 }
@@ -296,6 +299,8 @@ def _read_column(path, block, index: dict[str, int], name: str) -> np.ndarray:
     values, good = fields.parse_ids(words, 'int')
   elif name in _WANTED:
     values, good = fields.whole_numbers(words)
+    if name == _TIME:
+      good &= (values >= _EARLIEST) & (values < _LATEST)
     good &= values >= 0
   else:
     values, good = _read_flags(words)

@@ -201,7 +201,8 @@ def _write_files(
 def _read_meta(files: sealed.SealedDirectory) -> dict:
   if not files.is_sealed and not (files.path / _META).exists():
     raise FileNotFoundError(
-      f'{files.path}: not a directory of saved requests (no {_META})'
+      f'{files.path}: not a directory of saved requests (no {_META}); '
+      f'{files.remedy}'
     )
   meta = files.read_json(_META, format=int)
   if meta['format'] != FORMAT:

@@ -39,6 +39,7 @@ FILES = {
 _ALL = 'multi_event.parquet'
 SOURCES = ('auto', 'multi_event', 'listens')
 _LARGEST = np.iinfo(np.uint32).max
+_LATEST = np.iinfo(np.int32).max  # so that steps and ages have room
 
 
 def find_files(path, options) -> dict[str, object]:
@@ -140,9 +141,9 @@ def _read_batch(path, batch, kind, first, options) -> dict[str, np.ndarray]:
     return f'{path}, row {first + row}'
 
   part = {
-    name: _read_whole(batch[name], name, find_where)
-    for name in (USER, ITEM, TIME)
+    name: _read_whole(batch[name], name, find_where) for name in (USER, ITEM)
   }
+  part[TIME] = _read_times(batch[TIME], part[USER], find_where)
   count = batch.num_rows
   action = np.full(count, BITS.get(kind, 0), np.uint8)
   is_listen = np.full(count, kind == LISTEN)
@@ -178,6 +179,19 @@ def _read_whole(values, name: str, find_where) -> np.ndarray:
       'not a whole number of 32 bits; mend or remove the row'
     )
   return numbers.astype(np.uint32)
+
+
+def _read_times(values, users: np.ndarray, find_where) -> np.ndarray:
+  """The column of times, as uint32."""
+  times = _read_whole(values, TIME, find_where)
+  if (times > _LATEST).any():
+    bad = int(np.argmax(times > _LATEST))
+    raise ValueError(
+      f'{find_where(bad)}: {TIME} of user {users[bad]} is {times[bad]}, more '
+      f'than {_LATEST} seconds; is it in milliseconds? give seconds, or remove '
+      'the row'
+    )
+  return times
 
 
 def _read_listens(values, name, is_listen, part, find_where) -> np.ndarray:

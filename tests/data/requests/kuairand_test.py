@@ -298,7 +298,13 @@ FIRST = 'log_standard_4_08_to_4_21_1k.csv'
     ('user_id', 'x', "user_id is 'x' for user 'x', not a whole number"),
     ('video_id', '', "video_id is '' for user .*, not a whole number"),
     ('time_ms', '-1', "time_ms is '-1' for user .* milliseconds since 1970"),
-    ('time_ms', '1.5', '.*not a time in whole milliseconds'),
+    ('time_ms', '1.5', '.*not a time from 2000 to 2059 in whole milliseconds'),
+    ('time_ms', '0', "time_ms is '0' for user .*; mend or remove the line"),
+    ('time_ms', '1650485801', '.*not a time from 2000 to 2059 in whole milli'),
+    ('time_ms', '1650485801301000', '.*not a time from 2000'),
+    ('time_ms', str(2**63 - 1), '.*not a time from 2000'),
+    ('time_ms', '946684799999', '.*not a time from 2000'),
+    ('time_ms', '2840140800000', '.*not a time from 2000'),
     ('is_click', '2', "is_click is '2' for user .*, not 0 or 1; mend"),
     ('is_hate', '', "is_hate is '' for user"),
     ('long_view', '10', "long_view is '10' for user"),
@@ -312,6 +318,27 @@ def test_a_bad_value_is_named(tmp_path, name, value, message):
   write(tmp_path)
   edit(tmp_path / FIRST, 9, name, value)
   refuse(tmp_path, f'{FIRST}, line 9: {message}')
+
+
+def test_the_first_and_last_times_have_steps(tmp_path):
+  """Steps of a second from 2000 to 2059, as a clock counts them."""
+  write(tmp_path)
+  path = tmp_path / FIRST
+  with open(path, newline='') as f:
+    rows = list(csv.DictReader(f))
+  utc = datetime.UTC
+  first = datetime.datetime(2000, 1, 1, tzinfo=utc)
+  last = datetime.datetime(2059, 12, 31, 23, 59, 59, tzinfo=utc)
+  user = rows[7]['user_id']
+  ends = [{**rows[7], 'time_ms': int(first.timestamp()) * 1000}]
+  ends += [{**rows[7], 'time_ms': int(last.timestamp()) * 1000 + 999}] * 2
+  write_table(path, LOG, rows + ends)
+  data = kuairand.load(tmp_path, KuairandOptions(step_s=1, min_history=1))
+  test = data.splits['test']
+  # The first day began at midnight of Beijing, eight hours into that of UTC.
+  wanted = (last - first).total_seconds() + 8 * 3600
+  assert test.step[-1] == wanted and (test.step >= 0).all()
+  assert data.user_ids[test.user[-1]] == int(user)
 
 
 def test_an_empty_field_does_not_make_up_for_a_longer_one(tmp_path):

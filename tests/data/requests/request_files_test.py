@@ -233,7 +233,10 @@ def spoil_meta(path, **values):
 
 def test_a_meta_file_of_another_kind_is_refused(tmp_path):
   out = tmp_path / 'data'
-  with pytest.raises(FileNotFoundError, match='not a directory of saved requ'):
+  message = (
+    r'not a directory of saved requests \(no meta.json\); remove the dir'
+  )
+  with pytest.raises(FileNotFoundError, match=message):
     request_files.open_requests(tmp_path)
   request_files.save_requests(make_dataset(1), out)
   spoil_meta(out, spec={'items': [{'nome': 'x'}]})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genrec_jax.config.request_sets import StreamOptions
-from genrec_jax.data.requests import stream_draws, streaming
+from genrec_jax.data.requests import checks, stream_draws, streaming
 from genrec_jax.data.requests.stream_draws import find_slot_steps
 
 OPTIONS = StreamOptions(
@@ -241,3 +241,21 @@ def test_a_split_without_a_step_is_missing():
   options = dataclasses.replace(OPTIONS, users=2, train_steps=20)
   dataset = streaming.generate_requests(options)
   assert list(dataset.splits) == ['train', 'valid']
+
+
+@pytest.mark.parametrize('train_steps', [3, 4])
+def test_ages_of_the_stream_have_room(train_steps):
+  """The longest is of the evaluation where training is the whole stream."""
+  options = dict(users=2, categories=8, steps=4, train_steps=train_steps)
+  last = {3: 4, 4: 5}[train_steps]
+  most = (2**31 - 1) // last
+  options |= dict(inference_events=8, inference_candidates=2, activity=1.0)
+  data = streaming.generate_requests(
+    StreamOptions(**options, true_time=True, step_seconds=most)
+  )
+  checks.check_dataset(data)
+  asked = max(split.time.max() for split in data.splits.values())
+  assert asked - data.events.time.min() == last * most
+  with pytest.raises(ValueError, match='lower step_seconds or steps$'):
+    StreamOptions(**options, true_time=True, step_seconds=most + 1)
+  StreamOptions(**options, step_seconds=most + 1)

@@ -333,6 +333,29 @@ def test_numbers_of_more_bits(tmp_path, value):
   refuse(tmp_path, f'row 6: item_id is {value}, not a whole number of 32 bits')
 
 
+def test_times_without_room_for_steps_are_named(tmp_path):
+  events = make_events(0)
+  last = next(
+    i
+    for i in range(30, len(events) - 1)
+    if events[i]['uid'] != events[i + 1]['uid']
+    and events[i]['event_type'] == 'listen'
+    and events[i - 1]['uid'] == events[i]['uid']
+  )
+  user = events[last]['uid']
+  events[last]['timestamp'] = 2**31 - 1
+  write(tmp_path, events)
+  data = yambda.load(tmp_path, YambdaOptions(step_s=1, last_time=26_000_000))
+  test = data.splits['test']
+  assert test.step[-1] == 2**31 - 1 and (test.step > 0).all()
+  assert data.user_ids[test.user[-1]] == user
+  events[last]['timestamp'] = 2**31
+  write(tmp_path, events)
+  where = f'multi_event.parquet, row {last + 1}: '
+  message = f'timestamp of user {user} is {2**31}, more than .*; is it in milli'
+  refuse(tmp_path, where + message)
+
+
 def test_files_of_another_layout(tmp_path):
   events = make_events(0)
   path = tmp_path / 'multi_event.parquet'
