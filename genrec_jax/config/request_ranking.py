@@ -135,8 +135,8 @@ def quicken_stu(model: ConfigDict) -> None:
 
   Scales let the layers decide from the start, and not the token of a candidate
   alone; tied keys let them look at events of the same item and features; and
-  the head sees an item by itself. docs/generative_ranking_results.md says what
-  each of them is worth.
+  the head sees an item by itself. benchmarks/gr_streaming.py has cases that
+  measure what each of them is worth.
 
   Args:
     model: `config.model`, changed in place.
