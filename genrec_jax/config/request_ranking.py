@@ -174,7 +174,8 @@ def request_smoke(config: ConfigDict) -> ConfigDict:
   else:
     rankers.shrink_ranker(model)
   config.data.token_capacities = 1
-  config.optimizer.rows.learning_rate = 0.2  # there are 16 steps
+  if config.optimizer.rows.name != 'dense':
+    config.optimizer.rows.learning_rate = 0.2  # there are 16 steps
   config.train.batch_size = 8
   config.train.epochs = 1
   config.train.patience = 0
