@@ -1,5 +1,7 @@
 """Describes a state: the names, shapes and dtypes of its arrays."""
 
+from collections.abc import Iterable
+
 import jax
 
 
@@ -31,6 +33,19 @@ def find_difference(
     if a != b and not (padded and _has_more_rows(a, b)):
       return f'{path} is {a} in the checkpoint and {b} in this run'
   return None
+
+
+def find_params(paths: Iterable[str]) -> str:
+  """The field of a saved state whose parameters predict.
+
+  >>> find_params(['params/w', 'averaged/w']), find_params(['params/w'])
+  ('averaged', 'params')
+
+  Args:
+    paths: of its leaves.
+  """
+  is_averaged = any(path.startswith('averaged/') for path in paths)
+  return 'averaged' if is_averaged else 'params'
 
 
 def _has_more_rows(saved: str, target: str) -> bool:

@@ -137,8 +137,8 @@ def quicken_stu(model: ConfigDict) -> None:
 
   Scales let the layers decide from the start, and not the token of a candidate
   alone; tied keys let them look at events of the same item and features; and
-  the head sees an item by itself. docs/generative_ranking_results.md says what
-  each of them is worth.
+  the head sees an item by itself. benchmarks/gr_streaming.py has cases that
+  measure what each of them is worth.
 
   Args:
     model: `config.model`, changed in place.
@@ -176,7 +176,8 @@ def request_smoke(config: ConfigDict) -> ConfigDict:
   else:
     rankers.shrink_ranker(model)
   config.data.token_capacities = 1
-  config.optimizer.rows.learning_rate = 0.2  # there are 16 steps
+  if config.optimizer.rows.name != 'dense':
+    config.optimizer.rows.learning_rate = 0.2  # there are 16 steps
   config.train.batch_size = 8
   config.train.epochs = 1
   config.train.patience = 0

@@ -23,7 +23,6 @@ from genrec_jax.runtime import state as state_lib
 from genrec_jax.runtime.state import flatten_state, unflatten_state
 
 LOG = logging.getLogger('genrec_jax')
-AVERAGED = 'averaged'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +114,9 @@ def _by_rows(
 
 
 def _make_weights(leaves: dict, step: int) -> Weights:
-  if AVERAGED in leaves:
-    leaves['params'] = leaves.pop(AVERAGED)
+  averaged = leaves.pop('averaged', None)
+  if averaged is not None:
+    leaves['params'] = averaged
   return Weights(**leaves, step=step)
 
 
@@ -128,9 +128,7 @@ def _restore_weights(
   like = jax.eval_shape(
     lambda: state_lib.init_optax_params(task, 0, extensions.towers)
   )
-  # Averages are in place of the parameters, where a run keeps them.
-  if any(path.startswith(f'{AVERAGED}/') for path in manifest['tree']):
-    like[AVERAGED] = like.pop('params')
+  like[trees.find_params(manifest['tree'])] = like.pop('params')
   maps = id_maps.collect_maps(task, extensions.id_maps)
   like['id_states'] = jax.eval_shape(maps.init)
   rows = state_lib.row_specs(task)

@@ -32,7 +32,6 @@ LOG = logging.getLogger('genrec_jax')
 FORMAT = '1'
 # What of a state is a weight; the rest is the optimizer's, or counts steps.
 PARTS = ('params/', 'tables/', 'modules/', 'id_states/')
-AVERAGED = 'averaged/'
 RUN = 1 << 16  # rows of a piece that are put in place at a time
 
 
@@ -134,17 +133,18 @@ class _Source:
     self._checkpoints, self._step = checkpoints, step
     self._formats = extend_formats(extensions.formats)
     body = checkpoints.read_manifest(step)
-    saved = body['tree']
     self._tree = {
       name: trees.shape_of(text)
-      for name, text in saved.items()
+      for name, text in body['tree'].items()
       if name.startswith(PARTS)
     }
-    # Name -> where it is: what predicts are the averages, where a run has any.
-    self._places = {name: name for name in self._tree} | {
-      f'params/{name.removeprefix(AVERAGED)}': name
-      for name in saved
-      if name.startswith(AVERAGED)
+    # Name -> the leaf with its values.
+    field = trees.find_params(body['tree'])
+    self._leaves = {
+      name: name.replace('params/', f'{field}/', 1)
+      if name.startswith('params/')
+      else name
+      for name in self._tree
     }
     self._rows = (body.get('rows') or {}).get('tables', {})
     plan = (body['host'] or {}).get('plan')
@@ -176,11 +176,11 @@ class _Source:
     """Puts every value in its place."""
     arrays = {}
     if self._tree:
-      places = {self._places[name]: x for name, x in self._tree.items()}
+      wanted = {self._leaves[name]: x for name, x in self._tree.items()}
       _, found, _ = self._checkpoints.restore(
-        places, step=self._step, partial=True
+        wanted, step=self._step, partial=True
       )
-      arrays = {name: found.pop(self._places[name]) for name in self._tree}
+      arrays = {name: found.pop(leaf) for name, leaf in self._leaves.items()}
     for name in [name for name in arrays if name in views]:
       safetensors.copy_array(arrays.pop(name), views[name])
     if self._layout:

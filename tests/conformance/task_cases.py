@@ -317,7 +317,9 @@ CASES = {
   ),
   'requests, dnn': of_requests(
     config_lib.pool_history(
-      config_lib.dnn(dim=WIDTH, hidden=(4,), batch_norm=False), unmarked=True
+      config_lib.dnn(dim=WIDTH, hidden=(4,), batch_norm=False),
+      unmarked=True,
+      min_context_events=0,
     )
   ),
   'toy': Case(toy_task.Toy, pack_ids, pads=False),
