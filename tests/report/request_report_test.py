@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.data.requests import streaming
+from genrec_jax.data.requests import stream_ceilings, streaming
 from genrec_jax.report import request_panel, stream_panel
 from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.report.summary import rebuild_report
@@ -135,6 +135,30 @@ def test_what_comes_next_is_placed_by_the_step_of_the_stream(run, dataset):
   assert stream['windows'][0]['step'] <= 0.5  # within the first step
 
 
+def test_the_ceilings_are_those_of_the_steps_and_options_of_the_run(run):
+  config, _, report = run
+  options = streaming.StreamOptions(**config.data.streaming.to_dict())
+  stream = report['ranking']['stream']
+  expected = stream_ceilings.measure_steps(options)
+  assert stream['ceilings'] == {
+    told: [row for row in rows if row['step'] > 0]  # 0 is not measured
+    for told, rows in expected.items()
+  }
+  charts = stream_panel._chart_label(stream, streaming.LABEL)
+  for chart, name in zip(charts, ('ne', 'auc'), strict=False):
+    lines = {series.name: series.points for series in chart.series}
+    for told, rows in stream['ceilings'].items():
+      assert lines[told] == [(row['step'], row[name]) for row in rows]
+  assert not any('told' in series.name for series in charts[2].series)
+
+
+def test_a_page_of_an_earlier_version_has_no_ceilings(run):
+  stream = dict(run[2]['ranking']['stream'])
+  del stream['ceilings']
+  page = stream_panel.draw_requests({'stream': stream | {'auc_ceilings': {}}})
+  assert 'Step by step' in page and 'told the rating' not in page
+
+
 def test_windows_lie_between_the_steps():
   rows = [
     {'step': 1, 'train/auc': 0.5, 'train/ne': 1.1},
@@ -231,7 +255,9 @@ def test_the_page_has_the_sections(run):
   ):  # fmt: skip
     assert headings.count(heading) == 1, heading
   for text in (
-    'item ratings alone, 0.867', 'item rating and place, 0.978',
+    'told the rating of the item',
+    'told the rating of the item and the place of the category',
+    "each step's own",
     'step of the stream', 'Base rate', 'All steps together',
     'all steps so far', 'each batch before its step', 'test candidates.',
     f'User {report["requests"][0]["user"]} ', 'event 1</span>',
@@ -262,10 +288,10 @@ def test_several_labels_have_charts_each():
   }
   page = stream_panel.draw_requests({'stream': {
     'labels': ['a<b', 'c'], 'next': steps, 'test': [], 'windows': [],
-    'totals': {'next': totals}, 'auc_ceilings': {},
+    'totals': {'next': totals}, 'ceilings': {},
   }})  # fmt: skip
   assert page.count('<svg') == 6 and '<h3>a&lt;b</h3>' in page
-  assert 'item ratings' not in page
+  assert 'told the rating' not in page
 
 
 def test_a_number_that_is_no_chance_has_a_bar_of_its_own():
