@@ -410,7 +410,9 @@ class Evaluator(Protocol):
 
   It may have `directions` (see `tasks.directions`), `scores_are_alike`, whether
   `run` met one score alone, `intervals` of its metrics, `undefined`, metric ->
-  why it is NaN, `notes` for the report, `is_due`, step -> whether it runs.
+  why it is NaN, `notes` for the report, `is_due`, step -> whether it runs,
+  `chooses`, whether evaluations of 'valid' choose the best step, as they do
+  without it.
   """
 
   def names(self) -> list[str]:

@@ -16,6 +16,7 @@ from genrec_jax.features import Features
 from genrec_jax.report.pages import load_template
 from genrec_jax.serve.left_out import score_without
 from genrec_jax.serve.request_scorer import RequestScorer
+from genrec_jax.serve.weights import choose_checkpoint
 
 DRAWN = 64  # requests among which those of the page are chosen
 ASKED = 32  # candidates by which they are compared, and of which some are shown
@@ -46,7 +47,7 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
   scorer = RequestScorer.load(
     pathlib.Path(workdir),
     config,
-    config.predict.checkpoint,
+    choose_checkpoint(config),
     experiment.extensions,
   )
   rng = np.random.default_rng(config.seed)

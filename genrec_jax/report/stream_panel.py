@@ -46,7 +46,8 @@ def measure_requests(config, workdir, experiment) -> dict:
   rows = read_jsonl(path) if path.exists() else []
   labels = list(experiment.task.binary_labels)
   series = _place_rows(rows, experiment.data.step_ends)
-  series['test'] = page.pop('steps', [])
+  steps = page.pop('steps', [])
+  series['test'] = steps if page.get('part') == 'test' else []
   stream = {
     'labels': labels,
     **series,

@@ -82,7 +82,8 @@ def _check_stream(config) -> None:
   if train.patience:
     raise ConfigError(
       f'train.patience is {train.patience} and waits for better validation '
-      f"metrics, and {why} has no split 'valid': set train.patience=0"
+      f'metrics, and {why} measures validation once, at its end: set '
+      'train.patience=0'
     )
 
 

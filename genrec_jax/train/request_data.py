@@ -3,7 +3,9 @@
 Shuffled, the requests of the training split come in an order of their own in
 every epoch. As a stream they come step by step: a step is learned from, and the
 next one is evaluated, whole, before anything of it is learned. The split of
-requests that come next is called 'next'; the test split is measured at the end.
+requests that come next is called 'next'. The requests between training and test,
+which are the split 'valid' where there are any, are not learned from; they and
+the test are measured once, with the weights of the end of the training.
 """
 
 import dataclasses
@@ -89,8 +91,7 @@ class RequestData:
   @property
   def splits(self) -> dict[str, Requests]:
     splits = dict(self.dataset.splits)
-    if self._streams:  # what comes next is what validates
-      splits.pop('valid', None)
+    if self._streams:
       splits['next'] = splits['train']
     return splits
 
@@ -195,7 +196,7 @@ class RequestData:
 
     more = {}
     if self._streams:
-      more = dict(is_due=is_due, steps=requests.step)
+      more = dict(is_due=is_due, chooses=False, steps=requests.step)
     return RequestEvaluator(task, make_batches, runtime, swings=is_next, **more)
 
   def baseline(self):

@@ -21,7 +21,7 @@ from genrec_jax.report.metric_writers import (
   read_jsonl,
   write_atomically,
 )
-from genrec_jax.serve.weights import load_weights
+from genrec_jax.serve.weights import choose_checkpoint, load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import run_facts
 from genrec_jax.train.health import describe_divergence
@@ -63,10 +63,15 @@ def write_results(
     notes.append(describe_divergence(diverged))
   notes += map(describe_hole, host['curve_holes'])
   if host['best'] is None:
-    why = 'No validation split'
-    if 'valid' in last:
+    why, validates = 'No validation split', evaluators.get('valid')
+    if 'valid' in last and not getattr(validates, 'chooses', True):
+      why = (
+        'The validation split is not learned from, and measured once, with the '
+        'weights of the end of the training; it chooses no step'
+      )
+    elif 'valid' in last:
       why = f'No step is the best by {config.train.monitor}'
-      undefined = getattr(evaluators['valid'], 'undefined', {})
+      undefined = getattr(validates, 'undefined', {})
       if causes := set(undefined.values()):
         why += f' ({"; ".join(sorted(causes))})'
     notes.append(f'{why}: the metrics are those of the last evaluation.')
@@ -163,7 +168,10 @@ def evaluate_run(
       f'{", ".join(experiment.data.splits)}'
     )
   weights = load_weights(
-    workdir, experiment.task, config.predict.checkpoint, experiment.extensions
+    workdir,
+    experiment.task,
+    choose_checkpoint(config),
+    experiment.extensions,
   )
   LOG.info('weights of step %d', weights.step)
   evaluators = {

@@ -17,7 +17,7 @@ from genrec_jax.train.settings_checks import check_settings
     ('gr_streaming', ['train.epochs=2'], 'train.epochs is 2, and data.order='),
     ('gr_streaming', ['train.eval_every=9'], 'train.eval_every is 9, and'),
     ('gr_streaming', ['train.shuffle=false'], 'train.shuffle is False, and'),
-    ('gr_streaming', ['train.patience=2'], "has no split 'valid'"),
+    ('gr_streaming', ['train.patience=2'], 'validation once, at its end'),
     ('gr_streaming', ['data.name=movielens'], 'and movielens has none'),
     ('gr_kuairand', ['data.order=stream'], 'data.kuairand.step_s is 0'),
     ('gr_yambda', ['data.yambda.step_s=0'], 'data.yambda.step_s is 0'),
