@@ -47,7 +47,9 @@ class Task(Protocol):
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
-    progress_unit: in which progress is counted, for instance 'tokens'.
+    progress_unit: in which progress is counted, for instance 'tokens'. A task
+      may have `example_unit`, too, what its examples are called in the rate of
+      a run where that is not 'examples'.
   """
 
   measurements: Mapping[str, str]

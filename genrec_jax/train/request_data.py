@@ -3,9 +3,9 @@
 Shuffled, the requests of the training split come in an order of their own in
 every epoch. As a stream they come step by step: a step is learned from, and the
 next one is evaluated, whole, before anything of it is learned. The split of
-requests that come next is called 'next'. The requests between training and test,
-which are the split 'valid' where there are any, are not learned from; they and
-the test are measured once, with the weights of the end of the training.
+requests that come next is called 'next'. The requests between training and
+test, which are the split 'valid' where there are any, are not learned from;
+they and the test are measured once, with the weights of the end of training.
 """
 
 import dataclasses

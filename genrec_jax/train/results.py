@@ -82,6 +82,7 @@ def write_results(
     )
   notes += _collect_notes(evaluators)
   intervals = host['intervals'].get('best' if host['best'] else 'last', {})
+  unit = getattr(experiment.task, 'example_unit', 'examples')
   report = {
     'config': provenance.mask_all(config.to_dict()),
     'run': run_facts.describe_run(config, workdir, host, kind),
@@ -101,7 +102,7 @@ def write_results(
     'eval_core_s': host['eval_core_s'],
     **{k: host[k] for k in ('setup_s', 'train_s', 'eval_s', 'compile_s')},
     'peak_memory': run_facts.describe_memory(),
-    'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
+    f'{unit}_per_s': host['examples'] / max(host['train_s'], 1e-9),
     'devices': describe_devices(),
     'versions': package_versions(),
     'directions': _collect_directions(evaluators),

@@ -246,8 +246,9 @@ def test_requests_are_not_the_best_ones_alone(run):
   assert places == [1, run[2]['requests'][0]['of']] and places[1] > 10
 
 
-def test_the_page_has_the_sections(run):
+def test_the_page_has_the_sections(run, caplog):
   _, workdir, report = run
+  caplog.set_level('INFO')
   page = (workdir / 'report.html').read_text()
   headings = re.findall(r'<h2>(.*?)</h2>', page)
   for heading in (
@@ -264,7 +265,10 @@ def test_the_page_has_the_sections(run):
   ):  # fmt: skip
     assert text in page, text
   again = rebuild_report(workdir, TASK_KINDS['request_ranking'].panels)
+  assert 'no best checkpoint' not in caplog.text  # a stream has none
   assert again['ranking'] == report['ranking']
+  # A candidate is an example of a split; what a batch has are requests.
+  assert report['requests_per_s'] > 0 and 'examples_per_s' not in report
   assert (workdir / 'report.html').read_text() == page
 
 
@@ -310,3 +314,23 @@ def test_a_number_that_is_no_chance_has_a_bar_of_its_own():
   page = request_panel.draw_explained([request])
   assert '4.500' in page and 'b 0.500 (1)' in page and '−0.2500' in page
   assert 'width:100%' in page and 'ü&lt;' in page and 'ago' not in page
+
+
+def test_bars_of_all_requests_have_one_scale():
+  def make(place, change):
+    return {
+      'user': place, 'place': place, 'of': 2, 'step': None, 'events': 50,
+      'history': [
+        {'event': 1, 'item': '7', 'features': {}, 'actions': [], 'age': None}
+      ],
+      'candidates': [
+        {'item': '1', 'features': {}, 'scores': {'b': 0.5},
+         'labels': {'b': 1.0}, 'moved': [{'event': 1, 'change': change}]}
+      ],
+    }  # fmt: skip
+
+  page = request_panel.draw_explained([make(1, 0.4), make(2, -0.1)])
+  bars = re.findall(r'left:([\d.]+)%;width:([\d.]+)%', page)
+  assert bars == [('50.0', '50.0'), ('37.5', '12.5')]
+  assert 'Earlier events are read as well, and are not tried' in page
+  assert 'the longest of this page is 0.4000' in page
