@@ -47,9 +47,7 @@ class Task(Protocol):
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
-    progress_unit: in which progress is counted, for instance 'tokens'. A task
-      may have `example_unit`, too, what its examples are called in the rate of
-      a run where that is not 'examples'.
+    progress_unit: what progress counts, say 'tokens'.
   """
 
   measurements: Mapping[str, str]
@@ -410,11 +408,9 @@ class RunData(Protocol):
 class Evaluator(Protocol):
   """State -> named numbers.
 
-  It may have `directions` (see `tasks.directions`), `scores_are_alike`, whether
-  `run` met one score alone, `intervals` of its metrics, `undefined`, metric ->
-  why it is NaN, `notes` for the report, `is_due`, step -> whether it runs,
-  `chooses`, whether evaluations of 'valid' choose the best step, as they do
-  without it.
+  It may have `directions` (see `tasks.directions`), `scores_are_alike` (`run`
+  met one score alone), `intervals` of metrics, `undefined`, metric -> why it is
+  NaN, `notes`, `is_due`, step -> whether it runs, `chooses`, whether by 'valid'.
   """
 
   def names(self) -> list[str]:
