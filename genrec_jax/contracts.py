@@ -410,7 +410,7 @@ class Evaluator(Protocol):
 
   It may have `directions` (see `tasks.directions`), `scores_are_alike` (`run`
   met one score alone), `intervals` of metrics, `undefined`, metric -> why it is
-  NaN, `notes`, `is_due`, step -> whether it runs, `chooses`, whether by 'valid'.
+  NaN, `notes`, `is_due` and `chooses`; docs/extending.md says what they mean.
   """
 
   def names(self) -> list[str]:
