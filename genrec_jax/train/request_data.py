@@ -64,7 +64,21 @@ class RequestData:
       )
     data = cls(dataset, config)
     data._check_end()
+    data._describe_between(log)
     return data
+
+  def _describe_between(self, log: Callable[[str], None]) -> None:
+    """Says what becomes of the requests between training and test."""
+    between = self.dataset.splits.get('valid')
+    if not self._streams or not between:
+      return
+    measured = 'and measured once, at the end'
+    if 'valid' not in self.config.eval.splits:
+      measured = "nor measured (eval.splits has no 'valid')"
+    log(
+      f'the {len(between):,} requests of the split valid are not learned from, '
+      f'{measured}'
+    )
 
   def _check_end(self) -> None:
     """Refuses to measure a step of a stream of which a part is learned."""

@@ -26,7 +26,7 @@ from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, results
 from genrec_jax.train.progressive_validation import NoProgressiveValidation
-from genrec_jax.train.request_data import PRIOR
+from genrec_jax.train.request_data import PRIOR, RequestData
 from tests.tolerances import assert_close
 from tests.train import tiny_run
 
@@ -249,6 +249,18 @@ def test_the_validation_split_of_a_stream_chooses_nothing(whole):
   assert 'once' in note and 'No validation split' not in note
   assert whole.report['best_step'] == whole.report['steps']
   assert not manifest.list_steps(whole.workdir / 'best')
+
+
+@pytest.mark.parametrize(
+  'splits, said', [(('valid', 'test'), 'once, at the end'), (('test',), 'nor')]
+)
+def test_the_log_says_what_becomes_of_validation(whole, splits, said):
+  config, told = whole.config.copy_and_resolve_references(), []
+  with config.unlocked():
+    config.eval.splits = splits
+  RequestData.load(config, whole.workdir, told.append)
+  (line,) = [line for line in told if 'not learned from' in line]
+  assert said in line
 
 
 def test_the_popularity_of_items_by_hand(whole, stream):
