@@ -20,10 +20,16 @@ import numpy as np
 from benchmarks import cli, result
 from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import stream_draws, streaming
+from genrec_jax.data.requests.stream_ceilings import (
+  measure_cases,
+  predict_labels,
+  sum_by_score,
+  tabulate_cases,
+)
 from genrec_jax.data.requests.streaming import LABEL
 
-# Axes of all tables of cases: step, quartile of the category, item rating.
-STEPS, QUARTILES = 10, 4
+# Axes of all tables of cases: step, place of the category, item rating.
+STEPS, PLACES = 10, 4
 TOLD = {
   'place, item rating, step': (0, 1, 2),
   'place, item rating': (1, 2),
@@ -91,25 +97,10 @@ def main(argv: list[str] | None = None) -> None:
   cli.finish(args, 'gr_stream_ceilings', rows, COLUMNS, NOTES, merge=False)
 
 
-def tabulate(steps: np.ndarray) -> np.ndarray:
-  """`[T, 4, 5, 2]` chance of each case and label, equal shares, equal steps."""
-  like = stream_draws.chance_to_like(steps)
-  like = np.clip(like, 0, 1)  # sums of shares may be 1.0000000000000002
-  chance = stream_draws.ITEM_SHARES / len(steps) / QUARTILES
-  return np.stack([1 - like, like], axis=-1) * chance[:, None]
-
-
-def predict(cases: np.ndarray, told: tuple[int, ...], shape) -> np.ndarray:
-  """The posterior of the label in each case, if `told` axes are known."""
-  hidden = tuple(axis for axis in range(3) if axis not in told)
-  known = cases.sum(axis=hidden, keepdims=True)
-  return np.broadcast_to(known[..., 1] / known.sum(axis=-1), shape)
-
-
 def count_cases(options: StreamOptions, requests) -> np.ndarray:
   """`[U, T, 4, 5, 2]` candidates of each user in each case with each label."""
   truth = streaming.reveal_truth(options, 'test')
-  shape = (QUARTILES, len(stream_draws.ITEM_RATINGS), 2)
+  shape = (PLACES, len(stream_draws.ITEM_RATINGS), 2)
   quartiles = stream_draws.find_quartiles(options.categories_per_user)
   # Position of a rating in `ITEM_RATINGS`, which begins with the best.
   rank = np.argsort(np.argsort(-np.arange(1, 6)))
@@ -129,36 +120,6 @@ def count_cases(options: StreamOptions, requests) -> np.ndarray:
       shape
     )
   return counts
-
-
-def measure(cases: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-  """NE, AUC and accuracy of predictions.
-
-  Args:
-    cases: `[..., 2]` weight of each case with each label.
-    predictions: `[...]` of each case.
-  """
-  cases, scores = cases.reshape(-1, 2), predictions.reshape(-1)
-  chances = np.stack([1 - scores, scores], axis=-1)
-  # Not a minus in front: it would print -0.000 where all is known.
-  loss = 0.0 - np.sum(cases * np.log(np.where(cases > 0, chances, 1.0)))
-  total = cases.sum(axis=0)
-  entropy = -np.sum(total * np.log(total / total.sum()))
-  right = np.where(scores >= 0.5, cases[:, 1], cases[:, 0])
-  negative, positive = sum_by_score(cases, scores).T
-  below = np.cumsum(negative) - negative / 2
-  return {
-    'ne': loss / entropy,
-    'auc': positive @ below / total.prod(),
-    'accuracy': right.sum() / total.sum(),
-  }
-
-
-def sum_by_score(cases: np.ndarray, scores: np.ndarray) -> np.ndarray:
-  """`[..., S, 2]` weights by score, ascending, of `[..., C, 2]` by case."""
-  _, group = np.unique(scores.round(12), return_inverse=True)
-  member = group[:, None] == np.arange(group.max() + 1)
-  return np.einsum('...cl,cs->...sl', cases, member.astype(cases.dtype))
 
 
 def measure_within(counts: np.ndarray, predictions: np.ndarray) -> float:
@@ -186,26 +147,26 @@ def measure_told(
   samples: np.ndarray,
 ) -> dict:
   """What the best predictor reaches that is told some of it."""
-  cases = tabulate(steps)
-  best = predict(cases, TOLD[told], cases.shape[:-1])
-  row = {'case': told, 'kind': 'ceiling', **measure(cases, best)}
+  cases = tabulate_cases(steps, PLACES)
+  best = predict_labels(cases, TOLD[told], cases.shape[:-1])
+  row = {'case': told, 'kind': 'ceiling', **measure_cases(cases, best)}
   others = zip(METRICS, OTHERS.get(told, ()), strict=False)
   row |= {f'other_{name}': value for name, value in others}
   for i, step in enumerate(steps):
-    one = measure(cases[i], best[i])
+    one = measure_cases(cases[i], best[i])
     row |= {f'{name}@{step}': one[name] for name in METRICS}
   if 0 not in TOLD[told]:
-    trained = tabulate(np.arange(options.train_steps))
-    learned = predict(trained, TOLD[told], cases.shape[:-1])
-    row['learned_ne'] = measure(cases, learned)['ne']
+    trained = tabulate_cases(np.arange(options.train_steps), PLACES)
+    learned = predict_labels(trained, TOLD[told], cases.shape[:-1])
+    row['learned_ne'] = measure_cases(cases, learned)['ne']
   total = counts.sum(axis=0)
-  row |= add_prefix('generated', measure(total, best))
+  row |= add_prefix('generated', measure_cases(total, best))
   row['generated_gauc'] = measure_within(counts, best)
-  resampled = [measure(sample, best) for sample in samples]
+  resampled = [measure_cases(sample, best) for sample in samples]
   for name in METRICS:
     row[f'generated_{name}_error'] = np.std([m[name] for m in resampled])
   for i, step in enumerate(steps):
-    one = measure(total[i], best[i])
+    one = measure_cases(total[i], best[i])
     row |= add_prefix('generated', {f'{n}@{step}': one[n] for n in METRICS})
   return row
 
@@ -221,7 +182,7 @@ def resample(counts: np.ndarray) -> np.ndarray:
 
 def measure_rates(steps: np.ndarray, counts: np.ndarray) -> dict:
   """The share of candidates that are liked."""
-  cases, total = tabulate(steps), counts.sum(axis=0)
+  cases, total = tabulate_cases(steps, PLACES), counts.sum(axis=0)
   row = {'case': 'base rate', 'kind': 'rate', 'rate': cases[..., 1].sum()}
   row['generated_rate'] = total[..., 1].sum() / total.sum()
   for i, step in enumerate(steps):

@@ -47,7 +47,7 @@ class Task(Protocol):
 
   Attributes:
     measurements: name -> 'mean', 'sum' or 'max'; 'loss' is among them, a mean.
-    progress_unit: in which progress is counted, for instance 'tokens'.
+    progress_unit: what progress counts, say 'tokens'.
   """
 
   measurements: Mapping[str, str]
@@ -408,9 +408,9 @@ class RunData(Protocol):
 class Evaluator(Protocol):
   """State -> named numbers.
 
-  It may have `directions` (see `tasks.directions`), `scores_are_alike`, whether
-  `run` met one score alone, `intervals` of its metrics, `undefined`, metric ->
-  why it is NaN, `notes` for the report, `is_due`, step -> whether it runs.
+  It may have `directions` (see `tasks.directions`), `scores_are_alike` (`run`
+  met one score alone), `intervals` of metrics, `undefined`, metric -> why it is
+  NaN, `notes`, `is_due` and `chooses`; docs/extending.md says what they mean.
   """
 
   def names(self) -> list[str]:

@@ -10,7 +10,8 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from genrec_jax import formatting
@@ -63,8 +64,17 @@ class Progress(Throughput, contextlib.AbstractContextManager):
     self._started, self._drawn_at = clock(), -math.inf
     self._line = ''  # what stands on the terminal
     self._pending = None  # the update that is not drawn yet
+    self._said = None  # what a log file shall not have again
 
-  def update(self, step: int, *, loss=None, tokens: int = 0, **shown) -> None:
+  def update(
+    self,
+    step: int,
+    *,
+    loss=None,
+    tokens: int = 0,
+    once: Mapping = types.MappingProxyType({}),
+    **shown,
+  ) -> None:
     """Says that `step` steps are done.
 
     Args:
@@ -72,10 +82,12 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       loss: of the last batch, shown before the rate. A device array is fetched
         only when a line is drawn, so that steps are not held up.
       tokens: tokens of the steps since the last update.
+      once: further values by name, behind all others. A log file has them in
+        one line, a terminal until there are others: another object is.
       **shown: further values by name, behind the rate; fetched like the loss.
     """
     self.count(step, tokens)
-    self._pending = step, loss, shown
+    self._pending = step, loss, shown, once
     interval = _REDRAW_S if self._terminal else _PRINT_S
     if self._clock() - self._drawn_at >= interval:
       self._draw()
@@ -108,7 +120,10 @@ class Progress(Throughput, contextlib.AbstractContextManager):
       self._print('\n')
 
   def _draw(self) -> None:
-    (step, loss, shown), self._pending = self._pending, None
+    (step, loss, shown, once), self._pending = self._pending, None
+    if self._terminal or once is not self._said:
+      shown = {**shown, **once}
+    self._said = once
     self._drawn_at = self._clock()
     left, rate = self.estimate_remaining_s(self._total), self.rate
     tokens, so_far = self.tokens_per_s, self._drawn_at - self._started

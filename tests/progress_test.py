@@ -84,6 +84,21 @@ def test_a_terminal_sees_one_line_rewritten(clock, wide):
   assert len(stream.screen()) == 2 and stream.screen()[1] == ''
 
 
+def test_a_log_file_has_a_value_of_the_past_once(clock, wide):
+  for stream, counts in ((io.StringIO(), (1, 1)), (Terminal(), (5, 4))):
+    with progress.Progress(100, stream=stream, clock=clock) as p:
+      first, second = {'auc': 0.25}, {'auc': 0.75}
+      for step, once in enumerate([{}, *[first] * 5, *[second] * 3, {}]):
+        clock.now += 10
+        p.update(step, once=once, lr=0.5)
+        if step == 8:
+          found = stream.getvalue()
+          assert found.count('lr 0.5 · auc 0.25') == counts[0]
+          assert 1 <= found.count('lr 0.5 · auc 0.75') <= counts[1]
+    assert stream.getvalue()[len(found) :].count('auc') == 0
+    assert stream.getvalue().count('lr 0.5') >= 10
+
+
 @pytest.mark.parametrize('terminal', [True, False])
 def test_a_line_is_seen_at_once(clock, wide, terminal):
   """Streams that keep what is written until they are flushed."""

@@ -70,9 +70,10 @@ def request_ranking() -> ConfigDict:
       'compile_cache': sections.compile_cache(),
       'train': sections.train(batch_size=32, epochs=1, monitor='ne'),
       'eval': {
-        # The splits that are evaluated where the data have them: 'valid' and
-        # 'test', and 'next', the step of a stream that is learned from next; ()
-        # trains without evaluations and without a report.
+        # The splits that are evaluated where the data have them: 'valid' (of a
+        # stream once, at its end) and 'test', and 'next', the step of a stream
+        # that is learned from next; () trains without evaluations and without a
+        # report.
         'splits': ('valid', 'next', 'test'),
         'batch_size': 64,  # Requests at a time.
         # Whether each training batch is scored before the model learns from it:

@@ -46,6 +46,7 @@ class RequestEvaluator:
     directions: see `contracts.Evaluator`.
     intervals: 95 % intervals of metrics of the last `run`.
     undefined: the same.
+    chooses: the same.
     scores_are_alike: whether the last `run` met one score alone, which a model
       does that has diverged.
   """
@@ -63,6 +64,7 @@ class RequestEvaluator:
     *,
     is_due: Callable[[int], bool] = lambda step: True,
     swings: bool = False,
+    chooses: bool = True,
     steps: np.ndarray | None = None,
   ):
     """Prepares; nothing is computed yet.
@@ -76,10 +78,12 @@ class RequestEvaluator:
       swings: whether the requests are others at every step, so that metrics
         come with the number of candidates and the share of each label, of which
         metrics of all steps can be made.
+      chooses: whether the split may say which step is the best.
       steps: `[R]` of the requests of the split, in a stream; None of others.
     """
     self._task, self._make_batches = task, make_batches
     self._runtime, self.is_due, self._swings = runtime, is_due, swings
+    self.chooses = chooses
     self._steps = steps
     self._step = 0  # of the last `run`
     kinds = [label.kind == 'binary' for label in task.spec.labels]

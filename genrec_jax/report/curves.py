@@ -20,7 +20,7 @@ _FIRST = 'loss ndcg@10 hr@10 tokens_per_s auc logloss examples_per_s'.split()
 _SPLITS = {
   'train': 'purple',
   'valid': 'blue',
-  'next': 'blue',  # of a stream, which has no 'valid'
+  'next': 'blue',  # of a stream, whose 'valid' is measured once
   'test': 'orange',
   'perf': 'green',
 }

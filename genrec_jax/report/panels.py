@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.predictor import Predictor
-from genrec_jax.serve.weights import load_weights
+from genrec_jax.serve.weights import choose_checkpoint, load_weights
 
 DRAWN = 64  # users among whom those of the page are chosen
 DEPTH = 100  # recommendations in which their next item is looked for
@@ -51,7 +51,10 @@ def measure_details(config, workdir, experiment) -> dict:
   experiment = dataclasses.replace(experiment, runtime=runtime)
   evaluators = experiment.evaluators(config)
   weights = load_weights(
-    workdir, experiment.task, config.predict.checkpoint, experiment.extensions
+    workdir,
+    experiment.task,
+    choose_checkpoint(config),
+    experiment.extensions,
   )
   # Some are measured while a stream goes on, and have nothing at its end.
   evaluators = {

@@ -16,6 +16,7 @@ from genrec_jax.features import Features
 from genrec_jax.report.pages import load_template
 from genrec_jax.serve.left_out import score_without
 from genrec_jax.serve.request_scorer import RequestScorer
+from genrec_jax.serve.weights import choose_checkpoint
 
 DRAWN = 64  # requests among which those of the page are chosen
 ASKED = 32  # candidates by which they are compared, and of which some are shown
@@ -32,7 +33,8 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
     seconds}, ...] with the latest last, 'events': that the model reads,
     'candidates': [{'item', 'features', 'scores' and 'labels' by label, 'moved':
     [{'event', 'change'}, ...] of the first label}, ...]}, ...]; a change is
-    what an event adds to the score, the largest is first.
+    what an event adds to the score, the largest is first. The events of
+    'history' are tried, one by one, and no earlier ones.
   """
   dataset = experiment.data.dataset
   split = dataset.splits.get('test')
@@ -46,7 +48,7 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
   scorer = RequestScorer.load(
     pathlib.Path(workdir),
     config,
-    config.predict.checkpoint,
+    choose_checkpoint(config),
     experiment.extensions,
   )
   rng = np.random.default_rng(config.seed)
@@ -186,18 +188,27 @@ def draw_explained(explained: list[dict]) -> str:
   """The section of `explain_requests`."""
   if not explained:
     return ''
+  # Of all requests together, so that bars can be compared.
+  top = max(
+    (
+      abs(move['change'])
+      for request in explained
+      for candidate in request['candidates']
+      for move in candidate['moved']
+    ),
+    default=0.0,
+  )
   return load_template('requests.html.j2').render(
-    requests=[_arrange(request) for request in explained],
+    requests=[_arrange(request, top or 1.0) for request in explained],
+    top=top,
     drawn=explained[0]['of'],
     label=next(iter(explained[0]['candidates'][0]['scores'])),
     best=_BEST,
   )
 
 
-def _arrange(request: Mapping) -> dict:
-  """Numbers of a request as texts and widths of bars."""
-  moved = [m for c in request['candidates'] for m in c['moved']]
-  top = max((abs(m['change']) for m in moved), default=0) or 1
+def _arrange(request: Mapping, top: float) -> dict:
+  """Numbers of a request as texts and widths of bars; `top` is the longest."""
   scores = [next(iter(c['scores'].values())) for c in request['candidates']]
   low, high = min(scores), max(scores)
   if 0 <= low and high <= 1:  # probabilities, unless all numbers are such

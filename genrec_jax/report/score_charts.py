@@ -3,7 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.report.axes import Axis, linear_axis
+from genrec_jax.report.axes import (
+  Axis,
+  label_ticks,
+  linear_axis,
+  round_ticks,
+)
 from genrec_jax.report.charts import Chart, Readout, Series
 
 # Where labels go, the first that find room: decades, then what is between.
@@ -86,10 +91,28 @@ def _logit_axis(low: float, high: float) -> Axis:
     gaps = (abs(axis.place(x) - axis.place(other)) for other, _ in ticks)
     if low <= x <= high and min(gaps, default=1.0) >= _TICK_ROOM:
       ticks.append((x, format_share(p)))
-  if not ticks:
-    middle = (low + high) / 2
-    ticks = [(middle, format_share(_apply_sigmoid(middle)))]
+  if len(ticks) < 2:
+    ticks = _list_narrow_ticks(low, high)
   return Axis(low, high, sorted(ticks), 'predicted')
+
+
+def _list_narrow_ticks(low: float, high: float) -> list[tuple[float, str]]:
+  """Round probabilities of a range between two that are rounder.
+
+  >>> [text for _, text in _list_narrow_ticks(-0.05, 0.01)]
+  ['49.0%', '49.5%', '50.0%']
+  """
+  ends = _apply_sigmoid(low), _apply_sigmoid(high)
+  if ends[1] - ends[0] > 1e-9:
+    shares = round_ticks(*ends, 3)
+    shares = [p for p in shares if 0 < p < 1]
+    if len(shares) > 1:
+      texts = label_ticks([100 * p for p in shares])
+      # A share at the end of the range may lie behind it by rounding.
+      places = [min(max(math.log(p / (1 - p)), low), high) for p in shares]
+      return [(x, f'{t}%') for x, t in zip(places, texts, strict=True)]
+  # So narrow that no round number is in it.
+  return [(x, format_share(_apply_sigmoid(x), 6)) for x in (low, high)]
 
 
 def format_share(p: float, digits: int = 2) -> str:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from genrec_jax import config as config_lib
+from genrec_jax.formatting import format_number
 from genrec_jax.report.comparison import (
   WORSE,
   Comparison,
@@ -17,6 +19,7 @@ from genrec_jax.report.comparison import (
 
 GUIDE = 'docs/training.md#a-run-below-its-baseline'
 _MOST = 3  # metrics that are named
+_FEW = 10_000  # candidates, of which no ranker of requests learns much
 # Of the same labels for all, a constant is calibrated by construction.
 _NOT_JUDGED = ('calibration',)
 
@@ -103,6 +106,8 @@ def _suggest_remedy(
   report: Mapping, comparison: Comparison, shortfalls: Sequence[Shortfall]
 ) -> str:
   config = report.get('config') or {}
+  if config.get('task') == 'request_ranking':
+    return _advise_requests(report, config)
   if config.get('task') == 'retrieval':
     return (
       'Try more steps (train.epochs), another optimizer.learning_rate, or a '
@@ -130,3 +135,48 @@ def _suggest_remedy(
     'Try another optimizer.learning_rate, more loss.table_l2 or more steps '
     '(train.epochs).'
   )
+
+
+def _advise_requests(report: Mapping, config: Mapping) -> str:
+  said = []
+  train = (report.get('splits') or {}).get('train') or {}
+  count = train.get('examples')
+  if count is not None and count < _FEW:
+    said.append(
+      f'It is expected of so few data: the run learned from '
+      f'{format_number(count)} candidates, as a run with :smoke does, which '
+      'shows that everything runs and not how well.'
+    )
+  model, data = config.get('model') or {}, config.get('data') or {}
+  if slow := _list_slow_keys(model):
+    said.append(
+      'First call config_lib.quicken_stu(config.model) in the config, or set '
+      f'what it sets ({", ".join(slow)}): with its published settings, STU '
+      'learns little for many thousand steps.'
+    )
+  rates = 'another optimizer.learning_rate or optimizer.rows.learning_rate'
+  if data.get('order') == 'stream':  # each step is learned from once
+    users = ' (data.streaming.users)' if data.get('name') == 'streaming' else ''
+    said.append(
+      f'Try more data{users}, more and smaller batches (train.batch_size), or '
+      f'{rates}.'
+    )
+  else:
+    said.append(
+      'Try more data, more steps (train.epochs) as long as the validation '
+      f'gains (train.monitor with train.patience ends there), or {rates}.'
+    )
+  return ' '.join(said)
+
+
+def _list_slow_keys(model: Mapping) -> list[str]:
+  """What `quicken_stu` would change of a model, and nobody has."""
+  if model.get('name') != 'stu':
+    return []
+  published, quick = config_lib.stu(), config_lib.stu()
+  config_lib.quicken_stu(quick)
+  return [
+    f'model.{key}'
+    for key, value in quick.items()
+    if value != published[key] and model.get(key) == published[key]
+  ]

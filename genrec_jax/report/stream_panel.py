@@ -10,7 +10,8 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from genrec_jax.data.requests.stream_draws import AUC_CEILINGS
+from genrec_jax.config.request_sets import StreamOptions
+from genrec_jax.data.requests import stream_ceilings
 from genrec_jax.formatting import is_finite
 from genrec_jax.report import charts, panels
 from genrec_jax.report.charts import Chart, Series
@@ -35,7 +36,8 @@ def measure_requests(config, workdir, experiment) -> dict:
   Returns:
     With 'stream': {'labels': names of the binary ones; 'next', 'test',
     'windows': [{'step': of the stream, metric: value}, ...]; 'totals': part ->
-    label -> of `total_steps`; 'auc_ceilings': name -> AUC}.
+    label -> of `total_steps`; 'ceilings': what is told -> the same list of what
+    the best predictor reaches, of the generated stream}.
   """
   page = panels.measure_details(config, workdir, experiment)
   if config.data.order != 'stream':
@@ -44,7 +46,8 @@ def measure_requests(config, workdir, experiment) -> dict:
   rows = read_jsonl(path) if path.exists() else []
   labels = list(experiment.task.binary_labels)
   series = _place_rows(rows, experiment.data.step_ends)
-  series['test'] = page.pop('steps', [])
+  steps = page.pop('steps', [])
+  series['test'] = steps if page.get('part') == 'test' else []
   stream = {
     'labels': labels,
     **series,
@@ -56,9 +59,21 @@ def measure_requests(config, workdir, experiment) -> dict:
       for part in ('next', 'test')
       if series[part]
     },
-    'auc_ceilings': AUC_CEILINGS if config.data.name == 'streaming' else {},
+    'ceilings': _measure_ceilings(config, series),
   }
   return {**page, 'stream': stream}
+
+
+def _measure_ceilings(config, series: Mapping) -> dict[str, list[dict]]:
+  """Of the steps that the run measured; {} where no process is known."""
+  if config.data.name != 'streaming':
+    return {}
+  options = StreamOptions(**config.data.streaming.to_dict())
+  shown = {row['step'] for part in ('next', 'test') for row in series[part]}
+  return {
+    told: [row for row in rows if row['step'] in shown]
+    for told, rows in stream_ceilings.measure_steps(options).items()
+  }
 
 
 def _place_rows(
@@ -156,7 +171,8 @@ def draw_requests(page: Mapping) -> str:
       }
       for label in labels
     ],
-    ceilings=stream['auc_ceilings'],
+    # A page that an earlier version measured has none.
+    ceilings=list(stream.get('ceilings', ())),
   )
 
 
@@ -174,12 +190,14 @@ def _chart_label(stream: Mapping, label: str) -> list[Chart]:
       series += _accumulate(stream['next'], suffix)
       references = [charts.reference_level('the share of the step alone', 1.0)]
     else:
-      references = [
-        charts.reference_level(f'{said}, {auc:.3f}', auc, color)
-        for (said, auc), color in zip(
-          stream['auc_ceilings'].items(), ('muted', 'ink'), strict=False
-        )
-      ]
+      references = []
+    references += [
+      Series(told, points, color, 'reference')
+      for (told, rows), color in zip(
+        stream.get('ceilings', {}).items(), ('muted', 'ink'), strict=False
+      )
+      if (points := _list_points(rows, key))
+    ]
     drawn.append(_chart(f'{title} by step of the stream', series, references))
   rate = [
     Series(_NAMES[part], points, _COLORS[part])

@@ -203,8 +203,9 @@ def _format_costs(report: Mapping) -> str:
   for key, unit in (('wall_s', 'wall'), ('core_s', 'of processor time')):
     if report.get(key) is not None:
       said.append(f'{format_duration(report[key])} {unit}')
-  if report.get('examples_per_s') is not None:
-    said.append(f'{format_compact(report["examples_per_s"])} examples/s')
+  for unit in ('examples', 'requests'):
+    if report.get(f'{unit}_per_s') is not None:
+      said.append(f'{format_compact(report[f"{unit}_per_s"])} {unit}/s')
   if report.get('seed') is not None:
     said.append(f'seed {report["seed"]}')
   return ', '.join(said)

@@ -68,6 +68,17 @@ def load_weights(
     return weights
 
 
+def choose_checkpoint(config) -> str:
+  """Which checkpoint of a run `config.predict.checkpoint` means.
+
+  A stream of requests has no best one, so that nobody need be told that it is
+  missing.
+  """
+  if config.task == 'request_ranking' and config.data.order == 'stream':
+    return 'latest'
+  return config.predict.checkpoint
+
+
 def require_weights(workdir: str | os.PathLike) -> None:
   """Refuses a workdir without weights, looking at names and sizes of files.
 

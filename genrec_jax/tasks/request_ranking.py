@@ -67,6 +67,7 @@ class RequestRanking:
   """
 
   progress_unit = 'tokens'  # of histories and candidates
+  example_unit = 'requests'  # the candidates are what is measured
 
   def __init__(
     self,

@@ -233,6 +233,7 @@ def _train_locked(
     last_log_step = last_save_step = step
     last_eval_step = run_values['last'].get('step', -train.eval_first)
     shown = {}  # what the task measured up to the last log line
+    scored = {}  # and how well the batches up to it were predicted
 
     def is_due(every, done):
       return step != done and (final or step % every == 0)
@@ -248,7 +249,7 @@ def _train_locked(
           writers, state, step, progress, kinds_of_measurements, more
         )
         shown = {n: row[n] for n in experiment.task.measurements if n != 'loss'}
-        shown |= {n: more[n] for n in _PROGRESSIVE if n in more}
+        scored = {n: more[n] for n in _PROGRESSIVE if n in more}
         health.observe_line(step, row)
         last_log_step = step
       if step % train.nan_every == 0:
@@ -340,7 +341,7 @@ def _train_locked(
       # memory of queued batches would suffer.
       running.append((loss, runtime.count(batch)))
       tokens = _await_steps(running, STEPS_AHEAD, run_values)
-      progress.update(step, loss=loss, tokens=tokens, **shown)
+      progress.update(step, loss=loss, tokens=tokens, once=scored, **shown)
     clock.update()
     saver.wait()
     best.complete_checkpoint()

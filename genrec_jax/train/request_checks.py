@@ -83,7 +83,8 @@ def _check_stream(config) -> None:
   if train.patience:
     raise ConfigError(
       f'train.patience is {train.patience} and waits for better validation '
-      f"metrics, and {why} has no split 'valid': set train.patience=0"
+      f'metrics, and {why} measures validation once, at its end: set '
+      'train.patience=0'
     )
   for key, value, unset in (
     ('optimizer.plateau_factor', config.optimizer.plateau_factor, 1.0),
@@ -91,25 +92,19 @@ def _check_stream(config) -> None:
   ):
     if value != unset:
       raise ConfigError(
-        f'{key} is {value}, and acts on validation metrics, and {why} has no '
-        f"split 'valid': set {key}={unset}"
+        f'{key} is {value}, and acts on validation metrics, which {why} '
+        f'measures once, at its end: set {key}={unset}'
       )
 
 
 def _check_splits(config) -> None:
-  """Refuses splits of which an order of the data has none."""
+  """Refuses to evaluate nothing but steps of data that have none."""
   order, splits = config.data.order, tuple(config.eval.splits)
-  is_stream = order == 'stream'
-  missing = 'valid' if is_stream else 'next'
-  if splits != (missing,):
-    return
-  there = ('next', 'test') if is_stream else ('valid', 'test')
-  raise ConfigError(
-    f'eval.splits is {splits}, and with data.order={order!r} there is no split '
-    f'{missing!r} to evaluate: set eval.splits={",".join(there)}'
-    + ', or data.order=shuffled'
-    * is_stream
-  )
+  if order != 'stream' and splits == ('next',):
+    raise ConfigError(
+      f'eval.splits is {splits}, and with data.order={order!r} there is no '
+      "split 'next' to evaluate: set eval.splits=valid,test"
+    )
 
 
 def _check_inputs(config) -> None:

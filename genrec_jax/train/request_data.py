@@ -3,7 +3,9 @@
 Shuffled, the requests of the training split come in an order of their own in
 every epoch. As a stream they come step by step: a step is learned from, and the
 next one is evaluated, whole, before anything of it is learned. The split of
-requests that come next is called 'next'; the test split is measured at the end.
+requests that come next is called 'next'. The requests between training and
+test, which are the split 'valid' where there are any, are not learned from;
+they and the test are measured once, with the weights of the end of training.
 """
 
 import dataclasses
@@ -74,10 +76,11 @@ class RequestData:
     data._check_end()
     for sentence in data._list_warnings():
       LOG.warning('%s', sentence)
+    data._describe_between(log)
     return data
 
   def _list_warnings(self) -> list[str]:
-    """What of the evaluations that are asked for cannot be."""
+    """What of the evaluations that are asked for cannot be, and the remedy."""
     if 'test' in self.dataset.splits or 'test' not in self.config.eval.splits:
       return []
     stream = self.config.data.streaming
@@ -89,6 +92,19 @@ class RequestData:
     else:
       why = f'nobody takes part in a step of inference: {_MORE_REQUESTS}'
     return [f'there is no test split, and no metric of it; {why}']
+
+  def _describe_between(self, log: Callable[[str], None]) -> None:
+    """Says what becomes of the requests between training and test."""
+    between = self.dataset.splits.get('valid')
+    if not self._streams or not between:
+      return
+    measured = 'and measured once, at the end'
+    if 'valid' not in self.config.eval.splits:
+      measured = "nor measured (eval.splits has no 'valid')"
+    log(
+      f'the {len(between):,} requests of the split valid are not learned from, '
+      f'{measured}'
+    )
 
   def _check_end(self) -> None:
     """Refuses to measure a step of a stream of which a part is learned."""
@@ -115,8 +131,7 @@ class RequestData:
   @property
   def splits(self) -> dict[str, Requests]:
     splits = dict(self.dataset.splits)
-    if self._streams:  # what comes next is what validates
-      splits.pop('valid', None)
+    if self._streams:
       splits['next'] = splits['train']
     return splits
 
@@ -221,7 +236,7 @@ class RequestData:
 
     more = {}
     if self._streams:
-      more = dict(is_due=is_due, steps=requests.step)
+      more = dict(is_due=is_due, chooses=False, steps=requests.step)
     return RequestEvaluator(task, make_batches, runtime, swings=is_next, **more)
 
   def baseline(self):

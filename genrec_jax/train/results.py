@@ -21,7 +21,7 @@ from genrec_jax.report.metric_writers import (
   read_jsonl,
   write_atomically,
 )
-from genrec_jax.serve.weights import load_weights
+from genrec_jax.serve.weights import choose_checkpoint, load_weights
 from genrec_jax.train import experiment as experiment_lib
 from genrec_jax.train import run_facts
 from genrec_jax.train.health import describe_divergence
@@ -63,10 +63,15 @@ def write_results(
     notes.append(describe_divergence(diverged))
   notes += map(describe_hole, host['curve_holes'])
   if host['best'] is None:
-    why = 'No validation split'
-    if 'valid' in last:
+    why, validates = 'No validation split', evaluators.get('valid')
+    if 'valid' in last and not getattr(validates, 'chooses', True):
+      why = (
+        'The validation split is not learned from, and measured once, with the '
+        'weights of the end of the training; it chooses no step'
+      )
+    elif 'valid' in last:
       why = f'No step is the best by {config.train.monitor}'
-      undefined = getattr(evaluators['valid'], 'undefined', {})
+      undefined = getattr(validates, 'undefined', {})
       if causes := set(undefined.values()):
         why += f' ({"; ".join(sorted(causes))})'
     notes.append(f'{why}: the metrics are those of the last evaluation.')
@@ -77,6 +82,7 @@ def write_results(
     )
   notes += _collect_notes(evaluators)
   intervals = host['intervals'].get('best' if host['best'] else 'last', {})
+  unit = getattr(experiment.task, 'example_unit', 'examples')
   report = {
     'config': provenance.mask_all(config.to_dict()),
     'run': run_facts.describe_run(config, workdir, host, kind),
@@ -96,7 +102,7 @@ def write_results(
     'eval_core_s': host['eval_core_s'],
     **{k: host[k] for k in ('setup_s', 'train_s', 'eval_s', 'compile_s')},
     'peak_memory': run_facts.describe_memory(),
-    'examples_per_s': host['examples'] / max(host['train_s'], 1e-9),
+    f'{unit}_per_s': host['examples'] / max(host['train_s'], 1e-9),
     'devices': describe_devices(),
     'versions': package_versions(),
     'directions': _collect_directions(evaluators),
@@ -163,7 +169,10 @@ def evaluate_run(
       f'{", ".join(experiment.data.splits)}'
     )
   weights = load_weights(
-    workdir, experiment.task, config.predict.checkpoint, experiment.extensions
+    workdir,
+    experiment.task,
+    choose_checkpoint(config),
+    experiment.extensions,
   )
   LOG.info('weights of step %d', weights.step)
   evaluators = {

@@ -239,7 +239,8 @@ def check_evaluation(config, evaluators) -> Monitor | None:
   """Refuses what would be missed after the last step.
 
   Returns:
-    What compares evaluations; None without a validation split.
+    What compares evaluations; None without a validation split, and where it is
+    measured but chooses nothing.
   """
   train = config.train
   if config.eval.splits and not evaluators:
@@ -248,8 +249,8 @@ def check_evaluation(config, evaluators) -> Monitor | None:
       'eval.splits=() trains without evaluations'
     )
   warn_of_undefined(evaluators)
-  if 'valid' in evaluators:
-    evaluator = evaluators['valid']
+  evaluator = evaluators.get('valid')
+  if evaluator is not None and getattr(evaluator, 'chooses', True):
     monitor = parse_monitor(
       _fit_to_catalogue(train.monitor, evaluator.names(), config.eval),
       evaluator.names(),

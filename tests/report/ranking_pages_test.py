@@ -249,6 +249,19 @@ def test_the_points_of_the_calibration_curve():
   assert rug.count('M') == 4  # an edge of a bin each
 
 
+@pytest.mark.parametrize(
+  'low, high', [(-0.05, 0.01), (0.1, 0.101), (-3.2, -3.0), (-12.0, -11.9)]
+)
+def test_scores_of_a_narrow_range_have_ticks_that_tell_them_apart(low, high):
+  histogram = {'edges': [low, high], 'negative': [3.0], 'positive': [2.0]}
+  ticks = score_charts.chart_scores('x', histogram).x.ticks
+  assert len({text for _, text in ticks}) == len(ticks) >= 2
+  for place, text in ticks:
+    assert low <= place <= high
+    share = 1 / (1 + math.exp(-place))
+    assert float(text.removesuffix('%')) == pytest.approx(100 * share, rel=1e-6)
+
+
 @pytest.mark.parametrize('most', [0.5, 0.0])
 def test_room_above_the_calibration_curve(most):
   """Rare events fill the chart, and nothing touches its frame."""

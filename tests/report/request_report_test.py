@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from genrec_jax import config as config_lib
-from genrec_jax.data.requests import streaming
+from genrec_jax.data.requests import stream_ceilings, streaming
 from genrec_jax.report import request_panel, stream_panel
 from genrec_jax.report.metric_writers import read_jsonl
 from genrec_jax.report.summary import rebuild_report
@@ -135,6 +135,30 @@ def test_what_comes_next_is_placed_by_the_step_of_the_stream(run, dataset):
   assert stream['windows'][0]['step'] <= 0.5  # within the first step
 
 
+def test_the_ceilings_are_those_of_the_steps_and_options_of_the_run(run):
+  config, _, report = run
+  options = streaming.StreamOptions(**config.data.streaming.to_dict())
+  stream = report['ranking']['stream']
+  expected = stream_ceilings.measure_steps(options)
+  assert stream['ceilings'] == {
+    told: [row for row in rows if row['step'] > 0]  # 0 is not measured
+    for told, rows in expected.items()
+  }
+  charts = stream_panel._chart_label(stream, streaming.LABEL)
+  for chart, name in zip(charts, ('ne', 'auc'), strict=False):
+    lines = {series.name: series.points for series in chart.series}
+    for told, rows in stream['ceilings'].items():
+      assert lines[told] == [(row['step'], row[name]) for row in rows]
+  assert not any('told' in series.name for series in charts[2].series)
+
+
+def test_a_page_of_an_earlier_version_has_no_ceilings(run):
+  stream = dict(run[2]['ranking']['stream'])
+  del stream['ceilings']
+  page = stream_panel.draw_requests({'stream': stream | {'auc_ceilings': {}}})
+  assert 'Step by step' in page and 'told the rating' not in page
+
+
 def test_windows_lie_between_the_steps():
   rows = [
     {'step': 1, 'train/auc': 0.5, 'train/ne': 1.1},
@@ -222,8 +246,9 @@ def test_requests_are_not_the_best_ones_alone(run):
   assert places == [1, run[2]['requests'][0]['of']] and places[1] > 10
 
 
-def test_the_page_has_the_sections(run):
+def test_the_page_has_the_sections(run, caplog):
   _, workdir, report = run
+  caplog.set_level('INFO')
   page = (workdir / 'report.html').read_text()
   headings = re.findall(r'<h2>(.*?)</h2>', page)
   for heading in (
@@ -231,14 +256,19 @@ def test_the_page_has_the_sections(run):
   ):  # fmt: skip
     assert headings.count(heading) == 1, heading
   for text in (
-    'item ratings alone, 0.867', 'item rating and place, 0.978',
+    'told the rating of the item',
+    'told the rating of the item and the place of the category',
+    "each step's own",
     'step of the stream', 'Base rate', 'All steps together',
     'all steps so far', 'each batch before its step', 'test candidates.',
     f'User {report["requests"][0]["user"]} ', 'event 1</span>',
   ):  # fmt: skip
     assert text in page, text
   again = rebuild_report(workdir, TASK_KINDS['request_ranking'].panels)
+  assert 'no best checkpoint' not in caplog.text  # a stream has none
   assert again['ranking'] == report['ranking']
+  # A candidate is an example of a split; what a batch has are requests.
+  assert report['requests_per_s'] > 0 and 'examples_per_s' not in report
   assert (workdir / 'report.html').read_text() == page
 
 
@@ -262,10 +292,10 @@ def test_several_labels_have_charts_each():
   }
   page = stream_panel.draw_requests({'stream': {
     'labels': ['a<b', 'c'], 'next': steps, 'test': [], 'windows': [],
-    'totals': {'next': totals}, 'auc_ceilings': {},
+    'totals': {'next': totals}, 'ceilings': {},
   }})  # fmt: skip
   assert page.count('<svg') == 6 and '<h3>a&lt;b</h3>' in page
-  assert 'item ratings' not in page
+  assert 'told the rating' not in page
 
 
 def test_a_number_that_is_no_chance_has_a_bar_of_its_own():
@@ -284,3 +314,23 @@ def test_a_number_that_is_no_chance_has_a_bar_of_its_own():
   page = request_panel.draw_explained([request])
   assert '4.500' in page and 'b 0.500 (1)' in page and '−0.2500' in page
   assert 'width:100%' in page and 'ü&lt;' in page and 'ago' not in page
+
+
+def test_bars_of_all_requests_have_one_scale():
+  def make(place, change):
+    return {
+      'user': place, 'place': place, 'of': 2, 'step': None, 'events': 50,
+      'history': [
+        {'event': 1, 'item': '7', 'features': {}, 'actions': [], 'age': None}
+      ],
+      'candidates': [
+        {'item': '1', 'features': {}, 'scores': {'b': 0.5},
+         'labels': {'b': 1.0}, 'moved': [{'event': 1, 'change': change}]}
+      ],
+    }  # fmt: skip
+
+  page = request_panel.draw_explained([make(1, 0.4), make(2, -0.1)])
+  bars = re.findall(r'left:([\d.]+)%;width:([\d.]+)%', page)
+  assert bars == [('50.0', '50.0'), ('37.5', '12.5')]
+  assert 'Earlier events are read as well, and are not tried' in page
+  assert 'the longest of this page is 0.4000' in page

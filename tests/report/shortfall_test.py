@@ -1,9 +1,12 @@
 """What a run below a baseline is told."""
 
 import doctest
+import itertools
+import re
 
 import pytest
 
+from genrec_jax import config as config_lib
 from genrec_jax.report import shortfall
 from genrec_jax.report.comparison import compare_metrics
 from genrec_jax.report.shortfall import describe_shortfall, find_shortfalls
@@ -55,3 +58,83 @@ def test_without_a_monitor_the_main_metrics_are_judged(config):
   report['config'] = {'train': {'monitor': 'hr@1:1,hr@10:-2'}}
   found = [found.metric for found in find_shortfalls(report, beside)]
   assert found == ['hr@1', 'hr@10', 'mrr']
+
+
+def make_report(config, metrics=('auc', 'logloss', 'ne'), candidates=50_000):
+  """One whose `metrics` are all worse than those of a baseline."""
+  better = {'auc': 0.7, 'logloss': 0.5, 'ne': 0.8, 'hr@10': 0.5}
+  worse = {'auc': 0.6, 'logloss': 0.6, 'ne': 0.9, 'hr@10': 0.4}
+  return {
+    'metrics': {'test': {m: worse[m] for m in metrics}},
+    'baselines': {'popularity': {'test': {m: better[m] for m in metrics}}},
+    'config': config.to_dict(),
+    'splits': {'train': {'examples': candidates}},
+  }
+
+
+def advise(config, *args, **more) -> str:
+  report = make_report(config, *args, **more)
+  return describe_shortfall(report, compare_metrics(report))[1]
+
+
+def list_configs():
+  """Configs whose advice differs."""
+  yield config_lib.retrieval()
+  for by in ('order', 'random'):
+    config = config_lib.ranking()
+    config.data.split.by = by
+    yield config
+  for order, name in itertools.product(
+    ('stream', 'shuffled'), ('streaming', 'yambda')
+  ):
+    config = config_lib.request_ranking()
+    config.data.order, config.data.name = order, name
+    yield config
+
+
+@pytest.mark.parametrize('metrics', [('auc',), ('logloss', 'auc'), ('hr@10',)])
+def test_every_key_that_is_named_is_one_of_the_task(metrics):
+  for config in list_configs():
+    hint = advise(config, metrics, candidates=100)
+    hint = hint.replace(shortfall.GUIDE, '')
+    named = re.findall(
+      r'\b(?:train|optimizer|model|data|loss|eval)\.[a-z][a-z0-9_.]*[a-z0-9]',
+      hint.replace('config.model', ''),
+    )
+    assert named, hint
+    for key in named:
+      section = config
+      for part in key.split('.'):
+        assert part in section, (config.task, key)
+        section = section[part]
+
+
+def test_stu_is_told_what_makes_it_quick():
+  config = config_lib.request_ranking()
+  hint = advise(config)
+  for text in ('quicken_stu', 'model.tied_start', 'model.head_inputs'):
+    assert text in hint
+  config.model.tied_start = True
+  assert 'model.tied_start' not in advise(config)
+  config_lib.quicken_stu(config.model)
+  assert 'quicken_stu' not in advise(config)
+  config_lib.set_model(config, 'dlrm')
+  assert 'quicken_stu' not in advise(config)
+
+
+def test_a_stream_is_told_of_no_epochs():
+  config = config_lib.request_ranking()
+  assert 'train.epochs' in advise(config)
+  config.data.order = 'stream'
+  hint = advise(config)
+  assert 'epoch' not in hint and 'patience' not in hint
+  assert 'data.streaming.users' in hint
+  config.data.name = 'yambda'
+  assert 'data.streaming' not in advise(config) and 'more data' in hint
+
+
+def test_little_is_expected_of_few_data():
+  config = config_lib.request_ranking()
+  few, many = advise(config, candidates=768), advise(config)
+  assert 'expected' in few and '768 candidates' in few and ':smoke' in few
+  assert 'expected' not in many

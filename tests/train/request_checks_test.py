@@ -18,21 +18,16 @@ from genrec_jax.train.settings_checks import check_settings
     ('gr_streaming', ['train.epochs=2'], 'train.epochs is 2, and data.order='),
     ('gr_streaming', ['train.eval_every=9'], 'train.eval_every is 9, and'),
     ('gr_streaming', ['train.shuffle=false'], 'train.shuffle is False, and'),
-    ('gr_streaming', ['train.patience=2'], "has no split 'valid'"),
+    ('gr_streaming', ['train.patience=2'], 'validation once, at its end'),
     (
       'gr_streaming',
       ['optimizer.plateau_factor=0.5'],
-      "plateau_factor is 0.5, .* no split 'valid': set .*plateau_factor=1.0",
+      'plateau_factor is 0.5, .* once, at its end: set .*plateau_factor=1.0',
     ),
     (
       'gr_streaming',
       ['train.min_delta=0.01'],
-      "min_delta is 0.01, .* no split 'valid': set train.min_delta=0.0",
-    ),
-    (
-      'gr_streaming',
-      ['eval.splits=valid'],
-      "no split 'valid' to evaluate: set eval.splits=next,test, or data.order=",
+      'min_delta is 0.01, .* once, at its end: set train.min_delta=0.0',
     ),
     (
       'gr_ml1m',

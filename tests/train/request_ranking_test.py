@@ -26,7 +26,7 @@ from genrec_jax.serve.weights import load_weights
 from genrec_jax.task_kinds import TASK_KINDS
 from genrec_jax.train import experiment, loop, results
 from genrec_jax.train.progressive_validation import NoProgressiveValidation
-from genrec_jax.train.request_data import PRIOR
+from genrec_jax.train.request_data import PRIOR, RequestData
 from tests.tolerances import assert_close
 from tests.train import tiny_run
 
@@ -220,25 +220,47 @@ def test_a_step_is_measured_whole_before_anything_of_it_is_learned(
       assert learned.isdisjoint(rows)
       learned.update(rows)
       continue
-    scored = []
+    scored, parts = [], {}
     while events and events[0][0] == 'score':
       *_, rows, split = events.pop(0)
       scored += rows
-    measured.append(split)
+      parts.setdefault(split, []).extend(rows)
+    measured += parts
     if split == 'train':  # as 'next'
       now = steps[len(measured) - 1]
       assert set(scored) == set(np.flatnonzero(requests.step == now).tolist())
       assert learned == set(np.flatnonzero(requests.step < now).tolist())
-  assert measured == ['train'] * 3 + ['test']
+  assert measured == ['train'] * 3 + ['valid', 'test']
   assert learned == set(range(len(requests)))
-  assert set(scored) == set(range(len(stream.splits['test'])))
+  for split in ('valid', 'test'):
+    assert set(parts[split]) == set(range(len(stream.splits[split])))
 
 
 def test_the_curve_has_each_step_and_the_end_alone_the_test(whole):
   ends = sorted({e[1] for e in whole.events if e[0] == 'score'})
   assert tiny_run.steps_of(whole.workdir, 'next/ne') == ends[:-1]
   assert tiny_run.steps_of(whole.workdir, 'test/ne') == ends[-1:]
+  assert tiny_run.steps_of(whole.workdir, 'valid/ne') == ends[-1:]
   assert ends[-1] == whole.report['steps']
+
+
+def test_the_validation_split_of_a_stream_chooses_nothing(whole):
+  (note,) = [n for n in whole.report['notes'] if 'validation split' in n]
+  assert 'once' in note and 'No validation split' not in note
+  assert whole.report['best_step'] == whole.report['steps']
+  assert not manifest.list_steps(whole.workdir / 'best')
+
+
+@pytest.mark.parametrize(
+  'splits, said', [(('valid', 'test'), 'once, at the end'), (('test',), 'nor')]
+)
+def test_the_log_says_what_becomes_of_validation(whole, splits, said):
+  config, told = whole.config.copy_and_resolve_references(), []
+  with config.unlocked():
+    config.eval.splits = splits
+  RequestData.load(config, whole.workdir, told.append)
+  (line,) = [line for line in told if 'not learned from' in line]
+  assert said in line
 
 
 def test_the_popularity_of_items_by_hand(whole, stream):
@@ -272,9 +294,10 @@ def test_the_popularity_of_items_by_hand(whole, stream):
 
 def test_a_finished_stream_is_evaluated_again(whole):
   again = results.evaluate_run(whole.config, whole.workdir, TASK_KINDS)
-  assert set(again['metrics']) == {'test'}
+  assert set(again['metrics']) == {'valid', 'test'}
   assert again['step'] == whole.report['steps']
-  assert again['metrics']['test'] == whole.report['metrics']['test']
+  for split in ('valid', 'test'):
+    assert again['metrics'][split] == whole.report['metrics'][split]
   baseline = whole.report['baselines']['popularity']['test']
   assert again['baselines']['popularity']['test'] == baseline
 

@@ -33,10 +33,6 @@ CATEGORY_SHARES = np.array(
 # cos(k pi / 4), exactly 0 and 1 where it is: a rating of 3.5 must be 3.5.
 _ROOT = 0.5**0.5
 _COSINES = np.array([1, _ROOT, 0, -_ROOT, -1, -_ROOT, 0, _ROOT])
-# AUC of the best prediction that is told no more than this of each candidate,
-# at the steps 90 to 99, if a user meets all four categories equally often;
-# `benchmarks.gr_stream_ceilings` computes them.
-AUC_CEILINGS = {'item ratings alone': 0.867, 'item rating and place': 0.978}
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 
 
