@@ -418,7 +418,7 @@ def make_arranged(changes, scores=(0.25,)):
       for score in scores
     ],
   }  # fmt: skip
-  return request_panel._arrange(request)['candidates']
+  return request_panel._arrange(request, max(map(abs, changes)))['candidates']
 
 
 def test_bars_go_left_of_the_middle_for_what_lowers_a_score():
