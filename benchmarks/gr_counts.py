@@ -4,15 +4,59 @@ Both count what lies before a candidate is asked for: the candidates of the
 training split, and for a user the events of the history of the request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from benchmarks import cli, gr_runs, runs
+from genrec_jax import config as config_lib
+from genrec_jax.data.requests import prepared
 from genrec_jax.data.requests.requests import RequestDataset
 from genrec_jax.tasks import ranking_metrics
 
 PRIOR = 10.0  # examples of the mean that each count is given beside its own
 LEAST = 1e-3  # a chance keeps away from 0 and 1 by this
+
+
+def measure_counts(
+  case: gr_runs.Case,
+  overrides: tuple[str, ...],
+  texts: Mapping[str, str],
+  is_positive: Callable[[np.ndarray], np.ndarray],
+  is_asked: Callable[[np.ndarray], np.ndarray] = np.ones_like,
+) -> list[dict]:
+  """Rows of both predictors on the test of the data of a case.
+
+  Args:
+    case: names the data.
+    overrides: of its config, beside its own; one is of `data.cache`.
+    texts: what the 'popularity' and the 'biases' of these data are called.
+    is_positive: see `predict_biases`.
+    is_asked: see there.
+  """
+  config = config_lib.load(
+    str(runs.ROOT / case.config), [*case.overrides, *overrides]
+  )
+  try:
+    dataset = prepared.load(config.data, config.data.cache)
+  except (ValueError, OSError) as error:
+    cli.fail(str(error))
+  chances = {
+    'popularity': predict_popularity(dataset, 'test'),
+    'biases': predict_biases(dataset, 'test', is_positive, is_asked),
+  }
+  return [
+    {
+      'case': kind,
+      'kind': 'count',
+      'name': texts[kind],
+      **{
+        f'test_{key}': value
+        for key, value in measure(dataset, 'test', chance).items()
+      },
+    }
+    for kind, chance in chances.items()
+  ]
 
 
 def predict_popularity(dataset: RequestDataset, split: str) -> np.ndarray:

@@ -13,11 +13,9 @@ tell nothing about films.
 import json
 import pathlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from benchmarks import cli, gr_counts, gr_runs, runs
-from genrec_jax import config as config_lib
-from genrec_jax.data.requests import prepared
+from benchmarks import gr_counts, gr_runs, runs
 from genrec_jax.data.requests.movielens import ACTIONS
 
 MODELS = {
@@ -91,7 +89,9 @@ def main(argv: list[str] | None = None) -> None:
     means = gr_runs.average_seeds(rows, MEASURED, ('name', 'edition'))
     for edition in dict.fromkeys(r['edition'] for r in rows):
       if edition not in counted:
-        counted[edition] = count_likes(cases[f'{edition}/stu'], cache, edition)
+        counted[edition] = count_likes(
+          cases[f'{edition}/stu'], (f'data.cache={cache}',), edition
+        )
       means += counted[edition]
     return means
 
@@ -120,41 +120,20 @@ def measure_run(case: str, workdir: pathlib.Path) -> dict:
 
 
 def count_likes(
-  case: gr_runs.Case, cache: pathlib.Path, edition: str
+  case: gr_runs.Case, overrides: tuple[str, ...], edition: str
 ) -> list[dict]:
   """Rows of the predictors that count, on the test of an edition."""
-  overrides = [*case.overrides, f'data.cache={cache}']
-  config = config_lib.load(
-    str(runs.ROOT / case.config.partition(':')[0]), overrides
-  )
-  try:
-    dataset = prepared.load(config.data, cache)
-  except (ValueError, OSError) as error:
-    cli.fail(str(error))
-  chances = {
-    'popularity': (
-      'share of likes of the film',
-      gr_counts.predict_popularity(dataset, 'test'),
-    ),
-    'biases': (
-      "film's and user's share, added",
-      gr_counts.predict_biases(
-        dataset, 'test', lambda action: (action & LIKED) > 0
-      ),
-    ),
+  texts = {
+    'popularity': 'share of likes of the film',
+    'biases': "film's and user's share, added",
   }
+  found = gr_counts.measure_counts(
+    case, overrides, texts, lambda action: (action & LIKED) > 0
+  )
   return [
-    {
-      'case': f'{edition}/{name}', 'kind': 'count', 'edition': edition,
-      'name': text,
-      **_name_test(gr_counts.measure(dataset, 'test', chance)),
-    }
-    for name, (text, chance) in chances.items()
-  ]  # fmt: skip
-
-
-def _name_test(metrics: Mapping[str, float]) -> dict[str, float]:
-  return {f'test_{key}': value for key, value in metrics.items()}
+    {**row, 'case': f'{edition}/{row["case"]}', 'edition': edition}
+    for row in found
+  ]
 
 
 def write_ratings(

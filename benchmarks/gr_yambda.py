@@ -22,9 +22,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks import cli, gr_counts, gr_runs, runs, yambda_log
+from benchmarks import gr_counts, gr_runs, runs, yambda_log
 from genrec_jax import config as config_lib
-from genrec_jax.data.requests import prepared
 from genrec_jax.data.requests.yambda_files import BITS, LISTEN_BITS, LISTENED
 from genrec_jax.tasks import ranking_metrics
 
@@ -157,38 +156,20 @@ def count_listens(
   case: gr_runs.Case, overrides: Sequence[str], name: str, label: str
 ) -> list[dict]:
   """Rows of the predictors that count."""
-  config = config_lib.load(
-    str(runs.ROOT / case.config), [*case.overrides, *overrides]
-  )
-  try:
-    dataset = prepared.load(config.data, config.data.cache)
-  except (ValueError, OSError) as error:
-    cli.fail(str(error))
-  chances = {
-    'popularity': (
-      'share of listen+ of the track',
-      gr_counts.predict_popularity(dataset, 'test'),
-    ),
-    'biases': (
-      "track's and user's share, added",
-      gr_counts.predict_biases(
-        dataset,
-        'test',
-        lambda action: (action & BITS[LISTENED]) > 0,
-        lambda action: (action & LISTEN_BITS) > 0,
-      ),
-    ),
+  texts = {
+    'popularity': 'share of listen+ of the track',
+    'biases': "track's and user's share, added",
   }
+  found = gr_counts.measure_counts(
+    case,
+    tuple(overrides),
+    texts,
+    lambda action: (action & BITS[LISTENED]) > 0,
+    lambda action: (action & LISTEN_BITS) > 0,
+  )
   return [
-    {
-      'case': f'{name}/{kind}', 'kind': 'count', 'data': label, 'name': text,
-      **{
-        f'test_{key}': value
-        for key, value in gr_counts.measure(dataset, 'test', chance).items()
-      },
-    }
-    for kind, (text, chance) in chances.items()
-  ]  # fmt: skip
+    {**row, 'case': f'{name}/{row["case"]}', 'data': label} for row in found
+  ]
 
 
 def measure_run(workdir: pathlib.Path) -> dict:

@@ -25,10 +25,7 @@ def get_config(arg=None):
   config.train.batch_size = 16
   config.train.epochs = 3
   config.train.patience = 1
-  config.optimizer.average = 0.999
-  # With the usual 1e-8, a row moves as far by the small gradients of histories
-  # as by those of candidates.
-  config.optimizer.rows.name, config.optimizer.rows.eps = 'row_adagrad', 1e-3
+  config_lib.quicken_optimizer(config.optimizer)
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:
@@ -36,4 +33,6 @@ def get_config(arg=None):
   if config.model.name == 'stu':
     config_lib.quicken_stu(config.model)
     config.model.postprocessor = 'timestamp'
+  else:
+    config.model.history.unmarked = True  # most videos get no action at all
   return config_lib.request_smoke(config) if 'smoke' in variants else config

@@ -26,10 +26,7 @@ def get_config(arg=None):
   config.data.max_history, config.data.max_candidates = 256, 10
   config.train.epochs = 10
   config.train.patience = 3
-  config.optimizer.average = 0.999
-  # With the usual 1e-8, a row moves as far by the small gradients of histories
-  # as by those of candidates.
-  config.optimizer.rows.name, config.optimizer.rows.eps = 'row_adagrad', 1e-3
+  config_lib.quicken_optimizer(config.optimizer)
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   if config.model.name == 'stu':

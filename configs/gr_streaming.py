@@ -26,15 +26,11 @@ def get_config(arg=None):
   config.data.streaming.users = 400
   # A test has up to 2,048 candidates a request, training 32.
   config.data.max_history, config.data.max_candidates = 1024, 256
-  # An item is met some fifty times in all, so its row has to move at once; but
-  # not by the gradient of a history, which is the thousandth part of that of a
-  # candidate and no smaller once Adagrad has divided it.
+  config_lib.quicken_optimizer(config.optimizer)
   rows = config.optimizer.rows
-  rows.name, rows.learning_rate, rows.eps = 'row_adagrad', 0.4, 1e-3
+  rows.learning_rate = 0.4  # an item is met some fifty times in all
   # A dense layer that keeps its rate follows the share of likes of the last
-  # step, which is not that of the next one. Averages are of the last third of
-  # all steps, and the rate falls; rows of new items must go on.
-  config.optimizer.average = 0.999
+  # step, which is not that of the next one; rows of new items must go on.
   config.optimizer.schedule, rows.schedule = 'linear', 'constant'
   config.train.batch_size, config.eval.batch_size = 8, 16
   config.train.checkpoint_every = 500  # a stream has one epoch
@@ -45,7 +41,7 @@ def get_config(arg=None):
     # Each step is learned from once, and evaluated before: nothing that dropout
     # could prevent is learned by heart.
     config.model.update(input_dropout=0.0, dropout=0.0)
-    rows.learning_rate = 0.1
+    rows.learning_rate = 0.1  # moves rows by histories, too
   for layout in variants & {*LAYOUTS}:
     config.model.layout = layout
   if 'stochastic' in variants:

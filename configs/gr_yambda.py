@@ -32,11 +32,7 @@ def get_config(arg=None):
   config.data.order = 'stream'
   config.data.max_history, config.data.max_candidates = 1024, 32
   if 'mlperf' not in variants:
-    config.optimizer.average = 0.999
-    # With the usual 1e-8, a row moves as far by the small gradients of
-    # histories as by those of candidates.
-    config.optimizer.rows.eps = 1e-3
-  config.optimizer.rows.name = 'row_adagrad'
+    config_lib.quicken_optimizer(config.optimizer)
   for name in variants & {'stu', *POOLED}:
     config_lib.set_model(config, name)
   for layout in variants & {*LAYOUTS}:

@@ -34,6 +34,7 @@ from genrec_jax.config.rankers import (
 from genrec_jax.config.ranking import ranking, ranking_smoke
 from genrec_jax.config.request_ranking import (
   pool_history,
+  quicken_optimizer,
   quicken_stu,
   request_ranking,
   request_smoke,
@@ -67,6 +68,7 @@ __all__ = [
   'pool_history',
   'ranking_smoke',
   'read_config',
+  'quicken_optimizer',
   'quicken_stu',
   'request_ranking',
   'request_smoke',
