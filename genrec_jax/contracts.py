@@ -216,7 +216,9 @@ class Tables(Protocol):
       routes: from `route`.
     """
 
-  def push(self, arrays, slots, routes, grads, learning_rate, step):
+  def push(
+    self, arrays, slots, routes, grads, learning_rate, step, dirty_rows=None
+  ):
     """Updates rows by gradients of what was fetched: a `lookup.PushResult`.
 
     Args:
@@ -226,15 +228,7 @@ class Tables(Protocol):
       grads: gradients of what `fetch` returned, in the same form.
       learning_rate: one number, or table -> number.
       step: number of the step, for stochastic rounding.
-    """
-
-  def mark_rows(self, dirty_rows, rows, step):
-    """`dirty_rows` with the rows marked that a step has changed.
-
-    Args:
-      dirty_rows: array -> a byte for each of its rows.
-      rows: `updated_rows` of the `lookup.PushResult`.
-      step: number of the step.
+      dirty_rows: array -> a byte for each of its rows, to be marked.
     """
 
   def overflow(self, routes) -> jax.Array:

@@ -187,7 +187,14 @@ class LocalTables:
     return rows, sums
 
   def push(
-    self, arrays, slots, routes: LocalRoutes, grads, learning_rate, step
+    self,
+    arrays,
+    slots,
+    routes: LocalRoutes,
+    grads,
+    learning_rate,
+    step,
+    dirty_rows: Mapping[str, jax.Array] | None = None,
   ):
     """Merges gradients and updates the rows.
 
@@ -198,6 +205,8 @@ class LocalTables:
       grads: gradients of what `fetch` returned, in the same form.
       learning_rate: one number, or table -> number.
       step: number of the step, for stochastic rounding.
+      dirty_rows: array -> a byte for each of its rows, see `dirty_rows`; none
+        where nobody asks.
 
     Returns:
       A `lookup.PushResult`.
@@ -236,12 +245,8 @@ class LocalTables:
         step=step,
         row_numbers=numbers,
       )
-    return lookup.PushResult(arrays, slots, square, moved)
-
-  def mark_rows(self, dirty_rows, rows, step) -> dict[str, jax.Array]:
-    """The dirty rows after a step has updated `rows`; see `dirty_rows`."""
-    del step
-    return dirty_lib.mark_rows(dirty_rows, rows)
+    dirty_rows = dirty_lib.mark_rows(dirty_rows or {}, moved)
+    return lookup.PushResult(arrays, slots, square, dirty_rows)
 
   def overflow(self, routes) -> jax.Array:
     """Nothing is exchanged, so nothing overflows."""

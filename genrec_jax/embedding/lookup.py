@@ -267,15 +267,14 @@ class PushResult(NamedTuple):
     arrays: name -> array.
     slots: name -> slots of its optimizer.
     square: squared norm of the gradients of all rows.
-    updated_rows: name -> `[N]` sorted rows of the (local) array that were
-      updated; unused entries hold its number of rows. A delta checkpoint saves
-      these.
+    dirty_rows: name -> a byte for each row, marked where this step has moved
+      it, of the arrays whose marks were given; a delta checkpoint saves these.
   """
 
   arrays: dict[str, jax.Array]
   slots: dict[str, dict[str, jax.Array]]
   square: jax.Array
-  updated_rows: dict[str, jax.Array]
+  dirty_rows: dict[str, jax.Array]
 
 
 class BagGradients(NamedTuple):

@@ -10,6 +10,7 @@ place. sum_exchange.py does the same for pooled features that travel as sums.
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,13 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from genrec_jax.embedding import dirty_rows as dirty_lib
-from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_settings
-from genrec_jax.embedding.exchange import Exchange, RowRoutes
+from genrec_jax.embedding import lookup, row_exchange, row_settings
+from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
+from genrec_jax.embedding.row_routes import RowRoutes, route_addresses
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
@@ -192,9 +193,7 @@ class ShardedTables:
     for key, exchange, stack, pieces in self._group_exchanges(distinct):
       # The pieces of a row are rows of the stack; they travel side by side.
       addresses = [stack.address(p, distinct[p.table]) for p in pieces]
-      routed[key] = exchange_lib.route_addresses(
-        exchange, stack, jnp.concatenate(addresses)
-      )
+      routed[key] = route_addresses(exchange, stack, jnp.concatenate(addresses))
     return ShardedRoutes(
       distinct, index, bags, routed, self._sum_exchange.route(bags)
     )
@@ -224,7 +223,7 @@ class ShardedTables:
       name: {} for name in routes.ids
     }  # table -> first column -> rows
     for key, exchange, stack, pieces in self._group_exchanges(routes.ids):
-      rows = exchange_lib.fetch_rows(
+      rows = row_exchange.fetch_rows(
         exchange, stack, routes.stacks[key], arrays[stack.name]
       )
       start = 0
@@ -267,6 +266,7 @@ class ShardedTables:
     grads,
     learning_rate,
     step: jax.Array,
+    dirty_rows: Mapping[str, jax.Array] | None = None,
   ):
     """Brings gradients to the owners of the rows and updates the rows.
 
@@ -277,69 +277,100 @@ class ShardedTables:
       grads: gradients of what `fetch` returned, in the same form.
       learning_rate: one number, or table -> number.
       step: number of the step, for stochastic rounding.
+      dirty_rows: array -> a byte for each of its rows, see `dirty_rows`; none
+        where nobody asks.
 
     Returns:
       `lookup.PushResult`; the norm is the same everywhere.
     """
-    arrays, slots, moved = dict(arrays), dict(slots), {}
-    square = jnp.float32(0)
-    for name, merged in self._merge_gradients(routes, *grads).items():
-      moved[name] = merged.ids
-      squares = jnp.sum(jnp.square(merged.grads))
-      tables, groups = self._tables_of[name], None
-      if name in self.layout.whole:
-        square += squares
-        numbers = init_lib.hash_table_rows(name, merged.ids)
-      else:
-        # Rows of a stack are on one device of a group; whole tables are the
-        # same on all and counted once.
-        square += lax.psum(squares, mesh_lib.AXES)
-        numbers, groups = _number_rows(self.layout.stacks[name], merged.ids)
-        # Every replica group takes the step of its own mean.
-        merged = merged._replace(
-          grads=merged.grads * jnp.float32(self.layout.plan.replicas)
-        )
-      of_rows = {}
+    arrays, slots, dirty_rows = (
+      dict(arrays),
+      dict(slots),
+      dict(dirty_rows or {}),
+    )
+    whole, square = jnp.float32(0), jnp.float32(0)
+    for name, merged in self._merge_whole(routes, *grads).items():
+      moved = _Moved(arrays[name], slots[name], dirty_rows.get(name), whole)
+      moved = self._move_rows(name, moved, merged, learning_rate, step)
+      arrays[name], slots[name], dirty_rows[name], whole = moved
+    for name, exchanges in self._group_gradients(routes, *grads).items():
+      moved = _Moved(arrays[name], slots[name], dirty_rows.get(name), square)
+
+      def apply(moved, merged, name=name, before=slots[name]):
+        # What counts updates counts the step once, however many rounds it has.
+        counts = {n: x for n, x in before.items() if x.ndim == 0}
+        moved = moved._replace(slots=moved.slots | counts)
+        return self._move_rows(name, moved, merged, learning_rate, step)
+
+      for own in exchanges:
+        moved = own.push(apply, moved)
+      arrays[name], slots[name], dirty_rows[name], square = moved
+    # Rows of a stack are on one device of a group; whole tables are the same on
+    # all and counted once.
+    square = whole + lax.psum(square, mesh_lib.AXES)
+    arrays, slots = self._sync_replicas(arrays, slots, step)
+    dirty_rows = {n: x for n, x in dirty_rows.items() if x is not None}
+    dirty_rows = self._mark_means(dirty_rows, step)
+    return lookup.PushResult(arrays, slots, square, dirty_rows)
+
+  def _move_rows(
+    self, name: str, moved: '_Moved', merged: MergedRows, learning_rate, step
+  ) -> '_Moved':
+    """One step of the rows of `merged`, which are of the array `name`."""
+    square = moved.square + jnp.sum(jnp.square(merged.grads))
+    tables, groups, of_rows = self._tables_of[name], None, {}
+    if name in self.layout.whole:
+      numbers = init_lib.hash_table_rows(name, merged.ids)
+    else:
+      numbers, groups = _number_rows(self.layout.stacks[name], merged.ids)
+      # Every replica group takes the step of its own mean.
+      merged = merged._replace(
+        grads=merged.grads * jnp.float32(self.layout.plan.replicas)
+      )
       # Before the rows move: the optimizer needs the norm of the whole row.
       if name in self._cut_rows:
         of_rows['row_squares'] = self._row_squares(name, merged)
-      arrays[name], slots[name] = row_settings.move_rows(
-        arrays[name],
-        slots[name],
-        merged,
-        [self.optimizer(table) for table in tables],
-        [row_settings.rate_of(table, learning_rate) for table in tables],
-        groups,
-        step=step,
-        row_numbers=numbers,
-        **of_rows,
-      )
-    arrays, slots = self._sync_replicas(arrays, slots, step)
-    return lookup.PushResult(arrays, slots, square, moved)
+    array, slots = row_settings.move_rows(
+      moved.array,
+      moved.slots,
+      merged,
+      [self.optimizer(table) for table in tables],
+      [row_settings.rate_of(table, learning_rate) for table in tables],
+      groups,
+      step=step,
+      row_numbers=numbers,
+      **of_rows,
+    )
+    marks = moved.marks
+    if marks is not None:
+      marks = dirty_lib.mark_rows({name: marks}, {name: merged.ids})[name]
+    return _Moved(array, slots, marks, square)
 
-  def _merge_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
-    """Array -> the summed gradients of its rows on this device."""
-    gradients = {}  # array -> what has come so far
-    for name, grads in self._sum_exchange.push(
+  def _group_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
+    """Stack -> what is pushed to its rows, each row by one of them."""
+    pushed = {}  # stack -> exchange -> what comes that way
+    for name, exchange, grads in self._sum_exchange.push(
       routes.pooled, of_bags, of_near, routes.bags
     ):
-      gradients.setdefault(name, []).append(grads)
+      ways = pushed.setdefault(name, {})
+      ways.setdefault(exchange, _Pushed(self._stacks[name])).of_bags.append(
+        grads
+      )
     for key, exchange, stack, pieces in self._group_exchanges(routes.ids):
       of_table = [
         of_rows[p.table][:, p.first_column : p.first_column + p.columns]
         for p in pieces
       ]
-      # The exchange adds up all gradients of the stack at once, the earlier
-      # ones after its own.
-      gradients[stack.name] = [
-        exchange_lib.push_gradients(
-          exchange,
-          stack,
-          routes.stacks[key],
-          jnp.concatenate(of_table),
-          gradients.get(stack.name, ()),
-        )
-      ]
+      ways = pushed.setdefault(stack.name, {})
+      own = ways.setdefault(exchange, _Pushed(stack))
+      own.exchange, own.routed = exchange, routes.stacks[key]
+      own.of_rows = jnp.concatenate(of_table)
+    return {name: list(ways.values()) for name, ways in pushed.items()}
+
+  def _merge_whole(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
+    """Table that every device holds -> the summed gradients of its rows."""
+    del of_near
+    gradients = {}
     for name, table in self.layout.whole.items():
       of_table = []
       if name in routes.ids:
@@ -350,15 +381,9 @@ class ShardedTables:
       if of_table:
         # All devices add up the same gradients in the same order, so that their
         # copies stay equal to the bit.
-        gradients[name] = [
-          _gather_gradients(part, table.rows) for part in of_table
-        ]
-    rows = {name: s.depth for name, s in self.layout.stacks.items()}
-    rows |= {name: t.rows for name, t in self.layout.whole.items()}
-    return {
-      name: lookup.merge_row_gradients(x, rows[name])
-      for name, x in gradients.items()
-    }
+        gathered = [_gather_gradients(part, table.rows) for part in of_table]
+        gradients[name] = lookup.merge_row_gradients(gathered, table.rows)
+    return gradients
 
   @functools.cached_property
   def _cut_rows(self) -> set[str]:
@@ -386,19 +411,8 @@ class ShardedTables:
     squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
     # Exact numbers, whatever format the rows travel in.
     plain = Exchange(self.exchange.kind, self.exchange.capacity)
-    routed = exchange_lib.route_addresses(plain, stack, home)
-    totals = exchange_lib.push_gradients(plain, stack, routed, squares)
-
-    def total_of(totals, rows):
-      # `totals` has an entry for each row that was sent something, not for each
-      # row of the device.
-      place = jnp.searchsorted(totals.ids, rows)
-      place = jnp.where(rows < stack.depth, place, totals.ids.shape[0])
-      return totals.grads.at[place].get(mode='fill', fill_value=0)
-
-    total = exchange_lib.fetch_rows(plain, stack, routed, totals, total_of)[
-      :, 0
-    ]
+    routed = route_addresses(plain, stack, home)
+    total = row_exchange.sum_over_devices(plain, stack, routed, squares)[:, 0]
     # All pieces of a table are of one width.
     width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
     return total / width[number]
@@ -411,13 +425,12 @@ class ShardedTables:
       return jnp.where(count > 0, jnp.nan, count)
     return count
 
-  def mark_rows(self, dirty_rows, rows, step) -> dict[str, jax.Array]:
-    """The dirty rows after a step has updated `rows`; see `dirty_rows`.
+  def _mark_means(self, dirty_rows, step) -> dict[str, jax.Array]:
+    """The dirty rows behind a step.
 
     Where replica groups take their mean, what any of them has moved has moved
     in all.
     """
-    dirty_rows = dirty_lib.mark_rows(dirty_rows, rows)
     ours = {n: x for n, x in dirty_rows.items() if n in self.layout.stacks}
     mark = functools.partial(dirty_lib.mark_means, axis='rep')
     return dirty_rows | self._at_means(mark, ours, step)
@@ -440,6 +453,41 @@ class ShardedTables:
       lambda x: jax.tree.map(fn, x),
       lambda x: x,
       tree,
+    )
+
+
+class _Moved(NamedTuple):
+  """An array on its way through a step: its rows, slots and marks."""
+
+  array: jax.Array
+  slots: dict[str, jax.Array]
+  marks: jax.Array | None
+  square: jax.Array  # of the gradients of all rows so far
+
+
+@dataclasses.dataclass
+class _Pushed:
+  """Gradients of some rows of a stack: those that travel alike."""
+
+  stack: Stack
+  of_bags: list = dataclasses.field(default_factory=list)
+  exchange: Exchange | None = None  # where rows travel, too
+  routed: RowRoutes | None = None
+  of_rows: jax.Array | None = None
+
+  def push(self, apply, carry):
+    """Lets `apply` move the rows, see `row_exchange.push_gradients`."""
+    if self.exchange is None:
+      merged = lookup.merge_row_gradients(self.of_bags, self.stack.depth)
+      return apply(carry, merged)
+    return row_exchange.push_gradients(
+      self.exchange,
+      self.stack,
+      self.routed,
+      self.of_rows,
+      self.of_bags,
+      apply,
+      carry,
     )
 
 

@@ -101,8 +101,8 @@ class SumExchange:
 
   def push(
     self, received, of_sums, of_near, bags: Mapping[str, Read]
-  ) -> list[tuple[str, lookup.BagGradients]]:
-    """The stack and the gradients of its rows on this device, by group.
+  ) -> list[tuple[str, Exchange, lookup.BagGradients]]:
+    """The stack, the exchange and the gradients of its rows here, by group.
 
     Args:
       received: from `route`.
@@ -122,7 +122,7 @@ class SumExchange:
         grads = group.push_near(request, of_near[group.key], codec)
       else:
         grads = group.push(request, of_sums, codec)
-      pushed.append((group.stack.name, grads))
+      pushed.append((group.stack.name, exchange, grads))
     return pushed
 
   def _finish_sums(self, by_feature, bags) -> dict[str, jax.Array]:

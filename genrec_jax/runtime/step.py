@@ -220,6 +220,7 @@ def make_step(
       row_grads,
       rates,
       state.step,
+      state.dirty_rows,
     )
     averaged = state.averaged
     if averaged:
@@ -243,9 +244,7 @@ def make_step(
         kinds, state.metric_sums, measured
       ),
       first_nonfinite=_first_nonfinite(state, measured),
-      dirty_rows=tables.mark_rows(
-        state.dirty_rows, pushed.updated_rows, state.step
-      ),
+      dirty_rows=pushed.dirty_rows,
       id_states=id_states,
       averaged=averaged,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,11 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from benchmarks import hlo
-from genrec_jax.embedding import exchange as exchange_lib
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import ShardingPlan, TablePlan
+from genrec_jax.embedding.row_exchange import fetch_rows, push_gradients
+from genrec_jax.embedding.row_routes import route_addresses
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import codecs
 from genrec_jax.parallel import mesh as mesh_lib
@@ -51,11 +53,36 @@ def programs(exchange):
     )
 
   return (
+    mapped(lambda ids: route_addresses(exchange, STACK, addresses(ids))),
+    mapped(lambda r, a: fetch_rows(exchange, STACK, r, a)),
     mapped(
-      lambda ids: exchange_lib.route_addresses(exchange, STACK, addresses(ids))
+      lambda r, g: push_gradients(
+        exchange, STACK, r, g, (), collect, jax.tree.map(jnp.asarray, NOTHING)
+      )
     ),
-    mapped(lambda r, a: exchange_lib.fetch_rows(exchange, STACK, r, a)),
-    mapped(lambda r, g: exchange_lib.push_gradients(exchange, STACK, r, g)),
+  )
+
+
+class Collected(NamedTuple):
+  """What a device was told to apply."""
+
+  sums: jax.Array  # [depth, DIM]
+  times: jax.Array  # [depth] how often each row was to move
+  rounds: jax.Array
+
+
+NOTHING = Collected(
+  np.zeros((STACK.depth, DIM), np.float32),
+  np.zeros(STACK.depth, np.int32),
+  np.int32(0),
+)
+
+
+def collect(so_far, merged):
+  return Collected(
+    so_far.sums.at[merged.ids].add(merged.grads, mode='drop'),
+    so_far.times.at[merged.ids].add(1, mode='drop'),
+    so_far.rounds + 1,
   )
 
 
@@ -94,16 +121,11 @@ def summed(ids, grads):
   return found
 
 
-def spread(merged):
-  """Merged rows of all devices -> `[ROWS, DIM]`; each row at most once."""
-  found = np.zeros((ROWS, DIM))
-  for device, (rows, grads) in enumerate(zip(*map(np.asarray, merged))):
-    real = rows < STACK.depth
-    assert len(set(rows[real])) == np.sum(real)
-    assert np.all(rows[real] < ROWS // W)
-    np.testing.assert_array_equal(grads[~real], 0)
-    found[device * (ROWS // W) + rows[real]] = grads[real]
-  return found
+def spread(collected):
+  """What all devices applied -> `[ROWS, DIM]`; each row at most once."""
+  assert np.max(collected.times) <= 1
+  assert not np.any(np.asarray(collected.times)[:, ROWS // W :])
+  return np.asarray(collected.sums)[:, : ROWS // W].reshape(ROWS, DIM)
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -139,9 +161,8 @@ def test_ids_that_are_nowhere(kind):
   routed = route(ids)
   assert not np.any(routed.overflow)
   np.testing.assert_array_equal(fetch(routed, table()[1]), 0)
-  merged = push(routed, np.ones((W, NEEDED, DIM), np.float32))
-  np.testing.assert_array_equal(merged.ids, STACK.depth)
-  np.testing.assert_array_equal(merged.grads, 0)
+  collected = push(routed, np.ones((W, NEEDED, DIM), np.float32))
+  assert not np.any(collected.times)
 
 
 def skewed(rng):
@@ -150,7 +171,7 @@ def skewed(rng):
 
 
 @pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
-def test_without_room_all_devices_gather(kind):
+def test_without_room_there_are_rounds(kind):
   exchange = Exchange(kind, capacity=1.0)
   route, fetch, push = programs(exchange)
   rng = np.random.default_rng(2)
@@ -164,6 +185,8 @@ def test_without_room_all_devices_gather(kind):
   grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
   merged = push(routed, grads)
   assert_close(spread(merged), summed(ids, grads), 'exchanged')
+  # 20 rows, all of which everybody wants, in portions of 8.
+  np.testing.assert_array_equal(merged.rounds, 3)
   # With room for all the same numbers come the direct way.
   route, _, push = programs(dataclasses.replace(exchange, capacity=8.0))
   assert not np.any(route(ids).overflow)
@@ -227,15 +250,15 @@ def test_gather_brings_ids_to_all_once():
   assert hlo.sent_bytes(found[0]) == (W - 1) * NEEDED * 4
 
 
-def test_the_way_without_room_is_the_other_branch():
+def test_further_rounds_are_a_loop_over_the_same_buffers():
   route, fetch, _ = programs(Exchange('all_to_all'))
   routed = jax.eval_shape(route, jax.ShapeDtypeStruct((W, NEEDED), jnp.int32))
   array = jax.ShapeDtypeStruct((W, STACK.depth, DIM), jnp.float32)
   found = hlo.find_collectives(fetch.lower(routed, array).compile())
-  where = {c.op: c.computation for c in found}
-  assert set(where) == {'all-to-all', 'all-gather', 'reduce-scatter'}
-  assert where['all-gather'] == where['reduce-scatter'] != where['all-to-all']
-  assert hlo.ENTRY not in where.values()
+  rows = [c for c in found if c.dtype == 'f32' and c.op == 'all-to-all']
+  first, further = sorted(rows, key=lambda c: c.computation != hlo.ENTRY)
+  assert first.computation == hlo.ENTRY != further.computation
+  assert hlo.sent_bytes(first) == hlo.sent_bytes(further)
 
 
 def error_bound(name, values, backward):

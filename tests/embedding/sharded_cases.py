@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from genrec_jax.embedding import lookup, relayout
+from genrec_jax.embedding import dirty_rows, lookup, relayout
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.local_tables import LocalTables
@@ -112,8 +112,9 @@ def step(tables, arrays, slots, part: Job, number, *, mode, weighted, reads):
   seen = views(fetched)
   if 'f' in seen:
     seen['bags'] = seen.pop('f')
-  pushed = tables.push(arrays, slots, routes, grads, 0.1, number)
-  (seen['touched'],) = pushed.updated_rows.values()
+  marks = dirty_rows.init_dirty_rows(arrays)
+  pushed = tables.push(arrays, slots, routes, grads, 0.1, number, marks)
+  (seen['touched'],) = pushed.dirty_rows.values()
   return pushed.arrays, pushed.slots, seen, pushed.square
 
 

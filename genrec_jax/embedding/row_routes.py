@@ -1,0 +1,255 @@
+"""Which device asks which for which rows, and in how many rounds.
+
+Addresses that are sorted are grouped by their owner, since an owner has a run
+of them (see layout.py). Each device reserves room for some requests of every
+peer. Where some device needs more, the rows are divided into ranges, and a
+range travels in a round of its own:
+
+    routed = route_addresses(exchange, stack, addresses)
+    carry = visit_in_rounds(exchange, stack, routed, visit, carry)
+
+A range of an owner is the longest of which every device asks for no more than
+there is room for. So all devices ask for a row in the same round, whatever the
+room is, and what they send for it can be added up in their order at once. A
+buffer is never longer than the room, however unevenly the rows are asked for.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from genrec_jax.embedding.exchange import Exchange
+from genrec_jax.embedding.layout import Stack
+from genrec_jax.parallel import ragged
+
+AXES = ('host', 'dev')  # of a replica group
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What travels at once; W devices, M addresses on each.
+
+  Attributes:
+    begin: `[W]` where in the sorted order the addresses begin that each owner
+      is asked for; empty for 'gather', as all of the next three.
+    count: `[W]` how many there are.
+    asked_start: `[W]` (ragged) where the requests of each peer start.
+    asked_count: `[W]` (ragged) how many requests each peer has.
+    asked: rows of this device that others need, `depth` for none: `[W, C]`,
+      `[R]` (ragged) or `[W M]` (gather).
+    first: the first row of this device that this round is about.
+    last: one behind the last of them.
+    more: whether any device has a further round, the same on all.
+  """
+
+  begin: jax.Array
+  count: jax.Array
+  asked_start: jax.Array
+  asked_count: jax.Array
+  asked: jax.Array
+  first: jax.Array
+  last: jax.Array
+  more: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RowRoutes:
+  """Which device needs which rows of which; W devices, M addresses on each.
+
+  Attributes:
+    addresses: `[M]` what this device needs: distinct, or `nowhere`.
+    order: `[M]` the permutation that sorts `addresses`; this, `rank` and
+      `start` are empty for 'gather', which needs no order.
+    rank: `[M]` the inverse of `order`.
+    start: `[W + 1]` where the addresses of each owner start in that order.
+    first_round: what travels first, and mostly alone.
+    fill: `[1]` float32, the largest number of rows asked of one peer, on any
+      device, as a share of the room; above 1 is an overflow.
+  """
+
+  addresses: jax.Array
+  order: jax.Array
+  rank: jax.Array
+  start: jax.Array
+  first_round: Round
+  fill: jax.Array
+
+  @property
+  def overflow(self) -> jax.Array:
+    """Whether there was no room on some device, the same on all."""
+    return self.fill[0] > 1
+
+
+def route_addresses(
+  exchange: Exchange, stack: Stack, addresses: jax.Array
+) -> RowRoutes:
+  """Tells every device which of its rows the others will ask for.
+
+  Args:
+    exchange: how rows travel.
+    stack: the stack that the addresses belong to.
+    addresses: `[M]` distinct addresses, and `stack.nowhere` for none.
+
+  Returns:
+    What `visit_in_rounds` needs. No row is read, so a step can route the next
+    batch while it works on this one.
+  """
+  none, depth = jnp.zeros(0, jnp.int32), jnp.int32(stack.depth)
+  if exchange.kind == 'gather':  # nothing is sorted by owner, all fits
+    asked = _ask_all(stack, addresses)
+    only = Round(
+      none, none, none, none, asked, jnp.int32(0), depth, jnp.bool_(False)
+    )
+    return RowRoutes(addresses, none, none, none, only, jnp.zeros(1))
+  # `nowhere` comes last and belongs to nobody.
+  place = jnp.arange(addresses.shape[0], dtype=jnp.int32)
+  ordered, order = lax.sort((addresses, place), num_keys=1)
+  rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
+  start = jnp.searchsorted(ordered, _list_bounds(stack)).astype(jnp.int32)
+  first, fill = _ask_owners(
+    exchange, stack, ordered, start, start[:-1], jnp.int32(0)
+  )
+  return RowRoutes(addresses, order, rank, start, first, fill[None])
+
+
+def visit_in_rounds(
+  exchange: Exchange,
+  stack: Stack,
+  routed: RowRoutes,
+  visit: Callable[[Round, Any], Any],
+  carry,
+):
+  """Runs `carry = visit(round, carry)` for each round.
+
+  Args:
+    exchange: how rows travel.
+    stack: the stack that the addresses belong to.
+    routed: from `route_addresses`.
+    visit: contains the collectives that bring something to the owners or back.
+    carry: a pytree.
+  """
+  carry = visit(routed.first_round, carry)
+  if exchange.kind == 'gather' or exchange.overflow == 'raise':
+    return carry
+  ordered = routed.addresses[routed.order]
+
+  def go_on(state):
+    round_, carry = state
+    following, _ = _ask_owners(
+      exchange,
+      stack,
+      ordered,
+      routed.start,
+      round_.begin + round_.count,
+      round_.last,
+    )
+    return following, visit(following, carry)
+
+  # A loop, and not a branch of a larger size, which would reserve its buffers
+  # in every step; there is mostly nothing for it to do.
+  _, carry = lax.while_loop(
+    lambda state: state[0].more, go_on, (routed.first_round, carry)
+  )
+  return carry
+
+
+def _list_bounds(stack: Stack) -> jax.Array:
+  """`[W + 1]` the first address of each owner, and `nowhere`."""
+  return jnp.arange(stack.devices + 1, dtype=jnp.int32) * stack.depth
+
+
+def _ask_all(stack: Stack, addresses: jax.Array) -> jax.Array:
+  """The addresses of all devices as rows of this one, else `depth`."""
+  addresses = gather_shards(addresses)
+  first = lax.axis_index(AXES).astype(jnp.int32) * stack.depth
+  rows = addresses - first
+  # Addresses of other devices fall outside, and so does `nowhere`.
+  return jnp.where((rows >= 0) & (rows < stack.depth), rows, stack.depth)
+
+
+def gather_shards(x: jax.Array) -> jax.Array:
+  """`[N, ...]` of each device, one behind the other, on all of them."""
+  if not x.shape[0]:  # XLA gathers no empty arrays
+    return x
+  return lax.all_gather(x, AXES, tiled=True)
+
+
+def _ask_owners(
+  exchange: Exchange, stack: Stack, ordered, start, begin, first
+) -> tuple[Round, jax.Array]:
+  """A round, and the fill that there would be without a division.
+
+  Args:
+    exchange: how rows travel.
+    stack: the stack that the addresses belong to.
+    ordered: `[M]` sorted addresses.
+    start: `[W + 1]` where those of each owner start.
+    begin: `[W]` where in the order the round begins for each owner.
+    first: the row of this device where it begins.
+  """
+  needed, devices = ordered.shape[0], stack.devices
+  left = start[1:] - begin
+  is_ragged = exchange.kind == 'ragged'
+  if is_ragged:
+    # One buffer for all peers, so that only the sum of their rows must fit.
+    room = exchange.total_room(needed, devices)
+    share = room // devices
+    arriving = jnp.sum(lax.all_to_all(left, AXES, 0, 0, tiled=True))
+  else:
+    # Each peer gets a block of `room` requests.
+    room = share = exchange.room(needed, devices)
+    # Only the sender knows how many it wants.
+    arriving = jnp.max(left)
+  # The same on all devices: they branch on it, and a collective that only some
+  # of them enter would never end.
+  fill = lax.pmax(arriving.astype(jnp.float32) / room, AXES)
+  more = fill > 1
+
+  def divide():
+    # For each owner, the row of the first address that finds no room.
+    beyond = ordered.at[begin + share].get(mode='clip')
+    beyond -= _list_bounds(stack)[:-1]
+    beyond = jnp.where(left > share, beyond, stack.depth)
+    last = jnp.min(lax.all_to_all(beyond, AXES, 0, 0, tiled=True))
+    if is_ragged:
+      last = jnp.where(arriving <= room, stack.depth, last)
+    until = lax.all_gather(last, AXES) + _list_bounds(stack)[:-1]
+    end = jnp.searchsorted(ordered, until).astype(jnp.int32)
+    return end - begin, last
+
+  count, last = left, jnp.int32(stack.depth)
+  if exchange.overflow == 'rounds':
+    count, last = lax.cond(more, divide, lambda: (left, last))
+  elif is_ragged:  # parts that end beyond the buffer are nobody's
+    count = jnp.where(more, 0, left)
+  rows = ordered % stack.depth  # an address is device * depth + row
+  asked_start = asked_count = jnp.zeros(0, jnp.int32)
+  if is_ragged:
+    asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
+    # Requests of the peers one after another, in the order of the devices.
+    asked_start = jnp.cumsum(asked_count) - asked_count
+    asked = ragged.all_to_all(
+      rows,
+      jnp.full(room, stack.depth, jnp.int32),
+      begin,
+      count,
+      # Each sender must know where its part begins at the receiver.
+      lax.all_to_all(asked_start, AXES, 0, 0, tiled=True),
+      asked_count,
+      AXES,
+    )
+  else:
+    number = jnp.arange(room)[None]
+    rows = rows.at[begin[:, None] + number].get(mode='clip')
+    rows = jnp.where(number < count[:, None], rows, stack.depth)
+    asked = lax.all_to_all(rows, AXES, 0, 0)
+  return (
+    Round(begin, count, asked_start, asked_count, asked, first, last, more),
+    fill,
+  )
