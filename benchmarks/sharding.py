@@ -10,8 +10,8 @@ time for the 16 chips of a TPU v5e as 4 hosts of 4. Every collective of their
 HLO must be one that benchmarks/sharding_formulas.py knows, with the same number
 of bytes; otherwise this program fails.
 
-Programs have overflow='raise': with 'gather' they hold, as the other branch of
-a condition, the collectives of the gather exchange too.
+Programs have overflow='raise': with 'rounds' they hold all collectives twice,
+the second time in a loop that mostly does nothing.
 """
 
 import dataclasses

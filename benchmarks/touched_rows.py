@@ -31,6 +31,7 @@ from benchmarks import cli, jagged_embedding, timing
 from benchmarks.result import CoreTimer
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import dirty_rows as dirty_lib
+from genrec_jax.embedding import lookup
 from genrec_jax.embedding.local_tables import LocalTables
 from genrec_jax.features import (
   Columns,
@@ -160,6 +161,7 @@ def update_alone(sizes: Sizes):
   tables = LocalTables({'table': spec}, pooling={'bag': 'sums'})
   lengths = jnp.asarray(shapes.lengths(shape))
   gradient = jnp.asarray(jagged_embedding.bag_gradient(shape))
+  rows = shape.rows
 
   def push(state, ids):
     read = Read(ids[None], 'table', lengths[None], pooling='sum')
@@ -168,13 +170,13 @@ def update_alone(sizes: Sizes):
     # The update comes after the lookup.
     grads = {}, {'bag': gradient + 0 * sums['bag']}
     return tables.push(
-      state.tables, state.row_opt_state, routes, grads, RATE, 0
+      *(state.tables, state.row_opt_state, routes, grads, RATE, 0),
+      state.dirty_rows,
     )
 
   def step(state, ids):
     pushed = push(state, ids)
-    dirty_rows = tables.mark_rows(state.dirty_rows, pushed.updated_rows, 0)
-    return Alone(pushed.arrays, pushed.slots, dirty_rows), pushed.square
+    return Alone(*pushed[:2], pushed.dirty_rows), pushed.square
 
   def fresh():
     arrays = tables.init(jax.random.key(0))
@@ -184,8 +186,8 @@ def update_alone(sizes: Sizes):
 
   state = jax.jit(fresh)()
   batches = [jnp.asarray(shapes.ids(shape, seed)) for seed in range(BATCHES)]
-  rows_of = jax.jit(lambda state, ids: push(state, ids).updated_rows)
-  return step, state, batches, [rows_of(state, ids) for ids in batches]
+  rows_of = jax.jit(lambda ids: {'table': lookup.distinct_ids([ids], rows)})
+  return step, state, batches, [rows_of(ids) for ids in batches]
 
 
 def measure(name: str, step, state, batches, rows, args) -> dict:

@@ -120,7 +120,7 @@ SHARED = {
   'parallel.memory_gb': ZERO_OR_MORE,
   'parallel.exchange.kind': words('all_to_all', 'gather', 'ragged'),
   'parallel.exchange.capacity': POSITIVE,
-  'parallel.exchange.overflow': words('gather', 'raise'),
+  'parallel.exchange.overflow': words('rounds', 'raise'),
   'parallel.exchange.forward': ON_THE_WIRE,
   'parallel.exchange.backward': ON_THE_WIRE,
   'parallel.exchange.gradient_scale': POSITIVE,

@@ -34,6 +34,11 @@ RENAMED: dict[str, tuple[str, dict[str, str], str]] = {
     {'run': 'per_mesh', 'order': 'mesh_invariant'},
     '0.2.0',
   ),
+  'parallel.exchange.overflow': (
+    'parallel.exchange.overflow',
+    {'gather': 'rounds'},
+    '0.2.0',
+  ),
   'predict.ids': ('predict.id_type', {}, '0.2.0'),
 }
 

@@ -237,9 +237,9 @@ def parallel() -> ConfigDict:
         kind='all_to_all',
         # Room for the rows of one peer, as a multiple of an even share.
         capacity=2.0,
-        # Where the room is too small, 'gather' takes the longer way and 'raise'
-        # stops.
-        overflow='gather',
+        # Where the room is too small, what finds none travels in further
+        # 'rounds', or the run stops ('raise').
+        overflow='rounds',
         # The number format of rows on the wire: 'float32', 'float16',
         # 'bfloat16', 'fp8' or 'int8'; see docs/number_formats.md.
         forward='float32',

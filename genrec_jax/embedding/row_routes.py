@@ -42,9 +42,9 @@ class Round:
     asked_count: `[W]` (ragged) how many requests each peer has.
     asked: rows of this device that others need, `depth` for none: `[W, C]`,
       `[R]` (ragged) or `[W M]` (gather).
-    first: the first row of this device that this round is about.
-    last: one behind the last of them.
-    more: whether any device has a further round, the same on all.
+    first: `[1]` the first row of this device that this round is about.
+    last: `[1]` one behind the last of them.
+    more: `[1]` whether any device has a further round, the same on all.
   """
 
   begin: jax.Array
@@ -100,11 +100,14 @@ def route_addresses(
     What `visit_in_rounds` needs. No row is read, so a step can route the next
     batch while it works on this one.
   """
-  none, depth = jnp.zeros(0, jnp.int32), jnp.int32(stack.depth)
+  none = jnp.zeros(0, jnp.int32)
   if exchange.kind == 'gather':  # nothing is sorted by owner, all fits
     asked = _ask_all(stack, addresses)
     only = Round(
-      none, none, none, none, asked, jnp.int32(0), depth, jnp.bool_(False)
+      *(none, none, none, none, asked),
+      first=jnp.zeros(1, jnp.int32),
+      last=jnp.full(1, stack.depth),
+      more=jnp.zeros(1, bool),
     )
     return RowRoutes(addresses, none, none, none, only, jnp.zeros(1))
   # `nowhere` comes last and belongs to nobody.
@@ -113,9 +116,9 @@ def route_addresses(
   rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
   start = jnp.searchsorted(ordered, _list_bounds(stack)).astype(jnp.int32)
   first, fill = _ask_owners(
-    exchange, stack, ordered, start, start[:-1], jnp.int32(0)
+    exchange, stack, ordered, start, start[:-1], jnp.zeros(1, jnp.int32)
   )
-  return RowRoutes(addresses, order, rank, start, first, fill[None])
+  return RowRoutes(addresses, order, rank, start, first, fill)
 
 
 def visit_in_rounds(
@@ -135,7 +138,7 @@ def visit_in_rounds(
     carry: a pytree.
   """
   carry = visit(routed.first_round, carry)
-  if exchange.kind == 'gather' or exchange.overflow == 'raise':
+  if not _may_divide(exchange, routed.addresses.shape[0], stack.devices):
     return carry
   ordered = routed.addresses[routed.order]
 
@@ -154,9 +157,18 @@ def visit_in_rounds(
   # A loop, and not a branch of a larger size, which would reserve its buffers
   # in every step; there is mostly nothing for it to do.
   _, carry = lax.while_loop(
-    lambda state: state[0].more, go_on, (routed.first_round, carry)
+    lambda state: state[0].more[0], go_on, (routed.first_round, carry)
   )
   return carry
+
+
+def _may_divide(exchange: Exchange, needed: int, devices: int) -> bool:
+  """Whether `needed` addresses may need more than one round."""
+  if exchange.kind == 'gather' or exchange.overflow == 'raise':
+    return False
+  if exchange.kind == 'ragged':
+    return needed * devices > exchange.total_room(needed, devices)
+  return needed > exchange.room(needed, devices)
 
 
 def _list_bounds(stack: Stack) -> jax.Array:
@@ -191,7 +203,7 @@ def _ask_owners(
     ordered: `[M]` sorted addresses.
     start: `[W + 1]` where those of each owner start.
     begin: `[W]` where in the order the round begins for each owner.
-    first: the row of this device where it begins.
+    first: `[1]` the row of this device where it begins.
   """
   needed, devices = ordered.shape[0], stack.devices
   left = start[1:] - begin
@@ -200,12 +212,13 @@ def _ask_owners(
     # One buffer for all peers, so that only the sum of their rows must fit.
     room = exchange.total_room(needed, devices)
     share = room // devices
-    arriving = jnp.sum(lax.all_to_all(left, AXES, 0, 0, tiled=True))
+    arriving = lax.all_to_all(left, AXES, 0, 0, tiled=True)
+    arriving = jnp.sum(arriving, keepdims=True)
   else:
     # Each peer gets a block of `room` requests.
     room = share = exchange.room(needed, devices)
     # Only the sender knows how many it wants.
-    arriving = jnp.max(left)
+    arriving = jnp.max(left, keepdims=True)
   # The same on all devices: they branch on it, and a collective that only some
   # of them enter would never end.
   fill = lax.pmax(arriving.astype(jnp.float32) / room, AXES)
@@ -216,17 +229,18 @@ def _ask_owners(
     beyond = ordered.at[begin + share].get(mode='clip')
     beyond -= _list_bounds(stack)[:-1]
     beyond = jnp.where(left > share, beyond, stack.depth)
-    last = jnp.min(lax.all_to_all(beyond, AXES, 0, 0, tiled=True))
+    last = lax.all_to_all(beyond, AXES, 0, 0, tiled=True)
+    last = jnp.min(last, keepdims=True)
     if is_ragged:
       last = jnp.where(arriving <= room, stack.depth, last)
-    until = lax.all_gather(last, AXES) + _list_bounds(stack)[:-1]
+    until = lax.all_gather(last, AXES, tiled=True) + _list_bounds(stack)[:-1]
     end = jnp.searchsorted(ordered, until).astype(jnp.int32)
     return end - begin, last
 
-  count, last = left, jnp.int32(stack.depth)
-  if exchange.overflow == 'rounds':
-    count, last = lax.cond(more, divide, lambda: (left, last))
-  elif is_ragged:  # parts that end beyond the buffer are nobody's
+  count, last = left, jnp.full(1, stack.depth)
+  if _may_divide(exchange, needed, devices):
+    count, last = lax.cond(more[0], divide, lambda: (left, last))
+  elif is_ragged:  # a part must not end beyond the buffer
     count = jnp.where(more, 0, left)
   rows = ordered % stack.depth  # an address is device * depth + row
   asked_start = asked_count = jnp.zeros(0, jnp.int32)

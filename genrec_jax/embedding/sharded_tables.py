@@ -10,7 +10,6 @@ place. sum_exchange.py does the same for pooled features that travel as sums.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,13 @@ from jax.sharding import PartitionSpec
 
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_exchange, row_settings
+from genrec_jax.embedding import lookup, row_exchange
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.row_routes import RowRoutes, route_addresses
+from genrec_jax.embedding.row_updates import Moved, RowUpdates
 from genrec_jax.embedding.scheme import PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
@@ -102,15 +102,17 @@ class ShardedTables:
 
   def optimizer(self, table: str) -> RowOptimizerLike:
     """The row optimizer of a table."""
-    return row_settings.optimizer_of(
-      self.specs[table], self.options, self.extra_optimizers
-    )
+    return self._updates.optimizer(table)
 
   @functools.cached_property
-  def _tables_of(self) -> dict[str, list[str]]:
-    """Array -> the table of each of its pieces."""
-    tables = {n: [p.table for p in s.pieces] for n, s in self._stacks.items()}
-    return tables | {name: [name] for name in self.layout.whole}
+  def _updates(self) -> RowUpdates:
+    return RowUpdates(
+      self.layout,
+      self.specs,
+      self.exchange,
+      self.options,
+      self.extra_optimizers,
+    )
 
   @property
   def _stacks(self) -> dict[str, Stack]:
@@ -141,10 +143,7 @@ class ShardedTables:
 
   def init_slots(self, arrays) -> dict[str, dict[str, jax.Array]]:
     """What the row optimizers remember of them, before the first step."""
-    return {
-      name: self.optimizer(self._tables_of[name][0]).init(array)
-      for name, array in arrays.items()
-    }
+    return self._updates.init_slots(arrays)
 
   def partition(self, arrays) -> dict:
     """The `PartitionSpec` of each array, or of each slot of each array."""
@@ -290,17 +289,17 @@ class ShardedTables:
     )
     whole, square = jnp.float32(0), jnp.float32(0)
     for name, merged in self._merge_whole(routes, *grads).items():
-      moved = _Moved(arrays[name], slots[name], dirty_rows.get(name), whole)
-      moved = self._move_rows(name, moved, merged, learning_rate, step)
+      moved = Moved(arrays[name], slots[name], dirty_rows.get(name), whole)
+      moved = self._updates.move_rows(name, moved, merged, learning_rate, step)
       arrays[name], slots[name], dirty_rows[name], whole = moved
     for name, exchanges in self._group_gradients(routes, *grads).items():
-      moved = _Moved(arrays[name], slots[name], dirty_rows.get(name), square)
+      moved = Moved(arrays[name], slots[name], dirty_rows.get(name), square)
 
       def apply(moved, merged, name=name, before=slots[name]):
         # What counts updates counts the step once, however many rounds it has.
         counts = {n: x for n, x in before.items() if x.ndim == 0}
         moved = moved._replace(slots=moved.slots | counts)
-        return self._move_rows(name, moved, merged, learning_rate, step)
+        return self._updates.move_rows(name, moved, merged, learning_rate, step)
 
       for own in exchanges:
         moved = own.push(apply, moved)
@@ -312,39 +311,6 @@ class ShardedTables:
     dirty_rows = {n: x for n, x in dirty_rows.items() if x is not None}
     dirty_rows = self._mark_means(dirty_rows, step)
     return lookup.PushResult(arrays, slots, square, dirty_rows)
-
-  def _move_rows(
-    self, name: str, moved: '_Moved', merged: MergedRows, learning_rate, step
-  ) -> '_Moved':
-    """One step of the rows of `merged`, which are of the array `name`."""
-    square = moved.square + jnp.sum(jnp.square(merged.grads))
-    tables, groups, of_rows = self._tables_of[name], None, {}
-    if name in self.layout.whole:
-      numbers = init_lib.hash_table_rows(name, merged.ids)
-    else:
-      numbers, groups = _number_rows(self.layout.stacks[name], merged.ids)
-      # Every replica group takes the step of its own mean.
-      merged = merged._replace(
-        grads=merged.grads * jnp.float32(self.layout.plan.replicas)
-      )
-      # Before the rows move: the optimizer needs the norm of the whole row.
-      if name in self._cut_rows:
-        of_rows['row_squares'] = self._row_squares(name, merged)
-    array, slots = row_settings.move_rows(
-      moved.array,
-      moved.slots,
-      merged,
-      [self.optimizer(table) for table in tables],
-      [row_settings.rate_of(table, learning_rate) for table in tables],
-      groups,
-      step=step,
-      row_numbers=numbers,
-      **of_rows,
-    )
-    marks = moved.marks
-    if marks is not None:
-      marks = dirty_lib.mark_rows({name: marks}, {name: merged.ids})[name]
-    return _Moved(array, slots, marks, square)
 
   def _group_gradients(self, routes: ShardedRoutes, of_rows, of_bags, of_near):
     """Stack -> what is pushed to its rows, each row by one of them."""
@@ -385,38 +351,6 @@ class ShardedTables:
         gradients[name] = lookup.merge_row_gradients(gathered, table.rows)
     return gradients
 
-  @functools.cached_property
-  def _cut_rows(self) -> set[str]:
-    """Stacks with pieces of rows whose optimizer looks at whole rows."""
-    return {
-      stack.name
-      for stack in self.layout.stacks.values()
-      if self.optimizer(stack.pieces[0].table).needs_row_squares
-      and any(len(self.layout.pieces[p.table]) > 1 for p in stack.pieces)
-    }
-
-  def _row_squares(self, name: str, merged: MergedRows) -> jax.Array:
-    """Mean squares of the gradients of rows with pieces on several devices.
-
-    Each piece sends its part of the sum of squares to the first piece of the
-    row, and gets the whole back.
-    """
-    stack = self.layout.stacks[name]
-    # Which row of which table each of the moved rows is a piece of.
-    number, ids = stack.identify(lax.axis_index(GROUP), merged.ids)
-    pieces = [self.layout.pieces[p.table] for p in stack.pieces]
-    home = jnp.full_like(merged.ids, stack.nowhere)
-    for i, of_table in enumerate(pieces):
-      home = jnp.where(number == i, stack.address(of_table[0], ids), home)
-    squares = jnp.sum(jnp.square(merged.grads), axis=1, keepdims=True)
-    # Exact numbers, whatever format the rows travel in.
-    plain = Exchange(self.exchange.kind, self.exchange.capacity)
-    routed = route_addresses(plain, stack, home)
-    total = row_exchange.sum_over_devices(plain, stack, routed, squares)[:, 0]
-    # All pieces of a table are of one width.
-    width = jnp.asarray([p[0].columns * len(p) for p in pieces], jnp.float32)
-    return total / width[number]
-
   def overflow(self, routes: ShardedRoutes) -> jax.Array:
     """How many stacks had no room in this step; NaN where that is an error."""
     overflows = [r.overflow for r in routes.stacks.values()]
@@ -454,15 +388,6 @@ class ShardedTables:
       lambda x: x,
       tree,
     )
-
-
-class _Moved(NamedTuple):
-  """An array on its way through a step: its rows, slots and marks."""
-
-  array: jax.Array
-  slots: dict[str, jax.Array]
-  marks: jax.Array | None
-  square: jax.Array  # of the gradients of all rows so far
 
 
 @dataclasses.dataclass
@@ -515,13 +440,6 @@ def _locate_by_block(
       for b in range(blocks)
     ]
   )
-
-
-def _number_rows(stack: Stack, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(`init.hash_table_rows`, number of the piece) of rows of this device."""
-  number, ids = stack.identify(lax.axis_index(GROUP), rows)
-  names = [init_lib.name_bits(p.table, p.first_column) for p in stack.pieces]
-  return init_lib.hash_row(jnp.stack(names)[number], ids), number
 
 
 def _join_columns(by_column: dict[int, jax.Array]) -> jax.Array:

@@ -147,17 +147,16 @@ def rows_bytes(
     return num_rows * _whole_row(read) * (mesh.group_size * mesh.replicas - 1)
   others = mesh.group_size - 1
   size = ID_BYTES + sum(_piece_bytes(read, pieces, exchange))
-  by_gather = pieces * num_rows * size * others
   if exchange.kind == 'gather':
-    return by_gather
+    return pieces * num_rows * size * others
   expected = min(read.ids * read.distinct, num_rows)
   # The room of one peer.
   room = min(num_rows, exchange.capacity * num_rows / mesh.group_size)
   if expected > exchange.capacity * num_rows:  # even shares find no room
     if exchange.overflow == 'raise':
       return math.inf  # no step would end
-    # Ids ask in vain before everything goes the longer way.
-    return by_gather + pieces * room * ID_BYTES * others
+    rounds = math.ceil(expected / (exchange.capacity * num_rows))
+    return rounds * pieces * room * size * others
   if exchange.kind == 'ragged':
     room = expected / mesh.group_size
   return pieces * room * size * others

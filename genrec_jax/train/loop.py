@@ -64,8 +64,8 @@ _REMEDY = (
 
 _OVERFLOW = (
   'More rows were asked of a device than parallel.exchange.capacity has room '
-  "for. Raise it, or set parallel.exchange.overflow='gather', which takes a "
-  'longer way in such steps.'
+  "for. Raise it, or set parallel.exchange.overflow='rounds', which takes "
+  'longer in such steps.'
 )
 
 

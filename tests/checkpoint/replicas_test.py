@@ -100,9 +100,8 @@ class Groups:
     key = jax.random.key(seed[0])
     grads = {n: jax.random.normal(key, x.shape) * 0.1 for n, x in rows.items()}
     grads = grads, sums, near
-    pushed = tables.push(arrays, slots, routes, grads, 0.3, step)
-    marks = tables.mark_rows(marks, pushed.updated_rows, step)
-    return pushed.arrays, pushed.slots, marks
+    pushed = tables.push(arrays, slots, routes, grads, 0.3, step, marks)
+    return pushed.arrays, pushed.slots, pushed.dirty_rows
 
   def init(self) -> State:
     return State(*self._init(jax.random.key(3)))

@@ -268,15 +268,16 @@ class Program:
 
     grads, values = jax.grad(look, has_aux=True)(finished)
     (grads,) = back(grads)
-    pushed = tables.push(arrays, slots, routes, grads, RATE, jnp.int32(0))
     marks = dirty_lib.init_dirty_rows(arrays)
-    marks = tables.mark_rows(marks, pushed.updated_rows, jnp.int32(0))
+    pushed = tables.push(
+      arrays, slots, routes, grads, RATE, jnp.int32(0), marks
+    )
     return (
       values,
       pushed.arrays,
       pushed.slots,
       pushed.square,
-      marks,
+      pushed.dirty_rows,
       tables.overflow(routes),
     )
 

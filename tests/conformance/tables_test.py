@@ -125,7 +125,7 @@ def test_nothing_overflows_with_room(setting):
 
 
 @pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
-@pytest.mark.parametrize('overflow', ['gather', 'raise'])
+@pytest.mark.parametrize('overflow', ['rounds', 'raise'])
 def test_without_room(kind, overflow):
   """A step goes another way, or it is seen that it could not be made."""
   exchange = Exchange(kind, capacity=0.01, overflow=overflow)

@@ -49,7 +49,7 @@ def measured(overflow: str) -> np.ndarray:
 
 
 def test_steps_without_room_are_counted():
-  value, weight = measured('gather')
+  value, weight = measured('rounds')
   # One array of rows had no room, in each of two steps.
   assert measurements.read_measurement('mean', value, weight) == 1.0
 

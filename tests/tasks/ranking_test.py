@@ -9,6 +9,7 @@ import pytest
 
 from genrec_jax import config as config_lib
 from genrec_jax.embedding import local_tables, lookup
+from genrec_jax.embedding.dirty_rows import init_dirty_rows
 from genrec_jax.features import Columns, FeatureSpec
 from genrec_jax.parallel import rules
 from genrec_jax.tasks import losses
@@ -311,17 +312,17 @@ def test_padding_touches_no_row(pooling):
   )
 
   @jax.jit
-  def updated_rows(arrays, reads):
+  def mark_rows(arrays, reads):
     routes = tables.route(reads)
     grads = jax.tree.map(jnp.zeros_like, tables.fetch(arrays, routes))
     slots = tables.init_slots(arrays)
-    return tables.push(arrays, slots, routes, grads, 0.1, 0).updated_rows
+    marks = init_dirty_rows(arrays)
+    return tables.push(arrays, slots, routes, grads, 0.1, 0, marks).dirty_rows
 
-  updated = updated_rows(parts_of(task)[1], reads)
+  marks = mark_rows(parts_of(task)[1], reads)
   users, tags = b.ids['user'][:-2], b.jagged['tags']['tags'][:last]
   for name, ids in (('user', users), ('tags', tags)):
-    real = updated[name][updated[name] < task.tables()[name].rows]
-    assert real.tolist() == np.unique(ids).tolist()
+    assert np.flatnonzero(marks[name]).tolist() == np.unique(ids).tolist()
 
 
 def test_expected_reads_count_what_an_example_reads():
