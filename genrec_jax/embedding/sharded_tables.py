@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from genrec_jax.embedding import copied_tables, lookup, row_exchange
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import init as init_lib
-from genrec_jax.embedding import lookup, row_exchange
 from genrec_jax.embedding.exchange import Exchange
 from genrec_jax.embedding.layout import Stack, StackLayout
 from genrec_jax.embedding.pooled import IncomingRequests
@@ -49,6 +49,7 @@ class ShardedRoutes:
     bags: feature that is read as sums -> its packed bags, `[P * B]`.
     stacks: part of a stack that travels together -> its routed addresses.
     pooled: group of features -> what its holders were asked for.
+    blocks: parts of the ids whose rows and gradients are kept apart.
   """
 
   ids: dict[str, jax.Array]
@@ -56,6 +57,7 @@ class ShardedRoutes:
   bags: dict[str, Read]
   stacks: dict[str, RowRoutes]
   pooled: dict[str, IncomingRequests]
+  blocks: int = dataclasses.field(default=1, metadata={'static': True})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,7 @@ class ShardedTables:
       addresses = [stack.address(p, distinct[p.table]) for p in pieces]
       routed[key] = route_addresses(exchange, stack, jnp.concatenate(addresses))
     return ShardedRoutes(
-      distinct, index, bags, routed, self._sum_exchange.route(bags)
+      distinct, index, bags, routed, self._sum_exchange.route(bags), blocks
     )
 
   def _group_exchanges(self, ids):
@@ -345,10 +347,9 @@ class ShardedTables:
         if bag.table == name:
           of_table.append(lookup.bag_gradients(bag, of_bags[feature]))
       if of_table:
-        # All devices add up the same gradients in the same order, so that their
-        # copies stay equal to the bit.
-        gathered = [_gather_gradients(part, table.rows) for part in of_table]
-        gradients[name] = lookup.merge_row_gradients(gathered, table.rows)
+        gradients[name] = copied_tables.sum_gradients(
+          of_table, table.rows, in_order=routes.blocks > 1
+        )
     return gradients
 
   def overflow(self, routes: ShardedRoutes) -> jax.Array:
@@ -445,12 +446,3 @@ def _locate_by_block(
 def _join_columns(by_column: dict[int, jax.Array]) -> jax.Array:
   """First column -> `[N, C]`, side by side."""
   return jnp.concatenate([by_column[c] for c in sorted(by_column)], axis=1)
-
-
-def _gather_gradients(gradients, rows: int) -> lookup.BagGradients:
-  """The gradients of all shards, on all of them, in their order."""
-  # Row by row, since bags of different shards have different lengths.
-  ids, grads = lookup.expand_bags(gradients, rows)
-  ids = lax.all_gather(ids, mesh_lib.AXES, tiled=True)
-  grads = lax.all_gather(grads, mesh_lib.AXES, tiled=True)
-  return lookup.BagGradients(ids, None, grads)

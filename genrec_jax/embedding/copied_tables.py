@@ -1,0 +1,82 @@
+"""Gradients of tables of which every device holds a copy.
+
+All devices must move the same rows by the same numbers, to the bit. Either all
+of them get the gradients of every shard, row by row, and add them up in the
+order of the shards; or a table of gradients is summed on its way, which costs
+the same however many devices there are. The shorter way is taken.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from genrec_jax.embedding import lookup
+from genrec_jax.embedding.lookup import BagGradients
+from genrec_jax.parallel import mesh as mesh_lib
+from pallas_kernels import MergedRows
+
+
+def sum_gradients(
+  gradients: Sequence[MergedRows | BagGradients],
+  rows: int,
+  *,
+  in_order: bool = False,
+) -> MergedRows:
+  """The gradients of all shards, added up, on every device.
+
+  Args:
+    gradients: of this shard, at least one.
+    rows: number of rows of the table.
+    in_order: add those of a row in the order of the shards, however long the
+      way is.
+  """
+  # Row by row, since bags of different shards have different lengths.
+  parts = [lookup.expand_bags(part, rows) for part in gradients]
+  shards = lax.axis_size(mesh_lib.AXES)
+  if in_order or not travels_as_table(
+    sum(ids.shape[0] for ids, _ in parts), rows, shards
+  ):
+    gathered = [
+      BagGradients(_gather(ids), None, _gather(grads)) for ids, grads in parts
+    ]
+    return lookup.merge_row_gradients(gathered, rows)
+  merged = lookup.merge_row_gradients(
+    [BagGradients(ids, None, grads) for ids, grads in parts], rows
+  )
+  table = jnp.zeros((rows, merged.grads.shape[1] + 1))
+  # The last column counts the shards that have read a row.
+  ones = jnp.ones((merged.ids.shape[0], 1))
+  table = table.at[merged.ids].set(
+    jnp.concatenate([merged.grads, ones], axis=1),
+    mode='drop',
+    unique_indices=True,
+  )
+  # Not an all-reduce: each row is added up once, and all get that sum.
+  table = jnp.pad(table, ((0, -rows % shards), (0, 0)))
+  table = _gather(lax.psum_scatter(table, mesh_lib.AXES, tiled=True))[:rows]
+  (ids,) = jnp.nonzero(table[:, -1], size=rows, fill_value=rows)
+  grads = table.at[ids, :-1].get(mode='fill', fill_value=0)
+  return MergedRows(ids.astype(jnp.int32), grads)
+
+
+def travels_as_table(entries: int, rows: int, shards: int) -> bool:
+  """Whether a table of gradients is shorter than all gradients of rows.
+
+  >>> travels_as_table(entries=100, rows=1000, shards=8)
+  False
+  >>> travels_as_table(entries=100, rows=1000, shards=64)
+  True
+
+  Args:
+    entries: gradients of rows of a shard.
+    rows: of the table.
+    shards: number of shards.
+  """
+  # A table travels twice: while it is summed, and back.
+  return entries * shards > 2 * rows
+
+
+def _gather(x: jax.Array) -> jax.Array:
+  return lax.all_gather(x, mesh_lib.AXES, tiled=True)
