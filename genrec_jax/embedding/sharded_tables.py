@@ -25,7 +25,7 @@ from genrec_jax.embedding.pooled import IncomingRequests
 from genrec_jax.embedding.row_optimizers import RowOptimizerLike
 from genrec_jax.embedding.row_routes import RowRoutes, route_addresses
 from genrec_jax.embedding.row_updates import Moved, RowUpdates
-from genrec_jax.embedding.scheme import PlanError
+from genrec_jax.embedding.scheme import ALL, PlanError
 from genrec_jax.embedding.sum_exchange import SumExchange
 from genrec_jax.embedding.towers import Towers
 from genrec_jax.features import Read, TableSpec
@@ -177,7 +177,7 @@ class ShardedTables:
         "rows in blocks need exchange.kind='gather': the other ways ask for "
         'every row once'
       )
-    single, bags = lookup.split_reads(reads, self.pooling)
+    single, bags = lookup.split_reads(reads, self._find_ways(reads))
     distinct = {
       table: _distinct_by_block(
         [r.ids for r in own], self.specs[table].rows, blocks
@@ -198,6 +198,24 @@ class ShardedTables:
     return ShardedRoutes(
       distinct, index, bags, routed, self._sum_exchange.route(bags), blocks
     )
+
+  def _find_ways(self, reads: Mapping[str, Read]) -> dict[str, str]:
+    """Pooled feature -> 'rows' or 'sums', as they really travel.
+
+    If the rows of a table are spread over all devices, each of them makes a sum
+    for each bag of all of them, mostly of nothing once there are more devices
+    than ids in a bag. Rows then cost less, and no more on more devices.
+    """
+    ways = dict(self.pooling)
+    for feature, read in reads.items():
+      pieces = self.layout.pieces.get(read.table, ())
+      if ways.get(feature) != 'sums' or read.lengths is None or not pieces:
+        continue
+      answers = read.lengths.size * self.layout.plan.group_size
+      room = self.exchange.capacity * read.ids.size
+      if pieces[0].spread == ALL and answers >= room:
+        ways[feature] = 'rows'
+    return ways
 
   def _group_exchanges(self, ids):
     """(key, exchange, stack, pieces) of what travels together.

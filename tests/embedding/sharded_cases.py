@@ -17,7 +17,7 @@ from genrec_jax.features import Read, TableSpec
 from genrec_jax.parallel import mesh as mesh_lib
 
 ROWS, DIM = 53, 8
-BATCH, PER_EXAMPLE = 16, 3  # bags; most ids of a bag
+BATCH, PER_EXAMPLE = 16, 9  # bags; most ids of a bag
 PLACES = {
   'data_parallel': lambda p: (),
   'row_wise': lambda p: (),
