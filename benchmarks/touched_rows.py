@@ -161,7 +161,6 @@ def update_alone(sizes: Sizes):
   tables = LocalTables({'table': spec}, pooling={'bag': 'sums'})
   lengths = jnp.asarray(shapes.lengths(shape))
   gradient = jnp.asarray(jagged_embedding.bag_gradient(shape))
-  rows = shape.rows
 
   def push(state, ids):
     read = Read(ids[None], 'table', lengths[None], pooling='sum')
@@ -186,7 +185,10 @@ def update_alone(sizes: Sizes):
 
   state = jax.jit(fresh)()
   batches = [jnp.asarray(shapes.ids(shape, seed)) for seed in range(BATCHES)]
-  rows_of = jax.jit(lambda ids: {'table': lookup.distinct_ids([ids], rows)})
+  used = int(lengths.sum())  # the rest is padding
+  rows_of = jax.jit(
+    lambda ids: {'table': lookup.distinct_ids([ids[:used]], shape.rows)}
+  )
   return step, state, batches, [rows_of(ids) for ids in batches]
 
 

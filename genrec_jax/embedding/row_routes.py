@@ -212,12 +212,12 @@ def _ask_owners(
     # One buffer for all peers, so that only the sum of their rows must fit.
     room = exchange.total_room(needed, devices)
     share = room // devices
-    arriving = lax.all_to_all(left, AXES, 0, 0, tiled=True)
-    arriving = jnp.sum(arriving, keepdims=True)
+    coming = lax.all_to_all(left, AXES, 0, 0, tiled=True)
+    arriving = jnp.sum(coming, keepdims=True)
   else:
     # Each peer gets a block of `room` requests.
     room = share = exchange.room(needed, devices)
-    # Only the sender knows how many it wants.
+    coming = jnp.zeros(0, jnp.int32)  # only the sender knows how many it wants
     arriving = jnp.max(left, keepdims=True)
   # The same on all devices: they branch on it, and a collective that only some
   # of them enter would never end.
@@ -234,18 +234,22 @@ def _ask_owners(
     if is_ragged:
       last = jnp.where(arriving <= room, stack.depth, last)
     until = lax.all_gather(last, AXES, tiled=True) + _list_bounds(stack)[:-1]
-    end = jnp.searchsorted(ordered, until).astype(jnp.int32)
-    return end - begin, last
+    count = jnp.searchsorted(ordered, until).astype(jnp.int32) - begin
+    asked = (
+      lax.all_to_all(count, AXES, 0, 0, tiled=True) if is_ragged else coming
+    )
+    return count, asked, last
 
-  count, last = left, jnp.full(1, stack.depth)
+  count, asked_count, last = left, coming, jnp.full(1, stack.depth)
   if _may_divide(exchange, needed, devices):
-    count, last = lax.cond(more[0], divide, lambda: (left, last))
+    count, asked_count, last = lax.cond(
+      more[0], divide, lambda: (left, coming, last)
+    )
   elif is_ragged:  # a part must not end beyond the buffer
-    count = jnp.where(more, 0, left)
+    count, asked_count = (jnp.where(more, 0, x) for x in (left, coming))
   rows = ordered % stack.depth  # an address is device * depth + row
-  asked_start = asked_count = jnp.zeros(0, jnp.int32)
+  asked_start = jnp.zeros(0, jnp.int32)
   if is_ragged:
-    asked_count = lax.all_to_all(count, AXES, 0, 0, tiled=True)
     # Requests of the peers one after another, in the order of the devices.
     asked_start = jnp.cumsum(asked_count) - asked_count
     asked = ragged.all_to_all(
