@@ -55,7 +55,7 @@ QUICK = {
   'xla_backend_optimization_level': 0,
   'xla_llvm_disable_expensive_passes': True,
 }
-OPS = ('all-to-all', 'all-gather', 'reduce-scatter')
+OPS = ('all-to-all', 'all-gather')
 COLUMNS = (
   'case', 'tables', 'auto', 'rows_table_bytes', 'sums_table_bytes',
   'auto_table_bytes', 'sums_x', 'auto_x',
@@ -64,7 +64,7 @@ COLUMNS = (
 )  # fmt: skip
 NOTES = (
   '*_bytes: what a device sends in a step for its tables, of the collectives '
-  'in the compiled HLO; ring for all-gather and reduce-scatter. all_reduce: of '
+  'in the compiled HLO; ring for all-gather. all_reduce: of '
   'the dense gradients and of scalars, not in the others.',
   '*_table_bytes: over the number of tables, to compare numbers of devices.',
   "overflow='raise', so that one branch is compiled; dense='ddp'.",

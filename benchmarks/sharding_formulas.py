@@ -148,15 +148,9 @@ def reduced(held: float, n: int) -> float:
 
 def summed(c, over, kept, n, formula, published=None, note='') -> Sent:
   """Sums over n devices, of which each keeps its part."""
-  if c.codec != 'float32':
-    note = f'{note}; decoded before it is added'.strip('; ')
-    op, size = A2A, exchanged(n * kept, n)
-  elif c.target == 'tpu':
-    note = f'{note}; XLA makes an all-reduce of it'.strip('; ')
-    op, size, formula = REDUCE, reduced(n * kept, n), f'2 {formula}'
-  else:
-    op, size = SCATTER, gathered(kept, n)
-  return Sent('forward', 'rows', op, over, size, formula, published, note)
+  note = f'{note}; decoded before it is added'.strip('; ')
+  size = exchanged(n * kept, n)
+  return Sent('forward', 'rows', A2A, over, size, formula, published, note)
 
 
 def scalar(c, step, over) -> Sent:

@@ -53,9 +53,11 @@ def sum_gradients(
     mode='drop',
     unique_indices=True,
   )
-  # Not an all-reduce: each row is added up once, and all get that sum.
+  # Not an all-reduce: each row is added up in one place, and all get that sum.
   table = jnp.pad(table, ((0, -rows % shards), (0, 0)))
-  table = _gather(lax.psum_scatter(table, mesh_lib.AXES, tiled=True))[:rows]
+  table = table.reshape(shards, -1, table.shape[-1])
+  table = jnp.sum(lax.all_to_all(table, mesh_lib.AXES, 0, 0), axis=0)
+  table = _gather(table)[:rows]
   (ids,) = jnp.nonzero(table[:, -1], size=rows, fill_value=rows)
   grads = table.at[ids, :-1].get(mode='fill', fill_value=0)
   return MergedRows(ids.astype(jnp.int32), grads)

@@ -4,7 +4,7 @@ There are three kinds of exchange, with the same results:
 
 | kind       | forward                             | backward               |
 |------------|-------------------------------------|------------------------|
-| gather     | all_gather ids, psum_scatter rows   | all_gather grads       |
+| gather     | all_gather ids, all_to_all rows     | all_gather grads       |
 | all_to_all | all_to_all ids, all_to_all rows     | all_to_all grads       |
 | ragged     | as all_to_all, but without padding, on TPUs and GPUs    |
 

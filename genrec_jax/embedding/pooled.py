@@ -6,11 +6,11 @@ sets of mesh axes say where a sum is computed. The position of a device along
 the axes `to` decides which tables it serves, called a *column* below; its
 position along the axes `over` decides which of their rows it holds:
 
-| rows spread over | to           | over         | so a sum travels by      |
-|------------------|--------------|--------------|--------------------------|
-| one device       | host and dev |              | all_to_all               |
-| a host's devices | host         | dev          | psum_scatter, all_to_all |
-| all devices      |              | host and dev | psum_scatter             |
+| rows spread over | to           | over         | so a sum travels by        |
+|------------------|--------------|--------------|----------------------------|
+| one device       | host and dev |              | all_to_all                 |
+| a host's devices | host         | dev          | all_to_all of parts, again |
+| all devices      |              | host and dev | all_to_all of parts        |
 
 Ids go the opposite way, by all_to_all along `to` and all_gather along `over`,
 and so do the gradients of the sums. Ids whose rows are on another device, and
@@ -177,11 +177,10 @@ class PooledFeatures:
     columns = sums.shape[-1]
     # The devices that asked are ordered by `to`, then by `over`.
     sums = sums.reshape(len(self._device_columns), -1, *sums.shape[1:])
-    if codec.exact:
-      # Each device along `over` has the sum of its own rows: added up and sent
-      # to who asked in one collective.
-      return lax.psum_scatter(sums, over, scatter_dimension=1)
-    # A narrow sum would round once for each device.
+    # Each device along `over` has the sum of its own rows, which are added up
+    # by who asked. A reduce-scatter would add them on their way: a narrow sum
+    # would round once for each device, and on TPUs the compiler makes an
+    # all-reduce of it, which sends twice as much.
     sums = lax.all_to_all(codec.encode(sums), over, 1, 1)
     return jnp.sum(codec.decode(sums, columns), axis=1)
 

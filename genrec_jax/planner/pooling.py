@@ -23,9 +23,7 @@ the exchange. S = 4 (B L + B+1) + B (f + b): ids, lengths with one for the
 padding, sums and their gradients; weights are 4 B L more.
 
 The formulas assume even shares: the padding of a stack, because one device has
-more pieces or receives more requests, does not belong to one feature. XLA may
-turn the reduce-scatter of sums into an all-reduce, which sends f twice; this is
-not counted.
+more pieces or receives more requests, does not belong to one feature.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ def test_smoke_compares_what_rows_and_sums_send(tmp_path, rows, capsys):
   # Sums over all devices: lists and gradients go to 7 others, sums to 1 in 8.
   lists, sums = 2 * 4 * (8 * 5 + 8 + 1), 2 * 8 * 32 * 4
   assert row['sums_all_gather_bytes'] == 7 * (lists + sums)
-  assert row['sums_reduce_scatter_bytes'] == 7 * sums
+  assert row['sums_all_to_all_bytes'] == 7 * sums
   assert row['sums_bytes'] == 7 * (lists + 2 * sums)
   # Rows by all-to-all, with room for two even shares, of 80 ids in all.
   assert row['rows_bytes'] == 7 / 8 * 2 * 80 * (4 + 2 * 32 * 4)

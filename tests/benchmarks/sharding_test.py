@@ -14,9 +14,7 @@ from genrec_jax.embedding.plan import SCHEMES
 def test_smoke_finds_what_the_formulas_say(tmp_path, rows):
   sharding.main(['--smoke', '--results', str(tmp_path)])
   found = rows('sharding')
-  sums = found[
-    'cpu/2x4/8/table_row_wise/pooled/float32/forward/reduce-scatter/dev'
-  ]
+  sums = found['cpu/2x4/8/table_row_wise/pooled/float32/forward/all-to-all/dev']
   # 8 tables, 8 examples, 64 columns: to the other 3 devices of the host.
   assert sums['bytes'] == sums['formula_bytes'] == 3 * 8 * 8 * 64 * 4
   between = found[
