@@ -106,20 +106,31 @@ class Exchange:
     forward, backward = codecs
     return dataclasses.replace(self, forward=forward, backward=backward)
 
-  def room(self, needed: int, devices: int) -> int:
+  def room(self, needed: int, devices: int, repeats: int = 1) -> int:
     """How many rows one peer can be asked for, of `needed` in all.
 
     >>> Exchange(capacity=2.0).room(1000, devices=8)
     250
-    """
-    # At least 8, since few rows are rarely even; never more than there are.
-    return min(needed, max(8, int(-(-needed * self.capacity // devices))))
 
-  def total_room(self, needed: int, devices: int) -> int:
+    Args:
+      needed: rows that a device asks for.
+      devices: that there are to ask.
+      repeats: how often a device may ask for one row.
+    """
+    share = int(-(-needed * self.capacity // devices))
+    # At least 8, since few rows are rarely even, and as many as one row may be
+    # asked for: else no round would be done with it.
+    return min(needed, max(8, repeats, share))
+
+  def total_room(self, needed: int, devices: int, repeats: int = 1) -> int:
     """How many rows all peers of a 'ragged' exchange can ask for together.
 
     >>> Exchange(capacity=2.0).total_room(1000, devices=8)
     2000
+
+    Args:
+      needed: rows that a device asks for.
+      devices: that there are.
+      repeats: how often a device may ask for one row.
     """
-    # At least one of each peer, or a round might bring nobody any further.
-    return max(8, devices, int(needed * self.capacity))
+    return max(8, repeats * devices, int(needed * self.capacity))

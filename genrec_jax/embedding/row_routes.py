@@ -63,7 +63,7 @@ class RowRoutes:
   """Which device needs which rows of which; W devices, M addresses on each.
 
   Attributes:
-    addresses: `[M]` what this device needs: distinct, or `nowhere`.
+    addresses: `[M]` what this device needs, or `nowhere`.
     order: `[M]` the permutation that sorts `addresses`; this, `rank` and
       `start` are empty for 'gather', which needs no order.
     rank: `[M]` the inverse of `order`.
@@ -71,6 +71,7 @@ class RowRoutes:
     first_round: what travels first, and mostly alone.
     fill: `[1]` float32, the largest number of rows asked of one peer, on any
       device, as a share of the room; above 1 is an overflow.
+    repeats: how often an address may occur among those of a device.
   """
 
   addresses: jax.Array
@@ -79,6 +80,7 @@ class RowRoutes:
   start: jax.Array
   first_round: Round
   fill: jax.Array
+  repeats: int = dataclasses.field(default=1, metadata={'static': True})
 
   @property
   def overflow(self) -> jax.Array:
@@ -87,14 +89,16 @@ class RowRoutes:
 
 
 def route_addresses(
-  exchange: Exchange, stack: Stack, addresses: jax.Array
+  exchange: Exchange, stack: Stack, addresses: jax.Array, repeats: int = 1
 ) -> RowRoutes:
   """Tells every device which of its rows the others will ask for.
 
   Args:
     exchange: how rows travel.
     stack: the stack that the addresses belong to.
-    addresses: `[M]` distinct addresses, and `stack.nowhere` for none.
+    addresses: `[M]`, and `stack.nowhere` for none.
+    repeats: how often an address may occur at most. What has one address is
+      sent and received in its order.
 
   Returns:
     What `visit_in_rounds` needs. No row is read, so a step can route the next
@@ -109,16 +113,22 @@ def route_addresses(
       last=jnp.full(1, stack.depth),
       more=jnp.zeros(1, bool),
     )
-    return RowRoutes(addresses, none, none, none, only, jnp.zeros(1))
+    return RowRoutes(addresses, none, none, none, only, jnp.zeros(1), repeats)
   # `nowhere` comes last and belongs to nobody.
   place = jnp.arange(addresses.shape[0], dtype=jnp.int32)
   ordered, order = lax.sort((addresses, place), num_keys=1)
   rank = jnp.zeros_like(place).at[order].set(place, unique_indices=True)
   start = jnp.searchsorted(ordered, _list_bounds(stack)).astype(jnp.int32)
   first, fill = _ask_owners(
-    exchange, stack, ordered, start, start[:-1], jnp.zeros(1, jnp.int32)
+    exchange,
+    stack,
+    ordered,
+    start,
+    start[:-1],
+    jnp.zeros(1, jnp.int32),
+    repeats,
   )
-  return RowRoutes(addresses, order, rank, start, first, fill)
+  return RowRoutes(addresses, order, rank, start, first, fill, repeats)
 
 
 def visit_in_rounds(
@@ -138,7 +148,8 @@ def visit_in_rounds(
     carry: a pytree.
   """
   carry = visit(routed.first_round, carry)
-  if not _may_divide(exchange, routed.addresses.shape[0], stack.devices):
+  needed = routed.addresses.shape[0]
+  if not _may_divide(exchange, needed, stack.devices, routed.repeats):
     return carry
   ordered = routed.addresses[routed.order]
 
@@ -151,6 +162,7 @@ def visit_in_rounds(
       routed.start,
       round_.begin + round_.count,
       round_.last,
+      routed.repeats,
     )
     return following, visit(following, carry)
 
@@ -162,13 +174,15 @@ def visit_in_rounds(
   return carry
 
 
-def _may_divide(exchange: Exchange, needed: int, devices: int) -> bool:
+def _may_divide(
+  exchange: Exchange, needed: int, devices: int, repeats: int
+) -> bool:
   """Whether `needed` addresses may need more than one round."""
   if exchange.kind == 'gather' or exchange.overflow == 'raise':
     return False
   if exchange.kind == 'ragged':
-    return needed * devices > exchange.total_room(needed, devices)
-  return needed > exchange.room(needed, devices)
+    return needed * devices > exchange.total_room(needed, devices, repeats)
+  return needed > exchange.room(needed, devices, repeats)
 
 
 def _list_bounds(stack: Stack) -> jax.Array:
@@ -193,7 +207,7 @@ def gather_shards(x: jax.Array) -> jax.Array:
 
 
 def _ask_owners(
-  exchange: Exchange, stack: Stack, ordered, start, begin, first
+  exchange: Exchange, stack: Stack, ordered, start, begin, first, repeats: int
 ) -> tuple[Round, jax.Array]:
   """A round, and the fill that there would be without a division.
 
@@ -204,19 +218,20 @@ def _ask_owners(
     start: `[W + 1]` where those of each owner start.
     begin: `[W]` where in the order the round begins for each owner.
     first: `[1]` the row of this device where it begins.
+    repeats: how often an address may occur.
   """
   needed, devices = ordered.shape[0], stack.devices
   left = start[1:] - begin
   is_ragged = exchange.kind == 'ragged'
   if is_ragged:
     # One buffer for all peers, so that only the sum of their rows must fit.
-    room = exchange.total_room(needed, devices)
+    room = exchange.total_room(needed, devices, repeats)
     share = room // devices
     coming = lax.all_to_all(left, AXES, 0, 0, tiled=True)
     arriving = jnp.sum(coming, keepdims=True)
   else:
     # Each peer gets a block of `room` requests.
-    room = share = exchange.room(needed, devices)
+    room = share = exchange.room(needed, devices, repeats)
     coming = jnp.zeros(0, jnp.int32)  # only the sender knows how many it wants
     arriving = jnp.max(left, keepdims=True)
   # The same on all devices: they branch on it, and a collective that only some
@@ -241,7 +256,7 @@ def _ask_owners(
     return count, asked, last
 
   count, asked_count, last = left, coming, jnp.full(1, stack.depth)
-  if _may_divide(exchange, needed, devices):
+  if _may_divide(exchange, needed, devices, repeats):
     count, asked_count, last = lax.cond(
       more[0], divide, lambda: (left, coming, last)
     )

@@ -166,17 +166,12 @@ class ShardedTables:
     Args:
       reads: feature -> what it reads, `[P, ...]` of P microbatches.
       blocks: number of parts of the ids, along their first axis, that keep
-        rows and gradients of their own. An exchange by 'gather' adds these up
-        one by one, so that the sum of a row depends on the blocks of all
-        shards, and not on which device has which of them.
+        rows and gradients of their own. They are added up one by one, so that
+        the sum of a row depends on the blocks of all shards, and not on which
+        device has which of them.
     """
     if blocks > 1 and self.towers is not None:
       raise ValueError('towers and rows in blocks do not go together')
-    if blocks > 1 and self.exchange.kind != 'gather':
-      raise ValueError(
-        "rows in blocks need exchange.kind='gather': the other ways ask for "
-        'every row once'
-      )
     single, bags = lookup.split_reads(reads, self._find_ways(reads))
     distinct = {
       table: _distinct_by_block(
@@ -194,7 +189,9 @@ class ShardedTables:
     for key, exchange, stack, pieces in self._group_exchanges(distinct):
       # The pieces of a row are rows of the stack; they travel side by side.
       addresses = [stack.address(p, distinct[p.table]) for p in pieces]
-      routed[key] = route_addresses(exchange, stack, jnp.concatenate(addresses))
+      routed[key] = route_addresses(
+        exchange, stack, jnp.concatenate(addresses), blocks
+      )
     return ShardedRoutes(
       distinct, index, bags, routed, self._sum_exchange.route(bags), blocks
     )

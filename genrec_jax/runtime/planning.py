@@ -217,8 +217,6 @@ def pooling_rule(
   exchange = Exchange(
     **p.exchange.to_dict(), formats=extend_formats(extensions.formats)
   )
-  if p.determinism == 'mesh_invariant':  # whatever is configured
-    exchange = dataclasses.replace(exchange, kind='gather')
   return planner.PoolingRule(p.pool, exchange, p.determinism)
 
 
