@@ -34,7 +34,7 @@ PAYLOAD = {'float16': 'u16', 'bfloat16': 'u16', 'fp8': 'u8', 'int8': 'u8'}
 
 
 @functools.cache
-def programs(exchange):
+def programs(exchange, repeats=1):
   """Jitted route, fetch and push; every array has devices in front."""
 
   def mapped(fn):
@@ -53,7 +53,9 @@ def programs(exchange):
     )
 
   return (
-    mapped(lambda ids: route_addresses(exchange, STACK, addresses(ids))),
+    mapped(
+      lambda ids: route_addresses(exchange, STACK, addresses(ids), repeats)
+    ),
     mapped(lambda r, a: fetch_rows(exchange, STACK, r, a)),
     mapped(
       lambda r, g: push_gradients(
@@ -191,6 +193,45 @@ def test_without_room_there_are_rounds(kind):
   route, _, push = programs(dataclasses.replace(exchange, capacity=8.0))
   assert not np.any(route(ids).overflow)
   np.testing.assert_array_equal(spread(push(route(ids), grads)), spread(merged))
+
+
+def add_in_order(ids, grads):
+  """Sums of float32, device by device, in the order of the addresses."""
+  sums = np.zeros((ROWS, DIM), np.float32)
+  for device in range(W):
+    for i, grad in zip(ids[device], grads[device], strict=True):
+      if 0 <= i < ROWS:
+        sums[i] += grad
+  return sums
+
+
+@pytest.mark.parametrize('capacity', [1.0, 8.0])
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_row_may_be_asked_for_by_each_block(kind, capacity):
+  """The same bits, whatever the exchange: one sum after the other."""
+  blocks = 4
+  route, fetch, push = programs(Exchange(kind, capacity), blocks)
+  rng = np.random.default_rng(7)
+  rows, array = table()
+  # Everybody wants the rows of two devices, some of them in every block.
+  ids = np.stack(
+    [
+      np.concatenate(
+        [
+          rng.choice(2 * ROWS // W, NEEDED // blocks, replace=False)
+          for _ in range(blocks)
+        ]
+      )
+      for _ in range(W)
+    ]
+  ).astype(np.int32)
+  routed = route(ids)
+  if kind != 'gather':
+    assert np.all(np.asarray(routed.overflow) == (capacity == 1.0))
+  np.testing.assert_array_equal(fetch(routed, array), read(rows, ids))
+  grads = rng.normal(size=(W, NEEDED, DIM)).astype(np.float32)
+  collected = push(routed, grads)
+  np.testing.assert_array_equal(spread(collected), add_in_order(ids, grads))
 
 
 @pytest.mark.parametrize('kind', ['all_to_all', 'ragged'])
