@@ -6,6 +6,7 @@ import pytest
 from genrec_jax.embedding.exchange import KINDS, Exchange
 from genrec_jax.embedding.plan import SCHEMES
 from genrec_jax.features import TableSpec
+from tests.embedding import sharded_cases
 from tests.embedding.sharded_cases import DIM, ROWS, run_sharded, run_whole
 from tests.tolerances import assert_close
 
@@ -111,6 +112,34 @@ def test_narrow_tables(dtype, key):
   whole = run_whole(spec(dtype=dtype), key, steps=1, **SEQUENCE)
   sharded = run_sharded(spec(dtype=dtype), key, 'row_wise', steps=1, **SEQUENCE)
   compare(whole, sharded, exact=('rows',), near='16_bit_rows')
+
+
+@pytest.mark.parametrize('update', ['adam', 'row_adagrad'])
+@pytest.mark.parametrize(
+  'scheme, reads',
+  [
+    ('row_wise', ('rows',)),
+    ('table_wise', ('rows', 'bags')),
+    ('column_wise', ('rows', 'bags')),
+  ],
+)
+def test_rounds_change_nothing(scheme, reads, update, key, monkeypatch):
+  """Nor do they count as several steps: Adam has its third behind the third."""
+  monkeypatch.setattr(sharded_cases, 'BATCH', 64)  # 32 ids on each device
+  options = dict(steps=3, mode='sum', weighted=False, reads=reads)
+  (few, tight), (all_at_once, wide) = (
+    run_sharded(
+      spec(update),
+      key,
+      scheme,
+      exchange=Exchange(capacity=capacity),
+      **options,
+    )
+    for capacity in (0.01, 8.0)
+  )
+  for one, other in zip(few, all_at_once, strict=True):
+    np.testing.assert_array_equal(one['touched'], other['touched'])
+  np.testing.assert_array_equal(tight, wide)
 
 
 @pytest.mark.parametrize(
