@@ -1,11 +1,15 @@
 """Every scheme reads and writes what one device would."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from genrec_jax.embedding.exchange import KINDS, Exchange
+from genrec_jax.embedding.layout import lay_out
 from genrec_jax.embedding.plan import SCHEMES
-from genrec_jax.features import TableSpec
+from genrec_jax.embedding.sharded_tables import ShardedTables
+from genrec_jax.embedding.single_scheme import plan_with_scheme
+from genrec_jax.features import Read, TableSpec
 from tests.embedding import sharded_cases
 from tests.embedding.sharded_cases import DIM, ROWS, run_sharded, run_whole
 from tests.tolerances import assert_close
@@ -112,6 +116,25 @@ def test_narrow_tables(dtype, key):
   whole = run_whole(spec(dtype=dtype), key, steps=1, **SEQUENCE)
   sharded = run_sharded(spec(dtype=dtype), key, 'row_wise', steps=1, **SEQUENCE)
   compare(whole, sharded, exact=('rows',), near='16_bit_rows')
+
+
+@pytest.mark.parametrize(
+  'scheme, ids, way',
+  [
+    ('row_wise', 2 * 3, 'rows'),  # room for 12, and 8 devices would answer
+    ('row_wise', 2 * 9, 'sums'),
+    ('table_row_wise', 2 * 3, 'sums'),  # one host answers
+    ('table_wise', 2 * 3, 'sums'),
+  ],
+)
+def test_sums_of_all_devices_give_way_to_rows(scheme, ids, way):
+  plan = plan_with_scheme({'t': spec()}, scheme, hosts=2, devices=4)
+  tables = ShardedTables(lay_out(plan), {'t': spec()}, pooling={'f': 'sums'})
+  read = Read(
+    jnp.zeros((1, ids), jnp.int32), 't', jnp.zeros((1, 2), jnp.int32),
+    pooling='sum',
+  )  # fmt: skip
+  assert tables._find_ways({'f': read}) == {'f': way}
 
 
 @pytest.mark.parametrize('update', ['adam', 'row_adagrad'])
