@@ -3,7 +3,9 @@
 Statistics are computed over all examples with a weight, on every shard of a
 mesh, so W shards give the same result as one device, and padding changes
 nothing. Inside `collectives.restrict_axes(...)` they are those of the shards of
-that scope.
+that scope. Inside `collectives.keep_blocks_apart()`, where results must have
+the same bits on any mesh, each block of a batch has statistics of its own (a
+ghost batch norm), and the running ones are their mean.
 
 Running statistics are ordinary parameters, `running_mean` and
 `running_variance`, so that checkpoints, meshes and counts need not know of
@@ -56,7 +58,7 @@ class BatchNorm(nnx.Module):
     )
     wide = x.astype(jnp.float32)
     if training:
-      y = _by_batch(collectives.current_axes(), wide, weights, *parameters)
+      y = _by_batch(collectives.statistics_axes(), wide, weights, *parameters)
     else:
       y = _normalise_batch(wide, *parameters)
     return y.astype(x.dtype)

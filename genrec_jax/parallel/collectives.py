@@ -30,6 +30,7 @@ import jax.numpy as jnp
 # JAX counts it among the keys of its caches of traced functions: a function
 # that is jitted inside two scopes is traced in each of them.
 _scope = jax.make_user_context(default_value=None)
+_apart = jax.make_user_context(default_value=False)
 
 
 @contextlib.contextmanager
@@ -69,6 +70,29 @@ def current_axes() -> tuple[str, ...]:
     )
   # In the order of the mesh, which numbers the shards.
   return tuple(name for name in every if name in scope)
+
+
+@contextlib.contextmanager
+def keep_blocks_apart() -> Iterator[None]:
+  """Says that what runs inside sees one of several blocks of a batch.
+
+  Blocks are dealt to the shards, so that another number of shards puts other
+  blocks side by side. What makes statistics of examples, such as a batch norm,
+  then makes them of the block alone (`statistics_axes`), and its results do not
+  depend on the mesh.
+  """
+  with _apart(True):
+    yield
+
+
+def statistics_axes() -> tuple[str, ...]:
+  """The mesh axes over which statistics of examples are to be taken.
+
+  >>> with keep_blocks_apart():
+  ...   statistics_axes()
+  ()
+  """
+  return () if _apart.value else current_axes()
 
 
 def sum_over_shards(x):

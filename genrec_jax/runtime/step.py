@@ -5,6 +5,7 @@ a mesh with its shard of the batch (see mesh.py). What differs is handed in:
 where rows come from (`tables`) and how dense parameters are held (`dense`).
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -105,6 +106,8 @@ def make_step(
   dense = dense or SingleDeviceLayout(clip_norm)
   tx = optax.with_extra_args_support(tx)
   blocks = microbatches if ordered else 1  # whose rows are kept apart
+  # What goes on around the loss: statistics of the batch, or of a block of it.
+  apart = collectives.keep_blocks_apart if ordered else contextlib.nullcontext
   kinds = measurements_lib.declare_measurements(task)
   id_map = id_maps.collect_maps(task, maps)
   l2_strengths = {
@@ -151,7 +154,8 @@ def make_step(
         whole['tables'], routed, finished, microbatch, blocks
       )
       own = _attach_full_batch(microbatch.batch, batch, microbatches)
-      measured = task.loss(whole['params'], rows, own, key)
+      with apart():
+        measured = task.loss(whole['params'], rows, own, key)
       measured = measurements_lib.check_measurements(kinds, measured)
       return measured['loss'][0], measured
 
