@@ -4,6 +4,7 @@ Each yields tuples with the number of an option for every item (a table, or
 tables that stay together); the caller places them and keeps the best.
 """
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -37,18 +38,25 @@ def _propose_greedy(items: Items, key) -> Iterator[Proposal]:
   ranked = [
     sorted(range(len(o)), key=lambda i, o=o: (key(o[i]), i)) for o in items
   ]
-  at = [0] * len(items)
+  at, chosen = [0] * len(items), [order[0] for order in ranked]
 
   def weigh_item(item):
-    option = items[item][ranked[item][at[item]]]
-    return option.bytes, option.total_bytes, -item
+    option = items[item][chosen[item]]
+    return -option.bytes, -option.total_bytes, item
 
+  heap = [weigh_item(i) for i in range(len(items)) if len(ranked[i]) > 1]
+  heapq.heapify(heap)
   while True:
-    yield tuple(ranked[i][at[i]] for i in range(len(items)))
-    movable = [i for i in range(len(items)) if at[i] + 1 < len(ranked[i])]
-    if not movable:
+    yield tuple(chosen)
+    if not heap:
       return
-    at[max(movable, key=weigh_item)] += 1
+    item = heap[0][-1]
+    at[item] += 1
+    chosen[item] = ranked[item][at[item]]
+    if at[item] + 1 < len(ranked[item]):
+      heapq.heapreplace(heap, weigh_item(item))
+    else:
+      heapq.heappop(heap)
 
 
 def propose_uniform(items: Items, topology, budget) -> Iterator[Proposal]:
