@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.embedding.scheme import Scheme
-from genrec_jax.planner import errors, storage
+from genrec_jax.planner import errors, leveling, storage
 from genrec_jax.planner.column_halving import split_search
 from genrec_jax.planner.evaluate import evaluate_plan
 from genrec_jax.planner.hardware import Topology
@@ -103,6 +103,7 @@ def make_plan(
     search.halve_tables(halvings)
   if search.best is None:
     search.minimise_bytes()
+  search.level_arrays()
   if search.best is None:
     raise errors.no_plan_fits_error(
       loads, topology, batch, constraints, dense, **ways
@@ -173,6 +174,27 @@ class _Search:
       candidate = partition_lpt(options, self.topology, self.cap, by='bytes')
       if candidate and self._keep_better('frugal + lpt', candidate):
         return
+
+  def level_arrays(self) -> None:
+    """Cuts large tables by rows if much of the memory would be padding."""
+    if self.best is None or not self._wastes_memory(self.best, self.plan):
+      return
+    for placement in leveling.level_arrays(
+      self.items, self.best.options, self.topology, self.cap
+    ):
+      plan = self._make_plan(placement)
+      fits = placement.needs(plan) <= self.cap
+      if fits and not self._wastes_memory(placement, plan):
+        self.best, self.plan = placement, plan
+        self.made_by += ', level arrays'
+        return
+
+  def _wastes_memory(self, placement: Placement, plan: ShardingPlan) -> bool:
+    allocated = storage.allocated_bytes(plan)
+    if allocated < leveling.SMALL * self.topology.memory:
+      return False
+    padding = leveling.measure_padding(placement, allocated)
+    return padding > leveling.MOST_PADDING
 
   def _halve_pieces(self, index: int, option: Option) -> Option | None:
     """The same table in twice as many pieces."""
