@@ -58,8 +58,8 @@ def test_at_most_a_tenth_is_padding(seed, small_machine, monkeypatch):
   tenth = leveling.MOST_PADDING
   monkeypatch.setattr(leveling, 'MOST_PADDING', 1.0)
   plan, without = make_plan(loads, small_machine, batch=BATCH)
-  assert count_padding(plan) > 2 * tenth
-  assert without.allocated > 1.1 * report.allocated
+  assert count_padding(plan) > 1.5 * tenth
+  assert without.allocated > report.allocated
 
 
 def test_little_memory_is_no_reason_to_cut_tables():
