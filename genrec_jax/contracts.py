@@ -260,6 +260,8 @@ class Dense(Protocol):
 class EvalRuntime(Protocol):
   """Where weights lie while they are evaluated.
 
+  One on a mesh has one more method, `restore_weights` of `runtime.mesh`.
+
   Attributes:
     eval_shards: parts that an evaluation batch is cut into.
     own_eval: those that this process makes; None for all.

@@ -1,10 +1,7 @@
 """Parts of the report for one kind of task only, measured at the end."""
 
-import dataclasses
-
 import numpy as np
 
-from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.serve.predictor import Predictor
 from genrec_jax.serve.weights import choose_checkpoint, load_weights
 
@@ -46,15 +43,13 @@ def explain_users(config, workdir, experiment) -> list[dict]:
 
 def measure_details(config, workdir, experiment) -> dict:
   """What the page shows of a ranking model, on the last split there is."""
-  # The weights are put together on one device, however they were trained.
-  runtime = SingleDeviceEvalRuntime.of(experiment.extensions)
-  experiment = dataclasses.replace(experiment, runtime=runtime)
   evaluators = experiment.evaluators(config)
   weights = load_weights(
     workdir,
     experiment.task,
     choose_checkpoint(config),
     experiment.extensions,
+    experiment.runtime,
   )
   # Some are measured while a stream goes on, and have nothing at its end.
   evaluators = {

@@ -290,6 +290,15 @@ class MeshRuntime:
       specs=self._specs,
     )
 
+  def restore_weights(self, checkpoints, step: int) -> dict:
+    """What predicts, of a checkpoint of any plan; see `restoring`."""
+    manifest = checkpoints.read_manifest(step)
+    saved = None
+    if 'rows' not in manifest:
+      saved = plan_lib.from_checkpoint(manifest['host'])
+      saved = saved or planning.plan_one_device(self._task, 'data_parallel')
+    return restoring.restore_weights(self, checkpoints, step, saved)
+
   def _create_state(self) -> TrainState:
     specs = self._specs
     rows = {name: specs.tables[name] for name in specs.row_opt_state}
@@ -331,6 +340,11 @@ class MeshRuntime:
         id_maps.collect_maps(self._task, self.maps).init(),
       ),
     )
+
+  @property
+  def layout(self) -> layout_lib.StackLayout:
+    """Where the rows of each array lie."""
+    return self._tables.layout
 
   @property
   def stacks(self):

@@ -10,7 +10,8 @@ from genrec_jax.checkpoint import trees
 from genrec_jax.checkpoint.manager import CheckpointManager
 from genrec_jax.embedding import dirty_rows as dirty_lib
 from genrec_jax.embedding import relayout
-from genrec_jax.embedding.layout import StackLayout
+from genrec_jax.embedding.layout import StackLayout, lay_out
+from genrec_jax.embedding.plan import ShardingPlan
 from genrec_jax.numerics.formats import extend_formats
 from genrec_jax.parallel import mesh as mesh_lib
 from genrec_jax.runtime.state import TrainState, flatten_state, unflatten_state
@@ -201,6 +202,71 @@ def restore_other_layout(
   }
   state = TrainState(**state, row_opt_state=slots)
   return ResumePoint(step, clear_dirty_rows(state, abstract.dirty_rows), host)
+
+
+def restore_weights(
+  runtime,
+  checkpoints: CheckpointManager,
+  step: int,
+  saved: ShardingPlan,
+) -> dict:
+  """What predicts, of a checkpoint, where a runtime on a mesh has it.
+
+  No device, and no host, holds more of a table than its part.
+
+  Args:
+    runtime: where the weights shall lie.
+    checkpoints: where they are.
+    step: which.
+    saved: the plan of a checkpoint that has whole arrays.
+
+  Returns:
+    Fields of `serve.weights.Weights`, by name; 'averaged' in place of 'params'
+    where averages predict.
+  """
+  tree = checkpoints.read_manifest(step)['tree']
+  abstract, stacks = runtime.abstract_state(), runtime.stacks
+  like = {
+    trees.find_params(tree): abstract.params,
+    'modules': abstract.modules,
+    'id_states': abstract.id_states,
+    'tables': {n: x for n, x in abstract.tables.items() if n not in stacks},
+  }
+  wanted = {name: abstract.tables[name] for name in stacks}
+  by_rows = saved is None
+  same = not by_rows and runtime.plan.same_placement(saved)
+  old = None if by_rows else lay_out(saved)
+  if same:
+    like['tables'] |= wanted
+  elif not by_rows:
+    relayout.require_same_tables(old, runtime.layout)
+    arrays, _ = describe_saved_state(tree, old, runtime.mesh)
+    like['tables'] |= arrays
+  _, leaves, _ = checkpoints.restore(
+    flatten_state(like), step=step, partial=True, padded=not (by_rows or same)
+  )
+  found = unflatten_state(like, leaves)
+  if by_rows:
+    found['tables'] |= checkpoints.restore_rows(
+      step,
+      stacks,
+      wanted,
+      {},
+      formats=extend_formats(runtime.extensions.formats),
+    ).arrays
+  elif not same:
+    held = {name: found['tables'].pop(name) for name in arrays}
+    moved = jax.shard_map(
+      lambda held: relayout.move_arrays(
+        old, runtime.layout, held, dict.fromkeys(held, {})
+      )[0],
+      mesh=runtime.mesh,
+      in_specs=PartitionSpec(mesh_lib.DEVICE_GROUP),
+      out_specs=jax.tree.map(lambda x: x.sharding.spec, wanted),
+      check_vma=False,
+    )
+    found['tables'] |= jax.jit(moved)(held)
+  return found
 
 
 def describe_saved_state(

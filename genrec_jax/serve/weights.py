@@ -14,7 +14,7 @@ from genrec_jax.checkpoint import manifest as manifest_lib
 from genrec_jax.checkpoint import storage, trees
 from genrec_jax.checkpoint import workdir as workdir_lib
 from genrec_jax.checkpoint.manager import CheckpointError, CheckpointManager
-from genrec_jax.contracts import Extensions
+from genrec_jax.contracts import EvalRuntime, Extensions
 from genrec_jax.embedding import id_maps, relayout
 from genrec_jax.embedding import layout as layout_lib
 from genrec_jax.embedding import plan as plan_lib
@@ -41,12 +41,20 @@ def load_weights(
   task,
   checkpoint: str,
   extensions: Extensions | None = None,
+  runtime: EvalRuntime | None = None,
 ) -> Weights:
-  """The weights of a workdir's 'best' or 'latest' checkpoint, on one device.
+  """The weights of a workdir's 'best' or 'latest' checkpoint.
 
   'best' falls back to the latest, with a message, in a run without validation.
   Weights of a run that has diverged come with a warning.
-  Tables that a plan had spread are put together.
+
+  Args:
+    workdir: of the run.
+    task: what was trained.
+    checkpoint: which.
+    extensions: what is used from outside the library.
+    runtime: where the weights shall lie. On a mesh, each device gets its part
+      of the tables; None, or one device, has them put together.
   """
   workdir = pathlib.Path(workdir)
   if checkpoint not in ('best', 'latest'):
@@ -57,13 +65,13 @@ def load_weights(
     with CheckpointManager(workdir / 'best', log=LOG.warning) as best:
       step = best.latest()
       if step is not None:
-        return _restore_weights(best, step, task, extensions)
+        return _restore_weights(best, step, task, extensions, runtime)
     LOG.info('no best checkpoint in %s, taking the latest', workdir)
   with CheckpointManager(workdir / 'checkpoints', log=LOG.warning) as latest:
     step = latest.latest()
     if step is None:
       raise CheckpointError(f'{workdir} holds no checkpoint; train first')
-    weights = _restore_weights(latest, step, task, extensions)
+    weights = _restore_weights(latest, step, task, extensions, runtime)
     workdir_lib.warn_if_diverged(workdir, latest.read_manifest(weights.step))
     return weights
 
@@ -132,9 +140,15 @@ def _make_weights(leaves: dict, step: int) -> Weights:
 
 
 def _restore_weights(
-  checkpoints: CheckpointManager, step: int, task, extensions: Extensions | None
+  checkpoints: CheckpointManager,
+  step: int,
+  task,
+  extensions: Extensions | None,
+  runtime: EvalRuntime | None,
 ) -> Weights:
   extensions = extensions or Extensions()
+  if hasattr(runtime, 'restore_weights'):  # a mesh: nothing is put together
+    return _make_weights(runtime.restore_weights(checkpoints, step), step)
   manifest = checkpoints.read_manifest(step)
   like = jax.eval_shape(
     lambda: state_lib.init_optax_params(task, 0, extensions.towers)

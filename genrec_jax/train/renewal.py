@@ -51,7 +51,11 @@ def renew_evaluations(
   if best is None:
     return
   weights = load_weights(
-    pathlib.Path(workdir), experiment.task, 'best', experiment.extensions
+    pathlib.Path(workdir),
+    experiment.task,
+    'best',
+    experiment.extensions,
+    experiment.runtime,
   )
   if weights.step != best['step']:
     LOG.warning(
@@ -62,9 +66,7 @@ def renew_evaluations(
     return
   measured = {
     split: dict(evaluator.run(weights))
-    for split, evaluator in experiment.on_one_device()
-    .evaluators(config)
-    .items()
+    for split, evaluator in experiment.evaluators(config).items()
   }
   value = monitor.measure(measured['valid']) if monitor else best['value']
   LOG.warning(

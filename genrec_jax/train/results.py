@@ -161,7 +161,6 @@ def evaluate_run(
       f'the workdir {workdir} was trained on other data than data.path '
       f'({config.data.path!r}) holds now'
     )
-  experiment = experiment.on_one_device()
   evaluators = experiment.evaluators(config)
   if not evaluators:
     raise ValueError(
@@ -173,6 +172,7 @@ def evaluate_run(
     experiment.task,
     choose_checkpoint(config),
     experiment.extensions,
+    experiment.runtime,
   )
   LOG.info('weights of step %d', weights.step)
   evaluators = {
