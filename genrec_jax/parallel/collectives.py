@@ -126,6 +126,27 @@ def gather(x):
   )
 
 
+def exchange_rows(x):
+  """What every shard has for this one's rows, side by side.
+
+  Args:
+    x: leaves `[shards * n, k]`, a part of n rows for each shard in its order.
+
+  Returns:
+    Leaves `[n, shards * k]`, the columns of the first shard in front.
+  """
+  over = current_axes()
+  if not over:
+    return x
+
+  def exchange_leaf(leaf):
+    parts = leaf.reshape(shard_count(), -1, leaf.shape[-1])
+    parts = jax.lax.all_to_all(parts, over, 0, 0)
+    return jnp.moveaxis(parts, 0, 1).reshape(parts.shape[1], -1)
+
+  return jax.tree.map(exchange_leaf, x)
+
+
 def sum_before(x: jax.Array) -> jax.Array:
   """Sums a scalar over the shards before this one; zero outside of a mesh."""
   over = current_axes()

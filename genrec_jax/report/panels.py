@@ -20,7 +20,11 @@ def explain_users(config, workdir, experiment) -> list[dict]:
   if split not in data.splits or not config.report.users:
     return []
   predictor = Predictor.load(
-    workdir, config, config.predict.checkpoint, experiment.extensions
+    workdir,
+    config,
+    config.predict.checkpoint,
+    experiment.extensions,
+    lambda task: experiment.runtime,
   )
   examples, histories = data.splits[split], data.dataset.histories
   rng = np.random.default_rng(config.seed)

@@ -5,7 +5,7 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,13 +15,14 @@ from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
 from genrec_jax import features
-from genrec_jax.contracts import Extensions, weights_of
+from genrec_jax.contracts import EvalRuntime, Extensions, Task, weights_of
 from genrec_jax.data import fields, pipeline, splits, text_arrays
 from genrec_jax.data import histories as histories_lib
 from genrec_jax.data.items import ItemCatalogue
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import PAD
 from genrec_jax.formatting import format_moment
+from genrec_jax.parallel import collectives
 from genrec_jax.serve.weights import Weights, load_weights
 from genrec_jax.tasks import catalogue
 from genrec_jax.tasks.retrieval import Retrieval
@@ -42,14 +43,20 @@ class Predictor:
   """
 
   def __init__(
-    self, task, weights: Weights, items: ItemCatalogue, config, extensions=None
+    self,
+    task,
+    weights: Weights,
+    items: ItemCatalogue,
+    config,
+    extensions=None,
+    runtime: EvalRuntime | None = None,
   ):
     """Puts the pieces together; `load` is the usual way."""
     self.items, self.step = items, weights.step
     self._task, self._config = task, config
     self._weights = weights_of(weights)
-    self._runtime = SingleDeviceEvalRuntime.of(extensions)
-    self._catalogue = jax.jit(self._item_vectors)(self._weights)
+    self._runtime = runtime or SingleDeviceEvalRuntime.of(extensions)
+    self._catalogue = self._runtime.jit(self._item_vectors, ())(self._weights)
     if not jnp.all(jnp.isfinite(self._catalogue)):
       raise FloatingPointError('the model has NaN or infinite item vectors')
     self._best = functools.cache(self._compile_recommender)
@@ -61,6 +68,7 @@ class Predictor:
     config=None,
     checkpoint: str = 'best',
     extensions: Extensions | None = None,
+    make_runtime: Callable[[Task], EvalRuntime] | None = None,
   ) -> 'Predictor':
     """Loads what a training left in its workdir.
 
@@ -70,15 +78,17 @@ class Predictor:
       checkpoint: 'best' (by validation; the latest where there is none) or
         'latest'.
       extensions: what is used from outside the library.
+      make_runtime: of a task; where its weights shall lie. None is one device.
     """
     workdir = pathlib.Path(workdir)
     if config is None:
       config = ConfigDict(config_lib.read_config(workdir / 'config.json'))
     items = ItemCatalogue.load(workdir)
     task = Retrieval.from_config(config, items.corpus, items.counts, extensions)
-    weights = load_weights(workdir, task, checkpoint, extensions)
+    runtime = make_runtime and make_runtime(task)
+    weights = load_weights(workdir, task, checkpoint, extensions, runtime)
     LOG.info('weights of step %d', weights.step)
-    return cls(task, weights, items, config, extensions)
+    return cls(task, weights, items, config, extensions, runtime)
 
   def recommend(
     self,
@@ -165,12 +175,13 @@ class Predictor:
     for batch in self._make_batches(histories, examples):
       if request_time is not None:
         batch = _asked_at(batch, histories, int(request_time))
+      batch = self._runtime.put_on_devices(batch)
       answer = self._best(k)(self._weights, self._catalogue, batch)
       if pending is not None:
-        yield _fetch_answer(*pending)
-      pending = batch.row, answer
+        yield _fetch_answer(pending)
+      pending = answer
     if pending is not None:
-      yield _fetch_answer(*pending)
+      yield _fetch_answer(pending)
 
   def explain(self, histories, examples, chosen, *, history: int, k: int):
     """What a report shows of the examples `chosen`: past, target, answers."""
@@ -218,34 +229,40 @@ class Predictor:
   def _make_batches(self, histories, examples) -> Iterator[features.Examples]:
     """Batches as for evaluation, but small where there is little to do."""
     c, max_len = self._config.eval, self._config.model.max_len
+    shards = self._runtime.eval_shards
     begin, end = splits.find_tokens(examples, max_len)
     tokens = (end - begin).sum()
     capacity = pipeline.capacity_for(max(int(tokens), max_len))
     # Few different shapes compile few programs.
     batch_size = 1 << max(0, len(examples) - 1).bit_length()
+    batch_size = min(c.batch_size, batch_size)
+    capacity = min(max(c.batch_tokens, max_len), capacity)
     return pipeline.eval_batches(
       histories,
       examples,
-      batch_size=min(c.batch_size, batch_size),
-      capacity=min(max(c.batch_tokens, max_len), capacity),
+      batch_size=batch_size + -batch_size % shards,
+      capacity=max(capacity, max_len * shards),
       max_len=max_len,
+      shards=shards,
+      own=self._runtime.local_eval_shards,
       seen='history' if c.filter_seen == 'history' else 'window',
       at_last_event=c.get('request_time') == 'last_event',
     )
 
   def _item_vectors(self, weights):
-    reads = self._task.reads_for('items', jnp.asarray(self._task.corpus))
+    """Of all items; on a mesh, of the share of a device."""
+    ids = catalogue.shard_corpus(jnp.asarray(self._task.corpus))
+    reads = self._task.reads_for('items', ids)
     _, rows = self._runtime.read_rows(self._task, weights, reads)
     return self._task.vectors(rows)
 
   def _compile_recommender(self, k: int):
     corpus = jnp.asarray(self._task.corpus)
 
-    @jax.jit
     def recommend_batch(weights, vectors, batch):
       reads = self._task.reads_for('predict', batch)
       params, rows = self._runtime.read_rows(self._task, weights, reads)
-      return catalogue.top_k(
+      answer = catalogue.top_k(
         self._task.predict(params, rows, batch),
         vectors,
         corpus,
@@ -254,8 +271,9 @@ class Predictor:
         filter_seen=self._config.eval.filter_seen,
         item_chunk=self._config.eval.item_chunk,
       )
+      return collectives.gather((batch.row, *answer))
 
-    return recommend_batch
+    return self._runtime.jit(recommend_batch, ('split', 'split'), 'alike')
 
 
 def _join_lists(lists: Sequence[Sequence], dtype) -> np.ndarray:
@@ -297,9 +315,9 @@ def _asked_at(
   return dataclasses.replace(batch, jagged={features.EVENTS: events})
 
 
-def _fetch_answer(rows, answer):
+def _fetch_answer(answer):
   """Rows, items and scores of the users there are, as NumPy arrays."""
-  items, scores = jax.device_get(answer)
+  rows, items, scores = jax.device_get(answer)
   real = rows >= 0
   if np.isnan(scores[real]).any():
     raise FloatingPointError('the model scores some items NaN or infinite')

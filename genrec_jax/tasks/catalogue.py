@@ -143,13 +143,7 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
   """
   count = queries.shape[0]
   queries, place = collectives.gather((queries, place))
-  if seen_at is not None:
-    row, seen = seen_at
-    # Row B of a shard, the padding, must be no row of the next one.
-    row = jnp.where(
-      row < count, row + collectives.shard_index() * count, queries.shape[0]
-    )
-    seen_at = collectives.gather((row, seen))
+  seen_at = _gather_seen(seen_at, count)
   first = collectives.shard_index() * catalogue.shape[0]
   chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
   here = (place >= first) & (place < first + catalogue.shape[0])
@@ -183,6 +177,20 @@ def _count_ahead(queries, catalogue, size, place, seen_at, item_chunk):
   )
 
 
+def _gather_seen(seen_at, count: int):
+  """What the queries of all shards, `count` each, have seen."""
+  if seen_at is None:
+    return None
+  row, seen = seen_at
+  # Row B of a shard, the padding, must be no row of the next one.
+  row = jnp.where(
+    row < count,
+    row + collectives.shard_index() * count,
+    collectives.shard_count() * count,
+  )
+  return collectives.gather((row, seen))
+
+
 def top_k(
   queries: jax.Array,
   catalogue: jax.Array,
@@ -195,15 +203,29 @@ def top_k(
 ) -> tuple[jax.Array, jax.Array]:
   """The best k unseen candidates of each query.
 
-  Of equal scores, the smaller row comes first.
+  Of equal scores, the smaller row comes first. Inside a mesh, every shard finds
+  the best of its share for the queries of all shards, and sends them back.
+
+  Args:
+    queries: `[B, D]`.
+    catalogue: `[C, D]` vectors of the candidates; of a shard, of the
+      `shard_corpus`.
+    corpus: `[C]` their sorted item indices, always all of them.
+    batch: B sequences.
+    k: how many.
+    filter_seen: 'window' (the tokens), 'history' (`batch.seen`) or 'none'.
+    item_chunk: candidates scored at a time.
 
   Returns:
     (item indices `[B, k]`, scores `[B, k]`), best first; PAD and -inf where
     fewer than k candidates are unseen. What is NaN or infinite has the score
     NaN, and comes before all others.
   """
-  size = catalogue.shape[0]
-  seen_at = _seen_at(batch, corpus, filter_seen)
+  size, count = corpus.shape[0], queries.shape[0]
+  seen_at = _gather_seen(_seen_at(batch, corpus, filter_seen), count)
+  queries = collectives.gather(queries)
+  first = collectives.shard_index() * catalogue.shape[0]
+  end = jnp.minimum(first + catalogue.shape[0], size)
   chunks, chunk = _chunk_catalogue(catalogue, item_chunk)
 
   def merge_chunk(best, xs):
@@ -211,7 +233,7 @@ def top_k(
     scores = _score_items(queries, candidates)
     # -inf means masked, and `lax.top_k` would put a negative NaN behind it.
     scores = jnp.where(jnp.isfinite(scores), scores, jnp.nan)
-    scores = _mask_scores(scores, start, size, seen_at)
+    scores = _mask_scores(scores, start, end, seen_at)
     # `lax.top_k` prefers the earlier of two equals, but 0 to -0.
     scores = jnp.where(scores == 0, 0, scores)
     place = jnp.broadcast_to((start + jnp.arange(chunk))[None], scores.shape)
@@ -222,7 +244,12 @@ def top_k(
 
   rows = queries.shape[0]
   start = jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), size, jnp.int32)
-  starts = jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
+  starts = first + jnp.arange(chunks.shape[0], dtype=jnp.int32) * chunk
   (scores, place), _ = lax.scan(merge_chunk, start, (starts, chunks))
+  # From the shares to those who asked; earlier shares stand in front, so that
+  # of equals the smaller row still comes first.
+  scores, place = collectives.exchange_rows((scores, place))
+  scores, index = lax.top_k(scores, k)
+  place = jnp.take_along_axis(place, index, axis=-1)
   items = corpus.at[place].get(mode='fill', fill_value=PAD)
   return jnp.where(jnp.isneginf(scores), PAD, items), scores
