@@ -120,6 +120,10 @@ def _score_split(
     f.name: f'item_{f.name}' if f.name in taken else f.name
     for f in scorer.spec.candidate_features
   }
+  taken |= {*names.values()}
+  asked_with = {
+    name: f'request_{name}' if name in taken else name for name in split.context
+  }
   for scores in scorer.score_requests(dataset, split):
     some = slice(done, done + len(scores))
     at = np.arange(some.start, some.stop)
@@ -129,6 +133,9 @@ def _score_split(
     for name in ('step', 'time'):
       if (column := getattr(split, name)) is not None:
         named[name] = column[request]
+    for name, column in asked_with.items():
+      rows = split.context[name][request]
+      named[column] = scorer.values[name].decode(rows)
     for name, column in names.items():
       named[column] = scorer.values[name].decode(split.items[name][some])
     yield CandidateScores(request + 1, named, scorer.labels, scores)

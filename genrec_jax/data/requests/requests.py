@@ -66,6 +66,8 @@ class Requests:
       for, not before the last event; None without times.
     step: `[R]` int32, ascending: the step of a stream; None where the requests
       are not in an order of their own.
+    context: name of each feature of `RequestSpec.context` that belongs to a
+      request and not to its user, such as the device -> `[R]` int32 rows.
   """
 
   user: np.ndarray
@@ -76,6 +78,7 @@ class Requests:
   weight: np.ndarray | None = None
   time: np.ndarray | None = None
   step: np.ndarray | None = None
+  context: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def __len__(self) -> int:
     return len(self.user)
@@ -93,8 +96,8 @@ class RequestDataset:
     name: for people.
     spec: what requests hold.
     events: of all users.
-    context: name of each feature of `RequestSpec.context` -> `[U]` int32 rows,
-      of each user.
+    context: name of each feature of `RequestSpec.context` that belongs to a
+      user -> `[U]` int32 rows; the others are in `Requests.context`.
     splits: 'train', 'valid', 'test' -> requests; a split may be missing.
     vocabs: name of a table -> its values; value number i (from 0) has row
       i + 1. A table without one has ids of its own making, row i of id i - 1.
@@ -114,6 +117,18 @@ class RequestDataset:
   saved_fingerprint: str = dataclasses.field(
     default='', init=False, repr=False, compare=False
   )
+
+  def find_context(
+    self, requests: Requests, numbers: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Feature of the context -> `[n]` rows of the requests `numbers [n]`."""
+    user = requests.user[numbers]
+    return {
+      f.name: requests.context[f.name][numbers]
+      if f.name in requests.context
+      else self.context[f.name][user]
+      for f in self.spec.context
+    }
 
   def arrays(self) -> dict[str, np.ndarray]:
     """Every array by a name of its own, in a fixed order."""

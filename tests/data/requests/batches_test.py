@@ -20,6 +20,7 @@ LIMITS = dict(max_history=16, max_candidates=4)
 CASES = {
   'all': {},
   'untimed': dict(timed=False, places=True),
+  'devices': dict(devices=True),
   'bare': dict(watch_time=False, context=False, weighted=False),
 }
 CUTS = [None, *(StochasticLength(1.5, s) for s in SELECTORS)]

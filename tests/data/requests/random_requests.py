@@ -17,17 +17,20 @@ from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
 ROWS = {'item': 50, 'genre': 7, 'user': 40, 'age': 5, 'place': 4}
+# Of the context, those that belong to requests.
+OF_REQUESTS = {'device': 6, 'hour': 25}
 
 
 def make_spec(
-  timed=True, watch_time=True, context=True, places=False
+  timed=True, watch_time=True, context=True, places=False, devices=False
 ) -> RequestSpec:
   return RequestSpec(
     items=(FeatureSpec('item', rows=50), FeatureSpec('genre', rows=7)),
-    context=(
-      (FeatureSpec('user', rows=40), FeatureSpec('age', rows=5))
-      if context
-      else ()
+    context=tuple(
+      FeatureSpec(name, rows=(ROWS | OF_REQUESTS)[name])
+      # Between those of the user, so that places count.
+      for name in ('device', 'user', 'hour', 'age')
+      if (devices if name in OF_REQUESTS else context)
     ),
     actions=(('like', 1), ('share', 4), ('hide', 16)),
     labels=(LabelSpec('liked'), LabelSpec('seconds', 'regression')),
@@ -56,7 +59,8 @@ def make_dataset(
   size = offsets[-1]
 
   def rows(name, count):
-    return rng.integers(0, ROWS[name], count).astype(np.int32)
+    most = (ROWS | OF_REQUESTS)[name]
+    return rng.integers(0, most, count).astype(np.int32)
 
   time = np.concatenate(
     [np.sort(rng.integers(1e9, 1e9 + 5_000, n)) for n in lengths]
@@ -80,7 +84,11 @@ def make_dataset(
     spec=spec,
     events=events,
     # In another order than the spec has them.
-    context={f.name: rows(f.name, users) for f in reversed(spec.context)},
+    context={
+      f.name: rows(f.name, users)
+      for f in reversed(spec.context)
+      if f.name not in OF_REQUESTS
+    },
     splits=splits,
     vocabs={'item': Vocab(np.arange(100, 149)), 'genre': Vocab(list('abcde'))},
     user_ids=np.array([f'u{i}' for i in range(users)]),
@@ -113,6 +121,11 @@ def _make_requests(rng, spec, events, count, most_candidates, steps, rows):
     weight=rng.random(offsets[-1]).astype(np.float32),
     time=time,
     step=step,
+    context={
+      f.name: rows(f.name, count)
+      for f in reversed(spec.context)
+      if f.name in OF_REQUESTS
+    },
   )
 
 
@@ -193,7 +206,12 @@ def read_slowly(
     'row': request,
     'group': user,
     'week_second': (now - monday) % (7 * 86_400) if spec.timed else 0,
-    'context': [int(dataset.context[f.name][user]) for f in spec.context],
+    'context': [
+      int(split.context[f.name][request])
+      if f.name in OF_REQUESTS
+      else int(dataset.context[f.name][user])
+      for f in spec.context
+    ],
     'history': [
       [int(events.items[f.name][p]) for f in spec.items]
       + [int(events.action[p]), age]
