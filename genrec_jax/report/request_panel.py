@@ -38,7 +38,7 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
     and no earlier ones.
   """
   dataset = experiment.data.dataset
-  split = dataset.splits.get('test')
+  split = experiment.data.splits.get('test')  # with what is read of histories
   if split is None or not config.report.users:
     return []
   # Without candidates nothing is asked; without events nothing moves.

@@ -133,6 +133,7 @@ class CandidateFile:
     dataset: RequestDataset,
     values: Mapping[str, FeatureValues],
     max_history: int,
+    oldest: bool = False,
   ):
     """Looks at the columns.
 
@@ -142,9 +143,11 @@ class CandidateFile:
       dataset: the data of the run.
       values: of the features of items and of the context.
       max_history: most events of a history that are read.
+      oldest: whether they are the first ones, and not the latest.
     """
     self._path, self._values = text.require_file(path), values
-    self._max_history, self.tally = max_history, Tally()
+    self._max_history, self._oldest = max_history, oldest
+    self.tally = Tally()
     self._users = Vocab(dataset.user_ids)
     self._features = map_item_features(dataset)
     self.dataset = _add_stranger(dataset, values)
@@ -267,6 +270,8 @@ class CandidateFile:
       has_any = end > events.offsets[user]
       asked = np.zeros(len(user), np.int64)
       asked[has_any] = events.time[end[has_any] - 1]
+    if self._oldest:
+      end = np.minimum(end, events.offsets[user] + self._max_history)
     begin = np.maximum(events.offsets[user], end - self._max_history)
     if timed:
       has_any = end > begin

@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import request_models
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import fields, pipeline
 from genrec_jax.data.quoting import escape, list_names, quote
@@ -22,6 +23,7 @@ from genrec_jax.data.requests.requests import (
   EventStore,
   RequestDataset,
   Requests,
+  keep_oldest,
 )
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME, Features
@@ -63,6 +65,7 @@ class RequestScorer:
     self.values = read_values(task.spec, encoding.vocabs)
     self._encoding, self._task = encoding, task
     self._batch_size = config.eval.batch_size
+    self._oldest = request_models.reads_oldest(config.model)
     self._limits = dict(
       max_history=task.max_history, max_candidates=task.max_candidates
     )
@@ -144,7 +147,8 @@ class RequestScorer:
       moment = times[-1] if len(times) else np.int64(0)
       if time is not None:
         moment = _read_moment(time, times[-1:])
-      _check_ages(times[-self._limits['max_history'] :], moment)
+      most = self._limits['max_history']
+      _check_ages(times[:most] if self._oldest else times[-most:], moment)
     elif time is not None:
       raise ValueError(
         f'time is {quote(str(time))}, and the data of this model have no times '
@@ -199,6 +203,9 @@ class RequestScorer:
       room: (events, candidates) of a batch; None asks `find_room`.
     """
     size = batch_size or self._batch_size
+    if self._oldest:
+      most = self._limits['max_history']
+      requests = keep_oldest(dataset.events, requests, most)
     made = batches.eval_batches(
       dataset,
       requests,

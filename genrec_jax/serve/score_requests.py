@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from genrec_jax import interruption
+from genrec_jax.config import request_models
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset
@@ -56,7 +57,8 @@ def write_request_scores(
   file = None
   if source:
     limit = config.data.max_history
-    file = CandidateFile(source, predict, dataset, scorer.values, limit)
+    oldest = request_models.reads_oldest(config.model)
+    file = CandidateFile(source, predict, dataset, scorer.values, limit, oldest)
     _refuse_own_names(file, scorer)
     made, total = _score_file(scorer, file), None
   else:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from genrec_jax.data.ranking import raw as raw_rows
 from genrec_jax.data.requests import prepared
 from genrec_jax.data.requests.kuairand import KuairandOptions
 from genrec_jax.report import request_panel
-from genrec_jax.serve import left_out, request_inputs, score_requests
+from genrec_jax.serve import left_out, score_requests
 from genrec_jax.serve.request_inputs import CandidateFile
 from genrec_jax.serve.request_scorer import RequestScorer
 from tests.data.requests import kuairand_test
@@ -250,8 +251,7 @@ def test_a_file_without_the_column_is_refused(tmp_path, dataset, scorer):
 def test_requests_of_a_file_have_rows_of_their_own(
   tmp_path, dataset, scorer, known, monkeypatch, chunk
 ):
-  monkeypatch.setattr(request_inputs.csv_files, 'CHUNK_ROWS', chunk, False)
-  monkeypatch.setattr('genrec_jax.data.readers.CHUNK_ROWS', chunk)
+  monkeypatch.setattr(raw_rows, 'CHUNK_ROWS', chunk)
   user, video, one, other = known
   other_user = dataset.user_ids.tolist()[1]
   asked = [(user, one, 3), (other_user, other, 2), (user, '', 1), ('?', 5e3, 2)]
@@ -310,7 +310,8 @@ def test_scores_without_an_event_have_the_same_context(dataset):
 def test_the_page_shows_the_context_of_a_request(run, dataset, scorer, raw):
   config, workdir = run
   experiment = types.SimpleNamespace(
-    data=types.SimpleNamespace(dataset=dataset), extensions=None
+    data=types.SimpleNamespace(dataset=dataset, splits=dataset.splits),
+    extensions=None,
   )
   explained = request_panel.explain_requests(config, workdir, experiment)
   assert explained

@@ -188,6 +188,16 @@ def _name_arrays(prefix: str, record) -> dict[str, np.ndarray]:
   return named
 
 
+def keep_oldest(events: EventStore, requests: Requests, most: int) -> Requests:
+  """The requests, with histories that end after `most` events of the user.
+
+  What reads the latest `most` events of such histories reads the oldest. Times
+  and ages are those of the requests as before.
+  """
+  end = np.minimum(requests.end, events.offsets[requests.user] + most)
+  return dataclasses.replace(requests, end=end)
+
+
 def week_second(time: np.ndarray) -> np.ndarray:
   """Seconds since Monday 00:00 UTC, int32.
 

@@ -181,12 +181,14 @@ def read_slowly(
   max_candidates,
   chunk=None,
   draws=None,
+  oldest=False,
 ) -> dict:
   """What an example must hold; columns are lists."""
   events, spec = dataset.events, dataset.spec
   user = int(split.user[request])
   begin, end = int(events.offsets[user]), int(split.end[request])
-  at = list(range(begin, end))[-max_history:]
+  at = list(range(begin, end))
+  at = at[:max_history] if oldest else at[-max_history:]
   now = int(split.time[request]) if spec.timed else 0
   ages = [now - int(events.time[p]) if spec.timed else 0 for p in at]
   if draws and draws.stochastic:
