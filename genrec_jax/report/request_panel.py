@@ -167,6 +167,7 @@ def _explain_request(
         np.ma.asarray(scorer.values[name].decode(rows[[request]])).tolist()[0]
       )
       for name, rows in split.context.items()
+      if rows[request] or not spec.context_columns[name].pooled
     },
     'events': int(end - begin),
     'history': history,

@@ -171,7 +171,9 @@ class CandidateFile:
     self._sources |= {name: name for name in others if name in names}
     asking = [f.name for f in dataset.spec.candidates]
     self._context = [
-      f.name for f in dataset.spec.context if f.name not in dataset.context
+      name
+      for name in dataset.spec.context_columns
+      if name not in dataset.context
     ]
     # The data know no other one of these: each showing has its own.
     for name in (*asking, *self._context):

@@ -128,9 +128,10 @@ class RequestScorer:
         of somebody unknown.
       time: when is asked, at the last event or later; None is the time of the
         last event.
-      context: feature -> its value, None for one that is not known. It has all
-        that belong to a request, and may have those of the user, in place of
-        what the data know of this one.
+      context: feature -> its value, None for one that is not known; one of
+        several slots has a name for each, see `RequestSpec.context_columns`. It
+        has all that belong to a request, and may have those of the user, in
+        place of what the data know of this one.
     """
     # No column of the data is called like one of these, see `RequestSpec`.
     items, asking = self.spec.items, self.spec.candidate_features
@@ -236,7 +237,7 @@ class RequestScorer:
     user: str | int | None = None,
     context: Mapping[str, object] | None = None,
   ) -> dict:
-    """Feature of the context -> `[1]` int32.
+    """Column of the context -> `[1]` int32.
 
     Args:
       user: as in `score`.
@@ -248,11 +249,11 @@ class RequestScorer:
       known = encoding.users.encode(np.array([_name_user(user)]))
     row = known[0] if len(known) else 0
     return {
-      f.name: encoding.context[f.name][row - 1 : row]
+      name: encoding.context[name][row - 1 : row]
       if row
-      else np.array([self.values[f.name].unknown_row], np.int32)
-      for f in self.spec.context
-      if f.name not in given
+      else np.array([self.values[name].unknown_row], np.int32)
+      for name in self.spec.context_columns
+      if name not in given
     } | given
 
   def _encode_context(self, context: Mapping) -> dict[str, np.ndarray]:
@@ -262,7 +263,7 @@ class RequestScorer:
         f'context is a {type(context).__name__}; give a mapping of names to '
         'values'
       )
-    names = [f.name for f in self.spec.context]
+    names = list(self.spec.context_columns)
     for name in context:
       if name not in names:
         raise ValueError(

@@ -111,11 +111,11 @@ def _check_users(dataset: RequestDataset) -> None:
         f'{len(vocab)} values; give it at least {len(vocab) + 1}'
       )
   of_requests = _list_context_of_requests(dataset)
-  for feature in spec.context:
-    if feature.name not in of_requests:
+  for column, feature in spec.context_columns.items():
+    if column not in of_requests:
       _check_rows(
-        f'context {feature.name!r}',
-        dataset.context.get(feature.name),
+        f'context {column!r}',
+        dataset.context.get(column),
         CONTEXT_DTYPE,
         users,
         feature.rows,
@@ -124,11 +124,11 @@ def _check_users(dataset: RequestDataset) -> None:
 
 
 def _list_context_of_requests(dataset: RequestDataset) -> set[str]:
-  """Features of the context that belong to requests and not to users."""
+  """Columns of the context that belong to requests and not to users."""
   spec, owned = dataset.spec, {}
   for split, requests in dataset.splits.items():
     owned |= dict.fromkeys(requests.context, split)
-  wanted = {f.name for f in spec.context}
+  wanted = {*spec.context_columns}
   if extra := sorted({*dataset.context, *owned} - wanted):
     raise ValueError(
       f'context {extra[0]!r} is not a feature of the spec; add it to '
@@ -280,11 +280,11 @@ def _check_requests(
       'own user'
     )
   of_requests = _list_context_of_requests(dataset)
-  for feature in dataset.spec.context:
-    if feature.name in of_requests:
+  for column, feature in dataset.spec.context_columns.items():
+    if column in of_requests:
       _check_rows(
-        f'{name}.context {feature.name!r}',
-        split.context.get(feature.name),
+        f'{name}.context {column!r}',
+        split.context.get(column),
         REQUEST_DTYPES['context'],
         size,
         feature.rows,

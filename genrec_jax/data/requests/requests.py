@@ -66,7 +66,7 @@ class Requests:
       for, not before the last event; None without times.
     step: `[R]` int32, ascending: the step of a stream; None where the requests
       are not in an order of their own.
-    context: name of each feature of `RequestSpec.context` that belongs to a
+    context: name of each of `RequestSpec.context_columns` that belongs to a
       request and not to its user, such as the device -> `[R]` int32 rows.
   """
 
@@ -96,7 +96,7 @@ class RequestDataset:
     name: for people.
     spec: what requests hold.
     events: of all users.
-    context: name of each feature of `RequestSpec.context` that belongs to a
+    context: name of each of `RequestSpec.context_columns` that belongs to a
       user -> `[U]` int32 rows; the others are in `Requests.context`.
     splits: 'train', 'valid', 'test' -> requests; a split may be missing.
     vocabs: name of a table -> its values; value number i (from 0) has row
@@ -121,13 +121,13 @@ class RequestDataset:
   def find_context(
     self, requests: Requests, numbers: np.ndarray
   ) -> dict[str, np.ndarray]:
-    """Feature of the context -> `[n]` rows of the requests `numbers [n]`."""
+    """Column of the context -> `[n]` rows of the requests `numbers [n]`."""
     user = requests.user[numbers]
     return {
-      f.name: requests.context[f.name][numbers]
-      if f.name in requests.context
-      else self.context[f.name][user]
-      for f in self.spec.context
+      name: requests.context[name][numbers]
+      if name in requests.context
+      else self.context[name][user]
+      for name in self.spec.context_columns
     }
 
   def arrays(self) -> dict[str, np.ndarray]:

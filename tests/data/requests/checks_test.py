@@ -200,6 +200,44 @@ def test_context_of_requests_is_checked_by_request(path, value, words):
     checks.check_dataset(change(data, path.split('.'), value))
 
 
+def test_every_slot_of_the_context_is_checked():
+  tags = FeatureSpec('tag', 'multi_hot', rows=3, max_len=2)
+  spec = dataclasses.replace(SPEC, context=(*SPEC.context, tags))
+  data = change(make(), ['spec'], spec)
+
+  def refuse(data, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+      checks.check_dataset(data)
+
+  data = change(data, ['context', 'tag.0'], np.int32([0, 1, 2]))
+  refuse(data, "context 'tag.1': there is no such column, but the spec wants")
+  refuse(change(data, ['context', 'tag'], np.int32([0, 1, 2])), "context 'tag'"
+         ' is not a feature of the spec')  # fmt: skip
+  good = change(data, ['context', 'tag.1'], np.int32([0, 0, 2]))
+  checks.check_dataset(good)
+  bad = change(data, ['context', 'tag.1'], np.int32([0, 3, 2]))
+  refuse(bad, "user 'b' has context 'tag.1' 3, but the table has rows 0 to 2")
+  refuse(change(good, ['vocabs', 'tag'], Vocab(np.arange(3))), 'at least 4')
+
+
+def test_specs_of_contexts_without_sense_are_refused():
+  item, age = SPEC.items[0], SPEC.context[0]
+  for wrong, words in (
+    (FeatureSpec('tag', 'multi_hot', 3), 'max_len=0 and .*one slot or more'),
+    (FeatureSpec('tag', 'multi_hot', 3, max_len=2, weighted=True), 'no weight'),
+    (
+      FeatureSpec('tag', 'sequence', 3, max_len=2),
+      "possible, or 'multi_hot' in",
+    ),
+    (age, "the context of a request has the name 'age' twice"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      RequestSpec((item,), (age, wrong))
+  tags = FeatureSpec('tag', 'multi_hot', 3, max_len=2)
+  with pytest.raises(ValueError, match="only 'categorical' is possible$"):
+    RequestSpec((item, tags))
+
+
 def test_context_of_requests_has_no_name_of_a_candidate():
   data = make_with_device()
   other = dataclasses.replace(data.spec, candidates=(data.spec.context[1],))

@@ -18,7 +18,8 @@ from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
 ROWS = {'item': 50, 'genre': 7, 'user': 40, 'age': 5, 'place': 4}
 # Of the context, those that belong to requests.
-OF_REQUESTS = {'device': 6, 'hour': 25}
+OF_REQUESTS = {'device': 6, 'tag': 4, 'hour': 25}
+TAGS = ['tag.0', 'tag.1', 'tag.2']  # slots of one feature
 
 
 def make_spec(
@@ -27,9 +28,11 @@ def make_spec(
   return RequestSpec(
     items=(FeatureSpec('item', rows=50), FeatureSpec('genre', rows=7)),
     context=tuple(
-      FeatureSpec(name, rows=(ROWS | OF_REQUESTS)[name])
+      FeatureSpec('tag', 'multi_hot', rows=4, max_len=3)
+      if name == 'tag'
+      else FeatureSpec(name, rows=(ROWS | OF_REQUESTS)[name])
       # Between those of the user, so that places count.
-      for name in ('device', 'user', 'hour', 'age')
+      for name in ('device', 'user', 'tag', 'hour', 'age')
       if (devices if name in OF_REQUESTS else context)
     ),
     actions=(('like', 1), ('share', 4), ('hide', 16)),
@@ -38,6 +41,14 @@ def make_spec(
     timed=timed,
     candidates=(FeatureSpec('place', rows=4),) if places else (),
   )
+
+
+def list_columns(spec) -> list[tuple[str, str]]:
+  """(feature, column) of the context."""
+  columns = []
+  for f in spec.context:
+    columns += [(f.name, c) for c in (TAGS if f.name == 'tag' else [f.name])]
+  return columns
 
 
 def make_dataset(
@@ -122,9 +133,9 @@ def _make_requests(rng, spec, events, count, most_candidates, steps, rows):
     time=time,
     step=step,
     context={
-      f.name: rows(f.name, count)
-      for f in reversed(spec.context)
-      if f.name in OF_REQUESTS
+      column: rows(name, count)
+      for name, column in reversed(list_columns(spec))
+      if name in OF_REQUESTS
     },
   )
 
@@ -209,10 +220,10 @@ def read_slowly(
     'group': user,
     'week_second': (now - monday) % (7 * 86_400) if spec.timed else 0,
     'context': [
-      int(split.context[f.name][request])
-      if f.name in OF_REQUESTS
-      else int(dataset.context[f.name][user])
-      for f in spec.context
+      int(split.context[column][request])
+      if name in OF_REQUESTS
+      else int(dataset.context[column][user])
+      for name, column in list_columns(spec)
     ],
     'history': [
       [int(events.items[f.name][p]) for f in spec.items]
@@ -249,7 +260,7 @@ def unpack(batch, spec, shards=1) -> list[list[dict]]:
   else:
     assert history.floats is None
   if spec.context:
-    assert batch.ids.names == tuple(f.name for f in spec.context)
+    assert batch.ids.names == tuple(column for _, column in list_columns(spec))
   else:
     assert batch.ids is None
   for array in (history.columns.values, candidates.columns.values, batch.row,
