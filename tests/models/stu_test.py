@@ -26,7 +26,7 @@ ENRICHED = dataclasses.replace(
     FeatureSpec('shown_before', rows=40, table='item'),
   ),
   # Two slots, of which some are not used.
-  context=(*SPEC.context, FeatureSpec('tag', 'multi_hot', 3, max_len=2)),
+  context=(*SPEC.context, FeatureSpec('tag', 'multi_hot', 2, max_len=2)),
 )
 NO_CONTEXT = dataclasses.replace(
   SPEC, items=SPEC.items[:1], context=(), candidates=ENRICHED.candidates[:1]
