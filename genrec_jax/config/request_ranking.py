@@ -32,7 +32,8 @@ def request_ranking() -> ConfigDict:
         # 'stream' takes them step by step and evaluates each step before it is
         # learned from.
         'order': 'shuffled',
-        # Most events of a history; of a longer one the latest are read.
+        # Most events of a history; of a longer one the latest are read, or the
+        # oldest with 'oldest_events' in `model.reference_compat`.
         'max_history': 1024,
         # Most candidates of an example: of more, training draws so many in
         # every epoch, and evaluation scores all, in several examples.

@@ -174,6 +174,8 @@ class KuairandOptions:
     tab: whether the scenario of the app, a number, is a feature of events and
       candidates.
     candidate_tab: whether it is one of candidates alone; not with `tab`.
+    request_tab: whether it is one of the context of a request, which then also
+      ends where the scenario changes; not with the other two.
     min_history: fewest events of a history; a request with fewer is left out.
     min_count: videos with fewer events in the training split share the row of
       unknown ones.
@@ -201,6 +203,7 @@ class KuairandOptions:
   random: bool = False
   tab: bool = False
   candidate_tab: bool = False
+  request_tab: bool = False
   min_history: int = 1
   min_count: int = 1
   duplicates: str = 'keep'

@@ -1,8 +1,9 @@
 """Candidates of a file -> requests, a block of rows at a time.
 
-Rows of one user (and time) that follow one another are a request. Histories are
-those of the data of the run; a block ends wherever it is full, since a
-candidate's score does not depend on the others.
+Rows of one user (and time) that follow one another are a request, and have what
+belongs to the request in common. Histories are those of the data of the run; a
+block ends wherever it is full, since a candidate's score does not depend on the
+others.
 """
 
 import dataclasses
@@ -132,6 +133,7 @@ class CandidateFile:
     dataset: RequestDataset,
     values: Mapping[str, FeatureValues],
     max_history: int,
+    oldest: bool = False,
   ):
     """Looks at the columns.
 
@@ -141,9 +143,11 @@ class CandidateFile:
       dataset: the data of the run.
       values: of the features of items and of the context.
       max_history: most events of a history that are read.
+      oldest: whether they are the first ones, and not the latest.
     """
     self._path, self._values = text.require_file(path), values
-    self._max_history, self.tally = max_history, Tally()
+    self._max_history, self._oldest = max_history, oldest
+    self.tally = Tally()
     self._users = Vocab(dataset.user_ids)
     self._features = map_item_features(dataset)
     self.dataset = _add_stranger(dataset, values)
@@ -165,11 +169,18 @@ class CandidateFile:
     # Feature -> its column. That of the item may have any name.
     self._sources = {item: asked['item']}
     self._sources |= {name: name for name in others if name in names}
+    asking = [f.name for f in dataset.spec.candidates]
+    self._context = [
+      name
+      for name in dataset.spec.context_columns
+      if name not in dataset.context
+    ]
     # The data know no other one of these: each showing has its own.
-    for name in (f.name for f in dataset.spec.candidates):
+    for name in (*asking, *self._context):
       if name not in names:
+        whose = 'candidate' if name in asking else 'request'
         raise ValueError(
-          f'{self._path}: no column {name!r}, which every candidate has; the '
+          f'{self._path}: no column {name!r}, which every {whose} has; the '
           f'columns are {list_names(names)}; add it, with empty cells where '
           'it is not known'
         )
@@ -190,7 +201,7 @@ class CandidateFile:
     """The candidates, in their order."""
     wanted = list(dict.fromkeys(self.columns))
     chunks = formats.read_files([self._path], wanted, self._reading)
-    before = None  # user and time of the last row
+    before = None, None  # key and context of the last row
     waiting, rows = [], 0
     for chunk in chunks:
       block, before = self._make_block(chunk, before)
@@ -212,7 +223,12 @@ class CandidateFile:
     time = self._read_times(chunk, users) if self._time else None
     moments = [0] * count if time is None else time.tolist()
     keys = list(zip(users, moments, strict=True))
-    begins = [a != b for a, b in itertools.pairwise([before, *keys])]
+    begins = [a != b for a, b in itertools.pairwise([before[0], *keys])]
+    cells = [_list_texts(chunk, name) for name in self._context]
+    told = list(zip(*cells, strict=True)) or [()] * count
+    for at, (last, own) in enumerate(itertools.pairwise([before[1], *told])):
+      if last != own and not begins[at]:
+        self._refuse_two(chunk, at, users[at], last, own)
     first = np.flatnonzero(begins)
     self.tally.rows += count
     number = self.tally.requests + np.cumsum(begins)
@@ -228,7 +244,18 @@ class CandidateFile:
     named = {
       name: kept_columns.take_values(chunk, name) for name in self.columns
     }
-    return Block(requests, number, named), keys[-1]
+    return Block(requests, number, named), (keys[-1], told[-1])
+
+  def _refuse_two(self, chunk, at: int, user: str, last, own) -> None:
+    """Refuses two values of what belongs to a request; `at` has the second."""
+    for name, one, other in zip(self._context, last, own, strict=True):
+      if one != other:
+        raise ValueError(
+          f'{chunk.quote_cell(at, name, other)} is not the {quote(one)} of the '
+          f'row before, which is of the same request of user {quote(user)}, '
+          'and a request has one; write one into all of its rows, or tell two '
+          'requests apart by their times (predict.columns.time)'
+        )
 
   def _find_histories(self, chunk, users, user, time, first, rows) -> Requests:
     """The requests that begin in the rows `first`."""
@@ -245,6 +272,8 @@ class CandidateFile:
       has_any = end > events.offsets[user]
       asked = np.zeros(len(user), np.int64)
       asked[has_any] = events.time[end[has_any] - 1]
+    if self._oldest:
+      end = np.minimum(end, events.offsets[user] + self._max_history)
     begin = np.maximum(events.offsets[user], end - self._max_history)
     if timed:
       has_any = end > begin
@@ -264,10 +293,11 @@ class CandidateFile:
       items=rows,
       labels={},
       time=asked if timed else None,
+      context={name: rows.pop(name)[first] for name in self._context},
     )
 
   def _encode_items(self, chunk, users) -> dict[str, np.ndarray]:
-    """Feature of items -> `[M]` rows, of the file or as the data know them."""
+    """Feature -> `[M]` rows, of the file or as the data know them."""
     item = self.dataset.spec.items[0].name
     texts = self._read_texts(chunk, self._sources[item], users)
     rows = {}
@@ -276,7 +306,7 @@ class CandidateFile:
     is_bare = np.zeros(len(chunk), bool)
     odd = {}  # place of a candidate -> a value of it that is unknown
     asking = [f.name for f in self.dataset.spec.candidates]
-    for name in (*self._features, *asking):
+    for name in (*self._features, *asking, *self._context):
       if name in self._sources:
         cells = _list_texts(chunk, self._sources[name])
         rows[name], is_odd = self._values[name].encode(cells)
@@ -378,6 +408,10 @@ def _join_blocks(blocks: Sequence[Block]) -> Block:
     },
     labels={},
     time=np.concatenate([part.time for part in parts]) if timed else None,
+    context={
+      name: np.concatenate([part.context[name] for part in parts])
+      for name in parts[0].context
+    },
   )
   return Block(
     requests,

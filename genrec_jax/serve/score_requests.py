@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from genrec_jax import interruption
+from genrec_jax.config import request_models
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset
@@ -56,7 +57,8 @@ def write_request_scores(
   file = None
   if source:
     limit = config.data.max_history
-    file = CandidateFile(source, predict, dataset, scorer.values, limit)
+    oldest = request_models.reads_oldest(config.model)
+    file = CandidateFile(source, predict, dataset, scorer.values, limit, oldest)
     _refuse_own_names(file, scorer)
     made, total = _score_file(scorer, file), None
   else:
@@ -120,6 +122,10 @@ def _score_split(
     f.name: f'item_{f.name}' if f.name in taken else f.name
     for f in scorer.spec.candidate_features
   }
+  taken |= {*names.values()}
+  asked_with = {
+    name: f'request_{name}' if name in taken else name for name in split.context
+  }
   for scores in scorer.score_requests(dataset, split):
     some = slice(done, done + len(scores))
     at = np.arange(some.start, some.stop)
@@ -129,6 +135,9 @@ def _score_split(
     for name in ('step', 'time'):
       if (column := getattr(split, name)) is not None:
         named[name] = column[request]
+    for name, column in asked_with.items():
+      rows = split.context[name][request]
+      named[column] = scorer.values[name].decode(rows)
     for name, column in names.items():
       named[column] = scorer.values[name].decode(split.items[name][some])
     yield CandidateScores(request + 1, named, scorer.labels, scores)
