@@ -343,6 +343,7 @@ class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
   It may have `describe_values`, `describe_splits`, `list_evaluation_steps`.
+  With `takes_extensions = True`, `load` has one argument more, `extensions`.
 
   Attributes:
     splits: of `train.experiment.SPLITS` -> examples; some may be missing.
@@ -478,6 +479,8 @@ class Extensions:
     stores: table -> `Store`, in place of an array of all its rows on the
       device; for tables updated by rows, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
+    request_sets: name of `config.data` in experiments with requests -> what
+      makes a `data.requests.requests.RequestDataset` of `config.data`.
   """
 
   task_kinds: TaskKinds = dataclasses.field(default_factory=dict)
@@ -488,6 +491,9 @@ class Extensions:
   id_maps: Mapping[str, IdMap] = dataclasses.field(default_factory=dict)
   stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
   towers: Any = None
+  request_sets: Mapping[str, Callable[..., Any]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 def kind_of(config, kinds: TaskKinds) -> TaskKind:

@@ -22,8 +22,9 @@ def request_ranking() -> ConfigDict:
       # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # The data set: 'streaming' (generated), 'movielens', 'kuairand' or
-        # 'yambda'; see docs/generative_ranking.md.
+        # The data set: 'streaming' (generated), 'movielens', 'kuairand',
+        # 'yambda', or 'csv' or 'parquet' for a log of your own; see
+        # docs/generative_ranking.md.
         'name': 'streaming',
         'path': '',  # The file or directory of the raw data.
         # The directory of converted requests; '' is `WORKDIR/data`.
@@ -57,6 +58,7 @@ def request_ranking() -> ConfigDict:
         'movielens': vars(sets.MovielensOptions()),
         'kuairand': vars(sets.KuairandOptions()),
         'yambda': vars(sets.YambdaOptions()),
+        'log': vars(sets.LogOptions()),
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.

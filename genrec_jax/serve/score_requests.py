@@ -52,7 +52,7 @@ def write_request_scores(
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
   scorer = RequestScorer.load(workdir, config, predict.checkpoint, extensions)
-  dataset = _load_data(config, workdir)
+  dataset = _load_data(config, workdir, extensions)
   file = None
   if source:
     limit = config.data.max_history
@@ -97,9 +97,14 @@ def write_request_scores(
   return {'output': str(output), 'rows': done, 'requests': count, **counts}
 
 
-def _load_data(config, workdir: pathlib.Path) -> RequestDataset:
+def _load_data(
+  config, workdir: pathlib.Path, extensions: Extensions | None
+) -> RequestDataset:
   dataset = prepared.load(
-    config.data, config.data.cache or workdir / 'data', log=LOG.info
+    config.data,
+    config.data.cache or workdir / 'data',
+    LOG.info,
+    extensions.request_sets if extensions else None,
   )
   LOG.info(dataset.summary())
   trained = request_files.read_fingerprint(workdir / 'requests')
