@@ -343,7 +343,6 @@ class RunData(Protocol):
   """What is trained and evaluated on; `load` is a class method.
 
   It may have `describe_values`, `describe_splits`, `list_evaluation_steps`.
-  With `takes_extensions = True`, `load` has one argument more, `extensions`.
 
   Attributes:
     splits: of `train.experiment.SPLITS` -> examples; some may be missing.
@@ -359,7 +358,8 @@ class RunData(Protocol):
     Args:
       config: the whole config of the run.
       workdir: where prepared data go if the config names no other place.
-      log: called with progress messages.
+      log: called with progress messages; `extensions` follows in classes that
+        have the attribute `takes_extensions`.
     """
 
   def task(self, config, extensions: 'Extensions | None' = None) -> Task:
@@ -421,8 +421,7 @@ class Evaluator(Protocol):
     """Metric and value of `state`; anything with `params` and `tables`."""
 
 
-# `--mode=predict`: (config, workdir, Extensions or None) -> what was written,
-# for scripts.
+# (config, workdir, Extensions or None) -> what was written, for scripts.
 Predict = Callable[[Any, Any, Any], dict]
 
 
@@ -473,14 +472,12 @@ class Extensions:
     row_optimizers: name -> `row_optimizers.RowOptimizerLike`.
     schemes: name -> `embedding.scheme.Scheme`.
     formats: name -> `numerics.number_format.NumberFormat`.
-    products: name -> product of activations with weights, see
-      `numerics.products`.
+    products: name -> product of activations, see `numerics.products`.
     id_maps: table -> `IdMap`, in place of what its settings say.
     stores: table -> `Store`, in place of an array of all its rows on the
       device; for tables updated by rows, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
-    request_sets: name of `config.data` in experiments with requests -> what
-      makes a `data.requests.requests.RequestDataset` of `config.data`.
+    request_sets: `data.name` -> (`config.data`) -> `RequestDataset`.
   """
 
   task_kinds: TaskKinds = dataclasses.field(default_factory=dict)
@@ -491,9 +488,7 @@ class Extensions:
   id_maps: Mapping[str, IdMap] = dataclasses.field(default_factory=dict)
   stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
   towers: Any = None
-  request_sets: Mapping[str, Callable[..., Any]] = dataclasses.field(
-    default_factory=dict
-  )
+  request_sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def kind_of(config, kinds: TaskKinds) -> TaskKind:

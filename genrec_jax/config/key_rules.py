@@ -272,6 +272,7 @@ RANKING = {
 }
 REQUESTS = {
   **_PREDICT,
+  'predict.keep': some(NAME),
   'predict.columns.user': NAME,
   'predict.columns.item': NAME,
   'predict.columns.time': TEXT,

@@ -89,7 +89,9 @@ def request_ranking() -> ConfigDict:
         # Its format; '' goes by the suffix '.csv' or '.parquet'.
         'format': '',
         'columns': {
-          'user': 'user',  # Its column of the user who asks.
+          # Its column of the user who asks; 'user' is also found by the name
+          # that the data have for it.
+          'user': 'user',
           # Its column of the candidate; 'item' is also found by the name that
           # the data have for it.
           'item': 'item',
@@ -97,6 +99,9 @@ def request_ranking() -> ConfigDict:
           # of the user, whatever columns the file has.
           'time': '',
         },
+        # Further columns of the input that go beside the scores; 'auto' stands
+        # for those that are called as ids are, and () keeps none.
+        'keep': ('auto',),
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',

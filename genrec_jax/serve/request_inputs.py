@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,7 +35,8 @@ LOG = logging.getLogger('genrec_jax')
 BLOCK = 1 << 14  # rows that are scored before others are read
 EXAMPLES = 5  # of what is unknown, for the log
 _LONGEST_AGE = np.iinfo(np.int32).max
-_ITEM = 'item'  # what predict.columns.item is, unless somebody sets it
+# What predict.columns has, unless somebody sets it.
+_USER, _ITEM = 'user', 'item'
 # Columns that may say when is asked; those of the data sets among them.
 _LIKE_TIMES = ('time', 'timestamp', 'time_ms', 'datetime', 'date')
 _STEP = 'step'  # what predictions for a stream have in place of a time
@@ -132,6 +133,8 @@ class CandidateFile:
     dataset: RequestDataset,
     values: Mapping[str, FeatureValues],
     max_history: int,
+    time_unit: str = 's',
+    reserved: Collection[str] = (),
   ):
     """Looks at the columns.
 
@@ -141,15 +144,18 @@ class CandidateFile:
       dataset: the data of the run.
       values: of the features of items and of the context.
       max_history: most events of a history that are read.
+      time_unit: of numeric times, one of `fields.UNITS`.
+      reserved: names of the other columns of the predictions.
     """
     self._path, self._values = text.require_file(path), values
+    self._time_unit = time_unit
     self._max_history, self.tally = max_history, Tally()
     self._users = Vocab(dataset.user_ids)
     self._features = map_item_features(dataset)
     self.dataset = _add_stranger(dataset, values)
     item, *others = [f.name for f in dataset.spec.items]
     c = predict.columns
-    self._user, self._time = c.user, c.time
+    self._time = c.time
     _refuse_twins(c)
     if c.time and dataset.events.time is None:
       raise ValueError(
@@ -162,6 +168,11 @@ class CandidateFile:
       # As the data call it, and so predictions for the test split.
       asked['item'] = item
       LOG.info('%s: the items are read from the column %r', self._path, item)
+    user = next((f.name for f in dataset.spec.context), _USER)
+    if c.user == _USER and _USER not in names and user in names:
+      asked['user'] = user
+      LOG.info('%s: the users are read from the column %r', self._path, user)
+    self._user = asked['user']
     # Feature -> its column. That of the item may have any name.
     self._sources = {item: asked['item']}
     self._sources |= {name: name for name in others if name in names}
@@ -183,8 +194,27 @@ class CandidateFile:
         )
     self.columns = [self._user, *self._sources.values()]
     self.columns += [self._time] if self._time else []
+    self.columns += self._choose_kept(predict.get('keep', ()), names, reserved)
     if not self._time:
       _warn_of_times(self._path, names, dataset)
+
+  def _choose_kept(self, asked, names, reserved) -> list[str]:
+    """The other columns that go beside the scores."""
+    others = [name for name in names if name not in self.columns]
+    by_type = formats.find_format(self._reading['format']).default_features(
+      self._path, self._reading
+    )
+    kept = kept_columns.KeptColumns(
+      [name for name in asked if name not in self.columns], {}, {*reserved}
+    ).choose(names, {name: by_type[name] for name in others})
+    if left := [name for name in others if name not in kept]:
+      LOG.info(
+        '%s: the columns %s are not read, and not in the predictions; '
+        '--config.predict.keep=NAME,NAME takes some along',
+        self._path,
+        list_names(left),
+      )
+    return kept
 
   def read(self) -> Iterator[Block]:
     """The candidates, in their order."""
@@ -309,7 +339,9 @@ class CandidateFile:
   def _read_times(self, chunk: raw.RawChunk, users) -> np.ndarray:
     """`[M]` int64 seconds."""
     key = 'predict.columns.time'
-    times, good = annotations.parse_exact_times(chunk, self._time, key)
+    times, good = annotations.parse_exact_times(
+      chunk, self._time, key, self._time_unit
+    )
     if not good.all():
       at = int(np.argmin(good))
       cell = _list_texts(chunk, self._time)[at]

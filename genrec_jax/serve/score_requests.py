@@ -56,7 +56,15 @@ def write_request_scores(
   file = None
   if source:
     limit = config.data.max_history
-    file = CandidateFile(source, predict, dataset, scorer.values, limit)
+    file = CandidateFile(
+      source,
+      predict,
+      dataset,
+      scorer.values,
+      limit,
+      prepared.find_time_unit(config.data),
+      {'request', *prediction_files.name_scores(scorer.labels)},
+    )
     _refuse_own_names(file, scorer)
     made, total = _score_file(scorer, file), None
   else:
@@ -66,6 +74,7 @@ def write_request_scores(
         'these data have no test split; give candidates as '
         '--config.predict.input'
       )
+    _warn_of_unknown(scorer, split)
     made, total = _score_split(scorer, dataset, split), split.candidates
   done = 0
   with contextlib.ExitStack() as stack:
@@ -115,6 +124,21 @@ def _load_data(
       'for they have the histories'
     )
   return dataset
+
+
+def _warn_of_unknown(scorer: RequestScorer, split) -> None:
+  """Says which candidates of a split have no id in the predictions."""
+  item = scorer.spec.items[0].name
+  unknown = split.items[item] == scorer.values[item].unknown_row
+  if unknown.any():
+    LOG.warning(
+      '%s of %s candidates of the test split are of items that training does '
+      'not know: their column %r is empty in the predictions; rows given as '
+      '--config.predict.input keep their ids',
+      f'{int(unknown.sum()):,}',
+      f'{split.candidates:,}',
+      item,
+    )
 
 
 def _score_split(

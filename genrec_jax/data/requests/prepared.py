@@ -43,8 +43,8 @@ def load(
   own_sets = own_sets or {}
   if both := SETS.keys() & own_sets.keys():
     raise ValueError(
-      f'there is a data set of requests {sorted(both)[0]!r} already; give yours '
-      'another name'
+      f'there is a data set of requests {sorted(both)[0]!r} already; give '
+      'yours another name'
     )
   if cfg.name in own_sets:
     dataset = own_sets[cfg.name](cfg)
@@ -77,6 +77,12 @@ def load(
       raise ValueError(f'{cfg.path or cfg.name}: {e}') from None
   remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
+
+
+def find_time_unit(cfg) -> str:
+  """The unit of numeric times in files beside those of `config.data`."""
+  is_own = datasets.SECTIONS.get(cfg.name) == 'log'
+  return cfg.log.time_unit if is_own else 's'
 
 
 def _stamp_files(path: str, key: str = 'data.path') -> list[list]:
