@@ -358,8 +358,7 @@ class RunData(Protocol):
     Args:
       config: the whole config of the run.
       workdir: where prepared data go if the config names no other place.
-      log: called with progress messages; `extensions` follows in classes that
-        have the attribute `takes_extensions`.
+      log: called with messages; with `takes_extensions`, `extensions` follows.
     """
 
   def task(self, config, extensions: 'Extensions | None' = None) -> Task:

@@ -35,16 +35,18 @@ class Condition:
   value: str = ''
 
   def find(self, chunk: raw.RawChunk) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows `[N]` fulfil it, and in which `[N]` the cell is filled.
+    """Which rows `[N]` fulfil it, and in which `[N]` it can be told.
 
     Raises:
       ValueError: a cell is neither empty nor what the condition is about.
     """
     if self.sign == '==':
-      texts = list_texts(chunk, self.column)
-      wanted = forms.canonicalize(self.value)
+      wanted, texts = (
+        forms.canonicalize(self.value),
+        list_texts(chunk, self.column),
+      )
       holds = np.fromiter((x == wanted for x in texts), bool, len(texts))
-      return holds, np.fromiter((x != '' for x in texts), bool, len(texts))
+      return holds, np.ones(len(chunk), bool)  # an empty cell is no such text
     example = f"config.{self.key}='{self.column} >= 4'"
     if self.sign == '>=':
       numbers, present = read_numbers(chunk, self.column, self.key)

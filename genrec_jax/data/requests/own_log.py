@@ -44,6 +44,7 @@ from genrec_jax.features import (
 _SECOND = 10**9
 _TAKEN = (ACTION, AGE, WATCH_TIME, WEIGHT)  # names in a batch
 _DAY = 86_400
+_MOST_STEPS = np.iinfo(np.int32).max
 
 
 def load(
@@ -293,6 +294,11 @@ def _sort_rows(path, rows: LogRows, o: LogOptions, borders) -> _Log:
   if o.step_s:
     day = _DAY * _SECOND
     begin = int(moment.min()) // day * day
+    if (int(moment.max()) - begin) // (o.step_s * _SECOND) > _MOST_STEPS:
+      raise ValueError(
+        f'{path}: with data.log.step_s={o.step_s} there are more than '
+        f'{_MOST_STEPS:,} steps; raise it'
+      )
     steps = ((moment - begin) // (o.step_s * _SECOND)).astype(np.int32)
   return _Log(
     order[users] + 1,
@@ -322,7 +328,7 @@ def _cut_splits(
       part,
       path,
       'change data.log.valid_from or data.log.test_from, or lower '
-      'data.log.min_history',
+      'data.log.min_history, data.log.pause_s or data.log.candidates',
     )
     parts[name] = cutting.order_by_time(part, log.moment) if o.step_s else part
   return parts
