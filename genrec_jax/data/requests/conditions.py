@@ -12,7 +12,7 @@ from genrec_jax.data.ranking import forms, raw, transform
 
 _FORM = re.compile(
   r'(?:(?P<name>[^:=>]+?)\s*:)?\s*(?P<column>[^=>]+?)\s*'
-  r'(?:(?P<sign>>=|==)\s*(?P<value>.+?))?\s*'
+  r'(?:(?P<sign>>=|==)\s*(?P<value>\S.*?))?\s*'
 )
 
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from genrec_jax.config.loading import hint_nearest
 from genrec_jax.config.request_sets import LogOptions
 from genrec_jax.data import remote_files, source_files
 from genrec_jax.data.quoting import quote
@@ -180,9 +179,8 @@ def _read_features(
   if missing and options.unlisted == 'error':
     where = log_rows.find_row(files, column, missing[0])
     raise ValueError(
-      f'{where}: {what} {quote(missing[0])} has no row in {path}'
-      f'{hint_nearest(missing[0], table.places)}, and so have {len(missing):,} '
-      f'of {len(ids):,} {what}s; add it, or set '
+      f'{where}: {what} {quote(missing[0])} has no row in {path}, like '
+      f'{len(missing):,} of {len(ids):,} {what}s in all; add it, or set '
       '--config.data.log.unlisted=missing'
     )
   none = np.zeros(1, np.int32)
