@@ -46,8 +46,9 @@ def load(
       f'there is a data set of requests {sorted(both)[0]!r} already; give '
       'yours another name'
     )
+  source = cfg.path or cfg.name
   if cfg.name in own_sets:
-    dataset = own_sets[cfg.name](cfg)
+    dataset, source = own_sets[cfg.name](cfg), cfg.name
     digest = dataset.fingerprint()
   elif cfg.name in SETS:
     section = datasets.SECTIONS.get(cfg.name, cfg.name)
@@ -74,7 +75,7 @@ def load(
     try:
       request_files.save_requests(dataset, directory)
     except ValueError as e:  # which names users, but knows of no files
-      raise ValueError(f'{cfg.path or cfg.name}: {e}') from None
+      raise ValueError(f'{source}: {e}') from None
   remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
 

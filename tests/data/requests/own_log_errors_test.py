@@ -1,4 +1,4 @@
-"""What is wrong with a log of one's own is said in a sentence, with the line."""
+"""What is wrong with a log of one's own is said in a sentence with the line."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
