@@ -344,7 +344,7 @@ def find_borders(
       )
     if share is not None:
       ordered = np.sort(moment) if ordered is None else ordered
-      border = ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+      border = ordered[int(share * len(ordered))]
     borders.append(border)
   if borders != sorted(set(borders)):
     raise ValueError(

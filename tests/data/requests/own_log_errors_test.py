@@ -63,6 +63,8 @@ def refuse(path, message, format_='csv', **options):
     ('stars', 'nan', "column 'stars': the cell is empty, but every row has a "),
     ('stars', '-1', r"column 'stars': '-1' \(data.log.weight\) is below 0; m"),
     ('secs', 'inf', r"column 'secs': 'inf' \(data.log.regression\) is no fini"),
+    ('secs', 'yes', r"column 'secs': 'yes' \(data.log.regression\) is no fin"),
+    ('time', '9000000000', '.*lies after the year 2254'),
     ('secs', '-0.5', r"column 'secs': '-0.5' \(data.log.watch_time\) is below"),
     ('secs', '', "column 'secs': .* every candidate has the label 'seconds'"),
     ('page', '', "column 'page': the cell is empty, but every row is of a req"),

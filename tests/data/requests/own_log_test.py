@@ -230,6 +230,21 @@ def test_the_layout_of_a_csv_file_is_found(tmp_path):
     np.testing.assert_array_equal(array, other.arrays()[name])
 
 
+def test_a_border_may_lie_within_a_second(tmp_path):
+  """The row of its very moment is of the later split."""
+  lines = ['user,item,time,label']
+  for tenth in range(40):
+    lines.append(f'a,{tenth},{1000 + tenth / 10:.1f},1')
+  (tmp_path / 'log.csv').write_text('\n'.join(lines))
+  for border in ('1003.2', '1970-01-01T00:16:43.2'):
+    data = own_log.load(
+      tmp_path / 'log.csv',
+      LogOptions(candidates=1, valid_from='', test_from=border),
+    )
+    counts = [data.splits[x].candidates for x in ('train', 'test')]
+    assert counts == [31, 8]  # the first one is history alone
+
+
 def test_words_are_flags_and_7_0_is_7(tmp_path):
   lines = ['user,item,time,label']
   for user in ('1', '2.0'):
