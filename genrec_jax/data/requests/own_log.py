@@ -7,10 +7,10 @@ moment at which its candidates are asked for, so that it holds nothing of what
 comes later, whatever the order of the rows is. Rows of one user and moment keep
 their order.
 
-Files are read a block of rows at a time; what memory keeps of a row are numbers,
-4 bytes for each feature, label and action and some 30 beside them, and of each
-distinct id its text. Sorting copies them: with six columns it took some 200
-bytes a row at most.
+Files are read a block of rows at a time. What memory keeps of a row are
+numbers, 4 bytes for each feature, label and action and some 30 beside them, and
+of each distinct id its text. Sorting copies them: with six columns it took some
+200 bytes a row at most.
 """
 
 import dataclasses
