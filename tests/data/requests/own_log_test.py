@@ -1,14 +1,16 @@
 """The reader of a log of one's own against a plain one, in both formats."""
 
 import dataclasses
+import functools
 import random
 
 import numpy as np
 import pytest
 
+from genrec_jax import config as config_lib
 from genrec_jax.config.request_sets import LogOptions
 from genrec_jax.data.ranking import raw
-from genrec_jax.data.requests import datasets, own_log
+from genrec_jax.data.requests import datasets, own_log, prepared
 from tests.data.requests import plain_log
 from tests.data.requests import plain_requests as plain
 
@@ -228,6 +230,28 @@ def test_the_layout_of_a_csv_file_is_found(tmp_path):
     name = name.replace(f'.{at["item"]}', '.item')
     name = name.replace(f'.{at["user_id"]}', '.user_id')
     np.testing.assert_array_equal(array, other.arrays()[name])
+
+
+def test_what_was_made_is_found_until_a_file_changes(tmp_path):
+  path, _, _ = write(tmp_path / 'a', 1, 'csv', OPTIONS['usual'])
+  items = tmp_path / 'a' / 'items.csv'
+  config = config_lib.load(
+    'own_requests',
+    [
+      f'data.path={path}', 'data.log.user=user_id', 'data.log.time=at',
+      'data.log.time_unit=ms', 'data.log.labels=click',
+      f'data.log.items={items}', 'data.log.items_id=sku',
+      'data.log.item_features=maker', 'data.log.unlisted=missing',
+    ],
+  )  # fmt: skip
+  told = []
+  load_it = functools.partial(prepared.load, config.data, tmp_path, told.append)
+  one, other = load_it(), load_it()
+  assert len(told) == 1 and one.fingerprint() == other.fingerprint()
+  items.write_text(items.read_text() + '77,,new\n')
+  load_it()
+  assert len(told) == 2
+  assert prepared.find_time_unit(config.data) == 'ms'
 
 
 def test_a_border_may_lie_within_a_second(tmp_path):
