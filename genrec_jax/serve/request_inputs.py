@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -31,12 +31,13 @@ from genrec_jax.data.requests.requests import RequestDataset, Requests
 from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import PAD
 from genrec_jax.serve import kept_columns
+from genrec_jax.serve.request_tally import Tally
 
 LOG = logging.getLogger('genrec_jax')
 BLOCK = 1 << 14  # rows that are scored before others are read
-EXAMPLES = 5  # of what is unknown, for the log
 _LONGEST_AGE = np.iinfo(np.int32).max
-_ITEM = 'item'  # what predict.columns.item is, unless somebody sets it
+# What predict.columns has, unless somebody sets it.
+_USER, _ITEM = 'user', 'item'
 # Columns that may say when is asked; those of the data sets among them.
 _LIKE_TIMES = ('time', 'timestamp', 'time_ms', 'datetime', 'date')
 _STEP = 'step'  # what predictions for a stream have in place of a time
@@ -57,66 +58,6 @@ class Block:
   named: Mapping[str, list | np.ndarray]
 
 
-@dataclasses.dataclass
-class Tally:
-  """What of a file the model or the data do not know.
-
-  Attributes:
-    rows: candidates that were read.
-    requests: that they are of.
-    unknown_items: candidates whose item the model does not know.
-    unknown_values: candidates with a value of another feature that the model
-      does not know.
-    unknown_features: candidates of other items whose further features nobody
-      says, neither the file nor the data.
-    unknown_users: candidates of users that the data do not have.
-    without_history: candidates of other users before whom there is no event.
-    examples: the first of each of these, with its line.
-  """
-
-  rows: int = 0
-  requests: int = 0
-  unknown_items: int = 0
-  unknown_values: int = 0
-  unknown_features: int = 0
-  unknown_users: int = 0
-  without_history: int = 0
-  examples: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-
-  def note(self, what: str, chunk, names, which: np.ndarray) -> None:
-    """Counts the rows `which`, and keeps some of `names` as examples."""
-    setattr(self, what, getattr(self, what) + int(which.sum()))
-    some = self.examples.setdefault(what, {})
-    for at in np.flatnonzero(which).tolist():
-      if len(some) == EXAMPLES:
-        break
-      some.setdefault(names[at], f'{escape(names[at])} ({chunk.where(at)})')
-
-  def tell(self, path) -> None:
-    """Says in the log what was unknown."""
-    for what, said in (
-      ('unknown_items', 'an item that training does not know, and are scored '
-       'as any unknown item'),
-      ('unknown_values', 'a feature with a value that training does not know, '
-       'and are scored as any unknown value of it'),
-      ('unknown_features', 'an item whose other features neither the file nor '
-       'the data have, and are scored with unknown ones'),
-      ('unknown_users', 'a user who is not in the data, and are scored without '
-       'a history'),
-      ('without_history', 'a user without an event before the request, and are '
-       'scored without a history'),
-    ):  # fmt: skip
-      if count := getattr(self, what):
-        LOG.warning(
-          '%s: %s of %s candidates are of %s, such as %s',
-          path,
-          f'{count:,}',
-          f'{self.rows:,}',
-          said,
-          ', '.join(self.examples[what].values()),
-        )
-
-
 class CandidateFile:
   """A CSV or Parquet file of candidates.
 
@@ -134,6 +75,8 @@ class CandidateFile:
     values: Mapping[str, FeatureValues],
     max_history: int,
     oldest: bool = False,
+    time_unit: str = 's',
+    reserved: Collection[str] = (),
   ):
     """Looks at the columns.
 
@@ -144,8 +87,11 @@ class CandidateFile:
       values: of the features of items and of the context.
       max_history: most events of a history that are read.
       oldest: whether they are the first ones, and not the latest.
+      time_unit: of numeric times, one of `fields.UNITS`.
+      reserved: names of the other columns of the predictions.
     """
     self._path, self._values = text.require_file(path), values
+    self._time_unit = time_unit
     self._max_history, self._oldest = max_history, oldest
     self.tally = Tally()
     self._users = Vocab(dataset.user_ids)
@@ -153,7 +99,7 @@ class CandidateFile:
     self.dataset = _add_stranger(dataset, values)
     item, *others = [f.name for f in dataset.spec.items]
     c = predict.columns
-    self._user, self._time = c.user, c.time
+    self._time = c.time
     _refuse_twins(c)
     if c.time and dataset.events.time is None:
       raise ValueError(
@@ -166,6 +112,11 @@ class CandidateFile:
       # As the data call it, and so predictions for the test split.
       asked['item'] = item
       LOG.info('%s: the items are read from the column %r', self._path, item)
+    user = next((f.name for f in dataset.spec.context), _USER)
+    if c.user == _USER and _USER not in names and user in names:
+      asked['user'] = user
+      LOG.info('%s: the users are read from the column %r', self._path, user)
+    self._user = asked['user']
     # Feature -> its column. That of the item may have any name.
     self._sources = {item: asked['item']}
     self._sources |= {name: name for name in others if name in names}
@@ -194,8 +145,27 @@ class CandidateFile:
         )
     self.columns = [self._user, *self._sources.values()]
     self.columns += [self._time] if self._time else []
+    self.columns += self._choose_kept(predict.get('keep', ()), names, reserved)
     if not self._time:
       _warn_of_times(self._path, names, dataset)
+
+  def _choose_kept(self, asked, names, reserved) -> list[str]:
+    """The other columns that go beside the scores."""
+    others = [name for name in names if name not in self.columns]
+    by_type = formats.find_format(self._reading['format']).default_features(
+      self._path, self._reading
+    )
+    kept = kept_columns.KeptColumns(
+      [name for name in asked if name not in self.columns], {}, {*reserved}
+    ).choose(names, {name: by_type[name] for name in others})
+    if left := [name for name in others if name not in kept]:
+      LOG.info(
+        '%s: the columns %s are not read, and not in the predictions; '
+        '--config.predict.keep=NAME,NAME takes some along',
+        self._path,
+        list_names(left),
+      )
+    return kept
 
   def read(self) -> Iterator[Block]:
     """The candidates, in their order."""
@@ -339,7 +309,9 @@ class CandidateFile:
   def _read_times(self, chunk: raw.RawChunk, users) -> np.ndarray:
     """`[M]` int64 seconds."""
     key = 'predict.columns.time'
-    times, good = annotations.parse_exact_times(chunk, self._time, key)
+    times, good = annotations.parse_exact_times(
+      chunk, self._time, key, self._time_unit
+    )
     if not good.all():
       at = int(np.argmin(good))
       cell = _list_texts(chunk, self._time)[at]

@@ -13,6 +13,7 @@ import functools
 import logging
 import pathlib
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,14 +58,22 @@ class RequestData:
 
   dataset: RequestDataset
   config: object
+  takes_extensions: ClassVar[bool] = True
 
   @classmethod
-  def load(cls, config, workdir, log: Callable[[str], None] = print):
+  def load(
+    cls,
+    config,
+    workdir,
+    log: Callable[[str], None] = print,
+    extensions: Extensions | None = None,
+  ):
     """Reads (or finds converted) what `config.data` names."""
+    own_sets = extensions.request_sets if extensions else {}
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process converts; the others then find what it has made.
     with job.fail_together('reading the data', lead_first=True):
-      dataset = prepared.load(config.data, cache, log=log)
+      dataset = prepared.load(config.data, cache, log, own_sets)
     log(dataset.summary())
     if 'train' not in dataset.splits:  # which readers of files refuse
       raise ConfigError(

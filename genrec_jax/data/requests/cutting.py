@@ -83,7 +83,8 @@ def cut_requests(
 
   Args:
     offsets: `[U + 1]` of the `EventStore`.
-    positions: `[C]` int64, ascending: the events that are candidates.
+    positions: `[C]` int64, the events that are candidates: ascending, but that
+      those of a request may have been brought to the first of them.
     most: candidates of a request.
     breaks: `[C]` bool, where a candidate must not be asked for together with
       the one before it; those of two users never are.
