@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from genrec_jax.data import text
-from genrec_jax.data.quoting import escape, list_names, quote
+from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import (
   annotations,
   csv_files,
