@@ -50,7 +50,7 @@ def count_training(config, dataset: RequestDataset) -> float:
     max_candidates=config.data.max_candidates,
     draws=packing.Draws(config.seed, 0),
   )
-  slots = len(dataset.spec.context)
+  slots = len(dataset.spec.context_columns)
   pairs = count_pairs(slots, spans.events, spans.candidates).sum()
   of_request, of_event, of_candidate = count_dense(config, dataset)
   attention = model.blocks * model.heads * (model.dqk + model.dv) * pairs

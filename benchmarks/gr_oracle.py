@@ -131,13 +131,25 @@ class Oracle:
     own = self.items(request.candidates, place, self.spec.candidates)
     return known + own
 
+  def list_slots(self):
+    """(column, table, whether it is one of several) of the context."""
+    slots = []
+    for f in self.spec.context:
+      if f.kind == 'multi_hot':
+        slots += [(f'{f.name}.{i}', f.source, True) for i in range(f.max_len)]
+      else:
+        slots.append((f.name, f.source, False))
+    return slots
+
   def make_tokens(self, request, train) -> list[Token]:
     c, p = self.c, self.p
     events = len(request.history['age'])
     asked = len(request.candidates['weight'])
     context = []
-    for f in self.spec.context:
-      row = self.tables[f.source][request.context[f.name]]
+    for name, table, is_several in self.list_slots():
+      row = self.tables[table][request.context[name]]
+      if is_several and not request.context[name]:
+        row = np.zeros_like(row)  # a slot that is not used
       counted = events
       if 'context_by_candidates' in c.reference_compat:
         counted += asked
@@ -253,7 +265,7 @@ class Oracle:
 
   def run_layer(self, layer, tokens, train, longest) -> list[np.ndarray]:
     c, name = self.c, f'stack/layer_{layer}'
-    contextual = len(self.spec.context)
+    contextual = len(self.list_slots())
     per_event = 2 if c.layout == 'interleaved' else 1
     most = contextual + per_event * (c.max_history + c.max_candidates)
     divisor = c.normaliser or most

@@ -42,7 +42,7 @@ class Request(NamedTuple):
   Attributes:
     history: column -> `[U]`.
     candidates: column -> `[T]`.
-    context: name -> id.
+    context: name of a column -> id.
     week_second: of the request.
   """
 
@@ -81,7 +81,10 @@ def draw(
       rng.integers(0, 2, candidates) if binary else rng.normal(size=candidates)
     )
   asked[WEIGHT] = rng.choice([0.5, 1.0, 2.0], candidates)
-  context = {f.name: int(rng.integers(1, f.rows)) for f in spec.context}
+  context = {
+    name: int(rng.integers(f.kind == 'categorical', f.rows))
+    for name, f in spec.context_columns.items()
+  }
   return Request(history, asked, context, int(rng.integers(7 * 86_400)))
 
 
@@ -112,7 +115,9 @@ def pack(
     candidate_capacity,
   )
   real = np.array([r is not None for r in requests])
-  context = {f.name: [r.context[f.name] for r in filled] for f in spec.context}
+  context = {
+    name: [r.context[name] for r in filled] for name in spec.context_columns
+  }
   batch = Examples(
     weights=real.astype(np.float32),
     row=np.where(real, np.arange(len(real)), -1).astype(np.int32),

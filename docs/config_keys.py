@@ -51,6 +51,7 @@ REQUEST_SETS = {
   'movielens': 'MovielensOptions',
   'kuairand': 'KuairandOptions',
   'yambda': 'YambdaOptions',
+  'log': 'LogOptions',
 }
 MODELS = {  # name -> its class
   name: made.__name__ for name, made in MODEL_CLASSES.items()

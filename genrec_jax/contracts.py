@@ -354,7 +354,7 @@ class RunData(Protocol):
     Args:
       config: the whole config of the run.
       workdir: where prepared data go if the config names no other place.
-      log: called with progress messages.
+      log: called with messages; with `takes_extensions`, `extensions` follows.
     """
 
   def task(self, config, extensions: 'Extensions | None' = None) -> Task:
@@ -416,8 +416,7 @@ class Evaluator(Protocol):
     """Metric and value of `state`; anything with `params` and `tables`."""
 
 
-# `--mode=predict`: (config, workdir, Extensions or None) -> what was written,
-# for scripts.
+# (config, workdir, Extensions or None) -> what was written, for scripts.
 Predict = Callable[[Any, Any, Any], dict]
 
 
@@ -468,12 +467,12 @@ class Extensions:
     row_optimizers: name -> `row_optimizers.RowOptimizerLike`.
     schemes: name -> `embedding.scheme.Scheme`.
     formats: name -> `numerics.number_format.NumberFormat`.
-    products: name -> product of activations with weights, see
-      `numerics.products`.
+    products: name -> product of activations, see `numerics.products`.
     id_maps: table -> `IdMap`, in place of what its settings say.
     stores: table -> `Store`, in place of an array of all its rows on the
       device; for tables updated by rows, in runs on one device.
     towers: an `embedding.towers.Towers` that pooled features go through.
+    request_sets: `data.name` -> (`config.data`) -> `RequestDataset`.
   """
 
   task_kinds: TaskKinds = dataclasses.field(default_factory=dict)
@@ -484,6 +483,7 @@ class Extensions:
   id_maps: Mapping[str, IdMap] = dataclasses.field(default_factory=dict)
   stores: Mapping[str, Store] = dataclasses.field(default_factory=dict)
   towers: Any = None
+  request_sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def kind_of(config, kinds: TaskKinds) -> TaskKind:

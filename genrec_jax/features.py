@@ -390,6 +390,13 @@ class LabelSpec:
       )
 
 
+def name_slots(feature: FeatureSpec) -> tuple[str, ...]:
+  """Columns of a feature of the context, see `RequestSpec`."""
+  if feature.kind == 'categorical':
+    return (feature.name,)
+  return tuple(f'{feature.name}.{i}' for i in range(feature.max_len))
+
+
 @dataclasses.dataclass(frozen=True)
 class RequestSpec:
   """What requests hold: candidates to score for a user with a history.
@@ -403,7 +410,7 @@ class RequestSpec:
   - `jagged[CANDIDATES]`, what is scored: the columns of `items` and of
     `candidates`; the float columns of `labels` and `WEIGHT`, one weight a
     candidate for all labels.
-  - `ids`, the columns of `context`, one value a request.
+  - `ids`, the `context_columns`, one value a request.
   - `row`, the number of the request in its split, -1 for padding; `group`, the
     number of the user; `weights`, 1, and 0 for padding.
   - `int_extras`, the column `WEEK_SECOND`: the time of the request modulo a
@@ -412,7 +419,8 @@ class RequestSpec:
   Attributes:
     items: features of an event and of a candidate, all categorical; the first
       one is the item itself. Histories and candidates share tables.
-    context: features of the user and of the request, all categorical.
+    context: features of the user and of the request: 'categorical', or
+      'multi_hot' with `max_len` slots, for as many values at most.
     actions: (name, bit) pairs; a bit is a power of two.
     labels: what is predicted.
     watch_time: whether histories have the column `WATCH_TIME`.
@@ -435,14 +443,27 @@ class RequestSpec:
     if not self.items:
       raise ValueError('a request needs the feature of its items')
     for feature in (*self.candidate_features, *self.context):
-      if feature.kind != 'categorical':
+      if feature in self.context and feature.kind == 'multi_hot':
+        if feature.max_len < 1 or feature.weighted:
+          raise ValueError(
+            f'feature {feature.name!r} of the context has max_len='
+            f'{feature.max_len} and weighted={feature.weighted}; give it one '
+            'slot or more, and no weights'
+          )
+      elif feature.kind != 'categorical':
+        more = ", or 'multi_hot' in the context"
         raise ValueError(
           f'feature {feature.name!r} of a request has kind {feature.kind!r}; '
-          "only 'categorical' is possible"
+          "only 'categorical' is possible" + more * (feature in self.context)
         )
     for name, bit in self.actions:
       if bit < 1 or bit & (bit - 1):
         raise ValueError(f'action {name!r} has bit {bit}, not a power of two')
+    slots = [name for f in self.context for name in name_slots(f)]
+    if twice := {n for n in slots if slots.count(n) > 1}:
+      raise ValueError(
+        f'the context of a request has the name {sorted(twice)[0]!r} twice'
+      )
     names = [f.name for f in self.candidate_features]
     names += [x.name for x in self.labels]
     names += [ACTION, AGE, WATCH_TIME, WEIGHT]
@@ -450,6 +471,21 @@ class RequestSpec:
       raise ValueError(
         f'the columns of a request have the name {sorted(twice)[0]!r} twice'
       )
+
+  @property
+  def context_columns(self) -> dict[str, FeatureSpec]:
+    """Name of each column of the context -> its feature.
+
+    That of a 'categorical' one has its name; one of several slots has a column
+    for each, NAME.0, NAME.1, and so on, with row 0 in slots without a value.
+
+    >>> item, tags = FeatureSpec('item'), FeatureSpec('tag', 'multi_hot')
+    >>> tags = dataclasses.replace(tags, max_len=2)
+    >>> spec = RequestSpec((item,), (FeatureSpec('age'), tags))
+    >>> list(spec.context_columns)
+    ['age', 'tag.0', 'tag.1']
+    """
+    return {name: f for f in self.context for name in name_slots(f)}
 
   @property
   def candidate_features(self) -> tuple[FeatureSpec, ...]:

@@ -7,7 +7,7 @@ must be together is said by the classes of models.py and losses.py and by
 
 import dataclasses
 
-from genrec_jax.config.request_sets import KuairandOptions
+from genrec_jax.config import request_set_rules
 from genrec_jax.config.value_rules import (
   Rule,
   maybe,
@@ -270,16 +270,15 @@ RANKING = {
   'report.importance_rows': whole(),
   'report.importance_repeats': whole(1),
 }
-_FEEDBACK = ('like', 'dislike', 'unlike', 'undislike')
-_ASKED_AT = words('last_event', 'first_candidate')
-_HISTORY = words('order', 'before')
-_DUPLICATES = words('keep', 'drop')
 REQUESTS = {
   **_PREDICT,
+  'predict.keep': some(NAME),
   'predict.columns.user': NAME,
   'predict.columns.item': NAME,
   'predict.columns.time': TEXT,
-  'data.name': words('streaming', 'movielens', 'kuairand', 'yambda'),
+  'data.name': words(
+    'streaming', 'movielens', 'kuairand', 'yambda', 'csv', 'parquet', grows=True
+  ),
   'data.path': TEXT,
   'data.cache': TEXT,
   'data.order': words('shuffled', 'stream'),
@@ -304,48 +303,7 @@ REQUESTS = {
   'data.streaming.seed': SEED,
   'data.streaming.true_time': SWITCH,
   'data.streaming.step_seconds': whole(1),
-  'data.movielens.candidates': whole(1),
-  'data.movielens.train_requests': whole(),
-  'data.movielens.min_history': whole(1),
-  'data.movielens.min_count': whole(1),
-  'data.movielens.threshold': number(),
-  'data.movielens.rating_label': SWITCH,
-  'data.movielens.user_features': SWITCH,
-  'data.movielens.asked_at': _ASKED_AT,
-  'data.movielens.duplicates': _DUPLICATES,
-  'data.kuairand.candidates': whole(1),
-  'data.kuairand.pause_s': whole(),
-  'data.kuairand.history': _HISTORY,
-  'data.kuairand.asked_at': _ASKED_AT,
-  'data.kuairand.labels': some(
-    words(*KuairandOptions().labels, 'play_time'), filled=True
-  ),
-  'data.kuairand.valid_from': NAME,
-  'data.kuairand.test_from': NAME,
-  'data.kuairand.step_s': whole(),
-  'data.kuairand.random': SWITCH,
-  'data.kuairand.tab': SWITCH,
-  'data.kuairand.candidate_tab': SWITCH,
-  'data.kuairand.min_history': whole(1),
-  'data.kuairand.min_count': whole(1),
-  'data.kuairand.duplicates': _DUPLICATES,
-  'data.yambda.source': words('auto', 'multi_event', 'listens'),
-  'data.yambda.feedback': some(words(*_FEEDBACK)),
-  'data.yambda.threshold': whole(),
-  'data.yambda.candidates': whole(1),
-  'data.yambda.pause_s': whole(),
-  'data.yambda.history': _HISTORY,
-  'data.yambda.asked_at': _ASKED_AT,
-  'data.yambda.last_time': whole(),
-  'data.yambda.test_s': whole(1),
-  'data.yambda.valid_s': whole(),
-  'data.yambda.gap_s': whole(),
-  'data.yambda.train_s': whole(),
-  'data.yambda.step_s': whole(),
-  'data.yambda.watch_time': SWITCH,
-  'data.yambda.sort': SWITCH,
-  'data.yambda.min_history': whole(1),
-  'data.yambda.min_count': whole(1),
+  **request_set_rules.RULES,
   'loss.task_weights': some(ZERO_OR_MORE),
   'eval.splits': some(words('train', 'valid', 'next', 'test')),
   'eval.progressive': words('none', 'window', 'lifetime'),

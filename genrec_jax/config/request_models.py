@@ -6,6 +6,7 @@ inputs of any ranking model as `PooledRequests` says.
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 from genrec_jax.config.loading import quote_value
 from genrec_jax.config.models import DTYPES, check_fields
@@ -13,11 +14,13 @@ from genrec_jax.config.models import DTYPES, check_fields
 LAYOUTS = ('summed', 'interleaved', 'no_actions')
 HEAD_INPUTS = ('product', 'all')
 POSTPROCESSORS = ('l2norm', 'layernorm', 'timestamp')
+OLDEST_EVENTS = 'oldest_events'
 # What the published code does and this library does not, unless asked to.
 QUIRKS = (
   'batch_normaliser',
   'context_by_candidates',
   'listwise_in_training',
+  OLDEST_EVENTS,
   'pi_3_14',
   'time_clip_at_width',
 )
@@ -103,8 +106,10 @@ class STU:
       'batch_normaliser' divides by the longest sequence of the batch,
       'context_by_candidates' counts candidates among `min_context_events`,
       'listwise_in_training' scores listwise candidates by themselves outside
-      of the training, 'pi_3_14' has 3.14 for pi in the times of the week,
-      'time_clip_at_width' cuts the buckets of ages at `dim` - 1.
+      of the training, 'oldest_events' reads the first `data.max_history` events
+      of a longer history and not the latest, 'pi_3_14' has 3.14 for pi in the
+      times of the week, 'time_clip_at_width' cuts the buckets of ages at
+      `dim` - 1.
     dtype: 'float32' or 'bfloat16' arithmetic; parameters stay float32.
     remat: whether the backward pass computes each layer anew instead of keeping
       its activations.
@@ -232,6 +237,11 @@ class PooledRequests:
         f"model.history.pooling is {self.pooling!r}, must be 'mean' or 'sum'"
       )
     _check_watch_times('model.history.watch_times', self.watch_times)
+
+
+def reads_oldest(model: Mapping) -> bool:
+  """Whether `config.model` reads the oldest events of a long history."""
+  return OLDEST_EVENTS in model.get('reference_compat', ())
 
 
 def _check_watch_times(key: str, watch_times) -> None:

@@ -22,8 +22,9 @@ def request_ranking() -> ConfigDict:
       # 'module:NAME' of parts from outside the library; see docs/extending.md.
       'extensions': '',
       'data': {
-        # The data set: 'streaming' (generated), 'movielens', 'kuairand' or
-        # 'yambda'; see docs/generative_ranking.md.
+        # The data set: 'streaming' (generated), 'movielens', 'kuairand',
+        # 'yambda', or 'csv' or 'parquet' for a log of your own; see
+        # docs/generative_ranking.md.
         'name': 'streaming',
         'path': '',  # The file or directory of the raw data.
         # The directory of converted requests; '' is `WORKDIR/data`.
@@ -32,7 +33,8 @@ def request_ranking() -> ConfigDict:
         # 'stream' takes them step by step and evaluates each step before it is
         # learned from.
         'order': 'shuffled',
-        # Most events of a history; of a longer one the latest are read.
+        # Most events of a history; of a longer one the latest are read, or the
+        # oldest with 'oldest_events' in `model.reference_compat`.
         'max_history': 1024,
         # Most candidates of an example: of more, training draws so many in
         # every epoch, and evaluation scores all, in several examples.
@@ -57,6 +59,7 @@ def request_ranking() -> ConfigDict:
         'movielens': vars(sets.MovielensOptions()),
         'kuairand': vars(sets.KuairandOptions()),
         'yambda': vars(sets.YambdaOptions()),
+        'log': vars(sets.LogOptions()),
       },
       # (regex of tables, {key: value}) pairs: settings by table; the first
       # match counts. See docs/training.md#settings-by-table.
@@ -87,7 +90,9 @@ def request_ranking() -> ConfigDict:
         # Its format; '' goes by the suffix '.csv' or '.parquet'.
         'format': '',
         'columns': {
-          'user': 'user',  # Its column of the user who asks.
+          # Its column of the user who asks; 'user' is also found by the name
+          # that the data have for it.
+          'user': 'user',
           # Its column of the candidate; 'item' is also found by the name that
           # the data have for it.
           'item': 'item',
@@ -95,6 +100,9 @@ def request_ranking() -> ConfigDict:
           # of the user, whatever columns the file has.
           'time': '',
         },
+        # Further columns of the input that go beside the scores; 'auto' stands
+        # for those that are called as ids are, and () keeps none.
+        'keep': ('auto',),
         # A '.csv', '.parquet' or '.jsonl' file; '' is
         # `WORKDIR/predictions.csv`.
         'output': '',

@@ -1,8 +1,9 @@
 """Options of the data sets of requests: type, default and meaning of each.
 
-They are the sections `data.streaming`, `data.movielens`, `data.kuairand` and
-`data.yambda` of a config. The modules of data/requests/ import their class from
-here; what a file holds is judged there.
+They are the sections `data.streaming`, `data.movielens`, `data.kuairand`,
+`data.yambda` and `data.log` of a config; the last one is of 'csv' and
+'parquet'. The modules of data/requests/ import their class from here; what a
+file holds is judged there.
 """
 
 import dataclasses
@@ -174,6 +175,8 @@ class KuairandOptions:
     tab: whether the scenario of the app, a number, is a feature of events and
       candidates.
     candidate_tab: whether it is one of candidates alone; not with `tab`.
+    request_tab: whether it is one of the context of a request, which then also
+      ends where the scenario changes; not with the other two.
     min_history: fewest events of a history; a request with fewer is left out.
     min_count: videos with fewer events in the training split share the row of
       unknown ones.
@@ -201,6 +204,7 @@ class KuairandOptions:
   random: bool = False
   tab: bool = False
   candidate_tab: bool = False
+  request_tab: bool = False
   min_history: int = 1
   min_count: int = 1
   duplicates: str = 'keep'
@@ -258,3 +262,103 @@ class YambdaOptions:
   sort: bool = False
   min_history: int = 1
   min_count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LogOptions:
+  """How the rows of a log of your own become requests.
+
+  A condition is the column of 0 and 1, 'rating >= 4', which holds from that
+  number on, or 'event == buy', which holds for that text. A name in front, as
+  in 'liked: rating >= 4', is what the action or label is called.
+
+  Attributes:
+    user: the column of the user's id.
+    item: the column of the item's id; the feature is called like it.
+    time: the column of the time; '' is for files whose rows are in order.
+    time_unit: unit of numeric times: 's', 'ms', 'us' or 'ns'.
+    features: columns of the log that are further features of its items.
+    candidate_features: columns that are features of candidates alone, such as
+      the place at which something was shown.
+    items: the CSV or Parquet file (or directory) with a row for each item; ''
+      has none.
+    items_id: its column of the item's id; '' is called as in the log.
+    item_features: columns of it that are features of items.
+    users: the file with a row for each user; '' has none.
+    users_id: its column of the user's id; '' is called as in the log.
+    user_features: columns of it that are features of users.
+    unlisted: items and users of the log that those files lack are an 'error',
+      or their features are 'missing'.
+    actions: what a user may have done with an item, conditions.
+    labels: what is predicted of a candidate, conditions.
+    regression: columns of numbers that are predicted as well; with a name in
+      front, as in 'seconds: watch_time', if they are called otherwise.
+    watch_time: the column of the seconds that an item was watched; '' is for
+      logs without one.
+    weight: the column of the weight of a candidate, zero or more; '' gives all
+      of them weight 1.
+    candidate_if: the condition of rows that are candidates; '' is all.
+    event_if: the condition of rows that are events of later histories; '' is
+      all.
+    request: the column of the request that a row was shown in; '' cuts
+      requests at pauses.
+    candidates: most candidates of a request, where no column says which they
+      are.
+    pause_s: seconds without a candidate that end a request, where no column
+      says it; 0 for none.
+    history: 'before' ends a history before the moment of the first candidate;
+      'order' right before the candidate.
+    asked_at: the time of a request: that of the 'last_event' of its history, or
+      of the 'first_candidate'.
+    valid_from: where the split valid begins: an ISO date, seconds since 1970,
+      or a share of the candidates such as '0.8'; '' has no such split.
+    test_from: where the split test begins, in the same way.
+    step_s: seconds of a step of the stream, from the midnight (UTC) before the
+      first row; requests are then in the order of steps. 0 makes no stream.
+    min_history: fewest events of a history; a request with fewer is left out.
+    min_count: items with fewer rows in the training split share the row of
+      unknown ones.
+    duplicates: 'keep', or 'drop' for all but the first of rows with equal user,
+      item and time.
+    delimiter: the character between the cells of CSV files, 'tab' or '::'; ''
+      is the one of a tab, ';', '|', ',' and '::' that gives the columns that
+      are named.
+    header: whether CSV files have a header: 'yes', 'no', or ('auto') unless all
+      columns are named by numbers.
+    decimal: the decimal mark of the numbers in CSV files, '.' or ','.
+  """
+
+  user: str = 'user'
+  item: str = 'item'
+  time: str = 'time'
+  time_unit: str = 's'
+  features: tuple[str, ...] = ()
+  candidate_features: tuple[str, ...] = ()
+  items: str = ''
+  items_id: str = ''
+  item_features: tuple[str, ...] = ()
+  users: str = ''
+  users_id: str = ''
+  user_features: tuple[str, ...] = ()
+  unlisted: str = 'error'
+  actions: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ('label',)
+  regression: tuple[str, ...] = ()
+  watch_time: str = ''
+  weight: str = ''
+  candidate_if: str = ''
+  event_if: str = ''
+  request: str = ''
+  candidates: int = 10
+  pause_s: int = 1_800
+  history: str = 'before'
+  asked_at: str = 'last_event'
+  valid_from: str = '0.8'
+  test_from: str = '0.9'
+  step_s: int = 0
+  min_history: int = 1
+  min_count: int = 1
+  duplicates: str = 'keep'
+  delimiter: str = ''
+  header: str = 'auto'
+  decimal: str = '.'

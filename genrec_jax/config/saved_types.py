@@ -25,7 +25,8 @@ _CLOSED = (
   'loss',
   'parallel.exchange',
   *(
-    f'data.{name}' for name in ('streaming', 'movielens', 'kuairand', 'yambda')
+    f'data.{name}'
+    for name in ('streaming', 'movielens', 'kuairand', 'yambda', 'log')
   ),
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from genrec_jax.config.file_formats import SUFFIXES
 from genrec_jax.config.loading import hint_nearest
 from genrec_jax.data import convert as convert_lib
 from genrec_jax.data import (
@@ -223,27 +224,6 @@ def _sasrec_text(cfg, cache_dir, log) -> RetrievalDataset:
   return _all_items(cfg.name, histories)
 
 
-def _list_files(cfg, suffixes: tuple[str, ...]) -> list[pathlib.Path]:
-  """The file `cfg.path`, or the files of that directory in order of names."""
-  if not cfg.get('path', ''):
-    raise ValueError(
-      'data.path is not set: give config.data.path a file, or a directory of '
-      f'{suffixes[0]} files'
-    )
-  path = remote_files.locate(cfg.path)
-  if not path.is_dir():
-    if not path.is_file():
-      raise FileNotFoundError(f'{path}: no such file (data.path)')
-    return [path]
-  paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(suffixes))
-  if not paths:
-    raise FileNotFoundError(
-      f'{path}: the directory has no {suffixes[0]} files'
-      + source_files.hint_workbook(path)
-    )
-  return paths
-
-
 def _own_files(
   cfg, cache_dir, log, paths, read, recipe, look_closer=dict
 ) -> RetrievalDataset:
@@ -272,7 +252,7 @@ def _own_files(
 
 
 def _load_csv(cfg, cache_dir, log) -> RetrievalDataset:
-  paths = _list_files(cfg, ('.csv', '.csv.gz', '.tsv', '.tsv.gz'))
+  paths = source_files.list_files(cfg.get('path', ''), SUFFIXES['csv'])
   options = {key: cfg.get(key, x) for key, x in _CSV_OPTIONS.items()}
   wanted = [*filter(None, dict(cfg.columns).values())]
   wanted += [extra.source for extra in build_extras(cfg)]
@@ -302,7 +282,7 @@ _CSV_OPTIONS = {'delimiter': '', 'header': 'auto'}
 
 
 def _load_parquet(cfg, cache_dir, log) -> RetrievalDataset:
-  paths = _list_files(cfg, ('.parquet',))
+  paths = source_files.list_files(cfg.get('path', ''), SUFFIXES['parquet'])
   return _own_files(cfg, cache_dir, log, paths, readers.read_parquet, {})
 
 

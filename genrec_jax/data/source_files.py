@@ -4,6 +4,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from genrec_jax.data import remote_files
+
 WORKBOOKS = ('.xlsx', '.xlsm', '.xls', '.ods', '.numbers')
 _Chunk = TypeVar('_Chunk')
 
@@ -36,6 +38,34 @@ def hint_workbook(directory) -> str:
     if path.name.lower().endswith(WORKBOOKS):
       return f'; save {path.name} as CSV or Parquet, for workbooks are not read'
   return ''
+
+
+def list_files(
+  path: str, suffixes: tuple[str, ...], key: str = 'data.path'
+) -> list[pathlib.Path]:
+  """The file at a path, or the files of that directory in order of names.
+
+  Args:
+    path: of a file or a directory; '' is not set.
+    suffixes: of the files of a directory.
+    key: of the config, which says the path.
+  """
+  if not path:
+    raise ValueError(
+      f'{key} is not set: give config.{key} a file, or a directory of '
+      f'{suffixes[0]} files'
+    )
+  path = remote_files.locate(path)
+  if not path.is_dir():
+    if not path.is_file():
+      raise FileNotFoundError(f'{path}: no such file ({key})')
+    return [path]
+  paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(suffixes))
+  if not paths:
+    raise FileNotFoundError(
+      f'{path}: the directory has no {suffixes[0]} files' + hint_workbook(path)
+    )
+  return paths
 
 
 def check_unchanged(before: Mapping[pathlib.Path, tuple[int, int]]) -> None:

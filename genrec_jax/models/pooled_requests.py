@@ -4,7 +4,7 @@
 |-------------------------------|------------------------------------------|
 | its item, category, ..., and  | 'candidates.NAME'                        |
 | what candidates alone have    |                                          |
-| user, time of day, ...        | 'context.NAME'                           |
+| user, time of day, ...        | 'context.NAME'; of several slots pooled  |
 | events with an action, pooled | 'history.NAME.ACTION', one an action     |
 | how many there are (`counts`) | 'history.count.ACTION', log(1 + n)       |
 
@@ -13,6 +13,7 @@ told, but for order and time, and for events without any action, unless
 `unmarked` pools them: in data without such events an empty pool costs quality.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,11 +25,13 @@ from genrec_jax.config.request_models import PooledRequests as Config
 from genrec_jax.features import (
   CANDIDATES,
   HISTORY,
+  PAD,
   WEIGHT,
   Examples,
   FeatureSpec,
   Inputs,
   RequestSpec,
+  name_slots,
 )
 from genrec_jax.models import fields, request_actions
 from genrec_jax.models.fields import LINEAR, first_order_table
@@ -61,14 +64,21 @@ class Source(NamedTuple):
   Attributes:
     feature: as the ranking model sees it.
     part: HISTORY, CANDIDATES or CONTEXT.
-    column: name of the feature of an item or of the request.
+    columns: of the feature of an item or of the request, several of a feature
+      of the context with several slots.
     pool: of a history, see `list_pools`.
   """
 
   feature: FeatureSpec
   part: str
-  column: str
+  columns: tuple[str, ...]
   pool: str = ''
+
+  def name_linear(self) -> dict[str, str]:
+    """Column -> name of the read of its first-order weights."""
+    if len(self.columns) == 1:
+      return {self.columns[0]: self.feature.name + LINEAR}
+    return {name: f'{self.part}.{name}{LINEAR}' for name in self.columns}
 
 
 def list_sources(config: Config, spec: RequestSpec) -> tuple[Source, ...]:
@@ -77,8 +87,15 @@ def list_sources(config: Config, spec: RequestSpec) -> tuple[Source, ...]:
   of_request = (CANDIDATES, spec.candidate_features), (CONTEXT, spec.context)
   for part, features in of_request:
     for f in features:
-      made = FeatureSpec(f'{part}.{f.name}', rows=f.rows, table=f.source)
-      found.append(Source(made, part, f.name))
+      made = FeatureSpec(
+        f'{part}.{f.name}',
+        f.kind,
+        f.rows,
+        table=f.source,
+        pooling=f.pooling,
+        max_len=f.max_len,
+      )
+      found.append(Source(made, part, name_slots(f)))
   for f in spec.items:
     for pool in list_pools(config, spec):
       made = FeatureSpec(
@@ -88,7 +105,7 @@ def list_sources(config: Config, spec: RequestSpec) -> tuple[Source, ...]:
         table=f.source,
         pooling=config.pooling,
       )
-      found.append(Source(made, HISTORY, f.name, pool))
+      found.append(Source(made, HISTORY, (f.name,), pool))
   return tuple(found)
 
 
@@ -134,18 +151,20 @@ class PooledRanker(nnx.Module):
     """What `rows` must hold, by name; those of a history event by event."""
     widths = self._widths()
     reads = {}
-    for f, part, column, _ in list_sources(self.config, self.spec):
-      wanted = {f'{part}.{column}': (f.source, widths.get(f.name, 0))}
-      if self.ranker.linear:
-        table = first_order_table(self.ranker_config, f)
-        wanted[f.name + LINEAR] = table, 1
-      for name, (table, width) in wanted.items():
-        read = RequestRead(part, column, table, f.rows, width)
-        if reads.setdefault(name, read) != read:
-          raise ValueError(
-            f'the model wants rows of table {table!r} {reads[name].width} and '
-            f'{width} wide; all pools of a history must have one width'
-          )
+    for source in list_sources(self.config, self.spec):
+      f, part = source.feature, source.part
+      for column, linear in source.name_linear().items():
+        wanted = {f'{part}.{column}': (f.source, widths.get(f.name, 0))}
+        if self.ranker.linear:
+          table = first_order_table(self.ranker_config, f)
+          wanted[linear] = table, 1
+        for name, (table, width) in wanted.items():
+          read = RequestRead(part, column, table, f.rows, width)
+          if reads.setdefault(name, read) != read:
+            raise ValueError(
+              f'the model wants rows of table {table!r} {reads[name].width} '
+              f'and {width} wide; all pools of a history must have one width'
+            )
     return {name: read for name, read in reads.items() if read.width}
 
   def __call__(
@@ -172,12 +191,16 @@ class PooledRanker(nnx.Module):
     enough = has_context(batch, config.min_context_events)[:, None]
     marks = self._mark_events(batch)
 
-    def give_to_candidates(source: Source, values, pooling):
+    def give_to_candidates(source: Source, columns, pooling):
+      values, *_ = columns
       if source.part == CANDIDATES:
         return values
       if source.part == HISTORY:
         values = pool_events(values, batch, marks[source.pool], pooling)
       else:
+        if source.feature.pooled:
+          ids = [batch.ids[name] for name in source.columns]
+          values = pool_slots(columns, ids, pooling)
         values = jnp.where(enough, values, 0.0)
       return values.at[user].get(mode='fill', fill_value=0)
 
@@ -185,12 +208,14 @@ class PooledRanker(nnx.Module):
     for source in list_sources(config, self.spec):
       name = source.feature.name
       if widths.get(name):
-        values = rows[f'{source.part}.{source.column}']
-        vectors.append(give_to_candidates(source, values, config.pooling))
+        values = [rows[f'{source.part}.{column}'] for column in source.columns]
+        vectors.append(
+          give_to_candidates(source, values, source.feature.pooling)
+        )
       if self.ranker.linear:
         by_feature = self.ranker_config.first_order == 'feature'
-        pooling = 'sum' if by_feature else config.pooling
-        values = rows[name + LINEAR]
+        pooling = 'sum' if by_feature else source.feature.pooling
+        values = [rows[read] for read in source.name_linear().values()]
         linear += give_to_candidates(source, values, pooling)[:, 0]
     numbers = jnp.zeros((count, 0))
     if config.counts:
@@ -243,3 +268,22 @@ def pool_events(
     return total
   events = add_up(mark.astype(jnp.float32))[:, None]
   return total / jnp.maximum(events, 1.0)
+
+
+def pool_slots(
+  values: Sequence[jax.Array], ids: Sequence[jax.Array], pooling: str
+) -> jax.Array:
+  """`[B, D]` sum or mean of the slots that have a value.
+
+  Args:
+    values: `[B, D]` rows of each slot.
+    ids: `[B]` ids of each slot; `PAD` where it has no value.
+    pooling: 'sum' or 'mean'; without a value both are 0.
+  """
+  used = [(slot > PAD)[:, None] for slot in ids]
+  total = sum(
+    jnp.where(mark, rows, 0.0) for mark, rows in zip(used, values, strict=True)
+  )
+  if pooling == 'sum':
+    return total
+  return total / jnp.maximum(sum(mark.astype(jnp.float32) for mark in used), 1)

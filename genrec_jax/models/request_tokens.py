@@ -9,6 +9,7 @@
 | ContextualPreprocessor                 | layout 'summed'                   |
 | ContextualInterleavePreprocessor       | layout 'interleaved'              |
 | batched contextual linear, e_s W_s+b_s | `slot_0`, `slot_1`, ...           |
+| contextual_feature_to_max_length       | `RequestSpec.context_columns`     |
 | ParameterizedContextualizedMLP         | `ContextMLP`                      |
 | y = x M_b + MLP(shared)                | M_b: `matrix`, `norm`; `shift`    |
 
@@ -29,6 +30,7 @@ from genrec_jax.features import (
   AGE,
   CANDIDATES,
   HISTORY,
+  PAD,
   Examples,
   RequestSpec,
 )
@@ -66,18 +68,16 @@ class RequestRead(NamedTuple):
 
 
 def list_reads(config: Config, spec: RequestSpec) -> dict[str, RequestRead]:
-  """'history.NAME', 'candidates.NAME' and 'context.NAME' of all features."""
+  """'history.NAME', 'candidates.NAME' and 'context.NAME' of all columns."""
   parts = {
-    HISTORY: spec.items,
-    CANDIDATES: spec.candidate_features,
-    CONTEXT: spec.context,
+    HISTORY: {f.name: f for f in spec.items},
+    CANDIDATES: {f.name: f for f in spec.candidate_features},
+    CONTEXT: spec.context_columns,
   }
   return {
-    f'{part}.{f.name}': RequestRead(
-      part, f.name, f.source, f.rows, config.row_dim
-    )
-    for part, features in parts.items()
-    for f in features
+    f'{part}.{name}': RequestRead(part, name, f.source, f.rows, config.row_dim)
+    for part, columns in parts.items()
+    for name, f in columns.items()
   }
 
 
@@ -99,14 +99,23 @@ def has_context(
 def read_context(
   rows: Rows, batch: Examples, spec: RequestSpec, config: Config
 ) -> list[jax.Array]:
-  """`[B, width]` of each slot; zeros where `has_context` says so."""
+  """`[B, width]` of each slot; zeros where it has no value.
+
+  No slot has one where `has_context` says so, and of a feature of several slots
+  those that are not used have none.
+  """
   enough = has_context(
     batch,
     config.min_context_events,
     'context_by_candidates' in config.reference_compat,
   )[:, None]
   return [
-    jnp.where(enough, rows[f'{CONTEXT}.{f.name}'], 0.0) for f in spec.context
+    jnp.where(
+      enough & (batch.ids[name] > PAD)[:, None] if f.pooled else enough,
+      rows[f'{CONTEXT}.{name}'],
+      0.0,
+    )
+    for name, f in spec.context_columns.items()
   ]
 
 
@@ -164,7 +173,7 @@ class RequestTokens(nnx.Module):
   def __init__(self, config: Config, spec: RequestSpec, rngs: nnx.Rngs):
     c = self.config = config
     self.spec = spec
-    self.slots = len(spec.context)
+    self.slots = len(spec.context_columns)
     if c.context_mlps and not self.slots:
       raise ValueError(
         'model.context_mlps=True, but the requests have no context'

@@ -69,7 +69,7 @@ class STU(nnx.Module):
         "model.postprocessor='timestamp', but the requests have no times; take "
         "'layernorm'"
       )
-    slots = self.slots = len(spec.context)
+    slots = self.slots = len(spec.context_columns)
     self.tokens = RequestTokens(c, spec, rngs)
     # Places go up to C + the longest history; those of a listwise sequence
     # are counted from the end of its candidates.

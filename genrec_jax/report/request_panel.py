@@ -28,16 +28,17 @@ def explain_requests(config, workdir, experiment) -> list[dict]:
   """A few requests of the test split, and what the best state says of them.
 
   Returns:
-    [{'user', 'place' among 'of' requests that were drawn, 'step', 'history':
-    [{'event': 1 for the latest, 'item', 'features', 'actions', 'age' in
-    seconds}, ...] with the latest last, 'events': that the model reads,
-    'candidates': [{'item', 'features', 'scores' and 'labels' by label, 'moved':
-    [{'event', 'change'}, ...] of the first label}, ...]}, ...]; a change is
-    what an event adds to the score, the largest is first. The events of
-    'history' are tried, one by one, and no earlier ones.
+    [{'user', 'place' among 'of' requests that were drawn, 'step', 'context':
+    feature -> value of what belongs to the request, 'history': [{'event': 1 for
+    the latest, 'item', 'features', 'actions', 'age' in seconds}, ...] with the
+    latest last, 'events': that the model reads, 'candidates': [{'item',
+    'features', 'scores' and 'labels' by label, 'moved': [{'event', 'change'},
+    ...] of the first label}, ...]}, ...]; a change is what an event adds to the
+    score, the largest is first. The events of 'history' are tried, one by one,
+    and no earlier ones.
   """
   dataset = experiment.data.dataset
-  split = dataset.splits.get('test')
+  split = experiment.data.splits.get('test')  # with what is read of histories
   if split is None or not config.report.users:
     return []
   # Without candidates nothing is asked; without events nothing moves.
@@ -94,6 +95,7 @@ def _take_requests(split: Requests, which: np.ndarray, asked) -> Requests:
     items={name: rows[at] for name, rows in split.items.items()},
     labels={name: values[at] for name, values in split.labels.items()},
     time=None if split.time is None else split.time[which],
+    context={name: rows[which] for name, rows in split.context.items()},
   )
 
 
@@ -160,6 +162,13 @@ def _explain_request(
   return {
     'user': dataset.user_ids[user].item(),
     'step': None if split.step is None else int(split.step[request]),
+    'context': {
+      name: _say_value(
+        np.ma.asarray(scorer.values[name].decode(rows[[request]])).tolist()[0]
+      )
+      for name, rows in split.context.items()
+      if rows[request] or not spec.context_columns[name].pooled
+    },
     'events': int(end - begin),
     'history': history,
     'candidates': candidates,

@@ -263,9 +263,13 @@ def _features_by_table(task) -> dict[str, tuple[planner.Feature, ...]]:
 
 
 def dense_part(config, task, shape: dict) -> planner.DensePart:
-  """Everything that optax updates."""
+  """Everything that optax updates, and its averages."""
   trained = jax.eval_shape(lambda: state_lib.init_optax_params(task, 0))
-  count = sum(leaf.size for leaf in jax.tree.leaves(trained))
+  count = _count_parameters(trained)
+  # Running averages are kept of parameters, and of no table.
+  averaged = 0
+  if config.optimizer.average:
+    averaged = _count_parameters(trained['params'])
   shards = {
     'ddp': 1,
     'grad_op': 1,
@@ -273,5 +277,10 @@ def dense_part(config, task, shape: dict) -> planner.DensePart:
     'hybrid': shape['devices'],
   }[config.parallel.dense]
   return planner.DensePart(
-    parameters=count, bytes=int(4 * count * DENSE_COPIES / shards)
+    parameters=count,
+    bytes=int(4 * (count * DENSE_COPIES + averaged) / shards),
   )
+
+
+def _count_parameters(tree) -> int:
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -73,6 +73,10 @@ def score_without(
     },
     labels={},
     time=None if time is None else np.repeat(time[request], count),
+    context={
+      name: np.repeat(rows[request : request + 1], count)
+      for name, rows in split.context.items()
+    },
   )
   size = 1 << (count - 1).bit_length()
   scores = np.concatenate(

@@ -1,20 +1,21 @@
 """Candidates of a file -> requests, a block of rows at a time.
 
-Rows of one user (and time) that follow one another are a request. Histories are
-those of the data of the run; a block ends wherever it is full, since a
-candidate's score does not depend on the others.
+Rows of one user (and time) that follow one another are a request, and have what
+belongs to the request in common. Histories are those of the data of the run; a
+block ends wherever it is full, since a candidate's score does not depend on the
+others.
 """
 
 import dataclasses
 import itertools
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from genrec_jax.data import text
-from genrec_jax.data.quoting import escape, list_names, quote
+from genrec_jax.data.quoting import list_names, quote
 from genrec_jax.data.ranking import (
   annotations,
   csv_files,
@@ -30,12 +31,13 @@ from genrec_jax.data.requests.requests import RequestDataset, Requests
 from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import PAD
 from genrec_jax.serve import kept_columns
+from genrec_jax.serve.request_tally import Tally
 
 LOG = logging.getLogger('genrec_jax')
 BLOCK = 1 << 14  # rows that are scored before others are read
-EXAMPLES = 5  # of what is unknown, for the log
 _LONGEST_AGE = np.iinfo(np.int32).max
-_ITEM = 'item'  # what predict.columns.item is, unless somebody sets it
+# What predict.columns has, unless somebody sets it.
+_USER, _ITEM = 'user', 'item'
 # Columns that may say when is asked; those of the data sets among them.
 _LIKE_TIMES = ('time', 'timestamp', 'time_ms', 'datetime', 'date')
 _STEP = 'step'  # what predictions for a stream have in place of a time
@@ -56,66 +58,6 @@ class Block:
   named: Mapping[str, list | np.ndarray]
 
 
-@dataclasses.dataclass
-class Tally:
-  """What of a file the model or the data do not know.
-
-  Attributes:
-    rows: candidates that were read.
-    requests: that they are of.
-    unknown_items: candidates whose item the model does not know.
-    unknown_values: candidates with a value of another feature that the model
-      does not know.
-    unknown_features: candidates of other items whose further features nobody
-      says, neither the file nor the data.
-    unknown_users: candidates of users that the data do not have.
-    without_history: candidates of other users before whom there is no event.
-    examples: the first of each of these, with its line.
-  """
-
-  rows: int = 0
-  requests: int = 0
-  unknown_items: int = 0
-  unknown_values: int = 0
-  unknown_features: int = 0
-  unknown_users: int = 0
-  without_history: int = 0
-  examples: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-
-  def note(self, what: str, chunk, names, which: np.ndarray) -> None:
-    """Counts the rows `which`, and keeps some of `names` as examples."""
-    setattr(self, what, getattr(self, what) + int(which.sum()))
-    some = self.examples.setdefault(what, {})
-    for at in np.flatnonzero(which).tolist():
-      if len(some) == EXAMPLES:
-        break
-      some.setdefault(names[at], f'{escape(names[at])} ({chunk.where(at)})')
-
-  def tell(self, path) -> None:
-    """Says in the log what was unknown."""
-    for what, said in (
-      ('unknown_items', 'an item that training does not know, and are scored '
-       'as any unknown item'),
-      ('unknown_values', 'a feature with a value that training does not know, '
-       'and are scored as any unknown value of it'),
-      ('unknown_features', 'an item whose other features neither the file nor '
-       'the data have, and are scored with unknown ones'),
-      ('unknown_users', 'a user who is not in the data, and are scored without '
-       'a history'),
-      ('without_history', 'a user without an event before the request, and are '
-       'scored without a history'),
-    ):  # fmt: skip
-      if count := getattr(self, what):
-        LOG.warning(
-          '%s: %s of %s candidates are of %s, such as %s',
-          path,
-          f'{count:,}',
-          f'{self.rows:,}',
-          said,
-          ', '.join(self.examples[what].values()),
-        )
-
-
 class CandidateFile:
   """A CSV or Parquet file of candidates.
 
@@ -132,6 +74,9 @@ class CandidateFile:
     dataset: RequestDataset,
     values: Mapping[str, FeatureValues],
     max_history: int,
+    oldest: bool = False,
+    time_unit: str = 's',
+    reserved: Collection[str] = (),
   ):
     """Looks at the columns.
 
@@ -141,15 +86,20 @@ class CandidateFile:
       dataset: the data of the run.
       values: of the features of items and of the context.
       max_history: most events of a history that are read.
+      oldest: whether they are the first ones, and not the latest.
+      time_unit: of numeric times, one of `fields.UNITS`.
+      reserved: names of the other columns of the predictions.
     """
     self._path, self._values = text.require_file(path), values
-    self._max_history, self.tally = max_history, Tally()
+    self._time_unit = time_unit
+    self._max_history, self._oldest = max_history, oldest
+    self.tally = Tally()
     self._users = Vocab(dataset.user_ids)
     self._features = map_item_features(dataset)
     self.dataset = _add_stranger(dataset, values)
     item, *others = [f.name for f in dataset.spec.items]
     c = predict.columns
-    self._user, self._time = c.user, c.time
+    self._time = c.time
     _refuse_twins(c)
     if c.time and dataset.events.time is None:
       raise ValueError(
@@ -162,14 +112,26 @@ class CandidateFile:
       # As the data call it, and so predictions for the test split.
       asked['item'] = item
       LOG.info('%s: the items are read from the column %r', self._path, item)
+    user = next((f.name for f in dataset.spec.context), _USER)
+    if c.user == _USER and _USER not in names and user in names:
+      asked['user'] = user
+      LOG.info('%s: the users are read from the column %r', self._path, user)
+    self._user = asked['user']
     # Feature -> its column. That of the item may have any name.
     self._sources = {item: asked['item']}
     self._sources |= {name: name for name in others if name in names}
+    asking = [f.name for f in dataset.spec.candidates]
+    self._context = [
+      name
+      for name in dataset.spec.context_columns
+      if name not in dataset.context
+    ]
     # The data know no other one of these: each showing has its own.
-    for name in (f.name for f in dataset.spec.candidates):
+    for name in (*asking, *self._context):
       if name not in names:
+        whose = 'candidate' if name in asking else 'request'
         raise ValueError(
-          f'{self._path}: no column {name!r}, which every candidate has; the '
+          f'{self._path}: no column {name!r}, which every {whose} has; the '
           f'columns are {list_names(names)}; add it, with empty cells where '
           'it is not known'
         )
@@ -183,14 +145,33 @@ class CandidateFile:
         )
     self.columns = [self._user, *self._sources.values()]
     self.columns += [self._time] if self._time else []
+    self.columns += self._choose_kept(predict.get('keep', ()), names, reserved)
     if not self._time:
       _warn_of_times(self._path, names, dataset)
+
+  def _choose_kept(self, asked, names, reserved) -> list[str]:
+    """The other columns that go beside the scores."""
+    others = [name for name in names if name not in self.columns]
+    by_type = formats.find_format(self._reading['format']).default_features(
+      self._path, self._reading
+    )
+    kept = kept_columns.KeptColumns(
+      [name for name in asked if name not in self.columns], {}, {*reserved}
+    ).choose(names, {name: by_type[name] for name in others})
+    if left := [name for name in others if name not in kept]:
+      LOG.info(
+        '%s: the columns %s are not read, and not in the predictions; '
+        '--config.predict.keep=NAME,NAME takes some along',
+        self._path,
+        list_names(left),
+      )
+    return kept
 
   def read(self) -> Iterator[Block]:
     """The candidates, in their order."""
     wanted = list(dict.fromkeys(self.columns))
     chunks = formats.read_files([self._path], wanted, self._reading)
-    before = None  # user and time of the last row
+    before = None, None  # key and context of the last row
     waiting, rows = [], 0
     for chunk in chunks:
       block, before = self._make_block(chunk, before)
@@ -212,7 +193,12 @@ class CandidateFile:
     time = self._read_times(chunk, users) if self._time else None
     moments = [0] * count if time is None else time.tolist()
     keys = list(zip(users, moments, strict=True))
-    begins = [a != b for a, b in itertools.pairwise([before, *keys])]
+    begins = [a != b for a, b in itertools.pairwise([before[0], *keys])]
+    cells = [_list_texts(chunk, name) for name in self._context]
+    told = list(zip(*cells, strict=True)) or [()] * count
+    for at, (last, own) in enumerate(itertools.pairwise([before[1], *told])):
+      if last != own and not begins[at]:
+        self._refuse_two(chunk, at, users[at], last, own)
     first = np.flatnonzero(begins)
     self.tally.rows += count
     number = self.tally.requests + np.cumsum(begins)
@@ -228,7 +214,18 @@ class CandidateFile:
     named = {
       name: kept_columns.take_values(chunk, name) for name in self.columns
     }
-    return Block(requests, number, named), keys[-1]
+    return Block(requests, number, named), (keys[-1], told[-1])
+
+  def _refuse_two(self, chunk, at: int, user: str, last, own) -> None:
+    """Refuses two values of what belongs to a request; `at` has the second."""
+    for name, one, other in zip(self._context, last, own, strict=True):
+      if one != other:
+        raise ValueError(
+          f'{chunk.quote_cell(at, name, other)} is not the {quote(one)} of the '
+          f'row before, which is of the same request of user {quote(user)}, '
+          'and a request has one; write one into all of its rows, or tell two '
+          'requests apart by their times (predict.columns.time)'
+        )
 
   def _find_histories(self, chunk, users, user, time, first, rows) -> Requests:
     """The requests that begin in the rows `first`."""
@@ -245,6 +242,8 @@ class CandidateFile:
       has_any = end > events.offsets[user]
       asked = np.zeros(len(user), np.int64)
       asked[has_any] = events.time[end[has_any] - 1]
+    if self._oldest:
+      end = np.minimum(end, events.offsets[user] + self._max_history)
     begin = np.maximum(events.offsets[user], end - self._max_history)
     if timed:
       has_any = end > begin
@@ -264,10 +263,11 @@ class CandidateFile:
       items=rows,
       labels={},
       time=asked if timed else None,
+      context={name: rows.pop(name)[first] for name in self._context},
     )
 
   def _encode_items(self, chunk, users) -> dict[str, np.ndarray]:
-    """Feature of items -> `[M]` rows, of the file or as the data know them."""
+    """Feature -> `[M]` rows, of the file or as the data know them."""
     item = self.dataset.spec.items[0].name
     texts = self._read_texts(chunk, self._sources[item], users)
     rows = {}
@@ -276,7 +276,7 @@ class CandidateFile:
     is_bare = np.zeros(len(chunk), bool)
     odd = {}  # place of a candidate -> a value of it that is unknown
     asking = [f.name for f in self.dataset.spec.candidates]
-    for name in (*self._features, *asking):
+    for name in (*self._features, *asking, *self._context):
       if name in self._sources:
         cells = _list_texts(chunk, self._sources[name])
         rows[name], is_odd = self._values[name].encode(cells)
@@ -309,7 +309,9 @@ class CandidateFile:
   def _read_times(self, chunk: raw.RawChunk, users) -> np.ndarray:
     """`[M]` int64 seconds."""
     key = 'predict.columns.time'
-    times, good = annotations.parse_exact_times(chunk, self._time, key)
+    times, good = annotations.parse_exact_times(
+      chunk, self._time, key, self._time_unit
+    )
     if not good.all():
       at = int(np.argmin(good))
       cell = _list_texts(chunk, self._time)[at]
@@ -378,6 +380,10 @@ def _join_blocks(blocks: Sequence[Block]) -> Block:
     },
     labels={},
     time=np.concatenate([part.time for part in parts]) if timed else None,
+    context={
+      name: np.concatenate([part.context[name] for part in parts])
+      for name in parts[0].context
+    },
   )
   return Block(
     requests,

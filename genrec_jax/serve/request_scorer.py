@@ -12,9 +12,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from genrec_jax import config as config_lib
+from genrec_jax.config import request_models
 from genrec_jax.contracts import Extensions, weights_of
 from genrec_jax.data import fields, pipeline
-from genrec_jax.data.quoting import escape, quote
+from genrec_jax.data.quoting import escape, list_names, quote
 from genrec_jax.data.ranking import annotations, raw
 from genrec_jax.data.requests import batches, request_files
 from genrec_jax.data.requests.feature_values import read_values
@@ -22,6 +23,7 @@ from genrec_jax.data.requests.requests import (
   EventStore,
   RequestDataset,
   Requests,
+  keep_oldest,
 )
 from genrec_jax.embedding.local_tables import SingleDeviceEvalRuntime
 from genrec_jax.features import ACTION, CANDIDATES, WATCH_TIME, Features
@@ -63,6 +65,7 @@ class RequestScorer:
     self.values = read_values(task.spec, encoding.vocabs)
     self._encoding, self._task = encoding, task
     self._batch_size = config.eval.batch_size
+    self._oldest = request_models.reads_oldest(config.model)
     self._limits = dict(
       max_history=task.max_history, max_candidates=task.max_candidates
     )
@@ -106,6 +109,7 @@ class RequestScorer:
     *,
     user: str | int | None = None,
     time: float | str | None = None,
+    context: Mapping[str, object] | None = None,
   ) -> np.ndarray:
     """Scores of N candidates, `[N, L]` float32.
 
@@ -124,6 +128,10 @@ class RequestScorer:
         of somebody unknown.
       time: when is asked, at the last event or later; None is the time of the
         last event.
+      context: feature -> its value, None for one that is not known; one of
+        several slots has a name for each, see `RequestSpec.context_columns`. It
+        has all that belong to a request, and may have those of the user, in
+        place of what the data know of this one.
     """
     # No column of the data is called like one of these, see `RequestSpec`.
     items, asking = self.spec.items, self.spec.candidate_features
@@ -133,14 +141,15 @@ class RequestScorer:
     columns += [WATCH_TIME] if self.spec.watch_time else []
     past = _read_table(history, columns, 'history')
     asked = _read_table(candidates, [f.name for f in asking], CANDIDATES)
-    context = self.find_context(user)
+    known = self.find_context(user, context)
     times, moment = None, None
     if self.spec.timed:
       times = _read_times(past)
       moment = times[-1] if len(times) else np.int64(0)
       if time is not None:
         moment = _read_moment(time, times[-1:])
-      _check_ages(times[-self._limits['max_history'] :], moment)
+      most = self._limits['max_history']
+      _check_ages(times[:most] if self._oldest else times[-most:], moment)
     elif time is not None:
       raise ValueError(
         f'time is {quote(str(time))}, and the data of this model have no times '
@@ -159,7 +168,7 @@ class RequestScorer:
         times,
         _read_seconds(past) if self.spec.watch_time else None,
       ),
-      context=context,
+      context=known,
       splits={},
       vocabs=self._encoding.vocabs,
       user_ids=np.zeros(1, np.int64),
@@ -195,6 +204,9 @@ class RequestScorer:
       room: (events, candidates) of a batch; None asks `find_room`.
     """
     size = batch_size or self._batch_size
+    if self._oldest:
+      most = self._limits['max_history']
+      requests = keep_oldest(dataset.events, requests, most)
     made = batches.eval_batches(
       dataset,
       requests,
@@ -220,17 +232,54 @@ class RequestScorer:
     room = batches.choose_room(dataset, requests, size, **self._limits)
     return tuple(map(pipeline.capacity_for, room))
 
-  def find_context(self, user: str | int | None = None) -> dict:
-    """Feature of the context -> `[1]` int32, of a user or of an unknown one."""
+  def find_context(
+    self,
+    user: str | int | None = None,
+    context: Mapping[str, object] | None = None,
+  ) -> dict:
+    """Column of the context -> `[1]` int32.
+
+    Args:
+      user: as in `score`.
+      context: as in `score`.
+    """
+    given = self._encode_context({} if context is None else context)
     encoding, known = self._encoding, []
     if user is not None:
       known = encoding.users.encode(np.array([_name_user(user)]))
     row = known[0] if len(known) else 0
     return {
-      f.name: encoding.context[f.name][row - 1 : row]
+      name: encoding.context[name][row - 1 : row]
       if row
-      else np.array([self.values[f.name].unknown_row], np.int32)
-      for f in self.spec.context
+      else np.array([self.values[name].unknown_row], np.int32)
+      for name in self.spec.context_columns
+      if name not in given
+    } | given
+
+  def _encode_context(self, context: Mapping) -> dict[str, np.ndarray]:
+    """The same of what is given."""
+    if not isinstance(context, Mapping):
+      raise ValueError(
+        f'context is a {type(context).__name__}; give a mapping of names to '
+        'values'
+      )
+    names = list(self.spec.context_columns)
+    for name in context:
+      if name not in names:
+        raise ValueError(
+          f'context has {quote(str(name))}, which is no feature of it; those '
+          f'are {list_names(names) or "none"}'
+        )
+    for name in names:
+      if name not in context and name not in self._encoding.context:
+        raise ValueError(
+          f'context has no {name!r}, which every request has; give '
+          f'context={{{name!r}: VALUE}}, and None where it is not known'
+        )
+    chunk = _read_table([context], list(context), 'context')
+    return {
+      name: self.values[name].encode(_list_texts(chunk, name, 'context'))[0]
+      for name in context
     }
 
   def _encode_items(

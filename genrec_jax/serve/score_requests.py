@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from genrec_jax import interruption
+from genrec_jax.config import request_models
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.requests import prepared, request_files
 from genrec_jax.data.requests.requests import RequestDataset
@@ -52,11 +53,20 @@ def write_request_scores(
   workdir, predict = pathlib.Path(workdir), config.predict
   source, output = prediction_paths.settle_paths(config, workdir)
   scorer = RequestScorer.load(workdir, config, predict.checkpoint, extensions)
-  dataset = _load_data(config, workdir)
+  dataset = _load_data(config, workdir, extensions)
   file = None
   if source:
     limit = config.data.max_history
-    file = CandidateFile(source, predict, dataset, scorer.values, limit)
+    file = CandidateFile(
+      source,
+      predict,
+      dataset,
+      scorer.values,
+      limit,
+      request_models.reads_oldest(config.model),
+      prepared.find_time_unit(config.data),
+      {'request', *prediction_files.name_scores(scorer.labels)},
+    )
     _refuse_own_names(file, scorer)
     made, total = _score_file(scorer, file), None
   else:
@@ -66,6 +76,7 @@ def write_request_scores(
         'these data have no test split; give candidates as '
         '--config.predict.input'
       )
+    _warn_of_unknown(scorer, split)
     made, total = _score_split(scorer, dataset, split), split.candidates
   done = 0
   with contextlib.ExitStack() as stack:
@@ -97,9 +108,14 @@ def write_request_scores(
   return {'output': str(output), 'rows': done, 'requests': count, **counts}
 
 
-def _load_data(config, workdir: pathlib.Path) -> RequestDataset:
+def _load_data(
+  config, workdir: pathlib.Path, extensions: Extensions | None
+) -> RequestDataset:
   dataset = prepared.load(
-    config.data, config.data.cache or workdir / 'data', log=LOG.info
+    config.data,
+    config.data.cache or workdir / 'data',
+    LOG.info,
+    extensions.request_sets if extensions else None,
   )
   LOG.info(dataset.summary())
   trained = request_files.read_fingerprint(workdir / 'requests')
@@ -112,6 +128,21 @@ def _load_data(config, workdir: pathlib.Path) -> RequestDataset:
   return dataset
 
 
+def _warn_of_unknown(scorer: RequestScorer, split) -> None:
+  """Says which candidates of a split have no id in the predictions."""
+  item = scorer.spec.items[0].name
+  unknown = split.items[item] == scorer.values[item].unknown_row
+  if unknown.any():
+    LOG.warning(
+      '%s of %s candidates of the test split are of items that training does '
+      'not know: their column %r is empty in the predictions; rows given as '
+      '--config.predict.input keep their ids',
+      f'{int(unknown.sum()):,}',
+      f'{split.candidates:,}',
+      item,
+    )
+
+
 def _score_split(
   scorer: RequestScorer, dataset: RequestDataset, split
 ) -> Iterator[CandidateScores]:
@@ -119,6 +150,10 @@ def _score_split(
   names = {
     f.name: f'item_{f.name}' if f.name in taken else f.name
     for f in scorer.spec.candidate_features
+  }
+  taken |= {*names.values()}
+  asked_with = {
+    name: f'request_{name}' if name in taken else name for name in split.context
   }
   for scores in scorer.score_requests(dataset, split):
     some = slice(done, done + len(scores))
@@ -129,6 +164,9 @@ def _score_split(
     for name in ('step', 'time'):
       if (column := getattr(split, name)) is not None:
         named[name] = column[request]
+    for name, column in asked_with.items():
+      rows = split.context[name][request]
+      named[column] = scorer.values[name].decode(rows)
     for name, column in names.items():
       named[column] = scorer.values[name].decode(split.items[name][some])
     yield CandidateScores(request + 1, named, scorer.labels, scores)

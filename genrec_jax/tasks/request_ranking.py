@@ -20,6 +20,7 @@ from genrec_jax.contracts import Extensions
 from genrec_jax.features import (
   CANDIDATES,
   HISTORY,
+  PAD,
   UNREAD,
   WEIGHT,
   Examples,
@@ -192,6 +193,8 @@ class RequestRanking:
         real = segment < tokens.lengths.shape[0]
       else:
         ids, real = batch.ids[read.column], batch.weights > 0
+        if self.spec.context_columns[read.column].pooled:
+          real &= ids > PAD  # a slot that is not used
       reads[name] = Read(jnp.where(real, ids, UNREAD), read.table)
     return reads
 

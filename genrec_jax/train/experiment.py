@@ -116,7 +116,7 @@ def build_experiment(
     extensions: what is used from outside the library.
   """
   extensions = extensions or Extensions()
-  data = load_data(config, workdir, kinds, log)
+  data = load_data(config, workdir, kinds, log, extensions)
   task = _build_task(config, data, extensions)
   if optimizer.needs_total(config.optimizer):
     config = optimizer.resolve_decay(config, total_steps(config, data))
@@ -140,10 +140,17 @@ def total_steps(config, data) -> int:
 
 
 def load_data(
-  config, workdir, kinds: TaskKinds, log: Callable[[str], None] = print
+  config,
+  workdir,
+  kinds: TaskKinds,
+  log: Callable[[str], None] = print,
+  extensions: Extensions | None = None,
 ) -> RunData:
   """The data alone."""
-  return kind_of(config, kinds).data.load(config, workdir, log)
+  data = kind_of(config, kinds).data
+  if getattr(data, 'takes_extensions', False):
+    return data.load(config, workdir, log, extensions)
+  return data.load(config, workdir, log)
 
 
 def load_task(
@@ -154,7 +161,7 @@ def load_task(
   extensions: Extensions | None = None,
 ) -> Task:
   """The task alone, which needs no devices; see `build_experiment`."""
-  data = load_data(config, workdir, kinds, log)
+  data = load_data(config, workdir, kinds, log, extensions)
   return _build_task(config, data, extensions or Extensions())
 
 

@@ -13,10 +13,11 @@ import functools
 import logging
 import pathlib
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
-from genrec_jax.config import ConfigError
+from genrec_jax.config import ConfigError, request_models
 from genrec_jax.contracts import Extensions
 from genrec_jax.data.capacities import SizedBatches
 from genrec_jax.data.requests import (
@@ -25,7 +26,11 @@ from genrec_jax.data.requests import (
   request_files,
   request_order,
 )
-from genrec_jax.data.requests.requests import RequestDataset, Requests
+from genrec_jax.data.requests.requests import (
+  RequestDataset,
+  Requests,
+  keep_oldest,
+)
 from genrec_jax.data.requests.stochastic_length import StochasticLength
 from genrec_jax.evaluators.requests import RequestEvaluator
 from genrec_jax.features import CANDIDATES
@@ -53,14 +58,22 @@ class RequestData:
 
   dataset: RequestDataset
   config: object
+  takes_extensions: ClassVar[bool] = True
 
   @classmethod
-  def load(cls, config, workdir, log: Callable[[str], None] = print):
+  def load(
+    cls,
+    config,
+    workdir,
+    log: Callable[[str], None] = print,
+    extensions: Extensions | None = None,
+  ):
     """Reads (or finds converted) what `config.data` names."""
+    own_sets = extensions.request_sets if extensions else {}
     cache = config.data.cache or pathlib.Path(workdir) / 'data'
     # Only one process converts; the others then find what it has made.
     with job.fail_together('reading the data', lead_first=True):
-      dataset = prepared.load(config.data, cache, log=log)
+      dataset = prepared.load(config.data, cache, log, own_sets)
     log(dataset.summary())
     if 'train' not in dataset.splits:  # which readers of files refuse
       raise ConfigError(
@@ -128,9 +141,16 @@ class RequestData:
     is_given = not self.config.train.shuffle
     return 'given' if is_given else self.config.data.order
 
-  @property
+  @functools.cached_property
   def splits(self) -> dict[str, Requests]:
+    """By name, with the histories that are read."""
     splits = dict(self.dataset.splits)
+    if request_models.reads_oldest(self.config.model):
+      most = self.config.data.max_history
+      splits = {
+        name: keep_oldest(self.dataset.events, requests, most)
+        for name, requests in splits.items()
+      }
     if self._streams:
       splits['next'] = splits['train']
     return splits
@@ -166,7 +186,7 @@ class RequestData:
 
   def train_batches(self, config, runtime, stop, log):
     del stop  # the requests are all there
-    data, train = config.data, self.dataset.splits['train']
+    data, train = config.data, self.splits['train']
     cutting = data.stochastic_length
     options = dict(
       batch_size=config.train.batch_size,

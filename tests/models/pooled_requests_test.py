@@ -209,6 +209,53 @@ def test_candidates_are_told_what_they_alone_have():
   assert np.isfinite(model(rows, batch)['click'][:4]).all()
 
 
+@pytest.mark.parametrize('pooling', ['mean', 'sum'])
+@pytest.mark.parametrize('first_order', ['feature', 'table'])
+def test_slots_of_the_context_are_pooled(pooling, first_order):
+  tags = FeatureSpec(
+    'tag', 'multi_hot', rows=3, table='label', pooling=pooling, max_len=3
+  )
+  context = (SPEC.context[0], tags, SPEC.context[1])
+  spec = dataclasses.replace(SPEC, context=context)
+  config = Config(min_context_events=4)
+  model = build('deepfm', config, spec, first_order=first_order)
+  plain = build('deepfm', config, first_order=first_order)
+  requests, used = [], []
+  slots = (1, 2, 1), (0, 0, 0), (2, 0, 1), (2, 1, 2), (0, 1, 0)
+  for n, ids in enumerate(slots):
+    request = gr_requests.draw(3 + n, 1, n, spec)
+    for i, one in enumerate(ids):
+      request.context[f'tag.{i}'] = one
+    requests.append(request)
+  batch = gr_requests.pack(requests, spec, 30, 9)
+  reads = model.list_reads()
+  tables = gr_requests.draw_tables(reads)
+  rows = gr_requests.read_rows(jax.tree.map(jnp.asarray, tables), reads, batch)
+  inputs = model.make_inputs(rows, batch)
+  few = gr_requests.pack(requests, SPEC, 30, 9)
+  known = {name: rows[name] for name in plain.list_reads()}
+  others = plain.make_inputs(known, few)
+  for n, request in enumerate(requests):
+    ids = [request.context[f'tag.{i}'] for i in range(3)]
+    ids = [i for i in ids if i] if len(request.history['age']) >= 4 else []
+    used.append(len(ids))
+
+    def add_up(table, how, ids=ids):
+      total = sum((table[i] for i in ids), np.zeros(table.shape[1]))
+      return total / max(len(ids), 1) if how == 'mean' else total
+
+    np.testing.assert_allclose(
+      inputs.vectors[3][n], add_up(tables['label'], pooling), rtol=1e-5
+    )
+    of_feature = first_order == 'feature'
+    table = tables['context.tag.linear' if of_feature else 'label.linear']
+    weight = add_up(table, 'sum' if of_feature else pooling)[0]
+    np.testing.assert_allclose(
+      inputs.linear[n], others.linear[n] + weight, rtol=1e-4, atol=1e-5
+    )
+  assert used == [0, 0, 2, 3, 1]
+
+
 def test_histories_without_actions_are_one_pool():
   spec = dataclasses.replace(SPEC, actions=())
   assert pooled_requests.list_pools(Config(), spec) == {'all': 0}

@@ -1,11 +1,14 @@
 """What tokens of requests are made of, and where they stand."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from benchmarks import gr_requests
-from genrec_jax.features import Jagged, stack_columns
+from genrec_jax.config.request_models import STU
+from genrec_jax.features import FeatureSpec, Jagged, stack_columns
 from genrec_jax.models import request_positions, request_tokens
 from genrec_jax.models.request_actions import mark_watch_times
 from genrec_jax.models.request_sequences import lay_out
@@ -42,6 +45,31 @@ def test_context_counts_by_the_history_alone():
     np.testing.assert_array_equal(alone, events >= least)
     published = request_tokens.has_context(batch, least, True)
     np.testing.assert_array_equal(published, both >= least)
+
+
+def test_what_is_missing_is_a_row_and_an_unused_slot_is_none():
+  tags = FeatureSpec('tag', 'multi_hot', rows=3, max_len=2)
+  context = (FeatureSpec('age', rows=3), tags)
+  spec = dataclasses.replace(gr_requests.SPEC, context=context)
+  ids = {'age': [0, 2, 0, 1], 'tag.0': [1, 0, 2, 0], 'tag.1': [0, 0, 1, 2]}
+  requests = [
+    gr_requests.draw(events, 1, 0, spec)._replace(
+      context={name: column[n] for name, column in ids.items()}
+    )
+    for n, events in enumerate((7, 7, 7, 2))
+  ]
+  batch = gr_requests.pack(requests, spec, 30, 9)
+  tables = {name: np.arange(1.0, 4)[:, None] for name in ('age', 'tag')}
+  rows = {
+    f'context.{name}': jnp.asarray(tables[name.split('.')[0]][column])
+    for name, column in ids.items()
+  }
+  config = STU(min_context_events=5)
+  found = request_tokens.read_context(rows, batch, spec, config)
+  assert [x[:, 0].tolist() for x in found] == [
+    # The last history is too short.
+    [1, 3, 1, 0], [2, 0, 3, 0], [0, 0, 2, 0],
+  ]  # fmt: skip
 
 
 def test_a_watch_time_reaches_its_threshold():

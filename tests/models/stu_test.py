@@ -25,6 +25,8 @@ ENRICHED = dataclasses.replace(
     FeatureSpec('place', rows=6),
     FeatureSpec('shown_before', rows=40, table='item'),
   ),
+  # Two slots, of which some are not used.
+  context=(*SPEC.context, FeatureSpec('tag', 'multi_hot', 2, max_len=2)),
 )
 NO_CONTEXT = dataclasses.replace(
   SPEC, items=SPEC.items[:1], context=(), candidates=ENRICHED.candidates[:1]
@@ -434,8 +436,8 @@ def test_listwise_candidates_have_one_token_and_places_of_their_own():
   )
   model = STU(config, ENRICHED, nnx.Rngs(0))
   state = gr_models.name_leaves(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-  # Two slots of context, two tokens an event, the candidates, and one beyond.
-  assert len(state['positions/position']) == 2 + 2 * 9 + 5 + 1
+  # Four slots of context, two tokens an event, the candidates, and one beyond.
+  assert len(state['positions/position']) == 4 + 2 * 9 + 5 + 1
   requests = [gr_requests.draw(4, 3, 0, ENRICHED)]
   batch = build('listwise').pack(requests, *ROOM)
   # The token of an action would be seen by the candidates behind it.

@@ -160,3 +160,17 @@ def test_the_planner_knows_what_is_not_in_tables(config, monkeypatch):
   planning.make_plan(config, Shop(), SHAPE)
   assert told['dense'] == planning.dense_part(config, Shop(), SHAPE)
   assert told['dense'].parameters == 3 + 7 * 64
+
+
+@pytest.mark.parametrize(
+  'dense, devices', [('ddp', 1), ('grad_op', 1), ('hybrid', 4), ('fsdp', 8)]
+)
+def test_averages_are_one_more_copy_of_what_is_no_table(config, dense, devices):
+  config.parallel.dense = dense
+  plain = planning.dense_part(config, Shop(), SHAPE)
+  # Three parameters and seven rows of 64, their gradients and two moments.
+  assert plain.bytes == 4 * 4 * (3 + 7 * 64) // devices
+  config.optimizer.average = 0.999
+  kept = planning.dense_part(config, Shop(), SHAPE)
+  assert kept.bytes == (4 * 4 * (3 + 7 * 64) + 4 * 3) // devices
+  assert kept.parameters == plain.parameters == 3 + 7 * 64

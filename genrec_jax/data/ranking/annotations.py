@@ -371,7 +371,7 @@ def read_exact_times(chunk: raw.RawChunk, name: str) -> fields.Times:
 
 
 def parse_exact_times(
-  chunk: raw.RawChunk, name: str, key: str
+  chunk: raw.RawChunk, name: str, key: str, unit: str = 's'
 ) -> tuple[fields.Times, np.ndarray]:
   """Times as `read_exact_times` gives them, and which of them are good.
 
@@ -379,15 +379,17 @@ def parse_exact_times(
     chunk: the rows.
     name: column of the times.
     key: of the config, which names that column.
+    unit: of numbers, one of `fields.UNITS`; dates have none.
   """
   column = _take_column(chunk, name, f'{key} {name!r}')
   if not isinstance(column, raw.NumberColumn):
-    return fields.parse_times(column, 's')
+    return fields.parse_times(column, unit)
+  unit = 's' if column.are_dates else unit
   if column.values.dtype.kind == 'f':
-    times, good = fields.from_floats(column.values, 's')
+    times, good = fields.from_floats(column.values, unit)
   else:
     fraction = 0 if column.fraction is None else column.fraction
-    times, good = fields.from_integers(column.values, 's', fraction)
+    times, good = fields.from_integers(column.values, unit, fraction)
   if column.present is not None:
     good = good & column.present
   return times, good

@@ -1,7 +1,8 @@
 """Requests -> batches of packed events and candidates, through grain.
 
 A batch holds whole requests. A history that is longer than `max_history` keeps
-its latest events. More candidates than `max_candidates` are
+its latest events; `requests.keep_oldest` makes them the oldest. More candidates
+than `max_candidates` are
 
 - in training a part, drawn for each epoch and request: an example is one
   request, which costs at most so much, and over the epochs every candidate has

@@ -16,6 +16,7 @@ from genrec_jax.data.requests.requests import (
   Requests,
 )
 
+CONTEXT_DTYPE = np.int32  # of users and of requests
 # Of the columns, by field; those of `items`, `labels` and `context` are of one
 # type each.
 EVENT_DTYPES = {
@@ -34,8 +35,8 @@ REQUEST_DTYPES = {
   'weight': np.float32,
   'time': np.int64,
   'step': np.int32,
+  'context': CONTEXT_DTYPE,
 }
-CONTEXT_DTYPE = np.int32
 _CHUNK = 1 << 22  # values that are looked at together
 _INT32 = np.iinfo(np.int32)
 
@@ -109,20 +110,43 @@ def _check_users(dataset: RequestDataset) -> None:
         f'feature {feature.name!r} has {feature.rows} rows for a vocabulary of '
         f'{len(vocab)} values; give it at least {len(vocab) + 1}'
       )
-  for feature in spec.context:
-    _check_rows(
-      f'context {feature.name!r}',
-      dataset.context.get(feature.name),
-      CONTEXT_DTYPE,
-      users,
-      feature.rows,
-      lambda u: f'user {quote(dataset.user_ids[u].item())}',
-    )
-  if extra := set(dataset.context) - {f.name for f in spec.context}:
+  of_requests = _list_context_of_requests(dataset)
+  for column, feature in spec.context_columns.items():
+    if column not in of_requests:
+      _check_rows(
+        f'context {column!r}',
+        dataset.context.get(column),
+        CONTEXT_DTYPE,
+        users,
+        feature.rows,
+        lambda u: _name_user(dataset, u),
+      )
+
+
+def _list_context_of_requests(dataset: RequestDataset) -> set[str]:
+  """Columns of the context that belong to requests and not to users."""
+  spec, owned = dataset.spec, {}
+  for split, requests in dataset.splits.items():
+    owned |= dict.fromkeys(requests.context, split)
+  wanted = {*spec.context_columns}
+  if extra := sorted({*dataset.context, *owned} - wanted):
     raise ValueError(
-      f'context {sorted(extra)[0]!r} is not a feature of the spec; add it to '
+      f'context {extra[0]!r} is not a feature of the spec; add it to '
       'RequestSpec.context, or leave the column out'
     )
+  if both := sorted({*dataset.context} & {*owned}):
+    raise ValueError(
+      f'context {both[0]!r} is a column of the users and one of the requests '
+      f'of {owned[both[0]]}; it belongs to one of the two, so take it out of '
+      'the other'
+    )
+  # Files of candidates find both by their names.
+  if same := sorted({f.name for f in spec.candidate_features} & {*owned}):
+    raise ValueError(
+      f'context {same[0]!r} of the requests of {owned[same[0]]} has the name '
+      'of a feature of candidates; give one of them another name'
+    )
+  return {*owned}
 
 
 def _check_events(dataset: RequestDataset, events: EventStore) -> None:
@@ -255,6 +279,17 @@ def _check_requests(
       f'{events.offsets[user + 1]}; a history ends one beyond an event of its '
       'own user'
     )
+  of_requests = _list_context_of_requests(dataset)
+  for column, feature in dataset.spec.context_columns.items():
+    if column in of_requests:
+      _check_rows(
+        f'{name}.context {column!r}',
+        split.context.get(column),
+        REQUEST_DTYPES['context'],
+        size,
+        feature.rows,
+        name_request,
+      )
   for fault in _find_time_faults(dataset, split, name_request):
     raise ValueError(fault)
   _check_candidates(dataset, name, split, name_request)

@@ -83,7 +83,8 @@ def cut_requests(
 
   Args:
     offsets: `[U + 1]` of the `EventStore`.
-    positions: `[C]` int64, ascending: the events that are candidates.
+    positions: `[C]` int64, the events that are candidates: ascending, but that
+      those of a request may have been brought to the first of them.
     most: candidates of a request.
     breaks: `[C]` bool, where a candidate must not be asked for together with
       the one before it; those of two users never are.
@@ -196,6 +197,7 @@ def make_requests(
   asked_at: str,
   step: np.ndarray | None = None,
   shown: Mapping[str, np.ndarray] | None = None,
+  asked_with: Mapping[str, np.ndarray] | None = None,
 ) -> Requests:
   """The requests of a split.
 
@@ -207,6 +209,8 @@ def make_requests(
     step: `[R]` of the requests, or None.
     shown: name -> `[N]` rows of features that candidates alone have, of each
       event when it is one.
+    asked_with: name -> `[N]` rows of the context of requests; a request has
+      that of its first candidate.
   """
   columns = {**events.items, **(shown or {})}
   return Requests(
@@ -217,6 +221,10 @@ def make_requests(
     labels={name: x.astype(np.float32) for name, x in labels.items()},
     time=find_asking_times(cut, events.time, asked_at),
     step=step,
+    context={
+      name: rows[cut.positions[cut.offsets[:-1]]]
+      for name, rows in (asked_with or {}).items()
+    },
   )
 
 

@@ -72,15 +72,16 @@ class FeatureValues:
 
 
 def read_values(spec, vocabs: Mapping) -> dict[str, FeatureValues]:
-  """Feature of a candidate or of the context -> its values.
+  """Feature of a candidate, or column of the context -> its values.
 
   Args:
     spec: a `features.RequestSpec`.
     vocabs: table -> `Vocab`, as in `RequestDataset`.
   """
+  features = {f.name: f for f in spec.candidate_features}
   return {
-    feature.name: FeatureValues(feature, vocabs.get(feature.source))
-    for feature in (*spec.candidate_features, *spec.context)
+    name: FeatureValues(feature, vocabs.get(feature.source))
+    for name, feature in (features | spec.context_columns).items()
   }
 
 

@@ -84,10 +84,12 @@ def load(
   """
   options = options or KuairandOptions()
   kinds = _check_labels(options.labels)
-  if options.tab and options.candidate_tab:
+  tabs = ('tab', 'candidate_tab', 'request_tab')
+  if len(chosen := [name for name in tabs if getattr(options, name)]) > 1:
     raise ValueError(
-      'tab and candidate_tab are both set; tab alone has the scenario of '
-      'candidates and of events, candidate_tab that of candidates'
+      f'{" and ".join(chosen)} are set together; tab has the scenario of '
+      'candidates and of events, candidate_tab that of candidates, and '
+      'request_tab that of requests: set one of them'
     )
   cutting.check_seconds(options, 'pause_s', 'step_s')
   borders = _read_borders(options)
@@ -101,17 +103,18 @@ def load(
   )
   moment = columns.pop(_TIME)
   splits = np.searchsorted(borders, moment, side='right')
-  cut = _cut(offsets, moment, splits, options)
+  cut = _cut(offsets, moment, splits, options, columns.get(TAB))
   of_split = splits[cut.positions[cut.offsets[:-1]]]
   is_known = np.zeros(len(users), bool)
   is_known[cut.user[of_split == 0]] = True
   items = [ITEM] + [TAB] * options.tab
   shown = [TAB] * options.candidate_tab
+  asked_with = [TAB] * options.request_tab
   vocabs = {
     name: rows.fit_vocab(
       columns[name][splits == 0], options.min_count if name == ITEM else 1
     )
-    for name in items + shown
+    for name in items + shown + asked_with
   }
   values = {USER: users} | _read_users(features, users, logs)
   source_files.check_unchanged(before)
@@ -123,7 +126,9 @@ def load(
     moment // 1000,
     columns['watch_time'],
   )
-  tabs = {x: rows.encode_rows(vocabs[x], columns.pop(x)) for x in shown}
+  scenarios = {
+    x: rows.encode_rows(vocabs[x], columns.pop(x)) for x in shown + asked_with
+  }
   requests = {}
   for number, split in enumerate(_SPLITS):
     chosen = np.flatnonzero(of_split == number)
@@ -145,13 +150,17 @@ def load(
       {kind.name: _find_label(kind, events, part) for kind in kinds},
       asked_at=options.asked_at,
       step=steps,
-      shown=tabs,
+      shown=scenarios if shown else None,
+      asked_with=scenarios if asked_with else None,
     )
   return RequestDataset(
     name=f'kuairand-{version}',
     spec=RequestSpec(
       items=tuple(rows.describe_feature(x, vocabs[x]) for x in items),
-      context=tuple(rows.describe_feature(k, v) for k, v in context.items()),
+      context=tuple(
+        rows.describe_feature(k, v)
+        for k, v in (context | {x: vocabs[x] for x in asked_with}).items()
+      ),
       actions=ACTIONS,
       labels=kinds,
       watch_time=True,
@@ -266,7 +275,9 @@ def _open_log(path, wanted) -> Iterator[tuple[text.TextBlock, dict[str, int]]]:
 
 def _read_log(path, options: KuairandOptions) -> Iterator[dict]:
   wanted = [USER, ITEM, _TIME, *TASKS, _PLAYED, _RANDOM]
-  wanted += [TAB] * (options.tab or options.candidate_tab)
+  wanted += [TAB] * (
+    options.tab or options.candidate_tab or options.request_tab
+  )
   for block, index in _open_log(path, wanted):
     columns = {name: _read_column(path, block, index, name) for name in wanted}
     action = np.zeros(len(block.lines), np.int32)
@@ -326,14 +337,16 @@ def _read_flags(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
   return values, good & (values >= 0) & (values <= 1)
 
 
-def _cut(offsets, moment, splits, options: KuairandOptions) -> cutting.Cut:
-  """The requests of all splits."""
+def _cut(offsets, moment, splits, options, tab) -> cutting.Cut:
+  """The requests of all splits; `tab` are the scenarios of the events."""
   breaks = np.zeros(len(moment), bool)
   breaks[1:] = splits[1:] != splits[:-1]
   if options.pause_s:
     breaks[1:] |= np.diff(moment) > 1000 * options.pause_s
   if options.step_s:
     breaks[1:] |= np.diff(_find_steps(moment, options.step_s)) != 0
+  if options.request_tab:
+    breaks[1:] |= tab[1:] != tab[:-1]
   return cutting.cut_requests(
     offsets,
     np.arange(len(moment)),

@@ -161,9 +161,7 @@ def pack_batch(
     _place_events(dataset, split, spans, max_history, draws),
   )
   asked = _read_candidates(dataset.spec, split, _place_candidates(spans, draws))
-  context = {
-    f.name: dataset.context[f.name][spans.user] for f in dataset.spec.context
-  }
+  context = dataset.find_context(split, spans.number)
   second = np.zeros(len(spans.user), np.int32)
   if dataset.spec.timed:
     second = requests.week_second(split.time[spans.number])

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from genrec_jax.config.request_sets import StreamOptions
 from genrec_jax.data.requests import datasets, request_files
@@ -23,7 +23,10 @@ _DEPTH = 2  # of the directories below `data.path` whose files are looked at
 
 
 def load(
-  cfg, cache: str | pathlib.Path, log: Callable[[str], None] = print
+  cfg,
+  cache: str | pathlib.Path,
+  log: Callable[[str], None] = print,
+  own_sets: Mapping[str, Callable[..., RequestDataset]] | None = None,
 ) -> RequestDataset:
   """Makes, or finds made, the data set that `config.data` names.
 
@@ -31,32 +34,59 @@ def load(
     cfg: `config.data`.
     cache: where requests are kept.
     log: called with progress messages.
+    own_sets: `Extensions.request_sets`; they are made anew each time, for
+      nobody knows which files they read.
 
   Returns:
     The requests; their columns are mapped from `cache`.
   """
-  if cfg.name not in SETS:
+  own_sets = own_sets or {}
+  if both := SETS.keys() & own_sets.keys():
     raise ValueError(
-      f'data.name is {cfg.name!r}, must be one of {", ".join(SETS)}'
+      f'there is a data set of requests {sorted(both)[0]!r} already; give '
+      'yours another name'
     )
-  options = OPTIONS[cfg.name](**cfg[cfg.name].to_dict())
-  recipe = [FORMAT, cfg.name, dataclasses.asdict(options)]
-  if cfg.name != 'streaming':
-    recipe += _stamp_files(cfg.path)
-  digest = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
+  source = cfg.path or cfg.name
+  if cfg.name in own_sets:
+    dataset, source = own_sets[cfg.name](cfg), cfg.name
+    digest = dataset.fingerprint()
+  elif cfg.name in SETS:
+    section = datasets.SECTIONS.get(cfg.name, cfg.name)
+    options = OPTIONS[cfg.name](**cfg[section].to_dict())
+    recipe = [FORMAT, cfg.name, dataclasses.asdict(options)]
+    if cfg.name != 'streaming':
+      recipe += _stamp_files(cfg.path)
+    if section == 'log':
+      for key in ('items', 'users'):
+        if path := getattr(options, key):
+          recipe += _stamp_files(path, f'data.log.{key}')
+    dataset = None
+    digest = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
+  else:
+    raise ValueError(
+      f'data.name is {cfg.name!r}, must be one of '
+      f'{", ".join([*SETS, *own_sets])}'
+    )
   directory = pathlib.Path(cache) / f'{cfg.name}-{digest}'
   if not directory.exists():
     log(f'making requests of {cfg.name} in {directory}')
-    dataset = SETS[cfg.name](cfg.path, options)
+    if dataset is None:
+      dataset = SETS[cfg.name](cfg.path, options)
     try:
       request_files.save_requests(dataset, directory)
     except ValueError as e:  # which names users, but knows of no files
-      raise ValueError(f'{cfg.path or cfg.name}: {e}') from None
+      raise ValueError(f'{source}: {e}') from None
   remedy = f'remove {directory}, and it is made again'
   return request_files.open_requests(directory, remedy)
 
 
-def _stamp_files(path: str) -> list[list]:
+def find_time_unit(cfg) -> str:
+  """The unit of numeric times in files beside those of `config.data`."""
+  is_own = datasets.SECTIONS.get(cfg.name) == 'log'
+  return cfg.log.time_unit if is_own else 's'
+
+
+def _stamp_files(path: str, key: str = 'data.path') -> list[list]:
   """Name, size and time of every file that a data set may be read from."""
   if not path:
     raise ValueError(
@@ -64,7 +94,7 @@ def _stamp_files(path: str) -> list[list]:
     )
   root = pathlib.Path(path)
   if not root.exists():
-    raise FileNotFoundError(f'{path}: no such file or directory (data.path)')
+    raise FileNotFoundError(f'{path}: no such file or directory ({key})')
   files = [root] if root.is_file() else []
   for depth in range(_DEPTH):
     files += root.glob('*/' * depth + '*')

@@ -44,7 +44,8 @@ class RequestEncoding:
   Attributes:
     name: of the data, for people.
     spec: what requests hold.
-    context: as in `RequestDataset`.
+    context: as in `RequestDataset`, of users; what else `spec` has of it
+      belongs to requests.
     vocabs: as in `RequestDataset`.
     users: the users as the data name them; user row u is value number u.
     fingerprint: of the whole data.
@@ -127,7 +128,8 @@ def open_requests(
   splits = {}
   for name, (requests, candidates) in meta['splits'].items():
     sizes = {'offsets': requests + 1}
-    sizes |= dict.fromkeys(('user', 'end', 'time', 'step'), requests)
+    of_request = ('user', 'end', 'time', 'step', 'context')
+    sizes |= dict.fromkeys(of_request, requests)
     split = columns.read(name, checks.REQUEST_DTYPES, sizes, candidates)
     columns.check_offsets(name, split['offsets'], candidates)
     # A split of a spec without labels, or to be predicted, has none.

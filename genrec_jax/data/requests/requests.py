@@ -66,6 +66,8 @@ class Requests:
       for, not before the last event; None without times.
     step: `[R]` int32, ascending: the step of a stream; None where the requests
       are not in an order of their own.
+    context: name of each of `RequestSpec.context_columns` that belongs to a
+      request and not to its user, such as the device -> `[R]` int32 rows.
   """
 
   user: np.ndarray
@@ -76,6 +78,7 @@ class Requests:
   weight: np.ndarray | None = None
   time: np.ndarray | None = None
   step: np.ndarray | None = None
+  context: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def __len__(self) -> int:
     return len(self.user)
@@ -93,8 +96,8 @@ class RequestDataset:
     name: for people.
     spec: what requests hold.
     events: of all users.
-    context: name of each feature of `RequestSpec.context` -> `[U]` int32 rows,
-      of each user.
+    context: name of each of `RequestSpec.context_columns` that belongs to a
+      user -> `[U]` int32 rows; the others are in `Requests.context`.
     splits: 'train', 'valid', 'test' -> requests; a split may be missing.
     vocabs: name of a table -> its values; value number i (from 0) has row
       i + 1. A table without one has ids of its own making, row i of id i - 1.
@@ -114,6 +117,18 @@ class RequestDataset:
   saved_fingerprint: str = dataclasses.field(
     default='', init=False, repr=False, compare=False
   )
+
+  def find_context(
+    self, requests: Requests, numbers: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Column of the context -> `[n]` rows of the requests `numbers [n]`."""
+    user = requests.user[numbers]
+    return {
+      name: requests.context[name][numbers]
+      if name in requests.context
+      else self.context[name][user]
+      for name in self.spec.context_columns
+    }
 
   def arrays(self) -> dict[str, np.ndarray]:
     """Every array by a name of its own, in a fixed order."""
@@ -171,6 +186,16 @@ def _name_arrays(prefix: str, record) -> dict[str, np.ndarray]:
     elif value is not None:
       named[f'{prefix}.{field.name}'] = value
   return named
+
+
+def keep_oldest(events: EventStore, requests: Requests, most: int) -> Requests:
+  """The requests, with histories that end after `most` events of the user.
+
+  What reads the latest `most` events of such histories reads the oldest. Times
+  and ages are those of the requests as before.
+  """
+  end = np.minimum(requests.end, events.offsets[requests.user] + most)
+  return dataclasses.replace(requests, end=end)
 
 
 def week_second(time: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import pytest
 
 from genrec_jax.data.requests import batches, checks, packing, request_order
 from genrec_jax.data.requests.packing import Draws
+from genrec_jax.data.requests.requests import keep_oldest
 from genrec_jax.data.requests.stochastic_length import (
   SELECTORS,
   StochasticLength,
@@ -20,6 +21,7 @@ LIMITS = dict(max_history=16, max_candidates=4)
 CASES = {
   'all': {},
   'untimed': dict(timed=False, places=True),
+  'devices': dict(devices=True),
   'bare': dict(watch_time=False, context=False, weighted=False),
 }
 CUTS = [None, *(StochasticLength(1.5, s) for s in SELECTORS)]
@@ -77,6 +79,32 @@ def test_a_long_history_keeps_the_latest_events():
   np.testing.assert_array_equal(
     batch.jagged['history']['item'][:15], data.events.items['item'][at]
   )
+
+
+@pytest.mark.parametrize('stochastic', CUTS, ids=str)
+@pytest.mark.parametrize('case', CASES)
+def test_the_oldest_events_are_kept_if_they_are_asked_for(case, stochastic):
+  data = make_dataset(1, **CASES[case])
+  split, limits = data.splits['train'], dict(LIMITS, max_history=6)
+  ends = split.end.copy()
+  oldest = keep_oldest(data.events, split, 6)
+  indices, draws = np.arange(16), Draws(1, 3, stochastic)
+  batch = batches.collate_requests(
+    data, oldest, indices, batch_size=16, draws=draws, **limits
+  )
+  expected = [
+    read_slowly(data, split, i, draws=draws, oldest=True, **limits)
+    for i in range(16)
+  ]
+  assert unpack(batch, data.spec)[0] == expected
+  latest = [
+    read_slowly(data, split, i, draws=draws, **limits) for i in range(16)
+  ]
+  differ = [a != b for a, b in zip(expected, latest, strict=True)]
+  lengths = split.end - data.events.offsets[split.user]
+  long = lengths[:16] > 6
+  assert differ == long.tolist() and 3 < long.sum() < 14
+  np.testing.assert_array_equal(split.end, ends)  # as they were
 
 
 def train(data, split, batch_size=8, count=0, prefetch=0, **options):

@@ -94,6 +94,10 @@ FAULTS = [
   ('context.age', np.int32([0, 1, 4]), "user 'c' has context 'age' 4, but the"),
   ('context', {}, "context 'age': there is no such column, but the spec wants"),
   ('context.height', np.int32([0, 1, 4]), "context 'height' is not a feature"),
+  (TEST + '.context.height', np.int32([0, 1, 2]), "context 'height' is not a "
+   'feature of the spec; add it to RequestSpec.context'),
+  (TEST + '.context.age', np.int32([0, 1, 2]), "context 'age' is a column of "
+   'the users and one of the requests of test; it belongs to one of the two'),
   ('user_ids', np.array(['a', 'b']), '2 user_ids for the events of 3 users'),
   ('vocabs.item', Vocab(np.arange(6)), 'at least 7'),
   (TEST + '.user', np.int32([2, 3, 2]), 'test: request 1 (from 0) is of user '
@@ -157,6 +161,88 @@ def test_what_candidates_alone_have_is_checked_there_alone():
   both = change(good, ['events', 'items', 'place'], np.int32([0, 1, 2, 0, 0]))
   refuse(both, "column 'place', which is a feature of candidates alone")
   refuse(change(good, ['vocabs', 'place'], Vocab(np.arange(4))), 'at least 5')
+
+
+def make_with_device() -> RequestDataset:
+  """The same, and one more split; each request has a device."""
+  devices = (*SPEC.context, FeatureSpec('device', rows=3))
+  data = change(make(), ['spec'], dataclasses.replace(SPEC, context=devices))
+  data = change(data, ['splits', 'train'], data.splits['test'])
+  for split in ('test', 'train'):
+    path = ['splits', split, 'context', 'device']
+    data = change(data, path, np.int32([2, 0, 1]))
+  return data
+
+
+DEVICE = 'splits.train.context.device'
+DEVICE_FAULTS = [
+  (DEVICE, np.int32([2, 0, 3]), "train: request 2 (from 0) of user 'c' has "
+   "train.context 'device' 3, but the table has rows 0 to 2"),
+  (DEVICE, np.int32([2, -1, 1]), "train: request 1 (from 0) of user 'b' has"),
+  (DEVICE, np.int64([2, 0, 1]), "train.context 'device' is int64 (3,), must be"
+   ' int32 (3,)'),
+  (DEVICE, np.int32([2, 0]), "train.context 'device' is int32 (2,), must be"),
+  ('splits.train.context', {}, "train.context 'device': there is no such "
+   'column, but the spec wants it'),
+  ('context.device', np.int32([0, 1, 2]), "context 'device' is a column of the "
+   'users and one of the requests of t'),
+  ('context', {}, "context 'age': there is no such column"),
+  ('vocabs.device', Vocab(np.arange(3)), "'device' has 3 rows for a vocabulary"
+   ' of 3 values; give it at least 4'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('path', 'value', 'words'), DEVICE_FAULTS)
+def test_context_of_requests_is_checked_by_request(path, value, words):
+  data = make_with_device()
+  checks.check_dataset(data)
+  with pytest.raises(ValueError, match=re.escape(words)):
+    checks.check_dataset(change(data, path.split('.'), value))
+
+
+def test_every_slot_of_the_context_is_checked():
+  tags = FeatureSpec('tag', 'multi_hot', rows=3, max_len=2)
+  spec = dataclasses.replace(SPEC, context=(*SPEC.context, tags))
+  data = change(make(), ['spec'], spec)
+
+  def refuse(data, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+      checks.check_dataset(data)
+
+  data = change(data, ['context', 'tag.0'], np.int32([0, 1, 2]))
+  refuse(data, "context 'tag.1': there is no such column, but the spec wants")
+  refuse(change(data, ['context', 'tag'], np.int32([0, 1, 2])), "context 'tag'"
+         ' is not a feature of the spec')  # fmt: skip
+  good = change(data, ['context', 'tag.1'], np.int32([0, 0, 2]))
+  checks.check_dataset(good)
+  bad = change(data, ['context', 'tag.1'], np.int32([0, 3, 2]))
+  refuse(bad, "user 'b' has context 'tag.1' 3, but the table has rows 0 to 2")
+  refuse(change(good, ['vocabs', 'tag'], Vocab(np.arange(3))), 'at least 4')
+
+
+def test_specs_of_contexts_without_sense_are_refused():
+  item, age = SPEC.items[0], SPEC.context[0]
+  for wrong, words in (
+    (FeatureSpec('tag', 'multi_hot', 3), 'max_len=0 and .*one slot or more'),
+    (FeatureSpec('tag', 'multi_hot', 3, max_len=2, weighted=True), 'no weight'),
+    (
+      FeatureSpec('tag', 'sequence', 3, max_len=2),
+      "possible, or 'multi_hot' in",
+    ),
+    (age, "the context of a request has the name 'age' twice"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      RequestSpec((item,), (age, wrong))
+  tags = FeatureSpec('tag', 'multi_hot', 3, max_len=2)
+  with pytest.raises(ValueError, match="only 'categorical' is possible$"):
+    RequestSpec((item, tags))
+
+
+def test_context_of_requests_has_no_name_of_a_candidate():
+  data = make_with_device()
+  other = dataclasses.replace(data.spec, candidates=(data.spec.context[1],))
+  with pytest.raises(ValueError, match="context 'device' of the requests of t"):
+    checks.check_dataset(change(data, ['spec'], other))
 
 
 @pytest.mark.parametrize('chunk', [1, 2, 3, 1 << 22])

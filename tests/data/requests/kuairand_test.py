@@ -172,7 +172,9 @@ def describe_plainly(folder, options):
     pause = options.pause_s and b['moment'] - a['moment'] > (
       1000 * options.pause_s
     )
-    return pause or a['split'] != b['split'] or a['step'] != b['step']
+    other_tab = options.request_tab and a['tab'] != b['tab']
+    other_step = a['split'] != b['split'] or a['step'] != b['step']
+    return pause or other_step or other_tab
 
   found, videos, tabs = {'train': [], 'valid': [], 'test': []}, [], set()
   for user in sorted(events):
@@ -211,7 +213,12 @@ def describe_plainly(folder, options):
         'context': {
           name: plain.encode(value, known[name])
           for name, value in features[user].items()
-        },
+        }
+        | (
+          {'tab': plain.encode(ahead[0]['tab'], tabs)}
+          if options.request_tab
+          else {}
+        ),
         'history': [
           describe_item(event)
           | {
@@ -246,6 +253,7 @@ OPTIONS = [
   KuairandOptions(
     pause_s=0, asked_at='first_candidate', candidates=1, candidate_tab=True,
   ),
+  KuairandOptions(request_tab=True, candidates=4, history='order'),
   KuairandOptions(
     labels=('long_view', 'play_time'), valid_from='2022-04-20',
     test_from='2022-05-01', step_s=3_600, duplicates='drop', pause_s=60,
@@ -411,6 +419,7 @@ def test_bad_options(tmp_path):
   refuse_option("labels: 'click' is none .* mean 'is_click'", labels=('click',))
   refuse_option('labels is empty', labels=())
   refuse_option('tab and candidate_tab are', tab=True, candidate_tab=True)
+  refuse_option('tab and request_tab are set', tab=True, request_tab=True)
   refuse_option("valid_from is '4/22'; give a day as", valid_from='4/22')
   refuse_option('test_from 2022-04-22 does not lie', test_from='2022-04-22')
   refuse_option("history is 'all', must be one", history='all')

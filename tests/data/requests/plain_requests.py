@@ -78,9 +78,14 @@ def expand(dataset, split):
     f.name: decode(dataset, f, requests.items[f.name])
     for f in (*spec.items, *spec.candidates)
   }
-  context = {
-    f.name: decode(dataset, f, dataset.context[f.name]) for f in spec.context
-  }
+  of_user, of_request = (
+    {
+      f.name: decode(dataset, f, owner.context[f.name])
+      for f in spec.context
+      if f.name in owner.context
+    }
+    for owner in (dataset, requests)
+  )
   out = []
   for r in range(len(requests)):
     user = int(requests.user[r])
@@ -89,7 +94,8 @@ def expand(dataset, split):
     out.append(
       {
         'user': dataset.user_ids[user].item(),
-        'context': {name: values[user] for name, values in context.items()},
+        'context': {name: values[user] for name, values in of_user.items()}
+        | {name: values[r] for name, values in of_request.items()},
         'history': [
           {name: values[i] for name, values in items.items()}
           | {'action': int(events.action[i]), 'time': int(events.time[i])}
@@ -124,10 +130,13 @@ def check_shapes(dataset):
     assert len(events.items[feature.name]) == len(events.time) == count
   if dataset.spec.watch_time:
     assert events.watch_time.dtype == 'float32'
-  for feature in dataset.spec.context:
-    assert dataset.context[feature.name].dtype == 'int32'
-    assert len(dataset.context[feature.name]) == events.users
+  for rows in dataset.context.values():
+    assert rows.dtype == 'int32' and len(rows) == events.users
   for requests in dataset.splits.values():
+    for rows in requests.context.values():
+      assert rows.dtype == 'int32' and len(rows) == len(requests)
+    owned = [*dataset.context, *requests.context]
+    assert sorted(owned) == sorted(f.name for f in dataset.spec.context)
     assert requests.user.dtype == 'int32'
     assert requests.end.dtype == requests.offsets.dtype == 'int64'
     assert requests.offsets[0] == 0

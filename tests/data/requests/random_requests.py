@@ -17,17 +17,23 @@ from genrec_jax.data.vocab import Vocab
 from genrec_jax.features import FeatureSpec, LabelSpec, RequestSpec
 
 ROWS = {'item': 50, 'genre': 7, 'user': 40, 'age': 5, 'place': 4}
+# Of the context, those that belong to requests.
+OF_REQUESTS = {'device': 6, 'tag': 4, 'hour': 25}
+TAGS = ['tag.0', 'tag.1', 'tag.2']  # slots of one feature
 
 
 def make_spec(
-  timed=True, watch_time=True, context=True, places=False
+  timed=True, watch_time=True, context=True, places=False, devices=False
 ) -> RequestSpec:
   return RequestSpec(
     items=(FeatureSpec('item', rows=50), FeatureSpec('genre', rows=7)),
-    context=(
-      (FeatureSpec('user', rows=40), FeatureSpec('age', rows=5))
-      if context
-      else ()
+    context=tuple(
+      FeatureSpec('tag', 'multi_hot', rows=4, max_len=3)
+      if name == 'tag'
+      else FeatureSpec(name, rows=(ROWS | OF_REQUESTS)[name])
+      # Between those of the user, so that places count.
+      for name in ('device', 'user', 'tag', 'hour', 'age')
+      if (devices if name in OF_REQUESTS else context)
     ),
     actions=(('like', 1), ('share', 4), ('hide', 16)),
     labels=(LabelSpec('liked'), LabelSpec('seconds', 'regression')),
@@ -35,6 +41,14 @@ def make_spec(
     timed=timed,
     candidates=(FeatureSpec('place', rows=4),) if places else (),
   )
+
+
+def list_columns(spec) -> list[tuple[str, str]]:
+  """(feature, column) of the context."""
+  columns = []
+  for f in spec.context:
+    columns += [(f.name, c) for c in (TAGS if f.name == 'tag' else [f.name])]
+  return columns
 
 
 def make_dataset(
@@ -56,7 +70,8 @@ def make_dataset(
   size = offsets[-1]
 
   def rows(name, count):
-    return rng.integers(0, ROWS[name], count).astype(np.int32)
+    most = (ROWS | OF_REQUESTS)[name]
+    return rng.integers(0, most, count).astype(np.int32)
 
   time = np.concatenate(
     [np.sort(rng.integers(1e9, 1e9 + 5_000, n)) for n in lengths]
@@ -80,7 +95,11 @@ def make_dataset(
     spec=spec,
     events=events,
     # In another order than the spec has them.
-    context={f.name: rows(f.name, users) for f in reversed(spec.context)},
+    context={
+      f.name: rows(f.name, users)
+      for f in reversed(spec.context)
+      if f.name not in OF_REQUESTS
+    },
     splits=splits,
     vocabs={'item': Vocab(np.arange(100, 149)), 'genre': Vocab(list('abcde'))},
     user_ids=np.array([f'u{i}' for i in range(users)]),
@@ -113,6 +132,11 @@ def _make_requests(rng, spec, events, count, most_candidates, steps, rows):
     weight=rng.random(offsets[-1]).astype(np.float32),
     time=time,
     step=step,
+    context={
+      column: rows(name, count)
+      for name, column in reversed(list_columns(spec))
+      if name in OF_REQUESTS
+    },
   )
 
 
@@ -168,12 +192,14 @@ def read_slowly(
   max_candidates,
   chunk=None,
   draws=None,
+  oldest=False,
 ) -> dict:
   """What an example must hold; columns are lists."""
   events, spec = dataset.events, dataset.spec
   user = int(split.user[request])
   begin, end = int(events.offsets[user]), int(split.end[request])
-  at = list(range(begin, end))[-max_history:]
+  at = list(range(begin, end))
+  at = at[:max_history] if oldest else at[-max_history:]
   now = int(split.time[request]) if spec.timed else 0
   ages = [now - int(events.time[p]) if spec.timed else 0 for p in at]
   if draws and draws.stochastic:
@@ -193,7 +219,12 @@ def read_slowly(
     'row': request,
     'group': user,
     'week_second': (now - monday) % (7 * 86_400) if spec.timed else 0,
-    'context': [int(dataset.context[f.name][user]) for f in spec.context],
+    'context': [
+      int(split.context[column][request])
+      if name in OF_REQUESTS
+      else int(dataset.context[column][user])
+      for name, column in list_columns(spec)
+    ],
     'history': [
       [int(events.items[f.name][p]) for f in spec.items]
       + [int(events.action[p]), age]
@@ -229,7 +260,7 @@ def unpack(batch, spec, shards=1) -> list[list[dict]]:
   else:
     assert history.floats is None
   if spec.context:
-    assert batch.ids.names == tuple(f.name for f in spec.context)
+    assert batch.ids.names == tuple(column for _, column in list_columns(spec))
   else:
     assert batch.ids is None
   for array in (history.columns.values, candidates.columns.values, batch.row,

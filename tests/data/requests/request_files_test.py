@@ -15,6 +15,7 @@ from tests.unsealing import unseal
 CASES = {
   'all': dict(steps=3),
   'places': dict(places=True),
+  'devices': dict(devices=True, context=False),
   'bare': dict(timed=False, watch_time=False, context=False, weighted=False),
 }
 

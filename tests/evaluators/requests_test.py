@@ -1,0 +1,62 @@
+"""What the metrics of requests are grouped by, beside pairs counted by hand."""
+
+import collections
+import types
+
+import numpy as np
+import pytest
+
+from genrec_jax.data.requests import batches
+from genrec_jax.evaluators.requests import RequestEvaluator
+from tests.data.requests.random_requests import make_dataset
+
+LIMITS = dict(max_history=8, max_candidates=4)
+
+
+def count_pairs(scored) -> tuple[float, float]:
+  """(weight, AUC) of (score, label, weight); (0, 0) without both labels."""
+  up = [(s, w) for s, y, w in scored if y]
+  down = [(s, w) for s, y, w in scored if not y]
+  pairs = sum(v * w for _, v in up for _, w in down)
+  if not pairs:
+    return 0.0, 0.0
+  wins = sum(
+    v * w * ((a > b) + (a == b) / 2) for a, v in up for b, w in down
+  )  # fmt: skip
+  return sum(w for _, _, w in scored), wins / pairs
+
+
+def test_gauc_is_by_user_and_not_by_request():
+  data = make_dataset(3, users=5, most_candidates=9)
+  split = data.splits['train']
+
+  def make_batches(shards, own, step):
+    del shards, own, step
+    return batches.eval_batches(data, split, batch_size=4, **LIMITS)
+
+  evaluator = RequestEvaluator(
+    types.SimpleNamespace(spec=data.spec, labels=('liked', 'seconds')),
+    make_batches,
+  )
+  score = np.sin(np.arange(50)).astype(np.float32)  # by the row of the item
+  found = evaluator.constant(
+    lambda batch: np.stack([score[batch.jagged['candidates']['item']]] * 2, 1)
+  )
+  grouped = {'user': collections.defaultdict(list)}
+  grouped['request'] = collections.defaultdict(list)
+  for request in range(len(split)):
+    for at in range(split.offsets[request], split.offsets[request + 1]):
+      one = (
+        float(score[split.items['item'][at]]),
+        float(split.labels['liked'][at]),
+        float(split.weight[at]),
+      )
+      grouped['user'][int(split.user[request])].append(one)
+      grouped['request'][request].append(one)
+  values = {}
+  for by, groups in grouped.items():
+    counted = [count_pairs(some) for some in groups.values()]
+    total = sum(weight for weight, _ in counted)
+    values[by] = sum(weight * auc for weight, auc in counted) / total
+  assert found['gauc'] == pytest.approx(values['user'], rel=1e-6)
+  assert abs(values['user'] - values['request']) > 0.01
